@@ -115,7 +115,7 @@ pub struct Gpu {
     level: Level,
     checks: Checks,
     text: TextLength,
-    allocated: Arc<AtomicU64>,
+    allocated: Arc<buffer::Accounts>,
     next_id: AtomicU64,
     made: AtomicU64,
     /// Next buffers that are refused, counted from 0.

@@ -87,6 +87,8 @@ pub struct Decoder {
     /// The next step, encoded while the last one ran.
     ahead: Option<Ahead>,
     steps_ahead: u64,
+    /// Bytes of weights that steps brought from the host.
+    streamed_bytes: u64,
 }
 
 impl Drop for Decoder {
@@ -154,6 +156,7 @@ impl Decoder {
             self.encode_ahead(&plan, shape)?;
         }
         let done = self.gpu.collect(submission)?;
+        self.streamed_bytes += self.weight_placement().map_or(0, |placement| placement.host_bytes);
         self.attention.end(&self.gpu);
         plan.fresh.keep(&self.gpu, &self.kv, reads.fresh(), &done)?;
         let disk = self.keys.end(&self.gpu)?;
@@ -235,11 +238,13 @@ impl Decoder {
             keys,
             plan,
         };
+        ctx.begin_weights();
         ctx.embed(&weights.embedding);
         residual.begin(&mut ctx);
         attention.begin(&mut ctx)?;
         let (mut since_cut, mut next_cut) = (0, 1);
         for (index, layer) in weights.layers.iter().enumerate() {
+            ctx.enter_weights(index);
             residual.enter(&mut ctx, index, Half::Attention)?;
             attention.record(&mut ctx, index, layer.attn_norm.as_ref())?;
             residual.leave(&mut ctx);

@@ -105,6 +105,19 @@ pub enum ModelError {
         /// Tokens of a block of the cache.
         block_size: u32,
     },
+    /// Less memory for weights on the device than the fewest that lie there take.
+    #[error(
+        "{budget_bytes} bytes for weights on the device are too few: {needed_bytes} are needed, {fixed_bytes} of them for \
+         embedding, output head and vectors, the others for two of the largest layers"
+    )]
+    WeightBudget {
+        /// Memory for the weights.
+        budget_bytes: u64,
+        /// Bytes that would do.
+        needed_bytes: u64,
+        /// Bytes of what always lies on the device.
+        fixed_bytes: u64,
+    },
     /// Blocks on the host, on a device or in sizes that cannot have them.
     #[error("KV blocks in memory of the host need {lacks}")]
     Offload {

@@ -11,6 +11,7 @@ pub mod cpu;
 mod decoder;
 mod error;
 mod fetch;
+mod host_weights;
 pub mod kernel;
 mod kv;
 mod matrices;
@@ -36,6 +37,7 @@ pub use error::ModelError;
 pub use fetch::{
     FetchError, GEMMA_3_270M, ModelCache, ModelPackage, ModelPart, Progress, SMOLLM2_135M_INSTRUCT,
 };
+pub use host_weights::WeightPlacement;
 pub use kv::{
     CachePart, HostMemory, HostTraffic, KvOptions, KvPlan, KvPool, LayerCache, Offload, PoolOptions,
 };

@@ -1,8 +1,9 @@
 //! Several matrices of one shape, side by side: experts, and matrices of heads.
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
+use attn_kernels::gpu::{Bind, Buf, Pass};
 
 use crate::cast::u32_of;
+use crate::host_weights::{Home, Plane};
 use crate::kernel::matmul::{self, MatmulBuffers, MatmulParams, Rows, Tiling};
 use crate::matrix::{Kernels, Key, check};
 use crate::pack::{BLOCK, Columns, Format, Planes};
@@ -22,13 +23,14 @@ pub(crate) struct Matrices {
 struct Shard {
     first: u32,
     count: u32,
-    quants: Buf<[u32; 4]>,
-    scales: Buf<u32>,
+    quants: Plane<[u32; 4]>,
+    scales: Plane<u32>,
 }
 
 impl Shard {
-    fn buffers(&self, vectors: &Vectors) -> MatmulBuffers {
-        MatmulBuffers::new(vectors.x.clone(), &self.quants, &self.scales, vectors.y.clone())
+    fn buffers(&self, kernels: &Kernels, vectors: &Vectors) -> MatmulBuffers {
+        let (wq, ws) = (kernels.plane(&self.quants), kernels.plane(&self.scales));
+        MatmulBuffers::new(vectors.x.clone(), wq, ws, vectors.y.clone())
     }
 }
 
@@ -56,26 +58,28 @@ pub(crate) struct Routes<'a> {
     pub(crate) max_tiles: u32,
     /// Pairs that share a vector of x.
     pub(crate) x_div: u32,
+    /// Products of a step that go through the matrices like this one.
+    pub(crate) portions: u32,
 }
 
 impl Matrices {
     /// `count` matrices, `load(i)` the i-th, `[out_features, in_features]`; one is asked for by each processor at a time.
     pub(crate) fn load<'t>(
-        gpu: &Gpu,
+        home: &Home<'_>,
         count: u32,
         load: impl Fn(u32) -> Result<Tensor<'t>, ModelError> + Sync,
     ) -> Result<Self, ModelError> {
         let first = load(0)?;
         let (cols, width) = (first.shape[0], first.shape[1]);
         let (format, blocks) = (Format::from(first.dtype), width.div_ceil(BLOCK));
-        let most = usize::try_from(gpu.max_binding_bytes()).unwrap_or(usize::MAX);
+        let most = usize::try_from(home.max_plane_bytes()).unwrap_or(usize::MAX);
         let per_shard = u32_of((most / (format.column_bytes(blocks) * cols)).clamp(1, count as usize));
         let mut shards = Vec::new();
         for start in (0..count).step_by(per_shard as usize) {
             let here = per_shard.min(count - start);
             let (name, dtype, all) = (&*first.name, first.dtype, cols * here as usize);
             let columns = Columns { name, dtype, width, parts: 1, cols: all, group: cols };
-            let Planes { quants, scales } = columns.upload(gpu, |packed, group| {
+            let Planes { quants, scales } = columns.upload(home, |packed, group| {
                 let tensor = load(start + u32_of(group.start / cols))?;
                 check(&tensor, &first)?;
                 packed.fill(&tensor, 0..cols, 0);
@@ -96,10 +100,11 @@ impl Matrices {
     ) -> Result<(), ModelError> {
         let tiling = kernels.tiling(routes.rows_a_matrix, 1, self.blocks);
         let pipeline = kernels.pipeline(self.key(Rows::Routed, tiling))?;
+        kernels.beside(pass, self.bytes() / u64::from(routes.portions));
         for shard in &self.shards {
             let params = MatmulParams { x_div: routes.x_div, ..self.params(0, vectors, shard) };
             let (tiles, order) = (Some(routes.tiles.bind()), Some(routes.order.bind()));
-            let buffers = MatmulBuffers { tiles, order, ..shard.buffers(vectors) };
+            let buffers = MatmulBuffers { tiles, order, ..shard.buffers(kernels, vectors) };
             let [columns, ..] = matmul::grid(tiling, 1, self.cols);
             pass.dispatch(&pipeline, &params, buffers, [columns, routes.max_tiles, 1]);
         }
@@ -116,13 +121,18 @@ impl Matrices {
     ) -> Result<(), ModelError> {
         let tiling = kernels.tiling(rows, 1, self.blocks);
         let pipeline = kernels.pipeline(self.key(Rows::Each, tiling))?;
+        kernels.beside(pass, self.bytes());
         for shard in &self.shards {
             let params = MatmulParams { x_div: self.count, ..self.params(rows, vectors, shard) };
-            let buffers = shard.buffers(vectors);
+            let buffers = shard.buffers(kernels, vectors);
             let [columns, row_tiles, _] = matmul::grid(tiling, rows, self.cols);
             pass.dispatch(&pipeline, &params, buffers, [columns, row_tiles, shard.count]);
         }
         Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        u64::from(self.count) * u64::from(self.cols) * self.format.column_bytes(self.blocks as usize) as u64
     }
 
     fn key(&self, rows: Rows, tiling: Tiling) -> Key {

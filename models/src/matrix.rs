@@ -9,6 +9,7 @@ use std::ops::Range;
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
 
 use crate::cast::u32_of;
+use crate::host_weights::{Home, Plane};
 use crate::kernel::matmul::{self, Epilogue, MatmulBuffers, MatmulParams, Tiling};
 use crate::kernel::matmul_coop::{self, Activations, Tile};
 use crate::kernel::matmul_int8::{self, MatmulInt8Buffers, MatmulInt8Params};
@@ -35,13 +36,13 @@ pub(crate) struct Shard {
     pub(crate) first: u32,
     /// Columns of each part.
     pub(crate) cols: u32,
-    pub(crate) quants: Buf<[u32; 4]>,
-    pub(crate) scales: Buf<u32>,
+    pub(crate) quants: Plane<[u32; 4]>,
+    pub(crate) scales: Plane<u32>,
 }
 
 impl Shard {
-    fn buffers(&self, x: Bind<f32>, y: Bind<f32>) -> MatmulBuffers {
-        MatmulBuffers::new(x, &self.quants, &self.scales, y)
+    fn buffers(&self, kernels: &Kernels, x: Bind<f32>, y: Bind<f32>) -> MatmulBuffers {
+        MatmulBuffers::new(x, kernels.plane(&self.quants), kernels.plane(&self.scales), y)
     }
 }
 
@@ -100,9 +101,9 @@ const MIN_TILES: u32 = 128;
 
 impl Matrix {
     /// One matrix whose columns are the rows of `tensors`, one after the other.
-    pub(crate) fn stacked(gpu: &Gpu, tensors: &[Tensor<'_>]) -> Result<Self, ModelError> {
+    pub(crate) fn stacked(home: &Home<'_>, tensors: &[Tensor<'_>]) -> Result<Self, ModelError> {
         let total = tensors.iter().map(|t| t.shape[0]).sum();
-        Self::load(gpu, tensors, 1, total, |packed, cols| {
+        Self::load(home, tensors, 1, total, |packed, cols| {
             let mut start = 0;
             for tensor in tensors {
                 let rows = overlap(&cols, start..start + tensor.shape[0]);
@@ -116,10 +117,10 @@ impl Matrix {
     }
 
     /// Two matrices of one shape whose columns meet in one kernel: gate and up, both in a wider type where theirs differ.
-    pub(crate) fn paired(gpu: &Gpu, gate: Tensor<'_>, up: Tensor<'_>) -> Result<Self, ModelError> {
+    pub(crate) fn paired(home: &Home<'_>, gate: Tensor<'_>, up: Tensor<'_>) -> Result<Self, ModelError> {
         let cols = gate.shape[0];
         let tensors = alike([gate, up]);
-        Self::load(gpu, &tensors, 2, cols, |packed, cols| {
+        Self::load(home, &tensors, 2, cols, |packed, cols| {
             for (part, tensor) in tensors.iter().enumerate() {
                 packed.fill(tensor, cols.clone(), part * cols.len());
             }
@@ -127,7 +128,7 @@ impl Matrix {
     }
 
     fn load(
-        gpu: &Gpu,
+        home: &Home<'_>,
         tensors: &[Tensor<'_>],
         parts: usize,
         cols: usize,
@@ -140,12 +141,12 @@ impl Matrix {
         }
         let format = Format::from(first.dtype);
         let blocks = width.div_ceil(BLOCK);
-        let most = usize::try_from(gpu.max_binding_bytes()).unwrap_or(usize::MAX);
+        let most = usize::try_from(home.max_plane_bytes()).unwrap_or(usize::MAX);
         let shard_cols = (most / (format.column_bytes(blocks) * parts)).clamp(1, cols);
         let shards = (0..cols).step_by(shard_cols).map(|start| {
             let cols = shard_cols.min(cols - start);
             let columns = Columns { name: &first.name, dtype: first.dtype, width, parts, cols, group: GROUP };
-            let Planes { quants, scales } = columns.upload(gpu, |packed, group| {
+            let Planes { quants, scales } = columns.upload(home, |packed, group| {
                 fill(packed, start + group.start..start + group.end);
                 Ok(())
             })?;
@@ -220,13 +221,15 @@ impl Matrix {
         let (format, epilogue, blocks) = (self.format, product.epilogue, self.blocks);
         let norm = product.norm.is_some();
         let pipeline = kernels.pipeline(Key::Exact { format, epilogue, tiling, blocks, norm })?;
+        kernels.beside(pass, self.bytes());
         for shard in &self.shards {
             let params = MatmulParams {
                 eps: product.norm.map_or(0.0, |norm| norm.eps),
                 ..self.params(product, shard, self.blocks)
             };
             let norm = product.norm.map(|norm| norm.weight.bind());
-            let buffers = MatmulBuffers { norm, ..shard.buffers(product.x.bind(), product.y.bind()) };
+            let buffers =
+                MatmulBuffers { norm, ..shard.buffers(kernels, product.x.bind(), product.y.bind()) };
             pass.dispatch(&pipeline, &params, buffers, matmul::grid(tiling, product.rows, shard.cols));
         }
         Ok(())
@@ -245,6 +248,7 @@ impl Matrix {
             Route::Codes(tiling) => Key::Codes { format, epilogue, tiling },
             _ => Key::CodesTile { format, epilogue },
         })?;
+        kernels.beside(pass, self.bytes());
         for shard in &self.shards {
             let params = MatmulInt8Params {
                 rows: product.rows,
@@ -256,8 +260,8 @@ impl Matrix {
             let buffers = MatmulInt8Buffers {
                 x: kernels.scratch.codes.bind(),
                 scales: kernels.scratch.scales.bind(),
-                wq: shard.quants.bind(),
-                ws: shard.scales.bind(),
+                wq: kernels.plane(&shard.quants),
+                ws: kernels.plane(&shard.scales),
                 y: product.y.bind(),
             };
             let grid = match route {
@@ -288,6 +292,7 @@ impl Matrix {
         } else {
             (product.x.bind(), Activations::F32, self.width / 4)
         };
+        kernels.beside(pass, self.bytes());
         for shard in &self.shards {
             let max_partials = if self.parts == 1 { kernels.scratch.partials.len() } else { 0 };
             let shape = [rows, shard.cols, self.blocks];
@@ -298,14 +303,14 @@ impl Matrix {
             if splits == 1 {
                 let key = Key::Coop { format, epilogue: product.epilogue, activations, tile };
                 let pipeline = kernels.pipeline(key)?;
-                pass.dispatch(&pipeline, &whole, shard.buffers(x.clone(), product.y.bind()), grid);
+                pass.dispatch(&pipeline, &whole, shard.buffers(kernels, x.clone(), product.y.bind()), grid);
                 continue;
             }
             let partials = kernels.scratch.partials.bind();
             let pipeline =
                 kernels.pipeline(Key::Coop { format, epilogue: Epilogue::Store, activations, tile })?;
             let params = MatmulParams { y_stride: shard.cols, y_offset: 0, ..whole };
-            pass.dispatch(&pipeline, &params, shard.buffers(x.clone(), partials.clone()), grid);
+            pass.dispatch(&pipeline, &params, shard.buffers(kernels, x.clone(), partials.clone()), grid);
             let sum = SplitSumParams {
                 rows,
                 cols: shard.cols,
@@ -318,6 +323,11 @@ impl Matrix {
             pass.dispatch(&pipeline, &sum, SplitSumBuffers { partials, y: product.y.bind() }, grid);
         }
         Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        let cols: u64 = self.shards.iter().map(|shard| u64::from(shard.cols * self.parts)).sum();
+        cols * self.format.column_bytes(self.blocks as usize) as u64
     }
 
     fn params(&self, product: &Product<'_>, shard: &Shard, split_blocks: u32) -> MatmulParams {

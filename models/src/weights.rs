@@ -68,6 +68,14 @@ impl Tensor<'_> {
         }
     }
 
+    /// Zeros in the shape of the tensor and in a type that kernels read, in memory that is not touched yet.
+    pub(crate) fn loads_as_zeros(&self) -> Tensor<'static> {
+        let dtype = self.dtype.loads_as();
+        let bytes = dtype.bytes_for(self.elems()).expect("tensors are of whole blocks");
+        let (name, shape) = (self.name.to_string().into(), self.shape.clone());
+        Tensor { name, dtype, shape, data: vec![0; bytes].into() }
+    }
+
     /// Ternary digits with a scale for 256 as codes with the same scale for each 32.
     fn ternary(&self) -> Tensor<'static> {
         let mut data = Vec::with_capacity(self.elems() / 32 * Dtype::Q4_0.block_bytes());
@@ -177,6 +185,14 @@ pub trait WeightSource: Sync {
             }
         }
         Err(self.missing(role))
+    }
+
+    /// The tensor of a role, of which only name, type and shape count: where the data have to be made, they may be missing.
+    ///
+    /// # Errors
+    /// Those of [`tensor`](Self::tensor).
+    fn outline(&self, role: Role) -> Result<Tensor<'_>, WeightError> {
+        self.tensor(role)
     }
 
     /// Whether there is a tensor of this role.

@@ -95,6 +95,7 @@ impl From<&EngineArgs> for EngineOptions {
         options.block_size = args.block_size;
         options.kv_blocks = args.kv_blocks;
         options.kv_memory = args.kv_memory;
+        options.weights_on_gpu = args.weights_on_gpu;
         options.reproducible = args.reproducible;
         options.coop = !args.no_coop;
         options.activations = args.activations.into();

@@ -30,9 +30,31 @@ pub struct Raw(Arc<Allocation>);
 struct Allocation {
     buffer: wgpu::Buffer,
     id: u64,
-    /// Bytes that the device's account has for it.
+    /// Bytes that the device's accounts have for it.
     counted: u64,
-    account: Arc<AtomicU64>,
+    accounts: Arc<Accounts>,
+    memory: Memory,
+}
+
+/// Bytes in live buffers.
+#[derive(Debug, Default)]
+pub(super) struct Accounts {
+    all: AtomicU64,
+    host: AtomicU64,
+}
+
+/// Memory that a buffer is asked of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Memory {
+    Device,
+    Host,
+}
+
+impl Accounts {
+    /// The accounts that a buffer of a memory is in.
+    fn of(&self, memory: Memory) -> impl Iterator<Item = &AtomicU64> {
+        [&self.all].into_iter().chain((memory == Memory::Host).then_some(&self.host))
+    }
 }
 
 impl Raw {
@@ -56,7 +78,9 @@ impl Raw {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        self.account.fetch_sub(self.counted, Ordering::Relaxed);
+        self.accounts.of(self.memory).for_each(|account| {
+            account.fetch_sub(self.counted, Ordering::Relaxed);
+        });
     }
 }
 
@@ -291,7 +315,8 @@ impl Gpu {
             return Err(short());
         }
         self.made.fetch_add(1, Ordering::Relaxed);
-        Ok(self.raw_of(buffer, bytes))
+        let maps = usage.intersects(wgpu::BufferUsages::MAP_READ.union(wgpu::BufferUsages::MAP_WRITE));
+        Ok(self.raw_of(buffer, bytes, if maps { Memory::Host } else { Memory::Device }))
     }
 
     /// Refuses some of the buffers that will be asked for, counted from 0 from now on, as if memory were short then: for tests
@@ -309,23 +334,31 @@ impl Gpu {
     }
 
     /// A handle for a buffer, of which `counted` bytes are of this device's account.
-    fn raw_of(&self, buffer: wgpu::Buffer, counted: u64) -> Raw {
-        self.allocated.fetch_add(counted, Ordering::Relaxed);
+    fn raw_of(&self, buffer: wgpu::Buffer, counted: u64, memory: Memory) -> Raw {
+        let accounts = Arc::clone(&self.allocated);
+        accounts.of(memory).for_each(|account| {
+            account.fetch_add(counted, Ordering::Relaxed);
+        });
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let account = Arc::clone(&self.allocated);
-        Raw(Arc::new(Allocation { buffer, id, counted, account }))
+        Raw(Arc::new(Allocation { buffer, id, counted, accounts, memory }))
     }
 
     /// A buffer that somebody else made, in whole elements.
     pub(super) fn buf_of<T: Pod>(&self, buffer: wgpu::Buffer) -> Buf<T> {
-        let raw = self.raw_of(buffer, 0);
+        let raw = self.raw_of(buffer, 0, Memory::Device);
         let len = usize::try_from(raw.bytes()).expect("a buffer fits in memory") / size_of::<T>();
         Buf { raw, len, element: PhantomData }
     }
 
-    /// Bytes in live buffers made through this device.
+    /// Bytes in live buffers made through this device, those in memory of the host among them.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
-        self.allocated.load(Ordering::Relaxed)
+        self.allocated.all.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in live buffers that the host can map, which lie in its memory.
+    #[must_use]
+    pub fn host_allocated_bytes(&self) -> u64 {
+        self.allocated.host.load(Ordering::Relaxed)
     }
 }

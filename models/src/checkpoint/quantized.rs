@@ -1,5 +1,6 @@
 //! Quantises the matrices of a checkpoint while they are loaded.
 
+use std::borrow::Cow;
 use std::num::NonZero;
 use std::path::Path;
 use std::thread;
@@ -72,15 +73,21 @@ impl Quantized {
 
     fn quantized<'t>(&self, role: Role, tensor: Tensor<'t>) -> Tensor<'t> {
         let Some(dtype) = self.target(role, &tensor) else { return tensor };
-        let mut shape = tensor.shape.clone();
-        let by_rows = if self.transposes(role) {
+        let by_rows = match self.transposes(role) {
+            true => quantize_columns(&tensor, dtype),
+            false => quantize_rows(&tensor, dtype),
+        };
+        Tensor { data: by_rows.into(), ..self.outlined(role, tensor, dtype) }
+    }
+
+    /// A tensor as it is quantised, without data.
+    fn outlined<'t>(&self, role: Role, tensor: Tensor<'t>, dtype: Dtype) -> Tensor<'t> {
+        let mut shape = tensor.shape;
+        if self.transposes(role) {
             let last = shape.len() - 1;
             shape.swap(last - 1, last);
-            quantize_columns(&tensor, dtype)
-        } else {
-            quantize_rows(&tensor, dtype)
-        };
-        Tensor { name: tensor.name, dtype, shape, data: by_rows.into() }
+        }
+        Tensor { name: tensor.name, dtype, shape, data: Cow::Borrowed(&[]) }
     }
 }
 
@@ -226,6 +233,14 @@ impl WeightSource for Quantized {
 
     fn tensor(&self, role: Role) -> Result<Tensor<'_>, WeightError> {
         Ok(self.quantized(role, self.checkpoint.weights().tensor(role)?))
+    }
+
+    fn outline(&self, role: Role) -> Result<Tensor<'_>, WeightError> {
+        let tensor = self.checkpoint.weights().outline(role)?;
+        Ok(match self.target(role, &tensor) {
+            Some(dtype) => self.outlined(role, tensor, dtype),
+            None => tensor,
+        })
     }
 
     fn has(&self, role: Role) -> bool {

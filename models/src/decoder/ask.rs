@@ -10,7 +10,7 @@ use super::blocks::{BlockRead, Blocks};
 use super::choices::Choices;
 use super::keys::Bench;
 use super::work::{WeightSizes, Work};
-use crate::{DecoderConfig, FetchCost, HostTraffic, KvPool, ModelError, PageTraffic, Place};
+use crate::{DecoderConfig, FetchCost, HostTraffic, KvPool, ModelError, PageTraffic, Place, WeightPlacement};
 
 impl Decoder {
     /// The configuration.
@@ -35,6 +35,18 @@ impl Decoder {
     #[must_use]
     pub fn weight_sizes(&self) -> &WeightSizes {
         &self.weights.sizes
+    }
+
+    /// Division of the weights between device and host; `None` where all are on the device.
+    #[must_use]
+    pub fn weight_placement(&self) -> Option<&WeightPlacement> {
+        self.weights.host.as_ref().map(|host| host.placement())
+    }
+
+    /// Bytes of weights that steps so far brought from memory of the host.
+    #[must_use]
+    pub fn streamed_weight_bytes(&self) -> u64 {
+        self.streamed_bytes
     }
 
     /// Steps so far that were encoded while the one before them ran.

@@ -4,6 +4,7 @@ mod compressed;
 mod experts;
 mod fused;
 mod latent;
+mod placed;
 mod used;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use super::partitions::Cutter;
 use super::rope_angles::RopeAngles;
 use super::views::Views;
 use super::{Decoder, DecoderOptions};
+use crate::host_weights::{Home, HostWeights, WeightStream};
 use crate::matrix::{Kernels, Matrix, MaxProduct};
 use crate::pack::Format;
 use crate::{
@@ -45,6 +47,8 @@ pub(super) struct Weights {
     /// Hyper-connections, where there are several residual streams.
     hyper: Option<HyperWeights>,
     pub(super) sizes: WeightSizes,
+    /// Matrices in memory of the host, where some lie there.
+    pub(super) host: Option<Arc<HostWeights>>,
 }
 
 /// Weights of a layer beside its attention.
@@ -69,23 +73,7 @@ impl Decoder {
         options: &DecoderOptions,
     ) -> Result<Self, ModelError> {
         check(config, options)?;
-        let source = Source { gpu, config, weights: Used::new(weights) };
-        let embedding = source.matrix(Role::Embed)?;
-        let head = match config.tie_embeddings {
-            true => None,
-            false => Some(source.matrix(Role::LmHead)?),
-        };
-        let mut weights = Weights {
-            embedding,
-            head,
-            final_norm: source.final_norm()?,
-            layers: source.each(|l| source.layer(l))?,
-            attention: source.attention()?,
-            hyper: source.hyper()?,
-            sizes: WeightSizes::default(),
-        };
-        weights.sizes = source.weights.sizes();
-        source.weights.check_rest(config)?;
+        let weights = placed::load(gpu, config, weights, options)?;
         Self::assemble(gpu, config, weights, options)
     }
 
@@ -115,6 +103,9 @@ impl Decoder {
         weights: Weights,
         options: &DecoderOptions,
     ) -> Result<Self, ModelError> {
+        // Slots for weights come first: the pool takes what memory is left.
+        let stream =
+            weights.host.as_ref().map(|host| WeightStream::new(gpu, Arc::clone(host))).transpose()?;
         let kv = KvPlan::new(config, options.kv())?;
         let views = Views::new(config, &kv);
         let pool = PoolOptions::new(options.num_blocks).offload(options.offload).spill(options.spill.clone());
@@ -124,7 +115,7 @@ impl Decoder {
         let width = config.hidden_size.max(config.intermediate_size).max(config.num_heads * config.head_dim);
         let rows = options.max_rows.max(options.max_seqs);
         let max = MaxProduct { rows, width, normed_width: config.hidden_size, precision };
-        let kernels = Kernels::new(gpu, max)?;
+        let kernels = Kernels::new(gpu, max, stream)?;
         let forms = Forms::new(gpu, config, options, kv.shape());
         let load = LoadContext { gpu, config, options, kv: &kv, views: &views };
         Ok(Self {
@@ -160,6 +151,7 @@ impl Decoder {
             indexed: Indexed::of(config),
             ahead: None,
             steps_ahead: 0,
+            streamed_bytes: 0,
         })
     }
 }
@@ -179,15 +171,21 @@ fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelEr
 }
 
 struct Source<'a> {
-    gpu: &'a Gpu,
     config: &'a DecoderConfig,
+    home: Home<'a>,
     weights: Used<'a>,
 }
 
 impl Source<'_> {
     /// One of each layer.
     fn each<T>(&self, load: impl Fn(u32) -> Result<T, ModelError>) -> Result<Arc<[T]>, ModelError> {
-        (0..self.config.num_layers).map(load).collect()
+        let of_layer = |l| {
+            self.home.enter(Some(l));
+            load(l)
+        };
+        let all = (0..self.config.num_layers).map(of_layer).collect();
+        self.home.enter(None);
+        all
     }
 
     fn layer(&self, l: u32) -> Result<Layer, ModelError> {
@@ -205,7 +203,7 @@ impl Source<'_> {
                 crate::Mlp::Experts | crate::Mlp::HashedExperts => Mlp::Experts(Box::new(self.moe(l)?)),
                 crate::Mlp::Dense => Mlp::Dense {
                     gate_up: Matrix::paired(
-                        self.gpu,
+                        &self.home,
                         self.tensor(Role::Gate(l))?,
                         self.tensor(Role::Up(l))?,
                     )?,
@@ -239,7 +237,9 @@ impl Source<'_> {
                 QkNorm::None => None,
                 QkNorm::Unweighted if !self.config.layers[l as usize].rotary => None,
                 QkNorm::Unweighted => {
-                    Some([plain_norm(self.gpu, self.config)?, plain_norm(self.gpu, self.config)?])
+                    let values = plain_norm(self.config);
+                    let norm = || self.home.vector("plain_norm", &values);
+                    Some([norm()?, norm()?])
                 }
                 QkNorm::Rms | QkNorm::Whole => {
                     Some([self.head_norm(Role::QNorm(l))?, self.head_norm(Role::KNorm(l))?])
@@ -267,7 +267,7 @@ impl Source<'_> {
         tensors
             .chunk_by(same)
             .map(|chunk| {
-                let matrix = Matrix::stacked(self.gpu, chunk)?;
+                let matrix = Matrix::stacked(&self.home, chunk)?;
                 let at = first;
                 first += chunk.iter().map(|t| t.shape[0]).sum::<usize>();
                 Ok((matrix, u32::try_from(at).expect("dimensions of a model fit in 32 bits")))
@@ -282,24 +282,24 @@ impl Source<'_> {
 
     /// A matrix by itself.
     fn matrix(&self, role: Role) -> Result<Matrix, ModelError> {
-        Matrix::stacked(self.gpu, &[self.tensor(role)?])
+        Matrix::stacked(&self.home, &[self.tensor(role)?])
     }
 
     fn vector(&self, role: Role) -> Result<Buf<f32>, ModelError> {
         let tensor = self.tensor(role)?;
-        Ok(self.gpu.upload(&tensor.name, &tensor.to_f32())?)
+        self.home.vector(&tensor.name, &tensor.to_f32())
     }
 
     /// Weights of an RMS norm of rows.
     fn norm(&self, role: Role) -> Result<Buf<f32>, ModelError> {
-        Ok(self.gpu.upload(&self.tensor(role)?.name, &self.norm_weights(role)?)?)
+        self.home.vector(&self.tensor(role)?.name, &self.norm_weights(role)?)
     }
 
     /// Weights of the norm before the output head, with the factor on logits.
     fn final_norm(&self) -> Result<Buf<f32>, ModelError> {
         let mut weights = self.norm_weights(Role::FinalNorm)?;
         weights.iter_mut().for_each(|weight| *weight *= self.config.logit_scale);
-        Ok(self.gpu.upload("final_norm", &weights)?)
+        self.home.vector("final_norm", &weights)
     }
 
     /// Weights of the norm of what a block adds, where there is one.
@@ -319,14 +319,14 @@ impl Source<'_> {
         for role in roles {
             values.extend(self.tensor(*role)?.to_f32());
         }
-        Ok(self.gpu.upload("bias", &values)?)
+        self.home.vector("bias", &values)
     }
 
     /// Factors of an RMS norm of heads or latents, and the zeros that it adds.
     fn head_norm(&self, role: Role) -> Result<Buf<f32>, ModelError> {
         let mut values = self.norm_weights(role)?;
         values.resize(2 * values.len(), 0.0);
-        Ok(self.gpu.upload(&self.tensor(role)?.name, &values)?)
+        self.home.vector(&self.tensor(role)?.name, &values)
     }
 
     fn checked<'t>(&self, tensor: Tensor<'t>, expected: &[usize]) -> Result<Tensor<'t>, ModelError> {

@@ -263,7 +263,8 @@ impl MoeState {
         let (tiles, order) = (&self.tiles, &self.order);
         let buffers = MoeSortBuffers { experts: experts.clone(), tiles: tiles.bind(), order: order.bind() };
         ctx.pass.dispatch(&self.sort, &params, buffers, [1, 1, 1]);
-        Routes { tiles, order, rows_a_matrix, tile_rows: tile, max_tiles, x_div }
+        let portions = ctx.rows().div_ceil(self.portion);
+        Routes { tiles, order, rows_a_matrix, tile_rows: tile, max_tiles, x_div, portions }
     }
 
     fn shared_expert(

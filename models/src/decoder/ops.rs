@@ -148,6 +148,20 @@ impl<'a> Ctx<'a> {
         &self.inputs.views[self.views.of_layers[layer]]
     }
 
+    /// Begins a step of weights that lie on the host.
+    pub(super) fn begin_weights(&mut self) {
+        if let Some(stream) = &mut self.ops.kernels.stream {
+            stream.begin_step();
+        }
+    }
+
+    /// Records that the weights of a layer are at hand.
+    pub(super) fn enter_weights(&mut self, layer: usize) {
+        if let Some(stream) = &mut self.ops.kernels.stream {
+            stream.enter(self.pass, layer);
+        }
+    }
+
     /// Leaves the embeddings of the step's tokens in the residual.
     pub(super) fn embed(&mut self, embedding: &Matrix) {
         let (rows, width) = (self.rows(), self.config.hidden_size);
@@ -156,8 +170,8 @@ impl<'a> Ctx<'a> {
             let params = EmbedParams { rows, first, cols, width, scale };
             let buffers = EmbedBuffers {
                 tokens: self.inputs.tokens.bind(),
-                wq: shard.quants.bind(),
-                ws: shard.scales.bind(),
+                wq: self.ops.kernels.plane(&shard.quants),
+                ws: self.ops.kernels.plane(&shard.scales),
                 out: self.act.residual.bind(),
             };
             self.pass.dispatch(&self.ops.embed, &params, buffers, embed::grid(rows, width));

@@ -41,6 +41,9 @@ pub struct DecoderOptions {
     pub offload: Option<Offload>,
     /// Blocks on disk, beyond those of the host, for this decoder alone; see [`PoolOptions`](crate::PoolOptions).
     pub spill: Option<Arc<Spill>>,
+    /// Bytes that weights may take on the device when they are loaded: matrices of layers beyond that lie in memory of the host,
+    /// and every step brings them to the device. `None` for all.
+    pub weights_on_gpu: Option<u64>,
 }
 
 impl DecoderOptions {
@@ -62,6 +65,7 @@ impl DecoderOptions {
             sparse: None,
             offload: None,
             spill: None,
+            weights_on_gpu: None,
         }
     }
 
@@ -141,6 +145,12 @@ impl DecoderOptions {
     #[must_use]
     pub fn spill(self, spill: impl Into<Option<Arc<Spill>>>) -> Self {
         Self { spill: spill.into(), ..self }
+    }
+
+    /// Sets the bytes that weights may take on the device; `None` for all.
+    #[must_use]
+    pub fn weights_on_gpu(self, bytes: impl Into<Option<u64>>) -> Self {
+        Self { weights_on_gpu: bytes.into(), ..self }
     }
 
     /// The options that shape the cache.

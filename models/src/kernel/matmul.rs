@@ -1,6 +1,6 @@
 //! Quantised matrix times one row or many.
 
-use attn_kernels::gpu::{Bind, Buf};
+use attn_kernels::gpu::Bind;
 use attn_kernels::{Kernel, Level, Params, Variant, bindings, params};
 
 /// The kernel; [`MatmulBuffers`] lists its bindings.
@@ -64,8 +64,8 @@ bindings! {
 impl MatmulBuffers {
     /// Buffers of a product without a norm, of all rows with one matrix.
     #[must_use]
-    pub fn new(x: Bind<f32>, wq: &Buf<[u32; 4]>, ws: &Buf<u32>, y: Bind<f32>) -> Self {
-        Self { x, wq: wq.bind(), ws: ws.bind(), y, norm: None, tiles: None, order: None }
+    pub fn new(x: Bind<f32>, wq: Bind<[u32; 4]>, ws: Bind<u32>, y: Bind<f32>) -> Self {
+        Self { x, wq, ws, y, norm: None, tiles: None, order: None }
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use rustc_hash::FxHashMap;
 
 use super::{Product, broadcasts};
 use crate::ModelError;
+use crate::host_weights::{Plane, WeightStream};
 use crate::kernel::matmul::{self, Epilogue, Rows, Tiling};
 use crate::kernel::matmul_coop::{self, Activations, Tile};
 use crate::kernel::quantize_rows::{self, Input, QuantizeRowsBuffers, QuantizeRowsParams};
@@ -39,6 +40,8 @@ pub(crate) struct Kernels {
     gpu: Arc<Gpu>,
     pub(super) scratch: Scratch,
     pipelines: FxHashMap<Key, Arc<Pipeline>>,
+    /// Slots for weights that lie on the host, where some do.
+    pub(crate) stream: Option<WeightStream>,
 }
 
 /// Kernel of a matmul, with all that it is compiled for.
@@ -97,7 +100,11 @@ const MAX_PARTIALS: usize = 4 << 20;
 
 impl Kernels {
     /// Kernels for products of up to `max`.
-    pub(crate) fn new(gpu: &Arc<Gpu>, max: MaxProduct) -> Result<Self, ModelError> {
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        max: MaxProduct,
+        stream: Option<WeightStream>,
+    ) -> Result<Self, ModelError> {
         let MaxProduct { rows, width, normed_width, precision } = max;
         let row_quads = |width: u32| width.div_ceil(32) as usize * 8;
         let plain = (MAX_HALVES / size_of::<[u32; 2]>()).min(rows as usize * row_quads(width));
@@ -114,7 +121,19 @@ impl Kernels {
             halves: gpu.buffer("halves", halves)?,
             partials: gpu.buffer("split_partials", if precision.f16 { MAX_PARTIALS } else { 1 })?,
         };
-        Ok(Self { gpu: Arc::clone(gpu), scratch, pipelines: FxHashMap::default() })
+        Ok(Self { gpu: Arc::clone(gpu), scratch, pipelines: FxHashMap::default(), stream })
+    }
+
+    /// A plane as dispatches bind it.
+    pub(crate) fn plane<T>(&self, plane: &Plane<T>) -> Bind<T> {
+        plane.bind(self.stream.as_ref())
+    }
+
+    /// Records, right before the dispatches of a product with `bytes` bytes of weights, weights that arrive beside it.
+    pub(crate) fn beside(&mut self, pass: &mut Pass, bytes: u64) {
+        if let Some(stream) = &mut self.stream {
+            stream.beside(pass, bytes);
+        }
     }
 
     /// Whether the codes of `rows` rows of `blocks` blocks fit.

@@ -1,4 +1,4 @@
-//! Packing on all processors, straight into memory that the device copies from.
+//! Packing on all processors, straight into memory that the device copies from where the matrix goes there.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use attn_kernels::gpu::{Buf, Gpu, Upload};
+use bytemuck::Pod;
 
 use super::{BLOCK, Format, Packed};
+use crate::host_weights::{Destination, Home, Plane};
 use crate::{Dtype, ModelError};
 
 /// Bytes of a matrix under which it is packed sooner than threads begin.
@@ -27,11 +28,11 @@ pub(crate) struct Columns<'a> {
     pub(crate) group: usize,
 }
 
-/// A packed matrix on a device.
+/// A packed matrix.
 #[derive(Debug)]
 pub(crate) struct Planes {
-    pub(crate) quants: Buf<[u32; 4]>,
-    pub(crate) scales: Buf<u32>,
+    pub(crate) quants: Plane<[u32; 4]>,
+    pub(crate) scales: Plane<u32>,
 }
 
 impl Columns<'_> {
@@ -39,13 +40,16 @@ impl Columns<'_> {
     /// at a time. The host holds the packed matrix once, and a group for each processor.
     pub(crate) fn upload(
         &self,
-        gpu: &Gpu,
+        home: &Home<'_>,
         fill: impl Fn(&mut Packed, Range<usize>) -> Result<(), ModelError> + Sync,
     ) -> Result<Planes, ModelError> {
         let Self { name, dtype, width, parts, cols, group } = *self;
         let (format, blocks) = (Format::from(dtype), width.div_ceil(BLOCK));
-        let mut quants = gpu.begin_upload(name, format.quads(blocks) * cols * parts)?;
-        let mut scales = gpu.begin_upload(name, format.scale_words(blocks) * cols * parts)?;
+        let mut quants = home.begin(name, format.quads(blocks) * cols * parts)?;
+        let mut scales = home.begin(name, format.scale_words(blocks) * cols * parts)?;
+        if home.only_measures() {
+            return Ok(Planes { quants: quants.end()?, scales: scales.end()? });
+        }
         let mut put = |range: &Range<usize>, packed: &Packed| {
             self.put(&mut quants, &packed.quants, range);
             self.put(&mut scales, &packed.scales, range);
@@ -92,7 +96,7 @@ impl Columns<'_> {
     }
 
     /// Writes a plane of the columns in `range`.
-    fn put<T: bytemuck::Pod>(&self, to: &mut Upload<'_, T>, plane: &[T], range: &Range<usize>) {
+    fn put<T: Pod>(&self, to: &mut Destination<'_, T>, plane: &[T], range: &Range<usize>) {
         for (row, words) in plane.chunks_exact(range.len() * self.parts).enumerate() {
             for (part, words) in words.chunks_exact(range.len()).enumerate() {
                 to.put((row * self.parts + part) * self.cols + range.start, words);
@@ -105,12 +109,19 @@ impl Columns<'_> {
 mod tests {
     use std::borrow::Cow;
 
-    use attn_kernels::gpu::{Checks, GpuOptions};
+    use attn_kernels::gpu::{Buf, Checks, Gpu, GpuOptions};
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
     use super::*;
     use crate::Tensor;
+
+    fn on_device<T>(plane: Plane<T>) -> Buf<T> {
+        match plane {
+            Plane::Device(buf) => buf,
+            Plane::Host(place) => panic!("a plane at {place:?}"),
+        }
+    }
 
     /// Shapes on both sides of [`SMALL`], groups that do and do not end with the columns.
     #[test]
@@ -140,15 +151,10 @@ mod tests {
             let mut want = Packed::new(dtype, width, cols * parts);
             fill(&mut want, 0..cols).unwrap();
             let columns = Columns { name: "w", dtype, width, parts, cols, group: 64 };
-            let planes = columns.upload(&gpu, fill).unwrap();
-            assert!(
-                gpu.read(&planes.quants, 0..want.quants.len()).unwrap() == want.quants,
-                "quants of {dtype}"
-            );
-            assert!(
-                gpu.read(&planes.scales, 0..want.scales.len()).unwrap() == want.scales,
-                "scales of {dtype}"
-            );
+            let Planes { quants, scales } = columns.upload(&Home::device(&gpu, 0), fill).unwrap();
+            let (quants, scales) = (on_device(quants), on_device(scales));
+            assert!(gpu.read(&quants, 0..want.quants.len()).unwrap() == want.quants, "quants of {dtype}");
+            assert!(gpu.read(&scales, 0..want.scales.len()).unwrap() == want.scales, "scales of {dtype}");
         }
     }
 
@@ -156,7 +162,7 @@ mod tests {
     fn a_group_that_fails_ends_the_upload() {
         let gpu = Gpu::open(&GpuOptions::new(Checks::On)).unwrap();
         let columns = Columns { name: "w", dtype: Dtype::F32, width: 1024, parts: 1, cols: 4096, group: 64 };
-        let failed = columns.upload(&gpu, |_, range| match range.start {
+        let failed = columns.upload(&Home::device(&gpu, 0), |_, range| match range.start {
             1280.. => Err(ModelError::Unsupported { feature: "column 1280" }),
             _ => Ok(()),
         });

@@ -64,13 +64,19 @@ impl RandomWeights {
     }
 
     fn make(&self, name: String, role: Role) -> Tensor<'_> {
-        let shape = self.spec.config.shape(role);
-        let (dtype, elems) = (self.dtype(role, &shape), shape.iter().product());
+        let outline = self.outlined(name, role);
+        let elems = outline.elems();
         let data = match constant(role) {
             Some(value) => Cow::Owned(value.to_le_bytes().repeat(elems)),
-            None => self.slab(dtype).cut(elems, xxh3_64(name.as_bytes()) ^ self.spec.seed),
+            None => self.slab(outline.dtype).cut(elems, xxh3_64(outline.name.as_bytes()) ^ self.spec.seed),
         };
-        Tensor { name: name.into(), dtype, shape, data }
+        Tensor { data, ..outline }
+    }
+
+    /// A tensor without data.
+    fn outlined(&self, name: String, role: Role) -> Tensor<'static> {
+        let shape = self.spec.config.shape(role);
+        Tensor { name: name.into(), dtype: self.dtype(role, &shape), shape, data: Cow::Borrowed(&[]) }
     }
 
     fn dtype(&self, role: Role, shape: &[usize]) -> Dtype {
@@ -163,6 +169,12 @@ impl WeightSource for RandomWeights {
 
     fn tensor(&self, role: Role) -> Result<Tensor<'_>, WeightError> {
         self.get(&name(role))?.ok_or_else(|| self.missing(role))
+    }
+
+    fn outline(&self, role: Role) -> Result<Tensor<'_>, WeightError> {
+        let name = name(role);
+        let known = self.tensors.get(&name).map(|role| self.outlined(name, *role));
+        known.ok_or_else(|| self.missing(role))
     }
 
     /// Every token goes to as many neighbouring experts as a row has.

@@ -17,6 +17,7 @@ mod served;
 mod sparse;
 mod steady;
 pub(crate) mod tiny;
+mod weights_on_host;
 mod windows;
 
 use attn_kernels::kernel::KvDtype;

@@ -34,10 +34,10 @@ pub use live_view::LiveView;
 pub use mask::TokenMask;
 pub use memory::host_available;
 pub use model::Model;
-pub use models::ActivationType;
 pub use models::sampling::{
     Dry, LogProbs, LogitBias, Penalties, Sampler, Sampling, SamplingError, TokenBias, TokenLogProb,
 };
+pub use models::{ActivationType, WeightPlacement};
 pub use models::{Conversation, Message, Place, Tokenizer};
 pub use note::{Note, Notes};
 pub use options::{Demand, EngineOptions, MAX_SEQUENCES, Preemption, Sparse};

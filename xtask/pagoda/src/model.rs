@@ -256,8 +256,12 @@ impl Model {
             .prefix_capacity(scheduler::PREFIX_CHUNK_CAPACITY)
             .sparse(sparse(options, &config, demand.longest)?)
             .offload(extension.as_ref().map(|extension| extension.offload))
-            .spill(extension.and_then(|extension| extension.spill));
+            .spill(extension.and_then(|extension| extension.spill))
+            .weights_on_gpu(options.weights_on_gpu);
         let decoder = Decoder::load(&gpu, &config, self.checkpoint.weights(), &decoder_options)?;
+        if let Some(placement) = decoder.weight_placement() {
+            options.notes.tell(&Note::WeightsOnHost { placement: placement.clone() });
+        }
         if let (Some(Place::Host), Some(sparse)) = (decoder.selects_on(), &options.sparse)
             && sparse.place == Place::Device
             && !sparse.measure

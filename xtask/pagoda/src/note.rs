@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use attn_kernels::Level;
 use kvblock::SeqId;
+use models::WeightPlacement;
+
+use crate::usage::readable;
 
 /// Something that the user should know, though the engine goes on.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +56,11 @@ pub enum Note {
         blocks: u32,
         /// Blocks wanted.
         wanted: u32,
+    },
+    /// Weights of some layers lie in memory of the host, and every step brings them to the device.
+    WeightsOnHost {
+        /// The division of the weights.
+        placement: WeightPlacement,
     },
     /// A device was lost, and a new one is being opened.
     DeviceLost {
@@ -121,6 +129,17 @@ impl fmt::Display for Note {
             }
             Self::FewerBlocks { blocks, wanted } => {
                 write!(f, "memory is short: {blocks} KV blocks instead of {wanted}")
+            }
+            Self::WeightsOnHost { placement } => {
+                let WeightPlacement { num_layers, host_layers, device_bytes, host_bytes, .. } = placement;
+                write!(
+                    f,
+                    "weights: {} on the device, {} in host memory ({} of {num_layers} layers), which every step reads over \
+                     the link: prefills hide it, decoding waits for it",
+                    readable(*device_bytes),
+                    readable(*host_bytes),
+                    host_layers.len(),
+                )
             }
             Self::DeviceLost { adapter } => {
                 write!(f, "{adapter} was lost; the engine is opened anew, and its requests go on")

@@ -36,6 +36,9 @@ pub struct EngineOptions {
     /// Memory of the KV pool in bytes; `None` for 0.9 of what adapter and host allow, less the weights, but no
     /// more than `demand` can use.
     pub kv_memory: Option<u64>,
+    /// Bytes that weights may take on the device: the matrices of layers beyond lie in memory of the host, and every step brings
+    /// them to the device. `None` for all weights on the device.
+    pub weights_on_gpu: Option<u64>,
     /// Maximum number of tokens per step; longer prefills are split into chunks. Where sequences may take more than a quarter of
     /// it to generate, their tokens come in addition.
     pub chunk: u32,
@@ -80,6 +83,7 @@ impl Default for EngineOptions {
             block_size: 16,
             kv_blocks: None,
             kv_memory: None,
+            weights_on_gpu: None,
             chunk: 2048,
             max_slowdown: None,
             max_step_time: None,
@@ -115,6 +119,13 @@ impl EngineOptions {
     #[must_use]
     pub fn chunk(mut self, tokens: u32) -> Self {
         self.chunk = tokens;
+        self
+    }
+
+    /// Sets the bytes that weights may take on the device; `None` for all.
+    #[must_use]
+    pub fn weights_on_gpu(mut self, bytes: Option<u64>) -> Self {
+        self.weights_on_gpu = bytes;
         self
     }
 

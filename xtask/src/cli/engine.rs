@@ -59,6 +59,11 @@ pub struct EngineArgs {
     #[arg(long, value_name = "BYTES", value_parser = values::memory, allow_negative_numbers = true)]
     pub kv_memory: Option<u64>,
 
+    /// Bytes that weights may take on the GPU, with a suffix as for --kv-memory: the layers beyond lie in host memory,
+    /// and every step brings them to the GPU; by default all weights are there
+    #[arg(long, value_name = "BYTES", value_parser = values::memory, allow_negative_numbers = true)]
+    pub weights_on_gpu: Option<u64>,
+
     /// Maximum number of tokens per step; longer prefills are split into chunks. Sequences that generate
     /// take their part of it, up to a quarter, beyond which they come in addition
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
@@ -123,6 +128,7 @@ impl EngineArgs {
             block_size,
             kv_blocks,
             kv_memory,
+            weights_on_gpu,
             chunk,
             reproducible,
             no_coop,
@@ -147,6 +153,7 @@ impl EngineArgs {
         flag("block-size", text(Some(block_size.to_string())));
         flag("kv-blocks", text(kv_blocks.map(|blocks| blocks.to_string())));
         flag("kv-memory", text(kv_memory.map(|bytes| bytes.to_string())));
+        flag("weights-on-gpu", text(weights_on_gpu.map(|bytes| bytes.to_string())));
         flag("chunk", text(Some(chunk.to_string())));
         flag("activations", text(word(*activations)));
         flag("kv-tiers", text(kv_tiers.as_ref().map(ToString::to_string)));

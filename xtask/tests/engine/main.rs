@@ -8,6 +8,7 @@ mod families;
 mod gemma3;
 mod guide;
 mod habits;
+mod host_weights;
 mod offload;
 mod own_command_line;
 mod random;

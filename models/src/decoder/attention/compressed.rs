@@ -155,7 +155,7 @@ impl CompressedAttention {
             attend: gpu.pipeline(&kernel.variant_of_two())?,
             reduce: gpu.pipeline(&mla_decode::reduce_variant(&shape, &attention))?,
             kernel,
-            plain_norm: plain_norm(gpu, config)?,
+            plain_norm: gpu.upload("plain_norm", &plain_norm(config))?,
             q_latent: buffer("q_latent", compressed.q_rank)?,
             kv: buffer("kv", config.head_dim)?,
             grouped: buffer("grouped", compressed.output_groups * compressed.output_rank)?,
@@ -350,10 +350,8 @@ impl CompressedAttention {
     }
 }
 
-/// An RMS norm of heads that has no weights.
-pub(in crate::decoder) fn plain_norm(gpu: &Gpu, config: &DecoderConfig) -> Result<Buf<f32>, ModelError> {
+/// Factors of an RMS norm of heads that has no weights, and the zeros that it adds.
+pub(in crate::decoder) fn plain_norm(config: &DecoderConfig) -> Vec<f32> {
     let width = config.head_dim as usize;
-    let values: Vec<f32> =
-        [1.0, 0.0].into_iter().flat_map(|value| std::iter::repeat_n(value, width)).collect();
-    Ok(gpu.upload("plain_norm", &values)?)
+    [1.0, 0.0].into_iter().flat_map(|value| std::iter::repeat_n(value, width)).collect()
 }

@@ -21,7 +21,7 @@ impl Source<'_> {
             q_b: self.matrix(Role::QB(l))?,
             kv: self.matrix(Role::Kv(l))?,
             kv_norm: self.head_norm(Role::KvNorm(l))?,
-            o_a: Matrices::load(self.gpu, c.output_groups, |group| Ok(rows_of(&o_a, groups, group)))?,
+            o_a: Matrices::load(&self.home, c.output_groups, |group| Ok(rows_of(&o_a, groups, group)))?,
             o_b: self.matrix(Role::OB(l))?,
             sinks: self.sinks(l)?,
             entries: compressor.map(|compressor| self.entries(l, compressor)).transpose()?,
@@ -47,7 +47,7 @@ impl Source<'_> {
     fn compressor(&self, role: impl Fn(CompressorPart) -> Role) -> Result<CompressorWeights, ModelError> {
         let states = [self.tensor(role(CompressorPart::Kv))?, self.tensor(role(CompressorPart::Gate))?];
         Ok(CompressorWeights {
-            states: Matrix::stacked(self.gpu, &states)?,
+            states: Matrix::stacked(&self.home, &states)?,
             bias: self.vector(role(CompressorPart::Bias))?,
             norm: self.vector(role(CompressorPart::Norm))?,
         })
@@ -69,7 +69,7 @@ impl Source<'_> {
         let mix = self.matrix(role(HyperPart::Mix))?;
         let mut affine = self.tensor(role(HyperPart::Base))?.to_f32();
         affine.extend(self.tensor(role(HyperPart::Scale))?.to_f32());
-        Ok(Hyper { mix, affine: self.gpu.upload("hyper_affine", &affine)? })
+        Ok(Hyper { mix, affine: self.home.vector("hyper_affine", &affine)? })
     }
 }
 

@@ -26,7 +26,7 @@ impl Source<'_> {
                 true => Some(self.vector(Role::RouterBias(l))?),
                 false => None,
             },
-            correction: self.gpu.upload("correction", &correction)?,
+            correction: self.home.vector("correction", &correction)?,
             table: match hashed {
                 true => Some(self.expert_table(l, moe)?),
                 false => None,
@@ -36,7 +36,7 @@ impl Source<'_> {
                 Some(width) => Some(SharedExpert {
                     width,
                     gate_up: Matrix::stacked(
-                        self.gpu,
+                        &self.home,
                         &alike([self.tensor(Role::SharedGate(l))?, self.tensor(Role::SharedUp(l))?]),
                     )?,
                     down: self.matrix(Role::SharedDown(l))?,
@@ -64,7 +64,7 @@ impl Source<'_> {
             })
         };
         let experts = table.values.iter().enumerate().map(expert).collect::<Result<Vec<u32>, _>>()?;
-        Ok(self.gpu.upload(&table.name, &experts)?)
+        self.home.vector(&table.name, &experts)
     }
 
     fn experts(&self, l: u32, moe: &MoeConfig) -> Result<Experts, ModelError> {
@@ -73,10 +73,10 @@ impl Source<'_> {
             let gate_up =
                 |e| joined(self.tensor(Role::ExpertGate(l, e))?, self.tensor(Role::ExpertUp(l, e))?);
             let down = |e| self.tensor(Role::ExpertDown(l, e));
-            (Matrices::load(self.gpu, count, gate_up)?, Matrices::load(self.gpu, count, down)?)
+            (Matrices::load(&self.home, count, gate_up)?, Matrices::load(&self.home, count, down)?)
         } else {
             let down = self.packed(Role::ExpertsDown(l), moe)?;
-            (self.gate_up(l, moe)?, Matrices::load(self.gpu, count, |e| Ok(down.expert(e)))?)
+            (self.gate_up(l, moe)?, Matrices::load(&self.home, count, |e| Ok(down.expert(e)))?)
         };
         let biases = match moe.biases {
             true => Some(self.expert_biases(l, moe)?),
@@ -89,11 +89,11 @@ impl Source<'_> {
     fn gate_up(&self, l: u32, moe: &MoeConfig) -> Result<Matrices, ModelError> {
         if !self.weights.has(Role::ExpertsGate(l)) {
             let gate_up = self.packed(Role::ExpertsGateUp(l), moe)?;
-            return Matrices::load(self.gpu, moe.num_experts, |e| Ok(gate_up.expert(e)));
+            return Matrices::load(&self.home, moe.num_experts, |e| Ok(gate_up.expert(e)));
         }
         let [gate, up] = [Role::ExpertsGate(l), Role::ExpertsUp(l)].map(|role| self.packed(role, moe));
         let (gate, up) = (gate?, up?);
-        Matrices::load(self.gpu, moe.num_experts, |e| joined(gate.expert(e), up.expert(e)))
+        Matrices::load(&self.home, moe.num_experts, |e| joined(gate.expert(e), up.expert(e)))
     }
 
     /// A tensor of all experts, and how to take one out.
@@ -137,7 +137,7 @@ impl Source<'_> {
             }
         };
         let down = values(Role::ExpertsDownBias(l))?;
-        Ok([self.gpu.upload("gate_up_bias", &gate_up)?, self.gpu.upload("down_bias", &down)?])
+        Ok([self.home.vector("gate_up_bias", &gate_up)?, self.home.vector("down_bias", &down)?])
     }
 }
 

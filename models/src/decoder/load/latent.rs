@@ -48,14 +48,14 @@ impl Source<'_> {
         if !self.weights.has(Role::KB(l)) {
             let kv_b = plain(Role::KvB(l))?;
             return Ok((
-                Matrices::load(self.gpu, heads, |head| Ok(keys_of(&kv_b, c, head)))?,
-                Matrices::load(self.gpu, heads, |head| Ok(values_of(&kv_b, c, head)))?,
+                Matrices::load(&self.home, heads, |head| Ok(keys_of(&kv_b, c, head)))?,
+                Matrices::load(&self.home, heads, |head| Ok(values_of(&kv_b, c, head)))?,
             ));
         }
         let (k_b, v_b) = (plain(Role::KB(l))?, plain(Role::VB(l))?);
         Ok((
-            Matrices::load(self.gpu, heads, |head| Ok(keys_apart(&k_b, c, head)))?,
-            Matrices::load(self.gpu, heads, |head| Ok(values_apart(&v_b, head)))?,
+            Matrices::load(&self.home, heads, |head| Ok(keys_apart(&k_b, c, head)))?,
+            Matrices::load(&self.home, heads, |head| Ok(values_apart(&v_b, head)))?,
         ))
     }
 
@@ -66,7 +66,7 @@ impl Source<'_> {
         Ok(Indexer {
             queries: self.index_queries(l, c)?,
             k: self.matrix(Role::IndexK(l))?,
-            k_norm: self.gpu.upload("index_k_norm", &norm)?,
+            k_norm: self.home.vector("index_k_norm", &norm)?,
         })
     }
 
@@ -78,7 +78,7 @@ impl Source<'_> {
         let factor = 1.0 / (f64::from(c.num_heads) * f64::from(c.head_dim)).sqrt() as f32;
         let scaled: Vec<u8> = gates.to_f32().iter().flat_map(|w| (w * factor).to_le_bytes()).collect();
         let gates = Tensor { dtype: Dtype::F32, data: Cow::Owned(scaled), ..gates };
-        Ok(IndexQueries { q: self.matrix(Role::IndexQ(l))?, gates: Matrix::stacked(self.gpu, &[gates])? })
+        Ok(IndexQueries { q: self.matrix(Role::IndexQ(l))?, gates: Matrix::stacked(&self.home, &[gates])? })
     }
 }
 

@@ -50,12 +50,13 @@ pub(crate) fn gpu() -> &'static Arc<Gpu> {
     GPU.get_or_init(|| Arc::new(open_gpu()))
 }
 
-fn open_gpu() -> Gpu {
+/// A device that no other test uses.
+pub(crate) fn open_gpu() -> Gpu {
     Gpu::open(&GpuOptions::new(Checks::On)).expect("GPU tests need an adapter")
 }
 
 /// One without buffers in memory of the host.
-fn gpu_without_host_buffers() -> &'static Arc<Gpu> {
+pub(crate) fn gpu_without_host_buffers() -> &'static Arc<Gpu> {
     static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
     let options = GpuOptions::new(Checks::On).host_buffers(false);
     GPU.get_or_init(|| Arc::new(Gpu::open(&options).expect("GPU tests need an adapter")))

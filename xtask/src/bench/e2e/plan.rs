@@ -10,6 +10,7 @@ use serde::Deserialize;
 use sparse_select::Registry;
 
 use crate::cli::{BenchArgs, EngineArgs, policy_of};
+use pagoda::usage::readable;
 
 /// Plans that `--plan` knows by name.
 const NAMED: [(&str, &str); 4] = [
@@ -196,7 +197,8 @@ pub(super) fn label(engine: &EngineArgs) -> String {
     let flags = [(engine.no_coop, "no-coop"), (engine.reproducible, "reproducible")];
     let flags = flags.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag.to_owned());
     let sparse = engine.sparse.as_ref().map(|sparse| sparse.spec.to_string());
-    std::iter::once(model).chain(flags).chain(sparse).collect::<Vec<_>>().join(" ")
+    let weights = engine.weights_on_gpu.map(|bytes| format!("weights on gpu {}", readable(bytes)));
+    std::iter::once(model).chain(flags).chain(weights).chain(sparse).collect::<Vec<_>>().join(" ")
 }
 
 /// The label of a configuration whose device has room for a share of the KV.

@@ -4,6 +4,7 @@ use std::io;
 
 use anyhow::Result;
 use models::Decoder;
+use pagoda::usage::readable;
 use serde::Serialize;
 
 use super::measure::{KernelTime, KernelTimes, Times, count};
@@ -39,6 +40,8 @@ pub(super) struct Row {
     roofline: Roofline,
     /// Speed as shares of those of the same batch with a pool that holds everything, where that was measured before.
     of_resident: Option<OfResident>,
+    /// Weights that come from memory of the host in every step, where some do.
+    streamed: Option<Streamed>,
     /// Device times by kernel, from a run with timestamps.
     kernels: KernelTimes,
 }
@@ -48,6 +51,15 @@ pub(super) struct Row {
 struct OfResident {
     prefill: f64,
     decode: f64,
+}
+
+/// Weights on their way to the device.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Streamed {
+    /// Bytes a step.
+    step_bytes: u64,
+    /// Bytes a second of decode steps, all of their time counted.
+    decode_bytes_s: f64,
 }
 
 /// Limits of the device, measured with kernels that do nothing else.
@@ -127,6 +139,10 @@ impl Row {
                 of_prefill: operations / operations_s / times.prefill_s,
             },
             of_resident,
+            streamed: decoder.weight_placement().map(|placement| Streamed {
+                step_bytes: placement.host_bytes,
+                decode_bytes_s: count(placement.host_bytes) * 1e3 / step_ms,
+            }),
             kernels: KernelTimes::default(),
         }
     }
@@ -161,6 +177,10 @@ impl Row {
         );
         if let Some(OfResident { prefill, decode }) = self.of_resident {
             println!("    of a pool that holds everything: prefill {prefill:.2}, decode {decode:.2}");
+        }
+        if let Some(Streamed { step_bytes, decode_bytes_s }) = self.streamed {
+            let (bytes, rate) = (readable(step_bytes), decode_bytes_s / 1e9);
+            println!("    {bytes} of weights a step from host memory: {rate:.1} GB/s while decoding");
         }
         let print = |what: &str, times: &[KernelTime]| {
             for KernelTime { kernel, dispatches, us } in times {

@@ -1,0 +1,63 @@
+//! Weights of a checkpoint, some of them in memory of the host where the device is not to have all.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::Gpu;
+
+use super::used::Used;
+use super::{Source, Weights};
+use crate::host_weights::{Home, WeightOutline, WeightPlacement};
+use crate::{DecoderConfig, DecoderOptions, ModelError, Role, WeightSizes, WeightSource};
+
+/// Loads the weights of a checkpoint.
+pub(super) fn load(
+    gpu: &Gpu,
+    config: &DecoderConfig,
+    weights: &dyn WeightSource,
+    options: &DecoderOptions,
+) -> Result<Weights, ModelError> {
+    let home = match options.weights_on_gpu {
+        None => Home::device(gpu, config.num_layers),
+        Some(budget_bytes) => {
+            let outline = measure(gpu, config, weights)?;
+            let placement = WeightPlacement::within(&outline, budget_bytes)?;
+            Home::placed(gpu, outline, placement)
+        }
+    };
+    let source = Source { config, home, weights: Used::new(weights) };
+    let mut loaded = source.all()?;
+    loaded.sizes = source.weights.sizes();
+    source.weights.check_rest(config)?;
+    loaded.host = source.home.host_weights().map(Arc::new);
+    Ok(loaded)
+}
+
+/// Adds up what the weights take, without packing any.
+fn measure(
+    gpu: &Gpu,
+    config: &DecoderConfig,
+    weights: &dyn WeightSource,
+) -> Result<WeightOutline, ModelError> {
+    let home = Home::measuring(gpu, config.num_layers);
+    let source = Source { config, home, weights: Used::outlines(weights) };
+    source.all()?;
+    Ok(source.home.outline())
+}
+
+impl Source<'_> {
+    fn all(&self) -> Result<Weights, ModelError> {
+        Ok(Weights {
+            embedding: self.matrix(Role::Embed)?,
+            head: match self.config.tie_embeddings {
+                true => None,
+                false => Some(self.matrix(Role::LmHead)?),
+            },
+            final_norm: self.final_norm()?,
+            layers: self.each(|l| self.layer(l))?,
+            attention: self.attention()?,
+            hyper: self.hyper()?,
+            sizes: WeightSizes::default(),
+            host: None,
+        })
+    }
+}

@@ -1,0 +1,50 @@
+//! Weights that lie in memory of the host, and come to the device layer by layer.
+//!
+//! Matrices of some layers are packed as ever, but into buffers of the host. The device has two slots, each as large as the
+//! largest of these layers. While the layers before it compute, the next one arrives in the slot that is free: its blocks are
+//! copied by a kernel of few workgroups that runs beside matrix products, portion by portion, so that kernels bind a slot as
+//! they bind weights of the device, and results are the same bits.
+
+mod home;
+mod placement;
+mod stream;
+
+use attn_kernels::gpu::{Bind, Buf};
+
+pub(crate) use home::{Destination, Home, HostWeights};
+pub use placement::WeightPlacement;
+pub(crate) use placement::{LayerOutline, WeightOutline};
+pub(crate) use stream::WeightStream;
+
+/// Plane of a matrix.
+#[derive(Clone, Debug)]
+pub(crate) enum Plane<T> {
+    /// On the device.
+    Device(Buf<T>),
+    /// In memory of the host: kernels find it in a slot while its layer is there.
+    Host(SlotPlace),
+}
+
+/// Place of a plane in a slot, and in the buffers of its layer on the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SlotPlace {
+    slot: u32,
+    /// Buffer of the slot.
+    buffer: u32,
+    /// First 16 bytes.
+    quad: u32,
+}
+
+impl<T> Plane<T> {
+    /// The plane as kernels bind it.
+    ///
+    /// # Panics
+    /// When it lies on the host and there is no `stream`.
+    pub(crate) fn bind(&self, stream: Option<&WeightStream>) -> Bind<T> {
+        match (self, stream) {
+            (Self::Device(buf), _) => buf.bind(),
+            (Self::Host(place), Some(stream)) => stream.bind(*place).cast(),
+            (Self::Host(place), None) => panic!("a plane at {place:?} of a decoder without slots"),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Places that the planes of matrices go to while a model is loaded.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use attn_kernels::gpu::{Buf, Gpu, Pass, Upload};
+use bytemuck::Pod;
+
+use super::placement::BLOCK_BYTES;
+use super::{LayerOutline, Plane, SlotPlace, WeightOutline, WeightPlacement};
+use crate::ModelError;
+
+/// Bytes of what kernels bind as one element of a slot.
+const QUAD: u64 = size_of::<[u32; 4]>() as u64;
+
+/// Bytes after which a binding can begin: the largest alignment that devices ask for.
+const ALIGN: u64 = 256;
+
+/// Places of the planes of a model.
+#[derive(Debug)]
+pub(crate) struct Home<'a> {
+    gpu: &'a Gpu,
+    policy: Policy,
+    state: Mutex<State>,
+}
+
+/// Memory that matrices of layers go to.
+#[derive(Debug)]
+enum Policy {
+    /// All to the device.
+    Device,
+    /// None anywhere: sizes are added up.
+    Outline,
+    /// Some to the host, in buffers of these sizes.
+    Placed(WeightOutline, WeightPlacement),
+}
+
+#[derive(Debug)]
+struct State {
+    /// The layer whose matrices come; `None` for those outside of layers.
+    layer: Option<usize>,
+    /// Bytes so far of matrices outside of layers, and of vectors.
+    other_bytes: u64,
+    /// Sizes so far.
+    layers: Vec<LayerOutline>,
+    /// Buffers on the host of each layer that has some.
+    buffers: Vec<Vec<Buf<[u32; 4]>>>,
+}
+
+/// Weights in memory of the host, which decoders share.
+#[derive(Debug)]
+pub(crate) struct HostWeights {
+    pub(super) placement: WeightPlacement,
+    /// Bytes of the matrices of every layer.
+    pub(super) layer_bytes: Vec<u64>,
+    /// Buffers of the layers on the host.
+    pub(super) buffers: Vec<Vec<Buf<[u32; 4]>>>,
+}
+
+impl HostWeights {
+    /// Division of the weights between device and host.
+    pub(crate) fn placement(&self) -> &WeightPlacement {
+        &self.placement
+    }
+}
+
+/// Memory that a plane is packed into.
+pub(crate) enum Destination<'a, T> {
+    Device(Upload<'a, T>),
+    /// Packed in memory of the process first, as few devices map theirs for both.
+    Host {
+        gpu: &'a Gpu,
+        place: SlotPlace,
+        data: Vec<T>,
+        buffer: Buf<[u32; 4]>,
+    },
+    /// Only its size counts.
+    Nowhere(SlotPlace),
+}
+
+impl<'a> Home<'a> {
+    /// All planes on the device.
+    pub(crate) fn device(gpu: &'a Gpu, layers: u32) -> Self {
+        Self::new(gpu, layers, Policy::Device)
+    }
+
+    /// No plane anywhere: [`outline`](Self::outline) tells their sizes.
+    pub(crate) fn measuring(gpu: &'a Gpu, layers: u32) -> Self {
+        Self::new(gpu, layers, Policy::Outline)
+    }
+
+    /// Planes where `placement` wants them.
+    pub(crate) fn placed(gpu: &'a Gpu, outline: WeightOutline, placement: WeightPlacement) -> Self {
+        Self::new(gpu, placement.num_layers, Policy::Placed(outline, placement))
+    }
+
+    fn new(gpu: &'a Gpu, layers: u32, policy: Policy) -> Self {
+        let layers = vec![LayerOutline::default(); layers as usize];
+        let buffers = match &policy {
+            Policy::Placed(_, placement) => vec![Vec::new(); placement.host_layers.len()],
+            Policy::Device | Policy::Outline => Vec::new(),
+        };
+        let state = State { layer: None, other_bytes: 0, layers, buffers };
+        Self { gpu, policy, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says which layer the planes that follow belong to; `None` for none.
+    pub(crate) fn enter(&self, layer: Option<u32>) {
+        self.state().layer = layer.map(|layer| layer as usize);
+    }
+
+    /// Whether only sizes count: nothing has to be packed.
+    pub(crate) fn only_measures(&self) -> bool {
+        matches!(self.policy, Policy::Outline)
+    }
+
+    /// Maximum number of bytes of a plane: what a binding holds, in whole blocks.
+    pub(crate) fn max_plane_bytes(&self) -> u64 {
+        self.gpu.max_binding_bytes() / BLOCK_BYTES * BLOCK_BYTES
+    }
+
+    /// Begins a plane of `len` elements.
+    pub(crate) fn begin<T: Pod>(&self, name: &str, len: usize) -> Result<Destination<'a, T>, ModelError> {
+        let quads = ((len * size_of::<T>()) as u64).div_ceil(QUAD).max(1);
+        let mut state = self.state();
+        let Some(layer) = state.layer else {
+            state.other_bytes += quads * QUAD;
+            return self.resident(name, len);
+        };
+        let order = match &self.policy {
+            Policy::Device => None,
+            Policy::Outline => Some(0),
+            Policy::Placed(_, placement) => placement.order(layer),
+        };
+        let (buffer, at) = self.take(&mut state.layers[layer], quads * QUAD);
+        let Some(order) = order else { return self.resident(name, len) };
+        let narrow = |n: u64| u32::try_from(n).expect("a binding has less than 64 GiB");
+        let slot = |slots: u32| u32::try_from(order).expect("a model has few layers") % slots.max(1);
+        let place = |slots: u32| SlotPlace {
+            slot: slot(slots),
+            buffer: narrow(buffer as u64),
+            quad: narrow(at / QUAD),
+        };
+        let Policy::Placed(outline, placement) = &self.policy else {
+            return Ok(Destination::Nowhere(place(1)));
+        };
+        let buffers = &mut state.buffers[order];
+        if buffer == buffers.len() {
+            let bytes = outline.layers[layer].buffers[buffer].next_multiple_of(placement.block_bytes);
+            buffers.push(self.host_buffer(usize::try_from(bytes / QUAD).expect("a buffer fits in memory"))?);
+        }
+        let words = quads * QUAD / size_of::<T>() as u64;
+        Ok(Destination::Host {
+            gpu: self.gpu,
+            place: place(placement.slots),
+            data: vec![T::zeroed(); usize::try_from(words).expect("a plane fits in memory")],
+            buffer: buffers[buffer].clone(),
+        })
+    }
+
+    /// A vector, which lies on the device in any case.
+    pub(crate) fn vector<T: Pod>(&self, name: &str, values: &[T]) -> Result<Buf<T>, ModelError> {
+        let quads = (size_of_val(values) as u64).div_ceil(QUAD).max(1);
+        self.state().other_bytes += quads * QUAD;
+        let values = if self.only_measures() { &[] } else { values };
+        Ok(self.gpu.upload(name, values)?)
+    }
+
+    fn resident<T: Pod>(&self, name: &str, len: usize) -> Result<Destination<'a, T>, ModelError> {
+        Ok(match self.policy {
+            Policy::Outline => Destination::Nowhere(SlotPlace { slot: 0, buffer: 0, quad: 0 }),
+            Policy::Device | Policy::Placed(..) => Destination::Device(self.gpu.begin_upload(name, len)?),
+        })
+    }
+
+    /// Takes room for a plane in a layer: the number of its buffer, and where it begins there.
+    fn take(&self, layer: &mut LayerOutline, bytes: u64) -> (usize, u64) {
+        layer.bytes += bytes;
+        let most = self.max_plane_bytes();
+        let at = layer.buffers.last().map(|end| end.next_multiple_of(ALIGN));
+        let at = match at.filter(|at| at + bytes <= most) {
+            Some(at) => at,
+            None => {
+                layer.buffers.push(0);
+                0
+            }
+        };
+        let buffer = layer.buffers.len() - 1;
+        layer.buffers[buffer] = at + bytes;
+        (buffer, at)
+    }
+
+    /// Memory of the host that kernels read, or copies where they cannot.
+    fn host_buffer(&self, quads: usize) -> Result<Buf<[u32; 4]>, ModelError> {
+        let label = "host_weights";
+        Ok(match self.gpu.has_host_buffers() {
+            true => self.gpu.host_buffer(label, quads)?,
+            false => self.gpu.upload_buffer(label, quads)?,
+        })
+    }
+
+    /// Sizes of what came.
+    pub(crate) fn outline(self) -> WeightOutline {
+        let State { other_bytes, layers, .. } =
+            self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        WeightOutline { fixed_bytes: other_bytes, layers }
+    }
+
+    /// The weights that lie on the host, where there are some.
+    pub(crate) fn host_weights(self) -> Option<HostWeights> {
+        let State { layers, buffers, .. } = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Policy::Placed(outline, placement) = self.policy else { return None };
+        assert_eq!(layers, outline.layers, "what was measured came");
+        let layer_bytes = layers.iter().map(|layer| layer.bytes).collect();
+        (!placement.host_layers.is_empty()).then_some(HostWeights { placement, layer_bytes, buffers })
+    }
+}
+
+impl<T: Pod> Destination<'_, T> {
+    /// Writes `data` from element `at` on.
+    pub(crate) fn put(&mut self, at: usize, data: &[T]) {
+        match self {
+            Self::Device(upload) => upload.put(at, data),
+            Self::Host { data: plane, .. } => plane[at..at + data.len()].copy_from_slice(data),
+            Self::Nowhere(_) => {}
+        }
+    }
+
+    /// Sends the plane on its way.
+    pub(crate) fn end(self) -> Result<Plane<T>, ModelError> {
+        Ok(match self {
+            Self::Device(upload) => Plane::Device(upload.end()?),
+            Self::Nowhere(place) => Plane::Host(place),
+            Self::Host { gpu, place, data, buffer } => {
+                let (at, quads) = (place.quad as usize, bytemuck::cast_slice::<T, [u32; 4]>(&data));
+                if gpu.has_host_buffers() {
+                    gpu.write(&buffer, at, quads);
+                    // Gives back the memory that the write came from.
+                    gpu.submit(Pass::new("weights"))?.wait()?;
+                } else {
+                    gpu.write_mapped(&[(&buffer, at, quads)])?;
+                }
+                Plane::Host(place)
+            }
+        })
+    }
+}

@@ -1,0 +1,202 @@
+//! Layers of the host on their way through the slots of a decoder.
+//!
+//! ```text
+//! products   │ layer 0: qkv │ o │ gate, up │ down │ layer 1: qkv │ o │ ...
+//! copies     │ layer 1, a tenth │ ..│ half     │ ...  │ layer 3, ...
+//! ```
+//!
+//! What arrives next is divided among the products until it is needed, by the bytes of their weights: of each layer that is
+//! how their times are divided too. Dispatches run beside each other from the beginning of a compute pass until the first of
+//! them waits for another, so each portion begins a pass right before a product.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::kernel::swap_blocks::{self, SwapBlocksBuffers, SwapBlocksParams, Way};
+use attn_kernels::rows::BlockCopy;
+
+use super::{HostWeights, SlotPlace};
+use crate::ModelError;
+use crate::cast::u32_of;
+
+/// Workgroups that fill a bus, with 16 KiB on its way each: as many as copy keys and values there.
+const WORKGROUPS: u32 = 8;
+
+/// Bytes under which a portion costs more than it hides: a dispatch that waits for a bus takes some ten microseconds to begin.
+const MIN_BYTES: u64 = 8 << 20;
+
+/// Portions that a layer comes in at most, where it is small.
+const MAX_PORTIONS: u64 = 8;
+
+/// Places of a layer where portions may end: bind groups are kept for each.
+const ENDS: usize = 32;
+
+/// Slots of a decoder, and the layers that pass through them.
+#[derive(Debug)]
+pub(crate) struct WeightStream {
+    host: Arc<HostWeights>,
+    /// Buffers of each slot.
+    slots: Vec<Vec<Buf<[u32; 4]>>>,
+    transport: Transport,
+    /// The layer that arrives.
+    coming: Option<Coming>,
+}
+
+/// Transport of layers to the device.
+#[derive(Debug)]
+enum Transport {
+    /// Kernels reach memory of the host, and one copies blocks of the listed pairs, of which each is a number twice.
+    Kernel { copy: Arc<Pipeline>, pairs: Buf<BlockCopy> },
+    /// Kernels do not: copies of the queue bring layers, beside which nothing runs.
+    Queue,
+}
+
+/// A layer on its way to its slot.
+#[derive(Clone, Copy, Debug)]
+struct Coming {
+    /// Position among the layers on the host.
+    order: usize,
+    /// Blocks of all its buffers that are recorded.
+    copied: usize,
+    /// Bytes of weights of the products since its way began.
+    passed: u64,
+    /// Bytes of weights of all products until it is needed.
+    window: u64,
+}
+
+impl WeightStream {
+    /// Slots for layers of the host.
+    pub(crate) fn new(gpu: &Gpu, host: Arc<HostWeights>) -> Result<Self, ModelError> {
+        let quads = |bytes: &u64| usize::try_from(bytes / 16).expect("a buffer fits in memory");
+        let slot = || {
+            let buffers = host.placement.slot_bytes.iter();
+            buffers.map(|bytes| gpu.buffer("weight_slot", quads(bytes))).collect::<Result<Vec<_>, _>>()
+        };
+        let slots = (0..host.placement.slots).map(|_| slot()).collect::<Result<_, _>>()?;
+        let transport = match gpu.has_host_buffers() {
+            false => Transport::Queue,
+            true => {
+                let most = host.placement.slot_bytes.iter().max().unwrap_or(&0) / host.placement.block_bytes;
+                let blocks = 0..u32::try_from(most).expect("a binding has less than 4 TiB");
+                let pairs: Vec<_> = blocks.map(|block| BlockCopy { from: block, to: block }).collect();
+                let pairs = gpu.upload("weight_blocks", &pairs)?;
+                Transport::Kernel { copy: gpu.pipeline(&swap_blocks::variant())?, pairs }
+            }
+        };
+        Ok(Self { host, slots, transport, coming: None })
+    }
+
+    /// The bytes from a place of a slot on.
+    pub(super) fn bind(&self, place: SlotPlace) -> Bind<[u32; 4]> {
+        self.slots[place.slot as usize][place.buffer as usize].bind_from(place.quad as usize)
+    }
+
+    /// Forgets the last step.
+    pub(crate) fn begin_step(&mut self) {
+        self.coming = None;
+    }
+
+    /// Records that the weights of a layer are on the device for what follows, and lets those of the next layer on the host
+    /// arrive beside it.
+    pub(crate) fn enter(&mut self, pass: &mut Pass, layer: usize) {
+        let host = Arc::clone(&self.host);
+        let placement = &host.placement;
+        let next = match placement.order(layer) {
+            Some(order) => {
+                if self.coming.is_none_or(|coming| coming.order != order) {
+                    self.begin(layer, order);
+                }
+                self.bring_rest(pass);
+                order + 1
+            }
+            None if self.coming.is_some() => return,
+            None => placement.host_layers.partition_point(|host| (*host as usize) < layer),
+        };
+        // Without a slot that is free a layer comes when it is needed.
+        if next < placement.host_layers.len() && (placement.slots > 1 || placement.order(layer).is_none()) {
+            self.begin(layer, next);
+        }
+    }
+
+    /// Has a layer on the host come from `layer` on.
+    fn begin(&mut self, layer: usize, order: usize) {
+        let until = self.host.placement.host_layers[order] as usize;
+        let window = self.host.layer_bytes[layer..until].iter().sum();
+        self.coming = Some(Coming { order, copied: 0, passed: 0, window });
+    }
+
+    /// Records, right before the dispatch of a product with `bytes` bytes of weights, what arrives beside it.
+    pub(crate) fn beside(&mut self, pass: &mut Pass, bytes: u64) {
+        let Some(coming) = &mut self.coming else { return };
+        coming.passed += bytes;
+        let Coming { order, copied, passed, window } = *coming;
+        let all = self.blocks(order);
+        let least = (MIN_BYTES / self.host.placement.block_bytes).min(all as u64 / MAX_PORTIONS);
+        let due =
+            usize::try_from(all as u64 * passed.min(window) / window.max(1)).expect("some of all blocks");
+        let grain = all.div_ceil(ENDS);
+        let due = if passed >= window { all } else { due / grain * grain };
+        if due > copied && ((due - copied) as u64 >= least || due == all) {
+            self.bring(pass, due);
+        }
+    }
+
+    /// Blocks of a layer on the host.
+    fn blocks(&self, order: usize) -> usize {
+        self.host.buffers[order].iter().map(|buffer| self.blocks_of(buffer)).sum()
+    }
+
+    fn blocks_of(&self, buffer: &Buf<[u32; 4]>) -> usize {
+        buffer.len() / self.block_quads()
+    }
+
+    fn block_quads(&self) -> usize {
+        usize::try_from(self.host.placement.block_bytes / 16).expect("a block is small")
+    }
+
+    /// Records what is left of the layer that arrives.
+    fn bring_rest(&mut self, pass: &mut Pass) {
+        let Some(coming) = self.coming else { return };
+        match &self.transport {
+            Transport::Kernel { .. } => self.bring(pass, self.blocks(coming.order)),
+            Transport::Queue => {
+                let slot = &self.slots[coming.order % self.slots.len()];
+                for (from, to) in self.host.buffers[coming.order].iter().zip(slot) {
+                    pass.copy(from, 0..from.len(), to, 0);
+                }
+            }
+        }
+        self.coming = None;
+    }
+
+    /// Records copies of the layer that arrives, up to block `until` of its buffers one behind the other.
+    fn bring(&mut self, pass: &mut Pass, until: usize) {
+        let (Some(coming), Transport::Kernel { copy, pairs }) = (self.coming, &self.transport) else {
+            return;
+        };
+        if until > coming.copied {
+            pass.split();
+        }
+        let slot = &self.slots[coming.order % self.slots.len()];
+        let mut first = 0;
+        for (source, target) in self.host.buffers[coming.order].iter().zip(slot) {
+            let end = first + self.blocks_of(source);
+            let range = coming.copied.max(first)..until.min(end);
+            if !range.is_empty() {
+                let at = (range.start - first) as u64 * self.host.placement.block_bytes;
+                let params = SwapBlocksParams {
+                    workgroups: WORKGROUPS.min(u32_of(range.len())),
+                    ..SwapBlocksParams::new(u32_of(self.block_quads()), u32_of(range.len()), Way::Bus)
+                };
+                let buffers = SwapBlocksBuffers {
+                    pairs: pairs.bind(),
+                    source: Bind::at(source.raw(), at),
+                    pool: Bind::at(target.raw(), at),
+                };
+                pass.dispatch(copy, &params, buffers, swap_blocks::grid(&params));
+            }
+            first = end;
+        }
+        self.coming = Some(Coming { copied: until, ..coming });
+    }
+}
