@@ -19,16 +19,21 @@ pub struct Dry {
     pub base: f32,
     /// Tokens of the shortest match that is penalised.
     pub allowed_length: u32,
-    /// Tokens at which matches end: of line breaks, quotation marks and the like.
-    pub breakers: Vec<u32>,
+    /// Tokens at which matches end: of line breaks, quotation marks and the like. A vocabulary has thousands of them.
+    pub breakers: BTreeSet<u32>,
     /// Tokens at the end of prompt and output in which matches are looked for.
     pub last_tokens: u32,
 }
 
 impl Dry {
     /// No penalty, and otherwise the published values without breakers: a base of 1.75 from two tokens on.
-    pub const OFF: Self =
-        Self { multiplier: 0.0, base: 1.75, allowed_length: 2, breakers: Vec::new(), last_tokens: u32::MAX };
+    pub const OFF: Self = Self {
+        multiplier: 0.0,
+        base: 1.75,
+        allowed_length: 2,
+        breakers: BTreeSet::new(),
+        last_tokens: u32::MAX,
+    };
 
     /// Text whose tokens are breakers in the author's proposal.
     pub const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
@@ -53,8 +58,8 @@ impl Dry {
 
     /// Sets the tokens at which matches end.
     #[must_use]
-    pub fn breakers(self, tokens: Vec<u32>) -> Self {
-        Self { breakers: tokens, ..self }
+    pub fn breakers(self, tokens: impl IntoIterator<Item = u32>) -> Self {
+        Self { breakers: tokens.into_iter().collect(), ..self }
     }
 
     /// Sets the number of tokens at the end of prompt and output in which matches are looked for.
@@ -69,13 +74,12 @@ impl Dry {
         self.multiplier == 0.0 || self.last_tokens == 0
     }
 
-    /// The penalties of tokens behind `tokens`, ascending by token. O(tokens + breakers), and for each occurrence of the last
-    /// token as many steps as its match is long, at most 50, of O(log breakers) each.
+    /// The penalties of tokens behind `tokens`, ascending by token. O(tokens), and for each occurrence of the last token as
+    /// many steps as its match is long, at most 50, of O(log breakers) each.
     #[must_use]
     pub fn penalties(&self, tokens: &[u32]) -> BTreeMap<u32, f32> {
         let tokens = &tokens[tokens.len().saturating_sub(self.last_tokens as usize)..];
-        let breakers: BTreeSet<u32> = self.breakers.iter().copied().collect();
-        let breaks = |token: &u32| breakers.contains(token);
+        let breaks = |token: &u32| self.breakers.contains(token);
         let Some((last, before)) = tokens.split_last().filter(|(last, _)| !self.is_off() && !breaks(last))
         else {
             return BTreeMap::new();
@@ -146,7 +150,7 @@ mod tests {
         #[test]
         fn equals_the_definition(
             tokens in prop::collection::vec(0_u32..4, 0..60),
-            breakers in prop::collection::vec(0_u32..6, 0..3),
+            breakers in prop::collection::btree_set(0_u32..6, 0..3),
             allowed_length in 0_u32..5,
             last_tokens in 0_usize..80,
         ) {
@@ -165,7 +169,7 @@ mod tests {
         assert_eq!(dry.penalties(&[1, 2, 3, 1, 2]), BTreeMap::from([(3, 1.0)]));
         assert_eq!(dry.penalties(&[1, 2, 3, 4, 1, 2, 3]), BTreeMap::from([(4, 2.0)]));
         assert_eq!(dry.penalties(&[1; 60]), BTreeMap::from([(1, 2.0_f32.powi(48))]));
-        let breaking = Dry { breakers: vec![2], ..dry.clone() };
+        let breaking = Dry { breakers: BTreeSet::from([2]), ..dry.clone() };
         assert!(breaking.penalties(&[1, 2, 3, 4, 1, 2, 3]).is_empty(), "one token is left of the match");
         assert!(Dry::OFF.penalties(&[1; 60]).is_empty());
         let steep = Dry { base: 1e6, ..dry };

@@ -91,7 +91,7 @@ impl Generation {
             return Ok(());
         };
         let tokens = move |model: &Model| Ok(model.tokens_with(&texts)?);
-        self.sampling.dry.breakers = server.compute(tokens).await?;
+        self.sampling.dry.breakers = server.compute(tokens).await?.into_iter().collect();
         Ok(())
     }
 

@@ -26,7 +26,7 @@ fn everything() -> Sampling {
         .min_p(0.01)
         .seed(0x5eed_0000_0001)
         .penalties(Penalties::OFF.repetition(1.3).presence(0.4).frequency(0.2))
-        .dry(Dry::OFF.multiplier(0.8).allowed_length(1).breakers(vec![3]))
+        .dry(Dry::OFF.multiplier(0.8).allowed_length(1).breakers([3]))
         .logit_bias(LogitBias::new([(5, 1.5), (9, -2.0), (77, 0.5)].map(bias)))
         .min_tokens(12)
         .stop_ids(vec![1, 2, 40])
