@@ -238,15 +238,23 @@ fn int8(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
     all
 }
 
-/// Kernels of mixtures of experts, in the shapes of gpt-oss, DeepSeek V3.2 and V4, and Llama 4.
+/// Kernels of mixtures of experts, in the shapes of gpt-oss, DeepSeek V2, V3.2 and V4, and Llama 4.
 fn mixtures() -> Vec<NamedVariant> {
     let named = NamedVariant::new;
-    let moe = |num_experts, top_k, score, [groups, top_groups]: [u32; 2], normalise| MoeConfig {
+    let moe = |num_experts, top_k, score, [groups, top_groups, group_top]: [u32; 3], normalise| MoeConfig {
         num_experts,
         top_k,
         inner_size: 2048,
         shared_size: None,
-        router: Router { score, groups, top_groups, normalise, scale: 1.0, correction: groups > 1 },
+        router: Router {
+            score,
+            groups,
+            top_groups,
+            group_top,
+            normalise,
+            scale: 1.0,
+            correction: groups > 1,
+        },
         activation: Activation::Silu,
         biases: false,
         weighted_input: false,
@@ -256,11 +264,15 @@ fn mixtures() -> Vec<NamedVariant> {
     vec![
         named(
             "chosen",
-            moe_route::variant(&moe(128, 4, Score::SoftmaxOfChosen, [1, 1], false), Choice::Scores),
+            moe_route::variant(&moe(128, 4, Score::SoftmaxOfChosen, [1, 1, 2], false), Choice::Scores),
         ),
-        named("softmax", moe_route::variant(&moe(128, 8, Score::Softmax, [1, 1], true), Choice::Scores)),
-        named("groups", moe_route::variant(&moe(256, 8, Score::Sigmoid, [8, 4], true), Choice::Scores)),
-        named("hashed", moe_route::variant(&moe(256, 6, Score::SqrtSoftplus, [1, 1], true), Choice::Table)),
+        named("softmax", moe_route::variant(&moe(128, 8, Score::Softmax, [1, 1, 2], true), Choice::Scores)),
+        named("groups", moe_route::variant(&moe(256, 8, Score::Sigmoid, [8, 4, 2], true), Choice::Scores)),
+        named("best", moe_route::variant(&moe(160, 6, Score::Softmax, [8, 3, 1], false), Choice::Scores)),
+        named(
+            "hashed",
+            moe_route::variant(&moe(256, 6, Score::SqrtSoftplus, [1, 1, 2], true), Choice::Table),
+        ),
         named("", moe_sort::variant(128)),
         named("silu", glu::variant(Activation::Silu, ExpertTerms { biased: false, weighted: true })),
         named("limited", glu::variant(Activation::LimitedSilu { limit: 10.0 }, ExpertTerms::NONE)),

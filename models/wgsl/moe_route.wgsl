@@ -4,7 +4,7 @@
 //   tokens [rows];  table [*, TOP] experts of each token, with HASHED = 1: then scores only weigh
 //   experts [rows, TOP] u32;  weights [rows, TOP] f32
 // SCORE: 0 softmax of all, 1 softmax of the chosen, 2 sigmoid, 3 square root of softplus. With GROUPS > 1 the choice is
-// among the TOP_GROUPS groups with the largest sums of their two best.
+// among the TOP_GROUPS groups with the largest sums of their GROUP_TOP best, one or two.
 // CPU reference: src/cpu/moe_route.rs
 #import numbers
 #import order_key
@@ -12,6 +12,7 @@
 #import TOP = 2
 #import GROUPS = 1
 #import TOP_GROUPS = 1
+#import GROUP_TOP = 2
 #import SCORE = 0
 #import HASHED = 0
 #import NORMALISE = 0
@@ -95,7 +96,7 @@ fn keep_groups(lane: u32) {
             second = max(second, min(best, choice[e]));
             best = max(best, choice[e]);
         }
-        groups[g] = order_key(select(best + second, best, MEMBERS == 1u));
+        groups[g] = order_key(select(best + second, best, MEMBERS == 1u || GROUP_TOP == 1u));
     }
     workgroupBarrier();
     for (var e = lane; e < EXPERTS; e += WG) {

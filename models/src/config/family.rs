@@ -68,7 +68,7 @@ families! {
     Glm4, glm4, "GLM 4: half of a head rotates, norms around both halves, fused gates and ups.";
     GptOss, gpt_oss, "gpt-oss: windows in every other layer, sinks, biases and experts.";
     Llama4, llama4, "Llama 4: chunked attention, layers that do not rotate, and a shared expert.";
-    DeepseekV2, deepseek_v2, "DeepSeek V2 Lite: latent attention, queries that may have no latent, and experts.";
+    DeepseekV2, deepseek_v2, "DeepSeek V2: latent attention, queries that may have no latent, and experts in groups.";
     DeepseekV3, deepseek_v3, "DeepSeek V3: latent attention, and experts in groups.";
     DeepseekV32, deepseek_v32, "DeepSeek V3.2: the same to tokens that an indexer chooses.";
     DeepseekV4, deepseek_v4, "DeepSeek V4: windows and compressed entries, experts by token id, and several residual streams.";

@@ -72,6 +72,8 @@ pub struct Router {
     pub groups: u32,
     /// Groups that may be chosen from.
     pub top_groups: u32,
+    /// Experts of a group whose scores rank it, added up: its best (DeepSeek V2), or its two best (V3).
+    pub group_top: u32,
     /// Whether the weights of a row are divided by their sum.
     pub normalise: bool,
     /// Factor on weights.
@@ -85,6 +87,7 @@ pub(super) const CHOICE: Router = Router {
     score: Score::SoftmaxOfChosen,
     groups: 1,
     top_groups: 1,
+    group_top: 2,
     normalise: false,
     scale: 1.0,
     correction: false,

@@ -37,10 +37,10 @@ pub fn moe_route(
     (experts, weights)
 }
 
-/// By what a row's groups `[groups]` are ranked: the sum of the two best corrected scores of each. Sums that differ by less
-/// than f32 resolves may be ranked either way by a kernel.
+/// By what a row's groups `[groups]` are ranked: the sum of the best corrected scores of each, `group_top` of them. Sums that
+/// differ by less than f32 resolves may be ranked either way by a kernel.
 pub fn group_scores(moe: &MoeConfig, logits: &[f32], correction: &[f32]) -> Vec<f64> {
-    sums_of_two(moe, &corrected(&scores(moe.router.score, logits), correction))
+    sums_of_best(moe, &corrected(&scores(moe.router.score, logits), correction))
 }
 
 fn corrected(scores: &[f64], correction: &[f32]) -> Vec<f64> {
@@ -63,17 +63,18 @@ fn softmax(values: &[f64]) -> Vec<f64> {
     values.iter().map(|x| (x - top).exp() / sum).collect()
 }
 
-/// The scores, minus infinity outside the groups with the largest sums of their two best.
+/// The scores, minus infinity outside the groups with the largest sums of their best.
 fn limited(moe: &MoeConfig, scores: &[f64]) -> Vec<f64> {
-    let kept = best(&sums_of_two(moe, scores), moe.router.top_groups as usize);
+    let kept = best(&sums_of_best(moe, scores), moe.router.top_groups as usize);
     let limited = |(e, score): (usize, &f64)| {
         if kept.contains(&(e / members(moe))) { *score } else { f64::NEG_INFINITY }
     };
     scores.iter().enumerate().map(limited).collect()
 }
 
-fn sums_of_two(moe: &MoeConfig, scores: &[f64]) -> Vec<f64> {
-    let of_group = |group: &[f64]| best(group, 2).iter().map(|e| group[*e]).sum::<f64>();
+fn sums_of_best(moe: &MoeConfig, scores: &[f64]) -> Vec<f64> {
+    let of_group =
+        |group: &[f64]| best(group, moe.router.group_top as usize).iter().map(|e| group[*e]).sum::<f64>();
     scores.chunks_exact(members(moe)).map(of_group).collect()
 }
 

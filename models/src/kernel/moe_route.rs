@@ -66,6 +66,7 @@ pub fn variant(moe: &MoeConfig, choice: Choice) -> Variant {
         .size("TOP", moe.top_k)
         .size("GROUPS", moe.router.groups)
         .size("TOP_GROUPS", moe.router.top_groups)
+        .size("GROUP_TOP", moe.router.group_top)
         .size("SCORE", score)
         .size("HASHED", u32::from(choice == Choice::Table))
         .size("NORMALISE", u32::from(moe.router.normalise))

@@ -37,6 +37,7 @@ pub(super) fn route(variant: &Variant) -> Vec<Case> {
             score: scores[size(variant, "SCORE") as usize],
             groups,
             top_groups: size(variant, "TOP_GROUPS"),
+            group_top: size(variant, "GROUP_TOP"),
             normalise: is(variant, "NORMALISE"),
             scale: 2.5,
             correction: groups > 1,

@@ -19,20 +19,27 @@ fn read(config: &Fields) -> Result<DecoderConfig, ConfigError> {
     Ok(decoder)
 }
 
-/// Reads the softmax over all experts; groups of them are not implemented, since V2 ranks them by their best alone.
+/// Reads the softmax over all experts, and the groups of them, which V2 ranks by their best alone.
 fn router(config: &Fields) -> Result<Router, ConfigError> {
     if let Some(other) = config.str("scoring_func")?.filter(|name| *name != "softmax") {
         return Err(unknown("scoring_func", other));
     }
-    let groups = config.u32("n_group")?.unwrap_or(1);
-    match config.str("topk_method")? {
-        None | Some("greedy") => {}
-        Some("group_limited_greedy") if groups == 1 => {}
+    let [groups, top_groups] = match config.str("topk_method")? {
+        None | Some("greedy") => [1, 1],
+        Some("group_limited_greedy") => [config.need_u32("n_group")?, config.need_u32("topk_group")?],
         Some(other) => return Err(unknown("topk_method", other)),
-    }
+    };
     if config.bool("norm_topk_prob")?.unwrap_or(false) {
         return Err(unknown("norm_topk_prob", "true"));
     }
     let scale = config.f32("routed_scaling_factor")?.unwrap_or(1.0);
-    Ok(Router { score: Score::Softmax, groups: 1, top_groups: 1, normalise: false, scale, correction: false })
+    Ok(Router {
+        score: Score::Softmax,
+        groups,
+        top_groups,
+        group_top: 1,
+        normalise: false,
+        scale,
+        correction: false,
+    })
 }

@@ -126,6 +126,7 @@ fn router(config: &Fields) -> Result<Router, ConfigError> {
         score: Score::Sigmoid,
         groups: config.u32("n_group")?.unwrap_or(8),
         top_groups: config.u32("topk_group")?.unwrap_or(4),
+        group_top: 2,
         normalise: config.bool("norm_topk_prob")?.unwrap_or(true),
         scale: config.f32("routed_scaling_factor")?.unwrap_or(2.5),
         correction: true,
@@ -148,7 +149,7 @@ fn moe(config: &Fields, router: Router) -> Result<MoeConfig, ConfigError> {
     })
 }
 
-/// Reads GGUF metadata. Files call V2, V3 and R1 alike; V2 differs in its router, of which its older files say nothing.
+/// Reads GGUF metadata. Files call V2, V3 and R1 alike; V2 differs in its router.
 fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
     let latent = gguf_latent(keys)?;
     let plain = gguf::Plain {
@@ -173,22 +174,21 @@ fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
     #[expect(clippy::cast_possible_truncation, reason = "stored as f32, widened by the reader")]
     let scale = keys.f64("expert_weights_scale")?.unwrap_or(1.0) as f32;
     let gating = keys.u32("expert_gating_func")?.unwrap_or(SOFTMAX);
+    let [groups, top_groups] = gguf_groups(keys, gating)?;
     let router = Router {
         score: match gating {
             SOFTMAX => Score::Softmax,
             SIGMOID => Score::Sigmoid,
             other => return Err(keys.unsupported("expert_gating_func", &other.to_string())),
         },
-        groups: keys.u32("expert_group_count")?.unwrap_or(1).max(1),
-        top_groups: keys.u32("expert_group_used_count")?.unwrap_or(1).max(1),
+        groups,
+        top_groups,
+        // V2 ranks groups by their best expert.
+        group_top: if gating == SOFTMAX { 1 } else { 2 },
         normalise: keys.bool("expert_weights_norm")?.unwrap_or(false),
         scale,
         correction: gating == SIGMOID,
     };
-    if gating == SOFTMAX && router.groups > 1 {
-        // V2 ranks groups by their best expert, V3 by the sum of two.
-        return Err(keys.unsupported("expert_group_count", &router.groups.to_string()));
-    }
     let shared_size = Some(inner_size.saturating_mul(shared)).filter(|size| *size > 0);
     gguf::set_experts(keys, &mut decoder, gating, |moe| MoeConfig { router, shared_size, ..moe })?;
     Ok(decoder)
@@ -197,6 +197,17 @@ fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
 /// Numbers of functions from a router's logits to scores.
 const SOFTMAX: u32 = 1;
 const SIGMOID: u32 = 2;
+
+/// Groups of experts, and those of them that may be chosen from. Files of V2 that are older than these keys do not say: with 160
+/// experts, which no other has, it is the large V2, V2.5 or Coder V2, and of its 8 groups 3 are chosen from.
+fn gguf_groups(keys: &Keys<'_>, gating: u32) -> Result<[u32; 2], ConfigError> {
+    let large = gating == SOFTMAX && keys.u32("expert_count")? == Some(160);
+    let [groups, top] = if large { [8, 3] } else { [1, 1] };
+    Ok([
+        keys.u32("expert_group_count")?.unwrap_or(groups).max(1),
+        keys.u32("expert_group_used_count")?.unwrap_or(top).max(1),
+    ])
+}
 
 fn gguf_latent(keys: &Keys<'_>) -> Result<LatentConfig, ConfigError> {
     let rope_dim = keys.need_u32("rope.dimension_count")?;

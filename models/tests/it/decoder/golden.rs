@@ -111,6 +111,12 @@ fn deepseek_v2_agrees_with_transformers() {
     agrees_with_transformers("tiny-deepseek-v2");
 }
 
+/// The large V2: queries through a latent, and experts of the groups with the best one each.
+#[test]
+fn deepseek_v2_with_groups_agrees_with_transformers() {
+    agrees_with_transformers("tiny-deepseek-v2-groups");
+}
+
 #[test]
 fn deepseek_v3_agrees_with_transformers() {
     agrees_with_transformers("tiny-deepseek-v3");
@@ -259,6 +265,7 @@ fn gguf_agrees_with_transformers() {
         "tiny-ministral3",
         "tiny-phi3-long",
         "tiny-deepseek-v2",
+        "tiny-deepseek-v2-groups",
         "tiny-deepseek-v3-gguf",
         "tiny-llama4-gguf",
     ] {

@@ -1,7 +1,7 @@
 //! Decoder configuration from the metadata of GGUF files.
 
 use insta::{assert_debug_snapshot, assert_snapshot};
-use models::{DecoderConfig, ExpertPacking, Gguf, Pairing, Reach, RopeScaling};
+use models::{DecoderConfig, ExpertPacking, Gguf, Pairing, Reach, RopeScaling, Router};
 use proptest::prelude::*;
 
 use super::{
@@ -157,6 +157,35 @@ fn gguf_says_what_config_json_says() {
         gguf.eos_ids.clone_from(&hf.eos_ids);
         assert_eq!(gguf, hf, "{name}");
     }
+}
+
+/// Groups of experts, of which old files of the large V2 do not speak.
+#[test]
+fn gguf_says_how_experts_are_grouped() {
+    let folder = fixture("tiny-deepseek-v2-groups");
+    let router = |config: DecoderConfig| config.moe.unwrap().router;
+    let stated = DecoderConfig::from_gguf(&Gguf::open(folder.join("model.gguf")).unwrap()).unwrap();
+    let hf = DecoderConfig::from_hf_dir(&folder).unwrap();
+    assert_eq!(router(stated), router(hf));
+    let mut old = gguf("deepseek2");
+    for (key, n) in [
+        ("expert_count", 160),
+        ("expert_used_count", 6),
+        ("expert_feed_forward_length", 32),
+        ("expert_shared_count", 2),
+        ("rope.dimension_count", 16),
+        ("attention.kv_lora_rank", 32),
+        ("attention.key_length", 32),
+        ("attention.value_length", 16),
+    ] {
+        old.set(&format!("deepseek2.{key}"), u32_value(n));
+    }
+    let groups = |router: Router| (router.groups, router.top_groups, router.group_top);
+    assert_eq!(groups(router(from_gguf(&old).unwrap())), (8, 3, 1));
+    old.set("deepseek2.expert_count", u32_value(64));
+    assert_eq!(groups(router(from_gguf(&old).unwrap())), (1, 1, 1));
+    old.set("deepseek2.expert_gating_func", u32_value(2)).set("deepseek2.expert_group_count", u32_value(8));
+    assert_eq!(groups(router(from_gguf(&old).unwrap())), (8, 1, 2));
 }
 
 #[test]

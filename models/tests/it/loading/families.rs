@@ -244,13 +244,19 @@ fn deepseek_v2_has_queries_without_a_latent() {
         score: Score::Softmax,
         groups: 1,
         top_groups: 1,
+        group_top: 1,
         normalise: false,
         scale: 1.3,
         correction: false,
     };
     assert_eq!(moe.router, router);
     let refused = |change| error("tiny-deepseek-v2", change);
-    assert_snapshot!(refused(json!({ "topk_method": "group_limited_greedy", "n_group": 2 })), @r#"topk_method = "group_limited_greedy" would change the result and is not implemented"#);
+    let limited = json!({ "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2 });
+    let groups = parse("tiny-deepseek-v2", &limited).unwrap().moe.unwrap().router;
+    assert_eq!((groups.groups, groups.top_groups, groups.group_top), (4, 2, 1));
+    assert_snapshot!(refused(json!({ "topk_method": "group_limited_greedy", "n_group": null })), @"n_group is missing");
+    assert_snapshot!(refused(json!({ "topk_method": "noaux_tc" })), @r#"topk_method = "noaux_tc" would change the result and is not implemented"#);
+    assert_snapshot!(refused(json!({ "q_lora_rank": 12 })), @"q_lora_rank is 12, it must be a multiple of 8 up to 65536");
     assert_snapshot!(refused(json!({ "norm_topk_prob": true })), @r#"norm_topk_prob = "true" would change the result and is not implemented"#);
     assert_snapshot!(refused(json!({ "scoring_func": "sigmoid" })), @r#"scoring_func = "sigmoid" would change the result and is not implemented"#);
     assert_snapshot!(error("tiny-deepseek-v32", json!({ "q_lora_rank": null })), @"q_lora_rank is missing");
