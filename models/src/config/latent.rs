@@ -36,8 +36,10 @@ impl LatentConfig {
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        if let Some(rank) = self.q_rank {
+            check("q_lora_rank", rank, 1 << 16, 8, "a multiple of 8 up to 65536")?;
+        }
         for (field, value, most, multiple, rule) in [
-            ("q_lora_rank", self.q_rank.unwrap_or(8), 1 << 16, 8, "a multiple of 8 up to 65536"),
             ("kv_lora_rank", self.kv_rank, 512, 8, "a multiple of 8 up to 512"),
             ("qk_nope_head_dim", self.nope_dim, 1 << 12, 8, "a multiple of 8 up to 4096"),
             ("qk_rope_head_dim", self.rope_dim, 64, 8, "a multiple of 8 up to 64"),
