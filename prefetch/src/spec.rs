@@ -24,8 +24,8 @@ use remote::SCHEMES;
 /// | `compress` | `none`, `fp8` or `int8`, for the blocks of disk and remote |
 /// | `failure` | `recompute` or `fail`: what happens to a request when blocks that it relies on cannot be read |
 ///
-/// Sizes take the suffixes `B`, `KiB`, `MiB`, `GiB` and `TiB`; without one they are bytes. Keys come in any
-/// order, each at most once. A path may hold colons (the last one starts the size) but no comma.
+/// Sizes take the suffixes of [`parse_bytes`]. Keys come in any order, each at most once. A path may hold colons (the last
+/// one starts the size) but no comma.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct TierSpec {
@@ -130,8 +130,18 @@ const COMPRESSIONS: &[(&str, Compression)] =
     &[("none", Compression::None), ("fp8", Compression::Fp8), ("int8", Compression::Int8)];
 const FAILURES: &[(&str, FailurePolicy)] =
     &[("recompute", FailurePolicy::Recompute), ("fail", FailurePolicy::Fail)];
-const UNITS: &[(&str, u64)] =
-    &[("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+/// From the largest on.
+const UNITS: &[(&str, u64)] = &[
+    ("TiB", 1 << 40),
+    ("TB", 1_000_000_000_000),
+    ("GiB", 1 << 30),
+    ("GB", 1_000_000_000),
+    ("MiB", 1 << 20),
+    ("MB", 1_000_000),
+    ("KiB", 1 << 10),
+    ("KB", 1_000),
+    ("B", 1),
+];
 
 /// Why a spec could not be parsed.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -266,12 +276,22 @@ impl FromStr for TierSpec {
     }
 }
 
-fn size(key: &'static str, text: &str) -> Result<u64, SpecError> {
-    let (digits, unit) =
-        UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit))).unwrap_or((text, 1));
+/// Reads a number of bytes, at least 1: a whole number, with a suffix `B`, `KB`, `MB`, `GB`, `TB` (powers of 1,000) or
+/// `KiB`, `MiB`, `GiB`, `TiB` (of 1,024), in any case; without one they are bytes. `None` for any other text, and for
+/// 2^64 and more.
+#[must_use]
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let of_unit = |(name, unit): &(&str, u64)| {
+        let (digits, suffix) = text.split_at_checked(text.len().checked_sub(name.len())?)?;
+        suffix.eq_ignore_ascii_case(name).then_some((digits.trim_end(), *unit))
+    };
+    let (digits, unit) = UNITS.iter().find_map(of_unit).unwrap_or((text, 1));
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let bytes = is_number.then(|| digits.parse::<u64>().ok()?.checked_mul(unit)).flatten();
-    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| SpecError::Size { key, size: text.into() })
+    is_number.then(|| digits.parse::<u64>().ok()?.checked_mul(unit)).flatten().filter(|bytes| *bytes > 0)
+}
+
+fn size(key: &'static str, text: &str) -> Result<u64, SpecError> {
+    parse_bytes(text).ok_or_else(|| SpecError::Size { key, size: text.into() })
 }
 
 fn disk(value: &str) -> Result<DiskSpec, SpecError> {

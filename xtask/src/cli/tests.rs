@@ -186,7 +186,7 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
     error: invalid value 'quest:8' for '--sparse <SPEC>': quest: expected key=value, found "8"
     error: invalid value 'quest:page_budget=-1' for '--sparse <SPEC>': quest: page_budget = "-1" is not a count of at least 1
     error: invalid value 'tape=1GiB' for '--kv-tiers <SPEC>': unknown tier key `tape`; keys are host, disk, remote, mac, tenant, compress, failure
-    error: invalid value 'host=0' for '--kv-tiers <SPEC>': size `0` of host is not a positive number of bytes with one of the units B, KiB, MiB, GiB, TiB
+    error: invalid value 'host=0' for '--kv-tiers <SPEC>': size `0` of host is not a positive number of bytes with one of the units B, KB, KiB, MB, MiB, GB, GiB, TB, TiB
     error: wrong value for '--kv-tiers <SPEC>': the URL of a Redis server holds a user or a password; set REDIS_USERNAME and REDIS_PASSWORD, or REDIS_PASSWORD_FILE, instead
     error: wrong value for '--kv-tiers <SPEC>': mac is not of the form file:PATH or env:NAME
     error: invalid value '' for '--stop <TEXT>': the text is empty; give at least one character
@@ -260,11 +260,25 @@ fn the_edges_of_each_range_are_accepted() {
 
 #[test]
 fn memory_has_binary_and_decimal_suffixes() {
-    for (text, bytes) in [("7", 7), ("2KiB", 2048), ("2GiB", 2 << 30), ("2KB", 2000), ("2GB", 2_000_000_000)]
-    {
+    for (text, bytes) in [
+        ("7", 7),
+        ("2KiB", 2048),
+        ("2GiB", 2 << 30),
+        ("2KB", 2000),
+        ("2gb", 2_000_000_000),
+        ("3 TiB", 3 << 40),
+    ] {
         assert_eq!(super::values::memory(text), Ok(bytes), "{text}");
     }
-    assert!(super::values::memory("2gb").is_err() && super::values::memory("GB").is_err());
+    for text in ["GB", "2G", "1.5GiB", "-1GB", "0GB", "18446744073709551616", "16777216TiB", "ü"] {
+        assert!(super::values::memory(text).is_err(), "{text}");
+    }
+    let args = generate(&["--kv-tiers", "host=2GB,disk=/kv:512mib"]);
+    let tiers = args.engine.kv_tiers.unwrap();
+    assert_eq!(
+        (tiers.host_bytes, tiers.to_string().as_str()),
+        (Some(2_000_000_000), "host=2GB,disk=/kv:512MiB")
+    );
 }
 
 #[test]

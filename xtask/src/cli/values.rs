@@ -11,7 +11,7 @@ use clap::error::ErrorKind;
 use clap::{Arg, Command};
 use models::{Dtype, RandomError, RandomSpec};
 use pagoda::{Sparse, TokenBias};
-use prefetch::spec::{SpecError, TierSpec};
+use prefetch::spec::{SpecError, TierSpec, parse_bytes};
 use sparse_select::presets::parse_presets;
 use sparse_select::{Registry, Spec};
 
@@ -113,24 +113,11 @@ fn float(text: &str, limit: &str, allowed: impl Fn(f32) -> bool) -> Result<f32, 
     if allowed(value) { Ok(value) } else { Err(limit.to_string()) }
 }
 
-/// A number of bytes, at least 1: `1073741824`, `1048576KiB`, `1024MiB`, `1GiB`, or with the decimal suffixes KB, MB and GB.
+/// A number of bytes, as [`parse_bytes`] reads it.
 pub(super) fn memory(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 6] = [
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("KB", 1_000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-    ];
     const LIMIT: &str =
         "give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB (KB, MB, GB), such as 512MiB";
-    let (digits, unit) = UNITS
-        .iter()
-        .find_map(|&(suffix, unit)| Some((text.strip_suffix(suffix)?.trim_end(), unit)))
-        .unwrap_or((text, 1));
-    let count: u64 = digits.parse().map_err(|_| LIMIT.to_string())?;
-    count.checked_mul(unit).filter(|&bytes| bytes > 0).ok_or_else(|| LIMIT.to_string())
+    parse_bytes(text).ok_or_else(|| LIMIT.to_owned())
 }
 
 /// A sparse-attention policy that sparse-select can build: its SPEC, or the path of a preset file with the

@@ -26,10 +26,10 @@ fn errors_list_what_is_valid() {
     assert_snapshot!(error("ram=2GiB"), @"unknown tier key `ram`; keys are host, disk, remote, mac, tenant, compress, failure");
     assert_snapshot!(error("host"), @"tier `host` is not of the form key=value; keys are host, disk, remote, mac, tenant, compress, failure");
     assert_snapshot!(error("host=1GiB,host=2GiB"), @"tier key `host` is given twice");
-    assert_snapshot!(error("host=2GB"), @"size `2GB` of host is not a positive number of bytes with one of the units B, KiB, MiB, GiB, TiB");
+    assert_snapshot!(error("host=2G"), @"size `2G` of host is not a positive number of bytes with one of the units B, KB, KiB, MB, MiB, GB, GiB, TB, TiB");
     assert_snapshot!(error("failure=retry"), @"unknown failure policy `retry`; known are recompute, fail");
     assert_snapshot!(error("disk=/kv"), @"disk `/kv` is not of the form PATH:SIZE");
-    assert_snapshot!(error("disk=/kv:-1MiB"), @"size `-1MiB` of disk is not a positive number of bytes with one of the units B, KiB, MiB, GiB, TiB");
+    assert_snapshot!(error("disk=/kv:-1MiB"), @"size `-1MiB` of disk is not a positive number of bytes with one of the units B, KB, KiB, MB, MiB, GB, GiB, TB, TiB");
     assert_snapshot!(error("remote=127.0.0.1:6379"), @"remote `127.0.0.1:6379` does not start with one of redis://, rediss://, file://, s3://");
     assert_snapshot!(error("remote=redis://h:1/x"), @"remote `redis://h:1/x` has no valid database number");
     assert_snapshot!(error("remote=redis://h:99999/0"), @"remote `redis://h:99999/0` has no valid port");
@@ -41,6 +41,19 @@ fn errors_list_what_is_valid() {
     assert_snapshot!(error("compress=zip"), @"unknown compression `zip`; known are none, fp8, int8");
     for text in ["host=0", "host=+1", "host=", "host=99999999999TiB", "disk=:1GiB", "remote=file://"] {
         assert!(text.parse::<TierSpec>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn sizes_are_binary_or_decimal_in_any_case() {
+    for (text, same) in [
+        ("host=2GB", "host=2GB"),
+        ("host=2gib", "host=2GiB"),
+        ("host=1024 KiB", "host=1MiB"),
+        ("host=1000mb", "host=1GB"),
+        ("host=7", "host=7B"),
+    ] {
+        assert_eq!(text.parse::<TierSpec>().unwrap().to_string(), same, "{text}");
     }
 }
 
