@@ -23,6 +23,7 @@ mod ops;
 mod options;
 mod partitions;
 mod portions;
+mod progress;
 mod rope_angles;
 mod sparse;
 mod views;
@@ -31,6 +32,7 @@ mod work;
 
 pub use blocks::BlockRead;
 pub use options::{ActivationType, DecoderOptions};
+pub use progress::{LoadProgress, Loaded};
 pub use work::{Size, WeightSizes};
 
 use std::sync::Arc;

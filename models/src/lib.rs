@@ -32,7 +32,9 @@ pub use config::{
     Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, Pairing, QkNorm, Reach,
     Rope, RopeScaling, Router, Score, ShortFactors, Sizes, Temperature,
 };
-pub use decoder::{ActivationType, BlockRead, Decoder, DecoderOptions, Size, WeightSizes};
+pub use decoder::{
+    ActivationType, BlockRead, Decoder, DecoderOptions, LoadProgress, Loaded, Size, WeightSizes,
+};
 pub use error::ModelError;
 pub use fetch::{
     FetchError, GEMMA_3_270M, ModelCache, ModelPackage, ModelPart, Progress, SMOLLM2_135M_INSTRUCT,

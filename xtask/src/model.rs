@@ -1,17 +1,21 @@
 //! Opens what a command runs on, as the flags say: the model, which is fetched first if it is the default one,
 //! and the engine or decoder.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use indicatif::BinaryBytes;
+use attn_kernels::gpu::Gpu;
+use indicatif::{BinaryBytes, MultiProgress};
 use models::Decoder;
 use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Place, Preemption};
 
 use crate::cli::{Activations, EngineArgs, KvDtype, Preempt, SelectOn};
-use crate::compile_line::CompileLine;
+use crate::compile_line::compile_line;
 use crate::default_model;
+use crate::load_line::{load_line, reading_line};
 use crate::setup::{self, Need};
+use crate::status_line::StatusLine;
 
 /// Time that a step with prompts takes at most on a software driver, so that Ctrl-C is answered and progress shown.
 const STEP_TIME: Duration = Duration::from_secs(1);
@@ -44,17 +48,38 @@ pub fn engine(args: &EngineArgs, model: &Model, demand: Demand, preempt: Preempt
         options.max_step_time = Some(STEP_TIME);
     }
     let begun = Instant::now();
-    let line = CompileLine::unless(args.quiet, &model.gpu(&options)?);
+    if options.kv_tiers.as_ref().is_some_and(|tiers| tiers.disk.is_some() || tiers.remote.is_some()) {
+        fingerprint(args, model)?;
+    }
+    let lines = opening_lines(args, &options, &model.gpu(&options)?);
     let engine = Engine::open(model, &options)?;
-    drop(line);
+    drop(lines);
     if args.verbose {
         eprintln!("{}", loaded(model, &engine, begun.elapsed()));
     }
     Ok(engine)
 }
 
+/// The model's fingerprint, for which the whole checkpoint is read the first time.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn fingerprint(args: &EngineArgs, model: &Model) -> Result<u128> {
+    let _line = (!args.quiet).then(reading_line);
+    Ok(model.fingerprint()?)
+}
+
+/// Lines about the weights and the kernels of a model, while it is loaded; none if nothing is to be told.
+pub fn opening_lines(args: &EngineArgs, options: &EngineOptions, gpu: &Arc<Gpu>) -> Vec<StatusLine> {
+    if args.quiet {
+        return Vec::new();
+    }
+    let bars = MultiProgress::new();
+    vec![load_line(&bars, &options.loading, args.verbose), compile_line(&bars, gpu)]
+}
+
 /// A line about what was loaded, and how long it took.
-fn loaded(model: &Model, engine: &Engine, time: Duration) -> String {
+pub fn loaded(model: &Model, engine: &Engine, time: Duration) -> String {
     let config = &model.config;
     let (decoder, kv) = (engine.decoder(), engine.decoder().kv());
     let family = config.family.model_type().or(config.family.architecture()).unwrap_or("of no name");
@@ -74,7 +99,10 @@ fn loaded(model: &Model, engine: &Engine, time: Duration) -> String {
 /// # Errors
 /// If there is no device or not enough memory, or a tensor does not fit the configuration.
 pub fn decoder(args: &EngineArgs, model: &Model, tokens: u64) -> Result<Decoder> {
-    load(&EngineOptions::from(args).demand(Demand::one(tokens)), model)
+    let options = EngineOptions::from(args).demand(Demand::one(tokens));
+    setup::ensure(&[Need::Gpu])?;
+    let _lines = opening_lines(args, &options, &model.gpu(&options)?);
+    load(&options, model)
 }
 
 /// Loads the decoder with these options.

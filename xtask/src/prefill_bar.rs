@@ -5,14 +5,15 @@ use std::fmt;
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use pagoda::Engine;
 
-use crate::compile_line::CompileLine;
+use crate::compile_line::compile_line;
+use crate::status_line::StatusLine;
 
 /// A bar that shows how many tokens of the running prompts are computed, and how many are left. It comes and goes with them.
 #[derive(Debug)]
 pub struct PrefillBar {
     bar: ProgressBar,
     /// Kernels that the first steps wait for, until text is printed.
-    kernels: Option<CompileLine>,
+    kernels: Option<StatusLine>,
     /// Whether the step that is next has kernels of its own to compile, which decode needs and prompts do not.
     warms: bool,
     /// Whether a line is told for each step in place of the bar.
@@ -28,7 +29,7 @@ impl PrefillBar {
     pub fn new(engine: &Engine, quiet: bool, verbose: bool) -> Self {
         let bars = MultiProgress::new();
         let bar = if quiet || verbose { ProgressBar::hidden() } else { bars.add(ProgressBar::no_length()) };
-        let kernels = (!quiet).then(|| CompileLine::among(&bars, engine.decoder().gpu()));
+        let kernels = (!quiet).then(|| compile_line(&bars, engine.decoder().gpu()));
         let style = ProgressStyle::with_template("prompt [{bar:40}] {pos} of {len} tokens{left}");
         Self {
             bar: bar.with_style(
@@ -55,7 +56,7 @@ impl PrefillBar {
         let (done, all) = tokens.fold((0, 0), |sum, (done, all)| (sum.0 + u64::from(done), sum.1 + all));
         if all == 0 {
             self.bar.finish_and_clear();
-            self.warms = !self.warms && self.kernels.as_ref().is_some_and(CompileLine::has_shown);
+            self.warms = !self.warms && self.kernels.as_ref().is_some_and(StatusLine::has_shown);
             if !self.warms {
                 self.kernels = None;
             }

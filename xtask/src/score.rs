@@ -7,6 +7,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use indicatif::MultiProgress;
 use models::batch::{Phase, StepOutput};
 use models::{Attended, Decoder};
 use pagoda::tiers::Tiers;
@@ -16,7 +17,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use crate::cli::ScoreArgs;
-use crate::compile_line::CompileLine;
+use crate::compile_line::compile_line;
 use crate::ids_file;
 use crate::model;
 use crate::report::{self, Scored};
@@ -68,7 +69,7 @@ struct Run {
 /// Computes every token, since each is scored; full blocks are saved to the tiers for other runs.
 fn score(args: &ScoreArgs, run: &mut Run, ids: &[u32]) -> Result<Scored> {
     let Run { options, decoder, tiers } = run;
-    let _line = CompileLine::unless(args.engine.quiet, decoder.gpu());
+    let _line = (!args.engine.quiet).then(|| compile_line(&MultiProgress::new(), decoder.gpu()));
     let vocab = decoder.config().vocab_size as usize;
     let wanted = match &args.logits_out {
         Some(_) => args.last.map_or(ids.len(), |last| last as usize).min(ids.len()),

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use attn_kernels::gpu::wgpu::DeviceType;
@@ -16,7 +16,6 @@ use prefetch::spec::DiskSpec;
 use serve::{ApiKey, Options, Stopped};
 
 use crate::cli::{EngineArgs, ServeArgs};
-use crate::compile_line::CompileLine;
 use crate::default_model;
 use crate::interrupt::Interrupted;
 use crate::model;
@@ -104,7 +103,18 @@ fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {
     if !sized && model.gpu(&options)?.info().device_type == DeviceType::Cpu {
         options.kv_memory = Some(SOFTWARE_KV_BYTES);
     }
-    let _line = CompileLine::unless(args.engine.quiet, &model.gpu(&options)?);
+    let begun = Instant::now();
+    let lines = model::opening_lines(&args.engine, &options, &model.gpu(&options)?);
+    let (engine, options) = kept_or_open(args, model, options)?;
+    drop(lines);
+    if args.engine.verbose {
+        eprintln!("{}", model::loaded(model, &engine, begun.elapsed()));
+    }
+    Ok((engine, options))
+}
+
+/// Opens an engine, with KV kept on disk where that can be.
+fn kept_or_open(args: &ServeArgs, model: &Model, options: EngineOptions) -> Result<(Engine, EngineOptions)> {
     let Some(disk) = disk_kv(args, model)? else { return open(model, options) };
     let kept = options.clone().kv_tiers(disk);
     match Engine::open(model, &kept) {
@@ -148,7 +158,7 @@ fn disk_kv(args: &ServeArgs, model: &Model) -> Result<Option<TierSpec>> {
     // Keys are rotated.
     let rope = model.config.clone().for_longest(context(args, model).into()).rope;
     let rotation = if rope == model.config.rope { "" } else { "-short" };
-    let (name, print) = (model_name(args), model.fingerprint()?);
+    let (name, print) = (model_name(args), model::fingerprint(&args.engine, model)?);
     let name = format!("{name}-{print:032x}-{kv_dtype:?}-{block_size}{rotation}");
     let disk = DiskSpec { path: folder.join(name.to_lowercase()), capacity_bytes: DISK_KV_BYTES };
     Ok(Some(TierSpec::default().disk(Some(disk))))

@@ -7,7 +7,7 @@ use attn_kernels::kernel::KvDtype;
 use prefetch::spill::Spill;
 
 use crate::matrix::Precision;
-use crate::{KvOptions, Mode, Offload, SparseOptions};
+use crate::{KvOptions, LoadProgress, Mode, Offload, SparseOptions};
 
 /// Options that a decoder is built with.
 #[derive(Clone, Debug)]
@@ -44,6 +44,8 @@ pub struct DecoderOptions {
     /// Bytes that weights may take on the device when they are loaded: matrices of layers beyond that lie in memory of the host,
     /// and every step brings them to the device. `None` for all.
     pub weights_on_gpu: Option<u64>,
+    /// Counts the weights while they are loaded.
+    pub loading: LoadProgress,
 }
 
 impl DecoderOptions {
@@ -66,6 +68,7 @@ impl DecoderOptions {
             offload: None,
             spill: None,
             weights_on_gpu: None,
+            loading: LoadProgress::default(),
         }
     }
 
@@ -151,6 +154,12 @@ impl DecoderOptions {
     #[must_use]
     pub fn weights_on_gpu(self, bytes: impl Into<Option<u64>>) -> Self {
         Self { weights_on_gpu: bytes.into(), ..self }
+    }
+
+    /// Sets what counts the weights while they are loaded.
+    #[must_use]
+    pub fn loading(self, progress: LoadProgress) -> Self {
+        Self { loading: progress, ..self }
     }
 
     /// The options that shape the cache.

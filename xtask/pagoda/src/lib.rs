@@ -38,7 +38,7 @@ pub use models::sampling::{
     Dry, LogProbs, LogitBias, Penalties, Sampler, Sampling, SamplingError, TokenBias, TokenLogProb,
 };
 pub use models::{ActivationType, WeightPlacement};
-pub use models::{Conversation, Message, Place, Tokenizer};
+pub use models::{Conversation, LoadProgress, Loaded, Message, Place, Tokenizer};
 pub use note::{Note, Notes};
 pub use options::{Demand, EngineOptions, MAX_SEQUENCES, Preemption, Sparse};
 pub use prefetch::spec::TierSpec;

@@ -254,6 +254,7 @@ impl Model {
             .coop(options.coop)
             .activations(options.activations)
             .prefix_capacity(scheduler::PREFIX_CHUNK_CAPACITY)
+            .loading(options.loading.clone())
             .sparse(sparse(options, &config, demand.longest)?)
             .offload(extension.as_ref().map(|extension| extension.offload))
             .spill(extension.and_then(|extension| extension.spill))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use attn_kernels::gpu::{Checks, GpuOptions};
 use attn_kernels::kernel::KvDtype;
-use models::{ActivationType, ModelCache, Place};
+use models::{ActivationType, LoadProgress, ModelCache, Place};
 use prefetch::spec::TierSpec;
 use scheduler::Policy as Order;
 use sparse_select::{Policy, Registry, Spec};
@@ -65,13 +65,14 @@ pub struct EngineOptions {
     /// LongRoPE, no more than the first context means the factors of short texts, as
     /// [`DecoderConfig::for_longest`](models::DecoderConfig::for_longest) says.
     pub max_context: Option<u32>,
-
     /// Way in which a sequence that must give up its KV blocks gets them back.
     pub preemption: Preemption,
     /// Order of service.
     pub order: Order,
     /// Receives what the user should know; by default nobody does.
     pub notes: Notes,
+    /// Counts the weights while they are loaded: a clone tells another thread how far that is.
+    pub loading: LoadProgress,
 }
 
 impl Default for EngineOptions {
@@ -97,6 +98,7 @@ impl Default for EngineOptions {
             preemption: Preemption::Recompute,
             order: Order::Fcfs,
             notes: Notes::default(),
+            loading: LoadProgress::default(),
         }
     }
 }

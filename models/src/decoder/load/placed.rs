@@ -24,7 +24,8 @@ pub(super) fn load(
             Home::placed(gpu, outline, placement)
         }
     };
-    let source = Source { config, home, weights: Used::new(weights) };
+    options.loading.begin(config);
+    let source = Source { config, home, weights: Used::new(weights, &options.loading) };
     let mut loaded = source.all()?;
     loaded.sizes = source.weights.sizes();
     source.weights.check_rest(config)?;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{
-    DecoderConfig, IntegerTensor, ModelError, Naming, Role, Size, Tensor, WeightError, WeightSizes,
-    WeightSource,
+    DecoderConfig, IntegerTensor, LoadProgress, ModelError, Naming, Role, Size, Tensor, WeightError,
+    WeightSizes, WeightSource,
 };
 
 /// A checkpoint that remembers what was asked of it.
@@ -15,16 +15,18 @@ pub(super) struct Used<'a> {
     names: Mutex<BTreeMap<String, (Role, Size)>>,
     /// Whether zeros take the place of what tensors hold.
     outlines: bool,
+    /// Counts them; `None` where they are only measured.
+    progress: Option<&'a LoadProgress>,
 }
 
 impl<'a> Used<'a> {
-    pub(super) fn new(weights: &'a dyn WeightSource) -> Self {
-        Self { weights, names: Mutex::default(), outlines: false }
+    pub(super) fn new(weights: &'a dyn WeightSource, progress: &'a LoadProgress) -> Self {
+        Self { outlines: false, progress: Some(progress), ..Self::outlines(weights) }
     }
 
     /// Types and shapes alone.
     pub(super) fn outlines(weights: &'a dyn WeightSource) -> Self {
-        Self { outlines: true, ..Self::new(weights) }
+        Self { weights, names: Mutex::default(), outlines: true, progress: None }
     }
 
     fn names(&self) -> MutexGuard<'_, BTreeMap<String, (Role, Size)>> {
@@ -39,7 +41,10 @@ impl<'a> Used<'a> {
             self.weights.tensor(role)?.loaded()
         };
         let size = Size { bytes: tensor.data.len() as u64, elements: tensor.elems() as u64 };
-        self.names().insert(tensor.name.to_string(), (role, size));
+        let is_new = self.names().insert(tensor.name.to_string(), (role, size)).is_none();
+        if let Some(progress) = self.progress.filter(|_| is_new) {
+            progress.add(size.bytes, size.elements);
+        }
         Ok(tensor)
     }
 
