@@ -16,7 +16,7 @@ use crate::model;
 use crate::prefill_bar::PrefillBar;
 use crate::report::{self, Generated, TextStream, Timing};
 
-pub(crate) use prompts::read_text;
+pub(crate) use prompts::{read_messages, read_text};
 
 /// Runs the command.
 ///

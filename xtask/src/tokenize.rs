@@ -2,7 +2,7 @@
 
 use std::io;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use pagoda::Model;
 
 use crate::cli::TokenizeArgs;
@@ -16,9 +16,7 @@ use crate::{default_model, generate, report};
 pub fn run(args: &TokenizeArgs) -> Result<()> {
     let model = Model::open(default_model::resolve(args.model.as_deref())?)?;
     let text = match &args.file {
-        Some(path) => {
-            generate::read_text(path).with_context(|| format!("{}: cannot be read", path.display()))?
-        }
+        Some(path) => generate::read_text(path)?,
         None => args.text.clone().unwrap_or_default(),
     };
     let ids = model.tokenizer()?.encode(&text, !args.no_special)?;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::Answer;
+use crate::generate::read_messages;
 
 /// A conversation.
 #[derive(Debug, Clone, Default)]
@@ -37,8 +38,7 @@ pub(super) struct Prompt {
 }
 
 /// A conversation in a file: the messages of a request to OpenAI's API.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Serialize)]
 struct File {
     messages: Vec<Entry>,
 }
@@ -61,6 +61,11 @@ impl History {
     /// Replaces the variables of the chat template.
     pub(super) fn with_variables(self, variables: Map<String, Value>) -> Self {
         Self { variables, ..self }
+    }
+
+    /// Whether there is more than what the program was started with.
+    pub(super) fn has_turns(&self) -> bool {
+        self.messages.iter().any(|message| message.role != SYSTEM)
     }
 
     /// Number of messages, the system message included.
@@ -142,16 +147,18 @@ impl History {
         fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
     }
 
-    /// Reads a conversation from a file.
+    /// Reads a conversation from a file, in the forms that `generate --messages` takes.
     ///
     /// # Errors
     /// If it cannot be read, or is none.
     pub(super) fn load(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
-        let file: File = serde_json::from_str(&text)
-            .with_context(|| format!("{} is not a conversation", path.display()))?;
-        let messages = file.messages.into_iter().map(|entry| Message::new(entry.role, entry.content));
-        Ok(Self { messages: messages.collect(), ..Self::default() })
+        let message = |message| {
+            let entry: Entry = serde_json::from_value(message)
+                .with_context(|| format!("{}: not a conversation of texts", path.display()))?;
+            Ok(Message::new(entry.role, entry.content))
+        };
+        let messages = read_messages(path)?.into_iter().map(message).collect::<Result<_>>()?;
+        Ok(Self { messages, ..Self::default() })
     }
 }
 

@@ -13,7 +13,7 @@ pub struct ChatArgs {
     #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
     pub system: Option<String>,
 
-    /// Conversation to go on with, as /save writes it
+    /// Conversation to go on with, as /save writes it or as a list of messages with role and content
     #[arg(long, value_name = "FILE.json", conflicts_with = "system")]
     pub load: Option<PathBuf>,
 

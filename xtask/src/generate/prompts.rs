@@ -1,7 +1,7 @@
 //! Prompts of `generate`: what is asked, as requests.
 
 use std::fs;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -45,9 +45,14 @@ fn ids(args: &GenerateArgs, model: &Model) -> Result<Vec<Vec<u32>>> {
     }
     model.tokenizer.as_ref().context("the model has no tokenizer: give token ids with --ids-file")?;
     if let Some(path) = &args.messages {
-        return Ok(vec![answering(messages(path)?, args, model)?]);
+        return Ok(vec![answering(read_messages(path)?, args, model)?]);
     }
-    texts(args)?.iter().map(|text| of_text(text, args, model)).collect()
+    let texts = texts(args)?;
+    // A template would make something of nothing, and the model answer what nobody asked.
+    if let Some(index) = texts.iter().position(String::is_empty) {
+        bail!("prompt {index}: the prompt is empty");
+    }
+    texts.iter().map(|text| of_text(text, args, model)).collect()
 }
 
 fn texts(args: &GenerateArgs) -> Result<Vec<String>> {
@@ -57,22 +62,28 @@ fn texts(args: &GenerateArgs) -> Result<Vec<String>> {
         (None, Some(path)) => path,
         (None, None) => return Ok(args.prompt.clone()),
     };
-    Ok(vec![read_text(path).with_context(|| format!("{}: cannot be read", path.display()))?])
+    Ok(vec![read_text(path)?])
 }
 
 /// Reads a file, or standard input where the path is `-`.
-pub(crate) fn read_text(path: &Path) -> io::Result<String> {
-    if path == Path::new("-") {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text)?;
-        return Ok(text);
-    }
-    fs::read_to_string(path)
+///
+/// # Errors
+/// If it cannot be read, with its name.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
+    let read = match path == Path::new("-") {
+        true => io::read_to_string(io::stdin()),
+        false => fs::read_to_string(path),
+    };
+    read.with_context(|| format!("{}: cannot be read", name(path)))
+}
+
+/// Name of a file, or of standard input.
+fn name(path: &Path) -> String {
+    if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
 }
 
 fn read_json(path: &Path) -> Result<Value> {
-    let text = read_text(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{}: not JSON", path.display()))
+    serde_json::from_str(&read_text(path)?).with_context(|| format!("{}: not JSON", name(path)))
 }
 
 fn of_text(text: &str, args: &GenerateArgs, model: &Model) -> Result<Vec<u32>> {
@@ -92,21 +103,45 @@ fn answering(messages: Vec<Value>, args: &GenerateArgs, model: &Model) -> Result
 }
 
 /// A conversation in a file: its messages, or an object that holds them.
-fn messages(path: &Path) -> Result<Vec<Value>> {
+///
+/// # Errors
+/// If it cannot be read, or is none.
+pub(crate) fn read_messages(path: &Path) -> Result<Vec<Value>> {
     let mut file = read_json(path)?;
     let list = match &mut file {
-        Value::Object(fields) if fields.len() == 1 => {
-            fields.get_mut("messages").map(Value::take).unwrap_or_default()
+        Value::Object(fields) => {
+            let list = fields.remove("messages").unwrap_or_default();
+            if list.is_array() && !fields.is_empty() {
+                let names = fields.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+                bail!("{}: beside messages, {names} would be left out: flags say the same", name(path));
+            }
+            list
         }
         _ => file,
     };
-    let Value::Array(messages) = list else { bail!("{}: no list of messages", path.display()) };
-    let is_message = |message: &Value| message["role"].is_string() && !message["content"].is_null();
-    match messages.iter().position(|message| !is_message(message)) {
-        Some(index) => bail!("{}: message {index} has no role or no content", path.display()),
-        None if messages.is_empty() => bail!("{}: the list of messages is empty", path.display()),
-        None => Ok(messages),
+    let Value::Array(mut messages) = list else { bail!("{}: no list of messages", name(path)) };
+    if messages.is_empty() {
+        bail!("{}: the list of messages is empty", name(path));
     }
+    for (index, message) in messages.iter_mut().enumerate() {
+        if !message["role"].is_string() || message["content"].is_null() {
+            bail!("{}: message {index} has no role or no content", name(path));
+        }
+        join_parts(&mut message["content"]).with_context(|| format!("{}: message {index}", name(path)))?;
+    }
+    Ok(messages)
+}
+
+/// Makes one text of a content in parts, as requests to servers have it, since not every template knows parts.
+fn join_parts(content: &mut Value) -> Result<()> {
+    let Value::Array(parts) = content else { return Ok(()) };
+    let text = |part: &Value| match part["type"].as_str() {
+        Some("text") => part["text"].as_str().map(str::to_owned).context("a part of type text has no text"),
+        Some(other) => bail!("a part of type {other}: only text is read"),
+        None => bail!("a part of its content has no type"),
+    };
+    *content = parts.iter().map(text).collect::<Result<Vec<String>>>()?.join("\n").into();
+    Ok(())
 }
 
 #[cfg(test)]
@@ -120,7 +155,7 @@ mod tests {
         let told = |text: &str| {
             fs::write(&path, text).unwrap();
             let told =
-                messages(&path).map_or_else(|error| format!("{error:#}"), |list| list.len().to_string());
+                read_messages(&path).map_or_else(|error| format!("{error:#}"), |list| list.len().to_string());
             told.replace(path.to_str().unwrap(), "m.json")
         };
         let said = [
@@ -131,6 +166,9 @@ mod tests {
             told(r#"[{"role": "user"}]"#),
             told("[]"),
             told(r#"{"messages": 3}"#),
+            told(r#"{"model": "m", "messages": [{"role": "user", "content": "Hi"}], "temperature": 0}"#),
+            told(r#"[{"role": "user", "content": [{"type": "image_url"}]}]"#),
+            told(r#"[{"role": "user", "content": ["Hi"]}]"#),
             told("Hi"),
         ];
         insta::assert_snapshot!(said.join("\n"), @"
@@ -139,7 +177,13 @@ mod tests {
         m.json: message 0 has no role or no content
         m.json: the list of messages is empty
         m.json: no list of messages
+        m.json: beside messages, model, temperature would be left out: flags say the same
+        m.json: message 0: a part of type image_url: only text is read
+        m.json: message 0: a part of its content has no type
         m.json: not JSON: expected value at line 1 column 1
         ");
+        let parts = r#"[{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]"#;
+        fs::write(&path, parts).unwrap();
+        assert_eq!(read_messages(&path).unwrap()[0]["content"], "a\nb");
     }
 }

@@ -53,7 +53,7 @@ fn a_second_turn_computes_its_new_tokens_only() {
     let rest = "/load none.json\n/load chat.json\nAnd three <|im_end|> animals?\n";
     let loaded = talk(folder.path(), &[], rest);
     assert_eq!(text(&loaded.stdout).trim_end(), said.lines().nth(1).unwrap().trim_end());
-    assert!(text(&loaded.stderr).contains("none.json cannot be read"), "{}", text(&loaded.stderr));
+    assert!(text(&loaded.stderr).contains("none.json: cannot be read"), "{}", text(&loaded.stderr));
 }
 
 #[test]

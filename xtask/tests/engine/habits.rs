@@ -92,6 +92,24 @@ fn prompts_come_from_arguments_files_standard_input_and_conversations() {
     assert_eq!(prompt(&["--messages", file.path().to_str().unwrap()]), told);
 }
 
+/// A pipe whose source has failed is no question, and bytes are none either.
+#[test]
+fn prompts_that_are_none_are_refused() {
+    let told = refused(&mut generate(&[""]), 1);
+    assert!(told.contains("prompt 0: the prompt is empty"), "{told}");
+    let told = refused(&mut generate(&["--prompt", "Hi", "--prompt", ""]), 1);
+    assert!(told.contains("prompt 1: the prompt is empty"), "{told}");
+    let piped = |bytes: &[u8], why: &str| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), bytes).unwrap();
+        let mut command = generate(&["-"]);
+        let told = refused(command.stdin(fs::File::open(file.path()).unwrap()), 1);
+        assert!(told.contains(why), "{told}");
+    };
+    piped(b"", "the prompt is empty");
+    piped(&[0xff, 0xfe, 0], "standard input: cannot be read");
+}
+
 #[test]
 fn templates_have_arguments() {
     let quiet = rendered("<|im_start|>user: Hi<|im_end|>no thoughts effort 4 <|im_start|>assistant: ");

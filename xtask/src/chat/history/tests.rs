@@ -97,6 +97,18 @@ fn a_file_holds_the_messages() {
     assert_eq!(History::load(&path).unwrap().messages, history.messages);
     fs::write(&path, r#"{"messages": [{"role": "user"}]}"#).unwrap();
     let refusal = format!("{:#}", History::load(&path).unwrap_err());
-    assert!(refusal.contains("chat.json is not a conversation: missing field `content`"), "{refusal}");
+    assert!(refusal.contains("chat.json: message 0 has no role or no content"), "{refusal}");
+    fs::write(&path, r#"[{"role": "user", "content": "Hi", "tool_calls": []}]"#).unwrap();
+    let refusal = format!("{:#}", History::load(&path).unwrap_err());
+    assert!(
+        refusal.contains("chat.json: not a conversation of texts: unknown field `tool_calls`"),
+        "{refusal}"
+    );
+    // As `generate --messages` takes it.
+    fs::write(&path, r#"[{"role": "system", "content": "Be brief"}]"#).unwrap();
+    assert!(!History::load(&path).unwrap().has_turns());
+    fs::write(&path, r#"[{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]"#).unwrap();
+    let loaded = History::load(&path).unwrap();
+    assert!(loaded.has_turns() && loaded.messages[0].content == "Hi");
     assert!(History::load(&folder.path().join("none")).is_err());
 }
