@@ -37,7 +37,7 @@ pub fn run(args: &ChatArgs, registry: &Registry) -> Result<()> {
     let history = history.with_variables(args.template.variables());
     let engine = open(args, &args.engine, &model)?;
     let mut chat = Chat { args, model: &model, sparse: args.engine.sparse.clone(), engine, history };
-    let stop = Stop::listen()?;
+    let stop = Stop::listen(chat.engine.decoder().gpu())?;
     let mut lines = Lines::open()?;
     if lines.is_terminal() {
         eprintln!("Ctrl-C ends an answer, Ctrl-D the chat; /help lists the commands");
@@ -93,7 +93,7 @@ impl Chat<'_> {
                 return Ok(());
             }
         };
-        stop.begin();
+        stop.begin(!self.history.has_turns());
         let answered = self.answer(stop);
         stop.end();
         let (answer, end) = answered?;

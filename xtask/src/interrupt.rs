@@ -84,22 +84,9 @@ impl Interrupt {
     /// Ends the process if the step at hand goes on compiling. Nothing is lost but the report: what tiers hold is complete at any
     /// time.
     fn bound_compilation(&self) {
-        let interrupt = self.clone();
-        let wait = move || {
-            let mut since: Option<Instant> = None;
-            while !interrupt.seen.load(Ordering::Relaxed) {
-                let gpu = interrupt.gpu.get().and_then(Weak::upgrade);
-                let compiles = gpu.is_some_and(|gpu| gpu.compilation().is_running());
-                since = compiles.then(|| since.unwrap_or_else(Instant::now));
-                if since.is_some_and(|since| since.elapsed() >= COMPILE_PATIENCE) {
-                    eprintln!("stopped while kernels were compiled");
-                    end_at_once();
-                }
-                thread::sleep(LOOKS);
-            }
-        };
-        // Without a thread the second Ctrl-C is left.
-        drop(thread::Builder::new().name("interrupt".into()).spawn(wait));
+        let Some(gpu) = self.gpu.get().cloned() else { return };
+        let seen = Arc::clone(&self.seen);
+        watch_compilation(gpu, move || seen.load(Ordering::Relaxed), end_while_compiling);
     }
 
     /// Whether the command should stop. Loops check this between two steps.
@@ -123,8 +110,36 @@ impl Interrupt {
     }
 }
 
+/// Looks, on a thread of its own and until `is_over`, whether kernels of `gpu` are compiled for longer than a command that was
+/// asked to stop may wait for them: then it calls `late`.
+pub(crate) fn watch_compilation(
+    gpu: Weak<Gpu>,
+    is_over: impl Fn() -> bool + Send + 'static,
+    late: impl FnOnce() + Send + 'static,
+) {
+    let wait = move || {
+        let mut since: Option<Instant> = None;
+        while !is_over() {
+            let compiles = gpu.upgrade().is_some_and(|gpu| gpu.compilation().is_running());
+            since = compiles.then(|| since.unwrap_or_else(Instant::now));
+            if since.is_some_and(|since| since.elapsed() >= COMPILE_PATIENCE) {
+                return late();
+            }
+            thread::sleep(LOOKS);
+        }
+    };
+    // Without a thread the second Ctrl-C is left.
+    drop(thread::Builder::new().name("interrupt".into()).spawn(wait));
+}
+
+/// Ends the process, and says why.
+pub(crate) fn end_while_compiling() {
+    eprintln!("stopped while kernels were compiled");
+    end_at_once();
+}
+
 /// Ends the process without what runs at its exit: a driver that compiles would be unloaded under its own threads.
-fn end_at_once() -> ! {
+pub(crate) fn end_at_once() -> ! {
     #[cfg(unix)]
     signal_hook::low_level::exit(EXIT_INTERRUPTED.into());
     #[cfg(not(unix))]

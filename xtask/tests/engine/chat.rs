@@ -144,7 +144,11 @@ mod terminal {
     #[test]
     fn ctrl_c_ends_the_answer_and_ctrl_d_the_chat() {
         let folder = tempfile::tempdir().unwrap();
-        let mut terminal = Terminal::open(folder.path(), "--max-tokens 900 --temperature 1.5 --seed 3");
+        // A Ctrl-C that finds kernels being compiled ends a chat that has nothing to lose.
+        let begun = r#"[{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]"#;
+        fs::write(folder.path().join("begun.json"), begun).unwrap();
+        let flags = "--load begun.json --max-tokens 900 --temperature 1.5 --seed 3";
+        let mut terminal = Terminal::open(folder.path(), flags);
         terminal.expect("/help lists the commands");
         terminal.expect("> ");
         // A letter too many, taken back.
@@ -163,14 +167,14 @@ mod terminal {
         terminal.press("/nonsense\x03");
         terminal.expect("Ctrl-D ends the chat");
         terminal.press("/stats\r");
-        terminal.expect("conversation  2 messages");
+        terminal.expect("conversation  4 messages");
         terminal.expect("> ");
         // The line before, again.
         terminal.press("\x1b[A\r");
-        terminal.expect("conversation  2 messages");
+        terminal.expect("conversation  4 messages");
         terminal.expect("> ");
         terminal.press("/save chat.json\r");
-        terminal.expect("saved 2 messages");
+        terminal.expect("saved 4 messages");
         terminal.expect("> ");
         terminal.press("\x04");
         assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
