@@ -34,7 +34,14 @@ pub(crate) use values::policy_of;
 
 /// `cargo xtask`: one subcommand and its flags.
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", about, version, arg_required_else_help = true)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about,
+    version,
+    propagate_version = true,
+    arg_required_else_help = true
+)]
 pub struct Cli {
     /// Subcommand to run.
     #[command(subcommand)]
@@ -182,7 +189,7 @@ pub struct BenchArgs {
 #[command(group = ArgGroup::new("input").required(true).args(["text", "file"]))]
 pub struct TokenizeArgs {
     /// Model whose tokenizer is used; by default SmolLM2-135M-Instruct
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, short, value_name = "PATH")]
     pub model: Option<PathBuf>,
 
     /// The text

@@ -17,7 +17,7 @@ use super::{Activations, KvDtype, values};
 pub struct EngineArgs {
     /// Model folder (config.json + safetensors), GGUF file, hf:USER/REPO or hf:USER/REPO:FILE of the Hugging Face hub,
     /// or gemma-3-270m, which is fetched on first use and comes with terms of its own; by default SmolLM2-135M-Instruct
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, short = 'm', value_name = "PATH")]
     pub model: Option<PathBuf>,
 
     /// Random weights of a shape instead of a model, made in memory, such as llama-3-8b:q4_k,layers=2; SHAPE is a

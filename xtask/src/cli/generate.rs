@@ -15,11 +15,11 @@ pub struct GenerateArgs {
     pub text: Option<String>,
 
     /// Prompt; repeat the flag to serve several prompts as one batch
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: Vec<String>,
 
     /// File whose whole text is the prompt; - is standard input
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short = 'f', alias = "file", value_name = "FILE")]
     pub prompt_file: Option<PathBuf>,
 
     /// JSON file with a conversation to answer: a list of messages with role and content, or an object with the field
@@ -28,7 +28,8 @@ pub struct GenerateArgs {
     pub messages: Option<PathBuf>,
 
     /// System message before the prompt, which says how to answer
-    #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
+    #[arg(long, alias = "system-prompt", value_name = "TEXT", value_parser = values::non_empty)]
+    #[arg(allow_hyphen_values = true)]
     pub system: Option<String>,
 
     /// JSON file with a list of token ids, or a list of such lists; ids are used as given
@@ -40,8 +41,8 @@ pub struct GenerateArgs {
     pub raw: bool,
 
     /// Maximum number of tokens to generate per prompt
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(long, aliases = ["predict", "n-predict"], value_name = "N", default_value_t = 256)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub max_tokens: u32,
 
     /// Samples per prompt; they share the prompt's KV blocks

@@ -11,7 +11,7 @@ use super::values;
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Divides the logits; 0 always takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = values::temperature)]
+    #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.0, value_parser = values::temperature)]
     #[arg(allow_negative_numbers = true)]
     pub temperature: f32,
 
@@ -30,13 +30,13 @@ pub struct SamplingArgs {
     pub min_p: f32,
 
     /// Seed of the sampler: the same seed, prompt and flags give the same tokens
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::seed)]
+    #[arg(long, short, value_name = "N", default_value_t = 0, value_parser = values::seed)]
     #[arg(allow_negative_numbers = true)]
     pub seed: u64,
 
     /// Divides positive logits, and multiplies others, of tokens that occurred in prompt or output; 1 is off
-    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = values::repetition)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(long, alias = "repeat-penalty", value_name = "R", default_value_t = 1.0)]
+    #[arg(value_parser = values::repetition, allow_negative_numbers = true)]
     pub repetition_penalty: f32,
 
     /// Is subtracted once from logits of tokens that occurred in the output
@@ -62,12 +62,14 @@ pub struct SamplingArgs {
     pub dry_allowed_length: u32,
 
     /// DRY: tokens at the end of prompt and output in which repetitions are looked for; all by default
-    #[arg(long, value_name = "N", default_value_t = Dry::OFF.last_tokens, hide_default_value = true)]
+    #[arg(long, alias = "dry-penalty-last-n", value_name = "N", default_value_t = Dry::OFF.last_tokens)]
+    #[arg(hide_default_value = true)]
     #[arg(allow_negative_numbers = true)]
     pub dry_last_tokens: u32,
 
     /// DRY: text at which repetitions end, may be repeated; by default line breaks, colons, quotation marks and asterisks
-    #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
+    #[arg(long, alias = "dry-sequence-breaker", value_name = "TEXT", value_parser = values::non_empty)]
+    #[arg(allow_hyphen_values = true)]
     pub dry_breaker: Vec<String>,
 
     /// Addend of the logit of a token; may be repeated

@@ -41,7 +41,7 @@ pub struct ServeArgs {
     pub max_sequences: u32,
 
     /// Maximum number of tokens of prompt and answer together; by default the model's context length
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, short, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub context: Option<u32>,
 
     /// Maximum number of requests that wait for their start; further ones get a 503

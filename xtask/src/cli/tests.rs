@@ -281,6 +281,28 @@ fn memory_has_binary_and_decimal_suffixes() {
     );
 }
 
+/// Names that users of llama.cpp type, where they mean the same.
+#[test]
+fn names_of_llama_cpp_are_understood() {
+    let text = "generate -m a.gguf -p Hi -s 7 --temp 0.5 --repeat-penalty 1.1 --n-predict 9 --dry-sequence-breaker X \
+                --dry-penalty-last-n 64 --system-prompt Be";
+    let Command::Generate(args) =
+        parse(&text.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>()).unwrap().command
+    else {
+        panic!("not generate")
+    };
+    assert_eq!(
+        (args.prompt, args.max_tokens, args.system.as_deref()),
+        (vec!["Hi".to_owned()], 9, Some("Be"))
+    );
+    let sampling = args.sampling;
+    assert_eq!((sampling.seed, sampling.temperature, sampling.repetition_penalty), (7, 0.5, 1.1));
+    assert_eq!((sampling.dry_breaker, sampling.dry_last_tokens), (vec!["X".to_owned()], 64));
+    assert_eq!(args.engine.model, Some("a.gguf".into()));
+    assert!(parse(&["generate", "-f", "book.txt"]).is_ok() && parse(&["chat", "-c", "4096"]).is_ok());
+    assert_eq!(serve(&["--ctx-size", "4096", "-m", "a.gguf"]).context, Some(4096));
+}
+
 #[test]
 fn generate_takes_exactly_one_kind_of_input() {
     assert_snapshot!(refusal(&["generate"]), @"
