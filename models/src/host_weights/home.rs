@@ -12,9 +12,6 @@ use crate::ModelError;
 /// Bytes of what kernels bind as one element of a slot.
 const QUAD: u64 = size_of::<[u32; 4]>() as u64;
 
-/// Bytes after which a binding can begin: the largest alignment that devices ask for.
-const ALIGN: u64 = 256;
-
 /// Places of the planes of a model.
 #[derive(Debug)]
 pub(crate) struct Home<'a> {
@@ -135,7 +132,7 @@ impl<'a> Home<'a> {
             Policy::Outline => Some(0),
             Policy::Placed(_, placement) => placement.order(layer),
         };
-        let (buffer, at) = self.take(&mut state.layers[layer], quads * QUAD);
+        let (buffer, at) = state.layers[layer].take(quads * QUAD, self.max_plane_bytes());
         let Some(order) = order else { return self.resident(name, len) };
         let narrow = |n: u64| u32::try_from(n).expect("a binding has less than 64 GiB");
         let slot = |slots: u32| u32::try_from(order).expect("a model has few layers") % slots.max(1);
@@ -174,23 +171,6 @@ impl<'a> Home<'a> {
             Policy::Outline => Destination::Nowhere(SlotPlace { slot: 0, buffer: 0, quad: 0 }),
             Policy::Device | Policy::Placed(..) => Destination::Device(self.gpu.begin_upload(name, len)?),
         })
-    }
-
-    /// Takes room for a plane in a layer: the number of its buffer, and where it begins there.
-    fn take(&self, layer: &mut LayerOutline, bytes: u64) -> (usize, u64) {
-        layer.bytes += bytes;
-        let most = self.max_plane_bytes();
-        let at = layer.buffers.last().map(|end| end.next_multiple_of(ALIGN));
-        let at = match at.filter(|at| at + bytes <= most) {
-            Some(at) => at,
-            None => {
-                layer.buffers.push(0);
-                0
-            }
-        };
-        let buffer = layer.buffers.len() - 1;
-        layer.buffers[buffer] = at + bytes;
-        (buffer, at)
     }
 
     /// Memory of the host that kernels read, or copies where they cannot.

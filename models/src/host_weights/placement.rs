@@ -21,6 +21,22 @@ pub(crate) struct LayerOutline {
     pub(crate) buffers: Vec<u64>,
 }
 
+impl LayerOutline {
+    /// Takes room for a plane of `bytes` bytes, in buffers of at most `max_bytes`: the number of its buffer, and where it begins
+    /// there.
+    pub(super) fn take(&mut self, bytes: u64, max_bytes: u64) -> (usize, u64) {
+        self.bytes += bytes;
+        let at = self.buffers.last().map(|end| end.next_multiple_of(ALIGN));
+        let at = at.filter(|at| at + bytes <= max_bytes).unwrap_or_else(|| {
+            self.buffers.push(0);
+            0
+        });
+        let buffer = self.buffers.len() - 1;
+        self.buffers[buffer] = at + bytes;
+        (buffer, at)
+    }
+}
+
 /// Division of a model's weights between a device and memory of the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -40,6 +56,9 @@ pub struct WeightPlacement {
     /// Bytes that are copied at a time: buffers of slots and layers are whole blocks.
     pub(crate) block_bytes: u64,
 }
+
+/// Bytes after which a binding can begin: the largest alignment that devices ask for.
+const ALIGN: u64 = 256;
 
 /// Slots: one receives a layer while another is computed.
 const SLOTS: u32 = 2;
@@ -70,10 +89,11 @@ impl WeightPlacement {
     }
 
     /// The placement with `count` layers on the host. They are spread evenly, so that each has the computation of as many layers
-    /// to arrive in, and the last layer is one of them: nothing would arrive beside layers behind it.
+    /// to arrive in. The last layer is one of them, as nothing would arrive beside layers behind it, and where gaps differ the
+    /// first is a long one, as the first layer arrives beside one layer less.
     fn of(outline: &WeightOutline, count: usize) -> Self {
         let layers = &outline.layers;
-        let on_host: Vec<usize> = (1..=count).map(|n| n * layers.len() / count - 1).collect();
+        let on_host: Vec<usize> = (1..=count).map(|n| (n * layers.len()).div_ceil(count) - 1).collect();
         let buffers = || on_host.iter().flat_map(|layer| &layers[*layer].buffers).copied();
         let large = buffers().max().unwrap_or(0) >= LARGE_BYTES;
         let block_bytes = if large { BLOCK_BYTES } else { SMALL_BLOCK_BYTES };
@@ -148,22 +168,44 @@ mod tests {
         let others = [9000, 8000, 5000, 2301, 2300].map(|budget| drawn(&experts, budget));
         assert_snapshot!([&rows[..], &others].concat().join("\n"), @"
          4200 ################  4200 on the device     0 on the host
-         4199 ####.####.#####.  4000 on the device   600 on the host
+         4199 #####.####.####.  4000 on the device   600 on the host
          3801 ###.###.###.###.  3800 on the device   800 on the host
          3001 #.#.#.#.#.#.#.#.  3000 on the device  1600 on the host
-         2601 .#..#.#..#..#.#.  2600 on the device  2000 on the host
-         2001 ....#....#....#.  2000 on the device  2600 on the host
+         2601 #.#..#..#.#..#..  2600 on the device  2000 on the host
+         2001 #....#....#.....  2000 on the device  2600 on the host
          1401 ................  1400 on the device  3200 on the host
          1400 1468006400 bytes for weights on the device are too few: 1468032000 are needed, 1048576000 of them for embedding, output head and vectors, the others for two of the largest layers
          9000 ############  8750 on the device     0 on the host
          8000 ###.###.###.  7850 on the device  2700 on the host
-         5000 ..#...#...#.  4150 on the device  6400 on the host
+         5000 #...#...#...  4150 on the device  6400 on the host
          2301 ............  2300 on the device  8250 on the host
          2300 2411724800 bytes for weights on the device are too few: 2411840000 are needed, 524288000 of them for embedding, output head and vectors, the others for two of the largest layers
         ");
     }
 
     proptest! {
+        /// Planes lie one behind the other, where bindings can begin, and a buffer ends where the next one does not fit.
+        #[test]
+        fn planes_fill_buffers_one_behind_the_other(planes in prop::collection::vec(1..40_u64, 1..60)) {
+            const MAX_BYTES: u64 = 1024;
+            let mut layer = LayerOutline::default();
+            let mut last = (0, 0..0);
+            for (n, bytes) in planes.iter().map(|quads| quads * 16).enumerate() {
+                let (buffer, at) = layer.take(bytes, MAX_BYTES);
+                prop_assert!(at % ALIGN == 0 && at + bytes <= MAX_BYTES);
+                let (before, range): (usize, std::ops::Range<u64>) = last;
+                if buffer == before {
+                    prop_assert!(at >= range.end && at - range.end < ALIGN);
+                } else {
+                    prop_assert_eq!((buffer, at), (before + 1, 0), "plane {}", n);
+                    prop_assert!(range.end.next_multiple_of(ALIGN) + bytes > MAX_BYTES);
+                }
+                prop_assert_eq!(layer.buffers[buffer], at + bytes);
+                last = (buffer, at..at + bytes);
+            }
+            prop_assert_eq!(layer.bytes, planes.iter().sum::<u64>() * 16);
+        }
+
         /// Against the definition: every count of layers is tried, and none with fewer layers on the host fits.
         #[test]
         fn a_budget_is_kept_wherever_some_placement_keeps_it(

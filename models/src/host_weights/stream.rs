@@ -9,6 +9,7 @@
 //! how their times are divided too. Dispatches run beside each other from the beginning of a compute pass until the first of
 //! them waits for another, so each portion begins a pass right before a product.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
@@ -177,26 +178,60 @@ impl WeightStream {
         if until > coming.copied {
             pass.split();
         }
-        let slot = &self.slots[coming.order % self.slots.len()];
-        let mut first = 0;
-        for (source, target) in self.host.buffers[coming.order].iter().zip(slot) {
-            let end = first + self.blocks_of(source);
-            let range = coming.copied.max(first)..until.min(end);
-            if !range.is_empty() {
-                let at = (range.start - first) as u64 * self.host.placement.block_bytes;
-                let params = SwapBlocksParams {
-                    workgroups: WORKGROUPS.min(u32_of(range.len())),
-                    ..SwapBlocksParams::new(u32_of(self.block_quads()), u32_of(range.len()), Way::Bus)
-                };
-                let buffers = SwapBlocksBuffers {
-                    pairs: pairs.bind(),
-                    source: Bind::at(source.raw(), at),
-                    pool: Bind::at(target.raw(), at),
-                };
-                pass.dispatch(copy, &params, buffers, swap_blocks::grid(&params));
-            }
-            first = end;
+        let (from, to) = (&self.host.buffers[coming.order], &self.slots[coming.order % self.slots.len()]);
+        let lengths: Vec<usize> = from.iter().map(|buffer| self.blocks_of(buffer)).collect();
+        for (buffer, range) in in_buffers(coming.copied..until, &lengths) {
+            let at = range.start as u64 * self.host.placement.block_bytes;
+            let params = SwapBlocksParams {
+                workgroups: WORKGROUPS.min(u32_of(range.len())),
+                ..SwapBlocksParams::new(u32_of(self.block_quads()), u32_of(range.len()), Way::Bus)
+            };
+            let buffers = SwapBlocksBuffers {
+                pairs: pairs.bind(),
+                source: Bind::at(from[buffer].raw(), at),
+                pool: Bind::at(to[buffer].raw(), at),
+            };
+            pass.dispatch(copy, &params, buffers, swap_blocks::grid(&params));
         }
         self.coming = Some(Coming { copied: until, ..coming });
+    }
+}
+
+/// Parts of a range of blocks, which are numbered through buffers of so many each: the buffer, and the range in it.
+fn in_buffers(blocks: Range<usize>, lengths: &[usize]) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let firsts = lengths.iter().scan(0, |next, len| {
+        let first = *next;
+        *next += len;
+        Some(first)
+    });
+    let part = move |(buffer, (first, len)): (usize, (usize, &usize))| {
+        let range = blocks.start.max(first)..blocks.end.min(first + len);
+        (!range.is_empty()).then(|| (buffer, range.start - first..range.end - first))
+    };
+    firsts.zip(lengths).enumerate().filter_map(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// However a layer is cut into portions, every block of every buffer comes once, in order.
+        #[test]
+        fn portions_bring_every_block_once(
+            lengths in prop::collection::vec(1..9_usize, 1..6),
+            cuts in prop::collection::vec(0..40_usize, 0..6),
+        ) {
+            let all: usize = lengths.iter().sum();
+            let mut ends: Vec<usize> = cuts.into_iter().map(|cut| cut.min(all)).chain([all]).collect();
+            ends.sort_unstable();
+            let starts = std::iter::once(0).chain(ends.clone());
+            let portions = starts.zip(ends).flat_map(|(start, end)| in_buffers(start..end, &lengths));
+            let came: Vec<_> = portions.flat_map(|(buffer, range)| range.map(move |n| (buffer, n))).collect();
+            let want = lengths.iter().enumerate().flat_map(|(buffer, len)| (0..*len).map(move |n| (buffer, n)));
+            prop_assert_eq!(came, want.collect::<Vec<_>>());
+        }
     }
 }
