@@ -122,6 +122,8 @@ pub struct PrefixView {
 pub struct Totals {
     /// Steps.
     pub steps: u64,
+    /// Bytes of weights that steps brought from memory of the host.
+    pub streamed_weight_bytes: u64,
     /// Prompt tokens computed, those recomputed after preemptions included.
     pub prefill_tokens: u64,
     /// Tokens generated.

@@ -1,9 +1,10 @@
 //! `--weights-on-gpu` with the tiny Llama: the tokens of a run that has all weights on the device.
 
 use insta::assert_snapshot;
+use pagoda::{Demand, Engine, EngineOptions, Model, Request};
 
 use crate::tiers::serve;
-use crate::{ids_file, output_ids, prompts, refused, text, tiny};
+use crate::{ids_file, output_ids, prompts, refused, text, tiny, tiny_llama};
 
 /// The fewest bytes for weights, as the refusal of fewer says.
 fn least() -> String {
@@ -44,4 +45,19 @@ fn a_line_says_what_lies_where() {
     let output = output.unwrap();
     let said = text(&output.stderr).lines().find(|line| line.starts_with("weights: "));
     assert_snapshot!(said.unwrap_or_default(), @"weights: 324.9 KiB on the device, 435.0 KiB in host memory (3 of 3 layers), which every step reads over the link: prefills hide it, decoding waits for it");
+}
+
+#[test]
+fn totals_count_what_steps_bring() {
+    let model = Model::open(tiny_llama()).unwrap();
+    let options = EngineOptions::new().demand(Demand::one(64)).weights_on_gpu(least().parse().ok());
+    let mut engine = Engine::open(&model, &options).unwrap();
+    engine.submit(&Request::new(vec![1, 2, 3]).max_tokens(4)).unwrap();
+    while engine.has_work() {
+        engine.step().unwrap();
+    }
+    let of_step = engine.decoder().weight_placement().unwrap().host_bytes;
+    let totals = engine.snapshot().totals;
+    assert!(totals.steps >= 4 && of_step > 0, "{totals:?}");
+    assert_eq!(totals.streamed_weight_bytes, totals.steps * of_step);
 }

@@ -71,6 +71,8 @@ impl Engine {
         let (prefilled, drawn) =
             (prefills.map(|slice| u64::from(slice.len)).sum(), plan.sample_rows.len() as u64);
         self.totals.steps += 1;
+        let placement = self.decoder.weight_placement();
+        self.totals.streamed_weight_bytes += placement.map_or(0, |placement| placement.host_bytes);
         self.totals.prefill_tokens += prefilled;
         self.totals.generated_tokens += drawn;
         let now = Instant::now();

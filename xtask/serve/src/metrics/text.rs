@@ -65,6 +65,8 @@ fn requests(page: &mut Page<'_>, snapshot: &Snapshot, metrics: &Metrics) {
     page.counter("prompt_tokens_total", "Prompt tokens, computed or cached.", &[("", prompts)]);
     page.counter("prompt_tokens_cached_total", "Prompt tokens that were not computed.", &[("", cached)]);
     page.own_counter("steps_total", "Steps of the engine.", &[("", totals.steps)]);
+    let streamed = [("", totals.streamed_weight_bytes)];
+    page.own_counter("weight_streamed_bytes_total", "Bytes of weights brought from host memory.", &streamed);
     let rates =
         [(r#"phase="prefill""#, snapshot.prefill_tok_s), (r#"phase="decode""#, snapshot.decode_tok_s)];
     page.own_gauge("tokens_per_second", "Tokens a second, over the last seconds.", &rates);
