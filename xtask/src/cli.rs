@@ -30,7 +30,7 @@ pub use score::ScoreArgs;
 pub use serve::ServeArgs;
 pub use served::ServedArgs;
 pub use template::TemplateArgs;
-pub(crate) use values::policy_of;
+pub(crate) use values::{memory, policy_of};
 
 /// `cargo xtask`: one subcommand and its flags.
 #[derive(Debug, Parser)]
@@ -154,7 +154,7 @@ pub struct BenchArgs {
     pub workload: Vec<PathBuf>,
 
     /// Plan instead of the built-in one: a RON file for `policies`, `offload`, `restart` or `e2e` (see the folders of
-    /// these names in xtask), or for `e2e` one of beyond-gpu, cpu, gpu and real-sizes
+    /// these names in xtask), or for `e2e` one of beyond-gpu, cpu, gpu, host-weights and real-sizes
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<PathBuf>,
 

@@ -74,12 +74,12 @@ fn measure(args: &BenchArgs, run: &Run, model: &Model, rows: &mut Vec<Row>) -> R
     let gpu = model.gpu(&EngineOptions::from(&run.engine))?;
     // The first time the device's clock may be down.
     Ceiling::measure(&gpu)?;
-    let setting = Setting { label, args: &run.engine, ceiling: Ceiling::measure(&gpu)?, resident: None };
+    let (ceiling, resident) = (Ceiling::measure(&gpu)?, run.resident());
+    let setting = Setting { label, args: &run.engine, ceiling, resident };
     let Some(share) = run.pool else { return measure_on(args, &setting, model, &fit, rows) };
     for batch in fit {
         let engine = beyond(&run.engine, model, batch, share)?;
-        let resident = rows.iter().find(|row| row.is_of(&run.label(), batch)).cloned();
-        let setting = Setting { args: &engine, resident, ..setting.clone() };
+        let setting = Setting { args: &engine, ..setting.clone() };
         measure_on(args, &setting, model, &[batch], rows)?;
     }
     Ok(())
@@ -121,6 +121,9 @@ fn measure_on(
         bench.warm_up(*batch)?;
         let times = bench.measure(*batch)?;
         let mut row = Row::new(setting, load_s, bench.engine.decoder(), *batch, times);
+        let is_resident =
+            |row: &&Row| setting.resident.as_ref().is_some_and(|label| row.is_of(label, *batch));
+        row.compare(rows.iter().find(is_resident));
         if !args.quick {
             row = row.with_kernels(bench.time_kernels(*batch)?);
         }

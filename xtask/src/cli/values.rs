@@ -114,7 +114,7 @@ fn float(text: &str, limit: &str, allowed: impl Fn(f32) -> bool) -> Result<f32, 
 }
 
 /// A number of bytes, as [`parse_bytes`] reads it.
-pub(super) fn memory(text: &str) -> Result<u64, String> {
+pub(crate) fn memory(text: &str) -> Result<u64, String> {
     const LIMIT: &str =
         "give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB (KB, MB, GB), such as 512MiB";
     parse_bytes(text).ok_or_else(|| LIMIT.to_owned())

@@ -149,7 +149,9 @@ impl fmt::Display for CheckpointReport {
             line(f, "", format_args!("KV in {dtype}: {}", at.join(", ")))?;
             if let (Some(tokens), Some(memory)) = (fits_tokens, memory_bytes) {
                 let fits = match tokens {
-                    0 => "the weights alone do not fit".to_owned(),
+                    0 => {
+                        "the weights alone do not fit; --weights-on-gpu leaves some in host memory".to_owned()
+                    }
                     tokens if tokens == context => "the whole context fits".to_owned(),
                     tokens => format!("{tokens} tokens fit"),
                 };

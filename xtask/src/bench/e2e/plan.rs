@@ -6,17 +6,18 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use models::RandomSpec;
+use pagoda::usage::readable;
 use serde::Deserialize;
 use sparse_select::Registry;
 
-use crate::cli::{BenchArgs, EngineArgs, policy_of};
-use pagoda::usage::readable;
+use crate::cli::{BenchArgs, EngineArgs, memory, policy_of};
 
 /// Plans that `--plan` knows by name.
-const NAMED: [(&str, &str); 4] = [
+const NAMED: [(&str, &str); 5] = [
     ("beyond-gpu", include_str!("../../../e2e/beyond-gpu.ron")),
     ("cpu", include_str!("../../../e2e/cpu.ron")),
     ("gpu", include_str!("../../../e2e/gpu.ron")),
+    ("host-weights", include_str!("../../../e2e/host-weights.ron")),
     ("real-sizes", include_str!("../../../e2e/real-sizes.ron")),
 ];
 
@@ -45,6 +46,9 @@ pub(super) struct Configuration {
     /// Share of the KV of a row's requests that the device has room for; the rest lies in memory of the host.
     #[serde(default)]
     pool: Option<f64>,
+    /// Bytes that weights may take on the device, as `--weights-on-gpu` has them, unless the command line says so.
+    #[serde(default)]
+    weights_on_gpu: Option<String>,
     pub(super) rows: Vec<Batch>,
 }
 
@@ -61,6 +65,12 @@ impl Run {
     /// Names what runs, without the pool.
     pub(super) fn label(&self) -> String {
         label(&self.engine)
+    }
+
+    /// Names what the run is compared with: the same with a device that holds everything. `None` if it is that itself.
+    pub(super) fn resident(&self) -> Option<String> {
+        let resident = label(&EngineArgs { weights_on_gpu: None, ..self.engine.clone() });
+        (self.pool.is_some() || self.engine.weights_on_gpu.is_some()).then_some(resident)
     }
 }
 
@@ -181,6 +191,10 @@ impl Configuration {
             engine.sparse =
                 self.sparse.as_deref().map(|text| policy_of(&Registry::builtin(), text)).transpose()?;
         }
+        if engine.weights_on_gpu.is_none() {
+            let bytes = self.weights_on_gpu.as_deref().map(memory).transpose();
+            engine.weights_on_gpu = bytes.map_err(|rule| anyhow!("weights_on_gpu: {rule}"))?;
+        }
         engine.no_coop |= self.no_coop;
         engine.reproducible |= self.reproducible;
         Ok(engine)
@@ -267,6 +281,22 @@ mod tests {
     }
 
     #[test]
+    fn weights_on_the_host_are_beside_those_on_the_device() {
+        insta::assert_snapshot!(rows("--plan host-weights --filter 1x8192", false).unwrap().join("\n"), @"
+        llama-3-8b:q8_0 1x8192+32
+        llama-3-8b:q8_0 weights on gpu 4.3 GiB 1x8192+32
+        llama-3-8b:q4_k 1x8192+32
+        llama-3-8b:q4_k weights on gpu 2.4 GiB 1x8192+32
+        ");
+        // The command line has the last word.
+        let given = rows("--plan host-weights --weights-on-gpu 6GiB --filter 1x8192", false).unwrap();
+        insta::assert_snapshot!(given.join("\n"), @"
+        llama-3-8b:q8_0 weights on gpu 6.0 GiB 1x8192+32
+        llama-3-8b:q4_k weights on gpu 6.0 GiB 1x8192+32
+        ");
+    }
+
+    #[test]
     fn filters_and_models_choose_among_rows() {
         insta::assert_snapshot!(rows("--plan real-sizes --filter Q4_K&8x512", false).unwrap().join("\n"), @"
         llama-3-8b:q4_k 8x512+128
@@ -301,6 +331,7 @@ mod tests {
             refused("(configurations: [(rows: [\"1x1+1\"]), (rows: [])])"),
             refused("(configurations: [(rows: [], coop: true)])"),
             refused("(configurations: [(rows: [\"1x1+1\"], pool: 1.5)])"),
+            refused("(configurations: [(rows: [\"1x1+1\"], weights_on_gpu: \"half\")])"),
             refused("(configurations: [(rows: [\"1x1+1\"], sparse: \"quset\")])"),
             refused("(configurations: [(random: \"llama-9\", rows: [\"1x1+1\"])])"),
             format!("{:#}", rows("--plan huge", false).unwrap_err()),
@@ -311,11 +342,12 @@ mod tests {
         plan plan.ron: 1:28-1:43: "1x4294967295+1" is not STREAMSxPROMPT+OUTPUT in numbers from 1 on, of which PROMPT and OUTPUT are together at most 4294967295
         plan plan.ron: configurations is empty
         plan plan.ron: configuration 1 has no rows
-        plan plan.ron: 1:30-1:34: Unexpected field named `coop` in `Configuration`, expected one of `random`, `no_coop`, `reproducible`, `sparse`, `pool`, or `rows` instead
+        plan plan.ron: 1:30-1:34: Unexpected field named `coop` in `Configuration`, expected one of `random`, `no_coop`, `reproducible`, `sparse`, `pool`, `weights_on_gpu`, or `rows` instead
         plan plan.ron: a pool of 1.5 of the KV, which is at most 1
+        plan plan.ron: weights_on_gpu: give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB (KB, MB, GB), such as 512MiB
         plan plan.ron: unknown policy "quset", valid names: full streaming vertical-slash gsa gsa-ucm esa kvstar kvcomp xattn xattn-bsa quest dsa nsa
         plan plan.ron: unknown shape "llama-9"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
-        plan huge: neither a name (beyond-gpu cpu gpu real-sizes) nor a file that can be read: No such file or directory (os error 2)
+        plan huge: neither a name (beyond-gpu cpu gpu host-weights real-sizes) nor a file that can be read: No such file or directory (os error 2)
         "#);
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct Row {
     /// Share of the decode steps that were encoded while the previous step ran.
     ahead: f64,
     roofline: Roofline,
-    /// Speed as shares of those of the same batch with a pool that holds everything, where that was measured before.
+    /// Speed as shares of those of the same batch on a device that holds everything, where that was measured before.
     of_resident: Option<OfResident>,
     /// Weights that come from memory of the host in every step, where some do.
     streamed: Option<Streamed>,
@@ -46,7 +46,7 @@ pub(super) struct Row {
     kernels: KernelTimes,
 }
 
-/// Shares of the speed of a pool that holds everything.
+/// Shares of the speed of a device that holds everything.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct OfResident {
     prefill: f64,
@@ -87,8 +87,8 @@ pub(super) struct Setting<'a> {
     pub(super) label: String,
     pub(super) args: &'a EngineArgs,
     pub(super) ceiling: Ceiling,
-    /// The row that this one is compared with.
-    pub(super) resident: Option<Row>,
+    /// Name of the configuration that rows are compared with.
+    pub(super) resident: Option<String>,
 }
 
 impl Row {
@@ -111,10 +111,6 @@ impl Row {
         let read_ms = read_bytes / ceiling.bytes_s * 1e3;
         let prefill_tok_s = f64::from(batch.streams) * f64::from(batch.prompt) / times.prefill_s;
         let decode_tok_s = count(times.tokens as u64) / times.decode_s;
-        let of_resident = setting.resident.as_ref().map(|resident| OfResident {
-            prefill: prefill_tok_s / resident.prefill_tok_s,
-            decode: decode_tok_s / resident.decode_tok_s,
-        });
         Self {
             configuration: setting.label.clone(),
             adapter: gpu.info().name.clone(),
@@ -138,13 +134,21 @@ impl Row {
                 operations_s,
                 of_prefill: operations / operations_s / times.prefill_s,
             },
-            of_resident,
+            of_resident: None,
             streamed: decoder.weight_placement().map(|placement| Streamed {
                 step_bytes: placement.host_bytes,
                 decode_bytes_s: count(placement.host_bytes) * 1e3 / step_ms,
             }),
             kernels: KernelTimes::default(),
         }
+    }
+
+    /// Compares the row with that of the same batch on a device that holds everything, where there is one.
+    pub(super) fn compare(&mut self, resident: Option<&Self>) {
+        self.of_resident = resident.map(|resident| OfResident {
+            prefill: self.prefill_tok_s / resident.prefill_tok_s,
+            decode: self.decode_tok_s / resident.decode_tok_s,
+        });
     }
 
     pub(super) fn with_kernels(self, kernels: KernelTimes) -> Self {
@@ -176,7 +180,7 @@ impl Row {
             self.ahead * 100.0
         );
         if let Some(OfResident { prefill, decode }) = self.of_resident {
-            println!("    of a pool that holds everything: prefill {prefill:.2}, decode {decode:.2}");
+            println!("    of a device that holds everything: prefill {prefill:.2}, decode {decode:.2}");
         }
         if let Some(Streamed { step_bytes, decode_bytes_s }) = self.streamed {
             let (bytes, rate) = (readable(step_bytes), decode_bytes_s / 1e9);
