@@ -141,17 +141,12 @@ impl Matrices {
 
     fn params(&self, rows: u32, vectors: &Vectors, shard: &Shard) -> MatmulParams {
         MatmulParams {
-            rows,
-            cols: self.cols,
-            blocks: self.blocks,
             x_stride: vectors.x_stride / 4,
             y_stride: vectors.y_stride,
             y_offset: vectors.y_offset,
-            eps: 0.0,
-            x_div: 1,
             matrices: shard.count,
             first_matrix: shard.first,
-            split_blocks: self.blocks,
+            ..MatmulParams::new([rows, self.cols, self.blocks])
         }
     }
 

@@ -332,17 +332,11 @@ impl Matrix {
 
     fn params(&self, product: &Product<'_>, shard: &Shard, split_blocks: u32) -> MatmulParams {
         MatmulParams {
-            rows: product.rows,
-            cols: shard.cols,
-            blocks: self.blocks,
             x_stride: self.width / 4,
             y_stride: product.y_stride,
             y_offset: product.y_offset + shard.first,
-            eps: 0.0,
-            x_div: 1,
-            matrices: 1,
-            first_matrix: 0,
             split_blocks,
+            ..MatmulParams::new([product.rows, shard.cols, self.blocks])
         }
     }
 

@@ -41,6 +41,27 @@ params! {
     }
 }
 
+impl MatmulParams {
+    /// Parameters of a product of `rows` rows with one matrix of `cols` columns and `blocks` blocks along k, which is not cut.
+    /// Rows of x and of y follow each other without gaps, and x is not normed.
+    #[must_use]
+    pub fn new([rows, cols, blocks]: [u32; 3]) -> Self {
+        Self {
+            rows,
+            cols,
+            blocks,
+            x_stride: blocks * 8,
+            y_stride: cols,
+            y_offset: 0,
+            eps: 0.0,
+            x_div: 1,
+            matrices: 1,
+            first_matrix: 0,
+            split_blocks: blocks,
+        }
+    }
+}
+
 bindings! {
     /// Buffers of `matmul`.
     pub struct MatmulBuffers(MatmulParams) {

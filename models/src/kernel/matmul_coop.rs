@@ -184,6 +184,9 @@ const FEW_BLOCKS: u32 = 64;
 /// Minimum number of blocks along k of a split, to be worth its partial sums.
 const MIN_SPLIT_BLOCKS: u32 = 4;
 
+/// Partial sums for which a decoder has room: 64 rows of 8,192 columns in eight splits.
+pub const MAX_PARTIALS: usize = 4 << 20;
+
 /// Blocks along k of each split of a product of `rows` rows and `cols` columns, so that its workgroups fill the device while
 /// its partial sums stay within `max_partials`; `blocks` where it is not cut.
 #[must_use]

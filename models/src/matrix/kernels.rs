@@ -9,7 +9,7 @@ use super::{Product, broadcasts};
 use crate::ModelError;
 use crate::host_weights::{Plane, WeightStream};
 use crate::kernel::matmul::{self, Epilogue, Rows, Tiling};
-use crate::kernel::matmul_coop::{self, Activations, Tile};
+use crate::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Tile};
 use crate::kernel::quantize_rows::{self, Input, QuantizeRowsBuffers, QuantizeRowsParams};
 use crate::kernel::round_rows::{self, RoundRowsBuffers, RoundRowsParams};
 use crate::kernel::{matmul_int8, matmul_int8_tile, split_sum};
@@ -94,9 +94,6 @@ const CODED_ROWS: u32 = 4;
 
 /// Bytes of activations as f16 that need no norm, at most: rows beyond are rounded wherever they are read.
 const MAX_HALVES: usize = 128 << 20;
-
-/// f32 that splits along k may leave: 64 rows of 8,192 columns in eight splits.
-const MAX_PARTIALS: usize = 4 << 20;
 
 impl Kernels {
     /// Kernels for products of up to `max`.

@@ -59,17 +59,11 @@ impl Product {
         let (epilogue, dtype) = (epilogue(variant), dtype(variant));
         let (x_stride, y_stride) = (blocks * 8 + 1, cols + 9);
         let params = MatmulParams {
-            rows,
-            cols,
-            blocks,
             x_stride,
             y_stride,
             y_offset: 5,
             eps: 1e-5,
-            x_div: 1,
-            matrices: 1,
-            first_matrix: 0,
-            split_blocks: u32::MAX,
+            ..MatmulParams::new([rows, cols, blocks])
         };
         let part = |seed| tensors::random(dtype, cols as usize, blocks as usize * BLOCK, seed);
         Self {

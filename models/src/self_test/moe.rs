@@ -168,19 +168,7 @@ pub(super) fn several(variant: &Variant, tiling: Tiling) -> Case {
     let x = floats(vectors as usize * width, 9);
     let experts: Vec<u32> =
         (0..results).map(|i| if routed { i * i % matrices } else { i % matrices }).collect();
-    let params = MatmulParams {
-        rows,
-        cols,
-        blocks,
-        x_stride: blocks * 8,
-        y_stride: cols,
-        y_offset: 0,
-        eps: 0.0,
-        x_div,
-        matrices,
-        first_matrix: 0,
-        split_blocks: u32::MAX,
-    };
+    let params = MatmulParams { x_div, matrices, ..MatmulParams::new([rows, cols, blocks]) };
     let one = MatmulParams { rows: 1, ..params };
     let mut want = vec![f32::NAN; (results * cols) as usize];
     for ((i, expert), y) in (0..).zip(&experts).zip(want.chunks_exact_mut(cols as usize)) {

@@ -30,19 +30,8 @@ struct Product {
 impl Product {
     fn new(dtype: Dtype, epilogue: Epilogue, [rows, cols, blocks]: [u32; 3], gap: u32, seed: u64) -> Self {
         let (x_stride, y_stride) = (blocks * 8 + gap, cols + 2 * gap);
-        let params = MatmulParams {
-            rows,
-            cols,
-            blocks,
-            x_stride,
-            y_stride,
-            y_offset: gap,
-            eps: 0.0,
-            x_div: 1,
-            matrices: 1,
-            first_matrix: 0,
-            split_blocks: u32::MAX,
-        };
+        let params =
+            MatmulParams { x_stride, y_stride, y_offset: gap, ..MatmulParams::new([rows, cols, blocks]) };
         let parts = if matches!(epilogue, Epilogue::SiluMul | Epilogue::GeluMul) { 2 } else { 1 };
         let part = |i: u64| tensors::random(dtype, cols as usize, blocks as usize * BLOCK, seed ^ (i << 8));
         Self {

@@ -197,17 +197,10 @@ impl Several {
 
     fn params(&self, rows: u32, x_div: u32) -> MatmulParams {
         MatmulParams {
-            rows,
-            cols: self.cols,
-            blocks: self.width.div_ceil(32),
             x_stride: self.width / 4,
-            y_stride: self.cols,
-            y_offset: 0,
-            eps: 0.0,
             x_div,
             matrices: self.count,
-            first_matrix: 0,
-            split_blocks: u32::MAX,
+            ..MatmulParams::new([rows, self.cols, self.width.div_ceil(32)])
         }
     }
 

@@ -5,9 +5,9 @@ use attn_kernels::gpu::{Bound, Gpu};
 use attn_kernels::kernel::KvDtype;
 use models::Dtype;
 use models::kernel::matmul::{Epilogue, MatmulParams};
-use models::kernel::matmul_coop::{self, Activations, Tile};
+use models::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Tile};
 use models::kernel::split_sum::{self, SplitSumParams};
-use models::pack::Format;
+use models::pack::{BLOCK, Format};
 
 use super::ceiling::random;
 use super::work::Work;
@@ -30,16 +30,10 @@ impl Matrix {
     }
 }
 
-/// Elements of a block of weights.
-const BLOCK: u32 = 32;
-
-/// Sums of splits along k that a decoder has room for.
-const MAX_PARTIALS: usize = 4 << 20;
-
 /// `rows` rows of f16 times a matrix by cooperative matrices, cut as a decoder cuts it.
 pub(super) fn by_matrices(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work> {
     let Matrix { width, cols, parts, dtype } = *matrix;
-    let (format, blocks) = (Format::from(dtype), width / BLOCK);
+    let (format, blocks) = (Format::from(dtype), width / u32::try_from(BLOCK)?);
     let epilogue = if parts == 2 { Epilogue::SiluMul } else { Epilogue::Store };
     let shape = [rows, cols, blocks];
     let tile = Tile::choose(shape, epilogue, gpu.limits().max_compute_workgroup_storage_size);
@@ -53,19 +47,7 @@ pub(super) fn by_matrices(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work>
     let y = gpu.buffer::<f32>("y", (rows * cols) as usize)?;
     let partials =
         gpu.buffer::<f32>("partials", if splits > 1 { (splits * rows * cols) as usize } else { 1 })?;
-    let params = MatmulParams {
-        rows,
-        cols,
-        blocks,
-        x_stride: blocks * 8,
-        y_stride: cols,
-        y_offset: 0,
-        eps: 0.0,
-        x_div: 1,
-        matrices: 1,
-        first_matrix: 0,
-        split_blocks,
-    };
+    let params = MatmulParams { split_blocks, ..MatmulParams::new(shape) };
     let operations = 2.0 * f64::from(rows) * f64::from(width) * f64::from(cols * parts);
     let bytes = weights as f64 + 2.0 * f64::from(rows * width) + 4.0 * f64::from(rows * cols);
     let grid = matmul_coop::grid(tile, [rows, cols], splits);
