@@ -54,8 +54,8 @@ pub struct Pace {
     max_slowdown: f64,
     /// Maximum number of prompt tokens of a step.
     chunk: u32,
-    /// Sequences of the next step.
-    concurrency: Concurrency,
+    /// Sequences whose prompts share the next step.
+    prefilling: usize,
     /// Seconds of steps that only decode.
     decodes: Decodes,
     /// Seconds of a prompt token in a step without decodes.
@@ -76,14 +76,14 @@ impl Pace {
     #[must_use]
     pub fn new(max_slowdown: f64, chunk: u32) -> Self {
         assert!(max_slowdown > 1.0, "a slowdown of {max_slowdown} leaves no time for prompts");
-        let (concurrency, decodes, added) = (Concurrency::default(), Decodes::default(), Line::default());
-        Self { max_slowdown, chunk, concurrency, decodes, alone: None, added, jumped: false, owed: 0 }
+        let (decodes, added) = (Decodes::default(), Line::default());
+        Self { max_slowdown, chunk, prefilling: 0, decodes, alone: None, added, jumped: false, owed: 0 }
     }
 
     /// Maximum number of prompt tokens of the next step.
     #[must_use]
     pub fn prefill_tokens(&mut self, concurrency: Concurrency) -> u32 {
-        self.concurrency = concurrency;
+        self.prefilling = concurrency.prefilling;
         if concurrency.decoding == 0 {
             return self.chunk;
         }
@@ -105,7 +105,7 @@ impl Pace {
                 self.owed = self.owed.saturating_sub(1);
                 self.decodes.observe(decoded, time);
             }
-            (_, 0) => average(&mut self.alone, time / f64::from(prefilled)),
+            (_, 0) => self.alone = Some(average(self.alone, time / f64::from(prefilled))),
             (_, _) => {
                 if let Some(decode) = self.decodes.time(decoded) {
                     // What a step takes beyond its decodes can be less than nothing by chance.
@@ -126,7 +126,7 @@ impl Pace {
     /// Seconds by which prompts may lengthen steps that take `decode` without, on average.
     #[expect(clippy::cast_precision_loss, reason = "a number of sequences")]
     fn budget(&self, decode: f64) -> f64 {
-        decode * (self.max_slowdown - 1.0) * self.concurrency.prefilling.max(1) as f64
+        decode * (self.max_slowdown - 1.0) * self.prefilling.max(1) as f64
     }
 
     /// Prompt tokens that lengthen a step by about `seconds`.
@@ -166,9 +166,9 @@ fn owed(added: f64, budget: f64) -> u32 {
     steps
 }
 
-/// Moves the mean towards the newest value.
-fn average(mean: &mut Option<f64>, newest: f64) {
-    *mean = Some(mean.map_or(newest, |mean| mean + NEWEST * (newest - mean)));
+/// The mean, moved towards the newest value.
+fn average(mean: Option<f64>, newest: f64) -> f64 {
+    mean.map_or(newest, |mean| mean + NEWEST * (newest - mean))
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::average;
 
 /// Steps with prompts after which others without measure again what decodes take.
-const MEASURE_EVERY: u32 = 64;
+const MEASURE_EVERY: u64 = 64;
 
 /// Minimum number of steps with prompts between measurements, so that prompts get on while the number of sequences changes.
-const BETWEEN: u32 = 2;
+const BETWEEN: u64 = 2;
 
 /// Ratio of numbers of sequences whose steps take about the same time.
 const SIZE_RATIO: f64 = 1.25;
@@ -18,26 +18,26 @@ const SIZE_RATIO: f64 = 1.25;
 pub(super) struct Decodes {
     /// By the class of the number of sequences.
     times: BTreeMap<u32, Measured>,
-    /// Steps with prompts until now, and when a step without was last measured.
-    mixed: u32,
-    last: u32,
+    /// Steps with prompts until now.
+    mixed: u64,
     /// Whether the last step only decoded: the next one like it was encoded ahead and costs what decodes cost.
     settled: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Measured {
-    seconds: Option<f64>,
-    /// Steps with prompts at that time.
-    at: u32,
+    seconds: f64,
+    /// Steps with prompts until the last measurement.
+    at: u64,
 }
 
 impl Decodes {
     /// Whether a step of `decoding` sequences should be one without prompts.
     pub(super) fn wants_measurement(&self, decoding: usize) -> bool {
+        let due = |at: u64, steps| self.mixed - at >= steps;
         let known = self.times.get(&class(decoding));
-        let old = known.is_none_or(|known| self.mixed.wrapping_sub(known.at) >= MEASURE_EVERY);
-        old && (self.times.is_empty() || self.mixed.wrapping_sub(self.last) >= BETWEEN)
+        let last = self.times.values().map(|known| known.at).max();
+        known.is_none_or(|known| due(known.at, MEASURE_EVERY)) && last.is_none_or(|last| due(last, BETWEEN))
     }
 
     /// Seconds of a step of `decoding` sequences, or of about as many; `None` before the first measurement.
@@ -46,23 +46,22 @@ impl Decodes {
         let below = self.times.range(..=class).next_back();
         let above = self.times.range(class..).next();
         let near = [below, above].into_iter().flatten().min_by_key(|(other, _)| other.abs_diff(class));
-        near.and_then(|(_, known)| known.seconds)
+        near.map(|(_, known)| known.seconds)
     }
 
     /// Takes the time of a step without prompts. The first one after others counts only if there is no time of any.
     pub(super) fn observe(&mut self, decoding: usize, time: f64) {
         if self.settled || self.times.is_empty() {
-            let (class, at) = (class(decoding), self.mixed);
-            let known = self.times.entry(class).or_insert(Measured { seconds: None, at });
-            average(&mut known.seconds, time);
-            (known.at, self.last) = (at, at);
+            let class = class(decoding);
+            let seconds = average(self.times.get(&class).map(|known| known.seconds), time);
+            self.times.insert(class, Measured { seconds, at: self.mixed });
         }
         self.settled = true;
     }
 
     /// Notes a step with prompts.
     pub(super) fn observe_mixed(&mut self) {
-        self.mixed = self.mixed.wrapping_add(1);
+        self.mixed += 1;
         self.settled = false;
     }
 }
