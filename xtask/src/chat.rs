@@ -119,18 +119,13 @@ impl Chat<'_> {
         let mut out = io::stdout().lock();
         let mut answer = String::new();
         let mut bar = PrefillBar::new(&self.engine, self.args.engine.quiet, self.args.engine.verbose);
-        let mut events = Vec::new();
         loop {
-            events.extend(self.engine.step()?);
-            bar.show(&self.engine);
+            let mut events = self.engine.step()?;
             if stop.asked() {
                 let running = self.engine.scheduler().running().to_vec();
                 events.extend(running.into_iter().flat_map(|seq| self.engine.cancel(seq)));
             }
-            if bar.holds_text() && self.engine.has_work() {
-                continue;
-            }
-            for event in events.drain(..) {
+            for event in bar.pass(&self.engine, events) {
                 answer.push_str(event.text());
                 out.write_all(event.text().as_bytes())?;
                 out.flush()?;

@@ -85,19 +85,14 @@ struct Open {
 impl<W: io::Write> Run<'_, W> {
     fn serve(mut self, interrupt: &Interrupt) -> Result<()> {
         let mut bar = PrefillBar::new(&self.engine, self.args.engine.quiet, self.args.engine.verbose);
-        let mut events = Vec::new();
         while self.engine.has_work() {
-            events.extend(self.engine.step()?);
-            bar.show(&self.engine);
+            let mut events = self.engine.step()?;
             if interrupt.requested() {
                 let mut open: Vec<SeqId> = self.open.keys().copied().collect();
                 open.sort_unstable();
                 events.extend(open.into_iter().flat_map(|seq| self.engine.cancel(seq)));
             }
-            if bar.holds_text() && self.engine.has_work() {
-                continue;
-            }
-            for event in events.drain(..) {
+            for event in bar.pass(&self.engine, events) {
                 match event {
                     Event::Token(token) => self.token(&token)?,
                     Event::Finished(done) => self.finished(*done)?,

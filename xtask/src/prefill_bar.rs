@@ -3,7 +3,7 @@
 use std::fmt;
 
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressState, ProgressStyle};
-use pagoda::Engine;
+use pagoda::{Engine, Event};
 
 use crate::compile_line::compile_line;
 use crate::status_line::StatusLine;
@@ -16,6 +16,8 @@ pub struct PrefillBar {
     kernels: Option<StatusLine>,
     /// Whether the step that is next has kernels of its own to compile, which decode needs and prompts do not.
     warms: bool,
+    /// Events of steps whose text waits.
+    held: Vec<Event>,
     /// Whether a line is told for each step in place of the bar.
     told: bool,
 }
@@ -37,19 +39,23 @@ impl PrefillBar {
             ),
             kernels,
             warms: false,
+            held: Vec::new(),
             told: verbose,
         }
     }
 
-    /// Whether text should wait for the step that is next: it would stand where the line about kernels comes, or stop behind its
-    /// first token in silence.
+    /// Shows where the prompts of an engine are, behind a step that gave `events`. Returns the events whose text may be printed.
+    ///
+    /// Text waits while the next step compiles kernels: it would stand where the line about them comes, or stop behind its first
+    /// token in silence.
     #[must_use]
-    pub fn holds_text(&self) -> bool {
-        self.warms
+    pub fn pass(&mut self, engine: &Engine, events: Vec<Event>) -> Vec<Event> {
+        self.show(engine);
+        self.held.extend(events);
+        if self.warms && engine.has_work() { Vec::new() } else { std::mem::take(&mut self.held) }
     }
 
-    /// Shows where the prompts of an engine are, behind a step of it.
-    pub fn show(&mut self, engine: &Engine) {
+    fn show(&mut self, engine: &Engine) {
         let scheduler = engine.scheduler();
         let open = scheduler.running().iter().filter(|seq| scheduler.is_prefill(**seq));
         let tokens = open.map(|seq| (scheduler.num_computed(*seq), scheduler.tokens(*seq).len() as u64));
