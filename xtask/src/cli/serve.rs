@@ -60,8 +60,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub max_step_time: u64,
 
-    /// Factor by which a prompt may lengthen the time between tokens of others, more if several prompts wait beside few
-    /// that generate; inf for any
+    /// Factor by which each waiting prompt may lengthen the time between tokens of others; inf for any
     #[arg(long, value_name = "F", default_value_t = 2.0, value_parser = values::above_one)]
     pub max_slowdown: f64,
 
