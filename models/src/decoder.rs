@@ -23,6 +23,7 @@ mod ops;
 mod options;
 mod partitions;
 mod portions;
+mod prepare;
 mod progress;
 mod rope_angles;
 mod sparse;

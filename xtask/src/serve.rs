@@ -96,6 +96,7 @@ fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {
              those of texts of up to {first}, which the model reads better with them"
         );
     }
+    options.prepare = true;
     options.preemption = args.preempt.into();
     options.max_slowdown = Some(args.max_slowdown).filter(|most| most.is_finite());
     options.order = Order::Priority { ageing_steps: AGEING_STEPS };
@@ -154,8 +155,7 @@ fn disk_kv(args: &ServeArgs, model: &Model) -> Result<Option<TierSpec>> {
     }
     let cache = ModelCache::user()?.path(&default_model::PACKAGE);
     let folder = cache.parent().context("the cache folder has no parent")?.join("kv");
-    // A folder holds the blocks of one model in one form.
-    // Keys are rotated.
+    // A folder holds the blocks of one model in one form, and the factors of LongRoPE rotate their keys.
     let rope = model.config.clone().for_longest(context(args, model).into()).rope;
     let rotation = if rope == model.config.rope { "" } else { "-short" };
     let (name, print) = (model_name(args), model::fingerprint(&args.engine, model)?);

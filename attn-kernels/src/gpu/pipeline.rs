@@ -87,6 +87,12 @@ impl Gpu {
         Ok(pipeline)
     }
 
+    /// Kernels that were asked for so far, whether they have run or not.
+    #[must_use]
+    pub fn num_kernels(&self) -> usize {
+        self.cached().pipelines.len()
+    }
+
     fn cached(&self) -> MutexGuard<'_, PipelineCache> {
         self.pipelines.lock().expect("no holder of this lock panics")
     }

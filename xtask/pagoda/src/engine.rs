@@ -166,11 +166,11 @@ impl Engine {
             self.scheduler.limit_prefill(limit);
         }
         let plan = self.plan(events);
-        let kernels = self.decoder.gpu().compilation().asked;
+        let kernels = self.decoder.gpu().compilation();
         let begun = Instant::now();
         let mut output = self.compute(&plan, false)?;
         // A step that waited for its kernels says nothing of those that follow.
-        if self.decoder.gpu().compilation().asked == kernels {
+        if self.decoder.gpu().compilation() == kernels && !kernels.is_running() {
             self.pacing.observe(&plan, begun.elapsed());
         }
         let bad = self.discard_bad(&plan, &mut output)?;

@@ -259,7 +259,7 @@ impl Model {
             .offload(extension.as_ref().map(|extension| extension.offload))
             .spill(extension.and_then(|extension| extension.spill))
             .weights_on_gpu(options.weights_on_gpu);
-        let decoder = Decoder::load(&gpu, &config, self.checkpoint.weights(), &decoder_options)?;
+        let mut decoder = Decoder::load(&gpu, &config, self.checkpoint.weights(), &decoder_options)?;
         if let Some(placement) = decoder.weight_placement() {
             options.notes.tell(&Note::WeightsOnHost { placement: placement.clone() });
         }
@@ -276,6 +276,9 @@ impl Model {
                 return Err(Error::KvBlocks { wanted, blocks, limit });
             }
             options.notes.tell(&Note::FewerBlocks { blocks, wanted: num_blocks });
+        }
+        if options.prepare && !gpu.is_cpu() {
+            decoder.prepare()?;
         }
         Ok(decoder)
     }

@@ -65,6 +65,9 @@ pub struct EngineOptions {
     /// LongRoPE, no more than the first context means the factors of short texts, as
     /// [`DecoderConfig::for_longest`](models::DecoderConfig::for_longest) says.
     pub max_context: Option<u32>,
+    /// Ask for the kernels of steps of any size when the engine opens, which then never wait for one, and make room for the
+    /// largest steps: for servers. Not for software drivers, which compile what runs first.
+    pub prepare: bool,
     /// Way in which a sequence that must give up its KV blocks gets them back.
     pub preemption: Preemption,
     /// Order of service.
@@ -95,6 +98,7 @@ impl Default for EngineOptions {
             kv_tiers: None,
             demand: None,
             max_context: None,
+            prepare: false,
             preemption: Preemption::Recompute,
             order: Order::Fcfs,
             notes: Notes::default(),

@@ -43,6 +43,32 @@ fn requests_of_known_shapes_make_no_gpu_object() {
     }
 }
 
+#[test]
+fn a_prepared_decoder_has_the_kernels_of_any_step() {
+    let others = ["tiny-gpt-oss", "tiny-qwen3-moe", "tiny-deepseek-v32", "tiny-deepseek-v4"];
+    let others = others.map(|name| (name, family(name), options(KvDtype::F32)));
+    let dense = options(KvDtype::F16);
+    let reproducible = dense.clone().reproducible(true);
+    let first = [("dense", dense), ("reproducible", reproducible), ("quest", quest())];
+    for (name, tiny, options) in
+        first.map(|(name, options)| (name, tiny(), options)).into_iter().chain(others)
+    {
+        let mut decoder = tiny.decoder_alone(&options);
+        let loaded = decoder.gpu().num_kernels();
+        decoder.prepare().unwrap();
+        let prepared = decoder.gpu().num_kernels();
+        assert!(prepared > loaded, "{name}: nothing was asked for");
+        for (sequences, chunk) in [(1, 7), (2, 33), (3, 64), (4, 200)] {
+            let request =
+                |n: usize| Request { logits: false, ..Request::new(&tiny.prompts[n].ids, 2 * n + 1) };
+            let requests: Vec<Request<'_>> = (0..sequences).map(request).collect();
+            serve(&mut decoder, &requests, chunk);
+            let now = decoder.gpu().num_kernels();
+            assert_eq!(now, prepared, "{name}: {sequences} sequences with chunks of {chunk} asked for more");
+        }
+    }
+}
+
 /// Tokens of two sequences, and the steps that were encoded ahead.
 fn drawn_ahead(tiny: &Tiny, options: &DecoderOptions, logits: bool) -> ([Vec<u32>; 2], u64) {
     // One ends before the other.

@@ -1,0 +1,115 @@
+//! Kernels and buffers of steps that are to come.
+
+use kvblock::BlockId;
+
+use super::Decoder;
+use super::keys::KeySource;
+use crate::batch::{Phase, Sample, Slice};
+use crate::kernel::sample::Spec;
+use crate::{ModelError, Place};
+
+/// Numbers of rows up to `max`, between which no product changes its kernel: those of few rows by their number, the others by
+/// tiles of 16 rows or a multiple.
+fn rows_up_to(max: u32) -> impl Iterator<Item = u32> {
+    let few = 1..16;
+    let some = (16..=512).step_by(16);
+    let many = (640..=max).step_by(128);
+    few.chain(some).chain(many).take_while(move |rows| *rows < max).chain([max])
+}
+
+/// A step that is laid out and recorded, but never run.
+struct Rehearsal {
+    sequences: u32,
+    /// Tokens of each that the step computes.
+    tokens: u32,
+    /// Tokens of each before them.
+    computed: u32,
+    phase: Phase,
+    spec: Spec,
+}
+
+impl Rehearsal {
+    /// A prompt behind `computed` tokens of it.
+    fn prompt(tokens: u32, computed: u32) -> Self {
+        Self { sequences: 1, tokens, computed, phase: Phase::Prefill, spec: Spec::GREEDY }
+    }
+
+    /// The next token of each of some sequences.
+    fn decode(sequences: u32, computed: u32) -> Self {
+        Self { sequences, tokens: 1, computed, phase: Phase::Decode, spec: Spec::GREEDY }
+    }
+}
+
+impl Decoder {
+    /// Asks for the kernels of steps of any number of sequences and prompt tokens, and makes room for the largest ones.
+    ///
+    /// The device's threads compile them while work goes on: without it, a step waits for its kernels whenever it has a number
+    /// of rows that none had before. No step runs, and the cache stays as it is. O(layers) for each of some hundred numbers of
+    /// rows. Where some blocks are not on the device, or a policy selects on the host, steps ask for their kernels as they come.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn prepare(&mut self) -> Result<(), ModelError> {
+        let reads_back = self.selects_on() == Some(Place::Host);
+        if reads_back || !matches!(self.keys, KeySource::Device) {
+            return Ok(());
+        }
+        let (rows, sequences) = (self.options.max_rows, self.options.max_seqs.min(self.options.max_rows));
+        let pool = (self.kv.num_blocks() - 1).saturating_mul(self.options.block_size);
+        let longest = pool.min(self.config.context_length);
+        for tokens in rows_up_to(rows.min(longest)) {
+            self.rehearse(&Rehearsal::prompt(tokens, 0))?;
+        }
+        for sequences in rows_up_to(sequences) {
+            self.rehearse(&Rehearsal::decode(sequences, 0))?;
+        }
+        // Long contexts are attended in other pieces than short ones.
+        let spec = Spec { temperature: 1.0, top_p: 0.9, ..Spec::GREEDY };
+        self.rehearse(&Rehearsal { spec, ..Rehearsal::decode(1, longest - 1) })?;
+        self.rehearse(&Rehearsal::decode(sequences, (pool / sequences).min(longest).max(1) - 1))?;
+        let tokens = rows.min(longest);
+        self.rehearse(&Rehearsal::prompt(tokens, longest - tokens))
+    }
+
+    fn rehearse(&mut self, step: &Rehearsal) -> Result<(), ModelError> {
+        let Rehearsal { sequences, tokens, computed, phase, spec } = *step;
+        let ids = vec![0; tokens as usize];
+        let blocks = self.kv.plan().block_sizes().map(|block| (computed + tokens).div_ceil(block) as usize);
+        // Nothing is written to the null block, since nothing runs.
+        let tables: Vec<Vec<BlockId>> = blocks.map(|blocks| vec![BlockId::NULL; blocks]).collect();
+        let tables: Vec<&[BlockId]> = tables.iter().map(Vec::as_slice).collect();
+        let access = vec![0; (computed + tokens).div_ceil(self.options.select_block()) as usize];
+        let slice = Slice {
+            tokens: &ids,
+            first: computed,
+            tables: &tables,
+            phase,
+            access: &access,
+            targets: &[],
+            log_probs: None,
+            logits: 0,
+        };
+        let slices = vec![slice; sequences as usize];
+        let samples: Vec<Sample<'_>> = (0..slices.len()).map(|slice| Sample::new(slice, spec)).collect();
+        let plan = self.plan(&slices, &samples)?;
+        self.write(&plan)?;
+        self.begin(&plan, &slices)?;
+        self.record(&plan, false)?;
+        self.attention.end(&self.gpu);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rows_up_to;
+
+    #[test]
+    fn numbers_of_rows_end_with_the_most() {
+        assert_eq!(rows_up_to(1).collect::<Vec<_>>(), [1]);
+        assert_eq!(rows_up_to(16).last(), Some(16));
+        assert_eq!(rows_up_to(2100).last(), Some(2100));
+        assert!(rows_up_to(2048).is_sorted_by(|a, b| a < b));
+        assert!(rows_up_to(3000).count() < 100);
+    }
+}
