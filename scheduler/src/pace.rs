@@ -27,6 +27,14 @@ const MAX_JUMP: f64 = 3.0;
 /// Maximum number of steps without prompts that follow one with prompts.
 const MAX_OWED: f64 = 64.0;
 
+/// Share of its budget that a step with prompts must have left. Times scatter: what they take from the next step's budget makes
+/// that one smaller, and only if it is most of it, one without prompts.
+const MIN_LEFT: f64 = 0.5;
+
+/// Tokens that a step may have in any case. Of more, it has no more than twice those of the largest step of late, since what
+/// many more cost is a guess: tiles of rows hide what a few cost.
+const UNTRIED: f64 = 64.0;
+
 /// Seconds that a step with prompts may take whatever the factor says, as long as steps without prompts follow for it: too
 /// short for anybody to see a text halt.
 const WORTHWHILE: f64 = 0.012;
@@ -64,8 +72,10 @@ pub struct Pace {
     added: Line,
     /// Whether the last step with prompts beside decodes was left out.
     jumped: bool,
-    /// Steps without prompts that the others are owed.
-    owed: u32,
+    /// Tokens of the largest step with prompts beside decodes of late.
+    largest: f64,
+    /// Seconds by which the steps so far were longer than they may be on average.
+    debt: f64,
 }
 
 impl Pace {
@@ -77,7 +87,17 @@ impl Pace {
     pub fn new(max_slowdown: f64, chunk: u32) -> Self {
         assert!(max_slowdown > 1.0, "a slowdown of {max_slowdown} leaves no time for prompts");
         let (decodes, added) = (Decodes::default(), Line::default());
-        Self { max_slowdown, chunk, prefilling: 0, decodes, alone: None, added, jumped: false, owed: 0 }
+        Self {
+            max_slowdown,
+            chunk,
+            prefilling: 0,
+            decodes,
+            alone: None,
+            added,
+            jumped: false,
+            largest: 0.0,
+            debt: 0.0,
+        }
     }
 
     /// Maximum number of prompt tokens of the next step.
@@ -87,9 +107,12 @@ impl Pace {
         if concurrency.decoding == 0 {
             return self.chunk;
         }
-        let due = self.owed == 0 && !self.decodes.wants_measurement(concurrency.decoding);
-        let Some(decode) = self.decodes.time(concurrency.decoding).filter(|_| due) else { return 0 };
-        let tokens = self.tokens(self.budget(decode).max(WORTHWHILE - decode));
+        let Some(decode) = self.decodes.time(concurrency.decoding) else { return 0 };
+        let left = self.budget(decode) - self.debt;
+        if left < MIN_LEFT * self.budget(decode) || self.decodes.wants_measurement(concurrency.decoding) {
+            return 0;
+        }
+        let tokens = self.tokens(left.max(WORTHWHILE - decode));
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and a u32")]
         let tokens = tokens.min(f64::from(self.chunk)) as u32;
         fill_tiles(tokens, concurrency.decoding).max(GRAIN).min(self.chunk)
@@ -102,7 +125,9 @@ impl Pace {
         match (prefilled, decoded) {
             (0, 0) => {}
             (0, _) => {
-                self.owed = self.owed.saturating_sub(1);
+                if let Some(decode) = self.decodes.time(decoded) {
+                    self.owe(time.min(MAX_JUMP * decode), decode);
+                }
                 self.decodes.observe(decoded, time);
             }
             (_, 0) => self.alone = Some(average(self.alone, time / f64::from(prefilled))),
@@ -115,12 +140,19 @@ impl Pace {
                     if !jumped || std::mem::replace(&mut self.jumped, true) {
                         self.jumped = jumped;
                         self.added.observe(prefilled.into(), added);
-                        self.owed = owed(added, self.budget(decode));
+                        self.largest = f64::from(prefilled).max(self.largest * (1.0 - NEWEST));
+                        self.owe(time, decode);
                     }
                 }
                 self.decodes.observe_mixed();
             }
         }
+    }
+
+    /// Counts a step of `time` seconds where decodes take `decode`: each pays with its budget for those before.
+    fn owe(&mut self, time: f64, decode: f64) {
+        let budget = self.budget(decode);
+        self.debt = (self.debt + time - decode - budget).clamp(0.0, MAX_OWED * budget);
     }
 
     /// Seconds by which prompts may lengthen steps that take `decode` without, on average.
@@ -142,7 +174,7 @@ impl Pace {
         if self.added.is_of_one_size() && (dear || tokens < f64::from(2 * GRAIN)) {
             return (2.0 * tokens).max(f64::from(4 * GRAIN));
         }
-        tokens
+        tokens.min((2.0 * self.largest).max(UNTRIED))
     }
 }
 
@@ -155,15 +187,6 @@ fn fill_tiles(tokens: u32, decoding: usize) -> u32 {
         return tokens / GRAIN * GRAIN;
     }
     rows / tile * tile - decoding
-}
-
-/// Steps without prompts after one that was longer by `added`, with which it was longer by `budget` on average.
-fn owed(added: f64, budget: f64) -> u32 {
-    // A tenth more is within the scatter of the times.
-    let steps = (added / budget - 0.1).ceil() - 1.0;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and MAX_OWED")]
-    let steps = steps.clamp(0.0, MAX_OWED) as u32;
-    steps
 }
 
 /// The mean, moved towards the newest value.

@@ -3,6 +3,12 @@
 /// Weight of the newest measurement, which leaves room for steps of several sizes.
 const NEWEST: f64 = 0.1;
 
+/// Its weight if it is not near the line: then those before it are of other contexts.
+const NEWEST_ELSEWHERE: f64 = 0.5;
+
+/// Share of what was expected by which a measurement near the line may differ.
+const NEAR: f64 = 0.3;
+
 /// A line through measured costs over tokens, by least squares with weights that fade.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Line {
@@ -16,7 +22,9 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn observe(&mut self, tokens: f64, cost: f64) {
-        let keep = 1.0 - NEWEST;
+        let expected = self.fit().map_or(cost, |(fixed, token)| fixed + token * tokens);
+        let near = (cost - expected).abs() <= NEAR * expected;
+        let keep = 1.0 - if near { NEWEST } else { NEWEST_ELSEWHERE };
         self.weight = keep * self.weight + 1.0;
         self.tokens = keep * self.tokens + tokens;
         self.cost = keep * self.cost + cost;

@@ -94,10 +94,10 @@ fn prompts_get_the_time_that_decodes_take() {
     let mut pace = Pace::new(2.0, 2048);
     assert_eq!(pace.prefill_tokens(Concurrency { decoding: 0, prefilling: 1 }), 2048);
     // The first step measures decodes alone, the second one so few prompt tokens that a twentieth of it
-    // is assumed to be theirs.
+    // is assumed to be theirs; then no step has twice the tokens of the largest before.
     let tokens = USUAL.run(&mut pace, FOUR, 40);
-    assert_eq!(tokens[..3], [0, 4, 60]);
-    assert!(tokens[3..].iter().all(|tokens| (180..=220).contains(tokens)), "{tokens:?}");
+    assert_eq!(tokens[..5], [0, 4, 60, 92, 124], "{tokens:?}");
+    assert!(tokens[5..].iter().all(|tokens| (180..=220).contains(tokens)), "{tokens:?}");
     let mut hurried = Pace::new(4.0, 512);
     assert_eq!(USUAL.run(&mut hurried, FOUR, 14)[10..], [508; 4]);
 }
@@ -191,6 +191,39 @@ fn a_burst_is_served_in_little_more_time_than_without_a_pace() {
         let between = paced.between_p50() as f64 / LARGE.time(0, prompts as usize) as f64;
         assert!(between <= 2.0, "{prompts}: {between:.2} times the time between tokens");
     }
+}
+
+#[test]
+fn a_deep_prompt_costs_more_and_more_and_keeps_to_the_factor() {
+    // As an H200 with 16 sequences and a prompt of 100,000 tokens, whose keys each step reads; a step that is not like the one
+    // before takes longer, and times scatter by a tenth.
+    let (decoding, length) = (16, 100_000);
+    let load = Concurrency { decoding, prefilling: 1 };
+    let mut pace = Pace::new(2.0, 2048);
+    let (mut done, mut now, mut steps, mut longest) = (0, 0_u64, 0_u64, 0);
+    let mut noise = 1_u64;
+    let mut mixed = true;
+    while done < length {
+        let tokens = pace.prefill_tokens(load).min(length - done);
+        let deep = Device {
+            fixed: LARGE.fixed + u64::from(done) / 30,
+            token: LARGE.token + u64::from(done) / 600,
+            ..LARGE
+        };
+        let encodes = if mixed { 1_500 } else { 0 };
+        mixed = tokens > 0;
+        noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Tiles of 64 rows cost as a whole.
+        let whole = (tokens + 16).next_multiple_of(64).min(tokens * 64);
+        let time = (deep.time(whole, decoding) + encodes) * (950 + (noise >> 33) % 100) / 1000;
+        pace.observe(tokens, decoding, Duration::from_micros(time));
+        (done, now, steps, longest) = (done + tokens, now + time, steps + 1, longest.max(time));
+    }
+    let decode = LARGE.time(0, decoding);
+    let slowdown = now as f64 / (decode * steps) as f64;
+    assert!((1.8..2.05).contains(&slowdown), "{slowdown}");
+    // At the end a tile takes 21 ms beside its sequences; guesses cost a second one.
+    assert!(longest < 50_000, "a step of {longest} us, decodes take {decode}");
 }
 
 #[test]
