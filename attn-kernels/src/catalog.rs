@@ -63,6 +63,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::paged_prefill::KERNEL,
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
+        &kernel::prefill_reduce::KERNEL,
         &kernel::prefix_slots::KERNEL,
         &kernel::quantise::KERNEL,
         &kernel::residency::KERNEL,
@@ -113,7 +114,7 @@ pub fn variants() -> Vec<NamedVariant> {
 /// Returns [`variants`] of heads of `head_dim` elements: software drivers compile small ones much faster.
 #[must_use]
 pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
-    use kernel::{cache_write, copy_blocks, lse_merge};
+    use kernel::{cache_write, copy_blocks, lse_merge, prefill_reduce};
     let num_heads = 32;
     let shape = |dtype| KvShape { num_kv_heads: 8, head_dim, block_size: 16, dtype };
     let types = [("f16", shape(KvDtype::F16)), ("f32", shape(KvDtype::F32))];
@@ -128,6 +129,7 @@ pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
     all.push(named("", kernel::fetch_pages::variant()));
     all.push(named("", kernel::residency::variant(&types[0].1, 64)));
     all.push(named("", lse_merge::variant(head_dim)));
+    all.push(named("", prefill_reduce::variant(head_dim)));
     all.extend(attention::variants(num_heads, &types));
     all.extend(selection(&types, num_heads));
     all

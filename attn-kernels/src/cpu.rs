@@ -31,6 +31,7 @@ pub mod nsa_probs;
 pub mod paged_decode;
 pub mod paged_prefill;
 pub mod paged_reduce;
+pub mod prefill_reduce;
 pub mod prefix_slots;
 pub mod quantise;
 pub mod residency;

@@ -36,6 +36,7 @@ pub mod paged_decode_subgroup;
 pub mod paged_prefill;
 pub mod paged_prefill_coop;
 pub mod paged_reduce;
+pub mod prefill_reduce;
 pub mod prefix_slots;
 pub mod quantise;
 pub mod residency;

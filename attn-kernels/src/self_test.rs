@@ -25,6 +25,7 @@ pub mod options;
 mod paged_decode;
 mod paged_prefill;
 mod paged_reduce;
+mod prefill_reduce;
 mod quantise;
 mod residency;
 mod retrieval;
@@ -75,6 +76,7 @@ const CASES: &[(&str, Cases)] = &[
     ("paged_decode_coop", paged_decode::cases),
     ("paged_prefill_coop", paged_prefill::cases),
     ("paged_reduce", paged_reduce::cases),
+    ("prefill_reduce", prefill_reduce::cases),
     ("prefix_slots", indexer::prefix_slots),
     ("quantise", quantise::cases),
     ("residency", residency::cases),

@@ -10,7 +10,8 @@
 // positions. So a row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
 // With lists the tiles of eight come from the blocks in their order, so a list of all blocks gives the bits of none.
 // A dispatch goes through num_keys keys from first_key on (multiples of eight, in the order of `context`); from a tile's
-// second on it continues what out and lse hold. Grid: (head groups, n).
+// second on it continues what out and lse hold. With part_keys, workgroups along z go through so many of these keys each, and
+// prefill_reduce puts their outputs together. Grid: (head groups, n, parts).
 // Bytes moved: 2 * element * keys * head_dim a tile and head, of which caches serve the heads of a group; 8 * head_dim a row and
 // head of q and out. CPU reference: src/cpu/paged_prefill.rs
 #import numbers
@@ -63,9 +64,12 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
     let context = context_of(tile.list * params.num_kv_heads + kv_head);
     let low = first_visible(tile.position);
     let start = context_begin(context, low) / KEYS * KEYS;
-    let begin = max(params.first_key, start);
+    let first_key = params.first_key + group.z * params.part_keys;
+    let begin = max(first_key, start);
     let end = context_end(context, last + 1u);
-    let first_dispatch = params.first_key <= start;
+    // A part has an output of its own.
+    let first_dispatch = params.part_keys != 0xffffffffu || first_key <= start;
+    let num_keys = min(params.num_keys - min(group.z * params.part_keys, params.num_keys), params.part_keys);
     var r: Row;
     for (var g = 0u; g < GROUP; g++) {
         for (var i = 0u; i < QUADS; i++) {
@@ -84,7 +88,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
             }
         }
     }
-    for (var i = begin; i < end && i - params.first_key < params.num_keys; i += KEYS) {
+    for (var i = begin; i < end && i - first_key < num_keys; i += KEYS) {
         let key0 = context_position(context, i);
         var head_of: array<u32, KEYS / RUN>;
         for (var j = 0u; j < KEYS / RUN; j++) {
@@ -100,7 +104,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
         return;
     }
     for (var g = 0u; g < GROUP; g++) {
-        let at = row * params.num_heads + head0 + g;
+        let at = (group.z * params.part_rows + row) * params.num_heads + head0 + g;
         for (var i = 0u; i < QUADS; i++) {
             let o = select(r.o[g][i] / r.sum[g], vec4(0.0), r.sum[g] == 0.0);
             for (var d = 0u; d < 4u; d++) {

@@ -8,9 +8,10 @@ enable wgpu_cooperative_matrix;
 // maximum grew by a factor of more than 2^8 (FlashAttention-4): weights stay under 2^8, which f16 holds.
 // A row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
 // A dispatch goes through num_keys keys from first_key on, a multiple of 16 (in the order of `context`). Unlike
-// paged_prefill it does not go on where an earlier one ended: lse_merge puts the parts together.
+// paged_prefill it does not go on where an earlier one ended: lse_merge puts dispatches together, prefill_reduce the parts of
+// one, of part_keys keys each, along z.
 // Bytes moved: those of paged_prefill, keys once a tile of 32 * SUBGROUPS rows.
-// Grid: (num_heads, n); the last tile, usually the longest, starts first. Needs subgroups of exactly 32.
+// Grid: (num_heads, n, parts); the last tile, usually the longest, starts first. Needs subgroups of exactly 32.
 // CPU reference: src/cpu/paged_prefill.rs
 #import numbers
 #import BLOCK_SIZE = 16
@@ -74,10 +75,13 @@ fn paged_prefill_coop(
     let row = tile.row + index;
     let position = tile.position + index;
     let context = context_of(tile.list * params.num_kv_heads + kv_head);
-    let limit = params.first_key + min(params.num_keys, 0xffffffffu - params.first_key);
+    // Keys of this part.
+    let first_key = params.first_key + group.z * params.part_keys;
+    let all = params.first_key + min(params.num_keys, 0xffffffffu - params.first_key);
+    let limit = min(first_key + min(params.part_keys, 0xffffffffu - first_key), all);
     let end = min(context_end(context, tile.position + tile.rows), limit);
     // First key that any row of the tile sees.
-    let low = max(context_begin(context, first_visible(tile.position)), params.first_key);
+    let low = max(context_begin(context, first_visible(tile.position)), first_key);
     let has_keys = context_any(context, tile.position + tile.rows) && low < end;
     let last = select(0u, end - 1u, has_keys);
     // Without keys the loop does not run.
@@ -259,7 +263,7 @@ fn paged_prefill_coop(
         #end
     }
 
-    let at = row * params.num_heads + head;
+    let at = (group.z * params.part_rows + row) * params.num_heads + head;
     #unroll c < SPANS
         coopStore(o0[c], &scores[score0], SCORE_STRIDE);
         coopStore(o1[c], &scores[score1], SCORE_STRIDE);

@@ -184,7 +184,7 @@ impl Decoder {
         plan.check_blocks(self.kv.num_blocks())?;
         let selects = self.attention.sparse().is_some_and(sparse::Sparse::selects_everywhere);
         self.keys.plan(&self.kv, &self.views.all, slices, &mut plan, selects)?;
-        self.cutter.cut(&mut plan);
+        self.cutter.cut(&self.views.all, &mut plan);
         self.attention.plan(config, slices, &mut plan);
         Ok(plan)
     }

@@ -78,6 +78,11 @@ params! {
         pub k_scale: f32,
         /// Scale of values in fp8.
         pub v_scale: f32,
+        /// Keys of a part, a multiple of those of `first_key`: the grid has as many parts along z, each with an output of its
+        /// own, which [`prefill_reduce`](super::prefill_reduce) puts together. All of them in one by default.
+        pub part_keys: u32,
+        /// Rows of `out` and `lse` from one part to the next.
+        pub part_rows: u32,
     }
 }
 
@@ -94,9 +99,9 @@ bindings! {
         read tables: PhysicalBlock,
         /// Tiles, `[n]`.
         read tiles: Tile,
-        /// Output, `[rows, num_heads, head_dim]`.
+        /// Output, `[rows, num_heads, head_dim]`, of parts one after the other.
         write out: f32,
-        /// Log-sum-exps, `[rows, num_heads]`, natural log.
+        /// Log-sum-exps, `[rows, num_heads]`, natural log, of parts likewise.
         write lse: f32,
         /// Lists of blocks, `[query blocks, num_kv_heads]`: count, then ascending blocks; with ALiBi behind its slopes.
         read selected: u32 = None,
@@ -106,13 +111,14 @@ bindings! {
 }
 
 impl Default for PagedPrefillParams {
-    /// All keys, no window, no lists. Heads, stride and scale are to be set.
+    /// All keys in one part, no window, no lists. Heads, stride and scale are to be set.
     fn default() -> Self {
         Self {
             neg_inf: f32::NEG_INFINITY,
             num_keys: u32::MAX,
             k_scale: 1.0,
             v_scale: 1.0,
+            part_keys: u32::MAX,
             ..bytemuck::Zeroable::zeroed()
         }
     }
@@ -205,8 +211,8 @@ pub fn grid(shape: &KvShape, num_heads: u32, loads: KeyLoads, tiles: u32) -> [u3
 /// [`check_lists`](super::attention::check_lists).
 ///
 /// # Errors
-/// A shape that no kernel takes, keys that do not divide, more tiles than a dispatch has, a tile of no or too many rows or
-/// outside a buffer, or a table that names no block of the cache.
+/// A shape that no kernel takes, keys that do not divide, rows outside a part, more tiles than a dispatch has, a tile of no or
+/// too many rows or outside a buffer, or a table that names no block of the cache.
 pub fn check(
     shape: &KvShape,
     params: &PagedPrefillParams,
@@ -221,11 +227,18 @@ pub fn check(
     if params.num_keys < u32::MAX {
         launch.multiple("keys of the dispatch", params.num_keys, 8)?;
     }
+    let in_parts = params.part_keys < u32::MAX;
+    if in_parts {
+        launch.multiple("keys of a part", params.part_keys, 8)?;
+    }
     let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
     for (entry, tile) in tiles.iter().enumerate() {
         launch.not_zero("rows of a tile", tile.rows)?;
         launch.entry("rows", entry, tile.rows.into(), tile_rows.into())?;
         let last = u64::from(tile.row) + u64::from(tile.rows) - 1;
+        if in_parts {
+            launch.entry("end in a part", entry, last + 1, params.part_rows.into())?;
+        }
         launch.entry("end in q", entry, last * u64::from(params.q_stride) + width, q_len as u64)?;
         launch.entry("end in the output", entry, (last + 1) * width, out_len as u64)?;
         launch.entry("end in lse", entry, (last + 1) * u64::from(params.num_heads), lse_len as u64)?;

@@ -21,13 +21,18 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         };
         let tile_rows = paged_prefill_coop::TILE_ROWS;
         let grid = |tiles| paged_prefill_coop::grid(4, tiles);
-        // All keys, and some of them, that do not fill the last step.
-        return [(0, u32::MAX), (16, 24)]
-            .map(|(first_key, num_keys)| {
-                let dispatch = Dispatch { tile_rows, first_key, num_keys, tolerance: COOP, grid: &grid };
-                case(variant, shape, 4, &dispatch)
-            })
-            .into();
+        let all = Dispatch {
+            tile_rows,
+            first_key: 0,
+            num_keys: u32::MAX,
+            part_keys: u32::MAX,
+            tolerance: COOP,
+            grid: &grid,
+        };
+        // All keys, some of them, that do not fill the last step, and parts of which the last has no key.
+        let dispatches =
+            [all, Dispatch { first_key: 16, num_keys: 24, ..all }, Dispatch { part_keys: 32, ..all }];
+        return dispatches.map(|dispatch| case(variant, shape, 4, &dispatch)).into();
     }
     let (shape, num_heads) = (shape(variant, 2), 2 * size(variant, "GROUP"));
     let loads = if module(variant, "trips") == Some("trips_hidden") {
@@ -37,21 +42,27 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     };
     let grid = |tiles| paged_prefill::grid(&shape, num_heads, loads, tiles);
     let (tile_rows, tolerance) = (TILE_ROWS, ATTENTION);
-    let dispatch = Dispatch { tile_rows, first_key: 0, num_keys: u32::MAX, tolerance, grid: &grid };
-    vec![case(variant, shape, num_heads, &dispatch)]
+    let (num_keys, part_keys) = (u32::MAX, u32::MAX);
+    let all = Dispatch { tile_rows, first_key: 0, num_keys, part_keys, tolerance, grid: &grid };
+    [all, Dispatch { part_keys: 32, ..all }].map(|dispatch| case(variant, shape, num_heads, &dispatch)).into()
 }
 
+/// Parts of the keys of a case, where there are several.
+const PARTS: u32 = 4;
+
 /// Dispatch of a case, and its tolerance.
+#[derive(Clone, Copy)]
 struct Dispatch<'a> {
     tile_rows: u32,
     first_key: u32,
     num_keys: u32,
+    part_keys: u32,
     tolerance: Tolerance,
     grid: &'a dyn Fn(u32) -> [u32; 3],
 }
 
 fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'_>) -> Case {
-    let Dispatch { tile_rows, first_key, num_keys, tolerance, grid } = *dispatch;
+    let Dispatch { tile_rows, first_key, num_keys, part_keys, tolerance, grid } = *dispatch;
     let lens = CHUNKS.map(|(first, rows)| first + rows);
     let layer = Layer::new(shape, &lens, 3);
     let (mut tiles, mut ends, mut at) = (Vec::new(), Vec::new(), 0);
@@ -76,16 +87,32 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
         softcap: asked.softcap,
         first_key,
         num_keys,
+        part_keys,
+        part_rows: at,
         ..PagedPrefillParams::default()
     };
+    let parts = if part_keys == u32::MAX { 1 } else { PARTS };
     let q = queries(at as usize, width as usize, width as usize + 4, 4);
     let heads = (at * num_heads) as usize;
-    let (mut out, mut lse) = (vec![f32::NAN; heads * shape.head_dim as usize], vec![f32::NAN; heads]);
+    let (mut out, mut lse) = (Vec::new(), Vec::new());
     let tables = &layer.tables;
     let (kv, reads) = (layer.kv(), asked.options());
-    cpu::paged_prefill::paged_prefill(&kv, &params, &q, tables, &tiles, &mut out, &mut lse, &reads);
+    for part in 0..parts {
+        let params = PagedPrefillParams {
+            first_key: first_key + part * part_keys,
+            num_keys: num_keys.min(part_keys),
+            ..params
+        };
+        let mut of_part = [heads * shape.head_dim as usize, heads].map(|len| vec![f32::NAN; len]);
+        let [part_out, part_lse] = &mut of_part;
+        cpu::paged_prefill::paged_prefill(&kv, &params, &q, tables, &tiles, part_out, part_lse, &reads);
+        out.append(part_out);
+        lse.append(part_lse);
+    }
+    let [x, y, _] = grid(count(&tiles));
     let [k, v] = layer.words_of(variant);
-    Case::new("chunks round blocks and tiles", variant, &params, grid(count(&tiles)))
+    let name = if parts == 1 { "chunks round blocks and tiles" } else { "keys in parts" };
+    Case::new(name, variant, &params, [x, y, parts])
         .binding(&q)
         .binding(&k)
         .binding(&v)

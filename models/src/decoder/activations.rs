@@ -30,6 +30,9 @@ pub(super) struct Activations {
     /// Partitions of decode attention.
     pub(super) partial: GrowBuf<f32>,
     pub(super) stats: GrowBuf<[f32; 2]>,
+    /// Attention of tiles to the parts of their keys, `[parts, rows, num_heads * head_dim]`, and its log-sum-exps.
+    pub(super) part_out: GrowBuf<f32>,
+    pub(super) part_lse: GrowBuf<f32>,
     /// `[HEAD_ROWS or max_seqs, vocab]`
     pub(super) logits: Buf<f32>,
     pub(super) nll: Buf<f32>,
@@ -58,13 +61,15 @@ impl Activations {
             inner: rows_of("inner", rows * c.intermediate_size as usize)?,
             partial: GrowBuf::new(gpu, "partial", seqs * heads * partial_dim(c) as usize)?,
             stats: GrowBuf::new(gpu, "stats", seqs * heads)?,
+            part_out: GrowBuf::new(gpu, "part_out", 0)?,
+            part_lse: GrowBuf::new(gpu, "part_lse", 0)?,
             logits: gpu.buffer("logits", logits * c.vocab_size as usize)?,
             nll: gpu.buffer("nll", rows + HEAD_ROWS)?,
         })
     }
 
-    /// Makes room for the partitions of the step's decode rows, which grow with the contexts; of rows with lists each has
-    /// `listed` at most.
+    /// Makes room for the partitions of the step's decode rows, which grow with the contexts, and for the parts of its tiles; of
+    /// rows with lists each has `listed` partitions at most.
     pub(super) fn fit_partials(
         &mut self,
         gpu: &Gpu,
@@ -76,7 +81,11 @@ impl Activations {
         let bytes = heads * partial_dim(config) as usize * 4;
         let rows = heads * plan.views.iter().map(|view| partials(view, listed, bytes)).max().unwrap_or(0);
         self.partial.fit(gpu, rows * partial_dim(config) as usize)?;
-        self.stats.fit(gpu, rows)
+        self.stats.fit(gpu, rows)?;
+        let parts = plan.views.iter().flat_map(|view| [view.all.parts.count, view.whole.parts.count]).max();
+        let parts = parts.filter(|count| *count > 1).unwrap_or(0) as usize;
+        self.part_lse.fit(gpu, parts * plan.rows as usize * heads)?;
+        self.part_out.fit(gpu, parts * plan.rows as usize * heads * config.head_dim as usize)
     }
 }
 

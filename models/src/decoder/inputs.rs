@@ -12,7 +12,7 @@ use super::buffers::GrowBuf;
 use super::draws::Draws;
 use super::head::HEAD_ROWS;
 use super::keys::{Fresh, Stream, StreamLists};
-use super::partitions::Cut;
+use super::partitions::{Cut, Parts};
 use super::rope_angles::RopeAngles;
 use super::sparse::SelectingRows;
 use super::views::View;
@@ -125,6 +125,8 @@ pub(super) struct Rows {
     /// Keys of the longest of them.
     pub(super) longest: u32,
     pub(super) tiles: Vec<Tile>,
+    /// Parts of the keys of the tiles.
+    pub(super) parts: Parts,
     /// Order in which they go through keys that are not all on the device.
     pub(super) stream: Option<Stream>,
 }

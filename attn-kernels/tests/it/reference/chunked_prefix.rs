@@ -56,6 +56,8 @@ impl Batch {
             softcap: 0.0,
             k_scale: 1.0,
             v_scale: 1.0,
+            part_keys: u32::MAX,
+            part_rows: 0,
         }
     }
 

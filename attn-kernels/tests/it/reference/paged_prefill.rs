@@ -5,9 +5,10 @@ use super::layer::{ATTENTION, Layer, SHAPES, coded_shapes, queries, shape_of};
 use super::options::{AttentionInputs, Lists, attentions};
 use attn_kernels::Level;
 use attn_kernels::cpu;
-use attn_kernels::gpu::{Bound, Gpu, Pass};
+use attn_kernels::gpu::{Bound, Buf, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Context, Logit, Reach};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
+use attn_kernels::kernel::prefill_reduce::{self, PrefillReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
 
@@ -24,6 +25,8 @@ struct Prefill {
     /// Lists are of each tile and KV head.
     asked: AttentionInputs,
     q: Vec<f32>,
+    /// Keys of a part; all in one where this is `u32::MAX`.
+    part_keys: u32,
 }
 
 /// The ways to load keys that the device has.
@@ -59,7 +62,13 @@ impl Prefill {
             tiles,
             asked: AttentionInputs::default(),
             q,
+            part_keys: u32::MAX,
         }
+    }
+
+    /// Cuts the keys into parts.
+    fn cut(self, part_keys: u32) -> Self {
+        Self { part_keys, ..self }
     }
 
     /// Puts each selection block of `block` tokens in the list of a tile with `chance`.
@@ -99,6 +108,8 @@ impl Prefill {
             softcap: self.asked.softcap,
             k_scale: 1.0,
             v_scale: 1.0,
+            part_keys: self.part_keys,
+            part_rows: self.rows,
         }
     }
 
@@ -108,9 +119,12 @@ impl Prefill {
         let q = gpu.upload("q", &self.q).unwrap();
         let tables = gpu.upload("tables", &self.layer.tables).unwrap();
         let tiles = gpu.upload("tiles", &self.tiles).unwrap();
+        let last = self.tiles.iter().map(|tile| tile.position + tile.rows - 1).max().unwrap();
+        let parts = last / self.part_keys + 1;
         let heads = (self.rows * self.num_heads) as usize;
-        let out = gpu.upload("out", &vec![f32::NAN; heads * shape.head_dim as usize]).unwrap();
-        let lse = gpu.upload("lse", &vec![f32::NAN; heads]).unwrap();
+        let nan = |name, len: usize| gpu.upload(name, &vec![f32::NAN; len]).unwrap();
+        let out = nan("out", parts as usize * heads * shape.head_dim as usize);
+        let lse = nan("lse", parts as usize * heads);
         let mut bindings: Vec<Bound> = vec![
             (&q).into(),
             (&k).into(),
@@ -125,8 +139,7 @@ impl Prefill {
         let mut pass = Pass::new("prefill");
         let variant = paged_prefill::variant(shape, self.num_heads, loads, self.attention());
         let count = u32::try_from(self.tiles.len()).unwrap();
-        let grid = paged_prefill::grid(shape, self.num_heads, loads, count);
-        let last = self.tiles.iter().map(|tile| tile.position + tile.rows - 1).max().unwrap();
+        let [x, y, _] = paged_prefill::grid(shape, self.num_heads, loads, count);
         let first = match self.attention().context {
             Context::Full => self.tiles.iter().map(|t| self.attention().mask.first_key(t.position)).min(),
             Context::Blocks(_) | Context::Tokens => None,
@@ -136,9 +149,30 @@ impl Prefill {
             ((&self.layer.tables[..], self.layer.num_blocks()), [q.len(), out.len(), lse.len(), lists]);
         paged_prefill::check(shape, &self.params((0, u32::MAX)), (&self.tiles, TILE_ROWS), tables_of, lens)
             .unwrap();
-        for segment in paged_prefill::segments(first.unwrap_or(0), last, gpu.is_cpu()) {
-            dispatch(gpu, &mut pass, &variant, &self.params(segment), &bindings, grid);
+        if parts > 1 {
+            dispatch(gpu, &mut pass, &variant, &self.params((0, u32::MAX)), &bindings, [x, y, parts]);
+            return self.reduce(gpu, pass, parts, [&out, &lse]);
         }
+        for segment in paged_prefill::segments(first.unwrap_or(0), last, gpu.is_cpu()) {
+            dispatch(gpu, &mut pass, &variant, &self.params(segment), &bindings, [x, y, 1]);
+        }
+        let reads = [pass.read(&out, 0..out.len()), pass.read(&lse, 0..lse.len())];
+        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
+        reads.map(|read| outcome.get(read))
+    }
+
+    /// Output and log-sum-exp of all parts together.
+    fn reduce(&self, gpu: &Gpu, mut pass: Pass, parts: u32, of_parts: [&Buf<f32>; 2]) -> [Vec<f32>; 2] {
+        let (dim, rows) = (self.layer.shape.head_dim, self.rows * self.num_heads);
+        let [out, lse] =
+            [rows * dim, rows].map(|len| gpu.upload("reduced", &vec![f32::NAN; len as usize]).unwrap());
+        let neg_inf = f32::NEG_INFINITY;
+        let params = PrefillReduceParams { rows, first_row: 0, parts, part_rows: rows, neg_inf };
+        let lens = |bufs: [&Buf<f32>; 2]| bufs.map(Buf::len);
+        prefill_reduce::check(dim, &params, lens(of_parts), lens([&out, &lse])).unwrap();
+        let bindings: Vec<Bound> = of_parts.into_iter().chain([&out, &lse]).map(Into::into).collect();
+        let grid = prefill_reduce::grid(dim, rows);
+        dispatch(gpu, &mut pass, &prefill_reduce::variant(dim), &params, &bindings, grid);
         let reads = [pass.read(&out, 0..out.len()), pass.read(&lse, 0..lse.len())];
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();
         reads.map(|read| outcome.get(read))
@@ -219,6 +253,20 @@ fn thousands_of_keys() {
         let (shape, num_heads) = shape_of(index, dtype);
         Prefill::new(shape, num_heads, &[(len, 2), (510, 5), (3, 1)], TILE_ROWS, 0, 23).check(gpu);
     }
+}
+
+/// Parts of which some rows see nothing, and parts that end within a block, put together.
+#[test]
+fn parts_of_keys_are_put_together() {
+    let Some(gpu) = gpu() else { return };
+    for (index, dtype, part_keys) in [(1, KvDtype::F16, 64), (2, KvDtype::F32, 8), (3, KvDtype::F16, 200)] {
+        let (shape, num_heads) = shape_of(index, dtype);
+        let chunks = [(390, 5), (0, 66), (200, 1)];
+        Prefill::new(shape, num_heads, &chunks, TILE_ROWS, 8, 31).cut(part_keys).check(gpu);
+    }
+    let (shape, num_heads) = shape_of(1, KvDtype::F16);
+    let window = Attention { mask: Reach::Window(70), ..Attention::default() };
+    Prefill::new(shape, num_heads, &[(300, 20)], TILE_ROWS, 8, 32).asking(window, 33).cut(64).check(gpu);
 }
 
 #[test]

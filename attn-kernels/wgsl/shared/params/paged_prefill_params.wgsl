@@ -12,6 +12,8 @@ struct PagedPrefillParams {
     softcap: f32,
     k_scale: f32, // of fp8
     v_scale: f32,
+    part_keys: u32,
+    part_rows: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedPrefillParams;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pipeline};
-use attn_kernels::kernel::apply_sinks;
 use attn_kernels::kernel::attention::{Attention as Kind, Logit};
+use attn_kernels::kernel::{apply_sinks, prefill_reduce};
 use attn_kernels::launch::PrefixPass;
 
 use super::LoadContext;
@@ -48,6 +48,7 @@ pub(in crate::decoder) struct Heads {
     /// Kernels of each view.
     pub(super) kernels: Vec<HeadKernels>,
     pub(super) apply_sinks: Arc<Pipeline>,
+    pub(super) prefill_reduce: Arc<Pipeline>,
     /// Merge of partial results, where keys of tiles may pass through the ring on their way to cooperative matrices.
     pub(super) merge: Option<Merge>,
     pub(in crate::decoder) sparse: Option<Sparse>,
@@ -70,6 +71,7 @@ impl Heads {
             rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.pairing))?,
             kernels: views.all.iter().map(|view| kernels(&of_view(view.reach))).collect::<Result<_, _>>()?,
             apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
+            prefill_reduce: gpu.pipeline(&prefill_reduce::variant(shape.head_dim))?,
             merge: (forms.coop && options.offload.is_some())
                 .then(|| Merge::new(gpu, config, options))
                 .transpose()?,

@@ -1,6 +1,6 @@
 //! Kernels of heads in the forms that suit a device, and rows of prefills that are attended in tiles.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pipeline};
@@ -9,6 +9,7 @@ use attn_kernels::kernel::attention;
 use attn_kernels::kernel::mass_bound;
 use attn_kernels::kernel::paged_decode::{self, Lanes};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillBuffers, PagedPrefillParams, Tile};
+use attn_kernels::kernel::prefill_reduce::{self, PrefillReduceBuffers, PrefillReduceParams};
 use attn_kernels::kernel::{KvShape, paged_prefill_coop, paged_reduce};
 
 use super::heads::Heads;
@@ -17,6 +18,7 @@ use crate::cast::u32_of;
 use crate::decoder::keys::{Keys, Needed, SlotRoom};
 use crate::decoder::ops::Ctx;
 use crate::decoder::options::DecoderOptions;
+use crate::decoder::partitions::Parts;
 use crate::decoder::sparse::Selected;
 use crate::kv::KeysIn;
 use crate::matrix::broadcasts;
@@ -134,11 +136,14 @@ impl Tiles<'_> {
     pub(super) fn attend(&self, ctx: &mut Ctx<'_>) {
         let (act, rows) = (ctx.act, self.rows.rows);
         let Some(seen) = self.seen(ctx, &rows.tiles) else { return };
-        let to = [&act.attended, &act.lse];
-        let buffers = self.buffers(ctx, self.rows.bufs.tiles.bind(), KeysIn::Layer, to);
         let grid = self.grid(ctx, u32_of(rows.tiles.len()));
         let params = self.params(ctx);
-        if !self.heads.attend_prefixes(ctx, self.rows.layer, params) {
+        let by_prefixes = self.heads.attend_prefixes(ctx, self.rows.layer, params);
+        if !by_prefixes && rows.parts.count > 1 {
+            self.attend_parts(ctx, params, grid);
+        } else if !by_prefixes {
+            let to = [&act.attended, &act.lse];
+            let buffers = self.buffers(ctx, self.rows.bufs.tiles.bind(), KeysIn::Layer, to);
             for Segment { first_key, num_keys } in self.segments(ctx, seen) {
                 self.make_resident(ctx, first_key, num_keys);
                 let params = PagedPrefillParams { first_key, num_keys, ..params };
@@ -146,6 +151,32 @@ impl Tiles<'_> {
             }
         }
         self.apply_sinks(ctx, &rows.tiles);
+    }
+
+    /// Records the attention of all tiles to each part of their keys, side by side, and what puts the parts together.
+    fn attend_parts(&self, ctx: &mut Ctx<'_>, params: PagedPrefillParams, [x, y, _]: [u32; 3]) {
+        let (act, c, Parts { count, keys }) = (ctx.act, ctx.config, self.rows.rows.parts);
+        let to = [&*act.part_out, &*act.part_lse];
+        let buffers = self.buffers(ctx, self.rows.bufs.tiles.bind(), KeysIn::Layer, to);
+        let params = PagedPrefillParams { part_keys: keys, part_rows: ctx.rows(), ..params };
+        ctx.pass.dispatch(&self.rows.kernels.prefill, &params, buffers, [x, y, count]);
+        for run in runs(&self.rows.rows.tiles) {
+            let params = PrefillReduceParams {
+                rows: (run.end - run.start) * c.num_heads,
+                first_row: run.start * c.num_heads,
+                parts: count,
+                part_rows: ctx.rows() * c.num_heads,
+                neg_inf: f32::NEG_INFINITY,
+            };
+            let buffers = PrefillReduceBuffers {
+                part_out: act.part_out.bind(),
+                part_lse: act.part_lse.bind(),
+                out: act.attended.bind(),
+                lse: act.lse.bind(),
+            };
+            let grid = prefill_reduce::grid(c.head_dim, params.rows);
+            ctx.pass.dispatch(&self.heads.prefill_reduce, &params, buffers, grid);
+        }
     }
 
     /// Positions from the first key that some row of the tiles sees to the last; `None` without tiles.
@@ -240,8 +271,8 @@ impl Tiles<'_> {
     pub(super) fn apply_sinks(&self, ctx: &mut Ctx<'_>, tiles: &[Tile]) {
         let Some(sinks) = self.rows.sinks else { return };
         let (act, c) = (ctx.act, ctx.config);
-        for run in tiles.chunk_by(|a, b| a.row + a.rows == b.row) {
-            let (first_row, rows) = (run[0].row, run.iter().map(|tile| tile.rows).sum());
+        for run in runs(tiles) {
+            let (first_row, rows) = (run.start, run.end - run.start);
             let params = ApplySinksParams { first_row, rows, num_heads: c.num_heads };
             let buffers =
                 ApplySinksBuffers { lse: act.lse.bind(), sinks: sinks.bind(), out: act.attended.bind() };
@@ -249,4 +280,11 @@ impl Tiles<'_> {
             ctx.pass.dispatch(&self.heads.apply_sinks, &params, buffers, grid);
         }
     }
+}
+
+/// Rows of tiles that follow each other.
+fn runs(tiles: &[Tile]) -> impl Iterator<Item = Range<u32>> {
+    let end = |tile: &Tile| tile.row + tile.rows;
+    let runs = tiles.chunk_by(move |a, b| end(a) == b.row);
+    runs.map(move |run| run[0].row..run.last().map_or(run[0].row, end))
 }
