@@ -1,5 +1,7 @@
 //! `cargo xtask test`: sets the machine up, fetches the default model, runs every test of the workspace.
 
+mod programs;
+
 use std::env;
 use std::ffi::OsString;
 use std::fs;
@@ -26,8 +28,7 @@ const LONG_CASES: &str = "5000";
 /// engine take a sixth less processor time.
 const DRIVER_THREADS: (&str, &str) = ("LP_NUM_THREADS", "0");
 
-/// Sets the machine up and fetches the default model, then runs `cargo test` for the workspace, or for what
-/// the arguments name.
+/// Sets the machine up and fetches the default model, then runs every test, or `cargo test` with `args`.
 ///
 /// A run of everything also fails if there is a snapshot file that no test reads. With `PAGODA_LONG_TESTS` set, tests
 /// take their long form, and properties 5,000 cases unless `PROPTEST_CASES` says otherwise.
@@ -43,25 +44,32 @@ pub fn run(args: &TestArgs) -> Result<()> {
     setup::ensure(&needs)?;
     default_model::path()?;
     let references = References::beside_this_program()?;
-    let mut cargo = cargo();
-    cargo.args(cargo_args(&args.args)).env("INSTA_SNAPSHOT_REFERENCES_FILE", &references.list);
-    if env::var_os(LONG).is_some() && env::var_os("PROPTEST_CASES").is_none() {
-        cargo.env("PROPTEST_CASES", LONG_CASES);
-    }
-    let (name, threads) = DRIVER_THREADS;
-    if env::var_os(name).is_none() {
-        cargo.env(name, threads);
-    }
-    if env::var_os("CI").is_some() {
-        cargo.env("INSTA_UPDATE", "no");
-    }
-    let status = cargo.status().context("cargo cannot be run")?;
-    ensure!(status.success(), "cargo test failed: {status}");
+    let variables = variables(&references);
     if args.args.is_empty() {
+        programs::run(&variables)?;
         let unread = references.unread(tree::root());
         ensure!(unread.is_empty(), "no test reads these snapshots, delete them: {}", unread.join(", "));
+        return Ok(());
     }
+    let status =
+        cargo().args(cargo_args(&args.args)).envs(variables).status().context("cargo cannot be run")?;
+    ensure!(status.success(), "cargo test failed: {status}");
     Ok(())
+}
+
+/// Variables of the environment that tests run with.
+fn variables(references: &References) -> Vec<(&'static str, String)> {
+    let unless_set =
+        |(name, value): (&'static str, &str)| env::var_os(name).is_none().then(|| (name, value.into()));
+    let mut variables = vec![("INSTA_SNAPSHOT_REFERENCES_FILE", references.list.display().to_string())];
+    variables.extend(unless_set(DRIVER_THREADS));
+    if env::var_os(LONG).is_some() {
+        variables.extend(unless_set(("PROPTEST_CASES", LONG_CASES)));
+    }
+    if env::var_os("CI").is_some() {
+        variables.push(("INSTA_UPDATE", "no".into()));
+    }
+    variables
 }
 
 /// The cargo that runs this program, with the workspace as its working directory.

@@ -1,0 +1,150 @@
+//! The test programs of the workspace, two at a time.
+//!
+//! cargo runs one after the other, and those of kernels wait for a software driver that compiles on one thread: on two
+//! processors, half of a run's time is waiting. Runners that are kept elsewhere start each test as a process of its own, which
+//! opens a device and compiles its kernels anew.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+use std::{io, thread};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use super::{FEATURES, cargo};
+
+/// Programs that run at a time.
+const AT_A_TIME: usize = 2;
+
+/// A message of cargo's; of most kinds, all that counts is that they are of no interest.
+#[derive(Deserialize)]
+struct Message {
+    reason: String,
+    manifest_path: Option<PathBuf>,
+    executable: Option<PathBuf>,
+    profile: Option<Profile>,
+    target: Option<Target>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+/// A program of tests.
+#[derive(Debug, PartialEq, Eq)]
+struct Program {
+    name: String,
+    path: PathBuf,
+    /// Folder of its package, in which it runs.
+    folder: PathBuf,
+}
+
+impl Program {
+    /// The program that cargo says it has built; `None` if the line is about something else.
+    fn built(line: &str) -> Result<Option<Self>> {
+        let message: Message =
+            serde_json::from_str(line).with_context(|| format!("message of cargo: {line}"))?;
+        let tests =
+            message.reason == "compiler-artifact" && message.profile.is_some_and(|profile| profile.test);
+        let (Some(path), Some(mut folder), true) = (message.executable, message.manifest_path, tests) else {
+            return Ok(None);
+        };
+        folder.pop();
+        let package = folder.file_name().unwrap_or_default().display();
+        let name = format!("{package} {}", message.target.map(|target| target.name).unwrap_or_default());
+        Ok(Some(Self { name, path, folder }))
+    }
+
+    /// Runs it with `variables`, and shows what it printed when it ends. Returns whether its tests hold.
+    fn run(&self, variables: &[(&str, String)]) -> Result<bool> {
+        eprintln!("running the tests of {}", self.name);
+        let begin = Instant::now();
+        let mut command = Command::new(&self.path);
+        command.current_dir(&self.folder).envs(variables.iter().cloned()).stdin(Stdio::null());
+        let done = command.output().with_context(|| format!("{} cannot be run", self.path.display()))?;
+        let mut shown = io::stderr().lock();
+        shown.write_all(&done.stdout)?;
+        shown.write_all(&done.stderr)?;
+        writeln!(shown, "{}: {}, {:.1} s", self.name, done.status, begin.elapsed().as_secs_f64())?;
+        Ok(done.status.success())
+    }
+}
+
+/// Builds and runs every test program, then the examples in the documentation. No further program starts after one that fails.
+///
+/// # Errors
+///
+/// When the build or a test fails.
+pub(super) fn run(variables: &[(&str, String)]) -> Result<()> {
+    let queue = Mutex::new(build()?);
+    let failed = Mutex::new(Vec::new());
+    let work = || -> Result<()> {
+        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        while let Some(program) = next() {
+            if !program.run(variables)? {
+                queue.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                failed.lock().unwrap_or_else(PoisonError::into_inner).push(program.name);
+            }
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
+    })?;
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
+    let mut docs = cargo();
+    docs.args(["test", "--workspace", "--features", FEATURES, "--doc"]).envs(variables.iter().cloned());
+    let status = docs.status().context("cargo cannot be run")?;
+    ensure!(status.success(), "the examples of the documentation failed: {status}");
+    Ok(())
+}
+
+fn build() -> Result<VecDeque<Program>> {
+    let mut cargo = cargo();
+    cargo.args(["test", "--workspace", "--features", FEATURES, "--no-run"]);
+    let done = cargo
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cargo cannot be run")?;
+    if !done.status.success() {
+        bail!("the tests cannot be built: {}", done.status);
+    }
+    let lines = String::from_utf8(done.stdout)?;
+    lines.lines().filter_map(|line| Program::built(line).transpose()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_those_that_cargo_has_built_for_tests() {
+        let test = r#"{"reason":"compiler-artifact","package_id":"x","manifest_path":"/a/kvblock/Cargo.toml",
+            "target":{"kind":["test"],"name":"it"},"profile":{"opt_level":"1","test":true},"filenames":[],
+            "executable":"/a/target/debug/deps/it-1","fresh":true}"#;
+        let program = Program {
+            name: "kvblock it".into(),
+            path: "/a/target/debug/deps/it-1".into(),
+            folder: "/a/kvblock".into(),
+        };
+        assert_eq!(Program::built(test).unwrap(), Some(program));
+        let library = test.replace("true}", "false}").replace("\"/a/target/debug/deps/it-1\"", "null");
+        for other in [&library, r#"{"reason":"build-finished","success":true}"#] {
+            assert_eq!(Program::built(other).unwrap(), None, "{other}");
+        }
+        assert!(Program::built("error: no").is_err());
+    }
+}
