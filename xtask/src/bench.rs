@@ -26,7 +26,7 @@ use crate::cli::{BenchArgs, BenchSuite};
 /// Errors of the engine.
 pub fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     match args.suite {
-        None | Some(BenchSuite::E2e) => e2e::run(args),
+        None | Some(BenchSuite::E2e) => e2e::run(args, registry),
         Some(BenchSuite::Kernels) => kernels::run(args),
         Some(BenchSuite::Policies) => policies::run(args, registry),
         Some(BenchSuite::Offload) => offload::run(args),

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use models::{KvOptions, KvPlan};
 use pagoda::{Demand, EngineOptions, Model};
 use prefetch::spec::TierSpec;
+use sparse_select::Registry;
 
 use self::measure::Bench;
 use self::plan::{Batch, Plan, Run, with_pool};
@@ -22,21 +23,21 @@ use crate::cli::{BenchArgs, EngineArgs, Preempt};
 use crate::model;
 
 /// Runs the suite.
-pub(super) fn run(args: &BenchArgs) -> Result<()> {
+pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     let traces = args.workload.iter().map(|path| workload::read(path)).collect::<Result<Vec<_>>>()?;
     if !traces.is_empty() {
         return replay_all(args, &model::open(&args.engine)?, &traces);
     }
     let mut rows = Vec::new();
     if args.plan.is_some() {
-        for run in Plan::read(args, false)? {
+        for run in Plan::read(args, registry, false)? {
             measure(args, &run, &model::open(&run.engine)?, &mut rows)?;
         }
         return write(args, &rows);
     }
     let model = model::open(&args.engine)?;
     let software = model.gpu(&EngineOptions::from(&args.engine))?.is_cpu();
-    for run in Plan::read(args, software)? {
+    for run in Plan::read(args, registry, software)? {
         measure(args, &run, &model, &mut rows)?;
     }
     write(args, &rows)?;

@@ -120,12 +120,12 @@ impl TryFrom<String> for Batch {
 }
 
 impl Plan {
-    /// The plan that `--plan` names or points to, with the model, the flags and the rows of the command line; without it,
-    /// that of the device.
+    /// The plan that `--plan` names or points to, with the model, the flags and the rows of the command line, and policies of
+    /// `registry`; without it, that of the device.
     ///
     /// # Errors
     /// If the file cannot be read or is not a plan, or no row is left.
-    pub(super) fn read(args: &BenchArgs, software: bool) -> Result<Vec<Run>> {
+    pub(super) fn read(args: &BenchArgs, registry: &Registry, software: bool) -> Result<Vec<Run>> {
         let default = Path::new(if software { "cpu" } else { "gpu" });
         let name = args.plan.as_deref().unwrap_or(default);
         let plan = Self::open(name)?;
@@ -135,8 +135,8 @@ impl Plan {
         let mut runs: Vec<Run> = Vec::new();
         let mut labels: Vec<String> = Vec::new();
         for configuration in &plan.configurations {
-            let engine =
-                configuration.engine(&args.engine).with_context(|| format!("plan {}", name.display()))?;
+            let engine = configuration.engine(&args.engine, registry);
+            let engine = engine.with_context(|| format!("plan {}", name.display()))?;
             let pool = configuration.pool;
             ensure!(
                 pool.is_none_or(|share| share > 0.0 && share <= 1.0),
@@ -182,14 +182,13 @@ impl Plan {
 }
 
 impl Configuration {
-    fn engine(&self, args: &EngineArgs) -> Result<EngineArgs> {
+    fn engine(&self, args: &EngineArgs, registry: &Registry) -> Result<EngineArgs> {
         let mut engine = args.clone();
         if engine.random.is_none() && engine.model.is_none() {
             engine.random = self.random.as_deref().map(RandomSpec::parse).transpose()?;
         }
         if engine.sparse.is_none() {
-            engine.sparse =
-                self.sparse.as_deref().map(|text| policy_of(&Registry::builtin(), text)).transpose()?;
+            engine.sparse = self.sparse.as_deref().map(|text| policy_of(registry, text)).transpose()?;
         }
         if engine.weights_on_gpu.is_none() {
             let bytes = self.weights_on_gpu.as_deref().map(memory).transpose();
@@ -239,7 +238,7 @@ mod tests {
         let Command::Bench(mut args) = Cli::try_parse_from(line)?.command else { panic!("not bench") };
         // Words of a filter are joined by & here, as white space separates arguments.
         args.filter = args.filter.map(|filter| filter.replace('&', " "));
-        let runs = Plan::read(&args, software)?.into_iter();
+        let runs = Plan::read(&args, &Registry::builtin(), software)?.into_iter();
         let row = |run: &Run, row: Batch| format!("{} {row}", with_pool(&run.label(), run.pool));
         Ok(runs.flat_map(|run| run.rows.clone().into_iter().map(move |batch| row(&run, batch))).collect())
     }
@@ -312,6 +311,21 @@ mod tests {
         ");
         let refused = rows("--plan cpu --random tiny-llama --filter 7x", false).unwrap_err();
         insta::assert_snapshot!(refused, @"--filter leaves no row of tiny-llama:f32");
+    }
+
+    #[test]
+    fn policies_are_those_of_the_registry() {
+        let plan = tempfile::NamedTempFile::with_suffix(".ron").unwrap();
+        let text = "(configurations: [(random: \"tiny-llama\", sparse: \"mine\", rows: [\"1x16+4\"])])";
+        std::fs::write(plan.path(), text).unwrap();
+        let line = ["xtask", "bench", "e2e", "--plan", plan.path().to_str().unwrap()];
+        let Command::Bench(args) = Cli::try_parse_from(line).unwrap().command else { panic!("not bench") };
+        let mut registry = Registry::builtin();
+        assert!(Plan::read(&args, &registry, false).is_err());
+        let build = |_: &sparse_select::Params<'_>| sparse_select::build("streaming");
+        let mine = sparse_select::Entry { name: "mine", aliases: &[], keys: &[], build };
+        registry.register(mine).unwrap();
+        assert!(Plan::read(&args, &registry, false).unwrap()[0].engine.sparse.is_some());
     }
 
     #[test]
