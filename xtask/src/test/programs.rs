@@ -20,6 +20,9 @@ use super::{FEATURES, cargo};
 /// Programs that run at a time.
 const AT_A_TIME: usize = 2;
 
+/// Packages whose programs take longest, on a machine without a cache of shaders: begun last, one would be alone at the end.
+const LONGEST: [&str; 3] = ["models it", "attn-kernels it", "xtask engine"];
+
 /// A message of cargo's; of most kinds, all that counts is that they are of no interest.
 #[derive(Deserialize)]
 struct Message {
@@ -123,7 +126,12 @@ fn build() -> Result<VecDeque<Program>> {
         bail!("the tests cannot be built: {}", done.status);
     }
     let lines = String::from_utf8(done.stdout)?;
-    lines.lines().filter_map(|line| Program::built(line).transpose()).collect()
+    let mut programs: Vec<Program> =
+        lines.lines().filter_map(|line| Program::built(line).transpose()).collect::<Result<_>>()?;
+    programs.sort_by_key(|program| {
+        LONGEST.iter().position(|name| program.name == *name).unwrap_or(LONGEST.len())
+    });
+    Ok(programs.into())
 }
 
 #[cfg(test)]
