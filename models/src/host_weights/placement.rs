@@ -3,6 +3,7 @@
 use attn_kernels::rows::BlockCopy;
 
 use crate::ModelError;
+use crate::cast::u32_of;
 
 /// Sizes of a model's weights as a device holds them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -105,17 +106,17 @@ impl WeightPlacement {
                 *slot = (*slot).max(bytes.next_multiple_of(block_bytes));
             }
         }
-        let slots = SLOTS.min(narrow(count));
+        let slots = SLOTS.min(u32_of(count));
         let blocks = slot_bytes.iter().max().unwrap_or(&0) / block_bytes;
         let of_list = (blocks * LISTED_BYTES).next_multiple_of(16);
         let of_slots = u64::from(slots) * slot_bytes.iter().sum::<u64>() + of_list;
         let resident = (0..layers.len()).filter(|layer| on_host.binary_search(layer).is_err());
         let resident_bytes: u64 = resident.map(|layer| layers[layer].bytes).sum();
         Self {
-            num_layers: narrow(layers.len()),
+            num_layers: u32_of(layers.len()),
             device_bytes: outline.fixed_bytes + resident_bytes + of_slots,
             host_bytes: buffers().map(|bytes| bytes.next_multiple_of(block_bytes)).sum(),
-            host_layers: on_host.into_iter().map(narrow).collect(),
+            host_layers: on_host.into_iter().map(u32_of).collect(),
             slots,
             slot_bytes,
             block_bytes,
@@ -124,12 +125,8 @@ impl WeightPlacement {
 
     /// Position of a layer among those on the host, if it is one.
     pub(crate) fn order(&self, layer: usize) -> Option<usize> {
-        self.host_layers.binary_search(&narrow(layer)).ok()
+        self.host_layers.binary_search(&u32_of(layer)).ok()
     }
-}
-
-fn narrow(layers: usize) -> u32 {
-    u32::try_from(layers).expect("a model has few layers")
 }
 
 #[cfg(test)]
