@@ -88,7 +88,6 @@ impl Engine {
             let num_host_blocks = memory::swap_blocks(&decoder);
             plans.preemption = scheduler::Preemption::Swap { num_host_blocks };
         }
-        let pacing = Pacing::new(options, decoder.weight_sizes());
         let selects = options.sparse.as_ref().filter(|sparse| sparse.selects());
         Ok(Self {
             watch: Watch::new(selects, decoder.config()),
@@ -98,6 +97,7 @@ impl Engine {
             tokenizer: model.tokenizer.clone(),
             sparse: options.sparse.as_ref().map(|sparse| sparse.spec.clone()),
             notes: options.notes.clone(),
+            pacing: Pacing::new(options, decoder.weight_sizes()),
             decoder,
             host: HostBlocks::default(),
             live: HashMap::new(),
@@ -105,7 +105,6 @@ impl Engine {
             totals: Totals::default(),
             prefill_rate: Rate::default(),
             decode_rate: Rate::default(),
-            pacing,
             unsent: Vec::new(),
             kernel_ns: BTreeMap::new(),
             fetch_cost: None,

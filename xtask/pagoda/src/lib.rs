@@ -29,15 +29,16 @@ pub use engine::{Beams, Engine};
 pub use error::{CheckpointError, Error};
 pub use event::{CachedTokens, Clock, Event, FinishReason, Finished, PromptLogProbs, Started, Token, Usage};
 pub use handle::{Ended, EngineHandle, HandleOptions, Health, Reply, Shutdown, Stream};
-pub use kvblock::SeqId;
+pub use kvblock::{Phase, SeqId};
 pub use live_view::LiveView;
 pub use mask::TokenMask;
 pub use memory::host_available;
 pub use model::Model;
+pub use models::batch::StepOutput;
 pub use models::sampling::{
     Dry, LogProbs, LogitBias, Penalties, Sampler, Sampling, SamplingError, TokenBias, TokenLogProb,
 };
-pub use models::{ActivationType, WeightPlacement};
+pub use models::{ActivationType, Checkpoint, Decoder, Dtype, RandomSpec, WeightPlacement};
 pub use models::{Conversation, LoadProgress, Loaded, Message, Place, Tokenizer};
 pub use note::{Note, Notes};
 pub use options::{Demand, EngineOptions, MAX_SEQUENCES, Preemption, Sparse};
