@@ -47,12 +47,24 @@ const WG: u32 = 256;
 /// When the head size is another.
 #[must_use]
 pub fn variant(head_dim: u32) -> Variant {
+    of_head_dim(&KERNEL, head_dim)
+}
+
+/// A kernel whose workgroups go over rows as this one's do, for one head size.
+pub(super) fn of_head_dim(kernel: &'static Kernel, head_dim: u32) -> Variant {
     assert!(
         head_dim.is_multiple_of(4) && (4..=4 * WG).contains(&head_dim),
         "head size {head_dim} is not a multiple of 4 from 4 to {}",
         4 * WG
     );
-    Variant::new(&KERNEL).size("HEAD_DIM", head_dim)
+    Variant::new(kernel).size("HEAD_DIM", head_dim)
+}
+
+/// Checks the head size of such a kernel.
+pub(super) fn check_head_dim(launch: Launch, head_dim: u32) -> Result<(), LaunchError> {
+    launch.not_zero("head size", head_dim)?;
+    launch.multiple("head size", head_dim, 4)?;
+    launch.at_most("head size", u64::from(head_dim), u64::from(4 * WG))
 }
 
 /// Workgroups for `rows` rows of `head_dim` dimensions.
@@ -72,9 +84,7 @@ pub fn check(
     lse_lens: [usize; 2],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
-    launch.not_zero("head size", head_dim)?;
-    launch.multiple("head size", head_dim, 4)?;
-    launch.at_most("head size", u64::from(head_dim), u64::from(4 * WG))?;
+    check_head_dim(launch, head_dim)?;
     let rows = u64::from(params.rows);
     let [out_len, lse_len] = [out_lens, lse_lens].map(|lens| lens.into_iter().fold(usize::MAX, usize::min));
     launch.at_most("f32 of an output", rows * u64::from(head_dim), out_len as u64)?;

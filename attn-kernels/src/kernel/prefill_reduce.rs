@@ -2,6 +2,7 @@
 
 use super::LaunchError;
 use super::error::Launch;
+use super::lse_merge;
 use crate::{Kernel, Params, Variant};
 
 /// The kernel; [`PrefillReduceBuffers`] lists its bindings.
@@ -44,27 +45,19 @@ bindings! {
     }
 }
 
-/// Lanes of a workgroup, each of which reduces four dimensions of a row.
-const WG: u32 = 256;
-
 /// The kernel for one head size, a multiple of 4 of at most 1,024.
 ///
 /// # Panics
 /// When the head size is another.
 #[must_use]
 pub fn variant(head_dim: u32) -> Variant {
-    assert!(
-        head_dim.is_multiple_of(4) && (4..=4 * WG).contains(&head_dim),
-        "head size {head_dim} is not a multiple of 4 from 4 to {}",
-        4 * WG
-    );
-    Variant::new(&KERNEL).size("HEAD_DIM", head_dim)
+    lse_merge::of_head_dim(&KERNEL, head_dim)
 }
 
 /// Workgroups for `rows` rows of `head_dim` dimensions.
 #[must_use]
 pub fn grid(head_dim: u32, rows: u32) -> [u32; 3] {
-    super::flat_grid(rows.div_ceil(WG * 4 / head_dim))
+    lse_merge::grid(head_dim, rows)
 }
 
 /// Checks the rows of a dispatch against parts of `[output, lse]` of `part_lens` f32, and results of `lens`.
@@ -78,9 +71,7 @@ pub fn check(
     lens: [usize; 2],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
-    launch.not_zero("head size", head_dim)?;
-    launch.multiple("head size", head_dim, 4)?;
-    launch.at_most("head size", u64::from(head_dim), u64::from(4 * WG))?;
+    lse_merge::check_head_dim(launch, head_dim)?;
     launch.not_zero("parts", params.parts)?;
     let end = u64::from(params.first_row) + u64::from(params.rows);
     let part_end = u64::from(params.parts - 1) * u64::from(params.part_rows) + end;
