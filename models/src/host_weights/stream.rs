@@ -5,8 +5,8 @@
 //! copies     │ layer 1, a tenth │ ..│ half     │ ...  │ layer 3, ...
 //! ```
 //!
-//! What arrives next is divided among the products until it is needed, by the bytes of their weights: of each layer that is
-//! how their times are divided too. Dispatches run beside each other from the beginning of a compute pass until the first of
+//! Copies of the next layer are divided among the products before it in proportion to the bytes of their weights, as the times
+//! of products are. Dispatches run beside each other from the beginning of a compute pass until the first of
 //! them waits for another, so each portion begins a pass right before a product.
 
 use std::ops::Range;
