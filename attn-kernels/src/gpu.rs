@@ -23,7 +23,7 @@ pub use bind::{Bind, Bindings, Bound, BoundList};
 pub use buffer::{Buf, Raw, Upload};
 pub use compiler::Compilation;
 pub use error::GpuError;
-pub use outcome::{Landed, Outcome, Pending, Submission, Timing};
+pub use outcome::{Outcome, Pending, Readbacks, Submission, Timing};
 pub use own::Prepared;
 pub use pass::{Pass, Read};
 pub use pipeline::Pipeline;

@@ -124,7 +124,7 @@ pub struct TopRow {
 /// List of selected blocks whose pages are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
-pub struct Ask {
+pub struct PageRequest {
     /// List group.
     pub list: u32,
     /// Tokens that its rows see.
@@ -135,7 +135,7 @@ pub struct Ask {
     pad: u32,
 }
 
-impl Ask {
+impl PageRequest {
     /// Asks for the pages of one list group, whose rows see `len` tokens of the block table that begins at entry `table`.
     #[must_use]
     pub fn new(list: u32, len: u32, table: u32) -> Self {
@@ -146,7 +146,7 @@ impl Ask {
 /// Block that a step writes, or that a kernel takes in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
-pub struct Touched {
+pub struct BlockTokens {
     /// The block.
     pub block: u32,
     /// Tokens in it, where a kernel asks for them.

@@ -7,7 +7,7 @@
 //            sink_blocks and the last recent_blocks, -inf beyond the sequence
 //   bounds   with bounds_kept, [n, num_heads, score_stride] vec2<f32>: logarithm of what the sum of a block's e^logit is at most,
 //            and what f32 may lose of a logit in the block
-// A block is PAGES pages, the last one perhaps partial. A set is heads_a_set query heads that share their selection:
+// A block is PAGES pages, the last one perhaps partial. A set is heads_per_set query heads that share their selection:
 // those of a KV head, or all. LANES lanes share a block, neighbours read neighbouring channels.
 // Grid: (ceil(score_stride / BLOCKS), sets, n). Bytes moved: VECTORS * num_kv_heads * head_dim * (4 or 2) a page of a row, of
 // bounds once more (from caches) for each HEADS heads; 4 * num_heads a block for bounds. CPU reference: src/cpu/block_score.rs
@@ -22,7 +22,7 @@ struct BlockScoreParams {
     num_heads: u32,
     num_kv_heads: u32,
     q_stride: u32,
-    heads_a_set: u32,
+    heads_per_set: u32,
     score_stride: u32,
     sink_blocks: u32,
     recent_blocks: u32,
@@ -51,7 +51,7 @@ fn block_score(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let in_range = block < blocks;
     let score = score_of(group.z, row, block, in_range, group.y, lane);
     if (lane % LANES == 0u && block < params.score_stride) {
-        let sets = params.num_heads / params.heads_a_set;
+        let sets = params.num_heads / params.heads_per_set;
         let at = (group.z * sets + group.y) * params.score_stride + block;
         scores[at] = select(-params.infinity, ranked(score * params.scale, block, blocks, row.y), in_range);
     }

@@ -1,6 +1,6 @@
 // Gives the pages that lists of blocks name a place on the device, which holds fewer than there are: finds what is there
 // already, and slots for the rest. A page is what one KV head keeps of a block; every head has slots of its own.
-//   asks     [n] vec4<u32>: list group, KV length, first entry of its block table, 0
+//   requests [n] vec4<u32>: list group, KV length, first entry of its block table, 0
 //   lists    [groups, num_kv_heads] of list_stride u32: count, then that many ascending blocks of PAGES pages
 //   tables   blocks of the pool
 //   places   [num_blocks, num_kv_heads] u32: slot + 2 of a page that is on the device, 0 of the others
@@ -17,8 +17,8 @@
 #import PAGES = 1
 
 struct ResidencyParams {
-    first_ask: u32,
-    asks: u32,
+    first_request: u32,
+    requests: u32,
     num_kv_heads: u32,
     list_stride: u32,
     block_size: u32,
@@ -31,7 +31,7 @@ struct ResidencyParams {
 }
 
 @group(0) @binding(0) var<uniform> params: ResidencyParams;
-@group(0) @binding(1) var<storage, read> asks: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read> requests: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> lists: array<u32>;
 @group(0) @binding(3) var<storage, read> tables: array<u32>;
 @group(0) @binding(4) var<storage, read_write> places: array<atomic<u32>>;
@@ -100,8 +100,8 @@ fn residency(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_
 }
 
 // Pages of a list that count, as a range in its order; where its blocks begin.
-fn range_of(ask: vec4<u32>, head: u32) -> vec3<u32> {
-    let list = (ask.x * params.num_kv_heads + head) * params.list_stride;
+fn range_of(request: vec4<u32>, head: u32) -> vec3<u32> {
+    let list = (request.x * params.num_kv_heads + head) * params.list_stride;
     let pages = min(lists[list], params.list_stride - 1u) * PAGES;
     return vec3(params.first_page, min(params.first_page + params.num_pages, pages), list + 1u);
 }
@@ -113,10 +113,10 @@ fn page_at(range: vec3<u32>, i: u32) -> u32 {
 // Goes through all pages that are asked for: marks those on the device as used and tells where they are, notes the others.
 fn find(head: u32, base: u32, lane: u32) {
     var used = 0u;
-    for (var a = 0u; a < params.asks; a++) {
-        let ask = asks[params.first_ask + a];
-        let range = range_of(ask, head);
-        let last = (max(ask.y, 1u) - 1u) / params.block_size;
+    for (var a = 0u; a < params.requests; a++) {
+        let request = requests[params.first_request + a];
+        let range = range_of(request, head);
+        let last = (max(request.y, 1u) - 1u) / params.block_size;
         for (var first = range.x + lane; first < range.y; first += AT_ONCE * WG) {
             var found: array<u32, AT_ONCE>;
             for (var j = 0u; j < AT_ONCE; j++) {
@@ -124,15 +124,15 @@ fn find(head: u32, base: u32, lane: u32) {
             }
             var at: array<u32, AT_ONCE>;
             for (var j = 0u; j < AT_ONCE; j++) {
-                at[j] = tables[ask.z + min(found[j], last)] * params.num_kv_heads + head;
+                at[j] = tables[request.z + min(found[j], last)] * params.num_kv_heads + head;
             }
             var place: array<u32, AT_ONCE>;
             for (var j = 0u; j < AT_ONCE; j++) {
                 place[j] = atomicLoad(&places[at[j]]);
             }
             for (var j = 0u; j < AT_ONCE; j++) {
-                if (first + j * WG < range.y && ask.y > 0u && found[j] <= last) {
-                    used += look(at[j], place[j], ask.z + found[j], head, base);
+                if (first + j * WG < range.y && request.y > 0u && found[j] <= last) {
+                    used += look(at[j], place[j], request.z + found[j], head, base);
                 }
             }
         }
@@ -173,15 +173,15 @@ fn put_page(entry: u32, slot: u32, head: u32) {
 
 // Tells where all pages are: those that lists share were noted for one of them.
 fn tell(head: u32, lane: u32) {
-    for (var a = 0u; a < params.asks; a++) {
-        let ask = asks[params.first_ask + a];
-        let range = range_of(ask, head);
-        let end = (ask.y + params.block_size - 1u) / params.block_size;
+    for (var a = 0u; a < params.requests; a++) {
+        let request = requests[params.first_request + a];
+        let range = range_of(request, head);
+        let end = (request.y + params.block_size - 1u) / params.block_size;
         for (var i = range.x + lane; i < range.y; i += WG) {
             let page = page_at(range, i);
             if (page < end) {
-                let place = atomicLoad(&places[tables[ask.z + page] * params.num_kv_heads + head]);
-                put_page(ask.z + page, max(place, FIRST) - FIRST, head);
+                let place = atomicLoad(&places[tables[request.z + page] * params.num_kv_heads + head]);
+                put_page(request.z + page, max(place, FIRST) - FIRST, head);
             }
         }
     }

@@ -7,7 +7,7 @@ use prefetch::spill::SpillError;
 pub use kvblock::Phase;
 
 use crate::kernel::sample::Spec;
-use crate::sampling::{Adjust, LogProbs};
+use crate::sampling::{LogProbs, LogitAdjustments};
 use crate::sparse::Attended;
 
 /// Consecutive tokens of one sequence.
@@ -43,7 +43,7 @@ pub struct Sample<'a> {
     /// Temperature, filters and noise.
     pub spec: Spec,
     /// Masks, biases and penalties that act before them.
-    pub adjust: Adjust<'a>,
+    pub adjust: LogitAdjustments<'a>,
     /// Hand back its log-probability, and those of this many of the likeliest tokens, at most
     /// [`MAX_TOP`](crate::kernel::top_logits::MAX_TOP).
     pub log_probs: Option<u32>,
@@ -53,7 +53,7 @@ impl Sample<'_> {
     /// A draw from the logits as they are, of which nothing but the token comes back.
     #[must_use]
     pub fn new(slice: usize, spec: Spec) -> Self {
-        Self { slice, spec, adjust: Adjust::default(), log_probs: None }
+        Self { slice, spec, adjust: LogitAdjustments::default(), log_probs: None }
     }
 
     /// The likeliest token.

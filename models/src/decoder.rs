@@ -120,7 +120,7 @@ struct Ahead {
 struct Shape {
     rows: u32,
     /// Layers of a submission: long steps are cut by it.
-    layers_a_submission: u64,
+    layers_per_submission: u64,
     scored: usize,
     draws: draws::Shape,
     /// One entry for each view.
@@ -221,7 +221,7 @@ impl Decoder {
 
     /// Records a step; `in_pieces`, of which all but the last are on their way then.
     fn record(&mut self, plan: &Plan, in_pieces: bool) -> Result<(Pass, Reads), ModelError> {
-        let max_layers = self.layers_a_submission(plan);
+        let max_layers = self.layers_per_submission(plan);
         let Self { gpu, config, weights, ops, kv, views, cutter, inputs, attention, keys, .. } = self;
         let (act, residual, mlps) = (&self.activations, &self.residual, &self.mlps);
         let (gpu, mut pass) = (&**gpu, Pass::new("step"));
@@ -286,7 +286,7 @@ impl Decoder {
     }
 
     /// Layers that fit a submission, at least one, by their multiply-adds.
-    fn layers_a_submission(&self, plan: &Plan) -> u64 {
+    fn layers_per_submission(&self, plan: &Plan) -> u64 {
         let c = &self.config;
         let (hidden, inner) = (u64::from(c.hidden_size), u64::from(c.intermediate_size));
         let heads = u64::from(c.num_heads) * u64::from(c.head_dim);
@@ -305,7 +305,7 @@ impl Decoder {
         }
         Some(Shape {
             rows: plan.rows,
-            layers_a_submission: self.layers_a_submission(plan).min(self.weights.layers.len() as u64),
+            layers_per_submission: self.layers_per_submission(plan).min(self.weights.layers.len() as u64),
             scored: plan.scored.len(),
             draws: self.draws.shape(&plan.draws)?,
             cuts: plan.views.iter().map(|view| view.all.cut).collect(),

@@ -186,11 +186,11 @@ pub fn variants() -> Vec<NamedVariant> {
         [("streams", hyper_expand::Form::Add), ("first", hyper_expand::Form::Begin)]
             .map(|(part, form)| named(part, hyper_expand::variant(4, form))),
     );
-    all.push(named("", sample::variant(scan_logits::EACH)));
-    all.push(named("", scan_logits::variant(scan_logits::EACH)));
+    all.push(named("", sample::variant(scan_logits::TOKENS_PER_LANE)));
+    all.push(named("", scan_logits::variant(scan_logits::TOKENS_PER_LANE)));
     all.push(named("", softcap::variant()));
     all.push(named("", state_write::variant()));
-    all.push(named("", top_logits::variant(scan_logits::EACH)));
+    all.push(named("", top_logits::variant(scan_logits::TOKENS_PER_LANE)));
     all.extend(int8(short));
     all.extend(
         [("store", Epilogue::Store), ("add", Epilogue::Add)]

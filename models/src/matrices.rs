@@ -52,7 +52,7 @@ pub(crate) struct Routes<'a> {
     pub(crate) tiles: &'a Buf<[u32; 4]>,
     pub(crate) order: &'a Buf<u32>,
     /// Rows that go to a matrix on average.
-    pub(crate) rows_a_matrix: u32,
+    pub(crate) rows_per_matrix: u32,
     /// Maximum number of rows of a tile.
     pub(crate) tile_rows: u32,
     pub(crate) max_tiles: u32,
@@ -98,7 +98,7 @@ impl Matrices {
         vectors: &Vectors,
         routes: &Routes<'_>,
     ) -> Result<(), ModelError> {
-        let tiling = kernels.tiling(routes.rows_a_matrix, 1, self.blocks);
+        let tiling = kernels.tiling(routes.rows_per_matrix, 1, self.blocks);
         let pipeline = kernels.pipeline(self.key(Rows::Routed, tiling))?;
         kernels.beside(pass, self.bytes() / u64::from(routes.portions));
         for shard in &self.shards {

@@ -99,7 +99,7 @@ pub struct LogitBias(Vec<TokenBias>);
 
 /// Changes of the logits of one draw, before temperature. The default changes nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Adjust<'a> {
+pub struct LogitAdjustments<'a> {
     /// Tokens that may be drawn, `[ceil(vocab / 32)]` words: token `t` where bit `t % 32` of word `t / 32` is 1.
     pub allowed: Option<&'a [u32]>,
     /// Tokens that must not be drawn, beside those that `allowed` leaves out.
@@ -318,7 +318,7 @@ impl LogitBias {
     }
 }
 
-impl Adjust<'_> {
+impl LogitAdjustments<'_> {
     /// Whether it leaves every logit as it is.
     #[must_use]
     pub fn is_empty(&self) -> bool {

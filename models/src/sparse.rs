@@ -149,7 +149,7 @@ impl PageTraffic {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FetchCost {
     /// Nanoseconds a byte with nothing beside it.
-    pub ns_a_byte: f64,
+    pub ns_per_byte: f64,
     /// Share of the time of a fetch ahead by which the product beside it does not take longer.
     pub hidden_ahead: f64,
 }
@@ -160,7 +160,7 @@ impl FetchCost {
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^52")]
     pub fn of(&self, traffic: &PageTraffic) -> (f64, f64) {
-        let ns = |pages: u64| (pages * traffic.page_bytes) as f64 * self.ns_a_byte;
+        let ns = |pages: u64| (pages * traffic.page_bytes) as f64 * self.ns_per_byte;
         let waited = ns(traffic.misses) + ns(traffic.prefetched) * (1.0 - self.hidden_ahead);
         (ns(traffic.misses + traffic.prefetched), waited)
     }

@@ -43,8 +43,8 @@ struct MatmulParams {
 @group(0) @binding(3) var<storage, read> ws: array<u32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
-const COLS_A_LANE: u32 = PARTS * WIDE;
-const SUMS_A_LANE: u32 = ROWS * COLS_A_LANE;
+const COLS_PER_LANE: u32 = PARTS * WIDE;
+const SUMS_A_LANE: u32 = ROWS * COLS_PER_LANE;
 var<workgroup> sums: array<f32, SUMS>;
 
 struct Sums { v: array<f32, SUMS_A_LANE> }
@@ -52,19 +52,19 @@ struct Sums { v: array<f32, SUMS_A_LANE> }
 // Sums over one block of k, for all rows and columns of this lane.
 fn block_sums(block: u32, first_col: u32, place: Place, lane: u32) -> Sums {
     var out: Sums;
-    var w: array<Block, COLS_A_LANE>;
-    for (var c = 0u; c < COLS_A_LANE; c++) {
+    var w: array<Block, COLS_PER_LANE>;
+    for (var c = 0u; c < COLS_PER_LANE; c++) {
         let col = min(first_col + (c % WIDE) * COLS, params.cols - 1u) + (c / WIDE) * params.cols;
         w[c] = load_block(block, place.col + col, all_cols(), params.blocks);
     }
     for (var octet = 0u; octet < 4u; octet++) {
-        var wv: array<array<vec4<f32>, 2>, COLS_A_LANE>;
-        for (var c = 0u; c < COLS_A_LANE; c++) {
+        var wv: array<array<vec4<f32>, 2>, COLS_PER_LANE>;
+        for (var c = 0u; c < COLS_PER_LANE; c++) {
             wv[c] = array(quad(w[c], octet * 2u), quad(w[c], octet * 2u + 1u));
         }
         for (var r = 0u; r < ROWS; r++) {
             let xv = x_octet(place, r, block * 4u + octet, lane);
-            for (var c = 0u; c < COLS_A_LANE; c++) {
+            for (var c = 0u; c < COLS_PER_LANE; c++) {
                 var s = out.v[c * ROWS + r];
                 s = fma(wv[c][0].x, xv[0].x, s);
                 s = fma(wv[c][0].y, xv[0].y, s);

@@ -13,16 +13,16 @@
 #import SLICES = 64
 // Blocks of a column that are on their way at a time.
 #import BATCH = 2
-#import COLS_A_LANE = 1
+#import COLS_PER_LANE = 1
 #import SUMS = 1
 #import weights = weights_q4k
 #import epilogue = epilogue_store
 #import int8_params
 
 const WG: u32 = COLS * SLICES;
-const_assert COLS_A_LANE == WIDE * PARTS && SUMS == COLS_A_LANE * ROWS;
+const_assert COLS_PER_LANE == WIDE * PARTS && SUMS == COLS_PER_LANE * ROWS;
 
-var<workgroup> sums: array<f32, WG * COLS_A_LANE>;
+var<workgroup> sums: array<f32, WG * COLS_PER_LANE>;
 
 @compute @workgroup_size(WG)
 fn matmul_int8(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -32,12 +32,12 @@ fn matmul_int8(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let row0 = group.y * ROWS;
     var acc: array<f32, SUMS>;
     for (var first = slice; first < params.blocks; first += SLICES * BATCH) {
-        var w: array<Block, BATCH * COLS_A_LANE>;
+        var w: array<Block, BATCH * COLS_PER_LANE>;
         #unroll i < BATCH
-            #unroll c < COLS_A_LANE
+            #unroll c < COLS_PER_LANE
                 let col = min(col0 + c % WIDE * COLS, params.cols - 1u) + c / WIDE * params.cols;
                 let block = min(first + i * SLICES, params.blocks - 1u);
-                w[i * COLS_A_LANE + c] = load_block(block, col, params.cols * PARTS, params.blocks);
+                w[i * COLS_PER_LANE + c] = load_block(block, col, params.cols * PARTS, params.blocks);
             #end
         #end
         #unroll i < BATCH
@@ -48,8 +48,8 @@ fn matmul_int8(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
                     let low = x[at * 2u];
                     let high = x[at * 2u + 1u];
                     let d = scales[at];
-                    #unroll c < COLS_A_LANE
-                        let b = w[i * COLS_A_LANE + c];
+                    #unroll c < COLS_PER_LANE
+                        let b = w[i * COLS_PER_LANE + c];
                         var dots: array<i32, 2>;
                         #unroll j < 4
                             dots[0] += dot4I8Packed(codes(b, j), low[j]);
@@ -57,7 +57,7 @@ fn matmul_int8(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
                         #unroll j < 4
                             dots[HALVES - 1u] += dot4I8Packed(codes(b, 4u + j), high[j]);
                         #end
-                        acc[r * COLS_A_LANE + c] = add_block(acc[r * COLS_A_LANE + c], b, dots, d);
+                        acc[r * COLS_PER_LANE + c] = add_block(acc[r * COLS_PER_LANE + c], b, dots, d);
                     #end
                 #end
             }
@@ -67,15 +67,15 @@ fn matmul_int8(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
         if (r > 0u) {
             workgroupBarrier();
         }
-        #unroll c < COLS_A_LANE
-            sums[(slice * COLS_A_LANE + c) * COLS + local_col] = acc[r * COLS_A_LANE + c];
+        #unroll c < COLS_PER_LANE
+            sums[(slice * COLS_PER_LANE + c) * COLS + local_col] = acc[r * COLS_PER_LANE + c];
         #end
         workgroupBarrier();
         if (lane < COLS * WIDE) {
             var total: array<f32, PARTS>;
             #unroll p < PARTS
                 for (var s = 0u; s < SLICES; s++) {
-                    total[p] += sums[(s * COLS_A_LANE + p * WIDE) * COLS + lane];
+                    total[p] += sums[(s * COLS_PER_LANE + p * WIDE) * COLS + lane];
                 }
             #end
             let col = group.x * COLS * WIDE + lane;

@@ -6,7 +6,7 @@
 // depends neither on the other rows nor on how lanes share the work. It is below vocab, or NO_ID where a logit of
 // the row is not finite.
 // Grid: a workgroup a row. CPU reference: src/cpu/sample.rs
-#import EACH = 32
+#import TOKENS_PER_LANE = 32
 #import WG = 256
 #import scan = scan_tree
 #import order_key
@@ -107,7 +107,7 @@ fn of_tokens(row: u32, spec: Spec, top: f32, leaders: Leading, lane: Lane) -> Se
             continue;
         }
         var id = first_of(block);
-        for (var i = 0u; i < EACH && id < params.vocab; i++) {
+        for (var i = 0u; i < TOKENS_PER_LANE && id < params.vocab; i++) {
             let logit = logits[row * params.vocab + id];
             if (leads(leaders, order_key(logit), id)) {
                 let scaled = (logit - top) / spec.temperature;

@@ -5,10 +5,10 @@
 //   values [rows, parts] (largest logit, score of the candidate, mass, 0);  ids [rows, parts] (largest logit's, candidate's)
 // A row with a logit that is not finite has plus infinity as its largest; minus infinity is as good as a number where it
 // stands for forbidden tokens.
-// A part is EACH * WG tokens in a row; a block is those of a part that one lane reads, EACH tokens, WG apart. A part without
+// A part is TOKENS_PER_LANE * WG tokens in a row; a block is those of a part that one lane reads, WG apart. A part without
 // tokens above minus infinity has no candidate. Candidates and masses are those of temperature alone, relative to the part's
 // largest logit, where no filter but top-p comes first. Grid: (parts, rows). CPU reference: src/cpu/scan_logits.rs
-#import EACH = 32
+#import TOKENS_PER_LANE = 32
 #import WG = 256
 #import best
 #import noise
@@ -28,8 +28,8 @@ const EXPONENT: u32 = 0x7f800000u;
 @compute @workgroup_size(WG)
 fn scan_logits(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let base = group.y * params.vocab;
-    let first = group.x * EACH * WG + lane;
-    let end = min(first + EACH * WG, params.vocab);
+    let first = group.x * TOKENS_PER_LANE * WG + lane;
+    let end = min(first + TOKENS_PER_LANE * WG, params.vocab);
     let part = group.y * params.parts + group.x;
     // The bits of an infinity that is allowed; 0 is a number. Where nothing is drawn, the row itself says what is what.
     var forbidden = bitcast<u32>(params.neg_inf);

@@ -1,8 +1,8 @@
 // Log-probabilities of one token of a row, and of the likeliest ones: natural logarithms, ties to the lower id.
-//   logits [.., vocab] f32;  asks [..] (row, tokens);  targets [..] u32, by row;  maxima, values: what scan_logits made of
-//   the logits;  ids [asks, stride] u32, log_probs [asks, stride] f32: the target, then the likeliest `tokens` ones
-// Grid: a workgroup for each ask. CPU reference: src/cpu/top_logits.rs
-#import EACH = 32
+//   logits [.., vocab] f32;  requests [..] (row, tokens);  targets [..] u32, by row;  maxima, values: what scan_logits made of
+//   the logits;  ids [requests, stride] u32, log_probs [requests, stride] f32: the target, then the likeliest `tokens` ones
+// Grid: a workgroup for each request. CPU reference: src/cpu/top_logits.rs
+#import TOKENS_PER_LANE = 32
 #import WG = 256
 #import scan = scan_tree
 #import order_key
@@ -15,11 +15,11 @@ const MAX_TOP: u32 = 20u;
 // Asks are from `first` on, and write there.
 struct TopLogitsParams { vocab: u32, parts: u32, stride: u32, first: u32 }
 
-struct TopAsk { row: u32, tokens: u32 }
+struct TopRequest { row: u32, tokens: u32 }
 
 @group(0) @binding(0) var<uniform> params: TopLogitsParams;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
-@group(0) @binding(2) var<storage, read> asks: array<TopAsk>;
+@group(0) @binding(2) var<storage, read> requests: array<TopRequest>;
 @group(0) @binding(3) var<storage, read> targets: array<u32>;
 @group(0) @binding(4) var<storage, read> maxima: array<f32>;
 @group(0) @binding(5) var<storage, read> values: array<vec4<f32>>;
@@ -33,23 +33,23 @@ var<workgroup> listed_ids: array<u32, MAX_TOP>;
 
 @compute @workgroup_size(WG)
 fn top_logits(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
-    let ask = asks[params.first + group.x];
-    let base = ask.row * params.vocab;
+    let request = requests[params.first + group.x];
+    let base = request.row * params.vocab;
     let at = (params.first + group.x) * params.stride;
     let place = place_of(lane);
-    let top = largest_of(ask.row);
-    let normaliser = top + log(mass(ask.row, top, place));
+    let top = largest_of(request.row);
+    let normaliser = top + log(mass(request.row, top, place));
     if (place == 0u) {
         // A row without a number to draw by leaves no id of the vocabulary.
-        let token = min(targets[ask.row], params.vocab - 1u);
+        let token = min(targets[request.row], params.vocab - 1u);
         ids[at] = token;
         log_probs[at] = logits[base + token] - normaliser;
     }
-    let tokens = min(ask.tokens, MAX_TOP);
+    let tokens = min(request.tokens, MAX_TOP);
     if (tokens == 0u) {
         return;
     }
-    list(ask.row, leading(ask.row, 0u, order_key(top), tokens, lane), place);
+    list(request.row, leading(request.row, 0u, order_key(top), tokens, lane), place);
     if (place < tokens) {
         let key = listed_keys[place];
         let id = listed_ids[place];
@@ -93,7 +93,7 @@ fn list(row: u32, leaders: Leading, place: u32) {
             continue;
         }
         var id = first_of(block);
-        for (var i = 0u; i < EACH && id < params.vocab; i++) {
+        for (var i = 0u; i < TOKENS_PER_LANE && id < params.vocab; i++) {
             let key = order_key(logits[row * params.vocab + id]);
             if (leads(leaders, key, id)) {
                 let slot = atomicAdd(&listed, 1u);

@@ -48,7 +48,7 @@ impl fmt::Display for Priority {
 
 /// The blocks that one request is about to attend to.
 #[derive(Clone, Copy, Debug)]
-pub struct Want<'a> {
+pub struct BlockDemand<'a> {
     /// The request.
     pub seq: SeqId,
     /// Its position in the batch; 0 runs first.
@@ -95,8 +95,12 @@ impl fmt::Display for Fetch {
 /// # Complexity
 /// O(P log P + B) for P requests with B selected blocks.
 #[must_use]
-pub fn plan(wants: &[Want<'_>], is_resident: impl Fn(BlockHash) -> bool, budget: Budget) -> Vec<Fetch> {
-    let mut by_position: Vec<&Want<'_>> = wants.iter().collect();
+pub fn plan(
+    wants: &[BlockDemand<'_>],
+    is_resident: impl Fn(BlockHash) -> bool,
+    budget: Budget,
+) -> Vec<Fetch> {
+    let mut by_position: Vec<&BlockDemand<'_>> = wants.iter().collect();
     by_position.sort_by_key(|want| want.position);
 
     let mut planned = FxHashSet::default();

@@ -1,11 +1,11 @@
 //! Tiers and media for tests: what they hold and how they fail is chosen by the test.
 
-mod dice;
 mod fake;
+mod rng;
 #[cfg(feature = "disk")]
 mod volume;
 
-pub use dice::Dice;
 pub use fake::{FakeTier, Fault};
+pub use rng::Rng;
 #[cfg(feature = "disk")]
 pub use volume::{DiskFaults, SimVolume};

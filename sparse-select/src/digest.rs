@@ -25,18 +25,18 @@ pub enum DigestFormat {
 }
 
 impl DigestFormat {
-    /// A minimum as stored.
+    /// Minimum of keys as stored, which is never above it.
     #[must_use]
-    pub fn least(self, x: f32) -> f32 {
+    pub fn round_down(self, x: f32) -> f32 {
         match self {
             Self::F32 => x,
             Self::F16 { .. } => -half_above(-x),
         }
     }
 
-    /// A maximum as stored.
+    /// Maximum of keys as stored, which is never below it.
     #[must_use]
-    pub fn most(self, x: f32) -> f32 {
+    pub fn round_up(self, x: f32) -> f32 {
         match self {
             Self::F32 => x,
             Self::F16 { .. } => half_above(x),
@@ -112,7 +112,7 @@ impl MinMax {
                 let (min, max) = self.values[at..at + 2 * self.dim].split_at_mut(self.dim);
                 for ((lo, hi), &x) in min.iter_mut().zip(max).zip(k.row(head, t)) {
                     // Rounding is monotonic: the minimum of rounded keys is the rounded minimum.
-                    let (least, most) = (self.format.least(x), self.format.most(x));
+                    let (least, most) = (self.format.round_down(x), self.format.round_up(x));
                     (*lo, *hi) = if fresh { (least, most) } else { (lo.min(least), hi.max(most)) };
                 }
             }
@@ -254,8 +254,8 @@ mod tests {
             });
             let below = HALVES.iter().copied().rev().find(|half| *half <= x);
             let above = HALVES.iter().copied().find(|half| *half >= x);
-            prop_assert_eq!(half().least(x), below.unwrap_or(-f32::MAX));
-            prop_assert_eq!(half().most(x), above.unwrap_or(f32::MAX));
+            prop_assert_eq!(half().round_down(x), below.unwrap_or(-f32::MAX));
+            prop_assert_eq!(half().round_up(x), above.unwrap_or(f32::MAX));
             let (mean, off) = (half().mean(x), |half: f32| (f64::from(half) - f64::from(x)).abs());
             prop_assert!(below.into_iter().chain(above).all(|half| off(mean) <= off(half)), "{mean}");
             prop_assert!(Some(mean) == below || Some(mean) == above);
@@ -275,8 +275,8 @@ mod tests {
 
     #[test]
     fn beyond_the_largest_half_a_bound_is_the_largest_number() {
-        assert_eq!([half().most(65_504.5), half().least(65_504.5)], [f32::MAX, 65_504.0]);
-        assert_eq!([half().most(-7e4), half().least(-7e4)], [-65_504.0, -f32::MAX]);
+        assert_eq!([half().round_up(65_504.5), half().round_down(65_504.5)], [f32::MAX, 65_504.0]);
+        assert_eq!([half().round_up(-7e4), half().round_down(-7e4)], [-65_504.0, -f32::MAX]);
         assert_eq!([half().mean(1e30), half().mean(-65_519.0)], [65_504.0, -65_504.0]);
         let k = [1e5, -1e5, 1.0, 2.0];
         let digest = MinMax::of(&Heads::new("k", &k, [1, 2, 2]).unwrap(), BlockSize::new(2).unwrap(), half());

@@ -121,7 +121,7 @@ impl Policy for Dsa {
     }
 
     fn support(&self) -> Support {
-        Support { dense_below_tokens: self.index_topk as usize, ..Support::OF_EACH_QUERY }
+        Support { dense_below_tokens: self.index_topk as usize, ..Support::PER_QUERY }
     }
 
     fn block_size(&self) -> BlockSize {

@@ -204,7 +204,7 @@ impl Policy for Nsa {
 
     fn support(&self) -> Support {
         let dense_below_tokens = self.topk as usize * self.block_size.get() as usize;
-        Support { dense_below_tokens, ..Support::OF_EACH_QUERY }
+        Support { dense_below_tokens, ..Support::PER_QUERY }
     }
 
     fn block_size(&self) -> BlockSize {

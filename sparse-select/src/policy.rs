@@ -130,7 +130,7 @@ pub struct Support {
 
 impl Support {
     /// For policies that use only positions and earlier accesses.
-    pub const OF_POSITIONS: Self = Self {
+    pub const POSITIONS_ONLY: Self = Self {
         prefill: true,
         decode: true,
         query: false,
@@ -140,7 +140,7 @@ impl Support {
     };
 
     /// For policies that select for each query.
-    pub const OF_EACH_QUERY: Self = Self { query: true, each_query: true, ..Self::OF_POSITIONS };
+    pub const PER_QUERY: Self = Self { query: true, each_query: true, ..Self::POSITIONS_ONLY };
 }
 
 /// Part of generation that a selection is for.

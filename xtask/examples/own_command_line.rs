@@ -18,7 +18,7 @@ impl Policy for Strided {
     }
 
     fn support(&self) -> Support {
-        Support::OF_POSITIONS
+        Support::POSITIONS_ONLY
     }
 
     fn block_size(&self) -> BlockSize {

@@ -12,7 +12,7 @@ use models::batch::{Phase, StepOutput};
 use models::{Attended, Decoder};
 use pagoda::tiers::Tiers;
 use pagoda::usage::{SparseUse, TierUse};
-use pagoda::{Ask, Demand, EngineOptions, Model, Sequence, most_likely};
+use pagoda::{Demand, EngineOptions, Model, Sequence, StepWork, most_likely};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
@@ -83,7 +83,7 @@ fn score(args: &ScoreArgs, run: &mut Run, ids: &[u32]) -> Result<Scored> {
     sequence.extend(ids);
     for (start, end, phase) in pieces(args, ids.len()) {
         let logits = end - start.max(ids.len() - wanted).min(end);
-        total.add(sequence.step(end - start, Ask { score: true, logits, ..Ask::nothing(phase) })?);
+        total.add(sequence.step(end - start, StepWork { score: true, logits, ..StepWork::nothing(phase) })?);
     }
     let kv = sequence.kv_use();
     sequence.finish()?;

@@ -11,7 +11,7 @@ use attn_kernels::gpu::{Gpu, GpuError, GpuOptions, wgpu};
 use attn_kernels::self_test::{Case, Fault, skipped};
 use attn_kernels::{NamedVariant, variants_of};
 use indicatif::{ProgressBar, ProgressStyle};
-use pagoda::verdicts::{Verdict, Wrong};
+use pagoda::verdicts::{Verdict, WrongKernel};
 use serde::Serialize;
 
 /// Elements per head: as in most models, and few enough that a software driver compiles in seconds.
@@ -171,7 +171,7 @@ fn outcome(gpu: &Gpu, named: &NamedVariant, cases: &[Case]) -> (Outcome, bool) {
 pub fn verdict(rows: &[Tested]) -> Verdict {
     let wrong = rows.iter().filter_map(|row| match &row.outcome {
         Outcome::Wrong(fault) => {
-            Some(Wrong { variant: row.variant.clone(), level: row.level.into(), fault: fault.clone() })
+            Some(WrongKernel { variant: row.variant.clone(), level: row.level.into(), fault: fault.clone() })
         }
         _ => None,
     });

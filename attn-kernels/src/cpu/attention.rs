@@ -76,12 +76,16 @@ pub fn attend(
     let dot = |key| q.iter().zip(cache.key(table, kv_head, key)).map(|(q, k)| f64::from(*q) * k).sum::<f64>();
     let scores: Vec<f64> = keys.clone().map(|key| logit(dot(key), key)).collect();
     let keys: Vec<usize> = keys.collect();
-    weigh(&scores, q.len(), |index| cache.value(table, kv_head, keys[index]))
+    weighted_sum(&scores, q.len(), |index| cache.value(table, kv_head, keys[index]))
 }
 
 /// The values of `value`, of `dim` elements, one a score, weighed by the softmax of the scores.
 #[must_use]
-pub fn weigh<V: Iterator<Item = f64>>(scores: &[f64], dim: usize, value: impl Fn(usize) -> V) -> State {
+pub fn weighted_sum<V: Iterator<Item = f64>>(
+    scores: &[f64],
+    dim: usize,
+    value: impl Fn(usize) -> V,
+) -> State {
     let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut state = State { top, sum: 0.0, weighted: vec![0.0; dim] };
     for (index, score) in scores.iter().enumerate() {

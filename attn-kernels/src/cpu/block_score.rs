@@ -19,8 +19,8 @@ pub fn block_score(
 ) {
     let head_dim = cache.shape.head_dim as usize;
     let group = (params.num_heads / params.num_kv_heads) as usize;
-    let heads_a_set = params.heads_a_set as usize;
-    let sets = params.num_heads as usize / heads_a_set;
+    let heads_per_set = params.heads_per_set as usize;
+    let sets = params.num_heads as usize / heads_per_set;
     for (index, [row, len, table, _]) in rows.iter().map(|row| row.map(|n| n as usize)).enumerate() {
         let blocks = len.div_ceil(select_block);
         for set in 0..sets {
@@ -36,7 +36,7 @@ pub fn block_score(
                     let keys = tokens.clone().map(|t| cache.key(&tables[table..], head / group, t).collect());
                     head_score(digest, q, &keys.collect::<Vec<Vec<f64>>>(), &cache.shape)
                 };
-                let heads = (set * heads_a_set..(set + 1) * heads_a_set).map(of_head);
+                let heads = (set * heads_per_set..(set + 1) * heads_per_set).map(of_head);
                 let score = match digest {
                     Digest::MinMax => heads.fold(f64::NEG_INFINITY, f64::max),
                     Digest::Mean => heads.sum(),

@@ -1,6 +1,6 @@
 //! Reference of `mla_decode`.
 
-use super::attention::{State, weigh};
+use super::attention::{State, weighted_sum};
 use super::f32_of;
 use crate::kernel::mla_decode::{LatentShape, MlaDecodeParams, PARTITION};
 
@@ -71,5 +71,5 @@ pub fn attend(
     let q = &q[head * width..][..width];
     let product = |key: &[f32]| q.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>();
     let scores: Vec<f64> = keys.iter().map(|key| f64::from(params.scale) * product(key)).collect();
-    weigh(&scores, shape.latent as usize, |key| keys[key].iter().map(|x| f64::from(*x)))
+    weighted_sum(&scores, shape.latent as usize, |key| keys[key].iter().map(|x| f64::from(*x)))
 }

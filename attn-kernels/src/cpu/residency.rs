@@ -15,18 +15,18 @@ pub struct Residents {
     pub pages: Vec<u32>,
 }
 
-/// One call, with lists of blocks of `pages_a_block` pages. The first of equally old slots are taken, in the order of what
+/// One call, with lists of blocks of `pages_per_block` pages. The first of equally old slots are taken, in the order of what
 /// is missing; the kernel may take them in another order.
 pub fn residency(
     params: &ResidencyParams,
-    pages_a_block: u32,
-    asks: &[[u32; 4]],
+    pages_per_block: u32,
+    requests: &[[u32; 4]],
     lists: &[u32],
     tables: &[u32],
     state: &mut Residents,
 ) {
     for head in 0..params.num_kv_heads as usize {
-        let entries = entries(params, pages_a_block, asks, lists, head);
+        let entries = entries(params, pages_per_block, requests, lists, head);
         of_head(params, head, &entries, tables, state);
     }
 }
@@ -34,17 +34,17 @@ pub fn residency(
 /// Entries of `tables` that the lists of a head name, in their order.
 fn entries(
     params: &ResidencyParams,
-    pages_a_block: u32,
-    asks: &[[u32; 4]],
+    pages_per_block: u32,
+    requests: &[[u32; 4]],
     lists: &[u32],
     head: usize,
 ) -> Vec<usize> {
     let mut entries = Vec::new();
-    for [group, len, table, _] in &asks[params.first_ask as usize..][..params.asks as usize] {
+    for [group, len, table, _] in &requests[params.first_request as usize..][..params.requests as usize] {
         let list = (*group as usize * params.num_kv_heads as usize + head) * params.list_stride as usize;
         let blocks = &lists[list + 1..][..lists[list] as usize];
         let pages =
-            blocks.iter().flat_map(|block| (0..pages_a_block).map(move |i| block * pages_a_block + i));
+            blocks.iter().flat_map(|block| (0..pages_per_block).map(move |i| block * pages_per_block + i));
         let some = pages.skip(params.first_page as usize).take(params.num_pages as usize);
         entries
             .extend(some.filter(|page| page * params.block_size < *len).map(|page| (table + page) as usize));

@@ -92,12 +92,12 @@ impl Pending<'_> {
 
 /// Readbacks of a finished pass where the device left them.
 #[derive(Debug)]
-pub struct Landed<'a> {
+pub struct Readbacks<'a> {
     bytes: &'a [u8],
     spans: &'a [(usize, usize)],
 }
 
-impl Landed<'_> {
+impl Readbacks<'_> {
     /// The bytes of one readback.
     ///
     /// # Panics
@@ -141,10 +141,10 @@ impl Gpu {
     pub fn collect_beside<R>(
         &self,
         mut submission: Submission,
-        take: impl FnOnce(Landed<'_>) -> R,
+        take: impl FnOnce(Readbacks<'_>) -> R,
     ) -> Result<R, GpuError> {
         let spans = std::mem::take(&mut submission.readback.spans);
-        let of = |bytes: &[u8]| take(Landed { bytes, spans: &spans });
+        let of = |bytes: &[u8]| take(Readbacks { bytes, spans: &spans });
         if submission.readback.staging.is_none() {
             self.poll(submission.index)?;
             return Ok(of(&[]));

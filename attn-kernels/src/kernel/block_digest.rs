@@ -2,7 +2,7 @@
 
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError};
-use crate::rows::{KvWord, Touched};
+use crate::rows::{BlockTokens, KvWord};
 use crate::{Kernel, Params, Variant};
 
 /// The kernel; [`BlockDigestBuffers`] lists its bindings.
@@ -80,7 +80,7 @@ bindings! {
     /// Buffers of `block_digest`.
     pub struct BlockDigestBuffers(BlockDigestParams) {
         /// Blocks to take in, `[n]`, of 1 to `block_size` tokens.
-        read touched: Touched,
+        read touched: BlockTokens,
         /// Cache of keys, in the layout of `KvShape`.
         read k_cache: KvWord,
         /// Digests, `[num_blocks, num_kv_heads, vectors, head_dim]`: minima and maxima, or means; f32 beside caches in

@@ -26,7 +26,7 @@ params! {
         /// f32 from one query row to the next.
         pub q_stride: u32,
         /// Query heads that share a selection: those of a KV head (Quest), or all (GSA and ESA of UCM).
-        pub heads_a_set: u32,
+        pub heads_per_set: u32,
         /// f32 from one row of scores to the next: at least the most blocks of a row.
         pub score_stride: u32,
         /// First blocks, always selected.
@@ -85,7 +85,7 @@ fn blocks(digest: Digest) -> u32 {
 }
 
 /// Query heads that share one read of a digest.
-fn heads_a_read(shape: &KvShape, num_heads: u32) -> u32 {
+fn heads_per_read(shape: &KvShape, num_heads: u32) -> u32 {
     // Their queries and partial scores take at most 14 KiB of workgroup memory, at 576 elements a head.
     heads_together(num_heads / shape.num_kv_heads, 4)
 }
@@ -106,7 +106,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, digest: Digest, select_block: u3
     match digest {
         Digest::MinMax => variant
             .module("scoring", "blocks_bound")
-            .size("HEADS", heads_a_read(shape, num_heads))
+            .size("HEADS", heads_per_read(shape, num_heads))
             .size("OVERFLOWS", u32::from(shape.dtype == KvDtype::Int8)),
         Digest::Mean => variant.module("scoring", "blocks_mean").size("AHEAD", chunks_ahead(shape)),
     }
@@ -126,13 +126,13 @@ pub fn with_bounds(shape: &KvShape, num_heads: u32, select_block: u32) -> Varian
 /// Workgroups for `rows` rows.
 #[must_use]
 pub fn grid(digest: Digest, params: &BlockScoreParams, rows: u32) -> [u32; 3] {
-    [params.score_stride.div_ceil(blocks(digest)), params.num_heads / params.heads_a_set, rows]
+    [params.score_stride.div_ceil(blocks(digest)), params.num_heads / params.heads_per_set, rows]
 }
 
 /// f32 of the scores of `rows` rows, `[rows, sets, score_stride]`.
 #[must_use]
 pub fn scores_len(params: &BlockScoreParams, rows: usize) -> usize {
-    rows * (params.num_heads / params.heads_a_set) as usize * params.score_stride as usize
+    rows * (params.num_heads / params.heads_per_set) as usize * params.score_stride as usize
 }
 
 /// Error bound of a dot product in f32, relative to the sizes of its terms: 160 roundings.
@@ -160,10 +160,10 @@ pub fn check(
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
     launch.whole_pages(select_block, shape.block_size)?;
-    launch.not_zero("heads a set", params.heads_a_set)?;
+    launch.not_zero("heads per set", params.heads_per_set)?;
     launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
-    launch.multiple("query heads", params.num_heads, params.heads_a_set)?;
-    launch.multiple("heads a set", params.heads_a_set, params.num_heads / params.num_kv_heads)?;
+    launch.multiple("query heads", params.num_heads, params.heads_per_set)?;
+    launch.multiple("heads per set", params.heads_per_set, params.num_heads / params.num_kv_heads)?;
     launch.at_most("rows", rows.len() as u64, 65_535)?;
     let scores = self::scores_len(params, rows.len()) as u64;
     launch.at_most("f32 of scores", scores, scores_len as u64)?;

@@ -2,7 +2,7 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError, residency};
-use crate::rows::{KvWord, Touched};
+use crate::rows::{BlockTokens, KvWord};
 use crate::{Kernel, Params, Variant};
 
 /// The kernel; [`FetchPagesBuffers`] lists its bindings.
@@ -45,7 +45,7 @@ bindings! {
         /// Places of pages, as in `residency`.
         read places: u32,
         /// Blocks that the step wrote, `[n]`.
-        read touched: Touched,
+        read touched: BlockTokens,
         /// Keys in slots of the device, `[num_slots, num_kv_heads]` pages.
         write k: KvWord,
         /// Values in slots of the device, `[num_slots, num_kv_heads]` pages.

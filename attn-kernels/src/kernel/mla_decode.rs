@@ -159,7 +159,7 @@ pub fn reduce_variant(shape: &LatentShape, attention: &Attention) -> Variant {
 
 /// Query heads that share one read of the cache.
 #[must_use]
-pub fn heads_a_group(num_heads: u32) -> u32 {
+pub fn heads_per_group(num_heads: u32) -> u32 {
     heads_together(num_heads, 16)
 }
 
@@ -211,7 +211,7 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
         .size("LATENT", shape.latent)
         .size("ROPE", shape.rope)
         .size("BLOCK_SIZE", shape.block_size)
-        .size("HEADS", heads_a_group(num_heads))
+        .size("HEADS", heads_per_group(num_heads))
         .size("KEY_WORDS", key_words)
         .size("VALUE_WORDS", (shape.latent / word).div_ceil(spans))
         .size("WORD_QUADS", word / 4)
@@ -222,7 +222,7 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
 /// Workgroups for `rows` rows of at most `max_partitions` partitions.
 #[must_use]
 pub fn grid(num_heads: u32, rows: u32, max_partitions: u32) -> [u32; 3] {
-    [max_partitions, num_heads / heads_a_group(num_heads), rows]
+    [max_partitions, num_heads / heads_per_group(num_heads), rows]
 }
 
 /// Checks `rows`, `[row of q, keys, first entry of the block table, first key]`, and the blocks of `tables` that they

@@ -162,7 +162,7 @@ pub fn max_partitions(shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u32) 
 fn enough(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u64 {
     match lanes {
         Lanes::Matrices => 1000,
-        _ if heads_a_group(shape, num_heads, lanes) > 2 => 400,
+        _ if heads_per_group(shape, num_heads, lanes) > 2 => 400,
         _ => 800,
     }
 }
@@ -193,7 +193,7 @@ pub const fn partitions(size: u32, begin: u32, end: u32) -> u32 {
 /// Query heads that share one read of the cache: as many as fit, spread evenly over the fewest groups. Seven make two groups
 /// of four where four fit, of which the second begins one head early.
 #[must_use]
-pub fn heads_a_group(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
+pub fn heads_per_group(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
     let most = match lanes {
         Lanes::Matrices => paged_decode_coop::HEADS,
         // Weights, queries and sums of 4 heads fit in WebGPU's workgroup memory up to heads of 256, of 2 up to 512.
@@ -215,7 +215,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, lanes: Lanes, attention: &Attent
     shape.check();
     let kv_heads = shape.num_kv_heads;
     assert!(num_heads.is_multiple_of(kv_heads), "{num_heads} query heads, {kv_heads} KV heads");
-    let heads = heads_a_group(shape, num_heads, lanes);
+    let heads = heads_per_group(shape, num_heads, lanes);
     let (variant, run) = match lanes {
         Lanes::Workgroup => {
             (by_workgroups(shape, attention.context).module("kv", super::reader(shape.dtype)), 1)
@@ -252,7 +252,7 @@ pub(super) fn chunks_ahead(shape: &KvShape, most: u32) -> u32 {
 
 /// Groups of the query heads of a KV head.
 fn groups(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
-    (num_heads / shape.num_kv_heads).div_ceil(heads_a_group(shape, num_heads, lanes))
+    (num_heads / shape.num_kv_heads).div_ceil(heads_per_group(shape, num_heads, lanes))
 }
 
 /// Workgroups for `rows` rows of `partitions` partitions each.

@@ -151,7 +151,7 @@ pub fn segments(first: u32, last: u32, software: bool) -> impl Iterator<Item = (
 
 /// Query heads a lane serves.
 #[must_use]
-pub fn heads_a_lane(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> u32 {
+pub fn heads_per_lane(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> u32 {
     match loads {
         // Query and output of one head fill a lane's registers.
         KeyLoads::Uniform => 1,
@@ -190,7 +190,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
         .size("SPANS", spans(shape.head_dim, keys))
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
-        .size("GROUP", heads_a_lane(shape, num_heads, loads))
+        .size("GROUP", heads_per_lane(shape, num_heads, loads))
         .constant("WG", TILE_ROWS);
     attention.paged(attention.mask(attention.specialise(variant, shape, 8)))
 }
@@ -203,7 +203,7 @@ pub(super) fn spans(head_dim: u32, keys: &str) -> u32 {
 /// Workgroups for `tiles` tiles.
 #[must_use]
 pub fn grid(shape: &KvShape, num_heads: u32, loads: KeyLoads, tiles: u32) -> [u32; 3] {
-    [num_heads / heads_a_lane(shape, num_heads, loads), tiles, 1]
+    [num_heads / heads_per_lane(shape, num_heads, loads), tiles, 1]
 }
 
 /// Checks `tiles` of at most `tile_rows` rows, and the blocks of `tables` that they read, against a cache of `num_blocks`

@@ -2,7 +2,7 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError};
-use crate::rows::{Ask, PhysicalBlock};
+use crate::rows::{PageRequest, PhysicalBlock};
 use crate::{Kernel, Params, Variant};
 
 /// The kernel; [`ResidencyBuffers`] lists its bindings.
@@ -19,10 +19,10 @@ params! {
     /// Uniform parameters.
     #[derive(PartialEq, Eq)]
     pub struct ResidencyParams {
-        /// First ask of the dispatch.
-        pub first_ask: u32,
+        /// First request of the dispatch.
+        pub first_request: u32,
         /// Asks of the dispatch.
-        pub asks: u32,
+        pub requests: u32,
         /// KV heads.
         pub num_kv_heads: u32,
         /// Entries from one list to the next.
@@ -48,7 +48,7 @@ bindings! {
     /// Buffers of `residency`.
     pub struct ResidencyBuffers(ResidencyParams) {
         /// Lists whose pages are asked for, `[n]`.
-        read asks: Ask,
+        read requests: PageRequest,
         /// Lists, `[groups, num_kv_heads]` of list_stride u32: count, then that many ascending blocks of PAGES pages.
         read lists: u32,
         /// Block tables of all rows.
@@ -89,17 +89,17 @@ pub fn grid(shape: &KvShape) -> [u32; 3] {
     [shape.num_kv_heads, 1, 1]
 }
 
-/// Checks a dispatch over `asks` for blocks of `select_block` tokens, `[list group, KV length, first entry of its
+/// Checks a dispatch over `requests` for blocks of `select_block` tokens, `[list group, KV length, first entry of its
 /// table, 0]`, whose lists have at most `list_stride - 1` blocks, and the blocks of `tables` that they name, against
 /// a pool of `num_blocks` blocks on the host and buffers of `lists_len` and `pages_len` u32.
 ///
 /// # Errors
-/// Pages that do not divide, an ask outside the lists, a table that names no block of the pool, or pages that all slots of a head
-/// cannot hold at one time.
+/// Pages that do not divide, a request outside the lists, a table that names no block of the pool, or pages that all slots of a
+/// head cannot hold at one time.
 pub fn check(
     params: &ResidencyParams,
     select_block: u32,
-    asks: &[[u32; 4]],
+    requests: &[[u32; 4]],
     tables: (&[u32], u32),
     [lists_len, pages_len]: [usize; 2],
 ) -> Result<(), LaunchError> {
@@ -107,10 +107,14 @@ pub fn check(
     launch.whole_pages(select_block, params.block_size)?;
     launch.not_zero("list stride", params.list_stride)?;
     launch.not_zero("number of the call", params.now)?;
-    launch.at_most("asks", u64::from(params.first_ask) + u64::from(params.asks), asks.len() as u64)?;
-    let together = u64::from(params.asks) * u64::from(params.num_pages);
+    launch.at_most(
+        "requests",
+        u64::from(params.first_request) + u64::from(params.requests),
+        requests.len() as u64,
+    )?;
+    let together = u64::from(params.requests) * u64::from(params.num_pages);
     launch.at_most("pages at one time", together, params.num_slots.into())?;
-    for (entry, &[group, len, table, _]) in asks.iter().enumerate() {
+    for (entry, &[group, len, table, _]) in requests.iter().enumerate() {
         let lists = (u64::from(group) + 1) * u64::from(params.num_kv_heads) * u64::from(params.list_stride);
         launch.entry("end in the lists", entry, lists, lists_len as u64)?;
         launch.tokens(entry, tables, table, [0, len], params.block_size)?;

@@ -22,7 +22,7 @@ params! {
         pub block_quads: u32,
         /// Entries of `pairs`.
         pub num_pairs: u32,
-        /// Workgroups, which share the pairs: see [`Way`].
+        /// Workgroups, which share the pairs: see [`Link`].
         pub workgroups: u32,
     }
 }
@@ -47,7 +47,7 @@ const OVER_BUS: u32 = 4;
 
 /// Connection between the two pools.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum Link {
     /// Both lie in memory of the device.
     Memory,
     /// One lies in memory of the host.
@@ -57,10 +57,10 @@ pub enum Way {
 impl SwapBlocksParams {
     /// Parameters for `num_pairs` pairs of blocks of `block_quads` 16-byte units.
     #[must_use]
-    pub const fn new(block_quads: u32, num_pairs: u32, way: Way) -> Self {
+    pub const fn new(block_quads: u32, num_pairs: u32, way: Link) -> Self {
         let most = match way {
-            Way::Memory => 65_535,
-            Way::Bus => OVER_BUS,
+            Link::Memory => 65_535,
+            Link::Bus => OVER_BUS,
         };
         let workgroups = if num_pairs < most { num_pairs } else { most };
         Self { block_quads, num_pairs, workgroups }

@@ -52,7 +52,7 @@ fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
         num_heads,
         num_kv_heads: shape.num_kv_heads,
         q_stride: width + 4,
-        heads_a_set: if shared { num_heads } else { num_heads / shape.num_kv_heads },
+        heads_per_set: if shared { num_heads } else { num_heads / shape.num_kv_heads },
         score_stride: 11,
         sink_blocks: 1,
         recent_blocks: 2,

@@ -1,6 +1,6 @@
 //! Cases of `cache_write`.
 
-use super::layer::{floats, indices, relaid};
+use super::layer::{converted, floats, indices};
 use super::{Case, shape};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
@@ -41,8 +41,8 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let (mut k, mut v) = (before.clone(), before.clone());
     cpu::cache_write::cache_write(&shape, &params, &kv, &slots, &mut k, &mut v);
     let [k_index, v_index] = indices(variant);
-    let k = relaid(&shape, &k, KvShape::k_index, k_index);
-    let v = relaid(&shape, &v, KvShape::v_index, v_index);
+    let k = converted(&shape, &k, KvShape::k_index, k_index);
+    let v = converted(&shape, &v, KvShape::v_index, v_index);
     let tolerance = stored(shape.dtype);
     let case = Case::new("rows to scattered slots", variant, &params, cache_write::grid(&shape, rows))
         .binding(&kv)

@@ -4,7 +4,7 @@ use super::Case;
 use crate::Variant;
 use crate::cpu;
 use crate::kernel::copy_blocks::{self, CopyBlocksParams};
-use crate::kernel::swap_blocks::{self, SwapBlocksParams, Way};
+use crate::kernel::swap_blocks::{self, Link, SwapBlocksParams};
 use crate::kernel::{KvDtype, KvShape};
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
@@ -38,7 +38,7 @@ pub(super) fn swap_blocks(variant: &Variant) -> Vec<Case> {
             .words(&before, &after)
     };
     vec![
-        case("small blocks of one pool into another", 96, Way::Memory),
-        case("large blocks over a bus", 1300, Way::Bus),
+        case("small blocks of one pool into another", 96, Link::Memory),
+        case("large blocks over a bus", 1300, Link::Bus),
     ]
 }

@@ -115,8 +115,8 @@ impl Layer {
     #[must_use]
     pub fn words_of(&self, variant: &Variant) -> [Vec<u32>; 2] {
         let ([k_index, v_index], shape) = (indices(variant), &self.shape);
-        let k = relaid(shape, &self.k, KvShape::k_index, k_index);
-        let v = relaid(shape, &self.v, KvShape::v_index, v_index);
+        let k = converted(shape, &self.k, KvShape::k_index, k_index);
+        let v = converted(shape, &self.v, KvShape::v_index, v_index);
         [cache_words(shape, k_index, &k), cache_words(shape, v_index, &v)]
     }
 
@@ -146,16 +146,16 @@ pub fn indices(variant: &Variant) -> [Index; 2] {
 
 /// The elements of a cache in another layout.
 #[must_use]
-pub fn relaid(shape: &KvShape, cache: &[f32], from: Index, to: Index) -> Vec<f32> {
-    let mut relaid = vec![0.0; cache.len()];
+pub fn converted(shape: &KvShape, cache: &[f32], from: Index, to: Index) -> Vec<f32> {
+    let mut converted = vec![0.0; cache.len()];
     for_block_heads(shape, cache.len(), |block, head| {
         for (offset, dim) in
             (0..shape.block_size as usize).flat_map(|at| (0..shape.head_dim as usize).map(move |d| (at, d)))
         {
-            relaid[to(shape, block, head, offset, dim)] = cache[from(shape, block, head, offset, dim)];
+            converted[to(shape, block, head, offset, dim)] = cache[from(shape, block, head, offset, dim)];
         }
     });
-    relaid
+    converted
 }
 
 /// Values of a cache, in the layout of `index`, as the device stores them.

@@ -18,8 +18,8 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let pages = size(variant, "PAGES");
     let block_size = 16;
     let params = ResidencyParams {
-        first_ask: 1,
-        asks: 2,
+        first_request: 1,
+        requests: 2,
         num_kv_heads: HEADS,
         list_stride: 3,
         block_size,
@@ -34,7 +34,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let lists: Vec<u32> = (0..3 * HEADS).flat_map(|_| [2, 0, 1]).collect();
     let len = (pages + 1) * block_size - 3;
     let blocks = pages + 1;
-    let asks = [[0, 1, 0, 0], [1, len, 1, 0], [2, len, 1, 0]];
+    let requests = [[0, 1, 0, 0], [1, len, 1, 0], [2, len, 1, 0]];
     let tables: Vec<u32> = (0..=blocks).rev().collect();
     let mut state = Residents {
         places: vec![0; ((blocks + 1) * HEADS) as usize],
@@ -59,9 +59,9 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         }
     }
     let before = state.clone();
-    cpu::residency::residency(&params, pages, &asks, &lists, &tables, &mut state);
+    cpu::residency::residency(&params, pages, &requests, &lists, &tables, &mut state);
     let case = Case::new("one page is missing", variant, &params, residency::grid(&shape(block_size)))
-        .binding(&asks)
+        .binding(&requests)
         .binding(&lists)
         .binding(&tables)
         .words(&before.places, &state.places)

@@ -17,7 +17,7 @@ use super::options::DecoderOptions;
 use crate::cast::u32_of;
 use crate::kernel::adjust_logits::{self, AdjustLogitsBuffers, AdjustLogitsParams, AdjustRow};
 use crate::kernel::sample::{self, SampleBuffers, SampleParams, Spec};
-use crate::kernel::top_logits::{self, TopAsk, TopLogitsBuffers, TopLogitsParams};
+use crate::kernel::top_logits::{self, TopLogitsBuffers, TopLogitsParams, TopRequest};
 use crate::sampling::TokenLogProb;
 use crate::{DecoderConfig, ModelError};
 
@@ -37,7 +37,7 @@ pub(super) struct DrawState {
     edits: GrowBuf<[u32; 2]>,
     /// Logits as the model gave them, where a step edits some and returns log-probabilities.
     raw: GrowBuf<f32>,
-    asks: GrowBuf<TopAsk>,
+    asks: GrowBuf<TopRequest>,
     /// Tokens and their log-probabilities, `[asks, stride]`.
     top_ids: GrowBuf<u32>,
     top_log_probs: GrowBuf<f32>,
@@ -223,7 +223,7 @@ impl DrawState {
         };
         let buffers = TopLogitsBuffers {
             logits,
-            asks: self.asks.bind(),
+            requests: self.asks.bind(),
             targets,
             maxima: self.scan.maxima.bind(),
             values: self.scan.values.bind(),

@@ -196,7 +196,7 @@ impl MoeState {
         let first = rows.start as usize;
         let of_rows = |buffer: &Buf<f32>, width: u32| buffer.bind_from(first * width as usize);
         let (ids, weights) = (self.experts.bind_from(first * top_k as usize), of_rows(&self.weights, top_k));
-        let rows_a_matrix = pairs.div_ceil(num_experts);
+        let rows_per_matrix = pairs.div_ceil(num_experts);
 
         let gate_up = Vectors {
             x: of_rows(x, hidden),
@@ -228,7 +228,7 @@ impl MoeState {
             y_stride: hidden,
             y_offset: 0,
         };
-        let same = experts.down.tile_rows(&ctx.ops.kernels, rows_a_matrix) == routes.tile_rows;
+        let same = experts.down.tile_rows(&ctx.ops.kernels, rows_per_matrix) == routes.tile_rows;
         let routes = match same {
             true => Routes { x_div: 1, ..routes },
             false => self.sorted(ctx, &experts.down, pairs, &ids, 1),
@@ -256,15 +256,15 @@ impl MoeState {
         x_div: u32,
     ) -> Routes<'_> {
         let num_experts = self.config.num_experts;
-        let rows_a_matrix = pairs.div_ceil(num_experts);
-        let tile = matrices.tile_rows(&ctx.ops.kernels, rows_a_matrix);
+        let rows_per_matrix = pairs.div_ceil(num_experts);
+        let tile = matrices.tile_rows(&ctx.ops.kernels, rows_per_matrix);
         let max_tiles = moe_sort::max_tiles(pairs, num_experts, tile);
         let params = MoeSortParams { pairs, tile, max_tiles };
         let (tiles, order) = (&self.tiles, &self.order);
         let buffers = MoeSortBuffers { experts: experts.clone(), tiles: tiles.bind(), order: order.bind() };
         ctx.pass.dispatch(&self.sort, &params, buffers, [1, 1, 1]);
         let portions = ctx.rows().div_ceil(self.portion);
-        Routes { tiles, order, rows_a_matrix, tile_rows: tile, max_tiles, x_div, portions }
+        Routes { tiles, order, rows_per_matrix, tile_rows: tile, max_tiles, x_div, portions }
     }
 
     fn shared_expert(

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
-use attn_kernels::kernel::swap_blocks::{self, SwapBlocksBuffers, SwapBlocksParams, Way};
+use attn_kernels::kernel::swap_blocks::{self, Link, SwapBlocksBuffers, SwapBlocksParams};
 use attn_kernels::rows::BlockCopy;
 
 use super::{HostWeights, SlotPlace};
@@ -184,7 +184,7 @@ impl WeightStream {
             let at = range.start as u64 * self.host.placement.block_bytes;
             let params = SwapBlocksParams {
                 workgroups: WORKGROUPS.min(u32_of(range.len())),
-                ..SwapBlocksParams::new(u32_of(self.block_quads()), u32_of(range.len()), Way::Bus)
+                ..SwapBlocksParams::new(u32_of(self.block_quads()), u32_of(range.len()), Link::Bus)
             };
             let buffers = SwapBlocksBuffers {
                 pairs: pairs.bind(),

@@ -99,7 +99,7 @@ impl Tiling {
 #[must_use]
 pub fn variant(weights: &'static str, epilogue: Epilogue, tiling: Tiling) -> Variant {
     let (module, parts) = epilogue.module();
-    let cols_a_lane = tiling.wide * parts;
+    let cols_per_lane = tiling.wide * parts;
     Variant::new(&KERNEL)
         .module("weights", weights)
         .module("epilogue", module)
@@ -109,8 +109,8 @@ pub fn variant(weights: &'static str, epilogue: Epilogue, tiling: Tiling) -> Var
         .size("COLS", COLS)
         .size("SLICES", tiling.slices)
         .size("BATCH", tiling.batch)
-        .size("COLS_A_LANE", cols_a_lane)
-        .size("SUMS", cols_a_lane * tiling.rows)
+        .size("COLS_PER_LANE", cols_per_lane)
+        .size("SUMS", cols_per_lane * tiling.rows)
 }
 
 /// Workgroups for `rows` rows and `cols` columns of one part.

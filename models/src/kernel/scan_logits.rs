@@ -18,10 +18,10 @@ pub static KERNEL: Kernel = Kernel {
 pub const LANES: u32 = 256;
 
 /// Tokens of a block: few, so that a row has many workgroups, and later kernels read little beside what they look for.
-pub const EACH: u32 = 32;
+pub const TOKENS_PER_LANE: u32 = 32;
 
 /// Tokens of a block on a software driver, whose time goes into barriers.
-pub const EACH_ON_CPU: u32 = 256;
+pub const TOKENS_PER_LANE_ON_CPU: u32 = 256;
 
 params! {
     /// Uniform parameters.
@@ -61,7 +61,7 @@ pub fn variant(each: u32) -> Variant {
 
 /// `kernel` for blocks of `each` tokens.
 pub(super) fn sized(kernel: &'static Kernel, each: u32) -> Variant {
-    Variant::new(kernel).size("EACH", each).size("WG", LANES)
+    Variant::new(kernel).size("TOKENS_PER_LANE", each).size("WG", LANES)
 }
 
 /// Parts of a row.

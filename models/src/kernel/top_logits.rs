@@ -13,7 +13,7 @@ pub static KERNEL: Kernel = Kernel {
     bindings: TopLogitsBuffers::BINDINGS,
 };
 
-/// Maximum number of the likeliest tokens of one ask: what interfaces in use allow.
+/// Maximum number of the likeliest tokens of one request: what interfaces in use allow.
 pub const MAX_TOP: u32 = 20;
 
 params! {
@@ -23,9 +23,9 @@ params! {
         pub vocab: u32,
         /// Parts of a row.
         pub parts: u32,
-        /// Entries of the outputs from one ask to the next: one more than the most tokens of an ask.
+        /// Entries of the outputs from one request to the next: one more than the most tokens of a request.
         pub stride: u32,
-        /// First ask of the dispatch.
+        /// First request of the dispatch.
         pub first: u32,
     }
 }
@@ -36,16 +36,16 @@ bindings! {
         /// Logits, `[rows, vocab]`.
         read logits: f32,
         /// Rows whose log-probabilities are asked for.
-        read asks: TopAsk,
+        read requests: TopRequest,
         /// Target of each row.
         read targets: u32,
         /// Largest logits, as `scan_logits` left them.
         read maxima: f32,
         /// Largest logits and masses, as `scan_logits` left them.
         read values: [f32; 4],
-        /// The target, then the likeliest tokens, `[asks, stride]`.
+        /// The target, then the likeliest tokens, `[requests, stride]`.
         write ids: u32,
-        /// Their log-probabilities, `[asks, stride]`.
+        /// Their log-probabilities, `[requests, stride]`.
         write log_probs: f32,
     }
 }
@@ -53,7 +53,7 @@ bindings! {
 /// One row whose log-probabilities are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub struct TopAsk {
+pub struct TopRequest {
     /// The row of logits, and its entry among the targets.
     pub row: u32,
     /// Number of the likeliest tokens, at most the vocabulary.
@@ -66,8 +66,8 @@ pub fn variant(each: u32) -> Variant {
     super::scan_logits::sized(&KERNEL, each)
 }
 
-/// Workgroups for `asks` asks.
+/// Workgroups for `requests` requests.
 #[must_use]
-pub fn grid(asks: u32) -> [u32; 3] {
-    [asks, 1, 1]
+pub fn grid(requests: u32) -> [u32; 3] {
+    [requests, 1, 1]
 }

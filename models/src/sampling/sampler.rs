@@ -1,6 +1,6 @@
 //! The draws of one sequence.
 
-use super::{Adjust, LogitBias, Sampling, TokenCounts};
+use super::{LogitAdjustments, LogitBias, Sampling, TokenCounts};
 use crate::batch::Sample;
 use crate::kernel::sample::Spec;
 
@@ -57,11 +57,11 @@ impl Sampler {
     }
 
     /// The draw of the next token, at `position` of the sequence, behind the last row of the step's slice `slice`; of the
-    /// tokens in `allowed` only (see [`Adjust::allowed`]), where there is a mask.
+    /// tokens in `allowed` only (see [`LogitAdjustments::allowed`]), where there is a mask.
     #[must_use]
     pub fn sample<'a>(&'a self, slice: usize, position: u32, allowed: Option<&'a [u32]>) -> Sample<'a> {
         let holds_back = self.output_tokens < self.sampling.min_tokens;
-        let adjust = Adjust {
+        let adjust = LogitAdjustments {
             allowed,
             suppressed: if holds_back { &self.sampling.stop_ids } else { &[] },
             bias: Some(self.dry_bias.as_ref().unwrap_or(&self.sampling.logit_bias)),

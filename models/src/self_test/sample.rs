@@ -11,8 +11,8 @@ use crate::cpu::sample::{gumbel, kept};
 use crate::cpu::scan_logits::scan_logits;
 use crate::kernel::adjust_logits::{self, AdjustLogitsParams, AdjustRow, NO_MASK};
 use crate::kernel::sample::{self, NOT_FINITE, SampleParams, Spec};
-use crate::kernel::scan_logits::{self, EACH, ScanLogitsParams};
-use crate::kernel::top_logits::{self, TopAsk, TopLogitsParams};
+use crate::kernel::scan_logits::{self, ScanLogitsParams, TOKENS_PER_LANE};
+use crate::kernel::top_logits::{self, TopLogitsParams, TopRequest};
 
 /// Two parts.
 const VOCAB: usize = 9000;
@@ -37,7 +37,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let specs: Vec<Spec> = rows.map(|(logits, spec)| clear(logits, spec)).collect();
     let mut want = vec![0; specs.len()];
     cpu::sample::sample(VOCAB, &logits, &specs, &mut want);
-    let scan = scan_logits(EACH, VOCAB, &logits, &specs);
+    let scan = scan_logits(TOKENS_PER_LANE, VOCAB, &logits, &specs);
     let params = SampleParams { vocab: 9000, parts: 2, neg_inf: f32::NEG_INFINITY };
     let case = Case::new("greedy and filtered draws", variant, &params, sample::grid(7))
         .binding(&logits)
@@ -63,7 +63,7 @@ pub(super) fn scan(variant: &Variant) -> Vec<Case> {
     let rows = logits.chunks_exact(VOCAB).zip(&specs);
     let specs: Vec<Spec> = rows.map(|(logits, spec)| clear_in_parts(logits, spec)).collect();
     let case = |what, specs: &[Spec], draws| {
-        let scan = scan_logits(EACH, VOCAB, &logits, if draws == 1 { specs } else { &[] });
+        let scan = scan_logits(TOKENS_PER_LANE, VOCAB, &logits, if draws == 1 { specs } else { &[] });
         let params = ScanLogitsParams { vocab: 9000, parts: 2, draws, neg_inf: f32::NEG_INFINITY };
         Case::new(what, variant, &params, scan_logits::grid(4, 2))
             .binding(&logits)
@@ -117,20 +117,20 @@ pub(super) fn adjust(variant: &Variant) -> Vec<Case> {
 pub(super) fn top(variant: &Variant) -> Vec<Case> {
     let vocab = VOCAB;
     let logits: Vec<f32> = floats(3 * vocab, 1).iter().map(|x| (x * 80.0).round() / 4.0).collect();
-    let asks = [TopAsk { row: 2, tokens: 4 }, TopAsk { row: 0, tokens: 4 }];
+    let requests = [TopRequest { row: 2, tokens: 4 }, TopRequest { row: 0, tokens: 4 }];
     let targets = [8999, 0, 256];
     let (mut ids, mut log_probs) = (Vec::new(), Vec::new());
-    for ask in asks {
-        let row = &logits[ask.row as usize * vocab..][..vocab];
-        let found = cpu::top_logits::top_logits(row, targets[ask.row as usize], ask.tokens as usize);
+    for request in requests {
+        let row = &logits[request.row as usize * vocab..][..vocab];
+        let found = cpu::top_logits::top_logits(row, targets[request.row as usize], request.tokens as usize);
         ids.extend(std::iter::once(&found.token).chain(&found.top).map(|t| t.token));
         log_probs.extend(std::iter::once(&found.token).chain(&found.top).map(|t| t.log_prob));
     }
-    let scan = scan_logits(EACH, vocab, &logits, &[]);
+    let scan = scan_logits(TOKENS_PER_LANE, vocab, &logits, &[]);
     let params = TopLogitsParams { vocab: 9000, parts: 2, stride: 5, first: 0 };
     let case = Case::new("the likeliest of rows", variant, &params, top_logits::grid(2))
         .binding(&logits)
-        .binding(&asks)
+        .binding(&requests)
         .binding(&targets)
         .binding(&scan.maxima)
         .binding(&scan.values)

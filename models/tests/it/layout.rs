@@ -27,7 +27,7 @@ fn uniform_structs_are_the_host_structs() {
 fn structs_in_storage_are_the_host_structs() {
     use adjust_logits::AdjustRow;
     use sample::Spec;
-    use top_logits::TopAsk;
+    use top_logits::TopRequest;
     let layouts = [
         (
             include_str!("../../wgsl/shared/sampling/noise.wgsl"),
@@ -39,7 +39,7 @@ fn structs_in_storage_are_the_host_structs() {
                 AdjustRow: row mask suppressed biases counts end repetition presence frequency
             ),
         ),
-        (top_logits::KERNEL.wgsl, layout!(TopAsk: row tokens)),
+        (top_logits::KERNEL.wgsl, layout!(TopRequest: row tokens)),
     ];
     for (text, layout) in layouts {
         let body = text.split_once(&format!("struct {} {{", layout.0)).unwrap().1;

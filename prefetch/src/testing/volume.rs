@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use super::dice::Dice;
+use super::rng::Rng;
 use crate::sync::lock;
 use crate::tier::{Access, Volume, VolumeFile};
 
@@ -41,7 +41,7 @@ type Names = BTreeMap<String, usize>;
 type SyncHook = Arc<dyn Fn(&str) + Send + Sync>;
 
 struct Disk {
-    dice: Dice,
+    rng: Rng,
     faults: DiskFaults,
     /// Bytes of all files together.
     capacity: u64,
@@ -72,7 +72,7 @@ impl SimVolume {
     #[must_use]
     pub fn new(seed: u64, capacity: u64) -> Self {
         let disk = Disk {
-            dice: Dice::new(seed),
+            rng: Rng::new(seed),
             faults: DiskFaults::default(),
             capacity,
             writable: true,
@@ -127,10 +127,10 @@ impl SimVolume {
     pub fn restart(&self, power_lost: bool) {
         let disk = &mut *lock(&self.disk);
         if power_lost {
-            let kept = disk.dice.index(disk.unsynced_names.len());
+            let kept = disk.rng.index(disk.unsynced_names.len());
             disk.names = disk.unsynced_names[kept].clone();
             for file in &mut disk.files {
-                file.lose_power(&mut disk.dice);
+                file.lose_power(&mut disk.rng);
             }
         }
         disk.unsynced_names = vec![disk.names.clone()];
@@ -182,8 +182,8 @@ impl Contents {
         self.synced.resize(self.seen.len(), 0);
     }
 
-    fn lose_power(&mut self, dice: &mut Dice) {
-        self.settle(|| dice.chance(500));
+    fn lose_power(&mut self, rng: &mut Rng) {
+        self.settle(|| rng.chance(500));
         self.seen.clone_from(&self.synced);
     }
 }
@@ -193,17 +193,17 @@ impl Disk {
         if self.is_dead {
             return Err(io::Error::other("the process is dead"));
         }
-        if self.dice.chance(per_mille) { Err(io::Error::other("simulated failure")) } else { Ok(()) }
+        if self.rng.chance(per_mille) { Err(io::Error::other("simulated failure")) } else { Ok(()) }
     }
 
     /// [`Self::check`] of a call that moves bytes.
     fn check_move(&mut self, per_mille: u16) -> io::Result<()> {
-        let interrupted = !self.is_dead && self.dice.chance(self.faults.interrupted);
+        let interrupted = !self.is_dead && self.rng.chance(self.faults.interrupted);
         if interrupted { Err(io::ErrorKind::Interrupted.into()) } else { self.check(per_mille) }
     }
 
     fn moved(&mut self, len: usize) -> usize {
-        if len > 1 && self.dice.chance(self.faults.short) { 1 + self.dice.index(len) } else { len }
+        if len > 1 && self.rng.chance(self.faults.short) { 1 + self.rng.index(len) } else { len }
     }
 
     /// Bytes of all files, with the room that is reserved.
@@ -219,7 +219,7 @@ impl Disk {
             if self.is_dead || error.kind() == io::ErrorKind::Interrupted {
                 return Err(error);
             }
-            len = self.dice.index(len);
+            len = self.rng.index(len);
             self.put(file, &bytes[..len], offset)?;
             return Err(error);
         }
@@ -306,8 +306,8 @@ impl VolumeFile for SimFile {
         let start = usize::try_from(offset).expect("a small disk").min(seen.len());
         let len = len.min(seen.len() - start);
         into[..len].copy_from_slice(&seen[start..start + len]);
-        if len > 0 && disk.dice.chance(disk.faults.flip) {
-            into[disk.dice.index(len)] ^= 1 << disk.dice.below(8);
+        if len > 0 && disk.rng.chance(disk.faults.flip) {
+            into[disk.rng.index(len)] ^= 1 << disk.rng.below(8);
         }
         Ok(len)
     }

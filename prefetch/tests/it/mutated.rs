@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use prefetch::spec::TierSpec;
-use prefetch::testing::{Dice, SimVolume};
+use prefetch::testing::{Rng, SimVolume};
 use prefetch::tier::{DiskConfig, DiskTier, Stored, Tier as _, TierError};
 
 use crate::conformance::{block, key, layout};
@@ -15,23 +15,22 @@ fn rounds(default: u64) -> u64 {
     std::env::var("PREFETCH_MUTATIONS").map_or(default, |text| text.parse().expect("a whole number"))
 }
 
-fn mutate(dice: &mut Dice, bytes: &mut Vec<u8>) {
-    for _ in 0..=dice.below(3) {
+fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
+    for _ in 0..=rng.below(3) {
         if bytes.len() < 2 {
             return;
         }
-        let (at, other) = (dice.index(bytes.len()), dice.index(bytes.len()));
-        let run = 1 + dice.index((bytes.len() - at.max(other)).min(64));
-        match dice.below(7) {
-            0 => bytes[at] ^= 1 << dice.below(8),
-            1 => bytes[at] = dice.bits().to_le_bytes()[0],
+        let (at, other) = (rng.index(bytes.len()), rng.index(bytes.len()));
+        let run = 1 + rng.index((bytes.len() - at.max(other)).min(64));
+        match rng.below(7) {
+            0 => bytes[at] ^= 1 << rng.below(8),
+            1 => bytes[at] = rng.bits().to_le_bytes()[0],
             2 => bytes.truncate(at),
             3 => bytes.copy_within(other..other + run, at),
             4 => drop(bytes.drain(at..at + run)),
-            5 => bytes[at..at + run].fill(if dice.chance(500) { 0 } else { 255 }),
+            5 => bytes[at..at + run].fill(if rng.chance(500) { 0 } else { 255 }),
             _ => {
-                let odd =
-                    [0, 1, 1 << 31, u64::from(u32::MAX), 1 << 63, u64::MAX][dice.index(6)].to_le_bytes();
+                let odd = [0, 1, 1 << 31, u64::from(u32::MAX), 1 << 63, u64::MAX][rng.index(6)].to_le_bytes();
                 let end = bytes.len().min(at + odd.len());
                 bytes[at..end].copy_from_slice(&odd[..end - at]);
             }
@@ -51,7 +50,7 @@ fn texts_of_tiers() {
     for (index, source) in (0..).zip(sources) {
         for round in 0..rounds(500) {
             let mut bytes = source.as_bytes().to_vec();
-            mutate(&mut Dice::new(index << 32 | round), &mut bytes);
+            mutate(&mut Rng::new(index << 32 | round), &mut bytes);
             match String::from_utf8_lossy(&bytes).parse::<TierSpec>() {
                 // What is taken has a text of its own, which says the same.
                 Ok(spec) => {
@@ -77,15 +76,15 @@ fn files_of_a_disk_tier() {
     };
     let (mut opened, mut refused, mut survived, mut bad) = (0, 0, 0, 0);
     for round in 0..rounds(1500) {
-        let mut dice = Dice::new(round);
+        let mut rng = Rng::new(round);
         let volume = SimVolume::new(round, 1 << 20);
         let tier = open(&volume).expect("an empty disk");
         (0..6).for_each(|n| assert_eq!(tier.write(key(n), &block(n)).unwrap(), Stored::Written));
         tier.flush().unwrap();
         drop(tier);
         let names = volume.names();
-        for _ in 0..=dice.below(2) {
-            volume.change(&names[dice.index(names.len())], |bytes| mutate(&mut dice, bytes));
+        for _ in 0..=rng.below(2) {
+            volume.change(&names[rng.index(names.len())], |bytes| mutate(&mut rng, bytes));
         }
         let Ok(tier) = open(&volume) else {
             refused += 1;

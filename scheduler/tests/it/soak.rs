@@ -19,9 +19,9 @@ const HOST_BLOCKS: u32 = 30;
 const PATIENCE: u64 = 4_000;
 
 /// xorshift64*: the same day in every run.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, end: u32) -> u32 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -36,7 +36,7 @@ impl Dice {
 
 struct Day {
     scheduler: Scheduler,
-    dice: Dice,
+    rng: Rng,
     step: u64,
     /// Step of arrival and priority of every sequence that has not ended.
     arrived: HashMap<SeqId, (u64, i32)>,
@@ -51,21 +51,21 @@ impl Day {
         let scheduler =
             Scheduler::new(config, cache_config(20 + 16 * u32::try_from(kinds.len()).unwrap(), 96, kinds))
                 .unwrap();
-        let dice = Dice(0x9e37_79b9_7f4a_7c15);
-        Self { scheduler, dice, step: 0, arrived: HashMap::new(), loads: Vec::new(), finished: 0, longest: 0 }
+        let rng = Rng(0x9e37_79b9_7f4a_7c15);
+        Self { scheduler, rng, step: 0, arrived: HashMap::new(), loads: Vec::new(), finished: 0, longest: 0 }
     }
 
     fn arrive(&mut self, priority: i32) {
-        let dice = &mut self.dice;
+        let rng = &mut self.rng;
         // A third begins with one of four prompts that others have too.
-        let shared = if dice.one_in(3) { dice.below(32) } else { 0 };
-        let family = 1_000 * dice.below(4);
+        let shared = if rng.one_in(3) { rng.below(32) } else { 0 };
+        let family = 1_000 * rng.below(4);
         let mut prompt: Vec<u32> = (family..family + shared).collect();
-        prompt.extend((0..1 + dice.below(40)).map(|_| dice.below(1_000_000)));
-        let request = Request::new(prompt, 1 + dice.below(24))
-            .num_samples(if dice.one_in(8) { 1 + dice.below(3) } else { 1 })
+        prompt.extend((0..1 + rng.below(40)).map(|_| rng.below(1_000_000)));
+        let request = Request::new(prompt, 1 + rng.below(24))
+            .num_samples(if rng.one_in(8) { 1 + rng.below(3) } else { 1 })
             .priority(priority)
-            .external_tokens(if dice.one_in(10) { dice.below(30) } else { 0 });
+            .external_tokens(if rng.one_in(10) { rng.below(30) } else { 0 });
         let samples = u64::from(request.num_samples);
         let first = self.scheduler.add(request).expect("one request alone fits");
         self.arrived.extend((0..samples).map(|i| (SeqId::new(first.get() + i), (self.step, priority))));
@@ -73,7 +73,7 @@ impl Day {
 
     fn cancel(&mut self) {
         let Some(oldest) = self.arrived.keys().copied().min() else { return };
-        let seq = SeqId::new(oldest.get() + u64::from(self.dice.below(60)));
+        let seq = SeqId::new(oldest.get() + u64::from(self.rng.below(60)));
         self.loads.retain(|load| load.seq != seq);
         for ended in self.scheduler.abort(seq) {
             self.arrived.remove(&ended.seq).expect("a sequence ends once");
@@ -83,7 +83,7 @@ impl Day {
     fn deliver(&mut self) {
         if !self.loads.is_empty() {
             let load = self.loads.swap_remove(0);
-            let arrived = if self.dice.one_in(4) { self.dice.below(load.len + 1) } else { load.len };
+            let arrived = if self.rng.one_in(4) { self.rng.below(load.len + 1) } else { load.len };
             self.scheduler.remote_ready(load.seq, arrived);
         }
     }
@@ -91,10 +91,10 @@ impl Day {
     fn step(&mut self) {
         let plan = self.scheduler.step();
         self.loads.extend(&plan.loads);
-        if self.dice.one_in(50) {
+        if self.rng.one_in(50) {
             self.cancel(); // While the step is in flight.
         }
-        let sampled: Vec<u32> = plan.sample_rows.iter().map(|_| self.dice.below(1_000_000)).collect();
+        let sampled: Vec<u32> = plan.sample_rows.iter().map(|_| self.rng.below(1_000_000)).collect();
         for ended in self.scheduler.complete(&plan, &sampled) {
             let (arrived, _) = self.arrived.remove(&ended.seq).expect("a sequence ends once");
             self.longest = self.longest.max(self.step - arrived);
@@ -113,14 +113,14 @@ impl Day {
         while self.step < steps && self.waited() <= PATIENCE {
             if self.arrived.values().filter(|(_, priority)| *priority == 0).count() < URGENT {
                 self.arrive(0);
-            } else if self.arrived.len() < QUEUE && !self.dice.one_in(3) {
-                let priority = 1 + i32::try_from(self.dice.below(3)).unwrap();
+            } else if self.arrived.len() < QUEUE && !self.rng.one_in(3) {
+                let priority = 1 + i32::try_from(self.rng.below(3)).unwrap();
                 self.arrive(priority);
             }
-            if self.dice.one_in(40) {
+            if self.rng.one_in(40) {
                 self.cancel();
             }
-            if self.dice.one_in(3) {
+            if self.rng.one_in(3) {
                 self.deliver();
             }
             self.step();

@@ -131,7 +131,7 @@ impl Policy for Esa {
     fn support(&self) -> Support {
         Support {
             dense_below_tokens: self.min_blocks as usize * self.block_size.get() as usize,
-            ..Support::OF_EACH_QUERY
+            ..Support::PER_QUERY
         }
     }
 

@@ -26,7 +26,7 @@ impl Policy for Full {
     }
 
     fn support(&self) -> Support {
-        Support { dense_below_tokens: usize::MAX, ..Support::OF_POSITIONS }
+        Support { dense_below_tokens: usize::MAX, ..Support::POSITIONS_ONLY }
     }
 
     fn block_size(&self) -> BlockSize {

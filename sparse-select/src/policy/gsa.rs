@@ -181,8 +181,8 @@ impl Policy for Gsa {
 
     fn support(&self) -> Support {
         let support = match self.scoring {
-            Scoring::MeanK => Support::OF_EACH_QUERY,
-            Scoring::History => Support::OF_POSITIONS,
+            Scoring::MeanK => Support::PER_QUERY,
+            Scoring::History => Support::POSITIONS_ONLY,
         };
         let dense_below_tokens = self.min_blocks as usize * self.block_size.get() as usize;
         Support { dense_below_tokens, ..support }

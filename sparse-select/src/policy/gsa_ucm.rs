@@ -194,7 +194,7 @@ impl Policy for GsaUcm {
     }
 
     fn support(&self) -> Support {
-        Support { dense_below_tokens: self.seg_prefill_threshold as usize + 1, ..Support::OF_EACH_QUERY }
+        Support { dense_below_tokens: self.seg_prefill_threshold as usize + 1, ..Support::PER_QUERY }
     }
 
     fn block_size(&self) -> BlockSize {

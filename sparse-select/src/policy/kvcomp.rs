@@ -250,7 +250,7 @@ impl Policy for KvComp {
     }
 
     fn support(&self) -> Support {
-        Support { dense_below_tokens: self.length_threshold as usize, ..Support::OF_EACH_QUERY }
+        Support { dense_below_tokens: self.length_threshold as usize, ..Support::PER_QUERY }
     }
 
     fn block_size(&self) -> BlockSize {

@@ -179,7 +179,7 @@ impl Policy for Quest {
             Mode::Offload { topk, threshold_blocks, .. } => topk.max(threshold_blocks),
         };
         let dense_below_tokens = blocks as usize * self.block_size.get() as usize;
-        Support { dense_below_tokens, ..Support::OF_EACH_QUERY }
+        Support { dense_below_tokens, ..Support::PER_QUERY }
     }
 
     fn block_size(&self) -> BlockSize {

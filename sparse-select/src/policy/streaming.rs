@@ -41,7 +41,7 @@ impl Policy for Streaming {
 
     fn support(&self) -> Support {
         let blocks = self.sink.saturating_add(self.recent) as usize;
-        Support { dense_below_tokens: blocks * self.block_size.get() as usize, ..Support::OF_POSITIONS }
+        Support { dense_below_tokens: blocks * self.block_size.get() as usize, ..Support::POSITIONS_ONLY }
     }
 
     fn block_size(&self) -> BlockSize {

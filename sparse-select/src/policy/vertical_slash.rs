@@ -85,7 +85,7 @@ impl Policy for VerticalSlash {
 
     fn support(&self) -> Support {
         let dense_below_tokens = self.threshold as usize * self.block_size.get() as usize;
-        Support { query: self.estimate.is_some(), dense_below_tokens, ..Support::OF_POSITIONS }
+        Support { query: self.estimate.is_some(), dense_below_tokens, ..Support::POSITIONS_ONLY }
     }
 
     fn block_size(&self) -> BlockSize {

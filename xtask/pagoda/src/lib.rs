@@ -45,7 +45,7 @@ pub use options::{Demand, EngineOptions, MAX_SEQUENCES, Preemption, Sparse};
 pub use prefetch::spec::TierSpec;
 pub use request::Request;
 pub use scheduler::{AdmitError, Policy as Order};
-pub use sequence::{Ask, Sequence};
+pub use sequence::{Sequence, StepWork};
 pub use snapshot::Snapshot;
 pub use sparse_select::{Registry, Spec};
 pub use text::{Piece, Text};

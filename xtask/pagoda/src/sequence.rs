@@ -44,7 +44,7 @@ pub struct Sequence<'d> {
 
 /// Work of a step, and the results that it returns.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask<'s> {
+pub struct StepWork<'s> {
     /// Prefill for tokens that were given, decode for one that was generated: sparse policies and kernels
     /// differ.
     pub phase: Phase,
@@ -56,7 +56,7 @@ pub struct Ask<'s> {
     pub draw: Option<&'s Sampler>,
 }
 
-impl Ask<'_> {
+impl StepWork<'_> {
     /// Computes keys and values alone.
     #[must_use]
     pub fn nothing(phase: Phase) -> Self {
@@ -120,7 +120,7 @@ impl<'d> Sequence<'d> {
     /// # Errors
     /// Those of [`step`](Self::step).
     pub fn next(&mut self, sampler: &mut Sampler) -> Result<u32, Error> {
-        let output = self.advance(Ask { draw: Some(sampler), ..Ask::nothing(Phase::Prefill) })?;
+        let output = self.advance(StepWork { draw: Some(sampler), ..StepWork::nothing(Phase::Prefill) })?;
         let id = output.sampled[0];
         sampler.push(id);
         self.push(id);
@@ -132,7 +132,7 @@ impl<'d> Sequence<'d> {
     /// # Errors
     /// Those of [`step`](Self::step).
     pub fn logits(&mut self) -> Result<Vec<f32>, Error> {
-        Ok(self.advance(Ask { logits: 1, ..Ask::nothing(Phase::Prefill) })?.logits)
+        Ok(self.advance(StepWork { logits: 1, ..StepWork::nothing(Phase::Prefill) })?.logits)
     }
 
     /// Appends and computes `ids`. Returns the natural logarithm of the probability of each, given all tokens
@@ -147,7 +147,7 @@ impl<'d> Sequence<'d> {
         self.extend(ids);
         let mut log_probs = Vec::with_capacity(ids.len());
         while self.pending() > 0 {
-            let ask = Ask { score: true, ..Ask::nothing(Phase::Prefill) };
+            let ask = StepWork { score: true, ..StepWork::nothing(Phase::Prefill) };
             let output = self.step(self.pending().min(self.chunk), ask)?;
             log_probs.extend(output.nll.iter().map(|nll| -nll));
         }
@@ -159,7 +159,7 @@ impl<'d> Sequence<'d> {
     /// # Errors
     /// If nothing has been appended, a token is outside the vocabulary, the cache is too small, logits are not
     /// finite, or the device fails.
-    pub fn step(&mut self, rows: usize, ask: Ask<'_>) -> Result<StepOutput, Error> {
+    pub fn step(&mut self, rows: usize, ask: StepWork<'_>) -> Result<StepOutput, Error> {
         if rows == 0 || rows > self.pending() {
             return Err(AdmitError::EmptyPrompt.into());
         }
@@ -226,17 +226,17 @@ impl<'d> Sequence<'d> {
     }
 
     /// Computes all pending tokens, the last of them with what `ask` wants.
-    fn advance(&mut self, ask: Ask<'_>) -> Result<StepOutput, Error> {
+    fn advance(&mut self, ask: StepWork<'_>) -> Result<StepOutput, Error> {
         let decoded = usize::from(self.generated);
         while self.pending() > decoded {
             let rows = (self.pending() - decoded).min(self.chunk);
             let last = rows == self.pending();
-            let output = self.step(rows, if last { ask } else { Ask::nothing(Phase::Prefill) })?;
+            let output = self.step(rows, if last { ask } else { StepWork::nothing(Phase::Prefill) })?;
             if last {
                 return Ok(output);
             }
         }
-        self.step(decoded, Ask { phase: Phase::Decode, ..ask })
+        self.step(decoded, StepWork { phase: Phase::Decode, ..ask })
     }
 
     /// Number of appended tokens that are not computed.

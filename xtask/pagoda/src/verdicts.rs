@@ -29,12 +29,12 @@ pub struct Verdict {
     /// Number of variants compared.
     pub tested: usize,
     /// The wrong variants.
-    pub wrong: Vec<Wrong>,
+    pub wrong: Vec<WrongKernel>,
 }
 
 /// A kernel variant that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wrong {
+pub struct WrongKernel {
     /// The variant.
     pub variant: String,
     /// Its level.
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     fn verdict(levels: &[&str]) -> Verdict {
-        let wrong = |level: &&str| Wrong {
+        let wrong = |level: &&str| WrongKernel {
             variant: format!("top_k-{level}"),
             level: (*level).into(),
             fault: "rows: element 3".into(),

@@ -215,7 +215,7 @@ impl Bench<'_> {
         let streamed = self.rows.iter().find(|row| row.tier == "streamed" && row.workload == workload);
         let step_ms = Median::of(steps.bursts_ms.iter().copied());
         let tok_s = f64::from(case.streams) * 1e3 / step_ms.median;
-        let transfer_ms = steps.cost.map(|cost| cost.ns_a_byte * steps.bytes / 1e6).filter(|ms| *ms > 0.0);
+        let transfer_ms = steps.cost.map(|cost| cost.ns_per_byte * steps.bytes / 1e6).filter(|ms| *ms > 0.0);
         // Pages are those of an average step here.
         let [misses, ahead] = [steps.pages[1], steps.pages[2]];
         let exposed = |cost: FetchCost| (misses + ahead * (1.0 - cost.hidden_ahead)) / (misses + ahead);
@@ -242,7 +242,7 @@ impl Bench<'_> {
             bytes: steps.bytes,
             pages: steps.pages,
             wait_ms,
-            fetch_gb_s: steps.cost.map(|cost| 1.0 / cost.ns_a_byte),
+            fetch_gb_s: steps.cost.map(|cost| 1.0 / cost.ns_per_byte),
             hidden_ahead: steps.cost.filter(|_| ahead > 0.0).map(|cost| cost.hidden_ahead),
             of_resident: baselines.map(|baselines| baselines.resident.step_ms() / step_ms.median),
             of_streamed: streamed.map(|streamed| tok_s / streamed.tok_s),

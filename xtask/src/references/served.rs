@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 use models::batch::Phase;
-use pagoda::{Ask, Demand, EngineOptions, Event, Model, Request, Sequence};
+use pagoda::{Demand, EngineOptions, Event, Model, Request, Sequence, StepWork};
 
 use super::{Compared, Prompt};
 use crate::cli::{EngineArgs, GenerateArgs};
@@ -36,7 +36,7 @@ pub(super) fn prefill(model: &Model, args: &EngineArgs, prompts: &[Prompt]) -> R
         sequence.extend(&prompt.ids);
         let mut prefilled = Prefilled::default();
         for tokens in prompt.ids.chunks(args.chunk as usize) {
-            let ask = Ask { logits: tokens.len(), ..Ask::nothing(Phase::Prefill) };
+            let ask = StepWork { logits: tokens.len(), ..StepWork::nothing(Phase::Prefill) };
             let output = sequence.step(tokens.len(), ask)?;
             prefilled.logits.extend(output.logits);
             let of_row = |row: usize| output.choices.iter().map(|c| (c.layer, c.rows[row].clone())).collect();

@@ -94,7 +94,7 @@ impl Policy for Recorder {
     }
 
     fn support(&self) -> Support {
-        Support { query: true, ..Support::OF_POSITIONS }
+        Support { query: true, ..Support::POSITIONS_ONLY }
     }
 
     fn block_size(&self) -> BlockSize {

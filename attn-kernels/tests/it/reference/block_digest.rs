@@ -69,7 +69,7 @@ impl Keys {
             num_heads: 2,
             num_kv_heads: 2,
             q_stride: 2 * SHAPE.head_dim,
-            heads_a_set: 1,
+            heads_per_set: 1,
             score_stride: pages,
             ..BlockScoreParams::default()
         };

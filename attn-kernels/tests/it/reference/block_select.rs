@@ -64,7 +64,7 @@ impl Select {
             num_heads: self.num_heads,
             num_kv_heads,
             q_stride: self.q_stride,
-            heads_a_set: if shared { self.num_heads } else { self.num_heads / num_kv_heads },
+            heads_per_set: if shared { self.num_heads } else { self.num_heads / num_kv_heads },
             score_stride: self.blocks() + 5,
             ..BlockScoreParams::default()
         }
@@ -105,7 +105,7 @@ impl Select {
             [(&q).into(), (&digests).into(), (&tables).into(), (&rows_buf).into(), (&scores).into()];
         dispatch(gpu, &mut pass, &variant, params, &bindings, block_score::grid(digest, params, rows));
 
-        let sets = params.num_heads / params.heads_a_set;
+        let sets = params.num_heads / params.heads_per_set;
         let top_rows: Vec<[u32; 4]> = (0..rows * sets)
             .map(|i| {
                 let row = (i / sets) as usize;
@@ -342,7 +342,7 @@ fn launches_out_of_range_are_refused() {
     insta::assert_snapshot!(error(|_| {}, [511, 7, 18]), @"block_score: end in q of entry 0 is 512, the limit is 511");
     insta::assert_snapshot!(error(|_| {}, [512, 6, 18]), @"block_score: end in the tables of entry 0 is 7, the limit is 6");
     insta::assert_snapshot!(error(|_| {}, [512, 7, 17]), @"block_score: f32 of scores is 18, the limit is 17");
-    insta::assert_snapshot!(error(|p| p.heads_a_set = 6, [512, 7, 18]), @"block_score: query heads is 8, not a multiple of 6");
+    insta::assert_snapshot!(error(|p| p.heads_per_set = 6, [512, 7, 18]), @"block_score: query heads is 8, not a multiple of 6");
     insta::assert_snapshot!(error(|p| p.score_stride = 3, [512, 7, 18]), @"block_score: number of blocks of entry 0 is 4, the limit is 3");
 }
 

@@ -5,7 +5,7 @@ use super::layer::shapes;
 use attn_kernels::cpu;
 use attn_kernels::gpu::Pass;
 use attn_kernels::kernel::copy_blocks::{self, CopyBlocksParams};
-use attn_kernels::kernel::swap_blocks::{self, SwapBlocksParams, Way};
+use attn_kernels::kernel::swap_blocks::{self, Link, SwapBlocksParams};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -54,7 +54,7 @@ proptest! {
         let buffers = (gpu.upload("pairs", &pairs).unwrap(), gpu.upload("source", &source).unwrap());
         let target = gpu.upload("pool", &pool).unwrap();
         let block_quads = copy_blocks::block_quads(&shape);
-        let way = if count % 2 == 0 { Way::Memory } else { Way::Bus };
+        let way = if count % 2 == 0 { Link::Memory } else { Link::Bus };
         let params = SwapBlocksParams::new(block_quads, count, way);
         let mut pass = Pass::new("swap_blocks");
         let bindings = [(&buffers.0).into(), (&buffers.1).into(), (&target).into()];

@@ -308,7 +308,7 @@ pub(crate) fn record_bounds(
         num_heads: of.num_heads,
         num_kv_heads: of.shape.num_kv_heads,
         q_stride: of.num_heads * of.shape.head_dim,
-        heads_a_set: group,
+        heads_per_set: group,
         score_stride: of.blocks(),
         logit_scale: of.scale,
         ..BlockScoreParams::default()

@@ -369,7 +369,7 @@ fn logits_are_capped_or_fall_with_distance() {
 /// Shapes of which a software driver compiles a lane in a few seconds.
 fn small_shapes() -> impl Strategy<Value = (KvShape, u32)> {
     coded_shapes().prop_map(|(shape, num_heads)| {
-        let heads = paged_prefill::heads_a_lane(&shape, num_heads, KeyLoads::Broadcast);
+        let heads = paged_prefill::heads_per_lane(&shape, num_heads, KeyLoads::Broadcast);
         (KvShape { head_dim: shape.head_dim.min(64 / heads / 8 * 8), ..shape }, num_heads)
     })
 }

@@ -54,8 +54,8 @@ impl Call {
 
     fn params(&self, now: u32) -> ResidencyParams {
         ResidencyParams {
-            first_ask: 0,
-            asks: 2,
+            first_request: 0,
+            requests: 2,
             num_kv_heads: SHAPE.num_kv_heads,
             list_stride: STRIDE,
             block_size: SHAPE.block_size,
@@ -84,19 +84,20 @@ impl Call {
 fn run(
     gpu: &Gpu,
     params: &ResidencyParams,
-    asks: &[[u32; 4]],
+    requests: &[[u32; 4]],
     lists: &[u32],
     tables: &[u32],
     state: &Residents,
 ) -> Residents {
     let up = |name, words: &[u32]| gpu.upload(name, words).unwrap();
-    let (asks, lists, tables) = (gpu.upload("asks", asks).unwrap(), up("lists", lists), up("tables", tables));
+    let (requests, lists, tables) =
+        (gpu.upload("requests", requests).unwrap(), up("lists", lists), up("tables", tables));
     let slots = gpu.upload("slots", &state.slots).unwrap();
     let (places, fetches, pages) =
         (up("places", &state.places), up("fetches", &state.fetches), up("pages", &state.pages));
     let mut pass = Pass::new("residency");
     let bindings = [
-        (&asks).into(),
+        (&requests).into(),
         (&lists).into(),
         (&tables).into(),
         (&places).into(),
@@ -209,18 +210,18 @@ proptest! {
         let (mut device, mut reference) = (empty.clone(), empty);
         for (index, (call, now)) in calls.iter().zip(1..).enumerate() {
             let params = call.params(now);
-            let asks = [[0, call.lens[0], 0, 0], [1, call.lens[1], 32, 0]];
+            let requests = [[0, call.lens[0], 0, 0], [1, call.lens[1], 32, 0]];
             let lists = call.words();
             let lens = [lists.len(), device.pages.len()];
-            residency::check(&params, PAGES * SHAPE.block_size, &asks, (&tables, BLOCKS), lens).unwrap();
+            residency::check(&params, PAGES * SHAPE.block_size, &requests, (&tables, BLOCKS), lens).unwrap();
             for (_, block) in forgotten.iter().filter(|(at, _)| *at == index) {
                 for state in [&mut device, &mut reference] {
                     state.places[*block as usize * HEADS..][..HEADS].fill(0);
                 }
             }
-            let after = run(gpu, &params, &asks, &lists, &tables, &device);
+            let after = run(gpu, &params, &requests, &lists, &tables, &device);
             let mut wanted = reference.clone();
-            cpu::residency::residency(&params, PAGES, &asks, &lists, &tables, &mut wanted);
+            cpu::residency::residency(&params, PAGES, &requests, &lists, &tables, &mut wanted);
             for head in 0..HEADS {
                 check(call, &params, &tables, head, &device, &after);
                 check(call, &params, &tables, head, &reference, &wanted);

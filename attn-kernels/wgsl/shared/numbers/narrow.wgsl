@@ -2,7 +2,7 @@
 // that is one key or taken whole. Goes with a scan module, and WG lanes a workgroup.
 const BINS: u32 = 2048u;
 const BIN_BITS: u32 = 11u;
-const BINS_A_LANE: u32 = BINS / WG;
+const BINS_PER_LANE: u32 = BINS / WG;
 
 // The 2^bits keys from `least` on: `within` scores have one of them, of which `left` are among the k; all above them are.
 struct Cut { least: u32, bits: u32, left: u32, within: u32 }
@@ -70,15 +70,15 @@ fn count_key(key: u32, cut: Cut) {
 fn narrowed(cut: Cut, lane: Lane) -> Cut {
     workgroupBarrier();
     // Lanes take bins from the top, so that a prefix sum counts larger keys.
-    let top = BINS - 1u - place_of(lane) * BINS_A_LANE;
-    var counts: array<u32, BINS_A_LANE>;
+    let top = BINS - 1u - place_of(lane) * BINS_PER_LANE;
+    var counts: array<u32, BINS_PER_LANE>;
     var mine = 0u;
-    for (var i = 0u; i < BINS_A_LANE; i++) {
+    for (var i = 0u; i < BINS_PER_LANE; i++) {
         counts[i] = atomicLoad(&bins[top - i]);
         mine += counts[i];
     }
     var above = scan(mine, lane).before;
-    for (var i = 0u; i < BINS_A_LANE; i++) {
+    for (var i = 0u; i < BINS_PER_LANE; i++) {
         if (above < cut.left && cut.left <= above + counts[i]) {
             found = vec3(top - i, cut.left - above, counts[i]);
         }

@@ -22,8 +22,8 @@ struct Sums { score: array<f32, HEADS>, size: array<f32, HEADS> }
 fn score_of(index: u32, row: vec4<u32>, block: u32, in_range: bool, which: u32, lane: u32) -> f32 {
     let mate = lane % LANES;
     var best = LOWEST;
-    for (var first = 0u; first < params.heads_a_set; first += HEADS) {
-        let head = which * params.heads_a_set + first;
+    for (var first = 0u; first < params.heads_per_set; first += HEADS) {
+        let head = which * params.heads_per_set + first;
         let kv_head = head / (params.num_heads / params.num_kv_heads);
         // Before the queries, so that one wait is for both.
         var ahead: Ahead;

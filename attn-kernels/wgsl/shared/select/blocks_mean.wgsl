@@ -13,7 +13,7 @@ alias Ahead = array<DigestChunk, AHEAD>;
 // The score for set `which`, in the first of the block's lanes. Every lane of the workgroup calls it.
 fn score_of(index: u32, row: vec4<u32>, block: u32, in_range: bool, which: u32, lane: u32) -> f32 {
     let group = params.num_heads / params.num_kv_heads;
-    let set_chunks = params.heads_a_set / group * CHUNKS;
+    let set_chunks = params.heads_per_set / group * CHUNKS;
     var sum = vec4(0.0);
     for (var tile = 0u; tile < set_chunks; tile += TILE) {
         let first = which * set_chunks + tile;

@@ -2,7 +2,7 @@
 // WG lanes a workgroup.
 const DIGITS: u32 = 3u;
 const BINS: u32 = 2048u;
-const BINS_A_LANE: u32 = BINS / WG;
+const BINS_PER_LANE: u32 = BINS / WG;
 
 // Digits of the k-th largest key so far, and the number of keys with those digits that are among the k.
 struct Cut { key: u32, left: u32 }
@@ -28,15 +28,15 @@ fn is_candidate(key: u32, cut: Cut, digit: u32) -> bool {
 fn refine(cut: Cut, digit: u32, lane: Lane) -> Cut {
     workgroupBarrier();
     // Lanes take bins from the top, so that a prefix sum counts larger keys.
-    let top = BINS - 1u - place_of(lane) * BINS_A_LANE;
-    var counts_of: array<u32, BINS_A_LANE>;
+    let top = BINS - 1u - place_of(lane) * BINS_PER_LANE;
+    var counts_of: array<u32, BINS_PER_LANE>;
     var mine = 0u;
-    for (var i = 0u; i < BINS_A_LANE; i++) {
+    for (var i = 0u; i < BINS_PER_LANE; i++) {
         counts_of[i] = atomicLoad(&bins[top - i]);
         mine += counts_of[i];
     }
     var above = scan(mine, lane).before;
-    for (var i = 0u; i < BINS_A_LANE; i++) {
+    for (var i = 0u; i < BINS_PER_LANE; i++) {
         if (above < cut.left && cut.left <= above + counts_of[i]) {
             found = Cut(cut.key | ((top - i) << digit_shift(digit)), cut.left - above);
         }

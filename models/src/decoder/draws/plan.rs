@@ -8,8 +8,8 @@ use crate::cast::u32_of;
 use crate::decoder::head::HEAD_ROWS;
 use crate::kernel::adjust_logits::{AdjustRow, NO_MASK};
 use crate::kernel::sample::Spec;
-use crate::kernel::top_logits::{MAX_TOP, TopAsk};
-use crate::sampling::{Adjust, LogProbs, SamplingError, TokenLogProb};
+use crate::kernel::top_logits::{MAX_TOP, TopRequest};
+use crate::sampling::{LogProbs, LogitAdjustments, SamplingError, TokenLogProb};
 
 /// Draws of a step, the edits of logits before them, and the rows whose log-probabilities it returns.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(in crate::decoder) struct Draws {
     /// Three lists of each adjusted row.
     pub(super) edits: Vec<[u32; 2]>,
     /// Asks of scored rows, then those of samples.
-    pub(super) asks: Vec<TopAsk>,
+    pub(super) asks: Vec<TopRequest>,
     /// The scored rows that ask, ascending.
     scored: Vec<usize>,
     /// The samples that ask, ascending.
@@ -113,7 +113,12 @@ impl Draws {
         self.scored.len()..self.asks.len()
     }
 
-    fn push_adjust(&mut self, row: usize, adjust: &Adjust<'_>, vocab: u32) -> Result<(), SamplingError> {
+    fn push_adjust(
+        &mut self,
+        row: usize,
+        adjust: &LogitAdjustments<'_>,
+        vocab: u32,
+    ) -> Result<(), SamplingError> {
         check(row, adjust, vocab)?;
         let mask = adjust.allowed.map_or(NO_MASK, |allowed| {
             let first = u32_of(self.masks.len());
@@ -145,15 +150,15 @@ impl Draws {
     }
 }
 
-fn ask(row: usize, tokens: u32, vocab: u32) -> Result<TopAsk, SamplingError> {
+fn ask(row: usize, tokens: u32, vocab: u32) -> Result<TopRequest, SamplingError> {
     if tokens > MAX_TOP {
         return Err(SamplingError::LogProbs { asked: tokens, max: MAX_TOP });
     }
-    Ok(TopAsk { row: u32_of(row), tokens: tokens.min(vocab) })
+    Ok(TopRequest { row: u32_of(row), tokens: tokens.min(vocab) })
 }
 
 /// A mask is as long as the vocabulary, and leaves a token that is not suppressed.
-fn check(sample: usize, adjust: &Adjust<'_>, vocab: u32) -> Result<(), SamplingError> {
+fn check(sample: usize, adjust: &LogitAdjustments<'_>, vocab: u32) -> Result<(), SamplingError> {
     let Some(words) = adjust.allowed else { return Ok(()) };
     let expected = vocab.div_ceil(32) as usize;
     if words.len() != expected {

@@ -7,7 +7,9 @@ use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use crate::ModelError;
 use crate::cast::u32_of;
 use crate::kernel::sample::Spec;
-use crate::kernel::scan_logits::{self, EACH, EACH_ON_CPU, LANES, ScanLogitsBuffers, ScanLogitsParams};
+use crate::kernel::scan_logits::{
+    self, LANES, ScanLogitsBuffers, ScanLogitsParams, TOKENS_PER_LANE, TOKENS_PER_LANE_ON_CPU,
+};
 
 /// Results of the last scan of logits.
 #[derive(Debug)]
@@ -24,7 +26,7 @@ pub(super) struct Scan {
 impl Scan {
     /// Buffers for `rows` rows at a time.
     pub(super) fn new(gpu: &Gpu, vocab: u32, rows: usize) -> Result<Self, ModelError> {
-        let each = if gpu.is_cpu() { EACH_ON_CPU } else { EACH };
+        let each = if gpu.is_cpu() { TOKENS_PER_LANE_ON_CPU } else { TOKENS_PER_LANE };
         let parts = rows * scan_logits::parts(vocab, each) as usize;
         Ok(Self {
             pipeline: gpu.pipeline(&scan_logits::variant(each))?,

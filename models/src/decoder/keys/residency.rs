@@ -15,7 +15,7 @@ use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::fetch_pages::{self, FetchPagesBuffers, FetchPagesParams};
 use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::kernel::residency::{self, HEADER, ResidencyBuffers, ResidencyParams};
-use attn_kernels::rows::{Ask, PhysicalBlock, Touched};
+use attn_kernels::rows::{BlockTokens, PageRequest, PhysicalBlock};
 use sparse_select::Policy;
 
 use crate::cast::u32_of;
@@ -33,18 +33,18 @@ pub(in crate::decoder) struct Residency {
     num_slots: u32,
     /// Bytes of K and V that one head keeps of a block.
     page_bytes: u64,
-    pages_a_block: u32,
+    pages_per_block: u32,
     block_size: u32,
     /// Pages of a partition.
     partition_pages: u32,
     layers: Vec<Option<Resident>>,
     /// Everything that blocks are selected for.
-    asks: GrowBuf<Ask>,
+    asks: GrowBuf<PageRequest>,
     /// Asks of decode rows; the others are of tiles.
     decode_asks: u32,
     num_asks: u32,
     /// Blocks that the step writes.
-    touched: GrowBuf<Touched>,
+    touched: GrowBuf<BlockTokens>,
     num_touched: u32,
     /// Tables of the step by KV head: where pages of the layer at hand are.
     pages: GrowBuf<PhysicalBlock>,
@@ -129,7 +129,7 @@ struct Copied<'a> {
     /// Whether decided fetches are among them.
     fetch: bool,
     /// Blocks whose pages on the device are copied anew, and how many of them.
-    touched: &'a Buf<Touched>,
+    touched: &'a Buf<BlockTokens>,
     count: u32,
 }
 
@@ -173,7 +173,7 @@ impl Residency {
             copy: gpu.pipeline(&fetch_pages::variant())?,
             num_slots,
             page_bytes: 2 * shape.block_bytes() as u64 / u64::from(shape.num_kv_heads),
-            pages_a_block: select_block / shape.block_size,
+            pages_per_block: select_block / shape.block_size,
             block_size: shape.block_size,
             partition_pages: (PARTITION / shape.block_size).max(1),
             layers: (0..)
@@ -241,7 +241,7 @@ impl Residency {
         for chosen in &view.selecting {
             for list in 0..chosen.lists {
                 let (len, table) = (u32_of(chosen.kv_len()), u32_of(chosen.table.start));
-                asks.push(Ask::new(chosen.list + list, len, table));
+                asks.push(PageRequest::new(chosen.list + list, len, table));
             }
             self.decode_asks += u32::from(chosen.is_decode());
         }
@@ -255,7 +255,8 @@ impl Residency {
         let mut touched: Vec<u32> = plan.written_blocks(view, shape.block_size).collect();
         touched.sort_unstable();
         touched.dedup();
-        let touched: Vec<Touched> = touched.into_iter().map(|block| Touched { block, tokens: 0 }).collect();
+        let touched: Vec<BlockTokens> =
+            touched.into_iter().map(|block| BlockTokens { block, tokens: 0 }).collect();
         self.num_touched = u32_of(touched.len());
         self.asks.write(gpu, &asks)?;
         self.touched.write(gpu, &touched)?;
@@ -264,7 +265,7 @@ impl Residency {
 
     /// Records that the pages of lists come to the device, with what the step wrote of them.
     pub(in crate::decoder) fn make_resident(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
-        let most = (needed.lists.stride - 1) * self.pages_a_block;
+        let most = (needed.lists.stride - 1) * self.pages_per_block;
         let pages = needed.pages.start..needed.pages.end.min(most.max(needed.pages.start));
         self.assign(context, Why::Needed, &Needed { pages, asks: needed.asks.clone(), ..*needed });
         self.copy_step(context, needed.layer, Why::Needed, true, self.num_touched);
@@ -281,7 +282,7 @@ impl Residency {
         if self.decode_asks == 0 || self.layers[layer].is_none() {
             return;
         }
-        let pages = 0..(lists.stride - 1) * self.pages_a_block;
+        let pages = 0..(lists.stride - 1) * self.pages_per_block;
         self.assign(context, Why::Wished, &Needed { layer, lists, asks: 0..self.decode_asks, pages });
         if let Some(resident) = &mut self.layers[layer] {
             resident.pending = true;
@@ -301,8 +302,8 @@ impl Residency {
         resident.calls += 1;
         let (shape, Needed { lists, asks, pages, .. }) = (context.kv.shape(), needed);
         let params = ResidencyParams {
-            first_ask: asks.start,
-            asks: asks.end - asks.start,
+            first_request: asks.start,
+            requests: asks.end - asks.start,
             num_kv_heads: shape.num_kv_heads,
             list_stride: lists.stride,
             block_size: shape.block_size,
@@ -313,10 +314,10 @@ impl Residency {
             max_fetches: self.num_slots,
             write_pages: u32::from(why == Why::Needed),
         };
-        let together = params.asks * params.num_pages;
+        let together = params.requests * params.num_pages;
         assert!(together <= self.num_slots, "{together} pages for {} slots", self.num_slots);
         let buffers = ResidencyBuffers {
-            asks: self.asks.bind(),
+            requests: self.asks.bind(),
             lists: lists.bind.clone(),
             tables: context.tables.bind(),
             places: resident.places.bind(),

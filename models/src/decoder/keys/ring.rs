@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
-use attn_kernels::kernel::swap_blocks::{self, SwapBlocksBuffers, SwapBlocksParams, Way};
+use attn_kernels::kernel::swap_blocks::{self, Link, SwapBlocksBuffers, SwapBlocksParams};
 use attn_kernels::rows::{BlockCopy, KvWord};
 
 use super::disk::{Asked, DiskKeys, DiskReport};
@@ -270,7 +270,7 @@ impl RingKeys {
                         words.is_multiple_of(4),
                         "blocks of {words} words, of which four tokens are 16 bytes"
                     );
-                    let way = if [from, to].contains(&End::Host) { Way::Bus } else { Way::Memory };
+                    let way = if [from, to].contains(&End::Host) { Link::Bus } else { Link::Memory };
                     let params = SwapBlocksParams::new(u32_of(words / 4), u32_of(pairs.len()), way);
                     let buffers = SwapBlocksBuffers {
                         pairs: context.inputs.stream_pairs.bind_from(pairs.start),

@@ -95,7 +95,7 @@ impl Selected<'_> {
         let (Some(bound), Some(bounds)) = (&ranker.bound, ranker.bounds()) else { return };
         // Layers that select, one after the other.
         let before = u32_of(self.sparse.placed[..layer].iter().flatten().count());
-        let rows_a_layer = ranker.chosen * params.num_heads;
+        let rows_per_layer = ranker.chosen * params.num_heads;
         let shares_of = MassBoundParams {
             num_heads: params.num_heads,
             num_kv_heads: params.num_kv_heads,
@@ -104,7 +104,7 @@ impl Selected<'_> {
             max_partitions: params.max_partitions,
             bound_stride: ranker.score_stride,
             first_list: params.first_list,
-            first_share: before * rows_a_layer * bound.share_stride,
+            first_share: before * rows_per_layer * bound.share_stride,
             share_stride: bound.share_stride,
             partition_size: params.partition_size,
             slack: self.kernels.slack(),

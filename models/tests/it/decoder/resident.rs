@@ -121,7 +121,7 @@ fn fetches_cost_time_that_is_measured() {
     assert_eq!(decoder.fetch_cost().unwrap(), None, "nothing is on the device yet");
     let want = run(&mut decoder);
     if let Some(cost) = decoder.fetch_cost().unwrap() {
-        assert!(cost.ns_a_byte > 0.0 && (0.0..=1.0).contains(&cost.hidden_ahead), "{cost:?}");
+        assert!(cost.ns_per_byte > 0.0 && (0.0..=1.0).contains(&cost.hidden_ahead), "{cost:?}");
         let (transfer, waited) = cost.of(&traffic(&decoder));
         assert!(waited > 0.0 && waited <= transfer * 1.000_001, "{waited} of {transfer} ns");
     }

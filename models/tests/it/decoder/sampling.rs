@@ -8,7 +8,7 @@ use models::batch::{Phase, Sample, Slice};
 use models::cpu;
 use models::kernel::adjust_logits::{AdjustRow, NO_MASK};
 use models::kernel::sample::Spec;
-use models::sampling::{Adjust, Dry, LogProbs, LogitBias, Penalties, Sampler, Sampling, TokenBias};
+use models::sampling::{Dry, LogProbs, LogitAdjustments, LogitBias, Penalties, Sampler, Sampling, TokenBias};
 
 use super::options;
 use super::served::{Request, Served, serve};
@@ -42,7 +42,7 @@ fn served(requests: &[Request<'_>]) -> Vec<Served> {
 
 /// The token that references draw from `logits` of one row.
 fn drawn(logits: &[f32], sample: &Sample<'_>) -> u32 {
-    let Adjust { allowed, suppressed, bias, penalties, counts } = sample.adjust;
+    let LogitAdjustments { allowed, suppressed, bias, penalties, counts } = sample.adjust;
     let of = |len: usize| u32::try_from(len).unwrap();
     let mut edits: Vec<[u32; 2]> = suppressed.iter().map(|token| [*token, 0]).collect();
     let biases = of(edits.len());
@@ -170,7 +170,7 @@ fn prompts_have_log_probabilities() {
 fn draws_that_cannot_be_are_refused() {
     let mut decoder = tiny().decoder(&options(KvDtype::F32));
     let table = [BlockId::new(1)];
-    let mut refused = |adjust: Adjust<'_>, log_probs, targets: &[u32]| {
+    let mut refused = |adjust: LogitAdjustments<'_>, log_probs, targets: &[u32]| {
         let tables: [&[BlockId]; 1] = [&table];
         let slice = Slice {
             tokens: &[3],
@@ -185,8 +185,9 @@ fn draws_that_cannot_be_are_refused() {
         let sample = Sample { adjust, log_probs, ..Sample::new(0, Spec::GREEDY) };
         decoder.step(&[slice], &[sample]).unwrap_err().to_string()
     };
-    let none = Adjust::default();
-    let masked = |allowed: &'static [u32], suppressed| Adjust { allowed: Some(allowed), suppressed, ..none };
+    let none = LogitAdjustments::default();
+    let masked =
+        |allowed: &'static [u32], suppressed| LogitAdjustments { allowed: Some(allowed), suppressed, ..none };
     assert_snapshot!(refused(masked(&[0; 4], &[]), None, &[]), @"sample 0 has no token left to draw: its mask allows 0 tokens, and all of these are suppressed");
     assert_snapshot!(refused(masked(&[0, 6, 0, 0], &[33, 34, 33, 200]), None, &[]), @"sample 0 has no token left to draw: its mask allows 2 tokens, and all of these are suppressed");
     assert_snapshot!(refused(masked(&[1; 3], &[]), None, &[]), @"sample 0 has a mask of 3 words, a vocabulary of 128 needs 4");

@@ -9,7 +9,7 @@ use models::cpu;
 use models::kernel::adjust_logits::{self, AdjustLogitsParams, AdjustRow, NO_MASK};
 use models::kernel::sample::Spec;
 use models::kernel::scan_logits::parts;
-use models::kernel::top_logits::{self, MAX_TOP, TopAsk, TopLogitsParams};
+use models::kernel::top_logits::{self, MAX_TOP, TopLogitsParams, TopRequest};
 use proptest::prelude::*;
 use proptest::sample::{Index, subsequence};
 
@@ -84,17 +84,17 @@ fn adjusted(
     gpu.submit(pass).unwrap().wait().unwrap().get(read)
 }
 
-/// Ids and log-probabilities, `[asks, stride]`; the row's own number is its target.
+/// Ids and log-probabilities, `[requests, stride]`; the row's own number is its target.
 fn top(
     gpu: &Gpu,
     [each, vocab]: [u32; 2],
     logits: &[f32],
-    asks: &[TopAsk],
+    requests: &[TopRequest],
     targets: &[u32],
 ) -> (Vec<u32>, Vec<f32>) {
-    let stride = asks.iter().map(|ask| ask.tokens + 1).max().unwrap();
-    let entries = asks.len() * stride as usize;
-    let inputs = (gpu.upload("logits", logits).unwrap(), gpu.upload("asks", asks).unwrap());
+    let stride = requests.iter().map(|request| request.tokens + 1).max().unwrap();
+    let entries = requests.len() * stride as usize;
+    let inputs = (gpu.upload("logits", logits).unwrap(), gpu.upload("requests", requests).unwrap());
     let targets = gpu.upload("targets", targets).unwrap();
     let ids = gpu.upload("ids", &vec![u32::MAX; entries]).unwrap();
     let log_probs = gpu.upload("log_probs", &vec![f32::NAN; entries]).unwrap();
@@ -114,7 +114,7 @@ fn top(
         (&log_probs).into(),
     ];
     // In two dispatches, as portions of scored rows are.
-    let last = u32::try_from(asks.len() - 1).unwrap();
+    let last = u32::try_from(requests.len() - 1).unwrap();
     for (first, n) in [(0, last), (last, 1)] {
         let params = TopLogitsParams { vocab, parts: parts(vocab, each), stride, first };
         dispatch(gpu, &mut pass, &top_logits::variant(each), &params, &bindings, top_logits::grid(n));
@@ -128,8 +128,8 @@ fn top(
 #[test]
 fn a_target_outside_the_vocabulary_reads_the_last_token() {
     let Some(gpu) = gpu() else { return };
-    let asks = [TopAsk { row: 0, tokens: 1 }, TopAsk { row: 1, tokens: 1 }];
-    let (ids, log_probs) = top(gpu, [32, 40], &floats(80, 7), &asks, &[u32::MAX, 3]);
+    let requests = [TopRequest { row: 0, tokens: 1 }, TopRequest { row: 1, tokens: 1 }];
+    let (ids, log_probs) = top(gpu, [32, 40], &floats(80, 7), &requests, &[u32::MAX, 3]);
     assert_eq!([ids[0], ids[2]], [39, 3]);
     assert!(log_probs.iter().all(|log_prob| log_prob.is_finite()), "{log_probs:?}");
 }
@@ -158,7 +158,7 @@ proptest! {
     #[test]
     fn the_likeliest_tokens_come_in_order(
         vocab in vocabularies(),
-        asks in prop::collection::vec((0u32..5, 0u32..=MAX_TOP), 1..6),
+        requests in prop::collection::vec((0u32..5, 0u32..=MAX_TOP), 1..6),
         targets in prop::collection::vec(any::<Index>(), 5),
         each in each(),
         seed: u64,
@@ -172,14 +172,14 @@ proptest! {
         prop_assume!(logits.chunks(vocab).all(|row| row.iter().any(|v| v.is_finite())));
         let targets: Vec<u32> = targets.iter().map(|at| u32::try_from(at.index(vocab)).unwrap()).collect();
         let most = u32::try_from(vocab).unwrap();
-        let asks: Vec<TopAsk> =
-            asks.into_iter().map(|(row, tokens)| TopAsk { row, tokens: tokens.min(most) }).collect();
-        let (ids, log_probs) = top(gpu, [each, most], &logits, &asks, &targets);
-        let stride = ids.len() / asks.len();
-        for (i, ask) in asks.iter().enumerate() {
-            let row = &logits[ask.row as usize * vocab..][..vocab];
-            let want = cpu::top_logits::top_logits(row, targets[ask.row as usize], ask.tokens as usize);
-            let entries = i * stride..=i * stride + ask.tokens as usize;
+        let requests: Vec<TopRequest> =
+            requests.into_iter().map(|(row, tokens)| TopRequest { row, tokens: tokens.min(most) }).collect();
+        let (ids, log_probs) = top(gpu, [each, most], &logits, &requests, &targets);
+        let stride = ids.len() / requests.len();
+        for (i, request) in requests.iter().enumerate() {
+            let row = &logits[request.row as usize * vocab..][..vocab];
+            let want = cpu::top_logits::top_logits(row, targets[request.row as usize], request.tokens as usize);
+            let entries = i * stride..=i * stride + request.tokens as usize;
             let wanted = || std::iter::once(want.token).chain(want.top.iter().copied());
             prop_assert_eq!(&ids[entries.clone()], &wanted().map(|t| t.token).collect::<Vec<_>>()[..]);
             for (got, want) in log_probs[entries].iter().zip(wanted()) {

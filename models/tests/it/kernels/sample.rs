@@ -6,7 +6,7 @@ use attn_kernels::gpu::{Gpu, Pass};
 use models::cpu;
 use models::cpu::sample::{gumbel, kept};
 use models::kernel::sample::{self, SampleParams, Spec};
-use models::kernel::scan_logits::{EACH, parts};
+use models::kernel::scan_logits::{TOKENS_PER_LANE, parts};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -15,7 +15,7 @@ use rand::{RngExt, SeedableRng};
 const PLAIN: Spec = Spec { temperature: 1.0, seed_low: 1, seed_high: 2, ..Spec::GREEDY };
 
 fn draw(gpu: &Gpu, vocab: usize, logits: &[f32], specs: &[Spec]) -> Vec<u32> {
-    draw_behind(gpu, EACH, vocab, logits, specs)
+    draw_behind(gpu, TOKENS_PER_LANE, vocab, logits, specs)
 }
 
 /// Draws behind a scan in blocks of `each` tokens.

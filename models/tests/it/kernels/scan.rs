@@ -54,7 +54,7 @@ impl Scan {
 
 /// Tokens of a block.
 pub(crate) fn each() -> impl Strategy<Value = u32> {
-    prop::sample::select(vec![scan_logits::EACH, scan_logits::EACH_ON_CPU])
+    prop::sample::select(vec![scan_logits::TOKENS_PER_LANE, scan_logits::TOKENS_PER_LANE_ON_CPU])
 }
 
 proptest! {

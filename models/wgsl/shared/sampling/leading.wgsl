@@ -15,7 +15,7 @@ fn leads(leading: Leading, key: u32, id: u32) -> bool {
 
 // The first token of a block; the others are WG apart.
 fn first_of(block: u32) -> u32 {
-    return block / WG * WG * EACH + block % WG;
+    return block / WG * WG * TOKENS_PER_LANE + block % WG;
 }
 
 // The first `count` of the tokens with keys from `edge` to `most`, the largest of the row; all of them, where they are fewer.
@@ -68,7 +68,7 @@ fn count_keys(row: u32, of_what: u32, least: u32, cut: Cut, place: u32) {
             count_key(most, cut);
         } else if (most >= least) {
             var id = first_of(block);
-            for (var i = 0u; i < EACH && id < params.vocab; i++) {
+            for (var i = 0u; i < TOKENS_PER_LANE && id < params.vocab; i++) {
                 let key = order_key(logits[row * params.vocab + id]);
                 if (of_what == OF_TOKENS && key >= least) {
                     count_key(key, cut);

@@ -4,15 +4,15 @@ use std::collections::HashSet;
 
 use insta::assert_snapshot;
 use kvblock::{BlockHash, SeqId};
-use prefetch::plan::{Budget, Fetch, Priority, Want, plan};
+use prefetch::plan::{BlockDemand, Budget, Fetch, Priority, plan};
 use proptest::prelude::*;
 
 use super::{hash, hashes};
 
 const UNLIMITED: Budget = Budget { fetches_max: usize::MAX, blocks_max: usize::MAX };
 
-fn want(seq: u64, position: u32, selected: &[BlockHash]) -> Want<'_> {
-    Want { seq: SeqId::new(seq), position, selected }
+fn want(seq: u64, position: u32, selected: &[BlockHash]) -> BlockDemand<'_> {
+    BlockDemand { seq: SeqId::new(seq), position, selected }
 }
 
 fn draw(fetches: &[Fetch]) -> String {

@@ -10,7 +10,7 @@ use prefetch::engine::{EngineConfig, Loaded, Outcome, Submission, TaskBoard, Tas
 use prefetch::plan::Priority;
 use prefetch::policy::PolicyKind;
 use prefetch::stack::TierStack;
-use prefetch::testing::{Dice, DiskFaults, SimVolume};
+use prefetch::testing::{DiskFaults, Rng, SimVolume};
 use prefetch::tier::{
     DiskConfig, DiskTier, HostTier, MacKey, RemoteConfig, RemoteTier, Stored, Tier, TierError, TierName,
     Volume as _,
@@ -37,7 +37,7 @@ const BOARD: EngineConfig = {
 };
 
 pub(super) struct Machine {
-    dice: Dice,
+    rng: Rng,
     clock: SimClock,
     volume: SimVolume,
     service: SimService,
@@ -64,13 +64,13 @@ struct Process {
 
 impl Machine {
     pub(super) fn new(seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut rng = Rng::new(seed);
         let clock = SimClock::default();
-        let service = SimService::new(dice.split(), clock.clone());
-        let volume = SimVolume::new(dice.bits(), ROOM);
-        let mac = dice.chance(500).then(|| MacKey::new([dice.bits().to_le_bytes()[0]; 32]));
+        let service = SimService::new(rng.split(), clock.clone());
+        let volume = SimVolume::new(rng.bits(), ROOM);
+        let mac = rng.chance(500).then(|| MacKey::new([rng.bits().to_le_bytes()[0]; 32]));
         let counts = Counts::default();
-        let mut machine = Self { dice, clock, volume, service, mac, process: None, generation: 0, counts };
+        let mut machine = Self { rng, clock, volume, service, mac, process: None, generation: 0, counts };
         machine.start();
         machine
     }
@@ -101,10 +101,10 @@ impl Machine {
 
     /// Does one thing.
     pub(super) fn step(&mut self) {
-        match self.dice.below(100) {
+        match self.rng.below(100) {
             0 => self.change_faults(),
             1 => self.kill(),
-            2..4 => self.clock.advance(Duration::from_millis(self.dice.below(3000))),
+            2..4 => self.clock.advance(Duration::from_millis(self.rng.below(3000))),
             _ if self.process.is_none() => self.start(),
             4..30 => self.store(),
             30..50 => self.load(),
@@ -133,13 +133,13 @@ impl Machine {
     }
 
     fn any_block(&mut self) -> u16 {
-        u16::try_from(self.dice.below(BLOCKS.into())).expect("below a u16")
+        u16::try_from(self.rng.below(BLOCKS.into())).expect("below a u16")
     }
 
     fn change_faults(&mut self) {
-        let quiet = self.dice.chance(300);
+        let quiet = self.rng.chance(300);
         let mut chance =
-            |most: u64| if quiet { 0 } else { u16::try_from(self.dice.below(most)).expect("a share") };
+            |most: u64| if quiet { 0 } else { u16::try_from(self.rng.below(most)).expect("a share") };
         let mut disk = DiskFaults::default();
         (disk.short, disk.interrupted, disk.flip) = (chance(300), chance(100), chance(50));
         (disk.read, disk.write, disk.sync, disk.open) = (chance(200), chance(200), chance(200), chance(200));
@@ -147,11 +147,11 @@ impl Machine {
             ServiceFaults { lost: chance(200), late: chance(200), forged: chance(200), meddled: chance(100) };
         self.volume.set_faults(disk);
         self.service.set_faults(service);
-        let room = if quiet { ROOM } else { self.dice.below(2 * u64::from(DISK_BLOCKS) * 4096) };
+        let room = if quiet { ROOM } else { self.rng.below(2 * u64::from(DISK_BLOCKS) * 4096) };
         self.volume.set_capacity(room);
-        self.volume.set_writable(quiet || self.dice.chance(900));
-        if self.dice.chance(300) {
-            self.volume.kill_after(self.dice.below(60_000));
+        self.volume.set_writable(quiet || self.rng.chance(900));
+        if self.rng.chance(300) {
+            self.volume.kill_after(self.rng.below(60_000));
         }
     }
 
@@ -163,7 +163,7 @@ impl Machine {
             process.settle(&mut self.counts);
             assert!(process.open.is_empty(), "{:?} never ended", process.open);
         }
-        let power_lost = self.dice.chance(400);
+        let power_lost = self.rng.chance(400);
         self.counts.kills += 1;
         self.counts.power_losses += u64::from(power_lost);
         self.volume.restart(power_lost);
@@ -180,10 +180,10 @@ impl Machine {
     fn load(&mut self) {
         let n = self.any_block();
         let mut bytes = vec![0; layout().block_bytes()];
-        let loaded = if self.dice.chance(800) {
+        let loaded = if self.rng.chance(800) {
             self.running().stack.load(key(n), &mut bytes).map(|_| (0, block(n)))
         } else {
-            let shard = u32::try_from(self.dice.below(3)).expect("below 3");
+            let shard = u32::try_from(self.rng.below(3)).expect("below 3");
             let range = layout().shard_range(shard).expect("there are 3");
             bytes.truncate(range.len());
             self.running()
@@ -200,10 +200,10 @@ impl Machine {
 
     /// A request that will run soon: blocks of one prefix that a lookup finds, or says it finds.
     fn submit(&mut self) {
-        let (first, seq) = (self.any_block(), SeqId::new(self.dice.below(SEQUENCES)));
-        let len = 1 + u16::try_from(self.dice.below(6)).expect("below 6");
+        let (first, seq) = (self.any_block(), SeqId::new(self.rng.below(SEQUENCES)));
+        let len = 1 + u16::try_from(self.rng.below(6)).expect("below 6");
         let wanted: Vec<u16> = (first..(first + len).min(BLOCKS)).collect();
-        let (ahead, priority) = (self.dice.below(4), Priority::ALL[self.dice.index(Priority::ALL.len())]);
+        let (ahead, priority) = (self.rng.below(4), Priority::ALL[self.rng.index(Priority::ALL.len())]);
         self.generation += 1;
         let key_of = TaskKey { seq, generation: self.generation };
         let process = self.running();
@@ -220,7 +220,7 @@ impl Machine {
 
     /// A worker takes a load, or brings one back: they end in any order.
     fn work(&mut self) {
-        let (finishes, pick) = (self.dice.chance(500), self.dice.bits());
+        let (finishes, pick) = (self.rng.chance(500), self.rng.bits());
         let now = self.clock.now();
         let process = self.running();
         if !finishes && process.taken.len() < BOARD.prefetch_workers {
@@ -238,7 +238,7 @@ impl Machine {
     }
 
     fn cancel(&mut self) {
-        let seq = SeqId::new(self.dice.below(SEQUENCES));
+        let seq = SeqId::new(self.rng.below(SEQUENCES));
         self.running().board.cancel(seq);
         self.settle();
     }

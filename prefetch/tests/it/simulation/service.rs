@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prefetch::clock::Clock;
-use prefetch::testing::Dice;
+use prefetch::testing::Rng;
 use prefetch::tier::{ObjectError, Objects, Stored};
 
 /// Faults per 1,000 requests.
@@ -47,7 +47,7 @@ pub(super) struct SimService {
 }
 
 struct State {
-    dice: Dice,
+    rng: Rng,
     faults: ServiceFaults,
     objects: BTreeMap<String, Vec<u8>>,
     /// Writes on their way.
@@ -62,9 +62,9 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SimService {
-    pub(super) fn new(dice: Dice, clock: SimClock) -> Self {
+    pub(super) fn new(rng: Rng, clock: SimClock) -> Self {
         let (objects, late) = (BTreeMap::new(), Vec::new());
-        let state = State { dice, faults: ServiceFaults::default(), objects, late, lies: 0 };
+        let state = State { rng, faults: ServiceFaults::default(), objects, late, lies: 0 };
         Self { state: Arc::new(Mutex::new(state)), clock }
     }
 
@@ -86,17 +86,17 @@ impl SimService {
     /// Begins a request. Some of the writes on their way arrive first, and somebody may meddle.
     fn begin(&self) -> Result<MutexGuard<'_, State>, ObjectError> {
         let mut state = hold(&self.state);
-        while !state.late.is_empty() && state.dice.chance(300) {
-            let State { dice, late, objects, .. } = &mut *state;
-            let at = dice.index(late.len());
+        while !state.late.is_empty() && state.rng.chance(300) {
+            let State { rng, late, objects, .. } = &mut *state;
+            let at = rng.index(late.len());
             let (name, object) = late.swap_remove(at);
             objects.insert(name, object);
         }
         let faults = state.faults;
-        if state.dice.chance(faults.meddled) && !state.objects.is_empty() {
+        if state.rng.chance(faults.meddled) && !state.objects.is_empty() {
             state.meddle();
         }
-        if state.dice.chance(faults.lost) {
+        if state.rng.chance(faults.lost) {
             self.clock.advance(TIMEOUT);
             return Err(timed_out());
         }
@@ -105,11 +105,11 @@ impl SimService {
 
     /// Ends a request that was carried out.
     fn end<T>(&self, state: &mut State, value: T) -> Result<T, ObjectError> {
-        if state.dice.chance(state.faults.late) {
+        if state.rng.chance(state.faults.late) {
             self.clock.advance(TIMEOUT);
             return Err(timed_out());
         }
-        self.clock.advance(Duration::from_micros(state.dice.below(2000)));
+        self.clock.advance(Duration::from_micros(state.rng.below(2000)));
         Ok(value)
     }
 }
@@ -120,48 +120,48 @@ fn timed_out() -> ObjectError {
 
 impl State {
     fn any(&mut self) -> String {
-        let at = self.dice.index(self.objects.len());
+        let at = self.rng.index(self.objects.len());
         self.objects.keys().nth(at).expect("an index below their number").clone()
     }
 
     fn meddle(&mut self) {
         self.lies += 1;
         let (name, other) = (self.any(), self.any());
-        match self.dice.below(4) {
+        match self.rng.below(4) {
             0 => drop(self.objects.remove(&name)),
             1 => drop(self.objects.insert(name, self.objects[&other].clone())),
             2 => {
                 let object = self.objects.get_mut(&name).expect("it is there");
-                let len = self.dice.index(object.len() + 1);
+                let len = self.rng.index(object.len() + 1);
                 object.truncate(len);
             }
             _ => {
                 let object = self.objects.get_mut(&name).expect("it is there");
                 if !object.is_empty() {
-                    let at = self.dice.index(object.len());
-                    object[at] ^= 1 << self.dice.below(8);
+                    let at = self.rng.index(object.len());
+                    object[at] ^= 1 << self.rng.below(8);
                 }
             }
         }
     }
 
     fn read(&mut self, name: &str, range: &Range<u64>) -> Result<Vec<u8>, ObjectError> {
-        let forged = self.dice.chance(self.faults.forged) && !self.objects.is_empty();
+        let forged = self.rng.chance(self.faults.forged) && !self.objects.is_empty();
         self.lies += u64::from(forged);
-        let name = if forged && self.dice.chance(500) { self.any() } else { name.to_owned() };
+        let name = if forged && self.rng.chance(500) { self.any() } else { name.to_owned() };
         let object = self.objects.get(&name).ok_or(ObjectError::NotFound)?;
         let [start, end] = [range.start, range.end].map(|at| usize::try_from(at).expect("a small object"));
         let mut bytes = object.get(start..end).ok_or(ObjectError::Short)?.to_vec();
         if forged && !bytes.is_empty() {
-            match self.dice.below(3) {
+            match self.rng.below(3) {
                 0 => {
-                    let len = self.dice.index(bytes.len());
+                    let len = self.rng.index(bytes.len());
                     bytes.truncate(len);
                 }
-                1 => bytes.fill_with(|| self.dice.bits().to_le_bytes()[0]),
+                1 => bytes.fill_with(|| self.rng.bits().to_le_bytes()[0]),
                 _ => {
-                    let at = self.dice.index(bytes.len());
-                    bytes[at] ^= 1 << self.dice.below(8);
+                    let at = self.rng.index(bytes.len());
+                    bytes[at] ^= 1 << self.rng.below(8);
                 }
             }
         }
@@ -186,9 +186,9 @@ impl Objects for SimService {
         let mut state = self.begin()?;
         let mut exist: Vec<bool> = names.iter().map(|name| state.objects.contains_key(name)).collect();
         let forged = state.faults.forged;
-        if state.dice.chance(forged) {
+        if state.rng.chance(forged) {
             state.lies += 1;
-            let at = state.dice.index(exist.len());
+            let at = state.rng.index(exist.len());
             exist[at] = !exist[at];
         }
         self.end(&mut state, exist)
@@ -197,7 +197,7 @@ impl Objects for SimService {
     fn write(&self, name: &str, object: Vec<u8>) -> Result<Stored, ObjectError> {
         let mut state = self.begin()?;
         let late = state.faults.late;
-        if state.dice.chance(late) {
+        if state.rng.chance(late) {
             state.late.push((name.to_owned(), object));
             self.clock.advance(TIMEOUT);
             return Err(timed_out());

@@ -16,7 +16,7 @@ use attn_kernels::kernel::hash_codes::{self, HashCodesParams, HashSource};
 use attn_kernels::kernel::lse_merge::{self, LseMergeParams};
 use attn_kernels::kernel::prefix_slots::{self, PrefixSlotsParams};
 use attn_kernels::kernel::quantise::{self, Code, QuantiseParams, Scale};
-use attn_kernels::kernel::swap_blocks::{self, SwapBlocksParams, Way};
+use attn_kernels::kernel::swap_blocks::{self, Link, SwapBlocksParams};
 
 use super::attention::{Cache, Heads};
 use super::ceiling::random;
@@ -133,7 +133,7 @@ pub(super) fn swap_blocks(gpu: &Gpu, heads: &Heads, blocks: u32) -> Result<Work>
     let cache = Cache::new(gpu, shape, &[blocks * shape.block_size])?;
     let pairs: Vec<[u32; 2]> = (0..).zip(&cache.table).map(|(i, block)| [*block, i]).collect();
     let pairs = gpu.upload("pairs", &pairs)?;
-    let params = SwapBlocksParams::new(copy_blocks::block_quads(shape), blocks, Way::Memory);
+    let params = SwapBlocksParams::new(copy_blocks::block_quads(shape), blocks, Link::Memory);
     let bindings = binds([(&pairs).into(), (&cache.k).into(), (&cache.v).into()]);
     Ok(Work::new("swap_blocks", Level::Baseline.name(), format!("{blocks} blocks, {}", heads.name()))
         .costs(2.0 * f64::from(blocks) * shape.block_bytes() as f64, 0.0)

@@ -22,8 +22,8 @@ pub(super) fn resident(gpu: &Gpu, step: &Step, density: f64) -> Result<Work> {
     let asks: Vec<[u32; 4]> =
         (0..).zip(&step.cache.rows).map(|(group, [_, len, table, _])| [group, *len, *table, 0]).collect();
     let params = ResidencyParams {
-        first_ask: 0,
-        asks: step.batch(),
+        first_request: 0,
+        requests: step.batch(),
         num_kv_heads: kv_heads,
         list_stride: lists.stride,
         block_size: shape.block_size,

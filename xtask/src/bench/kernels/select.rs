@@ -71,7 +71,7 @@ pub(super) fn scores(
     let elements = policy.digest().pool_elements(shape, pages);
     let digests = random(gpu, block_digest::dtype(shape.dtype), elements, 1)?;
     let longest = step.cache.rows.iter().map(|row| row[1]).max().unwrap_or(0);
-    let heads_a_set = match policy {
+    let heads_per_set = match policy {
         Policy::Quest => num_heads / shape.num_kv_heads,
         Policy::Gsa => num_heads,
     };
@@ -79,7 +79,7 @@ pub(super) fn scores(
         num_heads,
         num_kv_heads: shape.num_kv_heads,
         q_stride: step.heads.width(),
-        heads_a_set,
+        heads_per_set,
         score_stride: longest.div_ceil(SELECT_BLOCK),
         sink_blocks: 1,
         recent_blocks: 1,
@@ -112,7 +112,7 @@ pub(super) fn scores(
 fn select(gpu: &Gpu, step: &Step, policy: Policy, density: f64) -> Result<(Work, Lists)> {
     let (work, params, scores) = scores(gpu, step, policy, None)?;
     let kv_heads = params.num_kv_heads;
-    let sets = params.num_heads / params.heads_a_set;
+    let sets = params.num_heads / params.heads_per_set;
     let mut tops = Vec::new();
     let (mut tokens, mut longest) = (0.0, 0);
     for (index, row) in (0..).zip(&step.cache.rows) {

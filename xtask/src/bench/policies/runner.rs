@@ -8,7 +8,7 @@ use attn_kernels::Role;
 use attn_kernels::gpu::Timing;
 use models::batch::{Phase, StepOutput};
 use models::{Attended, Decoder};
-use pagoda::{Ask, Sampler, Sampling, Sequence};
+use pagoda::{Sampler, Sampling, Sequence, StepWork};
 
 /// Steps of one phase.
 #[derive(Debug, Clone, Default)]
@@ -90,7 +90,8 @@ struct Run<'a> {
 impl Run<'_> {
     /// Runs the next `rows` tokens; with `draw`, returns the most likely next one.
     fn step(&mut self, rows: usize, phase: Phase, draw: bool) -> Result<Option<u32>> {
-        let ask = Ask { score: self.score, draw: draw.then_some(&self.sampler), ..Ask::nothing(phase) };
+        let ask =
+            StepWork { score: self.score, draw: draw.then_some(&self.sampler), ..StepWork::nothing(phase) };
         let start = Instant::now();
         let output = self.sequence.step(rows, ask)?;
         let wall_s = start.elapsed().as_secs_f64();

@@ -1,7 +1,7 @@
 //! Cost of a fetch, measured on what the device holds already.
 
 use attn_kernels::gpu::{Buf, Gpu, Pass};
-use attn_kernels::rows::Touched;
+use attn_kernels::rows::BlockTokens;
 
 use super::{Copied, Residency, Why};
 use crate::cast::u32_of;
@@ -52,11 +52,11 @@ impl Residency {
             return Ok(None);
         };
         let places = gpu.read(&resident.places, 0..resident.places.len())?;
-        let held: Vec<Touched> = places
+        let held: Vec<BlockTokens> = places
             .chunks_exact(places.len() / kv.num_blocks() as usize)
             .zip(0..)
             .filter(|(heads, _)| heads.iter().any(|place| *place > 1))
-            .map(|(_, block)| Touched { block, tokens: 0 })
+            .map(|(_, block)| BlockTokens { block, tokens: 0 })
             .collect();
         let bytes = places.iter().filter(|place| **place > 1).count() as u64 * self.page_bytes;
         if bytes == 0 || !gpu.time_passes(true) {
@@ -69,8 +69,8 @@ impl Residency {
         gpu.forget_bind_groups();
         let [all, fetch, product, both] = times?;
         #[expect(clippy::cast_precision_loss, reason = "bytes of a pool are far below 2^52")]
-        let ns_a_byte = all / bytes as f64;
-        Ok(Some(FetchCost { ns_a_byte, hidden_ahead: ((fetch + product - both) / fetch).clamp(0.0, 1.0) }))
+        let ns_per_byte = all / bytes as f64;
+        Ok(Some(FetchCost { ns_per_byte, hidden_ahead: ((fetch + product - both) / fetch).clamp(0.0, 1.0) }))
     }
 
     /// Nanoseconds of a fetch of everything, of a fetch of the first `ahead` blocks, of the product beside it, and of both.
@@ -78,7 +78,7 @@ impl Residency {
         &self,
         bench: &mut Bench<'_>,
         layer: usize,
-        touched: &Buf<Touched>,
+        touched: &Buf<BlockTokens>,
         ahead: usize,
     ) -> Result<[f64; 4], ModelError> {
         let mut pass = Pass::new("fetches");

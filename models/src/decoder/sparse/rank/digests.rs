@@ -7,7 +7,7 @@ use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::block_digest::{self, BlockDigestBuffers, BlockDigestParams, Digest};
 use attn_kernels::kernel::block_score::BlockScoreBuffers;
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
-use attn_kernels::rows::Touched;
+use attn_kernels::rows::BlockTokens;
 use sparse_select::{ByDigests, DigestKind, Policy};
 
 use super::RankContext;
@@ -25,7 +25,7 @@ pub(super) struct DigestPools {
     /// Digests of each layer, `None` where it does not select.
     pub(super) pools: Vec<Option<Buf<u32>>>,
     /// Pages to digest and their number, by view.
-    touched: Vec<(u32, GrowBuf<Touched>)>,
+    touched: Vec<(u32, GrowBuf<BlockTokens>)>,
 }
 
 impl DigestPools {
@@ -48,7 +48,7 @@ impl DigestPools {
     /// Lays out full pages to digest in the layers of a view.
     pub(super) fn touch(&mut self, gpu: &Gpu, view: usize, pages: &[u32]) -> Result<(), ModelError> {
         let tokens = self.shape.block_size;
-        let pages: Vec<Touched> = pages.iter().map(|page| Touched { block: *page, tokens }).collect();
+        let pages: Vec<BlockTokens> = pages.iter().map(|page| BlockTokens { block: *page, tokens }).collect();
         block_digest::check(&self.shape, bytemuck::cast_slice(&pages), self.num_pages)?;
         let (count, touched) = &mut self.touched[view];
         touched.write(gpu, &pages)?;
@@ -121,7 +121,7 @@ impl Digests {
             num_heads: config.num_heads,
             num_kv_heads: config.num_kv_heads,
             q_stride: config.num_heads * config.head_dim,
-            heads_a_set: if self.by.one_set { config.num_heads } else { group },
+            heads_per_set: if self.by.one_set { config.num_heads } else { group },
             score_stride,
             sink_blocks: self.by.sink_blocks,
             recent_blocks: self.by.recent_blocks,

@@ -2,9 +2,9 @@
 
 /// A generator of decisions (splitmix64: a dependency for tests of others would cost them more than these lines).
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct Rng(u64);
 
-impl Dice {
+impl Rng {
     /// The decisions of a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
