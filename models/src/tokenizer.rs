@@ -1,15 +1,18 @@
 //! Text to token ids and back, through the `tokenizers` crate.
 
 mod bytes;
+mod charsmap;
 mod control;
 mod gguf;
 mod json;
 mod sentencepiece;
+mod unigram;
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use self::charsmap::Charsmap;
 use self::control::Controls;
 use crate::GgufError;
 
@@ -27,6 +30,8 @@ pub struct Tokenizer {
     controls: Controls,
     /// Tokenizer of texts with breaks, made when the first of them comes.
     joining: OnceLock<tokenizers::Tokenizer>,
+    /// Map of characters that is applied before a text is normalised, in GGUF files with a Unigram vocabulary.
+    charsmap: Option<Arc<Charsmap>>,
     /// Put before and after a text by `encode`; only GGUF metadata says it apart from the tokenizer itself.
     bos: Option<u32>,
     eos: Option<u32>,
@@ -55,7 +60,8 @@ impl Tokenizer {
         eos: Option<u32>,
     ) -> Result<Self, tokenizers::Error> {
         let controls = Controls::take_from(&mut inner)?;
-        Ok(Self { inner, controls, joining: OnceLock::new(), bos, eos })
+        unigram::keep_controls_apart(&mut inner)?;
+        Ok(Self { inner, controls, joining: OnceLock::new(), charsmap: None, bos, eos })
     }
 
     /// Token ids of `text`. Special tokens that are spelled out in it become their ids, unless [`as_text`](Self::as_text) was
@@ -72,9 +78,16 @@ impl Tokenizer {
             return Err(TokenizerError::Blanks { blanks });
         }
         let encode = |source| TokenizerError::Encode { source };
-        let encoding = self.encoder(text).map_err(encode)?.encode_fast(text, add_special).map_err(encode)?;
+        let ids = match &self.charsmap {
+            Some(map) => self.encode_mapped(text, map).map_err(encode)?,
+            None => self.encode_plain(text, add_special).map_err(encode)?,
+        };
         let (bos, eos) = if add_special { (self.bos, self.eos) } else { (None, None) };
-        Ok(bos.into_iter().chain(encoding.get_ids().iter().copied()).chain(eos).collect())
+        Ok(bos.into_iter().chain(ids).chain(eos).collect())
+    }
+
+    fn encode_plain(&self, text: &str, add_special: bool) -> Result<Vec<u32>, tokenizers::Error> {
+        Ok(self.encoder(text)?.encode_fast(text, add_special)?.get_ids().to_vec())
     }
 
     /// Text of `ids`; bytes that are not UTF-8 become U+FFFD, ids without a token nothing.
@@ -237,6 +250,20 @@ pub enum TokenizerError {
         scores: usize,
         /// Number of tokens.
         tokens: usize,
+    },
+    /// A token of a Unigram vocabulary is too long.
+    #[error("token {id} has {bytes} bytes, the limit is {limit}", limit = unigram::MAX_TOKEN)]
+    LongToken {
+        /// The token.
+        id: u32,
+        /// Its bytes.
+        bytes: usize,
+    },
+    /// SentencePiece's map of characters cannot be walked safely.
+    #[error("the precompiled map of characters is damaged: {reason}")]
+    Charsmap {
+        /// The defect.
+        reason: &'static str,
     },
     /// A special token has an id outside the vocabulary.
     #[error("{key} is {id}, but there are {tokens} tokens")]

@@ -10,7 +10,7 @@ use super::Tokenizer;
 
 /// Breaks a spelled-out control token apart. Unicode reserves it for the inside of programs; the tokenizer drops it once
 /// control tokens have been looked for.
-const BREAK: char = '\u{FDD0}';
+pub(super) const BREAK: char = '\u{FDD0}';
 
 /// Texts of control tokens by their first character.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,9 @@
-//! Tokenizers from GGUF metadata: byte-level BPE here, SentencePiece beside it.
+//! Tokenizers from GGUF metadata: byte-level BPE here, SentencePiece's two kinds beside it.
 //!
 //! GGUF stores vocabulary, merges and token types, but only the *name* of the pre-tokeniser; what each name means is
 //! the table below, in the terms of the `tokenizer.json` that the models were published with.
+
+use std::sync::Arc;
 
 use tokenizers::{
     AddedToken, SplitDelimiterBehavior,
@@ -16,10 +18,10 @@ use tokenizers::{
     },
 };
 
-use super::{Tokenizer, TokenizerError, sentencepiece};
+use super::{Tokenizer, TokenizerError, sentencepiece, unigram};
 use crate::{Gguf, GgufError};
 
-const MODELS: &[&str] = &["gpt2", "llama"];
+const MODELS: &[&str] = &["gpt2", "llama", "t5"];
 const PRE_TOKENIZERS: &[&str] = &[
     "gpt-2",
     "olmo",
@@ -48,6 +50,7 @@ pub(super) mod token_type {
     pub(in super::super) const UNKNOWN: i64 = 2;
     pub(in super::super) const CONTROL: i64 = 3;
     pub(in super::super) const USER_DEFINED: i64 = 4;
+    pub(in super::super) const UNUSED: i64 = 5;
     pub(in super::super) const BYTE: i64 = 6;
 }
 
@@ -180,15 +183,17 @@ impl Tokenizer {
         let tokens =
             file.strings("tokenizer.ggml.tokens")?.ok_or_else(|| missing("tokenizer.ggml.tokens"))?;
         let build = |source| TokenizerError::Build { source };
-        // Files without the key: models of the Llama 3 line and those of SentencePiece expect a start of text.
+        // Files without the key: models of the Llama 3 line and those of SentencePiece BPE expect a start of text, T5 an end.
         let (mut inner, begins) = match model {
             "llama" => (sentencepiece::tokenizer(file, tokens)?, true),
+            "t5" => (unigram::tokenizer(file, tokens)?, false),
             _ => byte_level(file, tokens)?,
         };
         inner.add_tokens(added_tokens(file, tokens)?).map_err(build)?;
         let bos = edge_token(file, tokens, "bos", begins)?;
-        let eos = edge_token(file, tokens, "eos", false)?;
-        Self::new(inner, bos, eos).map_err(build)
+        let eos = edge_token(file, tokens, "eos", model == "t5")?;
+        let charsmap = if model == "t5" { unigram::charsmap(file)? } else { None };
+        Ok(Self { charsmap: charsmap.map(Arc::new), ..Self::new(inner, bos, eos).map_err(build)? })
     }
 }
 

@@ -16,16 +16,13 @@ use super::gguf::{token_type, token_types, vocab};
 use crate::{Gguf, GgufError};
 
 /// Stands for a blank in tokens.
-const BLANK: &str = "\u{2581}";
+pub(super) const BLANK: &str = "\u{2581}";
 
 const SCORES: &str = "tokenizer.ggml.scores";
 
 /// Everything but added tokens and the edges of a text.
 pub(super) fn tokenizer(file: &Gguf, tokens: &[String]) -> Result<tokenizers::Tokenizer, TokenizerError> {
-    let scores = file.floats(SCORES)?.ok_or_else(|| GgufError::MissingKey { key: SCORES.to_owned() })?;
-    if scores.len() != tokens.len() {
-        return Err(TokenizerError::Scores { scores: scores.len(), tokens: tokens.len() });
-    }
+    let scores = scores(file, tokens)?;
     let types = token_types(file, tokens)?.unwrap_or_else(|| vec![token_type::NORMAL; tokens.len()]);
     let normal = |id: &usize| types[*id] == token_type::NORMAL;
     let words: Vec<(&str, f64)> =
@@ -35,29 +32,51 @@ pub(super) fn tokenizer(file: &Gguf, tokens: &[String]) -> Result<tokenizers::To
         .vocab_and_merges(vocab(tokens)?, merges(&words))
         .byte_fallback(types.contains(&token_type::BYTE))
         .fuse_unk(true);
-    if let Some(id) = types.iter().position(|kind| *kind == token_type::UNKNOWN) {
+    if let Some(id) = unknown(file, tokens, &types)? {
         bpe = bpe.unk_token(tokens[id].clone());
-    } else if let Some(token) =
-        file.u32("tokenizer.ggml.unknown_token_id")?.and_then(|id| tokens.get(id as usize))
-    {
-        bpe = bpe.unk_token(token.clone());
     }
     let mut inner = tokenizers::Tokenizer::new(bpe.build().map_err(build)?);
     let prefix = file.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let mut normalizers: Vec<NormalizerWrapper> = Vec::new();
-    let mut decoders: Vec<DecoderWrapper> = Vec::new();
     if prefix {
         normalizers.push(Prepend::new(BLANK.to_owned()).into());
     }
     normalizers.push(Replace::new(" ", BLANK).map_err(build)?.into());
-    decoders.push(Replace::new(BLANK, " ").map_err(build)?.into());
-    decoders.extend([ByteFallback::new().into(), Fuse::new().into()]);
-    if prefix {
-        decoders.push(Strip::new(' ', 1, 0).into());
-    }
     inner.with_normalizer(Some(Normalizers::new(normalizers))).map_err(build)?;
-    inner.with_decoder(Some(Sequence::new(decoders)));
+    inner.with_decoder(Some(decoder(prefix).map_err(build)?));
     Ok(inner)
+}
+
+/// The score of each token.
+pub(super) fn scores<'f>(file: &'f Gguf, tokens: &[String]) -> Result<&'f [f64], TokenizerError> {
+    let scores = file.floats(SCORES)?.ok_or_else(|| GgufError::MissingKey { key: SCORES.to_owned() })?;
+    match scores.len() == tokens.len() {
+        true => Ok(scores),
+        false => Err(TokenizerError::Scores { scores: scores.len(), tokens: tokens.len() }),
+    }
+}
+
+/// The token of characters that no token has: one of that type, or the one that a key names.
+pub(super) fn unknown(
+    file: &Gguf,
+    tokens: &[String],
+    types: &[i64],
+) -> Result<Option<usize>, TokenizerError> {
+    if let Some(id) = types.iter().position(|kind| *kind == token_type::UNKNOWN) {
+        return Ok(Some(id));
+    }
+    let id = file.u32("tokenizer.ggml.unknown_token_id")?.map(|id| id as usize);
+    Ok(id.filter(|id| *id < tokens.len()))
+}
+
+/// Text of tokens; `prefix` says that texts get a blank before them, which is taken away again.
+pub(super) fn decoder(prefix: bool) -> Result<Sequence, tokenizers::Error> {
+    let mut steps: Vec<DecoderWrapper> =
+        vec![Replace::new(BLANK, " ")?.into(), ByteFallback::new().into(), Fuse::new().into()];
+    if prefix {
+        steps.push(Strip::new(' ', 1, 0).into());
+    }
+    Ok(Sequence::new(steps))
 }
 
 /// Pairs of tokens that make a token, by falling score of it. O(characters of the vocabulary).

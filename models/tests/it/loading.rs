@@ -20,6 +20,7 @@ mod smollm2;
 #[expect(unreachable_pub, reason = "the package of fuzz exports it")]
 mod targets;
 mod tokenizer;
+mod unigram;
 
 use std::path::PathBuf;
 

@@ -265,7 +265,7 @@ fn a_start_token_is_added_where_the_model_expects_one() {
 #[test]
 fn metadata_that_makes_no_tokenizer_is_named() {
     let with = |key: &str, value| build(metadata("qwen2", &["a b"], &[]).set(key, value)).unwrap_err();
-    assert_snapshot!(with("tokenizer.ggml.model", str_value("bert")), @r#"tokenizer.ggml.model "bert" is not implemented (implemented: gpt2, llama)"#);
+    assert_snapshot!(with("tokenizer.ggml.model", str_value("bert")), @r#"tokenizer.ggml.model "bert" is not implemented (implemented: gpt2, llama, t5)"#);
     assert_snapshot!(with("tokenizer.ggml.pre", str_value("viking")), @r#"tokenizer.ggml.pre "viking" is not implemented (implemented: gpt-2, olmo, smollm, refact, llama-bpe, falcon3, dbrx, smaug-bpe, glm4, chatglm-bpe, qwen2, deepseek-r1-qwen, megrez, gpt-4o, llama4, tekken, deepseek-llm, deepseek-coder, deepseek-v3)"#);
     assert_snapshot!(with("tokenizer.ggml.tokens", strings(&["a", "b", "a"])), @r#"tokens 0 and 2 are both "a""#);
     assert_snapshot!(with("tokenizer.ggml.token_type", array_value(5, 1, [0; 4])), @"there are 1 token types for 259 tokens");
