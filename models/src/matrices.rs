@@ -74,11 +74,13 @@ impl Matrices {
         let (format, blocks) = (Format::from(first.dtype), width.div_ceil(BLOCK));
         let most = usize::try_from(home.max_plane_bytes()).unwrap_or(usize::MAX);
         let per_shard = u32_of((most / (format.column_bytes(blocks) * cols)).clamp(1, count as usize));
+        let (name, dtype, all) = (&*first.name, first.dtype, cols * count as usize);
+        let whole = Columns { name, dtype, width, parts: 1, cols: all, group: cols };
+        home.progress().begin_matrix(whole.size(all));
         let mut shards = Vec::new();
         for start in (0..count).step_by(per_shard as usize) {
             let here = per_shard.min(count - start);
-            let (name, dtype, all) = (&*first.name, first.dtype, cols * here as usize);
-            let columns = Columns { name, dtype, width, parts: 1, cols: all, group: cols };
+            let columns = Columns { cols: cols * here as usize, ..whole };
             let Planes { quants, scales } = columns.upload(home, |packed, group| {
                 let tensor = load(start + u32_of(group.start / cols))?;
                 check(&tensor, &first)?;

@@ -143,9 +143,11 @@ impl Matrix {
         let blocks = width.div_ceil(BLOCK);
         let most = usize::try_from(home.max_plane_bytes()).unwrap_or(usize::MAX);
         let shard_cols = (most / (format.column_bytes(blocks) * parts)).clamp(1, cols);
+        let whole = Columns { name: &first.name, dtype: first.dtype, width, parts, cols, group: GROUP };
+        home.progress().begin_matrix(whole.size(cols));
         let shards = (0..cols).step_by(shard_cols).map(|start| {
             let cols = shard_cols.min(cols - start);
-            let columns = Columns { name: &first.name, dtype: first.dtype, width, parts, cols, group: GROUP };
+            let columns = Columns { cols, ..whole };
             let Planes { quants, scales } = columns.upload(home, |packed, group| {
                 fill(packed, start + group.start..start + group.end);
                 Ok(())

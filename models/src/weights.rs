@@ -18,6 +18,8 @@ use std::{
 
 use half::f16;
 
+use crate::Size;
+
 pub(crate) use self::dequant::{bit_pair, five_bits, iq4_scale, q3_code, q3_scale, scale_min};
 pub(crate) use self::quantize::quantize_into;
 pub use self::{
@@ -185,6 +187,14 @@ pub trait WeightSource: Sync {
             }
         }
         Err(self.missing(role))
+    }
+
+    /// The tensor of a role; where its data have to be made, each part is told when it is there, by whichever thread made it.
+    ///
+    /// # Errors
+    /// Those of [`tensor`](Self::tensor).
+    fn tensor_by_parts(&self, role: Role, _made: &(dyn Fn(Size) + Sync)) -> Result<Tensor<'_>, WeightError> {
+        self.tensor(role)
     }
 
     /// The tensor of a role, of which only name, type and shape count: where the data have to be made, they may be missing.

@@ -8,8 +8,8 @@ use std::thread;
 use super::Checkpoint;
 use crate::weights::quantize_into;
 use crate::{
-    DecoderConfig, Dtype, ExpertPacking, IntegerTensor, Naming, Role, Tensor, WeightError, WeightSource,
-    dequantize,
+    DecoderConfig, Dtype, ExpertPacking, IntegerTensor, Naming, Role, Size, Tensor, WeightError,
+    WeightSource, dequantize,
 };
 
 /// A checkpoint of which matrices are quantised when they are asked for by role: see [`Checkpoint::quantize`].
@@ -71,11 +71,11 @@ impl Quantized {
         of_all && self.experts_transposed
     }
 
-    fn quantized<'t>(&self, role: Role, tensor: Tensor<'t>) -> Tensor<'t> {
+    fn quantized<'t>(&self, role: Role, tensor: Tensor<'t>, made: Made<'_>) -> Tensor<'t> {
         let Some(dtype) = self.target(role, &tensor) else { return tensor };
         let by_rows = match self.transposes(role) {
-            true => quantize_columns(&tensor, dtype),
-            false => quantize_rows(&tensor, dtype),
+            true => quantize_columns(&tensor, dtype, made),
+            false => quantize_rows(&tensor, dtype, made),
         };
         Tensor { data: by_rows.into(), ..self.outlined(role, tensor, dtype) }
     }
@@ -156,20 +156,26 @@ fn matrices(config: &DecoderConfig) -> impl Iterator<Item = Role> {
     [Role::Embed, Role::LmHead].into_iter().chain((0..config.num_layers).flat_map(layer))
 }
 
+/// Hears of each part that is made.
+type Made<'a> = &'a (dyn Fn(Size) + Sync);
+
+/// Bytes of rows that are told of together.
+const TOLD: usize = 1 << 20;
+
 /// Quantises rows as they lie.
-fn quantize_rows(tensor: &Tensor<'_>, to: Dtype) -> Vec<u8> {
+fn quantize_rows(tensor: &Tensor<'_>, to: Dtype, made: Made<'_>) -> Vec<u8> {
     let width = tensor.shape[tensor.shape.len() - 1];
     let row_bytes = tensor.dtype.bytes_for(width).expect("rows are of whole blocks");
-    by_rows(tensor, [tensor.elems() / width.max(1), width], to, |row, values| {
+    by_rows([tensor.elems() / width.max(1), width], to, made, |row, values| {
         dequantize(tensor.dtype, &tensor.data[row * row_bytes..][..row_bytes], values);
     })
 }
 
 /// Quantises the columns of the last two extents, each of which becomes a row.
-fn quantize_columns(tensor: &Tensor<'_>, to: Dtype) -> Vec<u8> {
+fn quantize_columns(tensor: &Tensor<'_>, to: Dtype, made: Made<'_>) -> Vec<u8> {
     let [width, columns] = [tensor.shape[tensor.shape.len() - 2], tensor.shape[tensor.shape.len() - 1]];
     let bytes = tensor.dtype.block_bytes();
-    by_rows(tensor, [tensor.elems() / width.max(1), width], to, |row, values| {
+    by_rows([tensor.elems() / width.max(1), width], to, made, |row, values| {
         let first = row / columns * width * columns + row % columns;
         for (i, value) in values.iter_mut().enumerate() {
             let element = &tensor.data[(first + i * columns) * bytes..][..bytes];
@@ -180,24 +186,30 @@ fn quantize_columns(tensor: &Tensor<'_>, to: Dtype) -> Vec<u8> {
 
 /// Quantises `[rows, width]` numbers, of which `read` gives one row, with all processors.
 fn by_rows(
-    tensor: &Tensor<'_>,
     [rows, width]: [usize; 2],
     to: Dtype,
+    made: Made<'_>,
     read: impl Fn(usize, &mut [f32]) + Sync,
 ) -> Vec<u8> {
     let row_bytes = to.bytes_for(width).expect("the target was chosen by the width");
     let mut out = vec![0; rows * row_bytes];
     let workers = thread::available_parallelism().map_or(1, NonZero::get);
     let share = rows.div_ceil(workers).max(1);
-    debug_assert_eq!(rows * width, tensor.elems(), "{}", tensor.name);
+    let told = (TOLD / row_bytes.max(1)).max(1);
     thread::scope(|scope| {
         for (worker, part) in out.chunks_mut((share * row_bytes).max(1)).enumerate() {
             let read = &read;
             scope.spawn(move || {
                 let mut values = vec![0.0; width];
-                for (i, row) in part.chunks_exact_mut(row_bytes).enumerate() {
-                    read(worker * share + i, &mut values);
-                    quantize_into(to, &values, row);
+                let mut row = worker * share;
+                for rows in part.chunks_mut((told * row_bytes).max(1)) {
+                    for out in rows.chunks_exact_mut(row_bytes) {
+                        read(row, &mut values);
+                        quantize_into(to, &values, out);
+                        row += 1;
+                    }
+                    let elements = rows.len() / row_bytes.max(1) * width;
+                    made(Size { bytes: rows.len() as u64, elements: elements as u64 });
                 }
             });
         }
@@ -232,7 +244,11 @@ impl WeightSource for Quantized {
     }
 
     fn tensor(&self, role: Role) -> Result<Tensor<'_>, WeightError> {
-        Ok(self.quantized(role, self.checkpoint.weights().tensor(role)?))
+        self.tensor_by_parts(role, &|_| {})
+    }
+
+    fn tensor_by_parts(&self, role: Role, made: Made<'_>) -> Result<Tensor<'_>, WeightError> {
+        Ok(self.quantized(role, self.checkpoint.weights().tensor(role)?, made))
     }
 
     fn outline(&self, role: Role) -> Result<Tensor<'_>, WeightError> {

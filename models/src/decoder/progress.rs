@@ -1,22 +1,22 @@
 //! Progress of loading.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{DecoderConfig, Role};
+use crate::{DecoderConfig, Role, Size};
 
 /// Counts the weights that a decoder has read, while it is loaded on another thread. Clones count together.
 #[derive(Clone, Debug, Default)]
-pub struct LoadProgress(Arc<Counts>);
+pub struct LoadProgress(Arc<Mutex<Counts>>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    bytes: AtomicU64,
-    elements: AtomicU64,
-    total_elements: AtomicU64,
+    loaded: Loaded,
+    /// Tensors that were begun, as a whole; never less than what is loaded.
+    begun: Size,
 }
 
-/// Weights that were read so far. A tensor counts from when its packing begins, a tensor of all experts as a whole.
+/// Weights that were read so far. Matrices count column by column as they are packed, or row by row where they are quantised
+/// first; other tensors as a whole, with the next matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
     /// Bytes, in the types that kernels read.
@@ -36,28 +36,95 @@ impl Loaded {
 }
 
 impl LoadProgress {
-    /// The weights that were read so far. The three numbers are those of one moment only while nothing is read.
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The weights that were read so far.
     #[must_use]
     pub fn loaded(&self) -> Loaded {
-        let Counts { bytes, elements, total_elements } = &*self.0;
-        let [bytes, elements, total_elements] =
-            [bytes, elements, total_elements].map(|count| count.load(Ordering::Relaxed));
-        Loaded { bytes, elements, total_elements }
+        self.counts().loaded
     }
 
     /// Begins anew, for the weights of `config`. O(tensors).
     pub(super) fn begin(&self, config: &DecoderConfig) {
         let weights = config.tensors().into_iter().filter(|role| !matches!(role, Role::RouterTable(_)));
         let elements = |role| config.shape(role).iter().map(|n| *n as u64).product::<u64>();
-        let total: u64 = weights.map(elements).sum();
-        for (count, value) in [(&self.0.bytes, 0), (&self.0.elements, 0), (&self.0.total_elements, total)] {
-            count.store(value, Ordering::Relaxed);
-        }
+        let total_elements = weights.map(elements).sum();
+        *self.counts() =
+            Counts { loaded: Loaded { total_elements, ..Loaded::default() }, begun: Size::default() };
     }
 
-    /// Counts a tensor.
-    pub(super) fn add(&self, bytes: u64, elements: u64) {
-        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.0.elements.fetch_add(elements, Ordering::Relaxed);
+    /// Begins a tensor, of which `done` is read already.
+    pub(crate) fn begin_tensor(&self, size: Size, done: Size) {
+        let mut counts = self.counts();
+        counts.begun.bytes += size.bytes - done.bytes.min(size.bytes);
+        counts.begun.elements += size.elements - done.elements.min(size.elements);
+    }
+
+    /// Counts a part of a tensor that takes a while before it can be packed.
+    pub(super) fn add_ahead(&self, part: Size) {
+        let mut counts = self.counts();
+        counts.begun.bytes += part.bytes;
+        counts.begun.elements += part.elements;
+        counts.add(part);
+    }
+
+    /// Begins to pack `matrix`: all that was begun before it is done.
+    pub(crate) fn begin_matrix(&self, matrix: Size) {
+        let mut counts = self.counts();
+        let Counts { loaded, begun } = &mut *counts;
+        loaded.bytes = loaded.bytes.max(begun.bytes.saturating_sub(matrix.bytes));
+        loaded.elements = loaded.elements.max(begun.elements.saturating_sub(matrix.elements));
+    }
+
+    /// Counts a packed part of a matrix.
+    pub(crate) fn add(&self, part: Size) {
+        self.counts().add(part);
+    }
+
+    /// All that was begun is done.
+    pub(super) fn end(&self) {
+        self.begin_matrix(Size::default());
+    }
+}
+
+impl Counts {
+    /// A matrix may be packed in a wider type than it counts in.
+    fn add(&mut self, part: Size) {
+        self.loaded.bytes = (self.loaded.bytes + part.bytes).min(self.begun.bytes);
+        self.loaded.elements = (self.loaded.elements + part.elements).min(self.begun.elements);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size(elements: u64) -> Size {
+        Size { bytes: 2 * elements, elements }
+    }
+
+    #[test]
+    fn matrices_count_while_they_are_packed() {
+        let progress = LoadProgress::default();
+        let elements = || (progress.loaded().elements, progress.loaded().bytes);
+        progress.begin_tensor(size(10), Size::default());
+        progress.begin_tensor(size(100), Size::default());
+        assert_eq!(elements(), (0, 0));
+        progress.begin_matrix(size(100));
+        assert_eq!(elements(), (10, 20));
+        progress.add(size(60));
+        assert_eq!(elements(), (70, 140));
+        // A vector comes in the midst of it, and the rest of the matrix in a wider type.
+        progress.begin_tensor(size(5), Size::default());
+        progress.add(Size { bytes: 160, elements: 40 });
+        assert_eq!(elements(), (110, 230));
+        // A tensor that was quantised when it came.
+        progress.add_ahead(size(30));
+        progress.begin_tensor(size(30), size(30));
+        assert_eq!(elements(), (140, 290));
+        progress.end();
+        assert_eq!(elements(), (145, 290));
     }
 }

@@ -7,7 +7,7 @@ use bytemuck::Pod;
 
 use super::placement::BLOCK_BYTES;
 use super::{LayerOutline, Plane, SlotPlace, WeightOutline, WeightPlacement};
-use crate::ModelError;
+use crate::{LoadProgress, ModelError};
 
 /// Bytes of what kernels bind as one element of a slot.
 const QUAD: u64 = size_of::<[u32; 4]>() as u64;
@@ -17,6 +17,8 @@ const QUAD: u64 = size_of::<[u32; 4]>() as u64;
 pub(crate) struct Home<'a> {
     gpu: &'a Gpu,
     policy: Policy,
+    /// Counts what is packed.
+    progress: LoadProgress,
     state: Mutex<State>,
 }
 
@@ -97,7 +99,17 @@ impl<'a> Home<'a> {
             Policy::Device | Policy::Outline => Vec::new(),
         };
         let state = State { layer: None, other_bytes: 0, layers, buffers };
-        Self { gpu, policy, state: Mutex::new(state) }
+        Self { gpu, policy, progress: LoadProgress::default(), state: Mutex::new(state) }
+    }
+
+    /// Counts what is packed in `progress`.
+    pub(crate) fn counting(self, progress: &LoadProgress) -> Self {
+        Self { progress: progress.clone(), ..self }
+    }
+
+    /// Count of the planes that are packed.
+    pub(crate) fn progress(&self) -> &LoadProgress {
+        &self.progress
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -10,7 +10,7 @@ use bytemuck::Pod;
 
 use super::{BLOCK, Format, Packed};
 use crate::host_weights::{Destination, Home, Plane};
-use crate::{Dtype, ModelError};
+use crate::{Dtype, ModelError, Size};
 
 /// Bytes of a matrix under which it is packed sooner than threads begin.
 const SMALL: usize = 4 << 20;
@@ -53,6 +53,7 @@ impl Columns<'_> {
         let mut put = |range: &Range<usize>, packed: &Packed| {
             self.put(&mut quants, &packed.quants, range);
             self.put(&mut scales, &packed.scales, range);
+            home.progress().add(self.size(range.len()));
         };
         let pack = |index: usize| {
             let range = index * group..((index + 1) * group).min(cols);
@@ -95,6 +96,13 @@ impl Columns<'_> {
         Ok(Planes { quants: quants.end()?, scales: scales.end()? })
     }
 
+    /// Size of `cols` columns of all parts, as tensors hold them.
+    pub(crate) fn size(&self, cols: usize) -> Size {
+        let cols = (cols * self.parts) as u64;
+        let bytes = self.dtype.bytes_for(self.width).expect("rows of a tensor are whole blocks") as u64;
+        Size { bytes: bytes * cols, elements: self.width as u64 * cols }
+    }
+
     /// Writes a plane of the columns in `range`.
     fn put<T: Pod>(&self, to: &mut Destination<'_, T>, plane: &[T], range: &Range<usize>) {
         for (row, words) in plane.chunks_exact(range.len() * self.parts).enumerate() {
@@ -108,13 +116,14 @@ impl Columns<'_> {
 #[cfg(test)]
 mod tests {
     use std::borrow::Cow;
+    use std::sync::Mutex;
 
     use attn_kernels::gpu::{Buf, Checks, Gpu, GpuOptions};
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
     use super::*;
-    use crate::Tensor;
+    use crate::{LoadProgress, Tensor};
 
     fn on_device<T>(plane: Plane<T>) -> Buf<T> {
         match plane {
@@ -156,6 +165,26 @@ mod tests {
             assert!(gpu.read(&quants, 0..want.quants.len()).unwrap() == want.quants, "quants of {dtype}");
             assert!(gpu.read(&scales, 0..want.scales.len()).unwrap() == want.scales, "scales of {dtype}");
         }
+    }
+
+    #[test]
+    fn groups_count_when_they_are_packed() {
+        let gpu = Gpu::open(&GpuOptions::new(Checks::On)).unwrap();
+        let progress = LoadProgress::default();
+        let columns = Columns { name: "w", dtype: Dtype::F32, width: 32, parts: 2, cols: 200, group: 64 };
+        let whole = columns.size(200);
+        assert_eq!((whole.elements, whole.bytes), (2 * 32 * 200, 4 * 2 * 32 * 200));
+        progress.begin_tensor(whole, Size::default());
+        let home = Home::device(&gpu, 0).counting(&progress);
+        let seen = Mutex::new(Vec::new());
+        // A small matrix, which this thread packs.
+        let fill = |_: &mut Packed, _| {
+            seen.lock().unwrap().push(progress.loaded().elements / (2 * 32));
+            Ok(())
+        };
+        columns.upload(&home, fill).unwrap();
+        assert_eq!(*seen.lock().unwrap(), [0, 64, 128, 192]);
+        assert_eq!(progress.loaded().bytes, whole.bytes);
     }
 
     #[test]

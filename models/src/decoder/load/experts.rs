@@ -75,8 +75,9 @@ impl Source<'_> {
             let down = |e| self.tensor(Role::ExpertDown(l, e));
             (Matrices::load(&self.home, count, gate_up)?, Matrices::load(&self.home, count, down)?)
         } else {
+            let gate_up = self.gate_up(l, moe)?;
             let down = self.packed(Role::ExpertsDown(l), moe)?;
-            (self.gate_up(l, moe)?, Matrices::load(&self.home, count, |e| Ok(down.expert(e)))?)
+            (gate_up, Matrices::load(&self.home, count, |e| Ok(down.expert(e)))?)
         };
         let biases = match moe.biases {
             true => Some(self.expert_biases(l, moe)?),

@@ -24,9 +24,12 @@ pub(super) fn load(
             Home::placed(gpu, outline, placement)
         }
     };
-    options.loading.begin(config);
-    let source = Source { config, home, weights: Used::new(weights, &options.loading) };
+    let progress = &options.loading;
+    progress.begin(config);
+    let home = home.counting(progress);
+    let source = Source { config, home, weights: Used::new(weights, progress) };
     let mut loaded = source.all()?;
+    progress.end();
     loaded.sizes = source.weights.sizes();
     source.weights.check_rest(config)?;
     loaded.host = source.home.host_weights().map(Arc::new);

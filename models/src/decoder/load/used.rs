@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustc_hash::FxHashSet;
+
 use crate::{
     DecoderConfig, IntegerTensor, LoadProgress, ModelError, Naming, Role, Size, Tensor, WeightError,
     WeightSizes, WeightSource,
@@ -13,6 +15,8 @@ pub(super) struct Used<'a> {
     weights: &'a dyn WeightSource,
     /// Role and size of each that was asked for, by name.
     names: Mutex<BTreeMap<String, (Role, Size)>>,
+    /// Roles whose tensors were asked for.
+    roles: Mutex<FxHashSet<Role>>,
     /// Whether zeros take the place of what tensors hold.
     outlines: bool,
     /// Counts them; `None` where they are only measured.
@@ -26,7 +30,7 @@ impl<'a> Used<'a> {
 
     /// Types and shapes alone.
     pub(super) fn outlines(weights: &'a dyn WeightSource) -> Self {
-        Self { weights, names: Mutex::default(), outlines: true, progress: None }
+        Self { weights, names: Mutex::default(), roles: Mutex::default(), outlines: true, progress: None }
     }
 
     fn names(&self) -> MutexGuard<'_, BTreeMap<String, (Role, Size)>> {
@@ -35,17 +39,37 @@ impl<'a> Used<'a> {
 
     /// The tensor of a role.
     pub(super) fn tensor(&self, role: Role) -> Result<Tensor<'a>, WeightError> {
-        let tensor = if self.outlines {
-            self.weights.outline(role)?.loads_as_zeros()
-        } else {
-            self.weights.tensor(role)?.loaded()
+        if self.outlines {
+            return Ok(self.remember(role, self.weights.outline(role)?.loads_as_zeros()).0);
+        }
+        // Several parts of a fused tensor ask for it, one after the other.
+        let progress = self.progress.filter(|_| self.is_new(role));
+        let ahead = Mutex::new(Size::default());
+        let quantised = |part: Size| {
+            if let Some(progress) = progress {
+                progress.add_ahead(part);
+                let mut ahead = ahead.lock().unwrap_or_else(PoisonError::into_inner);
+                (ahead.bytes, ahead.elements) = (ahead.bytes + part.bytes, ahead.elements + part.elements);
+            }
         };
-        let size = Size { bytes: tensor.data.len() as u64, elements: tensor.elems() as u64 };
-        let is_new = self.names().insert(tensor.name.to_string(), (role, size)).is_none();
-        if let Some(progress) = self.progress.filter(|_| is_new) {
-            progress.add(size.bytes, size.elements);
+        let tensor = self.weights.tensor_by_parts(role, &quantised)?.loaded();
+        let (tensor, size) = self.remember(role, tensor);
+        if let (Some(progress), Some(size)) = (progress, size) {
+            progress.begin_tensor(size, ahead.into_inner().unwrap_or_else(PoisonError::into_inner));
         }
         Ok(tensor)
+    }
+
+    /// Notes a tensor, and returns its size with it if it is the first time that it is asked for.
+    fn remember<'t>(&self, role: Role, tensor: Tensor<'t>) -> (Tensor<'t>, Option<Size>) {
+        let size = Size { bytes: tensor.data.len() as u64, elements: tensor.elems() as u64 };
+        let is_new = self.names().insert(tensor.name.to_string(), (role, size)).is_none();
+        (tensor, is_new.then_some(size))
+    }
+
+    /// Whether it is the first time that the tensor of a role is asked for.
+    fn is_new(&self, role: Role) -> bool {
+        self.roles.lock().unwrap_or_else(PoisonError::into_inner).insert(role)
     }
 
     /// The table of a role.

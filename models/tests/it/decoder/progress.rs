@@ -1,9 +1,10 @@
 //! Progress of loading.
 
 use std::fs;
+use std::sync::Mutex;
 
 use attn_kernels::kernel::KvDtype;
-use models::{Checkpoint, Decoder, Dtype, LoadProgress};
+use models::{Checkpoint, Decoder, Dtype, LoadProgress, RandomSpec, Role};
 
 use super::options;
 use super::tiny::{fixture, gpu};
@@ -53,4 +54,23 @@ fn what_fails_is_left_where_it_was() {
     Decoder::load(gpu(), &longer, checkpoint.weights(), &options).unwrap_err();
     let loaded = progress.loaded();
     assert!(loaded.is_running() && loaded.elements > 0, "{loaded:?}");
+}
+
+/// A large matrix is told of in parts while it is quantised.
+#[test]
+fn quantised_parts_make_the_whole() {
+    let mut spec = RandomSpec::parse("tiny-llama").unwrap();
+    spec.config.vocab_size = 20_000;
+    let plain = Checkpoint::random(spec);
+    let config = plain.config().unwrap();
+    let quantized = plain.quantize(&config, Dtype::Q8_0).unwrap();
+    let parts = Mutex::new(Vec::new());
+    let tensor = quantized
+        .weights()
+        .tensor_by_parts(Role::Embed, &|part| parts.lock().unwrap().push((part.bytes, part.elements)))
+        .unwrap();
+    let parts = parts.into_inner().unwrap();
+    assert!(parts.len() >= 5, "{parts:?}");
+    let sum = parts.iter().fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+    assert_eq!(sum, (tensor.data.len() as u64, 20_000 * 256));
 }
