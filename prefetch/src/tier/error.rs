@@ -81,7 +81,10 @@ pub enum TierError {
         shards: u32,
     },
     /// The tier holds blocks of another size or model.
-    #[error("{tier} tier holds {found}, not {expected}")]
+    #[error(
+        "{tier} tier holds blocks of another kind: {}; give these a place of their own, or empty that one",
+        differences(found, expected)
+    )]
     Mismatch {
         /// The tier.
         tier: TierName,
@@ -226,4 +229,37 @@ pub enum TierWarning {
         /// The directory.
         path: PathBuf,
     },
+}
+
+/// The parts that two descriptions, lists with commas, do not share: side by side where they have as many.
+fn differences(found: &str, expected: &str) -> String {
+    let [there, here] = [found, expected].map(|list| list.split(", ").collect::<Vec<_>>());
+    if there.len() == here.len() {
+        let pairs = there.iter().zip(&here).filter(|(there, here)| there != here);
+        let pairs: Vec<_> = pairs.map(|(there, here)| format!("{there} there, {here} here")).collect();
+        return pairs.join("; ");
+    }
+    let only = |one: &[&str], other: &[&str], place| {
+        let parts: Vec<_> = one.iter().copied().filter(|part| !other.contains(part)).collect();
+        (!parts.is_empty()).then(|| format!("{} {place}", parts.join(", ")))
+    };
+    let sides = [only(&there, &here, "there alone"), only(&here, &there, "here alone")];
+    sides.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mismatch_tells_what_differs_and_nothing_else() {
+        let of = |found: &str, expected: &str| {
+            let (found, expected) = (found.into(), expected.into());
+            TierError::Mismatch { tier: TierName::DISK, found, expected }.to_string()
+        };
+        let long = "format 2, 30 shards of 9 bytes, model 0a, F16, K [head, dim] then V, blocks of 16 tokens";
+        insta::assert_snapshot!(of(long, &long.replace("0a", "0b").replace("F16", "Int8")), @"disk tier holds blocks of another kind: model 0a there, model 0b here; F16 there, Int8 here; give these a place of their own, or empty that one");
+        insta::assert_snapshot!(of(&format!("{long}, short rotation"), long), @"disk tier holds blocks of another kind: short rotation there alone; give these a place of their own, or empty that one");
+        insta::assert_snapshot!(of("format 1 (index.redb)", long), @"disk tier holds blocks of another kind: format 1 (index.redb) there alone; format 2, 30 shards of 9 bytes, model 0a, F16, K [head, dim] then V, blocks of 16 tokens here alone; give these a place of their own, or empty that one");
+    }
 }

@@ -187,7 +187,7 @@ fn a_place_of_another_version_is_refused_and_blocks_of_something_else_are_not_se
         }
         let refused = tier.probe().unwrap_err();
         insta::allow_duplicates! {
-            insta::assert_snapshot!(refused, @"remote tier holds KV blocks of format 2, not KV blocks of format 1");
+            insta::assert_snapshot!(refused, @"remote tier holds blocks of another kind: KV blocks of format 2 there, KV blocks of format 1 here; give these a place of their own, or empty that one");
         }
     }
 }

@@ -333,9 +333,9 @@ fn blocks_of_something_else_are_refused_or_not_seen() {
     };
     let same = tiny_llama();
     for (path, flags, held, wanted) in [
-        (&same, &["--kv-dtype", "f32"][..], "F16", "F32"),
-        (&same, &["--block-size", "32"], "blocks of 16 tokens", "blocks of 32 tokens"),
-        (&other.path().to_owned(), &[], "disk tier holds format 2", "not format 2"),
+        (&same, &["--kv-dtype", "f32"][..], "F16 there", "F32 here"),
+        (&same, &["--block-size", "32"], "blocks of 16 tokens there", "blocks of 32 tokens here"),
+        (&other.path().to_owned(), &[], "disk tier holds", "place of their own"),
     ] {
         let said = refused(&mut model(path, &own, flags), 1);
         assert!(said.contains(held) && said.contains(wanted), "{flags:?}: {said}");
@@ -380,7 +380,7 @@ fn specs_that_cannot_be() {
         (&huge, 1, &["disk tier of", "whose file system has"]),
         (&missing, 1, &["remote tier cannot use the directory", "missing"]),
         (&no_directory, 1, &["disk tier cannot use the directory"]),
-        (&newer_spec, 1, &["remote tier holds KV blocks of format 2, not KV blocks of format 1"]),
+        (&newer_spec, 1, &["KV blocks of format 2 there, KV blocks of format 1 here"]),
         (&stopped, 1, &["remote tier", "looking for the store"]),
         #[cfg(not(feature = "s3"))]
         ("remote=s3://bucket", 1, &["remote tier needs the feature `s3`, which this build lacks"]),

@@ -62,26 +62,26 @@ fn a_store_of_something_else_is_refused_by_its_header() {
         config.namespace = namespace.into();
         refused(config)
     };
-    assert_snapshot!(namespace("other model, f16"), @"disk tier holds format 2, 3 shards of 40 bytes, test model, f16, not format 2, 3 shards of 40 bytes, other model, f16");
-    assert_snapshot!(namespace("test model, f32"), @"disk tier holds format 2, 3 shards of 40 bytes, test model, f16, not format 2, 3 shards of 40 bytes, test model, f32");
+    assert_snapshot!(namespace("other model, f16"), @"disk tier holds blocks of another kind: test model there, other model here; give these a place of their own, or empty that one");
+    assert_snapshot!(namespace("test model, f32"), @"disk tier holds blocks of another kind: f16 there, f32 here; give these a place of their own, or empty that one");
     let layout = |shards, bytes| {
         let mut config = config();
         config.layout = BlockLayout::new(shards, bytes).unwrap();
         refused(config)
     };
-    assert_snapshot!(layout(3, 80), @"disk tier holds format 2, 3 shards of 40 bytes, test model, f16, not format 2, 3 shards of 80 bytes, test model, f16");
-    assert_snapshot!(layout(1, 120), @"disk tier holds format 2, 3 shards of 40 bytes, test model, f16, not format 2, 1 shards of 120 bytes, test model, f16");
+    assert_snapshot!(layout(3, 80), @"disk tier holds blocks of another kind: 3 shards of 40 bytes there, 3 shards of 80 bytes here; give these a place of their own, or empty that one");
+    assert_snapshot!(layout(1, 120), @"disk tier holds blocks of another kind: 3 shards of 40 bytes there, 1 shards of 120 bytes here; give these a place of their own, or empty that one");
     assert_eq!(held(&DiskTier::open(config()).unwrap(), 4), [0], "a refusal leaves the store as it was");
 
     // A version to come writes its own number there.
     let later = header("format 3, 3 shards of 40 bytes, test model, f16");
     change(directory.path(), |bytes| bytes[..later.len()].copy_from_slice(&later));
-    assert_snapshot!(refused(config()), @"disk tier holds format 3, 3 shards of 40 bytes, test model, f16, not format 2, 3 shards of 40 bytes, test model, f16");
+    assert_snapshot!(refused(config()), @"disk tier holds blocks of another kind: format 3 there, format 2 here; give these a place of their own, or empty that one");
 
     let former = tempfile::tempdir().unwrap();
     std::fs::write(former.path().join("index.redb"), "").unwrap();
     let former = DiskConfig::new(former.path(), config().layout, "test model, f16", 1 << 20);
-    assert_snapshot!(refused(former), @"disk tier holds format 1 (index.redb), not format 2, 3 shards of 40 bytes, test model, f16");
+    assert_snapshot!(refused(former), @"disk tier holds blocks of another kind: format 1 (index.redb) there alone; format 2, 3 shards of 40 bytes, test model, f16 here alone; give these a place of their own, or empty that one");
 }
 
 #[test]

@@ -170,10 +170,8 @@ fn objects_of_any_length_are_not_read_whole() {
     assert_eq!(read(&tier, 1).unwrap(), block(1), "what follows a block is not looked at");
     set_len(&folder.path().join("format"));
     let refused = tier.probe().unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "remote tier holds a format of 4398046511104 bytes, not KV blocks of format 1"
-    );
+    let said = "a format of 4398046511104 bytes there, KV blocks of format 1 here";
+    assert!(refused.to_string().contains(said), "{refused}");
     std::fs::write(folder.path().join("format"), "\u{1b}[2Jgone").unwrap();
     let refused = tier.probe().unwrap_err().to_string();
     assert!(!refused.contains('\u{1b}'), "{refused:?}");
@@ -188,7 +186,7 @@ fn objects_of_any_length_are_not_read_whole() {
     }
     assert_eq!(read(&tier, 1).unwrap(), block(1));
     let refused = tier.probe().unwrap_err().to_string();
-    assert_eq!(refused, "remote tier holds a format of 50000001 bytes, not KV blocks of format 1");
+    assert!(refused.contains("a format of 50000001 bytes there, KV blocks of format 1 here"), "{refused}");
 }
 
 #[test]
