@@ -208,7 +208,7 @@ pub struct TokenizeArgs {
 /// `cargo xtask models`.
 #[derive(Debug, Clone, Args)]
 pub struct ModelsArgs {
-    /// Folders and files to look at in place of the caches
+    /// Folders and files to look at in place of the caches; the command fails behind its list if one of them has no model
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 

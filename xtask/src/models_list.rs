@@ -33,23 +33,48 @@ pub struct Listed {
     pub reason: Option<String>,
 }
 
+impl Listed {
+    /// A model of which nothing but its size is known.
+    fn unread(model: String, path: PathBuf) -> Self {
+        Self { model, bytes: bytes_of(&path), path, family: None, dtype: None, context: None, reason: None }
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
-/// If a path that was asked for has no model.
+/// If a path that was asked for has no model; all are listed all the same.
 pub fn run(args: &ModelsArgs) -> Result<()> {
-    let mut listed = Vec::new();
-    if args.paths.is_empty() {
-        listed = cached();
+    let listed = match &args.paths[..] {
+        [] => cached(),
+        paths => paths.iter().flat_map(|path| at(path)).collect(),
+    };
+    print(args, &listed)?;
+    let without = args.paths.iter().filter(|path| candidates(path).is_empty()).count();
+    ensure!(without == 0, "{without} of {} paths have no model", args.paths.len());
+    Ok(())
+}
+
+/// Models at a path that was asked for, or why there is none.
+fn at(path: &Path) -> Vec<Listed> {
+    let found = candidates(path);
+    if found.is_empty() {
+        let reason = match fs::metadata(path) {
+            Ok(_) => "there is no config.json and no GGUF file in it, nor in the folders in it".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        return vec![Listed {
+            reason: Some(reason),
+            ..Listed::unread(path.display().to_string(), path.into())
+        }];
     }
-    for path in &args.paths {
-        let found = candidates(path);
-        ensure!(!found.is_empty(), "{}: there is no model", path.display());
-        listed.extend(found.into_iter().map(|path| describe(path.display().to_string(), path)));
-    }
+    found.into_iter().map(|path| describe(path.display().to_string(), path)).collect()
+}
+
+fn print(args: &ModelsArgs, listed: &[Listed]) -> Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
-        for model in &listed {
+        for model in listed {
             report::json_line(&mut out, model)?;
         }
         return Ok(());
@@ -58,7 +83,7 @@ pub fn run(args: &ModelsArgs) -> Result<()> {
         eprintln!("no model is cached; the first command that runs one fetches the default model");
     }
     let width = listed.iter().map(|model| model.model.len()).max().unwrap_or(0);
-    for model in &listed {
+    for model in listed {
         let Listed { model, bytes, family, dtype, context, reason, .. } = model;
         write!(out, "{model:width$}  {:>10}", BinaryBytes(*bytes).to_string())?;
         write!(out, "  {:12} {:6}", family.unwrap_or("-"), dtype.unwrap_or("-"))?;
@@ -123,15 +148,7 @@ fn is_gguf_model(path: &Path) -> bool {
 }
 
 fn describe(model: String, path: PathBuf) -> Listed {
-    let mut listed = Listed {
-        model,
-        bytes: bytes_of(&path),
-        path,
-        family: None,
-        dtype: None,
-        context: None,
-        reason: None,
-    };
+    let mut listed = Listed::unread(model, path);
     let open = match Model::open(&listed.path) {
         Ok(open) => open,
         Err(error) => {
@@ -155,7 +172,11 @@ fn describe(model: String, path: PathBuf) -> Listed {
 fn bytes_of(path: &Path) -> u64 {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let (start, end) = name.split_once("-00001-of-").unwrap_or((&name, ""));
-    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+    let folder = match path.parent() {
+        _ if path.is_dir() => path,
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
     let belongs = |file: &str| match path.is_dir() {
         true => file.ends_with(".safetensors"),
         false => file.starts_with(start) && file.ends_with(end) && (!end.is_empty() || file == name),

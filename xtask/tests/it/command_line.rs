@@ -1,7 +1,7 @@
 //! The program as scripts see it: exit codes, and what goes to stdout and stderr.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use safetensors::tensor::TensorView;
@@ -213,4 +213,29 @@ fn doctor_says_what_a_model_takes() {
     assert!(tight["weight_bytes"].as_u64().unwrap() < plain["weight_bytes"].as_u64().unwrap() / 3, "{tight}");
     let fits = tight["kv"][0]["fits_tokens"].as_u64().unwrap();
     assert!((1000..3000).contains(&fits), "{tight}");
+}
+
+/// Every path that was asked for has its line, also behind one without a model.
+#[test]
+fn models_lists_all_paths_and_fails_where_one_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let tiny: PathBuf =
+        [env!("CARGO_MANIFEST_DIR"), "..", "models", "tests", "fixtures", "tiny-llama"].iter().collect();
+    let list = |paths: &[&Path]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_xtask")).arg("models").args(paths).output().unwrap();
+        let [out, said] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (output.status.code(), out, said)
+    };
+    let (code, out, _) = list(&[&tiny]);
+    assert_eq!((code, out.lines().count()), (Some(0), 1), "{out}");
+    let (code, out, said) = list(&[Path::new("no-such-folder"), folder.path(), &tiny]);
+    let lines: Vec<&str> = out.lines().collect();
+    let [missing, empty, loads] = lines[..] else { panic!("{out}") };
+    assert!(
+        missing.starts_with("no-such-folder ") && missing.contains("does not load: No such file"),
+        "{missing}"
+    );
+    assert!(empty.contains("does not load: there is no config.json and no GGUF file in it"), "{empty}");
+    assert!(loads.contains("llama") && loads.ends_with("4096 tokens"), "{loads}");
+    assert_eq!((code, said.trim()), (Some(1), "error: 2 of 3 paths have no model"));
 }
