@@ -4,6 +4,7 @@
 
 mod beams;
 mod chat;
+mod device_lost;
 mod families;
 mod gemma3;
 mod guide;
@@ -19,6 +20,7 @@ mod s3;
 mod scoring;
 mod served;
 mod server;
+mod server_killed;
 mod serving;
 mod smollm2;
 mod sparse;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::tiny_llama;
 
-struct Server {
+pub(crate) struct Server {
     child: Child,
     address: String,
 }
@@ -23,18 +23,18 @@ impl Drop for Server {
 
 impl Server {
     /// Starts a server and waits until it is ready.
-    fn start(flags: &[&str]) -> Self {
+    pub(crate) fn start(flags: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
         Self::spawn(command.args(["serve", "--no-disk-kv"]).args(flags))
     }
 
     /// Starts a server that keeps KV in a cache folder of its own.
-    fn start_in(cache: &Path) -> Self {
+    pub(crate) fn start_in(cache: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
         Self::spawn(command.arg("serve").env("PAGODA_CACHE_DIR", cache))
     }
 
-    fn spawn(command: &mut Command) -> Self {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command
             .args(["--port", "0", "--kv-memory", "16MiB", "--model"])
             .arg(tiny_llama())
@@ -49,7 +49,7 @@ impl Server {
         Self { child, address: ready.expect("the server says when it is ready") }
     }
 
-    fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
+    pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let length = body.len();
@@ -60,18 +60,24 @@ impl Server {
         stream
     }
 
-    fn ask(&self, method: &str, path: &str, body: &str) -> String {
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> String {
         let mut reply = String::new();
         self.send(method, path, body).read_to_string(&mut reply).unwrap();
         reply
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }
 
-    fn ended(mut self) -> ExitStatus {
+    /// Kills it.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn ended(mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -181,8 +187,7 @@ fn kv_outlives_a_server_that_is_killed() {
         assert!(start.elapsed() < Duration::from_secs(60), "nothing is written");
         thread::sleep(Duration::from_millis(20));
     }
-    first.child.kill().unwrap();
-    first.child.wait().unwrap();
+    first.kill();
     let second = Server::start_in(cache.path());
     let (again, cached) = answer(&second);
     assert_eq!(again, text);
