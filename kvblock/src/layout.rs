@@ -48,6 +48,12 @@ impl LayoutOptions {
     /// Every layer is stored like full attention, and there is no draft model.
     pub const UNIFORM: Self = Self { hybrid: false, eagle_layer: None };
 
+    /// Sets whether each attention kind frees blocks that it no longer reaches.
+    #[must_use]
+    pub const fn hybrid(self, hybrid: bool) -> Self {
+        Self { hybrid, ..self }
+    }
+
     /// Marks a layer of the draft model.
     #[must_use]
     pub const fn eagle_layer(self, layer: usize) -> Self {

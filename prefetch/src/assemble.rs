@@ -53,6 +53,41 @@ impl StackConfig {
             remote_retry_after: Duration::from_secs(1),
         }
     }
+
+    /// Sets the position of the rows in a shard.
+    #[must_use]
+    pub fn rows(mut self, rows: RowLayout) -> Self {
+        self.rows = Some(rows);
+        self
+    }
+
+    /// Sets the order of eviction in the host and disk tiers.
+    #[must_use]
+    pub fn policy(mut self, policy: PolicyKind) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Sets the blocks between two syncs of the disk tier.
+    #[must_use]
+    pub fn blocks_per_sync(mut self, blocks: u32) -> Self {
+        self.blocks_per_sync = blocks;
+        self
+    }
+
+    /// Sets the time limit for one request to a remote service.
+    #[must_use]
+    pub fn remote_timeout(mut self, timeout: Duration) -> Self {
+        self.remote_timeout = timeout;
+        self
+    }
+
+    /// Sets for how long a remote service that failed is left alone.
+    #[must_use]
+    pub fn remote_retry_after(mut self, time: Duration) -> Self {
+        self.remote_retry_after = time;
+        self
+    }
 }
 
 /// Why the tiers of a spec could not be built.

@@ -20,6 +20,22 @@ pub struct CompressedConfig {
     pub compressors: Vec<Option<Compressor>>,
 }
 
+impl CompressedConfig {
+    /// Queries from a latent of `q_rank` numbers, and an output projection through `output_rank` numbers for each of
+    /// `output_groups` groups of heads. `compressors` has an element for each layer, of which those with a compressor rotate by
+    /// `rope`.
+    #[must_use]
+    pub fn new(
+        q_rank: u32,
+        output_groups: u32,
+        output_rank: u32,
+        rope: Rope,
+        compressors: Vec<Option<Compressor>>,
+    ) -> Self {
+        Self { q_rank, output_groups, output_rank, rope, compressors }
+    }
+}
+
 /// Compression of tokens into entries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Compressor {

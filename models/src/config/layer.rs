@@ -14,6 +14,14 @@ pub struct LayerConfig {
     pub mlp: Mlp,
 }
 
+impl LayerConfig {
+    /// A layer whose queries see the keys within `reach`; `rotary` says whether they are rotated by their position.
+    #[must_use]
+    pub const fn new(reach: Reach, rotary: bool, mlp: Mlp) -> Self {
+        Self { reach, rotary, mlp }
+    }
+}
+
 /// Part of a layer behind attention.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mlp {

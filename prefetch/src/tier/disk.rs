@@ -15,6 +15,7 @@
 //! read, whatever the reason, leaves the index, and is written again when it is needed again.
 
 mod catalog;
+mod config;
 #[cfg(target_os = "linux")]
 mod direct;
 mod folder;
@@ -22,7 +23,6 @@ mod header;
 pub(crate) mod scratch;
 mod slab;
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use kvblock::BlockHash;
@@ -31,63 +31,12 @@ use rustc_hash::FxHashMap;
 use super::host::in_use;
 use super::{BlockLayout, Stored, Tier, TierError, TierName, TierWarning, shard_sum};
 use crate::index::{IndexError, Lookup, TierIndex};
-use crate::policy::{PolicyKind, ReuseFilter};
 use crate::sync::lock;
 use crate::volume::Volume;
 use catalog::{Catalog, Contents, Opened, Row};
+pub use config::DiskConfig;
 use folder::Folder;
 use slab::Slabs;
-
-/// Options of a disk tier.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct DiskConfig {
-    /// Name in counters and errors.
-    pub name: TierName,
-    /// The directory; created when missing, and locked while open. One that cannot be written is served for reading.
-    pub directory: PathBuf,
-    /// Size and division of every block.
-    pub layout: BlockLayout,
-    /// Names what the blocks hold: for instance model, cache group and element type. A directory written
-    /// under another name is refused.
-    pub namespace: String,
-    /// Bytes of all slabs together.
-    pub capacity_bytes: u64,
-    /// Order of eviction.
-    pub policy: PolicyKind,
-    /// Keeps out blocks that are requested only once.
-    pub reuse: Option<ReuseFilter>,
-    /// Blocks between two syncs; 1 makes every write durable before it returns.
-    pub blocks_per_sync: u32,
-    /// Read past the system's page cache (on Linux, if the file system supports it). This suits a tier below
-    /// one in memory, which keeps what will be read again: it takes half of the processor time and no memory
-    /// for the cache.
-    pub direct: bool,
-}
-
-impl DiskConfig {
-    /// Least recently used blocks are evicted, every block is admitted, 64 blocks are synced at a time, and reads go
-    /// through the page cache.
-    #[must_use]
-    pub fn new(
-        directory: impl Into<PathBuf>,
-        layout: BlockLayout,
-        namespace: impl Into<String>,
-        capacity_bytes: u64,
-    ) -> Self {
-        Self {
-            name: TierName::DISK,
-            directory: directory.into(),
-            layout,
-            namespace: namespace.into(),
-            capacity_bytes,
-            policy: PolicyKind::Lru,
-            reuse: None,
-            blocks_per_sync: 64,
-            direct: false,
-        }
-    }
-}
 
 /// Blocks on a disk of this machine.
 pub struct DiskTier {

@@ -79,6 +79,42 @@ impl RemoteConfig {
         }
     }
 
+    /// Sets the name in counters and errors.
+    #[must_use]
+    pub fn name(mut self, name: TierName) -> Self {
+        self.name = name;
+        self
+    }
+
+    /// Sets the time limit for one request to the service.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Sets for how long a service that failed is left alone.
+    #[must_use]
+    pub fn retry_after(mut self, time: Duration) -> Self {
+        self.retry_after = time;
+        self
+    }
+
+    /// Tags shards with MACs by `key`.
+    #[must_use]
+    pub fn mac(mut self, key: MacKey) -> Self {
+        self.mac = Some(key);
+        self
+    }
+
+    /// Sets user and password of a Redis server.
+    #[cfg(feature = "remote")]
+    #[must_use]
+    pub fn credentials(mut self, credentials: Credentials) -> Self {
+        self.credentials = Some(credentials);
+        self
+    }
+
     /// The first part of every name: equal only for equal contents of equal blocks, tagged in the same way.
     fn space(&self) -> String {
         let (shards, shard_bytes) = (self.layout.shards(), self.layout.shard_bytes());

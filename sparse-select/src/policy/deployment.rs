@@ -29,7 +29,37 @@ pub struct PrefetchSettings {
     pub cache_blocks: u32,
 }
 
+impl PrefetchSettings {
+    /// `workers` threads with up to `max_pending` loads, for steps up to `ahead` from the current one; `cache_blocks` loaded
+    /// blocks wait for their consumers.
+    #[must_use]
+    pub const fn new(workers: u32, max_pending: u32, ahead: u32, cache_blocks: u32) -> Self {
+        Self { workers, max_pending, ahead, cache_blocks }
+    }
+}
+
 impl Deployment {
+    /// States the query heads of the model.
+    #[must_use]
+    pub const fn num_heads(mut self, heads: u32) -> Self {
+        self.num_heads = Some(heads);
+        self
+    }
+
+    /// States the channels of a query head.
+    #[must_use]
+    pub const fn head_dim(mut self, channels: u32) -> Self {
+        self.head_dim = Some(channels);
+        self
+    }
+
+    /// States how KV blocks are loaded ahead of need.
+    #[must_use]
+    pub const fn prefetch(mut self, settings: PrefetchSettings) -> Self {
+        self.prefetch = Some(settings);
+        self
+    }
+
     /// Checks the heads of a model: `num_heads` query heads of `head_dim` channels.
     ///
     /// # Errors

@@ -52,6 +52,36 @@ impl Default for HandleOptions {
     }
 }
 
+impl HandleOptions {
+    /// Sets the maximum number of requests that wait for their start.
+    #[must_use]
+    pub const fn max_waiting(mut self, requests: usize) -> Self {
+        self.max_waiting = requests;
+        self
+    }
+
+    /// Sets the maximum number of their prompt tokens.
+    #[must_use]
+    pub const fn max_waiting_tokens(mut self, tokens: u64) -> Self {
+        self.max_waiting_tokens = tokens;
+        self
+    }
+
+    /// Sets the maximum number of events that a stream keeps.
+    #[must_use]
+    pub const fn max_unread(mut self, events: usize) -> Self {
+        self.max_unread = events;
+        self
+    }
+
+    /// Sets the time after which a step is told to have stalled; `None` for any.
+    #[must_use]
+    pub const fn max_step_time(mut self, time: Option<Duration>) -> Self {
+        self.max_step_time = time;
+        self
+    }
+}
+
 /// Way in which an engine stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shutdown {

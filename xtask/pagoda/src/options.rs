@@ -170,6 +170,104 @@ impl EngineOptions {
         self
     }
 
+    /// Sets the GPU adapter; `None` for the fastest one.
+    #[must_use]
+    pub fn device(mut self, adapter: Option<String>) -> Self {
+        self.device = adapter;
+        self
+    }
+
+    /// Sets whether kernels may read KV blocks in host memory.
+    #[must_use]
+    pub fn host_buffers(mut self, on: bool) -> Self {
+        self.host_buffers = on;
+        self
+    }
+
+    /// Sets the tokens per KV block.
+    #[must_use]
+    pub fn block_size(mut self, tokens: u32) -> Self {
+        self.block_size = tokens;
+        self
+    }
+
+    /// Sets the blocks in the KV pool; `None` for as many as `kv_memory` holds.
+    #[must_use]
+    pub fn kv_blocks(mut self, blocks: Option<u32>) -> Self {
+        self.kv_blocks = blocks;
+        self
+    }
+
+    /// Sets the memory of the KV pool in bytes; `None` for what the machine has left.
+    #[must_use]
+    pub fn kv_memory(mut self, bytes: Option<u64>) -> Self {
+        self.kv_memory = bytes;
+        self
+    }
+
+    /// Sets the factor by which a prompt may lengthen the steps of others; `None` for any.
+    #[must_use]
+    pub fn max_slowdown(mut self, factor: Option<f64>) -> Self {
+        self.max_slowdown = factor;
+        self
+    }
+
+    /// Sets the time that a step with prompts should take at most; `None` for any.
+    #[must_use]
+    pub fn max_step_time(mut self, time: Option<Duration>) -> Self {
+        self.max_step_time = time;
+        self
+    }
+
+    /// Sets whether results may not depend on the other requests of a batch.
+    #[must_use]
+    pub fn reproducible(mut self, on: bool) -> Self {
+        self.reproducible = on;
+        self
+    }
+
+    /// Sets whether kernels may use cooperative matrices.
+    #[must_use]
+    pub fn coop(mut self, on: bool) -> Self {
+        self.coop = on;
+        self
+    }
+
+    /// Sets the type that products with quantised weights round activations to.
+    #[must_use]
+    pub fn activations(mut self, activations: ActivationType) -> Self {
+        self.activations = activations;
+        self
+    }
+
+    /// Sets whether the kernels of steps of any size are compiled when the engine opens.
+    #[must_use]
+    pub fn prepare(mut self, on: bool) -> Self {
+        self.prepare = on;
+        self
+    }
+
+    /// Sets how preempted sequences get their KV blocks back.
+    #[must_use]
+    pub fn preemption(mut self, preemption: Preemption) -> Self {
+        self.preemption = preemption;
+        self
+    }
+
+    /// Sets the order of service.
+    #[must_use]
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// Sets what counts the weights while they are loaded.
+    #[must_use]
+    pub fn loading(mut self, loading: LoadProgress) -> Self {
+        self.loading = loading;
+        self
+    }
+
     /// Tokens that a sequence may have, of a model whose context length is `context_length`.
     pub(crate) fn context_within(&self, context_length: u32) -> u32 {
         self.max_context.map_or(context_length, |tokens| tokens.min(context_length))
@@ -268,6 +366,27 @@ impl Sparse {
     pub fn new(registry: &Registry, spec: &Spec) -> Result<Self, Error> {
         let policy = registry.build(spec)?.into();
         Ok(Self { policy, spec: spec.clone(), place: Place::Device, trace: false, measure: false })
+    }
+
+    /// Sets where blocks are scored.
+    #[must_use]
+    pub fn place(mut self, place: Place) -> Self {
+        self.place = place;
+        self
+    }
+
+    /// Sets whether the selected blocks of every step are reported.
+    #[must_use]
+    pub fn trace(mut self, on: bool) -> Self {
+        self.trace = on;
+        self
+    }
+
+    /// Sets whether the share of dense attention's mass is reported.
+    #[must_use]
+    pub fn measure(mut self, on: bool) -> Self {
+        self.measure = on;
+        self
     }
 
     /// Whether the policy selects anything at all.

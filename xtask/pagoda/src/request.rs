@@ -105,6 +105,41 @@ impl Request {
         self
     }
 
+    /// Returns the log-probability of every prompt token, and of the `top` most likely in its place.
+    #[must_use]
+    pub fn prompt_log_probs(mut self, top: u32) -> Self {
+        self.prompt_log_probs = Some(top);
+        self
+    }
+
+    /// Sets whether special tokens are left out of the text.
+    #[must_use]
+    pub fn skip_special(mut self, on: bool) -> Self {
+        self.skip_special = on;
+        self
+    }
+
+    /// Shares the prefix cache only with requests that have the same salt.
+    #[must_use]
+    pub fn salt(mut self, salt: impl Into<String>) -> Self {
+        self.salt = Some(salt.into());
+        self
+    }
+
+    /// Sets the priority; lower values run first.
+    #[must_use]
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Ends the request at `deadline`, finished or not.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Instant) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
     /// Returns token ids alone.
     #[must_use]
     pub fn without_text(mut self) -> Self {

@@ -74,6 +74,27 @@ impl ApiKey {
         Self { digest, shares_prefixes: false, requests_per_minute: None, tokens_per_minute: None }
     }
 
+    /// Sets whether its calls find the prefixes of other such keys in the cache.
+    #[must_use]
+    pub fn shares_prefixes(mut self, on: bool) -> Self {
+        self.shares_prefixes = on;
+        self
+    }
+
+    /// Sets the maximum number of calls a minute.
+    #[must_use]
+    pub fn requests_per_minute(mut self, calls: u32) -> Self {
+        self.requests_per_minute = Some(calls);
+        self
+    }
+
+    /// Sets the maximum number of tokens a minute, of prompts and answers together.
+    #[must_use]
+    pub fn tokens_per_minute(mut self, tokens: u32) -> Self {
+        self.tokens_per_minute = Some(tokens);
+        self
+    }
+
     /// Reads a file of keys: one a line, then words about it. Empty lines, and those that begin with `#`, say nothing.
     ///
     /// # Errors

@@ -69,4 +69,67 @@ impl Options {
             keep_alive: Duration::from_secs(10),
         }
     }
+
+    /// Sets the tokens of prompt and answer together.
+    #[must_use]
+    pub fn context_length(mut self, tokens: u32) -> Self {
+        self.context_length = tokens;
+        self
+    }
+
+    /// Sets the keys of which a call must present one.
+    #[must_use]
+    pub fn api_keys(mut self, keys: Vec<ApiKey>) -> Self {
+        self.api_keys = keys;
+        self
+    }
+
+    /// Sets the maximum number of bytes of a request's body.
+    #[must_use]
+    pub fn max_body_bytes(mut self, bytes: usize) -> Self {
+        self.max_body_bytes = bytes;
+        self
+    }
+
+    /// Sets the maximum number of bytes of all bodies at one time.
+    #[must_use]
+    pub fn max_held_bytes(mut self, bytes: usize) -> Self {
+        self.max_held_bytes = bytes;
+        self
+    }
+
+    /// Sets the time that a body may take to arrive.
+    #[must_use]
+    pub fn body_timeout(mut self, time: Duration) -> Self {
+        self.body_timeout = time;
+        self
+    }
+
+    /// Sets the time that a request may take; `None` for any.
+    #[must_use]
+    pub fn request_timeout(mut self, time: Option<Duration>) -> Self {
+        self.request_timeout = time;
+        self
+    }
+
+    /// Sets the time that requests have to end once the server is told to stop.
+    #[must_use]
+    pub fn drain_timeout(mut self, time: Duration) -> Self {
+        self.drain_timeout = time;
+        self
+    }
+
+    /// Sets the names of the metrics.
+    #[must_use]
+    pub fn metrics_names(mut self, names: MetricsNames) -> Self {
+        self.metrics_names = names;
+        self
+    }
+
+    /// Sets the time without a token after which a stream gets a comment.
+    #[must_use]
+    pub fn keep_alive(mut self, time: Duration) -> Self {
+        self.keep_alive = time;
+        self
+    }
 }

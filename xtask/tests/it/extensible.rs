@@ -5,7 +5,7 @@ use std::fs;
 use xtask::tree;
 
 /// Folders of the published crates.
-const CRATES: [&str; 8] = [
+pub(super) const CRATES: [&str; 8] = [
     "kvblock",
     "sparse-select",
     "attn-kernels",
@@ -20,17 +20,36 @@ const CRATES: [&str; 8] = [
 const CLOSED: [&str; 5] = ["HyperConfig", "IndexerConfig", "LatentConfig", "MoeConfig", "Options"];
 
 /// Options whose names do not say so: requests, limits and what else people fill in.
-const OPTIONS: [&str; 6] = ["Sampling", "Penalties", "Demand", "RandomSpec", "LengthLimits", "Submission"];
+const OPTIONS: [&str; 13] = [
+    "Demand",
+    "Deployment",
+    "Dry",
+    "LengthLimits",
+    "Offload",
+    "Penalties",
+    "PrefetchSettings",
+    "RandomSpec",
+    "Request",
+    "Sampling",
+    "Sparse",
+    "Submission",
+    "TierSpec",
+];
+
+/// Whether a struct is one of options, as its name says.
+pub(super) fn is_options(name: &str) -> bool {
+    OPTIONS.contains(&name) || ["Options", "Config"].iter().any(|ending| name.ends_with(ending))
+}
 
 /// Names of the public option structs and error enums of a source file that users could match or construct in full.
 fn closed(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let mut found = Vec::new();
     for (at, line) in lines.iter().enumerate() {
-        let (endings, rest): (&[&str], _) =
+        let (grows, rest): (fn(&str) -> bool, _) =
             match (line.strip_prefix("pub struct "), line.strip_prefix("pub enum ")) {
-                (Some(rest), _) => (&["Options", "Config"], rest),
-                (_, Some(rest)) => (&["Error"], rest),
+                (Some(rest), _) => (is_options, rest),
+                (_, Some(rest)) => (|name| name.ends_with("Error"), rest),
                 _ => continue,
             };
         let name = rest.split(|c: char| !c.is_alphanumeric()).next().expect("a split has a first part");
@@ -46,8 +65,7 @@ fn closed(text: &str) -> Vec<&str> {
         let above =
             lines[..at].iter().rev().take_while(|line| line.starts_with('#') || line.starts_with("//"));
         let marked = above.clone().any(|line| *line == "#[non_exhaustive]");
-        let grows = OPTIONS.contains(&name) || endings.iter().any(|ending| name.ends_with(ending));
-        if grows && !opaque && !marked {
+        if grows(name) && !opaque && !marked {
             found.push(name);
         }
     }

@@ -12,6 +12,7 @@ mod layers;
 mod library_only;
 mod packages;
 mod pages;
+mod setters;
 mod tidy;
 mod vocabulary;
 mod workflows;

@@ -62,6 +62,12 @@ impl RandomSpec {
         Self { shape: shape.into(), config, layers: None, dtype: Dtype::F32, seed: 0 }
     }
 
+    /// Keeps the first `layers` layers of the shape's.
+    #[must_use]
+    pub fn layers(self, layers: u32) -> Self {
+        Self { layers: Some(layers), ..self }
+    }
+
     /// Sets the type of the matrices.
     #[must_use]
     pub fn dtype(self, dtype: Dtype) -> Self {

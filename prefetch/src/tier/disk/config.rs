@@ -1,0 +1,92 @@
+//! Options of the disk tier.
+
+use std::path::PathBuf;
+
+use crate::policy::{PolicyKind, ReuseFilter};
+use crate::tier::{BlockLayout, TierName};
+
+/// Options of a disk tier.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DiskConfig {
+    /// Name in counters and errors.
+    pub name: TierName,
+    /// The directory; created when missing, and locked while open. One that cannot be written is served for reading.
+    pub directory: PathBuf,
+    /// Size and division of every block.
+    pub layout: BlockLayout,
+    /// Names what the blocks hold: for instance model, cache group and element type. A directory written
+    /// under another name is refused.
+    pub namespace: String,
+    /// Bytes of all slabs together.
+    pub capacity_bytes: u64,
+    /// Order of eviction.
+    pub policy: PolicyKind,
+    /// Keeps out blocks that are requested only once.
+    pub reuse: Option<ReuseFilter>,
+    /// Blocks between two syncs; 1 makes every write durable before it returns.
+    pub blocks_per_sync: u32,
+    /// Read past the system's page cache (on Linux, if the file system supports it). This suits a tier below
+    /// one in memory, which keeps what will be read again: it takes half of the processor time and no memory
+    /// for the cache.
+    pub direct: bool,
+}
+
+impl DiskConfig {
+    /// Least recently used blocks are evicted, every block is admitted, 64 blocks are synced at a time, and reads go
+    /// through the page cache.
+    #[must_use]
+    pub fn new(
+        directory: impl Into<PathBuf>,
+        layout: BlockLayout,
+        namespace: impl Into<String>,
+        capacity_bytes: u64,
+    ) -> Self {
+        Self {
+            name: TierName::DISK,
+            directory: directory.into(),
+            layout,
+            namespace: namespace.into(),
+            capacity_bytes,
+            policy: PolicyKind::Lru,
+            reuse: None,
+            blocks_per_sync: 64,
+            direct: false,
+        }
+    }
+
+    /// Sets the name in counters and errors.
+    #[must_use]
+    pub fn name(mut self, name: TierName) -> Self {
+        self.name = name;
+        self
+    }
+
+    /// Sets the order of eviction.
+    #[must_use]
+    pub fn policy(mut self, policy: PolicyKind) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Keeps out blocks that are requested only once.
+    #[must_use]
+    pub fn reuse(mut self, filter: ReuseFilter) -> Self {
+        self.reuse = Some(filter);
+        self
+    }
+
+    /// Sets the blocks between two syncs.
+    #[must_use]
+    pub fn blocks_per_sync(mut self, blocks: u32) -> Self {
+        self.blocks_per_sync = blocks;
+        self
+    }
+
+    /// Sets whether reads go past the system's page cache.
+    #[must_use]
+    pub fn direct(mut self, on: bool) -> Self {
+        self.direct = on;
+        self
+    }
+}
