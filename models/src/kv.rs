@@ -15,6 +15,8 @@ use kvblock::{KvCacheSpec, PageLayout};
 use prefetch::spill::Spill;
 use smallvec::SmallVec;
 
+use crate::cast::u32_of;
+
 pub use self::offload::{HostMemory, HostTraffic, Offload};
 pub(crate) use self::offload::{Place, Ring, Run, runs};
 pub use self::plan::{CachePart, KvOptions, KvPlan, LayerCache};
@@ -179,8 +181,7 @@ impl KvPool {
     pub(crate) fn regions(&self, layer: usize) -> Range<u32> {
         let tensor = self.plan.of_layer(layer).tensor;
         let before = self.tensors[..tensor].iter().map(|tensor| tensor.buffers.len()).sum::<usize>();
-        let narrow = |regions| u32::try_from(regions).expect("a cache has few buffers");
-        narrow(before)..narrow(before + self.tensors[tensor].buffers.len())
+        u32_of(before)..u32_of(before + self.tensors[tensor].buffers.len())
     }
 
     /// K and V of one layer.

@@ -25,6 +25,9 @@ mod sparse;
 mod tokenizer;
 mod weights;
 
+// Crates whose types are part of this interface: devices and kernels, blocks of the cache, tiers, policies.
+pub use {attn_kernels, kvblock, prefetch, sparse_select};
+
 pub use chat::{ChatError, ChatTemplate, Conversation, Message};
 pub use checkpoint::{Checkpoint, Quantized, WeightMemory};
 pub use config::{

@@ -7,6 +7,7 @@ use bytemuck::Pod;
 
 use super::placement::BLOCK_BYTES;
 use super::{LayerOutline, Plane, SlotPlace, WeightOutline, WeightPlacement};
+use crate::cast::u32_of;
 use crate::{LoadProgress, ModelError};
 
 /// Bytes of what kernels bind as one element of a slot.
@@ -146,12 +147,11 @@ impl<'a> Home<'a> {
         };
         let (buffer, at) = state.layers[layer].take(quads * QUAD, self.max_plane_bytes());
         let Some(order) = order else { return self.resident(name, len) };
-        let narrow = |n: u64| u32::try_from(n).expect("a binding has less than 64 GiB");
         let slot = |slots: u32| u32::try_from(order).expect("a model has few layers") % slots.max(1);
         let place = |slots: u32| SlotPlace {
             slot: slot(slots),
-            buffer: narrow(buffer as u64),
-            quad: narrow(at / QUAD),
+            buffer: u32_of(buffer),
+            quad: u32::try_from(at / QUAD).expect("a binding has less than 64 GiB"),
         };
         let Policy::Placed(outline, placement) = &self.policy else {
             return Ok(Destination::Nowhere(place(1)));

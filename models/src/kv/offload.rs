@@ -129,8 +129,8 @@ impl Ring {
         let slot = (all / u64::from(part * slots)).min(useful) / chunk * chunk;
         let slot = slot.max(chunk);
         let own = all.checked_sub(u64::from(slots) * slot)? / u64::from(layers);
-        let narrow = |blocks| u32::try_from(blocks).ok();
-        let (own, slot_blocks) = (narrow(own).filter(|own| *own >= least)?, narrow(slot)?);
+        let own = u32::try_from(own).ok().filter(|own| *own >= least)?;
+        let slot_blocks = u32::try_from(slot).ok()?;
         Some(Self { own, pages, slots, slot_blocks, host: host_blocks })
     }
 

@@ -139,8 +139,8 @@ pub fn rotate(x: &mut [f32], ratio: Ratio, pos: usize, theta: f64) {
     for (i, pair) in x[first..].chunks_mut(2).enumerate() {
         let (sin, cos) = (at * theta.powf(-2.0 * i as f64 / ROPE_DIM as f64)).sin_cos();
         let (a, b) = (f64::from(pair[0]), f64::from(pair[1]));
-        pair[0] = narrow(a * cos - b * sin);
-        pair[1] = narrow(a * sin + b * cos);
+        pair[0] = f32_of(a * cos - b * sin);
+        pair[1] = f32_of(a * sin + b * cos);
     }
 }
 
@@ -152,6 +152,6 @@ pub fn quantise_blocks(x: &[f32], block: usize, format: ScaleFormat) -> (Vec<u8>
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "rounds once to the type of the cache")]
-const fn narrow(x: f64) -> f32 {
+const fn f32_of(x: f64) -> f32 {
     x as f32
 }

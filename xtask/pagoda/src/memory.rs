@@ -35,14 +35,14 @@ pub(crate) fn num_blocks(
     if blocks < 2 {
         return Err(Error::KvMemory { budget_bytes, blocks, block_bytes });
     }
-    Ok(narrow(blocks))
+    Ok(saturated(blocks))
 }
 
 /// Maximum number of blocks, including the null block, that sequences use in steps of `max_rows` rows: in
 /// groups with windows or chunks, as many as these hold; in other groups, as many as all tokens fill; and in
 /// every group one more per sequence, whose last block is partial.
 pub(crate) fn max_used_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u64 {
-    let limits = LengthLimits::new(narrow(demand.longest)).max_batched_tokens(max_rows);
+    let limits = LengthLimits::new(saturated(demand.longest)).max_batched_tokens(max_rows);
     let seqs = u64::from(demand.sequences);
     let of_group = |group: &KvCacheGroup| {
         let all = demand.tokens.div_ceil(u64::from(group.spec.block_size.get())).saturating_add(seqs);
@@ -93,7 +93,7 @@ impl Extended<'_> {
         if longest <= u64::from(self.device_blocks) {
             return None;
         }
-        let host_blocks = narrow((host_bytes / plan.block_bytes()).min(self.max_blocks()));
+        let host_blocks = saturated((host_bytes / plan.block_bytes()).min(self.max_blocks()));
         match self.onto_disk(host_bytes, host_blocks, longest) {
             Ok(Some(extension)) => return Some(extension),
             Ok(None) => {}
@@ -137,7 +137,7 @@ impl Extended<'_> {
         let Some(one) = plan.spill_shape(1) else { return Ok(None) };
         let block_bytes = plan.block_bytes();
         let staging = self.staging_bytes(host_bytes)?;
-        let host_blocks = narrow((host_bytes - staging.all) / block_bytes);
+        let host_blocks = saturated((host_bytes - staging.all) / block_bytes);
         let beyond = |blocks: u64| blocks.saturating_sub(u64::from(host_blocks));
         let capacity = disk.capacity_bytes / block_bytes;
         // One request may have the whole disk; for several, half of it stays with the prefixes.
@@ -145,7 +145,7 @@ impl Extended<'_> {
         if blocks == 0 {
             return Ok(None);
         }
-        let shape = SpillShape { blocks: narrow(blocks), ..one };
+        let shape = SpillShape { blocks: saturated(blocks), ..one };
         let spill = tiers.spill(shape, usize::try_from(staging.each).unwrap_or(usize::MAX));
         let spill = spill.map_err(|error| error_chain::joined(&error))?.map(Arc::new);
         Ok(Some(Extension { offload: self.offload(host_blocks), spill }))
@@ -181,7 +181,7 @@ struct Staging {
     all: u64,
 }
 
-fn narrow(blocks: u64) -> u32 {
+fn saturated(blocks: u64) -> u32 {
     u32::try_from(blocks).unwrap_or(u32::MAX)
 }
 
@@ -191,7 +191,7 @@ pub(crate) fn swap_blocks(decoder: &Decoder) -> u32 {
     let block_bytes = decoder.kv().plan().block_bytes();
     let most = decoder.kv().num_blocks().saturating_mul(MAX_SEQUENCES);
     let free = host_available().map_or(u64::MAX, |bytes| bytes / 2);
-    narrow(free / block_bytes).min(most)
+    saturated(free / block_bytes).min(most)
 }
 
 /// 0.9 of the free memory, which is the host's if the device shares it. wgpu does not report the memory of

@@ -1,5 +1,8 @@
 //! Serves requests as a scheduler would: every step takes a chunk of each prompt that is left and one token of each
 //! sequence that decodes.
+//!
+//! The engine's driver, `pagoda::Sequence`, is above this crate and serves one sequence at a time. These tests are about steps of
+//! several: which rows stand beside which, whether tokens come as prefill or decode, what each row has for logits and choices.
 
 use kvblock::{BlockId, GroupId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
 use models::batch::{Phase, Slice};

@@ -92,10 +92,10 @@ impl Structure {
     fn code(&self, at: f64, into: &mut [f32]) {
         let turn = TAU / period(self.blocks) as f64 * at;
         let (first, pairs) = into.split_first_mut().expect("channels of the harmonics");
-        *first = narrow(self.harmonics[0].sqrt());
+        *first = f32_of(self.harmonics[0].sqrt());
         for ((pair, a), m) in pairs.chunks_exact_mut(2).zip(&self.harmonics[1..]).zip(1..) {
             let (sin, cos) = (turn * f64::from(m)).sin_cos();
-            pair.copy_from_slice(&[narrow(a.sqrt() * cos), narrow(a.sqrt() * sin)]);
+            pair.copy_from_slice(&[f32_of(a.sqrt() * cos), f32_of(a.sqrt() * sin)]);
         }
     }
 
@@ -131,7 +131,7 @@ impl Structure {
         for block in first as usize / BLOCK..(first + rows) as usize / BLOCK {
             let mut row = vec![0.0; width];
             for (head, q) in row.chunks_exact_mut(dim).enumerate() {
-                let factor = narrow(root * self.logit(head, block, &bumps));
+                let factor = f32_of(root * self.logit(head, block, &bumps));
                 let (marks, code) = q.split_at_mut(1 + group);
                 (marks[0], marks[1 + head % group]) = (1.0, 1.0);
                 self.code(block as f64 - MIDDLE, code);
@@ -177,7 +177,7 @@ impl Structure {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "kernels take f32")]
-fn narrow(x: f64) -> f32 {
+fn f32_of(x: f64) -> f32 {
     x as f32
 }
 
