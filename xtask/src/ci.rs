@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cli::TestArgs;
 use crate::test::{self, FEATURES};
+use crate::tree;
 
 /// One run of cargo.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,9 +18,12 @@ struct Step {
 
 /// Builds of one crate with the features given, as people outside of the workspace have them. In a build of the
 /// workspace each crate gets the features that any other enables, which hides missing ones.
-const ALONE: [(&str, &str); 13] = [
+const ALONE: [(&str, &str); 18] = [
     ("kvblock", ""),
+    ("kvblock", "serde"),
+    ("kvblock", "sha256"),
     ("sparse-select", ""),
+    ("sparse-select", "presets"),
     ("pagoda-models", ""),
     ("attn-kernels", ""),
     ("attn-kernels", "cpu"),
@@ -28,9 +32,11 @@ const ALONE: [(&str, &str); 13] = [
     ("pagoda-prefetch", ""),
     ("pagoda-prefetch", "compress"),
     ("pagoda-prefetch", "disk"),
+    ("pagoda-prefetch", "remote"),
     ("pagoda-scheduler", ""),
     ("pagoda-scheduler", "serde"),
     ("pagoda-engine", ""),
+    ("pagoda-engine", "disk"),
 ];
 
 /// Runs every check, stops at the first that fails, and says how long each took.
@@ -39,6 +45,7 @@ const ALONE: [(&str, &str); 13] = [
 ///
 /// When a check fails.
 pub fn run() -> Result<()> {
+    tree::checkout()?;
     for step in steps() {
         let line = step.line();
         eprintln!("$ {line}");
@@ -93,7 +100,10 @@ mod tests {
         cargo fmt --all --check
         cargo clippy --workspace --all-targets --features xtask/s3,xtask/tls -- -D warnings
         cargo clippy --package kvblock --no-default-features -- -D warnings
+        cargo clippy --package kvblock --no-default-features --features serde -- -D warnings
+        cargo clippy --package kvblock --no-default-features --features sha256 -- -D warnings
         cargo clippy --package sparse-select --no-default-features -- -D warnings
+        cargo clippy --package sparse-select --no-default-features --features presets -- -D warnings
         cargo clippy --package pagoda-models --no-default-features -- -D warnings
         cargo clippy --package attn-kernels --no-default-features -- -D warnings
         cargo clippy --package attn-kernels --no-default-features --features cpu -- -D warnings
@@ -102,9 +112,11 @@ mod tests {
         cargo clippy --package pagoda-prefetch --no-default-features -- -D warnings
         cargo clippy --package pagoda-prefetch --no-default-features --features compress -- -D warnings
         cargo clippy --package pagoda-prefetch --no-default-features --features disk -- -D warnings
+        cargo clippy --package pagoda-prefetch --no-default-features --features remote -- -D warnings
         cargo clippy --package pagoda-scheduler --no-default-features -- -D warnings
         cargo clippy --package pagoda-scheduler --no-default-features --features serde -- -D warnings
         cargo clippy --package pagoda-engine --no-default-features -- -D warnings
+        cargo clippy --package pagoda-engine --no-default-features --features disk -- -D warnings
         RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --examples --no-deps --features xtask/s3,xtask/tls
         RUSTFLAGS='--cfg loom' cargo test --package pagoda-prefetch --lib --target-dir target/loom
         ");
