@@ -1,6 +1,11 @@
-//! The command line with a sparse-attention policy of one's own, which all commands then know by name:
+//! The command line with a sparse-attention policy of one's own, which all commands then know by name. A policy is generated
+//! with, scored on a text, and measured beside published ones by a plan that names it:
 //!
-//! `cargo run -p xtask --example own_command_line -- score --ids-file ids.json --decode-from 64 --sparse strided:every=3`
+//! ```sh
+//! cargo run -p xtask --example own_command_line -- generate --prompt-file book.txt --sparse strided:every=3
+//! cargo run -p xtask --example own_command_line -- score --ids-file ids.json --decode-from 64 --sparse strided:every=3
+//! cargo run -p xtask --example own_command_line -- bench policies --plan plan.ron
+//! ```
 
 use kvblock::BlockSize;
 use sparse_select::{Entry, Input, Key, Policy, Registry, SelectError, Selection, SpecError, Support};

@@ -6,6 +6,7 @@ mod example;
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
 use sparse_select::Registry;
 use xtask::cli::Cli;
 
@@ -40,6 +41,39 @@ fn a_registered_policy_runs_by_its_name() {
     let score = ["score", "--ids-file", "ids.json", "--sparse", "strided"];
     let refused = run(&builtin, &score).unwrap_err();
     assert!(refused.contains("valid names: full") && !refused.contains("nsa strided"), "{refused}");
+}
+
+#[test]
+fn a_registered_policy_generates() {
+    let (own, builtin) = (example::registry().unwrap(), Registry::builtin());
+    let (model, ids) = (tiny_llama(), ids_file(&golden_ids("prompt_1")));
+    let [model, ids] = [&model, ids.path()].map(|path| path.to_str().unwrap());
+    let generate = ["generate", "--model", model, "--ids-file", ids, "--max-tokens", "4", "--json"];
+    let strided =
+        [&generate[..], &["--sparse", "strided:every=2,block_size=8", "--block-size", "8"]].concat();
+    run(&own, &strided).unwrap();
+    assert!(run(&builtin, &strided).unwrap_err().contains("valid names: full"));
+}
+
+#[test]
+fn a_registered_policy_is_measured_beside_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.ron");
+    let text = r#"(policies: ["full", "strided:every=2"], chunk: 32, texts: [(tokens: 67, decode_from: 64)], needles: [])"#;
+    fs::write(&plan, text).unwrap();
+    let [plan, out] = [&plan, folder.path()].map(|path| path.to_str().unwrap());
+    run(&example::registry().unwrap(), &["bench", "policies", "--plan", plan, "--out", out]).unwrap();
+    let cells = fs::read_to_string(folder.path().join("policies.jsonl")).unwrap();
+    let cells: Vec<Value> = cells.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let density = |policy: &str| {
+        let cell = cells
+            .iter()
+            .find(|cell| cell["policy"] == policy)
+            .unwrap_or_else(|| panic!("{policy}: {cells:?}"));
+        cell["decode"]["density"].as_f64().unwrap()
+    };
+    // Of the five blocks, the first, third and last.
+    assert!(density("full") == 1.0 && density("strided:every=2") < 0.7, "{cells:?}");
 }
 
 #[test]
