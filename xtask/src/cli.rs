@@ -10,8 +10,6 @@ use clap::error::ErrorKind;
 use clap::{ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use pagoda::{Registry, Sparse};
 
-use crate::references;
-
 mod chat;
 mod engine;
 mod generate;
@@ -235,9 +233,9 @@ pub struct DoctorArgs {
     pub self_test: bool,
 
     /// Also run the models in the folders of DIR on each adapter and compare logits and tokens with the
-    /// references beside them; by default, DIR holds this repository's tiny models of every family
-    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = references::TINY)]
-    pub models: Option<PathBuf>,
+    /// references beside them; by default, DIR holds the tiny models of every family, in a checkout of the sources
+    #[arg(long, value_name = "DIR", num_args = 0..=1)]
+    pub models: Option<Option<PathBuf>>,
 
     /// Also say what a model takes: memory of weights and of the KV cache at which context, what fits, and which modes
     /// work

@@ -34,7 +34,8 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         report.self_test(args.device.as_deref())?;
     }
     if let Some(folder) = &args.models {
-        report.compare_models(folder, args.device.as_deref())?;
+        let folder = folder.clone().map_or_else(references::tiny, Ok)?;
+        report.compare_models(&folder, args.device.as_deref())?;
     }
     if let Some(model) = &args.model {
         let shares =

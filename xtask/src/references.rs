@@ -18,9 +18,7 @@ use serde::Serialize;
 
 use crate::cli::{Cli, Command, GenerateArgs};
 use crate::model;
-
-/// References for every family.
-pub const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/fixtures");
+use crate::tree;
 
 /// Largest error of logits in f32, relative to their norm.
 const F32_BAR: f64 = 2e-4;
@@ -81,6 +79,14 @@ struct Prompt {
     greedy: Vec<u32>,
     /// Greedy tokens before the first near tie.
     sure: usize,
+}
+
+/// The references for every family, which a checkout of the sources has.
+///
+/// # Errors
+/// If the sources that this program was built from are not there, as beside a released one.
+pub fn tiny() -> Result<PathBuf> {
+    Ok(tree::checkout().context("doctor --models without DIR")?.join("models/tests/fixtures"))
 }
 
 /// Compares every checkpoint in the folders below `folder` that have a reference, on the adapter `device`.

@@ -37,6 +37,7 @@ const DRIVER_THREADS: (&str, &str) = ("LP_NUM_THREADS", "0");
 ///
 /// If the machine lacks something that could not be installed, the model cannot be fetched, or a test fails.
 pub fn run(args: &TestArgs) -> Result<()> {
+    tree::checkout()?;
     let mut needs = vec![Need::Gpu, Need::Tests];
     if default_model::cached()?.is_none() {
         needs.push(Need::DefaultModel);

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Result, ensure};
+
 /// The folder of the workspace's `Cargo.toml`.
 ///
 /// # Panics
@@ -10,6 +12,20 @@ use std::path::{Path, PathBuf};
 /// Never: this package is a folder of the workspace.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
+}
+
+/// [`root`], where the sources are still there: commands that build or read them need it.
+///
+/// # Errors
+/// If they are not, as on machines that have the program alone.
+pub fn checkout() -> Result<&'static Path> {
+    let manifest = root().join("Cargo.toml");
+    ensure!(
+        manifest.is_file(),
+        "{} is not there: this needs a checkout of the sources, and the program that `cargo xtask` builds in it",
+        manifest.display()
+    );
+    Ok(root())
 }
 
 /// Paths of all files below `folder`, relative to it and sorted, without hidden and build folders.
