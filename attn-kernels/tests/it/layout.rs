@@ -7,6 +7,7 @@ use attn_kernels::kernel::paged_decode::Lanes;
 use attn_kernels::kernel::{KvDtype, KvShape, paged_decode, paged_decode_subgroup};
 use attn_kernels::reflect::interface;
 use attn_kernels::{catalog, variants};
+use std::collections::HashSet;
 use std::path::Path;
 
 #[test]
@@ -27,6 +28,7 @@ fn every_file_is_in_the_catalog_and_has_variants() {
 
 #[test]
 fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
+    let mut seen = HashSet::new();
     for head_dim in (8..=256).step_by(8).chain([512]) {
         for num_heads in [1, 2, 3, 4, 6, 7, 8, 16] {
             let shape = KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype: KvDtype::F16 };
@@ -37,6 +39,10 @@ fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
                     continue;
                 }
                 let variant = paged_decode::variant(&shape, num_heads, lanes, &tokens);
+                // Groups of other sizes are often served as the same ones.
+                if !seen.insert(variant.clone()) {
+                    continue;
+                }
                 let bytes = interface(&variant).unwrap().workgroup_bytes;
                 let what = format!("head size {head_dim}, {num_heads} heads a KV head, {lanes:?}");
                 assert!(bytes <= 16_384, "{what}: {bytes} bytes");

@@ -264,16 +264,16 @@ fn parts_of_keys_are_put_together() {
         let chunks = [(390, 5), (0, 66), (200, 1)];
         Prefill::new(shape, num_heads, &chunks, TILE_ROWS, 8, 31).cut(part_keys).check(gpu);
     }
-    let (shape, num_heads) = shape_of(1, KvDtype::F16);
+    let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 8, dtype: KvDtype::F16 };
     let window = Attention { mask: Reach::Window(70), ..Attention::default() };
-    Prefill::new(shape, num_heads, &[(300, 20)], TILE_ROWS, 8, 32).asking(window, 33).cut(64).check(gpu);
+    Prefill::new(shape, 2, &[(300, 20)], TILE_ROWS, 8, 32).asking(window, 33).cut(64).check(gpu);
 }
 
 #[test]
 fn a_row_does_not_depend_on_its_tile_chunk_or_block() {
     let Some(gpu) = gpu() else { return };
     let whole = |block_size, tile_rows, loads| {
-        let shape = KvShape { num_kv_heads: 1, head_dim: 32, block_size, dtype: KvDtype::F16 };
+        let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size, dtype: KvDtype::F16 };
         Prefill::new(shape, 3, &[(0, 90)], tile_rows, 0, 21).on_gpu(gpu, loads)
     };
     for loads in loads(gpu) {
@@ -289,8 +289,8 @@ fn a_row_does_not_depend_on_its_tile_chunk_or_block() {
 #[test]
 fn a_chunk_is_part_of_the_whole() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 1, head_dim: 32, block_size: 16, dtype: KvDtype::F32 };
-    let width = 3 * 32;
+    let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 16, dtype: KvDtype::F32 };
+    let width = 3 * 16;
     for loads in loads(gpu) {
         let mut prefill = Prefill::new(shape, 3, &[(0, 90)], TILE_ROWS, 0, 22);
         let [whole, _] = prefill.on_gpu(gpu, loads);
