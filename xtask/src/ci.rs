@@ -1,5 +1,8 @@
 //! `cargo xtask ci`, which is also what CI runs: everything that must hold before a change lands, cheapest first.
 
+use std::io::{self, Write as _};
+use std::process::{Child, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -46,22 +49,26 @@ const ALONE: [(&str, &str); 18] = [
 /// When a check fails.
 pub fn run() -> Result<()> {
     tree::checkout()?;
-    for step in steps() {
-        let line = step.line();
-        eprintln!("$ {line}");
-        let begin = Instant::now();
-        let mut cargo = test::cargo();
-        cargo.args(&step.args);
-        cargo.envs(step.variable);
-        let status = cargo.status().context("cargo cannot be run")?;
-        ensure!(status.success(), "{line} failed: {status}");
-        eprintln!("  {:.1} s", begin.elapsed().as_secs_f64());
-    }
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| interleavings().run(Stdio::piped));
+        steps().iter().try_for_each(|step| step.run(Stdio::inherit))?;
+        beside.join().expect("a step does not panic")
+    })?;
     test::run(&TestArgs { args: Vec::new() })
 }
 
+/// loom's run. In a separate target folder: the flag affects every crate, and would make the next build start from scratch.
+/// That also keeps it from waiting for the others, of which most build one crate at a time.
+fn interleavings() -> Step {
+    let ring = step("test --package pagoda-prefetch --lib --target-dir target/loom");
+    Step { variable: Some(("RUSTFLAGS", "--cfg loom")), ..ring }
+}
+
+fn step(line: &str) -> Step {
+    Step { args: line.split(' ').map(String::from).collect(), variable: None }
+}
+
 fn steps() -> Vec<Step> {
-    let step = |line: &str| Step { args: line.split(' ').map(String::from).collect(), variable: None };
     let alone = ALONE.map(|(package, features)| {
         let features = if features.is_empty() { String::new() } else { format!(" --features {features}") };
         step(&format!("clippy --package {package} --no-default-features{features} -- -D warnings"))
@@ -74,14 +81,24 @@ fn steps() -> Vec<Step> {
     // With the examples come the dependencies of tests, so that this takes what clippy has compiled.
     let docs = step(&format!("doc --workspace --lib --examples --no-deps --features {FEATURES}"));
     steps.push(Step { variable: Some(("RUSTDOCFLAGS", "-D warnings")), ..docs });
-    // In a separate target folder: the flag affects every crate, and would make the next build start from
-    // scratch.
-    let ring = step("test --package pagoda-prefetch --lib --target-dir target/loom");
-    steps.push(Step { variable: Some(("RUSTFLAGS", "--cfg loom")), ..ring });
     steps
 }
 
 impl Step {
+    /// Runs it, with what it prints going where `output` says; what is kept is shown at the end.
+    fn run(&self, output: fn() -> Stdio) -> Result<()> {
+        let line = self.line();
+        eprintln!("$ {line}");
+        let begin = Instant::now();
+        let mut cargo = test::cargo();
+        cargo.args(&self.args).envs(self.variable).stdin(Stdio::null()).stdout(output()).stderr(output());
+        let done = cargo.spawn().and_then(Child::wait_with_output).context("cargo cannot be run")?;
+        io::stderr().write_all(&[done.stdout, done.stderr].concat())?;
+        ensure!(done.status.success(), "{line} failed: {}", done.status);
+        eprintln!("  {:.1} s: {line}", begin.elapsed().as_secs_f64());
+        Ok(())
+    }
+
     /// The step as typed in a shell.
     fn line(&self) -> String {
         let variable = self.variable.map_or(String::new(), |(name, value)| format!("{name}='{value}' "));
@@ -95,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_steps() {
-        let lines = steps().iter().map(Step::line).collect::<Vec<_>>().join("\n");
+        let lines = steps().iter().chain([&interleavings()]).map(Step::line).collect::<Vec<_>>().join("\n");
         insta::assert_snapshot!(lines, @"
         cargo fmt --all --check
         cargo clippy --workspace --all-targets --features xtask/s3,xtask/tls -- -D warnings
