@@ -48,7 +48,13 @@ impl Source<'_> {
 fn finite(role: Role, tensor: Tensor<'_>) -> Result<Tensor<'_>, ModelError> {
     let chooses =
         matches!(role, Role::IndexQ(_) | Role::IndexK(_) | Role::IndexGates(_) | Role::IndexCompressor(..));
-    let is_bias = matches!(role, Role::ExpertsGateUpBias(_) | Role::ExpertsDownBias(_));
+    let is_bias = matches!(
+        role,
+        Role::ExpertsGateUpBias(_)
+            | Role::ExpertsGateBias(_)
+            | Role::ExpertsUpBias(_)
+            | Role::ExpertsDownBias(_)
+    );
     if tensor.shape.len() > 1 && !chooses && !is_bias {
         return Ok(tensor);
     }
