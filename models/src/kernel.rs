@@ -207,6 +207,17 @@ pub fn variants() -> Vec<NamedVariant> {
         let coop = matmul_coop::variant(format, epilogue, activations, tile);
         all.push(named(part, coop));
     }
+    let summing = matmul_coop::Plan::invariant([2048, 4096, 1024], Epilogue::Add, COOP_MEMORY, 0);
+    all.push(named(
+        "q4-summing",
+        matmul_coop::summing(Format::Q4, Epilogue::Add, Activations::F16, summing.tile),
+    ));
+    for (part, rows, activations) in
+        [("mxfp4-routed-few", 8, Activations::F32), ("mxfp4-routed", 96, Activations::F16)]
+    {
+        let tile = matmul_coop::Tile::routed(rows);
+        all.push(named(part, matmul_coop::routed(Format::Mxfp4, activations, tile)));
+    }
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }

@@ -11,13 +11,15 @@ use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
 use crate::cast::u32_of;
 use crate::host_weights::{Home, Plane};
 use crate::kernel::matmul::{self, Epilogue, MatmulBuffers, MatmulParams, Tiling};
-use crate::kernel::matmul_coop::{self, Activations, Tile};
+use crate::kernel::matmul_coop::{self, Activations, Plan};
 use crate::kernel::matmul_int8::{self, MatmulInt8Buffers, MatmulInt8Params};
 use crate::kernel::matmul_int8_tile;
+use crate::kernel::round_rows::RoundRowsParams;
 use crate::kernel::split_sum::{self, SplitSumBuffers, SplitSumParams};
 use crate::pack::{BLOCK, Columns, Format, Packed, Planes};
 use crate::weights::alike;
 use crate::{ModelError, Tensor};
+use smallvec::SmallVec;
 
 /// A quantised matrix, cut along its columns where one binding cannot hold it.
 #[derive(Clone, Debug)]
@@ -79,7 +81,7 @@ enum Route {
     /// Codes of many rows by `matmul_int8_tile`.
     CodesTile,
     /// f16 by `matmul_coop`.
-    Coop(Tile),
+    Coop,
 }
 
 /// Columns that a thread packs at a time: runs of 1 KiB in every row of quads, few enough for a processor's cache.
@@ -94,7 +96,7 @@ const SMALL_ROWS: u32 = 64;
 
 /// Activations that the tiles of columns read together, from which on they are rounded to f16 beforehand: on an H200 the
 /// bytes that this saves then take longer than a dispatch.
-const WORTH_ROUNDING: u64 = 16 << 20;
+pub(crate) const WORTH_ROUNDING: u64 = 16 << 20;
 
 /// Workgroups of `matmul_int8_tile` from which on it beats `matmul_int8`: on an H200 32 of them took five times as long.
 const MIN_TILES: u32 = 128;
@@ -179,7 +181,7 @@ impl Matrix {
                 kernels.quantize(pass, product, self.blocks, self.width)?;
                 self.by_codes(kernels, pass, product, route)
             }
-            Route::Coop(tile) => self.by_matrices(kernels, pass, product, tile),
+            Route::Coop => self.by_matrices(kernels, pass, product),
         }
     }
 
@@ -187,14 +189,14 @@ impl Matrix {
     fn route(&self, kernels: &Kernels, rows: u32, precision: Precision) -> Route {
         let cols = self.shards[0].cols;
         let small = u64::from(self.width) * u64::from(cols * self.parts) < SMALL;
-        // Without f16 no number of rows may change how a row is rounded: reproducible steps count on it.
-        if small && (rows <= SMALL_ROWS || !precision.f16) {
+        // Where rows must not depend on others, no number of them may change how one is rounded.
+        if small && (rows <= SMALL_ROWS || precision.invariant || !precision.f16) {
             return Route::Exact(kernels.tiling(rows, self.parts, self.blocks));
         }
         let codes = precision.int8 && self.format.has_codes() && kernels.holds_codes(rows, self.blocks);
         let few = rows <= precision.max_few_rows();
-        if precision.f16 && !(few && codes) && rows > 1 {
-            return Route::Coop(Tile::choose([rows, cols, self.blocks], self.epilogue(), kernels.memory()));
+        if precision.f16 && (precision.invariant || !(few && codes) && rows > 1) {
+            return Route::Coop;
         }
         // Tiles read the weights less often, but many rows alone make enough of them for a GPU.
         let tiles: u32 = matmul_int8_tile::grid(self.epilogue(), rows, cols).iter().product();
@@ -280,37 +282,41 @@ impl Matrix {
         kernels: &mut Kernels,
         pass: &mut Pass,
         product: &Product<'_>,
-        tile: Tile,
     ) -> Result<(), ModelError> {
-        let (rows, format) = (product.rows, self.format);
+        let Product { rows, precision, epilogue, .. } = *product;
+        let (format, blocks) = (self.format, self.blocks);
+        let plans: SmallVec<[Plan; 4]> = self
+            .shards
+            .iter()
+            .map(|shard| kernels.plan([rows, shard.cols, blocks], epilogue, precision))
+            .collect();
         // Every tile of columns reads the rows: as f16 where that saves more than rounding them beforehand costs.
-        let tiles = self.shards.iter().map(|shard| shard.cols.div_ceil(tile.cols())).sum::<u32>();
+        let columns = |(shard, plan): (&Shard, &Plan)| shard.cols.div_ceil(plan.tile.cols());
+        let tiles: u32 = self.shards.iter().zip(&plans).map(columns).sum();
         let again = u64::from(rows) * u64::from(self.width) * u64::from(tiles);
-        let rounded =
-            product.norm.is_some() || again >= WORTH_ROUNDING && kernels.holds_halves(rows, self.blocks);
+        let rounded = product.norm.is_some() || again >= WORTH_ROUNDING && kernels.holds_halves(rows, blocks);
         let (x, activations, x_stride) = if rounded {
-            kernels.round(pass, product, self.blocks, self.width)?;
+            let (x_stride, eps) = (self.width / 4, product.norm.map_or(0.0, |norm| norm.eps));
+            let params = RoundRowsParams { rows, blocks: self.blocks, x_stride, eps };
+            kernels.round(pass, product.x.bind(), &params, product.norm.map(|norm| norm.weight))?;
             (kernels.scratch.halves.bind().cast(), Activations::F16, self.blocks * 8)
         } else {
             (product.x.bind(), Activations::F32, self.width / 4)
         };
         kernels.beside(pass, self.bytes());
-        for shard in &self.shards {
-            let max_partials = if self.parts == 1 { kernels.scratch.partials.len() } else { 0 };
-            let shape = [rows, shard.cols, self.blocks];
-            let split_blocks = matmul_coop::split_blocks(tile, shape, max_partials);
-            let splits = self.blocks.div_ceil(split_blocks);
+        for (shard, plan) in self.shards.iter().zip(plans) {
+            let Plan { tile, split_blocks, within } = plan;
+            let splits = plan.splits(blocks);
             let grid = matmul_coop::grid(tile, [rows, shard.cols], splits);
             let whole = MatmulParams { x_stride, ..self.params(product, shard, split_blocks) };
             if splits == 1 {
-                let key = Key::Coop { format, epilogue: product.epilogue, activations, tile };
-                let pipeline = kernels.pipeline(key)?;
+                let pipeline = kernels.pipeline(Key::Coop { format, epilogue, activations, tile, within })?;
                 pass.dispatch(&pipeline, &whole, shard.buffers(kernels, x.clone(), product.y.bind()), grid);
                 continue;
             }
             let partials = kernels.scratch.partials.bind();
-            let pipeline =
-                kernels.pipeline(Key::Coop { format, epilogue: Epilogue::Store, activations, tile })?;
+            let store = Key::Coop { format, epilogue: Epilogue::Store, activations, tile, within };
+            let pipeline = kernels.pipeline(store)?;
             let params = MatmulParams { y_stride: shard.cols, y_offset: 0, ..whole };
             pass.dispatch(&pipeline, &params, shard.buffers(kernels, x.clone(), partials.clone()), grid);
             let sum = SplitSumParams {
@@ -320,7 +326,7 @@ impl Matrix {
                 y_stride: whole.y_stride,
                 y_offset: whole.y_offset,
             };
-            let pipeline = kernels.pipeline(Key::Sum { epilogue: product.epilogue })?;
+            let pipeline = kernels.pipeline(Key::Sum { epilogue })?;
             let grid = split_sum::grid(rows, shard.cols);
             pass.dispatch(&pipeline, &sum, SplitSumBuffers { partials, y: product.y.bind() }, grid);
         }
@@ -349,7 +355,7 @@ impl Matrix {
             && match self.route(kernels, rows, precision) {
                 Route::Exact(tiling) => tiling.norms(),
                 Route::Codes(_) | Route::CodesTile => true,
-                Route::Coop(_) => kernels.holds_halves(rows, self.blocks),
+                Route::Coop => kernels.holds_halves(rows, self.blocks),
             }
     }
 }

@@ -1,15 +1,18 @@
 enable f16;
 enable wgpu_cooperative_matrix;
-// matmul with cooperative matrices, for many rows: the same bindings, parameters and epilogues, but x may be f16 (see the
-// module of activations). Activations and dequantised weights are rounded to f16, sums are f32.
+// matmul with cooperative matrices, for many rows: the same bindings, parameters, rows and epilogues, but x may be f16 (see
+// the module of activations). Activations and dequantised weights are rounded to f16, sums are f32.
 // A workgroup owns ROWS rows and COLS columns of each part, and goes along its split of k by stages of K_BLOCKS blocks of 32:
 // one in workgroup memory, the next AHEAD on their way to registers, since few rows wait for weights. A second stage in
 // workgroup memory would save a barrier a block, but halve the workgroups that a multiprocessor holds, which costs more: with
 // one stage 128 x 128 runs at 219 TFLOP/s on an H200, with two at 146.
 // Few rows of a narrow matrix are cut along k too, to fill the card: y is then [splits, rows, cols], which split_sum adds up.
-// Grid: (column tiles, row tiles, splits). Needs subgroups of exactly 32.
+// With SPLITS_WITHIN = 1 a workgroup goes through all splits and adds up their sums itself, in the same order, so that many rows
+// come out as few do, to the bit.
+// Grid: (column tiles, row tiles, splits), of routed rows (column tiles, tiles, 1). Needs subgroups of exactly 32.
 // CPU reference: src/cpu/matmul.rs
 #import weights = weights_q4
+#import rows = rows_plain
 #import epilogue = epilogue_store
 #import activations = activations_f32
 #import numbers = f16_of_codes
@@ -32,6 +35,9 @@ enable wgpu_cooperative_matrix;
 // Matrices of 16 columns a subgroup, of all parts, and parts behind the first.
 #import ALL_N_TILES = 2
 #import MORE_PARTS = 0
+// Whether a workgroup owns all splits, and matrices of sums of those behind it (at least one).
+#import SPLITS_WITHIN = 0
+#import TOTAL_TILES = 1
 // Loads of all stages on their way.
 #import ALL_X_LOADS = 4
 #import ALL_W_LOADS = 1
@@ -44,8 +50,8 @@ struct MatmulParams {
     y_stride: u32,
     y_offset: u32,
     eps: f32, // unused: rows come normed
-    x_div: u32, // unused, as what follows: one matrix
-    matrices: u32,
+    x_div: u32, // of several matrices: see the rows modules
+    matrices: u32, // side by side in wq and ws
     first_matrix: u32,
     split_blocks: u32, // along k, of a split
 }
@@ -70,6 +76,9 @@ const STRIDE: u32 = QUADS + 2u;
 
 var<workgroup> a_tile: array<vec4<f16>, ROWS * STRIDE>;
 var<workgroup> b_tile: array<vec4<f16>, ALL_COLS * STRIDE>;
+// Rows of this workgroup and behind it, in x. A vector, because matrices are stored to `patches` at multiples of 16 bytes, and
+// variables may lie one behind the other.
+var<workgroup> num_rows: vec4<u32>;
 // One 16 x 16 matrix a subgroup on its way to the epilogue.
 var<workgroup> patches: array<f32, WG / 32u * 256u>;
 
@@ -80,33 +89,61 @@ fn matmul_coop(
     @builtin(subgroup_id) subgroup: u32,
     @builtin(subgroup_invocation_id) within: u32,
 ) {
-    let row0 = group.y * ROWS;
+    let place = place_of(group);
+    // Matrices want a branch that the whole workgroup takes, and be seen to take.
+    if (lane == 0u) {
+        num_rows.x = place.end - min(place.first, place.end);
+    }
+    workgroupBarrier();
+    if (num_rows.x == 0u) {
+        return;
+    }
     let col0 = group.x * COLS;
     let m0 = subgroup / N_SUBGROUPS * M_TILES * 16u;
     let n0 = subgroup % N_SUBGROUPS * N_TILES * 16u;
     let w_first = lane % BLOCKS;
     let w_quad = select(lane / BLOCKS * W_QUADS, 0u, W_QUADS == 8u);
     let first_block = min(group.z * params.split_blocks, params.blocks - 1u);
-    let end_block = min(first_block + params.split_blocks, params.blocks);
+    let last_block = select(first_block + params.split_blocks, params.blocks, SPLITS_WITHIN == 1u);
+    let end_block = min(last_block, params.blocks);
 
+    var total: array<coop_mat16x16<f32, C>, TOTAL_TILES>;
+    #unroll once < SPLITS_WITHIN
+        #unroll i < TOTAL_TILES
+            total[i] = coop_mat16x16<f32, C>();
+        #end
+    #end
     var acc: array<coop_mat16x16<f32, C>, ALL_N_TILES * M_TILES>;
     #unroll n < ALL_N_TILES
         #unroll m < M_TILES
             acc[n * M_TILES + m] = coop_mat16x16<f32, C>();
         #end
     #end
+    // First quad of each row of which this lane loads quads.
+    var x_rows: array<u32, X_LOADS>;
+    #unroll i < X_LOADS
+        x_rows[i] = x_row(place, (lane + i * WG) / QUADS) / 4u;
+    #end
     var x_next: array<Quad, ALL_X_LOADS>;
     var w_next: array<Block, ALL_W_LOADS>;
     #unroll s < AHEAD
         let stage = first_block + s * K_BLOCKS;
         #unroll i < X_LOADS
-            x_next[s * X_LOADS + i] = x_quad(row0, stage, end_block, lane + i * WG);
+            x_next[s * X_LOADS + i] = x_quad(x_rows[i], stage, end_block, lane + i * WG);
         #end
         #unroll i < W_LOADS
-            w_next[s * W_LOADS + i] = w_block(col0, stage, end_block, w_first + i * WG);
+            w_next[s * W_LOADS + i] = w_block(place.col, col0, stage, end_block, w_first + i * WG);
         #end
     #end
     for (var block = first_block; block < end_block; block += K_BLOCKS * AHEAD) {
+        #unroll once < SPLITS_WITHIN
+            if (block % params.split_blocks == 0u) {
+                #unroll i < TOTAL_TILES
+                    total[i] = total[i] + acc[i];
+                    acc[i] = coop_mat16x16<f32, C>();
+                #end
+            }
+        #end
         #unroll s < AHEAD
             #unroll i < X_LOADS
                 let at = lane + i * WG;
@@ -122,10 +159,10 @@ fn matmul_coop(
             workgroupBarrier();
             let next = block + (s + AHEAD) * K_BLOCKS;
             #unroll i < X_LOADS
-                x_next[s * X_LOADS + i] = x_quad(row0, next, end_block, lane + i * WG);
+                x_next[s * X_LOADS + i] = x_quad(x_rows[i], next, end_block, lane + i * WG);
             #end
             #unroll i < W_LOADS
-                w_next[s * W_LOADS + i] = w_block(col0, next, end_block, w_first + i * WG);
+                w_next[s * W_LOADS + i] = w_block(place.col, col0, next, end_block, w_first + i * WG);
             #end
             #unroll k < K_TILES
                 var am: array<coop_mat16x16<f16, A>, M_TILES>;
@@ -144,6 +181,11 @@ fn matmul_coop(
         #end
     }
 
+    #unroll once < SPLITS_WITHIN
+        #unroll i < TOTAL_TILES
+            acc[i] = total[i] + acc[i];
+        #end
+    #end
     let patch0 = subgroup * 256u;
     #unroll n < N_TILES
         #unroll m < M_TILES
@@ -161,11 +203,11 @@ fn matmul_coop(
             #end
             #unroll i < 8
                 let at = within + i * 32u;
-                let row = row0 + m0 + m * 16u + at / 16u;
+                let r = m0 + m * 16u + at / 16u;
                 let col = col0 + n0 + n * 16u + at % 16u;
-                if (row < params.rows && col < params.cols) {
-                    let y_row = group.z * params.rows + row;
-                    finish(y_row * params.y_stride + params.y_offset + col, first_part[i], patches[patch0 + at]);
+                if (place.first + r < place.end && col < params.cols) {
+                    let y_at = group.z * params.rows * params.y_stride + y_row(place, r) + params.y_offset + col;
+                    finish(y_at, first_part[i], patches[patch0 + at]);
                 }
             #end
             workgroupBarrier();
@@ -173,19 +215,18 @@ fn matmul_coop(
     #end
 }
 
-// Quad `at` of the ROWS x QUADS activations of the stage from `block` on; rows past the end repeat the last, blocks past the
-// end of the split are zero.
-fn x_quad(row0: u32, block: u32, end_block: u32, at: u32) -> Quad {
-    let row = min(row0 + at / QUADS, params.rows - 1u);
+// Quad `at` of the ROWS x QUADS activations of the stage from `block` on, of the row from `row` on; blocks past the end of the
+// split are zero.
+fn x_quad(row: u32, block: u32, end_block: u32, at: u32) -> Quad {
     let own = block + at % QUADS / 8u;
-    let quad = x[row * params.x_stride + min(own, end_block - 1u) * 8u + at % 8u];
+    let quad = x[row + min(own, end_block - 1u) * 8u + at % 8u];
     return select(quad, Quad(), own >= end_block);
 }
 
-// Block `at` of the K_BLOCKS x ALL_COLS of the stage from `block` on, parts side by side; columns and blocks past the end
-// repeat the last.
-fn w_block(col0: u32, block: u32, end_block: u32, at: u32) -> Block {
+// Block `at` of the K_BLOCKS x ALL_COLS of the stage from `block` on, parts side by side, in the matrix whose columns begin at
+// `first_col`; columns and blocks past the end repeat the last.
+fn w_block(first_col: u32, col0: u32, block: u32, end_block: u32, at: u32) -> Block {
     let within = at % ALL_COLS;
-    let col = min(col0 + within % COLS, params.cols - 1u) + within / COLS * params.cols;
-    return load_block(min(block + at / ALL_COLS, end_block - 1u), col, params.cols * PARTS, params.blocks);
+    let col = first_col + min(col0 + within % COLS, params.cols - 1u) + within / COLS * params.cols;
+    return load_block(min(block + at / ALL_COLS, end_block - 1u), col, all_cols(), params.blocks);
 }

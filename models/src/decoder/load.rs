@@ -114,7 +114,8 @@ impl Decoder {
         let precision = options.precision(gpu);
         let width = config.hidden_size.max(config.intermediate_size).max(config.num_heads * config.head_dim);
         let rows = options.max_rows.max(options.max_seqs);
-        let max = MaxProduct { rows, width, normed_width: config.hidden_size, precision };
+        let routed_width = config.moe.map_or(0, |moe| moe.top_k * moe.inner_size);
+        let max = MaxProduct { rows, width, normed_width: config.hidden_size, routed_width, precision };
         let kernels = Kernels::new(gpu, max, stream)?;
         let forms = Forms::new(gpu, config, options, kv.shape());
         let load = LoadContext { gpu, config, options, kv: &kv, views: &views };

@@ -194,7 +194,11 @@ impl DecoderOptions {
     /// Roundings that products may apply to activations on a device.
     pub(super) fn precision(&self, gpu: &Gpu) -> Precision {
         let rounded = self.kv_dtype != KvDtype::F32;
-        Precision { f16: rounded && self.uses_coop(gpu), int8: rounded && self.activations.is_int8(gpu) }
+        Precision {
+            f16: rounded && self.uses_coop(gpu),
+            int8: rounded && self.activations.is_int8(gpu),
+            invariant: self.reproducible,
+        }
     }
 }
 

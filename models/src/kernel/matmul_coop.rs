@@ -1,6 +1,6 @@
-//! Quantised matrix times many rows with cooperative matrices: `matmul` of the coop level.
+//! Quantised matrices times many rows with cooperative matrices: `matmul` of the coop level.
 //!
-//! Bindings, parameters and epilogues are those of [`matmul`], but x may be f16. Activations (which must not exceed
+//! Bindings, parameters, rows and epilogues are those of [`matmul`], but x may be f16. Activations (which must not exceed
 //! 65,504, f16's largest number) and dequantised weights are rounded to f16, sums are f32. Runs where
 //! [`Gpu::runs_coop`](attn_kernels::gpu::Gpu::runs_coop) says so; pays from some 32 rows on.
 
@@ -52,14 +52,7 @@ impl Tile {
     #[must_use]
     pub fn choose([rows, cols, blocks]: [u32; 3], epilogue: Epilogue, memory: u32) -> Self {
         let (_, parts) = epilogue.module();
-        let few = |m_tiles| Self {
-            m_tiles,
-            n_tiles: 2 / parts,
-            m_subgroups: 1,
-            n_subgroups: 4,
-            k_blocks: 1,
-            ahead: 4,
-        };
+        let few = |m_tiles| Self::few(m_tiles, parts);
         let many =
             Self { m_tiles: 4, n_tiles: 4 / parts, m_subgroups: 2, n_subgroups: 2, k_blocks: 1, ahead: 1 };
         let wide = Self { n_subgroups: 4, ..many };
@@ -76,6 +69,25 @@ impl Tile {
             _ if workgroups(wide) >= enough && wide.memory(parts) <= memory => wide,
             _ => many,
         }
+    }
+
+    /// The tile for products of pairs with one of several matrices each, of which a matrix has `rows` on average: the smallest
+    /// that holds most matrices' pairs. A second tile would read all weights again for a few pairs; empty rows cost less.
+    #[must_use]
+    pub fn routed(rows: u32) -> Self {
+        let few =
+            |m_tiles| Self { m_tiles, n_tiles: 2, m_subgroups: 1, n_subgroups: 4, k_blocks: 1, ahead: 4 };
+        match rows {
+            ..=12 => few(1),
+            13..=26 => few(2),
+            27..=52 => few(4),
+            _ => Self { m_tiles: 4, n_tiles: 4, m_subgroups: 2, n_subgroups: 2, k_blocks: 1, ahead: 1 },
+        }
+    }
+
+    /// Few rows by 128 columns of all parts.
+    fn few(m_tiles: u32, parts: u32) -> Self {
+        Self { m_tiles, n_tiles: 2 / parts, m_subgroups: 1, n_subgroups: 4, k_blocks: 1, ahead: 4 }
     }
 
     fn narrow(rows: u32, cols: u32, parts: u32) -> Self {
@@ -131,6 +143,18 @@ impl Tile {
 /// When the lanes of a workgroup cannot share the tile's blocks of weights and quads of activations evenly.
 #[must_use]
 pub fn variant(format: Format, epilogue: Epilogue, activations: Activations, tile: Tile) -> Variant {
+    with_totals(format, epilogue, activations, tile, 0)
+}
+
+/// The kernel, with `totals` matrices of sums of the splits that a workgroup is through with; 0 where splits have workgroups of
+/// their own.
+fn with_totals(
+    format: Format,
+    epilogue: Epilogue,
+    activations: Activations,
+    tile: Tile,
+    totals: u32,
+) -> Variant {
     let (module, parts) = epilogue.module();
     let (lanes, blocks) = (tile.lanes(), tile.cols() * parts * tile.k_blocks);
     let (w_quads, x_quads) = (8 * blocks, 8 * tile.rows() * tile.k_blocks);
@@ -171,6 +195,29 @@ pub fn variant(format: Format, epilogue: Epilogue, activations: Activations, til
         .size("W_QUADS", w_quads / (w_loads * lanes))
         .size("ALL_N_TILES", tile.n_tiles * parts)
         .size("MORE_PARTS", parts - 1)
+        .size("SPLITS_WITHIN", totals.min(1))
+        .size("TOTAL_TILES", totals.max(1))
+}
+
+/// [`variant`] whose workgroups own all splits along k: [`Plan::within`].
+///
+/// # Panics
+/// As [`variant`].
+#[must_use]
+pub fn summing(format: Format, epilogue: Epilogue, activations: Activations, tile: Tile) -> Variant {
+    with_totals(format, epilogue, activations, tile, tile.m_tiles * tile.n_tiles * epilogue.module().1)
+}
+
+/// The kernel that stores products of pairs with one of several matrices each, by tiles of [`moe_sort`](super::moe_sort).
+///
+/// # Panics
+/// As [`variant`].
+#[must_use]
+pub fn routed(format: Format, activations: Activations, tile: Tile) -> Variant {
+    variant(format, Epilogue::Store, activations, tile)
+        .module("rows", "rows_routed")
+        .with("tiles")
+        .with("order")
 }
 
 /// Workgroups that fill a large GPU once; a few more would wait for the first to end.
@@ -187,10 +234,67 @@ const MIN_SPLIT_BLOCKS: u32 = 4;
 /// Partial sums for which a decoder has room: 64 rows of 8,192 columns in eight splits.
 pub const MAX_PARTIALS: usize = 4 << 20;
 
+/// Division of a product of `[rows, cols, blocks]`, of which a matrix has `cols` columns in each of its parts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Plan {
+    /// Rows and columns of a workgroup.
+    pub tile: Tile,
+    /// Blocks along k of a split, whose sums are added up at the end.
+    pub split_blocks: u32,
+    /// Whether a workgroup owns all splits ([`summing`]); else every split has its own, and `split_sum` follows where there are
+    /// several.
+    pub within: bool,
+}
+
+impl Plan {
+    /// The fastest division. Partial sums are at most `max_partials`, of a matrix of one part; `memory` is as of
+    /// [`Tile::choose`].
+    #[must_use]
+    pub fn fastest(shape: [u32; 3], epilogue: Epilogue, memory: u32, max_partials: usize) -> Self {
+        let tile = Tile::choose(shape, epilogue, memory);
+        Self {
+            tile,
+            split_blocks: split_blocks(tile, shape, parts_of(epilogue, max_partials)),
+            within: false,
+        }
+    }
+
+    /// A division by which a row's result is the same to the bit whatever the number of rows, and its place among them: the
+    /// splits are those of sixteen rows, and every sum goes along k in order. That a matrix multiplication adds up alike in all
+    /// of its places is a property of devices which no specification promises, and which tests check.
+    #[must_use]
+    pub fn invariant(shape: [u32; 3], epilogue: Epilogue, memory: u32, max_partials: usize) -> Self {
+        let [rows, cols, blocks] = shape;
+        let few = |m_tiles| Tile::few(m_tiles, epilogue.module().1);
+        let split_blocks = split_blocks(few(1), [16, cols, blocks], parts_of(epilogue, MAX_PARTIALS));
+        let splits = blocks.div_ceil(split_blocks) as usize;
+        let (tile, within) = match rows {
+            ..=64 if splits * rows as usize * cols as usize <= max_partials || splits == 1 => {
+                (few(rows.div_ceil(16).next_power_of_two()), false)
+            }
+            _ if splits == 1 => (Tile::choose(shape, epilogue, memory), false),
+            _ => {
+                (Tile { m_tiles: 2, n_tiles: 4, m_subgroups: 2, n_subgroups: 2, k_blocks: 1, ahead: 1 }, true)
+            }
+        };
+        Self { tile, split_blocks, within }
+    }
+
+    /// Splits that have workgroups of their own.
+    #[must_use]
+    pub fn splits(self, blocks: u32) -> u32 {
+        if self.within { 1 } else { blocks.div_ceil(self.split_blocks) }
+    }
+}
+
+/// Partial sums that a product may have: two parts meet in an epilogue, which wants whole sums.
+fn parts_of(epilogue: Epilogue, max_partials: usize) -> usize {
+    if epilogue.module().1 == 1 { max_partials } else { 0 }
+}
+
 /// Blocks along k of each split of a product of `rows` rows and `cols` columns, so that its workgroups fill the device while
 /// its partial sums stay within `max_partials`; `blocks` where it is not cut.
-#[must_use]
-pub fn split_blocks(tile: Tile, [rows, cols, blocks]: [u32; 3], max_partials: usize) -> u32 {
+fn split_blocks(tile: Tile, [rows, cols, blocks]: [u32; 3], max_partials: usize) -> u32 {
     let [x, y, _] = grid(tile, [rows, cols], 1);
     let fitting = max_partials / (rows as usize * cols as usize).max(1);
     let splits = (FULL / (x * y)).min(blocks / MIN_SPLIT_BLOCKS);

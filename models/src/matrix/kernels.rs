@@ -9,7 +9,7 @@ use super::{Product, broadcasts};
 use crate::ModelError;
 use crate::host_weights::{Plane, WeightStream};
 use crate::kernel::matmul::{self, Epilogue, Rows, Tiling};
-use crate::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Tile};
+use crate::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Plan, Tile};
 use crate::kernel::quantize_rows::{self, Input, QuantizeRowsBuffers, QuantizeRowsParams};
 use crate::kernel::round_rows::{self, RoundRowsBuffers, RoundRowsParams};
 use crate::kernel::{matmul_int8, matmul_int8_tile, split_sum};
@@ -22,11 +22,13 @@ pub(crate) struct Precision {
     pub(crate) f16: bool,
     /// Codes of 8 bits, for integer dot products with weights that are codes too.
     pub(crate) int8: bool,
+    /// A row's result must not depend on the rows beside it.
+    pub(crate) invariant: bool,
 }
 
 impl Precision {
     /// Activations stay f32.
-    pub(crate) const EXACT: Self = Self { f16: false, int8: false };
+    pub(crate) const EXACT: Self = Self { f16: false, int8: false, invariant: true };
 
     /// Maximum number of rows that are few for products by codes.
     pub(super) fn max_few_rows(self) -> u32 {
@@ -38,7 +40,7 @@ impl Precision {
 #[derive(Debug)]
 pub(crate) struct Kernels {
     gpu: Arc<Gpu>,
-    pub(super) scratch: Scratch,
+    pub(crate) scratch: Scratch,
     pipelines: FxHashMap<Key, Arc<Pipeline>>,
     /// Slots for weights that lie on the host, where some do.
     pub(crate) stream: Option<WeightStream>,
@@ -59,20 +61,22 @@ pub(crate) enum Key {
     Quantize { input: Input },
     /// `round_rows`
     Round { input: Input },
-    /// `matmul_coop`
-    Coop { format: Format, epilogue: Epilogue, activations: Activations, tile: Tile },
+    /// `matmul_coop` with several matrices, by tiles of `moe_sort`.
+    CoopRouted { format: Format, activations: Activations, tile: Tile },
+    /// `matmul_coop`, and whether workgroups own all splits.
+    Coop { format: Format, epilogue: Epilogue, activations: Activations, tile: Tile, within: bool },
     /// `split_sum`
     Sum { epilogue: Epilogue },
 }
 
 /// Buffers between the dispatches of a product.
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     /// Activations as codes, `[rows, blocks, 2]`, and their scales, `[rows, blocks]`.
     pub(super) codes: Buf<[u32; 4]>,
     pub(super) scales: Buf<[f32; 2]>,
     /// Activations as f16, `[rows, blocks, 8]`.
-    pub(super) halves: Buf<[u32; 2]>,
+    pub(crate) halves: Buf<[u32; 2]>,
     /// Sums of splits along k.
     pub(super) partials: Buf<f32>,
 }
@@ -85,6 +89,8 @@ pub(crate) struct MaxProduct {
     pub(crate) width: u32,
     /// Input features of products behind a norm.
     pub(crate) normed_width: u32,
+    /// Input features of all experts that one row goes to.
+    pub(crate) routed_width: u32,
     pub(crate) precision: Precision,
 }
 
@@ -102,9 +108,10 @@ impl Kernels {
         max: MaxProduct,
         stream: Option<WeightStream>,
     ) -> Result<Self, ModelError> {
-        let MaxProduct { rows, width, normed_width, precision } = max;
+        let MaxProduct { rows, width, normed_width, routed_width, precision } = max;
         let row_quads = |width: u32| width.div_ceil(32) as usize * 8;
-        let plain = (MAX_HALVES / size_of::<[u32; 2]>()).min(rows as usize * row_quads(width));
+        let plain =
+            (MAX_HALVES / size_of::<[u32; 2]>()).min(rows as usize * row_quads(width.max(routed_width)));
         let halves = if precision.f16 { plain.max(rows as usize * row_quads(normed_width)) } else { 1 };
         // With cooperative matrices only few rows go through codes.
         let rows = if precision.f16 { rows.min(precision.max_few_rows()) } else { rows };
@@ -139,13 +146,15 @@ impl Kernels {
     }
 
     /// Whether `rows` rows of `blocks` blocks of f16 fit.
-    pub(super) fn holds_halves(&self, rows: u32, blocks: u32) -> bool {
+    pub(crate) fn holds_halves(&self, rows: u32, blocks: u32) -> bool {
         rows as usize * blocks as usize * 8 <= self.scratch.halves.len()
     }
 
-    /// Bytes of workgroup memory.
-    pub(super) fn memory(&self) -> u32 {
-        self.gpu.limits().max_compute_workgroup_storage_size
+    /// Division of a product of `[rows, cols, blocks]` by cooperative matrices.
+    pub(super) fn plan(&self, shape: [u32; 3], epilogue: Epilogue, precision: Precision) -> Plan {
+        let memory = self.gpu.limits().max_compute_workgroup_storage_size;
+        let plan = if precision.invariant { Plan::invariant } else { Plan::fastest };
+        plan(shape, epilogue, memory, self.scratch.partials.len())
     }
 
     /// Maximum number of lanes of a workgroup.
@@ -180,28 +189,17 @@ impl Kernels {
         Ok(())
     }
 
-    /// Records a product's rows of `width` elements rounded to f16, normed where it says so.
-    pub(super) fn round(
+    /// Records rows rounded to f16, normed where there is the weight of a norm.
+    pub(crate) fn round(
         &mut self,
         pass: &mut Pass,
-        product: &Product<'_>,
-        blocks: u32,
-        width: u32,
+        x: Bind<f32>,
+        params: &RoundRowsParams,
+        norm: Option<&Buf<f32>>,
     ) -> Result<(), ModelError> {
-        let norm = product.norm;
-        let params = RoundRowsParams {
-            rows: product.rows,
-            blocks,
-            x_stride: width / 4,
-            eps: norm.map_or(0.0, |norm| norm.eps),
-        };
         let pipeline = self.pipeline(Key::Round { input: Input::of(norm.is_some()) })?;
-        let buffers = RoundRowsBuffers {
-            x: product.x.bind(),
-            halves: self.scratch.halves.bind(),
-            weight: norm.map(|norm| norm.weight.bind()),
-        };
-        pass.dispatch(&pipeline, &params, buffers, round_rows::grid(product.rows));
+        let buffers = RoundRowsBuffers { x, halves: self.scratch.halves.bind(), weight: norm.map(Buf::bind) };
+        pass.dispatch(&pipeline, params, buffers, round_rows::grid(params.rows));
         Ok(())
     }
 
@@ -235,9 +233,11 @@ impl Kernels {
             }
             Key::Quantize { input } => quantize_rows::variant(input, level),
             Key::Round { input } => round_rows::variant(input, level),
-            Key::Coop { format, epilogue, activations, tile } => {
-                matmul_coop::variant(format, epilogue, activations, tile)
-            }
+            Key::CoopRouted { format, activations, tile } => matmul_coop::routed(format, activations, tile),
+            Key::Coop { format, epilogue, activations, tile, within } => match within {
+                true => matmul_coop::summing(format, epilogue, activations, tile),
+                false => matmul_coop::variant(format, epilogue, activations, tile),
+            },
             Key::Sum { epilogue } => split_sum::variant(epilogue),
         })?;
         self.pipelines.insert(key, Arc::clone(&pipeline));

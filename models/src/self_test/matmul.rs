@@ -120,7 +120,7 @@ impl Product {
 }
 
 /// Rounds to f16, two to a word.
-fn halves(values: &[f32]) -> Vec<u32> {
+pub(super) fn halves(values: &[f32]) -> Vec<u32> {
     let half = |value: f32| u32::from(f16::from_f32(value).to_bits());
     values.chunks_exact(2).map(|pair| half(pair[0]) | half(pair[1]) << 16).collect()
 }
@@ -155,7 +155,7 @@ pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
         broadcast,
     };
     if module(variant, "rows").is_some() {
-        return vec![super::moe::several(variant, tiling)];
+        return vec![super::moe::several(variant, [tiling.rows, tiling.cols * tiling.wide], SUM)];
     }
     let (rows, cols) = (2 * tiling.rows + 1, 75);
     let product = Product::new(variant, [rows, cols, 64]);
@@ -255,9 +255,15 @@ pub(super) fn matmul_coop(variant: &Variant) -> Vec<Case> {
         k_blocks: size(variant, "K_BLOCKS"),
         ahead: size(variant, "AHEAD"),
     };
+    if module(variant, "rows").is_some() {
+        return vec![super::moe::several(variant, [tile.rows(), tile.cols()], COOP)];
+    }
     let (rows, cols) = (tile.rows() + 13, tile.cols() + 75);
-    // Blocks that do not fill the last stage.
-    let product = Product::new(variant, [rows, cols, 17]);
+    // Blocks that do not fill the last stage, nor the last of the splits that a workgroup may own.
+    let mut product = Product::new(variant, [rows, cols, 17]);
+    if size(variant, "SPLITS_WITHIN") == 1 {
+        product.params.split_blocks = 5;
+    }
     let grid = matmul_coop::grid(tile, [rows, cols], 1);
     vec![product.case("rows, columns and blocks beyond a tile", variant, grid, product.coop_tolerance())]
 }

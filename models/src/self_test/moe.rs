@@ -11,7 +11,7 @@ use attn_kernels::self_test::{Case, module, size};
 use super::{matmul, tensors};
 use crate::kernel::glu::{self, GluParams};
 use crate::kernel::index_write::{self, IndexWriteParams};
-use crate::kernel::matmul::{MatmulParams, Tiling};
+use crate::kernel::matmul::MatmulParams;
 use crate::kernel::moe_combine::{self, MoeCombineParams};
 use crate::kernel::moe_route::{self, MoeRouteParams};
 use crate::kernel::moe_sort::{self, MoeSortParams};
@@ -150,8 +150,8 @@ pub(super) fn combine(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-/// Rows that meet one of several matrices each: by their place, or by their expert.
-pub(super) fn several(variant: &Variant, tiling: Tiling) -> Case {
+/// Rows that meet one of several matrices each, by their place or by their expert: tiles of `[rows, cols]`.
+pub(super) fn several(variant: &Variant, [tile_rows, tile_cols]: [u32; 2], tolerance: Tolerance) -> Case {
     let (matrices, cols, blocks) = (5u32, 75u32, 4u32);
     let width = blocks as usize * BLOCK;
     let dtype = matmul::dtype(variant);
@@ -163,8 +163,10 @@ pub(super) fn several(variant: &Variant, tiling: Tiling) -> Case {
     }
     let routed = module(variant, "rows") == Some("rows_routed");
     // Routed: pairs of a row and one of its two experts. Else: a vector for each matrix in every row.
-    let (rows, x_div, results) = if routed { (0, 2, 22) } else { (7, matrices, 7 * matrices) };
-    let vectors = if routed { 11 } else { results };
+    // Some experts have more pairs than a tile, whatever its size.
+    let pairs = 4 * tile_rows + 18;
+    let (rows, x_div, results) = if routed { (0, 2, pairs) } else { (7, matrices, 7 * matrices) };
+    let vectors = if routed { pairs / 2 } else { results };
     let x = floats(vectors as usize * width, 9);
     let experts: Vec<u32> =
         (0..results).map(|i| if routed { i * i % matrices } else { i % matrices }).collect();
@@ -176,18 +178,19 @@ pub(super) fn several(variant: &Variant, tiling: Tiling) -> Case {
         let tensor = &tensors[*expert as usize..=*expert as usize];
         cpu::matmul::matmul(&one, crate::kernel::matmul::Epilogue::Store, &x[vector * width..], tensor, y);
     }
-    let max_tiles = moe_sort::max_tiles(results, matrices, tiling.rows);
-    let [columns, row_tiles, _] = crate::kernel::matmul::grid(tiling, rows, cols);
+    let max_tiles = moe_sort::max_tiles(results, matrices, tile_rows);
+    let (columns, row_tiles) = (cols.div_ceil(tile_cols), rows.div_ceil(tile_rows));
     let grid = if routed { [columns, max_tiles, 1] } else { [columns, row_tiles, matrices] };
-    let case = Case::new("rows of several matrices", variant, &params, grid)
-        .binding(&x)
-        .binding(&packed.quants)
-        .binding(&packed.scales)
-        .output(matmul::SUM, &want);
+    let case = Case::new("rows of several matrices", variant, &params, grid);
+    let case = match module(variant, "activations") {
+        Some("activations_f16") => case.binding(&matmul::halves(&x)),
+        _ => case.binding(&x),
+    };
+    let case = case.binding(&packed.quants).binding(&packed.scales).output(tolerance, &want);
     if !routed {
         return case;
     }
-    let sort = MoeSortParams { pairs: results, tile: tiling.rows, max_tiles };
+    let sort = MoeSortParams { pairs: results, tile: tile_rows, max_tiles };
     let (order, tiles) = cpu::moe_sort::moe_sort(&sort, &experts);
     case.binding(&tiles).binding(&order)
 }

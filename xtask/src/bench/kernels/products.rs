@@ -5,7 +5,7 @@ use attn_kernels::gpu::{Bound, Gpu};
 use attn_kernels::kernel::KvDtype;
 use models::Dtype;
 use models::kernel::matmul::{Epilogue, MatmulParams};
-use models::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Tile};
+use models::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Plan};
 use models::kernel::split_sum::{self, SplitSumParams};
 use models::pack::{BLOCK, Format};
 
@@ -36,9 +36,9 @@ pub(super) fn by_matrices(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work>
     let (format, blocks) = (Format::from(dtype), width / u32::try_from(BLOCK)?);
     let epilogue = if parts == 2 { Epilogue::SiluMul } else { Epilogue::Store };
     let shape = [rows, cols, blocks];
-    let tile = Tile::choose(shape, epilogue, gpu.limits().max_compute_workgroup_storage_size);
-    let split_blocks = matmul_coop::split_blocks(tile, shape, if parts == 1 { MAX_PARTIALS } else { 0 });
-    let splits = blocks.div_ceil(split_blocks);
+    let memory = gpu.limits().max_compute_workgroup_storage_size;
+    let plan = Plan::fastest(shape, epilogue, memory, MAX_PARTIALS);
+    let (Plan { tile, split_blocks, .. }, splits) = (plan, plan.splits(blocks));
     let x = random(gpu, KvDtype::F16, (rows * width) as usize, 1)?;
     // Any bits are weights of this type.
     let weights = format.column_bytes(blocks as usize) * (cols * parts) as usize;
