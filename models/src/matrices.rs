@@ -5,7 +5,9 @@ use attn_kernels::gpu::{Bind, Buf, Pass};
 use crate::cast::u32_of;
 use crate::host_weights::{Home, Plane};
 use crate::kernel::matmul::{self, MatmulBuffers, MatmulParams, Rows, Tiling};
-use crate::matrix::{Kernels, Key, check};
+use crate::kernel::matmul_coop::{self, Activations, Tile};
+use crate::kernel::round_rows::RoundRowsParams;
+use crate::matrix::{Kernels, Key, Precision, WORTH_ROUNDING, check};
 use crate::pack::{BLOCK, Columns, Format, Planes};
 use crate::{ModelError, Tensor};
 
@@ -51,15 +53,33 @@ pub(crate) struct Vectors {
 pub(crate) struct Routes<'a> {
     pub(crate) tiles: &'a Buf<[u32; 4]>,
     pub(crate) order: &'a Buf<u32>,
-    /// Rows that go to a matrix on average.
-    pub(crate) rows_per_matrix: u32,
-    /// Maximum number of rows of a tile.
-    pub(crate) tile_rows: u32,
+    pub(crate) pairs: u32,
+    /// The kernel for whose tiles the pairs are cut.
+    pub(crate) route: Route,
     pub(crate) max_tiles: u32,
     /// Pairs that share a vector of x.
     pub(crate) x_div: u32,
     /// Products of a step that go through the matrices like this one.
     pub(crate) portions: u32,
+}
+
+/// Kernel that products of pairs go through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Route {
+    /// f32 by `matmul`.
+    Exact(Tiling),
+    /// f16 by `matmul_coop`.
+    Coop(Tile),
+}
+
+impl Route {
+    /// Maximum number of pairs of a tile.
+    pub(crate) fn tile_rows(self) -> u32 {
+        match self {
+            Self::Exact(tiling) => tiling.rows,
+            Self::Coop(tile) => tile.rows(),
+        }
+    }
 }
 
 impl Matrices {
@@ -100,17 +120,48 @@ impl Matrices {
         vectors: &Vectors,
         routes: &Routes<'_>,
     ) -> Result<(), ModelError> {
-        let tiling = kernels.tiling(routes.rows_per_matrix, 1, self.blocks);
-        let pipeline = kernels.pipeline(self.key(Rows::Routed, tiling))?;
+        let (format, blocks) = (self.format, self.blocks);
+        let (x, x_stride, pipeline, columns) = match routes.route {
+            Route::Exact(tiling) => {
+                let [columns, ..] = matmul::grid(tiling, 1, self.cols);
+                let pipeline = kernels.pipeline(self.key(Rows::Routed, tiling))?;
+                (vectors.x.clone(), vectors.x_stride, pipeline, columns)
+            }
+            Route::Coop(tile) => {
+                let [columns, ..] = matmul_coop::grid(tile, [1, self.cols], 1);
+                let (x, x_stride, activations) = self.rounded(kernels, pass, vectors, routes, columns)?;
+                (x, x_stride, kernels.pipeline(Key::CoopRouted { format, activations, tile })?, columns)
+            }
+        };
+        let vectors = &Vectors { x, x_stride, ..vectors.clone() };
         kernels.beside(pass, self.bytes() / u64::from(routes.portions));
         for shard in &self.shards {
-            let params = MatmulParams { x_div: routes.x_div, ..self.params(0, vectors, shard) };
+            let params =
+                MatmulParams { x_div: routes.x_div, split_blocks: blocks, ..self.params(0, vectors, shard) };
             let (tiles, order) = (Some(routes.tiles.bind()), Some(routes.order.bind()));
             let buffers = MatmulBuffers { tiles, order, ..shard.buffers(kernels, vectors) };
-            let [columns, ..] = matmul::grid(tiling, 1, self.cols);
             pass.dispatch(&pipeline, &params, buffers, [columns, routes.max_tiles, 1]);
         }
         Ok(())
+    }
+
+    /// Vectors for `columns` tiles of columns, each of which reads them: as f16 where that saves more than rounding costs.
+    fn rounded(
+        &self,
+        kernels: &mut Kernels,
+        pass: &mut Pass,
+        vectors: &Vectors,
+        routes: &Routes<'_>,
+        columns: u32,
+    ) -> Result<(Bind<f32>, u32, Activations), ModelError> {
+        let (rows, blocks) = (routes.pairs / routes.x_div, self.blocks);
+        let again = u64::from(routes.pairs) * u64::from(blocks * 32) * u64::from(columns);
+        if again < WORTH_ROUNDING || !kernels.holds_halves(rows, blocks) {
+            return Ok((vectors.x.clone(), vectors.x_stride, Activations::F32));
+        }
+        let params = RoundRowsParams { rows, blocks, x_stride: vectors.x_stride / 4, eps: 0.0 };
+        kernels.round(pass, vectors.x.clone(), &params, None)?;
+        Ok((kernels.scratch.halves.bind().cast(), blocks * 32, Activations::F16))
     }
 
     /// Records the products of the vectors of every row, `[rows, matrices]`, each with its matrix.
@@ -152,8 +203,16 @@ impl Matrices {
         }
     }
 
-    /// Rows of a tile where `rows` rows go to each matrix.
-    pub(crate) fn tile_rows(&self, kernels: &Kernels, rows: u32) -> u32 {
-        kernels.tiling(rows, 1, self.blocks).rows
+    /// Chooses the kernel for products of `pairs` pairs.
+    pub(crate) fn route(&self, kernels: &Kernels, pairs: u32, precision: Precision) -> Route {
+        let rows = pairs.div_ceil(self.count);
+        match precision.f16 && !precision.invariant && pairs > self.count / MIN_SHARE {
+            true => Route::Coop(Tile::routed(rows)),
+            false => Route::Exact(kernels.tiling(rows, 1, self.blocks)),
+        }
     }
 }
+
+/// Matrices per pair from which on most pairs are alone with theirs, so that a tile of 16 rows would multiply one: of 128 experts
+/// 64 pairs are faster by matrices on an H200, 8 pairs by f32.
+const MIN_SHARE: u32 = 4;

@@ -79,8 +79,9 @@ pub(super) struct MoeState {
     out: Buf<f32>,
 }
 
-/// Bytes that the widest buffer of pairs takes at most.
-const PAIR_BYTES: usize = 64 << 20;
+/// Bytes that the widest buffer of pairs takes at most, in one binding. The more pairs a matrix has at a time, the less often it
+/// is read.
+const PAIR_BYTES: u64 = 256 << 20;
 
 /// Portions are multiples of this many rows, for the alignment of bindings.
 const PORTION: usize = 64;
@@ -95,7 +96,8 @@ impl MoeState {
         let (rows, top, hidden) =
             (options.max_rows as usize, moe.top_k as usize, config.hidden_size as usize);
         let (inner, shared) = (moe.inner_size as usize, moe.shared_size.unwrap_or(0) as usize);
-        let portion = (PAIR_BYTES / (top * hidden.max(2 * inner) * 4)).next_multiple_of(PORTION);
+        let pair_bytes = usize::try_from(PAIR_BYTES.min(gpu.max_binding_bytes())).unwrap_or(usize::MAX);
+        let portion = pair_bytes / (top * hidden.max(2 * inner) * 4) / PORTION * PORTION;
         let portion = portion.max(PORTION).min(rows);
         let pairs = portion * top;
         Ok(Some(Self {
@@ -190,13 +192,12 @@ impl MoeState {
         x: &Buf<f32>,
         rows: Range<u32>,
     ) -> Result<(), ModelError> {
-        let MoeConfig { num_experts, top_k, inner_size, .. } = self.config;
+        let MoeConfig { top_k, inner_size, .. } = self.config;
         let hidden = ctx.config.hidden_size;
         let (count, pairs) = (rows.end - rows.start, (rows.end - rows.start) * top_k);
         let first = rows.start as usize;
         let of_rows = |buffer: &Buf<f32>, width: u32| buffer.bind_from(first * width as usize);
         let (ids, weights) = (self.experts.bind_from(first * top_k as usize), of_rows(&self.weights, top_k));
-        let rows_per_matrix = pairs.div_ceil(num_experts);
 
         let gate_up = Vectors {
             x: of_rows(x, hidden),
@@ -228,9 +229,9 @@ impl MoeState {
             y_stride: hidden,
             y_offset: 0,
         };
-        let same = experts.down.tile_rows(&ctx.ops.kernels, rows_per_matrix) == routes.tile_rows;
-        let routes = match same {
-            true => Routes { x_div: 1, ..routes },
+        let route = experts.down.route(&ctx.ops.kernels, pairs, ctx.ops.precision);
+        let routes = match route.tile_rows() == routes.route.tile_rows() {
+            true => Routes { x_div: 1, route, ..routes },
             false => self.sorted(ctx, &experts.down, pairs, &ids, 1),
         };
         experts.down.multiply_routed(&mut ctx.ops.kernels, ctx.pass, &down, &routes)?;
@@ -256,15 +257,15 @@ impl MoeState {
         x_div: u32,
     ) -> Routes<'_> {
         let num_experts = self.config.num_experts;
-        let rows_per_matrix = pairs.div_ceil(num_experts);
-        let tile = matrices.tile_rows(&ctx.ops.kernels, rows_per_matrix);
+        let route = matrices.route(&ctx.ops.kernels, pairs, ctx.ops.precision);
+        let tile = route.tile_rows();
         let max_tiles = moe_sort::max_tiles(pairs, num_experts, tile);
         let params = MoeSortParams { pairs, tile, max_tiles };
         let (tiles, order) = (&self.tiles, &self.order);
         let buffers = MoeSortBuffers { experts: experts.clone(), tiles: tiles.bind(), order: order.bind() };
         ctx.pass.dispatch(&self.sort, &params, buffers, [1, 1, 1]);
         let portions = ctx.rows().div_ceil(self.portion);
-        Routes { tiles, order, rows_per_matrix, tile_rows: tile, max_tiles, x_div, portions }
+        Routes { tiles, order, pairs, route, max_tiles, x_div, portions }
     }
 
     fn shared_expert(
