@@ -120,7 +120,7 @@ impl Matrices {
         vectors: &Vectors,
         routes: &Routes<'_>,
     ) -> Result<(), ModelError> {
-        let (format, blocks) = (self.format, self.blocks);
+        let format = self.format;
         let (x, x_stride, pipeline, columns) = match routes.route {
             Route::Exact(tiling) => {
                 let [columns, ..] = matmul::grid(tiling, 1, self.cols);
@@ -136,8 +136,7 @@ impl Matrices {
         let vectors = &Vectors { x, x_stride, ..vectors.clone() };
         kernels.beside(pass, self.bytes() / u64::from(routes.portions));
         for shard in &self.shards {
-            let params =
-                MatmulParams { x_div: routes.x_div, split_blocks: blocks, ..self.params(0, vectors, shard) };
+            let params = MatmulParams { x_div: routes.x_div, ..self.params(0, vectors, shard) };
             let (tiles, order) = (Some(routes.tiles.bind()), Some(routes.order.bind()));
             let buffers = MatmulBuffers { tiles, order, ..shard.buffers(kernels, vectors) };
             pass.dispatch(&pipeline, &params, buffers, [columns, routes.max_tiles, 1]);

@@ -7,6 +7,7 @@ pub(crate) use kernels::{Kernels, Key, MaxProduct, Precision};
 use std::ops::Range;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
+use smallvec::SmallVec;
 
 use crate::cast::u32_of;
 use crate::host_weights::{Home, Plane};
@@ -19,7 +20,6 @@ use crate::kernel::split_sum::{self, SplitSumBuffers, SplitSumParams};
 use crate::pack::{BLOCK, Columns, Format, Packed, Planes};
 use crate::weights::alike;
 use crate::{ModelError, Tensor};
-use smallvec::SmallVec;
 
 /// A quantised matrix, cut along its columns where one binding cannot hold it.
 #[derive(Clone, Debug)]
@@ -285,19 +285,18 @@ impl Matrix {
     ) -> Result<(), ModelError> {
         let Product { rows, precision, epilogue, .. } = *product;
         let (format, blocks) = (self.format, self.blocks);
-        let plans: SmallVec<[Plan; 4]> = self
-            .shards
-            .iter()
-            .map(|shard| kernels.plan([rows, shard.cols, blocks], epilogue, precision))
-            .collect();
-        // Every tile of columns reads the rows: as f16 where that saves more than rounding them beforehand costs.
+        let plan = |shard: &Shard| kernels.plan([rows, shard.cols, blocks], epilogue, precision);
+        let plans: SmallVec<[Plan; 4]> = self.shards.iter().map(plan).collect();
+        // Every tile of columns reads the rows: as f16 where that saves more than rounding them beforehand costs, and always
+        // where rows must not depend on others: devices may round otherwise on the way in.
         let columns = |(shard, plan): (&Shard, &Plan)| shard.cols.div_ceil(plan.tile.cols());
         let tiles: u32 = self.shards.iter().zip(&plans).map(columns).sum();
         let again = u64::from(rows) * u64::from(self.width) * u64::from(tiles);
-        let rounded = product.norm.is_some() || again >= WORTH_ROUNDING && kernels.holds_halves(rows, blocks);
+        let worth = precision.invariant || again >= WORTH_ROUNDING;
+        let rounded = product.norm.is_some() || worth && kernels.holds_halves(rows, blocks);
         let (x, activations, x_stride) = if rounded {
-            let (x_stride, eps) = (self.width / 4, product.norm.map_or(0.0, |norm| norm.eps));
-            let params = RoundRowsParams { rows, blocks: self.blocks, x_stride, eps };
+            let eps = product.norm.map_or(0.0, |norm| norm.eps);
+            let params = RoundRowsParams { rows, blocks, x_stride: self.width / 4, eps };
             kernels.round(pass, product.x.bind(), &params, product.norm.map(|norm| norm.weight))?;
             (kernels.scratch.halves.bind().cast(), Activations::F16, self.blocks * 8)
         } else {

@@ -26,7 +26,7 @@ pub struct DecoderOptions {
     /// Maximum number of samples of one step.
     pub max_seqs: u32,
     /// One order of arithmetic for a row whatever its phase and its company: prefill rows go through the decode kernel, one by
-    /// one, in partitions of one size.
+    /// one, in partitions of one size, and sums of products are cut along k alike for any number of rows.
     pub reproducible: bool,
     /// Whether kernels may use cooperative matrices, where the device runs them.
     pub coop: bool,
@@ -185,8 +185,9 @@ impl DecoderOptions {
         self.sparse.as_ref().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
     }
 
-    /// Whether kernels may round to f16 for cooperative matrices, where the device runs them: that costs about what an f16 cache
-    /// does, codes of 8 bits lose nothing more that counts, and none of these kernels serves an f32 cache.
+    /// Whether attention may round to f16 for cooperative matrices, where the device runs them: that costs about what an f16
+    /// cache does, codes of 8 bits lose nothing more that counts, and none of these kernels serves an f32 cache. Its tiles are of
+    /// rows of one sequence, so that a row would depend on its chunk.
     pub(super) fn uses_coop(&self, gpu: &Gpu) -> bool {
         gpu.runs_coop() && self.coop && !self.reproducible
     }
@@ -195,7 +196,7 @@ impl DecoderOptions {
     pub(super) fn precision(&self, gpu: &Gpu) -> Precision {
         let rounded = self.kv_dtype != KvDtype::F32;
         Precision {
-            f16: rounded && self.uses_coop(gpu),
+            f16: rounded && gpu.runs_coop() && self.coop,
             int8: rounded && self.activations.is_int8(gpu),
             invariant: self.reproducible,
         }

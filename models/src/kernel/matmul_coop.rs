@@ -75,12 +75,10 @@ impl Tile {
     /// that holds most matrices' pairs. A second tile would read all weights again for a few pairs; empty rows cost less.
     #[must_use]
     pub fn routed(rows: u32) -> Self {
-        let few =
-            |m_tiles| Self { m_tiles, n_tiles: 2, m_subgroups: 1, n_subgroups: 4, k_blocks: 1, ahead: 4 };
         match rows {
-            ..=12 => few(1),
-            13..=26 => few(2),
-            27..=52 => few(4),
+            ..=12 => Self::few(1, 1),
+            13..=26 => Self::few(2, 1),
+            27..=52 => Self::few(4, 1),
             _ => Self { m_tiles: 4, n_tiles: 4, m_subgroups: 2, n_subgroups: 2, k_blocks: 1, ahead: 1 },
         }
     }
@@ -254,7 +252,7 @@ impl Plan {
         let tile = Tile::choose(shape, epilogue, memory);
         Self {
             tile,
-            split_blocks: split_blocks(tile, shape, parts_of(epilogue, max_partials)),
+            split_blocks: split_blocks(tile, shape, partials_of(epilogue, max_partials)),
             within: false,
         }
     }
@@ -266,7 +264,7 @@ impl Plan {
     pub fn invariant(shape: [u32; 3], epilogue: Epilogue, memory: u32, max_partials: usize) -> Self {
         let [rows, cols, blocks] = shape;
         let few = |m_tiles| Tile::few(m_tiles, epilogue.module().1);
-        let split_blocks = split_blocks(few(1), [16, cols, blocks], parts_of(epilogue, MAX_PARTIALS));
+        let split_blocks = split_blocks(few(1), [16, cols, blocks], partials_of(epilogue, MAX_PARTIALS));
         let splits = blocks.div_ceil(split_blocks) as usize;
         let (tile, within) = match rows {
             ..=64 if splits * rows as usize * cols as usize <= max_partials || splits == 1 => {
@@ -288,7 +286,7 @@ impl Plan {
 }
 
 /// Partial sums that a product may have: two parts meet in an epilogue, which wants whole sums.
-fn parts_of(epilogue: Epilogue, max_partials: usize) -> usize {
+fn partials_of(epilogue: Epilogue, max_partials: usize) -> usize {
     if epilogue.module().1 == 1 { max_partials } else { 0 }
 }
 
@@ -307,4 +305,96 @@ fn split_blocks(tile: Tile, [rows, cols, blocks]: [u32; 3], max_partials: usize)
 #[must_use]
 pub fn grid(tile: Tile, [rows, cols]: [u32; 2], splits: u32) -> [u32; 3] {
     [cols.div_ceil(tile.cols()), rows.div_ceil(tile.rows()), splits]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY: u32 = 48 << 10;
+
+    fn line([rows, cols, blocks]: [u32; 3], plan: Plan) -> String {
+        let Plan { tile, split_blocks, within } = plan;
+        let [x, y, z] = grid(tile, [rows, cols], plan.splits(blocks));
+        let splits = blocks.div_ceil(split_blocks);
+        let whose = if within { "within a workgroup" } else { "of their own" };
+        format!(
+            "{rows} rows: {x} x {y} x {z} tiles of {} x {}, {splits} splits {whose}",
+            tile.rows(),
+            tile.cols()
+        )
+    }
+
+    #[test]
+    fn plans_of_products_of_8b() {
+        let mut lines = Vec::new();
+        for (name, [cols, blocks], epilogue) in [
+            ("4096 x 4096", [4096, 128], Epilogue::Add),
+            ("4096 x 2 x 14336", [14336, 128], Epilogue::SiluMul),
+        ] {
+            for (kind, plan) in
+                [("fastest", Plan::fastest as fn(_, _, _, _) -> _), ("invariant", Plan::invariant)]
+            {
+                lines.push(format!("{name}, {kind}"));
+                for rows in [1, 64, 65, 2048] {
+                    let shape = [rows, cols, blocks];
+                    lines.push(format!("  {}", line(shape, plan(shape, epilogue, MEMORY, MAX_PARTIALS))));
+                }
+            }
+        }
+        lines.extend([12, 13, 27, 53].map(|rows| {
+            let tile = Tile::routed(rows);
+            format!("{rows} pairs of an expert: tiles of {} x {}", tile.rows(), tile.cols())
+        }));
+        insta::assert_snapshot!(lines.join("\n"), @"
+        4096 x 4096, fastest
+          1 rows: 32 x 1 x 8 tiles of 16 x 128, 8 splits of their own
+          64 rows: 32 x 1 x 8 tiles of 64 x 128, 8 splits of their own
+          65 rows: 32 x 2 x 4 tiles of 64 x 128, 4 splits of their own
+          2048 rows: 16 x 16 x 1 tiles of 128 x 256, 1 splits of their own
+        4096 x 4096, invariant
+          1 rows: 32 x 1 x 8 tiles of 16 x 128, 8 splits of their own
+          64 rows: 32 x 1 x 8 tiles of 64 x 128, 8 splits of their own
+          65 rows: 32 x 2 x 1 tiles of 64 x 128, 8 splits within a workgroup
+          2048 rows: 32 x 32 x 1 tiles of 64 x 128, 8 splits within a workgroup
+        4096 x 2 x 14336, fastest
+          1 rows: 224 x 1 x 1 tiles of 16 x 64, 1 splits of their own
+          64 rows: 224 x 1 x 1 tiles of 64 x 64, 1 splits of their own
+          65 rows: 224 x 1 x 1 tiles of 96 x 64, 1 splits of their own
+          2048 rows: 112 x 16 x 1 tiles of 128 x 128, 1 splits of their own
+        4096 x 2 x 14336, invariant
+          1 rows: 224 x 1 x 1 tiles of 16 x 64, 1 splits of their own
+          64 rows: 224 x 1 x 1 tiles of 64 x 64, 1 splits of their own
+          65 rows: 224 x 1 x 1 tiles of 96 x 64, 1 splits of their own
+          2048 rows: 112 x 16 x 1 tiles of 128 x 128, 1 splits of their own
+        12 pairs of an expert: tiles of 16 x 128
+        13 pairs of an expert: tiles of 32 x 128
+        27 pairs of an expert: tiles of 64 x 128
+        53 pairs of an expert: tiles of 128 x 128
+        ");
+    }
+
+    /// The bits of a sum depend on where it is cut, so that must not depend on rows.
+    #[test]
+    fn invariant_plans_cut_sums_alike_for_any_rows() {
+        for epilogue in [Epilogue::Add, Epilogue::SiluMul] {
+            for (cols, blocks) in [(64, 18), (576, 48), (4096, 128), (6144, 65), (4096, 448), (128_256, 128)]
+            {
+                let cut =
+                    |rows| Plan::invariant([rows, cols, blocks], epilogue, MEMORY, MAX_PARTIALS).split_blocks;
+                for rows in 1..400 {
+                    let plan = Plan::invariant([rows, cols, blocks], epilogue, MEMORY, MAX_PARTIALS);
+                    assert_eq!(plan.split_blocks, cut(1), "{rows} rows of {cols} x {blocks}");
+                    let stage = plan.tile.k_blocks * plan.tile.ahead;
+                    let whole = plan.split_blocks.is_multiple_of(stage) || plan.split_blocks == blocks;
+                    assert!(whole, "{plan:?}: splits of broken rounds");
+                    let partials = (plan.splits(blocks) * rows * cols) as usize;
+                    assert!(
+                        plan.splits(blocks) == 1 || partials <= MAX_PARTIALS,
+                        "{plan:?}: {partials} sums"
+                    );
+                }
+            }
+        }
+    }
 }

@@ -292,7 +292,8 @@ pub(crate) fn with_fetches(
 /// attention, even if all are in one store.
 #[must_use]
 pub(crate) fn hash_seed(options: &EngineOptions) -> Vec<u8> {
-    let order = options.reproducible.then(|| "reproducible".to_owned());
+    let kernels = if options.coop { "reproducible by matrices" } else { "reproducible" };
+    let order = options.reproducible.then(|| kernels.to_owned());
     let sparse = options.sparse.as_ref().filter(|sparse| sparse.selects());
     let sparse = sparse.map(|sparse| sparse.spec.to_string());
     order.into_iter().chain(sparse).collect::<Vec<_>>().join(", ").into_bytes()
