@@ -247,7 +247,8 @@ fn differences(found: &str, expected: &str) -> String {
     sides.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-#[cfg(test)]
+// Dependencies of tests are not compiled for loom.
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
