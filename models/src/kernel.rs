@@ -210,7 +210,7 @@ pub fn variants() -> Vec<NamedVariant> {
     let summing = matmul_coop::Plan::invariant([2048, 4096, 1024], Epilogue::Add, COOP_MEMORY, 0);
     all.push(named(
         "q4-summing",
-        matmul_coop::summing(Format::Q4, Epilogue::Add, Activations::F16, summing.tile),
+        matmul_coop::variant(Format::Q4, Epilogue::Add, Activations::F16, summing.tile),
     ));
     for (part, rows, activations) in
         [("mxfp4-routed-few", 8, Activations::F32), ("mxfp4-routed", 96, Activations::F16)]

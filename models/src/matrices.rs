@@ -5,9 +5,9 @@ use attn_kernels::gpu::{Bind, Buf, Pass};
 use crate::cast::u32_of;
 use crate::host_weights::{Home, Plane};
 use crate::kernel::matmul::{self, MatmulBuffers, MatmulParams, Rows, Tiling};
-use crate::kernel::matmul_coop::{self, Activations, Tile};
+use crate::kernel::matmul_coop::{self, Tile};
 use crate::kernel::round_rows::RoundRowsParams;
-use crate::matrix::{Kernels, Key, Precision, WORTH_ROUNDING, check};
+use crate::matrix::{Kernels, Key, Precision, check};
 use crate::pack::{BLOCK, Columns, Format, Planes};
 use crate::{ModelError, Tensor};
 
@@ -120,7 +120,7 @@ impl Matrices {
         vectors: &Vectors,
         routes: &Routes<'_>,
     ) -> Result<(), ModelError> {
-        let format = self.format;
+        let (format, blocks) = (self.format, self.blocks);
         let (x, x_stride, pipeline, columns) = match routes.route {
             Route::Exact(tiling) => {
                 let [columns, ..] = matmul::grid(tiling, 1, self.cols);
@@ -129,8 +129,13 @@ impl Matrices {
             }
             Route::Coop(tile) => {
                 let [columns, ..] = matmul_coop::grid(tile, [1, self.cols], 1);
-                let (x, x_stride, activations) = self.rounded(kernels, pass, vectors, routes, columns)?;
-                (x, x_stride, kernels.pipeline(Key::CoopRouted { format, activations, tile })?, columns)
+                // Every tile of columns reads the vector of each pair.
+                let read = u64::from(routes.pairs) * u64::from(blocks * 32) * u64::from(columns);
+                let (rows, x_stride) = (routes.pairs / routes.x_div, vectors.x_stride / 4);
+                let params = RoundRowsParams { rows, blocks, x_stride, eps: 0.0 };
+                let (x, quads, activations) =
+                    kernels.coop_rows(pass, vectors.x.clone(), &params, None, read)?;
+                (x, quads * 4, kernels.pipeline(Key::CoopRouted { format, activations, tile })?, columns)
             }
         };
         let vectors = &Vectors { x, x_stride, ..vectors.clone() };
@@ -142,25 +147,6 @@ impl Matrices {
             pass.dispatch(&pipeline, &params, buffers, [columns, routes.max_tiles, 1]);
         }
         Ok(())
-    }
-
-    /// Vectors for `columns` tiles of columns, each of which reads them: as f16 where that saves more than rounding costs.
-    fn rounded(
-        &self,
-        kernels: &mut Kernels,
-        pass: &mut Pass,
-        vectors: &Vectors,
-        routes: &Routes<'_>,
-        columns: u32,
-    ) -> Result<(Bind<f32>, u32, Activations), ModelError> {
-        let (rows, blocks) = (routes.pairs / routes.x_div, self.blocks);
-        let again = u64::from(routes.pairs) * u64::from(blocks * 32) * u64::from(columns);
-        if again < WORTH_ROUNDING || !kernels.holds_halves(rows, blocks) {
-            return Ok((vectors.x.clone(), vectors.x_stride, Activations::F32));
-        }
-        let params = RoundRowsParams { rows, blocks, x_stride: vectors.x_stride / 4, eps: 0.0 };
-        kernels.round(pass, vectors.x.clone(), &params, None)?;
-        Ok((kernels.scratch.halves.bind().cast(), blocks * 32, Activations::F16))
     }
 
     /// Records the products of the vectors of every row, `[rows, matrices]`, each with its matrix.

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::cast::u32_of;
 use crate::host_weights::{Home, Plane};
 use crate::kernel::matmul::{self, Epilogue, MatmulBuffers, MatmulParams, Tiling};
-use crate::kernel::matmul_coop::{self, Activations, Plan};
+use crate::kernel::matmul_coop::{self, Plan};
 use crate::kernel::matmul_int8::{self, MatmulInt8Buffers, MatmulInt8Params};
 use crate::kernel::matmul_int8_tile;
 use crate::kernel::round_rows::RoundRowsParams;
@@ -93,10 +93,6 @@ const SMALL: u64 = 4 << 20;
 
 /// Maximum number of rows that a matrix below [`SMALL`] multiplies by one dispatch with f32.
 const SMALL_ROWS: u32 = 64;
-
-/// Activations that the tiles of columns read together, from which on they are rounded to f16 beforehand: on an H200 the
-/// bytes that this saves then take longer than a dispatch.
-pub(crate) const WORTH_ROUNDING: u64 = 16 << 20;
 
 /// Workgroups of `matmul_int8_tile` from which on it beats `matmul_int8`: on an H200 32 of them took five times as long.
 const MIN_TILES: u32 = 128;
@@ -287,34 +283,29 @@ impl Matrix {
         let (format, blocks) = (self.format, self.blocks);
         let plan = |shard: &Shard| kernels.plan([rows, shard.cols, blocks], epilogue, precision);
         let plans: SmallVec<[Plan; 4]> = self.shards.iter().map(plan).collect();
-        // Every tile of columns reads the rows: as f16 where that saves more than rounding them beforehand costs, and always
-        // where rows must not depend on others: devices may round otherwise on the way in.
+        // Every tile of columns reads the rows. Where they must not depend on others they are always rounded beforehand: devices
+        // may round otherwise on the way in.
         let columns = |(shard, plan): (&Shard, &Plan)| shard.cols.div_ceil(plan.tile.cols());
         let tiles: u32 = self.shards.iter().zip(&plans).map(columns).sum();
-        let again = u64::from(rows) * u64::from(self.width) * u64::from(tiles);
-        let worth = precision.invariant || again >= WORTH_ROUNDING;
-        let rounded = product.norm.is_some() || worth && kernels.holds_halves(rows, blocks);
-        let (x, activations, x_stride) = if rounded {
-            let eps = product.norm.map_or(0.0, |norm| norm.eps);
-            let params = RoundRowsParams { rows, blocks, x_stride: self.width / 4, eps };
-            kernels.round(pass, product.x.bind(), &params, product.norm.map(|norm| norm.weight))?;
-            (kernels.scratch.halves.bind().cast(), Activations::F16, self.blocks * 8)
-        } else {
-            (product.x.bind(), Activations::F32, self.width / 4)
-        };
+        let read = u64::from(rows) * u64::from(self.width) * u64::from(tiles);
+        let read = if precision.invariant { u64::MAX } else { read };
+        let eps = product.norm.map_or(0.0, |norm| norm.eps);
+        let params = RoundRowsParams { rows, blocks, x_stride: self.width / 4, eps };
+        let norm = product.norm.map(|norm| norm.weight);
+        let (x, x_stride, activations) = kernels.coop_rows(pass, product.x.bind(), &params, norm, read)?;
         kernels.beside(pass, self.bytes());
         for (shard, plan) in self.shards.iter().zip(plans) {
-            let Plan { tile, split_blocks, within } = plan;
+            let Plan { tile, split_blocks } = plan;
             let splits = plan.splits(blocks);
             let grid = matmul_coop::grid(tile, [rows, shard.cols], splits);
             let whole = MatmulParams { x_stride, ..self.params(product, shard, split_blocks) };
             if splits == 1 {
-                let pipeline = kernels.pipeline(Key::Coop { format, epilogue, activations, tile, within })?;
+                let pipeline = kernels.pipeline(Key::Coop { format, epilogue, activations, tile })?;
                 pass.dispatch(&pipeline, &whole, shard.buffers(kernels, x.clone(), product.y.bind()), grid);
                 continue;
             }
             let partials = kernels.scratch.partials.bind();
-            let store = Key::Coop { format, epilogue: Epilogue::Store, activations, tile, within };
+            let store = Key::Coop { format, epilogue: Epilogue::Store, activations, tile };
             let pipeline = kernels.pipeline(store)?;
             let params = MatmulParams { y_stride: shard.cols, y_offset: 0, ..whole };
             pass.dispatch(&pipeline, &params, shard.buffers(kernels, x.clone(), partials.clone()), grid);

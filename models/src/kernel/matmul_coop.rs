@@ -28,6 +28,9 @@ pub struct Tile {
     pub k_blocks: u32,
     /// Stages of so many blocks on their way to registers.
     pub ahead: u32,
+    /// Whether a workgroup owns all splits along k, and adds up their sums; else every split has its own, and `split_sum` follows
+    /// where there are several.
+    pub all_splits: bool,
 }
 
 /// The element type of activations.
@@ -53,8 +56,7 @@ impl Tile {
     pub fn choose([rows, cols, blocks]: [u32; 3], epilogue: Epilogue, memory: u32) -> Self {
         let (_, parts) = epilogue.module();
         let few = |m_tiles| Self::few(m_tiles, parts);
-        let many =
-            Self { m_tiles: 4, n_tiles: 4 / parts, m_subgroups: 2, n_subgroups: 2, k_blocks: 1, ahead: 1 };
+        let many = Self::square(4, 4 / parts);
         let wide = Self { n_subgroups: 4, ..many };
         let workgroups = |tile| grid(tile, [rows, cols], 1).iter().product::<u32>();
         // Two parts share the rows that they read.
@@ -79,36 +81,33 @@ impl Tile {
             ..=12 => Self::few(1, 1),
             13..=26 => Self::few(2, 1),
             27..=52 => Self::few(4, 1),
-            _ => Self { m_tiles: 4, n_tiles: 4, m_subgroups: 2, n_subgroups: 2, k_blocks: 1, ahead: 1 },
+            _ => Self::square(4, 4),
         }
     }
 
     /// Few rows by 128 columns of all parts.
     fn few(m_tiles: u32, parts: u32) -> Self {
-        Self { m_tiles, n_tiles: 2 / parts, m_subgroups: 1, n_subgroups: 4, k_blocks: 1, ahead: 4 }
+        Self { m_subgroups: 1, n_subgroups: 4, ahead: 4, ..Self::square(m_tiles, 2 / parts) }
+    }
+
+    /// Two subgroups along rows and two along columns.
+    fn square(m_tiles: u32, n_tiles: u32) -> Self {
+        Self { m_tiles, n_tiles, m_subgroups: 2, n_subgroups: 2, k_blocks: 1, ahead: 1, all_splits: false }
     }
 
     fn narrow(rows: u32, cols: u32, parts: u32) -> Self {
-        let tile = |m_tiles, n_tiles| Self {
-            m_tiles,
-            n_tiles,
-            m_subgroups: 2,
-            n_subgroups: 2,
-            k_blocks: 1,
-            ahead: 1,
-        };
         let enough = |tile: Self, workgroups| {
             let covered = cols.div_ceil(tile.cols()) * tile.cols();
             let [x, y, _] = grid(tile, [rows, cols], 1);
             x * y >= workgroups && covered - cols <= cols / 12
         };
-        let (wide, square) = (tile(2, 4), tile(2, 2));
+        let (wide, square) = (Self::square(2, 4), Self::square(2, 2));
         if parts == 1 && enough(wide, 200) {
             wide
         } else if enough(square, 132) || rows >= 2048 {
             square
         } else {
-            tile(1, 2)
+            Self::square(1, 2)
         }
     }
 
@@ -141,23 +140,12 @@ impl Tile {
 /// When the lanes of a workgroup cannot share the tile's blocks of weights and quads of activations evenly.
 #[must_use]
 pub fn variant(format: Format, epilogue: Epilogue, activations: Activations, tile: Tile) -> Variant {
-    with_totals(format, epilogue, activations, tile, 0)
-}
-
-/// The kernel, with `totals` matrices of sums of the splits that a workgroup is through with; 0 where splits have workgroups of
-/// their own.
-fn with_totals(
-    format: Format,
-    epilogue: Epilogue,
-    activations: Activations,
-    tile: Tile,
-    totals: u32,
-) -> Variant {
     let (module, parts) = epilogue.module();
     let (lanes, blocks) = (tile.lanes(), tile.cols() * parts * tile.k_blocks);
     let (w_quads, x_quads) = (8 * blocks, 8 * tile.rows() * tile.k_blocks);
     let w_loads = (blocks / lanes).max(1);
     let even = w_quads.is_multiple_of(w_loads * lanes) && x_quads.is_multiple_of(lanes);
+    let totals = if tile.all_splits { tile.m_tiles * tile.n_tiles * parts } else { 1 };
     assert!(even, "{tile:?}: {w_quads} quads of weights, {x_quads} of activations, {lanes} lanes");
     Variant::new(&KERNEL)
         .with_matrices()
@@ -193,17 +181,8 @@ fn with_totals(
         .size("W_QUADS", w_quads / (w_loads * lanes))
         .size("ALL_N_TILES", tile.n_tiles * parts)
         .size("MORE_PARTS", parts - 1)
-        .size("SPLITS_WITHIN", totals.min(1))
-        .size("TOTAL_TILES", totals.max(1))
-}
-
-/// [`variant`] whose workgroups own all splits along k: [`Plan::within`].
-///
-/// # Panics
-/// As [`variant`].
-#[must_use]
-pub fn summing(format: Format, epilogue: Epilogue, activations: Activations, tile: Tile) -> Variant {
-    with_totals(format, epilogue, activations, tile, tile.m_tiles * tile.n_tiles * epilogue.module().1)
+        .size("SPLITS_WITHIN", tile.all_splits.into())
+        .size("TOTAL_TILES", totals)
 }
 
 /// The kernel that stores products of pairs with one of several matrices each, by tiles of [`moe_sort`](super::moe_sort).
@@ -239,9 +218,6 @@ pub struct Plan {
     pub tile: Tile,
     /// Blocks along k of a split, whose sums are added up at the end.
     pub split_blocks: u32,
-    /// Whether a workgroup owns all splits ([`summing`]); else every split has its own, and `split_sum` follows where there are
-    /// several.
-    pub within: bool,
 }
 
 impl Plan {
@@ -250,11 +226,7 @@ impl Plan {
     #[must_use]
     pub fn fastest(shape: [u32; 3], epilogue: Epilogue, memory: u32, max_partials: usize) -> Self {
         let tile = Tile::choose(shape, epilogue, memory);
-        Self {
-            tile,
-            split_blocks: split_blocks(tile, shape, partials_of(epilogue, max_partials)),
-            within: false,
-        }
+        Self { tile, split_blocks: split_blocks(tile, shape, partials_of(epilogue, max_partials)) }
     }
 
     /// A division by which a row's result is the same to the bit whatever the number of rows, and its place among them: the
@@ -266,22 +238,20 @@ impl Plan {
         let few = |m_tiles| Tile::few(m_tiles, epilogue.module().1);
         let split_blocks = split_blocks(few(1), [16, cols, blocks], partials_of(epilogue, MAX_PARTIALS));
         let splits = blocks.div_ceil(split_blocks) as usize;
-        let (tile, within) = match rows {
+        let tile = match rows {
             ..=64 if splits * rows as usize * cols as usize <= max_partials || splits == 1 => {
-                (few(rows.div_ceil(16).next_power_of_two()), false)
+                few(rows.div_ceil(16).next_power_of_two())
             }
-            _ if splits == 1 => (Tile::choose(shape, epilogue, memory), false),
-            _ => {
-                (Tile { m_tiles: 2, n_tiles: 4, m_subgroups: 2, n_subgroups: 2, k_blocks: 1, ahead: 1 }, true)
-            }
+            _ if splits == 1 => Tile::choose(shape, epilogue, memory),
+            _ => Tile { all_splits: true, ..Tile::square(2, 4) },
         };
-        Self { tile, split_blocks, within }
+        Self { tile, split_blocks }
     }
 
     /// Splits that have workgroups of their own.
     #[must_use]
     pub fn splits(self, blocks: u32) -> u32 {
-        if self.within { 1 } else { blocks.div_ceil(self.split_blocks) }
+        if self.tile.all_splits { 1 } else { blocks.div_ceil(self.split_blocks) }
     }
 }
 
@@ -314,10 +284,10 @@ mod tests {
     const MEMORY: u32 = 48 << 10;
 
     fn line([rows, cols, blocks]: [u32; 3], plan: Plan) -> String {
-        let Plan { tile, split_blocks, within } = plan;
+        let Plan { tile, split_blocks } = plan;
         let [x, y, z] = grid(tile, [rows, cols], plan.splits(blocks));
         let splits = blocks.div_ceil(split_blocks);
-        let whose = if within { "within a workgroup" } else { "of their own" };
+        let whose = if tile.all_splits { "within a workgroup" } else { "of their own" };
         format!(
             "{rows} rows: {x} x {y} x {z} tiles of {} x {}, {splits} splits {whose}",
             tile.rows(),

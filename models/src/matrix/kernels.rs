@@ -40,7 +40,7 @@ impl Precision {
 #[derive(Debug)]
 pub(crate) struct Kernels {
     gpu: Arc<Gpu>,
-    pub(crate) scratch: Scratch,
+    pub(super) scratch: Scratch,
     pipelines: FxHashMap<Key, Arc<Pipeline>>,
     /// Slots for weights that lie on the host, where some do.
     pub(crate) stream: Option<WeightStream>,
@@ -63,20 +63,20 @@ pub(crate) enum Key {
     Round { input: Input },
     /// `matmul_coop` with several matrices, by tiles of `moe_sort`.
     CoopRouted { format: Format, activations: Activations, tile: Tile },
-    /// `matmul_coop`, and whether workgroups own all splits.
-    Coop { format: Format, epilogue: Epilogue, activations: Activations, tile: Tile, within: bool },
+    /// `matmul_coop`
+    Coop { format: Format, epilogue: Epilogue, activations: Activations, tile: Tile },
     /// `split_sum`
     Sum { epilogue: Epilogue },
 }
 
 /// Buffers between the dispatches of a product.
 #[derive(Debug)]
-pub(crate) struct Scratch {
+pub(super) struct Scratch {
     /// Activations as codes, `[rows, blocks, 2]`, and their scales, `[rows, blocks]`.
     pub(super) codes: Buf<[u32; 4]>,
     pub(super) scales: Buf<[f32; 2]>,
     /// Activations as f16, `[rows, blocks, 8]`.
-    pub(crate) halves: Buf<[u32; 2]>,
+    pub(super) halves: Buf<[u32; 2]>,
     /// Sums of splits along k.
     pub(super) partials: Buf<f32>,
 }
@@ -97,6 +97,10 @@ pub(crate) struct MaxProduct {
 /// Rows up to which integer dot products beat cooperative matrices, which multiply 16 rows or none: decode steps of Llama 3 8B
 /// as `Q4_K` with 2, 4 and 8 rows take 3.5, 4.3 and 6.7 ms by codes on an H200, 5.5, 5.6 and 5.8 by matrices.
 const CODED_ROWS: u32 = 4;
+
+/// Activations that products read, from which on they are rounded to f16 beforehand: on an H200 the bytes that this saves then
+/// take longer than a dispatch.
+const WORTH_ROUNDING: u64 = 16 << 20;
 
 /// Bytes of activations as f16 that need no norm, at most: rows beyond are rounded wherever they are read.
 const MAX_HALVES: usize = 128 << 20;
@@ -146,7 +150,7 @@ impl Kernels {
     }
 
     /// Whether `rows` rows of `blocks` blocks of f16 fit.
-    pub(crate) fn holds_halves(&self, rows: u32, blocks: u32) -> bool {
+    pub(super) fn holds_halves(&self, rows: u32, blocks: u32) -> bool {
         rows as usize * blocks as usize * 8 <= self.scratch.halves.len()
     }
 
@@ -189,18 +193,24 @@ impl Kernels {
         Ok(())
     }
 
-    /// Records rows rounded to f16, normed where there is the weight of a norm.
-    pub(crate) fn round(
+    /// Rows of activations for `matmul_coop`, with vec4 from row to row: rounded to f16 beforehand where they are normed, or
+    /// where products read enough elements of them, `elements_read` in all, for that to save more than it costs.
+    pub(crate) fn coop_rows(
         &mut self,
         pass: &mut Pass,
         x: Bind<f32>,
         params: &RoundRowsParams,
         norm: Option<&Buf<f32>>,
-    ) -> Result<(), ModelError> {
+        elements_read: u64,
+    ) -> Result<(Bind<f32>, u32, Activations), ModelError> {
+        let worth = elements_read >= WORTH_ROUNDING && self.holds_halves(params.rows, params.blocks);
+        if norm.is_none() && !worth {
+            return Ok((x, params.x_stride, Activations::F32));
+        }
         let pipeline = self.pipeline(Key::Round { input: Input::of(norm.is_some()) })?;
         let buffers = RoundRowsBuffers { x, halves: self.scratch.halves.bind(), weight: norm.map(Buf::bind) };
         pass.dispatch(&pipeline, params, buffers, round_rows::grid(params.rows));
-        Ok(())
+        Ok((self.scratch.halves.bind().cast(), params.blocks * 8, Activations::F16))
     }
 
     pub(crate) fn tiling(&self, rows: u32, parts: u32, blocks: u32) -> Tiling {
@@ -234,10 +244,9 @@ impl Kernels {
             Key::Quantize { input } => quantize_rows::variant(input, level),
             Key::Round { input } => round_rows::variant(input, level),
             Key::CoopRouted { format, activations, tile } => matmul_coop::routed(format, activations, tile),
-            Key::Coop { format, epilogue, activations, tile, within } => match within {
-                true => matmul_coop::summing(format, epilogue, activations, tile),
-                false => matmul_coop::variant(format, epilogue, activations, tile),
-            },
+            Key::Coop { format, epilogue, activations, tile } => {
+                matmul_coop::variant(format, epilogue, activations, tile)
+            }
             Key::Sum { epilogue } => split_sum::variant(epilogue),
         })?;
         self.pipelines.insert(key, Arc::clone(&pipeline));

@@ -254,6 +254,7 @@ pub(super) fn matmul_coop(variant: &Variant) -> Vec<Case> {
         n_subgroups: size(variant, "N_SUBGROUPS"),
         k_blocks: size(variant, "K_BLOCKS"),
         ahead: size(variant, "AHEAD"),
+        all_splits: size(variant, "SPLITS_WITHIN") == 1,
     };
     if module(variant, "rows").is_some() {
         return vec![super::moe::several(variant, [tile.rows(), tile.cols()], COOP)];
@@ -261,7 +262,7 @@ pub(super) fn matmul_coop(variant: &Variant) -> Vec<Case> {
     let (rows, cols) = (tile.rows() + 13, tile.cols() + 75);
     // Blocks that do not fill the last stage, nor the last of the splits that a workgroup may own.
     let mut product = Product::new(variant, [rows, cols, 17]);
-    if size(variant, "SPLITS_WITHIN") == 1 {
+    if tile.all_splits {
         product.params.split_blocks = 5;
     }
     let grid = matmul_coop::grid(tile, [rows, cols], 1);

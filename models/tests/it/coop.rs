@@ -186,7 +186,7 @@ impl Product {
     fn invariant(&self, gpu: &Gpu, first: u32, rows: u32) -> Vec<f32> {
         let MatmulParams { cols, blocks, x_stride, y_stride, y_offset, .. } = self.params;
         let plan = Plan::invariant([rows, cols, blocks], self.epilogue, MEMORY, MAX_PARTIALS);
-        let Plan { tile, split_blocks, within } = plan;
+        let Plan { tile, split_blocks } = plan;
         let splits = plan.splits(blocks);
         let of_rows = |data: &[f32], stride: u32| {
             let (from, len) = ((first * stride) as usize, (rows * stride) as usize);
@@ -195,10 +195,7 @@ impl Product {
         let params = MatmulParams { rows, split_blocks, ..self.params };
         let (x, y) = (of_rows(&self.x, x_stride * 4), of_rows(&self.y, y_stride));
         let format = self.packed.format;
-        let variant = |epilogue| match within {
-            true => matmul_coop::summing(format, epilogue, Activations::F32, tile),
-            false => matmul_coop::variant(format, epilogue, Activations::F32, tile),
-        };
+        let variant = |epilogue| matmul_coop::variant(format, epilogue, Activations::F32, tile);
         let grid = matmul_coop::grid(tile, [rows, cols], splits);
         let alone = Self { packed: self.packed.clone(), params, epilogue: self.epilogue, x, y };
         let out = if splits == 1 {

@@ -38,7 +38,7 @@ pub(super) fn by_matrices(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work>
     let shape = [rows, cols, blocks];
     let memory = gpu.limits().max_compute_workgroup_storage_size;
     let plan = Plan::fastest(shape, epilogue, memory, MAX_PARTIALS);
-    let (Plan { tile, split_blocks, .. }, splits) = (plan, plan.splits(blocks));
+    let (Plan { tile, split_blocks }, splits) = (plan, plan.splits(blocks));
     let x = random(gpu, KvDtype::F16, (rows * width) as usize, 1)?;
     // Any bits are weights of this type.
     let weights = format.column_bytes(blocks as usize) * (cols * parts) as usize;
