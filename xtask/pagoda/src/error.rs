@@ -191,6 +191,12 @@ pub enum Error {
         /// The reason.
         source: Arc<Error>,
     },
+    /// The engine's thread panicked: a bug, or a panic of what the thread calls for others.
+    #[error("the engine's thread panicked: {message}")]
+    Panicked {
+        /// Message of the panic.
+        message: String,
+    },
     /// The system refuses a thread.
     #[error("the engine gets no thread")]
     Thread {

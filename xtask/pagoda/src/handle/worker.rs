@@ -1,6 +1,8 @@
 //! The engine's thread: takes commands between steps, and passes events on.
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -61,8 +63,21 @@ impl Worker {
         Self { engine, origin, commands, shared, open, tickets, shutdown: None, published: Instant::now() }
     }
 
-    /// Serves until it is told to stop, or the engine fails.
+    /// Serves until it is told to stop, or the engine fails or panics.
     pub(super) fn run(mut self) {
+        let panicked = catch_unwind(AssertUnwindSafe(|| self.serve())).err();
+        self.shared.closing.store(true, Ordering::Release);
+        if let Some(panicked) = panicked {
+            self.fail(Error::Panicked { message: message(&*panicked) });
+            // What a panic left half done is asked for nothing more, and may panic again where it is dropped.
+            let engine = self.engine.take();
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(engine)));
+        }
+        self.refuse_rest();
+        self.publish();
+    }
+
+    fn serve(&mut self) {
         while self.receive() {
             if self.shutdown == Some(Shutdown::Now) {
                 self.cancel_all();
@@ -90,9 +105,6 @@ impl Worker {
                 self.publish();
             }
         }
-        self.shared.closing.store(true, Ordering::Release);
-        self.refuse_rest();
-        self.publish();
     }
 
     fn engine(&mut self) -> &mut Engine {
@@ -227,4 +239,10 @@ impl Worker {
         }
         self.published = Instant::now();
     }
+}
+
+/// Message of a panic.
+fn message(panicked: &(dyn Any + Send)) -> String {
+    let text = panicked.downcast_ref::<&str>().copied();
+    text.or_else(|| panicked.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
 }

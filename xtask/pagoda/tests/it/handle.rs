@@ -10,8 +10,8 @@ use futures_core::Stream as _;
 use pagoda::live_view::CellKind;
 use pagoda::snapshot::Activity;
 use pagoda::{
-    Demand, EngineHandle, Error, Event, FinishReason, Finished, HandleOptions, Sampling, Shutdown, Snapshot,
-    Stream,
+    Demand, EngineHandle, Error, Event, FinishReason, Finished, HandleOptions, Health, Sampling, Shutdown,
+    Snapshot, Stream,
 };
 
 use crate::{engine, options, prompt, request, run};
@@ -151,6 +151,24 @@ fn a_drain_finishes_what_is_there() {
     ended.wait();
     assert!(handle.ended().is_over());
     assert_eq!(ends(stream)[0].output.len(), 25);
+}
+
+#[test]
+fn a_panic_ends_every_stream_with_an_error() {
+    let handle = spawn(|_| {});
+    let mut streams = [1, 2].map(|seed| handle.submit(request(seed, 20, 400)).unwrap());
+    let started = streams.iter_mut().map(|stream| stream.next().unwrap().unwrap());
+    assert!(started.into_iter().all(|event| matches!(event, Event::Started(_))));
+    let lost = handle.call(|_| -> () { panic!("a test's {}", "own") }).unwrap();
+    assert!(lost.wait().is_none());
+    for stream in streams {
+        let Err(failed @ Error::Failed { .. }) = stream.last().unwrap() else { panic!("it went on") };
+        let said = pagoda::error_chain::joined(&failed);
+        assert_eq!(said, "the engine failed: the engine's thread panicked: a test's own");
+    }
+    handle.ended().wait();
+    assert_eq!((handle.health(), handle.num_waiting()), (Health::Ended, 0));
+    assert!(matches!(handle.submit(request(3, 20, 1)), Err(Error::Stopped)));
 }
 
 #[test]

@@ -143,6 +143,37 @@ fn an_engine_that_cannot_recover_ends_every_request_with_an_error() {
     assert_eq!(post(&served, "/v1/completions", &long(3)).refused(503)["code"], "engine_stopped");
 }
 
+/// Work on the engine's thread that panics.
+fn panic(_: &mut Engine) {
+    panic!("a test's own");
+}
+
+#[test]
+fn a_server_whose_engine_panics_answers_with_errors_and_ends() {
+    let model = Arc::new(open_model());
+    let engine = Engine::open(&model, &engine_options(4)).unwrap();
+    let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let options = Options::new(model, "tiny");
+    // Its address alone is used: the requests go to the server that ends.
+    let mut served = listen(handle.clone(), options.clone());
+    served.address = listener.local_addr().unwrap();
+    let server = thread::spawn(move || serve::run(listener, &handle, options, || ()).unwrap());
+    let _slowed = slowed(&served);
+    let stream = send(&served, &streamed(endless(1)));
+    let whole = send(&served, &post_bytes("/v1/completions", endless(2).to_string().as_bytes()));
+    until("both run", || served.handle.snapshot().running.len() == 2);
+    assert!(served.handle.call(panic).unwrap().wait().is_none());
+    let events = receive(stream).events();
+    let [.., failed, done] = &events[..] else { panic!("{events:?}") };
+    let failed: Value = serde_json::from_str(failed).unwrap();
+    assert_eq!((&failed["error"]["type"], done.as_str()), (&json!("server_error"), "[DONE]"));
+    let message = "the engine failed: the engine's thread panicked: a test's own";
+    assert_eq!(failed["error"]["message"], message);
+    receive(whole).refused(500);
+    assert_eq!(server.join().unwrap(), Stopped::EngineFailed);
+}
+
 /// Allows every token, the second one after a long time.
 #[derive(Debug, Clone)]
 struct Slow(Arc<AtomicUsize>);
