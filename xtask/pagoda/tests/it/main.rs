@@ -8,6 +8,7 @@ mod poisoned;
 mod sampling;
 mod sequence;
 mod short_memory;
+mod simulation;
 mod text;
 
 use std::path::PathBuf;
