@@ -181,6 +181,74 @@ proptest! {
     }
 }
 
+/// Logits of broken weights: NaN of both signs and both kinds, infinities, and the largest numbers.
+const HOSTILE: [f32; 9] = [
+    f32::NAN,
+    -f32::NAN,
+    f32::from_bits(0x7f80_0001),
+    f32::INFINITY,
+    f32::NEG_INFINITY,
+    1.7e38,
+    -1.7e38,
+    f32::MAX,
+    -0.0,
+];
+
+proptest! {
+    #![proptest_config(cases(24))]
+
+    /// Products with matrices of experts, those by cooperative matrices too, take tiles and order for indices, unchecked.
+    #[test]
+    fn hostile_logits_become_tiles_of_every_pair(
+        moe in routers(),
+        rows in 1u32..40,
+        tile in prop::sample::select(vec![1u32, 16, 64, 128]),
+        words in prop::collection::vec(prop_oneof![
+            prop::sample::select(HOSTILE.to_vec()),
+            any::<u32>().prop_map(f32::from_bits),
+        ], 1..64),
+    ) {
+        let Some(gpu) = gpu() else { return Ok(()) };
+        let (pairs, experts) = (rows * moe.top_k, moe.num_experts);
+        let logits: Vec<f32> = words.iter().copied().cycle().take((rows * experts) as usize).collect();
+        let correction = vec![0.75f32; experts as usize];
+        let floats = [&logits, &correction].map(|data| gpu.upload("f32", data).unwrap());
+        let none = gpu.upload("table", &[0u32; 1]).unwrap();
+        let chosen = gpu.upload("experts", &vec![u32::MAX; pairs as usize]).unwrap();
+        let weights = gpu.upload("weights", &vec![f32::NAN; pairs as usize]).unwrap();
+        let max_tiles = moe_sort::max_tiles(pairs, experts, tile);
+        let tiles = gpu.upload("tiles", &vec![[u32::MAX; 4]; max_tiles as usize]).unwrap();
+        let order = gpu.upload("order", &vec![u32::MAX; pairs as usize]).unwrap();
+        let mut pass = Pass::new("route and sort");
+        let bindings: [Bound; 6] = [
+            (&floats[0]).into(), (&floats[1]).into(), (&none).into(), (&none).into(), (&chosen).into(), (&weights).into(),
+        ];
+        let params = MoeRouteParams { rows, scale: 1.0 };
+        let route = moe_route::variant(&moe, Choice::Scores);
+        dispatch(gpu, &mut pass, &route, &params, &bindings, moe_route::grid(rows));
+        let bindings: [Bound; 3] = [(&chosen).into(), (&tiles).into(), (&order).into()];
+        let params = MoeSortParams { pairs, tile, max_tiles };
+        dispatch(gpu, &mut pass, &moe_sort::variant(experts), &params, &bindings, [1, 1, 1]);
+        let reads = [&chosen, &order].map(|buffer| pass.read(buffer, 0..buffer.len()));
+        let read_tiles = pass.read(&tiles, 0..tiles.len());
+        let done = gpu.submit(pass).unwrap().wait().unwrap();
+        let [chosen, order] = reads.map(|read| done.get(read));
+        let mut next = 0;
+        for [expert, first, end, _] in done.get(read_tiles) {
+            if first == end {
+                continue;
+            }
+            prop_assert!(expert < experts && first == next && end > first && end - first <= tile && end <= pairs);
+            prop_assert!(order[first as usize..end as usize].iter().all(|pair| chosen[*pair as usize] == expert));
+            next = end;
+        }
+        prop_assert_eq!(next, pairs);
+        let mut sorted = order;
+        sorted.sort_unstable();
+        prop_assert_eq!(sorted, (0..pairs).collect::<Vec<_>>());
+    }
+}
+
 /// Vectors times one of several matrices each.
 struct Several {
     count: u32,
