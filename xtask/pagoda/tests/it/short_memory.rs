@@ -4,14 +4,15 @@
 
 use std::fs;
 
-use pagoda::{Engine, EngineOptions, Error, Event, Model};
+use pagoda::{Engine, EngineOptions, Error, Event, Model, Request};
 
-use crate::{fixture, options, request};
+use crate::{fixture, options, prompt};
 
 /// Opens the engine and generates.
 fn generate(model: &Model, options: &EngineOptions) -> Result<Vec<u32>, Error> {
     let mut engine = Engine::open(model, options)?;
-    engine.submit(&request(1, 20, 4)).unwrap();
+    let ids = prompt(1, 20).into_iter().map(|id| id % model.config.vocab_size).collect();
+    engine.submit(&Request::new(ids).max_tokens(4).ignore_eos()).unwrap();
     let mut output = Vec::new();
     while engine.has_work() {
         for event in engine.step()? {
