@@ -120,7 +120,7 @@ pub enum Command {
 #[derive(Debug, Clone, Args)]
 pub struct SelectArgs {
     /// Sparse-attention policy: NAME, NAME:key=value,key=value or a preset, FILE.ron
-    #[arg(long, value_name = "SPEC", value_parser = values::policy)]
+    #[arg(long, value_name = "SPEC", value_parser = values::no_policy)]
     pub sparse: Sparse,
 
     /// File with q, f32 [heads, q_len, head_dim], and k, f32 [kv_heads, k_len, head_dim]

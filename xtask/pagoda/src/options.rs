@@ -58,8 +58,7 @@ pub struct EngineOptions {
     pub sparse: Option<Sparse>,
     /// KV tiers below the device pool.
     pub kv_tiers: Option<TierSpec>,
-    /// Sequences and tokens to make room for; `None` for [`MAX_SEQUENCES`] sequences of the model's context
-    /// length.
+    /// Sequences and tokens to make room for; `None` for [`MAX_SEQUENCES`] sequences of the model's context length.
     pub demand: Option<Demand>,
     /// Maximum number of tokens of a sequence, prompt and output together; `None` for the model's context length. With
     /// LongRoPE, no more than the first context means the factors of short texts, as
@@ -364,8 +363,13 @@ impl Sparse {
     /// # Errors
     /// [`Error::Spec`] if the registry has no such policy, or the policy no such key.
     pub fn new(registry: &Registry, spec: &Spec) -> Result<Self, Error> {
-        let policy = registry.build(spec)?.into();
-        Ok(Self { policy, spec: spec.clone(), place: Place::Device, trace: false, measure: false })
+        Ok(Self::of(registry.build(spec)?.into(), spec.clone()))
+    }
+
+    /// A policy of no registry, scored on the device if it has kernels. Reports and KV in tiers name it `spec`.
+    #[must_use]
+    pub fn of(policy: Arc<dyn Policy>, spec: Spec) -> Self {
+        Self { policy, spec, place: Place::Device, trace: false, measure: false }
     }
 
     /// Sets where blocks are scored.

@@ -32,7 +32,7 @@ pub struct EngineArgs {
 
     /// Sparse-attention policy: NAME, NAME:key=value,key=value or a preset, FILE.ron; by default attention is
     /// full
-    #[arg(long, value_name = "SPEC", value_parser = values::policy)]
+    #[arg(long, value_name = "SPEC", value_parser = values::no_policy)]
     pub sparse: Option<Sparse>,
 
     /// Place where blocks are scored: on the device, if the policy has kernels, or by the policy's CPU code on the

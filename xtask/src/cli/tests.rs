@@ -78,7 +78,8 @@ fn every_flag_of_generate_is_read() {
 
 fn serve(args: &[&str]) -> ServeArgs {
     let args = ["xtask", "serve"].iter().chain(args).map(OsString::from).collect();
-    match Cli::try_parse_from(super::serve::with_config(args).unwrap()).unwrap().command {
+    match Cli::try_parse_with(&Registry::builtin(), super::serve::with_config(args).unwrap()).unwrap().command
+    {
         Command::Serve(args) => *args,
         other => panic!("parsed {other:?} instead of serve"),
     }
@@ -224,7 +225,7 @@ fn a_preset_is_a_policy() {
         path.to_str().unwrap().to_owned()
     };
     let gsa = preset(r#"(ucm_sparse_config: {"GSA": {"sparse_ratio": 0.3, "prefetch_workers": 4}})"#);
-    let sparse = values::policy(&gsa).unwrap();
+    let sparse = policy_of(&Registry::builtin(), &gsa).unwrap();
     assert_eq!(sparse.spec.to_string(), "GSA:prefetch_workers=4,sparse_ratio=0.3");
     let told = |text: &str| refused_value("--sparse", &preset(text)).replace(&gsa, "preset.ron");
     let two = r#"(ucm_sparse_config: {"GSA": {}, "ESA": {}})"#;

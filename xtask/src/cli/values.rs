@@ -120,13 +120,13 @@ pub(crate) fn memory(text: &str) -> Result<u64, String> {
     parse_bytes(text).ok_or_else(|| LIMIT.to_owned())
 }
 
-/// A sparse-attention policy that sparse-select can build: its SPEC, or the path of a preset file with the
-/// published keys.
-pub(super) fn policy(text: &str) -> anyhow::Result<Sparse> {
-    policy_of(&Registry::builtin(), text)
+/// Refuses every policy: which there are is known once [`super::Cli::try_parse_with`] has put the parser of a registry in
+/// place of this one.
+pub(super) fn no_policy(_: &str) -> Result<Sparse, &'static str> {
+    Err("no registry of policies is given; read the arguments with Cli::try_parse_with")
 }
 
-/// Reads a policy of `registry`, or a preset of one.
+/// A sparse-attention policy of `registry`: its SPEC, or the path of a preset file with the published keys.
 pub(crate) fn policy_of(registry: &Registry, text: &str) -> anyhow::Result<Sparse> {
     let spec = if text.ends_with(".ron") { preset(text)? } else { text.parse()? };
     Ok(Sparse::new(registry, &spec)?)

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, ensure};
 use kvblock::BlockSize;
 use models::{DecoderConfig, Place, Reach};
-use pagoda::{Registry, Sparse};
+use pagoda::Sparse;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use sparse_select::policy::num_blocks;
@@ -60,13 +60,10 @@ impl Recorder {
     /// The recorder as the policy of an engine.
     ///
     /// # Errors
-    /// None that can come up: the names are fixed.
+    /// None that can come up: the name is fixed.
     pub(super) fn policy(self: &Arc<Self>) -> Result<Sparse> {
-        let mut sparse = Sparse::new(&Registry::builtin(), &"full".parse()?)?;
-        sparse.policy = Arc::clone(self) as Arc<dyn Policy>;
-        sparse.spec = NAME.parse()?;
-        sparse.place = Place::Host;
-        Ok(sparse)
+        let policy = Arc::clone(self) as Arc<dyn Policy>;
+        Ok(Sparse::of(policy, NAME.parse()?).place(Place::Host))
     }
 
     /// Writes `q`, f32 `[heads, min(last, tokens), head_dim]`, and `k`, f32 `[kv_heads, tokens, head_dim]`.

@@ -6,6 +6,7 @@ mod example;
 use std::fs;
 use std::path::Path;
 
+use clap::CommandFactory;
 use serde_json::Value;
 use sparse_select::Registry;
 use xtask::cli::Cli;
@@ -53,6 +54,51 @@ fn a_registered_policy_generates() {
         [&generate[..], &["--sparse", "strided:every=2,block_size=8", "--block-size", "8"]].concat();
     run(&own, &strided).unwrap();
     assert!(run(&builtin, &strided).unwrap_err().contains("valid names: full"));
+}
+
+/// Every subcommand that has `--sparse`, with what it needs beside it.
+const SPARSE: [(&str, &[&str]); 6] = [
+    ("generate", &["--prompt", "hi"]),
+    ("chat", &[]),
+    ("serve", &[]),
+    ("score", &["--ids-file", "ids.json"]),
+    ("select", &["--tensors", "qk.safetensors"]),
+    ("bench", &[]),
+];
+
+#[test]
+fn every_command_takes_registered_policies() {
+    let command = Cli::command();
+    let takes = |command: &&clap::Command| command.get_arguments().any(|arg| arg.get_id() == "sparse");
+    let takers: Vec<_> = command.get_subcommands().filter(takes).map(|command| command.get_name()).collect();
+    assert_eq!(takers, SPARSE.map(|(name, _)| name));
+    let own = example::registry().unwrap();
+    for (name, needed) in SPARSE {
+        let args = [&["xtask", name][..], needed, &["--sparse", "strided:every=3"]].concat();
+        Cli::try_parse_with(&own, &args).unwrap();
+        let refused = Cli::try_parse_with(&Registry::builtin(), &args).unwrap_err().to_string();
+        assert!(refused.contains("valid names: full"), "{name}: {refused}");
+        // Without a registry there is no policy at all, published ones included.
+        let args = [&args[..args.len() - 1], &["full"]].concat();
+        let refused = Cli::command().try_get_matches_from(args).unwrap_err().to_string();
+        assert!(refused.contains("no registry of policies is given"), "{name}: {refused}");
+    }
+}
+
+#[test]
+fn a_registered_policy_selects_on_tensors_of_a_model() {
+    let own = example::registry().unwrap();
+    let (model, ids, folder) =
+        (tiny_llama(), ids_file(&golden_ids("prompt_1")), tempfile::tempdir().unwrap());
+    let tensors = folder.path().join("qk.safetensors");
+    let [model, ids, file] = [&model, ids.path(), &tensors].map(|path| path.to_str().unwrap());
+    run(&own, &["score", "--model", model, "--ids-file", ids, "--block-size", "8", "--dump-qk", file])
+        .unwrap();
+    run(&own, &["select", "--tensors", file, "--sparse", "strided:every=2,block_size=8"]).unwrap();
+    let spec = "strided:every=2,block_size=4".parse().unwrap();
+    let outcome = xtask::select::outcome(&fs::read(&tensors).unwrap(), &spec, &own).unwrap();
+    let blocks = &outcome.selected()[0][0];
+    assert!(blocks.len() > 1 && blocks[..blocks.len() - 1].iter().all(|block| block % 2 == 0), "{blocks:?}");
 }
 
 #[test]

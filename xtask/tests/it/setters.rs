@@ -8,14 +8,11 @@ use xtask::tree;
 use super::extensible::{CRATES, is_options};
 
 /// Fields that no constructor takes and no setter sets, each with the reason; `*` stands for all of a struct.
-const EXCEPTIONS: [(&str, &str, &str); 2] = [
-    (
-        "DecoderConfig",
-        "*",
-        "checkpoints describe it; what is made by hand is assigned to `DecoderConfig::plain`",
-    ),
-    ("Sparse", "policy", "the registry builds it from the spec"),
-];
+const EXCEPTIONS: [(&str, &str, &str); 1] = [(
+    "DecoderConfig",
+    "*",
+    "checkpoints describe it; what is made by hand is assigned to `DecoderConfig::plain`",
+)];
 
 /// Public associated functions and methods of a type as `name(parameters) -> result`, in formatted source; for constants and a
 /// default, functions without parameters.

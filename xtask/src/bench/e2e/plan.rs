@@ -235,7 +235,9 @@ mod tests {
     /// Labels of the rows of `bench e2e ARGS`.
     fn rows(args: &str, software: bool) -> Result<Vec<String>> {
         let line = ["xtask", "bench", "e2e"].into_iter().chain(args.split_whitespace());
-        let Command::Bench(mut args) = Cli::try_parse_from(line)?.command else { panic!("not bench") };
+        let Command::Bench(mut args) = Cli::try_parse_with(&Registry::builtin(), line)?.command else {
+            panic!("not bench")
+        };
         // Words of a filter are joined by & here, as white space separates arguments.
         args.filter = args.filter.map(|filter| filter.replace('&', " "));
         let runs = Plan::read(&args, &Registry::builtin(), software)?.into_iter();
