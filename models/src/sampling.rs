@@ -244,10 +244,12 @@ impl Sampling {
         for TokenBias { bias, .. } in self.logit_bias.as_slice() {
             in_range("logit_bias", *bias, finite(*bias), "finite")?;
         }
-        let listed = self.logit_bias.as_slice().iter().map(|entry| entry.token);
-        for token in listed.chain(self.stop_ids.iter().chain(breakers).copied()) {
+        let biased = self.logit_bias.as_slice().iter().map(|entry| ("logit_bias", entry.token));
+        let stops = self.stop_ids.iter().map(|&token| ("stop_ids", token));
+        let breakers = breakers.iter().map(|&token| ("dry_sequence_breakers", token));
+        for (list, token) in biased.chain(stops).chain(breakers) {
             if token >= vocab {
-                return Err(SamplingError::Token { token, vocab });
+                return Err(SamplingError::Token { list, token, vocab });
             }
         }
         match self.log_probs {

@@ -15,8 +15,10 @@ pub enum SamplingError {
         range: &'static str,
     },
     /// A listed token outside the vocabulary.
-    #[error("token {token} of a logit bias, of stop ids or of breakers is outside the vocabulary of {vocab}")]
+    #[error("{list}: token {token} is outside the vocabulary of {vocab}")]
     Token {
+        /// The parameter that lists it.
+        list: &'static str,
         /// The token.
         token: u32,
         /// Size of the vocabulary.

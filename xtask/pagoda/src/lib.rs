@@ -35,6 +35,7 @@ pub use mask::TokenMask;
 pub use memory::host_available;
 pub use model::Model;
 pub use models::batch::StepOutput;
+pub use models::kernel::top_logits::MAX_TOP;
 pub use models::sampling::{
     Dry, LogProbs, LogitBias, Penalties, Sampler, Sampling, SamplingError, TokenBias, TokenLogProb,
 };

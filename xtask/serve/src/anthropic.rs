@@ -52,7 +52,7 @@ async fn answer(server: Arc<Server>, call: Call) -> Result<Response, ApiError> {
     reply.engine = server.engine_use(&call, &[&ids], &generation);
     let mut request = generation.request(&server, ids, Some(max_tokens));
     request.mask = mask;
-    let running = Running::start(&server, vec![request], call).await?;
+    let running = Running::start(&server, vec![request], call, "messages").await?;
     match generation.stream {
         Some(_) => Ok(sse::respond(running, Chunks::new(reply), server.options.keep_alive)),
         None => reply.whole(running).await,

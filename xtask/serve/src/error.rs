@@ -78,6 +78,12 @@ impl ApiError {
         Self { code: Some(code), ..self }
     }
 
+    /// Names the field of the prompt, if this is a 400 that names none.
+    pub(crate) fn of_input(self, field: &str) -> Self {
+        let unnamed = self.status == StatusCode::BAD_REQUEST && self.param.is_none();
+        Self { param: self.param.or_else(|| unnamed.then(|| field.to_owned())), ..self }
+    }
+
     /// The family of errors that it belongs to, in OpenAI's words.
     pub(crate) fn kind(&self) -> &'static str {
         match self.status {
@@ -122,7 +128,12 @@ impl From<pagoda::Error> for ApiError {
         let field = |name: &str| Self { param: Some(name.to_owned()), ..Self::invalid(message.clone()) };
         match error {
             E::Sampling(SamplingError::Value { name, .. }) => field(name),
+            E::Sampling(SamplingError::Token { list: "stop_ids", token, vocab }) => {
+                Self::field("stop_token_ids", format!("token {token} is outside the vocabulary of {vocab}"))
+            }
+            E::Sampling(SamplingError::Token { list, .. }) => field(list),
             E::Sampling(SamplingError::LogProbs { .. }) => field("logprobs"),
+            E::StopText => field("stop"),
             E::Admit(AdmitError::ContextLength { .. } | AdmitError::NeverFits { .. }) => {
                 Self::invalid(message).with_code("context_length_exceeded")
             }
@@ -134,7 +145,6 @@ impl From<pagoda::Error> for ApiError {
             | E::Tokenizer(_)
             | E::Chat(_)
             | E::Token { .. }
-            | E::StopText
             | E::Sampling(_)
             | E::Admit(_) => Self::invalid(message),
             _ => Self::internal(message),

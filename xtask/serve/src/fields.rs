@@ -64,6 +64,14 @@ impl<'b> Fields<'b> {
         self.take(name)?.ok_or_else(|| ApiError::field(name, "this field is required"))
     }
 
+    /// Takes a number of things, of which there must be one at least; `None` if it is missing or null.
+    pub(crate) fn count(&mut self, name: &str) -> Result<Option<u32>, ApiError> {
+        match self.take(name)? {
+            Some(0) => Err(ApiError::field(name, "0, must be 1 or more")),
+            count => Ok(count),
+        }
+    }
+
     /// Takes a field whose `value` alone is possible here.
     pub(crate) fn only<T: DeserializeOwned + PartialEq>(
         &mut self,

@@ -41,7 +41,7 @@ impl Asked {
         generation.sampling.log_probs = fields.take("logprobs")?;
         fields.only("detokenize", &false, "this route returns ids")?;
         fields.refuse("prompt_logprobs", "ask /v1/completions with echo and logprobs")?;
-        let max_tokens = fields.take("max_tokens")?.unwrap_or(MAX_TOKENS);
+        let max_tokens = fields.count("max_tokens")?.unwrap_or(MAX_TOKENS);
         fields.end()?;
         Ok(Self { request_id, ids, generation, max_tokens })
     }
@@ -62,7 +62,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     let mut request = generation.request(&server, ids, Some(max_tokens));
     // Stop texts are found in the text.
     request.text &= !request.stop.is_empty();
-    let running = Running::start(&server, vec![request], call).await?;
+    let running = Running::start(&server, vec![request], call, "token_ids").await?;
     match generation.stream {
         Some(options) => Ok(sse::respond(running, Chunks { reply, options }, server.options.keep_alive)),
         None => reply.whole(running).await,

@@ -72,7 +72,7 @@ impl Generation {
             model: fields.take("model")?,
             dry_breakers: (!dry.is_off()).then_some(dry_breakers),
             sampling: sampling(fields)?.dry(dry),
-            samples: fields.take("n")?.unwrap_or(1),
+            samples: fields.count("n")?.unwrap_or(1),
             stop: stops(fields)?,
             ignore_eos: fields.take("ignore_eos")?.unwrap_or(false),
             skip_special: fields.take("skip_special_tokens")?.unwrap_or(true),

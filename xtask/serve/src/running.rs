@@ -32,21 +32,23 @@ pub(crate) struct Running {
 impl Running {
     /// Submits the requests and waits until the engine has taken all of them, or refused one. They have places
     /// of their own in the queue, so the call gives its own back first, as nobody is to be counted twice, and the room of its
-    /// body.
+    /// body. `input` is the field of the prompts, which is at fault for what they alone cannot have.
     pub(crate) async fn start(
         server: &Arc<Server>,
         requests: Vec<Request>,
         call: Call,
+        input: &str,
     ) -> Result<Self, ApiError> {
+        let refused = |error: pagoda::Error| ApiError::from(error).of_input(input);
         let Call { client, place, .. } = call;
         drop(place);
         let submit = |mut request: Request| {
             request.salt = client.salt(request.salt.as_deref());
-            Ok::<_, pagoda::Error>(Some(server.handle.submit(request)?))
+            server.handle.submit(request).map(Some).map_err(refused)
         };
         let mut streams = requests.into_iter().map(submit).collect::<Result<Vec<_>, _>>()?;
         for stream in streams.iter_mut().flatten() {
-            stream.accepted().await?;
+            stream.accepted().await.map_err(refused)?;
         }
         Ok(Self { server: Arc::clone(server), client, last: HashMap::new(), streams, turn: 0 })
     }

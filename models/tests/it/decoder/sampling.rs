@@ -196,7 +196,7 @@ fn draws_that_cannot_be_are_refused() {
     let sampling = Sampling::default().top_p(f32::NAN);
     assert_snapshot!(sampling.check(128).unwrap_err(), @"top_p is NaN, it must be from 0 to 1");
     let sampling = Sampling::default().stop_ids(vec![128]);
-    assert_snapshot!(sampling.check(128).unwrap_err(), @"token 128 of a logit bias, of stop ids or of breakers is outside the vocabulary of 128");
+    assert_snapshot!(sampling.check(128).unwrap_err(), @"stop_ids: token 128 is outside the vocabulary of 128");
     let penalties = Penalties::OFF.repetition(0.0);
     assert_snapshot!(Sampling::default().penalties(penalties).check(128).unwrap_err(), @"repetition_penalty is 0, it must be above 0");
 }

@@ -192,7 +192,7 @@ fn parameters_out_of_range_are_refused() {
     insta::assert_snapshot!(said.join("\n"), @"
     temperature is -1, it must be from 0 on
     log-probabilities of 99 tokens at each position, at most 20 are returned
-    token 128 of a logit bias, of stop ids or of breakers is outside the vocabulary of 128
+    stop_ids: token 128 is outside the vocabulary of 128
     log-probabilities of 21 tokens at each position, at most 20 are returned
     stop texts need text, but the request is for token ids alone or the model has no tokenizer
     at least 300 tokens asked for, at most 256

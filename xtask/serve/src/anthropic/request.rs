@@ -44,9 +44,9 @@ enum Content {
     Blocks(Vec<Value>),
 }
 
-/// A part of a content. What clients say of caching is done by itself.
+/// A part of a content.
 #[derive(Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 enum Block {
     Text { text: String },
     Thinking { thinking: String },
@@ -54,6 +54,10 @@ enum Block {
     ToolUse { id: String, name: String, input: Map<String, Value> },
     ToolResult { tool_use_id: String, content: Option<Content> },
 }
+
+/// Fields of blocks that templates have no place for: what to cache, which is done by itself, what an answer brought along that
+/// clients send back, and the mark of a tool's failure, which its content tells.
+const UNSEEN: [&str; 6] = ["cache_control", "citations", "signature", "data", "caller", "is_error"];
 
 /// Form of thoughts in the answer. There is nothing to summarise with: they are returned as they are.
 #[derive(Debug, Deserialize)]
@@ -95,7 +99,7 @@ impl Messages {
         let tools = tools(&mut fields)?;
         let messages = messages(&mut fields)?;
         let continues = messages.last().is_some_and(|last| last["role"] == "assistant");
-        let max_tokens = fields.take("max_tokens")?;
+        let max_tokens = fields.count("max_tokens")?;
         let mut generation = Generation::take(&mut fields)?;
         generation.stop.extend(stops.into_iter().chain(tools.stop().map(str::to_owned)));
         fields.end()?;
@@ -199,7 +203,16 @@ fn messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
 
 impl Content {
     fn blocks(self, at: &str) -> Result<Vec<Block>, ApiError> {
-        let parse = |(index, block): (usize, Value)| {
+        let parse = |(index, mut block): (usize, Value)| {
+            if let Some(fields) = block.as_object_mut() {
+                // Clients send blocks back with null in every field of a later version of the API.
+                fields.retain(|name, value| !value.is_null() && !UNSEEN.contains(&name.as_str()));
+            }
+            let kind = block["type"].as_str().filter(|kind| matches!(*kind, "image" | "document"));
+            if let Some(kind) = kind {
+                let reason = format!("{kind}: models here read text alone");
+                return Err(ApiError::field(format!("{at}[{index}].type"), reason));
+            }
             serde_json::from_value(block)
                 .map_err(|error| ApiError::field(format!("{at}[{index}]"), error.to_string()))
         };

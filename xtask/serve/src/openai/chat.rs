@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use pagoda::{Conversation, Event};
+use pagoda::{Conversation, Event, MAX_TOP};
 use serde::Serialize;
 
 use super::log_probs::ChatLogProbs;
@@ -42,8 +42,8 @@ impl Chat {
         let mut generation = Generation::take(&mut fields)?;
         generation.sampling.log_probs = log_probs(&mut fields)?;
         let mut conversation = conversation(&mut fields)?;
-        let older = fields.take("max_tokens")?;
-        let max_tokens = fields.take("max_completion_tokens")?.or(older);
+        let older = fields.count("max_tokens")?;
+        let max_tokens = fields.count("max_completion_tokens")?.or(older);
         let mut constraint = Constraint::take(&mut fields)?;
         let tools = Tools::take::<ChatTool>(&mut fields)?;
         conversation.tools = tools.for_template();
@@ -63,6 +63,9 @@ fn log_probs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
     let wanted = fields.take("logprobs")?.unwrap_or(false);
     let top: Option<u32> = fields.take("top_logprobs")?;
     match (wanted, top) {
+        (true, Some(top)) if top > MAX_TOP => {
+            Err(ApiError::field("top_logprobs", format!("{top}, at most {MAX_TOP} are returned")))
+        }
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
         (false, Some(_)) => Err(ApiError::field("top_logprobs", "only possible if logprobs is true")),
@@ -97,7 +100,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     reply.answers = vec![Answer::new(tools.calls(), thinks); reply.outputs.len()];
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
-    let running = Running::start(&server, vec![request], call).await?;
+    let running = Running::start(&server, vec![request], call, "messages").await?;
     match generation.stream {
         Some(options) => {
             let stream = Chunks { reply, options, begun: vec![false; generation.samples as usize] };

@@ -71,7 +71,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
         prompts.iter().map(|prompt| completion.request(&server, prompt)).collect();
     requests.iter_mut().for_each(|request| request.mask.clone_from(&mask));
     let reply = Reply::new(&server, &call, &completion, prompts);
-    let running = Running::start(&server, requests, call).await?;
+    let running = Running::start(&server, requests, call, "prompt").await?;
     match completion.generation.stream {
         Some(options) => Ok(sse::respond(running, Chunks { reply, options }, server.options.keep_alive)),
         None => reply.whole(running).await,

@@ -24,13 +24,21 @@ struct Part {
     _logprobs: Option<IgnoredAny>,
 }
 
+/// A type of parts that are text.
 #[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Kind {
-    Text,
-    InputText,
-    OutputText,
-    Refusal,
+#[serde(try_from = "String")]
+struct Kind;
+
+impl TryFrom<String> for Kind {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        const TEXTS: [&str; 4] = ["text", "input_text", "output_text", "refusal"];
+        let known = TEXTS.contains(&name.as_str());
+        known.then_some(Self).ok_or_else(|| {
+            format!("{name}: models here read text alone, in parts of type {}", TEXTS.join(", "))
+        })
+    }
 }
 
 impl<'de> Deserialize<'de> for Text {
@@ -79,7 +87,7 @@ mod tests {
         assert_eq!(read(r#""a""#).unwrap(), "a");
         assert_eq!(read(r#"[{"type":"text","text":"a"},{"text":"b","type":"input_text"}]"#).unwrap(), "a\nb");
         assert_eq!(read("[]").unwrap(), "");
-        insta::assert_snapshot!(read(r#"[{"type":"image_url","image_url":{"url":""}}]"#).unwrap_err(), @"unknown variant `image_url`, expected one of `text`, `input_text`, `output_text`, `refusal` at line 1 column 20");
+        insta::assert_snapshot!(read(r#"[{"type":"image_url","image_url":{"url":""}}]"#).unwrap_err(), @"image_url: models here read text alone, in parts of type text, input_text, output_text, refusal at line 1 column 20");
         insta::assert_snapshot!(read("1").unwrap_err(), @"invalid type: integer `1`, expected a text, or a list of parts of type text at line 1 column 1");
     }
 }

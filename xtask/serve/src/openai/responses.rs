@@ -81,7 +81,7 @@ impl Asked {
             variables.insert("enable_thinking".into(), (effort != "none").into());
             variables.insert("reasoning_effort".into(), effort.into());
         }
-        let max_tokens: Option<u32> = fields.take("max_output_tokens")?;
+        let max_tokens = fields.count("max_output_tokens")?;
         refuse_others(&mut fields)?;
         let mut generation = Generation::take(&mut fields)?;
         generation.stop.extend(tools.stop().map(str::to_owned));
@@ -155,7 +155,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     reply.engine = server.engine_use(&call, &[&prompt], &generation);
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
-    let running = Running::start(&server, vec![request], call).await?;
+    let running = Running::start(&server, vec![request], call, "input").await?;
     match generation.stream {
         Some(_) => Ok(sse::respond(running, Chunks::new(reply), server.options.keep_alive)),
         None => reply.whole(running).await,

@@ -138,14 +138,20 @@ fn errors_have_the_shape_of_anthropic() {
         error(
             json!({ "messages": [{ "role": "user", "content": [{ "type": "tool_use", "id": "a", "name": "f", "input": {} }] }] }),
         ),
+        error(
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "a", "mood": 1 }] }] }),
+        ),
+        error(json!({ "max_tokens": 0 })),
         error(json!({ "mcp_servers": [] })),
         error(json!({ "tools": [{ "name": "f" }] })),
     ];
     insta::assert_snapshot!(lines.join("\n"), @r#"
     400 invalid_request_error max_tokens: this field is required
     404 not_found_error there is no model "claude", this server has "tiny"
-    400 invalid_request_error messages[0].content[0]: unknown variant `image`, expected one of `text`, `thinking`, `redacted_thinking`, `tool_use`, `tool_result`
+    400 invalid_request_error messages[0].content[0].type: image: models here read text alone
     400 invalid_request_error messages[0].content[0]: only the assistant thinks and uses tools
+    400 invalid_request_error messages[0].content[0]: unknown field `mood`, expected `text`
+    400 invalid_request_error max_tokens: 0, must be 1 or more
     400 invalid_request_error mcp_servers: this server does not know the field
     400 invalid_request_error tools[0]: missing field `input_schema`
     "#);

@@ -11,12 +11,14 @@ use crate::fixture::{Setup, shared, start};
 fn refusal(path: &str, fields: &Value) -> String {
     let mut body = match path {
         "/v1/chat/completions" => json!({ "messages": [{ "role": "user", "content": "a" }] }),
+        "/inference/v1/generate" => json!({}),
         _ => json!({ "prompt": "a" }),
     };
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     let reply = post(shared(), path, &body);
     assert_ne!(reply.status, 200, "{fields} was accepted");
     let error = &reply.json()["error"];
+    assert!(error["param"].is_string(), "{fields}: {error} names no field");
     let [param, code] = ["param", "code"].map(|key| error[key].as_str().unwrap_or("-"));
     format!("{} {param} {code} | {}", reply.status, error["message"].as_str().unwrap())
 }
@@ -52,6 +54,7 @@ fn fields_that_cannot_be_honoured_are_named() {
         chat(json!({ "stop_token_ids": [128] })),
         chat(json!({ "logit_bias": { "x": 1 } })),
         chat(json!({ "logit_bias": { "128": 1 } })),
+        chat(json!({ "max_completion_tokens": 0 })),
         chat(json!({ "cache_salt": "" })),
         chat(json!({ "stream_options": {} })),
         chat(json!({ "stream": true, "stream_options": { "include_use": true } })),
@@ -79,6 +82,16 @@ fn prompts_that_cannot_run_are_told_with_their_sizes() {
         complete(json!({ "prompt": [1, -1] })),
         complete(json!({ "prompt": [1, 128] })),
         complete(json!({ "prompt": vec![5; 5000] })),
+        refusal(
+            "/v1/chat/completions",
+            &json!({ "messages": [{ "role": "user", "content": "a".repeat(5000) }] }),
+        ),
+        refusal("/v1/responses", &json!({ "model": "tiny", "prompt": null, "input": "a".repeat(5000) })),
+        refusal(
+            "/v1/responses",
+            &json!({ "model": "tiny", "prompt": null, "input": "a", "max_output_tokens": 0 }),
+        ),
+        refusal("/inference/v1/generate", &json!({ "token_ids": [5, 128] })),
         complete(json!({ "best_of": 2 })),
         complete(json!({ "suffix": "b" })),
         complete(json!({ "logprobs": 1000 })),
