@@ -73,6 +73,12 @@ pub(crate) fn error_json(error: &ApiError) -> String {
     json!({ "type": "error", "error": { "type": kind, "message": error.message } }).to_string()
 }
 
+/// The answer to a call of `path` that no handler has seen, in the shape of its API.
+pub(crate) fn respond(path: &str, error: &ApiError) -> Response {
+    let here = path == "/v1/messages" || path.starts_with("/v1/messages/");
+    error.respond(if here { error_json(error) } else { error.to_json() })
+}
+
 fn refuse(error: &ApiError) -> Response {
     error.respond(error_json(error))
 }

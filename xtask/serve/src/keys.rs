@@ -8,9 +8,10 @@ use std::time::Instant;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use sha2::{Digest, Sha256};
 
+use crate::anthropic;
 use crate::error::ApiError;
 use crate::limits::Limits;
 use crate::page;
@@ -217,7 +218,8 @@ pub(crate) async fn check(State(server): State<Arc<Server>>, mut request: Reques
     }
     let Some(client) = server.keys.client(request.headers()) else {
         let message = "the API key is missing or unknown: send it as Authorization: Bearer KEY";
-        return ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key").into_response();
+        let error = ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key");
+        return anthropic::respond(path, &error);
     };
     request.extensions_mut().insert(client.clone());
     let mut response = next.run(request).await;

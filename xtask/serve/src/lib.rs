@@ -35,6 +35,7 @@ use axum::Router;
 use axum::handler::Handler;
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::Response;
 use axum::routing::{self, MethodRouter};
 use pagoda::EngineHandle;
 
@@ -125,11 +126,13 @@ pub fn router(handle: EngineHandle, options: Options) -> Router {
     Service::new(handle, options).router()
 }
 
-async fn unknown(uri: Uri) -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, format!("there is no {}", uri.path())).with_code("unknown_url")
+async fn unknown(uri: Uri) -> Response {
+    let message = format!("there is no {}", uri.path());
+    let error = ApiError::new(StatusCode::NOT_FOUND, message).with_code("unknown_url");
+    anthropic::respond(uri.path(), &error)
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+async fn wrong_method(method: Method, uri: Uri) -> Response {
     let message = format!("{} does not take {method}", uri.path());
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
+    anthropic::respond(uri.path(), &ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message))
 }

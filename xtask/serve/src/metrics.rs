@@ -32,6 +32,9 @@ const SECONDS: &[f64] = &[
     80.0, 160.0, 640.0,
 ];
 const TOKENS: &[f64] = &[1.0, 10.0, 50.0, 100.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];
+/// Shares of a whole, finer where sparse attention reads little and where it certifies nearly all.
+const SHARES: &[f64] =
+    &[0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0];
 
 /// Counts and times of the requests that the server has seen.
 #[derive(Debug)]
@@ -45,6 +48,10 @@ pub(crate) struct Metrics {
     pub(crate) decode_time: Histogram,
     pub(crate) prompt_tokens: Histogram,
     pub(crate) generation_tokens: Histogram,
+    /// Share of the KV blocks that sparse attention read, of sequences that it served.
+    pub(crate) sparse_density: Histogram,
+    /// Attention mass that it certified, of sequences for which it did.
+    pub(crate) sparse_bound: Histogram,
     pub(crate) cached: [AtomicU64; 4],
     pub(crate) rejected: AtomicU64,
     /// Calls beyond the limits of their API keys.
@@ -64,6 +71,8 @@ impl Default for Metrics {
             decode_time: seconds(),
             prompt_tokens: Histogram::new(TOKENS),
             generation_tokens: Histogram::new(TOKENS),
+            sparse_density: Histogram::new(SHARES),
+            sparse_bound: Histogram::new(SHARES),
             cached: Default::default(),
             rejected: AtomicU64::new(0),
             limited: AtomicU64::new(0),
@@ -90,7 +99,7 @@ impl Metrics {
         if matches!(end.reason, FinishReason::Cancelled) {
             return;
         }
-        let Usage { prompt_tokens, generated_tokens, clock, .. } = &end.usage;
+        let Usage { prompt_tokens, generated_tokens, clock, sparse, .. } = &end.usage;
         let Clock { submitted, started, first, last, .. } = *clock;
         let add = |histogram: &Histogram, from: Option<Instant>, to: Option<Instant>| {
             if let (Some(from), Some(to)) = (from, to) {
@@ -107,5 +116,9 @@ impl Metrics {
         }
         self.prompt_tokens.add((*prompt_tokens).into());
         self.generation_tokens.add((*generated_tokens).into());
+        if sparse.policy != "full" {
+            self.sparse_density.add(sparse.density);
+            sparse.bound.into_iter().for_each(|bound| self.sparse_bound.add(bound));
+        }
     }
 }

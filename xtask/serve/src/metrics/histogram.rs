@@ -21,6 +21,13 @@ pub(crate) struct Counted {
     pub(crate) sum: f64,
 }
 
+impl Counted {
+    /// Number of values.
+    pub(crate) fn count(&self) -> u64 {
+        self.buckets.last().map_or(0, |(_, count)| *count)
+    }
+}
+
 impl Histogram {
     pub(crate) fn new(bounds: &'static [f64]) -> Self {
         let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();

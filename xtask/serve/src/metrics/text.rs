@@ -30,6 +30,7 @@ fn page(server: &Server) -> String {
     requests(&mut page, snapshot, metrics);
     cache(&mut page, snapshot, metrics);
     times(&mut page, metrics);
+    sparse(&mut page, metrics);
     tiers(&mut page, snapshot);
     faults(&mut page, snapshot, handle);
     page.out
@@ -136,8 +137,27 @@ fn times(page: &mut Page<'_>, metrics: &Metrics) {
         ("request_prompt_tokens", "Tokens of a prompt.", &metrics.prompt_tokens),
         ("request_generation_tokens", "Tokens of an output.", &metrics.generation_tokens),
     ];
+    let prefixes = page.prefixes();
     for (name, help, histogram) in all {
-        page.histogram(name, help, &histogram.counted());
+        page.histogram(prefixes, name, help, &histogram.counted());
+    }
+}
+
+/// Density and certified mass of sparse attention, once it has served a sequence.
+fn sparse(page: &mut Page<'_>, metrics: &Metrics) {
+    let all = [
+        (
+            "request_sparse_density",
+            "Share of the KV blocks that sparse attention read.",
+            &metrics.sparse_density,
+        ),
+        ("request_sparse_bound", "Attention mass that the policy certified.", &metrics.sparse_bound),
+    ];
+    for (name, help, histogram) in all {
+        let counted = histogram.counted();
+        if counted.count() > 0 {
+            page.histogram(&["pagoda:"], name, help, &counted);
+        }
     }
 }
 
@@ -208,9 +228,9 @@ impl Page<'_> {
         }
     }
 
-    fn histogram(&mut self, name: &str, help: &str, counted: &Counted) {
-        let count = counted.buckets.last().map_or(0, |(_, count)| *count);
-        for prefix in self.prefixes() {
+    fn histogram(&mut self, prefixes: &[&str], name: &str, help: &str, counted: &Counted) {
+        let count = counted.count();
+        for prefix in prefixes {
             let name = format!("{prefix}{name}");
             self.head(&name, help, "histogram");
             for (bound, count) in &counted.buckets {

@@ -68,6 +68,12 @@ fn a_server_with_keys_asks_for_one() {
             (&json!("authentication_error"), &json!("invalid_api_key"))
         );
     }
+    // Anthropic's clients read errors of another shape.
+    for path in ["/v1/messages", "/v1/messages/count_tokens"] {
+        let reply = get(&served, path);
+        assert_eq!((reply.status, &reply.json()["type"]), (401, &json!("error")), "{path}");
+        assert_eq!(reply.json()["error"]["type"], "authentication_error");
+    }
     // Routers ask for health without a key, and nothing else is open, not even what does not exist.
     get(&served, "/health").ok();
     assert_eq!(get(&served, "/metrics").status, 401);

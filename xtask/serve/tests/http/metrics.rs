@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use pagoda::{Registry, Sparse};
 use serde_json::json;
 use serve::MetricsNames;
 
@@ -58,4 +59,22 @@ fn what_happens_is_counted() {
             .keys()
             .any(|name| name.starts_with("vllm:cache_config_info{,block_size=\"16\",num_gpu_blocks="))
     );
+}
+
+#[test]
+fn sparse_attention_is_measured() {
+    let body = json!({ "prompt": vec![9; 200], "max_tokens": 8, "ignore_eos": true });
+    let dense = start(Setup::default());
+    post(&dense, "/v1/completions", &body).ok();
+    assert!(!samples(&dense).keys().any(|name| name.contains("sparse")));
+    let sparse = Sparse::new(&Registry::builtin(), &"quest:page_budget=2,block_size=16".parse().unwrap());
+    let served = start(Setup { sparse: Some(sparse.unwrap()), ..Setup::default() });
+    let told = post(&served, "/v1/completions", &body).ok()["pagoda"]["sparse"].clone();
+    let samples = samples(&served);
+    for name in ["density", "bound"] {
+        let at = |part: &str| samples[&format!("pagoda:request_sparse_{name}_{part}{{}}")];
+        assert_eq!(at("count").to_bits(), 1_f64.to_bits());
+        assert_eq!(Some(at("sum")), told[name].as_f64());
+    }
+    assert!(samples["pagoda:request_sparse_density_sum{}"] < 1.0);
 }
