@@ -4,9 +4,9 @@
 /// Field of a uniform parameter block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Field {
-    /// Its name, on the host and in the WGSL.
+    /// Name on the host and in the WGSL.
     pub name: &'static str,
-    /// Its place in bytes.
+    /// Offset in bytes.
     pub offset: usize,
 }
 
@@ -48,7 +48,7 @@ pub enum Access {
 pub struct Binding {
     /// Name of the variable in the WGSL, and of the field on the host.
     pub name: &'static str,
-    /// Access to it.
+    /// Access of the kernel.
     pub access: Access,
     /// Whether only some variants have it.
     pub optional: bool,

@@ -28,7 +28,7 @@ pub const MODULES: Modules = modules! {
     write: "code_fp8", "code_int8", "codes_write_published", "digests_write_f16", "digests_write_f32", "halves_exact", "halves_nearest", "halves_outward", "kv_write_f16", "kv_write_f32", "kv_write_flash_f16", "kv_write_flash_f32", "kv_write_flash_fp8", "kv_write_fp8", "kv_write_int8", "kv_write_keys_f16", "kv_write_keys_f32", "kv_write_keys_fp8", "kv_write_keys_int8", "kv_write_published_f16", "kv_write_published_f32", "kv_write_published_fp8", "kv_write_published_int8", "kv_write_scaled_fp8", "kv_write_unscaled", "latent_write_codes", "latent_write_f16", "latent_write_f32", "latent_write_fp8", "latent_write_int8", "scale_amax", "scale_given", "scale_ue8m0";
 };
 
-/// Every kernel, by name.
+/// Lists every kernel, by name.
 #[must_use]
 pub fn catalog() -> Vec<&'static Kernel> {
     vec![
@@ -105,7 +105,7 @@ impl NamedVariant {
     }
 }
 
-/// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
+/// Lists one variant of every kernel for each choice of modules, by name; sizes are those of typical models.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
     variants_of(128)

@@ -53,7 +53,7 @@ use crate::kernel::KvShape;
 /// A paged cache on the host: values of its elements, in the device's layout.
 #[derive(Clone, Copy, Debug)]
 pub struct PagedKv<'a> {
-    /// Shape of both.
+    /// Shape of K and of V.
     pub shape: KvShape,
     /// K `[num_blocks, num_kv_heads, head_dim / x, block_size, x]`.
     pub k: &'a [f32],

@@ -100,9 +100,9 @@ pub fn module_of(dtype: KvDtype, f16: &'static str, f32: &'static str) -> &'stat
 pub struct KvShape {
     /// KV heads.
     pub num_kv_heads: u32,
-    /// Elements a head, a multiple of 8.
+    /// Elements per head, a multiple of 8.
     pub head_dim: u32,
-    /// Tokens a block, a power of two.
+    /// Tokens per block, a power of two.
     pub block_size: u32,
     /// Element type.
     pub dtype: KvDtype,

@@ -47,7 +47,7 @@ pub struct Uniform {
     pub members: Vec<(String, u32)>,
 }
 
-/// One storage buffer.
+/// A storage buffer binding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Binding {
     /// Binding index.

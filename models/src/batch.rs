@@ -34,8 +34,8 @@ pub struct Slice<'a> {
     pub logits: usize,
 }
 
-/// One token to draw after a step; several may follow one slice. [`Sampler`](crate::sampling::Sampler) makes those of a
-/// request.
+/// A token to draw after a step; several may follow one slice. [`Sampler`](crate::sampling::Sampler) makes the samples of
+/// a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
     /// The slice after whose last row it is drawn.
@@ -50,7 +50,7 @@ pub struct Sample<'a> {
 }
 
 impl Sample<'_> {
-    /// A draw from the logits as they are, of which nothing but the token comes back.
+    /// A draw from the unchanged logits that returns the token alone.
     #[must_use]
     pub fn new(slice: usize, spec: Spec) -> Self {
         Self { slice, spec, adjust: LogitAdjustments::default(), log_probs: None }
@@ -63,8 +63,8 @@ impl Sample<'_> {
     }
 }
 
-/// Choice of the router, or of the indexer, of one layer. An indexer that leaves every row all that it sees chooses
-/// nothing.
+/// Choice of the router or the indexer of one layer. An indexer that leaves every visible token to every row reports no
+/// choice.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Choice {
     /// The layer.
@@ -78,13 +78,13 @@ pub struct Choice {
 pub struct StepOutput {
     /// One id for each sample; [`NOT_FINITE`](crate::kernel::sample::NOT_FINITE) where logits of its row are not finite.
     pub sampled: Vec<u32>,
-    /// Log-probabilities, one entry a sample; `None` for samples that did not ask, and empty where none did.
+    /// Log-probabilities, one entry per sample; `None` for samples that did not ask, and empty where no sample did.
     pub log_probs: Vec<Option<LogProbs>>,
-    /// Negative log likelihoods in nats, one a target.
+    /// Negative log likelihoods in nats, one per target.
     pub nll: Vec<f32>,
-    /// Log-probabilities, one a target of the slices that asked.
+    /// Log-probabilities, one per target of the slices that asked for them.
     pub target_log_probs: Vec<LogProbs>,
-    /// `[rows, vocab]` of the rows asked for.
+    /// Logits of the requested rows, `[rows, vocab]`.
     pub logits: Vec<f32>,
     /// Blocks that a sparse policy, or the model's indexer, had each slice attend to; `None` for slices of a phase that it
     /// leaves dense.

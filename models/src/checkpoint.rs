@@ -16,13 +16,13 @@ use crate::{
 /// An open GGUF file or Hugging Face directory, or random weights.
 #[derive(Debug)]
 pub enum Checkpoint {
-    /// A GGUF file: everything is in it.
+    /// A GGUF file, which holds weights, configuration, tokenizer and chat template.
     Gguf(Gguf),
     /// A directory with `config.json`, safetensors, and `tokenizer.json` where there is one.
     Hf(Safetensors),
     /// Random weights: there is no tokenizer and no chat template.
     Random(Box<RandomWeights>),
-    /// One of these, with matrices that are quantised when they are loaded.
+    /// Another checkpoint whose matrices are quantised when they are loaded.
     Quantized(Box<Quantized>),
 }
 

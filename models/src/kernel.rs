@@ -51,7 +51,7 @@ pub struct ExpertTerms {
 }
 
 impl ExpertTerms {
-    /// Matrices alone.
+    /// Matrices without biases or weights.
     pub const NONE: Self = Self { biased: false, weighted: false };
 }
 
@@ -71,7 +71,7 @@ pub const MODULES: Modules = modules! {
     weights: "f16_of_codes", "f16_of_floats", "f16_of_nibbles", "nibbles", "weights_bf16", "weights_f16", "weights_f32", "weights_fp8", "weights_iq4", "weights_mxfp4", "weights_q2k", "weights_q3k", "weights_q4", "weights_q4k", "weights_q5", "weights_q5k", "weights_q6k", "weights_q8";
 };
 
-/// Every kernel, by name.
+/// Lists every kernel, by name.
 #[must_use]
 pub fn catalog() -> Vec<&'static Kernel> {
     vec![
@@ -123,7 +123,7 @@ const FORMATS: [Format; 14] = [
     Format::Fp8,
 ];
 
-/// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
+/// Lists one variant of every kernel for each choice of modules, by name; sizes are those of typical models.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
     let named = NamedVariant::new;

@@ -73,8 +73,8 @@ pub struct PoolOptions {
     pub num_blocks: u32,
     /// Blocks in memory of the host beyond them: a part of those on the device is then the ring that they pass through.
     pub offload: Option<Offload>,
-    /// Whether blocks are selected. With `offload` all then lie on the host, and the others on the device are for what is
-    /// selected.
+    /// Whether a sparse policy selects blocks. With `offload`, the host then holds all blocks, and the remaining device
+    /// blocks are slots for selected pages.
     pub selects: bool,
     /// Blocks on disk beyond those of the host, with the [shape](KvPlan::spill_shape) of the plan; for this pool alone.
     pub spill: Option<Arc<Spill>>,
@@ -103,7 +103,7 @@ impl PoolOptions {
         self.spill.as_ref().map_or(0, |spill| spill.shape().blocks)
     }
 
-    /// Says whether blocks are selected.
+    /// Sets whether a sparse policy selects blocks.
     #[must_use]
     pub fn selects(self, selects: bool) -> Self {
         Self { selects, ..self }

@@ -23,7 +23,7 @@ pub enum AttentionForm {
 }
 
 impl AttentionForm {
-    /// All of them, in the order of the table.
+    /// Every value, in the order of the table.
     pub const ALL: [Self; 5] =
         [Self::Heads, Self::Windows, Self::Latents, Self::IndexedLatents, Self::Compressed];
 
@@ -66,7 +66,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All of them, in the order of the table.
+    /// Every value, in the order of the table.
     pub const ALL: [Self; 4] = [Self::Sparse, Self::SparseHostKv, Self::CodedKv, Self::HostKv];
 
     /// Why the mode does not work with a form of attention: what it needs and the form lacks. `None` where it works.

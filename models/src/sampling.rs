@@ -78,22 +78,22 @@ pub struct Sampling {
 pub struct Penalties {
     /// Divides positive logits, and multiplies others, of tokens of the prompt and the output; 1 is off.
     pub repetition: f32,
-    /// Is subtracted once from logits of tokens of the output; 0 is off.
+    /// Value that is subtracted once from the logits of tokens of the output; 0 is off.
     pub presence: f32,
-    /// Is subtracted from logits of tokens of the output for each occurrence; 0 is off.
+    /// Value that is subtracted from the logits of tokens of the output for each occurrence; 0 is off.
     pub frequency: f32,
 }
 
-/// One addend of a logit.
+/// Value that is added to the logit of one token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenBias {
     /// The token.
     pub token: u32,
-    /// Is added to its logit.
+    /// Value that is added to the logit.
     pub bias: f32,
 }
 
-/// Addends of logits, one a token.
+/// Values that are added to logits, at most one per token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LogitBias(Vec<TokenBias>);
 
@@ -281,7 +281,7 @@ impl Penalties {
         Self { frequency: penalty, ..self }
     }
 
-    /// Whether they change no logit.
+    /// Whether no penalty is on.
     #[must_use]
     pub fn are_off(&self) -> bool {
         *self == Self::OFF
@@ -321,7 +321,7 @@ impl LogitBias {
 }
 
 impl LogitAdjustments<'_> {
-    /// Whether it leaves every logit as it is.
+    /// Whether the adjustments change no logit.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.allowed.is_none()

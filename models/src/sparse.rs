@@ -13,7 +13,7 @@ use crate::ModelError;
 pub struct SparseOptions {
     /// Chooses the blocks.
     pub policy: Arc<dyn Policy>,
-    /// Place where policies that score are run.
+    /// Place where blocks are scored.
     pub place: Place,
     /// Hand back the selections themselves, layer by layer: for drawings and tests.
     pub trace: bool,
@@ -51,16 +51,16 @@ pub enum Place {
     Host,
 }
 
-/// Blocks of a layer, summed over KV heads.
+/// Block counts of a layer, summed over KV heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Blocks attended.
     pub blocks: u64,
-    /// Blocks that were there.
+    /// Visible blocks.
     pub visible: u64,
 }
 
-/// A mean of what has been measured so far.
+/// Running mean of measured values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Mean {
     sum: f64,
@@ -103,19 +103,19 @@ impl Tally {
 }
 
 impl Mean {
-    /// Takes one value in.
+    /// Adds one value.
     pub fn add(&mut self, value: f64) {
         self.sum += value;
         self.count += 1;
     }
 
-    /// Takes another mean's values in.
+    /// Adds the values of another mean.
     pub fn join(&mut self, other: Self) {
         self.sum += other.sum;
         self.count += other.count;
     }
 
-    /// The mean; `None` of nothing.
+    /// Returns the mean; `None` without values.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     pub fn value(self) -> Option<f64> {
@@ -148,9 +148,9 @@ impl PageTraffic {
 /// Cost of fetches from the host.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FetchCost {
-    /// Nanoseconds a byte with nothing beside it.
+    /// Nanoseconds per byte of a fetch that runs alone.
     pub ns_per_byte: f64,
-    /// Share of the time of a fetch ahead by which the product beside it does not take longer.
+    /// Share of the time of a prefetch that is hidden behind the product that runs beside it.
     pub hidden_ahead: f64,
 }
 
@@ -183,7 +183,7 @@ impl Attended {
         self.layers[layer].add(tally);
     }
 
-    /// All layers together.
+    /// Returns the sum over all layers.
     #[must_use]
     pub fn total(&self) -> Tally {
         let mut total = Tally::default();

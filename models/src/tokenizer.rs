@@ -235,7 +235,7 @@ pub enum TokenizerError {
         /// The text.
         text: String,
     },
-    /// There is not one token type a token.
+    /// The number of token types is not the number of tokens.
     #[error("there are {types} token types for {tokens} tokens")]
     TokenTypes {
         /// Number of types.
@@ -243,7 +243,7 @@ pub enum TokenizerError {
         /// Number of tokens.
         tokens: usize,
     },
-    /// There is not one score a token.
+    /// The number of scores is not the number of tokens.
     #[error("there are {scores} token scores for {tokens} tokens")]
     Scores {
         /// Number of scores.

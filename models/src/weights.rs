@@ -120,7 +120,7 @@ pub(crate) fn alike<'t>(pair: [Tensor<'t>; 2]) -> [Tensor<'t>; 2] {
     pair.map(|tensor| tensor.widened(if wide { Dtype::F32 } else { Dtype::F16 }))
 }
 
-/// A tensor of integers: no weights, but a table.
+/// A tensor of integers, such as a table of experts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntegerTensor {
     /// Name in the file.
@@ -131,7 +131,7 @@ pub struct IntegerTensor {
     pub values: Vec<i64>,
 }
 
-/// A place that tensors come from.
+/// A source of tensors.
 pub trait WeightSource: Sync {
     /// Path of the tensors' file or folder, for messages.
     fn path(&self) -> &Path;

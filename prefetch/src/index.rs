@@ -9,11 +9,11 @@ use crate::tier::Stored;
 /// State of a block in an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lookup {
-    /// Readable.
+    /// The block can be read.
     Ready,
-    /// Being written; ask again later.
+    /// The block is being written; ask again later.
     InFlight,
-    /// Not there.
+    /// The tier does not hold the block.
     Missing,
 }
 

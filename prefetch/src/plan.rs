@@ -10,9 +10,9 @@ use rustc_hash::FxHashSet;
 pub enum Priority {
     /// The next request to run waits for it.
     Urgent,
-    /// One of the next few requests.
+    /// One of the next few requests waits for it.
     High,
-    /// Within the next batch.
+    /// A request of the next batch waits for it.
     Normal,
     /// Further away; dropped first when the queue is full.
     Low,
@@ -51,7 +51,7 @@ impl fmt::Display for Priority {
 pub struct BlockDemand<'a> {
     /// The request.
     pub seq: SeqId,
-    /// Its position in the batch; 0 runs first.
+    /// Position of the request in the batch; 0 runs first.
     pub position: u32,
     /// The selected blocks, most important first.
     pub selected: &'a [BlockHash],

@@ -44,7 +44,7 @@ pub struct ResidencyPlan {
     revision: u64,
 }
 
-/// One block to bring to the device.
+/// A block to load to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
     /// The prompt block.

@@ -109,14 +109,14 @@ pub enum KeySource {
 pub struct DiskSpec {
     /// The directory.
     pub path: PathBuf,
-    /// Its capacity.
+    /// Capacity in bytes.
     pub capacity_bytes: u64,
 }
 
 /// Encoding of blocks below the host tier.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Compression {
-    /// As stored.
+    /// Blocks are kept as they are stored.
     #[default]
     None,
     /// fp8 e4m3.

@@ -198,12 +198,12 @@ impl Spill {
     /// # Panics
     /// When a run leaves the spill.
     #[must_use]
-    pub fn read(&self, runs: &[SpillRun]) -> Reading {
+    pub fn read(&self, runs: &[SpillRun]) -> PendingRead {
         runs.iter().for_each(|run| self.check(run));
         let most = MAX_PIECE.min(self.queue.limit() / (2 * READERS));
         let pieces: Vec<SpillRun> = runs.iter().flat_map(|run| self.disk.shape.pieces(run, most)).collect();
         let sized = pieces.into_iter().map(|run| (self.disk.shape.run_bytes(&run), run)).collect();
-        Reading { id: self.queue.ask(sized), queue: Arc::clone(&self.queue) }
+        PendingRead { id: self.queue.ask(sized), queue: Arc::clone(&self.queue) }
     }
 
     /// Writes a run behind, waiting only for room in the staging memory. A failure is told when the blocks are read.
@@ -246,12 +246,12 @@ impl Drop for Spill {
 
 /// Pieces of a read, in the order of its runs. Dropping it gives up the rest.
 #[derive(Debug)]
-pub struct Reading {
+pub struct PendingRead {
     id: u64,
     queue: Arc<Queue>,
 }
 
-impl Iterator for Reading {
+impl Iterator for PendingRead {
     type Item = Piece;
 
     fn next(&mut self) -> Option<Piece> {
@@ -259,7 +259,7 @@ impl Iterator for Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for PendingRead {
     fn drop(&mut self) {
         self.queue.give_up(self.id);
     }

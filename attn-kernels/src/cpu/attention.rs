@@ -21,7 +21,7 @@ pub struct Selected<'a> {
     pub lists: &'a [u32],
     /// Entries from one list to the next.
     pub stride: usize,
-    /// Tokens a block.
+    /// Tokens per block.
     pub block: usize,
 }
 
@@ -63,7 +63,8 @@ impl Options<'_> {
     }
 }
 
-/// One query head `q` over the keys at positions `keys` of one KV head; `logit` takes the product and the position of a key.
+/// Attends with one query head `q` over the keys at `keys` of one KV head; `logit` maps the product and the position of a
+/// key to its logit.
 #[must_use]
 pub fn attend(
     cache: &PagedKv<'_>,

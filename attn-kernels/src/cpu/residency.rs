@@ -15,8 +15,8 @@ pub struct Residents {
     pub pages: Vec<u32>,
 }
 
-/// One call, with lists of blocks of `pages_per_block` pages. The first of equally old slots are taken, in the order of what
-/// is missing; the kernel may take them in another order.
+/// Runs one call over lists of blocks of `pages_per_block` pages. Equally old slots are taken in the order of the missing
+/// pages; the kernel may take them in another order.
 pub fn residency(
     params: &ResidencyParams,
     pages_per_block: u32,

@@ -16,7 +16,7 @@ pub struct Tolerance {
 )]
 #[non_exhaustive]
 pub struct Mismatch {
-    /// Its index.
+    /// Index of the element.
     pub index: usize,
     /// Elements compared.
     pub len: usize,

@@ -3,7 +3,7 @@
 use super::GpuError;
 use wgpu::{Adapter, Backends, DeviceType, Instance};
 
-/// One line about every adapter, in the order of preference; the index is what `--device` takes.
+/// Lists the adapters in the order of preference; `--device` takes their index.
 #[must_use]
 pub fn adapters() -> Vec<wgpu::AdapterInfo> {
     list().iter().map(Adapter::get_info).collect()

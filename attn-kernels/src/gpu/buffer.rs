@@ -104,7 +104,7 @@ impl<T> Buf<T> {
     }
 }
 
-/// A buffer whose data are coming: see [`Gpu::begin_upload`].
+/// A buffer that is being filled: see [`Gpu::begin_upload`].
 #[derive(Debug)]
 pub struct Upload<'a, T> {
     gpu: &'a Gpu,

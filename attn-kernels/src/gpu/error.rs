@@ -1,6 +1,6 @@
 //! Everything that can go wrong on the GPU, as values.
 
-/// Why GPU work did not happen.
+/// Why work did not run on the GPU.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {

@@ -18,7 +18,7 @@ pub struct Timing {
     pub ns: f64,
 }
 
-/// Work on its way.
+/// Submitted work that has not been waited for.
 #[derive(Debug)]
 #[must_use = "errors and readbacks arrive with wait()"]
 pub struct Pending<'g> {
@@ -26,7 +26,7 @@ pub struct Pending<'g> {
     pub(super) submission: Submission,
 }
 
-/// Work on its way, to be [collected](Gpu::collect) later from the device that it was submitted to.
+/// Submitted work that the device that ran it [collects](Gpu::collect) later.
 #[derive(Debug)]
 #[must_use = "errors and readbacks arrive with Gpu::collect"]
 pub struct Submission {
@@ -50,7 +50,7 @@ pub(super) struct Readback {
 pub struct Outcome {
     bytes: Vec<u8>,
     spans: Vec<(usize, usize)>,
-    /// One entry a dispatch, where timing was asked for.
+    /// Times of the dispatches, where timing was on.
     pub timings: Vec<Timing>,
 }
 

@@ -26,7 +26,7 @@ pub struct Attention {
 /// Keys that are attended, and their order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Context {
-    /// All, by position.
+    /// All keys, by position.
     #[default]
     Full,
     /// Keys of listed blocks of this many tokens: one more binding, the last, of lists `[count, blocks ascending..]`.
@@ -49,7 +49,7 @@ pub enum Pages {
 /// Changes of scores before the softmax.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Logit {
-    /// Nothing.
+    /// Scores are not changed.
     #[default]
     Plain,
     /// `c * tanh(score / c)`, with `softcap` of the parameters as c.

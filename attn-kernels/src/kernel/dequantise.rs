@@ -56,7 +56,7 @@ pub fn grid(width: u32, rows: u32) -> [u32; 3] {
     super::flat_grid((rows * (width / 4)).div_ceil(WG))
 }
 
-/// [`quantise::check`] the other way round.
+/// Checks the codes, scales and destination rows of a dispatch, like [`quantise::check`].
 ///
 /// # Errors
 /// A width that is not a multiple of 4, or a buffer that is too short.

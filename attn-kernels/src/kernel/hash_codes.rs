@@ -39,9 +39,9 @@ params! {
         pub first_channel: u32,
         /// Channels hashed, a multiple of 8.
         pub channels: u32,
-        /// Bits of their hash, a multiple of 32.
+        /// Bits of the hash of these channels, a multiple of 32.
         pub bits: u32,
-        /// First word of it in a code.
+        /// First word of the hash in a code.
         pub first_word: u32,
         /// Words of a code.
         pub words: u32,

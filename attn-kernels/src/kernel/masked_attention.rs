@@ -64,7 +64,7 @@ bindings! {
     }
 }
 
-/// One row: queries gathered, outputs scattered.
+/// A row of queries with its mask, list and destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct MaskedRow {
@@ -72,7 +72,7 @@ pub struct MaskedRow {
     pub q: u32,
     /// Row of the output.
     pub out: u32,
-    /// Mask.
+    /// Index of the mask.
     pub mask: u32,
     /// List of selected blocks, for all heads.
     pub list: u32,

@@ -29,7 +29,7 @@ params! {
         pub select_block: u32,
         /// Entries from one list of selected blocks to the next.
         pub list_stride: u32,
-        /// As in the run of `paged_decode`.
+        /// Maximum number of partitions of a row, as in the run of `paged_decode`.
         pub max_partitions: u32,
         /// f32 from one row and head's bounds to the next, as `block_score` ran.
         pub bound_stride: u32,
@@ -39,7 +39,7 @@ params! {
         pub first_share: u32,
         /// f32 from one row and head's shares to the next: [`share_stride`].
         pub share_stride: u32,
-        /// As in the run of `paged_decode`.
+        /// Keys per partition, as in the run of `paged_decode`.
         pub partition_size: u32,
         /// [`slack`] of the `paged_decode` that left the stats.
         pub slack: f32,

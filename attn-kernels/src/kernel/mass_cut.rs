@@ -32,7 +32,7 @@ params! {
         pub select_block: u32,
         /// Entries from one list to the next: one more than the most blocks of a row.
         pub list_stride: u32,
-        /// One of [`ROUNDS`].
+        /// Flags of the round, from [`ROUNDS`].
         pub round: u32,
         /// Minimum ratio of the kept mass to the mass that dropped blocks may hold: `odds` of
         /// `sparse_select::certificate`.
@@ -61,11 +61,11 @@ bindings! {
     }
 }
 
-/// Nothing but the last block of a row is known.
+/// Flag of the first round, in which only the last block of a row is known.
 pub const FIRST: u32 = 1;
-/// Asks for every value that is not known yet.
+/// Flag that asks for every value that is not known yet.
 pub const ALL: u32 = 2;
-/// Writes the lists.
+/// Flag that writes the lists.
 pub const LIST: u32 = 4;
 
 /// The rounds of a selection, one `block_lse` before each. A round that adds blocks lowers what is unknown to a share of

@@ -21,7 +21,7 @@ params! {
         pub layers: u32,
         /// Rows times query heads.
         pub rows: u32,
-        /// As in the run of `mass_bound`.
+        /// f32 from one row and head's shares to the next, as in the run of `mass_bound`.
         pub share_stride: u32,
     }
 }

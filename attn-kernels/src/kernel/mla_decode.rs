@@ -84,14 +84,14 @@ pub struct LatentShape {
     pub latent: u32,
     /// Further elements of a key, a multiple of 8; may be 0.
     pub rope: u32,
-    /// Tokens a block, a power of two.
+    /// Tokens per block.
     pub block_size: u32,
     /// Element type.
     pub dtype: KvDtype,
 }
 
 impl LatentShape {
-    /// Elements a token.
+    /// Elements per token.
     #[must_use]
     pub fn width(&self) -> u32 {
         self.latent + self.rope
@@ -142,7 +142,7 @@ impl LatentShape {
     }
 }
 
-/// Keys a workgroup attends.
+/// Keys that one workgroup attends.
 pub const PARTITION: u32 = 256;
 
 /// Partitions of a row that attends keys from index `begin` on of the `end` that it has, in the order of attention.
@@ -151,7 +151,7 @@ pub fn partitions(begin: u32, end: u32) -> u32 {
     paged_decode::partitions(PARTITION, begin, end)
 }
 
-/// The `paged_reduce` that merges them.
+/// The variant of `paged_reduce` that merges the partitions.
 #[must_use]
 pub fn reduce_variant(shape: &LatentShape, attention: &Attention) -> Variant {
     paged_reduce::variant(&shape.values(), attention)

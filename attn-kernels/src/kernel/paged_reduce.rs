@@ -25,13 +25,14 @@ params! {
         pub num_heads: u32,
         /// KV heads.
         pub num_kv_heads: u32,
-        /// As in the run of `paged_decode`.
+        /// Maximum number of partitions of a row, as in the run of `paged_decode`.
         pub max_partitions: u32,
-        /// As in the run of `paged_decode`.
+        /// Entries from one list of selected blocks to the next, as in the run of `paged_decode`.
         pub list_stride: u32,
-        /// As in the run of `paged_decode`.
+        /// Row whose lists are those of the first row, as in the run of `paged_decode`.
         pub first_list: u32,
-        /// As in the run of `paged_decode`; after `mla_decode` its [`PARTITION`](super::mla_decode::PARTITION).
+        /// Keys per partition, as in the run of `paged_decode`; after `mla_decode` its
+        /// [`PARTITION`](super::mla_decode::PARTITION).
         pub partition_size: u32,
     }
 }

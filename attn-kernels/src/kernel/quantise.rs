@@ -61,7 +61,7 @@ impl Code {
 /// Factors of codes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Scale {
-    /// One number for everything, [`QuantiseParams::scale`].
+    /// One given scale for all rows, [`QuantiseParams::scale`].
     Given,
     /// `max(amax / largest code, 1e-6)` of each row.
     PerRow,

@@ -3,20 +3,21 @@
 use super::latent::check;
 use super::{ConfigError, DecoderConfig, Rope};
 
-/// Attention to one vector a token, key and value of all heads: those of a window as they are, beyond it entries that
-/// compressors make of several tokens.
+/// Attention over one vector per token that is key and value of all heads: tokens of a window directly, older ones
+/// through entries that compressors make of several tokens.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct CompressedConfig {
     /// Width of the latent behind queries.
     pub q_rank: u32,
-    /// Groups of heads that the output projection first takes apart.
+    /// Groups of heads in the first half of the output projection.
     pub output_groups: u32,
     /// Rank of the output of each group.
     pub output_rank: u32,
-    /// Rotation in layers with a compressor, and of its entries; [`DecoderConfig::rope`] is that of the others.
+    /// Rotary embedding of layers with a compressor and of their entries; [`DecoderConfig::rope`] is that of all other
+    /// layers.
     pub rope: Rope,
-    /// `[num_layers]`: what makes the entries of a layer, if it has any.
+    /// Compressor of each layer, `[num_layers]`; `None` for layers without entries.
     pub compressors: Vec<Option<Compressor>>,
 }
 
@@ -74,14 +75,14 @@ pub struct HyperConfig {
     pub streams: u32,
     /// Rounds of Sinkhorn-Knopp that make a mix doubly stochastic.
     pub rounds: u32,
-    /// Keeps weights, and what divides them, from 0.
+    /// Epsilon that is added to weights and to their divisors.
     pub eps: f32,
 }
 
 impl CompressedConfig {
     /// The smallest ratio of any layer.
     #[must_use]
-    pub fn least_ratio(&self) -> Option<u32> {
+    pub fn min_ratio(&self) -> Option<u32> {
         self.compressors.iter().flatten().map(|compressor| compressor.ratio).min()
     }
 

@@ -16,7 +16,7 @@ pub enum ConfigError {
         /// The reason.
         source: std::io::Error,
     },
-    /// Not JSON.
+    /// The text is not JSON.
     #[error("the configuration is not a JSON object: {source}")]
     Json {
         /// The defect.
@@ -74,7 +74,7 @@ pub enum ConfigError {
         /// The field.
         source: crate::UnknownQuantization,
     },
-    /// A value makes no sense.
+    /// A value is out of its range, or contradicts another one.
     #[error("{field} is {value}, it must be {rule}")]
     Invalid {
         /// The field.

@@ -75,13 +75,13 @@ families! {
 }
 
 impl Family {
-    /// Its `model_type` in `config.json`, where such checkpoints are read.
+    /// The `model_type` of the family in `config.json`; `None` where such checkpoints are not read.
     #[must_use]
     pub fn model_type(self) -> Option<&'static str> {
         self.spec().hf.as_ref().map(|hf| hf.model_type)
     }
 
-    /// Its architecture in GGUF metadata, where such files are read.
+    /// The name of the architecture in GGUF metadata; `None` where such files are not read.
     #[must_use]
     pub fn architecture(self) -> Option<&'static str> {
         self.spec().gguf.as_ref().map(|gguf| gguf.architecture)

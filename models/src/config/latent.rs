@@ -24,7 +24,7 @@ pub struct IndexerConfig {
     pub num_heads: u32,
     /// Dimensions of a head; as many as rotate in attention rotate here.
     pub head_dim: u32,
-    /// Tokens of a query.
+    /// Number of tokens that it chooses for a query.
     pub top_k: u32,
 }
 

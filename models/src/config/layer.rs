@@ -2,7 +2,7 @@
 
 pub use kvblock::Reach;
 
-/// One layer.
+/// Settings of one layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct LayerConfig {
@@ -25,11 +25,11 @@ impl LayerConfig {
 /// Part of a layer behind attention.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mlp {
-    /// One gated MLP.
+    /// A dense, gated MLP.
     Dense,
-    /// Experts.
+    /// A mixture of experts with a learned router.
     Experts,
-    /// Experts that a table of token ids chooses; the router only weighs them.
+    /// A mixture of experts chosen by a table of token ids; the router weighs them.
     HashedExperts,
 }
 
@@ -47,16 +47,16 @@ pub enum Gate {
 pub enum BlockNorms {
     /// Before attention and before the MLP (Llama).
     Before,
-    /// Before and behind both (Gemma 3).
+    /// Before and after attention, and before and after the MLP (Gemma 3).
     Around,
-    /// Behind both alone (OLMo 2).
+    /// After attention and after the MLP only (OLMo 2).
     Behind,
 }
 
 /// Norms of query and key heads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QkNorm {
-    /// None.
+    /// No norms.
     None,
     /// An RMS norm with a weight a dimension, before the rotation (Qwen3).
     Rms,
@@ -77,7 +77,7 @@ pub struct Temperature {
     pub attn_scale: f64,
     /// Number of the first position: 0 or 1.
     pub first: u32,
-    /// Whether layers that rotate have it, and not only those that do not.
+    /// Whether layers with rotary embedding apply the factor too.
     pub all_layers: bool,
 }
 

@@ -15,7 +15,7 @@ pub struct MoeConfig {
     pub shared_size: Option<u32>,
     /// Rule by which experts are chosen and weighed.
     pub router: Router,
-    /// Between the matrices of experts and shared expert.
+    /// Activation of the experts and of the shared expert.
     pub activation: Activation,
     /// Whether the router and the experts have biases.
     pub biases: bool,
@@ -63,10 +63,10 @@ const MAX_EXPERTS: u32 = 1024;
 /// Maximum number of experts of a row.
 const MAX_TOP: u32 = 64;
 
-/// From logits to experts and weights.
+/// Rule that turns router logits into experts and weights.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Router {
-    /// From logits to scores.
+    /// Function that turns router logits into scores.
     pub score: Score,
     /// Groups of experts of which only the best may be chosen from; 1 for no limit.
     pub groups: u32,
@@ -93,7 +93,7 @@ pub(super) const CHOICE: Router = Router {
     correction: false,
 };
 
-/// From a router's logits to scores.
+/// Functions that turn router logits into scores.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Score {
     /// Softmax over all experts (Qwen3).

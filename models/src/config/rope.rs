@@ -13,7 +13,7 @@ pub struct Rope {
     pub rotary_dims: u32,
     /// Elements that turn together.
     pub pairing: Pairing,
-    /// Stretching to longer contexts.
+    /// Scaling for contexts longer than those of the training.
     pub scaling: RopeScaling,
 }
 
@@ -30,7 +30,7 @@ pub enum Pairing {
 /// Changes of the frequencies for contexts longer than those trained on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No change.
     None,
     /// All frequencies divided by `factor` (position interpolation, Chen et al., 2023).
     Linear {

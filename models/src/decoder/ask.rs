@@ -13,19 +13,19 @@ use super::work::{WeightSizes, Work};
 use crate::{DecoderConfig, FetchCost, HostTraffic, KvPool, ModelError, PageTraffic, Place, WeightPlacement};
 
 impl Decoder {
-    /// The configuration.
+    /// Returns the configuration of the model.
     #[must_use]
     pub fn config(&self) -> &DecoderConfig {
         &self.config
     }
 
-    /// The KV cache.
+    /// Returns the KV cache.
     #[must_use]
     pub fn kv(&self) -> &KvPool {
         &self.kv
     }
 
-    /// The device.
+    /// Returns the device.
     #[must_use]
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
@@ -43,13 +43,13 @@ impl Decoder {
         self.weights.host.as_ref().map(|host| host.placement())
     }
 
-    /// Bytes of weights that steps so far brought from memory of the host.
+    /// Returns the bytes of weights that steps have read from host memory so far.
     #[must_use]
     pub fn streamed_weight_bytes(&self) -> u64 {
         self.streamed_bytes
     }
 
-    /// Steps so far that were encoded while the one before them ran.
+    /// Returns the number of steps that were encoded while the step before them ran.
     #[must_use]
     pub fn steps_ahead(&self) -> u64 {
         self.steps_ahead

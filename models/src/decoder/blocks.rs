@@ -10,7 +10,7 @@ use prefetch::spill::SpillRun;
 
 use crate::{KvPool, ModelError};
 
-/// A read of blocks that is on its way.
+/// A pending read of blocks.
 #[derive(Debug)]
 #[must_use = "the contents arrive with finish"]
 pub struct BlockRead {

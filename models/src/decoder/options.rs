@@ -15,11 +15,11 @@ use crate::{KvOptions, LoadProgress, Mode, Offload, SparseOptions};
 pub struct DecoderOptions {
     /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
-    /// Tokens a block.
+    /// Tokens per block.
     pub block_size: u32,
     /// Give blocks back that no window reaches any more; see [`KvOptions`].
     pub recycle: bool,
-    /// Blocks wanted in the pool.
+    /// Number of blocks to allocate in the pool.
     pub num_blocks: u32,
     /// Maximum number of rows of one step.
     pub max_rows: u32,
@@ -35,7 +35,7 @@ pub struct DecoderOptions {
     pub prefix_capacity: u32,
     /// Type that products with quantised weights round activations to.
     pub activations: ActivationType,
-    /// Attention to selected blocks; `None` where all is attended.
+    /// Sparse attention to selected blocks; `None` for dense attention.
     pub sparse: Option<SparseOptions>,
     /// Blocks in memory of the host, beyond those on the device.
     pub offload: Option<Offload>,
@@ -108,7 +108,7 @@ impl DecoderOptions {
         Self { max_seqs: samples, ..self }
     }
 
-    /// Turns the one order of arithmetic on or off.
+    /// Turns reproducible arithmetic on or off.
     #[must_use]
     pub fn reproducible(self, on: bool) -> Self {
         Self { reproducible: on, ..self }
@@ -203,7 +203,7 @@ impl DecoderOptions {
     }
 }
 
-/// Type of the activations of a product with quantised weights, on the way in.
+/// Type that activations are rounded to before a product with quantised weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ActivationType {
     /// [`Int8`](Self::Int8) on GPUs, [`F32`](Self::F32) on software drivers, which it slows down.

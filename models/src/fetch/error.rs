@@ -2,14 +2,14 @@
 
 use std::{ffi::OsString, io, path::PathBuf, process::ExitStatus};
 
-/// Why a model is not there.
+/// Why a model cannot be fetched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
     /// The user has no cache directory.
     #[error("there is no cache directory for this user: set PAGODA_CACHE_DIR")]
     NoCacheDir,
-    /// The file system refused: read-only, or not what it should be.
+    /// A file or directory cannot be read or written.
     #[error("cannot {action} {path}: {source} (PAGODA_CACHE_DIR names another place)", path = path.display())]
     Io {
         /// The action that failed.

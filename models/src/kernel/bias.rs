@@ -39,12 +39,12 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// Relation of the bias to what the rows hold.
+/// Operation of the bias on the columns of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// It replaces what is there.
+    /// Stores the bias.
     Store,
-    /// It is added to what is there.
+    /// Adds the bias.
     Add,
 }
 

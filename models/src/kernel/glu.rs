@@ -27,7 +27,7 @@ params! {
         pub out_stride: u32,
         /// Slope of the gate's sigmoid, in kind 2.
         pub alpha: f32,
-        /// Largest gate, and largest up in size.
+        /// Upper limit of gates, and limit of the magnitude of ups.
         pub limit: f32,
     }
 }

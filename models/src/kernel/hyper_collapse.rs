@@ -59,7 +59,8 @@ pub enum Reader {
     Head,
 }
 
-/// Numbers that a row is mixed by: a weight of each stream, and for a block a gate of each and of each pair.
+/// Number of mixing coefficients of a row: one weight per stream, and for a block one gate per stream and one per pair of
+/// streams.
 #[must_use]
 pub fn mixes(streams: u32, reader: Reader) -> u32 {
     match reader {
@@ -68,7 +69,7 @@ pub fn mixes(streams: u32, reader: Reader) -> u32 {
     }
 }
 
-/// The kernel for so many streams.
+/// The kernel for `streams` residual streams.
 #[must_use]
 pub fn variant(streams: u32, reader: Reader, level: Level) -> Variant {
     Variant::new(&KERNEL)

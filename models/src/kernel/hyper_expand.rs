@@ -40,13 +40,13 @@ const WG: u32 = 64;
 /// Relation of a block's output to the streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// The streams begin here, all alike.
+    /// Every stream starts as a copy of the output.
     Begin,
-    /// It is added to the streams, which are mixed.
+    /// The streams are mixed, and the output is added through their gates.
     Add,
 }
 
-/// The kernel for so many streams.
+/// The kernel for `streams` residual streams.
 #[must_use]
 pub fn variant(streams: u32, form: Form) -> Variant {
     Variant::new(&KERNEL)

@@ -34,7 +34,7 @@ params! {
         pub x_div: u32,
         /// Matrices side by side.
         pub matrices: u32,
-        /// Number of the first of them.
+        /// Index of the first matrix.
         pub first_matrix: u32,
         /// Blocks along k of a split: all, where `matmul_coop` does not cut k.
         pub split_blocks: u32,
@@ -93,11 +93,11 @@ impl MatmulBuffers {
 /// Assignment of rows to matrices.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Rows {
-    /// All rows with the one matrix.
+    /// Every row is multiplied by the same matrix.
     Plain,
-    /// Each of several vectors of every row with a matrix of its own.
+    /// Each row has several vectors, and each vector its own matrix.
     Each,
-    /// Pairs of a row and a matrix, by tiles of [`moe_sort`](super::moe_sort).
+    /// Pairs of a row and a matrix are multiplied by tiles of [`moe_sort`](super::moe_sort).
     Routed,
 }
 
@@ -141,7 +141,7 @@ pub struct Tiling {
     pub broadcast: bool,
 }
 
-/// Lanes that norm a row, in the kernels of GPUs: the same everywhere, so that the order of a sum is.
+/// Lanes that compute the norm of a row in the kernels of GPUs: one number for all, so that all sum in the same order.
 pub const NORM_LANES: u32 = 256;
 
 /// f32 of workgroup memory that block sums may take in WebGPU's default limits.

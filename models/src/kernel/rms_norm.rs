@@ -40,7 +40,7 @@ bindings! {
     }
 }
 
-/// Source of the rows, and what becomes of the normed ones.
+/// Source of the rows and destination of the normalised ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// Row `i` is stored as row `i`.

@@ -43,7 +43,7 @@ bindings! {
     }
 }
 
-/// Stands in place of the token of a row with a logit that is not finite.
+/// Result in place of a token for a row with a logit that is not finite.
 pub const NOT_FINITE: u32 = u32::MAX;
 
 /// Parameters of the draw of one row.
@@ -69,7 +69,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// The likeliest token.
+    /// Parameters that draw the likeliest token.
     pub const GREEDY: Self = Self {
         temperature: 0.0,
         top_p: 1.0,

@@ -19,11 +19,11 @@ params! {
     pub struct StateWriteParams {
         /// Rows.
         pub rows: u32,
-        /// Fours of f32 of a row.
+        /// 16-byte units of a row.
         pub quads: u32,
-        /// Tokens a block.
+        /// Tokens per block.
         pub block_size: u32,
-        /// Fours of f32 from block to block.
+        /// 16-byte units from one block to the next.
         pub page: u32,
     }
 }

@@ -23,7 +23,7 @@ params! {
         pub vocab: u32,
         /// Parts of a row.
         pub parts: u32,
-        /// Entries of the outputs from one request to the next: one more than the most tokens of a request.
+        /// Entries of the outputs from one request to the next: one more than the maximum number of tokens per request.
         pub stride: u32,
         /// First request of the dispatch.
         pub first: u32,
@@ -50,7 +50,7 @@ bindings! {
     }
 }
 
-/// One row whose log-probabilities are wanted.
+/// Request for the log-probabilities of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct TopRequest {

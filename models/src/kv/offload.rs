@@ -54,8 +54,8 @@ pub enum HostMemory {
     /// Mappable storage buffers in memory of the host, which kernels reach over the bus.
     #[default]
     Mapped,
-    /// Memory that any device copies from, and only the host writes: copies bring blocks into the ring as ever, and what a step
-    /// writes of them comes back to the host at its end. For devices without mappable storage buffers.
+    /// Memory that every device can copy from and that only the host writes: copies bring blocks into the ring, and what
+    /// a step writes to them is read back to the host at its end. For devices without mappable storage buffers.
     Staged,
     /// Memory of the device. A measurement: the same decisions and copies with no byte over the bus.
     Device,

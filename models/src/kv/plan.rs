@@ -15,7 +15,7 @@ use crate::{DecoderConfig, ModelError};
 pub struct KvOptions {
     /// Element type of keys and values.
     pub dtype: KvDtype,
-    /// Tokens a block; beside compressed entries at least, see [`KvPlan::block_sizes`].
+    /// Tokens per block; the minimum beside compressed entries, see [`KvPlan::block_sizes`].
     pub block_size: u32,
     /// Give blocks back that no window reaches any more. Off: every layer keeps its blocks like full attention.
     pub recycle: bool,
@@ -53,18 +53,18 @@ pub enum CachePart {
     IndexStates,
 }
 
-/// One cache of one layer.
+/// A cache of one layer.
 #[derive(Clone, Debug)]
 pub struct LayerCache {
     /// The layer.
     pub layer: usize,
     /// Contents of the cache.
     pub part: CachePart,
-    /// Bytes and reach.
+    /// Size per block and reach.
     pub spec: KvCacheSpec,
-    /// Group whose block table it follows.
+    /// Index of the group whose block table maps it.
     pub group: usize,
-    /// Buffer that it lies in.
+    /// Index of its buffer.
     pub tensor: usize,
 }
 

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 pub struct TokenCount {
     /// The token.
     pub token: u32,
-    /// Its occurrences in the output; 0 for a token of the prompt alone.
+    /// Number of occurrences in the output; 0 for a token of the prompt only.
     pub count: u32,
 }
 

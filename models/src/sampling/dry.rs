@@ -68,7 +68,7 @@ impl Dry {
         Self { last_tokens: tokens, ..self }
     }
 
-    /// Whether it changes no logit.
+    /// Whether the penalty is off.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.multiplier == 0.0 || self.last_tokens == 0

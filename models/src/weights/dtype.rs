@@ -31,7 +31,7 @@ pub enum Dtype {
     Q3_K,
     /// 256 elements: f16 `d`, f16 `dmin`, 8 six-bit scales and minima in 12 bytes, 128 bytes of nibbles.
     Q4_K,
-    /// As `Q4_K` with a fifth bit of each element in 32 further bytes.
+    /// 256 elements: the layout of `Q4_K` with the fifth bit of each element in 32 more bytes.
     Q5_K,
     /// 256 elements: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, f16 `d`.
     Q6_K,

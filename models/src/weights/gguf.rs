@@ -28,7 +28,7 @@ pub struct Gguf {
     by_name: HashMap<String, usize>,
 }
 
-/// One entry of the tensor table.
+/// An entry of the tensor table.
 #[derive(Clone, Debug)]
 pub struct GgufTensor {
     /// Name of the tensor.

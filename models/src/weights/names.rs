@@ -61,49 +61,49 @@ pub enum Role {
     GateUp(u32),
     /// Down projection, `[hidden_size, intermediate_size]`.
     Down(u32),
-    /// From the residual stream to the latent of queries, `[q_rank, hidden_size]`.
+    /// Projection from the residual stream to the latent of queries, `[q_rank, hidden_size]`.
     QA(u32),
     /// RMS norm of the latent of queries, `[q_rank]`.
     QANorm(u32),
-    /// From it to queries, `[num_heads * head_dim, q_rank]`.
+    /// Projection from the latent of queries to queries, `[num_heads * head_dim, q_rank]`.
     QB(u32),
-    /// To the latent of keys and values, and the keys that rotate, `[kv_rank + rope_dim, hidden_size]`.
+    /// Projection to the latent of keys and values and to the rotary keys, `[kv_rank + rope_dim, hidden_size]`.
     KvA(u32),
     /// RMS norm of the latent of keys and values, `[kv_rank]`.
     KvANorm(u32),
-    /// From it to keys and values, by head, `[num_heads * (nope_dim + value_dim), kv_rank]`.
+    /// Projection from the latent to keys and values, by head, `[num_heads * (nope_dim + value_dim), kv_rank]`.
     KvB(u32),
-    /// From the latent to keys, by head and the other way round, `[num_heads, kv_rank, nope_dim]`, in newer GGUF files.
+    /// Projection from the latent to keys, by head and transposed, `[num_heads, kv_rank, nope_dim]`, in newer GGUF files.
     KB(u32),
-    /// From it to values, by head, `[num_heads, value_dim, kv_rank]`.
+    /// Projection from the latent to values, by head, `[num_heads, value_dim, kv_rank]`.
     VB(u32),
-    /// Indexer: from the latent of queries to its queries.
+    /// Projection from the latent of queries to the queries of the indexer.
     IndexQ(u32),
-    /// Indexer: keys, `[head_dim, hidden_size]`.
+    /// Projection to the keys of the indexer, `[head_dim, hidden_size]`.
     IndexK(u32),
     /// Layer norm of the indexer's keys.
     IndexKNorm(u32),
-    /// Its bias.
+    /// Bias of the layer norm of the indexer's keys.
     IndexKNormBias(u32),
-    /// Indexer: weights of heads, `[num_heads, hidden_size]`.
+    /// Projection to the head weights of the indexer, `[num_heads, hidden_size]`.
     IndexGates(u32),
-    /// To the one key and value of a token, `[head_dim, hidden_size]` (DeepSeek V4).
+    /// Projection to the one vector that is key and value of a token, `[head_dim, hidden_size]` (DeepSeek V4).
     Kv(u32),
-    /// RMS norm of it, `[head_dim]`.
+    /// RMS norm of the vector that is key and value, `[head_dim]`.
     KvNorm(u32),
     /// First half of an output projection by groups, `[groups * rank, num_heads * head_dim / groups]`.
     OA(u32),
-    /// Second half, `[hidden_size, groups * rank]`.
+    /// Second half of an output projection by groups, `[hidden_size, groups * rank]`.
     OB(u32),
-    /// A part of what makes compressed entries, or of what makes those of the indexer.
+    /// A part of the compressor that makes the entries of attention.
     Compressor(u32, CompressorPart),
-    /// See [`Compressor`](Self::Compressor).
+    /// A part of the compressor that makes the entries of the indexer.
     IndexCompressor(u32, CompressorPart),
-    /// Hyper-connection of attention, and a part of it.
+    /// A part of the hyper-connection of attention.
     AttnHyper(u32, HyperPart),
-    /// That of the MLP.
+    /// A part of the hyper-connection of the MLP.
     MlpHyper(u32, HyperPart),
-    /// The end of the residual streams.
+    /// A part of the hyper-connection that merges the streams before the output head.
     HeadHyper(HyperPart),
     /// Attention sinks, `[num_heads]`.
     Sinks(u32),
@@ -113,15 +113,15 @@ pub enum Role {
     RouterBias(u32),
     /// Experts of each token id, integers `[vocab_size, top_k]`.
     RouterTable(u32),
-    /// Addends of a router's scores for the choice, `[num_experts]`.
+    /// Correction that is added to router scores for the choice, `[num_experts]`.
     RouterCorrection(u32),
-    /// Gates and ups of all experts, packed as [`ExpertPacking`](crate::ExpertPacking) says.
+    /// Gate and up projections of all experts, packed as [`ExpertPacking`](crate::ExpertPacking) says.
     ExpertsGateUp(u32),
     /// Biases of `ExpertsGateUp`, `[num_experts, 2 * inner_size]`.
     ExpertsGateUpBias(u32),
-    /// Gates of all experts, `[num_experts, inner_size, hidden_size]`, where they are apart from the ups.
+    /// Gate projections of all experts, `[num_experts, inner_size, hidden_size]`, where they are apart from the ups.
     ExpertsGate(u32),
-    /// Ups of all experts, likewise.
+    /// Up projections of all experts, `[num_experts, inner_size, hidden_size]`, where they are apart from the gates.
     ExpertsUp(u32),
     /// Biases of `ExpertsGate`, `[num_experts, inner_size]`.
     ExpertsGateBias(u32),
@@ -152,7 +152,7 @@ pub enum CompressorPart {
     Kv,
     /// Logits of the weights of that sum, in the same shape.
     Gate,
-    /// Added to logits by the place in a window, `[ratio, windows * dim]`.
+    /// Bias of the logits by position in a window, `[ratio, windows * dim]`.
     Bias,
     /// RMS norm of entries, `[dim]`.
     Norm,
@@ -161,11 +161,11 @@ pub enum CompressorPart {
 /// A tensor of a hyper-connection that makes `mixes` numbers of `streams` streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HyperPart {
-    /// `[mixes, streams * hidden_size]`
+    /// Projection to the mixing coefficients, `[mixes, streams * hidden_size]`.
     Mix,
-    /// Added to mixes, `[mixes]`.
+    /// Bias of the mixing coefficients, `[mixes]`.
     Base,
-    /// A factor for each kind of mix: `[3]`, at the end of the streams `[1]`.
+    /// Factor of each kind of coefficient, `[3]`; `[1]` in the merge before the output head.
     Scale,
 }
 

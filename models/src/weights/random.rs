@@ -15,7 +15,7 @@ pub use self::spec::{RandomError, RandomSpec};
 use super::{Dtype, HyperPart, IntegerTensor, Naming, Role, Tensor, WeightError, WeightSource};
 use crate::{CompressorPart, DecoderConfig};
 
-/// The weights of a [`RandomSpec`]: a pure function of it.
+/// Weights that are a pure function of a [`RandomSpec`].
 ///
 /// Matrices have mean 0 and standard deviation `1 / sqrt(hidden_size)`, so that products keep the size of what they
 /// multiply; norms change nothing. Tensors are made when they are asked for, out of at most 32 MiB of random numbers a type:

@@ -91,11 +91,11 @@ pub enum Outcome {
 /// A block that could not be loaded.
 #[derive(Clone, Debug)]
 pub struct BadBlock {
-    /// Its position in the submission.
+    /// Position of the block in the submission.
     pub position: u32,
-    /// Its hash.
+    /// Hash of the block.
     pub block: BlockHash,
-    /// Why.
+    /// The reason.
     pub error: Arc<TierError>,
 }
 
@@ -106,7 +106,7 @@ pub struct Settled {
     pub key: TaskKey,
     /// Result of the task; never [`Outcome::Timeout`].
     pub outcome: Outcome,
-    /// From its first load to its end; zero when every block was cached.
+    /// Time from the first load to the end of the task; zero when every block was cached.
     pub transfer: Duration,
     /// The tier that served the block loaded last.
     pub last_tier: Option<TierName>,

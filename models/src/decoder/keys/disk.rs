@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pass, Read, Submission, Timing};
 use attn_kernels::rows::KvWord;
-use prefetch::spill::{Piece, Reading, Spill, SpillError, SpillRun};
+use prefetch::spill::{PendingRead, Piece, Spill, SpillError, SpillRun};
 
 use super::ring::{LoadId, TransferContext};
 use crate::cast::u32_of;
@@ -57,7 +57,7 @@ pub(in crate::decoder) struct DiskReport {
 pub(super) struct DiskKeys {
     spill: Arc<Spill>,
     /// Reads under way, in the order in which they are needed.
-    ahead: VecDeque<(Asked, Reading)>,
+    ahead: VecDeque<(Asked, PendingRead)>,
     /// Readbacks that are recorded with the commands at hand.
     returning: Returning,
     sent: VecDeque<Sent>,

@@ -25,7 +25,7 @@ impl Blocks {
     /// entry, or of a state.
     fn new(config: &DecoderConfig, compressed: &CompressedConfig, options: &KvOptions) -> Self {
         let wanted = options.block_size;
-        let Some(least) = compressed.least_ratio() else {
+        let Some(least) = compressed.min_ratio() else {
             return Self { window: wanted, entries: wanted, states: 1 };
         };
         // A state of two windows takes four vectors of f32: tokens of the window that it is as large as.

@@ -41,7 +41,7 @@ pub struct Gptq {
 pub struct UnknownQuantization {
     /// The field.
     pub field: String,
-    /// Its value.
+    /// The value of the field.
     pub value: String,
 }
 

@@ -39,7 +39,7 @@ pub struct RandomSpec {
     pub config: DecoderConfig,
     /// Layers that are kept of the shape's, from the first on; `None` for all.
     pub layers: Option<u32>,
-    /// Type of the matrices, where they can be of it.
+    /// Type of the matrices whose shape allows it.
     pub dtype: Dtype,
     /// Seed of all weights.
     pub seed: u64,
@@ -167,7 +167,7 @@ fn type_of(name: &str) -> Result<Dtype, RandomError> {
     found.ok_or_else(|| RandomError::Type { name: name.to_owned() })
 }
 
-/// Why there is no such random model.
+/// Why a text does not describe a random model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RandomError {
@@ -189,7 +189,7 @@ pub enum RandomError {
         /// The value as given.
         name: String,
     },
-    /// Not an option.
+    /// The key is not an option.
     #[error("unknown key {key:?}; keys are layers seed")]
     Key {
         /// The value as given.
@@ -223,7 +223,7 @@ pub enum RandomError {
         /// The reason.
         source: std::io::Error,
     },
-    /// Not a file of a shape.
+    /// The file does not describe a shape.
     #[error("shape {shape} is not readable: {source}")]
     Ron {
         /// The name or path.
@@ -231,7 +231,7 @@ pub enum RandomError {
         /// The defect.
         source: Box<ron::error::SpannedError>,
     },
-    /// Not a configuration that runs.
+    /// The shape is not a configuration that runs.
     #[error("shape {shape}: {source}")]
     Config {
         /// The name or path.
