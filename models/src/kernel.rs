@@ -13,6 +13,7 @@ pub mod matmul;
 pub mod matmul_coop;
 pub mod matmul_int8;
 pub mod matmul_int8_tile;
+pub mod matmul_tile;
 pub mod moe_combine;
 pub mod moe_route;
 pub mod moe_sort;
@@ -65,7 +66,7 @@ macro_rules! modules {
 pub const MODULES: Modules = modules! {
     activations: "activations_f16", "activations_f32", "norm_none", "norm_rms", "x_broadcast", "x_normed", "x_uniform";
     epilogues: "epilogue_add", "epilogue_gelu_mul", "epilogue_silu_mul", "epilogue_store";
-    params: "int8_params";
+    params: "int8_params", "matmul_params";
     rows: "rows_each", "rows_plain", "rows_routed";
     sampling: "best", "leading", "noise";
     weights: "f16_of_codes", "f16_of_floats", "f16_of_nibbles", "nibbles", "weights_bf16", "weights_f16", "weights_f32", "weights_fp8", "weights_iq4", "weights_mxfp4", "weights_q2k", "weights_q3k", "weights_q4", "weights_q4k", "weights_q5", "weights_q5k", "weights_q6k", "weights_q8";
@@ -87,6 +88,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &matmul_coop::KERNEL,
         &matmul_int8::KERNEL,
         &matmul_int8_tile::KERNEL,
+        &matmul_tile::KERNEL,
         &moe_combine::KERNEL,
         &moe_route::KERNEL,
         &moe_sort::KERNEL,
@@ -192,6 +194,7 @@ pub fn variants() -> Vec<NamedVariant> {
     all.push(named("", state_write::variant()));
     all.push(named("", top_logits::variant(scan_logits::TOKENS_PER_LANE)));
     all.extend(int8(short));
+    all.extend(tiles(short));
     all.extend(
         [("store", Epilogue::Store), ("add", Epilogue::Add)]
             .map(|(part, epilogue)| named(part, split_sum::variant(epilogue))),
@@ -246,6 +249,23 @@ fn int8(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
     };
     all.extend(coded.map(|format| named(short(format), tile(format, Epilogue::Store))));
     all.push(named("q4k-silu_mul", tile(Format::Q4K, Epilogue::SiluMul)));
+    all
+}
+
+/// Matmuls of many rows in f32.
+fn tiles(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
+    let named = NamedVariant::new;
+    let tile = |epilogue, rows| matmul_tile::Tile::choose(epilogue, rows, u64::from(rows) << 12);
+    let of = |format: Format, epilogue, rows| {
+        matmul_tile::variant(format.module(), epilogue, tile(epilogue, rows))
+    };
+    let mut all: Vec<_> = FORMATS.map(|format| named(short(format), of(format, Epilogue::Store, 256))).into();
+    all.push(named("q4k-silu_mul", of(Format::Q4K, Epilogue::SiluMul, 256)));
+    all.push(named("q4k-few", of(Format::Q4K, Epilogue::Add, 16)));
+    all.push(named("q4k-few-gelu_mul", of(Format::Q4K, Epilogue::GeluMul, 16)));
+    for (part, rows) in [("each", matmul::Rows::Each), ("routed", matmul::Rows::Routed)] {
+        all.push(named(part, matmul_tile::several(rows, Format::Bf16.module(), tile(Epilogue::Store, 256))));
+    }
     all
 }
 

@@ -4,10 +4,10 @@ use attn_kernels::gpu::{Bind, Buf, Pass};
 
 use crate::cast::u32_of;
 use crate::host_weights::{Home, Plane};
-use crate::kernel::matmul::{self, MatmulBuffers, MatmulParams, Rows, Tiling};
+use crate::kernel::matmul::{Epilogue, MatmulBuffers, MatmulParams, Rows};
 use crate::kernel::matmul_coop::{self, Tile};
 use crate::kernel::round_rows::RoundRowsParams;
-use crate::matrix::{Kernels, Key, Precision, check};
+use crate::matrix::{Exact, Kernels, Key, Precision, check};
 use crate::pack::{BLOCK, Columns, Format, Planes};
 use crate::{ModelError, Tensor};
 
@@ -66,8 +66,8 @@ pub(crate) struct Routes<'a> {
 /// Kernel that products of pairs go through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
-    /// f32 by `matmul`.
-    Exact(Tiling),
+    /// f32 by `matmul` or `matmul_tile`.
+    Exact(Exact),
     /// f16 by `matmul_coop`.
     Coop(Tile),
 }
@@ -76,7 +76,7 @@ impl Route {
     /// Maximum number of pairs of a tile.
     pub(crate) fn tile_rows(self) -> u32 {
         match self {
-            Self::Exact(tiling) => tiling.rows,
+            Self::Exact(exact) => exact.rows(),
             Self::Coop(tile) => tile.rows(),
         }
     }
@@ -122,9 +122,9 @@ impl Matrices {
     ) -> Result<(), ModelError> {
         let (format, blocks) = (self.format, self.blocks);
         let (x, x_stride, pipeline, columns) = match routes.route {
-            Route::Exact(tiling) => {
-                let [columns, ..] = matmul::grid(tiling, 1, self.cols);
-                let pipeline = kernels.pipeline(self.key(Rows::Routed, tiling))?;
+            Route::Exact(exact) => {
+                let [columns, ..] = exact.grid(Epilogue::Store, 1, self.cols);
+                let pipeline = kernels.pipeline(self.key(Rows::Routed, exact))?;
                 (vectors.x.clone(), vectors.x_stride, pipeline, columns)
             }
             Route::Coop(tile) => {
@@ -157,13 +157,13 @@ impl Matrices {
         rows: u32,
         vectors: &Vectors,
     ) -> Result<(), ModelError> {
-        let tiling = kernels.tiling(rows, 1, self.blocks);
-        let pipeline = kernels.pipeline(self.key(Rows::Each, tiling))?;
+        let exact = self.exact(kernels, rows);
+        let pipeline = kernels.pipeline(self.key(Rows::Each, exact))?;
         kernels.beside(pass, self.bytes());
         for shard in &self.shards {
             let params = MatmulParams { x_div: self.count, ..self.params(rows, vectors, shard) };
             let buffers = shard.buffers(kernels, vectors);
-            let [columns, row_tiles, _] = matmul::grid(tiling, rows, self.cols);
+            let [columns, row_tiles, _] = exact.grid(Epilogue::Store, rows, self.cols);
             pass.dispatch(&pipeline, &params, buffers, [columns, row_tiles, shard.count]);
         }
         Ok(())
@@ -173,8 +173,13 @@ impl Matrices {
         u64::from(self.count) * u64::from(self.cols) * self.format.column_bytes(self.blocks as usize) as u64
     }
 
-    fn key(&self, rows: Rows, tiling: Tiling) -> Key {
-        Key::Several { rows, format: self.format, tiling, blocks: self.blocks }
+    /// The kernel in f32 for `rows` rows of each matrix.
+    fn exact(&self, kernels: &Kernels, rows: u32) -> Exact {
+        kernels.exact([rows, self.cols, self.blocks], Epilogue::Store, self.count)
+    }
+
+    fn key(&self, rows: Rows, exact: Exact) -> Key {
+        Key::Several { rows, format: self.format, exact, blocks: self.blocks }
     }
 
     fn params(&self, rows: u32, vectors: &Vectors, shard: &Shard) -> MatmulParams {
@@ -193,7 +198,7 @@ impl Matrices {
         let rows = pairs.div_ceil(self.count);
         match precision.f16 && !precision.invariant && pairs > self.count / MIN_SHARE {
             true => Route::Coop(Tile::routed(rows)),
-            false => Route::Exact(kernels.tiling(rows, 1, self.blocks)),
+            false => Route::Exact(self.exact(kernels, rows)),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 mod kernels;
 
-pub(crate) use kernels::{Kernels, Key, MaxProduct, Precision};
+pub(crate) use kernels::{Exact, Kernels, Key, MaxProduct, Precision};
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 
 use crate::cast::u32_of;
 use crate::host_weights::{Home, Plane};
-use crate::kernel::matmul::{self, Epilogue, MatmulBuffers, MatmulParams, Tiling};
+use crate::kernel::matmul::{Epilogue, MatmulBuffers, MatmulParams};
 use crate::kernel::matmul_coop::{self, Plan};
 use crate::kernel::matmul_int8::{self, MatmulInt8Buffers, MatmulInt8Params};
-use crate::kernel::matmul_int8_tile;
+use crate::kernel::matmul_tile::Tile;
 use crate::kernel::round_rows::RoundRowsParams;
 use crate::kernel::split_sum::{self, SplitSumBuffers, SplitSumParams};
 use crate::pack::{BLOCK, Columns, Format, Packed, Planes};
@@ -74,8 +74,8 @@ pub(crate) struct Norm<'a> {
 /// Kernels that a product goes through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Route {
-    /// f32 by `matmul`.
-    Exact(Tiling),
+    /// f32 by `matmul` or `matmul_tile`.
+    Exact(Exact),
     /// Codes of few rows by `matmul_int8`.
     Codes(matmul_int8::Tiling),
     /// Codes of many rows by `matmul_int8_tile`.
@@ -93,9 +93,6 @@ const SMALL: u64 = 4 << 20;
 
 /// Maximum number of rows that a matrix below [`SMALL`] multiplies by one dispatch with f32.
 const SMALL_ROWS: u32 = 64;
-
-/// Workgroups of `matmul_int8_tile` from which on it beats `matmul_int8`: on an H200 32 of them took five times as long.
-const MIN_TILES: u32 = 128;
 
 impl Matrix {
     /// One matrix whose columns are the rows of `tensors`, one after the other.
@@ -172,7 +169,7 @@ impl Matrix {
         product: &Product<'_>,
     ) -> Result<(), ModelError> {
         match self.route(kernels, product.rows, product.precision) {
-            Route::Exact(tiling) => self.exact(kernels, pass, product, tiling),
+            Route::Exact(exact) => self.exact(kernels, pass, product, exact),
             route @ (Route::Codes(_) | Route::CodesTile) => {
                 kernels.quantize(pass, product, self.blocks, self.width)?;
                 self.by_codes(kernels, pass, product, route)
@@ -184,10 +181,11 @@ impl Matrix {
     /// Chooses the kernels for a product of `rows` rows.
     fn route(&self, kernels: &Kernels, rows: u32, precision: Precision) -> Route {
         let cols = self.shards[0].cols;
+        let exact = || Route::Exact(kernels.exact([rows, cols, self.blocks], self.epilogue(), 1));
         let small = u64::from(self.width) * u64::from(cols * self.parts) < SMALL;
         // Where rows must not depend on others, no number of them may change how one is rounded.
         if small && (rows <= SMALL_ROWS || precision.invariant || !precision.f16) {
-            return Route::Exact(kernels.tiling(rows, self.parts, self.blocks));
+            return exact();
         }
         let codes = precision.int8 && self.format.has_codes() && kernels.holds_codes(rows, self.blocks);
         let few = rows <= precision.max_few_rows();
@@ -195,14 +193,14 @@ impl Matrix {
             return Route::Coop;
         }
         // Tiles read the weights less often, but many rows alone make enough of them for a GPU.
-        let tiles: u32 = matmul_int8_tile::grid(self.epilogue(), rows, cols).iter().product();
-        match (codes, few || tiles < MIN_TILES) {
+        let results = u64::from(rows) * u64::from(cols * self.parts);
+        match (codes, few || results < Tile::LARGE.filled()) {
             (true, true) => {
                 let slices = matmul_int8::slices(self.epilogue(), kernels.max_lanes());
                 Route::Codes(matmul_int8::Tiling::for_rows(rows, self.epilogue(), slices))
             }
             (true, false) => Route::CodesTile,
-            (false, _) => Route::Exact(kernels.tiling(rows, self.parts, self.blocks)),
+            (false, _) => exact(),
         }
     }
 
@@ -216,11 +214,11 @@ impl Matrix {
         kernels: &mut Kernels,
         pass: &mut Pass,
         product: &Product<'_>,
-        tiling: Tiling,
+        exact: Exact,
     ) -> Result<(), ModelError> {
         let (format, epilogue, blocks) = (self.format, product.epilogue, self.blocks);
         let norm = product.norm.is_some();
-        let pipeline = kernels.pipeline(Key::Exact { format, epilogue, tiling, blocks, norm })?;
+        let pipeline = kernels.pipeline(Key::Exact { format, epilogue, exact, blocks, norm })?;
         kernels.beside(pass, self.bytes());
         for shard in &self.shards {
             let params = MatmulParams {
@@ -230,7 +228,7 @@ impl Matrix {
             let norm = product.norm.map(|norm| norm.weight.bind());
             let buffers =
                 MatmulBuffers { norm, ..shard.buffers(kernels, product.x.bind(), product.y.bind()) };
-            pass.dispatch(&pipeline, &params, buffers, matmul::grid(tiling, product.rows, shard.cols));
+            pass.dispatch(&pipeline, &params, buffers, exact.grid(epilogue, product.rows, shard.cols));
         }
         Ok(())
     }
@@ -266,7 +264,7 @@ impl Matrix {
             };
             let grid = match route {
                 Route::Codes(tiling) => matmul_int8::grid(tiling, product.rows, shard.cols),
-                _ => matmul_int8_tile::grid(epilogue, product.rows, shard.cols),
+                _ => Tile::LARGE.grid(epilogue, product.rows, shard.cols),
             };
             pass.dispatch(&pipeline, &params, buffers, grid);
         }
@@ -343,7 +341,7 @@ impl Matrix {
         // A norm goes over whole blocks.
         self.width == self.blocks * 32
             && match self.route(kernels, rows, precision) {
-                Route::Exact(tiling) => tiling.norms(),
+                Route::Exact(exact) => exact.norms(),
                 Route::Codes(_) | Route::CodesTile => true,
                 Route::Coop => kernels.holds_halves(rows, self.blocks),
             }

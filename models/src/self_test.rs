@@ -24,6 +24,7 @@ const CASES: &[(&str, Cases)] = &[
     ("matmul_coop", matmul::matmul_coop),
     ("matmul_int8", matmul::matmul_int8),
     ("matmul_int8_tile", matmul::matmul_int8_tile),
+    ("matmul_tile", matmul::matmul_tile),
     ("moe_combine", moe::combine),
     ("moe_route", moe::route),
     ("moe_sort", moe::sort),

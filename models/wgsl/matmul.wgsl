@@ -17,31 +17,13 @@
 #import rows = rows_plain
 #import activations = x_uniform
 #import epilogue = epilogue_store
+#import matmul_params
 // COLS lanes along columns times SLICES along k; block sums of slices meet in workgroup memory and are added in order.
 const WG: u32 = COLS * SLICES;
 // Operand of reductions: a value for each row.
 const VALUES: u32 = ROWS;
 // SLICES == 1 ? 1 : blocks * COLS * ROWS * WIDE * PARTS
 override SUMS: u32 = 1u;
-
-struct MatmulParams {
-    rows: u32,
-    cols: u32, // of one part
-    blocks: u32,
-    x_stride: u32, // in vec4
-    y_stride: u32,
-    y_offset: u32,
-    eps: f32, // of the norm on the way in, if there is one
-    x_div: u32, // of several matrices: see the rows modules
-    matrices: u32, // side by side in wq and ws
-    first_matrix: u32,
-    split_blocks: u32, // unused: only matmul_coop splits k
-}
-
-@group(0) @binding(0) var<uniform> params: MatmulParams;
-@group(0) @binding(2) var<storage, read> wq: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read> ws: array<u32>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
 const COLS_PER_LANE: u32 = PARTS * WIDE;
 const SUMS_A_LANE: u32 = ROWS * COLS_PER_LANE;

@@ -16,6 +16,7 @@ enable wgpu_cooperative_matrix;
 #import epilogue = epilogue_store
 #import activations = activations_f32
 #import numbers = f16_of_codes
+#import matmul_params
 #import PARTS = 1
 // Blocks of a stage, and matrices of 16 along k in it.
 #import K_BLOCKS = 1
@@ -42,25 +43,7 @@ enable wgpu_cooperative_matrix;
 #import ALL_X_LOADS = 4
 #import ALL_W_LOADS = 1
 
-struct MatmulParams {
-    rows: u32,
-    cols: u32, // of one part
-    blocks: u32,
-    x_stride: u32, // in vec4
-    y_stride: u32,
-    y_offset: u32,
-    eps: f32, // unused: rows come normed
-    x_div: u32, // of several matrices: see the rows modules
-    matrices: u32, // side by side in wq and ws
-    first_matrix: u32,
-    split_blocks: u32, // along k, of a split
-}
-
-@group(0) @binding(0) var<uniform> params: MatmulParams;
 @group(0) @binding(1) var<storage, read> x: array<Quad>;
-@group(0) @binding(2) var<storage, read> wq: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read> ws: array<u32>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
 const WG: u32 = 32u * M_SUBGROUPS * N_SUBGROUPS;
 const ROWS: u32 = 16u * M_TILES * M_SUBGROUPS;

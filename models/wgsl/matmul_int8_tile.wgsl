@@ -5,13 +5,13 @@
 // memory, the next on its way to registers.
 // Bytes moved: the weights once for ROWS rows, 1.25 an activation for COLS columns.
 // Grid: (column tiles, row tiles). CPU reference: src/cpu/matmul_int8.rs
-#import TALL = 4
+#import TALL = 8
 #import WIDE = 8
 // Lanes along rows and along columns.
-#import ROW_LANES = 16
+#import ROW_LANES = 8
 #import COL_LANES = 16
 #import PARTS = 1
-#import SUMS = 32
+#import SUMS = 64
 #import SLICES = 64
 #import weights = weights_q4k
 #import epilogue = epilogue_store
@@ -33,8 +33,8 @@ const X_LOADS: u32 = (ROWS * 2u + WG - 1u) / WG;
 var<workgroup> a_tile: array<u32, 8u * A_STRIDE>;
 var<workgroup> b_tile: array<u32, 8u * B_STRIDE>;
 var<workgroup> a_scales: array<vec2<f32>, ROWS>;
-// Scales of both halves and the offset.
-var<workgroup> b_scales: array<vec4<f32>, ALL_COLS>;
+// Scale of each half, and the offset.
+var<workgroup> b_scales: array<vec2<f32>, HALVES * ALL_COLS>;
 
 @compute @workgroup_size(WG)
 fn matmul_int8_tile(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -73,7 +73,9 @@ fn matmul_int8_tile(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
                 b_tile[(w_word + j) * B_STRIDE + w_col] = codes(w_next, w_word + j);
             }
             if (w_word == 0u) {
-                b_scales[w_col] = vec4(scale(w_next, 0u), scale(w_next, HALVES - 1u), offset(w_next), 0.0);
+                for (var half = 0u; half < HALVES; half++) {
+                    b_scales[half * ALL_COLS + w_col] = vec2(scale(w_next, half), offset(w_next));
+                }
             }
             workgroupBarrier();
             // Behind the last block of a slice comes the first of the next.
@@ -105,14 +107,13 @@ fn matmul_int8_tile(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
                     }
                 }
                 for (var j = 0u; j < WIDE; j++) {
-                    let w = b_scales[b_place(j, col_lane)];
-                    let d_w = select(w.x, w.y, half == 1u);
+                    let w = b_scales[half * ALL_COLS + b_place(j, col_lane)];
                     for (var i = 0u; i < TALL; i++) {
                         let d = a_scales[a_place(i, row_lane)];
                         let at = i * WIDE + j;
-                        sums[at] = fma(d_w * d.x, f32(dots[at]), sums[at]);
+                        sums[at] = fma(w.x * d.x, f32(dots[at]), sums[at]);
                         if (OFFSET && half + 1u == HALVES) {
-                            sums[at] = fma(w.z, d.y, sums[at]);
+                            sums[at] = fma(w.y, d.y, sums[at]);
                         }
                     }
                 }

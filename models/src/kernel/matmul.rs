@@ -101,6 +101,17 @@ pub enum Rows {
     Routed,
 }
 
+impl Rows {
+    /// A variant for one matrix as one for such rows.
+    pub(super) fn apply(self, one: Variant) -> Variant {
+        match self {
+            Self::Plain => one,
+            Self::Each => one.module("rows", "rows_each"),
+            Self::Routed => one.module("rows", "rows_routed").with("tiles").with("order"),
+        }
+    }
+}
+
 /// Operations on a finished sum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Epilogue {
@@ -115,6 +126,12 @@ pub enum Epilogue {
 }
 
 impl Epilogue {
+    /// Parts that meet in it.
+    #[must_use]
+    pub fn parts(self) -> u32 {
+        self.module().1
+    }
+
     /// Its shared module, and how many parts meet in it.
     pub(super) fn module(self) -> (&'static str, u32) {
         match self {
@@ -220,12 +237,7 @@ pub fn variant(
 /// The kernel that stores products with several matrices.
 #[must_use]
 pub fn several(rows: Rows, weights: &'static str, tiling: Tiling, blocks: u32) -> Variant {
-    let one = variant(weights, Epilogue::Store, tiling, blocks, None);
-    match rows {
-        Rows::Plain => one,
-        Rows::Each => one.module("rows", "rows_each"),
-        Rows::Routed => one.module("rows", "rows_routed").with("tiles").with("order"),
-    }
+    rows.apply(variant(weights, Epilogue::Store, tiling, blocks, None))
 }
 
 /// Workgroups for `rows` rows and `cols` columns of one part.

@@ -12,7 +12,7 @@ use crate::kernel::matmul::{self, Epilogue, Rows, Tiling};
 use crate::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Plan, Tile};
 use crate::kernel::quantize_rows::{self, Input, QuantizeRowsBuffers, QuantizeRowsParams};
 use crate::kernel::round_rows::{self, RoundRowsBuffers, RoundRowsParams};
-use crate::kernel::{matmul_int8, matmul_int8_tile, split_sum};
+use crate::kernel::{matmul_int8, matmul_int8_tile, matmul_tile, split_sum};
 use crate::pack::{BLOCK, Format};
 
 /// Roundings that a product may apply to activations on the way in.
@@ -49,10 +49,10 @@ pub(crate) struct Kernels {
 /// Kernel of a matmul, with all that it is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
-    /// `matmul`: blocks along k, and whether it norms.
-    Exact { format: Format, epilogue: Epilogue, tiling: Tiling, blocks: u32, norm: bool },
-    /// `matmul` with several matrices.
-    Several { rows: Rows, format: Format, tiling: Tiling, blocks: u32 },
+    /// `matmul` or `matmul_tile`: blocks along k, and whether it norms.
+    Exact { format: Format, epilogue: Epilogue, exact: Exact, blocks: u32, norm: bool },
+    /// The same with several matrices.
+    Several { rows: Rows, format: Format, exact: Exact, blocks: u32 },
     /// `matmul_int8`
     Codes { format: Format, epilogue: Epilogue, tiling: matmul_int8::Tiling },
     /// `matmul_int8_tile`
@@ -67,6 +67,38 @@ pub(crate) enum Key {
     Coop { format: Format, epilogue: Epilogue, activations: Activations, tile: Tile },
     /// `split_sum`
     Sum { epilogue: Epilogue },
+}
+
+/// Kernel of a product in f32. Results do not depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Exact {
+    /// `matmul`
+    Lanes(Tiling),
+    /// `matmul_tile`
+    Tile(matmul_tile::Tile),
+}
+
+impl Exact {
+    /// Rows of a workgroup.
+    pub(crate) fn rows(self) -> u32 {
+        match self {
+            Self::Lanes(tiling) => tiling.rows,
+            Self::Tile(tile) => tile.rows(),
+        }
+    }
+
+    /// Whether a product should norm its rows on the way in.
+    pub(crate) fn norms(self) -> bool {
+        matches!(self, Self::Lanes(tiling) if tiling.norms())
+    }
+
+    /// Workgroups for `rows` rows and `cols` columns of one part.
+    pub(crate) fn grid(self, epilogue: Epilogue, rows: u32, cols: u32) -> [u32; 3] {
+        match self {
+            Self::Lanes(tiling) => matmul::grid(tiling, rows, cols),
+            Self::Tile(tile) => tile.grid(epilogue, rows, cols),
+        }
+    }
 }
 
 /// Buffers between the dispatches of a product.
@@ -97,6 +129,9 @@ pub(crate) struct MaxProduct {
 /// Rows up to which integer dot products beat cooperative matrices, which multiply 16 rows or none: decode steps of Llama 3 8B
 /// as `Q4_K` with 2, 4 and 8 rows take 3.5, 4.3 and 6.7 ms by codes on an H200, 5.5, 5.6 and 5.8 by matrices.
 const CODED_ROWS: u32 = 4;
+
+/// Rows up to which `matmul` beats `matmul_tile`, whose tiles would be mostly empty.
+const LANES_ROWS: u32 = 8;
 
 /// Activations that products read, from which on they are rounded to f16 beforehand: on an H200 the bytes that this saves then
 /// take longer than a dispatch.
@@ -213,11 +248,20 @@ impl Kernels {
         Ok((self.scratch.halves.bind().cast(), params.blocks * 8, Activations::F16))
     }
 
-    pub(crate) fn tiling(&self, rows: u32, parts: u32, blocks: u32) -> Tiling {
+    /// The kernel for products in f32 of `[rows, cols, blocks]`, columns of one part of an epilogue, with `matrices` matrices.
+    pub(crate) fn exact(&self, [rows, cols, blocks]: [u32; 3], epilogue: Epilogue, matrices: u32) -> Exact {
+        let parts = epilogue.parts();
         if self.gpu.is_cpu() {
-            Tiling::for_cpu(rows, parts, broadcasts(&self.gpu))
-        } else {
-            Tiling::for_gpu(rows, parts, blocks)
+            return Exact::Lanes(Tiling::for_cpu(rows, parts, broadcasts(&self.gpu)));
+        }
+        let lanes = Tiling::for_gpu(rows, parts, blocks);
+        let results = u64::from(rows) * u64::from(cols * parts) * u64::from(matrices);
+        let tile = matmul_tile::Tile::choose(epilogue, rows, results);
+        // Lanes that cannot share k have nothing to win from few rows but that no tile of theirs is empty, which experts have.
+        let (many, shares_k) = (rows > LANES_ROWS, lanes.slices > 1);
+        match many && (results >= tile.filled() || !shares_k) || !shares_k && matrices == 1 {
+            true => Exact::Tile(tile),
+            false => Exact::Lanes(lanes),
         }
     }
 
@@ -228,11 +272,17 @@ impl Kernels {
         }
         let level = self.gpu.level();
         let pipeline = self.gpu.pipeline(&match key {
-            Key::Exact { format, epilogue, tiling, blocks, norm } => {
+            Key::Exact { format, epilogue, exact: Exact::Lanes(tiling), blocks, norm } => {
                 matmul::variant(format.module(), epilogue, tiling, blocks, norm.then_some(level))
             }
-            Key::Several { rows, format, tiling, blocks } => {
+            Key::Exact { format, epilogue, exact: Exact::Tile(tile), .. } => {
+                matmul_tile::variant(format.module(), epilogue, tile)
+            }
+            Key::Several { rows, format, exact: Exact::Lanes(tiling), blocks } => {
                 matmul::several(rows, format.module(), tiling, blocks)
+            }
+            Key::Several { rows, format, exact: Exact::Tile(tile), .. } => {
+                matmul_tile::several(rows, format.module(), tile)
             }
             Key::Codes { format, epilogue, tiling } => {
                 matmul_int8::variant(format.module(), epilogue, tiling)

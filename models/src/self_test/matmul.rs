@@ -10,9 +10,9 @@ use super::tensors;
 use crate::cpu::matmul_int8::{Codes, matmul_int8 as cpu_matmul_int8};
 use crate::kernel::embed::{self, EmbedParams};
 use crate::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
-use crate::kernel::matmul_coop::{self, Tile};
+use crate::kernel::matmul_coop;
 use crate::kernel::matmul_int8::{self, MatmulInt8Params};
-use crate::kernel::matmul_int8_tile;
+use crate::kernel::matmul_tile::Tile;
 use crate::kernel::quantize_rows::{self, QuantizeRowsParams};
 use crate::kernel::rms_norm::RmsNormParams;
 use crate::kernel::round_rows::{self, RoundRowsParams};
@@ -164,6 +164,26 @@ pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
     vec![product.case("rows and columns beyond a tile", variant, grid, tolerance)]
 }
 
+fn tile_of(variant: &Variant) -> Tile {
+    Tile {
+        tall: size(variant, "TALL"),
+        wide: size(variant, "WIDE"),
+        row_lanes: size(variant, "ROW_LANES"),
+        col_lanes: size(variant, "COL_LANES"),
+    }
+}
+
+pub(super) fn matmul_tile(variant: &Variant) -> Vec<Case> {
+    let tile = tile_of(variant);
+    if module(variant, "rows").is_some() {
+        return vec![super::moe::several(variant, [tile.rows(), tile.cols()], SUM)];
+    }
+    let (rows, cols) = (tile.rows() + 11, tile.cols() + 11);
+    let product = Product::new(variant, [rows, cols, 40]);
+    let grid = tile.grid(product.epilogue, rows, cols);
+    vec![product.case("rows and columns beyond a tile", variant, grid, product.tolerance())]
+}
+
 impl Product {
     /// A case of a kernel that takes activations as codes. `what` of its variants has rows and columns beyond a tile.
     fn coded(&self, variant: &Variant, grid: [u32; 3], tolerance: Tolerance) -> Case {
@@ -212,9 +232,10 @@ pub(super) fn matmul_int8(variant: &Variant) -> Vec<Case> {
 }
 
 pub(super) fn matmul_int8_tile(variant: &Variant) -> Vec<Case> {
-    let (rows, cols) = (75, 139);
+    let tile = tile_of(variant);
+    let (rows, cols) = (tile.rows() + 11, tile.cols() + 11);
     let product = Product::new(variant, [rows, cols, 40]);
-    let grid = matmul_int8_tile::grid(product.epilogue, rows, cols);
+    let grid = tile.grid(product.epilogue, rows, cols);
     vec![product.coded(variant, grid, product.tolerance())]
 }
 
@@ -247,7 +268,7 @@ pub(super) fn split_sum(variant: &Variant) -> Vec<Case> {
 }
 
 pub(super) fn matmul_coop(variant: &Variant) -> Vec<Case> {
-    let tile = Tile {
+    let tile = matmul_coop::Tile {
         m_tiles: size(variant, "M_TILES"),
         n_tiles: size(variant, "N_TILES"),
         m_subgroups: size(variant, "M_SUBGROUPS"),

@@ -7,6 +7,7 @@ use attn_kernels::gpu::{Gpu, Pass};
 use models::kernel::matmul::Epilogue;
 use models::kernel::matmul_int8::{self, MAX_ROWS, MatmulInt8Params, Tiling};
 use models::kernel::matmul_int8_tile;
+use models::kernel::matmul_tile::Tile;
 use models::kernel::quantize_rows::QuantizeRowsParams;
 use models::pack::{BLOCK, Packed};
 use models::{Dtype, cpu};
@@ -75,7 +76,7 @@ impl Product {
         let slices = matmul_int8::slices(self.epilogue, MAX_LANES);
         let variant = matmul_int8_tile::variant(self.packed.format.module(), self.epilogue, slices);
         let rows = self.params.rows;
-        self.run(gpu, &variant, [0, rows], matmul_int8_tile::grid(self.epilogue, rows, self.params.cols))
+        self.run(gpu, &variant, [0, rows], Tile::LARGE.grid(self.epilogue, rows, self.params.cols))
     }
 
     fn check(&self, gpu: &Gpu) {

@@ -2,10 +2,11 @@
 
 use super::device::{assert_bits, assert_close, cases, dispatch, gpu};
 use super::tensors::{self, floats};
-use attn_kernels::Level;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::{Level, Variant};
 use models::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
+use models::kernel::matmul_tile::{self, Tile};
 use models::kernel::rms_norm::{self, RmsNormParams};
 use models::pack::{BLOCK, Packed};
 use models::{Dtype, Tensor, cpu};
@@ -93,6 +94,13 @@ impl Product {
 
     /// `y` after rows `first..first + rows`, those rows alone.
     fn on_gpu(&self, gpu: &Gpu, tiling: Tiling, first: u32, rows: u32) -> Vec<f32> {
+        let module = self.packed().format.module();
+        let variant = matmul::variant(module, self.epilogue, tiling, self.params.blocks, None);
+        self.dispatched(gpu, &variant, [first, rows], matmul::grid(tiling, rows, self.params.cols))
+    }
+
+    /// `y` after `rows` rows from `first` on, by one dispatch of a kernel.
+    fn dispatched(&self, gpu: &Gpu, variant: &Variant, [first, rows]: [u32; 2], grid: [u32; 3]) -> Vec<f32> {
         let packed = self.packed();
         let row = |stride: u32| (first * stride) as usize..((first + rows) * stride) as usize;
         let x = gpu.upload("x", &self.x[row(self.params.x_stride * 4)]).unwrap();
@@ -100,11 +108,9 @@ impl Product {
         let ws = gpu.upload("ws", &packed.scales).unwrap();
         let y = gpu.upload("y", &self.y[row(self.params.y_stride)]).unwrap();
         let bindings = [(&x).into(), (&wq).into(), (&ws).into(), (&y).into()];
-        let variant =
-            matmul::variant(packed.format.module(), self.epilogue, tiling, self.params.blocks, None);
         let params = MatmulParams { rows, ..self.params };
         let mut pass = Pass::new("matmul");
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, matmul::grid(tiling, rows, self.params.cols));
+        dispatch(gpu, &mut pass, variant, &params, &bindings, grid);
         let read = pass.read(&y, 0..y.len());
         gpu.submit(pass).unwrap().wait().unwrap().get(read)
     }
@@ -141,6 +147,23 @@ fn every_tiling_and_epilogue_to_the_bit() {
         let want = product.check(gpu, tilings[0]);
         for tiling in &tilings[1..] {
             assert_bits(&format!("{epilogue:?}, {tiling:?}"), &product.check(gpu, *tiling), &want);
+        }
+    }
+}
+
+/// Tiles of few rows and of many, at edges in both directions, for every storage type and epilogue.
+#[test]
+fn tiles_add_up_as_lanes_do_to_the_bit() {
+    let Some(gpu) = gpu() else { return };
+    let types = Dtype::ALL.map(|dtype| (dtype, Epilogue::Store));
+    let epilogues = EPILOGUES.map(|epilogue| (Dtype::Q4_1, epilogue));
+    for (dtype, epilogue) in types.into_iter().chain(epilogues) {
+        let product = Product::new(dtype, epilogue, [70, 139, 8], 1, 78);
+        let want = product.check(gpu, product.tilings(gpu)[0]);
+        for tile in [Tile::choose(epilogue, 16, 0), Tile::LARGE] {
+            let variant = matmul_tile::variant(product.packed().format.module(), epilogue, tile);
+            let got = product.dispatched(gpu, &variant, [0, 70], tile.grid(epilogue, 70, 139));
+            assert_bits(&format!("{dtype}, {epilogue:?}, {tile:?}"), &got, &want);
         }
     }
 }

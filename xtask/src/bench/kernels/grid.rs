@@ -168,8 +168,8 @@ pub(super) fn items(gpu: &Gpu, quick: bool) -> Vec<Item> {
             grid.prefill(small, len);
         }
     }
-    if gpu.runs_coop() {
-        products(&mut grid);
+    if !software {
+        products(&mut grid, gpu);
     }
     around(&mut grid, &sizes, main, software);
     grid.items
@@ -209,15 +209,24 @@ fn decode(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     grid.decode(main.paged(64), [batch, context], 0.05, BOTH);
 }
 
-/// Products of the layers of Llama 3 8B by cooperative matrices, of few rows to a whole chunk.
-fn products(grid: &mut Grid) {
+/// Products of the layers of Llama 3 8B, of few rows to a whole chunk: by cooperative matrices and as devices without them do.
+fn products(grid: &mut Grid, gpu: &Gpu) {
     let matrix = |width, cols, parts| Matrix { width, cols, parts, dtype: Dtype::Q4_K };
     let matrices =
         [matrix(4096, 6144, 1), matrix(4096, 4096, 1), matrix(4096, 14_336, 2), matrix(14_336, 4096, 1)];
     for matrix in matrices {
-        for rows in [8, 64, 96, 192, 512, 2048] {
+        let by_matrices: &[u32] = if gpu.runs_coop() { &[8, 64, 96, 192, 512, 2048] } else { &[] };
+        for &rows in by_matrices {
             grid.add(format!("product {rows} rows, {}", matrix.name()), move |bench| {
                 bench.alone(products::by_matrices(bench.gpu, &matrix, rows)?)
+            });
+        }
+        for rows in [16, 64, 512, 2048] {
+            grid.add(format!("product {rows} rows, {} in f32", matrix.name()), move |bench| {
+                bench.alone(products::in_f32(bench.gpu, &matrix, rows)?)
+            });
+            grid.add(format!("product {rows} rows, {} by codes", matrix.name()), move |bench| {
+                bench.alone(products::by_codes(bench.gpu, &matrix, rows)?)
             });
         }
     }

@@ -1,0 +1,94 @@
+//! Quantised matrix times many rows of f32 through workgroup memory, for GPUs without cooperative matrices and for rows that
+//! must keep f32.
+//!
+//! A result is bitwise that of [`matmul`].
+
+use attn_kernels::{Kernel, Variant};
+
+use super::matmul::{self, Epilogue, Rows};
+
+/// The kernel, with the parameters and bindings of [`matmul`].
+pub static KERNEL: Kernel =
+    Kernel { name: "matmul_tile", wgsl: include_str!("../../wgsl/matmul_tile.wgsl"), ..matmul::KERNEL };
+
+/// Rows and columns of a workgroup. Results do not depend on them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tile {
+    /// Rows of a lane, a multiple of 4.
+    pub tall: u32,
+    /// Columns of a lane in all parts, a multiple of 4 in each.
+    pub wide: u32,
+    /// Lanes along rows.
+    pub row_lanes: u32,
+    /// Lanes along columns.
+    pub col_lanes: u32,
+}
+
+impl Tile {
+    /// 64 rows and 128 columns: of eight tiles the fastest for 2,048 rows on an H200, in f32 and by codes.
+    pub const LARGE: Self = Self { tall: 8, wide: 8, row_lanes: 8, col_lanes: 16 };
+
+    /// Rows of a workgroup.
+    #[must_use]
+    pub fn rows(&self) -> u32 {
+        self.tall * self.row_lanes
+    }
+
+    /// Columns of a workgroup, in all parts.
+    #[must_use]
+    pub fn cols(&self) -> u32 {
+        self.wide * self.col_lanes
+    }
+
+    fn lanes(&self) -> u32 {
+        self.row_lanes * self.col_lanes
+    }
+
+    /// Workgroups for `rows` rows and `cols` columns of one part.
+    #[must_use]
+    pub fn grid(&self, epilogue: Epilogue, rows: u32, cols: u32) -> [u32; 3] {
+        [cols.div_ceil(self.cols() / epilogue.parts()), rows.div_ceil(self.rows()), 1]
+    }
+
+    /// The tile for `rows` rows of as many matrices as have `results` results in all.
+    #[must_use]
+    pub fn choose(epilogue: Epilogue, rows: u32, results: u64) -> Self {
+        let small = Self { tall: 4, wide: 4 * epilogue.parts(), row_lanes: 8, col_lanes: 8 };
+        if rows > small.rows() && results >= Self::LARGE.filled() { Self::LARGE } else { small }
+    }
+
+    /// Results, in all parts, from which on tiles fill a GPU.
+    #[must_use]
+    pub fn filled(&self) -> u64 {
+        u64::from(MIN_TILES * self.rows() * self.cols())
+    }
+}
+
+/// Workgroups that fill a GPU: an H200 has 132 multiprocessors.
+const MIN_TILES: u32 = 128;
+
+/// Quads of k in workgroup memory at a time.
+const QUADS: u32 = 4;
+
+/// The kernel for one storage type of weights, an epilogue and a tile.
+#[must_use]
+pub fn variant(weights: &'static str, epilogue: Epilogue, tile: Tile) -> Variant {
+    let (module, parts) = epilogue.module();
+    Variant::new(&KERNEL)
+        .module("weights", weights)
+        .module("epilogue", module)
+        .size("TALL", tile.tall)
+        .size("WIDE", tile.wide)
+        .size("ROW_LANES", tile.row_lanes)
+        .size("COL_LANES", tile.col_lanes)
+        .size("PARTS", parts)
+        .size("SUMS", tile.tall * tile.wide)
+        .size("X_LOADS", tile.rows() * QUADS / tile.lanes())
+        .size("W_QUADS", tile.cols() * QUADS / tile.lanes())
+}
+
+/// The kernel that stores products with several matrices.
+#[must_use]
+pub fn several(rows: Rows, weights: &'static str, tile: Tile) -> Variant {
+    rows.apply(variant(weights, Epilogue::Store, tile))
+}
