@@ -1,7 +1,7 @@
-// matmul for many rows, where neither cooperative matrices nor codes of 8 bits serve: bindings, parameters, rows, epilogues and the
-// order of every sum are those of matmul, so that results agree to the bit.
-// A workgroup owns ROWS rows and COLS columns of each part, a lane TALL of the rows and WIDE of the columns (of all parts). Half a
-// block of k is in workgroup memory, the next half of activations and the next block of weights on their way to registers.
+// matmul for many rows, where neither cooperative matrices nor codes of 8 bits serve: bindings, parameters, rows, epilogues and
+// the order of every sum are those of matmul, so that results agree to the bit.
+// A workgroup owns ROWS rows and COLS columns of each part, a lane TALL of the rows and WIDE of the columns (of all parts).
+// Half a block of k is in workgroup memory, the next half of activations and the next block of weights on their way to registers.
 // Bytes moved: the weights once for ROWS rows, 4 an activation for COLS columns.
 // Grid: (column tiles, row tiles), of several matrices as the rows module says. CPU reference: src/cpu/matmul.rs
 #import TALL = 8

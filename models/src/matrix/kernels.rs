@@ -51,7 +51,7 @@ pub(crate) struct Kernels {
 pub(crate) enum Key {
     /// `matmul` or `matmul_tile`: blocks along k, and whether it norms.
     Exact { format: Format, epilogue: Epilogue, exact: Exact, blocks: u32, norm: bool },
-    /// The same with several matrices.
+    /// `matmul` or `matmul_tile` with several matrices.
     Several { rows: Rows, format: Format, exact: Exact, blocks: u32 },
     /// `matmul_int8`
     Codes { format: Format, epilogue: Epilogue, tiling: matmul_int8::Tiling },
