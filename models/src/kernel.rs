@@ -67,7 +67,7 @@ pub const MODULES: Modules = modules! {
     activations: "activations_f16", "activations_f32", "norm_none", "norm_rms", "x_broadcast", "x_normed", "x_uniform";
     epilogues: "epilogue_add", "epilogue_gelu_mul", "epilogue_silu_mul", "epilogue_store";
     params: "int8_params", "matmul_params";
-    rows: "rows_each", "rows_plain", "rows_routed";
+    rows: "rows_each", "rows_plain", "rows_routed", "tile_places";
     sampling: "best", "leading", "noise";
     weights: "f16_of_codes", "f16_of_floats", "f16_of_nibbles", "nibbles", "weights_bf16", "weights_f16", "weights_f32", "weights_fp8", "weights_iq4", "weights_mxfp4", "weights_q2k", "weights_q3k", "weights_q4", "weights_q4k", "weights_q5", "weights_q5k", "weights_q6k", "weights_q8";
 };

@@ -16,6 +16,7 @@
 #import weights = weights_q4k
 #import epilogue = epilogue_store
 #import int8_params
+#import tile_places
 
 const WG: u32 = ROW_LANES * COL_LANES;
 const ROWS: u32 = TALL * ROW_LANES;
@@ -134,16 +135,6 @@ fn matmul_int8_tile(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
             }
         }
     }
-}
-
-// Row `i` of a lane in the tile: fours side by side, so that one load brings four.
-fn a_place(i: u32, row_lane: u32) -> u32 {
-    return i / 4u * ROW_LANES * 4u + row_lane * 4u + i % 4u;
-}
-
-// Column `j` of a lane in the tile, parts one after the other.
-fn b_place(j: u32, col_lane: u32) -> u32 {
-    return j / 4u * COL_LANES * 4u + col_lane * 4u + j % 4u;
 }
 
 // Vector `at` of the ROWS x 2 of one block; rows past the end repeat the last.

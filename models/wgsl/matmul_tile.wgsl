@@ -18,6 +18,7 @@
 #import rows = rows_plain
 #import epilogue = epilogue_store
 #import matmul_params
+#import tile_places
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 
 const WG: u32 = ROW_LANES * COL_LANES;
@@ -108,14 +109,4 @@ fn matmul_tile(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
             }
         }
     }
-}
-
-// Row `i` of a lane in the tile: fours side by side, so that one load brings four.
-fn a_place(i: u32, row_lane: u32) -> u32 {
-    return i / 4u * ROW_LANES * 4u + row_lane * 4u + i % 4u;
-}
-
-// Column `j` of a lane in the tile, parts one after the other.
-fn b_place(j: u32, col_lane: u32) -> u32 {
-    return j / 4u * COL_LANES * 4u + col_lane * 4u + j % 4u;
 }

@@ -18,16 +18,6 @@ pub static KERNEL: Kernel = Kernel {
 /// The kernel for one storage type of weights and an epilogue, with `slices` from [`matmul_int8::slices`].
 #[must_use]
 pub fn variant(weights: &'static str, epilogue: Epilogue, slices: u32) -> Variant {
-    let (module, parts) = epilogue.module();
-    let tile = Tile::LARGE;
-    Variant::new(&KERNEL)
-        .module("weights", weights)
-        .module("epilogue", module)
-        .size("TALL", tile.tall)
-        .size("WIDE", tile.wide)
-        .size("ROW_LANES", tile.row_lanes)
-        .size("COL_LANES", tile.col_lanes)
-        .size("PARTS", parts)
-        .size("SUMS", tile.tall * tile.wide)
-        .size("SLICES", slices)
+    let one = Variant::new(&KERNEL).module("weights", weights).size("SLICES", slices);
+    Tile::LARGE.cut(one, epilogue)
 }

@@ -44,6 +44,19 @@ impl Tile {
         self.row_lanes * self.col_lanes
     }
 
+    /// A variant of `matmul_tile` or `matmul_int8_tile` with this tile and an epilogue.
+    pub(super) fn cut(&self, variant: Variant, epilogue: Epilogue) -> Variant {
+        let (module, parts) = epilogue.module();
+        variant
+            .module("epilogue", module)
+            .size("TALL", self.tall)
+            .size("WIDE", self.wide)
+            .size("ROW_LANES", self.row_lanes)
+            .size("COL_LANES", self.col_lanes)
+            .size("PARTS", parts)
+            .size("SUMS", self.tall * self.wide)
+    }
+
     /// Workgroups for `rows` rows and `cols` columns of one part.
     #[must_use]
     pub fn grid(&self, epilogue: Epilogue, rows: u32, cols: u32) -> [u32; 3] {
@@ -73,16 +86,7 @@ const QUADS: u32 = 4;
 /// The kernel for one storage type of weights, an epilogue and a tile.
 #[must_use]
 pub fn variant(weights: &'static str, epilogue: Epilogue, tile: Tile) -> Variant {
-    let (module, parts) = epilogue.module();
-    Variant::new(&KERNEL)
-        .module("weights", weights)
-        .module("epilogue", module)
-        .size("TALL", tile.tall)
-        .size("WIDE", tile.wide)
-        .size("ROW_LANES", tile.row_lanes)
-        .size("COL_LANES", tile.col_lanes)
-        .size("PARTS", parts)
-        .size("SUMS", tile.tall * tile.wide)
+    tile.cut(Variant::new(&KERNEL).module("weights", weights), epilogue)
         .size("X_LOADS", tile.rows() * QUADS / tile.lanes())
         .size("W_QUADS", tile.cols() * QUADS / tile.lanes())
 }
