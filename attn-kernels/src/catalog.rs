@@ -21,7 +21,7 @@ pub const MODULES: Modules = modules! {
     matrices: "k_coop_f16", "k_coop_index_fp8", "kv_coop_f16", "kv_coop_fp8", "kv_coop_int8", "kv_staged_codes", "kv_staged_f16", "kv_staged_fp8", "kv_staged_int8", "latent_coop_codes", "latent_coop_f16", "latent_coop_fp8", "latent_coop_int8", "product_tile", "tile";
     numbers: "flat", "fp8_halves", "half_cut", "halves", "inverse_root", "narrow", "numbers", "pack_halves",
         "soft_cap";
-    params: "index_logits_params", "mla_decode_params", "paged_prefill_params", "strided_qk_params";
+    params: "block_energy_params", "index_logits_params", "mla_decode_params", "paged_prefill_params", "strided_qk_params";
     reduce: "quad_reduce", "reduce_subgroup", "reduce_tree";
     scores: "lists_after_slopes", "lists_first", "logit_alibi", "logit_alibi_listed", "logit_plain", "logit_softcap", "mask_causal", "mask_chunk", "mask_window", "sinks_heads", "sinks_none";
     select: "blocks_bound", "blocks_mean", "bounds_kept", "bounds_none", "digest_mean", "digest_min_max", "digests_f16", "digests_f32", "hash_keys", "hash_queries", "order_key", "out_list", "out_positions", "radix", "scan_subgroup", "scan_tree", "score_bound", "top_k_among", "transform_none", "transform_paged", "transform_ragged";
@@ -34,7 +34,10 @@ pub fn catalog() -> Vec<&'static Kernel> {
     vec![
         &kernel::apply_sinks::KERNEL,
         &kernel::block_digest::KERNEL,
+        &kernel::block_energy::KERNEL,
+        &kernel::block_energy_coop::KERNEL,
         &kernel::block_lse::KERNEL,
+        &kernel::block_mean::KERNEL,
         &kernel::block_score::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
@@ -46,6 +49,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::hash_codes::KERNEL,
         &kernel::index_logits::KERNEL,
         &kernel::index_logits_coop::KERNEL,
+        &kernel::keep_blocks::KERNEL,
         &kernel::latent_write::KERNEL,
         &kernel::list_counts::KERNEL,
         &kernel::lse_merge::KERNEL,
@@ -201,6 +205,12 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     all.push(named("", kernel::softmax_block_sum::variant(8, 128)));
     all.push(named("", kernel::find_blocks::variant(4)));
     all.push(named("", kernel::vote_blocks::variant()));
+    for (dtype, shape) in &all_types {
+        all.push(named(dtype, kernel::block_mean::variant(shape, 128)));
+    }
+    all.push(named("", kernel::block_energy::variant(&types[0].1, 128)));
+    all.push(named("", kernel::block_energy_coop::variant(&types[0].1, 128)));
+    all.push(named("", kernel::keep_blocks::variant(4)));
     all.push(named("", kernel::list_counts::variant()));
     all.push(named("", kernel::mass_bound::variant()));
     all.push(named("", kernel::mass_merge::variant()));

@@ -7,7 +7,9 @@
 pub mod apply_sinks;
 pub mod attention;
 pub mod block_digest;
+pub mod block_energy;
 pub mod block_lse;
+pub mod block_mean;
 pub mod block_score;
 pub mod cache_write;
 pub mod copy_blocks;
@@ -18,6 +20,7 @@ pub mod gather_cache;
 pub mod hamming_score;
 pub mod hash_codes;
 pub mod index_logits;
+pub mod keep_blocks;
 pub mod latent_write;
 pub mod list_counts;
 pub mod lse_merge;

@@ -10,6 +10,7 @@ mod block_score;
 mod cache_write;
 mod case;
 mod copy_blocks;
+mod flashprefill;
 mod gather_cache;
 pub mod hostile;
 mod indexer;
@@ -47,7 +48,10 @@ pub type Cases = fn(&Variant) -> Vec<Case>;
 const CASES: &[(&str, Cases)] = &[
     ("apply_sinks", apply_sinks::cases),
     ("block_digest", block_digest::cases),
+    ("block_energy", flashprefill::block_energy),
+    ("block_energy_coop", flashprefill::block_energy),
     ("block_lse", mass_cut::block_lse),
+    ("block_mean", flashprefill::block_mean),
     ("block_score", block_score::cases),
     ("cache_write", cache_write::cases),
     ("copy_blocks", copy_blocks::cases),
@@ -59,6 +63,7 @@ const CASES: &[(&str, Cases)] = &[
     ("hash_codes", retrieval::hash_codes),
     ("index_logits", indexer::index_logits),
     ("index_logits_coop", indexer::index_logits),
+    ("keep_blocks", flashprefill::keep_blocks),
     ("latent_write", mla_decode::latent_write),
     ("list_counts", lists::list_counts),
     ("lse_merge", lse_merge::cases),

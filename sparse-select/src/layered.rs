@@ -4,7 +4,7 @@ use kvblock::BlockSize;
 
 use crate::{
     Entry, Input, Key, Params, Policy, SelectError, Selection, Spec, SpecError,
-    policy::{Deployment, Ranking, Support, num_blocks},
+    policy::{Deployment, Energies, Ranking, Support, num_blocks},
     spec::key,
     xattn::Antidiagonals,
 };
@@ -137,6 +137,10 @@ impl Policy for Layered {
 
     fn antidiagonals(&self) -> Option<Antidiagonals> {
         self.policy.antidiagonals()
+    }
+
+    fn energies(&self) -> Option<Energies> {
+        self.policy.energies()
     }
 
     fn head_density(&self, input: &Input<'_>) -> Result<Option<f64>, SelectError> {

@@ -10,6 +10,7 @@ use crate::{
 
 mod deployment;
 pub mod esa;
+pub mod flashprefill;
 pub mod full;
 pub mod gsa;
 pub mod gsa_ucm;
@@ -21,6 +22,7 @@ pub mod streaming;
 pub mod vertical_slash;
 
 pub use deployment::{Deployment, PrefetchSettings};
+pub use flashprefill::Energies;
 pub use ranking::{ByCompressed, ByDigests, ByHashes, DigestKind, Ranking};
 
 /// Chooses the KV blocks that the queries of one layer attend to.
@@ -84,6 +86,11 @@ pub trait Policy: fmt::Debug + Send + Sync {
 
     /// Returns the selection of blocks by kernels for a prefill chunk, for policies that estimate mass from antidiagonals.
     fn antidiagonals(&self) -> Option<Antidiagonals> {
+        None
+    }
+
+    /// Returns the selection of blocks by kernels for a prefill chunk, for policies that compare energies of mean keys.
+    fn energies(&self) -> Option<Energies> {
         None
     }
 

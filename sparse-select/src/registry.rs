@@ -2,7 +2,7 @@
 
 use crate::{
     Key, Params, Policy, Spec, SpecError, dsa, layered, nsa,
-    policy::{esa, full, gsa, gsa_ucm, kvcomp, quest, streaming, vertical_slash},
+    policy::{esa, flashprefill, full, gsa, gsa_ucm, kvcomp, quest, streaming, vertical_slash},
     xattn,
 };
 
@@ -43,6 +43,7 @@ impl Registry {
             kvcomp::ENTRY,
             xattn::ENTRY,
             xattn::BSA_ENTRY,
+            flashprefill::ENTRY,
             quest::ENTRY,
             dsa::ENTRY,
             nsa::ENTRY,

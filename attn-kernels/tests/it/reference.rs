@@ -13,6 +13,7 @@ mod device;
 mod device_refusals;
 mod fetch_pages;
 mod flash;
+mod flashprefill;
 mod gather_cache;
 mod hashes;
 mod indexer;

@@ -6,8 +6,16 @@ use attn_kernels::self_test::{Case, Fault, Values, cases, gaps, skipped};
 use attn_kernels::{TextLength, Variant, catalog, variants, variants_of};
 
 /// Kernels that make, of floats or of lists, what later kernels use as indices.
-const INDICES: [&str; 7] =
-    ["find_blocks", "mass_cut", "residency", "top_k", "top_k_long", "top_k_peaks", "vote_blocks"];
+const INDICES: [&str; 8] = [
+    "find_blocks",
+    "keep_blocks",
+    "mass_cut",
+    "residency",
+    "top_k",
+    "top_k_long",
+    "top_k_peaks",
+    "vote_blocks",
+];
 
 fn gpu(checks: Checks) -> Option<Gpu> {
     if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {

@@ -22,6 +22,7 @@ fn ratios_and_thresholds_out_of_range_are_refused() {
         ("gsa", "layer_ratios"),
         ("xattn", "threshold"),
         ("xattn-bsa", "threshold"),
+        ("flashprefill", "alpha"),
         ("quest", "mass"),
     ] {
         for value in ["0", "-0.1", "1.01", "NaN", "inf", "-inf", "half"] {
@@ -77,7 +78,7 @@ fn sizes_that_do_not_divide_are_refused_with_both_numbers() {
 }
 
 /// SPECs with windows, budgets and sinks that are larger than any sequence.
-const HUGE: [&str; 12] = [
+const HUGE: [&str; 13] = [
     "streaming:sink=4294967295,recent=4294967295,block_size=4",
     "vertical-slash:sink=4294967295,window=4294967295,threshold=0,block_size=4",
     "vertical-slash:mode=minference,vertical_size=4294967295,slash_size=4294967295,threshold=0,block_size=4",
@@ -89,6 +90,7 @@ const HUGE: [&str; 12] = [
     "quest:variant=offload,topk=4294967295,threshold_blocks=0,sink_blocks=4294967295,recent_blocks=4294967295,block_size=4",
     "nsa:topk=4294967295,init_blocks=2147483647,local_blocks=2147483647,window_size=4294967295,block_size=4,kernel_size=4,kernel_stride=4",
     "dsa:index_topk=4294967295,block_size=4",
+    "flashprefill:sink_blocks=4294967295,recent_blocks=4294967295,block_size=4",
     "kvcomp:topk_tokens=4294967292,length_threshold=4294967292,sink=1073741820,recent=1,block_size=4",
 ];
 

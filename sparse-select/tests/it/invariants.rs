@@ -7,7 +7,7 @@ use sparse_select::{Input, Selection, build};
 use crate::tensors::{Tensor, decode_case, select};
 
 /// SPEC, and the first and last blocks that it always keeps.
-const POLICIES: [(&str, u32, u32); 13] = [
+const POLICIES: [(&str, u32, u32); 14] = [
     ("full:block_size=4", 1, 1),
     ("streaming:sink=2,recent=3,block_size=4", 2, 3),
     ("vertical-slash:block_size=4", 1, 2),
@@ -18,6 +18,7 @@ const POLICIES: [(&str, u32, u32); 13] = [
     ("kvstar:block_size=4,local_window_sz=3", 1, 3),
     ("kvcomp:block_size=4,topk_tokens=32,length_threshold=32,hash_bits=32", 1, 2),
     ("xattn:block_size=4,stride=4", 1, 1),
+    ("flashprefill:block_size=4", 2, 4),
     ("quest:block_size=4,page_budget=5", 0, 1),
     ("quest:block_size=4,mass=0.7", 0, 1),
     ("nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=4", 1, 2),

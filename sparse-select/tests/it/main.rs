@@ -7,6 +7,7 @@ mod decisions;
 mod drawn;
 mod dsa;
 mod examples;
+mod flashprefill;
 mod invariants;
 mod method;
 mod nsa;

@@ -4,6 +4,7 @@
 mod attention;
 mod bound;
 mod ceiling;
+mod flashprefill;
 mod grid;
 mod host;
 mod lists;
@@ -13,6 +14,7 @@ mod nsa;
 mod others;
 mod pages;
 mod products;
+mod prompt;
 mod select;
 mod structured;
 mod work;

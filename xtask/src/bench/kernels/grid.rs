@@ -10,9 +10,10 @@ use rand::{RngExt, SeedableRng};
 
 use super::attention::{self, Heads, Step};
 use super::products::{self, Matrix};
+use super::prompt::{self, Prompt};
 use super::select::{self, Policy};
 use super::work::{Bench, Timed};
-use super::{bound, host, masked, mla, nsa, others, pages, xattn};
+use super::{bound, flashprefill, host, masked, mla, nsa, others, pages, xattn};
 
 /// Works that share their data, under one name. Data are made when their turn comes: all at once would not fit in memory.
 pub(super) struct Item {
@@ -88,10 +89,18 @@ impl Grid {
         });
     }
 
-    fn xattn(&mut self, heads: Heads, len: u32) {
-        self.add(format!("xattn {len}, {}", heads.name()), move |bench| xattn::prefill(bench, &heads, len));
+    /// A prompt of structured heads, dense and by each method that selects for its query blocks.
+    fn structured(&mut self, heads: Heads, len: u32) {
+        self.add(format!("structured prefill {len}, {}", heads.name()), move |bench| {
+            let of = |alpha| move |gpu: &Gpu, prompt: &Prompt| flashprefill::method(gpu, prompt, alpha);
+            let [published, lower] = flashprefill::ALPHAS.map(of);
+            prompt::prefill(bench, &heads, len, &[&xattn::method, &published, &lower])
+        });
         self.add(format!("strided_qk, softmax_block_sum, find_blocks {len}"), move |bench| {
             xattn::kernels(bench, &heads, len)
+        });
+        self.add(format!("block_mean, block_energy, keep_blocks {len}"), move |bench| {
+            flashprefill::kernels(bench, &heads, len)
         });
     }
 }
@@ -141,15 +150,15 @@ pub(super) fn items(gpu: &Gpu, quick: bool) -> Vec<Item> {
         grid.prefill(main, len);
     }
     let long = [2048, 32_768, 131_072];
-    let xattn: &[u32] = if software {
+    let structured: &[u32] = if software {
         &long[..1]
     } else if quick {
         &long[1..2]
     } else {
         &long[1..]
     };
-    for &len in xattn {
-        grid.xattn(main, len);
+    for &len in structured {
+        grid.structured(main, len);
     }
     for &context in sizes.contexts {
         for batch in if software { [1, 2] } else { [1, 4] } {

@@ -1,0 +1,77 @@
+//! Energies of key blocks for query blocks, from mean keys: the second step of `FlashPrefill`.
+
+use super::KvShape;
+use crate::{Kernel, Params, Variant};
+
+/// The kernel; [`BlockEnergyBuffers`] lists its bindings.
+pub static KERNEL: Kernel = Kernel {
+    name: "block_energy",
+    role: crate::Role::Selection,
+    wgsl: include_str!("../../wgsl/block_energy.wgsl"),
+    modules: &[crate::MODULES],
+    params: BlockEnergyParams::LAYOUT,
+    bindings: BlockEnergyBuffers::BINDINGS,
+};
+
+params! {
+    /// Uniform parameters; [`FlashPrefill`](super::flashprefill::FlashPrefill) fills them in.
+    #[derive(PartialEq)]
+    pub struct BlockEnergyParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one query row to the next.
+        pub q_stride: u32,
+        /// Row of q of the chunk's first query.
+        pub q_first: u32,
+        /// Queries of the chunk.
+        pub q_len: u32,
+        /// Tokens of the chunk's first block before its first query.
+        pub front: u32,
+        /// First query block of this dispatch.
+        pub first_block: u32,
+        /// Key block of the chunk's first query block.
+        pub current: u32,
+        /// Blocks from one KV head's means to the next's.
+        pub mean_stride: u32,
+        /// f32 from one query block's energies to the next.
+        pub energy_stride: u32,
+        /// Factor on scores before a power of two, `log2(e) / sqrt(head_dim)`.
+        pub scale: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `block_energy`.
+    pub struct BlockEnergyBuffers(BlockEnergyParams) {
+        /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]` from 0.
+        read q: f32,
+        /// Means, `[num_kv_heads, mean_stride, head_dim]` of `block_mean`.
+        read means: f32,
+        /// Energies as base-2 logarithms, `[num_heads, query blocks of the dispatch, energy_stride]`, of the key blocks before
+        /// the query block.
+        write energies: f32,
+    }
+}
+
+/// Key blocks of a workgroup.
+const TILE: u32 = 64;
+
+/// The kernel for one cache shape; blocks of `block` tokens.
+///
+/// # Panics
+/// When a block is not a power of two of pages.
+#[must_use]
+pub fn variant(shape: &KvShape, block: u32) -> Variant {
+    shape.check();
+    assert!(block.is_power_of_two(), "a block of {block} tokens is not a power of two");
+    Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).size("BLOCK", block)
+}
+
+/// Workgroups for `query_blocks` query blocks from the dispatch's first on.
+#[must_use]
+pub fn grid(params: &BlockEnergyParams, query_blocks: u32) -> [u32; 3] {
+    let before_last = params.current + params.first_block + query_blocks - 1;
+    [before_last.div_ceil(TILE).max(1), query_blocks, params.num_heads]
+}

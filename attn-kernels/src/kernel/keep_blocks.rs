@@ -1,0 +1,61 @@
+//! The blocks with a share of the largest energy, as lists: the last step of `FlashPrefill`.
+
+use crate::{Kernel, Params, Variant};
+
+/// The kernel; [`KeepBlocksBuffers`] lists its bindings.
+pub static KERNEL: Kernel = Kernel {
+    name: "keep_blocks",
+    role: crate::Role::Selection,
+    wgsl: include_str!("../../wgsl/keep_blocks.wgsl"),
+    modules: &[crate::MODULES],
+    params: KeepBlocksParams::LAYOUT,
+    bindings: KeepBlocksBuffers::BINDINGS,
+};
+
+params! {
+    /// Uniform parameters; [`FlashPrefill`](super::flashprefill::FlashPrefill) fills them in.
+    #[derive(PartialEq)]
+    pub struct KeepBlocksParams {
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// Query blocks of this dispatch.
+        pub query_blocks: u32,
+        /// f32 from one query block's energies to the next.
+        pub energy_stride: u32,
+        /// Key block of the first query block.
+        pub current: u32,
+        /// u32 from one list to the next.
+        pub out_stride: u32,
+        /// First list of this dispatch.
+        pub first_list: u32,
+        /// First blocks that are always kept.
+        pub sink_blocks: u32,
+        /// Blocks up to a query block's own that are always kept.
+        pub recent_blocks: u32,
+        /// Base-2 logarithm of the share of the largest energy.
+        pub log2_alpha: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `keep_blocks`.
+    pub struct KeepBlocksBuffers(KeepBlocksParams) {
+        /// Energies, `[num_heads, query_blocks, energy_stride]` of `block_energy`.
+        read energies: f32,
+        /// Lists `[query_blocks, num_kv_heads]` of out_stride u32 from list first_list on: count, ascending blocks.
+        write out: u32,
+    }
+}
+
+/// The kernel for `group` query heads a KV head.
+/// Its prefix sums stay in workgroup memory, as those of `find_blocks`.
+#[must_use]
+pub fn variant(group: u32) -> Variant {
+    Variant::new(&KERNEL).size("GROUP", group).module("scan", "scan_tree")
+}
+
+/// Workgroups for a dispatch with these parameters.
+#[must_use]
+pub fn grid(params: &KeepBlocksParams) -> [u32; 3] {
+    [params.query_blocks, params.num_kv_heads, 1]
+}

@@ -1,0 +1,115 @@
+//! Cases of the kernels of FlashPrefill: `block_mean`, `block_energy`, `block_energy_coop`, `keep_blocks`.
+
+use sparse_select::Heads;
+
+use super::hostile::{self, Indices, Order};
+use super::layer::{ATTENTION, Layer, floats, queries};
+use super::{Case, count, dtype, size};
+use crate::Variant;
+use crate::cpu::{self, Tolerance};
+use crate::kernel::flashprefill::FlashPrefill;
+use crate::kernel::{KvDtype, KvShape, block_energy, block_energy_coop, block_mean, keep_blocks};
+
+/// Sums of keys of size 1 in another order.
+const MEANS: Tolerance = Tolerance { abs: 1e-6, rel: 1e-5 };
+/// Queries and means are rounded to f16: an error of 2^-11 of a score of some units.
+const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 1e-3 };
+
+/// A chunk that starts and ends inside a block.
+fn chunk(num_heads: u32, head_dim: u32, block: u32) -> FlashPrefill {
+    FlashPrefill {
+        num_heads,
+        q_stride: num_heads * head_dim + 4,
+        q_first: 0,
+        q_len: block + block / 2 + 3,
+        kv_len: 3 * block + 5,
+        table: 0,
+        block,
+        alpha: 0.45,
+        sink_blocks: 1,
+        recent_blocks: 2,
+    }
+}
+
+pub(super) fn block_mean(variant: &Variant) -> Vec<Case> {
+    let shape = KvShape {
+        num_kv_heads: 3,
+        head_dim: size(variant, "HEAD_DIM"),
+        block_size: size(variant, "BLOCK_SIZE"),
+        dtype: dtype(variant),
+    };
+    let block = shape.block_size * size(variant, "PAGES");
+    let f = chunk(3, shape.head_dim, block);
+    let layer = Layer::new(shape, &[f.kv_len], 5);
+    let params = f.block_mean(&shape).expect("there are blocks before the chunk");
+    let want = cpu::block_mean::block_mean(&layer.kv(), &params, block as usize, &layer.tables);
+    let [k, _] = layer.words();
+    let case =
+        Case::new("the full blocks of a sequence", variant, &params, block_mean::grid(&shape, &params))
+            .binding(&layer.tables)
+            .binding(&k)
+            .output(MEANS, &want);
+    vec![case]
+}
+
+pub(super) fn block_energy(variant: &Variant) -> Vec<Case> {
+    let is_coop = variant.kernel.name == block_energy_coop::KERNEL.name;
+    let (head_dim, block) = if is_coop {
+        (16 * size(variant, "SPANS"), 32 * size(variant, "SUBGROUPS"))
+    } else {
+        (size(variant, "HEAD_DIM"), size(variant, "BLOCK"))
+    };
+    let shape = KvShape { num_kv_heads: 2, head_dim, block_size: 4, dtype: KvDtype::F16 };
+    let (heads, dim) = (4, head_dim as usize);
+    let f = chunk(4, head_dim, block);
+    let rows = f.q_len as usize;
+    let q = queries(rows, heads * dim, f.q_stride as usize, 6);
+    let row = |head: usize, t: usize| &q[t * f.q_stride as usize + head * dim..][..dim];
+    let q_heads: Vec<f32> =
+        (0..heads).flat_map(|head| (0..rows).flat_map(move |t| row(head, t).iter().copied())).collect();
+    let blocks = 0..f.query_blocks();
+    let [means_len, _] = f.scratch_lens(&shape, blocks.end);
+    let means = floats(means_len, 7);
+    let fits = "the tensors are as long as their shapes say";
+    let q_heads = Heads::new("q", &q_heads, [heads, rows, dim]).expect(fits);
+    let of_means = Heads::new("means", &means, [2, means.len() / 2 / dim, dim]).expect(fits);
+    let params = f.block_energy(&shape, &blocks);
+    let want = cpu::block_energy::block_energy(&params, block as usize, &blocks, &q_heads, &of_means);
+    let (grid, tolerance) = if is_coop {
+        (block_energy_coop::grid(&params, blocks.end), COOP)
+    } else {
+        (block_energy::grid(&params, blocks.end), ATTENTION)
+    };
+    let case = Case::new("a chunk inside blocks", variant, &params, grid)
+        .binding(&q)
+        .binding(&means)
+        .finite(tolerance, &want);
+    vec![case]
+}
+
+/// Energies that are multiples of 1/4 are not near the logarithm of a share of 0.45 of another.
+pub(super) fn keep_blocks(variant: &Variant) -> Vec<Case> {
+    let group = size(variant, "GROUP");
+    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let f = FlashPrefill { kv_len: 40 * 128, q_len: 3 * 128, ..chunk(2 * group, 64, 128) };
+    let blocks = 0..f.query_blocks();
+    let stride = f.key_blocks() + 3;
+    let params = f.keep_blocks(&shape, &blocks, stride, 0);
+    let [_, len] = f.scratch_lens(&shape, blocks.end);
+    let energies: Vec<f32> = floats(len, 1).iter().map(|x| (x * 24.0).floor() / 4.0).collect();
+    let lists = cpu::keep_blocks::keep_blocks(&params, &energies, f.num_heads as usize);
+    let before = vec![77_777; lists.len() * stride as usize];
+    let mut after = before.clone();
+    for (out, list) in after.chunks_mut(stride as usize).zip(&lists) {
+        out[0] = count(list);
+        out[1..=list.len()].copy_from_slice(list);
+    }
+    let case = Case::new("shares of the largest", variant, &params, keep_blocks::grid(&params))
+        .binding(&energies)
+        .words(&before, &after);
+    let limits = blocks.flat_map(|row| [f.first_block() + row + 1; 2]).collect();
+    let lists = Indices { order: Order::List, stride: stride as usize, limits, none: None };
+    let mut cases = vec![case];
+    cases.extend(hostile::cases(&cases[0], &[0], &[(1, lists)]));
+    cases
+}

@@ -1,0 +1,233 @@
+//! `block_mean`, `block_energy` and `keep_blocks` against their references, and one after the other against the policy
+//! `flashprefill` of `sparse-select`.
+
+use super::device::{assert_close, dispatch, gpu};
+use super::layer::{ATTENTION, Layer, queries};
+use attn_kernels::cpu::{self, Tolerance};
+use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::kernel::flashprefill::FlashPrefill;
+use attn_kernels::kernel::{KvDtype, KvShape, block_energy, block_mean, keep_blocks};
+use sparse_select::{Heads, Input, Selection, build};
+use std::ops::Range;
+
+/// One chunk of a sequence, behind another sequence in tables and queries.
+struct Chunk {
+    layer: Layer,
+    q: Vec<f32>,
+    of: FlashPrefill,
+}
+
+/// Outputs of the kernels, one round of query blocks after the other.
+struct Found {
+    means: Vec<f32>,
+    rounds: Vec<Range<u32>>,
+    energies: Vec<Vec<f32>>,
+    /// `[query_blocks][num_kv_heads]`
+    lists: Vec<Vec<u32>>,
+}
+
+impl Chunk {
+    fn new(shape: KvShape, group: u32, (q_len, kv_len): (u32, u32), block: u32) -> Self {
+        let num_heads = shape.num_kv_heads * group;
+        let width = num_heads * shape.head_dim;
+        let layer = Layer::new(shape, &[20, kv_len], 5);
+        let q = queries(q_len as usize + 3, width as usize, width as usize + 4, 5);
+        let of = FlashPrefill {
+            num_heads,
+            q_stride: width + 4,
+            q_first: 3,
+            q_len,
+            kv_len,
+            table: layer.table_of[1],
+            block,
+            alpha: 0.5,
+            sink_blocks: 1,
+            recent_blocks: 2,
+        };
+        Self { layer, q, of }
+    }
+
+    /// Query blocks `step` at a time.
+    fn on_gpu(&self, gpu: &Gpu, step: u32) -> Found {
+        let (f, shape) = (&self.of, &self.layer.shape);
+        let [means_len, energies_len] = f.scratch_lens(shape, step.min(f.query_blocks()));
+        let rounds: Vec<_> = f.rounds(energies_len).collect();
+        let (stride, first_list) = (f.key_blocks() + 3, 2);
+        let out_len = ((first_list + f.query_blocks() * shape.num_kv_heads) * stride) as usize;
+        let tables = (&self.layer.tables[..], self.layer.num_blocks());
+        f.check(shape, [stride, first_list], tables, [self.q.len(), out_len]).unwrap();
+
+        let [k, _] = self.layer.upload(gpu).unwrap();
+        let q = gpu.upload("q", &self.q).unwrap();
+        let tables = gpu.upload("tables", &self.layer.tables).unwrap();
+        let means = gpu.upload("means", &vec![f32::NAN; means_len]).unwrap();
+        let out = gpu.upload("lists", &vec![77_777_u32; out_len]).unwrap();
+        let mut pass = Pass::new("flashprefill");
+        if let Some(params) = f.block_mean(shape) {
+            let bindings = [(&tables).into(), (&k).into(), (&means).into()];
+            let grid = block_mean::grid(shape, &params);
+            dispatch(gpu, &mut pass, &block_mean::variant(shape, f.block), &params, &bindings, grid);
+        }
+        let mut reads = Vec::new();
+        for blocks in &rounds {
+            let energies = gpu.upload("energies", &vec![f32::NAN; energies_len]).unwrap();
+            let params = f.block_energy(shape, blocks);
+            let bindings = [(&q).into(), (&means).into(), (&energies).into()];
+            let grid = block_energy::grid(&params, blocks.end - blocks.start);
+            dispatch(gpu, &mut pass, &block_energy::variant(shape, f.block), &params, &bindings, grid);
+            let params = f.keep_blocks(shape, blocks, stride, first_list);
+            let variant = keep_blocks::variant(f.num_heads / shape.num_kv_heads);
+            let bindings = [(&energies).into(), (&out).into()];
+            dispatch(gpu, &mut pass, &variant, &params, &bindings, keep_blocks::grid(&params));
+            let [_, len] = f.scratch_lens(shape, blocks.end - blocks.start);
+            reads.push(pass.read(&energies, 0..len));
+        }
+        let (read, of_means) = (pass.read(&out, 0..out_len), pass.read(&means, 0..means_len));
+        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
+        let words = outcome.get(read);
+        let (before, lists) = words.split_at((first_list * stride) as usize);
+        assert!(before.iter().all(|word| *word == 77_777), "lists of others are written");
+        let list = |list: &[u32]| list[1..=list[0] as usize].to_vec();
+        Found {
+            means: outcome.get(of_means),
+            rounds,
+            energies: reads.into_iter().map(|read| outcome.get(read)).collect(),
+            lists: lists.chunks(stride as usize).map(list).collect(),
+        }
+    }
+
+    /// Applies `with` to the queries `[num_heads, q_len, head_dim]` and keys `[kv_heads, kv_len, head_dim]`.
+    fn tensors<T>(&self, with: impl FnOnce(Heads<'_>, Heads<'_>) -> T) -> T {
+        let (f, shape) = (&self.of, &self.layer.shape);
+        let (dim, heads) = (shape.head_dim as usize, f.num_heads as usize);
+        let row = |head: usize, t: usize| &self.q[(t + 3) * f.q_stride as usize + head * dim..][..dim];
+        let q: Vec<f32> = (0..heads)
+            .flat_map(|head| (0..f.q_len as usize).flat_map(move |t| row(head, t).to_vec()))
+            .collect();
+        let (kv, table) = (self.layer.kv(), &self.layer.tables[f.table as usize..]);
+        let keys = (0..shape.num_kv_heads as usize).flat_map(|head| {
+            (0..f.kv_len as usize).flat_map(move |t| kv.key(table, head, t).collect::<Vec<_>>())
+        });
+        #[expect(clippy::cast_possible_truncation, reason = "the f64 holds an f32")]
+        let k: Vec<f32> = keys.map(|x| x as f32).collect();
+        let q = Heads::new("q", &q, [heads, f.q_len as usize, dim]).unwrap();
+        let k = Heads::new("k", &k, [shape.num_kv_heads as usize, f.kv_len as usize, dim]).unwrap();
+        with(q, k)
+    }
+
+    /// Each kernel against its reference, on what the kernels before it wrote.
+    fn check(&self, gpu: &Gpu, step: u32) -> Found {
+        let (f, shape) = (&self.of, &self.layer.shape);
+        let found = self.on_gpu(gpu, step);
+        let block = f.block as usize;
+        let what = format!("{shape:?}, {f:?}");
+        if let Some(params) = f.block_mean(shape) {
+            let want = cpu::block_mean::block_mean(&self.layer.kv(), &params, block, &self.layer.tables);
+            assert_close(&format!("means, {what}"), Tolerance { abs: 1e-6, rel: 1e-5 }, &found.means, &want);
+        }
+        let (kv_heads, dim) = (shape.num_kv_heads as usize, shape.head_dim as usize);
+        let means = [kv_heads, found.means.len() / kv_heads / dim, dim];
+        let means = Heads::new("means", &found.means, means).unwrap();
+        for (blocks, energies) in found.rounds.iter().zip(&found.energies) {
+            let params = f.block_energy(shape, blocks);
+            let want =
+                self.tensors(|q, _| cpu::block_energy::block_energy(&params, block, blocks, &q, &means));
+            let pairs = energies.iter().zip(&want);
+            assert!(pairs.clone().all(|(got, want)| got.is_nan() == want.is_nan()), "{what}, {blocks:?}");
+            let (got, seen): (Vec<f32>, Vec<f32>) = pairs.filter(|(_, want)| want.is_finite()).unzip();
+            assert_close(&format!("energies, {what}, {blocks:?}"), ATTENTION, &got, &seen);
+
+            let params = f.keep_blocks(shape, blocks, 0, 0);
+            let want = cpu::keep_blocks::keep_blocks(&params, energies, f.num_heads as usize);
+            let first = blocks.start as usize * kv_heads;
+            assert_eq!(found.lists[first..first + want.len()], want, "{what}, {blocks:?}");
+        }
+        found
+    }
+
+    /// The policy's selection, `[query_blocks][num_kv_heads]`.
+    fn policy(&self) -> Vec<Vec<u32>> {
+        let FlashPrefill { alpha, sink_blocks, recent_blocks, block, .. } = self.of;
+        let policy = build(&format!(
+            "flashprefill:alpha={alpha},sink_blocks={sink_blocks},recent_blocks={recent_blocks},block_size={block}"
+        ));
+        let policy = policy.unwrap();
+        let mut out = Selection::new();
+        self.tensors(|q, k| policy.select_into(&Input::prefill(q, k, 0), &mut out).unwrap());
+        let row = |b: usize, kv: usize| out.row(kv, b).iter().map(|i| i.get()).collect();
+        (0..out.query_blocks())
+            .flat_map(|b| (0..out.groups()).map(move |kv| (b, kv)))
+            .map(|(b, kv)| row(b, kv))
+            .collect()
+    }
+}
+
+fn shape(num_kv_heads: u32, head_dim: u32, block_size: u32, dtype: KvDtype) -> KvShape {
+    KvShape { num_kv_heads, head_dim, block_size, dtype }
+}
+
+/// Shapes and chunks, each of interest at least once.
+fn chunks() -> Vec<Chunk> {
+    let (f16, f32) = (KvDtype::F16, KvDtype::F32);
+    vec![
+        Chunk::new(shape(2, 64, 16, f16), 2, (300, 300), 32),
+        // Starts and ends inside a block.
+        Chunk::new(shape(1, 40, 16, f32), 3, (203, 501), 64),
+        // A chunk of one block, of which it has the middle.
+        Chunk::new(shape(2, 32, 4, f16), 4, (9, 398), 64),
+        // Several tiles of rows and of key blocks.
+        Chunk::new(shape(1, 16, 8, f16), 2, (600, 1300), 8),
+        Chunk::new(shape(1, 24, 64, KvDtype::Int8), 2, (300, 1100), 256),
+        // Nothing is before the chunk.
+        Chunk::new(shape(2, 16, 32, f32), 1, (1, 1), 128),
+        Chunk::new(shape(1, 128, 128, KvDtype::Fp8), 1, (130, 257), 128),
+    ]
+}
+
+#[test]
+fn selects_as_the_policy_does() {
+    let Some(gpu) = gpu() else { return };
+    for mut chunk in chunks() {
+        for (alpha, sink_blocks, recent_blocks) in [(0.1, 2, 4), (0.5, 0, 0), (1.0, 1, 1)] {
+            chunk.of = FlashPrefill { alpha, sink_blocks, recent_blocks, ..chunk.of };
+            let found = chunk.check(gpu, 2);
+            assert_eq!(found.lists, chunk.policy(), "{:?}", chunk.of);
+        }
+    }
+}
+
+#[test]
+fn rounds_do_not_change_the_result() {
+    let Some(gpu) = gpu() else { return };
+    for chunk in chunks() {
+        let whole = chunk.on_gpu(gpu, u32::MAX);
+        assert_eq!(whole.rounds.len(), 1);
+        let cut = chunk.on_gpu(gpu, 1);
+        assert_eq!(cut.rounds.len(), chunk.of.query_blocks() as usize);
+        assert_eq!(cut.lists, whole.lists, "{:?}", chunk.of);
+    }
+}
+
+#[test]
+fn launches_out_of_range_are_refused() {
+    let shape = shape(2, 64, 16, KvDtype::F16);
+    let chunk = Chunk::new(shape, 2, (300, 400), 32);
+    let (lists, lens) = ([14, 0], [303 * 260 - 4, 20 * 14]);
+    let check = |change: fn(&mut FlashPrefill), lists: [u32; 2], lens: [usize; 2]| {
+        let mut of = chunk.of;
+        change(&mut of);
+        let tables = (&chunk.layer.tables[..27], chunk.layer.num_blocks());
+        of.check(&shape, lists, tables, lens).map_err(|e| e.to_string())
+    };
+    assert_eq!(check(|_| {}, lists, lens), Ok(()));
+    let error = |change| check(change, lists, lens).unwrap_err();
+    insta::assert_snapshot!(error(|f| f.block = 40), @"flashprefill: block is 40, not a multiple of 16");
+    insta::assert_snapshot!(error(|f| f.block = 48), @"flashprefill: block is 48, not a power of two");
+    insta::assert_snapshot!(error(|f| f.q_len = 401), @"flashprefill: queries is 401, the limit is 400");
+    insta::assert_snapshot!(error(|f| f.q_len = 0), @"flashprefill: queries is 0");
+    insta::assert_snapshot!(error(|f| f.q_first = 4), @"flashprefill: end in q is 79036, the limit is 78776");
+    insta::assert_snapshot!(error(|f| f.num_heads = 3), @"flashprefill: query heads is 3, not a multiple of 2");
+    insta::assert_snapshot!(error(|f| f.table = 3), @"flashprefill: end in the tables of entry 0 is 28, the limit is 27");
+    insta::assert_snapshot!(check(|_| {}, [13, 0], lens).unwrap_err(), @"flashprefill: blocks of a list is 14, the limit is 13");
+    insta::assert_snapshot!(check(|_| {}, [14, 1], lens).unwrap_err(), @"flashprefill: u32 of lists is 294, the limit is 280");
+}

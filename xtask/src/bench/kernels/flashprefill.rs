@@ -1,0 +1,127 @@
+//! FlashPrefill of a prompt: mean keys, energies and lists of its blocks, kernel by kernel.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use attn_kernels::Level;
+use attn_kernels::gpu::{Bound, Buf, Gpu};
+use attn_kernels::kernel::flashprefill::FlashPrefill;
+use attn_kernels::kernel::{block_energy, block_energy_coop, block_mean, keep_blocks};
+
+use super::attention::Heads;
+use super::prompt::{BLOCK, Prompt, Selects, list_stride, pairs};
+use super::work::{Bench, Timed, Work};
+
+/// Shares of the largest energy that blocks must have: as published, and one that keeps the foot of the band.
+pub(super) const ALPHAS: [f32; 2] = [0.1, 0.05];
+
+/// Buffers of the selection of a prompt's chunks.
+struct Energies {
+    alpha: f32,
+    means: Buf<f32>,
+    energies: Buf<f32>,
+}
+
+/// Makes room for the selection of a prompt's chunks by a share of the largest energy.
+pub(super) fn method(gpu: &Gpu, prompt: &Prompt, alpha: f32) -> Result<Box<dyn Selects>> {
+    Ok(Box::new(Energies::new(gpu, prompt, alpha)?))
+}
+
+impl Energies {
+    fn new(gpu: &Gpu, prompt: &Prompt, alpha: f32) -> Result<Self> {
+        // The last chunk sees all keys.
+        let chunk = chunk(&prompt.heads, &prompt.last(), alpha);
+        let [means, energies] = chunk.scratch_lens(&prompt.heads.shape, chunk.query_blocks());
+        Ok(Self { alpha, means: gpu.buffer("means", means)?, energies: gpu.buffer("energies", energies)? })
+    }
+
+    /// The three kernels over one chunk, each with what it reads and writes.
+    fn kernels(&self, gpu: &Gpu, prompt: &Prompt, rows: &Range<u32>, lists: &Buf<u32>) -> [Work; 3] {
+        let (heads, f) = (&prompt.heads, chunk(&prompt.heads, rows, self.alpha));
+        let shape = &heads.shape;
+        let blocks = 0..f.query_blocks();
+        let work = |kernel, level: Level| Work::new(kernel, level.name(), heads.name());
+        let [means, energies] = f.scratch_lens(shape, blocks.end).map(|len| 4.0 * len as f64);
+        let keys = f64::from(rows.end) * heads.token_bytes() / 2.0;
+        let mean = work("block_mean", Level::Baseline).costs(keys + means, 0.0);
+        let mean = match f.block_mean(shape) {
+            None => mean,
+            Some(params) => {
+                let binds: [Bound; 3] =
+                    [(&prompt.cache.tables).into(), (&prompt.cache.k).into(), (&self.means).into()];
+                let grid = block_mean::grid(shape, &params);
+                mean.dispatch(block_mean::variant(shape, BLOCK), &params, binds, grid)
+            }
+        };
+        let params = f.block_energy(shape, &blocks);
+        let (variant, grid, level) = if gpu.runs_coop() && block_energy_coop::serves(shape, BLOCK) {
+            let variant = block_energy_coop::variant(shape, BLOCK);
+            (variant, block_energy_coop::grid(&params, blocks.end), Level::Coop)
+        } else {
+            (block_energy::variant(shape, BLOCK), block_energy::grid(&params, blocks.end), Level::Baseline)
+        };
+        // A product of a row and a mean stands for a whole block.
+        let operations = pairs(rows) * heads.pair_operations() / 2.0 / f64::from(BLOCK);
+        let queries = f64::from(rows.end - rows.start) * f64::from(heads.width()) * 4.0;
+        let binds: [Bound; 3] = [(&prompt.q).into(), (&self.means).into(), (&self.energies).into()];
+        let energy = work("block_energy", level)
+            .costs(queries + means + energies, operations)
+            .dispatch(variant, &params, binds, grid);
+        let params = f.keep_blocks(shape, &blocks, list_stride(rows), 0);
+        let binds: [Bound; 2] = [(&self.energies).into(), lists.into()];
+        let keep =
+            work("keep_blocks", Level::Baseline).costs(energies + 4.0 * lists.len() as f64, 0.0).dispatch(
+                keep_blocks::variant(heads.num_heads / shape.num_kv_heads),
+                &params,
+                binds,
+                keep_blocks::grid(&params),
+            );
+        [mean, energy, keep]
+    }
+}
+
+impl Selects for Energies {
+    fn name(&self) -> String {
+        format!("flashprefill {}", self.alpha)
+    }
+
+    /// It costs what reading keys and queries and the products must.
+    fn select(&self, gpu: &Gpu, prompt: &Prompt, rows: &Range<u32>, lists: &Buf<u32>) -> Work {
+        let [mean, energy, keep] = self.kernels(gpu, prompt, rows, lists);
+        let operations = energy.cost.operations;
+        let name = format!("flashprefill {}, selection", self.alpha);
+        mean.then("energies", energy).then(&name, keep).costs(prompt.read(rows), operations)
+    }
+}
+
+/// Rows `rows` of a prompt.
+fn chunk(heads: &Heads, rows: &Range<u32>, alpha: f32) -> FlashPrefill {
+    FlashPrefill {
+        num_heads: heads.num_heads,
+        q_stride: heads.width(),
+        q_first: 0,
+        q_len: rows.end - rows.start,
+        kv_len: rows.end,
+        table: 0,
+        block: BLOCK,
+        alpha,
+        sink_blocks: 2,
+        recent_blocks: 4,
+    }
+}
+
+/// The kernels of the selection one by one, over the last rows of a prompt of `len` tokens, which see most.
+pub(super) fn kernels(bench: &Bench, heads: &Heads, len: u32) -> Result<Vec<Timed>> {
+    let gpu = bench.gpu;
+    let prompt = Prompt::new(gpu, heads, len)?;
+    let rows = prompt.last();
+    prompt.ask(gpu, &rows);
+    let lists = prompt.lists(gpu, &rows)?;
+    let selection = Energies::new(gpu, &prompt, ALPHAS[0])?;
+    let mut all = bench.each(selection.kernels(gpu, &prompt, &rows, &lists))?;
+    for timed in &mut all {
+        timed.cost.shape =
+            format!("last {} rows of {len}, {}, structured", rows.end - rows.start, heads.name());
+    }
+    Ok(all)
+}
