@@ -39,6 +39,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::block_lse::KERNEL,
         &kernel::block_mean::KERNEL,
         &kernel::block_score::KERNEL,
+        &kernel::block_score_subgroup::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
         &kernel::dequantise::KERNEL,
@@ -182,6 +183,11 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     // Digests beside caches of codes are as those beside f16, but for bounds of int8 that f16 cannot hold.
     for (dtype, shape) in all_types.iter().filter(|(_, shape)| shape.dtype != KvDtype::Fp8) {
         all.push(named(&format!("bounds-{dtype}"), block_score::with_bounds(shape, num_heads, 64)));
+    }
+    for (dtype, shape) in all_types.iter().filter(|(_, shape)| shape.dtype != KvDtype::Fp8) {
+        let pages = block_score::variant(shape, num_heads, Digest::MinMax, shape.block_size);
+        let variant = kernel::block_score_subgroup::of(&pages).expect("heads of 64 or 128");
+        all.push(named(dtype, variant));
     }
     let outputs = [
         ("list", Output::List),

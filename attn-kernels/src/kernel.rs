@@ -9,6 +9,7 @@ pub mod block_energy_coop;
 pub mod block_lse;
 pub mod block_mean;
 pub mod block_score;
+pub mod block_score_subgroup;
 pub mod cache_write;
 pub mod chunked_local;
 pub mod chunked_prefix;

@@ -10,11 +10,11 @@ pub use attend::{Attend, AttendError, AttendRow};
 pub use chunked_prefix::{PrefixBuffers, PrefixPass};
 pub use top_k::{TopK, TopKLimits};
 
-use crate::Level;
 use crate::gpu::Gpu;
-use crate::kernel::KvShape;
 use crate::kernel::paged_decode::Lanes;
 use crate::kernel::top_k::LANES;
+use crate::kernel::{KvShape, block_score_subgroup};
+use crate::{Level, Variant};
 
 impl Gpu {
     /// Chooses the fastest form of `paged_decode` on this device, for `num_heads` query heads over a cache of this
@@ -25,6 +25,14 @@ impl Gpu {
         let level = if coop && self.runs_coop() { Level::Coop } else { self.level().min(Level::Subgroup) };
         let info = self.info();
         Lanes::of(shape, num_heads, keys, level, (info.subgroup_min_size, info.subgroup_max_size))
+    }
+
+    /// A variant of `block_score`, or `block_score_subgroup` in its stead where it serves the same and the device bears it.
+    #[must_use]
+    pub fn block_score(&self, variant: Variant) -> Variant {
+        let smallest = self.info().subgroup_min_size;
+        let bears = |other: &Variant| self.level() >= other.level && other.subgroups.contains(&smallest);
+        block_score_subgroup::of(&variant).filter(bears).unwrap_or(variant)
     }
 
     /// The level at which `top_k` and `top_k_long` run here: that of the device where workgroups may have [`LANES`].

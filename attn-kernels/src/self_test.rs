@@ -53,6 +53,7 @@ const CASES: &[(&str, Cases)] = &[
     ("block_lse", mass_cut::block_lse),
     ("block_mean", flashprefill::block_mean),
     ("block_score", block_score::cases),
+    ("block_score_subgroup", block_score::cases),
     ("cache_write", cache_write::cases),
     ("copy_blocks", copy_blocks::cases),
     ("dequantise", quantise::dequantise),

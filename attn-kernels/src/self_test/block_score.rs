@@ -22,11 +22,14 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
 pub(super) fn cache_of(variant: &Variant) -> KvDtype {
     match module(variant, "digests") {
         Some("digests_f32") => KvDtype::F32,
-        _ if module(variant, "scoring") == Some("blocks_bound") && size(variant, "OVERFLOWS") == 1 => {
-            KvDtype::Int8
-        }
+        _ if digest_of(variant) == Digest::MinMax && size(variant, "OVERFLOWS") == 1 => KvDtype::Int8,
         _ => KvDtype::F16,
     }
+}
+
+/// The digest that a variant scores by.
+fn digest_of(variant: &Variant) -> Digest {
+    if module(variant, "scoring") == Some("blocks_mean") { Digest::Mean } else { Digest::MinMax }
 }
 
 fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
@@ -36,9 +39,8 @@ fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
         block_size: size(variant, "BLOCK_SIZE"),
         dtype: cache_of(variant),
     };
-    let select_block = shape.block_size * size(variant, "PAGES");
-    let digest =
-        if module(variant, "scoring") == Some("blocks_bound") { Digest::MinMax } else { Digest::Mean };
+    let select_block = shape.block_size * variant.size_in("PAGES").unwrap_or(1);
+    let digest = digest_of(variant);
     // A group is as many heads as share a read.
     let group = if digest == Digest::MinMax { size(variant, "HEADS") } else { 3 };
     let num_heads = 2 * group;
