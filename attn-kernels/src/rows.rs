@@ -153,6 +153,11 @@ pub struct BlockTokens {
     pub tokens: u32,
 }
 
+impl BlockTokens {
+    /// An entry that names no block: lists of steps that are alike keep one length with it.
+    pub const NONE: Self = Self { block: u32::MAX, tokens: 0 };
+}
+
 /// Lists of one chunk or row, whose lengths are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]

@@ -1,5 +1,6 @@
 // Digests of the keys of pages that a step wrote to: what block_score reads in place of the keys.
-//   touched  [n] vec2<u32>: physical block, tokens that it holds by now (1 to BLOCK_SIZE)
+//   touched  [n] vec2<u32>: physical block, or NO_BLOCK for an entry that names none; tokens that it holds by now (1 to
+//            BLOCK_SIZE)
 //   k_cache  K layout of the k module; tokens beyond those are not read
 //   digests  [num_blocks, num_kv_heads, VECTORS, head_dim]: minimum and maximum, or mean; f32 beside caches in f32, else f16,
 //            with minima rounded down, maxima up and means to nearest
@@ -22,6 +23,7 @@ const TOKENS: u32 = 8u;
 const UNITS: u32 = 8u;
 const WG: u32 = TOKENS * UNITS;
 const CHUNKS: u32 = HEAD_DIM / 8u;
+const NO_BLOCK: u32 = 0xffffffffu;
 // Pairs of channels of a chunk's vectors.
 const PAIRS: u32 = 4u * VECTORS;
 
@@ -34,6 +36,9 @@ fn block_digest(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
         return;
     }
     let block = touched[page].x;
+    if (block == NO_BLOCK) {
+        return;
+    }
     let tokens = touched[page].y;
     let unit = group.x * UNITS + lane / TOKENS;
     let first = lane % TOKENS;

@@ -1,5 +1,5 @@
 // Binary hashes for retrieval (UCM's KVComp; HATA, arXiv 2506.02572): bit b of a code is the sign of x . weights[.., b].
-//   entries  [n] u32: slots of keys, or rows of q: the source module says
+//   entries  [n] u32: slots of keys, or rows of q: the source module says; NO_ENTRY where an entry names none
 //   weights  [channels, bits] f32, row-major
 //   codes    words u32 a code; the dispatch writes bits / 32 of them from first_word on
 // A dispatch hashes `channels` channels from first_channel on: MLA hashes its parts apart. Lanes are bits; ENTRIES
@@ -29,6 +29,7 @@ struct HashCodesParams {
 const WG: u32 = 128u;
 const ENTRIES: u32 = 4u;
 const WORDS: u32 = WG / 32u;
+const NO_ENTRY: u32 = 0xffffffffu;
 
 var<workgroup> vectors: array<f32, ENTRIES * HEAD_DIM>;
 var<workgroup> signs: array<atomic<u32>, ENTRIES * WORDS>;
@@ -39,7 +40,7 @@ fn hash_codes(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     let chunks = params.channels / 8u;
     for (var i = lane; i < ENTRIES * chunks; i += WG) {
         let entry = first + i / chunks;
-        if (entry < params.entries) {
+        if (entry < params.entries && entries[entry] != NO_ENTRY) {
             let x = vector_chunk(entries[entry], group.y, params.first_channel / 8u + i % chunks);
             for (var d = 0u; d < 4u; d++) {
                 vectors[i / chunks * HEAD_DIM + i % chunks * 8u + d] = x.low[d];
@@ -71,7 +72,8 @@ fn hash_codes(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         workgroupBarrier();
         let entry = first + lane / WORDS;
         let word = bit0 / 32u + lane % WORDS;
-        if (lane < ENTRIES * WORDS && entry < params.entries && word < params.bits / 32u) {
+        let writes = lane < ENTRIES * WORDS && entry < params.entries && word < params.bits / 32u;
+        if (writes && entries[entry] != NO_ENTRY) {
             let code = code_of(entry, entries[entry], group.y);
             codes[code * params.words + params.first_word + word] = atomicLoad(&signs[lane]);
         }

@@ -5,6 +5,7 @@ use half::f16;
 use super::f32_of;
 use crate::kernel::block_digest::{Digest, dtype};
 use crate::kernel::{KvDtype, KvShape};
+use crate::rows::BlockTokens;
 
 /// Direction in which a digest is rounded that its type does not represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,8 @@ fn above(x: f16) -> f16 {
 /// Digests of the pages `touched`, (physical block, tokens), of the K cache `k` into the pool `digests`, as values.
 pub fn block_digest(shape: &KvShape, digest: Digest, touched: &[[u32; 2]], k: &[f32], digests: &mut [f32]) {
     let (heads, head_dim) = (shape.num_kv_heads as usize, shape.head_dim as usize);
-    for [block, tokens] in touched.iter().map(|entry| entry.map(|n| n as usize)) {
+    let named = touched.iter().filter(|[block, _]| *block != BlockTokens::NONE.block);
+    for [block, tokens] in named.map(|entry| entry.map(|n| n as usize)) {
         for head in 0..heads {
             let page = (block * heads + head) * digest.vectors() * head_dim;
             for dim in 0..head_dim {

@@ -79,7 +79,7 @@ params! {
 bindings! {
     /// Buffers of `block_digest`.
     pub struct BlockDigestBuffers(BlockDigestParams) {
-        /// Blocks to take in, `[n]`, of 1 to `block_size` tokens.
+        /// Blocks to take in, `[n]`, of 1 to `block_size` tokens, or [`BlockTokens::NONE`].
         read touched: BlockTokens,
         /// Cache of keys, in the layout of `KvShape`.
         read k_cache: KvWord,
@@ -118,13 +118,14 @@ pub fn grid(shape: &KvShape, touched: u32) -> [u32; 3] {
 }
 
 /// Checks `touched`, entries of (physical block, tokens), against a cache of `num_blocks` pages. A page may be named
-/// once in a dispatch.
+/// once in a dispatch; entries like [`BlockTokens::NONE`] name none.
 ///
 /// # Errors
 /// A block outside the cache, or tokens that are none or more than a page holds.
 pub fn check(shape: &KvShape, touched: &[[u32; 2]], num_blocks: u32) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
-    for (entry, [block, tokens]) in touched.iter().enumerate() {
+    let named = |(_, [block, _]): &(usize, &[u32; 2])| *block != BlockTokens::NONE.block;
+    for (entry, [block, tokens]) in touched.iter().enumerate().filter(named) {
         launch.entry("block + 1", entry, u64::from(*block) + 1, num_blocks.into())?;
         launch.entry("tokens", entry, (*tokens).into(), shape.block_size.into())?;
         launch.not_zero("tokens of an entry", *tokens)?;

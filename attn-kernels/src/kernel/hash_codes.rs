@@ -51,7 +51,7 @@ params! {
 bindings! {
     /// Buffers of `hash_codes`.
     pub struct HashCodesBuffers(HashCodesParams) {
-        /// Slots of keys, or rows of queries, `[n]`.
+        /// Slots of keys, or rows of queries, `[n]`, or [`NO_ENTRY`].
         read entries: u32,
         /// Cache of keys, where keys are hashed.
         read k_cache: KvWord = None,
@@ -63,6 +63,9 @@ bindings! {
         write codes: u32,
     }
 }
+
+/// An entry that names no vector: lists of steps that are alike keep one length with it.
+pub const NO_ENTRY: u32 = u32::MAX;
 
 /// Vectors of a workgroup.
 const ENTRIES: u32 = 4;
@@ -87,7 +90,7 @@ pub fn grid(params: &HashCodesParams) -> [u32; 3] {
     [params.entries.div_ceil(ENTRIES), params.num_kv_heads, 1]
 }
 
-/// Checks the parameters, and `entries` against `limit`: the slots of the cache, or the rows of q.
+/// Checks the parameters, and `entries` other than [`NO_ENTRY`] against `limit`: the slots of the cache, or the rows of q.
 ///
 /// # Errors
 /// Channels or bits that do not divide, or an entry out of range.
@@ -108,7 +111,7 @@ pub fn check(
     launch.at_most("word after the last", words, params.words.into())?;
     launch.at_most("entries", params.entries.into(), entries.len() as u64)?;
     launch.at_most("workgroups of entries", params.entries.div_ceil(ENTRIES).into(), 65_535)?;
-    for (index, entry) in entries.iter().enumerate() {
+    for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| **entry != NO_ENTRY) {
         launch.entry("index + 1", index, u64::from(*entry) + 1, limit as u64)?;
     }
     Ok(())

@@ -7,6 +7,7 @@ use crate::Variant;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::block_digest::{self, BlockDigestParams, Digest};
 use crate::kernel::{KvDtype, KvShape};
+use crate::rows::BlockTokens;
 
 /// A sum of a page's keys, divided.
 const MEANS: Tolerance = Tolerance { abs: 1e-6, rel: 1e-6 };
@@ -42,6 +43,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let mut touched = pages(&layer, &lens);
     // A page that no step wrote keeps its digest.
     touched.remove(2);
+    touched.insert(1, [BlockTokens::NONE.block, BlockTokens::NONE.tokens]);
     let num_blocks = layer.k.len() / shape.block_elements();
     let before = values(kept, &words(kept, &floats(digest.pool_elements(&shape, num_blocks), 2)));
     let mut after = before.clone();

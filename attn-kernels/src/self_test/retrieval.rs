@@ -79,11 +79,13 @@ pub(super) fn hash_codes(variant: &Variant) -> Vec<Case> {
     let tokens = 2 * shape.block_size + 5;
     let slot =
         |t: u32| layer.tables[(t / shape.block_size) as usize] * shape.block_size + t % shape.block_size;
-    let slots: Vec<u32> = (0..tokens).map(slot).collect();
+    let mut slots: Vec<u32> = (0..tokens).map(slot).collect();
+    slots[1] = hash_codes::NO_ENTRY;
     let params = params(tokens);
     let before = vec![77_777; layer.k.len() / dim * 7];
     let mut after = before.clone();
-    for (t, slot) in slots.iter().map(|slot| *slot as usize).enumerate() {
+    let named = slots.iter().enumerate().filter(|(_, slot)| **slot != hash_codes::NO_ENTRY);
+    for (t, slot) in named.map(|(t, slot)| (t, *slot as usize)) {
         for head in 0..2 {
             let key: Vec<f32> = layer.kv().key(&layer.tables, head, t).map(f32_of).collect();
             let page = shape.block_size as usize;
