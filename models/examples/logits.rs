@@ -61,6 +61,7 @@ pub(crate) fn logits(checkpoint: &Checkpoint, ids: &[u32]) -> Result<Vec<f32>, B
         targets: &[],
         log_probs: None,
         logits: 1,
+        certify: false,
     };
     Ok(decoder.step(&[slice], &[])?.logits)
 }

@@ -32,6 +32,8 @@ pub struct Slice<'a> {
     pub log_probs: Option<u32>,
     /// Hand back the logits of the last rows, this many.
     pub logits: usize,
+    /// Certify the attention mass that a sparse policy keeps in decode steps: [`Attended::mass`].
+    pub certify: bool,
 }
 
 /// A token to draw after a step; several may follow one slice. [`Sampler`](crate::sampling::Sampler) makes the samples of

@@ -123,8 +123,12 @@ struct Shape {
     layers_per_submission: u64,
     scored: usize,
     draws: draws::Shape,
-    /// One entry for each view.
+    /// Cuts of the rows of each view, and of the lists of layers that select.
     cuts: Vec<Cut>,
+    /// Rows that attend everything and rows that attend lists, of each view.
+    split: Vec<[usize; 2]>,
+    /// Numbers of the selection of blocks.
+    selection: Vec<usize>,
     /// Lengths of the buffers that grow: commands bind the buffer that there was, and a longer one takes its place.
     buffers: [usize; 2],
 }
@@ -146,11 +150,12 @@ impl Decoder {
     pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<StepOutput, ModelError> {
         let plan = self.plan(slices, samples)?;
         self.write(&plan)?;
+        self.begin_selection(&plan, slices)?;
         let shape = self.shape(&plan);
         let (submission, mut reads) = match self.take_ahead(&plan, shape.as_ref())? {
             Some(ahead) => (self.gpu.send(ahead.step)?.defer(), ahead.reads),
             None => {
-                self.begin(&plan, slices)?;
+                self.begin(&plan)?;
                 let (pass, reads) = self.record(&plan, true)?;
                 (self.gpu.submit(pass)?.defer(), reads)
             }
@@ -198,15 +203,19 @@ impl Decoder {
         self.activations.fit_partials(&self.gpu, &self.config, plan, listed)
     }
 
+    /// Lays out what the step selects, and brings it to the device.
+    fn begin_selection(&mut self, plan: &Plan, slices: &[Slice<'_>]) -> Result<(), ModelError> {
+        let Self { gpu, config, kv, attention, keys, .. } = self;
+        let Some(sparse) = attention.sparse_mut() else { return Ok(()) };
+        let spare_pages = keys.pages().map_or(0, Residency::num_slots);
+        sparse.begin(&Begin { gpu, config, kv, plan, slices, spare_pages })
+    }
+
     /// Prepares the parts that have something of their own in every step that is not encoded ahead.
-    fn begin(&mut self, plan: &Plan, slices: &[Slice<'_>]) -> Result<(), ModelError> {
-        let Self { gpu, config, kv, weights, attention, keys, mlps, choices, indexed, .. } = self;
+    fn begin(&mut self, plan: &Plan) -> Result<(), ModelError> {
+        let Self { gpu, kv, weights, attention, keys, mlps, choices, indexed, .. } = self;
         if let Some(indexed) = indexed {
             indexed.begin(gpu, attention, plan)?;
-        }
-        if let Some(sparse) = attention.sparse_mut() {
-            let spare_pages = keys.pages().map_or(0, Residency::num_slots);
-            sparse.begin(&Begin { gpu, config, kv, plan, slices, spare_pages })?;
         }
         keys.begin(gpu, kv, plan)?;
         if let Some(choices) = choices {
@@ -296,19 +305,20 @@ impl Decoder {
         (CUT / layer.max(1)).max(1)
     }
 
-    /// The shape of a step that others may repeat: one of decode rows that attend everything through the device's cache.
+    /// The shape of a step that others may repeat: one of decode rows that attend what is in the device's cache.
     fn shape(&self, plan: &Plan) -> Option<Shape> {
-        let plain = self.attention.repeats() && self.choices.is_none() && !plan.streams();
+        let plain = self.choices.is_none() && !plan.streams() && self.keys.pages().is_none();
         let decodes = plan.decode_until == plan.rows && plan.wanted.is_empty();
-        if !(plain && decodes) {
-            return None;
-        }
+        let selection = self.attention.shape().filter(|_| plain && decodes)?;
+        let of_views = plan.views.iter().flat_map(|view| [view.all.cut, view.whole.cut]);
         Some(Shape {
             rows: plan.rows,
             layers_per_submission: self.layers_per_submission(plan).min(self.weights.layers.len() as u64),
             scored: plan.scored.len(),
             draws: self.draws.shape(&plan.draws)?,
-            cuts: plan.views.iter().map(|view| view.all.cut).collect(),
+            cuts: of_views.chain(self.attention.list_cuts(plan, &self.cutter)).collect(),
+            split: plan.views.iter().map(|v| [v.whole.decode.len(), v.selected.decode.len()]).collect(),
+            selection,
             buffers: [self.inputs.tables.len(), self.activations.stats.len()],
         })
     }

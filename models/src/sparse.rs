@@ -20,13 +20,16 @@ pub struct SparseOptions {
     /// Measure on the host what selections are worth: [`Attended::recall`]. Queries and keys are read back in every layer that
     /// selects.
     pub measure: bool,
+    /// Certify in every decode step the attention mass that selections keep: [`Attended::mass`]. Without it, steps do so for
+    /// slices that [ask](crate::batch::Slice::certify). Nothing is certified by policies without a bound.
+    pub certify: bool,
 }
 
 impl SparseOptions {
-    /// Attention to what `policy` selects, scored at `place`; nothing is traced or measured.
+    /// Attention to what `policy` selects, scored at `place`; nothing is traced, measured or certified.
     #[must_use]
     pub fn new(policy: Arc<dyn Policy>, place: Place) -> Self {
-        Self { policy, place, trace: false, measure: false }
+        Self { policy, place, trace: false, measure: false, certify: false }
     }
 
     /// Turns the return of selections on or off.
@@ -39,6 +42,12 @@ impl SparseOptions {
     #[must_use]
     pub fn measure(self, on: bool) -> Self {
         Self { measure: on, ..self }
+    }
+
+    /// Turns the certificate of every decode step on or off.
+    #[must_use]
+    pub fn certify(self, on: bool) -> Self {
+        Self { certify: on, ..self }
     }
 }
 
@@ -74,7 +83,7 @@ pub struct Mean {
 pub struct Attended {
     /// Blocks of each layer.
     pub layers: Vec<Tally>,
-    /// Attention mass that is certainly kept, the least over layers and query heads; `None` where nothing bounds it. What
+    /// Attention mass that is certainly kept, the least over layers and query heads; `None` where nobody asked or nothing bounds it. What
     /// falls to a sink is not counted, so with sinks even less of the whole is lost.
     pub mass: Option<f64>,
     /// Blocks that any layer attended, ascending, for policies that look at earlier accesses; else empty.

@@ -87,7 +87,7 @@ impl Decoder {
             indexed.trace = on;
         }
         if let Some(sparse) = self.attention.sparse_mut() {
-            sparse.options.trace = on;
+            sparse.trace(on);
         }
     }
 

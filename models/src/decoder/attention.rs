@@ -17,6 +17,7 @@ use attn_kernels::gpu::{Buf, Gpu};
 use super::inputs::Plan;
 use super::ops::Ctx;
 use super::options::DecoderOptions;
+use super::partitions::{Cut, Cutter};
 use super::sparse::Sparse;
 use super::views::Views;
 use crate::batch::Slice;
@@ -85,9 +86,21 @@ impl Attention {
         }
     }
 
-    /// Whether equal steps of decode rows record equal commands: what is selected or chosen differs from step to step.
-    pub(super) fn repeats(&self) -> bool {
-        matches!(self, Self::Heads(heads) if heads.sparse.is_none())
+    /// Returns the numbers that the commands of the step follow from, beside its rows; `None` where equal steps of decode rows
+    /// record different commands.
+    pub(super) fn shape(&self) -> Option<Vec<usize>> {
+        match self {
+            Self::Heads(heads) => heads.sparse.as_ref().map_or(Some(Vec::new()), Sparse::shape),
+            Self::Latent(_) | Self::Compressed(_) => None,
+        }
+    }
+
+    /// Returns the cuts of the rows that attend lists, layer by layer.
+    pub(super) fn list_cuts(&self, plan: &Plan, cutter: &Cutter) -> Vec<Cut> {
+        match self {
+            Self::Heads(heads) => heads.list_cuts(plan, cutter),
+            Self::Latent(_) | Self::Compressed(_) => Vec::new(),
+        }
     }
 
     /// Lays out what the attention adds to a step.

@@ -153,10 +153,7 @@ impl Reads {
         let nll: Vec<f32> = self.nll.map(|read| done.get(read)).unwrap_or_default();
         output.nll = nll.into_iter().zip(&plan.scored).filter(|(_, s)| s.is_some()).map(|(v, _)| v).collect();
         if let Some(sparse) = attention.sparse_mut() {
-            if let Some(reads) = self.sparse {
-                sparse.take(plan, reads, &done);
-            }
-            sparse.finish(&mut output);
+            sparse.take(plan, self.sparse, &done, &mut output);
         }
         output
     }

@@ -88,12 +88,14 @@ impl Decoder {
             targets: &[],
             log_probs: None,
             logits: 0,
+            certify: false,
         };
         let slices = vec![slice; sequences as usize];
         let samples: Vec<Sample<'_>> = (0..slices.len()).map(|slice| Sample::new(slice, spec)).collect();
         let plan = self.plan(&slices, &samples)?;
         self.write(&plan)?;
-        self.begin(&plan, &slices)?;
+        self.begin_selection(&plan, &slices)?;
+        self.begin(&plan)?;
         self.record(&plan, false)?;
         self.attention.end(&self.gpu);
         Ok(())

@@ -54,13 +54,15 @@ pub struct StepWork<'s> {
     pub logits: usize,
     /// Draw the token after the last row.
     pub draw: Option<&'s Sampler>,
+    /// Certify the attention mass that a sparse policy keeps, if it has a bound.
+    pub certify: bool,
 }
 
 impl StepWork<'_> {
     /// Computes keys and values alone.
     #[must_use]
     pub fn nothing(phase: Phase) -> Self {
-        Self { phase, score: false, logits: 0, draw: None }
+        Self { phase, score: false, logits: 0, draw: None, certify: false }
     }
 }
 
@@ -183,6 +185,7 @@ impl<'d> Sequence<'d> {
             targets: &self.tokens[targets],
             log_probs: None,
             logits: ask.logits,
+            certify: ask.certify,
         };
         let samples: Vec<Sample<'_>> = ask.draw.iter().map(|s| s.sample(0, first + count, None)).collect();
         let mut output = self.decoder.step(&[slice], &samples)?;

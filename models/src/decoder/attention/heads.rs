@@ -11,8 +11,10 @@ use super::LoadContext;
 use super::rows::HeadRows;
 use super::streamed::Merge;
 use super::tiles::{Forms, HeadKernels, Tiles};
+use crate::decoder::inputs::Plan;
 use crate::decoder::keys::{Keys, RingKeys};
 use crate::decoder::ops::{Ctx, Runs};
+use crate::decoder::partitions::{Cut, Cutter};
 use crate::decoder::portions::{attend_rows, turns};
 use crate::decoder::sparse::Sparse;
 use crate::decoder::walk::walk;
@@ -88,6 +90,9 @@ impl Heads {
         norm: Option<&Buf<f32>>,
     ) -> Result<(), ModelError> {
         ctx.on_pages(|pages, context| pages.fetch_wishes(context, layer));
+        if let Some(sparse) = &self.sparse {
+            sparse.take_in(ctx, layer);
+        }
         self.qkv(ctx, layer, norm)?;
         ctx.on_ring(|ring, context| ring.fetch_begun(context, layer)).unwrap_or(Ok(()))?;
         self.append(ctx, layer);
@@ -194,6 +199,14 @@ impl Heads {
             ..all(&view.selected, &bufs.selected, ctx.cutter.cut_lists(&view.selected, selected.tokens))
         };
         self.attend_rows(ctx, &listed)
+    }
+
+    /// Returns the cuts of the rows that attend lists, layer by layer.
+    pub(super) fn list_cuts(&self, plan: &Plan, cutter: &Cutter) -> Vec<Cut> {
+        let Some(sparse) = &self.sparse else { return Vec::new() };
+        let lists = (0..self.layers.len()).filter_map(|layer| Some((layer, sparse.list_tokens(layer)?)));
+        let cut = |(layer, tokens)| cutter.cut_lists(&plan.views[sparse.view_of(layer)].selected, tokens);
+        lists.map(cut).collect()
     }
 
     fn attend_rows(&self, ctx: &mut Ctx<'_>, rows: &HeadRows<'_>) -> Result<(), ModelError> {

@@ -115,7 +115,7 @@ impl RowKernel for HeadRows<'_> {
         let (params, rows) = (self.params(ctx, portion), u32_of(portion.rows.len()));
         let list = self.bufs.decode.bind_from(portion.rows.start);
         if let Some(selected) = self.selected {
-            selected.bound_mass(ctx, self.layer, &list, &params, rows);
+            selected.certify(ctx, self.layer, &list, &params, rows);
         }
         if !self.reduced(portion) {
             return;

@@ -265,7 +265,7 @@ impl Residency {
 
     /// Records that the pages of lists come to the device, with what the step wrote of them.
     pub(in crate::decoder) fn make_resident(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
-        let most = (needed.lists.stride - 1) * self.pages_per_block;
+        let most = needed.lists.blocks * self.pages_per_block;
         let pages = needed.pages.start..needed.pages.end.min(most.max(needed.pages.start));
         self.assign(context, Why::Needed, &Needed { pages, asks: needed.asks.clone(), ..*needed });
         self.copy_step(context, needed.layer, Why::Needed, true, self.num_touched);
@@ -282,7 +282,7 @@ impl Residency {
         if self.decode_asks == 0 || self.layers[layer].is_none() {
             return;
         }
-        let pages = 0..(lists.stride - 1) * self.pages_per_block;
+        let pages = 0..lists.blocks * self.pages_per_block;
         self.assign(context, Why::Wished, &Needed { layer, lists, asks: 0..self.decode_asks, pages });
         if let Some(resident) = &mut self.layers[layer] {
             resident.pending = true;

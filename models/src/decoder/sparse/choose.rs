@@ -28,7 +28,7 @@ pub(in crate::decoder) struct SelectingRows {
     phase: Phase,
     /// Its block table in the step's tables.
     pub(in crate::decoder) table: Range<usize>,
-    /// Earlier accesses by block.
+    /// Earlier accesses by block, for policies that look at them.
     access: Vec<u32>,
     /// Its first list group.
     pub(in crate::decoder) list: u32,
@@ -94,6 +94,7 @@ impl SparseOptions {
     /// the step, then prefills.
     pub(in crate::decoder) fn choose(&self, slices: &[Slice<'_>], group: usize) -> Vec<SelectingRows> {
         let (mut row, mut table) = (0, 0);
+        let remembers = !self.policy.support().query;
         let mut chosen = Vec::new();
         for (index, slice) in slices.iter().enumerate() {
             let blocks = |tables: &[&[BlockId]]| tables.iter().map(|table| table.len()).sum::<usize>();
@@ -106,7 +107,7 @@ impl SparseOptions {
                     position: slice.first + u32_of(i),
                     phase: slice.phase,
                     table: first..first + slice.tables[group].len(),
-                    access: slice.access.to_vec(),
+                    access: if remembers { slice.access.to_vec() } else { Vec::new() },
                     list: 0,
                     lists,
                 };

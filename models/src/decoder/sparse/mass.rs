@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Gpu, Pipeline};
+use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 use attn_kernels::kernel::block_lse::BlockLseBuffers;
 use attn_kernels::kernel::block_lse::{self, BlockLseParams};
 use attn_kernels::kernel::list_counts::{self, ListCountsBuffers, ListCountsParams};
@@ -13,9 +13,9 @@ use attn_kernels::rows::ListSpan;
 use sparse_select::Policy;
 use sparse_select::certificate::odds;
 
-use super::device::Ranker;
+use super::Rules;
 use super::rank::RankContext;
-use super::{Place, Sparse};
+use super::ranker::Ranker;
 use crate::cast::{f32_of, u32_of};
 use crate::decoder::attention::LoadContext;
 use crate::decoder::buffers::GrowBuf;
@@ -83,21 +83,22 @@ impl Mass {
         self.spans.write(gpu, &(0..u32_of(rows)).map(span).collect::<Vec<_>>())?;
         self.counts.fit(gpu, layers * rows)
     }
-}
 
-impl Sparse {
+    /// Returns the numbers that commands follow from.
+    pub(super) fn shape(&self) -> [usize; 4] {
+        [self.lses.len(), self.cuts.len(), self.spans.len(), self.counts.len()]
+    }
+
     /// Records the lists of a layer whose blocks are scored: the keys of blocks are read as far down their order as no bound
     /// makes the mass certain.
-    pub(super) fn cut_by_mass(
+    pub(super) fn cut(
         &self,
+        rules: &Rules,
         ctx: &mut Ctx<'_>,
         ranker: &Ranker,
-        mass: &Mass,
+        bounds: &Buf<f32>,
         context: &RankContext<'_>,
     ) {
-        let (Some(bounds), Some(Place { stride, .. })) = (ranker.bounds(), self.placed[context.layer]) else {
-            return;
-        };
         let (config, pass) = (ctx.config, &mut *ctx.pass);
         let lse = BlockLseParams {
             num_heads: config.num_heads,
@@ -111,11 +112,11 @@ impl Sparse {
             num_heads: config.num_heads,
             num_kv_heads: config.num_kv_heads,
             stride: ranker.score_stride,
-            select_block: mass.select_block,
-            list_stride: stride,
+            select_block: self.select_block,
+            list_stride: ranker.lists.stride,
             round: 0,
-            odds: mass.odds,
-            slack: self.kernels.slack(),
+            odds: self.odds,
+            slack: rules.slack,
         };
         let of_lse = BlockLseBuffers {
             q: context.q.bind(),
@@ -123,31 +124,31 @@ impl Sparse {
             tables: context.tables.bind(),
             rows: context.rows.bind(),
             scores: ranker.scores.bind(),
-            cuts: mass.cuts.bind(),
-            lses: mass.lses.bind(),
+            cuts: self.cuts.bind(),
+            lses: self.lses.bind(),
         };
         let of_cut = MassCutBuffers {
             rows: context.rows.bind(),
             scores: ranker.scores.bind(),
             bounds: bounds.bind(),
-            lses: mass.lses.bind(),
-            cuts: mass.cuts.bind(),
-            lists: self.lists.bind(),
+            lses: self.lses.bind(),
+            cuts: self.cuts.bind(),
+            lists: ranker.lists.bind(),
         };
-        let lse_grid = block_lse::grid(&lse, mass.select_block, context.count);
+        let lse_grid = block_lse::grid(&lse, self.select_block, context.count);
         for round in ROUNDS {
             let lse = BlockLseParams { first: u32::from(round == mass_cut::FIRST), ..lse };
-            pass.dispatch(&mass.lse, &lse, of_lse.clone(), lse_grid);
+            pass.dispatch(&self.lse, &lse, of_lse.clone(), lse_grid);
             let grid = mass_cut::grid(&cut, context.count);
-            pass.dispatch(&mass.cut, &MassCutParams { round, ..cut }, of_cut.clone(), grid);
+            pass.dispatch(&self.cut, &MassCutParams { round, ..cut }, of_cut.clone(), grid);
         }
         let first = u32_of(context.layer) * context.count;
-        let params = ListCountsParams { list_stride: stride, first };
+        let params = ListCountsParams { list_stride: ranker.lists.stride, first };
         let buffers = ListCountsBuffers {
-            lists: self.lists.bind(),
-            spans: mass.spans.bind(),
-            counts: mass.counts.bind(),
+            lists: ranker.lists.bind(),
+            spans: self.spans.bind(),
+            counts: self.counts.bind(),
         };
-        pass.dispatch(&mass.count, &params, buffers, list_counts::grid(context.count));
+        pass.dispatch(&self.count, &params, buffers, list_counts::grid(context.count));
     }
 }

@@ -9,6 +9,7 @@ use attn_kernels::gpu::{Buf, Gpu, Pass};
 use sparse_select::{Policy, Ranking};
 
 use super::SelectingRows;
+use crate::Reach;
 use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::decoder::attention::LoadContext;
@@ -75,40 +76,53 @@ impl Scorer {
         Ok(Some(Self { kind, pages }))
     }
 
-    /// Pages that are about to be written.
+    /// Forgets pages that are about to be written.
     pub(super) fn forget(&mut self, pages: impl Iterator<Item = u32>) {
         self.pages.forget(pages);
     }
 
-    /// Lays out what a step takes in.
+    /// Lays out what a step takes in. Returns whether all of it was complete before the step.
     pub(super) fn touch(
         &mut self,
         gpu: &Gpu,
         kv: &KvPool,
         views: &[View],
         slices: &[Slice<'_>],
-    ) -> Result<(), ModelError> {
-        for (view, pages) in self.pages.due(kv.shape(), views, slices).iter().enumerate() {
+    ) -> Result<bool, ModelError> {
+        let due = self.pages.due(kv.shape(), views, slices);
+        for (index, (view, pages)) in views.iter().zip(&due).enumerate() {
+            let full = view.reach == Reach::Full;
+            let room = if full { self.pages.room(kv.shape(), slices, pages.len()) } else { 0 };
             match &mut self.kind {
-                Kind::Digests(digests) => digests.pools.touch(gpu, view, pages)?,
-                Kind::Hashes(hashes) => hashes.touch(gpu, view, pages)?,
-                Kind::Compressed(compressed) => compressed.pools.touch(gpu, view, pages)?,
+                Kind::Digests(digests) => digests.pools.touch(gpu, index, pages, room)?,
+                Kind::Hashes(hashes) => hashes.touch(gpu, index, pages, room)?,
+                Kind::Compressed(compressed) => compressed.pools.touch(gpu, index, pages, room)?,
             }
         }
-        Ok(())
+        Ok(self.pages.before_keys(slices))
     }
 
-    /// Lays out the scores of a step's decode rows.
+    /// Adds the numbers that commands follow from.
+    pub(super) fn shape(&self, shape: &mut Vec<usize>) {
+        match &self.kind {
+            Kind::Digests(digests) => digests.shape(shape),
+            Kind::Hashes(hashes) => hashes.shape(shape),
+            Kind::Compressed(compressed) => compressed.shape(shape),
+        }
+    }
+
+    /// Lays out the scores of a step's decode rows; `bounds` asks for bounds of the mass of blocks too.
     pub(super) fn begin(
         &mut self,
         gpu: &Gpu,
         config: &DecoderConfig,
         chosen: &[SelectingRows],
         score_stride: u32,
+        bounds: bool,
     ) -> Result<(), ModelError> {
         let longest = chosen.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
         match &mut self.kind {
-            Kind::Digests(digests) => digests.begin(gpu, config, chosen.len(), score_stride),
+            Kind::Digests(digests) => digests.begin(gpu, config, chosen.len(), score_stride, bounds),
             Kind::Hashes(hashes) => hashes.begin(gpu, chosen, score_stride),
             Kind::Compressed(compressed) => {
                 compressed.begin(gpu, config, chosen.len(), u32_of(longest), score_stride)
@@ -134,11 +148,10 @@ impl Scorer {
         }
     }
 
-    /// Returns bounds of the mass of blocks in the current layer, `[rows, num_heads, score_stride]`, where a certificate
-    /// asks for them.
+    /// Returns bounds of the mass of blocks in the current layer, `[rows, num_heads, score_stride]`, in steps that ask for them.
     pub(super) fn bounds(&self) -> Option<&Buf<f32>> {
         match &self.kind {
-            Kind::Digests(digests) => digests.bounds.as_deref(),
+            Kind::Digests(digests) => digests.bounds(),
             Kind::Hashes(_) | Kind::Compressed(_) => None,
         }
     }

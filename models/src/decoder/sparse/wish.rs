@@ -4,8 +4,8 @@ use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::top_k::{self, TopKBuffers, TopKParams};
 use attn_kernels::rows::TopRow;
 
-use super::device::{ROWS_ALIGN, Ranker};
-use super::{Lists, Selector, Sparse};
+use super::Lists;
+use super::ranker::{ROWS_ALIGN, Ranker};
 use crate::ModelError;
 use crate::cast::u32_of;
 use crate::decoder::buffers::GrowBuf;
@@ -70,14 +70,12 @@ impl Ranker {
     fn wishes(&self) -> Option<&Wishes> {
         self.wishes.as_ref().filter(|wishes| wishes.stride > 0)
     }
-}
 
-impl Sparse {
-    /// The lists of what the next step may select in a layer, where that is fetched ahead.
-    pub(in crate::decoder) fn wish_lists(&self, layer: usize) -> Option<Lists> {
-        let Selector::Ranked(ranker) = &self.selector else { return None };
-        let wishes = ranker.wishes()?;
-        ranker.tops[layer].as_ref()?;
-        Some(Lists { bind: wishes.lists[layer % 2].bind(), stride: wishes.stride })
+    /// Returns lists of what the next step may select in a layer, if that is fetched ahead.
+    pub(super) fn wish_lists(&self, layer: usize) -> Option<Lists> {
+        let wishes = self.wishes()?;
+        self.tops[layer].as_ref()?;
+        let (bind, stride) = (wishes.lists[layer % 2].bind(), wishes.stride);
+        Some(Lists { bind, stride, blocks: stride - 1 })
     }
 }

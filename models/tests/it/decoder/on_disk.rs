@@ -143,6 +143,7 @@ fn two_steps(fault: impl Fn(&SimVolume, &Decoder)) -> (Vec<BlockId>, StepOutput)
             targets: &[],
             log_probs: None,
             logits: 1,
+            certify: false,
         };
         let output = decoder.step(&[slice(0), slice(1)], &[]).unwrap();
         decoder.kv().spill().unwrap().settle();

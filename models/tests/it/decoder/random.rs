@@ -38,6 +38,7 @@ pub(super) fn last_logits(decoder: &mut Decoder, tokens: &[u32]) -> Vec<f32> {
         targets: &[],
         log_probs: None,
         logits: 1,
+        certify: false,
     };
     decoder.step(&[slice], &[]).unwrap().logits
 }

@@ -156,6 +156,7 @@ fn tokens_outside_the_vocabulary_and_blocks_outside_the_pool_are_named() {
             targets: &[],
             log_probs: None,
             logits: 0,
+            certify: false,
         };
         decoder.step(&[slice], &[]).unwrap_err()
     };

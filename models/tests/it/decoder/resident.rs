@@ -14,7 +14,7 @@ use super::{blocks_of, options};
 /// Everything on the device.
 fn roomy(spec: &str, place: Place, block_size: u32) -> DecoderOptions {
     let policy = sparse_select::build(spec).unwrap().into();
-    let sparse = Some(SparseOptions::new(policy, place).trace(true));
+    let sparse = Some(SparseOptions::new(policy, place).trace(true).certify(true));
     blocks_of(block_size, &options(KvDtype::F32)).sparse(sparse).reproducible(true)
 }
 

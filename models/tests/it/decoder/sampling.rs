@@ -181,6 +181,7 @@ fn draws_that_cannot_be_are_refused() {
             targets,
             log_probs: None,
             logits: 0,
+            certify: false,
         };
         let sample = Sample { adjust, log_probs, ..Sample::new(0, Spec::GREEDY) };
         decoder.step(&[slice], &[sample]).unwrap_err().to_string()

@@ -172,6 +172,7 @@ impl<'a> Sequence<'a> {
             targets: if self.request.echo.is_some() { self.targets(rows) } else { &[] },
             log_probs: self.request.echo,
             logits: if self.request.logits { rows } else { 0 },
+            certify: false,
         }
     }
 

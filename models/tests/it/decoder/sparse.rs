@@ -12,7 +12,7 @@ use super::{blocks_of, options};
 
 fn sparse(spec: &str, place: Place) -> DecoderOptions {
     let policy = sparse_select::build(spec).unwrap().into();
-    let sparse = Some(SparseOptions::new(policy, place).trace(true));
+    let sparse = Some(SparseOptions::new(policy, place).trace(true).certify(true));
     blocks_of(4, &options(KvDtype::F32)).sparse(sparse).reproducible(true)
 }
 

@@ -274,6 +274,7 @@ impl Contender {
             targets: &[],
             log_probs: None,
             logits: 0,
+            certify: false,
         };
         let slices: Vec<Slice<'_>> = tables.iter().map(|tables| slice(&tables[..])).collect();
         let samples: Vec<Sample<'_>> = (0..slices.len()).map(Sample::greedy).collect();

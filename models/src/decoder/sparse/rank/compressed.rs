@@ -11,6 +11,7 @@ use attn_kernels::kernel::nsa_probs::{self, NsaProbsParams};
 use bytemuck::Zeroable;
 use sparse_select::ByCompressed;
 
+use super::super::lists;
 use super::RankContext;
 use super::digests::DigestPools;
 use crate::decoder::attention::LoadContext;
@@ -62,7 +63,7 @@ impl Compressed {
         score_stride: u32,
     ) -> Result<(), ModelError> {
         let (num_heads, num_kv_heads) = (config.num_heads, config.num_kv_heads);
-        let prob_stride = longest / self.by.kernel_stride;
+        let prob_stride = lists::score_stride(longest / self.by.kernel_stride);
         self.probs.fit(gpu, rows * (num_heads * prob_stride) as usize)?;
         #[expect(clippy::cast_precision_loss, reason = "heads have few channels")]
         let scale = 1.0 / (config.head_dim as f32).sqrt();
@@ -81,6 +82,12 @@ impl Compressed {
             },
         );
         Ok(())
+    }
+
+    /// Adds the numbers that commands follow from.
+    pub(super) fn shape(&self, shape: &mut Vec<usize>) {
+        self.pools.shape(shape);
+        shape.extend([self.params.0.prob_stride as usize, self.probs.len()]);
     }
 
     pub(super) fn score(&self, pass: &mut Pass, context: &RankContext<'_>, scores: &Buf<f32>) {

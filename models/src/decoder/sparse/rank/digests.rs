@@ -45,15 +45,28 @@ impl DigestPools {
         })
     }
 
-    /// Lays out full pages to digest in the layers of a view.
-    pub(super) fn touch(&mut self, gpu: &Gpu, view: usize, pages: &[u32]) -> Result<(), ModelError> {
+    /// Lays out full pages to digest in the layers of a view, in a list of `room` entries.
+    pub(super) fn touch(
+        &mut self,
+        gpu: &Gpu,
+        view: usize,
+        pages: &[u32],
+        room: usize,
+    ) -> Result<(), ModelError> {
         let tokens = self.shape.block_size;
-        let pages: Vec<BlockTokens> = pages.iter().map(|page| BlockTokens { block: *page, tokens }).collect();
+        let page = |page: &u32| BlockTokens { block: *page, tokens };
+        let mut pages: Vec<BlockTokens> = pages.iter().map(page).collect();
+        pages.resize(room, BlockTokens::NONE);
         block_digest::check(&self.shape, bytemuck::cast_slice(&pages), self.num_pages)?;
         let (count, touched) = &mut self.touched[view];
         touched.write(gpu, &pages)?;
         *count = u32_of(pages.len());
         Ok(())
+    }
+
+    /// Adds the numbers that commands follow from.
+    pub(super) fn shape(&self, shape: &mut Vec<usize>) {
+        shape.extend(self.touched.iter().flat_map(|(count, list)| [*count as usize, list.len()]));
     }
 
     pub(super) fn take_in(&self, pass: &mut Pass, context: &RankContext<'_>) {
@@ -78,8 +91,18 @@ pub(super) struct Digests {
     score: Arc<Pipeline>,
     /// Parameters of the step, the same in all its layers.
     params: BlockScoreParams,
-    /// Bounds of the mass of blocks in the current layer, `[rows, num_heads, score_stride]`; `None` without a certificate.
-    pub(super) bounds: Option<GrowBuf<f32>>,
+    /// Scores with bounds of the mass of blocks, from digests that give some.
+    bounding: Option<Bounding>,
+    /// Whether the step asks for them.
+    bounds: bool,
+}
+
+/// Scores of blocks with bounds of their mass.
+#[derive(Debug)]
+struct Bounding {
+    score: Arc<Pipeline>,
+    /// Bounds in the current layer, `[rows, num_heads, score_stride]`.
+    bounds: GrowBuf<f32>,
 }
 
 impl Digests {
@@ -95,17 +118,18 @@ impl Digests {
             DigestKind::MinMax => Digest::MinMax,
             DigestKind::Mean => Digest::Mean,
         };
-        let score = match certifies {
-            true => block_score::with_bounds(kv.shape(), config.num_heads, block),
-            false => block_score::variant(kv.shape(), config.num_heads, digest, block),
+        let bounding = || -> Result<Bounding, ModelError> {
+            let score = block_score::with_bounds(kv.shape(), config.num_heads, block);
+            Ok(Bounding { score: gpu.pipeline(&score)?, bounds: GrowBuf::new(gpu, "bounds", 1)? })
         };
         Ok(Self {
             by,
             digest,
             pools: DigestPools::new(load, digest, selects)?,
-            score: gpu.pipeline(&score)?,
+            score: gpu.pipeline(&block_score::variant(kv.shape(), config.num_heads, digest, block))?,
             params: BlockScoreParams::default(),
-            bounds: certifies.then(|| GrowBuf::new(gpu, "bounds", 1)).transpose()?,
+            bounding: certifies.then(bounding).transpose()?,
+            bounds: false,
         })
     }
 
@@ -115,6 +139,7 @@ impl Digests {
         config: &DecoderConfig,
         rows: usize,
         score_stride: u32,
+        bounds: bool,
     ) -> Result<(), ModelError> {
         let group = config.num_heads / config.num_kv_heads;
         self.params = BlockScoreParams {
@@ -129,8 +154,21 @@ impl Digests {
             logit_scale: config.scale,
             ..BlockScoreParams::default()
         };
+        self.bounds = bounds;
         let len = block_score::bounds_len(&self.params, rows);
-        self.bounds.as_mut().map_or(Ok(()), |bounds| bounds.fit(gpu, len))
+        let bounding = self.bounding.as_mut().filter(|_| bounds);
+        bounding.map_or(Ok(()), |bounding| bounding.bounds.fit(gpu, len))
+    }
+
+    /// Adds the numbers that commands follow from.
+    pub(super) fn shape(&self, shape: &mut Vec<usize>) {
+        self.pools.shape(shape);
+        shape.push(self.bounds().map_or(0, |bounds| 1 + bounds.len()));
+    }
+
+    /// Bounds of the mass of blocks in the current layer, in steps that ask for them.
+    pub(super) fn bounds(&self) -> Option<&Buf<f32>> {
+        self.bounding.as_ref().filter(|_| self.bounds).map(|bounding| &*bounding.bounds)
     }
 
     pub(super) fn score(&self, pass: &mut Pass, context: &RankContext<'_>, scores: &Buf<f32>) {
@@ -141,9 +179,11 @@ impl Digests {
             tables: context.tables.bind(),
             rows: context.rows.bind(),
             scores: scores.bind(),
-            bounds: self.bounds.as_deref().map(Buf::bind),
+            bounds: self.bounds().map(Buf::bind),
         };
+        let bounding = self.bounding.as_ref().filter(|_| self.bounds);
+        let score = bounding.map_or(&self.score, |bounding| &bounding.score);
         let grid = block_score::grid(self.digest, &self.params, context.count);
-        pass.dispatch(&self.score, &self.params, buffers, grid);
+        pass.dispatch(score, &self.params, buffers, grid);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::hamming_score::{self, HammingScoreParams};
-use attn_kernels::kernel::hash_codes::{self, HashCodesParams, HashSource};
+use attn_kernels::kernel::hash_codes::{self, HashCodesParams, HashSource, NO_ENTRY};
 use bytemuck::Zeroable;
 use sparse_select::{ByHashes, SelectError};
 
@@ -100,10 +100,17 @@ impl Hashes {
         })
     }
 
-    /// Lays out full pages to hash in the layers of a view.
-    pub(super) fn touch(&mut self, gpu: &Gpu, view: usize, pages: &[u32]) -> Result<(), ModelError> {
+    /// Lays out full pages to hash in the layers of a view, in a list of `room` pages.
+    pub(super) fn touch(
+        &mut self,
+        gpu: &Gpu,
+        view: usize,
+        pages: &[u32],
+        room: usize,
+    ) -> Result<(), ModelError> {
         let size = self.shape.block_size;
-        let list: Vec<u32> = pages.iter().flat_map(|page| page * size..(page + 1) * size).collect();
+        let mut list: Vec<u32> = pages.iter().flat_map(|page| page * size..(page + 1) * size).collect();
+        list.resize(room * size as usize, NO_ENTRY);
         let limit = self.num_pages as usize * size as usize;
         for list in list.chunks(SLOTS) {
             hash_codes::check(&self.shape, &self.hash(0, list.len()), list, limit)?;
@@ -137,6 +144,12 @@ impl Hashes {
             infinity: f32::INFINITY,
         };
         Ok(())
+    }
+
+    /// Adds the numbers that commands follow from.
+    pub(super) fn shape(&self, shape: &mut Vec<usize>) {
+        shape.extend(self.slots.iter().flat_map(|(count, list)| [*count, list.len()]));
+        shape.extend([self.rows.len(), self.codes.len()]);
     }
 
     pub(super) fn take_in(&self, pass: &mut Pass, context: &RankContext<'_>) {

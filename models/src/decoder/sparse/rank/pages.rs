@@ -30,6 +30,20 @@ impl Pages {
         self.stale.extend(pages);
     }
 
+    /// Whether a step of these slices takes in only pages that were complete before it: it may do so before its own keys are
+    /// there.
+    pub(super) fn before_keys(&self, slices: &[Slice<'_>]) -> bool {
+        !self.completed && slices.iter().all(|slice| slice.tokens.len() == 1)
+    }
+
+    /// Returns the length of the lists of a step: at least the number of its pages, and the same for all steps of one token for
+    /// each of as many sequences.
+    pub(super) fn room(&self, shape: &KvShape, slices: &[Slice<'_>], pages: usize) -> usize {
+        let alike = slices.iter().all(|slice| slice.tokens.len() == 1);
+        let most = slices.len() * (self.unit / shape.block_size) as usize;
+        if alike { pages.max(most) } else { pages }
+    }
+
     /// Pages that a step takes in, ascending, for the layers of each view. Most steps of decode have none.
     pub(super) fn due(&mut self, shape: &KvShape, views: &[View], slices: &[Slice<'_>]) -> Vec<Vec<u32>> {
         let page_of = |token: u32| (token / self.unit * (self.unit / shape.block_size)) as usize;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Outcome, Pass, Pipeline};
 use attn_kernels::kernel::find_blocks::FindBlocksBuffers;
 use attn_kernels::kernel::find_blocks::Vote;
 use attn_kernels::kernel::list_counts::{self, ListCountsBuffers, ListCountsParams};
@@ -20,14 +20,15 @@ use sparse_select::policy::num_blocks;
 use sparse_select::xattn::Antidiagonals;
 use sparse_select::{Policy, SelectError};
 
-use super::{Place, SelectingRows, Selector, Sparse, choosing};
+use super::account::Account;
+use super::lists::{self, DeviceLists};
+use super::{Begin, Lists, Reads, Rules, Select, SelectingRows, choosing};
 use crate::ModelError;
 use crate::cast::{f32_of, u32_of};
 use crate::decoder::attention::LoadContext;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::inputs::Plan;
 use crate::decoder::ops::Ctx;
-use crate::sparse::Tally;
 
 /// f32 of scores that exist at one time, unless one query block has more.
 const PARTS: usize = 16 << 20;
@@ -52,7 +53,10 @@ pub(super) struct Estimator {
     /// Lists of every chunk of the step.
     spans: GrowBuf<ListSpan>,
     /// Blocks that lists name, `[layers, chunks]`.
-    pub(super) counts: GrowBuf<u32>,
+    counts: GrowBuf<u32>,
+    lists: DeviceLists,
+    /// Chunks of the step that select.
+    chunks: usize,
 }
 
 #[derive(Debug)]
@@ -108,6 +112,8 @@ impl Estimator {
             voters: GrowBuf::new(gpu, "voters", 1)?,
             spans: GrowBuf::new(gpu, "spans", 1)?,
             counts: GrowBuf::new(gpu, "counts", 1)?,
+            lists: DeviceLists::new(gpu, config.num_layers as usize)?,
+            chunks: 0,
         }))
     }
 
@@ -141,7 +147,6 @@ impl Estimator {
         gpu: &Gpu,
         plan: &Plan,
         chosen: &[SelectingRows],
-        layers: usize,
         stride: u32,
     ) -> Result<(), ModelError> {
         let kv_heads = self.shape.num_kv_heads;
@@ -174,18 +179,18 @@ impl Estimator {
             first += lists;
         }
         self.spans.write(gpu, &spans)?;
-        self.counts.fit(gpu, layers * chosen.len())
+        self.counts.fit(gpu, self.lists.layers.len() * chosen.len())
     }
 
     /// Records the lists of a layer's chunks.
-    fn record(&self, pass: &mut Pass, chosen: &[SelectingRows], from: &Inputs, out: &Out) {
+    fn list(&self, pass: &mut Pass, chosen: &[SelectingRows], from: &Inputs) {
         let kv_heads = self.shape.num_kv_heads;
         for chosen in chosen {
             let estimate = self.estimate(chosen);
             let first_list = chosen.list * kv_heads;
             let (lists, stride, first) = match self.form.vote {
                 Some(_) => (self.voters.bind(), estimate.key_blocks() + 1, 0),
-                None => (out.lists.clone(), out.stride, first_list),
+                None => (self.lists.bind(), self.lists.stride, first_list),
             };
             for blocks in estimate.rounds(PARTS) {
                 let params = estimate.strided_qk(&self.shape, &blocks);
@@ -215,24 +220,24 @@ impl Estimator {
                     blocks: self.history(chosen),
                     end: num_blocks(chosen.kv_len(), self.block),
                     copies: kv_heads,
-                    out_stride: out.stride,
+                    out_stride: self.lists.stride,
                     first_list,
                 };
-                let buffers = VoteBlocksBuffers { lists, out: out.lists.clone() };
+                let buffers = VoteBlocksBuffers { lists, out: self.lists.bind() };
                 pass.dispatch(&self.pipelines.vote, &params, buffers, vote_blocks::grid());
             }
         }
     }
 
     /// Records the lengths of a layer's lists.
-    fn count(&self, pass: &mut Pass, layer: usize, chunks: usize, out: &Out) {
-        let params = ListCountsParams { list_stride: out.stride, first: u32_of(layer * chunks) };
+    fn count(&self, pass: &mut Pass, layer: usize) {
+        let params = ListCountsParams { list_stride: self.lists.stride, first: u32_of(layer * self.chunks) };
         let buffers = ListCountsBuffers {
-            lists: out.lists.clone(),
+            lists: self.lists.bind(),
             spans: self.spans.bind(),
             counts: self.counts.bind(),
         };
-        pass.dispatch(&self.pipelines.count, &params, buffers, list_counts::grid(u32_of(chunks)));
+        pass.dispatch(&self.pipelines.count, &params, buffers, list_counts::grid(u32_of(self.chunks)));
     }
 }
 
@@ -244,58 +249,60 @@ struct Inputs {
     tables: Bind<PhysicalBlock>,
 }
 
-/// Outputs of lists.
-struct Out {
-    lists: Bind<u32>,
-    stride: u32,
-}
+impl Select for Estimator {
+    fn forget(&mut self, _: &mut dyn Iterator<Item = u32>) {}
 
-impl Sparse {
-    /// Begins a step whose chunks kernels estimate.
-    pub(super) fn begin_estimate(&mut self, gpu: &Gpu, plan: &Plan) -> Result<(), ModelError> {
-        let Some(view) = choosing(plan) else { return Ok(()) };
+    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
+        self.lists.clear();
+        self.chunks = 0;
+        let Some(view) = choosing(step.plan) else { return Ok(()) };
+        self.chunks = view.selecting.len();
         let longest = view.selecting.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
-        let stride = 1 + num_blocks(longest, self.options.policy.block_size());
-        let Selector::Estimated(estimator) = &mut self.selector else { return Ok(()) };
-        estimator.fit(gpu, plan, &view.selecting, self.placed.len(), stride)?;
-        let lists: usize = view.selecting.iter().map(|chosen| chosen.lists as usize).sum();
-        let words = lists * self.num_kv_heads * stride as usize;
-        for layer in 0..self.placed.len() {
-            if self.is_sparse_in(&plan.views[self.views.of_layers[layer]], layer) {
-                self.placed[layer] = Some(Place { first: 0, stride });
-            }
-        }
-        self.lists.fit(gpu, words)?;
-        self.trace(gpu, words)
+        let blocks = num_blocks(longest, self.block);
+        self.lists.fit(step.gpu, rules, step.plan, blocks)?;
+        self.fit(step.gpu, step.plan, &view.selecting, lists::stride(blocks))
     }
 
-    /// Takes what the lists of a step counted, `[layers, chunks]`.
-    pub(super) fn take_counts(&mut self, plan: &Plan, counts: &[u32]) {
-        let Some(view) = choosing(plan) else { return };
-        let block = self.options.policy.block_size().get();
-        for (layer, counts) in counts.chunks_exact(view.selecting.len()).enumerate() {
-            if self.placed[layer].is_none() {
-                continue;
-            }
-            for (chosen, count) in view.selecting.iter().zip(counts) {
-                let visible = chosen.visible(block) * self.num_kv_heads as u64;
-                let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
-                attended.count(layer, Tally { blocks: u64::from(*count), visible });
-            }
-        }
+    /// Chunks differ from step to step; steps without one repeat.
+    fn shape(&self) -> Option<Vec<usize>> {
+        (self.chunks == 0).then(Vec::new)
     }
-}
 
-impl Sparse {
-    /// Records the lists of a layer's chunks.
-    pub(super) fn estimate(&self, estimator: &Estimator, ctx: &mut Ctx<'_>, layer: usize) {
-        let Some(place) = self.placed[layer] else { return };
+    fn record(
+        &mut self,
+        _: &Rules,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        _: &mut Account,
+    ) -> Result<(), ModelError> {
+        if !self.lists.layers[layer] {
+            return Ok(());
+        }
         let (k, _) = ctx.kv.home(layer);
         let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), tables: ctx.inputs.tables.bind() };
-        let out = Out { lists: self.lists.bind(), stride: place.stride };
-        let chosen = &ctx.view(layer).selecting;
-        estimator.record(ctx.pass, chosen, &from, &out);
-        estimator.count(ctx.pass, layer, chosen.len(), &out);
-        self.copy_trace(ctx.pass, layer);
+        self.list(ctx.pass, &ctx.view(layer).selecting, &from);
+        self.count(ctx.pass, layer);
+        self.lists.keep(ctx.pass, layer);
+        Ok(())
+    }
+
+    fn lists(&self, layer: usize) -> Option<Lists> {
+        self.lists.of(layer)
+    }
+
+    fn read(&self, pass: &mut Pass, _: &Plan) -> Reads {
+        let counts =
+            (self.chunks > 0).then(|| pass.read(&self.counts, 0..self.lists.layers.len() * self.chunks));
+        Reads { masses: None, counts, traced: self.lists.read(pass) }
+    }
+
+    fn take(&self, rules: &Rules, plan: &Plan, reads: Reads, done: &Outcome, account: &mut Account) {
+        let chosen = choosing(plan).map_or(&[][..], |view| &view.selecting);
+        if let Some(read) = reads.counts {
+            self.lists.count(rules, chosen, &done.get(read), account);
+        }
+        if let Some(read) = reads.traced {
+            self.lists.take(rules, plan, &done.get(read), account);
+        }
     }
 }

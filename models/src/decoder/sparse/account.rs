@@ -1,0 +1,108 @@
+//! What the slices of a step attended under a policy: blocks by layer, certified mass, selections that are traced.
+
+use attn_kernels::gpu::Timing;
+use kvblock::BlockIdx;
+use sparse_select::Selection;
+use sparse_select::policy::num_blocks;
+
+use super::{Rules, SelectingRows};
+use crate::Reach;
+use crate::batch::{Phase, Slice, StepOutput};
+use crate::cast::u32_of;
+use crate::decoder::inputs::{Plan, ViewRows};
+use crate::sparse::{Attended, Tally};
+
+/// Account of the step in progress.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    /// Blocks that each slice attended; `None` for slices that the policy does not act on.
+    attended: Vec<Option<Attended>>,
+    /// Times of what was submitted before the end of the step.
+    pub(super) timings: Vec<Timing>,
+}
+
+impl Account {
+    /// Begins a step: rows that attend to everything are counted at once.
+    pub(super) fn begin(&mut self, rules: &Rules, plan: &Plan, slices: &[Slice<'_>]) {
+        let acts = |slice: &Slice<'_>| rules.options.acts_on(slice.phase).then(Attended::default);
+        self.attended = slices.iter().map(acts).collect();
+        for layer in 0..rules.num_layers() {
+            if rules.views.of_layer(layer).reach == Reach::Full {
+                self.count_whole(rules, plan, slices, layer);
+            }
+        }
+    }
+
+    /// Counts the rows that attend to everything in a layer, of slices that the policy acts on.
+    fn count_whole(&mut self, rules: &Rules, plan: &Plan, slices: &[Slice<'_>], layer: usize) {
+        let block = rules.options.policy.block_size();
+        let sparse = rules.selects_in(plan, layer);
+        let selecting = &plan.views[rules.views.of_layers[layer]].selecting;
+        for (index, (slice, attended)) in slices.iter().zip(&mut self.attended).enumerate() {
+            let Some(attended) = attended else { continue };
+            let chosen = selecting.iter().filter(|chosen| sparse && chosen.slice == index);
+            let rows = slice.tokens.len() - chosen.map(|chosen| chosen.rows).sum::<usize>();
+            let end = slice.first as usize + rows;
+            let lists: u64 = match slice.phase {
+                Phase::Decode => {
+                    (slice.first as usize..end).map(|at| u64::from(num_blocks(at + 1, block))).sum()
+                }
+                Phase::Prefill if rows > 0 => u64::from(num_blocks(end, block)),
+                Phase::Prefill => 0,
+            };
+            let all = lists * rules.num_kv_heads as u64;
+            attended.count(layer, Tally { blocks: all, visible: all });
+        }
+    }
+
+    /// The account of the slice of chosen rows.
+    pub(super) fn of(&mut self, chosen: &SelectingRows) -> &mut Attended {
+        self.attended[chosen.slice].as_mut().expect("rows are chosen of slices that the policy acts on")
+    }
+
+    /// Counts `blocks` blocks that chosen rows attend in a layer, all heads and lists together.
+    pub(super) fn count(&mut self, rules: &Rules, chosen: &SelectingRows, layer: usize, blocks: u64) {
+        let visible = chosen.visible(rules.block()) * rules.num_kv_heads as u64;
+        self.of(chosen).count(layer, Tally { blocks, visible });
+    }
+
+    /// Counts what the selections of a layer, one for each of the chosen rows, attend.
+    pub(super) fn count_selections(
+        &mut self,
+        rules: &Rules,
+        view: &ViewRows,
+        layer: usize,
+        selections: Vec<Selection>,
+    ) {
+        // Policies that look at no query look at earlier accesses.
+        let remembers = !rules.options.policy.support().query;
+        for (chosen, selection) in view.selecting.iter().zip(selections) {
+            let heads = (0..chosen.lists as usize)
+                .flat_map(|list| (0..rules.num_kv_heads).map(move |head| (head, list)));
+            let mut blocks: Vec<u32> =
+                heads.flat_map(|(head, list)| rules.options.blocks(chosen, &selection, head, list)).collect();
+            self.count(rules, chosen, layer, blocks.len() as u64);
+            let attended = self.of(chosen);
+            if remembers {
+                blocks.extend(attended.accessed.iter().map(|b| b.get()));
+                blocks.sort_unstable();
+                blocks.dedup();
+                attended.accessed = blocks.into_iter().map(BlockIdx::new).collect();
+            }
+            if rules.options.trace {
+                self.keep(chosen, layer, selection);
+            }
+        }
+    }
+
+    /// Keeps a selection for those who trace them.
+    pub(super) fn keep(&mut self, chosen: &SelectingRows, layer: usize, selection: Selection) {
+        self.of(chosen).selections.push((u32_of(layer), selection));
+    }
+
+    /// Ends a step.
+    pub(super) fn hand_out(&mut self, output: &mut StepOutput) {
+        output.attended = std::mem::take(&mut self.attended);
+        output.timings.append(&mut self.timings);
+    }
+}

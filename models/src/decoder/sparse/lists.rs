@@ -1,0 +1,212 @@
+//! Lists of selected blocks on the device, and their way back where they are traced.
+
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Read};
+use sparse_select::Selection;
+use sparse_select::policy::num_blocks;
+
+use super::account::Account;
+use super::{Rules, SelectingRows, choosing};
+use crate::ModelError;
+use crate::cast::u32_of;
+use crate::decoder::buffers::GrowBuf;
+use crate::decoder::inputs::{Plan, ViewRows};
+
+/// Lists of one layer, as a kernel reads them.
+#[derive(Debug)]
+pub(in crate::decoder) struct Lists {
+    pub(in crate::decoder) bind: Bind<u32>,
+    /// Entries from one list to the next.
+    pub(in crate::decoder) stride: u32,
+    /// Blocks of the longest list.
+    pub(in crate::decoder) blocks: u32,
+}
+
+/// Lists that the host made.
+pub(super) struct HostLists {
+    pub(super) words: Vec<u32>,
+    /// Entries from one list to the next.
+    pub(super) stride: u32,
+    /// Blocks of the longest list.
+    pub(super) blocks: u32,
+}
+
+/// Lists are bound at offsets that are multiples of this many entries.
+pub(super) const ALIGN: usize = 64;
+
+/// Lists are this many entries apart, or a multiple of it: lists that grow from step to step keep their places for a while, so
+/// that steps keep their commands.
+const STEP: u32 = 32;
+
+/// Returns the entries from one list to the next of lists of at most `blocks` blocks.
+pub(super) fn stride(blocks: u32) -> u32 {
+    (1 + blocks).next_multiple_of(STEP)
+}
+
+/// Returns the length of rows of `len` scores: a few more for rows that grow from step to step.
+pub(super) fn score_stride(len: u32) -> u32 {
+    len.next_multiple_of(64)
+}
+
+/// Lists that kernels make, of one layer after the other.
+#[derive(Debug)]
+pub(super) struct DeviceLists {
+    buf: GrowBuf<u32>,
+    /// Entries from one list to the next.
+    pub(super) stride: u32,
+    /// Blocks of the longest list.
+    blocks: u32,
+    /// Whether each layer has lists in this step.
+    pub(super) layers: Vec<bool>,
+    /// Lists of every layer, kept for the end of a step that is traced.
+    traced: Option<Buf<u32>>,
+}
+
+impl DeviceLists {
+    pub(super) fn new(gpu: &Gpu, num_layers: usize) -> Result<Self, ModelError> {
+        Ok(Self {
+            buf: GrowBuf::new(gpu, "lists", ALIGN)?,
+            stride: 0,
+            blocks: 0,
+            layers: vec![false; num_layers],
+            traced: None,
+        })
+    }
+
+    /// Forgets the lists of the last step.
+    pub(super) fn clear(&mut self) {
+        self.layers.fill(false);
+        self.traced = None;
+    }
+
+    /// Makes room for the lists of a step, of at most `blocks` blocks each, in every layer that selects.
+    pub(super) fn fit(
+        &mut self,
+        gpu: &Gpu,
+        rules: &Rules,
+        plan: &Plan,
+        blocks: u32,
+    ) -> Result<(), ModelError> {
+        let Some(view) = choosing(plan) else { return Ok(()) };
+        (self.stride, self.blocks) = (stride(blocks), blocks);
+        for layer in 0..self.layers.len() {
+            self.layers[layer] = rules.selects_in(plan, layer);
+        }
+        let groups: usize = view.selecting.iter().map(|chosen| chosen.lists as usize).sum();
+        let words = groups * rules.num_kv_heads * self.stride as usize;
+        self.buf.fit(gpu, words)?;
+        if rules.options.trace {
+            self.traced = Some(gpu.buffer("traced", words * self.layers.len())?);
+        }
+        Ok(())
+    }
+
+    /// Returns the numbers that commands follow from; `None` in a step that is traced.
+    pub(super) fn shape(&self) -> Option<Vec<usize>> {
+        let layers = self.layers.iter().map(|lists| usize::from(*lists));
+        self.traced
+            .is_none()
+            .then(|| layers.chain([self.stride as usize, self.blocks as usize, self.buf.len()]).collect())
+    }
+
+    /// The lists of a layer, if it has some.
+    pub(super) fn of(&self, layer: usize) -> Option<Lists> {
+        self.layers[layer].then(|| Lists { bind: self.buf.bind(), stride: self.stride, blocks: self.blocks })
+    }
+
+    /// The lists of the layer at hand.
+    pub(super) fn bind(&self) -> Bind<u32> {
+        self.buf.bind()
+    }
+
+    /// Records that a layer's lists are kept for the end of the step, if they are traced.
+    pub(super) fn keep(&self, pass: &mut Pass, layer: usize) {
+        if let Some(traced) = &self.traced {
+            let words = traced.len() / self.layers.len();
+            pass.copy(&self.buf, 0..words, traced, layer * words);
+        }
+    }
+
+    /// Records the readback of traced lists.
+    pub(super) fn read(&self, pass: &mut Pass) -> Option<Read<u32>> {
+        self.traced.as_ref().map(|traced| pass.read(traced, 0..traced.len()))
+    }
+
+    /// Counts blocks that the device counted, `[layers, chosen rows]`.
+    pub(super) fn count(
+        &self,
+        rules: &Rules,
+        chosen: &[SelectingRows],
+        counts: &[u32],
+        account: &mut Account,
+    ) {
+        let of_layers = counts.chunks_exact(chosen.len()).enumerate();
+        for (layer, counts) in of_layers.filter(|(layer, _)| self.layers[*layer]) {
+            for (chosen, count) in chosen.iter().zip(counts) {
+                account.count(rules, chosen, layer, u64::from(*count));
+            }
+        }
+    }
+
+    /// Turns traced lists into selections.
+    pub(super) fn take(&self, rules: &Rules, plan: &Plan, words: &[u32], account: &mut Account) {
+        let Some(view) = choosing(plan) else { return };
+        let per_layer = words.len() / self.layers.len();
+        for (layer, lists) in words.chunks_exact(per_layer).enumerate().filter(|(l, _)| self.layers[*l]) {
+            let lists: Vec<&[u32]> =
+                lists.chunks_exact(self.stride as usize).map(|list| &list[1..=list[0] as usize]).collect();
+            for chosen in &view.selecting {
+                account.keep(chosen, layer, rules.selection(chosen, &lists));
+            }
+        }
+    }
+}
+
+impl Rules {
+    /// Lists of all groups and KV heads of a layer.
+    pub(super) fn lay_out(&self, view: &ViewRows, selections: &[Selection]) -> HostLists {
+        let mut lists = Vec::new();
+        for (chosen, selection) in view.selecting.iter().zip(selections) {
+            for list in 0..chosen.lists as usize {
+                let heads = 0..self.num_kv_heads;
+                lists.extend(heads.map(|head| self.options.blocks(chosen, selection, head, list)));
+            }
+        }
+        let blocks = u32_of(lists.iter().map(Vec::len).max().unwrap_or(0));
+        let stride = stride(blocks);
+        let mut words = Vec::with_capacity((lists.len() * stride as usize).next_multiple_of(ALIGN));
+        for list in lists {
+            let end = words.len() + stride as usize;
+            words.push(u32_of(list.len()));
+            words.extend(list);
+            words.resize(end, 0);
+        }
+        words.resize(words.len().next_multiple_of(ALIGN), 0);
+        HostLists { words, stride, blocks }
+    }
+
+    /// Returns the selection that a policy's own code would have returned for the lists of chosen rows.
+    fn selection(&self, chosen: &SelectingRows, lists: &[&[u32]]) -> Selection {
+        let block = self.options.policy.block_size();
+        let list = |head: usize, list: u32| lists[(chosen.list + list) as usize * self.num_kv_heads + head];
+        let mut selection = Selection::new();
+        if self.options.splits_history(chosen) {
+            // One set for all heads; the chunk's own blocks after it are no choice.
+            let history = chosen.position / block.get();
+            selection.begin(history, 1, 1);
+            selection.push_row(list(0, 0).iter().copied().filter(|block| *block < history));
+            return selection;
+        }
+        let blocks = num_blocks(chosen.kv_len(), block);
+        match chosen.lists {
+            1 => selection.begin(blocks, self.num_kv_heads, 1),
+            lists => {
+                let visible = (1..=lists).map(|list| blocks - lists + list);
+                selection.begin_causal(blocks, self.num_kv_heads, visible);
+            }
+        }
+        for head in 0..self.num_kv_heads {
+            (0..chosen.lists).for_each(|index| selection.push_row(list(head, index).iter().copied()));
+        }
+        selection
+    }
+}

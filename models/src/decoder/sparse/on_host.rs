@@ -1,0 +1,170 @@
+//! Policies that score, on the CPU: queries and new keys are read back in every layer.
+
+use attn_kernels::gpu::{Gpu, Outcome, Pass, Timing};
+use attn_kernels::kernel::KvShape;
+use sparse_select::certificate::selection_mass;
+use sparse_select::{Heads, Selection};
+
+use super::account::Account;
+use super::lists::{ALIGN, HostLists};
+use super::measure::Measured;
+use super::mirror::Mirror;
+use super::{Begin, Lists, Reads, Rules, Select, SelectingRows};
+use crate::ModelError;
+use crate::decoder::buffers::GrowBuf;
+use crate::decoder::inputs::{Plan, ViewRows};
+use crate::decoder::ops::Ctx;
+use crate::sparse::Place;
+
+/// State of a policy that selects on the host.
+#[derive(Debug)]
+pub(super) struct OnHost {
+    mirror: Mirror,
+    /// Selections of the last layer that selected itself.
+    last: Vec<Selection>,
+    /// Lists of the layer at hand.
+    buf: GrowBuf<u32>,
+    /// Their stride and the blocks of the longest, in each layer that has lists.
+    placed: Vec<Option<(u32, u32)>>,
+    /// Whether the mass that selections keep is certified in this step.
+    certifies: bool,
+}
+
+/// Queries of a step, `[rows, num_heads, head_dim]`.
+struct Queries {
+    values: Vec<f32>,
+    num_heads: usize,
+    head_dim: usize,
+    /// Times of what ran until they were read.
+    timings: Vec<Timing>,
+}
+
+/// Queries and keys of chosen rows.
+struct Tensors {
+    q: Vec<f32>,
+    k: Vec<f32>,
+}
+
+impl OnHost {
+    pub(super) fn new(gpu: &Gpu, shape: KvShape, num_layers: usize) -> Result<Self, ModelError> {
+        Ok(Self {
+            mirror: Mirror::new(shape, num_layers),
+            last: Vec::new(),
+            buf: GrowBuf::new(gpu, "lists", ALIGN)?,
+            placed: vec![None; num_layers],
+            certifies: false,
+        })
+    }
+
+    /// Runs the pass so far, and reads back the queries of the step and the keys that are not here yet.
+    fn read_queries(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        view: &ViewRows,
+    ) -> Result<Queries, ModelError> {
+        let tables = view.selecting.iter().flat_map(|chosen| {
+            let len = chosen.kv_len().div_ceil(ctx.kv.shape().block_size as usize);
+            bytemuck::cast_slice(&ctx.plan.tables[chosen.table.start..chosen.table.start + len])
+        });
+        let missing = self.mirror.read_missing(ctx.pass, ctx.kv, layer, tables);
+        let [num_heads, head_dim] = [ctx.config.num_heads, ctx.config.head_dim].map(|n| n as usize);
+        let q = ctx.pass.read(&ctx.act.q, 0..ctx.rows() as usize * num_heads * head_dim);
+        let so_far = std::mem::replace(ctx.pass, Pass::new("step"));
+        let mut done = ctx.gpu.submit(so_far)?.wait()?;
+        let timings = std::mem::take(&mut done.timings);
+        for (block, read) in missing {
+            self.mirror.insert(layer, block, &done.get(read));
+        }
+        Ok(Queries { values: done.get(q), num_heads, head_dim, timings })
+    }
+
+    /// Queries `[num_heads, rows, head_dim]` and keys `[num_kv_heads, kv_len, head_dim]` of chosen rows.
+    fn tensors(&self, chosen: &SelectingRows, queries: &Queries, layer: usize, plan: &Plan) -> Tensors {
+        let Queries { values, num_heads, head_dim, .. } = queries;
+        let mut q = Vec::with_capacity(chosen.rows * num_heads * head_dim);
+        for head in 0..*num_heads {
+            for row in chosen.row..chosen.row + chosen.rows {
+                q.extend_from_slice(&values[(row * num_heads + head) * head_dim..][..*head_dim]);
+            }
+        }
+        let table = bytemuck::cast_slice(&plan.tables[chosen.table.clone()]);
+        Tensors { q, k: self.mirror.keys(layer, table, chosen.kv_len()) }
+    }
+}
+
+impl Select for OnHost {
+    fn forget(&mut self, blocks: &mut dyn Iterator<Item = u32>) {
+        self.mirror.forget(blocks);
+    }
+
+    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
+        self.placed.fill(None);
+        self.certifies = rules.certifies(step.slices);
+        let block_size = step.kv.shape().block_size;
+        for view in &step.plan.views {
+            self.mirror.forget(step.plan.written_blocks(view, block_size));
+        }
+        Ok(())
+    }
+
+    fn shape(&self) -> Option<Vec<usize>> {
+        None
+    }
+
+    /// Runs the policy's own code, once the pass so far has run.
+    fn record(
+        &mut self,
+        rules: &Rules,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        account: &mut Account,
+    ) -> Result<(), ModelError> {
+        if !rules.selects_in(ctx.plan, layer) {
+            return Ok(());
+        }
+        let view = ctx.view(layer);
+        let mut queries = self.read_queries(ctx, layer, view)?;
+        account.timings.append(&mut queries.timings);
+        let mut selections = Vec::with_capacity(view.selecting.len());
+        for (index, chosen) in view.selecting.iter().enumerate() {
+            let tensors = self.tensors(chosen, &queries, layer, ctx.plan);
+            let q = Heads::new("q", &tensors.q, [queries.num_heads, chosen.rows, queries.head_dim])?;
+            let k = Heads::new("k", &tensors.k, [rules.num_kv_heads, chosen.kv_len(), queries.head_dim])?;
+            let selection = match rules.source[layer] {
+                Some(_) => self.last[index].clone(),
+                None => rules.options.select(chosen, layer, Some((q, k)), rules.digests)?,
+            };
+            if rules.options.measure {
+                let measured = Measured { chosen, selection: &selection, layer, q, k };
+                rules.options.measure_into(account.of(chosen), &measured)?;
+            }
+            if self.certifies {
+                let block = rules.options.policy.block_size();
+                account.of(chosen).lower_mass([selection_mass(&selection, &q, &k, block, rules.digests)?]);
+            }
+            selections.push(selection);
+        }
+        let HostLists { words, stride, blocks } = rules.lay_out(view, &selections);
+        self.placed[layer] = Some((stride, blocks));
+        self.buf.write(ctx.gpu, &words)?;
+        self.last.clone_from(&selections);
+        account.count_selections(rules, view, layer, selections);
+        Ok(())
+    }
+
+    fn lists(&self, layer: usize) -> Option<Lists> {
+        let (stride, blocks) = self.placed[layer]?;
+        Some(Lists { bind: self.buf.bind(), stride, blocks })
+    }
+
+    fn read(&self, _: &mut Pass, _: &Plan) -> Reads {
+        Reads::default()
+    }
+
+    fn take(&self, _: &Rules, _: &Plan, _: Reads, _: &Outcome, _: &mut Account) {}
+
+    fn place(&self) -> Place {
+        Place::Host
+    }
+}

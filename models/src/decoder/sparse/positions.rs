@@ -1,0 +1,83 @@
+//! Policies that select by positions alone: for all layers at the begin of a step.
+
+use attn_kernels::gpu::{Gpu, Outcome, Pass};
+use sparse_select::Selection;
+
+use super::account::Account;
+use super::lists::{ALIGN, HostLists};
+use super::{Begin, Lists, Reads, Rules, Select, SelectingRows};
+use crate::ModelError;
+use crate::decoder::buffers::GrowBuf;
+use crate::decoder::inputs::Plan;
+use crate::decoder::ops::Ctx;
+
+/// Lists of all layers.
+#[derive(Debug)]
+pub(super) struct Positions {
+    buf: GrowBuf<u32>,
+    /// Lists of each layer; `None` where it is dense.
+    placed: Vec<Option<Placed>>,
+}
+
+/// Position of the lists of a layer in the buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Placed {
+    first: usize,
+    /// Entries from one list to the next.
+    stride: u32,
+    /// Blocks of the longest list.
+    blocks: u32,
+}
+
+impl Positions {
+    pub(super) fn new(gpu: &Gpu, num_layers: usize) -> Result<Self, ModelError> {
+        Ok(Self { buf: GrowBuf::new(gpu, "lists", ALIGN)?, placed: vec![None; num_layers] })
+    }
+}
+
+impl Select for Positions {
+    fn forget(&mut self, _: &mut dyn Iterator<Item = u32>) {}
+
+    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, account: &mut Account) -> Result<(), ModelError> {
+        let mut words: Vec<u32> = Vec::new();
+        self.placed.fill(None);
+        for layer in (0..self.placed.len()).filter(|layer| rules.selects_in(step.plan, *layer)) {
+            let view = &step.plan.views[rules.views.of_layers[layer]];
+            let select = |chosen: &SelectingRows| rules.options.select(chosen, layer, None, rules.digests);
+            let selections: Vec<Selection> = view.selecting.iter().map(select).collect::<Result<_, _>>()?;
+            let HostLists { words: lists, stride, blocks } = rules.lay_out(view, &selections);
+            account.count_selections(rules, view, layer, selections);
+            // Layers mostly agree.
+            let last = self.placed[..layer].iter().rev().flatten().next();
+            let same = last.filter(|last| last.stride == stride && words[last.first..].starts_with(&lists));
+            self.placed[layer] = same.copied().or_else(|| {
+                let first = words.len();
+                words.extend(lists);
+                Some(Placed { first, stride, blocks })
+            });
+        }
+        self.buf.write(step.gpu, &words)
+    }
+
+    fn shape(&self) -> Option<Vec<usize>> {
+        let placed = |placed: &Option<Placed>| {
+            placed.map_or([0; 3], |placed| [placed.first, placed.stride as usize, placed.blocks as usize])
+        };
+        Some(self.placed.iter().flat_map(placed).chain([self.buf.len()]).collect())
+    }
+
+    fn record(&mut self, _: &Rules, _: &mut Ctx<'_>, _: usize, _: &mut Account) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn lists(&self, layer: usize) -> Option<Lists> {
+        let Placed { first, stride, blocks } = self.placed[layer]?;
+        Some(Lists { bind: self.buf.bind_from(first), stride, blocks })
+    }
+
+    fn read(&self, _: &mut Pass, _: &Plan) -> Reads {
+        Reads::default()
+    }
+
+    fn take(&self, _: &Rules, _: &Plan, _: Reads, _: &Outcome, _: &mut Account) {}
+}

@@ -1,0 +1,299 @@
+//! Policies that rank blocks, in kernels: nothing of a layer is read back.
+//!
+//! A step takes in the pages that it writes (digests, hashes), scores the blocks of its decode rows from those alone, and
+//! takes the best.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Outcome, Pass, Pipeline};
+use attn_kernels::kernel::top_k::{self, Output, TopKBuffers, TopKParams};
+use attn_kernels::rows::TopRow;
+use sparse_select::policy::num_blocks;
+use sparse_select::{ByDigests, Policy, Ranking};
+
+use super::account::Account;
+use super::lists::{DeviceLists, score_stride};
+use super::mass::{Mass, MassRoom};
+use super::rank::{RankContext, Scorer};
+use super::shares::{Bounds, Shares};
+use super::wish::Wishes;
+use super::{Begin, ListedRows, Lists, Reads, Rules, Select, SelectingRows, choosing};
+use crate::ModelError;
+use crate::cast::u32_of;
+use crate::decoder::attention::LoadContext;
+use crate::decoder::buffers::GrowBuf;
+use crate::decoder::inputs::Plan;
+use crate::decoder::ops::Ctx;
+
+/// Kernels, scores and lists of a ranking.
+#[derive(Debug)]
+pub(super) struct Ranker {
+    scorer: Scorer,
+    pub(super) top_k: Arc<Pipeline>,
+    /// Orders a row: one for all heads, or one for each KV head.
+    pub(super) sets: u32,
+    /// `[rows, sets, score_stride]`
+    pub(super) scores: GrowBuf<f32>,
+    pub(super) score_stride: u32,
+    /// Rows of the step that select.
+    chosen: u32,
+    /// Scores of every row and set.
+    top_rows: GrowBuf<TopRow>,
+    pub(super) tops: Vec<Option<Top>>,
+    pub(super) lists: DeviceLists,
+    /// Whether pages that a step takes in were completed before it.
+    takes_in_early: bool,
+    /// Blocks that the next step may select, where these are fetched ahead.
+    pub(super) wishes: Option<Wishes>,
+    /// The mass that is certainly kept, where digests bound it.
+    shares: Option<Shares>,
+    /// Mass that decides how many blocks are kept, where no budget does.
+    mass: Option<Mass>,
+}
+
+/// Inputs of `top_k` in a layer.
+#[derive(Clone, Debug)]
+pub(super) struct Top {
+    /// First of its rows.
+    pub(super) first: usize,
+    /// Blocks of each chosen row.
+    pub(super) budgets: Vec<u32>,
+}
+
+/// Rows are bound at offsets that are multiples of this many.
+pub(super) const ROWS_ALIGN: usize = 16;
+
+impl Ranker {
+    /// `None` where the policy's own code has to select. `selects` names the layers that do so themselves.
+    pub(super) fn new(
+        load: &LoadContext<'_>,
+        policy: &dyn Policy,
+        selects: &[bool],
+    ) -> Result<Option<Self>, ModelError> {
+        let LoadContext { gpu, config, kv, .. } = *load;
+        let Some(ranking) = policy.ranking() else { return Ok(None) };
+        let Some(scorer) = Scorer::new(load, policy, selects)? else { return Ok(None) };
+        Ok(Some(Self {
+            scorer,
+            top_k: gpu.pipeline(&top_k::variant(Output::List, gpu.top_k_level()))?,
+            sets: match ranking {
+                Ranking::Digests(ByDigests { one_set: true, .. }) | Ranking::Hashes(_) => 1,
+                Ranking::Digests(_) | Ranking::Compressed(_) => config.num_kv_heads,
+            },
+            scores: GrowBuf::new(gpu, "scores", 1)?,
+            score_stride: 0,
+            chosen: 0,
+            top_rows: GrowBuf::new(gpu, "top_rows", 1)?,
+            tops: vec![None; config.num_layers as usize],
+            lists: DeviceLists::new(gpu, config.num_layers as usize)?,
+            takes_in_early: false,
+            wishes: match kv.page_slots() {
+                0 => None,
+                // What is kept depends on the keys of all that is kept: nothing is known ahead.
+                _ if policy.mass().is_some() => None,
+                _ => Some(Wishes::new(gpu)?),
+            },
+            shares: policy.certifies().then(|| Shares::new(gpu)).transpose()?,
+            mass: Mass::new(load, policy)?,
+        }))
+    }
+
+    /// Lays out how many blocks each row takes in each layer; returns the most that any takes. Where pages are spare beside the
+    /// selection, up to a quarter as many blocks more are wished for.
+    fn budget(
+        &mut self,
+        rules: &Rules,
+        step: &Begin<'_>,
+        chosen: &[SelectingRows],
+    ) -> Result<u32, ModelError> {
+        let Begin { gpu, config, kv, plan, .. } = *step;
+        let policy = &*rules.options.policy;
+        let (sets, score_stride) = (self.sets, self.score_stride);
+        let mut rows: Vec<TopRow> = Vec::new();
+        let mut last: Option<Top> = None;
+        for layer in (0..self.tops.len()).filter(|layer| rules.selects_in(plan, *layer)) {
+            let selecting = rules.source[layer].unwrap_or(layer);
+            let budget = |chosen: &SelectingRows| policy.budget(Some(u32_of(selecting)), chosen.kv_len());
+            let budgets: Vec<u32> = chosen.iter().map(budget).collect();
+            if last.as_ref().is_none_or(|last| last.budgets != budgets) {
+                rows.resize(rows.len().next_multiple_of(ROWS_ALIGN), TopRow::default());
+                last = Some(Top { first: rows.len(), budgets: budgets.clone() });
+                for (i, (chosen, k)) in (0..).zip(chosen.iter().zip(&budgets)) {
+                    let scores = num_blocks(chosen.kv_len(), policy.block_size());
+                    let first = |set| (i * sets + set) * score_stride;
+                    rows.extend((0..sets).map(|set| TopRow { first: first(set), scores, k: *k, table: 0 }));
+                }
+            }
+            self.tops[layer].clone_from(&last);
+        }
+        self.top_rows.fit(gpu, rows.len() + ROWS_ALIGN)?;
+        gpu.write(&self.top_rows, 0, &rows);
+        self.scores.fit(gpu, chosen.len() * (sets * score_stride) as usize)?;
+        let most = self.tops.iter().flatten().flat_map(|top| &top.budgets).max().copied().unwrap_or(0);
+        if let Some(wishes) = &mut self.wishes {
+            let spare_blocks = step.spare_pages / (rules.block() / kv.shape().block_size);
+            let spare = (spare_blocks / u32_of(chosen.len()).max(1)).saturating_sub(most);
+            let lists = chosen.len() * config.num_kv_heads as usize;
+            wishes.lay_out(gpu, rows, most, spare, lists)?;
+        }
+        Ok(most)
+    }
+
+    /// Counts what kernels will take in a layer: exactly their budgets.
+    fn count_budgets(&self, rules: &Rules, chosen: &[SelectingRows], layer: usize, account: &mut Account) {
+        let budgets = self.tops[layer].iter().flat_map(|top| &top.budgets);
+        for (chosen, budget) in chosen.iter().zip(budgets) {
+            account.count(rules, chosen, layer, u64::from(*budget) * rules.num_kv_heads as u64);
+        }
+    }
+
+    /// What kernels of a layer score with.
+    fn context<'a>(&self, ctx: &Ctx<'a>, layer: usize) -> RankContext<'a> {
+        RankContext {
+            layer,
+            view: ctx.views.of_layers[layer],
+            k: ctx.kv.home(layer).0,
+            q: &ctx.act.q,
+            tables: &ctx.inputs.tables,
+            rows: &ctx.lists(layer).selected.decode,
+            count: self.chosen,
+        }
+    }
+
+    /// Records the lists of the best blocks of a layer.
+    fn list_best(&self, ctx: &mut Ctx<'_>, top: &Top) {
+        let (rows, copies) = (self.chosen * self.sets, ctx.config.num_kv_heads / self.sets);
+        let params = TopKParams { rows, out_stride: self.lists.stride, copies, page_size: 1 };
+        let buffers = TopKBuffers {
+            scores: self.scores.bind(),
+            rows: self.top_rows.bind_from(top.first),
+            table: ctx.inputs.tables.bind(),
+            out: self.lists.bind(),
+        };
+        ctx.pass.dispatch(&self.top_k, &params, buffers, top_k::grid(rows));
+    }
+}
+
+impl Select for Ranker {
+    fn forget(&mut self, blocks: &mut dyn Iterator<Item = u32>) {
+        self.scorer.forget(blocks);
+    }
+
+    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, account: &mut Account) -> Result<(), ModelError> {
+        let Begin { gpu, config, kv, plan, slices, .. } = *step;
+        self.tops.fill(None);
+        self.lists.clear();
+        self.chosen = 0;
+        self.shares.iter_mut().for_each(Shares::clear);
+        self.takes_in_early = self.scorer.touch(gpu, kv, &rules.views.all, slices)?;
+        let Some(view) = choosing(plan) else { return Ok(()) };
+        let chosen = &view.selecting[..];
+        self.chosen = u32_of(chosen.len());
+        let longest = chosen.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
+        self.score_stride = score_stride(num_blocks(longest, rules.options.policy.block_size()));
+        let certifies = rules.certifies(slices);
+        self.scorer.begin(gpu, config, chosen, self.score_stride, certifies || self.mass.is_some())?;
+        let blocks = self.budget(rules, step, chosen)?;
+        self.lists.fit(gpu, rules, plan, blocks)?;
+        let layers = self.tops.iter().flatten().count();
+        if let Some(shares) = self.shares.as_mut().filter(|_| certifies) {
+            shares.fit(gpu, layers, chosen.len() * rules.num_heads, self.score_stride)?;
+        }
+        if let Some(mass) = &mut self.mass {
+            let room = MassRoom { layers: self.tops.len(), rows: chosen.len(), blocks: self.score_stride };
+            return mass.fit(gpu, config, &room);
+        }
+        for layer in 0..self.tops.len() {
+            self.count_budgets(rules, chosen, layer, account);
+        }
+        Ok(())
+    }
+
+    fn shape(&self) -> Option<Vec<usize>> {
+        let mut shape = self.lists.shape()?;
+        let numbers = [self.chosen, self.score_stride, u32::from(self.takes_in_early)].map(|n| n as usize);
+        shape.extend(numbers);
+        shape.extend([self.scores.len(), self.top_rows.len()]);
+        shape.extend(self.tops.iter().map(|top| top.as_ref().map_or(0, |top| top.first + 1)));
+        self.scorer.shape(&mut shape);
+        shape.extend(self.shares.iter().flat_map(Shares::shape));
+        shape.extend(self.mass.iter().flat_map(Mass::shape));
+        Some(shape)
+    }
+
+    fn take_in(&self, ctx: &mut Ctx<'_>, layer: usize) {
+        if self.takes_in_early {
+            let context = self.context(ctx, layer);
+            self.scorer.take_in(ctx.pass, &context);
+        }
+    }
+
+    /// Records the selection of a layer by kernels: it takes in what was written, whether or not a row of this step selects;
+    /// scores of all blocks; lists of the best.
+    fn record(
+        &mut self,
+        rules: &Rules,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        _: &mut Account,
+    ) -> Result<(), ModelError> {
+        let context = self.context(ctx, layer);
+        if !self.takes_in_early {
+            self.scorer.take_in(ctx.pass, &context);
+        }
+        let Some(top) = &self.tops[layer] else { return Ok(()) };
+        // Else the lists are still those of the layer before.
+        let selects_itself = rules.source[layer].is_none();
+        if selects_itself {
+            self.scorer.score(ctx.pass, &context, &self.scores);
+        }
+        match (&self.mass, self.scorer.bounds()) {
+            (Some(mass), Some(bounds)) => mass.cut(rules, ctx, self, bounds, &context),
+            _ if selects_itself => self.list_best(ctx, top),
+            _ => {}
+        }
+        self.rank_wishes(ctx, layer);
+        self.lists.keep(ctx.pass, layer);
+        Ok(())
+    }
+
+    fn lists(&self, layer: usize) -> Option<Lists> {
+        self.lists.of(layer)
+    }
+
+    fn certify(&self, rules: &Rules, ctx: &mut Ctx<'_>, layer: usize, rows: &ListedRows<'_>) {
+        let (Some(shares), Some(bounds)) = (&self.shares, self.scorer.bounds()) else { return };
+        let before = u32_of(self.tops[..layer].iter().flatten().count());
+        shares.record(rules, ctx, rows, &Bounds { bounds, stride: self.score_stride, before });
+    }
+
+    fn wishes(&self, layer: usize) -> Option<Lists> {
+        self.wish_lists(layer)
+    }
+
+    fn read(&self, pass: &mut Pass, _: &Plan) -> Reads {
+        let rows = self.chosen as usize;
+        let counts = self.mass.as_ref().filter(|_| rows > 0);
+        Reads {
+            masses: self.shares.as_ref().and_then(|shares| shares.read(pass)),
+            counts: counts.map(|mass| pass.read(&mass.counts, 0..self.tops.len() * rows)),
+            traced: self.lists.read(pass),
+        }
+    }
+
+    fn take(&self, rules: &Rules, plan: &Plan, reads: Reads, done: &Outcome, account: &mut Account) {
+        let chosen = choosing(plan).map_or(&[][..], |view| &view.selecting);
+        if let Some(read) = reads.masses {
+            let masses: Vec<f32> = done.get(read);
+            for (chosen, masses) in chosen.iter().zip(masses.chunks_exact(rules.num_heads)) {
+                account.of(chosen).lower_mass(masses.iter().map(|mass| f64::from(*mass)));
+            }
+        }
+        if let Some(read) = reads.counts {
+            self.lists.count(rules, chosen, &done.get(read), account);
+        }
+        if let Some(read) = reads.traced {
+            self.lists.take(rules, plan, &done.get(read), account);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The certificate of a step: the attention mass that lists certainly keep, from bounds of what they drop.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline, Read};
+use attn_kernels::kernel::mass_bound::{self, MassBoundBuffers, MassBoundParams};
+use attn_kernels::kernel::mass_merge::{self, MassMergeBuffers, MassMergeParams};
+
+use super::{ListedRows, Rules};
+use crate::ModelError;
+use crate::cast::u32_of;
+use crate::decoder::buffers::GrowBuf;
+use crate::decoder::ops::Ctx;
+
+/// What each layer's lists keep and may drop, and the least share kept of every row and query head.
+#[derive(Debug)]
+pub(super) struct Shares {
+    shares_of: Arc<Pipeline>,
+    merge: Arc<Pipeline>,
+    /// `[selecting layers, rows, num_heads, share_stride]`
+    shares: GrowBuf<f32>,
+    share_stride: u32,
+    /// `[rows, num_heads]`
+    masses: GrowBuf<f32>,
+    /// Rows and heads of the step, and the layers that select; 0 in a step that asks for no certificate.
+    rows: u32,
+    layers: u32,
+}
+
+/// Bounds of the mass of blocks in a layer.
+pub(super) struct Bounds<'a> {
+    /// `[rows, num_heads, stride]`
+    pub(super) bounds: &'a Buf<f32>,
+    pub(super) stride: u32,
+    /// Layers that select before this one.
+    pub(super) before: u32,
+}
+
+impl Shares {
+    pub(super) fn new(gpu: &Gpu) -> Result<Self, ModelError> {
+        Ok(Self {
+            shares_of: gpu.pipeline(&mass_bound::variant())?,
+            merge: gpu.pipeline(&mass_merge::variant())?,
+            shares: GrowBuf::new(gpu, "shares", 1)?,
+            share_stride: 1,
+            masses: GrowBuf::new(gpu, "masses", 1)?,
+            rows: 0,
+            layers: 0,
+        })
+    }
+
+    /// Begins a step that asks for no certificate.
+    pub(super) fn clear(&mut self) {
+        self.rows = 0;
+    }
+
+    /// Makes room for `rows` rows and heads of at most `blocks` blocks in `layers` layers.
+    pub(super) fn fit(
+        &mut self,
+        gpu: &Gpu,
+        layers: usize,
+        rows: usize,
+        blocks: u32,
+    ) -> Result<(), ModelError> {
+        self.share_stride = mass_bound::share_stride(blocks);
+        (self.rows, self.layers) = (u32_of(rows), u32_of(layers));
+        self.shares.fit(gpu, layers * rows * self.share_stride as usize)?;
+        self.masses.fit(gpu, rows)
+    }
+
+    /// Returns the numbers that commands follow from.
+    pub(super) fn shape(&self) -> [usize; 5] {
+        let [rows, layers, stride] = [self.rows, self.layers, self.share_stride].map(|n| n as usize);
+        [rows, layers, stride, self.shares.len(), self.masses.len()]
+    }
+
+    /// Records the shares that lists keep in a layer, from the stats that attention left.
+    pub(super) fn record(
+        &self,
+        rules: &Rules,
+        ctx: &mut Ctx<'_>,
+        listed: &ListedRows<'_>,
+        bounds: &Bounds<'_>,
+    ) {
+        if self.rows == 0 {
+            return;
+        }
+        let params = listed.params;
+        let shares_of = MassBoundParams {
+            num_heads: params.num_heads,
+            num_kv_heads: params.num_kv_heads,
+            select_block: rules.block(),
+            list_stride: params.list_stride,
+            max_partitions: params.max_partitions,
+            bound_stride: bounds.stride,
+            first_list: params.first_list,
+            first_share: bounds.before * self.rows * self.share_stride,
+            share_stride: self.share_stride,
+            partition_size: params.partition_size,
+            slack: rules.slack,
+        };
+        let buffers = MassBoundBuffers {
+            bounds: bounds.bounds.bind(),
+            rows: listed.rows.clone(),
+            selected: listed.lists.bind.clone(),
+            stats: ctx.act.stats.bind(),
+            shares: self.shares.bind(),
+        };
+        ctx.pass.dispatch(&self.shares_of, &shares_of, buffers, mass_bound::grid(&shares_of, listed.count));
+    }
+
+    /// Records the readback of the least shares of a step, `[rows, num_heads]`.
+    pub(super) fn read(&self, pass: &mut Pass) -> Option<Read<f32>> {
+        (self.rows > 0).then(|| {
+            let Self { layers, rows, share_stride, .. } = *self;
+            let params = MassMergeParams { layers, rows, share_stride };
+            let buffers = MassMergeBuffers { shares: self.shares.bind(), masses: self.masses.bind() };
+            pass.dispatch(&self.merge, &params, buffers, mass_merge::grid(&params));
+            pass.read(&self.masses, 0..rows as usize)
+        })
+    }
+}
