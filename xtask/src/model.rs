@@ -134,6 +134,7 @@ impl From<&EngineArgs> for EngineOptions {
         options.sparse.clone_from(&args.sparse);
         if let Some(sparse) = &mut options.sparse {
             sparse.place = args.select_on.into();
+            sparse.certify = args.certify;
         }
         options
     }

@@ -83,7 +83,8 @@ fn score(args: &ScoreArgs, run: &mut Run, ids: &[u32]) -> Result<Scored> {
     sequence.extend(ids);
     for (start, end, phase) in pieces(args, ids.len()) {
         let logits = end - start.max(ids.len() - wanted).min(end);
-        total.add(sequence.step(end - start, StepWork { score: true, logits, ..StepWork::nothing(phase) })?);
+        let ask = StepWork { score: true, logits, certify: true, ..StepWork::nothing(phase) };
+        total.add(sequence.step(end - start, ask)?);
     }
     let kv = sequence.kv_use();
     sequence.finish()?;

@@ -47,6 +47,8 @@ pub struct Engine {
     tiers: Option<Tiers>,
     tokenizer: Option<Arc<Tokenizer>>,
     sparse: Option<sparse_select::Spec>,
+    /// Whether the sparse policy has a bound of the mass that it keeps.
+    certifies: bool,
     notes: Notes,
     live: HashMap<SeqId, Live>,
     kv_used: KvUsed,
@@ -96,6 +98,7 @@ impl Engine {
             tiers: Tiers::open(options, model, &decoder)?,
             tokenizer: model.tokenizer.clone(),
             sparse: options.sparse.as_ref().map(|sparse| sparse.spec.clone()),
+            certifies: options.sparse.as_ref().is_some_and(|sparse| sparse.policy.certifies()),
             notes: options.notes.clone(),
             pacing: Pacing::new(options, decoder.weight_sizes()),
             decoder,
@@ -127,6 +130,9 @@ impl Engine {
         request.sampling.check(vocab)?;
         if let Some(asked) = request.prompt_log_probs.filter(|asked| *asked > MAX_TOP) {
             return Err(SamplingError::LogProbs { asked, max: MAX_TOP }.into());
+        }
+        if request.certify && !self.certifies {
+            return Err(Error::NoCertificate { policy: crate::usage::policy(self.sparse.as_ref(), false) });
         }
         let first = self.scheduler.add(request.to_scheduler(&config.eos_ids))?;
         for sample in 0..request.samples {

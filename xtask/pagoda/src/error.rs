@@ -55,6 +55,12 @@ pub enum Error {
         /// Verdict of the self-test.
         verdict: Verdict,
     },
+    /// A certificate of what cannot be certified.
+    #[error("sparse {policy} has no bound of the attention mass that it keeps, so nothing is certified")]
+    NoCertificate {
+        /// The policy; `full` without one.
+        policy: String,
+    },
     /// No policy has this text form.
     #[error(transparent)]
     Spec(#[from] sparse_select::SpecError),

@@ -299,9 +299,13 @@ fn sparse(
 
 /// The policy in the form that the decoder takes, if it suits the model and blocks of `block_size` tokens.
 fn checked(sparse: &Sparse, config: &DecoderConfig, block_size: u32) -> Result<SparseOptions, Error> {
-    let Sparse { policy, spec, place, trace, measure } = sparse;
+    let Sparse { policy, spec, place, trace, measure, certify } = sparse;
     policy.deployment().check(policy.name(), config.num_heads, config.head_dim)?;
-    let taken = SparseOptions::new(Arc::clone(policy), *place).trace(*trace).measure(*measure);
+    if *certify && !policy.certifies() {
+        return Err(Error::NoCertificate { policy: spec.to_string() });
+    }
+    let taken =
+        SparseOptions::new(Arc::clone(policy), *place).trace(*trace).measure(*measure).certify(*certify);
     let refused = |source| Error::Sparse { spec: Box::new(spec.clone()), source: Box::new(source) };
     taken.check(block_size).map_err(refused)?;
     Ok(taken)

@@ -355,6 +355,9 @@ pub struct Sparse {
     pub trace: bool,
     /// Report the share of dense attention's mass in the selected blocks; selects on the host.
     pub measure: bool,
+    /// Certify in every decode step the attention mass that selections keep; without it, only for requests that
+    /// [ask](crate::Request::certify).
+    pub certify: bool,
 }
 
 impl Sparse {
@@ -369,7 +372,7 @@ impl Sparse {
     /// A policy of no registry, scored on the device if it has kernels. Reports and KV in tiers name it `spec`.
     #[must_use]
     pub fn of(policy: Arc<dyn Policy>, spec: Spec) -> Self {
-        Self { policy, spec, place: Place::Device, trace: false, measure: false }
+        Self { policy, spec, place: Place::Device, trace: false, measure: false, certify: false }
     }
 
     /// Sets where blocks are scored.
@@ -390,6 +393,14 @@ impl Sparse {
     #[must_use]
     pub fn measure(mut self, on: bool) -> Self {
         self.measure = on;
+        self
+    }
+
+    /// Sets whether every decode step certifies the mass that its selections keep. Policies without a bound are refused when
+    /// the engine opens.
+    #[must_use]
+    pub fn certify(mut self, on: bool) -> Self {
+        self.certify = on;
         self
     }
 

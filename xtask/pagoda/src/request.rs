@@ -40,6 +40,9 @@ pub struct Request {
     pub priority: i32,
     /// When the request ends, finished or not.
     pub deadline: Option<Instant>,
+    /// Certify the attention mass that the sparse policy keeps: [`SparseUse::bound`](crate::SparseUse::bound). Engines without
+    /// a policy, or with one that has no bound, refuse it.
+    pub certify: bool,
 }
 
 impl Request {
@@ -60,6 +63,7 @@ impl Request {
             salt: None,
             priority: 0,
             deadline: None,
+            certify: false,
         }
     }
 
@@ -130,6 +134,13 @@ impl Request {
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
+        self
+    }
+
+    /// Sets whether the attention mass that the sparse policy keeps is certified.
+    #[must_use]
+    pub fn certify(mut self, on: bool) -> Self {
+        self.certify = on;
         self
     }
 

@@ -134,6 +134,7 @@ impl From<pagoda::Error> for ApiError {
             E::Sampling(SamplingError::Token { list, .. }) => field(list),
             E::Sampling(SamplingError::LogProbs { .. }) => field("logprobs"),
             E::StopText => field("stop"),
+            E::NoCertificate { .. } => field("certify"),
             E::Admit(AdmitError::ContextLength { .. } | AdmitError::NeverFits { .. }) => {
                 Self::invalid(message).with_code("context_length_exceeded")
             }

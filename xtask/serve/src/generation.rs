@@ -28,6 +28,7 @@ pub(crate) struct Generation {
     pub(crate) skip_special: bool,
     pub(crate) salt: Option<String>,
     pub(crate) priority: i32,
+    pub(crate) certify: bool,
     /// `None` for one reply with everything.
     pub(crate) stream: Option<StreamOptions>,
     /// Return the ids of prompt and output.
@@ -78,6 +79,7 @@ impl Generation {
             skip_special: fields.take("skip_special_tokens")?.unwrap_or(true),
             salt: salt(fields)?,
             priority: fields.take("priority")?.unwrap_or(0),
+            certify: fields.take("certify")?.unwrap_or(false),
             stream: streams.then(|| options.unwrap_or_default()),
             return_ids: fields.take("return_token_ids")?.unwrap_or(false),
         })
@@ -106,6 +108,7 @@ impl Generation {
         request.text = server.options.model.tokenizer.is_some();
         request.salt.clone_from(&self.salt);
         request.priority = self.priority;
+        request.certify = self.certify;
         request.deadline = server.deadline();
         request
     }

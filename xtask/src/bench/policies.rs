@@ -166,6 +166,8 @@ fn open(
     let mut options = EngineOptions::from(&engine).demand(Demand::one(plan.longest().into()));
     let sparse = options.sparse.as_mut().expect("the arguments name a policy");
     (sparse.trace, sparse.measure) = (watch == Watch::Blocks, watch == Watch::Worth);
+    // Where steps are timed a certificate would count as selection.
+    sparse.certify = watch == Watch::Worth && sparse.policy.certifies();
     let block = sparse.policy.block_size().get();
     let decoder = model::load(&options, model)?;
     decoder.gpu().time_dispatches(true);

@@ -40,6 +40,10 @@ pub struct EngineArgs {
     #[arg(long, value_name = "PLACE", default_value = "device")]
     pub select_on: SelectOn,
 
+    /// Certify in every decode step the attention mass that the policy keeps; policies without a bound refuse it
+    #[arg(long, requires = "sparse")]
+    pub certify: bool,
+
     /// Element type of the KV cache
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_dtype: KvDtype,
@@ -124,6 +128,7 @@ impl EngineArgs {
             quantize,
             sparse,
             select_on,
+            certify,
             kv_dtype,
             block_size,
             kv_blocks,
@@ -159,6 +164,7 @@ impl EngineArgs {
         flag("kv-tiers", text(kv_tiers.as_ref().map(ToString::to_string)));
         flag("device", text(device.clone()));
         let switches = [
+            ("certify", certify),
             ("reproducible", reproducible),
             ("no-coop", no_coop),
             ("no-host-buffers", no_host_buffers),

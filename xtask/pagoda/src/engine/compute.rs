@@ -37,6 +37,7 @@ impl Engine {
                 targets: &scheduler.tokens(slice.seq)[targets.start as usize..targets.end as usize],
                 log_probs: live.prompt_log_probs,
                 logits: usize::from(logits && slice.samples),
+                certify: live.certify || self.watch.looks_at(slice.seq),
             }
         };
         let slices: Vec<Slice<'_>> =

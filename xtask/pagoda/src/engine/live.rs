@@ -31,6 +31,8 @@ pub(super) struct Live {
     /// Position of the next prompt token to score.
     pub(super) prompt_scored: u32,
     pub(super) deadline: Option<Instant>,
+    /// Whether the mass that the sparse policy keeps is certified.
+    pub(super) certify: bool,
     pub(super) clock: Clock,
     pub(super) text: Option<Text>,
     /// Set once the engine, rather than the scheduler, has a reason to end the sequence.
@@ -73,6 +75,7 @@ impl Engine {
             prompt_log_probs: request.prompt_log_probs,
             prompt_scored: 1,
             deadline: request.deadline,
+            certify: request.certify,
             clock: Clock::start(),
             text: tokenizer.map(text),
             reason: None,

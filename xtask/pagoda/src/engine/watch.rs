@@ -45,9 +45,14 @@ impl Watch {
         }
     }
 
+    /// Whether somebody wants to see what a sequence attends.
+    pub(super) fn looks_at(&self, seq: SeqId) -> bool {
+        self.wanted.contains(&seq)
+    }
+
     /// Takes what a slice attended. Returns whether it was looked at.
     fn take(&mut self, slice: &Slice, attended: &Attended) -> bool {
-        let Some(block_size) = self.select_block.filter(|_| self.wanted.contains(&slice.seq)) else {
+        let Some(block_size) = self.select_block.filter(|_| self.looks_at(slice.seq)) else {
             return false;
         };
         let step = Step { seq: slice.seq, tokens: slice.end(), block_size };

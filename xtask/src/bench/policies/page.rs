@@ -65,7 +65,7 @@ fn summary(rows: &[Cell], policy: &str) -> Summary {
         decode_density: mean(|cell| cell.decode.density),
         head_density: either(|phase| phase.head_density),
         recall: either(|phase| phase.recall),
-        bound: texts.iter().filter_map(|cell| cell.decode.bound).reduce(f64::min),
+        bound: texts.iter().chain(&measured).filter_map(|cell| cell.decode.bound).reduce(f64::min),
         pass_keys: score(&of(|kind| kind == "pass-key")),
         needles: score(&of(|kind| !matches!(kind, "text" | "recall" | "pass-key"))),
         ms: mean(|cell| cell.decode.ms),
