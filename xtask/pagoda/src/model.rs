@@ -13,7 +13,8 @@ use models::{
 
 use crate::error::{CheckpointError, Error};
 use crate::memory::{self, Extended};
-use crate::options::{Demand, EngineOptions, Sparse};
+use crate::options::{Demand, EngineOptions};
+use crate::sparse::Sparse;
 use crate::{Note, verdicts};
 
 /// A checkpoint, open but not yet on a device.

@@ -1,17 +1,15 @@
 //! Options of an engine: plain values, with the defaults of the command line.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use attn_kernels::gpu::{Checks, GpuOptions};
 use attn_kernels::kernel::KvDtype;
-use models::{ActivationType, LoadProgress, ModelCache, Place};
+use models::{ActivationType, LoadProgress, ModelCache};
 use prefetch::spec::TierSpec;
 use scheduler::Policy as Order;
-use sparse_select::{Policy, Registry, Spec};
 
 use crate::Notes;
-use crate::error::Error;
+use crate::sparse::Sparse;
 
 /// Folder of compiled kernels in the user's cache.
 const KERNELS: &str = "kernels";
@@ -339,73 +337,4 @@ pub enum Preemption {
     Recompute,
     /// They are copied to host memory and back.
     Swap,
-}
-
-/// A sparse-attention policy and where it runs.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Sparse {
-    /// Chooses the blocks.
-    pub policy: Arc<dyn Policy>,
-    /// The text that names the policy in reports and separates its KV from that of other policies.
-    pub spec: Spec,
-    /// Place where blocks are scored: on the device, if the policy has kernels, or by its CPU code on the host.
-    pub place: Place,
-    /// Report the selected blocks of every step.
-    pub trace: bool,
-    /// Report the share of dense attention's mass in the selected blocks; selects on the host.
-    pub measure: bool,
-    /// Certify in every decode step the attention mass that selections keep; without it, only for requests that
-    /// [ask](crate::Request::certify).
-    pub certify: bool,
-}
-
-impl Sparse {
-    /// The policy that `spec` names in `registry`, scored on the device.
-    ///
-    /// # Errors
-    /// [`Error::Spec`] if the registry has no such policy, or the policy no such key.
-    pub fn new(registry: &Registry, spec: &Spec) -> Result<Self, Error> {
-        Ok(Self::of(registry.build(spec)?.into(), spec.clone()))
-    }
-
-    /// A policy of no registry, scored on the device if it has kernels. Reports and KV in tiers name it `spec`.
-    #[must_use]
-    pub fn of(policy: Arc<dyn Policy>, spec: Spec) -> Self {
-        Self { policy, spec, place: Place::Device, trace: false, measure: false, certify: false }
-    }
-
-    /// Sets where blocks are scored.
-    #[must_use]
-    pub fn place(mut self, place: Place) -> Self {
-        self.place = place;
-        self
-    }
-
-    /// Sets whether the selected blocks of every step are reported.
-    #[must_use]
-    pub fn trace(mut self, on: bool) -> Self {
-        self.trace = on;
-        self
-    }
-
-    /// Sets whether the share of dense attention's mass is reported.
-    #[must_use]
-    pub fn measure(mut self, on: bool) -> Self {
-        self.measure = on;
-        self
-    }
-
-    /// Sets whether every decode step certifies the mass that its selections keep. Policies without a bound are refused when
-    /// the engine opens.
-    #[must_use]
-    pub fn certify(mut self, on: bool) -> Self {
-        self.certify = on;
-        self
-    }
-
-    /// Whether the policy selects anything at all.
-    pub(crate) fn selects(&self) -> bool {
-        self.policy.name() != "full"
-    }
 }

@@ -345,7 +345,7 @@ mod tests {
     use sparse_select::Registry;
 
     use super::*;
-    use crate::options::Sparse;
+    use crate::sparse::Sparse;
 
     #[test]
     fn the_policy_decides_how_much_is_loaded_ahead() {
