@@ -83,8 +83,8 @@ pub struct Mean {
 pub struct Attended {
     /// Blocks of each layer.
     pub layers: Vec<Tally>,
-    /// Attention mass that is certainly kept, the least over layers and query heads; `None` where nobody asked or nothing bounds it. What
-    /// falls to a sink is not counted, so with sinks even less of the whole is lost.
+    /// Attention mass that is certainly kept, the least over layers and query heads; `None` where nobody asked or nothing bounds
+    /// it. What falls to a sink is not counted, so with sinks even less of the whole is lost.
     pub mass: Option<f64>,
     /// Blocks that any layer attended, ascending, for policies that look at earlier accesses; else empty.
     pub accessed: Vec<BlockIdx>,

@@ -17,8 +17,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kvblock::{KvCacheConfig, LengthLimits, SeqId};
-use models::kernel::top_logits::MAX_TOP;
-use models::sampling::SamplingError;
 use models::{Decoder, FetchCost, Tokenizer};
 use scheduler::{Admitted, Scheduler, SchedulerConfig, StepPlan};
 
@@ -119,22 +117,8 @@ impl Engine {
     /// # Errors
     /// If the request can never run, with the sizes.
     pub fn submit(&mut self, request: &Request) -> Result<SeqId, Error> {
-        let config = self.decoder.config();
-        let vocab = config.vocab_size;
-        if let Some((position, id)) = request.prompt.iter().enumerate().find(|(_, id)| **id >= vocab) {
-            return Err(Error::Token { id: *id, position, vocab });
-        }
-        if !request.stop.is_empty() && (self.tokenizer.is_none() || !request.text) {
-            return Err(Error::StopText);
-        }
-        request.sampling.check(vocab)?;
-        if let Some(asked) = request.prompt_log_probs.filter(|asked| *asked > MAX_TOP) {
-            return Err(SamplingError::LogProbs { asked, max: MAX_TOP }.into());
-        }
-        if request.certify && !self.certifies {
-            return Err(Error::NoCertificate { policy: crate::usage::policy(self.sparse.as_ref(), false) });
-        }
-        let first = self.scheduler.add(request.to_scheduler(&config.eos_ids))?;
+        self.check(request)?;
+        let first = self.scheduler.add(request.to_scheduler(&self.decoder.config().eos_ids))?;
         for sample in 0..request.samples {
             let live = self.live(request, first, sample);
             self.live.insert(SeqId::new(first.get() + u64::from(sample)), live);

@@ -347,6 +347,7 @@ mod tests {
         sparse: kvcomp selects nothing in prefill, which stays dense
         sparse: xattn selects nothing in decode, which stays dense
         sparse: xattn-bsa selects nothing in decode, which stays dense
+        sparse: flashprefill selects nothing in decode, which stays dense
         sparse: quest selects nothing in prefill, which stays dense
         sparse: dsa selects nothing in prefill, which stays dense
         sparse: nsa selects nothing in prefill, which stays dense

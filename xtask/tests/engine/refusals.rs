@@ -48,6 +48,13 @@ fn policies_for_other_models() {
 }
 
 #[test]
+fn certificates_of_policies_without_a_bound() {
+    let [prompt] = prompts([20]);
+    let flags = ["--sparse", "esa:block_size=16", "--certify"];
+    refuses("generate", slice::from_ref(&prompt), &flags, &["esa:block_size=16 has no bound"]);
+}
+
+#[test]
 fn inputs_that_are_not_there() {
     let [prompt] = prompts([4]);
     refuses(

@@ -83,6 +83,25 @@ fn preemption_does_not_change_what_is_attended() {
 }
 
 #[test]
+fn a_certificate_is_made_for_those_who_ask() {
+    let file = ids_file(&[golden_ids("prompt_3")]);
+    let generate = |flags: &[&str]| {
+        let mut generate = tiny("generate");
+        generate.arg("--ids-file").arg(file.path()).args([
+            "--max-tokens",
+            "8",
+            "--sparse",
+            "quest:page_budget=4",
+        ]);
+        run(generate.args(flags)).remove(0)
+    };
+    let (plain, certified) = (generate(&[]), generate(&["--certify"]));
+    assert!(plain["sparse"]["bound"].is_null(), "{plain}");
+    assert!((0.0..1.0).contains(&certified["sparse"]["bound"].as_f64().unwrap()), "{certified}");
+    assert_eq!(output_ids(&[plain]), output_ids(&[certified]));
+}
+
+#[test]
 fn prefixes_of_others_are_selected_from_as_on_the_host() {
     // The second and third prompt find blocks of the first, whose last ones no kernel had digested when it ended.
     let first = golden_ids("prompt_3");
@@ -91,7 +110,7 @@ fn prefixes_of_others_are_selected_from_as_on_the_host() {
     let serve = |place: &str| {
         let mut generate = tiny("generate");
         generate.arg("--ids-file").arg(file.path()).args(["--max-tokens", "30", "--kv-dtype", "f32"]);
-        generate.args(["--sparse", "quest:page_budget=4,dense_layers=0", "--reproducible"]);
+        generate.args(["--sparse", "quest:page_budget=4,dense_layers=0", "--certify", "--reproducible"]);
         // One sequence at a time.
         run(generate.args(["--kv-blocks", "20", "--select-on", place]))
     };

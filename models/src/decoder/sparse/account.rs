@@ -1,4 +1,4 @@
-//! What the slices of a step attended under a policy: blocks by layer, certified mass, selections that are traced.
+//! The account of a step under a policy: blocks that slices attended by layer, certified mass, selections that are traced.
 
 use attn_kernels::gpu::Timing;
 use kvblock::BlockIdx;

@@ -147,7 +147,7 @@ impl Ranker {
         }
     }
 
-    /// What kernels of a layer score with.
+    /// Inputs of the kernels that score in a layer.
     fn context<'a>(&self, ctx: &Ctx<'a>, layer: usize) -> RankContext<'a> {
         RankContext {
             layer,

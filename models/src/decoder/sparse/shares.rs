@@ -12,7 +12,7 @@ use crate::cast::u32_of;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::ops::Ctx;
 
-/// What each layer's lists keep and may drop, and the least share kept of every row and query head.
+/// Shares of the mass that each layer's lists keep, and the least of every row and query head.
 #[derive(Debug)]
 pub(super) struct Shares {
     shares_of: Arc<Pipeline>,

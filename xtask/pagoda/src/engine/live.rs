@@ -7,17 +7,19 @@ use std::time::Instant;
 use kvblock::SeqId;
 use models::batch::StepOutput;
 use models::kernel::sample::NOT_FINITE;
-use models::sampling::{LogProbs, Sampler};
+use models::kernel::top_logits::MAX_TOP;
+use models::sampling::{LogProbs, Sampler, SamplingError};
 use models::{Attended, Tokenizer};
 use scheduler::{Slice, StepPlan};
 
 use super::Engine;
 use crate::Note;
+use crate::error::Error;
 use crate::event::{CachedTokens, Clock, Event, FinishReason, Finished, PromptLogProbs, Token, Usage};
 use crate::mask::Masked;
 use crate::request::Request;
 use crate::text::{Piece, Text};
-use crate::usage::SparseUse;
+use crate::usage::{self, SparseUse};
 
 /// State of an unfinished sequence that the scheduler need not know.
 #[derive(Debug)]
@@ -57,6 +59,25 @@ impl Live {
 }
 
 impl Engine {
+    /// Refuses what no sample of a request could be given, whatever room there is.
+    pub(super) fn check(&self, request: &Request) -> Result<(), Error> {
+        let vocab = self.decoder.config().vocab_size;
+        if let Some((position, id)) = request.prompt.iter().enumerate().find(|(_, id)| **id >= vocab) {
+            return Err(Error::Token { id: *id, position, vocab });
+        }
+        if !request.stop.is_empty() && (self.tokenizer.is_none() || !request.text) {
+            return Err(Error::StopText);
+        }
+        request.sampling.check(vocab)?;
+        if let Some(asked) = request.prompt_log_probs.filter(|asked| *asked > MAX_TOP) {
+            return Err(SamplingError::LogProbs { asked, max: MAX_TOP }.into());
+        }
+        if request.certify && !self.certifies {
+            return Err(Error::NoCertificate { policy: usage::policy(self.sparse.as_ref(), false) });
+        }
+        Ok(())
+    }
+
     /// The state of a sample of `request`.
     pub(super) fn live(&self, request: &Request, leader: SeqId, sample: u32) -> Live {
         let tokenizer = self.tokenizer.as_ref().filter(|_| request.text);

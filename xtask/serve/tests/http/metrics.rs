@@ -67,9 +67,12 @@ fn sparse_attention_is_measured() {
     let dense = start(Setup::default());
     post(&dense, "/v1/completions", &body).ok();
     assert!(!samples(&dense).keys().any(|name| name.contains("sparse")));
+    let mut certified = body.clone();
+    certified["certify"] = true.into();
+    assert_eq!(post(&dense, "/v1/completions", &certified).refused(400)["param"], "certify");
     let sparse = Sparse::new(&Registry::builtin(), &"quest:page_budget=2,block_size=16".parse().unwrap());
     let served = start(Setup { sparse: Some(sparse.unwrap()), ..Setup::default() });
-    let told = post(&served, "/v1/completions", &body).ok()["pagoda"]["sparse"].clone();
+    let told = post(&served, "/v1/completions", &certified).ok()["pagoda"]["sparse"].clone();
     let samples = samples(&served);
     for name in ["density", "bound"] {
         let at = |part: &str| samples[&format!("pagoda:request_sparse_{name}_{part}{{}}")];
@@ -79,4 +82,8 @@ fn sparse_attention_is_measured() {
         assert!((at("sum") - told).abs() <= told * f64::EPSILON, "{} and {told}", at("sum"));
     }
     assert!(samples["pagoda:request_sparse_density_sum{}"] < 1.0);
+    // Nothing is certified for those who do not ask.
+    assert!(post(&served, "/v1/completions", &body).ok()["pagoda"]["sparse"]["bound"].is_null());
+    let bounds = self::samples(&served)["pagoda:request_sparse_bound_count{}"];
+    assert_eq!(bounds.to_bits(), 1_f64.to_bits());
 }
