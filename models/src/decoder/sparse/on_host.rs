@@ -9,7 +9,7 @@ use super::account::Account;
 use super::lists::{ALIGN, HostLists};
 use super::measure::Measured;
 use super::mirror::Mirror;
-use super::{Begin, Lists, Reads, Rules, Select, SelectingRows};
+use super::{Begin, Lists, Reads, Rules, Select, SelectingRows, choosing};
 use crate::ModelError;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::inputs::{Plan, ViewRows};
@@ -26,7 +26,8 @@ pub(super) struct OnHost {
     buf: GrowBuf<u32>,
     /// Their stride and the blocks of the longest, in each layer that has lists.
     placed: Vec<Option<(u32, u32)>>,
-    /// Whether the mass that selections keep is certified in this step.
+    /// Whether the step selects blocks, and whether the mass that they keep is certified.
+    selects: bool,
     certifies: bool,
 }
 
@@ -52,6 +53,7 @@ impl OnHost {
             last: Vec::new(),
             buf: GrowBuf::new(gpu, "lists", ALIGN)?,
             placed: vec![None; num_layers],
+            selects: false,
             certifies: false,
         })
     }
@@ -100,6 +102,7 @@ impl Select for OnHost {
 
     fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
         self.placed.fill(None);
+        self.selects = choosing(step.plan).is_some();
         self.certifies = rules.certifies(step.slices);
         let block_size = step.kv.shape().block_size;
         for view in &step.plan.views {
@@ -108,8 +111,9 @@ impl Select for OnHost {
         Ok(())
     }
 
+    /// Steps that select stop in every layer; those of a phase that the policy leaves dense repeat.
     fn shape(&self) -> Option<Vec<usize>> {
-        None
+        (!self.selects).then(Vec::new)
     }
 
     /// Runs the policy's own code, once the pass so far has run.
