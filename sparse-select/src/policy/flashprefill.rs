@@ -1,4 +1,5 @@
-//! `FlashPrefill` (arXiv 2603.06199, v2 2608.19758): blocks whose mean key has a fair share of the best block's energy, for prefill.
+//! `FlashPrefill` (arXiv 2603.06199, v2 2608.19758): blocks whose mean key has a fair share of the best block's energy, for
+//! prefill.
 //!
 //! A query block and a query head score the mean key of every block before them. The energy of a block is the sum of
 //! `exp(q · mean / sqrt(dim))` over the rows of the query block, and a block is kept if it has at least `alpha` times the

@@ -27,7 +27,7 @@ pub(super) struct Prompt {
     lse: [Buf<f32>; 2],
 }
 
-/// How the blocks of a chunk's rows are selected.
+/// A selection of blocks for a chunk's rows.
 pub(super) trait Selects {
     /// Name of the method, as in `prefill, NAME`.
     fn name(&self) -> String;
@@ -119,14 +119,12 @@ struct Sums {
     mass: f64,
 }
 
+/// A method of selection, made for a prompt.
+type Method = dyn Fn(&Gpu, &Prompt) -> Result<Box<dyn Selects>>;
+
 /// Dense attention of a prompt of `len` tokens, and for each method its selection, and that with attention of the blocks it
 /// keeps.
-pub(super) fn prefill(
-    bench: &Bench,
-    heads: &Heads,
-    len: u32,
-    methods: &[&dyn Fn(&Gpu, &Prompt) -> Result<Box<dyn Selects>>],
-) -> Result<Vec<Timed>> {
+pub(super) fn prefill(bench: &Bench, heads: &Heads, len: u32, methods: &[&Method]) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
     let prompt = Prompt::new(gpu, heads, len)?;
     let methods: Vec<_> = methods.iter().map(|method| method(gpu, &prompt)).collect::<Result<_>>()?;
