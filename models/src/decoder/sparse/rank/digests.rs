@@ -126,7 +126,12 @@ impl Digests {
             by,
             digest,
             pools: DigestPools::new(load, digest, selects)?,
-            score: gpu.pipeline(&block_score::variant(kv.shape(), config.num_heads, digest, block))?,
+            score: gpu.pipeline(&gpu.block_score(block_score::variant(
+                kv.shape(),
+                config.num_heads,
+                digest,
+                block,
+            )))?,
             params: BlockScoreParams::default(),
             bounding: certifies.then(bounding).transpose()?,
             bounds: false,
