@@ -1,11 +1,12 @@
 //! Rows that attend to a selection of blocks: the lists that the attention kernels read, layer by layer.
 //!
 //! A list is `count, block, block, ...`, ascending, one for each KV head of a decode row or query block. [`Select`] is what makes
-//! lists: by positions, by kernels that rank blocks or estimate them, or by the policy's own code on the host. A selector owns
+//! lists: by positions, by kernels that rank, estimate or threshold blocks, or by the policy's own code on the host. A selector owns
 //! its scores, its lists and what it reads back; what holds for all of them, and never changes, is in [`Rules`].
 
 mod account;
 mod choose;
+mod counter;
 mod estimator;
 mod lists;
 mod mass;
@@ -16,6 +17,7 @@ mod positions;
 mod rank;
 mod ranker;
 mod shares;
+mod thresholder;
 mod wish;
 
 use std::fmt::Debug;
@@ -40,6 +42,7 @@ pub(super) use lists::Lists;
 use on_host::OnHost;
 use positions::Positions;
 use ranker::Ranker;
+use thresholder::Thresholder;
 
 /// Attention to selected blocks: its rules, its selector, its kernels, and the account of what it attended.
 #[derive(Debug)]
@@ -308,6 +311,9 @@ fn selector(load: &LoadContext<'_>, rules: &Rules, selects: &[bool]) -> Result<B
         }
         if let Some(estimator) = Estimator::new(load, policy)? {
             return Ok(Box::new(estimator));
+        }
+        if let Some(thresholder) = Thresholder::new(load, policy)? {
+            return Ok(Box::new(thresholder));
         }
     }
     Ok(match policy.support().query || options.measure {

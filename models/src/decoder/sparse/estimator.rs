@@ -8,7 +8,6 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Bind, Buf, Gpu, Outcome, Pass, Pipeline};
 use attn_kernels::kernel::find_blocks::FindBlocksBuffers;
 use attn_kernels::kernel::find_blocks::Vote;
-use attn_kernels::kernel::list_counts::{self, ListCountsBuffers, ListCountsParams};
 use attn_kernels::kernel::softmax_block_sum::SoftmaxBlockSumBuffers;
 use attn_kernels::kernel::strided_qk::StridedQkBuffers;
 use attn_kernels::kernel::vote_blocks::{self, VoteBlocksBuffers, VoteBlocksParams};
@@ -21,6 +20,7 @@ use sparse_select::xattn::Antidiagonals;
 use sparse_select::{Policy, SelectError};
 
 use super::account::Account;
+use super::counter::Counter;
 use super::lists::{self, DeviceLists};
 use super::{Begin, Lists, Reads, Rules, Select, SelectingRows, choosing};
 use crate::ModelError;
@@ -50,13 +50,8 @@ pub(super) struct Estimator {
     sums: GrowBuf<f32>,
     /// Lists `[query_blocks, num_kv_heads]` that vote.
     voters: GrowBuf<u32>,
-    /// Lists of every chunk of the step.
-    spans: GrowBuf<ListSpan>,
-    /// Blocks that lists name, `[layers, chunks]`.
-    counts: GrowBuf<u32>,
     lists: DeviceLists,
-    /// Chunks of the step that select.
-    chunks: usize,
+    counter: Counter,
 }
 
 #[derive(Debug)]
@@ -65,7 +60,6 @@ struct Pipelines {
     sum: Arc<Pipeline>,
     find: Arc<Pipeline>,
     vote: Arc<Pipeline>,
-    count: Arc<Pipeline>,
 }
 
 impl Estimator {
@@ -96,7 +90,6 @@ impl Estimator {
             sum: gpu.pipeline(&softmax_block_sum::variant(form.stride, block))?,
             find: gpu.pipeline(&find_blocks::variant(config.num_heads / config.num_kv_heads))?,
             vote: gpu.pipeline(&vote_blocks::variant())?,
-            count: gpu.pipeline(&list_counts::variant())?,
         };
         Ok(Some(Self {
             form,
@@ -110,10 +103,8 @@ impl Estimator {
             parts: GrowBuf::new(gpu, "parts", 1)?,
             sums: GrowBuf::new(gpu, "sums", 1)?,
             voters: GrowBuf::new(gpu, "voters", 1)?,
-            spans: GrowBuf::new(gpu, "spans", 1)?,
-            counts: GrowBuf::new(gpu, "counts", 1)?,
             lists: DeviceLists::new(gpu, config.num_layers as usize)?,
-            chunks: 0,
+            counter: Counter::new(gpu)?,
         }))
     }
 
@@ -141,14 +132,14 @@ impl Estimator {
         chosen.position / self.block.get()
     }
 
-    /// Makes room for the chunks of a step.
+    /// Makes room for the chunks of a step, and returns their lists.
     fn fit(
         &mut self,
         gpu: &Gpu,
         plan: &Plan,
         chosen: &[SelectingRows],
         stride: u32,
-    ) -> Result<(), ModelError> {
+    ) -> Result<Vec<ListSpan>, ModelError> {
         let kv_heads = self.shape.num_kv_heads;
         let (mut spans, mut first) = (Vec::new(), 0);
         for chosen in chosen {
@@ -178,8 +169,7 @@ impl Estimator {
             spans.push(ListSpan { first, lists });
             first += lists;
         }
-        self.spans.write(gpu, &spans)?;
-        self.counts.fit(gpu, self.lists.layers.len() * chosen.len())
+        Ok(spans)
     }
 
     /// Records the lists of a layer's chunks.
@@ -228,17 +218,6 @@ impl Estimator {
             }
         }
     }
-
-    /// Records the lengths of a layer's lists.
-    fn count(&self, pass: &mut Pass, layer: usize) {
-        let params = ListCountsParams { list_stride: self.lists.stride, first: u32_of(layer * self.chunks) };
-        let buffers = ListCountsBuffers {
-            lists: self.lists.bind(),
-            spans: self.spans.bind(),
-            counts: self.counts.bind(),
-        };
-        pass.dispatch(&self.pipelines.count, &params, buffers, list_counts::grid(u32_of(self.chunks)));
-    }
 }
 
 /// Inputs of lists.
@@ -254,18 +233,18 @@ impl Select for Estimator {
 
     fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
         self.lists.clear();
-        self.chunks = 0;
+        self.counter.clear();
         let Some(view) = choosing(step.plan) else { return Ok(()) };
-        self.chunks = view.selecting.len();
         let longest = view.selecting.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
         let blocks = num_blocks(longest, self.block);
         self.lists.fit(step.gpu, rules, step.plan, blocks)?;
-        self.fit(step.gpu, step.plan, &view.selecting, lists::stride(blocks))
+        let spans = self.fit(step.gpu, step.plan, &view.selecting, lists::stride(blocks))?;
+        self.counter.fit(step.gpu, &spans, self.lists.layers.len())
     }
 
     /// Chunks differ from step to step; steps without one repeat.
     fn shape(&self) -> Option<Vec<usize>> {
-        (self.chunks == 0).then(Vec::new)
+        self.counter.is_empty().then(Vec::new)
     }
 
     fn record(
@@ -281,7 +260,7 @@ impl Select for Estimator {
         let (k, _) = ctx.kv.home(layer);
         let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), tables: ctx.inputs.tables.bind() };
         self.list(ctx.pass, &ctx.view(layer).selecting, &from);
-        self.count(ctx.pass, layer);
+        self.counter.count(ctx.pass, &self.lists, layer);
         self.lists.keep(ctx.pass, layer);
         Ok(())
     }
@@ -291,18 +270,11 @@ impl Select for Estimator {
     }
 
     fn read(&self, pass: &mut Pass, _: &Plan) -> Reads {
-        let counts =
-            (self.chunks > 0).then(|| pass.read(&self.counts, 0..self.lists.layers.len() * self.chunks));
+        let counts = self.counter.read(pass, self.lists.layers.len());
         Reads { masses: None, counts, traced: self.lists.read(pass) }
     }
 
     fn take(&self, rules: &Rules, plan: &Plan, reads: Reads, done: &Outcome, account: &mut Account) {
-        let chosen = choosing(plan).map_or(&[][..], |view| &view.selecting);
-        if let Some(read) = reads.counts {
-            self.lists.count(rules, chosen, &done.get(read), account);
-        }
-        if let Some(read) = reads.traced {
-            self.lists.take(rules, plan, &done.get(read), account);
-        }
+        self.lists.take_reads(rules, plan, reads, done, account);
     }
 }

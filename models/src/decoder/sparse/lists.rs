@@ -1,11 +1,11 @@
 //! Lists of selected blocks on the device, and their way back where they are traced.
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Read};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Outcome, Pass, Read};
 use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
 
 use super::account::Account;
-use super::{Rules, SelectingRows, choosing};
+use super::{Reads, Rules, SelectingRows, choosing};
 use crate::ModelError;
 use crate::cast::u32_of;
 use crate::decoder::buffers::GrowBuf;
@@ -144,6 +144,24 @@ impl DeviceLists {
             for (chosen, count) in chosen.iter().zip(counts) {
                 account.count(rules, chosen, layer, u64::from(*count));
             }
+        }
+    }
+
+    /// Takes counts and traced lists of a step into the account.
+    pub(super) fn take_reads(
+        &self,
+        rules: &Rules,
+        plan: &Plan,
+        reads: Reads,
+        done: &Outcome,
+        account: &mut Account,
+    ) {
+        let chosen = choosing(plan).map_or(&[][..], |view| &view.selecting);
+        if let Some(read) = reads.counts {
+            self.count(rules, chosen, &done.get(read), account);
+        }
+        if let Some(read) = reads.traced {
+            self.take(rules, plan, &done.get(read), account);
         }
     }
 

@@ -150,6 +150,7 @@ fn policies_of_prefill_load_what_they_select() {
         ("streaming:sink=1,recent=2,block_size=16", Place::Device),
         ("xattn:threshold=0.5,block_size=16", Place::Host),
         ("xattn:threshold=0.5,stride=4,block_size=16", Place::Device),
+        ("flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16", Place::Device),
     ] {
         let want = run(&mut tiny().decoder(&roomy(spec, place, 16)));
         let mut decoder = tiny().decoder(&tight(spec, place, [16, 64, 2]));

@@ -210,6 +210,7 @@ fn caches_of_halves_and_codes_are_selected_from_alike() {
             "kvcomp:block_size=16,topk_tokens=96,sink=1,recent=2,length_threshold=96",
             "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6",
             "xattn:block_size=16,stride=4,threshold=0.5",
+            "flashprefill:block_size=16,alpha=0.7,sink_blocks=1,recent_blocks=2",
         ] {
             let options = |place| sparse(spec, place).kv_dtype(kv_dtype);
             assert_eq!(tiny().decoder(&options(Place::Device)).selects_on(), Some(Place::Device), "{spec}");
@@ -238,6 +239,9 @@ fn kernels_estimate_what_the_policies_own_code_estimates() {
         "xattn-bsa:block_size=16,stride=1,threshold=0.05,vote=any",
         "xattn-bsa:block_size=16,stride=1,threshold=0.4,vote=majority",
         "xattn-bsa:block_size=16,stride=1,threshold=0.9,vote=all",
+        "flashprefill:block_size=16,alpha=0.8,sink_blocks=1,recent_blocks=1",
+        "flashprefill:block_size=32,alpha=0.95,sink_blocks=0,recent_blocks=2,dense_layers=1",
+        "flashprefill:block_size=128,alpha=1,sink_blocks=0,recent_blocks=0",
     ] {
         let (device, host) = (serve_two(spec, Place::Device), serve_two(spec, Place::Host));
         for (device, host) in device.iter().zip(&host) {

@@ -113,6 +113,7 @@ fn decode_steps_with_a_policy_are_encoded_while_others_run() {
         "streaming:sink=1,recent=2,block_size=16",
         "xattn:threshold=0.9,block_size=16",
         "xattn:threshold=0.9,block_size=16,stride=4",
+        "flashprefill:block_size=16",
     ] {
         let policy = sparse_select::build(spec).unwrap().into();
         let options = with_policy(SparseOptions::new(policy, Place::Device));

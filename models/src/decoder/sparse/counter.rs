@@ -1,0 +1,64 @@
+//! Counts of the blocks that the lists of chunks name, kept on the device until a step ends.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Gpu, Pass, Pipeline, Read};
+use attn_kernels::kernel::list_counts::{self, ListCountsBuffers, ListCountsParams};
+use attn_kernels::rows::ListSpan;
+
+use super::lists::DeviceLists;
+use crate::ModelError;
+use crate::cast::u32_of;
+use crate::decoder::buffers::GrowBuf;
+
+/// Counts of the lists of a step's chunks.
+#[derive(Debug)]
+pub(super) struct Counter {
+    pipeline: Arc<Pipeline>,
+    /// Lists of every chunk of the step.
+    spans: GrowBuf<ListSpan>,
+    /// Blocks that lists name, `[layers, chunks]`.
+    counts: GrowBuf<u32>,
+    chunks: usize,
+}
+
+impl Counter {
+    pub(super) fn new(gpu: &Gpu) -> Result<Self, ModelError> {
+        Ok(Self {
+            pipeline: gpu.pipeline(&list_counts::variant())?,
+            spans: GrowBuf::new(gpu, "spans", 1)?,
+            counts: GrowBuf::new(gpu, "counts", 1)?,
+            chunks: 0,
+        })
+    }
+
+    /// Forgets the chunks of the last step.
+    pub(super) fn clear(&mut self) {
+        self.chunks = 0;
+    }
+
+    /// Whether no chunk of the step has lists.
+    pub(super) fn is_empty(&self) -> bool {
+        self.chunks == 0
+    }
+
+    /// Takes the lists of a step's chunks.
+    pub(super) fn fit(&mut self, gpu: &Gpu, spans: &[ListSpan], layers: usize) -> Result<(), ModelError> {
+        self.chunks = spans.len();
+        self.spans.write(gpu, spans)?;
+        self.counts.fit(gpu, layers * self.chunks)
+    }
+
+    /// Records the lengths of a layer's lists.
+    pub(super) fn count(&self, pass: &mut Pass, lists: &DeviceLists, layer: usize) {
+        let params = ListCountsParams { list_stride: lists.stride, first: u32_of(layer * self.chunks) };
+        let buffers =
+            ListCountsBuffers { lists: lists.bind(), spans: self.spans.bind(), counts: self.counts.bind() };
+        pass.dispatch(&self.pipeline, &params, buffers, list_counts::grid(u32_of(self.chunks)));
+    }
+
+    /// Records the readback of all counts.
+    pub(super) fn read(&self, pass: &mut Pass, layers: usize) -> Option<Read<u32>> {
+        (!self.is_empty()).then(|| pass.read(&self.counts, 0..layers * self.chunks))
+    }
+}
