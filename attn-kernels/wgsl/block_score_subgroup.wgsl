@@ -47,7 +47,7 @@ struct Lane {
     @builtin(subgroup_id) subgroup: u32,
 }
 
-// What queries have above zero, and below.
+// Parts of the queries above zero, and below.
 var<workgroup> q_plus: array<vec4<f32>, HEADS * CHUNKS * 2u>;
 var<workgroup> q_minus: array<vec4<f32>, HEADS * CHUNKS * 2u>;
 

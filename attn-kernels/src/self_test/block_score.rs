@@ -22,7 +22,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
 pub(super) fn cache_of(variant: &Variant) -> KvDtype {
     match module(variant, "digests") {
         Some("digests_f32") => KvDtype::F32,
-        _ if digest_of(variant) == Digest::MinMax && size(variant, "OVERFLOWS") == 1 => KvDtype::Int8,
+        _ if variant.size_in("OVERFLOWS") == Some(1) => KvDtype::Int8,
         _ => KvDtype::F16,
     }
 }
