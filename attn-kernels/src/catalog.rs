@@ -186,8 +186,8 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     }
     for (dtype, shape) in all_types.iter().filter(|(_, shape)| shape.dtype != KvDtype::Fp8) {
         let pages = block_score::variant(shape, num_heads, Digest::MinMax, shape.block_size);
-        let variant = kernel::block_score_subgroup::of(&pages).expect("heads of 64 or 128");
-        all.push(named(dtype, variant));
+        // Heads of 64 and 128 alone.
+        all.extend(kernel::block_score_subgroup::of(&pages).map(|variant| named(dtype, variant)));
     }
     let outputs = [
         ("list", Output::List),
