@@ -1,8 +1,9 @@
 //! Rows that attend to a selection of blocks: the lists that the attention kernels read, layer by layer.
 //!
-//! A list is `count, block, block, ...`, ascending, one for each KV head of a decode row or query block. [`Select`] is what makes
-//! lists: by positions, by kernels that rank, estimate or threshold blocks, or by the policy's own code on the host. A selector owns
-//! its scores, its lists and what it reads back; what holds for all of them, and never changes, is in [`Rules`].
+//! A list is `count, block, block, ...`, ascending, one for each KV head of a decode row or query block. [`Select`] is what
+//! makes lists: by positions, by kernels that rank, estimate or threshold blocks, or by the policy's own code on the host. A
+//! selector owns its scores, its lists and what it reads back; what holds for all of them, and never changes, is in
+//! [`Rules`].
 
 mod account;
 mod choose;
