@@ -40,7 +40,7 @@ pub struct Request {
     pub priority: i32,
     /// When the request ends, finished or not.
     pub deadline: Option<Instant>,
-    /// Certify the attention mass that the sparse policy keeps: [`SparseUse::bound`](crate::SparseUse::bound). Engines without
+    /// Certify the attention mass that the sparse policy keeps: [`SparseUse::bound`](crate::usage::SparseUse::bound). Engines without
     /// a policy, or with one that has no bound, refuse it.
     pub certify: bool,
 }
