@@ -40,8 +40,8 @@ pub struct Request {
     pub priority: i32,
     /// When the request ends, finished or not.
     pub deadline: Option<Instant>,
-    /// Certify the attention mass that the sparse policy keeps: [`SparseUse::bound`](crate::usage::SparseUse::bound). Engines without
-    /// a policy, or with one that has no bound, refuse it.
+    /// Certify the attention mass that the sparse policy keeps: [`SparseUse::bound`](crate::usage::SparseUse::bound). Engines
+    /// without a policy, or with one that has no bound, refuse it.
     pub certify: bool,
 }
 
