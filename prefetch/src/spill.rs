@@ -13,6 +13,9 @@
 
 mod keys;
 mod queue;
+mod tier;
+
+pub use tier::SpillTier;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -217,6 +220,27 @@ impl Spill {
         self.queue.push_write(run, bytes);
     }
 
+    /// Reads a run at once, on the caller's thread. Returns the blocks that were lost, which are zeros.
+    ///
+    /// # Panics
+    /// When the run leaves the spill, or `into` has not as many bytes as it has.
+    #[must_use]
+    pub fn read_into(&self, run: &SpillRun, into: &mut [u8]) -> Vec<SpillError> {
+        self.check(run);
+        assert_eq!(into.len(), self.disk.shape.run_bytes(run), "bytes of {run:?}");
+        self.disk.read_into(run, &self.keys, into)
+    }
+
+    /// Number of writes of a block that were begun so far: contents with the same number are the same.
+    ///
+    /// # Panics
+    /// When the block leaves the spill.
+    #[must_use]
+    pub fn writes(&self, region: u32, block: u32) -> u32 {
+        self.check(&SpillRun { region, blocks: block..block + 1 });
+        self.keys.writes(region, block)
+    }
+
     /// Waits until all that was given to be written is written, or has failed.
     pub fn settle(&self) {
         self.keys.settle();
@@ -282,14 +306,19 @@ impl Disk {
         }
     }
 
-    /// Reads a piece: in one go, or block by block where that fails.
     fn read(&self, run: SpillRun, keys: &Keys) -> Piece {
         let mut bytes = vec![0; self.shape.run_bytes(&run)];
+        let lost = self.read_into(&run, keys, &mut bytes);
+        Piece { run, bytes, lost }
+    }
+
+    /// Reads a run: in one go, or block by block where that fails. Returns what was lost.
+    fn read_into(&self, run: &SpillRun, keys: &Keys, bytes: &mut [u8]) -> Vec<SpillError> {
         let mut lost = Vec::new();
-        let known = keys.when_written(&run);
+        let known = keys.when_written(run);
         let at = |block: u32| self.shape.offset(run.region, block);
         let whole = known.iter().all(Contents::is_written)
-            && read_exact(&*self.file, &mut bytes, at(run.blocks.start)).is_ok();
+            && read_exact(&*self.file, bytes, at(run.blocks.start)).is_ok();
         let blocks = run.blocks.clone().zip(bytes.chunks_exact_mut(self.shape.block_bytes)).zip(&known);
         for ((block, bytes), known) in blocks {
             let result = match known {
@@ -314,6 +343,6 @@ impl Disk {
             }
         }
         keys.count_read(bytes.len(), lost.len());
-        Piece { run, bytes, lost }
+        lost
     }
 }

@@ -33,6 +33,8 @@ struct Key {
     contents: Contents,
     /// Writes on their way.
     pending: u32,
+    /// Writes so far.
+    writes: u32,
 }
 
 /// States of all blocks.
@@ -71,7 +73,10 @@ impl Keys {
     pub(super) fn begin_write(&self, run: &SpillRun) {
         let mut state = lock(&self.state);
         state.pending += 1;
-        state.keys[self.places(run)].iter_mut().for_each(|key| key.pending += 1);
+        state.keys[self.places(run)].iter_mut().for_each(|key| {
+            key.pending += 1;
+            key.writes = key.writes.wrapping_add(1);
+        });
     }
 
     /// Notes that a run was written, or why not.
@@ -87,9 +92,15 @@ impl Keys {
         }
         state.pending -= 1;
         for (key, contents) in state.keys[self.places(run)].iter_mut().zip(contents) {
-            *key = Key { contents, pending: key.pending - 1 };
+            *key = Key { contents, pending: key.pending - 1, ..*key };
         }
         self.ended.notify_all();
+    }
+
+    /// Number of writes of a block so far.
+    pub(super) fn writes(&self, region: u32, block: u32) -> u32 {
+        let place = self.places(&SpillRun { region, blocks: block..block + 1 }).start;
+        lock(&self.state).keys[place].writes
     }
 
     /// Contents of the blocks of a run, once no write of theirs is on its way.

@@ -1,9 +1,16 @@
 //! Spills: what is read is what was written last or an error, whatever the medium does, and memory stays bounded.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvblock::{BlockHash, SeqId};
+use prefetch::engine::{Engine, EngineConfig, Submission, TaskKey};
+use prefetch::plan::Priority;
 use prefetch::spec::TierSpec;
-use prefetch::spill::{Spill, SpillRun, SpillShape};
+use prefetch::spill::{Spill, SpillRun, SpillShape, SpillTier};
+use prefetch::stack::TierStack;
 use prefetch::testing::{DiskFaults, SimVolume};
-use prefetch::tier::{Access, Volume};
+use prefetch::tier::{Access, Stored, Tier, Volume};
 use proptest::prelude::*;
 
 use crate::conformance::cases;
@@ -159,4 +166,111 @@ fn folders_that_cannot_hold_it_are_refused() {
     let refused = spec.spill(huge, 1 << 20).map(drop).unwrap_err().to_string();
     assert!(refused.contains("bytes free") && refused.contains(&huge.bytes().to_string()), "{refused}");
     assert!(TierSpec::new().spill(SHAPE, 1).unwrap().is_none());
+}
+
+/// What an engine is asked for beside writes.
+#[derive(Clone, Debug)]
+enum Ask {
+    /// Another fill for both regions of a block.
+    Write(u32, u32, u8),
+    /// Blocks that may be needed.
+    Predict(u32, Vec<u32>),
+    /// Blocks that are needed now.
+    Need(u32, Vec<u32>),
+}
+
+const LAYERS: SpillShape = SpillShape { regions: 4, blocks: 8, block_bytes: 16 };
+
+fn some_asks() -> impl Strategy<Value = Vec<Ask>> {
+    let blocks = || (0..2_u32, prop::collection::vec(0..LAYERS.blocks, 1..6));
+    prop::collection::vec(
+        prop_oneof![
+            (0..2_u32, 0..LAYERS.blocks, any::<u8>())
+                .prop_map(|(layer, block, fill)| Ask::Write(layer, block, fill)),
+            blocks().prop_map(|(layer, blocks)| Ask::Predict(layer, blocks)),
+            blocks().prop_map(|(layer, blocks)| Ask::Need(layer, blocks)),
+        ],
+        1..50,
+    )
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+    /// Predictions that race with writes, on a disk whose calls fail in between: whatever is found under a block's name is what
+    /// was written last, and the cache stays within its limit.
+    #[test]
+    fn predicted_blocks_are_those_that_were_written_last(
+        asks in some_asks(),
+        cache in 1..6_usize,
+        workers in 1..4_usize,
+        failing in prop::sample::select(&[0_u16, 0, 300][..]),
+        seed: u64,
+    ) {
+        let volume = SimVolume::new(seed, u64::MAX);
+        let mut faults = DiskFaults::default();
+        (faults.short, faults.interrupted, faults.read) = (200, 100, failing);
+        let file = volume.open("spill", Access::Replace, true).unwrap();
+        volume.set_faults(faults);
+        let spill = Arc::new(Spill::new(file, "spill", LAYERS, 64).unwrap());
+        let tier = Arc::new(SpillTier::new(Arc::clone(&spill), 2).unwrap());
+        let stack = Arc::new(TierStack::new(vec![tier.clone()]).unwrap());
+        let limits = EngineConfig::GSA.prefetch_workers(workers).prefetch_cache_size(cache);
+        let engine = Engine::new(stack, limits).unwrap();
+        let mut oracle = [[0_u8; LAYERS.blocks as usize]; 2];
+        for (generation, ask) in (0..).zip(&asks) {
+            let submit = |layer: u32, blocks: &[u32], seq, priority| {
+                let keys = blocks.iter().take(cache).map(|block| tier.key(2 * layer, *block)).collect();
+                engine.submit(Submission::new(TaskKey { seq: SeqId::new(seq), generation }, priority, keys))
+            };
+            match ask {
+                Ask::Write(layer, block, fill) => {
+                    oracle[*layer as usize][*block as usize] = *fill;
+                    for region in 2 * layer..2 * layer + 2 {
+                        spill.write(run(region, *block..block + 1), vec![*fill; LAYERS.block_bytes]);
+                    }
+                }
+                Ask::Predict(layer, blocks) => drop(submit(*layer, blocks, u64::from(*layer), Priority::Low)),
+                Ask::Need(layer, blocks) => {
+                    if let Ok(handle) = submit(*layer, blocks, 9, Priority::Urgent) {
+                        let _ = handle.wait(Duration::from_secs(5));
+                    }
+                    for block in blocks {
+                        let fill = oracle[*layer as usize][*block as usize];
+                        match engine.load(tier.key(2 * layer, *block)) {
+                            Ok(bytes) => prop_assert!(bytes.iter().all(|byte| *byte == fill), "{bytes:?}, not {fill}"),
+                            Err(error) => prop_assert!(failing > 0, "{error}"),
+                        }
+                    }
+                }
+            }
+            prop_assert!(engine.cached_blocks() <= cache);
+        }
+    }
+}
+
+#[test]
+fn names_of_a_spill_are_of_its_blocks_as_they_are() {
+    let spill = Arc::new(on(&SimVolume::new(1, u64::MAX), 1000));
+    assert!(
+        SpillTier::new(Arc::clone(&spill), 2).is_none() && SpillTier::new(Arc::clone(&spill), 0).is_none()
+    );
+    let tier = SpillTier::new(Arc::clone(&spill), 3).unwrap();
+    let (before, mut bytes) = (tier.key(0, 4), vec![1; 3 * SHAPE.block_bytes]);
+    tier.read_block(before, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0), "never written");
+    spill.write(run(1, 4..5), vec![5; SHAPE.block_bytes]);
+    assert!(!tier.contains(before).unwrap());
+    let stale = tier.read_block(before, &mut bytes).unwrap_err().to_string();
+    assert_eq!(stale, format!("block {before:?} is not in the disk tier"));
+    tier.read_block(tier.key(0, 4), &mut bytes).unwrap();
+    assert_eq!(bytes, [vec![0; 24], vec![5; 24], vec![0; 24]].concat());
+    // Names of something else.
+    for key in [[0xff; 32], [7; 32]] {
+        assert!(!tier.contains(BlockHash::from_bytes(key)).unwrap());
+    }
+    assert_eq!(
+        (tier.write(before, &bytes).unwrap(), tier.remove(before).unwrap()),
+        (Stored::ReadOnly, false)
+    );
+    assert_eq!(tier.capacity_blocks(), Some(10));
 }
