@@ -158,6 +158,16 @@ impl BlockTokens {
     pub const NONE: Self = Self { block: u32::MAX, tokens: 0 };
 }
 
+/// Block that a step wrote, and where its contents are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct WrittenBlock {
+    /// The block.
+    pub block: u32,
+    /// Block of the buffers that are read.
+    pub from: u32,
+}
+
 /// Lists of one chunk or row, whose lengths are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]

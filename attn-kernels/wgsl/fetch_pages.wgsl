@@ -1,8 +1,8 @@
 // Copies pages from buffers in memory of the host into slots of the device: those that `residency` found missing, and
 // those on the device that were written on the host.
 //   fetches         as `residency` leaves it;  a page is what one KV head keeps of a block, page_quads vec4<u32>
-//   touched         [n] vec2<u32>: block that was written, -;  places as in `residency`
-//   host_k, host_v  [num_blocks, num_kv_heads] pages;  k, v  [num_slots, num_kv_heads] pages
+//   touched         [n] vec2<u32>: block that was written, block of host_k and host_v that holds it;  places as in `residency`
+//   host_k, host_v  [blocks, num_kv_heads] pages;  k, v  [num_slots, num_kv_heads] pages
 // The host does not know how many there are: `workgroups` of each head share them.
 // Grid: (workgroups, num_kv_heads). Bytes moved over the bus: two pages for each, K and V. CPU reference: src/cpu/fetch_pages.rs
 struct FetchPagesParams {
@@ -34,10 +34,10 @@ fn fetch_pages(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
             copy(fetches[base + 4u + 2u * n], fetches[base + 5u + 2u * n], group.y, lane);
             continue;
         }
-        let block = touched[n - count].x;
-        let place = places[block * params.num_kv_heads + group.y];
+        let written = touched[n - count];
+        let place = places[written.x * params.num_kv_heads + group.y];
         if (place >= 2u) {
-            copy(block, place - 2u, group.y, lane);
+            copy(written.y, place - 2u, group.y, lane);
         }
     }
 }

@@ -124,6 +124,12 @@ pub enum ModelError {
         /// The missing part.
         lacks: &'static str,
     },
+    /// Threads that read blocks from the disk do not start.
+    #[error("threads that read KV blocks from the disk do not start: {reason}")]
+    Readers {
+        /// The system's reason.
+        reason: String,
+    },
     /// A block on disk that cannot be read, though it is to be copied or given back.
     #[error(transparent)]
     Spill(#[from] prefetch::spill::SpillError),

@@ -43,6 +43,9 @@ struct Host {
     slots: Vec<Tensor>,
     /// The blocks that memory of the host does not hold either, where there are some.
     spill: Option<Arc<Spill>>,
+    /// Keys of one layer, by block id, where a policy selects among blocks on disk: the layer at hand finds there what it takes
+    /// in.
+    board: Option<Buf<KvWord>>,
 }
 
 /// Buffers that attention reads keys from.
@@ -231,8 +234,17 @@ impl KvPool {
         self.is_staged() && self.ring().is_some_and(|ring| matches!(ring.place(id), Place::Host(_)))
     }
 
-    /// K and V of one layer where block ids count: on the host if blocks are selected and live there, else on the device.
+    /// Keys of one layer, by block id, where a policy selects among blocks on disk: those of blocks that a step takes in.
+    pub(crate) fn board(&self) -> Option<&Buf<KvWord>> {
+        self.host.as_ref()?.board.as_ref()
+    }
+
+    /// K and V of one layer where block ids count: on the host if blocks are selected and live there, else on the device. Of
+    /// blocks on disk that are selected, the [board](Self::board) has the keys.
     pub(crate) fn home(&self, layer: usize) -> (&Buf<KvWord>, &Buf<KvWord>) {
+        if let Some(board) = self.board() {
+            return (board, self.layer(layer).1);
+        }
         let selects = self.ring().is_some_and(|ring| ring.page_slots() > 0);
         self.host_layer(layer).filter(|_| selects).unwrap_or_else(|| self.layer(layer))
     }

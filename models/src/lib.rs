@@ -47,7 +47,7 @@ pub use kv::{
     CachePart, HostMemory, HostTraffic, KvOptions, KvPlan, KvPool, LayerCache, Offload, PoolOptions,
 };
 pub use modes::{AttentionForm, Mode};
-pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Place, SparseOptions, Tally};
+pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Place, Predictions, SparseOptions, Tally};
 pub use tokenizer::{DecodeStream, MAX_BLANKS, Tokenizer, TokenizerError};
 pub use weights::{
     Array, CompressorPart, Dtype, Gguf, GgufError, GgufTensor, HyperPart, IntegerTensor, Naming,

@@ -144,6 +144,19 @@ pub struct PageTraffic {
     pub prefetched: u64,
     /// Bytes of the keys and values of a page.
     pub page_bytes: u64,
+    /// Reads ahead of selections, where blocks lie on disk.
+    pub predictions: Option<Predictions>,
+}
+
+/// Blocks of a layer that were read from the disk ahead of a selection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Predictions {
+    /// Blocks that were asked for ahead.
+    pub predicted: u64,
+    /// Those of them that the next selection missed on the device and found in memory of the host.
+    pub used: u64,
+    /// Those of them that the next selection missed before they were read.
+    pub late: u64,
 }
 
 impl PageTraffic {
@@ -172,6 +185,19 @@ impl FetchCost {
         let ns = |pages: u64| (pages * traffic.page_bytes) as f64 * self.ns_per_byte;
         let waited = ns(traffic.misses) + ns(traffic.prefetched) * (1.0 - self.hidden_ahead);
         (ns(traffic.misses + traffic.prefetched), waited)
+    }
+}
+
+impl SparseOptions {
+    /// Whether blocks that are selected can lie on disk: positions or kernels choose them, and no kernel reads the keys of all.
+    #[must_use]
+    pub fn selects_from_disk(&self) -> bool {
+        use sparse_select::Ranking::{Compressed, Digests, Hashes};
+        let by_kernels = match self.policy.ranking() {
+            Some(Digests(_) | Hashes(_)) => self.policy.mass().is_none() && self.place == Place::Device,
+            Some(Compressed(_)) | None => false,
+        };
+        !self.measure && (by_kernels || !self.policy.support().query)
     }
 }
 

@@ -214,7 +214,7 @@ impl<W: Write> TextStream<W> {
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
-    use pagoda::usage::{PageUse, TierTraffic};
+    use pagoda::usage::{PageUse, ReadAhead, TierTraffic};
 
     use super::*;
 
@@ -280,9 +280,13 @@ mod tests {
     fn timing_goes_on_one_line_and_tiers_on_another() {
         let dense = Generated { tiers: TierUse::default(), ..generated() };
         assert_snapshot!(timing_line(&dense), @"[0.1] 3 prompt tokens (0 cached) at 240.0 tok/s, first token after 12 ms, 2 generated at 20.0 tok/s, 1 KV blocks");
-        let pages = PageUse { hits: 90, misses: 4, prefetched: 6, wait_ms: Some(1.25) };
+        let pages = PageUse { hits: 90, misses: 4, prefetched: 6, wait_ms: Some(1.25), ahead: None };
         let tiers = TierUse { device: Some(pages), ..generated().tiers };
         assert_snapshot!(tiers, @"tiers: device 90 hits, 4 misses, 6 fetched ahead, waited 1.2 ms; host 3 hits, 1 misses, waited 0.5 ms, 4.0 KiB read, 8.0 KiB written; 75 % of transfer time hidden");
+        let ahead = Some(ReadAhead { predicted: 20, used: 5, late: 1 });
+        let from_disk =
+            TierUse { device: Some(PageUse { wait_ms: None, ahead, ..pages }), ..TierUse::default() };
+        assert_snapshot!(from_disk, @"tiers: device 90 hits, 4 misses, 6 fetched ahead, 20 blocks predicted, 5 of them used, 1 late");
         assert_eq!(
             timing_line(&Generated { tiers, ..generated() }),
             format!("{}\n      {tiers}", timing_line(&dense))

@@ -3,7 +3,9 @@
 use crate::kernel::fetch_pages::FetchPagesParams;
 use crate::kernel::residency::HEADER;
 
-/// Copies the pages that `fetches` names, and those of `touched` blocks that have places, from `host` to `device`: K or V.
+/// Copies the pages that `fetches` names, and those of `touched` blocks, `[block, its number on the host]`, that have places,
+/// from
+/// `host` to `device`: K or V.
 pub fn fetch_pages<T: Copy>(
     params: &FetchPagesParams,
     fetches: &[u32],
@@ -15,9 +17,10 @@ pub fn fetch_pages<T: Copy>(
     for (head, of_head) in fetches.chunks_exact(HEADER + 2 * params.num_slots as usize).enumerate() {
         let count = if params.fetch == 1 { of_head[0] as usize } else { 0 };
         let fetched = of_head[HEADER..].chunks_exact(2).take(count).map(|pair| (pair[0], pair[1]));
-        let touched = touched.iter().take(params.touched as usize).map(|[block, _]| *block);
+        let touched = touched.iter().take(params.touched as usize);
         let place = |block: u32| places[block as usize * heads + head];
-        let renewed = touched.filter(|block| place(*block) >= 2).map(|block| (block, place(block) - 2));
+        let renewed =
+            touched.filter(|[block, _]| place(*block) >= 2).map(|[block, from]| (*from, place(*block) - 2));
         for (block, slot) in fetched.chain(renewed) {
             let [from, to] = [block, slot].map(|at| (at as usize * heads + head) * quads);
             device[to..to + quads].copy_from_slice(&host[from..from + quads]);

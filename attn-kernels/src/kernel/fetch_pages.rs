@@ -2,7 +2,7 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError, residency};
-use crate::rows::{BlockTokens, KvWord};
+use crate::rows::{KvWord, WrittenBlock};
 use crate::{Kernel, Params, Variant};
 
 /// The kernel; [`FetchPagesBuffers`] lists its bindings.
@@ -38,14 +38,14 @@ bindings! {
     pub struct FetchPagesBuffers(FetchPagesParams) {
         /// Pages to fetch, as `residency` left them.
         read fetches: u32,
-        /// Keys on the host, `[num_blocks, num_kv_heads]` pages.
+        /// Keys on the host, `[blocks, num_kv_heads]` pages.
         read host_k: KvWord,
-        /// Values on the host, `[num_blocks, num_kv_heads]` pages.
+        /// Values on the host, `[blocks, num_kv_heads]` pages.
         read host_v: KvWord,
         /// Places of pages, as in `residency`.
         read places: u32,
-        /// Blocks that the step wrote, `[n]`.
-        read touched: BlockTokens,
+        /// Blocks that the step wrote, `[n]`, and where in the buffers on the host they are.
+        read touched: WrittenBlock,
         /// Keys in slots of the device, `[num_slots, num_kv_heads]` pages.
         write k: KvWord,
         /// Values in slots of the device, `[num_slots, num_kv_heads]` pages.
@@ -90,7 +90,8 @@ pub fn grid(params: &FetchPagesParams) -> [u32; 3] {
     [params.workgroups, params.num_kv_heads, 1]
 }
 
-/// Checks `touched` against `num_blocks` blocks on the host and buffers of `fetches_len` u32 of fetches, `places_len` places, and
+/// Checks `touched` against `num_blocks` blocks of the pool, all of them on the host, and buffers of `fetches_len` u32 of
+/// fetches, `places_len` places, and
 /// `host_len` and `device_len` 16-byte units of K and of V. What fetches name is what [`residency`] found, whose own check is of
 /// the tables.
 ///
@@ -113,8 +114,9 @@ pub fn check(
     launch.at_most("16-byte units on the host", of_heads(num_blocks) * quads, host_len as u64)?;
     launch.at_most("16-byte units of slots", of_heads(params.num_slots) * quads, device_len as u64)?;
     launch.at_most("touched blocks", params.touched.into(), touched.len() as u64)?;
-    for (entry, [block, _]) in touched.iter().enumerate().take(params.touched as usize) {
+    for (entry, [block, from]) in touched.iter().enumerate().take(params.touched as usize) {
         launch.entry("touched block + 1", entry, u64::from(*block) + 1, num_blocks.into())?;
+        launch.entry("source of a touched block + 1", entry, u64::from(*from) + 1, num_blocks.into())?;
     }
     Ok(())
 }

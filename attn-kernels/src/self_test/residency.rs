@@ -100,9 +100,9 @@ fn any_lists(case: &Case, before: &Residents, num_blocks: u32) -> Vec<Case> {
 
 pub(super) fn fetch_cases(variant: &Variant) -> Vec<Case> {
     let shape = shape(16);
-    let touched = [[8, 16], [6, 1], [3, 2]];
+    let touched = [[8, 9], [6, 1], [3, 2]];
     let params = FetchPagesParams { workgroups: 3, touched: 3, ..FetchPagesParams::new(&shape, SLOTS) };
-    // Block 8 is nowhere, 6 has a slot for one head, 3 waits for one.
+    // Block 8 is nowhere, 6 has a slot for one head and is read from another place, 3 waits for a slot.
     let mut places = vec![0; 10 * HEADS as usize];
     places[6 * HEADS as usize + 1] = 4;
     places[3 * HEADS as usize] = 1;

@@ -135,7 +135,7 @@ impl Decoder {
         if let Some(sparse) = self.attention.sparse_mut() {
             sparse.forget(blocks.clone());
         }
-        if let Some(pages) = self.keys.pages() {
+        if let Some(pages) = self.keys.pages_mut() {
             blocks.for_each(|block| pages.forget(&self.gpu, block));
         }
     }

@@ -1,10 +1,13 @@
 //! Places of the keys and values that a step attends, and their way to the device.
 
+mod context;
 mod disk;
+mod fetcher;
 mod residency;
 mod ring;
 mod rooms;
 mod stream;
+mod taken_in;
 
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::rows::KvWord;
@@ -77,10 +80,19 @@ impl KeySource {
         Ok(match options.sparse.as_ref().filter(|_| kv.page_slots() > 0) {
             None => Self::Ring(ring),
             Some(sparse) => {
-                let pages = Box::new(Residency::new(gpu, config, &*sparse.policy, kv)?);
+                if kv.spill().is_some() && !sparse.selects_from_disk() {
+                    let lacks = "a policy that selects by position, or that kernels rank by digests or hashes, where they lie on disk";
+                    return Err(ModelError::Offload { lacks });
+                }
+                let pages = Box::new(Residency::new(gpu, config, options, &*sparse.policy, kv)?);
                 Self::Pages { ring, pages }
             }
         })
+    }
+
+    /// Whether the host takes part in what a step does: commands of two steps differ then.
+    pub(super) fn on_disk(&self) -> bool {
+        self.pages().is_some_and(Residency::on_disk)
     }
 
     fn ring(&self) -> Option<&RingKeys> {
@@ -128,8 +140,13 @@ impl KeySource {
         plan: &mut Plan,
         selects: bool,
     ) -> Result<(), ModelError> {
-        let few = self.pages().is_some() && plan.rows < WRITTEN_THROUGH;
-        let (Some(ring), Some(of_kv)) = (self.ring_mut(), kv.ring()) else { return Ok(()) };
+        let few = self.pages().is_some_and(|pages| !pages.on_disk()) && plan.rows < WRITTEN_THROUGH;
+        let (ring, pages) = match self {
+            Self::Device => return Ok(()),
+            Self::Ring(ring) => (ring, None),
+            Self::Pages { ring, pages } => (ring, Some(pages)),
+        };
+        let Some(of_kv) = kv.ring() else { return Ok(()) };
         let block_size = kv.shape().block_size;
         plan.host_slots = host_slots(of_kv, block_size, plan);
         if let Some(slots) = &mut plan.host_slots {
@@ -139,9 +156,18 @@ impl KeySource {
                 plan.fresh.divert(slots, block_size, &mut plan.stream);
                 tokens = plan.fresh.on_host().count() * block_size as usize;
             }
+            if let Some(taken_in) = pages.and_then(|pages| pages.taken_in()) {
+                let looked = taken_in.due(slices, |block| plan.fresh.is_written(block));
+                plan.fresh.look_at(&looked, &mut plan.stream);
+            }
             ring.wrote(tokens as u64 * (kv.plan().block_bytes() / u64::from(block_size)));
         }
         stream::plan_streams(of_kv, block_size, views, slices, plan, selects)
+    }
+
+    /// What went wrong while pages of selected blocks were brought.
+    pub(super) fn check(&mut self) -> Result<(), ModelError> {
+        self.pages_mut().and_then(Residency::take_failure).map_or(Ok(()), Err)
     }
 
     /// Makes room for what a step asks of the device and writes.

@@ -8,7 +8,7 @@ use attn_kernels::rows::Angle;
 
 use super::activations::Activations;
 use super::inputs::{Inputs, Plan, ViewInputs, ViewRows};
-use super::keys::{KeySource, PageContext, Residency, RingKeys, TransferContext};
+use super::keys::KeySource;
 use super::partitions::Cutter;
 use super::views::Views;
 use crate::cast::u32_of;
@@ -363,30 +363,5 @@ impl<'a> Ctx<'a> {
             RopeBuffers { cs: angles.bind(), x: x.bind() },
             rope::grid(rows, heads, pairs),
         );
-    }
-}
-
-impl Ctx<'_> {
-    /// Records with the ring, where blocks pass through one.
-    pub(super) fn on_ring<R>(
-        &mut self,
-        record: impl FnOnce(&mut RingKeys, &mut TransferContext<'_>) -> R,
-    ) -> Option<R> {
-        let mut context = TransferContext {
-            gpu: self.gpu,
-            pass: self.pass,
-            kv: self.kv,
-            plan: self.plan,
-            inputs: self.inputs,
-        };
-        self.keys.ring_mut().map(|ring| record(ring, &mut context))
-    }
-
-    /// Records with the slots for selected pages, where there are some.
-    pub(super) fn on_pages(&mut self, record: impl FnOnce(&mut Residency, &mut PageContext<'_>)) {
-        let mut context = PageContext { pass: self.pass, kv: self.kv, tables: &self.inputs.tables };
-        if let Some(pages) = self.keys.pages_mut() {
-            record(pages, &mut context);
-        }
     }
 }

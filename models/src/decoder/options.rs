@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvDtype;
+use prefetch::engine::EngineConfig;
 use prefetch::spill::Spill;
 
 use crate::matrix::Precision;
@@ -41,6 +42,8 @@ pub struct DecoderOptions {
     pub offload: Option<Offload>,
     /// Blocks on disk, beyond those of the host, for this decoder alone; see [`PoolOptions`](crate::PoolOptions).
     pub spill: Option<Arc<Spill>>,
+    /// Limits of what is read from there ahead of the selections of a policy: its cache counts whole blocks, of all layers.
+    pub reads_ahead: EngineConfig,
     /// Bytes that weights may take on the device when they are loaded: matrices of layers beyond that lie in memory of the host,
     /// and every step brings them to the device. `None` for all.
     pub weights_on_gpu: Option<u64>,
@@ -67,6 +70,7 @@ impl DecoderOptions {
             sparse: None,
             offload: None,
             spill: None,
+            reads_ahead: EngineConfig::GSA,
             weights_on_gpu: None,
             loading: LoadProgress::default(),
         }
@@ -148,6 +152,12 @@ impl DecoderOptions {
     #[must_use]
     pub fn spill(self, spill: impl Into<Option<Arc<Spill>>>) -> Self {
         Self { spill: spill.into(), ..self }
+    }
+
+    /// Sets the limits of what is read from disk ahead of the selections of a policy.
+    #[must_use]
+    pub fn reads_ahead(self, limits: EngineConfig) -> Self {
+        Self { reads_ahead: limits, ..self }
     }
 
     /// Sets the bytes that weights may take on the device; `None` for all.

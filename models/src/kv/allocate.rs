@@ -98,10 +98,8 @@ impl KvPool {
         }
         Mode::HostKv.check(config)?;
         let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
-        if selects && options.spill.is_some() {
-            return refuse(
-                "no disk below them beside a sparse policy: its kernels choose blocks, and read no files",
-            );
+        if selects && options.spill.is_some() && offload.host_blocks != 1 {
+            return refuse("to be the null block alone where a policy selects among blocks on disk");
         }
         if let Some(spill) = &options.spill {
             let (given, wanted) = (spill.shape(), plan.spill_shape(spill.shape().blocks));
@@ -142,7 +140,12 @@ impl KvPool {
             HostMemory::Device => gpu.buffer(name, words),
         };
         let tensors = Self::allocate(plan, offload.host_blocks, host)?;
-        Ok(Host { ring, tensors, memory: offload.memory, slots, spill: options.spill.clone() })
+        let spill = options.spill.clone();
+        let board = spill.as_ref().filter(|_| options.selects).map(|spill| {
+            let blocks = (offload.host_blocks + spill.shape().blocks) as usize;
+            gpu.buffer("board", blocks * tensors[0].words)
+        });
+        Ok(Host { ring, memory: offload.memory, slots, spill, board: board.transpose()?, tensors })
     }
 
     fn allocate(

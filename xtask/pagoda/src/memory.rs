@@ -5,11 +5,13 @@ use std::sync::Arc;
 use attn_kernels::gpu::Gpu;
 use attn_kernels::gpu::wgpu::DeviceType;
 use kvblock::{KvCacheGroup, LengthLimits};
-use models::{Decoder, DecoderConfig, HostMemory, KvPlan, KvPool, Offload, PoolOptions};
+use models::{Decoder, DecoderConfig, HostMemory, KvPlan, KvPool, Offload, PoolOptions, SparseOptions};
+use prefetch::engine::EngineConfig;
 use prefetch::spill::{Spill, SpillShape};
 
 use crate::error::Error;
 use crate::options::{Demand, EngineOptions, MAX_SEQUENCES};
+use crate::tiers;
 use crate::{Note, error_chain};
 
 /// Slots of the ring through which blocks on the host pass: one receives blocks while those of the other are attended.
@@ -58,6 +60,8 @@ pub(crate) struct Extension {
     pub(crate) offload: Offload,
     /// Blocks on disk, where those of the host do not suffice either.
     pub(crate) spill: Option<Arc<Spill>>,
+    /// Limits of what is read from there ahead of a policy's selections.
+    pub(crate) reads_ahead: EngineConfig,
 }
 
 /// Sizes and options that an extension follows from.
@@ -99,7 +103,21 @@ impl Extended<'_> {
             Ok(None) => {}
             Err(warning) => options.notes.tell(&Note::TierWarning { warning }),
         }
-        (host_blocks > 0).then(|| Extension { offload: self.offload(host_blocks), spill: None })
+        (host_blocks > 0).then(|| self.extension(host_blocks, None))
+    }
+
+    fn extension(&self, host_blocks: u32, spill: Option<Arc<Spill>>) -> Extension {
+        let reads_ahead = tiers::prefetching(self.options);
+        Extension { offload: self.offload(host_blocks), spill, reads_ahead }
+    }
+
+    /// Whether the policy, if there is one, can select among blocks on disk.
+    fn reaches_disk(&self) -> bool {
+        self.options.sparse.as_ref().is_none_or(|sparse| {
+            SparseOptions::new(Arc::clone(&sparse.policy), sparse.place)
+                .measure(sparse.measure)
+                .selects_from_disk()
+        })
     }
 
     /// Maximum number of blocks beyond the device. The null block is one of them if blocks are selected.
@@ -116,7 +134,8 @@ impl Extended<'_> {
     }
 
     /// The extension with blocks on disk, where there is a disk and `host_blocks` do not suffice for `longest` blocks. Kernels
-    /// that select blocks read no files, so that a policy keeps to the host.
+    /// that select blocks read no files: beside a policy all blocks lie on disk, and the host's memory is a cache of those that
+    /// it selects.
     fn onto_disk(
         &self,
         host_bytes: u64,
@@ -124,31 +143,48 @@ impl Extended<'_> {
         longest: u64,
     ) -> Result<Option<Extension>, String> {
         let Self { options, gpu, config, plan, device_blocks, .. } = *self;
-        let tiers = options.kv_tiers.as_ref().filter(|_| options.sparse.is_none());
+        let tiers = options.kv_tiers.as_ref().filter(|_| self.reaches_disk());
         let Some((tiers, disk)) = tiers.and_then(|tiers| Some((tiers, tiers.disk.as_ref()?))) else {
             return Ok(None);
         };
         let pool = PoolOptions::new(device_blocks).offload(Some(self.offload(host_blocks.max(1))));
-        // A pool that cannot be divided is refused where it is made.
+        // A pool that cannot be divided is refused where it is made. Beside a policy nothing is resident.
         let Ok(resident) = KvPool::resident_blocks(gpu, config, plan, &pool) else { return Ok(None) };
+        let resident = if options.sparse.is_some() { 0 } else { resident };
         if u64::from(resident) + u64::from(host_blocks) >= longest {
             return Ok(None);
         }
         let Some(one) = plan.spill_shape(1) else { return Ok(None) };
         let block_bytes = plan.block_bytes();
         let staging = self.staging_bytes(host_bytes)?;
-        let host_blocks = saturated((host_bytes - staging.all) / block_bytes);
+        let left = saturated((host_bytes - staging.all) / block_bytes);
+        let selects = options.sparse.is_some();
+        // The null block alone.
+        let host_blocks = if selects { 1 } else { left };
         let beyond = |blocks: u64| blocks.saturating_sub(u64::from(host_blocks));
         let capacity = disk.capacity_bytes / block_bytes;
         // One request may have the whole disk; for several, half of it stays with the prefixes.
         let blocks = beyond(self.max_blocks()).min(capacity / 2).max(beyond(longest)).min(capacity);
+        // Keys of one layer have room on the device.
+        let most =
+            if selects { u64::from(KvPool::max_blocks(gpu, plan)).saturating_sub(1) } else { u64::MAX };
+        let blocks = blocks.min(most);
         if blocks == 0 {
             return Ok(None);
         }
         let shape = SpillShape { blocks: saturated(blocks), ..one };
         let spill = tiers.spill(shape, usize::try_from(staging.each).unwrap_or(usize::MAX));
         let spill = spill.map_err(|error| error_chain::joined(&error))?.map(Arc::new);
-        Ok(Some(Extension { offload: self.offload(host_blocks), spill }))
+        let extension = self.extension(host_blocks, spill);
+        if !selects {
+            return Ok(Some(extension));
+        }
+        // Kernels see nothing of the host.
+        let offload = extension.offload.memory(HostMemory::Device);
+        let stated = options.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
+        let cached = stated.map_or(left, |stated| stated.cache_blocks.min(left)).max(1);
+        let reads_ahead = extension.reads_ahead.prefetch_cache_size(cached as usize);
+        Ok(Some(Extension { offload, reads_ahead, ..extension }))
     }
 
     /// Memory of the host tier for what is on its way to the disk and back.

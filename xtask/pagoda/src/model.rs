@@ -10,6 +10,7 @@ use models::{
     KvPool, Message, ModelCache, Place, Progress, RandomSpec, SMOLLM2_135M_INSTRUCT, SparseOptions,
     Tokenizer, WeightError,
 };
+use prefetch::engine::EngineConfig;
 
 use crate::error::{CheckpointError, Error};
 use crate::memory::{self, Extended};
@@ -258,6 +259,7 @@ impl Model {
             .loading(options.loading.clone())
             .sparse(sparse(options, &config, demand.longest)?)
             .offload(extension.as_ref().map(|extension| extension.offload))
+            .reads_ahead(extension.as_ref().map_or(EngineConfig::GSA, |extension| extension.reads_ahead))
             .spill(extension.and_then(|extension| extension.spill))
             .weights_on_gpu(options.weights_on_gpu);
         let mut decoder = Decoder::load(&gpu, &config, self.checkpoint.weights(), &decoder_options)?;

@@ -29,12 +29,12 @@ use crate::error::Error;
 use crate::event::CachedTokens;
 use crate::model::Model;
 use crate::options::EngineOptions;
-use crate::usage::{PageUse, TierTraffic, TierUse};
+use crate::usage::{PageUse, ReadAhead, TierTraffic, TierUse};
 use crate::{Note, Notes};
 use load::{Loading, Wished};
 use save::Saver;
 
-/// Maximum number of bytes of blocks that are buffered in memory for loading, and as many for saving.
+/// Maximum number of bytes of blocks that are buffered in memory for saving, and for loading where no policy states how many.
 const STAGED_BYTES: u64 = 256 << 20;
 
 /// Smallest number of blocks that a part of a disk is worth opening for prefixes.
@@ -187,7 +187,12 @@ impl Tiers {
         }
         let staged = usize::try_from(STAGED_BYTES / block_bytes).expect("256 MiB are counted in 32 bits");
         let load = prefetching(options);
-        let room = staged.min(load.prefetch_cache_size).max(16);
+        // What a policy states is what it gets.
+        let stated = options.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
+        let room = match stated {
+            Some(_) => load.prefetch_cache_size,
+            None => staged.min(load.prefetch_cache_size).max(16),
+        };
         let waiting_depth = staged.clamp(save::MAX_BLOCKS, StoreConfig::UCM.waiting_depth);
         // Reads wait as blocks that are staged too.
         let reads = (staged / save::MAX_BLOCKS).max(1);
@@ -200,7 +205,7 @@ impl Tiers {
             block_size: options.block_size,
             room,
             ahead: load.prefetch_ahead,
-            portion: u32::try_from(room / 4).expect("room has the bound of a configuration"),
+            portion: u32::try_from(room.div_ceil(4)).expect("room has the bound of a configuration"),
             wishes: BTreeMap::new(),
             loads: BTreeMap::new(),
             loaded: BTreeMap::new(),
@@ -274,6 +279,11 @@ pub(crate) fn with_fetches(
         hits: pages.hits,
         misses: pages.misses,
         prefetched: pages.prefetched,
+        ahead: pages.predictions.map(|of| ReadAhead {
+            predicted: of.predicted,
+            used: of.used,
+            late: of.late,
+        }),
         wait_ms: times.map(|(_, waited)| waited / 1e6),
     });
     let moved = times.filter(|(transfer, _)| *transfer > 0.0);
@@ -311,7 +321,7 @@ pub(crate) fn hash_chain(options: &EngineOptions) -> HashChain {
 }
 
 /// Limits of the loading engine: those of the policy, if it states any.
-fn prefetching(options: &EngineOptions) -> EngineConfig {
+pub(crate) fn prefetching(options: &EngineOptions) -> EngineConfig {
     let stated = options.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
     stated.map_or(EngineConfig::GSA, |stated| {
         EngineConfig::GSA

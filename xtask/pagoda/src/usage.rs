@@ -106,6 +106,20 @@ pub struct PageUse {
     pub prefetched: u64,
     /// Time that computation waited for fetches, in milliseconds; null if the adapter has no timestamps.
     pub wait_ms: Option<f64>,
+    /// Blocks that were read from the disk ahead, if the context itself is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<ReadAhead>,
+}
+
+/// Counts of blocks of a layer that a selection was expected to name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ReadAhead {
+    /// Blocks that were asked for ahead.
+    pub predicted: u64,
+    /// Those of them that the next selection missed on the device and found in memory of the host.
+    pub used: u64,
+    /// Those of them that the next selection missed before they were read.
+    pub late: u64,
 }
 
 /// Traffic of one KV tier.
@@ -143,9 +157,13 @@ impl fmt::Display for TierUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         if let Some(pages) = &self.device {
-            let PageUse { hits, misses, prefetched, wait_ms } = pages;
+            let PageUse { hits, misses, prefetched, wait_ms, ahead } = pages;
             let wait = wait_ms.map_or(String::new(), |wait| format!(", waited {wait:.1} ms"));
-            parts.push(format!("device {hits} hits, {misses} misses, {prefetched} fetched ahead{wait}"));
+            let read = ahead.map_or(String::new(), |ReadAhead { predicted, used, late }| {
+                format!(", {predicted} blocks predicted, {used} of them used, {late} late")
+            });
+            parts
+                .push(format!("device {hits} hits, {misses} misses, {prefetched} fetched ahead{wait}{read}"));
         }
         for (name, tier) in [("host", &self.host), ("disk", &self.disk), ("remote", &self.remote)] {
             let Some(tier) = tier else { continue };

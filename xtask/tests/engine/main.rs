@@ -6,6 +6,7 @@ mod beams;
 mod chat;
 mod device_lost;
 mod families;
+mod from_disk;
 mod gemma3;
 mod guide;
 mod habits;

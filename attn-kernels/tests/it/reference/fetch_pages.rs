@@ -47,7 +47,8 @@ impl Fetch {
                 places[*block as usize * heads + head] = place;
             }
         }
-        let touched: Vec<[u32; 2]> = blocks.iter().take(touched).map(|block| [*block, 1]).collect();
+        let touched: Vec<[u32; 2]> =
+            blocks.iter().take(touched).map(|block| [*block, rng.random_range(0..BLOCKS)]).collect();
         let params = FetchPagesParams {
             workgroups,
             fetch: u32::from(rng.random_bool(0.8)),
@@ -118,6 +119,9 @@ fn launches_out_of_range_are_refused() {
     };
     let (params, lens) = (fetch.params, [48, 48, 192, 80]);
     insta::assert_snapshot!(error(params, 24, lens), @"fetch_pages: touched block + 1 of entry 1 is 25, the limit is 24");
+    let source = [[0, 1], [0, 24]];
+    let error_of_source = fetch_pages::check(&params, &source, BLOCKS, lens).unwrap_err().to_string();
+    insta::assert_snapshot!(error_of_source, @"fetch_pages: source of a touched block + 1 of entry 1 is 25, the limit is 24");
     insta::assert_snapshot!(error(params, 0, [47, 48, 192, 80]), @"fetch_pages: u32 of fetches is 48, the limit is 47");
     insta::assert_snapshot!(error(params, 0, [48, 47, 192, 80]), @"fetch_pages: places is 48, the limit is 47");
     insta::assert_snapshot!(error(params, 0, [48, 48, 191, 80]), @"fetch_pages: 16-byte units on the host is 192, the limit is 191");

@@ -90,11 +90,19 @@ impl Heads {
         norm: Option<&Buf<f32>>,
     ) -> Result<(), ModelError> {
         ctx.on_pages(|pages, context| pages.fetch_wishes(context, layer));
+        let on_disk = ctx.keys.on_disk();
+        if on_disk {
+            // What is taken in comes first.
+            ctx.on_ring(|ring, context| ring.fetch_begun(context, layer)).unwrap_or(Ok(()))?;
+            ctx.on_ring(|ring, context| ring.show(context, layer));
+        }
         if let Some(sparse) = &self.sparse {
             sparse.take_in(ctx, layer);
         }
         self.qkv(ctx, layer, norm)?;
-        ctx.on_ring(|ring, context| ring.fetch_begun(context, layer)).unwrap_or(Ok(()))?;
+        if !on_disk {
+            ctx.on_ring(|ring, context| ring.fetch_begun(context, layer)).unwrap_or(Ok(()))?;
+        }
         self.append(ctx, layer);
         if ctx.keys.pages().is_some() {
             // Digests and pages are made of what is there.
@@ -104,6 +112,7 @@ impl Heads {
             sparse.select(ctx, layer)?;
         }
         self.attend(ctx, layer)?;
+        ctx.keys.check()?;
         ctx.on_ring(RingKeys::end_layer).unwrap_or(Ok(()))?;
         let (weights, act) = (&self.layers[layer], ctx.act);
         if let Some(bias) = &weights.o_bias {

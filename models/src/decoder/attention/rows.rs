@@ -88,7 +88,7 @@ impl RowKernel for HeadRows<'_> {
             let end = keys.end.min(keys.first.saturating_add(keys.len)).div_ceil(size);
             let (asks, pages) = (first_list..first_list + rows, keys.first / size..end);
             let needed = Needed { layer: self.layer, lists: &selected.lists, asks, pages };
-            ctx.on_pages(|pages, context| pages.make_resident(context, &needed));
+            ctx.make_resident(&needed);
         }
         let (act, Cut { lanes, partition_size, max_partitions }) = (ctx.act, self.cut);
         let out = if self.reduced(portion) { &*act.partial } else { &act.attended };

@@ -15,7 +15,7 @@ use attn_kernels::kernel::{KvShape, paged_prefill_coop, paged_reduce};
 use super::heads::Heads;
 use super::rows::HeadRows;
 use crate::cast::u32_of;
-use crate::decoder::keys::{Keys, Needed, SlotRoom};
+use crate::decoder::keys::{Keys, Needed, Residency, SlotRoom};
 use crate::decoder::ops::Ctx;
 use crate::decoder::options::DecoderOptions;
 use crate::decoder::partitions::Parts;
@@ -242,10 +242,8 @@ impl Tiles<'_> {
         let Some((selected, _)) = self.in_slots() else { return };
         let page = |key: u32| key / ctx.kv.shape().block_size;
         let pages = page(first_key)..page(first_key + num_keys);
-        ctx.on_pages(|resident, context| {
-            let (layer, asks) = (self.rows.layer, resident.tile_asks());
-            resident.make_resident(context, &Needed { layer, lists: &selected.lists, asks, pages });
-        });
+        let Some(asks) = ctx.keys.pages().map(Residency::tile_asks) else { return };
+        ctx.make_resident(&Needed { layer: self.rows.layer, lists: &selected.lists, asks, pages });
     }
 
     /// The dispatches over tiles that see certain keys: of pages in slots, only as many keys as all lists together have room for.

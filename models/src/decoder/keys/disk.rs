@@ -150,10 +150,34 @@ impl DiskKeys {
         }
         context.gpu.write_bytes(buffer, at, &piece.bytes);
         self.unsent_bytes += piece.bytes.len();
-        for error in piece.lost {
-            self.report.lost.entry(context.kv.disk_id(error.block)).or_insert(error);
-        }
+        self.lose(context.kv, piece.lost);
         Ok(())
+    }
+
+    /// Notes blocks that could not be read.
+    pub(super) fn lose(&mut self, kv: &KvPool, lost: Vec<SpillError>) {
+        for error in lost {
+            self.report.lost.entry(kv.disk_id(error.block)).or_insert(error);
+        }
+    }
+
+    /// Sends what is recorded, waits for it, and returns `reads` of it.
+    pub(super) fn sync(
+        &mut self,
+        context: &mut TransferContext<'_>,
+        reads: Vec<Read<u32>>,
+    ) -> Result<Vec<Vec<u32>>, ModelError> {
+        let pass = std::mem::replace(context.pass, Pass::new("step"));
+        let submission = context.gpu.submit(pass)?.defer();
+        let returning = std::mem::take(&mut self.returning);
+        self.unsent_bytes = 0;
+        self.collect(context.gpu, 0)?;
+        let mut outcome = context.gpu.collect(submission)?;
+        self.report.timings.append(&mut outcome.timings);
+        for (run, read) in returning {
+            self.spill.write(run, outcome.bytes(read).to_vec());
+        }
+        Ok(reads.into_iter().map(|read| outcome.get(read)).collect())
     }
 
     /// Records that what the step wrote to rooms of a layer, `(room, block)`, comes back.

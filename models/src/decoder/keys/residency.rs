@@ -1,12 +1,18 @@
 //! Selected blocks of contexts that live on the host: their pages are fetched into slots on the device before they are
 //! attended, and those that a next step may select are fetched ahead.
 //!
-//! Everything is decided on the device, from the lists that the policy left there, so that nothing of a layer is read back.
-//! Slots are of each layer and KV head. New keys and values are written on the host, and anew to pages that have a slot.
+//! Everything is decided on the device, from the lists that the policy left there, so that nothing of a layer is read back,
+//! unless blocks lie on disk: then the host learns from the device what is missing, and a [`Fetcher`](super::fetcher::Fetcher)
+//! brings it. Slots are of each layer and KV head. New keys and values are written on the host, and anew to pages that have a
+//! slot.
 
 mod cost;
+mod from_disk;
+mod room;
 
 pub(in crate::decoder) use cost::Bench;
+use from_disk::FromDisk;
+pub(in crate::decoder) use room::SlotRoom;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,16 +20,18 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::fetch_pages::{self, FetchPagesBuffers, FetchPagesParams};
 use attn_kernels::kernel::paged_decode::PARTITION;
-use attn_kernels::kernel::residency::{self, HEADER, ResidencyBuffers, ResidencyParams};
-use attn_kernels::rows::{BlockTokens, PageRequest, PhysicalBlock};
+use attn_kernels::kernel::residency::{self, ResidencyBuffers, ResidencyParams};
+use attn_kernels::rows::{KvWord, PageRequest, PhysicalBlock, WrittenBlock};
 use sparse_select::Policy;
 
+use super::taken_in::TakenIn;
 use crate::cast::u32_of;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::inputs::Plan;
+use crate::decoder::options::DecoderOptions;
 use crate::decoder::sparse::Lists;
 use crate::kv::ROWS;
-use crate::{DecoderConfig, KvPool, ModelError, PageTraffic, Reach};
+use crate::{DecoderConfig, KvPool, ModelError, Reach};
 
 /// Pages on the device of the layers that select.
 #[derive(Debug)]
@@ -44,10 +52,14 @@ pub(in crate::decoder) struct Residency {
     decode_asks: u32,
     num_asks: u32,
     /// Blocks that the step writes.
-    touched: GrowBuf<BlockTokens>,
+    touched: GrowBuf<WrittenBlock>,
     num_touched: u32,
     /// Tables of the step by KV head: where pages of the layer at hand are.
     pages: GrowBuf<PhysicalBlock>,
+    /// Where blocks lie on disk.
+    disk: Option<FromDisk>,
+    /// What went wrong while a step was recorded.
+    failure: Option<ModelError>,
 }
 
 /// The slots of one layer; see the kernel [`residency`].
@@ -65,39 +77,6 @@ struct Resident {
     pending: bool,
 }
 
-/// Room for pages of lists on the device.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::decoder) struct SlotRoom {
-    num_slots: u32,
-    block_size: u32,
-    /// Pages of a partition.
-    partition_pages: u32,
-    /// Lists of tiles.
-    tile_asks: u32,
-}
-
-impl SlotRoom {
-    /// Decode rows that are attended together: as many as find room for a partition each.
-    pub(in crate::decoder) fn rows_together(&self) -> usize {
-        let rows = self.num_slots / self.partition_pages;
-        if rows < ROWS { rows as usize } else { (rows / ROWS * ROWS) as usize }
-    }
-
-    /// Keys of each of `rows` lists of at most `keys` keys that find room together: all of them, or whole partitions.
-    pub(in crate::decoder) fn keys_together(&self, rows: usize, keys: u32) -> u32 {
-        let rows = u32_of(rows);
-        if rows * keys.div_ceil(self.block_size) <= self.num_slots {
-            return u32::MAX;
-        }
-        self.num_slots / (rows * self.partition_pages) * self.partition_pages * self.block_size
-    }
-
-    /// Pages of each list of tiles that find room together.
-    pub(in crate::decoder) fn tile_pages(&self) -> u32 {
-        self.num_slots / self.tile_asks.max(1)
-    }
-}
-
 /// Pages of lists that are about to be attended.
 pub(in crate::decoder) struct Needed<'a> {
     pub(in crate::decoder) layer: usize,
@@ -112,6 +91,8 @@ pub(in crate::decoder) struct PageContext<'a> {
     pub(in crate::decoder) kv: &'a KvPool,
     /// Block tables of the step.
     pub(in crate::decoder) tables: &'a Buf<PhysicalBlock>,
+    /// K and V of what the step wrote, where they do not go to the host first.
+    pub(in crate::decoder) written: Option<[&'a Buf<KvWord>; 2]>,
 }
 
 /// Why pages come to the device.
@@ -129,8 +110,10 @@ struct Copied<'a> {
     /// Whether decided fetches are among them.
     fetch: bool,
     /// Blocks whose pages on the device are copied anew, and how many of them.
-    touched: &'a Buf<BlockTokens>,
+    touched: &'a Buf<WrittenBlock>,
     count: u32,
+    /// K and V that pages come from.
+    source: [&'a Buf<KvWord>; 2],
 }
 
 impl Resident {
@@ -147,6 +130,7 @@ impl Residency {
     pub(super) fn new(
         gpu: &Gpu,
         config: &DecoderConfig,
+        options: &DecoderOptions,
         policy: &dyn Policy,
         kv: &KvPool,
     ) -> Result<Self, ModelError> {
@@ -186,7 +170,24 @@ impl Residency {
             touched: GrowBuf::new(gpu, "touched", 1)?,
             num_touched: 0,
             pages: GrowBuf::new(gpu, "pages", 1)?,
+            disk: FromDisk::new(gpu, config, options, policy, kv)?,
+            failure: None,
         })
+    }
+
+    /// Whether blocks lie on disk.
+    pub(super) fn on_disk(&self) -> bool {
+        self.disk.is_some()
+    }
+
+    /// What the ranking takes in of blocks on disk.
+    pub(super) fn taken_in(&mut self) -> Option<&mut TakenIn> {
+        self.disk.as_mut().map(|disk| &mut disk.taken_in)
+    }
+
+    /// What went wrong since the last call.
+    pub(super) fn take_failure(&mut self) -> Option<ModelError> {
+        self.failure.take()
     }
 
     /// Whether pages of a layer are selected.
@@ -200,7 +201,10 @@ impl Residency {
     }
 
     /// Forgets a block that something other than a step writes.
-    pub(in crate::decoder) fn forget(&self, gpu: &Gpu, block: u32) {
+    pub(in crate::decoder) fn forget(&mut self, gpu: &Gpu, block: u32) {
+        if let Some(disk) = &mut self.disk {
+            disk.taken_in.forget(block);
+        }
         for layer in self.layers.iter().flatten() {
             let heads = layer.places.len() / self.num_blocks(layer);
             gpu.write(&layer.places, block as usize * heads, &vec![0; heads]);
@@ -255,20 +259,31 @@ impl Residency {
         let mut touched: Vec<u32> = plan.written_blocks(view, shape.block_size).collect();
         touched.sort_unstable();
         touched.dedup();
-        let touched: Vec<BlockTokens> =
-            touched.into_iter().map(|block| BlockTokens { block, tokens: 0 }).collect();
+        let on_disk = self.disk.is_some();
+        let from = |block: u32| if on_disk { plan.fresh.room(block) } else { Some(block) };
+        let written =
+            |block: u32| WrittenBlock { block, from: from(block).expect("what is written has a room") };
+        let touched: Vec<WrittenBlock> = touched.into_iter().map(written).collect();
         self.num_touched = u32_of(touched.len());
         self.asks.write(gpu, &asks)?;
         self.touched.write(gpu, &touched)?;
+        if let Some(disk) = &mut self.disk {
+            disk.begin(plan, view);
+        }
         self.pages.fit(gpu, plan.tables.len() * shape.num_kv_heads as usize)
     }
 
     /// Records that the pages of lists come to the device, with what the step wrote of them.
     pub(in crate::decoder) fn make_resident(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
+        self.ask(context, needed);
+        self.copy_step(context, needed.layer, Why::Needed, true, self.num_touched);
+    }
+
+    /// Records that the pages of lists get slots.
+    fn ask(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
         let most = needed.lists.blocks * self.pages_per_block;
         let pages = needed.pages.start..needed.pages.end.min(most.max(needed.pages.start));
         self.assign(context, Why::Needed, &Needed { pages, asks: needed.asks.clone(), ..*needed });
-        self.copy_step(context, needed.layer, Why::Needed, true, self.num_touched);
     }
 
     /// Records that pages on the device get what the step wrote, in a layer where nothing is selected.
@@ -284,8 +299,11 @@ impl Residency {
         }
         let pages = 0..lists.blocks * self.pages_per_block;
         self.assign(context, Why::Wished, &Needed { layer, lists, asks: 0..self.decode_asks, pages });
-        if let Some(resident) = &mut self.layers[layer] {
-            resident.pending = true;
+        match (&mut self.disk, &mut self.layers[layer]) {
+            // The host reads them first.
+            (Some(disk), _) => disk.wished = Some(layer),
+            (None, Some(resident)) => resident.pending = true,
+            (None, None) => {}
         }
     }
 
@@ -311,7 +329,8 @@ impl Residency {
             num_pages: pages.end - pages.start,
             num_slots: self.num_slots,
             now: resident.calls,
-            max_fetches: self.num_slots,
+            // Slots are for what is at hand: what the host has to read first gets none.
+            max_fetches: if why == Why::Wished && self.disk.is_some() { 0 } else { self.num_slots },
             write_pages: u32::from(why == Why::Needed),
         };
         let together = params.requests * params.num_pages;
@@ -330,13 +349,19 @@ impl Residency {
 
     /// Records fetches, and copies of the first `count` blocks that the step writes.
     fn copy_step(&self, context: &mut PageContext<'_>, layer: usize, why: Why, fetch: bool, count: u32) {
-        self.copy(context.pass, context.kv, layer, &Copied { why, fetch, touched: &self.touched, count });
+        let of_layer = context.kv.host_layer(layer).map(|(k, v)| [k, v]);
+        let Some(source) = context.written.or(of_layer) else { return };
+        self.copy(
+            context.pass,
+            context.kv,
+            layer,
+            &Copied { why, fetch, touched: &self.touched, count, source },
+        );
     }
 
     fn copy(&self, pass: &mut Pass, kv: &KvPool, layer: usize, copied: &Copied<'_>) {
         let Some(resident) = &self.layers[layer] else { return };
-        let Some((host_k, host_v)) = kv.host_layer(layer) else { return };
-        let (k, v) = kv.layer(layer);
+        let ([host_k, host_v], (k, v)) = (copied.source, kv.layer(layer));
         let params = FetchPagesParams {
             fetch: u32::from(copied.fetch),
             touched: copied.count,
@@ -352,30 +377,5 @@ impl Residency {
             v: v.bind(),
         };
         pass.dispatch(&self.copy, &params, buffers, fetch_pages::grid(&params));
-    }
-
-    /// Traffic between slots and host so far.
-    pub(in crate::decoder) fn traffic(&self, gpu: &Gpu) -> Result<PageTraffic, ModelError> {
-        let mut pass = Pass::new("page_traffic");
-        let layers = || self.layers.iter().flatten();
-        let reads: Vec<_> = layers()
-            .flat_map(|layer| [&layer.needed, &layer.wished])
-            .map(|fetches| pass.read(fetches, 0..fetches.len()))
-            .collect();
-        let done = gpu.submit(pass)?.wait()?;
-        let mut traffic = PageTraffic { page_bytes: self.page_bytes, ..PageTraffic::default() };
-        for (index, read) in reads.into_iter().enumerate() {
-            let fetches: Vec<u32> = done.get(read);
-            for of_head in fetches.chunks_exact(HEADER + 2 * self.num_slots as usize) {
-                let [hits, misses, dropped] = [of_head[1], of_head[2], of_head[3]].map(u64::from);
-                if index % 2 == 0 {
-                    traffic.hits += hits;
-                    traffic.misses += misses;
-                } else {
-                    traffic.prefetched += misses - dropped;
-                }
-            }
-        }
-        Ok(traffic)
     }
 }

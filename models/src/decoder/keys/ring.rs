@@ -5,9 +5,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline, Read};
 use attn_kernels::kernel::swap_blocks::{self, Link, SwapBlocksBuffers, SwapBlocksParams};
 use attn_kernels::rows::{BlockCopy, KvWord};
+
+use prefetch::spill::SpillError;
 
 use super::disk::{Asked, DiskKeys, DiskReport};
 use super::rooms::{Fresh, Return, Rooms};
@@ -112,6 +114,13 @@ impl RingKeys {
         self.traffic.written_bytes += bytes;
     }
 
+    /// K and V of what the step wrote in the layer at hand, where a policy selects among blocks on disk.
+    pub(in crate::decoder) fn written(&self, kv: &KvPool) -> Option<[&Buf<KvWord>; 2]> {
+        kv.board()?;
+        let mut rooms = self.rooms.of(0);
+        Some([rooms.next()?, rooms.next()?])
+    }
+
     /// Forgets the last step, and makes room for what this one writes.
     pub(super) fn begin(&mut self, gpu: &Gpu, kv: &KvPool, fresh: &Fresh) -> Result<(), ModelError> {
         self.slots.fill(Slot::default());
@@ -201,6 +210,13 @@ impl RingKeys {
         }
     }
 
+    /// Records that the keys of a layer's rooms go to the board, where there is one.
+    pub(in crate::decoder) fn show(&self, context: &mut TransferContext<'_>, layer: usize) {
+        if context.kv.board().is_some() {
+            self.copy(context, layer, End::Rooms, End::Board, context.plan.fresh.board.clone());
+        }
+    }
+
     /// Records that what the step wrote in the last layer goes to the host, if it did not yet.
     pub(in crate::decoder) fn save(&mut self, context: &mut TransferContext<'_>) {
         let Some(layer) = self.unsaved.take() else { return };
@@ -208,6 +224,7 @@ impl RingKeys {
         if matches!(self.transport, Transport::Kernel(_)) {
             self.copy(context, layer, End::Rooms, End::Host, fresh.go.clone());
         }
+        self.show(context, layer);
         if let Some(disk) = &mut self.disk {
             let rooms: Vec<&Buf<KvWord>> = self.rooms.of(layer).collect();
             disk.give_back(context, layer, &fresh.disk_go, &rooms);
@@ -222,6 +239,22 @@ impl RingKeys {
     ) -> Result<(), ModelError> {
         self.save(context);
         self.disk.as_mut().map_or(Ok(()), |disk| disk.end_layer(context))
+    }
+
+    /// Sends what is recorded, waits for it, and returns `reads` of it.
+    pub(super) fn sync(
+        &mut self,
+        context: &mut TransferContext<'_>,
+        reads: Vec<Read<u32>>,
+    ) -> Result<Vec<Vec<u32>>, ModelError> {
+        self.disk.as_mut().expect("only blocks on disk are waited for").sync(context, reads)
+    }
+
+    /// Notes blocks that could not be read.
+    pub(super) fn lose(&mut self, kv: &KvPool, lost: Vec<SpillError>) {
+        if let Some(disk) = &mut self.disk {
+            disk.lose(kv, lost);
+        }
     }
 
     /// Ends a step whose commands are done.
@@ -298,6 +331,8 @@ impl RingKeys {
             End::Host => kv.host_attended(layer).iter().collect(),
             End::Layer => kv.attended(layer).0.iter().collect(),
             End::Rooms => self.rooms(layer).collect(),
+            // Keys alone: values end with them.
+            End::Board => kv.board().into_iter().collect(),
             End::Slot(slot) => kv.keys_in(layer, KeysIn::Slot(slot)).iter().collect(),
         }
     }
@@ -324,5 +359,6 @@ enum End {
     Host,
     Layer,
     Rooms,
+    Board,
     Slot(usize),
 }

@@ -38,6 +38,11 @@ pub(in crate::decoder) struct Fresh {
     pub(super) come: Range<usize>,
     /// Pairs of room and block of all on the host.
     pub(super) go: Range<usize>,
+    /// Pairs of room and id of blocks whose keys go to the [board](KvPool::board): those of the step, and those that it only
+    /// looks at.
+    pub(super) board: Range<usize>,
+    /// Rooms behind those of the blocks, for blocks on disk that the step looks at.
+    looked: usize,
     /// Pairs of blocks on disk, by their numbers there.
     pub(super) disk_come: Vec<(u32, u32)>,
     pub(super) disk_go: Vec<(u32, u32)>,
@@ -76,6 +81,22 @@ impl Fresh {
         self.disk_come =
             disk_come.into_iter().map(|(block, room)| (block - self.host_blocks, room)).collect();
         self.disk_go = disk_go.into_iter().map(|(room, block)| (room, block - self.host_blocks)).collect();
+    }
+
+    /// Gives blocks on disk that the step takes in but does not write rooms behind the others, and has the keys of all go to the
+    /// board. Rooms are there already.
+    pub(super) fn look_at(&mut self, blocks: &[u32], lists: &mut StreamLists) {
+        let rooms = u32_of(self.blocks.len())..;
+        self.looked = blocks.len();
+        let looked = || rooms.clone().zip(blocks.iter().copied());
+        self.disk_come.extend(looked().map(|(room, block)| (block - self.host_blocks, room)));
+        let written = (0..).zip(self.blocks.iter().copied());
+        self.board = lists.push(&written.chain(looked()).collect::<Vec<_>>());
+    }
+
+    /// Rooms of the step.
+    fn rooms(&self) -> usize {
+        self.blocks.len() + self.looked
     }
 
     /// Whether the blocks have rooms: there are some, and kernels do not write to the host themselves.
@@ -126,7 +147,7 @@ impl Rooms {
     /// Makes room for what the step writes.
     pub(super) fn begin(&mut self, gpu: &Gpu, kv: &KvPool, fresh: &Fresh) -> Result<(), ModelError> {
         for (layer, rooms) in self.layers.iter_mut().enumerate() {
-            let words = fresh.blocks.len() * kv.attended(layer).1;
+            let words = fresh.rooms() * kv.attended(layer).1;
             rooms.iter_mut().try_for_each(|room| room.fit(gpu, words))?;
         }
         Ok(())

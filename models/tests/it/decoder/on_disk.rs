@@ -6,7 +6,10 @@ use attn_kernels::kernel::KvDtype;
 use insta::assert_snapshot;
 use kvblock::BlockId;
 use models::batch::{Phase, Slice, StepOutput};
-use models::{Decoder, DecoderConfig, DecoderOptions, HostMemory, KvPlan, Offload, Place, SparseOptions};
+use models::{
+    Decoder, DecoderConfig, DecoderOptions, HostMemory, KvPlan, Offload, Place, Predictions, SparseOptions,
+};
+use prefetch::engine::EngineConfig;
 use prefetch::spill::Spill;
 use prefetch::testing::{DiskFaults, SimVolume};
 use prefetch::tier::{Access, Volume};
@@ -184,10 +187,195 @@ fn lost_blocks_are_told_and_cost_no_other_sequence_a_bit() {
     assert_eq!(silent.lost.len(), 2 * 16, "every block of both");
 }
 
+/// Blocks beside `spec`, all of them on the disk of `volume`, whose calls move less than was asked for and are interrupted; of
+/// the device's `num_blocks` most are slots.
+fn selecting(volume: &SimVolume, spec: &str, kv_dtype: KvDtype, num_blocks: u32) -> DecoderOptions {
+    let mut faults = DiskFaults::default();
+    (faults.short, faults.interrupted) = (100, 100);
+    volume.set_faults(faults);
+    on_volume(volume, &tiny().config, resident(spec, kv_dtype), HostMemory::Device, [16, num_blocks, 1, 2])
+}
+
+/// The same policy where everything is on the device.
+fn resident(spec: &str, kv_dtype: KvDtype) -> DecoderOptions {
+    let policy = sparse_select::build(spec).unwrap().into();
+    roomy(16).kv_dtype(kv_dtype).sparse(SparseOptions::new(policy, Place::Device).trace(true))
+}
+
+fn predictions(decoder: &Decoder) -> Predictions {
+    decoder.page_traffic().unwrap().unwrap().predictions.unwrap()
+}
+
+const QUEST: &str = "quest:page_budget=6,dense_layers=0,block_size=16";
+
 #[test]
-fn a_policy_that_selects_keeps_off_the_disk() {
-    let policy = sparse_select::build("quest").unwrap().into();
+fn selected_blocks_of_contexts_on_disk_give_the_same_bits() {
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(900).collect();
+    let requests = [Request { prefill: 860, ..Request::new(&ids, 20) }, Request::new(&ids[7..330], 25)];
+    let ucm = "gsa-ucm:sparse_ratio=0.2,block_size=32,min_topk=1,max_topk=100,seg_prefill_threshold=0";
+    for (spec, kv_dtype, num_blocks) in [
+        (QUEST, KvDtype::F16, 64),
+        (QUEST, KvDtype::Int8, 64),
+        // More pages than there are slots: partition by partition.
+        ("quest:page_budget=20,dense_layers=0,block_size=16", KvDtype::F16, 48),
+        ("quest:page_budget=6,dense_layers=1,block_size=16", KvDtype::F16, 64),
+        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16", KvDtype::F16, 64),
+        ("kvcomp:block_size=16,topk_tokens=96,length_threshold=96", KvDtype::F16, 64),
+        (ucm, KvDtype::F16, 64),
+    ] {
+        let want = serve(&mut tiny().decoder(&resident(spec, kv_dtype)), &requests, 200);
+        let volume = SimVolume::new(3, u64::MAX);
+        let mut decoder = tiny().decoder(&selecting(&volume, spec, kv_dtype, num_blocks));
+        let got = serve(&mut decoder, &requests, 200);
+        for (got, want) in got.iter().zip(&want) {
+            assert_eq!(got.attended, want.attended, "{spec}");
+            assert_same(&format!("{spec}, {kv_dtype:?}"), got, want);
+        }
+        let traffic = decoder.page_traffic().unwrap().unwrap();
+        assert!(traffic.hits > 0 && traffic.misses > 0 && traffic.prefetched == 0, "{spec}: {traffic:?}");
+        assert_eq!(decoder.kv().spill().unwrap().traffic().errors, 0);
+    }
+}
+
+/// Positions and earlier accesses choose in prefill too, where tiles of rows add up in another order.
+#[test]
+fn positions_select_among_blocks_on_disk() {
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(500).collect();
+    let requests = [Request { prefill: 490, ..Request::new(&ids, 6) }];
+    for spec in ["gsa:block_size=16", "streaming:sink=1,recent=6,block_size=16"] {
+        let want = serve(&mut tiny().decoder(&resident(spec, KvDtype::F16)), &requests, 128);
+        let volume = SimVolume::new(4, u64::MAX);
+        let got = serve(&mut tiny().decoder(&selecting(&volume, spec, KvDtype::F16, 64)), &requests, 128);
+        assert_eq!(got[0].drawn, want[0].drawn, "{spec}");
+        let worst = got[0].logits.iter().zip(&want[0].logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-3, "{spec}: a logit differs by {worst}");
+    }
+}
+
+#[test]
+fn what_may_be_selected_next_is_read_ahead_within_the_cache() {
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(700).collect();
+    let requests = [Request { prefill: 640, ..Request::new(&ids, 20) }];
+    let served = |limits: EngineConfig| {
+        let volume = SimVolume::new(5, u64::MAX);
+        let mut decoder = tiny().decoder(&selecting(&volume, QUEST, KvDtype::F16, 48).reads_ahead(limits));
+        let served = serve(&mut decoder, &requests, 200);
+        (served, predictions(&decoder))
+    };
+    let (want, ahead) = served(EngineConfig::GSA);
+    assert!(ahead.predicted > 0 && ahead.used + ahead.late > 0, "{ahead:?}");
+    assert!(ahead.used + ahead.late <= ahead.predicted, "{ahead:?}");
+    // A cache of one block, and no window to predict for: everything is read when it is needed.
+    for limits in [
+        EngineConfig::GSA.prefetch_cache_size(1),
+        EngineConfig::GSA.prefetch_workers(1).max_pending_prefetch(1),
+    ] {
+        assert_same("small limits", &served(limits).0[0], &want[0]);
+    }
+    let (got, none) = served(EngineConfig::GSA.prefetch_ahead(0));
+    assert_same("nothing ahead", &got[0], &want[0]);
+    assert_eq!(none, Predictions::default());
+}
+
+#[test]
+fn blocks_that_change_are_not_found_as_they_were() {
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(500).collect();
+    let requests = [Request { prefill: 490, ..Request::new(&ids, 4) }];
+    let volume = SimVolume::new(6, u64::MAX);
+    let mut decoder = tiny().decoder(&selecting(&volume, QUEST, KvDtype::F16, 48));
+    let want = serve(&mut decoder, &requests, 200);
+    // Another request takes the same blocks.
+    let other: Vec<u32> = ids.iter().rev().copied().collect();
+    serve(&mut decoder, &[Request { prefill: 495, ..Request::new(&other, 2) }], 200);
+    assert_same("after another", &serve(&mut decoder, &requests, 200)[0], &want[0]);
+    // And something other than a step writes them: what they held comes back.
+    let blocks: Vec<BlockId> = (1..40).map(BlockId::new).collect();
+    let contents = decoder.read_blocks(&blocks).unwrap();
+    for id in &blocks {
+        decoder.write_block(*id, &vec![7; contents[0].len()]).unwrap();
+    }
+    for (id, contents) in blocks.iter().zip(&contents) {
+        decoder.write_block(*id, contents).unwrap();
+    }
+    let mut step = |tokens: std::ops::Range<usize>, phase| {
+        let groups = [&blocks[..]];
+        let slice = Slice {
+            tokens: &ids[tokens.clone()],
+            first: u32::try_from(tokens.start).unwrap(),
+            tables: &groups,
+            phase,
+            access: &[],
+            targets: &[],
+            log_probs: None,
+            logits: 1,
+            certify: false,
+        };
+        decoder.step(&[slice], &[]).unwrap().logits
+    };
+    // A prefix of 480 tokens that is found there.
+    let behind = [step(480..490, Phase::Prefill), step(490..491, Phase::Decode)].concat();
+    let vocab = tiny().config.vocab_size as usize;
+    let rows = [489, 490].map(|row| want[0].logits[row * vocab..][..vocab].to_vec()).concat();
+    assert_eq!(
+        behind.iter().map(|v| v.to_bits()).collect::<Vec<_>>(),
+        rows.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_disk_that_loses_selected_blocks_ends_their_sequence_alone() {
+    let volume = SimVolume::new(7, u64::MAX);
+    let mut decoder = tiny().decoder(&selecting(&volume, QUEST, KvDtype::F16, 64));
+    let shape = decoder.kv().spill().unwrap().shape();
+    assert!(shape.blocks.is_multiple_of(2), "regions begin with a block of the first sequence");
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(420).collect();
+    let tables = [0, 1].map(|n| (0..26).map(|b| BlockId::new(1 + 2 * b + n)).collect::<Vec<_>>());
+    let mut step = |range: std::ops::Range<usize>, phase| {
+        let groups = tables.each_ref().map(|table| [&table[..]]);
+        let slice = |n: usize| Slice {
+            tokens: &ids[range.start + n..range.end + n],
+            first: u32::try_from(range.start).unwrap(),
+            tables: &groups[n],
+            phase,
+            access: &[],
+            targets: &[],
+            log_probs: None,
+            logits: 1,
+            certify: false,
+        };
+        let output = decoder.step(&[slice(0), slice(1)], &[]).unwrap();
+        decoder.kv().spill().unwrap().settle();
+        output
+    };
+    step(0..128, Phase::Prefill);
+    step(128..256, Phase::Prefill);
+    // Every second block, those of the first sequence: block 1 of the pool is number 0 of the file.
+    let block = shape.block_bytes;
+    volume.change("spill", |bytes| {
+        for at in (0..bytes.len()).step_by(2 * block) {
+            bytes[at] ^= 1;
+        }
+    });
+    let hurt = step(256..257, Phase::Decode);
+    assert!(!hurt.lost.is_empty());
+    assert!(hurt.lost.iter().all(|(block, _)| tables[0].contains(block)), "{:?}", hurt.lost);
+}
+
+#[test]
+fn policies_whose_keys_must_be_at_hand_keep_off_the_disk() {
+    let refused = |spec: &str, place| {
+        let policy = sparse_select::build(spec).unwrap().into();
+        let sparse = roomy(16).sparse(SparseOptions::new(policy, place));
+        let volume = SimVolume::new(8, u64::MAX);
+        let options = on_volume(&volume, &tiny().config, sparse, HostMemory::Device, [16, 64, 1, 2]);
+        tiny().try_decoder(&options).unwrap_err().to_string()
+    };
+    let told = refused("xattn:block_size=16", Place::Device);
+    assert_snapshot!(told, @"KV blocks in memory of the host need a policy that selects by position, or that kernels rank by digests or hashes, where they lie on disk");
+    assert_eq!(refused("quest:block_size=16", Place::Host), told);
+    assert_eq!(refused("quest:mass=0.9,block_size=16", Place::Device), told);
+    let policy = sparse_select::build("quest:block_size=16").unwrap().into();
     let sparse = roomy(16).sparse(SparseOptions::new(policy, Place::Device));
-    let options = on_disk(&tiny().config, sparse, Mapped, [16, 48, 20, 2]);
-    assert_snapshot!(tiny().try_decoder(&options).unwrap_err(), @"KV blocks in memory of the host need no disk below them beside a sparse policy: its kernels choose blocks, and read no files");
+    let options = on_disk(&tiny().config, sparse, Mapped, [16, 64, 20, 2]);
+    assert_snapshot!(tiny().try_decoder(&options).unwrap_err(), @"KV blocks in memory of the host need to be the null block alone where a policy selects among blocks on disk");
 }

@@ -1,7 +1,8 @@
-//! Cost of a fetch, measured on what the device holds already.
+//! Traffic between slots and host, and the cost of a fetch, measured on what the device holds already.
 
 use attn_kernels::gpu::{Buf, Gpu, Pass};
-use attn_kernels::rows::BlockTokens;
+use attn_kernels::kernel::residency::HEADER;
+use attn_kernels::rows::WrittenBlock;
 
 use super::{Copied, Residency, Why};
 use crate::cast::u32_of;
@@ -42,6 +43,32 @@ impl Bench<'_> {
 }
 
 impl Residency {
+    /// Traffic between slots and host so far.
+    pub(in crate::decoder) fn traffic(&self, gpu: &Gpu) -> Result<PageTraffic, ModelError> {
+        let mut pass = Pass::new("page_traffic");
+        let layers = || self.layers.iter().flatten();
+        let reads: Vec<_> = layers()
+            .flat_map(|layer| [&layer.needed, &layer.wished])
+            .map(|fetches| pass.read(fetches, 0..fetches.len()))
+            .collect();
+        let done = gpu.submit(pass)?.wait()?;
+        let predictions = self.disk.as_ref().map(|disk| disk.fetcher.counts());
+        let mut traffic = PageTraffic { page_bytes: self.page_bytes, predictions, ..PageTraffic::default() };
+        for (index, read) in reads.into_iter().enumerate() {
+            let fetches: Vec<u32> = done.get(read);
+            for of_head in fetches.chunks_exact(HEADER + 2 * self.num_slots as usize) {
+                let [hits, misses, dropped] = [of_head[1], of_head[2], of_head[3]].map(u64::from);
+                if index % 2 == 0 {
+                    traffic.hits += hits;
+                    traffic.misses += misses;
+                } else {
+                    traffic.prefetched += misses - dropped;
+                }
+            }
+        }
+        Ok(traffic)
+    }
+
     /// Cost of fetches of selected pages, and how much of a fetch ahead hides beside the product that it runs beside: both
     /// alone, then together, with as many pages as steps fetched ahead so far. `None` where no page was fetched or the adapter
     /// has no timestamps.
@@ -52,11 +79,15 @@ impl Residency {
             return Ok(None);
         };
         let places = gpu.read(&resident.places, 0..resident.places.len())?;
-        let held: Vec<BlockTokens> = places
+        // What comes from a disk takes the disk's time.
+        if self.on_disk() {
+            return Ok(None);
+        }
+        let held: Vec<WrittenBlock> = places
             .chunks_exact(places.len() / kv.num_blocks() as usize)
             .zip(0..)
             .filter(|(heads, _)| heads.iter().any(|place| *place > 1))
-            .map(|(_, block)| BlockTokens { block, tokens: 0 })
+            .map(|(_, block)| WrittenBlock { block, from: block })
             .collect();
         let bytes = places.iter().filter(|place| **place > 1).count() as u64 * self.page_bytes;
         if bytes == 0 || !gpu.time_passes(true) {
@@ -78,16 +109,19 @@ impl Residency {
         &self,
         bench: &mut Bench<'_>,
         layer: usize,
-        touched: &Buf<BlockTokens>,
+        touched: &Buf<WrittenBlock>,
         ahead: usize,
     ) -> Result<[f64; 4], ModelError> {
         let mut pass = Pass::new("fetches");
+        let (k, v) = bench.kv.host_layer(layer).expect("blocks are on the host");
         // The first round warms up.
         for _ in 0..2 {
             for (blocks, multiplies) in [(touched.len(), false), (ahead, false), (0, true), (ahead, true)] {
                 pass.split();
                 if blocks > 0 {
-                    let copied = Copied { why: Why::Needed, fetch: false, touched, count: u32_of(blocks) };
+                    let source = [k, v];
+                    let copied =
+                        Copied { why: Why::Needed, fetch: false, touched, count: u32_of(blocks), source };
                     self.copy(&mut pass, bench.kv, layer, &copied);
                 }
                 if multiplies {

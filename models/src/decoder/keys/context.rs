@@ -1,0 +1,42 @@
+//! Keys in the recording context: what records with the ring or with the slots, and all else that this touches.
+
+use super::{KeySource, Needed, PageContext, Residency, RingKeys, TransferContext};
+use crate::decoder::ops::Ctx;
+
+impl Ctx<'_> {
+    /// Records with the ring, where blocks pass through one.
+    pub(in crate::decoder) fn on_ring<R>(
+        &mut self,
+        record: impl FnOnce(&mut RingKeys, &mut TransferContext<'_>) -> R,
+    ) -> Option<R> {
+        let mut context = TransferContext {
+            gpu: self.gpu,
+            pass: self.pass,
+            kv: self.kv,
+            plan: self.plan,
+            inputs: self.inputs,
+        };
+        self.keys.ring_mut().map(|ring| record(ring, &mut context))
+    }
+
+    /// Records with the slots for selected pages, where there are some.
+    pub(in crate::decoder) fn on_pages(&mut self, record: impl FnOnce(&mut Residency, &mut PageContext<'_>)) {
+        if let KeySource::Pages { ring, pages } = self.keys {
+            let (pass, tables, written) = (&mut *self.pass, &*self.inputs.tables, ring.written(self.kv));
+            record(pages, &mut PageContext { pass, kv: self.kv, tables, written });
+        }
+    }
+
+    /// Has the pages of lists come to the device.
+    pub(in crate::decoder) fn make_resident(&mut self, needed: &Needed<'_>) {
+        if !self.keys.on_disk() {
+            return self.on_pages(|pages, context| pages.make_resident(context, needed));
+        }
+        if let KeySource::Pages { ring, pages } = self.keys {
+            let (pass, gpu) = (&mut *self.pass, self.gpu);
+            let mut context =
+                TransferContext { gpu, pass, kv: self.kv, plan: self.plan, inputs: self.inputs };
+            pages.fetch_from_disk(&mut context, ring, needed);
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Selected blocks of contexts that lie on disk: read ahead into memory of the host, and brought to slots when lists name them.
+//!
+//! ```text
+//! device    │ score, top k, residency of layer l │ ............ │ fetch_pages, attention, MLP of layer l │ layer l+1 ...
+//! host                                           │ cache, disk  │
+//! threads   │ read what steps may want of layers that come ...
+//! ```
+//!
+//! The host reads back which pages a layer's lists lack, once a layer. What it has in its cache goes to the slots at once, the
+//! rest is read first. What the lists left out, the best of it first, is what the next step may select: threads read it
+//! meanwhile, in the order of [`prefetch::plan`]. A newer prediction of a layer replaces the older one. Memory is bounded by
+//! the cache, and by the pages of one layer on their way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use attn_kernels::gpu::{Buf, Gpu};
+use attn_kernels::kernel::KvShape;
+use attn_kernels::kernel::residency::HEADER;
+use attn_kernels::rows::KvWord;
+use kvblock::{BlockHash, SeqId};
+use prefetch::engine::{Engine, EngineConfig, EngineError, Submission, TaskKey};
+use prefetch::plan::{BlockDemand, Budget, Priority, plan};
+use prefetch::spill::{Spill, SpillError, SpillRun, SpillTier};
+use prefetch::stack::TierStack;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::decoder::buffers::GrowBuf;
+use crate::sparse::Predictions;
+use crate::{KvPool, ModelError};
+
+/// Longest wait for reads that threads have begun, after which the host reads by itself: a disk that hangs is waited for there.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Task of what a layer needs at once; those of predictions have numbers below it.
+const DEMAND: SeqId = SeqId::new(u64::MAX);
+
+/// K and V of a layer, which a block of the cache holds.
+const REGIONS: u32 = 2;
+
+/// Page of a head that a slot waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Missing {
+    pub(super) head: u32,
+    /// Number of the block on disk.
+    pub(super) block: u32,
+    pub(super) slot: u32,
+}
+
+/// Reads of blocks on disk, and what is known ahead of them.
+pub(super) struct Fetcher {
+    tier: Arc<SpillTier>,
+    engine: Engine,
+    shape: KvShape,
+    /// Blocks of a layer that the cache has room for.
+    room: usize,
+    max_tasks: usize,
+    step: u64,
+    generation: u64,
+    /// Predictions of each layer for its next selection.
+    predicted: Vec<Predicted>,
+    /// Keys and values on their way to slots.
+    staging: [GrowBuf<KvWord>; 2],
+    /// Their places there, and their slots.
+    fetches: GrowBuf<u32>,
+    counts: Predictions,
+}
+
+/// Blocks that a layer may select next, and the tasks that read them.
+#[derive(Clone, Debug, Default)]
+struct Predicted {
+    blocks: FxHashSet<BlockHash>,
+    tasks: Vec<SeqId>,
+}
+
+impl std::fmt::Debug for Fetcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fetcher")
+            .field("spill", self.tier.spill())
+            .field("room", &self.room)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Buffers that [`fetch_pages`](attn_kernels::kernel::fetch_pages) copies from, as [`residency`](attn_kernels::kernel::residency)
+/// would have left them.
+pub(super) struct Staged<'a> {
+    pub(super) k: &'a Buf<KvWord>,
+    pub(super) v: &'a Buf<KvWord>,
+    pub(super) fetches: &'a Buf<u32>,
+}
+
+impl Fetcher {
+    /// Reads of `spill` within `limits`, whose cache counts blocks of all `layers`.
+    ///
+    /// # Errors
+    /// Memory of the device, and threads that do not start.
+    pub(super) fn new(
+        gpu: &Gpu,
+        kv: &KvPool,
+        spill: &Arc<Spill>,
+        layers: usize,
+        limits: EngineConfig,
+    ) -> Result<Self, ModelError> {
+        let refuse =
+            ModelError::Offload { lacks: "keys and values of a few MiB a block beside a sparse policy" };
+        let tier = Arc::new(SpillTier::new(Arc::clone(spill), REGIONS).ok_or(refuse)?);
+        let stack = TierStack::new(vec![tier.clone()]).expect("one tier is a stack");
+        let room = limits.prefetch_cache_size.saturating_mul(layers);
+        let started = Engine::new(Arc::new(stack), limits.prefetch_cache_size(room));
+        let engine =
+            started.map_err(|error: EngineError| ModelError::Readers { reason: error.to_string() })?;
+        Ok(Self {
+            tier,
+            engine,
+            shape: *kv.shape(),
+            room,
+            max_tasks: limits.max_pending_prefetch,
+            step: 0,
+            generation: 0,
+            predicted: vec![Predicted::default(); layers],
+            staging: [GrowBuf::new(gpu, "staged_k", 1)?, GrowBuf::new(gpu, "staged_v", 1)?],
+            fetches: GrowBuf::new(gpu, "staged", 1)?,
+            counts: Predictions::default(),
+        })
+    }
+
+    /// Begins a step: predictions are of this one or the next ones, as far as the limits say.
+    pub(super) fn begin(&mut self) {
+        self.step += 1;
+        self.engine.advance(self.step);
+    }
+
+    /// Counts so far.
+    pub(super) fn counts(&self) -> Predictions {
+        self.counts
+    }
+
+    /// Has blocks of a layer read that its next selection may name: by sequence the position in the batch and its blocks, the
+    /// most important first. What does not fit the limits is not read.
+    pub(super) fn predict(&mut self, kv: &KvPool, layer: usize, wants: &[(u32, Vec<u32>)]) {
+        let first = kv.regions(layer).start;
+        let key = |block: &u32| self.tier.key(first, *block);
+        let keys: Vec<(u32, Vec<BlockHash>)> =
+            wants.iter().map(|(position, blocks)| (*position, blocks.iter().map(key).collect())).collect();
+        let demands: Vec<BlockDemand<'_>> = keys
+            .iter()
+            .map(|(position, selected)| BlockDemand {
+                seq: task(layer, *position),
+                position: *position,
+                selected,
+            })
+            .collect();
+        // A layer has its share of the cache, so that none evicts what was read for another.
+        let blocks_max = self.room / self.predicted.len().max(1);
+        let budget = Budget { fetches_max: self.max_tasks, blocks_max };
+        let mut predicted = Predicted::default();
+        for fetch in plan(&demands, |block| self.engine.get(block).is_some(), budget) {
+            self.generation += 1;
+            let key = TaskKey { seq: fetch.seq, generation: self.generation };
+            let submission = Submission::new(key, fetch.priority, fetch.blocks.clone()).step(self.step + 1);
+            // A full queue or a window that ends before costs time later and nothing else.
+            if self.engine.submit(submission).is_ok() {
+                self.counts.predicted += fetch.blocks.len() as u64;
+                predicted.blocks.extend(fetch.blocks);
+                predicted.tasks.push(fetch.seq);
+            }
+        }
+        self.predicted[layer] = predicted;
+    }
+
+    /// Brings missing pages of a layer to the staging buffers, cache first. Blocks that cannot be had are zeros there, and come
+    /// back as `lost`.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(super) fn bring(
+        &mut self,
+        gpu: &Gpu,
+        kv: &KvPool,
+        layer: usize,
+        missing: &[Missing],
+        (num_slots, lost): (u32, &mut Vec<SpillError>),
+    ) -> Result<(), ModelError> {
+        let first = kv.regions(layer).start;
+        let mut blocks: Vec<u32> = missing.iter().map(|page| page.block).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let Predicted { blocks: predicted, tasks } = std::mem::take(&mut self.predicted[layer]);
+        self.count_used(&predicted, first, &blocks);
+        let heads = self.shape.num_kv_heads;
+        let page_bytes = self.shape.block_bytes() / heads as usize;
+        let places = Places::of(missing, heads, num_slots);
+        let mut staged = [(); 2].map(|()| vec![0; places.rows * heads as usize * page_bytes]);
+        let mut pages: FxHashMap<u32, Vec<(usize, u32)>> = FxHashMap::default();
+        for (page, row) in missing.iter().zip(&places.of_pages) {
+            pages.entry(page.block).or_default().push((*row, page.head));
+        }
+        for portion in blocks.chunks(self.room.max(1)) {
+            self.await_blocks(first, portion);
+            for block in portion {
+                let bytes = self.block(first, *block, lost);
+                for (part, staged) in bytes.chunks_exact(self.shape.block_bytes()).zip(&mut staged) {
+                    for (row, head) in &pages[block] {
+                        let (from, to) = (
+                            *head as usize * page_bytes,
+                            (row * heads as usize + *head as usize) * page_bytes,
+                        );
+                        staged[to..to + page_bytes].copy_from_slice(&part[from..from + page_bytes]);
+                    }
+                }
+            }
+        }
+        // What else was predicted is not needed.
+        tasks.into_iter().for_each(|task| {
+            self.engine.cancel(task);
+        });
+        for (buffer, bytes) in self.staging.iter_mut().zip(&staged) {
+            buffer.fit(gpu, bytes.len() / size_of::<KvWord>())?;
+            gpu.write_bytes(buffer, 0, bytes);
+        }
+        self.fetches.write(gpu, &places.fetches)
+    }
+
+    /// Where [`bring`](Self::bring) left pages.
+    pub(super) fn staged(&self) -> Staged<'_> {
+        let [k, v] = &self.staging;
+        Staged { k, v, fetches: &self.fetches }
+    }
+
+    /// Counts which blocks were known ahead, and which of them have not arrived.
+    fn count_used(&mut self, predicted: &FxHashSet<BlockHash>, first: u32, blocks: &[u32]) {
+        let keys = blocks.iter().map(|block| self.tier.key(first, *block));
+        for key in keys.filter(|key| predicted.contains(key)) {
+            match self.engine.get(key) {
+                Some(_) => self.counts.used += 1,
+                None => self.counts.late += 1,
+            }
+        }
+    }
+
+    /// Has the blocks of a layer that are not in the cache read before everything else, and waits for them.
+    fn await_blocks(&mut self, first: u32, blocks: &[u32]) {
+        let keys = blocks.iter().map(|block| self.tier.key(first, *block));
+        let absent: Vec<BlockHash> = keys.filter(|key| self.engine.get(*key).is_none()).collect();
+        if absent.is_empty() {
+            return;
+        }
+        self.generation += 1;
+        let key = TaskKey { seq: DEMAND, generation: self.generation };
+        let submission = Submission::new(key, Priority::Urgent, absent).step(self.step);
+        if let Ok(handle) = self.engine.submit(submission) {
+            // What did not arrive is read by the host itself, whatever the reason.
+            let _ = handle.wait(PATIENCE);
+        }
+    }
+
+    /// K and V of a block of a layer: from the cache, or from the disk.
+    fn block(&self, first: u32, block: u32, lost: &mut Vec<SpillError>) -> Arc<[u8]> {
+        let key = self.tier.key(first, block);
+        if let Some(bytes) = self.engine.get(key) {
+            return bytes;
+        }
+        let part = self.shape.block_bytes();
+        let mut bytes: Vec<u8> = vec![0; REGIONS as usize * part];
+        for (region, bytes) in (first..first + REGIONS).zip(bytes.chunks_exact_mut(part)) {
+            lost.extend(self.tier.spill().read_into(&SpillRun { region, blocks: block..block + 1 }, bytes));
+        }
+        bytes.into()
+    }
+}
+
+/// Number of the task of predictions of a layer for the sequence at a position of the batch.
+fn task(layer: usize, position: u32) -> SeqId {
+    SeqId::new((layer as u64) << 32 | u64::from(position))
+}
+
+/// Places of pages in the staging buffers: pages of a head are in one column.
+struct Places {
+    rows: usize,
+    /// The row of each page.
+    of_pages: Vec<usize>,
+    /// As [`residency`](attn_kernels::kernel::residency) leaves fetches, with rows for blocks.
+    fetches: Vec<u32>,
+}
+
+impl Places {
+    fn of(missing: &[Missing], heads: u32, num_slots: u32) -> Self {
+        let words = HEADER + 2 * num_slots as usize;
+        let mut fetches = vec![0; heads as usize * words];
+        let mut of_pages = Vec::with_capacity(missing.len());
+        for page in missing {
+            let of_head = &mut fetches[page.head as usize * words..][..words];
+            let row = of_head[0];
+            of_head[0] += 1;
+            of_head[HEADER + 2 * row as usize..][..2].copy_from_slice(&[row, page.slot]);
+            of_pages.push(row as usize);
+        }
+        let rows = of_pages.iter().max().map_or(0, |row| row + 1);
+        Self { rows, of_pages, fetches }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_a_head_are_in_one_column() {
+        let page = |head, block, slot| Missing { head, block, slot };
+        let places = Places::of(&[page(1, 9, 0), page(0, 4, 2), page(1, 4, 1)], 2, 3);
+        assert_eq!((places.rows, &places.of_pages[..]), (2, &[0, 0, 1][..]));
+        assert_eq!(places.fetches, [[1, 0, 0, 0, 0, 2, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 1, 1, 0, 0]].concat());
+    }
+
+    #[test]
+    fn tasks_of_layers_and_sequences_are_apart() {
+        assert_ne!(task(1, 0), task(0, 1));
+        assert_ne!(task(u32::MAX as usize, u32::MAX), task(0, u32::MAX));
+    }
+}

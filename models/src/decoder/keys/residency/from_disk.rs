@@ -1,0 +1,176 @@
+//! Pages of blocks on disk: the host reads what a layer's lists lack, and predicts what the next step's may name.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use attn_kernels::gpu::Gpu;
+use attn_kernels::kernel::fetch_pages::{self, FetchPagesBuffers, FetchPagesParams};
+use attn_kernels::kernel::residency::HEADER;
+use rustc_hash::FxHashMap;
+use sparse_select::Policy;
+
+use super::super::fetcher::{Fetcher, Missing};
+use super::super::ring::{RingKeys, TransferContext};
+use super::{Needed, PageContext, Residency, Why};
+use crate::decoder::inputs::{Plan, ViewRows};
+use crate::decoder::keys::taken_in::TakenIn;
+use crate::decoder::options::DecoderOptions;
+use crate::{DecoderConfig, KvPool, ModelError};
+
+/// State of pages whose blocks lie on disk.
+#[derive(Debug)]
+pub(super) struct FromDisk {
+    pub(super) fetcher: Fetcher,
+    pub(super) taken_in: TakenIn,
+    /// Layer whose wishes the host has not seen.
+    pub(super) wished: Option<usize>,
+    /// Pages by layer and head that were wished for and missing so far: the kernel counts them up.
+    missed: Vec<Vec<u32>>,
+    /// Positions in the batch of the sequences that select, by block.
+    positions: FxHashMap<u32, u32>,
+}
+
+impl FromDisk {
+    /// `None` where no blocks lie on disk.
+    pub(super) fn new(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        options: &DecoderOptions,
+        policy: &dyn Policy,
+        kv: &KvPool,
+    ) -> Result<Option<Self>, ModelError> {
+        let Some(spill) = kv.spill() else { return Ok(None) };
+        let (shape, layers) = (kv.shape(), config.layers.len());
+        Ok(Some(Self {
+            fetcher: Fetcher::new(gpu, kv, spill, layers, options.reads_ahead)?,
+            taken_in: TakenIn::new(policy.block_size().get() / shape.block_size, shape.block_size),
+            wished: None,
+            missed: vec![vec![0; shape.num_kv_heads as usize]; layers],
+            positions: FxHashMap::default(),
+        }))
+    }
+
+    /// Begins a step.
+    pub(super) fn begin(&mut self, plan: &Plan, view: &ViewRows) {
+        self.fetcher.begin();
+        self.positions.clear();
+        for (position, chosen) in (0..).zip(view.selecting.iter().filter(|chosen| chosen.is_decode())) {
+            for block in &plan.tables[chosen.table.clone()] {
+                self.positions.entry(block.0).or_insert(position);
+            }
+        }
+    }
+
+    /// Blocks on disk that a layer wished for and lacked, by sequence: what most heads want comes first.
+    fn wants(&mut self, layer: usize, fetches: &[u32], plan: &Plan) -> Vec<(u32, Vec<u32>)> {
+        let words = fetches.len() / self.missed[layer].len();
+        let mut votes: BTreeMap<u32, u32> = BTreeMap::new();
+        for (of_head, missed) in fetches.chunks_exact(words).zip(&mut self.missed[layer]) {
+            let new = of_head[2].wrapping_sub(std::mem::replace(missed, of_head[2])) as usize;
+            for pair in of_head[HEADER..].chunks_exact(2).take(new) {
+                *votes.entry(pair[0]).or_default() += 1;
+            }
+        }
+        let mut wants: BTreeMap<u32, Vec<(Reverse<u32>, u32)>> = BTreeMap::new();
+        for (block, votes) in votes {
+            let position = self.positions.get(&block).filter(|_| !plan.fresh.is_written(block));
+            // What is needed now has position 0.
+            if let Some(position) = position {
+                wants.entry(position + 1).or_default().push((Reverse(votes), block));
+            }
+        }
+        let by_votes = |mut blocks: Vec<(Reverse<u32>, u32)>| {
+            blocks.sort_unstable();
+            blocks.into_iter().map(|(_, block)| block).collect()
+        };
+        wants.into_iter().map(|(position, blocks)| (position, by_votes(blocks))).collect()
+    }
+}
+
+/// Pages that the kernel gave slots to, of blocks on disk that the step does not write.
+fn missing(fetches: &[u32], heads: u32, plan: &Plan) -> Vec<Missing> {
+    let words = fetches.len() / heads as usize;
+    let of_head = |(head, of_head): (u32, &[u32])| {
+        let pairs: Vec<[u32; 2]> = of_head[HEADER..].as_chunks().0[..of_head[0] as usize].to_vec();
+        pairs.into_iter().map(move |[block, slot]| Missing { head, block, slot })
+    };
+    let pages = (0..).zip(fetches.chunks_exact(words)).flat_map(of_head);
+    pages.filter(|page| !plan.fresh.is_written(page.block)).collect()
+}
+
+impl Residency {
+    /// Has the pages of lists come to the device, with what the step wrote of them: once the host knows what is missing, from its
+    /// cache or from the disk. What fails ends the step at its end.
+    pub(in crate::decoder) fn fetch_from_disk(
+        &mut self,
+        context: &mut TransferContext<'_>,
+        ring: &mut RingKeys,
+        needed: &Needed<'_>,
+    ) {
+        let done = self.try_fetch(context, ring, needed);
+        self.failure = self.failure.take().or(done.err());
+    }
+
+    fn try_fetch(
+        &mut self,
+        context: &mut TransferContext<'_>,
+        ring: &mut RingKeys,
+        needed: &Needed<'_>,
+    ) -> Result<(), ModelError> {
+        let (kv, layer) = (context.kv, needed.layer);
+        self.ask(&mut page_context(context, ring), needed);
+        let (Some(disk), Some(resident)) = (&mut self.disk, &self.layers[layer]) else { return Ok(()) };
+        let wished = disk.wished.take().and_then(|layer| Some((layer, self.layers[layer].as_ref()?)));
+        let mut reads = vec![context.pass.read(&resident.needed, 0..resident.needed.len())];
+        reads.extend(wished.map(|(_, of)| context.pass.read(&of.wished, 0..of.wished.len())));
+        let read = ring.sync(context, reads)?;
+        // The null block of the host comes before those on disk.
+        let number = |block: u32| block - kv.host_blocks();
+        let mut missing = missing(&read[0], kv.shape().num_kv_heads, context.plan);
+        missing.retain(|page| page.block >= kv.host_blocks());
+        missing.iter_mut().for_each(|page| page.block = number(page.block));
+        if !missing.is_empty() {
+            let mut lost = Vec::new();
+            disk.fetcher.bring(context.gpu, kv, layer, &missing, (self.num_slots, &mut lost))?;
+            ring.lose(kv, lost);
+        }
+        if let (Some((layer, _)), Some(fetches)) = (wished, read.get(1)) {
+            let mut wants = disk.wants(layer, fetches, context.plan);
+            wants.iter_mut().flat_map(|(_, blocks)| blocks).for_each(|block| *block = number(*block));
+            disk.fetcher.predict(kv, layer, &wants);
+        }
+        if !missing.is_empty() {
+            self.copy_staged(context, layer);
+        }
+        let mut context = page_context(context, ring);
+        self.copy_step(&mut context, layer, Why::Needed, false, self.num_touched);
+        Ok(())
+    }
+
+    /// Records that pages go from the staging buffers to their slots.
+    fn copy_staged(&self, context: &mut TransferContext<'_>, layer: usize) {
+        let (Some(disk), Some(resident)) = (&self.disk, &self.layers[layer]) else { return };
+        let (staged, (k, v)) = (disk.fetcher.staged(), context.kv.layer(layer));
+        let params = FetchPagesParams::new(context.kv.shape(), self.num_slots);
+        let buffers = FetchPagesBuffers {
+            fetches: staged.fetches.bind(),
+            host_k: staged.k.bind(),
+            host_v: staged.v.bind(),
+            places: resident.places.bind(),
+            touched: self.touched.bind(),
+            k: k.bind(),
+            v: v.bind(),
+        };
+        context.pass.dispatch(&self.copy, &params, buffers, fetch_pages::grid(&params));
+    }
+}
+
+/// The context of pages beside the rooms of a ring.
+fn page_context<'a>(context: &'a mut TransferContext<'_>, ring: &'a RingKeys) -> PageContext<'a> {
+    PageContext {
+        pass: context.pass,
+        kv: context.kv,
+        tables: &context.inputs.tables,
+        written: ring.written(context.kv),
+    }
+}

@@ -1,0 +1,37 @@
+//! Room for pages of lists on the device: what can be attended at one time.
+
+use crate::cast::u32_of;
+use crate::kv::ROWS;
+
+/// Room for pages of lists on the device.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::decoder) struct SlotRoom {
+    pub(super) num_slots: u32,
+    pub(super) block_size: u32,
+    /// Pages of a partition.
+    pub(super) partition_pages: u32,
+    /// Lists of tiles.
+    pub(super) tile_asks: u32,
+}
+
+impl SlotRoom {
+    /// Decode rows that are attended together: as many as find room for a partition each.
+    pub(in crate::decoder) fn rows_together(&self) -> usize {
+        let rows = self.num_slots / self.partition_pages;
+        if rows < ROWS { rows as usize } else { (rows / ROWS * ROWS) as usize }
+    }
+
+    /// Keys of each of `rows` lists of at most `keys` keys that find room together: all of them, or whole partitions.
+    pub(in crate::decoder) fn keys_together(&self, rows: usize, keys: u32) -> u32 {
+        let rows = u32_of(rows);
+        if rows * keys.div_ceil(self.block_size) <= self.num_slots {
+            return u32::MAX;
+        }
+        self.num_slots / (rows * self.partition_pages) * self.partition_pages * self.block_size
+    }
+
+    /// Pages of each list of tiles that find room together.
+    pub(in crate::decoder) fn tile_pages(&self) -> u32 {
+        self.num_slots / self.tile_asks.max(1)
+    }
+}

@@ -1,0 +1,87 @@
+//! Blocks on disk that a step takes in, so that a policy can rank them: their keys must be at hand.
+//!
+//! These are the blocks of which the ranking makes digests or hashes in the step: those that it writes, what was written before
+//! of the units that it ends, and what something other than a step wrote.
+
+use rustc_hash::FxHashSet;
+
+use crate::batch::Slice;
+use crate::cast::u32_of;
+
+/// Blocks that are not as they were taken in.
+#[derive(Debug)]
+pub(super) struct TakenIn {
+    /// Blocks that are taken in together.
+    unit: usize,
+    block_size: u32,
+    stale: FxHashSet<u32>,
+}
+
+impl TakenIn {
+    /// Units of `unit` blocks of `block_size` tokens. The unit of a sequence's last token is always selected, so that it is
+    /// taken in when the next one begins.
+    pub(super) fn new(unit: u32, block_size: u32) -> Self {
+        Self { unit: unit as usize, block_size, stale: FxHashSet::default() }
+    }
+
+    /// Something other than a step writes a block.
+    pub(super) fn forget(&mut self, block: u32) {
+        self.stale.insert(block);
+    }
+
+    /// The blocks that a step takes in though it does not write them, ascending. Blocks of unfinished units stay for later.
+    pub(super) fn due(&mut self, slices: &[Slice<'_>], is_written: impl Fn(u32) -> bool) -> Vec<u32> {
+        let unit_of = |token: u32| (token / self.block_size) as usize / self.unit * self.unit;
+        let (mut due, mut unfinished) = (FxHashSet::default(), FxHashSet::default());
+        for slice in slices {
+            let (table, end) = (slice.tables[0], slice.first + u32_of(slice.tokens.len()));
+            let last = unit_of(end - 1);
+            due.extend(table[unit_of(slice.first.saturating_sub(1))..last].iter().map(|block| block.get()));
+            unfinished
+                .extend(table[last..end.div_ceil(self.block_size) as usize].iter().map(|block| block.get()));
+        }
+        due.extend(self.stale.difference(&unfinished));
+        self.stale = unfinished;
+        let mut due: Vec<u32> = due.into_iter().filter(|block| !is_written(*block)).collect();
+        due.sort_unstable();
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvblock::BlockId;
+
+    use super::*;
+    use crate::batch::Phase;
+
+    #[test]
+    fn blocks_before_a_unit_ends_and_blocks_from_elsewhere_are_looked_at() {
+        let mut taken_in = TakenIn::new(2, 4);
+        let table: Vec<BlockId> = (10..20).map(BlockId::new).collect();
+        let mut step = |range: std::ops::Range<u32>, forgotten: Option<u32>| {
+            let ids = vec![0; range.len()];
+            let tables = [&table[..]];
+            let slice = Slice {
+                tokens: &ids,
+                first: range.start,
+                tables: &tables,
+                phase: Phase::Decode,
+                access: &[],
+                targets: &[],
+                log_probs: None,
+                logits: 0,
+                certify: false,
+            };
+            forgotten.into_iter().for_each(|block| taken_in.forget(block));
+            let written = 10 + range.start / 4..10 + range.end.div_ceil(4);
+            taken_in.due(&[slice], |block| written.contains(&block))
+        };
+        // Units of blocks 10 and 11, 12 and 13, of 8 tokens each.
+        assert_eq!(step(0..7, None), [0; 0]);
+        assert_eq!(step(7..8, None), [0; 0]);
+        assert_eq!(step(8..9, None), [10, 11], "the next unit begins");
+        assert_eq!(step(9..14, Some(30)), [30]);
+        assert_eq!(step(14..18, None), [12], "13 is written in this step");
+    }
+}
