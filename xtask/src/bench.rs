@@ -11,6 +11,7 @@ mod policies;
 mod replay;
 mod restart;
 pub(crate) mod serve;
+mod turnover;
 mod workload;
 
 use anyhow::Result;
@@ -32,5 +33,6 @@ pub fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
         Some(BenchSuite::Offload) => offload::run(args),
         Some(BenchSuite::Serve) => serve::run(args),
         Some(BenchSuite::Restart) => restart::run(args),
+        Some(BenchSuite::Turnover) => turnover::run(args, registry),
     }
 }

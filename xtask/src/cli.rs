@@ -151,8 +151,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE.ron")]
     pub workload: Vec<PathBuf>,
 
-    /// Plan instead of the built-in one: a RON file for `policies`, `offload`, `restart` or `e2e` (see the folders of
-    /// these names in xtask), or for `e2e` one of beyond-gpu, cpu, gpu, host-weights, real-sizes and sparse
+    /// Plan instead of the built-in one: a RON file for `policies`, `offload`, `restart`, `turnover` or `e2e` (see the
+    /// folders of these names in xtask), or for `e2e` one of beyond-gpu, cpu, gpu, host-weights, real-sizes and sparse
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<PathBuf>,
 
@@ -308,6 +308,8 @@ pub enum BenchSuite {
     Serve,
     /// First tokens before and after a server is killed and started again.
     Restart,
+    /// Share of each step's selected blocks that the step before did not select, on real text.
+    Turnover,
 }
 
 #[cfg(test)]

@@ -66,11 +66,23 @@ impl RandomWeights {
     fn make(&self, name: String, role: Role) -> Tensor<'_> {
         let outline = self.outlined(name, role);
         let elems = outline.elems();
-        let data = match constant(role) {
+        let mut data = match constant(role) {
             Some(value) => Cow::Owned(value.to_le_bytes().repeat(elems)),
             None => self.slab(outline.dtype).cut(elems, xxh3_64(outline.name.as_bytes()) ^ self.spec.seed),
         };
+        if role == Role::Embed && self.spec.alike > 0 {
+            self.make_alike(outline.dtype, data.to_mut());
+        }
         Tensor { data, ..outline }
+    }
+
+    /// Gives all rows of an embedding the first blocks of the first row.
+    fn make_alike(&self, dtype: Dtype, embedding: &mut [u8]) {
+        let blocks = self.spec.config.hidden_size as usize / dtype.block_elems();
+        let row = blocks * dtype.block_bytes();
+        let same = blocks * self.spec.alike.min(100) as usize / 100 * dtype.block_bytes();
+        let (first, others) = embedding.split_at_mut(row);
+        others.chunks_exact_mut(row).for_each(|other| other[..same].copy_from_slice(&first[..same]));
     }
 
     /// A tensor without data.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::{offload, policies, restart, workload};
+use super::{offload, policies, restart, turnover, workload};
 
 /// The plan that `parse` makes of the text in `file`, or of the text `built_in`.
 ///
@@ -26,13 +26,15 @@ pub enum PlanKind {
     Policies,
     /// Plans of `bench restart`.
     Restart,
+    /// Plans of `bench turnover`.
+    Turnover,
     /// Workloads of `bench serve`.
     Workload,
 }
 
 impl PlanKind {
     /// Every kind.
-    pub const ALL: [Self; 4] = [Self::Offload, Self::Policies, Self::Restart, Self::Workload];
+    pub const ALL: [Self; 5] = [Self::Offload, Self::Policies, Self::Restart, Self::Turnover, Self::Workload];
 
     /// Checks a text as its suite does before anything runs.
     ///
@@ -43,6 +45,7 @@ impl PlanKind {
             Self::Offload => offload::check(text),
             Self::Policies => policies::check(text),
             Self::Restart => restart::check(text),
+            Self::Turnover => turnover::check(text),
             Self::Workload => workload::parse(text).map(drop),
         }
     }

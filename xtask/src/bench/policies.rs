@@ -22,6 +22,7 @@ use pagoda::{Demand, EngineOptions, Model, Registry, Sparse};
 use crate::cli::{BenchArgs, EngineArgs};
 use crate::{model, report};
 use cell::{Cell, Cells, Phase};
+pub(super) use plan::Text;
 use plan::{Plan, Task};
 use runner::SequencePlan;
 
@@ -193,8 +194,8 @@ fn jobs(plan: &Plan, model: &Model, setup: &str) -> Result<Vec<Job>> {
         selected: Vec::new(),
     };
     let mut jobs = Vec::new();
-    let of_texts = |kind: &str, texts: &[plan::Text], watch| -> Result<Vec<Job>> {
-        let job = |text: &plan::Text| {
+    let of_texts = |kind: &str, texts: &[Text], watch| -> Result<Vec<Job>> {
+        let job = |text: &Text| {
             let ids = text_ids(text, model)?;
             let name = text.file.as_ref().map_or("gpl-3".into(), |file| file.display().to_string());
             let task = format!("{kind} {name}, {} tokens, decode from {}", text.tokens, text.decode_from);
@@ -232,7 +233,7 @@ fn jobs(plan: &Plan, model: &Model, setup: &str) -> Result<Vec<Job>> {
 }
 
 /// The first tokens of a text.
-fn text_ids(text: &plan::Text, model: &Model) -> Result<Vec<u32>> {
+pub(super) fn text_ids(text: &Text, model: &Model) -> Result<Vec<u32>> {
     let tokenizer = model.tokenizer.as_ref().context("the model has no tokenizer: policies run on texts")?;
     let mut ids = match &text.file {
         Some(path) => {

@@ -1,4 +1,4 @@
-//! The text form of random models: `SHAPE[:TYPE][,layers=N][,seed=N]`.
+//! The text form of random models: `SHAPE[:TYPE][,layers=N][,seed=N][,alike=PERCENT]`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -43,6 +43,9 @@ pub struct RandomSpec {
     pub dtype: Dtype,
     /// Seed of all weights.
     pub seed: u64,
+    /// Percentage of the channels, rounded down to whole blocks of the type, in which all tokens have one embedding. Queries of
+    /// neighbouring steps then have as much in common, so that selections of blocks turn over more slowly, as they do on text.
+    pub alike: u32,
 }
 
 /// A file of a shape.
@@ -59,7 +62,7 @@ impl RandomSpec {
     /// All layers of `config`, of matrices in f32, with seed 0; `shape` names it.
     #[must_use]
     pub fn new(shape: impl Into<String>, config: DecoderConfig) -> Self {
-        Self { shape: shape.into(), config, layers: None, dtype: Dtype::F32, seed: 0 }
+        Self { shape: shape.into(), config, layers: None, dtype: Dtype::F32, seed: 0, alike: 0 }
     }
 
     /// Keeps the first `layers` layers of the shape's.
@@ -80,7 +83,13 @@ impl RandomSpec {
         Self { seed, ..self }
     }
 
-    /// Reads `SHAPE[:TYPE][,layers=N][,seed=N]`. SHAPE is a built-in name or the path of a RON file like those in
+    /// Sets the percentage of channels in which all tokens have one embedding.
+    #[must_use]
+    pub fn alike(self, percent: u32) -> Self {
+        Self { alike: percent, ..self }
+    }
+
+    /// Reads `SHAPE[:TYPE][,layers=N][,seed=N][,alike=PERCENT]`. SHAPE is a built-in name or the path of a RON file like those in
     /// `models/shapes`; without TYPE it says which one.
     ///
     /// # Errors
@@ -101,6 +110,7 @@ impl RandomSpec {
             layers: None,
             dtype: type_of(dtype.unwrap_or(&file.dtype))?,
             seed: 0,
+            alike: 0,
         };
         for option in options.split(',').filter(|option| !option.is_empty()) {
             spec.set(option)?;
@@ -122,6 +132,10 @@ impl RandomSpec {
                 self.layers = Some(layers);
             }
             "seed" => self.seed = value.parse().map_err(|_| wrong("a whole number of 64 bits"))?,
+            "alike" => {
+                let percent = value.parse().ok().filter(|percent| *percent <= 100);
+                self.alike = percent.ok_or_else(|| wrong("a whole number up to 100, of percent"))?;
+            }
             _ => return Err(RandomError::Key { key: key.to_owned() }),
         }
         Ok(())
@@ -142,6 +156,9 @@ impl fmt::Display for RandomSpec {
         }
         if self.seed != 0 {
             write!(f, ",seed={}", self.seed)?;
+        }
+        if self.alike != 0 {
+            write!(f, ",alike={}", self.alike)?;
         }
         Ok(())
     }
@@ -190,7 +207,7 @@ pub enum RandomError {
         name: String,
     },
     /// The key is not an option.
-    #[error("unknown key {key:?}; keys are layers seed")]
+    #[error("unknown key {key:?}; keys are layers seed alike")]
     Key {
         /// The value as given.
         key: String,
@@ -267,6 +284,25 @@ mod tests {
         tiny-llama:f32, 2 layers
         tiny-moe:f32, 2 layers
         ");
+    }
+
+    #[test]
+    fn tokens_are_alike_in_whole_blocks() {
+        let text = "llama-3-8b:q4_k,layers=2,alike=30";
+        let spec = RandomSpec::parse(text).unwrap();
+        assert_eq!(spec.to_string(), text);
+        let embedding = |spec: RandomSpec| {
+            let weights = super::super::RandomWeights::new(spec);
+            let tensor = crate::WeightSource::tensor(&weights, crate::Role::Embed).unwrap();
+            // A row is 16 blocks of 256, of which 30 % are four.
+            let row = tensor.data.len() / 128_256;
+            assert_eq!(row, 16 * 144);
+            let [a, b] = [0, 99_999].map(|token| tensor.data[token * row..][..row].to_vec());
+            (0..16).filter(|block| a[block * 144..][..144] == b[block * 144..][..144]).collect::<Vec<_>>()
+        };
+        assert_eq!(embedding(spec.clone()), [0, 1, 2, 3]);
+        assert_eq!(embedding(spec.alike(0)), [0; 0]);
+        insta::assert_snapshot!(refused("tiny-llama,alike=101"), @"alike=101 is not a whole number up to 100, of percent");
     }
 
     /// Bytes follow from the published numbers of parameters, such as 8.03 and 30.5 billion.
@@ -349,7 +385,7 @@ mod tests {
         insta::assert_snapshot!(texts.map(refused).join("\n"), @r#"
         unknown shape "llama-3-9b"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
         unknown type "q9_k"; types are f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 f8_e4m3
-        unknown key "depth"; keys are layers seed
+        unknown key "depth"; keys are layers seed alike
         layers=two is not a whole number
         layers=33: llama-3-8b has 1 to 32
         layers=0: llama-3-8b has 1 to 32

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use anyhow::Result;
+use models::PageTraffic;
 use pagoda::{Engine, Event, Request};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -27,6 +28,8 @@ pub(super) struct Times {
     pub(super) steps: usize,
     /// Number of these steps that were encoded while the previous one ran.
     pub(super) ahead: u64,
+    /// Pages of selected blocks in these steps, where the context lies on the host.
+    pub(super) pages: Option<PageTraffic>,
 }
 
 /// Device time of a kernel.
@@ -68,7 +71,8 @@ impl Bench {
     pub(super) fn measure(&mut self, batch: Batch) -> Result<Times> {
         let prefill_s = self.prefill(batch)?;
         let ahead = self.engine.decoder().steps_ahead();
-        let mut times = Times { prefill_s, decode_s: 0.0, tokens: 0, steps: 0, ahead: 0 };
+        let before = self.engine.decoder().page_traffic()?;
+        let mut times = Times { prefill_s, decode_s: 0.0, tokens: 0, steps: 0, ahead: 0, pages: None };
         let start = Instant::now();
         let mut complete = true;
         while self.engine.has_work() && complete {
@@ -79,6 +83,12 @@ impl Bench {
             complete = !events.iter().any(|event| matches!(event, Event::Finished(..)));
         }
         times.ahead = self.engine.decoder().steps_ahead() - ahead;
+        times.pages = self.engine.decoder().page_traffic()?.zip(before).map(|(now, before)| PageTraffic {
+            hits: now.hits - before.hits,
+            misses: now.misses - before.misses,
+            prefetched: now.prefetched - before.prefetched,
+            ..now
+        });
         self.drain()?;
         Ok(times)
     }

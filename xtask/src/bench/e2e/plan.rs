@@ -275,10 +275,10 @@ mod tests {
         insta::assert_snapshot!(rows("--plan beyond-gpu --filter 1x32700", false).unwrap().join("\n"), @"
         llama-3-8b:q4_k 1x32700+32
         llama-3-8b:q4_k pool 12.5 % 1x32700+32
-        llama-3-8b:q4_k gsa-ucm:sparse_ratio=0.1 1x32700+64
-        llama-3-8b:q4_k gsa-ucm:sparse_ratio=0.1 pool 12.5 % 1x32700+64
-        llama-3-8b:q4_k quest:page_budget=204,dense_layers=0 1x32700+64
-        llama-3-8b:q4_k quest:page_budget=204,dense_layers=0 pool 12.5 % 1x32700+64
+        llama-3-8b:q4_k,alike=20 gsa-ucm:sparse_ratio=0.1,min_topk=1 1x32700+64
+        llama-3-8b:q4_k,alike=20 gsa-ucm:sparse_ratio=0.1,min_topk=1 pool 12.5 % 1x32700+64
+        llama-3-8b:q4_k,alike=20 quest:page_budget=204,dense_layers=0 1x32700+64
+        llama-3-8b:q4_k,alike=20 quest:page_budget=204,dense_layers=0 pool 12.5 % 1x32700+64
         ");
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use anyhow::Result;
-use models::Decoder;
+use models::{Decoder, PageTraffic};
 use pagoda::usage::readable;
 use serde::Serialize;
 
@@ -42,6 +42,8 @@ pub(super) struct Row {
     of_resident: Option<OfResident>,
     /// Weights that come from memory of the host in every step, where some do.
     streamed: Option<Streamed>,
+    /// Pages of selected blocks that decode steps fetched, where the context lies on the host.
+    pages: Option<Pages>,
     /// Device times by kernel, from a run with timestamps.
     kernels: KernelTimes,
 }
@@ -51,6 +53,15 @@ pub(super) struct Row {
 struct OfResident {
     prefill: f64,
     decode: f64,
+}
+
+/// Pages of selected blocks, as shares of those that were selected.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Pages {
+    /// Pages that attention waited for.
+    missed: f64,
+    /// Pages that were fetched beside other work.
+    ahead: f64,
 }
 
 /// Weights on their way to the device.
@@ -139,6 +150,10 @@ impl Row {
                 step_bytes: placement.host_bytes,
                 decode_bytes_s: count(placement.host_bytes) * 1e3 / step_ms,
             }),
+            pages: times.pages.map(|PageTraffic { hits, misses, prefetched, .. }| {
+                let selected = count((hits + misses).max(1));
+                Pages { missed: count(misses) / selected, ahead: count(prefetched) / selected }
+            }),
             kernels: KernelTimes::default(),
         }
     }
@@ -185,6 +200,12 @@ impl Row {
         if let Some(Streamed { step_bytes, decode_bytes_s }) = self.streamed {
             let (bytes, rate) = (readable(step_bytes), decode_bytes_s / 1e9);
             println!("    {bytes} of weights a step from host memory: {rate:.1} GB/s while decoding");
+        }
+        if let Some(Pages { missed, ahead }) = self.pages {
+            let [missed, ahead] = [missed, ahead].map(|share| share * 100.0);
+            println!(
+                "    of the selected pages {missed:.1} % were missing, {ahead:.1} % as many were fetched ahead"
+            );
         }
         let print = |what: &str, times: &[KernelTime]| {
             for KernelTime { kernel, dispatches, us } in times {

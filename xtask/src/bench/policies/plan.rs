@@ -31,14 +31,14 @@ pub(super) struct Plan {
 /// Likelihood of a text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Text {
+pub(in crate::bench) struct Text {
     /// Number of tokens, from the start of the text.
-    pub(super) tokens: u32,
+    pub(in crate::bench) tokens: u32,
     /// Tokens from here on are decode steps.
-    pub(super) decode_from: u32,
+    pub(in crate::bench) decode_from: u32,
     /// A UTF-8 file, relative to the working directory; by default the built-in text.
     #[serde(default)]
-    pub(super) file: Option<PathBuf>,
+    pub(in crate::bench) file: Option<PathBuf>,
 }
 
 /// Needles in a haystack, for every combination of length and depth.
@@ -84,7 +84,8 @@ impl Task {
 }
 
 impl Text {
-    fn check(&self) -> Result<()> {
+    /// Checks the range of values.
+    pub(in crate::bench) fn check(&self) -> Result<()> {
         let Self { tokens, decode_from, .. } = self;
         ensure!(*tokens >= 2, "tokens of a text is {tokens}, the least is 2, as the first has no likelihood");
         let inside = (1..=*tokens).contains(decode_from);
