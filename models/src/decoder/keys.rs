@@ -165,7 +165,7 @@ impl KeySource {
         stream::plan_streams(of_kv, block_size, views, slices, plan, selects)
     }
 
-    /// What went wrong while pages of selected blocks were brought.
+    /// Fails if pages of selected blocks could not be brought.
     pub(super) fn check(&mut self) -> Result<(), ModelError> {
         self.pages_mut().and_then(Residency::take_failure).map_or(Ok(()), Err)
     }

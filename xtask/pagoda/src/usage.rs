@@ -116,9 +116,9 @@ pub struct PageUse {
 pub struct ReadAhead {
     /// Blocks that were asked for ahead.
     pub predicted: u64,
-    /// Those of them that the next selection missed on the device and found in memory of the host.
+    /// Predicted blocks that the next selection missed on the device and found in memory of the host.
     pub used: u64,
-    /// Those of them that the next selection missed before they were read.
+    /// Predicted blocks that the next selection missed before they were read.
     pub late: u64,
 }
 

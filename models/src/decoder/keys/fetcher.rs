@@ -222,7 +222,7 @@ impl Fetcher {
         self.fetches.write(gpu, &places.fetches)
     }
 
-    /// Where [`bring`](Self::bring) left pages.
+    /// The places of the pages of the last [`bring`](Self::bring).
     pub(super) fn staged(&self) -> Staged<'_> {
         let [k, v] = &self.staging;
         Staged { k, v, fetches: &self.fetches }

@@ -56,9 +56,9 @@ pub(in crate::decoder) struct Residency {
     num_touched: u32,
     /// Tables of the step by KV head: where pages of the layer at hand are.
     pages: GrowBuf<PhysicalBlock>,
-    /// Where blocks lie on disk.
+    /// Blocks whose KV lies on disk, if a context has such.
     disk: Option<FromDisk>,
-    /// What went wrong while a step was recorded.
+    /// The first error of the step that is being recorded.
     failure: Option<ModelError>,
 }
 
@@ -180,12 +180,12 @@ impl Residency {
         self.disk.is_some()
     }
 
-    /// What the ranking takes in of blocks on disk.
+    /// Pages of blocks on disk for the ranking to take in.
     pub(super) fn taken_in(&mut self) -> Option<&mut TakenIn> {
         self.disk.as_mut().map(|disk| &mut disk.taken_in)
     }
 
-    /// What went wrong since the last call.
+    /// Takes the first error since the last call.
     pub(super) fn take_failure(&mut self) -> Option<ModelError> {
         self.failure.take()
     }

@@ -196,7 +196,7 @@ fn selecting(volume: &SimVolume, spec: &str, kv_dtype: KvDtype, num_blocks: u32)
     on_volume(volume, &tiny().config, resident(spec, kv_dtype), HostMemory::Device, [16, num_blocks, 1, 2])
 }
 
-/// The same policy where everything is on the device.
+/// Options of the same policy with all KV on the device.
 fn resident(spec: &str, kv_dtype: KvDtype) -> DecoderOptions {
     let policy = sparse_select::build(spec).unwrap().into();
     roomy(16).kv_dtype(kv_dtype).sparse(SparseOptions::new(policy, Place::Device).trace(true))

@@ -168,7 +168,7 @@ fn folders_that_cannot_hold_it_are_refused() {
     assert!(TierSpec::new().spill(SHAPE, 1).unwrap().is_none());
 }
 
-/// What an engine is asked for beside writes.
+/// A request to a spill beside writes.
 #[derive(Clone, Debug)]
 enum Ask {
     /// Another fill for both regions of a block.
