@@ -36,6 +36,13 @@ pub struct Slice<'a> {
     pub certify: bool,
 }
 
+impl Slice<'_> {
+    /// Returns the number of leading rows that are scored: all of them if logits are handed back.
+    pub(crate) fn scored_rows(&self) -> usize {
+        if self.logits > 0 { self.tokens.len() } else { self.targets.len() }
+    }
+}
+
 /// A token to draw after a step; several may follow one slice. [`Sampler`](crate::sampling::Sampler) makes the samples of
 /// a request.
 #[derive(Clone, Copy, Debug)]

@@ -7,6 +7,7 @@
 mod activations;
 mod ask;
 mod attention;
+mod batch;
 mod blocks;
 mod buffers;
 mod choices;
@@ -14,8 +15,9 @@ mod draws;
 mod head;
 mod hyper;
 mod indexed;
-mod inputs;
+mod kernels;
 mod keys;
+mod limits;
 mod load;
 mod mlp;
 mod moe;
@@ -26,6 +28,7 @@ mod portions;
 mod prepare;
 mod progress;
 mod rope_angles;
+mod selecting;
 mod sparse;
 mod views;
 mod walk;
@@ -44,19 +47,18 @@ use kvblock::BlockId;
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::{DecoderConfig, KvPool, ModelError};
 use activations::Activations;
-use attention::{Attention, ChoiceBuffer};
-use choices::Choices;
+use attention::Attention;
+use batch::Batch;
+use choices::{ChoiceBuffer, Choices};
 use draws::DrawState;
-use head::{Head, Reads};
+use head::{Head, LogitRows, Reads};
 use hyper::{Half, Residual};
 use indexed::Indexed;
-use inputs::{Inputs, Layout, Plan, Prefill};
-use keys::{KeySource, Residency};
+use keys::{Beyond, KeySource, Residency};
 use load::Weights;
 use mlp::Mlps;
 use ops::{Ctx, Ops};
-use partitions::{Cut, Cutter};
-use rope_angles::RopeAngles;
+use partitions::{Cut, Partitions};
 use sparse::Begin;
 use views::Views;
 
@@ -71,17 +73,15 @@ pub struct Decoder {
     copy: Arc<Pipeline>,
     kv: KvPool,
     views: Views,
-    angles: RopeAngles,
-    /// Angles of layers that see a window, where they are others.
-    window_angles: Option<RopeAngles>,
-    prefill: Prefill,
-    cutter: Cutter,
+    batch: Batch,
+    partitions: Partitions,
     activations: Activations,
-    inputs: Inputs,
     attention: Attention,
     keys: KeySource,
+    beyond: Beyond,
     residual: Residual,
     mlps: Mlps,
+    logit_rows: LogitRows,
     draws: DrawState,
     /// Choices of routers and indexers, where they are asked for.
     choices: Option<Choices>,
@@ -148,30 +148,31 @@ impl Decoder {
     /// # Panics
     /// When there are more rows or samples than the decoder was built for, or a table is too short.
     pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<StepOutput, ModelError> {
-        let plan = self.plan(slices, samples)?;
-        self.write(&plan)?;
-        self.begin_selection(&plan, slices)?;
-        let shape = self.shape(&plan);
-        let (submission, mut reads) = match self.take_ahead(&plan, shape.as_ref())? {
+        self.plan(slices, samples)?;
+        self.upload()?;
+        self.begin_selection(slices)?;
+        let shape = self.shape();
+        let (submission, mut reads) = match self.take_ahead(shape.as_ref())? {
             Some(ahead) => (self.gpu.send(ahead.step)?.defer(), ahead.reads),
             None => {
-                self.begin(&plan)?;
-                let (pass, reads) = self.record(&plan, true)?;
+                self.begin()?;
+                let (pass, reads) = self.record(true)?;
                 (self.gpu.submit(pass)?.defer(), reads)
             }
         };
         if let Some(shape) = shape {
-            self.encode_ahead(&plan, shape)?;
+            self.encode_ahead(shape)?;
         }
         let done = self.gpu.collect(submission)?;
         self.streamed_bytes += self.weight_placement().map_or(0, |placement| placement.host_bytes);
         self.attention.end(&self.gpu);
-        plan.fresh.keep(&self.gpu, &self.kv, reads.fresh(), &done)?;
+        self.beyond.fresh().keep(&self.gpu, &self.kv, reads.fresh(), &done)?;
         let disk = self.keys.end(&self.gpu)?;
         let indexed = self.indexed.as_ref().map(|indexed| {
-            indexed.attended(slices, &indexed.take(&self.attention, &plan, reads.indexed(), &done))
+            indexed.attended(slices, &indexed.take(&self.attention, &self.batch, reads.indexed(), &done))
         });
-        let mut output = reads.take(&plan, done, &mut self.attention, self.choices.as_ref());
+        let Self { batch, logit_rows, draws, attention, choices, .. } = self;
+        let mut output = reads.take(batch, logit_rows, draws, done, attention, choices.as_ref());
         output.timings.splice(0..0, disk.timings);
         output.lost = disk.lost.into_iter().map(|(block, error)| (BlockId::new(block), error)).collect();
         if let Some(attended) = indexed {
@@ -180,59 +181,63 @@ impl Decoder {
         Ok(output)
     }
 
-    /// Lays a step out.
-    fn plan(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<Plan, ModelError> {
-        let Self { config, options, angles, prefill, .. } = self;
-        let (views, window_angles) = (&self.views.all, self.window_angles.as_ref());
-        let layout = Layout { config, options, views, prefill: *prefill, angles, window_angles };
-        let mut plan = inputs::plan(&layout, slices, samples)?;
-        plan.check_blocks(self.kv.num_blocks())?;
-        let selects = self.attention.sparse().is_some_and(sparse::Sparse::selects_everywhere);
-        self.keys.plan(&self.kv, &self.views.all, slices, &mut plan, selects)?;
-        self.cutter.cut(&self.views.all, &mut plan);
-        self.attention.plan(config, slices, &mut plan);
-        Ok(plan)
+    /// Lays a step out: the batch, and what each part makes of it.
+    fn plan(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<(), ModelError> {
+        let Self { config, options, kv, batch, beyond, keys, partitions, attention, .. } = self;
+        let views = &self.views.all;
+        batch.plan(config, options, views, slices)?;
+        batch.check_blocks(kv.num_blocks())?;
+        self.logit_rows.plan(options, slices, samples);
+        self.draws.plan(slices, samples)?;
+        let selects = attention.sparse().is_some_and(sparse::Sparse::selects_everywhere);
+        keys.plan(kv, views, slices, batch, beyond, selects)?;
+        partitions.plan(views, batch, beyond);
+        attention.plan(config, slices, batch);
+        Ok(())
     }
 
     /// Brings the lists of a step to the device, and makes room for what follows from them.
-    fn write(&mut self, plan: &Plan) -> Result<(), ModelError> {
-        self.attention.write(&self.gpu, plan)?;
-        self.inputs.write(&self.gpu, plan)?;
-        self.draws.write(&plan.draws)?;
-        let listed = plan.views.iter().map(|view| self.cutter.max_listed(&view.selected)).max().unwrap_or(0);
-        self.activations.fit_partials(&self.gpu, &self.config, plan, listed)
+    fn upload(&mut self) -> Result<(), ModelError> {
+        let Self { gpu, config, batch, partitions, attention, .. } = self;
+        attention.upload(gpu)?;
+        batch.upload(gpu)?;
+        self.beyond.upload(gpu)?;
+        self.logit_rows.upload(gpu)?;
+        self.draws.upload()?;
+        self.activations.fit_partials(gpu, config, batch, partitions, attention.max_partitions())
     }
 
     /// Lays out what the step selects, and brings it to the device.
-    fn begin_selection(&mut self, plan: &Plan, slices: &[Slice<'_>]) -> Result<(), ModelError> {
-        let Self { gpu, config, kv, attention, keys, .. } = self;
+    fn begin_selection(&mut self, slices: &[Slice<'_>]) -> Result<(), ModelError> {
+        let Self { gpu, config, kv, batch, beyond, attention, keys, .. } = self;
         let Some(sparse) = attention.sparse_mut() else { return Ok(()) };
         let spare_pages = keys.pages().map_or(0, Residency::num_slots);
-        sparse.begin(&Begin { gpu, config, kv, plan, slices, spare_pages })
+        sparse.begin(&Begin { gpu, config, kv, batch, beyond, slices, spare_pages })
     }
 
     /// Prepares the parts that have something of their own in every step that is not encoded ahead.
-    fn begin(&mut self, plan: &Plan) -> Result<(), ModelError> {
-        let Self { gpu, kv, weights, attention, keys, mlps, choices, indexed, .. } = self;
+    fn begin(&mut self) -> Result<(), ModelError> {
+        let Self { gpu, kv, weights, batch, beyond, attention, keys, mlps, choices, indexed, .. } = self;
         if let Some(indexed) = indexed {
-            indexed.begin(gpu, attention, plan)?;
+            indexed.begin(gpu, attention, batch)?;
         }
-        keys.begin(gpu, kv, plan)?;
+        keys.begin(gpu, kv, batch, beyond)?;
         if let Some(choices) = choices {
             let of_layer = |layer: usize| {
-                let chosen = [attention.chosen(layer, plan), mlps.chosen(&weights.layers[layer].mlp)];
+                let chosen = [attention.chosen(layer, batch), mlps.chosen(&weights.layers[layer].mlp)];
                 chosen.into_iter().flatten().map(move |chosen: ChoiceBuffer<'_>| (layer, chosen))
             };
-            choices.begin(gpu, plan.rows, (0..weights.layers.len()).flat_map(of_layer))?;
+            choices.begin(gpu, batch.rows, (0..weights.layers.len()).flat_map(of_layer))?;
         }
         Ok(())
     }
 
     /// Records a step; `in_pieces`, of which all but the last are on their way then.
-    fn record(&mut self, plan: &Plan, in_pieces: bool) -> Result<(Pass, Reads), ModelError> {
-        let max_layers = self.layers_per_submission(plan);
-        let Self { gpu, config, weights, ops, kv, views, cutter, inputs, attention, keys, .. } = self;
-        let (act, residual, mlps) = (&self.activations, &self.residual, &self.mlps);
+    fn record(&mut self, in_pieces: bool) -> Result<(Pass, Reads), ModelError> {
+        let max_layers = self.layers_per_submission();
+        let Self { gpu, config, weights, ops, kv, views, batch, partitions, attention, keys, beyond, .. } =
+            self;
+        let (batch, act, residual, mlps) = (&*batch, &self.activations, &self.residual, &self.mlps);
         let (gpu, mut pass) = (&**gpu, Pass::new("step"));
         let [block_in, block_out] = residual.of_blocks(act);
         let mut ctx = Ctx {
@@ -243,12 +248,12 @@ impl Decoder {
             act,
             block_in,
             block_out,
-            inputs,
+            batch,
             views,
-            cutter,
+            partitions,
             kv,
             keys,
-            plan,
+            beyond,
         };
         ctx.begin_weights();
         ctx.embed(&weights.embedding);
@@ -267,11 +272,11 @@ impl Decoder {
             })?;
             residual.leave(&mut ctx);
             if let Some(indexed) = &self.indexed {
-                indexed.copy(ctx.pass, index, attention, plan);
+                indexed.copy(ctx.pass, index, attention, batch);
             }
             if let Some(choices) = &self.choices {
-                let chosen = [attention.chosen(index, plan), mlps.chosen(&layer.mlp)];
-                choices.copy(ctx.pass, index, plan.rows, chosen.into_iter().flatten());
+                let chosen = [attention.chosen(index, batch), mlps.chosen(&layer.mlp)];
+                choices.copy(ctx.pass, index, batch.rows, chosen.into_iter().flatten());
             }
             since_cut += 1;
             if in_pieces && (since_cut >= max_layers || index + 1 == next_cut) {
@@ -288,58 +293,59 @@ impl Decoder {
         }
         residual.end(&mut ctx)?;
         let matrix = weights.head.as_ref().unwrap_or(&weights.embedding);
-        let (draws, choices, indexed) = (&self.draws, self.choices.as_ref(), self.indexed.as_ref());
-        let head = Head { norm: &weights.final_norm, matrix, draws, attention, choices, indexed };
+        let (rows, draws) = (&self.logit_rows, &self.draws);
+        let (choices, indexed) = (self.choices.as_ref(), self.indexed.as_ref());
+        let head = Head { norm: &weights.final_norm, matrix, rows, draws, attention, choices, indexed };
         let reads = head.record(&mut ctx)?;
         Ok((pass, reads))
     }
 
     /// Layers that fit a submission, at least one, by their multiply-adds.
-    fn layers_per_submission(&self, plan: &Plan) -> u64 {
+    fn layers_per_submission(&self) -> u64 {
         let c = &self.config;
         let (hidden, inner) = (u64::from(c.hidden_size), u64::from(c.intermediate_size));
         let heads = u64::from(c.num_heads) * u64::from(c.head_dim);
         let kv = u64::from(c.num_kv_heads) * u64::from(c.head_dim);
         let dense = hidden * (2 * heads + 2 * kv + 3 * inner);
-        let layer = u64::from(plan.rows) * (dense + 2 * heads * u64::from(plan.longest));
+        let layer = u64::from(self.batch.rows) * (dense + 2 * heads * u64::from(self.batch.longest));
         (CUT / layer.max(1)).max(1)
     }
 
     /// The shape of a step that others may repeat: one of decode rows that attend what is in the device's cache.
-    fn shape(&self, plan: &Plan) -> Option<Shape> {
-        let plain = self.choices.is_none() && !plan.streams() && self.keys.pages().is_none();
-        let decodes = plan.decode_until == plan.rows && plan.wanted.is_empty();
-        let selection = self.attention.shape().filter(|_| plain && decodes)?;
-        let of_views = plan.views.iter().flat_map(|view| [view.all.cut, view.whole.cut]);
+    fn shape(&self) -> Option<Shape> {
+        let Self { batch, partitions, attention, logit_rows, .. } = self;
+        let plain = self.choices.is_none() && !self.beyond.streams() && self.keys.pages().is_none();
+        let decodes = batch.decode_until == batch.rows && !logit_rows.hands_back();
+        let selection = attention.shape().filter(|_| plain && decodes)?;
         Some(Shape {
-            rows: plan.rows,
-            layers_per_submission: self.layers_per_submission(plan).min(self.weights.layers.len() as u64),
-            scored: plan.scored.len(),
-            draws: self.draws.shape(&plan.draws)?,
-            cuts: of_views.chain(self.attention.list_cuts(plan, &self.cutter)).collect(),
-            split: plan.views.iter().map(|v| [v.whole.decode.len(), v.selected.decode.len()]).collect(),
+            rows: batch.rows,
+            layers_per_submission: self.layers_per_submission().min(self.weights.layers.len() as u64),
+            scored: logit_rows.scored(),
+            draws: self.draws.shape()?,
+            cuts: partitions.cuts().chain(attention.list_cuts(batch, partitions)).collect(),
+            split: batch.views.iter().map(|v| [v.whole.decode.len(), v.selected.decode.len()]).collect(),
             selection,
-            buffers: [self.inputs.tables.len(), self.activations.stats.len()],
+            buffers: [batch.tables.on_device().len(), self.activations.stats.len()],
         })
     }
 
-    /// Encodes another step like `plan`.
-    fn encode_ahead(&mut self, plan: &Plan, shape: Shape) -> Result<(), ModelError> {
-        let (pass, reads) = self.record(plan, false)?;
+    /// Encodes another step like the one at hand.
+    fn encode_ahead(&mut self, shape: Shape) -> Result<(), ModelError> {
+        let (pass, reads) = self.record(false)?;
         let digest = if cfg!(debug_assertions) { pass.digest() } else { 0 };
         self.ahead = Some(Ahead { shape, step: self.gpu.encode(pass)?, reads, digest });
         Ok(())
     }
 
-    /// Takes the step that was encoded ahead, if it does what `plan` wants.
-    fn take_ahead(&mut self, plan: &Plan, shape: Option<&Shape>) -> Result<Option<Ahead>, ModelError> {
+    /// Takes the step that was encoded ahead, if it does what the one at hand wants.
+    fn take_ahead(&mut self, shape: Option<&Shape>) -> Result<Option<Ahead>, ModelError> {
         let Some(ahead) = self.ahead.take() else { return Ok(None) };
         if Some(&ahead.shape) != shape || !self.gpu.times_as(&ahead.step) {
             self.gpu.discard(ahead.step);
             return Ok(None);
         }
         if cfg!(debug_assertions) {
-            let digest = self.record(plan, false)?.0.digest();
+            let digest = self.record(false)?.0.digest();
             assert_eq!(digest, ahead.digest, "steps of {:?} differ in their commands", ahead.shape);
         }
         self.steps_ahead += 1;

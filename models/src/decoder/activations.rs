@@ -2,11 +2,11 @@
 
 use attn_kernels::gpu::{Buf, Gpu};
 
+use super::batch::{Batch, Dense, ViewRows};
 use super::buffers::GrowBuf;
-use super::head::HEAD_ROWS;
-use super::inputs::{Plan, Rows, ViewRows};
+use super::limits::{HEAD_ROWS, PARTIAL_BYTES, partial_dim};
 use super::options::DecoderOptions;
-use super::portions::{PARTIAL_BYTES, partial_dim};
+use super::partitions::Partitions;
 use crate::matrix::SLACK;
 use crate::{DecoderConfig, ModelError};
 
@@ -68,56 +68,49 @@ impl Activations {
         })
     }
 
-    /// Makes room for the partitions of the step's decode rows, which grow with the contexts, and for the parts of its tiles; of
-    /// rows with lists each has `listed` partitions at most.
+    /// Makes room for the partitions of the step's decode rows, which grow with the contexts, and for the parts of its tiles.
+    /// `max_partitions` is the most of a row, if attention cuts rows itself.
     pub(super) fn fit_partials(
         &mut self,
         gpu: &Gpu,
         config: &DecoderConfig,
-        plan: &Plan,
-        listed: u32,
+        batch: &Batch,
+        partitions: &Partitions,
+        max_partitions: Option<u32>,
     ) -> Result<(), ModelError> {
-        let heads = config.num_heads as usize;
-        let bytes = heads * partial_dim(config) as usize * 4;
-        let rows = heads * plan.views.iter().map(|view| partials(view, listed, bytes)).max().unwrap_or(0);
-        self.partial.fit(gpu, rows * partial_dim(config) as usize)?;
+        let (heads, dim) = (config.num_heads as usize, partial_dim(config) as usize);
+        let of = |rows, most| partials(rows, most, heads * dim * 4);
+        let of_view = |(index, view): (usize, &ViewRows)| {
+            let most = max_partitions.unwrap_or_else(|| partitions.of(index, Dense::All).cut.max_partitions);
+            let listed = partitions.max_listed(&view.selected);
+            of(view.all.decode.len(), most).max(of(view.selected.decode.len(), listed))
+        };
+        let rows = heads * batch.views.iter().enumerate().map(of_view).max().unwrap_or(0);
+        self.partial.fit(gpu, rows * dim)?;
         self.stats.fit(gpu, rows)?;
-        let parts = plan.views.iter().flat_map(|view| [view.all.parts.count, view.whole.parts.count]).max();
-        let parts = parts.filter(|count| *count > 1).unwrap_or(0) as usize;
-        self.part_lse.fit(gpu, parts * plan.rows as usize * heads)?;
-        self.part_out.fit(gpu, parts * plan.rows as usize * heads * config.head_dim as usize)
+        let parts = Some(partitions.max_parts()).filter(|count| *count > 1).unwrap_or(0) as usize;
+        self.part_lse.fit(gpu, parts * batch.rows as usize * heads)?;
+        self.part_out.fit(gpu, parts * batch.rows as usize * heads * config.head_dim as usize)
     }
 }
 
-/// Partials of all heads, `bytes` each, that the rows of a view leave at one time, whatever the lengths of their lists.
-fn partials(view: &ViewRows, listed: u32, bytes: usize) -> usize {
-    let of = |rows: &Rows, most: u32| {
-        let most = most as usize;
-        // As rows are cut into portions.
-        (rows.decode.len() * most).min((PARTIAL_BYTES / bytes).max(16 * most))
-    };
-    of(&view.all, view.all.cut.max_partitions).max(of(&view.selected, listed))
+/// Partials of all heads, `bytes` each, that `rows` rows of at most `most` partitions leave at one time, as rows are cut into
+/// portions.
+fn partials(rows: usize, most: u32, bytes: usize) -> usize {
+    let most = most as usize;
+    (rows * most).min((PARTIAL_BYTES / bytes).max(16 * most))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decoder::partitions::Cut;
-    use attn_kernels::rows::DecodeRow;
 
     #[test]
     fn partials_of_many_rows_are_as_many_as_the_buffer_holds() {
-        let of = |rows: usize| Rows {
-            decode: vec![DecodeRow { len: 32_768, ..DecodeRow::default() }; rows],
-            cut: Cut { max_partitions: 32, ..Cut::default() },
-            longest: 32_768,
-            ..Rows::default()
-        };
-        let view = |rows| ViewRows { all: of(rows), selected: of(rows), ..ViewRows::default() };
-        assert_eq!(partials(&view(4), 64, 512), 4 * 64);
-        assert_eq!(partials(&ViewRows { all: of(4), ..ViewRows::default() }, 64, 512), 4 * 32);
+        assert_eq!(partials(4, 64, 512), 4 * 64);
+        assert_eq!(partials(4, 32, 512), 4 * 32);
         // And sixteen at least.
-        assert_eq!(partials(&view(1 << 20), 64, 512), PARTIAL_BYTES / 512);
-        assert_eq!(partials(&view(1 << 20), 64, PARTIAL_BYTES), 16 * 64);
+        assert_eq!(partials(1 << 20, 64, 512), PARTIAL_BYTES / 512);
+        assert_eq!(partials(1 << 20, 64, PARTIAL_BYTES), 16 * 64);
     }
 }

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::Gpu;
+use attn_kernels::gpu::{Gpu, Pass};
 use kvblock::BlockId;
 
 use super::Decoder;
 use super::blocks::{BlockRead, Blocks};
 use super::choices::Choices;
-use super::keys::Bench;
+use super::mlp::Mlp;
 use super::work::{WeightSizes, Work};
+use crate::kernel::matmul::Epilogue;
+use crate::matrix::Product;
 use crate::{DecoderConfig, FetchCost, HostTraffic, KvPool, ModelError, PageTraffic, Place, WeightPlacement};
 
 impl Decoder {
@@ -123,7 +125,21 @@ impl Decoder {
     pub fn fetch_cost(&mut self) -> Result<Option<FetchCost>, ModelError> {
         let Self { gpu, config, kv, ops, activations: act, weights, .. } = self;
         let Some(pages) = self.keys.pages() else { return Ok(None) };
-        pages.cost(&mut Bench { gpu, config, kv, ops, act, mlp: &|layer| &weights.layers[layer].mlp })
+        let precision = ops.precision;
+        pages.cost(gpu, kv, &mut |pass: &mut Pass, layer: usize| {
+            let Mlp::Dense { gate_up, .. } = &weights.layers[layer].mlp else { return Ok(()) };
+            let product = Product {
+                x: &act.normed,
+                rows: 1,
+                precision,
+                y: &act.inner,
+                y_stride: config.intermediate_size,
+                y_offset: 0,
+                epilogue: Epilogue::SiluMul,
+                norm: None,
+            };
+            gate_up.multiply(&mut ops.kernels, pass, &product)
+        })
     }
 
     fn blocks(&self) -> Blocks<'_> {

@@ -14,23 +14,22 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
 
-use super::inputs::Plan;
+use super::batch::Batch;
+use super::choices::ChoiceBuffer;
+use super::kernels::LoadContext;
 use super::ops::Ctx;
-use super::options::DecoderOptions;
-use super::partitions::{Cut, Cutter};
+use super::partitions::{Cut, Partitions};
 use super::sparse::Sparse;
-use super::views::Views;
 use crate::batch::Slice;
-use crate::{CompressedConfig, DecoderConfig, KvPool, LatentConfig, ModelError};
+use crate::{CompressedConfig, DecoderConfig, LatentConfig, ModelError};
 
 pub(super) use compressed::{
-    Compressed, CompressedAttention, CompressorWeights, EntryWeights, IndexWeights, Step, plain_norm,
+    Compressed, CompressedAttention, CompressorWeights, EntryWeights, IndexWeights, plain_norm,
 };
 pub(super) use heads::{HeadWeights, Heads};
 pub(super) use index::IndexQueries;
 pub(super) use indexer::Indexer;
 pub(super) use latent::{Latent, LatentAttention, LatentQueries};
-pub(super) use tiles::{Forms, HeadKernels};
 
 /// Weights of the attention of all layers, which decoders share.
 #[derive(Clone, Debug)]
@@ -49,25 +48,6 @@ pub(super) enum Attention {
     Heads(Box<Heads>),
     Latent(Box<LatentAttention>),
     Compressed(Box<CompressedAttention>),
-}
-
-/// Choice of a router or an indexer in the current layer.
-pub(super) struct ChoiceBuffer<'a> {
-    pub(super) kind: ChoiceKind,
-    pub(super) buffer: &'a Buf<u32>,
-    /// Entries from row to row.
-    pub(super) stride: usize,
-}
-
-/// Kinds of choices, and how they are laid out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ChoiceKind {
-    /// `[top_k]` experts.
-    Experts,
-    /// A list `count, tokens ascending`.
-    Tokens,
-    /// Slots of entries of a compressed cache.
-    Entries,
 }
 
 impl Attention {
@@ -96,28 +76,36 @@ impl Attention {
     }
 
     /// Returns the cuts of the rows that attend lists, layer by layer.
-    pub(super) fn list_cuts(&self, plan: &Plan, cutter: &Cutter) -> Vec<Cut> {
+    pub(super) fn list_cuts(&self, batch: &Batch, partitions: &Partitions) -> Vec<Cut> {
         match self {
-            Self::Heads(heads) => heads.list_cuts(plan, cutter),
+            Self::Heads(heads) => heads.list_cuts(batch, partitions),
             Self::Latent(_) | Self::Compressed(_) => Vec::new(),
         }
     }
 
     /// Lays out what the attention adds to a step.
-    pub(super) fn plan(&self, config: &DecoderConfig, slices: &[Slice<'_>], plan: &mut Plan) {
-        if let Self::Compressed(compressed) = self {
-            let step = compressed.plan(config, slices, plan);
-            plan.views[0].all.cut.max_partitions = step.max_partitions;
-            plan.compressed = step;
+    pub(super) fn plan(&mut self, config: &DecoderConfig, slices: &[Slice<'_>], batch: &Batch) {
+        match self {
+            Self::Heads(_) => {}
+            Self::Latent(latent) => latent.plan(batch),
+            Self::Compressed(compressed) => compressed.plan(config, slices, batch),
         }
     }
 
-    /// Writes the lists of a step.
-    pub(super) fn write(&mut self, gpu: &Gpu, plan: &Plan) -> Result<(), ModelError> {
+    /// Returns the most partitions of a row, if the attention cuts its rows itself.
+    pub(super) fn max_partitions(&self) -> Option<u32> {
+        match self {
+            Self::Heads(_) | Self::Latent(_) => None,
+            Self::Compressed(compressed) => Some(compressed.max_partitions()),
+        }
+    }
+
+    /// Brings the lists of a step to the device.
+    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         match self {
             Self::Heads(_) => Ok(()),
-            Self::Latent(latent) => latent.write(gpu, plan),
-            Self::Compressed(compressed) => compressed.write(gpu, &plan.compressed),
+            Self::Latent(latent) => latent.upload(gpu),
+            Self::Compressed(compressed) => compressed.upload(gpu),
         }
     }
 
@@ -162,18 +150,18 @@ impl Attention {
     }
 
     /// Choice of the indexer of a layer, where it has one and the step leaves it a choice.
-    pub(super) fn chosen(&self, layer: usize, plan: &Plan) -> Option<ChoiceBuffer<'_>> {
+    pub(super) fn chosen(&self, layer: usize, batch: &Batch) -> Option<ChoiceBuffer<'_>> {
         match self {
             Self::Heads(_) => None,
-            Self::Latent(latent) => latent.chosen(plan),
-            Self::Compressed(compressed) => compressed.chosen(layer, plan),
+            Self::Latent(latent) => latent.chosen(batch),
+            Self::Compressed(compressed) => compressed.chosen(layer),
         }
     }
 
     /// The entries at `slots`, which row number `row` chose, ascending.
-    pub(super) fn entries_at(&self, plan: &Plan, row: usize, slots: &[u32]) -> Vec<u32> {
+    pub(super) fn entries_at(&self, batch: &Batch, row: usize, slots: &[u32]) -> Vec<u32> {
         match self {
-            Self::Compressed(compressed) => compressed.entries_at(plan, row, slots),
+            Self::Compressed(compressed) => compressed.entries_at(batch, row, slots),
             Self::Heads(_) | Self::Latent(_) => Vec::new(),
         }
     }
@@ -184,15 +172,6 @@ impl Attention {
             heads.end(gpu);
         }
     }
-}
-
-/// Parameters that attention is built for.
-pub(super) struct LoadContext<'a> {
-    pub(super) gpu: &'a Gpu,
-    pub(super) config: &'a DecoderConfig,
-    pub(super) options: &'a DecoderOptions,
-    pub(super) kv: &'a KvPool,
-    pub(super) views: &'a Views,
 }
 
 impl Attention {

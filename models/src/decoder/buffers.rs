@@ -1,8 +1,8 @@
-//! Buffers as long as the steps so far needed.
+//! Buffers as long as the steps so far needed, and lists that are brought to them.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
-use attn_kernels::gpu::{Buf, Gpu};
+use attn_kernels::gpu::{Bind, Buf, Gpu};
 use bytemuck::Pod;
 
 use crate::ModelError;
@@ -43,5 +43,53 @@ impl<T> Deref for GrowBuf<T> {
 
     fn deref(&self) -> &Buf<T> {
         &self.buf
+    }
+}
+
+/// A list of a step: laid out on the host, uploaded once, read by kernels.
+#[derive(Debug)]
+pub(super) struct StepList<T> {
+    list: Vec<T>,
+    buf: GrowBuf<T>,
+}
+
+impl<T: Pod> StepList<T> {
+    /// An empty list with room for `len` elements on the device.
+    pub(super) fn new(gpu: &Gpu, label: &'static str, len: usize) -> Result<Self, ModelError> {
+        Ok(Self { list: Vec::new(), buf: GrowBuf::new(gpu, label, len)? })
+    }
+
+    /// Brings the list to the device.
+    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.buf.write(gpu, &self.list)
+    }
+
+    /// Returns the copy on the device, as of the last upload.
+    pub(super) fn on_device(&self) -> &Buf<T> {
+        &self.buf
+    }
+
+    /// Binds the copy on the device.
+    pub(super) fn bind(&self) -> Bind<T> {
+        self.buf.bind()
+    }
+
+    /// Binds the copy on the device from element `first` on.
+    pub(super) fn bind_from(&self, first: usize) -> Bind<T> {
+        self.buf.bind_from(first)
+    }
+}
+
+impl<T> Deref for StepList<T> {
+    type Target = Vec<T>;
+
+    fn deref(&self) -> &Vec<T> {
+        &self.list
+    }
+}
+
+impl<T> DerefMut for StepList<T> {
+    fn deref_mut(&mut self) -> &mut Vec<T> {
+        &mut self.list
     }
 }

@@ -1,12 +1,29 @@
 //! Choices of the routers and indexers of a step, layer by layer: for those who ask how rounding changes them.
 
-use attn_kernels::gpu::{Gpu, Pass, Read};
+use attn_kernels::gpu::{Buf, Gpu, Pass, Read};
 
-use super::attention::{Attention, ChoiceBuffer, ChoiceKind};
 use super::buffers::GrowBuf;
-use super::inputs::Plan;
 use crate::ModelError;
 use crate::batch::Choice;
+
+/// Choice of a router or an indexer in the current layer.
+pub(super) struct ChoiceBuffer<'a> {
+    pub(super) kind: ChoiceKind,
+    pub(super) buffer: &'a Buf<u32>,
+    /// Entries from row to row.
+    pub(super) stride: usize,
+}
+
+/// Kinds of choices, and how they are laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ChoiceKind {
+    /// `[top_k]` experts.
+    Experts,
+    /// A list `count, tokens ascending`.
+    Tokens,
+    /// Slots of entries of a compressed cache.
+    Entries,
+}
 
 /// Choices of the step in progress.
 #[derive(Debug)]
@@ -61,13 +78,18 @@ impl Choices {
     }
 
     /// Records the readback of a step.
-    pub(super) fn read(&self, pass: &mut Pass, plan: &Plan) -> Option<Read<u32>> {
+    pub(super) fn read(&self, pass: &mut Pass, rows: u32) -> Option<Read<u32>> {
         let last = self.parts.last()?;
-        Some(pass.read(&self.buffer, 0..last.first + plan.rows as usize * last.stride))
+        Some(pass.read(&self.buffer, 0..last.first + rows as usize * last.stride))
     }
 
-    /// The choices of a step out of what was read.
-    pub(super) fn take(&self, attention: &Attention, plan: &Plan, words: &[u32]) -> Vec<Choice> {
+    /// The choices of a step of `rows` rows out of what was read. `entries_at` turns slots that a row chose into entries.
+    pub(super) fn take(
+        &self,
+        rows: u32,
+        words: &[u32],
+        entries_at: impl Fn(usize, &[u32]) -> Vec<u32>,
+    ) -> Vec<Choice> {
         let of_part = |part: &Part| {
             let chosen = |(index, row): (usize, &[u32])| match part.of {
                 ChoiceKind::Experts => {
@@ -76,10 +98,10 @@ impl Choices {
                     experts
                 }
                 ChoiceKind::Tokens => row[1..=row[0] as usize].to_vec(),
-                ChoiceKind::Entries => attention.entries_at(plan, index, row),
+                ChoiceKind::Entries => entries_at(index, row),
             };
-            let rows = words[part.first..].chunks_exact(part.stride).take(plan.rows as usize);
-            Choice { layer: part.layer, rows: rows.enumerate().map(chosen).collect() }
+            let of_rows = words[part.first..].chunks_exact(part.stride).take(rows as usize);
+            Choice { layer: part.layer, rows: of_rows.enumerate().map(chosen).collect() }
         };
         self.parts.iter().map(of_part).collect()
     }

@@ -8,16 +8,17 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Outcome, Pass, Pipeline, Read};
 
-pub(super) use plan::Draws;
+use plan::Draws;
 use scan::Scan;
 
 use super::buffers::GrowBuf;
-use super::head::HEAD_ROWS;
+use super::limits::HEAD_ROWS;
 use super::options::DecoderOptions;
+use crate::batch::{Sample, Slice, StepOutput};
 use crate::cast::u32_of;
-use crate::kernel::adjust_logits::{self, AdjustLogitsBuffers, AdjustLogitsParams, AdjustRow};
-use crate::kernel::sample::{self, SampleBuffers, SampleParams, Spec};
-use crate::kernel::top_logits::{self, TopLogitsBuffers, TopLogitsParams, TopRequest};
+use crate::kernel::adjust_logits::{self, AdjustLogitsBuffers, AdjustLogitsParams};
+use crate::kernel::sample::{self, SampleBuffers, SampleParams};
+use crate::kernel::top_logits::{self, TopLogitsBuffers, TopLogitsParams};
 use crate::sampling::TokenLogProb;
 use crate::{DecoderConfig, ModelError};
 
@@ -27,17 +28,13 @@ use crate::{DecoderConfig, ModelError};
 pub(super) struct DrawState {
     gpu: Arc<Gpu>,
     vocab: u32,
+    draws: Draws,
     scan: Scan,
     sample: Arc<Pipeline>,
-    specs: Buf<Spec>,
     /// Drawn tokens.
     sampled: Buf<u32>,
-    adjusted: GrowBuf<AdjustRow>,
-    masks: GrowBuf<u32>,
-    edits: GrowBuf<[u32; 2]>,
     /// Logits as the model gave them, where a step edits some and returns log-probabilities.
     raw: GrowBuf<f32>,
-    asks: GrowBuf<TopRequest>,
     /// Tokens and their log-probabilities, `[asks, stride]`.
     top_ids: GrowBuf<u32>,
     top_log_probs: GrowBuf<f32>,
@@ -81,36 +78,39 @@ impl DrawState {
             vocab: config.vocab_size,
             sample: gpu.pipeline(&sample::variant(scan.each))?,
             scan,
-            specs: gpu.buffer("specs", samples)?,
+            draws: Draws::new(gpu, samples)?,
             sampled: gpu.buffer("sampled", samples)?,
-            adjusted: GrowBuf::new(gpu, "adjusted_rows", 0)?,
-            masks: GrowBuf::new(gpu, "masks", 0)?,
-            edits: GrowBuf::new(gpu, "edits", 0)?,
             raw: GrowBuf::new(gpu, "raw_logits", 0)?,
-            asks: GrowBuf::new(gpu, "top_asks", 0)?,
             top_ids: GrowBuf::new(gpu, "top_ids", 0)?,
             top_log_probs: GrowBuf::new(gpu, "top_log_probs", 0)?,
         })
     }
 
-    /// Brings the lists of a step to the device.
-    pub(super) fn write(&mut self, draws: &Draws) -> Result<(), ModelError> {
-        self.gpu.write(&self.specs, 0, &draws.specs);
-        let gpu = &*self.gpu;
-        let raw = if draws.keeps_raw() { draws.specs.len() * self.vocab as usize } else { 0 };
+    /// Lays out the draws of a step, and the log-probabilities that it returns.
+    pub(super) fn plan(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<(), ModelError> {
+        self.draws.plan(slices, samples, self.vocab)
+    }
+
+    /// Brings the lists of the step to the device, and makes room for what follows from them.
+    pub(super) fn upload(&mut self) -> Result<(), ModelError> {
+        let (gpu, draws) = (&*self.gpu, &mut self.draws);
+        draws.upload(gpu)?;
+        let raw = if draws.keeps_raw() { draws.samples() * self.vocab as usize } else { 0 };
         let top = draws.asks.len() * draws.stride() as usize;
-        self.adjusted.write(gpu, &draws.adjusted)?;
-        self.masks.write(gpu, &draws.masks)?;
-        self.edits.write(gpu, &draws.edits)?;
-        self.asks.write(gpu, &draws.asks)?;
         self.raw.fit(gpu, raw)?;
         self.top_ids.fit(gpu, top)?;
         self.top_log_probs.fit(gpu, top)
     }
 
-    /// Returns the values that the commands of `draws` follow from; `None` where scored rows ask for log-probabilities,
+    /// Returns the number of tokens that the step draws.
+    pub(super) fn samples(&self) -> usize {
+        self.draws.samples()
+    }
+
+    /// Returns the values that the commands of the step's draws follow from; `None` where scored rows ask for log-probabilities,
     /// portion by portion.
-    pub(super) fn shape(&self, draws: &Draws) -> Option<Shape> {
+    pub(super) fn shape(&self) -> Option<Shape> {
+        let draws = &self.draws;
         let plain = draws.asks_of_scored(0..usize::MAX).is_empty();
         plain.then(|| Shape {
             samples: draws.specs.len(),
@@ -118,11 +118,11 @@ impl DrawState {
             asks: draws.asks.len(),
             stride: draws.stride(),
             buffers: [
-                self.adjusted.len(),
-                self.masks.len(),
-                self.edits.len(),
+                draws.adjusted.on_device().len(),
+                draws.masks.on_device().len(),
+                draws.edits.on_device().len(),
                 self.raw.len(),
-                self.asks.len(),
+                draws.asks.on_device().len(),
                 self.top_ids.len(),
             ],
         })
@@ -130,23 +130,19 @@ impl DrawState {
 
     /// Draws from `logits` `[samples, vocab]`, and returns the readback of the tokens. Rows with masks, biases or penalties
     /// are edited there.
-    pub(super) fn record(
-        &self,
-        pass: &mut Pass,
-        draws: &Draws,
-        logits: &Buf<f32>,
-    ) -> Result<Read<u32>, ModelError> {
-        let samples = draws.specs.len();
+    pub(super) fn record(&self, pass: &mut Pass, logits: &Buf<f32>) -> Result<Read<u32>, ModelError> {
+        let draws = &self.draws;
+        let samples = draws.samples();
         if draws.keeps_raw() {
             pass.copy(logits, 0..samples * self.vocab as usize, &self.raw, 0);
         }
-        self.record_adjust(pass, draws, logits)?;
-        self.scan.record(pass, logits, &self.specs, samples, true);
+        self.record_adjust(pass, logits)?;
+        self.scan.record(pass, logits, draws.specs.on_device(), samples, true);
         let parts = self.scan.parts();
         let params = SampleParams { vocab: self.vocab, parts, neg_inf: f32::NEG_INFINITY };
         let buffers = SampleBuffers {
             logits: logits.bind(),
-            specs: self.specs.bind(),
+            specs: draws.specs.bind(),
             maxima: self.scan.maxima.bind(),
             values: self.scan.values.bind(),
             ids: self.scan.ids.bind(),
@@ -155,9 +151,9 @@ impl DrawState {
         pass.dispatch(&self.sample, &params, buffers, sample::grid(u32_of(samples)));
         let raw = if draws.keeps_raw() { &*self.raw } else { logits };
         if draws.keeps_raw() {
-            self.scan.record(pass, raw, &self.specs, samples, false);
+            self.scan.record(pass, raw, draws.specs.on_device(), samples, false);
         }
-        self.record_top(pass, draws, draws.asks_of_samples(), (raw.bind(), self.sampled.bind()))?;
+        self.record_top(pass, draws.asks_of_samples(), (raw.bind(), self.sampled.bind()))?;
         Ok(pass.read(&self.sampled, 0..samples))
     }
 
@@ -165,37 +161,42 @@ impl DrawState {
     pub(super) fn record_scored(
         &self,
         pass: &mut Pass,
-        draws: &Draws,
         rows: Range<usize>,
         logits: &Buf<f32>,
         targets: Bind<u32>,
     ) -> Result<(), ModelError> {
-        let asks = draws.asks_of_scored(rows.clone());
+        let asks = self.draws.asks_of_scored(rows.clone());
         if !asks.is_empty() {
-            self.scan.record(pass, logits, &self.specs, rows.len(), false);
+            self.scan.record(pass, logits, self.draws.specs.on_device(), rows.len(), false);
         }
-        self.record_top(pass, draws, asks, (logits.bind(), targets))
+        self.record_top(pass, asks, (logits.bind(), targets))
+    }
+
+    /// Gives the output the log-probabilities that were read: `[asks, stride]`.
+    pub(super) fn take(&self, output: &mut StepOutput, entries: &[TokenLogProb]) {
+        self.draws.take(output, entries);
     }
 
     /// The readback of all log-probabilities, where there are any.
-    pub(super) fn read(&self, pass: &mut Pass, draws: &Draws) -> Option<TopRead> {
-        let len = draws.asks.len() * draws.stride() as usize;
+    pub(super) fn read(&self, pass: &mut Pass) -> Option<TopRead> {
+        let len = self.draws.asks.len() * self.draws.stride() as usize;
         (len > 0).then(|| TopRead {
             ids: pass.read(&self.top_ids, 0..len),
             log_probs: pass.read(&self.top_log_probs, 0..len),
         })
     }
 
-    fn record_adjust(&self, pass: &mut Pass, draws: &Draws, logits: &Buf<f32>) -> Result<(), ModelError> {
+    fn record_adjust(&self, pass: &mut Pass, logits: &Buf<f32>) -> Result<(), ModelError> {
+        let draws = &self.draws;
         if draws.adjusted.is_empty() {
             return Ok(());
         }
         let pipeline = self.gpu.pipeline(&adjust_logits::variant())?;
         let params = AdjustLogitsParams { vocab: self.vocab, neg_inf: f32::NEG_INFINITY };
         let buffers = AdjustLogitsBuffers {
-            rows: self.adjusted.bind(),
-            masks: self.masks.bind(),
-            edits: self.edits.bind(),
+            rows: draws.adjusted.bind(),
+            masks: draws.masks.bind(),
+            edits: draws.edits.bind(),
             logits: logits.bind(),
         };
         let grid = adjust_logits::grid(u32_of(draws.adjusted.len()), self.vocab);
@@ -207,7 +208,6 @@ impl DrawState {
     fn record_top(
         &self,
         pass: &mut Pass,
-        draws: &Draws,
         asks: Range<usize>,
         (logits, targets): (Bind<f32>, Bind<u32>),
     ) -> Result<(), ModelError> {
@@ -218,12 +218,12 @@ impl DrawState {
         let params = TopLogitsParams {
             vocab: self.vocab,
             parts: self.scan.parts(),
-            stride: draws.stride(),
+            stride: self.draws.stride(),
             first: u32_of(asks.start),
         };
         let buffers = TopLogitsBuffers {
             logits,
-            requests: self.asks.bind(),
+            requests: self.draws.asks.bind(),
             targets,
             maxima: self.scan.maxima.bind(),
             values: self.scan.values.bind(),

@@ -1,24 +1,94 @@
 //! The end of a step: logits, what is drawn and scored by them, and what comes back to the host.
 
-use attn_kernels::gpu::{Buf, Outcome, Pass, Read};
+use std::ops::Range;
+
+use attn_kernels::gpu::{Buf, Gpu, Outcome, Pass, Read};
 
 use super::attention::Attention;
+use super::batch::Batch;
+use super::buffers::StepList;
 use super::choices::Choices;
 use super::draws::{DrawState, TopRead};
 use super::indexed::Indexed;
-use super::inputs::Plan;
+use super::limits::HEAD_ROWS;
 use super::ops::Ctx;
+use super::options::DecoderOptions;
 use super::{keys, sparse};
 use crate::ModelError;
-use crate::batch::StepOutput;
+use crate::batch::{Sample, Slice, StepOutput};
 use crate::cast::u32_of;
 use crate::kernel::log_prob;
 use crate::kernel::log_prob::LogProbBuffers;
 use crate::kernel::matmul::Epilogue;
 use crate::matrix::{Matrix, Precision, Product};
 
-/// Rows whose logits exist at one time when many are scored.
-pub(super) const HEAD_ROWS: usize = 64;
+/// Rows of a step whose logits are wanted: scored rows, then sampled rows.
+#[derive(Debug)]
+pub(super) struct LogitRows {
+    gather: StepList<u32>,
+    /// Targets of the scored rows, 0 if only logits are wanted.
+    targets: StepList<u32>,
+    /// Whether each scored row has a target.
+    scored: Vec<bool>,
+    /// Scored rows whose logits are handed back, ascending.
+    wanted: Vec<Range<usize>>,
+}
+
+impl LogitRows {
+    pub(super) fn new(gpu: &Gpu, options: &DecoderOptions) -> Result<Self, ModelError> {
+        // Portions of the lists are bound at aligned offsets: one more portion never overruns.
+        let len = (options.max_rows + options.max_seqs) as usize + HEAD_ROWS;
+        Ok(Self {
+            gather: StepList::new(gpu, "gather", len)?,
+            targets: StepList::new(gpu, "targets", len)?,
+            scored: Vec::new(),
+            wanted: Vec::new(),
+        })
+    }
+
+    /// Lays out the rows that `slices` score and `samples` draw from.
+    pub(super) fn plan(&mut self, options: &DecoderOptions, slices: &[Slice<'_>], samples: &[Sample<'_>]) {
+        self.gather.clear();
+        self.targets.clear();
+        self.scored.clear();
+        self.wanted.clear();
+        let mut row = 0;
+        let mut last_rows = Vec::with_capacity(slices.len());
+        for slice in slices {
+            for i in 0..slice.scored_rows() {
+                self.gather.push(row + u32_of(i));
+                let target = slice.targets.get(i).copied();
+                self.targets.push(target.unwrap_or(0));
+                self.scored.push(target.is_some());
+            }
+            if slice.logits > 0 {
+                let end = self.scored.len();
+                self.wanted.push(end - slice.logits.min(slice.tokens.len())..end);
+            }
+            row += u32_of(slice.tokens.len());
+            last_rows.push(row - 1);
+        }
+        self.gather.extend(samples.iter().map(|s| last_rows[s.slice]));
+        let most = options.max_seqs as usize;
+        assert!(samples.len() <= most, "{} samples in a step of at most {most}", samples.len());
+    }
+
+    /// Brings the lists to the device.
+    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.gather.upload(gpu)?;
+        self.targets.upload(gpu)
+    }
+
+    /// Returns the number of scored rows.
+    pub(super) fn scored(&self) -> usize {
+        self.scored.len()
+    }
+
+    /// Whether logits are handed back.
+    pub(super) fn hands_back(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+}
 
 /// Readbacks of a step.
 #[derive(Debug)]
@@ -38,6 +108,7 @@ pub(super) struct Reads {
 pub(super) struct Head<'a> {
     pub(super) norm: &'a Buf<f32>,
     pub(super) matrix: &'a Matrix,
+    pub(super) rows: &'a LogitRows,
     pub(super) draws: &'a DrawState,
     pub(super) attention: &'a Attention,
     pub(super) choices: Option<&'a Choices>,
@@ -47,16 +118,16 @@ pub(super) struct Head<'a> {
 impl Head<'_> {
     /// Final norm, logits, and what is made of them.
     pub(super) fn record(&self, ctx: &mut Ctx<'_>) -> Result<Reads, ModelError> {
-        let (plan, act, vocab) = (ctx.plan, ctx.act, ctx.config.vocab_size as usize);
+        let (batch, act, vocab) = (ctx.batch, ctx.act, ctx.config.vocab_size as usize);
         let mut early = StepOutput::default();
         // Scored rows come first, in portions whose logits fit in the buffer.
-        let scored = plan.scored.len();
+        let scored = self.rows.scored();
         for start in (0..scored).step_by(HEAD_ROWS) {
             let rows = HEAD_ROWS.min(scored - start);
             self.logits(ctx, start, rows)?;
             self.score(ctx, start, rows)?;
             let here = |row: usize| row.clamp(start, start + rows) - start;
-            let wanted = plan.wanted.iter().map(|range| here(range.start)..here(range.end));
+            let wanted = self.rows.wanted.iter().map(|range| here(range.start)..here(range.end));
             let reads: Vec<Read<f32>> = wanted
                 .filter(|range| !range.is_empty())
                 .map(|range| ctx.pass.read(&act.logits, range.start * vocab..range.end * vocab))
@@ -67,29 +138,29 @@ impl Head<'_> {
                 early.logits.extend(reads.into_iter().flat_map(|read| done.get(read)));
             }
         }
-        let samples = plan.draws.samples();
+        let samples = self.draws.samples();
         let mut ids = None;
         if samples > 0 {
             self.logits(ctx, scored, samples)?;
             ctx.on_pages(|pages, context| pages.fetch_wishes(context, 0));
-            ids = Some(self.draws.record(ctx.pass, &plan.draws, &act.logits)?);
+            ids = Some(self.draws.record(ctx.pass, &act.logits)?);
         }
         Ok(Reads {
             early,
             ids,
-            log_probs: self.draws.read(ctx.pass, &plan.draws),
+            log_probs: self.draws.read(ctx.pass),
             nll: (scored > 0).then(|| ctx.pass.read(&act.nll, 0..scored)),
-            sparse: self.attention.sparse().map(|sparse| sparse.read(ctx.pass, plan)),
-            choices: self.choices.and_then(|choices| choices.read(ctx.pass, plan)),
-            indexed: self.indexed.and_then(|indexed| indexed.read(ctx.pass, plan)),
-            fresh: ctx.keys.read_fresh(ctx.pass, ctx.kv, plan),
+            sparse: self.attention.sparse().map(|sparse| sparse.read(ctx.pass, batch)),
+            choices: self.choices.and_then(|choices| choices.read(ctx.pass, batch.rows)),
+            indexed: self.indexed.and_then(|indexed| indexed.read(ctx.pass, batch)),
+            fresh: ctx.keys.read_fresh(ctx.pass, ctx.kv, ctx.beyond),
         })
     }
 
     /// Logits of `rows` rows of the gather list, from `start` on.
     fn logits(&self, ctx: &mut Ctx<'_>, start: usize, rows: usize) -> Result<(), ModelError> {
-        let rows = u32_of(rows);
-        ctx.norm_gathered(self.norm, u32_of(start), rows);
+        let (start, rows) = (u32_of(start), u32_of(rows));
+        ctx.norm_gathered(self.norm, self.rows.gather.bind(), start..start + rows);
         let (act, precision) = (ctx.act, ctx.ops.precision);
         let product = Product {
             x: &act.normed,
@@ -111,14 +182,14 @@ impl Head<'_> {
         let (portion, act) = (start..start + rows, ctx.act);
         let rows = u32_of(rows);
         let params = log_prob::LogProbParams { rows, vocab: ctx.config.vocab_size };
-        let targets = ctx.inputs.targets.bind_from(start);
+        let targets = self.rows.targets.bind_from(start);
         let buffers = LogProbBuffers {
             logits: act.logits.bind(),
             targets: targets.clone(),
             out: act.nll.bind_from(start),
         };
         ctx.pass.dispatch(&ctx.ops.log_prob, &params, buffers, log_prob::grid(rows));
-        self.draws.record_scored(ctx.pass, &ctx.plan.draws, portion, &act.logits, targets)
+        self.draws.record_scored(ctx.pass, portion, &act.logits, targets)
     }
 }
 
@@ -136,7 +207,9 @@ impl Reads {
     /// Turns the readbacks of a step into its output.
     pub(super) fn take(
         self,
-        plan: &Plan,
+        batch: &Batch,
+        rows: &LogitRows,
+        draws: &DrawState,
         mut done: Outcome,
         attention: &mut Attention,
         choices: Option<&Choices>,
@@ -144,16 +217,18 @@ impl Reads {
         let mut output = self.early;
         output.timings.append(&mut done.timings);
         if let Some((choices, read)) = choices.zip(self.choices) {
-            output.choices = choices.take(attention, plan, &done.get(read));
+            let entries_at = |row: usize, slots: &[u32]| attention.entries_at(batch, row, slots);
+            output.choices = choices.take(batch.rows, &done.get(read), entries_at);
         }
         output.sampled = self.ids.map(|read| done.get(read)).unwrap_or_default();
         if let Some(read) = self.log_probs {
-            plan.draws.take(&mut output, &read.get(&done));
+            draws.take(&mut output, &read.get(&done));
         }
         let nll: Vec<f32> = self.nll.map(|read| done.get(read)).unwrap_or_default();
-        output.nll = nll.into_iter().zip(&plan.scored).filter(|(_, s)| s.is_some()).map(|(v, _)| v).collect();
+        output.nll =
+            nll.into_iter().zip(&rows.scored).filter(|(_, scored)| **scored).map(|(v, _)| v).collect();
         if let Some(sparse) = attention.sparse_mut() {
-            sparse.take(plan, self.sparse, &done, &mut output);
+            sparse.take(batch, self.sparse, &done, &mut output);
         }
         output
     }

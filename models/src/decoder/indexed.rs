@@ -4,9 +4,9 @@
 use attn_kernels::gpu::{Gpu, Outcome, Pass, Read};
 use sparse_select::Selection;
 
-use super::attention::{Attention, ChoiceBuffer};
-use super::choices::Choices;
-use super::inputs::Plan;
+use super::attention::Attention;
+use super::batch::Batch;
+use super::choices::{ChoiceBuffer, Choices};
 use crate::batch::{Choice, Slice};
 use crate::cast::u32_of;
 use crate::sparse::{Attended, Tally};
@@ -42,7 +42,12 @@ impl Indexed {
     }
 
     /// Makes room for the choices of a step, where they are wanted and there is a choice.
-    pub(super) fn begin(&mut self, gpu: &Gpu, attention: &Attention, plan: &Plan) -> Result<(), ModelError> {
+    pub(super) fn begin(
+        &mut self,
+        gpu: &Gpu,
+        attention: &Attention,
+        batch: &Batch,
+    ) -> Result<(), ModelError> {
         self.choices = None;
         if !self.trace {
             return Ok(());
@@ -50,39 +55,40 @@ impl Indexed {
         let chosen: Vec<(usize, ChoiceBuffer<'_>)> = self
             .layers
             .iter()
-            .filter_map(|&layer| attention.chosen(layer, plan).map(|chosen| (layer, chosen)))
+            .filter_map(|&layer| attention.chosen(layer, batch).map(|chosen| (layer, chosen)))
             .collect();
-        let words = chosen.iter().map(|(_, chosen)| chosen.stride).sum::<usize>() * plan.rows as usize;
+        let words = chosen.iter().map(|(_, chosen)| chosen.stride).sum::<usize>() * batch.rows as usize;
         if (1..=MAX_TRACED).contains(&words) {
             let mut choices = Choices::new(gpu)?;
-            choices.begin(gpu, plan.rows, chosen.into_iter())?;
+            choices.begin(gpu, batch.rows, chosen.into_iter())?;
             self.choices = Some(choices);
         }
         Ok(())
     }
 
     /// Records a copy of what a layer chose, before the next one overwrites it.
-    pub(super) fn copy(&self, pass: &mut Pass, layer: usize, attention: &Attention, plan: &Plan) {
+    pub(super) fn copy(&self, pass: &mut Pass, layer: usize, attention: &Attention, batch: &Batch) {
         if let Some(choices) = &self.choices {
-            choices.copy(pass, layer, plan.rows, attention.chosen(layer, plan).into_iter());
+            choices.copy(pass, layer, batch.rows, attention.chosen(layer, batch).into_iter());
         }
     }
 
     /// Records the readback of a step.
-    pub(super) fn read(&self, pass: &mut Pass, plan: &Plan) -> Option<Read<u32>> {
-        self.choices.as_ref()?.read(pass, plan)
+    pub(super) fn read(&self, pass: &mut Pass, batch: &Batch) -> Option<Read<u32>> {
+        self.choices.as_ref()?.read(pass, batch.rows)
     }
 
     /// The choices of a step.
     pub(super) fn take(
         &self,
         attention: &Attention,
-        plan: &Plan,
+        batch: &Batch,
         read: Option<Read<u32>>,
         done: &Outcome,
     ) -> Vec<Choice> {
         let taken = self.choices.as_ref().zip(read);
-        taken.map_or_else(Vec::new, |(choices, read)| choices.take(attention, plan, &done.get(read)))
+        let entries_at = |row: usize, slots: &[u32]| attention.entries_at(batch, row, slots);
+        taken.map_or_else(Vec::new, |(choices, read)| choices.take(batch.rows, &done.get(read), entries_at))
     }
 
     /// Counts the blocks that each slice attended, and adds the choices that were handed back. O(rows).

@@ -1,6 +1,6 @@
 //! Places of the keys and values that a step attends, and their way to the device.
 
-mod context;
+mod beyond;
 mod disk;
 mod fetcher;
 mod residency;
@@ -13,18 +13,18 @@ use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::rows::KvWord;
 use smallvec::{SmallVec, smallvec};
 
-use super::inputs::{Plan, Rows, ViewRows};
+use super::batch::{Batch, Dense};
 use super::options::DecoderOptions;
 use super::views::View;
 use crate::batch::Slice;
-use crate::kv::Ring;
 use crate::{DecoderConfig, HostTraffic, KvPool, ModelError};
 
+pub(super) use beyond::Beyond;
 pub(super) use disk::DiskReport;
-pub(super) use residency::{Bench, Needed, PageContext, Residency, SlotRoom};
+pub(super) use residency::{Needed, PageContext, Residency, SlotRoom};
 pub(super) use ring::{Load, RingKeys, TransferContext};
-pub(super) use rooms::{Fresh, Return};
-pub(super) use stream::{Group, Stream, StreamLists};
+pub(super) use rooms::Return;
+pub(super) use stream::{Group, Stream};
 
 /// Memory that blocks of the cache live in.
 #[derive(Debug)]
@@ -53,9 +53,9 @@ pub(super) enum Keys<'a> {
 const WRITTEN_THROUGH: u32 = 64;
 
 impl<'a> Keys<'a> {
-    /// Places of the keys of rows that attend to all that they see.
-    pub(super) fn of(rows: &'a Rows) -> Self {
-        rows.stream.as_ref().map_or(Keys::Device, Keys::Ring)
+    /// Places of the keys of rows of a view that attend all that they see.
+    pub(super) fn of(beyond: &'a Beyond, view: usize, rows: Dense) -> Self {
+        beyond.stream(view, rows).map_or(Keys::Device, Keys::Ring)
     }
 }
 
@@ -137,10 +137,12 @@ impl KeySource {
         kv: &KvPool,
         views: &[View],
         slices: &[Slice<'_>],
-        plan: &mut Plan,
+        batch: &mut Batch,
+        beyond: &mut Beyond,
         selects: bool,
     ) -> Result<(), ModelError> {
-        let few = self.pages().is_some_and(|pages| !pages.on_disk()) && plan.rows < WRITTEN_THROUGH;
+        beyond.clear(views.len());
+        let few = self.pages().is_some_and(|pages| !pages.on_disk()) && batch.rows < WRITTEN_THROUGH;
         let (ring, pages) = match self {
             Self::Device => return Ok(()),
             Self::Ring(ring) => (ring, None),
@@ -148,21 +150,18 @@ impl KeySource {
         };
         let Some(of_kv) = kv.ring() else { return Ok(()) };
         let block_size = kv.shape().block_size;
-        plan.host_slots = host_slots(of_kv, block_size, plan);
-        if let Some(slots) = &mut plan.host_slots {
-            plan.fresh = Fresh::of(slots, block_size, of_kv.host_blocks());
-            let mut tokens = slots.iter().filter(|slot| **slot >= 0).count();
+        if beyond.take_slots(of_kv, block_size, batch) {
+            let mut tokens = beyond.written_rows();
             if !few {
-                plan.fresh.divert(slots, block_size, &mut plan.stream);
-                tokens = plan.fresh.on_host().count() * block_size as usize;
+                tokens = beyond.divert(block_size);
             }
             if let Some(taken_in) = pages.and_then(|pages| pages.taken_in()) {
-                let looked = taken_in.due(slices, |block| plan.fresh.is_written(block));
-                plan.fresh.look_at(&looked, &mut plan.stream);
+                let looked = taken_in.due(slices, |block| beyond.fresh.is_written(block));
+                beyond.fresh.look_at(&looked, &mut beyond.lists.pairs);
             }
             ring.wrote(tokens as u64 * (kv.plan().block_bytes() / u64::from(block_size)));
         }
-        stream::plan_streams(of_kv, block_size, views, slices, plan, selects)
+        stream::plan_streams(of_kv, block_size, views, slices, batch, beyond, selects)
     }
 
     /// Fails if pages of selected blocks could not be brought.
@@ -171,30 +170,37 @@ impl KeySource {
     }
 
     /// Makes room for what a step asks of the device and writes.
-    pub(super) fn begin(&mut self, gpu: &Gpu, kv: &KvPool, plan: &Plan) -> Result<(), ModelError> {
+    pub(super) fn begin(
+        &mut self,
+        gpu: &Gpu,
+        kv: &KvPool,
+        batch: &Batch,
+        beyond: &Beyond,
+    ) -> Result<(), ModelError> {
         if let Some(pages) = self.pages_mut() {
-            pages.begin(gpu, kv, plan)?;
+            pages.begin(gpu, kv, batch, beyond)?;
         }
-        self.ring_mut().map_or(Ok(()), |ring| ring.begin(gpu, kv, &plan.fresh))
+        self.ring_mut().map_or(Ok(()), |ring| ring.begin(gpu, kv, &beyond.fresh))
     }
 
-    /// The places that new keys and values of a layer go to.
+    /// The places that new keys and values of a layer of a view go to.
     pub(super) fn homes<'a>(
         &'a self,
         kv: &'a KvPool,
-        plan: &Plan,
+        batch: &'a Batch,
+        beyond: &'a Beyond,
+        view: usize,
         layer: usize,
-        slots: &'a Buf<i32>,
-        host_slots: Option<&'a Buf<i32>>,
     ) -> SmallVec<[Home<'a>; 2]> {
         let mut homes = smallvec![];
-        let resident = || plan.views.iter().any(|view| view.slots.iter().any(|slot| *slot >= 0));
+        let resident = || batch.views.iter().any(|view| view.slots.iter().any(|slot| *slot >= 0));
         // Where blocks are selected all live on the host.
-        if self.pages().is_none() && (host_slots.is_none() || resident()) {
+        if self.pages().is_none() && (beyond.slots().is_none() || resident()) {
+            let slots = batch.views[view].slots.on_device();
             homes.push(Home { slots, buffers: kv.attended(layer).0.iter().collect() });
         }
-        if let Some(slots) = host_slots {
-            let buffers = match self.ring().filter(|_| plan.fresh.in_rooms()) {
+        if let Some(slots) = beyond.slots() {
+            let buffers = match self.ring().filter(|_| beyond.fresh.in_rooms()) {
                 Some(ring) => ring.rooms(layer).collect(),
                 None => kv.host_attended(layer).iter().collect(),
             };
@@ -209,50 +215,7 @@ impl KeySource {
     }
 
     /// Records the way back of what the step wrote where kernels cannot reach the host.
-    pub(super) fn read_fresh(&self, pass: &mut Pass, kv: &KvPool, plan: &Plan) -> Vec<Return> {
-        self.ring().map_or_else(Vec::new, |ring| ring.read_fresh(pass, kv, &plan.fresh))
+    pub(super) fn read_fresh(&self, pass: &mut Pass, kv: &KvPool, beyond: &Beyond) -> Vec<Return> {
+        self.ring().map_or_else(Vec::new, |ring| ring.read_fresh(pass, kv, &beyond.fresh))
     }
-}
-
-impl Plan {
-    /// Whether some rows go through the ring.
-    pub(super) fn streams(&self) -> bool {
-        self.views.iter().any(|view| view.all.stream.is_some() || view.whole.stream.is_some())
-    }
-
-    /// Blocks that the step writes in the layers of a view, each perhaps several times.
-    pub(super) fn written_blocks(
-        &self,
-        view: &ViewRows,
-        block_size: u32,
-    ) -> impl Iterator<Item = u32> + use<> {
-        // Where blocks are selected and live on the host, none is written elsewhere.
-        let mut blocks: Vec<u32> = match self.host_slots {
-            Some(_) => self.fresh.blocks().to_vec(),
-            None => view.slots.iter().map(|slot| slot.cast_unsigned() / block_size).collect(),
-        };
-        blocks.dedup();
-        blocks.into_iter()
-    }
-}
-
-/// Returns the slots beyond the device of rows whose blocks lie on the host or on disk, -1 for the others; `None` where there
-/// are no such rows. They leave the lists of the views.
-fn host_slots(ring: &Ring, block_size: u32, plan: &mut Plan) -> Option<Vec<i32>> {
-    let beyond = |slot: i32| ring.beyond(slot.cast_unsigned() / block_size);
-    let slot_of = |slot: &i32| match beyond(*slot) {
-        Some(block) => (block * block_size + slot.cast_unsigned() % block_size).cast_signed(),
-        None => -1,
-    };
-    let all = plan.views.first().map_or(&[][..], |view| &view.slots);
-    let host: Vec<i32> = all.iter().map(slot_of).collect();
-    if host.iter().all(|slot| *slot < 0) {
-        return None;
-    }
-    for view in &mut plan.views {
-        for (slot, host) in view.slots.iter_mut().zip(&host) {
-            *slot = if *host < 0 { *slot } else { -1 };
-        }
-    }
-    Some(host)
 }

@@ -14,17 +14,18 @@ use attn_kernels::kernel::copy_blocks;
 
 use self::used::Used;
 use super::activations::Activations;
-use super::attention::{Attention, AttentionWeights, Forms, HeadWeights, LoadContext, plain_norm};
+use super::attention::{Attention, AttentionWeights, HeadWeights, plain_norm};
+use super::batch::{Batch, Prefill};
 use super::draws::DrawState;
+use super::head::LogitRows;
 use super::hyper::{HyperWeights, Residual};
 use super::indexed::Indexed;
-use super::inputs::{Inputs, Prefill};
-use super::keys::KeySource;
+use super::kernels::{Forms, LoadContext};
+use super::keys::{Beyond, KeySource};
 use super::mlp::{Mlp, Mlps};
 use super::moe::MoeState;
 use super::ops::Ops;
-use super::partitions::Cutter;
-use super::rope_angles::RopeAngles;
+use super::partitions::Partitions;
 use super::views::Views;
 use super::{Decoder, DecoderOptions};
 use crate::host_weights::{Home, HostWeights, WeightStream};
@@ -119,6 +120,16 @@ impl Decoder {
         let kernels = Kernels::new(gpu, max, stream)?;
         let forms = Forms::new(gpu, config, options, kv.shape());
         let load = LoadContext { gpu, config, options, kv: &kv, views: &views };
+        let prefill = Prefill {
+            // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
+            // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
+            by_rows: options.reproducible
+                || options.offload.is_some() && options.sparse.is_some() && !forms.coop
+                || !config.has_heads()
+                || !(gpu.is_cpu() || forms.coop),
+            tile_rows: forms.tile_rows(),
+            selected_rows: forms.of_selected(options).tile_rows(),
+        };
         Ok(Self {
             ops: Ops::new(gpu, kernels, precision, weights.embedding.format())?,
             copy: gpu.pipeline(&copy_blocks::variant())?,
@@ -127,21 +138,11 @@ impl Decoder {
             residual: Residual::new(gpu, config, options, weights.hyper.as_ref())?,
             mlps: Mlps { experts: MoeState::new(gpu, config, options)? },
             activations: Activations::new(gpu, config, options)?,
-            inputs: Inputs::new(gpu, config, options, &views.all)?,
+            batch: Batch::new(gpu, config, options, &views.all, prefill)?,
+            beyond: Beyond::new(gpu, options)?,
+            logit_rows: LogitRows::new(gpu, options)?,
             draws: DrawState::new(gpu, config, options)?,
-            angles: RopeAngles::new(&config.rope),
-            window_angles: config.window_rope.as_ref().map(RopeAngles::new),
-            prefill: Prefill {
-                // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
-                // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
-                by_rows: options.reproducible
-                    || options.offload.is_some() && options.sparse.is_some() && !forms.coop
-                    || !config.has_heads()
-                    || !(gpu.is_cpu() || forms.coop),
-                tile_rows: forms.tile_rows(),
-                selected_rows: forms.of_selected(options).tile_rows(),
-            },
-            cutter: Cutter::new(gpu, config, options, &kv),
+            partitions: Partitions::new(gpu, config, options, &kv),
             gpu: Arc::clone(gpu),
             config: config.clone(),
             options: options.clone(),

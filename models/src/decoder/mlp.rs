@@ -1,6 +1,6 @@
 //! Part of a layer that follows attention.
 
-use super::attention::ChoiceBuffer;
+use super::choices::ChoiceBuffer;
 use super::moe::{Moe, MoeState};
 use super::ops::Ctx;
 use crate::kernel::matmul::Epilogue;

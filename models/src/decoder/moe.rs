@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pipeline};
 
-use super::attention::{ChoiceBuffer, ChoiceKind};
+use super::choices::{ChoiceBuffer, ChoiceKind};
 use super::ops::Ctx;
 use super::options::DecoderOptions;
 use crate::kernel::ExpertTerms;
@@ -160,7 +160,7 @@ impl MoeState {
 
     /// Leaves each row's experts and weights.
     fn route(&self, ctx: &mut Ctx<'_>, moe: &Moe, x: &Buf<f32>) -> Result<(), ModelError> {
-        let (rows, inputs) = (ctx.rows(), ctx.inputs);
+        let (rows, batch) = (ctx.rows(), ctx.batch);
         let mut epilogue = Epilogue::Store;
         if let Some(bias) = &moe.router_bias {
             ctx.set_bias(bias, &self.logits);
@@ -171,11 +171,11 @@ impl MoeState {
         ctx.matmul(&moe.router, &Product { precision: Precision::EXACT, epilogue, ..to })?;
         let params = MoeRouteParams { rows, scale: self.config.router.scale };
         let hashed = moe.table.as_ref().zip(self.route_hashed.as_ref());
-        let (table, pipeline) = hashed.unwrap_or((&inputs.tokens, &self.route));
+        let (table, pipeline) = hashed.unwrap_or((batch.tokens.on_device(), &self.route));
         let buffers = MoeRouteBuffers {
             logits: self.logits.bind(),
             correction: moe.correction.bind(),
-            tokens: inputs.tokens.bind(),
+            tokens: batch.tokens.bind(),
             table: table.bind(),
             experts: self.experts.bind(),
             weights: self.weights.bind(),

@@ -1,15 +1,17 @@
 //! The recording context, and the operations that every part of a layer is made of.
 
+mod keys;
+
 use std::ops::Range;
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::rows::Angle;
 
 use super::activations::Activations;
-use super::inputs::{Inputs, Plan, ViewInputs, ViewRows};
-use super::keys::KeySource;
-use super::partitions::Cutter;
+use super::batch::{Batch, ViewRows};
+use super::keys::{Beyond, KeySource};
+use super::partitions::Partitions;
 use super::views::Views;
 use crate::cast::u32_of;
 use crate::kernel::bias::{self, BiasBuffers, BiasParams};
@@ -37,12 +39,12 @@ pub(super) struct Ctx<'a> {
     pub(super) block_in: &'a Buf<f32>,
     /// Rows that a block adds to: the residual stream, or zeros in front of several.
     pub(super) block_out: &'a Buf<f32>,
-    pub(super) inputs: &'a Inputs,
+    pub(super) batch: &'a Batch,
     pub(super) views: &'a Views,
-    pub(super) cutter: &'a Cutter,
+    pub(super) partitions: &'a Partitions,
     pub(super) kv: &'a KvPool,
     pub(super) keys: &'a mut KeySource,
-    pub(super) plan: &'a Plan,
+    pub(super) beyond: &'a Beyond,
 }
 
 /// Kernels that all parts use.
@@ -111,8 +113,10 @@ impl Runs {
 struct RmsNorm<'a> {
     form: Form,
     weight: &'a Buf<f32>,
-    /// Rows, or with [`Form::Gather`] entries of the gather list.
+    /// Rows, or entries of the list that rows are gathered by.
     rows: Range<u32>,
+    /// Rows to gather, read with [`Form::Gather`] alone.
+    gather: Bind<u32>,
     x: &'a Buf<f32>,
     out: &'a Buf<f32>,
 }
@@ -135,17 +139,12 @@ pub(super) struct Rotation<'a> {
 impl<'a> Ctx<'a> {
     /// Number of rows of the step.
     pub(super) fn rows(&self) -> u32 {
-        self.plan.rows
+        self.batch.rows
     }
 
     /// Rows as the attention of a layer sees them.
     pub(super) fn view(&self, layer: usize) -> &'a ViewRows {
-        &self.plan.views[self.views.of_layers[layer]]
-    }
-
-    /// Device copies of the rows as the attention of a layer sees them.
-    pub(super) fn lists(&self, layer: usize) -> &'a ViewInputs {
-        &self.inputs.views[self.views.of_layers[layer]]
+        &self.batch.views[self.views.of_layers[layer]]
     }
 
     /// Begins a step of weights that lie on the host.
@@ -169,7 +168,7 @@ impl<'a> Ctx<'a> {
             let (first, cols, scale) = (shard.first, shard.cols, self.config.embedding_scale);
             let params = EmbedParams { rows, first, cols, width, scale };
             let buffers = EmbedBuffers {
-                tokens: self.inputs.tokens.bind(),
+                tokens: self.batch.tokens.bind(),
                 wq: self.ops.kernels.plane(&shard.quants),
                 ws: self.ops.kernels.plane(&shard.scales),
                 out: self.act.residual.bind(),
@@ -207,7 +206,14 @@ impl<'a> Ctx<'a> {
         let Some(weight) = norm else { return self.add_product(matrix, x, self.block_out, width) };
         self.store_product(matrix, x, &act.normed, width)?;
         let rows = 0..self.rows();
-        self.rms_norm(RmsNorm { form: Form::Add, weight, rows, x: &act.normed, out: self.block_out });
+        self.rms_norm(RmsNorm {
+            form: Form::Add,
+            weight,
+            rows,
+            gather: self.batch.tokens.bind(),
+            x: &act.normed,
+            out: self.block_out,
+        });
         Ok(())
     }
 
@@ -242,7 +248,7 @@ impl<'a> Ctx<'a> {
 
     /// Records the products of the vectors of every row, each with its matrix.
     pub(super) fn matmul_each(&mut self, matrices: &Matrices, vectors: &Vectors) -> Result<(), ModelError> {
-        matrices.multiply_each(&mut self.ops.kernels, self.pass, self.plan.rows, vectors)
+        matrices.multiply_each(&mut self.ops.kernels, self.pass, self.batch.rows, vectors)
     }
 
     /// Whether a product of all rows can norm them on the way in.
@@ -266,27 +272,30 @@ impl<'a> Ctx<'a> {
             return (self.block_in, Some(Norm { weight, eps }));
         }
         let (rows, normed) = (0..self.rows(), &self.act.normed);
-        self.rms_norm(RmsNorm { form: Form::Store, weight, rows, x: self.block_in, out: normed });
+        self.rms_norm(RmsNorm {
+            form: Form::Store,
+            weight,
+            rows,
+            gather: self.batch.tokens.bind(),
+            x: self.block_in,
+            out: normed,
+        });
         (normed, None)
     }
 
-    /// Leaves `rows` rows of the gather list, from `first` on, normed.
-    pub(super) fn norm_gathered(&mut self, weight: &Buf<f32>, first: u32, rows: u32) {
-        let (rows, act) = (first..first + rows, self.act);
-        self.rms_norm(RmsNorm { form: Form::Gather, weight, rows, x: &act.residual, out: &act.normed });
+    /// Leaves the rows that entries `rows` of `gather` name normed.
+    pub(super) fn norm_gathered(&mut self, weight: &Buf<f32>, gather: Bind<u32>, rows: Range<u32>) {
+        let act = self.act;
+        let form = Form::Gather;
+        self.rms_norm(RmsNorm { form, weight, rows, gather, x: &act.residual, out: &act.normed });
     }
 
     /// Records a norm of whole rows.
     fn rms_norm(&mut self, norm: RmsNorm<'_>) {
-        let RmsNorm { form, weight, rows: range, x, out } = norm;
+        let RmsNorm { form, weight, rows: range, gather, x, out } = norm;
         let (rows, width, eps) = (u32_of(range.len()), self.config.hidden_size, self.config.rms_norm_eps);
         let params = RmsNormParams { rows, width, eps, first: range.start };
-        let buffers = RmsNormBuffers {
-            x: x.bind(),
-            sources: self.inputs.gather.bind(),
-            weight: weight.bind(),
-            out: out.bind(),
-        };
+        let buffers = RmsNormBuffers { x: x.bind(), sources: gather, weight: weight.bind(), out: out.bind() };
         let pipeline = match form {
             Form::Store => &self.ops.norm,
             Form::Add => &self.ops.norm_add,
@@ -349,7 +358,7 @@ impl<'a> Ctx<'a> {
     /// The rotation of `heads` heads of rows of `stride` f32 by the step's positions, from dimension `first` of each on.
     pub(super) fn rotation(&self, heads: u32, stride: u32, first: u32) -> Rotation<'a> {
         let pairs = self.config.rope.rotary_dims / 2;
-        Rotation { angles: &self.inputs.cs, pairs, back: false, heads, stride, first }
+        Rotation { angles: self.batch.angles(), pairs, back: false, heads, stride, first }
     }
 
     /// Rotates heads of every row, in place.

@@ -8,7 +8,8 @@ use attn_kernels::kernel::mla_decode;
 use attn_kernels::kernel::paged_decode::{self, Lanes, PARTITION, partition_of, partitions};
 use attn_kernels::rows::DecodeRow;
 
-use super::inputs::{Plan, Rows};
+use super::batch::{Batch, Dense, Rows};
+use super::keys::Beyond;
 use super::options::DecoderOptions;
 use super::views::View;
 use crate::cast::u32_of;
@@ -72,9 +73,18 @@ impl Parts {
     }
 }
 
-/// Decides on partitions.
+/// Division of the rows of a view that attend all that they see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Division {
+    /// Partitions of the rows that are attended one by one.
+    pub(super) cut: Cut,
+    /// Parts of the keys of tiles.
+    pub(super) parts: Parts,
+}
+
+/// Partitions and parts of a step, and the rules that they follow.
 #[derive(Debug)]
-pub(super) struct Cutter {
+pub(super) struct Partitions {
     gpu: Arc<Gpu>,
     shape: KvShape,
     num_heads: u32,
@@ -84,9 +94,11 @@ pub(super) struct Cutter {
     fixed: bool,
     /// Whether partitions of rows that attend lists have one size, since slots for pages hold whole partitions.
     lists_fixed: bool,
+    /// Those of the step, by view.
+    views: Vec<[Division; 2]>,
 }
 
-impl Cutter {
+impl Partitions {
     pub(super) fn new(gpu: &Arc<Gpu>, config: &DecoderConfig, options: &DecoderOptions, kv: &KvPool) -> Self {
         Self {
             gpu: Arc::clone(gpu),
@@ -95,6 +107,7 @@ impl Cutter {
             coop: options.uses_coop(gpu),
             fixed: options.reproducible || config.latent.is_some(),
             lists_fixed: options.reproducible || kv.page_slots() > 0,
+            views: Vec::new(),
         }
     }
 
@@ -105,23 +118,46 @@ impl Cutter {
 
     /// Decides on the partitions of rows that attend all that they see, and on the parts of tiles. Chunks of the ring are whole
     /// partitions.
-    pub(super) fn cut(&self, views: &[View], plan: &mut Plan) {
-        for (reach, view) in views.iter().map(|view| view.reach).zip(&mut plan.views) {
-            for rows in [&mut view.all, &mut view.whole] {
-                rows.cut = Cut::of(self.lanes(0), PARTITION, &rows.decode);
-                if !self.fixed && rows.stream.is_none() {
-                    let keys = || rows.decode.iter().map(DecodeRow::keys);
-                    let (sum, longest) = (keys().map(u64::from).sum(), keys().max().unwrap_or(0));
-                    let lanes = self.lanes(sum);
-                    let size = self.partition_of(lanes, sum, longest, rows.cut.max_partitions);
-                    rows.cut = Cut::of(lanes, size, &rows.decode);
-                    if reach == Reach::Full && !self.gpu.is_cpu() {
-                        let end = rows.tiles.iter().map(|tile| tile.position + tile.rows).max().unwrap_or(0);
-                        rows.parts = Parts::of(self.num_heads * u32_of(rows.tiles.len()), end);
-                    }
-                }
-            }
+    pub(super) fn plan(&mut self, views: &[View], batch: &Batch, beyond: &Beyond) {
+        let of_view = |(index, view): (usize, &View)| {
+            Dense::BOTH.map(|which| {
+                let streams = beyond.stream(index, which).is_some();
+                self.divide(view.reach, batch.views[index].dense(which), streams)
+            })
+        };
+        self.views = views.iter().enumerate().map(of_view).collect();
+    }
+
+    fn divide(&self, reach: Reach, rows: &Rows, streams: bool) -> Division {
+        let cut = Cut::of(self.lanes(0), PARTITION, &rows.decode);
+        if self.fixed || streams {
+            return Division { cut, parts: Parts::default() };
         }
+        let keys = || rows.decode.iter().map(DecodeRow::keys);
+        let (sum, longest) = (keys().map(u64::from).sum(), keys().max().unwrap_or(0));
+        let lanes = self.lanes(sum);
+        let size = self.partition_of(lanes, sum, longest, cut.max_partitions);
+        let mut parts = Parts::default();
+        if reach == Reach::Full && !self.gpu.is_cpu() {
+            let end = rows.tiles.iter().map(|tile| tile.position + tile.rows).max().unwrap_or(0);
+            parts = Parts::of(self.num_heads * u32_of(rows.tiles.len()), end);
+        }
+        Division { cut: Cut::of(lanes, size, &rows.decode), parts }
+    }
+
+    /// Returns the division of rows of a view.
+    pub(super) fn of(&self, view: usize, which: Dense) -> Division {
+        self.views[view][which as usize]
+    }
+
+    /// Returns the cuts of all rows that attend all that they see.
+    pub(super) fn cuts(&self) -> impl Iterator<Item = Cut> {
+        self.views.iter().flatten().map(|division| division.cut)
+    }
+
+    /// Returns the most parts of tiles; 1 if no tile's keys are cut.
+    pub(super) fn max_parts(&self) -> u32 {
+        self.views.iter().flatten().map(|division| division.parts.count).max().unwrap_or(1)
     }
 
     /// Partitions of rows that attend lists of at most `tokens` tokens.

@@ -6,13 +6,11 @@ use std::ops::Range;
 use attn_kernels::rows::DecodeRow;
 
 use super::keys::{Keys, Stream};
+use super::limits::{PARTIAL_BYTES, partial_dim};
 use super::ops::Ctx;
 use super::walk::{Attend, Turn};
 use crate::DecoderConfig;
 use crate::kv::KeysIn;
-
-/// Bytes of partitions of decode rows that exist at one time.
-pub(super) const PARTIAL_BYTES: usize = 64 << 20;
 
 /// Rows that are attended alike.
 pub(super) struct RowTask<'a> {
@@ -155,9 +153,4 @@ fn decode_portion(config: &DecoderConfig, max_partitions: u32) -> usize {
 fn portions(rows: Range<usize>, portion: usize) -> impl Iterator<Item = Range<usize>> {
     let end = rows.end;
     rows.step_by(portion).map(move |start| start..(start + portion).min(end))
-}
-
-/// Elements of what attention makes of one head.
-pub(super) fn partial_dim(config: &DecoderConfig) -> u32 {
-    config.latent.map_or(config.head_dim, |latent| latent.kv_rank)
 }

@@ -92,11 +92,11 @@ impl Decoder {
         };
         let slices = vec![slice; sequences as usize];
         let samples: Vec<Sample<'_>> = (0..slices.len()).map(|slice| Sample::new(slice, spec)).collect();
-        let plan = self.plan(&slices, &samples)?;
-        self.write(&plan)?;
-        self.begin_selection(&plan, &slices)?;
-        self.begin(&plan)?;
-        self.record(&plan, false)?;
+        self.plan(&slices, &samples)?;
+        self.upload()?;
+        self.begin_selection(&slices)?;
+        self.begin()?;
+        self.record(false)?;
         self.attention.end(&self.gpu);
         Ok(())
     }

@@ -6,7 +6,6 @@
 //! [`Rules`].
 
 mod account;
-mod choose;
 mod counter;
 mod estimator;
 mod lists;
@@ -29,17 +28,17 @@ use attn_kernels::kernel::paged_decode::PagedDecodeParams;
 use attn_kernels::rows::DecodeRow;
 use sparse_select::digest::DigestFormat;
 
-use super::attention::{Forms, HeadKernels, LoadContext};
-use super::inputs::{Plan, ViewRows};
+use super::batch::{Batch, ViewRows};
+use super::kernels::{Forms, HeadKernels, LoadContext};
+use super::keys::Beyond;
 use super::ops::Ctx;
+use super::selecting::{Lists, SelectingRows};
 use super::views::Views;
 use crate::batch::{Slice, StepOutput};
 use crate::sparse::{Place, SparseOptions};
 use crate::{DecoderConfig, KvPool, ModelError, Reach};
 use account::Account;
-pub(super) use choose::SelectingRows;
 use estimator::Estimator;
-pub(super) use lists::Lists;
 use on_host::OnHost;
 use positions::Positions;
 use ranker::Ranker;
@@ -85,9 +84,9 @@ impl Rules {
         asked && self.options.policy.certifies()
     }
 
-    /// Whether blocks are selected in a layer of `plan`.
-    fn selects_in(&self, plan: &Plan, layer: usize) -> bool {
-        !plan.views[self.views.of_layers[layer]].selecting.is_empty() && !self.options.is_dense(layer)
+    /// Whether blocks are selected in a layer of `batch`.
+    fn selects_in(&self, batch: &Batch, layer: usize) -> bool {
+        !batch.views[self.views.of_layers[layer]].selecting.is_empty() && !self.options.is_dense(layer)
     }
 }
 
@@ -128,10 +127,10 @@ trait Select: Debug + Send + Sync {
     }
 
     /// Records the readbacks of a step.
-    fn read(&self, pass: &mut Pass, plan: &Plan) -> Reads;
+    fn read(&self, pass: &mut Pass, batch: &Batch) -> Reads;
 
     /// Takes them into the account.
-    fn take(&self, rules: &Rules, plan: &Plan, reads: Reads, done: &Outcome, account: &mut Account);
+    fn take(&self, rules: &Rules, batch: &Batch, reads: Reads, done: &Outcome, account: &mut Account);
 
     /// Returns the place where blocks are scored. On the host means readbacks in every layer: positions need none.
     fn place(&self) -> Place {
@@ -152,7 +151,8 @@ pub(super) struct Begin<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) config: &'a DecoderConfig,
     pub(super) kv: &'a KvPool,
-    pub(super) plan: &'a Plan,
+    pub(super) batch: &'a Batch,
+    pub(super) beyond: &'a Beyond,
     pub(super) slices: &'a [Slice<'a>],
     /// Pages of each KV head that have room on the device, where blocks live on the host.
     pub(super) spare_pages: u32,
@@ -216,7 +216,7 @@ impl Sparse {
 
     /// Begins a step. Whatever needs no query is laid out here, for all layers, so that nothing stops in between.
     pub(super) fn begin(&mut self, step: &Begin<'_>) -> Result<(), ModelError> {
-        self.account.begin(&self.rules, step.plan, step.slices);
+        self.account.begin(&self.rules, step.batch, step.slices);
         self.selector.begin(&self.rules, step, &mut self.account)
     }
 
@@ -268,20 +268,20 @@ impl Sparse {
     }
 
     /// Records the readbacks of a step.
-    pub(super) fn read(&self, pass: &mut Pass, plan: &Plan) -> Reads {
-        self.selector.read(pass, plan)
+    pub(super) fn read(&self, pass: &mut Pass, batch: &Batch) -> Reads {
+        self.selector.read(pass, batch)
     }
 
     /// Ends a step: takes its readbacks, and hands out what each slice attended.
     pub(super) fn take(
         &mut self,
-        plan: &Plan,
+        batch: &Batch,
         reads: Option<Reads>,
         done: &Outcome,
         output: &mut StepOutput,
     ) {
         if let Some(reads) = reads {
-            self.selector.take(&self.rules, plan, reads, done, &mut self.account);
+            self.selector.take(&self.rules, batch, reads, done, &mut self.account);
         }
         self.account.hand_out(output);
     }
@@ -324,6 +324,6 @@ fn selector(load: &LoadContext<'_>, rules: &Rules, selects: &[bool]) -> Result<B
 }
 
 /// A view whose rows blocks are selected for: all layers of full attention choose the same rows, whichever group they are in.
-fn choosing(plan: &Plan) -> Option<&ViewRows> {
-    plan.views.iter().find(|view| !view.selecting.is_empty())
+fn choosing(batch: &Batch) -> Option<&ViewRows> {
+    batch.views.iter().find(|view| !view.selecting.is_empty())
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::batch::Dense;
 use super::keys::{Load, Stream};
 use super::ops::Ctx;
 use super::portions::KeyRange;
@@ -83,9 +84,10 @@ pub(super) fn walk(
 
 /// The first chunk of a layer that has to come, if its rows go through the ring.
 fn first_load<'a>(ctx: &Ctx<'a>, layer: usize) -> Option<Load<'a>> {
-    let view = (layer < ctx.config.layers.len()).then(|| ctx.view(layer))?;
+    let (index, view) =
+        (layer < ctx.config.layers.len()).then(|| (ctx.views.of_layers[layer], ctx.view(layer)))?;
     let selects = !view.selecting.is_empty() && ctx.keys.pages().is_some_and(|pages| pages.selects(layer));
-    let stream = if selects { &view.whole.stream } else { &view.all.stream }.as_ref()?;
+    let stream = ctx.beyond.stream(index, if selects { Dense::Whole } else { Dense::All })?;
     let groups = stream.groups.iter().enumerate();
     let chunks = groups.flat_map(|(g, group)| (0..group.chunks.len()).map(move |chunk| (g, chunk)));
     chunks.map(|(group, chunk)| stream.load(layer, group, chunk)).find(Load::moves)

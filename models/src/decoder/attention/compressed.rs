@@ -2,7 +2,6 @@
 //! is key and value of all heads; what comes out is turned back, so that it follows from distances alone.
 
 mod entries;
-mod lists;
 mod places;
 mod rows;
 mod step;
@@ -17,17 +16,17 @@ use attn_kernels::kernel::mla_decode::{self, LatentShape};
 use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 
 pub(in crate::decoder) use self::entries::CompressorWeights;
-pub(in crate::decoder) use self::step::Step;
 
 use self::entries::{EntryState, StateCache};
-use self::lists::Lists;
 use self::places::{LayerPlaces, Places};
 use self::rows::SlotRows;
+use self::step::{Step, StepContext};
 use super::index::{Choice, IndexOf, IndexQueries, IndexScorer};
-use super::{ChoiceBuffer, ChoiceKind, LoadContext};
 use crate::batch::Slice;
 use crate::cast::u32_of;
-use crate::decoder::inputs::Plan;
+use crate::decoder::batch::Batch;
+use crate::decoder::choices::{ChoiceBuffer, ChoiceKind};
+use crate::decoder::kernels::LoadContext;
 use crate::decoder::keys::Keys;
 use crate::decoder::ops::{Ctx, Rotation, Runs};
 use crate::decoder::portions::{RowTask, attend_rows};
@@ -76,7 +75,7 @@ pub(in crate::decoder) struct CompressedAttention {
     config: CompressedConfig,
     places: Places,
     angles: RopeAngles,
-    lists: Lists,
+    step: Step,
     entries: EntryState,
     index: Option<EntryIndex>,
     rope: Arc<Pipeline>,
@@ -114,20 +113,17 @@ impl EntryIndex {
         Ok(Some(Self { scorer, kind }))
     }
 
-    /// Writes the rows of a step, which all layers share.
-    fn write(&mut self, gpu: &Gpu, step: &Step) -> Result<(), ModelError> {
+    /// Lays out the rows of a step, which all layers share.
+    fn plan(&mut self, step: &Step) {
         let of_kind = &step.kinds[self.kind];
-        if !of_kind.chooses() {
-            return Ok(());
-        }
         let key_row = |(row, seen): (&SlotRow, &Span)| KeyRow {
             row: row.row,
             first_key: 0,
             end: seen.len,
             table: seen.table,
         };
-        let rows: Vec<KeyRow> = step.rows.iter().zip(&of_kind.seen).map(key_row).collect();
-        self.scorer.write(gpu, &rows, of_kind.longest)
+        let rows = if of_kind.chooses() { &step.rows[..] } else { &[] };
+        self.scorer.plan(rows.iter().zip(of_kind.spans()).map(key_row), of_kind.longest);
     }
 }
 
@@ -147,7 +143,7 @@ impl CompressedAttention {
         let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
         Ok(Self {
             layers: Arc::clone(layers),
-            lists: Lists::new(load, &places, views.all.len())?,
+            step: Step::new(load, &places, views.all.len())?,
             entries: EntryState::new(gpu, config, options, &places)?,
             index: EntryIndex::new(load, &places)?,
             rope: gpu.pipeline(&rope::variant(config.head_dim, Pairing::Interleaved))?,
@@ -167,36 +163,43 @@ impl CompressedAttention {
     }
 
     /// Lays a step out.
-    pub(super) fn plan(&self, config: &DecoderConfig, slices: &[Slice<'_>], plan: &Plan) -> Step {
-        Step::new(&step::StepContext { config, places: &self.places, angles: &self.angles }, slices, plan)
+    pub(super) fn plan(&mut self, config: &DecoderConfig, slices: &[Slice<'_>], batch: &Batch) {
+        let Self { places, angles, step, index, .. } = self;
+        step.plan(&StepContext { config, places, angles }, slices, batch);
+        index.iter_mut().for_each(|index| index.plan(step));
     }
 
-    /// Writes the lists of a step.
-    pub(super) fn write(&mut self, gpu: &Gpu, step: &Step) -> Result<(), ModelError> {
-        self.lists.write(gpu, step)?;
-        self.index.as_mut().map_or(Ok(()), |index| index.write(gpu, step))
+    /// Returns the most partitions of a row.
+    pub(super) fn max_partitions(&self) -> u32 {
+        self.step.max_partitions
+    }
+
+    /// Brings the lists of a step to the device.
+    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.step.upload(gpu)?;
+        self.index.as_mut().map_or(Ok(()), |index| index.scorer.upload(gpu))
     }
 
     /// Records the slots that rows attend in all layers.
     pub(super) fn begin(&self, ctx: &mut Ctx<'_>) {
-        self.lists.record(ctx, &self.places);
+        self.step.record(ctx, &self.places);
     }
 
     /// Entries that the indexer chose in the layer at hand, where it has one and had a choice.
-    pub(super) fn chosen(&self, layer: usize, plan: &Plan) -> Option<ChoiceBuffer<'_>> {
+    pub(super) fn chosen(&self, layer: usize) -> Option<ChoiceBuffer<'_>> {
         self.layers[layer].entries.as_ref()?.indexer.as_ref()?;
         let kind = self.index.as_ref()?.kind;
-        let step = &plan.compressed.kinds[kind];
+        let step = &self.step.kinds[kind];
         let (of, stride) = (ChoiceKind::Entries, step.stride as usize);
-        step.chooses().then(|| ChoiceBuffer { kind: of, buffer: self.lists.kinds[kind].seen(), stride })
+        step.chooses().then(|| ChoiceBuffer { kind: of, buffer: step.seen(), stride })
     }
 
     /// The entries at `slots`, which row number `row` chose, ascending.
-    pub(super) fn entries_at(&self, plan: &Plan, row: usize, slots: &[u32]) -> Vec<u32> {
+    pub(super) fn entries_at(&self, batch: &Batch, row: usize, slots: &[u32]) -> Vec<u32> {
         let Some(indexer) = &self.index else { return Vec::new() };
-        let (step, block) = (&plan.compressed.kinds[indexer.kind], indexer.scorer.keys.block_size);
+        let (step, block) = (&self.step.kinds[indexer.kind], indexer.scorer.keys.block_size);
         let SlotRow { keys, in_window, .. } = step.rows[row];
-        let table = &plan.tables[step.seen[row].table as usize..];
+        let table = &batch.tables[step.spans()[row].table as usize..];
         let entry = |slot: &u32| {
             let index =
                 table.iter().position(|id| id.0 == slot / block).expect("a slot of the row's own blocks");
@@ -258,7 +261,7 @@ impl CompressedAttention {
         ctx.norm_runs(Runs::of(1, width), eps, &weights.kv_norm, &self.kv);
         ctx.rotate(&self.rope, self.rotation(ctx, layer, 1, width), &self.kv);
         let cache = ctx.kv.buffer(layer, CachePart::Latent);
-        self.write_vectors(ctx, &self.kv, &ctx.lists(layer).slots, cache, ctx.rows());
+        self.write_vectors(ctx, &self.kv, ctx.view(layer).slots.on_device(), cache, ctx.rows());
         Ok(())
     }
 
@@ -272,7 +275,7 @@ impl CompressedAttention {
         x: &Buf<f32>,
     ) -> Result<(), ModelError> {
         let LayerPlaces { kind, states: group, index_states } = places;
-        let slots = &self.lists.kinds[kind].slots;
+        let slots = self.step.kinds[kind].slots.on_device();
         let cache = StateCache { layer, part: CachePart::States, kind, group, dim: ctx.config.head_dim };
         let count = self.compress(ctx, &weights.compressor, cache, x)?;
         let entries = ctx.kv.buffer(layer, CachePart::Entries);
@@ -286,7 +289,7 @@ impl CompressedAttention {
         if rows > 0 {
             indexer.scorer.append(ctx, layer, &self.entries.entries, slots, rows);
         }
-        let step = &ctx.plan.compressed.kinds[indexer.kind];
+        let step = &self.step.kinds[indexer.kind];
         if !step.chooses() {
             return Ok(());
         }
@@ -296,9 +299,7 @@ impl CompressedAttention {
             q_latent: &self.q_latent,
             x,
             rotation: self.entry_rotation(&indexer.scorer),
-            rows: step.seen.len(),
-            longest: step.longest,
-            to: self.lists.kinds[indexer.kind].seen(),
+            to: step.seen(),
             stride: step.stride,
         };
         indexer.scorer.choose(ctx, &choice)
@@ -326,7 +327,7 @@ impl CompressedAttention {
         let task = RowTask {
             rows: &ctx.view(layer).all.decode,
             max_keys: u32::MAX,
-            max_partitions: ctx.plan.compressed.max_partitions,
+            max_partitions: self.step.max_partitions,
             keys: Keys::Device,
         };
         attend_rows(ctx, &task, &SlotRows { compressed: self, layer, places });
@@ -336,7 +337,7 @@ impl CompressedAttention {
     fn rotation<'a>(&'a self, ctx: &Ctx<'a>, layer: usize, heads: u32, stride: u32) -> Rotation<'a> {
         let of_tokens = ctx.rotation(heads, stride, 0);
         let (angles, pairs) = match self.places.layers[layer] {
-            Some(_) => (&self.lists.angles, self.config.rope.rotary_dims / 2),
+            Some(_) => (self.step.angles.on_device(), self.config.rope.rotary_dims / 2),
             None => (of_tokens.angles, of_tokens.pairs),
         };
         Rotation { angles, pairs, first: ctx.config.head_dim - 2 * pairs, ..of_tokens }
@@ -346,7 +347,7 @@ impl CompressedAttention {
     fn entry_rotation(&self, scorer: &IndexScorer) -> Rotation<'_> {
         let (heads, stride, dims) = (scorer.config.num_heads, scorer.width(), self.config.rope.rotary_dims);
         let first = scorer.config.head_dim - dims;
-        Rotation { angles: &self.lists.angles, pairs: dims / 2, back: false, heads, stride, first }
+        Rotation { angles: self.step.angles.on_device(), pairs: dims / 2, back: false, heads, stride, first }
     }
 }
 

@@ -7,21 +7,21 @@ use attn_kernels::kernel::attention::{Attention as Kind, Logit};
 use attn_kernels::kernel::{apply_sinks, prefill_reduce};
 use attn_kernels::launch::PrefixPass;
 
-use super::LoadContext;
 use super::rows::HeadRows;
 use super::streamed::Merge;
-use super::tiles::{Forms, HeadKernels, Tiles};
-use crate::decoder::inputs::Plan;
+use super::tiles::Tiles;
+use crate::decoder::batch::{Batch, Dense};
+use crate::decoder::kernels::{Forms, HeadKernels, LoadContext};
 use crate::decoder::keys::{Keys, RingKeys};
 use crate::decoder::ops::{Ctx, Runs};
-use crate::decoder::partitions::{Cut, Cutter};
+use crate::decoder::partitions::{Cut, Division, Partitions, Parts};
 use crate::decoder::portions::{attend_rows, turns};
 use crate::decoder::sparse::Sparse;
 use crate::decoder::walk::walk;
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::rope_append::{self, RopeAppendBuffers, RopeAppendParams};
 use crate::matrix::{Matrix, Product};
-use crate::{ModelError, QkNorm, Reach};
+use crate::{ModelError, QkNorm};
 
 /// Weights of one layer.
 #[derive(Clone, Debug)]
@@ -150,23 +150,17 @@ impl Heads {
 
     /// Rotates queries and keys, and writes new keys and values to the cache.
     fn append(&self, ctx: &mut Ctx<'_>, layer: usize) {
-        let (c, inputs, rows) = (ctx.config, ctx.inputs, ctx.rows());
-        let rotary = c.layers[layer].rotary;
+        let (c, rows, view) = (ctx.config, ctx.rows(), ctx.views.of_layers[layer]);
+        let of_layer = &c.layers[layer];
         let params = RopeAppendParams {
             rows,
             num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
-            pairs: if rotary { c.rope.rotary_dims / 2 } else { 0 },
+            pairs: if of_layer.rotary { c.rope.rotary_dims / 2 } else { 0 },
         };
-        let windowed = matches!(c.layers[layer].reach, Reach::Window(_));
-        let angles = match &inputs.window_cs {
-            _ if !rotary => &inputs.temperatures,
-            Some(angles) if windowed => angles,
-            _ => &inputs.cs,
-        };
-        let host = ctx.plan.host_slots.as_ref().map(|_| &inputs.host_slots);
+        let angles = ctx.batch.angles_of(of_layer.rotary, of_layer.reach);
         // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
-        for home in ctx.keys.homes(ctx.kv, ctx.plan, layer, &ctx.lists(layer).slots, host) {
+        for home in ctx.keys.homes(ctx.kv, ctx.batch, ctx.beyond, view, layer) {
             let [k, v] = home.buffers[..] else { unreachable!("heads have keys and values") };
             let buffers = RopeAppendBuffers {
                 qkv: ctx.act.qkv.bind(),
@@ -183,38 +177,39 @@ impl Heads {
 
     /// Records the attention of all rows.
     fn attend(&self, ctx: &mut Ctx<'_>, layer: usize) -> Result<(), ModelError> {
-        let (view, bufs) = (ctx.view(layer), ctx.lists(layer));
-        let kernels = &self.kernels[ctx.views.of_layers[layer]];
+        let (view, index) = (ctx.view(layer), ctx.views.of_layers[layer]);
+        let kernels = &self.kernels[index];
         let sinks = self.layers[layer].sinks.as_ref();
-        let all = |rows, bufs, cut| HeadRows {
-            layer,
-            kernels,
-            sinks,
-            rows,
-            bufs,
-            selected: None,
-            keys: Keys::of(rows),
-            cut,
+        let dense = |which| {
+            let Division { cut, parts } = ctx.partitions.of(index, which);
+            let keys = Keys::of(ctx.beyond, index, which);
+            HeadRows { layer, kernels, sinks, rows: view.dense(which), selected: None, keys, cut, parts }
         };
         let Some(selected) = self.sparse.as_ref().and_then(|sparse| sparse.selected(layer)) else {
+            let rows = dense(Dense::All);
             ctx.on_pages(|pages, context| pages.renew(context, layer));
-            return self.attend_rows(ctx, &all(&view.all, &bufs.all, view.all.cut));
+            return self.attend_rows(ctx, &rows);
         };
-        self.attend_rows(ctx, &all(&view.whole, &bufs.whole, view.whole.cut))?;
+        let whole = dense(Dense::Whole);
+        self.attend_rows(ctx, &whole)?;
         let listed = HeadRows {
             kernels: selected.kernels,
+            rows: &view.selected,
             selected: Some(&selected),
             keys: ctx.keys.pages().map_or(Keys::Device, |pages| Keys::Slots(pages.room())),
-            ..all(&view.selected, &bufs.selected, ctx.cutter.cut_lists(&view.selected, selected.tokens))
+            cut: ctx.partitions.cut_lists(&view.selected, selected.tokens),
+            parts: Parts::default(),
+            ..whole
         };
         self.attend_rows(ctx, &listed)
     }
 
     /// Returns the cuts of the rows that attend lists, layer by layer.
-    pub(super) fn list_cuts(&self, plan: &Plan, cutter: &Cutter) -> Vec<Cut> {
+    pub(super) fn list_cuts(&self, batch: &Batch, partitions: &Partitions) -> Vec<Cut> {
         let Some(sparse) = &self.sparse else { return Vec::new() };
         let lists = (0..self.layers.len()).filter_map(|layer| Some((layer, sparse.list_tokens(layer)?)));
-        let cut = |(layer, tokens)| cutter.cut_lists(&plan.views[sparse.view_of(layer)].selected, tokens);
+        let cut =
+            |(layer, tokens)| partitions.cut_lists(&batch.views[sparse.view_of(layer)].selected, tokens);
         lists.map(cut).collect()
     }
 

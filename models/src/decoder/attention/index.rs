@@ -12,7 +12,7 @@ use attn_kernels::launch::{TopK, TopKLimits};
 use attn_kernels::rows::{KeyRow, TopRow};
 
 use crate::cast::u32_of;
-use crate::decoder::buffers::GrowBuf;
+use crate::decoder::buffers::{GrowBuf, StepList};
 use crate::decoder::ops::{Ctx, Rotation};
 use crate::decoder::options::DecoderOptions;
 use crate::kernel::index_write::{self, IndexWriteBuffers, IndexWriteParams};
@@ -35,8 +35,10 @@ pub(super) struct IndexScorer {
     gates: Buf<f32>,
     /// Scores of a portion of rows.
     scores: GrowBuf<f32>,
-    key_rows: Buf<KeyRow>,
-    top_rows: Buf<TopRow>,
+    key_rows: StepList<KeyRow>,
+    top_rows: StepList<TopRow>,
+    /// Keys of the row of the step that sees most.
+    longest: u32,
 }
 
 /// Candidates of an indexer.
@@ -65,9 +67,6 @@ pub(super) struct Choice<'a> {
     /// Input of the gates.
     pub(super) x: &'a Buf<f32>,
     pub(super) rotation: Rotation<'a>,
-    pub(super) rows: usize,
-    /// Keys of the row that sees most.
-    pub(super) longest: u32,
     /// Lists of what is chosen, `[rows, stride]`.
     pub(super) to: &'a Buf<u32>,
     pub(super) stride: u32,
@@ -117,8 +116,9 @@ impl IndexScorer {
             q: buffer("index_q", num_heads * head_dim)?,
             gates: buffer("index_gates", num_heads)?,
             scores: GrowBuf::new(gpu, "index_scores", PORTION)?,
-            key_rows: gpu.buffer("index_rows", rows)?,
-            top_rows: gpu.buffer("index_top_rows", rows)?,
+            key_rows: StepList::new(gpu, "index_rows", rows)?,
+            top_rows: StepList::new(gpu, "index_top_rows", rows)?,
+            longest: 0,
             keys,
             config,
         })
@@ -137,24 +137,35 @@ impl IndexScorer {
     /// Rows whose scores exist at one time.
     fn portion(&self, longest: u32) -> usize {
         let row = score_stride(longest) as usize + self.limits(longest).scratch();
-        (SCORE_BYTES / (row * 4) / PORTION * PORTION).max(PORTION)
+        (SCORE_BYTES / (row * 4).max(1) / PORTION * PORTION).max(PORTION)
     }
 
-    /// Writes the rows of a step that chooses, which all layers share.
-    pub(super) fn write(&mut self, gpu: &Gpu, rows: &[KeyRow], longest: u32) -> Result<(), ModelError> {
+    /// Lays out the rows of a step, which all layers share: those that choose among at most `longest` keys, or none.
+    pub(super) fn plan(&mut self, rows: impl Iterator<Item = KeyRow>, longest: u32) {
         let (portion, stride) = (self.portion(longest), score_stride(longest));
+        self.key_rows.clear();
+        self.key_rows.extend(rows);
         let top_row = |(i, row): (usize, &KeyRow)| TopRow {
             first: u32_of(i % portion) * stride,
             scores: row.end,
             k: self.config.top_k,
             table: if self.of == IndexOf::Entries { row.table } else { 0 },
         };
-        let top_rows: Vec<TopRow> = rows.iter().enumerate().map(top_row).collect();
-        gpu.write(&self.key_rows, 0, rows);
-        gpu.write(&self.top_rows, 0, &top_rows);
-        let together = portion.min(rows.len());
-        self.scores.fit(gpu, together * stride as usize)?;
-        self.top_k.reserve(gpu, u32_of(together), self.limits(longest))?;
+        self.top_rows.clear();
+        self.top_rows.extend(self.key_rows.iter().enumerate().map(top_row));
+        self.longest = longest;
+    }
+
+    /// Brings them to the device, and makes room for their scores.
+    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        if self.key_rows.is_empty() {
+            return Ok(());
+        }
+        self.key_rows.upload(gpu)?;
+        self.top_rows.upload(gpu)?;
+        let together = self.portion(self.longest).min(self.key_rows.len());
+        self.scores.fit(gpu, together * score_stride(self.longest) as usize)?;
+        self.top_k.reserve(gpu, u32_of(together), self.limits(self.longest))?;
         Ok(())
     }
 
@@ -179,21 +190,21 @@ impl IndexScorer {
         ctx.exact_product(&choice.weights.q, choice.q_latent, &self.q, self.width())?;
         ctx.rotate(&self.rope, choice.rotation, &self.q);
         ctx.exact_product(&choice.weights.gates, choice.x, &self.gates, self.config.num_heads)?;
-        let portion = self.portion(choice.longest);
-        for start in (0..choice.rows).step_by(portion) {
-            self.choose_portion(ctx, choice, start, u32_of(portion.min(choice.rows - start)));
+        let portion = self.portion(self.longest);
+        for start in (0..self.key_rows.len()).step_by(portion) {
+            self.choose_portion(ctx, choice, start, u32_of(portion.min(self.key_rows.len() - start)));
         }
         Ok(())
     }
 
     fn choose_portion(&self, ctx: &mut Ctx<'_>, choice: &Choice<'_>, start: usize, rows: u32) {
         let (num_heads, neg_inf) = (self.config.num_heads, f32::NEG_INFINITY);
-        let logit_stride = score_stride(choice.longest);
+        let logit_stride = score_stride(self.longest);
         let params = IndexLogitsParams { num_heads, logit_stride, neg_inf };
         let buffers = IndexLogitsBuffers {
             q: self.q.bind(),
             k_cache: ctx.kv.buffer(choice.layer, CachePart::IndexKeys).bind(),
-            tables: ctx.inputs.tables.bind(),
+            tables: ctx.batch.tables.bind(),
             rows: self.key_rows.bind_from(start),
             gates: self.gates.bind(),
             logits: self.scores.bind(),
@@ -204,9 +215,9 @@ impl IndexScorer {
         let buffers = TopKBuffers {
             scores: self.scores.bind(),
             rows: self.top_rows.bind_from(start),
-            table: ctx.inputs.tables.bind(),
+            table: ctx.batch.tables.bind(),
             out: choice.to.bind_from(start * choice.stride as usize),
         };
-        self.top_k.record(ctx.pass, &params, self.limits(choice.longest), buffers);
+        self.top_k.record(ctx.pass, &params, self.limits(self.longest), buffers);
     }
 }

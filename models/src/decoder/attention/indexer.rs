@@ -7,7 +7,7 @@ use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::rows::{DecodeRow, KeyRow};
 
 use super::index::{Choice, IndexOf, IndexQueries, IndexScorer};
-use crate::decoder::inputs::Plan;
+use crate::decoder::batch::Batch;
 use crate::decoder::ops::{Ctx, Runs};
 use crate::decoder::options::DecoderOptions;
 use crate::kernel::norm_heads;
@@ -59,13 +59,13 @@ impl IndexerState {
     }
 
     /// Tokens of the longest list of a step.
-    pub(super) fn longest_list(&self, plan: &Plan) -> u32 {
-        self.scorer.config.top_k.min(plan.longest)
+    pub(super) fn longest_list(&self, batch: &Batch) -> u32 {
+        self.scorer.config.top_k.min(batch.longest)
     }
 
     /// Whether some row of a step has more tokens than it may attend to.
-    pub(super) fn chooses(&self, plan: &Plan) -> bool {
-        plan.longest > self.scorer.config.top_k
+    pub(super) fn chooses(&self, batch: &Batch) -> bool {
+        batch.longest > self.scorer.config.top_k
     }
 
     /// Returns the choices of the current layer: lists of [`longest_list`](Self::longest_list) tokens and a count.
@@ -73,19 +73,21 @@ impl IndexerState {
         &self.lists
     }
 
-    /// Writes the rows of a step, which all layers share.
-    pub(super) fn write(&mut self, gpu: &Gpu, plan: &Plan) -> Result<(), ModelError> {
-        if !self.chooses(plan) {
-            return Ok(());
-        }
+    /// Lays out the rows of a step, which all layers share.
+    pub(super) fn plan(&mut self, batch: &Batch) {
         let key_row = |row: &DecodeRow| KeyRow {
             row: row.row,
             first_key: row.first_key,
             end: row.len,
             table: row.table,
         };
-        let rows: Vec<KeyRow> = plan.views[0].all.decode.iter().map(key_row).collect();
-        self.scorer.write(gpu, &rows, plan.longest)
+        let rows = if self.chooses(batch) { &batch.views[0].all.decode[..] } else { &[] };
+        self.scorer.plan(rows.iter().map(key_row), batch.longest);
+    }
+
+    /// Brings them to the device.
+    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.scorer.upload(gpu)
     }
 
     /// Keeps the keys of new tokens, and leaves the tokens of each row; false where every row may attend to all.
@@ -102,8 +104,8 @@ impl IndexerState {
         let on = NormHeadsBuffers { weight: weights.k_norm.bind(), x: self.k.bind() };
         ctx.norm_runs_by(&self.norm, Runs::of(1, dim), EPS, on);
         ctx.rotate(&self.scorer.rope, ctx.rotation(1, dim, 0), &self.k);
-        self.scorer.append(ctx, layer, &self.k, &ctx.lists(layer).slots, ctx.rows());
-        if !self.chooses(ctx.plan) {
+        self.scorer.append(ctx, layer, &self.k, ctx.view(layer).slots.on_device(), ctx.rows());
+        if !self.chooses(ctx.batch) {
             return Ok(false);
         }
         let choice = Choice {
@@ -112,10 +114,8 @@ impl IndexerState {
             q_latent,
             x,
             rotation: ctx.rotation(self.scorer.config.num_heads, self.scorer.width(), 0),
-            rows: ctx.view(layer).all.decode.len(),
-            longest: ctx.plan.longest,
             to: &self.lists,
-            stride: 1 + self.longest_list(ctx.plan),
+            stride: 1 + self.longest_list(ctx.batch),
         };
         self.scorer.choose(ctx, &choice)?;
         Ok(true)

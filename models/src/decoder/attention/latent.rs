@@ -12,9 +12,10 @@ use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
 
 use super::indexer::{Indexer, IndexerState};
-use super::{ChoiceBuffer, ChoiceKind, LoadContext};
 use crate::cast::u32_of;
-use crate::decoder::inputs::Plan;
+use crate::decoder::batch::{Batch, Dense};
+use crate::decoder::choices::{ChoiceBuffer, ChoiceKind};
+use crate::decoder::kernels::LoadContext;
 use crate::decoder::keys::{Keys, RingKeys, Stream};
 use crate::decoder::ops::{Ctx, Runs};
 use crate::decoder::portions::{KeyRange, Portion, RowKernel, RowTask, attend_rows, turns};
@@ -141,15 +142,20 @@ impl LatentAttention {
         })
     }
 
-    /// Writes the rows of a step.
-    pub(super) fn write(&mut self, gpu: &Gpu, plan: &Plan) -> Result<(), ModelError> {
-        self.indexer.as_mut().map_or(Ok(()), |indexer| indexer.write(gpu, plan))
+    /// Lays out what the indexer reads of a step.
+    pub(super) fn plan(&mut self, batch: &Batch) {
+        self.indexer.iter_mut().for_each(|indexer| indexer.plan(batch));
+    }
+
+    /// Brings the lists of a step to the device.
+    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.indexer.as_mut().map_or(Ok(()), |indexer| indexer.upload(gpu))
     }
 
     /// Tokens that the indexer chose in the layer at hand, where it had a choice.
-    pub(super) fn chosen(&self, plan: &Plan) -> Option<ChoiceBuffer<'_>> {
-        let indexer = self.indexer.as_ref().filter(|indexer| indexer.chooses(plan))?;
-        let stride = 1 + indexer.longest_list(plan) as usize;
+    pub(super) fn chosen(&self, batch: &Batch) -> Option<ChoiceBuffer<'_>> {
+        let indexer = self.indexer.as_ref().filter(|indexer| indexer.chooses(batch))?;
+        let stride = 1 + indexer.longest_list(batch) as usize;
         Some(ChoiceBuffer { kind: ChoiceKind::Tokens, buffer: indexer.lists(), stride })
     }
 
@@ -216,9 +222,9 @@ impl LatentAttention {
         let rows = ctx.rows();
         let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: kv_rank };
         ctx.on_ring(|ring, context| ring.fetch_begun(context, layer)).unwrap_or(Ok(()))?;
-        let host = ctx.plan.host_slots.as_ref().map(|_| &ctx.inputs.host_slots);
+        let view = ctx.views.of_layers[layer];
         // Each row's latent goes where one of them has a slot.
-        for home in ctx.keys.homes(ctx.kv, ctx.plan, layer, &ctx.lists(layer).slots, host) {
+        for home in ctx.keys.homes(ctx.kv, ctx.batch, ctx.beyond, view, layer) {
             let buffers = LatentWriteBuffers {
                 kv: self.kv.bind(),
                 slots: home.slots.bind(),
@@ -236,17 +242,17 @@ impl LatentAttention {
         layer: usize,
         chosen: Option<&IndexerState>,
     ) -> Result<(), ModelError> {
-        let rows = &ctx.view(layer).all;
-        let lists = chosen.map(|indexer| (indexer.lists(), indexer.longest_list(ctx.plan)));
+        let (rows, view) = (&ctx.view(layer).all, ctx.views.of_layers[layer]);
+        let lists = chosen.map(|indexer| (indexer.lists(), indexer.longest_list(ctx.batch)));
         let max_partitions = match lists {
             Some((_, longest)) => longest.div_ceil(PARTITION),
-            None => rows.cut.max_partitions,
+            None => ctx.partitions.of(view, Dense::All).cut.max_partitions,
         };
-        let task = RowTask { rows: &rows.decode, max_keys: u32::MAX, max_partitions, keys: Keys::of(rows) };
+        let (stream, keys) = (ctx.beyond.stream(view, Dense::All), Keys::of(ctx.beyond, view, Dense::All));
+        let task = RowTask { rows: &rows.decode, max_keys: u32::MAX, max_partitions, keys };
         let kind = if chosen.is_some() { &self.chosen } else { &self.all };
-        let kernel =
-            LatentRows { latent: self, layer, kind, lists, max_partitions, stream: rows.stream.as_ref() };
-        match &rows.stream {
+        let kernel = LatentRows { latent: self, layer, kind, lists, max_partitions, stream };
+        match stream {
             Some(stream) => walk(ctx, layer, stream, turns(ctx.config, &task, &kernel, stream, |_| None))?,
             None => attend_rows(ctx, &task, &kernel),
         }
@@ -292,18 +298,18 @@ impl LatentRows<'_> {
 
 impl RowKernel for LatentRows<'_> {
     fn attend(&self, ctx: &mut Ctx<'_>, portion: &Portion, keys: KeyRange) {
-        let (act, inputs) = (ctx.act, ctx.inputs);
+        let act = ctx.act;
         let out = if self.reduced(portion) { &*act.partial } else { &self.latent.weighed };
         let tables = match self.stream {
-            Some(stream) => inputs.stream_tables.bind_from(stream.tables_at),
-            None => inputs.tables.bind(),
+            Some(stream) => ctx.beyond.tables(stream),
+            None => ctx.batch.tables.bind(),
         };
         let buffers = MlaDecodeBuffers {
             q: self.latent.absorbed.bind(),
             latents: ctx.kv.keys_in(self.layer, keys.at)[0].bind(),
             tables: Some(tables),
             compressed: None,
-            rows: ctx.lists(self.layer).all.decode.bind_from(portion.rows.start),
+            rows: ctx.view(self.layer).all.decode.bind_from(portion.rows.start),
             partial: out.bind(),
             stats: act.stats.bind(),
             selected: self.lists(),
@@ -325,7 +331,7 @@ impl RowKernel for LatentRows<'_> {
         let buffers = PagedReduceBuffers {
             partial: act.partial.bind(),
             stats: act.stats.bind(),
-            rows: ctx.lists(self.layer).all.decode.bind_from(portion.rows.start),
+            rows: ctx.view(self.layer).all.decode.bind_from(portion.rows.start),
             out: self.latent.weighed.bind(),
             selected: self.lists(),
             sinks: None,

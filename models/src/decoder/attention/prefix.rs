@@ -5,6 +5,7 @@ use attn_kernels::kernel::paged_prefill::{PagedPrefillParams, Tile};
 use attn_kernels::launch::{PrefixBuffers, PrefixPass};
 
 use super::heads::Heads;
+use crate::decoder::batch::Dense;
 use crate::decoder::ops::Ctx;
 use crate::{ModelError, Reach};
 
@@ -14,9 +15,9 @@ impl Heads {
     /// through the ring is cut by it.
     pub(super) fn begin(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ModelError> {
         self.prefixes.clear();
-        for (view, rows) in ctx.views.all.iter().zip(&ctx.plan.views) {
+        for ((index, view), rows) in ctx.views.all.iter().enumerate().zip(&ctx.batch.views) {
             let tiles = &rows.all.tiles;
-            let resident = self.sparse.is_none() && rows.all.stream.is_none();
+            let resident = self.sparse.is_none() && ctx.beyond.stream(index, Dense::All).is_none();
             let cut = if view.reach == Reach::Full && resident && !tiles.is_empty() {
                 let (capacity, tile_rows) = (self.prefix_capacity, self.forms.tile_rows());
                 Some(ChunkedPrefix::new(&sequences(tiles), capacity, view.block_size, tile_rows)?)
@@ -26,13 +27,13 @@ impl Heads {
             let prefix = match cut.filter(|cut| !cut.chunks.is_empty()) {
                 Some(cut) => {
                     let shape = [ctx.rows(), ctx.config.num_heads, ctx.config.head_dim];
-                    Some(PrefixPass::new(ctx.gpu, ctx.pass, &cut, &ctx.inputs.tables, shape)?)
+                    Some(PrefixPass::new(ctx.gpu, ctx.pass, &cut, ctx.batch.tables.on_device(), shape)?)
                 }
                 None => None,
             };
             self.prefixes.push(prefix);
         }
-        let streams = ctx.plan.streams() && self.merge.is_some();
+        let streams = ctx.beyond.streams() && self.merge.is_some();
         if streams || self.prefixes.iter().any(Option::is_some) {
             // Merges go over all rows: those that are in no tile must have a finite lse to stay as they are.
             let heads = (ctx.rows() * ctx.config.num_heads) as usize;
@@ -51,7 +52,7 @@ impl Heads {
         let view = ctx.views.of_layers[layer];
         let Some(prefix) = self.prefixes.get(view).and_then(Option::as_ref) else { return false };
         let (act, (k, v)) = (ctx.act, ctx.kv.layer(layer));
-        let (q, tables) = (&act.q, &ctx.inputs.tables);
+        let (q, tables) = (&act.q, ctx.batch.tables.on_device());
         let buffers = PrefixBuffers { q, k, v, tables, out: &act.attended, lse: &act.lse };
         let (num_heads, shape) = (ctx.config.num_heads, ctx.kv.shape());
         let grid = |tiles| self.forms.prefill_grid(shape, num_heads, tiles);

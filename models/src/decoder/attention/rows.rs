@@ -5,12 +5,12 @@ use attn_kernels::kernel::paged_decode::{self, PagedDecodeBuffers, PagedDecodePa
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
 use attn_kernels::rows::PhysicalBlock;
 
-use super::tiles::HeadKernels;
 use crate::cast::u32_of;
-use crate::decoder::inputs::{RowBufs, Rows};
+use crate::decoder::batch::Rows;
+use crate::decoder::kernels::HeadKernels;
 use crate::decoder::keys::{Keys, Needed};
 use crate::decoder::ops::Ctx;
-use crate::decoder::partitions::Cut;
+use crate::decoder::partitions::{Cut, Parts};
 use crate::decoder::portions::{KeyRange, Portion, RowKernel, RowTask};
 use crate::decoder::sparse::Selected;
 
@@ -20,11 +20,12 @@ pub(super) struct HeadRows<'a> {
     pub(super) kernels: &'a HeadKernels,
     pub(super) sinks: Option<&'a Buf<f32>>,
     pub(super) rows: &'a Rows,
-    pub(super) bufs: &'a RowBufs,
     /// Lists of selected blocks; `None` where all is attended.
     pub(super) selected: Option<&'a Selected<'a>>,
     pub(super) keys: Keys<'a>,
     pub(super) cut: Cut,
+    /// Parts of the keys of tiles.
+    pub(super) parts: Parts,
 }
 
 impl<'a> HeadRows<'a> {
@@ -52,8 +53,8 @@ impl<'a> HeadRows<'a> {
     pub(super) fn tables(&self, ctx: &Ctx<'_>) -> Bind<PhysicalBlock> {
         match (self.keys, ctx.keys.pages()) {
             (Keys::Slots(_), Some(pages)) => pages.pages().bind(),
-            (Keys::Ring(stream), _) => ctx.inputs.stream_tables.bind_from(stream.tables_at),
-            _ => ctx.inputs.tables.bind(),
+            (Keys::Ring(stream), _) => ctx.beyond.tables(stream),
+            _ => ctx.batch.tables.bind(),
         }
     }
 
@@ -98,7 +99,7 @@ impl RowKernel for HeadRows<'_> {
             k_cache: k.bind(),
             v_cache: v.bind(),
             tables: self.tables(ctx),
-            rows: self.bufs.decode.bind_from(portion.rows.start),
+            rows: self.rows.decode.bind_from(portion.rows.start),
             partial: out.bind(),
             stats: act.stats.bind(),
             selected: self.lists(),
@@ -113,7 +114,7 @@ impl RowKernel for HeadRows<'_> {
 
     fn reduce(&self, ctx: &mut Ctx<'_>, portion: &Portion) {
         let (params, rows) = (self.params(ctx, portion), u32_of(portion.rows.len()));
-        let list = self.bufs.decode.bind_from(portion.rows.start);
+        let list = self.rows.decode.bind_from(portion.rows.start);
         if let Some(selected) = self.selected {
             selected.certify(ctx, self.layer, &list, &params, rows);
         }

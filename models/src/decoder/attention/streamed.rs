@@ -102,7 +102,7 @@ impl Attend for StreamedTiles<'_> {
         let merge = self.tiles.heads.merge.as_ref().filter(|_| self.chunks > 0);
         self.chunks += 1;
         let to = merge.map_or([&act.attended, &act.lse], |merge| [&merge.out, &merge.lse]);
-        let buffers = self.tiles.buffers(ctx, rows.bufs.tiles.bind_from(self.range.start), keys.at, to);
+        let buffers = self.tiles.buffers(ctx, rows.rows.tiles.bind_from(self.range.start), keys.at, to);
         let grid = self.tiles.grid(ctx, u32_of(self.range.len()));
         let end = keys.first + keys.len;
         let last = self.seen.end.min(end) - 1;

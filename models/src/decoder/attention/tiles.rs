@@ -1,120 +1,20 @@
-//! Kernels of heads in the forms that suit a device, and rows of prefills that are attended in tiles.
+//! Rows of prefills that are attended in tiles.
 
 use std::ops::{Range, RangeInclusive};
-use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pipeline};
+use attn_kernels::gpu::{Bind, Buf};
 use attn_kernels::kernel::apply_sinks::{self, ApplySinksBuffers, ApplySinksParams};
-use attn_kernels::kernel::attention;
-use attn_kernels::kernel::mass_bound;
-use attn_kernels::kernel::paged_decode::{self, Lanes};
-use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillBuffers, PagedPrefillParams, Tile};
+use attn_kernels::kernel::paged_prefill::{self, PagedPrefillBuffers, PagedPrefillParams, Tile};
 use attn_kernels::kernel::prefill_reduce::{self, PrefillReduceBuffers, PrefillReduceParams};
-use attn_kernels::kernel::{KvShape, paged_prefill_coop, paged_reduce};
 
 use super::heads::Heads;
 use super::rows::HeadRows;
 use crate::cast::u32_of;
 use crate::decoder::keys::{Keys, Needed, Residency, SlotRoom};
 use crate::decoder::ops::Ctx;
-use crate::decoder::options::DecoderOptions;
 use crate::decoder::partitions::Parts;
 use crate::decoder::sparse::Selected;
 use crate::kv::KeysIn;
-use crate::matrix::broadcasts;
-use crate::{DecoderConfig, ModelError};
-
-/// Forms in which kernels attend.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::decoder) struct Forms {
-    /// Lanes of decode with few keys, and with many.
-    lanes: [Lanes; 2],
-    /// Key loads of prefill without cooperative matrices.
-    key_loads: KeyLoads,
-    /// Prefill with cooperative matrices.
-    pub(in crate::decoder) coop: bool,
-}
-
-impl Forms {
-    pub(in crate::decoder) fn new(
-        gpu: &Gpu,
-        config: &DecoderConfig,
-        options: &DecoderOptions,
-        shape: &KvShape,
-    ) -> Self {
-        let coop = options.uses_coop(gpu);
-        Self {
-            lanes: [0, u64::from(u32::MAX)].map(|keys| gpu.decode_lanes(shape, config.num_heads, keys, coop)),
-            key_loads: match broadcasts(gpu) && config.head_dim.is_multiple_of(16) {
-                true => KeyLoads::Broadcast,
-                false => KeyLoads::Uniform,
-            },
-            coop: coop && paged_prefill_coop::serves(shape),
-        }
-    }
-
-    /// The forms of attention to selected blocks. Pages on the host are fetched for some lists after the others, and only the
-    /// kernel without matrices goes on where it ended.
-    pub(in crate::decoder) fn of_selected(self, options: &DecoderOptions) -> Self {
-        Self { coop: self.coop && options.offload.is_none(), ..self }
-    }
-
-    /// Maximum number of rows of a tile.
-    pub(in crate::decoder) fn tile_rows(&self) -> u32 {
-        if self.coop { paged_prefill_coop::TILE_ROWS } else { paged_prefill::TILE_ROWS }
-    }
-
-    pub(super) fn prefill_grid(&self, shape: &KvShape, num_heads: u32, tiles: u32) -> [u32; 3] {
-        match self.coop {
-            true => paged_prefill_coop::grid(num_heads, tiles),
-            false => paged_prefill::grid(shape, num_heads, self.key_loads, tiles),
-        }
-    }
-}
-
-/// Pipelines of one kind of attention.
-#[derive(Debug)]
-pub(in crate::decoder) struct HeadKernels {
-    /// Kernels of each form that steps may take.
-    decode: [(Lanes, Arc<Pipeline>); 2],
-    pub(super) reduce: Arc<Pipeline>,
-    pub(super) prefill: Arc<Pipeline>,
-    forms: Forms,
-}
-
-impl HeadKernels {
-    pub(in crate::decoder) fn new(
-        gpu: &Gpu,
-        shape: &KvShape,
-        num_heads: u32,
-        forms: Forms,
-        kind: &attention::Attention,
-    ) -> Result<Self, ModelError> {
-        let decode = |lanes| -> Result<_, ModelError> {
-            Ok((lanes, gpu.pipeline(&paged_decode::variant(shape, num_heads, lanes, kind))?))
-        };
-        let [few, many] = forms.lanes;
-        Ok(Self {
-            decode: [decode(few)?, decode(many)?],
-            reduce: gpu.pipeline(&paged_reduce::variant(shape, kind))?,
-            prefill: gpu.pipeline(&match forms.coop {
-                true => paged_prefill_coop::variant(shape, kind),
-                false => paged_prefill::variant(shape, num_heads, forms.key_loads, kind),
-            })?,
-            forms,
-        })
-    }
-
-    /// Returns the error of a logit that a decode may add to that of f32: see [`mass_bound::slack`].
-    pub(in crate::decoder) fn slack(&self) -> f32 {
-        self.decode.iter().map(|(lanes, _)| mass_bound::slack(*lanes)).fold(1.0, f32::max)
-    }
-
-    pub(super) fn decode(&self, lanes: Lanes) -> &Arc<Pipeline> {
-        let found = self.decode.iter().find(|(of, _)| *of == lanes);
-        &found.unwrap_or_else(|| panic!("decode of {lanes:?} among {:?}", self.decode)).1
-    }
-}
 
 /// Keys that the prefill kernel takes at once.
 const KEYS: u32 = 8;
@@ -139,11 +39,11 @@ impl Tiles<'_> {
         let grid = self.grid(ctx, u32_of(rows.tiles.len()));
         let params = self.params(ctx);
         let by_prefixes = self.heads.attend_prefixes(ctx, self.rows.layer, params);
-        if !by_prefixes && rows.parts.count > 1 {
+        if !by_prefixes && self.rows.parts.count > 1 {
             self.attend_parts(ctx, params, grid);
         } else if !by_prefixes {
             let to = [&act.attended, &act.lse];
-            let buffers = self.buffers(ctx, self.rows.bufs.tiles.bind(), KeysIn::Layer, to);
+            let buffers = self.buffers(ctx, self.rows.rows.tiles.bind(), KeysIn::Layer, to);
             for Segment { first_key, num_keys } in self.segments(ctx, seen) {
                 self.make_resident(ctx, first_key, num_keys);
                 let params = PagedPrefillParams { first_key, num_keys, ..params };
@@ -155,9 +55,9 @@ impl Tiles<'_> {
 
     /// Records the attention of all tiles to each part of their keys, side by side, and what puts the parts together.
     fn attend_parts(&self, ctx: &mut Ctx<'_>, params: PagedPrefillParams, [x, y, _]: [u32; 3]) {
-        let (act, c, Parts { count, keys }) = (ctx.act, ctx.config, self.rows.rows.parts);
+        let (act, c, Parts { count, keys }) = (ctx.act, ctx.config, self.rows.parts);
         let to = [&*act.part_out, &*act.part_lse];
-        let buffers = self.buffers(ctx, self.rows.bufs.tiles.bind(), KeysIn::Layer, to);
+        let buffers = self.buffers(ctx, self.rows.rows.tiles.bind(), KeysIn::Layer, to);
         let params = PagedPrefillParams { part_keys: keys, part_rows: ctx.rows(), ..params };
         ctx.pass.dispatch(&self.rows.kernels.prefill, &params, buffers, [x, y, count]);
         for run in runs(&self.rows.rows.tiles) {
@@ -212,7 +112,7 @@ impl Tiles<'_> {
 
     /// Workgroups for a number of tiles.
     pub(super) fn grid(&self, ctx: &Ctx<'_>, tiles: u32) -> [u32; 3] {
-        self.rows.kernels.forms.prefill_grid(ctx.kv.shape(), ctx.config.num_heads, tiles)
+        self.rows.kernels.prefill_grid(ctx.kv.shape(), ctx.config.num_heads, tiles)
     }
 
     /// Parameters of a dispatch over all keys.

@@ -2,27 +2,30 @@
 
 use std::ops::Range;
 
+use attn_kernels::gpu::Gpu;
+
 use crate::ModelError;
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::cast::u32_of;
-use crate::decoder::head::HEAD_ROWS;
+use crate::decoder::buffers::StepList;
+use crate::decoder::limits::HEAD_ROWS;
 use crate::kernel::adjust_logits::{AdjustRow, NO_MASK};
 use crate::kernel::sample::Spec;
 use crate::kernel::top_logits::{MAX_TOP, TopRequest};
 use crate::sampling::{LogProbs, LogitAdjustments, SamplingError, TokenLogProb};
 
 /// Draws of a step, the edits of logits before them, and the rows whose log-probabilities it returns.
-#[derive(Debug, Default)]
-pub(in crate::decoder) struct Draws {
+#[derive(Debug)]
+pub(super) struct Draws {
     /// One a sample.
-    pub(super) specs: Vec<Spec>,
-    pub(super) adjusted: Vec<AdjustRow>,
+    pub(super) specs: StepList<Spec>,
+    pub(super) adjusted: StepList<AdjustRow>,
     /// Masks of the adjusted rows that have one.
-    pub(super) masks: Vec<u32>,
+    pub(super) masks: StepList<u32>,
     /// Three lists of each adjusted row.
-    pub(super) edits: Vec<[u32; 2]>,
+    pub(super) edits: StepList<[u32; 2]>,
     /// Asks of scored rows, then those of samples.
-    pub(super) asks: Vec<TopRequest>,
+    pub(super) asks: StepList<TopRequest>,
     /// The scored rows that ask, ascending.
     scored: Vec<usize>,
     /// The samples that ask, ascending.
@@ -30,13 +33,55 @@ pub(in crate::decoder) struct Draws {
 }
 
 impl Draws {
-    /// Adds the targets of a slice whose scored rows begin at `first`; slices come before samples.
-    pub(in crate::decoder) fn push_targets(
+    pub(super) fn new(gpu: &Gpu, samples: usize) -> Result<Self, ModelError> {
+        Ok(Self {
+            specs: StepList::new(gpu, "specs", samples)?,
+            adjusted: StepList::new(gpu, "adjusted_rows", 0)?,
+            masks: StepList::new(gpu, "masks", 0)?,
+            edits: StepList::new(gpu, "edits", 0)?,
+            asks: StepList::new(gpu, "top_asks", 0)?,
+            scored: Vec::new(),
+            sampled: Vec::new(),
+        })
+    }
+
+    /// Lays out the draws of a step, and the log-probabilities that its scored rows ask for: those of all slices, in order.
+    pub(super) fn plan(
         &mut self,
-        slice: &Slice<'_>,
-        first: usize,
+        slices: &[Slice<'_>],
+        samples: &[Sample<'_>],
         vocab: u32,
     ) -> Result<(), ModelError> {
+        self.clear();
+        let mut first = 0;
+        for slice in slices {
+            self.push_targets(slice, first, vocab)?;
+            first += slice.scored_rows();
+        }
+        Ok(self.push_samples(samples, vocab)?)
+    }
+
+    fn clear(&mut self) {
+        self.specs.clear();
+        self.adjusted.clear();
+        self.masks.clear();
+        self.edits.clear();
+        self.asks.clear();
+        self.scored.clear();
+        self.sampled.clear();
+    }
+
+    /// Brings the lists to the device.
+    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.specs.upload(gpu)?;
+        self.adjusted.upload(gpu)?;
+        self.masks.upload(gpu)?;
+        self.edits.upload(gpu)?;
+        self.asks.upload(gpu)
+    }
+
+    /// Adds the targets of a slice whose scored rows begin at `first`; slices come before samples.
+    fn push_targets(&mut self, slice: &Slice<'_>, first: usize, vocab: u32) -> Result<(), ModelError> {
         for (row, id) in slice.targets.iter().enumerate() {
             if *id >= vocab {
                 let position = slice.first + 1 + u32_of(row);
@@ -52,11 +97,7 @@ impl Draws {
     }
 
     /// Adds the draws of a step.
-    pub(in crate::decoder) fn push_samples(
-        &mut self,
-        samples: &[Sample<'_>],
-        vocab: u32,
-    ) -> Result<(), SamplingError> {
+    fn push_samples(&mut self, samples: &[Sample<'_>], vocab: u32) -> Result<(), SamplingError> {
         for (row, sample) in samples.iter().enumerate() {
             let masked = sample.adjust.allowed.is_some() || !sample.adjust.suppressed.is_empty();
             self.specs.push(Spec { masked: u32::from(masked), ..sample.spec });
@@ -72,12 +113,12 @@ impl Draws {
     }
 
     /// Number of tokens that are drawn.
-    pub(in crate::decoder) fn samples(&self) -> usize {
+    pub(super) fn samples(&self) -> usize {
         self.specs.len()
     }
 
     /// Gives the output what the device returned: `[asks, stride]`.
-    pub(in crate::decoder) fn take(&self, output: &mut StepOutput, entries: &[TokenLogProb]) {
+    pub(super) fn take(&self, output: &mut StepOutput, entries: &[TokenLogProb]) {
         let stride = self.stride() as usize;
         let mut found = self.asks.iter().enumerate().map(|(at, ask)| {
             let [token, top @ ..] = &entries[at * stride..][..=ask.tokens as usize] else {

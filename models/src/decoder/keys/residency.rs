@@ -10,7 +10,6 @@ mod cost;
 mod from_disk;
 mod room;
 
-pub(in crate::decoder) use cost::Bench;
 use from_disk::FromDisk;
 pub(in crate::decoder) use room::SlotRoom;
 
@@ -24,12 +23,13 @@ use attn_kernels::kernel::residency::{self, ResidencyBuffers, ResidencyParams};
 use attn_kernels::rows::{KvWord, PageRequest, PhysicalBlock, WrittenBlock};
 use sparse_select::Policy;
 
+use super::beyond::Beyond;
 use super::taken_in::TakenIn;
 use crate::cast::u32_of;
+use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
-use crate::decoder::inputs::Plan;
 use crate::decoder::options::DecoderOptions;
-use crate::decoder::sparse::Lists;
+use crate::decoder::selecting::Lists;
 use crate::kv::ROWS;
 use crate::{DecoderConfig, KvPool, ModelError, Reach};
 
@@ -236,10 +236,16 @@ impl Residency {
     }
 
     /// Lays out what the step asks of the device, and what it writes.
-    pub(super) fn begin(&mut self, gpu: &Gpu, kv: &KvPool, plan: &Plan) -> Result<(), ModelError> {
+    pub(super) fn begin(
+        &mut self,
+        gpu: &Gpu,
+        kv: &KvPool,
+        batch: &Batch,
+        beyond: &Beyond,
+    ) -> Result<(), ModelError> {
         let shape = kv.shape();
         // Views share the tables, for there is one group; blocks are selected in the one that sees everything.
-        let view = plan.views.iter().find(|view| !view.selecting.is_empty()).unwrap_or(&plan.views[0]);
+        let view = batch.views.iter().find(|view| !view.selecting.is_empty()).unwrap_or(&batch.views[0]);
         let mut asks = Vec::new();
         self.decode_asks = 0;
         for chosen in &view.selecting {
@@ -256,11 +262,11 @@ impl Residency {
         if needed > self.num_slots {
             return Err(ModelError::PageSlots { needed, slots: self.num_slots });
         }
-        let mut touched: Vec<u32> = plan.written_blocks(view, shape.block_size).collect();
+        let mut touched: Vec<u32> = beyond.written_blocks(view, shape.block_size).collect();
         touched.sort_unstable();
         touched.dedup();
         let on_disk = self.disk.is_some();
-        let from = |block: u32| if on_disk { plan.fresh.room(block) } else { Some(block) };
+        let from = |block: u32| if on_disk { beyond.fresh.room(block) } else { Some(block) };
         let written =
             |block: u32| WrittenBlock { block, from: from(block).expect("what is written has a room") };
         let touched: Vec<WrittenBlock> = touched.into_iter().map(written).collect();
@@ -268,9 +274,9 @@ impl Residency {
         self.asks.write(gpu, &asks)?;
         self.touched.write(gpu, &touched)?;
         if let Some(disk) = &mut self.disk {
-            disk.begin(plan, view);
+            disk.begin(batch, view);
         }
-        self.pages.fit(gpu, plan.tables.len() * shape.num_kv_heads as usize)
+        self.pages.fit(gpu, batch.tables.len() * shape.num_kv_heads as usize)
     }
 
     /// Records that the pages of lists come to the device, with what the step wrote of them.

@@ -11,11 +11,12 @@ use attn_kernels::rows::{BlockCopy, KvWord};
 
 use prefetch::spill::SpillError;
 
+use super::beyond::Beyond;
 use super::disk::{Asked, DiskKeys, DiskReport};
 use super::rooms::{Fresh, Return, Rooms};
 use super::stream::{Chunk, Part, Source};
 use crate::cast::u32_of;
-use crate::decoder::inputs::{Inputs, Plan};
+use crate::decoder::batch::Batch;
 use crate::kv::{KeysIn, runs};
 use crate::{HostTraffic, KvPool, ModelError};
 
@@ -83,8 +84,8 @@ pub(in crate::decoder) struct TransferContext<'a> {
     pub(in crate::decoder) gpu: &'a Gpu,
     pub(in crate::decoder) pass: &'a mut Pass,
     pub(in crate::decoder) kv: &'a KvPool,
-    pub(in crate::decoder) plan: &'a Plan,
-    pub(in crate::decoder) inputs: &'a Inputs,
+    pub(in crate::decoder) batch: &'a Batch,
+    pub(in crate::decoder) beyond: &'a Beyond,
 }
 
 impl RingKeys {
@@ -142,7 +143,7 @@ impl RingKeys {
         context: &mut TransferContext<'_>,
         layer: usize,
     ) -> Result<(), ModelError> {
-        let fresh = &context.plan.fresh;
+        let fresh = &context.beyond.fresh;
         if !fresh.in_rooms() {
             return Ok(());
         }
@@ -171,7 +172,7 @@ impl RingKeys {
             if let Some(disk) = &mut self.disk {
                 let slot: Vec<&Buf<KvWord>> =
                     context.kv.keys_in(load.id.layer, KeysIn::Slot(slot)).iter().collect();
-                disk.fetch(context, Asked::Chunk(load.id), &on_disk(context.plan, &load), &slot)?;
+                disk.fetch(context, Asked::Chunk(load.id), &context.beyond.on_disk(&load), &slot)?;
             }
             for part in load.contents.parts.iter().filter(|part| part.fresh && part.from != Source::Disk) {
                 self.load_part(context, load.id.layer, part, slot);
@@ -200,27 +201,27 @@ impl RingKeys {
     fn ask(&mut self, context: &TransferContext<'_>, load: Load<'_>, next: Option<Load<'_>>) {
         let Some(disk) = &mut self.disk else { return };
         if load.moves() && !self.slots.iter().any(|slot| slot.load == Some(load.id) && slot.complete) {
-            disk.ask(context.kv, Asked::Chunk(load.id), &on_disk(context.plan, &load));
+            disk.ask(context.kv, Asked::Chunk(load.id), &context.beyond.on_disk(&load));
         }
         if let Some(next) = next {
             if next.id.layer != load.id.layer {
-                disk.ask(context.kv, Asked::Begun(next.id.layer), &context.plan.fresh.disk_come);
+                disk.ask(context.kv, Asked::Begun(next.id.layer), &context.beyond.fresh.disk_come);
             }
-            disk.ask(context.kv, Asked::Chunk(next.id), &on_disk(context.plan, &next));
+            disk.ask(context.kv, Asked::Chunk(next.id), &context.beyond.on_disk(&next));
         }
     }
 
     /// Records that the keys of a layer's rooms go to the board, where there is one.
     pub(in crate::decoder) fn show(&self, context: &mut TransferContext<'_>, layer: usize) {
         if context.kv.board().is_some() {
-            self.copy(context, layer, End::Rooms, End::Board, context.plan.fresh.board.clone());
+            self.copy(context, layer, End::Rooms, End::Board, context.beyond.fresh.board.clone());
         }
     }
 
     /// Records that what the step wrote in the last layer goes to the host, if it did not yet.
     pub(in crate::decoder) fn save(&mut self, context: &mut TransferContext<'_>) {
         let Some(layer) = self.unsaved.take() else { return };
-        let fresh = &context.plan.fresh;
+        let fresh = &context.beyond.fresh;
         if matches!(self.transport, Transport::Kernel(_)) {
             self.copy(context, layer, End::Rooms, End::Host, fresh.go.clone());
         }
@@ -306,7 +307,7 @@ impl RingKeys {
                     let way = if [from, to].contains(&End::Host) { Link::Bus } else { Link::Memory };
                     let params = SwapBlocksParams::new(u32_of(words / 4), u32_of(pairs.len()), way);
                     let buffers = SwapBlocksBuffers {
-                        pairs: context.inputs.stream_pairs.bind_from(pairs.start),
+                        pairs: context.beyond.lists.pairs.bind_from(pairs.start),
                         source: source.bind(),
                         pool: target.bind(),
                     };
@@ -315,7 +316,7 @@ impl RingKeys {
                 Transport::Queue => {
                     let pair = |pair: &BlockCopy| (pair.from, pair.to);
                     let copies: Vec<(u32, u32)> =
-                        context.plan.stream.pairs[pairs.clone()].iter().map(pair).collect();
+                        context.beyond.lists.pairs[pairs.clone()].iter().map(pair).collect();
                     for run in runs(&copies) {
                         let range = run.from.start as usize * words..run.from.end as usize * words;
                         context.pass.copy(source, range, target, run.device as usize * words);
@@ -344,13 +345,6 @@ impl RingKeys {
             Transport::Kernel(_) => Vec::new(),
         }
     }
-}
-
-/// Blocks of a chunk that lie on disk, and their places in its slot.
-fn on_disk(plan: &Plan, load: &Load<'_>) -> Vec<(u32, u32)> {
-    let parts = load.contents.parts.iter().filter(|part| part.from == Source::Disk);
-    let pairs = parts.flat_map(|part| &plan.stream.pairs[part.pairs.clone()]);
-    pairs.map(|pair| (pair.from, pair.to)).collect()
 }
 
 /// An end of a copy.

@@ -7,11 +7,11 @@
 use std::ops::Range;
 
 use attn_kernels::gpu::{Buf, Gpu, Outcome, Pass, Read};
-use attn_kernels::rows::KvWord;
+use attn_kernels::rows::{BlockCopy, KvWord};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::stream::StreamLists;
+use super::stream::push_copies;
 use crate::cast::u32_of;
 use crate::decoder::buffers::GrowBuf;
 use crate::{KvPool, ModelError};
@@ -65,7 +65,7 @@ impl Fresh {
     }
 
     /// Gives the blocks rooms: the slots become slots of these.
-    pub(super) fn divert(&mut self, slots: &mut [i32], block_size: u32, lists: &mut StreamLists) {
+    pub(super) fn divert(&mut self, slots: &mut [i32], block_size: u32, pairs: &mut Vec<BlockCopy>) {
         self.in_rooms = true;
         for slot in slots.iter_mut().filter(|slot| **slot >= 0) {
             let (block, offset) = (slot.cast_unsigned() / block_size, slot.cast_unsigned() % block_size);
@@ -77,7 +77,7 @@ impl Fresh {
         let on_host = |block: u32| block < self.host_blocks;
         let (come, disk_come): (Vec<_>, Vec<_>) = come.partition(|(block, _)| on_host(*block));
         let (go, disk_go): (Vec<_>, Vec<_>) = go.partition(|(_, block)| on_host(*block));
-        (self.come, self.go) = (lists.push(&come), lists.push(&go));
+        (self.come, self.go) = (push_copies(pairs, &come), push_copies(pairs, &go));
         self.disk_come =
             disk_come.into_iter().map(|(block, room)| (block - self.host_blocks, room)).collect();
         self.disk_go = disk_go.into_iter().map(|(room, block)| (room, block - self.host_blocks)).collect();
@@ -85,13 +85,13 @@ impl Fresh {
 
     /// Gives blocks on disk that the step takes in but does not write rooms behind the others, and has the keys of all go to the
     /// board. Rooms are there already.
-    pub(super) fn look_at(&mut self, blocks: &[u32], lists: &mut StreamLists) {
+    pub(super) fn look_at(&mut self, blocks: &[u32], pairs: &mut Vec<BlockCopy>) {
         let rooms = u32_of(self.blocks.len())..;
         self.looked = blocks.len();
         let looked = || rooms.clone().zip(blocks.iter().copied());
         self.disk_come.extend(looked().map(|(room, block)| (block - self.host_blocks, room)));
         let written = (0..).zip(self.blocks.iter().copied());
-        self.board = lists.push(&written.chain(looked()).collect::<Vec<_>>());
+        self.board = push_copies(pairs, &written.chain(looked()).collect::<Vec<_>>());
     }
 
     /// Rooms of the step.
@@ -201,18 +201,17 @@ mod tests {
     fn blocks_get_rooms_in_the_order_of_rows() {
         // Block 7 from its third token on, a row on the device, all of block 2, the begin of block 9.
         let mut slots = [30, 31, -1, 8, 9, 10, 11, 36];
-        let (mut fresh, mut lists) = (Fresh::of(&slots, 4, 8), StreamLists::default());
+        let (mut fresh, mut copies) = (Fresh::of(&slots, 4, 8), Vec::new());
         assert_eq!(
             [2, 3, 7].map(|block| (fresh.is_written(block), fresh.room(block))),
             [(true, None), (false, None), (true, None)]
         );
-        fresh.divert(&mut slots, 4, &mut lists);
+        fresh.divert(&mut slots, 4, &mut copies);
         assert_eq!(slots, [2, 3, -1, 4, 5, 6, 7, 8]);
         assert_eq!((&fresh.blocks[..], &fresh.begun[..]), (&[7, 2, 9][..], &[0][..]));
         assert_eq!([2, 3].map(|block| fresh.room(block)), [Some(1), None]);
-        let pairs = |range: &Range<usize>| {
-            lists.pairs[range.clone()].iter().map(|p| (p.from, p.to)).collect::<Vec<_>>()
-        };
+        let pairs =
+            |range: &Range<usize>| copies[range.clone()].iter().map(|p| (p.from, p.to)).collect::<Vec<_>>();
         assert_eq!((pairs(&fresh.come), pairs(&fresh.go)), (vec![(7, 0)], vec![(0, 7), (1, 2)]));
         // The host has 8 blocks: number 9 is the second one on disk.
         assert_eq!((fresh.disk_come, fresh.disk_go), (vec![], vec![(2, 1)]));

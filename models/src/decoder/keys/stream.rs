@@ -7,18 +7,21 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::kernel::paged_prefill::Tile;
 use attn_kernels::rows::{BlockCopy, DecodeRow, PhysicalBlock};
 use kvblock::BlockId;
 use rustc_hash::FxHashMap;
 
+use super::beyond::Beyond;
 use super::ring::{Load, LoadId};
 use super::rooms::Fresh;
 use crate::ModelError;
 use crate::batch::Slice;
 use crate::cast::u32_of;
-use crate::decoder::inputs::{Plan, Rows};
+use crate::decoder::batch::{Batch, Dense, Rows};
+use crate::decoder::buffers::StepList;
 use crate::decoder::views::View;
 use crate::kv::{Place, ROWS, Ring};
 
@@ -72,12 +75,12 @@ pub(in crate::decoder) enum Source {
 }
 
 /// Copies of all streams of a step.
-#[derive(Debug, Default)]
-pub(in crate::decoder) struct StreamLists {
+#[derive(Debug)]
+pub(super) struct StreamLists {
     /// Tables of every stream, each from where a binding can begin.
-    pub(in crate::decoder) tables: Vec<PhysicalBlock>,
+    pub(super) tables: StepList<PhysicalBlock>,
     /// Source and target of every copy.
-    pub(in crate::decoder) pairs: Vec<BlockCopy>,
+    pub(super) pairs: StepList<BlockCopy>,
 }
 
 /// Table entries after which a binding can begin: 256 bytes, the largest alignment that devices ask for.
@@ -88,13 +91,25 @@ const PAIRS: usize = 32;
 const TILES: usize = 8;
 
 impl StreamLists {
-    /// Adds a list of copies, which a binding can begin with.
-    pub(super) fn push(&mut self, copies: &[(u32, u32)]) -> Range<usize> {
-        self.pairs.resize(self.pairs.len().next_multiple_of(PAIRS), BlockCopy::default());
-        let first = self.pairs.len();
-        self.pairs.extend(copies.iter().map(|(from, to)| BlockCopy { from: *from, to: *to }));
-        first..self.pairs.len()
+    pub(super) fn new(gpu: &Gpu) -> Result<Self, ModelError> {
+        Ok(Self {
+            tables: StepList::new(gpu, "stream_tables", 1)?,
+            pairs: StepList::new(gpu, "stream_pairs", 1)?,
+        })
     }
+
+    pub(super) fn clear(&mut self) {
+        self.tables.clear();
+        self.pairs.clear();
+    }
+}
+
+/// Adds a list of copies to `pairs`, which a binding can begin with.
+pub(super) fn push_copies(pairs: &mut Vec<BlockCopy>, copies: &[(u32, u32)]) -> Range<usize> {
+    pairs.resize(pairs.len().next_multiple_of(PAIRS), BlockCopy::default());
+    let first = pairs.len();
+    pairs.extend(copies.iter().map(|(from, to)| BlockCopy { from: *from, to: *to }));
+    first..pairs.len()
 }
 
 /// A sequence on its way through the ring.
@@ -124,20 +139,24 @@ pub(super) fn plan_streams(
     block_size: u32,
     views: &[View],
     slices: &[Slice<'_>],
-    plan: &mut Plan,
+    batch: &mut Batch,
+    beyond: &mut Beyond,
     selects: bool,
 ) -> Result<(), ModelError> {
-    let Plan { views: all, fresh, tables, stream: lists, .. } = plan;
+    let (Batch { views: all, tables, .. }, Beyond { fresh, lists, streams, .. }) = (batch, beyond);
     let planner = Planner { ring, unit: (PARTITION / block_size) as usize, block_size, fresh };
-    for (view, rows) in views.iter().zip(all) {
+    for ((view, rows), streams) in views.iter().zip(all).zip(streams) {
         let unused = selects && !rows.selecting.is_empty();
-        let all = Some(&mut rows.all).filter(|_| !unused);
-        for rows in all.into_iter().chain([&mut rows.whole]) {
-            let sequences = sequences(view, slices, rows, block_size);
-            rows.stream = planner.stream(&sequences, tables, lists)?;
-            if let Some(stream) = &rows.stream {
+        for which in Dense::BOTH.into_iter().filter(|which| !unused || *which == Dense::Whole) {
+            let rows = match which {
+                Dense::All => &mut rows.all,
+                Dense::Whole => &mut rows.whole,
+            };
+            let stream = planner.stream(&sequences(view, slices, rows, block_size), tables, lists)?;
+            if let Some(stream) = &stream {
                 stream.align(&mut rows.decode, &mut rows.tiles);
             }
+            streams[which as usize] = stream;
         }
     }
     Ok(())
@@ -299,7 +318,11 @@ impl Planner<'_> {
             copies[part].push((from, slot));
         }
         let parts = PARTS.into_iter().zip(copies).filter(|(_, copies)| !copies.is_empty());
-        let parts = parts.map(|((from, fresh), copies)| Part { from, fresh, pairs: lists.push(&copies) });
+        let parts = parts.map(|((from, fresh), copies)| Part {
+            from,
+            fresh,
+            pairs: push_copies(&mut lists.pairs, &copies),
+        });
         Chunk { keys: self.keys(open.units), parts: parts.collect() }
     }
 }

@@ -9,7 +9,7 @@ use super::{Rules, SelectingRows};
 use crate::Reach;
 use crate::batch::{Phase, Slice, StepOutput};
 use crate::cast::u32_of;
-use crate::decoder::inputs::{Plan, ViewRows};
+use crate::decoder::batch::{Batch, ViewRows};
 use crate::sparse::{Attended, Tally};
 
 /// Account of the step in progress.
@@ -23,21 +23,21 @@ pub(super) struct Account {
 
 impl Account {
     /// Begins a step: rows that attend to everything are counted at once.
-    pub(super) fn begin(&mut self, rules: &Rules, plan: &Plan, slices: &[Slice<'_>]) {
+    pub(super) fn begin(&mut self, rules: &Rules, batch: &Batch, slices: &[Slice<'_>]) {
         let acts = |slice: &Slice<'_>| rules.options.acts_on(slice.phase).then(Attended::default);
         self.attended = slices.iter().map(acts).collect();
         for layer in 0..rules.num_layers() {
             if rules.views.of_layer(layer).reach == Reach::Full {
-                self.count_whole(rules, plan, slices, layer);
+                self.count_whole(rules, batch, slices, layer);
             }
         }
     }
 
     /// Counts the rows that attend to everything in a layer, of slices that the policy acts on.
-    fn count_whole(&mut self, rules: &Rules, plan: &Plan, slices: &[Slice<'_>], layer: usize) {
+    fn count_whole(&mut self, rules: &Rules, batch: &Batch, slices: &[Slice<'_>], layer: usize) {
         let block = rules.options.policy.block_size();
-        let sparse = rules.selects_in(plan, layer);
-        let selecting = &plan.views[rules.views.of_layers[layer]].selecting;
+        let sparse = rules.selects_in(batch, layer);
+        let selecting = &batch.views[rules.views.of_layers[layer]].selecting;
         for (index, (slice, attended)) in slices.iter().zip(&mut self.attended).enumerate() {
             let Some(attended) = attended else { continue };
             let chosen = selecting.iter().filter(|chosen| sparse && chosen.slice == index);

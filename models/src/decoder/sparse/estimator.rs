@@ -25,9 +25,9 @@ use super::lists::{self, DeviceLists};
 use super::{Begin, Lists, Reads, Rules, Select, SelectingRows, choosing};
 use crate::ModelError;
 use crate::cast::{f32_of, u32_of};
-use crate::decoder::attention::LoadContext;
+use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
-use crate::decoder::inputs::Plan;
+use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
 
 /// f32 of scores that exist at one time, unless one query block has more.
@@ -136,7 +136,7 @@ impl Estimator {
     fn fit(
         &mut self,
         gpu: &Gpu,
-        plan: &Plan,
+        batch: &Batch,
         chosen: &[SelectingRows],
         stride: u32,
     ) -> Result<Vec<ListSpan>, ModelError> {
@@ -152,11 +152,11 @@ impl Estimator {
             } else {
                 (first + lists) as usize * stride as usize
             };
-            let q_len = plan.rows as usize * estimate.q_stride as usize;
+            let q_len = batch.rows as usize * estimate.q_stride as usize;
             estimate.check(
                 &self.shape,
                 into,
-                (bytemuck::cast_slice(&plan.tables), self.num_pages),
+                (bytemuck::cast_slice(&batch.tables), self.num_pages),
                 [q_len, out_len],
             )?;
             let round = estimate.rounds(PARTS).next().map_or(0, |round| round.end);
@@ -234,11 +234,11 @@ impl Select for Estimator {
     fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
         self.lists.clear();
         self.counter.clear();
-        let Some(view) = choosing(step.plan) else { return Ok(()) };
+        let Some(view) = choosing(step.batch) else { return Ok(()) };
         let longest = view.selecting.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
         let blocks = num_blocks(longest, self.block);
-        self.lists.fit(step.gpu, rules, step.plan, blocks)?;
-        let spans = self.fit(step.gpu, step.plan, &view.selecting, lists::stride(blocks))?;
+        self.lists.fit(step.gpu, rules, step.batch, blocks)?;
+        let spans = self.fit(step.gpu, step.batch, &view.selecting, lists::stride(blocks))?;
         self.counter.fit(step.gpu, &spans, self.lists.layers.len())
     }
 
@@ -258,7 +258,7 @@ impl Select for Estimator {
             return Ok(());
         }
         let (k, _) = ctx.kv.home(layer);
-        let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), tables: ctx.inputs.tables.bind() };
+        let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), tables: ctx.batch.tables.bind() };
         self.list(ctx.pass, &ctx.view(layer).selecting, &from);
         self.counter.count(ctx.pass, &self.lists, layer);
         self.lists.keep(ctx.pass, layer);
@@ -269,12 +269,12 @@ impl Select for Estimator {
         self.lists.of(layer)
     }
 
-    fn read(&self, pass: &mut Pass, _: &Plan) -> Reads {
+    fn read(&self, pass: &mut Pass, _: &Batch) -> Reads {
         let counts = self.counter.read(pass, self.lists.layers.len());
         Reads { masses: None, counts, traced: self.lists.read(pass) }
     }
 
-    fn take(&self, rules: &Rules, plan: &Plan, reads: Reads, done: &Outcome, account: &mut Account) {
-        self.lists.take_reads(rules, plan, reads, done, account);
+    fn take(&self, rules: &Rules, batch: &Batch, reads: Reads, done: &Outcome, account: &mut Account) {
+        self.lists.take_reads(rules, batch, reads, done, account);
     }
 }

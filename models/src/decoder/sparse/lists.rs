@@ -5,21 +5,11 @@ use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
 
 use super::account::Account;
-use super::{Reads, Rules, SelectingRows, choosing};
+use super::{Lists, Reads, Rules, SelectingRows, choosing};
 use crate::ModelError;
 use crate::cast::u32_of;
+use crate::decoder::batch::{Batch, ViewRows};
 use crate::decoder::buffers::GrowBuf;
-use crate::decoder::inputs::{Plan, ViewRows};
-
-/// Lists of one layer, as a kernel reads them.
-#[derive(Debug)]
-pub(in crate::decoder) struct Lists {
-    pub(in crate::decoder) bind: Bind<u32>,
-    /// Entries from one list to the next.
-    pub(in crate::decoder) stride: u32,
-    /// Blocks of the longest list.
-    pub(in crate::decoder) blocks: u32,
-}
 
 /// Lists that the host made.
 pub(super) struct HostLists {
@@ -83,13 +73,13 @@ impl DeviceLists {
         &mut self,
         gpu: &Gpu,
         rules: &Rules,
-        plan: &Plan,
+        batch: &Batch,
         blocks: u32,
     ) -> Result<(), ModelError> {
-        let Some(view) = choosing(plan) else { return Ok(()) };
+        let Some(view) = choosing(batch) else { return Ok(()) };
         (self.stride, self.blocks) = (stride(blocks), blocks);
         for layer in 0..self.layers.len() {
-            self.layers[layer] = rules.selects_in(plan, layer);
+            self.layers[layer] = rules.selects_in(batch, layer);
         }
         let groups: usize = view.selecting.iter().map(|chosen| chosen.lists as usize).sum();
         let words = groups * rules.num_kv_heads * self.stride as usize;
@@ -151,23 +141,23 @@ impl DeviceLists {
     pub(super) fn take_reads(
         &self,
         rules: &Rules,
-        plan: &Plan,
+        batch: &Batch,
         reads: Reads,
         done: &Outcome,
         account: &mut Account,
     ) {
-        let chosen = choosing(plan).map_or(&[][..], |view| &view.selecting);
+        let chosen = choosing(batch).map_or(&[][..], |view| &view.selecting);
         if let Some(read) = reads.counts {
             self.count(rules, chosen, &done.get(read), account);
         }
         if let Some(read) = reads.traced {
-            self.take(rules, plan, &done.get(read), account);
+            self.take(rules, batch, &done.get(read), account);
         }
     }
 
     /// Turns traced lists into selections.
-    pub(super) fn take(&self, rules: &Rules, plan: &Plan, words: &[u32], account: &mut Account) {
-        let Some(view) = choosing(plan) else { return };
+    pub(super) fn take(&self, rules: &Rules, batch: &Batch, words: &[u32], account: &mut Account) {
+        let Some(view) = choosing(batch) else { return };
         let per_layer = words.len() / self.layers.len();
         for (layer, lists) in words.chunks_exact(per_layer).enumerate().filter(|(l, _)| self.layers[*l]) {
             let lists: Vec<&[u32]> =

@@ -17,8 +17,8 @@ use super::Rules;
 use super::rank::RankContext;
 use super::ranker::Ranker;
 use crate::cast::{f32_of, u32_of};
-use crate::decoder::attention::LoadContext;
 use crate::decoder::buffers::GrowBuf;
+use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
 use crate::{DecoderConfig, ModelError};
 

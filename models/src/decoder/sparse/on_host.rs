@@ -11,8 +11,8 @@ use super::measure::Measured;
 use super::mirror::Mirror;
 use super::{Begin, Lists, Reads, Rules, Select, SelectingRows, choosing};
 use crate::ModelError;
+use crate::decoder::batch::{Batch, ViewRows};
 use crate::decoder::buffers::GrowBuf;
-use crate::decoder::inputs::{Plan, ViewRows};
 use crate::decoder::ops::Ctx;
 use crate::sparse::Place;
 
@@ -67,7 +67,7 @@ impl OnHost {
     ) -> Result<Queries, ModelError> {
         let tables = view.selecting.iter().flat_map(|chosen| {
             let len = chosen.kv_len().div_ceil(ctx.kv.shape().block_size as usize);
-            bytemuck::cast_slice(&ctx.plan.tables[chosen.table.start..chosen.table.start + len])
+            bytemuck::cast_slice(&ctx.batch.tables[chosen.table.start..chosen.table.start + len])
         });
         let missing = self.mirror.read_missing(ctx.pass, ctx.kv, layer, tables);
         let [num_heads, head_dim] = [ctx.config.num_heads, ctx.config.head_dim].map(|n| n as usize);
@@ -82,7 +82,7 @@ impl OnHost {
     }
 
     /// Queries `[num_heads, rows, head_dim]` and keys `[num_kv_heads, kv_len, head_dim]` of chosen rows.
-    fn tensors(&self, chosen: &SelectingRows, queries: &Queries, layer: usize, plan: &Plan) -> Tensors {
+    fn tensors(&self, chosen: &SelectingRows, queries: &Queries, layer: usize, batch: &Batch) -> Tensors {
         let Queries { values, num_heads, head_dim, .. } = queries;
         let mut q = Vec::with_capacity(chosen.rows * num_heads * head_dim);
         for head in 0..*num_heads {
@@ -90,7 +90,7 @@ impl OnHost {
                 q.extend_from_slice(&values[(row * num_heads + head) * head_dim..][..*head_dim]);
             }
         }
-        let table = bytemuck::cast_slice(&plan.tables[chosen.table.clone()]);
+        let table = bytemuck::cast_slice(&batch.tables[chosen.table.clone()]);
         Tensors { q, k: self.mirror.keys(layer, table, chosen.kv_len()) }
     }
 }
@@ -102,11 +102,11 @@ impl Select for OnHost {
 
     fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
         self.placed.fill(None);
-        self.selects = choosing(step.plan).is_some();
+        self.selects = choosing(step.batch).is_some();
         self.certifies = rules.certifies(step.slices);
         let block_size = step.kv.shape().block_size;
-        for view in &step.plan.views {
-            self.mirror.forget(step.plan.written_blocks(view, block_size));
+        for view in &step.batch.views {
+            self.mirror.forget(step.beyond.written_blocks(view, block_size));
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Select for OnHost {
         layer: usize,
         account: &mut Account,
     ) -> Result<(), ModelError> {
-        if !rules.selects_in(ctx.plan, layer) {
+        if !rules.selects_in(ctx.batch, layer) {
             return Ok(());
         }
         let view = ctx.view(layer);
@@ -132,7 +132,7 @@ impl Select for OnHost {
         account.timings.append(&mut queries.timings);
         let mut selections = Vec::with_capacity(view.selecting.len());
         for (index, chosen) in view.selecting.iter().enumerate() {
-            let tensors = self.tensors(chosen, &queries, layer, ctx.plan);
+            let tensors = self.tensors(chosen, &queries, layer, ctx.batch);
             let q = Heads::new("q", &tensors.q, [queries.num_heads, chosen.rows, queries.head_dim])?;
             let k = Heads::new("k", &tensors.k, [rules.num_kv_heads, chosen.kv_len(), queries.head_dim])?;
             let selection = match rules.source[layer] {
@@ -162,11 +162,11 @@ impl Select for OnHost {
         Some(Lists { bind: self.buf.bind(), stride, blocks })
     }
 
-    fn read(&self, _: &mut Pass, _: &Plan) -> Reads {
+    fn read(&self, _: &mut Pass, _: &Batch) -> Reads {
         Reads::default()
     }
 
-    fn take(&self, _: &Rules, _: &Plan, _: Reads, _: &Outcome, _: &mut Account) {}
+    fn take(&self, _: &Rules, _: &Batch, _: Reads, _: &Outcome, _: &mut Account) {}
 
     fn place(&self) -> Place {
         Place::Host

@@ -7,8 +7,8 @@ use super::account::Account;
 use super::lists::{ALIGN, HostLists};
 use super::{Begin, Lists, Reads, Rules, Select, SelectingRows};
 use crate::ModelError;
+use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
-use crate::decoder::inputs::Plan;
 use crate::decoder::ops::Ctx;
 
 /// Lists of all layers.
@@ -41,8 +41,8 @@ impl Select for Positions {
     fn begin(&mut self, rules: &Rules, step: &Begin<'_>, account: &mut Account) -> Result<(), ModelError> {
         let mut words: Vec<u32> = Vec::new();
         self.placed.fill(None);
-        for layer in (0..self.placed.len()).filter(|layer| rules.selects_in(step.plan, *layer)) {
-            let view = &step.plan.views[rules.views.of_layers[layer]];
+        for layer in (0..self.placed.len()).filter(|layer| rules.selects_in(step.batch, *layer)) {
+            let view = &step.batch.views[rules.views.of_layers[layer]];
             let select = |chosen: &SelectingRows| rules.options.select(chosen, layer, None, rules.digests);
             let selections: Vec<Selection> = view.selecting.iter().map(select).collect::<Result<_, _>>()?;
             let HostLists { words: lists, stride, blocks } = rules.lay_out(view, &selections);
@@ -75,9 +75,9 @@ impl Select for Positions {
         Some(Lists { bind: self.buf.bind_from(first), stride, blocks })
     }
 
-    fn read(&self, _: &mut Pass, _: &Plan) -> Reads {
+    fn read(&self, _: &mut Pass, _: &Batch) -> Reads {
         Reads::default()
     }
 
-    fn take(&self, _: &Rules, _: &Plan, _: Reads, _: &Outcome, _: &mut Account) {}
+    fn take(&self, _: &Rules, _: &Batch, _: Reads, _: &Outcome, _: &mut Account) {}
 }

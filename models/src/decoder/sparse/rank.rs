@@ -12,7 +12,7 @@ use super::SelectingRows;
 use crate::Reach;
 use crate::batch::Slice;
 use crate::cast::u32_of;
-use crate::decoder::attention::LoadContext;
+use crate::decoder::kernels::LoadContext;
 use crate::decoder::views::View;
 use crate::{DecoderConfig, KvPool, ModelError};
 use attn_kernels::rows::{DecodeRow, KvWord, PhysicalBlock};

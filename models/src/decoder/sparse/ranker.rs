@@ -20,9 +20,9 @@ use super::wish::Wishes;
 use super::{Begin, ListedRows, Lists, Reads, Rules, Select, SelectingRows, choosing};
 use crate::ModelError;
 use crate::cast::u32_of;
-use crate::decoder::attention::LoadContext;
+use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
-use crate::decoder::inputs::Plan;
+use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
 
 /// Kernels, scores and lists of a ranking.
@@ -106,12 +106,12 @@ impl Ranker {
         step: &Begin<'_>,
         chosen: &[SelectingRows],
     ) -> Result<u32, ModelError> {
-        let Begin { gpu, config, kv, plan, .. } = *step;
+        let Begin { gpu, config, kv, batch, .. } = *step;
         let policy = &*rules.options.policy;
         let (sets, score_stride) = (self.sets, self.score_stride);
         let mut rows: Vec<TopRow> = Vec::new();
         let mut last: Option<Top> = None;
-        for layer in (0..self.tops.len()).filter(|layer| rules.selects_in(plan, *layer)) {
+        for layer in (0..self.tops.len()).filter(|layer| rules.selects_in(batch, *layer)) {
             let selecting = rules.source[layer].unwrap_or(layer);
             let budget = |chosen: &SelectingRows| policy.budget(Some(u32_of(selecting)), chosen.kv_len());
             let budgets: Vec<u32> = chosen.iter().map(budget).collect();
@@ -154,8 +154,8 @@ impl Ranker {
             view: ctx.views.of_layers[layer],
             k: ctx.kv.home(layer).0,
             q: &ctx.act.q,
-            tables: &ctx.inputs.tables,
-            rows: &ctx.lists(layer).selected.decode,
+            tables: ctx.batch.tables.on_device(),
+            rows: ctx.view(layer).selected.decode.on_device(),
             count: self.chosen,
         }
     }
@@ -167,7 +167,7 @@ impl Ranker {
         let buffers = TopKBuffers {
             scores: self.scores.bind(),
             rows: self.top_rows.bind_from(top.first),
-            table: ctx.inputs.tables.bind(),
+            table: ctx.batch.tables.bind(),
             out: self.lists.bind(),
         };
         ctx.pass.dispatch(&self.top_k, &params, buffers, top_k::grid(rows));
@@ -180,13 +180,13 @@ impl Select for Ranker {
     }
 
     fn begin(&mut self, rules: &Rules, step: &Begin<'_>, account: &mut Account) -> Result<(), ModelError> {
-        let Begin { gpu, config, kv, plan, slices, .. } = *step;
+        let Begin { gpu, config, kv, batch, slices, .. } = *step;
         self.tops.fill(None);
         self.lists.clear();
         self.chosen = 0;
         self.shares.iter_mut().for_each(Shares::clear);
         self.takes_in_early = self.scorer.touch(gpu, kv, &rules.views.all, slices)?;
-        let Some(view) = choosing(plan) else { return Ok(()) };
+        let Some(view) = choosing(batch) else { return Ok(()) };
         let chosen = &view.selecting[..];
         self.chosen = u32_of(chosen.len());
         let longest = chosen.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
@@ -194,7 +194,7 @@ impl Select for Ranker {
         let certifies = rules.certifies(slices);
         self.scorer.begin(gpu, config, chosen, self.score_stride, certifies || self.mass.is_some())?;
         let blocks = self.budget(rules, step, chosen)?;
-        self.lists.fit(gpu, rules, plan, blocks)?;
+        self.lists.fit(gpu, rules, batch, blocks)?;
         let layers = self.tops.iter().flatten().count();
         if let Some(shares) = self.shares.as_mut().filter(|_| certifies) {
             shares.fit(gpu, layers, chosen.len() * rules.num_heads, self.score_stride)?;
@@ -271,7 +271,7 @@ impl Select for Ranker {
         self.wish_lists(layer)
     }
 
-    fn read(&self, pass: &mut Pass, _: &Plan) -> Reads {
+    fn read(&self, pass: &mut Pass, _: &Batch) -> Reads {
         let rows = self.chosen as usize;
         let counts = self.mass.as_ref().filter(|_| rows > 0);
         Reads {
@@ -281,8 +281,8 @@ impl Select for Ranker {
         }
     }
 
-    fn take(&self, rules: &Rules, plan: &Plan, reads: Reads, done: &Outcome, account: &mut Account) {
-        let chosen = choosing(plan).map_or(&[][..], |view| &view.selecting);
+    fn take(&self, rules: &Rules, batch: &Batch, reads: Reads, done: &Outcome, account: &mut Account) {
+        let chosen = choosing(batch).map_or(&[][..], |view| &view.selecting);
         if let Some(read) = reads.masses {
             let masses: Vec<f32> = done.get(read);
             for (chosen, masses) in chosen.iter().zip(masses.chunks_exact(rules.num_heads)) {
@@ -293,7 +293,7 @@ impl Select for Ranker {
             self.lists.count(rules, chosen, &done.get(read), account);
         }
         if let Some(read) = reads.traced {
-            self.lists.take(rules, plan, &done.get(read), account);
+            self.lists.take(rules, batch, &done.get(read), account);
         }
     }
 }

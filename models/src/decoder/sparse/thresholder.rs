@@ -22,9 +22,9 @@ use super::lists::{self, DeviceLists};
 use super::{Begin, Lists, Reads, Rules, Select, SelectingRows, choosing};
 use crate::ModelError;
 use crate::cast::{f32_of, u32_of};
-use crate::decoder::attention::LoadContext;
+use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
-use crate::decoder::inputs::Plan;
+use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
 
 /// f32 of energies that exist at one time, unless one query block has more.
@@ -105,7 +105,7 @@ impl Thresholder {
     fn fit(
         &mut self,
         gpu: &Gpu,
-        plan: &Plan,
+        batch: &Batch,
         chosen: &[SelectingRows],
         stride: u32,
     ) -> Result<Vec<ListSpan>, ModelError> {
@@ -114,8 +114,8 @@ impl Thresholder {
             let chunk = self.chunk(chosen);
             let lists = chosen.lists * self.shape.num_kv_heads;
             let out_len = (first + lists) as usize * stride as usize;
-            let q_len = plan.rows as usize * chunk.q_stride as usize;
-            let tables = (bytemuck::cast_slice(&plan.tables), self.num_pages);
+            let q_len = batch.rows as usize * chunk.q_stride as usize;
+            let tables = (bytemuck::cast_slice(&batch.tables), self.num_pages);
             chunk.check(&self.shape, [stride, first], tables, [q_len, out_len])?;
             let round = chunk.rounds(ENERGIES).next().map_or(0, |round| round.end);
             let [means, energies] = chunk.scratch_lens(&self.shape, round);
@@ -169,11 +169,11 @@ impl Select for Thresholder {
     fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
         self.lists.clear();
         self.counter.clear();
-        let Some(view) = choosing(step.plan) else { return Ok(()) };
+        let Some(view) = choosing(step.batch) else { return Ok(()) };
         let longest = view.selecting.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
         let blocks = num_blocks(longest, self.block);
-        self.lists.fit(step.gpu, rules, step.plan, blocks)?;
-        let spans = self.fit(step.gpu, step.plan, &view.selecting, lists::stride(blocks))?;
+        self.lists.fit(step.gpu, rules, step.batch, blocks)?;
+        let spans = self.fit(step.gpu, step.batch, &view.selecting, lists::stride(blocks))?;
         self.counter.fit(step.gpu, &spans, self.lists.layers.len())
     }
 
@@ -193,7 +193,7 @@ impl Select for Thresholder {
             return Ok(());
         }
         let (k, _) = ctx.kv.home(layer);
-        let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), tables: ctx.inputs.tables.bind() };
+        let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), tables: ctx.batch.tables.bind() };
         self.list(ctx.pass, &ctx.view(layer).selecting, &from);
         self.counter.count(ctx.pass, &self.lists, layer);
         self.lists.keep(ctx.pass, layer);
@@ -204,12 +204,12 @@ impl Select for Thresholder {
         self.lists.of(layer)
     }
 
-    fn read(&self, pass: &mut Pass, _: &Plan) -> Reads {
+    fn read(&self, pass: &mut Pass, _: &Batch) -> Reads {
         let counts = self.counter.read(pass, self.lists.layers.len());
         Reads { masses: None, counts, traced: self.lists.read(pass) }
     }
 
-    fn take(&self, rules: &Rules, plan: &Plan, reads: Reads, done: &Outcome, account: &mut Account) {
-        self.lists.take_reads(rules, plan, reads, done, account);
+    fn take(&self, rules: &Rules, batch: &Batch, reads: Reads, done: &Outcome, account: &mut Account) {
+        self.lists.take_reads(rules, batch, reads, done, account);
     }
 }

@@ -61,7 +61,7 @@ impl Ranker {
         let buffers = TopKBuffers {
             scores: self.scores.bind(),
             rows: wishes.rows.bind_from(top.first),
-            table: ctx.inputs.tables.bind(),
+            table: ctx.batch.tables.bind(),
             out: wishes.lists[layer % 2].bind(),
         };
         ctx.pass.dispatch(&self.top_k, &params, buffers, top_k::grid(rows));

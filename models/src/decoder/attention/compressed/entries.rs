@@ -90,7 +90,7 @@ impl CompressedAttention {
         let StateCache { layer, part, kind, group, dim } = cache;
         let compressor = self.places.kinds[kind].compressor;
         let width = 2 * compressor.windows() * dim;
-        let (buffers, lists) = (&self.entries, &self.lists.states[group]);
+        let (buffers, lists) = (&self.entries, &self.step.states[group]);
         // States are kept as they are, and indexers choose by small differences: no product goes through matrices of f16.
         ctx.exact_product(&weights.states, x, &buffers.states, width)?;
         let (page, block_size) = ctx.kv.page(layer, part);
@@ -100,7 +100,7 @@ impl CompressedAttention {
         let written =
             StateWriteBuffers { x: buffers.states.bind(), slots: lists.slots.bind(), states: states.bind() };
         ctx.pass.dispatch(&buffers.write, &params, written, state_write::grid(rows, width / 4));
-        let entries = u32_of(ctx.plan.compressed.states[group].entries.len());
+        let entries = u32_of(lists.entries.len());
         if entries > 0 {
             let eps = ctx.config.rms_norm_eps;
             let params = V4CompressParams { ratio: compressor.ratio, state_block: block_size, page, eps };
@@ -109,8 +109,8 @@ impl CompressedAttention {
                 ape: weights.bias.bind(),
                 norm: weights.norm.bind(),
                 entries: lists.entries.bind(),
-                tables: ctx.inputs.tables.bind(),
-                angles: self.lists.kinds[kind].angles.bind(),
+                tables: ctx.batch.tables.bind(),
+                angles: self.step.kinds[kind].angles.bind(),
                 out: buffers.entries.bind(),
             };
             let pipeline = &buffers.compress[kind][usize::from(part == CachePart::IndexStates)];

@@ -23,14 +23,14 @@ pub(super) struct SlotRows<'a> {
 
 impl SlotRows<'_> {
     fn list(&self, portion: &Portion) -> Bind<DecodeRow> {
-        let lists = &self.compressed.lists;
+        let lists = &self.compressed.step;
         let rows = self.places.map_or(&lists.rows, |places| &lists.kinds[places.kind].rows);
         // The kernel reads the counts of keys of rows over two caches.
         rows.bind_from(portion.rows.start).cast()
     }
 
     fn params(&self, ctx: &Ctx<'_>, portion: &Portion) -> MlaDecodeParams {
-        let (step, heads) = (&ctx.plan.compressed, ctx.config.num_heads);
+        let (step, heads) = (&self.compressed.step, ctx.config.num_heads);
         MlaDecodeParams {
             num_heads: heads,
             q_stride: heads * ctx.config.head_dim,
@@ -49,12 +49,12 @@ impl RowKernel for SlotRows<'_> {
     fn attend(&self, ctx: &mut Ctx<'_>, portion: &Portion, _: KeyRange) {
         let (state, act) = (self.compressed, ctx.act);
         let window = ctx.kv.buffer(self.layer, CachePart::Latent);
-        let window_slots = state.lists.window(ctx.views.of_layers[self.layer]);
+        let window_slots = state.step.window(ctx.views.of_layers[self.layer]);
         // A layer without entries reads nothing of the second cache.
         let (entries, entry_slots) = match self.places {
             None => (window, window_slots),
             Some(LayerPlaces { kind, .. }) => {
-                (ctx.kv.buffer(self.layer, CachePart::Entries), state.lists.kinds[kind].seen())
+                (ctx.kv.buffer(self.layer, CachePart::Entries), state.step.kinds[kind].seen())
             }
         };
         let buffers = MlaDecodeBuffers {

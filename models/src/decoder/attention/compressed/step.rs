@@ -1,64 +1,72 @@
-//! One step as compressed attention sees it: laid out on the host once, for all layers.
+//! One step as compressed attention sees it: laid out on the host once, for all layers, and the slots that follow from it.
 
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 use attn_kernels::kernel::mla_decode::PARTITION;
+use attn_kernels::kernel::prefix_slots::{self, PrefixSlotsBuffers, PrefixSlotsParams};
 use attn_kernels::rows::{Angle, DecodeRow, NewEntry, SlotRow, Span};
 
-use super::places::{Kind, Places};
-use crate::DecoderConfig;
+use super::places::{Kind, Places, States};
 use crate::batch::Slice;
 use crate::cast::u32_of;
-use crate::decoder::inputs::{Plan, ViewRows, slot};
+use crate::decoder::batch::{Batch, slot};
+use crate::decoder::buffers::{GrowBuf, StepList};
+use crate::decoder::kernels::LoadContext;
+use crate::decoder::ops::Ctx;
 use crate::decoder::rope_angles::RopeAngles;
+use crate::{DecoderConfig, ModelError};
 
 /// Lists of a step.
-#[derive(Debug, Default)]
-pub(in crate::decoder) struct Step {
+#[derive(Debug)]
+pub(super) struct Step {
     /// (cos, sin) of each row's position in layers with entries, `[rows, pairs]`.
-    pub(super) angles: Vec<Angle>,
-    /// Tokens of each row's window, as `prefix_slots` takes them, for each view.
-    pub(super) windows: Vec<Vec<Span>>,
+    pub(super) angles: StepList<Angle>,
+    /// Tokens of each row's window, one list for each view.
+    windows: Vec<Spans>,
     /// Slots from one row's list of the window to the next.
     pub(super) window_stride: u32,
     /// Rows of layers without entries, as `mla_decode` takes them.
-    pub(super) rows: Vec<SlotRow>,
+    pub(super) rows: StepList<SlotRow>,
     pub(super) kinds: Vec<KindStep>,
     /// One entry for each group of states.
     pub(super) states: Vec<StateStep>,
     /// Maximum number of partitions of a row.
-    pub(in crate::decoder) max_partitions: u32,
+    pub(super) max_partitions: u32,
+    slots: Arc<Pipeline>,
+}
+
+/// Ranges of positions, as `prefix_slots` takes them, and their slots.
+#[derive(Debug)]
+struct Spans {
+    list: StepList<Span>,
+    slots: GrowBuf<u32>,
 }
 
 /// Entries of one kind.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct KindStep {
     /// Rows as `mla_decode` takes them.
-    pub(super) rows: Vec<SlotRow>,
-    /// Entries that each row may see, as `prefix_slots` takes them.
-    pub(super) seen: Vec<Span>,
+    pub(super) rows: StepList<SlotRow>,
+    /// Entries that each row may see.
+    seen: Spans,
     /// Entries that the last of them sees.
     pub(super) longest: u32,
     /// Slots from one row's list to the next: entries that a row attends at most.
     pub(super) stride: u32,
     /// Slots of the entries that the step completes.
-    pub(super) slots: Vec<i32>,
+    pub(super) slots: StepList<i32>,
     /// (cos, sin) of their positions, `[entries, pairs]`.
-    pub(super) angles: Vec<Angle>,
-}
-
-impl KindStep {
-    /// Whether some row sees more entries than it attends.
-    pub(super) fn chooses(&self) -> bool {
-        self.longest > self.stride
-    }
+    pub(super) angles: StepList<Angle>,
 }
 
 /// States of one group.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StateStep {
     /// Slot of each row's state.
-    pub(super) slots: Vec<i32>,
+    pub(super) slots: StepList<i32>,
     /// Entries that the step completes, as `v4_compress` takes them.
-    pub(super) entries: Vec<NewEntry>,
+    pub(super) entries: StepList<NewEntry>,
 }
 
 /// Inputs of a step beside its slices.
@@ -78,17 +86,100 @@ struct Row<'a> {
     position: u32,
 }
 
+impl KindStep {
+    fn new(gpu: &Gpu, rows: usize, pairs: usize) -> Result<Self, ModelError> {
+        Ok(Self {
+            rows: StepList::new(gpu, "rows", rows)?,
+            seen: Spans::new(gpu, rows)?,
+            longest: 0,
+            stride: 0,
+            slots: StepList::new(gpu, "entry_slots", rows)?,
+            angles: StepList::new(gpu, "entry_angles", rows * pairs)?,
+        })
+    }
+
+    /// Whether some row sees more entries than it attends.
+    pub(super) fn chooses(&self) -> bool {
+        self.longest > self.stride
+    }
+
+    /// Entries that each row may see.
+    pub(super) fn spans(&self) -> &[Span] {
+        &self.seen.list
+    }
+
+    /// Slots of the entries that rows attend.
+    pub(super) fn seen(&self) -> &Buf<u32> {
+        &self.seen.slots
+    }
+
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.seen.list.clear();
+        self.slots.clear();
+        self.angles.clear();
+    }
+
+    fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.rows.upload(gpu)?;
+        self.slots.upload(gpu)?;
+        self.angles.upload(gpu)?;
+        self.seen.upload(gpu, self.stride)
+    }
+}
+
+impl Spans {
+    fn new(gpu: &Gpu, rows: usize) -> Result<Self, ModelError> {
+        Ok(Self { list: StepList::new(gpu, "spans", rows)?, slots: GrowBuf::new(gpu, "slots", 1)? })
+    }
+
+    /// Brings the ranges to the device, and makes room for `stride` slots of each.
+    fn upload(&mut self, gpu: &Gpu, stride: u32) -> Result<(), ModelError> {
+        self.list.upload(gpu)?;
+        self.slots.fit(gpu, self.list.len() * stride as usize)
+    }
+
+    fn record(&self, ctx: &mut Ctx<'_>, pipeline: &Arc<Pipeline>, block_size: u32) {
+        let grid = prefix_slots::grid(bytemuck::cast_slice(&self.list));
+        if grid[0] > 0 {
+            let params = PrefixSlotsParams { block_size };
+            let buffers = PrefixSlotsBuffers {
+                spans: self.list.bind(),
+                tables: ctx.batch.tables.bind(),
+                slots: self.slots.bind(),
+            };
+            ctx.pass.dispatch(pipeline, &params, buffers, grid);
+        }
+    }
+}
+
 impl Step {
-    /// Lays a step out, after `plan`.
-    pub(super) fn new(context: &StepContext<'_>, slices: &[Slice<'_>], plan: &Plan) -> Self {
-        let StepContext { config, places, angles } = *context;
-        let mut step = Self {
-            kinds: places.kinds.iter().map(|_| KindStep::default()).collect(),
-            states: places.states.iter().map(|_| StateStep::default()).collect(),
-            ..Self::default()
+    pub(super) fn new(load: &LoadContext<'_>, places: &Places, views: usize) -> Result<Self, ModelError> {
+        let (gpu, rows) = (load.gpu, load.options.max_rows as usize);
+        let rope = load.config.compressed.as_ref().map(|compressed| &compressed.rope);
+        let pairs = rope.map_or(0, |rope| rope.rotary_dims as usize / 2);
+        let of_states = |_: &States| {
+            let slots = StepList::new(gpu, "state_slots", rows)?;
+            Ok(StateStep { slots, entries: StepList::new(gpu, "entries", rows)? })
         };
-        for (kind, of_kind) in places.kinds.iter().zip(&mut step.kinds) {
-            of_kind.longest = plan.longest / kind.compressor.ratio;
+        Ok(Self {
+            angles: StepList::new(gpu, "angles", rows * pairs)?,
+            windows: (0..views).map(|_| Spans::new(gpu, rows)).collect::<Result<_, _>>()?,
+            window_stride: 0,
+            rows: StepList::new(gpu, "rows", rows)?,
+            kinds: places.kinds.iter().map(|_| KindStep::new(gpu, rows, pairs)).collect::<Result<_, _>>()?,
+            states: places.states.iter().map(of_states).collect::<Result<_, ModelError>>()?,
+            max_partitions: 0,
+            slots: gpu.pipeline(&prefix_slots::variant())?,
+        })
+    }
+
+    /// Lays a step out, after its batch.
+    pub(super) fn plan(&mut self, context: &StepContext<'_>, slices: &[Slice<'_>], batch: &Batch) {
+        let StepContext { config, places, angles } = *context;
+        self.clear();
+        for (kind, of_kind) in places.kinds.iter().zip(&mut self.kinds) {
+            of_kind.longest = batch.longest / kind.compressor.ratio;
             of_kind.stride = attended(config, kind, of_kind.longest);
         }
         let (mut row, mut table) = (0, 0);
@@ -99,14 +190,24 @@ impl Step {
                 table += u32_of(blocks.len());
             }
             let positions = slice.first..slice.first + u32_of(slice.tokens.len());
-            angles.extend(positions.clone(), &mut step.angles);
+            angles.extend(positions.clone(), &mut self.angles);
             for position in positions {
-                step.push(context, &Row { slice, tables: &tables, row, position });
+                self.push(context, &Row { slice, tables: &tables, row, position });
                 row += 1;
             }
         }
-        step.windows(plan);
-        step
+        self.push_windows(batch);
+    }
+
+    fn clear(&mut self) {
+        self.angles.clear();
+        self.windows.iter_mut().for_each(|window| window.list.clear());
+        self.rows.clear();
+        self.kinds.iter_mut().for_each(KindStep::clear);
+        for states in &mut self.states {
+            states.slots.clear();
+            states.entries.clear();
+        }
     }
 
     /// Adds the entries and states of one row.
@@ -116,7 +217,7 @@ impl Step {
         for (kind, step) in places.kinds.iter().zip(&mut self.kinds) {
             let entries = kind.compressor.entries(position);
             let (to, table) = (row * step.stride, tables[kind.group]);
-            step.seen.push(Span { first: 0, len: entries, to, table });
+            step.seen.list.push(Span { first: 0, len: entries, to, table });
             step.rows.push(SlotRow::new(row, attended(config, kind, entries), 0));
         }
         for (group, step) in places.states.iter().zip(&mut self.states) {
@@ -137,14 +238,14 @@ impl Step {
         }
     }
 
-    /// Adds the windows, which the views of `plan` know, to all rows.
-    fn windows(&mut self, plan: &Plan) {
-        let rows = &plan.views[0].all.decode;
+    /// Adds the windows, which the views of the batch know, to all rows.
+    fn push_windows(&mut self, batch: &Batch) {
+        let rows = &batch.views[0].all.decode;
         self.window_stride = rows.iter().map(DecodeRow::keys).max().unwrap_or(0);
         let in_window = |row: &DecodeRow| SlotRow::new(row.row, row.keys(), row.keys());
-        self.rows = rows.iter().map(in_window).collect();
+        self.rows.extend(rows.iter().map(in_window));
         for kind in &mut self.kinds {
-            for (row, of_window) in kind.rows.iter_mut().zip(&self.rows) {
+            for (row, of_window) in kind.rows.iter_mut().zip(self.rows.iter()) {
                 row.keys += of_window.keys;
                 row.in_window = of_window.keys;
             }
@@ -156,11 +257,41 @@ impl Step {
             to: i * stride,
             table: row.table,
         };
-        let spans = |view: &ViewRows| (0..).zip(&view.all.decode).map(span).collect();
-        self.windows = plan.views.iter().map(spans).collect();
+        for (window, view) in self.windows.iter_mut().zip(&batch.views) {
+            window.list.extend((0..).zip(view.all.decode.iter()).map(span));
+        }
         let lists = std::iter::once(&self.rows).chain(self.kinds.iter().map(|kind| &kind.rows));
-        let most = lists.flatten().map(|row| row.keys).max().unwrap_or(0);
+        let most = lists.flat_map(|list| list.iter()).map(|row| row.keys).max().unwrap_or(0);
         self.max_partitions = most.div_ceil(PARTITION);
+    }
+
+    /// Brings the lists to the device.
+    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.angles.upload(gpu)?;
+        self.rows.upload(gpu)?;
+        let stride = self.window_stride;
+        self.windows.iter_mut().try_for_each(|window| window.upload(gpu, stride))?;
+        self.kinds.iter_mut().try_for_each(|kind| kind.upload(gpu))?;
+        for states in &mut self.states {
+            states.slots.upload(gpu)?;
+            states.entries.upload(gpu)?;
+        }
+        Ok(())
+    }
+
+    /// Records the slots of all windows, and of the entries of kinds whose rows attend all of them.
+    pub(super) fn record(&self, ctx: &mut Ctx<'_>, places: &Places) {
+        for (window, view) in self.windows.iter().zip(&ctx.views.all) {
+            window.record(ctx, &self.slots, view.block_size);
+        }
+        for (step, kind) in self.kinds.iter().zip(&places.kinds).filter(|(step, _)| !step.chooses()) {
+            step.seen.record(ctx, &self.slots, kind.block);
+        }
+    }
+
+    /// Slots of the windows of a view.
+    pub(super) fn window(&self, view: usize) -> &Buf<u32> {
+        &self.windows[view].slots
     }
 }
 

@@ -6,41 +6,10 @@ use attn_kernels::rows::WrittenBlock;
 
 use super::{Copied, Residency, Why};
 use crate::cast::u32_of;
-use crate::decoder::activations::Activations;
-use crate::decoder::mlp::Mlp;
-use crate::decoder::ops::Ops;
-use crate::kernel::matmul::Epilogue;
-use crate::matrix::Product;
-use crate::{DecoderConfig, FetchCost, KvPool, ModelError, PageTraffic};
+use crate::{FetchCost, KvPool, ModelError, PageTraffic};
 
-/// Device and caches that fetches are measured on.
-pub(in crate::decoder) struct Bench<'a> {
-    pub(in crate::decoder) gpu: &'a Gpu,
-    pub(in crate::decoder) config: &'a DecoderConfig,
-    pub(in crate::decoder) kv: &'a KvPool,
-    pub(in crate::decoder) ops: &'a mut Ops,
-    pub(in crate::decoder) act: &'a Activations,
-    /// MLP of a layer.
-    pub(in crate::decoder) mlp: &'a dyn Fn(usize) -> &'a Mlp,
-}
-
-impl Bench<'_> {
-    /// The product that fetches ahead run beside, of one row of whatever its input holds.
-    fn multiply(&mut self, pass: &mut Pass, layer: usize) -> Result<(), ModelError> {
-        let Mlp::Dense { gate_up, .. } = (self.mlp)(layer) else { return Ok(()) };
-        let product = Product {
-            x: &self.act.normed,
-            rows: 1,
-            precision: self.ops.precision,
-            y: &self.act.inner,
-            y_stride: self.config.intermediate_size,
-            y_offset: 0,
-            epilogue: Epilogue::SiluMul,
-            norm: None,
-        };
-        gate_up.multiply(&mut self.ops.kernels, pass, &product)
-    }
-}
+/// Records the product of a layer that fetches ahead run beside, of one row of whatever its input holds.
+pub(in crate::decoder) type Beside<'a> = dyn FnMut(&mut Pass, usize) -> Result<(), ModelError> + 'a;
 
 impl Residency {
     /// Traffic between slots and host so far.
@@ -72,8 +41,12 @@ impl Residency {
     /// Cost of fetches of selected pages, and how much of a fetch ahead hides beside the product that it runs beside: both
     /// alone, then together, with as many pages as steps fetched ahead so far. `None` where no page was fetched or the adapter
     /// has no timestamps.
-    pub(in crate::decoder) fn cost(&self, bench: &mut Bench<'_>) -> Result<Option<FetchCost>, ModelError> {
-        let (gpu, kv) = (bench.gpu, bench.kv);
+    pub(in crate::decoder) fn cost(
+        &self,
+        gpu: &Gpu,
+        kv: &KvPool,
+        beside: &mut Beside<'_>,
+    ) -> Result<Option<FetchCost>, ModelError> {
         let mut layers = self.layers.iter().enumerate();
         let Some((layer, resident)) = layers.find_map(|(l, resident)| Some((l, resident.as_ref()?))) else {
             return Ok(None);
@@ -95,7 +68,7 @@ impl Residency {
         }
         let ahead = self.blocks_ahead(gpu, kv)?.min(held.len());
         let touched = gpu.upload("held_blocks", &held)?;
-        let times = self.time_fetches(bench, layer, &touched, ahead);
+        let times = self.time_fetches(gpu, kv, layer, beside, &touched, ahead);
         gpu.time_passes(false);
         gpu.forget_bind_groups();
         let [all, fetch, product, both] = times?;
@@ -107,13 +80,15 @@ impl Residency {
     /// Nanoseconds of a fetch of everything, of a fetch of the first `ahead` blocks, of the product beside it, and of both.
     fn time_fetches(
         &self,
-        bench: &mut Bench<'_>,
+        gpu: &Gpu,
+        kv: &KvPool,
         layer: usize,
+        beside: &mut Beside<'_>,
         touched: &Buf<WrittenBlock>,
         ahead: usize,
     ) -> Result<[f64; 4], ModelError> {
         let mut pass = Pass::new("fetches");
-        let (k, v) = bench.kv.host_layer(layer).expect("blocks are on the host");
+        let (k, v) = kv.host_layer(layer).expect("blocks are on the host");
         // The first round warms up.
         for _ in 0..2 {
             for (blocks, multiplies) in [(touched.len(), false), (ahead, false), (0, true), (ahead, true)] {
@@ -122,14 +97,14 @@ impl Residency {
                     let source = [k, v];
                     let copied =
                         Copied { why: Why::Needed, fetch: false, touched, count: u32_of(blocks), source };
-                    self.copy(&mut pass, bench.kv, layer, &copied);
+                    self.copy(&mut pass, kv, layer, &copied);
                 }
                 if multiplies {
-                    bench.multiply(&mut pass, layer)?;
+                    beside(&mut pass, layer)?;
                 }
             }
         }
-        let done = bench.gpu.submit(pass)?.wait()?;
+        let done = gpu.submit(pass)?.wait()?;
         let ns: Vec<f64> = done.timings.iter().map(|timing| timing.ns).collect();
         Ok(match ns[..] {
             [.., all, fetch, product, both] if ns.len() == 8 => [all, fetch, product, both],

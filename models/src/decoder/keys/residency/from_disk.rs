@@ -12,7 +12,8 @@ use sparse_select::Policy;
 use super::super::fetcher::{Fetcher, Missing};
 use super::super::ring::{RingKeys, TransferContext};
 use super::{Needed, PageContext, Residency, Why};
-use crate::decoder::inputs::{Plan, ViewRows};
+use crate::decoder::batch::{Batch, ViewRows};
+use crate::decoder::keys::Beyond;
 use crate::decoder::keys::taken_in::TakenIn;
 use crate::decoder::options::DecoderOptions;
 use crate::{DecoderConfig, KvPool, ModelError};
@@ -51,18 +52,18 @@ impl FromDisk {
     }
 
     /// Begins a step.
-    pub(super) fn begin(&mut self, plan: &Plan, view: &ViewRows) {
+    pub(super) fn begin(&mut self, batch: &Batch, view: &ViewRows) {
         self.fetcher.begin();
         self.positions.clear();
         for (position, chosen) in (0..).zip(view.selecting.iter().filter(|chosen| chosen.is_decode())) {
-            for block in &plan.tables[chosen.table.clone()] {
+            for block in &batch.tables[chosen.table.clone()] {
                 self.positions.entry(block.0).or_insert(position);
             }
         }
     }
 
     /// Blocks on disk that a layer wished for and lacked, by sequence: what most heads want comes first.
-    fn wants(&mut self, layer: usize, fetches: &[u32], plan: &Plan) -> Vec<(u32, Vec<u32>)> {
+    fn wants(&mut self, layer: usize, fetches: &[u32], beyond: &Beyond) -> Vec<(u32, Vec<u32>)> {
         let words = fetches.len() / self.missed[layer].len();
         let mut votes: BTreeMap<u32, u32> = BTreeMap::new();
         for (of_head, missed) in fetches.chunks_exact(words).zip(&mut self.missed[layer]) {
@@ -73,7 +74,7 @@ impl FromDisk {
         }
         let mut wants: BTreeMap<u32, Vec<(Reverse<u32>, u32)>> = BTreeMap::new();
         for (block, votes) in votes {
-            let position = self.positions.get(&block).filter(|_| !plan.fresh.is_written(block));
+            let position = self.positions.get(&block).filter(|_| !beyond.fresh.is_written(block));
             // What is needed now has position 0.
             if let Some(position) = position {
                 wants.entry(position + 1).or_default().push((Reverse(votes), block));
@@ -88,14 +89,14 @@ impl FromDisk {
 }
 
 /// Pages that the kernel gave slots to, of blocks on disk that the step does not write.
-fn missing(fetches: &[u32], heads: u32, plan: &Plan) -> Vec<Missing> {
+fn missing(fetches: &[u32], heads: u32, beyond: &Beyond) -> Vec<Missing> {
     let words = fetches.len() / heads as usize;
     let of_head = |(head, of_head): (u32, &[u32])| {
         let pairs: Vec<[u32; 2]> = of_head[HEADER..].as_chunks().0[..of_head[0] as usize].to_vec();
         pairs.into_iter().map(move |[block, slot]| Missing { head, block, slot })
     };
     let pages = (0..).zip(fetches.chunks_exact(words)).flat_map(of_head);
-    pages.filter(|page| !plan.fresh.is_written(page.block)).collect()
+    pages.filter(|page| !beyond.fresh.is_written(page.block)).collect()
 }
 
 impl Residency {
@@ -126,7 +127,7 @@ impl Residency {
         let read = ring.sync(context, reads)?;
         // The null block of the host comes before those on disk.
         let number = |block: u32| block - kv.host_blocks();
-        let mut missing = missing(&read[0], kv.shape().num_kv_heads, context.plan);
+        let mut missing = missing(&read[0], kv.shape().num_kv_heads, context.beyond);
         missing.retain(|page| page.block >= kv.host_blocks());
         missing.iter_mut().for_each(|page| page.block = number(page.block));
         if !missing.is_empty() {
@@ -135,7 +136,7 @@ impl Residency {
             ring.lose(kv, lost);
         }
         if let (Some((layer, _)), Some(fetches)) = (wished, read.get(1)) {
-            let mut wants = disk.wants(layer, fetches, context.plan);
+            let mut wants = disk.wants(layer, fetches, context.beyond);
             wants.iter_mut().flat_map(|(_, blocks)| blocks).for_each(|block| *block = number(*block));
             disk.fetcher.predict(kv, layer, &wants);
         }
@@ -170,7 +171,7 @@ fn page_context<'a>(context: &'a mut TransferContext<'_>, ring: &'a RingKeys) ->
     PageContext {
         pass: context.pass,
         kv: context.kv,
-        tables: &context.inputs.tables,
+        tables: context.batch.tables.on_device(),
         written: ring.written(context.kv),
     }
 }

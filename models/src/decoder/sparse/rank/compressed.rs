@@ -14,8 +14,8 @@ use sparse_select::ByCompressed;
 use super::super::lists;
 use super::RankContext;
 use super::digests::DigestPools;
-use crate::decoder::attention::LoadContext;
 use crate::decoder::buffers::GrowBuf;
+use crate::decoder::kernels::LoadContext;
 use crate::{DecoderConfig, ModelError};
 
 /// Mean keys of pages, and what a step makes of them.

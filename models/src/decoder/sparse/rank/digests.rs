@@ -12,8 +12,8 @@ use sparse_select::{ByDigests, DigestKind, Policy};
 
 use super::RankContext;
 use crate::cast::u32_of;
-use crate::decoder::attention::LoadContext;
 use crate::decoder::buffers::GrowBuf;
+use crate::decoder::kernels::LoadContext;
 use crate::{DecoderConfig, ModelError};
 
 /// Digests beside the cache, one of every page and layer that selects.

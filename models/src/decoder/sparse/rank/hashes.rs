@@ -16,8 +16,8 @@ use super::super::SelectingRows;
 use super::RankContext;
 use crate::ModelError;
 use crate::cast::u32_of;
-use crate::decoder::attention::LoadContext;
 use crate::decoder::buffers::GrowBuf;
+use crate::decoder::kernels::LoadContext;
 
 /// Slots that one dispatch hashes: lists are bound at offsets of this many.
 const SLOTS: usize = 1 << 17;

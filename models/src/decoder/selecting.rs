@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use attn_kernels::gpu::Bind;
 use kvblock::BlockId;
 use sparse_select::digest::DigestFormat;
 use sparse_select::policy::num_blocks;
@@ -17,28 +18,39 @@ use crate::sparse::SparseOptions;
 
 /// A decode row, or the rows of a chunk of a prompt, that blocks are selected for.
 #[derive(Debug)]
-pub(in crate::decoder) struct SelectingRows {
+pub(super) struct SelectingRows {
     /// Its slice.
-    pub(in crate::decoder) slice: usize,
+    pub(super) slice: usize,
     /// Its rows in the step.
     pub(super) row: usize,
     pub(super) rows: usize,
     /// Position of the first row.
-    pub(in crate::decoder) position: u32,
+    pub(super) position: u32,
     phase: Phase,
     /// Its block table in the step's tables.
-    pub(in crate::decoder) table: Range<usize>,
+    pub(super) table: Range<usize>,
     /// Earlier accesses by block, for policies that look at them.
     access: Vec<u32>,
     /// Its first list group.
-    pub(in crate::decoder) list: u32,
+    pub(super) list: u32,
     /// Its list groups: one, or one for each query block.
-    pub(in crate::decoder) lists: u32,
+    pub(super) lists: u32,
+}
+
+/// Lists of selected blocks of one layer, as a kernel reads them: `count, block, block, ...`, ascending, one for each KV head of
+/// a list group.
+#[derive(Debug)]
+pub(super) struct Lists {
+    pub(super) bind: Bind<u32>,
+    /// Entries from one list to the next.
+    pub(super) stride: u32,
+    /// Blocks of the longest list.
+    pub(super) blocks: u32,
 }
 
 impl SelectingRows {
     /// Whether it is a decode row.
-    pub(in crate::decoder) fn is_decode(&self) -> bool {
+    pub(super) fn is_decode(&self) -> bool {
         self.phase == Phase::Decode
     }
 
@@ -48,7 +60,7 @@ impl SelectingRows {
     }
 
     /// Tokens up to its last row.
-    pub(in crate::decoder) fn kv_len(&self) -> usize {
+    pub(super) fn kv_len(&self) -> usize {
         self.position as usize + self.rows
     }
 
@@ -60,7 +72,7 @@ impl SelectingRows {
     }
 
     /// List group of the row at `position`.
-    pub(in crate::decoder) fn list_at(&self, position: u32, select_block: u32) -> u32 {
+    pub(super) fn list_at(&self, position: u32, select_block: u32) -> u32 {
         self.list + u32_of(self.list_of(position as usize, select_block))
     }
 
@@ -92,7 +104,7 @@ impl SparseOptions {
 
     /// The rows of a step that blocks are selected for, in the order of their lists: first decode rows, in the order of
     /// the step, then prefills.
-    pub(in crate::decoder) fn choose(&self, slices: &[Slice<'_>], group: usize) -> Vec<SelectingRows> {
+    pub(super) fn choose(&self, slices: &[Slice<'_>], group: usize) -> Vec<SelectingRows> {
         let (mut row, mut table) = (0, 0);
         let remembers = !self.policy.support().query;
         let mut chosen = Vec::new();

@@ -1,7 +1,7 @@
 //! Keys in the recording context: what records with the ring or with the slots, and all else that this touches.
 
-use super::{KeySource, Needed, PageContext, Residency, RingKeys, TransferContext};
-use crate::decoder::ops::Ctx;
+use super::Ctx;
+use crate::decoder::keys::{KeySource, Needed, PageContext, Residency, RingKeys, TransferContext};
 
 impl Ctx<'_> {
     /// Records with the ring, where blocks pass through one.
@@ -13,8 +13,8 @@ impl Ctx<'_> {
             gpu: self.gpu,
             pass: self.pass,
             kv: self.kv,
-            plan: self.plan,
-            inputs: self.inputs,
+            batch: self.batch,
+            beyond: self.beyond,
         };
         self.keys.ring_mut().map(|ring| record(ring, &mut context))
     }
@@ -22,7 +22,8 @@ impl Ctx<'_> {
     /// Records with the slots for selected pages, where there are some.
     pub(in crate::decoder) fn on_pages(&mut self, record: impl FnOnce(&mut Residency, &mut PageContext<'_>)) {
         if let KeySource::Pages { ring, pages } = self.keys {
-            let (pass, tables, written) = (&mut *self.pass, &*self.inputs.tables, ring.written(self.kv));
+            let (pass, tables, written) =
+                (&mut *self.pass, self.batch.tables.on_device(), ring.written(self.kv));
             record(pages, &mut PageContext { pass, kv: self.kv, tables, written });
         }
     }
@@ -35,7 +36,7 @@ impl Ctx<'_> {
         if let KeySource::Pages { ring, pages } = self.keys {
             let (pass, gpu) = (&mut *self.pass, self.gpu);
             let mut context =
-                TransferContext { gpu, pass, kv: self.kv, plan: self.plan, inputs: self.inputs };
+                TransferContext { gpu, pass, kv: self.kv, batch: self.batch, beyond: self.beyond };
             pages.fetch_from_disk(&mut context, ring, needed);
         }
     }

@@ -1,0 +1,358 @@
+//! The batch of a step: its rows as lists that kernels read.
+
+use attn_kernels::gpu::{Buf, Gpu};
+use attn_kernels::kernel::paged_prefill::Tile;
+use attn_kernels::rows::{Angle, DecodeRow, PhysicalBlock};
+use kvblock::BlockId;
+use smallvec::SmallVec;
+
+use super::buffers::StepList;
+use super::options::DecoderOptions;
+use super::rope_angles::RopeAngles;
+use super::selecting::SelectingRows;
+use super::views::View;
+use crate::batch::{Phase, Slice};
+use crate::cast::{f32_of, u32_of};
+use crate::config::Rope;
+use crate::kv::ROWS;
+use crate::{DecoderConfig, ModelError, Reach};
+
+/// Tokens, positions, block tables and rows of a step. What a part of the decoder makes of them is the part's own.
+#[derive(Debug)]
+pub(super) struct Batch {
+    prefill: Prefill,
+    pub(super) rows: u32,
+    /// Leading rows that belong to decode slices; all that follow belong to prefills.
+    pub(super) decode_until: u32,
+    /// Longest KV of any row.
+    pub(super) longest: u32,
+    pub(super) tokens: StepList<u32>,
+    angles: Angles,
+    /// Angles of layers that see a window, if they are others.
+    window_angles: Option<Angles>,
+    /// Factors on queries of layers that do not rotate, and 0.
+    temperatures: StepList<Angle>,
+    /// Block tables of all slices and groups, one after the other.
+    pub(super) tables: StepList<PhysicalBlock>,
+    pub(super) views: Vec<ViewRows>,
+}
+
+/// Angles of the rows' positions, and after them the factors on their queries.
+#[derive(Debug)]
+struct Angles {
+    rope: RopeAngles,
+    list: StepList<Angle>,
+}
+
+/// Tiles of rows of prefills.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prefill {
+    /// One by one, by the decode kernel; rows of selected blocks are in tiles all the same, which share lists.
+    pub(super) by_rows: bool,
+    /// Maximum number of rows of a tile.
+    pub(super) tile_rows: u32,
+    /// Maximum number of rows of a tile over selected blocks.
+    pub(super) selected_rows: u32,
+}
+
+/// The rows of a step as the layers of one view see them.
+#[derive(Debug)]
+pub(super) struct ViewRows {
+    /// Slot of each row's keys and values.
+    pub(super) slots: StepList<i32>,
+    pub(super) all: Rows,
+    /// Rows that attend everything where others attend a selection.
+    pub(super) whole: Rows,
+    /// Rows that attend a selection.
+    pub(super) selected: Rows,
+    /// Rows that blocks are selected for.
+    pub(super) selecting: Vec<SelectingRows>,
+}
+
+/// Work items of attention.
+#[derive(Debug)]
+pub(super) struct Rows {
+    /// Rows that are attended one by one. Lists of selected blocks are in this order.
+    pub(super) decode: StepList<DecodeRow>,
+    /// Keys of the longest of them.
+    pub(super) longest: u32,
+    pub(super) tiles: StepList<Tile>,
+}
+
+/// Rows that attend all that they see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Dense {
+    /// All rows of a view.
+    All,
+    /// Those that no blocks are selected for.
+    Whole,
+}
+
+impl Dense {
+    /// Both, in the order of their numbers.
+    pub(super) const BOTH: [Self; 2] = [Self::All, Self::Whole];
+}
+
+impl Batch {
+    /// An empty batch with room for the most rows of a step.
+    pub(super) fn new(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        options: &DecoderOptions,
+        views: &[View],
+        prefill: Prefill,
+    ) -> Result<Self, ModelError> {
+        let rows = options.max_rows as usize;
+        let angles = |rope: &Rope, label| {
+            let len = rows * (config.rope.inv_freq().len() + 1);
+            Ok::<_, ModelError>(Angles { rope: RopeAngles::new(rope), list: StepList::new(gpu, label, len)? })
+        };
+        Ok(Self {
+            prefill,
+            rows: 0,
+            decode_until: 0,
+            longest: 0,
+            tokens: StepList::new(gpu, "tokens", rows)?,
+            angles: angles(&config.rope, "cs")?,
+            window_angles: config.window_rope.as_ref().map(|rope| angles(rope, "window_cs")).transpose()?,
+            temperatures: StepList::new(gpu, "temperatures", rows)?,
+            tables: StepList::new(gpu, "tables", 1024)?,
+            views: views.iter().map(|_| ViewRows::new(gpu, options)).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Lays `slices` out.
+    pub(super) fn plan(
+        &mut self,
+        config: &DecoderConfig,
+        options: &DecoderOptions,
+        views: &[View],
+        slices: &[Slice<'_>],
+    ) -> Result<(), ModelError> {
+        self.clear();
+        for (view, rows) in views.iter().zip(&mut self.views) {
+            let sparse = options.sparse.as_ref().filter(|_| view.reach == Reach::Full);
+            rows.selecting = sparse.map_or_else(Vec::new, |sparse| sparse.choose(slices, view.group));
+        }
+        for (index, slice) in slices.iter().enumerate() {
+            let mut tables: SmallVec<[u32; 4]> = SmallVec::new();
+            for table in slice.tables {
+                tables.push(u32_of(self.tables.len()));
+                self.tables.extend(table.iter().map(|b| PhysicalBlock(b.get())));
+            }
+            let (row, prefill, select_block) = (self.rows, self.prefill, options.select_block());
+            for (view, rows) in views.iter().zip(&mut self.views) {
+                let table = tables[view.group];
+                rows.push(&Work { view, index, row, table, prefill, select_block }, slice);
+            }
+            self.push_tokens(config, slice)?;
+            self.rows += u32_of(slice.tokens.len());
+            if slice.phase == Phase::Decode {
+                // A decode slice behind a prefill takes the prefill's rows along: exact is always right.
+                self.decode_until = self.rows;
+            }
+            self.longest = self.longest.max(slice.first + u32_of(slice.tokens.len()));
+        }
+        let (same, scaled) = (Angle { cos: 1.0, sin: 0.0 }, config.temperature.is_some_and(|t| t.all_layers));
+        let factors = self.temperatures.iter().map(|factor| if scaled { *factor } else { same });
+        let of_windows = self.window_angles.iter_mut();
+        for angles in std::iter::once(&mut self.angles).chain(of_windows) {
+            angles.list.extend(factors.clone());
+        }
+        assert!(
+            self.rows <= options.max_rows,
+            "{} rows in a step of at most {}",
+            self.rows,
+            options.max_rows
+        );
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        (self.rows, self.decode_until, self.longest) = (0, 0, 0);
+        self.tokens.clear();
+        self.temperatures.clear();
+        self.tables.clear();
+        std::iter::once(&mut self.angles).chain(&mut self.window_angles).for_each(|a| a.list.clear());
+        self.views.iter_mut().for_each(ViewRows::clear);
+    }
+
+    /// Adds the tokens of a slice, with angles and factors of their positions.
+    fn push_tokens(&mut self, config: &DecoderConfig, slice: &Slice<'_>) -> Result<(), ModelError> {
+        for (position, id) in (slice.first..).zip(slice.tokens) {
+            if *id >= config.vocab_size {
+                return Err(ModelError::Token { id: *id, position, vocab: config.vocab_size });
+            }
+            self.tokens.push(*id);
+            let temperature = config.temperature.map_or(1.0, |temperature| temperature.factor(position));
+            self.temperatures.push(Angle { cos: f32_of(temperature), sin: 0.0 });
+        }
+        let positions = slice.first..slice.first + u32_of(slice.tokens.len());
+        for Angles { rope, list } in std::iter::once(&mut self.angles).chain(&mut self.window_angles) {
+            rope.extend(positions.clone(), list);
+        }
+        Ok(())
+    }
+
+    /// Brings the lists to the device.
+    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.tokens.upload(gpu)?;
+        for angles in std::iter::once(&mut self.angles).chain(&mut self.window_angles) {
+            angles.list.upload(gpu)?;
+        }
+        self.temperatures.upload(gpu)?;
+        self.tables.upload(gpu)?;
+        self.views.iter_mut().try_for_each(|view| view.upload(gpu))
+    }
+
+    /// Refuses block tables that name blocks beyond the pool, since kernels run without bounds checks.
+    pub(super) fn check_blocks(&self, blocks: u32) -> Result<(), ModelError> {
+        match self.tables.iter().map(|block| block.0).max() {
+            Some(block) if block >= blocks => Err(ModelError::Block { block, blocks }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the angles of layers that see everything.
+    pub(super) fn angles(&self) -> &Buf<Angle> {
+        self.angles.list.on_device()
+    }
+
+    /// Returns the angles of a layer: of those that do not rotate, the factors on queries alone.
+    pub(super) fn angles_of(&self, rotary: bool, reach: Reach) -> &Buf<Angle> {
+        match &self.window_angles {
+            _ if !rotary => self.temperatures.on_device(),
+            Some(angles) if matches!(reach, Reach::Window(_)) => angles.list.on_device(),
+            _ => self.angles(),
+        }
+    }
+}
+
+/// Inputs of the work items of a slice.
+struct Work<'a> {
+    view: &'a View,
+    /// The slice.
+    index: usize,
+    /// Its first row in the step.
+    row: u32,
+    /// First entry of its block table.
+    table: u32,
+    prefill: Prefill,
+    select_block: u32,
+}
+
+impl ViewRows {
+    fn new(gpu: &Gpu, options: &DecoderOptions) -> Result<Self, ModelError> {
+        let rows = options.max_rows as usize;
+        let split = if options.sparse.is_some() { rows } else { 1 };
+        // Room for the gaps between groups of rows that go through the ring.
+        let gaps = if options.offload.is_some() { options.max_seqs.max(1) * ROWS } else { 0 } as usize;
+        Ok(Self {
+            slots: StepList::new(gpu, "slots", rows)?,
+            all: Rows::new(gpu, rows + gaps)?,
+            whole: Rows::new(gpu, split + gaps)?,
+            selected: Rows::new(gpu, split)?,
+            selecting: Vec::new(),
+        })
+    }
+
+    fn clear(&mut self) {
+        self.slots.clear();
+        [&mut self.all, &mut self.whole, &mut self.selected].into_iter().for_each(Rows::clear);
+        self.selecting.clear();
+    }
+
+    fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.slots.upload(gpu)?;
+        self.all.upload(gpu)?;
+        if self.selecting.is_empty() {
+            return Ok(());
+        }
+        self.whole.upload(gpu)?;
+        self.selected.upload(gpu)
+    }
+
+    /// Returns rows that attend all that they see.
+    pub(super) fn dense(&self, which: Dense) -> &Rows {
+        match which {
+            Dense::All => &self.all,
+            Dense::Whole => &self.whole,
+        }
+    }
+
+    fn push(&mut self, work: &Work<'_>, slice: &Slice<'_>) {
+        let rows = u32_of(slice.tokens.len());
+        let blocks = slice.tables[work.view.group];
+        let positions = slice.first..slice.first + rows;
+        self.slots.extend(positions.map(|at| slot(blocks, at, work.view.block_size)));
+        let in_tiles = slice.phase == Phase::Prefill && !work.prefill.by_rows;
+        let tiles = |rows: u32| in_tiles.then(|| rows.min(work.prefill.tile_rows));
+        let mut i = 0;
+        while i < rows {
+            i += self.all.push(work, slice, i, tiles(rows - i), 0);
+        }
+        let mut i = 0;
+        while i < rows && !self.selecting.is_empty() {
+            let position = slice.first + i;
+            i += match self.list(work, slice, position) {
+                None => self.whole.push(work, slice, i, tiles(rows - i), 0),
+                // A tile has one list a KV head, and rows that share a list are in tiles.
+                Some(list) if slice.phase == Phase::Prefill => {
+                    let to_boundary = work.select_block - position % work.select_block;
+                    let most = work.prefill.selected_rows.min(rows - i).min(to_boundary);
+                    self.selected.push(work, slice, i, Some(most), list)
+                }
+                Some(list) => self.selected.push(work, slice, i, None, list),
+            };
+        }
+    }
+
+    /// Lists of selected blocks of the row at `position`; `None` where it attends to everything.
+    fn list(&self, work: &Work<'_>, slice: &Slice<'_>, position: u32) -> Option<u32> {
+        let mut chosen = self.selecting.iter().filter(|chosen| chosen.slice == work.index);
+        match slice.phase {
+            Phase::Prefill => chosen.next().map(|chosen| chosen.list_at(position, work.select_block)),
+            Phase::Decode => chosen.find(|chosen| chosen.position == position).map(|chosen| chosen.list),
+        }
+    }
+}
+
+impl Rows {
+    fn new(gpu: &Gpu, rows: usize) -> Result<Self, ModelError> {
+        Ok(Self {
+            decode: StepList::new(gpu, "decode_rows", rows)?,
+            longest: 0,
+            tiles: StepList::new(gpu, "tiles", rows)?,
+        })
+    }
+
+    fn clear(&mut self) {
+        self.decode.clear();
+        self.tiles.clear();
+        self.longest = 0;
+    }
+
+    fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.decode.upload(gpu)?;
+        self.tiles.upload(gpu)
+    }
+
+    /// Adds the rows of `slice` from its row `i` on: one, or a tile. Returns how many.
+    fn push(&mut self, work: &Work<'_>, slice: &Slice<'_>, i: u32, tile: Option<u32>, list: u32) -> u32 {
+        let (row, position, table) = (work.row + i, slice.first + i, work.table);
+        let Some(rows) = tile else {
+            let first_key = work.view.reach.first_key(position);
+            self.decode.push(DecodeRow { row, len: position + 1, table, first_key });
+            self.longest = self.longest.max(position + 1);
+            return 1;
+        };
+        self.tiles.push(Tile::new(row..row + rows, position, table).listed(list));
+        rows
+    }
+}
+
+/// Returns the slot of a position in a block table.
+pub(super) fn slot(table: &[BlockId], position: u32, block_size: u32) -> i32 {
+    let block = table[(position / block_size) as usize].get();
+    i32::try_from(block * block_size + position % block_size).expect("a pool has under 2^31 slots")
+}

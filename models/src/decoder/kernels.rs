@@ -1,0 +1,116 @@
+//! Kernels of heads in the forms that suit a device, and what parts with kernels are built from.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Gpu, Pipeline};
+use attn_kernels::kernel::attention;
+use attn_kernels::kernel::mass_bound;
+use attn_kernels::kernel::paged_decode::{self, Lanes};
+use attn_kernels::kernel::paged_prefill::{self, KeyLoads};
+use attn_kernels::kernel::{KvShape, paged_prefill_coop, paged_reduce};
+
+use super::options::DecoderOptions;
+use super::views::Views;
+use crate::matrix::broadcasts;
+use crate::{DecoderConfig, KvPool, ModelError};
+
+/// Parameters that attention and selection are built for.
+pub(super) struct LoadContext<'a> {
+    pub(super) gpu: &'a Gpu,
+    pub(super) config: &'a DecoderConfig,
+    pub(super) options: &'a DecoderOptions,
+    pub(super) kv: &'a KvPool,
+    pub(super) views: &'a Views,
+}
+
+/// Forms in which kernels attend.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Forms {
+    /// Lanes of decode with few keys, and with many.
+    lanes: [Lanes; 2],
+    /// Key loads of prefill without cooperative matrices.
+    key_loads: KeyLoads,
+    /// Prefill with cooperative matrices.
+    pub(super) coop: bool,
+}
+
+impl Forms {
+    pub(super) fn new(gpu: &Gpu, config: &DecoderConfig, options: &DecoderOptions, shape: &KvShape) -> Self {
+        let coop = options.uses_coop(gpu);
+        Self {
+            lanes: [0, u64::from(u32::MAX)].map(|keys| gpu.decode_lanes(shape, config.num_heads, keys, coop)),
+            key_loads: match broadcasts(gpu) && config.head_dim.is_multiple_of(16) {
+                true => KeyLoads::Broadcast,
+                false => KeyLoads::Uniform,
+            },
+            coop: coop && paged_prefill_coop::serves(shape),
+        }
+    }
+
+    /// The forms of attention to selected blocks. Pages on the host are fetched for some lists after the others, and only the
+    /// kernel without matrices goes on where it ended.
+    pub(super) fn of_selected(self, options: &DecoderOptions) -> Self {
+        Self { coop: self.coop && options.offload.is_none(), ..self }
+    }
+
+    /// Maximum number of rows of a tile.
+    pub(super) fn tile_rows(&self) -> u32 {
+        if self.coop { paged_prefill_coop::TILE_ROWS } else { paged_prefill::TILE_ROWS }
+    }
+
+    pub(super) fn prefill_grid(&self, shape: &KvShape, num_heads: u32, tiles: u32) -> [u32; 3] {
+        match self.coop {
+            true => paged_prefill_coop::grid(num_heads, tiles),
+            false => paged_prefill::grid(shape, num_heads, self.key_loads, tiles),
+        }
+    }
+}
+
+/// Pipelines of one kind of attention.
+#[derive(Debug)]
+pub(super) struct HeadKernels {
+    /// Kernels of each form that steps may take.
+    decode: [(Lanes, Arc<Pipeline>); 2],
+    pub(super) reduce: Arc<Pipeline>,
+    pub(super) prefill: Arc<Pipeline>,
+    forms: Forms,
+}
+
+impl HeadKernels {
+    pub(super) fn new(
+        gpu: &Gpu,
+        shape: &KvShape,
+        num_heads: u32,
+        forms: Forms,
+        kind: &attention::Attention,
+    ) -> Result<Self, ModelError> {
+        let decode = |lanes| -> Result<_, ModelError> {
+            Ok((lanes, gpu.pipeline(&paged_decode::variant(shape, num_heads, lanes, kind))?))
+        };
+        let [few, many] = forms.lanes;
+        Ok(Self {
+            decode: [decode(few)?, decode(many)?],
+            reduce: gpu.pipeline(&paged_reduce::variant(shape, kind))?,
+            prefill: gpu.pipeline(&match forms.coop {
+                true => paged_prefill_coop::variant(shape, kind),
+                false => paged_prefill::variant(shape, num_heads, forms.key_loads, kind),
+            })?,
+            forms,
+        })
+    }
+
+    /// Returns the error of a logit that a decode may add to that of f32: see [`mass_bound::slack`].
+    pub(super) fn slack(&self) -> f32 {
+        self.decode.iter().map(|(lanes, _)| mass_bound::slack(*lanes)).fold(1.0, f32::max)
+    }
+
+    /// Returns the workgroups of prefill for a number of tiles.
+    pub(super) fn prefill_grid(&self, shape: &KvShape, num_heads: u32, tiles: u32) -> [u32; 3] {
+        self.forms.prefill_grid(shape, num_heads, tiles)
+    }
+
+    pub(super) fn decode(&self, lanes: Lanes) -> &Arc<Pipeline> {
+        let found = self.decode.iter().find(|(of, _)| *of == lanes);
+        &found.unwrap_or_else(|| panic!("decode of {lanes:?} among {:?}", self.decode)).1
+    }
+}

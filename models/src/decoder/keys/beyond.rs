@@ -1,0 +1,138 @@
+//! Keys and values of a step that lie beyond the device: where the step writes, and how what it attends comes.
+
+use attn_kernels::gpu::{Bind, Buf, Gpu};
+use attn_kernels::rows::{BlockCopy, PhysicalBlock};
+
+use super::Load;
+use super::rooms::Fresh;
+use super::stream::{Source, Stream, StreamLists};
+use crate::ModelError;
+use crate::decoder::batch::{Batch, Dense, ViewRows};
+use crate::decoder::buffers::StepList;
+use crate::decoder::options::DecoderOptions;
+use crate::kv::Ring;
+
+/// Plan of the keys and values of a step that lie beyond the device.
+#[derive(Debug)]
+pub(in crate::decoder) struct Beyond {
+    /// Slot of each row's keys and values beyond the device, -1 for those on it: of blocks, or of [rooms](Fresh) of blocks.
+    slots: StepList<i32>,
+    /// Whether some row has such a slot.
+    writes: bool,
+    pub(super) fresh: Fresh,
+    pub(super) lists: StreamLists,
+    /// Streams of the rows of each view that attend all that they see; `None` if all of that is on the device.
+    pub(super) streams: Vec<[Option<Stream>; 2]>,
+}
+
+impl Beyond {
+    pub(in crate::decoder) fn new(gpu: &Gpu, options: &DecoderOptions) -> Result<Self, ModelError> {
+        let rows = if options.offload.is_some() { options.max_rows as usize } else { 1 };
+        Ok(Self {
+            slots: StepList::new(gpu, "host_slots", rows)?,
+            writes: false,
+            fresh: Fresh::default(),
+            lists: StreamLists::new(gpu)?,
+            streams: Vec::new(),
+        })
+    }
+
+    /// Forgets the last step.
+    pub(super) fn clear(&mut self, views: usize) {
+        self.slots.clear();
+        self.writes = false;
+        self.fresh = Fresh::default();
+        self.lists.clear();
+        self.streams.clear();
+        self.streams.resize_with(views, || [None, None]);
+    }
+
+    /// Takes the slots of rows whose blocks lie beyond the device out of the lists of the views. Returns whether there are such
+    /// rows.
+    pub(super) fn take_slots(&mut self, ring: &Ring, block_size: u32, batch: &mut Batch) -> bool {
+        let beyond = |slot: i32| ring.beyond(slot.cast_unsigned() / block_size);
+        let slot_of = |slot: &i32| match beyond(*slot) {
+            Some(block) => (block * block_size + slot.cast_unsigned() % block_size).cast_signed(),
+            None => -1,
+        };
+        let all = batch.views.first().map_or(&[][..], |view| &view.slots);
+        self.slots.extend(all.iter().map(slot_of));
+        self.writes = self.slots.iter().any(|slot| *slot >= 0);
+        if !self.writes {
+            self.slots.clear();
+            return false;
+        }
+        for view in &mut batch.views {
+            for (slot, host) in view.slots.iter_mut().zip(self.slots.iter()) {
+                *slot = if *host < 0 { *slot } else { -1 };
+            }
+        }
+        self.fresh = Fresh::of(&self.slots, block_size, ring.host_blocks());
+        true
+    }
+
+    /// Gives what the step writes rooms on the device. Returns the tokens that go to the host: whole blocks.
+    pub(super) fn divert(&mut self, block_size: u32) -> usize {
+        self.fresh.divert(&mut self.slots, block_size, &mut self.lists.pairs);
+        self.fresh.on_host().count() * block_size as usize
+    }
+
+    /// Returns the number of rows that write beyond the device.
+    pub(super) fn written_rows(&self) -> usize {
+        self.slots.iter().filter(|slot| **slot >= 0).count()
+    }
+
+    /// Brings the lists to the device.
+    pub(in crate::decoder) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.slots.upload(gpu)?;
+        self.lists.tables.upload(gpu)?;
+        self.lists.pairs.upload(gpu)
+    }
+
+    /// Returns the slots of rows whose keys and values go beyond the device, if there are such rows.
+    pub(super) fn slots(&self) -> Option<&Buf<i32>> {
+        self.writes.then(|| self.slots.on_device())
+    }
+
+    /// Returns the blocks beyond the device that the step writes.
+    pub(in crate::decoder) fn fresh(&self) -> &Fresh {
+        &self.fresh
+    }
+
+    /// Returns the stream of rows of a view.
+    pub(in crate::decoder) fn stream(&self, view: usize, rows: Dense) -> Option<&Stream> {
+        self.streams.get(view).and_then(|of_view| of_view[rows as usize].as_ref())
+    }
+
+    /// Whether some rows go through the ring.
+    pub(in crate::decoder) fn streams(&self) -> bool {
+        self.streams.iter().flatten().any(Option::is_some)
+    }
+
+    /// Binds the block tables of a stream.
+    pub(in crate::decoder) fn tables(&self, stream: &Stream) -> Bind<PhysicalBlock> {
+        self.lists.tables.bind_from(stream.tables_at)
+    }
+
+    /// Blocks that the step writes in the layers of a view, each perhaps several times.
+    pub(in crate::decoder) fn written_blocks(
+        &self,
+        view: &ViewRows,
+        block_size: u32,
+    ) -> impl Iterator<Item = u32> + use<> {
+        // If blocks are selected and live on the host, none is written elsewhere.
+        let mut blocks: Vec<u32> = match self.writes {
+            true => self.fresh.blocks().to_vec(),
+            false => view.slots.iter().map(|slot| slot.cast_unsigned() / block_size).collect(),
+        };
+        blocks.dedup();
+        blocks.into_iter()
+    }
+
+    /// Blocks of a chunk that lie on disk, and their places in its slot.
+    pub(super) fn on_disk(&self, load: &Load<'_>) -> Vec<(u32, u32)> {
+        let parts = load.contents.parts.iter().filter(|part| part.from == Source::Disk);
+        let pairs = parts.flat_map(|part| &self.lists.pairs[part.pairs.clone()]);
+        pairs.map(|BlockCopy { from, to }| (*from, *to)).collect()
+    }
+}
