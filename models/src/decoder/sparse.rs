@@ -6,6 +6,7 @@
 //! [`Rules`].
 
 mod account;
+mod chunks;
 mod counter;
 mod estimator;
 mod lists;
@@ -38,6 +39,7 @@ use crate::batch::{Slice, StepOutput};
 use crate::sparse::{Place, SparseOptions};
 use crate::{DecoderConfig, KvPool, ModelError, Reach};
 use account::Account;
+use chunks::Chunks;
 use estimator::Estimator;
 use on_host::OnHost;
 use positions::Positions;
@@ -311,10 +313,10 @@ fn selector(load: &LoadContext<'_>, rules: &Rules, selects: &[bool]) -> Result<B
             return Ok(Box::new(ranker));
         }
         if let Some(estimator) = Estimator::new(load, policy)? {
-            return Ok(Box::new(estimator));
+            return Ok(Box::new(Chunks::new(load, policy, estimator)?));
         }
         if let Some(thresholder) = Thresholder::new(load, policy)? {
-            return Ok(Box::new(thresholder));
+            return Ok(Box::new(Chunks::new(load, policy, thresholder)?));
         }
     }
     Ok(match policy.support().query || options.measure {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Outcome, Pass, Pipeline};
+use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::find_blocks::FindBlocksBuffers;
 use attn_kernels::kernel::find_blocks::Vote;
 use attn_kernels::kernel::softmax_block_sum::SoftmaxBlockSumBuffers;
@@ -13,22 +13,19 @@ use attn_kernels::kernel::strided_qk::StridedQkBuffers;
 use attn_kernels::kernel::vote_blocks::{self, VoteBlocksBuffers, VoteBlocksParams};
 use attn_kernels::kernel::xattn::Estimate;
 use attn_kernels::kernel::{KvShape, find_blocks, softmax_block_sum, strided_qk, strided_qk_coop};
-use attn_kernels::rows::{KvWord, ListSpan, PhysicalBlock};
 use kvblock::BlockSize;
 use sparse_select::policy::num_blocks;
 use sparse_select::xattn::Antidiagonals;
 use sparse_select::{Policy, SelectError};
 
-use super::account::Account;
-use super::counter::Counter;
-use super::lists::{self, DeviceLists};
-use super::{Begin, Lists, Reads, Rules, Select, SelectingRows, choosing};
+use super::SelectingRows;
+use super::chunks::{Inputs, ListChunks};
+use super::lists::DeviceLists;
 use crate::ModelError;
 use crate::cast::{f32_of, u32_of};
 use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;
-use crate::decoder::ops::Ctx;
 
 /// f32 of scores that exist at one time, unless one query block has more.
 const PARTS: usize = 16 << 20;
@@ -50,8 +47,6 @@ pub(super) struct Estimator {
     sums: GrowBuf<f32>,
     /// Lists `[query_blocks, num_kv_heads]` that vote.
     voters: GrowBuf<u32>,
-    lists: DeviceLists,
-    counter: Counter,
 }
 
 #[derive(Debug)]
@@ -103,8 +98,6 @@ impl Estimator {
             parts: GrowBuf::new(gpu, "parts", 1)?,
             sums: GrowBuf::new(gpu, "sums", 1)?,
             voters: GrowBuf::new(gpu, "voters", 1)?,
-            lists: DeviceLists::new(gpu, config.num_layers as usize)?,
-            counter: Counter::new(gpu)?,
         }))
     }
 
@@ -131,150 +124,75 @@ impl Estimator {
     fn history(&self, chosen: &SelectingRows) -> u32 {
         chosen.position / self.block.get()
     }
+}
 
-    /// Makes room for the chunks of a step, and returns their lists.
+impl ListChunks for Estimator {
     fn fit(
         &mut self,
         gpu: &Gpu,
         batch: &Batch,
-        chosen: &[SelectingRows],
+        chosen: &SelectingRows,
         stride: u32,
-    ) -> Result<Vec<ListSpan>, ModelError> {
-        let kv_heads = self.shape.num_kv_heads;
-        let (mut spans, mut first) = (Vec::new(), 0);
-        for chosen in chosen {
-            let estimate = self.estimate(chosen);
-            let lists = chosen.lists * kv_heads;
-            let votes = self.form.vote.is_some();
-            let into = if votes { (estimate.key_blocks() + 1, 0) } else { (stride, first) };
-            let out_len = if votes {
-                (estimate.query_blocks() * kv_heads * into.0) as usize
-            } else {
-                (first + lists) as usize * stride as usize
-            };
-            let q_len = batch.rows as usize * estimate.q_stride as usize;
-            estimate.check(
-                &self.shape,
-                into,
-                (bytemuck::cast_slice(&batch.tables), self.num_pages),
-                [q_len, out_len],
-            )?;
-            let round = estimate.rounds(PARTS).next().map_or(0, |round| round.end);
-            let [parts, sums] = estimate.scratch_lens(round);
-            self.parts.fit(gpu, parts)?;
-            self.sums.fit(gpu, sums)?;
-            if votes {
-                self.voters.fit(gpu, out_len)?;
-            }
-            spans.push(ListSpan { first, lists });
-            first += lists;
-        }
-        Ok(spans)
-    }
-
-    /// Records the lists of a layer's chunks.
-    fn list(&self, pass: &mut Pass, chosen: &[SelectingRows], from: &Inputs) {
-        let kv_heads = self.shape.num_kv_heads;
-        for chosen in chosen {
-            let estimate = self.estimate(chosen);
-            let first_list = chosen.list * kv_heads;
-            let (lists, stride, first) = match self.form.vote {
-                Some(_) => (self.voters.bind(), estimate.key_blocks() + 1, 0),
-                None => (self.lists.bind(), self.lists.stride, first_list),
-            };
-            for blocks in estimate.rounds(PARTS) {
-                let params = estimate.strided_qk(&self.shape, &blocks);
-                let grid = match self.coop {
-                    true => strided_qk_coop::grid(&params, self.form.stride),
-                    false => strided_qk::grid(&params, self.form.stride),
-                };
-                let Inputs { q, k: k_cache, tables } = from.clone();
-                let buffers = StridedQkBuffers { q, k_cache, tables, parts: self.parts.bind() };
-                pass.dispatch(&self.pipelines.score, &params, buffers, grid);
-                let params = estimate.softmax_block_sum(&blocks);
-                let grid = softmax_block_sum::grid(self.num_heads, blocks.end - blocks.start);
-                let buffers = SoftmaxBlockSumBuffers { parts: self.parts.bind(), sums: self.sums.bind() };
-                pass.dispatch(&self.pipelines.sum, &params, buffers, grid);
-                let params = estimate.find_blocks(&self.shape, &blocks, stride, first);
-                let (sums, thresholds) = (self.sums.bind(), self.thresholds.bind());
-                let buffers = FindBlocksBuffers { sums, thresholds, out: lists.clone() };
-                pass.dispatch(&self.pipelines.find, &params, buffers, find_blocks::grid(&params));
-            }
-            if let Some(vote) = self.form.vote {
-                let voters = estimate.query_blocks() * kv_heads;
-                let votes = vote.needed(voters as usize);
-                let params = VoteBlocksParams {
-                    voters,
-                    in_stride: stride,
-                    votes: u32::try_from(votes).expect("at most the voters"),
-                    blocks: self.history(chosen),
-                    end: num_blocks(chosen.kv_len(), self.block),
-                    copies: kv_heads,
-                    out_stride: self.lists.stride,
-                    first_list,
-                };
-                let buffers = VoteBlocksBuffers { lists, out: self.lists.bind() };
-                pass.dispatch(&self.pipelines.vote, &params, buffers, vote_blocks::grid());
-            }
-        }
-    }
-}
-
-/// Inputs of lists.
-#[derive(Clone)]
-struct Inputs {
-    q: Bind<f32>,
-    k: Bind<KvWord>,
-    tables: Bind<PhysicalBlock>,
-}
-
-impl Select for Estimator {
-    fn forget(&mut self, _: &mut dyn Iterator<Item = u32>) {}
-
-    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
-        self.lists.clear();
-        self.counter.clear();
-        let Some(view) = choosing(step.batch) else { return Ok(()) };
-        let longest = view.selecting.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
-        let blocks = num_blocks(longest, self.block);
-        self.lists.fit(step.gpu, rules, step.batch, blocks)?;
-        let spans = self.fit(step.gpu, step.batch, &view.selecting, lists::stride(blocks))?;
-        self.counter.fit(step.gpu, &spans, self.lists.layers.len())
-    }
-
-    /// Chunks differ from step to step; steps without one repeat.
-    fn shape(&self) -> Option<Vec<usize>> {
-        self.counter.is_empty().then(Vec::new)
-    }
-
-    fn record(
-        &mut self,
-        _: &Rules,
-        ctx: &mut Ctx<'_>,
-        layer: usize,
-        _: &mut Account,
+        first: u32,
     ) -> Result<(), ModelError> {
-        if !self.lists.layers[layer] {
-            return Ok(());
+        let (estimate, kv_heads) = (self.estimate(chosen), self.shape.num_kv_heads);
+        let votes = self.form.vote.is_some();
+        let into = if votes { (estimate.key_blocks() + 1, 0) } else { (stride, first) };
+        let lists = if votes { estimate.query_blocks() } else { chosen.lists };
+        let out_len = (into.1 + lists * kv_heads) as usize * into.0 as usize;
+        let q_len = batch.rows as usize * estimate.q_stride as usize;
+        let tables = (bytemuck::cast_slice(&batch.tables), self.num_pages);
+        estimate.check(&self.shape, into, tables, [q_len, out_len])?;
+        let round = estimate.rounds(PARTS).next().map_or(0, |round| round.end);
+        let [parts, sums] = estimate.scratch_lens(round);
+        self.parts.fit(gpu, parts)?;
+        self.sums.fit(gpu, sums)?;
+        if votes { self.voters.fit(gpu, out_len) } else { Ok(()) }
+    }
+
+    fn list(&self, pass: &mut Pass, chosen: &SelectingRows, from: &Inputs, to: &DeviceLists) {
+        let (estimate, kv_heads) = (self.estimate(chosen), self.shape.num_kv_heads);
+        let first_list = chosen.list * kv_heads;
+        let (lists, stride, first) = match self.form.vote {
+            Some(_) => (self.voters.bind(), estimate.key_blocks() + 1, 0),
+            None => (to.bind(), to.stride, first_list),
+        };
+        for blocks in estimate.rounds(PARTS) {
+            let params = estimate.strided_qk(&self.shape, &blocks);
+            let grid = match self.coop {
+                true => strided_qk_coop::grid(&params, self.form.stride),
+                false => strided_qk::grid(&params, self.form.stride),
+            };
+            let buffers = StridedQkBuffers {
+                q: from.q.clone(),
+                k_cache: from.k.clone(),
+                tables: from.tables.clone(),
+                parts: self.parts.bind(),
+            };
+            pass.dispatch(&self.pipelines.score, &params, buffers, grid);
+            let params = estimate.softmax_block_sum(&blocks);
+            let grid = softmax_block_sum::grid(self.num_heads, blocks.end - blocks.start);
+            let buffers = SoftmaxBlockSumBuffers { parts: self.parts.bind(), sums: self.sums.bind() };
+            pass.dispatch(&self.pipelines.sum, &params, buffers, grid);
+            let params = estimate.find_blocks(&self.shape, &blocks, stride, first);
+            let (sums, thresholds) = (self.sums.bind(), self.thresholds.bind());
+            let buffers = FindBlocksBuffers { sums, thresholds, out: lists.clone() };
+            pass.dispatch(&self.pipelines.find, &params, buffers, find_blocks::grid(&params));
         }
-        let (k, _) = ctx.kv.home(layer);
-        let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), tables: ctx.batch.tables.bind() };
-        self.list(ctx.pass, &ctx.view(layer).selecting, &from);
-        self.counter.count(ctx.pass, &self.lists, layer);
-        self.lists.keep(ctx.pass, layer);
-        Ok(())
-    }
-
-    fn lists(&self, layer: usize) -> Option<Lists> {
-        self.lists.of(layer)
-    }
-
-    fn read(&self, pass: &mut Pass, _: &Batch) -> Reads {
-        let counts = self.counter.read(pass, self.lists.layers.len());
-        Reads { masses: None, counts, traced: self.lists.read(pass) }
-    }
-
-    fn take(&self, rules: &Rules, batch: &Batch, reads: Reads, done: &Outcome, account: &mut Account) {
-        self.lists.take_reads(rules, batch, reads, done, account);
+        if let Some(vote) = self.form.vote {
+            let voters = estimate.query_blocks() * kv_heads;
+            let params = VoteBlocksParams {
+                voters,
+                in_stride: stride,
+                votes: u32::try_from(vote.needed(voters as usize)).expect("at most the voters"),
+                blocks: self.history(chosen),
+                end: num_blocks(chosen.kv_len(), self.block),
+                copies: kv_heads,
+                out_stride: to.stride,
+                first_list,
+            };
+            let buffers = VoteBlocksBuffers { lists, out: to.bind() };
+            pass.dispatch(&self.pipelines.vote, &params, buffers, vote_blocks::grid());
+        }
     }
 }

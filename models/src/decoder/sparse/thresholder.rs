@@ -5,27 +5,23 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Gpu, Outcome, Pass, Pipeline};
+use attn_kernels::gpu::{Gpu, Pass, Pipeline};
 use attn_kernels::kernel::block_energy::BlockEnergyBuffers;
 use attn_kernels::kernel::block_mean::BlockMeanBuffers;
 use attn_kernels::kernel::flashprefill::FlashPrefill;
 use attn_kernels::kernel::keep_blocks::KeepBlocksBuffers;
 use attn_kernels::kernel::{KvShape, block_energy, block_energy_coop, block_mean, keep_blocks};
-use attn_kernels::rows::{KvWord, ListSpan, PhysicalBlock};
 use kvblock::BlockSize;
-use sparse_select::policy::num_blocks;
 use sparse_select::{Energies, Policy};
 
-use super::account::Account;
-use super::counter::Counter;
-use super::lists::{self, DeviceLists};
-use super::{Begin, Lists, Reads, Rules, Select, SelectingRows, choosing};
+use super::SelectingRows;
+use super::chunks::{Inputs, ListChunks};
+use super::lists::DeviceLists;
 use crate::ModelError;
 use crate::cast::{f32_of, u32_of};
 use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;
-use crate::decoder::ops::Ctx;
 
 /// f32 of energies that exist at one time, unless one query block has more.
 const ENERGIES: usize = 16 << 20;
@@ -43,8 +39,6 @@ pub(super) struct Thresholder {
     coop: bool,
     means: GrowBuf<f32>,
     energies: GrowBuf<f32>,
-    lists: DeviceLists,
-    counter: Counter,
 }
 
 #[derive(Debug)]
@@ -80,8 +74,6 @@ impl Thresholder {
             coop,
             means: GrowBuf::new(gpu, "means", 1)?,
             energies: GrowBuf::new(gpu, "energies", 1)?,
-            lists: DeviceLists::new(gpu, config.num_layers as usize)?,
-            counter: Counter::new(gpu)?,
         }))
     }
 
@@ -100,116 +92,49 @@ impl Thresholder {
             recent_blocks: self.form.recent_blocks,
         }
     }
+}
 
-    /// Makes room for the chunks of a step, and returns their lists.
+impl ListChunks for Thresholder {
     fn fit(
         &mut self,
         gpu: &Gpu,
         batch: &Batch,
-        chosen: &[SelectingRows],
+        chosen: &SelectingRows,
         stride: u32,
-    ) -> Result<Vec<ListSpan>, ModelError> {
-        let (mut spans, mut first) = (Vec::new(), 0);
-        for chosen in chosen {
-            let chunk = self.chunk(chosen);
-            let lists = chosen.lists * self.shape.num_kv_heads;
-            let out_len = (first + lists) as usize * stride as usize;
-            let q_len = batch.rows as usize * chunk.q_stride as usize;
-            let tables = (bytemuck::cast_slice(&batch.tables), self.num_pages);
-            chunk.check(&self.shape, [stride, first], tables, [q_len, out_len])?;
-            let round = chunk.rounds(ENERGIES).next().map_or(0, |round| round.end);
-            let [means, energies] = chunk.scratch_lens(&self.shape, round);
-            self.means.fit(gpu, means)?;
-            self.energies.fit(gpu, energies)?;
-            spans.push(ListSpan { first, lists });
-            first += lists;
-        }
-        Ok(spans)
-    }
-
-    /// Records the lists of a layer's chunks.
-    fn list(&self, pass: &mut Pass, chosen: &[SelectingRows], from: &Inputs) {
-        for chosen in chosen {
-            let chunk = self.chunk(chosen);
-            let Inputs { q, k: k_cache, tables } = from.clone();
-            if let Some(params) = chunk.block_mean(&self.shape) {
-                let buffers = BlockMeanBuffers { tables, k_cache, means: self.means.bind() };
-                pass.dispatch(&self.pipelines.mean, &params, buffers, block_mean::grid(&self.shape, &params));
-            }
-            for blocks in chunk.rounds(ENERGIES) {
-                let params = chunk.block_energy(&self.shape, &blocks);
-                let count = blocks.end - blocks.start;
-                let grid = match self.coop {
-                    true => block_energy_coop::grid(&params, count),
-                    false => block_energy::grid(&params, count),
-                };
-                let (means, energies) = (self.means.bind(), self.energies.bind());
-                let buffers = BlockEnergyBuffers { q: q.clone(), means, energies: energies.clone() };
-                pass.dispatch(&self.pipelines.energy, &params, buffers, grid);
-                let first_list = chosen.list * self.shape.num_kv_heads;
-                let params = chunk.keep_blocks(&self.shape, &blocks, self.lists.stride, first_list);
-                let buffers = KeepBlocksBuffers { energies, out: self.lists.bind() };
-                pass.dispatch(&self.pipelines.keep, &params, buffers, keep_blocks::grid(&params));
-            }
-        }
-    }
-}
-
-/// Inputs of lists.
-#[derive(Clone)]
-struct Inputs {
-    q: Bind<f32>,
-    k: Bind<KvWord>,
-    tables: Bind<PhysicalBlock>,
-}
-
-impl Select for Thresholder {
-    fn forget(&mut self, _: &mut dyn Iterator<Item = u32>) {}
-
-    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
-        self.lists.clear();
-        self.counter.clear();
-        let Some(view) = choosing(step.batch) else { return Ok(()) };
-        let longest = view.selecting.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
-        let blocks = num_blocks(longest, self.block);
-        self.lists.fit(step.gpu, rules, step.batch, blocks)?;
-        let spans = self.fit(step.gpu, step.batch, &view.selecting, lists::stride(blocks))?;
-        self.counter.fit(step.gpu, &spans, self.lists.layers.len())
-    }
-
-    /// Chunks differ from step to step; steps without one repeat.
-    fn shape(&self) -> Option<Vec<usize>> {
-        self.counter.is_empty().then(Vec::new)
-    }
-
-    fn record(
-        &mut self,
-        _: &Rules,
-        ctx: &mut Ctx<'_>,
-        layer: usize,
-        _: &mut Account,
+        first: u32,
     ) -> Result<(), ModelError> {
-        if !self.lists.layers[layer] {
-            return Ok(());
+        let chunk = self.chunk(chosen);
+        let out_len = (first + chosen.lists * self.shape.num_kv_heads) as usize * stride as usize;
+        let q_len = batch.rows as usize * chunk.q_stride as usize;
+        let tables = (bytemuck::cast_slice(&batch.tables), self.num_pages);
+        chunk.check(&self.shape, [stride, first], tables, [q_len, out_len])?;
+        let round = chunk.rounds(ENERGIES).next().map_or(0, |round| round.end);
+        let [means, energies] = chunk.scratch_lens(&self.shape, round);
+        self.means.fit(gpu, means)?;
+        self.energies.fit(gpu, energies)
+    }
+
+    fn list(&self, pass: &mut Pass, chosen: &SelectingRows, from: &Inputs, to: &DeviceLists) {
+        let chunk = self.chunk(chosen);
+        if let Some(params) = chunk.block_mean(&self.shape) {
+            let (tables, k_cache) = (from.tables.clone(), from.k.clone());
+            let buffers = BlockMeanBuffers { tables, k_cache, means: self.means.bind() };
+            pass.dispatch(&self.pipelines.mean, &params, buffers, block_mean::grid(&self.shape, &params));
         }
-        let (k, _) = ctx.kv.home(layer);
-        let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), tables: ctx.batch.tables.bind() };
-        self.list(ctx.pass, &ctx.view(layer).selecting, &from);
-        self.counter.count(ctx.pass, &self.lists, layer);
-        self.lists.keep(ctx.pass, layer);
-        Ok(())
-    }
-
-    fn lists(&self, layer: usize) -> Option<Lists> {
-        self.lists.of(layer)
-    }
-
-    fn read(&self, pass: &mut Pass, _: &Batch) -> Reads {
-        let counts = self.counter.read(pass, self.lists.layers.len());
-        Reads { masses: None, counts, traced: self.lists.read(pass) }
-    }
-
-    fn take(&self, rules: &Rules, batch: &Batch, reads: Reads, done: &Outcome, account: &mut Account) {
-        self.lists.take_reads(rules, batch, reads, done, account);
+        for blocks in chunk.rounds(ENERGIES) {
+            let params = chunk.block_energy(&self.shape, &blocks);
+            let count = blocks.end - blocks.start;
+            let grid = match self.coop {
+                true => block_energy_coop::grid(&params, count),
+                false => block_energy::grid(&params, count),
+            };
+            let (means, energies) = (self.means.bind(), self.energies.bind());
+            let buffers = BlockEnergyBuffers { q: from.q.clone(), means, energies: energies.clone() };
+            pass.dispatch(&self.pipelines.energy, &params, buffers, grid);
+            let first_list = chosen.list * self.shape.num_kv_heads;
+            let params = chunk.keep_blocks(&self.shape, &blocks, to.stride, first_list);
+            let buffers = KeepBlocksBuffers { energies, out: to.bind() };
+            pass.dispatch(&self.pipelines.keep, &params, buffers, keep_blocks::grid(&params));
+        }
     }
 }

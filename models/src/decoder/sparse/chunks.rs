@@ -1,0 +1,124 @@
+//! Selection for chunks of prompts, in kernels: nothing of a layer is read back. How many blocks the lists name is counted on
+//! the device.
+
+use std::fmt::Debug;
+
+use attn_kernels::gpu::{Bind, Gpu, Outcome, Pass};
+use attn_kernels::rows::{KvWord, ListSpan, PhysicalBlock};
+use kvblock::BlockSize;
+use sparse_select::Policy;
+use sparse_select::policy::num_blocks;
+
+use super::account::Account;
+use super::counter::Counter;
+use super::lists::{self, DeviceLists};
+use super::{Begin, Lists, Reads, Rules, Select, SelectingRows, choosing};
+use crate::ModelError;
+use crate::decoder::batch::Batch;
+use crate::decoder::kernels::LoadContext;
+use crate::decoder::ops::Ctx;
+
+/// Kernels that list the blocks of chunks.
+pub(super) trait ListChunks: Debug + Send + Sync {
+    /// Makes room for a chunk of the step, whose lists of `stride` entries begin with list `first`.
+    fn fit(
+        &mut self,
+        gpu: &Gpu,
+        batch: &Batch,
+        chosen: &SelectingRows,
+        stride: u32,
+        first: u32,
+    ) -> Result<(), ModelError>;
+
+    /// Records the lists of a chunk in a layer.
+    fn list(&self, pass: &mut Pass, chosen: &SelectingRows, from: &Inputs, to: &DeviceLists);
+}
+
+/// Queries, keys and block tables of a layer.
+pub(super) struct Inputs {
+    pub(super) q: Bind<f32>,
+    pub(super) k: Bind<KvWord>,
+    pub(super) tables: Bind<PhysicalBlock>,
+}
+
+/// A selector of the blocks of chunks.
+#[derive(Debug)]
+pub(super) struct Chunks<L> {
+    by: L,
+    block: BlockSize,
+    num_kv_heads: u32,
+    lists: DeviceLists,
+    counter: Counter,
+}
+
+impl<L: ListChunks> Chunks<L> {
+    pub(super) fn new(load: &LoadContext<'_>, policy: &dyn Policy, by: L) -> Result<Self, ModelError> {
+        let LoadContext { gpu, config, kv, .. } = *load;
+        Ok(Self {
+            by,
+            block: policy.block_size(),
+            num_kv_heads: kv.shape().num_kv_heads,
+            lists: DeviceLists::new(gpu, config.num_layers as usize)?,
+            counter: Counter::new(gpu)?,
+        })
+    }
+}
+
+impl<L: ListChunks> Select for Chunks<L> {
+    fn forget(&mut self, _: &mut dyn Iterator<Item = u32>) {}
+
+    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
+        self.lists.clear();
+        self.counter.clear();
+        let Some(view) = choosing(step.batch) else { return Ok(()) };
+        let longest = view.selecting.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
+        let blocks = num_blocks(longest, self.block);
+        self.lists.fit(step.gpu, rules, step.batch, blocks)?;
+        let mut spans = Vec::new();
+        for chosen in &view.selecting {
+            let span =
+                ListSpan { first: chosen.list * self.num_kv_heads, lists: chosen.lists * self.num_kv_heads };
+            self.by.fit(step.gpu, step.batch, chosen, lists::stride(blocks), span.first)?;
+            spans.push(span);
+        }
+        self.counter.fit(step.gpu, &spans, self.lists.layers.len())
+    }
+
+    /// Chunks differ from step to step; steps without one repeat.
+    fn shape(&self) -> Option<Vec<usize>> {
+        self.counter.is_empty().then(Vec::new)
+    }
+
+    fn record(
+        &mut self,
+        _: &Rules,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        _: &mut Account,
+    ) -> Result<(), ModelError> {
+        if !self.lists.layers[layer] {
+            return Ok(());
+        }
+        let (k, _) = ctx.kv.home(layer);
+        let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), tables: ctx.batch.tables.bind() };
+        for chosen in &ctx.view(layer).selecting {
+            self.by.list(ctx.pass, chosen, &from, &self.lists);
+        }
+        self.counter.count(ctx.pass, &self.lists, layer);
+        self.lists.keep(ctx.pass, layer);
+        Ok(())
+    }
+
+    fn lists(&self, layer: usize) -> Option<Lists> {
+        self.lists.of(layer)
+    }
+
+    fn read(&self, pass: &mut Pass, _: &Batch) -> Reads {
+        let counts = self.counter.read(pass, self.lists.layers.len());
+        Reads { masses: None, counts, traced: self.lists.read(pass) }
+    }
+
+    fn take(&self, rules: &Rules, batch: &Batch, reads: Reads, done: &Outcome, account: &mut Account) {
+        self.lists.take_reads(rules, batch, reads, done, account);
+    }
+}
