@@ -4,12 +4,13 @@
 //   lists    [groups, num_kv_heads] of list_stride u32: count, then that many ascending blocks of PAGES pages
 //   tables   blocks of the pool
 //   places   [num_blocks, num_kv_heads] u32: slot + 2 of a page that is on the device, 0 of the others
-//   slots    [num_slots, num_kv_heads] vec2<u32>: block + 1 that it holds, or 0; when it was last used
+//   slots    [num_slots + 1, num_kv_heads] vec2<u32>: block + 1 that it holds, or 0; the call that last used it; in the last row
+//            0; the number of calls so far
 //   fetches  [num_kv_heads] of 4 + 2 * num_slots u32: pages to fetch, and since the start hits, misses and drops; then
 //            (block, slot) of each page to fetch
 //   pages    [entries of tables, num_kv_heads] u32: where pages of the lists are, for pages_heads
 // num_pages pages of each list count, from first_page on in its order. A missing page takes the slot whose last use is the
-// oldest (all uses 255 calls ago or more are alike); slots used at `now` are never taken. At most max_fetches missing pages are
+// oldest (all uses 255 calls ago or more are alike); slots used by this call are never taken. At most max_fetches missing pages are
 // fetched and the others dropped: with `pages` asked for none may be, so the host keeps all lists within the slots.
 // Whatever the lists hold, nothing outside of the buffers is read or written.
 // One workgroup a KV head. Which of equal slots is taken is left open. Bytes moved: 32 a page of a list, 8 a slot.
@@ -25,7 +26,6 @@ struct ResidencyParams {
     first_page: u32,
     num_pages: u32,
     num_slots: u32,
-    now: u32,
     max_fetches: u32,
     write_pages: u32, // 0: only a wish, nothing attends the lists yet
 }
@@ -47,6 +47,9 @@ const AT_ONCE: u32 = 4u;
 const CLAIMED: u32 = 1u;
 const FIRST: u32 = 2u;
 
+// Number of this call, from 1 on.
+var<private> now: u32;
+
 var<workgroup> missing: atomic<u32>;
 var<workgroup> hits: atomic<u32>;
 // Whether lists share a page that is missing.
@@ -64,6 +67,8 @@ var<workgroup> demand: vec2<u32>;
 fn residency(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let head = group.x;
     let base = head * (4u + 2u * params.num_slots);
+    let calls = params.num_slots * params.num_kv_heads + head;
+    now = slots[calls].y + 1u;
     // Workgroup memory starts with anything.
     atomicStore(&ages[lane], 0u);
     if (lane == 0u) {
@@ -91,6 +96,7 @@ fn residency(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_
         fetches[base + 1u] += atomicLoad(&hits);
         fetches[base + 2u] += atomicLoad(&missing);
         fetches[base + 3u] += atomicLoad(&missing) - served;
+        slots[calls].y = now;
     }
     if (params.write_pages * count.y == 1u) {
         storageBarrier();
@@ -159,7 +165,7 @@ fn look(at: u32, held: u32, entry: u32, head: u32, base: u32) -> u32 {
     if (place == CLAIMED) {
         atomicStore(&shared_page, 1u);
     } else {
-        slots[(place - FIRST) * params.num_kv_heads + head].y = params.now;
+        slots[(place - FIRST) * params.num_kv_heads + head].y = now;
         put_page(entry, place - FIRST, head);
     }
     return 1u;
@@ -189,7 +195,7 @@ fn tell(head: u32, lane: u32) {
 
 // 0 for what was used now, 255 for what was never used or long ago.
 fn age_of(slot: vec2<u32>) -> u32 {
-    return select(min(params.now - slot.y, AGES - 1u), AGES - 1u, slot.x == 0u);
+    return select(min(now - slot.y, AGES - 1u), AGES - 1u, slot.x == 0u);
 }
 
 // Ages of AT_ONCE slots from `first` on, WG apart; 0 behind the last.
@@ -265,6 +271,6 @@ fn take(head: u32, base: u32, n: u32, s: u32) {
     let block = fetches[base + 4u + 2u * n];
     put_page(fetches[base + 5u + 2u * n], s, head);
     fetches[base + 5u + 2u * n] = s;
-    slots[at] = vec2(block + 1u, params.now);
+    slots[at] = vec2(block + 1u, now);
     atomicStore(&places[block * params.num_kv_heads + head], s + FIRST);
 }

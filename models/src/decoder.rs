@@ -129,6 +129,8 @@ struct Shape {
     split: Vec<[usize; 2]>,
     /// Numbers of the selection of blocks.
     selection: Vec<usize>,
+    /// Numbers of keys beyond the device.
+    keys: Vec<usize>,
     /// Lengths of the buffers that grow: commands bind the buffer that there was, and a longer one takes its place.
     buffers: [usize; 2],
 }
@@ -202,6 +204,7 @@ impl Decoder {
         attention.upload(gpu)?;
         batch.upload(gpu)?;
         self.beyond.upload(gpu)?;
+        self.keys.upload(gpu)?;
         self.logit_rows.upload(gpu)?;
         self.draws.upload()?;
         self.activations.fit_partials(gpu, config, batch, partitions, attention.max_partitions())
@@ -221,7 +224,7 @@ impl Decoder {
         if let Some(indexed) = indexed {
             indexed.begin(gpu, attention, batch)?;
         }
-        keys.begin(gpu, kv, batch, beyond)?;
+        keys.begin(gpu, kv, beyond)?;
         if let Some(choices) = choices {
             let of_layer = |layer: usize| {
                 let chosen = [attention.chosen(layer, batch), mlps.chosen(&weights.layers[layer].mlp)];
@@ -314,9 +317,9 @@ impl Decoder {
     /// The shape of a step that others may repeat: one of decode rows that attend what is in the device's cache.
     fn shape(&self) -> Option<Shape> {
         let Self { batch, partitions, attention, logit_rows, .. } = self;
-        let plain = self.choices.is_none() && !self.beyond.streams() && self.keys.pages().is_none();
+        let keys = self.keys.shape(&self.kv, &self.beyond)?;
         let decodes = batch.decode_until == batch.rows && !logit_rows.hands_back();
-        let selection = attention.shape().filter(|_| plain && decodes)?;
+        let selection = attention.shape().filter(|_| self.choices.is_none() && decodes)?;
         Some(Shape {
             rows: batch.rows,
             layers_per_submission: self.layers_per_submission().min(self.weights.layers.len() as u64),
@@ -325,6 +328,7 @@ impl Decoder {
             cuts: partitions.cuts().chain(attention.list_cuts(batch, partitions)).collect(),
             split: batch.views.iter().map(|v| [v.whole.decode.len(), v.selected.decode.len()]).collect(),
             selection,
+            keys,
             buffers: [batch.tables.on_device().len(), self.activations.stats.len()],
         })
     }

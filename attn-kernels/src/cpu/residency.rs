@@ -7,7 +7,7 @@ use crate::kernel::residency::{HEADER, ResidencyParams};
 pub struct Residents {
     /// `[num_blocks, num_kv_heads]`: slot + 2, or 0.
     pub places: Vec<u32>,
-    /// `[num_slots, num_kv_heads]`: block + 1 or 0, number of the call that last used it.
+    /// `[num_slots + 1, num_kv_heads]`: block + 1 or 0, number of the call that last used it; last 0 and the number of calls.
     pub slots: Vec<[u32; 2]>,
     /// `[num_kv_heads, 4 + 2 * num_slots]`
     pub fetches: Vec<u32>,
@@ -55,6 +55,9 @@ fn entries(
 fn of_head(params: &ResidencyParams, head: usize, entries: &[usize], tables: &[u32], state: &mut Residents) {
     let heads = params.num_kv_heads as usize;
     let place = |block: u32| block as usize * heads + head;
+    let calls = params.num_slots as usize * heads + head;
+    let now = state.slots[calls][1] + 1;
+    state.slots[calls][1] = now;
     let mut missing: Vec<u32> = Vec::new();
     let mut hits = 0;
     for block in entries.iter().map(|entry| tables[*entry]) {
@@ -63,11 +66,11 @@ fn of_head(params: &ResidencyParams, head: usize, entries: &[usize], tables: &[u
             0 => hits += 1,
             slot => {
                 hits += 1;
-                state.slots[(slot as usize - 2) * heads + head][1] = params.now;
+                state.slots[(slot as usize - 2) * heads + head][1] = now;
             }
         }
     }
-    let age = |[held, used]: [u32; 2]| if held == 0 { 255 } else { (params.now - used).min(255) };
+    let age = |[held, used]: [u32; 2]| if held == 0 { 255 } else { (now - used).min(255) };
     let mut free: Vec<usize> = (0..params.num_slots as usize).collect();
     free.retain(|slot| age(state.slots[slot * heads + head]) > 0);
     free.sort_by_key(|slot| std::cmp::Reverse(age(state.slots[slot * heads + head])));
@@ -81,7 +84,7 @@ fn of_head(params: &ResidencyParams, head: usize, entries: &[usize], tables: &[u
         if held > 0 && state.places[place(held - 1)] == number + 2 {
             state.places[place(held - 1)] = 0;
         }
-        state.slots[slot * heads + head] = [block + 1, params.now];
+        state.slots[slot * heads + head] = [block + 1, now];
         state.places[place(*block)] = number + 2;
         fetches[HEADER + 2 * served..][..2].copy_from_slice(&[*block, number]);
         served += 1;

@@ -35,8 +35,6 @@ params! {
         pub num_pages: u32,
         /// Slots of each KV head.
         pub num_slots: u32,
-        /// Number of the call, from 1 on: what is older was used longer ago.
-        pub now: u32,
         /// Maximum number of pages of a head to fetch; the others are dropped.
         pub max_fetches: u32,
         /// 1: pages are told where they are; 0 for a wish, which nothing attends yet.
@@ -55,7 +53,8 @@ bindings! {
         read tables: PhysicalBlock,
         /// Places, `[num_blocks, num_kv_heads]`: slot + 2 of a page that is on the device, 0 of the others.
         write places: u32,
-        /// Slots, `[num_slots, num_kv_heads]`: block + 1 that it holds, or 0; when it was last used.
+        /// Slots, `[num_slots + 1, num_kv_heads]`: block + 1 that it holds, or 0; the call that last used it. In the last row 0
+        /// and the number of calls so far.
         write slots: [u32; 2],
         /// Fetches, `[num_kv_heads]` of 4 + 2 * num_slots u32: pages to fetch, and since the start hits, misses and drops; then
         /// (block, slot) of each page to fetch.
@@ -75,6 +74,12 @@ pub const HEADER: usize = 4;
 #[must_use]
 pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
     Variant::new(&KERNEL).size("PAGES", shape.pages_of(select_block))
+}
+
+/// Entries of the slots of all heads, and of the calls.
+#[must_use]
+pub fn slots_len(shape: &KvShape, num_slots: u32) -> usize {
+    shape.num_kv_heads as usize * (num_slots as usize + 1)
 }
 
 /// Words of the fetches of all heads.
@@ -106,7 +111,6 @@ pub fn check(
     let launch = Launch(KERNEL.name);
     launch.whole_pages(select_block, params.block_size)?;
     launch.not_zero("list stride", params.list_stride)?;
-    launch.not_zero("number of the call", params.now)?;
     launch.at_most(
         "requests",
         u64::from(params.first_request) + u64::from(params.requests),

@@ -26,7 +26,6 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         first_page: 0,
         num_pages: 2 * pages,
         num_slots: SLOTS,
-        now: 9,
         max_fetches: 4,
         write_pages: 1,
     };
@@ -38,7 +37,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let tables: Vec<u32> = (0..=blocks).rev().collect();
     let mut state = Residents {
         places: vec![0; ((blocks + 1) * HEADS) as usize],
-        slots: vec![[0, 0]; (SLOTS * HEADS) as usize],
+        slots: vec![[0, 8]; residency::slots_len(&shape(block_size), SLOTS)],
         fetches: vec![0; (HEADS as usize) * (HEADER + 2 * SLOTS as usize)],
         pages: vec![77; (tables.len()) * HEADS as usize],
     };

@@ -161,7 +161,28 @@ impl KeySource {
             }
             ring.wrote(tokens as u64 * (kv.plan().block_bytes() / u64::from(block_size)));
         }
-        stream::plan_streams(of_kv, block_size, views, slices, batch, beyond, selects)
+        stream::plan_streams(of_kv, block_size, views, slices, batch, beyond, selects)?;
+        self.pages_mut().map_or(Ok(()), |pages| pages.plan(kv, batch, beyond))
+    }
+
+    /// Brings the lists of a step to the device.
+    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.pages_mut().map_or(Ok(()), |pages| pages.upload(gpu))
+    }
+
+    /// Returns the numbers that the commands of the step follow from, beside its batch; `None` if keys pass through the ring or
+    /// the host takes part.
+    pub(super) fn shape(&self, kv: &KvPool, beyond: &Beyond) -> Option<Vec<usize>> {
+        if beyond.streams() {
+            return None;
+        }
+        match self {
+            Self::Device | Self::Ring(_) => Some(Vec::new()),
+            Self::Pages { pages, .. } => {
+                let by_kernels = !kv.is_staged() && !beyond.fresh.in_rooms();
+                pages.shape().filter(|_| by_kernels)
+            }
+        }
     }
 
     /// Fails if pages of selected blocks could not be brought.
@@ -169,17 +190,8 @@ impl KeySource {
         self.pages_mut().and_then(Residency::take_failure).map_or(Ok(()), Err)
     }
 
-    /// Makes room for what a step asks of the device and writes.
-    pub(super) fn begin(
-        &mut self,
-        gpu: &Gpu,
-        kv: &KvPool,
-        batch: &Batch,
-        beyond: &Beyond,
-    ) -> Result<(), ModelError> {
-        if let Some(pages) = self.pages_mut() {
-            pages.begin(gpu, kv, batch, beyond)?;
-        }
+    /// Makes room for what a step writes.
+    pub(super) fn begin(&mut self, gpu: &Gpu, kv: &KvPool, beyond: &Beyond) -> Result<(), ModelError> {
         self.ring_mut().map_or(Ok(()), |ring| ring.begin(gpu, kv, &beyond.fresh))
     }
 

@@ -52,7 +52,7 @@ impl Call {
         self.lists.iter().flat_map(words).collect()
     }
 
-    fn params(&self, now: u32) -> ResidencyParams {
+    fn params(&self) -> ResidencyParams {
         ResidencyParams {
             first_request: 0,
             requests: 2,
@@ -62,7 +62,6 @@ impl Call {
             first_page: self.first_page,
             num_pages: self.num_pages,
             num_slots: SLOTS,
-            now,
             max_fetches: self.max_fetches,
             write_pages: u32::from(!self.wish),
         }
@@ -159,16 +158,19 @@ fn check(
         assert_eq!(was.get(slot), Some(block));
     }
     assert_eq!(is.len(), was.iter().filter(|(slot, _)| !pairs.contains_key(slot)).count() + pairs.len());
+    let calls = SLOTS as usize * HEADS + head;
+    let now = before.slots[calls][1] + 1;
+    assert_eq!(after.slots[calls], [0, now], "calls so far");
     // Slots are taken from the oldest on, never those of a page that is asked for.
     let age = |slot: u32| {
         let [held, used] = before.slots[slot as usize * HEADS + head];
         let asked = was.get(&slot).is_some_and(|block| asked.contains(block));
-        if asked || (held > 0 && used == params.now) {
+        if asked || (held > 0 && used == now) {
             0
         } else if held == 0 {
             255
         } else {
-            (params.now - used).min(255)
+            (now - used).min(255)
         }
     };
     let free = (0..SLOTS).filter(|slot| age(*slot) > 0).count();
@@ -203,13 +205,13 @@ proptest! {
         let tables: Vec<u32> = (0..64).map(|n| u32::try_from(own(n)).unwrap()).collect();
         let empty = Residents {
             places: vec![0; BLOCKS as usize * HEADS],
-            slots: vec![[0, 0]; SLOTS as usize * HEADS],
+            slots: vec![[0, 0]; residency::slots_len(&SHAPE, SLOTS)],
             fetches: vec![0; residency::fetches_len(&SHAPE, SLOTS)],
             pages: vec![0; tables.len() * HEADS],
         };
         let (mut device, mut reference) = (empty.clone(), empty);
-        for (index, (call, now)) in calls.iter().zip(1..).enumerate() {
-            let params = call.params(now);
+        for (index, call) in calls.iter().enumerate() {
+            let params = call.params();
             let requests = [[0, call.lens[0], 0, 0], [1, call.lens[1], 32, 0]];
             let lists = call.words();
             let lens = [lists.len(), device.pages.len()];

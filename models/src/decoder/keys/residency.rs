@@ -27,7 +27,7 @@ use super::beyond::Beyond;
 use super::taken_in::TakenIn;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
-use crate::decoder::buffers::GrowBuf;
+use crate::decoder::buffers::{GrowBuf, StepList};
 use crate::decoder::options::DecoderOptions;
 use crate::decoder::selecting::Lists;
 use crate::kv::ROWS;
@@ -47,15 +47,14 @@ pub(in crate::decoder) struct Residency {
     partition_pages: u32,
     layers: Vec<Option<Resident>>,
     /// Everything that blocks are selected for.
-    asks: GrowBuf<PageRequest>,
+    asks: StepList<PageRequest>,
     /// Asks of decode rows; the others are of tiles.
     decode_asks: u32,
-    num_asks: u32,
     /// Blocks that the step writes.
-    touched: GrowBuf<WrittenBlock>,
-    num_touched: u32,
+    touched: StepList<WrittenBlock>,
     /// Tables of the step by KV head: where pages of the layer at hand are.
     pages: GrowBuf<PhysicalBlock>,
+    num_pages: usize,
     /// Blocks whose KV lies on disk, if a context has such.
     disk: Option<FromDisk>,
     /// The first error of the step that is being recorded.
@@ -71,8 +70,6 @@ struct Resident {
     needed: Buf<u32>,
     /// Pages that the next step may select.
     wished: Buf<u32>,
-    /// Decisions so far.
-    calls: u32,
     /// Whether wishes wait to be fetched.
     pending: bool,
 }
@@ -143,10 +140,9 @@ impl Residency {
             let resident = || -> Result<Resident, ModelError> {
                 Ok(Resident {
                     places: gpu.buffer("places", kv.num_blocks() as usize * heads)?,
-                    slots: gpu.buffer("slots", num_slots as usize * heads)?,
+                    slots: gpu.buffer("slots", residency::slots_len(shape, num_slots))?,
                     needed: gpu.buffer("needed", fetches)?,
                     wished: gpu.buffer("wished", fetches)?,
-                    calls: 0,
                     pending: false,
                 })
             };
@@ -164,12 +160,11 @@ impl Residency {
                 .zip(config.layers.iter().map(|layer| layer.reach))
                 .map(resident)
                 .collect::<Result<_, _>>()?,
-            asks: GrowBuf::new(gpu, "asks", 1)?,
+            asks: StepList::new(gpu, "asks", 1)?,
             decode_asks: 0,
-            num_asks: 0,
-            touched: GrowBuf::new(gpu, "touched", 1)?,
-            num_touched: 0,
+            touched: StepList::new(gpu, "touched", 1)?,
             pages: GrowBuf::new(gpu, "pages", 1)?,
+            num_pages: 0,
             disk: FromDisk::new(gpu, config, options, policy, kv)?,
             failure: None,
         })
@@ -212,7 +207,7 @@ impl Residency {
     }
 
     fn num_blocks(&self, layer: &Resident) -> usize {
-        layer.places.len() * self.num_slots as usize / layer.slots.len()
+        layer.places.len() * (self.num_slots as usize + 1) / layer.slots.len()
     }
 
     /// Room of the step at hand.
@@ -221,13 +216,13 @@ impl Residency {
             num_slots: self.num_slots,
             block_size: self.block_size,
             partition_pages: self.partition_pages,
-            tile_asks: self.num_asks - self.decode_asks,
+            tile_asks: u32_of(self.tile_asks().len()),
         }
     }
 
     /// The asks of tiles.
     pub(in crate::decoder) fn tile_asks(&self) -> Range<u32> {
-        self.decode_asks..self.num_asks
+        self.decode_asks..u32_of(self.asks.len())
     }
 
     /// Tables by KV head.
@@ -236,29 +231,22 @@ impl Residency {
     }
 
     /// Lays out what the step asks of the device, and what it writes.
-    pub(super) fn begin(
-        &mut self,
-        gpu: &Gpu,
-        kv: &KvPool,
-        batch: &Batch,
-        beyond: &Beyond,
-    ) -> Result<(), ModelError> {
+    pub(super) fn plan(&mut self, kv: &KvPool, batch: &Batch, beyond: &Beyond) -> Result<(), ModelError> {
         let shape = kv.shape();
         // Views share the tables, for there is one group; blocks are selected in the one that sees everything.
         let view = batch.views.iter().find(|view| !view.selecting.is_empty()).unwrap_or(&batch.views[0]);
-        let mut asks = Vec::new();
+        self.asks.clear();
         self.decode_asks = 0;
         for chosen in &view.selecting {
             for list in 0..chosen.lists {
                 let (len, table) = (u32_of(chosen.kv_len()), u32_of(chosen.table.start));
-                asks.push(PageRequest::new(chosen.list + list, len, table));
+                self.asks.push(PageRequest::new(chosen.list + list, len, table));
             }
             self.decode_asks += u32::from(chosen.is_decode());
         }
-        self.num_asks = u32_of(asks.len());
         let rows = self.decode_asks.min(ROWS);
         let unit = 8_u32.div_ceil(shape.block_size);
-        let needed = (rows * self.partition_pages).max((self.num_asks - self.decode_asks) * unit);
+        let needed = (rows * self.partition_pages).max(u32_of(self.tile_asks().len()) * unit);
         if needed > self.num_slots {
             return Err(ModelError::PageSlots { needed, slots: self.num_slots });
         }
@@ -269,20 +257,37 @@ impl Residency {
         let from = |block: u32| if on_disk { beyond.fresh.room(block) } else { Some(block) };
         let written =
             |block: u32| WrittenBlock { block, from: from(block).expect("what is written has a room") };
-        let touched: Vec<WrittenBlock> = touched.into_iter().map(written).collect();
-        self.num_touched = u32_of(touched.len());
-        self.asks.write(gpu, &asks)?;
-        self.touched.write(gpu, &touched)?;
+        self.touched.clear();
+        self.touched.extend(touched.into_iter().map(written));
+        self.num_pages = batch.tables.len() * shape.num_kv_heads as usize;
         if let Some(disk) = &mut self.disk {
             disk.begin(batch, view);
         }
-        self.pages.fit(gpu, batch.tables.len() * shape.num_kv_heads as usize)
+        Ok(())
+    }
+
+    /// Brings that to the device, and makes room for the places of pages.
+    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.asks.upload(gpu)?;
+        self.touched.upload(gpu)?;
+        self.pages.fit(gpu, self.num_pages)
+    }
+
+    /// Returns the numbers that the commands of the step follow from; `None` if the host takes part in them.
+    pub(super) fn shape(&self) -> Option<Vec<usize>> {
+        if self.on_disk() {
+            return None;
+        }
+        let buffers = [self.asks.on_device().len(), self.touched.on_device().len(), self.pages.len()];
+        let pending = self.layers.iter().flatten().filter(|resident| resident.pending).count();
+        let asks = [self.decode_asks as usize, self.asks.len(), self.touched.len(), pending];
+        Some(asks.into_iter().chain(buffers).collect())
     }
 
     /// Records that the pages of lists come to the device, with what the step wrote of them.
     pub(in crate::decoder) fn make_resident(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
         self.ask(context, needed);
-        self.copy_step(context, needed.layer, Why::Needed, true, self.num_touched);
+        self.copy_step(context, needed.layer, Why::Needed, true, u32_of(self.touched.len()));
     }
 
     /// Records that the pages of lists get slots.
@@ -294,7 +299,7 @@ impl Residency {
 
     /// Records that pages on the device get what the step wrote, in a layer where nothing is selected.
     pub(in crate::decoder) fn renew(&self, context: &mut PageContext<'_>, layer: usize) {
-        self.copy_step(context, layer, Why::Needed, false, self.num_touched);
+        self.copy_step(context, layer, Why::Needed, false, u32_of(self.touched.len()));
     }
 
     /// Records which pages the next step may select, behind the selection of this one: the best of what it left out.
@@ -323,7 +328,6 @@ impl Residency {
 
     fn assign(&mut self, context: &mut PageContext<'_>, why: Why, needed: &Needed<'_>) {
         let Some(resident) = &mut self.layers[needed.layer] else { return };
-        resident.calls += 1;
         let (shape, Needed { lists, asks, pages, .. }) = (context.kv.shape(), needed);
         let params = ResidencyParams {
             first_request: asks.start,
@@ -334,7 +338,6 @@ impl Residency {
             first_page: pages.start,
             num_pages: pages.end - pages.start,
             num_slots: self.num_slots,
-            now: resident.calls,
             // Slots are for what is at hand: what the host has to read first gets none.
             max_fetches: if why == Why::Wished && self.disk.is_some() { 0 } else { self.num_slots },
             write_pages: u32::from(why == Why::Needed),
@@ -361,7 +364,7 @@ impl Residency {
             context.pass,
             context.kv,
             layer,
-            &Copied { why, fetch, touched: &self.touched, count, source },
+            &Copied { why, fetch, touched: self.touched.on_device(), count, source },
         );
     }
 

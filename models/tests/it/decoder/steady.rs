@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions, wgpu};
 use attn_kernels::kernel::KvDtype;
-use models::{DecoderOptions, Place, SparseOptions};
+use models::{DecoderOptions, HostMemory, Offload, Place, SparseOptions};
 
 use super::served::{Request, serve};
 use super::tiny::{Tiny, family, tiny};
@@ -116,20 +116,41 @@ fn decode_steps_with_a_policy_are_encoded_while_others_run() {
         "flashprefill:block_size=16",
     ] {
         let policy = sparse_select::build(spec).unwrap().into();
-        let options = with_policy(SparseOptions::new(policy, Place::Device));
-        let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(220).collect();
-        let run = |logits| {
-            let request = |tokens| Request { logits, ..Request::new(&ids, tokens) };
-            let mut decoder = tiny().decoder(&options);
-            let served = serve(&mut decoder, &[request(36), request(18)], 128);
-            let drawn: Vec<Vec<u32>> = served.into_iter().map(|one| one.drawn).collect();
-            (drawn, decoder.steps_ahead())
-        };
-        let (drawn, ahead) = run(false);
-        assert_eq!(run(true), (drawn, 0), "{spec}: one by one");
-        // Of 35 steps two repeat no other: the first, and the first of one sequence; lists that grow change a few more.
-        assert!(ahead >= 28, "{spec}: {ahead} of 35 steps were encoded ahead");
+        encoded_ahead(spec, &with_policy(SparseOptions::new(policy, Place::Device)));
     }
+}
+
+/// The same of contexts on the host, of which selected pages have slots on the device.
+#[test]
+fn decode_steps_with_keys_on_the_host_are_encoded_while_others_run() {
+    for spec in [
+        "quest:page_budget=4,dense_layers=0,block_size=16",
+        "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
+        "gsa-ucm:sparse_ratio=0.2,block_size=16,min_topk=1,max_topk=100,seg_prefill_threshold=0",
+        "streaming:sink=1,recent=2,block_size=16",
+    ] {
+        let policy = sparse_select::build(spec).unwrap().into();
+        let sparse = SparseOptions::new(policy, Place::Device);
+        let offload = Some(Offload::new(256, 2, HostMemory::Mapped));
+        let options = blocks_of(16, &options(KvDtype::F16)).sparse(Some(sparse));
+        encoded_ahead(spec, &options.num_blocks(49).offload(offload));
+    }
+}
+
+/// Two sequences of one prompt, of which one ends before the other.
+fn encoded_ahead(spec: &str, options: &DecoderOptions) {
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(220).collect();
+    let run = |logits| {
+        let request = |tokens| Request { logits, ..Request::new(&ids, tokens) };
+        let mut decoder = tiny().decoder(options);
+        let served = serve(&mut decoder, &[request(36), request(18)], 128);
+        let drawn: Vec<Vec<u32>> = served.into_iter().map(|one| one.drawn).collect();
+        (drawn, decoder.steps_ahead())
+    };
+    let (drawn, ahead) = run(false);
+    assert_eq!(run(true), (drawn, 0), "{spec}: one by one");
+    // Of 35 steps two repeat no other: the first, and the first of one sequence; lists that grow change a few more.
+    assert!(ahead >= 28, "{spec}: {ahead} of 35 steps were encoded ahead");
 }
 
 /// Whoever ends an engine and opens another one finds the device's memory free, though the device lives on.

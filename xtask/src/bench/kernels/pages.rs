@@ -31,14 +31,13 @@ pub(super) fn resident(gpu: &Gpu, step: &Step, density: f64) -> Result<Work> {
         num_pages,
         num_slots,
         // The first run fetches what all others find.
-        now: 1,
         max_fetches: num_slots,
         write_pages: 1,
     };
     let entries = step.cache.table.len() * kv_heads as usize;
     let asks = gpu.upload("asks", &asks)?;
     let [places, pages] = [gpu.buffer::<u32>("places", entries)?, gpu.buffer::<u32>("pages", entries)?];
-    let slots = gpu.buffer::<[u32; 2]>("slots", (num_slots * kv_heads) as usize)?;
+    let slots = gpu.buffer::<[u32; 2]>("slots", residency::slots_len(shape, num_slots))?;
     let fetches = gpu.buffer::<u32>("fetches", residency::fetches_len(shape, num_slots))?;
     let binds: [Bound; 7] = [
         (&asks).into(),

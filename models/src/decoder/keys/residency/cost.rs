@@ -117,7 +117,11 @@ impl Residency {
     /// Blocks that a step fetched ahead of one layer, on average over the calls so far.
     fn blocks_ahead(&self, gpu: &Gpu, kv: &KvPool) -> Result<usize, ModelError> {
         let PageTraffic { prefetched, .. } = self.traffic(gpu)?;
-        let calls: u64 = self.layers.iter().flatten().map(|resident| u64::from(resident.calls)).sum();
+        let mut calls = 0;
+        for resident in self.layers.iter().flatten() {
+            let counted = resident.slots.len() - 1;
+            calls += u64::from(gpu.read(&resident.slots, counted..counted + 1)?[0][1]);
+        }
         // Every second call wishes.
         let heads = u64::from(kv.shape().num_kv_heads);
         Ok(usize::try_from((2 * prefetched).div_ceil((calls * heads).max(1)))

@@ -12,6 +12,7 @@ use sparse_select::Policy;
 use super::super::fetcher::{Fetcher, Missing};
 use super::super::ring::{RingKeys, TransferContext};
 use super::{Needed, PageContext, Residency, Why};
+use crate::cast::u32_of;
 use crate::decoder::batch::{Batch, ViewRows};
 use crate::decoder::keys::Beyond;
 use crate::decoder::keys::taken_in::TakenIn;
@@ -144,7 +145,7 @@ impl Residency {
             self.copy_staged(context, layer);
         }
         let mut context = page_context(context, ring);
-        self.copy_step(&mut context, layer, Why::Needed, false, self.num_touched);
+        self.copy_step(&mut context, layer, Why::Needed, false, u32_of(self.touched.len()));
         Ok(())
     }
 
