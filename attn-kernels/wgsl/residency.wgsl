@@ -10,7 +10,8 @@
 //            (block, slot) of each page to fetch
 //   pages    [entries of tables, num_kv_heads] u32: where pages of the lists are, for pages_heads
 // num_pages pages of each list count, from first_page on in its order. A missing page takes the slot whose last use is the
-// oldest (all uses 255 calls ago or more are alike); slots used by this call are never taken. At most max_fetches missing pages are
+// oldest (all uses 255 calls ago or more are alike); slots used by this call are never taken. At most max_fetches missing
+// pages are
 // fetched and the others dropped: with `pages` asked for none may be, so the host keeps all lists within the slots.
 // Whatever the lists hold, nothing outside of the buffers is read or written.
 // One workgroup a KV head. Which of equal slots is taken is left open. Bytes moved: 32 a page of a list, 8 a slot.

@@ -84,7 +84,7 @@ pub(super) struct Rows {
 pub(super) enum Dense {
     /// All rows of a view.
     All,
-    /// Those that no blocks are selected for.
+    /// The rows of a view that no blocks are selected for.
     Whole,
 }
 

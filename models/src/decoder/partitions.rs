@@ -94,7 +94,7 @@ pub(super) struct Partitions {
     fixed: bool,
     /// Whether partitions of rows that attend lists have one size, since slots for pages hold whole partitions.
     lists_fixed: bool,
-    /// Those of the step, by view.
+    /// Divisions of the step, by view.
     views: Vec<[Division; 2]>,
 }
 

@@ -120,7 +120,7 @@ fn decode_steps_with_a_policy_are_encoded_while_others_run() {
     }
 }
 
-/// The same of contexts on the host, of which selected pages have slots on the device.
+/// Steps of contexts on the host, of which selected pages have slots on the device.
 #[test]
 fn decode_steps_with_keys_on_the_host_are_encoded_while_others_run() {
     for spec in [
