@@ -27,6 +27,7 @@ mod partitions;
 mod portions;
 mod prepare;
 mod progress;
+mod rehearsal;
 mod rope_angles;
 mod selecting;
 mod sparse;
@@ -37,6 +38,7 @@ mod work;
 pub use blocks::BlockRead;
 pub use options::{ActivationType, DecoderOptions};
 pub use progress::{LoadProgress, Loaded};
+pub use rehearsal::DecodeRehearsal;
 pub use work::{Size, WeightSizes};
 
 use std::sync::Arc;

@@ -8,6 +8,7 @@ mod checkpoint;
 mod config;
 #[cfg(feature = "cpu")]
 pub mod cpu;
+mod crossing;
 mod decoder;
 mod error;
 mod fetch;
@@ -35,8 +36,10 @@ pub use config::{
     Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, Pairing, QkNorm, Reach,
     Rope, RopeScaling, Router, Score, ShortFactors, Sizes, Temperature,
 };
+pub use crossing::{Crossing, ROWS as TIMED_ROWS, StepGrid, StepTimes, grouped};
 pub use decoder::{
-    ActivationType, BlockRead, Decoder, DecoderOptions, LoadProgress, Loaded, Size, WeightSizes,
+    ActivationType, BlockRead, DecodeRehearsal, Decoder, DecoderOptions, LoadProgress, Loaded, Size,
+    WeightSizes,
 };
 pub use error::ModelError;
 pub use fetch::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvblock::BlockIdx;
 use sparse_select::{Policy, Selection};
 
-use crate::ModelError;
+use crate::{Crossing, ModelError};
 
 /// Options of attention to a part of the cache.
 #[derive(Clone, Debug)]
@@ -23,13 +23,16 @@ pub struct SparseOptions {
     /// Certify in every decode step the attention mass that selections keep: [`Attended::mass`]. Without it, steps do so for
     /// slices that [ask](crate::batch::Slice::certify). Nothing is certified by policies without a bound.
     pub certify: bool,
+    /// Lengths below which decode rows attend to everything, because selecting would take longer.
+    pub crossing: Crossing,
 }
 
 impl SparseOptions {
     /// Attention to what `policy` selects, scored at `place`; nothing is traced, measured or certified.
     #[must_use]
     pub fn new(policy: Arc<dyn Policy>, place: Place) -> Self {
-        Self { policy, place, trace: false, measure: false, certify: false }
+        let crossing = Crossing::default();
+        Self { policy, place, trace: false, measure: false, certify: false, crossing }
     }
 
     /// Turns the return of selections on or off.
@@ -48,6 +51,12 @@ impl SparseOptions {
     #[must_use]
     pub fn certify(self, on: bool) -> Self {
         Self { certify: on, ..self }
+    }
+
+    /// Sets the lengths below which decode rows attend to everything.
+    #[must_use]
+    pub fn crossing(self, crossing: Crossing) -> Self {
+        Self { crossing, ..self }
     }
 }
 

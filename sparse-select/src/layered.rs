@@ -4,7 +4,7 @@ use kvblock::BlockSize;
 
 use crate::{
     Entry, Input, Key, Params, Policy, SelectError, Selection, Spec, SpecError,
-    policy::{Deployment, Energies, Ranking, Support, num_blocks},
+    policy::{Deployment, Energies, MinTokens, Ranking, Support, num_blocks},
     spec::key,
     xattn::Antidiagonals,
 };
@@ -12,13 +12,20 @@ use crate::{
 /// Keys that every policy accepts besides its own. A policy's own key of the same name takes precedence.
 pub const KEYS: &[Key] = &[
     key("dense_layers", "0", "number of first layers that attend to everything"),
-    key("min_tokens", "0", "histories of fewer tokens stay dense"),
+    key(
+        MIN_TOKENS,
+        "auto",
+        "histories of fewer tokens stay dense; auto: an engine on a GPU finds out by times; measured: on any device",
+    ),
     key(
         "layer_ratios",
         "",
         "sparse_ratio of each layer, separated by :; 1 is dense; further layers take sparse_ratio",
     ),
 ];
+
+/// The key of the shortest history that blocks are selected in.
+const MIN_TOKENS: &str = "min_tokens";
 
 /// The key that `layer_ratios` sets layer by layer.
 const RATIO: &str = "sparse_ratio";
@@ -30,7 +37,7 @@ struct Layered {
     /// The policy of each of the first layers; `None` where the ratio is 1.
     by_layer: Vec<Option<Box<dyn Policy>>>,
     dense_layers: u32,
-    min_tokens: u32,
+    min_tokens: MinTokens,
 }
 
 /// Builds the policy of `entry` with its own keys and those of [`KEYS`].
@@ -44,7 +51,6 @@ pub(crate) fn build(entry: &Entry, spec: &Spec) -> Result<Box<dyn Policy>, SpecE
     if !KEYS.iter().any(|key| given(key.name)) {
         return Ok(policy);
     }
-    let count = |name| if own(name) { Ok(0) } else { all.count(name) };
     let ratios = if given("layer_ratios") {
         all.list("layer_ratios", "shares above 0 and at most 1, separated by :", |&x: &f64| {
             x > 0.0 && x <= 1.0
@@ -64,15 +70,27 @@ pub(crate) fn build(entry: &Entry, spec: &Spec) -> Result<Box<dyn Policy>, SpecE
     Ok(Box::new(Layered {
         policy,
         by_layer: ratios.into_iter().map(of_layer).collect::<Result<_, SpecError>>()?,
-        dense_layers: count("dense_layers")?,
-        min_tokens: count("min_tokens")?,
+        dense_layers: if own("dense_layers") { 0 } else { all.count("dense_layers")? },
+        min_tokens: if own(MIN_TOKENS) { MinTokens::Auto } else { min_tokens(&all)? },
     }))
+}
+
+/// The shortest history that blocks are selected in.
+fn min_tokens(params: &Params<'_>) -> Result<MinTokens, SpecError> {
+    match params.text(MIN_TOKENS) {
+        "auto" => Ok(MinTokens::Auto),
+        "measured" => Ok(MinTokens::Measured),
+        text => {
+            let tokens = text.parse().map_err(|_| params.bad(MIN_TOKENS, "a count, auto or measured"))?;
+            Ok(MinTokens::Tokens(tokens))
+        }
+    }
 }
 
 impl Layered {
     /// The policy of a layer at a length; `None` where everything is kept.
     fn of(&self, layer: Option<u32>, kv_len: usize) -> Option<&dyn Policy> {
-        if kv_len < self.min_tokens as usize {
+        if kv_len < self.min_tokens.given() {
             return None;
         }
         let Some(layer) = layer else { return Some(&*self.policy) };
@@ -93,7 +111,7 @@ impl Policy for Layered {
 
     fn support(&self) -> Support {
         let support = self.policy.support();
-        Support { dense_below_tokens: support.dense_below_tokens.max(self.min_tokens as usize), ..support }
+        Support { dense_below_tokens: support.dense_below_tokens.max(self.min_tokens.given()), ..support }
     }
 
     fn block_size(&self) -> BlockSize {
@@ -102,6 +120,10 @@ impl Policy for Layered {
 
     fn keeps_all(&self, layer: Option<u32>, kv_len: usize) -> bool {
         self.of(layer, kv_len).is_none_or(|policy| policy.keeps_all(layer, kv_len))
+    }
+
+    fn min_tokens(&self) -> MinTokens {
+        self.min_tokens
     }
 
     fn ranking(&self) -> Option<Ranking> {
@@ -177,6 +199,18 @@ mod tests {
     }
 
     #[test]
+    fn lengths_that_an_engine_may_find_out_are_not_those_that_are_given() {
+        let of = |spec| crate::build(spec).unwrap().min_tokens();
+        assert_eq!(
+            [of("quest"), of("quest:dense_layers=1"), of("quest:min_tokens=auto")],
+            [MinTokens::Auto; 3]
+        );
+        assert_eq!(of("quest:min_tokens=measured"), MinTokens::Measured);
+        assert_eq!(of("quest:min_tokens=0"), MinTokens::Tokens(0));
+        assert_eq!(selected("streaming:sink=1,recent=1,block_size=4,min_tokens=measured", 0, 16), "#..#");
+    }
+
+    #[test]
     fn layers_keep_their_own_share() {
         let spec = "gsa:block_size=4,min_blocks=1,sparse_ratio=0.75,layer_ratios=1:0.5";
         let kept: Vec<String> = (0..3).map(|layer| selected(spec, layer, 32)).collect();
@@ -187,6 +221,7 @@ mod tests {
     fn keys_that_a_policy_lacks_are_refused() {
         let message = |spec| crate::build(spec).unwrap_err().to_string();
         assert!(message("streaming:layer_ratios=0.5").contains("layer_ratios"));
+        insta::assert_snapshot!(message("gsa:min_tokens=-1"), @r#"gsa: min_tokens = "-1" is not a count, auto or measured"#);
         insta::assert_snapshot!(message("gsa:layer_ratios=0.5:2"), @r#"gsa: layer_ratios = "0.5:2" is not shares above 0 and at most 1, separated by :"#);
         // kvcomp has shares of layers of its own, in tokens.
         crate::build("kvcomp:layer_ratios=1:0.5").unwrap();

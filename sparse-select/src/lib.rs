@@ -30,8 +30,8 @@ pub use kvblock::{BlockSize, Phase};
 pub use error::{SelectError, SpecError};
 pub use heads::{Heads, MAX_HEADS};
 pub use policy::{
-    ByCompressed, ByDigests, ByHashes, Deployment, DigestKind, Energies, Input, Policy, PrefetchSettings,
-    Ranking, Stage, Support,
+    ByCompressed, ByDigests, ByHashes, Deployment, DigestKind, Energies, Input, MinTokens, Policy,
+    PrefetchSettings, Ranking, Stage, Support,
 };
 pub use registry::{Build, Entry, Registry, build};
 pub use run::{Outcome, RunError, select};

@@ -47,6 +47,11 @@ pub trait Policy: fmt::Debug + Send + Sync {
         kv_len < self.support().dense_below_tokens
     }
 
+    /// Returns the shortest history that blocks are selected in, or who finds it out.
+    fn min_tokens(&self) -> MinTokens {
+        MinTokens::Auto
+    }
+
     /// Whether the policy by definition keeps every block in decode steps.
     fn keeps_all_in_decode(&self) -> bool {
         false
@@ -114,6 +119,29 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the input lacks what the policy scores with, or the shapes do not match.
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError>;
+}
+
+/// Shortest history that blocks are selected in: the key `min_tokens` of every policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MinTokens {
+    /// Engines on GPUs time their decode steps, and attend densely where selecting is slower.
+    #[default]
+    Auto,
+    /// Engines on software drivers do so too.
+    Measured,
+    /// So many tokens, whatever is faster.
+    Tokens(u32),
+}
+
+impl MinTokens {
+    /// The tokens that were given; 0 where an engine finds them out.
+    #[must_use]
+    pub const fn given(self) -> usize {
+        match self {
+            Self::Auto | Self::Measured => 0,
+            Self::Tokens(tokens) => tokens as usize,
+        }
+    }
 }
 
 /// Phases and layouts that a policy can be used with, and its needs.

@@ -107,6 +107,7 @@ impl SparseOptions {
     pub(super) fn choose(&self, slices: &[Slice<'_>], group: usize) -> Vec<SelectingRows> {
         let (mut row, mut table) = (0, 0);
         let remembers = !self.policy.support().query;
+        let least = self.least(slices);
         let mut chosen = Vec::new();
         for (index, slice) in slices.iter().enumerate() {
             let blocks = |tables: &[&[BlockId]]| tables.iter().map(|table| table.len()).sum::<usize>();
@@ -123,7 +124,7 @@ impl SparseOptions {
                     list: 0,
                     lists,
                 };
-                chosen.extend(self.parts(slice).into_iter().map(of_slice));
+                chosen.extend(self.parts(slice, least).into_iter().map(of_slice));
             }
             row += slice.tokens.len();
             table += blocks(slice.tables);
@@ -137,13 +138,20 @@ impl SparseOptions {
         chosen
     }
 
-    /// Rows of a slice that lists are made for: `(first row, rows, lists)`.
-    fn parts(&self, slice: &Slice<'_>) -> Vec<(usize, usize, u32)> {
+    /// Tokens of a sequence from which its decode rows select.
+    fn least(&self, slices: &[Slice<'_>]) -> u32 {
+        let decoding = slices.iter().filter(|slice| slice.phase == Phase::Decode);
+        self.crossing.least(decoding.map(|slice| slice.first + 1))
+    }
+
+    /// Rows of a slice that lists are made for: `(first row, rows, lists)`. Decode rows of fewer than `least` tokens have none.
+    fn parts(&self, slice: &Slice<'_>, least: u32) -> Vec<(usize, usize, u32)> {
         let block = self.policy.block_size().get();
         let rows = slice.tokens.len();
         let last = slice.first + u32_of(rows) - 1;
         let whole = |i: usize| self.policy.keeps_all(None, slice.first as usize + i + 1);
         match slice.phase {
+            Phase::Decode if slice.first < least.saturating_sub(1) => Vec::new(),
             Phase::Decode => (0..rows).filter(|i| !whole(*i)).map(|i| (i, 1, 1)).collect(),
             Phase::Prefill if whole(rows - 1) || rows < self.min_queries() => Vec::new(),
             Phase::Prefill if self.history_only() && slice.first < block => Vec::new(),

@@ -211,6 +211,13 @@ impl Sparse {
         self.rules.options.trace = on;
     }
 
+    /// Selects no more, and keeps nothing of keys.
+    pub(super) fn rest(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.selector = Box::new(Positions::new(gpu, self.rules.num_layers())?);
+        gpu.forget_bind_groups();
+        Ok(())
+    }
+
     /// Forgets what is known of blocks that something other than a step writes.
     pub(super) fn forget(&mut self, mut blocks: impl Iterator<Item = u32>) {
         self.selector.forget(&mut blocks);

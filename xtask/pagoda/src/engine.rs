@@ -29,7 +29,7 @@ use crate::options::{EngineOptions, Preemption};
 use crate::request::Request;
 use crate::snapshot::{Rate, Totals};
 use crate::tiers::{self, Tiers};
-use crate::{Notes, memory};
+use crate::{Notes, crossing, memory};
 
 pub use beams::Beams;
 use live::Live;
@@ -69,12 +69,14 @@ impl Engine {
     /// # Errors
     /// If there is no device, not enough memory, or the decoder does not support the model.
     pub fn open(model: &Model, options: &EngineOptions) -> Result<Self, Error> {
+        crossing::check(options)?;
         let seqs = options.demand_within(model.config.context_length).sequences;
         // A step is a chunk, of which decode tokens take their part: rows past it would cost a whole tile of every product.
         // Where they would take more than a quarter they come in addition, so that neither starves the other.
         let room = if options.chunk / 4 >= seqs { 0 } else { seqs };
         let budget = options.chunk.saturating_add(room);
-        let decoder = model.load(options, budget)?;
+        let mut decoder = model.load(options, budget)?;
+        crossing::cross(&mut decoder, options)?;
         let limits = LengthLimits::new(decoder.config().context_length).max_batched_tokens(budget);
         let groups = decoder.kv().plan().layout.groups.clone();
         let cache = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);

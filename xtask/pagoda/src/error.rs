@@ -61,6 +61,14 @@ pub enum Error {
         /// The policy; `full` without one.
         policy: String,
     },
+    /// Times that decide which steps select, of an engine whose results depend on none.
+    #[error(
+        "sparse {policy}: min_tokens=measured lets times decide which steps select, and reproducible results depend on none"
+    )]
+    TimedReproducible {
+        /// The policy.
+        policy: String,
+    },
     /// No policy has this text form.
     #[error(transparent)]
     Spec(#[from] sparse_select::SpecError),

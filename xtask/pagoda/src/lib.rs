@@ -3,6 +3,7 @@
 
 pub mod beams;
 mod block_ops;
+mod crossing;
 mod engine;
 mod error;
 pub mod error_chain;
@@ -23,9 +24,11 @@ mod text;
 pub mod tiers;
 mod top;
 pub mod usage;
+mod user_file;
 pub mod verdicts;
 
 pub use attn_kernels::kernel::KvDtype;
+pub use crossing::{Stopwatch, TimedStep};
 pub use engine::{Beams, Engine};
 pub use error::{CheckpointError, Error};
 pub use event::{CachedTokens, Clock, Event, FinishReason, Finished, PromptLogProbs, Started, Token, Usage};
@@ -40,7 +43,7 @@ pub use models::kernel::top_logits::MAX_TOP;
 pub use models::sampling::{
     Dry, LogProbs, LogitBias, Penalties, Sampler, Sampling, SamplingError, TokenBias, TokenLogProb,
 };
-pub use models::{ActivationType, Checkpoint, Decoder, Dtype, RandomSpec, WeightPlacement};
+pub use models::{ActivationType, Checkpoint, Crossing, Decoder, Dtype, RandomSpec, WeightPlacement};
 pub use models::{Conversation, LoadProgress, Loaded, Message, Place, Tokenizer};
 pub use note::{Note, Notes};
 pub use options::{Demand, EngineOptions, MAX_SEQUENCES, Preemption};

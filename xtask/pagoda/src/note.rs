@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use attn_kernels::Level;
 use kvblock::SeqId;
-use models::WeightPlacement;
+use models::{Crossing, WeightPlacement};
 
 use crate::usage::readable;
 
@@ -49,6 +49,15 @@ pub enum Note {
         policy: &'static str,
         /// `prefill` or `decode`.
         phase: &'static str,
+    },
+    /// Decode steps attend densely where selecting takes longer, by times of this device.
+    Crossing {
+        /// The policy.
+        policy: String,
+        /// The lengths.
+        crossing: Crossing,
+        /// Tokens of the longest sequence.
+        longest: u32,
     },
     /// Memory is short, so the KV pool is smaller than it could be used.
     FewerBlocks {
@@ -127,6 +136,16 @@ impl fmt::Display for Note {
             Self::DensePhase { policy, phase } => {
                 write!(f, "sparse: {policy} selects nothing in {phase}, which stays dense")
             }
+            Self::Crossing { policy, crossing, longest } if crossing.is_never() => write!(
+                f,
+                "sparse: decode with {policy} is dense at any length up to {longest} tokens, where selecting takes longer on this \
+                 device; min_tokens=0 selects all the same"
+            ),
+            Self::Crossing { policy, crossing, .. } => write!(
+                f,
+                "sparse: decode with {policy} is {crossing}, where selecting takes longer on this device; min_tokens=0 selects \
+                 all the same"
+            ),
             Self::FewerBlocks { blocks, wanted } => {
                 write!(f, "memory is short: {blocks} KV blocks instead of {wanted}")
             }

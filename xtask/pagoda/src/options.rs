@@ -9,6 +9,7 @@ use prefetch::spec::TierSpec;
 use scheduler::Policy as Order;
 
 use crate::Notes;
+use crate::crossing::Stopwatch;
 use crate::sparse::Sparse;
 
 /// Folder of compiled kernels in the user's cache.
@@ -73,6 +74,9 @@ pub struct EngineOptions {
     pub notes: Notes,
     /// Counts the weights while they are loaded: a clone tells another thread how far that is.
     pub loading: LoadProgress,
+    /// Takes the times that decide below which lengths decode steps attend densely, though a sparse policy is set: by default
+    /// the clock.
+    pub stopwatch: Stopwatch,
 }
 
 impl Default for EngineOptions {
@@ -100,6 +104,7 @@ impl Default for EngineOptions {
             order: Order::Fcfs,
             notes: Notes::default(),
             loading: LoadProgress::default(),
+            stopwatch: Stopwatch::default(),
         }
     }
 }
@@ -262,6 +267,13 @@ impl EngineOptions {
     #[must_use]
     pub fn loading(mut self, loading: LoadProgress) -> Self {
         self.loading = loading;
+        self
+    }
+
+    /// Sets what takes the times of decode steps.
+    #[must_use]
+    pub fn stopwatch(mut self, stopwatch: Stopwatch) -> Self {
+        self.stopwatch = stopwatch;
         self
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use models::{Attended, Decoder, KvPlan, ModelError};
+use models::{Attended, Decoder, KvPlan, ModelError, grouped};
 use serde::Serialize;
 
 use crate::tiers::{self, Tiers};
@@ -35,6 +35,9 @@ pub struct SparseUse {
     /// Attention mass that the policy certifies without reading dropped keys, smallest over steps, layers and heads,
     /// 0 to 1; null where it certifies none.
     pub bound: Option<f64>,
+    /// Tokens below which the decode steps of a sequence alone are dense because selecting takes longer, one more than any
+    /// sequence has if all are; null if the policy decides by itself.
+    pub dense_below: Option<u32>,
 }
 
 impl SparseUse {
@@ -46,7 +49,16 @@ impl SparseUse {
             policy: policy(spec, attended.is_some()),
             density: attended.map_or(1.0, Attended::density),
             bound: attended.and_then(|attended| attended.mass),
+            dense_below: None,
         }
+    }
+
+    /// Adds what `decoder` was found to be faster at.
+    #[must_use]
+    pub fn on(self, decoder: &Decoder) -> Self {
+        let crossing = decoder.crossing().filter(|crossing| crossing.is_known());
+        let most = decoder.config().context_length.saturating_add(1);
+        Self { dense_below: crossing.map(|crossing| crossing.dense_below().min(most)), ..self }
     }
 }
 
@@ -59,7 +71,10 @@ pub(crate) fn policy(spec: Option<&sparse_select::Spec>, indexer: bool) -> Strin
 impl fmt::Display for SparseUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: density {:.3}", self.policy, self.density)?;
-        self.bound.map_or(Ok(()), |bound| write!(f, ", certified mass {bound:.4}"))
+        if let Some(bound) = self.bound {
+            write!(f, ", certified mass {bound:.4}")?;
+        }
+        self.dense_below.map_or(Ok(()), |tokens| write!(f, ", dense below {} tokens", grouped(tokens)))
     }
 }
 

@@ -6,8 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use attn_kernels::Level;
@@ -16,7 +14,7 @@ use models::{FetchError, ModelCache};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::{Note, Notes};
+use crate::{Note, Notes, user_file};
 
 const FILE: &str = "self-test.json";
 
@@ -90,7 +88,7 @@ pub struct Verdicts {
 }
 
 /// Adapter, graphics API and driver with its version.
-fn key(info: &wgpu::AdapterInfo) -> String {
+pub(crate) fn key(info: &wgpu::AdapterInfo) -> String {
     format!("{}, {}, {} {}", info.name, info.backend, info.driver, info.driver_info)
 }
 
@@ -106,8 +104,7 @@ impl Verdicts {
 
     fn at(folder: &Path) -> Self {
         let path = folder.join(FILE);
-        let text = fs::read_to_string(&path).unwrap_or_default();
-        Self { by_adapter: serde_json::from_str(&text).unwrap_or_default(), path: Some(path) }
+        Self { by_adapter: user_file::read(&path), path: Some(path) }
     }
 
     /// The verdict on an adapter with its present driver.
@@ -127,15 +124,7 @@ impl Verdicts {
     /// If there is no cache folder, or it cannot be written.
     pub fn save(&self) -> Result<(), Error> {
         let path = self.path.as_ref().ok_or(FetchError::NoCacheDir)?;
-        let write = || -> io::Result<()> {
-            fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-            // Replaced by renaming, so that a concurrent reader finds either the old verdicts or the new
-            // ones.
-            let new = path.with_extension("json.new");
-            fs::write(&new, serde_json::to_vec_pretty(&self.by_adapter)?)?;
-            fs::rename(&new, path)
-        };
-        write().map_err(|source| Error::Write { path: path.clone(), source })
+        user_file::replace(path, &self.by_adapter)
     }
 }
 
@@ -235,7 +224,7 @@ mod tests {
         assert_eq!(read.get(&info("1")), Some(&verdict(&["coop"])));
         assert_eq!(read.get(&info("2")), None);
         // A file of another format counts as none.
-        fs::write(folder.path().join(FILE), "[1]").unwrap();
+        std::fs::write(folder.path().join(FILE), "[1]").unwrap();
         assert_eq!(Verdicts::at(folder.path()).get(&info("1")), None);
     }
 }

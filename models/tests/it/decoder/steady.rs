@@ -1,10 +1,13 @@
 //! Steps of shapes that were there before make no buffer, bind group or pipeline, and are encoded ahead.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions, wgpu};
 use attn_kernels::kernel::KvDtype;
-use models::{DecoderOptions, HostMemory, Offload, Place, SparseOptions};
+use models::{
+    Crossing, Decoder, DecoderOptions, HostMemory, Offload, Place, SparseOptions, StepGrid, StepTimes,
+};
 
 use super::served::{Request, serve};
 use super::tiny::{Tiny, family, tiny};
@@ -151,6 +154,69 @@ fn encoded_ahead(spec: &str, options: &DecoderOptions) {
     assert_eq!(run(true), (drawn, 0), "{spec}: one by one");
     // Of 35 steps two repeat no other: the first, and the first of one sequence; lists that grow change a few more.
     assert!(ahead >= 28, "{spec}: {ahead} of 35 steps were encoded ahead");
+}
+
+/// A row attends to everything up to the crossing and selects from there on, and the steps on both sides are encoded ahead.
+#[test]
+fn a_row_that_crosses_is_dense_before_and_selects_after() {
+    let policy = || sparse_select::build("quest:page_budget=2,dense_layers=0").unwrap().into();
+    let with = |crossing| with_policy(SparseOptions::new(policy(), Place::Device).crossing(crossing));
+    let times = |context, selecting| StepTimes {
+        rows: 1,
+        context,
+        dense: Duration::from_micros(1000),
+        selecting: Duration::from_micros(selecting),
+    };
+    let at_128 = StepGrid::new(64, 128, 1, 1024).crossing(&[times(64, 2000), times(128, 980)]);
+    assert_eq!(at_128.to_string(), "dense below 128 tokens");
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(120).collect();
+    let run = |options: &DecoderOptions, logits| {
+        let mut decoder = tiny().decoder(options);
+        let served = serve(&mut decoder, &[Request { logits, ..Request::new(&ids, 20) }], 128);
+        (served.into_iter().next().expect("one"), decoder.steps_ahead())
+    };
+    let (crossed, ahead) = run(&with(at_128.clone()), false);
+    // Nineteen steps, of which the first and the one that crosses repeat no other, and lists that grow change a few more.
+    assert!((14..=17).contains(&ahead), "{ahead} of 19 steps were encoded ahead");
+    // They decode the tokens at 120 to 138.
+    let whole: Vec<bool> = crossed.attended.iter().map(|attended| attended.density() == 1.0).collect();
+    assert_eq!(whole, (121..140).map(|tokens| tokens < 128).collect::<Vec<_>>());
+    let (one_by_one, _) = run(&with(at_128), true);
+    assert_eq!((&one_by_one.drawn, &one_by_one.attended), (&crossed.drawn, &crossed.attended));
+    // Before it the logits are those of dense attention, bit by bit.
+    let dense = run(&blocks_of(4, &options(KvDtype::F16)), true).0;
+    let before = dense.logits.len() / 139 * 127;
+    assert_eq!(one_by_one.bits()[..before], dense.bits()[..before]);
+    assert_ne!(one_by_one.bits(), dense.bits());
+    assert_eq!(run(&with(Crossing::never()), true).0.bits(), dense.bits());
+}
+
+/// Whoever rehearses leaves a decoder as it was: the same tokens, whether it selects then or not.
+#[test]
+fn a_rehearsal_changes_no_token() {
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(200).collect();
+    let requests = [Request::new(&ids, 12), Request::new(&ids[..150], 12)];
+    let options = quest();
+    let drawn = |decoder: &mut Decoder| -> Vec<Vec<u32>> {
+        serve(decoder, &requests, 128).into_iter().map(|one| one.drawn).collect()
+    };
+    let fresh = drawn(&mut tiny().decoder(&options));
+    let dense = drawn(&mut tiny().decoder(&blocks_of(4, &self::options(KvDtype::F16))));
+    for (crossing, expected) in [(Crossing::default(), &fresh), (Crossing::never(), &dense)] {
+        let mut decoder = tiny().decoder(&options);
+        let mut rehearsal = decoder.rehearsal(1024).expect("quest selects on the device");
+        let mut times = Vec::new();
+        while let Some((rows, context)) = rehearsal.grid().next(&times) {
+            for selecting in [false, true, true, false] {
+                rehearsal.run(rows, context, selecting).unwrap();
+            }
+            let [dense, selecting] = [Duration::from_millis(1); 2];
+            times.push(StepTimes { rows, context, dense, selecting });
+        }
+        assert!(!times.is_empty());
+        decoder.set_crossing(crossing).unwrap();
+        assert_eq!(&drawn(&mut decoder), expected);
+    }
 }
 
 /// Whoever ends an engine and opens another one finds the device's memory free, though the device lives on.

@@ -206,7 +206,7 @@ impl Engine {
             generated_tokens: u32::try_from(output.len()).expect("a sequence has fewer than 2^32 tokens"),
             preemptions: done.preemptions,
             clock: live.clock,
-            sparse: SparseUse::of(self.sparse.as_ref(), live.attended.as_ref()),
+            sparse: SparseUse::of(self.sparse.as_ref(), live.attended.as_ref()).on(&self.decoder),
         };
         let end = Finished { seq: done.seq, sample: live.sample, reason, text, output, usage };
         self.watch.ended(&end, Instant::now());

@@ -1,0 +1,177 @@
+//! Decode steps that are run for their time alone, before the first request.
+
+use kvblock::BlockId;
+use sparse_select::policy::num_blocks;
+
+use super::Decoder;
+use super::keys::KeySource;
+use crate::batch::{Phase, Sample, Slice};
+use crate::cast::u32_of;
+use crate::{Crossing, ModelError, Place, SparseOptions, StepGrid, TIMED_ROWS};
+
+/// Shortest context that is timed: shorter steps hardly differ.
+const SHORTEST: u32 = 256;
+
+/// Tokens of the prompt whose keys and values stand for those of all contexts.
+const PROMPT: u32 = 128;
+
+/// A decoder whose decode steps are run for their time. Blocks of the pool are overwritten, so no sequence may have any.
+#[derive(Debug)]
+pub struct DecodeRehearsal<'a> {
+    decoder: &'a mut Decoder,
+    grid: StepGrid,
+    /// Blocks of each group that have contents.
+    filled: u32,
+}
+
+impl Decoder {
+    /// Returns the lengths below which decode rows attend to everything, where a policy is set.
+    #[must_use]
+    pub fn crossing(&self) -> Option<&Crossing> {
+        self.options.sparse.as_ref().map(|sparse| &sparse.crossing)
+    }
+
+    /// Sets the lengths below which decode rows attend to everything. A policy that never selects then keeps nothing of the keys,
+    /// and cannot be asked to select again.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn set_crossing(&mut self, crossing: Crossing) -> Result<(), ModelError> {
+        let idle = crossing.is_never();
+        self.cross(crossing);
+        let acts = |sparse: &SparseOptions| sparse.acts_on(Phase::Prefill);
+        if idle && !self.options.sparse.as_ref().is_some_and(acts) {
+            self.attention.sparse_mut().map_or(Ok(()), |sparse| sparse.rest(&self.gpu))?;
+        }
+        Ok(())
+    }
+
+    fn cross(&mut self, crossing: Crossing) {
+        if let Some(sparse) = &mut self.options.sparse {
+            sparse.crossing = crossing;
+        }
+    }
+
+    /// Returns decode steps to be timed, of contexts of up to `longest` tokens. `None` where none select, or all are read back in
+    /// every layer, or contexts are not on the device.
+    pub fn rehearsal(&mut self, longest: u32) -> Option<DecodeRehearsal<'_>> {
+        let sparse = self.options.sparse.as_ref()?;
+        let selects = sparse.acts_on(Phase::Decode) && self.selects_on() == Some(Place::Device);
+        if !selects || !matches!(self.keys, KeySource::Device) {
+            return None;
+        }
+        let longest = longest.min(self.config.context_length);
+        let powers = (0..32).map(|power| 1_u32 << power).filter(|context| *context > SHORTEST);
+        let lengths = std::iter::once(SHORTEST.min(longest)).chain(powers);
+        // Contexts of which nothing is dropped are not worth a time.
+        let shortest = lengths.into_iter().find(|context| sparse.drops_at(*context)).unwrap_or(u32::MAX);
+        let sequences = self.options.max_seqs.min(self.options.max_rows);
+        let grid = StepGrid::new(shortest, longest, sequences, self.room());
+        Some(DecodeRehearsal { decoder: self, grid, filled: 0 })
+    }
+
+    /// Tokens that the pool has room for, of every group as many, with a block that is not full for each sequence.
+    fn room(&self) -> u64 {
+        let sizes = self.kv.plan().block_sizes();
+        let (groups, least) =
+            sizes.fold((0, u32::MAX), |(groups, least), size| (groups + 1, least.min(size)));
+        let blocks = ((self.kv.num_blocks() - 1) / groups).saturating_sub(TIMED_ROWS[TIMED_ROWS.len() - 1]);
+        u64::from(blocks) * u64::from(least)
+    }
+}
+
+impl SparseOptions {
+    /// Whether the policy drops blocks of a decode row of `context` tokens in some layer.
+    fn drops_at(&self, context: u32) -> bool {
+        let (policy, len) = (&self.policy, context as usize);
+        let ranks = policy.ranking().is_some() && policy.mass().is_none();
+        let whole = ranks && policy.budget(None, len) >= num_blocks(len, policy.block_size());
+        !policy.keeps_all(None, len) && !whole
+    }
+}
+
+impl DecodeRehearsal<'_> {
+    /// Returns the steps that can be timed.
+    #[must_use]
+    pub fn grid(&self) -> StepGrid {
+        self.grid
+    }
+
+    /// Runs a step of `rows` sequences of `context` tokens each, dense or `selecting` blocks, and waits for it. The first one of
+    /// a size also writes keys and values, and the first one of a kind is encoded.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    ///
+    /// # Panics
+    /// When the pool has no room for it, by [`grid`](Self::grid).
+    pub fn run(&mut self, rows: u32, context: u32, selecting: bool) -> Result<(), ModelError> {
+        let most = self.decoder.kv.plan().block_sizes().map(|size| rows * context.div_ceil(size)).max();
+        self.fill(most.unwrap_or(0))?;
+        let crossing = if selecting { Crossing::default() } else { Crossing::never() };
+        self.decoder.cross(crossing);
+        self.step(rows, context - 1..context, Phase::Decode)
+    }
+
+    /// Runs a step of `rows` sequences with the tokens at `positions`.
+    fn step(&mut self, rows: u32, positions: std::ops::Range<u32>, phase: Phase) -> Result<(), ModelError> {
+        let tables: Vec<Vec<Vec<BlockId>>> = (0..rows).map(|row| self.tables(row, positions.end)).collect();
+        let tables: Vec<Vec<&[BlockId]>> =
+            tables.iter().map(|tables| tables.iter().map(Vec::as_slice).collect()).collect();
+        let ids: Vec<u32> = positions.clone().map(|at| self.id(at)).collect();
+        let access = vec![0; positions.end.div_ceil(self.decoder.options.select_block()) as usize];
+        let slice = |tables| Slice {
+            tokens: &ids,
+            first: positions.start,
+            tables,
+            phase,
+            access: &access,
+            targets: &[],
+            log_probs: None,
+            logits: 0,
+            certify: false,
+        };
+        let slices: Vec<Slice<'_>> = tables.iter().map(|tables| slice(tables.as_slice())).collect();
+        let samples: Vec<Sample<'_>> = (0..slices.len()).map(Sample::greedy).collect();
+        self.decoder.step(&slices, &samples).map(drop)
+    }
+
+    /// A token that differs from its neighbours.
+    fn id(&self, position: u32) -> u32 {
+        position.wrapping_mul(2_654_435_761) % self.decoder.config.vocab_size
+    }
+
+    /// Block tables of a sequence of `tokens` tokens, one after the other in the pool.
+    fn tables(&self, row: u32, tokens: u32) -> Vec<Vec<BlockId>> {
+        let sizes: Vec<u32> = self.decoder.kv.plan().block_sizes().collect();
+        let of_group = |(group, size): (usize, &u32)| {
+            let blocks = tokens.div_ceil(*size);
+            (row * blocks..(row + 1) * blocks).map(|index| block(index, group, sizes.len())).collect()
+        };
+        sizes.iter().enumerate().map(of_group).collect()
+    }
+
+    /// Gives contents to `blocks` blocks of every group: a short prompt's, again and again. Kernels whose time depends on what
+    /// they read then find neither zeros nor equal scores.
+    fn fill(&mut self, blocks: u32) -> Result<(), ModelError> {
+        let sizes: Vec<u32> = self.decoder.kv.plan().block_sizes().collect();
+        let tokens = PROMPT.min(self.decoder.options.max_rows).min(self.decoder.config.context_length);
+        if self.filled == 0 {
+            self.step(1, 0..tokens, Phase::Prefill)?;
+        }
+        let mut pairs = Vec::new();
+        for (group, size) in sizes.iter().enumerate() {
+            let written = (tokens / size).max(1);
+            let empty = self.filled.max(tokens.div_ceil(*size))..blocks;
+            let of = |index| block(index, group, sizes.len());
+            pairs.extend(empty.map(|index| (of(index % written), of(index))));
+        }
+        self.filled = self.filled.max(blocks);
+        if pairs.is_empty() { Ok(()) } else { self.decoder.copy_blocks(&pairs) }
+    }
+}
+
+/// The block that is number `index` of those of a group.
+fn block(index: u32, group: usize, groups: usize) -> BlockId {
+    BlockId::new(1 + index * u32_of(groups) + u32_of(group))
+}

@@ -1,0 +1,130 @@
+//! Decode steps of a policy attend densely below the lengths at which selecting pays, by the times of an injected clock.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pagoda::{
+    Demand, Engine, EngineOptions, Error, KvDtype, Model, Note, Notes, Registry, Sparse, Stopwatch,
+};
+
+use super::{fixture, request, run};
+
+/// Notes of an engine and steps that were timed.
+#[derive(Clone, Default)]
+struct Told {
+    notes: Arc<Mutex<Vec<String>>>,
+    timed: Arc<Mutex<Vec<String>>>,
+}
+
+impl Told {
+    /// Options of an engine with a policy, whose selecting steps take `fixed` microseconds more than dense ones, and 0.4 in place
+    /// of 1 for each token.
+    fn options(&self, spec: &str, fixed: u32) -> EngineOptions {
+        let sparse = Sparse::new(&Registry::builtin(), &spec.parse().unwrap()).unwrap();
+        let Self { notes, timed } = self.clone();
+        let receive = move |note: &Note| {
+            if let Note::Crossing { .. } = note {
+                notes.lock().unwrap().push(note.to_string());
+            }
+        };
+        let times = move |step: pagoda::TimedStep| {
+            let tokens = f64::from(step.rows * step.context);
+            let micros =
+                if step.selecting { 1000.0 + f64::from(fixed) + 0.4 * tokens } else { 1000.0 + tokens };
+            timed.lock().unwrap().push(format!("{}x{}", step.rows, step.context));
+            Duration::from_secs_f64(micros / 1e6)
+        };
+        EngineOptions::new()
+            .kv_dtype(KvDtype::F32)
+            .chunk(256)
+            .demand(Demand::new(8, 16_384).longest(1024))
+            .sparse(sparse)
+            .notes(Notes::to(receive))
+            .stopwatch(Stopwatch::of(times))
+    }
+
+    fn engine(&self, spec: &str, fixed: u32) -> Engine {
+        Engine::open(&Model::open(fixture("tiny-llama")).unwrap(), &self.options(spec, fixed)).unwrap()
+    }
+
+    /// The steps that were timed, each once.
+    fn timed(&self) -> String {
+        let mut timed = self.timed.lock().unwrap().clone();
+        timed.dedup();
+        timed.join(" ")
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.lock().unwrap().clone()
+    }
+}
+
+const QUEST: &str = "quest:page_budget=4,dense_layers=0";
+
+/// Density of requests of so many prompt and output tokens, and what usage says.
+fn served(engine: &mut Engine, lengths: &[(usize, u32)]) -> Vec<(f64, String, Vec<u32>)> {
+    let requests: Vec<_> =
+        (0..).zip(lengths).map(|(seed, (prompt, output))| request(seed, *prompt, *output)).collect();
+    let ends = run(engine, &requests).into_iter();
+    ends.map(|end| (end.usage.sparse.density, end.usage.sparse.to_string(), end.output)).collect()
+}
+
+#[test]
+fn rows_below_the_crossing_are_dense_and_others_select() {
+    let told = Told::default();
+    let mut engine = told.engine(QUEST, 300);
+    insta::assert_snapshot!(told.timed(), @"1x256 1x512 1x1024 8x256 8x512");
+    insta::assert_snapshot!(told.notes().join("\n"), @"sparse: decode with quest:page_budget=4,dense_layers=0 is dense below 768 tokens, below 256 from 8 sequences on, where selecting takes longer on this device; min_tokens=0 selects all the same");
+    let short = served(&mut engine, &[(100, 30)]);
+    assert_eq!(short[0].0, 1.0);
+    insta::assert_snapshot!(short[0].1, @"quest:page_budget=4,dense_layers=0: density 1.000, dense below 768 tokens");
+    // The second half of its steps comes after the crossing.
+    let long = served(&mut engine, &[(748, 40)]);
+    assert!(long[0].0 < 0.6, "density {}", long[0].0);
+    // Eight are enough at a third of it, as long as all of them decode.
+    let many = served(&mut engine, &[(300, 60); 8]);
+    assert!(many.iter().all(|(density, ..)| *density < 0.5), "{many:?}");
+    let few = served(&mut engine, &[(300, 10); 7]);
+    assert!(few.iter().all(|(density, ..)| *density == 1.0), "{few:?}");
+    assert_eq!(told.notes().len(), 1, "said once");
+
+    let mut dense = told.options(QUEST, 300);
+    dense.sparse = None;
+    let mut dense = Engine::open(&Model::open(fixture("tiny-llama")).unwrap(), &dense).unwrap();
+    assert_eq!(served(&mut dense, &[(100, 30)])[0].2, short[0].2);
+}
+
+#[test]
+fn a_policy_that_never_pays_is_dense() {
+    let told = Told::default();
+    let mut engine = told.engine(QUEST, 60_000);
+    insta::assert_snapshot!(told.notes().join("\n"), @"sparse: decode with quest:page_budget=4,dense_layers=0 is dense at any length up to 1024 tokens, where selecting takes longer on this device; min_tokens=0 selects all the same");
+    let long = served(&mut engine, &[(748, 40)]);
+    assert_eq!(long[0].0, 1.0);
+    insta::assert_snapshot!(long[0].1, @"quest:page_budget=4,dense_layers=0: density 1.000, dense below 4,097 tokens");
+}
+
+#[test]
+fn lengths_that_are_given_are_not_timed() {
+    let told = Told::default();
+    let mut engine = told.engine(&format!("{QUEST},min_tokens=0"), 60_000);
+    let short = served(&mut engine, &[(100, 30)]);
+    assert!(short[0].0 < 1.0);
+    insta::assert_snapshot!(short[0].1.split(", ").skip(1).collect::<Vec<_>>().join(", "), @"");
+    let mut engine = told.engine(&format!("{QUEST},min_tokens=120"), 60_000);
+    let around = served(&mut engine, &[(90, 20), (130, 20)]);
+    assert!(around[0].0 == 1.0 && around[1].0 < 1.0, "{around:?}");
+    // Nothing decides on bits but what was asked for, and nobody times a policy that does not act in decode.
+    let model = Model::open(fixture("tiny-llama")).unwrap();
+    Engine::open(&model, &told.options(QUEST, 0).reproducible(true)).unwrap();
+    told.engine("xattn:block_size=16,stride=4", 0);
+    assert_eq!((told.timed(), told.notes()), (String::new(), Vec::new()));
+}
+
+#[test]
+fn times_and_reproducible_results_exclude_each_other() {
+    let options = Told::default().options(&format!("{QUEST},min_tokens=measured"), 0).reproducible(true);
+    let refused = Engine::open(&Model::open(fixture("tiny-llama")).unwrap(), &options).unwrap_err();
+    assert!(matches!(refused, Error::TimedReproducible { .. }));
+    insta::assert_snapshot!(refused, @"sparse quest:page_budget=4,dense_layers=0,min_tokens=measured: min_tokens=measured lets times decide which steps select, and reproducible results depend on none");
+}
