@@ -73,6 +73,12 @@ impl Run {
         let resident = label(&EngineArgs { weights_on_gpu: None, ..self.engine.clone() });
         (self.pool.is_some() || self.engine.weights_on_gpu.is_some()).then_some(resident)
     }
+
+    /// Names the same without a policy, which the run is compared with too. `None` if there is none.
+    pub(super) fn dense(&self) -> Option<String> {
+        let dense = label(&EngineArgs { sparse: None, ..self.engine.clone() });
+        self.engine.sparse.as_ref().map(|_| with_pool(&dense, self.pool))
+    }
 }
 
 /// Equal requests that arrive at once: `8x512+128` are 8 prompts of 512 tokens, each continued by 128.

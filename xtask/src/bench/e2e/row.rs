@@ -4,7 +4,7 @@ use std::io;
 
 use anyhow::Result;
 use models::{Decoder, PageTraffic};
-use pagoda::usage::readable;
+use pagoda::usage::{SparseUse, readable};
 use serde::Serialize;
 
 use super::measure::{KernelTime, KernelTimes, Times, count};
@@ -39,7 +39,12 @@ pub(super) struct Row {
     ahead: f64,
     roofline: Roofline,
     /// Speed as shares of those of the same batch on a device that holds everything, where that was measured before.
-    of_resident: Option<OfResident>,
+    of_resident: Option<Speed>,
+    /// Speed as shares of those of the same batch without a policy, where that was measured before.
+    of_dense: Option<Speed>,
+    /// Tokens below which decode steps of one stream are dense, because selecting takes longer there; one more than any has where
+    /// all are. Null without a policy, and where it decides by itself.
+    dense_below: Option<u32>,
     /// Weights that come from memory of the host in every step, where some do.
     streamed: Option<Streamed>,
     /// Pages of selected blocks that decode steps fetched, where the context lies on the host.
@@ -48,9 +53,9 @@ pub(super) struct Row {
     kernels: KernelTimes,
 }
 
-/// Shares of the speed of a device that holds everything.
+/// Shares of the speed of another row.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct OfResident {
+struct Speed {
     prefill: f64,
     decode: f64,
 }
@@ -98,8 +103,12 @@ pub(super) struct Setting<'a> {
     pub(super) label: String,
     pub(super) args: &'a EngineArgs,
     pub(super) ceiling: Ceiling,
-    /// Name of the configuration that rows are compared with.
+    /// Name of the configuration that is the same on a device that holds everything.
     pub(super) resident: Option<String>,
+    /// Name of the configuration that is the same without a policy.
+    pub(super) dense: Option<String>,
+    /// Measure the first row twice, of which the second counts.
+    pub(super) twice: bool,
 }
 
 impl Row {
@@ -146,6 +155,8 @@ impl Row {
                 of_prefill: operations / operations_s / times.prefill_s,
             },
             of_resident: None,
+            of_dense: None,
+            dense_below: SparseUse::of(None, None).on(decoder).dense_below,
             streamed: decoder.weight_placement().map(|placement| Streamed {
                 step_bytes: placement.host_bytes,
                 decode_bytes_s: count(placement.host_bytes) * 1e3 / step_ms,
@@ -158,12 +169,17 @@ impl Row {
         }
     }
 
-    /// Compares the row with that of the same batch on a device that holds everything, where there is one.
-    pub(super) fn compare(&mut self, resident: Option<&Self>) {
-        self.of_resident = resident.map(|resident| OfResident {
-            prefill: self.prefill_tok_s / resident.prefill_tok_s,
-            decode: self.decode_tok_s / resident.decode_tok_s,
-        });
+    /// Compares the row with those of the same batch among `rows` that its setting names.
+    pub(super) fn compare(&mut self, setting: &Setting<'_>, batch: Batch, rows: &[Self]) {
+        let with = |configuration: &Option<String>| {
+            let other =
+                rows.iter().find(|row| configuration.as_ref().is_some_and(|name| row.is_of(name, batch)))?;
+            Some(Speed {
+                prefill: self.prefill_tok_s / other.prefill_tok_s,
+                decode: self.decode_tok_s / other.decode_tok_s,
+            })
+        };
+        (self.of_resident, self.of_dense) = (with(&setting.resident), with(&setting.dense));
     }
 
     pub(super) fn with_kernels(self, kernels: KernelTimes) -> Self {
@@ -171,7 +187,7 @@ impl Row {
     }
 
     /// Whether it is the row of a batch in a configuration.
-    pub(super) fn is_of(&self, configuration: &str, batch: Batch) -> bool {
+    fn is_of(&self, configuration: &str, batch: Batch) -> bool {
         let same = (self.streams, self.prompt, self.output) == (batch.streams, batch.prompt, batch.output);
         same && self.configuration == configuration
     }
@@ -194,8 +210,14 @@ impl Row {
             self.roofline.of_step * 100.0,
             self.ahead * 100.0
         );
-        if let Some(OfResident { prefill, decode }) = self.of_resident {
-            println!("    of a device that holds everything: prefill {prefill:.2}, decode {decode:.2}");
+        let compared =
+            [(self.of_dense, "dense attention"), (self.of_resident, "a device that holds everything")];
+        for (speed, other) in compared {
+            let Some(Speed { prefill, decode }) = speed else { continue };
+            println!("    of {other}: prefill {prefill:.2}, decode {decode:.2}");
+        }
+        if let Some(tokens) = self.dense_below {
+            println!("    one stream is dense below {tokens} tokens");
         }
         if let Some(Streamed { step_bytes, decode_bytes_s }) = self.streamed {
             let (bytes, rate) = (readable(step_bytes), decode_bytes_s / 1e9);
