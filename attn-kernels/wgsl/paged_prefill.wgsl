@@ -9,6 +9,7 @@
 // A lane owns one row for GROUP query heads of one KV head and goes through the keys in tiles of eight at absolute
 // positions. So a row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
 // With lists the tiles of eight come from the blocks in their order, so a list of all blocks gives the bits of none.
+// With skip_rows, a row leaves out tiles of keys whose scores all lie far below the largest that it has seen.
 // A dispatch goes through num_keys keys from first_key on (multiples of eight, in the order of `context`); from a tile's
 // second on it continues what out and lse hold. With part_keys, workgroups along z go through so many of these keys each, and
 // prefill_reduce puts their outputs together. Grid: (head groups, n, parts).
@@ -29,6 +30,10 @@
 #import mask = mask_causal
 #import SLOPES = 8
 #import logit = logit_plain
+// Whether a row leaves out tiles of keys that have no weight that counts, and whether a lane reads no values of such tiles.
+#import SKIPS = 0
+#import LEAVES = 0
+#import skip = skip_none
 #import tile
 override WG: u32 = 64u;
 
@@ -150,6 +155,7 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
             s[g][t] = x[g] * factor;
         }
     }
+    var weighs = false;
     for (var g = 0u; g < GROUP; g++) {
         var top = (*r).top[g];
         for (var t = 0u; t < KEYS; t++) {
@@ -157,6 +163,17 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
             s[g][t] = select(LOWEST, x, visible(key0 + t, position));
             top = max(top, s[g][t]);
         }
+        #unroll once < SKIPS
+            var most = s[g][0];
+            for (var t = 1u; t < KEYS; t++) {
+                most = max(most, s[g][t]);
+            }
+            let wanted = most >= (*r).top[g] + skip_below(position);
+            weighs |= wanted;
+            for (var t = 0u; t < KEYS; t++) {
+                s[g][t] = select(LOWEST, s[g][t], wanted);
+            }
+        #end
         let shrink = exp((*r).top[g] - top);
         (*r).top[g] = top;
         var sum = (*r).sum[g] * shrink;
@@ -169,6 +186,11 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
             (*r).o[g][i] *= shrink;
         }
     }
+    #unroll once < LEAVES
+        if (!weighs) {
+            return;
+        }
+    #end
     for (var t = 0u; t < keys.count; t++) {
         if (key0 + t >= keys.low && key0 + t <= keys.last) {
             let at = v_at(heads[t / RUN], 0u, (key0 + t) % BLOCK_SIZE);

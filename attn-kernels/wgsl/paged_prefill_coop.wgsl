@@ -10,6 +10,7 @@ enable wgpu_cooperative_matrix;
 // A dispatch goes through num_keys keys from first_key on, a multiple of 16 (in the order of `context`). Unlike
 // paged_prefill it does not go on where an earlier one ended: lse_merge puts dispatches together, prefill_reduce the parts of
 // one, of part_keys keys each, along z.
+// With skip_rows, a subgroup leaves a step out whose scores all lie far below the largest that their rows have seen.
 // Bytes moved: those of paged_prefill, keys once a tile of 32 * SUBGROUPS rows.
 // Grid: (num_heads, n, parts); the last tile, usually the longest, starts first. Needs subgroups of exactly 32.
 // CPU reference: src/cpu/paged_prefill.rs
@@ -25,6 +26,10 @@ enable wgpu_cooperative_matrix;
 #import mask = mask_causal
 #import SLOPES = 8
 #import logit = logit_plain
+// One of the two is 1, the other 0: whether a subgroup leaves out steps of which no row has a weight that counts.
+#import PLAIN = 1
+#import SKIPS = 0
+#import skip = skip_none
 #import tile
 #import kv = kv_coop_f16
 
@@ -124,6 +129,9 @@ fn paged_prefill_coop(
     // Above the score of a key that does not count: its weight is zero even before the first that does.
     var top = 0.5 * LOWEST;
     var sum = 0.0;
+    // Largest score yet, which `top` may lag behind, and what the subgroup weighs of a step.
+    var peak = LOWEST;
+    var weighs = 1u;
     var k_next: array<Chunk, LOADS>;
     var v_next: array<Chunk, LOADS>;
     let k_at0 = min(max(begin + k_key, low), last);
@@ -204,6 +212,15 @@ fn paged_prefill_coop(
         }
         let most = max(max(s[0], s[1]), max(s[2], s[3]));
         let highest = max(max(most.x, most.y), max(most.z, most.w));
+        #unroll once < SKIPS
+            // A row that sees no key of the step has no say.
+            let wanted = highest > 0.5 * LOWEST && highest >= peak + skip_below(position) * LOG2_E;
+            peak = max(peak, highest);
+            weighs = select(0u, 1u, subgroupAny(wanted));
+            #unroll i < 4
+                s[i] = select(vec4(LOWEST), s[i], weighs == 1u);
+            #end
+        #end
         var shrink = 1.0;
         if (highest > top + SLACK) {
             shrink = exp2(top - highest);
@@ -256,10 +273,21 @@ fn paged_prefill_coop(
                 workgroupBarrier();
             #end
         }
-        #unroll c < SPANS
-            let v = coopLoadT<coop_mat16x16<f16, B>>(&values[c * 4u], KV_STRIDE);
-            o0[c] = coopMultiplyAdd(p0, v, o0[c]);
-            o1[c] = coopMultiplyAdd(p1, v, o1[c]);
+        #unroll once < PLAIN
+            #unroll c < SPANS
+                let v = coopLoadT<coop_mat16x16<f16, B>>(&values[c * 4u], KV_STRIDE);
+                o0[c] = coopMultiplyAdd(p0, v, o0[c]);
+                o1[c] = coopMultiplyAdd(p1, v, o1[c]);
+            #end
+        #end
+        #unroll once < SKIPS
+            for (var go = weighs; go != 0u; go = 0u) {
+                #unroll c < SPANS
+                    let v = coopLoadT<coop_mat16x16<f16, B>>(&values[c * 4u], KV_STRIDE);
+                    o0[c] = coopMultiplyAdd(p0, v, o0[c]);
+                    o1[c] = coopMultiplyAdd(p1, v, o1[c]);
+                #end
+            }
         #end
     }
 

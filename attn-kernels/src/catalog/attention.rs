@@ -33,6 +33,7 @@ pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Name
         ("alibi-", of(Reach::Full, Logit::Alibi, false), &types[..1]),
         ("alibi-blocks-", Attention { logit: Logit::Alibi, ..Attention::blocks(64) }, &types[..1]),
         ("sinks-", of(Reach::Full, Logit::Plain, true), &types[..1]),
+        ("skip-", Attention { skip: true, ..Attention::default() }, &types[..1]),
     ] {
         for named in variants_of(name, &attention, num_heads, types) {
             // Not every option changes every kernel.

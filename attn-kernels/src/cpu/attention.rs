@@ -36,6 +36,17 @@ pub struct Options<'a> {
     pub softcap: Option<f32>,
     /// ALiBi slopes `[num_heads]`.
     pub slopes: Option<&'a [f32]>,
+    /// Tiles of rows and keys that prefill may leave out.
+    pub skip: Option<SkipTiles>,
+}
+
+/// Tiles of scores that are left out whole, where none of them has a weight that counts.
+#[derive(Clone, Copy, Debug)]
+pub struct SkipTiles {
+    /// Rows of a tile, counted from the first of a tile of prefill.
+    pub rows: u32,
+    /// Keys of a tile, counted from the first of the context.
+    pub keys: usize,
 }
 
 impl Options<'_> {

@@ -1,11 +1,15 @@
 //! Reference of `paged_prefill`.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use super::PagedKv;
-use super::attention::{Options, attend};
+use super::attention::{Options, SkipTiles, attend};
 use crate::kernel::paged_prefill::{PagedPrefillParams, Tile};
 
 /// Attention of tiles to the keys up to each row's position, of the dispatch's `num_keys` from `first_key` on:
-/// `out` `[*, num_heads, head_dim]`, `lse` `[*, num_heads]`.
+/// `out` `[*, num_heads, head_dim]`, `lse` `[*, num_heads]`. With `options.skip`, tiles of rows and keys are left out whole, in
+/// the order of the keys, as `params.log_skip` says.
 #[expect(clippy::too_many_arguments, reason = "the bindings of the kernel")]
 pub fn paged_prefill(
     cache: &PagedKv<'_>,
@@ -17,27 +21,90 @@ pub fn paged_prefill(
     lse: &mut [f32],
     options: &Options<'_>,
 ) {
-    let (heads, kv_heads) = (params.num_heads as usize, params.num_kv_heads as usize);
     let head_dim = cache.shape.head_dim as usize;
     for tile in tiles {
         let table = &tables[tile.table as usize..];
-        for (row, position) in (tile.row..tile.row + tile.rows).zip(tile.position..) {
-            for head in 0..heads {
-                let kv_head = head / (heads / kv_heads);
-                let q = &q[(row * params.q_stride) as usize + head * head_dim..][..head_dim];
-                let keys = options.context(tile.list as usize * kv_heads + kv_head, position as usize + 1);
-                let first = options.mask.first_key(position) as usize;
-                let asked = keys.into_iter().skip(params.first_key as usize).take(params.num_keys as usize);
-                let keys = asked.filter(|key| *key >= first);
-                let logit = |product: f64, key: usize| {
-                    options.logit(f64::from(params.scale) * product, head, position as usize - key)
-                };
-                let state = attend(cache, table, kv_head, q, keys, logit);
-                let at = row as usize * heads + head;
+        let rows = Rows { cache, params, q, table, tile, options };
+        for row in 0..tile.rows {
+            for head in 0..params.num_heads as usize {
+                let keys = rows.keys(row, head);
+                let dropped = options.skip.map_or_else(BTreeSet::new, |skip| {
+                    let first = row / skip.rows * skip.rows;
+                    rows.dropped(first..tile.rows.min(first + skip.rows), head, skip)
+                });
+                let kept = keys.iter().filter(|(index, _)| !dropped.contains(index)).map(|(_, key)| *key);
+                let logit = |product, key| rows.logit(row, head, product, key);
+                let state = attend(cache, table, rows.kv_head(head), rows.query(row, head), kept, logit);
+                let at = (tile.row + row) as usize * params.num_heads as usize + head;
                 let row = &mut out[at * head_dim..][..head_dim];
                 row.iter_mut().zip(state.output()).for_each(|(to, x)| *to = x);
                 lse[at] = state.lse();
             }
         }
+    }
+}
+
+/// Rows of a tile, counted from its first.
+struct Rows<'a> {
+    cache: &'a PagedKv<'a>,
+    params: &'a PagedPrefillParams,
+    q: &'a [f32],
+    table: &'a [u32],
+    tile: &'a Tile,
+    options: &'a Options<'a>,
+}
+
+impl Rows<'_> {
+    fn kv_head(&self, head: usize) -> usize {
+        head / (self.params.num_heads / self.params.num_kv_heads) as usize
+    }
+
+    fn query(&self, row: u32, head: usize) -> &[f32] {
+        let head_dim = self.cache.shape.head_dim as usize;
+        &self.q[((self.tile.row + row) * self.params.q_stride) as usize + head * head_dim..][..head_dim]
+    }
+
+    /// Keys that a row sees in this dispatch, `(index, position)`, by their index in the order of attention.
+    fn keys(&self, row: u32, head: usize) -> Vec<(usize, usize)> {
+        let position = self.tile.position + row;
+        let list = (self.tile.list * self.params.num_kv_heads) as usize + self.kv_head(head);
+        let keys = self.options.context(list, position as usize + 1).into_iter().enumerate();
+        let first = self.options.mask.first_key(position) as usize;
+        let asked = keys.skip(self.params.first_key as usize).take(self.params.num_keys as usize);
+        asked.filter(|(_, key)| *key >= first).collect()
+    }
+
+    fn logit(&self, row: u32, head: usize, product: f64, key: usize) -> f64 {
+        let distance = (self.tile.position + row) as usize - key;
+        self.options.logit(f64::from(self.params.scale) * product, head, distance)
+    }
+
+    /// Indices of the keys that `rows` leave out together: no row has a score that is at least its largest one before plus its
+    /// threshold.
+    fn dropped(&self, rows: Range<u32>, head: usize, skip: SkipTiles) -> BTreeSet<usize> {
+        let mut peaks = vec![f64::NEG_INFINITY; rows.len()];
+        let seen: Vec<Vec<(usize, usize)>> = rows.clone().map(|row| self.keys(row, head)).collect();
+        let all: BTreeSet<usize> = seen.iter().flatten().map(|(index, _)| index / skip.keys).collect();
+        let is_dropped = |step: &usize| {
+            let mut wanted = false;
+            for ((row, keys), peak) in rows.clone().zip(&seen).zip(&mut peaks) {
+                let of_step = keys.iter().filter(|(index, _)| index / skip.keys == *step);
+                let scores = of_step.map(|(_, key)| self.score(row, head, *key));
+                let below = f64::from(self.params.log_skip) - f64::from(self.tile.position + row + 1).ln();
+                for score in scores.collect::<Vec<_>>() {
+                    wanted |= below >= 0.0 || score >= *peak + below;
+                    *peak = peak.max(score);
+                }
+            }
+            !wanted
+        };
+        let dropped = all.into_iter().filter(is_dropped).collect::<Vec<_>>();
+        dropped.into_iter().flat_map(|step| step * skip.keys..(step + 1) * skip.keys).collect()
+    }
+
+    fn score(&self, row: u32, head: usize, key: usize) -> f64 {
+        let keys = self.cache.key(self.table, self.kv_head(head), key);
+        let product = self.query(row, head).iter().zip(keys).map(|(q, k)| f64::from(*q) * k).sum();
+        self.logit(row, head, product, key)
     }
 }

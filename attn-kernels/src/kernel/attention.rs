@@ -21,6 +21,9 @@ pub struct Attention {
     /// Whether heads have attention sinks: then `paged_reduce` has one more binding, `sinks`, the last, and always
     /// follows decode; after prefill comes `apply_sinks`.
     pub sinks: bool,
+    /// Whether prefill leaves out keys whose scores lie far below the largest that a row has seen (BLASST): by tiles of 8 keys a
+    /// row, in matrices of 16 keys and 32 rows. `log_skip` of the parameters says how far.
+    pub skip: bool,
 }
 
 /// Keys that are attended, and their order.
@@ -133,6 +136,12 @@ impl Attention {
             // Slopes lie before the lists, in one buffer.
             (true, _) => variant.with("selected"),
         }
+    }
+
+    /// Fills the slots of keys that are left out.
+    pub(super) fn skips(&self, variant: Variant) -> Variant {
+        let module = if self.skip { "skip_rows" } else { "skip_none" };
+        variant.size("SKIPS", self.skip.into()).module("skip", module)
     }
 
     /// Fills the slot of pages.

@@ -83,6 +83,9 @@ params! {
         pub part_keys: u32,
         /// Rows of `out` and `lse` from one part to the next.
         pub part_rows: u32,
+        /// With [`Attention::skip`], the natural logarithm of the threshold times the keys of a row: keys whose weight is below
+        /// `e^log_skip / keys` of the largest are left out. Rows of no more than `e^log_skip` keys leave nothing out.
+        pub log_skip: f32,
     }
 }
 
@@ -192,6 +195,9 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
         .size("BLOCK_SIZE", shape.block_size)
         .size("GROUP", heads_per_lane(shape, num_heads, loads))
         .constant("WG", TILE_ROWS);
+    // Lanes that read keys and values for each other do so whatever they leave out.
+    let leaves = attention.skip && keys == "keys_uniform";
+    let variant = attention.skips(variant).size("LEAVES", leaves.into());
     attention.paged(attention.mask(attention.specialise(variant, shape, 8)))
 }
 

@@ -50,6 +50,7 @@ pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
         .size("SUBGROUPS", SUBGROUPS)
         .size("SPANS", spans)
         .size("LOADS", spans.div_ceil(SUBGROUPS));
+    let variant = attention.skips(variant).size("PLAIN", (!attention.skip).into());
     attention.mask(attention.specialise(variant, shape, 16))
 }
 

@@ -41,6 +41,25 @@ pub struct Layer {
 }
 
 impl Layer {
+    /// Zeroes the keys of every other block of a sequence from its fourth on: blocks that attention may skip.
+    pub fn hush(&mut self) {
+        let (heads, tokens) = (self.shape.num_kv_heads as usize, self.shape.block_size as usize);
+        let ends = self.table_of.iter().skip(1).map(|end| *end as usize).chain([self.tables.len()]);
+        for (first, end) in self.table_of.iter().zip(ends) {
+            for block in self.tables[*first as usize..end].iter().skip(3).step_by(2) {
+                for (head, offset) in
+                    (0..heads).flat_map(|head| (0..tokens).map(move |offset| (head, offset)))
+                {
+                    for dim in 0..self.shape.head_dim as usize {
+                        let at = self.shape.k_index(*block as usize, head, offset, dim);
+                        // Slots without a token stay NaN.
+                        self.k[at] *= 0.0;
+                    }
+                }
+            }
+        }
+    }
+
     /// Sequences of these lengths. Their contents depend on `seed` and their index alone, not on the block size, the
     /// other sequences, or the blocks they get.
     #[must_use]

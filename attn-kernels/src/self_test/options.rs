@@ -88,7 +88,9 @@ impl AttentionInputs {
             _ => Logit::Plain,
         };
         let sinks = is("sinks", "sinks_heads");
-        let mut asked = Self::new(Attention { mask, logit, sinks, ..Attention::default() }, num_heads, 2);
+        let skip = is("skip", "skip_rows");
+        let attention = Attention { mask, logit, sinks, skip, ..Attention::default() };
+        let mut asked = Self::new(attention, num_heads, 2);
         if is("context", "context_blocks") {
             let twice = lens.iter().flat_map(|len| [*len; 2]);
             asked.list(Lists::random(twice, size(variant, "SELECT_BLOCK"), 0.6, 9));
@@ -131,6 +133,7 @@ impl AttentionInputs {
             mask: self.attention.mask,
             softcap: (logit == Logit::Softcap).then_some(self.softcap),
             slopes: (logit == Logit::Alibi).then_some(&self.slopes),
+            skip: None,
         }
     }
 

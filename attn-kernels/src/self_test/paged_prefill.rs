@@ -4,6 +4,7 @@ use super::layer::{ATTENTION, COOP, Layer, queries};
 use super::options::{self, AttentionInputs};
 use super::{Case, count, dtype, module, shape, size};
 use crate::Variant;
+use crate::cpu::attention::{Options, SkipTiles};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use crate::kernel::{KvShape, paged_prefill_coop};
@@ -50,6 +51,18 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
 /// Parts of the keys of a case, where there are several.
 const PARTS: u32 = 4;
 
+/// Rows of up to 33 keys leave nothing out.
+const LOG_SKIP: f32 = 3.5;
+
+/// Tiles of scores that a variant leaves out.
+fn skip_tiles(variant: &Variant) -> SkipTiles {
+    if variant.kernel.name == paged_prefill_coop::KERNEL.name {
+        SkipTiles { rows: 32, keys: 16 }
+    } else {
+        SkipTiles { rows: 1, keys: 8 }
+    }
+}
+
 /// Dispatch of a case, and its tolerance.
 #[derive(Clone, Copy)]
 struct Dispatch<'a> {
@@ -64,7 +77,7 @@ struct Dispatch<'a> {
 fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'_>) -> Case {
     let Dispatch { tile_rows, first_key, num_keys, part_keys, tolerance, grid } = *dispatch;
     let lens = CHUNKS.map(|(first, rows)| first + rows);
-    let layer = Layer::new(shape, &lens, 3);
+    let mut layer = Layer::new(shape, &lens, 3);
     let (mut tiles, mut ends, mut at) = (Vec::new(), Vec::new(), 0);
     for ((first, rows), table) in CHUNKS.iter().zip(&layer.table_of) {
         for start in (0..*rows).step_by(tile_rows as usize) {
@@ -76,6 +89,9 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
         at += rows;
     }
     let asked = AttentionInputs::of(variant, num_heads, &ends);
+    if asked.attention.skip {
+        layer.hush();
+    }
     let width = num_heads * shape.head_dim;
     let params = PagedPrefillParams {
         num_heads,
@@ -89,6 +105,7 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
         num_keys,
         part_keys,
         part_rows: at,
+        log_skip: LOG_SKIP,
         ..PagedPrefillParams::default()
     };
     let parts = if part_keys == u32::MAX { 1 } else { PARTS };
@@ -96,7 +113,8 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
     let heads = (at * num_heads) as usize;
     let (mut out, mut lse) = (Vec::new(), Vec::new());
     let tables = &layer.tables;
-    let (kv, reads) = (layer.kv(), asked.options());
+    let skip = asked.attention.skip.then_some(skip_tiles(variant));
+    let (kv, reads) = (layer.kv(), Options { skip, ..asked.options() });
     for part in 0..parts {
         let params = PagedPrefillParams {
             first_key: first_key + part * part_keys,

@@ -37,6 +37,7 @@ mod quantise;
 mod refusals;
 mod residency;
 mod retrieval;
+mod skip_softmax;
 mod top_k;
 mod v4_compress;
 mod xattn;

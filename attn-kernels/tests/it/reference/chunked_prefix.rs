@@ -58,6 +58,7 @@ impl Batch {
             v_scale: 1.0,
             part_keys: u32::MAX,
             part_rows: 0,
+            log_skip: 0.0,
         }
     }
 

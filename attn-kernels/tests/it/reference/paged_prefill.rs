@@ -110,6 +110,7 @@ impl Prefill {
             v_scale: 1.0,
             part_keys: self.part_keys,
             part_rows: self.rows,
+            log_skip: 0.0,
         }
     }
 

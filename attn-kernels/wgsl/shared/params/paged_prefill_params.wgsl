@@ -14,6 +14,7 @@ struct PagedPrefillParams {
     v_scale: f32,
     part_keys: u32,
     part_rows: u32,
+    log_skip: f32, // of skip_rows
 }
 
 @group(0) @binding(0) var<uniform> params: PagedPrefillParams;

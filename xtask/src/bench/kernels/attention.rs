@@ -205,6 +205,8 @@ pub(super) struct Rows<'a> {
     /// f32 `[rows, heads, head_dim]`, and `[rows, heads]`.
     pub(super) out: Bound,
     pub(super) lse: Bound,
+    /// Natural logarithm of the threshold times the keys of a row, where keys of little weight are left out.
+    pub(super) log_skip: Option<f32>,
 }
 
 /// Query rows of a workgroup, which lists are shared by at least.
@@ -253,6 +255,7 @@ impl Rows<'_> {
                 scale: self.heads.scale(),
                 num_keys,
                 list_stride: lists.map_or(0, |lists| lists.stride),
+                log_skip: self.log_skip.unwrap_or_default(),
                 ..PagedPrefillParams::default()
             };
             let binds: Vec<Bound> = vec![
@@ -278,6 +281,7 @@ impl Rows<'_> {
     ) -> (attn_kernels::Variant, [u32; 3], Level) {
         let Heads { num_heads, shape } = &self.heads;
         let attention = lists.map_or(Attention::default(), |lists| Attention::blocks(lists.block));
+        let attention = Attention { skip: self.log_skip.is_some(), ..attention };
         if runs_coop(gpu, shape) {
             let variant = paged_prefill_coop::variant(shape, &attention);
             return (variant, paged_prefill_coop::grid(*num_heads, tiles), Level::Coop);
@@ -300,7 +304,7 @@ pub(super) fn prefill(gpu: &Gpu, heads: &Heads, len: u32, density: Option<f64>) 
     let out = gpu.buffer::<f32>("out", q.len())?;
     let lse = gpu.buffer::<f32>("lse", (len * heads.num_heads) as usize)?;
     let [q, out, lse] = [(&q).into(), (&out).into(), (&lse).into()];
-    let rows = Rows { heads: *heads, cache: &cache, q, range: 0..len, out, lse };
+    let rows = Rows { heads: *heads, cache: &cache, q, range: 0..len, out, lse, log_skip: None };
     let tile = tile_rows(gpu, &heads.shape);
     let kv_heads = heads.shape.num_kv_heads;
     let ends = (0..len).step_by(tile as usize).map(|row| len.min(row + tile));

@@ -15,6 +15,9 @@ pub(super) const BLOCK: u32 = structured::TOKENS;
 /// Rows of a prompt that are attended at a time: queries and output of a long one do not fit one binding.
 const CHUNK: u32 = 16_384;
 
+/// Thresholds times the keys of a row at which keys are left out within attention.
+const SKIPS: [f32; 2] = [1000.0, 10_000.0];
+
 /// One prompt of structured heads, its cache, and what a chunk of its rows needs.
 pub(super) struct Prompt {
     pub(super) heads: Heads,
@@ -71,7 +74,7 @@ impl Prompt {
     }
 
     /// Attention of one chunk, dense or selected.
-    fn rows(&self, rows: &Range<u32>, lse: &Buf<f32>) -> Rows<'_> {
+    fn rows(&self, rows: &Range<u32>, lse: &Buf<f32>, log_skip: Option<f32>) -> Rows<'_> {
         Rows {
             heads: self.heads,
             cache: &self.cache,
@@ -79,7 +82,15 @@ impl Prompt {
             range: rows.clone(),
             out: (&self.out).into(),
             lse: lse.into(),
+            log_skip,
         }
+    }
+
+    /// Share of the attention's mass that the second of two attentions of some rows has, summed over rows and heads.
+    fn mass(&self, gpu: &Gpu, rows: &Range<u32>) -> Result<f64> {
+        let values = 0..((rows.end - rows.start) * self.heads.num_heads) as usize;
+        let [all, kept] = [gpu.read(&self.lse[0], values.clone())?, gpu.read(&self.lse[1], values)?];
+        Ok(all.iter().zip(kept).map(|(all, kept)| f64::from(kept - all).exp()).sum())
     }
 }
 
@@ -122,29 +133,34 @@ struct Sums {
 /// A method of selection, made for a prompt.
 type Method = dyn Fn(&Gpu, &Prompt) -> Result<Box<dyn Selects>>;
 
-/// Dense attention of a prompt of `len` tokens, and for each method its selection, and that with attention of the blocks it
+/// Dense attention of a prompt of `len` tokens, that which leaves out keys of little weight, and for each method its selection,
+/// and that with attention of the blocks it
 /// keeps.
 pub(super) fn prefill(bench: &Bench, heads: &Heads, len: u32, methods: &[&Method]) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
     let prompt = Prompt::new(gpu, heads, len)?;
     let methods: Vec<_> = methods.iter().map(|method| method(gpu, &prompt)).collect::<Result<_>>()?;
     let mut sums: Vec<Sums> = methods.iter().map(|_| Sums::default()).collect();
+    let mut skips = SKIPS.map(|_| Sums::default());
     let mut dense = None;
     for first in (0..len).step_by(CHUNK as usize) {
         let rows = first..len.min(first + CHUNK);
         prompt.ask(gpu, &rows);
-        add(bench, &mut dense, prompt.rows(&rows, &prompt.lse[0]).attend(gpu, None)?)?;
+        add(bench, &mut dense, prompt.rows(&rows, &prompt.lse[0], None).attend(gpu, None)?)?;
+        for (scale, sums) in SKIPS.iter().zip(&mut skips) {
+            let attend = prompt.rows(&rows, &prompt.lse[1], Some(scale.ln())).attend(gpu, None)?;
+            add(bench, &mut sums.attention, attend)?;
+            sums.mass += prompt.mass(gpu, &rows)?;
+        }
         for (method, sums) in methods.iter().zip(&mut sums) {
             let lists = prompt.lists(gpu, &rows)?;
             add(bench, &mut sums.selection, method.select(gpu, &prompt, &rows, &lists))?;
             let lists = selected(gpu, &rows, heads.shape.num_kv_heads, lists)?;
-            let attend = prompt.rows(&rows, &prompt.lse[1]).attend(gpu, Some((&lists, BLOCK)))?;
+            let attend = prompt.rows(&rows, &prompt.lse[1], None).attend(gpu, Some((&lists, BLOCK)))?;
             add(bench, &mut sums.attention, attend)?;
             sums.blocks += lists.density * pairs(&rows);
             sums.visible += pairs(&rows);
-            let values = 0..((rows.end - rows.start) * heads.num_heads) as usize;
-            let [all, kept] = [gpu.read(&prompt.lse[0], values.clone())?, gpu.read(&prompt.lse[1], values)?];
-            sums.mass += all.iter().zip(kept).map(|(all, kept)| f64::from(kept - all).exp()).sum::<f64>();
+            sums.mass += prompt.mass(gpu, &rows)?;
         }
     }
     let shape = format!("{len} in rows of {CHUNK}, {}, structured", heads.name());
@@ -152,6 +168,14 @@ pub(super) fn prefill(bench: &Bench, heads: &Heads, len: u32, methods: &[&Method
     dense.cost.shape.clone_from(&shape);
     let seconds = dense.seconds;
     let mut all = vec![dense];
+    let recall = |mass: f64| Some(mass / f64::from(len) / f64::from(heads.num_heads));
+    for (scale, sums) in SKIPS.iter().zip(skips) {
+        let mut whole: Timed = sums.attention.expect("a prompt has rows");
+        whole.cost.kernel = format!("prefill, skip-softmax {scale}");
+        whole.cost.shape.clone_from(&shape);
+        (whole.dense, whole.recall) = (Some(seconds), recall(sums.mass));
+        all.push(whole);
+    }
     for (method, sums) in methods.iter().zip(sums) {
         let [mut selection, mut whole] =
             [sums.selection, sums.attention].map(|sum| sum.expect("a prompt has rows"));
@@ -160,7 +184,7 @@ pub(super) fn prefill(bench: &Bench, heads: &Heads, len: u32, methods: &[&Method
         whole.cost.operations += selection.cost.operations;
         whole.seconds += selection.seconds;
         whole.density = Some(sums.blocks / sums.visible);
-        whole.recall = Some(sums.mass / f64::from(len) / f64::from(heads.num_heads));
+        whole.recall = recall(sums.mass);
         for timed in [&mut selection, &mut whole] {
             timed.dense = Some(seconds);
             timed.cost.shape.clone_from(&shape);
