@@ -105,6 +105,14 @@ pub enum ModelError {
         /// Tokens of a block of the cache.
         block_size: u32,
     },
+    /// A policy that leaves keys out inside the attention kernel, and is asked for what only selections can do.
+    #[error("{policy} leaves keys out inside the attention kernel: it cannot {asked}")]
+    Skips {
+        /// The policy.
+        policy: &'static str,
+        /// The service that it is asked for.
+        asked: &'static str,
+    },
     /// Less memory for weights on the device than the fewest that lie there take.
     #[error(
         "{budget_bytes} bytes for weights on the device are too few: {needed_bytes} are needed, {fixed_bytes} of them for \

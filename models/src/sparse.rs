@@ -251,8 +251,17 @@ impl SparseOptions {
     /// Checks that blocks of the policy are whole blocks of the cache, and whole loads of eight keys.
     ///
     /// # Errors
-    /// [`ModelError::SelectBlock`].
+    /// [`ModelError::SelectBlock`]; [`ModelError::Skips`] for a policy that acts inside the attention kernel and is to select on
+    /// the host.
     pub fn check(&self, block_size: u32) -> Result<(), ModelError> {
+        if self.policy.skips().is_some() {
+            let asked = match self {
+                Self { place: Place::Host, .. } => "select on the host",
+                Self { measure: true, .. } => "be measured",
+                _ => return Ok(()),
+            };
+            return Err(ModelError::Skips { policy: self.policy.name(), asked });
+        }
         let select = self.policy.block_size().get();
         if select.is_multiple_of(block_size.max(8)) && select.is_power_of_two() {
             return Ok(());
@@ -266,7 +275,9 @@ impl SparseOptions {
         let support = self.policy.support();
         match phase {
             crate::batch::Phase::Decode => support.decode && !self.policy.keeps_all_in_decode(),
-            crate::batch::Phase::Prefill => support.prefill && !support.each_query,
+            crate::batch::Phase::Prefill => {
+                support.prefill && (!support.each_query || self.policy.skips().is_some())
+            }
         }
     }
 }

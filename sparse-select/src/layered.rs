@@ -165,6 +165,10 @@ impl Policy for Layered {
         self.policy.energies()
     }
 
+    fn skips(&self) -> Option<u32> {
+        self.policy.skips()
+    }
+
     fn head_density(&self, input: &Input<'_>) -> Result<Option<f64>, SelectError> {
         self.of(input.layer, input.kv_len).map_or(Ok(None), |policy| policy.head_density(input))
     }

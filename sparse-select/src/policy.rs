@@ -18,6 +18,7 @@ pub mod kvcomp;
 pub mod minference;
 pub mod quest;
 mod ranking;
+pub mod skip_softmax;
 pub mod streaming;
 pub mod vertical_slash;
 
@@ -96,6 +97,12 @@ pub trait Policy: fmt::Debug + Send + Sync {
 
     /// Returns the selection of blocks by kernels for a prefill chunk, for policies that compare energies of mean keys.
     fn energies(&self) -> Option<Energies> {
+        None
+    }
+
+    /// Share of the largest weight so far below which kernels of prefill leave keys out, times the keys of a query, for policies
+    /// that select nothing beforehand: see [`skip_softmax`].
+    fn skips(&self) -> Option<u32> {
         None
     }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     Key, Params, Policy, Spec, SpecError, dsa, layered, nsa,
-    policy::{esa, flashprefill, full, gsa, gsa_ucm, kvcomp, quest, streaming, vertical_slash},
+    policy::{esa, flashprefill, full, gsa, gsa_ucm, kvcomp, quest, skip_softmax, streaming, vertical_slash},
     xattn,
 };
 
@@ -44,6 +44,7 @@ impl Registry {
             xattn::ENTRY,
             xattn::BSA_ENTRY,
             flashprefill::ENTRY,
+            skip_softmax::ENTRY,
             quest::ENTRY,
             dsa::ENTRY,
             nsa::ENTRY,

@@ -131,7 +131,7 @@ impl Batch {
     ) -> Result<(), ModelError> {
         self.clear();
         for (view, rows) in views.iter().zip(&mut self.views) {
-            let sparse = options.sparse.as_ref().filter(|_| view.reach == Reach::Full);
+            let sparse = options.selection().filter(|_| view.reach == Reach::Full);
             rows.selecting = sparse.map_or_else(Vec::new, |sparse| sparse.choose(slices, view.group));
         }
         for (index, slice) in slices.iter().enumerate() {
@@ -244,7 +244,7 @@ struct Work<'a> {
 impl ViewRows {
     fn new(gpu: &Gpu, options: &DecoderOptions) -> Result<Self, ModelError> {
         let rows = options.max_rows as usize;
-        let split = if options.sparse.is_some() { rows } else { 1 };
+        let split = if options.selection().is_some() { rows } else { 1 };
         // Room for the gaps between groups of rows that go through the ring.
         let gaps = if options.offload.is_some() { options.max_seqs.max(1) * ROWS } else { 0 } as usize;
         Ok(Self {

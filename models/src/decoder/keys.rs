@@ -77,7 +77,7 @@ impl KeySource {
             return Ok(Self::Device);
         }
         let ring = RingKeys::new(gpu, kv, config.num_layers)?;
-        Ok(match options.sparse.as_ref().filter(|_| kv.page_slots() > 0) {
+        Ok(match options.selection().filter(|_| kv.page_slots() > 0) {
             None => Self::Ring(ring),
             Some(sparse) => {
                 if kv.spill().is_some() && !sparse.selects_from_disk() {

@@ -110,7 +110,7 @@ impl Decoder {
         let kv = KvPlan::new(config, options.kv())?;
         let views = Views::new(config, &kv);
         let pool = PoolOptions::new(options.num_blocks).offload(options.offload).spill(options.spill.clone());
-        let pool = pool.selects(options.sparse.is_some());
+        let pool = pool.selects(options.selection().is_some());
         let kv = KvPool::new(gpu, config, kv, pool)?;
         let precision = options.precision(gpu);
         let width = config.hidden_size.max(config.intermediate_size).max(config.num_heads * config.head_dim);
@@ -124,9 +124,10 @@ impl Decoder {
             // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
             // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
             by_rows: options.reproducible
-                || options.offload.is_some() && options.sparse.is_some() && !forms.coop
+                || options.offload.is_some() && options.selection().is_some() && !forms.coop
                 || !config.has_heads()
-                || !(gpu.is_cpu() || forms.coop),
+                // Only tiles leave keys out.
+                || !(gpu.is_cpu() || forms.coop || options.skipping().is_some()),
             tile_rows: forms.tile_rows(),
             selected_rows: forms.of_selected(options).tile_rows(),
         };
@@ -164,6 +165,16 @@ fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelEr
         return Err(ModelError::Unsupported { feature: "head sizes that are no multiple of 8" });
     }
     options.modes().try_for_each(|mode| mode.check(config))?;
+    if let (Some(policy), Some(sparse)) = (options.skipping(), &options.sparse) {
+        sparse.check(options.block_size)?;
+        if !config.has_heads() {
+            return Err(ModelError::Unsupported { feature: "keys left out of attention over latents" });
+        }
+        if options.reproducible {
+            // What a tile leaves out follows from all of its rows.
+            return Err(ModelError::Skips { policy: policy.name(), asked: "be reproducible" });
+        }
+    }
     if options.sparse.is_some() && config.score_softcap.is_some() {
         // What ranks and estimates blocks does not know the bound.
         let (mode, form) = (Mode::Sparse, AttentionForm::of(config));

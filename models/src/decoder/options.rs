@@ -6,6 +6,7 @@ use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvDtype;
 use prefetch::engine::EngineConfig;
 use prefetch::spill::Spill;
+use sparse_select::Policy;
 
 use crate::matrix::Precision;
 use crate::{KvOptions, LoadProgress, Mode, Offload, SparseOptions};
@@ -180,7 +181,7 @@ impl DecoderOptions {
 
     /// Modes that these options ask for.
     pub(super) fn modes(&self) -> impl Iterator<Item = Mode> {
-        let (sparse, host) = (self.sparse.is_some(), self.offload.is_some());
+        let (sparse, host) = (self.selection().is_some(), self.offload.is_some());
         let asked = move |mode: &Mode| match mode {
             Mode::Sparse => sparse,
             Mode::CodedKv => self.kv_dtype.is_code(),
@@ -190,9 +191,19 @@ impl DecoderOptions {
         Mode::ALL.into_iter().filter(asked)
     }
 
+    /// Returns the policy that selects blocks, if there is one.
+    pub(super) fn selection(&self) -> Option<&SparseOptions> {
+        self.sparse.as_ref().filter(|sparse| sparse.policy.skips().is_none())
+    }
+
+    /// Returns the policy that leaves keys out inside the kernels of prefill, if there is one.
+    pub(super) fn skipping(&self) -> Option<&dyn Policy> {
+        self.sparse.as_ref().map(|sparse| &*sparse.policy).filter(|policy| policy.skips().is_some())
+    }
+
     /// Tokens of the blocks that a policy selects.
     pub(super) fn select_block(&self) -> u32 {
-        self.sparse.as_ref().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
+        self.selection().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
     }
 
     /// Whether attention may round to f16 for cooperative matrices, where the device runs them: that costs about what an f16

@@ -15,6 +15,7 @@ mod refusal;
 mod resident;
 mod sampling;
 mod served;
+mod skipped;
 mod sparse;
 mod steady;
 pub(crate) mod tiny;

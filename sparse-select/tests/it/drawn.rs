@@ -57,7 +57,7 @@ const DECODE: [&str; 16] = [
     "quest:block_size=4,page_budget=2,min_tokens=97",
 ];
 
-const PREFILL: [&str; 7] = [
+const PREFILL: [&str; 8] = [
     "streaming:block_size=4,sink=1,recent=3",
     "vertical-slash:block_size=4",
     "vertical-slash:block_size=4,mode=minference,vertical_size=1,slash_size=1,threshold=1",
@@ -65,6 +65,7 @@ const PREFILL: [&str; 7] = [
     "xattn:block_size=4,stride=2,threshold=0.6,causal=false",
     "xattn-bsa:block_size=4,stride=1,threshold=0.6",
     "flashprefill:block_size=4,sink_blocks=1,recent_blocks=2,alpha=0.2",
+    "skip-softmax:block_size=4,scale=1",
 ];
 
 #[test]
@@ -111,6 +112,7 @@ fn every_policy_is_drawn() {
     xattn:block_size=4,stride=2,threshold=0.6,causal=false                                #....#...........#...... #....#...........#......
     xattn-bsa:block_size=4,stride=1,threshold=0.6                                         #....#...........#.....#
     flashprefill:block_size=4,sink_blocks=1,recent_blocks=2,alpha=0.2                     #....#...........#....## #....#...........#....##
+    skip-softmax:block_size=4,scale=1                                                     ######################## ########################
     ");
     for entry in Registry::builtin().entries() {
         let named = |specs: &[&str]| specs.iter().any(|spec| spec.split(':').next() == Some(entry.name));

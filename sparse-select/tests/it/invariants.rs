@@ -7,7 +7,7 @@ use sparse_select::{Input, Selection, build};
 use crate::tensors::{Tensor, decode_case, select};
 
 /// SPEC, and the first and last blocks that it always keeps.
-const POLICIES: [(&str, u32, u32); 14] = [
+const POLICIES: [(&str, u32, u32); 15] = [
     ("full:block_size=4", 1, 1),
     ("streaming:sink=2,recent=3,block_size=4", 2, 3),
     ("vertical-slash:block_size=4", 1, 2),
@@ -19,6 +19,7 @@ const POLICIES: [(&str, u32, u32); 14] = [
     ("kvcomp:block_size=4,topk_tokens=32,length_threshold=32,hash_bits=32", 1, 2),
     ("xattn:block_size=4,stride=4", 1, 1),
     ("flashprefill:block_size=4", 2, 4),
+    ("skip-softmax:block_size=4,scale=2", 1, 1),
     ("quest:block_size=4,page_budget=5", 0, 1),
     ("quest:block_size=4,mass=0.7", 0, 1),
     ("nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=4", 1, 2),

@@ -13,6 +13,7 @@ mod method;
 mod nsa;
 mod quest;
 mod retrieval;
+mod skip_softmax;
 mod specs;
 mod tensors;
 mod v4;

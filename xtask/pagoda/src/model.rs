@@ -350,6 +350,7 @@ mod tests {
         sparse: xattn selects nothing in decode, which stays dense
         sparse: xattn-bsa selects nothing in decode, which stays dense
         sparse: flashprefill selects nothing in decode, which stays dense
+        sparse: skip-softmax selects nothing in decode, which stays dense
         sparse: quest selects nothing in prefill, which stays dense
         sparse: dsa selects nothing in prefill, which stays dense
         sparse: nsa selects nothing in prefill, which stays dense

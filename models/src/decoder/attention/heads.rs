@@ -6,10 +6,12 @@ use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 use attn_kernels::kernel::attention::{Attention as Kind, Logit};
 use attn_kernels::kernel::{apply_sinks, prefill_reduce};
 use attn_kernels::launch::PrefixPass;
+use sparse_select::Policy;
 
 use super::rows::HeadRows;
 use super::streamed::Merge;
 use super::tiles::Tiles;
+use crate::cast::{f32_of, u32_of};
 use crate::decoder::batch::{Batch, Dense};
 use crate::decoder::kernels::{Forms, HeadKernels, LoadContext};
 use crate::decoder::keys::{Keys, RingKeys};
@@ -21,7 +23,7 @@ use crate::decoder::walk::walk;
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::rope_append::{self, RopeAppendBuffers, RopeAppendParams};
 use crate::matrix::{Matrix, Product};
-use crate::{ModelError, QkNorm};
+use crate::{ModelError, QkNorm, Reach};
 
 /// Weights of one layer.
 #[derive(Clone, Debug)]
@@ -56,6 +58,8 @@ pub(in crate::decoder) struct Heads {
     pub(in crate::decoder) sparse: Option<Sparse>,
     /// Prefixes that the step in progress attends in chunks, by view.
     pub(super) prefixes: Vec<Option<PrefixPass>>,
+    /// Policy that leaves keys out inside the kernels of prefill.
+    skipping: Option<Arc<dyn Policy>>,
 }
 
 impl Heads {
@@ -64,8 +68,11 @@ impl Heads {
         let (shape, forms) = (kv.shape(), Forms::new(gpu, config, options, kv.shape()));
         let kernels = |kind: &Kind| HeadKernels::new(gpu, shape, config.num_heads, forms, kind);
         let logit = if config.score_softcap.is_some() { Logit::Softcap } else { Logit::Plain };
-        let of_view = |reach| Kind { mask: reach, sinks: config.sinks, logit, ..Kind::default() };
-        let sparse = options.sparse.as_ref();
+        let of_view = |reach| {
+            let skip = reach == Reach::Full && options.skipping().is_some();
+            Kind { mask: reach, sinks: config.sinks, logit, skip, ..Kind::default() }
+        };
+        let sparse = options.selection();
         Ok(Self {
             layers: Arc::clone(layers),
             forms,
@@ -79,7 +86,21 @@ impl Heads {
                 .transpose()?,
             sparse: sparse.map(|sparse| Sparse::new(load, sparse, forms.of_selected(options))).transpose()?,
             prefixes: Vec::new(),
+            skipping: options
+                .sparse
+                .as_ref()
+                .map(|sparse| Arc::clone(&sparse.policy))
+                .filter(|p| p.skips().is_some()),
         })
+    }
+
+    /// Returns the logarithm of the threshold times the keys of a row, for keys that prefill leaves out in a layer. The longest
+    /// context of the step has `longest` tokens. A huge one leaves nothing out.
+    pub(super) fn log_skip(&self, layer: usize, longest: u32) -> f32 {
+        let policy =
+            self.skipping.as_ref().filter(|policy| !policy.keeps_all(Some(u32_of(layer)), longest as usize));
+        let scale = policy.and_then(|policy| policy.skips());
+        scale.map_or(f32::MAX, |scale| f32_of(f64::from(scale).ln()))
     }
 
     /// Records attention to the norm of what the layer reads, and adds it to the residual.

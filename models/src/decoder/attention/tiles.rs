@@ -126,6 +126,7 @@ impl Tiles<'_> {
             softcap: c.score_softcap.unwrap_or_default(),
             list_stride: self.rows.list_stride(),
             window: c.layers[self.rows.layer].reach.tokens(),
+            log_skip: self.heads.log_skip(self.rows.layer, ctx.batch.longest),
             ..PagedPrefillParams::default()
         }
     }
