@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kvblock::BlockIdx;
 use sparse_select::{Policy, Selection};
 
+use crate::batch::Phase;
 use crate::{Crossing, ModelError};
 
 /// Options of attention to a part of the cache.
@@ -202,11 +203,15 @@ impl SparseOptions {
     #[must_use]
     pub fn selects_from_disk(&self) -> bool {
         use sparse_select::Ranking::{Compressed, Digests, Hashes};
-        let by_kernels = match self.policy.ranking() {
-            Some(Digests(_) | Hashes(_)) => self.policy.mass().is_none() && self.place == Place::Device,
-            Some(Compressed(_)) | None => false,
+        let reaches = |phase| {
+            let policy = self.of(phase);
+            let by_kernels = match policy.ranking() {
+                Some(Digests(_) | Hashes(_)) => policy.mass().is_none() && self.place == Place::Device,
+                Some(Compressed(_)) | None => false,
+            };
+            by_kernels || !policy.support().query
         };
-        !self.measure && (by_kernels || !self.policy.support().query)
+        !self.measure && reaches(Phase::Prefill) && reaches(Phase::Decode)
     }
 }
 
@@ -271,13 +276,16 @@ impl SparseOptions {
 
     /// Whether the policy decides about rows of this kind; others are attended whole.
     #[must_use]
-    pub fn acts_on(&self, phase: crate::batch::Phase) -> bool {
-        let support = self.policy.support();
-        match phase {
-            crate::batch::Phase::Decode => support.decode && !self.policy.keeps_all_in_decode(),
-            crate::batch::Phase::Prefill => {
-                support.prefill && (!support.each_query || self.policy.skips().is_some())
-            }
+    pub fn acts_on(&self, phase: Phase) -> bool {
+        self.policy.acts_on(phase)
+    }
+
+    /// Returns the policy of a phase.
+    pub(crate) fn of(&self, phase: Phase) -> Arc<dyn Policy> {
+        match (self.policy.phases(), phase) {
+            (None, _) => Arc::clone(&self.policy),
+            (Some([prefill, _]), Phase::Prefill) => prefill,
+            (Some([_, decode]), Phase::Decode) => decode,
         }
     }
 }

@@ -213,6 +213,22 @@ pub enum SpecError {
         /// The key.
         key: String,
     },
+    /// Two policies cannot share the phases.
+    #[error("{prefill}+{decode}: {rule}")]
+    Phases {
+        /// Name of the policy of prefill.
+        prefill: &'static str,
+        /// Name of the policy of decode.
+        decode: &'static str,
+        /// The rule that is broken.
+        rule: String,
+    },
+    /// A spec names more than two policies.
+    #[error("{spec:?} names more than two policies: one of prefill and one of decode")]
+    TooManyPolicies {
+        /// The spec.
+        spec: String,
+    },
     /// A policy with this name is already registered.
     #[error("policy {name} is registered already")]
     DuplicateName {

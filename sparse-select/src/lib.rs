@@ -12,6 +12,7 @@ pub mod layered;
 pub mod measure;
 pub mod method;
 pub mod nsa;
+mod phases;
 pub mod policy;
 #[cfg(feature = "presets")]
 pub mod presets;
@@ -29,6 +30,7 @@ pub use kvblock::{BlockSize, Phase};
 
 pub use error::{SelectError, SpecError};
 pub use heads::{Heads, MAX_HEADS};
+pub use phases::Phases;
 pub use policy::{
     ByCompressed, ByDigests, ByHashes, Deployment, DigestKind, Energies, Input, MinTokens, Policy,
     PrefetchSettings, Ranking, Stage, Support,

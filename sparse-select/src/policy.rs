@@ -1,6 +1,7 @@
 //! The trait that every selection policy implements, and what it is given.
 
 use core::fmt;
+use std::sync::Arc;
 
 use kvblock::{BlockSize, Phase};
 
@@ -56,6 +57,20 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// Whether the policy by definition keeps every block in decode steps.
     fn keeps_all_in_decode(&self) -> bool {
         false
+    }
+
+    /// Whether the policy decides about queries of a phase; others attend to everything.
+    fn acts_on(&self, phase: Phase) -> bool {
+        let support = self.support();
+        match phase {
+            Phase::Decode => support.decode && !self.keeps_all_in_decode(),
+            Phase::Prefill => support.prefill && (!support.each_query || self.skips().is_some()),
+        }
+    }
+
+    /// Returns the policies of prefill and of decode, where they are [two](crate::Phases).
+    fn phases(&self) -> Option<[Arc<dyn Policy>; 2]> {
+        None
     }
 
     /// Whether the policy's digests also bound the attention mass of dropped blocks, so that a

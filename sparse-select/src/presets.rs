@@ -60,7 +60,7 @@ pub fn parse_presets(text: &str) -> Result<Vec<Spec>, SpecError> {
             None => Err(SpecError::PresetValue { policy: name.clone(), key }),
         };
         let params = values.into_iter().map(param).collect::<Result<_, _>>()?;
-        Ok(Spec { name, params })
+        Ok(Spec { name, params, decode: None })
     };
     file.ucm_sparse_config.into_iter().map(spec).collect()
 }

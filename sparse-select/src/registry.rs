@@ -1,7 +1,7 @@
 //! Policies by name.
 
 use crate::{
-    Key, Params, Policy, Spec, SpecError, dsa, layered, nsa,
+    Key, Params, Phases, Policy, Spec, SpecError, dsa, layered, nsa,
     policy::{esa, flashprefill, full, gsa, gsa_ucm, kvcomp, quest, skip_softmax, streaming, vertical_slash},
     xattn,
 };
@@ -91,7 +91,11 @@ impl Registry {
             name: spec.name.clone(),
             valid: self.entries.iter().map(|e| e.name).collect(),
         })?;
-        layered::build(entry, spec)
+        let policy = layered::build(entry, spec)?;
+        match &spec.decode {
+            None => Ok(policy),
+            Some(decode) => Ok(Box::new(Phases::new(policy.into(), self.build(decode)?.into())?)),
+        }
     }
 }
 

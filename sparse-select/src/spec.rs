@@ -1,5 +1,5 @@
-//! Specs: the text form of a policy, `name` or `name:key=value,key=value`, and a typed view of its
-//! parameters.
+//! Specs: the text form of a policy, `name` or `name:key=value,key=value`, or of one of prefill and one of decode joined
+//! by `+`, and a typed view of its parameters.
 
 use core::{fmt, str::FromStr};
 
@@ -17,20 +17,28 @@ pub struct Spec {
     pub name: String,
     /// Keys and values in order, each key once.
     pub params: Vec<(String, String)>,
+    /// The policy of decode, if the others are of prefill: `streaming+quest`.
+    pub decode: Option<Box<Spec>>,
 }
 
 impl Spec {
     /// A policy with all parameters at their defaults.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), params: Vec::new() }
+        Self { name: name.to_owned(), params: Vec::new(), decode: None }
     }
 
-    /// Sets `key` unless it is already set; an engine passes its block size to a policy this way.
+    /// Sets `key` unless it is already set, of both policies if there are two; an engine passes its block size to a policy this
+    /// way.
     #[must_use]
     pub fn or(mut self, key: &str, value: impl fmt::Display) -> Self {
-        if !self.params.iter().any(|(k, _)| k == key) {
-            self.params.push((key.to_owned(), value.to_string()));
+        let value = value.to_string();
+        let mut policy = Some(&mut self);
+        while let Some(Self { params, decode, .. }) = policy {
+            if !params.iter().any(|(k, _)| k == key) {
+                params.push((key.to_owned(), value.clone()));
+            }
+            policy = decode.as_deref_mut();
         }
         self
     }
@@ -40,6 +48,13 @@ impl FromStr for Spec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
+        if let Some((prefill, decode)) = text.split_once('+') {
+            let decode: Self = decode.parse()?;
+            if decode.decode.is_some() {
+                return Err(SpecError::TooManyPolicies { spec: text.to_owned() });
+            }
+            return Ok(Self { decode: Some(Box::new(decode)), ..prefill.parse()? });
+        }
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
         let mut spec = Self::new(name.trim());
         for part in rest.split(',').filter(|_| !rest.trim().is_empty()) {
@@ -62,7 +77,7 @@ impl fmt::Display for Spec {
         for (i, (key, value)) in self.params.iter().enumerate() {
             write!(f, "{}{key}={value}", if i == 0 { ':' } else { ',' })?;
         }
-        Ok(())
+        self.decode.as_ref().map_or(Ok(()), |decode| write!(f, "+{decode}"))
     }
 }
 
@@ -263,7 +278,13 @@ mod tests {
 
     #[test]
     fn texts_round_trip() {
-        for text in ["full", "gsa:sparse_ratio=0.5,min_blocks=8", "xattn:threshold=0.9:0.8"] {
+        let specs = [
+            "full",
+            "gsa:sparse_ratio=0.5,min_blocks=8",
+            "xattn:threshold=0.9:0.8",
+            "streaming:sink=2+quest",
+        ];
+        for text in specs {
             assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
         }
         assert_eq!("quest:".parse::<Spec>().unwrap(), Spec::new("quest"));

@@ -39,7 +39,7 @@ pub(super) struct SelectingRows {
 
 /// Lists of selected blocks of one layer, as a kernel reads them: `count, block, block, ...`, ascending, one for each KV head of
 /// a list group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Lists {
     pub(super) bind: Bind<u32>,
     /// Entries from one list to the next.
@@ -106,13 +106,13 @@ impl SparseOptions {
     /// the step, then prefills.
     pub(super) fn choose(&self, slices: &[Slice<'_>], group: usize) -> Vec<SelectingRows> {
         let (mut row, mut table) = (0, 0);
-        let remembers = !self.policy.support().query;
         let least = self.least(slices);
         let mut chosen = Vec::new();
         for (index, slice) in slices.iter().enumerate() {
             let blocks = |tables: &[&[BlockId]]| tables.iter().map(|table| table.len()).sum::<usize>();
             let first = table + blocks(&slice.tables[..group]);
             if self.acts_on(slice.phase) {
+                let remembers = !self.of(slice.phase).support().query;
                 let of_slice = |(i, rows, lists)| SelectingRows {
                     slice: index,
                     row: row + i,
@@ -149,7 +149,8 @@ impl SparseOptions {
         let block = self.policy.block_size().get();
         let rows = slice.tokens.len();
         let last = slice.first + u32_of(rows) - 1;
-        let whole = |i: usize| self.policy.keeps_all(None, slice.first as usize + i + 1);
+        let policy = self.of(slice.phase);
+        let whole = |i: usize| policy.keeps_all(None, slice.first as usize + i + 1);
         match slice.phase {
             Phase::Decode if slice.first < least.saturating_sub(1) => Vec::new(),
             Phase::Decode => (0..rows).filter(|i| !whole(*i)).map(|i| (i, 1, 1)).collect(),
@@ -167,7 +168,7 @@ impl SparseOptions {
 
     /// Whether chunks of prompts see the selection of what came before them and all of their own blocks.
     fn history_only(&self) -> bool {
-        let support = self.policy.support();
+        let support = self.of(Phase::Prefill).support();
         support.after_history || !support.query
     }
 

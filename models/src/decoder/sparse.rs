@@ -14,6 +14,7 @@ mod mass;
 mod measure;
 mod mirror;
 mod on_host;
+mod phased;
 mod positions;
 mod rank;
 mod ranker;
@@ -35,13 +36,14 @@ use super::keys::Beyond;
 use super::ops::Ctx;
 use super::selecting::{Lists, SelectingRows};
 use super::views::Views;
-use crate::batch::{Slice, StepOutput};
+use crate::batch::{Phase, Slice, StepOutput};
 use crate::sparse::{Place, SparseOptions};
 use crate::{DecoderConfig, KvPool, ModelError, Reach};
 use account::Account;
 use chunks::Chunks;
 use estimator::Estimator;
 use on_host::OnHost;
+use phased::Phased;
 use positions::Positions;
 use ranker::Ranker;
 use thresholder::Thresholder;
@@ -66,6 +68,10 @@ struct Rules {
     digests: DigestFormat,
     /// The layer before, where a layer takes the selection of one.
     source: Vec<Option<usize>>,
+    /// Layers that attend to everything whatever the step.
+    dense: Vec<bool>,
+    /// The phase whose rows are selected for; `None` for all that the policy acts on.
+    phase: Option<Phase>,
     /// Error of a logit of attention: see [`HeadKernels::slack`].
     slack: f32,
 }
@@ -88,7 +94,30 @@ impl Rules {
 
     /// Whether blocks are selected in a layer of `batch`.
     fn selects_in(&self, batch: &Batch, layer: usize) -> bool {
-        !batch.views[self.views.of_layers[layer]].selecting.is_empty() && !self.options.is_dense(layer)
+        !self.own(&batch.views[self.views.of_layers[layer]]).is_empty() && !self.dense[layer]
+    }
+
+    /// Returns the layers that select by themselves.
+    fn selecting_layers(&self) -> Vec<bool> {
+        self.dense.iter().zip(&self.source).map(|(dense, source)| !dense && source.is_none()).collect()
+    }
+
+    /// Returns the rows of a view that blocks are selected for: decode rows come before those of prefills.
+    fn own<'a>(&self, view: &'a ViewRows) -> &'a [SelectingRows] {
+        let (decode, prefill) =
+            view.selecting.split_at(view.selecting.partition_point(SelectingRows::is_decode));
+        match self.phase {
+            None => &view.selecting,
+            Some(Phase::Decode) => decode,
+            Some(Phase::Prefill) => prefill,
+        }
+    }
+
+    /// Returns the rows of a step that blocks are selected for: all layers of full attention choose the same ones, whichever group
+    /// they are in.
+    fn chosen<'a>(&self, batch: &'a Batch) -> &'a [SelectingRows] {
+        let views = batch.views.iter().map(|view| self.own(view));
+        views.into_iter().find(|rows| !rows.is_empty()).unwrap_or(&[])
     }
 }
 
@@ -120,6 +149,11 @@ trait Select: Debug + Send + Sync {
     /// Returns the lists of a layer; `None` where it attends to everything.
     fn lists(&self, layer: usize) -> Option<Lists>;
 
+    /// Returns the lists of a layer's chunks of prompts, where others than those of decode rows hold them.
+    fn chunk_lists(&self, layer: usize) -> Option<Lists> {
+        self.lists(layer)
+    }
+
     /// Records, after the attention of listed rows, the bound of the mass that their lists keep, in steps that ask for it.
     fn certify(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize, _rows: &ListedRows<'_>) {}
 
@@ -146,6 +180,8 @@ pub(super) struct Reads {
     masses: Option<Read<f32>>,
     counts: Option<Read<u32>>,
     traced: Option<Read<u32>>,
+    /// Those of chunks of prompts, where a policy of their own selects.
+    of_prefill: Option<Box<Self>>,
 }
 
 /// Inputs of the selections of a step.
@@ -172,9 +208,11 @@ struct ListedRows<'a> {
 pub(super) struct Selected<'a> {
     sparse: &'a Sparse,
     pub(super) kernels: &'a HeadKernels,
+    /// Those of decode rows, if there are some.
     pub(super) lists: Lists,
-    /// Tokens of the longest list.
-    pub(super) tokens: u32,
+    /// Those of chunks of prompts, if there are some.
+    pub(super) chunk_lists: Lists,
+    block: u32,
 }
 
 impl Sparse {
@@ -189,8 +227,6 @@ impl Sparse {
         let limited = |layer: usize| views.of_layer(layer).reach != Reach::Full;
         let dense: Vec<bool> =
             (0..views.of_layers.len()).map(|l| limited(l) || options.is_dense(l)).collect();
-        let source = options.sources(&dense);
-        let selects: Vec<bool> = dense.iter().zip(&source).map(|(d, s)| !d && s.is_none()).collect();
         let pages = if kv.page_slots() > 0 { Pages::OfHeads } else { Pages::Shared };
         let kind = Kind { pages, sinks: config.sinks, ..Kind::blocks(options.policy.block_size().get()) };
         let kernels = HeadKernels::new(gpu, shape, config.num_heads, forms, &kind)?;
@@ -200,10 +236,12 @@ impl Sparse {
             num_kv_heads: shape.num_kv_heads as usize,
             views: views.clone(),
             digests: mirror::digests(shape),
-            source,
+            source: options.sources(&dense),
+            dense,
+            phase: None,
             slack: kernels.slack(),
         };
-        Ok(Self { selector: selector(load, &rules, &selects)?, rules, kernels, account: Account::default() })
+        Ok(Self { selector: selector(load, &rules)?, rules, kernels, account: Account::default() })
     }
 
     /// Turns on or off that steps hand back the selections themselves.
@@ -246,14 +284,18 @@ impl Sparse {
 
     /// Returns the blocks that are attended in a layer; `None` where it is dense.
     pub(super) fn selected(&self, layer: usize) -> Option<Selected<'_>> {
-        let lists = self.selector.lists(layer)?;
-        let tokens = lists.blocks * self.rules.block();
-        Some(Selected { sparse: self, kernels: &self.kernels, lists, tokens })
+        let (lists, chunk_lists) = match (self.selector.lists(layer), self.selector.chunk_lists(layer)) {
+            (Some(rows), Some(chunks)) => (rows, chunks),
+            (Some(lists), None) | (None, Some(lists)) => (lists.clone(), lists),
+            (None, None) => return None,
+        };
+        let block = self.rules.block();
+        Some(Selected { sparse: self, kernels: &self.kernels, lists, chunk_lists, block })
     }
 
-    /// Returns the tokens of the longest list of a layer; `None` where it is dense.
+    /// Returns the tokens of the longest list of a layer's decode rows; `None` where it is dense.
     pub(super) fn list_tokens(&self, layer: usize) -> Option<u32> {
-        Some(self.selector.lists(layer)?.blocks * self.rules.block())
+        Some(self.selected(layer)?.tokens())
     }
 
     /// Returns the view of a layer.
@@ -297,6 +339,16 @@ impl Sparse {
 }
 
 impl Selected<'_> {
+    /// Tokens of the longest list of decode rows.
+    pub(super) fn tokens(&self) -> u32 {
+        self.lists.blocks * self.block
+    }
+
+    /// Tokens of the longest list of chunks of prompts.
+    pub(super) fn chunk_tokens(&self) -> u32 {
+        self.chunk_lists.blocks * self.block
+    }
+
     /// Records, after the attention of `count` listed rows, the bound of the mass that they keep, in steps that ask for it.
     pub(super) fn certify(
         &self,
@@ -311,12 +363,15 @@ impl Selected<'_> {
     }
 }
 
-/// The selector of a policy; `selects` names the layers that select themselves.
-fn selector(load: &LoadContext<'_>, rules: &Rules, selects: &[bool]) -> Result<Box<dyn Select>, ModelError> {
+/// The selector of a policy.
+fn selector(load: &LoadContext<'_>, rules: &Rules) -> Result<Box<dyn Select>, ModelError> {
     let options = &rules.options;
     let policy = &*options.policy;
+    if policy.phases().is_some() {
+        return Ok(Box::new(Phased::new(load, rules)?));
+    }
     if options.place == Place::Device && !options.measure {
-        if let Some(ranker) = Ranker::new(load, policy, selects)? {
+        if let Some(ranker) = Ranker::new(load, policy, &rules.selecting_layers())? {
             return Ok(Box::new(ranker));
         }
         if let Some(estimator) = Estimator::new(load, policy)? {
@@ -327,12 +382,7 @@ fn selector(load: &LoadContext<'_>, rules: &Rules, selects: &[bool]) -> Result<B
         }
     }
     Ok(match policy.support().query || options.measure {
-        true => Box::new(OnHost::new(load.gpu, *load.kv.shape(), selects.len())?),
-        false => Box::new(Positions::new(load.gpu, selects.len())?),
+        true => Box::new(OnHost::new(load.gpu, *load.kv.shape(), rules.num_layers())?),
+        false => Box::new(Positions::new(load.gpu, rules.num_layers())?),
     })
-}
-
-/// A view whose rows blocks are selected for: all layers of full attention choose the same rows, whichever group they are in.
-fn choosing(batch: &Batch) -> Option<&ViewRows> {
-    batch.views.iter().find(|view| !view.selecting.is_empty())
 }

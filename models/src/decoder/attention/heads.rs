@@ -218,7 +218,7 @@ impl Heads {
             rows: &view.selected,
             selected: Some(&selected),
             keys: ctx.keys.pages().map_or(Keys::Device, |pages| Keys::Slots(pages.room())),
-            cut: ctx.partitions.cut_lists(&view.selected, selected.tokens),
+            cut: ctx.partitions.cut_lists(&view.selected, selected.tokens()),
             parts: Parts::default(),
             ..whole
         };

@@ -33,7 +33,7 @@ impl<'a> HeadRows<'a> {
     pub(super) fn task(&self) -> RowTask<'a> {
         RowTask {
             rows: &self.rows.decode,
-            max_keys: self.selected.map_or(u32::MAX, |selected| selected.tokens),
+            max_keys: self.selected.map_or(u32::MAX, Selected::tokens),
             max_partitions: self.cut.max_partitions,
             keys: self.keys,
         }

@@ -105,7 +105,7 @@ impl Tiles<'_> {
             tiles,
             out: out.bind(),
             lse: lse.bind(),
-            selected: self.rows.lists(),
+            selected: self.rows.selected.map(|selected| selected.chunk_lists.bind.clone()),
             slopes: None,
         }
     }
@@ -124,7 +124,7 @@ impl Tiles<'_> {
             q_stride: c.num_heads * c.head_dim,
             scale: c.scale,
             softcap: c.score_softcap.unwrap_or_default(),
-            list_stride: self.rows.list_stride(),
+            list_stride: self.rows.selected.map_or(0, |selected| selected.chunk_lists.stride),
             window: c.layers[self.rows.layer].reach.tokens(),
             log_skip: self.heads.log_skip(self.rows.layer, ctx.batch.longest),
             ..PagedPrefillParams::default()
@@ -144,7 +144,7 @@ impl Tiles<'_> {
         let page = |key: u32| key / ctx.kv.shape().block_size;
         let pages = page(first_key)..page(first_key + num_keys);
         let Some(asks) = ctx.keys.pages().map(Residency::tile_asks) else { return };
-        ctx.make_resident(&Needed { layer: self.rows.layer, lists: &selected.lists, asks, pages });
+        ctx.make_resident(&Needed { layer: self.rows.layer, lists: &selected.chunk_lists, asks, pages });
     }
 
     /// The dispatches over tiles that see certain keys: of pages in slots, only as many keys as all lists together have room for.
@@ -153,7 +153,7 @@ impl Tiles<'_> {
         let (slots, end) = match self.in_slots() {
             Some((selected, room)) => {
                 let keys = room.tile_pages() * ctx.kv.shape().block_size;
-                (Some(keys / KEYS * KEYS), last.min(selected.tokens.saturating_sub(1)))
+                (Some(keys / KEYS * KEYS), last.min(selected.chunk_tokens().saturating_sub(1)))
             }
             None => (None, last),
         };

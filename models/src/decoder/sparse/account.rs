@@ -9,7 +9,7 @@ use super::{Rules, SelectingRows};
 use crate::Reach;
 use crate::batch::{Phase, Slice, StepOutput};
 use crate::cast::u32_of;
-use crate::decoder::batch::{Batch, ViewRows};
+use crate::decoder::batch::Batch;
 use crate::sparse::{Attended, Tally};
 
 /// Account of the step in progress.
@@ -70,13 +70,13 @@ impl Account {
     pub(super) fn count_selections(
         &mut self,
         rules: &Rules,
-        view: &ViewRows,
+        rows: &[SelectingRows],
         layer: usize,
         selections: Vec<Selection>,
     ) {
         // Policies that look at no query look at earlier accesses.
         let remembers = !rules.options.policy.support().query;
-        for (chosen, selection) in view.selecting.iter().zip(selections) {
+        for (chosen, selection) in rows.iter().zip(selections) {
             let heads = (0..chosen.lists as usize)
                 .flat_map(|list| (0..rules.num_kv_heads).map(move |head| (head, list)));
             let mut blocks: Vec<u32> =

@@ -12,7 +12,7 @@ use sparse_select::policy::num_blocks;
 use super::account::Account;
 use super::counter::Counter;
 use super::lists::{self, DeviceLists};
-use super::{Begin, Lists, Reads, Rules, Select, SelectingRows, choosing};
+use super::{Begin, Lists, Reads, Rules, Select, SelectingRows};
 use crate::ModelError;
 use crate::decoder::batch::Batch;
 use crate::decoder::kernels::LoadContext;
@@ -70,12 +70,15 @@ impl<L: ListChunks> Select for Chunks<L> {
     fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
         self.lists.clear();
         self.counter.clear();
-        let Some(view) = choosing(step.batch) else { return Ok(()) };
-        let longest = view.selecting.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
+        let chosen = rules.chosen(step.batch);
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        let longest = chosen.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
         let blocks = num_blocks(longest, self.block);
         self.lists.fit(step.gpu, rules, step.batch, blocks)?;
         let mut spans = Vec::new();
-        for chosen in &view.selecting {
+        for chosen in chosen {
             let span =
                 ListSpan { first: chosen.list * self.num_kv_heads, lists: chosen.lists * self.num_kv_heads };
             self.by.fit(step.gpu, step.batch, chosen, lists::stride(blocks), span.first)?;
@@ -91,7 +94,7 @@ impl<L: ListChunks> Select for Chunks<L> {
 
     fn record(
         &mut self,
-        _: &Rules,
+        rules: &Rules,
         ctx: &mut Ctx<'_>,
         layer: usize,
         _: &mut Account,
@@ -101,7 +104,7 @@ impl<L: ListChunks> Select for Chunks<L> {
         }
         let (k, _) = ctx.kv.home(layer);
         let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), tables: ctx.batch.tables.bind() };
-        for chosen in &ctx.view(layer).selecting {
+        for chosen in rules.own(ctx.view(layer)) {
             self.by.list(ctx.pass, chosen, &from, &self.lists);
         }
         self.counter.count(ctx.pass, &self.lists, layer);
@@ -115,7 +118,7 @@ impl<L: ListChunks> Select for Chunks<L> {
 
     fn read(&self, pass: &mut Pass, _: &Batch) -> Reads {
         let counts = self.counter.read(pass, self.lists.layers.len());
-        Reads { masses: None, counts, traced: self.lists.read(pass) }
+        Reads { counts, traced: self.lists.read(pass), ..Reads::default() }
     }
 
     fn take(&self, rules: &Rules, batch: &Batch, reads: Reads, done: &Outcome, account: &mut Account) {

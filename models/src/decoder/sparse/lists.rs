@@ -5,10 +5,10 @@ use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
 
 use super::account::Account;
-use super::{Lists, Reads, Rules, SelectingRows, choosing};
+use super::{Lists, Reads, Rules, SelectingRows};
 use crate::ModelError;
 use crate::cast::u32_of;
-use crate::decoder::batch::{Batch, ViewRows};
+use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
 
 /// Lists that the host made.
@@ -76,12 +76,13 @@ impl DeviceLists {
         batch: &Batch,
         blocks: u32,
     ) -> Result<(), ModelError> {
-        let Some(view) = choosing(batch) else { return Ok(()) };
+        let Some(last) = rules.chosen(batch).last() else { return Ok(()) };
         (self.stride, self.blocks) = (stride(blocks), blocks);
         for layer in 0..self.layers.len() {
             self.layers[layer] = rules.selects_in(batch, layer);
         }
-        let groups: usize = view.selecting.iter().map(|chosen| chosen.lists as usize).sum();
+        // Lists of other rows may come before.
+        let groups = (last.list + last.lists) as usize;
         let words = groups * rules.num_kv_heads * self.stride as usize;
         self.buf.fit(gpu, words)?;
         if rules.options.trace {
@@ -146,7 +147,7 @@ impl DeviceLists {
         done: &Outcome,
         account: &mut Account,
     ) {
-        let chosen = choosing(batch).map_or(&[][..], |view| &view.selecting);
+        let chosen = rules.chosen(batch);
         if let Some(read) = reads.counts {
             self.count(rules, chosen, &done.get(read), account);
         }
@@ -157,12 +158,11 @@ impl DeviceLists {
 
     /// Turns traced lists into selections.
     pub(super) fn take(&self, rules: &Rules, batch: &Batch, words: &[u32], account: &mut Account) {
-        let Some(view) = choosing(batch) else { return };
         let per_layer = words.len() / self.layers.len();
         for (layer, lists) in words.chunks_exact(per_layer).enumerate().filter(|(l, _)| self.layers[*l]) {
             let lists: Vec<&[u32]> =
                 lists.chunks_exact(self.stride as usize).map(|list| &list[1..=list[0] as usize]).collect();
-            for chosen in &view.selecting {
+            for chosen in rules.chosen(batch) {
                 account.keep(chosen, layer, rules.selection(chosen, &lists));
             }
         }
@@ -170,10 +170,11 @@ impl DeviceLists {
 }
 
 impl Rules {
-    /// Lists of all groups and KV heads of a layer.
-    pub(super) fn lay_out(&self, view: &ViewRows, selections: &[Selection]) -> HostLists {
-        let mut lists = Vec::new();
-        for (chosen, selection) in view.selecting.iter().zip(selections) {
+    /// Lists of all groups and KV heads of a layer, behind those of rows that come first and are selected for elsewhere.
+    pub(super) fn lay_out(&self, rows: &[SelectingRows], selections: &[Selection]) -> HostLists {
+        let before = rows.first().map_or(0, |first| first.list as usize * self.num_kv_heads);
+        let mut lists = vec![Vec::new(); before];
+        for (chosen, selection) in rows.iter().zip(selections) {
             for list in 0..chosen.lists as usize {
                 let heads = 0..self.num_kv_heads;
                 lists.extend(heads.map(|head| self.options.blocks(chosen, selection, head, list)));

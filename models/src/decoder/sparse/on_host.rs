@@ -9,9 +9,9 @@ use super::account::Account;
 use super::lists::{ALIGN, HostLists};
 use super::measure::Measured;
 use super::mirror::Mirror;
-use super::{Begin, Lists, Reads, Rules, Select, SelectingRows, choosing};
+use super::{Begin, Lists, Reads, Rules, Select, SelectingRows};
 use crate::ModelError;
-use crate::decoder::batch::{Batch, ViewRows};
+use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::ops::Ctx;
 use crate::sparse::Place;
@@ -63,9 +63,9 @@ impl OnHost {
         &mut self,
         ctx: &mut Ctx<'_>,
         layer: usize,
-        view: &ViewRows,
+        rows: &[SelectingRows],
     ) -> Result<Queries, ModelError> {
-        let tables = view.selecting.iter().flat_map(|chosen| {
+        let tables = rows.iter().flat_map(|chosen| {
             let len = chosen.kv_len().div_ceil(ctx.kv.shape().block_size as usize);
             bytemuck::cast_slice(&ctx.batch.tables[chosen.table.start..chosen.table.start + len])
         });
@@ -102,7 +102,7 @@ impl Select for OnHost {
 
     fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
         self.placed.fill(None);
-        self.selects = choosing(step.batch).is_some();
+        self.selects = !rules.chosen(step.batch).is_empty();
         self.certifies = rules.certifies(step.slices);
         let block_size = step.kv.shape().block_size;
         for view in &step.batch.views {
@@ -127,11 +127,11 @@ impl Select for OnHost {
         if !rules.selects_in(ctx.batch, layer) {
             return Ok(());
         }
-        let view = ctx.view(layer);
-        let mut queries = self.read_queries(ctx, layer, view)?;
+        let rows = rules.own(ctx.view(layer));
+        let mut queries = self.read_queries(ctx, layer, rows)?;
         account.timings.append(&mut queries.timings);
-        let mut selections = Vec::with_capacity(view.selecting.len());
-        for (index, chosen) in view.selecting.iter().enumerate() {
+        let mut selections = Vec::with_capacity(rows.len());
+        for (index, chosen) in rows.iter().enumerate() {
             let tensors = self.tensors(chosen, &queries, layer, ctx.batch);
             let q = Heads::new("q", &tensors.q, [queries.num_heads, chosen.rows, queries.head_dim])?;
             let k = Heads::new("k", &tensors.k, [rules.num_kv_heads, chosen.kv_len(), queries.head_dim])?;
@@ -149,11 +149,11 @@ impl Select for OnHost {
             }
             selections.push(selection);
         }
-        let HostLists { words, stride, blocks } = rules.lay_out(view, &selections);
+        let HostLists { words, stride, blocks } = rules.lay_out(rows, &selections);
         self.placed[layer] = Some((stride, blocks));
         self.buf.write(ctx.gpu, &words)?;
         self.last.clone_from(&selections);
-        account.count_selections(rules, view, layer, selections);
+        account.count_selections(rules, rows, layer, selections);
         Ok(())
     }
 

@@ -42,11 +42,11 @@ impl Select for Positions {
         let mut words: Vec<u32> = Vec::new();
         self.placed.fill(None);
         for layer in (0..self.placed.len()).filter(|layer| rules.selects_in(step.batch, *layer)) {
-            let view = &step.batch.views[rules.views.of_layers[layer]];
+            let rows = rules.own(&step.batch.views[rules.views.of_layers[layer]]);
             let select = |chosen: &SelectingRows| rules.options.select(chosen, layer, None, rules.digests);
-            let selections: Vec<Selection> = view.selecting.iter().map(select).collect::<Result<_, _>>()?;
-            let HostLists { words: lists, stride, blocks } = rules.lay_out(view, &selections);
-            account.count_selections(rules, view, layer, selections);
+            let selections: Vec<Selection> = rows.iter().map(select).collect::<Result<_, _>>()?;
+            let HostLists { words: lists, stride, blocks } = rules.lay_out(rows, &selections);
+            account.count_selections(rules, rows, layer, selections);
             // Layers mostly agree.
             let last = self.placed[..layer].iter().rev().flatten().next();
             let same = last.filter(|last| last.stride == stride && words[last.first..].starts_with(&lists));

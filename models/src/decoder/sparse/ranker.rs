@@ -17,7 +17,7 @@ use super::mass::{Mass, MassRoom};
 use super::rank::{RankContext, Scorer};
 use super::shares::{Bounds, Shares};
 use super::wish::Wishes;
-use super::{Begin, ListedRows, Lists, Reads, Rules, Select, SelectingRows, choosing};
+use super::{Begin, ListedRows, Lists, Reads, Rules, Select, SelectingRows};
 use crate::ModelError;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
@@ -186,8 +186,10 @@ impl Select for Ranker {
         self.chosen = 0;
         self.shares.iter_mut().for_each(Shares::clear);
         self.takes_in_early = self.scorer.touch(gpu, kv, &rules.views.all, slices)?;
-        let Some(view) = choosing(batch) else { return Ok(()) };
-        let chosen = &view.selecting[..];
+        let chosen = rules.chosen(batch);
+        if chosen.is_empty() {
+            return Ok(());
+        }
         self.chosen = u32_of(chosen.len());
         let longest = chosen.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
         self.score_stride = score_stride(num_blocks(longest, rules.options.policy.block_size()));
@@ -278,11 +280,12 @@ impl Select for Ranker {
             masses: self.shares.as_ref().and_then(|shares| shares.read(pass)),
             counts: counts.map(|mass| pass.read(&mass.counts, 0..self.tops.len() * rows)),
             traced: self.lists.read(pass),
+            ..Reads::default()
         }
     }
 
     fn take(&self, rules: &Rules, batch: &Batch, reads: Reads, done: &Outcome, account: &mut Account) {
-        let chosen = choosing(batch).map_or(&[][..], |view| &view.selecting);
+        let chosen = rules.chosen(batch);
         if let Some(read) = reads.masses {
             let masses: Vec<f32> = done.get(read);
             for (chosen, masses) in chosen.iter().zip(masses.chunks_exact(rules.num_heads)) {

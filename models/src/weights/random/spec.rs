@@ -1,11 +1,14 @@
-//! The text form of random models: `SHAPE[:TYPE][,layers=N][,seed=N][,alike=PERCENT]`.
+//! The text form of random models: `SHAPE[:TYPE][,layers=N][,context=TOKENS][,seed=N][,alike=PERCENT]`.
+
+mod error;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+pub use self::error::RandomError;
 use crate::{ConfigError, DecoderConfig, Dtype};
 
 macro_rules! shapes {
@@ -39,6 +42,8 @@ pub struct RandomSpec {
     pub config: DecoderConfig,
     /// Layers that are kept of the shape's, from the first on; `None` for all.
     pub layers: Option<u32>,
+    /// Maximum number of tokens of a sequence; `None` for the shape's. Random weights know of no positions that are too far.
+    pub context: Option<u32>,
     /// Type of the matrices whose shape allows it.
     pub dtype: Dtype,
     /// Seed of all weights.
@@ -62,13 +67,29 @@ impl RandomSpec {
     /// All layers of `config`, of matrices in f32, with seed 0; `shape` names it.
     #[must_use]
     pub fn new(shape: impl Into<String>, config: DecoderConfig) -> Self {
-        Self { shape: shape.into(), config, layers: None, dtype: Dtype::F32, seed: 0, alike: 0 }
+        Self {
+            shape: shape.into(),
+            config,
+            layers: None,
+            context: None,
+            dtype: Dtype::F32,
+            seed: 0,
+            alike: 0,
+        }
     }
 
     /// Keeps the first `layers` layers of the shape's.
     #[must_use]
     pub fn layers(self, layers: u32) -> Self {
         Self { layers: Some(layers), ..self }
+    }
+
+    /// Sets the maximum number of tokens of a sequence.
+    #[must_use]
+    pub fn context(mut self, tokens: u32) -> Self {
+        self.config.context_length = tokens;
+        self.context = Some(tokens);
+        self
     }
 
     /// Sets the type of the matrices.
@@ -89,8 +110,8 @@ impl RandomSpec {
         Self { alike: percent, ..self }
     }
 
-    /// Reads `SHAPE[:TYPE][,layers=N][,seed=N][,alike=PERCENT]`. SHAPE is a built-in name or the path of a RON file like those in
-    /// `models/shapes`; without TYPE it says which one.
+    /// Reads `SHAPE[:TYPE][,layers=N][,context=TOKENS][,seed=N][,alike=PERCENT]`. SHAPE is a built-in name or the path of a RON
+    /// file like those in `models/shapes`; without TYPE it says which one.
     ///
     /// # Errors
     /// [`RandomError`]: unknown names with the known ones, and what is wrong with a file.
@@ -108,6 +129,7 @@ impl RandomSpec {
                 .decoder()
                 .map_err(|source| RandomError::Config { shape: shape.to_owned(), source })?,
             layers: None,
+            context: None,
             dtype: type_of(dtype.unwrap_or(&file.dtype))?,
             seed: 0,
             alike: 0,
@@ -131,6 +153,10 @@ impl RandomSpec {
                 self.config.shorten(layers);
                 self.layers = Some(layers);
             }
+            "context" => {
+                let tokens = value.parse().ok().filter(|tokens| *tokens > 0);
+                *self = self.clone().context(tokens.ok_or_else(|| wrong("a number of tokens from 1 on"))?);
+            }
             "seed" => self.seed = value.parse().map_err(|_| wrong("a whole number of 64 bits"))?,
             "alike" => {
                 let percent = value.parse().ok().filter(|percent| *percent <= 100);
@@ -153,6 +179,9 @@ impl fmt::Display for RandomSpec {
         write!(f, "{}:{}", self.shape, self.dtype.name().to_lowercase())?;
         if let Some(layers) = self.layers {
             write!(f, ",layers={layers}")?;
+        }
+        if let Some(tokens) = self.context {
+            write!(f, ",context={tokens}")?;
         }
         if self.seed != 0 {
             write!(f, ",seed={}", self.seed)?;
@@ -182,80 +211,6 @@ fn read(shape: &str) -> Result<Shape, RandomError> {
 fn type_of(name: &str) -> Result<Dtype, RandomError> {
     let found = Dtype::ALL.into_iter().find(|dtype| dtype.name().eq_ignore_ascii_case(name));
     found.ok_or_else(|| RandomError::Type { name: name.to_owned() })
-}
-
-/// Why a text does not describe a random model.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RandomError {
-    /// Neither a built-in shape nor a RON file.
-    #[error(
-        "unknown shape {shape:?}; shapes are {known}, and RON files by path",
-        known = SHAPES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
-    )]
-    Shape {
-        /// The value as given.
-        shape: String,
-    },
-    /// Not a type of weights.
-    #[error(
-        "unknown type {name:?}; types are {known}",
-        known = Dtype::ALL.map(|dtype| dtype.name().to_lowercase()).join(" ")
-    )]
-    Type {
-        /// The value as given.
-        name: String,
-    },
-    /// The key is not an option.
-    #[error("unknown key {key:?}; keys are layers seed alike")]
-    Key {
-        /// The value as given.
-        key: String,
-    },
-    /// A value of the wrong kind.
-    #[error("{key}={value} is not {rule}")]
-    Value {
-        /// The option.
-        key: String,
-        /// Its value.
-        value: String,
-        /// The values that it takes.
-        rule: &'static str,
-    },
-    /// More layers than the shape has, or none.
-    #[error("layers={layers}: {shape} has 1 to {max}")]
-    Layers {
-        /// The value as given.
-        layers: u32,
-        /// Layers of the shape.
-        max: u32,
-        /// The shape.
-        shape: String,
-    },
-    /// The file system refused.
-    #[error("cannot read {path}: {source}", path = path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: std::io::Error,
-    },
-    /// The file does not describe a shape.
-    #[error("shape {shape} is not readable: {source}")]
-    Ron {
-        /// The name or path.
-        shape: String,
-        /// The defect.
-        source: Box<ron::error::SpannedError>,
-    },
-    /// The shape is not a configuration that runs.
-    #[error("shape {shape}: {source}")]
-    Config {
-        /// The name or path.
-        shape: String,
-        /// The defect.
-        source: ConfigError,
-    },
 }
 
 #[cfg(test)]

@@ -242,7 +242,11 @@ fn selected_blocks_of_contexts_on_disk_give_the_same_bits() {
 fn positions_select_among_blocks_on_disk() {
     let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(500).collect();
     let requests = [Request { prefill: 490, ..Request::new(&ids, 6) }];
-    for spec in ["gsa:block_size=16", "streaming:sink=1,recent=6,block_size=16"] {
+    for spec in [
+        "gsa:block_size=16",
+        "streaming:sink=1,recent=6,block_size=16",
+        "streaming:sink=1,recent=6,block_size=16+quest:page_budget=6,dense_layers=0,block_size=16",
+    ] {
         let want = serve(&mut tiny().decoder(&resident(spec, KvDtype::F16)), &requests, 128);
         let volume = SimVolume::new(4, u64::MAX);
         let got = serve(&mut tiny().decoder(&selecting(&volume, spec, KvDtype::F16, 64)), &requests, 128);

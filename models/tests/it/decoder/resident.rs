@@ -7,7 +7,7 @@ use models::{
 };
 
 use super::invariance::assert_same;
-use super::served::{Request, Served, serve};
+use super::served::{Request, Served, serve, serve_behind};
 use super::tiny::{family, tiny};
 use super::{blocks_of, options};
 
@@ -151,6 +151,14 @@ fn policies_of_prefill_load_what_they_select() {
         ("xattn:threshold=0.5,block_size=16", Place::Host),
         ("xattn:threshold=0.5,stride=4,block_size=16", Place::Device),
         ("flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16", Place::Device),
+        (
+            "streaming:sink=1,recent=2,block_size=16+quest:page_budget=4,dense_layers=0,block_size=16",
+            Place::Device,
+        ),
+        (
+            "flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16+streaming:block_size=16",
+            Place::Host,
+        ),
     ] {
         let want = run(&mut tiny().decoder(&roomy(spec, place, 16)));
         let mut decoder = tiny().decoder(&tight(spec, place, [16, 64, 2]));
@@ -254,4 +262,27 @@ fn pools_that_hold_no_partition_of_a_selection_are_refused() {
     assert!(staged.to_string().ends_with("mappable storage buffers beside a sparse policy"), "{staged}");
     let kv = |pool| tiny().decoder(&tight(spec, Place::Device, pool)).kv().max_sequences();
     assert_eq!([kv([16, 27, 2]), kv([16, 60, 2]), kv([16, 300, 2])], [Some(1), Some(3), None]);
+}
+
+/// A million tokens are more blocks than 16 bits count.
+#[test]
+fn blocks_of_a_million_tokens_are_blocks_like_others() {
+    let spec = "streaming:sink=1,recent=2,block_size=16+quest:page_budget=6,dense_layers=0,block_size=16";
+    let ids = prompt(500);
+    let requests = [Request { prefill: 490, ..Request::new(&ids, 4) }];
+    for spec in [spec, "flashprefill:alpha=0.9,block_size=16"] {
+        let halves = |options: DecoderOptions| options.kv_dtype(KvDtype::Int8);
+        let beyond = |blocks| {
+            let offload = Some(Offload::new(blocks, 2, HostMemory::Mapped));
+            halves(roomy(spec, Place::Device, 16)).num_blocks(64).offload(offload)
+        };
+        let want = serve(&mut tiny().decoder(&beyond(256)), &requests, 128);
+        let got = serve_behind(&mut tiny().decoder(&beyond(66_000)), &requests, 128, 65_600 * 16);
+        assert_same(spec, &got[0], &want[0]);
+        // All on the device.
+        let roomy = halves(roomy(spec, Place::Device, 16));
+        let want = serve(&mut tiny().decoder(&roomy), &requests, 128);
+        let got = serve_behind(&mut tiny().decoder(&roomy.num_blocks(66_000)), &requests, 128, 65_600 * 16);
+        assert_same(spec, &got[0], &want[0]);
+    }
 }

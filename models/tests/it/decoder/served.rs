@@ -62,7 +62,23 @@ impl Served {
 
 /// Serves `requests` together, at most `chunk` tokens of each prompt a step.
 pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usize) -> Vec<Served> {
+    serve_behind(decoder, requests, chunk, 0)
+}
+
+/// Serves `requests` from blocks behind the first `taken` tokens of the pool, which another sequence holds.
+pub(crate) fn serve_behind(
+    decoder: &mut Decoder,
+    requests: &[Request<'_>],
+    chunk: usize,
+    taken: u32,
+) -> Vec<Served> {
     let mut cache = cache(decoder);
+    if taken > 0 {
+        let content = SeqContent { tokens: &vec![0; taken as usize], hashes: &[], adapter: None };
+        cache
+            .allocate_slots(SlotRequest::new(SeqId::new(u64::MAX), content, 0, taken))
+            .expect("room for them");
+    }
     let mut sequences: Vec<Sequence<'_>> =
         (0..).zip(requests).map(|(seat, request)| Sequence::new(seat, *request)).collect();
     while sequences.iter().any(|s| s.remains() > 0) {
@@ -115,7 +131,8 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
 /// Block tables of all groups over the decoder's pool. Neighbouring seats take blocks in turn, so those of a sequence
 /// do not lie together.
 fn cache(decoder: &Decoder) -> KvCache {
-    let (kv, limits) = (decoder.kv(), LengthLimits::new(CAPACITY));
+    let kv = decoder.kv();
+    let limits = LengthLimits::new(CAPACITY.max(kv.num_blocks() * 16));
     let config = KvCacheConfig::new(kv.num_blocks(), kv.plan().layout.groups.clone(), limits);
     KvCache::new(&config.caching(false)).unwrap()
 }

@@ -253,6 +253,58 @@ fn kernels_estimate_what_the_policies_own_code_estimates() {
     }
 }
 
+/// Chunks of one request beside decode rows of another: either phase has the selection of its own policy, wherever that is made.
+#[test]
+fn two_policies_share_the_phases() {
+    let ids = long_prompt();
+    let serve_two = |spec: &str, place| {
+        // Five decode rows of the first run beside chunks of the second.
+        let one = Request { prefill: 100, ..Request::new(&ids[..112], 8) };
+        let other = Request { prefill: 388, ..Request::new(&ids, 6) };
+        serve(&mut tiny().decoder(&sparse(spec, place)), &[one, other], 90)
+    };
+    for (prefill, decode) in [
+        ("streaming:sink=1,recent=2,block_size=16", "quest:page_budget=4,dense_layers=0,block_size=16"),
+        ("gsa:block_size=16", "gsa:scoring=mean_k,sparse_ratio=0.3,min_blocks=1,block_size=16"),
+        (
+            "flashprefill:block_size=16,alpha=0.8,sink_blocks=1,recent_blocks=1",
+            "quest:page_budget=4,dense_layers=1,block_size=16",
+        ),
+        ("xattn:block_size=16,stride=4,threshold=0.5", "streaming:sink=1,recent=2,block_size=16"),
+        (
+            "xattn-bsa:block_size=16,stride=1,threshold=0.4,vote=majority",
+            "esa:sparse_ratio=0.3,block_size=16",
+        ),
+    ] {
+        let spec = format!("{prefill}+{decode}");
+        let (device, host) = (serve_two(&spec, Place::Device), serve_two(&spec, Place::Host));
+        for (device, host) in device.iter().zip(&host) {
+            assert_eq!(device.attended.len(), host.attended.len(), "{spec}");
+            for (device, host) in device.attended.iter().zip(&host.attended) {
+                assert_eq!(device.layers, host.layers, "{spec}");
+                let heads = tiny().config.num_kv_heads as usize;
+                let all = |attended: &Attended| -> Vec<Vec<kvblock::BlockIdx>> {
+                    let of = |(_, s): &(u32, sparse_select::Selection)| -> Vec<Vec<kvblock::BlockIdx>> {
+                        let rows = 0..s.query_blocks() * heads;
+                        rows.map(|i| s.row_shared(i % heads, i / heads).to_vec()).collect()
+                    };
+                    attended.selections.iter().flat_map(of).collect()
+                };
+                assert_eq!(all(device), all(host), "{spec}");
+            }
+            assert_same(&spec, device, host);
+        }
+        // A first chunk sees the same keys whatever decodes, and rows of decode select whatever the prompt selected.
+        let alone = serve_two(prefill, Place::Host);
+        let chunks =
+            |served: &Served| served.attended[..2].iter().map(|step| step.total()).collect::<Vec<_>>();
+        if !decode.contains("dense_layers=1") {
+            assert_eq!(chunks(&device[1]), chunks(&alone[1]), "{spec}");
+        }
+        assert!(density(&device[0].attended[4..]) < 1.0 && density(&device[1].attended) < 1.0, "{spec}");
+    }
+}
+
 /// A policy without kernels goes through its own code, which reads back, and says so.
 #[test]
 fn policies_without_kernels_select_on_the_host() {

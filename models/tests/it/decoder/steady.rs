@@ -117,6 +117,8 @@ fn decode_steps_with_a_policy_are_encoded_while_others_run() {
         "xattn:threshold=0.9,block_size=16",
         "xattn:threshold=0.9,block_size=16,stride=4",
         "flashprefill:block_size=16",
+        "flashprefill:block_size=16+quest:page_budget=4,dense_layers=1,block_size=16",
+        "streaming:sink=1,recent=2,block_size=16+gsa:scoring=mean_k,block_size=16",
     ] {
         let policy = sparse_select::build(spec).unwrap().into();
         encoded_ahead(spec, &with_policy(SparseOptions::new(policy, Place::Device)));

@@ -1,0 +1,125 @@
+//! Two selectors side by side: of chunks of prompts, and of decode rows.
+
+use attn_kernels::gpu::{Outcome, Pass};
+
+use super::account::Account;
+use super::{Begin, ListedRows, Lists, Reads, Rules, Select, selector};
+use crate::ModelError;
+use crate::batch::Phase;
+use crate::decoder::batch::Batch;
+use crate::decoder::kernels::LoadContext;
+use crate::decoder::ops::Ctx;
+use crate::sparse::{Place, SparseOptions};
+
+/// The selectors of two policies. Each sees the rows of its own phase alone.
+#[derive(Debug)]
+pub(super) struct Phased {
+    prefill: Part,
+    decode: Part,
+}
+
+/// A selector with its own rules.
+#[derive(Debug)]
+struct Part {
+    rules: Rules,
+    selector: Box<dyn Select>,
+}
+
+impl Part {
+    fn new(load: &LoadContext<'_>, joint: &Rules, phase: Phase) -> Result<Self, ModelError> {
+        let options = SparseOptions { policy: joint.options.of(phase), ..joint.options.clone() };
+        let rules = Rules {
+            source: options.sources(&joint.dense),
+            options,
+            views: joint.views.clone(),
+            dense: joint.dense.clone(),
+            phase: Some(phase),
+            ..*joint
+        };
+        Ok(Self { selector: selector(load, &rules)?, rules })
+    }
+}
+
+impl Phased {
+    pub(super) fn new(load: &LoadContext<'_>, rules: &Rules) -> Result<Self, ModelError> {
+        Ok(Self {
+            prefill: Part::new(load, rules, Phase::Prefill)?,
+            decode: Part::new(load, rules, Phase::Decode)?,
+        })
+    }
+
+    fn parts(&mut self) -> [&mut Part; 2] {
+        [&mut self.prefill, &mut self.decode]
+    }
+}
+
+impl Select for Phased {
+    fn forget(&mut self, blocks: &mut dyn Iterator<Item = u32>) {
+        let blocks: Vec<u32> = blocks.collect();
+        self.parts().into_iter().for_each(|part| part.selector.forget(&mut blocks.iter().copied()));
+    }
+
+    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, account: &mut Account) -> Result<(), ModelError> {
+        self.parts().into_iter().try_for_each(|part| {
+            part.rules.options.trace = rules.options.trace;
+            part.selector.begin(&part.rules, step, account)
+        })
+    }
+
+    fn shape(&self) -> Option<Vec<usize>> {
+        let mut shape = self.prefill.selector.shape()?;
+        shape.push(shape.len());
+        shape.extend(self.decode.selector.shape()?);
+        Some(shape)
+    }
+
+    fn take_in(&self, ctx: &mut Ctx<'_>, layer: usize) {
+        self.prefill.selector.take_in(ctx, layer);
+        self.decode.selector.take_in(ctx, layer);
+    }
+
+    fn record(
+        &mut self,
+        _: &Rules,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        account: &mut Account,
+    ) -> Result<(), ModelError> {
+        self.parts().into_iter().try_for_each(|part| part.selector.record(&part.rules, ctx, layer, account))
+    }
+
+    fn lists(&self, layer: usize) -> Option<Lists> {
+        self.decode.selector.lists(layer)
+    }
+
+    fn chunk_lists(&self, layer: usize) -> Option<Lists> {
+        self.prefill.selector.lists(layer)
+    }
+
+    fn certify(&self, _: &Rules, ctx: &mut Ctx<'_>, layer: usize, rows: &ListedRows<'_>) {
+        self.decode.selector.certify(&self.decode.rules, ctx, layer, rows);
+    }
+
+    fn wishes(&self, layer: usize) -> Option<Lists> {
+        self.decode.selector.wishes(layer)
+    }
+
+    fn read(&self, pass: &mut Pass, batch: &Batch) -> Reads {
+        let of_prefill = Some(Box::new(self.prefill.selector.read(pass, batch)));
+        Reads { of_prefill, ..self.decode.selector.read(pass, batch) }
+    }
+
+    fn take(&self, _: &Rules, batch: &Batch, mut reads: Reads, done: &Outcome, account: &mut Account) {
+        if let Some(of_prefill) = reads.of_prefill.take() {
+            self.prefill.selector.take(&self.prefill.rules, batch, *of_prefill, done, account);
+        }
+        self.decode.selector.take(&self.decode.rules, batch, reads, done, account);
+    }
+
+    fn place(&self) -> Place {
+        match (self.prefill.selector.place(), self.decode.selector.place()) {
+            (Place::Device, Place::Device) => Place::Device,
+            _ => Place::Host,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Errors of the text form of random models.
+
+use std::path::PathBuf;
+
+use super::SHAPES;
+use crate::{ConfigError, Dtype};
+
+/// Why a text does not describe a random model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RandomError {
+    /// Neither a built-in shape nor a RON file.
+    #[error(
+        "unknown shape {shape:?}; shapes are {known}, and RON files by path",
+        known = SHAPES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
+    )]
+    Shape {
+        /// The value as given.
+        shape: String,
+    },
+    /// Not a type of weights.
+    #[error(
+        "unknown type {name:?}; types are {known}",
+        known = Dtype::ALL.map(|dtype| dtype.name().to_lowercase()).join(" ")
+    )]
+    Type {
+        /// The value as given.
+        name: String,
+    },
+    /// The key is not an option.
+    #[error("unknown key {key:?}; keys are layers context seed alike")]
+    Key {
+        /// The value as given.
+        key: String,
+    },
+    /// A value of the wrong kind.
+    #[error("{key}={value} is not {rule}")]
+    Value {
+        /// The option.
+        key: String,
+        /// Its value.
+        value: String,
+        /// The values that it takes.
+        rule: &'static str,
+    },
+    /// More layers than the shape has, or none.
+    #[error("layers={layers}: {shape} has 1 to {max}")]
+    Layers {
+        /// The value as given.
+        layers: u32,
+        /// Layers of the shape.
+        max: u32,
+        /// The shape.
+        shape: String,
+    },
+    /// The file system refused.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The file does not describe a shape.
+    #[error("shape {shape} is not readable: {source}")]
+    Ron {
+        /// The name or path.
+        shape: String,
+        /// The defect.
+        source: Box<ron::error::SpannedError>,
+    },
+    /// The shape is not a configuration that runs.
+    #[error("shape {shape}: {source}")]
+    Config {
+        /// The name or path.
+        shape: String,
+        /// The defect.
+        source: ConfigError,
+    },
+}
