@@ -61,7 +61,7 @@ impl Policy for Phases {
         "prefill+decode"
     }
 
-    /// What either needs, in the phases of each.
+    /// Needs of both, each in its own phase.
     fn support(&self) -> Support {
         let (prefill, decode) = (self.prefill.support(), self.decode.support());
         Support {
