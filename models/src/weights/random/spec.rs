@@ -340,7 +340,7 @@ mod tests {
         insta::assert_snapshot!(texts.map(refused).join("\n"), @r#"
         unknown shape "llama-3-9b"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
         unknown type "q9_k"; types are f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 f8_e4m3
-        unknown key "depth"; keys are layers seed alike
+        unknown key "depth"; keys are layers context seed alike
         layers=two is not a whole number
         layers=33: llama-3-8b has 1 to 32
         layers=0: llama-3-8b has 1 to 32
