@@ -177,8 +177,7 @@ impl Policy for Layered {
         if let Some(policy) = self.of(input.layer, input.kv_len) {
             return policy.select_into(input, out);
         }
-        out.begin(input.num_blocks(self.block_size()), 1, 1);
-        out.fill_all();
+        out.keep_all(input.num_blocks(self.block_size()));
         Ok(())
     }
 }

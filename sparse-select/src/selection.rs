@@ -82,6 +82,12 @@ impl Selection {
         }
     }
 
+    /// Replaces the selection with one row of all of `num_blocks` blocks, which serves all queries and heads.
+    pub fn keep_all(&mut self, num_blocks: u32) {
+        self.begin(num_blocks, 1, 1);
+        self.fill_all();
+    }
+
     /// Number of blocks of the sequence.
     #[must_use]
     pub const fn num_blocks(&self) -> u32 {

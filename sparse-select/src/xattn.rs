@@ -213,8 +213,7 @@ impl Policy for XAttention {
 
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         if input.stage == Stage::Decode {
-            out.begin(input.num_blocks(self.block_size()), 1, 1);
-            out.fill_all();
+            out.keep_all(input.num_blocks(self.block_size()));
             return Ok(());
         }
         let (q, k, group) = self.scored(input)?;

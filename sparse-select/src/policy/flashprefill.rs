@@ -170,8 +170,7 @@ impl Policy for FlashPrefill {
 
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         if input.stage == Stage::Decode {
-            out.begin(input.num_blocks(self.block_size), 1, 1);
-            out.fill_all();
+            out.keep_all(input.num_blocks(self.block_size));
             return Ok(());
         }
         let (q, k, group) = input.scored(ENTRY.name)?;

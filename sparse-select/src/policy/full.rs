@@ -34,8 +34,7 @@ impl Policy for Full {
     }
 
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
-        out.begin(input.num_blocks(self.block_size), 1, 1);
-        out.fill_all();
+        out.keep_all(input.num_blocks(self.block_size));
         Ok(())
     }
 }

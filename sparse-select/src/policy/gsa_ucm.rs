@@ -226,8 +226,7 @@ impl Policy for GsaUcm {
     /// the same, since it is the current block.
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         if input.stage != Stage::Decode || !self.is_active(input.kv_len) {
-            out.begin(input.num_blocks(self.block_size), 1, 1);
-            out.fill_all();
+            out.keep_all(input.num_blocks(self.block_size));
             return Ok(());
         }
         let (q, k, _) = input.scored(ENTRY.name)?;

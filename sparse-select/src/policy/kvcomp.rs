@@ -299,8 +299,7 @@ impl Policy for KvComp {
     /// one.
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         if input.layer.is_some_and(|layer| self.layer_plan(layer) == LayerPlan::Dense) {
-            out.begin(input.num_blocks(self.block_size), 1, 1);
-            out.fill_all();
+            out.keep_all(input.num_blocks(self.block_size));
             return Ok(());
         }
         let (q, k, _) = input.scored(ENTRY.name)?;

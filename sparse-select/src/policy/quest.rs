@@ -222,8 +222,7 @@ impl Policy for Quest {
         let dense_layer = input.layer.is_some_and(|layer| layer < self.dense_layers);
         let without_query = matches!(self.mode, Mode::Offload { .. }) && input.q.is_none();
         if dense_layer || without_query {
-            out.begin(input.num_blocks(self.block_size), 1, 1);
-            out.fill_all();
+            out.keep_all(input.num_blocks(self.block_size));
             return Ok(());
         }
         let (q, k, _) = input.scored(ENTRY.name)?;

@@ -85,8 +85,7 @@ impl Policy for SkipSoftmax {
     /// One list for each query and KV head: the blocks that any of its query heads keeps.
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         if input.stage == Stage::Decode {
-            out.begin(input.num_blocks(self.block_size), 1, 1);
-            out.fill_all();
+            out.keep_all(input.num_blocks(self.block_size));
             return Ok(());
         }
         let (q, k, group) = input.scored(ENTRY.name)?;

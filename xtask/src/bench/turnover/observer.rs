@@ -111,8 +111,7 @@ impl Policy for Observer {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let mut selection = Selection::new();
         asked.iter_mut().try_for_each(|asked| asked.ask(input, &mut selection))?;
-        out.begin(input.num_blocks(self.block_size()), 1, 1);
-        out.fill_all();
+        out.keep_all(input.num_blocks(self.block_size()));
         Ok(())
     }
 }
