@@ -52,16 +52,6 @@ pub(crate) fn logits(checkpoint: &Checkpoint, ids: &[u32]) -> Result<Vec<f32>, B
     let table = |group: &GroupId| cache.table(SEQ, *group).map(|table| table.blocks());
     let tables: Vec<&[BlockId]> = groups.iter().filter_map(table).collect();
 
-    let slice = Slice {
-        tokens: ids,
-        first: 0,
-        tables: &tables,
-        phase: Phase::Prefill,
-        access: &[],
-        targets: &[],
-        log_probs: None,
-        logits: 1,
-        certify: false,
-    };
+    let slice = Slice { logits: 1, ..Slice::new(ids, 0, &tables, Phase::Prefill) };
     Ok(decoder.step(&[slice], &[])?.logits)
 }

@@ -36,7 +36,23 @@ pub struct Slice<'a> {
     pub certify: bool,
 }
 
-impl Slice<'_> {
+impl<'a> Slice<'a> {
+    /// Tokens from position `first` on whose rows are neither scored nor handed back, without earlier accesses.
+    #[must_use]
+    pub fn new(tokens: &'a [u32], first: u32, tables: &'a [&'a [BlockId]], phase: Phase) -> Self {
+        Self {
+            tokens,
+            first,
+            tables,
+            phase,
+            access: &[],
+            targets: &[],
+            log_probs: None,
+            logits: 0,
+            certify: false,
+        }
+    }
+
     /// Returns the number of leading rows that are scored: all of them if logits are handed back.
     pub(crate) fn scored_rows(&self) -> usize {
         if self.logits > 0 { self.tokens.len() } else { self.targets.len() }

@@ -79,17 +79,7 @@ impl Decoder {
         let tables: Vec<Vec<BlockId>> = blocks.map(|blocks| vec![BlockId::NULL; blocks]).collect();
         let tables: Vec<&[BlockId]> = tables.iter().map(Vec::as_slice).collect();
         let access = vec![0; (computed + tokens).div_ceil(self.options.select_block()) as usize];
-        let slice = Slice {
-            tokens: &ids,
-            first: computed,
-            tables: &tables,
-            phase,
-            access: &access,
-            targets: &[],
-            log_probs: None,
-            logits: 0,
-            certify: false,
-        };
+        let slice = Slice { access: &access, ..Slice::new(&ids, computed, &tables, phase) };
         let slices = vec![slice; sequences as usize];
         let samples: Vec<Sample<'_>> = (0..slices.len()).map(|slice| Sample::new(slice, spec)).collect();
         self.plan(&slices, &samples)?;

@@ -120,17 +120,7 @@ impl DecodeRehearsal<'_> {
             tables.iter().map(|tables| tables.iter().map(Vec::as_slice).collect()).collect();
         let ids: Vec<u32> = positions.clone().map(|at| self.id(at)).collect();
         let access = vec![0; positions.end.div_ceil(self.decoder.options.select_block()) as usize];
-        let slice = |tables| Slice {
-            tokens: &ids,
-            first: positions.start,
-            tables,
-            phase,
-            access: &access,
-            targets: &[],
-            log_probs: None,
-            logits: 0,
-            certify: false,
-        };
+        let slice = |tables| Slice { access: &access, ..Slice::new(&ids, positions.start, tables, phase) };
         let slices: Vec<Slice<'_>> = tables.iter().map(|tables| slice(tables.as_slice())).collect();
         let samples: Vec<Sample<'_>> = (0..slices.len()).map(Sample::greedy).collect();
         self.decoder.step(&slices, &samples).map(drop)

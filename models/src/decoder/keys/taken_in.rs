@@ -62,17 +62,7 @@ mod tests {
         let mut step = |range: std::ops::Range<u32>, forgotten: Option<u32>| {
             let ids = vec![0; range.len()];
             let tables = [&table[..]];
-            let slice = Slice {
-                tokens: &ids,
-                first: range.start,
-                tables: &tables,
-                phase: Phase::Decode,
-                access: &[],
-                targets: &[],
-                log_probs: None,
-                logits: 0,
-                certify: false,
-            };
+            let slice = Slice::new(&ids, range.start, &tables, Phase::Decode);
             forgotten.into_iter().for_each(|block| taken_in.forget(block));
             let written = 10 + range.start / 4..10 + range.end.div_ceil(4);
             taken_in.due(&[slice], |block| written.contains(&block))

@@ -138,15 +138,13 @@ fn two_steps(fault: impl Fn(&SimVolume, &Decoder)) -> (Vec<BlockId>, StepOutput)
     let mut step = |range: std::ops::Range<usize>, phase| {
         let groups = tables.each_ref().map(|table| [&table[..]]);
         let slice = |n: usize| Slice {
-            tokens: &ids[range.start + n..range.end + n],
-            first: u32::try_from(range.start).unwrap(),
-            tables: &groups[n],
-            phase,
-            access: &[],
-            targets: &[],
-            log_probs: None,
             logits: 1,
-            certify: false,
+            ..Slice::new(
+                &ids[range.start + n..range.end + n],
+                u32::try_from(range.start).unwrap(),
+                &groups[n],
+                phase,
+            )
         };
         let output = decoder.step(&[slice(0), slice(1)], &[]).unwrap();
         decoder.kv().spill().unwrap().settle();
@@ -304,15 +302,8 @@ fn blocks_that_change_are_not_found_as_they_were() {
     let mut step = |tokens: std::ops::Range<usize>, phase| {
         let groups = [&blocks[..]];
         let slice = Slice {
-            tokens: &ids[tokens.clone()],
-            first: u32::try_from(tokens.start).unwrap(),
-            tables: &groups,
-            phase,
-            access: &[],
-            targets: &[],
-            log_probs: None,
             logits: 1,
-            certify: false,
+            ..Slice::new(&ids[tokens.clone()], u32::try_from(tokens.start).unwrap(), &groups, phase)
         };
         decoder.step(&[slice], &[]).unwrap().logits
     };
@@ -337,15 +328,13 @@ fn a_disk_that_loses_selected_blocks_ends_their_sequence_alone() {
     let mut step = |range: std::ops::Range<usize>, phase| {
         let groups = tables.each_ref().map(|table| [&table[..]]);
         let slice = |n: usize| Slice {
-            tokens: &ids[range.start + n..range.end + n],
-            first: u32::try_from(range.start).unwrap(),
-            tables: &groups[n],
-            phase,
-            access: &[],
-            targets: &[],
-            log_probs: None,
             logits: 1,
-            certify: false,
+            ..Slice::new(
+                &ids[range.start + n..range.end + n],
+                u32::try_from(range.start).unwrap(),
+                &groups[n],
+                phase,
+            )
         };
         let output = decoder.step(&[slice(0), slice(1)], &[]).unwrap();
         decoder.kv().spill().unwrap().settle();

@@ -29,17 +29,7 @@ pub(super) fn last_logits(decoder: &mut Decoder, tokens: &[u32]) -> Vec<f32> {
         .map(|group| (0..20).map(|i| BlockId::new(u32::try_from(1 + 20 * group + i).unwrap())).collect())
         .collect();
     let tables: Vec<&[BlockId]> = blocks.iter().map(Vec::as_slice).collect();
-    let slice = Slice {
-        tokens,
-        first: 0,
-        tables: &tables,
-        phase: Phase::Prefill,
-        access: &[],
-        targets: &[],
-        log_probs: None,
-        logits: 1,
-        certify: false,
-    };
+    let slice = Slice { logits: 1, ..Slice::new(tokens, 0, &tables, Phase::Prefill) };
     decoder.step(&[slice], &[]).unwrap().logits
 }
 

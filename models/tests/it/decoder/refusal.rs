@@ -147,17 +147,8 @@ fn tokens_outside_the_vocabulary_and_blocks_outside_the_pool_are_named() {
     let blocks = decoder.kv().num_blocks();
     let mut refuse = |tokens: &[u32], first, last| {
         let table = [1, 2, 3, last].map(BlockId::new);
-        let slice = Slice {
-            tokens,
-            first,
-            tables: &[&table],
-            phase: Phase::Prefill,
-            access: &[],
-            targets: &[],
-            log_probs: None,
-            logits: 0,
-            certify: false,
-        };
+        let tables: [&[BlockId]; 1] = [&table];
+        let slice = Slice::new(tokens, first, &tables, Phase::Prefill);
         decoder.step(&[slice], &[]).unwrap_err()
     };
     let error = refuse(&[5, 127, 128, 6], 30, 4);

@@ -172,17 +172,7 @@ fn draws_that_cannot_be_are_refused() {
     let table = [BlockId::new(1)];
     let mut refused = |adjust: LogitAdjustments<'_>, log_probs, targets: &[u32]| {
         let tables: [&[BlockId]; 1] = [&table];
-        let slice = Slice {
-            tokens: &[3],
-            first: 0,
-            tables: &tables,
-            phase: Phase::Prefill,
-            access: &[],
-            targets,
-            log_probs: None,
-            logits: 0,
-            certify: false,
-        };
+        let slice = Slice { targets, ..Slice::new(&[3], 0, &tables, Phase::Prefill) };
         let sample = Sample { adjust, log_probs, ..Sample::new(0, Spec::GREEDY) };
         decoder.step(&[slice], &[sample]).unwrap_err().to_string()
     };

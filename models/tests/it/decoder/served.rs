@@ -181,15 +181,15 @@ impl<'a> Sequence<'a> {
     fn next<'s>(&'s self, chunk: usize, tables: &'s [&'s [BlockId]]) -> Slice<'s> {
         let rows = self.rows(chunk);
         Slice {
-            tokens: &self.tokens[self.computed..self.computed + rows],
-            first: u32::try_from(self.computed).unwrap(),
-            tables,
-            phase: if self.computed < self.request.prefill { Phase::Prefill } else { Phase::Decode },
-            access: &[],
             targets: if self.request.echo.is_some() { self.targets(rows) } else { &[] },
             log_probs: self.request.echo,
             logits: if self.request.logits { rows } else { 0 },
-            certify: false,
+            ..Slice::new(
+                &self.tokens[self.computed..self.computed + rows],
+                u32::try_from(self.computed).unwrap(),
+                tables,
+                if self.computed < self.request.prefill { Phase::Prefill } else { Phase::Decode },
+            )
         }
     }
 

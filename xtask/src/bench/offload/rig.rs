@@ -265,17 +265,7 @@ impl Contender {
     fn step(&mut self, plan: &Plan, token: u32, step: u32) -> Result<StepOutput> {
         let (first, token) = (self.case.context - plan.walk() + step, [token]);
         let tables: Vec<[&[BlockId]; 1]> = self.tables.iter().map(|table| [&table[..]]).collect();
-        let slice = |tables| Slice {
-            tokens: &token,
-            first,
-            tables,
-            phase: Phase::Decode,
-            access: &[],
-            targets: &[],
-            log_probs: None,
-            logits: 0,
-            certify: false,
-        };
+        let slice = |tables| Slice::new(&token, first, tables, Phase::Decode);
         let slices: Vec<Slice<'_>> = tables.iter().map(|tables| slice(&tables[..])).collect();
         let samples: Vec<Sample<'_>> = (0..slices.len()).map(Sample::greedy).collect();
         Ok(self.decoder.step(&slices, &samples)?)
