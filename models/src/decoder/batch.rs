@@ -27,9 +27,8 @@ pub(super) struct Batch {
     /// Longest KV of any row.
     pub(super) longest: u32,
     pub(super) tokens: StepList<u32>,
-    angles: Angles,
-    /// Angles of layers that see a window, if they are others.
-    window_angles: Option<Angles>,
+    /// Angles of layers that see everything, then those of layers that see a window, if they are others.
+    angles: SmallVec<[Angles; 2]>,
     /// Factors on queries of layers that do not rotate, and 0.
     temperatures: StepList<Angle>,
     /// Block tables of all slices and groups, one after the other.
@@ -113,8 +112,9 @@ impl Batch {
             decode_until: 0,
             longest: 0,
             tokens: StepList::new(gpu, "tokens", rows)?,
-            angles: angles(&config.rope, "cs")?,
-            window_angles: config.window_rope.as_ref().map(|rope| angles(rope, "window_cs")).transpose()?,
+            angles: std::iter::once(angles(&config.rope, "cs"))
+                .chain(config.window_rope.as_ref().map(|rope| angles(rope, "window_cs")))
+                .collect::<Result<_, _>>()?,
             temperatures: StepList::new(gpu, "temperatures", rows)?,
             tables: StepList::new(gpu, "tables", 1024)?,
             views: views.iter().map(|_| ViewRows::new(gpu, options)).collect::<Result<_, _>>()?,
@@ -155,10 +155,7 @@ impl Batch {
         }
         let (same, scaled) = (Angle { cos: 1.0, sin: 0.0 }, config.temperature.is_some_and(|t| t.all_layers));
         let factors = self.temperatures.iter().map(|factor| if scaled { *factor } else { same });
-        let of_windows = self.window_angles.iter_mut();
-        for angles in std::iter::once(&mut self.angles).chain(of_windows) {
-            angles.list.extend(factors.clone());
-        }
+        self.angles.iter_mut().for_each(|angles| angles.list.extend(factors.clone()));
         assert!(
             self.rows <= options.max_rows,
             "{} rows in a step of at most {}",
@@ -173,7 +170,7 @@ impl Batch {
         self.tokens.clear();
         self.temperatures.clear();
         self.tables.clear();
-        std::iter::once(&mut self.angles).chain(&mut self.window_angles).for_each(|a| a.list.clear());
+        self.angles.iter_mut().for_each(|angles| angles.list.clear());
         self.views.iter_mut().for_each(ViewRows::clear);
     }
 
@@ -188,7 +185,7 @@ impl Batch {
             self.temperatures.push(Angle { cos: f32_of(temperature), sin: 0.0 });
         }
         let positions = slice.first..slice.first + u32_of(slice.tokens.len());
-        for Angles { rope, list } in std::iter::once(&mut self.angles).chain(&mut self.window_angles) {
+        for Angles { rope, list } in &mut self.angles {
             rope.extend(positions.clone(), list);
         }
         Ok(())
@@ -197,9 +194,7 @@ impl Batch {
     /// Brings the lists to the device.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.tokens.upload(gpu)?;
-        for angles in std::iter::once(&mut self.angles).chain(&mut self.window_angles) {
-            angles.list.upload(gpu)?;
-        }
+        self.angles.iter_mut().try_for_each(|angles| angles.list.upload(gpu))?;
         self.temperatures.upload(gpu)?;
         self.tables.upload(gpu)?;
         self.views.iter_mut().try_for_each(|view| view.upload(gpu))
@@ -215,12 +210,12 @@ impl Batch {
 
     /// Returns the angles of layers that see everything.
     pub(super) fn angles(&self) -> &Buf<Angle> {
-        self.angles.list.on_device()
+        self.angles[0].list.on_device()
     }
 
     /// Returns the angles of a layer: of those that do not rotate, the factors on queries alone.
     pub(super) fn angles_of(&self, rotary: bool, reach: Reach) -> &Buf<Angle> {
-        match &self.window_angles {
+        match self.angles.last() {
             _ if !rotary => self.temperatures.on_device(),
             Some(angles) if matches!(reach, Reach::Window(_)) => angles.list.on_device(),
             _ => self.angles(),

@@ -115,8 +115,8 @@ struct RmsNorm<'a> {
     weight: &'a Buf<f32>,
     /// Rows, or entries of the list that rows are gathered by.
     rows: Range<u32>,
-    /// Rows to gather, read with [`Form::Gather`] alone.
-    gather: Bind<u32>,
+    /// Rows to gather, with [`Form::Gather`].
+    gather: Option<Bind<u32>>,
     x: &'a Buf<f32>,
     out: &'a Buf<f32>,
 }
@@ -210,7 +210,7 @@ impl<'a> Ctx<'a> {
             form: Form::Add,
             weight,
             rows,
-            gather: self.batch.tokens.bind(),
+            gather: None,
             x: &act.normed,
             out: self.block_out,
         });
@@ -276,7 +276,7 @@ impl<'a> Ctx<'a> {
             form: Form::Store,
             weight,
             rows,
-            gather: self.batch.tokens.bind(),
+            gather: None,
             x: self.block_in,
             out: normed,
         });
@@ -287,6 +287,7 @@ impl<'a> Ctx<'a> {
     pub(super) fn norm_gathered(&mut self, weight: &Buf<f32>, gather: Bind<u32>, rows: Range<u32>) {
         let act = self.act;
         let form = Form::Gather;
+        let gather = Some(gather);
         self.rms_norm(RmsNorm { form, weight, rows, gather, x: &act.residual, out: &act.normed });
     }
 
@@ -295,7 +296,9 @@ impl<'a> Ctx<'a> {
         let RmsNorm { form, weight, rows: range, gather, x, out } = norm;
         let (rows, width, eps) = (u32_of(range.len()), self.config.hidden_size, self.config.rms_norm_eps);
         let params = RmsNormParams { rows, width, eps, first: range.start };
-        let buffers = RmsNormBuffers { x: x.bind(), sources: gather, weight: weight.bind(), out: out.bind() };
+        // The other forms bind a list that they do not read.
+        let sources = gather.unwrap_or_else(|| self.batch.tokens.bind());
+        let buffers = RmsNormBuffers { x: x.bind(), sources, weight: weight.bind(), out: out.bind() };
         let pipeline = match form {
             Form::Store => &self.ops.norm,
             Form::Add => &self.ops.norm_add,

@@ -197,8 +197,8 @@ impl DecoderOptions {
     }
 
     /// Returns the policy that leaves keys out inside the kernels of prefill, if there is one.
-    pub(super) fn skipping(&self) -> Option<&dyn Policy> {
-        self.sparse.as_ref().map(|sparse| &*sparse.policy).filter(|policy| policy.skips().is_some())
+    pub(super) fn skipping(&self) -> Option<&Arc<dyn Policy>> {
+        self.sparse.as_ref().map(|sparse| &sparse.policy).filter(|policy| policy.skips().is_some())
     }
 
     /// Tokens of the blocks that a policy selects.

@@ -113,9 +113,8 @@ impl Rules {
         }
     }
 
-    /// Returns the rows of a step that blocks are selected for: all layers of full attention choose the same ones,
-    /// whichever group
-    /// they are in.
+    /// Returns the rows of a step that blocks are selected for: all layers of full attention choose the same ones, whichever
+    /// group they are in.
     fn chosen<'a>(&self, batch: &'a Batch) -> &'a [SelectingRows] {
         let views = batch.views.iter().map(|view| self.own(view));
         views.into_iter().find(|rows| !rows.is_empty()).unwrap_or(&[])
@@ -181,7 +180,7 @@ pub(super) struct Reads {
     masses: Option<Read<f32>>,
     counts: Option<Read<u32>>,
     traced: Option<Read<u32>>,
-    /// Rules of chunks of prompts, for which a policy of their own selects.
+    /// Readbacks of chunks of prompts, for which a policy of their own selects.
     of_prefill: Option<Box<Self>>,
 }
 
@@ -209,9 +208,9 @@ struct ListedRows<'a> {
 pub(super) struct Selected<'a> {
     sparse: &'a Sparse,
     pub(super) kernels: &'a HeadKernels,
-    /// Readbacks of decode rows, if there are some.
+    /// Lists of decode rows, if there are some.
     pub(super) lists: Lists,
-    /// Readbacks of chunks of prompts, if there are some.
+    /// Lists of chunks of prompts, if there are some.
     pub(super) chunk_lists: Lists,
     block: u32,
 }

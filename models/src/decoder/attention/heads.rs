@@ -86,11 +86,7 @@ impl Heads {
                 .transpose()?,
             sparse: sparse.map(|sparse| Sparse::new(load, sparse, forms.of_selected(options))).transpose()?,
             prefixes: Vec::new(),
-            skipping: options
-                .sparse
-                .as_ref()
-                .map(|sparse| Arc::clone(&sparse.policy))
-                .filter(|p| p.skips().is_some()),
+            skipping: options.skipping().cloned(),
         })
     }
 

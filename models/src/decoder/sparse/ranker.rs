@@ -284,19 +284,13 @@ impl Select for Ranker {
         }
     }
 
-    fn take(&self, rules: &Rules, batch: &Batch, reads: Reads, done: &Outcome, account: &mut Account) {
-        let chosen = rules.chosen(batch);
-        if let Some(read) = reads.masses {
+    fn take(&self, rules: &Rules, batch: &Batch, mut reads: Reads, done: &Outcome, account: &mut Account) {
+        if let Some(read) = reads.masses.take() {
             let masses: Vec<f32> = done.get(read);
-            for (chosen, masses) in chosen.iter().zip(masses.chunks_exact(rules.num_heads)) {
+            for (chosen, masses) in rules.chosen(batch).iter().zip(masses.chunks_exact(rules.num_heads)) {
                 account.of(chosen).lower_mass(masses.iter().map(|mass| f64::from(*mass)));
             }
         }
-        if let Some(read) = reads.counts {
-            self.lists.count(rules, chosen, &done.get(read), account);
-        }
-        if let Some(read) = reads.traced {
-            self.lists.take(rules, batch, &done.get(read), account);
-        }
+        self.lists.take_reads(rules, batch, reads, done, account);
     }
 }

@@ -47,15 +47,15 @@ impl Residency {
         kv: &KvPool,
         beside: &mut Beside<'_>,
     ) -> Result<Option<FetchCost>, ModelError> {
+        // What comes from a disk takes the disk's time.
+        if self.on_disk() {
+            return Ok(None);
+        }
         let mut layers = self.layers.iter().enumerate();
         let Some((layer, resident)) = layers.find_map(|(l, resident)| Some((l, resident.as_ref()?))) else {
             return Ok(None);
         };
         let places = gpu.read(&resident.places, 0..resident.places.len())?;
-        // What comes from a disk takes the disk's time.
-        if self.on_disk() {
-            return Ok(None);
-        }
         let held: Vec<WrittenBlock> = places
             .chunks_exact(places.len() / kv.num_blocks() as usize)
             .zip(0..)
@@ -117,11 +117,11 @@ impl Residency {
     /// Blocks that a step fetched ahead of one layer, on average over the calls so far.
     fn blocks_ahead(&self, gpu: &Gpu, kv: &KvPool) -> Result<usize, ModelError> {
         let PageTraffic { prefetched, .. } = self.traffic(gpu)?;
-        let mut calls = 0;
-        for resident in self.layers.iter().flatten() {
-            let counted = resident.slots.len() - 1;
-            calls += u64::from(gpu.read(&resident.slots, counted..counted + 1)?[0][1]);
-        }
+        let mut pass = Pass::new("page_calls");
+        let slots = self.layers.iter().flatten().map(|resident| &resident.slots);
+        let reads: Vec<_> = slots.map(|slots| pass.read(slots, slots.len() - 1..slots.len())).collect();
+        let done = gpu.submit(pass)?.wait()?;
+        let calls: u64 = reads.into_iter().map(|read| u64::from(done.get(read)[0][1])).sum();
         // Every second call wishes.
         let heads = u64::from(kv.shape().num_kv_heads);
         Ok(usize::try_from((2 * prefetched).div_ceil((calls * heads).max(1)))
