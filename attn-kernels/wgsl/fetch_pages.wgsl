@@ -2,7 +2,8 @@
 // those on the device that were written on the host.
 //   fetches         as `residency` leaves it;  a page is what one KV head keeps of a block, page_quads vec4<u32>
 //   touched         [n] vec2<u32>: block that was written, block of host_k and host_v that holds it;  places as in `residency`
-//   host_k, host_v  [blocks, num_kv_heads] pages;  k, v  [num_slots, num_kv_heads] pages
+//   host_k, host_v  [num_blocks, num_kv_heads] pages of the blocks from first_block on: what else is named is left out
+//   k, v  [num_slots, num_kv_heads] pages
 // The host does not know how many there are: `workgroups` of each head share them.
 // Grid: (workgroups, num_kv_heads). Bytes moved over the bus: two pages for each, K and V. CPU reference: src/cpu/fetch_pages.rs
 struct FetchPagesParams {
@@ -12,6 +13,8 @@ struct FetchPagesParams {
     workgroups: u32,
     fetch: u32, // 0: only what was touched
     touched: u32,
+    first_block: u32,
+    num_blocks: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: FetchPagesParams;
@@ -43,7 +46,11 @@ fn fetch_pages(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
 }
 
 fn copy(block: u32, slot: u32, head: u32, lane: u32) {
-    let from_page = (block * params.num_kv_heads + head) * params.page_quads;
+    let held = block - params.first_block;
+    if (held >= params.num_blocks) {
+        return;
+    }
+    let from_page = (held * params.num_kv_heads + head) * params.page_quads;
     let to_page = (slot * params.num_kv_heads + head) * params.page_quads;
     for (var i = lane; i < params.page_quads; i += WG) {
         // Both loads are on their way before either is stored.

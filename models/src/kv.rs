@@ -229,6 +229,11 @@ impl KvPool {
         self.host.as_ref().is_some_and(|host| host.memory == HostMemory::Staged)
     }
 
+    /// Whether kernels reach blocks on the host.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.host.as_ref().is_some_and(|host| host.memory == HostMemory::Mapped)
+    }
+
     /// Whether only the host can write a block.
     pub(crate) fn host_writes(&self, id: u32) -> bool {
         self.is_staged() && self.ring().is_some_and(|ring| matches!(ring.place(id), Place::Host(_)))

@@ -4,8 +4,7 @@ use crate::kernel::fetch_pages::FetchPagesParams;
 use crate::kernel::residency::HEADER;
 
 /// Copies the pages that `fetches` names, and those of `touched` blocks, `[block, its number on the host]`, that have places,
-/// from
-/// `host` to `device`: K or V.
+/// from `host` to `device`: K or V. `host` holds some blocks; pages of others are left out.
 pub fn fetch_pages<T: Copy>(
     params: &FetchPagesParams,
     fetches: &[u32],
@@ -21,7 +20,9 @@ pub fn fetch_pages<T: Copy>(
         let place = |block: u32| places[block as usize * heads + head];
         let renewed =
             touched.filter(|[block, _]| place(*block) >= 2).map(|[block, from]| (*from, place(*block) - 2));
-        for (block, slot) in fetched.chain(renewed) {
+        let held = |block: u32| block.checked_sub(params.first_block).filter(|at| *at < params.num_blocks);
+        let pages = fetched.chain(renewed).filter_map(|(block, slot)| Some((held(block)?, slot)));
+        for (block, slot) in pages {
             let [from, to] = [block, slot].map(|at| (at as usize * heads + head) * quads);
             device[to..to + quads].copy_from_slice(&host[from..from + quads]);
         }

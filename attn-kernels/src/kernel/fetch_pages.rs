@@ -30,6 +30,10 @@ params! {
         pub fetch: u32,
         /// Blocks that were written, of which pages on the device are copied anew.
         pub touched: u32,
+        /// First block that the buffers on the host hold.
+        pub first_block: u32,
+        /// Blocks that they hold: pages of others are left out.
+        pub num_blocks: u32,
     }
 }
 
@@ -38,9 +42,9 @@ bindings! {
     pub struct FetchPagesBuffers(FetchPagesParams) {
         /// Pages to fetch, as `residency` left them.
         read fetches: u32,
-        /// Keys on the host, `[blocks, num_kv_heads]` pages.
+        /// Keys on the host, `[num_blocks, num_kv_heads]` pages.
         read host_k: KvWord,
-        /// Values on the host, `[blocks, num_kv_heads]` pages.
+        /// Values on the host, `[num_blocks, num_kv_heads]` pages.
         read host_v: KvWord,
         /// Places of pages, as in `residency`.
         read places: u32,
@@ -57,7 +61,7 @@ bindings! {
 const WORKGROUPS: u32 = 256;
 
 impl FetchPagesParams {
-    /// Parameters that every fetch into `num_slots` slots shares; nothing is touched.
+    /// Parameters that every fetch into `num_slots` slots shares; nothing is touched, and the host holds all blocks.
     #[must_use]
     pub fn new(shape: &KvShape, num_slots: u32) -> Self {
         Self {
@@ -68,6 +72,8 @@ impl FetchPagesParams {
             workgroups: WORKGROUPS.div_ceil(shape.num_kv_heads).min(num_slots).max(1),
             fetch: 1,
             touched: 0,
+            first_block: 0,
+            num_blocks: u32::MAX,
         }
     }
 }
@@ -90,13 +96,12 @@ pub fn grid(params: &FetchPagesParams) -> [u32; 3] {
     [params.workgroups, params.num_kv_heads, 1]
 }
 
-/// Checks `touched` against `num_blocks` blocks of the pool, all of them on the host, and buffers of `fetches_len` u32 of
-/// fetches, `places_len` places, and
-/// `host_len` and `device_len` 16-byte units of K and of V. What fetches name is what [`residency`] found, whose own check is of
-/// the tables.
+/// Checks `touched` against `num_blocks` blocks of the pool, and buffers of `fetches_len` u32 of fetches, `places_len` places,
+/// and `host_len` and `device_len` 16-byte units of K and of V. What fetches name is what [`residency`] found, whose own check
+/// is of the tables.
 ///
 /// # Errors
-/// No workgroups, a touched block that is not on the host, or a buffer that is too short.
+/// No workgroups, a touched block that is not in the pool, or a buffer that is too short.
 pub fn check(
     params: &FetchPagesParams,
     touched: &[[u32; 2]],
@@ -111,7 +116,8 @@ pub fn check(
     launch.at_most("u32 of fetches", fetches, fetches_len as u64)?;
     launch.at_most("places", of_heads(num_blocks), places_len as u64)?;
     let quads = u64::from(params.page_quads);
-    launch.at_most("16-byte units on the host", of_heads(num_blocks) * quads, host_len as u64)?;
+    let held = params.num_blocks.min(num_blocks.saturating_sub(params.first_block));
+    launch.at_most("16-byte units on the host", of_heads(held) * quads, host_len as u64)?;
     launch.at_most("16-byte units of slots", of_heads(params.num_slots) * quads, device_len as u64)?;
     launch.at_most("touched blocks", params.touched.into(), touched.len() as u64)?;
     for (entry, [block, from]) in touched.iter().enumerate().take(params.touched as usize) {

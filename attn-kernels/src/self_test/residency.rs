@@ -100,7 +100,14 @@ fn any_lists(case: &Case, before: &Residents, num_blocks: u32) -> Vec<Case> {
 pub(super) fn fetch_cases(variant: &Variant) -> Vec<Case> {
     let shape = shape(16);
     let touched = [[8, 9], [6, 1], [3, 2]];
-    let params = FetchPagesParams { workgroups: 3, touched: 3, ..FetchPagesParams::new(&shape, SLOTS) };
+    let params = FetchPagesParams {
+        workgroups: 3,
+        touched: 3,
+        // Blocks 0 and 9 lie elsewhere.
+        first_block: 1,
+        num_blocks: 8,
+        ..FetchPagesParams::new(&shape, SLOTS)
+    };
     // Block 8 is nowhere, 6 has a slot for one head and is read from another place, 3 waits for a slot.
     let mut places = vec![0; 10 * HEADS as usize];
     places[6 * HEADS as usize + 1] = 4;
@@ -116,7 +123,7 @@ pub(super) fn fetch_cases(variant: &Variant) -> Vec<Case> {
             (0..pages * HEADS * params.page_quads * 4).map(|word| (word + salt).wrapping_mul(0x9e37_79b9));
         words.collect::<Vec<u32>>().as_chunks().0.to_vec()
     };
-    let (host_k, host_v, k, v) = (quads(10, 1), quads(10, 2), quads(SLOTS, 3), quads(SLOTS, 4));
+    let (host_k, host_v, k, v) = (quads(8, 1), quads(8, 2), quads(SLOTS, 3), quads(SLOTS, 4));
     let (mut k_after, mut v_after) = (k.clone(), v.clone());
     cpu::fetch_pages::fetch_pages(&params, &fetches, &host_k, (&places, &touched), &mut k_after);
     cpu::fetch_pages::fetch_pages(&params, &fetches, &host_v, (&places, &touched), &mut v_after);

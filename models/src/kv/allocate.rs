@@ -98,9 +98,6 @@ impl KvPool {
         }
         Mode::HostKv.check(config)?;
         let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
-        if selects && options.spill.is_some() && offload.host_blocks != 1 {
-            return refuse("to be the null block alone where a policy selects among blocks on disk");
-        }
         if let Some(spill) = &options.spill {
             let (given, wanted) = (spill.shape(), plan.spill_shape(spill.shape().blocks));
             assert_eq!(Some(given), wanted, "a spill for the caches of another model");

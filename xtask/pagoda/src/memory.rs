@@ -134,8 +134,8 @@ impl Extended<'_> {
     }
 
     /// The extension with blocks on disk, where there is a disk and `host_blocks` do not suffice for `longest` blocks. Kernels
-    /// that select blocks read no files: beside a policy all blocks lie on disk, and the host's memory is a cache of those that
-    /// it selects.
+    /// that select blocks read no files: beside a policy a part of the host's memory is a cache of what it selects there, and all
+    /// of it if kernels do not reach the host either.
     fn onto_disk(
         &self,
         host_bytes: u64,
@@ -159,32 +159,43 @@ impl Extended<'_> {
         let staging = self.staging_bytes(host_bytes)?;
         let left = saturated((host_bytes - staging.all) / block_bytes);
         let selects = options.sparse.is_some();
-        // The null block alone.
-        let host_blocks = if selects { 1 } else { left };
+        let mut extension = self.extension(left, None);
+        if selects {
+            let cached = self.cached_blocks(left, longest);
+            extension.reads_ahead = extension.reads_ahead.prefetch_cache_size(cached.max(1) as usize);
+            extension.offload = self.offload(left - cached);
+            if extension.offload.host_blocks < 2 || extension.offload.memory != HostMemory::Mapped {
+                // The null block alone.
+                extension.offload = self.offload(1).memory(HostMemory::Device);
+            }
+        }
+        let host_blocks = extension.offload.host_blocks;
         let beyond = |blocks: u64| blocks.saturating_sub(u64::from(host_blocks));
         let capacity = disk.capacity_bytes / block_bytes;
         // One request may have the whole disk; for several, half of it stays with the prefixes.
         let blocks = beyond(self.max_blocks()).min(capacity / 2).max(beyond(longest)).min(capacity);
         // Keys of one layer have room on the device.
-        let most =
-            if selects { u64::from(KvPool::max_blocks(gpu, plan)).saturating_sub(1) } else { u64::MAX };
+        let most = if selects { u64::from(KvPool::max_blocks(gpu, plan)) } else { u64::MAX };
+        let most = most.saturating_sub(u64::from(host_blocks));
         let blocks = blocks.min(most);
         if blocks == 0 {
             return Ok(None);
         }
         let shape = SpillShape { blocks: saturated(blocks), ..one };
         let spill = tiers.spill(shape, usize::try_from(staging.each).unwrap_or(usize::MAX));
-        let spill = spill.map_err(|error| error_chain::joined(&error))?.map(Arc::new);
-        let extension = self.extension(host_blocks, spill);
-        if !selects {
-            return Ok(Some(extension));
-        }
-        // Kernels see nothing of the host.
-        let offload = extension.offload.memory(HostMemory::Device);
-        let stated = options.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
-        let cached = stated.map_or(left, |stated| stated.cache_blocks.min(left)).max(1);
-        let reads_ahead = extension.reads_ahead.prefetch_cache_size(cached as usize);
-        Ok(Some(Extension { offload, reads_ahead, ..extension }))
+        extension.spill = spill.map_err(|error| error_chain::joined(&error))?.map(Arc::new);
+        Ok(Some(extension))
+    }
+
+    /// Blocks that the cache of what a policy selects on disk has room for, of `left` on the host: a quarter of those that then
+    /// lie on disk of `longest`, if kernels reach the others on the host.
+    fn cached_blocks(&self, left: u32, longest: u64) -> u32 {
+        let most = match self.gpu.has_host_buffers() {
+            true => left.min(saturated(longest.saturating_sub(u64::from(left)) / 3)),
+            false => left,
+        };
+        let stated = self.options.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
+        stated.map_or(most, |stated| stated.cache_blocks.min(most))
     }
 
     /// Memory of the host tier for what is on its way to the disk and back.

@@ -49,16 +49,23 @@ impl Fetch {
         }
         let touched: Vec<[u32; 2]> =
             blocks.iter().take(touched).map(|block| [*block, rng.random_range(0..BLOCKS)]).collect();
+        // All blocks are on the host, or some in the middle.
+        let (first_block, num_blocks, held) = match rng.random_range(0..BLOCKS) {
+            first if rng.random() => (first, BLOCKS - first, BLOCKS - first),
+            _ => (0, u32::MAX, BLOCKS),
+        };
         let params = FetchPagesParams {
             workgroups,
             fetch: u32::from(rng.random_bool(0.8)),
             touched: u32::try_from(touched.len()).unwrap(),
+            first_block,
+            num_blocks,
             ..FetchPagesParams::new(shape, SLOTS)
         };
         let mut pages = |blocks: u32| -> Vec<[u32; 4]> {
             (0..blocks * shape.num_kv_heads * params.page_quads).map(|_| rng.random()).collect()
         };
-        let [host, device] = [BLOCKS, SLOTS].map(|blocks| [pages(blocks), pages(blocks)]);
+        let [host, device] = [held, SLOTS].map(|blocks| [pages(blocks), pages(blocks)]);
         Self { params, fetches, places, touched, host, device }
     }
 
@@ -113,11 +120,11 @@ proptest! {
 #[test]
 fn launches_out_of_range_are_refused() {
     let shape = KvShape { num_kv_heads: 2, head_dim: 8, block_size: 4, dtype: KvDtype::F16 };
-    let fetch = Fetch::new(&shape, 3, 2, 1, 1);
+    let params = FetchPagesParams { workgroups: 1, touched: 2, ..FetchPagesParams::new(&shape, SLOTS) };
     let error = |params: FetchPagesParams, block, lens| {
         fetch_pages::check(&params, &[[0, 1], [block, 1]], BLOCKS, lens).unwrap_err().to_string()
     };
-    let (params, lens) = (fetch.params, [48, 48, 192, 80]);
+    let lens = [48, 48, 192, 80];
     insta::assert_snapshot!(error(params, 24, lens), @"fetch_pages: touched block + 1 of entry 1 is 25, the limit is 24");
     let source = [[0, 1], [0, 24]];
     let error_of_source = fetch_pages::check(&params, &source, BLOCKS, lens).unwrap_err().to_string();

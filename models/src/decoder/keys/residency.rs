@@ -111,6 +111,8 @@ struct Copied<'a> {
     count: u32,
     /// K and V that pages come from.
     source: [&'a Buf<KvWord>; 2],
+    /// Blocks that they hold; `u32::MAX` for all that are named.
+    held: u32,
 }
 
 impl Resident {
@@ -364,7 +366,7 @@ impl Residency {
             context.pass,
             context.kv,
             layer,
-            &Copied { why, fetch, touched: self.touched.on_device(), count, source },
+            &Copied { why, fetch, touched: self.touched.on_device(), count, source, held: u32::MAX },
         );
     }
 
@@ -374,6 +376,7 @@ impl Residency {
         let params = FetchPagesParams {
             fetch: u32::from(copied.fetch),
             touched: copied.count,
+            num_blocks: copied.held,
             ..FetchPagesParams::new(kv.shape(), self.num_slots)
         };
         let buffers = FetchPagesBuffers {

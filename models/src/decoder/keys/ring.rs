@@ -151,9 +151,10 @@ impl RingKeys {
             let rooms: Vec<&Buf<KvWord>> = self.rooms.of(layer).collect();
             disk.fetch(context, Asked::Begun(layer), &fresh.disk_come, &rooms)?;
         }
-        let pairs = fresh.come.clone();
-        self.traffic.fetched_bytes += pairs.len() as u64 * context.kv.attended_bytes();
-        self.copy(context, layer, End::Host, End::Rooms, pairs);
+        for pairs in fresh.come.clone() {
+            self.traffic.fetched_bytes += pairs.len() as u64 * context.kv.attended_bytes();
+            self.copy(context, layer, End::Host, End::Rooms, pairs);
+        }
         self.unsaved = Some(layer);
         Ok(())
     }

@@ -34,14 +34,14 @@ pub(in crate::decoder) struct Fresh {
     in_rooms: bool,
     /// Blocks in memory of the host; numbers from there on are of blocks on disk.
     host_blocks: u32,
-    /// Pairs of block and room of those on the host that are begun.
-    pub(super) come: Range<usize>,
+    /// Pairs of block and room of those on the host that are begun, and of those that the step only looks at.
+    pub(super) come: [Range<usize>; 2],
     /// Pairs of room and block of all on the host.
     pub(super) go: Range<usize>,
     /// Pairs of room and id of blocks whose keys go to the [board](KvPool::board): those of the step, and those that it only
     /// looks at.
     pub(super) board: Range<usize>,
-    /// Rooms behind those of the blocks, for blocks on disk that the step looks at.
+    /// Rooms behind those of the blocks, for blocks that the step looks at.
     looked: usize,
     /// Pairs of blocks on disk, by their numbers there.
     pub(super) disk_come: Vec<(u32, u32)>,
@@ -77,21 +77,24 @@ impl Fresh {
         let on_host = |block: u32| block < self.host_blocks;
         let (come, disk_come): (Vec<_>, Vec<_>) = come.partition(|(block, _)| on_host(*block));
         let (go, disk_go): (Vec<_>, Vec<_>) = go.partition(|(_, block)| on_host(*block));
-        (self.come, self.go) = (push_copies(pairs, &come), push_copies(pairs, &go));
+        (self.come[0], self.go) = (push_copies(pairs, &come), push_copies(pairs, &go));
         self.disk_come =
             disk_come.into_iter().map(|(block, room)| (block - self.host_blocks, room)).collect();
         self.disk_go = disk_go.into_iter().map(|(room, block)| (room, block - self.host_blocks)).collect();
     }
 
-    /// Gives blocks on disk that the step takes in but does not write rooms behind the others, and has the keys of all go to the
-    /// board. Rooms are there already.
+    /// Gives blocks that the step takes in but does not write rooms behind the others, and has the keys of all go to the board.
+    /// Rooms are there already.
     pub(super) fn look_at(&mut self, blocks: &[u32], pairs: &mut Vec<BlockCopy>) {
         let rooms = u32_of(self.blocks.len())..;
         self.looked = blocks.len();
-        let looked = || rooms.clone().zip(blocks.iter().copied());
-        self.disk_come.extend(looked().map(|(room, block)| (block - self.host_blocks, room)));
+        let looked = || blocks.iter().copied().zip(rooms.clone());
+        let (on_host, on_disk): (Vec<_>, Vec<_>) = looked().partition(|(block, _)| *block < self.host_blocks);
+        self.come[1] = push_copies(pairs, &on_host);
+        self.disk_come.extend(on_disk.into_iter().map(|(block, room)| (block - self.host_blocks, room)));
         let written = (0..).zip(self.blocks.iter().copied());
-        self.board = push_copies(pairs, &written.chain(looked()).collect::<Vec<_>>());
+        let looked = looked().map(|(block, room)| (room, block));
+        self.board = push_copies(pairs, &written.chain(looked).collect::<Vec<_>>());
     }
 
     /// Rooms of the step.
@@ -212,8 +215,15 @@ mod tests {
         assert_eq!([2, 3].map(|block| fresh.room(block)), [Some(1), None]);
         let pairs =
             |range: &Range<usize>| copies[range.clone()].iter().map(|p| (p.from, p.to)).collect::<Vec<_>>();
-        assert_eq!((pairs(&fresh.come), pairs(&fresh.go)), (vec![(7, 0)], vec![(0, 7), (1, 2)]));
+        assert_eq!((pairs(&fresh.come[0]), pairs(&fresh.go)), (vec![(7, 0)], vec![(0, 7), (1, 2)]));
         // The host has 8 blocks: number 9 is the second one on disk.
-        assert_eq!((fresh.disk_come, fresh.disk_go), (vec![], vec![(2, 1)]));
+        assert_eq!((&fresh.disk_come[..], &fresh.disk_go[..]), (&[][..], &[(2, 1)][..]));
+        // One on the host and one on disk are looked at.
+        fresh.look_at(&[5, 10], &mut copies);
+        let pairs =
+            |range: &Range<usize>| copies[range.clone()].iter().map(|p| (p.from, p.to)).collect::<Vec<_>>();
+        assert_eq!(pairs(&fresh.come[1]), [(5, 3)]);
+        assert_eq!((&fresh.disk_come[..], fresh.rooms()), (&[(2, 4)][..], 5));
+        assert_eq!(pairs(&fresh.board), [(0, 7), (1, 2), (2, 9), (3, 5), (4, 10)]);
     }
 }

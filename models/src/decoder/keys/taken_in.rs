@@ -1,4 +1,4 @@
-//! Blocks on disk that a step takes in, so that a policy can rank them: their keys must be at hand.
+//! Blocks that a step takes in where some lie on disk, so that a policy can rank them: their keys must be at hand.
 //!
 //! These are the blocks of which the ranking makes digests or hashes in the step: those that it writes, what was written before
 //! of the units that it ends, and what something other than a step wrote.

@@ -188,10 +188,23 @@ fn lost_blocks_are_told_and_cost_no_other_sequence_a_bit() {
 /// Blocks beside `spec`, all of them on the disk of `volume`, whose calls move less than was asked for and are interrupted; of
 /// the device's `num_blocks` most are slots.
 fn selecting(volume: &SimVolume, spec: &str, kv_dtype: KvDtype, num_blocks: u32) -> DecoderOptions {
+    selecting_beside(volume, spec, kv_dtype, num_blocks, 1)
+}
+
+/// As [`selecting`], with `host_blocks` blocks in memory of the host; 1 is the null block.
+fn selecting_beside(
+    volume: &SimVolume,
+    spec: &str,
+    kv_dtype: KvDtype,
+    num_blocks: u32,
+    host_blocks: u32,
+) -> DecoderOptions {
     let mut faults = DiskFaults::default();
     (faults.short, faults.interrupted) = (100, 100);
     volume.set_faults(faults);
-    on_volume(volume, &tiny().config, resident(spec, kv_dtype), HostMemory::Device, [16, num_blocks, 1, 2])
+    let memory = if host_blocks > 1 { Mapped } else { HostMemory::Device };
+    let sizes = [16, num_blocks, host_blocks, 2];
+    on_volume(volume, &tiny().config, resident(spec, kv_dtype), memory, sizes)
 }
 
 /// Options of the same policy with all KV on the device.
@@ -211,27 +224,33 @@ fn selected_blocks_of_contexts_on_disk_give_the_same_bits() {
     let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(900).collect();
     let requests = [Request { prefill: 860, ..Request::new(&ids, 20) }, Request::new(&ids[7..330], 25)];
     let ucm = "gsa-ucm:sparse_ratio=0.2,block_size=32,min_topk=1,max_topk=100,seg_prefill_threshold=0";
-    for (spec, kv_dtype, num_blocks) in [
-        (QUEST, KvDtype::F16, 64),
-        (QUEST, KvDtype::Int8, 64),
+    // A host of one block has the null block alone; of 40 the first sequence's blocks are in both places.
+    for (spec, kv_dtype, num_blocks, hosts) in [
+        (QUEST, KvDtype::F16, 64, &[1, 40][..]),
+        (QUEST, KvDtype::Int8, 64, &[1, 9]),
         // More pages than there are slots: partition by partition.
-        ("quest:page_budget=20,dense_layers=0,block_size=16", KvDtype::F16, 48),
-        ("quest:page_budget=6,dense_layers=1,block_size=16", KvDtype::F16, 64),
-        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16", KvDtype::F16, 64),
-        ("kvcomp:block_size=16,topk_tokens=96,length_threshold=96", KvDtype::F16, 64),
-        (ucm, KvDtype::F16, 64),
+        ("quest:page_budget=20,dense_layers=0,block_size=16", KvDtype::F16, 48, &[1, 40]),
+        ("quest:page_budget=6,dense_layers=1,block_size=16", KvDtype::F16, 64, &[1, 40]),
+        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16", KvDtype::F16, 64, &[1]),
+        ("kvcomp:block_size=16,topk_tokens=96,length_threshold=96", KvDtype::F16, 64, &[1, 60]),
+        (ucm, KvDtype::F16, 64, &[1, 41]),
     ] {
         let want = serve(&mut tiny().decoder(&resident(spec, kv_dtype)), &requests, 200);
-        let volume = SimVolume::new(3, u64::MAX);
-        let mut decoder = tiny().decoder(&selecting(&volume, spec, kv_dtype, num_blocks));
-        let got = serve(&mut decoder, &requests, 200);
-        for (got, want) in got.iter().zip(&want) {
-            assert_eq!(got.attended, want.attended, "{spec}");
-            assert_same(&format!("{spec}, {kv_dtype:?}"), got, want);
+        for host_blocks in hosts {
+            let volume = SimVolume::new(3, u64::MAX);
+            let options = selecting_beside(&volume, spec, kv_dtype, num_blocks, *host_blocks);
+            let mut decoder = tiny().decoder(&options);
+            let got = serve(&mut decoder, &requests, 200);
+            let case = format!("{spec}, {kv_dtype:?}, {host_blocks} blocks on the host");
+            for (got, want) in got.iter().zip(&want) {
+                assert_eq!(got.attended, want.attended, "{case}");
+                assert_same(&case, got, want);
+            }
+            let traffic = decoder.page_traffic().unwrap().unwrap();
+            assert!(traffic.hits > 0 && traffic.misses > 0 && traffic.prefetched == 0, "{case}: {traffic:?}");
+            let moved = decoder.kv().spill().unwrap().traffic();
+            assert!(moved.read_bytes > 0 && moved.errors == 0, "{case}: {moved:?}");
         }
-        let traffic = decoder.page_traffic().unwrap().unwrap();
-        assert!(traffic.hits > 0 && traffic.misses > 0 && traffic.prefetched == 0, "{spec}: {traffic:?}");
-        assert_eq!(decoder.kv().spill().unwrap().traffic().errors, 0);
     }
 }
 
@@ -246,11 +265,15 @@ fn positions_select_among_blocks_on_disk() {
         "streaming:sink=1,recent=6,block_size=16+quest:page_budget=6,dense_layers=0,block_size=16",
     ] {
         let want = serve(&mut tiny().decoder(&resident(spec, KvDtype::F16)), &requests, 128);
-        let volume = SimVolume::new(4, u64::MAX);
-        let got = serve(&mut tiny().decoder(&selecting(&volume, spec, KvDtype::F16, 64)), &requests, 128);
-        assert_eq!(got[0].drawn, want[0].drawn, "{spec}");
-        let worst = got[0].logits.iter().zip(&want[0].logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(worst < 1e-3, "{spec}: a logit differs by {worst}");
+        for host_blocks in [1, 16] {
+            let volume = SimVolume::new(4, u64::MAX);
+            let options = selecting_beside(&volume, spec, KvDtype::F16, 64, host_blocks);
+            let got = serve(&mut tiny().decoder(&options), &requests, 128);
+            assert_eq!(got[0].drawn, want[0].drawn, "{spec}");
+            let apart = got[0].logits.iter().zip(&want[0].logits).map(|(a, b)| (a - b).abs());
+            let worst = apart.fold(0.0, f32::max);
+            assert!(worst < 1e-3, "{spec}, {host_blocks} blocks on the host: a logit differs by {worst}");
+        }
     }
 }
 
@@ -281,10 +304,15 @@ fn what_may_be_selected_next_is_read_ahead_within_the_cache() {
 
 #[test]
 fn blocks_that_change_are_not_found_as_they_were() {
+    [1, 12].into_iter().for_each(blocks_change);
+}
+
+fn blocks_change(host_blocks: u32) {
     let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(500).collect();
     let requests = [Request { prefill: 490, ..Request::new(&ids, 4) }];
     let volume = SimVolume::new(6, u64::MAX);
-    let mut decoder = tiny().decoder(&selecting(&volume, QUEST, KvDtype::F16, 48));
+    let options = selecting_beside(&volume, QUEST, KvDtype::F16, 48, host_blocks);
+    let mut decoder = tiny().decoder(&options);
     let want = serve(&mut decoder, &requests, 200);
     // Another request takes the same blocks.
     let other: Vec<u32> = ids.iter().rev().copied().collect();
@@ -367,8 +395,4 @@ fn policies_whose_keys_must_be_at_hand_keep_off_the_disk() {
     assert_snapshot!(told, @"KV blocks in memory of the host need a policy that selects by position, or that kernels rank by digests or hashes, where they lie on disk");
     assert_eq!(refused("quest:block_size=16", Place::Host), told);
     assert_eq!(refused("quest:mass=0.9,block_size=16", Place::Device), told);
-    let policy = sparse_select::build("quest:block_size=16").unwrap().into();
-    let sparse = roomy(16).sparse(SparseOptions::new(policy, Place::Device));
-    let options = on_disk(&tiny().config, sparse, Mapped, [16, 64, 20, 2]);
-    assert_snapshot!(tiny().try_decoder(&options).unwrap_err(), @"KV blocks in memory of the host need to be the null block alone where a policy selects among blocks on disk");
 }

@@ -95,8 +95,14 @@ impl Residency {
                 pass.split();
                 if blocks > 0 {
                     let source = [k, v];
-                    let copied =
-                        Copied { why: Why::Needed, fetch: false, touched, count: u32_of(blocks), source };
+                    let copied = Copied {
+                        why: Why::Needed,
+                        fetch: false,
+                        touched,
+                        count: u32_of(blocks),
+                        source,
+                        held: u32::MAX,
+                    };
                     self.copy(&mut pass, kv, layer, &copied);
                 }
                 if multiplies {

@@ -1,4 +1,5 @@
-//! Pages of blocks on disk: the host reads what a layer's lists lack, and predicts what the next step's may name.
+//! Pages of blocks on disk: the host reads what a layer's lists lack, and predicts what the next step's may name. Pages of blocks
+//! in memory of the host, which may lie beside them, are fetched by kernels meanwhile.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use sparse_select::Policy;
 
 use super::super::fetcher::{Fetcher, Missing};
 use super::super::ring::{RingKeys, TransferContext};
-use super::{Needed, PageContext, Residency, Why};
+use super::{Copied, Needed, PageContext, Residency, Why};
 use crate::cast::u32_of;
 use crate::decoder::batch::{Batch, ViewRows};
 use crate::decoder::keys::Beyond;
@@ -63,8 +64,9 @@ impl FromDisk {
         }
     }
 
-    /// Blocks on disk that a layer wished for and lacked, by sequence: what most heads want comes first.
-    fn wants(&mut self, layer: usize, fetches: &[u32], beyond: &Beyond) -> Vec<(u32, Vec<u32>)> {
+    /// Numbers of the blocks on disk, whose ids begin with `first`, that a layer wished for and lacked, by sequence: what most
+    /// heads want comes first.
+    fn wants(&mut self, layer: usize, fetches: &[u32], first: u32, beyond: &Beyond) -> Vec<(u32, Vec<u32>)> {
         let words = fetches.len() / self.missed[layer].len();
         let mut votes: BTreeMap<u32, u32> = BTreeMap::new();
         for (of_head, missed) in fetches.chunks_exact(words).zip(&mut self.missed[layer]) {
@@ -77,8 +79,8 @@ impl FromDisk {
         for (block, votes) in votes {
             let position = self.positions.get(&block).filter(|_| !beyond.fresh.is_written(block));
             // What is needed now has position 0.
-            if let Some(position) = position {
-                wants.entry(position + 1).or_default().push((Reverse(votes), block));
+            if let Some((position, number)) = position.zip(block.checked_sub(first)) {
+                wants.entry(position + 1).or_default().push((Reverse(votes), number));
             }
         }
         let by_votes = |mut blocks: Vec<(Reverse<u32>, u32)>| {
@@ -89,15 +91,16 @@ impl FromDisk {
     }
 }
 
-/// Pages that the kernel gave slots to, of blocks on disk that the step does not write.
-fn missing(fetches: &[u32], heads: u32, beyond: &Beyond) -> Vec<Missing> {
-    let words = fetches.len() / heads as usize;
-    let of_head = |(head, of_head): (u32, &[u32])| {
-        let pairs: Vec<[u32; 2]> = of_head[HEADER..].as_chunks().0[..of_head[0] as usize].to_vec();
-        pairs.into_iter().map(move |[block, slot]| Missing { head, block, slot })
-    };
-    let pages = (0..).zip(fetches.chunks_exact(words)).flat_map(of_head);
-    pages.filter(|page| !beyond.fresh.is_written(page.block)).collect()
+/// Pages that the kernel gave slots to, of blocks on disk, whose ids begin with `first`, that the step does not write.
+fn missing(fetches: &[u32], heads: u32, first: u32, beyond: &Beyond) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    for (head, of_head) in (0..).zip(fetches.chunks_exact(fetches.len() / heads as usize)) {
+        let pairs = &of_head[HEADER..].as_chunks().0[..of_head[0] as usize];
+        for &[block, slot] in pairs.iter().filter(|[block, _]| !beyond.fresh.is_written(*block)) {
+            missing.extend(block.checked_sub(first).map(|block| Missing { head, block, slot }));
+        }
+    }
+    missing
 }
 
 impl Residency {
@@ -121,24 +124,27 @@ impl Residency {
     ) -> Result<(), ModelError> {
         let (kv, layer) = (context.kv, needed.layer);
         self.ask(&mut page_context(context, ring), needed);
+        // Kernels take what lies on the host while the host reads the rest. Its blocks come before those on disk.
+        let first = kv.host_blocks();
+        if let Some((k, v)) = kv.host_layer(layer).filter(|_| kv.is_mapped()) {
+            let (touched, count) = (self.touched.on_device(), 0);
+            let copied =
+                Copied { why: Why::Needed, fetch: true, touched, count, source: [k, v], held: first };
+            self.copy(context.pass, kv, layer, &copied);
+        }
         let (Some(disk), Some(resident)) = (&mut self.disk, &self.layers[layer]) else { return Ok(()) };
         let wished = disk.wished.take().and_then(|layer| Some((layer, self.layers[layer].as_ref()?)));
         let mut reads = vec![context.pass.read(&resident.needed, 0..resident.needed.len())];
         reads.extend(wished.map(|(_, of)| context.pass.read(&of.wished, 0..of.wished.len())));
         let read = ring.sync(context, reads)?;
-        // The null block of the host comes before those on disk.
-        let number = |block: u32| block - kv.host_blocks();
-        let mut missing = missing(&read[0], kv.shape().num_kv_heads, context.beyond);
-        missing.retain(|page| page.block >= kv.host_blocks());
-        missing.iter_mut().for_each(|page| page.block = number(page.block));
+        let missing = missing(&read[0], kv.shape().num_kv_heads, first, context.beyond);
         if !missing.is_empty() {
             let mut lost = Vec::new();
             disk.fetcher.bring(context.gpu, kv, layer, &missing, (self.num_slots, &mut lost))?;
             ring.lose(kv, lost);
         }
         if let (Some((layer, _)), Some(fetches)) = (wished, read.get(1)) {
-            let mut wants = disk.wants(layer, fetches, context.beyond);
-            wants.iter_mut().flat_map(|(_, blocks)| blocks).for_each(|block| *block = number(*block));
+            let wants = disk.wants(layer, fetches, first, context.beyond);
             disk.fetcher.predict(kv, layer, &wants);
         }
         if !missing.is_empty() {
