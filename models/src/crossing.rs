@@ -9,6 +9,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+mod chunk;
+
+pub use chunk::{ChunkCrossing, ChunkGrid, ChunkTimes};
+
 /// Numbers of sequences whose steps are timed; others are like the next lower one.
 pub const ROWS: [u32; 3] = [1, 8, 32];
 

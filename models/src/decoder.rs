@@ -38,9 +38,10 @@ mod work;
 pub use blocks::BlockRead;
 pub use options::{ActivationType, DecoderOptions};
 pub use progress::{LoadProgress, Loaded};
-pub use rehearsal::DecodeRehearsal;
+pub use rehearsal::{ChunkRehearsal, DecodeRehearsal};
 pub use work::{Size, WeightSizes};
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Encoded, Gpu, Pass, Pipeline};
@@ -85,6 +86,8 @@ pub struct Decoder {
     mlps: Mlps,
     logit_rows: LogitRows,
     draws: DrawState,
+    /// Layers that steps run: all, but in a rehearsal.
+    layers: Range<usize>,
     /// Choices of routers and indexers, where they are asked for.
     choices: Option<Choices>,
     /// Reads of indexers, of models that have them.
@@ -196,7 +199,7 @@ impl Decoder {
         let selects = attention.sparse().is_some_and(sparse::Sparse::selects_everywhere);
         keys.plan(kv, views, slices, batch, beyond, selects)?;
         partitions.plan(views, batch, beyond);
-        attention.plan(config, slices, batch);
+        attention.plan(config, options, slices, batch);
         Ok(())
     }
 
@@ -265,7 +268,7 @@ impl Decoder {
         residual.begin(&mut ctx);
         attention.begin(&mut ctx)?;
         let (mut since_cut, mut next_cut) = (0, 1);
-        for (index, layer) in weights.layers.iter().enumerate() {
+        for (index, layer) in self.layers.clone().zip(&weights.layers[self.layers.clone()]) {
             ctx.enter_weights(index);
             residual.enter(&mut ctx, index, Half::Attention)?;
             attention.record(&mut ctx, index, layer.attn_norm.as_ref())?;

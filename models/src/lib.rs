@@ -36,10 +36,12 @@ pub use config::{
     Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, Pairing, QkNorm, Reach,
     Rope, RopeScaling, Router, Score, ShortFactors, Sizes, Temperature,
 };
-pub use crossing::{Crossing, ROWS as TIMED_ROWS, StepGrid, StepTimes, grouped};
+pub use crossing::{
+    ChunkCrossing, ChunkGrid, ChunkTimes, Crossing, ROWS as TIMED_ROWS, StepGrid, StepTimes, grouped,
+};
 pub use decoder::{
-    ActivationType, BlockRead, DecodeRehearsal, Decoder, DecoderOptions, LoadProgress, Loaded, Size,
-    WeightSizes,
+    ActivationType, BlockRead, ChunkRehearsal, DecodeRehearsal, Decoder, DecoderOptions, LoadProgress,
+    Loaded, Size, WeightSizes,
 };
 pub use error::ModelError;
 pub use fetch::{

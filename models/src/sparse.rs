@@ -5,8 +5,9 @@ use std::sync::Arc;
 use kvblock::BlockIdx;
 use sparse_select::{Policy, Selection};
 
-use crate::batch::Phase;
-use crate::{Crossing, ModelError};
+use crate::batch::{Phase, Slice};
+use crate::cast::u32_of;
+use crate::{ChunkCrossing, Crossing, ModelError};
 
 /// Options of attention to a part of the cache.
 #[derive(Clone, Debug)]
@@ -26,14 +27,23 @@ pub struct SparseOptions {
     pub certify: bool,
     /// Lengths below which decode rows attend to everything, because selecting would take longer.
     pub crossing: Crossing,
+    /// Lengths below which chunks of prompts do.
+    pub chunk_crossing: ChunkCrossing,
 }
 
 impl SparseOptions {
     /// Attention to what `policy` selects, scored at `place`; nothing is traced, measured or certified.
     #[must_use]
     pub fn new(policy: Arc<dyn Policy>, place: Place) -> Self {
-        let crossing = Crossing::default();
-        Self { policy, place, trace: false, measure: false, certify: false, crossing }
+        Self {
+            policy,
+            place,
+            trace: false,
+            measure: false,
+            certify: false,
+            crossing: Crossing::default(),
+            chunk_crossing: ChunkCrossing::default(),
+        }
     }
 
     /// Turns the return of selections on or off.
@@ -58,6 +68,12 @@ impl SparseOptions {
     #[must_use]
     pub fn crossing(self, crossing: Crossing) -> Self {
         Self { crossing, ..self }
+    }
+
+    /// Sets the lengths below which chunks of prompts attend to everything.
+    #[must_use]
+    pub fn chunk_crossing(self, crossing: ChunkCrossing) -> Self {
+        Self { chunk_crossing: crossing, ..self }
     }
 }
 
@@ -278,6 +294,12 @@ impl SparseOptions {
     #[must_use]
     pub fn acts_on(&self, phase: Phase) -> bool {
         self.policy.acts_on(phase)
+    }
+
+    /// Whether a chunk of a prompt is not too short, and not too early, for a selection to pay.
+    pub(crate) fn pays_for(&self, chunk: &Slice<'_>) -> bool {
+        let rows = u32_of(chunk.tokens.len());
+        self.chunk_crossing.selects(rows, chunk.first + rows)
     }
 
     /// Returns the policy of a phase.

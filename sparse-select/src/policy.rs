@@ -146,7 +146,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
 /// Shortest history that blocks are selected in: the key `min_tokens` of every policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MinTokens {
-    /// Engines on GPUs time their decode steps, and attend densely where selecting is slower.
+    /// Engines on GPUs time their steps, and attend densely where selecting is slower.
     #[default]
     Auto,
     /// Engines on software drivers do so too.

@@ -242,7 +242,13 @@ mod tests {
             timing: Timing { ttft_ms: Some(12.5), prefill_tok_s: Some(240.0), decode_tok_s: Some(20.0) },
             kv: BTreeMap::from([("full".to_string(), KvUse { blocks: 1, bytes: 4096 })]),
             tiers: TierUse { host: Some(host), overlap: Some(0.75), ..TierUse::default() },
-            sparse: SparseUse { policy: "full".to_string(), density: 1.0, bound: None, dense_below: None },
+            sparse: SparseUse {
+                policy: "full".to_string(),
+                density: 1.0,
+                bound: None,
+                dense_below: None,
+                prefill_dense_below: None,
+            },
         }
     }
 
@@ -254,7 +260,7 @@ mod tests {
 
     #[test]
     fn generate_prints_one_object_a_line() {
-        assert_snapshot!(line(&generated()), @r#"{"index":0,"sample":1,"prompt_ids":[1,2,3],"output_ids":[4,5],"text":"so \"it\" is\n","finish_reason":"length","prompt_tokens":3,"cached_tokens":0,"preemptions":0,"timing":{"ttft_ms":12.5,"prefill_tok_s":240.0,"decode_tok_s":20.0},"kv":{"full":{"blocks":1,"bytes":4096}},"tiers":{"host":{"hits":3,"misses":1,"errors":0,"wait_ms":0.5,"bytes_read":4096,"bytes_written":8192},"overlap":0.75},"sparse":{"policy":"full","density":1.0,"bound":null,"dense_below":null}}"#);
+        assert_snapshot!(line(&generated()), @r#"{"index":0,"sample":1,"prompt_ids":[1,2,3],"output_ids":[4,5],"text":"so \"it\" is\n","finish_reason":"length","prompt_tokens":3,"cached_tokens":0,"preemptions":0,"timing":{"ttft_ms":12.5,"prefill_tok_s":240.0,"decode_tok_s":20.0},"kv":{"full":{"blocks":1,"bytes":4096}},"tiers":{"host":{"hits":3,"misses":1,"errors":0,"wait_ms":0.5,"bytes_read":4096,"bytes_written":8192},"overlap":0.75},"sparse":{"policy":"full","density":1.0,"bound":null,"dense_below":null,"prefill_dense_below":null}}"#);
         assert_eq!(line(&generated()).matches('\n').count(), 1);
     }
 
@@ -270,7 +276,7 @@ mod tests {
             tiers: TierUse::default(),
             sparse,
         };
-        assert_snapshot!(line(&scored), @r#"{"tokens":1,"mean_nll":null,"top_ids":[9],"top_logprobs":[-0.5],"kv":{"full":{"blocks":1,"bytes":4096}},"tiers":{"overlap":null},"sparse":{"policy":"full","density":1.0,"bound":null,"dense_below":null}}"#);
+        assert_snapshot!(line(&scored), @r#"{"tokens":1,"mean_nll":null,"top_ids":[9],"top_logprobs":[-0.5],"kv":{"full":{"blocks":1,"bytes":4096}},"tiers":{"overlap":null},"sparse":{"policy":"full","density":1.0,"bound":null,"dense_below":null,"prefill_dense_below":null}}"#);
         let selected =
             Selected { selected: vec![vec![vec![0, 2]]], density: 0.5, recall: 0.875, bound: None };
         assert_snapshot!(line(&selected), @r#"{"selected":[[[0,2]]],"density":0.5,"recall":0.875,"bound":null}"#);

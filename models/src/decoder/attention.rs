@@ -18,6 +18,7 @@ use super::batch::Batch;
 use super::choices::ChoiceBuffer;
 use super::kernels::LoadContext;
 use super::ops::Ctx;
+use super::options::DecoderOptions;
 use super::partitions::{Cut, Partitions};
 use super::sparse::Sparse;
 use crate::batch::Slice;
@@ -84,9 +85,15 @@ impl Attention {
     }
 
     /// Lays out what the attention adds to a step.
-    pub(super) fn plan(&mut self, config: &DecoderConfig, slices: &[Slice<'_>], batch: &Batch) {
+    pub(super) fn plan(
+        &mut self,
+        config: &DecoderConfig,
+        options: &DecoderOptions,
+        slices: &[Slice<'_>],
+        batch: &Batch,
+    ) {
         match self {
-            Self::Heads(_) => {}
+            Self::Heads(heads) => heads.plan(options, slices),
             Self::Latent(latent) => latent.plan(batch),
             Self::Compressed(compressed) => compressed.plan(config, slices, batch),
         }

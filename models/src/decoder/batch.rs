@@ -48,6 +48,8 @@ struct Angles {
 pub(super) struct Prefill {
     /// One by one, by the decode kernel; rows of selected blocks are in tiles all the same, which share lists.
     pub(super) by_rows: bool,
+    /// So too, but in steps that leave keys out: only tiles do.
+    pub(super) by_rows_unless_skipping: bool,
     /// Maximum number of rows of a tile.
     pub(super) tile_rows: u32,
     /// Maximum number of rows of a tile over selected blocks.
@@ -134,13 +136,16 @@ impl Batch {
             let sparse = options.selection().filter(|_| view.reach == Reach::Full);
             rows.selecting = sparse.map_or_else(Vec::new, |sparse| sparse.choose(slices, view.group));
         }
+        let by_rows =
+            self.prefill.by_rows || self.prefill.by_rows_unless_skipping && !options.skips_in(slices);
+        let prefill = Prefill { by_rows, ..self.prefill };
         for (index, slice) in slices.iter().enumerate() {
             let mut tables: SmallVec<[u32; 4]> = SmallVec::new();
             for table in slice.tables {
                 tables.push(u32_of(self.tables.len()));
                 self.tables.extend(table.iter().map(|b| PhysicalBlock(b.get())));
             }
-            let (row, prefill, select_block) = (self.rows, self.prefill, options.select_block());
+            let (row, select_block) = (self.rows, options.select_block());
             for (view, rows) in views.iter().zip(&mut self.views) {
                 let table = tables[view.group];
                 rows.push(&Work { view, index, row, table, prefill, select_block }, slice);

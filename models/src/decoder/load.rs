@@ -121,13 +121,12 @@ impl Decoder {
         let forms = Forms::new(gpu, config, options, kv.shape());
         let load = LoadContext { gpu, config, options, kv: &kv, views: &views };
         let prefill = Prefill {
-            // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
-            // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
             by_rows: options.reproducible
                 || options.offload.is_some() && options.selection().is_some() && !forms.coop
-                || !config.has_heads()
-                // Only tiles leave keys out.
-                || !(gpu.is_cpu() || forms.coop || options.skipping().is_some()),
+                || !config.has_heads(),
+            // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
+            // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
+            by_rows_unless_skipping: !(gpu.is_cpu() || forms.coop),
             tile_rows: forms.tile_rows(),
             selected_rows: forms.of_selected(options).tile_rows(),
         };
@@ -147,6 +146,7 @@ impl Decoder {
             gpu: Arc::clone(gpu),
             config: config.clone(),
             options: options.clone(),
+            layers: 0..weights.layers.len(),
             weights,
             kv,
             views,

@@ -8,6 +8,7 @@ use prefetch::engine::EngineConfig;
 use prefetch::spill::Spill;
 use sparse_select::Policy;
 
+use crate::batch::{Phase, Slice};
 use crate::matrix::Precision;
 use crate::{KvOptions, LoadProgress, Mode, Offload, SparseOptions};
 
@@ -199,6 +200,13 @@ impl DecoderOptions {
     /// Returns the policy that leaves keys out inside the kernels of prefill, if there is one.
     pub(super) fn skipping(&self) -> Option<&Arc<dyn Policy>> {
         self.sparse.as_ref().map(|sparse| &sparse.policy).filter(|policy| policy.skips().is_some())
+    }
+
+    /// Whether the prompts of a step leave keys out: where it pays for one of them.
+    pub(super) fn skips_in(&self, slices: &[Slice<'_>]) -> bool {
+        let skipping = self.sparse.as_ref().filter(|sparse| sparse.policy.skips().is_some());
+        let mut chunks = slices.iter().filter(|slice| slice.phase == Phase::Prefill);
+        skipping.is_some_and(|sparse| chunks.any(|chunk| sparse.pays_for(chunk)))
     }
 
     /// Tokens of the blocks that a policy selects.

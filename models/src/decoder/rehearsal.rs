@@ -1,11 +1,17 @@
-//! Decode steps that are run for their time alone, before the first request.
+//! Steps that are run for their time alone, before the first request.
+
+mod chunk;
+
+use std::ops::Range;
 
 use kvblock::BlockId;
 use sparse_select::policy::num_blocks;
 
+pub use chunk::ChunkRehearsal;
+
 use super::Decoder;
 use super::keys::KeySource;
-use crate::batch::{Phase, Sample, Slice};
+use crate::batch::{Phase, Sample, Slice, StepOutput};
 use crate::cast::u32_of;
 use crate::{Crossing, ModelError, Place, SparseOptions, StepGrid, TIMED_ROWS};
 
@@ -18,8 +24,14 @@ const PROMPT: u32 = 128;
 /// A decoder whose decode steps are run for their time. Blocks of the pool are overwritten, so no sequence may have any.
 #[derive(Debug)]
 pub struct DecodeRehearsal<'a> {
-    decoder: &'a mut Decoder,
+    stage: Stage<'a>,
     grid: StepGrid,
+}
+
+/// A decoder and blocks with contents.
+#[derive(Debug)]
+struct Stage<'a> {
+    decoder: &'a mut Decoder,
     /// Blocks of each group that have contents.
     filled: u32,
 }
@@ -39,7 +51,8 @@ impl Decoder {
     pub fn set_crossing(&mut self, crossing: Crossing) -> Result<(), ModelError> {
         let idle = crossing.is_never();
         self.cross(crossing);
-        let acts = |sparse: &SparseOptions| sparse.acts_on(Phase::Prefill);
+        let acts =
+            |sparse: &SparseOptions| sparse.acts_on(Phase::Prefill) && !sparse.chunk_crossing.is_never();
         if idle && !self.options.sparse.as_ref().is_some_and(acts) {
             self.attention.sparse_mut().map_or(Ok(()), |sparse| sparse.rest(&self.gpu))?;
         }
@@ -67,7 +80,7 @@ impl Decoder {
         let shortest = lengths.into_iter().find(|context| sparse.drops_at(*context)).unwrap_or(u32::MAX);
         let sequences = self.options.max_seqs.min(self.options.max_rows);
         let grid = StepGrid::new(shortest, longest, sequences, self.room());
-        Some(DecodeRehearsal { decoder: self, grid, filled: 0 })
+        Some(DecodeRehearsal { stage: Stage { decoder: self, filled: 0 }, grid })
     }
 
     /// Tokens that the pool has room for, of every group as many, with a block that is not full for each sequence.
@@ -106,15 +119,17 @@ impl DecodeRehearsal<'_> {
     /// # Panics
     /// When the pool has no room for it, by [`grid`](Self::grid).
     pub fn run(&mut self, rows: u32, context: u32, selecting: bool) -> Result<(), ModelError> {
-        let most = self.decoder.kv.plan().block_sizes().map(|size| rows * context.div_ceil(size)).max();
-        self.fill(most.unwrap_or(0))?;
-        let crossing = if selecting { Crossing::default() } else { Crossing::never() };
-        self.decoder.cross(crossing);
-        self.step(rows, context - 1..context, Phase::Decode)
+        let Stage { decoder, .. } = &mut self.stage;
+        let most = decoder.kv.plan().block_sizes().map(|size| rows * context.div_ceil(size)).max();
+        decoder.cross(if selecting { Crossing::default() } else { Crossing::never() });
+        self.stage.fill(most.unwrap_or(0))?;
+        self.stage.step(rows, context - 1..context, Phase::Decode).map(drop)
     }
+}
 
+impl Stage<'_> {
     /// Runs a step of `rows` sequences with the tokens at `positions`.
-    fn step(&mut self, rows: u32, positions: std::ops::Range<u32>, phase: Phase) -> Result<(), ModelError> {
+    fn step(&mut self, rows: u32, positions: Range<u32>, phase: Phase) -> Result<StepOutput, ModelError> {
         let tables: Vec<Vec<Vec<BlockId>>> = (0..rows).map(|row| self.tables(row, positions.end)).collect();
         let tables: Vec<Vec<&[BlockId]>> =
             tables.iter().map(|tables| tables.iter().map(Vec::as_slice).collect()).collect();
@@ -123,7 +138,7 @@ impl DecodeRehearsal<'_> {
         let slice = |tables| Slice { access: &access, ..Slice::new(&ids, positions.start, tables, phase) };
         let slices: Vec<Slice<'_>> = tables.iter().map(|tables| slice(tables.as_slice())).collect();
         let samples: Vec<Sample<'_>> = (0..slices.len()).map(Sample::greedy).collect();
-        self.decoder.step(&slices, &samples).map(drop)
+        self.decoder.step(&slices, &samples)
     }
 
     /// A token that differs from its neighbours.

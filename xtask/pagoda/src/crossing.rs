@@ -1,7 +1,8 @@
 //! The lengths below which an engine attends densely by itself, because selecting blocks would take longer there.
 //!
-//! When an engine opens with a policy, decode steps are timed dense and with the policy, on the loaded model. The times are kept
-//! in the user's cache folder, beside the verdicts of self-tests and under everything that moves them, so that it happens once.
+//! When an engine opens with a policy, decode steps and chunks of prompts are timed dense and with the policy, on the loaded
+//! model. The times are kept in the user's cache folder, beside the verdicts of self-tests and under everything that moves them,
+//! so that it happens once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use models::{DecodeRehearsal, Decoder, ModelCache, ModelError, StepGrid, StepTimes};
+use kvblock::Phase;
+use models::{ChunkCrossing, ChunkTimes, Crossing, Decoder, ModelCache, ModelError, StepTimes};
 use sparse_select::MinTokens;
 
 use crate::error::Error;
@@ -20,11 +22,11 @@ use crate::{Note, user_file, verdicts};
 
 const FILE: &str = "crossings.json";
 
-/// Steps that are run before one is timed: the first is recorded, the second was encoded ahead as all that follow.
+/// Decode steps that are run before one is timed: the first is recorded, the second was encoded ahead as all that follow.
 const WARM_UPS: usize = 2;
 
-/// Timed steps in a row, of which the fastest counts.
-const TIMED: usize = 2;
+/// Chunks that are run before one is timed: each is recorded anew.
+const CHUNK_WARM_UPS: usize = 1;
 
 /// Rounds of dense and selecting steps, so that a clock that goes up favours neither.
 const ROUNDS: usize = 2;
@@ -32,20 +34,22 @@ const ROUNDS: usize = 2;
 /// Slower steps are timed in one round.
 const ONE_ROUND: Duration = Duration::from_millis(50);
 
-/// A decode step that is timed.
+/// A step that is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimedStep {
-    /// Sequences.
+    /// Decode, or a chunk of a prompt.
+    pub phase: Phase,
+    /// Sequences; rows of a chunk.
     pub rows: u32,
-    /// Tokens of each.
+    /// Tokens of each, up to the end of a chunk.
     pub context: u32,
     /// Whether the policy selects blocks.
     pub selecting: bool,
 }
 
-/// Takes the times of decode steps: the machine's clock, or a function in its place, so that tests depend on no machine. Times
-/// of a function are not kept in the user's folder.
+/// Takes the times of steps: the machine's clock, or a function in its place, so that tests depend on no machine. Times of a
+/// function are not kept in the user's folder.
 #[derive(Clone, Default)]
 pub struct Stopwatch(Option<Arc<Times>>);
 
@@ -58,11 +62,45 @@ impl Stopwatch {
         Self(Some(Arc::new(times)))
     }
 
-    /// Runs a step and returns its time.
-    fn time(&self, step: TimedStep, rehearsal: &mut DecodeRehearsal<'_>) -> Result<Duration, ModelError> {
-        let begun = Instant::now();
-        rehearsal.run(step.rows, step.context, step.selecting)?;
-        Ok(self.0.as_ref().map_or_else(|| begun.elapsed(), |times| times(step)))
+    /// Runs a step, `warm_ups` times before it is timed, and returns the shorter one of its times and what it returned last.
+    fn time<T>(
+        &self,
+        step: TimedStep,
+        warm_ups: usize,
+        run: &mut impl FnMut(TimedStep) -> Result<T, ModelError>,
+    ) -> Result<(Duration, T), ModelError> {
+        for _ in 0..warm_ups {
+            run(step)?;
+        }
+        let mut once = || -> Result<(Duration, T), ModelError> {
+            let begun = Instant::now();
+            let output = run(step)?;
+            let time = begun.elapsed();
+            Ok((self.0.as_ref().map_or(time, |times| times(step)), output))
+        };
+        let (first, (second, output)) = (once()?.0, once()?);
+        Ok((first.min(second), output))
+    }
+
+    /// Times a step dense and selecting, in turns, and returns the shortest times of both, and what the last one returned.
+    fn time_both<T>(
+        &self,
+        step: TimedStep,
+        warm_ups: usize,
+        mut run: impl FnMut(TimedStep) -> Result<T, ModelError>,
+    ) -> Result<([Duration; 2], T), ModelError> {
+        let [mut dense, mut selecting] = [Duration::MAX; 2];
+        let mut round = 0;
+        loop {
+            let (time, _) = self.time(TimedStep { selecting: false, ..step }, warm_ups, &mut run)?;
+            dense = dense.min(time);
+            let (time, output) = self.time(TimedStep { selecting: true, ..step }, warm_ups, &mut run)?;
+            selecting = selecting.min(time);
+            round += 1;
+            if round == ROUNDS || dense.max(selecting) > ONE_ROUND {
+                return Ok(([dense, selecting], output));
+            }
+        }
     }
 }
 
@@ -72,82 +110,122 @@ impl fmt::Debug for Stopwatch {
     }
 }
 
-/// Sets the crossing of a decoder that was loaded with `options`, and tells it. Steps that are not known yet are timed.
+/// Sets the crossings of a decoder that was loaded with `options`, and tells them. Steps that are not known yet are timed.
 pub(crate) fn cross(decoder: &mut Decoder, options: &EngineOptions) -> Result<(), Error> {
-    let Some(sparse) = options.sparse.as_ref().filter(|sparse| is_timed(sparse, decoder, options)) else {
-        return Ok(());
-    };
+    let Some(sparse) = options.sparse.as_ref().filter(|sparse| sparse.selects()) else { return Ok(()) };
     let key = key(sparse, decoder, options);
     let demand = options.demand_within(decoder.config().context_length);
     let longest = u32::try_from(demand.longest).unwrap_or(u32::MAX).min(decoder.config().context_length);
-    let Some(mut rehearsal) = decoder.rehearsal(longest) else { return Ok(()) };
     let mut kept = match options.stopwatch.0 {
         None => Kept::of_this_user(),
         Some(_) => Kept::default(),
     };
-    let grid = rehearsal.grid();
-    let times = kept.times.entry(key).or_default();
-    let before = times.len();
-    time_all(&mut rehearsal, &grid, &options.stopwatch, times)?;
-    let (crossing, more) = (grid.crossing(times), times.len() > before);
-    if more {
+    let before = kept.len();
+    let is_timed = |phase| is_timed(sparse, phase, decoder, options);
+    let [prefill, decode] = [Phase::Prefill, Phase::Decode].map(is_timed);
+    let chunks = match prefill {
+        true => {
+            let times = kept.times.entry(format!("{key}; chunks of {}", options.chunk)).or_default();
+            chunk_crossing(decoder, [options.chunk, longest], &options.stopwatch, times)?
+        }
+        false => None,
+    };
+    let crossing = match decode {
+        true => decode_crossing(decoder, longest, &options.stopwatch, kept.times.entry(key).or_default())?,
+        false => None,
+    };
+    if kept.len() > before {
         kept.save();
+    }
+    if chunks.is_none() && crossing.is_none() {
+        return Ok(());
     }
     // Who keeps everything anyway has a note of its own.
     if !sparse.policy.keeps_all(None, longest as usize) {
-        let (policy, crossing) = (sparse.spec.to_string(), crossing.clone());
-        options.notes.tell(&Note::Crossing { policy, crossing, longest });
+        let (policy, crossing, chunks) = (sparse.spec.to_string(), crossing.clone(), chunks.clone());
+        options.notes.tell(&Note::Crossing { policy, crossing, chunks, longest });
     }
-    Ok(decoder.set_crossing(crossing)?)
+    if let Some(chunks) = chunks {
+        decoder.set_chunk_crossing(chunks);
+    }
+    Ok(crossing.map_or(Ok(()), |crossing| decoder.set_crossing(crossing))?)
 }
 
 /// Refuses times where results must not depend on any.
 pub(crate) fn check(options: &EngineOptions) -> Result<(), Error> {
-    match &options.sparse {
-        Some(sparse) if options.reproducible && sparse.policy.min_tokens() == MinTokens::Measured => {
+    let measured = |sparse: &&Sparse| {
+        let wanted = [Phase::Prefill, Phase::Decode].map(|phase| min_tokens(sparse, phase));
+        wanted.contains(&MinTokens::Measured)
+    };
+    match options.sparse.as_ref().filter(measured) {
+        Some(sparse) if options.reproducible => {
             Err(Error::TimedReproducible { policy: sparse.spec.to_string() })
         }
         _ => Ok(()),
     }
 }
 
-/// Whether the lengths from which a policy selects are found out by times.
-fn is_timed(sparse: &Sparse, decoder: &Decoder, options: &EngineOptions) -> bool {
-    let wanted = match sparse.policy.min_tokens() {
+/// The shortest history that a policy selects blocks of in a phase, or who finds it out.
+fn min_tokens(sparse: &Sparse, phase: Phase) -> MinTokens {
+    match (sparse.policy.phases(), phase) {
+        (None, _) => sparse.policy.min_tokens(),
+        (Some([prefill, _]), Phase::Prefill) => prefill.min_tokens(),
+        (Some([_, decode]), Phase::Decode) => decode.min_tokens(),
+    }
+}
+
+/// Whether the lengths from which a policy selects in a phase are found out by times.
+fn is_timed(sparse: &Sparse, phase: Phase, decoder: &Decoder, options: &EngineOptions) -> bool {
+    let wanted = match min_tokens(sparse, phase) {
         MinTokens::Auto => options.stopwatch.0.is_some() || !decoder.gpu().is_cpu(),
         MinTokens::Measured => true,
         MinTokens::Tokens(_) => false,
     };
     // Times must not decide on bits, and whoever draws or measures selections wants all of them.
-    wanted && sparse.selects() && !options.reproducible && !sparse.trace && !sparse.measure
+    wanted && !options.reproducible && !sparse.trace && !sparse.measure
 }
 
-/// Times the steps of a grid that are not in `times`.
-fn time_all(
-    rehearsal: &mut DecodeRehearsal<'_>,
-    grid: &StepGrid,
+/// Finds the crossing of decode steps, by `times` and those of steps that are not in them. `None` where none is timed.
+fn decode_crossing(
+    decoder: &mut Decoder,
+    longest: u32,
     stopwatch: &Stopwatch,
     times: &mut Vec<StepTimes>,
-) -> Result<(), ModelError> {
+) -> Result<Option<Crossing>, ModelError> {
+    let Some(mut rehearsal) = decoder.rehearsal(longest) else { return Ok(None) };
+    let grid = rehearsal.grid();
     while let Some((rows, context)) = grid.next(times) {
-        let [mut dense, mut selecting] = [Duration::MAX; 2];
-        for _ in 0..ROUNDS {
-            for (selects, best) in [(false, &mut dense), (true, &mut selecting)] {
-                let step = TimedStep { rows, context, selecting: selects };
-                for _ in 0..WARM_UPS {
-                    rehearsal.run(rows, context, selects)?;
-                }
-                for _ in 0..TIMED {
-                    *best = stopwatch.time(step, rehearsal)?.min(*best);
-                }
-            }
-            if dense.max(selecting) > ONE_ROUND {
-                break;
-            }
-        }
+        let step = TimedStep { phase: Phase::Decode, rows, context, selecting: false };
+        let run = |step: TimedStep| rehearsal.run(rows, context, step.selecting);
+        let ([dense, selecting], ()) = stopwatch.time_both(step, WARM_UPS, run)?;
         times.push(StepTimes { rows, context, dense, selecting });
     }
-    Ok(())
+    Ok(Some(grid.crossing(times)))
+}
+
+/// Finds the crossing of chunks of prompts of up to `rows` rows, likewise.
+fn chunk_crossing(
+    decoder: &mut Decoder,
+    [rows, longest]: [u32; 2],
+    stopwatch: &Stopwatch,
+    times: &mut Vec<StepTimes>,
+) -> Result<Option<ChunkCrossing>, ModelError> {
+    let Some(mut rehearsal) = decoder.chunk_rehearsal(rows, longest) else { return Ok(None) };
+    let grid = rehearsal.grid();
+    let mut without_context = None;
+    while let Some((rows, context)) = grid.next(times) {
+        let mut run = |step: TimedStep| rehearsal.run(rows, step.context, step.selecting);
+        let step = TimedStep { phase: Phase::Prefill, rows, context, selecting: false };
+        let alone = match without_context {
+            Some((of, time)) if of == rows => time,
+            _ => stopwatch.time(TimedStep { context: rows, ..step }, CHUNK_WARM_UPS, &mut run)?.0,
+        };
+        without_context = Some((rows, alone));
+        let ([dense, selecting], density) = stopwatch.time_both(step, CHUNK_WARM_UPS, run)?;
+        let selecting = ChunkTimes { alone, dense, selecting, density }.assumed();
+        times.push(StepTimes { rows, context, dense, selecting });
+    }
+    Ok(Some(grid.crossing(times)))
 }
 
 /// Names everything that moves the times of a policy on this device.
@@ -192,6 +270,11 @@ impl Kept {
     fn at(folder: &Path) -> Self {
         let path = folder.join(FILE);
         Self { times: user_file::read(&path), path: Some(path) }
+    }
+
+    /// Number of times.
+    fn len(&self) -> usize {
+        self.times.values().map(Vec::len).sum()
     }
 
     /// Writes the file. Where that fails, the next engine takes the times again.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use attn_kernels::Level;
 use kvblock::SeqId;
-use models::{Crossing, WeightPlacement};
+use models::{ChunkCrossing, Crossing, WeightPlacement};
 
 use crate::usage::readable;
 
@@ -50,12 +50,14 @@ pub enum Note {
         /// `prefill` or `decode`.
         phase: &'static str,
     },
-    /// Decode steps attend densely where selecting takes longer, by times of this device.
+    /// Steps attend densely where selecting takes longer, by times of this device.
     Crossing {
         /// The policy.
         policy: String,
-        /// The lengths.
-        crossing: Crossing,
+        /// The lengths of sequences that decode, if these were timed.
+        crossing: Option<Crossing>,
+        /// The lengths of prompts, if chunks were timed.
+        chunks: Option<ChunkCrossing>,
         /// Tokens of the longest sequence.
         longest: u32,
     },
@@ -136,16 +138,27 @@ impl fmt::Display for Note {
             Self::DensePhase { policy, phase } => {
                 write!(f, "sparse: {policy} selects nothing in {phase}, which stays dense")
             }
-            Self::Crossing { policy, crossing, longest } if crossing.is_never() => write!(
-                f,
-                "sparse: decode with {policy} is dense at any length up to {longest} tokens, where selecting takes longer on this \
-                 device; min_tokens=0 selects all the same"
-            ),
-            Self::Crossing { policy, crossing, .. } => write!(
-                f,
-                "sparse: decode with {policy} is {crossing}, where selecting takes longer on this device; min_tokens=0 selects \
-                 all the same"
-            ),
+            Self::Crossing { policy, crossing, chunks, longest } => {
+                let up_to = |never: bool| match never {
+                    true => format!(" up to {longest} tokens"),
+                    false => String::new(),
+                };
+                let decode = crossing.as_ref().map(|of| format!("{of}{}", up_to(of.is_never())));
+                let prefill = chunks.as_ref().map(|of| format!("{of}{}", up_to(of.is_never())));
+                write!(f, "sparse: ")?;
+                match (decode, prefill) {
+                    (Some(decode), None) => write!(f, "decode with {policy} is {decode}"),
+                    (Some(decode), Some(prefill)) => {
+                        write!(f, "decode with {policy} is {decode}, and prefill is {prefill}")
+                    }
+                    (None, prefill) => {
+                        write!(f, "prefill with {policy} is {}", prefill.unwrap_or_default())
+                    }
+                }?;
+                f.write_str(
+                    ", where selecting takes longer on this device; min_tokens=0 selects all the same",
+                )
+            }
             Self::FewerBlocks { blocks, wanted } => {
                 write!(f, "memory is short: {blocks} KV blocks instead of {wanted}")
             }

@@ -38,6 +38,8 @@ pub struct SparseUse {
     /// Tokens below which the decode steps of a sequence alone are dense because selecting takes longer, one more than any
     /// sequence has if all are; null if the policy decides by itself.
     pub dense_below: Option<u32>,
+    /// Tokens below which the chunks of a prompt are dense, likewise.
+    pub prefill_dense_below: Option<u32>,
 }
 
 impl SparseUse {
@@ -50,6 +52,7 @@ impl SparseUse {
             density: attended.map_or(1.0, Attended::density),
             bound: attended.and_then(|attended| attended.mass),
             dense_below: None,
+            prefill_dense_below: None,
         }
     }
 
@@ -57,8 +60,13 @@ impl SparseUse {
     #[must_use]
     pub fn on(self, decoder: &Decoder) -> Self {
         let crossing = decoder.crossing().filter(|crossing| crossing.is_known());
+        let chunks = decoder.chunk_crossing().filter(|crossing| crossing.is_known());
         let most = decoder.config().context_length.saturating_add(1);
-        Self { dense_below: crossing.map(|crossing| crossing.dense_below().min(most)), ..self }
+        Self {
+            dense_below: crossing.map(|crossing| crossing.dense_below().min(most)),
+            prefill_dense_below: chunks.map(|crossing| crossing.dense_below().min(most)),
+            ..self
+        }
     }
 }
 
@@ -74,7 +82,12 @@ impl fmt::Display for SparseUse {
         if let Some(bound) = self.bound {
             write!(f, ", certified mass {bound:.4}")?;
         }
-        self.dense_below.map_or(Ok(()), |tokens| write!(f, ", dense below {} tokens", grouped(tokens)))
+        for (phase, tokens) in [("", self.dense_below), ("prefill ", self.prefill_dense_below)] {
+            if let Some(tokens) = tokens {
+                write!(f, ", {phase}dense below {} tokens", grouped(tokens))?;
+            }
+        }
+        Ok(())
     }
 }
 

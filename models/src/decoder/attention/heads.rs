@@ -11,11 +11,13 @@ use sparse_select::Policy;
 use super::rows::HeadRows;
 use super::streamed::Merge;
 use super::tiles::Tiles;
+use crate::batch::Slice;
 use crate::cast::{f32_of, u32_of};
 use crate::decoder::batch::{Batch, Dense};
 use crate::decoder::kernels::{Forms, HeadKernels, LoadContext};
 use crate::decoder::keys::{Keys, RingKeys};
 use crate::decoder::ops::{Ctx, Runs};
+use crate::decoder::options::DecoderOptions;
 use crate::decoder::partitions::{Cut, Division, Partitions, Parts};
 use crate::decoder::portions::{attend_rows, turns};
 use crate::decoder::sparse::Sparse;
@@ -49,8 +51,8 @@ pub(in crate::decoder) struct Heads {
     pub(super) forms: Forms,
     pub(super) prefix_capacity: u32,
     rope_append: Arc<Pipeline>,
-    /// Kernels of each view.
-    pub(super) kernels: Vec<HeadKernels>,
+    /// Kernels of each view that attend to all keys.
+    kernels: Vec<HeadKernels>,
     pub(super) apply_sinks: Arc<Pipeline>,
     pub(super) prefill_reduce: Arc<Pipeline>,
     /// Merge of partial results, where keys of tiles may pass through the ring on their way to cooperative matrices.
@@ -58,19 +60,34 @@ pub(in crate::decoder) struct Heads {
     pub(in crate::decoder) sparse: Option<Sparse>,
     /// Prefixes that the step in progress attends in chunks, by view.
     pub(super) prefixes: Vec<Option<PrefixPass>>,
-    /// Policy that leaves keys out inside the kernels of prefill.
-    skipping: Option<Arc<dyn Policy>>,
+    skipping: Option<Skipping>,
+}
+
+/// Attention of prompts that leaves keys out.
+#[derive(Debug)]
+struct Skipping {
+    policy: Arc<dyn Policy>,
+    /// Kernels of each view.
+    kernels: Vec<HeadKernels>,
+    /// Whether the step at hand does so.
+    acts: bool,
 }
 
 impl Heads {
     pub(super) fn new(load: &LoadContext<'_>, layers: &Arc<[HeadWeights]>) -> Result<Self, ModelError> {
         let LoadContext { gpu, config, options, kv, views } = *load;
         let (shape, forms) = (kv.shape(), Forms::new(gpu, config, options, kv.shape()));
-        let kernels = |kind: &Kind| HeadKernels::new(gpu, shape, config.num_heads, forms, kind);
         let logit = if config.score_softcap.is_some() { Logit::Softcap } else { Logit::Plain };
-        let of_view = |reach| {
-            let skip = reach == Reach::Full && options.skipping().is_some();
-            Kind { mask: reach, sinks: config.sinks, logit, skip, ..Kind::default() }
+        let kernels = |skips: bool| -> Result<Vec<HeadKernels>, ModelError> {
+            let of_view = |reach| {
+                let skip = skips && reach == Reach::Full;
+                let kind = Kind { mask: reach, sinks: config.sinks, logit, skip, ..Kind::default() };
+                HeadKernels::new(gpu, shape, config.num_heads, forms, &kind)
+            };
+            views.all.iter().map(|view| of_view(view.reach)).collect()
+        };
+        let skipping = |policy: &Arc<dyn Policy>| -> Result<Skipping, ModelError> {
+            Ok(Skipping { policy: Arc::clone(policy), kernels: kernels(true)?, acts: false })
         };
         let sparse = options.selection();
         Ok(Self {
@@ -78,7 +95,7 @@ impl Heads {
             forms,
             prefix_capacity: options.prefix_capacity,
             rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.pairing))?,
-            kernels: views.all.iter().map(|view| kernels(&of_view(view.reach))).collect::<Result<_, _>>()?,
+            kernels: kernels(false)?,
             apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
             prefill_reduce: gpu.pipeline(&prefill_reduce::variant(shape.head_dim))?,
             merge: (forms.coop && options.offload.is_some())
@@ -86,16 +103,29 @@ impl Heads {
                 .transpose()?,
             sparse: sparse.map(|sparse| Sparse::new(load, sparse, forms.of_selected(options))).transpose()?,
             prefixes: Vec::new(),
-            skipping: options.skipping().cloned(),
+            skipping: options.skipping().map(skipping).transpose()?,
         })
+    }
+
+    /// Lays out whether the prompts of a step leave keys out.
+    pub(super) fn plan(&mut self, options: &DecoderOptions, slices: &[Slice<'_>]) {
+        if let Some(skipping) = &mut self.skipping {
+            skipping.acts = options.skips_in(slices);
+        }
+    }
+
+    /// Returns the kernels of a view for rows that attend to all they see, but for keys that are left out.
+    pub(super) fn kernels(&self, view: usize) -> &HeadKernels {
+        let skipping = self.skipping.as_ref().filter(|skipping| skipping.acts);
+        &skipping.map_or(&self.kernels, |skipping| &skipping.kernels)[view]
     }
 
     /// Returns the logarithm of the threshold times the keys of a row, for keys that prefill leaves out in a layer. The longest
     /// context of the step has `longest` tokens. A huge one leaves nothing out.
     pub(super) fn log_skip(&self, layer: usize, longest: u32) -> f32 {
-        let policy =
-            self.skipping.as_ref().filter(|policy| !policy.keeps_all(Some(u32_of(layer)), longest as usize));
-        let scale = policy.and_then(|policy| policy.skips());
+        let policy = self.skipping.as_ref().map(|skipping| &skipping.policy);
+        let scale = policy.filter(|policy| !policy.keeps_all(Some(u32_of(layer)), longest as usize));
+        let scale = scale.and_then(|policy| policy.skips());
         scale.map_or(f32::MAX, |scale| f32_of(f64::from(scale).ln()))
     }
 
@@ -195,7 +225,7 @@ impl Heads {
     /// Records the attention of all rows.
     fn attend(&self, ctx: &mut Ctx<'_>, layer: usize) -> Result<(), ModelError> {
         let (view, index) = (ctx.view(layer), ctx.views.of_layers[layer]);
-        let kernels = &self.kernels[index];
+        let kernels = self.kernels(index);
         let sinks = self.layers[layer].sinks.as_ref();
         let dense = |which| {
             let Division { cut, parts } = ctx.partitions.of(index, which);

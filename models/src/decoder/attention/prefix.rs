@@ -56,7 +56,7 @@ impl Heads {
         let buffers = PrefixBuffers { q, k, v, tables, out: &act.attended, lse: &act.lse };
         let (num_heads, shape) = (ctx.config.num_heads, ctx.kv.shape());
         let grid = |tiles| self.forms.prefill_grid(shape, num_heads, tiles);
-        prefix.attend(ctx.gpu, ctx.pass, buffers, params, (&self.kernels[view].prefill, &grid));
+        prefix.attend(ctx.gpu, ctx.pass, buffers, params, (&self.kernels(view).prefill, &grid));
         true
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions, wgpu};
 use attn_kernels::kernel::KvDtype;
 use models::{
-    Crossing, Decoder, DecoderOptions, HostMemory, Offload, Place, SparseOptions, StepGrid, StepTimes,
+    ChunkCrossing, ChunkGrid, Crossing, Decoder, DecoderOptions, HostMemory, Offload, Place, SparseOptions,
+    StepGrid, StepTimes,
 };
 
 use super::served::{Request, serve};
@@ -219,6 +220,78 @@ fn a_rehearsal_changes_no_token() {
         decoder.set_crossing(crossing).unwrap();
         assert_eq!(&drawn(&mut decoder), expected);
     }
+}
+
+/// A prompt is dense in the chunks before the crossing and selects from there on, whichever way its policy does.
+#[test]
+fn chunks_before_the_crossing_are_dense() {
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(280).collect();
+    let times = |rows, context, selecting| StepTimes {
+        rows,
+        context,
+        dense: Duration::from_micros(1000),
+        selecting: Duration::from_micros(selecting),
+    };
+    let never = [16, 32, 64, 128, 256].map(|context| times(8, context, 2000));
+    let late: Vec<StepTimes> = [times(64, 128, 1980), times(64, 256, 980)].into_iter().chain(never).collect();
+    let at_256 = ChunkGrid::new(64, 16, 256, 1024).crossing(&late);
+    let bits = |options: &DecoderOptions| {
+        let mut decoder = tiny().decoder(&blocks_of(16, options));
+        serve(&mut decoder, &[Request { logits: true, ..Request::new(&ids, 1) }], 64)[0].bits()
+    };
+    let dense = bits(&options(KvDtype::F16));
+    for spec in [
+        "streaming:sink=1,recent=1,block_size=16",
+        "xattn:threshold=0.5,block_size=16,stride=4",
+        "flashprefill:alpha=1,sink_blocks=1,recent_blocks=1,block_size=16",
+        "skip-softmax:scale=60",
+    ] {
+        let with = |crossing| {
+            let policy = sparse_select::build(spec).unwrap().into();
+            bits(&with_policy(SparseOptions::new(policy, Place::Device).chunk_crossing(crossing)))
+        };
+        assert_eq!(with(ChunkCrossing::never()), dense, "{spec}");
+        let (crossed, selected) = (with(at_256.clone()), with(ChunkCrossing::default()));
+        // Chunks of 64 rows of a prompt of 280 tokens: the fourth is the first to reach 256, the fifth is too short.
+        let [before, after] = [192, 256].map(|tokens| dense.len() / 280 * tokens);
+        assert_eq!(crossed[..before], dense[..before], "{spec}");
+        assert_ne!(crossed[before..after], dense[before..after], "{spec}");
+        assert_ne!(selected[..before], dense[..before], "{spec}");
+    }
+}
+
+/// Whoever rehearses chunks leaves a decoder as it was.
+#[test]
+fn a_rehearsal_of_chunks_changes_no_token() {
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(200).collect();
+    for (spec, by_content) in [
+        ("streaming:sink=1,recent=1,block_size=16", false),
+        ("flashprefill:sink_blocks=1,recent_blocks=1,block_size=16", true),
+        ("flashprefill:sink_blocks=1,recent_blocks=1,block_size=16+quest:page_budget=2,block_size=16", true),
+        ("skip-softmax:scale=60", false),
+    ] {
+        let policy = sparse_select::build(spec).unwrap().into();
+        let options = with_policy(SparseOptions::new(policy, Place::Device));
+        let options = blocks_of(16, &options);
+        let drawn = |decoder: &mut Decoder| serve(decoder, &[Request::new(&ids, 12)], 64)[0].drawn.clone();
+        let fresh = drawn(&mut tiny().decoder(&options));
+        let mut decoder = tiny().decoder(&options);
+        let mut rehearsal = decoder.chunk_rehearsal(64, 1024).expect("chunks select on the device");
+        let mut times = Vec::new();
+        while let Some((rows, context)) = rehearsal.grid().next(&times) {
+            assert_eq!(rehearsal.run(rows, context, false).unwrap(), None);
+            let density = rehearsal.run(rows, context, true).unwrap();
+            assert_eq!(density.is_some(), by_content, "{spec}");
+            assert!(density.is_none_or(|density| density > 0.0 && density <= 1.0), "{spec}: {density:?}");
+            let [dense, selecting] = [Duration::from_millis(1); 2];
+            times.push(StepTimes { rows, context, dense, selecting });
+        }
+        assert!(times.iter().any(|times| times.rows == 64) && times.iter().any(|times| times.rows == 8));
+        decoder.set_chunk_crossing(ChunkCrossing::default());
+        assert_eq!(drawn(&mut decoder), fresh, "{spec}");
+    }
+    let mut dense = tiny().decoder(&quest());
+    assert!(dense.chunk_rehearsal(64, 1024).is_none(), "quest leaves prefill dense");
 }
 
 /// Whoever ends an engine and opens another one finds the device's memory free, though the device lives on.

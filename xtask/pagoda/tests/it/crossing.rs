@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pagoda::{
-    Demand, Engine, EngineOptions, Error, KvDtype, Model, Note, Notes, Registry, Sparse, Stopwatch,
+    Demand, Engine, EngineOptions, Error, KvDtype, Model, Note, Notes, Phase, Registry, Sparse, Stopwatch,
 };
 
 use super::{fixture, request, run};
@@ -28,10 +28,15 @@ impl Told {
             }
         };
         let times = move |step: pagoda::TimedStep| {
-            let tokens = f64::from(step.rows * step.context);
+            let mut tokens = f64::from(step.rows * step.context);
+            let mut chunk = "";
+            if step.phase == Phase::Prefill {
+                // Of a chunk each row attends to all tokens.
+                (tokens, chunk) = (tokens / 64.0, "chunk ");
+            }
             let micros =
                 if step.selecting { 1000.0 + f64::from(fixed) + 0.4 * tokens } else { 1000.0 + tokens };
-            timed.lock().unwrap().push(format!("{}x{}", step.rows, step.context));
+            timed.lock().unwrap().push(format!("{chunk}{}x{}", step.rows, step.context));
             Duration::from_secs_f64(micros / 1e6)
         };
         EngineOptions::new()
@@ -94,6 +99,27 @@ fn rows_below_the_crossing_are_dense_and_others_select() {
     assert_eq!(served(&mut dense, &[(100, 30)])[0].2, short[0].2);
 }
 
+/// Acts in both phases.
+const WINDOW: &str = "streaming:sink=1,recent=2,block_size=16";
+
+#[test]
+fn chunks_below_their_crossing_are_dense_and_others_select() {
+    let told = Told::default();
+    let mut engine = told.engine(WINDOW, 1000);
+    insta::assert_snapshot!(told.timed(), @"chunk 32x32 chunk 32x256 chunk 32x512 chunk 32x1024 chunk 256x256 chunk 256x512 chunk 256x1024 1x256 1x512 1x1024 8x256 8x512");
+    insta::assert_snapshot!(told.notes().join("\n"), @"sparse: decode with streaming:sink=1,recent=2,block_size=16 is dense at any length, below 256 from 8 sequences on, and prefill is dense below 512 tokens, at any length in chunks of fewer than 256, where selecting takes longer on this device; min_tokens=0 selects all the same");
+    let prompts = served(&mut engine, &[(400, 1), (900, 1)]);
+    insta::assert_snapshot!(prompts[0].1, @"streaming:sink=1,recent=2,block_size=16: density 1.000, dense below 4,097 tokens, prefill dense below 512 tokens");
+    assert!(prompts[0].0 == 1.0 && prompts[1].0 < 1.0, "{prompts:?}");
+    assert_eq!(told.notes().len(), 1, "said once");
+    // In its own phase.
+    let told = Told::default();
+    told.engine("xattn:block_size=16,stride=4", 60_000);
+    insta::assert_snapshot!(told.notes().join("\n"), @"sparse: prefill with xattn:block_size=16,stride=4 is dense at any length up to 1024 tokens, where selecting takes longer on this device; min_tokens=0 selects all the same");
+    told.engine(&format!("{WINDOW},min_tokens=0+{QUEST},block_size=16"), 300);
+    insta::assert_snapshot!(told.notes()[1], @"sparse: decode with streaming:sink=1,recent=2,block_size=16,min_tokens=0+quest:page_budget=4,dense_layers=0,block_size=16 is dense below 768 tokens, below 256 from 8 sequences on, where selecting takes longer on this device; min_tokens=0 selects all the same");
+}
+
 #[test]
 fn a_policy_that_never_pays_is_dense() {
     let told = Told::default();
@@ -114,10 +140,11 @@ fn lengths_that_are_given_are_not_timed() {
     let mut engine = told.engine(&format!("{QUEST},min_tokens=120"), 60_000);
     let around = served(&mut engine, &[(90, 20), (130, 20)]);
     assert!(around[0].0 == 1.0 && around[1].0 < 1.0, "{around:?}");
-    // Nothing decides on bits but what was asked for, and nobody times a policy that does not act in decode.
+    told.engine(&format!("{WINDOW},min_tokens=0"), 60_000);
+    told.engine(&format!("{WINDOW},min_tokens=0+{QUEST},block_size=16,min_tokens=64"), 60_000);
+    // Nothing decides on bits but what was asked for.
     let model = Model::open(fixture("tiny-llama")).unwrap();
     Engine::open(&model, &told.options(QUEST, 0).reproducible(true)).unwrap();
-    told.engine("xattn:block_size=16,stride=4", 0);
     assert_eq!((told.timed(), told.notes()), (String::new(), Vec::new()));
 }
 

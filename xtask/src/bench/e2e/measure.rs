@@ -16,7 +16,7 @@ use super::plan::Batch;
 const TIMED_STEPS: u32 = 9;
 
 /// Times of a batch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Times {
     /// Until the last stream's first token.
     pub(super) prefill_s: f64,
@@ -30,6 +30,8 @@ pub(super) struct Times {
     pub(super) ahead: u64,
     /// Pages of selected blocks in these steps, where the context lies on the host.
     pub(super) pages: Option<PageTraffic>,
+    /// Share of the blocks that the first stream to end attended to, where a policy selects some.
+    pub(super) density: Option<f64>,
 }
 
 /// Device time of a kernel.
@@ -72,16 +74,21 @@ impl Bench {
         let prefill_s = self.prefill(batch)?;
         let ahead = self.engine.decoder().steps_ahead();
         let before = self.engine.decoder().page_traffic()?;
-        let mut times = Times { prefill_s, decode_s: 0.0, tokens: 0, steps: 0, ahead: 0, pages: None };
+        let mut times = Times { prefill_s, ..Times::default() };
+        let selects = self.engine.decoder().selects_on().is_some();
         let start = Instant::now();
-        let mut complete = true;
-        while self.engine.has_work() && complete {
+        let mut ended = None;
+        while self.engine.has_work() && ended.is_none() {
             let events = self.engine.step()?;
             times.decode_s = start.elapsed().as_secs_f64();
             times.tokens += events.iter().filter(|event| matches!(event, Event::Token(..))).count();
             times.steps += 1;
-            complete = !events.iter().any(|event| matches!(event, Event::Finished(..)));
+            ended = events.into_iter().find_map(|event| match event {
+                Event::Finished(finished) => Some(finished.usage.sparse.density),
+                _ => None,
+            });
         }
+        times.density = ended.filter(|_| selects);
         times.ahead = self.engine.decoder().steps_ahead() - ahead;
         times.pages = self.engine.decoder().page_traffic()?.zip(before).map(|(now, before)| PageTraffic {
             hits: now.hits - before.hits,

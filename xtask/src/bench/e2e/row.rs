@@ -42,9 +42,14 @@ pub(super) struct Row {
     of_resident: Option<Speed>,
     /// Speed as shares of those of the same batch without a policy, where that was measured before.
     of_dense: Option<Speed>,
+    /// Share of the blocks that were attended in the phases in which a policy acts. Null without one, and for policies that leave
+    /// keys out inside the attention kernel, which do not count them.
+    density: Option<f64>,
     /// Tokens below which decode steps of one stream are dense, because selecting takes longer there; one more than any has where
     /// all are. Null without a policy, and where it decides by itself.
     dense_below: Option<u32>,
+    /// Tokens below which chunks of prompts are dense, likewise.
+    prefill_dense_below: Option<u32>,
     /// Weights that come from memory of the host in every step, where some do.
     streamed: Option<Streamed>,
     /// Pages of selected blocks that decode steps fetched, where the context lies on the host.
@@ -131,6 +136,7 @@ impl Row {
         let read_ms = read_bytes / ceiling.bytes_s * 1e3;
         let prefill_tok_s = f64::from(batch.streams) * f64::from(batch.prompt) / times.prefill_s;
         let decode_tok_s = count(times.tokens as u64) / times.decode_s;
+        let of_decoder = SparseUse::of(None, None).on(decoder);
         Self {
             configuration: setting.label.clone(),
             adapter: gpu.info().name.clone(),
@@ -156,7 +162,9 @@ impl Row {
             },
             of_resident: None,
             of_dense: None,
-            dense_below: SparseUse::of(None, None).on(decoder).dense_below,
+            density: times.density,
+            dense_below: of_decoder.dense_below,
+            prefill_dense_below: of_decoder.prefill_dense_below,
             streamed: decoder.weight_placement().map(|placement| Streamed {
                 step_bytes: placement.host_bytes,
                 decode_bytes_s: count(placement.host_bytes) * 1e3 / step_ms,
@@ -216,8 +224,14 @@ impl Row {
             let Some(Speed { prefill, decode }) = speed else { continue };
             println!("    of {other}: prefill {prefill:.2}, decode {decode:.2}");
         }
+        if let Some(density) = self.density {
+            println!("    {:.1} % of the blocks were attended", density * 100.0);
+        }
         if let Some(tokens) = self.dense_below {
             println!("    one stream is dense below {tokens} tokens");
+        }
+        if let Some(tokens) = self.prefill_dense_below {
+            println!("    prompts are dense below {tokens} tokens");
         }
         if let Some(Streamed { step_bytes, decode_bytes_s }) = self.streamed {
             let (bytes, rate) = (readable(step_bytes), decode_bytes_s / 1e9);
