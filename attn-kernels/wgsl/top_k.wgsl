@@ -36,16 +36,19 @@ fn top_k(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     if (needs_no_scores(index, row, place)) {
         return;
     }
-    var least = 0xffffffffu;
-    var most = 0u;
+    var mine = NO_KEYS;
     for (var i = place; i < row.y; i += WG * ITEMS) {
+        var keys: array<u32, ITEMS>;
         for (var a = 0u; a < ITEMS; a++) {
-            let key = key_at(row, min(i + a * WG, row.y - 1u));
-            least = min(least, key);
-            most = max(most, key);
+            keys[a] = key_at(row, min(i + a * WG, row.y - 1u));
+        }
+        for (var a = 0u; a < ITEMS; a++) {
+            if (i + a * WG < row.y) {
+                mine = with_key(mine, keys[a]);
+            }
         }
     }
-    put_largest(index, row, 0u, row.y, cut_between(bounds_of(least, most, place), count, row.y), lane);
+    put_largest(index, row, 0u, row.y, first_cut(extent_of(mine, lane), count, row.y), lane);
 }
 
 // All scores are candidates.

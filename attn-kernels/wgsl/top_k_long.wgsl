@@ -54,8 +54,8 @@ fn top_k_long(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         return;
     }
     let groups = (row.x % GROUP + row.y + GROUP - 1u) / GROUP;
-    let bounds = peak_bounds(index, groups, place);
-    var cut = cut_between(bounds, min(count, groups), groups);
+    let extent = peak_extent(index, groups, lane);
+    var cut = first_cut(extent, min(count, groups), groups);
     while (cut.bits > 0u && cut.within - cut.left > count / 8u) {
         cut = narrowed_by_peaks(index, groups, cut, lane);
     }
@@ -66,9 +66,10 @@ fn top_k_long(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     storageBarrier();
     // Fewer peaks than k say nothing about the k-th score.
     let least = select(cut.least, 0u, groups < count);
-    let candidates = agree(keep(index, row, taken, least, lane), place);
+    var kept_keys = NO_KEYS;
+    let candidates = agree(keep(index, row, taken, least, &kept_keys, lane), place);
     storageBarrier();
-    let start = cut_between(vec2(least, bounds.y), count, candidates);
+    let start = first_cut(extent_of(kept_keys, lane), count, candidates);
     put_largest(index, row, index * params.max_chosen * GROUP, candidates, start, lane);
 }
 
@@ -76,21 +77,21 @@ fn peak_quad(index: u32, quad: u32, groups: u32) -> vec4<u32> {
     return peaks[index * (params.max_groups / 4u) + min(quad, (groups - 1u) / 4u)];
 }
 
-fn peak_bounds(index: u32, groups: u32, place: u32) -> vec2<u32> {
-    var least = 0xffffffffu;
-    var most = 0u;
-    for (var quad = place; quad < (groups + 3u) / 4u; quad += WG * PEAK_QUADS) {
+fn peak_extent(index: u32, groups: u32, lane: Lane) -> Extent {
+    var mine = NO_KEYS;
+    for (var quad = place_of(lane); quad < (groups + 3u) / 4u; quad += WG * PEAK_QUADS) {
         for (var a = 0u; a < PEAK_QUADS; a++) {
             let keys = peak_quad(index, quad + a * WG, groups);
             // The last quad may have groups of no row.
             let first = min(quad + a * WG, (groups - 1u) / 4u) * 4u;
             for (var c = 0u; c < 4u; c++) {
-                least = min(least, select(0xffffffffu, keys[c], first + c < groups));
-                most = max(most, select(0u, keys[c], first + c < groups));
+                if (quad + a * WG == first / 4u && first + c < groups) {
+                    mine = with_key(mine, keys[c]);
+                }
             }
         }
     }
-    return bounds_of(least, most, place);
+    return extent_of(mine, lane);
 }
 
 fn narrowed_by_peaks(index: u32, groups: u32, cut: Cut, lane: Lane) -> Cut {
@@ -150,8 +151,8 @@ fn choose(index: u32, groups: u32, cut: Cut, lane: Lane) -> u32 {
     return above + min(equal, cut.left);
 }
 
-// Lists the positions of the chosen groups whose keys are at least `least`; returns how many.
-fn keep(index: u32, row: vec4<u32>, taken: u32, least: u32, lane: Lane) -> u32 {
+// Lists the positions of the chosen groups whose keys are at least `least`, and adds the lane's own to `keys`; returns how many.
+fn keep(index: u32, row: vec4<u32>, taken: u32, least: u32, keys: ptr<function, Extent>, lane: Lane) -> u32 {
     let end = (row.x + row.y + 3u) / 4u;
     var total = 0u;
     for (var tile = 0u; tile < taken; tile += WG * SPANS) {
@@ -172,8 +173,12 @@ fn keep(index: u32, row: vec4<u32>, taken: u32, least: u32, lane: Lane) -> u32 {
         for (var i = 0u; i < SPANS * 4u; i++) {
             for (var c = 0u; c < 4u; c++) {
                 let position = (quads[i / 4u] + i % 4u) * 4u + c - row.x;
-                let is_kept = position < row.y && order_key(loaded[i][c]) >= least;
+                let key = order_key(loaded[i][c]);
+                let is_kept = position < row.y && key >= least;
                 bits[i / 4u] |= select(0u, 1u, is_kept) << (i % 4u * 4u + c);
+                if (is_kept) {
+                    *keys = with_key(*keys, key);
+                }
             }
         }
         for (var s = 0u; s < SPANS; s++) {

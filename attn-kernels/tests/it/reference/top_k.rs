@@ -182,6 +182,27 @@ fn scores_that_differ_in_few_bits() {
     Rows::new(&rows, 1, 1).check(gpu);
 }
 
+/// Blocks that are always selected have scores that no other reaches: as many as are kept, fewer, more, or all.
+#[test]
+fn scores_of_which_some_are_forced() {
+    let Some(gpu) = gpu() else { return };
+    let forced = |len: usize, infinite: usize, largest: usize| {
+        let mut scores = random(len, 5);
+        let every = len / (infinite + largest).max(1);
+        for i in 0..infinite + largest {
+            scores[i * every] = if i < infinite { f32::INFINITY } else { f32::MAX };
+        }
+        scores
+    };
+    let rows: Vec<_> = [(3000, 1, 0), (3000, 0, 5), (3000, 1, 40), (20_000, 1, 300), (900, 450, 450)]
+        .into_iter()
+        .flat_map(|(len, infinite, largest)| {
+            [1, 5, 41, 301, 700].map(|k| (forced(len, infinite, largest), k))
+        })
+        .collect();
+    Rows::new(&rows, 16, 1).check(gpu);
+}
+
 #[test]
 fn many_of_very_many() {
     let Some(gpu) = gpu() else { return };

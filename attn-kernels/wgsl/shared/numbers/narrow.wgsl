@@ -9,9 +9,39 @@ struct Cut { least: u32, bits: u32, left: u32, within: u32 }
 
 var<workgroup> bins: array<atomic<u32>, BINS>;
 var<workgroup> found: vec3<u32>;
-var<workgroup> smallest: atomic<u32>;
-var<workgroup> largest: atomic<u32>;
-var<workgroup> agreed: vec2<u32>;
+var<workgroup> agreed: vec3<u32>;
+
+// Order keys from here on are those of the largest f32 and of infinity.
+const FORCED: u32 = 0xff7fffffu;
+const INFINITE: u32 = 0xff800000u;
+
+// Least and largest of keys below FORCED, and the number of the others. Those would make the bins between the bounds so wide that
+// all other keys shared a few.
+struct Extent { least: u32, most: u32, forced: u32 }
+
+const NO_KEYS: Extent = Extent(0xffffffffu, 0u, 0u);
+
+fn with_key(extent: Extent, key: u32) -> Extent {
+    let forced = key >= FORCED;
+    return Extent(
+        select(min(extent.least, key), extent.least, forced),
+        select(max(extent.most, key), extent.most, forced),
+        extent.forced + select(0u, 1u, forced),
+    );
+}
+
+// The cut that holds the k-th of `within` keys.
+fn first_cut(extent: Extent, k: u32, within: u32) -> Cut {
+    if (k <= extent.forced) {
+        return cut_between(vec2(FORCED, INFINITE), k, extent.forced);
+    }
+    let others = cut_between(vec2(extent.least, extent.most), k - extent.forced, within - extent.forced);
+    // A power of two of keys may hold forced ones.
+    if (side_of(FORCED, others) > 1u) {
+        return cut_between(vec2(extent.least, INFINITE), k, within);
+    }
+    return others;
+}
 
 fn cut_between(bounds: vec2<u32>, left: u32, within: u32) -> Cut {
     return Cut(bounds.x, 32u - countLeadingZeros(bounds.y - bounds.x), left, within);
@@ -28,20 +58,15 @@ fn side_of(key: u32, cut: Cut) -> u32 {
     return select(select(1u, 1u << 16u, in_cut), 0u, key < cut.least);
 }
 
-// Least and largest of what the lanes have. This and the functions below are called by every lane of the workgroup.
-fn bounds_of(least: u32, most: u32, place: u32) -> vec2<u32> {
-    if (place == 0u) {
-        atomicStore(&smallest, 0xffffffffu);
-        atomicStore(&largest, 0u);
+// What the lanes have together. This and the functions below are called by every lane of the workgroup.
+fn extent_of(mine: Extent, lane: Lane) -> Extent {
+    let bounds = extremes(mine.least, mine.most, lane);
+    let forced = scan(mine.forced, lane).total;
+    if (place_of(lane) == 0u) {
+        agreed = vec3(bounds, forced);
     }
-    workgroupBarrier();
-    atomicMin(&smallest, least);
-    atomicMax(&largest, most);
-    workgroupBarrier();
-    if (place == 0u) {
-        agreed = vec2(atomicLoad(&smallest), atomicLoad(&largest));
-    }
-    return workgroupUniformLoad(&agreed);
+    let all = workgroupUniformLoad(&agreed);
+    return Extent(all.x, all.y, all.z);
 }
 
 // A number that all lanes have, as one that the language knows they have.

@@ -7,6 +7,9 @@ struct Lane {
 }
 
 var<workgroup> scanned: array<u32, WG>;
+// Least and largest, by subgroup: of 4 to 128 lanes, as WGSL has them.
+const MOST_LANES: u32 = 128u;
+var<workgroup> extents: array<vec2<u32>, WG / 4u>;
 
 // The lane's place in the order of the sums, 0 to WG - 1; WGSL does not tie it to the local index.
 fn place_of(lane: Lane) -> u32 {
@@ -32,4 +35,23 @@ fn scan(mine: u32, lane: Lane) -> Scan {
     }
     workgroupBarrier();
     return Scan(before, total);
+}
+
+// Least and largest of what the lanes have. Every lane of the workgroup calls it.
+fn extremes(least: u32, most: u32, lane: Lane) -> vec2<u32> {
+    var mine = vec2(least, most);
+    // Of a subgroup's own lanes: control flow by its size would not count as uniform.
+    for (var stride = 1u; stride < MOST_LANES; stride *= 2u) {
+        let other = subgroupShuffleXor(mine, stride);
+        mine = select(mine, vec2(min(mine.x, other.x), max(mine.y, other.y)), stride < lane.size);
+    }
+    if (lane.in_subgroup == 0u) {
+        extents[lane.subgroup] = mine;
+    }
+    workgroupBarrier();
+    for (var s = 0u; s < lane.subgroups; s++) {
+        mine = vec2(min(mine.x, extents[s].x), max(mine.y, extents[s].y));
+    }
+    workgroupBarrier();
+    return mine;
 }

@@ -31,3 +31,20 @@ fn scan(mine: u32, lane: Lane) -> Scan {
     workgroupBarrier();
     return result;
 }
+
+// Least and largest of what the lanes have. Every lane of the workgroup calls it.
+fn extremes(least: u32, most: u32, lane: Lane) -> vec2<u32> {
+    scanned[lane.index] = least;
+    scanned[WG + lane.index] = most;
+    for (var half = WG / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (lane.index < half) {
+            scanned[lane.index] = min(scanned[lane.index], scanned[lane.index + half]);
+            scanned[WG + lane.index] = max(scanned[WG + lane.index], scanned[WG + lane.index + half]);
+        }
+    }
+    workgroupBarrier();
+    let all = vec2(scanned[0], scanned[WG]);
+    workgroupBarrier();
+    return all;
+}
