@@ -202,9 +202,17 @@ impl Crossing {
     }
 }
 
-/// Writes a number with commas between thousands.
+/// Says that sequences alone are dense below a [length](Crossing::dense_below), as `dense below 9,216 tokens`.
 #[must_use]
-pub fn grouped(tokens: u32) -> String {
+pub fn say_dense_below(tokens: u32) -> String {
+    match tokens {
+        u32::MAX => "dense at any length".into(),
+        _ => format!("dense below {} tokens", grouped(tokens)),
+    }
+}
+
+/// Writes a number with commas between thousands.
+fn grouped(tokens: u32) -> String {
     let digits = tokens.to_string();
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().filter_map(|d| str::from_utf8(d).ok()).collect();

@@ -37,7 +37,7 @@ pub use config::{
     Rope, RopeScaling, Router, Score, ShortFactors, Sizes, Temperature,
 };
 pub use crossing::{
-    ChunkCrossing, ChunkGrid, ChunkTimes, Crossing, ROWS as TIMED_ROWS, StepGrid, StepTimes, grouped,
+    ChunkCrossing, ChunkGrid, ChunkTimes, Crossing, ROWS as TIMED_ROWS, StepGrid, StepTimes, say_dense_below,
 };
 pub use decoder::{
     ActivationType, BlockRead, ChunkRehearsal, DecodeRehearsal, Decoder, DecoderOptions, LoadProgress,

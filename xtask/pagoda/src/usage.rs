@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use models::{Attended, Decoder, KvPlan, ModelError, grouped};
+use models::{Attended, ChunkCrossing, Crossing, Decoder, KvPlan, ModelError, say_dense_below};
 use serde::Serialize;
 
 use crate::tiers::{self, Tiers};
@@ -35,8 +35,8 @@ pub struct SparseUse {
     /// Attention mass that the policy certifies without reading dropped keys, smallest over steps, layers and heads,
     /// 0 to 1; null where it certifies none.
     pub bound: Option<f64>,
-    /// Tokens below which the decode steps of a sequence alone are dense because selecting takes longer, one more than any
-    /// sequence has if all are; null if the policy decides by itself.
+    /// Tokens below which the decode steps of a sequence alone are dense because selecting takes longer, 4294967295 if they are
+    /// at any length; null if the policy decides by itself.
     pub dense_below: Option<u32>,
     /// Tokens below which the chunks of a prompt are dense, likewise.
     pub prefill_dense_below: Option<u32>,
@@ -61,10 +61,9 @@ impl SparseUse {
     pub fn on(self, decoder: &Decoder) -> Self {
         let crossing = decoder.crossing().filter(|crossing| crossing.is_known());
         let chunks = decoder.chunk_crossing().filter(|crossing| crossing.is_known());
-        let most = decoder.config().context_length.saturating_add(1);
         Self {
-            dense_below: crossing.map(|crossing| crossing.dense_below().min(most)),
-            prefill_dense_below: chunks.map(|crossing| crossing.dense_below().min(most)),
+            dense_below: crossing.map(Crossing::dense_below),
+            prefill_dense_below: chunks.map(ChunkCrossing::dense_below),
             ..self
         }
     }
@@ -84,7 +83,7 @@ impl fmt::Display for SparseUse {
         }
         for (phase, tokens) in [("", self.dense_below), ("prefill ", self.prefill_dense_below)] {
             if let Some(tokens) = tokens {
-                write!(f, ", {phase}dense below {} tokens", grouped(tokens))?;
+                write!(f, ", {phase}{}", say_dense_below(tokens))?;
             }
         }
         Ok(())

@@ -26,10 +26,21 @@ impl Account {
     pub(super) fn begin(&mut self, rules: &Rules, batch: &Batch, slices: &[Slice<'_>]) {
         let acts = |slice: &Slice<'_>| rules.options.acts_on(slice.phase).then(Attended::default);
         self.attended = slices.iter().map(acts).collect();
+        if rules.certifies(slices) {
+            self.certify_whole(rules.chosen(batch), slices);
+        }
         for layer in 0..rules.num_layers() {
             if rules.views.of_layer(layer).reach == Reach::Full {
                 self.count_whole(rules, batch, slices, layer);
             }
+        }
+    }
+
+    /// Certifies the mass of sequences that attend to everything: all of it.
+    fn certify_whole(&mut self, chosen: &[SelectingRows], slices: &[Slice<'_>]) {
+        for (index, (slice, attended)) in slices.iter().zip(&mut self.attended).enumerate() {
+            let whole = slice.phase == Phase::Decode && !chosen.iter().any(|chosen| chosen.slice == index);
+            attended.iter_mut().filter(|_| whole).for_each(|attended| attended.lower_mass([1.0]));
         }
     }
 

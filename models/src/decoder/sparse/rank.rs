@@ -56,21 +56,22 @@ impl Scorer {
         selects: &[bool],
     ) -> Result<Option<Self>, ModelError> {
         let block = policy.block_size().get();
+        let waits = load.kv.page_slots() == 0;
         let (kind, pages) = match policy.ranking() {
             None => return Ok(None),
             Some(Ranking::Digests(by)) => {
-                (Kind::Digests(Digests::new(load, by, policy, selects)?), Pages::new(block, false))
+                (Kind::Digests(Digests::new(load, by, policy, selects)?), Pages::new(block, false, waits))
             }
             Some(Ranking::Hashes(by)) => {
                 let hashes = Hashes::new(load, by, block, selects)?;
-                (Kind::Hashes(Box::new(hashes)), Pages::new(block, false))
+                (Kind::Hashes(Box::new(hashes)), Pages::new(block, false, waits))
             }
             Some(Ranking::Compressed(by)) => {
                 let Some(compressed) = Compressed::new(load, by, block, selects)? else {
                     return Ok(None);
                 };
                 // The softmax goes over every compressed key, those of the last blocks too.
-                (Kind::Compressed(compressed), Pages::new(by.kernel_stride, true))
+                (Kind::Compressed(compressed), Pages::new(by.kernel_stride, true, waits))
             }
         };
         Ok(Some(Self { kind, pages }))
@@ -81,18 +82,26 @@ impl Scorer {
         self.pages.forget(pages);
     }
 
-    /// Lays out what a step takes in. Returns whether all of it was complete before the step.
+    /// Lays out what a step takes in, of which a row `selects` or none. Returns whether all of it was complete before the step.
     pub(super) fn touch(
         &mut self,
         gpu: &Gpu,
         kv: &KvPool,
         views: &[View],
         slices: &[Slice<'_>],
+        selects: bool,
     ) -> Result<bool, ModelError> {
-        let due = self.pages.due(kv.shape(), views, slices);
+        let takes_in = self.pages.takes_in(selects);
+        let due = match takes_in {
+            true => self.pages.due(kv.shape(), views, slices),
+            false => {
+                self.pages.put_off(kv.shape(), views, slices);
+                vec![Vec::new(); views.len()]
+            }
+        };
         for (index, (view, pages)) in views.iter().zip(&due).enumerate() {
-            let full = view.reach == Reach::Full;
-            let room = if full { self.pages.room(kv.shape(), slices, pages.len()) } else { 0 };
+            let listed = takes_in && view.reach == Reach::Full;
+            let room = if listed { self.pages.room(kv.shape(), slices, pages.len()) } else { 0 };
             match &mut self.kind {
                 Kind::Digests(digests) => digests.pools.touch(gpu, index, pages, room)?,
                 Kind::Hashes(hashes) => hashes.touch(gpu, index, pages, room)?,

@@ -185,8 +185,8 @@ impl Select for Ranker {
         self.lists.clear();
         self.chosen = 0;
         self.shares.iter_mut().for_each(Shares::clear);
-        self.takes_in_early = self.scorer.touch(gpu, kv, &rules.views.all, slices)?;
         let chosen = rules.chosen(batch);
+        self.takes_in_early = self.scorer.touch(gpu, kv, &rules.views.all, slices, !chosen.is_empty())?;
         if chosen.is_empty() {
             return Ok(());
         }

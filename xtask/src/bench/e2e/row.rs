@@ -3,7 +3,7 @@
 use std::io;
 
 use anyhow::Result;
-use models::{Decoder, PageTraffic};
+use models::{Decoder, PageTraffic, say_dense_below};
 use pagoda::usage::{SparseUse, readable};
 use serde::Serialize;
 
@@ -228,7 +228,7 @@ impl Row {
             println!("    {:.1} % of the blocks were attended", density * 100.0);
         }
         if let Some(tokens) = self.dense_below {
-            println!("    one stream is dense below {tokens} tokens");
+            println!("    one stream is {}", say_dense_below(tokens));
         }
         if let Some(tokens) = self.prefill_dense_below {
             println!("    prompts are dense below {tokens} tokens");

@@ -1,4 +1,4 @@
-//! Pages that are taken in: those that a step wrote, once nothing is missing of what a score looks at.
+//! Pages that are taken in: those that steps wrote, once nothing is missing of what a score looks at, and a row selects.
 
 use attn_kernels::kernel::KvShape;
 use rustc_hash::FxHashSet;
@@ -16,13 +16,15 @@ pub(super) struct Pages {
     /// Whether a step takes in the unit that it completes; else the next one does, as the unit of a sequence's last token
     /// is always selected and nobody asks what is in it.
     completed: bool,
+    /// Whether pages wait until some row selects, so that dense steps cost nothing. If their keys leave the device they cannot.
+    waits: bool,
     /// Pages that are not as they were taken in.
     stale: FxHashSet<u32>,
 }
 
 impl Pages {
-    pub(super) fn new(unit: u32, completed: bool) -> Self {
-        Self { unit, completed, stale: FxHashSet::default() }
+    pub(super) fn new(unit: u32, completed: bool, waits: bool) -> Self {
+        Self { unit, completed, waits, stale: FxHashSet::default() }
     }
 
     /// Pages that are about to be written.
@@ -44,26 +46,23 @@ impl Pages {
         if alike { pages.max(most) } else { pages }
     }
 
-    /// Pages that a step takes in, ascending, for the layers of each view. Most steps of decode have none.
+    /// Whether a step takes in pages, given whether a row of it selects.
+    pub(super) fn takes_in(&self, selects: bool) -> bool {
+        selects || !self.waits
+    }
+
+    /// Marks the pages of a step that takes in none.
+    pub(super) fn put_off(&mut self, shape: &KvShape, views: &[View], slices: &[Slice<'_>]) {
+        let Written { finished, unfinished } = self.written(shape, views, slices);
+        self.stale.extend(finished.into_iter().flatten().chain(unfinished));
+    }
+
+    /// Returns the pages that a step takes in, ascending, for the layers of each view. Most steps of decode have none; the first
+    /// after steps that put theirs off has those too.
     pub(super) fn due(&mut self, shape: &KvShape, views: &[View], slices: &[Slice<'_>]) -> Vec<Vec<u32>> {
-        let page_of = |token: u32| (token / self.unit * (self.unit / shape.block_size)) as usize;
-        let before = u32::from(!self.completed);
-        let mut due = vec![FxHashSet::default(); views.len()];
-        let mut unfinished = FxHashSet::default();
-        let full = |view: &View| view.reach == Reach::Full;
-        for (view, due) in views.iter().zip(&mut due).filter(|(view, _)| full(view)) {
-            for slice in slices {
-                let (table, end) = (slice.tables[view.group], slice.first + u32_of(slice.tokens.len()));
-                let last = page_of(end - before);
-                // The unit before the slice was unfinished until now.
-                let behind = &table[page_of(slice.first.saturating_sub(before))..last];
-                due.extend(behind.iter().map(|page| page.get()));
-                let pages = &table[last..end.div_ceil(shape.block_size) as usize];
-                unfinished.extend(pages.iter().map(|page| page.get()));
-            }
-        }
-        let due = views.iter().zip(due).map(|(view, mut due)| {
-            if full(view) {
+        let Written { finished, unfinished } = self.written(shape, views, slices);
+        let due = views.iter().zip(finished).map(|(view, mut due)| {
+            if view.reach == Reach::Full {
                 due.extend(self.stale.difference(&unfinished));
             }
             let mut due: Vec<u32> = due.into_iter().collect();
@@ -74,5 +73,98 @@ impl Pages {
         // Sequences that are not of the next step leave theirs behind, for others with the same prefix.
         self.stale = unfinished;
         due
+    }
+
+    fn written(&self, shape: &KvShape, views: &[View], slices: &[Slice<'_>]) -> Written {
+        let page_of = |token: u32| (token / self.unit * (self.unit / shape.block_size)) as usize;
+        let before = u32::from(!self.completed);
+        let mut written =
+            Written { finished: vec![FxHashSet::default(); views.len()], unfinished: FxHashSet::default() };
+        let of_views = views.iter().zip(&mut written.finished);
+        for (view, finished) in of_views.filter(|(view, _)| view.reach == Reach::Full) {
+            for slice in slices {
+                let (table, end) = (slice.tables[view.group], slice.first + u32_of(slice.tokens.len()));
+                let last = page_of(end - before);
+                // The unit before the slice was unfinished until now.
+                let behind = &table[page_of(slice.first.saturating_sub(before))..last];
+                finished.extend(behind.iter().map(|page| page.get()));
+                let pages = &table[last..end.div_ceil(shape.block_size) as usize];
+                written.unfinished.extend(pages.iter().map(|page| page.get()));
+            }
+        }
+        written
+    }
+}
+
+/// Pages that a step writes, or that were unfinished until it: by view those of whole units, and all others.
+struct Written {
+    finished: Vec<FxHashSet<u32>>,
+    unfinished: FxHashSet<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use attn_kernels::kernel::KvDtype;
+    use kvblock::BlockId;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::batch::Phase;
+
+    const SEQUENCES: usize = 3;
+    const PAGE: u32 = 4;
+
+    /// A step: tokens that each sequence adds, 0 for one that is not of it, and whether a row selects.
+    type Added = ([u32; SEQUENCES], bool);
+
+    proptest! {
+        #[test]
+        fn steps_that_select_know_every_finished_page_as_it_is(
+            completed in any::<bool>(),
+            waits in any::<bool>(),
+            unit_pages in 1..3_u32,
+            steps in prop::collection::vec((prop::array::uniform3(0..20_u32), any::<bool>()), 1..30),
+        ) {
+            let shape =
+                KvShape { block_size: PAGE, head_dim: 64, num_kv_heads: 1, dtype: KvDtype::F32 };
+            let views = [View { group: 0, reach: Reach::Full, block_size: PAGE }];
+            let mut pages = Pages::new(unit_pages * PAGE, completed, waits);
+            // Sequences lie one behind the other in the pool.
+            let table = |sequence: usize| (0..200).map(|page| BlockId::new(u32_of(sequence) * 200 + page)).collect();
+            let tables: [Vec<BlockId>; SEQUENCES] = std::array::from_fn(table);
+            let mut lengths = [0; SEQUENCES];
+            // Tokens that each page has, and had when it was taken in.
+            let (mut has, mut known) = (vec![0; 200 * SEQUENCES], vec![0; 200 * SEQUENCES]);
+            for (added, selects) in steps as Vec<Added> {
+                let ids = [0; 20];
+                let firsts = lengths;
+                let of = |(sequence, added): (usize, &u32)| (sequence, firsts[sequence], *added);
+                let parts: Vec<(usize, u32, u32)> = added.iter().enumerate().map(of).filter(|part| part.2 > 0).collect();
+                let lists: Vec<[&[BlockId]; 1]> = parts.iter().map(|(sequence, ..)| [&tables[*sequence][..]]).collect();
+                let slices: Vec<Slice<'_>> = parts.iter().zip(&lists)
+                    .map(|((_, first, added), tables)| Slice::new(&ids[..*added as usize], *first, tables, Phase::Decode))
+                    .collect();
+                for (sequence, first, added) in &parts {
+                    for token in *first..first + added {
+                        has[*sequence * 200 + (token / PAGE) as usize] += 1;
+                    }
+                    lengths[*sequence] += added;
+                }
+                if !pages.takes_in(selects) {
+                    pages.put_off(&shape, &views, &slices);
+                    continue;
+                }
+                for page in &pages.due(&shape, &views, &slices)[0] {
+                    known[*page as usize] = has[*page as usize];
+                }
+                for (sequence, first, added) in &parts {
+                    // The unit of the last token is always selected, unless all units are scored.
+                    let scored = first + added - u32::from(!completed);
+                    for page in 0..(scored / (unit_pages * PAGE) * unit_pages) as usize {
+                        prop_assert_eq!(known[sequence * 200 + page], PAGE, "page {} of sequence {}", page, sequence);
+                    }
+                }
+            }
+        }
     }
 }
