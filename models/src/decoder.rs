@@ -192,7 +192,8 @@ impl Decoder {
     fn plan(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<(), ModelError> {
         let Self { config, options, kv, batch, beyond, keys, partitions, attention, .. } = self;
         let views = &self.views.all;
-        batch.plan(config, options, views, slices)?;
+        let queries = attention.sparse_mut().and_then(|sparse| sparse.plan(slices));
+        batch.plan(config, options, views, slices, queries.as_deref())?;
         batch.check_blocks(kv.num_blocks())?;
         self.logit_rows.plan(options, slices, samples);
         self.draws.plan(slices, samples)?;

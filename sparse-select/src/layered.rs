@@ -1,10 +1,10 @@
 //! Settings that every policy accepts for layers and lengths: which are dense, and how much each layer keeps.
 
-use kvblock::BlockSize;
+use kvblock::{BlockSize, Phase};
 
 use crate::{
     Entry, Input, Key, Params, Policy, SelectError, Selection, Spec, SpecError,
-    policy::{Deployment, Energies, MinTokens, Ranking, Support, num_blocks},
+    policy::{Deployment, Energies, MinTokens, Ranking, SelectBy, Support, num_blocks},
     spec::key,
     xattn::Antidiagonals,
 };
@@ -22,10 +22,18 @@ pub const KEYS: &[Key] = &[
         "",
         "sparse_ratio of each layer, separated by :; 1 is dense; further layers take sparse_ratio",
     ),
+    key(
+        QUERY,
+        "current",
+        "queries that decode selects by; previous: those of the token before, in all layers at once as a step begins",
+    ),
 ];
 
 /// The key of the shortest history that blocks are selected in.
 const MIN_TOKENS: &str = "min_tokens";
+
+/// The key of the queries that decode selects by.
+const QUERY: &str = "query";
 
 /// The key that `layer_ratios` sets layer by layer.
 const RATIO: &str = "sparse_ratio";
@@ -38,6 +46,7 @@ struct Layered {
     by_layer: Vec<Option<Box<dyn Policy>>>,
     dense_layers: u32,
     min_tokens: MinTokens,
+    select_by: SelectBy,
 }
 
 /// Builds the policy of `entry` with its own keys and those of [`KEYS`].
@@ -68,6 +77,7 @@ pub(crate) fn build(entry: &Entry, spec: &Spec) -> Result<Box<dyn Policy>, SpecE
         (entry.build)(&Params::new(entry.name, &keys, &params)?).map(Some)
     };
     Ok(Box::new(Layered {
+        select_by: if own(QUERY) { SelectBy::Current } else { select_by(&all, &*policy)? },
         policy,
         by_layer: ratios.into_iter().map(of_layer).collect::<Result<_, SpecError>>()?,
         dense_layers: if own("dense_layers") { 0 } else { all.count("dense_layers")? },
@@ -84,6 +94,21 @@ fn min_tokens(params: &Params<'_>) -> Result<MinTokens, SpecError> {
             let tokens = text.parse().map_err(|_| params.bad(MIN_TOKENS, "a count, auto or measured"))?;
             Ok(MinTokens::Tokens(tokens))
         }
+    }
+}
+
+/// The queries that blocks of decode rows are selected by.
+fn select_by(params: &Params<'_>, policy: &dyn Policy) -> Result<SelectBy, SpecError> {
+    match params.text(QUERY) {
+        "current" => Ok(SelectBy::Current),
+        "previous" if !policy.acts_on(Phase::Decode) || !policy.support().query => {
+            Err(params.bad(QUERY, "current: no query decides what this policy selects in decode"))
+        }
+        "previous" if policy.mass().is_some() => {
+            Err(params.bad(QUERY, "current, as only a query itself bounds the mass that it keeps"))
+        }
+        "previous" => Ok(SelectBy::Previous),
+        _ => Err(params.bad(QUERY, "current or previous")),
     }
 }
 
@@ -149,8 +174,13 @@ impl Policy for Layered {
         self.policy.keeps_all_in_decode()
     }
 
+    fn select_by(&self) -> SelectBy {
+        self.select_by
+    }
+
+    /// Bounds hold for the queries that they are made of.
     fn certifies(&self) -> bool {
-        self.policy.certifies()
+        self.select_by == SelectBy::Current && self.policy.certifies()
     }
 
     fn mass(&self) -> Option<f64> {
@@ -211,6 +241,31 @@ mod tests {
         assert_eq!(of("quest:min_tokens=measured"), MinTokens::Measured);
         assert_eq!(of("quest:min_tokens=0"), MinTokens::Tokens(0));
         assert_eq!(selected("streaming:sink=1,recent=1,block_size=4,min_tokens=measured", 0, 16), "#..#");
+    }
+
+    #[test]
+    fn decode_selects_by_the_queries_that_are_named() {
+        let of = |spec| crate::build(spec).map(|policy| (policy.select_by(), policy.certifies()));
+        assert_eq!(of("quest").unwrap(), (SelectBy::Current, true));
+        assert_eq!(of("quest:query=previous").unwrap(), (SelectBy::Previous, false));
+        assert_eq!(
+            of("streaming:block_size=16+quest:query=previous,block_size=16").unwrap().0,
+            SelectBy::Previous
+        );
+        let refused = [
+            "quest:query=next",
+            "streaming:query=previous",
+            "xattn:query=previous",
+            "quest:mass=0.9,query=previous",
+        ]
+        .map(|spec| of(spec).unwrap_err().to_string())
+        .join("\n");
+        insta::assert_snapshot!(refused, @r#"
+        quest: query = "next" is not current or previous
+        streaming: query = "previous" is not current: no query decides what this policy selects in decode
+        xattn: query = "previous" is not current: no query decides what this policy selects in decode
+        quest: query = "previous" is not current, as only a query itself bounds the mass that it keeps
+        "#);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use kvblock::{BlockSize, Phase};
 
 use crate::{
     Input, Policy, SelectError, Selection, SpecError,
-    policy::{Deployment, Energies, Ranking, Support},
+    policy::{Deployment, Energies, MinTokens, Ranking, SelectBy, Support},
     xattn::Antidiagonals,
 };
 
@@ -81,6 +81,14 @@ impl Policy for Phases {
     fn keeps_all(&self, layer: Option<u32>, kv_len: usize) -> bool {
         let [prefill, decode] = [&self.prefill, &self.decode].map(|policy| policy.keeps_all(layer, kv_len));
         if layer.is_some() { prefill || decode } else { prefill && decode }
+    }
+
+    fn min_tokens(&self) -> MinTokens {
+        self.decode.min_tokens()
+    }
+
+    fn select_by(&self) -> SelectBy {
+        self.decode.select_by()
     }
 
     fn phases(&self) -> Option<[Arc<dyn Policy>; 2]> {

@@ -54,6 +54,11 @@ pub trait Policy: fmt::Debug + Send + Sync {
         MinTokens::Auto
     }
 
+    /// Returns the queries that an engine selects by in decode.
+    fn select_by(&self) -> SelectBy {
+        SelectBy::Current
+    }
+
     /// Whether the policy by definition keeps every block in decode steps.
     fn keeps_all_in_decode(&self) -> bool {
         false
@@ -141,6 +146,17 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the input lacks what the policy scores with, or the shapes do not match.
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError>;
+}
+
+/// Queries that blocks of a decode row are selected by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum SelectBy {
+    /// The row's own: selection waits for them, and attention for the selection.
+    #[default]
+    Current,
+    /// The queries of the sequence's token before, which resemble them: an engine selects in all layers at once when a step
+    /// begins. A sequence without a token in the last step attends to everything.
+    Previous,
 }
 
 /// Shortest history that blocks are selected in: the key `min_tokens` of every policy.

@@ -123,18 +123,21 @@ impl Batch {
         })
     }
 
-    /// Lays `slices` out.
+    /// Lays `slices` out. If blocks are selected by earlier queries, `queries` has the row of each slice among those, and slices
+    /// without one attend to everything.
     pub(super) fn plan(
         &mut self,
         config: &DecoderConfig,
         options: &DecoderOptions,
         views: &[View],
         slices: &[Slice<'_>],
+        queries: Option<&[Option<u32>]>,
     ) -> Result<(), ModelError> {
         self.clear();
         for (view, rows) in views.iter().zip(&mut self.views) {
             let sparse = options.selection().filter(|_| view.reach == Reach::Full);
-            rows.selecting = sparse.map_or_else(Vec::new, |sparse| sparse.choose(slices, view.group));
+            rows.selecting =
+                sparse.map_or_else(Vec::new, |sparse| sparse.choose(slices, view.group, queries));
         }
         let by_rows =
             self.prefill.by_rows || self.prefill.by_rows_unless_skipping && !options.skips_in(slices);

@@ -24,6 +24,8 @@ pub(super) struct SelectingRows {
     /// Its rows in the step.
     pub(super) row: usize,
     pub(super) rows: usize,
+    /// Row of the queries that decode rows select by: its own, or that of an earlier one.
+    pub(super) q_row: u32,
     /// Position of the first row.
     pub(super) position: u32,
     phase: Phase,
@@ -52,11 +54,6 @@ impl SelectingRows {
     /// Whether it is a decode row.
     pub(super) fn is_decode(&self) -> bool {
         self.phase == Phase::Decode
-    }
-
-    /// Its first row in the step's queries.
-    pub(super) fn q_row(&self) -> u32 {
-        u32_of(self.row)
     }
 
     /// Tokens up to its last row.
@@ -103,19 +100,26 @@ impl SparseOptions {
     }
 
     /// The rows of a step that blocks are selected for, in the order of their lists: first decode rows, in the order of
-    /// the step, then prefills.
-    pub(super) fn choose(&self, slices: &[Slice<'_>], group: usize) -> Vec<SelectingRows> {
+    /// the step, then prefills. Decode slices that have no row among earlier `queries`, if there are such, have none.
+    pub(super) fn choose(
+        &self,
+        slices: &[Slice<'_>],
+        group: usize,
+        queries: Option<&[Option<u32>]>,
+    ) -> Vec<SelectingRows> {
         let (mut row, mut table) = (0, 0);
         let least = self.least(slices);
         let mut chosen = Vec::new();
         for (index, slice) in slices.iter().enumerate() {
             let blocks = |tables: &[&[BlockId]]| tables.iter().map(|table| table.len()).sum::<usize>();
             let first = table + blocks(&slice.tables[..group]);
-            if self.acts_on(slice.phase) {
+            let query = queries.filter(|_| slice.phase == Phase::Decode).map(|queries| queries[index]);
+            if self.acts_on(slice.phase) && query != Some(None) {
                 let remembers = !self.of(slice.phase).support().query;
                 let of_slice = |(i, rows, lists)| SelectingRows {
                     slice: index,
                     row: row + i,
+                    q_row: query.flatten().unwrap_or_else(|| u32_of(row + i)),
                     rows,
                     position: slice.first + u32_of(i),
                     phase: slice.phase,

@@ -16,8 +16,10 @@ mod mirror;
 mod on_host;
 mod phased;
 mod positions;
+mod previous;
 mod rank;
 mod ranker;
+mod rules;
 mod shares;
 mod thresholder;
 mod wish;
@@ -28,9 +30,8 @@ use attn_kernels::gpu::{Bind, Gpu, Outcome, Pass, Read};
 use attn_kernels::kernel::attention::{Attention as Kind, Pages};
 use attn_kernels::kernel::paged_decode::PagedDecodeParams;
 use attn_kernels::rows::DecodeRow;
-use sparse_select::digest::DigestFormat;
 
-use super::batch::{Batch, ViewRows};
+use super::batch::Batch;
 use super::kernels::{Forms, HeadKernels, LoadContext};
 use super::keys::Beyond;
 use super::ops::Ctx;
@@ -45,7 +46,9 @@ use estimator::Estimator;
 use on_host::OnHost;
 use phased::Phased;
 use positions::Positions;
+use previous::Previous;
 use ranker::Ranker;
+use rules::Rules;
 use thresholder::Thresholder;
 
 /// Attention to selected blocks: its rules, its selector, its kernels, and the account of what it attended.
@@ -56,69 +59,8 @@ pub(super) struct Sparse {
     /// Attention to listed blocks.
     kernels: HeadKernels,
     account: Account,
-}
-
-/// Parameters of selections, the same in every step.
-#[derive(Debug)]
-struct Rules {
-    options: SparseOptions,
-    num_heads: usize,
-    num_kv_heads: usize,
-    views: Views,
-    digests: DigestFormat,
-    /// The layer before, where a layer takes the selection of one.
-    source: Vec<Option<usize>>,
-    /// Layers that attend to everything whatever the step.
-    dense: Vec<bool>,
-    /// The phase whose rows are selected for; `None` for all that the policy acts on.
-    phase: Option<Phase>,
-    /// Error of a logit of attention: see [`HeadKernels::slack`].
-    slack: f32,
-}
-
-impl Rules {
-    fn num_layers(&self) -> usize {
-        self.source.len()
-    }
-
-    /// Tokens of a block of the policy.
-    fn block(&self) -> u32 {
-        self.options.policy.block_size().get()
-    }
-
-    /// Whether a step certifies the mass that its selections keep.
-    fn certifies(&self, slices: &[Slice<'_>]) -> bool {
-        let asked = self.options.certify || slices.iter().any(|slice| slice.certify);
-        asked && self.options.policy.certifies()
-    }
-
-    /// Whether blocks are selected in a layer of `batch`.
-    fn selects_in(&self, batch: &Batch, layer: usize) -> bool {
-        !self.own(&batch.views[self.views.of_layers[layer]]).is_empty() && !self.dense[layer]
-    }
-
-    /// Returns the layers that select by themselves.
-    fn selecting_layers(&self) -> Vec<bool> {
-        self.dense.iter().zip(&self.source).map(|(dense, source)| !dense && source.is_none()).collect()
-    }
-
-    /// Returns the rows of a view that blocks are selected for: decode rows come before those of prefills.
-    fn own<'a>(&self, view: &'a ViewRows) -> &'a [SelectingRows] {
-        let (decode, prefill) =
-            view.selecting.split_at(view.selecting.partition_point(SelectingRows::is_decode));
-        match self.phase {
-            None => &view.selecting,
-            Some(Phase::Decode) => decode,
-            Some(Phase::Prefill) => prefill,
-        }
-    }
-
-    /// Returns the rows of a step that blocks are selected for: all layers of full attention choose the same ones, whichever
-    /// group they are in.
-    fn chosen<'a>(&self, batch: &'a Batch) -> &'a [SelectingRows] {
-        let views = batch.views.iter().map(|view| self.own(view));
-        views.into_iter().find(|rows| !rows.is_empty()).unwrap_or(&[])
-    }
+    /// Queries of the step before, if decode rows select by those.
+    previous: Option<Previous>,
 }
 
 /// A way to select blocks. A step goes through `begin`, for each layer `take_in`, `record`, `lists` and `certify`, then `read`
@@ -135,7 +77,7 @@ trait Select: Debug + Send + Sync {
     fn shape(&self) -> Option<Vec<usize>>;
 
     /// Records, before a layer has made its queries, what it keeps of pages that earlier steps completed.
-    fn take_in(&self, _ctx: &mut Ctx<'_>, _layer: usize) {}
+    fn take_in(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize) {}
 
     /// Records the selection of a layer, between the write of its keys and its attention.
     fn record(
@@ -167,6 +109,11 @@ trait Select: Debug + Send + Sync {
 
     /// Takes them into the account.
     fn take(&self, rules: &Rules, batch: &Batch, reads: Reads, done: &Outcome, account: &mut Account);
+
+    /// Whether decode steps of single tokens select in all layers before any of them.
+    fn at_once(&self) -> bool {
+        false
+    }
 
     /// Returns the place where blocks are scored. On the host means readbacks in every layer: positions need none.
     fn place(&self) -> Place {
@@ -230,7 +177,7 @@ impl Sparse {
         let pages = if kv.page_slots() > 0 { Pages::OfHeads } else { Pages::Shared };
         let kind = Kind { pages, sinks: config.sinks, ..Kind::blocks(options.policy.block_size().get()) };
         let kernels = HeadKernels::new(gpu, shape, config.num_heads, forms, &kind)?;
-        let rules = Rules {
+        let mut rules = Rules {
             options: options.clone(),
             num_heads: config.num_heads as usize,
             num_kv_heads: shape.num_kv_heads as usize,
@@ -240,8 +187,14 @@ impl Sparse {
             dense,
             phase: None,
             slack: kernels.slack(),
+            previous: None,
         };
-        Ok(Self { selector: selector(load, &rules)?, rules, kernels, account: Account::default() })
+        // All layers of full attention choose the same rows.
+        let group = views.all.iter().find(|view| view.reach == Reach::Full).map_or(0, |view| view.group);
+        let previous = Previous::new(load, options, group, &rules.selecting_layers())?;
+        rules.previous = previous.as_ref().map(|previous| previous.queries.clone());
+        let selector = selector(load, &rules)?;
+        Ok(Self { selector, rules, kernels, account: Account::default(), previous })
     }
 
     /// Turns on or off that steps hand back the selections themselves.
@@ -252,6 +205,7 @@ impl Sparse {
     /// Selects no more, and keeps nothing of keys.
     pub(super) fn rest(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.selector = Box::new(Positions::new(gpu, self.rules.num_layers())?);
+        (self.previous, self.rules.previous) = (None, None);
         gpu.forget_bind_groups();
         Ok(())
     }
@@ -261,20 +215,33 @@ impl Sparse {
         self.selector.forget(&mut blocks);
     }
 
+    /// Lays out which queries a step keeps. Returns for each slice the row of its earlier query, if decode rows select by those.
+    pub(super) fn plan(&mut self, slices: &[Slice<'_>]) -> Option<Vec<Option<u32>>> {
+        self.previous.as_mut().map(|previous| previous.plan(slices, self.selector.at_once()))
+    }
+
     /// Begins a step. Whatever needs no query is laid out here, for all layers, so that nothing stops in between.
     pub(super) fn begin(&mut self, step: &Begin<'_>) -> Result<(), ModelError> {
         self.account.begin(&self.rules, step.batch, step.slices);
+        self.previous.iter_mut().for_each(Previous::begin);
         self.selector.begin(&self.rules, step, &mut self.account)
     }
 
     /// Returns the numbers that the commands of the step follow from; `None` for steps that cannot be repeated.
     pub(super) fn shape(&self) -> Option<Vec<usize>> {
-        self.selector.shape()
+        let mut shape = self.selector.shape()?;
+        shape.extend(self.previous.iter().map(Previous::shape));
+        Some(shape)
     }
 
     /// Records, before a layer has made its queries, what it keeps of pages that earlier steps completed.
     pub(super) fn take_in(&self, ctx: &mut Ctx<'_>, layer: usize) {
-        self.selector.take_in(ctx, layer);
+        self.selector.take_in(&self.rules, ctx, layer);
+    }
+
+    /// Returns the queries of the step before, if decode rows select by those.
+    pub(super) fn previous(&self) -> Option<&Previous> {
+        self.previous.as_ref()
     }
 
     /// Records the selection of a layer, between the write of its keys and its attention.
@@ -331,6 +298,7 @@ impl Sparse {
         done: &Outcome,
         output: &mut StepOutput,
     ) {
+        self.previous.iter_mut().for_each(Previous::end);
         if let Some(reads) = reads {
             self.selector.take(&self.rules, batch, reads, done, &mut self.account);
         }
@@ -371,7 +339,7 @@ fn selector(load: &LoadContext<'_>, rules: &Rules) -> Result<Box<dyn Select>, Mo
         return Ok(Box::new(Phased::new(load, rules)?));
     }
     if options.place == Place::Device && !options.measure {
-        if let Some(ranker) = Ranker::new(load, policy, &rules.selecting_layers())? {
+        if let Some(ranker) = Ranker::new(load, rules)? {
             return Ok(Box::new(ranker));
         }
         if let Some(estimator) = Estimator::new(load, policy)? {

@@ -8,6 +8,7 @@ mod modes;
 mod offload;
 mod on_disk;
 mod prefix;
+mod previous;
 mod progress;
 mod quantize;
 mod random;

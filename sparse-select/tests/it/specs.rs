@@ -19,7 +19,7 @@ fn every_policy_builds_from_its_name_and_each_of_its_defaults() {
 
 #[test]
 fn errors_list_what_is_valid() {
-    assert_snapshot!(message("streaming:sinks=1"), @r#"policy streaming has no key "sinks", valid keys: sink recent block_size dense_layers min_tokens"#);
+    assert_snapshot!(message("streaming:sinks=1"), @r#"policy streaming has no key "sinks", valid keys: sink recent block_size dense_layers min_tokens query"#);
     assert_snapshot!(message("gsa:sparse_ratio=0"), @r#"gsa: sparse_ratio = "0" is not a number above 0 and at most 1"#);
     assert_snapshot!(message("streaming:sink=-1"), @r#"streaming: sink = "-1" is not a count"#);
     assert_snapshot!(message("quest:block_size=0"), @r#"quest: block_size = "0" is not a count of at least 1"#);

@@ -58,7 +58,7 @@ fn side_of(key: u32, cut: Cut) -> u32 {
     return select(select(1u, 1u << 16u, in_cut), 0u, key < cut.least);
 }
 
-// What the lanes have together. This and the functions below are called by every lane of the workgroup.
+// Joins the extents of the lanes. This and the functions below are called by every lane of the workgroup.
 fn extent_of(mine: Extent, lane: Lane) -> Extent {
     let bounds = extremes(mine.least, mine.most, lane);
     let forced = scan(mine.forced, lane).total;

@@ -40,7 +40,7 @@ fn scan(mine: u32, lane: Lane) -> Scan {
 // Least and largest of what the lanes have. Every lane of the workgroup calls it.
 fn extremes(least: u32, most: u32, lane: Lane) -> vec2<u32> {
     var mine = vec2(least, most);
-    // Of a subgroup's own lanes: control flow by its size would not count as uniform.
+    // Control flow by the subgroup's size would not count as uniform.
     for (var stride = 1u; stride < MOST_LANES; stride *= 2u) {
         let other = subgroupShuffleXor(mine, stride);
         mine = select(mine, vec2(min(mine.x, other.x), max(mine.y, other.y)), stride < lane.size);

@@ -150,13 +150,14 @@ impl Heads {
         if !on_disk {
             ctx.on_ring(|ring, context| ring.fetch_begun(context, layer)).unwrap_or(Ok(()))?;
         }
-        self.append(ctx, layer);
+        self.append(ctx, layer, self.queries(ctx, layer));
         if ctx.keys.pages().is_some() {
             // Digests and pages are made of what is there.
             ctx.on_ring(RingKeys::save);
         }
         if let Some(sparse) = &mut self.sparse {
             sparse.select(ctx, layer)?;
+            sparse.previous().iter().for_each(|previous| previous.keep(ctx, layer));
         }
         self.attend(ctx, layer)?;
         ctx.keys.check()?;
@@ -166,6 +167,12 @@ impl Heads {
             ctx.add_bias(bias, ctx.block_out);
         }
         ctx.add_block(&weights.o, &act.attended, weights.post_norm.as_ref())
+    }
+
+    /// Returns the buffer of the layer's rotated queries.
+    fn queries<'a>(&'a self, ctx: &Ctx<'a>, layer: usize) -> &'a Buf<f32> {
+        let previous = self.sparse.as_ref().and_then(Sparse::previous);
+        previous.and_then(|previous| previous.in_place(layer)).unwrap_or(&ctx.act.q)
     }
 
     /// Queries, keys and values of the normed residual stream, with biases and head norms.
@@ -196,7 +203,7 @@ impl Heads {
     }
 
     /// Rotates queries and keys, and writes new keys and values to the cache.
-    fn append(&self, ctx: &mut Ctx<'_>, layer: usize) {
+    fn append(&self, ctx: &mut Ctx<'_>, layer: usize, q: &Buf<f32>) {
         let (c, rows, view) = (ctx.config, ctx.rows(), ctx.views.of_layers[layer]);
         let of_layer = &c.layers[layer];
         let params = RopeAppendParams {
@@ -215,7 +222,7 @@ impl Heads {
                 k_cache: k.bind(),
                 v_cache: v.bind(),
                 cs: angles.bind(),
-                q: ctx.act.q.bind(),
+                q: q.bind(),
             };
             let grid = rope_append::grid(ctx.kv.shape(), c.num_heads, rows);
             ctx.pass.dispatch(&self.rope_append, &params, buffers, grid);
@@ -226,11 +233,11 @@ impl Heads {
     fn attend(&self, ctx: &mut Ctx<'_>, layer: usize) -> Result<(), ModelError> {
         let (view, index) = (ctx.view(layer), ctx.views.of_layers[layer]);
         let kernels = self.kernels(index);
-        let sinks = self.layers[layer].sinks.as_ref();
+        let (q, sinks) = (self.queries(ctx, layer), self.layers[layer].sinks.as_ref());
         let dense = |which| {
             let Division { cut, parts } = ctx.partitions.of(index, which);
             let keys = Keys::of(ctx.beyond, index, which);
-            HeadRows { layer, kernels, sinks, rows: view.dense(which), selected: None, keys, cut, parts }
+            HeadRows { layer, q, kernels, sinks, rows: view.dense(which), selected: None, keys, cut, parts }
         };
         let Some(selected) = self.sparse.as_ref().and_then(|sparse| sparse.selected(layer)) else {
             let rows = dense(Dense::All);

@@ -17,6 +17,8 @@ use crate::decoder::sparse::Selected;
 /// Rows that are attended alike, one by one or in tiles.
 pub(super) struct HeadRows<'a> {
     pub(super) layer: usize,
+    /// Rotated queries of all rows.
+    pub(super) q: &'a Buf<f32>,
     pub(super) kernels: &'a HeadKernels,
     pub(super) sinks: Option<&'a Buf<f32>>,
     pub(super) rows: &'a Rows,
@@ -95,7 +97,7 @@ impl RowKernel for HeadRows<'_> {
         let out = if self.reduced(portion) { &*act.partial } else { &act.attended };
         let [k, v] = ctx.kv.keys_in(self.layer, keys.at) else { unreachable!("heads have keys and values") };
         let buffers = PagedDecodeBuffers {
-            q: act.q.bind(),
+            q: self.q.bind(),
             k_cache: k.bind(),
             v_cache: v.bind(),
             tables: self.tables(ctx),

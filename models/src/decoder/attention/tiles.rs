@@ -98,7 +98,7 @@ impl Tiles<'_> {
             unreachable!("heads have keys and values")
         };
         PagedPrefillBuffers {
-            q: ctx.act.q.bind(),
+            q: self.rows.q.bind(),
             k_cache: k.bind(),
             v_cache: v.bind(),
             tables: self.rows.tables(ctx),

@@ -37,10 +37,13 @@ pub(super) fn score_stride(len: u32) -> u32 {
     len.next_multiple_of(64)
 }
 
-/// Lists that kernels make, of one layer after the other.
+/// Lists that kernels make, of one layer after the other or of all.
 #[derive(Debug)]
 pub(super) struct DeviceLists {
-    buf: GrowBuf<u32>,
+    /// One for all layers, or one a layer.
+    bufs: Vec<GrowBuf<u32>>,
+    /// The layer whose lists each layer reads.
+    sources: Vec<usize>,
     /// Entries from one list to the next.
     pub(super) stride: u32,
     /// Blocks of the longest list.
@@ -52,9 +55,17 @@ pub(super) struct DeviceLists {
 }
 
 impl DeviceLists {
+    /// Lists of one layer after the other.
     pub(super) fn new(gpu: &Gpu, num_layers: usize) -> Result<Self, ModelError> {
+        Self::of_layers(gpu, num_layers, 1)
+    }
+
+    /// Lists of `num_layers` layers, of which those of `at_hand` are there at a time: one or all.
+    pub(super) fn of_layers(gpu: &Gpu, num_layers: usize, at_hand: usize) -> Result<Self, ModelError> {
+        let buf = |_| GrowBuf::new(gpu, "lists", ALIGN);
         Ok(Self {
-            buf: GrowBuf::new(gpu, "lists", ALIGN)?,
+            bufs: (0..at_hand).map(buf).collect::<Result<_, _>>()?,
+            sources: (0..num_layers).collect(),
             stride: 0,
             blocks: 0,
             layers: vec![false; num_layers],
@@ -80,11 +91,12 @@ impl DeviceLists {
         (self.stride, self.blocks) = (stride(blocks), blocks);
         for layer in 0..self.layers.len() {
             self.layers[layer] = rules.selects_in(batch, layer);
+            self.sources[layer] = rules.source[layer].unwrap_or(layer);
         }
         // Lists of other rows may come before.
         let groups = (last.list + last.lists) as usize;
         let words = groups * rules.num_kv_heads * self.stride as usize;
-        self.buf.fit(gpu, words)?;
+        self.bufs.iter_mut().try_for_each(|buf| buf.fit(gpu, words))?;
         if rules.options.trace {
             self.traced = Some(gpu.buffer("traced", words * self.layers.len())?);
         }
@@ -96,24 +108,37 @@ impl DeviceLists {
         let layers = self.layers.iter().map(|lists| usize::from(*lists));
         self.traced
             .is_none()
-            .then(|| layers.chain([self.stride as usize, self.blocks as usize, self.buf.len()]).collect())
+            .then(|| layers.chain([self.stride as usize, self.blocks as usize, self.bufs[0].len()]).collect())
     }
 
     /// The lists of a layer, if it has some.
     pub(super) fn of(&self, layer: usize) -> Option<Lists> {
-        self.layers[layer].then(|| Lists { bind: self.buf.bind(), stride: self.stride, blocks: self.blocks })
+        self.layers[layer].then(|| Lists {
+            bind: self.bind_of(layer),
+            stride: self.stride,
+            blocks: self.blocks,
+        })
     }
 
-    /// The lists of the layer at hand.
+    /// Binds the lists of the layer at hand, where there is one at a time.
     pub(super) fn bind(&self) -> Bind<u32> {
-        self.buf.bind()
+        self.bufs[0].bind()
+    }
+
+    /// Binds the lists of a layer, whether or not it has some.
+    pub(super) fn bind_of(&self, layer: usize) -> Bind<u32> {
+        self.buf(layer).bind()
+    }
+
+    fn buf(&self, layer: usize) -> &Buf<u32> {
+        &self.bufs[self.sources[layer].min(self.bufs.len() - 1)]
     }
 
     /// Records that a layer's lists are kept for the end of the step, if they are traced.
     pub(super) fn keep(&self, pass: &mut Pass, layer: usize) {
         if let Some(traced) = &self.traced {
             let words = traced.len() / self.layers.len();
-            pass.copy(&self.buf, 0..words, traced, layer * words);
+            pass.copy(self.buf(layer), 0..words, traced, layer * words);
         }
     }
 

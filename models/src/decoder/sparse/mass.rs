@@ -123,13 +123,13 @@ impl Mass {
             k_cache: context.k.bind(),
             tables: context.tables.bind(),
             rows: context.rows.bind(),
-            scores: ranker.scores.bind(),
+            scores: ranker.scores(context.layer).bind(),
             cuts: self.cuts.bind(),
             lses: self.lses.bind(),
         };
         let of_cut = MassCutBuffers {
             rows: context.rows.bind(),
-            scores: ranker.scores.bind(),
+            scores: ranker.scores(context.layer).bind(),
             bounds: bounds.bind(),
             lses: self.lses.bind(),
             cuts: self.cuts.bind(),

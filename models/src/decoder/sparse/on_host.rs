@@ -1,5 +1,7 @@
 //! Policies that score, on the CPU: queries and new keys are read back in every layer.
 
+use std::ops::Range;
+
 use attn_kernels::gpu::{Gpu, Outcome, Pass, Timing};
 use attn_kernels::kernel::KvShape;
 use sparse_select::certificate::selection_mass;
@@ -34,15 +36,28 @@ pub(super) struct OnHost {
 /// Queries of a step, `[rows, num_heads, head_dim]`.
 struct Queries {
     values: Vec<f32>,
+    /// Queries of the step before, if decode rows select by those.
+    previous: Option<Vec<f32>>,
     num_heads: usize,
     head_dim: usize,
     /// Times of what ran until they were read.
     timings: Vec<Timing>,
 }
 
+impl Queries {
+    /// Returns rows of `values`, `[num_heads, rows, head_dim]`.
+    fn of(&self, values: &[f32], rows: Range<usize>) -> Vec<f32> {
+        let Self { num_heads, head_dim, .. } = *self;
+        let of_head = |head| rows.clone().map(move |row| (row * num_heads + head) * head_dim);
+        (0..num_heads).flat_map(of_head).flat_map(|at| values[at..at + head_dim].iter().copied()).collect()
+    }
+}
+
 /// Queries and keys of chosen rows.
 struct Tensors {
     q: Vec<f32>,
+    /// Earlier queries that blocks are selected by, if they are not the rows' own.
+    selects_by: Option<Vec<f32>>,
     k: Vec<f32>,
 }
 
@@ -61,6 +76,7 @@ impl OnHost {
     /// Runs the pass so far, and reads back the queries of the step and the keys that are not here yet.
     fn read_queries(
         &mut self,
+        rules: &Rules,
         ctx: &mut Ctx<'_>,
         layer: usize,
         rows: &[SelectingRows],
@@ -72,26 +88,26 @@ impl OnHost {
         let missing = self.mirror.read_missing(ctx.pass, ctx.kv, layer, tables);
         let [num_heads, head_dim] = [ctx.config.num_heads, ctx.config.head_dim].map(|n| n as usize);
         let q = ctx.pass.read(&ctx.act.q, 0..ctx.rows() as usize * num_heads * head_dim);
+        let previous = rules.previous.as_ref().and_then(|queries| queries[layer].as_ref());
+        let previous = previous.map(|queries| ctx.pass.read(queries, 0..queries.len()));
         let so_far = std::mem::replace(ctx.pass, Pass::new("step"));
         let mut done = ctx.gpu.submit(so_far)?.wait()?;
         let timings = std::mem::take(&mut done.timings);
         for (block, read) in missing {
             self.mirror.insert(layer, block, &done.get(read));
         }
-        Ok(Queries { values: done.get(q), num_heads, head_dim, timings })
+        let previous = previous.map(|read| done.get(read));
+        Ok(Queries { values: done.get(q), previous, num_heads, head_dim, timings })
     }
 
-    /// Queries `[num_heads, rows, head_dim]` and keys `[num_kv_heads, kv_len, head_dim]` of chosen rows.
+    /// Returns queries `[num_heads, rows, head_dim]` and keys `[num_kv_heads, kv_len, head_dim]` of chosen rows.
     fn tensors(&self, chosen: &SelectingRows, queries: &Queries, layer: usize, batch: &Batch) -> Tensors {
-        let Queries { values, num_heads, head_dim, .. } = queries;
-        let mut q = Vec::with_capacity(chosen.rows * num_heads * head_dim);
-        for head in 0..*num_heads {
-            for row in chosen.row..chosen.row + chosen.rows {
-                q.extend_from_slice(&values[(row * num_heads + head) * head_dim..][..*head_dim]);
-            }
-        }
+        let q = queries.of(&queries.values, chosen.row..chosen.row + chosen.rows);
+        let previous = queries.previous.as_ref().filter(|_| chosen.is_decode());
+        let row = chosen.q_row as usize;
+        let selects_by = previous.map(|values| queries.of(values, row..row + 1));
         let table = bytemuck::cast_slice(&batch.tables[chosen.table.clone()]);
-        Tensors { q, k: self.mirror.keys(layer, table, chosen.kv_len()) }
+        Tensors { q, selects_by, k: self.mirror.keys(layer, table, chosen.kv_len()) }
     }
 }
 
@@ -128,16 +144,18 @@ impl Select for OnHost {
             return Ok(());
         }
         let rows = rules.own(ctx.view(layer));
-        let mut queries = self.read_queries(ctx, layer, rows)?;
+        let mut queries = self.read_queries(rules, ctx, layer, rows)?;
         account.timings.append(&mut queries.timings);
         let mut selections = Vec::with_capacity(rows.len());
         for (index, chosen) in rows.iter().enumerate() {
             let tensors = self.tensors(chosen, &queries, layer, ctx.batch);
             let q = Heads::new("q", &tensors.q, [queries.num_heads, chosen.rows, queries.head_dim])?;
             let k = Heads::new("k", &tensors.k, [rules.num_kv_heads, chosen.kv_len(), queries.head_dim])?;
+            let selects_by = tensors.selects_by.as_deref().unwrap_or(&tensors.q);
+            let selects_by = Heads::new("q", selects_by, [queries.num_heads, chosen.rows, queries.head_dim])?;
             let selection = match rules.source[layer] {
                 Some(_) => self.last[index].clone(),
-                None => rules.options.select(chosen, layer, Some((q, k)), rules.digests)?,
+                None => rules.options.select(chosen, layer, Some((selects_by, k)), rules.digests)?,
             };
             if rules.options.measure {
                 let measured = Measured { chosen, selection: &selection, layer, q, k };

@@ -32,6 +32,7 @@ impl Part {
             source: options.sources(&joint.dense),
             options,
             views: joint.views.clone(),
+            previous: joint.previous.clone().filter(|_| phase == Phase::Decode),
             dense: joint.dense.clone(),
             phase: Some(phase),
             ..*joint
@@ -73,9 +74,10 @@ impl Select for Phased {
         Some(shape)
     }
 
-    fn take_in(&self, ctx: &mut Ctx<'_>, layer: usize) {
-        self.prefill.selector.take_in(ctx, layer);
-        self.decode.selector.take_in(ctx, layer);
+    fn take_in(&self, _: &Rules, ctx: &mut Ctx<'_>, layer: usize) {
+        for part in [&self.prefill, &self.decode] {
+            part.selector.take_in(&part.rules, ctx, layer);
+        }
     }
 
     fn record(
@@ -114,6 +116,10 @@ impl Select for Phased {
             self.prefill.selector.take(&self.prefill.rules, batch, *of_prefill, done, account);
         }
         self.decode.selector.take(&self.decode.rules, batch, reads, done, account);
+    }
+
+    fn at_once(&self) -> bool {
+        self.decode.selector.at_once()
     }
 
     fn place(&self) -> Place {

@@ -77,6 +77,11 @@ impl Scorer {
         Ok(Some(Self { kind, pages }))
     }
 
+    /// Whether a step of single tokens takes in only pages that were complete before it.
+    pub(super) fn completes_before(&self) -> bool {
+        self.pages.completes_before()
+    }
+
     /// Forgets pages that are about to be written.
     pub(super) fn forget(&mut self, pages: impl Iterator<Item = u32>) {
         self.pages.forget(pages);
@@ -91,7 +96,7 @@ impl Scorer {
         slices: &[Slice<'_>],
         selects: bool,
     ) -> Result<bool, ModelError> {
-        let takes_in = self.pages.takes_in(selects);
+        let takes_in = self.pages.takes_in(slices, selects);
         let due = match takes_in {
             true => self.pages.due(kv.shape(), views, slices),
             false => {
@@ -145,6 +150,14 @@ impl Scorer {
             Kind::Digests(digests) => digests.pools.take_in(pass, context),
             Kind::Hashes(hashes) => hashes.take_in(pass, context),
             Kind::Compressed(compressed) => compressed.pools.take_in(pass, context),
+        }
+    }
+
+    /// Records what scores are made of beside what was taken in: hashes of queries.
+    pub(super) fn prepare(&self, pass: &mut Pass, context: &RankContext<'_>) {
+        match &self.kind {
+            Kind::Hashes(hashes) => hashes.prepare(pass, context),
+            Kind::Digests(_) | Kind::Compressed(_) => {}
         }
     }
 

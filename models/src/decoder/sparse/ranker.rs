@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Outcome, Pass, Pipeline};
+use attn_kernels::gpu::{Buf, Outcome, Pass, Pipeline};
 use attn_kernels::kernel::top_k::{self, Output, TopKBuffers, TopKParams};
-use attn_kernels::rows::TopRow;
+use attn_kernels::rows::{DecodeRow, TopRow};
 use sparse_select::policy::num_blocks;
-use sparse_select::{ByDigests, Policy, Ranking};
+use sparse_select::{ByDigests, Ranking};
 
 use super::account::Account;
 use super::lists::{DeviceLists, score_stride};
@@ -21,7 +21,7 @@ use super::{Begin, ListedRows, Lists, Reads, Rules, Select, SelectingRows};
 use crate::ModelError;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
-use crate::decoder::buffers::GrowBuf;
+use crate::decoder::buffers::{GrowBuf, StepList};
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
 
@@ -32,8 +32,8 @@ pub(super) struct Ranker {
     pub(super) top_k: Arc<Pipeline>,
     /// Orders a row: one for all heads, or one for each KV head.
     pub(super) sets: u32,
-    /// `[rows, sets, score_stride]`
-    pub(super) scores: GrowBuf<f32>,
+    /// `[rows, sets, score_stride]`, of the layer at hand; of every layer if all select at once.
+    scores: Vec<GrowBuf<f32>>,
     pub(super) score_stride: u32,
     /// Rows of the step that select.
     chosen: u32,
@@ -43,6 +43,10 @@ pub(super) struct Ranker {
     pub(super) lists: DeviceLists,
     /// Whether pages that a step takes in were completed before it.
     takes_in_early: bool,
+    /// Whether all layers select as a step begins that takes in what was completed before it.
+    at_once: bool,
+    /// Rows of earlier queries in each view, if decode rows select by those.
+    rows: Option<Vec<StepList<DecodeRow>>>,
     /// Blocks that the next step may select, where these are fetched ahead.
     pub(super) wishes: Option<Wishes>,
     /// The mass that is certainly kept, where digests bound it.
@@ -64,15 +68,15 @@ pub(super) struct Top {
 pub(super) const ROWS_ALIGN: usize = 16;
 
 impl Ranker {
-    /// `None` where the policy's own code has to select. `selects` names the layers that do so themselves.
-    pub(super) fn new(
-        load: &LoadContext<'_>,
-        policy: &dyn Policy,
-        selects: &[bool],
-    ) -> Result<Option<Self>, ModelError> {
-        let LoadContext { gpu, config, kv, .. } = *load;
+    /// `None` where the policy's own code has to select.
+    pub(super) fn new(load: &LoadContext<'_>, rules: &Rules) -> Result<Option<Self>, ModelError> {
+        let LoadContext { gpu, config, kv, views, .. } = *load;
+        let (policy, selects) = (&*rules.options.policy, &rules.selecting_layers());
         let Some(ranking) = policy.ranking() else { return Ok(None) };
         let Some(scorer) = Scorer::new(load, policy, selects)? else { return Ok(None) };
+        let num_layers = config.num_layers as usize;
+        let at_hand = if rules.previous.is_some() { num_layers } else { 1 };
+        let rows = || views.all.iter().map(|_| StepList::new(gpu, "query_rows", 1)).collect();
         Ok(Some(Self {
             scorer,
             top_k: gpu.pipeline(&top_k::variant(Output::List, gpu.top_k_level()))?,
@@ -80,13 +84,16 @@ impl Ranker {
                 Ranking::Digests(ByDigests { one_set: true, .. }) | Ranking::Hashes(_) => 1,
                 Ranking::Digests(_) | Ranking::Compressed(_) => config.num_kv_heads,
             },
-            scores: GrowBuf::new(gpu, "scores", 1)?,
+            scores: (0..at_hand).map(|_| GrowBuf::new(gpu, "scores", 1)).collect::<Result<_, _>>()?,
             score_stride: 0,
             chosen: 0,
             top_rows: GrowBuf::new(gpu, "top_rows", 1)?,
-            tops: vec![None; config.num_layers as usize],
-            lists: DeviceLists::new(gpu, config.num_layers as usize)?,
+            tops: vec![None; num_layers],
+            lists: DeviceLists::of_layers(gpu, num_layers, at_hand)?,
             takes_in_early: false,
+            // Keys of blocks on disk are at hand layer by layer.
+            at_once: rules.previous.is_some() && kv.board().is_none(),
+            rows: rules.previous.is_some().then(rows).transpose()?,
             wishes: match kv.page_slots() {
                 0 => None,
                 // What is kept depends on the keys of all that is kept: nothing is known ahead.
@@ -128,7 +135,8 @@ impl Ranker {
         }
         self.top_rows.fit(gpu, rows.len() + ROWS_ALIGN)?;
         gpu.write(&self.top_rows, 0, &rows);
-        self.scores.fit(gpu, chosen.len() * (sets * score_stride) as usize)?;
+        let len = chosen.len() * (sets * score_stride) as usize;
+        self.scores.iter_mut().try_for_each(|scores| scores.fit(gpu, len))?;
         let most = self.tops.iter().flatten().flat_map(|top| &top.budgets).max().copied().unwrap_or(0);
         if let Some(wishes) = &mut self.wishes {
             let spare_blocks = step.spare_pages / (rules.block() / kv.shape().block_size);
@@ -147,28 +155,81 @@ impl Ranker {
         }
     }
 
+    /// Lays out the rows of earlier queries that blocks are selected by.
+    fn list_rows(&mut self, rules: &Rules, step: &Begin<'_>) -> Result<(), ModelError> {
+        for (view, rows) in step.batch.views.iter().zip(self.rows.iter_mut().flatten()) {
+            rows.clear();
+            rows.extend(rules.own(view).iter().map(|chosen| DecodeRow {
+                row: chosen.q_row,
+                len: u32_of(chosen.kv_len()),
+                table: u32_of(chosen.table.start),
+                first_key: 0,
+            }));
+            rows.upload(step.gpu)?;
+        }
+        Ok(())
+    }
+
     /// Inputs of the kernels that score in a layer.
-    fn context<'a>(&self, ctx: &Ctx<'a>, layer: usize) -> RankContext<'a> {
+    fn context<'a>(&'a self, rules: &'a Rules, ctx: &Ctx<'a>, layer: usize) -> RankContext<'a> {
+        let view = ctx.views.of_layers[layer];
+        let previous = rules.previous.as_ref().and_then(|queries| queries[layer].as_ref());
+        let rows = match &self.rows {
+            Some(rows) => rows[view].on_device(),
+            None => ctx.view(layer).selected.decode.on_device(),
+        };
         RankContext {
             layer,
-            view: ctx.views.of_layers[layer],
+            view,
             k: ctx.kv.home(layer).0,
-            q: &ctx.act.q,
+            q: previous.unwrap_or(&ctx.act.q),
             tables: ctx.batch.tables.on_device(),
-            rows: ctx.view(layer).selected.decode.on_device(),
+            rows,
             count: self.chosen,
         }
     }
 
+    /// The scores of a layer.
+    pub(super) fn scores(&self, layer: usize) -> &Buf<f32> {
+        &self.scores[layer.min(self.scores.len() - 1)]
+    }
+
+    /// Records the selections of all layers, in passes whose dispatches run beside one another: each layer has its own buffers.
+    fn select_at_once(&self, rules: &Rules, ctx: &mut Ctx<'_>) {
+        let layers = 0..self.tops.len();
+        let selecting = || layers.clone().filter_map(|layer| Some((layer, self.tops[layer].as_ref()?)));
+        let own = || selecting().filter(|(layer, _)| rules.source[*layer].is_none());
+        ctx.pass.split();
+        for layer in layers.clone() {
+            let context = self.context(rules, ctx, layer);
+            self.scorer.take_in(ctx.pass, &context);
+        }
+        ctx.pass.split();
+        for (layer, _) in own() {
+            let context = self.context(rules, ctx, layer);
+            self.scorer.prepare(ctx.pass, &context);
+        }
+        ctx.pass.split();
+        for (layer, _) in own() {
+            let context = self.context(rules, ctx, layer);
+            self.scorer.score(ctx.pass, &context, self.scores(layer));
+        }
+        ctx.pass.split();
+        for (layer, top) in own() {
+            self.list_best(ctx, layer, top);
+        }
+        ctx.pass.split();
+    }
+
     /// Records the lists of the best blocks of a layer.
-    fn list_best(&self, ctx: &mut Ctx<'_>, top: &Top) {
+    fn list_best(&self, ctx: &mut Ctx<'_>, layer: usize, top: &Top) {
         let (rows, copies) = (self.chosen * self.sets, ctx.config.num_kv_heads / self.sets);
         let params = TopKParams { rows, out_stride: self.lists.stride, copies, page_size: 1 };
         let buffers = TopKBuffers {
-            scores: self.scores.bind(),
+            scores: self.scores(layer).bind(),
             rows: self.top_rows.bind_from(top.first),
             table: ctx.batch.tables.bind(),
-            out: self.lists.bind(),
+            out: self.lists.bind_of(layer),
         };
         ctx.pass.dispatch(&self.top_k, &params, buffers, top_k::grid(rows));
     }
@@ -187,6 +248,7 @@ impl Select for Ranker {
         self.shares.iter_mut().for_each(Shares::clear);
         let chosen = rules.chosen(batch);
         self.takes_in_early = self.scorer.touch(gpu, kv, &rules.views.all, slices, !chosen.is_empty())?;
+        self.list_rows(rules, step)?;
         if chosen.is_empty() {
             return Ok(());
         }
@@ -213,9 +275,11 @@ impl Select for Ranker {
 
     fn shape(&self) -> Option<Vec<usize>> {
         let mut shape = self.lists.shape()?;
-        let numbers = [self.chosen, self.score_stride, u32::from(self.takes_in_early)].map(|n| n as usize);
+        let numbers = [self.chosen, self.score_stride].map(|n| n as usize);
         shape.extend(numbers);
-        shape.extend([self.scores.len(), self.top_rows.len()]);
+        shape.extend([usize::from(self.takes_in_early)]);
+        shape.extend([self.scores(0).len(), self.top_rows.len()]);
+        shape.extend(self.rows.iter().flatten().map(|rows| rows.on_device().len()));
         shape.extend(self.tops.iter().map(|top| top.as_ref().map_or(0, |top| top.first + 1)));
         self.scorer.shape(&mut shape);
         shape.extend(self.shares.iter().flat_map(Shares::shape));
@@ -223,10 +287,15 @@ impl Select for Ranker {
         Some(shape)
     }
 
-    fn take_in(&self, ctx: &mut Ctx<'_>, layer: usize) {
-        if self.takes_in_early {
-            let context = self.context(ctx, layer);
+    fn take_in(&self, rules: &Rules, ctx: &mut Ctx<'_>, layer: usize) {
+        if !self.takes_in_early {
+            return;
+        }
+        if !self.at_once {
+            let context = self.context(rules, ctx, layer);
             self.scorer.take_in(ctx.pass, &context);
+        } else if layer == 0 {
+            self.select_at_once(rules, ctx);
         }
     }
 
@@ -239,19 +308,20 @@ impl Select for Ranker {
         layer: usize,
         _: &mut Account,
     ) -> Result<(), ModelError> {
-        let context = self.context(ctx, layer);
+        let context = self.context(rules, ctx, layer);
         if !self.takes_in_early {
             self.scorer.take_in(ctx.pass, &context);
         }
         let Some(top) = &self.tops[layer] else { return Ok(()) };
-        // Else the lists are still those of the layer before.
-        let selects_itself = rules.source[layer].is_none();
-        if selects_itself {
-            self.scorer.score(ctx.pass, &context, &self.scores);
+        // Else the lists are there: those of the layer before, or of all layers.
+        let selects_now = rules.source[layer].is_none() && !(self.at_once && self.takes_in_early);
+        if selects_now {
+            self.scorer.prepare(ctx.pass, &context);
+            self.scorer.score(ctx.pass, &context, self.scores(layer));
         }
         match (&self.mass, self.scorer.bounds()) {
             (Some(mass), Some(bounds)) => mass.cut(rules, ctx, self, bounds, &context),
-            _ if selects_itself => self.list_best(ctx, top),
+            _ if selects_now => self.list_best(ctx, layer, top),
             _ => {}
         }
         self.rank_wishes(ctx, layer);
@@ -271,6 +341,10 @@ impl Select for Ranker {
 
     fn wishes(&self, layer: usize) -> Option<Lists> {
         self.wish_lists(layer)
+    }
+
+    fn at_once(&self) -> bool {
+        self.at_once && self.scorer.completes_before()
     }
 
     fn read(&self, pass: &mut Pass, _: &Batch) -> Reads {

@@ -10,18 +10,18 @@ use super::served::{Request, Served, serve};
 use super::tiny::{Tiny, family, tiny};
 use super::{blocks_of, options};
 
-fn sparse(spec: &str, place: Place) -> DecoderOptions {
+pub(super) fn sparse(spec: &str, place: Place) -> DecoderOptions {
     let policy = sparse_select::build(spec).unwrap().into();
     let sparse = Some(SparseOptions::new(policy, place).trace(true).certify(true));
     blocks_of(4, &options(KvDtype::F32)).sparse(sparse).reproducible(true)
 }
 
 /// 400 tokens of prompt; the last 12, and 4 that are drawn, as decode steps.
-fn long_prompt() -> Vec<u32> {
+pub(super) fn long_prompt() -> Vec<u32> {
     tiny().prompts[3].ids.iter().copied().cycle().take(400).collect()
 }
 
-fn run(options: &DecoderOptions) -> Served {
+pub(super) fn run(options: &DecoderOptions) -> Served {
     run_with(tiny(), options)
 }
 
@@ -128,7 +128,7 @@ fn company_and_preemption_do_not_change_what_is_selected() {
 }
 
 /// Selections of every step and layer, a row a KV head.
-fn rows(served: &Served) -> Vec<Vec<Vec<kvblock::BlockIdx>>> {
+pub(super) fn rows(served: &Served) -> Vec<Vec<Vec<kvblock::BlockIdx>>> {
     let heads = tiny().config.num_kv_heads as usize;
     let of_layer = |(_, selection): &(u32, sparse_select::Selection)| {
         (0..heads).map(|head| selection.row_shared(head, 0).to_vec()).collect()

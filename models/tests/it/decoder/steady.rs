@@ -108,6 +108,7 @@ fn decode_steps_with_a_policy_are_encoded_while_others_run() {
     for spec in [
         "quest:page_budget=4",
         "quest:page_budget=4,dense_layers=1",
+        "quest:page_budget=4,dense_layers=1,query=previous",
         "quest:mass=0.5,block_size=8",
         "gsa:scoring=mean_k,layer_ratios=1:0.5:0.2,block_size=16",
         "esa:sparse_ratio=0.3,block_size=16",
@@ -132,6 +133,7 @@ fn decode_steps_with_keys_on_the_host_are_encoded_while_others_run() {
     for spec in [
         "quest:page_budget=4,dense_layers=0,block_size=16",
         "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
+        "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16,query=previous",
         "gsa-ucm:sparse_ratio=0.2,block_size=16,min_topk=1,max_topk=100,seg_prefill_threshold=0",
         "streaming:sink=1,recent=2,block_size=16",
     ] {

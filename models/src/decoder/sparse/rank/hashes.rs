@@ -41,8 +41,8 @@ pub(super) struct Hashes {
     slots: Vec<(usize, GrowBuf<u32>)>,
     /// Rows of q to hash.
     rows: GrowBuf<u32>,
-    /// `[rows, num_kv_heads, words]`
-    codes: GrowBuf<u32>,
+    /// Hashes of the queries of each layer, `[rows, num_kv_heads, words]`.
+    codes: Vec<GrowBuf<u32>>,
     params: HammingScoreParams,
 }
 
@@ -89,7 +89,9 @@ impl Hashes {
                 .map(|_| Ok((0, GrowBuf::new(gpu, "slots", 1)?)))
                 .collect::<Result<_, ModelError>>()?,
             rows: GrowBuf::new(gpu, "hashed_rows", 1)?,
-            codes: GrowBuf::new(gpu, "query_hashes", 1)?,
+            codes: (0..selects.len())
+                .map(|_| GrowBuf::new(gpu, "query_hashes", 1))
+                .collect::<Result<_, _>>()?,
             params: HammingScoreParams::zeroed(),
             num_heads: config.num_heads,
             by,
@@ -128,10 +130,10 @@ impl Hashes {
         chosen: &[SelectingRows],
         score_stride: u32,
     ) -> Result<(), ModelError> {
-        let rows: Vec<u32> = chosen.iter().map(SelectingRows::q_row).collect();
+        let rows: Vec<u32> = chosen.iter().map(|chosen| chosen.q_row).collect();
         self.rows.write(gpu, &rows)?;
         let code_words = self.shape.num_kv_heads * self.words();
-        self.codes.fit(gpu, rows.len() * code_words as usize)?;
+        self.codes.iter_mut().try_for_each(|codes| codes.fit(gpu, rows.len() * code_words as usize))?;
         let mut must_select = [0; 4];
         must_select[..self.by.must_select.len()].copy_from_slice(&self.by.must_select);
         self.params = HammingScoreParams {
@@ -149,7 +151,7 @@ impl Hashes {
     /// Adds the numbers that commands follow from.
     pub(super) fn shape(&self, shape: &mut Vec<usize>) {
         shape.extend(self.slots.iter().flat_map(|(count, list)| [*count, list.len()]));
-        shape.extend([self.rows.len(), self.codes.len()]);
+        shape.extend([self.rows.len(), self.codes[0].len()]);
     }
 
     pub(super) fn take_in(&self, pass: &mut Pass, context: &RankContext<'_>) {
@@ -163,13 +165,16 @@ impl Hashes {
         }
     }
 
-    pub(super) fn score(&self, pass: &mut Pass, context: &RankContext<'_>, scores: &Buf<f32>) {
-        let Some(pool) = &self.pools[context.layer] else { return };
+    pub(super) fn prepare(&self, pass: &mut Pass, context: &RankContext<'_>) {
         let (entries, count) = (self.rows.bind(), context.count as usize);
         let of = Hashed { entries, count, vectors: Vectors::Queries(context.q.bind()) };
-        self.record(pass, &self.queries, &of, &self.codes);
+        self.record(pass, &self.queries, &of, &self.codes[context.layer]);
+    }
+
+    pub(super) fn score(&self, pass: &mut Pass, context: &RankContext<'_>, scores: &Buf<f32>) {
+        let Some(pool) = &self.pools[context.layer] else { return };
         let buffers = HammingScoreBuffers {
-            queries: self.codes.bind(),
+            queries: self.codes[context.layer].bind(),
             codes: pool.bind(),
             tables: context.tables.bind(),
             rows: context.rows.bind(),

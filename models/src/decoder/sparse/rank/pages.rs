@@ -1,10 +1,11 @@
-//! Pages that are taken in: those that steps wrote, once nothing is missing of what a score looks at, and a row selects.
+//! Pages that are taken in: those that steps wrote, once nothing is missing of what a score looks at. Decode steps that select
+//! nothing leave theirs to a later one.
 
 use attn_kernels::kernel::KvShape;
 use rustc_hash::FxHashSet;
 
 use crate::Reach;
-use crate::batch::Slice;
+use crate::batch::{Phase, Slice};
 use crate::cast::u32_of;
 use crate::decoder::views::View;
 
@@ -16,7 +17,8 @@ pub(super) struct Pages {
     /// Whether a step takes in the unit that it completes; else the next one does, as the unit of a sequence's last token
     /// is always selected and nobody asks what is in it.
     completed: bool,
-    /// Whether pages wait until some row selects, so that dense steps cost nothing. If their keys leave the device they cannot.
+    /// Whether pages wait through decode steps that select nothing, so that these cost nothing. If their keys leave the device
+    /// they cannot.
     waits: bool,
     /// Pages that are not as they were taken in.
     stale: FxHashSet<u32>,
@@ -32,10 +34,15 @@ impl Pages {
         self.stale.extend(pages);
     }
 
+    /// Whether a step of single tokens takes in only pages that were complete before it.
+    pub(super) fn completes_before(&self) -> bool {
+        !self.completed
+    }
+
     /// Whether a step of these slices takes in only pages that were complete before it: it may do so before its own keys are
     /// there.
     pub(super) fn before_keys(&self, slices: &[Slice<'_>]) -> bool {
-        !self.completed && slices.iter().all(|slice| slice.tokens.len() == 1)
+        self.completes_before() && slices.iter().all(|slice| slice.tokens.len() == 1)
     }
 
     /// Returns the length of the lists of a step: at least the number of its pages, and the same for all steps of one token for
@@ -46,9 +53,10 @@ impl Pages {
         if alike { pages.max(most) } else { pages }
     }
 
-    /// Whether a step takes in pages, given whether a row of it selects.
-    pub(super) fn takes_in(&self, selects: bool) -> bool {
-        selects || !self.waits
+    /// Whether a step takes in pages, given whether a row of it selects. Beside a prompt the work is small, and all of the
+    /// prompt's would be much for one decode step.
+    pub(super) fn takes_in(&self, slices: &[Slice<'_>], selects: bool) -> bool {
+        selects || !self.waits || slices.iter().any(|slice| slice.phase == Phase::Prefill)
     }
 
     /// Marks the pages of a step that takes in none.
@@ -109,7 +117,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::batch::Phase;
 
     const SEQUENCES: usize = 3;
     const PAGE: u32 = 4;
@@ -150,7 +157,7 @@ mod tests {
                     }
                     lengths[*sequence] += added;
                 }
-                if !pages.takes_in(selects) {
+                if !pages.takes_in(&slices, selects) {
                     pages.put_off(&shape, &views, &slices);
                     continue;
                 }

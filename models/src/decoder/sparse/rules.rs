@@ -1,0 +1,72 @@
+//! Parameters of selections that hold for every selector and step.
+
+use sparse_select::digest::DigestFormat;
+
+use super::previous::Queries;
+use super::{Phase, SelectingRows, Slice, SparseOptions, Views};
+use crate::decoder::batch::{Batch, ViewRows};
+
+/// Parameters of selections, the same in every step.
+#[derive(Debug)]
+pub(super) struct Rules {
+    pub(super) options: SparseOptions,
+    pub(super) num_heads: usize,
+    pub(super) num_kv_heads: usize,
+    pub(super) views: Views,
+    pub(super) digests: DigestFormat,
+    /// The layer before, where a layer takes the selection of one.
+    pub(super) source: Vec<Option<usize>>,
+    /// Layers that attend to everything whatever the step.
+    pub(super) dense: Vec<bool>,
+    /// The phase whose rows are selected for; `None` for all that the policy acts on.
+    pub(super) phase: Option<Phase>,
+    /// Error of a logit of attention: see [`HeadKernels::slack`].
+    pub(super) slack: f32,
+    /// Queries of the step before, by layer, if decode rows select by those.
+    pub(super) previous: Option<Queries>,
+}
+
+impl Rules {
+    pub(super) fn num_layers(&self) -> usize {
+        self.source.len()
+    }
+
+    /// Tokens of a block of the policy.
+    pub(super) fn block(&self) -> u32 {
+        self.options.policy.block_size().get()
+    }
+
+    /// Whether a step certifies the mass that its selections keep.
+    pub(super) fn certifies(&self, slices: &[Slice<'_>]) -> bool {
+        let asked = self.options.certify || slices.iter().any(|slice| slice.certify);
+        asked && self.options.policy.certifies()
+    }
+
+    /// Whether blocks are selected in a layer of `batch`.
+    pub(super) fn selects_in(&self, batch: &Batch, layer: usize) -> bool {
+        !self.own(&batch.views[self.views.of_layers[layer]]).is_empty() && !self.dense[layer]
+    }
+
+    /// Returns the layers that select by themselves.
+    pub(super) fn selecting_layers(&self) -> Vec<bool> {
+        self.dense.iter().zip(&self.source).map(|(dense, source)| !dense && source.is_none()).collect()
+    }
+
+    /// Returns the rows of a view that blocks are selected for: decode rows come before those of prefills.
+    pub(super) fn own<'a>(&self, view: &'a ViewRows) -> &'a [SelectingRows] {
+        let (decode, prefill) =
+            view.selecting.split_at(view.selecting.partition_point(SelectingRows::is_decode));
+        match self.phase {
+            None => &view.selecting,
+            Some(Phase::Decode) => decode,
+            Some(Phase::Prefill) => prefill,
+        }
+    }
+
+    /// Returns the rows of a step that blocks are selected for: all layers of full attention choose the same ones, whichever
+    /// group they are in.
+    pub(super) fn chosen<'a>(&self, batch: &'a Batch) -> &'a [SelectingRows] {
+        let views = batch.views.iter().map(|view| self.own(view));
+        views.into_iter().find(|rows| !rows.is_empty()).unwrap_or(&[])
+    }
+}
