@@ -1,5 +1,6 @@
 // Merges attention over two disjoint sets of keys, in place into the first.
 //   a_out, b_out  [rows, head_dim] f32 (a row is one head of one query);  a_lse, b_lse [rows] f32, natural log
+// Merges `rows` rows from first_row on.
 // An lse of +inf counts as -inf; with both -inf the result is 0 and -inf. A lane merges 16 bytes of a row, a workgroup as many
 // rows as it has lanes for. Grid: (ceil(rows / ROWS)).
 // Bytes moved: 12 * rows * (head_dim + 1). CPU reference: src/cpu/lse_merge.rs
@@ -9,7 +10,7 @@ const WG: u32 = 256u;
 const QUADS: u32 = HEAD_DIM / 4u;
 const ROWS: u32 = WG / QUADS;
 
-struct LseMergeParams { rows: u32, neg_inf: f32 }
+struct LseMergeParams { rows: u32, neg_inf: f32, first_row: u32 }
 
 @group(0) @binding(0) var<uniform> params: LseMergeParams;
 @group(0) @binding(1) var<storage, read> b_out: array<vec4<f32>>;
@@ -23,9 +24,10 @@ fn usable(lse: f32) -> f32 {
 
 @compute @workgroup_size(WG)
 fn lse_merge(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = (group.x + group.y * 65535u) * ROWS + lane / QUADS;
-    let inside = lane < ROWS * QUADS && row < params.rows;
-    let safe = min(row, params.rows - 1u);
+    let index = (group.x + group.y * 65535u) * ROWS + lane / QUADS;
+    let inside = lane < ROWS * QUADS && index < params.rows;
+    let row = params.first_row + index;
+    let safe = params.first_row + min(index, params.rows - 1u);
     let at = safe * QUADS + lane % QUADS;
     let a_part = a_out[at];
     let b_part = b_out[at];

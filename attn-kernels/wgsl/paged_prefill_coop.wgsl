@@ -21,6 +21,7 @@ enable wgpu_cooperative_matrix;
 #import SPANS = 4
 // Chunks of a key that a lane stages.
 #import LOADS = 1
+#import pages = entries_shared
 #import SELECTED = 8
 #import context = context_full
 #import mask = mask_causal
@@ -119,7 +120,7 @@ fn paged_prefill_coop(
 
     // A lane stages chunks of one key and of one value: neighbours read neighbouring chunks of the cache. Keys of the next
     // step are loaded after the scores of this one and go to workgroup memory after its softmax; then its values are
-    // loaded, and stored after the next scores; block ids are read a step ahead. Outside the keys that rows see, copies
+    // loaded, and stored after the next scores; table entries are read a step ahead. Outside the keys that rows see, copies
     // stand in: their weights are zero, and unused slots of the cache may hold anything. A block of a list is whole blocks
     // of the cache: an index into the keys and its position have the same offset in a block.
     let k_key = lane % KEYS;
@@ -136,8 +137,8 @@ fn paged_prefill_coop(
     var v_next: array<Chunk, LOADS>;
     let k_at0 = min(max(begin + k_key, low), last);
     let v_at0 = min(max(begin + v_key, low), last);
-    let k_block0 = block_at(tile, context, k_at0) * params.num_kv_heads + kv_head;
-    let v_block0 = block_at(tile, context, v_at0) * params.num_kv_heads + kv_head;
+    let k_block0 = page_named(entry_of(tile, context, kv_head, k_at0), kv_head);
+    let v_block0 = page_named(entry_of(tile, context, kv_head, v_at0), kv_head);
     let first_scale = k_row_scale(k_block0, k_at0 % BLOCK_SIZE);
     var v_next_scale = v_row_scale(v_block0, v_at0 % BLOCK_SIZE);
     #unroll i < LOADS
@@ -152,8 +153,8 @@ fn paged_prefill_coop(
             v_next[i] = v_cache[v_at(v_block0, d, v_at0 % BLOCK_SIZE)];
         }
     #end
-    var k_block = block_at(tile, context, min(begin + KEYS + block_key(k_key), last));
-    var v_block = block_at(tile, context, min(begin + KEYS + block_key(v_key), last));
+    var k_entry = entry_of(tile, context, kv_head, min(begin + KEYS + block_key(k_key), last));
+    var v_entry = entry_of(tile, context, kv_head, min(begin + KEYS + block_key(v_key), last));
     if (lane < 2u) {
         atomicStore(&grown[lane], 0u);
     }
@@ -171,7 +172,7 @@ fn paged_prefill_coop(
             s1 = coopMultiplyAdd(q1[c], k, s1);
         #end
         let k_offset = min(i0 + KEYS + k_key, last) % BLOCK_SIZE;
-        let k_head = k_block * params.num_kv_heads + kv_head;
+        let k_head = page_named(k_entry, kv_head);
         #unroll i < LOADS
             let c = k_chunk + i * LANES;
             if (c < CHUNKS) {
@@ -179,9 +180,9 @@ fn paged_prefill_coop(
             }
         #end
         let k_next_scale = k_row_scale(k_head, k_offset);
-        let v_head = v_block * params.num_kv_heads + kv_head;
-        k_block = block_at(tile, context, min(i0 + 2u * KEYS + block_key(k_key), last));
-        v_block = block_at(tile, context, min(i0 + 2u * KEYS + block_key(v_key), last));
+        let v_head = page_named(v_entry, kv_head);
+        k_entry = entry_of(tile, context, kv_head, min(i0 + 2u * KEYS + block_key(k_key), last));
+        v_entry = entry_of(tile, context, kv_head, min(i0 + 2u * KEYS + block_key(v_key), last));
         coopStore(s0, &scores[score0], SCORE_STRIDE);
         coopStore(s1, &scores[score1], SCORE_STRIDE);
         workgroupBarrier();
@@ -334,8 +335,8 @@ fn block_key(key: u32) -> u32 {
     return select(key, 0u, BLOCK_SIZE % KEYS == 0u);
 }
 
-// Block of the key at `index` in the order of attention; some block of the sequence if there are no keys.
-fn block_at(tile: Tile, context: Context, index: u32) -> u32 {
+// Table entry of the key at `index` in the order of attention; of some block of the sequence if there are no keys.
+fn entry_of(tile: Tile, context: Context, kv_head: u32, index: u32) -> u32 {
     let position = min(context_position(context, index), tile.position + tile.rows - 1u);
-    return tables[tile.table + position / BLOCK_SIZE];
+    return entry_at(tile.table + position / BLOCK_SIZE, kv_head);
 }

@@ -50,7 +50,7 @@ pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Name
     all
 }
 
-/// Dense attention to caches of codes, otherwise of shape `f16`.
+/// Attention to caches of codes, otherwise of shape `f16`: dense, and by matrices to pages of heads.
 fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
     let dense = Attention::default();
     let mut all = Vec::new();
@@ -66,6 +66,8 @@ fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
         all.push(NamedVariant::new(&format!("software-{part}"), software));
         all.extend(decode_variants(part, &shape, num_heads, &dense));
         all.push(NamedVariant::new(part, paged_prefill_coop::variant(&shape, &dense)));
+        let pages = Attention { pages: Pages::OfHeads, ..Attention::blocks(64) };
+        all.push(NamedVariant::new(&format!("pages-{part}"), paged_prefill_coop::variant(&shape, &pages)));
     }
     all
 }

@@ -38,7 +38,7 @@ pub enum Context {
     Tokens,
 }
 
-/// Units that the block tables of `paged_decode` and `paged_prefill` name.
+/// Units that the block tables of `paged_decode` and `paged_prefill` name, with matrices too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Pages {
     /// Blocks, which hold all KV heads.
@@ -142,6 +142,17 @@ impl Attention {
     pub(super) fn skips(&self, variant: Variant) -> Variant {
         let module = if self.skip { "skip_rows" } else { "skip_none" };
         variant.size("SKIPS", self.skip.into()).module("skip", module)
+    }
+
+    /// Fills the slot of pages of a kernel that loads table entries ahead.
+    pub(super) fn paged_ahead(&self, variant: Variant) -> Variant {
+        variant.module(
+            "pages",
+            match self.pages {
+                Pages::Shared => "entries_shared",
+                Pages::OfHeads => "entries_heads",
+            },
+        )
     }
 
     /// Fills the slot of pages.

@@ -21,6 +21,16 @@ params! {
         pub rows: u32,
         /// Minus infinity, which WGSL cannot write.
         pub neg_inf: f32,
+        /// The first of them.
+        pub first_row: u32,
+    }
+}
+
+impl LseMergeParams {
+    /// Parameters for the first `rows` rows.
+    #[must_use]
+    pub const fn new(rows: u32) -> Self {
+        Self { rows, neg_inf: f32::NEG_INFINITY, first_row: 0 }
     }
 }
 
@@ -85,7 +95,7 @@ pub fn check(
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
     check_head_dim(launch, head_dim)?;
-    let rows = u64::from(params.rows);
+    let rows = u64::from(params.first_row) + u64::from(params.rows);
     let [out_len, lse_len] = [out_lens, lse_lens].map(|lens| lens.into_iter().fold(usize::MAX, usize::min));
     launch.at_most("f32 of an output", rows * u64::from(head_dim), out_len as u64)?;
     launch.at_most("f32 of lse", rows, lse_len as u64)

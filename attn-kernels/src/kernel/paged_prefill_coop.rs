@@ -51,7 +51,7 @@ pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
         .size("SPANS", spans)
         .size("LOADS", spans.div_ceil(SUBGROUPS));
     let variant = attention.skips(variant).size("PLAIN", (!attention.skip).into());
-    attention.mask(attention.specialise(variant, shape, 16))
+    attention.paged_ahead(attention.mask(attention.specialise(variant, shape, 16)))
 }
 
 /// Workgroups for `tiles` tiles of at most [`TILE_ROWS`] rows.

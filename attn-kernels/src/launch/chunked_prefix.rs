@@ -109,7 +109,7 @@ impl PrefixPass {
         }
         let keys = Keys { gpu, prefill, grid, params, q, k, v };
         keys.attend(pass, tables, (&self.rest.0, self.rest.1), self.longest, (out, lse));
-        let merge = LseMergeParams { rows: self.rows, neg_inf: f32::NEG_INFINITY };
+        let merge = LseMergeParams::new(self.rows);
         for (tiles, count, chunk_lse) in &self.chunks {
             keys.attend(pass, &self.tables, (tiles, *count), self.share, (&self.out, chunk_lse));
             let buffers = LseMergeBuffers {

@@ -17,13 +17,18 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let a_lse: Vec<f32> = lse.iter().flat_map(|x| [*x; 6]).collect();
     let b_lse = lse.repeat(6);
     let (a, b) = (floats(36 * head_dim, 1), floats(36 * head_dim, 2));
-    let (mut out, mut out_lse) = (a.clone(), a_lse.clone());
-    cpu::lse_merge::lse_merge(head_dim, &b, &b_lse, &mut out, &mut out_lse);
-    let params = LseMergeParams { rows: 36, neg_inf: f32::NEG_INFINITY };
-    let case = Case::new("two sets of keys", variant, &params, lse_merge::grid(dim, 36))
-        .binding(&b)
-        .binding(&b_lse)
-        .updated(&a, MERGE, &out)
-        .updated(&a_lse, MERGE, &out_lse);
-    vec![case]
+    let case = |name, [first_row, end]: [u32; 2]| {
+        let (mut out, mut out_lse) = (a.clone(), a_lse.clone());
+        let of = |per_row: usize| first_row as usize * per_row..end as usize * per_row;
+        let (outs, rows) = (of(head_dim), of(1));
+        let (b_out, b_lse_of) = (&b[outs.clone()], &b_lse[rows.clone()]);
+        cpu::lse_merge::lse_merge(head_dim, b_out, b_lse_of, &mut out[outs], &mut out_lse[rows]);
+        let params = LseMergeParams { first_row, ..LseMergeParams::new(end - first_row) };
+        Case::new(name, variant, &params, lse_merge::grid(dim, end - first_row))
+            .binding(&b)
+            .binding(&b_lse)
+            .updated(&a, MERGE, &out)
+            .updated(&a_lse, MERGE, &out_lse)
+    };
+    vec![case("two sets of keys", [0, 36]), case("rows in the middle", [5, 29])]
 }

@@ -63,7 +63,7 @@ pub struct AttentionInputs {
 /// Block tables as a variant of an attention kernel reads them.
 pub(super) fn tables(variant: &Variant, tables: &[u32], num_kv_heads: u32) -> Vec<u32> {
     match module(variant, "pages") {
-        Some("pages_heads") => tables
+        Some("pages_heads" | "entries_heads") => tables
             .iter()
             .flat_map(|block| (0..num_kv_heads).map(move |head| block * num_kv_heads + head))
             .collect(),

@@ -52,8 +52,6 @@ pub(super) struct Prefill {
     pub(super) by_rows_unless_skipping: bool,
     /// Maximum number of rows of a tile.
     pub(super) tile_rows: u32,
-    /// Maximum number of rows of a tile over selected blocks.
-    pub(super) selected_rows: u32,
 }
 
 /// The rows of a step as the layers of one view see them.
@@ -302,7 +300,7 @@ impl ViewRows {
                 // A tile has one list a KV head, and rows that share a list are in tiles.
                 Some(list) if slice.phase == Phase::Prefill => {
                     let to_boundary = work.select_block - position % work.select_block;
-                    let most = work.prefill.selected_rows.min(rows - i).min(to_boundary);
+                    let most = work.prefill.tile_rows.min(rows - i).min(to_boundary);
                     self.selected.push(work, slice, i, Some(most), list)
                 }
                 Some(list) => self.selected.push(work, slice, i, None, list),

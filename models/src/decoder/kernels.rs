@@ -47,12 +47,6 @@ impl Forms {
         }
     }
 
-    /// The forms of attention to selected blocks. Pages on the host are fetched for some lists after the others, and only the
-    /// kernel without matrices goes on where it ended.
-    pub(super) fn of_selected(self, options: &DecoderOptions) -> Self {
-        Self { coop: self.coop && options.offload.is_none(), ..self }
-    }
-
     /// Maximum number of rows of a tile.
     pub(super) fn tile_rows(&self) -> u32 {
         if self.coop { paged_prefill_coop::TILE_ROWS } else { paged_prefill::TILE_ROWS }

@@ -21,7 +21,7 @@ use crate::{DecoderConfig, HostTraffic, KvPool, ModelError};
 
 pub(super) use beyond::Beyond;
 pub(super) use disk::DiskReport;
-pub(super) use residency::{Needed, PageContext, Residency, SlotRoom};
+pub(super) use residency::{Needed, PageContext, Residency, SlotRoom, TILE_KEYS};
 pub(super) use ring::{Load, RingKeys, TransferContext};
 pub(super) use rooms::Return;
 pub(super) use stream::{Group, Stream};

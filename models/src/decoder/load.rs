@@ -128,7 +128,6 @@ impl Decoder {
             // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
             by_rows_unless_skipping: !(gpu.is_cpu() || forms.coop),
             tile_rows: forms.tile_rows(),
-            selected_rows: forms.of_selected(options).tile_rows(),
         };
         Ok(Self {
             ops: Ops::new(gpu, kernels, precision, weights.embedding.format())?,

@@ -138,7 +138,7 @@ fn merges() {
     assert_snapshot!(reduce(16, params, [256, 16, 127], None), @"paged_reduce: end in the output of entry 1 is 128, the limit is 127");
     assert_snapshot!(reduce(16, params, [256, 16, 128], Some(3)), @"paged_reduce: f32 of sinks is 4, the limit is 3");
 
-    let params = LseMergeParams { rows: 3, neg_inf: f32::NEG_INFINITY };
+    let params = LseMergeParams::new(3);
     assert_eq!(lse_merge::check(8, &params, [24, 24], [3, 3]), Ok(()));
     assert_snapshot!(said(lse_merge::check(6, &params, [24, 24], [3, 3])), @"lse_merge: head size is 6, not a multiple of 4");
     assert_snapshot!(said(lse_merge::check(8, &params, [24, 23], [3, 3])), @"lse_merge: f32 of an output is 24, the limit is 23");

@@ -16,7 +16,7 @@ const MERGE: Tolerance = Tolerance { abs: 1e-6, rel: 2e-5 };
 
 fn merge(gpu: &Gpu, head_dim: u32, a: (&[f32], &[f32]), b: (&[f32], &[f32])) -> (Vec<f32>, Vec<f32>) {
     let rows = u32::try_from(a.1.len()).unwrap();
-    let params = LseMergeParams { rows, neg_inf: f32::NEG_INFINITY };
+    let params = LseMergeParams::new(rows);
     let buffers = [b.0, b.1, a.0, a.1].map(|data| gpu.upload("merge", data).unwrap());
     let lens = |side: usize| [b, a].map(|set| [set.0.len(), set.1.len()][side]);
     lse_merge::check(head_dim, &params, lens(0), lens(1)).unwrap();

@@ -22,7 +22,7 @@ impl Case {
 
     /// Merges the first `rows` rows, and sets the weights back.
     fn merge(&self, gpu: &Gpu, pass: &mut Pass, rows: u32) {
-        let params = LseMergeParams { rows, neg_inf: f32::NEG_INFINITY };
+        let params = LseMergeParams::new(rows);
         let bindings: Vec<_> = self.from.iter().chain(&self.to).map(Into::into).collect();
         dispatch(gpu, pass, &lse_merge::variant(WIDTH), &params, &bindings, lse_merge::grid(WIDTH, rows));
         pass.copy(&self.from[1], 0..ROWS as usize, &self.to[1], 0);

@@ -55,7 +55,7 @@ pub(in crate::decoder) struct Heads {
     kernels: Vec<HeadKernels>,
     pub(super) apply_sinks: Arc<Pipeline>,
     pub(super) prefill_reduce: Arc<Pipeline>,
-    /// Merge of partial results, where keys of tiles may pass through the ring on their way to cooperative matrices.
+    /// Merge of partial results, where keys of tiles may come to cooperative matrices a part at a time.
     pub(super) merge: Option<Merge>,
     pub(in crate::decoder) sparse: Option<Sparse>,
     /// Prefixes that the step in progress attends in chunks, by view.
@@ -101,7 +101,7 @@ impl Heads {
             merge: (forms.coop && options.offload.is_some())
                 .then(|| Merge::new(gpu, config, options))
                 .transpose()?,
-            sparse: sparse.map(|sparse| Sparse::new(load, sparse, forms.of_selected(options))).transpose()?,
+            sparse: sparse.map(|sparse| Sparse::new(load, sparse, forms)).transpose()?,
             prefixes: Vec::new(),
             skipping: options.skipping().map(skipping).transpose()?,
         })

@@ -1,13 +1,13 @@
-//! Tiles of prefills whose keys pass through the ring: a chunk of keys at a time.
+//! Tiles of prefills whose keys come to the device a part at a time: through the ring, or to slots for pages.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 use attn_kernels::kernel::lse_merge::{self, LseMergeBuffers, LseMergeParams};
-use attn_kernels::kernel::paged_prefill::{self, PagedPrefillParams};
+use attn_kernels::kernel::paged_prefill::{self, PagedPrefillParams, Tile};
 
-use super::tiles::Tiles;
+use super::tiles::{Tiles, runs};
 use crate::cast::u32_of;
 use crate::decoder::keys::Group;
 use crate::decoder::ops::Ctx;
@@ -16,17 +16,15 @@ use crate::decoder::portions::KeyRange;
 use crate::decoder::walk::Attend;
 use crate::{DecoderConfig, ModelError};
 
-/// Merges a chunk's output into that of the chunks before, for the kernel with cooperative matrices, which begins anew with
-/// every dispatch; the one without goes on from the output itself.
+/// Merge of a part's output into that of the parts before, for the kernel with cooperative matrices, which begins anew with every
+/// dispatch; the one without goes on from the output itself.
 #[derive(Debug)]
 pub(super) struct Merge {
     pipeline: Arc<Pipeline>,
-    /// Output of one chunk, `[max_rows, num_heads * head_dim]`.
+    /// Output of one part, `[max_rows, num_heads * head_dim]`.
     out: Buf<f32>,
-    /// Log-sum-exp of one chunk, `[max_rows, num_heads]`.
+    /// Log-sum-exp of one part, `[max_rows, num_heads]`.
     lse: Buf<f32>,
-    /// Minus infinity for every row: merged, it changes nothing.
-    nothing: Buf<f32>,
 }
 
 impl Merge {
@@ -38,28 +36,31 @@ impl Merge {
         let heads = options.max_rows as usize * config.num_heads as usize;
         Ok(Self {
             pipeline: gpu.pipeline(&lse_merge::variant(config.head_dim))?,
-            out: gpu.buffer("chunk_out", heads * config.head_dim as usize)?,
-            lse: gpu.buffer("chunk_lse", heads)?,
-            nothing: gpu.upload("chunk_nothing", &vec![f32::NEG_INFINITY; heads])?,
+            out: gpu.buffer("key_part_out", heads * config.head_dim as usize)?,
+            lse: gpu.buffer("key_part_lse", heads)?,
         })
     }
 
-    fn clear(&self, ctx: &mut Ctx<'_>) {
-        ctx.pass.copy(&self.nothing, 0..self.lse.len(), &self.lse, 0);
+    /// Output and log-sum-exp of one part.
+    pub(super) fn part(&self) -> [&Buf<f32>; 2] {
+        [&self.out, &self.lse]
     }
 
-    /// Records that the first `rows` rows take the chunk in.
-    fn record(&self, ctx: &mut Ctx<'_>, rows: u32) {
-        let rows = rows * ctx.config.num_heads;
-        let params = LseMergeParams { rows, neg_inf: f32::NEG_INFINITY };
-        let act = ctx.act;
-        let buffers = LseMergeBuffers {
-            b_out: self.out.bind(),
-            b_lse: self.lse.bind(),
-            a_out: act.attended.bind(),
-            a_lse: act.lse.bind(),
-        };
-        ctx.pass.dispatch(&self.pipeline, &params, buffers, lse_merge::grid(ctx.config.head_dim, rows));
+    /// Records that the rows of tiles take the part in.
+    pub(super) fn record(&self, ctx: &mut Ctx<'_>, tiles: &[Tile]) {
+        let (act, heads) = (ctx.act, ctx.config.num_heads);
+        for rows in runs(tiles) {
+            let first_row = rows.start * heads;
+            let params = LseMergeParams { first_row, ..LseMergeParams::new(rows.end * heads - first_row) };
+            let buffers = LseMergeBuffers {
+                b_out: self.out.bind(),
+                b_lse: self.lse.bind(),
+                a_out: act.attended.bind(),
+                a_lse: act.lse.bind(),
+            };
+            let grid = lse_merge::grid(ctx.config.head_dim, params.rows);
+            ctx.pass.dispatch(&self.pipeline, &params, buffers, grid);
+        }
     }
 }
 
@@ -69,8 +70,6 @@ struct StreamedTiles<'a> {
     /// Their places among the tiles of the step's rows.
     range: Range<usize>,
     seen: Range<u32>,
-    /// End of the rows of all tiles: one past the last.
-    end_row: u32,
     /// Chunks so far.
     chunks: u32,
 }
@@ -81,8 +80,7 @@ impl<'a> Tiles<'a> {
         let range = group.tiles(&self.rows.rows.tiles);
         let tiles = &self.rows.rows.tiles[range.clone()];
         let (first, last) = self.seen(ctx, tiles)?.into_inner();
-        let end_row = tiles.iter().map(|tile| tile.row + tile.rows).max().unwrap_or(0);
-        Some(Box::new(StreamedTiles { tiles: self, range, seen: first..last + 1, end_row, chunks: 0 }))
+        Some(Box::new(StreamedTiles { tiles: self, range, seen: first..last + 1, chunks: 0 }))
     }
 }
 
@@ -91,17 +89,13 @@ impl Attend for StreamedTiles<'_> {
         self.seen.clone()
     }
 
-    fn begin(&mut self, ctx: &mut Ctx<'_>) {
-        if let Some(merge) = &self.tiles.heads.merge {
-            merge.clear(ctx);
-        }
-    }
+    fn begin(&mut self, _: &mut Ctx<'_>) {}
 
     fn attend(&mut self, ctx: &mut Ctx<'_>, keys: KeyRange) {
         let (act, rows) = (ctx.act, self.tiles.rows);
         let merge = self.tiles.heads.merge.as_ref().filter(|_| self.chunks > 0);
         self.chunks += 1;
-        let to = merge.map_or([&act.attended, &act.lse], |merge| [&merge.out, &merge.lse]);
+        let to = merge.map_or([&act.attended, &act.lse], Merge::part);
         let buffers = self.tiles.buffers(ctx, rows.rows.tiles.bind_from(self.range.start), keys.at, to);
         let grid = self.tiles.grid(ctx, u32_of(self.range.len()));
         let end = keys.first + keys.len;
@@ -113,7 +107,7 @@ impl Attend for StreamedTiles<'_> {
             ctx.pass.dispatch(&rows.kernels.prefill, &params, buffers.clone(), grid);
         }
         if let Some(merge) = merge {
-            merge.record(ctx, self.end_row);
+            merge.record(ctx, &rows.rows.tiles[self.range.clone()]);
         }
     }
 

@@ -10,14 +10,11 @@ use attn_kernels::kernel::prefill_reduce::{self, PrefillReduceBuffers, PrefillRe
 use super::heads::Heads;
 use super::rows::HeadRows;
 use crate::cast::u32_of;
-use crate::decoder::keys::{Keys, Needed, Residency, SlotRoom};
+use crate::decoder::keys::{Keys, Needed, Residency, SlotRoom, TILE_KEYS};
 use crate::decoder::ops::Ctx;
 use crate::decoder::partitions::Parts;
 use crate::decoder::sparse::Selected;
 use crate::kv::KeysIn;
-
-/// Keys that the prefill kernel takes at once.
-const KEYS: u32 = 8;
 
 /// Keys of one dispatch over tiles.
 struct Segment {
@@ -42,12 +39,18 @@ impl Tiles<'_> {
         if !by_prefixes && self.rows.parts.count > 1 {
             self.attend_parts(ctx, params, grid);
         } else if !by_prefixes {
-            let to = [&act.attended, &act.lse];
-            let buffers = self.buffers(ctx, self.rows.rows.tiles.bind(), KeysIn::Layer, to);
-            for Segment { first_key, num_keys } in self.segments(ctx, seen) {
+            let buffers = |to| self.buffers(ctx, rows.tiles.bind(), KeysIn::Layer, to);
+            let whole = buffers([&act.attended, &act.lse]);
+            let part = self.heads.merge.as_ref().map(|merge| (merge, buffers(merge.part())));
+            for (n, Segment { first_key, num_keys }) in self.segments(ctx, seen).enumerate() {
                 self.make_resident(ctx, first_key, num_keys);
                 let params = PagedPrefillParams { first_key, num_keys, ..params };
-                ctx.pass.dispatch(&self.rows.kernels.prefill, &params, buffers.clone(), grid);
+                let part = part.as_ref().filter(|_| n > 0);
+                let to = part.map_or(&whole, |(_, part)| part);
+                ctx.pass.dispatch(&self.rows.kernels.prefill, &params, to.clone(), grid);
+                if let Some((merge, _)) = part {
+                    merge.record(ctx, &rows.tiles);
+                }
             }
         }
         self.apply_sinks(ctx, &rows.tiles);
@@ -153,7 +156,7 @@ impl Tiles<'_> {
         let (slots, end) = match self.in_slots() {
             Some((selected, room)) => {
                 let keys = room.tile_pages() * ctx.kv.shape().block_size;
-                (Some(keys / KEYS * KEYS), last.min(selected.chunk_tokens().saturating_sub(1)))
+                (Some(keys / TILE_KEYS * TILE_KEYS), last.min(selected.chunk_tokens().saturating_sub(1)))
             }
             None => (None, last),
         };
@@ -182,7 +185,7 @@ impl Tiles<'_> {
 }
 
 /// Rows of tiles that follow each other.
-fn runs(tiles: &[Tile]) -> impl Iterator<Item = Range<u32>> {
+pub(super) fn runs(tiles: &[Tile]) -> impl Iterator<Item = Range<u32>> {
     let end = |tile: &Tile| tile.row + tile.rows;
     let runs = tiles.chunk_by(move |a, b| end(a) == b.row);
     runs.map(move |run| run[0].row..run.last().map_or(run[0].row, end))

@@ -11,7 +11,7 @@ mod from_disk;
 mod room;
 
 use from_disk::FromDisk;
-pub(in crate::decoder) use room::SlotRoom;
+pub(in crate::decoder) use room::{SlotRoom, TILE_KEYS};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -247,7 +247,7 @@ impl Residency {
             self.decode_asks += u32::from(chosen.is_decode());
         }
         let rows = self.decode_asks.min(ROWS);
-        let unit = 8_u32.div_ceil(shape.block_size);
+        let unit = TILE_KEYS.div_ceil(shape.block_size);
         let needed = (rows * self.partition_pages).max(u32_of(self.tile_asks().len()) * unit);
         if needed > self.num_slots {
             return Err(ModelError::PageSlots { needed, slots: self.num_slots });

@@ -160,14 +160,19 @@ fn policies_of_prefill_load_what_they_select() {
             Place::Host,
         ),
     ] {
-        let want = run(&mut tiny().decoder(&roomy(spec, place, 16)));
-        let mut decoder = tiny().decoder(&tight(spec, place, [16, 64, 2]));
-        let got = run(&mut decoder);
-        // Tiles of rows add up piece by piece, so that bits may differ.
-        assert_eq!(got.drawn, want.drawn, "{spec}");
-        let worst = got.logits.iter().zip(&want.logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(worst < 1e-3, "{spec}: a logit differs by {worst}");
-        assert!(traffic(&decoder).misses > 0, "{spec}");
+        // In f16 by matrices, where the device has them: weights and the parts of few slots are rounded.
+        let halves = |options: DecoderOptions| options.kv_dtype(KvDtype::F16).reproducible(false);
+        for (num_blocks, by_matrices, bound) in [(64, false, 1e-3), (40, true, 2e-2)] {
+            let of = |options: DecoderOptions| if by_matrices { halves(options) } else { options };
+            let want = run(&mut tiny().decoder(&of(roomy(spec, place, 16))));
+            let mut decoder = tiny().decoder(&of(tight(spec, place, [16, num_blocks, 2])));
+            let got = run(&mut decoder);
+            // Tiles of rows add up piece by piece, so that bits may differ.
+            assert_eq!(got.drawn, want.drawn, "{spec}");
+            let worst = got.logits.iter().zip(&want.logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst < bound, "{spec}: a logit differs by {worst}");
+            assert!(traffic(&decoder).misses > 0, "{spec}");
+        }
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) fn record(bench: &Bench) -> Result<Vec<Timed>> {
 /// One step's dispatches, and a readback as of sampled ids.
 fn step(gpu: &Gpu, layers: &[[Buf<f32>; 4]], dim: u32, rows: u32) -> Result<Pass> {
     let pipeline = gpu.pipeline(&lse_merge::variant(dim))?;
-    let params = LseMergeParams { rows, neg_inf: f32::NEG_INFINITY };
+    let params = LseMergeParams::new(rows);
     let mut pass = Pass::new("record");
     for layer in layers.iter().cycle().take(DISPATCHES) {
         let [b_out, b_lse, a_out, a_lse] = layer.each_ref().map(Buf::bind);

@@ -71,7 +71,7 @@ pub(super) fn lse_merge(gpu: &Gpu, heads: &Heads, rows: u32) -> Result<Work> {
     let part = |seed| random(gpu, KvDtype::F32, rows as usize * dim as usize, seed);
     let sums = |seed| random(gpu, KvDtype::F32, rows as usize, seed);
     let (b, b_lse, a, a_lse) = (part(1)?, sums(2)?, part(3)?, sums(4)?);
-    let params = LseMergeParams { rows, neg_inf: f32::NEG_INFINITY };
+    let params = LseMergeParams::new(rows);
     let bindings = binds([(&b).into(), (&b_lse).into(), (&a).into(), (&a_lse).into()]);
     Ok(Work::new("lse_merge", Level::Baseline.name(), format!("{rows} rows of {dim}"))
         .costs(f64::from(rows) * 12.0 * f64::from(dim), 0.0)

@@ -3,6 +3,9 @@
 use crate::cast::u32_of;
 use crate::kv::ROWS;
 
+/// Keys that a tile of prefill takes at once, with matrices.
+pub(in crate::decoder) const TILE_KEYS: u32 = 16;
+
 /// Room for pages of lists on the device.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::decoder) struct SlotRoom {
