@@ -12,7 +12,10 @@ use super::mlp::Mlp;
 use super::work::{WeightSizes, Work};
 use crate::kernel::matmul::Epilogue;
 use crate::matrix::Product;
-use crate::{DecoderConfig, FetchCost, HostTraffic, KvPool, ModelError, PageTraffic, Place, WeightPlacement};
+use crate::{
+    DecoderConfig, FetchCost, HostTraffic, KvPool, ModelError, PageTraffic, Place, Predictions,
+    WeightPlacement,
+};
 
 impl Decoder {
     /// Returns the configuration of the model.
@@ -114,6 +117,12 @@ impl Decoder {
     /// Errors of the device.
     pub fn page_traffic(&self) -> Result<Option<PageTraffic>, ModelError> {
         self.keys.pages().map(|pages| pages.traffic(&self.gpu)).transpose()
+    }
+
+    /// Counts of blocks on disk that were read ahead of selections; `None` where a policy selects none there.
+    #[must_use]
+    pub fn predictions(&self) -> Option<Predictions> {
+        self.keys.pages()?.predictions()
     }
 
     /// Cost of fetches of selected pages, and how much of a fetch ahead hides beside the product that it runs beside:

@@ -7,7 +7,7 @@ use kvblock::SeqId;
 use serde::Serialize;
 
 use crate::event::{CachedTokens, FinishReason};
-use crate::usage::TierUse;
+use crate::usage::{ReadAhead, TierUse};
 
 /// The state of an engine at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -24,8 +24,11 @@ pub struct Snapshot {
     pub blocks: BlockView,
     /// Prefix-cache lookups on the device.
     pub prefix: PrefixView,
-    /// Traffic of the KV tiers.
+    /// Traffic of the KV tiers, without counts that are on the device.
     pub tiers: TierUse,
+    /// Blocks on disk that were read ahead of selections, if the context may lie there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selected_ahead: Option<ReadAhead>,
     /// Counts since the engine was opened.
     pub totals: Totals,
     /// Prompt tokens computed per second, over the last seconds.

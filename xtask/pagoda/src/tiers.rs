@@ -59,6 +59,8 @@ pub struct Tiers {
     portion: u32,
     wishes: BTreeMap<SeqId, Wished>,
     loads: BTreeMap<SeqId, Loading>,
+    /// Blocks of requests that wait: read before their loads began.
+    read_ahead: ReadAhead,
     /// Tokens loaded for requests that have not started.
     loaded: BTreeMap<SeqId, CachedTokens>,
     /// Number of steps before which `look_ahead` ran.
@@ -208,6 +210,7 @@ impl Tiers {
             portion: u32::try_from(room.div_ceil(4)).expect("room has the bound of a configuration"),
             wishes: BTreeMap::new(),
             loads: BTreeMap::new(),
+            read_ahead: ReadAhead::default(),
             loaded: BTreeMap::new(),
             step: 0,
             generation: 0,
@@ -242,6 +245,7 @@ impl Tiers {
             host: of(TierName::HOST),
             disk: of(TierName::DISK),
             remote: of(TierName::REMOTE),
+            ahead: Some(self.read_ahead).filter(|read| read.predicted > 0),
             overlap: counters.overlap().hidden(),
         }
     }
@@ -279,11 +283,7 @@ pub(crate) fn with_fetches(
         hits: pages.hits,
         misses: pages.misses,
         prefetched: pages.prefetched,
-        ahead: pages.predictions.map(|of| ReadAhead {
-            predicted: of.predicted,
-            used: of.used,
-            late: of.late,
-        }),
+        ahead: pages.predictions.map(ReadAhead::from),
         wait_ms: times.map(|(_, waited)| waited / 1e6),
     });
     let moved = times.filter(|(transfer, _)| *transfer > 0.0);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use models::{Attended, ChunkCrossing, Crossing, Decoder, KvPlan, ModelError, say_dense_below};
+use models::{Attended, ChunkCrossing, Crossing, Decoder, KvPlan, ModelError, Predictions, say_dense_below};
 use serde::Serialize;
 
 use crate::tiers::{self, Tiers};
@@ -105,6 +105,9 @@ pub struct TierUse {
     /// Remote store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<TierTraffic>,
+    /// Blocks of prefixes that were read while their requests waited, if there were some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<ReadAhead>,
     /// Share of transfer time that was hidden behind computation, 0 to 1; null without transfers.
     pub overlap: Option<f64>,
 }
@@ -138,15 +141,22 @@ pub struct PageUse {
     pub ahead: Option<ReadAhead>,
 }
 
-/// Counts of blocks of a layer that a selection was expected to name.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+/// Counts of blocks that were read before they were needed: of a layer for a selection that was expected to name them, or of all
+/// layers for a request that waits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ReadAhead {
     /// Blocks that were asked for ahead.
     pub predicted: u64,
-    /// Predicted blocks that the next selection missed on the device and found in memory of the host.
+    /// Predicted blocks that were needed, and were in memory of the host by then.
     pub used: u64,
-    /// Predicted blocks that the next selection missed before they were read.
+    /// Predicted blocks that were needed before they were read.
     pub late: u64,
+}
+
+impl From<Predictions> for ReadAhead {
+    fn from(of: Predictions) -> Self {
+        Self { predicted: of.predicted, used: of.used, late: of.late }
+    }
 }
 
 /// Traffic of one KV tier.
@@ -180,15 +190,20 @@ pub fn readable(bytes: u64) -> String {
     format!("{count:.1} {}", units[unit as usize - 1])
 }
 
+impl fmt::Display for ReadAhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { predicted, used, late } = self;
+        write!(f, "{predicted} blocks predicted, {used} of them used, {late} late")
+    }
+}
+
 impl fmt::Display for TierUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         if let Some(pages) = &self.device {
             let PageUse { hits, misses, prefetched, wait_ms, ahead } = pages;
             let wait = wait_ms.map_or(String::new(), |wait| format!(", waited {wait:.1} ms"));
-            let read = ahead.map_or(String::new(), |ReadAhead { predicted, used, late }| {
-                format!(", {predicted} blocks predicted, {used} of them used, {late} late")
-            });
+            let read = ahead.map_or(String::new(), |ahead| format!(", {ahead}"));
             parts
                 .push(format!("device {hits} hits, {misses} misses, {prefetched} fetched ahead{wait}{read}"));
         }
@@ -198,6 +213,7 @@ impl fmt::Display for TierUse {
             let bytes = format!("{} read, {} written", readable(*bytes_read), readable(*bytes_written));
             parts.push(format!("{name} {hits} hits, {misses} misses, waited {wait_ms:.1} ms, {bytes}"));
         }
+        parts.extend(self.ahead.map(|ahead| format!("waiting requests {ahead}")));
         parts.extend(self.overlap.map(|hidden| format!("{:.0} % of transfer time hidden", 100.0 * hidden)));
         write!(f, "tiers: {}", parts.join("; "))
     }

@@ -192,6 +192,15 @@ fn kv_outlives_a_server_that_is_killed() {
     let (again, cached) = answer(&second);
     assert_eq!(again, text);
     assert!(cached >= 128, "{cached} tokens of 200 came from the disk");
+    let metrics = second.ask("GET", "/metrics", "");
+    let read = |kind: &str| {
+        let labels = format!(r#"of="prefix",kind="{kind}""#);
+        let ahead =
+            |line: &&str| line.starts_with("pagoda:read_ahead_blocks_total") && line.contains(&labels);
+        metrics.lines().find(ahead).and_then(|line| line.rsplit(' ').next()?.parse::<u32>().ok())
+    };
+    let [predicted, used, late] = ["predicted", "used", "late"].map(|kind| read(kind).unwrap());
+    assert!(predicted >= 8 && used + late == predicted, "{predicted} predicted, {used} used, {late} late");
 }
 
 /// Whether a line of metrics tells of bytes on disk.

@@ -65,6 +65,8 @@ pub(crate) fn check_shared(environment: Environment<'_>, spec: &str, tier: &str)
         assert_eq!(output_ids(&second), output_ids(std::slice::from_ref(alone)), "{spec}");
         assert_eq!(count(&second, tier, "hits"), 4);
         assert!(count(&second, tier, "bytes_read") > 0 && second[0]["tiers"]["overlap"].is_number());
+        let [predicted, used, late] = ["predicted", "used", "late"].map(|of| count(&second, "ahead", of));
+        assert_eq!((predicted, used + late), (4, 4), "read while the request waits");
     }
 }
 

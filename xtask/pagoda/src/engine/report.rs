@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::kv_used::group_id;
 use crate::snapshot::{Activity, BlockView, PrefixView, SequenceView, Snapshot, Totals};
 use crate::tiers::{self, Tiers};
-use crate::usage::{self, KvUse, TierUse};
+use crate::usage::{self, KvUse, ReadAhead, TierUse};
 
 /// Number of blocks in a table: those behind the null blocks, which stand for what no window reaches.
 fn held(table: &[BlockId]) -> u32 {
@@ -64,6 +64,7 @@ impl Engine {
             },
             prefix: PrefixView { queried_tokens: hits.queried_tokens, hit_tokens: hits.hit_tokens },
             tiers: self.tiers.as_ref().map(Tiers::traffic).unwrap_or_default(),
+            selected_ahead: self.decoder.predictions().map(ReadAhead::from),
             totals: Totals { preemptions: scheduler.num_preemptions(), ..self.totals },
             prefill_tok_s: self.prefill_rate.per_second(now),
             decode_tok_s: self.decode_rate.per_second(now),

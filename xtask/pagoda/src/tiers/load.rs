@@ -13,6 +13,7 @@ use scheduler::{Load, PrefetchWish, Scheduler, StepPlan};
 
 use super::{GROUP, Tiers};
 use crate::event::CachedTokens;
+use crate::usage::ReadAhead;
 use crate::{Note, error_chain};
 
 /// Longest wait for one portion of a load; after that, its request continues without it.
@@ -100,7 +101,9 @@ impl Tiers {
             wish.blocks[..count as usize].to_vec(),
         )
         .step(self.step - 1 + u64::from(wish.batch));
-        Some((first..first + count, self.loader.submit(submission).ok()?))
+        let handle = self.loader.submit(submission).ok()?;
+        self.read_ahead.predicted += u64::from(count);
+        Some((first..first + count, handle))
     }
 
     /// Starts the loads of a plan, and counts the misses of its new requests.
@@ -117,6 +120,10 @@ impl Tiers {
             let found = wish.as_ref().map_or_else(Vec::new, |wish| wish.tiers_of(rest.len()));
             let ahead = wish.and_then(|wish| wish.ahead.take());
             let ahead = ahead.filter(|(range, _)| range.start == rest.start && range.end <= rest.end);
+            if let Some((range, handle)) = &ahead {
+                let ReadAhead { used, late, .. } = &mut self.read_ahead;
+                *(if handle.is_settled() { used } else { late }) += range.len() as u64;
+            }
             let portion = ahead.map(|(range, handle)| (range, handle, Instant::now()));
             self.loads.insert(load.seq, Loading { load: *load, found, rest, portion });
         }

@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
+use pagoda::usage::ReadAhead;
 use pagoda::{EngineHandle, Snapshot};
 
 use super::histogram::Counted;
@@ -162,6 +163,15 @@ fn sparse(page: &mut Page<'_>, metrics: &Metrics) {
 }
 
 fn tiers(page: &mut Page<'_>, snapshot: &Snapshot) {
+    let of = [("prefix", snapshot.tiers.ahead), ("selection", snapshot.selected_ahead)];
+    let read = of.into_iter().filter_map(|(name, read)| Some((name, read?)));
+    let values = read.flat_map(|(name, ReadAhead { predicted, used, late })| {
+        let label = |kind: &str| format!(r#"of="{name}",kind="{kind}""#);
+        [("predicted", predicted), ("used", used), ("late", late)].map(|(kind, n)| (label(kind), n))
+    });
+    let values: Vec<(String, u64)> = values.collect();
+    let values: Vec<_> = values.iter().map(|(label, count)| (label.as_str(), *count)).collect();
+    page.own_counter("read_ahead_blocks_total", "Blocks read before they were needed.", &values);
     let tiers =
         [("host", snapshot.tiers.host), ("disk", snapshot.tiers.disk), ("remote", snapshot.tiers.remote)];
     let open: Vec<_> =

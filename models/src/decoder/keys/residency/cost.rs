@@ -6,7 +6,7 @@ use attn_kernels::rows::WrittenBlock;
 
 use super::{Copied, Residency, Why};
 use crate::cast::u32_of;
-use crate::{FetchCost, KvPool, ModelError, PageTraffic};
+use crate::{FetchCost, KvPool, ModelError, PageTraffic, Predictions};
 
 /// Records the product of a layer that fetches ahead run beside, of one row of whatever its input holds.
 pub(in crate::decoder) type Beside<'a> = dyn FnMut(&mut Pass, usize) -> Result<(), ModelError> + 'a;
@@ -21,8 +21,8 @@ impl Residency {
             .map(|fetches| pass.read(fetches, 0..fetches.len()))
             .collect();
         let done = gpu.submit(pass)?.wait()?;
-        let predictions = self.disk.as_ref().map(|disk| disk.fetcher.counts());
-        let mut traffic = PageTraffic { page_bytes: self.page_bytes, predictions, ..PageTraffic::default() };
+        let (page_bytes, predictions) = (self.page_bytes, self.predictions());
+        let mut traffic = PageTraffic { page_bytes, predictions, ..PageTraffic::default() };
         for (index, read) in reads.into_iter().enumerate() {
             let fetches: Vec<u32> = done.get(read);
             for of_head in fetches.chunks_exact(HEADER + 2 * self.num_slots as usize) {
@@ -36,6 +36,11 @@ impl Residency {
             }
         }
         Ok(traffic)
+    }
+
+    /// Counts of blocks that were read ahead of selections, where blocks lie on disk.
+    pub(in crate::decoder) fn predictions(&self) -> Option<Predictions> {
+        self.disk.as_ref().map(|disk| disk.fetcher.counts())
     }
 
     /// Cost of fetches of selected pages, and how much of a fetch ahead hides beside the product that it runs beside: both
