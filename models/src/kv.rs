@@ -37,7 +37,9 @@ pub struct KvPool {
 #[derive(Debug)]
 struct Host {
     ring: Ring,
-    tensors: Vec<Tensor>,
+    /// Buffers of all layers, segment by segment of so many blocks.
+    segments: Vec<Vec<Tensor>>,
+    segment_blocks: u32,
     memory: HostMemory,
     /// Buffers of each slot of the ring.
     slots: Vec<Tensor>,
@@ -53,6 +55,8 @@ struct Host {
 pub(crate) enum KeysIn {
     /// Buffers of the layer itself.
     Layer,
+    /// Buffers of the layer that hold a segment of the blocks beyond those.
+    Segment(usize),
     /// A slot of the ring, which holds blocks of the layer at hand.
     Slot(usize),
 }
@@ -146,13 +150,23 @@ impl KvPool {
     /// Blocks of all layers that the pool has memory on the device for, those of the ring included.
     #[must_use]
     pub fn device_blocks(&self) -> u32 {
-        self.device_blocks
+        self.device_blocks + if self.is_in_place() { self.beyond_blocks() } else { 0 }
     }
 
     /// Blocks in memory of the host.
     #[must_use]
     pub fn host_blocks(&self) -> u32 {
+        if self.is_in_place() { 0 } else { self.beyond_blocks() }
+    }
+
+    /// Blocks beyond the resident ones, and before those on disk.
+    fn beyond_blocks(&self) -> u32 {
         self.ring().map_or(0, Ring::host_blocks)
+    }
+
+    /// Whether blocks beyond the resident ones are attended where they lie on the device.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.ring().is_some_and(Ring::is_in_place)
     }
 
     /// Blocks on disk.
@@ -195,12 +209,13 @@ impl KvPool {
         (&buffers[0], &buffers[1])
     }
 
-    /// K and V of one layer on the host, where some blocks are there.
-    pub(crate) fn host_layer(&self, layer: usize) -> Option<(&Buf<KvWord>, &Buf<KvWord>)> {
-        match self.host_attended(layer) {
-            [k, v] => Some((k, v)),
+    /// K and V of one layer on the host, where some blocks are there: of these blocks of its.
+    pub(crate) fn host_layers(&self, layer: usize) -> impl Iterator<Item = (Range<u32>, [&Buf<KvWord>; 2])> {
+        let segments = self.host.as_ref().map_or(0, |host| host.segments.len());
+        (0..segments).filter_map(move |segment| match self.host_attended(layer, segment) {
+            [k, v] => Some((self.host_segment(segment), [k, v])),
             _ => None,
-        }
+        })
     }
 
     /// Buffers that the attention of a layer reads, K and V or latents, and the words of a block in each.
@@ -209,10 +224,22 @@ impl KvPool {
         (&tensor.buffers, tensor.words)
     }
 
-    /// Buffers on the host that the attention of a layer reads; none if no blocks are there.
-    pub(crate) fn host_attended(&self, layer: usize) -> &[Buf<KvWord>] {
+    /// Buffers on the host that the attention of a layer reads, with the blocks of a segment; none if no blocks are there.
+    pub(crate) fn host_attended(&self, layer: usize, segment: usize) -> &[Buf<KvWord>] {
         let tensor = || self.plan.of_layer(layer).tensor;
-        self.host.as_ref().map_or(&[], |host| &host.tensors[tensor()].buffers)
+        self.host.as_ref().map_or(&[], |host| &host.segments[segment][tensor()].buffers)
+    }
+
+    /// Blocks on the host that share buffers.
+    pub(crate) fn host_segment(&self, segment: usize) -> Range<u32> {
+        let size = self.host.as_ref().map_or(0, |host| host.segment_blocks);
+        let first = u32_of(segment) * size;
+        first..self.beyond_blocks().min(first.saturating_add(size))
+    }
+
+    /// The segment of a block on the host.
+    pub(crate) fn segment_of(&self, block: u32) -> usize {
+        self.host.as_ref().map_or(0, |host| (block / host.segment_blocks) as usize)
     }
 
     /// Buffers that the attention of a layer reads where its keys are at hand.
@@ -221,6 +248,7 @@ impl KvPool {
             (KeysIn::Slot(slot), Some(host)) => &host.slots[slot].buffers,
             (KeysIn::Slot(slot), None) => panic!("slot {slot} of a pool without a ring"),
             (KeysIn::Layer, _) => self.attended(layer).0,
+            (KeysIn::Segment(segment), _) => self.host_attended(layer, segment),
         }
     }
 
@@ -251,7 +279,9 @@ impl KvPool {
             return (board, self.layer(layer).1);
         }
         let selects = self.ring().is_some_and(|ring| ring.page_slots() > 0);
-        self.host_layer(layer).filter(|_| selects).unwrap_or_else(|| self.layer(layer))
+        // Beside a policy there is one segment.
+        let host = self.host_layers(layer).next().filter(|_| selects);
+        host.map_or_else(|| self.layer(layer), |(_, [k, v])| (k, v))
     }
 
     /// The ring that blocks on the host pass through.
@@ -281,14 +311,20 @@ impl KvPool {
 
     /// Whether two blocks lie in the same buffers.
     pub(crate) fn together(&self, a: u32, b: u32) -> bool {
-        let kind = |ring: &Ring, id| std::mem::discriminant(&ring.place(id));
+        let kind = |ring: &Ring, id| match ring.place(id) {
+            Place::Host(block) => (std::mem::discriminant(&Place::Host(0)), self.segment_of(block)),
+            place => (std::mem::discriminant(&place), 0),
+        };
         self.ring().is_none_or(|ring| kind(ring, a) == kind(ring, b))
     }
 
     /// The buffers that hold a block, with the words that it takes in each, and its number in them.
     pub(crate) fn buffers_of(&self, id: u32) -> (impl Iterator<Item = (&Buf<KvWord>, usize)>, usize) {
         let (tensors, index) = match self.host.as_ref().map(|host| (host, host.ring.place(id))) {
-            Some((host, Place::Host(index))) => (&host.tensors, index),
+            Some((host, Place::Host(block))) => {
+                let segment = self.segment_of(block);
+                (&host.segments[segment], block - self.host_segment(segment).start)
+            }
             Some((_, Place::Device(index))) => (&self.tensors, index),
             Some((_, Place::Disk(block))) => {
                 panic!("block {id} lies in no buffer but is number {block} of a file")

@@ -20,10 +20,16 @@ params! {
     pub struct SwapBlocksParams {
         /// 16-byte units of a block: [`block_quads`](super::copy_blocks::block_quads).
         pub block_quads: u32,
-        /// Entries of `pairs`.
+        /// Entries of `pairs` that count.
         pub num_pairs: u32,
         /// Workgroups, which share the pairs: see [`Link`].
         pub workgroups: u32,
+        /// The first entry that counts.
+        pub first_pair: u32,
+        /// First block that the source holds.
+        pub first_source: u32,
+        /// First block that the target holds.
+        pub first_target: u32,
     }
 }
 
@@ -55,7 +61,7 @@ pub enum Link {
 }
 
 impl SwapBlocksParams {
-    /// Parameters for `num_pairs` pairs of blocks of `block_quads` 16-byte units.
+    /// Parameters for the first `num_pairs` pairs of blocks of `block_quads` 16-byte units, of whole pools.
     #[must_use]
     pub const fn new(block_quads: u32, num_pairs: u32, way: Link) -> Self {
         let most = match way {
@@ -63,7 +69,7 @@ impl SwapBlocksParams {
             Link::Bus => OVER_BUS,
         };
         let workgroups = if num_pairs < most { num_pairs } else { most };
-        Self { block_quads, num_pairs, workgroups }
+        Self { block_quads, num_pairs, workgroups, first_pair: 0, first_source: 0, first_target: 0 }
     }
 }
 

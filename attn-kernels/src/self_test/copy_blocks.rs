@@ -37,8 +37,33 @@ pub(super) fn swap_blocks(variant: &Variant) -> Vec<Case> {
             .binding(&source)
             .words(&before, &after)
     };
-    vec![
+    let mut cases = vec![
         case("small blocks of one pool into another", 96, Link::Memory),
         case("large blocks over a bus", 1300, Link::Bus),
-    ]
+    ];
+    cases.push(part_of_pools(variant));
+    cases
+}
+
+/// Pairs in the middle of a list, between buffers that hold a part of their pools.
+fn part_of_pools(variant: &Variant) -> Case {
+    let block_quads = 96;
+    let pairs: [[u32; 2]; 6] = [[0, 0], [101, 52], [103, 50], [100, 53], [102, 54], [9, 9]];
+    let of_buffers: Vec<[u32; 2]> = pairs[1..5].iter().map(|[from, to]| [from - 100, to - 50]).collect();
+    let words = |factor: u32| -> Vec<u32> {
+        (0..block_quads * 4 * 5).map(|word: u32| word.wrapping_mul(factor)).collect()
+    };
+    let (source, before) = (words(0x9e37_79b9), words(0x85eb_ca6b));
+    let mut after = before.clone();
+    cpu::swap_blocks::swap_blocks(block_quads as usize * 4, &of_buffers, &source, &mut after);
+    let params = SwapBlocksParams {
+        first_pair: 1,
+        first_source: 100,
+        first_target: 50,
+        ..SwapBlocksParams::new(block_quads, 4, Link::Bus)
+    };
+    Case::new("part of two pools", variant, &params, swap_blocks::grid(&params))
+        .binding(&pairs)
+        .binding(&source)
+        .words(&before, &after)
 }

@@ -214,7 +214,7 @@ impl KeySource {
         if let Some(slots) = beyond.slots() {
             let buffers = match self.ring().filter(|_| beyond.fresh.in_rooms()) {
                 Some(ring) => ring.rooms(layer).collect(),
-                None => kv.host_attended(layer).iter().collect(),
+                None => kv.host_attended(layer, 0).iter().collect(),
             };
             homes.push(Home { slots, buffers });
         }

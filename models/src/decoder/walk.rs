@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::batch::Dense;
-use super::keys::{Load, Stream};
+use super::keys::{Load, RingKeys, Stream};
 use super::ops::Ctx;
 use super::portions::KeyRange;
 use crate::ModelError;
@@ -52,6 +52,10 @@ pub(super) fn walk(
     stream: &Stream,
     mut turns: Vec<Turn<'_>>,
 ) -> Result<(), ModelError> {
+    if ctx.kv.is_in_place() {
+        // What the step wrote is attended where it belongs.
+        ctx.on_ring(RingKeys::save);
+    }
     let of = |(turn, of_turn): (usize, &Turn<'_>)| of_turn.chunks(stream).map(move |chunk| (turn, chunk));
     let visits: Vec<(usize, usize)> = turns.iter().enumerate().flat_map(of).collect();
     let groups: Vec<usize> = turns.iter().map(|turn| turn.group).collect();

@@ -8,7 +8,7 @@ use kvblock::CacheTensor;
 use smallvec::SmallVec;
 
 use super::offload::RingDemand;
-use super::{Host, HostMemory, KvPlan, KvPool, PoolOptions, Ring, Tensor, names, page_words};
+use super::{Host, HostMemory, KvPlan, KvPool, Offload, PoolOptions, Ring, Tensor, names, page_words};
 use crate::{DecoderConfig, Mode, ModelError};
 
 impl KvPool {
@@ -102,6 +102,11 @@ impl KvPool {
             let (given, wanted) = (spill.shape(), plan.spill_shape(spill.shape().blocks));
             assert_eq!(Some(given), wanted, "a spill for the caches of another model");
         }
+        let (in_place, segment) =
+            (offload.memory == HostMemory::InPlace, Self::segment_blocks(gpu, plan, offload));
+        if selects && (in_place || offload.host_blocks > segment) {
+            return refuse("to fit one buffer a layer beside a sparse policy");
+        }
         if selects && !fetch_pages::serves(&plan.shape(config)) {
             return refuse("pages of whole 16-byte units beside a sparse policy");
         }
@@ -114,8 +119,11 @@ impl KvPool {
             chunk: (PARTITION / group.spec.block_size.get()).max(1),
             max_slot: Self::max_blocks(gpu, plan),
         };
+        // What is attended where it lies leaves the ring partitions that lie in several buffers.
+        let demand = RingDemand { max_slot: if in_place { demand.chunk } else { demand.max_slot }, ..demand };
         let ring = if selects { Ring::beside_pages(demand) } else { Ring::new(demand) };
         match ring {
+            Some(ring) if in_place => Ok(Some(ring.in_place(segment))),
             Some(ring) => Ok(Some(ring)),
             None => {
                 Err(ModelError::DevicePool { blocks: device_blocks, needed: Ring::needed(demand, selects) })
@@ -134,15 +142,25 @@ impl KvPool {
         let host = |name: &str, words| match offload.memory {
             HostMemory::Mapped => gpu.host_buffer(name, words),
             HostMemory::Staged => gpu.upload_buffer(name, words),
-            HostMemory::Device => gpu.buffer(name, words),
+            HostMemory::Device | HostMemory::InPlace => gpu.buffer(name, words),
         };
-        let tensors = Self::allocate(plan, offload.host_blocks, host)?;
+        let (blocks, segment_blocks) = (offload.host_blocks, Self::segment_blocks(gpu, plan, offload));
+        let segments = (0..blocks.max(1)).step_by(segment_blocks as usize);
+        let segments =
+            segments.map(|first| Ok(Self::allocate(plan, (blocks - first).min(segment_blocks), host)?));
+        let segments = segments.collect::<Result<Vec<_>, ModelError>>()?;
         let spill = options.spill.clone();
         let board = spill.as_ref().filter(|_| options.selects).map(|spill| {
             let blocks = (offload.host_blocks + spill.shape().blocks) as usize;
-            gpu.buffer("board", blocks * tensors[0].words)
+            gpu.buffer("board", blocks * segments[0][0].words)
         });
-        Ok(Host { ring, memory: offload.memory, slots, spill, board: board.transpose()?, tensors })
+        let board = board.transpose()?;
+        Ok(Host { ring, segments, segment_blocks, memory: offload.memory, slots, spill, board })
+    }
+
+    /// Blocks of one buffer on the host.
+    fn segment_blocks(gpu: &Gpu, plan: &KvPlan, offload: Offload) -> u32 {
+        Self::max_blocks(gpu, plan).min(offload.buffer_blocks).max(1)
     }
 
     fn allocate(

@@ -13,6 +13,8 @@
 
 use std::ops::Range;
 
+use super::KeysIn;
+
 /// Extension of the pool beyond the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -23,19 +25,27 @@ pub struct Offload {
     pub ring_slots: u32,
     /// Memory of the blocks beyond the device pool.
     pub memory: HostMemory,
+    /// Maximum number of blocks of one buffer; as many as a binding holds, if these are fewer.
+    pub buffer_blocks: u32,
 }
 
 impl Offload {
     /// `host_blocks` blocks in `memory`, which pass through a ring of `ring_slots` slots.
     #[must_use]
     pub const fn new(host_blocks: u32, ring_slots: u32, memory: HostMemory) -> Self {
-        Self { host_blocks, ring_slots, memory }
+        Self { host_blocks, ring_slots, memory, buffer_blocks: u32::MAX }
     }
 
     /// Sets the memory of the blocks beyond the device pool.
     #[must_use]
     pub const fn memory(self, memory: HostMemory) -> Self {
         Self { memory, ..self }
+    }
+
+    /// Sets the maximum number of blocks of one buffer.
+    #[must_use]
+    pub const fn buffer_blocks(self, buffer_blocks: u32) -> Self {
+        Self { buffer_blocks, ..self }
     }
 }
 
@@ -59,6 +69,9 @@ pub enum HostMemory {
     Staged,
     /// Memory of the device. A measurement: the same decisions and copies with no byte over the bus.
     Device,
+    /// Memory of the device whose blocks are attended where they lie, buffer by buffer: a pool that is larger than what one
+    /// binding holds of a layer. Dense attention alone.
+    InPlace,
 }
 
 /// Division of an offloading pool into resident blocks or slots for pages, and slots of the ring.
@@ -74,6 +87,8 @@ pub(crate) struct Ring {
     slot_blocks: u32,
     /// Blocks in memory of the host; those beyond are on disk.
     host: u32,
+    /// Blocks of one buffer of the memory beyond the device's own, where they are attended there.
+    in_place: Option<u32>,
 }
 
 /// Sizes that the division of a pool follows from.
@@ -131,7 +146,28 @@ impl Ring {
         let own = all.checked_sub(u64::from(slots) * slot)? / u64::from(layers);
         let own = u32::try_from(own).ok().filter(|own| *own >= least)?;
         let slot_blocks = u32::try_from(slot).ok()?;
-        Some(Self { own, pages, slots, slot_blocks, host: host_blocks })
+        Some(Self { own, pages, slots, slot_blocks, host: host_blocks, in_place: None })
+    }
+
+    /// Has blocks beyond the resident ones attended where they lie, in buffers of `segment` blocks.
+    pub(crate) fn in_place(self, segment: u32) -> Self {
+        Self { in_place: Some(segment), ..self }
+    }
+
+    /// Whether blocks beyond the resident ones are attended where they lie.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.in_place.is_some()
+    }
+
+    /// Buffers in which a block is attended where it lies, and its number there; `None` if it has to come to the ring.
+    pub(crate) fn home(&self, id: u32) -> Option<(KeysIn, u32)> {
+        match (self.place(id), self.in_place) {
+            (Place::Device(block), _) => Some((KeysIn::Layer, block)),
+            (Place::Host(block), Some(segment)) => {
+                Some((KeysIn::Segment((block / segment) as usize), block % segment))
+            }
+            (Place::Host(_) | Place::Disk(_), _) => None,
+        }
     }
 
     /// Blocks of the device that [`new`](Self::new) or [`beside_pages`](Self::beside_pages) need at least.

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use attn_kernels::gpu::Gpu;
 use attn_kernels::gpu::wgpu::DeviceType;
 use kvblock::{KvCacheGroup, LengthLimits};
-use models::{Decoder, DecoderConfig, HostMemory, KvPlan, KvPool, Offload, PoolOptions, SparseOptions};
+use models::{
+    AttentionForm, Decoder, DecoderConfig, HostMemory, KvPlan, KvPool, Mode, Offload, PoolOptions,
+    SparseOptions,
+};
 use prefetch::engine::EngineConfig;
 use prefetch::spill::{Spill, SpillShape};
 
@@ -17,10 +20,12 @@ use crate::{Note, error_chain};
 /// Slots of the ring through which blocks on the host pass: one receives blocks while those of the other are attended.
 const RING_SLOTS: u32 = 2;
 
-/// Size of the KV pool in blocks: as given, or what the requests can use and memory allows.
+/// Size of the KV pool in blocks: as given, or what the requests can use and memory allows. Only what is given may be more than
+/// one buffer a layer holds.
 pub(crate) fn num_blocks(
     options: &EngineOptions,
     gpu: &Gpu,
+    config: &DecoderConfig,
     plan: &KvPlan,
     max_used_blocks: u64,
 ) -> Result<u32, Error> {
@@ -30,10 +35,10 @@ pub(crate) fn num_blocks(
     let block_bytes = plan.block_bytes();
     let most = u64::from(KvPool::max_blocks(gpu, plan));
     let (budget_bytes, wanted) = match options.kv_memory {
-        Some(bytes) => (bytes, most),
-        None => (free_bytes(gpu), max_used_blocks),
+        Some(bytes) => (bytes, if is_cut(options, config, plan) { u64::MAX } else { most }),
+        None => (free_bytes(gpu), max_used_blocks.min(most)),
     };
-    let blocks = (budget_bytes / block_bytes).min(most).min(wanted);
+    let blocks = (budget_bytes / block_bytes).min(wanted);
     if blocks < 2 {
         return Err(Error::KvMemory { budget_bytes, blocks, block_bytes });
     }
@@ -51,6 +56,14 @@ pub(crate) fn max_used_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u
         group.spec.admission_cap(limits).map_or(all, |held| all.min(u64::from(held) * seqs))
     };
     plan.layout.groups.iter().map(of_group).fold(1, u64::saturating_add)
+}
+
+/// Whether a pool on the device may lie in several buffers a layer: that of dense attention without a host tier, which else holds
+/// what is beyond one buffer.
+fn is_cut(options: &EngineOptions, config: &DecoderConfig, plan: &KvPlan) -> bool {
+    let tier = options.kv_tiers.as_ref().and_then(|tiers| tiers.host_bytes);
+    let dense = options.sparse.is_none() && Mode::HostKv.lacks(AttentionForm::of(config)).is_none();
+    dense && tier.is_none() && plan.layout.groups.len() == 1
 }
 
 /// Extension of a device pool that the longest sequence does not fit in.
@@ -85,6 +98,15 @@ const STAGING_PARTS: u64 = 12;
 const READBACKS: u64 = 4;
 
 impl Extended<'_> {
+    /// Blocks of the device that one buffer a layer does not hold, if the pool is cut.
+    pub(crate) fn extend_in_place(&self) -> Option<Extension> {
+        let Self { options, gpu, config, plan, device_blocks, .. } = *self;
+        let beyond = device_blocks.saturating_sub(KvPool::max_blocks(gpu, plan));
+        let offload = Offload::new(beyond, RING_SLOTS, HostMemory::InPlace);
+        let extension = || Extension { offload, spill: None, reads_ahead: tiers::prefetching(options) };
+        (beyond > 0 && is_cut(options, config, plan)).then(extension)
+    }
+
     /// Blocks of the host tier that extend the device pool, and blocks of the disk below them; `None` if the longest sequence
     /// fits on the device, or there is no host tier. Where the disk cannot be used a note says why, and contexts end with the
     /// host.
@@ -97,7 +119,8 @@ impl Extended<'_> {
         if longest <= u64::from(self.device_blocks) {
             return None;
         }
-        let host_blocks = saturated((host_bytes / plan.block_bytes()).min(self.max_blocks()));
+        let most = self.max_blocks().min(self.most_in_buffer().into());
+        let host_blocks = saturated((host_bytes / plan.block_bytes()).min(most));
         match self.onto_disk(host_bytes, host_blocks, longest) {
             Ok(Some(extension)) => return Some(extension),
             Ok(None) => {}
@@ -126,6 +149,12 @@ impl Extended<'_> {
         demand.tokens.div_ceil(u64::from(options.block_size))
             + u64::from(demand.sequences)
             + u64::from(options.sparse.is_some())
+    }
+
+    /// Blocks that a policy may select among: kernels read keys of all of a layer in one buffer.
+    fn most_in_buffer(&self) -> u32 {
+        let selects = self.options.sparse.is_some();
+        if selects { KvPool::max_blocks(self.gpu, self.plan) } else { u32::MAX }
     }
 
     fn offload(&self, host_blocks: u32) -> Offload {
@@ -163,7 +192,7 @@ impl Extended<'_> {
         if selects {
             let cached = self.cached_blocks(left, longest);
             extension.reads_ahead = extension.reads_ahead.prefetch_cache_size(cached.max(1) as usize);
-            extension.offload = self.offload(left - cached);
+            extension.offload = self.offload((left - cached).min(self.most_in_buffer().saturating_sub(1)));
             if extension.offload.host_blocks < 2 || extension.offload.memory != HostMemory::Mapped {
                 // The null block alone.
                 extension.offload = self.offload(1).memory(HostMemory::Device);
@@ -175,8 +204,7 @@ impl Extended<'_> {
         // One request may have the whole disk; for several, half of it stays with the prefixes.
         let blocks = beyond(self.max_blocks()).min(capacity / 2).max(beyond(longest)).min(capacity);
         // Keys of one layer have room on the device.
-        let most = if selects { u64::from(KvPool::max_blocks(gpu, plan)) } else { u64::MAX };
-        let most = most.saturating_sub(u64::from(host_blocks));
+        let most = u64::from(self.most_in_buffer().saturating_sub(host_blocks));
         let blocks = blocks.min(most);
         if blocks == 0 {
             return Ok(None);

@@ -236,7 +236,7 @@ impl Model {
         config.context_length = options.context_within(config.context_length);
         let plan = KvPlan::new(&config, KvOptions::new(kv_dtype, block_size).recycle(recycle))?;
         let most = memory::max_used_blocks(&plan, max_rows, demand);
-        let num_blocks = memory::num_blocks(options, &gpu, &plan, most)?;
+        let num_blocks = memory::num_blocks(options, &gpu, &config, &plan, most)?;
         let extended = Extended {
             options,
             gpu: &gpu,
@@ -246,7 +246,7 @@ impl Model {
             max_rows,
             demand,
         };
-        let extension = extended.extend();
+        let extension = extended.extend_in_place().or_else(|| extended.extend());
         let decoder_options = DecoderOptions::new(num_blocks, max_rows)
             .kv_dtype(kv_dtype)
             .block_size(block_size)

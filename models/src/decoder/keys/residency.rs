@@ -111,8 +111,8 @@ struct Copied<'a> {
     count: u32,
     /// K and V that pages come from.
     source: [&'a Buf<KvWord>; 2],
-    /// Blocks that they hold; `u32::MAX` for all that are named.
-    held: u32,
+    /// Blocks that they hold.
+    held: Range<u32>,
 }
 
 impl Resident {
@@ -360,14 +360,15 @@ impl Residency {
 
     /// Records fetches, and copies of the first `count` blocks that the step writes.
     fn copy_step(&self, context: &mut PageContext<'_>, layer: usize, why: Why, fetch: bool, count: u32) {
-        let of_layer = context.kv.host_layer(layer).map(|(k, v)| [k, v]);
-        let Some(source) = context.written.or(of_layer) else { return };
-        self.copy(
-            context.pass,
-            context.kv,
-            layer,
-            &Copied { why, fetch, touched: self.touched.on_device(), count, source, held: u32::MAX },
-        );
+        let touched = self.touched.on_device();
+        let mut copy = |(held, source)| {
+            let copied = Copied { why, fetch, touched, count, source, held };
+            self.copy(context.pass, context.kv, layer, &copied);
+        };
+        match context.written {
+            Some(rooms) => copy((0..u32::MAX, rooms)),
+            None => context.kv.host_layers(layer).for_each(copy),
+        }
     }
 
     fn copy(&self, pass: &mut Pass, kv: &KvPool, layer: usize, copied: &Copied<'_>) {
@@ -376,7 +377,8 @@ impl Residency {
         let params = FetchPagesParams {
             fetch: u32::from(copied.fetch),
             touched: copied.count,
-            num_blocks: copied.held,
+            first_block: copied.held.start,
+            num_blocks: copied.held.end - copied.held.start,
             ..FetchPagesParams::new(kv.shape(), self.num_slots)
         };
         let buffers = FetchPagesBuffers {

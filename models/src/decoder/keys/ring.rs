@@ -195,7 +195,7 @@ impl RingKeys {
                 self.save(context);
             }
         }
-        Ok(current.map_or(KeysIn::Layer, KeysIn::Slot))
+        Ok(current.map_or(load.contents.at, KeysIn::Slot))
     }
 
     /// Has what lies on disk of a chunk and of the one after it read, in the order in which it is needed.
@@ -297,28 +297,54 @@ impl RingKeys {
 
     /// Records copies of blocks of a layer: entries of the step's lists of pairs.
     fn copy(&self, context: &mut TransferContext<'_>, layer: usize, from: End, to: End, pairs: Range<usize>) {
-        let (kv, words) = (context.kv, context.kv.attended(layer).1);
-        for (source, target) in self.buffers(kv, layer, from).into_iter().zip(self.buffers(kv, layer, to)) {
+        let kv = context.kv;
+        let segment = |pair: &BlockCopy| match (from, to) {
+            (End::Host, _) => kv.segment_of(pair.from),
+            (_, End::Host) => kv.segment_of(pair.to),
+            _ => 0,
+        };
+        let mut copies = Copies { layer, from, to, list: pairs.start, pairs: 0..0, segment: 0 };
+        for some in context.beyond.lists.pairs[pairs].chunk_by(|a, b| segment(a) == segment(b)) {
+            copies.segment = segment(&some[0]);
+            copies.pairs = copies.pairs.end..copies.pairs.end + some.len();
+            self.copy_segment(context, &copies);
+        }
+    }
+
+    fn copy_segment(&self, context: &mut TransferContext<'_>, copies: &Copies) {
+        let (kv, words) = (context.kv, context.kv.attended(copies.layer).1);
+        let Copies { from, to, list, ref pairs, .. } = *copies;
+        let ends = |end| self.buffers(kv, copies, end).into_iter();
+        let [first_source, first_target] = [from, to].map(|end| match end {
+            End::Host => kv.host_segment(copies.segment).start,
+            _ => 0,
+        });
+        for (source, target) in ends(from).zip(ends(to)) {
             match &self.transport {
                 Transport::Kernel(kernel) => {
                     assert!(
                         words.is_multiple_of(4),
                         "blocks of {words} words, of which four tokens are 16 bytes"
                     );
-                    let way = if [from, to].contains(&End::Host) { Link::Bus } else { Link::Memory };
-                    let params = SwapBlocksParams::new(u32_of(words / 4), u32_of(pairs.len()), way);
+                    let over_bus = [from, to].contains(&End::Host) && !kv.is_in_place();
+                    let way = if over_bus { Link::Bus } else { Link::Memory };
+                    let params = SwapBlocksParams {
+                        first_pair: u32_of(pairs.start),
+                        first_source,
+                        first_target,
+                        ..SwapBlocksParams::new(u32_of(words / 4), u32_of(pairs.len()), way)
+                    };
                     let buffers = SwapBlocksBuffers {
-                        pairs: context.beyond.lists.pairs.bind_from(pairs.start),
+                        pairs: context.beyond.lists.pairs.bind_from(list),
                         source: source.bind(),
                         pool: target.bind(),
                     };
                     context.pass.dispatch(kernel, &params, buffers, swap_blocks::grid(&params));
                 }
                 Transport::Queue => {
-                    let pair = |pair: &BlockCopy| (pair.from, pair.to);
-                    let copies: Vec<(u32, u32)> =
-                        context.beyond.lists.pairs[pairs.clone()].iter().map(pair).collect();
-                    for run in runs(&copies) {
+                    let pair = |pair: &BlockCopy| (pair.from - first_source, pair.to - first_target);
+                    let of_list = &context.beyond.lists.pairs[list..][pairs.clone()];
+                    for run in runs(&of_list.iter().map(pair).collect::<Vec<_>>()) {
                         let range = run.from.start as usize * words..run.from.end as usize * words;
                         context.pass.copy(source, range, target, run.device as usize * words);
                     }
@@ -327,10 +353,11 @@ impl RingKeys {
         }
     }
 
-    /// The buffers of a layer at one end of a copy.
-    fn buffers<'a>(&'a self, kv: &'a KvPool, layer: usize, end: End) -> Vec<&'a Buf<KvWord>> {
+    /// The buffers of a layer at one end of copies.
+    fn buffers<'a>(&'a self, kv: &'a KvPool, copies: &Copies, end: End) -> Vec<&'a Buf<KvWord>> {
+        let layer = copies.layer;
         match end {
-            End::Host => kv.host_attended(layer).iter().collect(),
+            End::Host => kv.host_attended(layer, copies.segment).iter().collect(),
             End::Layer => kv.attended(layer).0.iter().collect(),
             End::Rooms => self.rooms(layer).collect(),
             // Keys alone: values end with them.
@@ -346,6 +373,18 @@ impl RingKeys {
             Transport::Kernel(_) => Vec::new(),
         }
     }
+}
+
+/// Copies of blocks of a layer whose ends on the host, if there is one, lie in one segment.
+struct Copies {
+    layer: usize,
+    from: End,
+    to: End,
+    /// First entry of their list among the step's pairs.
+    list: usize,
+    /// Entries of the list.
+    pairs: Range<usize>,
+    segment: usize,
 }
 
 /// An end of a copy.

@@ -75,8 +75,11 @@ impl Fresh {
         let come = self.begun.iter().map(|room| (of(*room), *room));
         let go = (0..u32_of(self.blocks.len())).map(|room| (room, of(room)));
         let on_host = |block: u32| block < self.host_blocks;
-        let (come, disk_come): (Vec<_>, Vec<_>) = come.partition(|(block, _)| on_host(*block));
-        let (go, disk_go): (Vec<_>, Vec<_>) = go.partition(|(_, block)| on_host(*block));
+        let (mut come, disk_come): (Vec<_>, Vec<_>) = come.partition(|(block, _)| on_host(*block));
+        let (mut go, disk_go): (Vec<_>, Vec<_>) = go.partition(|(_, block)| on_host(*block));
+        // Copies of one buffer on the host follow each other.
+        come.sort_unstable();
+        go.sort_unstable_by_key(|(_, block)| *block);
         (self.come[0], self.go) = (push_copies(pairs, &come), push_copies(pairs, &go));
         self.disk_come =
             disk_come.into_iter().map(|(block, room)| (block - self.host_blocks, room)).collect();
@@ -181,14 +184,20 @@ impl Fresh {
         }
         let layers: Vec<SmallVec<[Vec<KvWord>; 2]>> =
             layers.into_iter().map(|reads| reads.into_iter().map(|read| done.get(read)).collect()).collect();
+        let mut written: Vec<(usize, u32)> = self.on_host().collect();
+        written.sort_unstable_by_key(|(_, block)| *block);
         let mut writes = Vec::new();
         for (layer, rooms) in layers.iter().enumerate() {
             let words = kv.attended(layer).1;
-            for (host, rooms) in kv.host_attended(layer).iter().zip(rooms) {
-                let of = |(room, block): (usize, u32)| {
-                    (host, block as usize * words, &rooms[room * words..][..words])
-                };
-                writes.extend(self.on_host().map(of));
+            for some in written.chunk_by(|a, b| kv.segment_of(a.1) == kv.segment_of(b.1)) {
+                let segment = kv.segment_of(some[0].1);
+                let at = |block: u32| (block - kv.host_segment(segment).start) as usize * words;
+                // A buffer is mapped once for all that follows each other.
+                for (host, rooms) in kv.host_attended(layer, segment).iter().zip(rooms) {
+                    let of =
+                        |(room, block): &(usize, u32)| (host, at(*block), &rooms[room * words..][..words]);
+                    writes.extend(some.iter().map(of));
+                }
             }
         }
         // All at once: each call waits for the device.
@@ -215,7 +224,7 @@ mod tests {
         assert_eq!([2, 3].map(|block| fresh.room(block)), [Some(1), None]);
         let pairs =
             |range: &Range<usize>| copies[range.clone()].iter().map(|p| (p.from, p.to)).collect::<Vec<_>>();
-        assert_eq!((pairs(&fresh.come[0]), pairs(&fresh.go)), (vec![(7, 0)], vec![(0, 7), (1, 2)]));
+        assert_eq!((pairs(&fresh.come[0]), pairs(&fresh.go)), (vec![(7, 0)], vec![(1, 2), (0, 7)]));
         // The host has 8 blocks: number 9 is the second one on disk.
         assert_eq!((&fresh.disk_come[..], &fresh.disk_go[..]), (&[][..], &[(2, 1)][..]));
         // One on the host and one on disk are looked at.

@@ -23,7 +23,7 @@ use crate::cast::u32_of;
 use crate::decoder::batch::{Batch, Dense, Rows};
 use crate::decoder::buffers::StepList;
 use crate::decoder::views::View;
-use crate::kv::{Place, ROWS, Ring};
+use crate::kv::{KeysIn, Place, ROWS, Ring};
 
 /// Order in which some rows go through their keys.
 #[derive(Debug)]
@@ -49,6 +49,8 @@ pub(in crate::decoder) struct Chunk {
     pub(in crate::decoder) keys: Range<u32>,
     /// Copies that bring its blocks into a slot of the ring; none where all are attended where they lie.
     pub(in crate::decoder) parts: Vec<Part>,
+    /// The place where they lie then.
+    pub(in crate::decoder) at: KeysIn,
 }
 
 /// Copies of blocks from one place.
@@ -214,7 +216,9 @@ impl Planner<'_> {
         while !rest.is_empty() {
             let needed = |n: usize| self.largest_unit(&rest[..n]);
             let fits = |n: &usize| needed(*n) <= self.ring.slot_blocks() as usize;
-            let Some(together) = (1..=rest.len()).take_while(fits).last() else {
+            // Partitions of one sequence lie in one buffer where those of several do not.
+            let most = if self.ring.is_in_place() { 1 } else { rest.len() };
+            let Some(together) = (1..=most).take_while(fits).last() else {
                 return Err(ModelError::Ring { needed: needed(1), slot_blocks: self.ring.slot_blocks() });
             };
             let (group, others) = rest.split_at(together);
@@ -255,18 +259,38 @@ impl Planner<'_> {
         self.units(group).map(|unit| self.blocks(group, unit).count()).max().unwrap_or(0)
     }
 
+    /// Buffers in which all blocks of a partition are attended where they lie, if there are such.
+    fn home(&self, group: &[Sequence<'_>], unit: usize) -> Option<KeysIn> {
+        let mut homes = self.blocks(group, unit).map(|(_, id)| Some(self.ring.home(id.get())?.0));
+        let first = homes.next().unwrap_or(Some(KeysIn::Layer))?;
+        homes.all(|at| at == Some(first)).then_some(first)
+    }
+
     /// Cuts the keys of a group. Leading partitions that are resident are attended where they lie; resident blocks behind them go
-    /// through a slot with the others, as one dispatch reads one place.
+    /// through a slot with the others, as one dispatch reads one place. Where all are attended in place, a chunk ends with the
+    /// buffer.
     fn chunks(&self, group: &[Sequence<'_>], tables_at: usize, lists: &mut StreamLists) -> Vec<Chunk> {
-        let units = self.units(group);
-        let here = |unit: &usize| self.blocks(group, *unit).all(|(_, id)| self.is_resident(id));
-        let streamed = units.clone().find(|unit| !here(unit)).unwrap_or(units.end);
-        let mut chunks = Vec::new();
-        if streamed > units.start {
-            chunks.push(Chunk { keys: self.keys(units.start..streamed), parts: Vec::new() });
-        }
+        let mut chunks: Vec<Chunk> = Vec::new();
         let mut open = Open::default();
-        for unit in streamed..units.end {
+        let mut leading = true;
+        for unit in self.units(group) {
+            leading |= self.ring.is_in_place();
+            if let Some(at) = self.home(group, unit).filter(|_| leading) {
+                if !open.order.is_empty() {
+                    chunks.push(self.close(std::mem::take(&mut open), lists));
+                }
+                for (entry, id) in self.blocks(group, unit) {
+                    let (_, block) = self.ring.home(id.get()).expect("the partition has a home");
+                    lists.tables[tables_at + entry] = PhysicalBlock(block);
+                }
+                let keys = self.keys(unit..unit + 1);
+                match chunks.last_mut().filter(|last| last.parts.is_empty() && last.at == at) {
+                    Some(last) => last.keys.end = keys.end,
+                    None => chunks.push(Chunk { keys, parts: Vec::new(), at }),
+                }
+                continue;
+            }
+            leading = false;
             let new = self.blocks(group, unit).filter(|(_, id)| !open.slots.contains_key(id)).count();
             if open.order.len() + new > self.ring.slot_blocks() as usize {
                 chunks.push(self.close(std::mem::take(&mut open), lists));
@@ -317,13 +341,15 @@ impl Planner<'_> {
             };
             copies[part].push((from, slot));
         }
+        // Copies of one buffer on the host follow each other.
+        copies[..2].iter_mut().for_each(|of_host| of_host.sort_unstable());
         let parts = PARTS.into_iter().zip(copies).filter(|(_, copies)| !copies.is_empty());
         let parts = parts.map(|((from, fresh), copies)| Part {
             from,
             fresh,
             pairs: push_copies(&mut lists.pairs, &copies),
         });
-        Chunk { keys: self.keys(open.units), parts: parts.collect() }
+        Chunk { keys: self.keys(open.units), parts: parts.collect(), at: KeysIn::Layer }
     }
 }
 

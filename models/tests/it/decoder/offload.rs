@@ -3,14 +3,14 @@
 use attn_kernels::kernel::KvDtype;
 use insta::assert_snapshot;
 use kvblock::BlockId;
-use models::{Decoder, DecoderOptions, HostMemory, HostTraffic, ModelError, Offload};
+use models::{Decoder, DecoderOptions, HostMemory, HostTraffic, ModelError, Offload, Place, SparseOptions};
 
 use super::invariance::assert_same;
 use super::served::{Request, Served, serve};
 use super::tiny::{family, tiny};
 use super::{blocks_of, options};
 
-use HostMemory::{Mapped, Staged};
+use HostMemory::{InPlace, Mapped, Staged};
 
 fn offloading(memory: HostMemory, [block_size, num_blocks, ring_slots]: [u32; 3]) -> DecoderOptions {
     let offload = Some(Offload::new(4096 / block_size, ring_slots, memory));
@@ -159,6 +159,46 @@ fn every_block_comes_once_a_layer() {
     }
 }
 
+/// Blocks beyond the first buffers of which a buffer holds a few, as where one binding does not hold all: on the host, and on the
+/// device.
+#[test]
+fn blocks_of_several_buffers_give_the_bits_of_one() {
+    let cut = |options: DecoderOptions, blocks| {
+        let offload = options.offload.map(|offload| offload.buffer_blocks(blocks));
+        options.offload(offload)
+    };
+    for name in ["tiny-llama", "tiny-mistral", "tiny-deepseek-v3"] {
+        let tiny = family(name);
+        let long: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(700).collect();
+        let requests = [Request { prefill: 690, ..Request::new(&long, 6) }, Request::new(&long[5..330], 6)];
+        let run = |options: DecoderOptions| {
+            let mut decoder = tiny.decoder(&options.recycle(false));
+            (serve(&mut decoder, &requests, 200), decoder.host_traffic())
+        };
+        let (want, _) = run(offloading(Mapped, [16, 0, 1]).num_blocks(200).offload(None));
+        for (memory, pool, buffer_blocks) in [
+            (Mapped, [16, 40, 1], 7),
+            (Staged, [16, 80, 2], 1),
+            (Mapped, [4, 260, 3], 50),
+            (InPlace, [16, 20, 2], 21),
+            (InPlace, [4, 150, 1], 100),
+        ] {
+            let whole = offloading(memory, pool);
+            let (got, moved) = run(cut(whole.clone(), buffer_blocks));
+            let what = format!("{name}, {memory:?}, {pool:?}, buffers of {buffer_blocks} blocks");
+            assert_same(&what, &got[0], &want[0]);
+            assert_same(&what, &got[1], &want[1]);
+            if memory == Mapped {
+                assert_eq!(moved, run(whole).1, "{what}");
+            }
+        }
+    }
+    let quest = sparse_select::build("quest:page_budget=6,dense_layers=0,block_size=16").unwrap().into();
+    let sparse = Some(SparseOptions::new(quest, Place::Device));
+    let options = cut(offloading(Mapped, [16, 64, 2]), 100).sparse(sparse);
+    assert_snapshot!(tiny().try_decoder(&options).unwrap_err(), @"KV blocks in memory of the host need to fit one buffer a layer beside a sparse policy");
+}
+
 #[test]
 fn sequences_share_the_slots_of_a_ring_or_take_turns() {
     let (long, other) = (long_prompt(600), long_prompt(330).split_off(30));
@@ -174,11 +214,17 @@ fn sequences_share_the_slots_of_a_ring_or_take_turns() {
 
 #[test]
 fn blocks_move_between_host_and_device() {
-    [Mapped, Staged].into_iter().for_each(check_moves);
+    for (memory, buffer_blocks) in
+        [(Mapped, u32::MAX), (Staged, u32::MAX), (Mapped, 6), (Staged, 5), (InPlace, 6)]
+    {
+        check_moves(memory, buffer_blocks);
+    }
 }
 
-fn check_moves(memory: HostMemory) {
-    let mut decoder = tiny().decoder(&offloading(memory, [16, 12, 2]));
+fn check_moves(memory: HostMemory, buffer_blocks: u32) {
+    let options = offloading(memory, [16, 12, 2]);
+    let offload = options.offload.map(|offload| offload.buffer_blocks(buffer_blocks));
+    let mut decoder = tiny().decoder(&options.offload(offload));
     // One block is resident, so 0 lies on the device and the others on the host; 7 follows 6.
     let ids = [0, 6, 7, 20].map(BlockId::new);
     let words = u32::try_from(decoder.read_blocks(&ids).unwrap()[0].len()).unwrap();

@@ -93,21 +93,13 @@ impl Residency {
         ahead: usize,
     ) -> Result<[f64; 4], ModelError> {
         let mut pass = Pass::new("fetches");
-        let (k, v) = kv.host_layer(layer).expect("blocks are on the host");
         // The first round warms up.
         for _ in 0..2 {
             for (blocks, multiplies) in [(touched.len(), false), (ahead, false), (0, true), (ahead, true)] {
                 pass.split();
-                if blocks > 0 {
-                    let source = [k, v];
-                    let copied = Copied {
-                        why: Why::Needed,
-                        fetch: false,
-                        touched,
-                        count: u32_of(blocks),
-                        source,
-                        held: u32::MAX,
-                    };
+                for (held, source) in kv.host_layers(layer).filter(|_| blocks > 0) {
+                    let (why, count) = (Why::Needed, u32_of(blocks));
+                    let copied = Copied { why, fetch: false, touched, count, source, held };
                     self.copy(&mut pass, kv, layer, &copied);
                 }
                 if multiplies {

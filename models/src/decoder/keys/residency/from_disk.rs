@@ -126,10 +126,9 @@ impl Residency {
         self.ask(&mut page_context(context, ring), needed);
         // Kernels take what lies on the host while the host reads the rest. Its blocks come before those on disk.
         let first = kv.host_blocks();
-        if let Some((k, v)) = kv.host_layer(layer).filter(|_| kv.is_mapped()) {
+        for (held, source) in kv.host_layers(layer).filter(|_| kv.is_mapped()) {
             let (touched, count) = (self.touched.on_device(), 0);
-            let copied =
-                Copied { why: Why::Needed, fetch: true, touched, count, source: [k, v], held: first };
+            let copied = Copied { why: Why::Needed, fetch: true, touched, count, source, held };
             self.copy(context.pass, kv, layer, &copied);
         }
         let (Some(disk), Some(resident)) = (&mut self.disk, &self.layers[layer]) else { return Ok(()) };
