@@ -13,14 +13,9 @@ use super::super::served::{Request, serve};
 use super::super::tiny::tiny;
 use super::{Mapped, on_volume, roomy};
 
-/// Blocks beside `spec`, all of them on the disk of `volume`, whose calls move less than was asked for and are interrupted; of
-/// the device's `num_blocks` most are slots.
-fn selecting(volume: &SimVolume, spec: &str, kv_dtype: KvDtype, num_blocks: u32) -> DecoderOptions {
-    selecting_beside(volume, spec, kv_dtype, num_blocks, 1)
-}
-
-/// As [`selecting`], with `host_blocks` blocks in memory of the host; 1 is the null block.
-fn selecting_beside(
+/// Blocks beside `spec`, of which `host_blocks` lie in memory of the host, 1 for the null block alone, and the others on the disk
+/// of `volume`, whose calls move less than was asked for and are interrupted; of the device's `num_blocks` most are slots.
+fn selecting(
     volume: &SimVolume,
     spec: &str,
     kv_dtype: KvDtype,
@@ -66,7 +61,7 @@ fn selected_blocks_of_contexts_on_disk_give_the_same_bits() {
         let want = serve(&mut tiny().decoder(&resident(spec, kv_dtype)), &requests, 200);
         for host_blocks in hosts {
             let volume = SimVolume::new(3, u64::MAX);
-            let options = selecting_beside(&volume, spec, kv_dtype, num_blocks, *host_blocks);
+            let options = selecting(&volume, spec, kv_dtype, num_blocks, *host_blocks);
             let mut decoder = tiny().decoder(&options);
             let got = serve(&mut decoder, &requests, 200);
             let case = format!("{spec}, {kv_dtype:?}, {host_blocks} blocks on the host");
@@ -95,7 +90,7 @@ fn positions_select_among_blocks_on_disk() {
         let want = serve(&mut tiny().decoder(&resident(spec, KvDtype::F16)), &requests, 128);
         for host_blocks in [1, 16] {
             let volume = SimVolume::new(4, u64::MAX);
-            let options = selecting_beside(&volume, spec, KvDtype::F16, 64, host_blocks);
+            let options = selecting(&volume, spec, KvDtype::F16, 64, host_blocks);
             let got = serve(&mut tiny().decoder(&options), &requests, 128);
             assert_eq!(got[0].drawn, want[0].drawn, "{spec}");
             let apart = got[0].logits.iter().zip(&want[0].logits).map(|(a, b)| (a - b).abs());
@@ -111,7 +106,7 @@ fn what_may_be_selected_next_is_read_ahead_within_the_cache() {
     let requests = [Request { prefill: 640, ..Request::new(&ids, 20) }];
     let served = |limits: EngineConfig, host_blocks| {
         let volume = SimVolume::new(5, u64::MAX);
-        let options = selecting_beside(&volume, QUEST, KvDtype::F16, 48, host_blocks);
+        let options = selecting(&volume, QUEST, KvDtype::F16, 48, host_blocks);
         let mut decoder = tiny().decoder(&options.reads_ahead(limits));
         let served = serve(&mut decoder, &requests, 200);
         (served, predictions(&decoder))
@@ -146,7 +141,7 @@ fn blocks_change(host_blocks: u32) {
     let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(500).collect();
     let requests = [Request { prefill: 490, ..Request::new(&ids, 4) }];
     let volume = SimVolume::new(6, u64::MAX);
-    let options = selecting_beside(&volume, QUEST, KvDtype::F16, 48, host_blocks);
+    let options = selecting(&volume, QUEST, KvDtype::F16, 48, host_blocks);
     let mut decoder = tiny().decoder(&options);
     let want = serve(&mut decoder, &requests, 200);
     // Another request takes the same blocks.
@@ -187,7 +182,7 @@ fn a_disk_that_loses_selected_blocks_ends_their_sequence_alone() {
 
 fn lose_selected(host_blocks: u32) {
     let volume = SimVolume::new(7, u64::MAX);
-    let options = selecting_beside(&volume, QUEST, KvDtype::F16, 64, host_blocks);
+    let options = selecting(&volume, QUEST, KvDtype::F16, 64, host_blocks);
     let mut decoder = tiny().decoder(&options);
     let shape = decoder.kv().spill().unwrap().shape();
     assert!(shape.blocks.is_multiple_of(2), "regions begin with a block of the first sequence");
