@@ -150,7 +150,7 @@ impl Attention {
         }
         // Their buffers were used by the attention before, but nothing that follows waits for them.
         ctx.pass.split();
-        ctx.on_pages(|pages, context| pages.fetch_wishes(context, layer + 1));
+        ctx.on_pages(|pages, context| pages.fetch_ahead(context, layer + 1));
         if let Some(lists) = self.sparse().and_then(|sparse| sparse.wish_lists(layer)) {
             ctx.on_pages(|pages, context| pages.wish(context, layer, &lists));
         }

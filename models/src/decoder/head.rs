@@ -142,7 +142,7 @@ impl Head<'_> {
         let mut ids = None;
         if samples > 0 {
             self.logits(ctx, scored, samples)?;
-            ctx.on_pages(|pages, context| pages.fetch_wishes(context, 0));
+            ctx.on_pages(|pages, context| pages.fetch_ahead(context, 0));
             ids = Some(self.draws.record(ctx.pass, &act.logits)?);
         }
         Ok(Reads {

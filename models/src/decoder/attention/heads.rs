@@ -136,7 +136,7 @@ impl Heads {
         layer: usize,
         norm: Option<&Buf<f32>>,
     ) -> Result<(), ModelError> {
-        ctx.on_pages(|pages, context| pages.fetch_wishes(context, layer));
+        ctx.on_pages(|pages, context| pages.fetch_ahead(context, layer));
         let on_disk = ctx.keys.on_disk();
         if on_disk {
             // What is taken in comes first.

@@ -54,7 +54,7 @@ impl<'a> HeadRows<'a> {
     /// The block tables that rows read.
     pub(super) fn tables(&self, ctx: &Ctx<'_>) -> Bind<PhysicalBlock> {
         match (self.keys, ctx.keys.pages()) {
-            (Keys::Slots(_), Some(pages)) => pages.pages().bind(),
+            (Keys::Slots(_), Some(pages)) => pages.pages(self.layer).bind(),
             (Keys::Ring(stream), _) => ctx.beyond.tables(stream),
             _ => ctx.batch.tables.bind(),
         }

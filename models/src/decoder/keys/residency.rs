@@ -21,7 +21,7 @@ use attn_kernels::kernel::fetch_pages::{self, FetchPagesBuffers, FetchPagesParam
 use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::kernel::residency::{self, ResidencyBuffers, ResidencyParams};
 use attn_kernels::rows::{KvWord, PageRequest, PhysicalBlock, WrittenBlock};
-use sparse_select::Policy;
+use sparse_select::{Policy, SelectBy};
 
 use super::beyond::Beyond;
 use super::taken_in::TakenIn;
@@ -52,8 +52,8 @@ pub(in crate::decoder) struct Residency {
     decode_asks: u32,
     /// Blocks that the step writes.
     touched: StepList<WrittenBlock>,
-    /// Tables of the step by KV head: where pages of the layer at hand are.
-    pages: GrowBuf<PhysicalBlock>,
+    /// Tables of the step by KV head: where pages of the layer at hand are; of every layer if all select at once.
+    pages: Vec<GrowBuf<PhysicalBlock>>,
     num_pages: usize,
     /// Blocks whose KV lies on disk, if a context has such.
     disk: Option<FromDisk>,
@@ -72,6 +72,9 @@ struct Resident {
     wished: Buf<u32>,
     /// Whether wishes wait to be fetched.
     pending: bool,
+    /// Whether the pages of the step's lists have slots before the layer is at hand, and whether they wait to be fetched.
+    settled: bool,
+    coming: bool,
 }
 
 /// Pages of lists that are about to be attended.
@@ -134,6 +137,7 @@ impl Residency {
         kv: &KvPool,
     ) -> Result<Self, ModelError> {
         let (shape, num_slots) = (kv.shape(), kv.page_slots());
+        let at_once = policy.select_by() == SelectBy::Previous;
         let (heads, select_block) = (shape.num_kv_heads as usize, policy.block_size().get());
         let resident = |(layer, reach): (u32, Reach)| {
             // Layers that see a window or a chunk attend to all of it, through the ring.
@@ -146,6 +150,8 @@ impl Residency {
                     needed: gpu.buffer("needed", fetches)?,
                     wished: gpu.buffer("wished", fetches)?,
                     pending: false,
+                    settled: false,
+                    coming: false,
                 })
             };
             (!dense).then(resident).transpose()
@@ -165,7 +171,9 @@ impl Residency {
             asks: StepList::new(gpu, "asks", 1)?,
             decode_asks: 0,
             touched: StepList::new(gpu, "touched", 1)?,
-            pages: GrowBuf::new(gpu, "pages", 1)?,
+            pages: (0..if at_once { config.num_layers } else { 1 })
+                .map(|_| GrowBuf::new(gpu, "pages", 1))
+                .collect::<Result<_, _>>()?,
             num_pages: 0,
             disk: FromDisk::new(gpu, config, options, policy, kv)?,
             failure: None,
@@ -227,14 +235,15 @@ impl Residency {
         self.decode_asks..u32_of(self.asks.len())
     }
 
-    /// Tables by KV head.
-    pub(in crate::decoder) fn pages(&self) -> &Buf<PhysicalBlock> {
-        &self.pages
+    /// Returns the tables by KV head of a layer.
+    pub(in crate::decoder) fn pages(&self, layer: usize) -> &Buf<PhysicalBlock> {
+        &self.pages[layer.min(self.pages.len() - 1)]
     }
 
     /// Lays out what the step asks of the device, and what it writes.
     pub(super) fn plan(&mut self, kv: &KvPool, batch: &Batch, beyond: &Beyond) -> Result<(), ModelError> {
         let shape = kv.shape();
+        self.layers.iter_mut().flatten().for_each(|resident| resident.settled = false);
         // Views share the tables, for there is one group; blocks are selected in the one that sees everything.
         let view = batch.views.iter().find(|view| !view.selecting.is_empty()).unwrap_or(&batch.views[0]);
         self.asks.clear();
@@ -272,7 +281,7 @@ impl Residency {
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.asks.upload(gpu)?;
         self.touched.upload(gpu)?;
-        self.pages.fit(gpu, self.num_pages)
+        self.pages.iter_mut().try_for_each(|pages| pages.fit(gpu, self.num_pages))
     }
 
     /// Returns the numbers that the commands of the step follow from; `None` if the host takes part in them.
@@ -280,7 +289,7 @@ impl Residency {
         if self.on_disk() {
             return None;
         }
-        let buffers = [self.asks.on_device().len(), self.touched.on_device().len(), self.pages.len()];
+        let buffers = [self.asks.on_device().len(), self.touched.on_device().len(), self.pages(0).len()];
         let pending = self.layers.iter().flatten().filter(|resident| resident.pending).count();
         let asks = [self.decode_asks as usize, self.asks.len(), self.touched.len(), pending];
         Some(asks.into_iter().chain(buffers).collect())
@@ -288,8 +297,31 @@ impl Residency {
 
     /// Records that the pages of lists come to the device, with what the step wrote of them.
     pub(in crate::decoder) fn make_resident(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
-        self.ask(context, needed);
-        self.copy_step(context, needed.layer, Why::Needed, true, u32_of(self.touched.len()));
+        let resident = self.layers[needed.layer].as_mut();
+        let fetch = match resident.filter(|resident| resident.settled) {
+            Some(resident) => std::mem::take(&mut resident.coming),
+            None => {
+                self.ask(context, needed);
+                true
+            }
+        };
+        self.copy_step(context, needed.layer, Why::Needed, fetch, u32_of(self.touched.len()));
+    }
+
+    /// Records that the pages of a layer's lists get slots before the layer is at hand, if all of them fit and the host takes no
+    /// part. They are fetched beside the layer before.
+    pub(in crate::decoder) fn settle(&mut self, context: &mut PageContext<'_>, layer: usize, lists: &Lists) {
+        let pages = lists.blocks * self.pages_per_block;
+        let fits = self.decode_asks * pages <= self.num_slots && self.tile_asks().is_empty();
+        if self.layers[layer].is_none() || !fits || self.disk.is_some() {
+            return;
+        }
+        self.assign(
+            context,
+            Why::Needed,
+            &Needed { layer, lists, asks: 0..self.decode_asks, pages: 0..pages },
+        );
+        self.layers[layer].iter_mut().for_each(|resident| (resident.settled, resident.coming) = (true, true));
     }
 
     /// Records that the pages of lists get slots.
@@ -320,9 +352,14 @@ impl Residency {
         }
     }
 
-    /// Records the fetch of what the last step wished for in a layer, if there is such a layer and it was not fetched yet.
-    pub(in crate::decoder) fn fetch_wishes(&mut self, context: &mut PageContext<'_>, layer: usize) {
+    /// Records the fetch of what a layer needs in the step or may need, if there is such a layer and its pages have slots but
+    /// were not fetched yet.
+    pub(in crate::decoder) fn fetch_ahead(&mut self, context: &mut PageContext<'_>, layer: usize) {
         let Some(Some(resident)) = self.layers.get_mut(layer) else { return };
+        if std::mem::take(&mut resident.coming) {
+            self.copy_step(context, layer, Why::Needed, true, 0);
+            return;
+        }
         if std::mem::take(&mut resident.pending) {
             self.copy_step(context, layer, Why::Wished, true, 0);
         }
@@ -353,7 +390,7 @@ impl Residency {
             places: resident.places.bind(),
             slots: resident.slots.bind(),
             fetches: resident.fetches(why).bind(),
-            pages: self.pages.bind(),
+            pages: self.pages[needed.layer.min(self.pages.len() - 1)].bind(),
         };
         context.pass.dispatch(&self.assign, &params, buffers, residency::grid(shape));
     }

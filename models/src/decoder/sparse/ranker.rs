@@ -98,6 +98,8 @@ impl Ranker {
                 0 => None,
                 // What is kept depends on the keys of all that is kept: nothing is known ahead.
                 _ if policy.mass().is_some() => None,
+                // What the next step selects follows from this one's queries: it is fetched when that step begins.
+                _ if rules.previous.is_some() => None,
                 _ => Some(Wishes::new(gpu)?),
             },
             shares: policy.certifies().then(|| Shares::new(gpu)).transpose()?,
@@ -219,6 +221,17 @@ impl Ranker {
             self.list_best(ctx, layer, top);
         }
         ctx.pass.split();
+        if ctx.keys.pages().is_none() {
+            return;
+        }
+        for (layer, _) in selecting() {
+            let lists = self.lists.of(layer);
+            ctx.on_pages(|pages, context| {
+                lists.iter().for_each(|lists| pages.settle(context, layer, lists));
+            });
+        }
+        ctx.pass.split();
+        ctx.on_pages(|pages, context| pages.fetch_ahead(context, 0));
     }
 
     /// Records the lists of the best blocks of a layer.

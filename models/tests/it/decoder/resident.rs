@@ -68,6 +68,15 @@ fn policies_of_decode_give_the_bits_of_a_pool_that_holds_all() {
         ("quest:page_budget=20,dense_layers=0,block_size=16", Place::Device, [16, 40, 1]),
         ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16", Place::Device, [16, 27, 2]),
         ("esa:block_size=16", Place::Device, [16, 27, 2]),
+        // Slots of all layers are given as a step begins; one dense layer is not asked; and of more pages than there are slots
+        // layer by layer.
+        ("quest:page_budget=6,dense_layers=0,block_size=16,query=previous", Place::Device, [16, 27, 2]),
+        (
+            "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16,dense_layers=1,query=previous",
+            Place::Device,
+            [16, 27, 2],
+        ),
+        ("quest:page_budget=20,dense_layers=0,block_size=16,query=previous", Place::Device, [16, 40, 1]),
         (&format!("gsa-ucm:sparse_ratio=0.2,block_size=32,{ucm}"), Place::Device, [16, 27, 2]),
     ] {
         let traffic = same_in(pool, spec, place);
