@@ -6,6 +6,7 @@
 //! brings it. Slots are of each layer and KV head. New keys and values are written on the host, and anew to pages that have a
 //! slot.
 
+mod copy;
 mod cost;
 mod from_disk;
 mod room;
@@ -17,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
-use attn_kernels::kernel::fetch_pages::{self, FetchPagesBuffers, FetchPagesParams};
+use attn_kernels::kernel::fetch_pages;
 use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::kernel::residency::{self, ResidencyBuffers, ResidencyParams};
 use attn_kernels::rows::{KvWord, PageRequest, PhysicalBlock, WrittenBlock};
@@ -102,20 +103,6 @@ enum Why {
     Needed,
     /// The next step may select them.
     Wished,
-}
-
-/// Pages that a kernel copies.
-struct Copied<'a> {
-    why: Why,
-    /// Whether decided fetches are among them.
-    fetch: bool,
-    /// Blocks whose pages on the device are copied anew, and how many of them.
-    touched: &'a Buf<WrittenBlock>,
-    count: u32,
-    /// K and V that pages come from.
-    source: [&'a Buf<KvWord>; 2],
-    /// Blocks that they hold.
-    held: Range<u32>,
 }
 
 impl Resident {
@@ -393,40 +380,5 @@ impl Residency {
             pages: self.pages[needed.layer.min(self.pages.len() - 1)].bind(),
         };
         context.pass.dispatch(&self.assign, &params, buffers, residency::grid(shape));
-    }
-
-    /// Records fetches, and copies of the first `count` blocks that the step writes.
-    fn copy_step(&self, context: &mut PageContext<'_>, layer: usize, why: Why, fetch: bool, count: u32) {
-        let touched = self.touched.on_device();
-        let mut copy = |(held, source)| {
-            let copied = Copied { why, fetch, touched, count, source, held };
-            self.copy(context.pass, context.kv, layer, &copied);
-        };
-        match context.written {
-            Some(rooms) => copy((0..u32::MAX, rooms)),
-            None => context.kv.host_layers(layer).for_each(copy),
-        }
-    }
-
-    fn copy(&self, pass: &mut Pass, kv: &KvPool, layer: usize, copied: &Copied<'_>) {
-        let Some(resident) = &self.layers[layer] else { return };
-        let ([host_k, host_v], (k, v)) = (copied.source, kv.layer(layer));
-        let params = FetchPagesParams {
-            fetch: u32::from(copied.fetch),
-            touched: copied.count,
-            first_block: copied.held.start,
-            num_blocks: copied.held.end - copied.held.start,
-            ..FetchPagesParams::new(kv.shape(), self.num_slots)
-        };
-        let buffers = FetchPagesBuffers {
-            fetches: resident.fetches(copied.why).bind(),
-            host_k: host_k.bind(),
-            host_v: host_v.bind(),
-            places: resident.places.bind(),
-            touched: copied.touched.bind(),
-            k: k.bind(),
-            v: v.bind(),
-        };
-        pass.dispatch(&self.copy, &params, buffers, fetch_pages::grid(&params));
     }
 }

@@ -4,7 +4,8 @@ use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::kernel::residency::HEADER;
 use attn_kernels::rows::WrittenBlock;
 
-use super::{Copied, Residency, Why};
+use super::copy::Copied;
+use super::{Residency, Why};
 use crate::cast::u32_of;
 use crate::{FetchCost, KvPool, ModelError, PageTraffic, Predictions};
 

@@ -12,7 +12,8 @@ use sparse_select::Policy;
 
 use super::super::fetcher::{Fetcher, Missing};
 use super::super::ring::{RingKeys, TransferContext};
-use super::{Copied, Needed, PageContext, Residency, Why};
+use super::copy::Copied;
+use super::{Needed, PageContext, Residency, Why};
 use crate::cast::u32_of;
 use crate::decoder::batch::{Batch, ViewRows};
 use crate::decoder::keys::Beyond;

@@ -1,0 +1,68 @@
+//! Copies of pages to their slots: from the host, or of what a step wrote.
+
+use std::ops::Range;
+
+use attn_kernels::gpu::{Buf, Pass};
+use attn_kernels::kernel::fetch_pages::{self, FetchPagesBuffers, FetchPagesParams};
+use attn_kernels::rows::{KvWord, WrittenBlock};
+
+use super::{PageContext, Residency, Why};
+use crate::KvPool;
+
+/// Pages that a kernel copies.
+pub(super) struct Copied<'a> {
+    pub(super) why: Why,
+    /// Whether decided fetches are among them.
+    pub(super) fetch: bool,
+    /// Blocks whose pages on the device are copied anew, and how many of them.
+    pub(super) touched: &'a Buf<WrittenBlock>,
+    pub(super) count: u32,
+    /// K and V that pages come from.
+    pub(super) source: [&'a Buf<KvWord>; 2],
+    /// Blocks that they hold.
+    pub(super) held: Range<u32>,
+}
+
+impl Residency {
+    /// Records fetches, and copies of the first `count` blocks that the step writes.
+    pub(super) fn copy_step(
+        &self,
+        context: &mut PageContext<'_>,
+        layer: usize,
+        why: Why,
+        fetch: bool,
+        count: u32,
+    ) {
+        let touched = self.touched.on_device();
+        let mut copy = |(held, source)| {
+            let copied = Copied { why, fetch, touched, count, source, held };
+            self.copy(context.pass, context.kv, layer, &copied);
+        };
+        match context.written {
+            Some(rooms) => copy((0..u32::MAX, rooms)),
+            None => context.kv.host_layers(layer).for_each(copy),
+        }
+    }
+
+    pub(super) fn copy(&self, pass: &mut Pass, kv: &KvPool, layer: usize, copied: &Copied<'_>) {
+        let Some(resident) = &self.layers[layer] else { return };
+        let ([host_k, host_v], (k, v)) = (copied.source, kv.layer(layer));
+        let params = FetchPagesParams {
+            fetch: u32::from(copied.fetch),
+            touched: copied.count,
+            first_block: copied.held.start,
+            num_blocks: copied.held.end - copied.held.start,
+            ..FetchPagesParams::new(kv.shape(), self.num_slots)
+        };
+        let buffers = FetchPagesBuffers {
+            fetches: resident.fetches(copied.why).bind(),
+            host_k: host_k.bind(),
+            host_v: host_v.bind(),
+            places: resident.places.bind(),
+            touched: copied.touched.bind(),
+            k: k.bind(),
+            v: v.bind(),
+        };
+        pass.dispatch(&self.copy, &params, buffers, fetch_pages::grid(&params));
+    }
+}
