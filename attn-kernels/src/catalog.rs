@@ -33,11 +33,13 @@ pub const MODULES: Modules = modules! {
 pub fn catalog() -> Vec<&'static Kernel> {
     vec![
         &kernel::apply_sinks::KERNEL,
+        &kernel::attend_means::KERNEL,
         &kernel::block_digest::KERNEL,
         &kernel::block_energy::KERNEL,
         &kernel::block_energy_coop::KERNEL,
         &kernel::block_lse::KERNEL,
         &kernel::block_mean::KERNEL,
+        &kernel::block_means::KERNEL,
         &kernel::block_score::KERNEL,
         &kernel::block_score_subgroup::KERNEL,
         &kernel::cache_write::KERNEL,
@@ -213,7 +215,9 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     all.push(named("", kernel::vote_blocks::variant()));
     for (dtype, shape) in &all_types {
         all.push(named(dtype, kernel::block_mean::variant(shape, 128)));
+        all.push(named(dtype, kernel::block_means::variant(shape, 128)));
     }
+    all.push(named("", kernel::attend_means::variant(&types[0].1, 128)));
     all.push(named("", kernel::block_energy::variant(&types[0].1, 128)));
     all.push(named("", kernel::block_energy_coop::variant(&types[0].1, 128)));
     all.push(named("", kernel::keep_blocks::variant(4)));

@@ -5,11 +5,13 @@
 //! layout of [`KvShape`].
 
 pub mod apply_sinks;
+pub mod attend_means;
 pub mod attention;
 pub mod block_digest;
 pub mod block_energy;
 pub mod block_lse;
 pub mod block_mean;
+pub mod block_means;
 pub mod block_score;
 pub mod cache_write;
 pub mod copy_blocks;

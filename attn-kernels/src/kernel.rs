@@ -2,12 +2,14 @@
 //! `.wgsl` file and its CPU reference.
 
 pub mod apply_sinks;
+pub mod attend_means;
 pub mod attention;
 pub mod block_digest;
 pub mod block_energy;
 pub mod block_energy_coop;
 pub mod block_lse;
 pub mod block_mean;
+pub mod block_means;
 pub mod block_score;
 pub mod block_score_subgroup;
 pub mod cache_write;

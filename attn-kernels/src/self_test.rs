@@ -47,11 +47,13 @@ pub type Cases = fn(&Variant) -> Vec<Case>;
 /// Makers of the cases of each kernel, by the kernel's name.
 const CASES: &[(&str, Cases)] = &[
     ("apply_sinks", apply_sinks::cases),
+    ("attend_means", flashprefill::attend_means),
     ("block_digest", block_digest::cases),
     ("block_energy", flashprefill::block_energy),
     ("block_energy_coop", flashprefill::block_energy),
     ("block_lse", mass_cut::block_lse),
     ("block_mean", flashprefill::block_mean),
+    ("block_means", flashprefill::block_means),
     ("block_score", block_score::cases),
     ("block_score_subgroup", block_score::cases),
     ("cache_write", cache_write::cases),

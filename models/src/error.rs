@@ -113,6 +113,14 @@ pub enum ModelError {
         /// The service that it is asked for.
         asked: &'static str,
     },
+    /// A policy with a correction, which kernels alone do, that is asked for what only selections can do.
+    #[error("{policy}: kernels do correction=true after their attention: it cannot {asked}")]
+    Corrects {
+        /// The policy.
+        policy: &'static str,
+        /// The service that it is asked for.
+        asked: &'static str,
+    },
     /// Less memory for weights on the device than the fewest that lie there take.
     #[error(
         "{budget_bytes} bytes for weights on the device are too few: {needed_bytes} are needed, {fixed_bytes} of them for \

@@ -273,7 +273,7 @@ impl SparseOptions {
     ///
     /// # Errors
     /// [`ModelError::SelectBlock`]; [`ModelError::Skips`] for a policy that acts inside the attention kernel and is to select on
-    /// the host.
+    /// the host, [`ModelError::Corrects`] for one whose correction only kernels do.
     pub fn check(&self, block_size: u32) -> Result<(), ModelError> {
         if self.policy.skips().is_some() {
             let asked = match self {
@@ -282,6 +282,11 @@ impl SparseOptions {
                 _ => return Ok(()),
             };
             return Err(ModelError::Skips { policy: self.policy.name(), asked });
+        }
+        let corrects = self.policy.energies().is_some_and(|energies| energies.correction);
+        if corrects && (self.place == Place::Host || self.measure) {
+            let asked = if self.measure { "be measured" } else { "select on the host" };
+            return Err(ModelError::Corrects { policy: self.policy.name(), asked });
         }
         let select = self.policy.block_size().get();
         if select.is_multiple_of(block_size.max(8)) && select.is_power_of_two() {

@@ -12,6 +12,7 @@ pub fn keep_blocks(params: &KeepBlocksParams, energies: &[f32], num_heads: usize
         alpha: f64::from(params.log2_alpha).exp2(),
         sink_blocks: params.sink_blocks,
         recent_blocks: params.recent_blocks,
+        correction: false,
     };
     let group = num_heads / kv_heads;
     let list = |list: usize| {

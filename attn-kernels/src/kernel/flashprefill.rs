@@ -1,8 +1,11 @@
 //! `FlashPrefill` of one chunk of one sequence as dispatches: `block_mean` once, then `block_energy` and `keep_blocks` for some
-//! query blocks at a time, so that scratch stays bounded whatever the length.
+//! query blocks at a time, so that scratch stays bounded whatever the length. With the correction, `block_means` stands in for
+//! `block_mean`, and `attend_means` follows the attention to the lists.
 
+use super::attend_means::AttendMeansParams;
 use super::block_energy::BlockEnergyParams;
 use super::block_mean::BlockMeanParams;
+use super::block_means::BlockMeansParams;
 use super::error::Launch;
 use super::keep_blocks::KeepBlocksParams;
 use super::{KvShape, LaunchError};
@@ -91,6 +94,33 @@ impl FlashPrefill {
             table: self.table,
             mean_stride: self.mean_stride(),
         })
+    }
+
+    /// Parameters of `block_means`, likewise; codes of fp8 are at a scale of 1.
+    #[must_use]
+    pub fn block_means(&self, shape: &KvShape) -> Option<BlockMeansParams> {
+        let of_keys = self.block_mean(shape)?;
+        let BlockMeanParams { num_kv_heads, blocks, table, mean_stride } = of_keys;
+        Some(BlockMeansParams { num_kv_heads, blocks, table, mean_stride, k_scale: 1.0, v_scale: 1.0 })
+    }
+
+    /// Parameters of `attend_means`, by lists `[query_blocks, num_kv_heads]` of `list_stride` u32 of which those of the chunk
+    /// start at list `first_list`. Rows of the output are rows of q.
+    #[must_use]
+    pub fn attend_means(&self, shape: &KvShape, list_stride: u32, first_list: u32) -> AttendMeansParams {
+        AttendMeansParams {
+            num_heads: self.num_heads,
+            num_kv_heads: shape.num_kv_heads,
+            q_stride: self.q_stride,
+            q_first: self.q_first,
+            q_len: self.q_len,
+            front: self.front(),
+            current: self.first_block(),
+            mean_stride: self.mean_stride(),
+            list_stride,
+            first_list,
+            scale: 1.0 / (shape.head_dim as f32).sqrt(),
+        }
     }
 
     /// Parameters of `block_energy` for some query blocks.

@@ -1,4 +1,5 @@
-//! Cases of the kernels of FlashPrefill: `block_mean`, `block_energy`, `block_energy_coop`, `keep_blocks`.
+//! Cases of the kernels of FlashPrefill: `block_mean`, `block_energy`, `block_energy_coop`, `keep_blocks`, and of its correction:
+//! `block_means`, `attend_means`.
 
 use sparse_select::Heads;
 
@@ -8,7 +9,9 @@ use super::{Case, count, dtype, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::flashprefill::FlashPrefill;
-use crate::kernel::{KvDtype, KvShape, block_energy, block_energy_coop, block_mean, keep_blocks};
+use crate::kernel::{
+    KvDtype, KvShape, attend_means, block_energy, block_energy_coop, block_mean, block_means, keep_blocks,
+};
 
 /// Sums of keys of size 1 in another order.
 const MEANS: Tolerance = Tolerance { abs: 1e-6, rel: 1e-5 };
@@ -31,7 +34,8 @@ fn chunk(num_heads: u32, head_dim: u32, block: u32) -> FlashPrefill {
     }
 }
 
-pub(super) fn block_mean(variant: &Variant) -> Vec<Case> {
+/// A cache, a chunk over it, and the tokens of a block.
+fn cache(variant: &Variant) -> (KvShape, FlashPrefill, usize) {
     let shape = KvShape {
         num_kv_heads: 3,
         head_dim: size(variant, "HEAD_DIM"),
@@ -39,10 +43,70 @@ pub(super) fn block_mean(variant: &Variant) -> Vec<Case> {
         dtype: dtype(variant),
     };
     let block = shape.block_size * size(variant, "PAGES");
-    let f = chunk(3, shape.head_dim, block);
+    (shape, chunk(3, shape.head_dim, block), block as usize)
+}
+
+pub(super) fn block_means(variant: &Variant) -> Vec<Case> {
+    let (shape, f, block) = cache(variant);
+    let layer = Layer::new(shape, &[f.kv_len], 5);
+    let params = f.block_means(&shape).expect("there are blocks before the chunk");
+    let [keys, values] = cpu::block_means::block_means(&layer.kv(), &params, block, &layer.tables);
+    let [k, v] = layer.words();
+    let case =
+        Case::new("the full blocks of a sequence", variant, &params, block_means::grid(&shape, &params))
+            .binding(&layer.tables)
+            .binding(&k)
+            .binding(&v)
+            .output(MEANS, &keys)
+            .output(MEANS, &values);
+    vec![case]
+}
+
+pub(super) fn attend_means(variant: &Variant) -> Vec<Case> {
+    let (head_dim, block) = (size(variant, "HEAD_DIM"), size(variant, "BLOCK"));
+    let shape = KvShape { num_kv_heads: 2, head_dim, block_size: 4, dtype: KvDtype::F16 };
+    // Seven blocks before the last one.
+    let f = FlashPrefill { kv_len: 7 * block + 5, ..chunk(4, head_dim, block) };
+    let [means_len, _] = f.scratch_lens(&shape, 1);
+    let (keys, values) = (floats(means_len, 7), floats(means_len, 8));
+    let q = queries(f.q_len as usize, 4 * head_dim as usize, f.q_stride as usize, 6);
+    let stride = f.key_blocks() + 3;
+    // Everything but every third block, and nothing but it.
+    let list = |list: u32| {
+        let own = f.first_block() + list / 2;
+        (0..=own)
+            .filter(|block| *block == own || block.is_multiple_of(3) == list.is_multiple_of(2))
+            .collect::<Vec<_>>()
+    };
+    let lists: Vec<Vec<u32>> = (0..f.query_blocks() * 2).map(list).collect();
+    let mut words = vec![77_777; lists.len() * stride as usize];
+    for (out, list) in words.chunks_mut(stride as usize).zip(&lists) {
+        out[0] = count(list);
+        out[1..=list.len()].copy_from_slice(list);
+    }
+    let rows = (f.q_len * 4) as usize;
+    let (out, lse) = (floats(rows * head_dim as usize, 9), floats(rows, 10));
+    let (mut all_out, mut all_lse) = (out.clone(), lse.clone());
+    let params = f.attend_means(&shape, stride, 0);
+    let sizes = [block, head_dim].map(|n| n as usize);
+    let to = (&mut all_out[..], &mut all_lse[..]);
+    cpu::attend_means::attend_means(&params, sizes, &q, [&keys, &values], &lists, to);
+    let grid = attend_means::grid(&params, block, f.query_blocks());
+    let case = Case::new("a chunk inside blocks", variant, &params, grid)
+        .binding(&q)
+        .binding(&keys)
+        .binding(&values)
+        .binding(&words)
+        .updated(&out, ATTENTION, &all_out)
+        .updated(&lse, ATTENTION, &all_lse);
+    vec![case]
+}
+
+pub(super) fn block_mean(variant: &Variant) -> Vec<Case> {
+    let (shape, f, block) = cache(variant);
     let layer = Layer::new(shape, &[f.kv_len], 5);
     let params = f.block_mean(&shape).expect("there are blocks before the chunk");
-    let want = cpu::block_mean::block_mean(&layer.kv(), &params, block as usize, &layer.tables);
+    let want = cpu::block_mean::block_mean(&layer.kv(), &params, block, &layer.tables);
     let [k, _] = layer.words();
     let case =
         Case::new("the full blocks of a sequence", variant, &params, block_mean::grid(&shape, &params))

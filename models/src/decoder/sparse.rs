@@ -96,6 +96,9 @@ trait Select: Debug + Send + Sync {
         self.lists(layer)
     }
 
+    /// Records, after the attention of a layer's chunks of prompts to their lists, what stands for blocks that these leave out.
+    fn correct(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize) {}
+
     /// Records, after the attention of listed rows, the bound of the mass that their lists keep, in steps that ask for it.
     fn certify(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize, _rows: &ListedRows<'_>) {}
 
@@ -315,6 +318,11 @@ impl Selected<'_> {
     /// Tokens of the longest list of chunks of prompts.
     pub(super) fn chunk_tokens(&self) -> u32 {
         self.chunk_lists.blocks * self.block
+    }
+
+    /// Records, after the attention of chunks of prompts to their lists, what stands for blocks that these leave out.
+    pub(super) fn correct(&self, ctx: &mut Ctx<'_>, layer: usize) {
+        self.sparse.selector.correct(&self.sparse.rules, ctx, layer);
     }
 
     /// Records, after the attention of `count` listed rows, the bound of the mass that they keep, in steps that ask for it.

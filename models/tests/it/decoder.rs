@@ -2,6 +2,7 @@
 //! against itself in other chunks, blocks and company.
 
 mod choices;
+mod corrected;
 mod golden;
 mod invariance;
 mod modes;

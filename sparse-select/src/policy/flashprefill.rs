@@ -5,6 +5,9 @@
 //! `exp(q · mean / sqrt(dim))` over the rows of the query block, and a block is kept if it has at least `alpha` times the
 //! energy of the best one. Thresholds need no sort and no sum, and the energies no softmax: its denominator is the same on
 //! both sides.
+//!
+//! With `correction`, what a block that is left out would have given is not lost: it counts as one key and one value, the means
+//! of its own, with the weight of all its tokens. Of a block whose keys are alike that is what dense attention has.
 
 use kvblock::BlockSize;
 
@@ -31,6 +34,11 @@ pub const ENTRY: Entry = Entry {
             "number of blocks up to the query's own, always selected; its own is in any case",
         ),
         key("block_size", "128", "tokens per block"),
+        key(
+            "correction",
+            "false",
+            "true: the means of keys and values of blocks that are left out are attended in their place",
+        ),
     ],
     build: |p| Ok(Box::new(FlashPrefill::from_params(p)?)),
 };
@@ -44,6 +52,9 @@ pub struct Energies {
     pub sink_blocks: u32,
     /// Number of blocks up to the query block's own that are always kept; its own is in any case.
     pub recent_blocks: u32,
+    /// Whether a block that is left out is attended as one key and value, the means of its own, with the weight of all its
+    /// tokens. Selections are the same.
+    pub correction: bool,
 }
 
 impl Energies {
@@ -82,6 +93,7 @@ impl FlashPrefill {
                 alpha: p.ratio("alpha")?,
                 sink_blocks: p.count("sink_blocks")?,
                 recent_blocks: p.count("recent_blocks")?,
+                correction: p.flag("correction")?,
             },
             block_size: p.block_size()?,
         })

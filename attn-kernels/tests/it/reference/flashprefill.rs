@@ -6,7 +6,10 @@ use super::layer::{ATTENTION, Layer, queries};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::flashprefill::FlashPrefill;
-use attn_kernels::kernel::{KvDtype, KvShape, block_energy, block_mean, keep_blocks};
+use attn_kernels::kernel::{
+    KvDtype, KvShape, attend_means, block_energy, block_mean, block_means, keep_blocks,
+};
+use proptest::prelude::*;
 use sparse_select::{Heads, Input, Selection, build};
 use std::ops::Range;
 
@@ -193,6 +196,128 @@ fn selects_as_the_policy_does() {
             let found = chunk.check(gpu, 2);
             assert_eq!(found.lists, chunk.policy(), "{:?}", chunk.of);
         }
+    }
+}
+
+/// The kernels of the correction against their references, by lists of any blocks and whatever attention to these was.
+#[test]
+fn blocks_that_are_left_out_are_attended_by_their_means() {
+    let Some(gpu) = gpu() else { return };
+    for chunk in chunks() {
+        let (f, shape) = (&chunk.of, &chunk.layer.shape);
+        let (kv_heads, dim) = (shape.num_kv_heads, shape.head_dim as usize);
+        let Some(params) = f.block_means(shape) else { continue };
+        let [means_len, _] = f.scratch_lens(shape, 1);
+        let [k, v] = chunk.layer.upload(gpu).unwrap();
+        let tables = gpu.upload("tables", &chunk.layer.tables).unwrap();
+        let means = ["keys", "values"].map(|name| gpu.upload(name, &vec![f32::NAN; means_len]).unwrap());
+        let mut pass = Pass::new("means");
+        let bindings = [(&tables).into(), (&k).into(), (&v).into(), (&means[0]).into(), (&means[1]).into()];
+        let variant = block_means::variant(shape, f.block);
+        dispatch(gpu, &mut pass, &variant, &params, &bindings, block_means::grid(shape, &params));
+
+        let (stride, first_list) = (f.key_blocks() + 3, 2);
+        let list = |list: u32| {
+            let own = f.first_block() + list / kv_heads;
+            (0..=own)
+                .filter(|block| *block == own || (block * 7 + list).is_multiple_of(3))
+                .collect::<Vec<_>>()
+        };
+        let lists: Vec<Vec<u32>> = (0..f.query_blocks() * kv_heads).map(list).collect();
+        let mut words = vec![77_777; first_list as usize * stride as usize];
+        for list in &lists {
+            let end = words.len() + stride as usize;
+            words.push(u32::try_from(list.len()).unwrap());
+            words.extend(list);
+            words.resize(end, 77_777);
+        }
+        let rows = (f.q_first + f.q_len) as usize * f.num_heads as usize;
+        let (out, lse) = (queries(1, rows * dim, rows * dim, 8), queries(1, rows, rows, 9));
+        let [q, selected] = [gpu.upload("q", &chunk.q).unwrap(), gpu.upload("out", &out).unwrap()];
+        let on_lse = gpu.upload("lse", &lse).unwrap();
+        let on_lists = gpu.upload("lists", &words).unwrap();
+        let attend = f.attend_means(shape, stride, first_list);
+        let bindings = [
+            (&q).into(),
+            (&means[0]).into(),
+            (&means[1]).into(),
+            (&on_lists).into(),
+            (&selected).into(),
+            (&on_lse).into(),
+        ];
+        let grid = attend_means::grid(&attend, f.block, f.query_blocks());
+        dispatch(gpu, &mut pass, &attend_means::variant(shape, f.block), &attend, &bindings, grid);
+        let of_means = means.each_ref().map(|means| pass.read(means, 0..means_len));
+        let (read_out, read_lse) = (pass.read(&selected, 0..out.len()), pass.read(&on_lse, 0..rows));
+        let done = gpu.submit(pass).unwrap().wait().unwrap();
+
+        let (block, what) = (f.block as usize, format!("{shape:?}, {f:?}"));
+        let want = cpu::block_means::block_means(&chunk.layer.kv(), &params, block, &chunk.layer.tables);
+        let got = of_means.map(|read| done.get(read));
+        for (got, want) in got.iter().zip(&want) {
+            assert_close(&format!("means, {what}"), Tolerance { abs: 1e-6, rel: 1e-5 }, got, want);
+        }
+        let (mut all, mut all_lse) = (out, lse);
+        let to = (&mut all[..], &mut all_lse[..]);
+        let [keys, values] = &got;
+        cpu::attend_means::attend_means(&attend, [block, dim], &chunk.q, [keys, values], &lists, to);
+        assert_close(&format!("output, {what}"), ATTENTION, &done.get(read_out), &all);
+        assert_close(&format!("lse, {what}"), ATTENTION, &done.get(read_lse), &all_lse);
+    }
+}
+
+/// Attention of a query to tokens of scores and values.
+fn attention(tokens: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64) {
+    let sum: f64 = tokens.clone().map(|(score, _)| score.exp()).sum();
+    (tokens.map(|(score, value)| score.exp() * value).sum::<f64>() / sum, sum.ln())
+}
+
+proptest! {
+    /// The correction makes dense attention, token by token, of blocks whose keys are alike, whatever is left out and whatever
+    /// their values are.
+    #[test]
+    fn blocks_of_equal_keys_lose_nothing(
+        blocks in prop::collection::vec((-2.0_f32..2.0, prop::collection::vec(-3.0_f32..3.0, 8), any::<bool>()), 1..20),
+        own in prop::collection::vec((-2.0_f32..2.0, -3.0_f32..3.0), 1..8),
+        query in -3.0_f32..3.0,
+    ) {
+        let score = |key: f32| f64::from(query) * f64::from(key);
+        let of_block = |block: &(f32, Vec<f32>, bool)| {
+            let score = score(block.0);
+            block.1.iter().map(move |value| (score, f64::from(*value))).collect::<Vec<_>>()
+        };
+        let after = own.iter().map(|(key, value)| (score(*key), f64::from(*value)));
+        let tokens = |all: bool| {
+            let seen = blocks.iter().filter(|block| all || block.2).flat_map(of_block);
+            seen.chain(after.clone()).collect::<Vec<_>>()
+        };
+        let (dense, dense_lse) = attention(tokens(true).into_iter());
+        let (listed, listed_lse) = attention(tokens(false).into_iter());
+        let count = u32::try_from(blocks.len()).unwrap();
+        let shape = shape(1, 8, 8, KvDtype::F32);
+        let f = FlashPrefill {
+            num_heads: 1,
+            q_stride: 1,
+            q_first: 0,
+            q_len: 1,
+            kv_len: count * 8 + 1,
+            table: 0,
+            block: 8,
+            alpha: 1.0,
+            sink_blocks: 0,
+            recent_blocks: 0,
+        };
+        // One channel is enough.
+        let params = attend_means::AttendMeansParams { scale: 1.0, ..f.attend_means(&shape, count + 2, 0) };
+        let keys: Vec<f32> = blocks.iter().map(|block| block.0).collect();
+        let values: Vec<f32> = blocks.iter().map(|block| block.1.iter().sum::<f32>() / 8.0).collect();
+        let list: Vec<u32> = (0..).zip(&blocks).filter(|(_, block)| block.2).map(|(n, _)| n).chain([count]).collect();
+        #[expect(clippy::cast_possible_truncation, reason = "what attention kernels hand on")]
+        let (mut out, mut lse) = ([listed as f32], [listed_lse as f32]);
+        let to = (&mut out[..], &mut lse[..]);
+        cpu::attend_means::attend_means(&params, [8, 1], &[query], [&keys, &values], &[list], to);
+        prop_assert!((f64::from(out[0]) - dense).abs() < 1e-5, "{out:?} for {dense}");
+        prop_assert!((f64::from(lse[0]) - dense_lse).abs() < 1e-5, "{lse:?} for {dense_lse}");
     }
 }
 

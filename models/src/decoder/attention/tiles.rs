@@ -53,6 +53,9 @@ impl Tiles<'_> {
                 }
             }
         }
+        if let Some(selected) = self.rows.selected {
+            selected.correct(ctx, self.rows.layer);
+        }
         self.apply_sinks(ctx, &rows.tiles);
     }
 

@@ -14,6 +14,7 @@ use super::counter::Counter;
 use super::lists::{self, DeviceLists};
 use super::{Begin, Lists, Reads, Rules, Select, SelectingRows};
 use crate::ModelError;
+use crate::decoder::activations::Activations;
 use crate::decoder::batch::Batch;
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
@@ -25,19 +26,36 @@ pub(super) trait ListChunks: Debug + Send + Sync {
         &mut self,
         gpu: &Gpu,
         batch: &Batch,
-        chosen: &SelectingRows,
+        chunk: &Chunk<'_>,
         stride: u32,
         first: u32,
     ) -> Result<(), ModelError>;
 
     /// Records the lists of a chunk in a layer.
-    fn list(&self, pass: &mut Pass, chosen: &SelectingRows, from: &Inputs, to: &DeviceLists);
+    fn list(&self, pass: &mut Pass, chunk: &Chunk<'_>, from: &Inputs, to: &DeviceLists);
+
+    /// Records what stands for blocks that the lists of a chunk leave out, after its attention to them.
+    fn correct(&self, _pass: &mut Pass, _chunk: &Chunk<'_>, _act: &Activations, _lists: &DeviceLists) {}
+}
+
+/// A chunk, and its number among those of the step.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk<'a> {
+    pub(super) rows: &'a SelectingRows,
+    pub(super) number: usize,
+}
+
+impl<'a> Chunk<'a> {
+    fn all(chosen: &'a [SelectingRows]) -> impl Iterator<Item = Self> {
+        chosen.iter().enumerate().map(|(number, rows)| Self { rows, number })
+    }
 }
 
 /// Queries, keys and block tables of a layer.
 pub(super) struct Inputs {
     pub(super) q: Bind<f32>,
     pub(super) k: Bind<KvWord>,
+    pub(super) v: Bind<KvWord>,
     pub(super) tables: Bind<PhysicalBlock>,
 }
 
@@ -78,10 +96,10 @@ impl<L: ListChunks> Select for Chunks<L> {
         let blocks = num_blocks(longest, self.block);
         self.lists.fit(step.gpu, rules, step.batch, blocks)?;
         let mut spans = Vec::new();
-        for chosen in chosen {
-            let span =
-                ListSpan { first: chosen.list * self.num_kv_heads, lists: chosen.lists * self.num_kv_heads };
-            self.by.fit(step.gpu, step.batch, chosen, lists::stride(blocks), span.first)?;
+        for chunk in Chunk::all(chosen) {
+            let [first, lists] = [chunk.rows.list, chunk.rows.lists].map(|lists| lists * self.num_kv_heads);
+            let span = ListSpan { first, lists };
+            self.by.fit(step.gpu, step.batch, &chunk, lists::stride(blocks), span.first)?;
             spans.push(span);
         }
         self.counter.fit(step.gpu, &spans, self.lists.layers.len())
@@ -102,10 +120,11 @@ impl<L: ListChunks> Select for Chunks<L> {
         if !self.lists.layers[layer] {
             return Ok(());
         }
-        let (k, _) = ctx.kv.home(layer);
-        let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), tables: ctx.batch.tables.bind() };
-        for chosen in rules.own(ctx.view(layer)) {
-            self.by.list(ctx.pass, chosen, &from, &self.lists);
+        let (k, v) = ctx.kv.home(layer);
+        let tables = ctx.batch.tables.bind();
+        let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), v: v.bind(), tables };
+        for chunk in Chunk::all(rules.own(ctx.view(layer))) {
+            self.by.list(ctx.pass, &chunk, &from, &self.lists);
         }
         self.counter.count(ctx.pass, &self.lists, layer);
         self.lists.keep(ctx.pass, layer);
@@ -114,6 +133,15 @@ impl<L: ListChunks> Select for Chunks<L> {
 
     fn lists(&self, layer: usize) -> Option<Lists> {
         self.lists.of(layer)
+    }
+
+    fn correct(&self, rules: &Rules, ctx: &mut Ctx<'_>, layer: usize) {
+        if self.lists.layers[layer] {
+            let act = ctx.act;
+            for chunk in Chunk::all(rules.own(ctx.view(layer))) {
+                self.by.correct(ctx.pass, &chunk, act, &self.lists);
+            }
+        }
     }
 
     fn read(&self, pass: &mut Pass, _: &Batch) -> Reads {

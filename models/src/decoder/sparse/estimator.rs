@@ -19,7 +19,7 @@ use sparse_select::xattn::Antidiagonals;
 use sparse_select::{Policy, SelectError};
 
 use super::SelectingRows;
-use super::chunks::{Inputs, ListChunks};
+use super::chunks::{Chunk, Inputs, ListChunks};
 use super::lists::DeviceLists;
 use crate::ModelError;
 use crate::cast::{f32_of, u32_of};
@@ -131,7 +131,7 @@ impl ListChunks for Estimator {
         &mut self,
         gpu: &Gpu,
         batch: &Batch,
-        chosen: &SelectingRows,
+        Chunk { rows: chosen, .. }: &Chunk<'_>,
         stride: u32,
         first: u32,
     ) -> Result<(), ModelError> {
@@ -150,7 +150,8 @@ impl ListChunks for Estimator {
         if votes { self.voters.fit(gpu, out_len) } else { Ok(()) }
     }
 
-    fn list(&self, pass: &mut Pass, chosen: &SelectingRows, from: &Inputs, to: &DeviceLists) {
+    fn list(&self, pass: &mut Pass, chunk: &Chunk<'_>, from: &Inputs, to: &DeviceLists) {
+        let chosen = chunk.rows;
         let (estimate, kv_heads) = (self.estimate(chosen), self.shape.num_kv_heads);
         let first_list = chosen.list * kv_heads;
         let (lists, stride, first) = match self.form.vote {

@@ -98,6 +98,10 @@ impl Select for Phased {
         self.prefill.selector.lists(layer)
     }
 
+    fn correct(&self, _: &Rules, ctx: &mut Ctx<'_>, layer: usize) {
+        self.prefill.selector.correct(&self.prefill.rules, ctx, layer);
+    }
+
     fn certify(&self, _: &Rules, ctx: &mut Ctx<'_>, layer: usize, rows: &ListedRows<'_>) {
         self.decode.selector.certify(&self.decode.rules, ctx, layer, rows);
     }

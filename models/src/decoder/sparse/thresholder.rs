@@ -2,23 +2,29 @@
 //!
 //! A layer's lists are `block_mean` once a chunk, then `block_energy` and `keep_blocks` for some query blocks at a time, so that
 //! scratch stays bounded. Means are made anew in each chunk: that reads the keys once, and leaves nothing to keep up to date.
+//! With the correction, `block_means` makes those of the values too, and `attend_means` follows the attention to the lists.
 
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Gpu, Pass, Pipeline};
+use attn_kernels::kernel::attend_means::{AttendMeansBuffers, AttendMeansParams};
 use attn_kernels::kernel::block_energy::BlockEnergyBuffers;
 use attn_kernels::kernel::block_mean::BlockMeanBuffers;
+use attn_kernels::kernel::block_means::BlockMeansBuffers;
 use attn_kernels::kernel::flashprefill::FlashPrefill;
 use attn_kernels::kernel::keep_blocks::KeepBlocksBuffers;
-use attn_kernels::kernel::{KvShape, block_energy, block_energy_coop, block_mean, keep_blocks};
+use attn_kernels::kernel::{
+    KvShape, attend_means, block_energy, block_energy_coop, block_mean, block_means, keep_blocks,
+};
 use kvblock::BlockSize;
 use sparse_select::{Energies, Policy};
 
 use super::SelectingRows;
-use super::chunks::{Inputs, ListChunks};
-use super::lists::DeviceLists;
+use super::chunks::{Chunk, Inputs, ListChunks};
+use super::lists::{ALIGN, DeviceLists};
 use crate::ModelError;
 use crate::cast::{f32_of, u32_of};
+use crate::decoder::activations::Activations;
 use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;
@@ -34,10 +40,17 @@ pub(super) struct Thresholder {
     shape: KvShape,
     num_pages: u32,
     num_heads: u32,
+    /// Factor on scores of attention.
+    scale: f32,
     pipelines: Pipelines,
     /// Whether energies go through cooperative matrices.
     coop: bool,
+    /// Means of the keys of each chunk of the step, with the correction; else of the one at hand.
     means: GrowBuf<f32>,
+    /// Means of the values, with the correction.
+    mean_values: GrowBuf<f32>,
+    /// f32 of means from one chunk to the next.
+    means_stride: usize,
     energies: GrowBuf<f32>,
 }
 
@@ -46,6 +59,14 @@ struct Pipelines {
     mean: Arc<Pipeline>,
     energy: Arc<Pipeline>,
     keep: Arc<Pipeline>,
+    correction: Option<Correction>,
+}
+
+/// Kernels of the correction.
+#[derive(Debug)]
+struct Correction {
+    means: Arc<Pipeline>,
+    attend: Arc<Pipeline>,
 }
 
 impl Thresholder {
@@ -63,6 +84,13 @@ impl Thresholder {
             mean: gpu.pipeline(&block_mean::variant(&shape, block))?,
             energy: gpu.pipeline(&energy)?,
             keep: gpu.pipeline(&keep_blocks::variant(config.num_heads / config.num_kv_heads))?,
+            correction: match form.correction {
+                true => Some(Correction {
+                    means: gpu.pipeline(&block_means::variant(&shape, block))?,
+                    attend: gpu.pipeline(&attend_means::variant(&shape, block))?,
+                }),
+                false => None,
+            },
         };
         Ok(Some(Self {
             form,
@@ -70,15 +98,18 @@ impl Thresholder {
             shape,
             num_pages: kv.num_blocks(),
             num_heads: config.num_heads,
+            scale: config.scale,
             pipelines,
             coop,
             means: GrowBuf::new(gpu, "means", 1)?,
+            mean_values: GrowBuf::new(gpu, "mean_values", 1)?,
+            means_stride: 0,
             energies: GrowBuf::new(gpu, "energies", 1)?,
         }))
     }
 
     /// A chunk's queries against the blocks before them.
-    fn chunk(&self, chosen: &SelectingRows) -> FlashPrefill {
+    fn form(&self, chosen: &SelectingRows) -> FlashPrefill {
         FlashPrefill {
             num_heads: self.num_heads,
             q_stride: self.num_heads * self.shape.head_dim,
@@ -92,6 +123,12 @@ impl Thresholder {
             recent_blocks: self.form.recent_blocks,
         }
     }
+
+    /// First f32 of the means of a chunk.
+    fn means_at(&self, chunk: &Chunk<'_>) -> usize {
+        // They are needed once all chunks have lists.
+        if self.form.correction { chunk.number * self.means_stride } else { 0 }
+    }
 }
 
 impl ListChunks for Thresholder {
@@ -99,42 +136,80 @@ impl ListChunks for Thresholder {
         &mut self,
         gpu: &Gpu,
         batch: &Batch,
-        chosen: &SelectingRows,
+        chunk: &Chunk<'_>,
         stride: u32,
         first: u32,
     ) -> Result<(), ModelError> {
-        let chunk = self.chunk(chosen);
-        let out_len = (first + chosen.lists * self.shape.num_kv_heads) as usize * stride as usize;
-        let q_len = batch.rows as usize * chunk.q_stride as usize;
+        let form = self.form(chunk.rows);
+        let out_len = (first + chunk.rows.lists * self.shape.num_kv_heads) as usize * stride as usize;
+        let q_len = batch.rows as usize * form.q_stride as usize;
         let tables = (bytemuck::cast_slice(&batch.tables), self.num_pages);
-        chunk.check(&self.shape, [stride, first], tables, [q_len, out_len])?;
-        let round = chunk.rounds(ENERGIES).next().map_or(0, |round| round.end);
-        let [means, energies] = chunk.scratch_lens(&self.shape, round);
-        self.means.fit(gpu, means)?;
+        form.check(&self.shape, [stride, first], tables, [q_len, out_len])?;
+        let round = form.rounds(ENERGIES).next().map_or(0, |round| round.end);
+        let [means, energies] = form.scratch_lens(&self.shape, round);
+        self.means_stride = self.means_stride.max(means.next_multiple_of(ALIGN));
+        let end = self.means_at(chunk) + self.means_stride;
+        self.means.fit(gpu, end)?;
+        if self.form.correction {
+            self.mean_values.fit(gpu, end)?;
+        }
         self.energies.fit(gpu, energies)
     }
 
-    fn list(&self, pass: &mut Pass, chosen: &SelectingRows, from: &Inputs, to: &DeviceLists) {
-        let chunk = self.chunk(chosen);
-        if let Some(params) = chunk.block_mean(&self.shape) {
-            let (tables, k_cache) = (from.tables.clone(), from.k.clone());
-            let buffers = BlockMeanBuffers { tables, k_cache, means: self.means.bind() };
-            pass.dispatch(&self.pipelines.mean, &params, buffers, block_mean::grid(&self.shape, &params));
+    fn list(&self, pass: &mut Pass, chunk: &Chunk<'_>, from: &Inputs, to: &DeviceLists) {
+        let form = self.form(chunk.rows);
+        let means = || self.means.bind_from(self.means_at(chunk));
+        let (tables, k_cache) = (from.tables.clone(), from.k.clone());
+        match (&self.pipelines.correction, form.block_mean(&self.shape), form.block_means(&self.shape)) {
+            (Some(correction), _, Some(params)) => {
+                let mean_values = self.mean_values.bind_from(self.means_at(chunk));
+                let (v_cache, mean_keys) = (from.v.clone(), means());
+                let buffers = BlockMeansBuffers { tables, k_cache, v_cache, mean_keys, mean_values };
+                pass.dispatch(&correction.means, &params, buffers, block_means::grid(&self.shape, &params));
+            }
+            (None, Some(params), _) => {
+                let buffers = BlockMeanBuffers { tables, k_cache, means: means() };
+                pass.dispatch(&self.pipelines.mean, &params, buffers, block_mean::grid(&self.shape, &params));
+            }
+            // No block is before the last query block.
+            _ => {}
         }
-        for blocks in chunk.rounds(ENERGIES) {
-            let params = chunk.block_energy(&self.shape, &blocks);
+        for blocks in form.rounds(ENERGIES) {
+            let params = form.block_energy(&self.shape, &blocks);
             let count = blocks.end - blocks.start;
             let grid = match self.coop {
                 true => block_energy_coop::grid(&params, count),
                 false => block_energy::grid(&params, count),
             };
-            let (means, energies) = (self.means.bind(), self.energies.bind());
-            let buffers = BlockEnergyBuffers { q: from.q.clone(), means, energies: energies.clone() };
+            let energies = self.energies.bind();
+            let buffers =
+                BlockEnergyBuffers { q: from.q.clone(), means: means(), energies: energies.clone() };
             pass.dispatch(&self.pipelines.energy, &params, buffers, grid);
-            let first_list = chosen.list * self.shape.num_kv_heads;
-            let params = chunk.keep_blocks(&self.shape, &blocks, to.stride, first_list);
+            let first_list = chunk.rows.list * self.shape.num_kv_heads;
+            let params = form.keep_blocks(&self.shape, &blocks, to.stride, first_list);
             let buffers = KeepBlocksBuffers { energies, out: to.bind() };
             pass.dispatch(&self.pipelines.keep, &params, buffers, keep_blocks::grid(&params));
         }
+    }
+
+    fn correct(&self, pass: &mut Pass, chunk: &Chunk<'_>, act: &Activations, lists: &DeviceLists) {
+        let form = self.form(chunk.rows);
+        let Some(correction) = self.pipelines.correction.as_ref().filter(|_| form.key_blocks() > 1) else {
+            return;
+        };
+        let first_list = chunk.rows.list * self.shape.num_kv_heads;
+        let params = form.attend_means(&self.shape, lists.stride, first_list);
+        let params = AttendMeansParams { scale: self.scale, ..params };
+        let at = self.means_at(chunk);
+        let buffers = AttendMeansBuffers {
+            q: act.q.bind(),
+            mean_keys: self.means.bind_from(at),
+            mean_values: self.mean_values.bind_from(at),
+            selected: lists.bind(),
+            out: act.attended.bind(),
+            lse: act.lse.bind(),
+        };
+        let grid = attend_means::grid(&params, form.block, form.query_blocks());
+        pass.dispatch(&correction.attend, &params, buffers, grid);
     }
 }

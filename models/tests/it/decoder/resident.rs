@@ -160,6 +160,7 @@ fn policies_of_prefill_load_what_they_select() {
         ("xattn:threshold=0.5,block_size=16", Place::Host),
         ("xattn:threshold=0.5,stride=4,block_size=16", Place::Device),
         ("flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16", Place::Device),
+        ("flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16,correction=true", Place::Device),
         (
             "streaming:sink=1,recent=2,block_size=16+quest:page_budget=4,dense_layers=0,block_size=16",
             Place::Device,

@@ -1,4 +1,4 @@
-//! FlashPrefill of a prompt: mean keys, energies and lists of its blocks, kernel by kernel.
+//! FlashPrefill of a prompt: mean keys, energies and lists of its blocks, and its correction, kernel by kernel.
 
 use std::ops::Range;
 
@@ -6,7 +6,9 @@ use anyhow::Result;
 use attn_kernels::Level;
 use attn_kernels::gpu::{Bound, Buf, Gpu};
 use attn_kernels::kernel::flashprefill::FlashPrefill;
-use attn_kernels::kernel::{block_energy, block_energy_coop, block_mean, keep_blocks};
+use attn_kernels::kernel::{
+    attend_means, block_energy, block_energy_coop, block_mean, block_means, keep_blocks,
+};
 
 use super::attention::Heads;
 use super::prompt::{BLOCK, Prompt, Selects, list_stride, pairs};
@@ -78,6 +80,52 @@ impl Energies {
             );
         [mean, energy, keep]
     }
+
+    /// The kernels of the correction, over what [`Self::kernels`] selects.
+    fn correction(
+        &self,
+        gpu: &Gpu,
+        prompt: &Prompt,
+        rows: &Range<u32>,
+        lists: &Buf<u32>,
+    ) -> Result<[Work; 2]> {
+        let (heads, f) = (&prompt.heads, chunk(&prompt.heads, rows, self.alpha));
+        let work = |kernel| Work::new(kernel, Level::Baseline.name(), heads.name());
+        let [len, _] = f.scratch_lens(&heads.shape, 1);
+        let values = gpu.buffer::<f32>("mean_values", len)?;
+        let means = 8.0 * len as f64;
+        let mean = work("block_means").costs(f64::from(rows.end) * heads.token_bytes() + means, 0.0);
+        let mean = match f.block_means(&heads.shape) {
+            None => mean,
+            Some(params) => {
+                let Prompt { cache, .. } = prompt;
+                let binds: [Bound; 5] = [
+                    (&cache.tables).into(),
+                    (&cache.k).into(),
+                    (&cache.v).into(),
+                    (&self.means).into(),
+                    (&values).into(),
+                ];
+                let grid = block_means::grid(&heads.shape, &params);
+                mean.dispatch(block_means::variant(&heads.shape, BLOCK), &params, binds, grid)
+            }
+        };
+        let params = f.attend_means(&heads.shape, list_stride(rows), 0);
+        let operations = pairs(rows) * heads.pair_operations() / f64::from(BLOCK);
+        // Queries, and the output before and after.
+        let moved = f64::from(rows.end - rows.start) * f64::from(heads.width()) * 12.0;
+        let binds: [Bound; 6] = [
+            (&prompt.q).into(),
+            (&self.means).into(),
+            (&values).into(),
+            lists.into(),
+            (&prompt.out).into(),
+            (&prompt.lse[1]).into(),
+        ];
+        let grid = attend_means::grid(&params, BLOCK, f.query_blocks());
+        let attend = work("attend_means").costs(moved + means, operations);
+        Ok([mean, attend.dispatch(attend_means::variant(&heads.shape, BLOCK), &params, binds, grid)])
+    }
 }
 
 impl Selects for Energies {
@@ -110,7 +158,7 @@ fn chunk(heads: &Heads, rows: &Range<u32>, alpha: f32) -> FlashPrefill {
     }
 }
 
-/// The kernels of the selection one by one, over the last rows of a prompt of `len` tokens, which see most.
+/// The kernels of the selection and of its correction one by one, over the last rows of a prompt of `len` tokens, which see most.
 pub(super) fn kernels(bench: &Bench, heads: &Heads, len: u32) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
     let prompt = Prompt::new(gpu, heads, len)?;
@@ -119,6 +167,7 @@ pub(super) fn kernels(bench: &Bench, heads: &Heads, len: u32) -> Result<Vec<Time
     let lists = prompt.lists(gpu, &rows)?;
     let selection = Energies::new(gpu, &prompt, ALPHAS[0])?;
     let mut all = bench.each(selection.kernels(gpu, &prompt, &rows, &lists))?;
+    all.extend(bench.each(selection.correction(gpu, &prompt, &rows, &lists)?)?);
     for timed in &mut all {
         timed.cost.shape =
             format!("last {} rows of {len}, {}, structured", rows.end - rows.start, heads.name());

@@ -99,7 +99,7 @@ impl Grid {
         self.add(format!("strided_qk, softmax_block_sum, find_blocks {len}"), move |bench| {
             xattn::kernels(bench, &heads, len)
         });
-        self.add(format!("block_mean, block_energy, keep_blocks {len}"), move |bench| {
+        self.add(format!("block_mean, block_energy, keep_blocks, attend_means {len}"), move |bench| {
             flashprefill::kernels(bench, &heads, len)
         });
     }

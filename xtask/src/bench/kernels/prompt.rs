@@ -25,9 +25,9 @@ pub(super) struct Prompt {
     structure: Structure,
     pub(super) len: u32,
     pub(super) q: Buf<f32>,
-    out: Buf<f32>,
+    pub(super) out: Buf<f32>,
     /// Log-sum-exp of dense attention, and of the selection.
-    lse: [Buf<f32>; 2],
+    pub(super) lse: [Buf<f32>; 2],
 }
 
 /// A selection of blocks for a chunk's rows.

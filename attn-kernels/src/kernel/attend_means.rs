@@ -1,0 +1,81 @@
+//! Attention to the means of blocks that lists leave out, added to that of the listed ones: the correction of `FlashPrefill`.
+
+use super::KvShape;
+use crate::{Kernel, Params, Variant};
+
+/// The kernel; [`AttendMeansBuffers`] lists its bindings.
+pub static KERNEL: Kernel = Kernel {
+    name: "attend_means",
+    role: crate::Role::Attention,
+    wgsl: include_str!("../../wgsl/attend_means.wgsl"),
+    modules: &[crate::MODULES],
+    params: AttendMeansParams::LAYOUT,
+    bindings: AttendMeansBuffers::BINDINGS,
+};
+
+params! {
+    /// Uniform parameters; [`FlashPrefill`](super::flashprefill::FlashPrefill) fills them in.
+    #[derive(PartialEq)]
+    pub struct AttendMeansParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one query row to the next.
+        pub q_stride: u32,
+        /// Row of q, and of the output, of the chunk's first query.
+        pub q_first: u32,
+        /// Queries of the chunk.
+        pub q_len: u32,
+        /// Tokens of the chunk's first block before its first query.
+        pub front: u32,
+        /// Key block of the chunk's first query block.
+        pub current: u32,
+        /// Blocks from one KV head's means to the next's.
+        pub mean_stride: u32,
+        /// u32 from one list to the next.
+        pub list_stride: u32,
+        /// First list of the chunk.
+        pub first_list: u32,
+        /// Factor on scores.
+        pub scale: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `attend_means`.
+    pub struct AttendMeansBuffers(AttendMeansParams) {
+        /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]` from 0.
+        read q: f32,
+        /// Means of keys, `[num_kv_heads, mean_stride, head_dim]` of `block_means`.
+        read mean_keys: f32,
+        /// Means of values, likewise.
+        read mean_values: f32,
+        /// Lists of blocks, `[query blocks, num_kv_heads]`: count, then ascending blocks.
+        read selected: u32,
+        /// Attention to the listed blocks, rows of `[num_heads, head_dim]`; then to all.
+        write out: f32,
+        /// Its log-sum-exps, natural, rows of `[num_heads]`; then those of all.
+        write lse: f32,
+    }
+}
+
+/// Lanes of a workgroup, each of which has a row.
+const WG: u32 = 64;
+
+/// The kernel for one cache shape; blocks of `block` tokens.
+///
+/// # Panics
+/// When a block is not a power of two of pages.
+#[must_use]
+pub fn variant(shape: &KvShape, block: u32) -> Variant {
+    shape.check();
+    assert!(block.is_power_of_two(), "a block of {block} tokens is not a power of two");
+    Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).size("BLOCK", block)
+}
+
+/// Workgroups for `query_blocks` query blocks of `block` tokens.
+#[must_use]
+pub fn grid(params: &AttendMeansParams, block: u32, query_blocks: u32) -> [u32; 3] {
+    [params.num_heads, query_blocks * block.div_ceil(WG), 1]
+}

@@ -1,0 +1,72 @@
+//! Mean keys and values of the blocks of a sequence: what stands for the blocks that `FlashPrefill` leaves out.
+
+use super::KvShape;
+use crate::rows::{KvWord, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
+
+/// The kernel; [`BlockMeansBuffers`] lists its bindings.
+pub static KERNEL: Kernel = Kernel {
+    name: "block_means",
+    role: crate::Role::Selection,
+    wgsl: include_str!("../../wgsl/block_means.wgsl"),
+    modules: &[crate::MODULES],
+    params: BlockMeansParams::LAYOUT,
+    bindings: BlockMeansBuffers::BINDINGS,
+};
+
+params! {
+    /// Uniform parameters; [`FlashPrefill`](super::flashprefill::FlashPrefill) fills them in.
+    #[derive(PartialEq)]
+    pub struct BlockMeansParams {
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// Blocks, from the first of the sequence on; all are full.
+        pub blocks: u32,
+        /// First entry of the sequence's block table.
+        pub table: u32,
+        /// Blocks from one KV head's means to the next's.
+        pub mean_stride: u32,
+        /// Scale of keys in fp8.
+        pub k_scale: f32,
+        /// Scale of values in fp8.
+        pub v_scale: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `block_means`.
+    pub struct BlockMeansBuffers(BlockMeansParams) {
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Cache of keys, in the layout of `KvShape`.
+        read k_cache: KvWord,
+        /// Cache of values, in the layout of `KvShape`.
+        read v_cache: KvWord,
+        /// Means of keys, `[num_kv_heads, mean_stride, head_dim]`.
+        write mean_keys: f32,
+        /// Means of values, likewise.
+        write mean_values: f32,
+    }
+}
+
+/// The kernel for one cache shape; blocks of `block` tokens.
+///
+/// # Panics
+/// When a block is not a power of two of pages.
+#[must_use]
+pub fn variant(shape: &KvShape, block: u32) -> Variant {
+    shape.check();
+    assert!(block.is_power_of_two(), "a block of {block} tokens is not a power of two");
+    Variant::new(&KERNEL)
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK_SIZE", shape.block_size)
+        .size("PAGES", shape.pages_of(block))
+        .module("kv", super::reader(shape.dtype))
+}
+
+/// Workgroups for a dispatch with these parameters.
+#[must_use]
+pub fn grid(shape: &KvShape, params: &BlockMeansParams) -> [u32; 3] {
+    let [y, z, _] = super::flat_grid(params.blocks);
+    [(shape.num_kv_heads * (shape.head_dim / 8)).div_ceil(8), y, z]
+}
