@@ -119,7 +119,7 @@ impl KvCache {
 
     /// The longest cached prefix of a sequence. It never includes the last token, which must be computed
     /// because its logits are needed. Changes nothing: [`allocate_slots`](Self::allocate_slots) adopts the
-    /// hit, which is valid only until the next call that changes the cache.
+    /// hit, or refuses it if a block of it has been evicted in the meantime.
     #[must_use]
     pub fn lookup(&self, content: SeqContent<'_>) -> PrefixHit {
         match count(content.tokens).checked_sub(1) {
@@ -154,7 +154,8 @@ impl KvCache {
     /// [`AllocError::OutOfBlocks`]: tables and reference counts are as before, except that blocks out of
     /// reach were freed. [`AllocError::NoTokens`] for a request of no token, [`AllocError::AlreadyAllocated`]
     /// for a hit of a sequence with a table, [`AllocError::GroupCount`], [`AllocError::HitLength`] and
-    /// [`AllocError::UnknownBlock`] for a hit that is not from this cache, [`AllocError::MissingHashes`].
+    /// [`AllocError::UnknownBlock`] for a hit that is not from this cache, [`AllocError::StaleHit`] for one whose
+    /// blocks hold other tokens by now, [`AllocError::MissingHashes`].
     ///
     /// # Complexity
     /// O(blocks of the hit + new blocks) for each group.
@@ -168,7 +169,7 @@ impl KvCache {
         let local_computed = add(request.num_computed, num_hit);
         let total_computed = add(local_computed, request.num_external).min(max_len);
         let num_slots = add(add(total_computed, request.num_new), request.num_lookahead).min(max_len);
-        self.check_input(&request, add(total_computed, request.num_new))?;
+        self.check_input(&request, total_computed)?;
         if request.full_sequence_must_fit {
             let num_tokens = count(request.content.tokens).max(num_slots);
             self.check_free(&request, num_tokens, total_computed, true)?;

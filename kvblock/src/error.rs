@@ -93,6 +93,20 @@ pub enum AllocError {
         /// Blocks that its tokens fill.
         expected: usize,
     },
+    /// The cache changed since the lookup, or the hit is of other tokens: [look up](crate::KvCache::lookup) again.
+    #[error(
+        "stale hit of {num_tokens} tokens: block {block:?} does not hold block {index:?} of the sequence in {group:?}"
+    )]
+    StaleHit {
+        /// The group.
+        group: GroupId,
+        /// Tokens of the hit.
+        num_tokens: u32,
+        /// Position of the first such block in the sequence.
+        index: BlockIdx,
+        /// The block that the hit has there.
+        block: BlockId,
+    },
 }
 
 /// Why a cache cannot be built from a configuration.

@@ -1,7 +1,9 @@
 //! The pool of physical blocks, shared by all cache groups.
 
+mod find;
 mod options;
 
+pub(crate) use find::block_hash;
 pub use options::PoolOptions;
 
 use core::ops::Range;
@@ -162,27 +164,6 @@ impl BlockPool {
         let unknown = blocks.iter().find(|id| id.index() >= self.blocks.len());
         let num_blocks = self.num_blocks();
         unknown.map_or(Ok(()), |&block| Err(AllocError::UnknownBlock { block, num_blocks }))
-    }
-
-    /// The first cached block of `hash` in each of `groups`, or `None` unless all have one. O(groups).
-    #[must_use]
-    pub fn cached(&self, hash: BlockHash, groups: &[GroupId]) -> Option<Vec<BlockId>> {
-        groups.iter().map(|&group| self.cached.get(&CacheKey { hash, group }, &self.blocks)).collect()
-    }
-
-    /// The cached block of `hash` in `group`. With token verification, its tokens must equal `tokens`.
-    #[must_use]
-    pub(crate) fn cached_verified(
-        &self,
-        hash: BlockHash,
-        group: GroupId,
-        tokens: &[TokenId],
-    ) -> Option<BlockId> {
-        let key = CacheKey { hash, group };
-        if !self.options.verify_tokens {
-            return self.cached.get(&key, &self.blocks);
-        }
-        self.cached.duplicates(&key, &self.blocks).find(|id| *self.tokens[id.index()] == *tokens)
     }
 
     /// Enters the full blocks at `positions` of a sequence's table into the prefix cache. Null blocks and blocks
@@ -370,16 +351,4 @@ impl BlockPool {
     pub const fn options(&self) -> PoolOptions {
         self.options
     }
-}
-
-/// The hash of block `index`, which spans one or more hash blocks: hashes are chained, so the last one
-/// identifies them all.
-pub(crate) fn block_hash(
-    hashes: &[BlockHash],
-    index: usize,
-    block: BlockSize,
-    hash_block: BlockSize,
-) -> BlockHash {
-    let ratio = (block.get() / hash_block.get()) as usize;
-    hashes[(index + 1) * ratio - 1]
 }

@@ -3,20 +3,26 @@
 use super::{KvCache, SlotRequest, count, demand};
 use crate::coordinator::PrefixHit;
 use crate::error::AllocError;
-use crate::id::SeqId;
+use crate::id::{BlockIdx, SeqId};
 use crate::manager::GroupManager;
 use crate::pool::SeqContent;
 
 impl KvCache {
     /// Checks what the three stages of `allocate_slots` rely on.
-    pub(super) fn check_input(&self, request: &SlotRequest<'_>, num_computed: u32) -> Result<(), AllocError> {
+    pub(super) fn check_input(
+        &self,
+        request: &SlotRequest<'_>,
+        total_computed: u32,
+    ) -> Result<(), AllocError> {
         if let Some(hit) = request.hit {
             self.check_hit(request.seq, hit)?;
+            self.check_current(request, hit, total_computed)?;
         }
         if request.delay_cache {
             Ok(())
         } else {
-            self.check_hashes(request.seq, request.content, num_computed)
+            let num_tokens = total_computed.saturating_add(request.num_new);
+            self.check_hashes(request.seq, request.content, num_tokens)
         }
     }
 
@@ -33,6 +39,32 @@ impl KvCache {
                 return Err(AllocError::HitLength { group: group.group(), num_tokens, found, expected });
             }
             self.pool.check_known(blocks)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the blocks of a hit that the sequence will read still hold its tokens: what a lookup found may have been
+    /// evicted since, and then belongs to somebody else. O(blocks of the hit).
+    fn check_current(
+        &self,
+        request: &SlotRequest<'_>,
+        hit: &PrefixHit,
+        total_computed: u32,
+    ) -> Result<(), AllocError> {
+        let (seq, content, num_tokens) = (request.seq, request.content, hit.num_tokens);
+        let (hashes, needed) = (content.hashes.len(), num_tokens / self.hasher.block_size().get());
+        if hashes < needed as usize {
+            return Err(AllocError::MissingHashes { seq, hashes, num_tokens, needed });
+        }
+        for (group, blocks) in self.groups.iter().zip(&hit.blocks) {
+            let (id, size) = (group.group(), group.block_size);
+            let skipped = group.kind.num_skipped_tokens(total_computed) / size.get();
+            for (index, &block) in (0..).zip(blocks).skip(skipped as usize) {
+                if !self.pool.holds(block, content, index as usize, size, id) {
+                    let index = BlockIdx::new(index);
+                    return Err(AllocError::StaleHit { group: id, num_tokens, index, block });
+                }
+            }
         }
         Ok(())
     }

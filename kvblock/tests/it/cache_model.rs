@@ -1,6 +1,8 @@
 //! All managers at once, over one pool: random sessions beside a memory in which every token's place holds a hash of
 //! its prefix. Whatever is hit, forked, evicted or recycled, what a query can reach must be what was computed.
 
+mod ops;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use kvblock::{
@@ -11,70 +13,12 @@ use kvblock::{
 use proptest::prelude::*;
 use proptest::sample::Index;
 
+use ops::{Op, groups, op};
+
 /// Longest sequence and longest step.
 const LIMITS: LengthLimits = LengthLimits::new(40).max_batched_tokens(12);
 /// Maximum number of draft slots of a step.
 const LOOKAHEAD: u32 = 2;
-
-#[derive(Clone, Debug)]
-enum Op {
-    Start {
-        family: u32,
-        len: u32,
-        new: u32,
-        lookup: bool,
-    },
-    Grow {
-        seq: Index,
-        new: u32,
-        token: TokenId,
-        lookahead: u32,
-    },
-    /// A step that is planned and then not run; its sequence ends.
-    Fail {
-        seq: Index,
-        new: u32,
-    },
-    /// A fork after so many of the tokens that are computed.
-    Fork(Index, Index),
-    Free(Index),
-    Evict(Index),
-    Reset,
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let index = any::<Index>;
-    prop_oneof![
-        5 => (0_u32..2, 1_u32..LIMITS.max_model_len, 1..=LIMITS.max_batched_tokens, prop::bool::weighted(0.9))
-            .prop_map(|(family, len, new, lookup)| Op::Start { family, len, new, lookup }),
-        12 => (index(), 1..=LIMITS.max_batched_tokens, 0_u32..3, 0..=LOOKAHEAD)
-            .prop_map(|(seq, new, token, lookahead)| Op::Grow { seq, new, token, lookahead }),
-        1 => (index(), 1..=LIMITS.max_batched_tokens).prop_map(|(seq, new)| Op::Fail { seq, new }),
-        2 => (index(), index()).prop_map(|(seq, tokens)| Op::Fork(seq, tokens)),
-        4 => index().prop_map(Op::Free),
-        1 => index().prop_map(Op::Evict),
-        1 => Just(Op::Reset),
-    ]
-}
-
-fn kind() -> impl Strategy<Value = AttentionKind> {
-    prop_oneof![
-        2 => Just(AttentionKind::FULL),
-        2 => (1_u32..12).prop_map(|window| AttentionKind::SlidingWindow { window }),
-        1 => (1_u32..12).prop_map(|chunk| AttentionKind::ChunkedLocal { chunk }),
-    ]
-}
-
-/// One block size for all groups, which chunked local attention needs, or sizes that divide each other.
-fn groups() -> impl Strategy<Value = Vec<(AttentionKind, u32)>> {
-    let equal = (prop::collection::vec(kind(), 1..4), 1_u32..5)
-        .prop_map(|(kinds, size)| kinds.into_iter().map(|kind| (kind, size)).collect::<Vec<_>>());
-    let mixed = (1_u32..12, 1_u32..12).prop_map(|(a, b)| {
-        let window = |window| AttentionKind::SlidingWindow { window };
-        vec![(window(a), 2), (AttentionKind::FULL, 4), (window(b), 2)]
-    });
-    prop_oneof![3 => equal, 1 => mixed]
-}
 
 struct Seq {
     tokens: Vec<TokenId>,
@@ -101,13 +45,20 @@ struct Machine {
     memory: HashMap<(BlockId, u32), u64>,
     /// Keys that the events say can be found.
     findable: BTreeSet<(BlockHash, GroupId)>,
+    /// Hits that were looked up and not adopted, with the tokens they are of.
+    hits: Vec<(Vec<TokenId>, PrefixHit)>,
 }
 
-/// Stands for the keys and values of the last token: they depend on all tokens before it.
-fn prefix_hash(tokens: &[TokenId]) -> u64 {
-    tokens.iter().fold(7, |hash: u64, &token| {
+/// Stands for the keys and values of the last token in the layers of a group: they depend on all tokens before it.
+fn prefix_hash(group: GroupId, tokens: &[TokenId]) -> u64 {
+    tokens.iter().fold(u64::from(group.get()) + 7, |hash: u64, &token| {
         (hash ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
     })
+}
+
+/// One of two texts, whose prefixes differ.
+fn text(family: u32, len: u32) -> Vec<TokenId> {
+    (0..len).map(|i| (i * i + family) % 5).collect()
 }
 
 fn first_reachable(kind: AttentionKind, query: u32) -> u32 {
@@ -142,7 +93,21 @@ impl Machine {
 
     fn apply(&mut self, op: &Op) {
         match op {
-            Op::Start { family, len, new, lookup } => self.start(*family, *len, *new, *lookup),
+            Op::Start { family, len, new, lookup } => {
+                let tokens = text(*family, *len);
+                let hit = if *lookup { self.look(&tokens) } else { PrefixHit::default() };
+                self.start(tokens, &hit, *new);
+            }
+            Op::Look { family, len } => {
+                let tokens = text(*family, *len);
+                let hit = self.look(&tokens);
+                self.hits.push((tokens, hit));
+            }
+            Op::Adopt { hit, new } if !self.hits.is_empty() => {
+                let (tokens, hit) = self.hits.swap_remove(hit.index(self.hits.len()));
+                self.start(tokens, &hit, *new);
+            }
+            Op::Adopt { .. } => {}
             Op::Grow { seq, new, token, lookahead } => {
                 let Some(id) = self.pick(seq) else { return };
                 let seq = self.seqs.get_mut(&id).unwrap();
@@ -215,20 +180,53 @@ impl Machine {
         self.seqs.remove(&id);
     }
 
-    fn start(&mut self, family: u32, len: u32, new: u32, lookup: bool) {
-        let tokens: Vec<TokenId> = (0..len).map(|i| (i * i + family) % 5).collect();
+    fn look(&self, tokens: &[TokenId]) -> PrefixHit {
+        let chain = self.chain(tokens);
+        let hit = self.cache.lookup(SeqContent { tokens, hashes: chain.hashes(), adapter: None });
+        assert!((hit.num_tokens as usize) < tokens.len(), "the last token is always computed");
+        hit
+    }
+
+    /// The first block of a hit in reach that lookups no longer find by its tokens, or that holds others.
+    fn first_stale(&self, tokens: &[TokenId], hit: &PrefixHit) -> Option<(GroupId, usize)> {
+        let chain = self.chain(tokens);
+        let hash_size = self.cache.hasher().block_size().get();
+        (0..).map(GroupId::new).zip(&self.groups).zip(&hit.blocks).find_map(|((group, of), blocks)| {
+            let &(kind, size) = of;
+            let stale = |index: &usize| {
+                let (block, ends) = (blocks[*index], (1..).skip(index * size as usize));
+                let hash = chain.hashes()[(index + 1) * (size / hash_size) as usize - 1];
+                let holds = |(at, end): (u32, usize)| {
+                    self.memory.get(&(block, at)) == Some(&prefix_hash(group, &tokens[..end]))
+                };
+                self.cache.pool().hash(block) != Some(hash) || !(0..size).zip(ends).all(holds)
+            };
+            let first = first_reachable(kind, hit.num_tokens) / size;
+            (first as usize..blocks.len()).find(stale).map(|index| (group, index))
+        })
+    }
+
+    fn start(&mut self, tokens: Vec<TokenId>, hit: &PrefixHit, new: u32) {
         let chain = self.chain(&tokens);
         let content = SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None };
-        let hit = if lookup { self.cache.lookup(content) } else { PrefixHit::default() };
-        assert!(hit.num_tokens < len, "the last token is always computed");
-        let (id, new) = (self.seq_id(), new.min(len - hit.num_tokens));
-        let request = SlotRequest { hit: Some(&hit), ..SlotRequest::new(id, content, 0, new) };
+        let (id, new) = (self.seq_id(), new.min(u32::try_from(tokens.len()).unwrap() - hit.num_tokens));
+        let request = SlotRequest { hit: Some(hit), ..SlotRequest::new(id, content, 0, new) };
         let before = format!("{:?}", self.cache);
-        if let Err(AllocError::OutOfBlocks { needed, free }) = self.cache.allocate_slots(request) {
-            assert!(needed > free && free == self.cache.pool().num_free());
+        let stale = self.first_stale(&tokens, hit);
+        if let Err(error) = self.cache.allocate_slots(request) {
+            match error {
+                AllocError::OutOfBlocks { needed, free } => {
+                    assert!(stale.is_none() && needed > free && free == self.cache.pool().num_free());
+                }
+                AllocError::StaleHit { group, index, .. } => {
+                    assert_eq!(stale, Some((group, index.get() as usize)), "{error}");
+                }
+                _ => panic!("{error}"),
+            }
             assert_eq!(before, format!("{:?}", self.cache), "a refusal left a change behind");
             return;
         }
+        assert_eq!(stale, None, "a hit of other tokens was adopted");
         self.seqs.insert(id, Seq { tokens, chain, computed: hit.num_tokens });
         self.run(id, new);
     }
@@ -266,11 +264,11 @@ impl Machine {
                 let (block, _) = place(token);
                 let pool = self.cache.pool();
                 assert_eq!(pool.ref_count(block), 1, "{id:?} writes {block:?}, which others read");
-                self.memory.insert(place(token), prefix_hash(&seq.tokens[..=token as usize]));
+                self.memory.insert(place(token), prefix_hash(group, &seq.tokens[..=token as usize]));
             }
             for query in seq.computed..seq.computed + new {
                 for key in first_reachable(kind, query)..=query {
-                    let expected = prefix_hash(&seq.tokens[..=key as usize]);
+                    let expected = prefix_hash(group, &seq.tokens[..=key as usize]);
                     assert_eq!(
                         self.memory.get(&place(key)),
                         Some(&expected),
@@ -344,6 +342,7 @@ proptest! {
         let cache = KvCache::new(&config(num_blocks, &groups, caching, unhashed_first)).unwrap();
         let mut machine = Machine {
             cache, groups, seqs: BTreeMap::new(), next_seq: 0, memory: HashMap::new(), findable: BTreeSet::new(),
+            hits: Vec::new(),
         };
         ops.iter().for_each(|op| machine.apply(op));
         machine.seqs.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| machine.end(id));

@@ -78,6 +78,33 @@ fn a_failed_allocation_changes_nothing() {
     assert_eq!(cache.lookup(text.content()), hit);
 }
 
+/// Without the refusal, B would read the blocks of A as the prefix of another text.
+#[test]
+fn a_hit_whose_blocks_were_taken_is_refused() {
+    let mut cache = cache(4, &[AttentionKind::FULL]);
+    let (old, new) = (Text::new(&cache, 0..9), Text::new(&cache, 50..62));
+    cache.allocate_slots(SlotRequest::new(A, old.content(), 0, 8)).unwrap();
+    cache.free(A);
+    let hit = cache.lookup(old.content());
+    assert_eq!((hit.num_tokens, &hit.blocks[0][..]), (8, &[BlockId::new(1), BlockId::new(2)][..]));
+    cache.allocate_slots(SlotRequest::new(A, new.content(), 0, 12)).unwrap();
+
+    let request = SlotRequest { hit: Some(&hit), ..SlotRequest::new(B, old.content(), 0, 1) };
+    let error = cache.allocate_slots(request).unwrap_err();
+    let (index, block) = (BlockIdx::new(0), BlockId::new(1));
+    assert_eq!(error, AllocError::StaleHit { group: G0, num_tokens: 8, index, block });
+    let text = "stale hit of 8 tokens: block b1 does not hold block i0 of the sequence in g0";
+    assert_eq!(error.to_string(), text);
+    assert!(cache.table(B, G0).is_none());
+
+    // Blocks that hold the tokens again are a hit again, whoever computed them.
+    cache.free(A);
+    cache.allocate_slots(SlotRequest::new(A, old.content(), 0, 9)).unwrap();
+    let fresh = cache.lookup(old.content());
+    let request = SlotRequest { hit: Some(&fresh), ..SlotRequest::new(B, old.content(), 0, 1) };
+    assert_eq!(cache.allocate_slots(request), Err(AllocError::OutOfBlocks { needed: 1, free: 0 }));
+}
+
 #[test]
 fn the_tail_is_evicted_before_the_prefix() {
     let mut cache = cache(5, &[AttentionKind::FULL]);
