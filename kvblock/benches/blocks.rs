@@ -76,7 +76,7 @@ fn hash_and_look_up(c: &mut Criterion) {
     for algorithm in [HashAlgorithm::Xxh3, HashAlgorithm::Sha256] {
         let mut cache = cache(100_000, 1_048_576, algorithm);
         let known = chain(&cache, &tokens);
-        let content = SeqContent { tokens: &tokens, hashes: known.hashes(), adapter: None };
+        let content = SeqContent::new(&tokens, known.hashes());
         let request = SlotRequest::new(SeqId::new(0), content, 0, 1_000_000);
         cache.allocate_slots(request).expect("62,500 of 100,000 blocks");
         cache.free(SeqId::new(0));
@@ -86,7 +86,7 @@ fn hash_and_look_up(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new("hash+lookup", format!("{algorithm:?}")), |b| {
             b.iter(|| {
                 let chain = chain(&cache, black_box(&tokens));
-                let hit = cache.lookup(SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None });
+                let hit = cache.lookup(SeqContent::new(&tokens, chain.hashes()));
                 assert_eq!(hit.num_tokens, 999_984);
                 hit
             });
@@ -113,7 +113,7 @@ fn cached_sequences(c: &mut Criterion) {
             chain
         };
         let run = |cache: &mut KvCache, chain: &HashChain| {
-            let content = SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None };
+            let content = SeqContent::new(&tokens, chain.hashes());
             cache.allocate_slots(SlotRequest::new(SeqId::new(0), content, 0, len)).expect("all are free");
             cache.free(SeqId::new(0));
         };

@@ -30,7 +30,7 @@ pub(crate) struct Answer {
 
 impl Engine {
     pub(crate) fn new() -> Result<Self, Box<dyn Error>> {
-        let block_size = BlockSize::new(BLOCK).ok_or("block sizes are powers of two")?;
+        let block_size = BlockSize::new(BLOCK).ok_or("a block has at least one token")?;
         let spec = KvCacheSpec::new(AttentionKind::FULL, block_size, 1, 8, KvDtype::F16);
         let limits = LengthLimits::new(32);
         let cache = KvCache::new(&KvCacheConfig::uniform(NUM_BLOCKS, spec, 1, limits))?;
@@ -49,15 +49,15 @@ impl Engine {
         chain.extend(&tokens);
 
         // Full blocks that an earlier request left behind need not be computed; the last token always is.
-        let hit = self.cache.lookup(SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None });
+        let hit = self.cache.lookup(SeqContent::new(&tokens, chain.hashes()));
         let cached_tokens = hit.num_tokens;
         let mut computed = cached_tokens;
         let mut adopted = Some(&hit);
         for _ in 0..count {
             let new = u32::try_from(tokens.len()).expect("at most 32 tokens") - computed;
-            let content = SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None };
+            let content = SeqContent::new(&tokens, chain.hashes());
             let before = if adopted.is_some() { 0 } else { computed };
-            let request = SlotRequest { hit: adopted.take(), ..SlotRequest::new(seq, content, before, new) };
+            let request = SlotRequest::new(seq, content, before, new).hit(adopted.take());
             self.cache.allocate_slots(request)?;
             self.write(seq, &tokens, computed);
             computed += new;

@@ -1,6 +1,9 @@
 //! The cache of all groups: lookup, the three stages of `allocate_slots`, free, fork.
 
 mod check;
+mod request;
+
+pub use request::SlotRequest;
 
 use crate::config::KvCacheConfig;
 use crate::coordinator::{Coordinator, PrefixHit};
@@ -12,47 +15,6 @@ use crate::manager::{Demand, GroupManager};
 use crate::pool::{BlockPool, PoolOptions, SeqContent};
 use crate::spec::LengthLimits;
 use crate::table::BlockTable;
-
-/// Request of one sequence to [`KvCache::allocate_slots`].
-#[derive(Clone, Copy, Debug)]
-pub struct SlotRequest<'a> {
-    /// The sequence.
-    pub seq: SeqId,
-    /// Its confirmed tokens and their hashes.
-    pub content: SeqContent<'a>,
-    /// Tokens computed before this step, without the hit.
-    pub num_computed: u32,
-    /// Prefix hit to adopt; only for a sequence without a table.
-    pub hit: Option<&'a PrefixHit>,
-    /// Tokens behind the hit whose KV comes from outside (a connector).
-    pub num_external: u32,
-    /// Tokens computed in this step.
-    pub num_new: u32,
-    /// Further slots, for draft tokens.
-    pub num_lookahead: u32,
-    /// Do not enter blocks into the prefix cache yet: their KV arrives later.
-    pub delay_cache: bool,
-    /// Fail unless the free blocks suffice for all of `content`, not only for this step.
-    pub full_sequence_must_fit: bool,
-}
-
-impl<'a> SlotRequest<'a> {
-    /// A step that computes `num_new` tokens after `num_computed` earlier ones; everything optional is off.
-    #[must_use]
-    pub const fn new(seq: SeqId, content: SeqContent<'a>, num_computed: u32, num_new: u32) -> Self {
-        Self {
-            seq,
-            content,
-            num_computed,
-            hit: None,
-            num_external: 0,
-            num_new,
-            num_lookahead: 0,
-            delay_cache: false,
-            full_sequence_must_fit: false,
-        }
-    }
-}
 
 /// Copy of a block in all layers of its group, to be executed before any write of the step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +29,7 @@ pub struct BlockCopy {
 
 /// Changes made by [`KvCache::allocate_slots`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Allocation {
     /// Blocks appended to the tables, one list per group.
     pub new_blocks: Vec<Vec<BlockId>>,
@@ -120,6 +83,33 @@ impl KvCache {
     /// The longest cached prefix of a sequence. It never includes the last token, which must be computed
     /// because its logits are needed. Changes nothing: [`allocate_slots`](Self::allocate_slots) adopts the
     /// hit, or refuses it if a block of it has been evicted in the meantime.
+    ///
+    /// ```
+    /// use kvblock::*;
+    ///
+    /// let spec = KvCacheSpec::new(AttentionKind::FULL, BlockSize::new(4).unwrap(), 8, 128, KvDtype::F16);
+    /// let mut cache = KvCache::new(&KvCacheConfig::uniform(4, spec, 1, LengthLimits::new(64)))?;
+    /// let hashes = |tokens: &[TokenId]| {
+    ///     let mut chain = HashChain::new(cache.hasher(), ExtraKeys::default());
+    ///     chain.extend(tokens);
+    ///     chain
+    /// };
+    /// let (text, other) = ([1, 2, 3, 4, 5], [9; 12]);
+    /// let (chain, other_chain) = (hashes(&text), hashes(&other));
+    /// let (content, other) = (SeqContent::new(&text, chain.hashes()), SeqContent::new(&other, other_chain.hashes()));
+    ///
+    /// cache.allocate_slots(SlotRequest::new(SeqId::new(0), content, 0, 5))?;
+    /// cache.free(SeqId::new(0));
+    /// let hit = cache.lookup(content);
+    /// assert_eq!(hit.num_tokens, 4);
+    ///
+    /// // Another sequence takes all blocks before the hit is adopted.
+    /// cache.allocate_slots(SlotRequest::new(SeqId::new(1), other, 0, 12))?;
+    /// let late = SlotRequest::new(SeqId::new(2), content, 0, 1).hit(&hit);
+    /// assert!(matches!(cache.allocate_slots(late), Err(AllocError::StaleHit { .. })));
+    /// assert_eq!(cache.lookup(content).num_tokens, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn lookup(&self, content: SeqContent<'_>) -> PrefixHit {
         match count(content.tokens).checked_sub(1) {

@@ -8,6 +8,7 @@ use crate::spec::{AttentionKind, KvCacheSpec, LengthLimits, PageLayout};
 /// Layers that share block tables: a block id of the group names one page in each of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+#[non_exhaustive]
 pub struct KvCacheGroup {
     /// The spec of all its layers, merged.
     pub spec: KvCacheSpec,
@@ -15,6 +16,20 @@ pub struct KvCacheGroup {
     pub layers: Vec<usize>,
     /// A draft model (EAGLE, MTP) runs on this group.
     pub eagle: bool,
+}
+
+impl KvCacheGroup {
+    /// A group of these layers, on which no draft model runs.
+    #[must_use]
+    pub const fn new(spec: KvCacheSpec, layers: Vec<usize>) -> Self {
+        Self { spec, layers, eagle: false }
+    }
+
+    /// Sets whether a draft model runs on this group.
+    #[must_use]
+    pub fn eagle(self, on: bool) -> Self {
+        Self { eagle: on, ..self }
+    }
 }
 
 /// Configuration of a [`KvCache`](crate::KvCache).
@@ -64,7 +79,7 @@ impl KvCacheConfig {
     /// [`new`](Self::new) with one group of `num_layers` identical layers, numbered from 0.
     #[must_use]
     pub fn uniform(num_blocks: u32, spec: KvCacheSpec, num_layers: usize, limits: LengthLimits) -> Self {
-        let group = KvCacheGroup { spec, layers: (0..num_layers).collect(), eagle: false };
+        let group = KvCacheGroup::new(spec, (0..num_layers).collect());
         Self::new(num_blocks, vec![group], limits)
     }
 

@@ -6,8 +6,10 @@ use crate::id::{BlockSize, GroupId, TokenId};
 
 /// One change of the cached content.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum CacheEvent {
     /// Consecutive blocks of one sequence entered the prefix cache.
+    #[non_exhaustive]
     Stored {
         /// Their hashes, in sequence order.
         hashes: Vec<BlockHash>,

@@ -3,7 +3,6 @@
 //! Through the chain, one hash identifies a whole prefix, so a lookup compares one value per block (vLLM v1,
 //! automatic prefix caching).
 
-#[cfg(feature = "sha256")]
 use sha2::{Digest, Sha256};
 
 use crate::extra_keys::ExtraKeys;
@@ -40,14 +39,12 @@ impl core::fmt::Debug for BlockHash {
 /// The function behind a [`HashChain`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum HashAlgorithm {
-    /// SHA-256: for caches shared between tenants, since nobody can construct a colliding prompt. The default, where
-    /// the feature `sha256` is on.
-    #[cfg(feature = "sha256")]
+    /// SHA-256, the default: for caches shared between tenants, since nobody can construct a colliding prompt.
     #[default]
     Sha256,
     /// XXH3 with 128 bits: several times faster, but a collision can be constructed on purpose.
-    #[cfg_attr(not(feature = "sha256"), default)]
     Xxh3,
 }
 
@@ -56,7 +53,6 @@ impl HashAlgorithm {
     #[must_use]
     pub fn hash(self, message: &[u8]) -> BlockHash {
         match self {
-            #[cfg(feature = "sha256")]
             Self::Sha256 => BlockHash(Sha256::digest(message).into()),
             Self::Xxh3 => {
                 let mut bytes = [0; 32];
@@ -115,6 +111,21 @@ impl BlockHasher {
 }
 
 /// The growing list of block hashes of one sequence.
+///
+/// ```
+/// use kvblock::{BlockHasher, BlockSize, ExtraKeys, HashAlgorithm, HashChain};
+///
+/// let hasher = BlockHasher::new(HashAlgorithm::default(), b"", BlockSize::new(2).unwrap());
+/// let chain = |tokens: &[u32]| {
+///     let mut chain = HashChain::new(hasher, ExtraKeys::default());
+///     chain.extend(tokens);
+///     chain
+/// };
+/// let (a, b) = (chain(&[1, 2, 3, 4, 5]), chain(&[1, 2, 9, 4]));
+/// assert_eq!(a.hashes().len(), 2); // Token 5 fills no block.
+/// assert_eq!(a.hashes()[0], b.hashes()[0]);
+/// assert_ne!(a.hashes()[1], b.hashes()[1]);
+/// ```
 #[derive(Clone, Debug)]
 pub struct HashChain {
     hasher: BlockHasher,
@@ -155,7 +166,7 @@ impl HashChain {
     }
 }
 
-#[cfg(all(test, feature = "sha256"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::extra_keys::{MultimodalItem, PromptEmbeds};

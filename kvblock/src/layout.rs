@@ -70,6 +70,23 @@ impl Default for LayoutOptions {
 impl CacheLayout {
     /// Groups the layers with these specs.
     ///
+    /// ```
+    /// use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheSpec, KvDtype, LayoutOptions};
+    ///
+    /// // Twelve layers, of which every sixth sees all tokens and the others see the last 512.
+    /// let window = AttentionKind::SlidingWindow { window: 512 };
+    /// let size = BlockSize::new(16).unwrap();
+    /// let kind = |layer: u32| if layer % 6 == 5 { AttentionKind::FULL } else { window };
+    /// let spec = |layer| KvCacheSpec::new(kind(layer), size, 4, 256, KvDtype::F16);
+    /// let specs: Vec<KvCacheSpec> = (0..12).map(spec).collect();
+    ///
+    /// let layout = CacheLayout::plan(&specs, LayoutOptions::HYBRID)?;
+    /// let layers: Vec<usize> = layout.groups.iter().map(|group| group.layers.len()).collect();
+    /// assert_eq!(layers, [2; 6]); // Two layers take a page each of every block.
+    /// assert_eq!(layout.bytes_per_block(), 2 * specs[0].page_bytes());
+    /// # Ok::<(), kvblock::LayoutError>(())
+    /// ```
+    ///
     /// Layers of one kind and block size form one group. Otherwise, small pages grow to the size of the
     /// largest; the group size is the smallest number of layers that share a spec (or the largest, if that is
     /// less than 1.5 times the smallest: a few unused places then cost less than another group); and the
@@ -102,7 +119,7 @@ impl CacheLayout {
             page_bytes: spec.page_bytes(),
             layers: vec![layer],
         };
-        let group = KvCacheGroup { spec: merged, layers: (0..specs.len()).collect(), eagle: false };
+        let group = KvCacheGroup::new(merged, (0..specs.len()).collect());
         Self { groups: vec![group], tensors: specs.iter().enumerate().map(tensor).collect() }
     }
 
@@ -117,7 +134,7 @@ impl CacheLayout {
             let num_groups = layers.len().div_ceil(group_size);
             for first in 0..num_groups {
                 let layers = layers.iter().copied().skip(first).step_by(num_groups).collect();
-                groups.push(KvCacheGroup { spec, layers, eagle: false });
+                groups.push(KvCacheGroup::new(spec, layers));
             }
         }
         let tensor = |place: usize| CacheTensor {
@@ -203,7 +220,7 @@ fn as_full(spec: &KvCacheSpec) -> KvCacheSpec {
         AttentionKind::SlidingWindow { window } => AttentionKind::Full { window: Some(window), chunk: None },
         AttentionKind::ChunkedLocal { chunk } => AttentionKind::Full { window: None, chunk: Some(chunk) },
     };
-    KvCacheSpec { kind, ..*spec }
+    spec.kind(kind)
 }
 
 /// Grows the block size of layers with small pages until all pages are equal.
@@ -215,7 +232,7 @@ fn unify_pages(specs: &[KvCacheSpec]) -> Result<Vec<KvCacheSpec>, LayoutError> {
         let ratio =
             largest.checked_div(page_bytes).and_then(|ratio| u32::try_from(ratio).ok()).ok_or(error)?;
         let size = ratio.checked_mul(spec.block_size.get()).and_then(BlockSize::new).ok_or(error)?;
-        let grown = KvCacheSpec { block_size: size, ..*spec };
+        let grown = spec.block_size(size);
         if grown.page_bytes() == largest { Ok(grown) } else { Err(error) }
     };
     specs.iter().enumerate().map(grow).collect()

@@ -111,10 +111,10 @@ impl Builder<'_> {
             let spec = self.specs[layer];
             let column = self.page_sizes.partition_point(|&size| size < spec.page_bytes());
             self.layout.tensors[row * self.page_sizes.len() + column].layers.push(layer);
-            padded.push(KvCacheSpec { padded_page_bytes: Some(self.page_sizes[column]), ..spec });
+            padded.push(spec.padded_page_bytes(self.page_sizes[column]));
         }
         let layers = tuples.into_iter().flatten().collect();
-        self.layout.groups.push(KvCacheGroup { spec: merge_specs(&padded)?, layers, eagle: false });
+        self.layout.groups.push(KvCacheGroup::new(merge_specs(&padded)?, layers));
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ use crate::id::{BlockId, BlockSize, GroupId, TokenId};
 /// Tokens of a sequence as the prefix cache sees them: confirmed ones only, never speculative
 /// ones.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct SeqContent<'a> {
     /// All tokens of the sequence from position 0.
     pub tokens: &'a [TokenId],
@@ -25,6 +26,20 @@ pub struct SeqContent<'a> {
     pub hashes: &'a [BlockHash],
     /// LoRA adapter, for [`CacheEvent::Stored`].
     pub adapter: Option<&'a str>,
+}
+
+impl<'a> SeqContent<'a> {
+    /// All tokens of a sequence without an adapter, with one hash for each full hash block.
+    #[must_use]
+    pub const fn new(tokens: &'a [TokenId], hashes: &'a [BlockHash]) -> Self {
+        Self { tokens, hashes, adapter: None }
+    }
+
+    /// Sets the LoRA adapter that [`CacheEvent::Stored`] names.
+    #[must_use]
+    pub const fn adapter(self, adapter: Option<&'a str>) -> Self {
+        Self { adapter, ..self }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -39,6 +54,7 @@ const EMPTY: Block = Block { ref_count: 0, key: None, next_duplicate: BlockId::N
 
 /// Host memory of a pool, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct PoolMemory {
     /// State and free-queue link of every block: a constant per block.
     pub block_bytes: usize,
@@ -53,6 +69,20 @@ pub struct PoolMemory {
 /// Invariants: a block is in the free queue exactly when its reference count is 0, except the null block (id
 /// 0), which is never queued and not counted; a free block keeps its content, and can be hit, until it is
 /// allocated again.
+///
+/// ```
+/// use kvblock::{BlockPool, BlockSize, PoolOptions};
+///
+/// // Four blocks, of which block 0 is the null block.
+/// let mut pool = BlockPool::new(4, BlockSize::new(16).unwrap(), PoolOptions::CACHING);
+/// let blocks = pool.allocate(2)?;
+/// pool.touch(&blocks[..1])?; // A second sequence shares the first block.
+/// pool.free(&blocks)?; // The first sequence ends.
+/// assert_eq!(pool.ref_count(blocks[0]), 1);
+/// assert!(pool.is_free(blocks[1]));
+/// assert_eq!(pool.free(&blocks).unwrap_err().to_string(), "double free of b2");
+/// # Ok::<(), kvblock::AllocError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct BlockPool {
     blocks: Vec<Block>,

@@ -3,6 +3,9 @@
 use crate::id::BlockSize;
 
 /// Element type of a cache. One of bfloat16 takes the bytes of one of f16.
+///
+/// Exhaustive: kernels choose their text by it, and one that does not know a type must not compile. A new type is a breaking
+/// change.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum KvDtype {
@@ -128,6 +131,7 @@ impl From<Reach> for AttentionKind {
 /// Composition of the bytes of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub enum PageLayout {
     /// A key and a value for each token and head.
     KeyValue {
@@ -156,6 +160,7 @@ pub enum PageLayout {
 /// The cache of one layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+#[non_exhaustive]
 pub struct KvCacheSpec {
     /// Reach of the layer's queries.
     pub kind: AttentionKind,
@@ -217,7 +222,7 @@ impl KvCacheSpec {
             dtype,
             per_token_head_scales: false,
         };
-        Self { kind, block_size, layout, page_align_bytes: 1, padded_page_bytes: None }
+        Self::of(kind, block_size, layout)
     }
 
     /// One latent of `bytes_per_entry` bytes for every `compress_ratio` tokens: for example 576 elements per
@@ -231,8 +236,37 @@ impl KvCacheSpec {
         dtype: KvDtype,
         compress_ratio: u32,
     ) -> Self {
-        let layout = PageLayout::Latent { bytes_per_entry, dtype, compress_ratio };
+        Self::of(kind, block_size, PageLayout::Latent { bytes_per_entry, dtype, compress_ratio })
+    }
+
+    /// Blocks of any layout, without alignment and padding.
+    #[must_use]
+    pub const fn of(kind: AttentionKind, block_size: BlockSize, layout: PageLayout) -> Self {
         Self { kind, block_size, layout, page_align_bytes: 1, padded_page_bytes: None }
+    }
+
+    /// Sets the reach of the layer's queries.
+    #[must_use]
+    pub const fn kind(self, kind: AttentionKind) -> Self {
+        Self { kind, ..self }
+    }
+
+    /// Sets the tokens per block.
+    #[must_use]
+    pub const fn block_size(self, block_size: BlockSize) -> Self {
+        Self { block_size, ..self }
+    }
+
+    /// Sets the number of bytes of which a page is a multiple.
+    #[must_use]
+    pub const fn page_align_bytes(self, bytes: u32) -> Self {
+        Self { page_align_bytes: bytes, ..self }
+    }
+
+    /// Sets the bytes that a page takes, at least its real ones.
+    #[must_use]
+    pub const fn padded_page_bytes(self, bytes: u64) -> Self {
+        Self { padded_page_bytes: Some(bytes), ..self }
     }
 
     /// Whether blocks hold latents.

@@ -45,7 +45,7 @@ pub(crate) fn logits(checkpoint: &Checkpoint, ids: &[u32]) -> Result<Vec<f32>, B
     let groups = decoder.kv().plan().layout.groups.clone();
     let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
     let mut cache = KvCache::new(&config.caching(false))?;
-    let content = SeqContent { tokens: ids, hashes: &[], adapter: None };
+    let content = SeqContent::new(ids, &[]);
     cache.allocate_slots(SlotRequest::new(SEQ, content, 0, u32::try_from(ids.len())?))?;
     let group = |index: usize| Ok(GroupId::new(u32::try_from(index)?));
     let groups = (0..cache.num_groups()).map(group).collect::<Result<Vec<_>, Box<dyn Error>>>()?;

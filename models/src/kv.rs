@@ -11,7 +11,7 @@ use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::rows::KvWord;
-use kvblock::{KvCacheSpec, PageLayout};
+use kvblock::KvCacheSpec;
 use prefetch::spill::Spill;
 use smallvec::SmallVec;
 
@@ -370,10 +370,7 @@ impl KvPool {
 
 /// The buffers that pages of a spec are split into.
 fn names(spec: &KvCacheSpec) -> &'static [&'static str] {
-    match spec.layout {
-        PageLayout::KeyValue { .. } => &["k_cache", "v_cache"],
-        PageLayout::Latent { .. } => &["latent_cache"],
-    }
+    if spec.is_latent() { &["latent_cache"] } else { &["k_cache", "v_cache"] }
 }
 
 fn page_words(page_bytes: u64, names: &[&str]) -> usize {

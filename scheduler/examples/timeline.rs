@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 pub(crate) fn simulate() -> Result<String, Box<dyn Error>> {
-    let block_size = BlockSize::new(4).ok_or("block sizes are powers of two")?;
+    let block_size = BlockSize::new(4).ok_or("a block has at least one token")?;
     let spec = KvCacheSpec::new(AttentionKind::FULL, block_size, 1, 64, KvDtype::F16);
     let limits = LengthLimits::new(64).max_batched_tokens(8);
     let mut scheduler =

@@ -43,13 +43,11 @@ impl Scheduler {
     /// Allocates the blocks of a load and sets the sequence aside. False when there are too few blocks.
     pub(crate) fn start_load(&mut self, load: Load, hit: Option<&PrefixHit>) -> bool {
         let found = &self.seqs[&load.seq];
-        let request = SlotRequest {
-            hit,
-            num_external: load.len,
-            delay_cache: true,
-            full_sequence_must_fit: self.config.reserve_full_input,
-            ..SlotRequest::new(load.seq, found.content(), 0, 0)
-        };
+        let request = SlotRequest::new(load.seq, found.content(), 0, 0)
+            .hit(hit)
+            .num_external(load.len)
+            .delay_cache(true)
+            .full_sequence_must_fit(self.config.reserve_full_input);
         if self.cache.allocate_slots(request).is_err() {
             return false;
         }

@@ -50,7 +50,7 @@ mod tests {
         let size = BlockSize::new(4).unwrap();
         let spec = KvCacheSpec::new(AttentionKind::FULL, size, 1, 4, KvDtype::F16);
         let limits = LengthLimits::new(128).max_batched_tokens(16);
-        let group = KvCacheGroup { spec, layers: vec![0], eagle: false };
+        let group = KvCacheGroup::new(spec, vec![0]);
         let cache = KvCacheConfig::uniform(64, spec, 1, limits).groups(vec![group]);
         Scheduler::new(SchedulerConfig::new(16, 3), cache).unwrap()
     }

@@ -93,11 +93,8 @@ impl Sequence {
     }
 
     pub(crate) fn content(&self) -> SeqContent<'_> {
-        SeqContent {
-            tokens: &self.tokens[..self.num_tokens as usize],
-            hashes: self.chain.hashes(),
-            adapter: self.chain.extra_keys().adapter.as_deref(),
-        }
+        SeqContent::new(&self.tokens[..self.num_tokens as usize], self.chain.hashes())
+            .adapter(self.chain.extra_keys().adapter.as_deref())
     }
 
     /// The slice that computes `len` more tokens.

@@ -145,6 +145,7 @@ impl Scheduler {
         let len = wanted.min(round.left(self.sequence(seq)));
         let num_tokens = self.sequence(seq).computed + num_hit + len;
         let Ok(swaps) = self.swap_in(seq, num_tokens) else { return Outcome::NoBlocks };
+        // The cache is as it was at the lookup. A hit that it refused all the same would be looked up again in a later step.
         let Ok(allocation) = self.allocate(seq, len, hit.as_ref()) else {
             assert!(swaps.is_empty(), "{seq:?} was restored and cannot go on");
             return Outcome::NoBlocks;
@@ -177,12 +178,11 @@ impl Scheduler {
         let found = &self.seqs[&seq];
         let waits = found.status != Status::Running;
         let has_blocks = found.computed > 0;
-        self.cache.allocate_slots(SlotRequest {
-            hit,
-            num_lookahead: if waits { 0 } else { self.config.num_lookahead_tokens },
-            full_sequence_must_fit: waits && !has_blocks && self.config.reserve_full_input,
-            ..SlotRequest::new(seq, found.content(), found.computed, len)
-        })
+        let request = SlotRequest::new(seq, found.content(), found.computed, len)
+            .hit(hit)
+            .num_lookahead(if waits { 0 } else { self.config.num_lookahead_tokens })
+            .full_sequence_must_fit(waits && !has_blocks && self.config.reserve_full_input);
+        self.cache.allocate_slots(request)
     }
 
     fn record_lookup(&mut self, seq: SeqId, hit: Option<&PrefixHit>) {

@@ -78,7 +78,7 @@ impl Text {
     }
 
     fn content(&self) -> SeqContent<'_> {
-        SeqContent { tokens: &self.tokens, hashes: self.chain.hashes(), adapter: None }
+        SeqContent::new(&self.tokens, self.chain.hashes())
     }
 }
 
@@ -101,7 +101,7 @@ fn the_cache_refuses_what_does_not_belong_to_it() {
     refused(&|c| c.restore(A, &[vec![true]], 4), known, text);
     let hit = |blocks: Vec<Vec<BlockId>>| PrefixHit { num_tokens: 4, blocks };
     let slots = |c: &mut KvCache, seq, hit: PrefixHit| {
-        let request = SlotRequest { hit: Some(&hit), ..SlotRequest::new(seq, content, 0, 1) };
+        let request = SlotRequest::new(seq, content, 0, 1).hit(&hit);
         c.allocate_slots(request).map(|_| ())
     };
     refused(&|c| slots(c, A, hit(vec![vec![BlockId::new(1)]])), known, text);
@@ -123,7 +123,7 @@ fn the_cache_refuses_what_does_not_belong_to_it() {
     refused(&|c| slots(c, B, hit(vec![vec![BlockId::new(10)]])), foreign, "no block b10: the pool has 10");
     refused(&|c| c.evict_blocks(&[BlockId::new(10)]), foreign, "no block b10: the pool has 10");
 
-    let cut = SeqContent { hashes: &content.hashes[..2], ..content };
+    let cut = SeqContent::new(content.tokens, &content.hashes[..2]);
     let missing = AllocError::MissingHashes { seq: A, hashes: 2, num_tokens: 12, needed: 3 };
     let text = "2 block hashes for 12 tokens of sequence q7, 3 needed";
     let more = SlotRequest::new(A, cut, 9, 3);
@@ -159,16 +159,9 @@ fn configurations_that_hold_nothing_are_refused() {
     let latent = |ratio| KvCacheSpec::latent(AttentionKind::FULL, SIZE, 8, KvDtype::F16, ratio);
     refused(config(9, latent(3)), "group 0: block size 4 is not a multiple of the compress ratio 3");
     refused(config(9, latent(0)), "group 0: block size 4 is not a multiple of the compress ratio 0");
-    let chunked = KvCacheGroup {
-        spec: KvCacheSpec {
-            block_size: BlockSize::new(2).unwrap(),
-            ..spec(AttentionKind::ChunkedLocal { chunk: 4 })
-        },
-        layers: vec![1],
-        eagle: false,
-    };
+    let chunked = spec(AttentionKind::ChunkedLocal { chunk: 4 }).block_size(BlockSize::new(2).unwrap());
     let mut mixed = config(9, full);
-    mixed.groups.push(chunked);
+    mixed.groups.push(KvCacheGroup::new(chunked, vec![1]));
     let error = KvCache::new(&mixed).unwrap_err();
     assert_eq!(error, ConfigError::ChunkedAlignment { group: 1, block_size: 2, alignment: 4 });
 }
@@ -176,10 +169,9 @@ fn configurations_that_hold_nothing_are_refused() {
 /// No hit is long enough to be a multiple of both block sizes, so there is none.
 #[test]
 fn block_sizes_without_a_common_multiple_of_32_bits_never_hit() {
-    let group = |block_size| KvCacheGroup {
-        spec: KvCacheSpec { block_size: BlockSize::new(block_size).unwrap(), ..spec(AttentionKind::FULL) },
-        layers: vec![0],
-        eagle: false,
+    let group = |tokens| {
+        let spec = spec(AttentionKind::FULL).block_size(BlockSize::new(tokens).unwrap());
+        KvCacheGroup::new(spec, vec![0])
     };
     let groups = vec![group(3_u32.pow(8)), group(1 << 20)];
     let mut cache = KvCache::new(&KvCacheConfig::new(20, groups, LIMITS)).unwrap();
@@ -208,8 +200,8 @@ fn capacities_do_not_overflow() {
     let window = spec(AttentionKind::SlidingWindow { window: u32::MAX });
     assert_eq!(window.max_blocks_per_seq(limits), (1 << 30) + 1);
     let mut cache = KvCache::new(&KvCacheConfig::uniform(4, window, 1, limits)).unwrap();
-    let content = SeqContent { tokens: &[1], hashes: &[], adapter: None };
-    let request = SlotRequest { full_sequence_must_fit: true, ..SlotRequest::new(A, content, u32::MAX, 9) };
+    let content = SeqContent::new(&[1], &[]);
+    let request = SlotRequest::new(A, content, u32::MAX, 9).full_sequence_must_fit(true);
     let error = cache.allocate_slots(request).unwrap_err();
     assert_eq!(error, AllocError::OutOfBlocks { needed: 1 << 30, free: 3 });
     assert_eq!(cache.pool().cached(BlockHash::from_bytes([0; 32]), &[GroupId::new(0)]), None);

@@ -28,7 +28,7 @@ struct Seq {
 
 impl Seq {
     fn content(&self) -> SeqContent<'_> {
-        SeqContent { tokens: &self.tokens, hashes: self.chain.hashes(), adapter: None }
+        SeqContent::new(&self.tokens, self.chain.hashes())
     }
 
     fn known(&self) -> u32 {
@@ -78,7 +78,7 @@ fn config(
     let spec = |&(kind, size): &(AttentionKind, u32)| {
         KvCacheSpec::new(kind, BlockSize::new(size).unwrap(), 1, 4, KvDtype::F16)
     };
-    let group = |of| KvCacheGroup { spec: spec(of), layers: vec![0], eagle: false };
+    let group = |of| KvCacheGroup::new(spec(of), vec![0]);
     KvCacheConfig::new(num_blocks, groups.iter().map(group).collect(), LIMITS)
         .caching(caching)
         .events(true)
@@ -182,7 +182,7 @@ impl Machine {
 
     fn look(&self, tokens: &[TokenId]) -> PrefixHit {
         let chain = self.chain(tokens);
-        let hit = self.cache.lookup(SeqContent { tokens, hashes: chain.hashes(), adapter: None });
+        let hit = self.cache.lookup(SeqContent::new(tokens, chain.hashes()));
         assert!((hit.num_tokens as usize) < tokens.len(), "the last token is always computed");
         hit
     }
@@ -208,9 +208,9 @@ impl Machine {
 
     fn start(&mut self, tokens: Vec<TokenId>, hit: &PrefixHit, new: u32) {
         let chain = self.chain(&tokens);
-        let content = SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None };
+        let content = SeqContent::new(&tokens, chain.hashes());
         let (id, new) = (self.seq_id(), new.min(u32::try_from(tokens.len()).unwrap() - hit.num_tokens));
-        let request = SlotRequest { hit: Some(hit), ..SlotRequest::new(id, content, 0, new) };
+        let request = SlotRequest::new(id, content, 0, new).hit(hit);
         let before = format!("{:?}", self.cache);
         let stale = self.first_stale(&tokens, hit);
         if let Err(error) = self.cache.allocate_slots(request) {
@@ -238,7 +238,7 @@ impl Machine {
         if new == 0 {
             return;
         }
-        let request = SlotRequest { num_lookahead, ..SlotRequest::new(id, seq.content(), seq.computed, new) };
+        let request = SlotRequest::new(id, seq.content(), seq.computed, new).num_lookahead(num_lookahead);
         if let Ok(allocation) = self.cache.allocate_slots(request) {
             for copy in allocation.copies {
                 let offsets = 0..self.groups[copy.group.index()].1;
@@ -288,6 +288,7 @@ impl Machine {
                 }
                 CacheEvent::Removed(key) => assert!(self.findable.remove(&(key.hash, key.group))),
                 CacheEvent::AllCleared => self.findable.clear(),
+                other => panic!("{other:?}"),
             }
         }
         let pool = self.cache.pool();

@@ -26,9 +26,8 @@ fn dense(kind: AttentionKind) -> KvCacheSpec {
 /// The sub-caches of DeepSeek V4 Flash, 43 layers: 0 and 1 have a window only, even ones compress 4 to 1 and
 /// have an indexer, odd ones compress 128 to 1.
 fn deepseek_v4() -> Vec<KvCacheSpec> {
-    let latent = |kind, block, bytes, ratio| KvCacheSpec {
-        page_align_bytes: 576,
-        ..KvCacheSpec::latent(kind, size(block), bytes, KvDtype::Fp8, ratio)
+    let latent = |kind, block, bytes, ratio| {
+        KvCacheSpec::latent(kind, size(block), bytes, KvDtype::Fp8, ratio).page_align_bytes(576)
     };
     let mut specs = Vec::new();
     for layer in 0..43 {
@@ -81,7 +80,7 @@ fn page_bytes() {
     let mla = |bytes, dtype| KvCacheSpec::latent(AttentionKind::FULL, size(64), bytes, dtype, 1);
     assert_eq!(mla(576 * 2, KvDtype::F16).page_bytes(), 64 * 576 * 2);
     assert_eq!(mla(656, KvDtype::Fp8).page_bytes(), 64 * (512 + 4 * 4 + 64 * 2));
-    let padded = KvCacheSpec { padded_page_bytes: Some(70_000), ..dense(AttentionKind::FULL) };
+    let padded = dense(AttentionKind::FULL).padded_page_bytes(70_000);
     assert_eq!(padded.page_bytes(), 70_000);
 }
 

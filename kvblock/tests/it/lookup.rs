@@ -11,11 +11,7 @@ type Groups = Vec<(AttentionKind, u32)>;
 fn config(groups: &Groups, eagle: &[usize]) -> KvCacheConfig {
     let spec = |(kind, size)| KvCacheSpec::new(kind, BlockSize::new(size).unwrap(), 1, 4, KvDtype::F16);
     let limits = LengthLimits::new(256);
-    let group = |(index, &group)| KvCacheGroup {
-        spec: spec(group),
-        layers: vec![index],
-        eagle: eagle.contains(&index),
-    };
+    let group = |(index, &group)| KvCacheGroup::new(spec(group), vec![index]).eagle(eagle.contains(&index));
     let groups_of = groups.iter().enumerate().map(group).collect();
     KvCacheConfig::uniform(512, spec(groups[0]), 1, limits).groups(groups_of)
 }
@@ -30,7 +26,7 @@ fn cache_with(
     let tokens: Vec<TokenId> = (0..len).collect();
     let mut chain = HashChain::new(cache.hasher(), ExtraKeys::default());
     chain.extend(&tokens);
-    let content = SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None };
+    let content = SeqContent::new(&tokens, chain.hashes());
     cache.allocate_slots(SlotRequest::new(SeqId::new(0), content, 0, len)).unwrap();
     for group in 0..cache.num_groups() {
         let table = cache.table(SeqId::new(0), GroupId::new(u32::try_from(group).unwrap())).unwrap();
@@ -93,7 +89,7 @@ proptest! {
             groups.iter().enumerate().all(has)
         };
         let expected = (0..len).rev().filter(|hit| hit % alignment == 0).find(possible).unwrap_or(0);
-        let hit = cache.lookup(SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None });
+        let hit = cache.lookup(SeqContent::new(&tokens, chain.hashes()));
         prop_assert_eq!(hit.num_tokens, expected);
         for ((index, &group), blocks) in groups.iter().enumerate().zip(&hit.blocks) {
             prop_assert_eq!(blocks.len(), (expected / group.1) as usize);
@@ -117,7 +113,7 @@ proptest! {
         let find = |eagle: &[usize]| {
             let kept = |group, index| !lost.contains(&(group, index));
             let (cache, chain, tokens) = cache_with(&config(&groups, eagle), len, kept);
-            cache.lookup(SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None })
+            cache.lookup(SeqContent::new(&tokens, chain.hashes()))
         };
         let (plain, draft) = (find(&[]), find(&eagle));
         prop_assert!(draft.num_tokens <= plain.num_tokens);
@@ -146,7 +142,7 @@ fn draw(hit: &PrefixHit) -> String {
 fn hit(groups: &Groups, eagle: &[usize], len: u32, lost: &[(usize, usize)]) -> String {
     let config = config(groups, eagle);
     let (cache, chain, tokens) = cache_with(&config, len, |group, index| !lost.contains(&(group, index)));
-    draw(&cache.lookup(SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None }))
+    draw(&cache.lookup(SeqContent::new(&tokens, chain.hashes())))
 }
 
 #[test]

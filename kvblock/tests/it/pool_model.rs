@@ -98,8 +98,14 @@ fn apply(pool: &mut BlockPool, model: &mut Model, op: Op) {
         Op::Cache { block, content, group } => {
             let Some(block) = pick(&model.with_refs(), block) else { return };
             let (hashes, group) = ([hash(content)], GroupId::new(group));
-            let content = SeqContent { tokens: &[u32::from(content)], hashes: &hashes, adapter: None };
-            pool.cache_full_blocks(content, &[BlockId::new(block)], 0..1, SIZE, group);
+            let tokens = [u32::from(content)];
+            pool.cache_full_blocks(
+                SeqContent::new(&tokens, &hashes),
+                &[BlockId::new(block)],
+                0..1,
+                SIZE,
+                group,
+            );
             let stored = pool.take_events().len();
             let known = model.cached.iter().any(|&(_, b)| b == block);
             assert_eq!(stored, usize::from(!known));
@@ -191,7 +197,7 @@ fn a_colliding_hash_is_a_miss_under_verification() {
     let mut cache = kvblock::KvCache::new(&config).unwrap();
     // Two sequences whose hashes collide by construction.
     let hashes = [hash(1), hash(2)];
-    let content = |tokens| SeqContent { tokens, hashes: &hashes, adapter: None };
+    let content = |tokens| SeqContent::new(tokens, &hashes);
     cache.allocate_slots(kvblock::SlotRequest::new(kvblock::SeqId::new(0), content(&[5, 6]), 0, 2)).unwrap();
     assert_eq!(cache.lookup(content(&[5, 6])).num_tokens, 1);
     assert_eq!(cache.lookup(content(&[7, 6])).num_tokens, 0);

@@ -24,14 +24,14 @@ impl Text {
     }
 
     fn content(&self) -> SeqContent<'_> {
-        SeqContent { tokens: &self.tokens, hashes: self.chain.hashes(), adapter: None }
+        SeqContent::new(&self.tokens, self.chain.hashes())
     }
 }
 
 fn config(num_blocks: u32, kinds: &[AttentionKind]) -> KvCacheConfig {
     let spec = |kind| KvCacheSpec::new(kind, BlockSize::new(4).unwrap(), 1, 4, KvDtype::F16);
     let limits = LengthLimits::new(64).max_batched_tokens(8);
-    let group = |&kind| KvCacheGroup { spec: spec(kind), layers: vec![0], eagle: false };
+    let group = |&kind| KvCacheGroup::new(spec(kind), vec![0]);
     let groups = kinds.iter().map(group).collect();
     KvCacheConfig::uniform(num_blocks, spec(kinds[0]), 1, limits).groups(groups)
 }
@@ -70,7 +70,7 @@ fn a_failed_allocation_changes_nothing() {
     let hit = cache.lookup(text.content());
     assert_eq!(hit.num_tokens, 8);
     // Two hit blocks leave the free queue, and two more are needed, of three.
-    let request = SlotRequest { hit: Some(&hit), ..SlotRequest::new(B, text.content(), 0, 8) };
+    let request = SlotRequest::new(B, text.content(), 0, 8).hit(&hit);
     let before: Vec<BlockId> = cache.pool().free_blocks().collect();
     assert_eq!(cache.allocate_slots(request), Err(AllocError::OutOfBlocks { needed: 4, free: 3 }));
     assert!(cache.pool().free_blocks().eq(before));
@@ -89,7 +89,7 @@ fn a_hit_whose_blocks_were_taken_is_refused() {
     assert_eq!((hit.num_tokens, &hit.blocks[0][..]), (8, &[BlockId::new(1), BlockId::new(2)][..]));
     cache.allocate_slots(SlotRequest::new(A, new.content(), 0, 12)).unwrap();
 
-    let request = SlotRequest { hit: Some(&hit), ..SlotRequest::new(B, old.content(), 0, 1) };
+    let request = SlotRequest::new(B, old.content(), 0, 1).hit(&hit);
     let error = cache.allocate_slots(request).unwrap_err();
     let (index, block) = (BlockIdx::new(0), BlockId::new(1));
     assert_eq!(error, AllocError::StaleHit { group: G0, num_tokens: 8, index, block });
@@ -101,7 +101,7 @@ fn a_hit_whose_blocks_were_taken_is_refused() {
     cache.free(A);
     cache.allocate_slots(SlotRequest::new(A, old.content(), 0, 9)).unwrap();
     let fresh = cache.lookup(old.content());
-    let request = SlotRequest { hit: Some(&fresh), ..SlotRequest::new(B, old.content(), 0, 1) };
+    let request = SlotRequest::new(B, old.content(), 0, 1).hit(&fresh);
     assert_eq!(cache.allocate_slots(request), Err(AllocError::OutOfBlocks { needed: 1, free: 0 }));
 }
 
@@ -121,7 +121,7 @@ fn the_tail_is_evicted_before_the_prefix() {
 fn draft_tokens_get_slots_but_are_not_findable() {
     let mut cache = cache(10, &[AttentionKind::FULL]);
     let text = Text::new(&cache, 0..7);
-    let request = SlotRequest { num_lookahead: 2, ..SlotRequest::new(A, text.content(), 0, 9) };
+    let request = SlotRequest::new(A, text.content(), 0, 9).num_lookahead(2);
     cache.allocate_slots(request).unwrap();
     assert_eq!(blocks(&cache, A).len(), 3);
     assert_eq!(cache.pool().num_cached(), 1, "7 confirmed tokens fill one block");
@@ -131,8 +131,7 @@ fn draft_tokens_get_slots_but_are_not_findable() {
 fn external_tokens_are_findable_once_they_arrived() {
     let mut cache = cache(10, &[AttentionKind::FULL]);
     let text = Text::new(&cache, 0..12);
-    let request =
-        SlotRequest { num_external: 8, delay_cache: true, ..SlotRequest::new(A, text.content(), 0, 0) };
+    let request = SlotRequest::new(A, text.content(), 0, 0).num_external(8).delay_cache(true);
     cache.allocate_slots(request).unwrap();
     assert_eq!(blocks(&cache, A).len(), 2);
     assert_eq!(cache.lookup(text.content()).num_tokens, 0);
@@ -149,8 +148,7 @@ fn external_tokens_do_not_take_the_hit_blocks_of_another_group() {
     cache.free(A);
     let hit = cache.lookup(text.content());
     // Free: four blocks without content, then the four hit blocks. Eight are needed.
-    let request =
-        SlotRequest { hit: Some(&hit), num_external: 7, ..SlotRequest::new(B, text.content(), 0, 1) };
+    let request = SlotRequest::new(B, text.content(), 0, 1).hit(&hit).num_external(7);
     cache.allocate_slots(request).unwrap();
     for group in [0, 1] {
         let table = cache.table(B, GroupId::new(group)).unwrap();
@@ -188,8 +186,7 @@ fn admission_counts_no_more_than_a_window_ever_holds() {
     for (num_blocks, fits) in [(6, true), (5, false)] {
         let mut cache = cache(num_blocks, &[AttentionKind::SlidingWindow { window: 6 }]);
         let text = Text::new(&cache, 0..40);
-        let request =
-            SlotRequest { full_sequence_must_fit: true, ..SlotRequest::new(A, text.content(), 0, 8) };
+        let request = SlotRequest::new(A, text.content(), 0, 8).full_sequence_must_fit(true);
         assert_eq!(cache.allocate_slots(request).is_ok(), fits);
         cache.free(A);
         let request = SlotRequest::new(A, text.content(), 0, 8);

@@ -23,7 +23,7 @@ pub(crate) fn cache_config(
     groups: &[(AttentionKind, u32)],
 ) -> KvCacheConfig {
     let spec = |&(kind, size)| KvCacheSpec::new(kind, block_size(size), 1, 4, KvDtype::F16);
-    let group = |spec| KvCacheGroup { spec, layers: vec![0], eagle: false };
+    let group = |spec| KvCacheGroup::new(spec, vec![0]);
     let limits = LengthLimits::new(max_model_len).max_batched_tokens(1);
     let uniform = KvCacheConfig::uniform(num_blocks, spec(&groups[0]), 1, limits);
     uniform.groups(groups.iter().map(spec).map(group).collect())

@@ -166,7 +166,7 @@ impl<'d> Sequence<'d> {
             return Err(AdmitError::EmptyPrompt.into());
         }
         let (start, end) = (self.computed, self.computed + rows);
-        let content = SeqContent { tokens: &self.tokens, hashes: &[], adapter: None };
+        let content = SeqContent::new(&self.tokens, &[]);
         let [first, count] = [start, rows].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         let tokens = self.tokens.len();
         self.cache

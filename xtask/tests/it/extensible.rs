@@ -20,10 +20,12 @@ pub(super) const CRATES: [&str; 8] = [
 const CLOSED: [&str; 5] = ["HyperConfig", "IndexerConfig", "LatentConfig", "MoeConfig", "Options"];
 
 /// Options whose names do not say so: requests, limits and what else people fill in.
-const OPTIONS: [&str; 13] = [
+const OPTIONS: [&str; 17] = [
     "Demand",
     "Deployment",
     "Dry",
+    "KvCacheGroup",
+    "KvCacheSpec",
     "LengthLimits",
     "Offload",
     "Penalties",
@@ -31,6 +33,8 @@ const OPTIONS: [&str; 13] = [
     "RandomSpec",
     "Request",
     "Sampling",
+    "SeqContent",
+    "SlotRequest",
     "Sparse",
     "Submission",
     "TierSpec",

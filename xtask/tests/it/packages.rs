@@ -71,12 +71,13 @@ fn dependencies(folder: &str) -> String {
 #[test]
 fn readmes_say_what_to_write_below_dependencies() {
     for (folder, package, _) in &LIBRARIES {
-        assert!(dependencies(folder).contains(package), "{folder}/README.md does not depend on {package}");
+        let line = format!("{package} = {{ path = \"../pagoda/{folder}\"");
+        assert!(dependencies(folder).contains(&line), "{folder}/README.md does not have {line}");
     }
 }
 
-/// For each library a project of its own, with the lines of the README and the archives in place of the registry, runs the
-/// examples of that README. Takes minutes: wgpu is built once more.
+/// For each library a project of its own, with the lines of the README and the archives in place of checkout and registry,
+/// runs the examples of that README. Takes minutes: wgpu is built once more.
 #[test]
 fn outside_projects_run_the_examples_of_the_readmes() {
     if std::env::var_os("PAGODA_LONG_TESTS").is_none() {
@@ -94,9 +95,14 @@ fn outside_projects_run_the_examples_of_the_readmes() {
     for (folder, package, _) in &LIBRARIES {
         let project = target("outside").join(package);
         fs::create_dir_all(project.join("src")).unwrap();
+        let mut lines = dependencies(folder);
+        for (folder, package, _) in LIBRARIES {
+            let there = unpacked.join(format!("{package}-{}", env!("CARGO_PKG_VERSION")));
+            lines = lines.replace(&format!("../pagoda/{folder}\""), &format!("{}\"", there.display()));
+        }
         let head =
             "[package]\nname = \"outside\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n";
-        let manifest = format!("{head}[dependencies]\n{}\n{patches}", dependencies(folder));
+        let manifest = format!("{head}[dependencies]\n{lines}\n{patches}");
         fs::write(project.join("Cargo.toml"), manifest).unwrap();
         // The versions that this workspace has: nothing is asked of the registry.
         fs::copy(tree::root().join("Cargo.lock"), project.join("Cargo.lock")).unwrap();

@@ -74,7 +74,8 @@ pub(crate) fn serve_behind(
 ) -> Vec<Served> {
     let mut cache = cache(decoder);
     if taken > 0 {
-        let content = SeqContent { tokens: &vec![0; taken as usize], hashes: &[], adapter: None };
+        let tokens = vec![0; taken as usize];
+        let content = SeqContent::new(&tokens, &[]);
         cache
             .allocate_slots(SlotRequest::new(SeqId::new(u64::MAX), content, 0, taken))
             .expect("room for them");
@@ -166,7 +167,7 @@ impl<'a> Sequence<'a> {
     }
 
     fn allocate(&self, cache: &mut KvCache, chunk: usize) {
-        let content = SeqContent { tokens: &self.tokens, hashes: &[], adapter: None };
+        let content = SeqContent::new(&self.tokens, &[]);
         let [computed, rows] = [self.computed, self.rows(chunk)].map(|n| u32::try_from(n).unwrap());
         cache
             .allocate_slots(SlotRequest::new(self.seq, content, computed, rows))
