@@ -1,5 +1,6 @@
 // Binary hashes for retrieval (UCM's KVComp; HATA, arXiv 2506.02572): bit b of a code is the sign of x . weights[.., b].
-//   entries  [n] u32: slots of keys, or rows of q: the source module says; NO_ENTRY where an entry names none
+//   entries  [n] u32: slots of keys, or rows of q: the source module says; NO_ENTRY where an entry names none. Slots of blocks
+//            that the cache does not hold, `num_blocks` from first_block on, are left out
 //   weights  [channels, bits] f32, row-major
 //   codes    words u32 a code; the dispatch writes bits / 32 of them from first_word on
 // A dispatch hashes `channels` channels from first_channel on: MLA hashes its parts apart. Lanes are bits; ENTRIES
@@ -19,6 +20,8 @@ struct HashCodesParams {
     bits: u32, // a multiple of 32
     first_word: u32,
     words: u32,
+    first_block: u32,
+    num_blocks: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: HashCodesParams;
@@ -40,7 +43,7 @@ fn hash_codes(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     let chunks = params.channels / 8u;
     for (var i = lane; i < ENTRIES * chunks; i += WG) {
         let entry = first + i / chunks;
-        if (entry < params.entries && entries[entry] != NO_ENTRY) {
+        if (entry < params.entries && is_held(entries[entry])) {
             let x = vector_chunk(entries[entry], group.y, params.first_channel / 8u + i % chunks);
             for (var d = 0u; d < 4u; d++) {
                 vectors[i / chunks * HEAD_DIM + i % chunks * 8u + d] = x.low[d];
@@ -73,7 +76,7 @@ fn hash_codes(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         let entry = first + lane / WORDS;
         let word = bit0 / 32u + lane % WORDS;
         let writes = lane < ENTRIES * WORDS && entry < params.entries && word < params.bits / 32u;
-        if (writes && entries[entry] != NO_ENTRY) {
+        if (writes && is_held(entries[entry])) {
             let code = code_of(entry, entries[entry], group.y);
             codes[code * params.words + params.first_word + word] = atomicLoad(&signs[lane]);
         }

@@ -211,8 +211,7 @@ impl KvPool {
 
     /// K and V of one layer on the host, where some blocks are there: of these blocks of its.
     pub(crate) fn host_layers(&self, layer: usize) -> impl Iterator<Item = (Range<u32>, [&Buf<KvWord>; 2])> {
-        let segments = self.host.as_ref().map_or(0, |host| host.segments.len());
-        (0..segments).filter_map(move |segment| match self.host_attended(layer, segment) {
+        (0..self.segments()).filter_map(move |segment| match self.host_attended(layer, segment) {
             [k, v] => Some((self.host_segment(segment), [k, v])),
             _ => None,
         })
@@ -272,16 +271,31 @@ impl KvPool {
         self.host.as_ref()?.board.as_ref()
     }
 
-    /// K and V of one layer where block ids count: on the host if blocks are selected and live there, else on the device. Of
-    /// blocks on disk that are selected, the [board](Self::board) has the keys.
-    pub(crate) fn home(&self, layer: usize) -> (&Buf<KvWord>, &Buf<KvWord>) {
-        if let Some(board) = self.board() {
-            return (board, self.layer(layer).1);
-        }
-        let selects = self.ring().is_some_and(|ring| ring.page_slots() > 0);
-        // Beside a policy there is one segment.
-        let host = self.host_layers(layer).next().filter(|_| selects);
-        host.map_or_else(|| self.layer(layer), |(_, [k, v])| (k, v))
+    /// K and V of one layer where block ids count, with the ids that they hold: beyond the device if blocks are selected and live
+    /// there, perhaps in several buffers, else on it. Of blocks on disk that are selected, the [board](Self::board) has the keys.
+    pub(crate) fn by_id(&self, layer: usize) -> impl Iterator<Item = (Range<u32>, [&Buf<KvWord>; 2])> {
+        let one = (self.board().is_some() || self.page_slots() == 0).then(|| {
+            let (k, v) = self.layer(layer);
+            (0..u32::MAX, [self.board().unwrap_or(k), v])
+        });
+        let several = self.host_layers(layer).filter({
+            let lies_there = one.is_none();
+            move |_| lies_there
+        });
+        one.into_iter().chain(several)
+    }
+
+    /// K and V of one layer by block id, for kernels that read keys of all blocks: one buffer each.
+    pub(crate) fn whole(&self, layer: usize) -> [&Buf<KvWord>; 2] {
+        let mut buffers = self.by_id(layer).map(|(_, buffers)| buffers);
+        let whole = buffers.next().expect("a layer with keys and values");
+        assert!(buffers.next().is_none(), "keys of layer {layer} lie in several buffers");
+        whole
+    }
+
+    /// Buffers of one layer that hold the blocks beyond those of the device.
+    pub(crate) fn segments(&self) -> usize {
+        self.host.as_ref().map_or(0, |host| host.segments.len())
     }
 
     /// The ring that blocks on the host pass through.

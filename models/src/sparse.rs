@@ -229,6 +229,14 @@ impl SparseOptions {
         };
         !self.measure && reaches(Phase::Prefill) && reaches(Phase::Decode)
     }
+
+    /// Whether kernels choose blocks by their keys themselves, which then lie in one buffer a layer.
+    #[must_use]
+    pub fn reads_one_buffer(&self) -> bool {
+        let (prefill, decode) = (self.of(Phase::Prefill), self.of(Phase::Decode));
+        let by_keys = prefill.antidiagonals().is_some() || prefill.energies().is_some();
+        self.place == Place::Device && !self.measure && (by_keys || decode.mass().is_some())
+    }
 }
 
 impl Attended {

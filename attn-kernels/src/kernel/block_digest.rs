@@ -73,6 +73,18 @@ params! {
         pub num_kv_heads: u32,
         /// Pages to digest.
         pub touched: u32,
+        /// First block of the cache of keys.
+        pub first_block: u32,
+        /// Blocks of the cache of keys: pages of others are left out.
+        pub num_blocks: u32,
+    }
+}
+
+impl BlockDigestParams {
+    /// Parameters for `touched` pages of a cache whose blocks all lie in one buffer.
+    #[must_use]
+    pub const fn new(num_kv_heads: u32, touched: u32) -> Self {
+        Self { num_kv_heads, touched, first_block: 0, num_blocks: u32::MAX }
     }
 }
 
@@ -81,7 +93,7 @@ bindings! {
     pub struct BlockDigestBuffers(BlockDigestParams) {
         /// Blocks to take in, `[n]`, of 1 to `block_size` tokens, or [`BlockTokens::NONE`].
         read touched: BlockTokens,
-        /// Cache of keys, in the layout of `KvShape`.
+        /// Cache of keys from `first_block` on, in the layout of `KvShape`.
         read k_cache: KvWord,
         /// Digests, `[num_blocks, num_kv_heads, vectors, head_dim]`: minima and maxima, or means; f32 beside caches in
         /// f32, else f16.

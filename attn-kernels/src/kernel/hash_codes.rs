@@ -45,6 +45,10 @@ params! {
         pub first_word: u32,
         /// Words of a code.
         pub words: u32,
+        /// First block of the cache of keys.
+        pub first_block: u32,
+        /// Blocks of the cache of keys: slots of others are left out. `u32::MAX` where all of them lie in one buffer.
+        pub num_blocks: u32,
     }
 }
 
@@ -53,7 +57,7 @@ bindings! {
     pub struct HashCodesBuffers(HashCodesParams) {
         /// Slots of keys, or rows of queries, `[n]`, or [`NO_ENTRY`].
         read entries: u32,
-        /// Cache of keys, where keys are hashed.
+        /// Cache of keys from `first_block` on, where keys are hashed.
         read k_cache: KvWord = None,
         /// Queries, rows of `q_stride` f32, where these are hashed.
         read q: f32 = None,

@@ -46,14 +46,19 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     touched.insert(1, [BlockTokens::NONE.block, BlockTokens::NONE.tokens]);
     let num_blocks = layer.k.len() / shape.block_elements();
     let before = values(kept, &words(kept, &floats(digest.pool_elements(&shape, num_blocks), 2)));
-    let mut after = before.clone();
-    cpu::block_digest::block_digest(&shape, digest, &touched, &layer.k, &mut after);
     let count = count(&touched);
-    let params = BlockDigestParams { num_kv_heads: 2, touched: count };
+    let whole = BlockDigestParams::new(2, count);
     let [k, _] = layer.words();
-    let case = Case::new("whole and begun pages", variant, &params, block_digest::grid(&shape, count))
-        .binding(&touched)
-        .binding(&k)
-        .cache(kept, &before, tolerance, &after);
-    vec![case]
+    let case = |name: &'static str, params: BlockDigestParams| {
+        let held = |[block, _]: &[u32; 2]| *block >= params.first_block;
+        let held: Vec<[u32; 2]> = touched.iter().copied().filter(held).collect();
+        let mut after = before.clone();
+        cpu::block_digest::block_digest(&shape, digest, &held, &layer.k, &mut after);
+        Case::new(name, variant, &params, block_digest::grid(&shape, count))
+            .binding(&touched)
+            .binding(&k[params.first_block as usize * shape.block_bytes() / 4..])
+            .cache(kept, &before, tolerance, &after)
+    };
+    let cut = BlockDigestParams { first_block: 3, num_blocks: layer.num_blocks() - 3, ..whole };
+    vec![case("whole and begun pages", whole), case("pages of a part of the cache", cut)]
 }

@@ -42,6 +42,8 @@ pub(super) fn hash_codes(variant: &Variant) -> Vec<Case> {
         bits: BITS,
         first_word: 1,
         words: 7,
+        first_block: 0,
+        num_blocks: u32::MAX,
     };
     let place = |codes: &mut [u32], at: usize, code: &[u32]| {
         codes[at * 7 + 1..][..code.len()].copy_from_slice(code);
@@ -81,21 +83,29 @@ pub(super) fn hash_codes(variant: &Variant) -> Vec<Case> {
         |t: u32| layer.tables[(t / shape.block_size) as usize] * shape.block_size + t % shape.block_size;
     let mut slots: Vec<u32> = (0..tokens).map(slot).collect();
     slots[1] = hash_codes::NO_ENTRY;
-    let params = params(tokens);
+    let whole = params(tokens);
     let before = vec![77_777; layer.k.len() / dim * 7];
-    let mut after = before.clone();
-    let named = slots.iter().enumerate().filter(|(_, slot)| **slot != hash_codes::NO_ENTRY);
-    for (t, slot) in named.map(|(t, slot)| (t, *slot as usize)) {
-        for head in 0..2 {
-            let key: Vec<f32> = layer.kv().key(&layer.tables, head, t).map(f32_of).collect();
-            let page = shape.block_size as usize;
-            let at = (slot / page * 2 + head) * page + slot % page;
-            place(&mut after, at, &cpu::hash_codes::hash_code(&params, &key, &weights));
-        }
-    }
     let [k, _] = layer.words();
-    let case = Case::new("cached keys", variant, &params, hash_codes::grid(&params));
-    vec![case.binding(&slots).binding(&k).binding(&weights).words(&before, &after)]
+    let page = shape.block_size as usize;
+    let case = |name: &'static str, params: HashCodesParams| {
+        let mut after = before.clone();
+        let held = |slot: u32| slot != hash_codes::NO_ENTRY && slot / shape.block_size >= params.first_block;
+        for (t, slot) in slots.iter().enumerate().filter(|(_, slot)| held(**slot)) {
+            for head in 0..2 {
+                let key: Vec<f32> = layer.kv().key(&layer.tables, head, t).map(f32_of).collect();
+                let slot = *slot as usize;
+                let at = (slot / page * 2 + head) * page + slot % page;
+                place(&mut after, at, &cpu::hash_codes::hash_code(&params, &key, &weights));
+            }
+        }
+        Case::new(name, variant, &params, hash_codes::grid(&params))
+            .binding(&slots)
+            .binding(&k[params.first_block as usize * shape.block_bytes() / 4..])
+            .binding(&weights)
+            .words(&before, &after)
+    };
+    let cut = HashCodesParams { first_block: 2, num_blocks: layer.num_blocks() - 2, ..whole };
+    vec![case("cached keys", whole), case("keys of a part of the cache", cut)]
 }
 
 pub(super) fn hamming_score(variant: &Variant) -> Vec<Case> {

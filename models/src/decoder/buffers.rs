@@ -46,6 +46,33 @@ impl<T> Deref for GrowBuf<T> {
     }
 }
 
+/// A buffer of each layer, where all layers are recorded at once; else one, of the layer at hand.
+#[derive(Debug)]
+pub(super) struct OfLayers<T>(Vec<GrowBuf<T>>);
+
+impl<T: Pod> OfLayers<T> {
+    /// Buffers of `len` elements for `layers` layers; `None` for one layer after the other.
+    pub(super) fn new(
+        gpu: &Gpu,
+        label: &'static str,
+        len: usize,
+        layers: Option<usize>,
+    ) -> Result<Self, ModelError> {
+        let bufs = (0..layers.unwrap_or(1)).map(|_| GrowBuf::new(gpu, label, len));
+        Ok(Self(bufs.collect::<Result<_, _>>()?))
+    }
+
+    /// Makes room for `len` elements in each.
+    pub(super) fn fit(&mut self, gpu: &Gpu, len: usize) -> Result<(), ModelError> {
+        self.0.iter_mut().try_for_each(|buf| buf.fit(gpu, len))
+    }
+
+    /// Returns the buffer of a layer.
+    pub(super) fn of(&self, layer: usize) -> &Buf<T> {
+        &self.0[layer.min(self.0.len() - 1)]
+    }
+}
+
 /// A list of a step: laid out on the host, uploaded once, read by kernels.
 #[derive(Debug)]
 pub(super) struct StepList<T> {

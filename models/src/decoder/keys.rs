@@ -9,7 +9,7 @@ mod rooms;
 mod stream;
 mod taken_in;
 
-use attn_kernels::gpu::{Buf, Gpu, Pass};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
 use attn_kernels::rows::KvWord;
 use smallvec::{SmallVec, smallvec};
 
@@ -48,9 +48,12 @@ pub(super) enum Keys<'a> {
     Slots(SlotRoom),
 }
 
-/// Minimum number of rows of a step whose keys and values go to the host as whole blocks, if pages are selected. Fewer rows are
-/// written there one by one, as whole blocks would be many more bytes.
-const WRITTEN_THROUGH: u32 = 64;
+/// Minimum number of rows of a step whose keys and values go to the host as whole blocks, if pages are selected.
+const WHOLE_BLOCKS_FROM: usize = 64;
+
+/// Rows are written one by one if whole blocks would be more than this many times their bytes: those of many sequences that add a
+/// token each.
+const WHOLE_BLOCKS_COST: usize = 4;
 
 impl<'a> Keys<'a> {
     /// Places of the keys of rows of a view that attend all that they see.
@@ -61,7 +64,7 @@ impl<'a> Keys<'a> {
 
 /// A place that new keys and values go to: those of rows that have a slot there.
 pub(super) struct Home<'a> {
-    pub(super) slots: &'a Buf<i32>,
+    pub(super) slots: Bind<i32>,
     /// K and V, or latents.
     pub(super) buffers: SmallVec<[&'a Buf<KvWord>; 2]>,
 }
@@ -82,6 +85,10 @@ impl KeySource {
             Some(sparse) => {
                 if kv.spill().is_some() && !sparse.selects_from_disk() {
                     let lacks = "a policy that selects by position, or that kernels rank by digests or hashes, where they lie on disk";
+                    return Err(ModelError::Offload { lacks });
+                }
+                if kv.segments() > 1 && sparse.reads_one_buffer() {
+                    let lacks = "one buffer a layer beside a policy that chooses by the keys of all blocks";
                     return Err(ModelError::Offload { lacks });
                 }
                 let pages = Box::new(Residency::new(gpu, config, options, &*sparse.policy, kv)?);
@@ -142,7 +149,7 @@ impl KeySource {
         selects: bool,
     ) -> Result<(), ModelError> {
         beyond.clear(views.len());
-        let few = self.pages().is_some_and(|pages| !pages.on_disk()) && batch.rows < WRITTEN_THROUGH;
+        let one_by_one = self.pages().is_some_and(|pages| !pages.on_disk());
         let (ring, pages) = match self {
             Self::Device => return Ok(()),
             Self::Ring(ring) => (ring, None),
@@ -151,10 +158,16 @@ impl KeySource {
         let Some(of_kv) = kv.ring() else { return Ok(()) };
         let block_size = kv.shape().block_size;
         if beyond.take_slots(of_kv, block_size, batch) {
-            let mut tokens = beyond.written_rows();
-            if !few {
-                tokens = beyond.divert(block_size);
-            }
+            let rows = beyond.written_rows();
+            let whole = beyond.fresh.blocks().len() * block_size as usize;
+            let few = one_by_one && (rows < WHOLE_BLOCKS_FROM || whole > WHOLE_BLOCKS_COST * rows);
+            let tokens = match few {
+                true => {
+                    beyond.write_in_place(kv);
+                    rows
+                }
+                false => beyond.divert(block_size),
+            };
             if let Some(taken_in) = pages.and_then(|pages| pages.taken_in()) {
                 let looked = taken_in.due(slices, |block| beyond.fresh.is_written(block));
                 beyond.fresh.look_at(&looked, &mut beyond.lists.pairs);
@@ -180,7 +193,9 @@ impl KeySource {
             Self::Device | Self::Ring(_) => Some(Vec::new()),
             Self::Pages { pages, .. } => {
                 let by_kernels = !kv.is_staged() && !beyond.fresh.in_rooms();
-                pages.shape().filter(|_| by_kernels)
+                let mut shape = pages.shape().filter(|_| by_kernels)?;
+                shape.extend(beyond.shape());
+                Some(shape)
             }
         }
     }
@@ -207,17 +222,18 @@ impl KeySource {
         let mut homes = smallvec![];
         let resident = || batch.views.iter().any(|view| view.slots.iter().any(|slot| *slot >= 0));
         // Where blocks are selected all live on the host.
-        if self.pages().is_none() && (beyond.slots().is_none() || resident()) {
-            let slots = batch.views[view].slots.on_device();
+        if self.pages().is_none() && (!beyond.writes() || resident()) {
+            let slots = batch.views[view].slots.bind();
             homes.push(Home { slots, buffers: kv.attended(layer).0.iter().collect() });
         }
-        if let Some(slots) = beyond.slots() {
-            let buffers = match self.ring().filter(|_| beyond.fresh.in_rooms()) {
+        let rooms = self.ring().filter(|_| beyond.fresh.in_rooms());
+        homes.extend(beyond.slots().map(|(segment, slots)| {
+            let buffers = match rooms {
                 Some(ring) => ring.rooms(layer).collect(),
-                None => kv.host_attended(layer, 0).iter().collect(),
+                None => kv.host_attended(layer, segment).iter().collect(),
             };
-            homes.push(Home { slots, buffers });
-        }
+            Home { slots, buffers }
+        }));
         homes
     }
 

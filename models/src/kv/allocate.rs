@@ -104,9 +104,6 @@ impl KvPool {
         }
         let (in_place, segment) =
             (offload.memory == HostMemory::InPlace, Self::segment_blocks(gpu, plan, offload));
-        if selects && (in_place || offload.host_blocks > segment) {
-            return refuse("to fit one buffer a layer beside a sparse policy");
-        }
         if selects && !fetch_pages::serves(&plan.shape(config)) {
             return refuse("pages of whole 16-byte units beside a sparse policy");
         }

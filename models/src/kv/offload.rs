@@ -70,7 +70,7 @@ pub enum HostMemory {
     /// Memory of the device. A measurement: the same decisions and copies with no byte over the bus.
     Device,
     /// Memory of the device whose blocks are attended where they lie, buffer by buffer: a pool that is larger than what one
-    /// binding holds of a layer. Dense attention alone.
+    /// binding holds of a layer. Pages of blocks that a policy selects are copied to slots, where one dispatch finds them all.
     InPlace,
 }
 

@@ -17,6 +17,9 @@ use crate::options::{Demand, EngineOptions, MAX_SEQUENCES};
 use crate::tiers;
 use crate::{Note, error_chain};
 
+/// Part of a pool in several buffers that is slots for pages which a policy selects.
+const SLOTS_PART: u32 = 8;
+
 /// Slots of the ring through which blocks on the host pass: one receives blocks while those of the other are attended.
 const RING_SLOTS: u32 = 2;
 
@@ -58,17 +61,29 @@ pub(crate) fn max_used_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u
     plan.layout.groups.iter().map(of_group).fold(1, u64::saturating_add)
 }
 
-/// Whether a pool on the device may lie in several buffers a layer: that of dense attention without a host tier, which else holds
-/// what is beyond one buffer.
+/// Whether a pool on the device may lie in several buffers a layer: that of a model without a host tier, which else holds what is
+/// beyond one buffer, unless a policy reads the keys of all blocks at once.
 fn is_cut(options: &EngineOptions, config: &DecoderConfig, plan: &KvPlan) -> bool {
     let tier = options.kv_tiers.as_ref().and_then(|tiers| tiers.host_bytes);
-    let dense = options.sparse.is_none() && Mode::HostKv.lacks(AttentionForm::of(config)).is_none();
-    dense && tier.is_none() && plan.layout.groups.len() == 1
+    let serves = Mode::HostKv.lacks(AttentionForm::of(config)).is_none() && !reads_one_buffer(options);
+    serves && tier.is_none() && plan.layout.groups.len() == 1
+}
+
+fn reads_one_buffer(options: &EngineOptions) -> bool {
+    selection(options).is_some_and(|selection| selection.reads_one_buffer())
+}
+
+/// The policy in the form that the decoder takes.
+fn selection(options: &EngineOptions) -> Option<SparseOptions> {
+    let sparse = options.sparse.as_ref()?;
+    Some(SparseOptions::new(Arc::clone(&sparse.policy), sparse.place).measure(sparse.measure))
 }
 
 /// Extension of a device pool that the longest sequence does not fit in.
 #[derive(Debug)]
 pub(crate) struct Extension {
+    /// Blocks of the device pool itself.
+    pub(crate) device_blocks: u32,
     /// Blocks in memory of the host.
     pub(crate) offload: Offload,
     /// Blocks on disk, where those of the host do not suffice either.
@@ -98,13 +113,17 @@ const STAGING_PARTS: u64 = 12;
 const READBACKS: u64 = 4;
 
 impl Extended<'_> {
-    /// Blocks of the device that one buffer a layer does not hold, if the pool is cut.
+    /// Blocks of the device that one buffer a layer does not hold, if the pool is cut. Beside a policy those are all, but for the
+    /// slots of pages that it selects.
     pub(crate) fn extend_in_place(&self) -> Option<Extension> {
         let Self { options, gpu, config, plan, device_blocks, .. } = *self;
-        let beyond = device_blocks.saturating_sub(KvPool::max_blocks(gpu, plan));
-        let offload = Offload::new(beyond, RING_SLOTS, HostMemory::InPlace);
-        let extension = || Extension { offload, spill: None, reads_ahead: tiers::prefetching(options) };
-        (beyond > 0 && is_cut(options, config, plan)).then(extension)
+        let most = KvPool::max_blocks(gpu, plan);
+        if device_blocks <= most || !is_cut(options, config, plan) {
+            return None;
+        }
+        let own = if options.sparse.is_some() { most.min(device_blocks / SLOTS_PART) } else { most };
+        let offload = Offload::new(device_blocks - own, RING_SLOTS, HostMemory::InPlace);
+        Some(Extension { device_blocks: own, offload, spill: None, reads_ahead: tiers::prefetching(options) })
     }
 
     /// Blocks of the host tier that extend the device pool, and blocks of the disk below them; `None` if the longest sequence
@@ -119,7 +138,8 @@ impl Extended<'_> {
         if longest <= u64::from(self.device_blocks) {
             return None;
         }
-        let most = self.max_blocks().min(self.most_in_buffer().into());
+        let most = if reads_one_buffer(options) { self.most_in_buffer() } else { u32::MAX };
+        let most = self.max_blocks().min(most.into());
         let host_blocks = saturated((host_bytes / plan.block_bytes()).min(most));
         match self.onto_disk(host_bytes, host_blocks, longest) {
             Ok(Some(extension)) => return Some(extension),
@@ -131,16 +151,17 @@ impl Extended<'_> {
 
     fn extension(&self, host_blocks: u32, spill: Option<Arc<Spill>>) -> Extension {
         let reads_ahead = tiers::prefetching(self.options);
-        Extension { offload: self.offload(host_blocks), spill, reads_ahead }
+        Extension {
+            device_blocks: self.device_blocks,
+            offload: self.offload(host_blocks),
+            spill,
+            reads_ahead,
+        }
     }
 
     /// Whether the policy, if there is one, can select among blocks on disk.
     fn reaches_disk(&self) -> bool {
-        self.options.sparse.as_ref().is_none_or(|sparse| {
-            SparseOptions::new(Arc::clone(&sparse.policy), sparse.place)
-                .measure(sparse.measure)
-                .selects_from_disk()
-        })
+        selection(self.options).is_none_or(|selection| selection.selects_from_disk())
     }
 
     /// Maximum number of blocks beyond the device. The null block is one of them if blocks are selected.
@@ -151,7 +172,8 @@ impl Extended<'_> {
             + u64::from(options.sparse.is_some())
     }
 
-    /// Blocks that a policy may select among: kernels read keys of all of a layer in one buffer.
+    /// Blocks that a policy may select among where some lie on disk, or where it reads the keys of all at once: kernels find those
+    /// of a layer in one buffer.
     fn most_in_buffer(&self) -> u32 {
         let selects = self.options.sparse.is_some();
         if selects { KvPool::max_blocks(self.gpu, self.plan) } else { u32::MAX }

@@ -247,7 +247,8 @@ impl Model {
             demand,
         };
         let extension = extended.extend_in_place().or_else(|| extended.extend());
-        let decoder_options = DecoderOptions::new(num_blocks, max_rows)
+        let own = extension.as_ref().map_or(num_blocks, |extension| extension.device_blocks);
+        let decoder_options = DecoderOptions::new(own, max_rows)
             .kv_dtype(kv_dtype)
             .block_size(block_size)
             .recycle(recycle)

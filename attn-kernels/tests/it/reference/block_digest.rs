@@ -61,7 +61,7 @@ impl Keys {
         let pool = digest.pool_len(&SHAPE, self.num_blocks());
         let digests = gpu.upload("digests", &vec![0_u32; pool]).unwrap();
         let touched = gpu.upload("touched", &touched).unwrap();
-        let params = BlockDigestParams { num_kv_heads: 2, touched: pages };
+        let params = BlockDigestParams::new(2, pages);
         let bindings = [(&touched).into(), (&k).into(), (&digests).into()];
         let variant = block_digest::variant(&SHAPE, digest);
         dispatch(gpu, &mut pass, &variant, &params, &bindings, block_digest::grid(&SHAPE, pages));

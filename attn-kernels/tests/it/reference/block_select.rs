@@ -90,7 +90,7 @@ impl Select {
         let digests = gpu.upload("digests", &vec![u32::MAX; pool]).unwrap();
         let touched_buf = gpu.upload("touched", &touched).unwrap();
         let count = u32::try_from(touched.len()).unwrap();
-        let digest_params = BlockDigestParams { num_kv_heads: shape.num_kv_heads, touched: count };
+        let digest_params = BlockDigestParams::new(shape.num_kv_heads, count);
         let bindings = [(&touched_buf).into(), (&k_cache).into(), (&digests).into()];
         let grid = block_digest::grid(shape, count);
         dispatch(gpu, &mut pass, &block_digest::variant(shape, digest), &digest_params, &bindings, grid);

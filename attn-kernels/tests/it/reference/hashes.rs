@@ -26,6 +26,8 @@ fn check_queries(gpu: &Gpu, shape: KvShape, group: u32, rows: &[u32], (first, wo
         bits: 32 * words,
         first_word: 1,
         words: words + 2,
+        first_block: 0,
+        num_blocks: u32::MAX,
     };
     let limit = rows.iter().max().unwrap() + 1;
     hash_codes::check(&shape, &params, rows, limit as usize).unwrap();

@@ -286,7 +286,7 @@ pub(crate) fn record_digests(
     let count = u32::try_from(touched.len()).unwrap();
     let len = Digest::MinMax.pool_len(shape, layer.tables.len() + 64);
     let digests = gpu.upload("digests", &vec![u32::MAX; len]).unwrap();
-    let params = BlockDigestParams { num_kv_heads: shape.num_kv_heads, touched: count };
+    let params = BlockDigestParams::new(shape.num_kv_heads, count);
     let touched = gpu.upload("touched", &touched).unwrap();
     let bindings = [(&touched).into(), k.into(), (&digests).into()];
     let variant = block_digest::variant(shape, Digest::MinMax);

@@ -102,6 +102,8 @@ impl Retrieval {
                     bits: self.policy.hash_bits,
                     first_word: part * self.policy.hash_bits / 32,
                     words,
+                    first_block: 0,
+                    num_blocks: u32::MAX,
                 };
                 hash_codes::check(shape, &params, entries, limit as usize).unwrap();
                 let entries = gpu.upload("entries", entries).unwrap();
@@ -243,6 +245,8 @@ fn codes_of_exact_products_are_those_of_the_reference() {
         bits: 96,
         first_word: 1,
         words: 4,
+        first_block: 0,
+        num_blocks: u32::MAX,
     };
     let [k, _] = retrieval.layer.upload(gpu).unwrap();
     let [entries, weight_buf] = [
@@ -277,6 +281,8 @@ fn launches_out_of_range_are_refused() {
         bits: 64,
         first_word: 2,
         words: 4,
+        first_block: 0,
+        num_blocks: u32::MAX,
     };
     let error = |change: fn(&mut HashCodesParams), entries: &[u32]| {
         let mut params = hash;

@@ -3,6 +3,10 @@ struct KeyChunk { low: vec4<f32>, high: vec4<f32> }
 
 @group(0) @binding(2) var<storage, read> q: array<f32>;
 
+fn is_held(row: u32) -> bool {
+    return row != NO_ENTRY;
+}
+
 fn vector_chunk(row: u32, head: u32, chunk: u32) -> KeyChunk {
     var sum = KeyChunk(vec4(0.0), vec4(0.0));
     for (var g = 0u; g < params.group; g++) {

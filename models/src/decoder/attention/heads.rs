@@ -218,7 +218,7 @@ impl Heads {
             let [k, v] = home.buffers[..] else { unreachable!("heads have keys and values") };
             let buffers = RopeAppendBuffers {
                 qkv: ctx.act.qkv.bind(),
-                slots: home.slots.bind(),
+                slots: home.slots,
                 k_cache: k.bind(),
                 v_cache: v.bind(),
                 cs: angles.bind(),

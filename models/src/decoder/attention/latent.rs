@@ -225,11 +225,8 @@ impl LatentAttention {
         let view = ctx.views.of_layers[layer];
         // Each row's latent goes where one of them has a slot.
         for home in ctx.keys.homes(ctx.kv, ctx.batch, ctx.beyond, view, layer) {
-            let buffers = LatentWriteBuffers {
-                kv: self.kv.bind(),
-                slots: home.slots.bind(),
-                latents: home.buffers[0].bind(),
-            };
+            let buffers =
+                LatentWriteBuffers { kv: self.kv.bind(), slots: home.slots, latents: home.buffers[0].bind() };
             ctx.pass.dispatch(&self.write, &params, buffers, latent_write::grid(&self.shape, rows));
         }
         Ok(())

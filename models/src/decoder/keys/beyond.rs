@@ -1,24 +1,25 @@
 //! Keys and values of a step that lie beyond the device: where the step writes, and how what it attends comes.
 
-use attn_kernels::gpu::{Bind, Buf, Gpu};
+use attn_kernels::gpu::{Bind, Gpu};
 use attn_kernels::rows::{BlockCopy, PhysicalBlock};
 
 use super::Load;
 use super::rooms::Fresh;
-use super::stream::{Source, Stream, StreamLists};
-use crate::ModelError;
+use super::stream::{ENTRIES, Source, Stream, StreamLists};
 use crate::decoder::batch::{Batch, Dense, ViewRows};
 use crate::decoder::buffers::StepList;
 use crate::decoder::options::DecoderOptions;
 use crate::kv::Ring;
+use crate::{KvPool, ModelError};
 
 /// Plan of the keys and values of a step that lie beyond the device.
 #[derive(Debug)]
 pub(in crate::decoder) struct Beyond {
-    /// Slot of each row's keys and values beyond the device, -1 for those on it: of blocks, or of [rooms](Fresh) of blocks.
+    /// Slot of each row's keys and values beyond the device, -1 for those that go elsewhere: of blocks, for each buffer that the
+    /// step writes, or of [rooms](Fresh) of blocks.
     slots: StepList<i32>,
-    /// Whether some row has such a slot.
-    writes: bool,
+    /// Segments that the step writes, and where their slots begin; one with the slots of rooms. Empty if no row has such a slot.
+    segments: Vec<(usize, usize)>,
     pub(super) fresh: Fresh,
     pub(super) lists: StreamLists,
     /// Streams of the rows of each view that attend all that they see; `None` if all of that is on the device.
@@ -30,7 +31,7 @@ impl Beyond {
         let rows = if options.offload.is_some() { options.max_rows as usize } else { 1 };
         Ok(Self {
             slots: StepList::new(gpu, "host_slots", rows)?,
-            writes: false,
+            segments: Vec::new(),
             fresh: Fresh::default(),
             lists: StreamLists::new(gpu)?,
             streams: Vec::new(),
@@ -40,7 +41,7 @@ impl Beyond {
     /// Forgets the last step.
     pub(super) fn clear(&mut self, views: usize) {
         self.slots.clear();
-        self.writes = false;
+        self.segments.clear();
         self.fresh = Fresh::default();
         self.lists.clear();
         self.streams.clear();
@@ -57,11 +58,11 @@ impl Beyond {
         };
         let all = batch.views.first().map_or(&[][..], |view| &view.slots);
         self.slots.extend(all.iter().map(slot_of));
-        self.writes = self.slots.iter().any(|slot| *slot >= 0);
-        if !self.writes {
+        if self.slots.iter().all(|slot| *slot < 0) {
             self.slots.clear();
             return false;
         }
+        self.segments.push((0, 0));
         for view in &mut batch.views {
             for (slot, host) in view.slots.iter_mut().zip(self.slots.iter()) {
                 *slot = if *host < 0 { *slot } else { -1 };
@@ -77,6 +78,27 @@ impl Beyond {
         self.fresh.on_host().count() * block_size as usize
     }
 
+    /// Has what the step writes go to the buffers of its blocks: rows have slots in each buffer that some of them write.
+    pub(super) fn write_in_place(&mut self, kv: &KvPool) {
+        let block_size = kv.shape().block_size;
+        let of_pool = std::mem::take(&mut *self.slots);
+        let segment_of = |slot: i32| kv.segment_of(slot.cast_unsigned() / block_size);
+        let mut segments: Vec<usize> =
+            of_pool.iter().filter(|slot| **slot >= 0).map(|slot| segment_of(*slot)).collect();
+        segments.sort_unstable();
+        segments.dedup();
+        self.segments.clear();
+        for segment in segments {
+            let first = (kv.host_segment(segment).start * block_size).cast_signed();
+            let here =
+                |slot: &i32| if *slot >= 0 && segment_of(*slot) == segment { *slot - first } else { -1 };
+            let at = self.slots.len().next_multiple_of(ENTRIES);
+            self.slots.resize(at, -1);
+            self.slots.extend(of_pool.iter().map(here));
+            self.segments.push((segment, at));
+        }
+    }
+
     /// Returns the number of rows that write beyond the device.
     pub(super) fn written_rows(&self) -> usize {
         self.slots.iter().filter(|slot| **slot >= 0).count()
@@ -89,9 +111,19 @@ impl Beyond {
         self.lists.pairs.upload(gpu)
     }
 
-    /// Returns the slots of rows whose keys and values go beyond the device, if there are such rows.
-    pub(super) fn slots(&self) -> Option<&Buf<i32>> {
-        self.writes.then(|| self.slots.on_device())
+    /// Whether keys and values of some rows go beyond the device.
+    pub(super) fn writes(&self) -> bool {
+        !self.segments.is_empty()
+    }
+
+    /// Returns the slots of rows whose keys and values go beyond the device, by the segment that they go to.
+    pub(super) fn slots(&self) -> impl Iterator<Item = (usize, Bind<i32>)> {
+        self.segments.iter().map(|(segment, at)| (*segment, self.slots.bind_from(*at)))
+    }
+
+    /// Returns the numbers that the commands of what the step writes follow from.
+    pub(super) fn shape(&self) -> impl Iterator<Item = usize> {
+        self.segments.iter().flat_map(|(segment, at)| [*segment, *at])
     }
 
     /// Returns the blocks beyond the device that the step writes.
@@ -121,7 +153,7 @@ impl Beyond {
         block_size: u32,
     ) -> impl Iterator<Item = u32> + use<> {
         // If blocks are selected and live on the host, none is written elsewhere.
-        let mut blocks: Vec<u32> = match self.writes {
+        let mut blocks: Vec<u32> = match self.writes() {
             true => self.fresh.blocks().to_vec(),
             false => view.slots.iter().map(|slot| slot.cast_unsigned() / block_size).collect(),
         };

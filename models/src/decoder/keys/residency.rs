@@ -28,7 +28,7 @@ use super::beyond::Beyond;
 use super::taken_in::TakenIn;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
-use crate::decoder::buffers::{GrowBuf, StepList};
+use crate::decoder::buffers::{OfLayers, StepList};
 use crate::decoder::options::DecoderOptions;
 use crate::decoder::selecting::Lists;
 use crate::kv::ROWS;
@@ -53,8 +53,8 @@ pub(in crate::decoder) struct Residency {
     decode_asks: u32,
     /// Blocks that the step writes.
     touched: StepList<WrittenBlock>,
-    /// Tables of the step by KV head: where pages of the layer at hand are; of every layer if all select at once.
-    pages: Vec<GrowBuf<PhysicalBlock>>,
+    /// Tables of the step by KV head: where pages are.
+    pages: OfLayers<PhysicalBlock>,
     num_pages: usize,
     /// Blocks whose KV lies on disk, if a context has such.
     disk: Option<FromDisk>,
@@ -71,11 +71,20 @@ struct Resident {
     needed: Buf<u32>,
     /// Pages that the next step may select.
     wished: Buf<u32>,
-    /// Whether wishes wait to be fetched.
-    pending: bool,
-    /// Whether the pages of the step's lists have slots before the layer is at hand, and whether they wait to be fetched.
-    settled: bool,
-    coming: bool,
+    ahead: Ahead,
+}
+
+/// Progress of a layer's pages before the layer is at hand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ahead {
+    /// Nothing is known ahead, or what was wished for is there.
+    Nothing,
+    /// Wishes for the next step wait to be fetched.
+    Wished,
+    /// The pages of the step's lists have slots, and wait to be fetched.
+    Settled,
+    /// They are fetched.
+    Fetched,
 }
 
 /// Pages of lists that are about to be attended.
@@ -136,9 +145,7 @@ impl Residency {
                     slots: gpu.buffer("slots", residency::slots_len(shape, num_slots))?,
                     needed: gpu.buffer("needed", fetches)?,
                     wished: gpu.buffer("wished", fetches)?,
-                    pending: false,
-                    settled: false,
-                    coming: false,
+                    ahead: Ahead::Nothing,
                 })
             };
             (!dense).then(resident).transpose()
@@ -158,9 +165,7 @@ impl Residency {
             asks: StepList::new(gpu, "asks", 1)?,
             decode_asks: 0,
             touched: StepList::new(gpu, "touched", 1)?,
-            pages: (0..if at_once { config.num_layers } else { 1 })
-                .map(|_| GrowBuf::new(gpu, "pages", 1))
-                .collect::<Result<_, _>>()?,
+            pages: OfLayers::new(gpu, "pages", 1, at_once.then_some(config.num_layers as usize))?,
             num_pages: 0,
             disk: FromDisk::new(gpu, config, options, policy, kv)?,
             failure: None,
@@ -224,13 +229,17 @@ impl Residency {
 
     /// Returns the tables by KV head of a layer.
     pub(in crate::decoder) fn pages(&self, layer: usize) -> &Buf<PhysicalBlock> {
-        &self.pages[layer.min(self.pages.len() - 1)]
+        self.pages.of(layer)
     }
 
     /// Lays out what the step asks of the device, and what it writes.
     pub(super) fn plan(&mut self, kv: &KvPool, batch: &Batch, beyond: &Beyond) -> Result<(), ModelError> {
         let shape = kv.shape();
-        self.layers.iter_mut().flatten().for_each(|resident| resident.settled = false);
+        for resident in self.layers.iter_mut().flatten() {
+            if resident.ahead != Ahead::Wished {
+                resident.ahead = Ahead::Nothing;
+            }
+        }
         // Views share the tables, for there is one group; blocks are selected in the one that sees everything.
         let view = batch.views.iter().find(|view| !view.selecting.is_empty()).unwrap_or(&batch.views[0]);
         self.asks.clear();
@@ -268,7 +277,7 @@ impl Residency {
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.asks.upload(gpu)?;
         self.touched.upload(gpu)?;
-        self.pages.iter_mut().try_for_each(|pages| pages.fit(gpu, self.num_pages))
+        self.pages.fit(gpu, self.num_pages)
     }
 
     /// Returns the numbers that the commands of the step follow from; `None` if the host takes part in them.
@@ -276,22 +285,22 @@ impl Residency {
         if self.on_disk() {
             return None;
         }
-        let buffers = [self.asks.on_device().len(), self.touched.on_device().len(), self.pages(0).len()];
-        let pending = self.layers.iter().flatten().filter(|resident| resident.pending).count();
-        let asks = [self.decode_asks as usize, self.asks.len(), self.touched.len(), pending];
+        let buffers = [self.asks.on_device().len(), self.touched.on_device().len(), self.pages.of(0).len()];
+        let wished = self.layers.iter().flatten().filter(|resident| resident.ahead == Ahead::Wished).count();
+        let asks = [self.decode_asks as usize, self.asks.len(), self.touched.len(), wished];
         Some(asks.into_iter().chain(buffers).collect())
     }
 
     /// Records that the pages of lists come to the device, with what the step wrote of them.
     pub(in crate::decoder) fn make_resident(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
-        let resident = self.layers[needed.layer].as_mut();
-        let fetch = match resident.filter(|resident| resident.settled) {
-            Some(resident) => std::mem::take(&mut resident.coming),
-            None => {
-                self.ask(context, needed);
-                true
-            }
-        };
+        let ahead = self.layers[needed.layer].as_ref().map(|resident| resident.ahead);
+        if !matches!(ahead, Some(Ahead::Settled | Ahead::Fetched)) {
+            self.ask(context, needed);
+        }
+        let fetch = ahead != Some(Ahead::Fetched);
+        if ahead == Some(Ahead::Settled) {
+            self.set_ahead(needed.layer, Ahead::Fetched);
+        }
         self.copy_step(context, needed.layer, Why::Needed, fetch, u32_of(self.touched.len()));
     }
 
@@ -308,7 +317,7 @@ impl Residency {
             Why::Needed,
             &Needed { layer, lists, asks: 0..self.decode_asks, pages: 0..pages },
         );
-        self.layers[layer].iter_mut().for_each(|resident| (resident.settled, resident.coming) = (true, true));
+        self.set_ahead(layer, Ahead::Settled);
     }
 
     /// Records that the pages of lists get slots.
@@ -331,25 +340,28 @@ impl Residency {
         }
         let pages = 0..lists.blocks * self.pages_per_block;
         self.assign(context, Why::Wished, &Needed { layer, lists, asks: 0..self.decode_asks, pages });
-        match (&mut self.disk, &mut self.layers[layer]) {
+        match &mut self.disk {
             // The host reads them first.
-            (Some(disk), _) => disk.wished = Some(layer),
-            (None, Some(resident)) => resident.pending = true,
-            (None, None) => {}
+            Some(disk) => disk.wished = Some(layer),
+            None => self.set_ahead(layer, Ahead::Wished),
         }
     }
 
     /// Records the fetch of what a layer needs in the step or may need, if there is such a layer and its pages have slots but
     /// were not fetched yet.
     pub(in crate::decoder) fn fetch_ahead(&mut self, context: &mut PageContext<'_>, layer: usize) {
-        let Some(Some(resident)) = self.layers.get_mut(layer) else { return };
-        if std::mem::take(&mut resident.coming) {
-            self.copy_step(context, layer, Why::Needed, true, 0);
-            return;
-        }
-        if std::mem::take(&mut resident.pending) {
-            self.copy_step(context, layer, Why::Wished, true, 0);
-        }
+        let Some(Some(resident)) = self.layers.get(layer) else { return };
+        let (why, then) = match resident.ahead {
+            Ahead::Nothing | Ahead::Fetched => return,
+            Ahead::Wished => (Why::Wished, Ahead::Nothing),
+            Ahead::Settled => (Why::Needed, Ahead::Fetched),
+        };
+        self.copy_step(context, layer, why, true, 0);
+        self.set_ahead(layer, then);
+    }
+
+    fn set_ahead(&mut self, layer: usize, ahead: Ahead) {
+        self.layers[layer].iter_mut().for_each(|resident| resident.ahead = ahead);
     }
 
     fn assign(&mut self, context: &mut PageContext<'_>, why: Why, needed: &Needed<'_>) {
@@ -377,7 +389,7 @@ impl Residency {
             places: resident.places.bind(),
             slots: resident.slots.bind(),
             fetches: resident.fetches(why).bind(),
-            pages: self.pages[needed.layer.min(self.pages.len() - 1)].bind(),
+            pages: self.pages.of(needed.layer).bind(),
         };
         context.pass.dispatch(&self.assign, &params, buffers, residency::grid(shape));
     }

@@ -86,7 +86,7 @@ pub(super) struct StreamLists {
 }
 
 /// Table entries after which a binding can begin: 256 bytes, the largest alignment that devices ask for.
-const ENTRIES: usize = 64;
+pub(super) const ENTRIES: usize = 64;
 /// Pairs of source and target after which a binding can begin.
 const PAIRS: usize = 32;
 /// Tiles after which a binding can begin.

@@ -120,7 +120,7 @@ impl<L: ListChunks> Select for Chunks<L> {
         if !self.lists.layers[layer] {
             return Ok(());
         }
-        let (k, v) = ctx.kv.home(layer);
+        let [k, v] = ctx.kv.whole(layer);
         let tables = ctx.batch.tables.bind();
         let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), v: v.bind(), tables };
         for chunk in Chunk::all(rules.own(ctx.view(layer))) {

@@ -9,7 +9,7 @@ use super::{Lists, Reads, Rules, SelectingRows};
 use crate::ModelError;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
-use crate::decoder::buffers::GrowBuf;
+use crate::decoder::buffers::OfLayers;
 
 /// Lists that the host made.
 pub(super) struct HostLists {
@@ -40,8 +40,7 @@ pub(super) fn score_stride(len: u32) -> u32 {
 /// Lists that kernels make, of one layer after the other or of all.
 #[derive(Debug)]
 pub(super) struct DeviceLists {
-    /// One for all layers, or one a layer.
-    bufs: Vec<GrowBuf<u32>>,
+    bufs: OfLayers<u32>,
     /// The layer whose lists each layer reads.
     sources: Vec<usize>,
     /// Entries from one list to the next.
@@ -57,14 +56,13 @@ pub(super) struct DeviceLists {
 impl DeviceLists {
     /// Lists of one layer after the other.
     pub(super) fn new(gpu: &Gpu, num_layers: usize) -> Result<Self, ModelError> {
-        Self::of_layers(gpu, num_layers, 1)
+        Self::of_layers(gpu, num_layers, false)
     }
 
-    /// Lists of `num_layers` layers, of which those of `at_hand` are there at a time: one or all.
-    pub(super) fn of_layers(gpu: &Gpu, num_layers: usize, at_hand: usize) -> Result<Self, ModelError> {
-        let buf = |_| GrowBuf::new(gpu, "lists", ALIGN);
+    /// Lists of `num_layers` layers; `at_once` says that those of all are there at a time.
+    pub(super) fn of_layers(gpu: &Gpu, num_layers: usize, at_once: bool) -> Result<Self, ModelError> {
         Ok(Self {
-            bufs: (0..at_hand).map(buf).collect::<Result<_, _>>()?,
+            bufs: OfLayers::new(gpu, "lists", ALIGN, at_once.then_some(num_layers))?,
             sources: (0..num_layers).collect(),
             stride: 0,
             blocks: 0,
@@ -96,7 +94,7 @@ impl DeviceLists {
         // Lists of other rows may come before.
         let groups = (last.list + last.lists) as usize;
         let words = groups * rules.num_kv_heads * self.stride as usize;
-        self.bufs.iter_mut().try_for_each(|buf| buf.fit(gpu, words))?;
+        self.bufs.fit(gpu, words)?;
         if rules.options.trace {
             self.traced = Some(gpu.buffer("traced", words * self.layers.len())?);
         }
@@ -106,9 +104,9 @@ impl DeviceLists {
     /// Returns the numbers that commands follow from; `None` in a step that is traced.
     pub(super) fn shape(&self) -> Option<Vec<usize>> {
         let layers = self.layers.iter().map(|lists| usize::from(*lists));
-        self.traced
-            .is_none()
-            .then(|| layers.chain([self.stride as usize, self.blocks as usize, self.bufs[0].len()]).collect())
+        self.traced.is_none().then(|| {
+            layers.chain([self.stride as usize, self.blocks as usize, self.bufs.of(0).len()]).collect()
+        })
     }
 
     /// The lists of a layer, if it has some.
@@ -122,7 +120,7 @@ impl DeviceLists {
 
     /// Binds the lists of the layer at hand, where there is one at a time.
     pub(super) fn bind(&self) -> Bind<u32> {
-        self.bufs[0].bind()
+        self.bufs.of(0).bind()
     }
 
     /// Binds the lists of a layer, whether or not it has some.
@@ -131,7 +129,7 @@ impl DeviceLists {
     }
 
     fn buf(&self, layer: usize) -> &Buf<u32> {
-        &self.bufs[self.sources[layer].min(self.bufs.len() - 1)]
+        self.bufs.of(self.sources[layer])
     }
 
     /// Records that a layer's lists are kept for the end of the step, if they are traced.

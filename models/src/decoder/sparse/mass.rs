@@ -120,16 +120,16 @@ impl Mass {
         };
         let of_lse = BlockLseBuffers {
             q: context.q.bind(),
-            k_cache: context.k.bind(),
+            k_cache: context.kv.whole(context.layer)[0].bind(),
             tables: context.tables.bind(),
             rows: context.rows.bind(),
-            scores: ranker.scores(context.layer).bind(),
+            scores: ranker.scores.of(context.layer).bind(),
             cuts: self.cuts.bind(),
             lses: self.lses.bind(),
         };
         let of_cut = MassCutBuffers {
             rows: context.rows.bind(),
-            scores: ranker.scores(context.layer).bind(),
+            scores: ranker.scores.of(context.layer).bind(),
             bounds: bounds.bind(),
             lses: self.lses.bind(),
             cuts: self.cuts.bind(),

@@ -53,9 +53,13 @@ impl Mirror {
         let mut missing: Vec<u32> = tables.filter(|b| !self.layers[layer].contains_key(b)).copied().collect();
         missing.sort_unstable();
         missing.dedup();
-        let (k, _) = kv.home(layer);
-        let first = |block: u32| block as usize * words;
-        missing.into_iter().map(|b| (b, pass.read(k, first(b)..first(b) + words))).collect()
+        let mut read = |block: u32| {
+            let mut places = kv.by_id(layer);
+            let (held, [k, _]) = places.find(|(held, _)| held.contains(&block)).expect("a block of the pool");
+            let first = (block - held.start) as usize * words;
+            (block, pass.read(k, first..first + words))
+        };
+        missing.into_iter().map(&mut read).collect()
     }
 
     /// Takes in what the device had for a block.

@@ -15,7 +15,7 @@ use crate::cast::u32_of;
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::views::View;
 use crate::{DecoderConfig, KvPool, ModelError};
-use attn_kernels::rows::{DecodeRow, KvWord, PhysicalBlock};
+use attn_kernels::rows::{DecodeRow, PhysicalBlock};
 use compressed::Compressed;
 use digests::Digests;
 use hashes::Hashes;
@@ -39,7 +39,7 @@ enum Kind {
 pub(super) struct RankContext<'a> {
     pub(super) layer: usize,
     pub(super) view: usize,
-    pub(super) k: &'a Buf<KvWord>,
+    pub(super) kv: &'a KvPool,
     pub(super) q: &'a Buf<f32>,
     pub(super) tables: &'a Buf<PhysicalBlock>,
     /// Decode rows that select, and how many.
@@ -49,11 +49,12 @@ pub(super) struct RankContext<'a> {
 
 impl Scorer {
     /// `None` where the policy ranks in no such way, or the kernels serve none of its sizes. Only layers that `selects` names
-    /// are scored.
+    /// are scored; `at_once` says that all are before any of them.
     pub(super) fn new(
         load: &LoadContext<'_>,
         policy: &dyn Policy,
         selects: &[bool],
+        at_once: bool,
     ) -> Result<Option<Self>, ModelError> {
         let block = policy.block_size().get();
         let waits = load.kv.page_slots() == 0;
@@ -63,7 +64,7 @@ impl Scorer {
                 (Kind::Digests(Digests::new(load, by, policy, selects)?), Pages::new(block, false, waits))
             }
             Some(Ranking::Hashes(by)) => {
-                let hashes = Hashes::new(load, by, block, selects)?;
+                let hashes = Hashes::new(load, by, block, selects, at_once)?;
                 (Kind::Hashes(Box::new(hashes)), Pages::new(block, false, waits))
             }
             Some(Ranking::Compressed(by)) => {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Buf, Outcome, Pass, Pipeline};
+use attn_kernels::gpu::{Outcome, Pass, Pipeline};
 use attn_kernels::kernel::top_k::{self, Output, TopKBuffers, TopKParams};
 use attn_kernels::rows::{DecodeRow, TopRow};
 use sparse_select::policy::num_blocks;
@@ -21,7 +21,7 @@ use super::{Begin, ListedRows, Lists, Reads, Rules, Select, SelectingRows};
 use crate::ModelError;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
-use crate::decoder::buffers::{GrowBuf, StepList};
+use crate::decoder::buffers::{GrowBuf, OfLayers, StepList};
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
 
@@ -32,8 +32,8 @@ pub(super) struct Ranker {
     pub(super) top_k: Arc<Pipeline>,
     /// Orders a row: one for all heads, or one for each KV head.
     pub(super) sets: u32,
-    /// `[rows, sets, score_stride]`, of the layer at hand; of every layer if all select at once.
-    scores: Vec<GrowBuf<f32>>,
+    /// `[rows, sets, score_stride]`
+    pub(super) scores: OfLayers<f32>,
     pub(super) score_stride: u32,
     /// Rows of the step that select.
     chosen: u32,
@@ -73,9 +73,11 @@ impl Ranker {
         let LoadContext { gpu, config, kv, views, .. } = *load;
         let (policy, selects) = (&*rules.options.policy, &rules.selecting_layers());
         let Some(ranking) = policy.ranking() else { return Ok(None) };
-        let Some(scorer) = Scorer::new(load, policy, selects)? else { return Ok(None) };
+        let Some(scorer) = Scorer::new(load, policy, selects, rules.previous.is_some())? else {
+            return Ok(None);
+        };
         let num_layers = config.num_layers as usize;
-        let at_hand = if rules.previous.is_some() { num_layers } else { 1 };
+        let at_once = rules.previous.is_some().then_some(num_layers);
         let rows = || views.all.iter().map(|_| StepList::new(gpu, "query_rows", 1)).collect();
         Ok(Some(Self {
             scorer,
@@ -84,12 +86,12 @@ impl Ranker {
                 Ranking::Digests(ByDigests { one_set: true, .. }) | Ranking::Hashes(_) => 1,
                 Ranking::Digests(_) | Ranking::Compressed(_) => config.num_kv_heads,
             },
-            scores: (0..at_hand).map(|_| GrowBuf::new(gpu, "scores", 1)).collect::<Result<_, _>>()?,
+            scores: OfLayers::new(gpu, "scores", 1, at_once)?,
             score_stride: 0,
             chosen: 0,
             top_rows: GrowBuf::new(gpu, "top_rows", 1)?,
             tops: vec![None; num_layers],
-            lists: DeviceLists::of_layers(gpu, num_layers, at_hand)?,
+            lists: DeviceLists::of_layers(gpu, num_layers, at_once.is_some())?,
             takes_in_early: false,
             // Keys of blocks on disk are at hand layer by layer.
             at_once: rules.previous.is_some() && kv.board().is_none(),
@@ -138,7 +140,7 @@ impl Ranker {
         self.top_rows.fit(gpu, rows.len() + ROWS_ALIGN)?;
         gpu.write(&self.top_rows, 0, &rows);
         let len = chosen.len() * (sets * score_stride) as usize;
-        self.scores.iter_mut().try_for_each(|scores| scores.fit(gpu, len))?;
+        self.scores.fit(gpu, len)?;
         let most = self.tops.iter().flatten().flat_map(|top| &top.budgets).max().copied().unwrap_or(0);
         if let Some(wishes) = &mut self.wishes {
             let spare_blocks = step.spare_pages / (rules.block() / kv.shape().block_size);
@@ -183,17 +185,12 @@ impl Ranker {
         RankContext {
             layer,
             view,
-            k: ctx.kv.home(layer).0,
+            kv: ctx.kv,
             q: previous.unwrap_or(&ctx.act.q),
             tables: ctx.batch.tables.on_device(),
             rows,
             count: self.chosen,
         }
-    }
-
-    /// The scores of a layer.
-    pub(super) fn scores(&self, layer: usize) -> &Buf<f32> {
-        &self.scores[layer.min(self.scores.len() - 1)]
     }
 
     /// Records the selections of all layers, in passes whose dispatches run beside one another: each layer has its own buffers.
@@ -214,7 +211,7 @@ impl Ranker {
         ctx.pass.split();
         for (layer, _) in own() {
             let context = self.context(rules, ctx, layer);
-            self.scorer.score(ctx.pass, &context, self.scores(layer));
+            self.scorer.score(ctx.pass, &context, self.scores.of(layer));
         }
         ctx.pass.split();
         for (layer, top) in own() {
@@ -239,7 +236,7 @@ impl Ranker {
         let (rows, copies) = (self.chosen * self.sets, ctx.config.num_kv_heads / self.sets);
         let params = TopKParams { rows, out_stride: self.lists.stride, copies, page_size: 1 };
         let buffers = TopKBuffers {
-            scores: self.scores(layer).bind(),
+            scores: self.scores.of(layer).bind(),
             rows: self.top_rows.bind_from(top.first),
             table: ctx.batch.tables.bind(),
             out: self.lists.bind_of(layer),
@@ -291,7 +288,7 @@ impl Select for Ranker {
         let numbers = [self.chosen, self.score_stride].map(|n| n as usize);
         shape.extend(numbers);
         shape.extend([usize::from(self.takes_in_early)]);
-        shape.extend([self.scores(0).len(), self.top_rows.len()]);
+        shape.extend([self.scores.of(0).len(), self.top_rows.len()]);
         shape.extend(self.rows.iter().flatten().map(|rows| rows.on_device().len()));
         shape.extend(self.tops.iter().map(|top| top.as_ref().map_or(0, |top| top.first + 1)));
         self.scorer.shape(&mut shape);
@@ -330,7 +327,7 @@ impl Select for Ranker {
         let selects_now = rules.source[layer].is_none() && !(self.at_once && self.takes_in_early);
         if selects_now {
             self.scorer.prepare(ctx.pass, &context);
-            self.scorer.score(ctx.pass, &context, self.scores(layer));
+            self.scorer.score(ctx.pass, &context, self.scores.of(layer));
         }
         match (&self.mass, self.scorer.bounds()) {
             (Some(mass), Some(bounds)) => mass.cut(rules, ctx, self, bounds, &context),

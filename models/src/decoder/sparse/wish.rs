@@ -59,7 +59,7 @@ impl Ranker {
         let copies = ctx.config.num_kv_heads / self.sets;
         let params = TopKParams { rows, out_stride: wishes.stride, copies, page_size: 1 };
         let buffers = TopKBuffers {
-            scores: self.scores(layer).bind(),
+            scores: self.scores.of(layer).bind(),
             rows: wishes.rows.bind_from(top.first),
             table: ctx.batch.tables.bind(),
             out: wishes.lists[layer % 2].bind(),

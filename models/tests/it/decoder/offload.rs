@@ -193,10 +193,10 @@ fn blocks_of_several_buffers_give_the_bits_of_one() {
             }
         }
     }
-    let quest = sparse_select::build("quest:page_budget=6,dense_layers=0,block_size=16").unwrap().into();
-    let sparse = Some(SparseOptions::new(quest, Place::Device));
+    let xattn = sparse_select::build("xattn:block_size=16").unwrap().into();
+    let sparse = Some(SparseOptions::new(xattn, Place::Device));
     let options = cut(offloading(Mapped, [16, 64, 2]), 100).sparse(sparse);
-    assert_snapshot!(tiny().try_decoder(&options).unwrap_err(), @"KV blocks in memory of the host need to fit one buffer a layer beside a sparse policy");
+    assert_snapshot!(tiny().try_decoder(&options).unwrap_err(), @"KV blocks in memory of the host need one buffer a layer beside a policy that chooses by the keys of all blocks");
 }
 
 #[test]

@@ -85,6 +85,31 @@ fn policies_of_decode_give_the_bits_of_a_pool_that_holds_all() {
     }
 }
 
+/// Blocks of which a buffer holds a few, as where one binding does not hold all: in memory of the host, and on the device.
+#[test]
+fn policies_among_blocks_of_several_buffers_give_the_bits_of_one() {
+    let kvcomp = "kvcomp:hash_bits=64,block_size=16,topk_tokens=64,sink=1,recent=1,length_threshold=64";
+    for (spec, place) in [
+        ("quest:page_budget=6,dense_layers=1,block_size=16", Place::Device),
+        ("quest:page_budget=6,dense_layers=0,block_size=16", Place::Host),
+        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16,query=previous", Place::Device),
+        (kvcomp, Place::Device),
+        ("nsa:kernel_size=32,kernel_stride=16,block_size=32,topk=6", Place::Device),
+        ("streaming:sink=1,recent=2,block_size=16", Place::Device),
+    ] {
+        let want = run(&mut tiny().decoder(&roomy(spec, place, 16)));
+        for (memory, buffer_blocks) in [(HostMemory::Mapped, 7), (HostMemory::InPlace, 10)] {
+            let options = tight(spec, place, [16, 40, 1]);
+            let offload = options.offload.map(|offload| offload.memory(memory).buffer_blocks(buffer_blocks));
+            let mut decoder = tiny().decoder(&options.offload(offload));
+            let got = run(&mut decoder);
+            let what = format!("{spec}, {memory:?}, buffers of {buffer_blocks} blocks");
+            assert_eq!(got.attended, want.attended, "{what}");
+            assert_same(&what, &got, &want);
+        }
+    }
+}
+
 /// Layers that see a window or a chunk go through the ring, the others select.
 #[test]
 fn layers_that_reach_less_far_stream_beside_those_that_select() {

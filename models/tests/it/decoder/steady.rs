@@ -139,10 +139,26 @@ fn decode_steps_with_keys_on_the_host_are_encoded_while_others_run() {
     ] {
         let policy = sparse_select::build(spec).unwrap().into();
         let sparse = SparseOptions::new(policy, Place::Device);
-        let offload = Some(Offload::new(256, 2, HostMemory::Mapped));
-        let options = blocks_of(16, &options(KvDtype::F16)).sparse(Some(sparse));
-        encoded_ahead(spec, &options.num_blocks(49).offload(offload));
+        let options = blocks_of(16, &options(KvDtype::F16)).sparse(Some(sparse)).num_blocks(49);
+        // In two buffers, of which the prompts fill one.
+        let offload = Offload::new(256, 2, HostMemory::Mapped).buffer_blocks(15);
+        encoded_ahead(spec, &options.offload(Some(offload)));
     }
+}
+
+/// As many sequences as there are rows from which prompts go to the host as whole blocks: their new tokens go there one by one.
+#[test]
+fn decode_steps_of_many_sequences_with_keys_on_the_host_are_encoded_while_others_run() {
+    const SEQUENCES: usize = 66;
+    let policy = sparse_select::build("quest:page_budget=2,dense_layers=0,block_size=16").unwrap().into();
+    let sparse = SparseOptions::new(policy, Place::Device);
+    let options = blocks_of(16, &options(KvDtype::F16)).sparse(Some(sparse)).max_seqs(SEQUENCES as u32);
+    let offload = Some(Offload::new(512, 2, HostMemory::Mapped));
+    let mut decoder = tiny().decoder(&options.num_blocks(300).offload(offload));
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(7).collect();
+    let request = Request { logits: false, ..Request::new(&ids, 40) };
+    serve(&mut decoder, &[request; SEQUENCES], 128);
+    assert!(decoder.steps_ahead() >= 30, "{} of 39 steps were encoded ahead", decoder.steps_ahead());
 }
 
 /// Two sequences of one prompt, of which one ends before the other.

@@ -117,7 +117,7 @@ pub(super) fn block_digest(gpu: &Gpu, heads: &Heads, context: u32) -> Result<Wor
     let touched: Vec<[u32; 2]> = (0..blocks).map(|block| [block, shape.block_size]).collect();
     let digests = gpu.buffer::<u32>("digests", Digest::MinMax.pool_len(shape, touched.len()))?;
     let touched = gpu.upload("touched", &touched)?;
-    let params = BlockDigestParams { num_kv_heads: shape.num_kv_heads, touched: blocks };
+    let params = BlockDigestParams::new(shape.num_kv_heads, blocks);
     let bytes = (cache.k.len() + digests.len()) as f64 * 4.0;
     let bindings = binds([(&touched).into(), (&cache.k).into(), (&digests).into()]);
     let variant = block_digest::variant(shape, Digest::MinMax);
@@ -222,6 +222,8 @@ pub(super) fn hashes(gpu: &Gpu, heads: &Heads, context: u32) -> Result<[Work; 2]
         bits,
         first_word: 0,
         words,
+        first_block: 0,
+        num_blocks: u32::MAX,
     };
     let keys = f64::from(context * shape.num_kv_heads);
     let (level, name) = (Level::Baseline.name(), format!("{context}, {bits} bits, {}", heads.name()));

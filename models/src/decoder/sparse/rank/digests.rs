@@ -73,10 +73,15 @@ impl DigestPools {
         let (Some(pool), (touched, pages)) = (&self.pools[context.layer], &self.touched[context.view]) else {
             return;
         };
-        if *touched > 0 {
-            let params = BlockDigestParams { num_kv_heads: self.shape.num_kv_heads, touched: *touched };
+        if *touched == 0 {
+            return;
+        }
+        for (held, [k, _]) in context.kv.by_id(context.layer) {
+            let whole = BlockDigestParams::new(self.shape.num_kv_heads, *touched);
+            let params =
+                BlockDigestParams { first_block: held.start, num_blocks: held.end - held.start, ..whole };
             let buffers =
-                BlockDigestBuffers { touched: pages.bind(), k_cache: context.k.bind(), digests: pool.bind() };
+                BlockDigestBuffers { touched: pages.bind(), k_cache: k.bind(), digests: pool.bind() };
             pass.dispatch(&self.pipeline, &params, buffers, block_digest::grid(&self.shape, *touched));
         }
     }

@@ -3,6 +3,7 @@
 use attn_kernels::kernel::hamming_score::HammingScoreBuffers;
 use attn_kernels::kernel::hash_codes::HashCodesBuffers;
 use attn_kernels::rows::KvWord;
+use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
@@ -16,7 +17,7 @@ use super::super::SelectingRows;
 use super::RankContext;
 use crate::ModelError;
 use crate::cast::u32_of;
-use crate::decoder::buffers::GrowBuf;
+use crate::decoder::buffers::{GrowBuf, OfLayers};
 use crate::decoder::kernels::LoadContext;
 
 /// Slots that one dispatch hashes: lists are bound at offsets of this many.
@@ -41,8 +42,8 @@ pub(super) struct Hashes {
     slots: Vec<(usize, GrowBuf<u32>)>,
     /// Rows of q to hash.
     rows: GrowBuf<u32>,
-    /// Hashes of the queries of each layer, `[rows, num_kv_heads, words]`.
-    codes: Vec<GrowBuf<u32>>,
+    /// Hashes of queries, `[rows, num_kv_heads, words]`.
+    codes: OfLayers<u32>,
     params: HammingScoreParams,
 }
 
@@ -55,7 +56,8 @@ struct Hashed {
 
 /// Source of vectors.
 enum Vectors {
-    Keys(Bind<KvWord>),
+    /// Keys of these blocks.
+    Keys(Range<u32>, Bind<KvWord>),
     Queries(Bind<f32>),
 }
 
@@ -65,6 +67,7 @@ impl Hashes {
         by: ByHashes,
         block: u32,
         selects: &[bool],
+        at_once: bool,
     ) -> Result<Self, ModelError> {
         let LoadContext { gpu, config, kv, views, .. } = *load;
         let (shape, num_pages) = (*kv.shape(), kv.num_blocks());
@@ -89,9 +92,7 @@ impl Hashes {
                 .map(|_| Ok((0, GrowBuf::new(gpu, "slots", 1)?)))
                 .collect::<Result<_, ModelError>>()?,
             rows: GrowBuf::new(gpu, "hashed_rows", 1)?,
-            codes: (0..selects.len())
-                .map(|_| GrowBuf::new(gpu, "query_hashes", 1))
-                .collect::<Result<_, _>>()?,
+            codes: OfLayers::new(gpu, "query_hashes", 1, at_once.then_some(selects.len()))?,
             params: HammingScoreParams::zeroed(),
             num_heads: config.num_heads,
             by,
@@ -115,7 +116,7 @@ impl Hashes {
         list.resize(room * size as usize, NO_ENTRY);
         let limit = self.num_pages as usize * size as usize;
         for list in list.chunks(SLOTS) {
-            hash_codes::check(&self.shape, &self.hash(0, list.len()), list, limit)?;
+            hash_codes::check(&self.shape, &self.hash(0, list.len(), 0..u32::MAX), list, limit)?;
         }
         let (count, slots) = &mut self.slots[view];
         slots.write(gpu, &list)?;
@@ -133,7 +134,7 @@ impl Hashes {
         let rows: Vec<u32> = chosen.iter().map(|chosen| chosen.q_row).collect();
         self.rows.write(gpu, &rows)?;
         let code_words = self.shape.num_kv_heads * self.words();
-        self.codes.iter_mut().try_for_each(|codes| codes.fit(gpu, rows.len() * code_words as usize))?;
+        self.codes.fit(gpu, rows.len() * code_words as usize)?;
         let mut must_select = [0; 4];
         must_select[..self.by.must_select.len()].copy_from_slice(&self.by.must_select);
         self.params = HammingScoreParams {
@@ -151,7 +152,7 @@ impl Hashes {
     /// Adds the numbers that commands follow from.
     pub(super) fn shape(&self, shape: &mut Vec<usize>) {
         shape.extend(self.slots.iter().flat_map(|(count, list)| [*count, list.len()]));
-        shape.extend([self.rows.len(), self.codes[0].len()]);
+        shape.extend([self.rows.len(), self.codes.of(0).len()]);
     }
 
     pub(super) fn take_in(&self, pass: &mut Pass, context: &RankContext<'_>) {
@@ -159,22 +160,24 @@ impl Hashes {
             return;
         };
         for first in (0..*count).step_by(SLOTS) {
-            let (entries, count) = (slots.bind_from(first), SLOTS.min(count - first));
-            let of = Hashed { entries, count, vectors: Vectors::Keys(context.k.bind()) };
-            self.record(pass, &self.keys, &of, pool);
+            for (held, [k, _]) in context.kv.by_id(context.layer) {
+                let (entries, count) = (slots.bind_from(first), SLOTS.min(count - first));
+                let of = Hashed { entries, count, vectors: Vectors::Keys(held, k.bind()) };
+                self.record(pass, &self.keys, &of, pool);
+            }
         }
     }
 
     pub(super) fn prepare(&self, pass: &mut Pass, context: &RankContext<'_>) {
         let (entries, count) = (self.rows.bind(), context.count as usize);
         let of = Hashed { entries, count, vectors: Vectors::Queries(context.q.bind()) };
-        self.record(pass, &self.queries, &of, &self.codes[context.layer]);
+        self.record(pass, &self.queries, &of, self.codes.of(context.layer));
     }
 
     pub(super) fn score(&self, pass: &mut Pass, context: &RankContext<'_>, scores: &Buf<f32>) {
         let Some(pool) = &self.pools[context.layer] else { return };
         let buffers = HammingScoreBuffers {
-            queries: self.codes[context.layer].bind(),
+            queries: self.codes.of(context.layer).bind(),
             codes: pool.bind(),
             tables: context.tables.bind(),
             rows: context.rows.bind(),
@@ -187,18 +190,19 @@ impl Hashes {
     /// Records the hashes of vectors, part by part.
     fn record(&self, pass: &mut Pass, pipeline: &Arc<Pipeline>, of: &Hashed, codes: &Buf<u32>) {
         for (part, (_, weights)) in self.parts.iter().enumerate() {
-            let params = self.hash(part, of.count);
-            let (k_cache, q) = match &of.vectors {
-                Vectors::Keys(keys) => (Some(keys.clone()), None),
-                Vectors::Queries(queries) => (None, Some(queries.clone())),
+            let (held, k_cache, q) = match &of.vectors {
+                Vectors::Keys(held, keys) => (held.clone(), Some(keys.clone()), None),
+                Vectors::Queries(queries) => (0..u32::MAX, None, Some(queries.clone())),
             };
+            let params = self.hash(part, of.count, held);
             let (entries, weights, codes) = (of.entries.clone(), weights.bind(), codes.bind());
             let buffers = HashCodesBuffers { entries, k_cache, q, weights, codes };
             pass.dispatch(pipeline, &params, buffers, hash_codes::grid(&params));
         }
     }
 
-    fn hash(&self, part: usize, entries: usize) -> HashCodesParams {
+    /// Parameters of a part of the hashes of `entries` vectors; of keys, those of the blocks `held`.
+    fn hash(&self, part: usize, entries: usize, held: Range<u32>) -> HashCodesParams {
         HashCodesParams {
             num_kv_heads: self.shape.num_kv_heads,
             entries: u32_of(entries),
@@ -209,6 +213,8 @@ impl Hashes {
             bits: self.by.bits,
             first_word: self.by.bits / 32 * u32_of(part),
             words: self.words(),
+            first_block: held.start,
+            num_blocks: held.end - held.start,
         }
     }
 
