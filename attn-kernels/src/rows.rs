@@ -188,6 +188,17 @@ pub struct BlockCopy {
     pub to: u32,
 }
 
+impl BlockCopy {
+    /// An entry that copies nothing, for `swap_blocks`: lists of steps that are alike keep one length with it.
+    pub const NONE: Self = Self { from: 0, to: u32::MAX };
+
+    /// Whether the entry copies a block.
+    #[must_use]
+    pub const fn is_some(&self) -> bool {
+        self.to != Self::NONE.to
+    }
+}
+
 /// Rotation of a pair of dimensions.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]

@@ -57,7 +57,7 @@ use draws::DrawState;
 use head::{Head, LogitRows, Reads};
 use hyper::{Half, Residual};
 use indexed::Indexed;
-use keys::{Beyond, KeySource, Residency};
+use keys::{Beyond, Fetches, KeySource, Residency};
 use load::Weights;
 use mlp::Mlps;
 use ops::{Ctx, Ops};
@@ -116,6 +116,7 @@ struct Ahead {
     shape: Shape,
     step: Encoded,
     reads: Reads,
+    fetches: Fetches,
     /// Digest of the commands, where debug builds compare them.
     digest: u64,
 }
@@ -159,14 +160,15 @@ impl Decoder {
         self.upload()?;
         self.begin_selection(slices)?;
         let shape = self.shape();
-        let (submission, mut reads) = match self.take_ahead(shape.as_ref())? {
-            Some(ahead) => (self.gpu.send(ahead.step)?.defer(), ahead.reads),
+        let (submission, mut reads, fetches) = match self.take_ahead(shape.as_ref())? {
+            Some(ahead) => (self.gpu.send(ahead.step)?.defer(), ahead.reads, ahead.fetches),
             None => {
                 self.begin()?;
                 let (pass, reads) = self.record(true)?;
-                (self.gpu.submit(pass)?.defer(), reads)
+                (self.gpu.submit(pass)?.defer(), reads, self.keys.take_fetches())
             }
         };
+        self.keys.sent(&self.kv, &self.beyond, &fetches);
         if let Some(shape) = shape {
             self.encode_ahead(shape)?;
         }
@@ -210,7 +212,7 @@ impl Decoder {
         attention.upload(gpu)?;
         batch.upload(gpu)?;
         self.beyond.upload(gpu)?;
-        self.keys.upload(gpu)?;
+        self.keys.upload(gpu, &self.kv, &self.beyond)?;
         self.logit_rows.upload(gpu)?;
         self.draws.upload()?;
         self.activations.fit_partials(gpu, config, batch, partitions, attention.max_partitions())
@@ -226,11 +228,10 @@ impl Decoder {
 
     /// Prepares the parts that have something of their own in every step that is not encoded ahead.
     fn begin(&mut self) -> Result<(), ModelError> {
-        let Self { gpu, kv, weights, batch, beyond, attention, keys, mlps, choices, indexed, .. } = self;
+        let Self { gpu, weights, batch, attention, mlps, choices, indexed, .. } = self;
         if let Some(indexed) = indexed {
             indexed.begin(gpu, attention, batch)?;
         }
-        keys.begin(gpu, kv, beyond)?;
         if let Some(choices) = choices {
             let of_layer = |layer: usize| {
                 let chosen = [attention.chosen(layer, batch), mlps.chosen(&weights.layers[layer].mlp)];
@@ -249,6 +250,7 @@ impl Decoder {
         let (batch, act, residual, mlps) = (&*batch, &self.activations, &self.residual, &self.mlps);
         let (gpu, mut pass) = (&**gpu, Pass::new("step"));
         let [block_in, block_out] = residual.of_blocks(act);
+        keys.begin();
         let mut ctx = Ctx {
             pass: &mut pass,
             gpu,
@@ -343,7 +345,8 @@ impl Decoder {
     fn encode_ahead(&mut self, shape: Shape) -> Result<(), ModelError> {
         let (pass, reads) = self.record(false)?;
         let digest = if cfg!(debug_assertions) { pass.digest() } else { 0 };
-        self.ahead = Some(Ahead { shape, step: self.gpu.encode(pass)?, reads, digest });
+        let fetches = self.keys.take_fetches();
+        self.ahead = Some(Ahead { shape, step: self.gpu.encode(pass)?, reads, fetches, digest });
         Ok(())
     }
 

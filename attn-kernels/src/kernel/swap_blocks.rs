@@ -36,7 +36,7 @@ params! {
 bindings! {
     /// Buffers of `swap_blocks`.
     pub struct SwapBlocksBuffers(SwapBlocksParams) {
-        /// Block of the source and block of the target, `[n]`; no target is named twice.
+        /// Block of the source and block of the target, `[n]`; no target is named twice. [`BlockCopy::NONE`] copies nothing.
         read pairs: BlockCopy,
         /// Blocks of `block_quads` times 16 bytes, keys or values of any layout that keeps a block together.
         read source: KvWord,
@@ -91,11 +91,12 @@ pub fn grid(params: &SwapBlocksParams) -> [u32; 3] {
 /// A block outside its pool, or a target that is named twice.
 pub fn check(pairs: &[[u32; 2]], source_blocks: u32, pool_blocks: u32) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
-    for (entry, [from, to]) in pairs.iter().enumerate() {
+    let is_copy = |pair: &[u32; 2]| pair[1] != BlockCopy::NONE.to;
+    for (entry, [from, to]) in pairs.iter().enumerate().filter(|(_, pair)| is_copy(pair)) {
         launch.entry("source block + 1", entry, u64::from(*from) + 1, source_blocks.into())?;
         launch.entry("target block + 1", entry, u64::from(*to) + 1, pool_blocks.into())?;
     }
-    let mut targets: Vec<u32> = pairs.iter().map(|pair| pair[1]).collect();
+    let mut targets: Vec<u32> = pairs.iter().filter(|pair| is_copy(pair)).map(|pair| pair[1]).collect();
     targets.sort_unstable();
     let named = |block: u32| pairs.iter().filter(|pair| pair[1] == block).count();
     match targets.windows(2).find(|pair| pair[0] == pair[1]) {

@@ -6,6 +6,7 @@ use crate::cpu;
 use crate::kernel::copy_blocks::{self, CopyBlocksParams};
 use crate::kernel::swap_blocks::{self, Link, SwapBlocksParams};
 use crate::kernel::{KvDtype, KvShape};
+use crate::rows::BlockCopy;
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let shape = KvShape { num_kv_heads: 3, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
@@ -24,7 +25,8 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
 pub(super) fn swap_blocks(variant: &Variant) -> Vec<Case> {
     // Blocks of less than four loads a lane, and of some more; fewer workgroups than pairs.
     let case = |name, block_quads: u32, way| {
-        let pairs: Vec<[u32; 2]> = (0..70).map(|n| [n * 7 % 5, 70 - n]).collect();
+        let mut pairs: Vec<[u32; 2]> = (0..70).map(|n| [n * 7 % 5, 70 - n]).collect();
+        pairs[3] = [0, BlockCopy::NONE.to];
         let params = SwapBlocksParams::new(block_quads, 70, way);
         let words = |blocks: u32, factor: u32| -> Vec<u32> {
             (0..block_quads * 4 * blocks).map(|word| word.wrapping_mul(factor)).collect()

@@ -22,7 +22,7 @@ use crate::{DecoderConfig, HostTraffic, KvPool, ModelError};
 pub(super) use beyond::Beyond;
 pub(super) use disk::DiskReport;
 pub(super) use residency::{Needed, PageContext, Residency, SlotRoom, TILE_KEYS};
-pub(super) use ring::{Load, RingKeys, TransferContext};
+pub(super) use ring::{Fetches, Load, RingKeys, TransferContext};
 pub(super) use rooms::Return;
 pub(super) use stream::{Group, Stream};
 
@@ -178,26 +178,23 @@ impl KeySource {
         self.pages_mut().map_or(Ok(()), |pages| pages.plan(kv, batch, beyond))
     }
 
-    /// Brings the lists of a step to the device.
-    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+    /// Brings the lists of a step to the device, and makes room for what it writes.
+    pub(super) fn upload(&mut self, gpu: &Gpu, kv: &KvPool, beyond: &Beyond) -> Result<(), ModelError> {
+        self.ring_mut().map_or(Ok(()), |ring| ring.make_room(gpu, kv, &beyond.fresh))?;
         self.pages_mut().map_or(Ok(()), |pages| pages.upload(gpu))
     }
 
-    /// Returns the numbers that the commands of the step follow from, beside its batch; `None` if keys pass through the ring or
-    /// the host takes part.
+    /// Returns the numbers that the commands of the step follow from, beside its batch; `None` if the host takes part.
     pub(super) fn shape(&self, kv: &KvPool, beyond: &Beyond) -> Option<Vec<usize>> {
-        if beyond.streams() {
-            return None;
+        let mut shape = Vec::new();
+        if let Some(ring) = self.ring().filter(|_| beyond.writes() || beyond.streams()) {
+            shape.extend(ring.shape()?);
+            shape.extend(beyond.shape(kv));
         }
-        match self {
-            Self::Device | Self::Ring(_) => Some(Vec::new()),
-            Self::Pages { pages, .. } => {
-                let by_kernels = !kv.is_staged() && !beyond.fresh.in_rooms();
-                let mut shape = pages.shape().filter(|_| by_kernels)?;
-                shape.extend(beyond.shape());
-                Some(shape)
-            }
+        if let Some(pages) = self.pages() {
+            shape.extend(pages.shape()?);
         }
+        Some(shape)
     }
 
     /// Fails if pages of selected blocks could not be brought.
@@ -205,9 +202,19 @@ impl KeySource {
         self.pages_mut().and_then(Residency::take_failure).map_or(Ok(()), Err)
     }
 
-    /// Makes room for what a step writes.
-    pub(super) fn begin(&mut self, gpu: &Gpu, kv: &KvPool, beyond: &Beyond) -> Result<(), ModelError> {
-        self.ring_mut().map_or(Ok(()), |ring| ring.begin(gpu, kv, &beyond.fresh))
+    /// Begins to record a step.
+    pub(super) fn begin(&mut self) {
+        self.ring_mut().into_iter().for_each(RingKeys::begin);
+    }
+
+    /// Takes the fetches of the commands recorded last.
+    pub(super) fn take_fetches(&mut self) -> Fetches {
+        self.ring_mut().map_or_else(Fetches::default, RingKeys::take_fetches)
+    }
+
+    /// Counts what the commands of the step at hand fetch.
+    pub(super) fn sent(&mut self, kv: &KvPool, beyond: &Beyond, fetches: &Fetches) {
+        self.ring_mut().into_iter().for_each(|ring| ring.sent(kv, &beyond.lists, fetches));
     }
 
     /// The places that new keys and values of a layer of a view go to.

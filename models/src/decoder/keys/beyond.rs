@@ -121,9 +121,25 @@ impl Beyond {
         self.segments.iter().map(|(segment, at)| (*segment, self.slots.bind_from(*at)))
     }
 
-    /// Returns the numbers that the commands of what the step writes follow from.
-    pub(super) fn shape(&self) -> impl Iterator<Item = usize> {
-        self.segments.iter().flat_map(|(segment, at)| [*segment, *at])
+    /// Returns the numbers that the commands of the step follow from where they write and read blocks beyond the device.
+    pub(super) fn shape(&self, kv: &KvPool) -> Vec<usize> {
+        let mut shape = vec![usize::from(self.fresh.in_rooms()), self.slots.on_device().len()];
+        shape.extend(self.segments.iter().flat_map(|(segment, at)| [*segment, *at]));
+        shape.extend([self.lists.tables.on_device().len(), self.lists.pairs.on_device().len()]);
+        shape.extend(self.fresh.copies().flat_map(|copies| [copies.start, copies.end]));
+        for streams in &self.streams {
+            for stream in streams {
+                shape.push(usize::from(stream.is_some()));
+                shape.extend(stream.iter().flat_map(Stream::shape));
+            }
+        }
+        // Copies are of one segment each.
+        if kv.segments() > 1 {
+            let segment = |block: u32| if block == BlockCopy::NONE.to { 0 } else { kv.segment_of(block) };
+            let ends = self.lists.pairs.iter().map(|copy| [segment(copy.from), segment(copy.to)]);
+            shape.extend(ends.flatten());
+        }
+        shape
     }
 
     /// Returns the blocks beyond the device that the step writes.
@@ -165,6 +181,6 @@ impl Beyond {
     pub(super) fn on_disk(&self, load: &Load<'_>) -> Vec<(u32, u32)> {
         let parts = load.contents.parts.iter().filter(|part| part.from == Source::Disk);
         let pairs = parts.flat_map(|part| &self.lists.pairs[part.pairs.clone()]);
-        pairs.map(|BlockCopy { from, to }| (*from, *to)).collect()
+        pairs.filter(|copy| copy.is_some()).map(|BlockCopy { from, to }| (*from, *to)).collect()
     }
 }

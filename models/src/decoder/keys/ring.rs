@@ -10,11 +10,12 @@ use attn_kernels::kernel::swap_blocks::{self, Link, SwapBlocksBuffers, SwapBlock
 use attn_kernels::rows::{BlockCopy, KvWord};
 
 use prefetch::spill::SpillError;
+use rustc_hash::FxHashMap;
 
 use super::beyond::Beyond;
 use super::disk::{Asked, DiskKeys, DiskReport};
 use super::rooms::{Fresh, Return, Rooms};
-use super::stream::{Chunk, Part, Source};
+use super::stream::{Chunk, Part, Source, StreamLists};
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
 use crate::kv::{KeysIn, runs};
@@ -27,14 +28,20 @@ pub(in crate::decoder) struct RingKeys {
     /// Rooms for what a step writes.
     rooms: Rooms,
     slots: Vec<Slot>,
-    /// Loads so far.
+    /// Loads of the step so far.
     loads: u64,
     /// The layer whose rooms have not gone to the host yet.
     unsaved: Option<usize>,
     /// The disk's part, where blocks lie there.
     disk: Option<DiskKeys>,
+    /// Traffic so far.
     traffic: HostTraffic,
+    /// Fetches of the commands recorded last.
+    fetches: Fetches,
 }
+
+/// Lists of a step's copies that its commands fetch from the host, and how often: what they name is known when it is sent.
+pub(in crate::decoder) type Fetches = FxHashMap<Range<usize>, u64>;
 
 /// Transport of blocks between host and device.
 #[derive(Debug)]
@@ -104,7 +111,20 @@ impl RingKeys {
             unsaved: None,
             disk: kv.spill().map(|spill| DiskKeys::new(Arc::clone(spill))),
             traffic: HostTraffic::default(),
+            fetches: Fetches::default(),
         })
+    }
+
+    /// Takes the fetches of the commands recorded last.
+    pub(super) fn take_fetches(&mut self) -> Fetches {
+        std::mem::take(&mut self.fetches)
+    }
+
+    /// Counts what the commands of a step fetch by its lists.
+    pub(super) fn sent(&mut self, kv: &KvPool, lists: &StreamLists, fetches: &Fetches) {
+        let copies = |pairs: &Range<usize>| lists.pairs[pairs.clone()].iter().filter(|copy| copy.is_some());
+        let blocks: u64 = fetches.iter().map(|(pairs, times)| copies(pairs).count() as u64 * times).sum();
+        self.traffic.fetched_bytes += blocks * kv.attended_bytes();
     }
 
     pub(super) fn traffic(&self) -> HostTraffic {
@@ -122,14 +142,26 @@ impl RingKeys {
         Some([rooms.next()?, rooms.next()?])
     }
 
-    /// Forgets the last step, and makes room for what this one writes.
-    pub(super) fn begin(&mut self, gpu: &Gpu, kv: &KvPool, fresh: &Fresh) -> Result<(), ModelError> {
+    /// Makes room for what a step writes.
+    pub(super) fn make_room(&mut self, gpu: &Gpu, kv: &KvPool, fresh: &Fresh) -> Result<(), ModelError> {
+        if fresh.in_rooms() { self.rooms.fit(gpu, kv, fresh) } else { Ok(()) }
+    }
+
+    /// Forgets what was recorded last.
+    pub(super) fn begin(&mut self) {
         self.slots.fill(Slot::default());
         self.unsaved = None;
+        self.loads = 0;
+        self.fetches.clear();
         if let Some(disk) = &mut self.disk {
             disk.begin();
         }
-        if fresh.in_rooms() { self.rooms.begin(gpu, kv, fresh) } else { Ok(()) }
+    }
+
+    /// Returns the numbers that the commands of a step follow from; `None` if the host takes part in them.
+    pub(super) fn shape(&self) -> Option<impl Iterator<Item = usize>> {
+        let by_kernels = matches!(self.transport, Transport::Kernel(_)) && self.disk.is_none();
+        by_kernels.then(|| self.rooms.lens())
     }
 
     /// The rooms of a layer.
@@ -152,7 +184,7 @@ impl RingKeys {
             disk.fetch(context, Asked::Begun(layer), &fresh.disk_come, &rooms)?;
         }
         for pairs in fresh.come.clone() {
-            self.traffic.fetched_bytes += pairs.len() as u64 * context.kv.attended_bytes();
+            *self.fetches.entry(pairs.clone()).or_default() += 1;
             self.copy(context, layer, End::Host, End::Rooms, pairs);
         }
         self.unsaved = Some(layer);
@@ -285,7 +317,7 @@ impl RingKeys {
     fn load_part(&mut self, context: &mut TransferContext<'_>, layer: usize, part: &Part, slot: usize) {
         let from = match part.from {
             Source::Host => {
-                self.traffic.fetched_bytes += part.pairs.len() as u64 * context.kv.attended_bytes();
+                *self.fetches.entry(part.pairs.clone()).or_default() += 1;
                 End::Host
             }
             Source::Resident => End::Layer,
@@ -304,8 +336,10 @@ impl RingKeys {
             _ => 0,
         };
         let mut copies = Copies { layer, from, to, list: pairs.start, pairs: 0..0, segment: 0 };
-        for some in context.beyond.lists.pairs[pairs].chunk_by(|a, b| segment(a) == segment(b)) {
-            copies.segment = segment(&some[0]);
+        // Entries without a copy end a list.
+        let together = |a: &BlockCopy, b: &BlockCopy| !b.is_some() || segment(a) == segment(b);
+        for some in context.beyond.lists.pairs[pairs].chunk_by(together) {
+            copies.segment = if some[0].is_some() { segment(&some[0]) } else { 0 };
             copies.pairs = copies.pairs.end..copies.pairs.end + some.len();
             self.copy_segment(context, &copies);
         }
@@ -343,8 +377,8 @@ impl RingKeys {
                 }
                 Transport::Queue => {
                     let pair = |pair: &BlockCopy| (pair.from - first_source, pair.to - first_target);
-                    let of_list = &context.beyond.lists.pairs[list..][pairs.clone()];
-                    for run in runs(&of_list.iter().map(pair).collect::<Vec<_>>()) {
+                    let of_list = context.beyond.lists.pairs[list..][pairs.clone()].iter();
+                    for run in runs(&of_list.filter(|copy| copy.is_some()).map(pair).collect::<Vec<_>>()) {
                         let range = run.from.start as usize * words..run.from.end as usize * words;
                         context.pass.copy(source, range, target, run.device as usize * words);
                     }

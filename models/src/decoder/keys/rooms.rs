@@ -80,7 +80,8 @@ impl Fresh {
         // Copies of one buffer on the host follow each other.
         come.sort_unstable();
         go.sort_unstable_by_key(|(_, block)| *block);
-        (self.come[0], self.go) = (push_copies(pairs, &come), push_copies(pairs, &go));
+        // Whether a sequence goes on in a block or begins one, the lists of its steps are as long.
+        (self.come[0], self.go) = (push_copies(pairs, &come, go.len()), push_copies(pairs, &go, 0));
         self.disk_come =
             disk_come.into_iter().map(|(block, room)| (block - self.host_blocks, room)).collect();
         self.disk_go = disk_go.into_iter().map(|(room, block)| (room, block - self.host_blocks)).collect();
@@ -93,11 +94,16 @@ impl Fresh {
         self.looked = blocks.len();
         let looked = || blocks.iter().copied().zip(rooms.clone());
         let (on_host, on_disk): (Vec<_>, Vec<_>) = looked().partition(|(block, _)| *block < self.host_blocks);
-        self.come[1] = push_copies(pairs, &on_host);
+        self.come[1] = push_copies(pairs, &on_host, 0);
         self.disk_come.extend(on_disk.into_iter().map(|(block, room)| (block - self.host_blocks, room)));
         let written = (0..).zip(self.blocks.iter().copied());
         let looked = looked().map(|(block, room)| (room, block));
-        self.board = push_copies(pairs, &written.chain(looked).collect::<Vec<_>>());
+        self.board = push_copies(pairs, &written.chain(looked).collect::<Vec<_>>(), 0);
+    }
+
+    /// Returns the lists of copies between rooms and the host, which the commands of the step follow from.
+    pub(super) fn copies(&self) -> impl Iterator<Item = &Range<usize>> {
+        self.come.iter().chain([&self.go])
     }
 
     /// Rooms of the step.
@@ -150,8 +156,13 @@ impl Rooms {
         self.layers[layer % self.layers.len()].iter().map(|room| &**room)
     }
 
+    /// Elements of each buffer, which follow from those of one layer's.
+    pub(super) fn lens(&self) -> impl Iterator<Item = usize> {
+        self.layers.iter().take(1).flatten().map(|room| room.len())
+    }
+
     /// Makes room for what the step writes.
-    pub(super) fn begin(&mut self, gpu: &Gpu, kv: &KvPool, fresh: &Fresh) -> Result<(), ModelError> {
+    pub(super) fn fit(&mut self, gpu: &Gpu, kv: &KvPool, fresh: &Fresh) -> Result<(), ModelError> {
         for (layer, rooms) in self.layers.iter_mut().enumerate() {
             let words = fresh.rooms() * kv.attended(layer).1;
             rooms.iter_mut().try_for_each(|room| room.fit(gpu, words))?;
@@ -222,15 +233,19 @@ mod tests {
         assert_eq!(slots, [2, 3, -1, 4, 5, 6, 7, 8]);
         assert_eq!((&fresh.blocks[..], &fresh.begun[..]), (&[7, 2, 9][..], &[0][..]));
         assert_eq!([2, 3].map(|block| fresh.room(block)), [Some(1), None]);
-        let pairs =
-            |range: &Range<usize>| copies[range.clone()].iter().map(|p| (p.from, p.to)).collect::<Vec<_>>();
+        let pairs = |range: &Range<usize>| {
+            let copies = copies[range.clone()].iter().filter(|copy| copy.is_some());
+            copies.map(|copy| (copy.from, copy.to)).collect::<Vec<_>>()
+        };
         assert_eq!((pairs(&fresh.come[0]), pairs(&fresh.go)), (vec![(7, 0)], vec![(1, 2), (0, 7)]));
         // The host has 8 blocks: number 9 is the second one on disk.
         assert_eq!((&fresh.disk_come[..], &fresh.disk_go[..]), (&[][..], &[(2, 1)][..]));
         // One on the host and one on disk are looked at.
         fresh.look_at(&[5, 10], &mut copies);
-        let pairs =
-            |range: &Range<usize>| copies[range.clone()].iter().map(|p| (p.from, p.to)).collect::<Vec<_>>();
+        let pairs = |range: &Range<usize>| {
+            let copies = copies[range.clone()].iter().filter(|copy| copy.is_some());
+            copies.map(|copy| (copy.from, copy.to)).collect::<Vec<_>>()
+        };
         assert_eq!(pairs(&fresh.come[1]), [(5, 3)]);
         assert_eq!((&fresh.disk_come[..], fresh.rooms()), (&[(2, 4)][..], 5));
         assert_eq!(pairs(&fresh.board), [(0, 7), (1, 2), (2, 9), (3, 5), (4, 10)]);

@@ -63,6 +63,23 @@ pub(in crate::decoder) struct Part {
     pub(in crate::decoder) pairs: Range<usize>,
 }
 
+impl Chunk {
+    /// Returns the numbers that the commands of the chunk follow from, beside the lengths of its copies within each segment.
+    fn shape(&self) -> impl Iterator<Item = usize> {
+        let at = match self.at {
+            KeysIn::Layer => [0, 0],
+            KeysIn::Segment(segment) => [1, segment],
+            KeysIn::Slot(slot) => [2, slot],
+        };
+        let keys = [self.keys.start, self.keys.end].map(|key| key as usize);
+        let parts = self
+            .parts
+            .iter()
+            .flat_map(|part| [part.from as usize, usize::from(part.fresh), part.pairs.start, part.pairs.end]);
+        keys.into_iter().chain(at).chain(parts)
+    }
+}
+
 /// Places that blocks come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::decoder) enum Source {
@@ -87,7 +104,7 @@ pub(super) struct StreamLists {
 
 /// Table entries after which a binding can begin: 256 bytes, the largest alignment that devices ask for.
 pub(super) const ENTRIES: usize = 64;
-/// Pairs of source and target after which a binding can begin.
+/// Pairs of source and target after which a binding can begin; lists are whole multiples.
 const PAIRS: usize = 32;
 /// Tiles after which a binding can begin.
 const TILES: usize = 8;
@@ -106,11 +123,13 @@ impl StreamLists {
     }
 }
 
-/// Adds a list of copies to `pairs`, which a binding can begin with.
-pub(super) fn push_copies(pairs: &mut Vec<BlockCopy>, copies: &[(u32, u32)]) -> Range<usize> {
-    pairs.resize(pairs.len().next_multiple_of(PAIRS), BlockCopy::default());
+/// Adds a list of at least `least` entries to `pairs`, which a binding can begin with. Entries without a copy fill it up, so that
+/// lists that grow from step to step keep their length for a while, and steps their commands.
+pub(super) fn push_copies(pairs: &mut Vec<BlockCopy>, copies: &[(u32, u32)], least: usize) -> Range<usize> {
     let first = pairs.len();
     pairs.extend(copies.iter().map(|(from, to)| BlockCopy { from: *from, to: *to }));
+    let len = copies.len().max(least).next_multiple_of(PAIRS);
+    pairs.resize(first + len, BlockCopy::NONE);
     first..pairs.len()
 }
 
@@ -347,13 +366,22 @@ impl Planner<'_> {
         let parts = parts.map(|((from, fresh), copies)| Part {
             from,
             fresh,
-            pairs: push_copies(&mut lists.pairs, &copies),
+            pairs: push_copies(&mut lists.pairs, &copies, 0),
         });
         Chunk { keys: self.keys(open.units), parts: parts.collect(), at: KeysIn::Layer }
     }
 }
 
 impl Stream {
+    /// Returns the numbers that the commands of the stream follow from.
+    pub(super) fn shape(&self) -> impl Iterator<Item = usize> {
+        let group = |group: &'_ Group| [group.rows.start, group.rows.end].map(|row| row as usize);
+        let groups = self.groups.iter().flat_map(move |of| {
+            group(of).into_iter().chain([of.chunks.len()]).chain(of.chunks.iter().flat_map(Chunk::shape))
+        });
+        [self.tables_at, self.groups.len()].into_iter().chain(groups)
+    }
+
     /// A chunk of its in a layer.
     pub(in crate::decoder) fn load(&self, layer: usize, group: usize, chunk: usize) -> Load<'_> {
         let contents = &self.groups[group].chunks[chunk];

@@ -10,6 +10,8 @@ use models::{
     StepGrid, StepTimes,
 };
 
+use sparse_select::Policy;
+
 use super::served::{Request, serve};
 use super::tiny::{Tiny, family, tiny};
 use super::{blocks_of, options};
@@ -127,7 +129,7 @@ fn decode_steps_with_a_policy_are_encoded_while_others_run() {
     }
 }
 
-/// Steps of contexts on the host, of which selected pages have slots on the device.
+/// Steps of contexts on the host, which pass through the ring, or of which selected pages have slots on the device, or both.
 #[test]
 fn decode_steps_with_keys_on_the_host_are_encoded_while_others_run() {
     for spec in [
@@ -136,10 +138,12 @@ fn decode_steps_with_keys_on_the_host_are_encoded_while_others_run() {
         "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16,query=previous",
         "gsa-ucm:sparse_ratio=0.2,block_size=16,min_topk=1,max_topk=100,seg_prefill_threshold=0",
         "streaming:sink=1,recent=2,block_size=16",
+        "quest:page_budget=4,dense_layers=1,block_size=16",
+        "full",
     ] {
-        let policy = sparse_select::build(spec).unwrap().into();
-        let sparse = SparseOptions::new(policy, Place::Device);
-        let options = blocks_of(16, &options(KvDtype::F16)).sparse(Some(sparse)).num_blocks(49);
+        let policy: Arc<dyn Policy> = sparse_select::build(spec).unwrap().into();
+        let sparse = (spec != "full").then(|| SparseOptions::new(policy, Place::Device));
+        let options = blocks_of(16, &options(KvDtype::F16)).sparse(sparse).num_blocks(49);
         // In two buffers, of which the prompts fill one.
         let offload = Offload::new(256, 2, HostMemory::Mapped).buffer_blocks(15);
         encoded_ahead(spec, &options.offload(Some(offload)));
@@ -149,16 +153,18 @@ fn decode_steps_with_keys_on_the_host_are_encoded_while_others_run() {
 /// As many sequences as there are rows from which prompts go to the host as whole blocks: their new tokens go there one by one.
 #[test]
 fn decode_steps_of_many_sequences_with_keys_on_the_host_are_encoded_while_others_run() {
-    const SEQUENCES: usize = 66;
+    const SEQUENCES: u32 = 66;
     let policy = sparse_select::build("quest:page_budget=2,dense_layers=0,block_size=16").unwrap().into();
     let sparse = SparseOptions::new(policy, Place::Device);
-    let options = blocks_of(16, &options(KvDtype::F16)).sparse(Some(sparse)).max_seqs(SEQUENCES as u32);
+    let options = blocks_of(16, &options(KvDtype::F16)).sparse(Some(sparse)).max_seqs(SEQUENCES);
     let offload = Some(Offload::new(512, 2, HostMemory::Mapped));
-    let mut decoder = tiny().decoder(&options.num_blocks(300).offload(offload));
-    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(7).collect();
-    let request = Request { logits: false, ..Request::new(&ids, 40) };
-    serve(&mut decoder, &[request; SEQUENCES], 128);
-    assert!(decoder.steps_ahead() >= 30, "{} of 39 steps were encoded ahead", decoder.steps_ahead());
+    let mut options = options.num_blocks(300).offload(offload);
+    options.max_rows = 4096;
+    let mut decoder = tiny().decoder(&options);
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(60).collect();
+    let request = Request { logits: false, ..Request::new(&ids, 10) };
+    serve(&mut decoder, &[request; SEQUENCES as usize], 128);
+    assert!(decoder.steps_ahead() >= 7, "{} of 9 steps were encoded ahead", decoder.steps_ahead());
 }
 
 /// Two sequences of one prompt, of which one ends before the other.
