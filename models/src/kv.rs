@@ -46,8 +46,8 @@ struct Host {
     /// The blocks that memory of the host does not hold either, where there are some.
     spill: Option<Arc<Spill>>,
     /// Keys of one layer, by block id, where a policy selects among blocks on disk: the layer at hand finds there what it takes
-    /// in.
-    board: Option<Buf<KvWord>>,
+    /// in. Buffers of as many blocks as a segment has; none elsewhere.
+    board: Vec<Buf<KvWord>>,
 }
 
 /// Buffers that attention reads keys from.
@@ -231,14 +231,18 @@ impl KvPool {
 
     /// Blocks on the host that share buffers.
     pub(crate) fn host_segment(&self, segment: usize) -> Range<u32> {
-        let size = self.host.as_ref().map_or(0, |host| host.segment_blocks);
-        let first = u32_of(segment) * size;
-        first..self.beyond_blocks().min(first.saturating_add(size))
+        let first = self.first_of_segment(segment);
+        first..self.beyond_blocks().min(first.saturating_add(self.segment_size()))
     }
 
-    /// The segment of a block on the host.
+    /// The first block of a segment.
+    pub(crate) fn first_of_segment(&self, segment: usize) -> u32 {
+        u32_of(segment) * self.segment_size()
+    }
+
+    /// The segment of a block beyond those of the device.
     pub(crate) fn segment_of(&self, block: u32) -> usize {
-        self.host.as_ref().map_or(0, |host| (block / host.segment_blocks) as usize)
+        (block / self.segment_size()) as usize
     }
 
     /// Buffers that the attention of a layer reads where its keys are at hand.
@@ -266,23 +270,29 @@ impl KvPool {
         self.is_staged() && self.ring().is_some_and(|ring| matches!(ring.place(id), Place::Host(_)))
     }
 
-    /// Keys of one layer, by block id, where a policy selects among blocks on disk: those of blocks that a step takes in.
-    pub(crate) fn board(&self) -> Option<&Buf<KvWord>> {
-        self.host.as_ref()?.board.as_ref()
+    /// Keys of one layer, by block id, where a policy selects among blocks on disk: those of blocks that a step takes in. Buffers of
+    /// [so many blocks](Self::segment_size) each; none elsewhere.
+    pub(crate) fn board(&self) -> &[Buf<KvWord>] {
+        self.host.as_ref().map_or(&[], |host| &host.board)
+    }
+
+    /// Blocks of a buffer of those beyond the device's own.
+    fn segment_size(&self) -> u32 {
+        self.host.as_ref().map_or(u32::MAX, |host| host.segment_blocks)
     }
 
     /// K and V of one layer where block ids count, with the ids that they hold: beyond the device if blocks are selected and live
     /// there, perhaps in several buffers, else on it. Of blocks on disk that are selected, the [board](Self::board) has the keys.
     pub(crate) fn by_id(&self, layer: usize) -> impl Iterator<Item = (Range<u32>, [&Buf<KvWord>; 2])> {
-        let one = (self.board().is_some() || self.page_slots() == 0).then(|| {
-            let (k, v) = self.layer(layer);
-            (0..u32::MAX, [self.board().unwrap_or(k), v])
+        let (k, v) = self.layer(layer);
+        let (boards, on_device) = (self.board(), self.page_slots() == 0);
+        let shown = boards.iter().zip(0..).map(move |(board, segment)| {
+            let first = segment * self.segment_size();
+            (first..first.saturating_add(self.segment_size()), [board, v])
         });
-        let several = self.host_layers(layer).filter({
-            let lies_there = one.is_none();
-            move |_| lies_there
-        });
-        one.into_iter().chain(several)
+        let own = on_device.then_some((0..u32::MAX, [k, v]));
+        let beyond = self.host_layers(layer).filter(move |_| boards.is_empty() && !on_device);
+        shown.chain(own).chain(beyond)
     }
 
     /// K and V of one layer by block id, for kernels that read keys of all blocks: one buffer each.

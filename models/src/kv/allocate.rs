@@ -147,11 +147,13 @@ impl KvPool {
             segments.map(|first| Ok(Self::allocate(plan, (blocks - first).min(segment_blocks), host)?));
         let segments = segments.collect::<Result<Vec<_>, ModelError>>()?;
         let spill = options.spill.clone();
-        let board = spill.as_ref().filter(|_| options.selects).map(|spill| {
-            let blocks = (offload.host_blocks + spill.shape().blocks) as usize;
+        let shown =
+            spill.as_ref().filter(|_| options.selects).map_or(0, |spill| blocks + spill.shape().blocks);
+        let board = (0..shown).step_by(segment_blocks as usize).map(|first| {
+            let blocks = (shown - first).min(segment_blocks) as usize;
             gpu.buffer("board", blocks * segments[0][0].words)
         });
-        let board = board.transpose()?;
+        let board = board.collect::<Result<_, _>>()?;
         Ok(Host { ring, segments, segment_blocks, memory: offload.memory, slots, spill, board })
     }
 

@@ -138,7 +138,7 @@ impl Extended<'_> {
         if longest <= u64::from(self.device_blocks) {
             return None;
         }
-        let most = if reads_one_buffer(options) { self.most_in_buffer() } else { u32::MAX };
+        let most = if reads_one_buffer(options) { KvPool::max_blocks(self.gpu, plan) } else { u32::MAX };
         let most = self.max_blocks().min(most.into());
         let host_blocks = saturated((host_bytes / plan.block_bytes()).min(most));
         match self.onto_disk(host_bytes, host_blocks, longest) {
@@ -170,13 +170,6 @@ impl Extended<'_> {
         demand.tokens.div_ceil(u64::from(options.block_size))
             + u64::from(demand.sequences)
             + u64::from(options.sparse.is_some())
-    }
-
-    /// Blocks that a policy may select among where some lie on disk, or where it reads the keys of all at once: kernels find those
-    /// of a layer in one buffer.
-    fn most_in_buffer(&self) -> u32 {
-        let selects = self.options.sparse.is_some();
-        if selects { KvPool::max_blocks(self.gpu, self.plan) } else { u32::MAX }
     }
 
     fn offload(&self, host_blocks: u32) -> Offload {
@@ -214,7 +207,7 @@ impl Extended<'_> {
         if selects {
             let cached = self.cached_blocks(left, longest);
             extension.reads_ahead = extension.reads_ahead.prefetch_cache_size(cached.max(1) as usize);
-            extension.offload = self.offload((left - cached).min(self.most_in_buffer().saturating_sub(1)));
+            extension.offload = self.offload(left - cached);
             if extension.offload.host_blocks < 2 || extension.offload.memory != HostMemory::Mapped {
                 // The null block alone.
                 extension.offload = self.offload(1).memory(HostMemory::Device);
@@ -225,9 +218,6 @@ impl Extended<'_> {
         let capacity = disk.capacity_bytes / block_bytes;
         // One request may have the whole disk; for several, half of it stays with the prefixes.
         let blocks = beyond(self.max_blocks()).min(capacity / 2).max(beyond(longest)).min(capacity);
-        // Keys of one layer have room on the device.
-        let most = u64::from(self.most_in_buffer().saturating_sub(host_blocks));
-        let blocks = blocks.min(most);
         if blocks == 0 {
             return Ok(None);
         }

@@ -137,8 +137,7 @@ impl RingKeys {
 
     /// K and V of what the step wrote in the layer at hand, where a policy selects among blocks on disk.
     pub(in crate::decoder) fn written(&self, kv: &KvPool) -> Option<[&Buf<KvWord>; 2]> {
-        kv.board()?;
-        let mut rooms = self.rooms.of(0);
+        let mut rooms = self.rooms.of(0).filter(|_| !kv.board().is_empty());
         Some([rooms.next()?, rooms.next()?])
     }
 
@@ -246,7 +245,7 @@ impl RingKeys {
 
     /// Records that the keys of a layer's rooms go to the board, where there is one.
     pub(in crate::decoder) fn show(&self, context: &mut TransferContext<'_>, layer: usize) {
-        if context.kv.board().is_some() {
+        if !context.kv.board().is_empty() {
             self.copy(context, layer, End::Rooms, End::Board, context.beyond.fresh.board.clone());
         }
     }
@@ -332,7 +331,7 @@ impl RingKeys {
         let kv = context.kv;
         let segment = |pair: &BlockCopy| match (from, to) {
             (End::Host, _) => kv.segment_of(pair.from),
-            (_, End::Host) => kv.segment_of(pair.to),
+            (_, End::Host | End::Board) => kv.segment_of(pair.to),
             _ => 0,
         };
         let mut copies = Copies { layer, from, to, list: pairs.start, pairs: 0..0, segment: 0 };
@@ -350,7 +349,7 @@ impl RingKeys {
         let Copies { from, to, list, ref pairs, .. } = *copies;
         let ends = |end| self.buffers(kv, copies, end).into_iter();
         let [first_source, first_target] = [from, to].map(|end| match end {
-            End::Host => kv.host_segment(copies.segment).start,
+            End::Host | End::Board => kv.first_of_segment(copies.segment),
             _ => 0,
         });
         for (source, target) in ends(from).zip(ends(to)) {
@@ -395,7 +394,7 @@ impl RingKeys {
             End::Layer => kv.attended(layer).0.iter().collect(),
             End::Rooms => self.rooms(layer).collect(),
             // Keys alone: values end with them.
-            End::Board => kv.board().into_iter().collect(),
+            End::Board => kv.board().get(copies.segment).into_iter().collect(),
             End::Slot(slot) => kv.keys_in(layer, KeysIn::Slot(slot)).iter().collect(),
         }
     }
@@ -409,7 +408,7 @@ impl RingKeys {
     }
 }
 
-/// Copies of blocks of a layer whose ends on the host, if there is one, lie in one segment.
+/// Copies of blocks of a layer whose ends on the host or the board, if there is one, lie in one segment.
 struct Copies {
     layer: usize,
     from: End,

@@ -94,7 +94,7 @@ impl Ranker {
             lists: DeviceLists::of_layers(gpu, num_layers, at_once.is_some())?,
             takes_in_early: false,
             // Keys of blocks on disk are at hand layer by layer.
-            at_once: rules.previous.is_some() && kv.board().is_none(),
+            at_once: rules.previous.is_some() && kv.board().is_empty(),
             rows: rules.previous.is_some().then(rows).transpose()?,
             wishes: match kv.page_slots() {
                 0 => None,
