@@ -2,10 +2,11 @@
 //! times, each compared with dense attention on the same engine.
 
 mod cell;
-mod needles;
 mod page;
 mod plan;
+mod ruler;
 mod runner;
+mod scores;
 
 use std::env;
 use std::fs;
@@ -22,12 +23,9 @@ use pagoda::{Demand, EngineOptions, Model, Registry, Sparse};
 use crate::cli::{BenchArgs, EngineArgs};
 use crate::{model, report};
 use cell::{Cell, Cells, Phase};
+use plan::Plan;
 pub(super) use plan::Text;
-use plan::{Plan, Task};
 use runner::SequencePlan;
-
-/// Tokens per answer, as many as RULER's longest.
-const ANSWER_TOKENS: u32 = 24;
 
 /// The text whose likelihood is measured if the plan names no file: see xtask/texts.
 const TEXT: &str = include_str!("../../texts/gpl-3.txt");
@@ -185,6 +183,7 @@ fn jobs(plan: &Plan, model: &Model, setup: &str) -> Result<Vec<Job>> {
         kind: kind.into(),
         task,
         tokens,
+        length: None,
         depth,
         mean_nll: None,
         found: None,
@@ -207,24 +206,29 @@ fn jobs(plan: &Plan, model: &Model, setup: &str) -> Result<Vec<Job>> {
         texts.iter().map(job).collect()
     };
     jobs.extend(of_texts("text", &plan.texts, Watch::Blocks)?);
-    for needles in &plan.needles {
-        for length in &needles.lengths {
-            for depth in &needles.depths {
-                for seed in 0..needles.samples {
-                    let needle = needles::needle(model, needles.task, *length, *depth, seed.into())?;
-                    let tokens = u32::try_from(needle.ids.len())?;
-                    let sequence = SequencePlan {
-                        chunk: plan.chunk,
-                        decode_from: tokens,
-                        generate: ANSWER_TOKENS,
-                        score: false,
-                    };
-                    let one = matches!(needles.task, Task::PassKey | Task::Single);
-                    let task = format!("{:?}, {length} tokens, depth {depth}, seed {seed}", needles.task);
-                    let cell = cell(needles.task.name(), task, tokens, one.then_some(*depth));
-                    let watch = Watch::Blocks;
-                    jobs.push(Job { cell, ids: needle.ids, sequence, watch, expected: needle.expected });
-                }
+    for needles in plan.prompts() {
+        let depths: Vec<Option<f64>> = match &needles.depths[..] {
+            [] => vec![None],
+            depths => depths.iter().copied().map(Some).collect(),
+        };
+        for (length, depth) in
+            needles.lengths.iter().flat_map(|length| depths.iter().map(move |d| (*length, *d)))
+        {
+            for seed in 0..needles.samples {
+                let task = needles.task;
+                let prompt = ruler::prompt(model, task, length, depth, seed.into())?;
+                let tokens = u32::try_from(prompt.ids.len())?;
+                let sequence = SequencePlan {
+                    chunk: plan.chunk,
+                    decode_from: tokens,
+                    generate: task.answer_tokens(),
+                    score: false,
+                };
+                let at = depth.map_or(String::new(), |depth| format!(", depth {depth}"));
+                let of = format!("{}, {length} tokens{at}, seed {seed}", task.name());
+                let cell = Cell { length: Some(length), ..cell(task.name(), of, tokens, depth) };
+                let watch = Watch::Blocks;
+                jobs.push(Job { cell, ids: prompt.ids, sequence, watch, expected: prompt.expected });
             }
         }
     }
@@ -258,7 +262,7 @@ fn measure(
     let ran = runner::run(decoder, &job.ids, job.sequence)?;
     if let (Some(tokenizer), true) = (&model.tokenizer, job.sequence.generate > 0) {
         let answer = tokenizer.decode(&ran.generated, true)?;
-        cell.found = Some(needles::found(&answer, &job.expected));
+        cell.found = Some(ruler::found(&answer, &job.expected));
         cell.answer = Some(answer);
     }
     let mut cell = cell.measured(&ran, block_bytes);
@@ -288,6 +292,9 @@ fn print(rows: &[Cell], plan: &Plan) {
         "select us"
     );
     for row in page::summaries(rows, &plan.policies) {
+        println!("{row}");
+    }
+    for row in scores::scores(rows, &plan.policies) {
         println!("{row}");
     }
     for (policy, layers) in page::layers(rows) {

@@ -16,6 +16,7 @@ mod own_command_line;
 mod random;
 mod redis;
 mod refusals;
+mod ruler;
 #[cfg(feature = "s3")]
 mod s3;
 mod scoring;

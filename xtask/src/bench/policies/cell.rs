@@ -25,6 +25,9 @@ pub(super) struct Cell {
     pub(super) task: String,
     /// Tokens of the sequence.
     pub(super) tokens: u32,
+    /// Tokens that a prompt was to have at most.
+    #[serde(default)]
+    pub(super) length: Option<u32>,
     /// Position of the needle, from 0 (start) to 1 (end).
     pub(super) depth: Option<f64>,
     /// Mean negative log likelihood in nats per token.
@@ -196,6 +199,7 @@ pub(super) fn example(policy: &str, task: &str) -> Cell {
         kind: task.split(' ').next().unwrap_or_default().into(),
         task: task.into(),
         tokens: 512,
+        length: None,
         depth: Some(0.5),
         mean_nll: Some(2.5),
         found: None,

@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 
 use super::super::chart::{Axis, Join, Labels, Series, chart, heat_map};
 use super::cell::{Cell, Phase};
+use super::scores;
 
 /// One policy over all its cells.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -171,6 +172,7 @@ pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
         let _ =
             writeln!(html, "<p>{}: density of decode by layer: {}</p>", escaped(policy), layers.join(" "));
     }
+    html.push_str(&scores::table(&scores::scores(rows, policies)));
     html.push_str(&loss_chart(&summaries));
     html.push_str(&time_chart(rows, policies));
     for policy in policies {
@@ -192,7 +194,7 @@ pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
 }
 
 /// Text escaped for HTML.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

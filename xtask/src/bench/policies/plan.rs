@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::needles::NAMES;
+use super::ruler::Task;
 use crate::bench::plan;
 
 /// Maximum length of a prompt with needles, in tokens.
@@ -20,7 +20,11 @@ pub(super) struct Plan {
     /// Number of prompt tokens per step.
     pub(super) chunk: u32,
     pub(super) texts: Vec<Text>,
+    #[serde(default)]
     pub(super) needles: Vec<Needles>,
+    /// All tasks of RULER.
+    #[serde(default)]
+    pub(super) ruler: Vec<Ruler>,
     /// Texts for which the host measures, for some queries of every step, the share of dense attention's mass
     /// in the attended blocks, and the share that query heads select individually. Selection then runs on the
     /// policy's CPU code, and steps are not timed.
@@ -41,6 +45,16 @@ pub(in crate::bench) struct Text {
     pub(in crate::bench) file: Option<PathBuf>,
 }
 
+/// Prompts of all thirteen tasks of RULER, for every length.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ruler {
+    /// Approximate number of tokens in the prompt.
+    pub(super) lengths: Vec<u32>,
+    /// Number of seeds (0, 1, ...) of a task.
+    pub(super) samples: u32,
+}
+
 /// Needles in a haystack, for every combination of length and depth.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,39 +62,11 @@ pub(super) struct Needles {
     pub(super) task: Task,
     /// Approximate number of tokens in the prompt.
     pub(super) lengths: Vec<u32>,
-    /// Position of the needle, from 0 (start) to 1 (end); several needles are placed at random instead.
+    /// Positions of the one fact of a prompt, from 0 (start) to 1 (end); none for random places, as the paper has them.
+    #[serde(default)]
     pub(super) depths: Vec<f64>,
     /// Number of seeds (0, 1, ...) of keys and positions.
     pub(super) samples: u32,
-}
-
-/// Task with hidden facts, as in RULER (arXiv 2404.06654).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) enum Task {
-    /// A pass key with five digits.
-    PassKey,
-    /// The number of a name.
-    Single,
-    /// The number of one name among several.
-    MultiKey { keys: u32 },
-    /// All numbers of one name.
-    MultiValue { values: u32 },
-    /// All variables that a chain of assignments gives one value.
-    VariableTracking { hops: u32 },
-}
-
-impl Task {
-    /// Lower-case name, for reports.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::PassKey => "pass-key",
-            Self::Single => "single",
-            Self::MultiKey { .. } => "multi-key",
-            Self::MultiValue { .. } => "multi-value",
-            Self::VariableTracking { .. } => "variable-tracking",
-        }
-    }
 }
 
 impl Text {
@@ -97,9 +83,9 @@ impl Text {
 impl Needles {
     fn check(&self) -> Result<()> {
         let Self { task, lengths, depths, samples } = self;
-        for (name, len) in [("lengths", lengths.len()), ("depths", depths.len())] {
-            ensure!(len > 0, "{task:?}: {name} is empty");
-        }
+        ensure!(!lengths.is_empty(), "{task:?}: lengths is empty");
+        let places = depths.is_empty() || task.has_depth();
+        ensure!(places, "{task:?}: depths are given, but its facts stand at random places");
         ensure!(*samples > 0, "{task:?}: samples is 0, the least is 1");
         let length = lengths.iter().find(|length| !(1..=MAX_LENGTH).contains(*length));
         ensure!(
@@ -109,12 +95,6 @@ impl Needles {
         );
         let depth = depths.iter().find(|depth| !(0.0..=1.0).contains(*depth));
         ensure!(depth.is_none(), "{task:?}: a depth is {}, the limits are 0 and 1", depth.unwrap_or(&0.0));
-        let (count, limit) = match *task {
-            Task::PassKey | Task::Single => (1, 1),
-            Task::MultiKey { keys: names } | Task::VariableTracking { hops: names } => (names, NAMES),
-            Task::MultiValue { values } => (values, 64),
-        };
-        ensure!((1..=limit).contains(&count), "{task:?}: the limits are 1 and {limit}");
         Ok(())
     }
 }
@@ -146,7 +126,7 @@ impl Plan {
     }
 
     fn check(&self) -> Result<()> {
-        let Self { policies, chunk, texts, needles, recalls } = self;
+        let Self { policies, chunk, texts, needles, ruler, recalls } = self;
         let first = policies.first().map_or("none", String::as_str);
         ensure!(
             first == "full",
@@ -155,16 +135,28 @@ impl Plan {
         let again = policies.iter().enumerate().find(|(at, policy)| policies[..*at].contains(policy));
         ensure!(again.is_none(), "policy {} is there twice", again.map_or("", |(_, policy)| policy));
         ensure!(*chunk > 0, "chunk is 0, the least is 1");
-        let tasks = texts.len() + needles.len() + recalls.len();
-        ensure!(tasks > 0, "the plan has no texts, needles or recalls");
+        let tasks = texts.len() + needles.len() + ruler.len() + recalls.len();
+        ensure!(tasks > 0, "the plan has no texts, needles, ruler or recalls");
         texts.iter().chain(recalls).try_for_each(Text::check)?;
-        needles.iter().try_for_each(Needles::check)
+        self.prompts().try_for_each(|needles| needles.check())
+    }
+
+    /// Needles, and RULER's tasks as such.
+    pub(super) fn prompts(&self) -> impl Iterator<Item = Needles> {
+        let of_ruler = self.ruler.iter().flat_map(|Ruler { lengths, samples }| {
+            let all =
+                |task| Needles { task, lengths: lengths.clone(), depths: Vec::new(), samples: *samples };
+            Task::RULER.map(all)
+        });
+        self.needles.iter().cloned().chain(of_ruler)
     }
 
     /// Tokens of the longest sequence, including answers.
     pub(super) fn longest(&self) -> u32 {
-        let needles = self.needles.iter().flat_map(|needles| &needles.lengths);
-        let answered = needles.map(|length| length + super::ANSWER_TOKENS);
+        let answered = self.prompts().flat_map(|needles| {
+            let answer = needles.task.answer_tokens();
+            needles.lengths.into_iter().map(move |length| length + answer)
+        });
         let texts = self.texts.iter().chain(&self.recalls).map(|text| text.tokens);
         texts.chain(answered).max().unwrap_or(0)
     }
@@ -214,9 +206,9 @@ mod tests {
         insta::assert_snapshot!(refused(|p| p.needles[0].samples = 0), @"PassKey: samples is 0, the least is 1");
         insta::assert_snapshot!(refused(|p| p.needles[0].lengths.clear()), @"PassKey: lengths is empty");
         insta::assert_snapshot!(refused(|p| p.needles[0].lengths = vec![u32::MAX]), @"PassKey: a length is 4294967295, the limits are 1 and 16777216");
-        insta::assert_snapshot!(refused(|p| (p.texts, p.needles, p.recalls) = Default::default()), @"the plan has no texts, needles or recalls");
+        insta::assert_snapshot!(refused(|p| (p.texts, p.needles, p.recalls) = Default::default()), @"the plan has no texts, needles, ruler or recalls");
         insta::assert_snapshot!(refused(|p| p.texts[0].decode_from = 9999), @"decode_from is 9999, the limits are 1 and 768");
         insta::assert_snapshot!(refused(|p| p.needles[0].depths[0] = 1.5), @"PassKey: a depth is 1.5, the limits are 0 and 1");
-        insta::assert_snapshot!(refused(|p| p.needles[0].task = Task::MultiKey { keys: 0 }), @"MultiKey { keys: 0 }: the limits are 1 and 24");
+        insta::assert_snapshot!(refused(|p| p.needles[0].task = Task::MultiQuery), @"MultiQuery: depths are given, but its facts stand at random places");
     }
 }
