@@ -270,13 +270,12 @@ impl KvPool {
         self.is_staged() && self.ring().is_some_and(|ring| matches!(ring.place(id), Place::Host(_)))
     }
 
-    /// Keys of one layer, by block id, where a policy selects among blocks on disk: those of blocks that a step takes in. Buffers of
-    /// [so many blocks](Self::segment_size) each; none elsewhere.
+    /// Keys of one layer, by block id, where a policy selects among blocks on disk: those of blocks that a step takes in. Buffers
+    /// of as many blocks as a segment has; none elsewhere.
     pub(crate) fn board(&self) -> &[Buf<KvWord>] {
         self.host.as_ref().map_or(&[], |host| &host.board)
     }
 
-    /// Blocks of a buffer of those beyond the device's own.
     fn segment_size(&self) -> u32 {
         self.host.as_ref().map_or(u32::MAX, |host| host.segment_blocks)
     }
@@ -297,10 +296,8 @@ impl KvPool {
 
     /// K and V of one layer by block id, for kernels that read keys of all blocks: one buffer each.
     pub(crate) fn whole(&self, layer: usize) -> [&Buf<KvWord>; 2] {
-        let mut buffers = self.by_id(layer).map(|(_, buffers)| buffers);
-        let whole = buffers.next().expect("a layer with keys and values");
-        assert!(buffers.next().is_none(), "keys of layer {layer} lie in several buffers");
-        whole
+        assert!(self.segments() <= 1, "keys of layer {layer} lie in {} buffers", self.segments());
+        self.by_id(layer).next().expect("a layer with keys and values").1
     }
 
     /// Buffers of one layer that hold the blocks beyond those of the device.

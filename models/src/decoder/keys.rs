@@ -3,6 +3,7 @@
 mod beyond;
 mod disk;
 mod fetcher;
+mod lists;
 mod residency;
 mod ring;
 mod rooms;

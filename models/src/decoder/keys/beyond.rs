@@ -4,8 +4,9 @@ use attn_kernels::gpu::{Bind, Gpu};
 use attn_kernels::rows::{BlockCopy, PhysicalBlock};
 
 use super::Load;
+use super::lists::{ENTRIES, StreamLists};
 use super::rooms::Fresh;
-use super::stream::{ENTRIES, Source, Stream, StreamLists};
+use super::stream::{Source, Stream};
 use crate::decoder::batch::{Batch, Dense, ViewRows};
 use crate::decoder::buffers::StepList;
 use crate::decoder::options::DecoderOptions;

@@ -11,7 +11,7 @@ use attn_kernels::rows::{BlockCopy, KvWord};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::stream::push_copies;
+use super::lists::push_copies;
 use crate::cast::u32_of;
 use crate::decoder::buffers::GrowBuf;
 use crate::{KvPool, ModelError};

@@ -7,21 +7,20 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::kernel::paged_prefill::Tile;
-use attn_kernels::rows::{BlockCopy, DecodeRow, PhysicalBlock};
+use attn_kernels::rows::{DecodeRow, PhysicalBlock};
 use kvblock::BlockId;
 use rustc_hash::FxHashMap;
 
 use super::beyond::Beyond;
+use super::lists::{ENTRIES, StreamLists, push_copies};
 use super::ring::{Load, LoadId};
 use super::rooms::Fresh;
 use crate::ModelError;
 use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::decoder::batch::{Batch, Dense, Rows};
-use crate::decoder::buffers::StepList;
 use crate::decoder::views::View;
 use crate::kv::{KeysIn, Place, ROWS, Ring};
 
@@ -93,45 +92,8 @@ pub(in crate::decoder) enum Source {
     Room,
 }
 
-/// Copies of all streams of a step.
-#[derive(Debug)]
-pub(super) struct StreamLists {
-    /// Tables of every stream, each from where a binding can begin.
-    pub(super) tables: StepList<PhysicalBlock>,
-    /// Source and target of every copy.
-    pub(super) pairs: StepList<BlockCopy>,
-}
-
-/// Table entries after which a binding can begin: 256 bytes, the largest alignment that devices ask for.
-pub(super) const ENTRIES: usize = 64;
-/// Pairs of source and target after which a binding can begin; lists are whole multiples.
-const PAIRS: usize = 32;
 /// Tiles after which a binding can begin.
 const TILES: usize = 8;
-
-impl StreamLists {
-    pub(super) fn new(gpu: &Gpu) -> Result<Self, ModelError> {
-        Ok(Self {
-            tables: StepList::new(gpu, "stream_tables", 1)?,
-            pairs: StepList::new(gpu, "stream_pairs", 1)?,
-        })
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.tables.clear();
-        self.pairs.clear();
-    }
-}
-
-/// Adds a list of at least `least` entries to `pairs`, which a binding can begin with. Entries without a copy fill it up, so that
-/// lists that grow from step to step keep their length for a while, and steps their commands.
-pub(super) fn push_copies(pairs: &mut Vec<BlockCopy>, copies: &[(u32, u32)], least: usize) -> Range<usize> {
-    let first = pairs.len();
-    pairs.extend(copies.iter().map(|(from, to)| BlockCopy { from: *from, to: *to }));
-    let len = copies.len().max(least).next_multiple_of(PAIRS);
-    pairs.resize(first + len, BlockCopy::NONE);
-    first..pairs.len()
-}
 
 /// A sequence on its way through the ring.
 struct Sequence<'a> {

@@ -1,0 +1,116 @@
+//! Copies between the places of blocks: memory of the host, slots of the ring, rooms, and a layer's own buffers.
+
+use std::ops::Range;
+
+use attn_kernels::gpu::Buf;
+use attn_kernels::kernel::swap_blocks::{self, Link, SwapBlocksBuffers, SwapBlocksParams};
+use attn_kernels::rows::{BlockCopy, KvWord};
+
+use super::{RingKeys, TransferContext, Transport};
+use crate::KvPool;
+use crate::cast::u32_of;
+use crate::kv::{KeysIn, runs};
+
+impl RingKeys {
+    /// Records copies of blocks of a layer: entries of the step's lists of pairs.
+    pub(super) fn copy(
+        &self,
+        context: &mut TransferContext<'_>,
+        layer: usize,
+        from: End,
+        to: End,
+        pairs: Range<usize>,
+    ) {
+        let kv = context.kv;
+        let segment = |pair: &BlockCopy| match (from, to) {
+            (End::Host, _) => kv.segment_of(pair.from),
+            (_, End::Host | End::Board) => kv.segment_of(pair.to),
+            _ => 0,
+        };
+        let mut copies = Copies { layer, from, to, list: pairs.start, pairs: 0..0, segment: 0 };
+        // Entries without a copy end a list.
+        let together = |a: &BlockCopy, b: &BlockCopy| !b.is_some() || segment(a) == segment(b);
+        for some in context.beyond.lists.pairs[pairs].chunk_by(together) {
+            copies.segment = if some[0].is_some() { segment(&some[0]) } else { 0 };
+            copies.pairs = copies.pairs.end..copies.pairs.end + some.len();
+            self.copy_segment(context, &copies);
+        }
+    }
+
+    fn copy_segment(&self, context: &mut TransferContext<'_>, copies: &Copies) {
+        let (kv, words) = (context.kv, context.kv.attended(copies.layer).1);
+        let Copies { from, to, list, ref pairs, .. } = *copies;
+        let ends = |end| self.buffers(kv, copies, end).into_iter();
+        let [first_source, first_target] = [from, to].map(|end| match end {
+            End::Host | End::Board => kv.first_of_segment(copies.segment),
+            _ => 0,
+        });
+        for (source, target) in ends(from).zip(ends(to)) {
+            match &self.transport {
+                Transport::Kernel(kernel) => {
+                    assert!(
+                        words.is_multiple_of(4),
+                        "blocks of {words} words, of which four tokens are 16 bytes"
+                    );
+                    let over_bus = [from, to].contains(&End::Host) && !kv.is_in_place();
+                    let way = if over_bus { Link::Bus } else { Link::Memory };
+                    let params = SwapBlocksParams {
+                        first_pair: u32_of(pairs.start),
+                        first_source,
+                        first_target,
+                        ..SwapBlocksParams::new(u32_of(words / 4), u32_of(pairs.len()), way)
+                    };
+                    let buffers = SwapBlocksBuffers {
+                        pairs: context.beyond.lists.pairs.bind_from(list),
+                        source: source.bind(),
+                        pool: target.bind(),
+                    };
+                    context.pass.dispatch(kernel, &params, buffers, swap_blocks::grid(&params));
+                }
+                Transport::Queue => {
+                    let pair = |pair: &BlockCopy| (pair.from - first_source, pair.to - first_target);
+                    let of_list = context.beyond.lists.pairs[list..][pairs.clone()].iter();
+                    for run in runs(&of_list.filter(|copy| copy.is_some()).map(pair).collect::<Vec<_>>()) {
+                        let range = run.from.start as usize * words..run.from.end as usize * words;
+                        context.pass.copy(source, range, target, run.device as usize * words);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The buffers of a layer at one end of copies.
+    fn buffers<'a>(&'a self, kv: &'a KvPool, copies: &Copies, end: End) -> Vec<&'a Buf<KvWord>> {
+        let layer = copies.layer;
+        match end {
+            End::Host => kv.host_attended(layer, copies.segment).iter().collect(),
+            End::Layer => kv.attended(layer).0.iter().collect(),
+            End::Rooms => self.rooms(layer).collect(),
+            // Keys alone: values end with them.
+            End::Board => kv.board().get(copies.segment).into_iter().collect(),
+            End::Slot(slot) => kv.keys_in(layer, KeysIn::Slot(slot)).iter().collect(),
+        }
+    }
+}
+
+/// Copies of blocks of a layer whose ends on the host or the board, if there is one, lie in one segment.
+struct Copies {
+    layer: usize,
+    from: End,
+    to: End,
+    /// First entry of their list among the step's pairs.
+    list: usize,
+    /// Entries of the list.
+    pairs: Range<usize>,
+    segment: usize,
+}
+
+/// An end of a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Host,
+    Layer,
+    Rooms,
+    Board,
+    Slot(usize),
+}
