@@ -6,6 +6,7 @@ mod cache_map;
 mod capacity;
 mod config;
 mod coordinator;
+pub mod e4m3;
 mod error;
 mod event;
 mod extra_keys;

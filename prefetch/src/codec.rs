@@ -4,7 +4,7 @@
 mod coded;
 
 #[cfg(feature = "compress")]
-pub use coded::{Codec, CodecError, CodedTier, F8_MAX, decode_e4m3, encode_e4m3};
+pub use coded::{Codec, CodecError, CodedTier};
 
 /// Order of the elements of one token and head (a row) in a shard of f16 elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,8 +3,7 @@
 mod fp8;
 mod int8;
 
-pub use fp8::{F8_MAX, decode_e4m3, encode_e4m3};
-
+use std::fmt;
 use std::sync::Arc;
 
 use half::f16;
@@ -175,6 +174,16 @@ pub struct CodedTier {
     codec: Codec,
     layout: BlockLayout,
     inner: Arc<dyn Tier>,
+}
+
+impl fmt::Debug for CodedTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CodedTier")
+            .field("codec", &self.codec)
+            .field("layout", &self.layout)
+            .field("inner", &self.inner.name())
+            .finish_non_exhaustive()
+    }
 }
 
 impl CodedTier {

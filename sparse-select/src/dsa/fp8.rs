@@ -1,11 +1,10 @@
 //! fp8 e4m3 (the finite variant: no infinities, maximum 448) with one scale per vector, and the rotation
 //! before quantisation.
 
-/// Largest magnitude of e4m3.
-pub const MAX: f32 = 448.0;
+pub use kvblock::e4m3::{MAX, decode, encode};
+
 /// Lower limit of `amax`, so that small vectors do not shrink the scale further.
 const AMAX_MIN: f32 = 1e-4;
-const MAX_CODE: u8 = 0x7e;
 
 /// Storage format of scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,40 +33,6 @@ fn next_power_of_two(x: f32) -> f32 {
     if floor == x { x } else { floor * 2.0 }
 }
 
-/// Rounds to the nearest e4m3 value, ties to even; saturates at 448.
-#[must_use]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "mantissa and exponent fields")]
-pub fn encode(x: f32) -> u8 {
-    let sign = if x.is_sign_negative() { 0x80 } else { 0 };
-    let magnitude = x.abs();
-    let code = if magnitude.is_nan() {
-        0x7f
-    } else if magnitude >= MAX {
-        MAX_CODE
-    } else if magnitude < 2.0f32.powi(-6) {
-        // Subnormal: steps of 2^-9; rounding up to 8 steps yields the first normal code.
-        (magnitude * 512.0).round_ties_even() as u8
-    } else {
-        // 8..=16 eighths of 2^exponent; 16 carries into the exponent field.
-        let exponent = (magnitude.to_bits() >> 23) as i32 - 127;
-        let eighths = (magnitude * 2.0f32.powi(3 - exponent)).round_ties_even() as i32;
-        (((exponent + 7) << 3) + eighths - 8).min(i32::from(MAX_CODE)) as u8
-    };
-    sign | code
-}
-
-/// The value of a code; NaN for `0x7f` and `0xff`.
-#[must_use]
-pub fn decode(code: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    let magnitude = match (exponent, code & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa * 2.0f32.powi(-9),
-        _ => (8.0 + mantissa) * 2.0f32.powi(exponent - 10),
-    };
-    if code & 0x80 == 0 { magnitude } else { -magnitude }
-}
-
 /// Codes of `x / scale`, and the scale. One scale per vector suffices: an index key has at most the 128
 /// channels of a block.
 #[must_use]
@@ -78,6 +43,8 @@ pub fn quantise(x: &[f32], format: ScaleFormat) -> (Vec<u8>, f32) {
 
 /// The Hadamard rotation of queries and keys before quantisation, scaled by `1 / sqrt(len)`: spreads outliers
 /// over all channels and preserves dot products. O(n log n).
+///
+/// Library only: it cancels in the products that rank, and the engine leaves it out.
 ///
 /// # Panics
 /// When the length is not a power of two.
@@ -103,27 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// The positive code whose value is nearest, the even one of two.
-    fn nearest(x: f32) -> u8 {
-        let distance = |code: u8| (f64::from(decode(code)) - f64::from(x.abs())).abs();
-        (0..=MAX_CODE)
-            .min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then((a & 1).cmp(&(b & 1))))
-            .unwrap()
-    }
-
     proptest! {
-        #[test]
-        fn encodes_to_the_nearest(x in prop_oneof![-500.0f32..500.0, -0.03f32..0.03]) {
-            prop_assert_eq!(encode(x) & 0x7f, nearest(x));
-            prop_assert_eq!(encode(-x), encode(x) ^ 0x80);
-        }
-
-        #[test]
-        fn halves_round_to_even(code in 0u8..MAX_CODE) {
-            let middle = (decode(code) + decode(code + 1)) / 2.0;
-            prop_assert_eq!(encode(middle), code + (code & 1));
-        }
-
         #[test]
         fn rotation_keeps_dot_products(x in prop::array::uniform8(-64i8..64), y in prop::array::uniform8(-64i8..64)) {
             let rotate = |x: [i8; 8]| { let mut x = x.map(f32::from); hadamard(&mut x); x };
@@ -131,15 +78,6 @@ mod tests {
             let (before, after) = (dot(x.map(f32::from), y.map(f32::from)), dot(rotate(x), rotate(y)));
             prop_assert!((before - after).abs() <= 1e-3 * (1.0 + before.abs()));
         }
-    }
-
-    #[test]
-    fn every_code_is_its_own_value() {
-        for code in (0..=MAX_CODE).chain(0x80..=0xfe) {
-            assert_eq!(encode(decode(code)), code);
-        }
-        assert!(decode(0x7f).is_nan() && decode(0xff).is_nan());
-        assert_eq!([448.0, 464.0, 1e9].map(encode), [MAX_CODE; 3]);
     }
 
     #[test]

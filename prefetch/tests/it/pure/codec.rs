@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use half::f16;
 use insta::assert_snapshot;
-use prefetch::codec::{Codec, CodedTier, F8_MAX, RowLayout, decode_e4m3, encode_e4m3};
+use kvblock::e4m3;
+use prefetch::codec::{Codec, CodedTier, RowLayout};
 use prefetch::policy::PolicyKind;
 use prefetch::tier::{BlockLayout, HostTier, Tier};
 use proptest::prelude::*;
@@ -28,43 +29,6 @@ fn round_trip(codec: Codec, shard: &[u8]) -> Vec<u8> {
     decoded
 }
 
-#[test]
-fn known_e4m3_values() {
-    let known = [(0x00, 0.0), (0x01, 1.0 / 512.0), (0x07, 7.0 / 512.0), (0x08, 1.0 / 64.0), (0x38, 1.0)];
-    for (byte, value) in known.into_iter().chain([(0x7e, F8_MAX), (0xb8, -1.0), (0x3c, 1.5)]) {
-        assert_eq!((decode_e4m3(byte), encode_e4m3(value)), (value, byte));
-    }
-    assert!(decode_e4m3(0x7f).is_nan() && decode_e4m3(0xff).is_nan());
-}
-
-/// Every f16 value: the byte is the nearest of all 254 finite ones, the even one at a tie.
-#[test]
-fn e4m3_takes_the_nearest_value_for_every_f16() {
-    let grid: Vec<(u8, f64)> = (0..0x7f).map(|byte| (byte, f64::from(decode_e4m3(byte)))).collect();
-    assert!(grid.is_sorted_by(|a, b| a.1 < b.1));
-    for bits in 0..=u16::MAX {
-        let value = f16::from_bits(bits).to_f32();
-        let byte = encode_e4m3(value);
-        if value.is_nan() {
-            assert_eq!(byte & 0x7f, 0x7f);
-            continue;
-        }
-        let exact = f64::from(value.abs()).min(f64::from(F8_MAX));
-        let above = grid.partition_point(|g| g.1 < exact).min(grid.len() - 1);
-        let below = above.saturating_sub(1);
-        let (low, high) = (exact - grid[below].1, grid[above].1 - exact);
-        let nearest = if low.abs() == high.abs() {
-            if grid[below].0.is_multiple_of(2) { below } else { above }
-        } else if low.abs() < high.abs() {
-            below
-        } else {
-            above
-        };
-        let sign = if value.is_sign_negative() { 0x80 } else { 0 };
-        assert_eq!(byte, grid[nearest].0 | sign, "{value}");
-    }
-}
-
 proptest! {
     #[test]
     fn as_stored_returns_every_bit(shard in prop::collection::vec(any::<u8>(), 1..200)) {
@@ -80,7 +44,7 @@ proptest! {
         if scale.is_power_of_two() {
             prop_assert_eq!(&round_trip(codec, &once), &once);
         }
-        let limit = F8_MAX * f32::from(scale) / 2.0;
+        let limit = e4m3::MAX * f32::from(scale) / 2.0;
         for (before, after) in floats(&shard).into_iter().zip(floats(&once)) {
             // Half a step of 3 mantissa bits, or of the subnormal grid; and f16 rounding for odd scales.
             let bound = before / 16.0 + f32::from(scale) / 2.0 / 1024.0 + before / 1024.0;
