@@ -6,6 +6,7 @@ mod handle;
 pub use board::{BadBlock, Loaded, Outcome, Settled, Submission, TaskBoard, TaskKey};
 pub use handle::Handle;
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -242,6 +243,16 @@ fn settle(settled: Vec<(Arc<Slot>, Settled)>) {
 pub struct Engine {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("tiers", &self.shared.tiers)
+            .field("pending", &self.pending())
+            .field("cached_blocks", &self.cached_blocks())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Engine {

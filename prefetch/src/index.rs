@@ -1,5 +1,7 @@
 //! The index of one tier: which block is in which slot, and which blocks are being written or read.
 
+use std::fmt;
+
 use kvblock::BlockHash;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -99,6 +101,15 @@ pub struct TierIndex {
     unused: u32,
     policy: Box<dyn EvictionPolicy>,
     reuse: Option<ReuseFilter>,
+}
+
+impl fmt::Debug for TierIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TierIndex")
+            .field("capacity", &self.capacity)
+            .field("blocks", &self.entries.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl TierIndex {

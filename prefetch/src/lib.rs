@@ -13,13 +13,10 @@ pub mod plan;
 pub mod policy;
 mod recency;
 pub mod residency;
-pub mod ring;
 pub mod spec;
 pub mod spill;
 pub mod stack;
-pub mod staging;
 pub mod store;
-pub mod stream;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;

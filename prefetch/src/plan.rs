@@ -10,9 +10,9 @@ use rustc_hash::FxHashSet;
 pub enum Priority {
     /// The next request to run waits for it.
     Urgent,
-    /// One of the next few requests waits for it.
+    /// One of the four requests after that one waits for it.
     High,
-    /// A request of the next batch waits for it.
+    /// One of the twelve requests after these waits for it.
     Normal,
     /// Further away; dropped first when the queue is full.
     Low,

@@ -26,6 +26,16 @@ use remote::SCHEMES;
 ///
 /// Sizes take the suffixes of [`parse_bytes`]. Keys come in any order, each at most once. A path may hold colons (the last
 /// one starts the size) but no comma.
+///
+/// ```
+/// use prefetch::spec::TierSpec;
+///
+/// let spec: TierSpec = "host=2GiB,disk=/var/cache/kv:20GiB,tenant=ann".parse()?;
+/// assert_eq!(spec.host_bytes, Some(2 << 30));
+/// let error = "host=2GiB,hots=3GiB".parse::<TierSpec>().unwrap_err();
+/// assert!(error.to_string().contains("hots"), "{error}");
+/// # Ok::<(), prefetch::spec::SpecError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct TierSpec {

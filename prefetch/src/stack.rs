@@ -1,5 +1,6 @@
 //! A stack of tiers, queried from the fastest down.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -18,10 +19,41 @@ const PREFIX_CHUNK: usize = 32;
 /// When a read fails, the failure is counted and the next tier is tried, so that a corrupt or unreachable
 /// copy costs time but never causes a wrong answer. An error is returned only when no tier can serve the
 /// block.
+///
+/// ```
+/// use std::sync::Arc;
+/// use prefetch::kvblock::BlockHash;
+/// use prefetch::policy::PolicyKind;
+/// use prefetch::stack::TierStack;
+/// use prefetch::tier::{BlockLayout, HostTier, TierName};
+///
+/// // A tier of memory for four blocks of 2 layers with 64 bytes each.
+/// let layout = BlockLayout::new(2, 64).unwrap();
+/// let stack = TierStack::new(vec![Arc::new(HostTier::new(layout, 4, PolicyKind::Lru, None))])?;
+/// let prefix: Vec<BlockHash> = (0..3).map(|n| BlockHash::from_bytes([n; 32])).collect();
+/// stack.store(prefix[0], &[10; 128])?;
+/// stack.store(prefix[2], &[12; 128])?;
+/// assert_eq!(stack.lookup_prefix(&prefix), [TierName::HOST], "block 1 is missing");
+///
+/// let mut block = [0; 128];
+/// assert_eq!(stack.load(prefix[0], &mut block)?, TierName::HOST);
+/// assert_eq!(block, [10; 128]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct TierStack {
     tiers: Vec<Arc<dyn Tier>>,
     layout: BlockLayout,
     counters: Arc<Counters>,
+}
+
+impl fmt::Debug for TierStack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<TierName> = self.names().collect();
+        f.debug_struct("TierStack")
+            .field("tiers", &names)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
 }
 
 impl TierStack {
@@ -127,15 +159,6 @@ impl TierStack {
             // A full faster tier only costs speed; it is counted, and the block was read all the same.
             let _ = self.write_to(upper, key, into);
         }
-        Ok(self.tiers[depth].name())
-    }
-
-    /// Reads one shard from the fastest tier that can serve it. Part of a block is never copied upwards.
-    ///
-    /// # Errors
-    /// As [`Self::load`].
-    pub fn load_shard(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<TierName, TierError> {
-        let depth = self.first_to_serve(key, into.len(), |tier| tier.read(key, shard, into))?;
         Ok(self.tiers[depth].name())
     }
 

@@ -59,8 +59,8 @@ pub fn run() -> Result<()> {
 /// loom's run. In a separate target folder: the flag affects every crate, and would make the next build start from scratch.
 /// That also keeps it from waiting for the others, of which most build one crate at a time.
 fn interleavings() -> Step {
-    let ring = step("test --package pagoda-prefetch --lib --target-dir target/loom");
-    Step { variable: Some(("RUSTFLAGS", "--cfg loom")), ..ring }
+    let queues = step("test --package pagoda-prefetch --lib --target-dir target/loom");
+    Step { variable: Some(("RUSTFLAGS", "--cfg loom")), ..queues }
 }
 
 fn step(line: &str) -> Step {

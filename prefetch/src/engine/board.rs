@@ -72,6 +72,7 @@ pub struct Loaded {
 
 /// Result of a task.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Outcome {
     /// Every block was in the cache when the task ended.
     Ready {

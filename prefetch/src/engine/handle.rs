@@ -1,5 +1,6 @@
 //! The waiting side of a task: blocking with a timeout, or as a future on any executor.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -67,6 +68,15 @@ pub struct Handle {
     slot: Arc<Slot>,
     counters: Arc<Counters>,
     engine: Weak<Shared>,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("key", &self.key)
+            .field("is_settled", &self.is_settled())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Handle {

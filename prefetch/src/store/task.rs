@@ -3,47 +3,41 @@
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::sync::lock;
-use crate::tier::{TierError, TierName};
+use crate::tier::TierError;
 
-/// A running load or dump. [`Store::wait`](super::Store::wait) ends it.
+/// Blocks that are being saved. [`Store::wait`](super::Store::wait) ends it.
+#[derive(Debug)]
 pub struct Task {
     pub(super) shared: Arc<TaskShared>,
 }
 
+#[derive(Debug)]
 pub(super) struct TaskShared {
     pub(super) state: Mutex<TaskState>,
     pub(super) finished: Condvar,
 }
 
+#[derive(Debug)]
 pub(super) struct TaskState {
     pub(super) remaining: usize,
-    /// `[blocks]`, filled by loads.
-    pub(super) buffers: Vec<Vec<u8>>,
     /// The failure with the lowest position.
     pub(super) failure: Option<(usize, TierError)>,
-    pub(super) last_tier: Option<TierName>,
 }
 
 impl Task {
     pub(super) fn new(jobs: usize) -> Self {
-        let state =
-            TaskState { remaining: jobs, buffers: vec![Vec::new(); jobs], failure: None, last_tier: None };
+        let state = TaskState { remaining: jobs, failure: None };
         Self { shared: Arc::new(TaskShared { state: Mutex::new(state), finished: Condvar::new() }) }
     }
 }
 
 impl TaskShared {
-    pub(super) fn finish(&self, position: usize, result: Result<(Vec<u8>, Option<TierName>), TierError>) {
+    pub(super) fn finish(&self, position: usize, result: Result<(), TierError>) {
         let mut state = lock(&self.state);
-        match result {
-            Ok((buffer, tier)) => {
-                state.buffers[position] = buffer;
-                state.last_tier = tier.or(state.last_tier);
-            }
-            Err(error) if state.failure.as_ref().is_none_or(|(first, _)| position < *first) => {
-                state.failure = Some((position, error));
-            }
-            Err(_) => {}
+        if let Err(error) = result
+            && state.failure.as_ref().is_none_or(|(first, _)| position < *first)
+        {
+            state.failure = Some((position, error));
         }
         state.remaining -= 1;
         if state.remaining == 0 {

@@ -1,6 +1,7 @@
 //! A tier with made-up contents, set latency and injected faults, for tests of code that uses tiers.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -38,6 +39,16 @@ pub enum Fault {
     Panics,
     /// Reading takes longer.
     Slow(Duration),
+}
+
+impl fmt::Debug for FakeTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FakeTier")
+            .field("name", &self.name)
+            .field("layout", &self.layout)
+            .field("latency", &self.latency)
+            .finish_non_exhaustive()
+    }
 }
 
 impl FakeTier {

@@ -1,6 +1,7 @@
 //! A simulated disk: short and failing calls, full disks, torn writes, killed processes and power losses.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
 
@@ -65,6 +66,15 @@ struct Contents {
     dirty: BTreeSet<usize>,
     /// Bytes for which there is room for certain.
     reserved: u64,
+}
+
+impl fmt::Debug for SimVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimVolume")
+            .field("capacity", &lock(&self.disk).capacity)
+            .field("faults", &lock(&self.disk).faults)
+            .finish_non_exhaustive()
+    }
 }
 
 impl SimVolume {

@@ -23,6 +23,7 @@ mod header;
 pub(crate) mod scratch;
 mod slab;
 
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use kvblock::BlockHash;
@@ -61,6 +62,16 @@ struct State {
     /// Slots whose blocks are gone, and whose records in the index file may still name them. While there is one, no
     /// slot is assigned.
     uncleared: Vec<u32>,
+}
+
+impl fmt::Debug for DiskTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskTier")
+            .field("name", &self.name)
+            .field("layout", &self.layout)
+            .field("index", &lock(&self.state).index)
+            .finish_non_exhaustive()
+    }
 }
 
 impl DiskTier {

@@ -1,5 +1,6 @@
 //! The host tier: blocks in memory of this process.
 
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use kvblock::BlockHash;
@@ -23,6 +24,15 @@ struct Inner {
     index: TierIndex,
     /// By slot, up to the last slot ever used.
     blocks: Vec<Option<Arc<[u8]>>>,
+}
+
+impl fmt::Debug for HostTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostTier")
+            .field("layout", &self.layout)
+            .field("index", &lock(&self.inner).index)
+            .finish_non_exhaustive()
+    }
 }
 
 impl HostTier {

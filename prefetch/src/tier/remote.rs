@@ -20,6 +20,7 @@ pub use service::Credentials;
 #[cfg(any(feature = "s3", feature = "tls"))]
 pub use service::choose_cryptography;
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -139,6 +140,16 @@ pub struct RemoteTier {
     clock: Arc<dyn Clock>,
     /// Time of the clock before which the service is left alone.
     down_until: Mutex<Option<Duration>>,
+}
+
+impl fmt::Debug for RemoteTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteTier")
+            .field("name", &self.name)
+            .field("layout", &self.layout)
+            .field("places", &self.places.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl RemoteTier {

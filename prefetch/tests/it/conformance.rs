@@ -25,6 +25,7 @@ pub(crate) fn block(n: u16) -> Vec<u8> {
 }
 
 /// A configuration for slow properties: `few` cases, or as many as `PROPTEST_CASES` asks for.
+#[cfg(any(feature = "disk", feature = "remote"))]
 pub(crate) fn cases(few: u32) -> ProptestConfig {
     match std::env::var_os("PROPTEST_CASES") {
         Some(_) => ProptestConfig::default(),

@@ -4,13 +4,12 @@ mod assemble;
 mod board;
 mod codec;
 mod engine;
+mod failure;
 mod planner;
 mod policy;
 mod residency;
-mod ring;
 mod spec;
 mod store;
-mod stream;
 mod tiers;
 
 use kvblock::BlockHash;

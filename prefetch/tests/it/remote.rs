@@ -18,7 +18,6 @@ use prefetch::plan::Priority;
 use prefetch::policy::PolicyKind;
 use prefetch::spec::{RemoteSpec, TierSpec};
 use prefetch::stack::TierStack;
-use prefetch::store::{Store, StoreConfig};
 use prefetch::tier::{BlockLayout, HostTier, RemoteConfig, RemoteTier, Stored, Tier, TierError, TierName};
 use proptest::prelude::*;
 
@@ -200,12 +199,11 @@ fn a_long_prefix_is_looked_up_at_once() {
         .filter(|&n| n != 77)
         .for_each(|n| assert_eq!(tier.write(key(n), &block(n)).unwrap(), Stored::Written));
     let stack = Arc::new(TierStack::new(vec![tier as Arc<dyn Tier>]).unwrap());
-    let store = Store::new(stack, StoreConfig::UCM.streams(2)).unwrap();
     let keys: Vec<_> = (0..120).map(key).collect();
-    assert_eq!(store.lookup_on_prefix(&keys), Some(76));
-    assert_eq!(store.lookup_on_prefix(&keys[77..]), None);
-    assert_eq!(store.lookup_on_prefix(&keys[78..]), Some(21));
-    assert_eq!(store.lookup(&keys), (0..120).map(|n| n != 77 && n < 100).collect::<Vec<_>>());
+    let found = |from: usize| stack.lookup_prefix(&keys[from..]).len();
+    assert_eq!([0, 77, 78].map(found), [77, 0, 22]);
+    let held: Vec<_> = stack.lookup_many(&keys).iter().map(Option::is_some).collect();
+    assert_eq!(held, (0..120).map(|n| n != 77 && n < 100).collect::<Vec<_>>());
 }
 
 #[test]

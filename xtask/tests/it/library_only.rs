@@ -28,14 +28,7 @@ const USERS: [&str; 9] = [
 ];
 
 /// Module paths that no crate above uses; the first paragraph of their documentation says why they are there.
-const LIBRARY_ONLY: [&str; 6] = [
-    "kvblock/src/v0",
-    "prefetch/src/residency",
-    "prefetch/src/ring",
-    "prefetch/src/staging",
-    "prefetch/src/stream",
-    "sparse-select/src/method",
-];
+const LIBRARY_ONLY: [&str; 3] = ["kvblock/src/v0", "prefetch/src/residency", "sparse-select/src/method"];
 
 /// The words by which a module says it.
 const MARK: &str = "Library only:";

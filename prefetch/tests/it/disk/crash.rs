@@ -57,7 +57,7 @@ fn held(tier: &DiskTier, blocks: u16) -> usize {
     found.count()
 }
 
-/// The child: opens the store and dumps blocks shard by shard, evicting others, until it is killed.
+/// The child: opens the store and dumps blocks, evicting others, until it is killed.
 #[test]
 fn crash_child() {
     let Ok(directory) = std::env::var("PREFETCH_CRASH_DIRECTORY") else { return };
@@ -75,12 +75,9 @@ fn crash_child() {
     let mut open = std::collections::VecDeque::new();
     for i in 0u16.. {
         let n = seed.wrapping_add(i.wrapping_mul(5)) % BLOCKS;
-        let dump = store.dump(vec![key(n)]).unwrap();
-        for (shard, bytes) in (0..).zip(block(n).chunks_exact(layout().shard_bytes())) {
-            open.push_back(dump.shard(shard, vec![Arc::from(bytes)]).unwrap());
-        }
-        while open.len() > 9 {
-            store.wait(open.pop_front().expect("longer than 9")).unwrap();
+        open.push_back(store.dump(vec![(key(n), Arc::from(block(n)))]).unwrap());
+        while open.len() > 3 {
+            store.wait(open.pop_front().expect("longer than 3")).unwrap();
         }
         if i % 16 == 15 {
             stack.remove(key(n.wrapping_add(30) % BLOCKS)).ok();

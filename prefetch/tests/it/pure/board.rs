@@ -37,8 +37,8 @@ fn outcome(outcome: &Outcome) -> String {
             let bad: Vec<_> = bad.iter().map(|b| format!("{}={:?}", b.position, b.block)).collect();
             format!("failed at {}", bad.join(" "))
         }
-        Outcome::Timeout => "timeout".into(),
         Outcome::Cancelled => "cancelled".into(),
+        other => panic!("a board has no {other:?}"),
     }
 }
 

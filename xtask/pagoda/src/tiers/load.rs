@@ -204,7 +204,7 @@ impl Tiers {
                 reason: error_chain::joined(&bad.error),
                 missing: matches!(*bad.error, TierError::NotFound { .. }),
             }),
-            Outcome::Timeout | Outcome::Cancelled => Some(Bad {
+            _ => Some(Bad {
                 block: range.start,
                 reason: format!("no answer within {PATIENCE:?}"),
                 missing: false,

@@ -159,7 +159,7 @@ impl Writer {
         };
         let blocks: Vec<(BlockHash, Arc<[u8]>)> = hashes.into_iter().zip(contents).collect();
         loop {
-            match self.store.dump_blocks(blocks.clone()) {
+            match self.store.dump(blocks.clone()) {
                 Ok(task) => return self.writes.push_back(task),
                 // The tiers are slower than the device.
                 Err(StoreError::QueueFull { .. }) if self.end_oldest() => {}
@@ -172,7 +172,7 @@ impl Writer {
     fn end_oldest(&mut self) -> bool {
         let Some(task) = self.writes.pop_front() else { return false };
         match self.store.wait(task) {
-            Ok(_) => self.progress.end(None),
+            Ok(()) => self.progress.end(None),
             Err(error) => self.progress.end(Some(&error)),
         }
         true
