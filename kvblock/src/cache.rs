@@ -120,19 +120,6 @@ impl KvCache {
         }
     }
 
-    /// Hashes of a group's full blocks, from the finer hashes of a chain.
-    ///
-    /// # Panics
-    /// When the cache has no such group.
-    pub fn group_hashes<'a>(
-        &self,
-        hashes: &'a [BlockHash],
-        group: GroupId,
-    ) -> impl Iterator<Item = BlockHash> + use<'a> {
-        let ratio = self.groups[group.index()].block_size.get() / self.hasher.block_size().get();
-        hashes.iter().copied().skip(ratio as usize - 1).step_by(ratio as usize)
-    }
-
     /// Provides the slots for one step of one sequence, in three stages: free the blocks that no query can
     /// reach any more; adopt the prefix hit; allocate new blocks and enter the full ones into the prefix
     /// cache.
@@ -343,7 +330,7 @@ impl KvCache {
         self.pool.reset()
     }
 
-    /// The cache events since the last call, oldest first.
+    /// The cache events since the last call, oldest first. Library only: see [`CacheEvent`].
     pub fn take_events(&mut self) -> Vec<CacheEvent> {
         self.pool.take_events()
     }

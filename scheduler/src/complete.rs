@@ -18,7 +18,8 @@ impl Scheduler {
         self.complete_drafts(plan, &verified)
     }
 
-    /// Like [`complete`](Self::complete) after a step with draft tokens: each row has the drafts that the
+    /// Like [`complete`](Self::complete) after a step with draft tokens. Library only, as
+    /// [`set_drafts`](Self::set_drafts) is. Each row has the drafts that the
     /// model accepted, in order, and then the token it sampled after them. So a row has at least one token,
     /// and at most one more than its slice has drafts. The KV of rejected drafts is dropped.
     ///

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod access;
 mod complete;
 mod config;
 mod error;
@@ -8,13 +9,11 @@ mod forecast;
 mod host;
 mod pace;
 mod plan;
-mod prefix_chunks;
 mod remote;
 mod request;
 mod restart;
 mod scheduler;
 mod sequence;
-mod sparse;
 mod step;
 mod step_time;
 mod waiting;
@@ -24,14 +23,13 @@ pub use kvblock;
 /// End of a sequence, and the phase of a slice.
 pub use kvblock::{Ending, Phase};
 
+pub use access::AccessHistory;
 pub use config::{Policy, Preemption, SchedulerConfig};
 pub use error::{AdmitError, ConfigError};
 pub use forecast::PrefetchWish;
 pub use pace::{Concurrency, Pace};
 pub use plan::{Admitted, BlockOp, HostBlockId, Load, SampleRow, Slice, StepPlan};
-pub use prefix_chunks::{PREFIX_CHUNK_CAPACITY, PrefixChunk, PrefixChunkError, prefix_chunks};
 pub use request::{Finished, Request};
 pub use scheduler::Scheduler;
 pub use sequence::Status;
-pub use sparse::{AccessHistory, SparseInput, SparseMeta, SparseRequest};
 pub use step_time::StepTime;

@@ -116,6 +116,23 @@ pub struct Load {
 ///
 /// Blocks enter the prefix cache when the plan is made, so a step that fails must be reported to
 /// [`fail_step`](crate::Scheduler::fail_step) instead of being completed.
+///
+/// ```
+/// use scheduler::kvblock::{AttentionKind, BlockSize, KvCacheConfig, KvCacheSpec, KvDtype, LengthLimits};
+/// use scheduler::{Request, Scheduler, SchedulerConfig};
+///
+/// let spec = KvCacheSpec::new(AttentionKind::FULL, BlockSize::new(16).unwrap(), 8, 128, KvDtype::F16);
+/// let cache = KvCacheConfig::uniform(100, spec, 1, LengthLimits::new(4096));
+/// let mut scheduler = Scheduler::new(SchedulerConfig::new(512, 4), cache)?;
+/// // Two equal prompts of 40 tokens: the second reads the two full blocks that the first writes in this step.
+/// for _ in 0..2 {
+///     scheduler.add(Request::new(vec![1; 40], 10)).unwrap();
+/// }
+/// let plan = scheduler.step();
+/// assert_eq!(plan.slices.iter().map(|slice| slice.len).collect::<Vec<_>>(), [40, 8]);
+/// assert_eq!(plan.admitted[1].cached_tokens, 32);
+/// # Ok::<(), scheduler::ConfigError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StepPlan {
     /// Number of the step, from 0.

@@ -7,6 +7,7 @@ use kvblock::{
 use rustc_hash::FxHashMap;
 
 use crate::Ending;
+use crate::access::AccessHistory;
 use crate::config::{Policy, Preemption, SchedulerConfig};
 use crate::error::{AdmitError, ConfigError};
 use crate::host::HostPool;
@@ -14,7 +15,6 @@ use crate::pace::Concurrency;
 use crate::plan::Slice;
 use crate::request::{Finished, Request};
 use crate::sequence::{Sequence, Status};
-use crate::sparse::AccessHistory;
 use crate::waiting::{Place, WaitingQueue};
 
 /// Requests in the window of [`PrefixStats::recent`].
@@ -81,6 +81,19 @@ impl Scheduler {
     }
 
     /// Queues a request. Returns the id of its first sample; the others follow it without gaps.
+    ///
+    /// ```
+    /// use scheduler::kvblock::{AttentionKind, BlockSize, KvCacheConfig, KvCacheSpec, KvDtype, LengthLimits};
+    /// use scheduler::{Request, Scheduler, SchedulerConfig};
+    ///
+    /// // A pool of 9 blocks of 16 tokens, and the null block.
+    /// let spec = KvCacheSpec::new(AttentionKind::FULL, BlockSize::new(16).unwrap(), 8, 128, KvDtype::F16);
+    /// let cache = KvCacheConfig::uniform(10, spec, 1, LengthLimits::new(4096));
+    /// let mut scheduler = Scheduler::new(SchedulerConfig::new(512, 4), cache)?;
+    /// let error = scheduler.add(Request::new(vec![1; 200], 10)).unwrap_err();
+    /// assert_eq!(error.to_string(), "14 blocks needed for 209 tokens, the pool has 9; context length 4096");
+    /// # Ok::<(), scheduler::ConfigError>(())
+    /// ```
     ///
     /// # Errors
     /// [`AdmitError`] for a request that could never finish, with the numbers. Every admitted request can
@@ -211,14 +224,16 @@ impl Scheduler {
     /// Sets the draft tokens that the next step verifies for a decoding sequence, replacing earlier ones.
     /// Returns how many of them the step will verify: at most
     /// [`num_lookahead_tokens`](SchedulerConfig::num_lookahead_tokens) and what the output limit leaves; none
-    /// for a sequence that is not decoding.
+    /// for a sequence that is not decoding or has ended.
+    ///
+    /// Library only: the engine has no model that drafts.
     ///
     /// # Panics
-    /// When the sequence has ended, or a step is in flight.
+    /// When a step is in flight.
     pub fn set_drafts(&mut self, seq: SeqId, drafts: &[TokenId]) -> u32 {
         assert!(self.in_flight.is_none(), "drafts for {seq:?} while step {:?} is in flight", self.in_flight);
         let max_drafts = self.config.num_lookahead_tokens;
-        self.sequence_mut(seq).set_drafts(drafts, max_drafts)
+        self.seqs.get_mut(&seq).map_or(0, |seq| seq.set_drafts(drafts, max_drafts))
     }
 
     /// Limits the prompt tokens that the next steps compute; decodes are not limited. See [`Pace`](crate::Pace). With
@@ -231,7 +246,7 @@ impl Scheduler {
     /// beside the running ones.
     #[must_use]
     pub fn concurrency(&self) -> Concurrency {
-        let decoding = self.running.iter().filter(|seq| !self.is_prefill(**seq)).count();
+        let decoding = self.running.iter().filter(|seq| self.is_prefill(**seq) == Some(false)).count();
         let seats = (self.config.max_num_seqs as usize).saturating_sub(self.running.len());
         let prefilling = self.running.len() - decoding + seats.min(self.waiting.len());
         Concurrency { decoding, prefilling }
@@ -260,33 +275,23 @@ impl Scheduler {
         self.waiting.iter()
     }
 
-    /// Tokens of a slice: what the embedding layer reads.
-    ///
-    /// # Panics
-    /// When the sequence has ended.
+    /// Tokens of a slice: what the embedding layer reads. `None` once its sequence has ended.
     #[must_use]
-    pub fn slice_tokens(&self, slice: &Slice) -> &[TokenId] {
-        &self.sequence(slice.seq).tokens[slice.start as usize..slice.end() as usize]
+    pub fn slice_tokens(&self, slice: &Slice) -> Option<&[TokenId]> {
+        self.seqs.get(&slice.seq)?.tokens.get(slice.start as usize..slice.end() as usize)
     }
 
-    /// Prompt and output of a sequence so far.
-    ///
-    /// # Panics
-    /// When the sequence has ended.
+    /// Prompt and output of a sequence so far; `None` once it has ended.
     #[must_use]
-    pub fn tokens(&self, seq: SeqId) -> &[TokenId] {
-        let seq = self.sequence(seq);
-        &seq.tokens[..seq.num_tokens as usize]
+    pub fn tokens(&self, seq: SeqId) -> Option<&[TokenId]> {
+        self.seqs.get(&seq).map(|seq| &seq.tokens[..seq.num_tokens as usize])
     }
 
     /// Chained hashes of the full blocks of a sequence, at hash-block granularity: the keys of its blocks in
-    /// lower tiers.
-    ///
-    /// # Panics
-    /// When the sequence has ended.
+    /// lower tiers. `None` once it has ended.
     #[must_use]
-    pub fn block_hashes(&self, seq: SeqId) -> &[BlockHash] {
-        self.sequence(seq).chain.hashes()
+    pub fn block_hashes(&self, seq: SeqId) -> Option<&[BlockHash]> {
+        self.seqs.get(&seq).map(|seq| seq.chain.hashes())
     }
 
     /// The block table of a sequence in a group; empty while it holds no blocks.
@@ -296,48 +301,37 @@ impl Scheduler {
     }
 
     /// Prompt tokens of a sequence that were found in the prefix cache when it was first scheduled, or
-    /// loaded; 0 before that.
-    ///
-    /// # Panics
-    /// When the sequence has ended.
+    /// loaded; 0 before that. `None` once it has ended.
     #[must_use]
-    pub fn cached_tokens(&self, seq: SeqId) -> u32 {
-        self.sequence(seq).cached_tokens.unwrap_or(0)
+    pub fn cached_tokens(&self, seq: SeqId) -> Option<u32> {
+        self.seqs.get(&seq).map(|seq| seq.cached_tokens.unwrap_or(0))
     }
 
-    /// Number of times a sequence was preempted.
-    ///
-    /// # Panics
-    /// When the sequence has ended.
+    /// Number of times a sequence was preempted; `None` once it has ended.
     #[must_use]
-    pub fn preemptions(&self, seq: SeqId) -> u32 {
-        self.sequence(seq).preemptions
+    pub fn preemptions(&self, seq: SeqId) -> Option<u32> {
+        self.seqs.get(&seq).map(|seq| seq.preemptions)
     }
 
-    /// The phase of a sequence; `None` once it has ended, and for a further sample before its prompt is
-    /// computed.
+    /// Place of a sequence between queue and device; `None` once it has ended, and for a further sample before
+    /// its prompt is computed.
     #[must_use]
     pub fn status(&self, seq: SeqId) -> Option<Status> {
         self.seqs.get(&seq).map(|seq| seq.status)
     }
 
-    /// Number of tokens of a sequence whose KV is in its blocks, or will be once the step in flight completes.
-    ///
-    /// # Panics
-    /// When the sequence has ended.
+    /// Number of tokens of a sequence whose KV is in its blocks, or will be once the step in flight completes. `None`
+    /// once it has ended.
     #[must_use]
-    pub fn num_computed(&self, seq: SeqId) -> u32 {
-        self.sequence(seq).computed
+    pub fn num_computed(&self, seq: SeqId) -> Option<u32> {
+        self.seqs.get(&seq).map(|seq| seq.computed)
     }
 
-    /// Whether the next tokens of a sequence are of its prompt, or recomputed after a preemption.
-    ///
-    /// # Panics
-    /// When the sequence has ended.
+    /// Whether the next tokens of a sequence are of its prompt, or recomputed after a preemption; `None` once it
+    /// has ended.
     #[must_use]
-    pub fn is_prefill(&self, seq: SeqId) -> bool {
-        let seq = self.sequence(seq);
-        seq.computed < seq.prefill_until
+    pub fn is_prefill(&self, seq: SeqId) -> Option<bool> {
+        self.seqs.get(&seq).map(|seq| seq.computed < seq.prefill_until)
     }
 
     /// Number of preemptions so far, over all sequences.

@@ -57,8 +57,9 @@ impl PrefillBar {
 
     fn show(&mut self, engine: &Engine) {
         let scheduler = engine.scheduler();
-        let open = scheduler.running().iter().filter(|seq| scheduler.is_prefill(**seq));
-        let tokens = open.map(|seq| (scheduler.num_computed(*seq), scheduler.tokens(*seq).len() as u64));
+        let open = scheduler.running().iter().filter(|seq| scheduler.is_prefill(**seq) == Some(true));
+        let tokens = open
+            .filter_map(|seq| Some((scheduler.num_computed(*seq)?, scheduler.tokens(*seq)?.len() as u64)));
         let (done, all) = tokens.fold((0, 0), |sum, (done, all)| (sum.0 + u64::from(done), sum.1 + all));
         if all == 0 {
             self.bar.finish_and_clear();

@@ -1,7 +1,7 @@
 //! Refusals at admission, and the view of sparse and prefetch callers.
 
 use crate::support::{Memory, cache_config, checked_step};
-use kvblock::{AttentionKind, BlockIdx, GroupId, SeqId};
+use kvblock::{AttentionKind, BlockIdx, SeqId};
 use proptest::prelude::*;
 use scheduler::{AdmitError, ConfigError, Ending, Request, Scheduler, SchedulerConfig, Status};
 
@@ -87,7 +87,7 @@ fn aborting_frees_blocks_even_while_a_step_is_in_flight() {
     assert_eq!(ended.iter().map(|end| end.reason).collect::<Vec<_>>(), [Ending::Aborted; 2]);
     assert!(scheduler.abort(first).is_empty());
     assert!(scheduler.complete(&plan, &[7, 8, 9]).is_empty());
-    assert_eq!(scheduler.tokens(other), [2, 2, 9]);
+    assert_eq!(scheduler.tokens(other).unwrap(), [2, 2, 9]);
     assert_eq!(scheduler.status(first), None);
     crate::support::check_conservation(&scheduler);
     assert_eq!(scheduler.cache().pool().num_used(), 1);
@@ -151,35 +151,34 @@ fn a_step_must_complete_before_the_next() {
 }
 
 #[test]
-fn sparse_steps_count_the_blocks_they_read() {
+fn accesses_are_counted_until_the_sequence_ends() {
     let mut scheduler = scheduler(20, &FULL);
     let seq = scheduler.add(Request::new((0..15).collect(), 3)).unwrap();
-    let mut memory = Memory::default();
-    checked_step(&mut scheduler, &mut memory, &FULL, (8, 4));
-    let group = GroupId::new(0);
-    let plan = scheduler.step();
-    let block = BlockIdx::new;
-    let meta = scheduler.build_sparse_meta(
-        &plan,
-        group,
-        |input| {
-            assert_eq!((input.num_blocks, input.accesses), (3, &[0, 0, 0][..]));
-            vec![block(2), block(0), block(2)]
-        },
-        |_, index| index == block(0),
-    );
-    let request = &meta.requests[0];
-    assert_eq!((request.num_computed_tokens, request.num_scheduled_tokens), (8, 7));
-    assert_eq!(request.selected, [block(0), block(2)]);
-    assert_eq!(request.prefetch, [request.block_hashes[2]], "what is not resident");
-    assert_eq!(request.block_ids, scheduler.block_table(seq, group));
-    scheduler.record_accesses(&meta);
-    scheduler.record_accesses(&meta);
+    let read = [0, 2, 2].map(BlockIdx::new);
+    scheduler.record_access(seq, &read);
+    scheduler.record_access(seq, &read[..1]);
     assert_eq!(scheduler.access_history().counts(seq), [2, 0, 2]);
-    scheduler.complete(&plan, &[1]);
     scheduler.abort(seq);
-    scheduler.record_accesses(&meta);
+    scheduler.record_access(seq, &read);
     assert_eq!(scheduler.access_history().counts(seq), [0_u32; 0], "dropped when the request ends");
+}
+
+#[test]
+fn a_sequence_that_has_ended_has_no_state() {
+    let mut scheduler = scheduler(20, &FULL);
+    let seq = scheduler.add(Request::new((0..5).collect(), 3)).unwrap();
+    let plan = scheduler.step();
+    let slice = plan.slices[0];
+    assert_eq!(scheduler.slice_tokens(&slice).unwrap(), [0, 1, 2, 3, 4]);
+    assert_eq!((scheduler.num_computed(seq), scheduler.is_prefill(seq)), (Some(5), Some(false)));
+    scheduler.abort(seq);
+    assert_eq!(scheduler.slice_tokens(&slice), None);
+    assert_eq!((scheduler.tokens(seq), scheduler.block_hashes(seq)), (None, None));
+    assert_eq!((scheduler.cached_tokens(seq), scheduler.preemptions(seq)), (None, None));
+    assert_eq!((scheduler.num_computed(seq), scheduler.is_prefill(seq)), (None, None));
+    assert_eq!((scheduler.status(seq), scheduler.access_history().counts(seq)), (None, &[][..]));
+    scheduler.complete(&plan, &[7]);
+    assert_eq!(scheduler.set_drafts(seq, &[1, 2]), 0);
 }
 
 #[test]

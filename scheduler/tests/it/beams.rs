@@ -28,8 +28,8 @@ fn a_fork_shares_blocks_and_the_one_that_ends_gives_its_own_back() {
     let third = SeqId::new(second.get() + 1);
     assert_eq!(forks, [vec![], vec![third]]);
     assert_eq!((ended[0].seq, ended[0].reason, ended[0].output()), (first, Ending::Aborted, &[10][..]));
-    assert_eq!(scheduler.tokens(second)[6..], [20, 30]);
-    assert_eq!(scheduler.tokens(third)[6..], [20, 31]);
+    assert_eq!(scheduler.tokens(second).unwrap()[6..], [20, 30]);
+    assert_eq!(scheduler.tokens(third).unwrap()[6..], [20, 31]);
     assert_eq!(scheduler.cache().pool().num_used(), 2, "nothing was copied yet");
     let plan = scheduler.step();
     let copies = plan.block_ops.iter().filter(|op| matches!(op, BlockOp::Copy(_))).count();

@@ -173,7 +173,7 @@ impl Session {
 
     fn draft(&mut self, index: usize, mask: u8) {
         let Some(&seq) = self.scheduler.running().get(index) else { return };
-        let mut tokens = self.scheduler.tokens(seq).to_vec();
+        let mut tokens = self.scheduler.tokens(seq).unwrap().to_vec();
         let confirmed = tokens.len();
         for bit in 0..3 {
             let right = next_token(&tokens, seq.get());

@@ -71,7 +71,7 @@ impl Memory {
         self.loads.extend(&plan.loads);
         let sample = |row: &scheduler::SampleRow| {
             let slice = &plan.slices[row.slice];
-            verify(scheduler.tokens(slice.seq), &all_tokens(scheduler, slice), row.seq.get())
+            verify(scheduler.tokens(slice.seq).unwrap(), &all_tokens(scheduler, slice), row.seq.get())
         };
         plan.sample_rows.iter().map(sample).collect()
     }
@@ -84,7 +84,7 @@ impl Memory {
         load: Load,
         arrived: u32,
     ) {
-        let tokens = scheduler.tokens(load.seq);
+        let tokens = scheduler.tokens(load.seq).unwrap();
         for (group, &(_, size)) in (0..).zip(kinds) {
             let table = scheduler.block_table(load.seq, GroupId::new(group));
             for position in load.start..load.start + arrived {
@@ -178,8 +178,8 @@ fn verify(confirmed: &[TokenId], with_drafts: &[TokenId], sample: u64) -> Vec<To
 
 fn all_tokens(scheduler: &Scheduler, slice: &Slice) -> Vec<TokenId> {
     let start = slice.start as usize;
-    let mut tokens = scheduler.tokens(slice.seq)[..start].to_vec();
-    tokens.extend_from_slice(scheduler.slice_tokens(slice));
+    let mut tokens = scheduler.tokens(slice.seq).unwrap()[..start].to_vec();
+    tokens.extend_from_slice(scheduler.slice_tokens(slice).unwrap());
     tokens
 }
 
@@ -221,7 +221,7 @@ pub(crate) fn check_plan(scheduler: &Scheduler, plan: &StepPlan, budget: u32, ma
     for slice in &plan.slices {
         assert!(slice.len > 0);
         assert!(!plan.preempted.contains(&slice.seq), "{:?} runs and is preempted", slice.seq);
-        assert_eq!(slice.samples, slice.end() as usize >= scheduler.tokens(slice.seq).len());
+        assert_eq!(slice.samples, slice.end() as usize >= scheduler.tokens(slice.seq).unwrap().len());
         let table = scheduler.cache().table(slice.seq, GroupId::new(0)).unwrap();
         assert!(table.len() * table.block_size().get() as usize >= slice.end() as usize);
         let _ = table.slot(TokenIdx::new(slice.start));

@@ -206,7 +206,7 @@ fn a_failed_swap_in_leaves_nothing_to_find() {
     let mut trace = Trace::new(SchedulerConfig::new(16, 4).preemption(preemption), 6, &FULL);
     trace.add(0, 7, 6);
     let victim = trace.add(0, 7, 6);
-    let prompt = trace.scheduler.tokens(victim).to_vec();
+    let prompt = trace.scheduler.tokens(victim).unwrap().to_vec();
     let plan = loop {
         let plan = trace.scheduler.step();
         if plan.block_ops.iter().any(|op| matches!(op, BlockOp::SwapIn { .. })) {
@@ -339,7 +339,7 @@ fn right_drafts_save_steps() {
     let seq = trace.add(0, 5, 9);
     trace.step();
     for right in [3, 1, 0] {
-        let mut tokens = trace.scheduler.tokens(seq).to_vec();
+        let mut tokens = trace.scheduler.tokens(seq).unwrap().to_vec();
         let confirmed = tokens.len();
         for index in 0..3 {
             let token = crate::support::next_token(&tokens, seq.get());

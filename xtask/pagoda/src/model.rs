@@ -256,7 +256,6 @@ impl Model {
             .reproducible(options.reproducible)
             .coop(options.coop)
             .activations(options.activations)
-            .prefix_capacity(scheduler::PREFIX_CHUNK_CAPACITY)
             .loading(options.loading.clone())
             .sparse(sparse(options, &config, demand.longest)?)
             .offload(extension.as_ref().map(|extension| extension.offload))

@@ -132,7 +132,7 @@ impl Engine {
         let clock = &mut search.clock;
         if clock.first.is_none() {
             (clock.first, clock.started) = (Some(now), self.live[&search.seqs[0]].clock.started);
-            search.cached_tokens = self.scheduler.cached_tokens(search.seqs[0]);
+            search.cached_tokens = self.scheduler.cached_tokens(search.seqs[0]).unwrap_or(0);
         }
         clock.last = Some(now);
 

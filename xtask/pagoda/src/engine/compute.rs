@@ -14,6 +14,9 @@ use crate::kv_used::group_id;
 use crate::mask::Masked;
 use crate::tiers;
 
+/// Sequences end between steps.
+const PLANNED: &str = "the sequences of a plan have not ended";
+
 impl Engine {
     /// Runs a plan on the device. With `logits`, also returns those of every slice that samples.
     pub(super) fn compute(&mut self, plan: &StepPlan, logits: bool) -> Result<StepOutput, Error> {
@@ -29,12 +32,13 @@ impl Engine {
             let live = &self.live[&slice.seq];
             let targets = live.prompt_targets(slice);
             Slice {
-                tokens: scheduler.slice_tokens(slice),
+                tokens: scheduler.slice_tokens(slice).expect(PLANNED),
                 first: slice.start,
                 tables,
                 phase: slice.phase,
                 access: scheduler.access_history().counts(slice.seq),
-                targets: &scheduler.tokens(slice.seq)[targets.start as usize..targets.end as usize],
+                targets: &scheduler.tokens(slice.seq).expect(PLANNED)
+                    [targets.start as usize..targets.end as usize],
                 log_probs: live.prompt_log_probs,
                 logits: usize::from(logits && slice.samples),
                 certify: live.certify || self.watch.looks_at(slice.seq),
@@ -107,7 +111,7 @@ impl Engine {
         let Some(tiers) = &mut self.tiers else { return Ok(()) };
         let kept = plan.slices.iter().filter(|slice| !without.contains(&slice.seq));
         let filled = kept.flat_map(|slice| {
-            let hashes = self.scheduler.block_hashes(slice.seq);
+            let hashes = self.scheduler.block_hashes(slice.seq).expect(PLANNED);
             let table = self.scheduler.block_table(slice.seq, tiers::GROUP);
             tiers.filled(slice.start..slice.end()).map(|block| (hashes[block], table[block]))
         });

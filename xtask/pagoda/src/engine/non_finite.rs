@@ -56,7 +56,7 @@ impl Engine {
                 continue;
             }
             self.notes.tell(&Note::NonFinite { seq: leader, step: plan.step });
-            let hashes: Vec<BlockHash> = self.scheduler.block_hashes(*seq).to_vec();
+            let hashes: Vec<BlockHash> = self.scheduler.block_hashes(*seq).unwrap_or_default().to_vec();
             self.scheduler.uncache(*seq);
             if let Some(tiers) = &mut self.tiers {
                 tiers.forget(&hashes)?;

@@ -19,6 +19,9 @@ use crate::{Note, error_chain};
 /// Longest wait for one portion of a load; after that, its request continues without it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A sequence that ends is forgotten here before.
+const WAITS: &str = "a sequence that is loaded waits";
+
 /// Longest wait before the engine checks for other events, such as Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(100);
 
@@ -78,7 +81,7 @@ impl Tiers {
             }
             let found = self.stack.lookup_prefix(&wish.blocks);
             // The last token is always computed, so the block that it completes is not looked up.
-            let usable = (scheduler.tokens(wish.seq).len() - 1) / self.block_size as usize;
+            let usable = (scheduler.tokens(wish.seq).expect(WAITS).len() - 1) / self.block_size as usize;
             let first = usable - wish.blocks.len();
             scheduler.set_external_tokens(wish.seq, u32_of(first + found.len()) * self.block_size);
             let ahead = self.read_ahead(&wish, u32_of(first), u32_of(found.len()));
@@ -213,7 +216,7 @@ impl Tiers {
         let table = scheduler.block_table(seq, GROUP);
         let good = range.start..bad.as_ref().map_or(range.end, |bad| bad.block);
         for block in good {
-            let hash = scheduler.block_hashes(seq)[block as usize];
+            let hash = scheduler.block_hashes(seq).expect(WAITS)[block as usize];
             // Blocks that were evicted from the cache are read again.
             let bytes = self.loader.take(hash).map_or_else(|| self.loader.load(hash), Ok);
             match bytes {
@@ -240,7 +243,7 @@ impl Tiers {
             return false;
         };
         let (first, past) = (start / self.block_size, (start + len) / self.block_size);
-        let hashes = &scheduler.block_hashes(seq)[first as usize..past as usize];
+        let hashes = &scheduler.block_hashes(seq).expect(WAITS)[first as usize..past as usize];
         let policy = if missing { FailurePolicy::Recompute } else { self.failure };
         let size = BlockSize::new(self.block_size).expect("the engine was opened with it");
         let recovery = policy.recover(hashes, BlockIdx::new(first), &[block - first], start + len, size);
@@ -273,7 +276,8 @@ impl Tiers {
             if self.loading_blocks() + range.len() > self.room {
                 return;
             }
-            let blocks = scheduler.block_hashes(seq)[range.start as usize..range.end as usize].to_vec();
+            let hashes = scheduler.block_hashes(seq).expect(WAITS);
+            let blocks = hashes[range.start as usize..range.end as usize].to_vec();
             let key = self.next_key(seq);
             let submission = Submission::new(key, Priority::Urgent, blocks).step(self.step);
             // A full queue drains on its own; until then the load waits.

@@ -144,7 +144,6 @@ impl Rig {
             .block_size(self.plan.block_size)
             .recycle(false)
             .max_seqs(case.streams)
-            .prefix_capacity(scheduler::PREFIX_CHUNK_CAPACITY)
             .sparse(sparse.transpose()?)
             .offload(offload))
     }
