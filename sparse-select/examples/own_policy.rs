@@ -16,17 +16,11 @@ struct Longest {
     block_size: BlockSize,
 }
 
-const LONGEST: Entry = Entry {
-    name: "longest",
-    aliases: &[],
-    keys: &[
-        Key { name: "blocks", default: "4", doc: "number of blocks selected" },
-        Key { name: "block_size", default: "16", doc: "tokens per block" },
-    ],
-    build: |params| {
-        Ok(Box::new(Longest { blocks: params.positive("blocks")?, block_size: params.block_size()? }))
-    },
-};
+const LONGEST: Entry = Entry::new(
+    "longest",
+    &[Key::new("blocks", "4", "number of blocks selected"), Key::new("block_size", "16", "tokens per block")],
+    |params| Ok(Box::new(Longest { blocks: params.positive("blocks")?, block_size: params.block_size()? })),
+);
 
 impl Policy for Longest {
     fn name(&self) -> &'static str {

@@ -5,6 +5,7 @@
 //! engines that call a policy step by step.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 
 use crate::{Input, Policy, Registry, SelectError, Selection, Spec, SpecError};
 
@@ -81,6 +82,16 @@ pub struct SparseMethod {
     /// Accesses of each block by each request.
     history: HashMap<u64, Vec<u32>>,
     current: Vec<Selection>,
+}
+
+impl fmt::Debug for SparseMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SparseMethod")
+            .field("policy", &self.policy.name())
+            .field("role", &self.role)
+            .field("layers", &self.layers)
+            .finish_non_exhaustive()
+    }
 }
 
 impl SparseMethod {

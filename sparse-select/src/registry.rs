@@ -11,6 +11,7 @@ pub type Build = fn(&Params<'_>) -> Result<Box<dyn Policy>, SpecError>;
 
 /// A policy that can be built from a spec.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Entry {
     /// Name in a spec.
     pub name: &'static str,
@@ -20,6 +21,20 @@ pub struct Entry {
     pub keys: &'static [Key],
     /// The constructor.
     pub build: Build,
+}
+
+impl Entry {
+    /// A policy without aliases.
+    #[must_use]
+    pub const fn new(name: &'static str, keys: &'static [Key], build: Build) -> Self {
+        Self { name, aliases: &[], keys, build }
+    }
+
+    /// Sets the names in published configurations.
+    #[must_use]
+    pub const fn aliases(self, aliases: &'static [&'static str]) -> Self {
+        Self { aliases, ..self }
+    }
 }
 
 /// The policies that a spec can name: those of this crate, and any that the user registers.
@@ -100,6 +115,16 @@ impl Registry {
 }
 
 /// Builds a policy of this crate from the text of a spec.
+///
+/// ```
+/// use sparse_select::build;
+///
+/// let policy = build("quest:page_budget=64,block_size=16")?;
+/// assert_eq!((policy.name(), policy.block_size().get()), ("quest", 16));
+/// let error = build("quest:pages=64").unwrap_err().to_string();
+/// assert!(error.contains("page_budget"), "an error lists the keys: {error}");
+/// # Ok::<(), sparse_select::SpecError>(())
+/// ```
 ///
 /// # Errors
 /// As [`Spec::from_str`](core::str::FromStr::from_str) and [`Registry::build`].

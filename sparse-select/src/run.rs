@@ -48,6 +48,22 @@ pub enum RunError {
 /// The queries sit at the last positions of the keys; a single query is a decode step, more are a prefill
 /// chunk. For `xattn-bsa`, the keys are the history before the chunk, and nothing is masked.
 ///
+/// ```
+/// use sparse_select::{Heads, Registry, select};
+///
+/// // One query over 64 keys, of which keys 20 and 48 stand out.
+/// let (query, mut keys) = ([1.0; 4], [0.0; 64 * 4]);
+/// keys[20 * 4..21 * 4].fill(3.0);
+/// keys[48 * 4..49 * 4].fill(-3.0);
+/// let (q, k) = (Heads::new("q", &query, [1, 1, 4])?, Heads::new("k", &keys, [1, 64, 4])?);
+///
+/// let quest = "quest:block_size=4,page_budget=3".parse()?;
+/// let outcome = select(&Registry::builtin(), &quest, q, k)?;
+/// assert_eq!(outcome.selection.to_string(), "#....#.........#");
+/// assert!(outcome.density < 0.2 && outcome.recall > 0.8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// When the spec is invalid, or the tensors do not match it.
 pub fn select(registry: &Registry, spec: &Spec, q: Heads<'_>, k: Heads<'_>) -> Result<Outcome, RunError> {

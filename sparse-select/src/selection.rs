@@ -10,6 +10,18 @@ use kvblock::BlockIdx;
 /// Rows are stored like a CSR matrix, group-major: row `g * query_blocks + b` is
 /// `indices[indptr[row] .. indptr[row + 1]]`, strictly ascending. Every query block can see a prefix of the
 /// sequence's blocks, its *visible* blocks; a row never names others.
+///
+/// ```
+/// use sparse_select::Selection;
+///
+/// // One set of blocks for all heads, two query blocks, of which the first sees two of four blocks.
+/// let mut selection = Selection::new();
+/// selection.begin_causal(4, 1, [2, 4]);
+/// selection.push_row([0, 1]);
+/// selection.push_row([0, 3]);
+/// assert_eq!(selection.to_string(), "[0, 0] ##--\n[0, 1] #..#");
+/// assert_eq!(selection.row(0, 1).len(), 2);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     num_blocks: u32,

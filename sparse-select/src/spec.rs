@@ -83,6 +83,7 @@ impl fmt::Display for Spec {
 
 /// A parameter that a policy accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Key {
     /// Name in specs and presets.
     pub name: &'static str,
@@ -92,9 +93,17 @@ pub struct Key {
     pub doc: &'static str,
 }
 
+impl Key {
+    /// A parameter with its default in text form, and its meaning with the unit.
+    #[must_use]
+    pub const fn new(name: &'static str, default: &'static str, doc: &'static str) -> Self {
+        Self { name, default, doc }
+    }
+}
+
 /// Shorthand for the key tables of the policies.
 pub(crate) const fn key(name: &'static str, default: &'static str, doc: &'static str) -> Key {
-    Key { name, default, doc }
+    Key::new(name, default, doc)
 }
 
 /// The checked parameters of one policy: a value for every key of its table, given or default.

@@ -13,6 +13,13 @@ pub fn order_key(score: f32) -> u32 {
 /// Indices of the `k` largest scores, ascending; all of them when there are fewer.
 ///
 /// O(n + k log k) with n scores.
+///
+/// ```
+/// use sparse_select::topk::top_k;
+///
+/// assert_eq!(top_k(&[0.5, 2.0, f32::NAN, 2.0, -1.0], 2), [1, 3]);
+/// assert_eq!(top_k(&[1.0, 1.0, 1.0], 2), [0, 1], "ties go to the lower index");
+/// ```
 #[must_use]
 pub fn top_k(scores: &[f32], k: usize) -> Vec<u32> {
     let keys = (0u32..).zip(scores).map(|(i, &s)| (u64::from(order_key(s)), i));

@@ -89,6 +89,7 @@ impl Vote {
 
 /// Description by which kernels select like a policy of this module does.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Antidiagonals {
     /// Share of the mass that each query block keeps: one value, or one per query head.
     pub thresholds: Vec<f64>,
@@ -101,6 +102,33 @@ pub struct Antidiagonals {
     pub vote: Option<Vote>,
     /// Chunks with fewer queries keep everything.
     pub min_queries: usize,
+}
+
+impl Antidiagonals {
+    /// Every pair keeps `thresholds` of the mass of sums over every `stride`-th antidiagonal, unscaled and whatever the
+    /// number of queries.
+    #[must_use]
+    pub const fn new(thresholds: Vec<f64>, stride: u32) -> Self {
+        Self { thresholds, stride, norm: 1.0, vote: None, min_queries: 0 }
+    }
+
+    /// Sets the divisor of the scale.
+    #[must_use]
+    pub fn norm(self, norm: f64) -> Self {
+        Self { norm, ..self }
+    }
+
+    /// Sets the vote by which the pairs agree on one set, if they do.
+    #[must_use]
+    pub fn vote(self, vote: Option<Vote>) -> Self {
+        Self { vote, ..self }
+    }
+
+    /// Sets the number of queries below which chunks keep everything.
+    #[must_use]
+    pub fn min_queries(self, queries: usize) -> Self {
+        Self { min_queries: queries, ..self }
+    }
 }
 
 /// XAttention for prefill: one set of blocks for each KV head and query block.

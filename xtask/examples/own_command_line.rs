@@ -38,17 +38,14 @@ impl Policy for Strided {
     }
 }
 
-const STRIDED: Entry = Entry {
-    name: "strided",
-    aliases: &[],
-    keys: &[
-        Key { name: "every", default: "2", doc: "blocks from one selected block to the next" },
-        Key { name: "block_size", default: "16", doc: "tokens per block" },
+const STRIDED: Entry = Entry::new(
+    "strided",
+    &[
+        Key::new("every", "2", "blocks from one selected block to the next"),
+        Key::new("block_size", "16", "tokens per block"),
     ],
-    build: |params| {
-        Ok(Box::new(Strided { every: params.positive("every")?, block_size: params.block_size()? }))
-    },
-};
+    |params| Ok(Box::new(Strided { every: params.positive("every")?, block_size: params.block_size()? })),
+);
 
 pub(crate) fn registry() -> Result<Registry, SpecError> {
     let mut registry = Registry::builtin();

@@ -89,6 +89,7 @@ pub fn run(command: Command, registry: &Registry) -> Result<()> {
 /// The README's example, run as a documentation test.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
+#[derive(Debug)]
 pub struct Readme;
 
 #[cfg(test)]

@@ -144,6 +144,7 @@ pub fn timing_line(done: &Generated) -> String {
 
 /// Prints generated text. A single sample is streamed piece by piece; of several, each is printed whole under
 /// its `[prompt.sample]` label, in order, as soon as all before it are done.
+#[derive(Debug)]
 pub struct TextStream<W> {
     out: W,
     /// Samples not completely printed yet, by (prompt, sample).
@@ -151,7 +152,7 @@ pub struct TextStream<W> {
     streams: bool,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Sample {
     text: String,
     finished: bool,

@@ -3,6 +3,8 @@
 use super::kvcomp::Projection;
 
 /// A ranking of blocks: forced blocks first, then by score, ties by index.
+///
+/// Exhaustive: whoever ranks by it must know every kind, so a new one is a breaking change.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Ranking {
     /// By a digest of the keys of each block.
@@ -15,6 +17,7 @@ pub enum Ranking {
 
 /// Scores from digests of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ByDigests {
     /// Summary of a block's keys that is kept.
     pub digest: DigestKind,
@@ -29,6 +32,38 @@ pub struct ByDigests {
     pub recent_full: bool,
 }
 
+impl ByDigests {
+    /// One ranking per KV head, without blocks that are always kept.
+    #[must_use]
+    pub const fn new(digest: DigestKind) -> Self {
+        Self { digest, one_set: false, sink_blocks: 0, recent_blocks: 0, recent_full: false }
+    }
+
+    /// Sets whether there is one ranking for all heads.
+    #[must_use]
+    pub const fn one_set(self, on: bool) -> Self {
+        Self { one_set: on, ..self }
+    }
+
+    /// Sets the number of first blocks that are always kept.
+    #[must_use]
+    pub const fn sink_blocks(self, blocks: u32) -> Self {
+        Self { sink_blocks: blocks, ..self }
+    }
+
+    /// Sets the number of last blocks that are always kept.
+    #[must_use]
+    pub const fn recent_blocks(self, blocks: u32) -> Self {
+        Self { recent_blocks: blocks, ..self }
+    }
+
+    /// Sets whether only full blocks count as recent.
+    #[must_use]
+    pub const fn recent_full(self, on: bool) -> Self {
+        Self { recent_full: on, ..self }
+    }
+}
+
 /// Summary of the keys of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestKind {
@@ -41,6 +76,7 @@ pub enum DigestKind {
 /// Scores from Hamming distances, one ranking for all heads: minus the smallest distance between the mean
 /// query of a KV head and a token of the block, over all KV heads.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct ByHashes {
     /// Bits per hash of each part, a multiple of 32.
     pub bits: u32,
@@ -58,6 +94,30 @@ pub struct ByHashes {
 }
 
 impl ByHashes {
+    /// Hashes of `bits` bits of each part, without blocks that are always kept.
+    #[must_use]
+    pub const fn new(bits: u32, parts: Vec<usize>, seed: u64) -> Self {
+        Self { bits, parts, seed, sink_tokens: 0, recent_tokens: 0, must_select: Vec::new() }
+    }
+
+    /// Sets the number of first tokens that get distance 0.
+    #[must_use]
+    pub fn sink_tokens(self, tokens: u32) -> Self {
+        Self { sink_tokens: tokens, ..self }
+    }
+
+    /// Sets the number of last tokens that get distance 0.
+    #[must_use]
+    pub fn recent_tokens(self, tokens: u32) -> Self {
+        Self { recent_tokens: tokens, ..self }
+    }
+
+    /// Sets the blocks that are always selected, at most four; negative ones count from the end.
+    #[must_use]
+    pub fn must_select(self, blocks: Vec<i32>) -> Self {
+        Self { must_select: blocks, ..self }
+    }
+
     /// The projection that hashes keys and queries of `head_dim` channels.
     #[must_use]
     pub fn projection(&self, head_dim: usize) -> Projection {
@@ -67,6 +127,7 @@ impl ByHashes {
 
 /// Scores from the attention probabilities of the mean keys that overlap a block, one ranking per KV head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ByCompressed {
     /// Tokens per compressed key, a multiple of the stride.
     pub kernel_size: u32,
@@ -76,4 +137,24 @@ pub struct ByCompressed {
     pub init_blocks: u32,
     /// Number of last blocks that are always kept; at least 1.
     pub local_blocks: u32,
+}
+
+impl ByCompressed {
+    /// Mean keys of `kernel_size` tokens, one every `kernel_stride` tokens; the last block is always kept.
+    #[must_use]
+    pub const fn new(kernel_size: u32, kernel_stride: u32) -> Self {
+        Self { kernel_size, kernel_stride, init_blocks: 0, local_blocks: 1 }
+    }
+
+    /// Sets the number of first blocks that are always kept.
+    #[must_use]
+    pub const fn init_blocks(self, blocks: u32) -> Self {
+        Self { init_blocks: blocks, ..self }
+    }
+
+    /// Sets the number of last blocks that are always kept, at least 1.
+    #[must_use]
+    pub const fn local_blocks(self, blocks: u32) -> Self {
+        Self { local_blocks: blocks, ..self }
+    }
 }

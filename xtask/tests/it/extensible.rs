@@ -20,10 +20,16 @@ pub(super) const CRATES: [&str; 8] = [
 const CLOSED: [&str; 5] = ["HyperConfig", "IndexerConfig", "LatentConfig", "MoeConfig", "Options"];
 
 /// Options whose names do not say so: requests, limits and what else people fill in.
-const OPTIONS: [&str; 17] = [
+const OPTIONS: [&str; 23] = [
+    "Antidiagonals",
+    "ByCompressed",
+    "ByDigests",
+    "ByHashes",
     "Demand",
     "Deployment",
     "Dry",
+    "Entry",
+    "Key",
     "KvCacheGroup",
     "KvCacheSpec",
     "LengthLimits",

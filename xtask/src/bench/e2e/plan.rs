@@ -333,7 +333,7 @@ mod tests {
         let mut registry = Registry::builtin();
         assert!(Plan::read(&args, &registry, false).is_err());
         let build = |_: &sparse_select::Params<'_>| sparse_select::build("streaming");
-        let mine = sparse_select::Entry { name: "mine", aliases: &[], keys: &[], build };
+        let mine = sparse_select::Entry::new("mine", &[], build);
         registry.register(mine).unwrap();
         assert!(Plan::read(&args, &registry, false).unwrap()[0].engine.sparse.is_some());
     }
