@@ -98,6 +98,7 @@ fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {
     }
     options.prepare = true;
     options.preemption = args.preempt.into();
+    options.reserve_full_input = args.reserve_full_input;
     options.max_slowdown = Some(args.max_slowdown).filter(|most| most.is_finite());
     options.order = Order::Priority { ageing_steps: AGEING_STEPS };
     let sized = options.kv_memory.is_some() || options.kv_blocks.is_some();

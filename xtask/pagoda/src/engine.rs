@@ -86,6 +86,7 @@ impl Engine {
         let mut plans = SchedulerConfig::new(budget, running);
         plans.long_prefill_token_threshold = options.chunk;
         plans.policy = options.order;
+        plans.reserve_full_input = options.reserve_full_input;
         if options.preemption == Preemption::Swap {
             let num_host_blocks = memory::swap_blocks(&decoder);
             plans.preemption = scheduler::Preemption::Swap { num_host_blocks };

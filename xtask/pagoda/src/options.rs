@@ -68,6 +68,9 @@ pub struct EngineOptions {
     pub prepare: bool,
     /// Way in which a sequence that must give up its KV blocks gets them back.
     pub preemption: Preemption,
+    /// Start a sequence only when KV blocks for its whole prompt are free, not only for its first chunk: it starts later, and is
+    /// preempted less.
+    pub reserve_full_input: bool,
     /// Order of service.
     pub order: Order,
     /// Receives what the user should know; by default nobody does.
@@ -101,6 +104,7 @@ impl Default for EngineOptions {
             max_context: None,
             prepare: false,
             preemption: Preemption::Recompute,
+            reserve_full_input: false,
             order: Order::Fcfs,
             notes: Notes::default(),
             loading: LoadProgress::default(),
@@ -253,6 +257,13 @@ impl EngineOptions {
     #[must_use]
     pub fn preemption(mut self, preemption: Preemption) -> Self {
         self.preemption = preemption;
+        self
+    }
+
+    /// Sets whether a sequence starts only when KV blocks for its whole prompt are free.
+    #[must_use]
+    pub fn reserve_full_input(mut self, on: bool) -> Self {
+        self.reserve_full_input = on;
         self
     }
 

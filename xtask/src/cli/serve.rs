@@ -77,6 +77,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAMES", default_value = "both")]
     pub metrics_names: MetricsNames,
 
+    /// Start a request only when KV blocks for its whole prompt are free, not only for its first chunk
+    #[arg(long)]
+    pub reserve_full_input: bool,
+
     /// Treatment of a preempted request, which must give up its KV blocks
     #[arg(long, value_name = "MODE", default_value = "recompute")]
     pub preempt: Preempt,

@@ -6,6 +6,7 @@ mod handle;
 mod non_finite;
 mod poison;
 mod poisoned;
+mod reservation;
 mod sampling;
 mod sequence;
 mod short_memory;
