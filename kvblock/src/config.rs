@@ -14,7 +14,8 @@ pub struct KvCacheGroup {
     pub spec: KvCacheSpec,
     /// Indices of its layers in the list that the groups were planned from.
     pub layers: Vec<usize>,
-    /// A draft model (EAGLE, MTP) runs on this group.
+    /// A draft model (EAGLE, MTP) runs on this group, which recomputes one block of every hit. Library only: the engine
+    /// runs no draft model.
     pub eagle: bool,
 }
 
@@ -49,7 +50,7 @@ pub struct KvCacheConfig {
     pub hash_algorithm: HashAlgorithm,
     /// Seed of the hash chains; with random bytes, someone who sees only hashes cannot tell what is cached.
     pub hash_seed: Vec<u8>,
-    /// Record [`CacheEvent`](crate::CacheEvent)s.
+    /// Record [`CacheEvent`](crate::CacheEvent)s, for [`KvCache::take_events`](crate::KvCache::take_events).
     pub events: bool,
     /// Compare tokens on a hit, so that a hash collision counts as a miss.
     pub verify_tokens: bool,

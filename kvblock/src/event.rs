@@ -5,6 +5,8 @@ use crate::hash::BlockHash;
 use crate::id::{BlockSize, GroupId, TokenId};
 
 /// One change of the cached content.
+///
+/// Library only: the engine tells its tiers of the blocks that a step fills, and records no events.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CacheEvent {

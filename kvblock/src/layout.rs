@@ -38,7 +38,8 @@ pub struct LayoutOptions {
     /// Let each attention kind free blocks that it no longer reaches. Off: every layer is stored like full
     /// attention.
     pub hybrid: bool,
-    /// A layer of the draft model, whose group recomputes one block of every hit.
+    /// A layer of the draft model, whose group recomputes one block of every hit. Library only: the engine runs no draft
+    /// model.
     pub eagle_layer: Option<usize>,
 }
 

@@ -132,6 +132,16 @@ fn where_policies_select() {
 }
 
 #[test]
+fn the_sources_name_files() {
+    let page = page("docs/sources.md");
+    let rows = rows(&page);
+    let places: Vec<&str> = rows.iter().flat_map(|row| names(row[1])).collect();
+    assert!(places.len() > 60, "{} files", places.len());
+    let lacking: Vec<_> = places.iter().filter(|place| !tree::root().join(place).is_file()).collect();
+    assert!(lacking.is_empty(), "docs/sources.md names {lacking:?}");
+}
+
+#[test]
 fn the_keys_of_tier_specs() {
     let page = page("docs/kv-tiers.md");
     for row in &rows(&page)[..7] {
