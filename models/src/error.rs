@@ -2,7 +2,7 @@
 
 use attn_kernels::gpu::GpuError;
 
-use crate::{AttentionForm, ConfigError, Dtype, Mode, WeightError};
+use crate::{AttentionForm, ConfigError, Dtype, IndexDtype, Mode, WeightError};
 
 /// Why a model does not load, or a step does not run.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +92,20 @@ pub enum ModelError {
         form: AttentionForm,
         /// The missing part.
         lacks: &'static str,
+    },
+    /// A format of index keys for a model without an indexer.
+    #[error("index keys in {dtype} need an indexer, which the model does not have")]
+    NoIndexer {
+        /// The format.
+        dtype: IndexDtype,
+    },
+    /// Index keys that cannot be rotated, as keys in fp8 are.
+    #[error(
+        "index keys in fp8 need heads of a power of two of dimensions, the indexer's have {head_dim}; f16 takes any"
+    )]
+    IndexWidth {
+        /// Dimensions of a head.
+        head_dim: u32,
     },
     /// Blocks that a sparse policy selects and that are not whole blocks of the cache.
     #[error(

@@ -7,7 +7,9 @@ pub mod embed;
 pub mod glu;
 pub mod hyper_collapse;
 pub mod hyper_expand;
+pub mod index_query_fp8;
 pub mod index_write;
+pub mod index_write_fp8;
 pub mod log_prob;
 pub mod matmul;
 pub mod matmul_coop;
@@ -67,7 +69,7 @@ pub const MODULES: Modules = modules! {
     activations: "activations_f16", "activations_f32", "norm_none", "norm_rms", "x_broadcast", "x_normed", "x_uniform";
     epilogues: "epilogue_add", "epilogue_gelu_mul", "epilogue_silu_mul", "epilogue_store";
     params: "int8_params", "matmul_params";
-    rows: "rows_each", "rows_plain", "rows_routed", "tile_places";
+    rows: "index_code", "rows_each", "rows_plain", "rows_routed", "tile_places";
     sampling: "best", "leading", "noise";
     weights: "f16_of_codes", "f16_of_floats", "f16_of_nibbles", "nibbles", "weights_bf16", "weights_f16", "weights_f32", "weights_fp8", "weights_iq4", "weights_mxfp4", "weights_q2k", "weights_q3k", "weights_q4", "weights_q4k", "weights_q5", "weights_q5k", "weights_q6k", "weights_q8";
 };
@@ -82,7 +84,9 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &glu::KERNEL,
         &hyper_collapse::KERNEL,
         &hyper_expand::KERNEL,
+        &index_query_fp8::KERNEL,
         &index_write::KERNEL,
+        &index_write_fp8::KERNEL,
         &log_prob::KERNEL,
         &matmul::KERNEL,
         &matmul_coop::KERNEL,
@@ -174,6 +178,8 @@ pub fn variants() -> Vec<NamedVariant> {
         let keys = KvShape { num_kv_heads: 1, block_size: 64, ..shape };
         all.push(named(part, index_write::variant(&keys)));
     }
+    all.push(named("", index_write_fp8::variant(128, 64)));
+    all.push(named("", index_query_fp8::variant(128)));
     for (part, dtype) in [("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)] {
         let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
         all.push(named(part, rope_append::variant(&shape, Pairing::Halves)));

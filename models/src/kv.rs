@@ -19,7 +19,7 @@ use crate::cast::u32_of;
 
 pub use self::offload::{HostMemory, HostTraffic, Offload};
 pub(crate) use self::offload::{Place, Ring, Run, runs};
-pub use self::plan::{CachePart, KvOptions, KvPlan, LayerCache};
+pub use self::plan::{CachePart, IndexDtype, KvOptions, KvPlan, LayerCache};
 
 /// The buffers of a [`KvPlan`], `num_blocks` pages each. Block ids are of all groups together: a block belongs to one
 /// group at a time, and its page in a buffer to the layer of that group.

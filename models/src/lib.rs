@@ -49,7 +49,8 @@ pub use fetch::{
 };
 pub use host_weights::WeightPlacement;
 pub use kv::{
-    CachePart, HostMemory, HostTraffic, KvOptions, KvPlan, KvPool, LayerCache, Offload, PoolOptions,
+    CachePart, HostMemory, HostTraffic, IndexDtype, KvOptions, KvPlan, KvPool, LayerCache, Offload,
+    PoolOptions,
 };
 pub use modes::{AttentionForm, Mode};
 pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Place, Predictions, SparseOptions, Tally};

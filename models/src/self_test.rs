@@ -1,6 +1,7 @@
 //! Every variant of the dense kernels against its CPU reference, as data: see [`attn_kernels::self_test`].
 
 mod hyper;
+mod index;
 mod matmul;
 mod moe;
 mod rows;
@@ -18,7 +19,9 @@ const CASES: &[(&str, Cases)] = &[
     ("glu", moe::gate),
     ("hyper_collapse", hyper::collapse),
     ("hyper_expand", hyper::expand),
-    ("index_write", moe::index_write),
+    ("index_query_fp8", index::query_fp8),
+    ("index_write", index::write),
+    ("index_write_fp8", index::write_fp8),
     ("log_prob", rows::log_prob),
     ("matmul", matmul::matmul),
     ("matmul_coop", matmul::matmul_coop),

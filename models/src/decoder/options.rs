@@ -10,7 +10,7 @@ use sparse_select::Policy;
 
 use crate::batch::{Phase, Slice};
 use crate::matrix::Precision;
-use crate::{KvOptions, LoadProgress, Mode, Offload, SparseOptions};
+use crate::{IndexDtype, KvOptions, LoadProgress, Mode, Offload, SparseOptions};
 
 /// Options that a decoder is built with.
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ use crate::{KvOptions, LoadProgress, Mode, Offload, SparseOptions};
 pub struct DecoderOptions {
     /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
+    /// Format of the keys of an indexer; `None` for [the one beside `kv_dtype`](IndexDtype::beside).
+    pub index_dtype: Option<IndexDtype>,
     /// Tokens per block.
     pub block_size: u32,
     /// Give blocks back that no window reaches any more; see [`KvOptions`].
@@ -60,6 +62,7 @@ impl DecoderOptions {
     pub fn new(num_blocks: u32, max_rows: u32) -> Self {
         Self {
             kv_dtype: KvDtype::F16,
+            index_dtype: None,
             block_size: 16,
             recycle: true,
             num_blocks,
@@ -82,6 +85,12 @@ impl DecoderOptions {
     #[must_use]
     pub fn kv_dtype(self, dtype: KvDtype) -> Self {
         Self { kv_dtype: dtype, ..self }
+    }
+
+    /// Sets the format of the keys of an indexer; `None` for the one beside the KV cache.
+    #[must_use]
+    pub fn index_dtype(self, dtype: impl Into<Option<IndexDtype>>) -> Self {
+        Self { index_dtype: dtype.into(), ..self }
     }
 
     /// Sets the number of tokens per block.
@@ -177,7 +186,7 @@ impl DecoderOptions {
     /// The options that shape the cache.
     #[must_use]
     pub fn kv(&self) -> KvOptions {
-        KvOptions { dtype: self.kv_dtype, block_size: self.block_size, recycle: self.recycle }
+        KvOptions::new(self.kv_dtype, self.block_size).index_dtype(self.index_dtype).recycle(self.recycle)
     }
 
     /// Modes that these options ask for.

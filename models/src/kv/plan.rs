@@ -1,13 +1,16 @@
 //! Caches of a model, and how they share block ids and memory.
 
 mod compressed;
+mod index_dtype;
 
 use attn_kernels::kernel::{KvDtype, KvShape};
 use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheGroup, KvCacheSpec, LayoutOptions, PageLayout};
 use prefetch::spill::SpillShape;
 use smallvec::{SmallVec, smallvec};
 
-use crate::{DecoderConfig, ModelError};
+pub use self::index_dtype::IndexDtype;
+
+use crate::{DecoderConfig, IndexerConfig, ModelError};
 
 /// Options of a cache, beside the model's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,6 +18,8 @@ use crate::{DecoderConfig, ModelError};
 pub struct KvOptions {
     /// Element type of keys and values.
     pub dtype: KvDtype,
+    /// Format of index keys; `None` for [the one beside `dtype`](IndexDtype::beside).
+    pub index_dtype: Option<IndexDtype>,
     /// Tokens per block; the minimum beside compressed entries, see [`KvPlan::block_sizes`].
     pub block_size: u32,
     /// Give blocks back that no window reaches any more. Off: every layer keeps its blocks like full attention.
@@ -25,7 +30,19 @@ impl KvOptions {
     /// Blocks of `block_size` tokens that are given back when no window reaches them any more.
     #[must_use]
     pub const fn new(dtype: KvDtype, block_size: u32) -> Self {
-        Self { dtype, block_size, recycle: true }
+        Self { dtype, index_dtype: None, block_size, recycle: true }
+    }
+
+    /// Sets the format of index keys; `None` for the one beside `dtype`.
+    #[must_use]
+    pub fn index_dtype(self, dtype: impl Into<Option<IndexDtype>>) -> Self {
+        Self { index_dtype: dtype.into(), ..self }
+    }
+
+    /// The format that index keys have.
+    #[must_use]
+    pub fn of_index(&self) -> IndexDtype {
+        self.index_dtype.unwrap_or(IndexDtype::beside(self.dtype))
     }
 
     /// Turns the return of blocks that no window reaches on or off.
@@ -83,15 +100,25 @@ impl KvPlan {
     /// Plans the caches of a model.
     ///
     /// # Errors
-    /// [`ModelError::BlockSize`], and [`ModelError::Layout`] for caches that cannot share blocks.
+    /// [`ModelError::BlockSize`], [`ModelError::NoIndexer`] and [`ModelError::IndexWidth`] for a format of index keys that the
+    /// model cannot have, and [`ModelError::Layout`] for caches that cannot share blocks.
     pub fn new(config: &DecoderConfig, options: KvOptions) -> Result<Self, ModelError> {
         let block_size = options.block_size;
         let size = BlockSize::new(block_size).filter(|_| block_size.is_power_of_two() && block_size >= 4);
         let size = size.ok_or(ModelError::BlockSize { block_size })?;
+        match (config.indexer, options.index_dtype) {
+            (None, Some(dtype)) => return Err(ModelError::NoIndexer { dtype }),
+            (Some(IndexerConfig { head_dim, .. }), _)
+                if options.of_index() == IndexDtype::Fp8 && !head_dim.is_power_of_two() =>
+            {
+                return Err(ModelError::IndexWidth { head_dim });
+            }
+            _ => {}
+        }
         let of_layer = |(layer, of_layer): (usize, &crate::LayerConfig)| {
             let parts = match &config.compressed {
                 Some(compressed) => compressed::parts(config, compressed, layer, &options),
-                None => parts(config, of_layer.reach.into(), size, options.dtype),
+                None => parts(config, of_layer.reach.into(), size, &options),
             };
             parts.into_iter().map(move |(part, spec)| LayerCache { layer, part, spec, group: 0, tensor: 0 })
         };
@@ -190,10 +217,10 @@ fn parts(
     config: &DecoderConfig,
     kind: AttentionKind,
     size: BlockSize,
-    dtype: KvDtype,
+    options: &KvOptions,
 ) -> SmallVec<[(CachePart, KvCacheSpec); 2]> {
+    let dtype = options.dtype;
     let latent = |bytes: u32| KvCacheSpec::latent(kind, size, bytes, dtype, 1);
-    let codes = dtype.is_code();
     let Some(c) = &config.latent else {
         let mut spec = KvCacheSpec::new(kind, size, config.num_kv_heads, config.head_dim, dtype);
         if let PageLayout::KeyValue { per_token_head_scales, .. } = &mut spec.layout {
@@ -201,8 +228,8 @@ fn parts(
         }
         return smallvec![(CachePart::KeyValue, spec)];
     };
-    // Beside codes of latents, keys of an indexer stay f16: they choose, and cost little.
-    let (index_bytes, scales) = if codes { (2, 8) } else { (dtype.bytes(), 0) };
-    let keys = config.indexer.map(|indexer| (CachePart::IndexKeys, latent(indexer.head_dim * index_bytes)));
+    let scales = if dtype.is_code() { 8 } else { 0 };
+    let key = |indexer: IndexerConfig| latent(options.of_index().key_bytes(indexer.head_dim));
+    let keys = config.indexer.map(|indexer| (CachePart::IndexKeys, key(indexer)));
     [(CachePart::Latent, latent(c.cached() * dtype.bytes() + scales))].into_iter().chain(keys).collect()
 }

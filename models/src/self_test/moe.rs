@@ -1,16 +1,14 @@
 //! Cases of mixtures of experts: the router, the order of pairs, the gated unit, the sum, and products with several
-//! matrices; and of index keys.
+//! matrices.
 
 use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
-use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::self_test::hostile::{self, Indices, Order};
 use attn_kernels::self_test::layer::floats;
 use attn_kernels::self_test::{Case, module, size};
 
 use super::{matmul, tensors};
 use crate::kernel::glu::{self, GluParams};
-use crate::kernel::index_write::{self, IndexWriteParams};
 use crate::kernel::matmul::MatmulParams;
 use crate::kernel::moe_combine::{self, MoeCombineParams};
 use crate::kernel::moe_route::{self, MoeRouteParams};
@@ -193,31 +191,4 @@ pub(super) fn several(variant: &Variant, [tile_rows, tile_cols]: [u32; 2], toler
     let sort = MoeSortParams { pairs: results, tile: tile_rows, max_tiles };
     let (order, tiles) = cpu::moe_sort::moe_sort(&sort, &experts);
     case.binding(&tiles).binding(&order)
-}
-
-pub(super) fn index_write(variant: &Variant) -> Vec<Case> {
-    let (dtype, tolerance) = match size(variant, "CHUNK") {
-        // WGSL leaves the direction of rounding to f16 open: one unit in the last place.
-        8 => (KvDtype::F16, Tolerance { abs: f64::exp2(-24.0), rel: f64::exp2(-10.0) }),
-        _ => (KvDtype::F32, Tolerance::EXACT),
-    };
-    let shape = KvShape {
-        num_kv_heads: 1,
-        head_dim: size(variant, "HEAD_DIM"),
-        block_size: size(variant, "BLOCK_SIZE"),
-        dtype,
-    };
-    let (rows, blocks) = (9, 2);
-    let params = IndexWriteParams { rows, row_stride: shape.head_dim + 6, first: 4 };
-    let x = floats((rows * params.row_stride) as usize, 1);
-    let slot = |row: u32| if row == 4 { -1 } else { (row * 13 % (blocks * shape.block_size)).cast_signed() };
-    let slots: Vec<i32> = (0..rows).map(slot).collect();
-    let before = vec![f32::NAN; blocks as usize * shape.block_bytes() / dtype.bytes() as usize];
-    let mut after = before.clone();
-    cpu::index_write::index_write(&shape, &params, &x, &slots, &mut after);
-    let case = Case::new("keys to slots", variant, &params, index_write::grid(&shape, rows))
-        .binding(&x)
-        .binding(&slots)
-        .cache(dtype, &before, tolerance, &after);
-    vec![case]
 }

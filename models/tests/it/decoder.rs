@@ -4,6 +4,7 @@
 mod choices;
 mod corrected;
 mod golden;
+mod indexed;
 mod invariance;
 mod modes;
 mod offload;

@@ -4,6 +4,7 @@
 mod device;
 mod embed;
 mod hyper;
+mod index;
 mod int8;
 mod logits;
 mod matmul;

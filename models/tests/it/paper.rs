@@ -5,7 +5,7 @@ use std::path::Path;
 
 use attn_kernels::kernel::KvDtype;
 use kvblock::{CacheLayout, KvCacheSpec, LayoutOptions, LengthLimits};
-use models::{CachePart, DecoderConfig, KvOptions, KvPlan};
+use models::{CachePart, DecoderConfig, IndexDtype, KvOptions, KvPlan};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -154,21 +154,25 @@ fn caches_of_any_ratios_share_blocks() {
             .flat_map(|dtype| [4, 8, 16, 32, 64, 128].map(|size| (dtype, size)))
             .flat_map(|(dtype, size)| [true, false].map(|recycle| (dtype, size, recycle)))
         {
-            let what = format!(
-                "{sparse} and {heavy}, {head_dim} and {index_dim}, {dtype:?} in blocks of {block_size}"
-            );
-            let plan = KvPlan::new(&config, KvOptions::new(dtype, block_size).recycle(recycle))
-                .unwrap_or_else(|error| panic!("{what}: {error}"));
-            for cache in &plan.caches {
-                let page = plan.layout.tensors[cache.tensor].page_bytes;
-                // Slots of tokens and entries count from the start of a buffer.
-                let padded = matches!(cache.part, CachePart::States | CachePart::IndexStates);
-                let fits =
-                    if padded { cache.spec.page_bytes() <= page } else { cache.spec.page_bytes() == page };
-                assert!(fits, "{what}: {cache:?} in pages of {page}");
-                assert_eq!(page % 16, 0, "{what}");
+            let options = KvOptions::new(dtype, block_size).recycle(recycle);
+            let coded = Some(options.index_dtype(IndexDtype::Fp8)).filter(|_| index_dim != 40);
+            for options in [Some(options), coded].into_iter().flatten() {
+                shares_blocks(&config, options, &format!("{sparse} and {heavy}, {head_dim} and {index_dim}"));
             }
-            assert!(plan.block_sizes().all(|size| size > 0));
         }
     }
+}
+
+fn shares_blocks(config: &DecoderConfig, options: KvOptions, what: &str) {
+    let what = format!("{what}, {options:?}");
+    let plan = KvPlan::new(config, options).unwrap_or_else(|error| panic!("{what}: {error}"));
+    for cache in &plan.caches {
+        let page = plan.layout.tensors[cache.tensor].page_bytes;
+        // Slots of tokens and entries count from the start of a buffer.
+        let padded = matches!(cache.part, CachePart::States | CachePart::IndexStates);
+        let fits = if padded { cache.spec.page_bytes() <= page } else { cache.spec.page_bytes() == page };
+        assert!(fits, "{what}: {cache:?} in pages of {page}");
+        assert_eq!(page % 16, 0, "{what}");
+    }
+    assert!(plan.block_sizes().all(|size| size > 0));
 }

@@ -44,8 +44,6 @@ pub fn quantise(x: &[f32], format: ScaleFormat) -> (Vec<u8>, f32) {
 /// The Hadamard rotation of queries and keys before quantisation, scaled by `1 / sqrt(len)`: spreads outliers
 /// over all channels and preserves dot products. O(n log n).
 ///
-/// Library only: it cancels in the products that rank, and the engine leaves it out.
-///
 /// # Panics
 /// When the length is not a power of two.
 pub fn hadamard(x: &mut [f32]) {

@@ -9,7 +9,6 @@ mod step;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pipeline};
-use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::latent_write::{self, LatentWriteBuffers, LatentWriteParams};
 use attn_kernels::kernel::mla_decode::{self, LatentShape};
@@ -107,8 +106,7 @@ impl EntryIndex {
         let LoadContext { gpu, config, options, .. } = *load;
         let kind = places.kinds.iter().position(|kind| kind.compressor.indexed);
         let Some((kind, indexer)) = kind.zip(config.indexer) else { return Ok(None) };
-        let (block_size, dtype) = (places.kinds[kind].block, options.kv_dtype);
-        let keys = KvShape { num_kv_heads: 1, head_dim: indexer.head_dim, block_size, dtype };
+        let keys = options.kv().of_index().keys(indexer.head_dim, places.kinds[kind].block);
         let scorer = IndexScorer::new(gpu, options, indexer, keys, IndexOf::Entries)?;
         Ok(Some(Self { scorer, kind }))
     }
@@ -197,7 +195,7 @@ impl CompressedAttention {
     /// The entries at `slots`, which row number `row` chose, ascending.
     pub(super) fn entries_at(&self, batch: &Batch, row: usize, slots: &[u32]) -> Vec<u32> {
         let Some(indexer) = &self.index else { return Vec::new() };
-        let (step, block) = (&self.step.kinds[indexer.kind], indexer.scorer.keys.block_size);
+        let (step, block) = (&self.step.kinds[indexer.kind], self.places.kinds[indexer.kind].block);
         let SlotRow { keys, in_window, .. } = step.rows[row];
         let table = &batch.tables[step.spans()[row].table as usize..];
         let entry = |slot: &u32| {

@@ -1,21 +1,22 @@
 //! Choice among keys by an indexer: a few small heads score them, and the best are kept. The keys are of tokens (DeepSeek Sparse
 //! Attention) or of compressed entries (DeepSeek V4).
 
+mod format;
+
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pipeline};
-use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::index_logits::{IndexKeys, IndexLogitsBuffers, IndexLogitsParams};
 use attn_kernels::kernel::index_logits_coop::IndexKernel;
 use attn_kernels::kernel::top_k::{Output, TopKBuffers, TopKParams, Transform};
 use attn_kernels::launch::{TopK, TopKLimits};
 use attn_kernels::rows::{KeyRow, TopRow};
 
+use self::format::IndexFormat;
 use crate::cast::u32_of;
 use crate::decoder::buffers::{GrowBuf, StepList};
 use crate::decoder::ops::{Ctx, Rotation};
 use crate::decoder::options::DecoderOptions;
-use crate::kernel::index_write::{self, IndexWriteBuffers, IndexWriteParams};
 use crate::kernel::rope;
 use crate::matrix::{Matrix, SLACK};
 use crate::{CachePart, IndexerConfig, ModelError, Pairing};
@@ -24,9 +25,8 @@ use crate::{CachePart, IndexerConfig, ModelError, Pairing};
 #[derive(Debug)]
 pub(super) struct IndexScorer {
     pub(super) config: IndexerConfig,
-    pub(super) keys: KvShape,
     pub(super) rope: Arc<Pipeline>,
-    write: Arc<Pipeline>,
+    format: IndexFormat,
     kernel: IndexKernel,
     logits: Arc<Pipeline>,
     top_k: TopK,
@@ -39,6 +39,8 @@ pub(super) struct IndexScorer {
     top_rows: StepList<TopRow>,
     /// Keys of the row of the step that sees most.
     longest: u32,
+    /// Keys of a page of their cache.
+    page: u32,
 }
 
 /// Candidates of an indexer.
@@ -88,11 +90,11 @@ impl IndexScorer {
         gpu: &Gpu,
         options: &DecoderOptions,
         config: IndexerConfig,
-        keys: KvShape,
+        keys: IndexKeys,
         of: IndexOf,
     ) -> Result<Self, ModelError> {
         let IndexerConfig { num_heads, head_dim, .. } = config;
-        let kernel = IndexKernel::new(IndexKeys::Cached(keys), options.uses_coop(gpu));
+        let kernel = IndexKernel::new(keys, options.uses_coop(gpu));
         let rows = options.max_rows as usize;
         let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
         // Heads over entries rotate as the attention to them does.
@@ -102,7 +104,7 @@ impl IndexScorer {
         };
         Ok(Self {
             rope: gpu.pipeline(&rope::variant(head_dim, pairing))?,
-            write: gpu.pipeline(&index_write::variant(&keys))?,
+            format: IndexFormat::new(gpu, keys)?,
             kernel,
             logits: gpu.pipeline(&kernel.variant())?,
             top_k: TopK::new(
@@ -119,7 +121,7 @@ impl IndexScorer {
             key_rows: StepList::new(gpu, "index_rows", rows)?,
             top_rows: StepList::new(gpu, "index_top_rows", rows)?,
             longest: 0,
-            keys,
+            page: keys.head_dim_and_page().1,
             config,
         })
     }
@@ -178,10 +180,8 @@ impl IndexScorer {
         slots: &Buf<i32>,
         rows: u32,
     ) {
-        let params = IndexWriteParams { rows, row_stride: self.config.head_dim, first: 0 };
         let cache = ctx.kv.buffer(layer, CachePart::IndexKeys);
-        let buffers = IndexWriteBuffers { x: vectors.bind(), slots: slots.bind(), keys: cache.bind() };
-        ctx.pass.dispatch(&self.write, &params, buffers, index_write::grid(&self.keys, rows));
+        self.format.append(ctx, rows, vectors, slots, cache);
     }
 
     /// Records the choice of a step. It turns on small differences: queries and gates do not go through cooperative matrices, as
@@ -190,6 +190,7 @@ impl IndexScorer {
         ctx.exact_product(&choice.weights.q, choice.q_latent, &self.q, self.width())?;
         ctx.rotate(&self.rope, choice.rotation, &self.q);
         ctx.exact_product(&choice.weights.gates, choice.x, &self.gates, self.config.num_heads)?;
+        self.format.round_queries(ctx, ctx.rows() * self.config.num_heads, &self.q, &self.gates);
         let portion = self.portion(self.longest);
         for start in (0..self.key_rows.len()).step_by(portion) {
             self.choose_portion(ctx, choice, start, u32_of(portion.min(self.key_rows.len() - start)));
@@ -210,7 +211,7 @@ impl IndexScorer {
             logits: self.scores.bind(),
         };
         ctx.pass.dispatch(&self.logits, &params, buffers, self.kernel.grid(&params, rows));
-        let page_size = if self.of == IndexOf::Entries { self.keys.block_size } else { 1 };
+        let page_size = if self.of == IndexOf::Entries { self.page } else { 1 };
         let params = TopKParams { rows, out_stride: choice.stride, copies: 1, page_size };
         let buffers = TopKBuffers {
             scores: self.scores.bind(),

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pipeline};
-use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::rows::{DecodeRow, KeyRow};
 
 use super::index::{Choice, IndexOf, IndexQueries, IndexScorer};
@@ -45,8 +44,7 @@ impl IndexerState {
         indexer: IndexerConfig,
     ) -> Result<Self, ModelError> {
         let IndexerConfig { head_dim, top_k, .. } = indexer;
-        let dtype = if options.kv_dtype == KvDtype::F32 { KvDtype::F32 } else { KvDtype::F16 };
-        let keys = KvShape { num_kv_heads: 1, head_dim, block_size: options.block_size, dtype };
+        let keys = options.kv().of_index().keys(head_dim, options.block_size);
         let rows = options.max_rows as usize;
         // No list is longer than a sequence.
         let longest = top_k.min(config.context_length) as usize;

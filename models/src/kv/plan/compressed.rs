@@ -5,7 +5,7 @@ use kvblock::{AttentionKind, BlockSize, KvCacheSpec, KvDtype};
 use smallvec::SmallVec;
 
 use super::{CachePart, KvOptions};
-use crate::{CompressedConfig, Compressor, DecoderConfig, Reach};
+use crate::{CompressedConfig, Compressor, DecoderConfig, IndexDtype, Reach};
 
 /// Tokens a block of the caches of one model, so that pages are of few sizes: entries of the smallest ratio and tokens of
 /// the window fill equal pages, and states of either kind a part of one.
@@ -32,7 +32,10 @@ impl Blocks {
         let dim = config.indexer.map_or(0, |indexer| indexer.head_dim).max(config.head_dim);
         let token = config.head_dim * options.dtype.bytes();
         let state = (4 * dim * KvDtype::F32.bytes()).div_ceil(token);
-        let ratios = compressed.compressors.iter().flatten().map(|compressor| compressor.ratio);
+        // Pages are whole units of 16 bytes, which four scales fill.
+        let keys = if options.of_index() == IndexDtype::Fp8 { 4 } else { 1 };
+        let ratio = |compressor: &Compressor| compressor.ratio * if compressor.indexed { keys } else { 1 };
+        let ratios = compressed.compressors.iter().flatten().map(ratio);
         let entries = ratios.fold(wanted.max(state) * least, least_common_multiple);
         let window = entries / least;
         Self { window, entries, states: STATE_BLOCK.min(previous_power_of_two(window / state)) }
@@ -54,8 +57,7 @@ pub(super) fn parts(
         false => AttentionKind::SlidingWindow { window: u32::MAX },
     };
     let size = |tokens| BlockSize::new(tokens).expect("blocks have tokens");
-    let entry = |dim: u32, ratio| {
-        let bytes = dim * element.bytes();
+    let entry = |bytes: u32, ratio| {
         KvCacheSpec::latent(AttentionKind::FULL, size(blocks.entries), bytes, element, ratio)
     };
     let state = |dim: u32, compressor: &Compressor| {
@@ -71,10 +73,11 @@ pub(super) fn parts(
     let mut parts: SmallVec<[(CachePart, KvCacheSpec); 2]> = SmallVec::new();
     parts.push((CachePart::Latent, tokens));
     if let Some(compressor) = &compressed.compressors[layer] {
-        parts.push((CachePart::Entries, entry(config.head_dim, compressor.ratio)));
+        parts.push((CachePart::Entries, entry(config.head_dim * element.bytes(), compressor.ratio)));
         parts.push((CachePart::States, state(config.head_dim, compressor)));
         if let Some(indexer) = config.indexer.filter(|_| compressor.indexed) {
-            parts.push((CachePart::IndexKeys, entry(indexer.head_dim, compressor.ratio)));
+            let key = options.of_index().key_bytes(indexer.head_dim);
+            parts.push((CachePart::IndexKeys, entry(key, compressor.ratio)));
             parts.push((CachePart::IndexStates, state(indexer.head_dim, compressor)));
         }
     }

@@ -16,7 +16,7 @@ const SURE: f32 = 0.02;
 const TIE: f32 = 1e-3;
 
 /// `|got - want| / |want|`, both as vectors.
-fn relative_l2(got: &[f32], want: &[f32]) -> f64 {
+pub(super) fn relative_l2(got: &[f32], want: &[f32]) -> f64 {
     assert_eq!(got.len(), want.len());
     let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
     let error = squares(&mut got.iter().zip(want).map(|(got, want)| f64::from(*got) - f64::from(*want)));
@@ -24,7 +24,7 @@ fn relative_l2(got: &[f32], want: &[f32]) -> f64 {
 }
 
 /// The rows of `served` that `prompt` has a reference for.
-fn compared<'a>(tiny: &Tiny, prompt: &Prompt, served: &'a Served) -> &'a [f32] {
+pub(super) fn compared<'a>(tiny: &Tiny, prompt: &Prompt, served: &'a Served) -> &'a [f32] {
     let end = prompt.ids.len() * tiny.vocab();
     &served.logits[end - prompt.logits.len()..end]
 }

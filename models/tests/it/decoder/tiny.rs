@@ -71,7 +71,7 @@ fn prompt(golden: &SafeTensors<'_>, n: usize) -> Prompt {
     }
 }
 
-fn values<T: Pod>(golden: &SafeTensors<'_>, name: &str) -> Vec<T> {
+pub(crate) fn values<T: Pod>(golden: &SafeTensors<'_>, name: &str) -> Vec<T> {
     bytemuck::pod_collect_to_vec(golden.tensor(name).unwrap().data())
 }
 

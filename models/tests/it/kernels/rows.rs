@@ -4,12 +4,9 @@ use super::device::{assert_close, cases, dispatch, gpu};
 use super::tensors::floats;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Bound, Gpu, Pass};
-use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::{Variant, gpu};
 use bytemuck::Pod;
-use half::f16;
 use models::kernel::bias::{self, BiasParams};
-use models::kernel::index_write::{self, IndexWriteParams};
 use models::kernel::log_prob::{self, LogProbParams};
 use models::kernel::norm_heads::{self, Norm, NormHeadsParams};
 use models::kernel::rms_norm::{self, RmsNormParams};
@@ -113,35 +110,6 @@ proptest! {
         assert_close(&format!("{params:?}"), Tolerance { abs: 1e-5 * f64::from(cap), rel: 1e-5 }, &got, &x);
         let bounded = &got[..(rows * cols) as usize];
         prop_assert!(bounded.iter().all(|x| x.abs() <= cap * 1.000_001), "a logit beyond {cap}");
-    }
-
-    #[test]
-    fn writes_index_keys(rows in 1u32..40, chunks in 1u32..5, blocks in prop::sample::select(vec![4u32, 16, 64]), gap in 0u32..5, half: bool, seed: u64) {
-        let Some(gpu) = gpu() else { return Ok(()) };
-        let dtype = if half { KvDtype::F16 } else { KvDtype::F32 };
-        let shape = KvShape { num_kv_heads: 1, head_dim: chunks * 8, block_size: blocks, dtype };
-        let params = IndexWriteParams { rows, row_stride: shape.head_dim + gap, first: gap };
-        // Numbers that f16 holds.
-        let x: Vec<f32> = floats((rows * params.row_stride) as usize, seed).iter().map(|x| (x * 64.0).round()).collect();
-        // Every third row is skipped, the others go backwards.
-        let count = i32::try_from(rows).unwrap();
-        let slots: Vec<i32> = (0..count).map(|row| if row % 3 == 2 { -1 } else { count - 1 - row }).collect();
-        let pool = rows.div_ceil(blocks) as usize * shape.block_bytes() / 4;
-        let keys = gpu.upload("keys", &vec![0u32; pool]).unwrap();
-        let inputs = (gpu.upload("x", &x).unwrap(), gpu.upload("slots", &slots).unwrap());
-        let mut pass = Pass::new("index_write");
-        let bindings: [Bound; 3] = [(&inputs.0).into(), (&inputs.1).into(), (&keys).into()];
-        dispatch(gpu, &mut pass, &index_write::variant(&shape), &params, &bindings, index_write::grid(&shape, rows));
-        let read = pass.read(&keys, 0..pool);
-        let words = gpu.submit(pass).unwrap().wait().unwrap().get(read);
-        let got: Vec<f32> = match dtype {
-            KvDtype::F16 => bytemuck::cast_slice::<u32, f16>(&words).iter().map(|x| x.to_f32()).collect(),
-            KvDtype::F32 => bytemuck::cast_slice(&words).to_vec(),
-            codes => panic!("no test keeps keys in {codes:?}"),
-        };
-        let mut want = vec![0.0; got.len()];
-        cpu::index_write::index_write(&shape, &params, &x, &slots, &mut want);
-        prop_assert_eq!(got, want);
     }
 
     #[test]

@@ -1,0 +1,50 @@
+//! Queries of an indexer in fp8 as published, in place.
+
+use attn_kernels::kernel::flat_grid;
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
+
+/// The kernel; [`IndexQueryFp8Buffers`] lists its bindings.
+pub static KERNEL: Kernel = Kernel {
+    name: "index_query_fp8",
+    role: attn_kernels::Role::Selection,
+    wgsl: include_str!("../../wgsl/index_query_fp8.wgsl"),
+    modules: &[super::MODULES, attn_kernels::MODULES],
+    params: IndexQueryFp8Params::LAYOUT,
+    bindings: IndexQueryFp8Buffers::BINDINGS,
+};
+
+params! {
+    /// Uniform parameters.
+    pub struct IndexQueryFp8Params {
+        /// Vectors: heads of all rows.
+        pub vectors: u32,
+        /// `1 / sqrt(head_dim)`, of the rotation.
+        pub root: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `index_query_fp8`.
+    pub struct IndexQueryFp8Buffers(IndexQueryFp8Params) {
+        /// Queries, `[vectors, head_dim]`; afterwards the values of their codes, without scales.
+        write q: f32,
+        /// Weights of heads, `[vectors]`; afterwards times the scales of the queries.
+        write gates: f32,
+    }
+}
+
+/// The kernel for one size of heads.
+///
+/// # Panics
+/// When `head_dim` is not a power of two from 8 on.
+#[must_use]
+pub fn variant(head_dim: u32) -> Variant {
+    assert!(head_dim.is_power_of_two() && head_dim >= 8, "heads of {head_dim} dimensions cannot be rotated");
+    Variant::new(&KERNEL).size("HEAD_DIM", head_dim)
+}
+
+/// Workgroups for `vectors` heads of rows.
+#[must_use]
+pub fn grid(vectors: u32) -> [u32; 3] {
+    flat_grid(vectors)
+}

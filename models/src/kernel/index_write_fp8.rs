@@ -1,0 +1,63 @@
+//! Keys of an indexer into their paged cache, in fp8 as published.
+
+use attn_kernels::kernel::flat_grid;
+use attn_kernels::rows::KvWord;
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
+
+/// The kernel; [`IndexWriteFp8Buffers`] lists its bindings.
+pub static KERNEL: Kernel = Kernel {
+    name: "index_write_fp8",
+    role: attn_kernels::Role::Cache,
+    wgsl: include_str!("../../wgsl/index_write_fp8.wgsl"),
+    modules: &[super::MODULES, attn_kernels::MODULES],
+    params: IndexWriteFp8Params::LAYOUT,
+    bindings: IndexWriteFp8Buffers::BINDINGS,
+};
+
+params! {
+    /// Uniform parameters.
+    pub struct IndexWriteFp8Params {
+        /// Rows.
+        pub rows: u32,
+        /// f32 from row to row of x.
+        pub row_stride: u32,
+        /// First element of a row's key.
+        pub first: u32,
+        /// `1 / sqrt(head_dim)`, of the rotation.
+        pub root: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `index_write_fp8`.
+    pub struct IndexWriteFp8Buffers(IndexWriteFp8Params) {
+        /// Rows of `row_stride` f32, the vector from `first` on.
+        read x: f32,
+        /// Slots of rows in the cache, `[rows]`; -1 skips a row.
+        read slots: i32,
+        /// Cache of keys: pages of codes, `[page, head_dim]`, then of f32 scales, `[page]`.
+        write keys: KvWord,
+    }
+}
+
+/// The factor of the rotation of vectors of `head_dim` elements.
+#[must_use]
+pub fn root(head_dim: u32) -> f32 {
+    1.0 / (head_dim as f32).sqrt()
+}
+
+/// The kernel for pages of `page` keys.
+///
+/// # Panics
+/// When `head_dim` is not a power of two from 8 on.
+#[must_use]
+pub fn variant(head_dim: u32, page: u32) -> Variant {
+    assert!(head_dim.is_power_of_two() && head_dim >= 8, "keys of {head_dim} dimensions cannot be rotated");
+    Variant::new(&KERNEL).size("HEAD_DIM", head_dim).size("BLOCK_SIZE", page)
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(rows: u32) -> [u32; 3] {
+    flat_grid(rows)
+}

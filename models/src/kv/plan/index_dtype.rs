@@ -1,0 +1,60 @@
+//! Formats of the keys of an indexer.
+
+use std::fmt;
+
+use attn_kernels::kernel::index_logits::IndexKeys;
+use attn_kernels::kernel::{KvDtype, KvShape};
+
+/// Format of the keys of an indexer in their cache, and of the queries that meet them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum IndexDtype {
+    /// f32.
+    F32,
+    /// f16.
+    F16,
+    /// Codes of fp8 e4m3, as DeepSeek publishes: keys and queries are rotated by Hadamard's matrix over the square root of their
+    /// length and rounded, each with a scale that is a power of two. A key of 128 dimensions takes 132 bytes.
+    Fp8,
+}
+
+impl IndexDtype {
+    /// The format beside a cache of `kv`: the same, but f16 beside int8.
+    #[must_use]
+    pub const fn beside(kv: KvDtype) -> Self {
+        match kv {
+            KvDtype::F32 => Self::F32,
+            KvDtype::F16 | KvDtype::Int8 => Self::F16,
+            KvDtype::Fp8 => Self::Fp8,
+        }
+    }
+
+    /// Bytes of a key of `head_dim` dimensions, its scale included.
+    #[must_use]
+    pub const fn key_bytes(self, head_dim: u32) -> u32 {
+        match self {
+            Self::F32 => 4 * head_dim,
+            Self::F16 => 2 * head_dim,
+            Self::Fp8 => head_dim + 4,
+        }
+    }
+
+    /// Keys in pages of `block_size`.
+    pub(crate) fn keys(self, head_dim: u32, block_size: u32) -> IndexKeys {
+        let cached = |dtype| IndexKeys::Cached(KvShape { num_kv_heads: 1, head_dim, block_size, dtype });
+        match self {
+            Self::F32 => cached(KvDtype::F32),
+            Self::F16 => cached(KvDtype::F16),
+            Self::Fp8 => IndexKeys::Fp8 { head_dim, page: block_size },
+        }
+    }
+}
+
+impl fmt::Display for IndexDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Fp8 => "fp8",
+        })
+    }
+}

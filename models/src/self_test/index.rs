@@ -1,0 +1,73 @@
+//! Cases of what brings the vectors of an indexer into their format.
+
+use attn_kernels::Variant;
+use attn_kernels::cpu::Tolerance;
+use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::self_test::layer::floats;
+use attn_kernels::self_test::{Case, size};
+use sparse_select::dsa::logits::PagedIndexKeys;
+
+use crate::cpu;
+use crate::kernel::index_query_fp8::{self, IndexQueryFp8Params};
+use crate::kernel::index_write::{self, IndexWriteParams};
+use crate::kernel::index_write_fp8::{self, IndexWriteFp8Params};
+
+pub(super) fn write(variant: &Variant) -> Vec<Case> {
+    let (dtype, tolerance) = match size(variant, "CHUNK") {
+        // WGSL leaves the direction of rounding to f16 open: one unit in the last place.
+        8 => (KvDtype::F16, Tolerance { abs: f64::exp2(-24.0), rel: f64::exp2(-10.0) }),
+        _ => (KvDtype::F32, Tolerance::EXACT),
+    };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: size(variant, "HEAD_DIM"),
+        block_size: size(variant, "BLOCK_SIZE"),
+        dtype,
+    };
+    let (rows, blocks) = (9, 2);
+    let params = IndexWriteParams { rows, row_stride: shape.head_dim + 6, first: 4 };
+    let x = floats((rows * params.row_stride) as usize, 1);
+    let slot = |row: u32| if row == 4 { -1 } else { (row * 13 % (blocks * shape.block_size)).cast_signed() };
+    let slots: Vec<i32> = (0..rows).map(slot).collect();
+    let before = vec![f32::NAN; blocks as usize * shape.block_bytes() / dtype.bytes() as usize];
+    let mut after = before.clone();
+    cpu::index_write::index_write(&shape, &params, &x, &slots, &mut after);
+    let case = Case::new("keys to slots", variant, &params, index_write::grid(&shape, rows))
+        .binding(&x)
+        .binding(&slots)
+        .cache(dtype, &before, tolerance, &after);
+    vec![case]
+}
+
+/// Vectors with a channel far above the others, and one of zeros.
+fn vectors(count: u32, head_dim: u32, seed: u64) -> Vec<f32> {
+    let mut x = floats((count * head_dim) as usize, seed);
+    x.iter_mut().step_by(head_dim as usize + 1).for_each(|x| *x *= 300.0);
+    x[head_dim as usize..2 * head_dim as usize].fill(0.0);
+    x
+}
+
+/// Sums of the rotation have one order and the division by a power of two is exact, so that codes are the reference's.
+pub(super) fn write_fp8(variant: &Variant) -> Vec<Case> {
+    let (head_dim, page) = (size(variant, "HEAD_DIM"), size(variant, "BLOCK_SIZE"));
+    let (rows, pages, root) = (9, 2, index_write_fp8::root(head_dim));
+    let params = IndexWriteFp8Params { rows, row_stride: head_dim + 6, first: 4, root };
+    let x = vectors(rows, params.row_stride, 1);
+    let slot = |row: u32| if row == 4 { -1 } else { (row * 13 % (pages * page)).cast_signed() };
+    let slots: Vec<i32> = (0..rows).map(slot).collect();
+    let mut keys = PagedIndexKeys::new(pages as usize, page as usize, head_dim as usize);
+    let before = keys.bytes().to_vec();
+    cpu::index_write_fp8::index_write_fp8(head_dim as usize, &params, &x, &slots, &mut keys);
+    let case = Case::new("keys to slots", variant, &params, index_write_fp8::grid(rows));
+    vec![case.binding(&x).binding(&slots).words(&before, keys.bytes())]
+}
+
+pub(super) fn query_fp8(variant: &Variant) -> Vec<Case> {
+    let (head_dim, count) = (size(variant, "HEAD_DIM"), 13);
+    let params = IndexQueryFp8Params { vectors: count, root: index_write_fp8::root(head_dim) };
+    let (q, gates) = (vectors(count, head_dim, 1), floats(count as usize, 2));
+    let (mut values, mut scaled) = (q.clone(), gates.clone());
+    cpu::index_query_fp8::index_query_fp8(head_dim as usize, &mut values, &mut scaled);
+    let case = Case::new("heads of rows", variant, &params, index_query_fp8::grid(count));
+    vec![case.updated(&q, Tolerance::EXACT, &values).updated(&gates, Tolerance::EXACT, &scaled)]
+}
