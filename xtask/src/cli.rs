@@ -273,6 +273,17 @@ pub enum KvDtype {
     Int8,
 }
 
+/// Format of the keys of a model's own indexer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum IndexDtype {
+    /// 32-bit float, 4 bytes per element.
+    F32,
+    /// 16-bit float, 2 bytes per element.
+    F16,
+    /// 8-bit float with a scale per key, keys and queries rotated, as DeepSeek publishes.
+    Fp8,
+}
+
 /// Type of the activations of a product with quantised weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Activations {

@@ -10,7 +10,7 @@ use indicatif::{BinaryBytes, MultiProgress};
 use models::Decoder;
 use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Place, Preemption};
 
-use crate::cli::{Activations, EngineArgs, KvDtype, Preempt, SelectOn};
+use crate::cli::{Activations, EngineArgs, IndexDtype, KvDtype, Preempt, SelectOn};
 use crate::compile_line::compile_line;
 use crate::default_model;
 use crate::load_line::{load_line, reading_line};
@@ -120,6 +120,7 @@ impl From<&EngineArgs> for EngineOptions {
         let mut options = Self::new().chunk(args.chunk).kv_dtype(args.kv_dtype.into());
         options.device.clone_from(&args.device);
         options.host_buffers = !args.no_host_buffers;
+        options.index_dtype = args.index_dtype.map(Into::into);
         options.block_size = args.block_size;
         options.kv_blocks = args.kv_blocks;
         options.kv_memory = args.kv_memory;
@@ -157,6 +158,16 @@ impl From<KvDtype> for pagoda::KvDtype {
             KvDtype::F32 => Self::F32,
             KvDtype::Fp8 => Self::Fp8,
             KvDtype::Int8 => Self::Int8,
+        }
+    }
+}
+
+impl From<IndexDtype> for pagoda::IndexDtype {
+    fn from(dtype: IndexDtype) -> Self {
+        match dtype {
+            IndexDtype::F32 => Self::F32,
+            IndexDtype::F16 => Self::F16,
+            IndexDtype::Fp8 => Self::Fp8,
         }
     }
 }

@@ -150,7 +150,7 @@ fn open(model: &Model, options: EngineOptions) -> Result<(Engine, EngineOptions)
 
 /// The disk tier that is kept without being asked for; `None` if another one is, or none is wanted.
 fn disk_kv(args: &ServeArgs, model: &Model) -> Result<Option<TierSpec>> {
-    let EngineArgs { kv_tiers, random, kv_dtype, block_size, .. } = &args.engine;
+    let EngineArgs { kv_tiers, random, block_size, .. } = &args.engine;
     if args.no_disk_kv || kv_tiers.is_some() || random.is_some() {
         return Ok(None);
     }
@@ -160,7 +160,9 @@ fn disk_kv(args: &ServeArgs, model: &Model) -> Result<Option<TierSpec>> {
     let rope = model.config.clone().for_longest(context(args, model).into()).rope;
     let rotation = if rope == model.config.rope { "" } else { "-short" };
     let (name, print) = (model_name(args), model::fingerprint(&args.engine, model)?);
-    let name = format!("{name}-{print:032x}-{kv_dtype:?}-{block_size}{rotation}");
+    let kv = EngineOptions::from(&args.engine).kv();
+    let index = model.config.indexer.map(|_| format!("-index-{}", kv.of_index())).unwrap_or_default();
+    let name = format!("{name}-{print:032x}-{:?}{index}-{block_size}{rotation}", kv.dtype);
     let disk = DiskSpec { path: folder.join(name.to_lowercase()), capacity_bytes: DISK_KV_BYTES };
     Ok(Some(TierSpec::default().disk(Some(disk))))
 }

@@ -43,7 +43,9 @@ pub use models::kernel::top_logits::MAX_TOP;
 pub use models::sampling::{
     Dry, LogProbs, LogitBias, Penalties, Sampler, Sampling, SamplingError, TokenBias, TokenLogProb,
 };
-pub use models::{ActivationType, Checkpoint, Crossing, Decoder, Dtype, RandomSpec, WeightPlacement};
+pub use models::{
+    ActivationType, Checkpoint, Crossing, Decoder, Dtype, IndexDtype, RandomSpec, WeightPlacement,
+};
 pub use models::{Conversation, LoadProgress, Loaded, Message, Place, Tokenizer};
 pub use note::{Note, Notes};
 pub use options::{Demand, EngineOptions, MAX_SEQUENCES, Preemption};

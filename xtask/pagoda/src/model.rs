@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use attn_kernels::gpu::{Gpu, GpuOptions};
 use models::batch::Phase;
 use models::{
-    ChatTemplate, Checkpoint, Conversation, Decoder, DecoderConfig, DecoderOptions, Dtype, KvOptions, KvPlan,
-    KvPool, Message, ModelCache, Place, Progress, RandomSpec, SMOLLM2_135M_INSTRUCT, SparseOptions,
-    Tokenizer, WeightError,
+    ChatTemplate, Checkpoint, Conversation, Decoder, DecoderConfig, DecoderOptions, Dtype, KvPlan, KvPool,
+    Message, ModelCache, Place, Progress, RandomSpec, SMOLLM2_135M_INSTRUCT, SparseOptions, Tokenizer,
+    WeightError,
 };
 use prefetch::engine::EngineConfig;
 
@@ -185,8 +185,7 @@ impl Model {
     /// # Errors
     /// If the caches cannot have this block size.
     pub fn max_used_blocks(&self, options: &EngineOptions, max_rows: u32, tokens: u64) -> Result<u64, Error> {
-        let kv = KvOptions::new(options.kv_dtype, options.block_size);
-        Ok(memory::max_used_blocks(&KvPlan::new(&self.config, kv)?, max_rows, Demand::one(tokens)))
+        Ok(memory::max_used_blocks(&KvPlan::new(&self.config, options.kv())?, max_rows, Demand::one(tokens)))
     }
 
     /// The device that `options` select, opened once, and again after it was lost.
@@ -229,12 +228,11 @@ impl Model {
     pub fn load(&self, options: &EngineOptions, max_rows: u32) -> Result<Decoder, Error> {
         let gpu = self.gpu(options)?;
         let demand = options.demand_within(self.config.context_length);
-        let (kv_dtype, block_size) = (options.kv_dtype, options.block_size);
         // Tiers keep blocks of all layers, so no block is freed before its request ends.
         let recycle = options.kv_tiers.is_none();
         let mut config = self.config.clone().for_longest(demand.longest);
         config.context_length = options.context_within(config.context_length);
-        let plan = KvPlan::new(&config, KvOptions::new(kv_dtype, block_size).recycle(recycle))?;
+        let plan = KvPlan::new(&config, options.kv().recycle(recycle))?;
         let most = memory::max_used_blocks(&plan, max_rows, demand);
         let num_blocks = memory::num_blocks(options, &gpu, &config, &plan, most)?;
         let extended = Extended {
@@ -249,8 +247,9 @@ impl Model {
         let extension = extended.extend_in_place().or_else(|| extended.extend());
         let own = extension.as_ref().map_or(num_blocks, |extension| extension.device_blocks);
         let decoder_options = DecoderOptions::new(own, max_rows)
-            .kv_dtype(kv_dtype)
-            .block_size(block_size)
+            .kv_dtype(options.kv_dtype)
+            .index_dtype(options.index_dtype)
+            .block_size(options.block_size)
             .recycle(recycle)
             .max_seqs(demand.sequences)
             .reproducible(options.reproducible)

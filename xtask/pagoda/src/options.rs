@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use attn_kernels::gpu::{Checks, GpuOptions};
 use attn_kernels::kernel::KvDtype;
-use models::{ActivationType, LoadProgress, ModelCache};
+use models::{ActivationType, IndexDtype, KvOptions, LoadProgress, ModelCache};
 use prefetch::spec::TierSpec;
 use scheduler::Policy as Order;
 
@@ -28,6 +28,8 @@ pub struct EngineOptions {
     pub host_buffers: bool,
     /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
+    /// Format of the keys of a model's own indexer; `None` for [the one beside `kv_dtype`](IndexDtype::beside).
+    pub index_dtype: Option<IndexDtype>,
     /// Tokens per KV block: a power of two, at least 4.
     pub block_size: u32,
     /// Blocks in the KV pool, including the null block; overrides `kv_memory`.
@@ -88,6 +90,7 @@ impl Default for EngineOptions {
             device: None,
             host_buffers: true,
             kv_dtype: KvDtype::F16,
+            index_dtype: None,
             block_size: 16,
             kv_blocks: None,
             kv_memory: None,
@@ -124,6 +127,13 @@ impl EngineOptions {
     #[must_use]
     pub fn kv_dtype(mut self, dtype: KvDtype) -> Self {
         self.kv_dtype = dtype;
+        self
+    }
+
+    /// Sets the format of the keys of a model's own indexer; `None` for the one beside the KV cache.
+    #[must_use]
+    pub fn index_dtype(mut self, dtype: impl Into<Option<IndexDtype>>) -> Self {
+        self.index_dtype = dtype.into();
         self
     }
 
@@ -307,6 +317,12 @@ impl EngineOptions {
             None => demand.longest,
         };
         Demand { sequences: demand.sequences.clamp(1, MAX_SEQUENCES), longest, ..demand }
+    }
+
+    /// The options that shape the KV cache, of which blocks are given back that no window reaches any more.
+    #[must_use]
+    pub fn kv(&self) -> KvOptions {
+        KvOptions::new(self.kv_dtype, self.block_size).index_dtype(self.index_dtype)
     }
 
     /// The device that these options select; kernels run without bounds checks.

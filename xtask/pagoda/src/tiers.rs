@@ -338,9 +338,11 @@ fn namespace(model: &Model, decoder: &Decoder) -> Result<String, models::WeightE
     let (shape, config) = (decoder.kv().shape(), decoder.config());
     // Keys are rotated.
     let rope = if config.rope == model.config.rope { "" } else { ", short rotation" };
+    let index = config.indexer.map(|_| format!(", index keys in {}", decoder.kv().plan().options.of_index()));
+    let index = index.unwrap_or_default();
     Ok(format!(
         "model {:032x}, {} layers, {} KV heads of {}, {:?}, K [head, dim/16B, token, 16B] then V [head, token, dim], \
-         blocks of {} tokens{rope}",
+         blocks of {} tokens{index}{rope}",
         model.fingerprint()?,
         config.num_layers,
         shape.num_kv_heads,

@@ -9,7 +9,7 @@ use std::fs;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use models::{KvOptions, KvPlan};
+use models::KvPlan;
 use pagoda::{Demand, EngineOptions, Model};
 use prefetch::spec::TierSpec;
 use sparse_select::Registry;
@@ -93,7 +93,7 @@ fn measure(args: &BenchArgs, run: &Run, runs: &[Run], model: &Model, rows: &mut 
 
 /// The flags of an engine whose device has room for a share of the KV of a batch, and whose host has room for all.
 fn beyond(args: &EngineArgs, model: &Model, batch: Batch, share: f64) -> Result<EngineArgs> {
-    let options = KvOptions::new(EngineOptions::from(args).kv_dtype, args.block_size).recycle(false);
+    let options = EngineOptions::from(args).kv().recycle(false);
     let block_bytes = KvPlan::new(&model.config, options)?.block_bytes();
     let (streams, size) = (u64::from(batch.streams), u64::from(args.block_size));
     // As many as the engine extends its pool by: what is more would be a tier of finished blocks.

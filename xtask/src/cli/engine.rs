@@ -9,7 +9,7 @@ use models::{Dtype, RandomSpec};
 use pagoda::Sparse;
 use prefetch::spec::TierSpec;
 
-use super::{Activations, KvDtype, values};
+use super::{Activations, IndexDtype, KvDtype, values};
 
 /// Flags of the engine, common to every command that runs a model.
 #[derive(Debug, Clone, Args)]
@@ -47,6 +47,11 @@ pub struct EngineArgs {
     /// Element type of the KV cache
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_dtype: KvDtype,
+
+    /// Format of the keys of a model's own indexer (DeepSeek V3.2 and V4); by default that of the KV cache, f16 beside
+    /// int8
+    #[arg(long, value_name = "TYPE")]
+    pub index_dtype: Option<IndexDtype>,
 
     /// Tokens per KV block: a power of two from 4 to 256
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = values::block_size)]
@@ -130,6 +135,7 @@ impl EngineArgs {
             select_on,
             certify,
             kv_dtype,
+            index_dtype,
             block_size,
             kv_blocks,
             kv_memory,
@@ -155,6 +161,7 @@ impl EngineArgs {
         flag("sparse", text(sparse.as_ref().map(|sparse| sparse.spec.to_string())));
         flag("select-on", text(word(*select_on)));
         flag("kv-dtype", text(word(*kv_dtype)));
+        flag("index-dtype", text(index_dtype.and_then(word)));
         flag("block-size", text(Some(block_size.to_string())));
         flag("kv-blocks", text(kv_blocks.map(|blocks| blocks.to_string())));
         flag("kv-memory", text(kv_memory.map(|bytes| bytes.to_string())));

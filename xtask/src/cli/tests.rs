@@ -50,7 +50,7 @@ fn generate_defaults() {
 fn every_flag_of_generate_is_read() {
     let text = "--raw --max-tokens 7 --temperature 0.5 --top-k 40 --top-p 0.9 --min-p 0.05 --seed 11 --n 3 \
                 --salt s --stop X --stop --y --preempt swap --json --model m --sparse quest:page_budget=8,block_size=16 \
-                --kv-dtype int8 --block-size 32 --kv-blocks 64 --kv-memory 2MiB --chunk 128 --reproducible \
+                --kv-dtype int8 --index-dtype fp8 --block-size 32 --kv-blocks 64 --kv-memory 2MiB --chunk 128 --reproducible \
                 --weights-on-gpu 3GiB \
                 --kv-tiers host=1GiB --device llvm --no-host-buffers --no-coop --prompt -5+3?";
     let args = generate(&text.split_whitespace().collect::<Vec<_>>());
@@ -67,6 +67,7 @@ fn every_flag_of_generate_is_read() {
         Some("quest:page_budget=8,block_size=16")
     );
     assert_eq!((engine.kv_dtype, engine.block_size, engine.chunk), (KvDtype::Int8, 32, 128));
+    assert_eq!(engine.index_dtype, Some(IndexDtype::Fp8));
     assert_eq!((engine.kv_blocks, engine.kv_memory), (Some(64), Some(2 << 20)));
     assert_eq!(engine.weights_on_gpu, Some(3 << 30));
     assert_eq!(
@@ -332,7 +333,7 @@ fn score_shares_the_engine_flags() {
 
 #[test]
 fn arguments_of_the_engine_become_a_command_line_again() {
-    let line = "score --ids-file a --model m --quantize q4_k --sparse quest:page_budget=4 --select-on host --kv-dtype f32 --block-size 8 \
+    let line = "score --ids-file a --model m --quantize q4_k --sparse quest:page_budget=4 --select-on host --kv-dtype f32 --index-dtype fp8 --block-size 8 \
                 --kv-blocks 9 --kv-memory 10 --weights-on-gpu 12 --chunk 11 --reproducible --no-coop --activations int8 \
                 --kv-tiers host=1GiB,disk=kv:1GiB --device d --no-host-buffers";
     let engine = |line: &[&str]| match parse(line).unwrap().command {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use indicatif::BinaryBytes;
-use models::{AttentionForm, Dtype, KvOptions, KvPlan, Mode};
-use pagoda::{EngineOptions, KvDtype, Model, host_available};
+use models::{AttentionForm, Dtype, KvPlan, Mode};
+use pagoda::{EngineOptions, IndexDtype, KvDtype, Model, host_available};
 use serde::Serialize;
 
 use super::line;
@@ -83,8 +83,17 @@ impl CheckpointReport {
         // A tenth stays free, as the engine leaves it.
         let for_kv = memory_bytes.map(|bytes| (bytes / 10 * 9).saturating_sub(weights.device_bytes));
         let coded = Mode::CodedKv.lacks(form).is_none();
-        let types = [("f16", KvDtype::F16), ("int8", KvDtype::Int8)];
-        let types = types.into_iter().filter(|(_, dtype)| coded || *dtype == KvDtype::F16);
+        let indexed = model.config.indexer.is_some();
+        let fp8 = Some(IndexDtype::Fp8).filter(|_| indexed);
+        let types = [
+            (true, "f16", KvDtype::F16, None),
+            (indexed, "f16, index keys fp8", KvDtype::F16, fp8),
+            (coded, "int8", KvDtype::Int8, None),
+            (coded && indexed, "fp8, index keys too", KvDtype::Fp8, fp8),
+        ];
+        let types = types.into_iter().filter(|(works, ..)| *works);
+        let types = types
+            .map(|(_, name, dtype, index)| (name, EngineOptions::new().kv_dtype(dtype).index_dtype(index)));
         let mode = |mode: Mode| ModeOf { mode: mode.to_string(), needs: mode.lacks(form) };
         Ok(Self {
             path: path.display().to_string(),
@@ -93,7 +102,9 @@ impl CheckpointReport {
             types: weights.types.iter().map(|(dtype, _)| dtype.name()).collect(),
             weight_bytes: weights.device_bytes,
             context: model.config.context_length,
-            kv: types.map(|(name, dtype)| kv_memory(&model, name, dtype, for_kv)).collect::<Result<_>>()?,
+            kv: types
+                .map(|(name, options)| kv_memory(&model, name, &options, for_kv))
+                .collect::<Result<_>>()?,
             memory_bytes,
             tokenizer: model.tokenizer.is_some(),
             chat_template: model.chat.is_some(),
@@ -102,11 +113,15 @@ impl CheckpointReport {
     }
 }
 
-fn kv_memory(model: &Model, name: &'static str, dtype: KvDtype, free: Option<u64>) -> Result<KvMemory> {
-    let options = EngineOptions::new().kv_dtype(dtype);
-    let plan = KvPlan::new(&model.config, KvOptions::new(dtype, options.block_size))?;
+fn kv_memory(
+    model: &Model,
+    name: &'static str,
+    options: &EngineOptions,
+    free: Option<u64>,
+) -> Result<KvMemory> {
+    let plan = KvPlan::new(&model.config, options.kv())?;
     let bytes = |tokens: u32| {
-        let blocks = model.max_used_blocks(&options, options.chunk, u64::from(tokens))?;
+        let blocks = model.max_used_blocks(options, options.chunk, u64::from(tokens))?;
         Ok::<_, anyhow::Error>(blocks * plan.block_bytes())
     };
     let longest = model.config.context_length;

@@ -11,6 +11,7 @@ mod gemma3;
 mod guide;
 mod habits;
 mod host_weights;
+mod indexed;
 mod offload;
 mod own_command_line;
 mod random;
