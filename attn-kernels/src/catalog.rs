@@ -53,6 +53,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::index_logits::KERNEL,
         &kernel::index_logits_coop::KERNEL,
         &kernel::keep_blocks::KERNEL,
+        &kernel::keep_lists::KERNEL,
         &kernel::latent_write::KERNEL,
         &kernel::list_counts::KERNEL,
         &kernel::lse_merge::KERNEL,
@@ -221,6 +222,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     all.push(named("", kernel::block_energy::variant(&types[0].1, 128)));
     all.push(named("", kernel::block_energy_coop::variant(&types[0].1, 128)));
     all.push(named("", kernel::keep_blocks::variant(4)));
+    all.push(named("", kernel::keep_lists::variant()));
     all.push(named("", kernel::list_counts::variant()));
     all.push(named("", kernel::mass_bound::variant()));
     all.push(named("", kernel::mass_merge::variant()));

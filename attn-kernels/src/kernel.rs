@@ -27,6 +27,7 @@ pub mod hash_codes;
 pub mod index_logits;
 pub mod index_logits_coop;
 pub mod keep_blocks;
+pub mod keep_lists;
 pub mod latent_write;
 pub mod list_counts;
 pub mod lse_merge;

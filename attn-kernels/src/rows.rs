@@ -178,6 +178,25 @@ pub struct ListSpan {
     pub lists: u32,
 }
 
+/// Decode row whose lists are kept from the step that makes them to the steps that follow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct KeptRow {
+    /// Slot of its sequence, or [`NONE`](Self::NONE) for a row that keeps nothing.
+    pub slot: u32,
+    /// Blocks of the sequence in the step that made its lists.
+    pub then: u32,
+    /// Blocks of the sequence now.
+    pub blocks: u32,
+    /// 1 if this step makes its lists, else 0.
+    pub made: u32,
+}
+
+impl KeptRow {
+    /// No slot.
+    pub const NONE: u32 = u32::MAX;
+}
+
 /// Block of one buffer that is copied to another of the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]

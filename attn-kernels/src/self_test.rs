@@ -67,6 +67,7 @@ const CASES: &[(&str, Cases)] = &[
     ("index_logits", indexer::index_logits),
     ("index_logits_coop", indexer::index_logits),
     ("keep_blocks", flashprefill::keep_blocks),
+    ("keep_lists", lists::keep_lists),
     ("latent_write", mla_decode::latent_write),
     ("list_counts", lists::list_counts),
     ("lse_merge", lse_merge::cases),

@@ -1,9 +1,11 @@
-//! Cases of the kernels that work on lists of blocks: `list_counts`, `vote_blocks`.
+//! Cases of the kernels that work on lists of blocks: `keep_lists`, `list_counts`, `vote_blocks`.
 
 use super::hostile::{self, Indices, Order};
 use super::{Case, count};
+use crate::kernel::keep_lists::{self, KeepListsParams};
 use crate::kernel::list_counts::{self, ListCountsParams};
 use crate::kernel::vote_blocks::{self, VoteBlocksParams};
+use crate::rows::KeptRow;
 use crate::{Variant, cpu};
 
 /// Contents of entries that no list covers.
@@ -54,6 +56,34 @@ pub(super) fn vote_blocks(variant: &Variant) -> Vec<Case> {
     let mut cases = vec![case];
     cases.extend(hostile::cases(&cases[0], &[0], &[(1, lists)]));
     cases
+}
+
+pub(super) fn keep_lists(variant: &Variant) -> Vec<Case> {
+    let (sets, copies, slots) = (2, 3, 4);
+    let row = |slot, then, blocks, made| KeptRow { slot, then, blocks, made };
+    // Lists that are made, kept, kept with blocks begun since, of no slot, and too long for their room.
+    let rows = [
+        row(2, 190, 190, 1),
+        row(0, 190, 190, 0),
+        row(3, 190, 193, 0),
+        row(KeptRow::NONE, 190, 190, 1),
+        row(1, 190, 400, 0),
+    ];
+    let params = KeepListsParams { rows: count(&rows), sets, copies, list_stride: 140, kept_stride: 130 };
+    let words: Vec<[u32; 4]> = rows.map(|row| [row.slot, row.then, row.blocks, row.made]).to_vec();
+    let case = |what, kept: Vec<u32>, made: Vec<u32>| {
+        let (mut kept_after, mut after) = (kept.clone(), made.clone());
+        cpu::keep_lists::keep_lists(&params, &rows, &mut kept_after, &mut after);
+        Case::new(what, variant, &params, keep_lists::grid(params.rows, sets))
+            .binding(&words)
+            .words(&kept, &kept_after)
+            .words(&made, &after)
+    };
+    let (kept, made) = (slots * sets, params.rows * sets * copies);
+    let of_blocks = case("lists", lists(kept, 190, params.kept_stride), lists(made, 190, params.list_stride));
+    // Counts of anything, which no kernel makes.
+    let any = |lists: u32, stride: u32| (0..lists * stride).map(hostile::mix).collect();
+    vec![of_blocks, case("any words", any(kept, params.kept_stride), any(made, params.list_stride))]
 }
 
 pub(super) fn list_counts(variant: &Variant) -> Vec<Case> {

@@ -1,12 +1,15 @@
-//! `vote_blocks` and `list_counts` against their references, for random lists.
+//! `keep_lists`, `vote_blocks` and `list_counts` against their references, for random lists.
 
 use super::device::{cases, dispatch, gpu};
 use attn_kernels::cpu;
 use attn_kernels::gpu::Pass;
+use attn_kernels::kernel::keep_lists::{self, KeepListsParams};
 use attn_kernels::kernel::list_counts::{self, ListCountsParams};
 use attn_kernels::kernel::vote_blocks::{self, VoteBlocksParams};
+use attn_kernels::rows::KeptRow;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
 /// Lists of random blocks below `blocks`, ascending, `stride` words each.
@@ -61,6 +64,43 @@ proptest! {
         }
     }
 
+    /// Rows in any order, with slots of their own, of which some make their lists and some keep them.
+    #[test]
+    fn lists_are_kept(
+        made in prop::collection::vec(any::<bool>(), 1..12), sets in 1..4_u32, copies in 1..4_u32, blocks in 1..300_u32,
+        begun in 0..9_u32, seed in any::<u64>(),
+    ) {
+        let Some(gpu) = gpu() else { return Ok(()) };
+        let mut rng = StdRng::seed_from_u64(seed);
+        let count = u32::try_from(made.len()).unwrap();
+        let mut slots: Vec<u32> = (0..count + 3).collect();
+        slots.shuffle(&mut rng);
+        let rows: Vec<KeptRow> = made.iter().zip(&slots).map(|(made, slot)| KeptRow {
+            slot: if rng.random_bool(0.1) { KeptRow::NONE } else { *slot },
+            then: blocks,
+            blocks: blocks + if *made { 0 } else { begun },
+            made: u32::from(*made),
+        }).collect();
+        let params = KeepListsParams {
+            rows: count, sets, copies, list_stride: blocks + begun + 1, kept_stride: blocks + 1 + u32::try_from(seed % 5).unwrap(),
+        };
+        let kept = random_lists((count + 3) * sets, blocks, params.kept_stride, seed);
+        let lists = random_lists(count * sets * copies, blocks, params.list_stride, !seed);
+        prop_assert_eq!(keep_lists::check(&params, &rows, [kept.len(), lists.len()]), Ok(()));
+        let [on_kept, on_lists] = [&kept, &lists].map(|words| gpu.upload("words", words).unwrap());
+        let on_rows = gpu.upload("rows", &rows).unwrap();
+        let mut pass = Pass::new("keep");
+        let bindings = [(&on_rows).into(), (&on_kept).into(), (&on_lists).into()];
+        dispatch(gpu, &mut pass, &keep_lists::variant(), &params, &bindings, keep_lists::grid(count, sets));
+        let reads = [pass.read(&on_kept, 0..kept.len()), pass.read(&on_lists, 0..lists.len())];
+        let done = gpu.submit(pass).unwrap().wait().unwrap();
+        let [got_kept, got_lists] = reads.map(|read| done.get(read));
+        let (mut want_kept, mut want_lists) = (kept, lists);
+        cpu::keep_lists::keep_lists(&params, &rows, &mut want_kept, &mut want_lists);
+        prop_assert_eq!(got_kept, want_kept);
+        prop_assert_eq!(got_lists, want_lists);
+    }
+
     #[test]
     fn counts_add_up(lists in 1..200_u32, stride in 1..9_u32, cut in 0.0..1.0_f32, seed in any::<u64>()) {
         let Some(gpu) = gpu() else { return Ok(()) };
@@ -111,4 +151,20 @@ fn launches_out_of_range_are_refused() {
     };
     insta::assert_snapshot!(counts(&[[0, 2], [3, 1]], [19, 3]), @"list_counts: u32 of lists of entry 1 is 20, the limit is 19");
     insta::assert_snapshot!(counts(&[[0, 2], [3, 1]], [20, 2]), @"list_counts: counts is 3, the limit is 2");
+    let params = KeepListsParams { rows: 2, sets: 2, copies: 2, list_stride: 9, kept_stride: 7 };
+    let row = KeptRow { slot: 1, then: 5, blocks: 6, made: 0 };
+    let kept = |change: fn(&mut KeepListsParams, &mut KeptRow), lens| {
+        let (mut params, mut row) = (params, row);
+        change(&mut params, &mut row);
+        let none = KeptRow { slot: KeptRow::NONE, ..row };
+        keep_lists::check(&params, &[none, row], lens)
+            .map_or_else(|error| error.to_string(), |()| "fits".into())
+    };
+    insta::assert_snapshot!(kept(|_, _| {}, [28, 72]), @"fits");
+    insta::assert_snapshot!(kept(|p, _| p.kept_stride = 0, [28, 72]), @"keep_lists: u32 of a kept list is 0");
+    insta::assert_snapshot!(kept(|p, _| p.copies = 65, [28, 72]), @"keep_lists: copies is 65, the limit is 64");
+    insta::assert_snapshot!(kept(|p, _| p.rows = 3, [28, 72]), @"keep_lists: rows is 3, the limit is 2");
+    insta::assert_snapshot!(kept(|_, _| {}, [27, 72]), @"keep_lists: u32 of kept lists of entry 1 is 28, the limit is 27");
+    insta::assert_snapshot!(kept(|_, _| {}, [28, 71]), @"keep_lists: u32 of lists is 72, the limit is 71");
+    insta::assert_snapshot!(kept(|_, r| r.then = 7, [28, 72]), @"keep_lists: blocks then of entry 1 is 7, the limit is 6");
 }
