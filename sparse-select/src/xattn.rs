@@ -41,7 +41,7 @@ pub const ENTRY: Entry = Entry {
         key(
             "chunk_size",
             "16384",
-            "number of queries scored at a time; auto: by history length; no effect on the result",
+            "number of queries scored at a time, which bounds the memory of scores; auto: by the number of keys",
         ),
         key("norm", "1", "divisor of the scale"),
         key(
@@ -51,8 +51,6 @@ pub const ENTRY: Entry = Entry {
         ),
         key("select_mode", "inverse", "diagonal summed: inverse, slash, random, double or triple"),
         key("seed", "0", "seed of select_mode=random"),
-        key("keep_sink", "false", "always keep block 0"),
-        key("keep_recent", "false", "always keep the query's own block"),
     ],
     build: |p| Ok(Box::new(XAttention::from_params(p)?)),
 };
@@ -102,6 +100,8 @@ pub struct Antidiagonals {
     pub vote: Option<Vote>,
     /// Chunks with fewer queries keep everything.
     pub min_queries: usize,
+    /// Number of queries scored at a time; `None` for [`prefill_chunk_size`].
+    pub chunk_size: Option<u32>,
 }
 
 impl Antidiagonals {
@@ -109,7 +109,7 @@ impl Antidiagonals {
     /// number of queries.
     #[must_use]
     pub const fn new(thresholds: Vec<f64>, stride: u32) -> Self {
-        Self { thresholds, stride, norm: 1.0, vote: None, min_queries: 0 }
+        Self { thresholds, stride, norm: 1.0, vote: None, min_queries: 0, chunk_size: None }
     }
 
     /// Sets the divisor of the scale.
@@ -129,6 +129,18 @@ impl Antidiagonals {
     pub fn min_queries(self, queries: usize) -> Self {
         Self { min_queries: queries, ..self }
     }
+
+    /// Sets the number of queries scored at a time; `None` for [`prefill_chunk_size`].
+    #[must_use]
+    pub fn chunk_size(self, queries: Option<u32>) -> Self {
+        Self { chunk_size: queries, ..self }
+    }
+
+    /// Number of queries scored at a time against `k_len` keys.
+    #[must_use]
+    pub fn queries_at_a_time(&self, k_len: usize) -> usize {
+        self.chunk_size.map_or_else(|| prefill_chunk_size(k_len), |queries| queries as usize)
+    }
 }
 
 /// XAttention for prefill: one set of blocks for each KV head and query block.
@@ -140,10 +152,6 @@ pub struct XAttention {
     pub chunk_size: Option<u32>,
     /// Whether queries see only earlier keys.
     pub causal: bool,
-    /// Always keep block 0.
-    pub keep_sink: bool,
-    /// Always keep the query block's own block; causal only.
-    pub keep_recent: bool,
 }
 
 impl XAttention {
@@ -152,24 +160,24 @@ impl XAttention {
     /// # Errors
     /// [`SpecError::BadValue`], or a stride that does not divide the block size.
     pub fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
-        let reshape = p.choice(
-            "select_mode",
-            MODES,
-            &[
-                ("inverse", Reshape::Inverse),
-                ("slash", Reshape::Slash),
-                ("random", Reshape::Random { seed: p.seed("seed")? }),
-                ("double", Reshape::Double),
-                ("triple", Reshape::Triple),
-            ],
-        )?;
+        let reshape = match p.text("select_mode") {
+            "random" => Reshape::Random { seed: p.seed("seed")? },
+            _ => p.choice(
+                "select_mode",
+                MODES,
+                &[
+                    ("inverse", Reshape::Inverse),
+                    ("slash", Reshape::Slash),
+                    ("double", Reshape::Double),
+                    ("triple", Reshape::Triple),
+                ],
+            )?,
+        };
         let chunk_size = if p.text("chunk_size") == "auto" { None } else { Some(p.positive("chunk_size")?) };
         Ok(Self {
             estimator: Estimator { norm: p.positive_number("norm")?, reshape, ..estimator(p)? },
             chunk_size,
             causal: p.flag("causal")?,
-            keep_sink: p.flag("keep_sink")?,
-            keep_recent: p.flag("keep_recent")?,
         })
     }
 
@@ -217,8 +225,8 @@ impl Policy for XAttention {
         true
     }
 
-    // The published kernel sums antidiagonals alone. Block 0 and the query block's own are always kept when causal, so that
-    // keep_sink and keep_recent add nothing.
+    // The published kernel sums antidiagonals alone. The published keep_sink and keep_recent would add nothing: block 0 is
+    // always kept, and the query block's own when causal.
     fn antidiagonals(&self) -> Option<Antidiagonals> {
         let Estimator { thresholds, stride, norm, reshape, .. } = &self.estimator;
         (self.causal && *reshape == Reshape::Inverse).then(|| Antidiagonals {
@@ -227,6 +235,7 @@ impl Policy for XAttention {
             norm: *norm,
             vote: None,
             min_queries: 0,
+            chunk_size: self.chunk_size,
         })
     }
 
@@ -256,11 +265,8 @@ impl Policy for XAttention {
         );
         for kv in 0..k.heads() {
             for row in 0..mask.query_blocks() {
-                let kept = |block: usize| {
-                    (self.keep_sink && block == 0)
-                        || (self.keep_recent && self.causal && block + 1 == visible(row))
-                        || (kv * group..(kv + 1) * group).any(|head| mask.get(head, row, block))
-                };
+                let kept =
+                    |block: usize| (kv * group..(kv + 1) * group).any(|head| mask.get(head, row, block));
                 out.push_row((0..visible(row)).filter(|&block| kept(block)).map(count_u32));
             }
         }

@@ -82,10 +82,11 @@ impl Estimate {
         [rows * (self.rows() * self.part_stride()) as usize, rows * self.key_blocks() as usize]
     }
 
-    /// The query blocks of each round of dispatches, so many that `parts` takes at most `most` f32, and at least one.
-    pub fn rounds(&self, most: usize) -> impl Iterator<Item = Range<u32>> + use<> {
+    /// The query blocks of each round of dispatches, so many that they have at most `queries` queries and `parts` takes at most
+    /// `most` f32, and at least one.
+    pub fn rounds(&self, most: usize, queries: usize) -> impl Iterator<Item = Range<u32>> + use<> {
         let blocks = self.query_blocks();
-        let fit = most / self.scratch_lens(1)[0].max(1);
+        let fit = (most / self.scratch_lens(1)[0].max(1)).min(queries / self.block as usize);
         let step = u32::try_from(fit).unwrap_or(u32::MAX).clamp(1, blocks.max(1));
         (0..blocks).step_by(step as usize).map(move |first| first..(first + step).min(blocks))
     }

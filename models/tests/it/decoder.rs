@@ -18,6 +18,7 @@ mod refusal;
 mod resident;
 mod sampling;
 mod served;
+mod short_chunks;
 mod skipped;
 mod sparse;
 mod steady;

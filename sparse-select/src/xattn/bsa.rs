@@ -4,6 +4,9 @@
 //! chunk. A KV head votes for a block in a query block if any of its query heads selects it. A block is
 //! selected if more than half of all (KV head, query block) pairs vote for it, or any, or all of them. The
 //! first and the last block are always selected.
+//!
+//! The published kernel scores tiles of 128 strides, and chunks of fewer queries than one attend to everything. Here what queries
+//! there are are scored, padding for nothing: chunks of whole tiles select what the published ones do, and short ones select too.
 
 use kvblock::BlockSize;
 
@@ -16,9 +19,6 @@ use crate::{
     selection::count_u32, spec::key, topk::union,
 };
 
-/// Rows of the published scoring kernel's tile, in strides. Shorter chunks select everything.
-const TILE_ROWS: usize = 128;
-
 /// Registry entry.
 pub const ENTRY: Entry = Entry {
     name: "xattn-bsa",
@@ -30,7 +30,7 @@ pub const ENTRY: Entry = Entry {
             "attention mass a query block keeps; one value, or one per query head, separated by :",
         ),
         key("stride", "8", "tokens between the antidiagonals"),
-        key("chunk_size", "16384", "number of queries scored at a time; no effect on the result"),
+        key("chunk_size", "16384", "number of queries scored at a time, which bounds the memory of scores"),
         key("block_size", "128", "tokens per history block"),
         key(
             "vote",
@@ -67,7 +67,7 @@ impl XAttentionBsa {
     }
 
     /// The blocks of the history `k` that the chunk `q` needs, ascending; all of them if the chunk has fewer
-    /// than `128 * stride` queries.
+    /// than `stride` queries, of which no antidiagonal is whole.
     ///
     /// Only query blocks with a real query vote. (The published code pads the chunk to a multiple of
     /// `128 * stride` and lets the padding vote, for block 0 alone, so that its result depends on the
@@ -97,7 +97,7 @@ impl XAttentionBsa {
 
     /// Chunks with fewer queries select everything.
     const fn min_queries(&self) -> usize {
-        TILE_ROWS * self.estimator.stride as usize
+        self.estimator.stride as usize
     }
 }
 
@@ -129,6 +129,7 @@ impl Policy for XAttentionBsa {
             norm: *norm,
             vote: Some(self.vote),
             min_queries: self.min_queries(),
+            chunk_size: Some(self.chunk_size),
         })
     }
 

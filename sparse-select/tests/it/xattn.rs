@@ -303,10 +303,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.min(1024) / 4))]
     #[test]
     fn bsa_follows_the_published_steps(
-        seed in any::<u64>(), more in 0usize..20, k_len in 1usize..60, kv_heads in 1usize..3, group in 1usize..3,
+        seed in any::<u64>(), q_len in 2usize..280, k_len in 1usize..60, kv_heads in 1usize..3, group in 1usize..3,
         percent in 30u32..99,
     ) {
-        let q = Tensor::seeded(seed, [kv_heads * group, 256 + more, 2], 200);
+        let q = Tensor::seeded(seed, [kv_heads * group, q_len, 2], 200);
         let k = Tensor::seeded(!seed, [kv_heads, k_len, 2], 200);
         let threshold = f64::from(percent) / 100.0;
         let ways: [(&str, Elected); 3] = [
@@ -346,8 +346,19 @@ fn bsa_votes_and_forces_both_ends() {
     // 16 and 16: half is no majority.
     let wants: Vec<&[usize]> = (0..32).map(|i| if i < 16 { &[4][..] } else { &[2][..] }).collect();
     insta::assert_snapshot!(draw(&directed(&wants, 7, 8).0), @"#.....#");
+    // 31 query blocks are no whole tile of the published kernel, and 16 of them a majority all the same.
     let short = directed(&wants[..31], 7, 8).0;
-    insta::assert_snapshot!(draw(&short), @"#######");
+    insta::assert_snapshot!(draw(&short), @"#...#.#");
+    // Three queries are a stride and the half of one, both of the only query block; one query is no antidiagonal.
+    let few = directed(&[&[4]], 7, 8).0;
+    let of = |len| {
+        let input = Input::prefill(few.view().window(0, len), k.view(), 7);
+        let mut s = Selection::new();
+        build("xattn-bsa:stride=2,block_size=8,threshold=0.4").unwrap().select_into(&input, &mut s).unwrap();
+        s.to_string()
+    };
+    insta::assert_snapshot!(of(3), @"#...#.#");
+    insta::assert_snapshot!(of(1), @"#######");
 }
 
 #[test]
@@ -363,7 +374,7 @@ fn heads_keep_fewer_blocks_than_they_agree_on() {
     let chosen = select("xattn-bsa:stride=2,block_size=8,threshold=0.4,vote=any", &two, &k).selection;
     insta::assert_snapshot!(chosen, @"##.##");
     // A chunk too short to be scored has nothing to tell.
-    let short = Input::prefill(two.view().window(0, 255), k.view(), 5);
+    let short = Input::prefill(two.view().window(0, 1), k.view(), 5);
     assert_eq!(policy.head_density(&short).unwrap(), None);
     assert_eq!(build("quest").unwrap().head_density(&input).unwrap(), None);
 }

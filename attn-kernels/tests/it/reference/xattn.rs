@@ -66,7 +66,11 @@ impl Chunk {
     fn on_gpu(&self, gpu: &Gpu, step: u32) -> Found {
         let (e, shape) = (&self.estimate, &self.layer.shape);
         let [parts_len, sums_len] = e.scratch_lens(step.min(e.query_blocks()));
-        let rounds: Vec<_> = e.rounds(parts_len).collect();
+        // Either limit alone.
+        let rounds: Vec<_> = match e.q_len.is_multiple_of(2) {
+            true => e.rounds(parts_len, usize::MAX).collect(),
+            false => e.rounds(usize::MAX, step.saturating_mul(e.block) as usize).collect(),
+        };
         let stride = e.key_blocks() + 3;
         let first_list = 2;
         let lists = first_list + e.query_blocks() * shape.num_kv_heads;

@@ -3,6 +3,7 @@
 //! A layer's lists are `strided_qk`, `softmax_block_sum` and `find_blocks` for some query blocks at a time, so that scratch
 //! stays bounded, and `vote_blocks` where a chunk agrees on one set. `list_counts` keeps how many blocks that were.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
@@ -120,6 +121,11 @@ impl Estimator {
         }
     }
 
+    /// Query blocks that are scored at a time.
+    fn rounds(&self, estimate: &Estimate) -> impl Iterator<Item = Range<u32>> + use<> {
+        estimate.rounds(PARTS, self.form.queries_at_a_time(estimate.kv_len as usize))
+    }
+
     /// Blocks before the one in which a chunk begins.
     fn history(&self, chosen: &SelectingRows) -> u32 {
         chosen.position / self.block.get()
@@ -143,7 +149,7 @@ impl ListChunks for Estimator {
         let q_len = batch.rows as usize * estimate.q_stride as usize;
         let tables = (bytemuck::cast_slice(&batch.tables), self.num_pages);
         estimate.check(&self.shape, into, tables, [q_len, out_len])?;
-        let round = estimate.rounds(PARTS).next().map_or(0, |round| round.end);
+        let round = self.rounds(&estimate).next().map_or(0, |round| round.end);
         let [parts, sums] = estimate.scratch_lens(round);
         self.parts.fit(gpu, parts)?;
         self.sums.fit(gpu, sums)?;
@@ -158,7 +164,7 @@ impl ListChunks for Estimator {
             Some(_) => (self.voters.bind(), estimate.key_blocks() + 1, 0),
             None => (to.bind(), to.stride, first_list),
         };
-        for blocks in estimate.rounds(PARTS) {
+        for blocks in self.rounds(&estimate) {
             let params = estimate.strided_qk(&self.shape, &blocks);
             let grid = match self.coop {
                 true => strided_qk_coop::grid(&params, self.form.stride),

@@ -35,7 +35,7 @@ fn dense() -> Served {
     run(&sparse("full", Place::Host).sparse(None))
 }
 
-fn density(attended: &[Attended]) -> f64 {
+pub(super) fn density(attended: &[Attended]) -> f64 {
     let mut all = Attended::default();
     attended.iter().for_each(|step| all.add(step));
     all.density()
@@ -234,11 +234,12 @@ fn kernels_estimate_what_the_policies_own_code_estimates() {
     };
     for spec in [
         "xattn:block_size=16,stride=4,threshold=0.5",
-        "xattn:block_size=32,stride=8,threshold=0.4:0.6:0.8:0.9,norm=2,keep_sink=true",
+        "xattn:block_size=32,stride=8,threshold=0.4:0.6:0.8:0.9,norm=2",
         "xattn:block_size=64,stride=2,threshold=0.7,dense_layers=1",
         "xattn-bsa:block_size=16,stride=1,threshold=0.05,vote=any",
         "xattn-bsa:block_size=16,stride=1,threshold=0.4,vote=majority",
         "xattn-bsa:block_size=16,stride=1,threshold=0.9,vote=all",
+        "xattn-bsa:block_size=16,stride=4,threshold=0.4,chunk_size=16",
         "flashprefill:block_size=16,alpha=0.8,sink_blocks=1,recent_blocks=1",
         "flashprefill:block_size=32,alpha=0.95,sink_blocks=0,recent_blocks=2,dense_layers=1",
         "flashprefill:block_size=128,alpha=1,sink_blocks=0,recent_blocks=0",
