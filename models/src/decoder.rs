@@ -117,6 +117,8 @@ struct Ahead {
     step: Encoded,
     reads: Reads,
     fetches: Fetches,
+    /// Layers whose wishes wait to be fetched after it.
+    wished: Vec<bool>,
     /// Digest of the commands, where debug builds compare them.
     digest: u64,
 }
@@ -169,8 +171,8 @@ impl Decoder {
             }
         };
         self.keys.sent(&self.kv, &self.beyond, &fetches);
-        if let Some(shape) = shape {
-            self.encode_ahead(shape)?;
+        if shape.is_some() {
+            self.encode_ahead()?;
         }
         let done = self.gpu.collect(submission)?;
         self.streamed_bytes += self.weight_placement().map_or(0, |placement| placement.host_bytes);
@@ -341,13 +343,24 @@ impl Decoder {
         })
     }
 
-    /// Encodes another step like the one at hand.
-    fn encode_ahead(&mut self, shape: Shape) -> Result<(), ModelError> {
+    /// Encodes another step like the one at hand, but that it selects blocks or keeps them as the next one does.
+    fn encode_ahead(&mut self) -> Result<(), ModelError> {
+        self.swap_next();
+        let shape = self.shape().expect("steps are like the one at hand, which has a shape");
+        let wished = self.keys.wished();
         let (pass, reads) = self.record(false)?;
         let digest = if cfg!(debug_assertions) { pass.digest() } else { 0 };
         let fetches = self.keys.take_fetches();
-        self.ahead = Some(Ahead { shape, step: self.gpu.encode(pass)?, reads, fetches, digest });
+        let step = self.gpu.encode(pass)?;
+        self.ahead = Some(Ahead { shape, step, reads, fetches, wished: self.keys.wished(), digest });
+        // As long as it is not the step at hand, what it fetches is not on its way.
+        self.keys.set_wished(&wished);
+        self.swap_next();
         Ok(())
+    }
+
+    fn swap_next(&mut self) {
+        self.attention.sparse_mut().into_iter().for_each(sparse::Sparse::swap_next);
     }
 
     /// Takes the step that was encoded ahead, if it does what the one at hand wants.
@@ -362,6 +375,7 @@ impl Decoder {
             assert_eq!(digest, ahead.digest, "steps of {:?} differ in their commands", ahead.shape);
         }
         self.steps_ahead += 1;
+        self.keys.set_wished(&ahead.wished);
         Ok(Some(ahead))
     }
 }

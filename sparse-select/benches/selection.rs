@@ -32,7 +32,7 @@ const POLICIES: [(&str, usize); 15] = [
     ("quest:block_size=4,page_budget=64", 0),
     ("quest:block_size=4,mass=0.5", 0),
     ("dsa:block_size=4,index_topk=64", 0),
-    ("nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=16", 0),
+    ("nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=16,window_size=0", 0),
 ];
 
 /// A policy over so many blocks.

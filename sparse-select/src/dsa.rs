@@ -8,7 +8,7 @@
 use kvblock::BlockSize;
 
 use crate::{
-    Entry, Input, Params, Policy, SelectError, Selection, SpecError, Support,
+    Deployment, Entry, Input, Params, Policy, SelectError, Selection, SpecError, Support,
     policy::num_blocks,
     spec::key,
     topk::{top_k, union},
@@ -28,13 +28,15 @@ pub const ENTRY: Entry = Entry {
     aliases: &["DSAIndexer"],
     keys: &[
         key("index_topk", "2048", "tokens selected per query"),
-        key("index_n_heads", "64", "number of heads of the indexer"),
-        key("index_head_dim", "128", "channels per index key"),
-        key("index_rope_dim", "64", "channels per index key that have rotary embedding"),
         key(
-            "indexer_rope_interleave",
-            "false",
-            "whether rotary pairs are adjacent channels; false: half a vector apart",
+            "index_n_heads",
+            "none",
+            "heads of index queries (published: 64); a model that has others is refused",
+        ),
+        key(
+            "index_head_dim",
+            "none",
+            "channels per index key (published: 128); a model that has others is refused",
         ),
         key("scale_fmt", "f32", "f32: amax / 448; ue8m0: the next power of two"),
         key("block_size", "1", "tokens of the blocks that selected tokens are reported as"),
@@ -47,25 +49,12 @@ pub const ENTRY: Entry = Entry {
 pub struct Dsa {
     /// Tokens selected per query.
     pub index_topk: u32,
-    /// Shape of the indexer's projections in a model. The selection itself goes by the shapes of its tensors.
-    pub shape: IndexerShape,
+    /// Heads of index queries and their channels, where they are stated.
+    pub deployment: Deployment,
     /// Format of the scales of fp8 keys and queries.
     pub scale_format: ScaleFormat,
     /// Tokens per block: selected tokens are reported as the blocks that hold them.
     pub block_size: BlockSize,
-}
-
-/// Shape of the indexer's projections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IndexerShape {
-    /// Heads.
-    pub heads: u32,
-    /// Channels of a key.
-    pub head_dim: u32,
-    /// Channels with rotary embedding.
-    pub rope_dim: u32,
-    /// Whether rotary pairs are adjacent channels; otherwise they are half a vector apart.
-    pub rope_interleave: bool,
 }
 
 impl Dsa {
@@ -76,11 +65,10 @@ impl Dsa {
     pub fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
         Ok(Self {
             index_topk: p.positive("index_topk")?,
-            shape: IndexerShape {
-                heads: p.positive("index_n_heads")?,
-                head_dim: p.positive("index_head_dim")?,
-                rope_dim: p.count("index_rope_dim")?,
-                rope_interleave: p.flag("indexer_rope_interleave")?,
+            deployment: Deployment {
+                num_heads: p.optional_count("index_n_heads")?,
+                head_dim: p.optional_count("index_head_dim")?,
+                ..Deployment::default().head_keys(["index_n_heads", "index_head_dim"])
             },
             scale_format: p.choice(
                 "scale_fmt",
@@ -90,29 +78,6 @@ impl Dsa {
             block_size: p.block_size()?,
         })
     }
-
-    /// Whether an extend step can skip the logits because all positions are selected anyway. Never with
-    /// speculative decoding or context parallelism.
-    #[must_use]
-    pub const fn can_skip(&self, step: &ExtendStep) -> bool {
-        step.is_extend
-            && !step.speculative
-            && !step.context_parallel
-            && step.kv_len_max <= self.index_topk as usize
-    }
-}
-
-/// Input of the skip rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExtendStep {
-    /// Prefill or extend, not decode.
-    pub is_extend: bool,
-    /// Part of speculative decoding.
-    pub speculative: bool,
-    /// The tokens of one sequence are spread over several devices.
-    pub context_parallel: bool,
-    /// Longest sequence of the batch, in tokens.
-    pub kv_len_max: usize,
 }
 
 impl Policy for Dsa {
@@ -126,6 +91,10 @@ impl Policy for Dsa {
 
     fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    fn deployment(&self) -> Deployment {
+        self.deployment
     }
 
     /// One set per query, for all heads. `q` holds the index queries and `k` the index keys (one head; with

@@ -187,6 +187,16 @@ pub enum SpecError {
         /// Values that would be valid.
         expected: &'static str,
     },
+    /// A key is of another mode of the policy than the one that is chosen.
+    #[error("{policy}: {key} = {value:?} has no effect beside the other keys")]
+    Unread {
+        /// Name of the policy.
+        policy: &'static str,
+        /// The key.
+        key: &'static str,
+        /// The value given.
+        value: String,
+    },
     /// Two valid values contradict each other.
     #[error("{policy}: {rule}; they are {}", listed(given))]
     Contradiction {

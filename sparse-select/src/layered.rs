@@ -58,7 +58,14 @@ pub(crate) fn build(entry: &Entry, spec: &Spec) -> Result<Box<dyn Policy>, SpecE
     let policy = (entry.build)(&all)?;
     let given = |name: &str| !own(name) && spec.params.iter().any(|(key, _)| key == name);
     if !KEYS.iter().any(|key| given(key.name)) {
-        return Ok(policy);
+        return all.check_read().map(|()| policy);
+    }
+    let mut changed = spec.params.iter().filter(|(key, _)| given(key)).filter_map(|(name, value)| {
+        KEYS.iter().find(|key| key.name == name && key.default != value).map(|key| (key.name, value))
+    });
+    // A policy that keeps everything does so in any layer and at any length.
+    if let Some((key, value)) = changed.next().filter(|_| policy.keeps_all(None, usize::MAX - 1)) {
+        return Err(SpecError::Unread { policy: entry.name, key, value: value.clone() });
     }
     let ratios = if given("layer_ratios") {
         all.list("layer_ratios", "shares above 0 and at most 1, separated by :", |&x: &f64| {
@@ -76,13 +83,15 @@ pub(crate) fn build(entry: &Entry, spec: &Spec) -> Result<Box<dyn Policy>, SpecE
         params.push((RATIO.to_owned(), ratio.to_string()));
         (entry.build)(&Params::new(entry.name, &keys, &params)?).map(Some)
     };
-    Ok(Box::new(Layered {
+    let layered = Layered {
         select_by: if own(QUERY) { SelectBy::Current } else { select_by(&all, &*policy)? },
         policy,
         by_layer: ratios.into_iter().map(of_layer).collect::<Result<_, SpecError>>()?,
         dense_layers: if own("dense_layers") { 0 } else { all.count("dense_layers")? },
         min_tokens: if own(MIN_TOKENS) { MinTokens::Auto } else { min_tokens(&all)? },
-    }))
+    };
+    all.check_read()?;
+    Ok(Box::new(layered))
 }
 
 /// The shortest history that blocks are selected in.
@@ -149,6 +158,14 @@ impl Policy for Layered {
 
     fn min_tokens(&self) -> MinTokens {
         self.min_tokens
+    }
+
+    fn min_requests(&self) -> u32 {
+        self.policy.min_requests()
+    }
+
+    fn retrieval_stride(&self) -> u32 {
+        self.policy.retrieval_stride()
     }
 
     fn ranking(&self) -> Option<Ranking> {

@@ -33,7 +33,7 @@ pub use heads::{Heads, MAX_HEADS};
 pub use phases::Phases;
 pub use policy::{
     ByCompressed, ByDigests, ByHashes, Deployment, DigestKind, Energies, Input, MinTokens, Policy,
-    PrefetchSettings, Ranking, SelectBy, Stage, Support,
+    PrefetchSettings, Ranking, Retrieved, SelectBy, Stage, Support,
 };
 pub use registry::{Build, Entry, Registry, build};
 pub use run::{Outcome, RunError, select};

@@ -1,10 +1,9 @@
 //! NSA (Native Sparse Attention, arXiv 2502.11089): attention over compressed keys (the first branch)
-//! determines which blocks the queries of a KV head read in full (the second); a sliding window is the third.
+//! determines which blocks the queries of a KV head read in full (the second); a sliding window is the third. Its tokens are
+//! attended together with the selected blocks, in one softmax: only models that were trained with gates weigh branches apart.
 //!
 //! Here, compression is the mean of a block. A model with a trained compressor passes its own probabilities
 //! to [`Nsa::importance`].
-
-use core::ops::Range;
 
 use kvblock::BlockSize;
 
@@ -26,10 +25,14 @@ pub const ENTRY: Entry = Entry {
         key("kernel_size", "32", "tokens per compressed block, a multiple of kernel_stride"),
         key("kernel_stride", "16", "tokens from one compressed block to the next"),
         key("block_size", "64", "tokens per selected block, a multiple of kernel_stride"),
-        key("topk", "16", "blocks selected, the forced ones included"),
+        key("topk", "16", "blocks selected, init_blocks and local_blocks included"),
         key("init_blocks", "1", "number of first blocks, always selected"),
         key("local_blocks", "2", "number of last blocks, always selected"),
-        key("window_size", "512", "tokens of the sliding branch"),
+        key(
+            "window_size",
+            "512",
+            "last tokens whose blocks are selected beside topk, the sliding branch; 0: none",
+        ),
     ],
     build: |p| Ok(Box::new(Nsa::from_params(p)?)),
 };
@@ -50,7 +53,7 @@ pub struct Nsa {
     /// Number of last blocks that are always selected.
     pub local_blocks: u32,
     /// Tokens of the sliding branch.
-    pub window_size: usize,
+    pub window_size: u32,
 }
 
 impl Nsa {
@@ -66,7 +69,7 @@ impl Nsa {
             topk: p.positive("topk")?,
             init_blocks: p.count("init_blocks")?,
             local_blocks: p.positive("local_blocks")?,
-            window_size: p.positive("window_size")? as usize,
+            window_size: p.count("window_size")?,
         };
         if !nsa.kernel_size.is_multiple_of(nsa.kernel_stride) {
             return Err(p.contradiction(
@@ -144,39 +147,34 @@ impl Nsa {
         (0..blocks as usize).map(of_block).collect()
     }
 
+    /// Number of last blocks that are always selected: the local ones, and those that the window may reach.
+    #[must_use]
+    pub fn recent_blocks(&self) -> u32 {
+        let reached =
+            self.window_size.checked_sub(1).map_or(0, |more| more.div_ceil(self.block_size.get()) + 1);
+        self.local_blocks.max(reached)
+    }
+
+    /// Number of blocks selected of a long history: `topk`, and those of the window that are not among them in any case.
+    #[must_use]
+    pub fn selected(&self) -> u32 {
+        self.topk.saturating_add(self.recent_blocks() - self.local_blocks)
+    }
+
     /// The forced blocks and the best others by `importance` (`[blocks up to the current one]`), ascending.
     #[must_use]
     pub fn select_blocks(&self, importance: &[f32]) -> Vec<u32> {
         let n = count_u32(importance.len());
-        let forced = |b: u32| b < self.init_blocks || b >= n.saturating_sub(self.local_blocks);
+        let forced = |b: u32| b < self.init_blocks || b >= n.saturating_sub(self.recent_blocks());
         let kept: Vec<u32> = (0..n).filter(|&b| forced(b)).collect();
-        let others = (self.topk as usize).saturating_sub(kept.len());
+        let others = (self.selected() as usize).saturating_sub(kept.len());
         union(kept, top_k_where(importance, others, |b| !forced(b)))
-    }
-
-    /// Positions of the sliding branch, for a query that sees `kv_len` keys.
-    #[must_use]
-    pub const fn window(&self, kv_len: usize) -> Range<usize> {
-        kv_len.saturating_sub(self.window_size)..kv_len
     }
 
     /// `l / d` and `l' / d`.
     fn strides(&self) -> (usize, usize) {
         (self.kernel_size / self.kernel_stride, self.block_size.get() as usize / self.kernel_stride)
     }
-}
-
-/// A selection in the form that kernels take: `[width]`, padded with -1.
-///
-/// # Panics
-/// When there are more than `width` blocks.
-#[must_use]
-pub fn padded_row(blocks: &[u32], width: usize) -> Vec<i32> {
-    assert!(blocks.len() <= width, "{} blocks in a row of {width}", blocks.len());
-    let mut row: Vec<i32> =
-        blocks.iter().map(|&b| i32::try_from(b).expect("block indices fit index tensors")).collect();
-    row.resize(width, -1);
-    row
 }
 
 /// `softmax(q · k / sqrt(dim))` over compressed keys, `[compressed]`; empty when there are none.
@@ -190,20 +188,13 @@ pub fn compressed_probabilities(q: &[f32], keys: &[Vec<f32>]) -> Vec<f32> {
     exp.into_iter().map(|x| x / sum).collect()
 }
 
-/// `Σ_branch sigmoid(gate) * output`, per channel, over the compressed, selected and sliding branches.
-#[must_use]
-pub fn combine_branches(gates: [f32; 3], outputs: [&[f32]; 3]) -> Vec<f32> {
-    let weights = gates.map(|g| 1.0 / (1.0 + (-g).exp()));
-    (0..outputs[0].len()).map(|d| weights.iter().zip(outputs).map(|(w, out)| w * out[d]).sum()).collect()
-}
-
 impl Policy for Nsa {
     fn name(&self) -> &'static str {
         ENTRY.name
     }
 
     fn support(&self) -> Support {
-        let dense_below_tokens = self.topk as usize * self.block_size.get() as usize;
+        let dense_below_tokens = self.selected() as usize * self.block_size.get() as usize;
         Support { dense_below_tokens, ..Support::PER_QUERY }
     }
 
@@ -216,12 +207,12 @@ impl Policy for Nsa {
             kernel_size: count_u32(self.kernel_size),
             kernel_stride: count_u32(self.kernel_stride),
             init_blocks: self.init_blocks,
-            local_blocks: self.local_blocks,
+            local_blocks: self.recent_blocks(),
         }))
     }
 
     fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {
-        self.topk.min(num_blocks(kv_len, self.block_size))
+        self.selected().min(num_blocks(kv_len, self.block_size))
     }
 
     /// One set per KV head: the probabilities of its query heads are summed.

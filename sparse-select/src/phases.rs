@@ -87,6 +87,14 @@ impl Policy for Phases {
         self.decode.min_tokens()
     }
 
+    fn min_requests(&self) -> u32 {
+        self.decode.min_requests()
+    }
+
+    fn retrieval_stride(&self) -> u32 {
+        self.decode.retrieval_stride()
+    }
+
     fn select_by(&self) -> SelectBy {
         self.decode.select_by()
     }

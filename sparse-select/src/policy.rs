@@ -10,6 +10,7 @@ use crate::{
 };
 
 mod deployment;
+mod each_query;
 pub mod esa;
 pub mod flashprefill;
 pub mod full;
@@ -24,6 +25,8 @@ pub mod streaming;
 pub mod vertical_slash;
 
 pub use deployment::{Deployment, PrefetchSettings};
+pub use each_query::Retrieved;
+pub(crate) use each_query::{Step, retrieve, select_each_query};
 pub use flashprefill::Energies;
 pub use ranking::{ByCompressed, ByDigests, ByHashes, DigestKind, Ranking};
 
@@ -57,6 +60,17 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// Returns the queries that an engine selects by in decode.
     fn select_by(&self) -> SelectBy {
         SelectBy::Current
+    }
+
+    /// Number of decoding sequences of a step below which an engine attends to everything in all of them.
+    fn min_requests(&self) -> u32 {
+        1
+    }
+
+    /// Steps from one selection by queries to the next of a decoding sequence, at least 1. A step in between keeps what the last
+    /// selection [retrieved](Retrieved), and adds the blocks that have begun since.
+    fn retrieval_stride(&self) -> u32 {
+        1
     }
 
     /// Whether the policy by definition keeps every block in decode steps.
@@ -255,6 +269,9 @@ pub struct Input<'a> {
     pub k: Option<Heads<'a>>,
     /// Number of earlier accesses to each block by this request; missing entries count as 0.
     pub access: &'a [u32],
+    /// Selection of the last retrieval of the request in this layer, for policies with a
+    /// [stride](Policy::retrieval_stride).
+    pub retrieved: Option<Retrieved<'a>>,
     /// Indexer head gates `[q_len, heads]`; all 1 where absent.
     pub gates: Option<&'a [f32]>,
     /// Format of digests of keys, for policies that score with them.
@@ -272,6 +289,7 @@ impl<'a> Input<'a> {
             q: None,
             k: None,
             access: &[],
+            retrieved: None,
             gates: None,
             digests: DigestFormat::F32,
         }
@@ -337,41 +355,4 @@ pub fn num_blocks(tokens: usize, block_size: BlockSize) -> u32 {
 pub fn block_tokens(block: u32, block_size: BlockSize, kv_len: usize) -> core::ops::Range<usize> {
     let first = block as usize * block_size.get() as usize;
     first..kv_len.min(first + block_size.get() as usize)
-}
-
-/// One query of a chunk, as a decode step.
-pub(crate) struct Step<'a> {
-    /// Query `[heads, 1, head_dim]`.
-    pub(crate) q: Heads<'a>,
-    /// Keys up to the query's own position.
-    pub(crate) k: Heads<'a>,
-    /// Number of blocks of those keys.
-    pub(crate) num_blocks: u32,
-}
-
-/// Runs a decode policy on every query: query i of a chunk is treated as the decode step at its own position,
-/// so a row of the result does not depend on how the queries were split into chunks. `row` returns one
-/// ascending list per group.
-pub(crate) fn select_each_query(
-    q: Heads<'_>,
-    k: Heads<'_>,
-    block_size: BlockSize,
-    groups: usize,
-    out: &mut Selection,
-    mut row: impl FnMut(&Step<'_>) -> Result<Vec<Vec<u32>>, SelectError>,
-) -> Result<(), SelectError> {
-    let first = k.len() - q.len();
-    let mut rows = Vec::with_capacity(q.len());
-    let visible = (0..q.len()).map(|t| num_blocks(first + t + 1, block_size));
-    out.begin_causal(num_blocks(k.len(), block_size), groups, visible);
-    for t in 0..q.len() {
-        let step = Step { q: q.window(t, 1), k: k.window(0, first + t + 1), num_blocks: out.visible(t) };
-        rows.push(row(&step)?);
-    }
-    for group in 0..groups {
-        for row in &rows {
-            out.push_row(row[group].iter().copied());
-        }
-    }
-    Ok(())
 }

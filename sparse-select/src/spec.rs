@@ -1,7 +1,7 @@
 //! Specs: the text form of a policy, `name` or `name:key=value,key=value`, or of one of prefill and one of decode joined
 //! by `+`, and a typed view of its parameters.
 
-use core::{fmt, str::FromStr};
+use core::{cell::Cell, fmt, str::FromStr};
 
 use kvblock::BlockSize;
 
@@ -107,11 +107,13 @@ pub(crate) const fn key(name: &'static str, default: &'static str, doc: &'static
 }
 
 /// The checked parameters of one policy: a value for every key of its table, given or default.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Params<'a> {
     policy: &'static str,
     keys: &'a [Key],
     given: &'a [(String, String)],
+    /// Keys that were read, a bit each in the order of `keys`.
+    read: Cell<u64>,
 }
 
 impl<'a> Params<'a> {
@@ -124,13 +126,33 @@ impl<'a> Params<'a> {
         keys: &'a [Key],
         given: &'a [(String, String)],
     ) -> Result<Self, SpecError> {
+        assert!(keys.len() <= 64, "policy {policy} has more than 64 keys");
         for (key, _) in given {
             if !keys.iter().any(|k| k.name == key) {
                 let valid = keys.iter().map(|k| k.name).collect();
                 return Err(SpecError::UnknownKey { policy, key: key.clone(), valid });
             }
         }
-        Ok(Self { policy, keys, given })
+        Ok(Self { policy, keys, given, read: Cell::new(0) })
+    }
+
+    /// Checks, once a policy is built, that it has read every key whose value is not the default: what a mode does not look at
+    /// must not seem to act.
+    ///
+    /// # Errors
+    /// [`SpecError::Unread`].
+    pub(crate) fn check_read(&self) -> Result<(), SpecError> {
+        for (at, key) in self.keys.iter().enumerate().filter(|(at, _)| self.read.get() >> at & 1 == 0) {
+            let other = |(name, value): &&(String, String)| name == key.name && value != key.default;
+            if let Some((_, value)) = self.given.iter().find(other) {
+                return Err(SpecError::Unread {
+                    policy: self.policy,
+                    key: self.keys[at].name,
+                    value: value.clone(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Name of the policy being built.
@@ -145,11 +167,11 @@ impl<'a> Params<'a> {
     /// When the policy's own table lacks `key`.
     #[must_use]
     pub fn text(&self, key: &str) -> &'a str {
-        if let Some((_, value)) = self.given.iter().find(|(k, _)| k == key) {
-            return value;
-        }
-        let entry = self.keys.iter().find(|k| k.name == key);
-        entry.unwrap_or_else(|| panic!("policy {} reads the undeclared key {key}", self.policy)).default
+        let at = self.keys.iter().position(|k| k.name == key);
+        let at = at.unwrap_or_else(|| panic!("policy {} reads the undeclared key {key}", self.policy));
+        self.read.set(self.read.get() | 1 << at);
+        let given = self.given.iter().find(|(k, _)| k == key);
+        given.map_or(self.keys[at].default, |(_, value)| value)
     }
 
     /// An error about the value of `key`.

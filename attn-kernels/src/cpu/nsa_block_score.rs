@@ -24,7 +24,7 @@ pub fn nsa_block_score(
         let blocks = len.div_ceil(nsa.block_size.get());
         scores.fill(f32::NEG_INFINITY);
         for ((block, score), importance) in (0..).zip(scores).zip(nsa.importance(&sum, blocks)) {
-            let forced = block < nsa.init_blocks || block + nsa.local_blocks >= blocks;
+            let forced = block < nsa.init_blocks || block + nsa.recent_blocks() >= blocks;
             *score = if forced { f32::INFINITY } else { importance };
         }
     }

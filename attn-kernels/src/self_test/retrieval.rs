@@ -147,8 +147,11 @@ pub(super) fn hamming_score(variant: &Variant) -> Vec<Case> {
 pub(super) fn nsa_block_score(variant: &Variant) -> Vec<Case> {
     let (kernel, block) = (size(variant, "KERNEL"), size(variant, "BLOCK"));
     let stride = 16;
-    let spec =
-        format!("nsa:kernel_size={},kernel_stride={stride},block_size={}", kernel * stride, block * stride);
+    let spec = format!(
+        "nsa:window_size=0,kernel_size={},kernel_stride={stride},block_size={}",
+        kernel * stride,
+        block * stride
+    );
     let spec: Spec = spec.parse().expect("a spec of known keys");
     let nsa = Params::new("nsa", sparse_select::nsa::ENTRY.keys, &spec.params)
         .and_then(|params| Nsa::from_params(&params))
@@ -161,7 +164,7 @@ pub(super) fn nsa_block_score(variant: &Variant) -> Vec<Case> {
         score_stride: 40 / block + 3,
         stride,
         init_blocks: nsa.init_blocks,
-        local_blocks: nsa.local_blocks,
+        local_blocks: nsa.recent_blocks(),
         infinity: f32::INFINITY,
     };
     let rows: Vec<[u32; 4]> = lens.iter().map(|len| [0, *len, 0, 0]).collect();

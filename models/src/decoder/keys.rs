@@ -133,6 +133,16 @@ impl KeySource {
         }
     }
 
+    /// Layers whose wishes wait to be fetched.
+    pub(super) fn wished(&self) -> Vec<bool> {
+        self.pages().map_or_else(Vec::new, Residency::wished)
+    }
+
+    /// Goes back to layers whose wishes waited to be fetched.
+    pub(super) fn set_wished(&mut self, wished: &[bool]) {
+        self.pages_mut().into_iter().for_each(|pages| pages.set_wished(wished));
+    }
+
     /// Traffic between device and host so far.
     pub(super) fn traffic(&self) -> HostTraffic {
         self.ring().map_or_else(HostTraffic::default, RingKeys::traffic)

@@ -9,7 +9,7 @@ use attn_kernels::gpu::Bind;
 use kvblock::BlockId;
 use sparse_select::digest::DigestFormat;
 use sparse_select::policy::num_blocks;
-use sparse_select::{Heads, Input, Selection, Stage};
+use sparse_select::{Heads, Input, Retrieved, Selection, Stage};
 
 use crate::ModelError;
 use crate::batch::{Phase, Slice};
@@ -145,6 +145,9 @@ impl SparseOptions {
     /// Tokens of a sequence from which its decode rows select.
     fn least(&self, slices: &[Slice<'_>]) -> u32 {
         let decoding = slices.iter().filter(|slice| slice.phase == Phase::Decode);
+        if decoding.clone().count() < self.of(Phase::Decode).min_requests() as usize {
+            return u32::MAX;
+        }
         self.crossing.least(decoding.map(|slice| slice.first + 1))
     }
 
@@ -182,16 +185,17 @@ impl SparseOptions {
         chosen.phase == Phase::Prefill && self.history_only()
     }
 
-    /// Selects in a layer, by digests as kernels keep them beside this cache.
+    /// Selects in a layer, by digests as kernels keep them beside this cache, or keeps what was `retrieved`.
     pub(super) fn select(
         &self,
         chosen: &SelectingRows,
         layer: usize,
         tensors: Option<(Heads<'_>, Heads<'_>)>,
         digests: DigestFormat,
+        retrieved: Option<Retrieved<'_>>,
     ) -> Result<Selection, ModelError> {
         let mut selection = Selection::new();
-        let input = Input { digests, ..self.input(chosen, layer, tensors) };
+        let input = Input { digests, retrieved, ..self.input(chosen, layer, tensors) };
         self.policy.select_into(&input, &mut selection)?;
         Ok(selection)
     }

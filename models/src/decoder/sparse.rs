@@ -6,9 +6,11 @@
 //! [`Rules`].
 
 mod account;
+mod budgets;
 mod chunks;
 mod counter;
 mod estimator;
+mod kept;
 mod lists;
 mod mass;
 mod measure;
@@ -19,6 +21,7 @@ mod positions;
 mod previous;
 mod rank;
 mod ranker;
+mod retrievals;
 mod rules;
 mod shares;
 mod thresholder;
@@ -75,6 +78,9 @@ trait Select: Debug + Send + Sync {
     /// Returns the numbers that the commands of the step follow from, for steps that nothing on the host interrupts. Steps of
     /// equal numbers record equal commands.
     fn shape(&self) -> Option<Vec<usize>>;
+
+    /// Goes to what commands of the next step follow from, if all sequences go on, or back to the step at hand.
+    fn swap_next(&mut self) {}
 
     /// Records, before a layer has made its queries, what it keeps of pages that earlier steps completed.
     fn take_in(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize) {}
@@ -192,9 +198,7 @@ impl Sparse {
             slack: kernels.slack(),
             previous: None,
         };
-        // All layers of full attention choose the same rows.
-        let group = views.all.iter().find(|view| view.reach == Reach::Full).map_or(0, |view| view.group);
-        let previous = Previous::new(load, options, group, &rules.selecting_layers())?;
+        let previous = Previous::new(load, options, views.full_group(), &rules.selecting_layers())?;
         rules.previous = previous.as_ref().map(|previous| previous.queries.clone());
         let selector = selector(load, &rules)?;
         Ok(Self { selector, rules, kernels, account: Account::default(), previous })
@@ -228,6 +232,11 @@ impl Sparse {
         self.account.begin(&self.rules, step.batch, step.slices);
         self.previous.iter_mut().for_each(Previous::begin);
         self.selector.begin(&self.rules, step, &mut self.account)
+    }
+
+    /// Goes to what commands of the next step follow from, if all sequences go on, or back to the step at hand.
+    pub(super) fn swap_next(&mut self) {
+        self.selector.swap_next();
     }
 
     /// Returns the numbers that the commands of the step follow from; `None` for steps that cannot be repeated.
@@ -358,7 +367,7 @@ fn selector(load: &LoadContext<'_>, rules: &Rules) -> Result<Box<dyn Select>, Mo
         }
     }
     Ok(match policy.support().query || options.measure {
-        true => Box::new(OnHost::new(load.gpu, *load.kv.shape(), rules.num_layers())?),
+        true => Box::new(OnHost::new(load, rules)?),
         false => Box::new(Positions::new(load.gpu, rules.num_layers())?),
     })
 }

@@ -35,6 +35,11 @@ impl Views {
         Self { all, of_layers }
     }
 
+    /// The group of KV blocks of layers that see everything: all of them choose the same rows.
+    pub(super) fn full_group(&self) -> usize {
+        self.all.iter().find(|view| view.reach == Reach::Full).map_or(0, |view| view.group)
+    }
+
     /// The view of a layer.
     pub(super) fn of_layer(&self, layer: usize) -> &View {
         &self.all[self.of_layers[layer]]

@@ -16,6 +16,7 @@ mod quantize;
 mod random;
 mod refusal;
 mod resident;
+mod retrieved;
 mod sampling;
 mod served;
 mod short_chunks;

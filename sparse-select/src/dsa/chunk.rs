@@ -1,4 +1,7 @@
 //! Chunking: how many rows of index logits are computed at a time, so that they fit in memory.
+//!
+//! Library only: the engine scores portions of rows of a fixed number of bytes, since wgpu does not tell how much memory is free.
+//! This is the published rule, for engines that know.
 
 use core::ops::Range;
 

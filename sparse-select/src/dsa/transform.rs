@@ -1,4 +1,7 @@
 //! Top-k of every row, as positions, physical slots, or indices into a ragged buffer.
+//!
+//! Library only: the engine's kernels leave lists of tokens, or slots where entries are compressed (`top_k` of attn-kernels,
+//! which has these transforms too), and are held to references of their own. Here they are on a CPU.
 
 use core::ops::Range;
 

@@ -4,15 +4,20 @@ use crate::SelectError;
 
 /// Settings that published policies state besides how they select. An engine takes them over or, where it cannot,
 /// refuses the policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Deployment {
+    /// Keys of the policy that state the query heads and their channels.
+    pub head_keys: [&'static str; 2],
     /// Query heads of the model.
     pub num_heads: Option<u32>,
     /// Channels of a query head.
     pub head_dim: Option<u32>,
     /// Settings of the engine that loads KV blocks ahead of need.
     pub prefetch: Option<PrefetchSettings>,
+    /// Blocks that are fetched to the device ahead of a selection, the best that the last one left out. An engine chooses how
+    /// many where a policy does not say.
+    pub ahead_blocks: Option<u32>,
 }
 
 /// Settings of an engine that loads KV blocks ahead of need.
@@ -38,7 +43,21 @@ impl PrefetchSettings {
     }
 }
 
+impl Default for Deployment {
+    fn default() -> Self {
+        let head_keys = ["num_heads", "head_dim"];
+        Self { head_keys, num_heads: None, head_dim: None, prefetch: None, ahead_blocks: None }
+    }
+}
+
 impl Deployment {
+    /// Names the keys that state the query heads and their channels.
+    #[must_use]
+    pub const fn head_keys(mut self, keys: [&'static str; 2]) -> Self {
+        self.head_keys = keys;
+        self
+    }
+
     /// States the query heads of the model.
     #[must_use]
     pub const fn num_heads(mut self, heads: u32) -> Self {
@@ -50,6 +69,13 @@ impl Deployment {
     #[must_use]
     pub const fn head_dim(mut self, channels: u32) -> Self {
         self.head_dim = Some(channels);
+        self
+    }
+
+    /// States how many blocks are fetched ahead of a selection.
+    #[must_use]
+    pub const fn ahead_blocks(mut self, blocks: u32) -> Self {
+        self.ahead_blocks = Some(blocks);
         self
     }
 
@@ -65,7 +91,8 @@ impl Deployment {
     /// # Errors
     /// [`SelectError::Deployment`] for the policy called `policy`, if it was set up for other heads.
     pub fn check(&self, policy: &'static str, num_heads: u32, head_dim: u32) -> Result<(), SelectError> {
-        let settings = [("num_heads", self.num_heads, num_heads), ("head_dim", self.head_dim, head_dim)];
+        let [heads, dim] = self.head_keys;
+        let settings = [(heads, self.num_heads, num_heads), (dim, self.head_dim, head_dim)];
         for (key, stated, actual) in settings {
             if let Some(stated) = stated.filter(|stated| *stated != actual) {
                 return Err(SelectError::Deployment { policy, key, stated, actual });

@@ -145,6 +145,7 @@ fn deployment(p: &Params<'_>) -> Result<Deployment, SpecError> {
         num_heads: p.optional_count("num_heads")?,
         head_dim: p.optional_count("head_dim")?,
         prefetch: Some(prefetch),
+        ..Deployment::default()
     })
 }
 

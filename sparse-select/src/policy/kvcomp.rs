@@ -27,10 +27,10 @@ pub const ENTRY: Entry = Entry {
         key("length_threshold", "2048", "histories of fewer tokens stay dense"),
         key(
             "concurrency_threshold",
-            "4",
-            "batches of fewer decoding requests stay dense, where results may depend on the batch",
+            "auto",
+            "steps of fewer decoding requests stay dense (published: 4); auto: as for every policy",
         ),
-        key("chunk_size", "128", "tokens with a common representative, at most a block"),
+        key("chunk_size", "128", "tokens with a common representative, mean or min, at most a block"),
         key("representative", "max", "similarity of a chunk: max, mean or min of its tokens"),
         key(
             "layer_ratios",
@@ -84,9 +84,9 @@ pub struct KvComp {
     pub recent: u32,
     /// Histories of fewer tokens stay dense.
     pub length_threshold: u32,
-    /// Batches of fewer decoding requests stay dense.
+    /// Steps of fewer decoding requests stay dense.
     pub concurrency_threshold: u32,
-    /// Tokens per common representative.
+    /// Tokens per common representative; a block where that is the nearest token.
     pub chunk_size: u32,
     /// Combination of the similarities of a chunk's tokens.
     pub representative: Representative,
@@ -108,6 +108,16 @@ impl KvComp {
     /// # Errors
     /// [`SpecError::BadValue`], or parameters that contradict each other.
     pub fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
+        let block_size = p.block_size()?;
+        let concurrency_threshold = match p.text("concurrency_threshold") {
+            "auto" => 1,
+            _ => p.positive("concurrency_threshold")?,
+        };
+        let representative = p.choice(
+            "representative",
+            "max, mean or min",
+            &[("max", Representative::Max), ("mean", Representative::Mean), ("min", Representative::Min)],
+        )?;
         let policy = Self {
             hash_bits: p.positive("hash_bits")?,
             parts: p.list("parts", "a list of channel counts separated by :", |&n: &usize| n > 0)?,
@@ -116,13 +126,12 @@ impl KvComp {
             sink: p.count("sink")?,
             recent: p.positive("recent")?,
             length_threshold: p.count("length_threshold")?,
-            concurrency_threshold: p.count("concurrency_threshold")?,
-            chunk_size: p.positive("chunk_size")?,
-            representative: p.choice(
-                "representative",
-                "max, mean or min",
-                &[("max", Representative::Max), ("mean", Representative::Mean), ("min", Representative::Min)],
-            )?,
+            concurrency_threshold,
+            chunk_size: match representative {
+                Representative::Max => block_size.get(),
+                Representative::Mean | Representative::Min => p.positive("chunk_size")?,
+            },
+            representative,
             layer_ratios: p.list(
                 "layer_ratios",
                 "a list of shares above 0, at most 1, separated by :",
@@ -131,7 +140,7 @@ impl KvComp {
             must_select: p.list("must_select", "a list of block indices separated by :", |_| true)?,
             rollback_layers: p.list("rollback_layers", LAYERS, |_| true)?,
             skip_layers: p.list("skip_layers", LAYERS, |_| true)?,
-            block_size: p.block_size()?,
+            block_size,
         };
         let size = u64::from(policy.block_size.get());
         let ends = (u64::from(policy.sink) + u64::from(policy.recent)) * size;
@@ -169,12 +178,6 @@ impl KvComp {
         }
     }
 
-    /// Whether a decode batch is worth it: longest history and number of requests.
-    #[must_use]
-    pub const fn is_active(&self, kv_len_max: usize, requests: usize) -> bool {
-        kv_len_max >= self.length_threshold as usize && requests >= self.concurrency_threshold as usize
-    }
-
     /// Number of blocks selected in a layer, for a history of `kv_len` tokens.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of kv_len")]
@@ -182,13 +185,6 @@ impl KvComp {
         let ratio = layer.and_then(|layer| self.layer_ratios.get(layer as usize));
         let tokens = ratio.map_or(self.topk_tokens as usize, |r| (kv_len as f64 * r).ceil() as usize);
         tokens.div_ceil(self.block_size.get() as usize)
-    }
-
-    /// Number of tokens that attention sees once blocks are dropped: `s - ceil(max(s - topk, 0) / bs) * bs`.
-    #[must_use]
-    pub fn sparse_len(&self, kv_len: usize) -> usize {
-        let size = self.block_size.get() as usize;
-        kv_len - kv_len.saturating_sub(self.topk_tokens as usize).div_ceil(size) * size
     }
 
     /// Hamming distance of every cached token from the query at token 0 of `q`, the smallest over KV heads; 0
@@ -262,7 +258,11 @@ impl Policy for KvComp {
             || kv_len < self.support().dense_below_tokens
     }
 
-    /// Kernels take the distance of a block's nearest token (`representative=max`, whatever the chunks),
+    fn min_requests(&self) -> u32 {
+        self.concurrency_threshold
+    }
+
+    /// Kernels take the distance of a block's nearest token (`representative=max`),
     /// hashes of whole words, and at most four forced blocks; anything else runs on the host.
     fn ranking(&self) -> Option<Ranking> {
         let must_select: Vec<i32> =

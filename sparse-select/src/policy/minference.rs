@@ -18,9 +18,9 @@ const SLASH_MIN: usize = 50;
 /// Parameters of the estimate; sizes in tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Number of columns kept, at least 30.
+    /// Number of columns kept, at least 30; not read beside a budget.
     pub vertical_size: u32,
-    /// Number of diagonals kept, at least 50.
+    /// Number of diagonals kept, at least 50; not read beside a budget.
     pub slash_size: u32,
     /// Number of last queries that the estimate uses.
     pub last_q: u32,
@@ -44,13 +44,15 @@ pub struct Lines {
 
 impl Estimate {
     pub(super) fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
+        let adaptive_budget = p.optional_ratio("adaptive_budget")?;
+        let size = |key| if adaptive_budget.is_some() { Ok(0) } else { p.positive(key) };
         Ok(Self {
-            vertical_size: p.positive("vertical_size")?,
-            slash_size: p.positive("slash_size")?,
+            vertical_size: size("vertical_size")?,
+            slash_size: size("slash_size")?,
             last_q: p.positive("last_q")?,
             force_vertical: p.count("force_vertical")?,
             force_slash: p.count("force_slash")?,
-            adaptive_budget: p.optional_ratio("adaptive_budget")?,
+            adaptive_budget,
         })
     }
 

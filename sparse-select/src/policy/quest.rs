@@ -85,10 +85,6 @@ impl Quest {
     /// [`SpecError::BadValue`].
     pub fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
         let block_size = p.block_size()?;
-        let pages = match p.optional_count("token_budget")? {
-            Some(tokens) => 3.max(tokens / block_size.get()),
-            None => p.positive("page_budget")?,
-        };
         let offload = p.choice("variant", "quest or offload", &[("quest", false), ("offload", true)])?;
         let mode = match (offload, p.optional_ratio("mass")?) {
             (true, Some(_)) => {
@@ -103,7 +99,12 @@ impl Quest {
                 recent_blocks: p.count("recent_blocks")?,
             },
             (false, Some(mass)) => Mode::Mass { mass },
-            (false, None) => Mode::Budget { pages },
+            (false, None) => Mode::Budget {
+                pages: match p.optional_count("token_budget")? {
+                    Some(tokens) => 3.max(tokens / block_size.get()),
+                    None => p.positive("page_budget")?,
+                },
+            },
         };
         Ok(Self { mode, dense_layers: p.count("dense_layers")?, block_size })
     }

@@ -33,17 +33,17 @@ pub const ENTRY: Entry = Entry {
     ],
     build: |p| {
         let mode = p.choice("mode", "blocks or minference", &[("blocks", false), ("minference", true)])?;
+        let block_size = p.block_size()?;
+        if mode {
+            let estimate = Some(Estimate::from_params(p)?);
+            return Ok(Box::new(VerticalSlash { sink: 0, window: 0, threshold: 0, estimate, block_size }));
+        }
         let (sink, window) = (p.count("sink")?, p.count("window")?);
-        if !mode && sink == 0 && window == 0 {
+        if sink == 0 && window == 0 {
             return Err(p.contradiction("sink and window must keep a block", &["sink", "window"]));
         }
-        Ok(Box::new(VerticalSlash {
-            sink,
-            window,
-            threshold: p.count("threshold")?,
-            estimate: if mode { Some(Estimate::from_params(p)?) } else { None },
-            block_size: p.block_size()?,
-        }))
+        let threshold = p.count("threshold")?;
+        Ok(Box::new(VerticalSlash { sink, window, threshold, estimate: None, block_size }))
     },
 };
 

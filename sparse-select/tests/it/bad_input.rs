@@ -57,7 +57,10 @@ fn budgets_of_nothing_are_refused_or_defined() {
         ("gsa:sparse_ratio=0.001,min_blocks=0,block_size=4", 3),
         ("esa:sparse_ratio=0.001,min_blocks=0,block_size=4", 3),
         ("streaming:sink=0,recent=1,block_size=4", 1),
-        ("nsa:topk=1,init_blocks=0,local_blocks=1,block_size=4,kernel_size=4,kernel_stride=4", 1),
+        (
+            "nsa:topk=1,init_blocks=0,local_blocks=1,window_size=1,block_size=4,kernel_size=4,kernel_stride=4",
+            1,
+        ),
     ] {
         let (q, k) = (Tensor::seeded(1, [2, 1, 4], 64), Tensor::seeded(2, [1, 64, 4], 64));
         assert_eq!(chosen(spec, &q, &k).unwrap().row(0, 0).len(), kept, "{spec}");
@@ -81,7 +84,7 @@ fn sizes_that_do_not_divide_are_refused_with_both_numbers() {
 const HUGE: [&str; 13] = [
     "streaming:sink=4294967295,recent=4294967295,block_size=4",
     "vertical-slash:sink=4294967295,window=4294967295,threshold=0,block_size=4",
-    "vertical-slash:mode=minference,vertical_size=4294967295,slash_size=4294967295,threshold=0,block_size=4",
+    "vertical-slash:mode=minference,vertical_size=4294967295,slash_size=4294967295,block_size=4",
     "gsa:init_window_sz=4294967295,local_window_sz=4294967295,min_blocks=4294967295,block_size=4",
     "gsa:scoring=mean_k,init_window_sz=4294967295,local_window_sz=4294967295,block_size=4",
     "gsa-ucm:min_topk=4294967295,max_topk=4294967295,seg_prefill_threshold=0,block_size=4",
@@ -116,7 +119,7 @@ fn every_policy() -> Vec<Box<dyn Policy>> {
     let registry = Registry::builtin();
     let small = |name: &str| match name {
         "kvcomp" => ",topk_tokens=32,length_threshold=32,hash_bits=32".into(),
-        "nsa" => ",kernel_size=4,kernel_stride=2,topk=4".into(),
+        "nsa" => ",kernel_size=4,kernel_stride=2,topk=4,window_size=5".into(),
         "xattn" | "xattn-bsa" => ",stride=1".into(),
         "gsa-ucm" => ",min_topk=1,max_topk=4,seg_prefill_threshold=0".into(),
         "dsa" => ",index_topk=5".into(),

@@ -38,7 +38,7 @@ fn drawn(spec: &str, input: &Input<'_>) -> String {
     format!("{spec:85} {}\n", rows.collect::<Vec<_>>().join(" "))
 }
 
-const DECODE: [&str; 16] = [
+const DECODE: [&str; 17] = [
     "full:block_size=4",
     "streaming:block_size=4,sink=1,recent=3",
     "vertical-slash:block_size=4",
@@ -53,14 +53,15 @@ const DECODE: [&str; 16] = [
     "quest:block_size=4,mass=0.8",
     "quest:block_size=4,variant=offload,topk=5,sink_blocks=1,recent_blocks=1",
     "dsa:block_size=4,index_topk=8",
-    "nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=5",
+    "nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=5,window_size=0",
+    "nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=5,window_size=13",
     "quest:block_size=4,page_budget=2,min_tokens=97",
 ];
 
 const PREFILL: [&str; 8] = [
     "streaming:block_size=4,sink=1,recent=3",
     "vertical-slash:block_size=4",
-    "vertical-slash:block_size=4,mode=minference,vertical_size=1,slash_size=1,threshold=1",
+    "vertical-slash:block_size=4,mode=minference,vertical_size=1,slash_size=1",
     "xattn:block_size=4,stride=2,threshold=0.6",
     "xattn:block_size=4,stride=2,threshold=0.6,causal=false",
     "xattn-bsa:block_size=4,stride=1,threshold=0.6",
@@ -93,7 +94,8 @@ fn every_policy_is_drawn() {
     quest:block_size=4,mass=0.8                                                           ####.##....#..#..#..#..# ...#.#....##.##..##.#..#
     quest:block_size=4,variant=offload,topk=5,sink_blocks=1,recent_blocks=1               #....#.....#.....#.....#
     dsa:block_size=4,index_topk=8                                                         .....#...........#......
-    nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=5                                 #....#...........#....## #....#...........#....##
+    nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=5,window_size=0                   #....#...........#....## #....#...........#....##
+    nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=5,window_size=13                  #....#...........#..#### #....#...........#..####
     quest:block_size=4,page_budget=2,min_tokens=97                                        ########################
     ");
     let chunk = queries(128);
@@ -107,7 +109,7 @@ fn every_policy_is_drawn() {
     assert_snapshot!(lines, @"
     streaming:block_size=4,sink=1,recent=3                                                #....................###
     vertical-slash:block_size=4                                                           #.................##....
-    vertical-slash:block_size=4,mode=minference,vertical_size=1,slash_size=1,threshold=1  ########..############## ########..##############
+    vertical-slash:block_size=4,mode=minference,vertical_size=1,slash_size=1              ########..############## ########..##############
     xattn:block_size=4,stride=2,threshold=0.6                                             #....#...........#.....# #....#...........#.....#
     xattn:block_size=4,stride=2,threshold=0.6,causal=false                                #....#...........#...... #....#...........#......
     xattn-bsa:block_size=4,stride=1,threshold=0.6                                         #....#...........#.....#

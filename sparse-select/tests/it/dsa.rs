@@ -137,22 +137,3 @@ fn a_page_holds_its_codes_before_its_scales() {
     assert_eq!(pages.bytes()[64 * 132 + 128..][..128], *codes);
     assert_eq!(pages.bytes()[64 * 132 + 64 * 128 + 4..][..4], scale.to_le_bytes());
 }
-
-#[test]
-fn short_extends_skip_the_logits() {
-    use sparse_select::{
-        Params,
-        dsa::{Dsa, ENTRY, ExtendStep},
-    };
-    let dsa = Dsa::from_params(&Params::new("dsa", ENTRY.keys, &[]).unwrap()).unwrap();
-    let step = ExtendStep { is_extend: true, speculative: false, context_parallel: false, kv_len_max: 2048 };
-    assert!(dsa.can_skip(&step));
-    for no in [
-        ExtendStep { kv_len_max: 2049, ..step },
-        ExtendStep { is_extend: false, ..step },
-        ExtendStep { speculative: true, ..step },
-        ExtendStep { context_parallel: true, ..step },
-    ] {
-        assert!(!dsa.can_skip(&no));
-    }
-}

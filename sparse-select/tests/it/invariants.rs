@@ -22,7 +22,7 @@ const POLICIES: [(&str, u32, u32); 15] = [
     ("skip-softmax:block_size=4,scale=2", 1, 1),
     ("quest:block_size=4,page_budget=5", 0, 1),
     ("quest:block_size=4,mass=0.7", 0, 1),
-    ("nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=4", 1, 2),
+    ("nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=4,window_size=9", 1, 3),
 ];
 
 proptest! {

@@ -9,6 +9,7 @@ mod dsa;
 mod examples;
 mod flashprefill;
 mod invariants;
+mod keys;
 mod method;
 mod nsa;
 mod quest;

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use sparse_select::{
-    Params, Selection, Spec, build,
-    nsa::{ENTRY, Nsa, combine_branches, compressed_probabilities, padded_row},
+    Params, Policy, Selection, Spec, build,
+    nsa::{ENTRY, Nsa, compressed_probabilities},
 };
 
 use crate::tensors::{Tensor, decode_case, row, select};
@@ -22,10 +22,10 @@ fn published_weights_and_visibility() {
     assert_eq!([31, 32, 47, 48, 64].map(|len| n.visible_compressed(len)), [0, 1, 1, 2, 3]);
     // Block 0: 2, 20, 200, 1000; block 1: 1000, 20000. The fourth overlaps both.
     assert_eq!(n.importance(&[1.0, 10.0, 100.0, 1000.0, 1e4], 2), [1222.0, 21000.0]);
-    assert_eq!([n.window(100), n.window(600)], [0..100, 88..600]);
-    assert_eq!(padded_row(&[0, 3], 4), [0, 3, -1, -1]);
     assert!(compressed_probabilities(&[1.0], &[]).is_empty());
-    assert_eq!(combine_branches([0.0; 3], [&[2.0], &[4.0], &[8.0]]), [7.0]);
+    // 512 tokens lie in up to 9 blocks of 64, of which 2 are local in any case: 7 more than topk.
+    assert_eq!([64 * 22, 64 * 23, 64 * 100].map(|len| n.budget(None, len)), [22, 23, 23]);
+    assert_eq!(nsa("nsa:window_size=0").budget(None, 6400), 16);
 }
 
 proptest! {
@@ -42,16 +42,20 @@ proptest! {
     }
 
     #[test]
-    fn a_budget_with_all_ends_forced(c in decode_case(60, 9), topk in 3u32..8) {
-        let spec = format!("nsa:kernel_size=4,kernel_stride=2,block_size=4,topk={topk}");
+    fn a_budget_with_all_ends_forced(c in decode_case(60, 9), topk in 3u32..8, window in 0u32..20) {
+        let spec = format!("nsa:kernel_size=4,kernel_stride=2,block_size=4,topk={topk},window_size={window}");
         let s = select(&spec, &c.q, &c.k).selection;
         let n = s.num_blocks();
         prop_assert_eq!(s.groups(), c.k.view().heads());
         for group in 0..s.groups() {
             let chosen = row(&s, group, 0);
-            prop_assert_eq!(chosen.len() as u32, topk.min(n));
-            for forced in [0, n.saturating_sub(2), n - 1] {
-                prop_assert!(chosen.contains(&forced));
+            // However the window lies among blocks of 4, its tokens are attended, and topk blocks as without it.
+            let reached = if window == 0 { 2 } else { 2.max((window - 1).div_ceil(4) + 1) };
+            prop_assert_eq!(chosen.len() as u32, (topk + reached - 2).min(n));
+            let len = c.k.view().len();
+            let sliding = (len.saturating_sub(window as usize)..len).map(|token| token as u32 / 4);
+            for forced in [0, n.saturating_sub(2), n - 1].into_iter().chain(sliding) {
+                prop_assert!(chosen.contains(&forced), "{forced} of {chosen:?}");
             }
         }
     }
@@ -65,7 +69,7 @@ fn the_block_that_answers_the_query_is_read() {
     (20..24).for_each(|t| k.set(0, t, 0, 1.0));
     (32..36).for_each(|t| k.set(1, t, 0, 1.0));
     let mut s = Selection::new();
-    let policy = build("nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=4").unwrap();
+    let policy = build("nsa:kernel_size=4,kernel_stride=2,block_size=4,topk=4,window_size=0").unwrap();
     policy.select_into(&sparse_select::Input::decode(q.view(), k.view()), &mut s).unwrap();
     insta::assert_snapshot!(s.strip(0, 0).marks(1, 2), @"S....#....RR");
     insta::assert_snapshot!(s.strip(1, 0).marks(1, 2), @"S.......#.RR");

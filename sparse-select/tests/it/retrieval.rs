@@ -1,7 +1,10 @@
 //! Policies that retrieve blocks by a representative of each: ESA, GSA by mean keys, UCM's GSA, hash retrieval.
 
 use proptest::prelude::*;
-use sparse_select::{Input, Selection, build, policy::kvcomp::Projection};
+use sparse_select::{
+    Input, Retrieved, Selection, build,
+    policy::{kvcomp::Projection, num_blocks},
+};
 
 use crate::tensors::{Case, Tensor, decode_case, row, select};
 
@@ -68,14 +71,61 @@ proptest! {
     }
 
     #[test]
-    fn gsa_ucm_scores_alike_on_cpu_and_gpu(c in exact_case()) {
-        // At block size 4 the bounds scale to 32 blocks: more than there are.
-        let scores = mean_scores(&c, 4);
-        let n = scores.len();
+    fn gsa_ucm_scales_its_bounds_to_the_block(c in exact_case()) {
+        // At block size 4 they are 32 blocks: more than there are.
         let spec = "gsa-ucm:min_topk=1,max_topk=1,sparse_ratio=0.1,seg_prefill_threshold=0,block_size=4";
-        let policy = |scoring: &str| row(&select(&format!("{spec},scoring={scoring}"), &c.q, &c.k).selection, 0, 0);
-        prop_assert_eq!(policy("cpu"), (0..n as u32).collect::<Vec<_>>());
-        prop_assert_eq!(policy("gpu").len(), n);
+        let all: Vec<u32> = (0..c.k.view().len() as u32 / 4).collect();
+        prop_assert_eq!(row(&select(spec, &c.q, &c.k).selection, 0, 0), all);
+    }
+
+    /// A request that decodes token by token selects what one sees who looks at all its queries at once: every stride-th
+    /// retrieves, and those in between keep the blocks and add what has begun.
+    #[test]
+    fn every_stride_th_query_retrieves(
+        seed in any::<u64>(), first in 70usize..90, stride in 1usize..7, steps in 1usize..16, ucm: bool,
+    ) {
+        let spec = match ucm {
+            true => format!("gsa-ucm:block_size=8,init_window_sz=0,min_topk=1,max_topk=1,sparse_ratio=0.2,\
+                seg_prefill_threshold=0,retrieval_stride={stride}"),
+            false => format!("esa:block_size=4,sparse_ratio=0.2,retrieval_stride={stride}"),
+        };
+        let policy = build(&spec).unwrap();
+        let alone = build(&spec.replace(&format!("stride={stride}"), "stride=1")).unwrap();
+        let size = policy.block_size();
+        let k = Tensor::seeded(seed, [2, first + steps - 1, 3], 99);
+        let q = Tensor::seeded(!seed, [4, steps, 3], 99);
+        let mut last: Option<(usize, Selection)> = None;
+        let mut rows = Vec::new();
+        for t in 0..steps {
+            let input = Input::decode(q.view().window(t, 1), k.view().window(0, first + t));
+            let retrieved = last.as_ref().map(|(kv_len, selection)| Retrieved { kv_len: *kv_len, selection });
+            let mut selection = Selection::new();
+            policy.select_into(&Input { retrieved, ..input }, &mut selection).unwrap();
+            let expected = match &last {
+                Some((then, kept)) if t % stride > 0 => {
+                    let mut blocks = row(kept, 0, 0);
+                    blocks.extend(num_blocks(*then, size)..num_blocks(first + t, size));
+                    blocks
+                }
+                _ => {
+                    let mut own = Selection::new();
+                    alone.select_into(&input, &mut own).unwrap();
+                    let blocks = row(&own, 0, 0);
+                    last = Some((first + t, own));
+                    blocks
+                }
+            };
+            prop_assert_eq!(row(&selection, 0, 0), expected.clone(), "step {}", t);
+            rows.push(expected);
+        }
+        let mut together = Selection::new();
+        policy.select_into(&Input::decode(q.view(), k.view()), &mut together).unwrap();
+        prop_assert_eq!((0..steps).map(|t| row(&together, 0, t)).collect::<Vec<_>>(), rows);
+        // Of a prompt every query retrieves, however it is cut.
+        let (mut prompt, mut each) = (Selection::new(), Selection::new());
+        policy.select_into(&Input::prefill(q.view(), k.view(), 0), &mut prompt).unwrap();
+        alone.select_into(&Input::prefill(q.view(), k.view(), 0), &mut each).unwrap();
+        prop_assert_eq!(prompt, each);
     }
 
     #[test]
@@ -147,9 +197,6 @@ fn kvcomp_layers_lengths_and_contradictions() {
     use LayerPlan::{Dense, Reuse, Select};
     assert_eq!(plans, [Dense, Select, Dense, Dense, Reuse, Select]);
     assert_eq!([Some(2), Some(9), None].map(|l| p.budget_blocks(l, 4096)), [8, 16, 16]);
-    // Whole blocks are dropped, so the last block keeps its length and the rest is at most topk_tokens.
-    assert_eq!([2000, 2048, 2049, 4096, 4100].map(|s| p.sparse_len(s)), [2000, 2048, 1921, 2048, 1924]);
-    assert!(p.is_active(2048, 4) && !p.is_active(2047, 4) && !p.is_active(2048, 3));
     let message = |text| kvcomp(text).unwrap_err().to_string();
     insta::assert_snapshot!(message("topk_tokens=1000"), @"kvcomp: topk_tokens must be a multiple of block_size; they are topk_tokens = 1000, block_size = 128");
     insta::assert_snapshot!(message("topk_tokens=640"), @"kvcomp: topk_tokens must exceed sink and recent blocks together; they are topk_tokens = 640, sink = 1, recent = 4, block_size = 128");

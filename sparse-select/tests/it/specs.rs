@@ -42,6 +42,9 @@ fn settings_of_the_engine_are_stated_and_those_of_another_model_refused() {
     assert!(run("gsa:num_heads=3,head_dim=16").is_ok());
     let refused = |spec: &str| run(spec).unwrap_err().to_string();
     assert_snapshot!(refused("gsa:head_dim=999"), @"gsa: head_dim=999, the model has 16");
+    assert!(run("dsa:index_n_heads=3,index_head_dim=16").is_ok());
+    assert_snapshot!(refused("dsa:index_n_heads=64"), @"dsa: index_n_heads=64, the model has 3");
+    assert_snapshot!(refused("dsa:index_head_dim=128"), @"dsa: index_head_dim=128, the model has 16");
     assert_snapshot!(refused("gsa:num_heads=7,dense_layers=1"), @"gsa: num_heads=7, the model has 3");
     let prefetch = build("gsa:prefetch_workers=9,prefetch_ahead=7").unwrap().deployment().prefetch.unwrap();
     let PrefetchSettings { workers, max_pending, ahead, cache_blocks, .. } = prefetch;

@@ -151,18 +151,14 @@ pub(crate) fn cross(decoder: &mut Decoder, options: &EngineOptions) -> Result<()
     Ok(crossing.map_or(Ok(()), |crossing| decoder.set_crossing(crossing))?)
 }
 
-/// Refuses times where results must not depend on any.
+/// Refuses times and batches where results must not depend on any.
 pub(crate) fn check(options: &EngineOptions) -> Result<(), Error> {
-    let measured = |sparse: &&Sparse| {
-        let wanted = [Phase::Prefill, Phase::Decode].map(|phase| min_tokens(sparse, phase));
-        wanted.contains(&MinTokens::Measured)
-    };
-    match options.sparse.as_ref().filter(measured) {
-        Some(sparse) if options.reproducible => {
-            Err(Error::TimedReproducible { policy: sparse.spec.to_string() })
-        }
-        _ => Ok(()),
+    let Some(sparse) = options.sparse.as_ref().filter(|_| options.reproducible) else { return Ok(()) };
+    let (policy, requests) = (sparse.spec.to_string(), sparse.policy.min_requests());
+    if [Phase::Prefill, Phase::Decode].map(|phase| min_tokens(sparse, phase)).contains(&MinTokens::Measured) {
+        return Err(Error::TimedReproducible { policy });
     }
+    if requests > 1 { Err(Error::BatchReproducible { policy, requests }) } else { Ok(()) }
 }
 
 /// The shortest history that a policy selects blocks of in a phase, or who finds it out.

@@ -69,6 +69,17 @@ pub enum Error {
         /// The policy.
         policy: String,
     },
+    /// Batches that decide which sequences select, of an engine whose results depend on none.
+    #[error(
+        "sparse {policy}: steps of fewer than {requests} decoding sequences stay dense, and reproducible results do not \
+         depend on a batch"
+    )]
+    BatchReproducible {
+        /// The policy.
+        policy: String,
+        /// Sequences from which on it selects.
+        requests: u32,
+    },
     /// No policy has this text form.
     #[error(transparent)]
     Spec(#[from] sparse_select::SpecError),

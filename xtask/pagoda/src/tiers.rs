@@ -189,12 +189,7 @@ impl Tiers {
         }
         let staged = usize::try_from(STAGED_BYTES / block_bytes).expect("256 MiB are counted in 32 bits");
         let load = prefetching(options);
-        // What a policy states is what it gets.
-        let stated = options.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
-        let room = match stated {
-            Some(_) => load.prefetch_cache_size,
-            None => staged.min(load.prefetch_cache_size).max(16),
-        };
+        let room = room(options, staged);
         let waiting_depth = staged.clamp(save::MAX_BLOCKS, StoreConfig::UCM.waiting_depth);
         // Reads wait as blocks that are staged too.
         let reads = (staged / save::MAX_BLOCKS).max(1);
@@ -332,6 +327,13 @@ pub(crate) fn prefetching(options: &EngineOptions) -> EngineConfig {
     })
 }
 
+/// Blocks that may wait for the device: as many as the policy states, else those of `staged` that the defaults allow.
+fn room(options: &EngineOptions, staged: usize) -> usize {
+    let stated = options.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
+    let most = prefetching(options).prefetch_cache_size;
+    stated.map_or(staged.min(most).max(16), |_| most)
+}
+
 /// Identifies the contents of the blocks. A store that was written under another name is refused, or its
 /// entries are not seen.
 fn namespace(model: &Model, decoder: &Decoder) -> Result<String, models::WeightError> {
@@ -369,5 +371,16 @@ mod tests {
         assert_eq!(with("gsa"), EngineConfig::GSA);
         let expected = EngineConfig::GSA.prefetch_workers(9).prefetch_ahead(7);
         assert_eq!(with("gsa:prefetch_workers=9,prefetch_ahead=7"), expected);
+        assert_eq!(with("gsa:max_pending_prefetch=5"), EngineConfig::GSA.max_pending_prefetch(5));
+    }
+
+    #[test]
+    fn a_stated_cache_is_not_cut_to_what_is_staged() {
+        // 128 blocks of 2 MiB, as of an 8B model.
+        let with = |spec: &str| {
+            let sparse = Sparse::new(&Registry::builtin(), &spec.parse().unwrap()).unwrap();
+            room(&EngineOptions { sparse: Some(sparse), ..EngineOptions::new() }, 128)
+        };
+        assert_eq!(["quest", "gsa", "gsa:prefetch_cache_size=7"].map(with), [128, 1000, 7]);
     }
 }

@@ -44,7 +44,17 @@ fn policies_for_other_models() {
     for command in ["generate", "score"] {
         refuses(command, ids, &["--sparse", "gsa:head_dim=999"], &["gsa: head_dim=999, the model has 16"]);
         refuses(command, ids, &["--sparse", "gsa:num_heads=7"], &["gsa: num_heads=7, the model has 4"]);
+        let dsa = ["--sparse", "dsa:block_size=16,index_head_dim=128"];
+        refuses(command, ids, &dsa, &["dsa: index_head_dim=128, the model has 16"]);
     }
+}
+
+#[test]
+fn batches_that_decide_on_reproducible_results() {
+    let [prompt] = prompts([20]);
+    let flags = ["--sparse", "kvcomp:block_size=16,concurrency_threshold=4", "--reproducible"];
+    let told = ["steps of fewer than 4 decoding sequences stay dense", "do not depend on a batch"];
+    refuses("generate", slice::from_ref(&prompt), &flags, &told);
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn every_policy_runs_and_says_what_it_attended() {
         "xattn:block_size=16,threshold=0.5",
         "quest:page_budget=4",
         "dsa:block_size=16,index_topk=32",
-        "nsa:block_size=16,topk=4",
+        "nsa:block_size=16,topk=4,window_size=20",
     ] {
         let scored = score(&["--sparse", spec, "--chunk", "32"]);
         let density = density(&scored);

@@ -258,19 +258,18 @@ impl Select {
     }
 
     fn check_gsa_ucm(&self, gpu: &Gpu) {
-        let text = format!(
-            "gsa-ucm:scoring=gpu,seg_prefill_threshold=0,min_topk=1,max_topk=9,block_size={}",
-            self.select_block
-        );
+        let text =
+            format!("gsa-ucm:seg_prefill_threshold=0,min_topk=1,max_topk=9,block_size={}", self.select_block);
         let spec: sparse_select::Spec = text.parse().unwrap();
         let policy =
             gsa_ucm::GsaUcm::from_params(&Params::new("gsa-ucm", gsa_ucm::ENTRY.keys, &spec.params).unwrap())
                 .unwrap();
+        let group = self.num_heads / self.layer.shape.num_kv_heads;
         let params = BlockScoreParams {
-            sink_blocks: 1,
+            sink_blocks: policy.init_window,
             recent_blocks: 2,
             recent_full: 1,
-            scale: 1.0 / self.num_heads as f32,
+            scale: 1.0 / group as f32,
             ..self.params(true)
         };
         let k = |row: usize| policy.budget(None, self.lens[row] as usize);

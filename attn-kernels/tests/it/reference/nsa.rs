@@ -28,7 +28,7 @@ fn check_nsa(gpu: &Gpu, nsa: &Nsa, (kv_heads, group): (u32, u32), lens: &[u32], 
         score_stride: most.div_ceil(nsa.block_size.get()) + 2,
         stride: u32::try_from(nsa.kernel_stride).unwrap(),
         init_blocks: nsa.init_blocks,
-        local_blocks: nsa.local_blocks,
+        local_blocks: nsa.recent_blocks(),
         infinity: f32::INFINITY,
     };
     let rows: Vec<[u32; 4]> = lens.iter().map(|&len| [0, len, 0, 0]).collect();
@@ -65,7 +65,7 @@ fn check_nsa(gpu: &Gpu, nsa: &Nsa, (kv_heads, group): (u32, u32), lens: &[u32], 
             .map(|i| (first..first + group).map(|head| of_head(head)[i]).sum())
             .collect();
         let want = nsa.select_blocks(&nsa.importance(&sum, u32::try_from(blocks).unwrap()));
-        assert_eq!(top_k(&scores[..blocks], nsa.topk as usize), want, "{nsa:?}, row {row}, {kv}");
+        assert_eq!(top_k(&scores[..blocks], nsa.selected() as usize), want, "{nsa:?}, row {row}, {kv}");
     }
 }
 
@@ -123,10 +123,16 @@ fn compressed_attention_selects_as_the_policy_does() {
     let Some(gpu) = gpu() else { return };
     let lens = [1, 31, 32, 47, 48, 63, 64, 65, 1000, 2049];
     check_nsa(gpu, &nsa("nsa"), (2, 4), &lens, 1);
-    check_nsa(gpu, &nsa("nsa:kernel_size=16,kernel_stride=16,block_size=16,topk=4"), (1, 1), &lens, 2);
     check_nsa(
         gpu,
-        &nsa("nsa:kernel_size=64,kernel_stride=8,block_size=32,topk=5,init_blocks=0"),
+        &nsa("nsa:window_size=0,kernel_size=16,kernel_stride=16,block_size=16,topk=4"),
+        (1, 1),
+        &lens,
+        2,
+    );
+    check_nsa(
+        gpu,
+        &nsa("nsa:window_size=0,kernel_size=64,kernel_stride=8,block_size=32,topk=5,init_blocks=0"),
         (1, 2),
         &lens,
         3,

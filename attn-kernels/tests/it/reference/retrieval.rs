@@ -211,13 +211,13 @@ fn shape(num_kv_heads: u32, head_dim: u32, block_size: u32, dtype: KvDtype) -> K
 fn retrieves_as_the_policy_does() {
     let Some(gpu) = gpu() else { return };
     let (f16, f32) = (KvDtype::F16, KvDtype::F32);
-    let small = "kvcomp:block_size=16,chunk_size=16,sink=1,recent=2,topk_tokens=80,length_threshold=80";
+    let small = "kvcomp:block_size=16,sink=1,recent=2,topk_tokens=80,length_threshold=80";
     Retrieval::new(shape(2, 64, 16, f16), 3, &[500, 77, 1, 16, 17], small).check(gpu);
     // Pages smaller than blocks; parts hashed apart.
-    let parts = "kvcomp:block_size=64,chunk_size=64,sink=0,recent=1,topk_tokens=128,length_threshold=128,\
+    let parts = "kvcomp:block_size=64,sink=0,recent=1,topk_tokens=128,length_threshold=128,\
                  hash_bits=64,parts=48:24,must_select=-1:1";
     Retrieval::new(shape(1, 72, 8, f32), 2, &[700, 65], parts).check(gpu);
-    let large = "kvcomp:block_size=512,chunk_size=512,sink=0,recent=1,topk_tokens=1024,length_threshold=1024,\
+    let large = "kvcomp:block_size=512,sink=0,recent=1,topk_tokens=1024,length_threshold=1024,\
                  hash_bits=160";
     Retrieval::new(shape(1, 16, 256, f16), 1, &[2600], large).check(gpu);
 }
@@ -227,7 +227,7 @@ fn codes_of_exact_products_are_those_of_the_reference() {
     let Some(gpu) = gpu() else { return };
     // Multiples of 1/8: products are exact, and some sums are exactly 0, whose bit is 0.
     let retrieval = {
-        let spec = "kvcomp:block_size=16,chunk_size=16,sink=0,recent=1,topk_tokens=32,length_threshold=32";
+        let spec = "kvcomp:block_size=16,sink=0,recent=1,topk_tokens=32,length_threshold=32";
         let mut retrieval = Retrieval::new(shape(1, 8, 16, KvDtype::F32), 1, &[150], spec);
         retrieval.layer.k.iter_mut().for_each(|x| *x = (*x * 2.0).round() / 8.0);
         retrieval

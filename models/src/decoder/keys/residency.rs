@@ -10,6 +10,7 @@ mod copy;
 mod cost;
 mod from_disk;
 mod room;
+mod wished;
 
 use from_disk::FromDisk;
 pub(in crate::decoder) use room::{SlotRoom, TILE_KEYS};

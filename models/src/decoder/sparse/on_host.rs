@@ -2,19 +2,21 @@
 
 use std::ops::Range;
 
-use attn_kernels::gpu::{Gpu, Outcome, Pass, Timing};
-use attn_kernels::kernel::KvShape;
+use attn_kernels::gpu::{Outcome, Pass, Timing};
+use rustc_hash::FxHashMap;
 use sparse_select::certificate::selection_mass;
-use sparse_select::{Heads, Selection};
+use sparse_select::{Heads, Retrieved, Selection};
 
 use super::account::Account;
 use super::lists::{ALIGN, HostLists};
 use super::measure::Measured;
 use super::mirror::Mirror;
+use super::retrievals::{Retrievals, Turn};
 use super::{Begin, Lists, Reads, Rules, Select, SelectingRows};
 use crate::ModelError;
 use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
+use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
 use crate::sparse::Place;
 
@@ -24,6 +26,11 @@ pub(super) struct OnHost {
     mirror: Mirror,
     /// Selections of the last layer that selected itself.
     last: Vec<Selection>,
+    /// Retrievals of sequences, if rows do not select in all steps, and the turns of those of the step.
+    retrievals: Option<Retrievals>,
+    turns: Vec<Turn>,
+    /// Selections that sequences keep, with their tokens when they were made, by layer and place.
+    kept: FxHashMap<(usize, u32), (usize, Selection)>,
     /// Lists of the layer at hand.
     buf: GrowBuf<u32>,
     /// Their stride and the blocks of the longest, in each layer that has lists.
@@ -62,10 +69,14 @@ struct Tensors {
 }
 
 impl OnHost {
-    pub(super) fn new(gpu: &Gpu, shape: KvShape, num_layers: usize) -> Result<Self, ModelError> {
+    pub(super) fn new(load: &LoadContext<'_>, rules: &Rules) -> Result<Self, ModelError> {
+        let (gpu, num_layers) = (load.gpu, rules.num_layers());
         Ok(Self {
-            mirror: Mirror::new(shape, num_layers),
+            mirror: Mirror::new(*load.kv.shape(), num_layers),
             last: Vec::new(),
+            retrievals: Retrievals::new(load, rules),
+            turns: Vec::new(),
+            kept: FxHashMap::default(),
             buf: GrowBuf::new(gpu, "lists", ALIGN)?,
             placed: vec![None; num_layers],
             selects: false,
@@ -100,6 +111,25 @@ impl OnHost {
         Ok(Queries { values: done.get(q), previous, num_heads, head_dim, timings })
     }
 
+    /// Runs the policy's own code for the row `index` of the chosen ones, with what its sequence keeps.
+    fn select(
+        &mut self,
+        rules: &Rules,
+        layer: usize,
+        index: usize,
+        chosen: &SelectingRows,
+        tensors: (Heads<'_>, Heads<'_>),
+    ) -> Result<Selection, ModelError> {
+        let turn = self.turns.get(index).and_then(|turn| Some((turn.retrieves(), (layer, turn.slot?))));
+        let of_place = turn.filter(|(retrieves, _)| !retrieves).and_then(|(_, place)| self.kept.get(&place));
+        let retrieved = of_place.map(|(kv_len, selection)| Retrieved { kv_len: *kv_len, selection });
+        let selection = rules.options.select(chosen, layer, Some(tensors), rules.digests, retrieved)?;
+        if let Some((true, place)) = turn {
+            self.kept.insert(place, (chosen.kv_len(), selection.clone()));
+        }
+        Ok(selection)
+    }
+
     /// Returns queries `[num_heads, rows, head_dim]` and keys `[num_kv_heads, kv_len, head_dim]` of chosen rows.
     fn tensors(&self, chosen: &SelectingRows, queries: &Queries, layer: usize, batch: &Batch) -> Tensors {
         let q = queries.of(&queries.values, chosen.row..chosen.row + chosen.rows);
@@ -113,13 +143,17 @@ impl OnHost {
 
 impl Select for OnHost {
     fn forget(&mut self, blocks: &mut dyn Iterator<Item = u32>) {
-        self.mirror.forget(blocks);
+        let blocks: Vec<u32> = blocks.collect();
+        self.retrievals.iter_mut().for_each(|retrievals| retrievals.forget(&blocks));
+        self.mirror.forget(blocks.into_iter());
     }
 
     fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
         self.placed.fill(None);
         self.selects = !rules.chosen(step.batch).is_empty();
         self.certifies = rules.certifies(step.slices);
+        let plan = |retrievals: &mut Retrievals| retrievals.plan(step.slices, rules.chosen(step.batch));
+        self.turns = self.retrievals.as_mut().map(plan).unwrap_or_default();
         let block_size = step.kv.shape().block_size;
         for view in &step.batch.views {
             self.mirror.forget(step.beyond.written_blocks(view, block_size));
@@ -155,7 +189,7 @@ impl Select for OnHost {
             let selects_by = Heads::new("q", selects_by, [queries.num_heads, chosen.rows, queries.head_dim])?;
             let selection = match rules.source[layer] {
                 Some(_) => self.last[index].clone(),
-                None => rules.options.select(chosen, layer, Some((selects_by, k)), rules.digests)?,
+                None => self.select(rules, layer, index, chosen, (selects_by, k))?,
             };
             if rules.options.measure {
                 let measured = Measured { chosen, selection: &selection, layer, q, k };

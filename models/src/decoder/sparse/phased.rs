@@ -74,6 +74,10 @@ impl Select for Phased {
         Some(shape)
     }
 
+    fn swap_next(&mut self) {
+        self.decode.selector.swap_next();
+    }
+
     fn take_in(&self, _: &Rules, ctx: &mut Ctx<'_>, layer: usize) {
         for part in [&self.prefill, &self.decode] {
             part.selector.take_in(&part.rules, ctx, layer);

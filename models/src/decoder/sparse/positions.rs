@@ -43,7 +43,8 @@ impl Select for Positions {
         self.placed.fill(None);
         for layer in (0..self.placed.len()).filter(|layer| rules.selects_in(step.batch, *layer)) {
             let rows = rules.own(&step.batch.views[rules.views.of_layers[layer]]);
-            let select = |chosen: &SelectingRows| rules.options.select(chosen, layer, None, rules.digests);
+            let select =
+                |chosen: &SelectingRows| rules.options.select(chosen, layer, None, rules.digests, None);
             let selections: Vec<Selection> = rows.iter().map(select).collect::<Result<_, _>>()?;
             let HostLists { words: lists, stride, blocks } = rules.lay_out(rows, &selections);
             account.count_selections(rules, rows, layer, selections);

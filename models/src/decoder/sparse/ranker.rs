@@ -12,6 +12,7 @@ use sparse_select::policy::num_blocks;
 use sparse_select::{ByDigests, Ranking};
 
 use super::account::Account;
+use super::kept::Kept;
 use super::lists::{DeviceLists, score_stride};
 use super::mass::{Mass, MassRoom};
 use super::rank::{RankContext, Scorer};
@@ -38,15 +39,17 @@ pub(super) struct Ranker {
     /// Rows of the step that select.
     chosen: u32,
     /// Scores of every row and set.
-    top_rows: GrowBuf<TopRow>,
+    pub(super) top_rows: GrowBuf<TopRow>,
     pub(super) tops: Vec<Option<Top>>,
     pub(super) lists: DeviceLists,
     /// Whether pages that a step takes in were completed before it.
     takes_in_early: bool,
     /// Whether all layers select as a step begins that takes in what was completed before it.
     at_once: bool,
-    /// Rows of earlier queries in each view, if decode rows select by those.
+    /// Rows of the queries that select in each view, where they are not those that attend to lists.
     rows: Option<Vec<StepList<DecodeRow>>>,
+    /// Lists between the steps that select, if rows do not in all of them.
+    pub(super) kept: Option<Kept>,
     /// Blocks that the next step may select, where these are fetched ahead.
     pub(super) wishes: Option<Wishes>,
     /// The mass that is certainly kept, where digests bound it.
@@ -78,14 +81,17 @@ impl Ranker {
         };
         let num_layers = config.num_layers as usize;
         let at_once = rules.previous.is_some().then_some(num_layers);
+        let sets = match ranking {
+            Ranking::Digests(ByDigests { one_set: true, .. }) | Ranking::Hashes(_) => 1,
+            Ranking::Digests(_) | Ranking::Compressed(_) => config.num_kv_heads,
+        };
+        let kept = Kept::new(load, rules, selects, sets)?;
+        let own_rows = rules.previous.is_some() || kept.is_some();
         let rows = || views.all.iter().map(|_| StepList::new(gpu, "query_rows", 1)).collect();
         Ok(Some(Self {
             scorer,
             top_k: gpu.pipeline(&top_k::variant(Output::List, gpu.top_k_level()))?,
-            sets: match ranking {
-                Ranking::Digests(ByDigests { one_set: true, .. }) | Ranking::Hashes(_) => 1,
-                Ranking::Digests(_) | Ranking::Compressed(_) => config.num_kv_heads,
-            },
+            sets,
             scores: OfLayers::new(gpu, "scores", 1, at_once)?,
             score_stride: 0,
             chosen: 0,
@@ -95,77 +101,30 @@ impl Ranker {
             takes_in_early: false,
             // Keys of blocks on disk are at hand layer by layer.
             at_once: rules.previous.is_some() && kv.board().is_empty(),
-            rows: rules.previous.is_some().then(rows).transpose()?,
+            rows: own_rows.then(rows).transpose()?,
+            kept,
             wishes: match kv.page_slots() {
                 0 => None,
                 // What is kept depends on the keys of all that is kept: nothing is known ahead.
                 _ if policy.mass().is_some() => None,
                 // What the next step selects follows from this one's queries: it is fetched when that step begins.
                 _ if rules.previous.is_some() => None,
-                _ => Some(Wishes::new(gpu)?),
+                _ => Some(Wishes::new(gpu, policy)?),
             },
             shares: policy.certifies().then(|| Shares::new(gpu)).transpose()?,
             mass: Mass::new(load, policy)?,
         }))
     }
 
-    /// Lays out how many blocks each row takes in each layer; returns the most that any takes. Where pages are spare beside the
-    /// selection, up to a quarter as many blocks more are wished for.
-    fn budget(
-        &mut self,
-        rules: &Rules,
-        step: &Begin<'_>,
-        chosen: &[SelectingRows],
-    ) -> Result<u32, ModelError> {
-        let Begin { gpu, config, kv, batch, .. } = *step;
-        let policy = &*rules.options.policy;
-        let (sets, score_stride) = (self.sets, self.score_stride);
-        let mut rows: Vec<TopRow> = Vec::new();
-        let mut last: Option<Top> = None;
-        for layer in (0..self.tops.len()).filter(|layer| rules.selects_in(batch, *layer)) {
-            let selecting = rules.source[layer].unwrap_or(layer);
-            let budget = |chosen: &SelectingRows| policy.budget(Some(u32_of(selecting)), chosen.kv_len());
-            let budgets: Vec<u32> = chosen.iter().map(budget).collect();
-            if last.as_ref().is_none_or(|last| last.budgets != budgets) {
-                rows.resize(rows.len().next_multiple_of(ROWS_ALIGN), TopRow::default());
-                last = Some(Top { first: rows.len(), budgets: budgets.clone() });
-                for (i, (chosen, k)) in (0..).zip(chosen.iter().zip(&budgets)) {
-                    let scores = num_blocks(chosen.kv_len(), policy.block_size());
-                    let first = |set| (i * sets + set) * score_stride;
-                    rows.extend((0..sets).map(|set| TopRow { first: first(set), scores, k: *k, table: 0 }));
-                }
-            }
-            self.tops[layer].clone_from(&last);
-        }
-        self.top_rows.fit(gpu, rows.len() + ROWS_ALIGN)?;
-        gpu.write(&self.top_rows, 0, &rows);
-        let len = chosen.len() * (sets * score_stride) as usize;
-        self.scores.fit(gpu, len)?;
-        let most = self.tops.iter().flatten().flat_map(|top| &top.budgets).max().copied().unwrap_or(0);
-        if let Some(wishes) = &mut self.wishes {
-            let spare_blocks = step.spare_pages / (rules.block() / kv.shape().block_size);
-            let spare = (spare_blocks / u32_of(chosen.len()).max(1)).saturating_sub(most);
-            let lists = chosen.len() * config.num_kv_heads as usize;
-            wishes.lay_out(gpu, rows, most, spare, lists)?;
-        }
-        Ok(most)
-    }
-
-    /// Counts what kernels will take in a layer: exactly their budgets.
-    fn count_budgets(&self, rules: &Rules, chosen: &[SelectingRows], layer: usize, account: &mut Account) {
-        let budgets = self.tops[layer].iter().flat_map(|top| &top.budgets);
-        for (chosen, budget) in chosen.iter().zip(budgets) {
-            account.count(rules, chosen, layer, u64::from(*budget) * rules.num_kv_heads as u64);
-        }
-    }
-
-    /// Lays out the rows of earlier queries that blocks are selected by.
+    /// Lays out the rows of queries that blocks are selected by, where they are not those that attend. Rows that keep what they
+    /// have see no key.
     fn list_rows(&mut self, rules: &Rules, step: &Begin<'_>) -> Result<(), ModelError> {
         for (view, rows) in step.batch.views.iter().zip(self.rows.iter_mut().flatten()) {
             rows.clear();
-            rows.extend(rules.own(view).iter().map(|chosen| DecodeRow {
+            let keeps = |index| self.kept.as_ref().is_some_and(|kept| kept.then(index).is_some());
+            rows.extend(rules.own(view).iter().enumerate().map(|(index, chosen)| DecodeRow {
                 row: chosen.q_row,
-                len: u32_of(chosen.kv_len()),
+                len: if keeps(index) { 0 } else { u32_of(chosen.kv_len()) },
                 table: u32_of(chosen.table.start),
                 first_key: 0,
             }));
@@ -193,11 +152,23 @@ impl Ranker {
         }
     }
 
+    /// Whether a row of the step selects.
+    pub(super) fn selects(&self) -> bool {
+        self.kept.as_ref().is_none_or(Kept::retrieves)
+    }
+
+    /// Records the lists of a layer that rows keep, if some do.
+    fn keep_lists(&self, ctx: &mut Ctx<'_>, layer: usize) {
+        if self.tops[layer].is_some() {
+            self.kept.iter().for_each(|kept| kept.record(ctx, layer, &self.lists));
+        }
+    }
+
     /// Records the selections of all layers, in passes whose dispatches run beside one another: each layer has its own buffers.
     fn select_at_once(&self, rules: &Rules, ctx: &mut Ctx<'_>) {
         let layers = 0..self.tops.len();
         let selecting = || layers.clone().filter_map(|layer| Some((layer, self.tops[layer].as_ref()?)));
-        let own = || selecting().filter(|(layer, _)| rules.source[*layer].is_none());
+        let own = || selecting().filter(|(layer, _)| rules.source[*layer].is_none() && self.selects());
         ctx.pass.split();
         for layer in layers.clone() {
             let context = self.context(rules, ctx, layer);
@@ -216,6 +187,10 @@ impl Ranker {
         ctx.pass.split();
         for (layer, top) in own() {
             self.list_best(ctx, layer, top);
+        }
+        ctx.pass.split();
+        for layer in layers.clone() {
+            self.keep_lists(ctx, layer);
         }
         ctx.pass.split();
         if ctx.keys.pages().is_none() {
@@ -247,7 +222,9 @@ impl Ranker {
 
 impl Select for Ranker {
     fn forget(&mut self, blocks: &mut dyn Iterator<Item = u32>) {
-        self.scorer.forget(blocks);
+        let blocks: Vec<u32> = blocks.collect();
+        self.kept.iter_mut().for_each(|kept| kept.forget(&blocks));
+        self.scorer.forget(blocks.into_iter());
     }
 
     fn begin(&mut self, rules: &Rules, step: &Begin<'_>, account: &mut Account) -> Result<(), ModelError> {
@@ -257,6 +234,7 @@ impl Select for Ranker {
         self.chosen = 0;
         self.shares.iter_mut().for_each(Shares::clear);
         let chosen = rules.chosen(batch);
+        self.kept.iter_mut().for_each(|kept| kept.plan(slices, chosen));
         self.takes_in_early = self.scorer.touch(gpu, kv, &rules.views.all, slices, !chosen.is_empty())?;
         self.list_rows(rules, step)?;
         if chosen.is_empty() {
@@ -269,6 +247,7 @@ impl Select for Ranker {
         self.scorer.begin(gpu, config, chosen, self.score_stride, certifies || self.mass.is_some())?;
         let blocks = self.budget(rules, step, chosen)?;
         self.lists.fit(gpu, rules, batch, blocks)?;
+        self.kept.as_mut().map_or(Ok(()), |kept| kept.upload(gpu, rules, self.lists.stride))?;
         let layers = self.tops.iter().flatten().count();
         if let Some(shares) = self.shares.as_mut().filter(|_| certifies) {
             shares.fit(gpu, layers, chosen.len() * rules.num_heads, self.score_stride)?;
@@ -292,12 +271,21 @@ impl Select for Ranker {
         shape.extend(self.rows.iter().flatten().map(|rows| rows.on_device().len()));
         shape.extend(self.tops.iter().map(|top| top.as_ref().map_or(0, |top| top.first + 1)));
         self.scorer.shape(&mut shape);
+        self.kept.iter().for_each(|kept| kept.shape(&mut shape));
         shape.extend(self.shares.iter().flat_map(Shares::shape));
         shape.extend(self.mass.iter().flat_map(Mass::shape));
         Some(shape)
     }
 
+    fn swap_next(&mut self) {
+        self.kept.iter_mut().for_each(Kept::swap_next);
+    }
+
     fn take_in(&self, rules: &Rules, ctx: &mut Ctx<'_>, layer: usize) {
+        let at_once = self.at_once && self.takes_in_early;
+        if !self.selects() && !at_once {
+            self.keep_lists(ctx, layer);
+        }
         if !self.takes_in_early {
             return;
         }
@@ -324,14 +312,18 @@ impl Select for Ranker {
         }
         let Some(top) = &self.tops[layer] else { return Ok(()) };
         // Else the lists are there: those of the layer before, or of all layers.
-        let selects_now = rules.source[layer].is_none() && !(self.at_once && self.takes_in_early);
+        let at_once = self.at_once && self.takes_in_early;
+        let selects_now = rules.source[layer].is_none() && !at_once && self.selects();
         if selects_now {
             self.scorer.prepare(ctx.pass, &context);
             self.scorer.score(ctx.pass, &context, self.scores.of(layer));
         }
         match (&self.mass, self.scorer.bounds()) {
             (Some(mass), Some(bounds)) => mass.cut(rules, ctx, self, bounds, &context),
-            _ if selects_now => self.list_best(ctx, layer, top),
+            _ if selects_now => {
+                self.list_best(ctx, layer, top);
+                self.keep_lists(ctx, layer);
+            }
             _ => {}
         }
         self.rank_wishes(ctx, layer);

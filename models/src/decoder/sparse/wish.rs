@@ -3,6 +3,7 @@
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::top_k::{self, TopKBuffers, TopKParams};
 use attn_kernels::rows::TopRow;
+use sparse_select::Policy;
 
 use super::Lists;
 use super::ranker::{ROWS_ALIGN, Ranker};
@@ -20,19 +21,22 @@ pub(super) struct Wishes {
     lists: [GrowBuf<u32>; 2],
     /// Entries from list to list; 0 where the step wishes for nothing.
     stride: u32,
+    /// Blocks beyond the selection, where the policy states how many.
+    stated: Option<u32>,
 }
 
 impl Wishes {
-    pub(super) fn new(gpu: &Gpu) -> Result<Self, ModelError> {
+    pub(super) fn new(gpu: &Gpu, policy: &dyn Policy) -> Result<Self, ModelError> {
         Ok(Self {
             rows: GrowBuf::new(gpu, "wish_rows", 1)?,
             lists: [GrowBuf::new(gpu, "wishes", 1)?, GrowBuf::new(gpu, "wishes", 1)?],
             stride: 0,
+            stated: policy.deployment().ahead_blocks,
         })
     }
 
-    /// Lays out a step whose `rows` take up to `most` blocks each into `lists` lists: up to a quarter as many more, of the
-    /// `spare` ones that there is room for.
+    /// Lays out a step whose `rows` take up to `most` blocks each into `lists` lists: as many more as the policy states, else up
+    /// to a quarter, of the `spare` ones that there is room for.
     pub(super) fn lay_out(
         &mut self,
         gpu: &Gpu,
@@ -41,7 +45,7 @@ impl Wishes {
         spare: u32,
         lists: usize,
     ) -> Result<(), ModelError> {
-        let more = most.div_ceil(4).min(spare);
+        let more = self.stated.unwrap_or(most.div_ceil(4)).min(spare);
         self.stride = if more > 0 { 1 + most + more } else { 0 };
         rows.iter_mut().filter(|row| row.k > 0).for_each(|row| row.k += more);
         self.rows.fit(gpu, rows.len() + ROWS_ALIGN)?;
@@ -68,7 +72,7 @@ impl Ranker {
     }
 
     fn wishes(&self) -> Option<&Wishes> {
-        self.wishes.as_ref().filter(|wishes| wishes.stride > 0)
+        self.wishes.as_ref().filter(|wishes| wishes.stride > 0 && self.selects())
     }
 
     /// Returns lists of what the next step may select in a layer, if that is fetched ahead.

@@ -10,9 +10,9 @@ use super::tiny::tiny;
 const PREVIOUS: [&str; 5] = [
     "quest:page_budget=6,dense_layers=0,block_size=16,query=previous",
     "gsa:scoring=mean_k,layer_ratios=0.3:0.5:0.2,block_size=16,query=previous",
-    "gsa-ucm:sparse_ratio=0.2,block_size=16,min_topk=1,max_topk=100,seg_prefill_threshold=0,query=previous",
+    "gsa-ucm:sparse_ratio=0.2,block_size=16,init_window_sz=0,min_topk=1,seg_prefill_threshold=0,retrieval_stride=1,query=previous",
     "kvcomp:block_size=16,topk_tokens=96,sink=1,recent=2,length_threshold=96,query=previous,skip_layers=2",
-    "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,query=previous",
+    "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=0,query=previous",
 ];
 
 /// The first layer's queries follow from tokens alone, so that those of a step are the same whatever is selected: they select in

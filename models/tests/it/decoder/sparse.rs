@@ -149,15 +149,18 @@ fn kernels_select_what_the_policies_own_code_selects() {
         "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16".into(),
         "gsa:scoring=mean_k,layer_ratios=1:0.5:0.2,block_size=16".into(),
         "esa:sparse_ratio=0.3,block_size=16".into(),
+        "esa:sparse_ratio=0.3,block_size=16,retrieval_stride=1".into(),
         "kvstar:init_window_sz=2,local_window_sz=3,sparse_ratio=0.2,block_size=32".into(),
-        format!("gsa-ucm:sparse_ratio=0.2,block_size=16,{ucm}"),
-        format!("gsa-ucm:sparse_ratio=0.2,block_size=32,scoring=gpu,{ucm}"),
+        format!("gsa-ucm:sparse_ratio=0.6,block_size=16,{ucm}"),
+        format!("gsa-ucm:sparse_ratio=0.2,block_size=32,init_window_sz=0,retrieval_stride=4,{ucm}"),
         format!("kvcomp:hash_bits=128,{KVCOMP}"),
-        format!("kvcomp:hash_bits=64,parts=8:8,seed=3,must_select=2:-3,chunk_size=4,{KVCOMP}"),
+        format!("kvcomp:hash_bits=64,parts=8:8,seed=3,must_select=2:-3,{KVCOMP}"),
         format!("kvcomp:layer_ratios=1:0.3:0.5,{KVCOMP}"),
-        "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6".into(),
-        "nsa:kernel_size=24,kernel_stride=8,block_size=8,topk=12,init_blocks=2,local_blocks=3".into(),
-        "nsa:kernel_size=16,kernel_stride=16,block_size=32,topk=5,init_blocks=0".into(),
+        "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=0".into(),
+        "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=70".into(),
+        "nsa:kernel_size=24,kernel_stride=8,block_size=8,topk=12,init_blocks=2,local_blocks=3,window_size=9"
+            .into(),
+        "nsa:kernel_size=16,kernel_stride=16,block_size=32,topk=5,init_blocks=0,window_size=0".into(),
     ] {
         let (host, device) = (run(&sparse(&spec, Place::Host)), run(&sparse(&spec, Place::Device)));
         assert!(density(&host.attended) < 1.0, "{spec}");
@@ -208,7 +211,7 @@ fn caches_of_halves_and_codes_are_selected_from_alike() {
             "quest:mass=0.01,dense_layers=0,block_size=8",
             "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
             "kvcomp:block_size=16,topk_tokens=96,sink=1,recent=2,length_threshold=96",
-            "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6",
+            "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=33",
             "xattn:block_size=16,stride=4,threshold=0.5",
             "flashprefill:block_size=16,alpha=0.7,sink_blocks=1,recent_blocks=2",
         ] {
@@ -312,7 +315,7 @@ fn policies_without_kernels_select_on_the_host() {
     for spec in [
         "quest:variant=offload,block_size=16",
         "kvcomp:hash_bits=48,block_size=16,topk_tokens=96,recent=2,length_threshold=96",
-        "nsa:kernel_size=4,kernel_stride=2,block_size=16,topk=6",
+        "nsa:kernel_size=4,kernel_stride=2,block_size=16,topk=6,window_size=0",
         "xattn:block_size=16,stride=8",
     ] {
         let on = |place| tiny().decoder(&sparse(spec, place)).selects_on();

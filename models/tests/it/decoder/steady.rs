@@ -116,7 +116,7 @@ fn decode_steps_with_a_policy_are_encoded_while_others_run() {
         "esa:sparse_ratio=0.3,block_size=16",
         "gsa-ucm:sparse_ratio=0.2,block_size=16,min_topk=1,max_topk=100,seg_prefill_threshold=0",
         kvcomp,
-        "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6",
+        "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=0",
         "streaming:sink=1,recent=2,block_size=16",
         "xattn:threshold=0.9,block_size=16",
         "xattn:threshold=0.9,block_size=16,stride=4",

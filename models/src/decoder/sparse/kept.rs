@@ -1,0 +1,126 @@
+//! Lists that decode rows keep between the steps that select, in kernels: a step in which no row selects reads no digest, and
+//! its lists are there before its queries.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu, Pipeline};
+use attn_kernels::kernel::keep_lists::{self, KeepListsBuffers, KeepListsParams};
+use attn_kernels::rows::KeptRow;
+use sparse_select::policy::num_blocks;
+
+use super::lists::{self, DeviceLists};
+use super::retrievals::{Retrievals, Turn};
+use super::{Rules, SelectingRows, Slice};
+use crate::ModelError;
+use crate::batch::Phase;
+use crate::cast::u32_of;
+use crate::decoder::buffers::GrowBuf;
+use crate::decoder::kernels::LoadContext;
+use crate::decoder::ops::Ctx;
+
+/// Lists of sequences by layer, and the turns of a step's rows.
+#[derive(Debug)]
+pub(super) struct Kept {
+    retrievals: Retrievals,
+    keep: Arc<Pipeline>,
+    /// Lists of each layer that selects, `[slots, sets]`.
+    lists: Vec<Option<Buf<u32>>>,
+    /// Parameters of the step, the same in all its layers.
+    params: KeepListsParams,
+    rows: GrowBuf<KeptRow>,
+    turns: Vec<Turn>,
+    /// Whether a row retrieves: in the step at hand, and in the next if all sequences go on.
+    retrieves: [bool; 2],
+}
+
+impl Kept {
+    /// `None` for policies that select in every step. A row has `sets` lists.
+    pub(super) fn new(
+        load: &LoadContext<'_>,
+        rules: &Rules,
+        selects: &[bool],
+        sets: u32,
+    ) -> Result<Option<Self>, ModelError> {
+        let LoadContext { gpu, config, kv, .. } = *load;
+        let Some(retrievals) = Retrievals::new(load, rules) else { return Ok(None) };
+        let policy = rules.options.of(Phase::Decode);
+        let pool = kv.num_blocks() as usize * kv.shape().block_size as usize;
+        let longest = pool.min(config.context_length as usize);
+        let budget = |layer| policy.budget(Some(u32_of(layer)), longest);
+        let most = (0..selects.len()).filter(|layer| selects[*layer]).map(budget).max().unwrap_or(0);
+        let kept_stride = lists::stride(most + retrievals.begun(rules.block()));
+        let len = (retrievals.slots() * sets * kept_stride) as usize;
+        let of_layer = |selects: &bool| selects.then(|| gpu.buffer("kept_lists", len)).transpose();
+        let copies = config.num_kv_heads / sets;
+        Ok(Some(Self {
+            retrievals,
+            keep: gpu.pipeline(&keep_lists::variant())?,
+            lists: selects.iter().map(of_layer).collect::<Result<_, _>>()?,
+            params: KeepListsParams { rows: 0, sets, copies, list_stride: 0, kept_stride },
+            rows: GrowBuf::new(gpu, "kept_rows", 1)?,
+            turns: Vec::new(),
+            retrieves: [false; 2],
+        }))
+    }
+
+    /// Forgets sequences whose last block something other than a step writes.
+    pub(super) fn forget(&mut self, blocks: &[u32]) {
+        self.retrievals.forget(blocks);
+    }
+
+    /// Lays out the turns of the rows of a step that select, of which there may be none.
+    pub(super) fn plan(&mut self, slices: &[Slice<'_>], chosen: &[SelectingRows]) {
+        self.turns = self.retrievals.plan(slices, chosen);
+        let now = self.turns.iter().any(Turn::retrieves);
+        self.retrieves = [now, self.retrievals.retrieves_next(&self.turns)];
+    }
+
+    /// Brings them to the device, for lists of `list_stride` entries.
+    pub(super) fn upload(&mut self, gpu: &Gpu, rules: &Rules, list_stride: u32) -> Result<(), ModelError> {
+        let blocks = |tokens: u32| num_blocks(tokens as usize, rules.options.policy.block_size());
+        let row = |turn: &Turn| KeptRow {
+            slot: turn.slot.unwrap_or(KeptRow::NONE),
+            then: blocks(turn.then),
+            blocks: blocks(turn.tokens),
+            made: u32::from(turn.retrieves()),
+        };
+        let rows: Vec<KeptRow> = self.turns.iter().map(row).collect();
+        self.params = KeepListsParams { rows: u32_of(rows.len()), list_stride, ..self.params };
+        self.rows.write(gpu, &rows)
+    }
+
+    /// Tokens of the sequence of the row `index` in the step whose selection it keeps; `None` where it selects itself.
+    pub(super) fn then(&self, index: usize) -> Option<u32> {
+        let turn = &self.turns[index];
+        (!turn.retrieves()).then_some(turn.then)
+    }
+
+    /// Maximum number of blocks that a list has beyond the budget of its length.
+    pub(super) fn more(&self, block: u32) -> u32 {
+        self.retrievals.begun(block)
+    }
+
+    /// Whether a row of the step selects.
+    pub(super) fn retrieves(&self) -> bool {
+        self.retrieves[0]
+    }
+
+    /// Goes to the next step, if all sequences go on, or back.
+    pub(super) fn swap_next(&mut self) {
+        self.retrieves.swap(0, 1);
+    }
+
+    /// Adds the numbers that commands follow from.
+    pub(super) fn shape(&self, shape: &mut Vec<usize>) {
+        shape.extend([usize::from(self.retrieves()), self.turns.len(), self.rows.len()]);
+    }
+
+    /// Records that lists of a layer are kept, and that rows which keep some have theirs.
+    pub(super) fn record(&self, ctx: &mut Ctx<'_>, layer: usize, lists: &DeviceLists) {
+        let Some(kept) = &self.lists[layer] else { return };
+        let buffers =
+            KeepListsBuffers { rows: self.rows.bind(), kept: kept.bind(), lists: lists.bind_of(layer) };
+        let grid = keep_lists::grid(self.params.rows, self.params.sets);
+        ctx.pass.dispatch(&self.keep, &self.params, buffers, grid);
+    }
+}

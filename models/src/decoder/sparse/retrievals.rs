@@ -1,0 +1,140 @@
+//! Decode rows of policies that [select in some steps alone](sparse_select::Policy::retrieval_stride): which rows do in a step,
+//! and where the others find what they keep.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{Rules, SelectingRows, Slice};
+use crate::batch::Phase;
+use crate::cast::u32_of;
+use crate::decoder::kernels::LoadContext;
+
+/// Retrievals of sequences, by the blocks that their last tokens lie in, which no other sequence writes.
+#[derive(Debug)]
+pub(super) struct Retrievals {
+    stride: u32,
+    /// Group of KV blocks that names tokens.
+    group: usize,
+    /// Tokens of a KV block.
+    block_size: u32,
+    /// Places for what sequences keep.
+    slots: u32,
+    last: FxHashMap<u32, Last>,
+}
+
+/// Last retrieval of a sequence.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    /// Position of the last token.
+    position: u32,
+    /// Tokens of the sequence in the step that retrieved.
+    then: u32,
+    slot: u32,
+}
+
+/// Part of a decode row in a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Turn {
+    /// Tokens of its sequence.
+    pub(super) tokens: u32,
+    /// Tokens of its sequence in the step that retrieved for it: as many, where it does so itself.
+    pub(super) then: u32,
+    /// Place of what its sequence keeps; `None` for rows of which a later one of the sequence follows in the step.
+    pub(super) slot: Option<u32>,
+}
+
+impl Turn {
+    /// Whether the row retrieves.
+    pub(super) fn retrieves(&self) -> bool {
+        self.then == self.tokens
+    }
+}
+
+impl Retrievals {
+    /// `None` for policies that select in every step.
+    pub(super) fn new(load: &LoadContext<'_>, rules: &Rules) -> Option<Self> {
+        let stride = rules.options.of(Phase::Decode).retrieval_stride();
+        (stride > 1).then(|| Self {
+            stride,
+            group: rules.views.full_group(),
+            block_size: load.kv.shape().block_size,
+            slots: load.options.max_seqs,
+            last: FxHashMap::default(),
+        })
+    }
+
+    /// Number of places.
+    pub(super) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Maximum number of blocks of `block` tokens that begin between two retrievals.
+    pub(super) fn begun(&self, block: u32) -> u32 {
+        (self.stride - 1).div_ceil(block)
+    }
+
+    /// Forgets sequences whose last block something other than a step writes.
+    pub(super) fn forget(&mut self, blocks: &[u32]) {
+        for block in blocks {
+            self.last.remove(block);
+        }
+    }
+
+    /// Lays out the turns of the decode rows of a step that select. A row keeps what its sequence selected less than a stride of
+    /// tokens ago and kept in the step before; without that it retrieves.
+    pub(super) fn plan(&mut self, slices: &[Slice<'_>], chosen: &[SelectingRows]) -> Vec<Turn> {
+        let found: Vec<Option<Last>> = chosen.iter().map(|row| self.find(slices, row)).collect();
+        for slice in slices {
+            let end = slice.first + u32_of(slice.tokens.len());
+            let blocks = (slice.first.saturating_sub(1) / self.block_size)..end.div_ceil(self.block_size);
+            for block in &slice.tables[self.group][blocks.start as usize..blocks.end as usize] {
+                self.last.remove(&block.get());
+            }
+        }
+        let mut free = self.free(&found);
+        let mut turns = Vec::with_capacity(chosen.len());
+        for (index, (row, found)) in chosen.iter().zip(&found).enumerate() {
+            let tokens = u32_of(row.kv_len());
+            let is_last = chosen.get(index + 1).is_none_or(|next| next.slice != row.slice);
+            let (then, slot) = match found {
+                Some(last) => (last.then, Some(last.slot)),
+                None => (tokens, if is_last { free.pop() } else { None }),
+            };
+            if let Some(slot) = slot {
+                let block = self.block(&slices[row.slice], row.position);
+                self.last.insert(block, Last { position: row.position, then, slot });
+            }
+            turns.push(Turn { tokens, then, slot });
+        }
+        turns
+    }
+
+    /// Whether a row of the next step retrieves, if all sequences of these turns go on.
+    pub(super) fn retrieves_next(&self, turns: &[Turn]) -> bool {
+        turns.iter().any(|turn| turn.tokens + 1 - turn.then >= self.stride)
+    }
+
+    fn find(&self, slices: &[Slice<'_>], row: &SelectingRows) -> Option<Last> {
+        let before = row.position.checked_sub(1)?;
+        let last = *self.last.get(&self.block(&slices[row.slice], before))?;
+        (last.position == before && u32_of(row.kv_len()) - last.then < self.stride).then_some(last)
+    }
+
+    /// Returns places for rows that retrieve, beside those of rows that keep what is in theirs. Where they are short, sequences
+    /// that the step leaves out lose theirs.
+    fn free(&mut self, found: &[Option<Last>]) -> Vec<u32> {
+        let wanted = found.iter().filter(|found| found.is_none()).count();
+        let kept: FxHashSet<u32> = found.iter().flatten().map(|last| last.slot).collect();
+        let taken: FxHashSet<u32> = self.last.values().map(|last| last.slot).collect();
+        let free = |slot: &u32| !kept.contains(slot) && !taken.contains(slot);
+        let slots: Vec<u32> = (0..self.slots).filter(free).collect();
+        if slots.len() >= wanted {
+            return slots;
+        }
+        self.last.clear();
+        (0..self.slots).filter(|slot| !kept.contains(slot)).collect()
+    }
+
+    fn block(&self, slice: &Slice<'_>, position: u32) -> u32 {
+        slice.tables[self.group][(position / self.block_size) as usize].get()
+    }
+}
