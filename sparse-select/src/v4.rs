@@ -1,5 +1,8 @@
 //! Token indices for DeepSeek-V4's attention to a sliding window of raw tokens and to compressed tokens, and
 //! the [`compressor`] that produces the latter.
+//!
+//! Library only: the engine's kernels fill such lists on the device (`prefix_slots`), and attend prompts in their cache blocks,
+//! without a workspace. The compressor is the reference of the kernel `v4_compress`.
 
 use core::ops::Range;
 

@@ -184,7 +184,7 @@ impl Attention {
 }
 
 /// Checks lists of selected blocks, `stride` entries from one to the next, of which list i is of `tokens[i]` tokens in blocks
-/// of `select_block`.
+/// of `select_block`. Library only: for lists made on the host. The engine's are made by kernels, and it never sees them.
 ///
 /// # Errors
 /// A list that is not there, is longer than the stride, does not ascend, or names a block after its last token.

@@ -1,5 +1,7 @@
 //! Chunked local attention (Llama 4) as virtual batches: each chunk of a request becomes a request of its own, whose plain
 //! causal attention is the chunk's. No kernel of its own: for kernels that know no chunks.
+//!
+//! Library only: the engine's kernels mask by the chunk themselves.
 
 use super::LaunchError;
 use super::error::Launch;

@@ -36,9 +36,6 @@ bindings! {
     }
 }
 
-/// Allowance of a bound for rounding in f32: this share of what dropped blocks may hold is added to it.
-pub const SHARE_ERROR: f64 = 1e-4;
-
 /// The kernel.
 #[must_use]
 pub fn variant() -> Variant {

@@ -258,7 +258,7 @@ pub fn check(
     Ok(())
 }
 
-/// Slots that rows attend in one of two caches.
+/// Slots that rows attend in one of two caches. Library only, for [`check_two`].
 #[derive(Clone, Copy, Debug)]
 pub struct SlotLists<'a> {
     /// A list a row, [`MlaDecodeParams::list_stride`] or [`MlaDecodeParams::compressed_stride`] entries from one to the next;
@@ -269,7 +269,8 @@ pub struct SlotLists<'a> {
 }
 
 /// Checks `rows` of two caches, `[row of q, keys, how many of them are in the window, 0]`, and the slots that they read, against
-/// buffers of `q_len`, `partial_len` and `stats_len` elements.
+/// buffers of `q_len`, `partial_len` and `stats_len` elements. Library only: for lists made on the host; the engine's are made
+/// by kernels.
 ///
 /// # Errors
 /// A shape that no kernel takes, more rows than a dispatch has, a row outside a buffer, a list that is too short, a slot

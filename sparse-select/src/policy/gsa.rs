@@ -151,7 +151,7 @@ fn deployment(p: &Params<'_>) -> Result<Deployment, SpecError> {
 
 /// The published score `0.5 * access + linspace(0.1, 1.0, n)[block]` (0.1 for n = 1).
 ///
-/// For display: selection compares the same quantity in exact integers, so that blocks tie exactly where the
+/// Library only, for display: selection compares the same quantity in exact integers, so that blocks tie exactly where the
 /// formula ties, not where rounding does.
 #[must_use]
 pub fn history_score(block: u32, n: u32, access: &[u32]) -> f64 {

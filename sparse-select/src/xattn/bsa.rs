@@ -15,8 +15,8 @@ use super::{
     estimate::{Estimator, QueryGrid},
 };
 use crate::{
-    Entry, Heads, Input, Params, Policy, SelectError, Selection, SpecError, Stage, Support,
-    selection::count_u32, spec::key, topk::union,
+    Entry, Heads, Input, Params, Policy, SelectError, Selection, SpecError, Stage, Support, spec::key,
+    topk::union,
 };
 
 /// Registry entry.
@@ -151,31 +151,5 @@ impl Policy for XAttentionBsa {
         out.begin(input.num_blocks(self.block_size()), 1, 1);
         out.push_row(blocks);
         Ok(())
-    }
-}
-
-/// Running density of a policy that every layer of a model uses; only layer 0 is counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// Blocks selected.
-    pub selected: u64,
-    /// Blocks that could have been selected.
-    pub total: u64,
-}
-
-impl Statistics {
-    /// Counts a selection if it was made in layer 0.
-    pub fn record(&mut self, layer: u32, selection: &Selection) {
-        if layer == 0 {
-            self.selected += u64::from(count_u32(selection.indices().len()));
-            let visible: u64 = (0..selection.query_blocks()).map(|b| u64::from(selection.visible(b))).sum();
-            self.total += visible * selection.groups() as u64;
-        }
-    }
-
-    /// Selected over total blocks; 1 before the first record.
-    #[must_use]
-    pub fn density(&self) -> f64 {
-        if self.total == 0 { 1.0 } else { self.selected as f64 / self.total as f64 }
     }
 }

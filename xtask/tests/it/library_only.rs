@@ -1,4 +1,7 @@
-//! Modules of the lower crates that the engine does not run: each says so, and this list is all of them.
+//! Public items of the lower crates that nothing above them uses: each says so, and this list is all of them.
+//!
+//! Text decides, so the list is a lower bound: an item counts as used if its name is a word of a file above that names its crate,
+//! or of what is used in its own crate, signatures and bodies alike. Methods and fields are not looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,9 +10,10 @@ use std::path::Path;
 use xtask::tree;
 
 /// Crates that people also use alone, with the name that Rust has for them.
-const CRATES: [(&str, &str); 4] = [
+const CRATES: [(&str, &str); 5] = [
     ("kvblock", "kvblock"),
     ("sparse-select", "sparse_select"),
+    ("attn-kernels", "attn_kernels"),
     ("prefetch", "prefetch"),
     ("scheduler", "scheduler"),
 ];
@@ -27,115 +31,234 @@ const USERS: [&str; 9] = [
     "xtask",
 ];
 
-/// Module paths that no crate above uses; the first paragraph of their documentation says why they are there.
-const LIBRARY_ONLY: [&str; 3] = ["kvblock/src/v0", "prefetch/src/residency", "sparse-select/src/method"];
+/// The words by which an item, or the module it is in, says it.
+const MARK: &str = "Library only";
 
-/// The words by which a module says it.
-const MARK: &str = "Library only:";
+/// Items that say it although what is used names them: an engine that never asks for them never gets one.
+const NAMED: [&str; 1] = ["kvblock/src/event.rs CacheEvent"];
+
+/// Stand-ins of tiers in tests, which no engine uses.
+const OF_TESTS: &str = "prefetch/src/testing";
 
 #[test]
-fn what_the_engine_does_not_run_says_so() {
-    let root = tree::root();
-    let mut unused = BTreeSet::new();
-    let mut marked = BTreeSet::new();
+fn what_nothing_above_uses_says_so() {
+    let mut unused = BTreeMap::<String, Vec<String>>::new();
+    let mut silent = Vec::new();
+    let mut stale = Vec::new();
     for (folder, name) in CRATES {
-        let outside: BTreeSet<String> = USERS
-            .iter()
-            .filter(|user| **user != folder)
-            .flat_map(|user| named(&text(&root.join(user).join("src")), name))
-            .collect();
-        let modules = Modules::of(&root.join(folder).join("src"));
-        let used = modules.reached(&outside);
-        for (module, text) in &modules.texts {
-            let path = format!("{folder}/src/{module}");
-            // What stands in for tiers in tests is not for engines.
-            if module != "testing" && modules.public.contains(module) && !used.contains(module.as_str()) {
-                unused.insert(path.clone());
+        let items = Items::of(folder);
+        let used = items.used(&words_above(folder, name));
+        for item in items.all.iter().filter(|item| item.public && !item.path.starts_with(OF_TESTS)) {
+            let line = format!("{} {}", item.path, item.name);
+            if used.contains(&item.key()) {
+                if item.says_so && !NAMED.contains(&line.as_str()) {
+                    stale.push(line);
+                }
+                continue;
             }
-            let head: Vec<&str> = text.lines().take_while(|line| line.starts_with("//!")).collect();
-            if head.join(" ").contains(MARK) {
-                marked.insert(path);
+            if !item.says_so && !items.modules[&item.path] {
+                silent.push(line);
             }
+            unused.entry(item.path.clone()).or_default().push(item.name.clone());
         }
     }
-    let listed = LIBRARY_ONLY.map(String::from).into();
-    assert_eq!(unused, listed, "modules that no crate above uses");
-    assert_eq!(marked, listed, "modules whose documentation begins with {MARK:?}");
+    assert!(
+        silent.is_empty(),
+        "nothing above uses these, and their docs have no {MARK:?}:\n{}",
+        silent.join("\n")
+    );
+    assert!(stale.is_empty(), "these are used, although their docs have {MARK:?}:\n{}", stale.join("\n"));
+    let listed: Vec<String> =
+        unused.iter().map(|(path, names)| format!("{path}: {}", names.join(" "))).collect();
+    insta::assert_snapshot!(listed.join("\n"), @"
+    attn-kernels/src/kernel/attention.rs: check_lists
+    attn-kernels/src/kernel/chunked_local.rs: VirtualBatch virtual_batches virtual_tables
+    attn-kernels/src/kernel/mla_decode.rs: SlotLists check_two
+    kvblock/src/v0/allocator.rs: PhysicalTokenBlock BlockAllocator
+    kvblock/src/v0/copies.rs: BlockMove CopyList
+    kvblock/src/v0/error.rs: BlockSpaceError
+    kvblock/src/v0/group.rs: RequestId SequenceGroup
+    kvblock/src/v0/logical.rs: BLANK LogicalTokenBlock
+    kvblock/src/v0/preempt.rs: PreemptionMode Preemption preempt
+    kvblock/src/v0/queues.rs: StepOps GroupQueues
+    kvblock/src/v0/sequence.rs: SeqState Sequence
+    kvblock/src/v0/space.rs: BlockSpaceConfig AllocStatus BlockSpaceManager
+    prefetch/src/residency.rs: Residency ResidencyPlan ResidencyError
+    sparse-select/src/dsa/chunk.rs: LOGITS_MAX_BYTES should_chunk row_chunks topk_chunked Group group_requests
+    sparse-select/src/dsa/transform.rs: TopkRows token_to_batch topk_transform topk_transform_by
+    sparse-select/src/method.rs: Role PrefetchOutcome PrefetchWait StepRequest LayerRequest create_sparse_method SparseMethod
+    sparse-select/src/policy/gsa.rs: history_score
+    sparse-select/src/v4.rs: REQUESTS_PER_CHUNK IndexRow window_positions swa_decode_row compressed_len c4a_count PrefillWorkspace prefill_chunks
+    sparse-select/src/v4/compressor.rs: MAIN_SCALE_BLOCK INDEXER_SCALE_BLOCK quantise_blocks
+    ");
 }
 
-/// The modules of a crate.
-struct Modules {
-    /// The text of each, with that of the modules inside.
-    texts: BTreeMap<String, String>,
-    /// Modules that others can name, or whose names the crate exports.
-    public: BTreeSet<String>,
-    /// Names that the crate exports at its root, by the module they come from.
-    exports: Vec<(String, BTreeSet<String>)>,
+/// The words of all files of the crates above that name a crate.
+fn words_above(folder: &str, name: &str) -> BTreeSet<String> {
+    let above = USERS.iter().filter(|user| **user != folder);
+    let texts = above.flat_map(|user| sources(user)).map(|(_, text)| code(&text));
+    texts.map(|text| words(&text)).filter(|words| words.contains(name)).flatten().collect()
 }
 
-impl Modules {
-    fn of(src: &Path) -> Self {
-        let lib = fs::read_to_string(src.join("lib.rs")).expect("a crate");
-        let names = lib
-            .lines()
-            .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'));
-        let text_of = |name: &str| {
-            let files = [src.join(format!("{name}.rs")), src.join(name).join("mod.rs")];
-            let own =
-                files.iter().find_map(|file| fs::read_to_string(file).ok()).expect("a module has a file");
-            own + &text(&src.join(name))
-        };
-        let exports = lib.split("pub use ").skip(1).filter_map(|export| {
-            let (module, names) = export.split_once(';')?.0.split_once("::")?;
-            Some((module.to_owned(), words(names)))
-        });
-        let exports: Vec<_> = exports.collect();
+/// An item of a crate: its name, and the words of its text and of its implementations.
+struct Item {
+    /// File.
+    path: String,
+    /// Module below the root that the file is, or is in.
+    module: String,
+    name: String,
+    public: bool,
+    says_so: bool,
+    words: BTreeSet<String>,
+}
+
+impl Item {
+    fn key(&self) -> (String, String) {
+        (self.module.clone(), self.name.clone())
+    }
+}
+
+struct Items {
+    all: Vec<Item>,
+    /// Whether the documentation of each file, or of the module it is in, says it.
+    modules: BTreeMap<String, bool>,
+    /// Modules whose items have their name in front.
+    named: BTreeSet<String>,
+    /// Names that the root exports.
+    exported: BTreeSet<String>,
+}
+
+impl Items {
+    fn of(folder: &str) -> Self {
+        let files = sources(folder);
+        let lib = &files.iter().find(|(path, _)| path.ends_with("src/lib.rs")).expect("a crate").1;
         let named = lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
-        let public = named.map(String::from).chain(exports.iter().map(|(module, _)| module.clone()));
-        Self {
-            public: public.collect(),
-            texts: names.map(|name| (name.to_owned(), text_of(name))).collect(),
-            exports,
+        let exported =
+            lib.split("\npub use ").skip(1).filter_map(|export| Some(words(export.split_once(';')?.0)));
+        let mut items = Self {
+            all: Vec::new(),
+            modules: BTreeMap::new(),
+            named: named.map(String::from).collect(),
+            exported: exported.flatten().collect(),
+        };
+        let head_says =
+            |path: &str| files.iter().any(|(other, text)| other == path && head(text).contains(MARK));
+        for (path, text) in &files {
+            let inside = path.strip_prefix(&format!("{folder}/src/")).expect("a file of the crate");
+            let module = inside.split('/').next().expect("a name").trim_end_matches(".rs").to_owned();
+            let above = ["/mod.rs", ".rs"].map(|end| format!("{folder}/src/{module}{end}"));
+            items.modules.insert(path.clone(), head_says(path) || above.iter().any(|path| head_says(path)));
+            items.read(path, &module, text);
         }
+        items
     }
 
-    /// The modules that these names of the crate lead to, and the modules that those use.
-    fn reached(&self, names: &BTreeSet<String>) -> BTreeSet<&str> {
-        let exported = |names: &BTreeSet<String>| -> Vec<&str> {
-            let from = self.exports.iter().filter(|(_, exports)| !exports.is_disjoint(names));
-            from.map(|(module, _)| module.as_str()).collect()
-        };
-        let mut rest: Vec<&str> =
-            self.texts.keys().map(String::as_str).filter(|m| names.contains(*m)).collect();
-        rest.extend(exported(names));
-        let mut reached = BTreeSet::new();
-        while let Some(module) = rest.pop() {
-            let Some((module, text)) = self.texts.get_key_value(module) else { continue };
-            if reached.insert(module.as_str()) {
-                let inside: BTreeSet<String> =
-                    ["crate", "super"].iter().flat_map(|prefix| named(text, prefix)).collect();
-                rest.extend(self.texts.keys().map(String::as_str).filter(|other| inside.contains(*other)));
-                rest.extend(exported(&inside));
+    /// Takes the items of a file, which begin at the start of a line as rustfmt leaves them.
+    fn read(&mut self, path: &str, module: &str, text: &str) {
+        let mut docs = String::new();
+        for line in text.lines() {
+            if line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test") {
+                return;
+            }
+            if line.starts_with("///") {
+                docs += line;
+                docs.push(' ');
+            } else if ["mod ", "pub mod ", "use ", "pub use "].iter().any(|head| line.starts_with(head)) {
+                docs.clear();
+            } else if let Some((name, public)) = declared(line) {
+                let (path, module) = (path.to_owned(), module.to_owned());
+                let (says_so, words) = (docs.contains(MARK), words(&code(line)));
+                docs.clear();
+                self.all.push(Item { path, module, name, public, says_so, words });
+            } else if !line.trim_start().starts_with("//")
+                && let Some(item) = self.all.last_mut().filter(|item| item.path == path)
+            {
+                item.words.extend(words(line));
             }
         }
-        reached
+    }
+
+    /// The items that words of other crates lead to.
+    fn used(&self, above: &BTreeSet<String>) -> BTreeSet<(String, String)> {
+        let mut by_key = BTreeMap::<(String, String), BTreeSet<&str>>::new();
+        let mut by_name = BTreeMap::<&str, BTreeSet<&str>>::new();
+        for item in &self.all {
+            by_key.entry(item.key()).or_default().extend(item.words.iter().map(String::as_str));
+            by_name.entry(&item.name).or_default().insert(&item.module);
+        }
+        let reachable = |(module, name): &&(String, String)| {
+            let exported = self.exported.contains(name) || !self.named.contains(module);
+            above.contains(name) && (exported || above.contains(module))
+        };
+        let mut rest: Vec<(String, String)> = by_key.keys().filter(reachable).cloned().collect();
+        let mut used = BTreeSet::new();
+        while let Some(key) = rest.pop() {
+            if used.contains(&key) {
+                continue;
+            }
+            for word in by_key.get(&key).into_iter().flatten() {
+                // A name means the item of its own module, where there is one.
+                let own = (key.0.clone(), (*word).to_owned());
+                if by_key.contains_key(&own) {
+                    rest.push(own);
+                } else {
+                    let others = by_name.get(word).into_iter().flatten();
+                    rest.extend(others.map(|module| ((*module).to_owned(), (*word).to_owned())));
+                }
+            }
+            used.insert(key);
+        }
+        used
     }
 }
 
-/// The names that follow `prefix::` in a text, those of a group in braces included.
-fn named(text: &str, prefix: &str) -> BTreeSet<String> {
-    let prefix = format!("{prefix}::");
-    let paths = text.match_indices(&prefix).map(|(at, _)| &text[at + prefix.len()..]);
-    paths
-        .flat_map(|path| match path.starts_with('{') {
-            true => words(path.split_once(';').map_or(path, |(group, _)| group)),
-            false => first_word(path).into_iter().collect(),
-        })
-        .collect()
+/// The name that a line declares, or implements something for, and whether it is public.
+fn declared(line: &str) -> Option<(String, bool)> {
+    if let Some(rest) = line.strip_prefix("impl") {
+        let rest = rest.rsplit(" for ").next().expect("a split has a last part");
+        let rest = rest
+            .strip_prefix('<')
+            .map_or(rest, |generic| generic.split_once("> ").map_or("", |(_, rest)| rest));
+        let path = rest.trim_start_matches([' ', '&']).split(|c: char| !(is_word(c) || c == ':')).next()?;
+        return Some((path.rsplit("::").next()?.to_owned(), false));
+    }
+    let public = line.starts_with("pub ");
+    let rest = match line.strip_prefix("pub(") {
+        Some(rest) => rest.split_once(") ")?.1,
+        None => line.strip_prefix("pub ").unwrap_or(line),
+    };
+    let kinds =
+        ["const fn ", "unsafe fn ", "fn ", "struct ", "enum ", "trait ", "const ", "static ", "type "];
+    let rest = kinds.iter().find_map(|kind| rest.strip_prefix(kind))?;
+    Some((rest.split(|c: char| !is_word(c)).next()?.to_owned(), public))
 }
 
-fn first_word(text: &str) -> Option<String> {
-    text.split(|c: char| !is_word(c)).next().filter(|word| !word.is_empty()).map(String::from)
+#[test]
+fn declarations_are_seen() {
+    let name =
+        |line| declared(line).map(|(name, public)| format!("{name}{}", if public { " pub" } else { "" }));
+    assert_eq!(name("pub const fn key(name: &str) -> Key {").as_deref(), Some("key pub"));
+    assert_eq!(name("pub(crate) struct Block {").as_deref(), Some("Block"));
+    assert_eq!(name("pub const MAX: f32 = 448.0;").as_deref(), Some("MAX pub"));
+    assert_eq!(
+        name("impl<'a, T: Into<u32>> fmt::Debug for disk::DiskTier<'a> {").as_deref(),
+        Some("DiskTier")
+    );
+    assert_eq!(name("impl<T> Handle<T> {").as_deref(), Some("Handle"));
+    assert_eq!(name("use std::fmt;"), None);
+    assert_eq!(name("    pub fn method(&self) {"), None);
+}
+
+/// The documentation at the head of a file.
+fn head(text: &str) -> String {
+    text.lines().take_while(|line| line.starts_with("//!")).collect::<Vec<_>>().join(" ")
+}
+
+/// A text without its comments and its tests.
+fn code(text: &str) -> String {
+    let tests = text.find("\n#[cfg(test)]\nmod ").unwrap_or(text.len());
+    let lines = text[..tests].lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn words(text: &str) -> BTreeSet<String> {
@@ -146,9 +269,15 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The text of all Rust files below a folder.
-fn text(folder: &Path) -> String {
-    let files = tree::files(folder).into_iter();
+/// The Rust files of a crate, by their paths from the root.
+fn sources(folder: &str) -> Vec<(String, String)> {
+    let source = Path::new(folder).join("src");
+    let files = tree::files(&tree::root().join(&source)).into_iter();
     let rust = files.filter(|file| file.extension().is_some_and(|extension| extension == "rs"));
-    rust.map(|file| fs::read_to_string(folder.join(file)).expect("a text")).collect()
+    rust.map(|file| {
+        let path = source.join(file);
+        let text = fs::read_to_string(tree::root().join(&path)).expect("a text");
+        (path.to_str().expect("names of files are UTF-8").to_owned(), text)
+    })
+    .collect()
 }
