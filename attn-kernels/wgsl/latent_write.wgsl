@@ -27,12 +27,18 @@ fn latent_write(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     }
     let is_latent = chunk * 8u < LATENT;
     let first = row * params.row_stride + select(params.rope_start, params.latent_start, is_latent);
+    let most = largest(first, scaled_with(chunk));
+    let at = first + chunk * 8u - select(LATENT, 0u, is_latent);
+    store_chunk(u32(slots[row]), chunk, first, most, four(at), four(at + 4u));
+}
+
+// The largest magnitude of the elements `within` a part, from one to before another, of the part that begins at `first`.
+fn largest(first: u32, within: vec2<u32>) -> f32 {
     var most = 0.0;
-    for (var i = 0u; PART_SCALES && i < select(ROPE, LATENT, is_latent); i++) {
+    for (var i = within.x; i < within.y; i++) {
         most = max(most, abs(kv[first + i]));
     }
-    let at = first + chunk * 8u - select(LATENT, 0u, is_latent);
-    store_chunk(u32(slots[row]), chunk, part_scale(most), four(at), four(at + 4u));
+    return most;
 }
 
 fn four(at: u32) -> vec4<f32> {

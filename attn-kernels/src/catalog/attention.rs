@@ -143,7 +143,7 @@ fn gathering(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
 fn latent_variants(head_dim: u32) -> Vec<NamedVariant> {
     let mut all = Vec::new();
     for (part, dtype) in DTYPES {
-        let shape = LatentShape { latent: 4 * head_dim, rope: head_dim / 2, block_size: 64, dtype };
+        let shape = LatentShape { latent: 4 * head_dim, rope: head_dim / 2, block_size: 64, dtype, plain: 0 };
         let two = LatentShape { rope: 0, ..shape };
         let tokens = Attention { context: Context::Tokens, ..Attention::default() };
         for (name, variant) in [
@@ -156,12 +156,22 @@ fn latent_variants(head_dim: u32) -> Vec<NamedVariant> {
         }
         all.extend(latent_coop_variants(part, dtype));
     }
+    let dtype = KvDtype::Fp8;
+    let published = LatentShape { latent: 4 * head_dim, rope: 0, block_size: 64, dtype, plain: head_dim / 2 };
+    let sizes_of_v4 = LatentShape { latent: 512, plain: 64, ..published };
+    for variant in [
+        latent_write::variant(&published),
+        mla_decode::variant_of_two(&published, 64),
+        mla_decode_coop::variant_of_two(&sizes_of_v4, 64),
+    ] {
+        all.push(NamedVariant::new("two-fp8-bf16", variant));
+    }
     all
 }
 
 /// Variants by matrices, in the sizes of DeepSeek alone.
 fn latent_coop_variants(part: &str, dtype: KvDtype) -> Vec<NamedVariant> {
-    let shape = LatentShape { latent: 512, rope: 64, block_size: 64, dtype };
+    let shape = LatentShape { latent: 512, rope: 64, block_size: 64, dtype, plain: 0 };
     if !mla_decode_coop::serves(&shape, 128) {
         return Vec::new();
     }

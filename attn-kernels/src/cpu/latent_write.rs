@@ -1,5 +1,8 @@
 //! Reference of `latent_write`.
 
+use half::bf16;
+use sparse_select::dsa::fp8::{self, ScaleFormat};
+
 use super::cache_write::stored_row;
 use crate::kernel::KvDtype;
 use crate::kernel::latent_write::LatentWriteParams;
@@ -23,13 +26,24 @@ pub fn latent_write(
     }
 }
 
-/// Rounds a token's `[latent + rope]` as a cache does: codes at a scale of each part.
+/// Rounds a token's `[latent + rope]` as a cache does: codes at a scale of each part, or of each 64 before what is bf16.
 #[must_use]
 pub fn stored_latent(shape: &LatentShape, token: &[f32]) -> Vec<f32> {
+    if shape.plain > 0 {
+        let (coded, plain) = token.split_at((shape.latent - shape.plain) as usize);
+        let coded = coded.chunks(SCALED).flat_map(|part| {
+            let (codes, scale) = fp8::quantise(part, ScaleFormat::Ue8m0);
+            codes.into_iter().map(move |code| fp8::decode(code) * scale)
+        });
+        return coded.chain(plain.iter().map(|x| bf16::from_f32(*x).to_f32())).collect();
+    }
     let (latent, rope) = token.split_at(shape.latent as usize);
     let part = |part| stored_row(shape.dtype, part_scale(shape.dtype, part), part);
     [part(latent), part(rope)].concat()
 }
+
+/// Codes that share a scale beside elements in bf16.
+pub const SCALED: usize = 64;
 
 /// Scale of a part of a token: its largest magnitude at the largest code; 1 where elements are floats.
 #[must_use]

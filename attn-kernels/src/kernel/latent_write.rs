@@ -37,7 +37,7 @@ bindings! {
         read kv: f32,
         /// Slots of rows in the cache, `[rows]`; -1 skips a row.
         read slots: i32,
-        /// Cache of latents: `latent + rope` elements a slot, with codes also a scale of each part.
+        /// Cache of latents: `latent + rope` elements a slot, with codes also their scales.
         write latents: KvWord,
     }
 }
@@ -54,14 +54,16 @@ pub fn variant(shape: &LatentShape) -> Variant {
     let element = match shape.dtype {
         KvDtype::F16 => "latent_write_f16",
         KvDtype::F32 => "latent_write_f32",
+        KvDtype::Fp8 if shape.plain > 0 => "latent_write_v4",
         KvDtype::Fp8 => "latent_write_fp8",
         KvDtype::Int8 => "latent_write_int8",
     };
-    Variant::new(&KERNEL)
+    let variant = Variant::new(&KERNEL)
         .size("LATENT", shape.latent)
         .size("ROPE", shape.rope)
         .module("element", element)
-        .constant("WG", WG)
+        .constant("WG", WG);
+    shape.sized(variant)
 }
 
 /// Workgroups for `rows` rows.

@@ -77,7 +77,7 @@ impl Default for MlaDecodeParams {
 }
 
 /// Shape of a cache of latents `[num_blocks, block_size, latent + rope]`; behind the codes of a token in 8 bits are two f32
-/// scales, of the latent and of the rope part.
+/// scales, of the latent and of the rope part, or those of `plain`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LatentShape {
     /// Elements of a value, the first of the key: a multiple of 8 up to 512.
@@ -88,6 +88,10 @@ pub struct LatentShape {
     pub block_size: u32,
     /// Element type.
     pub dtype: KvDtype,
+    /// Last elements of a latent in fp8 that are bf16, as DeepSeek V4 publishes it: a multiple of 8, less than `latent`, without
+    /// a rope part. Each 64 codes before them have a scale that is a power of two, of one byte, and scales take 8 bytes. 0 for
+    /// codes and f32 scales.
+    pub plain: u32,
 }
 
 impl LatentShape {
@@ -97,11 +101,12 @@ impl LatentShape {
         self.latent + self.rope
     }
 
-    /// Bytes a token: of codes also two f32 scales, of the latent and of the rope part.
+    /// Bytes a token, with the 8 bytes that scales take.
     #[must_use]
     pub fn token_bytes(&self) -> usize {
-        let scales = if self.dtype.is_code() { 2 * size_of::<f32>() } else { 0 };
-        self.width() as usize * self.dtype.bytes() as usize + scales
+        let scales = if self.dtype.is_code() { 8 } else { 0 };
+        // An element in bf16 takes one byte more than a code.
+        self.width() as usize * self.dtype.bytes() as usize + self.plain as usize + scales
     }
 
     /// Bytes of one block.
@@ -121,11 +126,17 @@ impl LatentShape {
     ///
     /// # Errors
     /// Latents that are not multiples of 8 up to 512, rope parts that are not up to 64, block sizes that are not powers of
-    /// two from 4 to 256.
+    /// two from 4 to 256; elements in bf16 that are not a multiple of 8 below `latent`, or beside a rope part or other types.
     pub fn validate(&self) -> Result<(), LaunchError> {
         let launch = Launch("cache of latents");
-        let Self { latent, rope, block_size, .. } = *self;
+        let Self { latent, rope, block_size, plain, .. } = *self;
         launch.not_zero("latent", latent)?;
+        if plain > 0 {
+            let most = if self.dtype == KvDtype::Fp8 { latent - 1 } else { 0 };
+            launch.at_most("part in bf16", plain.into(), most.into())?;
+            launch.multiple("part in bf16", plain, 8)?;
+            launch.at_most("rope part beside one in bf16", rope.into(), 0)?;
+        }
         for (what, size, limit) in [("latent", latent, 512), ("rope part", rope, 64)] {
             launch.multiple(what, size, 8)?;
             launch.at_most(what, size.into(), limit)?;
@@ -133,6 +144,11 @@ impl LatentShape {
         launch.power_of_two("block size", block_size)?;
         launch.multiple("block size", block_size, 4)?;
         launch.at_most("block size", block_size.into(), 256)
+    }
+
+    /// Completes a variant of this cache with the size of the part in bf16, if there is one.
+    pub(super) fn sized(&self, variant: Variant) -> Variant {
+        if self.plain > 0 { variant.size("PLAIN", self.plain) } else { variant }
     }
 
     /// # Panics
@@ -204,10 +220,11 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
     let element = match shape.dtype {
         KvDtype::F16 => "latent_f16",
         KvDtype::F32 => "latent_f32",
+        KvDtype::Fp8 if shape.plain > 0 => "latent_v4",
         KvDtype::Fp8 => "latent_fp8",
         KvDtype::Int8 => "latent_int8",
     };
-    Variant::new(&KERNEL)
+    let variant = Variant::new(&KERNEL)
         .size("LATENT", shape.latent)
         .size("ROPE", shape.rope)
         .size("BLOCK_SIZE", shape.block_size)
@@ -216,7 +233,8 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
         .size("VALUE_WORDS", (shape.latent / word).div_ceil(spans))
         .size("WORD_QUADS", word / 4)
         .size("PIECES", (spans / 16).max(1))
-        .module("element", element)
+        .module("element", element);
+    shape.sized(variant)
 }
 
 /// Workgroups for `rows` rows of at most `max_partitions` partitions.

@@ -57,11 +57,12 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
         "{shape:?}, {num_heads} heads: f32, or sizes that matrices do not divide"
     );
     let element = match shape.dtype {
+        KvDtype::Fp8 if shape.plain > 0 => "latent_coop_v4",
         KvDtype::Fp8 => "latent_coop_fp8",
         KvDtype::Int8 => "latent_coop_int8",
         KvDtype::F16 | KvDtype::F32 => "latent_coop_f16",
     };
-    Variant::new(&KERNEL)
+    let variant = Variant::new(&KERNEL)
         .with_matrices()
         .size("LATENT", shape.latent)
         .size("ROPE", shape.rope)
@@ -69,7 +70,8 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
         .size("KEY_SPANS", shape.width() / 64)
         .size("VALUE_SPANS", shape.latent / 128)
         .size("LOADS", (16 * shape.width() / 8).div_ceil(256))
-        .module("element", element)
+        .module("element", element);
+    shape.sized(variant)
 }
 
 /// Workgroups for `rows` rows of at most `max_partitions` partitions.
@@ -139,7 +141,7 @@ mod tests {
             ("tiny, odd", 64, 64, 32),
         ] {
             for dtype in [KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8] {
-                let shape = LatentShape { latent, rope, block_size: 64, dtype };
+                let shape = LatentShape { latent, rope, block_size: 64, dtype, plain: 0 };
                 let [runs, not] = [true, false].map(|runs| MlaKernel::new(&shape, num_heads, runs));
                 assert_eq!(not.level(), Level::Baseline);
                 let two = LatentShape { rope: 0, ..shape };

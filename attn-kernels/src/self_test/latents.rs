@@ -1,9 +1,10 @@
 //! Caches of latents as the device stores them.
 
-use sparse_select::dsa::fp8;
+use half::bf16;
+use sparse_select::dsa::fp8::{self, ScaleFormat};
 
 use super::layer::{values, words};
-use crate::cpu::latent_write::part_scale;
+use crate::cpu::latent_write::{SCALED, part_scale};
 use crate::kernel::KvDtype;
 use crate::kernel::mla_decode::LatentShape;
 
@@ -12,6 +13,9 @@ use crate::kernel::mla_decode::LatentShape;
 pub fn latent_words(shape: &LatentShape, latents: &[f32]) -> Vec<u32> {
     if matches!(shape.dtype, KvDtype::F16 | KvDtype::F32) {
         return words(shape.dtype, latents);
+    }
+    if shape.plain > 0 {
+        return v4_words(shape, latents);
     }
     let mut bytes = Vec::new();
     for token in latents.chunks_exact(shape.width() as usize) {
@@ -35,6 +39,9 @@ pub fn latent_values(shape: &LatentShape, words: &[u32]) -> Vec<f32> {
         return values(shape.dtype, words);
     }
     let bytes: &[u8] = bytemuck::cast_slice(words);
+    if shape.plain > 0 {
+        return bytes.chunks_exact(shape.token_bytes()).flat_map(|token| v4_token(shape, token)).collect();
+    }
     let (width, latent) = (shape.width() as usize, shape.latent as usize);
     let mut latents = Vec::new();
     for token in bytes.chunks_exact(shape.token_bytes()) {
@@ -44,6 +51,34 @@ pub fn latent_values(shape: &LatentShape, words: &[u32]) -> Vec<f32> {
         latents.extend(token[..width].iter().enumerate().map(value));
     }
     latents
+}
+
+/// Slots of codes, elements in bf16, and the exponents of scales.
+fn v4_words(shape: &LatentShape, latents: &[f32]) -> Vec<u32> {
+    let mut bytes = Vec::new();
+    for token in latents.chunks_exact(shape.latent as usize) {
+        let (coded, plain) = token.split_at((shape.latent - shape.plain) as usize);
+        let mut exponents = [0; 8];
+        for (part, exponent) in coded.chunks(SCALED).zip(&mut exponents) {
+            let (codes, scale) = fp8::quantise(part, ScaleFormat::Ue8m0);
+            bytes.extend(codes);
+            // A power of two.
+            *exponent = u8::try_from(scale.to_bits() >> 23).expect("scales are positive");
+        }
+        bytes.extend(plain.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()));
+        bytes.extend(exponents);
+    }
+    bytemuck::pod_collect_to_vec(&bytes)
+}
+
+fn v4_token(shape: &LatentShape, token: &[u8]) -> Vec<f32> {
+    let coded = (shape.latent - shape.plain) as usize;
+    let (codes, rest) = token.split_at(coded);
+    let (plain, exponents) = rest.split_at(2 * shape.plain as usize);
+    let code =
+        |(i, code): (usize, &u8)| fp8::decode(*code) * f32::from_bits(u32::from(exponents[i / SCALED]) << 23);
+    let plain = plain.chunks_exact(2).map(|two| bf16::from_le_bytes([two[0], two[1]]).to_f32());
+    codes.iter().enumerate().map(code).chain(plain).collect()
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a code from -127 to 127; NaN is 0")]

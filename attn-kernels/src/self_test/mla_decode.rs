@@ -15,11 +15,13 @@ use crate::kernel::{KvDtype, mla_decode_coop};
 fn shape(variant: &Variant, block_size: u32) -> LatentShape {
     let dtype = match module(variant, "element").and_then(|module| module.rsplit('_').next()) {
         Some("f32") => KvDtype::F32,
-        Some("fp8") => KvDtype::Fp8,
+        Some("fp8" | "v4") => KvDtype::Fp8,
         Some("int8") => KvDtype::Int8,
         _ => KvDtype::F16,
     };
-    LatentShape { latent: size(variant, "LATENT"), rope: size(variant, "ROPE"), block_size, dtype }
+    let v4 = module(variant, "element").is_some_and(|module| module.ends_with("v4"));
+    let plain = if v4 { size(variant, "PLAIN") } else { 0 };
+    LatentShape { latent: size(variant, "LATENT"), rope: size(variant, "ROPE"), block_size, dtype, plain }
 }
 
 pub(super) fn latent_write(variant: &Variant) -> Vec<Case> {

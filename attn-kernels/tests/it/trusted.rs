@@ -118,7 +118,7 @@ proptest! {
         kind in 0u32..3,
     ) {
         if let Some(gpu) = gpu() {
-            let shape = LatentShape { latent: 128 * latent, rope: 64 * rope, block_size: 1 << log_block, dtype };
+            let shape = LatentShape { latent: 128 * latent, rope: 64 * rope, block_size: 1 << log_block, dtype, plain: 0 };
             let kernel = MlaKernel::new(&shape, 32, gpu.runs_coop());
             let context = if kind == 1 { Context::Tokens } else { Context::Full };
             check(gpu, &match kind {

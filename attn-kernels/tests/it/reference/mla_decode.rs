@@ -212,7 +212,7 @@ fn tolerance(shape: &LatentShape) -> Tolerance {
 }
 
 fn shape(latent: u32, rope: u32, block_size: u32, dtype: KvDtype) -> LatentShape {
-    LatentShape { latent, rope, block_size, dtype }
+    LatentShape { latent, rope, block_size, dtype, plain: 0 }
 }
 
 #[test]
@@ -278,7 +278,12 @@ fn parts_of_the_keys_add_up_to_the_bits_of_all() {
 #[test]
 fn two_caches_share_a_softmax() {
     let Some(gpu) = gpu() else { return };
-    for (shape, num_heads) in [(shape(512, 0, 64, KvDtype::F16), 16), (shape(64, 8, 16, KvDtype::F32), 6)] {
+    for (shape, num_heads) in [
+        (shape(512, 0, 64, KvDtype::F16), 16),
+        (shape(64, 8, 16, KvDtype::F32), 6),
+        (LatentShape { plain: 64, ..shape(512, 0, 64, KvDtype::Fp8) }, 16),
+        (LatentShape { plain: 8, ..shape(152, 0, 16, KvDtype::Fp8) }, 6),
+    ] {
         let counts = [(1, 0), (128, 0), (128, 300), (0, 7), (0, 0), (77, 179), (3, 600)];
         let lens: Vec<u32> = counts.iter().map(|(window, compressed)| window + compressed).collect();
         let mut mla = Mla::new(shape, num_heads, &lens, 11);

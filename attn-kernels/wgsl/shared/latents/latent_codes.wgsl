@@ -5,9 +5,13 @@ alias latent_stored = vec2<u32>;
 // Units of a slot: words, and the scales.
 const SLOT: u32 = WORDS + 1u;
 
-// Place of the scales of the slot that holds unit `at`.
-fn latent_scales(at: u32) -> u32 {
-    return at / SLOT * SLOT + WORDS;
+// Units of a word, and of its scales.
+fn latent_unit(slot: u32, word: u32) -> u32 {
+    return slot * SLOT + word;
+}
+
+fn latent_other(slot: u32, word: u32) -> u32 {
+    return slot * SLOT + WORDS;
 }
 
 fn latent_word_of(stored: latent_stored, scales: latent_stored, word: u32) -> latent_word {

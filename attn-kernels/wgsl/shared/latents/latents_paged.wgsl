@@ -22,6 +22,5 @@ fn latent_slot(row: vec4<u32>, index: u32, key: u32) -> u32 {
 }
 
 fn latent_at(slot: u32, word: u32) -> latent_word {
-    let at = slot * SLOT + word;
-    return latent_word_of(latents[at], latents[latent_scales(at)], word);
+    return latent_word_of(latents[latent_unit(slot, word)], latents[latent_other(slot, word)], word);
 }

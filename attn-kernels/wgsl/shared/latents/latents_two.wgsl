@@ -27,9 +27,8 @@ fn latent_slot(row: vec4<u32>, index: u32, key: u32) -> u32 {
 
 fn latent_at(slot: u32, word: u32) -> latent_word {
     if (slot >= COMPRESSED) {
-        let at = (slot - COMPRESSED) * SLOT + word;
-        return latent_word_of(compressed[at], compressed[latent_scales(at)], word);
+        let entry = slot - COMPRESSED;
+        return latent_word_of(compressed[latent_unit(entry, word)], compressed[latent_other(entry, word)], word);
     }
-    let at = slot * SLOT + word;
-    return latent_word_of(latents[at], latents[latent_scales(at)], word);
+    return latent_word_of(latents[latent_unit(slot, word)], latents[latent_other(slot, word)], word);
 }

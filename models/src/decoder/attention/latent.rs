@@ -107,6 +107,7 @@ impl LatentAttention {
             rope: latent.rope_dim,
             block_size: kv.plan().options.block_size,
             dtype: options.kv_dtype,
+            plain: 0,
         };
         let kernel = MlaKernel::new(&shape, config.num_heads, options.uses_coop(gpu));
         let kind = |context| {

@@ -24,7 +24,8 @@ use super::work::{Bench, Timed, Work};
 
 /// Query heads, and the published latent of 512 with 64 rope elements.
 const HEADS: u32 = 128;
-const SHAPE: LatentShape = LatentShape { latent: 512, rope: 64, block_size: 64, dtype: KvDtype::F16 };
+const SHAPE: LatentShape =
+    LatentShape { latent: 512, rope: 64, block_size: 64, dtype: KvDtype::F16, plain: 0 };
 /// The published indexer.
 const INDEX_HEADS: u32 = 64;
 const INDEX_KEYS: IndexKeys = IndexKeys::Fp8 { head_dim: 128, page: 64 };
@@ -32,7 +33,8 @@ const TOP_K: u32 = 2048;
 /// One over the root of the head size before absorption, 192.
 const SCALE: f32 = 0.072_168_78;
 /// A window cache and a compressed cache of DeepSeek V4, and the keys that a row attends of each.
-const SHAPE_OF_TWO: LatentShape = LatentShape { latent: 512, rope: 0, block_size: 64, dtype: KvDtype::F16 };
+const SHAPE_OF_TWO: LatentShape =
+    LatentShape { latent: 512, rope: 0, block_size: 64, dtype: KvDtype::F16, plain: 0 };
 const KEYS_OF_TWO: [u32; 2] = [128, 1024];
 
 /// One step of decode of sequences of one length, in blocks in random order.
