@@ -74,13 +74,10 @@ impl Mode {
     pub fn lacks(self, form: AttentionForm) -> Option<&'static str> {
         use AttentionForm::{Compressed, Heads, IndexedLatents, Latents, Windows};
         match (self, form) {
-            (_, Heads) | (Self::CodedKv, Windows | Latents | IndexedLatents) => None,
+            (_, Heads) | (Self::CodedKv, _) => None,
             (Self::HostKv, Windows | Latents) => None,
             (Self::Sparse | Self::SparseHostKv, Windows | Latents | IndexedLatents | Compressed) => {
                 Some("layers of full attention to keys and values")
-            }
-            (Self::CodedKv, Compressed) => {
-                Some("kernels that read codes: those of compressed attention read f16 and f32")
             }
             (Self::HostKv, IndexedLatents) => Some(
                 "attention to all latents: an indexer scores every token and attends to few of them, anywhere",

@@ -101,7 +101,8 @@ impl KvPlan {
     ///
     /// # Errors
     /// [`ModelError::BlockSize`], [`ModelError::NoIndexer`] and [`ModelError::IndexWidth`] for a format of index keys that the
-    /// model cannot have, and [`ModelError::Layout`] for caches that cannot share blocks.
+    /// model cannot have, [`ModelError::Launch`] for vectors of compressed attention that no kernel reads, and
+    /// [`ModelError::Layout`] for caches that cannot share blocks.
     pub fn new(config: &DecoderConfig, options: KvOptions) -> Result<Self, ModelError> {
         let block_size = options.block_size;
         let size = BlockSize::new(block_size).filter(|_| block_size.is_power_of_two() && block_size >= 4);
@@ -114,6 +115,9 @@ impl KvPlan {
                 return Err(ModelError::IndexWidth { head_dim });
             }
             _ => {}
+        }
+        if let Some(compressed) = &config.compressed {
+            options.vectors(config, compressed).validate()?;
         }
         let of_layer = |(layer, of_layer): (usize, &crate::LayerConfig)| {
             let parts = match &config.compressed {

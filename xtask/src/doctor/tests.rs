@@ -87,7 +87,6 @@ fn a_complete_machine_is_described() {
                 latents with an indexer: not a sparse policy, nor a sparse policy over KV in memory of the host, which needs layers of full attention to keys and values
                 latents with an indexer: not KV in memory of the host, which needs attention to all latents: an indexer scores every token and attends to few of them, anywhere
                 compressed attention: not a sparse policy, nor a sparse policy over KV in memory of the host, which needs layers of full attention to keys and values
-                compressed attention: not a KV cache in codes, which needs kernels that read codes: those of compressed attention read f16 and f32
                 compressed attention: not KV in memory of the host, which needs one cache a layer: compressed attention keeps windows, entries and states beside
     missing     nothing
     ");

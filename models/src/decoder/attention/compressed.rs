@@ -132,8 +132,7 @@ impl CompressedAttention {
         layers: &Arc<[Compressed]>,
     ) -> Result<Self, ModelError> {
         let LoadContext { gpu, config, options, kv, views } = *load;
-        let (latent, block_size, dtype) = (config.head_dim, options.block_size, options.kv_dtype);
-        let shape = LatentShape { latent, rope: 0, block_size, dtype, plain: 0 };
+        let shape = options.kv().vectors(config, &compressed);
         let kernel = MlaKernel::new(&shape, config.num_heads, options.uses_coop(gpu));
         let places = Places::new(config, kv.plan());
         let attention = Attention { sinks: config.sinks, ..Attention::default() };

@@ -1,10 +1,12 @@
 //! Caches of compressed attention (DeepSeek V4): a window of tokens, entries, index keys, and the states that entries are
 //! made of.
 
+use attn_kernels::kernel::mla_decode::LatentShape;
 use kvblock::{AttentionKind, BlockSize, KvCacheSpec, KvDtype};
 use smallvec::SmallVec;
 
 use super::{CachePart, KvOptions};
+use crate::cast::u32_of;
 use crate::{CompressedConfig, Compressor, DecoderConfig, IndexDtype, Reach};
 
 /// Tokens a block of the caches of one model, so that pages are of few sizes: entries of the smallest ratio and tokens of
@@ -30,15 +32,27 @@ impl Blocks {
         };
         // A state of two windows takes four vectors of f32: tokens of the window that it is as large as.
         let dim = config.indexer.map_or(0, |indexer| indexer.head_dim).max(config.head_dim);
-        let token = config.head_dim * options.dtype.bytes();
+        let token = u32_of(options.vectors(config, compressed).token_bytes());
         let state = (4 * dim * KvDtype::F32.bytes()).div_ceil(token);
-        // Pages are whole units of 16 bytes, which four scales fill.
-        let keys = if options.of_index() == IndexDtype::Fp8 { 4 } else { 1 };
-        let ratio = |compressor: &Compressor| compressor.ratio * if compressor.indexed { keys } else { 1 };
+        // Pages are whole units of 16 bytes: of vectors in codes two fill one, and of index keys with a scale four.
+        let vectors = if token.is_multiple_of(16) { 1 } else { 2 };
+        let keys = if options.of_index() == IndexDtype::Fp8 { 4 } else { vectors };
+        let ratio =
+            |compressor: &Compressor| compressor.ratio * if compressor.indexed { keys } else { vectors };
         let ratios = compressed.compressors.iter().flatten().map(ratio);
         let entries = ratios.fold(wanted.max(state) * least, least_common_multiple);
         let window = entries / least;
         Self { window, entries, states: STATE_BLOCK.min(previous_power_of_two(window / state)) }
+    }
+}
+
+impl KvOptions {
+    /// Shape of the cache of a window's tokens, and of entries: both are one vector of a head.
+    pub(crate) fn vectors(&self, config: &DecoderConfig, compressed: &CompressedConfig) -> LatentShape {
+        let &Self { dtype, block_size, .. } = self;
+        // As published: what rotates is not in codes.
+        let plain = if dtype == KvDtype::Fp8 { compressed.rope.rotary_dims } else { 0 };
+        LatentShape { latent: config.head_dim, rope: 0, block_size, dtype, plain }
     }
 }
 
@@ -68,12 +82,12 @@ pub(super) fn parts(
     let Reach::Window(window) = config.layers[layer].reach else {
         panic!("layer {layer} has compressed attention and no window")
     };
-    let bytes = config.head_dim * element.bytes();
+    let bytes = u32_of(options.vectors(config, compressed).token_bytes());
     let tokens = KvCacheSpec::latent(kind(window), size(blocks.window), bytes, element, 1);
     let mut parts: SmallVec<[(CachePart, KvCacheSpec); 2]> = SmallVec::new();
     parts.push((CachePart::Latent, tokens));
     if let Some(compressor) = &compressed.compressors[layer] {
-        parts.push((CachePart::Entries, entry(config.head_dim * element.bytes(), compressor.ratio)));
+        parts.push((CachePart::Entries, entry(bytes, compressor.ratio)));
         parts.push((CachePart::States, state(config.head_dim, compressor)));
         if let Some(indexer) = config.indexer.filter(|_| compressor.indexed) {
             let key = options.of_index().key_bytes(indexer.head_dim);

@@ -310,6 +310,25 @@ fn latents_of_codes_stay_near_transformers() {
     }
 }
 
+/// Windows and entries of compressed attention in 8 bits: of fp8 `indexed` has the exact reference.
+#[test]
+fn windows_and_entries_of_codes_stay_near_transformers() {
+    for (kv_dtype, most) in [(KvDtype::Int8, 4e-2), (KvDtype::Fp8, 0.2)] {
+        for name in ["tiny-deepseek-v4", "tiny-deepseek-v4-odd"] {
+            let tiny = family(name);
+            let mut decoder = tiny.decoder(&options(kv_dtype));
+            let prompt = &tiny.prompts[3];
+            let served = serve(&mut decoder, &[Request::new(&prompt.ids, 4)], 64);
+            let vocab = tiny.vocab();
+            let rows = compared(tiny, prompt, &served[0]).chunks(vocab).zip(prompt.logits.chunks(vocab));
+            let mut errors: Vec<f64> = rows.map(|(got, want)| relative_l2(got, want)).collect();
+            errors.sort_by(f64::total_cmp);
+            let median = errors[errors.len() / 2];
+            assert!((1e-4..most).contains(&median), "{name}, {kv_dtype:?}: off by {errors:?}");
+        }
+    }
+}
+
 /// Decode rows go through another kernel, and from the second partition of 256 keys on through a reduction.
 #[test]
 fn decode_rows_equal_prefill_rows_over_several_partitions() {

@@ -1,4 +1,5 @@
-//! Indexers in fp8: against the arithmetic of what DeepSeek publishes, and against themselves.
+//! Indexers, and caches of compressed attention, in fp8: against the arithmetic of what DeepSeek publishes, and against
+//! themselves.
 
 use attn_kernels::kernel::KvDtype;
 use models::{CachePart, DecoderConfig, IndexDtype, KvOptions, KvPlan, ModelError};
@@ -10,9 +11,9 @@ use super::served::{Request, Served, serve};
 use super::tiny::{Tiny, family, fixture, tiny, values};
 use super::{blocks_of, options};
 
-/// Reads the file that `make_index_fp8.py` wrote.
-fn reference(name: &str) -> Vec<u8> {
-    std::fs::read(fixture(name).join("golden_index_fp8.safetensors")).unwrap()
+/// Reads a file that `make_fp8.py` wrote.
+fn reference(name: &str, file: &str) -> Vec<u8> {
+    std::fs::read(fixture(name).join(file).with_extension("safetensors")).unwrap()
 }
 
 /// The longest prompt with keys of `index`, all else in f32.
@@ -27,12 +28,17 @@ fn longest(tiny: &Tiny, index: IndexDtype) -> Served {
 /// longest prompt are off by 0.7 of their length (V3.2).
 #[test]
 fn logits_are_those_of_the_published_arithmetic() {
-    for name in ["tiny-deepseek-v32", "tiny-deepseek-v4"] {
+    for (name, file, kv_dtype, most) in [
+        ("tiny-deepseek-v32", "golden_index_fp8", KvDtype::F32, 2e-4),
+        ("tiny-deepseek-v4", "golden_index_fp8", KvDtype::F32, 2e-4),
+        // A code of a token on the other side of a tie moves all rows that see the token; float32 caches are off by 6e-2.
+        ("tiny-deepseek-v4", "golden_kv_fp8", KvDtype::Fp8, 2e-3),
+    ] {
         let tiny = family(name);
-        let golden = reference(name);
+        let golden = reference(name, file);
         let golden = SafeTensors::deserialize(&golden).unwrap();
         for block_size in [4, 16] {
-            let options = blocks_of(block_size, &options(KvDtype::F32)).index_dtype(IndexDtype::Fp8);
+            let options = blocks_of(block_size, &options(kv_dtype)).index_dtype(IndexDtype::Fp8);
             let mut decoder = tiny.decoder(&options);
             for (n, prompt) in tiny.prompts.iter().enumerate() {
                 let want: Vec<f32> = values(&golden, &format!("logits_{n}"));
@@ -40,8 +46,11 @@ fn logits_are_those_of_the_published_arithmetic() {
                 let vocab = tiny.vocab();
                 let rows = compared(tiny, prompt, &served[0]).chunks(vocab).zip(want.chunks(vocab));
                 let errors: Vec<f64> = rows.map(|(got, want)| relative_l2(got, want)).collect();
-                let far = errors.iter().filter(|error| **error > 2e-4).count();
-                assert!(far * 10 <= errors.len(), "{name}, prompt {n}, blocks of {block_size}: {errors:?}");
+                let far = errors.iter().filter(|error| **error > most).count();
+                assert!(
+                    far * 10 <= errors.len(),
+                    "{name}, {file}, prompt {n}, blocks of {block_size}: {errors:?}"
+                );
             }
         }
     }
@@ -51,7 +60,7 @@ fn logits_are_those_of_the_published_arithmetic() {
 #[test]
 fn choices_are_those_of_the_published_arithmetic() {
     let tiny = family("tiny-deepseek-v32");
-    let golden = reference(tiny.name);
+    let golden = reference(tiny.name, "golden_index_fp8");
     let golden = SafeTensors::deserialize(&golden).unwrap();
     let top_k = tiny.config.indexer.unwrap().top_k as usize;
     let same = |index: IndexDtype| -> Vec<usize> {
@@ -76,9 +85,13 @@ fn choices_are_those_of_the_published_arithmetic() {
 
 #[test]
 fn chunks_and_blocks_do_not_change_a_bit() {
-    for name in ["tiny-deepseek-v32", "tiny-deepseek-v4"] {
+    for (name, kv_dtype) in [
+        ("tiny-deepseek-v32", KvDtype::F16),
+        ("tiny-deepseek-v4", KvDtype::F16),
+        ("tiny-deepseek-v4", KvDtype::Fp8),
+    ] {
         let tiny = family(name);
-        let options = options(KvDtype::F16).reproducible(true).index_dtype(IndexDtype::Fp8);
+        let options = options(kv_dtype).reproducible(true).index_dtype(IndexDtype::Fp8);
         let request = Request::new(&tiny.prompts[3].ids, 8);
         let want = serve(&mut tiny.decoder(&options), &[request], 200).remove(0);
         for (block_size, chunk, prefill) in
@@ -86,7 +99,9 @@ fn chunks_and_blocks_do_not_change_a_bit() {
         {
             let request = Request { prefill, ..request };
             let served = serve(&mut tiny.decoder(&blocks_of(block_size, &options)), &[request], chunk);
-            let what = format!("{name}, blocks of {block_size}, chunks of {chunk}, decode from {prefill}");
+            let what = format!(
+                "{name}, {kv_dtype:?}, blocks of {block_size}, chunks of {chunk}, decode from {prefill}"
+            );
             assert_same(&what, &served[0], &want);
         }
     }

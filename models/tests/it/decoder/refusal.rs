@@ -131,17 +131,6 @@ fn tensors_that_repeat_something_are_not_extra() {
 }
 
 #[test]
-fn a_cache_of_codes_names_what_it_does_not_serve() {
-    let refused = |dtype| {
-        let error = family("tiny-deepseek-v4").try_decoder(&options(dtype)).unwrap_err();
-        assert!(matches!(error, ModelError::Mode { mode: models::Mode::CodedKv, .. }), "{error}");
-        error.to_string()
-    };
-    assert_eq!(refused(KvDtype::Fp8), refused(KvDtype::Int8));
-    assert_snapshot!(refused(KvDtype::Fp8), @"a KV cache in codes needs kernels that read codes: those of compressed attention read f16 and f32; the model has compressed attention");
-}
-
-#[test]
 fn tokens_outside_the_vocabulary_and_blocks_outside_the_pool_are_named() {
     let mut decoder = tiny().decoder(&options(KvDtype::F32));
     let blocks = decoder.kv().num_blocks();
