@@ -11,6 +11,17 @@ use crate::tensors::Tensor;
 /// A key, and values of it.
 type Values = (&'static str, &'static [&'static str]);
 
+/// Keys of the policies that retrieve by mean keys, which differ in their defaults.
+const RETRIEVED: &[Values] = &[
+    ("init_window_sz", &["0", "1", "2"]),
+    ("local_window_sz", &["0", "2", "3"]),
+    ("min_blocks", &["0", "30", "300"]),
+    ("sparse_ratio", &["0.2", "0.3", "0.5"]),
+    ("retrieval_stride", &["1", "2", "5", "8"]),
+    ("block_size", &["2", "4"]),
+    ("query", &["current", "previous"]),
+];
+
 /// Keys of a policy beside which each of its keys acts: `policy[:key=value,..]`, then for each key values of which no two may be
 /// alike.
 const KEYS: &[(&str, &[Values])] = &[
@@ -87,29 +98,8 @@ const KEYS: &[(&str, &[Values])] = &[
         "gsa-ucm:block_size=16,seg_prefill_threshold=0,init_window_sz=0,min_topk=1,max_topk=2,sparse_ratio=0.1",
         &[("min_topk", &["1", "2"])],
     ),
-    (
-        "esa:block_size=4",
-        &[
-            ("init_window_sz", &["0", "1", "2"]),
-            ("local_window_sz", &["0", "2", "3"]),
-            ("min_blocks", &["0", "30", "300"]),
-            ("sparse_ratio", &["0.2", "0.3", "0.5"]),
-            ("retrieval_stride", &["1", "2", "5", "8"]),
-            ("block_size", &["2", "4"]),
-            ("query", &["current", "previous"]),
-        ],
-    ),
-    (
-        "kvstar:block_size=4",
-        &[
-            ("init_window_sz", &["0", "1", "2"]),
-            ("local_window_sz", &["0", "2", "3"]),
-            ("min_blocks", &["0", "30", "300"]),
-            ("sparse_ratio", &["0.2", "0.3", "0.5"]),
-            ("retrieval_stride", &["1", "2", "5", "8"]),
-            ("block_size", &["2", "4"]),
-        ],
-    ),
+    ("esa:block_size=4", RETRIEVED),
+    ("kvstar:block_size=4", RETRIEVED),
     (
         "kvcomp:block_size=4,hash_bits=32,topk_tokens=32,sink=1,recent=2,length_threshold=32,must_select=0",
         &[
