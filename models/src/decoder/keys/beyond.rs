@@ -137,8 +137,10 @@ impl Beyond {
         // Copies are of one segment each.
         if kv.segments() > 1 {
             let segment = |block: u32| if block == BlockCopy::NONE.to { 0 } else { kv.segment_of(block) };
-            let ends = self.lists.pairs.iter().map(|copy| [segment(copy.from), segment(copy.to)]);
-            shape.extend(ends.flatten());
+            let ends = |copy: &BlockCopy| [segment(copy.from), segment(copy.to)];
+            for run in self.lists.pairs.chunk_by(|a, b| ends(a) == ends(b)) {
+                shape.extend(ends(&run[0]).into_iter().chain([run.len()]));
+            }
         }
         shape
     }
