@@ -123,6 +123,9 @@ impl Retrievals {
     /// that the step leaves out lose theirs.
     fn free(&mut self, found: &[Option<Last>]) -> Vec<u32> {
         let wanted = found.iter().filter(|found| found.is_none()).count();
+        if wanted == 0 {
+            return Vec::new();
+        }
         let kept: FxHashSet<u32> = found.iter().flatten().map(|last| last.slot).collect();
         let taken: FxHashSet<u32> = self.last.values().map(|last| last.slot).collect();
         let free = |slot: &u32| !kept.contains(slot) && !taken.contains(slot);
