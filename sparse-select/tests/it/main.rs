@@ -19,3 +19,4 @@ mod specs;
 mod tensors;
 mod v4;
 mod xattn;
+mod xattn_masks;
