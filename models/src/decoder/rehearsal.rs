@@ -18,6 +18,9 @@ use crate::{Crossing, ModelError, Place, SparseOptions, StepGrid, TIMED_ROWS};
 /// Shortest context that is timed: shorter steps hardly differ.
 const SHORTEST: u32 = 256;
 
+/// Runs of decode steps before sequences begin again: two that are not timed, and two that are.
+const RUNS: u32 = 4;
+
 /// Tokens of the prompt whose keys and values stand for those of all contexts.
 const PROMPT: u32 = 128;
 
@@ -26,6 +29,10 @@ const PROMPT: u32 = 128;
 pub struct DecodeRehearsal<'a> {
     stage: Stage<'a>,
     grid: StepGrid,
+    /// Steps from one selection of a sequence to the next.
+    stride: u32,
+    /// Steps that ran.
+    ran: u32,
 }
 
 /// A decoder and blocks with contents.
@@ -79,8 +86,9 @@ impl Decoder {
         // Contexts of which nothing is dropped are not worth a time.
         let shortest = lengths.into_iter().find(|context| sparse.drops_at(*context)).unwrap_or(u32::MAX);
         let sequences = self.options.max_seqs.min(self.options.max_rows);
+        let stride = sparse.of(Phase::Decode).retrieval_stride();
         let grid = StepGrid::new(shortest, longest, sequences, self.room());
-        Some(DecodeRehearsal { stage: Stage { decoder: self, filled: 0 }, grid })
+        Some(DecodeRehearsal { stage: Stage { decoder: self, filled: 0 }, grid, stride, ran: 0 })
     }
 
     /// Tokens that the pool has room for, of every group as many, with a block that is not full for each sequence.
@@ -110,8 +118,15 @@ impl DecodeRehearsal<'_> {
         self.grid
     }
 
-    /// Runs a step of `rows` sequences of `context` tokens each, dense or `selecting` blocks, and waits for it. The first one of
-    /// a size also writes keys and values, and the first one of a kind is encoded.
+    /// Returns the number of steps that [`run`](Self::run) takes.
+    #[must_use]
+    pub fn steps(&self) -> u32 {
+        self.stride
+    }
+
+    /// Runs steps of `rows` sequences of up to `context` tokens each, dense or `selecting` blocks, and waits for them: as many as
+    /// there are from one selection to the next, one after another. The first ones of a size also write keys and values, and the
+    /// first one of a kind is encoded.
     ///
     /// # Errors
     /// Errors of the device.
@@ -123,14 +138,27 @@ impl DecodeRehearsal<'_> {
         let most = decoder.kv.plan().block_sizes().map(|size| rows * context.div_ceil(size)).max();
         decoder.cross(if selecting { Crossing::default() } else { Crossing::never() });
         self.stage.fill(most.unwrap_or(0))?;
-        self.stage.step(rows, context - 1..context, Phase::Decode).map(drop)
+        // Sequences go on from run to run, as lists that they keep want it, and begin again soon: other lengths take other times.
+        let window = (RUNS * self.stride).min(context);
+        for _ in 0..self.stride {
+            let position = context - window + self.ran % window;
+            self.ran = self.ran.wrapping_add(1);
+            self.stage.step(rows, context, position..position + 1, Phase::Decode)?;
+        }
+        Ok(())
     }
 }
 
 impl Stage<'_> {
-    /// Runs a step of `rows` sequences with the tokens at `positions`.
-    fn step(&mut self, rows: u32, positions: Range<u32>, phase: Phase) -> Result<StepOutput, ModelError> {
-        let tables: Vec<Vec<Vec<BlockId>>> = (0..rows).map(|row| self.tables(row, positions.end)).collect();
+    /// Runs a step of `rows` sequences with the tokens at `positions`, with blocks for `context` tokens of each.
+    fn step(
+        &mut self,
+        rows: u32,
+        context: u32,
+        positions: Range<u32>,
+        phase: Phase,
+    ) -> Result<StepOutput, ModelError> {
+        let tables: Vec<Vec<Vec<BlockId>>> = (0..rows).map(|row| self.tables(row, context)).collect();
         let tables: Vec<Vec<&[BlockId]>> =
             tables.iter().map(|tables| tables.iter().map(Vec::as_slice).collect()).collect();
         let ids: Vec<u32> = positions.clone().map(|at| self.id(at)).collect();
@@ -162,7 +190,7 @@ impl Stage<'_> {
         let sizes: Vec<u32> = self.decoder.kv.plan().block_sizes().collect();
         let tokens = PROMPT.min(self.decoder.options.max_rows).min(self.decoder.config.context_length);
         if self.filled == 0 {
-            self.step(1, 0..tokens, Phase::Prefill)?;
+            self.step(1, tokens, 0..tokens, Phase::Prefill)?;
         }
         let mut pairs = Vec::new();
         for (group, size) in sizes.iter().enumerate() {

@@ -22,11 +22,18 @@ use crate::{Note, user_file, verdicts};
 
 const FILE: &str = "crossings.json";
 
-/// Decode steps that are run before one is timed: the first is recorded, the second was encoded ahead as all that follow.
-const WARM_UPS: usize = 2;
+/// How often something is run before it is timed, and of how many steps.
+#[derive(Clone, Copy, Debug)]
+struct Runs {
+    warm_ups: u32,
+    steps: u32,
+}
 
-/// Chunks that are run before one is timed: each is recorded anew.
-const CHUNK_WARM_UPS: usize = 1;
+/// Chunks are recorded anew each time.
+const CHUNKS: Runs = Runs { warm_ups: 1, steps: 1 };
+
+/// Decode steps that are run before some are timed: the first is recorded, the second was encoded ahead as all that follow.
+const WARM_UPS: u32 = 2;
 
 /// Rounds of dense and selecting steps, so that a clock that goes up favours neither.
 const ROUNDS: usize = 2;
@@ -62,20 +69,21 @@ impl Stopwatch {
         Self(Some(Arc::new(times)))
     }
 
-    /// Runs a step, `warm_ups` times before it is timed, and returns the shorter one of its times and what it returned last.
+    /// Runs steps, some `runs` before they are timed, and returns the shorter one of the times of a step and what `run` returned
+    /// last.
     fn time<T>(
         &self,
         step: TimedStep,
-        warm_ups: usize,
+        runs: Runs,
         run: &mut impl FnMut(TimedStep) -> Result<T, ModelError>,
     ) -> Result<(Duration, T), ModelError> {
-        for _ in 0..warm_ups {
+        for _ in 0..runs.warm_ups {
             run(step)?;
         }
         let mut once = || -> Result<(Duration, T), ModelError> {
             let begun = Instant::now();
             let output = run(step)?;
-            let time = begun.elapsed();
+            let time = begun.elapsed() / runs.steps;
             Ok((self.0.as_ref().map_or(time, |times| times(step)), output))
         };
         let (first, (second, output)) = (once()?.0, once()?);
@@ -86,15 +94,15 @@ impl Stopwatch {
     fn time_both<T>(
         &self,
         step: TimedStep,
-        warm_ups: usize,
+        runs: Runs,
         mut run: impl FnMut(TimedStep) -> Result<T, ModelError>,
     ) -> Result<([Duration; 2], T), ModelError> {
         let [mut dense, mut selecting] = [Duration::MAX; 2];
         let mut round = 0;
         loop {
-            let (time, _) = self.time(TimedStep { selecting: false, ..step }, warm_ups, &mut run)?;
+            let (time, _) = self.time(TimedStep { selecting: false, ..step }, runs, &mut run)?;
             dense = dense.min(time);
-            let (time, output) = self.time(TimedStep { selecting: true, ..step }, warm_ups, &mut run)?;
+            let (time, output) = self.time(TimedStep { selecting: true, ..step }, runs, &mut run)?;
             selecting = selecting.min(time);
             round += 1;
             if round == ROUNDS || dense.max(selecting) > ONE_ROUND {
@@ -189,11 +197,11 @@ fn decode_crossing(
     times: &mut Vec<StepTimes>,
 ) -> Result<Option<Crossing>, ModelError> {
     let Some(mut rehearsal) = decoder.rehearsal(longest) else { return Ok(None) };
-    let grid = rehearsal.grid();
+    let (grid, runs) = (rehearsal.grid(), Runs { warm_ups: WARM_UPS, steps: rehearsal.steps() });
     while let Some((rows, context)) = grid.next(times) {
         let step = TimedStep { phase: Phase::Decode, rows, context, selecting: false };
         let run = |step: TimedStep| rehearsal.run(rows, context, step.selecting);
-        let ([dense, selecting], ()) = stopwatch.time_both(step, WARM_UPS, run)?;
+        let ([dense, selecting], ()) = stopwatch.time_both(step, runs, run)?;
         times.push(StepTimes { rows, context, dense, selecting });
     }
     Ok(Some(grid.crossing(times)))
@@ -214,10 +222,10 @@ fn chunk_crossing(
         let step = TimedStep { phase: Phase::Prefill, rows, context, selecting: false };
         let alone = match without_context {
             Some((of, time)) if of == rows => time,
-            _ => stopwatch.time(TimedStep { context: rows, ..step }, CHUNK_WARM_UPS, &mut run)?.0,
+            _ => stopwatch.time(TimedStep { context: rows, ..step }, CHUNKS, &mut run)?.0,
         };
         without_context = Some((rows, alone));
-        let ([dense, selecting], density) = stopwatch.time_both(step, CHUNK_WARM_UPS, run)?;
+        let ([dense, selecting], density) = stopwatch.time_both(step, CHUNKS, run)?;
         let selecting = ChunkTimes { alone, dense, selecting, density }.assumed();
         times.push(StepTimes { rows, context, dense, selecting });
     }

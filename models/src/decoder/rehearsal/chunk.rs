@@ -94,7 +94,7 @@ impl ChunkRehearsal<'_> {
             false => ChunkCrossing::never(),
         });
         let all = std::mem::replace(&mut stage.decoder.layers, layers.clone());
-        let output = stage.step(1, tokens - rows..tokens, Phase::Prefill);
+        let output = stage.step(1, tokens, tokens - rows..tokens, Phase::Prefill);
         stage.decoder.layers = all;
         let attended = output?.attended.into_iter().next().flatten();
         let sparse =

@@ -246,6 +246,20 @@ fn a_rehearsal_changes_no_token() {
     }
 }
 
+/// Steps between two selections are rehearsed too, and encoded ahead as those of requests are.
+#[test]
+fn a_rehearsal_goes_from_one_selection_to_the_next() {
+    let spec = "gsa-ucm:sparse_ratio=0.2,block_size=16,min_topk=1,seg_prefill_threshold=0,retrieval_stride=3";
+    let policy = sparse_select::build(spec).unwrap().into();
+    let mut decoder = tiny().decoder(&with_policy(SparseOptions::new(policy, Place::Device)));
+    let mut rehearsal = decoder.rehearsal(1024).expect("gsa-ucm selects on the device");
+    assert_eq!(rehearsal.steps(), 3);
+    for _ in 0..4 {
+        rehearsal.run(2, 512, true).unwrap();
+    }
+    assert!(decoder.steps_ahead() >= 9, "{} of 12 steps were encoded ahead", decoder.steps_ahead());
+}
+
 /// A prompt is dense in the chunks before the crossing and selects from there on, whichever way its policy does.
 #[test]
 fn chunks_before_the_crossing_are_dense() {
