@@ -211,8 +211,9 @@ pub fn say_dense_below(tokens: u32) -> String {
     }
 }
 
-/// Writes a number with commas between thousands.
-fn grouped(tokens: u32) -> String {
+/// Writes a number with commas between thousands, as `9,216`.
+#[must_use]
+pub fn grouped(tokens: u32) -> String {
     let digits = tokens.to_string();
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().filter_map(|d| str::from_utf8(d).ok()).collect();

@@ -37,7 +37,8 @@ pub use config::{
     Rope, RopeScaling, Router, Score, ShortFactors, Sizes, Temperature,
 };
 pub use crossing::{
-    ChunkCrossing, ChunkGrid, ChunkTimes, Crossing, ROWS as TIMED_ROWS, StepGrid, StepTimes, say_dense_below,
+    ChunkCrossing, ChunkGrid, ChunkTimes, Crossing, ROWS as TIMED_ROWS, StepGrid, StepTimes, grouped,
+    say_dense_below,
 };
 pub use decoder::{
     ActivationType, BlockRead, ChunkRehearsal, DecodeRehearsal, Decoder, DecoderOptions, LoadProgress,

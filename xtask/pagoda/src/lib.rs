@@ -12,6 +12,7 @@ pub mod handle;
 mod kv_used;
 pub mod live_view;
 mod mask;
+pub mod measured;
 mod memory;
 mod model;
 mod note;
