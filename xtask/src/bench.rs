@@ -7,14 +7,14 @@ mod offload;
 mod paired;
 mod percentiles;
 mod plan;
-mod policies;
+pub(crate) mod policies;
 mod replay;
 mod restart;
 pub(crate) mod serve;
 mod turnover;
 mod workload;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use pagoda::Registry;
 
 pub use plan::PlanKind;
@@ -26,6 +26,8 @@ use crate::cli::{BenchArgs, BenchSuite};
 /// # Errors
 /// Errors of the engine.
 pub fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
+    let of_report = args.report.is_none() || args.suite == Some(BenchSuite::Policies);
+    ensure!(of_report, "--report is of the suite policies: bench policies --report");
     match args.suite {
         None | Some(BenchSuite::E2e) => e2e::run(args, registry),
         Some(BenchSuite::Kernels) => kernels::run(args),

@@ -13,11 +13,11 @@ use std::path::Path;
 
 use anyhow::Result;
 use pagoda::usage::{TierUse, readable};
-use pagoda::{Demand, Engine, Event, FinishReason, Finished, Model, Registry, Request, Sparse, error_chain};
+use pagoda::{Demand, Engine, Event, FinishReason, Finished, Model, Registry, Request, error_chain};
 
-use crate::cli::{self, ChatArgs, EngineArgs, Preempt};
+use crate::cli::{ChatArgs, EngineArgs, Preempt, SparseArg};
 use crate::prefill_bar::PrefillBar;
-use crate::{generate, model};
+use crate::{auto, generate, model};
 use command::{Command, HELP, Input};
 use history::{History, Prompt};
 use lines::Lines;
@@ -48,7 +48,7 @@ pub fn run(args: &ChatArgs, registry: &Registry) -> Result<()> {
             Ok(Input::Message(text)) => chat.message(text, &stop)?,
             Ok(Input::Command(Command::Exit)) => break,
             Ok(Input::Command(Command::Sparse(policy))) if !policy.is_empty() => {
-                match cli::policy_of(registry, policy) {
+                match SparseArg::read(registry, policy) {
                     Ok(sparse) => chat = chat.with_policy(sparse)?,
                     Err(error) => tell(&error),
                 }
@@ -75,7 +75,7 @@ fn tell(error: &anyhow::Error) {
 struct Chat<'a> {
     args: &'a ChatArgs,
     model: &'a Model,
-    sparse: Option<Sparse>,
+    sparse: Option<SparseArg>,
     engine: Engine,
     history: History,
 }
@@ -159,7 +159,8 @@ impl Chat<'_> {
 
     /// The name of the policy.
     fn policy(&self) -> String {
-        self.sparse.as_ref().map_or_else(|| "full".to_owned(), |sparse| sparse.spec.to_string())
+        let policy = self.sparse.as_ref().and_then(SparseArg::policy);
+        policy.map_or_else(|| "full".to_owned(), |sparse| sparse.spec.to_string())
     }
 
     /// The conversation with another sparse-attention policy. Its KV is computed again: that of one policy is not
@@ -167,19 +168,20 @@ impl Chat<'_> {
     ///
     /// # Errors
     /// Errors of the device.
-    fn with_policy(self, sparse: Sparse) -> Result<Self> {
+    fn with_policy(self, sparse: SparseArg) -> Result<Self> {
         let Self { args, model, sparse: old, engine, history } = self;
         // There may be no room for the weights of two.
         drop(engine);
-        let reopen = |sparse: Option<Sparse>| {
+        let reopen = |sparse: Option<SparseArg>| -> Result<_> {
             let engine = EngineArgs { sparse, ..args.engine.clone() };
-            open(args, &engine, model)
+            auto::settle(&engine, model)?;
+            Ok((open(args, &engine, model)?, engine.sparse))
         };
-        let (engine, sparse) = match reopen(Some(sparse.clone())) {
-            Ok(engine) => (engine, Some(sparse)),
+        let (engine, sparse) = match reopen(Some(sparse)) {
+            Ok(opened) => opened,
             Err(error) => {
                 tell(&error);
-                (reopen(old.clone())?, old)
+                reopen(old)?
             }
         };
         Ok(Self { args, model, sparse, engine, history })

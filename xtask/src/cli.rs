@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use pagoda::{Registry, Sparse};
+use serde::{Deserialize, Serialize};
 
 mod chat;
 mod engine;
@@ -17,6 +18,7 @@ mod sampling;
 mod score;
 mod serve;
 mod served;
+mod sparse;
 mod template;
 mod values;
 
@@ -27,8 +29,9 @@ pub use sampling::SamplingArgs;
 pub use score::ScoreArgs;
 pub use serve::ServeArgs;
 pub use served::ServedArgs;
+pub use sparse::{Auto, SparseArg};
 pub use template::TemplateArgs;
-pub(crate) use values::{memory, policy_of};
+pub(crate) use values::memory;
 
 /// `cargo xtask`: one subcommand and its flags.
 #[derive(Debug, Parser)]
@@ -71,8 +74,12 @@ impl Cli {
                 return command;
             }
             let registry = registry.clone();
-            let policy = move |text: &str| values::policy_of(&registry, text);
-            command.mut_arg("sparse", |arg| arg.value_parser(policy))
+            if command.get_name() == "select" {
+                let policy = move |text: &str| values::policy_of(&registry, text);
+                return command.mut_arg("sparse", |arg| arg.value_parser(policy));
+            }
+            let choice = move |text: &str| SparseArg::read(&registry, text);
+            command.mut_arg("sparse", |arg| arg.value_parser(choice))
         });
         let matches = command.try_get_matches_from_mut(args)?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
@@ -169,6 +176,15 @@ pub struct BenchArgs {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
+    /// Write a page about speed and loss of every policy, with a recommendation, in `policies`; by default report.html, in --out
+    /// if that is given. What is measured is kept beside it, and --sparse auto goes by it
+    #[arg(long, value_name = "FILE.html", num_args = 0..=1)]
+    pub report: Option<Option<PathBuf>>,
+
+    /// UTF-8 text whose likelihood --report measures; by default the first book of Newton's Opticks
+    #[arg(long, value_name = "FILE", requires = "report")]
+    pub text: Option<PathBuf>,
+
     /// Print one JSON object per row instead of tables
     #[arg(long)]
     pub json: bool,
@@ -261,7 +277,8 @@ pub struct DoctorArgs {
 }
 
 /// Element type of the KV cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum KvDtype {
     /// 32-bit float, 4 bytes per element.
     F32,

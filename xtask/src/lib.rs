@@ -1,6 +1,7 @@
 //! The command line of Pagoda, `cargo xtask`: it sets a machine up, runs the engine of the crate `pagoda`, tests and
 //! measurements.
 
+pub mod auto;
 pub mod bench;
 pub mod chat;
 pub mod ci;

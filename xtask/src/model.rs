@@ -10,6 +10,7 @@ use indicatif::{BinaryBytes, MultiProgress};
 use models::Decoder;
 use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Place, Preemption};
 
+use crate::auto;
 use crate::cli::{Activations, EngineArgs, IndexDtype, KvDtype, Preempt, SelectOn};
 use crate::compile_line::compile_line;
 use crate::default_model;
@@ -20,19 +21,22 @@ use crate::status_line::StatusLine;
 /// Time that a step with prompts takes at most on a software driver, so that Ctrl-C is answered and progress shown.
 const STEP_TIME: Duration = Duration::from_secs(1);
 
-/// Opens `--model` or `--random`, or the default model, which the first use fetches.
+/// Opens `--model` or `--random`, or the default model, which the first use fetches. With `--sparse auto:loss=..`, also takes the
+/// policy.
 ///
 /// # Errors
-/// If the checkpoint is missing or broken, with its path, or could not be fetched.
+/// If the checkpoint is missing or broken, with its path, or could not be fetched, and if policies cannot be measured.
 pub fn open(args: &EngineArgs) -> Result<Model> {
     let model = match &args.random {
         Some(spec) => Model::random(spec.clone())?,
         None => Model::open(default_model::resolve(args.model.as_deref())?)?,
     };
-    Ok(match args.quantize {
+    let model = match args.quantize {
         Some(dtype) => model.quantize(dtype)?,
         None => model,
-    })
+    };
+    auto::settle(args, &model)?;
+    Ok(model)
 }
 
 /// Opens an engine with room for `demand`.
@@ -132,7 +136,7 @@ impl From<&EngineArgs> for EngineOptions {
         if !args.quiet {
             options.notes = Notes::to(|note| eprintln!("{note}"));
         }
-        options.sparse.clone_from(&args.sparse);
+        options.sparse = args.policy().cloned();
         if let Some(sparse) = &mut options.sparse {
             sparse.place = args.select_on.into();
             sparse.certify = args.certify;

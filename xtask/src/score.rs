@@ -99,10 +99,7 @@ fn score(args: &ScoreArgs, run: &mut Run, ids: &[u32]) -> Result<Scored> {
         top_logprobs,
         kv,
         tiers: TierUse::of(tiers.as_ref(), decoder)?,
-        sparse: SparseUse::of(
-            args.engine.sparse.as_ref().map(|sparse| &sparse.spec),
-            total.attended.as_ref(),
-        ),
+        sparse: SparseUse::of(args.engine.policy().map(|sparse| &sparse.spec), total.attended.as_ref()),
     })
 }
 
@@ -152,7 +149,7 @@ fn print(args: &ScoreArgs, model: &Model, index: usize, scored: &Scored) -> Resu
     let mut out = io::stdout().lock();
     let mean = scored.mean_nll.map_or("-".to_string(), |nll| format!("{nll:.6}"));
     writeln!(out, "[{index}] {} tokens, mean nll {mean} nats per token", scored.tokens)?;
-    if args.engine.sparse.is_some() {
+    if args.engine.policy().is_some() {
         writeln!(out, "  {}", scored.sparse)?;
     }
     for (id, log_prob) in scored.top_ids.iter().zip(&scored.top_logprobs) {

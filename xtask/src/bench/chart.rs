@@ -13,10 +13,11 @@ use plotters::prelude::*;
 use plotters_backend::{BackendCoord, DrawingErrorKind};
 
 use axis::Scaled;
-use theme::{COLORS, GRID, INK, PAPER};
+use theme::{GRID, INK, PAPER};
 
 pub(super) use axis::Axis;
 pub(super) use heat_map::{Labels, heat_map};
+pub(super) use theme::COLORS;
 
 /// Area that drawings go to.
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;

@@ -14,8 +14,9 @@ use pagoda::{Demand, EngineOptions, Model};
 use prefetch::spec::TierSpec;
 use sparse_select::Registry;
 
-use self::measure::Bench;
-use self::plan::{Batch, Plan, Run, with_pool};
+pub(super) use self::measure::{Bench, count};
+pub(super) use self::plan::{Batch, label};
+use self::plan::{Plan, Run, with_pool};
 use self::row::{Row, Setting};
 use super::kernels::Ceiling;
 use super::{replay, workload};
@@ -118,7 +119,7 @@ fn measure_on(
     let start = Instant::now();
     let opened = model::engine(engine, model, demand(batches), Preempt::Recompute)?;
     let load_s = start.elapsed().as_secs_f64();
-    let mut bench = Bench { engine: opened, chunk: engine.chunk, seed: 0 };
+    let mut bench = Bench { engine: opened, chunk: engine.chunk, seed: 0, text: None };
     eprintln!("{}: loaded in {load_s:.2} s", setting.label);
     // The first batch runs at clocks that pauses have lowered.
     bench.warm_up(batches[0])?;

@@ -2,8 +2,10 @@
 //! times, each compared with dense attention on the same engine.
 
 mod cell;
+mod lengths;
 mod page;
 mod plan;
+pub(crate) mod report;
 mod ruler;
 mod runner;
 mod scores;
@@ -21,11 +23,11 @@ use models::Decoder;
 use pagoda::{Demand, EngineOptions, Model, Registry, Sparse};
 
 use crate::cli::{BenchArgs, EngineArgs};
-use crate::{model, report};
-use cell::{Cell, Cells, Phase};
+use crate::{model, report as out};
+use cell::{Cell, Cells, Kept as _, Phase};
 use plan::Plan;
 pub(super) use plan::Text;
-use runner::SequencePlan;
+use runner::{Score, SequencePlan};
 
 /// The text whose likelihood is measured if the plan names no file: see xtask/texts.
 const TEXT: &str = include_str!("../../texts/gpl-3.txt");
@@ -50,13 +52,19 @@ struct Job {
 
 /// Checks the text of a plan.
 pub(super) fn check(plan: &str) -> Result<()> {
-    Plan::parse(plan).map(drop)
+    match report::Plan::names(plan) {
+        true => report::Plan::parse(plan).map(drop),
+        false => Plan::parse(plan).map(drop),
+    }
 }
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
+    if let Some(file) = &args.report {
+        return report::run(args, registry, file.as_deref());
+    }
     let gpu = Gpu::open(&args.engine.gpu())?;
-    let plan = Plan::read(args.plan.as_deref(), gpu.is_cpu())?;
+    let mut plan = Plan::read(args.plan.as_deref(), gpu.is_cpu())?;
     let sparse = |policy: &String| {
         let spec = policy.parse().with_context(|| format!("policy {policy}"))?;
         Sparse::new(registry, &spec).with_context(|| format!("policy {policy}"))
@@ -66,12 +74,8 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     for (policy, sparse) in plan.policies.iter().zip(&policies) {
         model.check_sparse(sparse, args.engine.block_size).with_context(|| format!("policy {policy}"))?;
     }
-    let (longest, context) = (plan.longest(), model.config.context_length);
-    anyhow::ensure!(
-        longest <= context,
-        "the longest sequence has {longest} tokens, the context length is {context}"
-    );
-    let setup = setup(args, &plan, &model, &gpu)?;
+    fit(&mut plan, model.config.context_length)?;
+    let setup = setup(&EngineArgs { chunk: plan.chunk, ..args.engine.clone() }, &model, &gpu)?;
     drop(gpu);
     let mut cells = Cells::open(args.out.as_deref())?;
     let jobs = jobs(&plan, &model, &setup)?;
@@ -89,7 +93,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
             }
             let cell = Cell { policy: policy.clone(), ..job.cell.clone() };
             bar.set_message(format!("{policy}, {}", cell.task));
-            let done = match cells.get(&cell) {
+            let done = match cells.get(&cell.key()) {
                 Some(done) => done.clone(),
                 None => {
                     if decoder.as_ref().is_none_or(|(watch, ..)| *watch != job.watch) {
@@ -106,7 +110,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
                 }
             };
             if args.json {
-                report::json_line(&mut io::stdout().lock(), &done)?;
+                out::json_line(&mut io::stdout().lock(), &done)?;
             }
             rows.push(done);
             bar.inc(1);
@@ -125,19 +129,30 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     Ok(())
 }
 
+/// Leaves the sequences out that a context does not hold, and tells them.
+fn fit(plan: &mut Plan, context: u32) -> Result<()> {
+    let shortest = plan.shortest();
+    for tokens in plan.leave_out_beyond(context) {
+        eprintln!("{tokens} tokens: left out, the context length is {context}");
+    }
+    anyhow::ensure!(
+        plan.longest() > 0,
+        "the shortest sequence has {shortest} tokens, the context length is {context}"
+    );
+    Ok(())
+}
+
 /// Describes everything that results depend on besides policy and task.
-fn setup(args: &BenchArgs, plan: &Plan, model: &Model, gpu: &Gpu) -> Result<String> {
-    let name = args
-        .engine
+fn setup(engine: &EngineArgs, model: &Model, gpu: &Gpu) -> Result<String> {
+    let name = engine
         .model
         .as_ref()
         .map_or_else(|| crate::default_model::PACKAGE.file.to_string(), |path| path.display().to_string());
     let info = gpu.info();
-    let EngineArgs { block_size, kv_dtype, select_on, .. } = &args.engine;
+    let EngineArgs { block_size, kv_dtype, chunk, select_on, .. } = engine;
     Ok(format!(
-        "{name} ({:032x}), KV {kv_dtype:?}, blocks of {block_size}, chunks of {}, selection on {select_on:?}; {} level {}, driver {}, build {:016x}",
+        "{name} ({:032x}), KV {kv_dtype:?}, blocks of {block_size}, chunks of {chunk}, selection on {select_on:?}; {} level {}, driver {}, build {:016x}",
         model.fingerprint()?,
-        plan.chunk,
         info.name,
         gpu.level(),
         info.driver_info,
@@ -161,7 +176,7 @@ fn open(
     sparse: &Sparse,
     watch: Watch,
 ) -> Result<(Watch, Decoder, u64)> {
-    let engine = EngineArgs { sparse: Some(sparse.clone()), chunk: plan.chunk, ..args.engine.clone() };
+    let engine = EngineArgs { sparse: Some(sparse.clone().into()), chunk: plan.chunk, ..args.engine.clone() };
     let mut options = EngineOptions::from(&engine).demand(Demand::one(plan.longest().into()));
     let sparse = options.sparse.as_mut().expect("the arguments name a policy");
     (sparse.trace, sparse.measure) = (watch == Watch::Blocks, watch == Watch::Worth);
@@ -198,7 +213,7 @@ fn jobs(plan: &Plan, model: &Model, setup: &str) -> Result<Vec<Job>> {
             let ids = text_ids(text, model)?;
             let name = text.file.as_ref().map_or("gpl-3".into(), |file| file.display().to_string());
             let task = format!("{kind} {name}, {} tokens, decode from {}", text.tokens, text.decode_from);
-            let score = watch == Watch::Blocks;
+            let score = if watch == Watch::Blocks { Score::All } else { Score::Nothing };
             let sequence =
                 SequencePlan { chunk: plan.chunk, decode_from: text.decode_from, generate: 0, score };
             Ok(Job { cell: cell(kind, task, text.tokens, None), ids, sequence, watch, expected: Vec::new() })
@@ -222,7 +237,7 @@ fn jobs(plan: &Plan, model: &Model, setup: &str) -> Result<Vec<Job>> {
                     chunk: plan.chunk,
                     decode_from: tokens,
                     generate: task.answer_tokens(),
-                    score: false,
+                    score: Score::Nothing,
                 };
                 let at = depth.map_or(String::new(), |depth| format!(", depth {depth}"));
                 let of = format!("{}, {length} tokens{at}, seed {seed}", task.name());
@@ -297,6 +312,9 @@ fn print(rows: &[Cell], plan: &Plan) {
     for row in scores::scores(rows, &plan.policies) {
         println!("{row}");
     }
+    for row in lengths::by_length(rows) {
+        println!("{row}");
+    }
     for (policy, layers) in page::layers(rows) {
         let layers: Vec<String> = layers.iter().map(|density| format!("{density:.2}")).collect();
         println!("{policy}: density of decode by layer: {}", layers.join(" "));
@@ -315,10 +333,10 @@ mod tests {
             fs::write(&program, text).unwrap();
             format!("build {:016x}", build(&program).unwrap())
         };
-        let mut cells = Cells::default();
+        let mut cells: Cells = Cells::default();
         let measured = Cell { setup: setup("release"), ..cell::example("full", "text 512") };
         cells.put(measured.clone()).unwrap();
-        let again = |text| cells.get(&Cell { setup: setup(text), ..measured.clone() }).is_some();
+        let again = |text| cells.get(&Cell { setup: setup(text), ..measured.clone() }.key()).is_some();
         assert_eq!([again("release"), again("debug")], [true, false]);
     }
 }

@@ -9,7 +9,7 @@ use models::{Dtype, RandomSpec};
 use pagoda::Sparse;
 use prefetch::spec::TierSpec;
 
-use super::{Activations, IndexDtype, KvDtype, values};
+use super::{Activations, IndexDtype, KvDtype, SparseArg, values};
 
 /// Flags of the engine, common to every command that runs a model.
 #[derive(Debug, Clone, Args)]
@@ -30,10 +30,10 @@ pub struct EngineArgs {
     #[arg(long, value_name = "TYPE", value_parser = values::quantize)]
     pub quantize: Option<Dtype>,
 
-    /// Sparse-attention policy: NAME, NAME:key=value,key=value or a preset, FILE.ron; by default attention is
-    /// full
-    #[arg(long, value_name = "SPEC", value_parser = values::no_policy)]
-    pub sparse: Option<Sparse>,
+    /// Sparse-attention policy: NAME, NAME:key=value,key=value, a preset, FILE.ron, or auto:loss=0.5% for the fastest one
+    /// that loses at most that, as `bench policies --report` measured on this model and device; by default attention is full
+    #[arg(long, value_name = "SPEC", value_parser = values::no_choice)]
+    pub sparse: Option<SparseArg>,
 
     /// Place where blocks are scored: on the device, if the policy has kernels, or by the policy's CPU code on the
     /// host
@@ -120,6 +120,15 @@ impl EngineArgs {
         let host_buffers = !self.no_host_buffers;
         GpuOptions::new(Checks::Off).device(self.device.clone()).host_buffers(host_buffers)
     }
+
+    /// The sparse-attention policy, `None` for dense attention.
+    ///
+    /// # Panics
+    /// If `--sparse` is a limit of loss, and no model was opened.
+    #[must_use]
+    pub fn policy(&self) -> Option<&Sparse> {
+        self.sparse.as_ref()?.policy()
+    }
 }
 
 impl EngineArgs {
@@ -158,7 +167,7 @@ impl EngineArgs {
         flag("model", model.clone().map(PathBuf::into_os_string));
         flag("random", text(random.as_ref().map(ToString::to_string)));
         flag("quantize", text(quantize.map(|dtype| dtype.name().to_lowercase())));
-        flag("sparse", text(sparse.as_ref().map(|sparse| sparse.spec.to_string())));
+        flag("sparse", text(sparse.as_ref().map(ToString::to_string)));
         flag("select-on", text(word(*select_on)));
         flag("kv-dtype", text(word(*kv_dtype)));
         flag("index-dtype", text(index_dtype.and_then(word)));

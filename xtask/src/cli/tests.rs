@@ -63,7 +63,7 @@ fn every_flag_of_generate_is_read() {
     assert_eq!((sampling.min_p, sampling.seed), (0.05, 11));
     let engine = &args.engine;
     assert_eq!(
-        engine.sparse.as_ref().map(|sparse| sparse.spec.to_string()).as_deref(),
+        engine.sparse.as_ref().map(|sparse| sparse.to_string()).as_deref(),
         Some("quest:page_budget=8,block_size=16")
     );
     assert_eq!((engine.kv_dtype, engine.block_size, engine.chunk), (KvDtype::Int8, 32, 128));
@@ -226,7 +226,7 @@ fn a_preset_is_a_policy() {
         path.to_str().unwrap().to_owned()
     };
     let gsa = preset(r#"(ucm_sparse_config: {"GSA": {"sparse_ratio": 0.3, "prefetch_workers": 4}})"#);
-    let sparse = policy_of(&Registry::builtin(), &gsa).unwrap();
+    let sparse = values::policy_of(&Registry::builtin(), &gsa).unwrap();
     assert_eq!(sparse.spec.to_string(), "GSA:prefetch_workers=4,sparse_ratio=0.3");
     let told = |text: &str| refused_value("--sparse", &preset(text)).replace(&gsa, "preset.ron");
     let two = r#"(ucm_sparse_config: {"GSA": {}, "ESA": {}})"#;

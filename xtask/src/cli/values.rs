@@ -15,6 +15,7 @@ use prefetch::spec::{SpecError, TierSpec, parse_bytes};
 use sparse_select::presets::parse_presets;
 use sparse_select::{Registry, Spec};
 
+use super::SparseArg;
 use super::template::Variable;
 
 /// Tokens in a KV block.
@@ -124,6 +125,11 @@ pub(crate) fn memory(text: &str) -> Result<u64, String> {
 /// place of this one.
 pub(super) fn no_policy(_: &str) -> Result<Sparse, &'static str> {
     Err("no registry of policies is given; read the arguments with Cli::try_parse_with")
+}
+
+/// Refuses every value of `--sparse`, likewise.
+pub(super) fn no_choice(text: &str) -> Result<SparseArg, &'static str> {
+    no_policy(text).map(Into::into)
 }
 
 /// A sparse-attention policy of `registry`: its SPEC, or the path of a preset file with the published keys.

@@ -39,7 +39,7 @@ impl<W: io::Write> Run<'_, W> {
                     preemptions: 0,
                     kv: self.engine.kv_use(),
                     tiers: self.engine.tier_use()?,
-                    sparse: SparseUse::of(self.args.engine.sparse.as_ref().map(|sparse| &sparse.spec), None)
+                    sparse: SparseUse::of(self.args.engine.policy().map(|sparse| &sparse.spec), None)
                         .on(self.engine.decoder()),
                 };
                 if self.args.json {

@@ -10,24 +10,31 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 pub(in crate::bench) struct Axis {
     pub(super) title: &'static str,
     log: bool,
+    /// Whether the axis ends near its values, with zero or without.
+    close: bool,
 }
 
 /// An axis from one round number to another.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Scaled {
-    pub(super) low: f64,
-    pub(super) high: f64,
+pub(in crate::bench) struct Scaled {
+    pub(in crate::bench) low: f64,
+    pub(in crate::bench) high: f64,
     /// From tick to tick; `None` for a logarithmic axis.
     step: Option<f64>,
 }
 
 impl Axis {
     pub(in crate::bench) fn linear(title: &'static str) -> Self {
-        Self { title, log: false }
+        Self { title, log: false, close: false }
     }
 
     pub(in crate::bench) fn log(title: &'static str) -> Self {
-        Self { title, log: true }
+        Self { title, log: true, close: false }
+    }
+
+    /// A linear axis for values whose differences count, not their distance from zero.
+    pub(in crate::bench) fn close(title: &'static str) -> Self {
+        Self { close: true, ..Self::linear(title) }
     }
 
     /// Whether the axis can show the value.
@@ -36,7 +43,7 @@ impl Axis {
     }
 
     /// The axis for these values: it ends on round numbers, and has zero where the values are not far from it.
-    pub(super) fn over(&self, values: impl Iterator<Item = f64>) -> Scaled {
+    pub(in crate::bench) fn over(&self, values: impl Iterator<Item = f64>) -> Scaled {
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
         match (low <= high, self.log) {
             (false, true) => Scaled { low: 1.0, high: 10.0, step: None },
@@ -45,7 +52,9 @@ impl Axis {
                 let (low, high) = (round_below(low), round_above(high));
                 Scaled { low, high: if high > low { high } else { round_above(low * 1.01) }, step: None }
             }
-            (true, false) => Scaled::linear(if low >= 0.0 && low < 0.7 * high { 0.0 } else { low }, high),
+            (true, false) => {
+                Scaled::linear(if !self.close && low >= 0.0 && low < 0.7 * high { 0.0 } else { low }, high)
+            }
         }
     }
 }
@@ -61,7 +70,7 @@ impl Scaled {
     }
 
     /// Round numbers from end to end: at least two, at most 40.
-    pub(super) fn ticks(&self) -> Vec<f64> {
+    pub(in crate::bench) fn ticks(&self) -> Vec<f64> {
         let reached = |at: &f64| *at <= self.high + 1e-9 * (self.high - self.low);
         match self.step {
             Some(step) => (0..40).map(|i| self.low + f64::from(i) * step).take_while(reached).collect(),
@@ -81,7 +90,7 @@ impl Scaled {
     }
 
     /// The value with a prefix, and as many digits as tell one tick from the next.
-    pub(super) fn label(&self, value: f64) -> String {
+    pub(in crate::bench) fn label(&self, value: f64) -> String {
         let size = if self.step.is_some() { self.high.abs().max(self.low.abs()) } else { value };
         let prefixes = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")];
         let (scale, prefix) =

@@ -11,7 +11,7 @@ const DARK: [RGBColor; 3] =
     [RGBColor(0x16, 0x18, 0x1d), RGBColor(0xe4, 0xe4, 0xe4), RGBColor(0x3a, 0x3d, 0x44)];
 
 /// Colours of series, readable on the paper of both schemes.
-pub(super) const COLORS: [RGBColor; 10] = [
+pub(in crate::bench) const COLORS: [RGBColor; 10] = [
     RGBColor(0x2f, 0x7d, 0xc4),
     RGBColor(0xd1, 0x49, 0x5b),
     RGBColor(0x2a, 0x94, 0x59),

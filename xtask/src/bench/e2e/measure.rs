@@ -17,13 +17,13 @@ const TIMED_STEPS: u32 = 9;
 
 /// Times of a batch.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Times {
+pub(in crate::bench) struct Times {
     /// Until the last stream's first token.
-    pub(super) prefill_s: f64,
+    pub(in crate::bench) prefill_s: f64,
     /// From there on, as long as all streams run.
-    pub(super) decode_s: f64,
+    pub(in crate::bench) decode_s: f64,
     /// Tokens of all streams in that time.
-    pub(super) tokens: usize,
+    pub(in crate::bench) tokens: usize,
     /// Steps in that time.
     pub(super) steps: usize,
     /// Number of these steps that were encoded while the previous one ran.
@@ -51,17 +51,19 @@ pub(super) struct KernelTimes {
     pub(super) decode: Vec<KernelTime>,
 }
 
-/// An engine that serves batches of random prompts, each other than all before it.
-pub(super) struct Bench {
-    pub(super) engine: Engine,
+/// An engine that serves batches of prompts, each other than all before it.
+pub(in crate::bench) struct Bench {
+    pub(in crate::bench) engine: Engine,
     /// Maximum number of prompt tokens per step.
-    pub(super) chunk: u32,
-    pub(super) seed: u64,
+    pub(in crate::bench) chunk: u32,
+    pub(in crate::bench) seed: u64,
+    /// Tokens that prompts begin like, but for the first one; without them, prompts are random.
+    pub(in crate::bench) text: Option<Vec<u32>>,
 }
 
 impl Bench {
     /// Runs a short batch that compiles what `batch` needs.
-    pub(super) fn warm_up(&mut self, batch: Batch) -> Result<()> {
+    pub(in crate::bench) fn warm_up(&mut self, batch: Batch) -> Result<()> {
         // Kernels do not depend on the length of longer prompts, but on the number of rows: all streams decode together.
         let prompt = batch.prompt.min(4 * self.chunk);
         let output = batch.output.min(self.prefills(Batch { prompt, ..batch }) + 3);
@@ -70,7 +72,7 @@ impl Bench {
     }
 
     /// Runs a batch.
-    pub(super) fn measure(&mut self, batch: Batch) -> Result<Times> {
+    pub(in crate::bench) fn measure(&mut self, batch: Batch) -> Result<Times> {
         let prefill_s = self.prefill(batch)?;
         let ahead = self.engine.decoder().steps_ahead();
         let before = self.engine.decoder().page_traffic()?;
@@ -156,12 +158,22 @@ impl Bench {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Random ids, so that prefix hits and patterns in the text do not distort the measurement.
+    /// Random ids, so that prefix hits and patterns in the text do not distort the measurement, or a text behind a random id,
+    /// which no prefix hits either.
     fn requests(&mut self, batch: Batch) -> Vec<Request> {
         self.seed += 1;
         let vocab = self.engine.decoder().config().vocab_size;
         let mut random = StdRng::seed_from_u64(self.seed);
-        let mut ids = || (0..batch.prompt).map(|_| random.random_range(0..vocab)).collect();
+        let mut ids = || {
+            let mut next = || random.random_range(0..vocab);
+            match &self.text {
+                Some(text) => {
+                    let rest = text.iter().skip(1).take(batch.prompt as usize - 1).copied();
+                    std::iter::once(next()).chain(rest).collect()
+                }
+                None => (0..batch.prompt).map(|_| next()).collect(),
+            }
+        };
         let request = |_| Request::new(ids()).max_tokens(batch.output).ignore_eos().without_text();
         (0..batch.streams).map(request).collect()
     }
@@ -175,6 +187,6 @@ impl Bench {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-pub(super) fn count(n: u64) -> f64 {
+pub(in crate::bench) fn count(n: u64) -> f64 {
     n as f64
 }

@@ -10,7 +10,7 @@ use pagoda::usage::readable;
 use serde::Deserialize;
 use sparse_select::Registry;
 
-use crate::cli::{BenchArgs, EngineArgs, memory, policy_of};
+use crate::cli::{BenchArgs, EngineArgs, SparseArg, memory};
 
 /// Plans that `--plan` knows by name.
 const NAMED: [(&str, &str); 7] = [
@@ -85,10 +85,10 @@ impl Run {
 /// Equal requests that arrive at once: `8x512+128` are 8 prompts of 512 tokens, each continued by 128.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct Batch {
-    pub(super) streams: u32,
-    pub(super) prompt: u32,
-    pub(super) output: u32,
+pub(in crate::bench) struct Batch {
+    pub(in crate::bench) streams: u32,
+    pub(in crate::bench) prompt: u32,
+    pub(in crate::bench) output: u32,
 }
 
 impl Batch {
@@ -196,7 +196,7 @@ impl Configuration {
             engine.random = self.random.as_deref().map(RandomSpec::parse).transpose()?;
         }
         if engine.sparse.is_none() {
-            engine.sparse = self.sparse.as_deref().map(|text| policy_of(registry, text)).transpose()?;
+            engine.sparse = self.sparse.as_deref().map(|text| SparseArg::read(registry, text)).transpose()?;
         }
         if engine.weights_on_gpu.is_none() {
             let bytes = self.weights_on_gpu.as_deref().map(memory).transpose();
@@ -209,7 +209,7 @@ impl Configuration {
 }
 
 /// Names what an engine runs: the model, and flags that change how.
-pub(super) fn label(engine: &EngineArgs) -> String {
+pub(in crate::bench) fn label(engine: &EngineArgs) -> String {
     let model = match (&engine.random, &engine.model) {
         (Some(spec), _) => spec.to_string(),
         (None, Some(path)) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
@@ -217,7 +217,7 @@ pub(super) fn label(engine: &EngineArgs) -> String {
     };
     let flags = [(engine.no_coop, "no-coop"), (engine.reproducible, "reproducible")];
     let flags = flags.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag.to_owned());
-    let sparse = engine.sparse.as_ref().map(|sparse| sparse.spec.to_string());
+    let sparse = engine.sparse.as_ref().map(ToString::to_string);
     let weights = engine.weights_on_gpu.map(|bytes| format!("weights on gpu {}", readable(bytes)));
     std::iter::once(model).chain(flags).chain(weights).chain(sparse).collect::<Vec<_>>().join(" ")
 }

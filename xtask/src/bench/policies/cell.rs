@@ -3,13 +3,16 @@
 
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
+use std::hash::Hash;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use models::Attended;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::super::e2e::count;
 use super::runner::{Ran, Steps};
 
 /// Measurement of one policy on one task.
@@ -111,7 +114,8 @@ impl Cell {
     pub(super) fn measured(mut self, ran: &Ran, block_bytes: u64) -> Self {
         self.prefill = Phase::of(&ran.prefill, block_bytes);
         self.decode = Phase::of(&ran.decode, block_bytes);
-        self.mean_nll = (ran.nll.1 > 0).then(|| ran.nll.0 / f64::from(ran.nll.1));
+        let sum: f64 = ran.nll.iter().map(|nll| f64::from(*nll)).sum();
+        self.mean_nll = (!ran.nll.is_empty()).then(|| sum / count(ran.nll.len() as u64));
         let chosen = if ran.chosen.is_empty() { &ran.chosen_in_prefill } else { &ran.chosen };
         self.selected = chosen.iter().map(|row| ninths(row)).collect();
         self
@@ -122,8 +126,20 @@ impl Cell {
         let share = |digit: char| digit.to_digit(10).map_or(f64::NAN, |ninths| f64::from(ninths) / 9.0);
         self.selected.iter().map(|layer| layer.chars().map(share).collect()).collect()
     }
+}
 
-    fn key(&self) -> (String, String, String) {
+/// A measurement that is kept in a file.
+pub(super) trait Kept: Serialize + DeserializeOwned + Clone {
+    /// Everything that the measurement depends on.
+    type Key: Eq + Hash;
+
+    fn key(&self) -> Self::Key;
+}
+
+impl Kept for Cell {
+    type Key = (String, String, String);
+
+    fn key(&self) -> Self::Key {
         (self.setup.clone(), self.policy.clone(), self.task.clone())
     }
 }
@@ -149,36 +165,51 @@ fn rounded(x: f64) -> f64 {
     (x * 1e5).round() / 1e5
 }
 
-/// Cells by setup, policy and task, kept in a file of JSON lines if there is a folder.
-#[derive(Debug, Default)]
-pub(super) struct Cells {
+/// Measurements by what they depend on, in a file of JSON lines if there is one.
+#[derive(Debug)]
+pub(super) struct Cells<T: Kept = Cell> {
     path: Option<PathBuf>,
-    done: HashMap<(String, String, String), Cell>,
+    done: HashMap<T::Key, T>,
+}
+
+impl<T: Kept> Default for Cells<T> {
+    fn default() -> Self {
+        Self { path: None, done: HashMap::new() }
+    }
 }
 
 impl Cells {
-    /// The cells of the file in `folder`. An incomplete line, left by an interrupted run, is skipped.
+    /// The cells of the file in `folder`.
     ///
     /// # Errors
     /// If the folder cannot be created.
     pub(super) fn open(folder: Option<&Path>) -> Result<Self> {
-        let Some(folder) = folder else { return Ok(Self::default()) };
+        folder.map_or_else(|| Ok(Self::default()), |folder| Self::at(folder.join("policies.jsonl")))
+    }
+}
+
+impl<T: Kept> Cells<T> {
+    /// The measurements of a file. An incomplete line, left by an interrupted run, is skipped.
+    ///
+    /// # Errors
+    /// If the folder of the file cannot be created.
+    pub(super) fn at(path: PathBuf) -> Result<Self> {
+        let folder = path.parent().unwrap_or(Path::new(""));
         fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
-        let path = folder.join("policies.jsonl");
         let text = fs::read_to_string(&path).unwrap_or_default();
-        let cells = text.lines().filter_map(|line| serde_json::from_str::<Cell>(line).ok());
+        let cells = text.lines().filter_map(|line| serde_json::from_str::<T>(line).ok());
         Ok(Self { done: cells.map(|cell| (cell.key(), cell)).collect(), path: Some(path) })
     }
 
-    pub(super) fn get(&self, cell: &Cell) -> Option<&Cell> {
-        self.done.get(&cell.key())
+    pub(super) fn get(&self, key: &T::Key) -> Option<&T> {
+        self.done.get(key)
     }
 
     /// Adds a cell.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn put(&mut self, cell: Cell) -> Result<()> {
+    pub(super) fn put(&mut self, cell: T) -> Result<()> {
         if let Some(path) = &self.path {
             let mut line = serde_json::to_string(&cell)?;
             line.push('\n');
@@ -222,7 +253,7 @@ mod tests {
         let path = folder.path().join("new");
         let (one, two) = (example("full", "text 512"), example("quest", "text 512"));
         let mut cells = Cells::open(Some(&path)).unwrap();
-        assert!(cells.get(&one).is_none());
+        assert!(cells.get(&one.key()).is_none());
         cells.put(one.clone()).unwrap();
         cells.put(two.clone()).unwrap();
         // An interrupted run leaves half a line.
@@ -230,9 +261,9 @@ mod tests {
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, &text[..text.len() - 20]).unwrap();
         let cells = Cells::open(Some(&path)).unwrap();
-        assert_eq!((cells.get(&one), cells.get(&two)), (Some(&one), None));
+        assert_eq!((cells.get(&one.key()), cells.get(&two.key())), (Some(&one), None));
         let elsewhere = Cell { setup: "model on another device".into(), ..one };
-        assert!(cells.get(&elsewhere).is_none());
+        assert!(cells.get(&elsewhere.key()).is_none());
     }
 
     #[test]

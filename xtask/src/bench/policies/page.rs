@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use super::super::chart::{Axis, Join, Labels, Series, chart, heat_map};
 use super::cell::{Cell, Phase};
-use super::scores;
+use super::{lengths, scores};
 
 /// One policy over all its cells.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -173,6 +173,7 @@ pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
             writeln!(html, "<p>{}: density of decode by layer: {}</p>", escaped(policy), layers.join(" "));
     }
     html.push_str(&scores::table(&scores::scores(rows, policies)));
+    html.push_str(&lengths::table(&lengths::by_length(rows)));
     html.push_str(&loss_chart(&summaries));
     html.push_str(&time_chart(rows, policies));
     for policy in policies {

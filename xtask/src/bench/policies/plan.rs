@@ -151,14 +151,41 @@ impl Plan {
         self.needles.iter().cloned().chain(of_ruler)
     }
 
-    /// Tokens of the longest sequence, including answers.
-    pub(super) fn longest(&self) -> u32 {
+    /// Tokens of each sequence, including answers.
+    fn tokens(&self) -> impl Iterator<Item = u32> {
         let answered = self.prompts().flat_map(|needles| {
             let answer = needles.task.answer_tokens();
             needles.lengths.into_iter().map(move |length| length + answer)
         });
-        let texts = self.texts.iter().chain(&self.recalls).map(|text| text.tokens);
-        texts.chain(answered).max().unwrap_or(0)
+        self.texts.iter().chain(&self.recalls).map(|text| text.tokens).chain(answered)
+    }
+
+    /// Tokens of the longest sequence, 0 if there is none.
+    pub(super) fn longest(&self) -> u32 {
+        self.tokens().max().unwrap_or(0)
+    }
+
+    /// Tokens of the shortest sequence.
+    pub(super) fn shortest(&self) -> u32 {
+        self.tokens().min().unwrap_or(0)
+    }
+
+    /// Leaves the sequences out that a context does not hold, and returns their tokens.
+    pub(super) fn leave_out_beyond(&mut self, context: u32) -> Vec<u32> {
+        let mut beyond: Vec<u32> = self.tokens().filter(|tokens| *tokens > context).collect();
+        beyond.sort_unstable();
+        beyond.dedup();
+        for texts in [&mut self.texts, &mut self.recalls] {
+            texts.retain(|text| text.tokens <= context);
+        }
+        // RULER's tasks differ in their answers, so they are kept one by one.
+        self.needles = self.prompts().collect();
+        self.ruler.clear();
+        for needles in &mut self.needles {
+            let answer = needles.task.answer_tokens();
+            needles.lengths.retain(|length| length + answer <= context);
+        }
+        beyond
     }
 }
 
@@ -184,12 +211,28 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            let plan = Plan::read(Some(&path), true).unwrap();
+            super::super::check(&std::fs::read_to_string(&path).unwrap()).unwrap();
+            let Ok(plan) = Plan::read(Some(&path), true) else { continue };
             for spec in &plan.policies {
                 let built = Registry::builtin().build(&spec.parse().unwrap());
                 assert!(built.is_ok(), "{}: {spec}: {:?}", path.display(), built.err());
             }
         }
+    }
+
+    #[test]
+    fn sequences_beyond_the_context_are_left_out() {
+        let text = "Plan(policies: [\"full\"], chunk: 64, texts: [Text(tokens: 4096, decode_from: 9)], needles: [], \
+                    ruler: [Ruler(lengths: [4000, 8000], samples: 1)], recalls: [Text(tokens: 9000, decode_from: 9)])";
+        let mut plan = Plan::parse(text).unwrap();
+        assert_eq!((plan.shortest(), plan.longest()), (4030, 9000));
+        let before = plan.clone();
+        assert!(plan.leave_out_beyond(9000).is_empty());
+        assert!(plan.prompts().eq(before.prompts()));
+        assert_eq!(plan.leave_out_beyond(8040), [8050, 8120, 8128, 9000]);
+        assert_eq!((plan.longest(), plan.recalls.len(), plan.texts.len()), (8032, 0, 1));
+        plan.leave_out_beyond(100);
+        assert_eq!(plan.longest(), 0);
     }
 
     #[test]

@@ -28,9 +28,11 @@ pub(super) struct Steps {
 pub(super) struct Ran {
     pub(super) prefill: Steps,
     pub(super) decode: Steps,
-    /// Sum of negative log likelihoods, and the number of tokens in it.
-    pub(super) nll: (f64, u32),
+    /// Negative log likelihood of each scored token.
+    pub(super) nll: Vec<f32>,
     pub(super) generated: Vec<u32>,
+    /// Bytes of the KV blocks that were in use at most.
+    pub(super) kv_bytes: u64,
     /// `[layers][blocks]`: number of (decode step, KV head) pairs that selected a block, and of those that
     /// could see it.
     pub(super) chosen: Vec<Vec<(u32, u32)>>,
@@ -47,8 +49,19 @@ pub(super) struct SequencePlan {
     pub(super) decode_from: u32,
     /// Tokens to generate after the given ones.
     pub(super) generate: u32,
-    /// Score every given token.
-    pub(super) score: bool,
+    /// Given tokens that are scored.
+    pub(super) score: Score,
+}
+
+/// Tokens whose likelihood is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Score {
+    /// None.
+    Nothing,
+    /// Tokens after a decode step.
+    Decode,
+    /// All.
+    All,
 }
 
 /// Runs `ids`.
@@ -77,6 +90,7 @@ pub(super) fn run(decoder: &mut Decoder, ids: &[u32], plan: SequencePlan) -> Res
         let ends = run.ran.generated.len() == plan.generate as usize || eos.contains(&id);
         next = if ends { None } else { run.step(1, Phase::Decode, true)? };
     }
+    run.ran.kv_bytes = run.sequence.kv_use().values().map(|used| used.bytes).sum();
     Ok(run.ran)
 }
 
@@ -84,14 +98,14 @@ struct Run<'a> {
     sequence: Sequence<'a>,
     sampler: Sampler,
     ran: Ran,
-    score: bool,
+    score: Score,
 }
 
 impl Run<'_> {
     /// Runs the next `rows` tokens; with `draw`, returns the most likely next one.
     fn step(&mut self, rows: usize, phase: Phase, draw: bool) -> Result<Option<u32>> {
-        let ask =
-            StepWork { score: self.score, draw: draw.then_some(&self.sampler), ..StepWork::nothing(phase) };
+        let score = self.score == Score::All || self.score == Score::Decode && phase == Phase::Decode;
+        let ask = StepWork { score, draw: draw.then_some(&self.sampler), ..StepWork::nothing(phase) };
         let start = Instant::now();
         let output = self.sequence.step(rows, ask)?;
         let wall_s = start.elapsed().as_secs_f64();
@@ -108,8 +122,7 @@ impl Run<'_> {
         steps.device_s += seconds(&output.timings, None);
         steps.attention_s += seconds(&output.timings, Some(Role::Attention));
         steps.selection_s += seconds(&output.timings, Some(Role::Selection));
-        ran.nll.0 += output.nll.iter().map(|nll| f64::from(*nll)).sum::<f64>();
-        ran.nll.1 += u32::try_from(output.nll.len()).unwrap_or(u32::MAX);
+        ran.nll.extend(&output.nll);
         for attended in output.attended.into_iter().flatten() {
             steps.attended.get_or_insert_default().add(&attended);
             let chosen = match phase {

@@ -1,0 +1,222 @@
+//! Measurements of a report: a policy with one KV type at one length, and how it compares with dense attention.
+
+use pagoda::measured::MeasuredPolicy;
+use serde::{Deserialize, Serialize};
+
+use super::super::cell::Kept;
+use crate::bench::e2e::count;
+use crate::cli::KvDtype;
+
+/// Name of dense attention, the first policy of every KV type and length.
+pub(super) const DENSE: &str = "full";
+
+/// A policy on one KV type and length.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Row {
+    /// Model, device and everything else that a result depends on besides the keys below.
+    pub(super) setup: String,
+    pub(super) kv_dtype: KvDtype,
+    /// Tokens of the prompt.
+    pub(super) tokens: u32,
+    /// SPEC of the policy.
+    pub(super) policy: String,
+    /// Negative log likelihood of each token behind the prompt, in nats.
+    pub(super) nll: Vec<f32>,
+    /// Attended share of the blocks in each phase; 1 where the policy leaves it dense, none where nothing counts it.
+    pub(super) prefill_density: Option<f64>,
+    pub(super) decode_density: Option<f64>,
+    pub(super) prefill_tok_s: f64,
+    pub(super) decode_tok_s: f64,
+    /// Seconds of a request: the prompt, and an answer of the plan's length.
+    pub(super) request_s: f64,
+    /// Bytes of the KV of prompt and scored tokens.
+    pub(super) kv_bytes: u64,
+    /// Answers to the plan's tasks.
+    pub(super) answers: Answers,
+}
+
+/// Answers to prompts that have one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Answers {
+    pub(super) asked: u32,
+    /// Sum of the shares of the expected texts that answers hold.
+    pub(super) found: f64,
+    /// Answers that the model ended by itself, and their tokens.
+    pub(super) ended: u32,
+    pub(super) ended_tokens: u32,
+}
+
+impl Answers {
+    /// Share of the expected texts that was found.
+    pub(super) fn score(self) -> Option<f64> {
+        (self.asked > 0).then(|| self.found / f64::from(self.asked))
+    }
+
+    /// Tokens of an answer that the model ended, mean.
+    pub(super) fn tokens_to_finish(self) -> Option<f64> {
+        (self.ended > 0).then(|| f64::from(self.ended_tokens) / f64::from(self.ended))
+    }
+}
+
+impl Kept for Row {
+    type Key = (String, KvDtype, u32, String);
+
+    fn key(&self) -> Self::Key {
+        (self.setup.clone(), self.kv_dtype, self.tokens, self.policy.clone())
+    }
+}
+
+impl Row {
+    fn mean_nll(&self) -> f64 {
+        mean(self.nll.iter().map(|nll| f64::from(*nll)))
+    }
+
+    /// The smaller density of the two phases: that of the phase in which a policy acts most.
+    pub(super) fn density(&self) -> Option<f64> {
+        [self.prefill_density, self.decode_density].into_iter().flatten().reduce(f64::min)
+    }
+
+    /// Bytes of KV a token, of all layers; layers with windows make it fewer the longer the prompt is.
+    pub(super) fn kv_bytes_a_token(&self) -> f64 {
+        count(self.kv_bytes) / (f64::from(self.tokens) + count(self.nll.len() as u64))
+    }
+}
+
+/// A row beside a dense one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Compared<'a> {
+    pub(super) row: &'a Row,
+    /// Mean negative log likelihood over the dense one's, less 1, and its standard error.
+    pub(super) loss: f64,
+    pub(super) loss_error: f64,
+    /// Speeds as multiples of the dense ones.
+    pub(super) prefill: f64,
+    pub(super) decode: f64,
+    pub(super) request: f64,
+}
+
+impl<'a> Compared<'a> {
+    /// Compares a row with the dense one of the same tokens.
+    pub(super) fn new(row: &'a Row, dense: &Row) -> Self {
+        let differences = || row.nll.iter().zip(&dense.nll).map(|(a, b)| f64::from(*a) - f64::from(*b));
+        let (by, of) = (mean(differences()), dense.mean_nll());
+        let tokens = count(row.nll.len() as u64);
+        let variance = differences().map(|d| (d - by).powi(2)).sum::<f64>() / (tokens - 1.0).max(1.0);
+        Self {
+            row,
+            loss: by / of,
+            loss_error: (variance / tokens).sqrt() / of,
+            prefill: row.prefill_tok_s / dense.prefill_tok_s,
+            decode: row.decode_tok_s / dense.decode_tok_s,
+            request: dense.request_s / row.request_s,
+        }
+    }
+
+    /// The values that a choice among policies goes by.
+    pub(super) fn measured(&self) -> MeasuredPolicy {
+        MeasuredPolicy {
+            spec: self.row.policy.clone(),
+            tokens: self.row.tokens,
+            loss: self.loss,
+            loss_error: self.loss_error,
+            speedup: self.request,
+        }
+    }
+
+    /// Whether the row is what it is compared with.
+    pub(super) fn is_reference(&self) -> bool {
+        self.is_dense() && self.loss == 0.0 && self.loss_error == 0.0
+    }
+
+    /// Whether a policy neither loses nor gains: dense attention itself.
+    pub(super) fn is_dense(&self) -> bool {
+        self.row.policy == DENSE
+    }
+}
+
+/// Rows of `kv_dtype`, each beside the dense one of its length of `dense_kv`. Those without one are left out.
+pub(super) fn compared(rows: &[Row], kv_dtype: KvDtype, dense_kv: KvDtype) -> Vec<Compared<'_>> {
+    let dense = |tokens| {
+        let mut all = rows.iter();
+        all.find(|row| row.policy == DENSE && row.tokens == tokens && row.kv_dtype == dense_kv)
+    };
+    let of_type = rows.iter().filter(|row| row.kv_dtype == kv_dtype);
+    of_type.filter_map(|row| Some(Compared::new(row, dense(row.tokens)?))).collect()
+}
+
+/// True for each row that no other one beats in both loss and speed.
+pub(super) fn front(rows: &[Compared<'_>]) -> Vec<bool> {
+    let beats = |a: &Compared<'_>, b: &Compared<'_>| {
+        a.loss <= b.loss && a.request >= b.request && (a.loss < b.loss || a.request > b.request)
+    };
+    rows.iter().map(|row| !rows.iter().any(|other| beats(other, row))).collect()
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, n) = values.fold((0.0, 0u64), |(sum, n), value| (sum + value, n + 1));
+    sum / count(n.max(1))
+}
+
+#[cfg(test)]
+pub(super) fn example(policy: &str, kv_dtype: KvDtype, tokens: u32, worse: f32, request_s: f64) -> Row {
+    Row {
+        setup: "model on device".into(),
+        kv_dtype,
+        tokens,
+        policy: policy.into(),
+        nll: vec![2.0 + worse, 3.0 + worse, 1.0 + worse, 2.0],
+        prefill_density: Some(1.0),
+        decode_density: Some(if policy == DENSE { 1.0 } else { 0.1 }),
+        prefill_tok_s: 10_000.0,
+        decode_tok_s: 100.0 / request_s,
+        request_s,
+        kv_bytes: 1000 * u64::from(tokens + 4),
+        answers: Answers { asked: 3, found: 2.0, ended: 2, ended_tokens: 21 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_compared_with_the_dense_one_token_by_token() {
+        let dense = example(DENSE, KvDtype::F16, 8192, 0.0, 4.0);
+        let quest = example("quest", KvDtype::F16, 8192, 0.04, 2.0);
+        let compared = Compared::new(&quest, &dense);
+        assert!((compared.loss - 0.015).abs() < 1e-6, "{compared:?}");
+        // Differences of 0.04 three times and 0 once have a standard deviation of 0.02; over four tokens, and a mean of 2.
+        assert!((compared.loss_error - 0.02 / 2.0 / 2.0).abs() < 1e-6, "{compared:?}");
+        assert_eq!((compared.request, compared.prefill, compared.decode), (2.0, 1.0, 2.0));
+        assert!((quest.kv_bytes_a_token() - 1000.0).abs() < 1e-9);
+        assert_eq!((quest.answers.score(), quest.answers.tokens_to_finish()), (Some(2.0 / 3.0), Some(10.5)));
+        let itself = Compared::new(&dense, &dense);
+        assert_eq!((itself.loss, itself.loss_error, itself.request), (0.0, 0.0, 1.0));
+    }
+
+    #[test]
+    fn a_kv_type_is_compared_with_its_own_dense_rows_or_with_those_of_another() {
+        let rows = [
+            example(DENSE, KvDtype::F16, 8192, 0.0, 4.0),
+            example(DENSE, KvDtype::Int8, 8192, 0.04, 2.0),
+            example("quest", KvDtype::Int8, 8192, 0.08, 1.0),
+            example("quest", KvDtype::Int8, 512, 0.08, 1.0),
+        ];
+        let speeds =
+            |of| compared(&rows, KvDtype::Int8, of).iter().map(|row| row.request).collect::<Vec<_>>();
+        assert_eq!((speeds(KvDtype::Int8), speeds(KvDtype::F16)), (vec![1.0, 2.0], vec![2.0, 4.0]));
+    }
+
+    #[test]
+    fn the_front_is_what_nothing_beats_in_both() {
+        let rows = [
+            example(DENSE, KvDtype::F16, 8192, 0.0, 4.0),
+            example("quest:page_budget=205", KvDtype::F16, 8192, 0.02, 2.0),
+            example("quest:page_budget=51", KvDtype::F16, 8192, 0.1, 1.0),
+            example("esa", KvDtype::F16, 8192, 0.05, 2.0),
+            example("slow", KvDtype::F16, 8192, 0.01, 5.0),
+        ];
+        let rows = compared(&rows, KvDtype::F16, KvDtype::F16);
+        assert_eq!(front(&rows), [true, true, true, false, false]);
+    }
+}
