@@ -18,6 +18,7 @@ mod layout_v4;
 mod lifecycle;
 mod lookup;
 mod manager;
+mod needs;
 mod pool;
 mod spec;
 mod stats;
@@ -36,6 +37,7 @@ pub use id::{BlockId, BlockIdx, BlockSize, GroupId, SeqId, SlotId, TokenId, Toke
 pub use layout::{CacheLayout, CacheTensor, LayoutOptions, merge_specs};
 pub use layout_v4::tuples_per_group;
 pub use lifecycle::{Ending, Phase};
+pub use needs::{GroupBlock, PrefixNeeds};
 pub use pool::{BlockPool, PoolMemory, PoolOptions, SeqContent};
 pub use spec::{AttentionKind, KvCacheSpec, KvDtype, LengthLimits, PageLayout, Reach};
 pub use stats::{HitCount, PrefixStats};

@@ -1,8 +1,12 @@
 //! Prefix hits against their definition, and as drawings.
 
+use std::collections::HashSet;
+use std::ops::Range;
+
 use kvblock::{
-    AttentionKind, BlockSize, ConfigError, ExtraKeys, GroupId, HashChain, KvCache, KvCacheConfig,
-    KvCacheGroup, KvCacheSpec, KvDtype, LengthLimits, PrefixHit, SeqContent, SeqId, SlotRequest, TokenId,
+    AttentionKind, BlockSize, ConfigError, ExtraKeys, GroupBlock, GroupId, HashChain, KvCache, KvCacheConfig,
+    KvCacheGroup, KvCacheSpec, KvDtype, LengthLimits, PrefixHit, PrefixNeeds, SeqContent, SeqId, SlotRequest,
+    TokenId,
 };
 use proptest::prelude::*;
 
@@ -39,7 +43,7 @@ fn cache_with(
 }
 
 /// Blocks that a sequence needs to go on behind `hit` tokens.
-fn needed((kind, size): (AttentionKind, u32), hit: u32) -> std::ops::Range<u32> {
+fn needed((kind, size): (AttentionKind, u32), hit: u32) -> Range<u32> {
     let first_token = match kind {
         AttentionKind::Full { .. } => 0,
         AttentionKind::SlidingWindow { window } => (hit + 1).saturating_sub(window),
@@ -83,7 +87,7 @@ proptest! {
         let kept = |group: usize, index: usize| !lost.contains(&(group, index));
         let config = config(&groups, &[]);
         let (cache, chain, tokens) = cache_with(&config, len, kept);
-        let alignment = groups.iter().map(|g| g.1).fold(1, |a, b| a / gcd(a, b) * b);
+        let alignment = alignment(&groups);
         let possible = |hit: &u32| {
             let has = |(index, &group)| needed(group, *hit).all(|block| kept(index, block as usize));
             groups.iter().enumerate().all(has)
@@ -97,6 +101,58 @@ proptest! {
                 prop_assert!(!blocks[block as usize].is_null(), "group {} block {}", index, block);
             }
         }
+    }
+}
+
+/// Groups of any kinds and block sizes, for a store that has no pool.
+fn stored_groups() -> impl Strategy<Value = Groups> {
+    prop::collection::vec((kind(), prop::sample::select(vec![1, 2, 3, 4, 6])), 1..4)
+}
+
+proptest! {
+    /// A store extends a hit to the longest length at which it has what every group needs behind the hit.
+    #[test]
+    fn a_store_extends_a_hit_as_far_as_possible(
+        groups in stored_groups(),
+        start in 0_u32..4,
+        most in 0_u32..80,
+        lost in prop::collection::hash_set((0_usize..3, 0_u32..80), 0..12),
+    ) {
+        let alignment = alignment(&groups);
+        let start = start * alignment;
+        let behind = |(index, group): (usize, &(AttentionKind, u32)), hit| {
+            let blocks = needed(*group, hit).filter(|block| block * group.1 >= start);
+            blocks.map(|block| (index, block)).collect::<Vec<_>>()
+        };
+        let blocks = |hit| groups.iter().enumerate().flat_map(|group| behind(group, hit)).collect::<HashSet<_>>();
+        let possible = |hit: &u32| blocks(*hit).is_disjoint(&lost);
+        let hits = (start + 1..=most).rev().filter(|hit| hit.is_multiple_of(alignment));
+        let expected = hits.clone().find(possible).unwrap_or(start);
+
+        let needs = PrefixNeeds::new(&config(&groups, &[]).groups);
+        let mut asked = HashSet::new();
+        let held = |group: GroupId, blocks: Range<u32>| {
+            asked.extend(blocks.clone().map(|block| (group.index(), block)));
+            let run = blocks.take_while(|block| !lost.contains(&(group.index(), *block)));
+            u32::try_from(run.count()).unwrap()
+        };
+        prop_assert_eq!(needs.longest(start, most, held), expected);
+        prop_assert!(asked.iter().all(|(group, block)| (block + 1) * groups[*group].1 <= most));
+
+        let pair = |block: GroupBlock| (block.group.index(), block.index);
+        let beyond = needs.beyond(start, expected);
+        prop_assert_eq!(beyond.iter().copied().map(pair).collect::<HashSet<_>>(), blocks(expected));
+        let ends = beyond.iter().map(|block| (block.index + 1) * groups[block.group.index()].1);
+        prop_assert!(ends.is_sorted());
+        // What some prefix needs is saved, and nothing else unless blocks are of one size.
+        let filled: HashSet<_> = needs.filled(start..most).map(pair).collect();
+        let later = hits.chain(most + 1..most + 2 * alignment).filter(|hit| hit.is_multiple_of(alignment));
+        let of_some: HashSet<_> = later.flat_map(blocks).collect();
+        let full = |(group, block): &(usize, u32)| (block + 1) * groups[*group].1 <= most;
+        let one_size = groups.iter().all(|group| group.1 == alignment);
+        let all = (0..groups.len()).flat_map(|group| (start / groups[group].1..most).map(move |block| (group, block)));
+        let expected: HashSet<_> = if one_size { all.collect() } else { of_some };
+        prop_assert_eq!(filled, expected.into_iter().filter(full).collect::<HashSet<_>>());
     }
 }
 
@@ -125,6 +181,11 @@ proptest! {
         let smallest = eagle.iter().map(|&group| groups[group].1).max().unwrap();
         prop_assert!(draft.num_tokens + smallest <= len.max(smallest));
     }
+}
+
+/// Hits are multiples of all block sizes.
+fn alignment(groups: &Groups) -> u32 {
+    groups.iter().map(|group| group.1).fold(1, |a, b| a / gcd(a, b) * b)
 }
 
 fn gcd(a: u32, b: u32) -> u32 {
