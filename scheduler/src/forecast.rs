@@ -15,6 +15,8 @@ pub struct PrefetchWish {
     pub batch: u32,
     /// Position among all wishes, in the order of service; the lower, the more urgent.
     pub position: u32,
+    /// Tokens of the sequence's prefix hit.
+    pub start: u32,
     /// Hashes of the blocks that follow the sequence's prefix hit, at hash-block granularity, in sequence
     /// order: a hit must have no gap.
     pub blocks: Vec<BlockHash>,
@@ -94,14 +96,14 @@ impl Scheduler {
                 if !starts || found.request.skip_prefix_lookup || !seen.insert(seq) {
                     continue;
                 }
-                let num_hit = self.lookup(seq).map_or(0, |hit| hit.num_tokens);
+                let start = self.lookup(seq).map_or(0, |hit| hit.num_tokens);
                 let size = self.cache.hasher().block_size().get();
                 // The last token is always computed, so the block that it completes is never used.
                 let usable = ((found.num_tokens - 1) / size) as usize;
-                let blocks = found.chain.hashes()[(num_hit / size) as usize..usable].to_vec();
+                let blocks = found.chain.hashes()[(start / size) as usize..usable].to_vec();
                 if !blocks.is_empty() {
                     let position = u32::try_from(wishes.len()).expect("fewer wishes than sequences");
-                    wishes.push(PrefetchWish { seq, batch, position, blocks });
+                    wishes.push(PrefetchWish { seq, batch, position, start, blocks });
                 }
             }
         }

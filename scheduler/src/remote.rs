@@ -18,12 +18,12 @@ impl Scheduler {
         wanted.then(|| Load { seq, start: num_hit, len: loadable - num_hit })
     }
 
-    /// Whether KV of a sequence may still be loaded from outside: only once, before it first runs. False for
-    /// unknown sequences.
+    /// Leading tokens of a sequence whose KV may be loaded from outside, before it first runs: all but the last, whose logits are
+    /// needed; after a load that ended early, no more than arrived. 0 for sequences that cannot be loaded, and unknown ones.
     #[must_use]
-    pub fn is_loadable(&self, seq: SeqId) -> bool {
-        let found = self.seqs.get(&seq);
-        found.is_some_and(|seq| seq.loadable && seq.status == Status::Waiting && seq.computed == 0)
+    pub fn loadable_tokens(&self, seq: SeqId) -> u32 {
+        let found = self.seqs.get(&seq).filter(|seq| seq.status == Status::Waiting && seq.computed == 0);
+        found.map_or(0, |seq| seq.loadable.min(seq.num_tokens - 1))
     }
 
     /// Announces that a lower tier can deliver the KV of the first `tokens` tokens of a waiting sequence.
@@ -31,11 +31,12 @@ impl Scheduler {
     /// made while the sequence waited.
     ///
     /// # Panics
-    /// When the sequence is not [loadable](Self::is_loadable).
+    /// When more are announced than are [loadable](Self::loadable_tokens).
     pub fn set_external_tokens(&mut self, seq: SeqId, tokens: u32) {
+        let loadable = self.loadable_tokens(seq);
         assert!(
-            self.is_loadable(seq),
-            "{tokens} external tokens for {seq:?}, which cannot be loaded any more"
+            tokens <= loadable,
+            "{tokens} external tokens for {seq:?}, of which {loadable} can be loaded"
         );
         self.sequence_mut(seq).request.external_tokens = tokens;
     }
@@ -83,9 +84,11 @@ impl Scheduler {
             self.waiting.set_loaded(place, true);
         } else {
             // Groups with a window have blocks for the end of the load only, so the sequence starts over: a
-            // lookup finds whatever of it is usable.
+            // lookup finds whatever of it is usable. What these groups need for what arrived may be loaded yet.
             self.cache.free(seq);
-            self.sequence_mut(seq).restart();
+            let found = self.sequence_mut(seq);
+            found.restart();
+            found.loadable = computed;
         }
     }
 

@@ -30,7 +30,9 @@ impl Scheduler {
             seq.drop_drafts();
             seq.restart();
             // What never ran may still be loaded.
-            seq.loadable = seq.status == Status::Waiting;
+            if seq.status == Status::Waiting {
+                seq.loadable = u32::MAX;
+            }
             self.enqueue(seq, Enqueue::Back);
         }
         assert!(self.cache.reset_prefix_cache(), "no sequence holds blocks");

@@ -44,8 +44,8 @@ pub(crate) struct Sequence {
     /// Tokens found in the prefix cache when it was first scheduled.
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) preemptions: u32,
-    /// Whether its KV may still be loaded from outside.
-    pub(crate) loadable: bool,
+    /// Leading tokens whose KV may still be loaded from outside.
+    pub(crate) loadable: u32,
     /// Status to return to after a load.
     pub(crate) before_load: Status,
     /// Tables of the saved blocks, after a preemption by swap.
@@ -75,7 +75,7 @@ impl Sequence {
             chain,
             cached_tokens: None,
             preemptions: 0,
-            loadable: true,
+            loadable: u32::MAX,
             before_load: Status::Waiting,
             saved: None,
             pending_samples,
@@ -108,7 +108,7 @@ impl Sequence {
     /// cannot be reclaimed, so repeated loads could starve another sequence.
     pub(crate) fn restart(&mut self) {
         self.request.external_tokens = 0;
-        self.loadable = false;
+        self.loadable = 0;
         self.computed = 0;
         self.prefill_until = self.num_tokens;
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use attn_kernels::gpu::wgpu::DeviceType;
-use models::{DecoderConfig, ModelCache, RopeScaling};
+use models::{DecoderConfig, KvPlan, ModelCache, RopeScaling};
 use pagoda::{
     Demand, Engine, EngineHandle, EngineOptions, HandleOptions, Model, Order, TierSpec, error_chain,
 };
@@ -162,7 +162,8 @@ fn disk_kv(args: &ServeArgs, model: &Model) -> Result<Option<TierSpec>> {
     let (name, print) = (model_name(args), model::fingerprint(&args.engine, model)?);
     let kv = EngineOptions::from(&args.engine).kv();
     let index = model.config.indexer.map(|_| format!("-index-{}", kv.of_index())).unwrap_or_default();
-    let name = format!("{name}-{print:032x}-{:?}{index}-{block_size}{rotation}", kv.dtype);
+    let groups = if KvPlan::new(&model.config, kv)?.layout.groups.len() > 1 { "-groups" } else { "" };
+    let name = format!("{name}-{print:032x}-{:?}{index}-{block_size}{groups}{rotation}", kv.dtype);
     let disk = DiskSpec { path: folder.join(name.to_lowercase()), capacity_bytes: DISK_KV_BYTES };
     Ok(Some(TierSpec::default().disk(Some(disk))))
 }

@@ -126,19 +126,20 @@ fn a_lookup_made_while_a_sequence_waits_counts_once() {
     let config = SchedulerConfig::new(8, 2);
     let mut scheduler = Scheduler::new(config, cache_config(50, 64, &FULL)).unwrap();
     let seq = scheduler.add(Request::new((0..12).collect(), 4)).unwrap();
-    assert!(scheduler.is_loadable(seq));
+    assert_eq!(scheduler.loadable_tokens(seq), 11);
     scheduler.set_external_tokens(seq, 8);
     let plan = scheduler.step();
     assert_eq!((plan.loads[0].start, plan.loads[0].len), (0, 8));
-    assert!(!scheduler.is_loadable(seq), "it is being loaded");
-    // Half a load starts the sequence over, and it is not loaded again.
+    assert_eq!(scheduler.loadable_tokens(seq), 0, "it is being loaded");
+    // Half a load starts the sequence over, and no more than what arrived is loaded again.
     scheduler.remote_ready(seq, 4);
-    assert!(!scheduler.is_loadable(seq));
+    assert_eq!(scheduler.loadable_tokens(seq), 4);
+    scheduler.set_external_tokens(seq, 4);
     let plan = scheduler.step();
     assert!(plan.loads.is_empty());
     assert_eq!((plan.slices[0].start, plan.slices[0].len), (4, 8));
     scheduler.complete(&plan, &[7]);
-    assert!(!scheduler.is_loadable(seq), "it runs");
+    assert_eq!(scheduler.loadable_tokens(seq), 0, "it runs");
 }
 
 #[test]

@@ -186,6 +186,12 @@ impl Session {
         if index < self.memory.loads.len() {
             let load = self.memory.loads.remove(index);
             self.memory.deliver(&mut self.scheduler, &self.kinds, load, arrived(load.len));
+            // After a load that ended early, what arrived is offered again.
+            let offered = self.scheduler.loadable_tokens(load.seq);
+            if offered > 0 {
+                assert!(offered < load.start + load.len);
+                self.scheduler.set_external_tokens(load.seq, offered);
+            }
             crate::support::check_conservation(&self.scheduler);
         }
     }

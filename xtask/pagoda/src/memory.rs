@@ -61,6 +61,28 @@ pub(crate) fn max_used_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u
     plan.layout.groups.iter().map(of_group).fold(1, u64::saturating_add)
 }
 
+/// Blocks that the longest sequence holds at a time, and the null block.
+fn longest_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u64 {
+    let limits = LengthLimits::new(saturated(demand.longest)).max_batched_tokens(max_rows);
+    let of_group = |group: &KvCacheGroup| {
+        let whole = group.spec.block_size.blocks_for(limits.max_model_len);
+        u64::from(group.spec.max_blocks_per_seq(limits).min(whole))
+    };
+    1 + plan.layout.groups.iter().map(of_group).sum::<u64>()
+}
+
+/// Whether there is a host tier, and the longest sequence needs it beside a pool of `num_blocks` blocks.
+pub(crate) fn goes_on(
+    options: &EngineOptions,
+    plan: &KvPlan,
+    num_blocks: u32,
+    max_rows: u32,
+    demand: Demand,
+) -> bool {
+    let host = options.kv_tiers.as_ref().is_some_and(|tiers| tiers.host_bytes.is_some());
+    host && longest_blocks(plan, max_rows, demand) > u64::from(num_blocks)
+}
+
 /// Whether a pool on the device may lie in several buffers a layer: that of a model without a host tier, which else holds what is
 /// beyond one buffer, unless a policy reads the keys of all blocks at once.
 fn is_cut(options: &EngineOptions, config: &DecoderConfig, plan: &KvPlan) -> bool {
@@ -132,9 +154,7 @@ impl Extended<'_> {
     pub(crate) fn extend(&self) -> Option<Extension> {
         let Self { options, plan, demand, .. } = *self;
         let host_bytes = options.kv_tiers.as_ref()?.host_bytes?;
-        let size = u64::from(options.block_size);
-        // One block is the null block.
-        let longest = demand.longest.div_ceil(size) + 1;
+        let longest = longest_blocks(plan, self.max_rows, demand);
         if longest <= u64::from(self.device_blocks) {
             return None;
         }

@@ -228,13 +228,20 @@ impl Model {
     pub fn load(&self, options: &EngineOptions, max_rows: u32) -> Result<Decoder, Error> {
         let gpu = self.gpu(options)?;
         let demand = options.demand_within(self.config.context_length);
-        // Tiers keep blocks of all layers, so no block is freed before its request ends.
-        let recycle = options.kv_tiers.is_none();
         let mut config = self.config.clone().for_longest(demand.longest);
         config.context_length = options.context_within(config.context_length);
-        let plan = KvPlan::new(&config, options.kv().recycle(recycle))?;
-        let most = memory::max_used_blocks(&plan, max_rows, demand);
-        let num_blocks = memory::num_blocks(options, &gpu, &config, &plan, most)?;
+        let sized = |recycle| {
+            let plan = KvPlan::new(&config, options.kv().recycle(recycle))?;
+            let most = memory::max_used_blocks(&plan, max_rows, demand);
+            let num_blocks = memory::num_blocks(options, &gpu, &config, &plan, most)?;
+            Ok::<_, Error>((plan, num_blocks))
+        };
+        let (mut plan, mut num_blocks) = sized(true)?;
+        // The ring that blocks on the host pass through serves layers that are alike: there, windows keep their blocks.
+        let recycle = !memory::goes_on(options, &plan, num_blocks, max_rows, demand);
+        if !recycle {
+            (plan, num_blocks) = sized(false)?;
+        }
         let extended = Extended {
             options,
             gpu: &gpu,

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use kvblock::{
-    BlockId, BlockTable, HashChain, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest,
+    BlockId, BlockTable, GroupBlock, HashChain, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId,
+    SlotRequest,
 };
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::kernel::sample::NOT_FINITE;
@@ -16,7 +17,7 @@ use scheduler::AdmitError;
 use crate::error::Error;
 use crate::kv_used::{KvUsed, group_id};
 use crate::options::EngineOptions;
-use crate::tiers::{self, Tiers};
+use crate::tiers::Tiers;
 use crate::usage::{self, KvUse};
 
 /// Its id in the block tables.
@@ -95,7 +96,8 @@ impl<'d> Sequence<'d> {
     #[must_use]
     pub fn saving_to(self, tiers: &'d mut Tiers, options: &EngineOptions) -> Self {
         assert!(self.tokens.is_empty(), "{} tokens have no hash", self.tokens.len());
-        Self { saving: Some((tiers, tiers::hash_chain(options))), ..self }
+        let chain = tiers.hash_chain(options);
+        Self { saving: Some((tiers, chain)), ..self }
     }
 
     /// Appends given tokens, which the next steps compute.
@@ -113,7 +115,7 @@ impl<'d> Sequence<'d> {
     fn append(&mut self, ids: &[u32]) {
         self.tokens.extend(ids);
         if let Some((_, chain)) = &mut self.saving {
-            chain.extend(ids);
+            chain.extend(&self.tokens);
         }
     }
 
@@ -204,9 +206,12 @@ impl<'d> Sequence<'d> {
     /// Saves the blocks that the tokens at these positions filled.
     fn save(&mut self, positions: Range<u32>) -> Result<(), Error> {
         let Some((tiers, chain)) = &mut self.saving else { return Ok(()) };
-        let table = self.cache.table(SEQ, tiers::GROUP).map_or(&[][..], BlockTable::blocks);
-        let blocks: Vec<_> =
-            tiers.filled(positions).map(|block| (chain.hashes()[block], table[block])).collect();
+        let id = |GroupBlock { group, index }: GroupBlock| {
+            self.cache.table(SEQ, group).and_then(|table| table.blocks().get(index as usize).copied())
+        };
+        let filled = tiers.filled(positions, chain.hashes());
+        let blocks = filled.filter_map(|(block, hash)| Some(((block.group, hash), id(block)?)));
+        let blocks: Vec<_> = blocks.collect();
         Ok(tiers.save(self.decoder, &blocks)?)
     }
 

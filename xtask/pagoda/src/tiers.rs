@@ -7,6 +7,7 @@
 //! device.
 
 mod load;
+mod objects;
 mod save;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::kernel::KvDtype;
-use kvblock::{BlockHasher, BlockSize, ExtraKeys, GroupId, HashAlgorithm, HashChain, SeqId};
+use kvblock::{BlockHash, BlockHasher, ExtraKeys, GroupBlock, HashAlgorithm, HashChain, SeqId};
 use models::{Decoder, FetchCost, ModelError};
 use prefetch::assemble::{AssembleError, StackConfig};
 use prefetch::codec::RowLayout;
@@ -32,6 +33,7 @@ use crate::options::EngineOptions;
 use crate::usage::{PageUse, ReadAhead, TierTraffic, TierUse};
 use crate::{Note, Notes};
 use load::{Loading, Wished};
+use objects::Objects;
 use save::Saver;
 
 /// Maximum number of bytes of blocks that are buffered in memory for saving, and for loading where no policy states how many.
@@ -40,9 +42,6 @@ const STAGED_BYTES: u64 = 256 << 20;
 /// Smallest number of blocks that a part of a disk is worth opening for prefixes.
 const MIN_BLOCKS: u64 = 16;
 
-/// The cache group whose blocks the tiers keep; models with several groups cannot have tiers.
-pub(crate) const GROUP: GroupId = GroupId::new(0);
-
 /// The tiers of an engine, and the transfers between them and the device pool.
 pub struct Tiers {
     // Fields are dropped in this order: queued writes are finished before the stack closes.
@@ -50,13 +49,13 @@ pub struct Tiers {
     saver: Saver,
     stack: Arc<TierStack>,
     failure: FailurePolicy,
-    block_size: u32,
-    /// Capacity of the loader's cache, in blocks.
+    objects: Arc<Objects>,
+    /// Capacity of the loader's cache, in objects.
     room: usize,
     /// Steps ahead of the current one whose blocks are loaded.
     ahead: u32,
-    /// Maximum number of blocks per load task.
-    portion: u32,
+    /// Maximum number of objects per load task.
+    portion: usize,
     wishes: BTreeMap<SeqId, Wished>,
     loads: BTreeMap<SeqId, Loading>,
     /// Blocks of requests that wait: read before their loads began.
@@ -84,12 +83,9 @@ pub enum TiersError {
     /// Compression of blocks that are not pairs of keys and values.
     #[error("compression is for layers that each keep keys and values")]
     CompressedLayers,
-    /// More than one group of layers.
-    #[error("the model keeps KV in {groups} groups, tiers hold one")]
-    Groups {
-        /// Groups of the model.
-        groups: usize,
-    },
+    /// The caches of the model do not form the groups that tiers keep.
+    #[error(transparent)]
+    Plan(#[from] ModelError),
     /// Blocks that a tier cannot hold.
     #[error("blocks of {block_bytes} bytes are too large")]
     BlockBytes {
@@ -160,23 +156,18 @@ impl Tiers {
         if compresses && shape.dtype != KvDtype::F16 {
             return Err(TiersError::CompressedDtype { dtype: shape.dtype });
         }
-        let plan = decoder.kv().plan();
-        if plan.layout.groups.len() > 1 {
-            return Err(TiersError::Groups { groups: plan.layout.groups.len() });
-        }
-        let block_bytes = plan.block_bytes();
-        // A shard is the part of a block that belongs to one layer: K, then V.
-        let layers = decoder.config().num_layers;
-        let pairs = block_bytes == u64::from(layers) * 2 * shape.block_bytes() as u64;
-        if compresses && !pairs {
+        let objects = Objects::new(decoder.config(), decoder.kv().plan())?;
+        let pairs = objects.pairs(shape);
+        if compresses && pairs.is_none() {
             return Err(TiersError::CompressedLayers);
         }
-        // A block that does not consist of such pairs is one shard.
-        let shards = if pairs { layers } else { 1 };
+        // A shard is the part of an object that belongs to one layer: K, then V. What has no such pairs is one shard.
+        let shards = pairs.unwrap_or(1);
+        let block_bytes = objects.bytes() as u64;
         let layout = u32::try_from(block_bytes / u64::from(shards)).ok();
         let layout = layout.and_then(|bytes| BlockLayout::new(shards, bytes));
         let layout = layout.ok_or(TiersError::BlockBytes { block_bytes })?;
-        let mut config = StackConfig::new(layout, namespace(model, decoder)?);
+        let mut config = StackConfig::new(layout, namespace(model, decoder)? + objects.about());
         config.rows = Some(RowLayout::PagedKeyValue {
             head_dim: shape.head_dim,
             block_size: shape.block_size,
@@ -187,22 +178,25 @@ impl Tiers {
         for warning in stack.take_warnings() {
             options.notes.tell(&Note::TierWarning { warning: warning.to_string() });
         }
+        let objects = Arc::new(objects);
         let staged = usize::try_from(STAGED_BYTES / block_bytes).expect("256 MiB are counted in 32 bits");
         let load = prefetching(options);
-        let room = room(options, staged);
-        let waiting_depth = staged.clamp(save::MAX_BLOCKS, StoreConfig::UCM.waiting_depth);
+        let per_block = objects.most_per_block();
+        let room = room(options, staged).max(per_block);
+        let most_queued = save::MAX_BLOCKS.max(per_block);
+        let waiting_depth = staged.clamp(most_queued, StoreConfig::UCM.waiting_depth.max(most_queued));
         // Reads wait as blocks that are staged too.
         let reads = (staged / save::MAX_BLOCKS).max(1);
         let dump = StoreConfig::UCM.streams(4).waiting_depth(waiting_depth);
         Ok(Self {
             loader: prefetch::engine::Engine::new(stack.clone(), load.prefetch_cache_size(room))?,
-            saver: Saver::new(Arc::clone(decoder.gpu()), Store::new(stack.clone(), dump)?, reads)?,
+            saver: Saver::new(decoder.gpu(), Store::new(stack.clone(), dump)?, &objects, reads)?,
             stack,
             failure: spec.failure,
-            block_size: options.block_size,
             room,
             ahead: load.prefetch_ahead,
-            portion: u32::try_from(room.div_ceil(4)).expect("room has the bound of a configuration"),
+            portion: room.div_ceil(4),
+            objects,
             wishes: BTreeMap::new(),
             loads: BTreeMap::new(),
             read_ahead: ReadAhead::default(),
@@ -214,10 +208,23 @@ impl Tiers {
         })
     }
 
-    /// Positions of the blocks that are full once the tokens of `range` are computed, and were not before.
+    /// Blocks that are full once the tokens of `range` are computed, and were not before, each with its hash: those that some
+    /// later prefix needs.
+    pub(crate) fn filled<'h>(
+        &self,
+        range: Range<u32>,
+        hashes: &'h [BlockHash],
+    ) -> impl Iterator<Item = (GroupBlock, BlockHash)> + use<'_, 'h> {
+        let needs = &self.objects.needs;
+        needs.filled(range).map(|block| (block, needs.hash(hashes, block)))
+    }
+
+    /// Hashes of the blocks of a sequence without salt, as an engine with `options` computes them.
     #[must_use]
-    pub(crate) fn filled(&self, range: Range<u32>) -> Range<usize> {
-        (range.start / self.block_size) as usize..(range.end / self.block_size) as usize
+    pub(crate) fn hash_chain(&self, options: &EngineOptions) -> HashChain {
+        let size = self.objects.needs.hash_block_size();
+        let hasher = BlockHasher::new(HashAlgorithm::default(), &hash_seed(options), size);
+        HashChain::new(hasher, ExtraKeys::default())
     }
 
     /// Traffic since the engine was opened.
@@ -302,17 +309,6 @@ pub(crate) fn hash_seed(options: &EngineOptions) -> Vec<u8> {
     let sparse = options.sparse.as_ref().filter(|sparse| sparse.selects());
     let sparse = sparse.map(|sparse| sparse.spec.to_string());
     order.into_iter().chain(sparse).collect::<Vec<_>>().join(", ").into_bytes()
-}
-
-/// Hashes of the blocks of a sequence without salt, as an engine with `options` computes them.
-///
-/// # Panics
-/// If the block size is 0.
-#[must_use]
-pub(crate) fn hash_chain(options: &EngineOptions) -> HashChain {
-    let size = BlockSize::new(options.block_size).expect("a cache has no blocks of 0 tokens");
-    let hasher = BlockHasher::new(HashAlgorithm::default(), &hash_seed(options), size);
-    HashChain::new(hasher, ExtraKeys::default())
 }
 
 /// Limits of the loading engine: those of the policy, if it states any.

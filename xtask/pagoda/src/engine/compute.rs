@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use kvblock::{BlockId, SeqId};
+use kvblock::{BlockId, GroupBlock, SeqId};
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use scheduler::{Scheduler, StepPlan};
 
@@ -12,7 +12,6 @@ use crate::error::Error;
 use crate::event::{Event, FinishReason};
 use crate::kv_used::group_id;
 use crate::mask::Masked;
-use crate::tiers;
 
 /// Sequences end between steps.
 const PLANNED: &str = "the sequences of a plan have not ended";
@@ -112,8 +111,12 @@ impl Engine {
         let kept = plan.slices.iter().filter(|slice| !without.contains(&slice.seq));
         let filled = kept.flat_map(|slice| {
             let hashes = self.scheduler.block_hashes(slice.seq).expect(PLANNED);
-            let table = self.scheduler.block_table(slice.seq, tiers::GROUP);
-            tiers.filled(slice.start..slice.end()).map(|block| (hashes[block], table[block]))
+            let id = |GroupBlock { group, index }: GroupBlock| {
+                self.scheduler.block_table(slice.seq, group)[index as usize]
+            };
+            tiers
+                .filled(slice.start..slice.end(), hashes)
+                .map(move |(block, hash)| ((block.group, hash), id(block)))
         });
         let filled: Vec<_> = filled.collect();
         Ok(tiers.save(&self.decoder, &filled)?)

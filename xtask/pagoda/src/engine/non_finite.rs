@@ -13,7 +13,7 @@ use super::Engine;
 use crate::Note;
 use crate::error::Error;
 use crate::event::FinishReason;
-use crate::tiers;
+use crate::kv_used::group_id;
 
 impl Engine {
     /// Finds the sequences of a step that have logits which are not finite, or blocks that were lost, and gives them that as
@@ -71,7 +71,8 @@ impl Engine {
         let lost: BTreeMap<BlockId, &SpillError> =
             output.lost.iter().map(|(block, error)| (*block, error)).collect();
         let of_slice = |slice: &scheduler::Slice| {
-            let table = self.scheduler.block_table(slice.seq, tiers::GROUP);
+            // Pools with blocks on disk have one group.
+            let table = self.scheduler.block_table(slice.seq, group_id(0));
             let found = (0..).zip(table).find_map(|(n, block)| Some((n, *lost.get(block)?)));
             found.map(|(n, error)| (slice.seq, (n * size, error.clone())))
         };

@@ -1,17 +1,21 @@
 //! Loading: blocks of requests that will start soon, from the tiers to the device pool.
 
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvblock::{BlockIdx, BlockSize, SeqId};
+use kvblock::{BlockHash, BlockIdx, GroupBlock, GroupId, SeqId};
 use models::{Decoder, ModelError};
 use prefetch::engine::{Handle, Outcome, Submission, TaskKey};
 use prefetch::failure::{FailurePolicy, Recovery};
 use prefetch::plan::Priority;
+use prefetch::stack::TierStack;
 use prefetch::tier::{TierError, TierName};
 use scheduler::{Load, PrefetchWish, Scheduler, StepPlan};
 
-use super::{GROUP, Tiers};
+use super::Tiers;
+use super::objects::Objects;
 use crate::event::CachedTokens;
 use crate::usage::ReadAhead;
 use crate::{Note, error_chain};
@@ -25,44 +29,87 @@ const WAITS: &str = "a sequence that is loaded waits";
 /// Longest wait before the engine checks for other events, such as Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(100);
 
+/// Blocks that a lookup asks the tiers for at one time: enough to hide round trips, few enough to waste little after a miss.
+const LOOKUP_BLOCKS: u32 = 32;
+
 /// A waiting request whose blocks were looked up.
 pub(super) struct Wished {
-    /// Number of blocks looked up, after the prefix hit.
-    asked: usize,
-    /// The fastest tier of each that was found, from the first.
-    found: Vec<TierName>,
+    /// Positions of the tokens that were looked up: from the prefix hit on the device to the longest possible one.
+    asked: Range<u32>,
+    /// End of the prefix that the tiers complete.
+    found: u32,
+    /// The fastest tier of each block found.
+    tiers: BTreeMap<GroupBlock, TierName>,
     /// Saves that had ended at that time: a lookup that found too little is worth repeating once there are more.
     saved: u64,
-    /// Blocks that are read ahead: positions in the sequence, and the task.
-    ahead: Option<(Range<u32>, Handle)>,
+    /// Blocks that are read ahead.
+    ahead: Option<Portion>,
 }
 
-impl Wished {
-    /// Tiers of the blocks of a load, which ends with the last block found. The first ones were not looked up
-    /// if the device has lost them since.
-    fn tiers_of(&self, blocks: usize) -> Vec<TierName> {
-        self.found[self.found.len().saturating_sub(blocks)..].to_vec()
-    }
+/// Blocks of a sequence that are read by one task.
+pub(super) struct Portion {
+    blocks: Vec<GroupBlock>,
+    handle: Handle,
 }
 
 /// A request that waits for blocks to be loaded; its place in the device pool is already allocated.
 pub(super) struct Loading {
     load: Load,
     /// The tiers of its blocks, as the lookup found them.
-    found: Vec<TierName>,
-    /// Positions in the sequence of the blocks that are not on the device yet.
-    rest: Range<u32>,
-    /// The task that reads the first blocks of `rest`, and since when; `None` until the loader has room.
-    portion: Option<(Range<u32>, Handle, Instant)>,
+    tiers: BTreeMap<GroupBlock, TierName>,
+    /// Its blocks, in the order of their last tokens.
+    blocks: Vec<GroupBlock>,
+    /// Number of leading blocks that are on the device.
+    landed: usize,
+    /// The next blocks, and since when they are awaited; `None` until the loader has room.
+    portion: Option<(Portion, Instant)>,
 }
 
 /// Why a portion ended early.
 struct Bad {
-    /// Position in the sequence of the first bad block.
-    block: u32,
+    /// The first bad block.
+    block: GroupBlock,
     reason: String,
     /// Whether it was evicted since the lookup, which is no failure.
     missing: bool,
+}
+
+/// Lookup of the blocks of one sequence.
+struct Search<'a> {
+    stack: &'a TierStack,
+    objects: &'a Objects,
+    hashes: &'a [BlockHash],
+    /// The fastest tier of each block that was asked for.
+    known: HashMap<GroupBlock, Option<TierName>>,
+}
+
+impl Search<'_> {
+    /// Number of the first blocks of `range` that the tiers hold.
+    fn held(&mut self, group: GroupId, range: Range<u32>) -> u32 {
+        for index in range.clone() {
+            let block = GroupBlock { group, index };
+            if !self.known.contains_key(&block) {
+                self.ask(group, index..range.end.min(index + LOOKUP_BLOCKS));
+            }
+            if self.known[&block].is_none() {
+                return index - range.start;
+            }
+        }
+        range.end.saturating_sub(range.start)
+    }
+
+    fn ask(&mut self, group: GroupId, range: Range<u32>) {
+        let blocks = range.map(|index| GroupBlock { group, index });
+        let blocks: Vec<GroupBlock> = blocks.filter(|block| !self.known.contains_key(block)).collect();
+        let found = self.stack.lookup_many(&self.objects.names_of(&blocks, self.hashes));
+        let mut found = found.as_slice();
+        for block in blocks {
+            let (own, others) = found.split_at(self.objects.count(&[block]));
+            found = others;
+            let tiers: Option<Vec<TierName>> = own.iter().copied().collect();
+            self.known.insert(block, tiers.and_then(|tiers| tiers.first().copied()));
+        }
+    }
 }
 
 impl Tiers {
@@ -71,64 +118,71 @@ impl Tiers {
     pub(crate) fn look_ahead(&mut self, scheduler: &mut Scheduler) {
         self.step += 1;
         self.loader.advance(self.step);
+        let (objects, stack) = (Arc::clone(&self.objects), Arc::clone(&self.stack));
         for wish in scheduler.prefetch_wishes(self.ahead) {
+            let asked = wish.start..objects.needs.aligned(scheduler.loadable_tokens(wish.seq));
             let known = self.wishes.get(&wish.seq).is_some_and(|known| {
-                known.asked == wish.blocks.len()
-                    && (known.found.len() == known.asked || known.saved == self.saver.ended())
+                known.asked == asked && (known.found == asked.end || known.saved == self.saver.ended())
             });
-            if known || !scheduler.is_loadable(wish.seq) {
+            if known || asked.is_empty() {
                 continue;
             }
-            let found = self.stack.lookup_prefix(&wish.blocks);
-            // The last token is always computed, so the block that it completes is not looked up.
-            let usable = (scheduler.tokens(wish.seq).expect(WAITS).len() - 1) / self.block_size as usize;
-            let first = usable - wish.blocks.len();
-            scheduler.set_external_tokens(wish.seq, u32_of(first + found.len()) * self.block_size);
-            let ahead = self.read_ahead(&wish, u32_of(first), u32_of(found.len()));
-            let wished = Wished { asked: wish.blocks.len(), found, saved: self.saver.ended(), ahead };
+            let hashes = scheduler.block_hashes(wish.seq).expect(WAITS);
+            let mut search = Search { stack: &stack, objects: &objects, hashes, known: HashMap::new() };
+            let held = |group, range| search.held(group, range);
+            let found = objects.needs.longest(asked.start, asked.end, held);
+            let blocks = objects.needs.beyond(asked.start, found);
+            let tiers = blocks.iter().filter_map(|block| Some((*block, search.known[block]?))).collect();
+            let ahead = self.read_ahead(&wish, blocks, hashes);
+            scheduler.set_external_tokens(wish.seq, found);
+            let wished = Wished { asked, found, tiers, saved: self.saver.ended(), ahead };
             self.wishes.insert(wish.seq, wished);
         }
     }
 
-    /// Begins to read the first portion of a request that is still waiting. If the loader has no room or the
+    /// Begins to read the first portion of the blocks of a request that is still waiting. If the loader has no room or the
     /// queue is full, the blocks are read later.
-    fn read_ahead(&mut self, wish: &PrefetchWish, first: u32, found: u32) -> Option<(Range<u32>, Handle)> {
-        let count = found.min(self.portion);
-        let ahead = self.wishes.values().filter_map(|wish| wish.ahead.as_ref().map(|ahead| ahead.0.len()));
-        if found == 0 || ahead.sum::<usize>() + self.loading_blocks() + count as usize > self.room {
+    fn read_ahead(
+        &mut self,
+        wish: &PrefetchWish,
+        mut blocks: Vec<GroupBlock>,
+        hashes: &[BlockHash],
+    ) -> Option<Portion> {
+        blocks.truncate(self.objects.portion(&blocks, self.portion));
+        let count = self.objects.count(&blocks);
+        let ahead = self.wishes.values().filter_map(|wish| wish.ahead.as_ref());
+        let ahead: usize = ahead.map(|ahead| self.objects.count(&ahead.blocks)).sum();
+        if blocks.is_empty() || ahead + self.loading_objects() + count > self.room {
             return None;
         }
-        let submission = Submission::new(
-            self.next_key(wish.seq),
-            Priority::of_position(wish.position),
-            wish.blocks[..count as usize].to_vec(),
-        )
-        .step(self.step - 1 + u64::from(wish.batch));
+        let names = self.objects.names_of(&blocks, hashes);
+        let submission =
+            Submission::new(self.next_key(wish.seq), Priority::of_position(wish.position), names)
+                .step(self.step - 1 + u64::from(wish.batch));
         let handle = self.loader.submit(submission).ok()?;
-        self.read_ahead.predicted += u64::from(count);
-        Some((first..first + count, handle))
+        self.read_ahead.predicted += count as u64;
+        Some(Portion { blocks, handle })
     }
 
     /// Starts the loads of a plan, and counts the misses of its new requests.
     pub(crate) fn start(&mut self, scheduler: &Scheduler, plan: &StepPlan) {
         for admitted in &plan.admitted {
             if let Some(wish) = self.wishes.remove(&admitted.seq) {
-                self.stack.count_misses((wish.asked - wish.found.len()) as u64);
+                let missed = self.objects.needs.beyond(wish.found, wish.asked.end);
+                self.stack.count_misses(self.objects.count(&missed) as u64);
             }
         }
         for load in &plan.loads {
-            let size = self.block_size;
-            let rest = load.start / size..(load.start + load.len) / size;
+            let blocks = self.objects.needs.beyond(load.start, load.start + load.len);
             let wish = self.wishes.get_mut(&load.seq);
-            let found = wish.as_ref().map_or_else(Vec::new, |wish| wish.tiers_of(rest.len()));
-            let ahead = wish.and_then(|wish| wish.ahead.take());
-            let ahead = ahead.filter(|(range, _)| range.start == rest.start && range.end <= rest.end);
-            if let Some((range, handle)) = &ahead {
+            let (tiers, ahead) = wish.map(|wish| (wish.tiers.clone(), wish.ahead.take())).unwrap_or_default();
+            let ahead = ahead.filter(|ahead| blocks.starts_with(&ahead.blocks));
+            if let Some(Portion { blocks, handle }) = &ahead {
                 let ReadAhead { used, late, .. } = &mut self.read_ahead;
-                *(if handle.is_settled() { used } else { late }) += range.len() as u64;
+                *(if handle.is_settled() { used } else { late }) += self.objects.count(blocks) as u64;
             }
-            let portion = ahead.map(|(range, handle)| (range, handle, Instant::now()));
-            self.loads.insert(load.seq, Loading { load: *load, found, rest, portion });
+            let portion = ahead.map(|portion| (portion, Instant::now()));
+            self.loads.insert(load.seq, Loading { load: *load, tiers, blocks, landed: 0, portion });
         }
         self.submit(scheduler);
     }
@@ -147,15 +201,14 @@ impl Tiers {
         for (seq, mut loading) in std::mem::take(&mut self.loads) {
             let settled = loading
                 .portion
-                .take_if(|(_, handle, since)| handle.is_settled() || since.elapsed() > PATIENCE);
-            let Some((range, handle, _)) = settled else {
-                self.loads.insert(seq, loading);
-                continue;
-            };
-            let bad = self.land(scheduler, decoder, seq, &range, &handle.wait(Duration::ZERO))?;
-            handle.cancel();
-            loading.rest.start = range.end;
-            if bad.is_none() && !loading.rest.is_empty() {
+                .take_if(|(portion, since)| portion.handle.is_settled() || since.elapsed() > PATIENCE);
+            let mut bad = None;
+            if let Some((Portion { blocks, handle }, _)) = settled {
+                bad = self.land(scheduler, decoder, seq, &blocks, &handle.wait(Duration::ZERO))?;
+                handle.cancel();
+                loading.landed += blocks.len();
+            }
+            if bad.is_none() && loading.landed < loading.blocks.len() {
                 self.loads.insert(seq, loading);
             } else if self.end_load(scheduler, &loading, bad) {
                 ended.push(seq);
@@ -174,9 +227,9 @@ impl Tiers {
     /// Waits a moment for the oldest load, when nothing else can run.
     pub(crate) fn wait(&self) {
         let mut portions = self.loads.values().filter_map(|loading| loading.portion.as_ref());
-        if let Some((_, handle, _)) = portions.next() {
+        if let Some((portion, _)) = portions.next() {
             // `arrive` handles the outcome.
-            let _ = handle.wait(GLANCE);
+            let _ = portion.handle.wait(GLANCE);
         } else {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -197,36 +250,35 @@ impl Tiers {
         scheduler: &Scheduler,
         decoder: &mut Decoder,
         seq: SeqId,
-        range: &Range<u32>,
+        blocks: &[GroupBlock],
         outcome: &Outcome,
     ) -> Result<Option<Bad>, ModelError> {
+        let mut good = blocks.len();
         let mut bad = match outcome {
             Outcome::Ready { .. } => None,
-            Outcome::Failed(all) => all.first().map(|bad| Bad {
-                block: range.start + bad.position,
-                reason: error_chain::joined(&bad.error),
-                missing: matches!(*bad.error, TierError::NotFound { .. }),
+            Outcome::Failed(all) => all.first().map(|bad| {
+                good = self.objects.owner(blocks, bad.position as usize);
+                Bad::new(blocks[good], &bad.error)
             }),
-            _ => Some(Bad {
-                block: range.start,
-                reason: format!("no answer within {PATIENCE:?}"),
-                missing: false,
-            }),
+            _ => {
+                good = 0;
+                let reason = format!("no answer within {PATIENCE:?}");
+                Some(Bad { block: blocks[0], reason, missing: false })
+            }
         };
-        let table = scheduler.block_table(seq, GROUP);
-        let good = range.start..bad.as_ref().map_or(range.end, |bad| bad.block);
-        for block in good {
-            let hash = scheduler.block_hashes(seq).expect(WAITS)[block as usize];
-            // Blocks that were evicted from the cache are read again.
-            let bytes = self.loader.take(hash).map_or_else(|| self.loader.load(hash), Ok);
-            match bytes {
-                Ok(bytes) => {
-                    decoder.write_block(table[block as usize], &bytemuck::pod_collect_to_vec(&bytes))?;
-                    self.loader.give_back(bytes);
+        let hashes = scheduler.block_hashes(seq).expect(WAITS);
+        for block in &blocks[..good] {
+            // Objects that were evicted from the cache are read again.
+            let read = |name| self.loader.take(name).map_or_else(|| self.loader.load(name), Ok);
+            let names = self.objects.names_of(&[*block], hashes);
+            match names.into_iter().map(read).collect::<Result<Vec<_>, _>>() {
+                Ok(objects) => {
+                    let id = scheduler.block_table(seq, block.group)[block.index as usize];
+                    decoder.write_block(id, &self.objects.join(block.group, &objects))?;
+                    objects.into_iter().for_each(|object| self.loader.give_back(object));
                 }
                 Err(error) => {
-                    let missing = matches!(error, TierError::NotFound { .. });
-                    bad = Some(Bad { block, reason: error_chain::joined(&error), missing });
+                    bad = Some(Bad::new(*block, &error));
                     break;
                 }
             }
@@ -238,27 +290,43 @@ impl Tiers {
     fn end_load(&mut self, scheduler: &mut Scheduler, loading: &Loading, bad: Option<Bad>) -> bool {
         let Load { seq, start, len } = loading.load;
         let Some(Bad { block, reason, missing }) = bad else {
-            self.count_loaded(seq, &loading.found);
+            self.count_loaded(loading);
             scheduler.remote_ready(seq, len);
             return false;
         };
-        let (first, past) = (start / self.block_size, (start + len) / self.block_size);
+        let needs = &self.objects.needs;
+        let size = needs.hash_block_size();
+        // Blocks land in the order of their last tokens: those of all groups that end before this one begins are there.
+        let good_tokens = needs.tokens(block).start.max(start);
+        let [first, past, bad] = [start, start + len, good_tokens].map(|tokens| tokens / size.get());
         let hashes = &scheduler.block_hashes(seq).expect(WAITS)[first as usize..past as usize];
         let policy = if missing { FailurePolicy::Recompute } else { self.failure };
-        let size = BlockSize::new(self.block_size).expect("the engine was opened with it");
-        let recovery = policy.recover(hashes, BlockIdx::new(first), &[block - first], start + len, size);
-        let good_tokens = block * self.block_size;
+        let recovery = policy.recover(hashes, BlockIdx::new(first), &[bad - first], start + len, size);
         let must_end = matches!(recovery, Recovery::Fail { .. });
         self.notes.tell(&Note::KvUnreadable { seq, from_token: good_tokens, reason, ends: must_end });
+        // What is left of it may be looked up again.
+        self.wishes.remove(&seq);
         scheduler.remote_ready(seq, good_tokens - start);
         must_end
     }
 
-    /// Counts the tokens of blocks that were loaded for a request.
-    fn count_loaded(&mut self, seq: SeqId, tiers: &[TierName]) {
-        let of = |name| self.block_size * u32_of(tiers.iter().filter(|tier| **tier == name).count());
-        let [host, disk, remote] = [TierName::HOST, TierName::DISK, TierName::REMOTE].map(of);
-        self.loaded.insert(seq, CachedTokens { device: 0, host, disk, remote });
+    /// Counts the tokens of blocks that were loaded for a request: those up to the end of a block by its tier.
+    fn count_loaded(&mut self, loading: &Loading) {
+        let mut counts = CachedTokens::default();
+        let mut from = loading.load.start;
+        for block in &loading.blocks {
+            let end = self.objects.needs.tokens(*block).end;
+            let tokens = end.saturating_sub(from);
+            from = from.max(end);
+            match loading.tiers.get(block) {
+                Some(&TierName::HOST) => counts.host += tokens,
+                Some(&TierName::DISK) => counts.disk += tokens,
+                Some(&TierName::REMOTE) => counts.remote += tokens,
+                // Not looked up: the device has lost it since.
+                _ => {}
+            }
+        }
+        self.loaded.insert(loading.load.seq, counts);
     }
 
     /// Tokens that were loaded for a request that starts.
@@ -271,26 +339,28 @@ impl Tiers {
     fn submit(&mut self, scheduler: &Scheduler) {
         let idle = self.loads.iter().filter(|(_, loading)| loading.portion.is_none()).map(|(seq, _)| *seq);
         for seq in idle.collect::<Vec<SeqId>>() {
-            let rest = &self.loads[&seq].rest;
-            let range = rest.start..rest.end.min(rest.start + self.portion);
-            if self.loading_blocks() + range.len() > self.room {
+            let Loading { blocks, landed, .. } = &self.loads[&seq];
+            let rest = &blocks[*landed..];
+            if rest.is_empty() {
+                continue;
+            }
+            let blocks = rest[..self.objects.portion(rest, self.portion)].to_vec();
+            if self.loading_objects() + self.objects.count(&blocks) > self.room {
                 return;
             }
-            let hashes = scheduler.block_hashes(seq).expect(WAITS);
-            let blocks = hashes[range.start as usize..range.end as usize].to_vec();
-            let key = self.next_key(seq);
-            let submission = Submission::new(key, Priority::Urgent, blocks).step(self.step);
+            let names = self.objects.names_of(&blocks, scheduler.block_hashes(seq).expect(WAITS));
+            let submission = Submission::new(self.next_key(seq), Priority::Urgent, names).step(self.step);
             // A full queue drains on its own; until then the load waits.
             let Ok(handle) = self.loader.submit(submission) else { return };
-            self.loads
-                .entry(seq)
-                .and_modify(|loading| loading.portion = Some((range, handle, Instant::now())));
+            let portion = Portion { blocks, handle };
+            self.loads.entry(seq).and_modify(|loading| loading.portion = Some((portion, Instant::now())));
         }
     }
 
-    /// Number of blocks that admitted requests are waiting for.
-    fn loading_blocks(&self) -> usize {
-        self.loads.values().filter_map(|loading| Some(loading.portion.as_ref()?.0.len())).sum()
+    /// Number of objects that admitted requests are waiting for.
+    fn loading_objects(&self) -> usize {
+        let portions = self.loads.values().filter_map(|loading| loading.portion.as_ref());
+        portions.map(|(portion, _)| self.objects.count(&portion.blocks)).sum()
     }
 
     fn next_key(&mut self, seq: SeqId) -> TaskKey {
@@ -299,6 +369,9 @@ impl Tiers {
     }
 }
 
-fn u32_of(blocks: usize) -> u32 {
-    u32::try_from(blocks).expect("a sequence has fewer than 2^32 blocks")
+impl Bad {
+    fn new(block: GroupBlock, error: &TierError) -> Self {
+        let missing = matches!(error, TierError::NotFound { .. });
+        Self { block, reason: error_chain::joined(error), missing }
+    }
 }

@@ -11,15 +11,19 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use attn_kernels::gpu::Gpu;
-use kvblock::{BlockHash, BlockId};
+use kvblock::{BlockHash, BlockId, GroupId};
 use models::{BlockRead, Decoder, ModelError};
 use prefetch::store::{Store, StoreError, Task};
 
 use super::Tiers;
+use super::objects::Objects;
 use crate::{Note, error_chain};
 
 /// Maximum number of blocks per read and write task.
 pub(super) const MAX_BLOCKS: usize = BlockRead::MAX_BLOCKS;
+
+/// Group and hash of each block of a read.
+type Names = Vec<(GroupId, BlockHash)>;
 
 /// Interval at which the thread looks whether writes have ended while it waits for reads.
 const LOOKS: Duration = Duration::from_millis(2);
@@ -27,7 +31,7 @@ const LOOKS: Duration = Duration::from_millis(2);
 /// The thread that saves.
 pub(super) struct Saver {
     /// `None` once nothing more comes.
-    reads: Option<SyncSender<(Vec<BlockHash>, BlockRead)>>,
+    reads: Option<SyncSender<(Names, BlockRead)>>,
     progress: Arc<Progress>,
     thread: Option<JoinHandle<()>>,
 }
@@ -72,20 +76,26 @@ impl Saver {
     ///
     /// # Errors
     /// [`StoreError::Spawn`] when the system refuses a thread.
-    pub(super) fn new(gpu: Arc<Gpu>, store: Store, staged: usize) -> Result<Self, StoreError> {
+    pub(super) fn new(
+        gpu: &Arc<Gpu>,
+        store: Store,
+        objects: &Arc<Objects>,
+        staged: usize,
+    ) -> Result<Self, StoreError> {
         let (sender, reads) = sync_channel(staged);
         let progress = Arc::new(Progress::default());
-        let writer = Writer { gpu, store, progress: Arc::clone(&progress), writes: VecDeque::new() };
+        let (gpu, objects) = (Arc::clone(gpu), Arc::clone(objects));
+        let writer = Writer { gpu, store, objects, progress: Arc::clone(&progress), writes: VecDeque::new() };
         let thread =
             std::thread::Builder::new().name("save-blocks".to_owned()).spawn(move || writer.run(&reads));
         let thread = thread.map_err(|source| StoreError::Spawn { index: 0, streams: 1, source })?;
         Ok(Self { reads: Some(sender), progress, thread: Some(thread) })
     }
 
-    fn save(&self, hashes: Vec<BlockHash>, read: BlockRead) {
+    fn save(&self, names: Names, read: BlockRead) {
         self.progress.state().open += 1;
         let reads = self.reads.as_ref().expect("open until it is dropped");
-        if reads.send((hashes, read)).is_err() {
+        if reads.send((names, read)).is_err() {
             // The thread ends early only by a panic, which its end tells.
             self.progress.state().open -= 1;
         }
@@ -124,13 +134,14 @@ impl Drop for Saver {
 struct Writer {
     gpu: Arc<Gpu>,
     store: Store,
+    objects: Arc<Objects>,
     progress: Arc<Progress>,
     /// Writes under way, the oldest first.
     writes: VecDeque<Task>,
 }
 
 impl Writer {
-    fn run(mut self, reads: &Receiver<(Vec<BlockHash>, BlockRead)>) {
+    fn run(mut self, reads: &Receiver<(Names, BlockRead)>) {
         loop {
             let next = if self.writes.is_empty() {
                 reads.recv().map_err(|_| RecvTimeoutError::Disconnected)
@@ -138,7 +149,7 @@ impl Writer {
                 reads.recv_timeout(LOOKS)
             };
             match next {
-                Ok((hashes, read)) => self.write(hashes, read),
+                Ok((names, read)) => self.write(&names, read),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -149,7 +160,7 @@ impl Writer {
         while self.end_oldest() {}
     }
 
-    fn write(&mut self, hashes: Vec<BlockHash>, read: BlockRead) {
+    fn write(&mut self, names: &[(GroupId, BlockHash)], read: BlockRead) {
         let contents = match read.finish(&self.gpu) {
             Ok(contents) => contents,
             Err(error) => {
@@ -157,7 +168,11 @@ impl Writer {
                 return self.progress.end(None);
             }
         };
-        let blocks: Vec<(BlockHash, Arc<[u8]>)> = hashes.into_iter().zip(contents).collect();
+        let objects = |((group, hash), contents): (&(GroupId, BlockHash), &Arc<[u8]>)| {
+            let names: Vec<BlockHash> = self.objects.names(*group, *hash).collect();
+            names.into_iter().zip(self.objects.cut(*group, contents))
+        };
+        let blocks: Vec<(BlockHash, Arc<[u8]>)> = names.iter().zip(&contents).flat_map(objects).collect();
         loop {
             match self.store.dump(blocks.clone()) {
                 Ok(task) => return self.writes.push_back(task),
@@ -189,13 +204,13 @@ impl Tiers {
     pub(crate) fn save(
         &mut self,
         decoder: &Decoder,
-        blocks: &[(BlockHash, BlockId)],
+        blocks: &[((GroupId, BlockHash), BlockId)],
     ) -> Result<(), ModelError> {
         self.look()?;
-        for some in blocks.chunks(MAX_BLOCKS) {
-            let (hashes, ids): (Vec<BlockHash>, Vec<BlockId>) = some.iter().copied().unzip();
+        for some in blocks.chunks((MAX_BLOCKS / self.objects.most_per_block()).max(1)) {
+            let (names, ids): (Names, Vec<BlockId>) = some.iter().copied().unzip();
             match decoder.begin_read(&ids) {
-                Ok(read) => self.saver.save(hashes, read),
+                Ok(read) => self.saver.save(names, read),
                 // The requests that need the block end when they attend to it.
                 Err(ModelError::Spill(lost)) => self.tell("saving blocks", lost.to_string()),
                 Err(error) => return Err(error),
@@ -235,11 +250,16 @@ impl Tiers {
     pub(crate) fn forget(&mut self, hashes: &[BlockHash]) -> Result<(), ModelError> {
         // Writes that are under way would come after the removal.
         self.settle()?;
-        for hash in hashes {
-            if let Some(bytes) = self.loader.take(*hash) {
+        let objects = Arc::clone(&self.objects);
+        let tokens = u32::try_from(hashes.len()).unwrap_or(u32::MAX) * objects.needs.hash_block_size().get();
+        let blocks = self.filled(0..tokens, hashes);
+        let names: Vec<BlockHash> =
+            blocks.flat_map(|(block, hash)| objects.names(block.group, hash)).collect();
+        for name in names {
+            if let Some(bytes) = self.loader.take(name) {
                 self.loader.give_back(bytes);
             }
-            if let Err(error) = self.stack.remove(*hash) {
+            if let Err(error) = self.stack.remove(name) {
                 self.tell("removing blocks", error_chain::joined(&error));
                 break;
             }

@@ -12,6 +12,7 @@ mod sequence;
 mod short_memory;
 mod simulation;
 mod text;
+mod tier_groups;
 
 use std::path::PathBuf;
 

@@ -1,6 +1,7 @@
 //! One sequence through a model.
 
 use models::Decoder;
+use pagoda::tiers::Tiers;
 use pagoda::{Demand, Engine, EngineOptions, Model, Request, Sampler, Sampling, Sequence, most_likely};
 
 use crate::{engine, fixture, options, prompt, request, run};
@@ -26,6 +27,30 @@ fn a_sequence_draws_the_tokens_of_the_engine() {
         // The last token is drawn, but not computed.
         assert_eq!(sequence.pending(), 1);
         assert_eq!(sequence.kv_use()["full"].blocks, (75_u32 + 19).div_ceil(16));
+    }
+}
+
+#[test]
+fn a_sequence_of_several_parts_is_saved_under_the_names_of_its_prefixes() {
+    let request = request(5, 90, 6);
+    for name in ["tiny-llama", "tiny-gpt-oss"] {
+        let model = Model::open(fixture(name)).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let plain = options().reproducible(true).demand(Demand::one(512));
+        let tiered =
+            plain.clone().kv_tiers(format!("disk={}:4MiB", folder.path().display()).parse().unwrap());
+        let mut decoder = model.load(&tiered, tiered.chunk).unwrap();
+        let mut tiers = Tiers::open(&tiered, &model, &decoder).unwrap().unwrap();
+        let mut sequence = Sequence::new(&mut decoder, 32).unwrap().saving_to(&mut tiers, &tiered);
+        for part in [&request.prompt[..40], &request.prompt[40..]] {
+            sequence.log_probs(part).unwrap();
+        }
+        sequence.finish().unwrap();
+        drop((tiers, decoder));
+        let [found, alone] = [&tiered, &plain].map(|options| {
+            run(&mut Engine::open(&model, options).unwrap(), std::slice::from_ref(&request)).remove(0)
+        });
+        assert_eq!((found.usage.cached.disk, found.output), (80, alone.output), "{name}");
     }
 }
 
