@@ -14,7 +14,7 @@ macro_rules! modules {
 
 /// The shared modules: kernels of other crates may import them too.
 pub const MODULES: Modules = modules! {
-    cache: "chunk_f16", "chunk_f32", "chunk_fp8", "codes_published", "flash_at", "k_f16", "k_f32", "k_fp8", "k_index_fp8", "k_int8", "kv_f16", "kv_f32", "kv_flash_f16", "kv_flash_f32", "kv_flash_fp8", "kv_fp8", "kv_int8", "kv_keys_f16", "kv_keys_f32", "kv_keys_fp8", "kv_keys_int8", "kv_published_f16", "kv_published_f32", "kv_published_fp8", "kv_published_int8", "kv_unscaled";
+    cache: "chunk_f16", "chunk_f32", "chunk_fp8", "codes_published", "flash_at", "k_f16", "k_f32", "k_fp8", "k_index_fp8", "k_int8", "kv_f16", "kv_f32", "kv_flash_f16", "kv_flash_f32", "kv_flash_fp8", "kv_fp8", "kv_int8", "kv_keys_f16", "kv_keys_f32", "kv_keys_fp8", "kv_keys_int8", "kv_published_f16", "kv_published_f32", "kv_published_fp8", "kv_published_int8", "kv_unscaled", "v_f16", "v_f32", "v_fp8", "v_int8";
     decode: "decode_lanes", "decode_part", "lane_key", "lane_key_pair", "partition_fixed";
     keys: "context_blocks", "context_full", "entries_heads", "entries_shared", "keys_apart", "keys_broadcast_f16", "keys_broadcast_f32", "keys_paired", "keys_uniform", "pages_heads", "pages_shared", "places_blocks", "places_tokens", "trips_hidden", "trips_known";
     latents: "latent_codes", "latent_f16", "latent_f32", "latent_fp8", "latent_halves", "latent_int8", "latent_plain", "latent_v4", "latents_paged", "latents_two", "v4_slots", "v4_units";
@@ -47,6 +47,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::dequantise::KERNEL,
         &kernel::fetch_pages::KERNEL,
         &kernel::find_blocks::KERNEL,
+        &kernel::gate_sum::KERNEL,
         &kernel::gather_cache::KERNEL,
         &kernel::hamming_score::KERNEL,
         &kernel::hash_codes::KERNEL,
@@ -63,6 +64,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::mass_merge::KERNEL,
         &kernel::mla_decode::KERNEL,
         &kernel::mla_decode_coop::KERNEL,
+        &kernel::nsa_attend::KERNEL,
         &kernel::nsa_block_score::KERNEL,
         &kernel::nsa_probs::KERNEL,
         &kernel::paged_decode::KERNEL,
@@ -136,6 +138,7 @@ pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
     all.extend(code_variants(head_dim));
     all.push(named("", kernel::fetch_pages::variant()));
     all.push(named("", kernel::residency::variant(&types[0].1, 64)));
+    all.push(named("", kernel::gate_sum::variant(head_dim)));
     all.push(named("", lse_merge::variant(head_dim)));
     all.push(named("", prefill_reduce::variant(head_dim)));
     all.extend(attention::variants(num_heads, &types));
@@ -182,6 +185,9 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
             let variant = block_score::variant(shape, num_heads, digest, 64);
             all.push(named(&format!("{part}-{dtype}"), variant));
         }
+    }
+    for (dtype, shape) in &all_types {
+        all.push(named(&format!("values-{dtype}"), block_digest::of_values(shape)));
     }
     // Digests beside caches of codes are as those beside f16, but for bounds of int8 that f16 cannot hold.
     for (dtype, shape) in all_types.iter().filter(|(_, shape)| shape.dtype != KvDtype::Fp8) {
@@ -238,6 +244,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     all.push(named("", kernel::nsa_block_score::variant(32, 16, 64)));
     for (dtype, shape) in types {
         all.push(named(dtype, kernel::nsa_probs::variant(shape, 32, 16)));
+        all.push(named(dtype, kernel::nsa_attend::variant(shape, 64)));
     }
     for (part, windows) in [("c4", 2), ("c128", 1)] {
         let entries = EntryShape { dim: 512, rope: 64, windows };

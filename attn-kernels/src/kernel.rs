@@ -21,6 +21,7 @@ mod error;
 pub mod fetch_pages;
 pub mod find_blocks;
 pub mod flashprefill;
+pub mod gate_sum;
 pub mod gather_cache;
 pub mod hamming_score;
 pub mod hash_codes;
@@ -37,6 +38,7 @@ pub mod mass_cut;
 pub mod mass_merge;
 pub mod mla_decode;
 pub mod mla_decode_coop;
+pub mod nsa_attend;
 pub mod nsa_block_score;
 pub mod nsa_probs;
 pub mod paged_decode;
@@ -85,6 +87,16 @@ pub(crate) fn key_reader(dtype: KvDtype) -> &'static str {
         KvDtype::F32 => "k_f32",
         KvDtype::Fp8 => "k_fp8",
         KvDtype::Int8 => "k_int8",
+    }
+}
+
+/// The module of a kernel that reads values in the place of keys; fp8 at a scale of 1.
+pub(crate) fn value_reader(dtype: KvDtype) -> &'static str {
+    match dtype {
+        KvDtype::F16 => "v_f16",
+        KvDtype::F32 => "v_f32",
+        KvDtype::Fp8 => "v_fp8",
+        KvDtype::Int8 => "v_int8",
     }
 }
 

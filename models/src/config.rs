@@ -8,6 +8,7 @@ mod hf;
 mod latent;
 mod layer;
 mod moe;
+mod nsa;
 mod plain;
 mod rope;
 mod tensors;
@@ -19,6 +20,7 @@ pub use self::{
     latent::{IndexerConfig, LatentConfig},
     layer::{BlockNorms, Gate, LayerConfig, Mlp, QkNorm, Reach, Temperature},
     moe::{Activation, ExpertPacking, MoeConfig, Router, Score},
+    nsa::NsaConfig,
     plain::Sizes,
     rope::{Pairing, Rope, RopeScaling, ShortFactors},
 };
@@ -77,6 +79,8 @@ pub struct DecoderConfig {
     pub indexer: Option<IndexerConfig>,
     /// Attention to windows and compressed entries (DeepSeek V4), if the model has it.
     pub compressed: Option<CompressedConfig>,
+    /// Native sparse attention over heads, if the model was trained with it.
+    pub nsa: Option<NsaConfig>,
     /// Hyper-connections over several residual streams; `None` for one stream.
     pub hyper: Option<HyperConfig>,
     /// Factor on scores.
@@ -187,6 +191,9 @@ impl DecoderConfig {
         }
         if let Some(compressed) = &self.compressed {
             compressed.validate(&self)?;
+        }
+        if let Some(nsa) = &self.nsa {
+            nsa.validate()?;
         }
         if let Some(hyper) = &self.hyper {
             hyper.validate()?;

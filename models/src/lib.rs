@@ -33,8 +33,8 @@ pub use chat::{ChatError, ChatTemplate, Conversation, Message};
 pub use checkpoint::{Checkpoint, Quantized, WeightMemory};
 pub use config::{
     Activation, BlockNorms, CompressedConfig, Compressor, ConfigError, DecoderConfig, ExpertPacking, Family,
-    Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, Pairing, QkNorm, Reach,
-    Rope, RopeScaling, Router, Score, ShortFactors, Sizes, Temperature,
+    Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, NsaConfig, Pairing, QkNorm,
+    Reach, Rope, RopeScaling, Router, Score, ShortFactors, Sizes, Temperature,
 };
 pub use crossing::{
     ChunkCrossing, ChunkGrid, ChunkTimes, Crossing, ROWS as TIMED_ROWS, StepGrid, StepTimes, grouped,

@@ -20,18 +20,21 @@ pub enum AttentionForm {
     IndexedLatents,
     /// Windows beside entries that stand for several tokens each (DeepSeek V4).
     Compressed,
+    /// Means of blocks, selected blocks and a window, as the model was trained with (NSA).
+    Native,
 }
 
 impl AttentionForm {
     /// Every value, in the order of the table.
-    pub const ALL: [Self; 5] =
-        [Self::Heads, Self::Windows, Self::Latents, Self::IndexedLatents, Self::Compressed];
+    pub const ALL: [Self; 6] =
+        [Self::Heads, Self::Windows, Self::Latents, Self::IndexedLatents, Self::Compressed, Self::Native];
 
     /// Finds the form of a model.
     #[must_use]
     pub fn of(config: &DecoderConfig) -> Self {
         match (config.latent.is_some(), config.indexer.is_some(), config.compressed.is_some()) {
             (_, _, true) => Self::Compressed,
+            _ if config.nsa.is_some() => Self::Native,
             (true, true, _) => Self::IndexedLatents,
             (true, false, _) => Self::Latents,
             (false, ..) if config.layers.iter().any(|layer| layer.reach == Reach::Full) => Self::Heads,
@@ -48,6 +51,7 @@ impl fmt::Display for AttentionForm {
             Self::Latents => "latents (MLA)",
             Self::IndexedLatents => "latents with an indexer",
             Self::Compressed => "compressed attention",
+            Self::Native => "native sparse attention (NSA)",
         })
     }
 }
@@ -72,7 +76,7 @@ impl Mode {
     /// Why the mode does not work with a form of attention: what it needs and the form lacks. `None` where it works.
     #[must_use]
     pub fn lacks(self, form: AttentionForm) -> Option<&'static str> {
-        use AttentionForm::{Compressed, Heads, IndexedLatents, Latents, Windows};
+        use AttentionForm::{Compressed, Heads, IndexedLatents, Latents, Native, Windows};
         match (self, form) {
             (_, Heads) | (Self::CodedKv, _) => None,
             (Self::HostKv, Windows | Latents) => None,
@@ -82,6 +86,12 @@ impl Mode {
             (Self::HostKv, IndexedLatents) => Some(
                 "attention to all latents: an indexer scores every token and attends to few of them, anywhere",
             ),
+            (Self::Sparse | Self::SparseHostKv, Native) => {
+                Some("a choice that is left to a policy: the model selects its blocks itself")
+            }
+            (Self::HostKv, Native) => {
+                Some("attention to all keys in turn: means of all blocks choose the few that are attended")
+            }
             (Self::HostKv, Compressed) => {
                 Some("one cache a layer: compressed attention keeps windows, entries and states beside")
             }

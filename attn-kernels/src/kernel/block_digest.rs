@@ -104,8 +104,17 @@ bindings! {
 /// The kernel for one cache shape.
 #[must_use]
 pub fn variant(shape: &KvShape, digest: Digest) -> Variant {
+    of(shape, digest, super::key_reader(shape.dtype))
+}
+
+/// The kernel for the means of values: its `k_cache` is the cache of values.
+#[must_use]
+pub fn of_values(shape: &KvShape) -> Variant {
+    of(shape, Digest::Mean, super::value_reader(shape.dtype))
+}
+
+fn of(shape: &KvShape, digest: Digest, reader: &'static str) -> Variant {
     shape.check();
-    let keys = super::key_reader(shape.dtype);
     let (digest, halves) = match digest {
         Digest::MinMax if shape.dtype == KvDtype::Int8 => ("digest_min_max", "halves_outward"),
         Digest::MinMax => ("digest_min_max", "halves_exact"),
@@ -114,7 +123,7 @@ pub fn variant(shape: &KvShape, digest: Digest) -> Variant {
     let variant = Variant::new(&KERNEL)
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
-        .module("k", keys)
+        .module("k", reader)
         .module("digest", digest);
     match dtype(shape.dtype) {
         KvDtype::F32 => variant.module("digests", "digests_write_f32"),

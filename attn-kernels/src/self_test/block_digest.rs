@@ -1,7 +1,7 @@
 //! Cases of `block_digest`.
 
 use super::cache_write::stored;
-use super::layer::{Layer, floats, values, words};
+use super::layer::{Layer, converted, floats, values, words};
 use super::{Case, count, dtype, module, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
@@ -48,15 +48,21 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let before = values(kept, &words(kept, &floats(digest.pool_elements(&shape, num_blocks), 2)));
     let count = count(&touched);
     let whole = BlockDigestParams::new(2, count);
-    let [k, _] = layer.words();
+    let of_values = module(variant, "k").is_some_and(|reader| reader.starts_with("v_"));
+    let [k, v] = layer.words();
+    let cache = if of_values { v } else { k };
+    let keys = match of_values {
+        true => converted(&shape, &layer.v, KvShape::v_index, KvShape::k_index),
+        false => layer.k.clone(),
+    };
     let case = |name: &'static str, params: BlockDigestParams| {
         let held = |[block, _]: &[u32; 2]| *block >= params.first_block;
         let held: Vec<[u32; 2]> = touched.iter().copied().filter(held).collect();
         let mut after = before.clone();
-        cpu::block_digest::block_digest(&shape, digest, &held, &layer.k, &mut after);
+        cpu::block_digest::block_digest(&shape, digest, &held, &keys, &mut after);
         Case::new(name, variant, &params, block_digest::grid(&shape, count))
             .binding(&touched)
-            .binding(&k[params.first_block as usize * shape.block_bytes() / 4..])
+            .binding(&cache[params.first_block as usize * shape.block_bytes() / 4..])
             .cache(kept, &before, tolerance, &after)
     };
     let cut = BlockDigestParams { first_block: 3, num_blocks: layer.num_blocks() - 3, ..whole };

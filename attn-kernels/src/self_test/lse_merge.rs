@@ -1,9 +1,10 @@
-//! Cases of `lse_merge`.
+//! Cases of `lse_merge` and `gate_sum`.
 
 use super::layer::floats;
 use super::{Case, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
+use crate::kernel::gate_sum::{self, GateSumParams};
 use crate::kernel::lse_merge::{self, LseMergeParams};
 
 /// Weights are `exp` of a difference of at most 40: 3 + 2|x| units in the last place (WGSL's bound).
@@ -31,4 +32,22 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
             .updated(&a_lse, MERGE, &out_lse)
     };
     vec![case("two sets of keys", [0, 36]), case("rows in the middle", [5, 29])]
+}
+
+/// Gates that are open, shut, and in between.
+pub(super) fn gate_sum(variant: &Variant) -> Vec<Case> {
+    const HEADS: u32 = 37;
+    let dim = size(variant, "HEAD_DIM");
+    let gates: Vec<f32> = floats(HEADS as usize * 3, 1).iter().map(|x| (x * 2.0).powi(9)).collect();
+    let branches = [2, 3, 4].map(|seed| floats((HEADS * dim) as usize, seed));
+    let [compressed, selected, window] = &branches;
+    let want = cpu::gate_sum::gate_sum(dim as usize, &gates, [compressed, selected, window]);
+    let params = GateSumParams { heads: HEADS };
+    let case = Case::new("gates of all sizes", variant, &params, gate_sum::grid(dim, &params))
+        .binding(&gates)
+        .binding(compressed)
+        .binding(selected)
+        .binding(window)
+        .output(MERGE, &want);
+    vec![case]
 }

@@ -1,17 +1,18 @@
-//! Cases of `hash_codes`, `hamming_score`, `nsa_probs` and `nsa_block_score`.
+//! Cases of `hash_codes`, `hamming_score`, `nsa_probs`, `nsa_attend` and `nsa_block_score`.
 
 use sparse_select::nsa::Nsa;
 use sparse_select::{Params, Spec};
 
 use super::block_digest::pages;
 use super::block_score::cache_of;
-use super::layer::{Layer, floats, queries, words};
+use super::layer::{ATTENTION, Layer, converted, floats, queries, words};
 use super::{Case, count, dtype, module, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::block_digest::{self, Digest};
 use crate::kernel::hamming_score::{self, HammingScoreParams};
 use crate::kernel::hash_codes::{self, HashCodesParams};
+use crate::kernel::nsa_attend::{self, NsaAttendParams};
 use crate::kernel::nsa_block_score::{self, NsaBlockScoreParams};
 use crate::kernel::nsa_probs::{self, NsaProbsParams};
 use crate::kernel::{KvDtype, KvShape};
@@ -217,5 +218,39 @@ pub(super) fn nsa_probs(variant: &Variant) -> Vec<Case> {
         .binding(&layer.tables)
         .binding(&rows)
         .output(Tolerance { abs: 1e-6, rel: 1e-4 }, &want);
+    vec![case]
+}
+
+pub(super) fn nsa_attend(variant: &Variant) -> Vec<Case> {
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: size(variant, "HEAD_DIM"),
+        block_size: size(variant, "BLOCK_SIZE"),
+        dtype: cache_of(variant),
+    };
+    let block = shape.block_size * size(variant, "PAGES");
+    // More blocks than a workgroup has sides, in lengths with and without a whole block.
+    let lens = [20 * block + 5, 1, block, block - 1];
+    let layer = Layer::new(shape, &lens, 1);
+    let mut digests = vec![f32::NAN; Digest::Mean.pool_elements(&shape, layer.num_blocks() as usize)];
+    let values = converted(&shape, &layer.v, KvShape::v_index, KvShape::k_index);
+    cpu::block_digest::block_digest(&shape, Digest::Mean, &pages(&layer, &lens), &values, &mut digests);
+    let params = NsaAttendParams { num_heads: 6, num_kv_heads: 2, prob_stride: 21 };
+    // Rows write elsewhere than they stand.
+    let out_row = [3, 0, 4, 1];
+    let sequences = out_row.iter().zip(lens.iter().zip(&layer.table_of));
+    let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [*row, *len, *table, 0]).collect();
+    let probs: Vec<f32> = floats(rows.len() * 6 * 21, 2).iter().map(|p| p.abs() / 20.0).collect();
+    let before = vec![77.0; 5 * 6 * shape.head_dim as usize];
+    let mut after = before.clone();
+    let kv = layer.kv();
+    cpu::nsa_attend::nsa_attend(&kv, block as usize, &params, &probs, &layer.tables, &rows, &mut after);
+    let case =
+        Case::new("blocks of several lengths", variant, &params, nsa_attend::grid(&params, count(&rows)))
+            .binding(&probs)
+            .binding(&words(block_digest::dtype(shape.dtype), &digests))
+            .binding(&layer.tables)
+            .binding(&rows)
+            .updated(&before, ATTENTION, &after);
     vec![case]
 }

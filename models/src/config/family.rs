@@ -17,6 +17,7 @@ mod llama4;
 mod ministral;
 mod ministral3;
 mod mistral;
+mod nsa;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -68,6 +69,7 @@ families! {
     Glm4, glm4, "GLM 4: half of a head rotates, norms around both halves, fused gates and ups.";
     GptOss, gpt_oss, "gpt-oss: windows in every other layer, sinks, biases and experts.";
     Llama4, llama4, "Llama 4: chunked attention, layers that do not rotate, and a shared expert.";
+    Nsa, nsa, "NSA of flash-linear-attention: Llama with gates over means of blocks, selected blocks and a window.";
     DeepseekV2, deepseek_v2, "DeepSeek V2: latent attention, queries that may have no latent, and experts in groups.";
     DeepseekV3, deepseek_v3, "DeepSeek V3: latent attention, and experts in groups.";
     DeepseekV32, deepseek_v32, "DeepSeek V3.2: the same to tokens that an indexer chooses.";

@@ -55,6 +55,7 @@ const NEUTRAL: &[(&str, &[Neutral])] = &[
     ("rope_interleave", &[Neutral::Bool(true)]),
     ("index_topk_freq", &[Neutral::Number(1.0)]),
     ("index_topk_pattern", &[]),
+    ("attnres_block_size", &[]),
 ];
 
 enum Neutral {

@@ -57,6 +57,7 @@ impl DecoderConfig {
             latent: None,
             indexer: None,
             compressed: None,
+            nsa: None,
             hyper: None,
             scale: super::scale_of(head_dim),
             temperature: None,

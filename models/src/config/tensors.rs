@@ -1,5 +1,7 @@
 //! The tensors of a configuration, and their shapes.
 
+use attn_kernels::kernel::gate_sum;
+
 use super::{BlockNorms, Compressor, DecoderConfig, Mlp, QkNorm};
 use crate::kernel::hyper_collapse::{self, Reader};
 use crate::{CompressorPart, HyperPart, Role};
@@ -37,6 +39,7 @@ impl DecoderConfig {
             Role::KNorm(_) if self.qk_norm == QkNorm::Whole => &[kv],
             Role::QNorm(_) | Role::KNorm(_) | Role::KvNorm(_) => &[self.head_dim],
             Role::Sinks(_) => &[self.num_heads],
+            Role::BranchGates(_) => &[self.num_heads * gate_sum::BRANCHES, hidden],
             Role::Gate(_) | Role::Up(_) => &[inner, hidden],
             Role::Down(_) => &[hidden, inner],
             Role::Kv(_) => &[self.head_dim, hidden],
@@ -183,6 +186,7 @@ impl DecoderConfig {
         add(self.qkv_bias, &[Role::QBias(l), Role::KBias(l), Role::VBias(l)]);
         add(matches!(self.qk_norm, QkNorm::Rms | QkNorm::Whole), &[Role::QNorm(l), Role::KNorm(l)]);
         add(self.sinks, &[Role::Sinks(l)]);
+        add(self.nsa.is_some(), &[Role::BranchGates(l)]);
         add(!compressed, &[Role::O(l)]);
         add(self.o_bias, &[Role::OBias(l)]);
         add(q_latent, &[Role::QA(l), Role::QANorm(l), Role::QB(l)]);

@@ -5,7 +5,9 @@ mod heads;
 mod index;
 mod indexer;
 mod latent;
+mod nsa;
 mod prefix;
+mod projection;
 mod rows;
 mod streamed;
 mod tiles;
@@ -31,6 +33,7 @@ pub(super) use heads::{HeadWeights, Heads};
 pub(super) use index::IndexQueries;
 pub(super) use indexer::Indexer;
 pub(super) use latent::{Latent, LatentAttention, LatentQueries};
+pub(super) use nsa::{NsaAttention, NsaWeights};
 
 /// Weights of the attention of all layers, which decoders share.
 #[derive(Clone, Debug)]
@@ -41,6 +44,8 @@ pub(super) enum AttentionWeights {
     Latent(LatentConfig, Arc<[Latent]>),
     /// Heads over windows and compressed entries.
     Compressed(Box<CompressedConfig>, Arc<[Compressed]>),
+    /// Heads over means of blocks, selected blocks and a window.
+    Nsa(Arc<[NsaWeights]>),
 }
 
 /// Attention with its weights, kernels and buffers.
@@ -49,6 +54,7 @@ pub(super) enum Attention {
     Heads(Box<Heads>),
     Latent(Box<LatentAttention>),
     Compressed(Box<CompressedAttention>),
+    Nsa(Box<NsaAttention>),
 }
 
 impl Attention {
@@ -56,14 +62,14 @@ impl Attention {
     pub(super) fn sparse(&self) -> Option<&Sparse> {
         match self {
             Self::Heads(heads) => heads.sparse.as_ref(),
-            Self::Latent(_) | Self::Compressed(_) => None,
+            Self::Latent(_) | Self::Compressed(_) | Self::Nsa(_) => None,
         }
     }
 
     pub(super) fn sparse_mut(&mut self) -> Option<&mut Sparse> {
         match self {
             Self::Heads(heads) => heads.sparse.as_mut(),
-            Self::Latent(_) | Self::Compressed(_) => None,
+            Self::Latent(_) | Self::Compressed(_) | Self::Nsa(_) => None,
         }
     }
 
@@ -72,7 +78,7 @@ impl Attention {
     pub(super) fn shape(&self) -> Option<Vec<usize>> {
         match self {
             Self::Heads(heads) => heads.sparse.as_ref().map_or(Some(Vec::new()), Sparse::shape),
-            Self::Latent(_) | Self::Compressed(_) => None,
+            Self::Latent(_) | Self::Compressed(_) | Self::Nsa(_) => None,
         }
     }
 
@@ -80,7 +86,7 @@ impl Attention {
     pub(super) fn list_cuts(&self, batch: &Batch, partitions: &Partitions) -> Vec<Cut> {
         match self {
             Self::Heads(heads) => heads.list_cuts(batch, partitions),
-            Self::Latent(_) | Self::Compressed(_) => Vec::new(),
+            Self::Latent(_) | Self::Compressed(_) | Self::Nsa(_) => Vec::new(),
         }
     }
 
@@ -96,6 +102,7 @@ impl Attention {
             Self::Heads(heads) => heads.plan(options, slices),
             Self::Latent(latent) => latent.plan(batch),
             Self::Compressed(compressed) => compressed.plan(config, slices, batch),
+            Self::Nsa(nsa) => nsa.plan(config, slices, batch),
         }
     }
 
@@ -104,6 +111,7 @@ impl Attention {
         match self {
             Self::Heads(_) | Self::Latent(_) => None,
             Self::Compressed(compressed) => Some(compressed.max_partitions()),
+            Self::Nsa(nsa) => Some(nsa.max_partitions()),
         }
     }
 
@@ -113,6 +121,7 @@ impl Attention {
             Self::Heads(_) => Ok(()),
             Self::Latent(latent) => latent.upload(gpu),
             Self::Compressed(compressed) => compressed.upload(gpu),
+            Self::Nsa(nsa) => nsa.upload(gpu),
         }
     }
 
@@ -120,7 +129,7 @@ impl Attention {
     pub(super) fn begin(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ModelError> {
         match self {
             Self::Heads(heads) => heads.begin(ctx),
-            Self::Latent(_) => Ok(()),
+            Self::Latent(_) | Self::Nsa(_) => Ok(()),
             Self::Compressed(compressed) => {
                 compressed.begin(ctx);
                 Ok(())
@@ -139,6 +148,7 @@ impl Attention {
             Self::Heads(heads) => heads.record(ctx, layer, norm),
             Self::Latent(latent) => latent.record(ctx, layer, norm),
             Self::Compressed(compressed) => compressed.record(ctx, layer, norm),
+            Self::Nsa(nsa) => nsa.record(ctx, layer, norm),
         }
     }
 
@@ -159,7 +169,7 @@ impl Attention {
     /// Choice of the indexer of a layer, where it has one and the step leaves it a choice.
     pub(super) fn chosen(&self, layer: usize, batch: &Batch) -> Option<ChoiceBuffer<'_>> {
         match self {
-            Self::Heads(_) => None,
+            Self::Heads(_) | Self::Nsa(_) => None,
             Self::Latent(latent) => latent.chosen(batch),
             Self::Compressed(compressed) => compressed.chosen(layer),
         }
@@ -169,7 +179,7 @@ impl Attention {
     pub(super) fn entries_at(&self, batch: &Batch, row: usize, slots: &[u32]) -> Vec<u32> {
         match self {
             Self::Compressed(compressed) => compressed.entries_at(batch, row, slots),
-            Self::Heads(_) | Self::Latent(_) => Vec::new(),
+            Self::Heads(_) | Self::Latent(_) | Self::Nsa(_) => Vec::new(),
         }
     }
 
@@ -191,6 +201,7 @@ impl Attention {
             AttentionWeights::Compressed(config, layers) => {
                 Self::Compressed(Box::new(CompressedAttention::new(load, (**config).clone(), layers)?))
             }
+            AttentionWeights::Nsa(layers) => Self::Nsa(Box::new(NsaAttention::new(load, layers)?)),
         })
     }
 }

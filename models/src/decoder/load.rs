@@ -14,7 +14,7 @@ use attn_kernels::kernel::copy_blocks;
 
 use self::used::Used;
 use super::activations::Activations;
-use super::attention::{Attention, AttentionWeights, HeadWeights, plain_norm};
+use super::attention::{Attention, AttentionWeights, HeadWeights, NsaWeights, plain_norm};
 use super::batch::{Batch, Prefill};
 use super::draws::DrawState;
 use super::head::LogitRows;
@@ -123,7 +123,8 @@ impl Decoder {
         let prefill = Prefill {
             by_rows: options.reproducible
                 || options.offload.is_some() && options.selection().is_some() && !forms.coop
-                || !config.has_heads(),
+                || !config.has_heads()
+                || config.nsa.is_some(),
             // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
             // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
             by_rows_unless_skipping: !(gpu.is_cpu() || forms.coop),
@@ -168,6 +169,9 @@ fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelEr
         sparse.check(options.block_size)?;
         if !config.has_heads() {
             return Err(ModelError::Unsupported { feature: "keys left out of attention over latents" });
+        }
+        if config.nsa.is_some() {
+            return Err(ModelError::Unsupported { feature: "keys left out of native sparse attention" });
         }
         if options.reproducible {
             // What a tile leaves out follows from all of its rows.
@@ -228,7 +232,10 @@ impl Source<'_> {
 
     /// Attention of all layers, in the form that the model has.
     fn attention(&self) -> Result<AttentionWeights, ModelError> {
+        let with_gates =
+            |l| Ok(NsaWeights { heads: self.heads(l)?, gates: self.matrix(Role::BranchGates(l))? });
         Ok(match (self.config.latent, &self.config.compressed) {
+            (None, None) if self.config.nsa.is_some() => AttentionWeights::Nsa(self.each(with_gates)?),
             (Some(c), _) => AttentionWeights::Latent(c, self.each(|l| self.latent(l, &c))?),
             (None, Some(c)) => {
                 AttentionWeights::Compressed(Box::new(c.clone()), self.each(|l| self.compressed(l, c))?)

@@ -3,7 +3,7 @@
 mod compressed;
 mod index_dtype;
 
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvShape, block_digest};
 use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheGroup, KvCacheSpec, LayoutOptions, PageLayout};
 use prefetch::spill::SpillShape;
 use smallvec::{SmallVec, smallvec};
@@ -20,7 +20,7 @@ pub struct KvOptions {
     pub dtype: KvDtype,
     /// Format of index keys; `None` for [the one beside `dtype`](IndexDtype::beside).
     pub index_dtype: Option<IndexDtype>,
-    /// Tokens per block; the minimum beside compressed entries, see [`KvPlan::block_sizes`].
+    /// Tokens per block; the minimum beside compressed entries and the maximum for NSA, see [`KvPlan::block_sizes`].
     pub block_size: u32,
     /// Give blocks back that no window reaches any more. Off: every layer keeps its blocks like full attention.
     pub recycle: bool,
@@ -62,6 +62,11 @@ pub enum CachePart {
     Latent,
     /// Keys of an indexer, of tokens or of compressed entries.
     IndexKeys,
+    /// Mean key of a block of the cache, which NSA makes compressed keys of, `[num_kv_heads, head_dim]`: f32 beside f32, else
+    /// f16.
+    MeanKeys,
+    /// Mean value of a block of the cache, likewise.
+    MeanValues,
     /// Entries of compressed attention, `[block_size / ratio, head_dim]`.
     Entries,
     /// States of tokens for the entries to come, f32 `[block_size, 2, windows * head_dim]`: values, then scores.
@@ -105,6 +110,8 @@ impl KvPlan {
     /// [`ModelError::Layout`] for caches that cannot share blocks.
     pub fn new(config: &DecoderConfig, options: KvOptions) -> Result<Self, ModelError> {
         let block_size = options.block_size;
+        let block_size = config.nsa.map_or(block_size, |nsa| nsa.cache_block(block_size));
+        let options = KvOptions { block_size, ..options };
         let size = BlockSize::new(block_size).filter(|_| block_size.is_power_of_two() && block_size >= 4);
         let size = size.ok_or(ModelError::BlockSize { block_size })?;
         match (config.indexer, options.index_dtype) {
@@ -230,7 +237,14 @@ fn parts(
         if let PageLayout::KeyValue { per_token_head_scales, .. } = &mut spec.layout {
             *per_token_head_scales = dtype == KvDtype::Int8;
         }
-        return smallvec![(CachePart::KeyValue, spec)];
+        let mut parts = smallvec![(CachePart::KeyValue, spec)];
+        if config.nsa.is_some() {
+            let dtype = block_digest::dtype(dtype);
+            let mean = config.num_kv_heads * config.head_dim * dtype.bytes();
+            let spec = KvCacheSpec::latent(kind, size, mean, dtype, size.get());
+            parts.extend([(CachePart::MeanKeys, spec), (CachePart::MeanValues, spec)]);
+        }
+        return parts;
     };
     let scales = if dtype.is_code() { 8 } else { 0 };
     let key = |indexer: IndexerConfig| latent(options.of_index().key_bytes(indexer.head_dim));

@@ -1,6 +1,7 @@
 //! Canonical tensor roles and their names in each checkpoint format.
 
 mod deepseek_v4;
+mod nsa;
 
 use std::fmt;
 
@@ -45,6 +46,8 @@ pub enum Role {
     QNorm(u32),
     /// RMS norm of each key head, `[head_dim]`.
     KNorm(u32),
+    /// Projection to the gates of the branches of NSA, `[num_heads * 3, hidden_size]`.
+    BranchGates(u32),
     /// RMS norm before the MLP, `[hidden_size]`.
     MlpNorm(u32),
     /// RMS norm of the output of attention, `[hidden_size]`, where there is one (Gemma).
@@ -207,7 +210,9 @@ impl Naming {
             (Self::Hf, Role::KvNorm(l)) => Some(format!("{prefix}.{l}.attn.norm.weight")),
             _ => None,
         };
-        names.iter().map(move |name| full(prefix, layer, name)).chain(published).chain(saved)
+        let of_nsa = nsa::name(role).filter(|_| self == Self::Hf);
+        let of_nsa = of_nsa.into_iter().map(move |(layer, name)| full(prefix, layer, name));
+        names.iter().map(move |name| full(prefix, layer, name)).chain(published).chain(of_nsa).chain(saved)
     }
 }
 
@@ -233,6 +238,7 @@ fn table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'stati
         Role::QNorm(l) => (Some(l), &["self_attn.q_norm.weight"], &["attn_q_norm.weight"]),
         Role::KNorm(l) => (Some(l), &["self_attn.k_norm.weight"], &["attn_k_norm.weight"]),
         Role::Sinks(l) => (Some(l), &["self_attn.sinks"], &["attn_sinks.weight"]),
+        Role::BranchGates(l) => (Some(l), &["attn.g_proj.weight"], &[]),
         Role::QA(l) => (Some(l), &["self_attn.q_a_proj.weight"], &["attn_q_a.weight"]),
         Role::QANorm(l) => (
             Some(l),

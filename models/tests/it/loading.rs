@@ -11,6 +11,7 @@ mod gguf;
 mod gguf_writer;
 mod hostile;
 mod mutated;
+mod nsa;
 mod published;
 mod quantize;
 mod quantized;

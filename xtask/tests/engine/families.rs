@@ -161,6 +161,16 @@ fn deepseek_v4_keeps_windows_entries_and_states() {
     assert!(blocks(&kv, "full") >= 224 / 32, "{kv}");
 }
 
+/// Blocks of the cache are no larger than those that are selected: of 64 tokens asked for, 16.
+#[test]
+fn nsa_keeps_means_of_its_blocks() {
+    let kv = serves("tiny-nsa", &Sizes { block: 64, chunk: 64, tight: 32 });
+    // 16 keys and values, and the mean of each, of 2 heads of 16 elements in each of 2 layers.
+    let full = &kv["full"];
+    let bytes = full["bytes"].as_u64().unwrap() / full["blocks"].as_u64().unwrap();
+    assert_eq!(bytes, 2 * (16 + 1) * (2 * 2 * 16 * 4));
+}
+
 #[test]
 fn gguf_serves_like_safetensors() {
     let prompts = [1, 3].map(|n| golden("tiny-gpt-oss-mxfp4", &format!("prompt_{n}")));

@@ -1,14 +1,17 @@
-//! `nsa_probs` and `nsa_block_score` against their references, and scores with a top-k against the NSA policy of
-//! `sparse-select`.
+//! `nsa_probs`, `nsa_attend`, `nsa_block_score` and `gate_sum` against their references, and scores with a top-k against the NSA
+//! policy of `sparse-select`.
 
 use super::device::{assert_close, cases, dispatch, gpu};
-use super::layer::{Layer, queries, words};
+use super::layer::{ATTENTION, Layer, cache_words, queries, words};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
-use attn_kernels::kernel::block_digest::{self, Digest};
+use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
+use attn_kernels::kernel::gate_sum::{self, GateSumParams};
+use attn_kernels::kernel::nsa_attend::{self, NsaAttendParams};
 use attn_kernels::kernel::nsa_block_score::{self, NsaBlockScoreParams};
 use attn_kernels::kernel::nsa_probs::{self, NsaProbsParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::self_test::layer::floats;
 use bytemuck::Zeroable;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
@@ -113,6 +116,52 @@ fn check_probs(gpu: &Gpu, shape: KvShape, (pages, kernel): (u32, u32), group: u3
     assert_close(&what, Tolerance { abs: 1e-6, rel: 1e-4 }, &got, &want);
 }
 
+/// Attention to the mean values of blocks of `pages` pages, which the device makes of the cache itself.
+fn check_values(gpu: &Gpu, shape: KvShape, pages: u32, group: u32, lens: &[u32], seed: u64) {
+    let (block, heads) = (pages * shape.block_size, shape.num_kv_heads * group);
+    let layer = Layer::new(shape, lens, seed);
+    let mut touched = Vec::new();
+    for (len, table) in lens.iter().zip(&layer.table_of) {
+        let full = (len / shape.block_size) as usize;
+        touched
+            .extend(layer.tables[*table as usize..][..full].iter().map(|block| [*block, shape.block_size]));
+    }
+    let most = lens.iter().max().unwrap() / block;
+    let params =
+        NsaAttendParams { num_heads: heads, num_kv_heads: shape.num_kv_heads, prob_stride: most + 2 };
+    let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
+    let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
+    let probs: Vec<f32> =
+        floats(rows.len() * (heads * params.prob_stride) as usize, seed).iter().map(|p| p.abs()).collect();
+    let mut want = vec![f32::NAN; rows.len() * (heads * shape.head_dim) as usize];
+    let tables = (&layer.tables[..], layer.num_blocks());
+    nsa_attend::check(&shape, &params, block, &rows, tables, [probs.len(), want.len()]).unwrap();
+
+    let pool = Digest::Mean.pool_len(&shape, layer.num_blocks() as usize);
+    let digests = gpu.upload("digests", &vec![u32::MAX; pool]).unwrap();
+    let v = gpu.upload("v", &cache_words(&shape, KvShape::v_index, &layer.v)).unwrap();
+    let count = u32::try_from(touched.len()).unwrap();
+    let touched = gpu.upload("touched", &[&touched[..], &[[u32::MAX, 0]]].concat()).unwrap();
+    let mut pass = Pass::new("values");
+    let digest = BlockDigestParams::new(shape.num_kv_heads, count);
+    let bindings = [(&touched).into(), (&v).into(), (&digests).into()];
+    let grid = block_digest::grid(&shape, count.max(1));
+    dispatch(gpu, &mut pass, &block_digest::of_values(&shape), &digest, &bindings, grid);
+    let (prob_buf, tables) = (gpu.upload("p", &probs).unwrap(), gpu.upload("tables", &layer.tables).unwrap());
+    let (row_buf, out) = (gpu.upload("rows", &rows).unwrap(), gpu.upload("out", &want).unwrap());
+    let bindings =
+        [(&prob_buf).into(), (&digests).into(), (&tables).into(), (&row_buf).into(), (&out).into()];
+    let grid = nsa_attend::grid(&params, u32::try_from(rows.len()).unwrap());
+    dispatch(gpu, &mut pass, &nsa_attend::variant(&shape, block), &params, &bindings, grid);
+    let read = pass.read(&out, 0..out.len());
+    let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
+    let kv = layer.kv();
+    cpu::nsa_attend::nsa_attend(&kv, block as usize, &params, &probs, &layer.tables, &rows, &mut want);
+    // A mean that f32 puts on the other side of a tie of f16.
+    let tolerance = if shape.dtype == KvDtype::F32 { ATTENTION } else { Tolerance { abs: 2e-3, rel: 2e-3 } };
+    assert_close(&format!("{shape:?}, {group} heads, blocks of {block}, {lens:?}"), tolerance, &got, &want);
+}
+
 fn nsa(text: &str) -> Nsa {
     let spec: Spec = text.parse().unwrap();
     Nsa::from_params(&Params::new("nsa", nsa::ENTRY.keys, &spec.params).unwrap()).unwrap()
@@ -174,6 +223,20 @@ fn launches_out_of_range_are_refused() {
     insta::assert_snapshot!(error(8, 40, &[0; 9]), @"nsa_probs: number of strides of entry 1 is 5, the limit is 3");
     insta::assert_snapshot!(error(8, 24, &[0; 3]), @"nsa_probs: end in the tables of entry 1 is 4, the limit is 3");
     insta::assert_snapshot!(error(8, 24, &[9, 0, 1, 9]), @"nsa_probs: block of the table + 1 of entry 1 is 10, the limit is 9");
+
+    let params = NsaAttendParams { num_heads: 2, num_kv_heads: 1, prob_stride: 3 };
+    let error = |block, len, lens| {
+        let rows = [[0, 5, 0, 0], [1, len, 1, 0]];
+        nsa_attend::check(&shape, &params, block, &rows, (&[0; 9], 9), lens).unwrap_err().to_string()
+    };
+    insta::assert_snapshot!(error(12, 40, [12, 32]), @"nsa_attend: tokens of a block is 12, not a multiple of 8");
+    insta::assert_snapshot!(error(8, 40, [12, 32]), @"nsa_attend: number of blocks of entry 1 is 5, the limit is 3");
+    insta::assert_snapshot!(error(8, 24, [12, 31]), @"nsa_attend: end in the output of entry 1 is 32, the limit is 31");
+    insta::assert_snapshot!(error(8, 24, [11, 32]), @"nsa_attend: f32 of probabilities is 12, the limit is 11");
+
+    let error = |lens| gate_sum::check(8, &GateSumParams { heads: 3 }, lens).unwrap_err().to_string();
+    insta::assert_snapshot!(error([8, 24]), @"gate_sum: f32 of gates is 9, the limit is 8");
+    insta::assert_snapshot!(error([9, 23]), @"gate_sum: f32 of a branch is 24, the limit is 23");
 }
 
 proptest! {
@@ -191,6 +254,42 @@ proptest! {
             let (head_dim, block_size) = (8 * eighths, 1 << log_block);
             let shape = KvShape { num_kv_heads: kv_heads, head_dim, block_size, dtype };
             check_probs(gpu, shape, (pages, kernel), group, &lens, seed);
+        }
+    }
+
+    #[test]
+    fn compressed_values_are_weighed_as_the_reference_does(
+        (kv_heads, group) in (1u32..3, 1u32..5),
+        eighths in 1u32..10,
+        (log_block, pages) in (2u32..5, 1u32..5),
+        dtype in prop::sample::select(&[KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8][..]),
+        lens in prop::collection::vec(1u32..700, 1..4),
+        seed: u64,
+    ) {
+        if let Some(gpu) = gpu() {
+            let (head_dim, block_size) = (8 * eighths, 1 << log_block);
+            let shape = KvShape { num_kv_heads: kv_heads, head_dim, block_size, dtype };
+            check_values(gpu, shape, pages, group, &lens, seed);
+        }
+    }
+
+    #[test]
+    fn branches_are_summed_as_the_reference_does(head_dim in 1u32..40, heads in 1u32..90, seed: u64) {
+        if let Some(gpu) = gpu() {
+            let (head_dim, len) = (4 * head_dim, (4 * head_dim * heads) as usize);
+            let gates: Vec<f32> = floats(3 * heads as usize, seed).iter().map(|gate| gate * 30.0).collect();
+            let [a, b, c] = [1, 2, 3].map(|n| floats(len, seed ^ n));
+            let params = GateSumParams { heads };
+            gate_sum::check(head_dim, &params, [gates.len(), len]).unwrap();
+            let buffers = [&gates, &a, &b, &c, &vec![f32::NAN; len]].map(|x| gpu.upload("x", x).unwrap());
+            let bindings: Vec<_> = buffers.iter().map(Into::into).collect();
+            let mut pass = Pass::new("gates");
+            let grid = gate_sum::grid(head_dim, &params);
+            dispatch(gpu, &mut pass, &gate_sum::variant(head_dim), &params, &bindings, grid);
+            let read = pass.read(&buffers[4], 0..len);
+            let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
+            let want = cpu::gate_sum::gate_sum(head_dim as usize, &gates, [&a, &b, &c]);
+            assert_close("sum", Tolerance { abs: 2e-6, rel: 2e-5 }, &got, &want);
         }
     }
 

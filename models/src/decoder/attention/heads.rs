@@ -8,6 +8,7 @@ use attn_kernels::kernel::{apply_sinks, prefill_reduce};
 use attn_kernels::launch::PrefixPass;
 use sparse_select::Policy;
 
+use super::projection::{append, project};
 use super::rows::HeadRows;
 use super::streamed::Merge;
 use super::tiles::Tiles;
@@ -16,16 +17,15 @@ use crate::cast::{f32_of, u32_of};
 use crate::decoder::batch::{Batch, Dense};
 use crate::decoder::kernels::{Forms, HeadKernels, LoadContext};
 use crate::decoder::keys::{Keys, RingKeys};
-use crate::decoder::ops::{Ctx, Runs};
+use crate::decoder::ops::Ctx;
 use crate::decoder::options::DecoderOptions;
 use crate::decoder::partitions::{Cut, Division, Partitions, Parts};
 use crate::decoder::portions::{attend_rows, turns};
 use crate::decoder::sparse::Sparse;
 use crate::decoder::walk::walk;
-use crate::kernel::matmul::Epilogue;
-use crate::kernel::rope_append::{self, RopeAppendBuffers, RopeAppendParams};
-use crate::matrix::{Matrix, Product};
-use crate::{ModelError, QkNorm, Reach};
+use crate::kernel::rope_append;
+use crate::matrix::Matrix;
+use crate::{ModelError, Reach};
 
 /// Weights of one layer.
 #[derive(Clone, Debug)]
@@ -146,11 +146,14 @@ impl Heads {
         if let Some(sparse) = &self.sparse {
             sparse.take_in(ctx, layer);
         }
-        self.qkv(ctx, layer, norm)?;
+        let weights = &self.layers[layer];
+        let inside = weights.qkv.iter().all(|(matrix, _)| ctx.norms(matrix));
+        let (x, norm) = ctx.normed(norm, inside);
+        project(ctx, weights, x, norm)?;
         if !on_disk {
             ctx.on_ring(|ring, context| ring.fetch_begun(context, layer)).unwrap_or(Ok(()))?;
         }
-        self.append(ctx, layer, self.queries(ctx, layer));
+        append(ctx, &self.rope_append, layer, self.queries(ctx, layer));
         if ctx.keys.pages().is_some() {
             // Digests and pages are made of what is there.
             ctx.on_ring(RingKeys::save);
@@ -173,60 +176,6 @@ impl Heads {
     fn queries<'a>(&'a self, ctx: &Ctx<'a>, layer: usize) -> &'a Buf<f32> {
         let previous = self.sparse.as_ref().and_then(Sparse::previous);
         previous.and_then(|previous| previous.in_place(layer)).unwrap_or(&ctx.act.q)
-    }
-
-    /// Queries, keys and values of the normed residual stream, with biases and head norms.
-    fn qkv(&self, ctx: &mut Ctx<'_>, layer: usize, norm: Option<&Buf<f32>>) -> Result<(), ModelError> {
-        let (weights, act, c) = (&self.layers[layer], ctx.act, ctx.config);
-        let stride = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
-        let inside = weights.qkv.iter().all(|(matrix, _)| ctx.norms(matrix));
-        let (x, norm) = ctx.normed(norm, inside);
-        let mut epilogue = Epilogue::Store;
-        if let Some(bias) = &weights.qkv_bias {
-            ctx.set_bias(bias, &act.qkv);
-            epilogue = Epilogue::Add;
-        }
-        for (matrix, y_offset) in &weights.qkv {
-            let to = ctx.product(x, &act.qkv, stride);
-            ctx.matmul(matrix, &Product { y_offset: *y_offset, epilogue, norm, ..to })?;
-        }
-        if let Some([q, k]) = &weights.qk_norm {
-            let whole = c.qk_norm == QkNorm::Whole;
-            let runs = |heads, first| match whole {
-                true => Runs { heads: 1, width: heads * c.head_dim, stride, first },
-                false => Runs { heads, width: c.head_dim, stride, first },
-            };
-            ctx.norm_runs(runs(c.num_heads, 0), c.rms_norm_eps, q, &act.qkv);
-            ctx.norm_runs(runs(c.num_kv_heads, c.num_heads * c.head_dim), c.rms_norm_eps, k, &act.qkv);
-        }
-        Ok(())
-    }
-
-    /// Rotates queries and keys, and writes new keys and values to the cache.
-    fn append(&self, ctx: &mut Ctx<'_>, layer: usize, q: &Buf<f32>) {
-        let (c, rows, view) = (ctx.config, ctx.rows(), ctx.views.of_layers[layer]);
-        let of_layer = &c.layers[layer];
-        let params = RopeAppendParams {
-            rows,
-            num_heads: c.num_heads,
-            num_kv_heads: c.num_kv_heads,
-            pairs: if of_layer.rotary { c.rope.rotary_dims / 2 } else { 0 },
-        };
-        let angles = ctx.batch.angles_of(of_layer.rotary, of_layer.reach);
-        // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
-        for home in ctx.keys.homes(ctx.kv, ctx.batch, ctx.beyond, view, layer) {
-            let [k, v] = home.buffers[..] else { unreachable!("heads have keys and values") };
-            let buffers = RopeAppendBuffers {
-                qkv: ctx.act.qkv.bind(),
-                slots: home.slots,
-                k_cache: k.bind(),
-                v_cache: v.bind(),
-                cs: angles.bind(),
-                q: q.bind(),
-            };
-            let grid = rope_append::grid(ctx.kv.shape(), c.num_heads, rows);
-            ctx.pass.dispatch(&self.rope_append, &params, buffers, grid);
-        }
     }
 
     /// Records the attention of all rows.

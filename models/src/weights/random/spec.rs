@@ -320,7 +320,7 @@ mod tests {
         ];
         insta::assert_snapshot!(refusals.join("\n"), @r#"
         shape a.ron is not readable: 3:5-3:9: Unexpected field named `type` in `Shape`, expected either `dtype` or `config` instead
-        shape a.ron: model family "alpaca" is not implemented (implemented: llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3_text, phi3, smollm3, granite, olmo2, glm4, gpt_oss, llama4_text, deepseek_v2, deepseek_v3, deepseek_v32, deepseek_v4)
+        shape a.ron: model family "alpaca" is not implemented (implemented: llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3_text, phi3, smollm3, granite, olmo2, glm4, gpt_oss, llama4_text, nsa, deepseek_v2, deepseek_v3, deepseek_v32, deepseek_v4)
         unknown type "f8"; types are f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 f8_e4m3
         "#);
     }

@@ -132,6 +132,15 @@ fn deepseek_v4_agrees_with_transformers() {
     agrees_with_transformers("tiny-deepseek-v4");
 }
 
+/// The reference of flash-linear-attention, `naive_nsa`. Blocks of the cache fill those that are selected: of 64 tokens asked
+/// for, 16.
+#[test]
+fn nsa_agrees_with_its_published_reference() {
+    let tiny = family("tiny-nsa");
+    f32_kv_gives_the_logits_and_tokens(tiny, &[(64, 64)]);
+    a_batch_gives_each_prompt_its_own_tokens(tiny);
+}
+
 /// Odd ratios, sizes that are no powers of two, rotations of two kinds, and the names that checkpoints are published under.
 #[test]
 fn deepseek_v4_of_other_sizes_agrees_with_transformers() {

@@ -9,13 +9,14 @@ use super::tiny::family;
 use super::{blocks_of, options};
 
 /// A tiny model of each form of attention; the second one has full layers beside windows.
-const MODELS: [(AttentionForm, &str); 6] = [
+const MODELS: [(AttentionForm, &str); 7] = [
     (AttentionForm::Heads, "tiny-llama"),
     (AttentionForm::Heads, "tiny-gpt-oss"),
     (AttentionForm::Windows, "tiny-mistral"),
     (AttentionForm::Latents, "tiny-deepseek-v3"),
     (AttentionForm::IndexedLatents, "tiny-deepseek-v32"),
     (AttentionForm::Compressed, "tiny-deepseek-v4"),
+    (AttentionForm::Native, "tiny-nsa"),
 ];
 
 fn asking_for(mode: Mode) -> DecoderOptions {

@@ -246,4 +246,5 @@ fn pools_and_models_that_cannot_stream_are_refused() {
     let refused = |name| family(name).try_decoder(&offloading(Mapped, [64, 64, 2])).unwrap_err().to_string();
     assert_snapshot!(refused("tiny-deepseek-v32"), @"KV in memory of the host needs attention to all latents: an indexer scores every token and attends to few of them, anywhere; the model has latents with an indexer");
     assert_snapshot!(refused("tiny-deepseek-v4"), @"KV in memory of the host needs one cache a layer: compressed attention keeps windows, entries and states beside; the model has compressed attention");
+    assert_snapshot!(refused("tiny-nsa"), @"KV in memory of the host needs attention to all keys in turn: means of all blocks choose the few that are attended; the model has native sparse attention (NSA)");
 }

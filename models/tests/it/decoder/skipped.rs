@@ -80,6 +80,8 @@ fn selections_are_not_asked_of_a_kernel_that_makes_none() {
         refused(policy("skip-softmax"), true).unwrap(),
         @"skip-softmax leaves keys out inside the attention kernel: it cannot be reproducible"
     );
-    let latent = family("tiny-deepseek-v32").try_decoder(&skipping("skip-softmax")).unwrap_err();
-    assert!(matches!(latent, ModelError::Unsupported { .. }), "{latent}");
+    for name in ["tiny-deepseek-v32", "tiny-nsa"] {
+        let error = family(name).try_decoder(&skipping("skip-softmax")).unwrap_err();
+        assert!(matches!(error, ModelError::Unsupported { .. }), "{name}: {error}");
+    }
 }

@@ -387,4 +387,5 @@ fn models_without_full_attention_refuse_policies() {
     let refused = |name| family(name).try_decoder(&options).unwrap_err();
     assert_snapshot!(refused("tiny-mistral"), @"a sparse policy needs layers of full attention to keys and values; the model has windows or chunks alone");
     assert_snapshot!(refused("tiny-deepseek-v32"), @"a sparse policy needs layers of full attention to keys and values; the model has latents with an indexer");
+    assert_snapshot!(refused("tiny-nsa"), @"a sparse policy needs a choice that is left to a policy: the model selects its blocks itself; the model has native sparse attention (NSA)");
 }

@@ -47,7 +47,7 @@ fn requests_of_known_shapes_make_no_gpu_object() {
         assert_eq!(made_again(tiny(), &options(KvDtype::F16), logits), 0, "dense, logits {logits}");
     }
     assert_eq!(made_again(tiny(), &quest(), true), 0, "with a sparse policy");
-    for name in ["tiny-gpt-oss", "tiny-deepseek-v32"] {
+    for name in ["tiny-gpt-oss", "tiny-deepseek-v32", "tiny-nsa"] {
         assert_eq!(made_again(family(name), &options(KvDtype::F32), false), 0, "{name}");
     }
 }

@@ -183,7 +183,7 @@ fn end_tokens_come_from_the_generation_config_first() {
 
 #[test]
 fn refuses_by_name_what_would_change_the_result() {
-    assert_snapshot!(error("mamba", json!({})), @r#"model family "mamba" is not implemented (implemented: llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3_text, phi3, smollm3, granite, olmo2, glm4, gpt_oss, llama4_text, deepseek_v2, deepseek_v3, deepseek_v32, deepseek_v4)"#);
+    assert_snapshot!(error("mamba", json!({})), @r#"model family "mamba" is not implemented (implemented: llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3_text, phi3, smollm3, granite, olmo2, glm4, gpt_oss, llama4_text, nsa, deepseek_v2, deepseek_v3, deepseek_v32, deepseek_v4)"#);
     assert_snapshot!(error("llama", json!({ "hidden_act": "gelu" })), @r#"hidden_act = "gelu" would change the result and is not implemented"#);
     assert_snapshot!(error("llama", json!({ "mlp_bias": true })), @"mlp_bias = true would change the result and is not implemented");
     assert_snapshot!(error("llama", json!({ "quantization_config": { "quant_method": "gptq" } })), @"quantization_config.bits = null: weights stored so are not implemented");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::fixture;
 use super::targets::config::use_sizes;
 
-const FIXTURES: [&str; 9] = [
+const FIXTURES: [&str; 10] = [
     "tiny-llama",
     "tiny-mistral",
     "tiny-qwen2",
@@ -16,6 +16,7 @@ const FIXTURES: [&str; 9] = [
     "tiny-deepseek-v3",
     "tiny-deepseek-v32",
     "tiny-deepseek-v4",
+    "tiny-nsa",
 ];
 
 /// Odd, huge and tiny numbers, and other types.

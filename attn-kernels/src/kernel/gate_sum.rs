@@ -1,0 +1,72 @@
+//! Sum of the branches of NSA, each behind a gate.
+
+use super::LaunchError;
+use super::error::Launch;
+use crate::{Kernel, Params, Variant};
+
+/// The kernel; [`GateSumBuffers`] lists its bindings.
+pub static KERNEL: Kernel = Kernel {
+    name: "gate_sum",
+    role: crate::Role::Attention,
+    wgsl: include_str!("../../wgsl/gate_sum.wgsl"),
+    modules: &[crate::MODULES],
+    params: GateSumParams::LAYOUT,
+    bindings: GateSumBuffers::BINDINGS,
+};
+
+/// Branches, and gates of a head.
+pub const BRANCHES: u32 = 3;
+
+params! {
+    /// Uniform parameters.
+    pub struct GateSumParams {
+        /// Query heads of all rows.
+        pub heads: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `gate_sum`.
+    pub struct GateSumBuffers(GateSumParams) {
+        /// Gates before the sigmoid, `[heads, 3]`.
+        read gates: f32,
+        /// Attention to compressed blocks, `[heads, head_dim]`.
+        read compressed: f32,
+        /// Attention to selected blocks, likewise.
+        read selected: f32,
+        /// Attention to the window, likewise.
+        read window: f32,
+        /// Sum of the three, likewise.
+        write out: f32,
+    }
+}
+
+const WG: u32 = 64;
+
+/// The kernel for one head size, a multiple of 4.
+///
+/// # Panics
+/// When the head size is not.
+#[must_use]
+pub fn variant(head_dim: u32) -> Variant {
+    assert!(head_dim.is_multiple_of(4), "head size {head_dim} is not a multiple of 4");
+    Variant::new(&KERNEL).size("HEAD_DIM", head_dim)
+}
+
+/// Workgroups for a dispatch with these parameters.
+#[must_use]
+pub fn grid(head_dim: u32, params: &GateSumParams) -> [u32; 3] {
+    super::flat_grid((params.heads * (head_dim / 4)).div_ceil(WG))
+}
+
+/// Checks a dispatch against buffers of `gates_len` f32, and of `len` f32 for each branch and the sum.
+///
+/// # Errors
+/// A head size that is not a multiple of 4, or a buffer that is too short.
+pub fn check(head_dim: u32, params: &GateSumParams, [gates_len, len]: [usize; 2]) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.not_zero("head size", head_dim)?;
+    launch.multiple("head size", head_dim, 4)?;
+    launch.at_most("f32 of gates", u64::from(params.heads) * u64::from(BRANCHES), gates_len as u64)?;
+    launch.at_most("f32 of a branch", u64::from(params.heads) * u64::from(head_dim), len as u64)
+}

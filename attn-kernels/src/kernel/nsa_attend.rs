@@ -1,0 +1,96 @@
+//! Attention to compressed values, behind `nsa_probs`: the first branch of NSA.
+
+use super::error::Launch;
+use super::{KvShape, LaunchError, block_digest};
+use crate::rows::{DecodeRow, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
+
+/// The kernel; [`NsaAttendBuffers`] lists its bindings.
+pub static KERNEL: Kernel = Kernel {
+    name: "nsa_attend",
+    role: crate::Role::Attention,
+    wgsl: include_str!("../../wgsl/nsa_attend.wgsl"),
+    modules: &[crate::MODULES],
+    params: NsaAttendParams::LAYOUT,
+    bindings: NsaAttendBuffers::BINDINGS,
+};
+
+params! {
+    /// Uniform parameters.
+    pub struct NsaAttendParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one head's probabilities to the next.
+        pub prob_stride: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `nsa_attend`.
+    pub struct NsaAttendBuffers(NsaAttendParams) {
+        /// Probabilities of compressed keys, `[n, num_heads, prob_stride]`.
+        read probs: f32,
+        /// Mean values of full pages by `block_digest`, `[num_blocks, num_kv_heads, head_dim]`: f32 beside caches in f32, else
+        /// f16.
+        read digests: u32,
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Rows, `[n]`.
+        read rows: DecodeRow,
+        /// Output, `[rows, num_heads, head_dim]`.
+        write out: f32,
+    }
+}
+
+/// The kernel for compressed values of `block` tokens, one behind the other.
+///
+/// # Panics
+/// When `block` is not a multiple of the page size.
+#[must_use]
+pub fn variant(shape: &KvShape, block: u32) -> Variant {
+    shape.check();
+    Variant::new(&KERNEL)
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK_SIZE", shape.block_size)
+        .size("PAGES", shape.pages_of(block))
+        .module("digests", block_digest::reader(shape.dtype))
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(params: &NsaAttendParams, rows: u32) -> [u32; 3] {
+    [params.num_heads, rows, 1]
+}
+
+/// Checks `rows`, `[row of out, KV length, first entry of its table, any]`, over blocks of `block` tokens, and the pages of
+/// `tables` that they read, against a pool of `num_blocks` blocks and buffers of `probs_len` and `out_len` f32.
+///
+/// # Errors
+/// Heads that do not divide, blocks that are not whole pages, a row outside the output, a table that names no block of the pool,
+/// or a row with more blocks than `prob_stride`.
+pub fn check(
+    shape: &KvShape,
+    params: &NsaAttendParams,
+    block: u32,
+    rows: &[[u32; 4]],
+    tables: (&[u32], u32),
+    [probs_len, out_len]: [usize; 2],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.not_zero("tokens of a block", block)?;
+    launch.multiple("tokens of a block", block, shape.block_size)?;
+    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
+    launch.at_most("rows", rows.len() as u64, 65_535)?;
+    let probs = rows.len() as u64 * u64::from(params.num_heads) * u64::from(params.prob_stride);
+    launch.at_most("f32 of probabilities", probs, probs_len as u64)?;
+    let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
+    for (entry, [row, len, table, _]) in rows.iter().enumerate() {
+        launch.entry("end in the output", entry, (u64::from(*row) + 1) * width, out_len as u64)?;
+        let blocks = len / block;
+        launch.entry("number of blocks", entry, blocks.into(), params.prob_stride.into())?;
+        launch.tokens(entry, tables, *table, [0, blocks * block], shape.block_size)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! One step as native sparse attention sees it: laid out on the host once, for all layers.
+
+use attn_kernels::gpu::Gpu;
+use attn_kernels::kernel::KvShape;
+use attn_kernels::kernel::paged_decode::{PARTITION, partitions};
+use attn_kernels::rows::{BlockTokens, DecodeRow, TopRow};
+
+use crate::batch::Slice;
+use crate::cast::u32_of;
+use crate::decoder::batch::Batch;
+use crate::decoder::buffers::StepList;
+use crate::decoder::options::DecoderOptions;
+use crate::{DecoderConfig, ModelError, NsaConfig, Reach};
+
+/// Lists and sizes of a step.
+#[derive(Debug)]
+pub(super) struct Step {
+    shape: KvShape,
+    /// Blocks of the cache that the step fills.
+    pub(super) filled: StepList<BlockTokens>,
+    /// All rows, with the first keys of their windows.
+    pub(super) window: StepList<DecodeRow>,
+    /// Scores of each row and KV head, `[rows, num_kv_heads]`.
+    pub(super) top_rows: StepList<TopRow>,
+    /// Rows whose probabilities and scores exist at one time.
+    pub(super) portion: usize,
+    /// f32 from one head's probabilities to the next.
+    pub(super) prob_stride: u32,
+    /// f32 from one KV head's scores to the next.
+    pub(super) score_stride: u32,
+    /// Maximum number of partitions of a row in each branch.
+    pub(super) selected_partitions: u32,
+    pub(super) window_partitions: u32,
+    /// f32 of probabilities and of scores of a row.
+    row_lens: [usize; 2],
+}
+
+/// Bytes of probabilities and scores that exist at one time, unless fewer than [`PORTION`] rows make more.
+const SCORE_BYTES: usize = 64 << 20;
+
+/// Portions are multiples of this many rows, for the alignment of bindings.
+const PORTION: usize = 64;
+
+impl Step {
+    pub(super) fn new(gpu: &Gpu, options: &DecoderOptions, shape: KvShape) -> Result<Self, ModelError> {
+        let rows = options.max_rows as usize;
+        Ok(Self {
+            shape,
+            filled: StepList::new(gpu, "filled", rows / shape.block_size as usize + 1)?,
+            window: StepList::new(gpu, "window_rows", rows)?,
+            top_rows: StepList::new(gpu, "top_rows", rows * shape.num_kv_heads as usize)?,
+            portion: PORTION,
+            prob_stride: 0,
+            score_stride: 0,
+            selected_partitions: 0,
+            window_partitions: 0,
+            row_lens: [0; 2],
+        })
+    }
+
+    /// Lays a step out, after its batch.
+    pub(super) fn plan(
+        &mut self,
+        config: &DecoderConfig,
+        nsa: &NsaConfig,
+        slices: &[Slice<'_>],
+        batch: &Batch,
+    ) {
+        let (block, rows) = (nsa.block_size, &batch.views[0].all.decode);
+        self.prob_stride = (batch.longest / block).max(1);
+        self.score_stride = batch.longest.div_ceil(block);
+        let of = |heads: u32, stride: u32| heads as usize * stride as usize;
+        self.row_lens = [of(config.num_heads, self.prob_stride), of(config.num_kv_heads, self.score_stride)];
+        let row_bytes = self.row_lens.iter().sum::<usize>() * size_of::<f32>();
+        self.portion = (SCORE_BYTES / row_bytes.max(1) / PORTION * PORTION).max(PORTION);
+
+        self.filled.clear();
+        self.filled.extend(slices.iter().flat_map(|slice| filled(slice, self.shape.block_size)));
+        self.window.clear();
+        let reach = Reach::Window(nsa.window_size);
+        self.window
+            .extend(rows.iter().map(|row| DecodeRow { first_key: reach.first_key(row.len - 1), ..*row }));
+        self.list_scores(nsa, rows);
+
+        let tokens = batch.longest.min(nsa.selected_tokens());
+        self.selected_partitions = partitions(PARTITION, 0, tokens);
+        let of_window = |row: &DecodeRow| partitions(PARTITION, row.first_key, row.len);
+        self.window_partitions = self.window.iter().map(of_window).max().unwrap_or(0);
+    }
+
+    fn list_scores(&mut self, nsa: &NsaConfig, rows: &[DecodeRow]) {
+        self.top_rows.clear();
+        let sets = self.shape.num_kv_heads;
+        for (index, row) in rows.iter().enumerate() {
+            let first = u32_of(index % self.portion) * sets;
+            let of_set = |set| TopRow {
+                first: (first + set) * self.score_stride,
+                scores: row.len.div_ceil(nsa.block_size),
+                k: nsa.block_counts,
+                table: 0,
+            };
+            self.top_rows.extend((0..sets).map(of_set));
+        }
+    }
+
+    /// Brings the lists to the device.
+    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+        self.filled.upload(gpu)?;
+        self.window.upload(gpu)?;
+        self.top_rows.upload(gpu)
+    }
+
+    /// f32 of the probabilities and of the scores of a portion.
+    pub(super) fn portion_lens(&self) -> [usize; 2] {
+        let rows = self.portion.min(self.window.len());
+        self.row_lens.map(|len| rows * len)
+    }
+}
+
+/// Blocks that a slice fills: all that end in it.
+fn filled(slice: &Slice<'_>, block_size: u32) -> impl Iterator<Item = BlockTokens> {
+    let end = slice.first + u32_of(slice.tokens.len());
+    // The layers share one group of blocks.
+    let blocks = &slice.tables[0][(slice.first / block_size) as usize..(end / block_size) as usize];
+    blocks.iter().map(move |block| BlockTokens { block: block.get(), tokens: block_size })
+}

@@ -1,0 +1,69 @@
+//! Queries, keys and values of heads, and their way into the cache.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Pipeline};
+
+use super::heads::HeadWeights;
+use crate::decoder::ops::{Ctx, Runs};
+use crate::kernel::matmul::Epilogue;
+use crate::kernel::rope_append::{self, RopeAppendBuffers, RopeAppendParams};
+use crate::matrix::{Norm, Product};
+use crate::{ModelError, QkNorm};
+
+/// Records queries, keys and values of `x`, normed on the way in if there is a norm, with biases and head norms.
+pub(super) fn project(
+    ctx: &mut Ctx<'_>,
+    weights: &HeadWeights,
+    x: &Buf<f32>,
+    norm: Option<Norm<'_>>,
+) -> Result<(), ModelError> {
+    let (act, c) = (ctx.act, ctx.config);
+    let stride = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
+    let mut epilogue = Epilogue::Store;
+    if let Some(bias) = &weights.qkv_bias {
+        ctx.set_bias(bias, &act.qkv);
+        epilogue = Epilogue::Add;
+    }
+    for (matrix, y_offset) in &weights.qkv {
+        let to = ctx.product(x, &act.qkv, stride);
+        ctx.matmul(matrix, &Product { y_offset: *y_offset, epilogue, norm, ..to })?;
+    }
+    if let Some([q, k]) = &weights.qk_norm {
+        let whole = c.qk_norm == QkNorm::Whole;
+        let runs = |heads, first| match whole {
+            true => Runs { heads: 1, width: heads * c.head_dim, stride, first },
+            false => Runs { heads, width: c.head_dim, stride, first },
+        };
+        ctx.norm_runs(runs(c.num_heads, 0), c.rms_norm_eps, q, &act.qkv);
+        ctx.norm_runs(runs(c.num_kv_heads, c.num_heads * c.head_dim), c.rms_norm_eps, k, &act.qkv);
+    }
+    Ok(())
+}
+
+/// Rotates queries, which go to `q`, and keys, and writes new keys and values to the cache.
+pub(super) fn append(ctx: &mut Ctx<'_>, rope_append: &Arc<Pipeline>, layer: usize, q: &Buf<f32>) {
+    let (c, rows, view) = (ctx.config, ctx.rows(), ctx.views.of_layers[layer]);
+    let of_layer = &c.layers[layer];
+    let params = RopeAppendParams {
+        rows,
+        num_heads: c.num_heads,
+        num_kv_heads: c.num_kv_heads,
+        pairs: if of_layer.rotary { c.rope.rotary_dims / 2 } else { 0 },
+    };
+    let angles = ctx.batch.angles_of(of_layer.rotary, of_layer.reach);
+    // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
+    for home in ctx.keys.homes(ctx.kv, ctx.batch, ctx.beyond, view, layer) {
+        let [k, v] = home.buffers[..] else { unreachable!("heads have keys and values") };
+        let buffers = RopeAppendBuffers {
+            qkv: ctx.act.qkv.bind(),
+            slots: home.slots,
+            k_cache: k.bind(),
+            v_cache: v.bind(),
+            cs: angles.bind(),
+            q: q.bind(),
+        };
+        let grid = rope_append::grid(ctx.kv.shape(), c.num_heads, rows);
+        ctx.pass.dispatch(rope_append, &params, buffers, grid);
+    }
+}
