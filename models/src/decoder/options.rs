@@ -7,6 +7,7 @@ use attn_kernels::kernel::KvDtype;
 use prefetch::engine::EngineConfig;
 use prefetch::spill::Spill;
 use sparse_select::Policy;
+use sparse_select::dsa::chunk::Memory;
 
 use crate::batch::{Phase, Slice};
 use crate::matrix::Precision;
@@ -51,6 +52,9 @@ pub struct DecoderOptions {
     /// Bytes that weights may take on the device when they are loaded: matrices of layers beyond that lie in memory of the host,
     /// and every step brings them to the device. `None` for all.
     pub weights_on_gpu: Option<u64>,
+    /// Memory of the device that the scores of an indexer share with nothing; `None` where nobody knows how much that is: then
+    /// portions of rows take 64 MiB.
+    pub score_memory: Option<Memory>,
     /// Counts the weights while they are loaded.
     pub loading: LoadProgress,
 }
@@ -77,6 +81,7 @@ impl DecoderOptions {
             spill: None,
             reads_ahead: EngineConfig::GSA,
             weights_on_gpu: None,
+            score_memory: None,
             loading: LoadProgress::default(),
         }
     }
@@ -175,6 +180,12 @@ impl DecoderOptions {
     #[must_use]
     pub fn weights_on_gpu(self, bytes: impl Into<Option<u64>>) -> Self {
         Self { weights_on_gpu: bytes.into(), ..self }
+    }
+
+    /// Sets the memory that the scores of an indexer may take a part of.
+    #[must_use]
+    pub fn score_memory(self, memory: impl Into<Option<Memory>>) -> Self {
+        Self { score_memory: memory.into(), ..self }
     }
 
     /// Sets what counts the weights while they are loaded.

@@ -1,7 +1,4 @@
 //! Chunking: how many rows of index logits are computed at a time, so that they fit in memory.
-//!
-//! Library only: the engine scores portions of rows of a fixed number of bytes, since wgpu does not tell how much memory is free.
-//! This is the published rule, for engines that know.
 
 use core::ops::Range;
 
@@ -15,7 +12,7 @@ const CHUNK_MIN_LOGITS: u64 = 8_000_000;
 const LOGIT_BYTES: u64 = 4;
 /// Logits that take more than this share of the total memory are chunked.
 const TOTAL_SHARE: f64 = 0.3;
-/// Default limit of [`group_requests`] on the bytes of logits.
+/// Default limit of [`group_requests`] on the bytes of logits. Library only.
 pub const LOGITS_MAX_BYTES: u64 = 512 << 20;
 
 /// Device memory in bytes.
@@ -44,15 +41,22 @@ pub fn max_rows(q: usize, k: usize, memory: Memory) -> usize {
     usize::try_from(rows).unwrap_or(usize::MAX).clamp(1, q.max(1))
 }
 
-/// The row ranges in which `q` queries are scored; a single one if they are not chunked.
+/// Rows of `q` that are scored at one time: all of them if they are not chunked.
+#[must_use]
+pub fn rows_at_once(q: usize, k: usize, memory: Memory) -> usize {
+    if should_chunk(q, k, memory) { max_rows(q, k, memory) } else { q.max(1) }
+}
+
+/// The row ranges in which `q` queries are scored; a single one if they are not chunked. Library only: the engine's portions are
+/// multiples of what bindings are aligned to.
 pub fn row_chunks(q: usize, k: usize, memory: Memory) -> impl Iterator<Item = Range<usize>> {
-    let rows = if should_chunk(q, k, memory) { max_rows(q, k, memory) } else { q.max(1) };
+    let rows = rows_at_once(q, k, memory);
     (0..q).step_by(rows).map(move |start| start..(start + rows).min(q))
 }
 
 /// Positions or slots of the `k` best keys of every query, `[q_len, k]`. Logits are computed one row range at
 /// a time, and each is transformed immediately with its slice of the row metadata. The choice of ranges does
-/// not change the result.
+/// not change the result. Library only: the engine's kernels do so.
 #[must_use]
 pub fn topk_chunked(
     queries: &IndexQueries,
@@ -76,7 +80,7 @@ pub fn topk_chunked(
     out
 }
 
-/// Requests that are scored together; see [`group_requests`].
+/// Requests that are scored together; see [`group_requests`]. Library only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Requests of the batch.
@@ -88,7 +92,8 @@ pub struct Group {
 
 /// Groups requests `(q_len, kv_len)` in order (vLLM's chunker): the logits of a group, all its queries over
 /// all its keys, take at most `logits_max_bytes`, and its gathered keys number at most `keys_max`. A request
-/// whose logits alone are too large is split by queries.
+/// whose logits alone are too large is split by queries. Library only: the engine gathers no keys, so rows of any requests are
+/// scored together.
 #[must_use]
 pub fn group_requests(requests: &[(usize, usize)], keys_max: usize, logits_max_bytes: u64) -> Vec<Group> {
     let bytes = |q: usize, k: usize| q as u64 * k as u64 * LOGIT_BYTES;

@@ -11,6 +11,7 @@ use models::{
 };
 use prefetch::engine::EngineConfig;
 use prefetch::spill::{Spill, SpillShape};
+use sparse_select::dsa::chunk::Memory;
 
 use crate::error::Error;
 use crate::options::{Demand, EngineOptions, MAX_SEQUENCES};
@@ -46,6 +47,14 @@ pub(crate) fn num_blocks(
         return Err(Error::KvMemory { budget_bytes, blocks, block_bytes });
     }
     Ok(saturated(blocks))
+}
+
+/// The engine's account of the memory for the KV pool, of which the scores of an indexer may take a part: what a pool of `blocks`
+/// blocks leaves of the budget. `None` where there is no budget and the device tells of none.
+pub(crate) fn left(options: &EngineOptions, gpu: &Gpu, plan: &KvPlan, blocks: u32) -> Option<Memory> {
+    let total = options.kv_memory.unwrap_or_else(|| free_bytes(gpu));
+    let free = total.saturating_sub(u64::from(blocks) * plan.block_bytes());
+    (total < u64::MAX).then_some(Memory { free, total })
 }
 
 /// Maximum number of blocks, including the null block, that sequences use in steps of `max_rows` rows: in

@@ -267,7 +267,8 @@ impl Model {
             .offload(extension.as_ref().map(|extension| extension.offload))
             .reads_ahead(extension.as_ref().map_or(EngineConfig::GSA, |extension| extension.reads_ahead))
             .spill(extension.and_then(|extension| extension.spill))
-            .weights_on_gpu(options.weights_on_gpu);
+            .weights_on_gpu(options.weights_on_gpu)
+            .score_memory(memory::left(options, &gpu, &plan, num_blocks));
         let mut decoder = Decoder::load(&gpu, &config, self.checkpoint.weights(), &decoder_options)?;
         if let Some(placement) = decoder.weight_placement() {
             options.notes.tell(&Note::WeightsOnHost { placement: placement.clone() });

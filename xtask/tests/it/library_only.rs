@@ -84,7 +84,7 @@ fn what_nothing_above_uses_says_so() {
     kvblock/src/v0/sequence.rs: SeqState Sequence
     kvblock/src/v0/space.rs: BlockSpaceConfig AllocStatus BlockSpaceManager
     prefetch/src/residency.rs: Residency ResidencyPlan ResidencyError
-    sparse-select/src/dsa/chunk.rs: LOGITS_MAX_BYTES should_chunk row_chunks topk_chunked Group group_requests
+    sparse-select/src/dsa/chunk.rs: LOGITS_MAX_BYTES row_chunks topk_chunked Group group_requests
     sparse-select/src/dsa/transform.rs: TopkRows token_to_batch topk_transform topk_transform_by
     sparse-select/src/method.rs: Role PrefetchOutcome PrefetchWait StepRequest LayerRequest create_sparse_method SparseMethod
     sparse-select/src/policy/gsa.rs: history_score

@@ -11,6 +11,7 @@ use attn_kernels::kernel::index_logits_coop::IndexKernel;
 use attn_kernels::kernel::top_k::{Output, TopKBuffers, TopKParams, Transform};
 use attn_kernels::launch::{TopK, TopKLimits};
 use attn_kernels::rows::{KeyRow, TopRow};
+use sparse_select::dsa::chunk::{Memory, rows_at_once};
 
 use self::format::IndexFormat;
 use crate::cast::u32_of;
@@ -41,6 +42,11 @@ pub(super) struct IndexScorer {
     longest: u32,
     /// Keys of a page of their cache.
     page: u32,
+    /// Rows whose scores exist at one time.
+    portion: usize,
+    /// Memory that scores may take a part of, if anybody knows, and the bytes of a binding.
+    memory: Option<Memory>,
+    max_bytes: u64,
 }
 
 /// Candidates of an indexer.
@@ -74,11 +80,25 @@ pub(super) struct Choice<'a> {
     pub(super) stride: u32,
 }
 
-/// Bytes of scores, and of what chooses among them, that exist at one time, unless fewer than [`PORTION`] rows make more.
+/// Bytes of scores, and of what chooses among them, that exist at one time where nobody knows how much memory is free, unless
+/// fewer than [`PORTION`] rows make more.
 const SCORE_BYTES: usize = 64 << 20;
 
 /// Portions are multiples of this many rows, for the alignment of bindings.
 const PORTION: usize = 64;
+
+/// Number of rows, of `rows` of `words` words each, whose scores exist at one time: by the published rule, if it is known how
+/// much memory is free. A binding holds `max_bytes`.
+fn portion(rows: usize, words: usize, memory: Option<Memory>, max_bytes: u64) -> usize {
+    let row_bytes = words.max(1) * size_of::<f32>();
+    let together = match memory.map(|memory| rows_at_once(rows, words, memory)) {
+        Some(all) if all >= rows => all.next_multiple_of(PORTION),
+        Some(some) => some,
+        None => SCORE_BYTES / row_bytes,
+    };
+    let bound = usize::try_from(max_bytes).unwrap_or(usize::MAX) / row_bytes;
+    (together.min(bound) / PORTION * PORTION).max(PORTION)
+}
 
 /// Scores from row to row.
 fn score_stride(longest: u32) -> u32 {
@@ -122,6 +142,9 @@ impl IndexScorer {
             top_rows: StepList::new(gpu, "index_top_rows", rows)?,
             longest: 0,
             page: keys.head_dim_and_page().1,
+            portion: PORTION,
+            memory: options.score_memory,
+            max_bytes: gpu.max_binding_bytes(),
             config,
         })
     }
@@ -136,17 +159,13 @@ impl IndexScorer {
         TopKLimits { max_scores: longest, max_k: self.config.top_k }
     }
 
-    /// Rows whose scores exist at one time.
-    fn portion(&self, longest: u32) -> usize {
-        let row = score_stride(longest) as usize + self.limits(longest).scratch();
-        (SCORE_BYTES / (row * 4).max(1) / PORTION * PORTION).max(PORTION)
-    }
-
     /// Lays out the rows of a step, which all layers share: those that choose among at most `longest` keys, or none.
     pub(super) fn plan(&mut self, rows: impl Iterator<Item = KeyRow>, longest: u32) {
-        let (portion, stride) = (self.portion(longest), score_stride(longest));
         self.key_rows.clear();
         self.key_rows.extend(rows);
+        let row = score_stride(longest) as usize + self.limits(longest).scratch();
+        self.portion = portion(self.key_rows.len(), row, self.memory, self.max_bytes);
+        let (portion, stride) = (self.portion, score_stride(longest));
         let top_row = |(i, row): (usize, &KeyRow)| TopRow {
             first: u32_of(i % portion) * stride,
             scores: row.end,
@@ -165,7 +184,7 @@ impl IndexScorer {
         }
         self.key_rows.upload(gpu)?;
         self.top_rows.upload(gpu)?;
-        let together = self.portion(self.longest).min(self.key_rows.len());
+        let together = self.portion.min(self.key_rows.len());
         self.scores.fit(gpu, together * score_stride(self.longest) as usize)?;
         self.top_k.reserve(gpu, u32_of(together), self.limits(self.longest))?;
         Ok(())
@@ -191,9 +210,8 @@ impl IndexScorer {
         ctx.rotate(&self.rope, choice.rotation, &self.q);
         ctx.exact_product(&choice.weights.gates, choice.x, &self.gates, self.config.num_heads)?;
         self.format.round_queries(ctx, ctx.rows() * self.config.num_heads, &self.q, &self.gates);
-        let portion = self.portion(self.longest);
-        for start in (0..self.key_rows.len()).step_by(portion) {
-            self.choose_portion(ctx, choice, start, u32_of(portion.min(self.key_rows.len() - start)));
+        for start in (0..self.key_rows.len()).step_by(self.portion) {
+            self.choose_portion(ctx, choice, start, u32_of(self.portion.min(self.key_rows.len() - start)));
         }
         Ok(())
     }
@@ -220,5 +238,22 @@ impl IndexScorer {
             out: choice.to.bind_from(start * choice.stride as usize),
         };
         self.top_k.record(ctx.pass, &params, self.limits(self.longest), buffers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn portions_follow_what_memory_is_free() {
+        let free = |mib: u64| Some(Memory { free: mib << 20, total: 64 << 30 });
+        let rows = |memory| portion(8192, 1 << 17, memory, 2 << 30);
+        // A row takes 512 KiB, all of them 4 GiB.
+        assert_eq!([free(16 << 10), free(1 << 10), free(100), free(0)].map(rows), [4096, 1024, 64, 64]);
+        assert_eq!(rows(None), 128, "64 MiB");
+        // Eight million scores are never cut.
+        assert_eq!(portion(100, 1024, free(0), 2 << 30), 128);
+        assert_eq!(portion(0, 64, free(0), 2 << 30), PORTION);
     }
 }
