@@ -298,13 +298,6 @@ impl KvCache {
         self.groups.len()
     }
 
-    /// Per group, the number of leading blocks that all `num_running` sequences share (for cascade
-    /// attention).
-    #[must_use]
-    pub fn num_common_prefix_blocks(&self, seq: SeqId, num_running: u32) -> Vec<usize> {
-        self.groups.iter().map(|group| group.num_common_prefix_blocks(seq, num_running, &self.pool)).collect()
-    }
-
     /// Removes blocks from the prefix cache, for example after a failed load.
     ///
     /// # Errors

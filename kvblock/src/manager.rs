@@ -221,13 +221,6 @@ impl GroupManager {
         table.extend(occupancy.iter().map(entry));
         self.seqs.insert(seq, SeqBlocks { table, num_cached: 0 });
     }
-
-    /// Leading blocks that all of `num_running` sequences share: what cascade attention reads once. Groups
-    /// that free blocks early have none.
-    pub(crate) fn num_common_prefix_blocks(&self, seq: SeqId, num_running: u32, pool: &BlockPool) -> usize {
-        let (true, Some(blocks)) = (self.kind.is_full(), self.seqs.get(&seq)) else { return 0 };
-        blocks.table.blocks().iter().take_while(|&&id| pool.ref_count(id) == num_running).count()
-    }
 }
 
 /// A block count as u32. Tables are bounded by the pool and the model length, which are u32.
