@@ -22,7 +22,7 @@ use crate::{Note, user_file, verdicts};
 
 const FILE: &str = "crossings.json";
 
-/// How often something is run before it is timed, and of how many steps.
+/// Number of runs before timing begins, and of the steps of a run.
 #[derive(Clone, Copy, Debug)]
 struct Runs {
     warm_ups: u32,
