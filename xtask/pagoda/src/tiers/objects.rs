@@ -260,7 +260,8 @@ mod tests {
     fn block(plan: &KvPlan, group: usize) -> Arc<[u8]> {
         let page = |tensor: &CacheTensor| {
             let own = tensor.layers.iter().find(|cache| plan.layout.groups[group].layers.contains(cache));
-            vec![own.map_or(0xee, |cache| u8::try_from(*cache).unwrap()); tensor.page_bytes as usize]
+            let number = own.map_or(0xee, |cache| u8::try_from(*cache).unwrap());
+            vec![number; usize::try_from(tensor.page_bytes).unwrap()]
         };
         plan.layout.tensors.iter().filter(|tensor| !tensor.layers.is_empty()).flat_map(page).collect()
     }
