@@ -8,6 +8,9 @@
 //! Lines from `#unroll i < N` to the matching `#end` are repeated N times, each in a block where `i` is a constant; N
 //! is a number or a slot filled with one. Arrays of cooperative matrices stay in registers only if every index into
 //! them is constant, and WGSL cannot ask a driver to unroll.
+//!
+//! Entry points may take built-ins in a struct, so that a slot says which. Those of subgroups become parameters of their own:
+//! naga's HLSL writer (30.0) gives them values as parameters alone, and Direct3D's compiler refuses the struct.
 
 use smallvec::SmallVec;
 use std::fmt::Write as _;
@@ -88,7 +91,79 @@ pub fn compose(
     }
     let mut out = composer.enables.concat();
     out.push_str(&composer.body);
-    Ok(out)
+    Ok(parameters_of_their_own(out))
+}
+
+/// Struct of built-ins, and the members that it has.
+struct BuiltIns<'a> {
+    name: &'a str,
+    /// `(attribute, member, type)`.
+    members: Vec<(&'a str, &'a str, &'a str)>,
+    /// Its text, from `struct` to the brace.
+    text: &'a str,
+}
+
+impl<'a> BuiltIns<'a> {
+    /// The first struct of `text` with a built-in of subgroups.
+    fn find(text: &'a str) -> Option<Self> {
+        text.match_indices("struct ").find_map(|(at, keyword)| {
+            let text = &text[at..=at + text[at..].find('}')?];
+            let (name, members) = text[keyword.len()..text.len() - 1].split_once('{')?;
+            let member = |line: &'a str| {
+                let (attribute, member) = line.trim().split_once(' ')?;
+                let (member, kind) = member.split_once(": ")?;
+                attribute.starts_with("@builtin(").then_some((attribute, member, kind))
+            };
+            let members: Vec<_> = members.trim().split_terminator(',').map(member).collect::<Option<_>>()?;
+            let of_subgroups = members.iter().any(|(attribute, ..)| attribute.contains("subgroup"));
+            of_subgroups.then(|| Self { name: name.trim(), members, text })
+        })
+    }
+
+    /// The struct without attributes.
+    fn plain(&self) -> String {
+        let members = self.members.iter().map(|(_, member, kind)| format!("    {member}: {kind},\n"));
+        format!("struct {} {{\n{}}}", self.name, members.collect::<String>())
+    }
+
+    /// The head of an entry point, from `fn` to its brace, with each member as a parameter, and the struct made from them.
+    /// `None` if it takes none.
+    fn spread(&self, head: &str) -> Option<String> {
+        let kind = format!(": {}", self.name);
+        let end = head.find(&format!("{kind},")).or_else(|| head.find(&format!("{kind})")))?;
+        let begin = head[..end].rfind([' ', '(']).map_or(0, |at| at + 1);
+        let parameter = &head[begin..end];
+        let of = |(attribute, member, kind): &(&str, &str, &str)| {
+            format!("{attribute} {parameter}_{member}: {kind}")
+        };
+        let parameters: Vec<String> = self.members.iter().map(of).collect();
+        let values: Vec<String> =
+            self.members.iter().map(|(_, member, _)| format!("{parameter}_{member}")).collect();
+        Some(format!(
+            "{}{}{}\n    let {parameter} = {}({});",
+            &head[..begin],
+            parameters.join(", "),
+            &head[end + kind.len()..],
+            self.name,
+            values.join(", ")
+        ))
+    }
+}
+
+/// Gives the entry points of `text` the built-ins of subgroups as parameters of their own.
+fn parameters_of_their_own(text: String) -> String {
+    let Some(built_ins) = BuiltIns::find(&text) else { return text };
+    let mut out = text.replacen(built_ins.text, &built_ins.plain(), 1);
+    let mut from = 0;
+    while let Some(at) = out[from..].find("@compute").map(|at| from + at) {
+        let Some(end) = out[at..].find('{').map(|end| at + end + 1) else { break };
+        from = end;
+        if let Some(head) = built_ins.spread(&out[at..end]) {
+            from = at + head.len();
+            out.replace_range(at..end, &head);
+        }
+    }
+    out
 }
 
 struct Composer<'a> {
@@ -246,6 +321,34 @@ mod tests {
             let line = kernel.lines().next().unwrap().trim().into();
             assert_eq!(error, ComposeError::Unroll { kernel: "k".into(), line });
         }
+    }
+
+    #[test]
+    fn built_ins_of_subgroups_are_parameters_of_their_own() {
+        let lane =
+            "struct Lane {\n    @builtin(subgroup_id) of: u32,\n    @builtin(subgroup_size) size: u32,\n}";
+        let entry = "@compute @workgroup_size(WG)\nfn k(\n    @builtin(workgroup_id) group: vec3<u32>,\n    lane: Lane,\n) {\n    f(lane);";
+        let text = format!(
+            "struct Row {{ a: u32, }}\n{lane}\nfn f(lane: Lane) {{}}\n{entry}\n}}\n{}\n}}\n",
+            entry.replace("fn k", "fn l")
+        );
+        let text = compose("k", &text, &[], &[], &[]).unwrap();
+        let entry = |name: &str| {
+            format!(
+                "@compute @workgroup_size(WG)\nfn {name}(\n    @builtin(workgroup_id) group: vec3<u32>,\n    \
+                 @builtin(subgroup_id) lane_of: u32, @builtin(subgroup_size) lane_size: u32,\n) {{\n    \
+                 let lane = Lane(lane_of, lane_size);\n    f(lane);\n}}\n"
+            )
+        };
+        let plain =
+            "struct Row { a: u32, }\nstruct Lane {\n    of: u32,\n    size: u32,\n}\nfn f(lane: Lane) {}\n";
+        assert_eq!(text, format!("{plain}{}{}", entry("k"), entry("l")));
+    }
+
+    #[test]
+    fn other_structs_stay() {
+        let text = "struct Lane {\n    @builtin(local_invocation_index) index: u32,\n}\n@compute fn k(lane: Lane) {\n}\n";
+        assert_eq!(compose("k", text, &[], &[], &[]).unwrap(), text);
     }
 
     #[test]

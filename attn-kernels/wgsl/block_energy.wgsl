@@ -48,7 +48,7 @@ fn block_energy(
             sums = tile_multiply(sums, lane);
             workgroupBarrier();
         }
-        var seen: array<vec4<f32>, 4>;
+        var seen: Products;
         var top = vec4(LOWEST);
         for (var i = 0u; i < 4u; i++) {
             let row = row0 + y * 4u + i;

@@ -231,7 +231,7 @@ impl Row {
             println!("    one stream is {}", say_dense_below(tokens));
         }
         if let Some(tokens) = self.prefill_dense_below {
-            println!("    prompts are dense below {tokens} tokens");
+            println!("    prompts are {}", say_dense_below(tokens));
         }
         if let Some(Streamed { step_bytes, decode_bytes_s }) = self.streamed {
             let (bytes, rate) = (readable(step_bytes), decode_bytes_s / 1e9);
