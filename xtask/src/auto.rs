@@ -78,7 +78,7 @@ fn known(
         return Ok(measurement.clone());
     }
     if let Some(damage) = kept.damage() {
-        say(&format!("what was measured before cannot be read and is measured anew: {damage}"));
+        say(&format!("what was measured before cannot be read and has to be measured anew: {damage}"));
     }
     let measurement = measure()?;
     kept.put(key, measurement.clone());

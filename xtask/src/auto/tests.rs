@@ -76,7 +76,7 @@ fn policies_are_measured_once() {
     fs::write(folder.path().join("policies.json"), "{\"a model\": 7}").unwrap();
     assert_eq!(of(|| Ok(measurement())).unwrap(), measurement());
     let note = said.borrow().join("\n").replace(&*folder.path().to_string_lossy(), "DIR").replace('\\', "/");
-    insta::assert_snapshot!(note, @"what was measured before cannot be read and is measured anew: DIR/policies.json: invalid type: integer `7`, expected struct Measurement at line 1 column 13");
+    insta::assert_snapshot!(note, @"what was measured before cannot be read and has to be measured anew: DIR/policies.json: invalid type: integer `7`, expected struct Measurement at line 1 column 13");
     assert_eq!(of(|| panic!("it is kept again")).unwrap(), measurement());
 }
 

@@ -1,4 +1,4 @@
-//! Density and recall by length, of plans that measure recall at several: the curve of a policy whose density follows the text.
+//! Density and recall by length, of plans with several: the curve of a policy whose density follows the text.
 
 use std::fmt::{self, Write as _};
 
@@ -35,21 +35,24 @@ impl fmt::Display for AtLength {
     }
 }
 
-/// One row a policy and length of its recall, in the order of the cells; none if all have one length.
+/// One row a policy and length of the texts, in the order of the cells, with the recall where that was measured; none if all have
+/// one length.
 pub(super) fn by_length(rows: &[Cell]) -> Vec<AtLength> {
-    let of_cell = |cell: &Cell| {
-        // Decode, if a policy acts there.
-        let acts = |phase: &&Phase| phase.recall.is_some();
-        let phase = [&cell.decode, &cell.prefill].into_iter().find(acts)?;
-        Some(AtLength {
-            policy: cell.policy.clone(),
-            tokens: cell.tokens,
-            head_density: phase.head_density,
-            density: phase.density,
-            recall: phase.recall,
-        })
-    };
-    let all: Vec<AtLength> = rows.iter().filter(|cell| cell.kind == "recall").filter_map(of_cell).collect();
+    let acts = |phase: &&Phase| !phase.layers.is_empty();
+    // Decode, if a policy acts there.
+    let phase = |cell: &'_ Cell| [&cell.decode, &cell.prefill].into_iter().find(acts).cloned();
+    let mut all: Vec<AtLength> = Vec::new();
+    for cell in rows.iter().filter(|cell| matches!(&*cell.kind, "text" | "recall")) {
+        let Some(Phase { density, head_density, recall, .. }) = phase(cell) else { continue };
+        let (policy, tokens) = (cell.policy.clone(), cell.tokens);
+        match all.iter_mut().find(|row| row.policy == policy && row.tokens == tokens) {
+            Some(row) => {
+                row.head_density = row.head_density.or(head_density);
+                row.recall = row.recall.or(recall);
+            }
+            None => all.push(AtLength { policy, tokens, head_density, density, recall }),
+        }
+    }
     let several = all.iter().any(|row| row.tokens != all[0].tokens);
     if several { all } else { Vec::new() }
 }
@@ -85,20 +88,27 @@ mod tests {
             decode: Phase { density: 1.0, ..Phase::default() },
             prefill: Phase {
                 density,
+                layers: vec![density],
                 recall: Some(0.96),
                 head_density: Some(density / 2.0),
                 ..Phase::default()
             },
             ..example("xattn:threshold=0.9", "recall opticks")
         };
-        let text = example("xattn:threshold=0.9", "text opticks");
-        let rows = by_length(&[text.clone(), cell(4096, 0.5), cell(8192, 0.25)]);
+        let text = |tokens| {
+            let Cell { decode, prefill, .. } = cell(tokens, 0.5);
+            let prefill = Phase { recall: None, head_density: None, ..prefill };
+            Cell { tokens, decode, prefill, ..example("xattn:threshold=0.9", "text opticks") }
+        };
+        let dense = Cell { tokens: 16_384, ..example("full", "text opticks") };
+        let rows = by_length(&[text(4096), text(512), cell(4096, 0.5), cell(8192, 0.25), dense]);
         insta::assert_snapshot!(rows.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"), @"
         xattn:threshold=0.9                                4096 tokens:  25.0 % a head,  50.0 % attended, recall 0.960
+        xattn:threshold=0.9                                 512 tokens:       - a head,  50.0 % attended, recall -
         xattn:threshold=0.9                                8192 tokens:  12.5 % a head,  25.0 % attended, recall 0.960
         ");
         assert!(table(&rows).contains("<td>8,192</td><td>12.5 %</td><td>25.0 %</td><td>0.960</td>"));
-        assert_eq!(by_length(&[text, cell(4096, 0.5), cell(4096, 0.5)]), []);
+        assert_eq!(by_length(&[text(4096), cell(4096, 0.5)]), []);
         assert_eq!(table(&[]), "");
     }
 }

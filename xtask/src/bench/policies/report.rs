@@ -21,7 +21,7 @@ use pagoda::measured::{self, LossLimit, Measurement, Measurements, fastest_withi
 use pagoda::{Demand, EngineOptions, Model, Registry, Sparse};
 
 use super::cell::{Cells, Kept as _};
-use super::ruler;
+use super::ruler::{self, Prompt, Task};
 use super::runner::{self, Score, SequencePlan, Steps};
 use crate::bench::e2e::{self, Batch, count};
 use crate::cli::{BenchArgs, EngineArgs, KvDtype, Preempt};
@@ -91,6 +91,15 @@ struct Bench<'a> {
     plan: Plan,
     lengths: Vec<u32>,
     text: Text,
+    asked: Vec<Asked>,
+}
+
+/// A prompt of a task, for all policies and KV types.
+struct Asked {
+    /// Length that it belongs to.
+    tokens: u32,
+    task: Task,
+    prompt: Prompt,
 }
 
 /// Tokens whose likelihood is measured.
@@ -130,7 +139,15 @@ impl<'a> Bench<'a> {
         }
         let longest = lengths.last().map_or(0, |length| length + plan.behind());
         let text = Text::read(text, model.tokenizer()?, longest)?;
-        Ok(Self { engine, registry, model, gpu, plan, lengths, text })
+        let mut asked = Vec::new();
+        for tokens in &lengths {
+            for (task, seed) in plan.tasks.iter().flat_map(|task| (0..plan.samples).map(|seed| (*task, seed)))
+            {
+                let prompt = ruler::prompt(model, task, *tokens, None, seed.into())?;
+                asked.push(Asked { tokens: *tokens, task, prompt });
+            }
+        }
+        Ok(Self { engine, registry, model, gpu, plan, lengths, text, asked })
     }
 
     /// KV types, the engine's own first.
@@ -156,7 +173,7 @@ impl<'a> Bench<'a> {
         let mut policies = vec![DENSE.to_owned()];
         for policy in &self.plan.policies {
             // What no length can have is wrong in the plan; some budgets are too small for short lengths.
-            let any = spec_at(policy, u32::MAX >> 1)?;
+            let any = spec_at(policy, 1 << 20)?;
             self.sparse(&any).with_context(|| format!("policy {policy}"))?;
             let spec = spec_at(policy, tokens)?;
             let suits = self
@@ -274,9 +291,7 @@ impl<'a> Bench<'a> {
     fn answers(&self, decoder: &mut Decoder, chunk: u32, tokens: u32) -> Result<Answers> {
         let mut answers = Answers::default();
         let tokenizer = self.model.tokenizer()?;
-        let seeds = self.plan.tasks.iter().flat_map(|task| (0..self.plan.samples).map(|seed| (*task, seed)));
-        for (task, seed) in seeds {
-            let prompt = ruler::prompt(self.model, task, tokens, None, seed.into())?;
+        for Asked { task, prompt, .. } in self.asked.iter().filter(|asked| asked.tokens == tokens) {
             let sequence = SequencePlan {
                 chunk,
                 decode_from: u32::try_from(prompt.ids.len())?,
