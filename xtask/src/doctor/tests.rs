@@ -88,6 +88,8 @@ fn a_complete_machine_is_described() {
                 latents with an indexer: not KV in memory of the host, which needs attention to all latents: an indexer scores every token and attends to few of them, anywhere
                 compressed attention: not a sparse policy, nor a sparse policy over KV in memory of the host, which needs layers of full attention to keys and values
                 compressed attention: not KV in memory of the host, which needs one cache a layer: compressed attention keeps windows, entries and states beside
+                native sparse attention (NSA): not a sparse policy, nor a sparse policy over KV in memory of the host, which needs a choice that is left to a policy: the model selects its blocks itself
+                native sparse attention (NSA): not KV in memory of the host, which needs attention to all keys in turn: means of all blocks choose the few that are attended
     missing     nothing
     ");
 }
