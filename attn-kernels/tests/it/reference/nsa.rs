@@ -72,16 +72,18 @@ fn check_nsa(gpu: &Gpu, nsa: &Nsa, (kv_heads, group): (u32, u32), lens: &[u32], 
     }
 }
 
+/// The pages that sequences of these lengths fill, with their tokens.
+fn full_pages(layer: &Layer, lens: &[u32]) -> Vec<[u32; 2]> {
+    let size = layer.shape.block_size;
+    let of = |(len, table): (&u32, &u32)| &layer.tables[*table as usize..][..(len / size) as usize];
+    lens.iter().zip(&layer.table_of).flat_map(of).map(|block| [*block, size]).collect()
+}
+
 /// Probabilities of compressed keys of `kernel` strides of `pages` pages.
 fn check_probs(gpu: &Gpu, shape: KvShape, (pages, kernel): (u32, u32), group: u32, lens: &[u32], seed: u64) {
     let (stride, heads) = (pages * shape.block_size, shape.num_kv_heads * group);
     let layer = Layer::new(shape, lens, seed);
-    let mut touched = Vec::new();
-    for (len, table) in lens.iter().zip(&layer.table_of) {
-        let full = (len / shape.block_size) as usize;
-        touched
-            .extend(layer.tables[*table as usize..][..full].iter().map(|block| [*block, shape.block_size]));
-    }
+    let touched = full_pages(&layer, lens);
     // Pages that are not full have no digests.
     let mut digests = vec![f32::NAN; Digest::Mean.pool_elements(&shape, layer.num_blocks() as usize)];
     cpu::block_digest::block_digest(&shape, Digest::Mean, &touched, &layer.k, &mut digests);
@@ -120,12 +122,7 @@ fn check_probs(gpu: &Gpu, shape: KvShape, (pages, kernel): (u32, u32), group: u3
 fn check_values(gpu: &Gpu, shape: KvShape, pages: u32, group: u32, lens: &[u32], seed: u64) {
     let (block, heads) = (pages * shape.block_size, shape.num_kv_heads * group);
     let layer = Layer::new(shape, lens, seed);
-    let mut touched = Vec::new();
-    for (len, table) in lens.iter().zip(&layer.table_of) {
-        let full = (len / shape.block_size) as usize;
-        touched
-            .extend(layer.tables[*table as usize..][..full].iter().map(|block| [*block, shape.block_size]));
-    }
+    let touched = full_pages(&layer, lens);
     let most = lens.iter().max().unwrap() / block;
     let params =
         NsaAttendParams { num_heads: heads, num_kv_heads: shape.num_kv_heads, prob_stride: most + 2 };

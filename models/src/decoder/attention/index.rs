@@ -85,11 +85,11 @@ pub(super) struct Choice<'a> {
 const SCORE_BYTES: usize = 64 << 20;
 
 /// Portions are multiples of this many rows, for the alignment of bindings.
-const PORTION: usize = 64;
+pub(super) const PORTION: usize = 64;
 
 /// Number of rows, of `rows` of `words` words each, whose scores exist at one time: by the published rule, if it is known how
 /// much memory is free. A binding holds `max_bytes`.
-fn portion(rows: usize, words: usize, memory: Option<Memory>, max_bytes: u64) -> usize {
+pub(super) fn portion(rows: usize, words: usize, memory: Option<Memory>, max_bytes: u64) -> usize {
     let row_bytes = words.max(1) * size_of::<f32>();
     let together = match memory.map(|memory| rows_at_once(rows, words, memory)) {
         Some(all) if all >= rows => all.next_multiple_of(PORTION),

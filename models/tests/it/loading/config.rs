@@ -86,6 +86,7 @@ fn reads_the_tiny_llama() {
         latent: None,
         indexer: None,
         compressed: None,
+        nsa: None,
         hyper: None,
         scale: 0.25,
         temperature: None,

@@ -105,6 +105,7 @@ fn reads_gguf_metadata() {
         latent: None,
         indexer: None,
         compressed: None,
+        nsa: None,
         hyper: None,
         scale: 0.25,
         temperature: None,

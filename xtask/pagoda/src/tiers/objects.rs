@@ -107,18 +107,20 @@ impl Objects {
 
     /// Number of leading blocks that together have up to `most` objects, but at least one.
     pub(super) fn portion(&self, blocks: &[GroupBlock], most: usize) -> usize {
-        let counts = blocks.iter().scan(0, |sum, block| {
-            *sum += self.groups[block.group.index()].len();
-            Some(*sum)
-        });
-        counts.take_while(|sum| *sum <= most).count().max(1).min(blocks.len())
+        self.ends(blocks).take_while(|end| *end <= most).count().max(1).min(blocks.len())
     }
 
     /// The block whose objects are those around `position` of all that `blocks` have.
     pub(super) fn owner(&self, blocks: &[GroupBlock], position: usize) -> usize {
-        (1..blocks.len())
-            .find(|end| position < self.count(&blocks[..*end]))
-            .map_or(blocks.len() - 1, |end| end - 1)
+        self.ends(blocks).take_while(|end| *end <= position).count().min(blocks.len() - 1)
+    }
+
+    /// Number of objects up to the end of each block.
+    fn ends(&self, blocks: &[GroupBlock]) -> impl Iterator<Item = usize> {
+        blocks.iter().scan(0, |end, block| {
+            *end += self.groups[block.group.index()].len();
+            Some(*end)
+        })
     }
 
     /// Names of the objects of a block with this hash.

@@ -1,11 +1,11 @@
 //! Density and recall by length, of plans with several: the curve of a policy whose density follows the text.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use models::grouped;
 
 use super::cell::{Cell, Phase};
-use super::page::escaped;
+use super::page;
 
 /// A policy at one length.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,18 +62,12 @@ pub(super) fn table(rows: &[AtLength]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let mut html = String::from(
-        "<h2>Density and recall by length</h2>\n<table><tr><th>policy</th><th>tokens</th><th>density, a head</th>\
-         <th>density, attended</th><th>recall</th></tr>\n",
-    );
-    for row in rows {
-        let _ = write!(html, "<tr><td>{}</td><td>{}</td>", escaped(&row.policy), grouped(row.tokens));
-        row.values().iter().for_each(|value| {
-            let _ = write!(html, "<td>{value}</td>");
-        });
-        html.push_str("</tr>\n");
-    }
-    html + "</table>\n"
+    let heads = ["policy", "tokens", "density, a head", "density, attended", "recall"];
+    let lines = rows.iter().map(|row| {
+        let [head, attended, recall] = row.values();
+        [row.policy.clone(), grouped(row.tokens), head, attended, recall].into()
+    });
+    format!("<h2>Density and recall by length</h2>\n{}", page::table(heads, lines))
 }
 
 #[cfg(test)]

@@ -153,20 +153,10 @@ pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
     );
     html.push_str(
         "<p>Times are of decode steps of the text; selection and attention are device times by timestamps, \
-                   what a policy selects on the host is in the milliseconds alone.</p>\n<table><tr>",
+                   what a policy selects on the host is in the milliseconds alone.</p>\n",
     );
-    HEADS.iter().for_each(|head| {
-        let _ = write!(html, "<th>{head}</th>");
-    });
-    html.push_str("</tr>\n");
-    for row in &summaries {
-        let _ = write!(html, "<tr><td>{}</td>", escaped(&row.policy));
-        row.values().iter().for_each(|value| {
-            let _ = write!(html, "<td>{value}</td>");
-        });
-        html.push_str("</tr>\n");
-    }
-    html.push_str("</table>\n");
+    let line = |row: &Summary| [row.policy.clone()].into_iter().chain(row.values()).collect();
+    html.push_str(&table(HEADS, summaries.iter().map(line)));
     for (policy, layers) in layers(rows) {
         let layers: Vec<String> = layers.iter().map(|density| format!("{density:.2}")).collect();
         let _ =
@@ -192,6 +182,26 @@ pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
     }
     html.push_str("</body></html>\n");
     html
+}
+
+/// A table of text.
+pub(super) fn table<'h>(
+    heads: impl IntoIterator<Item = &'h str>,
+    lines: impl Iterator<Item = Vec<String>>,
+) -> String {
+    let mut html = String::from("<table><tr>");
+    for head in heads {
+        let _ = write!(html, "<th>{head}</th>");
+    }
+    html.push_str("</tr>\n");
+    for line in lines {
+        html.push_str("<tr>");
+        for cell in line {
+            let _ = write!(html, "<td>{}</td>", escaped(&cell));
+        }
+        html.push_str("</tr>\n");
+    }
+    html + "</table>\n"
 }
 
 /// Text escaped for HTML.

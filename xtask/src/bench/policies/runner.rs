@@ -154,7 +154,7 @@ fn draw_selections(chosen: &mut Vec<Vec<(u32, u32)>>, attended: &Attended) {
 /// Device time of the kernels of one role, or of all.
 fn seconds(timings: &[Timing], role: Option<Role>) -> f64 {
     let counted = timings.iter().filter(|timing| role.is_none() || timing.role == role);
-    counted.map(|timing| timing.ns).sum::<f64>() * 1e-9
+    counted.map(|timing| timing.ns).sum::<f64>() / 1e9
 }
 
 #[cfg(test)]
@@ -177,9 +177,8 @@ mod tests {
             .map(|kernel| Timing { kernel: kernel.name, role: Some(kernel.role), ns: 1e9 })
             .collect();
         let count = |role| all.iter().filter(|kernel| kernel.role == role).count() as f64;
-        let differs = |role, seconds_of: f64| (seconds(&timings, role) - seconds_of).abs() > 1e-9;
-        assert!(!differs(None, all.len() as f64));
-        assert!(!differs(Some(Role::Attention), count(Role::Attention)));
+        assert_eq!(seconds(&timings, None), all.len() as f64);
+        assert_eq!(seconds(&timings, Some(Role::Attention)), count(Role::Attention));
     }
 
     #[test]

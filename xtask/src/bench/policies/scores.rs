@@ -1,9 +1,9 @@
 //! Scores in RULER's tasks, by policy and length.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use super::cell::Cell;
-use super::page::escaped;
+use super::page;
 use super::ruler::Task;
 
 /// Scores of one policy in RULER's tasks at one length.
@@ -59,19 +59,12 @@ pub(super) fn table(rows: &[Scores]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let mut html = String::from("<h2>RULER, percent</h2>\n<table><tr>");
-    for head in ["policy", "tokens", "mean"].into_iter().chain(Task::RULER.map(Task::name)) {
-        let _ = write!(html, "<th>{head}</th>");
-    }
-    html.push_str("</tr>\n");
-    for row in rows {
-        let _ = write!(html, "<tr><td>{}</td><td>{}</td>", escaped(&row.policy), row.length);
-        row.values().for_each(|value| {
-            let _ = write!(html, "<td>{value}</td>");
-        });
-        html.push_str("</tr>\n");
-    }
-    html + "</table>\n"
+    let heads = ["policy", "tokens", "mean"].into_iter().chain(Task::RULER.map(Task::name));
+    let lines = rows.iter().map(|row| {
+        let place = [row.policy.clone(), row.length.to_string()];
+        place.into_iter().chain(row.values()).collect()
+    });
+    format!("<h2>RULER, percent</h2>\n{}", page::table(heads, lines))
 }
 
 #[cfg(test)]

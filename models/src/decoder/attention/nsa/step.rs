@@ -5,6 +5,7 @@ use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::paged_decode::{PARTITION, partitions};
 use attn_kernels::rows::{BlockTokens, DecodeRow, TopRow};
 
+use super::super::index::{PORTION, portion};
 use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
@@ -34,12 +35,6 @@ pub(super) struct Step {
     /// f32 of probabilities and of scores of a row.
     row_lens: [usize; 2],
 }
-
-/// Bytes of probabilities and scores that exist at one time, unless fewer than [`PORTION`] rows make more.
-const SCORE_BYTES: usize = 64 << 20;
-
-/// Portions are multiples of this many rows, for the alignment of bindings.
-const PORTION: usize = 64;
 
 impl Step {
     pub(super) fn new(gpu: &Gpu, options: &DecoderOptions, shape: KvShape) -> Result<Self, ModelError> {
@@ -71,8 +66,7 @@ impl Step {
         self.score_stride = batch.longest.div_ceil(block);
         let of = |heads: u32, stride: u32| heads as usize * stride as usize;
         self.row_lens = [of(config.num_heads, self.prob_stride), of(config.num_kv_heads, self.score_stride)];
-        let row_bytes = self.row_lens.iter().sum::<usize>() * size_of::<f32>();
-        self.portion = (SCORE_BYTES / row_bytes.max(1) / PORTION * PORTION).max(PORTION);
+        self.portion = portion(rows.len(), self.row_lens.iter().sum(), None, u64::MAX);
 
         self.filled.clear();
         self.filled.extend(slices.iter().flat_map(|slice| filled(slice, self.shape.block_size)));
