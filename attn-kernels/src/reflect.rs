@@ -6,9 +6,9 @@ mod translate;
 
 pub use error::ReflectError;
 pub use operations::Operations;
-pub use translate::{Translation, translate};
+pub use translate::{Translation, Trusted, translate, translate_trusted};
 
-use crate::{Access, Variant};
+use crate::{Access, TextLength, Variant};
 use naga::back::PipelineConstants;
 use naga::proc::Layouter;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
@@ -74,12 +74,7 @@ pub fn interface(variant: &Variant) -> Result<Interface, ReflectError> {
     let parsed = Parsed::new(variant)?;
     let (module, _) = parsed.resolve()?;
     let entry = &module.entry_points[0];
-    let mut layouter = Layouter::default();
-    layouter.update(module.to_ctx()).map_err(|e| parsed.error("layout", e.to_string()))?;
-
-    let in_workgroup = |v: &naga::GlobalVariable| v.space == AddressSpace::WorkGroup;
-    let workgroup = module.global_variables.iter().filter(|(_, v)| in_workgroup(v));
-    let workgroup_bytes = workgroup.map(|(_, v)| layouter[v.ty].size).sum();
+    let workgroup_bytes = workgroup_bytes(&parsed, &module)?;
     // Bindings are those of the module as written: resolving drops what a variant does not use, but the host binds it.
     let mut params = Uniform::default();
     let mut bindings = Vec::new();
@@ -108,6 +103,15 @@ pub fn interface(variant: &Variant) -> Result<Interface, ReflectError> {
     })
 }
 
+/// Bytes of workgroup memory of a module whose `override` constants are in place.
+fn workgroup_bytes(parsed: &Parsed<'_>, module: &Module) -> Result<u32, ReflectError> {
+    let mut layouter = Layouter::default();
+    layouter.update(module.to_ctx()).map_err(|e| parsed.error("layout", e.to_string()))?;
+    let in_workgroup = |v: &naga::GlobalVariable| v.space == AddressSpace::WorkGroup;
+    let workgroup = module.global_variables.iter().filter(|(_, v)| in_workgroup(v));
+    Ok(workgroup.map(|(_, v)| layouter[v.ty].size).sum())
+}
+
 fn uniform(module: &Module, ty: naga::Handle<naga::Type>) -> Uniform {
     let ty = &module.types[ty];
     let TypeInner::Struct { members, span } = &ty.inner else { return Uniform::default() };
@@ -128,26 +132,35 @@ struct Parsed<'a> {
 }
 
 impl<'a> Parsed<'a> {
+    /// With the fewest capabilities with which it is valid.
     fn new(variant: &'a Variant) -> Result<Self, ReflectError> {
+        let mut parsed = Self::whole(variant, TextLength::Full)?;
+        // From everything, drops what is not needed, one flag at a time.
+        for flag in Capabilities::all().iter() {
+            if let Ok(with_less) = validate(&parsed.module, parsed.capabilities - flag) {
+                parsed.capabilities -= flag;
+                parsed.info = with_less;
+            }
+        }
+        Ok(parsed)
+    }
+
+    /// With all capabilities.
+    fn whole(variant: &'a Variant, length: TextLength) -> Result<Self, ReflectError> {
         let kernel = variant.kernel.name;
-        let wgsl = variant.wgsl()?;
+        let wgsl = variant.wgsl_of(length)?;
         let fail = |stage, message| ReflectError::Naga { kernel, stage, message };
         let module =
             naga::front::wgsl::parse_str(&wgsl).map_err(|e| fail("parsing", e.emit_to_string(&wgsl)))?;
-        let validate = |capabilities| {
-            let mut validator = Validator::new(ValidationFlags::all(), capabilities);
-            validator.validate(&module).map_err(|e| e.emit_to_string(&wgsl))
-        };
-        // From everything, drops what is not needed, one flag at a time.
-        let mut capabilities = Capabilities::all();
-        let mut info = validate(capabilities).map_err(|message| fail("validation", message))?;
-        for flag in Capabilities::all().iter() {
-            if let Ok(with_less) = validate(capabilities - flag) {
-                capabilities -= flag;
-                info = with_less;
-            }
-        }
+        let capabilities = Capabilities::all();
+        let info =
+            validate(&module, capabilities).map_err(|e| fail("validation", e.emit_to_string(&wgsl)))?;
         Ok(Self { variant, module, info, capabilities })
+    }
+
+    /// Whether it is not valid without `flag`.
+    fn needs(&self, flag: Capabilities) -> bool {
+        validate(&self.module, self.capabilities - flag).is_err()
     }
 
     /// The module with the variant's constants in place.
@@ -166,4 +179,11 @@ impl<'a> Parsed<'a> {
     fn error(&self, stage: &'static str, message: String) -> ReflectError {
         ReflectError::Naga { kernel: self.variant.kernel.name, stage, message }
     }
+}
+
+fn validate(
+    module: &Module,
+    capabilities: Capabilities,
+) -> Result<ModuleInfo, Box<naga::WithSpan<naga::valid::ValidationError>>> {
+    Validator::new(ValidationFlags::all(), capabilities).validate(module).map_err(Box::new)
 }
