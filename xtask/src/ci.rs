@@ -1,5 +1,6 @@
 //! `cargo xtask ci`, which is also what CI runs: everything that must hold before a change lands, cheapest first.
 
+use std::env;
 use std::io::{self, Write as _};
 use std::process::{Child, Stdio};
 use std::thread;
@@ -7,7 +8,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cli::TestArgs;
+use crate::cli::{PortabilityArgs, TestArgs};
+use crate::portability;
 use crate::test::{self, FEATURES};
 use crate::tree;
 
@@ -53,7 +55,22 @@ pub fn run() -> Result<()> {
         steps().iter().try_for_each(|step| step.run(Stdio::inherit))?;
         beside.join().expect("a step does not panic")
     })?;
+    portable()?;
     test::run(&TestArgs { args: Vec::new() })
+}
+
+/// Devices that `portability` leaves out, because their compilers cannot be got where CI runs.
+const WITHOUT: &str = "PAGODA_PORTABILITY_WITHOUT";
+
+/// Compilers of other devices, as far as they are quick.
+fn portable() -> Result<()> {
+    eprintln!("$ cargo xtask portability --quick");
+    let begin = Instant::now();
+    let without = env::var(WITHOUT).unwrap_or_default();
+    let without = without.split(',').map(str::trim).filter(|id| !id.is_empty()).map(String::from).collect();
+    portability::run(&PortabilityArgs { quick: true, without, ..PortabilityArgs::default() })?;
+    eprintln!("  {:.1} s: portability", begin.elapsed().as_secs_f64());
+    Ok(())
 }
 
 /// loom's run. In a separate target folder: the flag affects every crate, and would make the next build start from scratch.

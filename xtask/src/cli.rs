@@ -113,6 +113,11 @@ pub enum Command {
     Select(SelectArgs),
     /// List the GPU kernels and their levels, or write them out as WGSL, MSL, HLSL and SPIR-V
     Kernels(KernelsArgs),
+    /// Compile the kernels for devices that are not here, with the compilers of their drivers, and hold registers to bounds
+    Portability(PortabilityArgs),
+    /// Compile for `portability`, in a process of its own
+    #[command(hide = true)]
+    PortabilityWorker(PortabilityWorkerArgs),
     /// Measure kernels, policies, KV offload, whole requests or a server
     Bench(Box<BenchArgs>),
     /// Set the machine up, fetch the default model and run every test
@@ -145,6 +150,46 @@ pub struct KernelsArgs {
     /// Write each composed kernel into this folder as KERNEL.LEVEL.wgsl, with its MSL, HLSL and SPIR-V
     #[arg(long, value_name = "DIR")]
     pub emit: Option<PathBuf>,
+}
+
+/// `cargo xtask portability`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct PortabilityArgs {
+    /// Device to compile for, as docs/portability.md names it; may be repeated, by default all
+    #[arg(long, value_name = "ID")]
+    pub device: Vec<String>,
+
+    /// Compile for one device and run the checkers, as CI does
+    #[arg(long, conflicts_with = "device")]
+    pub quick: bool,
+
+    /// Compile only the kernels whose name contains this text
+    #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
+    pub kernel: Option<String>,
+
+    /// Leave a device out whose compiler cannot be got here; may be repeated
+    #[arg(long, value_name = "ID")]
+    pub without: Vec<String>,
+
+    /// Write docs/portability.md and the bounds anew
+    #[arg(long)]
+    pub write: bool,
+
+    /// Print one JSON object for each device and kernel instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The process of `cargo xtask portability` that compiles.
+#[derive(Debug, Clone, Args)]
+pub struct PortabilityWorkerArgs {
+    /// Library of a Vulkan driver
+    #[arg(value_name = "LIBRARY")]
+    pub library: PathBuf,
+
+    /// The library is the DirectX shader compiler
+    #[arg(long)]
+    pub dxc: bool,
 }
 
 /// `cargo xtask bench`.

@@ -37,7 +37,7 @@ pub fn run(args: &KernelsArgs) -> Result<()> {
 }
 
 /// The variants of all crates, by name.
-fn variants() -> Vec<NamedVariant> {
+pub(crate) fn variants() -> Vec<NamedVariant> {
     let mut all = attn_kernels::variants();
     all.extend(models::kernel::variants());
     all.sort_by(|a, b| a.name.cmp(&b.name));

@@ -17,6 +17,7 @@ pub mod kernels;
 pub mod load_line;
 pub mod model;
 pub mod models_list;
+pub mod portability;
 pub mod prefill_bar;
 pub mod references;
 pub mod report;
@@ -84,6 +85,8 @@ pub fn run(command: Command, registry: &Registry) -> Result<()> {
         Command::Ci => ci::run(),
         Command::Doctor(args) => doctor::run(&args),
         Command::Kernels(args) => kernels::run(&args),
+        Command::Portability(args) => portability::run(&args),
+        Command::PortabilityWorker(args) => portability::work(&args),
     }
 }
 

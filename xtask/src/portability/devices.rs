@@ -1,0 +1,137 @@
+//! Devices, and where the compiler of each comes from.
+
+use anyhow::{Result, bail};
+
+use super::fetch::Root;
+
+/// A device, or a checker of texts that runs on none.
+#[derive(Debug)]
+pub(super) struct Device {
+    /// Name in `--device`, in the page and in the bounds.
+    pub(super) id: &'static str,
+    /// Hardware or checker.
+    pub(super) title: &'static str,
+    /// Compiler, and how it is run.
+    pub(super) compiler: Compiler,
+    /// Whether `--quick` asks it.
+    pub(super) quick: bool,
+}
+
+/// A compiler, and how it is run.
+#[derive(Debug)]
+pub(super) enum Compiler {
+    /// A Vulkan driver.
+    Vulkan(Driver),
+    /// Microsoft's compiler of HLSL with its validator.
+    Dxc,
+    /// The validator of SPIR-V.
+    SpirvVal,
+    /// Dawn's front end of WGSL.
+    Tint,
+}
+
+/// A Vulkan driver, with what makes it believe in a device.
+#[derive(Debug)]
+pub(super) struct Driver {
+    /// Packages that it comes with.
+    pub(super) root: Root,
+    /// Its file, among the root's libraries.
+    pub(super) library: &'static str,
+    /// Library that answers in place of the kernel's driver.
+    pub(super) shim: Option<&'static str>,
+    /// Variable of the environment that names the device.
+    pub(super) variable: Option<(&'static str, &'static str)>,
+}
+
+const fn vulkan(id: &'static str, title: &'static str, driver: Driver) -> Device {
+    Device { id, title, compiler: Compiler::Vulkan(driver), quick: false }
+}
+
+/// A device of Mesa 26 behind one of Mesa's shims.
+const fn shimmed(
+    library: &'static str,
+    shim: &'static str,
+    variable: Option<(&'static str, &'static str)>,
+) -> Driver {
+    Driver { root: Root::Mesa26, library, shim: Some(shim), variable }
+}
+
+const fn radv(id: &'static str, title: &'static str, gpu: &'static str) -> Device {
+    let gpu = Some(("AMDGPU_GPU_ID", gpu));
+    vulkan(id, title, shimmed("libvulkan_radeon.so", "libamdgpu_noop_drm_shim.so", gpu))
+}
+
+const fn nvk(id: &'static str, title: &'static str, chip: &'static str) -> Device {
+    let chip = Some(("NOUVEAU_CHIPSET", chip));
+    vulkan(id, title, shimmed("libvulkan_nouveau.so", "libnouveau_noop_drm_shim.so", chip))
+}
+
+const fn checker(id: &'static str, title: &'static str, compiler: Compiler) -> Device {
+    Device { id, title, compiler, quick: true }
+}
+
+/// All devices.
+pub(super) const DEVICES: &[Device] = &[
+    radv("rdna4", "AMD RDNA 4 (Navi 48), RADV", "gfx1201"),
+    radv("rdna3.5", "AMD RDNA 3.5 (Strix), RADV", "strix1"),
+    Device { quick: true, ..radv("rdna3", "AMD RDNA 3 (Navi 31), RADV", "navi31") },
+    radv("rdna2", "AMD RDNA 2 (Navi 21), RADV", "navi21"),
+    radv("vega", "AMD Vega (Vega 10), RADV", "vega10"),
+    // Shims of Mesa 26 know no Polaris; older RADV has a device of its own for that.
+    vulkan(
+        "polaris",
+        "AMD Polaris (Polaris 10), RADV",
+        Driver {
+            root: Root::Mesa25,
+            library: "libvulkan_radeon.so",
+            shim: None,
+            variable: Some(("RADV_FORCE_FAMILY", "POLARIS10")),
+        },
+    ),
+    nvk("ampere", "NVIDIA Ampere (GA102), NVK", "172"),
+    nvk("turing", "NVIDIA Turing (TU102), NVK", "162"),
+    vulkan(
+        "adreno-750",
+        "Qualcomm Adreno 750, Turnip",
+        shimmed("libvulkan_freedreno.so", "libfreedreno_noop_drm_shim.so", Some(("FD_GPU_ID", "750"))),
+    ),
+    vulkan(
+        "apple-m1",
+        "Apple M1, Honeykrisp",
+        shimmed("libvulkan_asahi.so", "libasahi_noop_drm_shim.so", None),
+    ),
+    vulkan(
+        "lavapipe",
+        "CPU, lavapipe",
+        Driver { root: Root::Mesa26, library: "libvulkan_lvp.so", shim: None, variable: None },
+    ),
+    checker("dx12", "DirectX 12, DXC and its validator", Compiler::Dxc),
+    checker("spirv", "SPIR-V, spirv-val", Compiler::SpirvVal),
+    checker("webgpu", "WebGPU, tint", Compiler::Tint),
+];
+
+/// Devices of the names given, or all, or those of `--quick`.
+///
+/// # Errors
+/// An unknown name.
+pub(super) fn named(names: &[String], quick: bool) -> Result<Vec<&'static Device>> {
+    known(names)?;
+    let asked = |device: &&Device| match names {
+        [] => !quick || device.quick,
+        names => names.iter().any(|name| name == device.id),
+    };
+    Ok(DEVICES.iter().filter(asked).collect())
+}
+
+/// Refuses names of no device.
+///
+/// # Errors
+/// An unknown name.
+pub(super) fn known(names: &[String]) -> Result<()> {
+    let unknown = names.iter().find(|name| DEVICES.iter().all(|device| device.id != **name));
+    if let Some(name) = unknown {
+        let ids: Vec<_> = DEVICES.iter().map(|device| device.id).collect();
+        bail!("device {name}: unknown; devices are {}", ids.join(", "));
+    }
+    Ok(())
+}

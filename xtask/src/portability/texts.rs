@@ -1,0 +1,109 @@
+//! Kernels in the forms that compilers read, in files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::{Result, ensure};
+use attn_kernels::reflect::translate_trusted;
+use attn_kernels::{NamedVariant, TextLength};
+use tempfile::TempDir;
+
+use super::choice::{self, Demand};
+
+/// A kernel in files.
+#[derive(Debug)]
+pub(super) struct Text {
+    /// Name and level.
+    pub(super) kernel: String,
+    /// The variant.
+    pub(super) named: NamedVariant,
+    /// Demands on a device.
+    pub(super) demand: Demand,
+    /// Entry point in HLSL, if there is HLSL of it.
+    pub(super) hlsl_entry: Option<String>,
+    stem: PathBuf,
+}
+
+impl Text {
+    /// File with WGSL as a browser takes it.
+    pub(super) fn wgsl(&self) -> PathBuf {
+        self.stem.with_extension("wgsl")
+    }
+
+    /// File with HLSL.
+    pub(super) fn hlsl(&self) -> PathBuf {
+        self.stem.with_extension("hlsl")
+    }
+
+    /// File with SPIR-V of a length.
+    pub(super) fn spirv(&self, length: TextLength) -> PathBuf {
+        self.stem.with_extension(match length {
+            TextLength::Full => "spv",
+            TextLength::Short => "short.spv",
+        })
+    }
+
+    fn write(folder: &Path, named: NamedVariant) -> Result<Self> {
+        let kernel = format!("{}.{}", named.name, named.level());
+        // Not the name, which has a dot in it.
+        let stem = folder.join(kernel.replace('.', "-"));
+        let full = translate_trusted(&named.variant, TextLength::Full)?;
+        let demand = Demand {
+            f16: full.f16,
+            workgroup_bytes: full.workgroup_bytes,
+            workgroup_lanes: full.workgroup_lanes,
+        };
+        let (hlsl_entry, hlsl) = full.hlsl.unzip();
+        let text = Self { kernel, demand, hlsl_entry, stem, named };
+        let short = translate_trusted(&text.named.variant, TextLength::Short)?;
+        for (length, spirv) in [(TextLength::Full, &full.spirv), (TextLength::Short, &short.spirv)] {
+            let bytes: Vec<u8> = spirv.iter().flat_map(|word| word.to_le_bytes()).collect();
+            fs::write(text.spirv(length), bytes)?;
+        }
+        if let Some(hlsl) = hlsl {
+            fs::write(text.hlsl(), hlsl)?;
+        }
+        let wgsl = text.named.variant.wgsl()?;
+        // naga takes subgroup operations without the directive and rejects it; the standard asks for it.
+        let enable = if wgsl.contains("subgroup") { "enable subgroups;\n" } else { "" };
+        fs::write(text.wgsl(), format!("{enable}{wgsl}"))?;
+        Ok(text)
+    }
+
+    /// Whether standard WGSL has words for it, and the engine would choose it in a browser or under DirectX.
+    pub(super) fn is_standard(&self) -> bool {
+        self.hlsl_entry.is_some() && !choice::is_for_cpus(&self.named.variant)
+    }
+}
+
+/// All kernels, in a folder that ends with them.
+#[derive(Debug)]
+pub(super) struct Texts {
+    /// The kernels, by name.
+    pub(super) all: Vec<Text>,
+    _folder: TempDir,
+}
+
+impl Texts {
+    /// Writes every variant of all crates with `filter` in its name.
+    ///
+    /// # Errors
+    /// If there is none, or one cannot be translated.
+    pub(super) fn write(filter: Option<&str>) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let mut variants = crate::kernels::variants();
+        variants.retain(|named| filter.is_none_or(|filter| named.name.contains(filter)));
+        ensure!(!variants.is_empty(), "no kernel has {} in its name", filter.unwrap_or_default());
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let parts = variants.chunks(variants.len().div_ceil(threads));
+        let write = |part: &[NamedVariant]| -> Result<Vec<Text>> {
+            part.iter().map(|named| Text::write(folder.path(), named.clone())).collect()
+        };
+        let all: Result<Vec<_>> = thread::scope(|scope| {
+            let running: Vec<_> = parts.map(|part| scope.spawn(|| write(part))).collect();
+            running.into_iter().map(|thread| thread.join().expect("a translation does not panic")).collect()
+        });
+        Ok(Self { all: all?.into_iter().flatten().collect(), _folder: folder })
+    }
+}
