@@ -36,12 +36,20 @@ impl ParamsLayout {
 
 /// Access of a kernel to one binding of group 0. Binding 0 is always the uniform parameter block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "reflect", derive(serde::Serialize))]
 pub enum Access {
     /// `var<storage, read>`
     Read,
     /// `var<storage, read_write>`
     Write,
+    /// `var<uniform>` of [`WINDOW_BYTES`]: part of a buffer that is read.
+    Window,
+    /// `texture_storage_2d<rgba32uint, read>`
+    Image,
 }
+
+/// Bytes of a buffer that a kernel sees through [`Access::Window`]: what a uniform binding of software drivers holds.
+pub const WINDOW_BYTES: u32 = 64 << 10;
 
 /// Storage buffer of a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

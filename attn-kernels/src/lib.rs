@@ -23,7 +23,7 @@ pub mod self_test;
 pub mod source;
 mod variant;
 
-pub use bindings::{Access, Binding, Field, Params, ParamsLayout};
+pub use bindings::{Access, Binding, Field, Params, ParamsLayout, WINDOW_BYTES};
 pub use catalog::{MODULES, NamedVariant, catalog, variants, variants_of};
 pub use level::Level;
 pub use variant::{Kernel, Role, TextLength, Variant};

@@ -54,16 +54,8 @@ pub struct Binding {
     pub binding: u32,
     /// Name of the variable.
     pub name: String,
-    /// Whether the kernel writes it.
-    pub writes: bool,
-}
-
-impl Binding {
-    /// Type as [`Kernel::bindings`](crate::Kernel::bindings) states it.
-    #[must_use]
-    pub fn access(&self) -> Access {
-        if self.writes { Access::Write } else { Access::Read }
-    }
+    /// Access of the kernel.
+    pub access: Access,
 }
 
 /// Reads the interface of a variant.
@@ -79,15 +71,19 @@ pub fn interface(variant: &Variant) -> Result<Interface, ReflectError> {
     let mut params = Uniform::default();
     let mut bindings = Vec::new();
     for (_, variable) in parsed.module.global_variables.iter() {
-        match variable.space {
-            AddressSpace::Uniform => params = uniform(&parsed.module, variable.ty),
-            AddressSpace::Storage { access } => bindings.push(Binding {
-                binding: variable.binding.map_or(0, |b| b.binding),
-                name: variable.name.clone().unwrap_or_default(),
-                writes: access.contains(StorageAccess::STORE),
-            }),
-            _ => {}
-        }
+        let binding = variable.binding.map_or(0, |b| b.binding);
+        let access = match variable.space {
+            AddressSpace::Uniform if binding == 0 => {
+                params = uniform(&parsed.module, variable.ty);
+                continue;
+            }
+            AddressSpace::Uniform => Access::Window,
+            AddressSpace::Storage { access } if access.contains(StorageAccess::STORE) => Access::Write,
+            AddressSpace::Storage { .. } => Access::Read,
+            AddressSpace::Handle => Access::Image,
+            _ => continue,
+        };
+        bindings.push(Binding { binding, name: variable.name.clone().unwrap_or_default(), access });
     }
     bindings.sort_by_key(|b| b.binding);
     let value = |name: &str| variant.constants.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);

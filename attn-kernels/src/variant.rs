@@ -1,7 +1,7 @@
 //! A kernel, and one specialisation of it.
 
 use crate::source::{Choice, ComposeError, Modules, compose};
-use crate::{Binding, Level, ParamsLayout};
+use crate::{Access, Binding, Level, ParamsLayout};
 use std::ops::RangeInclusive;
 
 /// Lanes that broadcast a load to each other.
@@ -13,12 +13,16 @@ pub enum TextLength {
     /// Compilers know how often loops turn, and unroll them; several loads of a lane are on their way at once.
     Full,
     /// Loops stay loops, and a lane loads one thing at a time, which hides no latency: for software drivers, whose compilers take
-    /// time in more than proportion to the length.
+    /// time in more than proportion to the length. What all lanes read from workgroup memory stays in registers.
     Short,
 }
 
 /// Choices of [`TextLength::Short`], for kernels that have these slots.
-const SHORT: [(&str, Choice); 2] = [("trips", Choice::Module("trips_hidden")), ("AHEAD", Choice::Size(1))];
+const SHORT: [(&str, Choice); 3] = [
+    ("trips", Choice::Module("trips_hidden")),
+    ("AHEAD", Choice::Size(1)),
+    ("queries", Choice::Module("queries_shuffled")),
+];
 
 /// Subgroups of any size.
 pub(crate) const ANY: RangeInclusive<u32> = 1..=u32::MAX;
@@ -147,6 +151,18 @@ impl Variant {
     #[must_use]
     pub fn with_if(self, name: &str, present: bool) -> Self {
         if present { self.with(name) } else { self }
+    }
+
+    /// Reads `name` in another way than the kernel declares.
+    ///
+    /// # Panics
+    /// When the variant has no binding of that name.
+    #[must_use]
+    pub fn reading(mut self, name: &str, access: Access) -> Self {
+        let binding = self.bindings.iter_mut().find(|binding| binding.name == name);
+        binding.unwrap_or_else(|| panic!("a variant of {} has no binding {name}", self.kernel.name)).access =
+            access;
+        self
     }
 
     /// Needs cooperative matrices.

@@ -18,6 +18,7 @@
 #import trips = trips_known
 #import decode_part
 #import decode_lanes
+#import queries = queries_tile
 #import pages = pages_shared
 #import SELECTED = 8
 #import context = context_full
@@ -61,10 +62,11 @@ fn paged_decode_subgroup(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     var key0 = first + lane.subgroup * TILE + lane.in_subgroup * KEYS;
     var places = places_of(part, key0);
     load_q(group, lane.index);
+    let queries = queries_of(lane.in_subgroup);
     var state: State;
     state.top = vec4(LOWEST);
     for (var at = first; at < part.end; at += SUBGROUPS * TILE) {
-        let logits = logits_of(part, key0, places);
+        let logits = logits_of(queries, part, key0, places);
         // The next places are on their way while this tile's values are read.
         let next = places_of(part, key0 + SUBGROUPS * TILE);
         state = step(lane, part, key0, places, logits, state);
@@ -90,7 +92,7 @@ fn counts(part: Part, key: u32) -> bool {
 }
 
 // Logits of the lane's keys, LOWEST for those that do not count.
-fn logits_of(part: Part, key0: u32, places: array<Place, KEYS>) -> array<vec4<f32>, KEYS> {
+fn logits_of(queries: Queries, part: Part, key0: u32, places: array<Place, KEYS>) -> array<vec4<f32>, KEYS> {
     var s: array<vec4<f32>, KEYS>;
     let at = k_at(places[0].block, 0u, places[0].offset);
     for (var first = 0u; first < trips(CHUNKS, part.end); first += CHUNKS_AHEAD) {
@@ -101,8 +103,8 @@ fn logits_of(part: Part, key0: u32, places: array<Place, KEYS>) -> array<vec4<f3
         #unroll i < CHUNKS_AHEAD
             let chunk = first + i;
             #unroll g < GROUP
-                let q_low = q_tile[(g * CHUNKS + chunk) * 2u];
-                let q_high = q_tile[(g * CHUNKS + chunk) * 2u + 1u];
+                let q_low = query(queries, g, chunk, 0u);
+                let q_high = query(queries, g, chunk, 1u);
                 #unroll j < KEYS
                     s[j][g] += dot(q_low, kv_low(k[i][j])) + dot(q_high, kv_high(k[i][j]));
                 #end

@@ -9,7 +9,7 @@ mod home;
 mod placement;
 mod stream;
 
-use attn_kernels::gpu::{Bind, Buf};
+use attn_kernels::gpu::{Bind, Buf, Image};
 
 pub(crate) use home::{Destination, Home, HostWeights};
 pub use placement::WeightPlacement;
@@ -21,6 +21,8 @@ pub(crate) use stream::WeightStream;
 pub(crate) enum Plane<T> {
     /// On the device.
     Device(Buf<T>),
+    /// On the device as an image, which kernels of software drivers read.
+    Image(Image<T>),
     /// In memory of the host: kernels find it in a slot while its layer is there.
     Host(SlotPlace),
 }
@@ -36,6 +38,11 @@ pub(crate) struct SlotPlace {
 }
 
 impl<T> Plane<T> {
+    /// Whether kernels read it as an image.
+    pub(crate) fn is_image(&self) -> bool {
+        matches!(self, Self::Image(_))
+    }
+
     /// The plane as kernels bind it.
     ///
     /// # Panics
@@ -43,6 +50,7 @@ impl<T> Plane<T> {
     pub(crate) fn bind(&self, stream: Option<&WeightStream>) -> Bind<T> {
         match (self, stream) {
             (Self::Device(buf), _) => buf.bind(),
+            (Self::Image(image), _) => image.bind(),
             (Self::Host(place), Some(stream)) => stream.bind(*place).cast(),
             (Self::Host(place), None) => panic!("a plane at {place:?} of a decoder without slots"),
         }

@@ -66,11 +66,13 @@ macro_rules! modules {
 
 /// The shared modules of this crate's kernels.
 pub const MODULES: Modules = modules! {
-    activations: "activations_f16", "activations_f32", "norm_none", "norm_rms", "x_broadcast", "x_normed", "x_uniform";
+    activations: "activations_f16", "activations_f32", "norm_none", "norm_rms", "x_broadcast", "x_normed", "x_uniform", "x_window";
     epilogues: "epilogue_add", "epilogue_gelu_mul", "epilogue_silu_mul", "epilogue_store";
     params: "int8_params", "matmul_params";
+    planes: "planes_buffers", "planes_images";
     rows: "index_code", "rows_each", "rows_plain", "rows_routed", "tile_places";
     sampling: "best", "leading", "noise";
+    sums: "sums_loops", "sums_unrolled";
     weights: "f16_of_codes", "f16_of_floats", "f16_of_nibbles", "nibbles", "weights_bf16", "weights_f16", "weights_f32", "weights_fp8", "weights_iq4", "weights_mxfp4", "weights_q2k", "weights_q3k", "weights_q4", "weights_q4k", "weights_q5", "weights_q5k", "weights_q6k", "weights_q8";
 };
 
@@ -153,6 +155,11 @@ pub fn variants() -> Vec<NamedVariant> {
     all.push(named("q4-tall", matmul(Format::Q4, Epilogue::Store, Tiling::for_gpu(256, 1, blocks))));
     let broadcast = matmul(Format::Q4, Epilogue::Store, Tiling::for_cpu(256, 1, true));
     all.push(named("q4-broadcast", broadcast));
+    all.push(named("q4-images", matmul::from_images(embed::variant(Format::Q4.module()))));
+    for (part, rows) in [("q4-window", 256), ("q4-window-one", 1)] {
+        let window = matmul(Format::Q4, Epilogue::Store, Tiling::for_cpu(rows, 1, true).windowed());
+        all.push(named(part, matmul::from_images(window)));
+    }
     for (name, level) in [("", Level::Baseline), ("-subgroup", Level::Subgroup)] {
         let named = |part: &str, variant| NamedVariant::new(&format!("{part}{name}"), variant);
         let module = Format::Q4.module();

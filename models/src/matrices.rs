@@ -124,7 +124,7 @@ impl Matrices {
         let (x, x_stride, pipeline, columns) = match routes.route {
             Route::Exact(exact) => {
                 let [columns, ..] = exact.grid(Epilogue::Store, 1, self.cols);
-                let pipeline = kernels.pipeline(self.key(Rows::Routed, exact))?;
+                let pipeline = kernels.pipeline_of(self.key(Rows::Routed, exact), &self.shards[0].quants)?;
                 (vectors.x.clone(), vectors.x_stride, pipeline, columns)
             }
             Route::Coop(tile) => {
@@ -158,7 +158,7 @@ impl Matrices {
         vectors: &Vectors,
     ) -> Result<(), ModelError> {
         let exact = self.exact(kernels, rows);
-        let pipeline = kernels.pipeline(self.key(Rows::Each, exact))?;
+        let pipeline = kernels.pipeline_of(self.key(Rows::Each, exact), &self.shards[0].quants)?;
         kernels.beside(pass, self.bytes());
         for shard in &self.shards {
             let params = MatmulParams { x_div: self.count, ..self.params(rows, vectors, shard) };

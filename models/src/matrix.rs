@@ -7,11 +7,12 @@ pub(crate) use kernels::{Exact, Kernels, Key, MaxProduct, Precision};
 use std::ops::Range;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
+use attn_kernels::{Variant, WINDOW_BYTES};
 use smallvec::SmallVec;
 
 use crate::cast::u32_of;
 use crate::host_weights::{Home, Plane};
-use crate::kernel::matmul::{Epilogue, MatmulBuffers, MatmulParams};
+use crate::kernel::matmul::{self, Epilogue, MatmulBuffers, MatmulParams};
 use crate::kernel::matmul_coop::{self, Plan};
 use crate::kernel::matmul_int8::{self, MatmulInt8Buffers, MatmulInt8Params};
 use crate::kernel::matmul_tile::Tile;
@@ -157,6 +158,11 @@ impl Matrix {
         self.format
     }
 
+    /// A kernel in the form that reads these weights.
+    pub(crate) fn reading(&self, variant: Variant) -> Variant {
+        if self.shards[0].quants.is_image() { matmul::from_images(variant) } else { variant }
+    }
+
     pub(crate) fn shards(&self) -> &[Shard] {
         &self.shards
     }
@@ -218,17 +224,21 @@ impl Matrix {
     ) -> Result<(), ModelError> {
         let (format, epilogue, blocks) = (self.format, product.epilogue, self.blocks);
         let norm = product.norm.is_some();
-        let pipeline = kernels.pipeline(Key::Exact { format, epilogue, exact, blocks, norm })?;
+        let (exact, window_rows) = exact.windowed(product.rows, self.width);
+        let key = Key::Exact { format, epilogue, exact, blocks, norm };
+        let pipeline = kernels.pipeline_of(key, &self.shards[0].quants)?;
         kernels.beside(pass, self.bytes());
         for shard in &self.shards {
-            let params = MatmulParams {
-                eps: product.norm.map_or(0.0, |norm| norm.eps),
-                ..self.params(product, shard, self.blocks)
-            };
-            let norm = product.norm.map(|norm| norm.weight.bind());
-            let buffers =
-                MatmulBuffers { norm, ..shard.buffers(kernels, product.x.bind(), product.y.bind()) };
-            pass.dispatch(&pipeline, &params, buffers, exact.grid(epilogue, product.rows, shard.cols));
+            for first in (0..product.rows).step_by(window_rows as usize) {
+                let rows = window_rows.min(product.rows - first);
+                let mut params = MatmulParams { rows, ..self.params(product, shard, self.blocks) };
+                params.y_offset += first * product.y_stride;
+                params.eps = product.norm.map_or(0.0, |norm| norm.eps);
+                let norm = product.norm.map(|norm| norm.weight.bind());
+                let x = product.x.bind_from(first as usize * self.width as usize);
+                let buffers = MatmulBuffers { norm, ..shard.buffers(kernels, x, product.y.bind()) };
+                pass.dispatch(&pipeline, &params, buffers, exact.grid(epilogue, rows, shard.cols));
+            }
         }
         Ok(())
     }
@@ -242,10 +252,11 @@ impl Matrix {
         route: Route,
     ) -> Result<(), ModelError> {
         let (format, epilogue) = (self.format, product.epilogue);
-        let pipeline = kernels.pipeline(match route {
+        let key = match route {
             Route::Codes(tiling) => Key::Codes { format, epilogue, tiling },
             _ => Key::CodesTile { format, epilogue },
-        })?;
+        };
+        let pipeline = kernels.pipeline_of(key, &self.shards[0].quants)?;
         kernels.beside(pass, self.bytes());
         for shard in &self.shards {
             let params = MatmulInt8Params {
@@ -351,9 +362,9 @@ impl Matrix {
 /// Rows of plain types are read sixteen bytes at a time.
 const WIDTH_MULTIPLE: usize = 8;
 
-/// f32 that a matmul may read past the last row of its input: the last block of a row reaches into the next, where
-/// weights are zero.
-pub(crate) const SLACK: usize = BLOCK;
+/// f32 behind the last row of a product's input: the last block of a row reaches into the next, where weights are zero, and a
+/// window that begins with the last row has room.
+pub(crate) const SLACK: usize = WINDOW_BYTES as usize / size_of::<f32>();
 
 pub(crate) fn check(tensor: &Tensor<'_>, first: &Tensor<'_>) -> Result<(), ModelError> {
     let name = || tensor.name.to_string();

@@ -18,8 +18,9 @@ struct EmbedParams {
 
 @group(0) @binding(0) var<uniform> params: EmbedParams;
 @group(0) @binding(1) var<storage, read> tokens: array<u32>;
-@group(0) @binding(2) var<storage, read> wq: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read> ws: array<u32>;
+const WQ: u32 = 2u;
+const WS: u32 = 3u;
+#import planes = planes_buffers
 @group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;
 
 @compute @workgroup_size(WG)

@@ -17,6 +17,7 @@
 #import rows = rows_plain
 #import activations = x_uniform
 #import epilogue = epilogue_store
+#import sums = sums_loops
 #import matmul_params
 // COLS lanes along columns times SLICES along k; block sums of slices meet in workgroup memory and are added in order.
 const WG: u32 = COLS * SLICES;
@@ -31,36 +32,9 @@ var<workgroup> sums: array<f32, SUMS>;
 
 struct Sums { v: array<f32, SUMS_A_LANE> }
 
-// Sums over one block of k, for all rows and columns of this lane.
-fn block_sums(block: u32, first_col: u32, place: Place, lane: u32) -> Sums {
-    var out: Sums;
-    var w: array<Block, COLS_PER_LANE>;
-    for (var c = 0u; c < COLS_PER_LANE; c++) {
-        let col = min(first_col + (c % WIDE) * COLS, params.cols - 1u) + (c / WIDE) * params.cols;
-        w[c] = load_block(block, place.col + col, all_cols(), params.blocks);
-    }
-    for (var octet = 0u; octet < 4u; octet++) {
-        var wv: array<array<vec4<f32>, 2>, COLS_PER_LANE>;
-        for (var c = 0u; c < COLS_PER_LANE; c++) {
-            wv[c] = array(quad(w[c], octet * 2u), quad(w[c], octet * 2u + 1u));
-        }
-        for (var r = 0u; r < ROWS; r++) {
-            let xv = x_octet(place, r, block * 4u + octet, lane);
-            for (var c = 0u; c < COLS_PER_LANE; c++) {
-                var s = out.v[c * ROWS + r];
-                s = fma(wv[c][0].x, xv[0].x, s);
-                s = fma(wv[c][0].y, xv[0].y, s);
-                s = fma(wv[c][0].z, xv[0].z, s);
-                s = fma(wv[c][0].w, xv[0].w, s);
-                s = fma(wv[c][1].x, xv[1].x, s);
-                s = fma(wv[c][1].y, xv[1].y, s);
-                s = fma(wv[c][1].z, xv[1].z, s);
-                s = fma(wv[c][1].w, xv[1].w, s);
-                out.v[c * ROWS + r] = s;
-            }
-        }
-    }
-    return out;
+// Column c of a lane in wq and ws.
+fn column(place: Place, first_col: u32, c: u32) -> u32 {
+    return place.col + min(first_col + (c % WIDE) * COLS, params.cols - 1u) + (c / WIDE) * params.cols;
 }
 
 @compute @workgroup_size(WG)

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use smallvec::SmallVec;
 
-use super::{Buf, Raw};
+use super::{Buf, Raw, RawImage};
 use crate::Params;
 
 /// Buffers of a kernel by name, in the order of its bindings; [`bindings!`](crate::bindings) declares them.
@@ -19,7 +19,7 @@ pub trait Bindings {
 /// Named bindings of a dispatch: hardly a kernel has more.
 pub type BoundList = SmallVec<[(&'static str, Bound); 9]>;
 
-/// A buffer of `T`s, or the part of one from an element on, bound to a kernel.
+/// A buffer of `T`s, the part of one from an element on, or an image, bound to a kernel.
 #[derive(Debug)]
 pub struct Bind<T> {
     bound: Bound,
@@ -29,8 +29,35 @@ pub struct Bind<T> {
 /// A binding without its element type.
 #[derive(Clone, Debug)]
 pub struct Bound {
-    pub(super) raw: Raw,
+    pub(super) source: Source,
+    /// In bytes.
     pub(super) offset: u64,
+}
+
+/// Memory of a binding.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    Buffer(Raw),
+    Image(RawImage),
+}
+
+impl Bound {
+    /// Tells bindings of one device apart.
+    pub(super) fn key(&self) -> [u64; 2] {
+        let id = match &self.source {
+            Source::Buffer(raw) => raw.id(),
+            Source::Image(image) => image.id(),
+        };
+        [id, self.offset]
+    }
+
+    /// The buffer, if it is one.
+    pub(super) fn buffer(&self) -> Option<&Raw> {
+        match &self.source {
+            Source::Buffer(raw) => Some(raw),
+            Source::Image(_) => None,
+        }
+    }
 }
 
 impl<T> Clone for Bind<T> {
@@ -43,7 +70,13 @@ impl<T> Bind<T> {
     /// Binds `buffer` from `offset` bytes on; a multiple of the device's `min_storage_buffer_offset_alignment`.
     #[must_use]
     pub fn at(buffer: &Raw, offset: u64) -> Self {
-        Self { bound: Bound { raw: buffer.clone(), offset }, element: PhantomData }
+        let source = Source::Buffer(buffer.clone());
+        Self { bound: Bound { source, offset }, element: PhantomData }
+    }
+
+    pub(super) fn image(image: &RawImage) -> Self {
+        let source = Source::Image(image.clone());
+        Self { bound: Bound { source, offset: 0 }, element: PhantomData }
     }
 
     /// Binds the same bytes as elements of another type.

@@ -1,9 +1,10 @@
 //! Bind groups, cached: a steady step makes none. What a dispatch binds is checked when its group is made.
 
+use super::bind::{Bound, Source};
 use super::pass::Dispatch;
 use super::pipeline::BindGroupKey;
 use super::{Gpu, GpuError, Raw};
-use crate::Access;
+use crate::{Access, WINDOW_BYTES};
 use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::Ordering;
@@ -14,7 +15,7 @@ impl Gpu {
         let mut key: SmallVec<[u64; 18]> = SmallVec::new();
         key.extend([pipeline.layout_id, params.id()]);
         for bind in &dispatch.bindings {
-            key.extend([bind.raw.id(), bind.offset]);
+            key.extend(bind.key());
         }
         let mut cache = self.bind_groups.lock().expect("no holder of this lock panics");
         match cache.entry(BindGroupKey(key)) {
@@ -36,18 +37,11 @@ impl Gpu {
             offset: 0,
             size: wgpu::BufferSize::new(pipeline.variant.kernel.params.bytes as u64),
         };
-        let storage = dispatch.bindings.iter().map(|b| wgpu::BufferBinding {
-            buffer: b.raw.wgpu(),
-            offset: b.offset,
-            size: None,
-        });
-        let entries: SmallVec<[_; 9]> = std::iter::once(uniform)
-            .chain(storage)
+        let bound = dispatch.bindings.iter().zip(&pipeline.variant.bindings);
+        let entries: SmallVec<[_; 9]> = std::iter::once(wgpu::BindingResource::Buffer(uniform))
+            .chain(bound.map(|(bound, declared)| resource(bound, declared.access)))
             .zip(0..)
-            .map(|(buffer, binding)| wgpu::BindGroupEntry {
-                binding,
-                resource: wgpu::BindingResource::Buffer(buffer),
-            })
+            .map(|(resource, binding)| wgpu::BindGroupEntry { binding, resource })
             .collect();
         Ok(self.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: None,
@@ -64,7 +58,8 @@ impl Gpu {
         let kernel = dispatch.pipeline.variant.kernel.name;
         let bound = || dispatch.bindings.iter().zip(&dispatch.pipeline.variant.bindings).zip(1_u32..);
         for ((bind, declared), binding) in bound() {
-            let (offset, size) = (bind.offset, bind.raw.bytes());
+            let Some(raw) = bind.buffer() else { continue };
+            let (offset, size) = (bind.offset, raw.bytes());
             if !offset.is_multiple_of(align) {
                 return Err(GpuError::BindingOffset { kernel, binding, offset, align });
             }
@@ -72,15 +67,22 @@ impl Gpu {
                 return Err(GpuError::BindingPastEnd { kernel, binding, offset, size });
             }
             let bytes = size - offset;
+            if declared.access == Access::Window {
+                if bytes < u64::from(WINDOW_BYTES) {
+                    return Err(GpuError::BindingPastEnd { kernel, binding, offset, size });
+                }
+                continue;
+            }
             if bytes > limit {
                 return Err(GpuError::BindingTooLarge { kernel, binding, bytes, limit });
             }
             if !bytes.is_multiple_of(4) {
                 return Err(GpuError::BindingOdd { kernel, binding, bytes });
             }
-            let mut others = bound().filter(|((other, _), _)| other.raw.wgpu() == bind.raw.wgpu());
+            let mut others =
+                bound().filter(|((other, _), _)| other.buffer().map(Raw::wgpu) == Some(raw.wgpu()));
             if declared.access == Access::Write
-                && let Some((_, read)) = others.find(|((_, other), _)| other.access == Access::Read)
+                && let Some((_, read)) = others.find(|((_, other), _)| other.access != Access::Write)
             {
                 return Err(GpuError::BoundTwice { kernel, read, written: binding });
             }
@@ -91,5 +93,18 @@ impl Gpu {
     /// Forgets cached bind groups, which keep the buffers they name alive.
     pub fn forget_bind_groups(&self) {
         self.bind_groups.lock().expect("no holder of this lock panics").clear();
+    }
+}
+
+/// A binding as wgpu takes it.
+fn resource(bound: &Bound, access: Access) -> wgpu::BindingResource<'_> {
+    let window = (access == Access::Window).then_some(u64::from(WINDOW_BYTES));
+    match &bound.source {
+        Source::Image(image) => wgpu::BindingResource::TextureView(image.view()),
+        Source::Buffer(raw) => wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+            buffer: raw.wgpu(),
+            offset: bound.offset,
+            size: window.and_then(wgpu::BufferSize::new),
+        }),
     }
 }

@@ -1,6 +1,7 @@
 //! Typed device buffers.
 
 use super::{Gpu, GpuError, HOST_BUFFERS};
+use crate::WINDOW_BYTES;
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -30,8 +31,14 @@ pub struct Raw(Arc<Allocation>);
 struct Allocation {
     buffer: wgpu::Buffer,
     id: u64,
-    /// Bytes that the device's accounts have for it.
-    counted: u64,
+    /// Held for the device's accounts.
+    _counted: Counted,
+}
+
+/// Bytes that a device's accounts have until this is dropped.
+#[derive(Debug)]
+pub(super) struct Counted {
+    bytes: u64,
     accounts: Arc<Accounts>,
     memory: Memory,
 }
@@ -76,10 +83,10 @@ impl Raw {
     }
 }
 
-impl Drop for Allocation {
+impl Drop for Counted {
     fn drop(&mut self) {
         self.accounts.of(self.memory).for_each(|account| {
-            account.fetch_sub(self.counted, Ordering::Relaxed);
+            account.fetch_sub(self.bytes, Ordering::Relaxed);
         });
     }
 }
@@ -151,7 +158,12 @@ impl Gpu {
     /// # Errors
     /// [`GpuError::BufferTooLarge`] over the device's limits, [`GpuError::OutOfMemory`] when memory is short.
     pub fn buffer<T: Pod>(&self, label: &str, len: usize) -> Result<Buf<T>, GpuError> {
-        self.typed(label, len, STORAGE)
+        self.typed(label, len, STORAGE | self.uniform_usage())
+    }
+
+    /// Usage of the buffers that kernels may bind as windows: those of software drivers, which load from them for all lanes.
+    fn uniform_usage(&self) -> wgpu::BufferUsages {
+        if self.is_cpu() { wgpu::BufferUsages::UNIFORM } else { wgpu::BufferUsages::empty() }
     }
 
     /// Whether kernels and copies can use buffers in memory of the host.
@@ -193,6 +205,17 @@ impl Gpu {
     /// As [`Gpu::buffer`].
     pub fn upload<T: Pod>(&self, label: &str, data: &[T]) -> Result<Buf<T>, GpuError> {
         let buf = self.buffer(label, data.len())?;
+        self.write(&buf, 0, data);
+        Ok(buf)
+    }
+
+    /// A buffer that holds `data`, and room behind them for a window that begins at the last element, on any device.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`].
+    pub fn upload_windowed<T: Pod>(&self, label: &str, data: &[T]) -> Result<Buf<T>, GpuError> {
+        let room = usize::try_from(WINDOW_BYTES).expect("it is small") / size_of::<T>();
+        let buf = self.typed(label, data.len() + room, STORAGE | wgpu::BufferUsages::UNIFORM)?;
         self.write(&buf, 0, data);
         Ok(buf)
     }
@@ -335,12 +358,22 @@ impl Gpu {
 
     /// A handle for a buffer, of which `counted` bytes are of this device's account.
     fn raw_of(&self, buffer: wgpu::Buffer, counted: u64, memory: Memory) -> Raw {
+        let (id, counted) = self.counted(counted, memory);
+        Raw(Arc::new(Allocation { buffer, id, _counted: counted }))
+    }
+
+    /// An id for memory of the device, and its place in the accounts.
+    pub(super) fn count(&self, bytes: u64) -> (u64, Counted) {
+        self.made.fetch_add(1, Ordering::Relaxed);
+        self.counted(bytes, Memory::Device)
+    }
+
+    fn counted(&self, bytes: u64, memory: Memory) -> (u64, Counted) {
         let accounts = Arc::clone(&self.allocated);
         accounts.of(memory).for_each(|account| {
-            account.fetch_add(counted, Ordering::Relaxed);
+            account.fetch_add(bytes, Ordering::Relaxed);
         });
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        Raw(Arc::new(Allocation { buffer, id, counted, accounts, memory }))
+        (self.next_id.fetch_add(1, Ordering::Relaxed), Counted { bytes, accounts, memory })
     }
 
     /// A buffer that somebody else made, in whole elements.

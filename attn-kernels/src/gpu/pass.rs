@@ -205,7 +205,7 @@ impl Pass {
             match command {
                 Command::Dispatch(Dispatch { pipeline, bindings, params_at, workgroups }) => {
                     (Arc::as_ptr(pipeline), params_at, workgroups).hash(&mut hasher);
-                    bindings.iter().for_each(|bind| (bind.raw.id(), bind.offset).hash(&mut hasher));
+                    bindings.iter().for_each(|bind| bind.key().hash(&mut hasher));
                 }
                 Command::Copy { from, from_at, to, to_at, bytes } => {
                     (from.id(), from_at, to.id(), to_at, bytes).hash(&mut hasher);

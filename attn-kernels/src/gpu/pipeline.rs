@@ -149,10 +149,16 @@ impl Gpu {
             has_dynamic_offset: true,
             min_binding_size: wgpu::BufferSize::new(params_bytes as u64),
         };
-        let storage = bindings.iter().map(|access| wgpu::BindingType::Buffer {
-            ty: wgpu::BufferBindingType::Storage { read_only: *access == Access::Read },
-            has_dynamic_offset: false,
-            min_binding_size: None,
+        let buffer = |ty| wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None };
+        let storage = bindings.iter().map(|access| match access {
+            Access::Read => buffer(wgpu::BufferBindingType::Storage { read_only: true }),
+            Access::Write => buffer(wgpu::BufferBindingType::Storage { read_only: false }),
+            Access::Window => buffer(wgpu::BufferBindingType::Uniform),
+            Access::Image => wgpu::BindingType::StorageTexture {
+                access: wgpu::StorageTextureAccess::ReadOnly,
+                format: wgpu::TextureFormat::Rgba32Uint,
+                view_dimension: wgpu::TextureViewDimension::D2,
+            },
         });
         let entries: Vec<_> = std::iter::once(uniform)
             .chain(storage)

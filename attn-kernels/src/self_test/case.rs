@@ -6,11 +6,11 @@ use bytemuck::Pod;
 
 use super::hostile::Indices;
 use super::{latents, layer};
-use crate::Variant;
 use crate::cpu::{Mismatch, Tolerance};
-use crate::gpu::{Bound, Gpu, GpuError, Pass};
+use crate::gpu::{Bound, Buf, Gpu, GpuError, Pass};
 use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::{KvDtype, KvShape};
+use crate::{Access, Variant};
 
 /// One kernel's work, and what it must leave in its buffers.
 #[derive(Clone, Debug)]
@@ -209,7 +209,9 @@ impl Case {
         let pipeline = gpu.pipeline(&self.variant)?;
         let guarded = |words: &Vec<u32>| gpu.upload(self.what, &guarded(words));
         let buffers: Vec<_> = self.buffers.iter().map(guarded).collect::<Result<_, _>>()?;
-        let bindings: Vec<Bound> = buffers.iter().map(|buffer| buffer.bind_from(GUARD).bound()).collect();
+        let bindings: Vec<Bound> = std::iter::zip(&buffers, &self.variant.bindings)
+            .map(|(buffer, declared)| self.bound(gpu, buffer, declared.access))
+            .collect::<Result<_, _>>()?;
         let mut pass = Pass::new("self-test");
         for (params, grid) in &self.dispatches {
             pass.dispatch_bytes(&pipeline, params, &bindings, *grid);
@@ -225,6 +227,16 @@ impl Case {
             want.compare(self.what, index + 1, &after[*index][GUARD..end])?;
         }
         Ok(())
+    }
+
+    /// A buffer between its guards as a kernel reads it.
+    fn bound(&self, gpu: &Gpu, buffer: &Buf<u32>, access: Access) -> Result<Bound, GpuError> {
+        let words = GUARD..buffer.len() - GUARD;
+        Ok(match access {
+            Access::Read | Access::Write => buffer.bind_from(GUARD).bound(),
+            Access::Image => gpu.image(self.what, &gpu.read(buffer, words)?)?.bind().bound(),
+            Access::Window => gpu.upload_windowed(self.what, &gpu.read(buffer, words)?)?.bind().bound(),
+        })
     }
 
     fn check_guards(&self, index: usize, words: &[u32]) -> Result<(), Fault> {

@@ -131,7 +131,7 @@ impl Decoder {
             tile_rows: forms.tile_rows(),
         };
         Ok(Self {
-            ops: Ops::new(gpu, kernels, precision, weights.embedding.format())?,
+            ops: Ops::new(gpu, kernels, precision, &weights.embedding)?,
             copy: gpu.pipeline(&copy_blocks::variant())?,
             attention: Attention::new(&load, &weights.attention)?,
             keys: KeySource::new(gpu, config, options, &kv)?,

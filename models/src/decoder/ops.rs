@@ -24,7 +24,6 @@ use crate::kernel::rope::{self, RopeBuffers, RopeParams};
 use crate::kernel::softcap::{self, SoftcapBuffers, SoftcapParams};
 use crate::matrices::{Matrices, Vectors};
 use crate::matrix::{Kernels, Matrix, Norm, Precision, Product};
-use crate::pack::Format;
 use crate::{DecoderConfig, KvPool, ModelError};
 
 /// Context in which a part records a step: the pass, and what all parts share. A part owns its weights, kernels and buffers;
@@ -69,14 +68,14 @@ impl Ops {
         gpu: &Gpu,
         kernels: Kernels,
         precision: Precision,
-        embedding: Format,
+        embedding: &Matrix,
     ) -> Result<Self, ModelError> {
         // Lanes of a software driver run one after the other.
         let lanes = if gpu.is_cpu() { 64 } else { matmul::NORM_LANES };
         Ok(Self {
             kernels,
             precision,
-            embed: gpu.pipeline(&embed::variant(embedding.module()))?,
+            embed: gpu.pipeline(&embedding.reading(embed::variant(embedding.format().module())))?,
             norm: gpu.pipeline(&rms_norm::variant(Form::Store, lanes, gpu.level()))?,
             norm_add: gpu.pipeline(&rms_norm::variant(Form::Add, lanes, gpu.level()))?,
             norm_gather: gpu.pipeline(&rms_norm::variant(Form::Gather, lanes, gpu.level()))?,

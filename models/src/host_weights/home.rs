@@ -8,6 +8,7 @@ use bytemuck::Pod;
 use super::placement::BLOCK_BYTES;
 use super::{LayerOutline, Plane, SlotPlace, WeightOutline, WeightPlacement};
 use crate::cast::u32_of;
+use crate::matrix::broadcasts;
 use crate::{LoadProgress, ModelError};
 
 /// Bytes of what kernels bind as one element of a slot.
@@ -18,6 +19,8 @@ const QUAD: u64 = size_of::<[u32; 4]>() as u64;
 pub(crate) struct Home<'a> {
     gpu: &'a Gpu,
     policy: Policy,
+    /// Whether planes go to images.
+    images: bool,
     /// Counts what is packed.
     progress: LoadProgress,
     state: Mutex<State>,
@@ -66,6 +69,12 @@ impl HostWeights {
 /// Memory that a plane is packed into.
 pub(crate) enum Destination<'a, T> {
     Device(Upload<'a, T>),
+    /// An image, packed in memory of the process first.
+    Image {
+        gpu: &'a Gpu,
+        name: String,
+        data: Vec<T>,
+    },
     /// Packed in memory of the process first, as few devices map theirs for both.
     Host {
         gpu: &'a Gpu,
@@ -100,7 +109,14 @@ impl<'a> Home<'a> {
             Policy::Device | Policy::Outline => Vec::new(),
         };
         let state = State { layer: None, other_bytes: 0, layers, buffers };
-        Self { gpu, policy, progress: LoadProgress::default(), state: Mutex::new(state) }
+        let images = broadcasts(gpu);
+        Self { gpu, policy, images, progress: LoadProgress::default(), state: Mutex::new(state) }
+    }
+
+    /// Planes that can be read back.
+    #[cfg(test)]
+    pub(crate) fn in_buffers(self) -> Self {
+        Self { images: false, ..self }
     }
 
     /// Counts what is packed in `progress`.
@@ -181,6 +197,9 @@ impl<'a> Home<'a> {
     fn resident<T: Pod>(&self, name: &str, len: usize) -> Result<Destination<'a, T>, ModelError> {
         Ok(match self.policy {
             Policy::Outline => Destination::Nowhere(SlotPlace { slot: 0, buffer: 0, quad: 0 }),
+            Policy::Device if self.images => {
+                Destination::Image { gpu: self.gpu, name: name.into(), data: vec![T::zeroed(); len] }
+            }
             Policy::Device | Policy::Placed(..) => Destination::Device(self.gpu.begin_upload(name, len)?),
         })
     }
@@ -216,7 +235,9 @@ impl<T: Pod> Destination<'_, T> {
     pub(crate) fn put(&mut self, at: usize, data: &[T]) {
         match self {
             Self::Device(upload) => upload.put(at, data),
-            Self::Host { data: plane, .. } => plane[at..at + data.len()].copy_from_slice(data),
+            Self::Host { data: plane, .. } | Self::Image { data: plane, .. } => {
+                plane[at..at + data.len()].copy_from_slice(data)
+            }
             Self::Nowhere(_) => {}
         }
     }
@@ -225,6 +246,7 @@ impl<T: Pod> Destination<'_, T> {
     pub(crate) fn end(self) -> Result<Plane<T>, ModelError> {
         Ok(match self {
             Self::Device(upload) => Plane::Device(upload.end()?),
+            Self::Image { gpu, name, data } => Plane::Image(gpu.image(&name, &data)?),
             Self::Nowhere(place) => Plane::Host(place),
             Self::Host { gpu, place, data, buffer } => {
                 let (at, quads) = (place.quad as usize, bytemuck::cast_slice::<T, [u32; 4]>(&data));

@@ -1,7 +1,7 @@
 //! Quantised matrix times one row or many.
 
 use attn_kernels::gpu::Bind;
-use attn_kernels::{Kernel, Level, Params, Variant, bindings, params};
+use attn_kernels::{Access, Kernel, Level, Params, Variant, bindings, params};
 
 /// The kernel; [`MatmulBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
@@ -156,6 +156,8 @@ pub struct Tiling {
     pub slices: u32,
     /// Whether activations are loaded by eight lanes and broadcast, for drivers that run a load a lane.
     pub broadcast: bool,
+    /// Whether activations come through [`Access::Window`], where they are broadcast.
+    pub window: bool,
 }
 
 /// Lanes that compute the norm of a row in the kernels of GPUs: one number for all, so that all sum in the same order.
@@ -175,7 +177,7 @@ impl Tiling {
     /// The tiling for `rows` rows of a matrix of `cols` columns (in all parts) and `blocks` blocks on a GPU.
     #[must_use]
     pub fn for_gpu(rows: u32, parts: u32, blocks: u32) -> Self {
-        let gpu = |rows, cols, slices| Self { rows, wide: 1, cols, slices, broadcast: false };
+        let gpu = |rows, cols, slices| Self { rows, wide: 1, cols, slices, broadcast: false, window: false };
         if rows <= 64 {
             let tile = rows.next_power_of_two().min(4);
             // Block sums of all columns and rows of a workgroup meet in workgroup memory.
@@ -198,8 +200,14 @@ impl Tiling {
             2..=4 => 4,
             _ => 8,
         };
-        let wide = if rows == 1 { 2 } else { 4 / parts };
-        Self { rows, wide, cols: 16, slices: 1, broadcast }
+        let wide = if rows == 1 && !broadcast { 2 } else { 4 / parts };
+        Self { rows, wide, cols: 16, slices: 1, broadcast, window: false }
+    }
+
+    /// A tiling with activations through windows.
+    #[must_use]
+    pub fn windowed(self) -> Self {
+        Self { window: true, ..self }
     }
 }
 
@@ -222,7 +230,14 @@ pub fn variant(
         .module("epilogue", module);
     let variant = match (norm, tiling.broadcast) {
         (Some(_), _) => variant.module("activations", "x_normed"),
-        (None, true) => variant.module("activations", "x_broadcast").with_broadcasts(),
+        (None, true) => {
+            let (module, access) = match tiling.window {
+                true => ("x_window", Access::Window),
+                false => ("x_broadcast", Access::Read),
+            };
+            let variant = variant.module("activations", module).reading("x", access);
+            variant.module("sums", "sums_unrolled").with_broadcasts()
+        }
         (None, false) => variant.module("activations", "x_uniform"),
     };
     variant
@@ -232,6 +247,12 @@ pub fn variant(
         .size("COLS", tiling.cols)
         .size("SLICES", tiling.slices)
         .constant("SUMS", if tiling.slices == 1 { 1 } else { sums })
+}
+
+/// A kernel that multiplies with weights or copies them, with the weights in images.
+#[must_use]
+pub fn from_images(variant: Variant) -> Variant {
+    variant.module("planes", "planes_images").reading("wq", Access::Image).reading("ws", Access::Image)
 }
 
 /// The kernel that stores products with several matrices.

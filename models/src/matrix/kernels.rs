@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::{Variant, WINDOW_BYTES};
 use rustc_hash::FxHashMap;
 
 use super::{Product, broadcasts};
@@ -41,7 +42,8 @@ impl Precision {
 pub(crate) struct Kernels {
     gpu: Arc<Gpu>,
     pub(super) scratch: Scratch,
-    pipelines: FxHashMap<Key, Arc<Pipeline>>,
+    /// By what they are compiled for, and whether they read weights from images.
+    pipelines: FxHashMap<(Key, bool), Arc<Pipeline>>,
     /// Slots for weights that lie on the host, where some do.
     pub(crate) stream: Option<WeightStream>,
 }
@@ -84,6 +86,19 @@ impl Exact {
         match self {
             Self::Lanes(tiling) => tiling.rows,
             Self::Tile(tile) => tile.rows(),
+        }
+    }
+
+    /// The kernel with activations through windows, where it broadcasts them and a window holds a row of `width`, and the number
+    /// of rows that one dispatch multiplies.
+    pub(crate) fn windowed(self, rows: u32, width: u32) -> (Self, u32) {
+        let held = WINDOW_BYTES / 4 / width;
+        match self {
+            Self::Lanes(tiling) if tiling.broadcast && held > 0 => {
+                let tiles = held / tiling.rows * tiling.rows;
+                (Self::Lanes(tiling.windowed()), if tiles > 0 { tiles } else { held })
+            }
+            whole => (whole, rows.max(1)),
         }
     }
 
@@ -265,13 +280,34 @@ impl Kernels {
         }
     }
 
-    /// The kernel of a key, compiled once.
+    /// The kernel of a key without weights, or with weights in buffers, compiled once.
     pub(crate) fn pipeline(&mut self, key: Key) -> Result<Arc<Pipeline>, ModelError> {
-        if let Some(pipeline) = self.pipelines.get(&key) {
+        self.compiled(key, false)
+    }
+
+    /// The kernel of a key that reads such a plane.
+    pub(crate) fn pipeline_of(
+        &mut self,
+        key: Key,
+        quants: &Plane<[u32; 4]>,
+    ) -> Result<Arc<Pipeline>, ModelError> {
+        self.compiled(key, quants.is_image())
+    }
+
+    fn compiled(&mut self, key: Key, images: bool) -> Result<Arc<Pipeline>, ModelError> {
+        if let Some(pipeline) = self.pipelines.get(&(key, images)) {
             return Ok(Arc::clone(pipeline));
         }
+        let variant = self.variant(key);
+        let variant = if images { matmul::from_images(variant) } else { variant };
+        let pipeline = self.gpu.pipeline(&variant)?;
+        self.pipelines.insert((key, images), Arc::clone(&pipeline));
+        Ok(pipeline)
+    }
+
+    fn variant(&self, key: Key) -> Variant {
         let level = self.gpu.level();
-        let pipeline = self.gpu.pipeline(&match key {
+        match key {
             Key::Exact { format, epilogue, exact: Exact::Lanes(tiling), blocks, norm } => {
                 matmul::variant(format.module(), epilogue, tiling, blocks, norm.then_some(level))
             }
@@ -298,8 +334,6 @@ impl Kernels {
                 matmul_coop::variant(format, epilogue, activations, tile)
             }
             Key::Sum { epilogue } => split_sum::variant(epilogue),
-        })?;
-        self.pipelines.insert(key, Arc::clone(&pipeline));
-        Ok(pipeline)
+        }
     }
 }

@@ -125,10 +125,10 @@ mod tests {
     use super::*;
     use crate::{LoadProgress, Tensor};
 
-    fn on_device<T>(plane: Plane<T>) -> Buf<T> {
+    fn on_device<T: std::fmt::Debug>(plane: Plane<T>) -> Buf<T> {
         match plane {
             Plane::Device(buf) => buf,
-            Plane::Host(place) => panic!("a plane at {place:?}"),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -160,7 +160,8 @@ mod tests {
             let mut want = Packed::new(dtype, width, cols * parts);
             fill(&mut want, 0..cols).unwrap();
             let columns = Columns { name: "w", dtype, width, parts, cols, group: 64 };
-            let Planes { quants, scales } = columns.upload(&Home::device(&gpu, 0), fill).unwrap();
+            let Planes { quants, scales } =
+                columns.upload(&Home::device(&gpu, 0).in_buffers(), fill).unwrap();
             let (quants, scales) = (on_device(quants), on_device(scales));
             assert!(gpu.read(&quants, 0..want.quants.len()).unwrap() == want.quants, "quants of {dtype}");
             assert!(gpu.read(&scales, 0..want.scales.len()).unwrap() == want.scales, "scales of {dtype}");

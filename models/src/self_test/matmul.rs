@@ -146,19 +146,22 @@ pub(super) fn round_rows(variant: &Variant) -> Vec<Case> {
 }
 
 pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
-    let broadcast = module(variant, "activations") == Some("x_broadcast");
+    let activations = module(variant, "activations");
     let tiling = Tiling {
         rows: size(variant, "ROWS"),
         wide: size(variant, "WIDE"),
         cols: size(variant, "COLS"),
         slices: size(variant, "SLICES"),
-        broadcast,
+        broadcast: matches!(activations, Some("x_broadcast" | "x_window")),
+        window: activations == Some("x_window"),
     };
     if module(variant, "rows").is_some() {
         return vec![super::moe::several(variant, [tiling.rows, tiling.cols * tiling.wide], SUM)];
     }
     let (rows, cols) = (2 * tiling.rows + 1, 75);
-    let product = Product::new(variant, [rows, cols, 64]);
+    // A window holds all rows.
+    let blocks = if tiling.window { 16 } else { 64 };
+    let product = Product::new(variant, [rows, cols, blocks]);
     let tolerance = if product.parts.len() == 2 { GATED } else { SUM };
     let grid = matmul::grid(tiling, rows, cols);
     vec![product.case("rows and columns beyond a tile", variant, grid, tolerance)]

@@ -126,7 +126,7 @@ impl Product {
     fn check(&self, gpu: &Gpu, tile: Tile) {
         let MatmulParams { rows, cols, blocks, .. } = self.params;
         let module = self.packed.format.module();
-        let tiling = Tiling { rows: 8, wide: 1, cols: 64, slices: 1, broadcast: false };
+        let tiling = Tiling { rows: 8, wide: 1, cols: 64, slices: 1, broadcast: false, window: false };
         let plain = matmul::variant(module, self.epilogue, tiling, blocks, None);
         let (want, _) = self.split(&self.run(gpu, &plain, matmul::grid(tiling, rows, cols)));
         let coop = matmul_coop::variant(self.packed.format, self.epilogue, Activations::F32, tile);

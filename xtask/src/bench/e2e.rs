@@ -1,5 +1,5 @@
 //! Complete requests through the engine: random prompts, and greedy decoding past the end of sequence. First
-//! batches of equal requests, then, unless a plan is given, traces of arrivals.
+//! batches of equal requests, then, on GPUs and unless a plan is given, traces of arrivals.
 
 mod measure;
 mod plan;
@@ -44,6 +44,10 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
         measure(args, run, &runs, &model, &mut rows)?;
     }
     write(args, &rows)?;
+    // Traces take minutes more there than the plan does.
+    if software {
+        return Ok(());
+    }
     let mut traces = workload::builtin(software)?;
     traces.retain(|trace| trace.turns.is_none());
     replay_all(args, &model, &traces)

@@ -44,8 +44,11 @@ pub(super) fn length(offer: &Offer) -> TextLength {
     if offer.is_cpu { TextLength::Short } else { TextLength::Full }
 }
 
-/// Whether the engine takes it on software drivers alone: lanes broadcast what they load, or loops are hidden from compilers.
+/// Whether the engine takes it on software drivers alone: lanes broadcast what they load, weights are images, or loops
+/// are hidden from compilers.
 pub(super) fn is_for_cpus(variant: &Variant) -> bool {
-    let module = |name: &str| name.contains("broadcast") || name == "trips_hidden";
+    let module = |name: &str| {
+        name.contains("broadcast") || ["trips_hidden", "planes_images", "x_window"].contains(&name)
+    };
     variant.choices.iter().any(|(_, choice)| matches!(choice, Choice::Module(name) if module(name)))
 }

@@ -42,7 +42,7 @@ fn check_kernels(section: &str, catalog: &[&Kernel], variants: &[NamedVariant]) 
         let of_kernel = variants.iter().filter(|named| named.variant.kernel.name == name);
         for binding in of_kernel.flat_map(|named| &named.variant.bindings) {
             let written = match binding.access {
-                Access::Read => binding.name.to_owned(),
+                Access::Read | Access::Window | Access::Image => binding.name.to_owned(),
                 Access::Write => format!("**{}**", binding.name),
             };
             let found = words.contains(written.as_str());

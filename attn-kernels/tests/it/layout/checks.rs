@@ -25,7 +25,7 @@ pub(crate) fn bindings(variants: &[NamedVariant]) {
     for named in variants {
         let bindings = interface(&named.variant).unwrap().bindings;
         let found: Vec<(u32, &str, Access)> =
-            bindings.iter().map(|binding| (binding.binding, &binding.name[..], binding.access())).collect();
+            bindings.iter().map(|binding| (binding.binding, &binding.name[..], binding.access)).collect();
         let declared = (1..).zip(&named.variant.bindings);
         let declared: Vec<(u32, &str, Access)> =
             declared.map(|(number, binding)| (number, binding.name, binding.access)).collect();

@@ -4,7 +4,7 @@ use super::device::{assert_bits, assert_close, cases, dispatch, gpu};
 use super::tensors::{self, floats};
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Gpu, Pass};
-use attn_kernels::{Level, Variant};
+use attn_kernels::{Access, Level, Variant};
 use models::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
 use models::kernel::matmul_tile::{self, Tile};
 use models::kernel::rms_norm::{self, RmsNormParams};
@@ -54,7 +54,9 @@ impl Product {
         let mut all: Vec<Tiling> = [1, 2, 3, 64, 65].map(|rows| Tiling::for_gpu(rows, parts, blocks)).into();
         all.extend([1, 3, 70].map(|rows| Tiling::for_cpu(rows, parts, false)));
         if gpu.level() >= Level::Subgroup && gpu.info().subgroup_min_size >= 8 {
-            all.extend([1, 3, 70].map(|rows| Tiling::for_cpu(rows, parts, true)));
+            let broadcast = [1, 3, 70].map(|rows| Tiling::for_cpu(rows, parts, true));
+            all.extend(broadcast);
+            all.extend(broadcast.map(Tiling::windowed));
         } else {
             eprintln!("matmul with broadcast activations is skipped: subgroups of less than 8");
         }
@@ -96,6 +98,7 @@ impl Product {
     fn on_gpu(&self, gpu: &Gpu, tiling: Tiling, first: u32, rows: u32) -> Vec<f32> {
         let module = self.packed().format.module();
         let variant = matmul::variant(module, self.epilogue, tiling, self.params.blocks, None);
+        let variant = if tiling.window { matmul::from_images(variant) } else { variant };
         self.dispatched(gpu, &variant, [first, rows], matmul::grid(tiling, rows, self.params.cols))
     }
 
@@ -103,11 +106,19 @@ impl Product {
     fn dispatched(&self, gpu: &Gpu, variant: &Variant, [first, rows]: [u32; 2], grid: [u32; 3]) -> Vec<f32> {
         let packed = self.packed();
         let row = |stride: u32| (first * stride) as usize..((first + rows) * stride) as usize;
-        let x = gpu.upload("x", &self.x[row(self.params.x_stride * 4)]).unwrap();
-        let wq = gpu.upload("wq", &packed.quants).unwrap();
-        let ws = gpu.upload("ws", &packed.scales).unwrap();
+        let x = gpu.upload_windowed("x", &self.x[row(self.params.x_stride * 4)]).unwrap();
+        let [wq, ws] = match variant.bindings.iter().any(|binding| binding.access == Access::Image) {
+            true => [
+                gpu.image("wq", &packed.quants).unwrap().bind().bound(),
+                gpu.image("ws", &packed.scales).unwrap().bind().bound(),
+            ],
+            false => [
+                gpu.upload("wq", &packed.quants).unwrap().bind().bound(),
+                gpu.upload("ws", &packed.scales).unwrap().bind().bound(),
+            ],
+        };
         let y = gpu.upload("y", &self.y[row(self.params.y_stride)]).unwrap();
-        let bindings = [(&x).into(), (&wq).into(), (&ws).into(), (&y).into()];
+        let bindings = [(&x).into(), wq, ws, (&y).into()];
         let params = MatmulParams { rows, ..self.params };
         let mut pass = Pass::new("matmul");
         dispatch(gpu, &mut pass, variant, &params, &bindings, grid);

@@ -10,8 +10,9 @@ struct MatmulInt8Params {
 @group(0) @binding(0) var<uniform> params: MatmulInt8Params;
 @group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> scales: array<vec2<f32>>;
-@group(0) @binding(3) var<storage, read> wq: array<vec4<u32>>;
-@group(0) @binding(4) var<storage, read> ws: array<u32>;
+const WQ: u32 = 3u;
+const WS: u32 = 4u;
+#import planes = planes_buffers
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 
 // A sum plus one block: `dots` of its halves (of the whole block where these have one scale), `d` from quantize_rows.

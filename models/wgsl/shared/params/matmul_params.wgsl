@@ -14,6 +14,7 @@ struct MatmulParams {
 }
 
 @group(0) @binding(0) var<uniform> params: MatmulParams;
-@group(0) @binding(2) var<storage, read> wq: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read> ws: array<u32>;
+const WQ: u32 = 2u;
+const WS: u32 = 3u;
+#import planes = planes_buffers
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;

@@ -7,7 +7,7 @@ fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
 
 // Weights 4 * i to 4 * i + 3 of the block.
 fn quad(b: Block, i: u32) -> vec4<f32> {
-    let words = wq[b.at + i / 2u * b.step];
+    let words = wq_at(b.at + i / 2u * b.step);
     let pair = select(words.xy, words.zw, i % 2u == 1u);
     return bitcast<vec4<f32>>(vec4(pair.x << 16u, pair.x & 0xffff0000u, pair.y << 16u, pair.y & 0xffff0000u));
 }

@@ -7,5 +7,5 @@ fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
 
 // Weights 4 * i to 4 * i + 3 of the block.
 fn quad(b: Block, i: u32) -> vec4<f32> {
-    return bitcast<vec4<f32>>(wq[b.at + i * b.step]);
+    return bitcast<vec4<f32>>(wq_at(b.at + i * b.step));
 }

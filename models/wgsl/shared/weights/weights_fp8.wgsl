@@ -9,7 +9,7 @@ const IN_F16: f32 = 256.0;
 
 fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
     let at = block * 2u * cols + col;
-    return Block(wq[at], wq[at + cols], bitcast<f32>(ws[block / 4u * cols + col]));
+    return Block(wq_at(at), wq_at(at + cols), bitcast<f32>(ws_at(block / 4u * cols + col)));
 }
 
 // Weights 4 * i to 4 * i + 3 of the block. Of two codes each fills the high byte of a half: its sign stays, the rest moves

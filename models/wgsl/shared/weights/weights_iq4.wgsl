@@ -6,8 +6,8 @@ const OFFSET: bool = false;
 const HALVES: u32 = 1u;
 
 fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
-    let factor = ws[block / 2u * cols + col] >> (16u * (block % 2u));
-    return Block(wq[block * cols + col], factor, ws[((blocks + 1u) / 2u + block / 8u) * cols + col]);
+    let factor = ws_at(block / 2u * cols + col) >> (16u * (block % 2u));
+    return Block(wq_at(block * cols + col), factor, ws_at(((blocks + 1u) / 2u + block / 8u) * cols + col));
 }
 
 // Numbers 4 * i to 4 * i + 3 of the block, in the lowest byte of each word: -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69

@@ -8,7 +8,7 @@ const HALVES: u32 = 1u;
 
 fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
     let at = block * cols + col;
-    return Block(wq[at], bitcast<f32>(ws[at]));
+    return Block(wq_at(at), bitcast<f32>(ws_at(at)));
 }
 
 // Twice the numbers 4 * i to 4 * i + 3 of the block, which are integers, in signed bytes.

@@ -6,10 +6,10 @@
 struct Block { q: vec2<u32>, scales: u32, d: u32 }
 
 fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
-    let pair = wq[block / 2u * cols + col];
+    let pair = wq_at(block / 2u * cols + col);
     let q = select(pair.xy, pair.zw, block % 2u == 1u);
-    let scales = ws[block / 2u * cols + col] >> (16u * (block % 2u));
-    return Block(q, scales, ws[(blocks / 2u + block / 8u) * cols + col]);
+    let scales = ws_at(block / 2u * cols + col) >> (16u * (block % 2u));
+    return Block(q, scales, ws_at((blocks / 2u + block / 8u) * cols + col));
 }
 
 // Weights 4 * i to 4 * i + 3 of the block.

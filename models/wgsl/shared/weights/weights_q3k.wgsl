@@ -8,11 +8,11 @@ const OFFSET: bool = false;
 const HALVES: u32 = 2u;
 
 fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
-    let pair = wq[block / 2u * cols + col];
+    let pair = wq_at(block / 2u * cols + col);
     let low = select(pair.xy, pair.zw, block % 2u == 1u);
-    let scales = ws[block / 2u * cols + col] >> (16u * (block % 2u));
-    let third = ws[(blocks / 2u + blocks / 8u + block) * cols + col];
-    return Block(low, third, scales, ws[(blocks / 2u + block / 8u) * cols + col]);
+    let scales = ws_at(block / 2u * cols + col) >> (16u * (block % 2u));
+    let third = ws_at((blocks / 2u + blocks / 8u + block) * cols + col);
+    return Block(low, third, scales, ws_at((blocks / 2u + block / 8u) * cols + col));
 }
 
 // Codes 4 * i to 4 * i + 3 of the block, in signed bytes.

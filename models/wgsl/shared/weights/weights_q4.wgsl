@@ -9,7 +9,7 @@ const HALVES: u32 = 1u;
 
 fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
     let at = block * cols + col;
-    return Block(wq[at], ws[at]);
+    return Block(wq_at(at), ws_at(at));
 }
 
 // Scale of the codes of half `half` of the block.

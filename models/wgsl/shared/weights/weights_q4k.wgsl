@@ -8,8 +8,8 @@ const OFFSET: bool = true;
 const HALVES: u32 = 1u;
 
 fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
-    let scales = ws[block / 2u * cols + col] >> (16u * (block % 2u));
-    return Block(wq[block * cols + col], scales, ws[(blocks / 2u + block / 8u) * cols + col]);
+    let scales = ws_at(block / 2u * cols + col) >> (16u * (block % 2u));
+    return Block(wq_at(block * cols + col), scales, ws_at((blocks / 2u + block / 8u) * cols + col));
 }
 
 // Scale of the codes of half `half` of the block.

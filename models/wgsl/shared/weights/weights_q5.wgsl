@@ -8,7 +8,7 @@ const HALVES: u32 = 1u;
 
 fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
     let at = block * cols + col;
-    return Block(wq[at], ws[blocks * cols + at], ws[at]);
+    return Block(wq_at(at), ws_at(blocks * cols + at), ws_at(at));
 }
 
 // Codes 4 * i to 4 * i + 3 of the block, in signed bytes.

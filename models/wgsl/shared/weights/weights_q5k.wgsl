@@ -8,9 +8,9 @@ const HALVES: u32 = 1u;
 
 fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
     let at = block * cols + col;
-    let scales = ws[block / 2u * cols + col] >> (16u * (block % 2u));
-    let fifth = ws[(blocks / 2u + blocks / 8u) * cols + at];
-    return Block(wq[at], fifth, scales, ws[(blocks / 2u + block / 8u) * cols + col]);
+    let scales = ws_at(block / 2u * cols + col) >> (16u * (block % 2u));
+    let fifth = ws_at((blocks / 2u + blocks / 8u) * cols + at);
+    return Block(wq_at(at), fifth, scales, ws_at((blocks / 2u + block / 8u) * cols + col));
 }
 
 // Codes 4 * i to 4 * i + 3 of the block, in signed bytes.

@@ -7,10 +7,10 @@ const OFFSET: bool = false;
 const HALVES: u32 = 2u;
 
 fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
-    let scales = ws[block / 2u * cols + col] >> (16u * (block % 2u));
+    let scales = ws_at(block / 2u * cols + col) >> (16u * (block % 2u));
     let high = (blocks / 2u + blocks / 8u + block * 2u) * cols + col;
-    let d = ws[(blocks / 2u + block / 8u) * cols + col];
-    return Block(wq[block * cols + col], vec2(ws[high], ws[high + cols]), scales, d);
+    let d = ws_at((blocks / 2u + block / 8u) * cols + col);
+    return Block(wq_at(block * cols + col), vec2(ws_at(high), ws_at(high + cols)), scales, d);
 }
 
 // Codes 4 * i to 4 * i + 3 of the block, in signed bytes.

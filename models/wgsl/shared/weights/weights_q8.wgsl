@@ -7,8 +7,8 @@ const HALVES: u32 = 1u;
 
 fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
     let at = block * 2u * cols + col;
-    let scales = ws[block / 2u * cols + col] >> (16u * (block % 2u));
-    return Block(wq[at], wq[at + cols], scales);
+    let scales = ws_at(block / 2u * cols + col) >> (16u * (block % 2u));
+    return Block(wq_at(at), wq_at(at + cols), scales);
 }
 
 // Codes 4 * i to 4 * i + 3 of the block, in signed bytes.
