@@ -15,7 +15,7 @@ macro_rules! modules {
 /// The shared modules: kernels of other crates may import them too.
 pub const MODULES: Modules = modules! {
     cache: "chunk_f16", "chunk_f32", "chunk_fp8", "codes_published", "flash_at", "k_f16", "k_f32", "k_fp8", "k_index_fp8", "k_int8", "kv_f16", "kv_f32", "kv_flash_f16", "kv_flash_f32", "kv_flash_fp8", "kv_fp8", "kv_int8", "kv_keys_f16", "kv_keys_f32", "kv_keys_fp8", "kv_keys_int8", "kv_published_f16", "kv_published_f32", "kv_published_fp8", "kv_published_int8", "kv_unscaled", "v_f16", "v_f32", "v_fp8", "v_int8";
-    decode: "decode_lanes", "decode_part", "lane_key", "lane_key_pair", "partition_fixed", "queries_shuffled", "queries_tile";
+    decode: "decode_lanes", "decode_part", "lane_key", "lane_key_pair", "queries_shuffled", "queries_tile";
     keys: "context_blocks", "context_full", "entries_heads", "entries_shared", "keys_apart", "keys_broadcast_f16", "keys_broadcast_f32", "keys_paired", "keys_uniform", "pages_heads", "pages_shared", "places_blocks", "places_tokens", "trips_hidden", "trips_known";
     latents: "latent_codes", "latent_f16", "latent_f32", "latent_fp8", "latent_halves", "latent_int8", "latent_plain", "latent_v4", "latents_paged", "latents_two", "v4_slots", "v4_units";
     matrices: "k_coop_f16", "k_coop_index_fp8", "kv_coop_f16", "kv_coop_fp8", "kv_coop_int8", "kv_staged_codes", "kv_staged_f16", "kv_staged_fp8", "kv_staged_int8", "latent_coop_codes", "latent_coop_f16", "latent_coop_fp8", "latent_coop_int8", "latent_coop_v4", "product_tile", "tile";

@@ -12,6 +12,7 @@ mod compiler;
 mod error;
 mod image;
 mod kept;
+mod options;
 mod outcome;
 mod own;
 mod pass;
@@ -25,6 +26,7 @@ pub use buffer::{Buf, Raw, Upload};
 pub use compiler::Compilation;
 pub use error::GpuError;
 pub use image::{IMAGE_ROW, Image, RawImage};
+pub use options::{Checks, GpuOptions};
 pub use outcome::{Outcome, Pending, Readbacks, Submission, Timing};
 pub use own::Prepared;
 pub use pass::{Pass, Read};
@@ -33,80 +35,15 @@ pub use submit::Encoded;
 pub use wgpu;
 
 use crate::TextLength;
+use crate::profile::DeviceProfile;
 use compiler::{Compiler, Counts};
 use kept::Kept;
+use options::{HOST_BUFFERS, OPTIONAL};
 use pipeline::{BindGroupKey, PipelineCache};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-
-/// Whether kernels carry bounds checks.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Checks {
-    /// Every access is checked: tests run so.
-    On,
-    /// Kernels run as trusted modules: about twice as fast where they are bound by memory. They follow every index that they
-    /// are given: callers validate them by `kernel::<stem>::check`.
-    Off,
-}
-
-/// Options of a device.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct GpuOptions {
-    /// Index of [`adapters`] or part of an adapter's name; the best one if `None`.
-    pub device: Option<String>,
-    /// The highest level to use.
-    pub level: Level,
-    /// Bounds checks in kernels.
-    pub checks: Checks,
-    /// Length of the text of kernels; if `None`, short for software drivers and full for others.
-    pub text: Option<TextLength>,
-    /// Whether the device may have [buffers in memory of the host](Gpu::has_host_buffers), where the adapter does.
-    pub host_buffers: bool,
-    /// Folder for compiled kernels, which other runs then need not compile, where the driver gives them out; `None` keeps none.
-    pub kernel_cache: Option<PathBuf>,
-}
-
-impl GpuOptions {
-    /// The best adapter at its best level with all its features, and `checks`.
-    #[must_use]
-    pub fn new(checks: Checks) -> Self {
-        Self { device: None, level: Level::Coop, checks, text: None, host_buffers: true, kernel_cache: None }
-    }
-
-    /// Sets the index of the adapter, or part of its name; `None` for the best one.
-    #[must_use]
-    pub fn device(self, device: impl Into<Option<String>>) -> Self {
-        Self { device: device.into(), ..self }
-    }
-
-    /// Sets the highest level to use.
-    #[must_use]
-    pub fn level(self, level: Level) -> Self {
-        Self { level, ..self }
-    }
-
-    /// Sets the length of the text of kernels.
-    #[must_use]
-    pub fn text(self, length: TextLength) -> Self {
-        Self { text: Some(length), ..self }
-    }
-
-    /// Allows or forbids [buffers in memory of the host](Gpu::has_host_buffers).
-    #[must_use]
-    pub fn host_buffers(self, on: bool) -> Self {
-        Self { host_buffers: on, ..self }
-    }
-
-    /// Sets the folder for compiled kernels; `None` keeps none.
-    #[must_use]
-    pub fn kernel_cache(self, folder: impl Into<Option<PathBuf>>) -> Self {
-        Self { kernel_cache: folder.into(), ..self }
-    }
-}
 
 /// An open device.
 #[derive(Debug)]
@@ -115,6 +52,7 @@ pub struct Gpu {
     queue: wgpu::Queue,
     info: wgpu::AdapterInfo,
     level: Level,
+    profile: DeviceProfile,
     checks: Checks,
     text: TextLength,
     allocated: Arc<buffer::Accounts>,
@@ -138,16 +76,6 @@ struct Fault {
     error: Mutex<Option<String>>,
 }
 
-/// Features used where the adapter has them; nothing depends on any of them.
-const OPTIONAL: wgpu::Features = wgpu::Features::SUBGROUP
-    .union(wgpu::Features::SHADER_F16)
-    .union(wgpu::Features::TIMESTAMP_QUERY)
-    .union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES)
-    .union(HOST_BUFFERS);
-
-/// Features that let storage buffers lie in memory of the host.
-const HOST_BUFFERS: wgpu::Features = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
-
 impl Gpu {
     /// Opens an adapter with all its limits and every optional feature it has.
     ///
@@ -156,10 +84,11 @@ impl Gpu {
     pub fn open(options: &GpuOptions) -> Result<Self, GpuError> {
         let adapter = adapter::choose(options.device.as_deref())?;
         let info = adapter.get_info();
-        let limits = adapter.limits();
+        let limits = options.limits.clone().unwrap_or_else(|| adapter.limits());
         check_limits(&info.name, &limits)?;
-        let level = best_level(&adapter, adapter.features()).min(options.level);
-        let mut features = adapter.features() & OPTIONAL;
+        let mut features = adapter.features() & OPTIONAL & options.features;
+        let matrices = adapter.features() & wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+        let level = best_level(&adapter, features | matrices).min(options.level);
         features.set(HOST_BUFFERS, features.contains(HOST_BUFFERS) && options.host_buffers);
         let keeps = adapter.features() & wgpu::Features::PIPELINE_CACHE;
         let kernel_cache = options.kernel_cache.as_ref().filter(|_| !keeps.is_empty());
@@ -198,11 +127,13 @@ impl Gpu {
             wgpu::DeviceType::Cpu => TextLength::Short,
             _ => TextLength::Full,
         };
+        let profile = profile(&device, &info, level, options);
         Self {
             device,
             queue,
             info,
             level,
+            profile,
             checks: options.checks,
             text: options.text.unwrap_or(usual),
             fault,
@@ -243,15 +174,16 @@ impl Gpu {
         self.level
     }
 
-    /// Whether kernels of [`Level::Coop`] run: their lanes own rows in subgroups of exactly 32, and cooperative loads
-    /// cannot be bounds-checked.
+    /// The device as choices of kernels see it.
     #[must_use]
-    pub fn runs_coop(&self) -> bool {
-        self.level == Level::Coop && self.checks == Checks::Off && self.subgroup_sizes() == (32, 32)
+    pub fn profile(&self) -> &DeviceProfile {
+        &self.profile
     }
 
-    fn subgroup_sizes(&self) -> (u32, u32) {
-        (self.info.subgroup_min_size, self.info.subgroup_max_size)
+    /// Whether kernels of [`Level::Coop`] run.
+    #[must_use]
+    pub fn runs_coop(&self) -> bool {
+        self.profile.matrices()
     }
 
     /// Whether kernels carry bounds checks.
@@ -260,8 +192,7 @@ impl Gpu {
         self.checks
     }
 
-    /// Whether the adapter is a CPU: loads at one address for all lanes are then cheap, gathers are not, and
-    /// barriers switch contexts.
+    /// Whether the adapter is a CPU. Kernels are chosen by [`DeviceProfile::software`].
     #[must_use]
     pub fn is_cpu(&self) -> bool {
         self.info.device_type == wgpu::DeviceType::Cpu
@@ -270,8 +201,7 @@ impl Gpu {
     /// The largest binding in bytes: what one storage buffer may hold.
     #[must_use]
     pub fn max_binding_bytes(&self) -> u64 {
-        let limits = self.device.limits();
-        limits.max_buffer_size.min(limits.max_storage_buffer_binding_size)
+        self.profile.binding_bytes
     }
 
     /// Buffers, bind groups and pipelines made so far. A steady step makes none.
@@ -301,6 +231,28 @@ impl Gpu {
             Some(message) => Err(GpuError::Validation { message }),
             None => Ok(()),
         }
+    }
+}
+
+/// The profile of a device that was opened at `level`.
+fn profile(
+    device: &wgpu::Device,
+    info: &wgpu::AdapterInfo,
+    level: Level,
+    options: &GpuOptions,
+) -> DeviceProfile {
+    let limits = device.limits();
+    let subgroups = [info.subgroup_min_size, info.subgroup_max_size];
+    // Lanes of these kernels own rows in subgroups of exactly 32, and cooperative loads cannot be bounds-checked.
+    let matrices = level == Level::Coop && options.checks == Checks::Off && subgroups == [32, 32];
+    DeviceProfile {
+        software: options.software.unwrap_or(info.device_type == wgpu::DeviceType::Cpu),
+        level: if matrices { level } else { level.min(Level::Subgroup) },
+        subgroups,
+        workgroup_bytes: limits.max_compute_workgroup_storage_size,
+        workgroup_lanes: limits.max_compute_invocations_per_workgroup,
+        binding_bytes: limits.max_buffer_size.min(limits.max_storage_buffer_binding_size),
+        tuning: options.tuning,
     }
 }
 

@@ -15,12 +15,14 @@ pub mod kernel;
 #[cfg(feature = "gpu")]
 pub mod launch;
 mod level;
+pub mod profile;
 #[cfg(feature = "reflect")]
 pub mod reflect;
 pub mod rows;
 #[cfg(feature = "self-test")]
 pub mod self_test;
 pub mod source;
+pub mod split;
 mod variant;
 
 pub use bindings::{Access, Binding, Field, Params, ParamsLayout, WINDOW_BYTES};

@@ -148,14 +148,14 @@ pub fn skipped(gpu: &Gpu, named: &NamedVariant, case: &Case) -> Option<String> {
     if named.level() > gpu.level() {
         return Some(format!("the adapter's level is {}", gpu.level()));
     }
-    let (lanes, most) = (case.variant.lanes(), gpu.limits().max_compute_invocations_per_workgroup);
+    let (lanes, most) = (case.variant.lanes(), gpu.profile().workgroup_lanes);
     if lanes.is_some_and(|lanes| lanes > most) {
         return Some(format!(
             "workgroups have {most} lanes at most, {} are needed",
             lanes.unwrap_or_default()
         ));
     }
-    let (smallest, largest) = (gpu.info().subgroup_min_size, gpu.info().subgroup_max_size);
+    let [smallest, largest] = gpu.profile().subgroups;
     let served = case.subgroups.contains(&smallest) && case.subgroups.contains(&largest);
     (named.level() == Level::Subgroup && !served)
         .then(|| format!("subgroups of {smallest} to {largest}, {:?} are needed", case.subgroups))

@@ -7,7 +7,8 @@
 // A lane owns four heads and 16 channels, whose queries and outputs stay in its registers; so do those channels of AHEAD
 // latents, which serve as keys and then as values, while the next ones are on their way. The lanes of four heads add their
 // parts of scores up through workgroup memory. A row's arithmetic depends on its own keys alone.
-// A dispatch may do a part of the keys: num_keys, whole partitions, from first_key on.
+// A dispatch may do a part of the keys: num_keys, whole partitions of partition_size keys, from first_key on. A workgroup goes
+// through a partition by PARTITION keys, whose slots it keeps in workgroup memory.
 // Grid: (max_partitions, head groups, n). Bytes moved: keys * (LATENT + ROPE) * element a row and
 // head group. CPU reference: src/cpu/mla_decode.rs
 #import numbers
@@ -23,7 +24,6 @@
 #import PIECES = 2
 // Latents in flight a lane.
 #import AHEAD = 4
-#import partition_fixed
 #import element = latent_f16
 #import SELECTED = 7
 #import latents = latents_paged
@@ -41,6 +41,7 @@ const SPANS: u32 = (WORDS + KEY_WORDS - 1u) / KEY_WORDS;
 const QUARTETS: u32 = (HEADS + 3u) / 4u;
 const WG: u32 = QUARTETS * SPANS;
 const_assert WORD_QUADS * 4u == WORD && VALUE_WORDS * SPANS >= VALUES;
+const PARTITION: u32 = 256u;
 
 var<workgroup> slots: array<u32, PARTITION>;
 // [AHEAD, QUARTETS, SPANS], of four heads.
@@ -54,7 +55,8 @@ fn mla_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     let head0 = group.y * HEADS;
     let begin = latents_begin(row, group.z);
     let end = latents_end(row, group.z);
-    let first = (max(begin, params.first_key) / PARTITION + group.x) * PARTITION;
+    let size = params.partition_size;
+    let first = (max(begin, params.first_key) / size + group.x) * size;
     if (max(first, begin) >= end || first - params.first_key >= params.num_keys) {
         // A row without keys is zero; where the reduce pass follows, that writes it.
         if (params.reduced == 0u) {
@@ -64,34 +66,37 @@ fn mla_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         }
         return;
     }
-    let keys = Keys(max(first, begin) - first, min(end - first, PARTITION));
-    for (var i = lane; i < keys.end; i += WG) {
-        slots[i] = latent_slot(row, group.z, first + max(i, keys.begin));
-    }
     let quartet = lane / SPANS;
     let span = lane % SPANS;
     let queries = load_queries(quartet, span, row.x * params.q_stride + head0 * (LATENT + ROPE));
-    workgroupBarrier();
-
     var state: State;
     state.top = vec4(LOWEST);
-    let start = keys.begin - keys.begin % AHEAD;
-    var next = load(span, start, keys);
-    for (var t0 = start; t0 < keys.end; t0 += AHEAD) {
-        let tile = next;
-        next = load(span, t0 + AHEAD, keys);
-        leave_parts(lane, queries, tile);
+    let last = min(end, first + size);
+    for (var part = max(first, begin) / PARTITION * PARTITION; part < last; part += PARTITION) {
+        let keys = Keys(max(part, begin) - part, min(last - part, PARTITION));
+        // Slots of the part before are read no more: two barriers have passed since.
+        for (var i = lane; i < keys.end; i += WG) {
+            slots[i] = latent_slot(row, group.z, part + max(i, keys.begin));
+        }
         workgroupBarrier();
-        add_parts(lane);
-        workgroupBarrier();
-        state = attend(quartet, t0, keys, tile, state);
+        let start = keys.begin - keys.begin % AHEAD;
+        var next = load(span, start, keys);
+        for (var t0 = start; t0 < keys.end; t0 += AHEAD) {
+            let tile = next;
+            next = load(span, t0 + AHEAD, keys);
+            leave_parts(lane, queries, tile);
+            workgroupBarrier();
+            add_parts(lane);
+            workgroupBarrier();
+            state = attend(quartet, t0, keys, tile, state);
+        }
     }
-    let index = first / PARTITION - begin / PARTITION;
+    let index = first / size - begin / size;
     let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + index;
     store(quartet, span, state, partial_head, row.x * params.num_heads + head0);
 }
 
-// Keys of the partition that count: from begin until before end. No others are read.
+// Keys of a part that count: from begin until before end. No others are read.
 struct Keys { begin: u32, end: u32 }
 
 // A lane's channels of its four heads, scaled.

@@ -2,7 +2,8 @@ enable f16;
 enable wgpu_cooperative_matrix;
 // mla_decode with cooperative matrices: the same bindings, rows and partials; queries and softmax weights are f16, and so
 // are latents on their way through workgroup memory, whatever the cache keeps.
-// A workgroup of eight subgroups goes through a partition for 32 heads, 16 keys a step. For scores a subgroup owns 16 heads
+// A workgroup of eight subgroups goes through a partition for 32 heads, by PARTITION keys whose slots it keeps in workgroup
+// memory, 16 keys a step. For scores a subgroup owns 16 heads
 // and a quarter of the channels, whose queries stay in its registers: four partial scores are added up by the softmax, in
 // which four lanes own a head. For values a subgroup owns an eighth of the channels of all 32 heads. Latents are loaded a
 // step ahead. Outputs are rescaled only when a maximum grew by a factor of more than 2^8 (FlashAttention-4).
@@ -17,7 +18,6 @@ enable wgpu_cooperative_matrix;
 #import VALUE_SPANS = 4
 // Words of a tile that a lane stages.
 #import LOADS = 5
-#import partition_fixed
 #import element = latent_coop_f16
 #import SELECTED = 7
 #import latents = latents_paged
@@ -41,6 +41,7 @@ const TILE_STRIDE: u32 = WIDTH / 4u + 2u;
 const QUERY_STRIDE: u32 = 6u;
 const SCORE_STRIDE: u32 = 36u;
 const WEIGHT_STRIDE: u32 = 6u;
+const PARTITION: u32 = 256u;
 const LOG2_E: f32 = 1.4426950408889634;
 // Growth of a head's maximum, in powers of two, that its weights absorb.
 const SLACK: f32 = 8.0;
@@ -68,7 +69,9 @@ fn mla_decode_coop(
     let head0 = group.y * HEADS;
     let begin = latents_begin(row, group.z);
     let end = latents_end(row, group.z);
-    let first = (max(begin, params.first_key) / PARTITION + group.x) * PARTITION;
+    let size = params.partition_size;
+    let first = (max(begin, params.first_key) / size + group.x) * size;
+    let last = min(end, first + size);
     let has_keys = max(first, begin) < end && first - params.first_key < params.num_keys;
     let out_head = row.x * params.num_heads + head0;
     if (!has_keys && params.reduced == 0u) {
@@ -79,11 +82,6 @@ fn mla_decode_coop(
     }
     // Once or not at all: cooperative matrices may not follow a return.
     for (var go = select(0u, 1u, has_keys); go > 0u; go--) {
-        let keys = Keys(max(first, begin) - first, min(end - first, PARTITION));
-        for (var i = lane; i < keys.end; i += WG) {
-            slots[i] = latent_slot(row, group.z, first + max(i, keys.begin));
-        }
-
         // Queries, 16 channels of each quarter at a time.
         let quarter = subgroup / 2u;
         let half = subgroup % 2u * 16u;
@@ -116,101 +114,110 @@ fn mla_decode_coop(
         // Above the score of a key that does not count: its weight is zero even before the first that does.
         var top = 0.5 * LOWEST;
         var sum = 0.0;
-        let start = keys.begin - keys.begin % KEYS;
-        var next: array<latent_word, LOADS>;
-        #unroll i < LOADS
-            next[i] = latent_at(slots[staged(lane + i * WG, start, keys)], (lane + i * WG) % WORDS);
-        #end
         if (lane < 2u) {
             atomicStore(&grown[lane], 0u);
         }
-        for (var t0 = start; t0 < keys.end; t0 += KEYS) {
-            let parity = t0 / KEYS % 2u;
+        let first_part = max(first, begin) / PARTITION * PARTITION;
+        for (var part = first_part; part < last; part += PARTITION) {
+            let keys = Keys(max(part, begin) - part, min(last - part, PARTITION));
+            // Slots of the part before are read no more: a step ends with a barrier.
+            for (var i = lane; i < keys.end; i += WG) {
+                slots[i] = latent_slot(row, group.z, part + max(i, keys.begin));
+            }
+            workgroupBarrier();
+            let start = keys.begin - keys.begin % KEYS;
+            var next: array<latent_word, LOADS>;
             #unroll i < LOADS
-                let at = lane + i * WG;
-                if (at < KEYS * WORDS) {
-                    tile[at / WORDS * TILE_STRIDE + at % WORDS * 2u] = next[i].low;
-                    tile[at / WORDS * TILE_STRIDE + at % WORDS * 2u + 1u] = next[i].high;
-                }
+                next[i] = latent_at(slots[staged(lane + i * WG, start, keys)], (lane + i * WG) % WORDS);
             #end
-            workgroupBarrier();
-            #unroll i < LOADS
-                next[i] = latent_at(slots[staged(lane + i * WG, t0 + KEYS, keys)], (lane + i * WG) % WORDS);
-            #end
-
-            var s = coop_mat16x16<f32, C>();
-            #unroll c < KEY_SPANS
-                let k_at = (quarter * KEY_SPANS + c) * 4u;
-                let k = coopLoad<coop_mat16x16<f16, B>>(&tile[k_at], TILE_STRIDE);
-                s = coopMultiplyAdd(queries[c], k, s);
-            #end
-            coopStore(s, &scores[quarter * KEYS * SCORE_STRIDE + half], SCORE_STRIDE);
-            workgroupBarrier();
-
-            // Online softmax, in powers of two.
-            var x = vec4(0.0);
-            #unroll part < 4
-                x += score_quad(part * KEYS * SCORE_STRIDE + quad * 4u * SCORE_STRIDE + head);
-            #end
-            let at = vec4(t0 + quad * 4u) + vec4(0u, 1u, 2u, 3u);
-            x = select(vec4(LOWEST), x, (at >= vec4(keys.begin)) & (at < vec4(keys.end)));
-            var highest = max(max(x.x, x.y), max(x.z, x.w));
-            highest = max(highest, subgroupShuffleXor(highest, 1u));
-            highest = max(highest, subgroupShuffleXor(highest, 2u));
-            var shrink = 1.0;
-            if (highest > top + SLACK) {
-                shrink = exp2(top - highest);
-                top = highest;
-                if (t0 > start) {
-                    atomicStore(&grown[parity], 1u);
-                }
-            }
-            let weight = exp2(x - top);
-            sum = sum * shrink + ((weight.x + weight.y) + (weight.z + weight.w));
-            if (mine < 128u) {
-                weights[head * WEIGHT_STRIDE + quad] = vec4<f16>(weight);
-                shrinks[head] = shrink;
-            }
-            if (lane == 0u) {
-                atomicStore(&grown[1u - parity], 0u);
-            }
-            workgroupBarrier();
-
-            // Runs once or not at all, the same for the whole workgroup.
-            for (var again = atomicLoad(&grown[parity]); again != 0u; again = 0u) {
-                #unroll c < VALUE_SPANS
-                    coopStore(o0[c], &scores[subgroup * 256u], 16u);
-                    workgroupBarrier();
-                    #unroll i < 8
-                        scores[subgroup * 256u + i * 32u + within] *= shrinks[within % 16u];
-                    #end
-                    workgroupBarrier();
-                    o0[c] = coopLoad<coop_mat16x16<f32, C>>(&scores[subgroup * 256u], 16u);
-                    workgroupBarrier();
-                    coopStore(o1[c], &scores[subgroup * 256u], 16u);
-                    workgroupBarrier();
-                    #unroll i < 8
-                        scores[subgroup * 256u + i * 32u + within] *= shrinks[16u + within % 16u];
-                    #end
-                    workgroupBarrier();
-                    o1[c] = coopLoad<coop_mat16x16<f32, C>>(&scores[subgroup * 256u], 16u);
-                    workgroupBarrier();
+            for (var t0 = start; t0 < keys.end; t0 += KEYS) {
+                let parity = t0 / KEYS % 2u;
+                #unroll i < LOADS
+                    let at = lane + i * WG;
+                    if (at < KEYS * WORDS) {
+                        tile[at / WORDS * TILE_STRIDE + at % WORDS * 2u] = next[i].low;
+                        tile[at / WORDS * TILE_STRIDE + at % WORDS * 2u + 1u] = next[i].high;
+                    }
                 #end
+                workgroupBarrier();
+                #unroll i < LOADS
+                    next[i] = latent_at(slots[staged(lane + i * WG, t0 + KEYS, keys)], (lane + i * WG) % WORDS);
+                #end
+
+                var s = coop_mat16x16<f32, C>();
+                #unroll c < KEY_SPANS
+                    let k_at = (quarter * KEY_SPANS + c) * 4u;
+                    let k = coopLoad<coop_mat16x16<f16, B>>(&tile[k_at], TILE_STRIDE);
+                    s = coopMultiplyAdd(queries[c], k, s);
+                #end
+                coopStore(s, &scores[quarter * KEYS * SCORE_STRIDE + half], SCORE_STRIDE);
+                workgroupBarrier();
+
+                // Online softmax, in powers of two.
+                var x = vec4(0.0);
+                #unroll part < 4
+                    x += score_quad(part * KEYS * SCORE_STRIDE + quad * 4u * SCORE_STRIDE + head);
+                #end
+                let at = vec4(t0 + quad * 4u) + vec4(0u, 1u, 2u, 3u);
+                x = select(vec4(LOWEST), x, (at >= vec4(keys.begin)) & (at < vec4(keys.end)));
+                var highest = max(max(x.x, x.y), max(x.z, x.w));
+                highest = max(highest, subgroupShuffleXor(highest, 1u));
+                highest = max(highest, subgroupShuffleXor(highest, 2u));
+                var shrink = 1.0;
+                if (highest > top + SLACK) {
+                    shrink = exp2(top - highest);
+                    top = highest;
+                    if (t0 > start || part > first_part) {
+                        atomicStore(&grown[parity], 1u);
+                    }
+                }
+                let weight = exp2(x - top);
+                sum = sum * shrink + ((weight.x + weight.y) + (weight.z + weight.w));
+                if (mine < 128u) {
+                    weights[head * WEIGHT_STRIDE + quad] = vec4<f16>(weight);
+                    shrinks[head] = shrink;
+                }
+                if (lane == 0u) {
+                    atomicStore(&grown[1u - parity], 0u);
+                }
+                workgroupBarrier();
+
+                // Runs once or not at all, the same for the whole workgroup.
+                for (var again = atomicLoad(&grown[parity]); again != 0u; again = 0u) {
+                    #unroll c < VALUE_SPANS
+                        coopStore(o0[c], &scores[subgroup * 256u], 16u);
+                        workgroupBarrier();
+                        #unroll i < 8
+                            scores[subgroup * 256u + i * 32u + within] *= shrinks[within % 16u];
+                        #end
+                        workgroupBarrier();
+                        o0[c] = coopLoad<coop_mat16x16<f32, C>>(&scores[subgroup * 256u], 16u);
+                        workgroupBarrier();
+                        coopStore(o1[c], &scores[subgroup * 256u], 16u);
+                        workgroupBarrier();
+                        #unroll i < 8
+                            scores[subgroup * 256u + i * 32u + within] *= shrinks[16u + within % 16u];
+                        #end
+                        workgroupBarrier();
+                        o1[c] = coopLoad<coop_mat16x16<f32, C>>(&scores[subgroup * 256u], 16u);
+                        workgroupBarrier();
+                    #end
+                }
+                let p0 = coopLoadT<coop_mat16x16<f16, A>>(&weights[0], WEIGHT_STRIDE);
+                let p1 = coopLoadT<coop_mat16x16<f16, A>>(&weights[16u * WEIGHT_STRIDE], WEIGHT_STRIDE);
+                #unroll c < VALUE_SPANS
+                    let v_at = (subgroup * VALUE_SPANS + c) * 4u;
+                    let v = coopLoadT<coop_mat16x16<f16, B>>(&tile[v_at], TILE_STRIDE);
+                    o0[c] = coopMultiplyAdd(p0, v, o0[c]);
+                    o1[c] = coopMultiplyAdd(p1, v, o1[c]);
+                #end
+                workgroupBarrier();
             }
-            let p0 = coopLoadT<coop_mat16x16<f16, A>>(&weights[0], WEIGHT_STRIDE);
-            let p1 = coopLoadT<coop_mat16x16<f16, A>>(&weights[16u * WEIGHT_STRIDE], WEIGHT_STRIDE);
-            #unroll c < VALUE_SPANS
-                let v_at = (subgroup * VALUE_SPANS + c) * 4u;
-                let v = coopLoadT<coop_mat16x16<f16, B>>(&tile[v_at], TILE_STRIDE);
-                o0[c] = coopMultiplyAdd(p0, v, o0[c]);
-                o1[c] = coopMultiplyAdd(p1, v, o1[c]);
-            #end
-            workgroupBarrier();
         }
 
         sum += subgroupShuffleXor(sum, 1u);
         sum += subgroupShuffleXor(sum, 2u);
-        let index = first / PARTITION - begin / PARTITION;
+        let index = first / size - begin / size;
         let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + index;
         if (mine < 128u && quad == 0u) {
             sums[head] = sum;
@@ -239,7 +246,7 @@ fn mla_decode_coop(
     }
 }
 
-// Keys of the partition that count: from begin until before end. No others are read.
+// Keys of a part that count: from begin until before end. No others are read.
 struct Keys { begin: u32, end: u32 }
 
 // Key that word `at` of the tile from `t0` on is of; outside the keys that count, another.

@@ -23,7 +23,6 @@ mod mlp;
 mod moe;
 mod ops;
 mod options;
-mod partitions;
 mod portions;
 mod prepare;
 mod progress;
@@ -31,6 +30,7 @@ mod rehearsal;
 mod rope_angles;
 mod selecting;
 mod sparse;
+mod splits;
 mod views;
 mod walk;
 mod work;
@@ -45,6 +45,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Encoded, Gpu, Pass, Pipeline};
+use attn_kernels::split::SplitPlan;
 use kvblock::BlockId;
 
 use crate::batch::{Sample, Slice, StepOutput};
@@ -61,8 +62,8 @@ use keys::{Beyond, Fetches, KeySource, Residency};
 use load::Weights;
 use mlp::Mlps;
 use ops::{Ctx, Ops};
-use partitions::{Cut, Partitions};
 use sparse::Begin;
+use splits::Splits;
 use views::Views;
 
 /// A model on a device.
@@ -77,7 +78,7 @@ pub struct Decoder {
     kv: KvPool,
     views: Views,
     batch: Batch,
-    partitions: Partitions,
+    splits: Splits,
     activations: Activations,
     attention: Attention,
     keys: KeySource,
@@ -131,8 +132,8 @@ struct Shape {
     layers_per_submission: u64,
     scored: usize,
     draws: draws::Shape,
-    /// Cuts of the rows of each view, and of the lists of layers that select.
-    cuts: Vec<Cut>,
+    /// Splits of the rows of each view, and of the lists of layers that select.
+    splits: Vec<SplitPlan>,
     /// Rows that attend everything and rows that attend lists, of each view.
     split: Vec<[usize; 2]>,
     /// Numbers of the selection of blocks.
@@ -194,7 +195,7 @@ impl Decoder {
 
     /// Lays a step out: the batch, and what each part makes of it.
     fn plan(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<(), ModelError> {
-        let Self { config, options, kv, batch, beyond, keys, partitions, attention, .. } = self;
+        let Self { config, options, kv, batch, beyond, keys, splits, attention, .. } = self;
         let views = &self.views.all;
         let queries = attention.sparse_mut().and_then(|sparse| sparse.plan(slices));
         batch.plan(config, options, views, slices, queries.as_deref())?;
@@ -203,21 +204,21 @@ impl Decoder {
         self.draws.plan(slices, samples)?;
         let selects = attention.sparse().is_some_and(sparse::Sparse::selects_everywhere);
         keys.plan(kv, views, slices, batch, beyond, selects)?;
-        partitions.plan(views, batch, beyond);
+        splits.plan(views, batch, beyond);
         attention.plan(config, options, slices, batch);
         Ok(())
     }
 
     /// Brings the lists of a step to the device, and makes room for what follows from them.
     fn upload(&mut self) -> Result<(), ModelError> {
-        let Self { gpu, config, batch, partitions, attention, .. } = self;
+        let Self { gpu, config, batch, splits, attention, .. } = self;
         attention.upload(gpu)?;
         batch.upload(gpu)?;
         self.beyond.upload(gpu)?;
         self.keys.upload(gpu, &self.kv, &self.beyond)?;
         self.logit_rows.upload(gpu)?;
         self.draws.upload()?;
-        self.activations.fit_partials(gpu, config, batch, partitions, attention.max_partitions())
+        self.activations.fit_partials(gpu, config, batch, splits, attention.max_partitions())
     }
 
     /// Lays out what the step selects, and brings it to the device.
@@ -247,8 +248,7 @@ impl Decoder {
     /// Records a step; `in_pieces`, of which all but the last are on their way then.
     fn record(&mut self, in_pieces: bool) -> Result<(Pass, Reads), ModelError> {
         let max_layers = self.layers_per_submission();
-        let Self { gpu, config, weights, ops, kv, views, batch, partitions, attention, keys, beyond, .. } =
-            self;
+        let Self { gpu, config, weights, ops, kv, views, batch, splits, attention, keys, beyond, .. } = self;
         let (batch, act, residual, mlps) = (&*batch, &self.activations, &self.residual, &self.mlps);
         let (gpu, mut pass) = (&**gpu, Pass::new("step"));
         let [block_in, block_out] = residual.of_blocks(act);
@@ -263,7 +263,7 @@ impl Decoder {
             block_out,
             batch,
             views,
-            partitions,
+            splits,
             kv,
             keys,
             beyond,
@@ -326,7 +326,7 @@ impl Decoder {
 
     /// The shape of a step that others may repeat: one of decode rows that attend what is in the device's cache.
     fn shape(&self) -> Option<Shape> {
-        let Self { batch, partitions, attention, logit_rows, .. } = self;
+        let Self { batch, splits, attention, logit_rows, .. } = self;
         let keys = self.keys.shape(&self.kv, &self.beyond)?;
         let decodes = batch.decode_until == batch.rows && !logit_rows.hands_back();
         let selection = attention.shape().filter(|_| self.choices.is_none() && decodes)?;
@@ -335,7 +335,7 @@ impl Decoder {
             layers_per_submission: self.layers_per_submission().min(self.weights.layers.len() as u64),
             scored: logit_rows.scored(),
             draws: self.draws.shape()?,
-            cuts: partitions.cuts().chain(attention.list_cuts(batch, partitions)).collect(),
+            splits: splits.all().chain(attention.list_splits(batch, splits)).collect(),
             split: batch.views.iter().map(|v| [v.whole.decode.len(), v.selected.decode.len()]).collect(),
             selection,
             keys,

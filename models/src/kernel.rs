@@ -33,6 +33,7 @@ pub mod state_write;
 pub mod top_logits;
 
 use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::profile::{DeviceProfile, Tuning};
 use attn_kernels::source::Modules;
 use attn_kernels::{Kernel, Level, NamedVariant};
 
@@ -219,11 +220,11 @@ pub fn variants() -> Vec<NamedVariant> {
         ("q8", Format::Q8, 32, Epilogue::Store, Activations::F16),
         ("f16", Format::F16, 128, Epilogue::Store, Activations::F16),
     ] {
-        let tile = matmul_coop::Tile::choose([rows, 4096, 1024], epilogue, COOP_MEMORY);
+        let tile = matmul_coop::Tile::choose(&DeviceProfile::H200, [rows, 4096, 1024], epilogue);
         let coop = matmul_coop::variant(format, epilogue, activations, tile);
         all.push(named(part, coop));
     }
-    let summing = matmul_coop::Plan::invariant([2048, 4096, 1024], Epilogue::Add, COOP_MEMORY, 0);
+    let summing = matmul_coop::Plan::invariant(&DeviceProfile::H200, [2048, 4096, 1024], Epilogue::Add, 0);
     all.push(named(
         "q4-summing",
         matmul_coop::variant(Format::Q4, Epilogue::Add, Activations::F16, summing.tile),
@@ -238,11 +239,8 @@ pub fn variants() -> Vec<NamedVariant> {
     all
 }
 
-/// Bytes of workgroup memory that adapters with cooperative matrices have.
-const COOP_MEMORY: u32 = 48 << 10;
-
 /// Lanes of a workgroup in WebGPU's default limits.
-const BASELINE_LANES: u32 = 256;
+const BASELINE_LANES: u32 = DeviceProfile::WEBGPU.workgroup_lanes;
 
 /// Matmuls over activations in codes of 8 bits, and what makes the codes.
 fn int8(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
@@ -268,7 +266,8 @@ fn int8(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
 /// Matmuls of many rows in f32.
 fn tiles(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
     let named = NamedVariant::new;
-    let tile = |epilogue, rows| matmul_tile::Tile::choose(epilogue, rows, u64::from(rows) << 12);
+    let tile =
+        |epilogue, rows| matmul_tile::Tile::choose(&Tuning::H200, epilogue, rows, u64::from(rows) << 12);
     let of = |format: Format, epilogue, rows| {
         matmul_tile::variant(format.module(), epilogue, tile(epilogue, rows))
     };

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 use crate::cast::u32_of;
 
+pub(crate) use self::allocate::split_planner;
 pub use self::offload::{HostMemory, HostTraffic, Offload};
 pub(crate) use self::offload::{Place, Ring, Run, runs};
 pub use self::plan::{CachePart, IndexDtype, KvOptions, KvPlan, LayerCache};

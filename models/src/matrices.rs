@@ -196,13 +196,12 @@ impl Matrices {
     /// Chooses the kernel for products of `pairs` pairs.
     pub(crate) fn route(&self, kernels: &Kernels, pairs: u32, precision: Precision) -> Route {
         let rows = pairs.div_ceil(self.count);
-        match precision.f16 && !precision.invariant && pairs > self.count / MIN_SHARE {
+        match precision.f16
+            && !precision.invariant
+            && pairs > self.count / kernels.profile().tuning.experts_a_pair
+        {
             true => Route::Coop(Tile::routed(rows)),
             false => Route::Exact(self.exact(kernels, rows)),
         }
     }
 }
-
-/// Matrices per pair from which on most pairs are alone with theirs, so that a tile of 16 rows would multiply one: of 128 experts
-/// 64 pairs are faster by matrices on an H200, 8 pairs by f32.
-const MIN_SHARE: u32 = 4;

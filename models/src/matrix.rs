@@ -6,7 +6,7 @@ pub(crate) use kernels::{Exact, Kernels, Key, MaxProduct, Precision};
 
 use std::ops::Range;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
+use attn_kernels::gpu::{Bind, Buf, Pass};
 use attn_kernels::{Variant, WINDOW_BYTES};
 use smallvec::SmallVec;
 
@@ -87,13 +87,6 @@ enum Route {
 
 /// Columns that a thread packs at a time: runs of 1 KiB in every row of quads, few enough for a processor's cache.
 const GROUP: usize = 64;
-
-/// Weights of a matrix under which a few rows wait for dispatches rather than for weights: one dispatch with f32 then beats
-/// two with codes, or a few workgroups of cooperative matrices (SmolLM2 of 135M lost a fifth with one stream by codes).
-const SMALL: u64 = 4 << 20;
-
-/// Maximum number of rows that a matrix below [`SMALL`] multiplies by one dispatch with f32.
-const SMALL_ROWS: u32 = 64;
 
 impl Matrix {
     /// One matrix whose columns are the rows of `tensors`, one after the other.
@@ -188,21 +181,23 @@ impl Matrix {
     fn route(&self, kernels: &Kernels, rows: u32, precision: Precision) -> Route {
         let cols = self.shards[0].cols;
         let exact = || Route::Exact(kernels.exact([rows, cols, self.blocks], self.epilogue(), 1));
-        let small = u64::from(self.width) * u64::from(cols * self.parts) < SMALL;
+        let profile = kernels.profile();
+        let tuning = &profile.tuning;
+        let small = u64::from(self.width) * u64::from(cols * self.parts) < tuning.small_weights;
         // Where rows must not depend on others, no number of them may change how one is rounded.
-        if small && (rows <= SMALL_ROWS || precision.invariant || !precision.f16) {
+        if small && (rows <= tuning.small_rows || precision.invariant || !precision.f16) {
             return exact();
         }
         let codes = precision.int8 && self.format.has_codes() && kernels.holds_codes(rows, self.blocks);
-        let few = rows <= precision.max_few_rows();
+        let few = rows <= precision.max_few_rows(tuning);
         if precision.f16 && (precision.invariant || !(few && codes) && rows > 1) {
             return Route::Coop;
         }
         // Tiles read the weights less often, but many rows alone make enough of them for a GPU.
         let results = u64::from(rows) * u64::from(cols * self.parts);
-        match (codes, few || results < Tile::LARGE.filled()) {
+        match (codes, few || results < Tile::LARGE.filled(tuning)) {
             (true, true) => {
-                let slices = matmul_int8::slices(self.epilogue(), kernels.max_lanes());
+                let slices = matmul_int8::slices(self.epilogue(), profile.workgroup_lanes);
                 Route::Codes(matmul_int8::Tiling::for_rows(rows, self.epilogue(), slices))
             }
             (true, false) => Route::CodesTile,
@@ -388,10 +383,4 @@ pub(crate) fn check(tensor: &Tensor<'_>, first: &Tensor<'_>) -> Result<(), Model
 fn overlap(a: &Range<usize>, b: Range<usize>) -> Range<usize> {
     let start = a.start.max(b.start);
     start..a.end.min(b.end).max(start)
-}
-
-/// Whether eight lanes may load for each other: software drivers with subgroups of at least eight.
-pub(crate) fn broadcasts(gpu: &Gpu) -> bool {
-    use attn_kernels::gpu::Level;
-    gpu.is_cpu() && gpu.level() >= Level::Subgroup && gpu.info().subgroup_min_size >= 8
 }

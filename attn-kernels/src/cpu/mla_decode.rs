@@ -2,7 +2,7 @@
 
 use super::attention::{State, weighted_sum};
 use super::f32_of;
-use crate::kernel::mla_decode::{LatentShape, MlaDecodeParams, PARTITION};
+use crate::kernel::mla_decode::{LatentShape, MlaDecodeParams};
 
 /// The keys of one row in the order of attention.
 #[derive(Clone, Debug)]
@@ -28,21 +28,21 @@ pub fn mla_decode(
     stats: &mut [[f32; 2]],
 ) {
     let (heads, latent) = (params.num_heads as usize, shape.latent as usize);
-    let most = params.max_partitions as usize;
+    let (most, size) = (params.max_partitions as usize, params.partition_size as usize);
     for (index, row) in rows.iter().enumerate() {
         for head in 0..heads {
             let out = (row.row * heads + head) * latent;
             if params.reduced == 0 {
                 partial[out..out + latent].fill(0.0);
             }
-            let first = row.begin / PARTITION as usize;
-            let partitions = row.keys.chunks(PARTITION as usize).enumerate().skip(first);
+            let first = row.begin / size;
+            let partitions = row.keys.chunks(size).enumerate().skip(first);
             let asked = |p: usize| {
-                let from_first = (p * PARTITION as usize).checked_sub(params.first_key as usize);
+                let from_first = (p * size).checked_sub(params.first_key as usize);
                 row.begin < row.keys.len() && from_first.is_some_and(|key| key < params.num_keys as usize)
             };
             for (p, keys) in partitions.filter(|(p, _)| asked(*p)) {
-                let seen = &keys[row.begin.saturating_sub(p * PARTITION as usize)..];
+                let seen = &keys[row.begin.saturating_sub(p * size)..];
                 let state = attend(shape, params, &q[row.row * params.q_stride as usize..], head, seen);
                 let at = (index * heads + head) * most + p - first;
                 stats[at] = [f32_of(state.top), f32_of(state.sum)];

@@ -163,7 +163,7 @@ impl Gpu {
 
     /// Usage of the buffers that kernels may bind as windows: those of software drivers, which load from them for all lanes.
     fn uniform_usage(&self) -> wgpu::BufferUsages {
-        if self.is_cpu() { wgpu::BufferUsages::UNIFORM } else { wgpu::BufferUsages::empty() }
+        if self.profile.software { wgpu::BufferUsages::UNIFORM } else { wgpu::BufferUsages::empty() }
     }
 
     /// Whether kernels and copies can use buffers in memory of the host.

@@ -93,6 +93,15 @@ impl Gpu {
         self.cached().pipelines.len()
     }
 
+    /// Names of the kernels that were asked for so far, ascending.
+    #[must_use]
+    pub fn kernels(&self) -> Vec<&'static str> {
+        let mut names: Vec<_> = self.cached().pipelines.keys().map(|variant| variant.kernel.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     fn cached(&self) -> MutexGuard<'_, PipelineCache> {
         self.pipelines.lock().expect("no holder of this lock panics")
     }
@@ -130,7 +139,8 @@ impl Gpu {
     fn check_level(&self, variant: &Variant) -> Result<(), GpuError> {
         let (kernel, needed) = (variant.kernel.name, &variant.subgroups);
         let (adapter, level, checks) = (self.info.name.clone(), self.level, self.checks);
-        let subgroups = self.subgroup_sizes();
+        let [smallest, largest] = self.profile.subgroups;
+        let subgroups = (smallest, largest);
         // wgpu would panic on one that is checked.
         if variant.level == Level::Coop && !self.runs_coop() {
             return Err(GpuError::NoCoop { kernel, adapter, level, subgroups, checks });

@@ -23,8 +23,10 @@ params! {
         pub num_heads: u32,
         /// f32 from one query row to the next, a multiple of 4.
         pub q_stride: u32,
-        /// Maximum number of partitions of a row: see [`partitions`].
+        /// Maximum number of partitions of a row: see [`partitions`](super::paged_decode::partitions).
         pub max_partitions: u32,
+        /// Keys of a partition, a multiple of [`PARTITION`].
+        pub partition_size: u32,
         /// 1 where `paged_reduce` follows; 0 where one partition is the whole and nothing has sinks, so that `partial` is
         /// the output.
         pub reduced: u32,
@@ -36,7 +38,7 @@ params! {
         pub first_list: u32,
         /// Entries from one list of compressed slots to the next.
         pub compressed_stride: u32,
-        /// First key of the dispatch in the order of attention, a multiple of [`PARTITION`]; 0 where it does all.
+        /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 where it does all.
         pub first_key: u32,
         /// Keys of the dispatch, such a multiple too, or `u32::MAX` for all.
         pub num_keys: u32,
@@ -70,9 +72,14 @@ bindings! {
 }
 
 impl Default for MlaDecodeParams {
-    /// All keys of a row in one partition that no reduction follows, no lists. Heads, stride and scale are to be set.
+    /// One partition of [`PARTITION`] keys that no reduction follows, no lists. Heads, stride and scale are to be set.
     fn default() -> Self {
-        Self { max_partitions: 1, num_keys: u32::MAX, ..bytemuck::Zeroable::zeroed() }
+        Self {
+            max_partitions: 1,
+            partition_size: PARTITION,
+            num_keys: u32::MAX,
+            ..bytemuck::Zeroable::zeroed()
+        }
     }
 }
 
@@ -158,14 +165,8 @@ impl LatentShape {
     }
 }
 
-/// Keys that one workgroup attends.
+/// Keys whose slots a workgroup knows at a time, and fewest of a partition.
 pub const PARTITION: u32 = 256;
-
-/// Partitions of a row that attends keys from index `begin` on of the `end` that it has, in the order of attention.
-#[must_use]
-pub fn partitions(begin: u32, end: u32) -> u32 {
-    paged_decode::partitions(PARTITION, begin, end)
-}
 
 /// The variant of `paged_reduce` that merges the partitions.
 #[must_use]
@@ -267,7 +268,7 @@ pub fn check(
             launch.entry(
                 "partitions",
                 entry,
-                partitions(*first, *len).into(),
+                paged_decode::partitions(params.partition_size, *first, *len).into(),
                 params.max_partitions.into(),
             )?;
         }
@@ -304,7 +305,8 @@ pub fn check_two(
     check_rows(shape, params, rows, lens)?;
     for (entry, &[_, keys, in_window, _]) in rows.iter().enumerate() {
         launch.entry("keys in the window", entry, in_window.into(), keys.into())?;
-        launch.entry("partitions", entry, partitions(0, keys).into(), params.max_partitions.into())?;
+        let partitions = paged_decode::partitions(params.partition_size, 0, keys);
+        launch.entry("partitions", entry, partitions.into(), params.max_partitions.into())?;
         for (of, count, stride) in [
             (window, in_window, params.list_stride),
             (compressed, keys - in_window, params.compressed_stride),
@@ -333,9 +335,11 @@ fn check_rows(
     shape.validate()?;
     launch.not_zero("number of query heads", params.num_heads)?;
     launch.multiple("f32 from row to row of q", params.q_stride, 4)?;
-    launch.multiple("first key of the dispatch", params.first_key, PARTITION)?;
+    launch.not_zero("keys of a partition", params.partition_size)?;
+    launch.multiple("keys of a partition", params.partition_size, PARTITION)?;
+    launch.multiple("first key of the dispatch", params.first_key, params.partition_size)?;
     if params.num_keys < u32::MAX {
-        launch.multiple("keys of the dispatch", params.num_keys, PARTITION)?;
+        launch.multiple("keys of the dispatch", params.num_keys, params.partition_size)?;
     }
     launch.at_most("rows", rows.len() as u64, 65_535)?;
     let (heads, latent) = (u64::from(params.num_heads), u64::from(shape.latent));

@@ -3,6 +3,7 @@
 use super::attention::{Attention, Context};
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError, paged_decode_coop, paged_decode_subgroup};
+use crate::profile::DeviceProfile;
 use crate::rows::{DecodeRow, KvWord, PhysicalBlock};
 use crate::{Kernel, Level, Params, Variant};
 
@@ -16,11 +17,9 @@ pub static KERNEL: Kernel = Kernel {
     bindings: PagedDecodeBuffers::BINDINGS,
 };
 
-/// Keys of a partition where results must not depend on what else is in the batch: those of [`partition_of`] may.
+/// Keys of a partition where results must not depend on what else is in the batch, in contexts that are not very long:
+/// [`SplitPlanner::fixed`](crate::split::SplitPlanner::fixed).
 pub const PARTITION: u32 = 256;
-
-/// Maximum number of keys of a partition.
-const LARGEST: u32 = 2048;
 
 /// Ways in which the lanes of a workgroup share its keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -35,24 +34,25 @@ pub enum Lanes {
 }
 
 impl Lanes {
-    /// Chooses the fastest form for `num_heads` query heads over a cache of this shape, of which rows attend `keys`
-    /// in all, at `level` of an adapter whose subgroups have `sizes` lanes, smallest and largest. [`Level::Coop`]
-    /// stands for an adapter, and results, that bear [`Self::Matrices`].
+    /// Chooses the fastest form of `paged_decode` for `num_heads` query heads over a cache of this shape, in a step whose rows
+    /// attend `keys` keys in all. A `profile` at [`Level::Coop`] stands for a device, and results, that bear
+    /// [`Self::Matrices`].
     #[must_use]
-    pub fn of(shape: &KvShape, num_heads: u32, keys: u64, level: Level, sizes: (u32, u32)) -> Self {
+    pub fn of(profile: &DeviceProfile, shape: &KvShape, num_heads: u32, keys: u64) -> Self {
         // On an H200 a third less time for eight heads a KV head. For up to four in fp8 a step has a long way of its own, so that
         // it takes many at once: 512 Ki keys of all KV heads take 2 % more time, 1 Mi 10 % less, 4 Mi 19 %. In int8 the gain is
         // of that size, but scales that differ by orders of magnitude make logits grow so often that it is lost three times over.
         let shared = num_heads / shape.num_kv_heads > 4;
         let many = shape.dtype == KvDtype::Fp8 && keys * u64::from(shape.num_kv_heads) >= 1 << 20;
-        if level == Level::Coop && (shared || many) && paged_decode_coop::serves(shape) {
+        if profile.matrices() && (shared || many) && paged_decode_coop::serves(shape) {
             return Self::Matrices;
         }
-        let lanes = paged_decode_subgroup::SUBGROUPS.into_iter().find(|lanes| sizes == (*lanes, *lanes));
+        let size = profile.subgroup_size();
+        let lanes = paged_decode_subgroup::SUBGROUPS.into_iter().find(|lanes| size == Some(*lanes));
         // On an H200 fp8 takes 6 % less time through workgroup memory, and several groups of heads 2 to 8 %.
         let slower = shape.dtype == KvDtype::Fp8 || groups(shape, num_heads, Self::Workgroup) > 1;
         let serves = |lanes: &u32| paged_decode_subgroup::serves(shape, *lanes);
-        match lanes.filter(|lanes| level >= Level::Subgroup && !slower && serves(lanes)) {
+        match lanes.filter(|lanes| profile.level >= Level::Subgroup && !slower && serves(lanes)) {
             Some(lanes) => Self::Subgroup(lanes),
             None => Self::Workgroup,
         }
@@ -70,7 +70,7 @@ params! {
         pub q_stride: u32,
         /// Maximum number of partitions of a row: see [`partitions`].
         pub max_partitions: u32,
-        /// Keys of a partition: [`partition_of`] the step, or [`PARTITION`].
+        /// Keys of a partition, as [`SplitPlan`](crate::split::SplitPlan) says.
         pub partition_size: u32,
         /// Factor on scores, usually `1 / sqrt(head_dim)`.
         pub scale: f32,
@@ -132,44 +132,6 @@ impl Default for PagedDecodeParams {
             ..bytemuck::Zeroable::zeroed()
         }
     }
-}
-
-/// Keys of a partition for rows that attend `keys` keys in all, `longest` of them in one row: the largest power of two whose
-/// workgroups still fill a GPU, for long partitions leave less to merge; at least what is worth a workgroup. Less where the
-/// longest row has as many partitions all the same: workgroups that run side by side then end together.
-#[must_use]
-pub fn partition_of(shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u64, longest: u32) -> u32 {
-    let tile = tile(shape, lanes);
-    let most = keys * workgroups(shape, num_heads, lanes) / enough(shape, num_heads, lanes);
-    let size = (1 << most.clamp(1, LARGEST.into()).ilog2()).max(tile);
-    let even = longest.div_ceil(longest.div_ceil(size).max(1)).next_multiple_of(tile);
-    even.clamp(tile, size)
-}
-
-/// The most partitions of a row of at most `keys` keys, whatever step it is in.
-#[must_use]
-pub fn max_partitions(shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u32) -> u32 {
-    // Twice as many workgroups as are enough make two partitions of one of the next size; a row is cut at both ends, and
-    // evened out for a longer one.
-    let filling = 2 * enough(shape, num_heads, lanes) / workgroups(shape, num_heads, lanes);
-    let filling = u32::try_from(filling).expect("at most 2,000") + 1;
-    2 + filling.min(keys.div_ceil(tile(shape, lanes))).max(keys.div_ceil(LARGEST))
-}
-
-/// Workgroups that fill a large GPU: of fewer, smaller partitions are faster on the 132 multiprocessors of an H200, of more,
-/// larger ones. Groups of one or two heads take few registers, so that more of them run at once; with matrices a workgroup is
-/// a single subgroup.
-fn enough(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u64 {
-    match lanes {
-        Lanes::Matrices => 1000,
-        _ if heads_per_group(shape, num_heads, lanes) > 2 => 400,
-        _ => 800,
-    }
-}
-
-/// Workgroups of a row and partition.
-fn workgroups(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u64 {
-    u64::from(shape.num_kv_heads * groups(shape, num_heads, lanes))
 }
 
 /// Fewest keys of a partition: what a workgroup attends at a time, with matrices a few steps.
@@ -251,7 +213,7 @@ pub(super) fn chunks_ahead(shape: &KvShape, most: u32) -> u32 {
 }
 
 /// Groups of the query heads of a KV head.
-fn groups(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
+pub(crate) fn groups(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
     (num_heads / shape.num_kv_heads).div_ceil(heads_per_group(shape, num_heads, lanes))
 }
 

@@ -2,7 +2,7 @@
 
 use super::attention::{Attention, Context};
 use super::error::Launch;
-use super::mla_decode::{self, MlaDecodeParams};
+use super::mla_decode::MlaDecodeParams;
 use super::paged_decode::PagedDecodeParams;
 use super::{KvShape, LaunchError};
 use crate::rows::DecodeRow;
@@ -31,8 +31,7 @@ params! {
         pub list_stride: u32,
         /// Row whose lists are those of the first row, as in the run of `paged_decode`.
         pub first_list: u32,
-        /// Keys per partition, as in the run of `paged_decode`; after `mla_decode` its
-        /// [`PARTITION`](super::mla_decode::PARTITION).
+        /// Keys of a partition, as in the run of `paged_decode` or `mla_decode`.
         pub partition_size: u32,
     }
 }
@@ -74,8 +73,8 @@ impl From<&PagedDecodeParams> for PagedReduceParams {
 impl From<&MlaDecodeParams> for PagedReduceParams {
     /// Parameters of the pass behind an `mla_decode` with these, whose heads share the latents.
     fn from(decode: &MlaDecodeParams) -> Self {
-        let MlaDecodeParams { num_heads, max_partitions, list_stride, first_list, .. } = *decode;
-        let partition_size = mla_decode::PARTITION;
+        let MlaDecodeParams { num_heads, max_partitions, partition_size, list_stride, first_list, .. } =
+            *decode;
         Self { num_heads, num_kv_heads: 1, max_partitions, list_stride, first_list, partition_size }
     }
 }

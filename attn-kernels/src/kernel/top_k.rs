@@ -98,7 +98,7 @@ pub(crate) fn specialised(variant: Variant, output: Output, level: Level) -> Var
 }
 
 /// The kernel for one kind of output; subgroups shorten its prefix sums, and workgroups have [`LANES`] with them:
-/// [`Gpu::top_k_level`](crate::gpu::Gpu::top_k_level) says which level a device bears.
+/// [`DeviceProfile::top_k_level`](crate::profile::DeviceProfile::top_k_level) says which level a device bears.
 #[must_use]
 pub fn variant(output: Output, level: Level) -> Variant {
     specialised(Variant::new(&KERNEL), output, level)

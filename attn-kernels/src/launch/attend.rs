@@ -7,6 +7,7 @@ use crate::kernel::paged_decode::{self, PagedDecodeBuffers, PagedDecodeParams};
 use crate::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
 use crate::kernel::{KvShape, LaunchError};
 use crate::rows::{DecodeRow, KvWord, PhysicalBlock};
+use crate::split::{SplitCache, SplitPlan, SplitPlanner};
 
 /// Causal attention of one query row per sequence over all keys of a paged cache.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +54,7 @@ pub enum AttendError {
 }
 
 impl Gpu {
-    /// Records attention in `pass`: as [`decode_lanes`](Self::decode_lanes) says, in partitions that fill the device, with
+    /// Records attention in `pass`: in the form and the partitions of a [`SplitPlanner`], with
     /// `paged_reduce` behind them where there are several. Scratch is made anew by each call; whoever decodes step after
     /// step keeps it, and records [`paged_decode`] and [`paged_reduce`] directly.
     ///
@@ -125,11 +126,14 @@ impl Launch {
     fn new(gpu: &Gpu, attend: &Attend<'_>) -> Result<Self, LaunchError> {
         let Attend { shape, num_heads, .. } = *attend;
         shape.validate(num_heads)?;
-        let keys = attend.rows.iter().map(|row| u64::from(row.keys)).sum();
+        let row =
+            |(row, of): (u32, &AttendRow)| DecodeRow { row, len: of.keys, table: of.table, first_key: 0 };
+        let rows: Vec<_> = (0..).zip(attend.rows).map(row).collect();
         let longest = attend.rows.iter().map(|row| row.keys).max().unwrap_or(0);
-        let lanes = gpu.decode_lanes(&shape, num_heads, keys, false);
-        let partition_size = paged_decode::partition_of(&shape, num_heads, lanes, keys, longest);
-        let max_partitions = paged_decode::partitions(partition_size, 0, longest).max(1);
+        let profile = gpu.profile().rounded(false);
+        let planner = SplitPlanner::new(&profile, SplitCache::Heads(shape), num_heads, longest);
+        let SplitPlan { lanes, partition_size, max_partitions } = planner.all(&rows, None);
+        let max_partitions = max_partitions.max(1);
         let params = PagedDecodeParams {
             num_heads,
             num_kv_heads: shape.num_kv_heads,
@@ -140,9 +144,6 @@ impl Launch {
             reduced: (max_partitions > 1).into(),
             ..PagedDecodeParams::default()
         };
-        let row =
-            |(row, of): (u32, &AttendRow)| DecodeRow { row, len: of.keys, table: of.table, first_key: 0 };
-        let rows: Vec<_> = (0..).zip(attend.rows).map(row).collect();
         let stats_len = rows.len() * num_heads as usize * max_partitions as usize;
         let partial_len = stats_len * shape.head_dim as usize;
         let sums = if max_partitions > 1 { partial_len } else { attend.out.len() };

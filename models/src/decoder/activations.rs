@@ -4,9 +4,9 @@ use attn_kernels::gpu::{Buf, Gpu};
 
 use super::batch::{Batch, Dense, ViewRows};
 use super::buffers::GrowBuf;
-use super::limits::{HEAD_ROWS, PARTIAL_BYTES, partial_dim};
+use super::limits::{HEAD_ROWS, partial_dim};
 use super::options::DecoderOptions;
-use super::partitions::Partitions;
+use super::splits::Splits;
 use crate::matrix::SLACK;
 use crate::{DecoderConfig, ModelError};
 
@@ -75,42 +75,23 @@ impl Activations {
         gpu: &Gpu,
         config: &DecoderConfig,
         batch: &Batch,
-        partitions: &Partitions,
+        splits: &Splits,
         max_partitions: Option<u32>,
     ) -> Result<(), ModelError> {
-        let (heads, dim) = (config.num_heads as usize, partial_dim(config) as usize);
-        let of = |rows, most| partials(rows, most, heads * dim * 4);
+        let planner = splits.planner();
         let of_view = |(index, view): (usize, &ViewRows)| {
-            let most = max_partitions.unwrap_or_else(|| partitions.of(index, Dense::All).cut.max_partitions);
-            let listed = partitions.max_listed(&view.selected);
-            of(view.all.decode.len(), most).max(of(view.selected.decode.len(), listed))
+            let most = max_partitions.unwrap_or_else(|| splits.of(index, Dense::All).split.max_partitions);
+            let (all, listed) = (&view.all.decode, &view.selected.decode);
+            planner
+                .outputs(all.len(), most)
+                .max(planner.outputs(listed.len(), splits.max_listed(&view.selected)))
         };
-        let rows = heads * batch.views.iter().enumerate().map(of_view).max().unwrap_or(0);
-        self.partial.fit(gpu, rows * dim)?;
-        self.stats.fit(gpu, rows)?;
-        let parts = Some(partitions.max_parts()).filter(|count| *count > 1).unwrap_or(0) as usize;
+        let outputs = batch.views.iter().enumerate().map(of_view).max().unwrap_or(0);
+        self.partial.fit(gpu, outputs * partial_dim(config) as usize)?;
+        self.stats.fit(gpu, outputs)?;
+        let heads = config.num_heads as usize;
+        let parts = Some(splits.max_parts()).filter(|count| *count > 1).unwrap_or(0) as usize;
         self.part_lse.fit(gpu, parts * batch.rows as usize * heads)?;
         self.part_out.fit(gpu, parts * batch.rows as usize * heads * config.head_dim as usize)
-    }
-}
-
-/// Partials of all heads, `bytes` each, that `rows` rows of at most `most` partitions leave at one time, as rows are cut into
-/// portions.
-fn partials(rows: usize, most: u32, bytes: usize) -> usize {
-    let most = most as usize;
-    (rows * most).min((PARTIAL_BYTES / bytes).max(16 * most))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn partials_of_many_rows_are_as_many_as_the_buffer_holds() {
-        assert_eq!(partials(4, 64, 512), 4 * 64);
-        assert_eq!(partials(4, 32, 512), 4 * 32);
-        // And sixteen at least.
-        assert_eq!(partials(1 << 20, 64, 512), PARTIAL_BYTES / 512);
-        assert_eq!(partials(1 << 20, 64, PARTIAL_BYTES), 16 * 64);
     }
 }

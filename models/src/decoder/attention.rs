@@ -15,14 +15,15 @@ mod tiles;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
+use attn_kernels::split::SplitPlan;
 
 use super::batch::Batch;
 use super::choices::ChoiceBuffer;
 use super::kernels::LoadContext;
 use super::ops::Ctx;
 use super::options::DecoderOptions;
-use super::partitions::{Cut, Partitions};
 use super::sparse::Sparse;
+use super::splits::Splits;
 use crate::batch::Slice;
 use crate::{CompressedConfig, DecoderConfig, LatentConfig, ModelError};
 
@@ -83,9 +84,9 @@ impl Attention {
     }
 
     /// Returns the cuts of the rows that attend lists, layer by layer.
-    pub(super) fn list_cuts(&self, batch: &Batch, partitions: &Partitions) -> Vec<Cut> {
+    pub(super) fn list_splits(&self, batch: &Batch, splits: &Splits) -> Vec<SplitPlan> {
         match self {
-            Self::Heads(heads) => heads.list_cuts(batch, partitions),
+            Self::Heads(heads) => heads.list_splits(batch, splits),
             Self::Latent(_) | Self::Compressed(_) | Self::Nsa(_) => Vec::new(),
         }
     }

@@ -11,7 +11,6 @@ use attn_kernels::kernel::{KvShape, paged_prefill_coop, paged_reduce};
 
 use super::options::DecoderOptions;
 use super::views::Views;
-use crate::matrix::broadcasts;
 use crate::{DecoderConfig, KvPool, ModelError};
 
 /// Parameters that attention and selection are built for.
@@ -37,9 +36,10 @@ pub(super) struct Forms {
 impl Forms {
     pub(super) fn new(gpu: &Gpu, config: &DecoderConfig, options: &DecoderOptions, shape: &KvShape) -> Self {
         let coop = options.uses_coop(gpu);
+        let profile = gpu.profile().rounded(coop);
         Self {
-            lanes: [0, u64::from(u32::MAX)].map(|keys| gpu.decode_lanes(shape, config.num_heads, keys, coop)),
-            key_loads: match broadcasts(gpu) && config.head_dim.is_multiple_of(16) {
+            lanes: [0, u64::from(u32::MAX)].map(|keys| Lanes::of(&profile, shape, config.num_heads, keys)),
+            key_loads: match profile.broadcasts() && config.head_dim.is_multiple_of(16) {
                 true => KeyLoads::Broadcast,
                 false => KeyLoads::Uniform,
             },

@@ -25,7 +25,7 @@ use super::keys::{Beyond, KeySource};
 use super::mlp::{Mlp, Mlps};
 use super::moe::MoeState;
 use super::ops::Ops;
-use super::partitions::Partitions;
+use super::splits::Splits;
 use super::views::Views;
 use super::{Decoder, DecoderOptions};
 use crate::host_weights::{Home, HostWeights, WeightStream};
@@ -127,7 +127,7 @@ impl Decoder {
                 || config.nsa.is_some(),
             // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
             // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
-            by_rows_unless_skipping: !(gpu.is_cpu() || forms.coop),
+            by_rows_unless_skipping: !(gpu.profile().software || forms.coop),
             tile_rows: forms.tile_rows(),
         };
         Ok(Self {
@@ -142,7 +142,7 @@ impl Decoder {
             beyond: Beyond::new(gpu, options)?,
             logit_rows: LogitRows::new(gpu, options)?,
             draws: DrawState::new(gpu, config, options)?,
-            partitions: Partitions::new(gpu, config, options, &kv),
+            splits: Splits::new(gpu, config, options, &kv),
             gpu: Arc::clone(gpu),
             config: config.clone(),
             options: options.clone(),

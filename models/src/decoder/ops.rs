@@ -11,7 +11,7 @@ use attn_kernels::rows::Angle;
 use super::activations::Activations;
 use super::batch::{Batch, ViewRows};
 use super::keys::{Beyond, KeySource};
-use super::partitions::Partitions;
+use super::splits::Splits;
 use super::views::Views;
 use crate::cast::u32_of;
 use crate::kernel::bias::{self, BiasBuffers, BiasParams};
@@ -40,7 +40,7 @@ pub(super) struct Ctx<'a> {
     pub(super) block_out: &'a Buf<f32>,
     pub(super) batch: &'a Batch,
     pub(super) views: &'a Views,
-    pub(super) partitions: &'a Partitions,
+    pub(super) splits: &'a Splits,
     pub(super) kv: &'a KvPool,
     pub(super) keys: &'a mut KeySource,
     pub(super) beyond: &'a Beyond,
@@ -71,7 +71,7 @@ impl Ops {
         embedding: &Matrix,
     ) -> Result<Self, ModelError> {
         // Lanes of a software driver run one after the other.
-        let lanes = if gpu.is_cpu() { 64 } else { matmul::NORM_LANES };
+        let lanes = if gpu.profile().software { 64 } else { matmul::NORM_LANES };
         Ok(Self {
             kernels,
             precision,

@@ -267,6 +267,6 @@ pub enum ActivationType {
 
 impl ActivationType {
     fn is_int8(self, gpu: &Gpu) -> bool {
-        self == Self::Int8 || self == Self::Auto && !gpu.is_cpu()
+        self == Self::Int8 || self == Self::Auto && !gpu.profile().software
     }
 }

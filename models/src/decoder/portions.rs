@@ -4,12 +4,11 @@
 use std::ops::Range;
 
 use attn_kernels::rows::DecodeRow;
+use attn_kernels::split::SplitPlanner;
 
 use super::keys::{Keys, Stream};
-use super::limits::{PARTIAL_BYTES, partial_dim};
 use super::ops::Ctx;
 use super::walk::{Attend, Turn};
-use crate::DecoderConfig;
 use crate::kv::KeysIn;
 
 /// Rows that are attended alike.
@@ -51,7 +50,7 @@ pub(super) trait RowKernel {
 
 /// Records the attention of all rows of a task.
 pub(super) fn attend_rows(ctx: &mut Ctx<'_>, task: &RowTask<'_>, kernel: &impl RowKernel) {
-    let portion = decode_portion(ctx.config, task.max_partitions);
+    let portion = ctx.splits.planner().rows_together(task.max_partitions);
     match task.keys {
         Keys::Device => {
             for rows in portions(0..task.rows.len(), portion) {
@@ -93,13 +92,13 @@ fn attend_chunks(
 /// Returns the turns of rows whose keys pass through the ring. `tiles` gives the tiles of a group, which pass its chunks
 /// together with its rows.
 pub(super) fn turns<'a, K: RowKernel>(
-    config: &DecoderConfig,
+    planner: &SplitPlanner,
     task: &RowTask<'a>,
     kernel: &'a K,
     stream: &Stream,
     tiles: impl Fn(usize) -> Option<Box<dyn Attend + 'a>>,
 ) -> Vec<Turn<'a>> {
-    let portion = decode_portion(config, task.max_partitions);
+    let portion = planner.rows_together(task.max_partitions);
     let mut turns = Vec::new();
     for (group, of_group) in stream.groups.iter().enumerate() {
         let first = turns.len();
@@ -141,12 +140,6 @@ impl<K: RowKernel> Attend for StreamedRows<'_, K> {
     fn end(&mut self, ctx: &mut Ctx<'_>) {
         self.kernel.reduce(ctx, &self.portion);
     }
-}
-
-/// Decode rows of one dispatch; a multiple of 16, for the alignment of bindings.
-fn decode_portion(config: &DecoderConfig, max_partitions: u32) -> usize {
-    let row = config.num_heads as usize * max_partitions as usize * partial_dim(config) as usize * 4;
-    (PARTIAL_BYTES / row.max(1)).max(16) / 16 * 16
 }
 
 /// `rows` in portions of `portion`.

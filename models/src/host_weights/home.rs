@@ -8,7 +8,6 @@ use bytemuck::Pod;
 use super::placement::BLOCK_BYTES;
 use super::{LayerOutline, Plane, SlotPlace, WeightOutline, WeightPlacement};
 use crate::cast::u32_of;
-use crate::matrix::broadcasts;
 use crate::{LoadProgress, ModelError};
 
 /// Bytes of what kernels bind as one element of a slot.
@@ -109,7 +108,7 @@ impl<'a> Home<'a> {
             Policy::Device | Policy::Outline => Vec::new(),
         };
         let state = State { layer: None, other_bytes: 0, layers, buffers };
-        let images = broadcasts(gpu);
+        let images = gpu.profile().broadcasts();
         Self { gpu, policy, images, progress: LoadProgress::default(), state: Mutex::new(state) }
     }
 

@@ -4,6 +4,7 @@
 //! 65,504, f16's largest number) and dequantised weights are rounded to f16, sums are f32. Runs where
 //! [`Gpu::runs_coop`](attn_kernels::gpu::Gpu::runs_coop) says so; pays from some 32 rows on.
 
+use attn_kernels::profile::{DeviceProfile, Tuning};
 use attn_kernels::{Kernel, Variant};
 
 use super::matmul::{self, Epilogue};
@@ -49,24 +50,25 @@ impl Tile {
     /// The tile for `[rows, cols, blocks]` of a product of a matrix of `cols` columns in each of its parts and `blocks` blocks
     /// along k: 16, 32, 64, 96 or 128 rows by 128 columns (of both parts, where there are two), the largest that workgroup memory
     /// lets a multiprocessor hold twice. Few rows wait for weights rather than for matrices, so four stages of theirs are on
-    /// their way; so do more rows of a matrix that is small. Where workgroups of 128 x 256 still fill a big GPU and fit its
-    /// `memory`, they read everything less often. Narrow matrices take smaller tiles, which give it enough workgroups and
+    /// their way; so do more rows of a matrix that is small. Where workgroups of 128 x 256 still fill the device and fit its
+    /// memory, they read everything less often. Narrow matrices take smaller tiles, which give it enough workgroups and
     /// waste few columns.
     #[must_use]
-    pub fn choose([rows, cols, blocks]: [u32; 3], epilogue: Epilogue, memory: u32) -> Self {
+    pub fn choose(profile: &DeviceProfile, [rows, cols, blocks]: [u32; 3], epilogue: Epilogue) -> Self {
+        let (full, memory) = (profile.tuning.tiles, profile.workgroup_bytes);
         let (_, parts) = epilogue.module();
         let few = |m_tiles| Self::few(m_tiles, parts);
         let many = Self::square(4, 4 / parts);
         let wide = Self { n_subgroups: 4, ..many };
         let workgroups = |tile| grid(tile, [rows, cols], 1).iter().product::<u32>();
         // Two parts share the rows that they read.
-        let enough = FULL / (2 * parts);
+        let enough = full / (2 * parts);
         match rows {
             _ if cols < NARROW => Self::narrow(rows, cols, parts),
             ..=16 => few(1),
             17..=32 => few(2),
             33..=64 => few(4),
-            _ if workgroups(many) * blocks.max(FEW_BLOCKS) <= FULL * FEW_BLOCKS => few(4),
+            _ if workgroups(many) * blocks.max(FEW_BLOCKS) <= full * FEW_BLOCKS => few(4),
             65..=96 => Self { m_tiles: 3, ..many },
             _ if workgroups(wide) >= enough && wide.memory(parts) <= memory => wide,
             _ => many,
@@ -197,9 +199,6 @@ pub fn routed(format: Format, activations: Activations, tile: Tile) -> Variant {
         .with("order")
 }
 
-/// Workgroups that fill a large GPU once; a few more would wait for the first to end.
-const FULL: u32 = 264;
-
 /// Blocks along k, of each workgroup that fills the GPU, up to which a product is small: its workgroups wait for their first
 /// loads for most of their time. On an H200, 128 rows of 4096 x 4096 then take 47 us in place of 61, and 512 105 in place of 122;
 /// with three times as many blocks the larger tiles win.
@@ -221,28 +220,39 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The fastest division. Partial sums are at most `max_partials`, of a matrix of one part; `memory` is as of
-    /// [`Tile::choose`].
+    /// The fastest division. Partial sums are at most `max_partials`, of a matrix of one part.
     #[must_use]
-    pub fn fastest(shape: [u32; 3], epilogue: Epilogue, memory: u32, max_partials: usize) -> Self {
-        let tile = Tile::choose(shape, epilogue, memory);
-        Self { tile, split_blocks: split_blocks(tile, shape, partials_of(epilogue, max_partials)) }
+    pub fn fastest(
+        profile: &DeviceProfile,
+        shape: [u32; 3],
+        epilogue: Epilogue,
+        max_partials: usize,
+    ) -> Self {
+        let tile = Tile::choose(profile, shape, epilogue);
+        let max_partials = partials_of(epilogue, max_partials);
+        Self { tile, split_blocks: split_blocks(&profile.tuning, tile, shape, max_partials) }
     }
 
     /// A division by which a row's result is the same to the bit whatever the number of rows, and its place among them: the
     /// splits are those of sixteen rows, and every sum goes along k in order. That a matrix multiplication adds up alike in all
     /// of its places is a property of devices which no specification promises, and which tests check.
     #[must_use]
-    pub fn invariant(shape: [u32; 3], epilogue: Epilogue, memory: u32, max_partials: usize) -> Self {
+    pub fn invariant(
+        profile: &DeviceProfile,
+        shape: [u32; 3],
+        epilogue: Epilogue,
+        max_partials: usize,
+    ) -> Self {
         let [rows, cols, blocks] = shape;
         let few = |m_tiles| Tile::few(m_tiles, epilogue.module().1);
-        let split_blocks = split_blocks(few(1), [16, cols, blocks], partials_of(epilogue, MAX_PARTIALS));
+        let most = partials_of(epilogue, MAX_PARTIALS);
+        let split_blocks = split_blocks(&profile.tuning, few(1), [16, cols, blocks], most);
         let splits = blocks.div_ceil(split_blocks) as usize;
         let tile = match rows {
             ..=64 if splits * rows as usize * cols as usize <= max_partials || splits == 1 => {
                 few(rows.div_ceil(16).next_power_of_two())
             }
-            _ if splits == 1 => Tile::choose(shape, epilogue, memory),
+            _ if splits == 1 => Tile::choose(profile, shape, epilogue),
             _ => Tile { all_splits: true, ..Tile::square(2, 4) },
         };
         Self { tile, split_blocks }
@@ -262,10 +272,10 @@ fn partials_of(epilogue: Epilogue, max_partials: usize) -> usize {
 
 /// Blocks along k of each split of a product of `rows` rows and `cols` columns, so that its workgroups fill the device while
 /// its partial sums stay within `max_partials`; `blocks` where it is not cut.
-fn split_blocks(tile: Tile, [rows, cols, blocks]: [u32; 3], max_partials: usize) -> u32 {
+fn split_blocks(tuning: &Tuning, tile: Tile, [rows, cols, blocks]: [u32; 3], max_partials: usize) -> u32 {
     let [x, y, _] = grid(tile, [rows, cols], 1);
     let fitting = max_partials / (rows as usize * cols as usize).max(1);
-    let splits = (FULL / (x * y)).min(blocks / MIN_SPLIT_BLOCKS);
+    let splits = (tuning.tiles / (x * y)).min(blocks / MIN_SPLIT_BLOCKS);
     let splits = u32::try_from(fitting).unwrap_or(u32::MAX).min(splits).max(1);
     // Whole rounds of stages: the kernel multiplies those behind the end by zeros.
     blocks.div_ceil(splits).next_multiple_of(tile.k_blocks * tile.ahead).min(blocks)
@@ -281,7 +291,7 @@ pub fn grid(tile: Tile, [rows, cols]: [u32; 2], splits: u32) -> [u32; 3] {
 mod tests {
     use super::*;
 
-    const MEMORY: u32 = 48 << 10;
+    const H200: DeviceProfile = DeviceProfile::H200;
 
     fn line([rows, cols, blocks]: [u32; 3], plan: Plan) -> String {
         let Plan { tile, split_blocks } = plan;
@@ -308,7 +318,7 @@ mod tests {
                 lines.push(format!("{name}, {kind}"));
                 for rows in [1, 64, 65, 2048] {
                     let shape = [rows, cols, blocks];
-                    lines.push(format!("  {}", line(shape, plan(shape, epilogue, MEMORY, MAX_PARTIALS))));
+                    lines.push(format!("  {}", line(shape, plan(&H200, shape, epilogue, MAX_PARTIALS))));
                 }
             }
         }
@@ -351,9 +361,9 @@ mod tests {
             for (cols, blocks) in [(64, 18), (576, 48), (4096, 128), (6144, 65), (4096, 448), (128_256, 128)]
             {
                 let cut =
-                    |rows| Plan::invariant([rows, cols, blocks], epilogue, MEMORY, MAX_PARTIALS).split_blocks;
+                    |rows| Plan::invariant(&H200, [rows, cols, blocks], epilogue, MAX_PARTIALS).split_blocks;
                 for rows in 1..400 {
-                    let plan = Plan::invariant([rows, cols, blocks], epilogue, MEMORY, MAX_PARTIALS);
+                    let plan = Plan::invariant(&H200, [rows, cols, blocks], epilogue, MAX_PARTIALS);
                     assert_eq!(plan.split_blocks, cut(1), "{rows} rows of {cols} x {blocks}");
                     let stage = plan.tile.k_blocks * plan.tile.ahead;
                     let whole = plan.split_blocks.is_multiple_of(stage) || plan.split_blocks == blocks;

@@ -3,6 +3,7 @@
 //!
 //! A result is bitwise that of [`matmul`].
 
+use attn_kernels::profile::Tuning;
 use attn_kernels::{Kernel, Variant};
 
 use super::matmul::{self, Epilogue, Rows};
@@ -65,20 +66,17 @@ impl Tile {
 
     /// The tile for `rows` rows of as many matrices as have `results` results in all.
     #[must_use]
-    pub fn choose(epilogue: Epilogue, rows: u32, results: u64) -> Self {
+    pub fn choose(tuning: &Tuning, epilogue: Epilogue, rows: u32, results: u64) -> Self {
         let small = Self { tall: 4, wide: 4 * epilogue.parts(), row_lanes: 8, col_lanes: 8 };
-        if rows > small.rows() && results >= Self::LARGE.filled() { Self::LARGE } else { small }
+        if rows > small.rows() && results >= Self::LARGE.filled(tuning) { Self::LARGE } else { small }
     }
 
     /// Results, in all parts, from which on tiles fill a GPU.
     #[must_use]
-    pub fn filled(&self) -> u64 {
-        u64::from(MIN_TILES * self.rows() * self.cols())
+    pub fn filled(&self, tuning: &Tuning) -> u64 {
+        u64::from(tuning.plain_tiles) * u64::from(self.rows() * self.cols())
     }
 }
-
-/// Workgroups that fill a GPU: an H200 has 132 multiprocessors.
-const MIN_TILES: u32 = 128;
 
 /// Quads of k in workgroup memory at a time.
 const QUADS: u32 = 4;

@@ -1,15 +1,31 @@
 //! Allocation of a pool: the layers' own buffers, the slots of a ring, and the blocks on the host.
 
 use attn_kernels::gpu::{Buf, Gpu, GpuError};
+use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::fetch_pages;
-use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::rows::KvWord;
+use attn_kernels::split::{SplitCache, SplitPlanner};
 use kvblock::CacheTensor;
 use smallvec::SmallVec;
 
 use super::offload::RingDemand;
 use super::{Host, HostMemory, KvPlan, KvPool, Offload, PoolOptions, Ring, Tensor, names, page_words};
 use crate::{DecoderConfig, Mode, ModelError};
+
+/// The planner of a model's attention to a cache of `shape` on a device; `rounded` says that results may be rounded to f16.
+pub(crate) fn split_planner(
+    gpu: &Gpu,
+    config: &DecoderConfig,
+    shape: &KvShape,
+    rounded: bool,
+) -> SplitPlanner {
+    let cache = match (&config.latent, &config.compressed) {
+        (Some(latent), _) => SplitCache::Latents(latent.kv_rank),
+        (None, Some(_)) => SplitCache::Latents(config.head_dim),
+        (None, None) => SplitCache::Heads(*shape),
+    };
+    SplitPlanner::new(&gpu.profile().rounded(rounded), cache, config.num_heads, config.context_length)
+}
 
 impl KvPool {
     /// Allocates up to `options.num_blocks` blocks. When memory is short the pool is halved until it fits; the number that was
@@ -107,13 +123,14 @@ impl KvPool {
         if selects && !fetch_pages::serves(&plan.shape(config)) {
             return refuse("pages of whole 16-byte units beside a sparse policy");
         }
+        let partition = split_planner(gpu, config, &plan.shape(config), false).fixed();
         let demand = RingDemand {
             device_blocks,
             host_blocks: offload.host_blocks,
             disk_blocks: options.disk_blocks(),
             layers: u32::try_from(plan.layout.tensors.len()).unwrap_or(u32::MAX),
             slots: offload.ring_slots.max(1),
-            chunk: (PARTITION / group.spec.block_size.get()).max(1),
+            chunk: (partition / group.spec.block_size.get()).max(1),
             max_slot: Self::max_blocks(gpu, plan),
         };
         // What is attended where it lies leaves the ring partitions that lie in several buffers.

@@ -83,8 +83,10 @@ pub(crate) struct Ring {
     pages: bool,
     /// Slots.
     slots: u32,
-    /// Blocks of a slot, of one layer.
+    /// Blocks of a slot, of one layer: whole partitions.
     slot_blocks: u32,
+    /// Blocks of a partition.
+    partition: u32,
     /// Blocks in memory of the host; those beyond are on disk.
     host: u32,
     /// Blocks of one buffer of the memory beyond the device's own, where they are attended there.
@@ -137,6 +139,7 @@ impl Ring {
     /// The ring has one `part`-th of the pool, and every layer at least `least` blocks of its own.
     fn divided(demand: RingDemand, part: u32, least: u32, pages: bool) -> Option<Self> {
         let RingDemand { device_blocks, host_blocks, disk_blocks, layers, slots, chunk, max_slot } = demand;
+        let partition = chunk;
         let (all, chunk) = (u64::from(device_blocks) * u64::from(layers), u64::from(chunk));
         // More than everything fills no slot, and resident blocks need not move.
         let blocks = [device_blocks, host_blocks, disk_blocks].map(u64::from).into_iter().sum::<u64>();
@@ -146,7 +149,7 @@ impl Ring {
         let own = all.checked_sub(u64::from(slots) * slot)? / u64::from(layers);
         let own = u32::try_from(own).ok().filter(|own| *own >= least)?;
         let slot_blocks = u32::try_from(slot).ok()?;
-        Some(Self { own, pages, slots, slot_blocks, host: host_blocks, in_place: None })
+        Some(Self { own, pages, slots, slot_blocks, partition, host: host_blocks, in_place: None })
     }
 
     /// Has blocks beyond the resident ones attended where they lie, in buffers of `segment` blocks.
@@ -189,6 +192,11 @@ impl Ring {
     /// Ids below this one are resident.
     pub(crate) fn resident(&self) -> u32 {
         if self.pages { 0 } else { self.own }
+    }
+
+    /// Blocks of a partition.
+    pub(crate) fn partition(&self) -> u32 {
+        self.partition
     }
 
     pub(crate) fn slots(&self) -> u32 {

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::profile::{DeviceProfile, Tuning};
 use attn_kernels::{Variant, WINDOW_BYTES};
 use rustc_hash::FxHashMap;
 
-use super::{Product, broadcasts};
+use super::Product;
 use crate::ModelError;
 use crate::host_weights::{Plane, WeightStream};
 use crate::kernel::matmul::{self, Epilogue, Rows, Tiling};
@@ -32,8 +33,8 @@ impl Precision {
     pub(crate) const EXACT: Self = Self { f16: false, int8: false, invariant: true };
 
     /// Maximum number of rows that are few for products by codes.
-    pub(super) fn max_few_rows(self) -> u32 {
-        if self.f16 { CODED_ROWS } else { matmul_int8::MAX_ROWS }
+    pub(super) fn max_few_rows(self, tuning: &Tuning) -> u32 {
+        if self.f16 { tuning.coded_rows } else { tuning.few_coded_rows }
     }
 }
 
@@ -141,17 +142,6 @@ pub(crate) struct MaxProduct {
     pub(crate) precision: Precision,
 }
 
-/// Rows up to which integer dot products beat cooperative matrices, which multiply 16 rows or none: decode steps of Llama 3 8B
-/// as `Q4_K` with 2, 4 and 8 rows take 3.5, 4.3 and 6.7 ms by codes on an H200, 5.5, 5.6 and 5.8 by matrices.
-const CODED_ROWS: u32 = 4;
-
-/// Rows up to which `matmul` beats `matmul_tile`, whose tiles would be mostly empty.
-const LANES_ROWS: u32 = 8;
-
-/// Activations that products read, from which on they are rounded to f16 beforehand: on an H200 the bytes that this saves then
-/// take longer than a dispatch.
-const WORTH_ROUNDING: u64 = 16 << 20;
-
 /// Bytes of activations as f16 that need no norm, at most: rows beyond are rounded wherever they are read.
 const MAX_HALVES: usize = 128 << 20;
 
@@ -168,7 +158,7 @@ impl Kernels {
             (MAX_HALVES / size_of::<[u32; 2]>()).min(rows as usize * row_quads(width.max(routed_width)));
         let halves = if precision.f16 { plain.max(rows as usize * row_quads(normed_width)) } else { 1 };
         // With cooperative matrices only few rows go through codes.
-        let rows = if precision.f16 { rows.min(precision.max_few_rows()) } else { rows };
+        let rows = if precision.f16 { rows.min(precision.max_few_rows(&gpu.profile().tuning)) } else { rows };
         let blocks = match precision.int8 {
             true => rows as usize * (width as usize).div_ceil(BLOCK),
             false => 1,
@@ -206,14 +196,13 @@ impl Kernels {
 
     /// Division of a product of `[rows, cols, blocks]` by cooperative matrices.
     pub(super) fn plan(&self, shape: [u32; 3], epilogue: Epilogue, precision: Precision) -> Plan {
-        let memory = self.gpu.limits().max_compute_workgroup_storage_size;
         let plan = if precision.invariant { Plan::invariant } else { Plan::fastest };
-        plan(shape, epilogue, memory, self.scratch.partials.len())
+        plan(self.profile(), shape, epilogue, self.scratch.partials.len())
     }
 
-    /// Maximum number of lanes of a workgroup.
-    pub(super) fn max_lanes(&self) -> u32 {
-        self.gpu.limits().max_compute_invocations_per_workgroup
+    /// The device as choices of kernels see it.
+    pub(crate) fn profile(&self) -> &DeviceProfile {
+        self.gpu.profile()
     }
 
     /// Records the codes of a product's rows, normed where it says so.
@@ -253,7 +242,8 @@ impl Kernels {
         norm: Option<&Buf<f32>>,
         elements_read: u64,
     ) -> Result<(Bind<f32>, u32, Activations), ModelError> {
-        let worth = elements_read >= WORTH_ROUNDING && self.holds_halves(params.rows, params.blocks);
+        let worth = elements_read >= self.profile().tuning.worth_rounding
+            && self.holds_halves(params.rows, params.blocks);
         if norm.is_none() && !worth {
             return Ok((x, params.x_stride, Activations::F32));
         }
@@ -266,15 +256,17 @@ impl Kernels {
     /// The kernel for products in f32 of `[rows, cols, blocks]`, columns of one part of an epilogue, with `matrices` matrices.
     pub(crate) fn exact(&self, [rows, cols, blocks]: [u32; 3], epilogue: Epilogue, matrices: u32) -> Exact {
         let parts = epilogue.parts();
-        if self.gpu.is_cpu() {
-            return Exact::Lanes(Tiling::for_cpu(rows, parts, broadcasts(&self.gpu)));
+        let profile = self.profile();
+        if profile.software {
+            return Exact::Lanes(Tiling::for_cpu(rows, parts, profile.broadcasts()));
         }
+        let tuning = &profile.tuning;
         let lanes = Tiling::for_gpu(rows, parts, blocks);
         let results = u64::from(rows) * u64::from(cols * parts) * u64::from(matrices);
-        let tile = matmul_tile::Tile::choose(epilogue, rows, results);
+        let tile = matmul_tile::Tile::choose(tuning, epilogue, rows, results);
         // Lanes that cannot share k have nothing to win from few rows but that no tile of theirs is empty, which experts have.
-        let (many, shares_k) = (rows > LANES_ROWS, lanes.slices > 1);
-        match many && (results >= tile.filled() || !shares_k) || !shares_k && matrices == 1 {
+        let (many, shares_k) = (rows > tuning.few_rows, lanes.slices > 1);
+        match many && (results >= tile.filled(tuning) || !shares_k) || !shares_k && matrices == 1 {
             true => Exact::Tile(tile),
             false => Exact::Lanes(lanes),
         }
@@ -324,7 +316,7 @@ impl Kernels {
                 matmul_int8::variant(format.module(), epilogue, tiling)
             }
             Key::CodesTile { format, epilogue } => {
-                let slices = matmul_int8::slices(epilogue, self.max_lanes());
+                let slices = matmul_int8::slices(epilogue, self.profile().workgroup_lanes);
                 matmul_int8_tile::variant(format.module(), epilogue, slices)
             }
             Key::Quantize { input } => quantize_rows::variant(input, level),

@@ -143,9 +143,6 @@ impl Product {
     }
 }
 
-/// Bytes of workgroup memory that every adapter with cooperative matrices has.
-const MEMORY: u32 = 48 << 10;
-
 const EPILOGUES: [Epilogue; 3] = [Epilogue::Store, Epilogue::Add, Epilogue::SiluMul];
 
 #[test]
@@ -154,7 +151,7 @@ fn agrees_with_matmul_for_every_storage_type() {
     for dtype in Dtype::ALL {
         for epilogue in EPILOGUES {
             let product = Product::new(dtype, [77, 203, 512], epilogue);
-            product.check(&gpu, Tile::choose([77, 203, 16], epilogue, MEMORY));
+            product.check(&gpu, Tile::choose(gpu.profile(), [77, 203, 16], epilogue));
         }
     }
 }
@@ -176,7 +173,8 @@ fn agrees_with_matmul_for_ragged_shapes() {
     for shape in shapes {
         for epilogue in EPILOGUES {
             let product = Product::new(Dtype::Q4_1, shape, epilogue);
-            product.check(&gpu, Tile::choose([shape[0], shape[1], shape[2].div_ceil(32)], epilogue, MEMORY));
+            let blocks = shape[2].div_ceil(32);
+            product.check(&gpu, Tile::choose(gpu.profile(), [shape[0], shape[1], blocks], epilogue));
         }
     }
 }
@@ -185,7 +183,7 @@ impl Product {
     /// Rows `first` to `first + rows` alone, by the plan whose results do not depend on the number of rows.
     fn invariant(&self, gpu: &Gpu, first: u32, rows: u32) -> Vec<f32> {
         let MatmulParams { cols, blocks, x_stride, y_stride, y_offset, .. } = self.params;
-        let plan = Plan::invariant([rows, cols, blocks], self.epilogue, MEMORY, MAX_PARTIALS);
+        let plan = Plan::invariant(gpu.profile(), [rows, cols, blocks], self.epilogue, MAX_PARTIALS);
         let Plan { tile, split_blocks } = plan;
         let splits = plan.splits(blocks);
         let of_rows = |data: &[f32], stride: u32| {

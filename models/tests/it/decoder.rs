@@ -11,6 +11,7 @@ mod offload;
 mod on_disk;
 mod prefix;
 mod previous;
+mod profiles;
 mod progress;
 mod quantize;
 mod random;

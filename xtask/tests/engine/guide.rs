@@ -12,6 +12,18 @@ use xtask::tree;
 
 use crate::{habits, text};
 
+/// File of a report of policies that takes seconds.
+const REPORT_FILE: &str = "tiny.ron";
+const REPORT: &str = "Report(
+    policies: [\"quest:page_budget={30%/16}\"],
+    lengths: [256],
+    kv_dtypes: [f16],
+    scored: 4,
+    answer: 4,
+    tasks: [pass_key],
+    samples: 1,
+)";
+
 /// Names that the guide has for a model, a folder, sizes and lengths of a real machine.
 fn here(command: &str, folder: &Path) -> String {
     let model = habits::MODEL.path().display().to_string();
@@ -49,7 +61,11 @@ fn shell(line: &str, folder: &Path, default_model: bool) -> Command {
         "serve" => more += " --port 0 --kv-memory 16MiB",
         _ => {}
     }
-    let line = here(line, folder).replacen(&format!("xtask {name}"), &format!("xtask {name}{more}"), 1);
+    let mut line = here(line, folder);
+    if name == "bench" && !default_model {
+        line += &format!(" --model {} --plan {REPORT_FILE}", habits::MODEL.path().display());
+    }
+    let line = line.replacen(&format!("xtask {name}"), &format!("xtask {name}{more}"), 1);
     let mut shell = Command::new("sh");
     shell.arg("-ec").arg(format!("cargo() {{ shift; exec \"$PROGRAM\" \"$@\"; }}\n{line}"));
     shell.current_dir(folder).env("PROGRAM", env!("CARGO_BIN_EXE_xtask")).env("PAGODA_INSTALL", "never");
@@ -78,6 +94,7 @@ fn run_all(lines: impl Iterator<Item = String>, default_model: bool) {
         "It was a bright cold day in April, and the clocks were striking 13.\n",
     )
     .unwrap();
+    fs::write(folder.path().join(REPORT_FILE), REPORT).unwrap();
     for line in lines {
         let mut shell = shell(&line, folder.path(), default_model);
         if line.starts_with("cargo xtask serve") {

@@ -119,7 +119,7 @@ impl Select {
         let top_rows = gpu.upload("rows", &top_rows).unwrap();
         let out = gpu.buffer::<u32>("out", out_len).unwrap();
         let bindings = [(&scores).into(), (&top_rows).into(), (&tables).into(), (&out).into()];
-        let variant = top_k::variant(Output::List, gpu.top_k_level());
+        let variant = top_k::variant(Output::List, gpu.profile().top_k_level());
         dispatch(gpu, &mut pass, &variant, &top, &bindings, top_k::grid(top.rows));
 
         let reads =

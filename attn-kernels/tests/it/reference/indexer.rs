@@ -132,7 +132,7 @@ impl Indexer {
         let top = TopKParams { rows, out_stride: k, copies: 1, page_size: 1 };
         let out = gpu.buffer::<u32>("out", (rows * k) as usize).unwrap();
         let bindings = [(&logits).into(), (&top_rows).into(), (&tables).into(), (&out).into()];
-        let variant = top_k::variant(Output::Positions(Transform::Ragged), gpu.top_k_level());
+        let variant = top_k::variant(Output::Positions(Transform::Ragged), gpu.profile().top_k_level());
         dispatch(gpu, &mut pass, &variant, &top, &bindings, top_k::grid(rows));
         let reads = (pass.read(&logits, 0..len), pass.read(&out, 0..out.len()));
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();

@@ -10,9 +10,7 @@ use attn_kernels::cpu::mla_decode::{LatentRow, attend};
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::attention::{Attention, Context};
-use attn_kernels::kernel::mla_decode::{
-    self, LatentShape, MlaDecodeParams, PARTITION, SlotLists, partitions,
-};
+use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams, PARTITION, SlotLists};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
@@ -31,6 +29,8 @@ struct Mla {
     asked: AttentionInputs,
     /// Keys of a dispatch, whole partitions; `u32::MAX` for all in one.
     num_keys: u32,
+    /// Keys of a partition.
+    partition: u32,
 }
 
 impl Mla {
@@ -62,7 +62,12 @@ impl Mla {
             q,
             asked: AttentionInputs::default(),
             num_keys: u32::MAX,
+            partition: PARTITION,
         }
+    }
+
+    fn in_partitions(self, partition: u32) -> Self {
+        Self { partition, ..self }
     }
 
     /// Puts each selection block, or token, in the list of a row with `chance`.
@@ -78,6 +83,7 @@ impl Mla {
             num_heads: self.num_heads,
             q_stride: self.q_stride,
             max_partitions,
+            partition_size: self.partition,
             reduced: u32::from(max_partitions > 1 || self.num_keys < u32::MAX),
             scale: 1.0 / (self.shape.width() as f32).sqrt(),
             list_stride: self.asked.list_stride(),
@@ -86,7 +92,7 @@ impl Mla {
     }
 
     fn max_partitions(&self) -> u32 {
-        self.rows.iter().map(|row| partitions(0, row[1])).max().unwrap().max(1)
+        self.rows.iter().map(|row| row[1].div_ceil(self.partition)).max().unwrap().max(1)
     }
 
     fn on_gpu(&self, gpu: &Gpu) -> Vec<f32> {
@@ -132,10 +138,10 @@ impl Mla {
         bindings.extend(lists.iter().map(Into::into));
         let mut pass = Pass::new("mla");
         let rows_count = u32::try_from(count).unwrap();
-        let grid = mla_decode::grid(self.num_heads, rows_count, most.min(self.num_keys / PARTITION));
+        let grid = mla_decode::grid(self.num_heads, rows_count, most.min(self.num_keys / self.partition));
         // The last part first: none needs what another left.
         for first_key in
-            (0..most * PARTITION).step_by(self.num_keys as usize).collect::<Vec<_>>().into_iter().rev()
+            (0..most * self.partition).step_by(self.num_keys as usize).collect::<Vec<_>>().into_iter().rev()
         {
             let params = MlaDecodeParams { first_key, num_keys: self.num_keys, ..params };
             dispatch(gpu, &mut pass, variant, &params, &bindings, grid);
@@ -228,6 +234,10 @@ fn lengths_round_partitions_tiles_and_blocks() {
         Mla::new(shape, num_heads, &[1, 7, 8, 9, 0, 255, 256, 257, 513], 5).check(gpu);
         Mla::new(shape, num_heads, &[1, 0, 100], 6).check(gpu);
     }
+    // Partitions of several parts.
+    let shape = shape(40, 16, 4, KvDtype::F16);
+    Mla::new(shape, 7, &[1, 512, 513, 0, 767, 769, 1300], 5).in_partitions(512).check(gpu);
+    Mla::new(shape, 7, &[1, 0, 768, 1000], 6).in_partitions(1024).check(gpu);
 }
 
 #[test]
@@ -241,9 +251,11 @@ fn lists_and_first_keys_bound_what_is_read() {
         mla.rows.iter_mut().for_each(|row| row[3] = row[1] / 2);
         mla.check(gpu);
     }
-    let mut mla = Mla::new(shape, 16, &lens, 9);
-    mla.rows.iter_mut().for_each(|row| row[3] = row[1].saturating_sub(130));
-    mla.check(gpu);
+    for partition in [PARTITION, 2 * PARTITION] {
+        let mut mla = Mla::new(shape, 16, &lens, 9).in_partitions(partition);
+        mla.rows.iter_mut().for_each(|row| row[3] = row[1].saturating_sub(130));
+        mla.check(gpu);
+    }
 }
 
 #[test]
@@ -261,14 +273,15 @@ fn parts_of_the_keys_add_up_to_the_bits_of_all() {
     for (lens, context) in
         [([5, 1300, 512], Context::Full), ([700, 0, 2000], Context::Tokens), ([3, 256, 90], Context::Full)]
     {
-        let mut mla = Mla::new(shape(64, 16, 16, KvDtype::F16), 8, &lens, 7);
+        let partition = if lens[0] == 700 { 2 * PARTITION } else { PARTITION };
+        let mut mla = Mla::new(shape(64, 16, 16, KvDtype::F16), 8, &lens, 7).in_partitions(partition);
         if context == Context::Tokens {
             mla = mla.listed(context, 0.6, 8);
         }
         mla.rows[1][3] = mla.rows[1][1] / 2;
         let want = mla.on_gpu(gpu);
         for partitions in [1, 2, 3] {
-            mla.num_keys = partitions * PARTITION;
+            mla.num_keys = partitions * partition;
             assert_bits(&format!("{lens:?}, {partitions} partitions at a time"), &mla.on_gpu(gpu), &want);
         }
     }
@@ -286,7 +299,8 @@ fn two_caches_share_a_softmax() {
     ] {
         let counts = [(1, 0), (128, 0), (128, 300), (0, 7), (0, 0), (77, 179), (3, 600)];
         let lens: Vec<u32> = counts.iter().map(|(window, compressed)| window + compressed).collect();
-        let mut mla = Mla::new(shape, num_heads, &lens, 11);
+        let partition = if num_heads == 6 { 2 * PARTITION } else { PARTITION };
+        let mut mla = Mla::new(shape, num_heads, &lens, 11).in_partitions(partition);
         mla.asked = AttentionInputs::new(Attention { sinks: true, ..Attention::default() }, num_heads, 2);
         // What the paged test laid out serves as the window's cache; the compressed cache is another.
         let mut rng = StdRng::seed_from_u64(12);
@@ -325,7 +339,7 @@ fn two_caches_share_a_softmax() {
             reduced: 1,
             list_stride: u32::try_from(window_stride).unwrap(),
             compressed_stride: u32::try_from(compressed_stride).unwrap(),
-            ..mla.params(lens.iter().max().unwrap().div_ceil(PARTITION))
+            ..mla.params(lens.iter().max().unwrap().div_ceil(partition))
         };
         let of = |lists, slots: &Slots| {
             let num_slots = u32::try_from(slots.blocks(&shape)).unwrap() * shape.block_size;
@@ -357,17 +371,18 @@ proptest! {
         lists in prop::option::of((any::<bool>(), 0.0..1.0)),
         first in 0u32..200,
         part in prop::option::of(1u32..3),
+        parts in 1u32..4,
         seed: u64,
     ) {
         if let Some(gpu) = gpu() {
             let shape = shape(8 * latent, 8 * rope, 1 << log, dtype);
-            let mut mla = Mla::new(shape, num_heads, &lens, seed);
+            let mut mla = Mla::new(shape, num_heads, &lens, seed).in_partitions(parts * PARTITION);
             if let Some((tokens, chance)) = lists {
                 let context = if tokens { Context::Tokens } else { Context::Blocks(1 << log) };
                 mla = mla.listed(context, chance, seed);
             }
             mla.rows.iter_mut().for_each(|row| row[3] = row[1] * first.saturating_sub(100) / 100);
-            mla.num_keys = part.map_or(u32::MAX, |part| part * PARTITION);
+            mla.num_keys = part.map_or(u32::MAX, |part| part * parts * PARTITION);
             mla.check(gpu);
         }
     }

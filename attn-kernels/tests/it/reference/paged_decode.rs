@@ -4,10 +4,10 @@ use super::decode::{Decode, lanes_of};
 use super::device::{assert_bits, cases, gpu};
 use super::layer::{SHAPES, coded_shapes, shape_of};
 use super::options::attentions;
-use attn_kernels::Level;
 use attn_kernels::kernel::attention::{Attention, Logit, Reach};
-use attn_kernels::kernel::paged_decode::{Lanes, PARTITION, max_partitions, partition_of, partitions, tile};
+use attn_kernels::kernel::paged_decode::{Lanes, PARTITION};
 use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::profile::DeviceProfile;
 use proptest::prelude::*;
 
 #[test]
@@ -80,8 +80,8 @@ fn partitions_of_any_size_hold_the_same_keys() {
 
 #[test]
 fn lanes_follow_from_heads_types_and_keys() {
-    let shape = |dtype, block_size| KvShape { num_kv_heads: 8, head_dim: 128, block_size, dtype };
-    let of = |dtype, heads, keys| Lanes::of(&shape(dtype, 16), heads, keys, Level::Coop, (32, 32));
+    let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
+    let of = |dtype, heads, keys| Lanes::of(&DeviceProfile::H200, &shape(dtype), heads, keys);
     let subgroups = Lanes::Subgroup(32);
     assert_eq!([of(KvDtype::F16, 32, 1 << 30), of(KvDtype::F16, 64, 1)], [subgroups, Lanes::Matrices]);
     assert_eq!([of(KvDtype::Int8, 32, 1 << 30), of(KvDtype::Int8, 64, 1)], [subgroups, Lanes::Matrices]);
@@ -89,59 +89,11 @@ fn lanes_follow_from_heads_types_and_keys() {
     assert_eq!(fp8, [Lanes::Workgroup, Lanes::Matrices]);
     assert_eq!([of(KvDtype::F32, 32, 1 << 30), of(KvDtype::F32, 64, 1)], [subgroups, Lanes::Workgroup]);
     // What matrices do not serve, where they do not run, and where subgroups vary.
-    let plain = |block, level, sizes| Lanes::of(&shape(KvDtype::F16, block), 64, 1, level, sizes);
-    let without = [plain(8, Level::Coop, (32, 32)), plain(16, Level::Subgroup, (32, 32))];
-    assert_eq!(without, [Lanes::Workgroup; 2]);
-    assert_eq!(Lanes::of(&shape(KvDtype::F16, 16), 32, 1, Level::Subgroup, (16, 32)), Lanes::Workgroup);
-}
-
-/// Long partitions where there is work enough for a large GPU all the same.
-#[test]
-fn partitions_leave_enough_workgroups() {
-    let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
-    for lanes in [Lanes::Workgroup, Lanes::Subgroup(32)] {
-        for dtype in [KvDtype::F16, KvDtype::Int8] {
-            let (shape, least) = (shape(dtype), tile(&shape(dtype), lanes));
-            let of = |rows: u64, keys: u32| partition_of(&shape, 32, lanes, rows * u64::from(keys), keys);
-            assert_eq!([of(0, 0), of(1, 1), of(1, 4096)], [least; 3], "{lanes:?}, {dtype:?}");
-            assert_eq!([of(1, 32_768), of(1, 65_536), of(1, 131_072)], [512, 1024, 2048]);
-            assert_eq!([of(64, 1024), of(16, 32_768), of(64, 131_072)], [1024, 2048, 2048]);
-            // Two groups of four heads for each KV head are twice the workgroups.
-            assert_eq!(partition_of(&shape, 64, lanes, 32_768, 32_768), 1024);
-            // More workgroups of one head each run at once.
-            assert_eq!(partition_of(&shape, 8, lanes, 131_072, 131_072), 1024);
-            // Four partitions all the same, but none of 256 keys.
-            assert_eq!(of(16, 3328), if least == 128 { 896 } else { 1024 });
-        }
-    }
-    // With matrices eight heads are one group.
-    let of = |rows: u64, keys: u32| {
-        partition_of(&shape(KvDtype::F16), 64, Lanes::Matrices, rows * u64::from(keys), keys)
-    };
-    assert_eq!([of(0, 0), of(1, 4096), of(1, 32_768), of(1, 131_072)], [64, 64, 256, 1024]);
-    assert_eq!([of(64, 1024), of(16, 32_768)], [512, 2048]);
-    assert_eq!(partitions(256, 0, 513), 3);
-    assert_eq!(partitions(256, 255, 257), 2);
-    assert_eq!(partitions(256, 256, 256), 0);
-}
-
-proptest! {
-    #[test]
-    fn rows_have_at_most_most_partitions(
-        (shape, num_heads) in coded_shapes(),
-        lens in prop::collection::vec((0u32..300_000, 0u32..300_000), 1..80),
-    ) {
-        for lanes in [Lanes::Workgroup, Lanes::Subgroup(32), Lanes::Matrices] {
-            let keys = lens.iter().map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
-            let longest = lens.iter().map(|(a, b)| a.abs_diff(*b)).max().unwrap();
-            let size = partition_of(&shape, num_heads, lanes, keys, longest);
-            for (a, b) in &lens {
-                let most = max_partitions(&shape, num_heads, lanes, a.abs_diff(*b));
-                let has = partitions(size, *a.min(b), *a.max(b));
-                prop_assert!(has <= most, "{has} of {size} keys, {most} at most");
-            }
-        }
-    }
+    let small = KvShape { block_size: 8, ..shape(KvDtype::F16) };
+    assert_eq!(Lanes::of(&DeviceProfile::H200, &small, 64, 1), Lanes::Workgroup);
+    let exact = DeviceProfile::H200.rounded(false);
+    assert_eq!(Lanes::of(&exact, &shape(KvDtype::F16), 64, 1), Lanes::Workgroup);
+    assert_eq!(Lanes::of(&exact.subgroups(16, 32), &shape(KvDtype::F16), 32, 1), Lanes::Workgroup);
 }
 
 #[test]

@@ -117,7 +117,9 @@ impl Rows {
         for output in OUTPUTS {
             let mut want = vec![77_777_u32; self.out_len(output)];
             cpu::top_k::top_k(&self.params, output, &self.scores, &self.rows, &self.table, &mut want);
-            for level in [Level::Baseline, Level::Subgroup].into_iter().filter(|l| *l <= gpu.top_k_level()) {
+            for level in
+                [Level::Baseline, Level::Subgroup].into_iter().filter(|l| *l <= gpu.profile().top_k_level())
+            {
                 let short = self.on_gpu(gpu, output, level);
                 let long = self.long_on_gpu(gpu, output, level);
                 for (way, got) in [("short", short), ("long", long)] {
@@ -226,7 +228,7 @@ fn fused_transforms_are_the_separate_ones() {
     let rows = Rows::new(&[(random(1000, 1), 70), (random(30, 2), 70), (random(100, 3), 70)], 8, 1);
     let stride = rows.params.out_stride;
     for transform in [Transform::None, Transform::Paged, Transform::Ragged] {
-        let positions = rows.on_gpu(gpu, Output::Positions(Transform::None), gpu.top_k_level());
+        let positions = rows.on_gpu(gpu, Output::Positions(Transform::None), gpu.profile().top_k_level());
         let params = TopKTransformParams { rows: rows.params.rows, out_stride: stride, page_size: 8 };
         let mut want = positions.clone();
         cpu::top_k_transform::top_k_transform(&params, transform, &rows.rows, &rows.table, &mut want);
@@ -241,7 +243,7 @@ fn fused_transforms_are_the_separate_ones() {
         assert_eq!(got, want, "{transform:?}");
         assert_eq!(
             got,
-            rows.on_gpu(gpu, Output::Positions(transform), gpu.top_k_level()),
+            rows.on_gpu(gpu, Output::Positions(transform), gpu.profile().top_k_level()),
             "{transform:?}, fused"
         );
     }

@@ -3,6 +3,7 @@ struct MlaDecodeParams {
     num_heads: u32,
     q_stride: u32, // a multiple of 4
     max_partitions: u32,
+    partition_size: u32, // in keys, a multiple of PARTITION
     reduced: u32, // 1: paged_reduce follows
     scale: f32,
     list_stride: u32,

@@ -168,7 +168,7 @@ impl CompressedAttention {
 
     /// Returns the most partitions of a row.
     pub(super) fn max_partitions(&self) -> u32 {
-        self.step.max_partitions
+        self.step.split.max_partitions
     }
 
     /// Brings the lists of a step to the device.
@@ -324,7 +324,7 @@ impl CompressedAttention {
         let task = RowTask {
             rows: &ctx.view(layer).all.decode,
             max_keys: u32::MAX,
-            max_partitions: self.step.max_partitions,
+            max_partitions: self.step.split.max_partitions,
             keys: Keys::Device,
         };
         attend_rows(ctx, &task, &SlotRows { compressed: self, layer, places });

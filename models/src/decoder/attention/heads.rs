@@ -6,6 +6,7 @@ use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 use attn_kernels::kernel::attention::{Attention as Kind, Logit};
 use attn_kernels::kernel::{apply_sinks, prefill_reduce};
 use attn_kernels::launch::PrefixPass;
+use attn_kernels::split::{KeyParts, SplitPlan};
 use sparse_select::Policy;
 
 use super::projection::{append, project};
@@ -19,9 +20,9 @@ use crate::decoder::kernels::{Forms, HeadKernels, LoadContext};
 use crate::decoder::keys::{Keys, RingKeys};
 use crate::decoder::ops::Ctx;
 use crate::decoder::options::DecoderOptions;
-use crate::decoder::partitions::{Cut, Division, Partitions, Parts};
 use crate::decoder::portions::{attend_rows, turns};
 use crate::decoder::sparse::Sparse;
+use crate::decoder::splits::{Division, Splits};
 use crate::decoder::walk::walk;
 use crate::kernel::rope_append;
 use crate::matrix::Matrix;
@@ -184,9 +185,9 @@ impl Heads {
         let kernels = self.kernels(index);
         let (q, sinks) = (self.queries(ctx, layer), self.layers[layer].sinks.as_ref());
         let dense = |which| {
-            let Division { cut, parts } = ctx.partitions.of(index, which);
+            let Division { split, parts } = ctx.splits.of(index, which);
             let keys = Keys::of(ctx.beyond, index, which);
-            HeadRows { layer, q, kernels, sinks, rows: view.dense(which), selected: None, keys, cut, parts }
+            HeadRows { layer, q, kernels, sinks, rows: view.dense(which), selected: None, keys, split, parts }
         };
         let Some(selected) = self.sparse.as_ref().and_then(|sparse| sparse.selected(layer)) else {
             let rows = dense(Dense::All);
@@ -200,20 +201,19 @@ impl Heads {
             rows: &view.selected,
             selected: Some(&selected),
             keys: ctx.keys.pages().map_or(Keys::Device, |pages| Keys::Slots(pages.room())),
-            cut: ctx.partitions.cut_lists(&view.selected, selected.tokens()),
-            parts: Parts::default(),
+            split: ctx.splits.listed(&view.selected, selected.tokens()),
+            parts: KeyParts::default(),
             ..whole
         };
         self.attend_rows(ctx, &listed)
     }
 
-    /// Returns the cuts of the rows that attend lists, layer by layer.
-    pub(super) fn list_cuts(&self, batch: &Batch, partitions: &Partitions) -> Vec<Cut> {
+    /// Returns the splits of the rows that attend lists, layer by layer.
+    pub(super) fn list_splits(&self, batch: &Batch, splits: &Splits) -> Vec<SplitPlan> {
         let Some(sparse) = &self.sparse else { return Vec::new() };
         let lists = (0..self.layers.len()).filter_map(|layer| Some((layer, sparse.list_tokens(layer)?)));
-        let cut =
-            |(layer, tokens)| partitions.cut_lists(&batch.views[sparse.view_of(layer)].selected, tokens);
-        lists.map(cut).collect()
+        let split = |(layer, tokens)| splits.listed(&batch.views[sparse.view_of(layer)].selected, tokens);
+        lists.map(split).collect()
     }
 
     fn attend_rows(&self, ctx: &mut Ctx<'_>, rows: &HeadRows<'_>) -> Result<(), ModelError> {
@@ -224,7 +224,7 @@ impl Heads {
             return Ok(());
         };
         let streamed = |group: usize| tiles.streamed(ctx, &stream.groups[group]);
-        let turns = turns(ctx.config, &task, rows, stream, streamed);
+        let turns = turns(ctx.splits.planner(), &task, rows, stream, streamed);
         walk(ctx, rows.layer, stream, turns)
     }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pipeline};
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::latent_write::{self, LatentWriteBuffers, LatentWriteParams};
-use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeBuffers, MlaDecodeParams, PARTITION};
+use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeBuffers, MlaDecodeParams};
 use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
+use attn_kernels::split::SplitPlan;
 
 use super::indexer::{Indexer, IndexerState};
 use crate::cast::u32_of;
@@ -242,16 +243,19 @@ impl LatentAttention {
     ) -> Result<(), ModelError> {
         let (rows, view) = (&ctx.view(layer).all, ctx.views.of_layers[layer]);
         let lists = chosen.map(|indexer| (indexer.lists(), indexer.longest_list(ctx.batch)));
-        let max_partitions = match lists {
-            Some((_, longest)) => longest.div_ceil(PARTITION),
-            None => ctx.partitions.of(view, Dense::All).cut.max_partitions,
+        let split = match lists {
+            Some((_, longest)) => ctx.splits.listed(rows, longest),
+            None => ctx.splits.of(view, Dense::All).split,
         };
         let (stream, keys) = (ctx.beyond.stream(view, Dense::All), Keys::of(ctx.beyond, view, Dense::All));
-        let task = RowTask { rows: &rows.decode, max_keys: u32::MAX, max_partitions, keys };
+        let task =
+            RowTask { rows: &rows.decode, max_keys: u32::MAX, max_partitions: split.max_partitions, keys };
         let kind = if chosen.is_some() { &self.chosen } else { &self.all };
-        let kernel = LatentRows { latent: self, layer, kind, lists, max_partitions, stream };
+        let kernel = LatentRows { latent: self, layer, kind, lists, split, stream };
         match stream {
-            Some(stream) => walk(ctx, layer, stream, turns(ctx.config, &task, &kernel, stream, |_| None))?,
+            Some(stream) => {
+                walk(ctx, layer, stream, turns(ctx.splits.planner(), &task, &kernel, stream, |_| None))?
+            }
             None => attend_rows(ctx, &task, &kernel),
         }
         ctx.on_ring(RingKeys::end_layer).unwrap_or(Ok(()))
@@ -265,14 +269,14 @@ struct LatentRows<'a> {
     kind: &'a Kind,
     /// Lists of chosen tokens, and the tokens of the longest; `None` where all is attended.
     lists: Option<(&'a Buf<u32>, u32)>,
-    max_partitions: u32,
+    split: SplitPlan,
     /// Order in which keys pass through the ring, if they do.
     stream: Option<&'a Stream>,
 }
 
 impl LatentRows<'_> {
     fn reduced(&self, portion: &Portion) -> bool {
-        self.max_partitions > 1 || portion.in_chunks
+        self.split.max_partitions > 1 || portion.in_chunks
     }
 
     fn params(&self, ctx: &Ctx<'_>, portion: &Portion) -> MlaDecodeParams {
@@ -280,7 +284,8 @@ impl LatentRows<'_> {
         MlaDecodeParams {
             num_heads: heads,
             q_stride: heads * self.latent.config.cached(),
-            max_partitions: self.max_partitions,
+            max_partitions: self.split.max_partitions,
+            partition_size: self.split.partition_size,
             reduced: u32::from(self.reduced(portion)),
             scale: ctx.config.scale,
             list_stride: self.lists.map_or(0, |(_, longest)| 1 + longest),
@@ -316,7 +321,7 @@ impl RowKernel for LatentRows<'_> {
         };
         let params = self.params(ctx, portion);
         let params = MlaDecodeParams { first_key: keys.first, num_keys: keys.len, ..params };
-        let partitions = self.max_partitions.min(keys.len / PARTITION);
+        let partitions = self.split.max_partitions.min(keys.len / self.split.partition_size);
         let grid = self.latent.kernel.grid(u32_of(portion.rows.len()), partitions);
         ctx.pass.dispatch(&self.kind.attend, &params, buffers, grid);
     }

@@ -85,7 +85,7 @@ impl NsaAttention {
         Ok(Self {
             layers: Arc::clone(layers),
             config: nsa,
-            step: Step::new(gpu, options, *shape)?,
+            step: Step::new(load)?,
             rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.pairing))?,
             means: [
                 gpu.pipeline(&block_digest::variant(shape, Digest::Mean))?,
@@ -94,7 +94,7 @@ impl NsaAttention {
             probs: gpu.pipeline(&nsa_probs::variant(shape, block, block))?,
             compress: gpu.pipeline(&nsa_attend::variant(shape, block))?,
             score: gpu.pipeline(&nsa_block_score::variant(block, block, block))?,
-            top_k: gpu.pipeline(&top_k::variant(Output::List, gpu.top_k_level()))?,
+            top_k: gpu.pipeline(&top_k::variant(Output::List, gpu.profile().top_k_level()))?,
             selected: branch(&Attention::blocks(block))?,
             window: branch(&Attention::default())?,
             gate_sum: gpu.pipeline(&gate_sum::variant(config.head_dim))?,
@@ -114,7 +114,7 @@ impl NsaAttention {
 
     /// Returns the most partitions of a row.
     pub(super) fn max_partitions(&self) -> u32 {
-        self.step.selected_partitions.max(self.step.window_partitions)
+        self.step.selected_split.max_partitions.max(self.step.window_split.max_partitions)
     }
 
     /// Brings the lists of a step to the device, and makes room for what a portion of its rows makes of them.
@@ -239,7 +239,7 @@ impl NsaAttention {
                 kernels: &self.selected,
                 rows: all,
                 lists: Some((&self.lists, self.list_stride)),
-                max_partitions: step.selected_partitions,
+                split: step.selected_split,
                 out: selected,
             },
             BranchRows {
@@ -247,13 +247,13 @@ impl NsaAttention {
                 kernels: &self.window,
                 rows: &step.window,
                 lists: None,
-                max_partitions: step.window_partitions,
+                split: step.window_split,
                 out: window,
             },
         ];
         for branch in &branches {
             let max_keys = branch.lists.map_or(u32::MAX, |_| self.config.selected_tokens());
-            let max_partitions = branch.max_partitions;
+            let max_partitions = branch.split.max_partitions;
             let task = RowTask { rows: branch.rows, max_keys, max_partitions, keys: Keys::Device };
             attend_rows(ctx, &task, branch);
         }

@@ -4,13 +4,13 @@ use attn_kernels::gpu::{Bind, Buf};
 use attn_kernels::kernel::paged_decode::{self, PagedDecodeBuffers, PagedDecodeParams};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
 use attn_kernels::rows::PhysicalBlock;
+use attn_kernels::split::{KeyParts, SplitPlan};
 
 use crate::cast::u32_of;
 use crate::decoder::batch::Rows;
 use crate::decoder::kernels::HeadKernels;
 use crate::decoder::keys::{Keys, Needed};
 use crate::decoder::ops::Ctx;
-use crate::decoder::partitions::{Cut, Parts};
 use crate::decoder::portions::{KeyRange, Portion, RowKernel, RowTask};
 use crate::decoder::sparse::Selected;
 
@@ -25,9 +25,9 @@ pub(super) struct HeadRows<'a> {
     /// Lists of selected blocks; `None` where all is attended.
     pub(super) selected: Option<&'a Selected<'a>>,
     pub(super) keys: Keys<'a>,
-    pub(super) cut: Cut,
+    pub(super) split: SplitPlan,
     /// Parts of the keys of tiles.
-    pub(super) parts: Parts,
+    pub(super) parts: KeyParts,
 }
 
 impl<'a> HeadRows<'a> {
@@ -36,7 +36,7 @@ impl<'a> HeadRows<'a> {
         RowTask {
             rows: &self.rows.decode,
             max_keys: self.selected.map_or(u32::MAX, Selected::tokens),
-            max_partitions: self.cut.max_partitions,
+            max_partitions: self.split.max_partitions,
             keys: self.keys,
         }
     }
@@ -62,7 +62,7 @@ impl<'a> HeadRows<'a> {
 
     /// Whether partitions are left to a reduction.
     fn reduced(&self, portion: &Portion) -> bool {
-        self.cut.max_partitions > 1 || self.sinks.is_some() || portion.in_chunks
+        self.split.max_partitions > 1 || self.sinks.is_some() || portion.in_chunks
     }
 
     fn params(&self, ctx: &Ctx<'_>, portion: &Portion) -> PagedDecodeParams {
@@ -71,8 +71,8 @@ impl<'a> HeadRows<'a> {
             num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
             q_stride: c.num_heads * c.head_dim,
-            max_partitions: self.cut.max_partitions,
-            partition_size: self.cut.partition_size,
+            max_partitions: self.split.max_partitions,
+            partition_size: self.split.partition_size,
             scale: c.scale,
             softcap: c.score_softcap.unwrap_or_default(),
             reduced: u32::from(self.reduced(portion)),
@@ -93,7 +93,7 @@ impl RowKernel for HeadRows<'_> {
             let needed = Needed { layer: self.layer, lists: &selected.lists, asks, pages };
             ctx.make_resident(&needed);
         }
-        let (act, Cut { lanes, partition_size, max_partitions }) = (ctx.act, self.cut);
+        let (act, SplitPlan { lanes, partition_size, max_partitions }) = (ctx.act, self.split);
         let out = if self.reduced(portion) { &*act.partial } else { &act.attended };
         let [k, v] = ctx.kv.keys_in(self.layer, keys.at) else { unreachable!("heads have keys and values") };
         let buffers = PagedDecodeBuffers {

@@ -6,13 +6,13 @@ use attn_kernels::gpu::{Bind, Buf};
 use attn_kernels::kernel::apply_sinks::{self, ApplySinksBuffers, ApplySinksParams};
 use attn_kernels::kernel::paged_prefill::{self, PagedPrefillBuffers, PagedPrefillParams, Tile};
 use attn_kernels::kernel::prefill_reduce::{self, PrefillReduceBuffers, PrefillReduceParams};
+use attn_kernels::split::KeyParts;
 
 use super::heads::Heads;
 use super::rows::HeadRows;
 use crate::cast::u32_of;
 use crate::decoder::keys::{Keys, Needed, Residency, SlotRoom, TILE_KEYS};
 use crate::decoder::ops::Ctx;
-use crate::decoder::partitions::Parts;
 use crate::decoder::sparse::Selected;
 use crate::kv::KeysIn;
 
@@ -61,7 +61,7 @@ impl Tiles<'_> {
 
     /// Records the attention of all tiles to each part of their keys, side by side, and what puts the parts together.
     fn attend_parts(&self, ctx: &mut Ctx<'_>, params: PagedPrefillParams, [x, y, _]: [u32; 3]) {
-        let (act, c, Parts { count, keys }) = (ctx.act, ctx.config, self.rows.parts);
+        let (act, c, KeyParts { count, keys }) = (ctx.act, ctx.config, self.rows.parts);
         let to = [&*act.part_out, &*act.part_lse];
         let buffers = self.buffers(ctx, self.rows.rows.tiles.bind(), KeysIn::Layer, to);
         let params = PagedPrefillParams { part_keys: keys, part_rows: ctx.rows(), ..params };

@@ -26,7 +26,7 @@ pub(super) struct Scan {
 impl Scan {
     /// Buffers for `rows` rows at a time.
     pub(super) fn new(gpu: &Gpu, vocab: u32, rows: usize) -> Result<Self, ModelError> {
-        let each = if gpu.is_cpu() { TOKENS_PER_LANE_ON_CPU } else { TOKENS_PER_LANE };
+        let each = if gpu.profile().software { TOKENS_PER_LANE_ON_CPU } else { TOKENS_PER_LANE };
         let parts = rows * scan_logits::parts(vocab, each) as usize;
         Ok(Self {
             pipeline: gpu.pipeline(&scan_logits::variant(each))?,

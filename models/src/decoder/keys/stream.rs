@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::kernel::paged_prefill::Tile;
 use attn_kernels::rows::{DecodeRow, PhysicalBlock};
 use kvblock::BlockId;
@@ -127,7 +126,7 @@ pub(super) fn plan_streams(
     selects: bool,
 ) -> Result<(), ModelError> {
     let (Batch { views: all, tables, .. }, Beyond { fresh, lists, streams, .. }) = (batch, beyond);
-    let planner = Planner { ring, unit: (PARTITION / block_size) as usize, block_size, fresh };
+    let planner = Planner { ring, unit: ring.partition() as usize, block_size, fresh };
     for ((view, rows), streams) in views.iter().zip(all).zip(streams) {
         let unused = selects && !rows.selecting.is_empty();
         for which in Dense::BOTH.into_iter().filter(|which| !unused || *which == Dense::Whole) {

@@ -31,11 +31,11 @@ fn served(options: &DecoderOptions, prompts: &[&[u32]], chunk: usize) -> Vec<Ser
 
 #[test]
 fn a_context_larger_than_the_pool_gives_the_same_bits_whatever_the_ring() {
-    let long = long_prompt(900);
+    let long = long_prompt(600);
     let roomy = offloading(Mapped, [16, 0, 1]).num_blocks(100).offload(None);
     let want = served(&roomy, &[&long], 200);
-    // 900 tokens are 57 blocks of 16 and 225 of 4; a chunk has at least 256 tokens.
-    for pool in [[16, 9, 1], [16, 17, 2], [16, 33, 2], [16, 52, 3], [4, 150, 2], [16, 57, 2]] {
+    // 600 tokens are 38 blocks of 16 and 150 of 4; a chunk has at least 256 tokens.
+    for pool in [[16, 9, 1], [16, 13, 2], [16, 24, 2], [16, 34, 3], [4, 110, 2], [16, 38, 2]] {
         for (memory, chunk) in [(Mapped, 200), (Staged, 512)] {
             let got = served(&offloading(memory, pool), &[&long], chunk);
             let what = format!("{memory:?}, block size, blocks and slots {pool:?}, chunks of {chunk}");
@@ -64,13 +64,13 @@ fn layers_that_reach_less_far_stream_too() {
 #[test]
 fn latents_stream_too() {
     let tiny = family("tiny-deepseek-v3");
-    let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(700).collect();
-    let requests = [Request { prefill: 690, ..Request::new(&ids, 6) }, Request::new(&ids[5..300], 6)];
+    let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(450).collect();
+    let requests = [Request { prefill: 440, ..Request::new(&ids, 6) }, Request::new(&ids[5..300], 6)];
     for kv_dtype in [KvDtype::F16, KvDtype::Int8] {
         let run =
             |options: DecoderOptions| serve(&mut tiny.decoder(&options.kv_dtype(kv_dtype)), &requests, 200);
         let want = run(offloading(Mapped, [16, 0, 1]).num_blocks(200).offload(None));
-        for (memory, pool) in [(Mapped, [16, 17, 1]), (Staged, [16, 80, 2]), (Mapped, [4, 260, 3])] {
+        for (memory, pool) in [(Mapped, [16, 17, 1]), (Staged, [16, 40, 2]), (Mapped, [4, 170, 3])] {
             let got = run(offloading(memory, pool));
             let what = format!("{kv_dtype:?}, {memory:?}, block size, blocks and slots {pool:?}");
             assert_same(&what, &got[0], &want[0]);
@@ -141,14 +141,14 @@ fn every_block_comes_once_a_layer() {
     let cases: [(&str, &[Option<u32>]); 2] = [("tiny-llama", &[None; 3]), ("tiny-mistral", &[Some(24); 3])];
     for (name, windows) in cases {
         let tiny = family(name);
-        let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(900).collect();
-        let request = Request { prefill: 890, logits: false, ..Request::new(&ids, 6) };
+        let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(500).collect();
+        let request = Request { prefill: 490, logits: false, ..Request::new(&ids, 6) };
         for pool in [[16, 9, 1], [16, 12, 2], [16, 33, 2], [4, 150, 3]] {
             for reproducible in [true, false] {
                 let options = offloading(Mapped, pool).reproducible(reproducible).recycle(false);
                 let mut decoder = tiny.decoder(&options);
                 serve(&mut decoder, &[request], 200);
-                let want = moved(&decoder, [900, 6, 200], windows);
+                let want = moved(&decoder, [500, 6, 200], windows);
                 assert_eq!(
                     decoder.host_traffic(),
                     want,
@@ -169,17 +169,17 @@ fn blocks_of_several_buffers_give_the_bits_of_one() {
     };
     for name in ["tiny-llama", "tiny-mistral", "tiny-deepseek-v3"] {
         let tiny = family(name);
-        let long: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(700).collect();
-        let requests = [Request { prefill: 690, ..Request::new(&long, 6) }, Request::new(&long[5..330], 6)];
+        let long: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(400).collect();
+        let requests = [Request { prefill: 390, ..Request::new(&long, 6) }, Request::new(&long[5..230], 6)];
         let run = |options: DecoderOptions| {
             let mut decoder = tiny.decoder(&options.recycle(false));
             (serve(&mut decoder, &requests, 200), decoder.host_traffic())
         };
         let (want, _) = run(offloading(Mapped, [16, 0, 1]).num_blocks(200).offload(None));
         for (memory, pool, buffer_blocks) in [
-            (Mapped, [16, 40, 1], 7),
-            (Staged, [16, 80, 2], 1),
-            (Mapped, [4, 260, 3], 50),
+            (Mapped, [16, 24, 1], 7),
+            (Staged, [16, 33, 2], 1),
+            (Mapped, [4, 150, 3], 50),
             (InPlace, [16, 20, 2], 21),
             (InPlace, [4, 150, 1], 100),
         ] {

@@ -4,6 +4,7 @@ use super::device::{assert_bits, assert_close, cases, dispatch, gpu};
 use super::tensors::{self, floats};
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::profile::Tuning;
 use attn_kernels::{Access, Level, Variant};
 use models::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
 use models::kernel::matmul_tile::{self, Tile};
@@ -171,7 +172,7 @@ fn tiles_add_up_as_lanes_do_to_the_bit() {
     for (dtype, epilogue) in types.into_iter().chain(epilogues) {
         let product = Product::new(dtype, epilogue, [70, 139, 8], 1, 78);
         let want = product.check(gpu, product.tilings(gpu)[0]);
-        for tile in [Tile::choose(epilogue, 16, 0), Tile::LARGE] {
+        for tile in [Tile::choose(&Tuning::H200, epilogue, 16, 0), Tile::LARGE] {
             let variant = matmul_tile::variant(product.packed().format.module(), epilogue, tile);
             let got = product.dispatched(gpu, &variant, [0, 70], tile.grid(epilogue, 70, 139));
             assert_bits(&format!("{dtype}, {epilogue:?}, {tile:?}"), &got, &want);

@@ -6,10 +6,12 @@ use anyhow::Result;
 use attn_kernels::Level;
 use attn_kernels::gpu::{Bound, Buf, Gpu};
 use attn_kernels::kernel::attention::Attention;
-use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams, partition_of, partitions};
+use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
+use attn_kernels::rows::DecodeRow;
+use attn_kernels::split::{SplitCache, SplitPlan, SplitPlanner};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -124,16 +126,15 @@ impl Step {
         u32::try_from(self.cache.rows.len()).expect("few sequences")
     }
 
-    /// Returns how lanes share keys, the keys per partition and the maximum number of partitions of a row; where there are
-    /// lists, of listed blocks.
-    pub(super) fn cut(&self, gpu: &Gpu, lists: Option<&Lists>) -> (Lanes, u32, u32) {
+    /// Splits the keys of all rows, or of the blocks of lists.
+    pub(super) fn split(&self, gpu: &Gpu, lists: Option<&Lists>) -> SplitPlan {
         let Heads { num_heads, shape } = &self.heads;
         let most = lists.map_or(u32::MAX, |lists| (lists.stride - 1) * lists.block);
-        let lens = || self.cache.rows.iter().map(|row| row[1].min(most));
-        let (keys, longest) = (lens().map(u64::from).sum(), lens().max().unwrap_or(0));
-        let lanes = gpu.decode_lanes(shape, *num_heads, keys, true);
-        let size = partition_of(shape, *num_heads, lanes, keys, longest);
-        (lanes, size, partitions(size, 0, longest).max(1))
+        let row = |row: &[u32; 4]| DecodeRow { row: row[0], len: row[1], table: row[2], first_key: row[3] };
+        let rows: Vec<_> = self.cache.rows.iter().map(row).collect();
+        let longest = rows.iter().map(|row| row.len).max().unwrap_or(0);
+        let planner = SplitPlanner::new(gpu.profile(), SplitCache::Heads(*shape), *num_heads, longest);
+        planner.listed(&rows, most, None)
     }
 
     /// Attention of all rows, the reduce pass included; of listed blocks where there are lists.
@@ -142,7 +143,7 @@ impl Step {
         let (heads, batch) = (&self.heads, self.batch());
         let attention = lists.map_or(Attention::default(), |lists| Attention::blocks(lists.block));
         let tokens = lists.map_or_else(|| self.cache.tokens(), |lists| lists.tokens);
-        let (lanes, partition_size, max_partitions) = self.cut(gpu, lists);
+        let SplitPlan { lanes, partition_size, max_partitions } = self.split(gpu, lists);
         let partials = (batch * num_heads * max_partitions) as usize;
         let partial = gpu.buffer::<f32>("partial", partials * shape.head_dim as usize)?;
         let stats = gpu.buffer::<[f32; 2]>("stats", partials)?;

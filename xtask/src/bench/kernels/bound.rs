@@ -9,6 +9,7 @@ use attn_kernels::kernel::block_lse::{self, BlockLseParams};
 use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
 use attn_kernels::kernel::mass_cut::{self, MassCutParams};
 use attn_kernels::kernel::mass_merge::{self, MassMergeParams};
+use attn_kernels::split::SplitPlan;
 
 use super::attention::{Heads, Step};
 use super::ceiling::random;
@@ -107,7 +108,7 @@ pub(super) fn by_mass(gpu: &Gpu, step: &Step, odds: f32) -> Result<Work> {
 fn mass_bound(gpu: &Gpu, step: &Step, lists: &Lists, (bounds, blocks): (&Buf<f32>, u32)) -> Result<Work> {
     let num_heads = step.heads.num_heads;
     let heads = (step.batch() * num_heads) as usize;
-    let (_, partition_size, max_partitions) = step.cut(gpu, Some(lists));
+    let SplitPlan { partition_size, max_partitions, .. } = step.split(gpu, Some(lists));
     let params = MassBoundParams {
         num_heads,
         num_kv_heads: step.heads.shape.num_kv_heads,

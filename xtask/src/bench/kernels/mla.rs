@@ -74,7 +74,7 @@ impl Step {
         let (list_stride, keys) =
             selected.map_or((0, self.context), |(_, stride)| (stride, self.context.min(stride - 1)));
         // Lists are reduced always, as the partitions of the longest decide.
-        let max_partitions = mla_decode::partitions(0, keys).max(1);
+        let max_partitions = keys.div_ceil(mla_decode::PARTITION).max(1);
         let scratch = Scratch::new(gpu, &SHAPE, self.batch, max_partitions)?;
         let params = MlaDecodeParams {
             num_heads: HEADS,
@@ -170,7 +170,7 @@ fn two_caches(gpu: &Gpu, batch: u32, coop: bool) -> Result<Work> {
     let q = random(gpu, KvDtype::F32, (batch * HEADS * shape.width()) as usize, 4)?;
     let rows: Vec<[u32; 4]> = (0..batch).map(|row| [row, keys, window, 0]).collect();
     let rows = gpu.upload("rows", &rows)?;
-    let scratch = Scratch::new(gpu, &shape, batch, mla_decode::partitions(0, keys))?;
+    let scratch = Scratch::new(gpu, &shape, batch, keys.div_ceil(mla_decode::PARTITION))?;
     let params = MlaDecodeParams {
         num_heads: HEADS,
         q_stride: HEADS * shape.width(),

@@ -67,8 +67,7 @@ pub(super) fn by_matrices(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work>
     let Matrix { width, cols, dtype, .. } = *matrix;
     let (format, blocks, epilogue) = (Format::from(dtype), matrix.blocks(), matrix.epilogue());
     let shape = [rows, cols, blocks];
-    let memory = gpu.limits().max_compute_workgroup_storage_size;
-    let plan = Plan::fastest(shape, epilogue, memory, MAX_PARTIALS);
+    let plan = Plan::fastest(gpu.profile(), shape, epilogue, MAX_PARTIALS);
     let (Plan { tile, split_blocks }, splits) = (plan, plan.splits(blocks));
     let x = random(gpu, KvDtype::F16, (rows * width) as usize, 1)?;
     let [quants, scales] = matrix.planes(gpu)?;
@@ -104,7 +103,8 @@ pub(super) fn in_f32(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work> {
     let [quants, scales] = matrix.planes(gpu)?;
     let y = gpu.buffer::<f32>("y", (rows * matrix.cols) as usize)?;
     let module = Format::from(matrix.dtype).module();
-    let tile = Tile::choose(matrix.epilogue(), rows, u64::from(rows) * u64::from(matrix.cols * matrix.parts));
+    let results = u64::from(rows) * u64::from(matrix.cols * matrix.parts);
+    let tile = Tile::choose(&gpu.profile().tuning, matrix.epilogue(), rows, results);
     Ok(Work::new("matmul_tile", "baseline", format!("{rows} rows, {}", matrix.name()))
         .costs(matrix.bytes(rows, 4.0), matrix.operations(rows))
         .dispatch(

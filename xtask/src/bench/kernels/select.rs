@@ -142,7 +142,7 @@ pub(super) fn top_k(
     let longest = rows.iter().map(|row| row[1]).max().unwrap_or(0);
     let all: f64 = rows.iter().map(|row| f64::from(row[1])).sum();
     let k = rows.iter().map(|row| row[2]).max().unwrap_or(0);
-    let level = gpu.top_k_level().min(Level::Subgroup);
+    let level = gpu.profile().top_k_level().min(Level::Subgroup);
     let list = gpu.upload("rows", rows)?;
     let table = gpu.buffer::<u32>("table", 1)?;
     let work = Work::new("top_k", level.name(), format!("{k} of {longest}, {} rows", params.rows));

@@ -34,7 +34,8 @@ impl SlotRows<'_> {
         MlaDecodeParams {
             num_heads: heads,
             q_stride: heads * ctx.config.head_dim,
-            max_partitions: step.max_partitions,
+            max_partitions: step.split.max_partitions,
+            partition_size: step.split.partition_size,
             reduced: 1,
             scale: ctx.config.scale,
             list_stride: step.window_stride,

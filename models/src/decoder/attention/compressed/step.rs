@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pipeline};
-use attn_kernels::kernel::mla_decode::PARTITION;
 use attn_kernels::kernel::prefix_slots::{self, PrefixSlotsBuffers, PrefixSlotsParams};
 use attn_kernels::rows::{Angle, DecodeRow, NewEntry, SlotRow, Span};
+use attn_kernels::split::{SplitPlan, SplitPlanner};
 
 use super::places::{Kind, Places, States};
 use crate::batch::Slice;
@@ -15,6 +15,7 @@ use crate::decoder::buffers::{GrowBuf, StepList};
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
 use crate::decoder::rope_angles::RopeAngles;
+use crate::kv::split_planner;
 use crate::{DecoderConfig, ModelError};
 
 /// Lists of a step.
@@ -31,8 +32,9 @@ pub(super) struct Step {
     pub(super) kinds: Vec<KindStep>,
     /// One entry for each group of states.
     pub(super) states: Vec<StateStep>,
-    /// Maximum number of partitions of a row.
-    pub(super) max_partitions: u32,
+    planner: SplitPlanner,
+    /// Split of the keys of all rows.
+    pub(super) split: SplitPlan,
     slots: Arc<Pipeline>,
 }
 
@@ -169,7 +171,8 @@ impl Step {
             rows: StepList::new(gpu, "rows", rows)?,
             kinds: places.kinds.iter().map(|_| KindStep::new(gpu, rows, pairs)).collect::<Result<_, _>>()?,
             states: places.states.iter().map(of_states).collect::<Result<_, ModelError>>()?,
-            max_partitions: 0,
+            planner: split_planner(gpu, load.config, load.kv.shape(), false),
+            split: SplitPlan::default(),
             slots: gpu.pipeline(&prefix_slots::variant())?,
         })
     }
@@ -262,7 +265,7 @@ impl Step {
         }
         let lists = std::iter::once(&self.rows).chain(self.kinds.iter().map(|kind| &kind.rows));
         let most = lists.flat_map(|list| list.iter()).map(|row| row.keys).max().unwrap_or(0);
-        self.max_partitions = most.div_ceil(PARTITION);
+        self.split = self.planner.latents(most);
     }
 
     /// Brings the lists to the device.

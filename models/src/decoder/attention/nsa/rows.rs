@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Pipeline};
 use attn_kernels::kernel::attention::Attention;
-use attn_kernels::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeBuffers, PagedDecodeParams};
+use attn_kernels::kernel::paged_decode::{self, PagedDecodeBuffers, PagedDecodeParams};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
 use attn_kernels::rows::DecodeRow;
+use attn_kernels::split::SplitPlan;
 
 use crate::ModelError;
 use crate::cast::u32_of;
@@ -14,11 +15,11 @@ use crate::decoder::buffers::StepList;
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
 use crate::decoder::portions::{KeyRange, Portion, RowKernel};
+use crate::kv::split_planner;
 
 /// Kernels of a branch.
 #[derive(Debug)]
 pub(super) struct BranchKernels {
-    lanes: Lanes,
     decode: Arc<Pipeline>,
     reduce: Arc<Pipeline>,
 }
@@ -30,7 +31,7 @@ pub(super) struct BranchRows<'a> {
     pub(super) rows: &'a StepList<DecodeRow>,
     /// Lists of selected blocks and the words from one to the next; `None` for the window.
     pub(super) lists: Option<(&'a Buf<u32>, u32)>,
-    pub(super) max_partitions: u32,
+    pub(super) split: SplitPlan,
     pub(super) out: &'a Buf<f32>,
 }
 
@@ -38,9 +39,8 @@ impl BranchKernels {
     pub(super) fn new(load: &LoadContext<'_>, attention: &Attention) -> Result<Self, ModelError> {
         let LoadContext { gpu, config, options, kv, .. } = *load;
         // The form must not hang on the batch: rows have few keys in either branch, however many there are.
-        let lanes = gpu.decode_lanes(kv.shape(), config.num_heads, 0, options.uses_coop(gpu));
+        let lanes = split_planner(gpu, config, kv.shape(), options.uses_coop(gpu)).lanes(0);
         Ok(Self {
-            lanes,
             decode: gpu.pipeline(&paged_decode::variant(kv.shape(), config.num_heads, lanes, attention))?,
             reduce: gpu.pipeline(&paged_reduce::variant(kv.shape(), attention))?,
         })
@@ -58,10 +58,10 @@ impl BranchRows<'_> {
             num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
             q_stride: c.num_heads * c.head_dim,
-            max_partitions: self.max_partitions,
-            partition_size: PARTITION,
+            max_partitions: self.split.max_partitions,
+            partition_size: self.split.partition_size,
             scale: c.scale,
-            reduced: u32::from(self.max_partitions > 1),
+            reduced: u32::from(self.split.max_partitions > 1),
             list_stride: self.lists.map_or(0, |(_, stride)| stride),
             first_list: u32_of(portion.rows.start),
             ..PagedDecodeParams::default()
@@ -84,7 +84,7 @@ impl RowKernel for BranchRows<'_> {
             selected: self.lists(),
             slopes: None,
         };
-        let (rows, lanes) = (u32_of(portion.rows.len()), self.kernels.lanes);
+        let (rows, lanes) = (u32_of(portion.rows.len()), self.split.lanes);
         let grid = paged_decode::grid(ctx.kv.shape(), params.num_heads, lanes, rows, params.max_partitions);
         ctx.pass.dispatch(&self.kernels.decode, &params, buffers, grid);
     }

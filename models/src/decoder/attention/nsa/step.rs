@@ -2,15 +2,16 @@
 
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvShape;
-use attn_kernels::kernel::paged_decode::{PARTITION, partitions};
 use attn_kernels::rows::{BlockTokens, DecodeRow, TopRow};
+use attn_kernels::split::{SplitPlan, SplitPlanner};
 
 use super::super::index::{PORTION, portion};
 use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
 use crate::decoder::buffers::StepList;
-use crate::decoder::options::DecoderOptions;
+use crate::decoder::kernels::LoadContext;
+use crate::kv::split_planner;
 use crate::{DecoderConfig, ModelError, NsaConfig, Reach};
 
 /// Lists and sizes of a step.
@@ -29,15 +30,18 @@ pub(super) struct Step {
     pub(super) prob_stride: u32,
     /// f32 from one KV head's scores to the next.
     pub(super) score_stride: u32,
-    /// Maximum number of partitions of a row in each branch.
-    pub(super) selected_partitions: u32,
-    pub(super) window_partitions: u32,
+    planner: SplitPlanner,
+    /// Splits of the rows in the two branches that attend tokens, in partitions that the batch does not decide on.
+    pub(super) selected_split: SplitPlan,
+    pub(super) window_split: SplitPlan,
     /// f32 of probabilities and of scores of a row.
     row_lens: [usize; 2],
 }
 
 impl Step {
-    pub(super) fn new(gpu: &Gpu, options: &DecoderOptions, shape: KvShape) -> Result<Self, ModelError> {
+    pub(super) fn new(load: &LoadContext<'_>) -> Result<Self, ModelError> {
+        let LoadContext { gpu, config, options, kv, .. } = *load;
+        let shape = *kv.shape();
         let rows = options.max_rows as usize;
         Ok(Self {
             shape,
@@ -47,8 +51,9 @@ impl Step {
             portion: PORTION,
             prob_stride: 0,
             score_stride: 0,
-            selected_partitions: 0,
-            window_partitions: 0,
+            planner: split_planner(gpu, config, &shape, options.uses_coop(gpu)),
+            selected_split: SplitPlan::default(),
+            window_split: SplitPlan::default(),
             row_lens: [0; 2],
         })
     }
@@ -76,10 +81,9 @@ impl Step {
             .extend(rows.iter().map(|row| DecodeRow { first_key: reach.first_key(row.len - 1), ..*row }));
         self.list_scores(nsa, rows);
 
-        let tokens = batch.longest.min(nsa.selected_tokens());
-        self.selected_partitions = partitions(PARTITION, 0, tokens);
-        let of_window = |row: &DecodeRow| partitions(PARTITION, row.first_key, row.len);
-        self.window_partitions = self.window.iter().map(of_window).max().unwrap_or(0);
+        let fixed = Some(self.planner.fixed());
+        self.selected_split = self.planner.listed(rows, nsa.selected_tokens(), fixed);
+        self.window_split = self.planner.all(&self.window, fixed);
     }
 
     fn list_scores(&mut self, nsa: &NsaConfig, rows: &[DecodeRow]) {

@@ -1,0 +1,193 @@
+//! Traits and measured times of a device that decide which kernels run on it, and how their work is split.
+
+use crate::Level;
+
+/// A device, as choices of kernels, tiles and splits see it. [`Gpu::profile`](crate::gpu::Gpu::profile) is that of an open
+/// device; choices take nothing else of it, so that a profile made by hand shows what another device would get.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct DeviceProfile {
+    /// Whether a processor stands in for a GPU: loads at one address for all lanes are then cheap, gathers are not, and barriers
+    /// switch contexts.
+    pub software: bool,
+    /// Highest level whose kernels run here.
+    pub level: Level,
+    /// Smallest and largest number of lanes of a subgroup.
+    pub subgroups: [u32; 2],
+    /// Shared memory of a workgroup, in bytes.
+    pub workgroup_bytes: u32,
+    /// Maximum number of lanes of a workgroup.
+    pub workgroup_lanes: u32,
+    /// Largest binding, in bytes.
+    pub binding_bytes: u64,
+    /// Sizes of work at which one kernel, tile or split overtakes another.
+    pub tuning: Tuning,
+}
+
+impl DeviceProfile {
+    /// A GPU with WebGPU's default limits, at baseline level.
+    pub const WEBGPU: Self = Self {
+        software: false,
+        level: Level::Baseline,
+        subgroups: [4, 128],
+        workgroup_bytes: 16 << 10,
+        workgroup_lanes: 256,
+        binding_bytes: 128 << 20,
+        tuning: Tuning::H200,
+    };
+
+    /// An H100 or H200 of NVIDIA under its Vulkan driver.
+    pub const H200: Self = Self {
+        level: Level::Coop,
+        subgroups: [32, 32],
+        workgroup_bytes: 48 << 10,
+        workgroup_lanes: 1024,
+        binding_bytes: (1 << 31) - 1,
+        ..Self::WEBGPU
+    };
+
+    /// Sets the highest level.
+    #[must_use]
+    pub const fn level(self, level: Level) -> Self {
+        Self { level, ..self }
+    }
+
+    /// Sets the smallest and largest number of lanes of a subgroup.
+    #[must_use]
+    pub const fn subgroups(self, smallest: u32, largest: u32) -> Self {
+        Self { subgroups: [smallest, largest], ..self }
+    }
+
+    /// Sets the largest binding, in bytes.
+    #[must_use]
+    pub const fn binding_bytes(self, bytes: u64) -> Self {
+        Self { binding_bytes: bytes, ..self }
+    }
+
+    /// Sets whether results may be rounded to f16, without which no cooperative matrices run.
+    #[must_use]
+    pub fn rounded(self, rounded: bool) -> Self {
+        if rounded { self } else { self.level(self.level.min(Level::Subgroup)) }
+    }
+
+    /// Whether kernels by cooperative matrices run.
+    #[must_use]
+    pub fn matrices(&self) -> bool {
+        self.level == Level::Coop
+    }
+
+    /// The number of lanes of every subgroup, if they all have as many.
+    #[must_use]
+    pub fn subgroup_size(&self) -> Option<u32> {
+        let [smallest, largest] = self.subgroups;
+        (smallest == largest).then_some(smallest)
+    }
+
+    /// Whether eight lanes may load for each other, which pays where a load of all lanes at one address is cheap: software
+    /// drivers with subgroups of at least eight.
+    #[must_use]
+    pub fn broadcasts(&self) -> bool {
+        self.software && self.level >= Level::Subgroup && self.subgroups[0] >= 8
+    }
+
+    /// The level at which `top_k` and `top_k_long` run: that of the device, if workgroups may have
+    /// [`LANES`](crate::kernel::top_k::LANES).
+    #[must_use]
+    pub fn top_k_level(&self) -> Level {
+        if self.workgroup_lanes < crate::kernel::top_k::LANES { Level::Baseline } else { self.level }
+    }
+}
+
+/// Sizes of work at which one kernel, tile or split overtakes another.
+///
+/// Those that fill a device are of the 132 multiprocessors of an H200; a smaller device is full with them too. Where two kernels
+/// do the same, the size at which one overtakes the other can be measured on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Tuning {
+    /// Workgroups of tiles that fill the device, of prompts and of products by matrices: two a multiprocessor. A few more would
+    /// wait for the first to end. Twice as many are faster for sixteen rows after 100,000 tokens of Llama 3 8B, 56 in place of
+    /// 62 ms a step, and slower for 256 rows after 20,000.
+    pub tiles: u32,
+    /// Tiles of products without matrices that fill the device.
+    pub plain_tiles: u32,
+    /// Workgroups of `paged_decode` that fill the device: of fewer, smaller partitions are faster, of more, larger ones.
+    pub decode: DecodeWorkgroups,
+    /// Maximum number of keys of a partition that is split to fill the device.
+    pub max_partition: u32,
+    /// Minimum number of keys of a tile's part, to be worth an output of its own.
+    pub min_part_keys: u32,
+    /// Weights of a matrix under which a few rows wait for dispatches rather than for weights: one dispatch with f32 then beats
+    /// two with codes, or a few workgroups of matrices (SmolLM2 of 135M lost a fifth with one stream by codes).
+    pub small_weights: u64,
+    /// Maximum number of rows that a matrix of fewer than `small_weights` multiplies by one dispatch with f32.
+    pub small_rows: u32,
+    /// Maximum number of rows that integer dot products multiply faster than cooperative matrices, which multiply 16 rows or
+    /// none: decode steps of Llama 3 8B as `Q4_K` with 2, 4 and 8 rows take 3.5, 4.3 and 6.7 ms by codes, 5.5, 5.6 and 5.8 by
+    /// matrices.
+    pub coded_rows: u32,
+    /// Maximum number of rows that `matmul_int8` multiplies faster than `matmul_int8_tile`, whose tiles would be mostly empty.
+    pub few_coded_rows: u32,
+    /// Maximum number of rows that `matmul` multiplies faster than `matmul_tile`, likewise.
+    pub few_rows: u32,
+    /// Activations that products read, from which on they are rounded to f16 beforehand: the bytes that this saves then take
+    /// longer than a dispatch.
+    pub worth_rounding: u64,
+    /// Experts per pair of row and expert from which on most pairs are alone with theirs, so that a tile of 16 rows would
+    /// multiply one: of 128 experts 64 pairs are faster by matrices, 8 pairs by f32.
+    pub experts_a_pair: u32,
+}
+
+/// Workgroups of `paged_decode` that fill a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DecodeWorkgroups {
+    /// With groups of more than two heads.
+    pub many_heads: u32,
+    /// With groups of one or two heads, which take few registers, so that more of them run at once.
+    pub few_heads: u32,
+    /// With cooperative matrices, of which a workgroup is a single subgroup.
+    pub matrices: u32,
+}
+
+impl Tuning {
+    /// Measured on an H200.
+    pub const H200: Self = Self {
+        tiles: 264,
+        plain_tiles: 128,
+        decode: DecodeWorkgroups { many_heads: 400, few_heads: 800, matrices: 1000 },
+        max_partition: 2048,
+        min_part_keys: 1024,
+        small_weights: 4 << 20,
+        small_rows: 64,
+        coded_rows: 4,
+        few_coded_rows: 8,
+        few_rows: 8,
+        worth_rounding: 16 << 20,
+        experts_a_pair: 4,
+    };
+
+    /// Sets the weights under which a matrix is small.
+    #[must_use]
+    pub const fn small_weights(self, weights: u64) -> Self {
+        Self { small_weights: weights, ..self }
+    }
+
+    /// Sets the tiles of products without matrices that fill the device.
+    #[must_use]
+    pub const fn plain_tiles(self, tiles: u32) -> Self {
+        Self { plain_tiles: tiles, ..self }
+    }
+
+    /// Sets the maximum numbers of rows that `matmul_int8` multiplies faster than cooperative matrices and than
+    /// `matmul_int8_tile`, and `matmul` faster than `matmul_tile`.
+    #[must_use]
+    pub const fn rows(self, coded: u32, few_coded: u32, few: u32) -> Self {
+        Self { coded_rows: coded, few_coded_rows: few_coded, few_rows: few, ..self }
+    }
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self::H200
+    }
+}

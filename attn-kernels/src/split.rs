@@ -1,0 +1,284 @@
+//! Splits of the keys of rows among workgroups (split-KV, as FlashDecoding has it), and of the rows among dispatches.
+//!
+//! Few rows are too few workgroups for a GPU, and would go through a long context one key after the other. So the keys of a row
+//! are cut into partitions, whose outputs lie in a buffer until `paged_reduce` merges them. Partitions are large enough that
+//! their outputs stay within a budget, and as large as still fills the device.
+
+#[cfg(test)]
+mod tests;
+
+use crate::kernel::paged_decode::{self, Lanes, PARTITION, partitions};
+use crate::kernel::{KvShape, mla_decode};
+use crate::profile::{DeviceProfile, Tuning};
+use crate::rows::DecodeRow;
+
+const _: () = assert!(PARTITION == mla_decode::PARTITION, "latents are split alike");
+
+/// Rows of a dispatch are a multiple of this, as an offset of a binding must be of 256 bytes; a [`DecodeRow`] has 16.
+pub const ROWS_ALIGNMENT: usize = 16;
+
+/// Bytes that the partitions of [`ROWS_ALIGNMENT`] rows may take: rather than take more, partitions of long rows grow. Those of
+/// fixed size, which are as large in short rows, take up to half a binding.
+const BUDGET: u64 = 256 << 20;
+
+/// Bytes of the partitions of a dispatch of many rows.
+const DISPATCH_BYTES: usize = 64 << 20;
+
+/// A split of the keys of rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SplitPlan {
+    /// Division of a partition's keys among the lanes of a workgroup.
+    pub lanes: Lanes,
+    /// Keys of a partition.
+    pub partition_size: u32,
+    /// Maximum number of partitions of a row.
+    pub max_partitions: u32,
+}
+
+impl SplitPlan {
+    fn of(lanes: Lanes, partition_size: u32, rows: &[DecodeRow]) -> Self {
+        let of = |row: &DecodeRow| partitions(partition_size, row.first_key, row.len);
+        Self { lanes, partition_size, max_partitions: rows.iter().map(of).max().unwrap_or(0) }
+    }
+}
+
+/// A cache whose keys are split.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SplitCache {
+    /// Keys and values of heads.
+    Heads(KvShape),
+    /// Latents of this many elements, by `mla_decode`, whose workgroups have one form.
+    Latents(u32),
+}
+
+impl SplitCache {
+    /// f32 of a partition's output of one head.
+    fn width(self) -> u32 {
+        match self {
+            Self::Heads(shape) => shape.head_dim,
+            Self::Latents(latent) => latent,
+        }
+    }
+}
+
+/// Splits the rows of one attention on one device.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SplitPlanner {
+    profile: DeviceProfile,
+    cache: SplitCache,
+    num_heads: u32,
+    /// Keys of a partition, if the step must not decide on it.
+    fixed: u32,
+}
+
+impl SplitPlanner {
+    /// A planner for `num_heads` query heads over `cache`, for rows of at most `longest` keys. `profile` is that of a device, at
+    /// [`Level::Coop`](crate::Level::Coop) if results may be rounded to f16.
+    #[must_use]
+    pub fn new(profile: &DeviceProfile, cache: SplitCache, num_heads: u32, longest: u32) -> Self {
+        let planner = Self { profile: *profile, cache, num_heads, fixed: PARTITION };
+        Self { fixed: planner.least(longest, profile.binding_bytes / 2), ..planner }
+    }
+
+    /// Fewest keys of a partition with which those of rows of `longest` keys stay within `budget` bytes: [`PARTITION`], or a
+    /// power of two above it.
+    fn least(&self, longest: u32, budget: u64) -> u32 {
+        let most = u64::from(self.most_partitions(budget));
+        let least = u64::from(longest).div_ceil(most).max(PARTITION.into()).next_power_of_two();
+        u32::try_from(least).unwrap_or(1 << 31)
+    }
+
+    /// The most partitions of a row that is not cut at its begin, within `budget` bytes.
+    fn most_partitions(&self, budget: u64) -> u32 {
+        let of_partition = self.heads_of(ROWS_ALIGNMENT, 1) as u64 * u64::from(self.cache.width()) * 4;
+        u32::try_from((budget / of_partition.max(1)).saturating_sub(1).max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes that the partitions of [`ROWS_ALIGNMENT`] rows may take.
+    fn budget(&self) -> u64 {
+        BUDGET.min(self.profile.binding_bytes)
+    }
+
+    /// Returns the number of keys of a partition that no step decides on: [`PARTITION`], or the power of two above it with which
+    /// the longest rows fit the device.
+    #[must_use]
+    pub fn fixed(&self) -> u32 {
+        self.fixed
+    }
+
+    /// Returns the division of a partition's keys among the lanes of a workgroup, in a step that attends `keys` keys in all.
+    #[must_use]
+    pub fn lanes(&self, keys: u64) -> Lanes {
+        match &self.cache {
+            SplitCache::Heads(shape) => Lanes::of(&self.profile, shape, self.num_heads, keys),
+            SplitCache::Latents(_) => Lanes::Workgroup,
+        }
+    }
+
+    /// Splits rows that attend all that they see, in partitions of `fixed` keys if the rows of a step must not decide on it.
+    #[must_use]
+    pub fn all(&self, rows: &[DecodeRow], fixed: Option<u32>) -> SplitPlan {
+        let keys = || rows.iter().map(DecodeRow::keys);
+        let (lanes, size) = match fixed {
+            Some(size) => (self.lanes(0), size),
+            None => self.fastest(keys().map(u64::from).sum(), keys().max().unwrap_or(0), || {
+                SplitPlan::of(Lanes::Workgroup, PARTITION, rows).max_partitions
+            }),
+        };
+        SplitPlan::of(lanes, size, rows)
+    }
+
+    /// Splits `rows` that attend lists of at most `tokens` tokens, likewise.
+    #[must_use]
+    pub fn listed(&self, rows: &[DecodeRow], tokens: u32, fixed: Option<u32>) -> SplitPlan {
+        let keys = || rows.iter().map(|row| row.len.min(tokens));
+        let longest = keys().max().unwrap_or(0);
+        let (lanes, partition_size) = match fixed {
+            Some(size) => (self.lanes(0), size),
+            None => self.fastest(keys().map(u64::from).sum(), longest, || longest.div_ceil(PARTITION)),
+        };
+        SplitPlan { lanes, partition_size, max_partitions: partitions(partition_size, 0, longest).max(1) }
+    }
+
+    /// Splits rows over two caches, of at most `longest` keys in both.
+    #[must_use]
+    pub fn latents(&self, longest: u32) -> SplitPlan {
+        let partition_size = self.least(longest, self.budget());
+        SplitPlan {
+            max_partitions: partitions(partition_size, 0, longest),
+            partition_size,
+            ..SplitPlan::default()
+        }
+    }
+
+    /// Returns the maximum number of partitions of one of `rows`, whatever lists they attend.
+    #[must_use]
+    pub fn max_listed(&self, rows: &[DecodeRow], fixed: Option<u32>) -> u32 {
+        let longest = rows.iter().map(|row| row.len).max().unwrap_or(0);
+        if let Some(size) = fixed {
+            return partitions(size, 0, longest).max(1);
+        }
+        let plain = partitions(PARTITION, 0, longest).max(1);
+        let most = match &self.cache {
+            SplitCache::Latents(_) => plain,
+            SplitCache::Heads(shape) => {
+                let sum = rows.iter().map(|row| u64::from(row.len)).sum();
+                let of = |keys| {
+                    max_partitions(&self.profile.tuning, shape, self.num_heads, self.lanes(keys), longest)
+                };
+                plain.max(of(0)).max(of(sum))
+            }
+        };
+        most.min(self.most_partitions(self.budget()))
+    }
+
+    /// The fastest form, and the size of its partitions, for rows that attend `sum` keys in all, `longest` of them in one row.
+    /// `most` gives their most partitions of [`PARTITION`] keys.
+    fn fastest(&self, sum: u64, longest: u32, most: impl Fn() -> u32) -> (Lanes, u32) {
+        let (lanes, least) = (self.lanes(sum), self.least(longest, self.budget()));
+        let SplitCache::Heads(shape) = &self.cache else { return (lanes, least) };
+        let size = partition_of(&self.profile.tuning, shape, self.num_heads, lanes, sum, longest);
+        // One partition needs no reduction, and a processor in place of a device is full with any size.
+        let large = self.profile.software || least > PARTITION || most() <= 1;
+        (lanes, if large { size.max(least) } else { size })
+    }
+
+    /// Returns the rows of one dispatch, of at most `max_partitions` partitions each.
+    #[must_use]
+    pub fn rows_together(&self, max_partitions: u32) -> usize {
+        let row = self.heads_of(1, max_partitions) * self.cache.width() as usize * 4;
+        (DISPATCH_BYTES / row.max(1)).max(ROWS_ALIGNMENT) / ROWS_ALIGNMENT * ROWS_ALIGNMENT
+    }
+
+    /// Returns the number of outputs of a head that the partitions of `rows` rows, of at most `max_partitions` each, leave at one
+    /// time, as rows go to [dispatches](Self::rows_together).
+    #[must_use]
+    pub fn outputs(&self, rows: usize, max_partitions: u32) -> usize {
+        self.heads_of(rows.min(self.rows_together(max_partitions)), max_partitions)
+    }
+
+    fn heads_of(&self, rows: usize, max_partitions: u32) -> usize {
+        rows * self.num_heads as usize * max_partitions as usize
+    }
+
+    /// Splits the keys of `tiles` tiles of a prompt, which see `keys` keys, among workgroups.
+    #[must_use]
+    pub fn parts(&self, tiles: u32, keys: u32) -> KeyParts {
+        if self.profile.software {
+            return KeyParts::default();
+        }
+        KeyParts::of(&self.profile.tuning, self.num_heads * tiles, keys)
+    }
+}
+
+/// Parts of the keys of tiles, which different workgroups attend.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyParts {
+    /// Parts, at least 1.
+    pub count: u32,
+    /// Keys of each, from position 0 on; `u32::MAX` if there is one.
+    pub keys: u32,
+}
+
+impl Default for KeyParts {
+    /// All keys in one.
+    fn default() -> Self {
+        Self { count: 1, keys: u32::MAX }
+    }
+}
+
+impl KeyParts {
+    /// Parts for `workgroups` workgroups without any, whose rows see `keys` keys.
+    fn of(tuning: &Tuning, workgroups: u32, keys: u32) -> Self {
+        let count = (tuning.tiles / workgroups.max(1)).min(keys / tuning.min_part_keys);
+        if count <= 1 {
+            return Self::default();
+        }
+        // Kernels go through sixteen keys at once.
+        let keys_of_each = keys.div_ceil(count).next_multiple_of(16);
+        Self { count: keys.div_ceil(keys_of_each), keys: keys_of_each }
+    }
+}
+
+/// Keys of a partition for rows that attend `keys` keys in all, `longest` of them in one row: the largest power of two whose
+/// workgroups still fill the device, for long partitions leave less to merge; at least what is worth a workgroup. Less if the
+/// longest row has as many partitions all the same: workgroups that run side by side then end together.
+fn partition_of(
+    tuning: &Tuning,
+    shape: &KvShape,
+    num_heads: u32,
+    lanes: Lanes,
+    keys: u64,
+    longest: u32,
+) -> u32 {
+    let tile = paged_decode::tile(shape, lanes);
+    let of_a_partition = workgroups(shape, num_heads, lanes);
+    let most = keys * of_a_partition / enough(tuning, shape, num_heads, lanes);
+    let size = (1 << most.clamp(1, tuning.max_partition.into()).ilog2()).max(tile);
+    let even = longest.div_ceil(longest.div_ceil(size).max(1)).next_multiple_of(tile);
+    even.clamp(tile, size)
+}
+
+/// The maximum number of partitions of a row of at most `keys` keys, whatever step it is in.
+fn max_partitions(tuning: &Tuning, shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u32) -> u32 {
+    // Twice as many workgroups as are enough make two partitions of one of the next size; a row is cut at both ends, and
+    // evened out for a longer one.
+    let filling = 2 * enough(tuning, shape, num_heads, lanes) / workgroups(shape, num_heads, lanes);
+    let filling = u32::try_from(filling).unwrap_or(u32::MAX - 3) + 1;
+    2 + filling.min(keys.div_ceil(paged_decode::tile(shape, lanes))).max(keys.div_ceil(tuning.max_partition))
+}
+
+/// Workgroups that fill the device.
+fn enough(tuning: &Tuning, shape: &KvShape, num_heads: u32, lanes: Lanes) -> u64 {
+    let workgroups = &tuning.decode;
+    u64::from(match lanes {
+        Lanes::Matrices => workgroups.matrices,
+        _ if paged_decode::heads_per_group(shape, num_heads, lanes) > 2 => workgroups.many_heads,
+        _ => workgroups.few_heads,
+    })
+}
+
+/// Workgroups of a row and partition.
+fn workgroups(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u64 {
+    u64::from(shape.num_kv_heads * paged_decode::groups(shape, num_heads, lanes))
+}

@@ -1,0 +1,96 @@
+//! Splits of the keys of a step's rows and tiles, by view.
+
+use attn_kernels::gpu::Gpu;
+use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::split::{KeyParts, SplitPlan, SplitPlanner};
+
+use super::batch::{Batch, Dense, Rows};
+use super::keys::Beyond;
+use super::options::DecoderOptions;
+use super::views::View;
+use crate::cast::u32_of;
+use crate::kv::split_planner;
+use crate::{DecoderConfig, KvPool, Reach};
+
+/// Division of the rows of a view that attend all that they see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Division {
+    /// Partitions of the rows that are attended one by one.
+    pub(super) split: SplitPlan,
+    /// Parts of the keys of tiles.
+    pub(super) parts: KeyParts,
+}
+
+/// Splits of a step, and the planner that they come from.
+#[derive(Debug)]
+pub(super) struct Splits {
+    planner: SplitPlanner,
+    /// Keys of a partition of rows that attend all that they see, if the step must not decide on it: reproducible rows must not
+    /// hang on the others' lengths.
+    fixed: Option<u32>,
+    /// Keys of a partition of rows that attend lists, likewise, and if pages have slots, which hold whole partitions.
+    lists_fixed: Option<u32>,
+    /// Divisions of the step, by view.
+    views: Vec<[Division; 2]>,
+}
+
+impl Splits {
+    pub(super) fn new(gpu: &Gpu, config: &DecoderConfig, options: &DecoderOptions, kv: &KvPool) -> Self {
+        let planner = split_planner(gpu, config, kv.shape(), options.uses_coop(gpu));
+        let fixed = options.reproducible.then_some(planner.fixed());
+        let lists_fixed = if kv.page_slots() > 0 { Some(PARTITION) } else { fixed };
+        Self { planner, fixed, lists_fixed, views: Vec::new() }
+    }
+
+    /// Splits the keys of rows that attend all that they see, and of tiles. Chunks of the ring are whole partitions of the fixed
+    /// size.
+    pub(super) fn plan(&mut self, views: &[View], batch: &Batch, beyond: &Beyond) {
+        let of_view = |(index, view): (usize, &View)| {
+            Dense::BOTH.map(|which| {
+                let streams = beyond.stream(index, which).is_some();
+                self.divide(view.reach, batch.views[index].dense(which), streams)
+            })
+        };
+        self.views = views.iter().enumerate().map(of_view).collect();
+    }
+
+    fn divide(&self, reach: Reach, rows: &Rows, streams: bool) -> Division {
+        let fixed = self.fixed.or(streams.then_some(self.planner.fixed()));
+        let split = self.planner.all(&rows.decode, fixed);
+        if fixed.is_some() || reach != Reach::Full {
+            return Division { split, parts: KeyParts::default() };
+        }
+        let end = rows.tiles.iter().map(|tile| tile.position + tile.rows).max().unwrap_or(0);
+        Division { split, parts: self.planner.parts(u32_of(rows.tiles.len()), end) }
+    }
+
+    /// Returns the planner of the step's splits.
+    pub(super) fn planner(&self) -> &SplitPlanner {
+        &self.planner
+    }
+
+    /// Returns the division of rows of a view.
+    pub(super) fn of(&self, view: usize, which: Dense) -> Division {
+        self.views[view][which as usize]
+    }
+
+    /// Returns the splits of all rows that attend all that they see.
+    pub(super) fn all(&self) -> impl Iterator<Item = SplitPlan> {
+        self.views.iter().flatten().map(|division| division.split)
+    }
+
+    /// Returns the most parts of tiles; 1 if no tile's keys are cut.
+    pub(super) fn max_parts(&self) -> u32 {
+        self.views.iter().flatten().map(|division| division.parts.count).max().unwrap_or(1)
+    }
+
+    /// Splits rows that attend lists of at most `tokens` tokens.
+    pub(super) fn listed(&self, rows: &Rows, tokens: u32) -> SplitPlan {
+        self.planner.listed(&rows.decode, tokens, self.lists_fixed)
+    }
+
+    /// Returns the most partitions of one of `rows`, whatever lists they attend.
+    pub(super) fn max_listed(&self, rows: &Rows) -> u32 {
+        self.planner.max_listed(&rows.decode, self.lists_fixed)
+    }
+}

@@ -1,0 +1,89 @@
+//! The decoder on devices that this one is made to look like: kernels that GPUs choose, and adapters without optional features or
+//! with WebGPU's smallest limits.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::wgpu::{Features, Limits};
+use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use attn_kernels::kernel::KvDtype;
+use attn_kernels::profile::Tuning;
+use models::{ActivationType, Checkpoint, Decoder, Dtype};
+
+use super::golden::{compared, relative_l2};
+use super::options;
+use super::random::last_logits;
+use super::served::{Request, serve};
+use super::tiny::{Tiny, family, fixture};
+
+/// A GPU on which matrices of a tiny model are large, and fill it with a tile.
+fn of_a_gpu() -> GpuOptions {
+    let tuning = Tuning::H200.small_weights(0).plain_tiles(1).rows(4, 8, 8);
+    GpuOptions::new(Checks::On).software(false).tuning(tuning)
+}
+
+/// An adapter with nothing but what WebGPU promises.
+fn of_webgpu() -> GpuOptions {
+    GpuOptions::new(Checks::On).features(Features::empty()).limits(Limits::default())
+}
+
+fn open(options: &GpuOptions) -> Gpu {
+    Gpu::open(options).expect("GPU tests need an adapter")
+}
+
+/// The logits of a prompt and of 20 steps after it are those of transformers.
+fn equals_reference(tiny: &Tiny, gpu: &GpuOptions) {
+    let mut decoder = tiny.decoder_on(open(gpu), &options(KvDtype::F32));
+    let prompt = &tiny.prompts[0];
+    let served = serve(&mut decoder, &[Request::new(&prompt.ids, 20)], 64);
+    let error = relative_l2(compared(tiny, prompt, &served[0]), &prompt.logits);
+    assert!(error <= 2e-4, "{}: the logits are off by {error:.2e} of their length", tiny.name);
+}
+
+#[test]
+fn kernels_of_gpus_give_the_logits_of_transformers() {
+    for name in ["tiny-llama", "tiny-deepseek-v3", "tiny-gemma3", "tiny-gpt-oss"] {
+        equals_reference(family(name), &of_a_gpu());
+    }
+}
+
+#[test]
+fn webgpus_limits_and_no_feature_give_the_logits_of_transformers() {
+    for name in ["tiny-llama", "tiny-deepseek-v4", "tiny-qwen3-moe"] {
+        equals_reference(family(name), &of_webgpu());
+    }
+}
+
+/// Few rows and many through integer dot products, which no other test of the decoder reaches: their matrices are too small.
+#[test]
+fn codes_of_eight_bits_stay_near_the_logits_of_transformers() {
+    let checkpoint = || Checkpoint::open(fixture("tiny-llama")).unwrap();
+    let config = checkpoint().config().unwrap();
+    let prompts = family("tiny-llama").prompts.iter();
+    let prompt = prompts.max_by_key(|prompt| prompt.ids.len()).unwrap();
+    let vocab = config.vocab_size as usize;
+    let want = &prompt.logits[prompt.logits.len() - vocab..];
+    let gpus = [(); 2].map(|()| Arc::new(open(&of_a_gpu())));
+    for (dtype, bound) in [(Dtype::Q8_0, 0.1), (Dtype::Q4_K, 0.6)] {
+        let quantized = checkpoint().quantize(&config, dtype).unwrap();
+        let load = |gpu, activations| {
+            let options = options(KvDtype::F16).activations(activations);
+            Decoder::load(gpu, &config, quantized.weights(), &options).unwrap()
+        };
+        let mut exact = load(&gpus[0], ActivationType::F32);
+        let mut coded = load(&gpus[1], ActivationType::Int8);
+        for rows in [2, prompt.ids.len()] {
+            let [exact, coded] =
+                [&mut exact, &mut coded].map(|decoder| last_logits(decoder, &prompt.ids[..rows]));
+            let error = relative_l2(&coded, &exact);
+            assert!(error > 0.0 && error < 0.05, "{dtype:?}, {rows} rows: off by {error:.2e}");
+            if rows == prompt.ids.len() {
+                let error = relative_l2(&coded, want);
+                assert!(error < bound, "{dtype:?}: off by {error:.2e} of the reference");
+            }
+        }
+    }
+    let [without, with] = gpus.map(|gpu| gpu.kernels());
+    for kernel in ["matmul_int8", "matmul_int8_tile"] {
+        assert!(with.contains(&kernel) && !without.contains(&kernel), "{kernel}: {with:?}");
+    }
+}
