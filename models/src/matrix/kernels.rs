@@ -90,14 +90,13 @@ impl Exact {
         }
     }
 
-    /// The kernel with activations through windows, where it broadcasts them and a window holds a row of `width`, and the number
-    /// of rows that one dispatch multiplies.
+    /// The kernel with activations through windows, if it broadcasts them and a window holds a tile of rows of `width`, and the
+    /// number of rows that one dispatch multiplies: whole tiles, for lanes of empty rows cost as much.
     pub(crate) fn windowed(self, rows: u32, width: u32) -> (Self, u32) {
         let held = WINDOW_BYTES / 4 / width;
         match self {
-            Self::Lanes(tiling) if tiling.broadcast && held > 0 => {
-                let tiles = held / tiling.rows * tiling.rows;
-                (Self::Lanes(tiling.windowed()), if tiles > 0 { tiles } else { held })
+            Self::Lanes(tiling) if tiling.broadcast && held >= tiling.rows => {
+                (Self::Lanes(tiling.windowed()), held / tiling.rows * tiling.rows)
             }
             whole => (whole, rows.max(1)),
         }
@@ -327,5 +326,26 @@ impl Kernels {
             }
             Key::Sum { epilogue } => split_sum::variant(epilogue),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A window is 64 KiB: 28 rows of 576 make three tiles of eight, of 4,096 not one.
+    #[test]
+    fn windows_hold_whole_tiles() {
+        let rows = |rows, width| {
+            let exact = Exact::Lanes(Tiling::for_cpu(rows, 1, true));
+            let (windowed, together) = exact.windowed(rows, width);
+            (windowed != exact, together)
+        };
+        assert_eq!([rows(1, 576), rows(1, 14_336), rows(1, 20_000)], [(true, 28), (true, 1), (false, 1)]);
+        assert_eq!([rows(3, 576), rows(3, 4_096), rows(3, 14_336)], [(true, 28), (true, 4), (false, 3)]);
+        assert_eq!(
+            [rows(512, 576), rows(512, 2_048), rows(512, 4_096)],
+            [(true, 24), (true, 8), (false, 512)]
+        );
     }
 }
