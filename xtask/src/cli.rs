@@ -171,8 +171,12 @@ pub struct PortabilityArgs {
     #[arg(long, value_name = "ID")]
     pub without: Vec<String>,
 
-    /// Write docs/portability.md and the bounds anew
+    /// Leave out every device whose compiler cannot be got here, and say which
     #[arg(long)]
+    pub available: bool,
+
+    /// Write docs/portability.md and the bounds anew
+    #[arg(long, conflicts_with = "available")]
     pub write: bool,
 
     /// Print one JSON object for each device and kernel instead of text

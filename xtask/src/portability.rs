@@ -75,8 +75,8 @@ impl Outcome {
 /// Runs the command.
 ///
 /// # Errors
-/// If a compiler cannot be had that `--without` does not name, if one refuses a kernel or spills more registers than the bounds
-/// allow, or if a kernel cannot be translated.
+/// If a compiler cannot be had that `--without` does not name, unless `--available`; if one refuses a kernel, or spills more
+/// registers than the bounds of its version allow; or if a kernel cannot be translated.
 pub fn run(args: &PortabilityArgs) -> Result<()> {
     let whole = args.device.is_empty() && args.kernel.is_none() && args.without.is_empty() && !args.quick;
     ensure!(whole || !args.write, "--write writes all devices and kernels, so it takes no other choice");
@@ -103,10 +103,13 @@ pub fn run(args: &PortabilityArgs) -> Result<()> {
         write(&root.join(bounds::FILE), &bounds.to_text()?)?;
         return write(&root.join(PAGE), &page::page(&found, &bounds));
     }
-    let faults = Bounds::committed()?.faults(&found);
+    let bounds = Bounds::committed()?;
+    bounds.notes(&found).iter().for_each(|note| eprintln!("{note}"));
+    let faults = bounds.faults(&found);
     faults.iter().for_each(|fault| eprintln!("{fault}"));
     match (faults.len(), missing.len()) {
         (0, 0) => Ok(()),
+        (0, _) if args.available => Ok(()),
         (0, n) => bail!("{n} of {} compilers could not be got; --without ID leaves one out", wanted.len()),
         (n, _) => bail!(
             "{n} kernels are refused or spill more than {} allows; if that is meant, `cargo xtask portability --write` makes it anew",

@@ -71,8 +71,21 @@ impl Bounds {
         Ok(format!("{header}{}\n", ron::ser::to_string_pretty(self, pretty)?))
     }
 
-    /// Says which kernels are refused or spill more than they may.
+    /// Says which kernels are refused, or spill more than they may with the compiler that the bounds are of.
     pub(super) fn faults(&self, outcomes: &[Outcome]) -> Vec<String> {
+        self.found(outcomes, |bound, outcome, row| {
+            row.refused.is_some() || bound.compiler == outcome.compiler
+        })
+    }
+
+    /// Says which kernels spill more with another version of the compiler, which is no fault of theirs.
+    pub(super) fn notes(&self, outcomes: &[Outcome]) -> Vec<String> {
+        self.found(outcomes, |bound, outcome, row| {
+            row.refused.is_none() && bound.compiler != outcome.compiler
+        })
+    }
+
+    fn found(&self, outcomes: &[Outcome], counts: impl Fn(&Bound, &Outcome, &Row) -> bool) -> Vec<String> {
         let none = Bound::default();
         let mut faults = Vec::new();
         for outcome in outcomes {
@@ -81,7 +94,8 @@ impl Bounds {
                 true => String::new(),
                 false => format!(" (the bound is of {:?}, this is {:?})", bound.compiler, outcome.compiler),
             };
-            let found = outcome.rows.iter().filter_map(|row| bound.fault(row));
+            let rows = outcome.rows.iter().filter(|row| counts(bound, outcome, row));
+            let found = rows.filter_map(|row| bound.fault(row));
             faults.extend(found.map(|fault| format!("{}: {fault}{measured}", outcome.device.id)));
         }
         faults

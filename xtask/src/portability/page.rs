@@ -46,9 +46,10 @@ shaders, subgroups and their sizes, 16x16 cooperative matrices, workgroup memory
 Compilers are fetched by the names of their packages, into the user's cache folder (`portability` beside the models), and never
 installed: Mesa, its shims in place of kernel drivers and SPIR-V tools from Debian's archive (trixie and trixie-backports, from where this
 machine's apt gets its own packages), DXC from the Python wheel `{dxc}`. tint has to be on the search path. What cannot be got is said, and is
-an error unless `--without` names it. A folder there, once made, is used until it is deleted.
+an error unless `--without` names it or `--available` allows it. A folder there, once made, is used until it is deleted.
 
-`{file}` bounds what compilers may do: no kernel may be refused or spill more than it says. CI holds it.
+`{file}` bounds what compilers may do: no kernel may be refused, or spill more than it says with the
+same version of a compiler. CI holds it.
 ",
         dxc = super::fetch::DXC.0,
         file = bounds::FILE,

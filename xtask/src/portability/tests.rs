@@ -134,14 +134,14 @@ fn bounds_hold_what_was_measured() {
     assert_eq!(ron::from_str::<Bounds>(&text).unwrap(), bounds);
     let faults = [
         bounds.faults(&[outcome(29.0, "radv Mesa 26.1.6")]),
-        bounds.faults(&[outcome(29.0, "radv Mesa 26.2.0")]),
         Bounds::default().faults(&measured),
+        bounds.notes(&[outcome(29.0, "radv Mesa 26.1.6")]),
+        bounds.notes(&[outcome(29.0, "radv Mesa 26.2.0")]),
     ];
     insta::assert_snapshot!(faults.concat().join("\n"), @r#"
     rdna3: a.baseline spills 29 registers, and at most 28 are allowed
-    rdna3: a.baseline spills 29 registers, and at most 28 are allowed (the bound is of "radv Mesa 26.1.6", this is "radv Mesa 26.2.0")
-    rdna3: a.baseline spills 28 registers, and at most 0 are allowed (the bound is of "", this is "radv Mesa 26.1.6")
     rdna3: b.subgroup is refused: no such type (the bound is of "", this is "radv Mesa 26.1.6")
+    rdna3: a.baseline spills 29 registers, and at most 28 are allowed (the bound is of "radv Mesa 26.1.6", this is "radv Mesa 26.2.0")
     "#);
 }
 
