@@ -29,7 +29,7 @@ pub enum Checks {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct GpuOptions {
-    /// Index of [`adapters`] or part of an adapter's name; the best one if `None`.
+    /// Index of [`adapters`](super::adapters) or part of an adapter's name; the best one if `None`.
     pub device: Option<String>,
     /// The highest level to use.
     pub level: Level,
@@ -37,13 +37,13 @@ pub struct GpuOptions {
     pub checks: Checks,
     /// Length of the text of kernels; if `None`, short for software drivers and full for others.
     pub text: Option<TextLength>,
-    /// Whether the device may have [buffers in memory of the host](Gpu::has_host_buffers), where the adapter does.
+    /// Whether the device may have [buffers in memory of the host](super::Gpu::has_host_buffers), where the adapter does.
     pub host_buffers: bool,
     /// Optional features that the device may have, where the adapter does.
     pub features: wgpu::Features,
     /// Limits of the device; if `None`, the adapter's.
     pub limits: Option<wgpu::Limits>,
-    /// Whether kernels are chosen as for a [software driver](DeviceProfile::software); if `None`, for an adapter that is one.
+    /// Whether kernels are chosen as for a [software driver](crate::profile::DeviceProfile::software); if `None`, for an adapter that is one.
     pub software: Option<bool>,
     /// Sizes of work at which one kernel overtakes another.
     pub tuning: Tuning,
@@ -87,7 +87,7 @@ impl GpuOptions {
         Self { text: Some(length), ..self }
     }
 
-    /// Allows or forbids [buffers in memory of the host](Gpu::has_host_buffers).
+    /// Allows or forbids [buffers in memory of the host](super::Gpu::has_host_buffers).
     #[must_use]
     pub fn host_buffers(self, on: bool) -> Self {
         Self { host_buffers: on, ..self }
