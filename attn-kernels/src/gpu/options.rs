@@ -43,7 +43,8 @@ pub struct GpuOptions {
     pub features: wgpu::Features,
     /// Limits of the device; if `None`, the adapter's.
     pub limits: Option<wgpu::Limits>,
-    /// Whether kernels are chosen as for a [software driver](crate::profile::DeviceProfile::software); if `None`, for an adapter that is one.
+    /// Whether kernels are chosen as for a [software driver](crate::profile::DeviceProfile::software); if `None`, as the adapter
+    /// is one or not.
     pub software: Option<bool>,
     /// Sizes of work at which one kernel overtakes another.
     pub tuning: Tuning,
