@@ -55,7 +55,7 @@ fn number(row: &Value, pointer: &str) -> f64 {
 }
 
 /// Serving eight together is what batching is for. A software driver multiplies one row about as fast as its processor can, so
-/// that eight share little but loads of weights: 1.5 to 2.8 times with other tests beside them.
+/// that eight share little but loads of weights: 1.8 to 3.0 times on an idle machine, 1.5 with other tests beside them.
 #[test]
 fn eight_streams_decode_more_than_one_does() {
     let (rows, _) = bench(&["--quick"]);

@@ -5,7 +5,7 @@ use super::tensors::{self, floats};
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::profile::Tuning;
-use attn_kernels::{Access, Level, Variant};
+use attn_kernels::{Access, Level, Variant, WINDOW_BYTES};
 use models::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
 use models::kernel::matmul_tile::{self, Tile};
 use models::kernel::rms_norm::{self, RmsNormParams};
@@ -100,7 +100,14 @@ impl Product {
         let module = self.packed().format.module();
         let variant = matmul::variant(module, self.epilogue, tiling, self.params.blocks, None);
         let variant = if tiling.window { matmul::from_images(variant) } else { variant };
-        self.dispatched(gpu, &variant, [first, rows], matmul::grid(tiling, rows, self.params.cols))
+        // A window is a part of the rows: those of a dispatch have to lie in it.
+        let held = if tiling.window { WINDOW_BYTES / (16 * self.params.x_stride) } else { rows };
+        let windows =
+            (first..first + rows).step_by(held as usize).map(|at| [at, held.min(first + rows - at)]);
+        let y = windows.flat_map(|[at, rows]| {
+            self.dispatched(gpu, &variant, [at, rows], matmul::grid(tiling, rows, self.params.cols))
+        });
+        y.collect()
     }
 
     /// `y` after `rows` rows from `first` on, by one dispatch of a kernel.
