@@ -242,18 +242,17 @@ fn profile(
     options: &GpuOptions,
 ) -> DeviceProfile {
     let limits = device.limits();
-    let subgroups = [info.subgroup_min_size, info.subgroup_max_size];
-    // Lanes of these kernels own rows in subgroups of exactly 32, and cooperative loads cannot be bounds-checked.
-    let matrices = level == Level::Coop && options.checks == Checks::Off && subgroups == [32, 32];
     DeviceProfile {
         software: options.software.unwrap_or(info.device_type == wgpu::DeviceType::Cpu),
-        level: if matrices { level } else { level.min(Level::Subgroup) },
-        subgroups,
+        level,
+        subgroups: [info.subgroup_min_size, info.subgroup_max_size],
         workgroup_bytes: limits.max_compute_workgroup_storage_size,
         workgroup_lanes: limits.max_compute_invocations_per_workgroup,
         binding_bytes: limits.max_buffer_size.min(limits.max_storage_buffer_binding_size),
         tuning: options.tuning,
     }
+    // Cooperative loads cannot be bounds-checked.
+    .with_matrices(level == Level::Coop && options.checks == Checks::Off)
 }
 
 /// Collects what wgpu would otherwise panic about.

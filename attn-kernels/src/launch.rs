@@ -18,8 +18,6 @@ impl Gpu {
     /// A variant of `block_score`, or `block_score_subgroup` in its stead where it serves the same and the device bears it.
     #[must_use]
     pub fn block_score(&self, variant: Variant) -> Variant {
-        let smallest = self.profile().subgroups[0];
-        let bears = |other: &Variant| self.level() >= other.level && other.subgroups.contains(&smallest);
-        block_score_subgroup::of(&variant).filter(bears).unwrap_or(variant)
+        block_score_subgroup::of(&variant).filter(|other| self.profile().runs(other)).unwrap_or(variant)
     }
 }

@@ -1,6 +1,6 @@
 //! Traits and measured times of a device that decide which kernels run on it, and how their work is split.
 
-use crate::Level;
+use crate::{Level, Variant};
 
 /// A device, as choices of kernels, tiles and splits see it. [`Gpu::profile`](crate::gpu::Gpu::profile) is that of an open
 /// device; choices take nothing else of it, so that a profile made by hand shows what another device would get.
@@ -62,6 +62,21 @@ impl DeviceProfile {
     #[must_use]
     pub const fn binding_bytes(self, bytes: u64) -> Self {
         Self { binding_bytes: bytes, ..self }
+    }
+
+    /// Sets whether the driver offers matrices of 16 x 16 in f16. Their kernels run if all subgroups have 32 lanes, which own
+    /// rows.
+    #[must_use]
+    pub fn with_matrices(self, offered: bool) -> Self {
+        let runs = offered && self.subgroups == [32, 32];
+        self.level(if runs { Level::Coop } else { self.level.min(Level::Subgroup) })
+    }
+
+    /// Whether a variant runs here: the device has its level, and subgroups of sizes that it serves.
+    #[must_use]
+    pub fn runs(&self, variant: &Variant) -> bool {
+        let served = self.subgroups.iter().all(|lanes| variant.subgroups.contains(lanes));
+        variant.level <= self.level && (variant.level == Level::Baseline || served)
     }
 
     /// Sets whether results may be rounded to f16, without which no cooperative matrices run.

@@ -137,7 +137,7 @@ impl Gpu {
     /// Refuses a variant whose level does not run here, or that counts on subgroups of another size: it would compile and be
     /// wrong.
     fn check_level(&self, variant: &Variant) -> Result<(), GpuError> {
-        let (kernel, needed) = (variant.kernel.name, &variant.subgroups);
+        let kernel = variant.kernel.name;
         let (adapter, level, checks) = (self.info.name.clone(), self.level, self.checks);
         let [smallest, largest] = self.profile.subgroups;
         let subgroups = (smallest, largest);
@@ -145,9 +145,8 @@ impl Gpu {
         if variant.level == Level::Coop && !self.runs_coop() {
             return Err(GpuError::NoCoop { kernel, adapter, level, subgroups, checks });
         }
-        let sized = needed.contains(&subgroups.0) && needed.contains(&subgroups.1);
-        if variant.level >= Level::Subgroup && !(level >= Level::Subgroup && sized) {
-            let (min, max) = (*needed.start(), *needed.end());
+        if !self.profile.runs(variant) {
+            let (min, max) = (*variant.subgroups.start(), *variant.subgroups.end());
             return Err(GpuError::NoSubgroups { kernel, min, max, adapter, level, subgroups });
         }
         Ok(())

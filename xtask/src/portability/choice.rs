@@ -1,5 +1,6 @@
 //! Kernels that the engine would choose on a device.
 
+use attn_kernels::profile::DeviceProfile;
 use attn_kernels::source::Choice;
 use attn_kernels::{Level, TextLength, Variant};
 
@@ -19,24 +20,21 @@ pub(super) struct Demand {
     pub(super) workgroup_lanes: u32,
 }
 
-/// Whether the engine would choose a variant on a device: it runs there, and is not for software drivers alone. These are the
-/// rules of `Gpu::runs_coop`, `Gpu::pipeline` and `models`, for a device that is not open.
+/// Whether the engine would choose a variant on a device: it runs there, and is not for software drivers alone.
 pub(super) fn chooses(offer: &Offer, variant: &Variant, demand: &Demand) -> bool {
     let fits = demand.workgroup_bytes <= offer.workgroup_bytes
         && demand.workgroup_lanes <= offer.workgroup_lanes
         && (offer.f16 || !demand.f16);
+    fits && profile(offer).runs(variant) && (offer.is_cpu || !is_for_cpus(variant))
+}
+
+/// The profile that the engine would have of a device.
+fn profile(offer: &Offer) -> DeviceProfile {
     let (least, most) = offer.subgroups;
-    let level = match offer.subgroup_operations {
-        true if offer.f16 && offer.matrices.iter().any(|shape| shape == MATRIX) => Level::Coop,
-        true => Level::Subgroup,
-        false => Level::Baseline,
-    };
-    let runs = match variant.level {
-        Level::Baseline => true,
-        Level::Subgroup => variant.subgroups.contains(&least) && variant.subgroups.contains(&most),
-        Level::Coop => offer.subgroups == (32, 32),
-    };
-    fits && variant.level <= level && runs && (offer.is_cpu || !is_for_cpus(variant))
+    let level = if offer.subgroup_operations { Level::Subgroup } else { Level::Baseline };
+    let matrices = offer.f16 && offer.matrices.iter().any(|shape| shape == MATRIX);
+    let profile = DeviceProfile::WEBGPU.level(level).subgroups(least, most);
+    profile.with_matrices(matrices && offer.subgroup_operations)
 }
 
 /// Length of the text that a device gets.
