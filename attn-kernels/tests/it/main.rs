@@ -6,6 +6,7 @@ mod coop;
 mod coop_decode;
 mod coop_xattn;
 mod examples;
+mod flushing;
 mod layout;
 mod reference;
 mod self_test;

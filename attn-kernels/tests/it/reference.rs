@@ -9,7 +9,7 @@ mod chunked_prefix;
 mod compiling;
 mod copy_blocks;
 mod decode;
-mod device;
+pub(crate) mod device;
 mod device_refusals;
 mod fetch_pages;
 mod flash;

@@ -5,7 +5,7 @@
 #import kv_keys_int8
 
 fn v_factor(block_head: u32, offset: u32) -> f32 {
-    return INT8_IN_F16 * bitcast<f32>(v_cache[block_head * CODES_AND_SCALES + CODES + offset / 2u][offset % 2u]);
+    return bitcast<f32>(v_cache[block_head * CODES_AND_SCALES + CODES + offset / 2u][offset % 2u]);
 }
 
 fn v_at(block_head: u32, chunk: u32, offset: u32) -> u32 {

@@ -16,20 +16,19 @@ fn kv_high(c: kv_chunk) -> vec4<f32> {
     return int8_quad(c.y);
 }
 
-// Value of a code of zero: codes are read as 128 more, never negative, and those bits as f16 are 2^-24 of that. Conversions
-// from integers take four times as long on some GPUs.
-const KV_ZERO: f32 = 128.0 / INT8_IN_F16;
-const INT8_IN_F16: f32 = 16777216.0;
+// Value of a code of zero: codes are read as 128 more, never negative, and stand in the mantissa of a half of 256, which is
+// normal whatever the code: drivers may flush others. Conversions from integers take four times as long on some GPUs.
+const KV_ZERO: f32 = 256.0 + 128.0;
 
 fn int8_quad(codes: u32) -> vec4<f32> {
-    let even = unpack2x16float((codes & 0xff00ffu) ^ 0x800080u);
-    let odd = unpack2x16float(((codes >> 8u) & 0xff00ffu) ^ 0x800080u);
+    let even = unpack2x16float(((codes << 2u) & 0x03fc03fcu) ^ 0x5e005e00u);
+    let odd = unpack2x16float(((codes >> 6u) & 0x03fc03fcu) ^ 0x5e005e00u);
     return vec4(even.x, odd.x, even.y, odd.y);
 }
 
 // Factor on what kv_low and kv_high make of the key at `offset` in its block, less KV_ZERO.
 fn k_factor(block_head: u32, offset: u32) -> f32 {
-    return INT8_IN_F16 * bitcast<f32>(k_cache[(block_head * CODES_AND_SCALES + CODES) / 2u + offset / 4u][offset % 4u]);
+    return bitcast<f32>(k_cache[(block_head * CODES_AND_SCALES + CODES) / 2u + offset / 4u][offset % 4u]);
 }
 
 // Chunk `chunk` (elements 8 * chunk on) of the key at `offset` in its block.

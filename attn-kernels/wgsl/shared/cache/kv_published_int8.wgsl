@@ -6,7 +6,7 @@
 #import codes_published
 
 fn v_factor(block_head: u32, offset: u32) -> f32 {
-    return INT8_IN_F16 * bitcast<f32>(v_cache[(block_head * CODES_AND_SCALES + CODES) * 2u + offset]);
+    return bitcast<f32>(v_cache[(block_head * CODES_AND_SCALES + CODES) * 2u + offset]);
 }
 
 // Code, not chunk.

@@ -1,4 +1,5 @@
 // Codes of fp8 e4m3, four a word: to the nearest, ties to even, at most 448.
+#import fp8_quad
 const MAX_CODE: f32 = 448.0;
 
 fn codes_of(x: vec4<f32>) -> u32 {
@@ -12,12 +13,6 @@ fn codes_of(x: vec4<f32>) -> u32 {
     return code.x | (code.y << 8u) | (code.z << 16u) | (code.w << 24u);
 }
 
-// The bits of e4m3 in those of f16 are 2^-8 of its value.
 fn values_of(codes: u32) -> vec4<f32> {
-    return vec4(fp8_pair(codes & 0xffffu), fp8_pair(codes >> 16u)) * 256.0;
-}
-
-fn fp8_pair(codes: u32) -> vec2<f32> {
-    let apart = (codes & 0xffu) | ((codes & 0xff00u) << 8u);
-    return unpack2x16float(((apart & 0x800080u) << 8u) | ((apart & 0x7f007fu) << 7u));
+    return fp8_quad(codes);
 }
