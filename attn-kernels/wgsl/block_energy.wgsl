@@ -41,7 +41,7 @@ fn block_energy(
     let end = min(BLOCK, params.front + params.q_len - block * BLOCK);
     var energy = vec4(LOWEST);
     for (var row0 = first / TILE * TILE; row0 < end; row0 += TILE) {
-        var sums: Products;
+        var sums = Products();
         for (var step = 0u; step < STEPS; step++) {
             stage(lane, step, vec2(block * BLOCK + row0, col0), group.z);
             workgroupBarrier();

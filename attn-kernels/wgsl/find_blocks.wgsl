@@ -49,7 +49,7 @@ fn find_blocks(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     var written = 0u;
     for (var tile = 0u; tile < view.blocks; tile += WG * ITEMS) {
         let first = tile + place_of(lane) * ITEMS;
-        var votes: array<u32, ITEMS>;
+        var votes = array<u32, ITEMS>();
         for (var h = 0u; h < GROUP; h++) {
             var masses: array<u32, ITEMS>;
             var mine = 0u;

@@ -37,7 +37,7 @@ fn index_logits(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     // Logits of four keys, summed over the heads that the lane owns.
     var sum = vec4(0.0);
     for (var head = 0u; head < params.num_heads; head += TILE) {
-        var products: Products;
+        var products = Products();
         for (var chunk = 0u; chunk < CHUNKS; chunk += 2u) {
             stage(lane, row, head, first, chunk);
             workgroupBarrier();

@@ -136,7 +136,7 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
     for (var t = 0u; t < keys.count; t++) {
         let key = clamp(key0 + t, keys.low, keys.last);
         let at = k_at(heads[t / RUN], 0u, key % BLOCK_SIZE);
-        var x: array<f32, GROUP>;
+        var x = array<f32, GROUP>();
         #unroll n < SPANS
             let c = n * SPAN;
             let k = key_span(at, c, lane);

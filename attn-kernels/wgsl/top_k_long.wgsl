@@ -168,7 +168,7 @@ fn keep(index: u32, row: vec4<u32>, taken: u32, least: u32, keys: ptr<function, 
             loaded[i] = scores[min(quads[i / 4u] + i % 4u, end - 1u)];
         }
         // A bit for each score.
-        var bits: array<u32, SPANS>;
+        var bits = array<u32, SPANS>();
         var mine = 0u;
         for (var i = 0u; i < SPANS * 4u; i++) {
             for (var c = 0u; c < 4u; c++) {

@@ -50,7 +50,7 @@ fn matmul_int8(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
                     let d = scales[at];
                     #unroll c < COLS_PER_LANE
                         let b = w[i * COLS_PER_LANE + c];
-                        var dots: array<i32, 2>;
+                        var dots = array<i32, 2>();
                         #unroll j < 4
                             dots[0] += dot4I8Packed(codes(b, j), low[j]);
                         #end

@@ -57,7 +57,7 @@ fn matmul_int8_tile(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
     var w_next = load_block(0u, col, params.cols * PARTS, params.blocks);
     let slices = min(SLICES, params.blocks);
     for (var slice = 0u; slice < slices; slice++) {
-        var sums: array<f32, SUMS>;
+        var sums = array<f32, SUMS>();
         for (var block = slice; block < params.blocks; block += SLICES) {
             for (var i = 0u; i < X_LOADS; i++) {
                 let at = lane + i * WG;
@@ -91,7 +91,7 @@ fn matmul_int8_tile(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invo
             w_next = load_block(next, col, params.cols * PARTS, params.blocks);
             // As add_block.
             for (var half = 0u; half < HALVES; half++) {
-                var dots: array<i32, SUMS>;
+                var dots = array<i32, SUMS>();
                 for (var k = half * 8u / HALVES; k < (half + 1u) * 8u / HALVES; k++) {
                     var a: array<u32, TALL>;
                     var b: array<u32, WIDE>;

@@ -60,7 +60,7 @@ fn matmul_tile(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
         let w = w_next;
         let next_block = min(block + 1u, params.blocks - 1u);
         w_next = load_block(next_block, col, all_cols(), params.blocks);
-        var sums: array<f32, SUMS>;
+        var sums = array<f32, SUMS>();
         for (var half = 0u; half < 2u; half++) {
             for (var i = 0u; i < X_LOADS; i++) {
                 for (var j = 0u; j < 4u; j++) {
