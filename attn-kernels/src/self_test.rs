@@ -11,6 +11,7 @@ mod cache_write;
 mod case;
 mod copy_blocks;
 mod flashprefill;
+mod floats;
 mod gather_cache;
 pub mod hostile;
 mod indexer;
@@ -35,6 +36,7 @@ mod v4_compress;
 mod xattn;
 
 pub use case::{Case, Fault, Values};
+pub use floats::{Element, FloatLayout, Format, Stored};
 
 use crate::gpu::Gpu;
 use crate::kernel::{KvDtype, KvShape};

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use bytemuck::Pod;
 
+use super::floats::FloatLayout;
 use super::hostile::Indices;
 use super::{latents, layer};
 use crate::cpu::{Mismatch, Tolerance};
@@ -34,12 +35,8 @@ pub struct Case {
 pub enum Values {
     /// Words, which must be equal.
     Words(Vec<u32>),
-    /// Floats of one of the cache's types.
-    Floats(KvDtype, Tolerance, Vec<f32>),
-    /// A paged cache and where its elements are.
-    Cache(KvShape, layer::Index, Tolerance, Vec<f32>),
-    /// Latents of this shape.
-    Latents(LatentShape, Tolerance, Vec<f32>),
+    /// Floats in this layout.
+    Floats(FloatLayout, Tolerance, Vec<f32>),
     /// f32 where these are finite; elsewhere the kernel may leave anything.
     Finite(Tolerance, Vec<f32>),
     /// Any indices that later kernels may use.
@@ -153,36 +150,34 @@ impl Case {
 
     /// Adds the next binding, floats of `dtype`, which the kernel must turn into `want`.
     #[must_use]
-    pub fn cache(mut self, dtype: KvDtype, before: &[f32], tolerance: Tolerance, want: &[f32]) -> Self {
-        self.wants.push((self.buffers.len(), Values::Floats(dtype, tolerance, want.into())));
-        self.binding(&layer::words(dtype, before))
+    pub fn cache(self, dtype: KvDtype, before: &[f32], tolerance: Tolerance, want: &[f32]) -> Self {
+        self.floats(&layer::words(dtype, before), FloatLayout::of(dtype), tolerance, want)
+    }
+
+    /// Adds the next binding, floats in `layout`, which the kernel must turn into `want`.
+    fn floats(mut self, before: &[u32], layout: FloatLayout, tolerance: Tolerance, want: &[f32]) -> Self {
+        self.wants.push((self.buffers.len(), Values::Floats(layout, tolerance, want.into())));
+        self.binding(before)
     }
 
     /// Adds the next binding, a cache of `shape` in the layout of `index`, which the kernel must turn into `want`.
     #[must_use]
     pub fn paged(
-        mut self,
+        self,
         shape: &KvShape,
         index: layer::Index,
         before: &[f32],
         tolerance: Tolerance,
         want: &[f32],
     ) -> Self {
-        self.wants.push((self.buffers.len(), Values::Cache(*shape, index, tolerance, want.into())));
-        self.binding(&layer::cache_words(shape, index, before))
+        let before = layer::cache_words(shape, index, before);
+        self.floats(&before, FloatLayout::cache(shape, index), tolerance, want)
     }
 
     /// Adds the next binding, a cache of latents, which the kernel must turn into `want`.
     #[must_use]
-    pub fn latents(
-        mut self,
-        shape: &LatentShape,
-        before: &[f32],
-        tolerance: Tolerance,
-        want: &[f32],
-    ) -> Self {
-        self.wants.push((self.buffers.len(), Values::Latents(*shape, tolerance, want.into())));
-        self.binding(&latents::latent_words(shape, before))
+    pub fn latents(self, shape: &LatentShape, before: &[f32], tolerance: Tolerance, want: &[f32]) -> Self {
+        self.floats(&latents::latent_words(shape, before), FloatLayout::latents(shape), tolerance, want)
     }
 
     /// Adds the next binding, which the kernel must turn into the words of `want`.
@@ -276,14 +271,8 @@ impl Values {
                     }
                 }
             }
-            Self::Cache(shape, index, tolerance, want) => tolerance
-                .compare(&layer::cache_values(shape, *index, got), want)
-                .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
-            Self::Latents(shape, tolerance, want) => tolerance
-                .compare(&latents::latent_values(shape, got), want)
-                .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
-            Self::Floats(dtype, tolerance, want) => tolerance
-                .compare(&layer::values(*dtype, got), want)
+            Self::Floats(layout, tolerance, want) => tolerance
+                .compare(&layout.values(got), want)
                 .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
             Self::Indices(indices) => {
                 indices.check(got).map_err(|message| Fault::Indices { what, binding, message })

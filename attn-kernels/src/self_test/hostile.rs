@@ -3,6 +3,8 @@
 //! Kernels run without bounds checks, so whatever their scores are, the indices that they make must stay inside the buffers
 //! of those that use them. Scores become NaN or infinite where activations or a cache in f16 overflow, or where a file says so.
 
+use serde::Serialize;
+
 use super::Case;
 use super::case::Values;
 
@@ -49,7 +51,8 @@ pub fn cases(case: &Case, floats: &[usize], wants: &[(usize, Indices)]) -> Vec<C
 }
 
 /// The order of indices in a buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Order {
     /// A count, then so many indices, ascending; the rest is left alone.
     List,
@@ -58,7 +61,7 @@ pub enum Order {
 }
 
 /// Runs of `stride` words, of which each has indices below its limit.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Indices {
     /// Their order.
     pub order: Order,

@@ -6,6 +6,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use sparse_select::dsa::fp8;
 
+use super::floats::FloatLayout;
 use super::module;
 use crate::Variant;
 use crate::cpu::cache_write::{int8_scale, stored_row};
@@ -206,30 +207,6 @@ pub fn cache_words(shape: &KvShape, index: Index, cache: &[f32]) -> Vec<u32> {
     bytemuck::pod_collect_to_vec(&bytes)
 }
 
-/// The inverse.
-#[must_use]
-pub fn cache_values(shape: &KvShape, index: Index, words: &[u32]) -> Vec<f32> {
-    if shape.dtype != KvDtype::Int8 {
-        return values(shape.dtype, words);
-    }
-    let bytes: &[u8] = bytemuck::cast_slice(words);
-    let codes = shape.block_size as usize * shape.head_dim as usize;
-    let blocks = bytes.len() / shape.block_bytes();
-    let mut cache = vec![f32::NAN; blocks * shape.block_elements()];
-    let mut parts = bytes.chunks_exact(codes + 4 * shape.block_size as usize);
-    for_block_heads(shape, blocks * shape.block_elements(), |block, head| {
-        let (codes, scales) = parts.next().expect("a part a block and head").split_at(codes);
-        for offset in 0..shape.block_size as usize {
-            let scale: [u8; 4] = scales[4 * offset..4 * offset + 4].try_into().expect("four bytes");
-            for dim in 0..shape.head_dim as usize {
-                let code = codes[index(shape, 0, 0, offset, dim)].cast_signed();
-                cache[index(shape, block, head, offset, dim)] = f32::from(code) * f32::from_le_bytes(scale);
-            }
-        }
-    });
-    cache
-}
-
 fn for_block_heads(shape: &KvShape, elements: usize, mut each: impl FnMut(usize, usize)) {
     for block in 0..elements / shape.block_elements() {
         for head in 0..shape.num_kv_heads as usize {
@@ -258,12 +235,7 @@ pub fn words(dtype: KvDtype, values: &[f32]) -> Vec<u32> {
 /// The inverse.
 #[must_use]
 pub fn values(dtype: KvDtype, words: &[u32]) -> Vec<f32> {
-    match dtype {
-        KvDtype::F32 => words.iter().copied().map(f32::from_bits).collect(),
-        KvDtype::F16 => bytemuck::cast_slice::<u32, f16>(words).iter().map(|x| x.to_f32()).collect(),
-        KvDtype::Fp8 => bytemuck::cast_slice::<u32, u8>(words).iter().map(|x| fp8::decode(*x)).collect(),
-        KvDtype::Int8 => panic!("int8 has scales: see cache_values"),
-    }
+    FloatLayout::of(dtype).values(words)
 }
 
 /// Queries: `rows` rows of `stride`, the first `used` of each random, the rest NaN. Scores then spread over some units.

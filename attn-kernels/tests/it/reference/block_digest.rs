@@ -1,12 +1,13 @@
 //! Digests of keys that f16 does not have, where they round: `block_digest`, and the bounds that `block_score` makes of them.
 
 use super::device::{cases, dispatch, gpu};
-use super::layer::{Layer, cache_values, cache_words, values};
+use super::layer::{Layer, cache_words, values};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::self_test::FloatLayout;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -38,7 +39,7 @@ impl Keys {
             }
         }
         let words = cache_words(&SHAPE, KvShape::k_index, &layer.k);
-        let k = cache_values(&SHAPE, KvShape::k_index, &words);
+        let k = FloatLayout::cache(&SHAPE, KvShape::k_index).values(&words);
         Self { layer, len, words, k }
     }
 

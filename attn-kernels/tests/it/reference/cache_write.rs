@@ -1,11 +1,12 @@
 //! `cache_write` against its reference.
 
 use super::device::{assert_close, cases, dispatch, gpu};
-use super::layer::{cache_values, cache_words, coded_shapes, queries};
+use super::layer::{cache_words, coded_shapes, queries};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::cache_write::{self, CacheWriteParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::self_test::FloatLayout;
 use attn_kernels::self_test::layer::Index;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
@@ -44,7 +45,7 @@ fn check(gpu: &Gpu, shape: KvShape, params: &CacheWriteParams, kv: &[f32], slots
         [("k_cache", KvShape::k_index, params.k_scale, k), ("v_cache", KvShape::v_index, params.v_scale, v)];
     for ((name, index, scale, want), read) in caches.into_iter().zip(reads) {
         let what = format!("{name} {shape:?} {params:?}");
-        let mut got = cache_values(&shape, index, &outcome.get(read));
+        let mut got = FloatLayout::cache(&shape, index).values(&outcome.get(read));
         if shape.dtype == KvDtype::Fp8 {
             got.iter_mut().for_each(|x| *x *= scale);
         }

@@ -9,7 +9,8 @@ use attn_kernels::kernel::cache_write::{self, CacheWriteParams};
 use attn_kernels::kernel::gather_cache::{self, GatherCacheParams};
 use attn_kernels::kernel::paged_decode::{self, Lanes};
 use attn_kernels::kernel::{KvDtype, KvShape, LaunchError, flash};
-use attn_kernels::self_test::layer::{cache_values, cache_words, converted, indices};
+use attn_kernels::self_test::FloatLayout;
+use attn_kernels::self_test::layer::{cache_words, converted, indices};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -76,8 +77,8 @@ fn through(
     let outcome = gpu.submit(pass).unwrap().wait().unwrap();
     let [k, v] = caches.map(|read| outcome.get(read));
     let [k_out, v_out] = gathered.map(|read| outcome.get(read));
-    let k = converted(shape, &cache_values(shape, k_index, &k), k_index, KvShape::k_index);
-    let v = converted(shape, &cache_values(shape, v_index, &v), v_index, KvShape::v_index);
+    let k = converted(shape, &FloatLayout::cache(shape, k_index).values(&k), k_index, KvShape::k_index);
+    let v = converted(shape, &FloatLayout::cache(shape, v_index).values(&v), v_index, KvShape::v_index);
     [k, v, k_out, v_out]
 }
 

@@ -7,7 +7,8 @@ use attn_kernels::gpu::Pass;
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::latent_write::{self, LatentWriteParams};
 use attn_kernels::kernel::mla_decode::LatentShape;
-use attn_kernels::self_test::latents::{latent_values, latent_words};
+use attn_kernels::self_test::FloatLayout;
+use attn_kernels::self_test::latents::latent_words;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -58,6 +59,7 @@ proptest! {
         let read = pass.read(&latents, 0..latents.len());
         let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
         cpu::latent_write::latent_write(&shape, &params, &kv, &slots, &mut want);
-        assert_close(&format!("{shape:?} {params:?}"), tolerance, &latent_values(&shape, &got), &want);
+        let got = FloatLayout::latents(&shape).values(&got);
+        assert_close(&format!("{shape:?} {params:?}"), tolerance, &got, &want);
     }
 }
