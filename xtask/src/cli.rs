@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 mod chat;
 mod engine;
 mod generate;
+mod kernels;
 mod sampling;
 mod score;
 mod serve;
@@ -25,6 +26,7 @@ mod values;
 pub use chat::ChatArgs;
 pub use engine::{EngineArgs, SelectOn};
 pub use generate::GenerateArgs;
+pub use kernels::KernelsArgs;
 pub use sampling::SamplingArgs;
 pub use score::ScoreArgs;
 pub use serve::ServeArgs;
@@ -111,7 +113,7 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Run one sparse-attention policy on q and k tensors and print the blocks it selects
     Select(SelectArgs),
-    /// List the GPU kernels and their levels, or write them out as WGSL, MSL, HLSL and SPIR-V
+    /// List the GPU kernels and their levels, write them out as WGSL, MSL, HLSL and SPIR-V, or run their tests in a browser
     Kernels(KernelsArgs),
     /// Compile the kernels for devices that are not here, with the compilers of their drivers, and hold registers to bounds
     Portability(PortabilityArgs),
@@ -142,14 +144,6 @@ pub struct SelectArgs {
     /// Print one JSON object instead of a drawing
     #[arg(long)]
     pub json: bool,
-}
-
-/// `cargo xtask kernels`.
-#[derive(Debug, Clone, Args)]
-pub struct KernelsArgs {
-    /// Write each composed kernel into this folder as KERNEL.LEVEL.wgsl, with its MSL, HLSL and SPIR-V
-    #[arg(long, value_name = "DIR")]
-    pub emit: Option<PathBuf>,
 }
 
 /// `cargo xtask portability`.

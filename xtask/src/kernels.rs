@@ -1,22 +1,49 @@
-//! `cargo xtask kernels`: every kernel variant by name and level, or its text in every language.
+//! `cargo xtask kernels`: every kernel variant by name and level, its text in every language, and its tests in a browser.
+
+mod browser;
+mod cases;
 
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use attn_kernels::NamedVariant;
+use anyhow::{Context, Result, ensure};
 use attn_kernels::reflect::{interface, translate};
+use attn_kernels::source::ComposeError;
+use attn_kernels::{NamedVariant, Variant};
 
 use crate::cli::KernelsArgs;
+use crate::self_test;
+use browser::Outcome;
+use cases::Cases;
+
+/// Elements per head in exported cases: few, so that compilers of software drivers take seconds.
+const HEAD_DIM: u32 = 16;
 
 /// Runs the command.
 ///
 /// # Errors
-/// If a variant cannot be composed or translated, or a file cannot be written.
+/// If no variant has the name, one cannot be composed or translated, or a file cannot be written; if Chromium cannot run the
+/// cases, or gets a wrong result.
 pub fn run(args: &KernelsArgs) -> Result<()> {
+    let filter = args.kernel.as_deref();
+    let chosen = |named: &NamedVariant| filter.is_none_or(|filter| named.name.contains(filter));
+    let mut variants = variants();
+    variants.retain(chosen);
+    ensure!(!variants.is_empty(), "no kernel has {} in its name", filter.unwrap_or_default());
+    let Some(dir) = &args.cases else { return list(&variants, args.emit.as_deref()) };
+    Cases::new(self_test::variants(HEAD_DIM, chosen))?.write(dir)?;
+    let Some(program) = &args.run else { return Ok(()) };
+    let rows = browser::run(dir, program.as_deref(), &mut io::stdout().lock())?;
+    let failed = rows.iter().filter(|row| row.outcome == Outcome::Failed).count();
+    ensure!(failed == 0, "{failed} of {} variants failed", rows.len());
+    Ok(())
+}
+
+/// Prints a line a variant, and writes its texts.
+fn list(variants: &[NamedVariant], emit_to: Option<&Path>) -> Result<()> {
     let mut out = io::stdout().lock();
-    for named in variants() {
+    for named in variants {
         let interface = interface(&named.variant)?;
         let [x, y, z] = interface.workgroup_size;
         writeln!(
@@ -29,8 +56,8 @@ pub fn run(args: &KernelsArgs) -> Result<()> {
             interface.bindings.len(),
             needs(&interface.capabilities)
         )?;
-        if let Some(dir) = &args.emit {
-            emit(dir, &named)?;
+        if let Some(dir) = emit_to {
+            emit(dir, named)?;
         }
     }
     Ok(())
@@ -42,6 +69,12 @@ pub(crate) fn variants() -> Vec<NamedVariant> {
     all.extend(models::kernel::variants());
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
+}
+
+/// The text of a variant as the standard has it: naga takes subgroup operations without the directive, and rejects it.
+pub(crate) fn standard_wgsl(variant: &Variant) -> Result<String, ComposeError> {
+    let wgsl = variant.wgsl()?;
+    Ok(if wgsl.contains("subgroup") { format!("enable subgroups;\n{wgsl}") } else { wgsl })
 }
 
 fn needs(capabilities: &[String]) -> String {
@@ -76,7 +109,7 @@ mod tests {
     #[test]
     fn every_variant_is_written_in_four_languages() {
         let dir = tempfile::tempdir().unwrap();
-        run(&KernelsArgs { emit: Some(dir.path().into()) }).unwrap();
+        run(&KernelsArgs { emit: Some(dir.path().into()), ..KernelsArgs::default() }).unwrap();
         let written = fs::read_dir(dir.path()).unwrap().count();
         let languages = |named: &NamedVariant| if named.level() == Level::Coop { 2 } else { 4 };
         assert_eq!(written, variants().iter().map(languages).sum::<usize>());

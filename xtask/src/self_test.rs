@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use attn_kernels::gpu::{Gpu, GpuError, GpuOptions, wgpu};
-use attn_kernels::self_test::{Case, Fault, skipped};
+use attn_kernels::self_test::{Case, Cases, Fault, skipped};
 use attn_kernels::{NamedVariant, variants_of};
 use indicatif::{ProgressBar, ProgressStyle};
 use pagoda::verdicts::{Verdict, WrongKernel};
@@ -65,7 +65,7 @@ pub fn wrong(rows: &[Tested]) -> usize {
 /// If a device does not open.
 pub fn run(options: &GpuOptions, gpu: Gpu) -> Result<Adapter> {
     let head_dim = if gpu.is_cpu() { HEAD_DIM_SOFTWARE } else { HEAD_DIM };
-    let variants = variants(head_dim);
+    let variants = variants(head_dim, |_| true);
     let info = gpu.info().clone();
     let bar = ProgressBar::new(variants.len() as u64)
         .with_style(ProgressStyle::with_template("{msg} [{bar:40}] {pos} of {len}")?.progress_chars("=> "));
@@ -134,19 +134,22 @@ fn compile(gpu: &Gpu, variants: &[(NamedVariant, Vec<Case>)]) {
     }
 }
 
-/// The variants of all crates with their cases, by name.
-fn variants(head_dim: u32) -> Vec<(NamedVariant, Vec<Case>)> {
-    let attention = variants_of(head_dim).into_iter().map(|named| {
-        let cases = attn_kernels::self_test::cases(&named.variant);
-        (named, cases)
-    });
-    let dense = models::kernel::variants().into_iter().map(|named| {
-        let cases = models::self_test::cases(&named.variant);
-        (named, cases)
-    });
-    let mut all: Vec<_> = attention.chain(dense).collect();
+/// The variants of all crates that are chosen with their cases, by name.
+pub(crate) fn variants(
+    head_dim: u32,
+    chosen: impl Fn(&NamedVariant) -> bool,
+) -> Vec<(NamedVariant, Vec<Case>)> {
+    let attention =
+        variants_of(head_dim).into_iter().map(|named| (named, attn_kernels::self_test::cases as Cases));
+    let dense =
+        models::kernel::variants().into_iter().map(|named| (named, models::self_test::cases as Cases));
+    let mut all: Vec<_> = attention.chain(dense).filter(|(named, _)| chosen(named)).collect();
     all.sort_by(|a, b| a.0.name.cmp(&b.0.name));
-    all
+    let with_cases = |(named, cases): (NamedVariant, Cases)| {
+        let cases = cases(&named.variant);
+        (named, cases)
+    };
+    all.into_iter().map(with_cases).collect()
 }
 
 /// Outcome of a variant's cases, and whether the device was lost.
@@ -197,7 +200,8 @@ mod tests {
 
     #[test]
     fn every_variant_of_every_crate_is_tested() {
-        let names: Vec<String> = variants(HEAD_DIM).into_iter().map(|(named, _)| named.name).collect();
+        let names: Vec<String> =
+            variants(HEAD_DIM, |_| true).into_iter().map(|(named, _)| named.name).collect();
         assert!(names.is_sorted());
         let all = attn_kernels::variants().len() + models::kernel::variants().len();
         assert_eq!(names.len(), all);

@@ -369,6 +369,7 @@ fn the_other_commands_parse() {
         "select --sparse streaming --tensors f.safetensors --json",
         "kernels",
         "kernels --emit out",
+        "kernels --cases out --run chromium --kernel top_k",
         "bench",
         "bench kernels --out dir --json",
         "bench policies",

@@ -10,6 +10,7 @@ use attn_kernels::{NamedVariant, TextLength};
 use tempfile::TempDir;
 
 use super::choice::{self, Demand};
+use crate::kernels::standard_wgsl;
 
 /// A kernel in files.
 #[derive(Debug)]
@@ -64,10 +65,7 @@ impl Text {
         if let Some(hlsl) = hlsl {
             fs::write(text.hlsl(), hlsl)?;
         }
-        let wgsl = text.named.variant.wgsl()?;
-        // naga takes subgroup operations without the directive and rejects it; the standard asks for it.
-        let enable = if wgsl.contains("subgroup") { "enable subgroups;\n" } else { "" };
-        fs::write(text.wgsl(), format!("{enable}{wgsl}"))?;
+        fs::write(text.wgsl(), standard_wgsl(&text.named.variant)?)?;
         Ok(text)
     }
 
