@@ -36,6 +36,7 @@ pub use wgpu;
 
 use crate::TextLength;
 use crate::profile::DeviceProfile;
+use crate::verdicts::Verdicts;
 use compiler::{Compiler, Counts};
 use kept::Kept;
 use options::{HOST_BUFFERS, OPTIONAL};
@@ -180,6 +181,12 @@ impl Gpu {
         &self.profile
     }
 
+    /// Sets the variants that the driver gets wrong: none of them is compiled, and choices of kernels pass over them.
+    #[must_use]
+    pub fn with_verdicts(self, verdicts: Verdicts) -> Self {
+        Self { profile: self.profile.verdicts(verdicts), ..self }
+    }
+
     /// Whether kernels of [`Level::Coop`] run.
     #[must_use]
     pub fn runs_coop(&self) -> bool {
@@ -250,6 +257,7 @@ fn profile(
         workgroup_lanes: limits.max_compute_invocations_per_workgroup,
         binding_bytes: limits.max_buffer_size.min(limits.max_storage_buffer_binding_size),
         tuning: options.tuning,
+        verdicts: Verdicts::NONE,
     }
     // Cooperative loads cannot be bounds-checked.
     .with_matrices(level == Level::Coop && options.checks == Checks::Off)

@@ -24,6 +24,7 @@ pub mod self_test;
 pub mod source;
 pub mod split;
 mod variant;
+pub mod verdicts;
 
 pub use bindings::{Access, Binding, Field, Params, ParamsLayout, WINDOW_BYTES};
 pub use catalog::{MODULES, NamedVariant, catalog, variants, variants_of};

@@ -1,6 +1,8 @@
 //! Traits and measured times of a device that decide which kernels run on it, and how their work is split.
 
-use crate::{Level, Variant};
+use crate::kernel::KvDtype;
+use crate::verdicts::Verdicts;
+use crate::{Kernel, Level, Variant};
 
 /// A device, as choices of kernels, tiles and splits see it. [`Gpu::profile`](crate::gpu::Gpu::profile) is that of an open
 /// device; choices take nothing else of it, so that a profile made by hand shows what another device would get.
@@ -22,6 +24,8 @@ pub struct DeviceProfile {
     pub binding_bytes: u64,
     /// Sizes of work at which one kernel, tile or split overtakes another.
     pub tuning: Tuning,
+    /// Variants that the driver gets wrong.
+    pub verdicts: Verdicts,
 }
 
 impl DeviceProfile {
@@ -34,6 +38,7 @@ impl DeviceProfile {
         workgroup_lanes: 256,
         binding_bytes: 128 << 20,
         tuning: Tuning::H200,
+        verdicts: Verdicts::NONE,
     };
 
     /// An H100 or H200 of NVIDIA under its Vulkan driver.
@@ -72,11 +77,32 @@ impl DeviceProfile {
         self.level(if runs { Level::Coop } else { self.level.min(Level::Subgroup) })
     }
 
-    /// Whether a variant runs here: the device has its level, and subgroups of sizes that it serves.
+    /// Sets the variants that the driver gets wrong.
+    #[must_use]
+    pub const fn verdicts(self, verdicts: Verdicts) -> Self {
+        Self { verdicts, ..self }
+    }
+
+    /// Whether a variant runs here: the device has its level and subgroups of sizes that it serves, and the driver gets it right.
     #[must_use]
     pub fn runs(&self, variant: &Variant) -> bool {
         let served = self.subgroups.iter().all(|lanes| variant.subgroups.contains(lanes));
-        variant.level <= self.level && (variant.level == Level::Baseline || served)
+        let offered = variant.level <= self.level && (variant.level == Level::Baseline || served);
+        offered && self.verdicts.allow(variant)
+    }
+
+    /// Whether the driver gets right all that `kernel` does at `level` for caches of `dtype`: of a form that has others in its
+    /// place, and is chosen before it is known what else its variants do.
+    #[must_use]
+    pub fn trusts(&self, kernel: &Kernel, level: Level, dtype: KvDtype) -> bool {
+        level <= self.level && self.verdicts.allow_all(kernel, level, dtype)
+    }
+
+    /// The variant of the highest level at which it runs; that of baseline level if none does.
+    #[must_use]
+    pub fn best(&self, variant: impl Fn(Level) -> Variant) -> Variant {
+        let best = variant(self.level);
+        if self.runs(&best) { best } else { variant(Level::Baseline) }
     }
 
     /// Sets whether results may be rounded to f16, without which no cooperative matrices run.
@@ -204,5 +230,34 @@ impl Tuning {
 impl Default for Tuning {
     fn default() -> Self {
         Self::H200
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::KvShape;
+    use crate::kernel::attention::Attention;
+    use crate::kernel::paged_decode::{self, Lanes};
+    use crate::kernel::top_k::{self, Output};
+
+    /// The choice alone: no kernel runs, for most of these sizes are not those of the driver that is there.
+    #[test]
+    fn subgroups_of_every_size_get_kernels_that_serve_them() {
+        for lanes in [4, 8, 16, 32, 64, 128] {
+            let profile = DeviceProfile::WEBGPU.level(Level::Subgroup).subgroups(lanes, lanes);
+            let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype: KvDtype::F16 };
+            let form = Lanes::of(&profile, &shape, 16, 1);
+            let top_k = top_k::best(&profile, Output::List);
+            let decode = paged_decode::variant(&shape, 16, form, &Attention::default());
+            for variant in [&decode, &top_k] {
+                assert!(profile.runs(variant), "{lanes}: {}", variant.kernel.name);
+            }
+            let broadcasts = DeviceProfile { software: true, ..profile }.broadcasts();
+            let served = crate::variants().into_iter().filter(|named| profile.runs(&named.variant));
+            let by_subgroups = served.filter(|named| named.level() == Level::Subgroup).count();
+            let serves = if let Lanes::Subgroup(served) = form { served == lanes } else { true };
+            assert!(serves && by_subgroups > 0 && broadcasts == (lanes >= 8), "{lanes}: {form:?}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use attn_kernels::gpu::{Bind, Buf, Pass};
 use crate::cast::u32_of;
 use crate::host_weights::{Home, Plane};
 use crate::kernel::matmul::{Epilogue, MatmulBuffers, MatmulParams, Rows};
-use crate::kernel::matmul_coop::{self, Tile};
+use crate::kernel::matmul_coop::{self, Activations, Tile};
 use crate::kernel::round_rows::RoundRowsParams;
 use crate::matrix::{Exact, Kernels, Key, Precision, check};
 use crate::pack::{BLOCK, Columns, Format, Planes};
@@ -175,7 +175,7 @@ impl Matrices {
 
     /// The kernel in f32 for `rows` rows of each matrix.
     fn exact(&self, kernels: &Kernels, rows: u32) -> Exact {
-        kernels.exact([rows, self.cols, self.blocks], Epilogue::Store, self.count)
+        kernels.exact(self.format, [rows, self.cols, self.blocks], Epilogue::Store, self.count)
     }
 
     fn key(&self, rows: Rows, exact: Exact) -> Key {
@@ -193,12 +193,22 @@ impl Matrices {
         }
     }
 
+    /// Whether the driver gets products by matrices right.
+    fn takes_matrices(&self, kernels: &Kernels, tile: Tile) -> bool {
+        let format = self.format;
+        let key = |activations| Key::CoopRouted { format, activations, tile };
+        [Activations::F16, Activations::F32]
+            .into_iter()
+            .all(|activations| kernels.right(1, |_| key(activations)))
+    }
+
     /// Chooses the kernel for products of `pairs` pairs.
     pub(crate) fn route(&self, kernels: &Kernels, pairs: u32, precision: Precision) -> Route {
         let rows = pairs.div_ceil(self.count);
         match precision.f16
             && !precision.invariant
             && pairs > self.count / kernels.profile().tuning.experts_a_pair
+            && self.takes_matrices(kernels, Tile::routed(rows))
         {
             true => Route::Coop(Tile::routed(rows)),
             false => Route::Exact(self.exact(kernels, rows)),

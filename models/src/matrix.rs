@@ -1,6 +1,7 @@
 //! Weight matrices on the device.
 
 mod kernels;
+mod right;
 
 pub(crate) use kernels::{Exact, Kernels, Key, MaxProduct, Precision};
 
@@ -180,7 +181,8 @@ impl Matrix {
     /// Chooses the kernels for a product of `rows` rows.
     fn route(&self, kernels: &Kernels, rows: u32, precision: Precision) -> Route {
         let cols = self.shards[0].cols;
-        let exact = || Route::Exact(kernels.exact([rows, cols, self.blocks], self.epilogue(), 1));
+        let exact =
+            || Route::Exact(kernels.exact(self.format, [rows, cols, self.blocks], self.epilogue(), 1));
         let profile = kernels.profile();
         let tuning = &profile.tuning;
         let small = u64::from(self.width) * u64::from(cols * self.parts) < tuning.small_weights;
@@ -190,19 +192,20 @@ impl Matrix {
         }
         let codes = precision.int8 && self.format.has_codes() && kernels.holds_codes(rows, self.blocks);
         let few = rows <= precision.max_few_rows(tuning);
-        if precision.f16 && (precision.invariant || !(few && codes) && rows > 1) {
+        let coop = precision.f16 && (precision.invariant || !(few && codes) && rows > 1);
+        if coop && self.takes_matrices(kernels, rows) {
             return Route::Coop;
         }
         // Tiles read the weights less often, but many rows alone make enough of them for a GPU.
         let results = u64::from(rows) * u64::from(cols * self.parts);
-        match (codes, few || results < Tile::LARGE.filled(tuning)) {
-            (true, true) => {
-                let slices = matmul_int8::slices(self.epilogue(), profile.workgroup_lanes);
-                Route::Codes(matmul_int8::Tiling::for_rows(rows, self.epilogue(), slices))
-            }
-            (true, false) => Route::CodesTile,
-            (false, _) => exact(),
-        }
+        let slices = matmul_int8::slices(self.epilogue(), profile.workgroup_lanes);
+        let by_lanes = Route::Codes(matmul_int8::Tiling::for_rows(rows, self.epilogue(), slices));
+        let by_codes = match few || results < Tile::LARGE.filled(tuning) {
+            true => [by_lanes, Route::CodesTile],
+            false => [Route::CodesTile, by_lanes],
+        };
+        let mut by_codes = by_codes.into_iter().filter(|route| codes && self.takes_codes(kernels, *route));
+        by_codes.next().unwrap_or_else(exact)
     }
 
     /// An epilogue of as many parts as the matrix has.

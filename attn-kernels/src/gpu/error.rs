@@ -134,6 +134,20 @@ pub enum GpuError {
     /// A kernel that does not compose.
     #[error(transparent)]
     Compose(#[from] crate::source::ComposeError),
+    /// A variant that the self-test found wrong on this adapter, where no other does the same.
+    #[error(
+        "{mode}: the self-test found {variant} wrong on {adapter}, {driver}, and nothing else does the same"
+    )]
+    Wrong {
+        /// The variant that was tested.
+        variant: &'static str,
+        /// The adapter.
+        adapter: String,
+        /// Its driver, with the version.
+        driver: String,
+        /// The mode or kernel that does not run without it.
+        mode: String,
+    },
     /// A kernel of the coop level where that level does not run: see [`Gpu::runs_coop`](super::Gpu::runs_coop).
     #[error(
         "kernel {kernel} needs cooperative matrices in subgroups of 32 and no bounds checks: adapter {adapter} is at level {level}, subgroups of {subgroups:?}, checks {checks:?}"

@@ -1,6 +1,7 @@
 //! Compiled kernels, cached by variant. The one place with `unsafe`: trusted modules, and what drivers keep of them.
 
 use super::{Checks, Gpu, GpuError};
+use crate::verdicts::Wrong;
 use crate::{Access, Level, Variant};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -66,8 +67,8 @@ impl Gpu {
     /// A variant, which is compiled once, by threads of the device's: several are at a time, and what runs one waits for it.
     ///
     /// # Errors
-    /// [`GpuError::Compose`], [`GpuError::NoCoop`] and [`GpuError::NoSubgroups`], with the kernel's name. That a driver does not
-    /// take it, [`Pipeline::wait`] says, and what encodes it.
+    /// [`GpuError::Compose`], [`GpuError::NoCoop`], [`GpuError::NoSubgroups`] and [`GpuError::Wrong`], with the kernel's name.
+    /// That a driver does not take it, [`Pipeline::wait`] says, and what encodes it.
     pub fn pipeline(&self, variant: &Variant) -> Result<Arc<Pipeline>, GpuError> {
         if let Some(pipeline) = self.cached().pipelines.get(variant) {
             return Ok(Arc::clone(pipeline));
@@ -134,13 +135,16 @@ impl Gpu {
         Ok((pipeline, compile))
     }
 
-    /// Refuses a variant whose level does not run here, or that counts on subgroups of another size: it would compile and be
-    /// wrong.
+    /// Refuses a variant that the driver gets wrong, whose level does not run here, or that counts on subgroups of another size:
+    /// it would compile and be wrong.
     fn check_level(&self, variant: &Variant) -> Result<(), GpuError> {
         let kernel = variant.kernel.name;
         let (adapter, level, checks) = (self.info.name.clone(), self.level, self.checks);
         let [smallest, largest] = self.profile.subgroups;
         let subgroups = (smallest, largest);
+        if let Some(Wrong { variant, mode }) = self.profile.verdicts.against(variant) {
+            return Err(GpuError::Wrong { variant, adapter, driver: self.info.driver_info.clone(), mode });
+        }
         // wgpu would panic on one that is checked.
         if variant.level == Level::Coop && !self.runs_coop() {
             return Err(GpuError::NoCoop { kernel, adapter, level, subgroups, checks });

@@ -7,6 +7,7 @@
 
 use super::KvDtype;
 use super::index_logits::{self, IndexKeys, IndexLogitsParams};
+use crate::profile::DeviceProfile;
 use crate::{Kernel, Level, Variant};
 
 /// The kernel, with the parameters and bindings of [`index_logits`].
@@ -71,10 +72,10 @@ pub struct IndexKernel {
 }
 
 impl IndexKernel {
-    /// Chooses; `runs_coop`: [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop), and rounding to f16 is welcome.
+    /// Chooses on a device whose results may be rounded to f16, if its profile says [so](DeviceProfile::rounded).
     #[must_use]
-    pub fn new(keys: IndexKeys, runs_coop: bool) -> Self {
-        Self { keys, coop: runs_coop && serves(&keys) }
+    pub fn new(keys: IndexKeys, profile: &DeviceProfile) -> Self {
+        Self { keys, coop: serves(&keys) && profile.runs(&variant(&keys)) }
     }
 
     /// The level of the kernel chosen.
@@ -116,8 +117,8 @@ mod tests {
             ("f16, 24", cached(KvDtype::F16, 24)),
             ("f32, 128", cached(KvDtype::F32, 128)),
         ] {
-            let kernel = IndexKernel::new(keys, true);
-            assert_eq!(IndexKernel::new(keys, false).level(), Level::Baseline);
+            let kernel = IndexKernel::new(keys, &DeviceProfile::H200);
+            assert_eq!(IndexKernel::new(keys, &DeviceProfile::WEBGPU).level(), Level::Baseline);
             writeln!(drawn, "{what}: {}", kernel.variant().kernel.name).unwrap();
         }
         insta::assert_snapshot!(drawn, @r"

@@ -9,6 +9,7 @@
 use super::KvDtype;
 use super::attention::Attention;
 use super::mla_decode::{self, LatentShape};
+use crate::profile::DeviceProfile;
 use crate::{Kernel, Level, Variant};
 
 /// The kernel, with the parameters and bindings of [`mla_decode`].
@@ -90,11 +91,12 @@ pub struct MlaKernel {
 }
 
 impl MlaKernel {
-    /// Chooses for one cache. `runs_coop` says that the device has cooperative matrices
-    /// ([`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop)) and that results may be rounded to f16.
+    /// Chooses for one cache on a device whose results may be rounded to f16, if its profile says
+    /// [so](DeviceProfile::rounded).
     #[must_use]
-    pub fn new(shape: &LatentShape, num_heads: u32, runs_coop: bool) -> Self {
-        Self { shape: *shape, num_heads, coop: runs_coop && serves(shape, num_heads) }
+    pub fn new(shape: &LatentShape, num_heads: u32, profile: &DeviceProfile) -> Self {
+        let coop = serves(shape, num_heads) && profile.trusts(&KERNEL, Level::Coop, shape.dtype);
+        Self { shape: *shape, num_heads, coop }
     }
 
     /// The level of the kernel chosen.
@@ -142,10 +144,11 @@ mod tests {
         ] {
             for dtype in [KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8] {
                 let shape = LatentShape { latent, rope, block_size: 64, dtype, plain: 0 };
-                let [runs, not] = [true, false].map(|runs| MlaKernel::new(&shape, num_heads, runs));
+                let [runs, not] = [DeviceProfile::H200, DeviceProfile::WEBGPU]
+                    .map(|profile| MlaKernel::new(&shape, num_heads, &profile));
                 assert_eq!(not.level(), Level::Baseline);
                 let two = LatentShape { rope: 0, ..shape };
-                let two = MlaKernel::new(&two, num_heads, true).variant_of_two();
+                let two = MlaKernel::new(&two, num_heads, &DeviceProfile::H200).variant_of_two();
                 let kernel = runs.variant(&Attention::default()).kernel;
                 let grid = runs.grid(1, 1)[1];
                 writeln!(

@@ -44,7 +44,9 @@ impl Lanes {
         // of that size, but scales that differ by orders of magnitude make logits grow so often that it is lost three times over.
         let shared = num_heads / shape.num_kv_heads > 4;
         let many = shape.dtype == KvDtype::Fp8 && keys * u64::from(shape.num_kv_heads) >= 1 << 20;
-        if profile.matrices() && (shared || many) && paged_decode_coop::serves(shape) {
+        let trusts = |kernel, level| profile.trusts(kernel, level, shape.dtype);
+        let by_matrices = (shared || many) && paged_decode_coop::serves(shape);
+        if by_matrices && trusts(&paged_decode_coop::KERNEL, Level::Coop) {
             return Self::Matrices;
         }
         let size = profile.subgroup_size();
@@ -52,9 +54,9 @@ impl Lanes {
         // On an H200 fp8 takes 6 % less time through workgroup memory, and several groups of heads 2 to 8 %.
         let slower = shape.dtype == KvDtype::Fp8 || groups(shape, num_heads, Self::Workgroup) > 1;
         let serves = |lanes: &u32| paged_decode_subgroup::serves(shape, *lanes);
-        match lanes.filter(|lanes| profile.level >= Level::Subgroup && !slower && serves(lanes)) {
-            Some(lanes) => Self::Subgroup(lanes),
-            None => Self::Workgroup,
+        match lanes.filter(|lanes| !slower && serves(lanes)) {
+            Some(lanes) if trusts(&paged_decode_subgroup::KERNEL, Level::Subgroup) => Self::Subgroup(lanes),
+            _ => Self::Workgroup,
         }
     }
 }

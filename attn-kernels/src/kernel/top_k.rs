@@ -2,6 +2,7 @@
 
 use super::LaunchError;
 use super::error::Launch;
+use crate::profile::DeviceProfile;
 use crate::rows::{PhysicalBlock, TopRow};
 use crate::variant::ANY;
 use crate::{Kernel, Level, Params, Variant};
@@ -102,6 +103,12 @@ pub(crate) fn specialised(variant: Variant, output: Output, level: Level) -> Var
 #[must_use]
 pub fn variant(output: Output, level: Level) -> Variant {
     specialised(Variant::new(&KERNEL), output, level)
+}
+
+/// The kernel for one kind of output at the highest level at which a device runs it.
+#[must_use]
+pub fn best(profile: &DeviceProfile, output: Output) -> Variant {
+    profile.level(profile.top_k_level()).best(|level| variant(output, level))
 }
 
 /// Workgroups for `rows` rows.

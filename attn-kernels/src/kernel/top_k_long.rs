@@ -4,6 +4,7 @@ use super::LaunchError;
 use super::error::Launch;
 use super::top_k::{self, Output, TopKParams};
 use super::top_k_peaks::{self, GROUP, TopKPeaksParams};
+use crate::profile::DeviceProfile;
 use crate::rows::{PhysicalBlock, TopRow};
 use crate::{Kernel, Level, Params, Variant};
 
@@ -82,6 +83,12 @@ impl TopKLongParams {
 #[must_use]
 pub fn variant(output: Output, level: Level) -> Variant {
     top_k::specialised(Variant::new(&KERNEL), output, level)
+}
+
+/// The kernel for one kind of output at the highest level at which a device runs it.
+#[must_use]
+pub fn best(profile: &DeviceProfile, output: Output) -> Variant {
+    profile.level(profile.top_k_level()).best(|level| variant(output, level))
 }
 
 /// Workgroups for `rows` rows.

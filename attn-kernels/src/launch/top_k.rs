@@ -57,7 +57,7 @@ impl TopK {
     /// # Errors
     /// What the device says of the kernel.
     pub fn new(gpu: &Gpu, output: Output) -> Result<Self, GpuError> {
-        let short = gpu.pipeline(&top_k::variant(output, gpu.profile().top_k_level()))?;
+        let short = gpu.pipeline(&top_k::best(gpu.profile(), output))?;
         Ok(Self { output, short, long: None })
     }
 
@@ -77,7 +77,7 @@ impl TopK {
         let buffer = |name, index: usize| gpu.buffer(name, lens[index].next_power_of_two().max(has[index]));
         self.long = Some(Long {
             find_peaks: gpu.pipeline(&top_k_peaks::variant())?,
-            choose: gpu.pipeline(&top_k_long::variant(self.output, gpu.profile().top_k_level()))?,
+            choose: gpu.pipeline(&top_k_long::best(gpu.profile(), self.output))?,
             peaks: buffer("top_k_peaks", 0)?,
             chosen: buffer("top_k_chosen", 1)?,
             kept: buffer("top_k_kept", 2)?,

@@ -119,7 +119,7 @@ proptest! {
     ) {
         if let Some(gpu) = gpu() {
             let shape = LatentShape { latent: 128 * latent, rope: 64 * rope, block_size: 1 << log_block, dtype, plain: 0 };
-            let kernel = MlaKernel::new(&shape, 32, gpu.runs_coop());
+            let kernel = MlaKernel::new(&shape, 32, gpu.profile());
             let context = if kind == 1 { Context::Tokens } else { Context::Full };
             check(gpu, &match kind {
                 2 => kernel.variant_of_two(),
@@ -138,7 +138,7 @@ proptest! {
                     KvShape { num_kv_heads: 1, head_dim, block_size: page, dtype: KvDtype::F16 },
                 ),
             };
-            check(gpu, &IndexKernel::new(keys, gpu.runs_coop()).variant())?;
+            check(gpu, &IndexKernel::new(keys, gpu.profile()).variant())?;
         }
     }
 

@@ -85,12 +85,15 @@ impl Residual {
         let Some(weights) = weights else { return Ok(Self::One) };
         let streams = weights.config.streams;
         let buffer = |name, width: u32| gpu.buffer(name, options.max_rows as usize * width as usize + SLACK);
+        let collapse = |reader| {
+            gpu.pipeline(&gpu.profile().best(|level| hyper_collapse::variant(streams, reader, level)))
+        };
         Ok(Self::Several(HyperState {
             weights: weights.clone(),
             first: gpu.pipeline(&hyper_expand::variant(streams, Form::Begin))?,
-            collapse: gpu.pipeline(&hyper_collapse::variant(streams, Reader::Block, gpu.level()))?,
+            collapse: collapse(Reader::Block)?,
             expand: gpu.pipeline(&hyper_expand::variant(streams, Form::Add))?,
-            last: gpu.pipeline(&hyper_collapse::variant(streams, Reader::Head, gpu.level()))?,
+            last: collapse(Reader::Head)?,
             streams: buffer("streams", streams * config.hidden_size)?,
             mixes: buffer("mixes", hyper_collapse::mixes(streams, Reader::Block))?,
             gates: buffer("gates", streams * (1 + streams))?,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use attn_kernels::Level;
 use attn_kernels::gpu::{Gpu, Pipeline};
 use attn_kernels::kernel::attention;
 use attn_kernels::kernel::mass_bound;
@@ -37,13 +38,17 @@ impl Forms {
     pub(super) fn new(gpu: &Gpu, config: &DecoderConfig, options: &DecoderOptions, shape: &KvShape) -> Self {
         let coop = options.uses_coop(gpu);
         let profile = gpu.profile().rounded(coop);
+        let trusts = |kernel, level| profile.trusts(kernel, level, shape.dtype);
+        let broadcasts = profile.broadcasts() && config.head_dim.is_multiple_of(16);
         Self {
             lanes: [0, u64::from(u32::MAX)].map(|keys| Lanes::of(&profile, shape, config.num_heads, keys)),
-            key_loads: match profile.broadcasts() && config.head_dim.is_multiple_of(16) {
+            key_loads: match broadcasts && trusts(&paged_prefill::KERNEL, Level::Subgroup) {
                 true => KeyLoads::Broadcast,
                 false => KeyLoads::Uniform,
             },
-            coop: coop && paged_prefill_coop::serves(shape),
+            coop: coop
+                && paged_prefill_coop::serves(shape)
+                && trusts(&paged_prefill_coop::KERNEL, Level::Coop),
         }
     }
 

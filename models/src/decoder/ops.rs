@@ -72,14 +72,16 @@ impl Ops {
     ) -> Result<Self, ModelError> {
         // Lanes of a software driver run one after the other.
         let lanes = if gpu.profile().software { 64 } else { matmul::NORM_LANES };
+        let norm = |form| gpu.pipeline(&gpu.profile().best(|level| rms_norm::variant(form, lanes, level)));
+        let norm_heads = gpu.profile().best(|level| norm_heads::variant(norm_heads::Norm::Rms, level));
         Ok(Self {
             kernels,
             precision,
             embed: gpu.pipeline(&embedding.reading(embed::variant(embedding.format().module())))?,
-            norm: gpu.pipeline(&rms_norm::variant(Form::Store, lanes, gpu.level()))?,
-            norm_add: gpu.pipeline(&rms_norm::variant(Form::Add, lanes, gpu.level()))?,
-            norm_gather: gpu.pipeline(&rms_norm::variant(Form::Gather, lanes, gpu.level()))?,
-            norm_heads: gpu.pipeline(&norm_heads::variant(norm_heads::Norm::Rms, gpu.level()))?,
+            norm: norm(Form::Store)?,
+            norm_add: norm(Form::Add)?,
+            norm_gather: norm(Form::Gather)?,
+            norm_heads: gpu.pipeline(&norm_heads)?,
             bias: gpu.pipeline(&bias::variant(bias::Form::Store))?,
             bias_add: gpu.pipeline(&bias::variant(bias::Form::Add))?,
             log_prob: gpu.pipeline(&log_prob::variant())?,

@@ -8,6 +8,7 @@ use bytemuck::Pod;
 use super::placement::BLOCK_BYTES;
 use super::{LayerOutline, Plane, SlotPlace, WeightOutline, WeightPlacement};
 use crate::cast::u32_of;
+use crate::kernel::matmul;
 use crate::{LoadProgress, ModelError};
 
 /// Bytes of what kernels bind as one element of a slot.
@@ -108,7 +109,9 @@ impl<'a> Home<'a> {
             Policy::Device | Policy::Outline => Vec::new(),
         };
         let state = State { layer: None, other_bytes: 0, layers, buffers };
-        let images = gpu.profile().broadcasts();
+        let profile = gpu.profile();
+        let images =
+            profile.broadcasts() && matmul::with_images().iter().all(|variant| profile.runs(variant));
         Self { gpu, policy, images, progress: LoadProgress::default(), state: Mutex::new(state) }
     }
 

@@ -3,6 +3,9 @@
 use attn_kernels::gpu::Bind;
 use attn_kernels::{Access, Kernel, Level, Params, Variant, bindings, params};
 
+use super::embed;
+use crate::pack::Format;
+
 /// The kernel; [`MatmulBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "matmul",
@@ -126,6 +129,9 @@ pub enum Epilogue {
 }
 
 impl Epilogue {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [Self::Store, Self::Add, Self::SiluMul, Self::GeluMul];
+
     /// Parts that meet in it.
     #[must_use]
     pub fn parts(self) -> u32 {
@@ -253,6 +259,13 @@ pub fn variant(
 #[must_use]
 pub fn from_images(variant: Variant) -> Variant {
     variant.module("planes", "planes_images").reading("wq", Access::Image).reading("ws", Access::Image)
+}
+
+/// Examples of the kernels that read weights from images: one that copies them, and one that multiplies.
+pub(crate) fn with_images() -> [Variant; 2] {
+    let weights = Format::Q4.module();
+    let windowed = variant(weights, Epilogue::Store, Tiling::for_cpu(1, 1, true).windowed(), 64, None);
+    [embed::variant(weights), windowed].map(from_images)
 }
 
 /// The kernel that stores products with several matrices.

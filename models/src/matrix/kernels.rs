@@ -252,8 +252,34 @@ impl Kernels {
         Ok((self.scratch.halves.bind().cast(), params.blocks * 8, Activations::F16))
     }
 
-    /// The kernel for products in f32 of `[rows, cols, blocks]`, columns of one part of an epilogue, with `matrices` matrices.
-    pub(crate) fn exact(&self, [rows, cols, blocks]: [u32; 3], epilogue: Epilogue, matrices: u32) -> Exact {
+    /// The kernel for products in f32 of `[rows, cols, blocks]`, columns of one part of an epilogue, with `matrices` matrices of
+    /// a format: the fastest, or another that the driver gets right.
+    pub(crate) fn exact(&self, format: Format, shape: [u32; 3], epilogue: Epilogue, matrices: u32) -> Exact {
+        let fastest = self.fastest_exact(shape, epilogue, matrices);
+        if self.profile().verdicts.is_empty() {
+            return fastest;
+        }
+        let ([rows, _, blocks], parts) = (shape, epilogue.parts());
+        let others = match self.profile().software {
+            true => [Exact::Lanes(Tiling::for_cpu(rows, parts, false)), fastest],
+            false => [
+                Exact::Lanes(Tiling::for_gpu(rows, parts, blocks)),
+                Exact::Tile(matmul_tile::Tile::choose(&self.profile().tuning, epilogue, rows, u64::MAX)),
+            ],
+        };
+        let runs = |exact: &Exact| {
+            let windowed = exact.windowed(rows, 1).0;
+            [(*exact, false), (*exact, exact.norms()), (windowed, false)].into_iter().all(|(exact, norm)| {
+                self.right(epilogue.parts(), |epilogue| match matrices {
+                    1 => Key::Exact { format, epilogue, exact, blocks, norm },
+                    _ => Key::Several { rows: Rows::Routed, format, exact, blocks },
+                })
+            })
+        };
+        [fastest].into_iter().chain(others).find(runs).unwrap_or(fastest)
+    }
+
+    fn fastest_exact(&self, [rows, cols, blocks]: [u32; 3], epilogue: Epilogue, matrices: u32) -> Exact {
         let parts = epilogue.parts();
         let profile = self.profile();
         if profile.software {
@@ -296,11 +322,12 @@ impl Kernels {
         Ok(pipeline)
     }
 
-    fn variant(&self, key: Key) -> Variant {
-        let level = self.gpu.level();
+    pub(super) fn variant(&self, key: Key) -> Variant {
+        let profile = self.profile();
         match key {
             Key::Exact { format, epilogue, exact: Exact::Lanes(tiling), blocks, norm } => {
-                matmul::variant(format.module(), epilogue, tiling, blocks, norm.then_some(level))
+                let of = |level| matmul::variant(format.module(), epilogue, tiling, blocks, level);
+                if norm { profile.best(|level| of(Some(level))) } else { of(None) }
             }
             Key::Exact { format, epilogue, exact: Exact::Tile(tile), .. } => {
                 matmul_tile::variant(format.module(), epilogue, tile)
@@ -315,11 +342,11 @@ impl Kernels {
                 matmul_int8::variant(format.module(), epilogue, tiling)
             }
             Key::CodesTile { format, epilogue } => {
-                let slices = matmul_int8::slices(epilogue, self.profile().workgroup_lanes);
+                let slices = matmul_int8::slices(epilogue, profile.workgroup_lanes);
                 matmul_int8_tile::variant(format.module(), epilogue, slices)
             }
-            Key::Quantize { input } => quantize_rows::variant(input, level),
-            Key::Round { input } => round_rows::variant(input, level),
+            Key::Quantize { input } => profile.best(|level| quantize_rows::variant(input, level)),
+            Key::Round { input } => profile.best(|level| round_rows::variant(input, level)),
             Key::CoopRouted { format, activations, tile } => matmul_coop::routed(format, activations, tile),
             Key::Coop { format, epilogue, activations, tile } => {
                 matmul_coop::variant(format, epilogue, activations, tile)

@@ -27,6 +27,7 @@ mod steady;
 pub(crate) mod tiny;
 mod weights_on_host;
 mod windows;
+mod wrong;
 
 use attn_kernels::kernel::KvDtype;
 use models::DecoderOptions;

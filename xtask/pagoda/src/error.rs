@@ -12,7 +12,7 @@ use scheduler::AdmitError;
 use sparse_select::Spec;
 
 use crate::tiers::TiersError;
-use crate::verdicts::{IGNORE, Verdict};
+use crate::verdicts::IGNORE;
 
 /// Everything between a path and the last token of a request.
 #[derive(Debug, thiserror::Error)]
@@ -47,13 +47,11 @@ pub enum Error {
     /// The device.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// A self-test found even the baseline kernels wrong on this adapter.
-    #[error("{adapter}: {verdict}; {IGNORE}=1 opens it all the same")]
-    Adapter {
-        /// The adapter.
-        adapter: String,
-        /// Verdict of the self-test.
-        verdict: Verdict,
+    /// A kernel that the self-test found wrong on this adapter, where no other takes its place.
+    #[error("{source}; {IGNORE}=1 runs it all the same")]
+    WrongKernel {
+        /// The variant, the adapter, and what does not run there.
+        source: GpuError,
     },
     /// A certificate of what cannot be certified.
     #[error("sparse {policy} has no bound of the attention mass that it keeps, so nothing is certified")]

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use attn_kernels::gpu::{Gpu, GpuOptions};
+use attn_kernels::gpu::{Gpu, GpuError, GpuOptions};
 use models::batch::Phase;
 use models::{
     ChatTemplate, Checkpoint, Conversation, Decoder, DecoderConfig, DecoderOptions, Dtype, KvPlan, KvPool,
-    Message, ModelCache, Place, Progress, RandomSpec, SMOLLM2_135M_INSTRUCT, SparseOptions, Tokenizer,
-    WeightError,
+    Message, ModelCache, ModelError, Place, Progress, RandomSpec, SMOLLM2_135M_INSTRUCT, SparseOptions,
+    Tokenizer, WeightError,
 };
 use prefetch::engine::EngineConfig;
 
@@ -191,7 +191,7 @@ impl Model {
     /// The device that `options` select, opened once, and again after it was lost.
     ///
     /// # Errors
-    /// If there is no such device, or its kernels are known to be wrong.
+    /// If there is no such device.
     pub fn gpu(&self, options: &EngineOptions) -> Result<Arc<Gpu>, Error> {
         let selected = options.gpu();
         let mut known = self.gpu.lock().unwrap_or_else(PoisonError::into_inner);
@@ -269,7 +269,8 @@ impl Model {
             .spill(extension.and_then(|extension| extension.spill))
             .weights_on_gpu(options.weights_on_gpu)
             .score_memory(memory::left(options, &gpu, &plan, num_blocks));
-        let mut decoder = Decoder::load(&gpu, &config, self.checkpoint.weights(), &decoder_options)?;
+        let loaded = Decoder::load(&gpu, &config, self.checkpoint.weights(), &decoder_options);
+        let mut decoder = loaded.map_err(not_loaded)?;
         if let Some(placement) = decoder.weight_placement() {
             options.notes.tell(&Note::WeightsOnHost { placement: placement.clone() });
         }
@@ -290,7 +291,16 @@ impl Model {
         if options.prepare && !gpu.is_cpu() {
             decoder.prepare()?;
         }
+        verdicts::tell_passed_over(&gpu, &options.notes);
         Ok(decoder)
+    }
+}
+
+/// The error of a model that does not load.
+fn not_loaded(error: ModelError) -> Error {
+    match error {
+        ModelError::Gpu(source @ GpuError::Wrong { .. }) => Error::WrongKernel { source },
+        other => other.into(),
     }
 }
 

@@ -22,12 +22,23 @@ pub enum Note {
         /// Its driver, with the version.
         driver: String,
     },
-    /// Kernels that a self-test found wrong are avoided, or not, as the text says.
+    /// Kernels that a self-test found wrong run all the same.
     SelfTest {
         /// The adapter.
         adapter: String,
         /// The verdict, and what follows from it.
         verdict: String,
+    },
+    /// A kernel variant that a self-test found wrong would have run, and another takes its place.
+    PassedOver {
+        /// The variant.
+        variant: String,
+        /// Its level.
+        level: Level,
+        /// The adapter.
+        adapter: String,
+        /// Its driver, with the version.
+        driver: String,
     },
     /// A policy has no kernels, so each layer waits for a selection on the host.
     SelectsOnHost {
@@ -122,11 +133,34 @@ pub enum Note {
     },
 }
 
+fn weights_on_host(placement: &WeightPlacement) -> String {
+    let WeightPlacement { num_layers, host_layers, device_bytes, host_bytes, .. } = placement;
+    format!(
+        "weights: {} on the device, {} in host memory ({} of {num_layers} layers), which every step reads over the link: \
+         prefills hide it, decoding waits for it",
+        readable(*device_bytes),
+        readable(*host_bytes),
+        host_layers.len(),
+    )
+}
+
+/// The kernels in place of one of this level.
+fn instead_of(level: Level) -> &'static str {
+    match level {
+        Level::Coop => "kernels without cooperative matrices are",
+        Level::Subgroup => "kernels without subgroups are",
+        Level::Baseline => "another kernel of the same product is",
+    }
+}
+
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Device { adapter, level, driver } => write!(f, "device: {adapter} ({level:?}, {driver})"),
             Self::SelfTest { adapter, verdict } => write!(f, "{adapter}: {verdict}"),
+            Self::PassedOver { variant, level, adapter, driver } => {
+                write!(f, "{variant} is wrong on {adapter}, {driver}: {} used instead", instead_of(*level))
+            }
             Self::SelectsOnHost { policy } => {
                 write!(f, "sparse: no kernels for {policy}, so each layer waits for a selection on the host")
             }
@@ -162,17 +196,7 @@ impl fmt::Display for Note {
             Self::FewerBlocks { blocks, wanted } => {
                 write!(f, "memory is short: {blocks} KV blocks instead of {wanted}")
             }
-            Self::WeightsOnHost { placement } => {
-                let WeightPlacement { num_layers, host_layers, device_bytes, host_bytes, .. } = placement;
-                write!(
-                    f,
-                    "weights: {} on the device, {} in host memory ({} of {num_layers} layers), which every step reads over \
-                     the link: prefills hide it, decoding waits for it",
-                    readable(*device_bytes),
-                    readable(*host_bytes),
-                    host_layers.len(),
-                )
-            }
+            Self::WeightsOnHost { placement } => f.write_str(&weights_on_host(placement)),
             Self::DeviceLost { adapter } => {
                 write!(f, "{adapter} was lost; the engine is opened anew, and its requests go on")
             }

@@ -1,4 +1,4 @@
-//! Results of self-tests by adapter and driver, so that engines avoid kernel levels that are wrong there.
+//! Results of self-tests by adapter and driver, so that engines avoid kernels that are wrong there.
 //! `cargo xtask doctor --self-test` writes them.
 //!
 //! The verdicts are kept in a JSON file in the user's cache folder. The driver's version is part of the key,
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use attn_kernels::Level;
 use attn_kernels::gpu::{Gpu, GpuOptions, wgpu};
+use attn_kernels::{NamedVariant, verdicts};
 use models::{FetchError, ModelCache};
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ use crate::{Note, Notes, user_file};
 
 const FILE: &str = "self-test.json";
 
-/// If this variable is set, to anything, adapters are opened at their best level regardless of verdicts.
+/// If this variable is set, to anything, adapters run every kernel regardless of verdicts.
 pub(crate) const IGNORE: &str = "PAGODA_IGNORE_SELF_TEST";
 
 /// Result of a self-test on one adapter under one driver.
@@ -42,22 +42,17 @@ pub struct WrongKernel {
 }
 
 impl Verdict {
-    /// The best level below every wrong kernel's; `None` if even the baseline is wrong.
-    fn usable(&self) -> Option<Level> {
-        // A level with an unknown name is from another version of this program, and so are its kernels.
-        let lowest = self.wrong.iter().filter_map(|wrong| level(&wrong.level)).min();
-        match lowest {
-            None => Some(Level::Coop),
-            Some(Level::Coop) => Some(Level::Subgroup),
-            Some(Level::Subgroup) => Some(Level::Baseline),
-            Some(Level::Baseline) => None,
-        }
+    /// The verdict on the variants of this program that run on a device. A wrong one with a name that it does not know is of
+    /// another version, and so is its kernel.
+    fn of_variants(&self, gpu: &Gpu) -> verdicts::Verdicts {
+        let all = attn_kernels::variants().into_iter().chain(models::kernel::variants());
+        let is = |wrong: &WrongKernel, named: &NamedVariant| {
+            wrong.variant == named.name && wrong.level == named.level().name()
+        };
+        let right = |named: &NamedVariant| !self.wrong.iter().any(|wrong| is(wrong, named));
+        let here = all.filter(|named| gpu.profile().runs(&named.variant));
+        verdicts::Verdicts::new(here.map(|named| (named.clone(), right(&named))))
     }
-}
-
-/// The level of this name.
-fn level(name: &str) -> Option<Level> {
-    [Level::Baseline, Level::Subgroup, Level::Coop].into_iter().find(|level| level.name() == name)
 }
 
 impl fmt::Display for Verdict {
@@ -67,13 +62,9 @@ impl fmt::Display for Verdict {
             return write!(f, "self-test passed under this driver: {tested} kernel variants are right");
         }
         let names: Vec<&str> = wrong.iter().map(|wrong| &*wrong.variant).collect();
-        let then = match self.usable() {
-            Some(level) => format!("the engine keeps to level {level}"),
-            None => "the engine refuses this adapter".into(),
-        };
         write!(
             f,
-            "self-test FAILED under this driver: {} of {tested} kernel variants are wrong ({}); {then}",
+            "self-test FAILED under this driver: {} of {tested} kernel variants are wrong ({})",
             wrong.len(),
             names.join(", ")
         )
@@ -128,10 +119,10 @@ impl Verdicts {
     }
 }
 
-/// Opens an adapter at the best level without a kernel known to be wrong there.
+/// Opens an adapter, whose choices of kernels pass over those that are known to be wrong there.
 ///
 /// # Errors
-/// Those of [`Gpu::open`], and if even the baseline level is wrong.
+/// Those of [`Gpu::open`].
 pub fn open(options: &GpuOptions, notes: &Notes) -> Result<Gpu, Error> {
     let ignore = std::env::var_os(IGNORE).is_some_and(|value| !value.is_empty());
     open_with(options, &Verdicts::of_this_user(), ignore, notes)
@@ -142,25 +133,34 @@ fn open_with(options: &GpuOptions, verdicts: &Verdicts, ignore: bool, notes: &No
     let Some(verdict) = verdicts.get(gpu.info()).filter(|verdict| !verdict.wrong.is_empty()) else {
         return Ok(gpu);
     };
-    let adapter = gpu.info().name.clone();
-    let tell = |verdict| notes.tell(&Note::SelfTest { adapter: adapter.clone(), verdict });
     if ignore {
-        tell(format!("{verdict}, but {IGNORE} is set"));
+        let verdict = format!("{verdict}, but {IGNORE} is set");
+        notes.tell(&Note::SelfTest { adapter: gpu.info().name.clone(), verdict });
         return Ok(gpu);
     }
-    match verdict.usable() {
-        None => Err(Error::Adapter { adapter, verdict: verdict.clone() }),
-        Some(level) if level >= gpu.level() => Ok(gpu),
-        Some(level) => {
-            tell(verdict.to_string());
-            drop(gpu);
-            Ok(Gpu::open(&options.clone().level(level))?)
-        }
+    let heeded = verdict.of_variants(&gpu);
+    Ok(gpu.with_verdicts(heeded))
+}
+
+/// Tells, once each, which wrong variants others have taken the place of.
+pub(crate) fn tell_passed_over(gpu: &Gpu, notes: &Notes) {
+    for named in gpu.profile().verdicts.passed_over() {
+        notes.tell(&Note::PassedOver {
+            variant: named.name.clone(),
+            level: named.level(),
+            adapter: gpu.info().name.clone(),
+            driver: gpu.info().driver_info.clone(),
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use attn_kernels::Level;
+    use models::kernel::rms_norm;
+
     use super::*;
 
     fn verdict(levels: &[&str]) -> Verdict {
@@ -173,40 +173,51 @@ mod tests {
     }
 
     #[test]
-    fn the_level_below_the_lowest_wrong_one_is_used() {
-        let usable = |levels: &[&str]| verdict(levels).usable();
-        assert_eq!(usable(&[]), Some(Level::Coop));
-        assert_eq!(usable(&["coop"]), Some(Level::Subgroup));
-        assert_eq!(usable(&["coop", "subgroup"]), Some(Level::Baseline));
-        assert_eq!(usable(&["subgroup", "baseline"]), None);
-        assert_eq!(usable(&["wave"]), Some(Level::Coop));
-    }
-
-    #[test]
     fn verdicts_are_sentences() {
         insta::assert_snapshot!(verdict(&[]), @"self-test passed under this driver: 80 kernel variants are right");
-        insta::assert_snapshot!(verdict(&["coop"]), @"self-test FAILED under this driver: 1 of 80 kernel variants are wrong (top_k-coop); the engine keeps to level subgroup");
-        insta::assert_snapshot!(verdict(&["baseline"]), @"self-test FAILED under this driver: 1 of 80 kernel variants are wrong (top_k-baseline); the engine refuses this adapter");
+        insta::assert_snapshot!(verdict(&["coop"]), @"self-test FAILED under this driver: 1 of 80 kernel variants are wrong (top_k-coop)");
     }
 
     /// Needs an adapter; `ATTN_GPU=skip` skips it.
     #[test]
-    fn an_adapter_opens_at_a_level_that_is_right() {
+    fn an_adapter_opens_at_its_level_without_what_is_wrong() {
         if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
             return;
         }
         let options = GpuOptions::new(attn_kernels::gpu::Checks::Off);
         let best = Gpu::open(&options).unwrap();
-        let after = |levels: &[&str], ignore| {
-            let mut verdicts = Verdicts::default();
-            verdicts.put(best.info(), verdict(levels));
-            open_with(&options, &verdicts, ignore, &Notes::default()).map(|gpu| gpu.level())
+        let wrong = |(variant, level): (&str, Level)| WrongKernel {
+            variant: variant.into(),
+            level: level.name().into(),
+            fault: "rows: element 3".into(),
         };
-        assert_eq!(after(&[], false).unwrap(), best.level());
-        assert_eq!(after(&["subgroup"], false).unwrap(), Level::Baseline);
-        assert_eq!(after(&["subgroup"], true).unwrap(), best.level());
-        let refused = after(&["baseline"], false).unwrap_err().to_string();
-        assert!(refused.contains("the engine refuses this adapter"), "{refused}");
+        let known = [("paged_decode-fp8", Level::Baseline), ("rms_norm-rows-subgroup", Level::Subgroup)];
+        let of_another_version = ("gone", Level::Baseline);
+        let wrong = known.into_iter().chain([of_another_version]).map(wrong).collect();
+        let mut verdicts = Verdicts::default();
+        verdicts.put(best.info(), Verdict { tested: 80, wrong });
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let telling = Arc::clone(&told);
+        let notes = Notes::to(move |note| telling.lock().unwrap().push(note.to_string()));
+        let told = || std::mem::take(&mut *told.lock().unwrap());
+
+        let ignoring = open_with(&options, &verdicts, true, &notes).unwrap();
+        assert!(ignoring.profile().verdicts.is_empty());
+        assert!(told()[0].ends_with("but PAGODA_IGNORE_SELF_TEST is set"));
+
+        let gpu = open_with(&options, &verdicts, false, &notes).unwrap();
+        assert_eq!(gpu.level(), best.level());
+        let norm = |level| rms_norm::variant(rms_norm::Form::Store, 64, level);
+        let chosen = gpu.profile().best(norm);
+        if best.level() >= Level::Subgroup {
+            assert_eq!(chosen.level, Level::Baseline);
+            tell_passed_over(&gpu, &notes);
+            let [note] = &told()[..] else { panic!("one note") };
+            assert!(note.starts_with("rms_norm-rows-subgroup is wrong on "), "{note}");
+            assert!(note.ends_with(": kernels without subgroups are used instead"), "{note}");
+        }
+        tell_passed_over(&gpu, &notes);
+        assert_eq!(told(), [""; 0]);
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl CompressedAttention {
     ) -> Result<Self, ModelError> {
         let LoadContext { gpu, config, options, kv, views } = *load;
         let shape = options.kv().vectors(config, &compressed);
-        let kernel = MlaKernel::new(&shape, config.num_heads, options.uses_coop(gpu));
+        let kernel = MlaKernel::new(&shape, config.num_heads, &gpu.profile().rounded(options.uses_coop(gpu)));
         let places = Places::new(config, kv.plan());
         let attention = Attention { sinks: config.sinks, ..Attention::default() };
         let rows = options.max_rows as usize;

@@ -114,7 +114,7 @@ impl IndexScorer {
         of: IndexOf,
     ) -> Result<Self, ModelError> {
         let IndexerConfig { num_heads, head_dim, .. } = config;
-        let kernel = IndexKernel::new(keys, options.uses_coop(gpu));
+        let kernel = IndexKernel::new(keys, &gpu.profile().rounded(options.uses_coop(gpu)));
         let rows = options.max_rows as usize;
         let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
         // Heads over entries rotate as the attention to them does.

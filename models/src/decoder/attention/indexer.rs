@@ -48,9 +48,10 @@ impl IndexerState {
         let rows = options.max_rows as usize;
         // No list is longer than a sequence.
         let longest = top_k.min(config.context_length) as usize;
+        let norm = gpu.profile().best(|level| norm_heads::variant(norm_heads::Norm::Layer, level));
         Ok(Self {
             scorer: IndexScorer::new(gpu, options, indexer, keys, IndexOf::Tokens)?,
-            norm: gpu.pipeline(&norm_heads::variant(norm_heads::Norm::Layer, gpu.level()))?,
+            norm: gpu.pipeline(&norm)?,
             k: gpu.buffer("index_k", rows * head_dim as usize + SLACK)?,
             lists: gpu.buffer("index_lists", rows * (1 + longest))?,
         })

@@ -110,7 +110,7 @@ impl LatentAttention {
             dtype: options.kv_dtype,
             plain: 0,
         };
-        let kernel = MlaKernel::new(&shape, config.num_heads, options.uses_coop(gpu));
+        let kernel = MlaKernel::new(&shape, config.num_heads, &gpu.profile().rounded(options.uses_coop(gpu)));
         let kind = |context| {
             let attention = Attention { context, ..Attention::default() };
             let attend = gpu.pipeline(&kernel.variant(&attention))?;

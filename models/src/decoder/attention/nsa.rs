@@ -94,7 +94,7 @@ impl NsaAttention {
             probs: gpu.pipeline(&nsa_probs::variant(shape, block, block))?,
             compress: gpu.pipeline(&nsa_attend::variant(shape, block))?,
             score: gpu.pipeline(&nsa_block_score::variant(block, block, block))?,
-            top_k: gpu.pipeline(&top_k::variant(Output::List, gpu.profile().top_k_level()))?,
+            top_k: gpu.pipeline(&top_k::best(gpu.profile(), Output::List))?,
             selected: branch(&Attention::blocks(block))?,
             window: branch(&Attention::default())?,
             gate_sum: gpu.pipeline(&gate_sum::variant(config.head_dim))?,

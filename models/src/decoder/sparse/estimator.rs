@@ -76,11 +76,11 @@ impl Estimator {
         };
         let thresholds: Vec<f32> = thresholds.into_iter().map(f32_of).collect();
         let q_stride = config.num_heads * config.head_dim;
-        let coop = options.uses_coop(gpu) && strided_qk_coop::serves(&shape, form.stride, block, q_stride);
-        let score = match coop {
-            true => strided_qk_coop::variant(&shape, form.stride, block),
-            false => strided_qk::variant(&shape, form.stride, block),
-        };
+        let serves = options.uses_coop(gpu) && strided_qk_coop::serves(&shape, form.stride, block, q_stride);
+        let by_matrices = serves.then(|| strided_qk_coop::variant(&shape, form.stride, block));
+        let by_matrices = by_matrices.filter(|variant| gpu.profile().runs(variant));
+        let coop = by_matrices.is_some();
+        let score = by_matrices.unwrap_or_else(|| strided_qk::variant(&shape, form.stride, block));
         let pipelines = Pipelines {
             score: gpu.pipeline(&score)?,
             sum: gpu.pipeline(&softmax_block_sum::variant(form.stride, block))?,

@@ -90,7 +90,7 @@ impl Ranker {
         let rows = || views.all.iter().map(|_| StepList::new(gpu, "query_rows", 1)).collect();
         Ok(Some(Self {
             scorer,
-            top_k: gpu.pipeline(&top_k::variant(Output::List, gpu.profile().top_k_level()))?,
+            top_k: gpu.pipeline(&top_k::best(gpu.profile(), Output::List))?,
             sets,
             scores: OfLayers::new(gpu, "scores", 1, at_once)?,
             score_stride: 0,

@@ -75,11 +75,11 @@ impl Thresholder {
         let LoadContext { gpu, config, options, kv, .. } = *load;
         let (shape, block) = (*kv.shape(), policy.block_size().get());
         let Some(form) = policy.energies() else { return Ok(None) };
-        let coop = options.uses_coop(gpu) && block_energy_coop::serves(&shape, block);
-        let energy = match coop {
-            true => block_energy_coop::variant(&shape, block),
-            false => block_energy::variant(&shape, block),
-        };
+        let serves = options.uses_coop(gpu) && block_energy_coop::serves(&shape, block);
+        let by_matrices = serves.then(|| block_energy_coop::variant(&shape, block));
+        let by_matrices = by_matrices.filter(|variant| gpu.profile().runs(variant));
+        let coop = by_matrices.is_some();
+        let energy = by_matrices.unwrap_or_else(|| block_energy::variant(&shape, block));
         let pipelines = Pipelines {
             mean: gpu.pipeline(&block_mean::variant(&shape, block))?,
             energy: gpu.pipeline(&energy)?,

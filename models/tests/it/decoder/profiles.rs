@@ -13,10 +13,10 @@ use super::golden::{compared, relative_l2};
 use super::options;
 use super::random::last_logits;
 use super::served::{Request, serve};
-use super::tiny::{Tiny, family, fixture};
+use super::tiny::{Prompt, Tiny, family, fixture};
 
 /// A GPU on which matrices of a tiny model are large, and fill it with a tile.
-fn of_a_gpu() -> GpuOptions {
+pub(super) fn of_a_gpu() -> GpuOptions {
     let tuning = Tuning::H200.small_weights(0).plain_tiles(1).rows(4, 8, 8);
     GpuOptions::new(Checks::On).software(false).tuning(tuning)
 }
@@ -31,26 +31,34 @@ fn open(options: &GpuOptions) -> Gpu {
 }
 
 /// The logits of a prompt and of 20 steps after it are those of transformers.
-fn equals_reference(tiny: &Tiny, gpu: &GpuOptions) {
-    let mut decoder = tiny.decoder_on(open(gpu), &options(KvDtype::F32));
-    let prompt = &tiny.prompts[0];
+pub(super) fn equals_reference(tiny: &Tiny, prompt: &Prompt, gpu: Gpu) -> Decoder {
+    let mut decoder = tiny.decoder_on(gpu, &options(KvDtype::F32));
     let served = serve(&mut decoder, &[Request::new(&prompt.ids, 20)], 64);
     let error = relative_l2(compared(tiny, prompt, &served[0]), &prompt.logits);
     assert!(error <= 2e-4, "{}: the logits are off by {error:.2e} of their length", tiny.name);
+    decoder
 }
 
 #[test]
 fn kernels_of_gpus_give_the_logits_of_transformers() {
     for name in ["tiny-llama", "tiny-deepseek-v3", "tiny-gemma3", "tiny-gpt-oss"] {
-        equals_reference(family(name), &of_a_gpu());
+        equals_reference(family(name), &family(name).prompts[0], open(&of_a_gpu()));
     }
 }
 
 #[test]
 fn webgpus_limits_and_no_feature_give_the_logits_of_transformers() {
     for name in ["tiny-llama", "tiny-deepseek-v4", "tiny-qwen3-moe"] {
-        equals_reference(family(name), &of_webgpu());
+        equals_reference(family(name), &family(name).prompts[0], open(&of_webgpu()));
     }
+}
+
+/// Drivers may have subgroups and no type f16, as SwiftShader does.
+#[test]
+fn subgroups_without_f16_give_the_logits_of_transformers() {
+    let features = Features::all().difference(Features::SHADER_F16);
+    let tiny = family("tiny-llama");
+    equals_reference(tiny, &tiny.prompts[0], open(&GpuOptions::new(Checks::On).features(features)));
 }
 
 /// Few rows and many through integer dot products, which no other test of the decoder reaches: their matrices are too small.

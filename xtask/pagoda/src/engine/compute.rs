@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::event::{Event, FinishReason};
 use crate::kv_used::group_id;
 use crate::mask::Masked;
+use crate::verdicts;
 
 /// Sequences end between steps.
 const PLANNED: &str = "the sequences of a plan have not ended";
@@ -52,6 +53,8 @@ impl Engine {
         };
         let samples: Vec<Sample<'_>> = plan.sample_rows.iter().map(sample).collect();
         let mut output = self.decoder.step(&slices, &samples)?;
+        // Products choose their kernels by the rows of a step.
+        verdicts::tell_passed_over(self.decoder.gpu(), &self.notes);
         self.count(plan, &mut output);
         Ok(output)
     }

@@ -97,7 +97,7 @@ impl Step {
         let kind = selected.map_or(String::new(), |(_, stride)| format!(", {} tokens each", stride - 1));
         let tokens = f64::from(self.batch) * f64::from(keys);
         let name = format!("{}{kind}", self.name());
-        let kernel = MlaKernel::new(&SHAPE, HEADS, coop && gpu.runs_coop());
+        let kernel = MlaKernel::new(&SHAPE, HEADS, &gpu.profile().rounded(coop));
         let (variant, grid) = (kernel.variant(&attention), kernel.grid(self.batch, max_partitions));
         let work = Work::new("mla_decode", kernel.level().name(), name)
             .costs(
@@ -193,7 +193,7 @@ fn two_caches(gpu: &Gpu, batch: u32, coop: bool) -> Result<Work> {
     ];
     let tokens = f64::from(batch) * f64::from(keys);
     let name = format!("{batch} x {window} + {compressed}, {HEADS} heads, {}, f16", shape.width());
-    let kernel = MlaKernel::new(&shape, HEADS, coop && gpu.runs_coop());
+    let kernel = MlaKernel::new(&shape, HEADS, &gpu.profile().rounded(coop));
     let work = Work::new("mla_decode, two", kernel.level().name(), name)
         .costs(
             tokens * f64::from(shape.width()) * f64::from(shape.dtype.bytes()),
@@ -235,7 +235,7 @@ fn logits(gpu: &Gpu, [batch, context]: [u32; 2]) -> Result<(Work, Buf<f32>)> {
     let bindings: [Bound; 6] =
         [(&q).into(), (&cache).into(), (&tables).into(), (&rows).into(), (&gates).into(), (&logits).into()];
     let keys = f64::from(batch) * f64::from(context);
-    let kernel = IndexKernel::new(INDEX_KEYS, gpu.runs_coop());
+    let kernel = IndexKernel::new(INDEX_KEYS, gpu.profile());
     let shape = format!("{batch} x {context}, {INDEX_HEADS} x {head_dim}, fp8");
     let work = Work::new("index_logits", kernel.level().name(), shape)
         .costs(cache.len() as f64 * 4.0, 2.0 * f64::from(INDEX_HEADS * head_dim) * keys)

@@ -1,0 +1,292 @@
+//! Results of a self-test on a device, by which choices of kernels pass over variants that its driver gets wrong.
+
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use crate::kernel::KvDtype;
+use crate::{Kernel, Level, NamedVariant, Role, Variant};
+
+/// Variants that a driver gets wrong, and the right ones of the same kernels, which tell what is wrong about them.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Verdicts(Option<&'static [Verdict]>);
+
+#[derive(Debug)]
+struct Verdict {
+    named: NamedVariant,
+    right: bool,
+    /// [`UNMET`], then [`PASSED_OVER`], then [`TOLD`].
+    passed_over: AtomicU8,
+}
+
+const UNMET: u8 = 0;
+/// A choice has passed over the variant.
+const PASSED_OVER: u8 = 1;
+const TOLD: u8 = 2;
+
+/// A variant that must not run, by the verdict on another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wrong {
+    /// Name of the variant that the self-test found wrong.
+    pub variant: &'static str,
+    /// The mode or kernel that does not run without it.
+    pub mode: String,
+}
+
+impl Verdicts {
+    /// No variant is known to be wrong.
+    pub const NONE: Self = Self(None);
+
+    /// Whether no variant is known to be wrong.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Verdicts on variants that were tested, and whether each was right. A process keeps the wrong ones for as long as it runs:
+    /// profiles of devices, which are values, refer to them.
+    #[must_use]
+    pub fn new(tested: impl IntoIterator<Item = (NamedVariant, bool)>) -> Self {
+        let tested: Vec<_> = tested.into_iter().collect();
+        let wrong: Vec<&str> = tested.iter().filter(|(_, right)| !right).map(|(of, _)| kernel(of)).collect();
+        let matters = |(of, _): &&(NamedVariant, bool)| wrong.contains(&kernel(of));
+        let verdict = |(named, right): &(NamedVariant, bool)| Verdict {
+            named: named.clone(),
+            right: *right,
+            passed_over: AtomicU8::new(UNMET),
+        };
+        let kept: Vec<Verdict> = tested.iter().filter(matters).map(verdict).collect();
+        Self((!kept.is_empty()).then(|| &*kept.leak()))
+    }
+
+    /// The verdict by which `variant` must not run: that on a variant of the same modules, whatever its sizes; if there is none,
+    /// that on a variant with a module in common that none of the right ones has.
+    #[must_use]
+    pub fn against(self, variant: &Variant) -> Option<Wrong> {
+        self.wrong(variant)
+            .map(|(verdict, module)| Wrong { variant: &verdict.named.name, mode: mode(variant, module) })
+    }
+
+    /// Whether a choice may take `variant`. One that may not is [passed over](Self::passed_over).
+    pub(crate) fn allow(self, variant: &Variant) -> bool {
+        self.wrong(variant).inspect(|(verdict, _)| verdict.pass_over()).is_none()
+    }
+
+    /// Whether a choice may take `kernel` at `level` for caches of `dtype`, whatever else its variants do: none is wrong but
+    /// those for codes of another type.
+    pub(crate) fn allow_all(self, kernel: &Kernel, level: Level, dtype: KvDtype) -> bool {
+        let concerns = |verdict: &&Verdict| {
+            !verdict.right
+                && verdict.is_of(kernel, level)
+                && cached(&verdict.named.variant).is_none_or(|of| of == dtype || !of.is_code())
+        };
+        self.all().iter().find(concerns).inspect(|verdict| verdict.pass_over()).is_none()
+    }
+
+    /// Wrong variants that choices have passed over; each is told once.
+    #[must_use]
+    pub fn passed_over(self) -> Vec<&'static NamedVariant> {
+        let told = self.all().iter().filter(|verdict| verdict.moves(PASSED_OVER, TOLD));
+        told.map(|verdict| &verdict.named).collect()
+    }
+
+    fn all(self) -> &'static [Verdict] {
+        self.0.unwrap_or_default()
+    }
+
+    fn wrong(self, variant: &Variant) -> Option<(&'static Verdict, Option<Module>)> {
+        let tested = || self.all().iter().filter(|verdict| verdict.is_of(variant.kernel, variant.level));
+        let modules = modules(variant);
+        let same = |verdict: &&Verdict| self::modules(&verdict.named.variant) == modules;
+        let has = |verdict: &Verdict, module| self::modules(&verdict.named.variant).contains(module);
+        // Of the modules of a wrong variant those are to blame that no right one has.
+        let blamed = |wrong: &Verdict| {
+            let shared = modules.iter().filter(|module| has(wrong, module));
+            let mut blamed = shared.filter(|module| !tested().any(|other| other.right && has(other, module)));
+            blamed.next().copied()
+        };
+        if tested().any(|verdict| same(&verdict)) {
+            let wrong = tested().filter(same).find(|verdict| !verdict.right)?;
+            return Some((wrong, blamed(wrong)));
+        }
+        tested().filter(|verdict| !verdict.right).find_map(|wrong| Some((wrong, Some(blamed(wrong)?))))
+    }
+}
+
+/// Verdicts are those on one device, if they are the same list.
+impl PartialEq for Verdicts {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.all(), other.all())
+    }
+}
+
+impl Verdict {
+    fn is_of(&self, kernel: &Kernel, level: Level) -> bool {
+        self::kernel(&self.named) == kernel.name && self.named.level() == level
+    }
+
+    fn pass_over(&self) {
+        self.moves(UNMET, PASSED_OVER);
+    }
+
+    /// Returns whether it was at `from`, from where it goes to `to`.
+    fn moves(&self, from: u8, to: u8) -> bool {
+        self.passed_over.compare_exchange(from, to, Relaxed, Relaxed).is_ok()
+    }
+}
+
+/// A shared module in its slot.
+type Module = (&'static str, &'static str);
+
+fn kernel(named: &NamedVariant) -> &'static str {
+    named.variant.kernel.name
+}
+
+fn modules(variant: &Variant) -> Vec<Module> {
+    let module = |slot: &&'static str| Some((*slot, variant.module_in(slot)?));
+    let slots: Vec<_> = variant.choices.iter().map(|(slot, _)| *slot).collect();
+    let mut modules: Vec<Module> = slots.iter().filter_map(module).collect();
+    modules.sort_unstable();
+    modules
+}
+
+/// The type of the cache that a variant reads or writes, if it has modules for several.
+fn cached(variant: &Variant) -> Option<KvDtype> {
+    modules(variant).into_iter().find_map(cached_by)
+}
+
+fn cached_by((slot, module): Module) -> Option<KvDtype> {
+    let suffix = module.rsplit('_').next()?;
+    let types = [KvDtype::F32, KvDtype::F16, KvDtype::Fp8, KvDtype::Int8];
+    types.into_iter().find(|dtype| ["kv", "k", "element"].contains(&slot) && name(*dtype) == suffix)
+}
+
+/// The suffix of modules for caches of a type.
+fn name(dtype: KvDtype) -> &'static str {
+    match dtype {
+        KvDtype::F32 => "f32",
+        KvDtype::F16 => "f16",
+        KvDtype::Fp8 => "fp8",
+        KvDtype::Int8 => "int8",
+    }
+}
+
+/// Returns what does not run without a variant of which `module` is to blame.
+fn mode(variant: &Variant, module: Option<Module>) -> String {
+    let kernel = variant.kernel.name;
+    if let Some(dtype) = module.and_then(cached_by) {
+        return format!("KV in {}", name(dtype));
+    }
+    match module {
+        Some(("weights", module)) => format!("weights in {}", module.trim_start_matches("weights_")),
+        _ if variant.kernel.role == Role::Selection => format!("selection by {kernel}"),
+        Some((slot, module)) => format!("{kernel} with {slot} {module}"),
+        None => match cached(variant) {
+            Some(dtype) => format!("{kernel} over KV in {}", name(dtype)),
+            None => kernel.into(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::attention::Attention;
+    use crate::kernel::index_logits::IndexKeys;
+    use crate::kernel::index_logits_coop::IndexKernel;
+    use crate::kernel::mla_decode::LatentShape;
+    use crate::kernel::mla_decode_coop::MlaKernel;
+    use crate::kernel::paged_decode::{self, Lanes};
+    use crate::kernel::{KvShape, lse_merge, paged_prefill};
+    use crate::profile::DeviceProfile;
+    use kvblock::Reach;
+
+    /// Verdicts on every variant of this crate, of which `wrong` are wrong: name and level.
+    fn verdicts(wrong: &[(&str, Level)]) -> Verdicts {
+        let all = crate::variants();
+        let is = |named: &NamedVariant| wrong.contains(&(named.name.as_str(), named.level()));
+        assert_eq!(all.iter().filter(|named| is(named)).count(), wrong.len(), "{wrong:?}");
+        Verdicts::new(all.into_iter().map(|named| (named.clone(), !is(&named))))
+    }
+
+    fn shape(dtype: KvDtype) -> KvShape {
+        KvShape { num_kv_heads: 2, head_dim: 64, block_size: 32, dtype }
+    }
+
+    fn decode(dtype: KvDtype, mask: Reach) -> Variant {
+        let attention = Attention { mask, ..Attention::default() };
+        paged_decode::variant(&shape(dtype), 4, Lanes::Workgroup, &attention)
+    }
+
+    #[test]
+    fn other_sizes_and_options_of_a_wrong_type_are_wrong() {
+        let verdicts = verdicts(&[("paged_decode-fp8", Level::Baseline)]);
+        for mask in [Reach::Full, Reach::Window(8)] {
+            let wrong = verdicts.against(&decode(KvDtype::Fp8, mask)).unwrap();
+            assert_eq!(
+                wrong,
+                Wrong { variant: "paged_decode-fp8", mode: "paged_decode over KV in fp8".into() }
+            );
+            for dtype in [KvDtype::F16, KvDtype::F32, KvDtype::Int8] {
+                assert_eq!(verdicts.against(&decode(dtype, mask)), None, "{dtype:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_option_is_wrong_with_every_type() {
+        let verdicts = verdicts(&[("paged_prefill-window-f16", Level::Baseline)]);
+        for dtype in [KvDtype::F16, KvDtype::Int8] {
+            let of = |mask| {
+                let attention = Attention { mask, ..Attention::default() };
+                paged_prefill::variant(&shape(dtype), 4, paged_prefill::KeyLoads::Uniform, &attention)
+            };
+            assert_eq!(verdicts.against(&of(Reach::Full)), None);
+            let wrong = verdicts.against(&of(Reach::Window(8))).unwrap();
+            assert_eq!(wrong.mode, "paged_prefill with mask mask_window");
+        }
+    }
+
+    #[test]
+    fn other_kernels_and_levels_are_none_of_its_business() {
+        let verdicts = verdicts(&[("top_k-subgroup-list", Level::Subgroup)]);
+        let of = |level| crate::kernel::top_k::variant(crate::kernel::top_k::Output::List, level);
+        assert_eq!(verdicts.against(&of(Level::Subgroup)).unwrap().mode, "selection by top_k");
+        assert_eq!(verdicts.against(&of(Level::Baseline)), None);
+        assert_eq!(verdicts.against(&lse_merge::variant(64)), None);
+        let profile = DeviceProfile::H200.verdicts(verdicts);
+        assert_eq!(profile.best(of), of(Level::Baseline));
+        assert_eq!(DeviceProfile::H200.best(of).level, Level::Subgroup);
+    }
+
+    /// Matrices, then subgroups, then what every device runs; codes of one type do not concern another's.
+    #[test]
+    fn decode_takes_the_next_form() {
+        let coop = [("paged_decode_coop-f16", Level::Coop)];
+        let both = [coop[0], ("paged_decode_subgroup-32-f16", Level::Subgroup)];
+        let lanes = |wrong: &[(&str, Level)], dtype| {
+            Lanes::of(&DeviceProfile::H200.verdicts(verdicts(wrong)), &shape(dtype), 16, 1 << 20)
+        };
+        assert_eq!(lanes(&[], KvDtype::F16), Lanes::Matrices);
+        assert_eq!(lanes(&coop, KvDtype::F16), Lanes::Workgroup, "two groups of heads");
+        assert_eq!(lanes(&coop, KvDtype::Int8), Lanes::Workgroup);
+        assert_eq!(lanes(&[("paged_decode_coop-fp8", Level::Coop)], KvDtype::Int8), Lanes::Matrices);
+        let few = |wrong: &[(&str, Level)]| {
+            Lanes::of(&DeviceProfile::H200.verdicts(verdicts(wrong)), &shape(KvDtype::F16), 4, 1)
+        };
+        assert_eq!([few(&coop), few(&both)], [Lanes::Subgroup(32), Lanes::Workgroup]);
+    }
+
+    #[test]
+    fn kernels_by_matrices_have_others_in_their_place() {
+        let wrong = verdicts(&[("mla_decode_coop-f16", Level::Coop), ("index_logits_coop-fp8", Level::Coop)]);
+        let profile = DeviceProfile::H200.verdicts(wrong);
+        let latents = LatentShape { latent: 512, rope: 64, block_size: 64, dtype: KvDtype::F16, plain: 0 };
+        let keys = IndexKeys::Fp8 { head_dim: 128, page: 64 };
+        for (profile, level) in [(DeviceProfile::H200, Level::Coop), (profile, Level::Baseline)] {
+            assert_eq!(MlaKernel::new(&latents, 128, &profile).level(), level);
+            assert_eq!(IndexKernel::new(keys, &profile).level(), level);
+        }
+        let told = || wrong.passed_over().iter().map(|named| &*named.name).collect::<Vec<_>>();
+        assert_eq!(told(), ["mla_decode_coop-f16", "index_logits_coop-fp8"]);
+        assert_eq!(told(), [""; 0]);
+    }
+}
