@@ -18,7 +18,7 @@ pub const MODULES: Modules = modules! {
     decode: "decode_lanes", "decode_part", "lane_key", "lane_key_pair", "queries_shuffled", "queries_tile";
     keys: "context_blocks", "context_full", "entries_heads", "entries_shared", "keys_apart", "keys_broadcast_f16", "keys_broadcast_f32", "keys_paired", "keys_uniform", "pages_heads", "pages_shared", "places_blocks", "places_tokens", "trips_hidden", "trips_known";
     latents: "latent_codes", "latent_f16", "latent_f32", "latent_fp8", "latent_halves", "latent_int8", "latent_plain", "latent_v4", "latents_paged", "latents_two", "v4_slots", "v4_units";
-    matrices: "k_coop_f16", "k_coop_index_fp8", "kv_coop_f16", "kv_coop_fp8", "kv_coop_int8", "kv_staged_codes", "kv_staged_f16", "kv_staged_fp8", "kv_staged_int8", "latent_coop_codes", "latent_coop_f16", "latent_coop_fp8", "latent_coop_int8", "latent_coop_v4", "product_tile", "tile";
+    matrices: "any_subgroup", "any_workgroup", "k_coop_f16", "k_coop_index_fp8", "kv_coop_f16", "kv_coop_fp8", "kv_coop_int8", "kv_staged_codes", "kv_staged_f16", "kv_staged_fp8", "kv_staged_int8", "latent_coop_codes", "latent_coop_f16", "latent_coop_fp8", "latent_coop_int8", "latent_coop_v4", "matrices", "matrix_16", "matrix_8", "product_tile", "tile";
     numbers: "flat", "fp8_halves", "fp8_quad", "half_cut", "halves", "inverse_root", "narrow", "numbers", "pack_halves",
         "soft_cap";
     params: "block_energy_params", "index_logits_params", "mla_decode_params", "paged_prefill_params", "strided_qk_params";

@@ -12,6 +12,7 @@ mod compiler;
 mod error;
 mod image;
 mod kept;
+mod matrices;
 mod options;
 mod outcome;
 mod own;
@@ -39,6 +40,7 @@ use crate::profile::DeviceProfile;
 use crate::verdicts::Verdicts;
 use compiler::{Compiler, Counts};
 use kept::Kept;
+use matrices::matrix_size;
 use options::{HOST_BUFFERS, OPTIONAL};
 use pipeline::{BindGroupKey, PipelineCache};
 use rustc_hash::FxHashMap;
@@ -89,7 +91,8 @@ impl Gpu {
         check_limits(&info.name, &limits)?;
         let mut features = adapter.features() & OPTIONAL & options.features;
         let matrices = adapter.features() & wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
-        let level = best_level(&adapter, features | matrices).min(options.level);
+        let size = matrix_size(&adapter, options);
+        let level = best_level(features | matrices, size).min(options.level);
         features.set(HOST_BUFFERS, features.contains(HOST_BUFFERS) && options.host_buffers);
         let keeps = adapter.features() & wgpu::Features::PIPELINE_CACHE;
         let kernel_cache = options.kernel_cache.as_ref().filter(|_| !keeps.is_empty());
@@ -112,8 +115,8 @@ impl Gpu {
             opened.map_err(|source| GpuError::Open { adapter: info.name.clone(), source })?;
         let fault = watch(&device);
         let kept = kernel_cache.and_then(|folder| Kept::open(folder, &device, &info));
-        let gpu = Self::new(device, queue, info, level, options, fault);
-        Ok(Self { kept, ..gpu })
+        let gpu = Self { kept, ..Self::new(device, queue, info, level, options, fault) };
+        gpu.with_matrices(size)
     }
 
     fn new(
@@ -190,7 +193,7 @@ impl Gpu {
     /// Whether kernels of [`Level::Coop`] run.
     #[must_use]
     pub fn runs_coop(&self) -> bool {
-        self.profile.matrices()
+        self.profile.runs_matrices()
     }
 
     /// Whether kernels carry bounds checks.
@@ -253,14 +256,13 @@ fn profile(
         software: options.software.unwrap_or(info.device_type == wgpu::DeviceType::Cpu),
         level,
         subgroups: [info.subgroup_min_size, info.subgroup_max_size],
+        matrices: None,
         workgroup_bytes: limits.max_compute_workgroup_storage_size,
         workgroup_lanes: limits.max_compute_invocations_per_workgroup,
         binding_bytes: limits.max_buffer_size.min(limits.max_storage_buffer_binding_size),
         tuning: options.tuning,
         verdicts: Verdicts::NONE,
     }
-    // Cooperative loads cannot be bounds-checked.
-    .with_matrices(level == Level::Coop && options.checks == Checks::Off)
 }
 
 /// Collects what wgpu would otherwise panic about.
@@ -281,18 +283,13 @@ fn watch(device: &wgpu::Device) -> Arc<Fault> {
     fault
 }
 
-/// The best level of a device of `adapter` that is opened with `features`.
-fn best_level(adapter: &wgpu::Adapter, features: wgpu::Features) -> Level {
+/// The best level of a device that is opened with `features`, on an adapter with matrices of a size that kernels use, or none.
+fn best_level(features: wgpu::Features, matrix_size: Option<u32>) -> Level {
     if !features.contains(wgpu::Features::SUBGROUP) {
         return Level::Baseline;
     }
     let coop = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16;
-    let fits = adapter.cooperative_matrix_properties().iter().any(|p| {
-        (p.m_size, p.n_size, p.k_size) == (16, 16, 16)
-            && p.ab_type == wgpu::CooperativeScalarType::F16
-            && p.cr_type == wgpu::CooperativeScalarType::F32
-    });
-    if features.contains(coop) && fits { Level::Coop } else { Level::Subgroup }
+    if features.contains(coop) && matrix_size.is_some() { Level::Coop } else { Level::Subgroup }
 }
 
 /// WebGPU's defaults, which every kernel stays inside.

@@ -1,8 +1,62 @@
 //! Traits and measured times of a device that decide which kernels run on it, and how their work is split.
 
 use crate::kernel::KvDtype;
+use crate::source::Choice;
 use crate::verdicts::Verdicts;
 use crate::{Kernel, Level, Variant};
+
+/// Lanes of a unit, by which kernels with matrices divide their work.
+pub(crate) const UNIT: u32 = 32;
+
+/// Cooperative matrices of f16 with sums in f32, as a device multiplies them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Matrices {
+    size: u32,
+    lanes: u32,
+}
+
+impl Matrices {
+    /// Matrices of 16 x 16 by subgroups of 32 lanes, which NVIDIA's devices have.
+    pub const NVIDIA: Self = Self { size: 16, lanes: 32 };
+
+    /// Matrices of `size` rows, columns and products by subgroups of `lanes` lanes: of 16 by 32 or 64 lanes, of 8 by 8 to 64.
+    /// `None` for others, for which no kernel is written.
+    #[must_use]
+    pub const fn new(size: u32, lanes: u32) -> Option<Self> {
+        match (size, lanes) {
+            (16, 32 | 64) | (8, 8 | 16 | 32 | 64) => Some(Self { size, lanes }),
+            _ => None,
+        }
+    }
+
+    /// Rows, columns and products of a matrix.
+    #[must_use]
+    pub const fn size(self) -> u32 {
+        self.size
+    }
+
+    /// Lanes of a subgroup.
+    #[must_use]
+    pub const fn lanes(self) -> u32 {
+        self.lanes
+    }
+
+    /// Choices for the slots of `matrices.wgsl`: kernels divide their work by units, which 32 lanes own.
+    pub(crate) fn choices(self) -> [(&'static str, Choice); 8] {
+        let share = (UNIT / self.lanes).max(1);
+        let across = share.min(2);
+        [
+            ("matrix", Choice::Module(if self.size == 16 { "matrix_16" } else { "matrix_8" })),
+            ("MATRIX", Choice::Size(self.size)),
+            ("SUBGROUP", Choice::Size(self.lanes)),
+            ("SHARE", Choice::Size(share)),
+            ("M_SHARE", Choice::Size(share / across)),
+            ("N_SHARE", Choice::Size(across)),
+            ("UNITS", Choice::Size((self.lanes / UNIT).max(1))),
+            ("any", Choice::Module(if share == 1 { "any_subgroup" } else { "any_workgroup" })),
+        ]
+    }
+}
 
 /// A device, as choices of kernels, tiles and splits see it. [`Gpu::profile`](crate::gpu::Gpu::profile) is that of an open
 /// device; choices take nothing else of it, so that a profile made by hand shows what another device would get.
@@ -16,6 +70,8 @@ pub struct DeviceProfile {
     pub level: Level,
     /// Smallest and largest number of lanes of a subgroup.
     pub subgroups: [u32; 2],
+    /// Matrices of kernels of [`Level::Coop`], if they run.
+    pub matrices: Option<Matrices>,
     /// Shared memory of a workgroup, in bytes.
     pub workgroup_bytes: u32,
     /// Maximum number of lanes of a workgroup.
@@ -34,6 +90,7 @@ impl DeviceProfile {
         software: false,
         level: Level::Baseline,
         subgroups: [4, 128],
+        matrices: None,
         workgroup_bytes: 16 << 10,
         workgroup_lanes: 256,
         binding_bytes: 128 << 20,
@@ -45,6 +102,7 @@ impl DeviceProfile {
     pub const H200: Self = Self {
         level: Level::Coop,
         subgroups: [32, 32],
+        matrices: Some(Matrices::NVIDIA),
         workgroup_bytes: 48 << 10,
         workgroup_lanes: 1024,
         binding_bytes: (1 << 31) - 1,
@@ -69,12 +127,11 @@ impl DeviceProfile {
         Self { binding_bytes: bytes, ..self }
     }
 
-    /// Sets whether the driver offers matrices of 16 x 16 in f16. Their kernels run if all subgroups have 32 lanes, which own
-    /// rows.
+    /// Sets the matrices of kernels of [`Level::Coop`], which run if there are any.
     #[must_use]
-    pub fn with_matrices(self, offered: bool) -> Self {
-        let runs = offered && self.subgroups == [32, 32];
-        self.level(if runs { Level::Coop } else { self.level.min(Level::Subgroup) })
+    pub fn with_matrices(self, matrices: Option<Matrices>) -> Self {
+        let level = if matrices.is_some() { Level::Coop } else { self.level.min(Level::Subgroup) };
+        Self { matrices, level, ..self }
     }
 
     /// Sets the variants that the driver gets wrong.
@@ -86,7 +143,11 @@ impl DeviceProfile {
     /// Whether a variant runs here: the device has its level and subgroups of sizes that it serves, and the driver gets it right.
     #[must_use]
     pub fn runs(&self, variant: &Variant) -> bool {
-        let served = self.subgroups.iter().all(|lanes| variant.subgroups.contains(lanes));
+        let serves = |lanes: &u32| variant.subgroups.contains(lanes);
+        let served = match (variant.level, self.matrices) {
+            (Level::Coop, Some(matrices)) => serves(&matrices.lanes),
+            _ => self.subgroups.iter().all(serves),
+        };
         let offered = variant.level <= self.level && (variant.level == Level::Baseline || served);
         offered && self.verdicts.allow(variant)
     }
@@ -113,8 +174,14 @@ impl DeviceProfile {
 
     /// Whether kernels by cooperative matrices run.
     #[must_use]
-    pub fn matrices(&self) -> bool {
+    pub fn runs_matrices(&self) -> bool {
         self.level == Level::Coop
+    }
+
+    /// Whether those run whose workgroups have 32 lanes, which must be whole subgroups.
+    #[must_use]
+    pub fn runs_single_units(&self) -> bool {
+        self.runs_matrices() && self.matrices.is_some_and(|matrices| matrices.lanes <= UNIT)
     }
 
     /// The number of lanes of every subgroup, if they all have as many.

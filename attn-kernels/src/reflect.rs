@@ -8,6 +8,7 @@ pub use error::ReflectError;
 pub use operations::Operations;
 pub use translate::{Translation, Trusted, translate, translate_trusted};
 
+use crate::profile::Matrices;
 use crate::{Access, TextLength, Variant};
 use naga::back::PipelineConstants;
 use naga::proc::Layouter;
@@ -130,7 +131,7 @@ struct Parsed<'a> {
 impl<'a> Parsed<'a> {
     /// With the fewest capabilities with which it is valid.
     fn new(variant: &'a Variant) -> Result<Self, ReflectError> {
-        let mut parsed = Self::whole(variant, TextLength::Full)?;
+        let mut parsed = Self::whole(variant, TextLength::Full, Matrices::NVIDIA)?;
         // From everything, drops what is not needed, one flag at a time.
         for flag in Capabilities::all().iter() {
             if let Ok(with_less) = validate(&parsed.module, parsed.capabilities - flag) {
@@ -142,9 +143,9 @@ impl<'a> Parsed<'a> {
     }
 
     /// With all capabilities.
-    fn whole(variant: &'a Variant, length: TextLength) -> Result<Self, ReflectError> {
+    fn whole(variant: &'a Variant, length: TextLength, matrices: Matrices) -> Result<Self, ReflectError> {
         let kernel = variant.kernel.name;
-        let wgsl = variant.wgsl_of(length)?;
+        let wgsl = variant.wgsl_of(length, matrices)?;
         let fail = |stage, message| ReflectError::Naga { kernel, stage, message };
         let module =
             naga::front::wgsl::parse_str(&wgsl).map_err(|e| fail("parsing", e.emit_to_string(&wgsl)))?;

@@ -145,7 +145,7 @@ pub fn gaps(catalog: &[&Kernel], variants: &[NamedVariant], cases: Cases) -> Vec
 #[must_use]
 pub fn skipped(gpu: &Gpu, named: &NamedVariant, case: &Case) -> Option<String> {
     if named.level() == Level::Coop && !gpu.runs_coop() {
-        return Some("no cooperative matrices of 16 x 16 in subgroups of 32, or bounds checks are on".into());
+        return Some("no cooperative matrices that kernels are written for, or bounds checks are on".into());
     }
     if named.level() > gpu.level() {
         return Some(format!("the adapter's level is {}", gpu.level()));
@@ -159,7 +159,8 @@ pub fn skipped(gpu: &Gpu, named: &NamedVariant, case: &Case) -> Option<String> {
     }
     let [smallest, largest] = gpu.profile().subgroups;
     let served = case.subgroups.contains(&smallest) && case.subgroups.contains(&largest);
-    (named.level() == Level::Subgroup && !served)
+    let served = if named.level() == Level::Coop { gpu.profile().runs(&case.variant) } else { served };
+    (named.level() >= Level::Subgroup && !served)
         .then(|| format!("subgroups of {smallest} to {largest}, {:?} are needed", case.subgroups))
 }
 

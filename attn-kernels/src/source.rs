@@ -7,11 +7,12 @@
 //!
 //! Lines from `#unroll i < N` to the matching `#end` are repeated N times, each in a block where `i` is a constant; N
 //! is a number or a slot filled with one. Arrays of cooperative matrices stay in registers only if every index into
-//! them is constant, and WGSL cannot ask a driver to unroll.
-//!
-//! Entry points may take built-ins in a struct, so that a slot says which. Those of subgroups become parameters of their own:
-//! naga's HLSL writer (30.0) gives them values as parameters alone, and Direct3D's compiler refuses the struct.
+//! them is constant, and WGSL cannot ask a driver to unroll. `#let NAME = A * B / C` makes a constant of numbers and slots,
+//! from left to right, that `#unroll` may count by too.
 
+mod built_ins;
+
+use built_ins::parameters_of_their_own;
 use smallvec::SmallVec;
 use std::fmt::Write as _;
 
@@ -47,6 +48,14 @@ pub enum ComposeError {
         /// The slot that no `#import slot = default` line opens.
         slot: String,
     },
+    /// A `#let` line whose value is no product or quotient of numbers, or is not whole.
+    #[error("kernel {kernel}: `{line}` has no value")]
+    Let {
+        /// The kernel being composed.
+        kernel: String,
+        /// The line.
+        line: String,
+    },
     /// An `#unroll` line that is not `#unroll name < count`, counts by a slot without a number, or has no `#end`.
     #[error("kernel {kernel}: `{line}` does not unroll")]
     Unroll {
@@ -64,7 +73,7 @@ pub type Choices<'a> = &'a [(&'static str, Choice)];
 /// `defaults`, before the one of their line.
 ///
 /// # Errors
-/// [`ComposeError`] for an import of a module in none of `modules`, a choice without a slot, or a malformed `#unroll`.
+/// [`ComposeError`] for an import of a module in none of `modules`, a choice without a slot, or a malformed `#unroll` or `#let`.
 pub fn compose(
     kernel: &str,
     text: &str,
@@ -94,78 +103,6 @@ pub fn compose(
     Ok(parameters_of_their_own(out))
 }
 
-/// Struct of built-ins, and the members that it has.
-struct BuiltIns<'a> {
-    name: &'a str,
-    /// `(attribute, member, type)`.
-    members: Vec<(&'a str, &'a str, &'a str)>,
-    /// Its text, from `struct` to the brace.
-    text: &'a str,
-}
-
-impl<'a> BuiltIns<'a> {
-    /// The first struct of `text` with a built-in of subgroups.
-    fn find(text: &'a str) -> Option<Self> {
-        text.match_indices("struct ").find_map(|(at, keyword)| {
-            let text = &text[at..=at + text[at..].find('}')?];
-            let (name, members) = text[keyword.len()..text.len() - 1].split_once('{')?;
-            let member = |line: &'a str| {
-                let (attribute, member) = line.trim().split_once(' ')?;
-                let (member, kind) = member.split_once(": ")?;
-                attribute.starts_with("@builtin(").then_some((attribute, member, kind))
-            };
-            let members: Vec<_> = members.trim().split_terminator(',').map(member).collect::<Option<_>>()?;
-            let of_subgroups = members.iter().any(|(attribute, ..)| attribute.contains("subgroup"));
-            of_subgroups.then(|| Self { name: name.trim(), members, text })
-        })
-    }
-
-    /// The struct without attributes.
-    fn plain(&self) -> String {
-        let members = self.members.iter().map(|(_, member, kind)| format!("    {member}: {kind},\n"));
-        format!("struct {} {{\n{}}}", self.name, members.collect::<String>())
-    }
-
-    /// The head of an entry point, from `fn` to its brace, with each member as a parameter, and the struct made from them.
-    /// `None` if it takes none.
-    fn spread(&self, head: &str) -> Option<String> {
-        let kind = format!(": {}", self.name);
-        let end = head.find(&format!("{kind},")).or_else(|| head.find(&format!("{kind})")))?;
-        let begin = head[..end].rfind([' ', '(']).map_or(0, |at| at + 1);
-        let parameter = &head[begin..end];
-        let of = |(attribute, member, kind): &(&str, &str, &str)| {
-            format!("{attribute} {parameter}_{member}: {kind}")
-        };
-        let parameters: Vec<String> = self.members.iter().map(of).collect();
-        let values: Vec<String> =
-            self.members.iter().map(|(_, member, _)| format!("{parameter}_{member}")).collect();
-        Some(format!(
-            "{}{}{}\n    let {parameter} = {}({});",
-            &head[..begin],
-            parameters.join(", "),
-            &head[end + kind.len()..],
-            self.name,
-            values.join(", ")
-        ))
-    }
-}
-
-/// Gives the entry points of `text` the built-ins of subgroups as parameters of their own.
-fn parameters_of_their_own(text: String) -> String {
-    let Some(built_ins) = BuiltIns::find(&text) else { return text };
-    let mut out = text.replacen(built_ins.text, &built_ins.plain(), 1);
-    let mut from = 0;
-    while let Some(at) = out[from..].find("@compute").map(|at| from + at) {
-        let Some(end) = out[at..].find('{').map(|end| at + end + 1) else { break };
-        from = end;
-        if let Some(head) = built_ins.spread(&out[at..end]) {
-            from = at + head.len();
-            out.replace_range(at..end, &head);
-        }
-    }
-    out
-}
-
 struct Composer<'a> {
     kernel: &'a str,
     modules: &'a [Modules],
@@ -190,6 +127,10 @@ impl Composer<'_> {
                 rest = self.unroll(line.trim(), after)?;
             } else if let Some(import) = line.strip_prefix("#import ") {
                 self.import(import)?;
+            } else if let Some(constant) = line.strip_prefix("#let ") {
+                let malformed = || ComposeError::Let { kernel: self.kernel.into(), line: (*line).into() };
+                let (name, n) = self.constant(constant).ok_or_else(malformed)?;
+                self.size(name, n);
             } else if line.starts_with("enable ") {
                 let line = format!("{line}\n");
                 if !self.enables.contains(&line) {
@@ -225,9 +166,37 @@ impl Composer<'_> {
     /// Name and count of `#unroll name < count`.
     fn trips<'l>(&self, line: &'l str) -> Option<(&'l str, u32)> {
         let (name, count) = line.strip_prefix("#unroll ")?.split_once('<')?;
-        let count = count.trim();
-        let slot = self.sizes.iter().find(|(slot, _)| slot == count).map(|(_, n)| *n);
-        Some((name.trim(), slot.or_else(|| count.parse().ok())?))
+        Some((name.trim(), self.number(count)?))
+    }
+
+    /// A number, or that of a slot or constant.
+    fn number(&self, text: &str) -> Option<u32> {
+        let text = text.trim();
+        let named = self.sizes.iter().find(|(name, _)| name == text).map(|(_, n)| *n);
+        named.or_else(|| text.parse().ok())
+    }
+
+    /// Name and value of `NAME = A * B / C`, whole at every step.
+    fn constant<'l>(&self, line: &'l str) -> Option<(&'l str, u32)> {
+        let (name, value) = line.split_once('=')?;
+        let mut value = value.split_inclusive(['*', '/']);
+        let operand = |text: &str| self.number(text.trim_end_matches(['*', '/']));
+        let mut text = value.next()?;
+        let mut n = operand(text)?;
+        for next in value {
+            let by = operand(next)?;
+            n = match text.ends_with('*') {
+                true => n.checked_mul(by)?,
+                false => n.checked_div(by).filter(|whole| whole * by == n)?,
+            };
+            text = next;
+        }
+        Some((name.trim(), n))
+    }
+
+    fn size(&mut self, name: &str, n: u32) {
+        self.sizes.push((name.into(), n));
+        writeln!(self.body, "const {name}: u32 = {n}u;").expect("a String takes every write");
     }
 
     fn import(&mut self, import: &str) -> Result<(), ComposeError> {
@@ -250,8 +219,7 @@ impl Composer<'_> {
         match choice {
             Choice::Module(name) => self.module(name),
             Choice::Size(n) => {
-                self.sizes.push((slot.into(), n));
-                writeln!(self.body, "const {slot}: u32 = {n}u;").expect("a String takes every write");
+                self.size(slot, n);
                 Ok(())
             }
         }
@@ -307,6 +275,18 @@ mod tests {
             "const N: u32 = 2u;\n{{ const i: u32 = 0u;\n{inner}}}\n{{ const i: u32 = 1u;\n{inner}}}\ng();\n"
         );
         assert_eq!(text, want);
+    }
+
+    #[test]
+    fn constants_are_products_and_quotients_of_slots() {
+        let kernel = "#import N = 6\n#let M = N * 4 / 3\n#unroll i < M\n#end";
+        let text = compose("k", kernel, &[MODULES], &[], &[]).unwrap();
+        assert!(text.starts_with("const N: u32 = 6u;\nconst M: u32 = 8u;\n{ const i: u32 = 0u;\n"), "{text}");
+        assert_eq!(text.matches("const i").count(), 8);
+        for line in ["#let M = N", "#let M = 3 / 2", "#let M = 3 / 0", "#let M", "#let M = 3 * 2147483647"] {
+            let error = compose("k", line, &[MODULES], &[], &[]).unwrap_err();
+            assert_eq!(error, ComposeError::Let { kernel: "k".into(), line: line.into() });
+        }
     }
 
     #[test]

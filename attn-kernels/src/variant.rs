@@ -1,5 +1,6 @@
 //! A kernel, and one specialisation of it.
 
+use crate::profile::Matrices;
 use crate::source::{Choice, ComposeError, Modules, compose};
 use crate::{Access, Binding, Level, ParamsLayout};
 use std::ops::RangeInclusive;
@@ -230,20 +231,20 @@ impl Variant {
     /// # Errors
     /// [`ComposeError`] when an import or a slot does not exist.
     pub fn wgsl(&self) -> Result<String, ComposeError> {
-        self.wgsl_of(TextLength::Full)
+        self.wgsl_of(TextLength::Full, Matrices::NVIDIA)
     }
 
-    /// The complete WGSL text in one of its two lengths. Both give the same results, but for rounding where online softmaxes
-    /// take more or fewer keys at a time.
+    /// The complete WGSL text in one of its two lengths, for a device's matrices if it has some. Both lengths give the same
+    /// results, but for rounding where online softmaxes take more or fewer keys at a time.
     ///
     /// # Errors
     /// As [`wgsl`](Self::wgsl).
-    pub fn wgsl_of(&self, length: TextLength) -> Result<String, ComposeError> {
-        let defaults = match length {
-            TextLength::Full => &[][..],
-            TextLength::Short => &SHORT,
-        };
-        compose(self.kernel.name, self.kernel.wgsl, self.kernel.modules, &self.choices, defaults)
+    pub fn wgsl_of(&self, length: TextLength, matrices: Matrices) -> Result<String, ComposeError> {
+        let mut defaults = matrices.choices().to_vec();
+        if length == TextLength::Short {
+            defaults.extend(SHORT);
+        }
+        compose(self.kernel.name, self.kernel.wgsl, self.kernel.modules, &self.choices, &defaults)
     }
 }
 

@@ -1,17 +1,27 @@
 enable f16;
 enable wgpu_cooperative_matrix;
 // block_energy with cooperative matrices: the same bindings, parameters and energies; queries and mean keys rounded to f16.
-// A workgroup has the rows of a query block of one head, 32 a subgroup, whose queries stay in its registers, and goes
-// through the key blocks before it, 16 at a time, with their means staged in workgroup memory. Scores pass through it too: a
-// lane adds up half of a subgroup's rows for one key block, and the first sixteen lanes what all have found.
+// A workgroup has the rows of a query block of one head, a subgroup as many as it has lanes, whose queries stay in its
+// registers, and goes through the key blocks before it, 16 at a time, with their means staged in workgroup memory. Scores pass
+// through it too: a lane adds up sixteen rows for one key block, and the first sixteen lanes what all have found.
 // Bytes moved: those of block_energy, means once a query block and head. Grid: (num_heads, query blocks of the dispatch); the
-// last query block, usually the longest, starts first. Needs subgroups of exactly 32. CPU reference: src/cpu/block_energy.rs
+// last query block, usually the longest, starts first. CPU reference: src/cpu/block_energy.rs
 #import numbers
+#import matrices
+// Units of 32 rows.
 #import SUBGROUPS = 4
-// Matrices along a head.
+// Sixteens along a head.
 #import SPANS = 4
 // Quads of a mean that a lane stages.
 #import LOADS = 2
+// Matrices along the rows of a subgroup, along a head, and along sixteen keys or channels.
+#let ROWS = SUBGROUP / MATRIX
+#let ALONG = SPANS * 16 / MATRIX
+#let FINER = 16 / MATRIX
+#let STEP_ROWS = FINER * ROWS
+#let OWN = ALONG * ROWS
+// Sixteens of rows.
+#let SIXTEENS = SUBGROUPS * 2
 
 #import block_energy_params
 @group(0) @binding(1) var<storage, read> q: array<f32>;
@@ -27,14 +37,14 @@ const LANES: u32 = WG / KEYS;
 const_assert LOADS * LANES >= QUADS;
 // Rows in workgroup memory, in elements of the arrays: padded so that eight rows fall on different banks.
 const KEY_STRIDE: u32 = QUADS + 2u;
-const SCORE_STRIDE: u32 = 36u;
+const SCORE_STRIDE: u32 = WG + 4u;
 const QUERY_STRIDE: u32 = 6u;
 
 var<workgroup> keys: array<vec4<f16>, KEYS * KEY_STRIDE>;
-// [SUBGROUPS, 16, rows]
-var<workgroup> scores: array<f32, SUBGROUPS * 16u * SCORE_STRIDE>;
+// [16, rows]
+var<workgroup> scores: array<f32, 16u * SCORE_STRIDE>;
 var<workgroup> queries: array<vec4<f16>, WG * QUERY_STRIDE>;
-// Log-sum-exps of half a subgroup's rows each.
+// Log-sum-exps of sixteen rows each: [sixteen, key].
 var<workgroup> ends: array<f32, WG>;
 
 @compute @workgroup_size(WG)
@@ -53,13 +63,11 @@ fn block_energy_coop(
     // Tokens of the query block that the chunk has.
     let first = select(0u, params.front, block == 0u);
     let end = min(WG, params.front + params.q_len - block * WG);
-    let mine = subgroup * 32u + within;
+    let first_row = subgroup * SUBGROUP;
+    let mine = first_row + within;
     let row = params.q_first + block * WG + clamp(mine, first, end - 1u) - params.front;
-    let score0 = subgroup * 16u * SCORE_STRIDE;
-    let query0 = subgroup * 32u * QUERY_STRIDE;
 
-    var q0: array<coop_mat16x16<f16, A>, SPANS>;
-    var q1: array<coop_mat16x16<f16, A>, SPANS>;
+    var own_queries: array<MatrixA, OWN>;
     #unroll c < SPANS
         #unroll i < 4
             let at = row * params.q_stride + head * HEAD_DIM + c * 16u + i * 4u;
@@ -67,8 +75,12 @@ fn block_energy_coop(
                 vec4<f16>(vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * params.scale);
         #end
         workgroupBarrier();
-        q0[c] = coopLoadT<coop_mat16x16<f16, A>>(&queries[query0], QUERY_STRIDE);
-        q1[c] = coopLoadT<coop_mat16x16<f16, A>>(&queries[query0 + 16u * QUERY_STRIDE], QUERY_STRIDE);
+        #unroll f < FINER
+            #unroll r < ROWS
+                let at = (first_row + r * MATRIX) * QUERY_STRIDE + f * MATRIX_QUADS;
+                own_queries[(c * FINER + f) * ROWS + r] = coopLoadT<MatrixA>(&queries[at], QUERY_STRIDE);
+            #end
+        #end
         workgroupBarrier();
     #end
 
@@ -87,18 +99,21 @@ fn block_energy_coop(
     #end
     workgroupBarrier();
 
-    // A lane reduces a column of a subgroup's scores over half of its rows.
-    let column = within % 16u;
-    let half = within / 16u;
-    let row0 = subgroup * 32u + half * 16u;
-    let score_of_lane = score0 + column * SCORE_STRIDE + half * 16u;
+    // A lane reduces a column of the scores over sixteen rows.
+    let row0 = lane / 16u * 16u;
+    let score_of_lane = lane % 16u * SCORE_STRIDE + row0;
     for (var j0 = 0u; j0 < own; j0 += KEYS) {
-        var s0 = coop_mat16x16<f32, C>();
-        var s1 = coop_mat16x16<f32, C>();
-        #unroll c < SPANS
-            let k = coopLoad<coop_mat16x16<f16, B>>(&keys[c * 4u], KEY_STRIDE);
-            s0 = coopMultiplyAdd(q0[c], k, s0);
-            s1 = coopMultiplyAdd(q1[c], k, s1);
+        var products: array<MatrixC, STEP_ROWS>;
+        #unroll i < STEP_ROWS
+            products[i] = MatrixC();
+        #end
+        #unroll c < ALONG
+            #unroll f < FINER
+                let k = coopLoad<MatrixB>(&keys[f * MATRIX * KEY_STRIDE + c * MATRIX_QUADS], KEY_STRIDE);
+                #unroll r < ROWS
+                    products[f * ROWS + r] = coopMultiplyAdd(own_queries[c * ROWS + r], k, products[f * ROWS + r]);
+                #end
+            #end
         #end
         let at = (begin + min(j0 + KEYS + key, last)) * QUADS;
         #unroll i < LOADS
@@ -107,8 +122,11 @@ fn block_energy_coop(
                 next[i] = means[at + c];
             }
         #end
-        coopStore(s0, &scores[score0], SCORE_STRIDE);
-        coopStore(s1, &scores[score0 + 16u], SCORE_STRIDE);
+        #unroll f < FINER
+            #unroll r < ROWS
+                coopStore(products[f * ROWS + r], &scores[f * MATRIX * SCORE_STRIDE + first_row + r * MATRIX], SCORE_STRIDE);
+            #end
+        #end
         workgroupBarrier();
         #unroll i < LOADS
             let c = quad + i * LANES;
@@ -130,8 +148,8 @@ fn block_energy_coop(
         workgroupBarrier();
         if (lane < 16u && j0 + lane < own) {
             var most = ends[lane];
-            #unroll i < SUBGROUPS
-                most = max(most, max(ends[i * 32u + lane], ends[i * 32u + 16u + lane]));
+            #unroll i < SIXTEENS
+                most = max(most, ends[i * 16u + lane]);
             #end
             var all = 0.0;
             #unroll i < SUBGROUPS

@@ -2,19 +2,29 @@ enable f16;
 enable wgpu_cooperative_matrix;
 // index_logits with cooperative matrices: the same bindings, parameters and logits. Queries are rounded to f16, which
 // holds every fp8 code; scales of keys are applied to the sums.
-// A workgroup is one subgroup with the queries of 16 * HEAD_TILES heads in its registers. It goes through its keys 16 at a time,
+// A workgroup is one unit with the queries of 16 * HEAD_TILES heads in its registers. It goes through its keys 16 at a time,
 // those of the next step loaded ahead; products pass through workgroup memory a matrix at a time, where two lanes own a key
 // and add its heads up. Keys are gone through again for further heads.
 // Grid: (ceil(logit_stride / KEYS), n). Bytes moved: those of index_logits, queries once a tile of 64 keys.
-// Needs subgroups of exactly 32. CPU reference: src/cpu/index_logits.rs
+// Needs subgroups of up to 32. CPU reference: src/cpu/index_logits.rs
 #import HEAD_DIM = 128
 #import BLOCK_SIZE = 64
-// Matrices along a head, and across the heads.
+// Sixteens along a head, and across the heads.
 #import SPANS = 8
 #import HEAD_TILES = 4
 // Spans of keys that a lane stages.
 #import LOADS = 4
 #import k = k_coop_index_fp8
+#import matrices
+
+// Matrices of a subgroup across sixteen keys and sixteen heads, and along a head: eight channels of a half of the tile, of which
+// a smaller matrix takes one.
+#let KEY_OWN = 16 / MATRIX / M_SHARE
+#let HEAD_OWN = 16 / MATRIX / N_SHARE
+#let ALONG = SPANS * 16 / MATRIX
+#let HEADS_OWN = HEAD_TILES * HEAD_OWN
+#let SUMS = HEADS_OWN * KEY_OWN
+#let QUERIES = HEADS_OWN * ALONG
 
 #import index_logits_params
 @group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;
@@ -40,7 +50,15 @@ var<workgroup> products: array<vec4<f32>, STEP * PRODUCT_STRIDE>;
 var<workgroup> gate: array<vec4<f32>, HEADS / 4u>;
 
 @compute @workgroup_size(WG)
-fn index_logits_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn index_logits_coop(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+    @builtin(subgroup_id) subgroup: u32,
+) {
+    // First key and head of the subgroup among sixteen.
+    let share = select(0u, subgroup, SHARE > 1u);
+    let own_key = share / N_SHARE * KEY_OWN * MATRIX;
+    let own_head = share % N_SHARE * HEAD_OWN * MATRIX;
     let row = rows[group.y];
     let end = min((group.x + 1u) * KEYS, params.logit_stride);
     for (var key = group.x * KEYS + lane; key < end; key += WG) {
@@ -57,14 +75,17 @@ fn index_logits_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
         }
         var keys = load_keys(lane, row, begin, load_blocks(lane, row, begin));
         var blocks = load_blocks(lane, row, begin + STEP);
-        var queries: array<coop_mat16x16<f16, B>, HEAD_TILES * SPANS>;
+        var queries: array<MatrixB, QUERIES>;
         var chunks = load_queries(lane, row.x, head0);
         #unroll t < HEAD_TILES
             stage_queries(lane, chunks);
             workgroupBarrier();
             chunks = load_queries(lane, row.x, head0 + (t + 1u) * 16u);
-            #unroll c < SPANS
-                queries[t * SPANS + c] = coopLoad<coop_mat16x16<f16, B>>(&tile[c * 2u][0], 2u * TILE_STRIDE);
+            #unroll c < ALONG
+                #unroll h < HEAD_OWN
+                    let at = (own_head + h * MATRIX) * TILE_STRIDE + c * MATRIX / 8u;
+                    queries[(t * HEAD_OWN + h) * ALONG + c] = coopLoad<MatrixB>(&tile[at][0], 2u * TILE_STRIDE);
+                #end
             #end
             workgroupBarrier();
         #end
@@ -74,19 +95,27 @@ fn index_logits_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
             let scale = keys.scale;
             keys = load_keys(lane, row, key0 + STEP, blocks);
             blocks = load_blocks(lane, row, key0 + 2u * STEP);
-            var s: array<coop_mat16x16<f32, C>, HEAD_TILES>;
-            #unroll t < HEAD_TILES
-                s[t] = coop_mat16x16<f32, C>();
+            var s: array<MatrixC, SUMS>;
+            #unroll i < SUMS
+                s[i] = MatrixC();
             #end
-            #unroll c < SPANS
-                let k = coopLoadT<coop_mat16x16<f16, A>>(&tile[c * 2u][0], 2u * TILE_STRIDE);
-                #unroll t < HEAD_TILES
-                    s[t] = coopMultiplyAdd(k, queries[t * SPANS + c], s[t]);
+            #unroll c < ALONG
+                #unroll k < KEY_OWN
+                    let key_at = (own_key + k * MATRIX) * TILE_STRIDE + c * MATRIX / 8u;
+                    let own = coopLoadT<MatrixA>(&tile[key_at][0], 2u * TILE_STRIDE);
+                    #unroll t < HEADS_OWN
+                        s[t * KEY_OWN + k] = coopMultiplyAdd(own, queries[t * ALONG + c], s[t * KEY_OWN + k]);
+                    #end
                 #end
             #end
             var sum = vec4(0.0);
             #unroll t < HEAD_TILES
-                coopStoreT(s[t], &products[0], PRODUCT_STRIDE);
+                #unroll h < HEAD_OWN
+                    #unroll k < KEY_OWN
+                        let at = (own_key + k * MATRIX) * PRODUCT_STRIDE + own_head / 4u + h * MATRIX_QUADS;
+                        coopStoreT(s[(t * HEAD_OWN + h) * KEY_OWN + k], &products[at], PRODUCT_STRIDE);
+                    #end
+                #end
                 workgroupBarrier();
                 #unroll i < 2
                     let quad = i * 2u + lane % 2u;

@@ -2,18 +2,18 @@ enable f16;
 enable wgpu_cooperative_matrix;
 // mla_decode with cooperative matrices: the same bindings, rows and partials; queries and softmax weights are f16, and so
 // are latents on their way through workgroup memory, whatever the cache keeps.
-// A workgroup of eight subgroups goes through a partition for 32 heads, by PARTITION keys whose slots it keeps in workgroup
-// memory, 16 keys a step. For scores a subgroup owns 16 heads
+// A workgroup of eight units goes through a partition for 32 heads, by PARTITION keys whose slots it keeps in workgroup
+// memory, 16 keys a step. For scores a unit owns 16 heads
 // and a quarter of the channels, whose queries stay in its registers: four partial scores are added up by the softmax, in
-// which four lanes own a head. For values a subgroup owns an eighth of the channels of all 32 heads. Latents are loaded a
+// which four lanes own a head. For values a unit owns an eighth of the channels of all 32 heads. Latents are loaded a
 // step ahead. Outputs are rescaled only when a maximum grew by a factor of more than 2^8 (FlashAttention-4).
 // Bytes moved: keys * (LATENT + ROPE) * element a row and 32 heads.
-// Grid: (max_partitions, num_heads / 32, n). Needs subgroups of exactly 32. CPU reference: src/cpu/mla_decode.rs
+// Grid: (max_partitions, num_heads / 32, n). CPU reference: src/cpu/mla_decode.rs
 #import numbers
 #import LATENT = 512
 #import ROPE = 64
 #import BLOCK_SIZE = 16
-// Matrices along a quarter of a key, and along an eighth of a value.
+// Sixteens along a quarter of a key, and along an eighth of a value.
 #import KEY_SPANS = 9
 #import VALUE_SPANS = 4
 // Words of a tile that a lane stages.
@@ -21,6 +21,22 @@ enable wgpu_cooperative_matrix;
 #import element = latent_coop_f16
 #import SELECTED = 7
 #import latents = latents_paged
+#import matrices
+
+// Matrices of a subgroup for scores: across sixteen heads and sixteen keys of a unit, and along a quarter of a key.
+#let HEAD_OWN = 16 / MATRIX / M_SHARE
+#let KEY_OWN = 16 / MATRIX / N_SHARE
+#let ALONG = KEY_SPANS * 16 / MATRIX
+#let QUERIES = ALONG * HEAD_OWN * UNITS
+#let SCORES = KEY_OWN * HEAD_OWN
+// And for values: across the heads, of which subgroups that share a unit have a part each, and along its eighth.
+#let ROWS = 32 / MATRIX / SHARE
+#let COLS = VALUE_SPANS * 16 / MATRIX * UNITS
+#let SUMS = ROWS * COLS
+#let WEIGHTS = ROWS * 16 / MATRIX
+#let FINER = 16 / MATRIX
+// Elements of a matrix that a lane has.
+#let OWN = MATRIX * MATRIX / SUBGROUP
 
 #import mla_decode_params
 @group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;
@@ -49,7 +65,7 @@ const SLACK: f32 = 8.0;
 var<workgroup> slots: array<u32, PARTITION>;
 // Keys, and before them 16 channels of each quarter of the queries.
 var<workgroup> tile: array<vec4<f16>, max(KEYS * TILE_STRIDE, 4u * HEADS * QUERY_STRIDE)>;
-// [quarter, key, head]; between steps also a matrix of each subgroup.
+// [quarter, key, head]; between steps also a matrix of each subgroup, [channel, head].
 var<workgroup> scores: array<f32, 4u * KEYS * SCORE_STRIDE>;
 var<workgroup> weights: array<vec4<f16>, HEADS * WEIGHT_STRIDE>;
 var<workgroup> shrinks: array<f32, HEADS>;
@@ -83,10 +99,12 @@ fn mla_decode_coop(
     // Once or not at all: cooperative matrices may not follow a return.
     for (var go = select(0u, 1u, has_keys); go > 0u; go--) {
         // Queries, 16 channels of each quarter at a time.
-        let quarter = subgroup / 2u;
-        let half = subgroup % 2u * 16u;
+        let unit0 = subgroup / SHARE * UNITS;
+        let share = subgroup % SHARE;
+        let own_head = share / N_SHARE * HEAD_OWN * MATRIX;
+        let own_key = share % N_SHARE * KEY_OWN * MATRIX;
         let factor = params.scale * LOG2_E;
-        var queries: array<coop_mat16x16<f16, A>, KEY_SPANS>;
+        var queries: array<MatrixA, QUERIES>;
         #unroll c < KEY_SPANS
             #unroll i < 2
                 let at = lane + i * WG;
@@ -96,19 +114,28 @@ fn mla_decode_coop(
                 tile[at / 4u * QUERY_STRIDE + at % 4u] = vec4<f16>(q[from_row / 4u] * factor);
             #end
             workgroupBarrier();
-            let q_at = (quarter * HEADS + half) * QUERY_STRIDE;
-            queries[c] = coopLoadT<coop_mat16x16<f16, A>>(&tile[q_at], QUERY_STRIDE);
+            #unroll u < UNITS
+                let first_head = (unit0 + u) / 2u * HEADS + (unit0 + u) % 2u * 16u + own_head;
+                #unroll f < FINER
+                    #unroll h < HEAD_OWN
+                        let q_at = (first_head + h * MATRIX) * QUERY_STRIDE + f * MATRIX_QUADS;
+                        queries[(u * ALONG + c * FINER + f) * HEAD_OWN + h] = coopLoadT<MatrixA>(&tile[q_at], QUERY_STRIDE);
+                    #end
+                #end
+            #end
             workgroupBarrier();
         #end
-        var o0: array<coop_mat16x16<f32, C>, VALUE_SPANS>;
-        var o1: array<coop_mat16x16<f32, C>, VALUE_SPANS>;
-        #unroll c < VALUE_SPANS
-            o0[c] = coop_mat16x16<f32, C>();
-            o1[c] = coop_mat16x16<f32, C>();
+        var own_sums: array<MatrixC, SUMS>;
+        #unroll i < SUMS
+            own_sums[i] = MatrixC();
         #end
+        // First head and channel of the subgroup's values, and its patch of `scores`.
+        let head_of = share * ROWS * MATRIX;
+        let channel_of = unit0 * VALUE_SPANS * 16u;
+        let patch0 = subgroup * MATRIX * MATRIX;
 
         // In the softmax four lanes own a head; the upper half of the lanes does the same as the lower.
-        let mine = subgroup * 32u + within;
+        let mine = subgroup * SUBGROUP + within;
         let head = mine % 128u / 4u;
         let quad = mine % 4u;
         // Above the score of a key that does not count: its weight is zero even before the first that does.
@@ -144,13 +171,30 @@ fn mla_decode_coop(
                     next[i] = latent_at(slots[staged(lane + i * WG, t0 + KEYS, keys)], (lane + i * WG) % WORDS);
                 #end
 
-                var s = coop_mat16x16<f32, C>();
-                #unroll c < KEY_SPANS
-                    let k_at = (quarter * KEY_SPANS + c) * 4u;
-                    let k = coopLoad<coop_mat16x16<f16, B>>(&tile[k_at], TILE_STRIDE);
-                    s = coopMultiplyAdd(queries[c], k, s);
+                #unroll u < UNITS
+                    let quarter = (unit0 + u) / 2u;
+                    var s: array<MatrixC, SCORES>;
+                    #unroll i < SCORES
+                        s[i] = MatrixC();
+                    #end
+                    #unroll c < ALONG
+                        #unroll k < KEY_OWN
+                            let k_at = (own_key + k * MATRIX) * TILE_STRIDE + quarter * KEY_SPANS * 4u + c * MATRIX_QUADS;
+                            let own = coopLoad<MatrixB>(&tile[k_at], TILE_STRIDE);
+                            #unroll h < HEAD_OWN
+                                let a = queries[(u * ALONG + c) * HEAD_OWN + h];
+                                s[k * HEAD_OWN + h] = coopMultiplyAdd(a, own, s[k * HEAD_OWN + h]);
+                            #end
+                        #end
+                    #end
+                    #unroll k < KEY_OWN
+                        #unroll h < HEAD_OWN
+                            let first = (quarter * KEYS + own_key + k * MATRIX) * SCORE_STRIDE;
+                            let to = first + (unit0 + u) % 2u * 16u + own_head + h * MATRIX;
+                            coopStore(s[k * HEAD_OWN + h], &scores[to], SCORE_STRIDE);
+                        #end
+                    #end
                 #end
-                coopStore(s, &scores[quarter * KEYS * SCORE_STRIDE + half], SCORE_STRIDE);
                 workgroupBarrier();
 
                 // Online softmax, in powers of two.
@@ -184,32 +228,35 @@ fn mla_decode_coop(
 
                 // Runs once or not at all, the same for the whole workgroup.
                 for (var again = atomicLoad(&grown[parity]); again != 0u; again = 0u) {
-                    #unroll c < VALUE_SPANS
-                        coopStore(o0[c], &scores[subgroup * 256u], 16u);
-                        workgroupBarrier();
-                        #unroll i < 8
-                            scores[subgroup * 256u + i * 32u + within] *= shrinks[within % 16u];
+                    #unroll c < COLS
+                        #unroll r < ROWS
+                            coopStore(own_sums[c * ROWS + r], &scores[patch0], MATRIX);
+                            workgroupBarrier();
+                            #unroll i < OWN
+                                scores[patch0 + i * SUBGROUP + within] *=
+                                    shrinks[head_of + r * MATRIX + (i * SUBGROUP + within) % MATRIX];
+                            #end
+                            workgroupBarrier();
+                            own_sums[c * ROWS + r] = coopLoad<MatrixC>(&scores[patch0], MATRIX);
+                            workgroupBarrier();
                         #end
-                        workgroupBarrier();
-                        o0[c] = coopLoad<coop_mat16x16<f32, C>>(&scores[subgroup * 256u], 16u);
-                        workgroupBarrier();
-                        coopStore(o1[c], &scores[subgroup * 256u], 16u);
-                        workgroupBarrier();
-                        #unroll i < 8
-                            scores[subgroup * 256u + i * 32u + within] *= shrinks[16u + within % 16u];
-                        #end
-                        workgroupBarrier();
-                        o1[c] = coopLoad<coop_mat16x16<f32, C>>(&scores[subgroup * 256u], 16u);
-                        workgroupBarrier();
                     #end
                 }
-                let p0 = coopLoadT<coop_mat16x16<f16, A>>(&weights[0], WEIGHT_STRIDE);
-                let p1 = coopLoadT<coop_mat16x16<f16, A>>(&weights[16u * WEIGHT_STRIDE], WEIGHT_STRIDE);
-                #unroll c < VALUE_SPANS
-                    let v_at = (subgroup * VALUE_SPANS + c) * 4u;
-                    let v = coopLoadT<coop_mat16x16<f16, B>>(&tile[v_at], TILE_STRIDE);
-                    o0[c] = coopMultiplyAdd(p0, v, o0[c]);
-                    o1[c] = coopMultiplyAdd(p1, v, o1[c]);
+                var shares: array<MatrixA, WEIGHTS>;
+                #unroll f < FINER
+                    #unroll r < ROWS
+                        let from_row = (head_of + r * MATRIX) * WEIGHT_STRIDE + f * MATRIX_QUADS;
+                        shares[f * ROWS + r] = coopLoadT<MatrixA>(&weights[from_row], WEIGHT_STRIDE);
+                    #end
+                #end
+                #unroll c < COLS
+                    #unroll f < FINER
+                        let v_at = f * MATRIX * TILE_STRIDE + channel_of / 4u + c * MATRIX_QUADS;
+                        let v = coopLoadT<MatrixB>(&tile[v_at], TILE_STRIDE);
+                        #unroll r < ROWS
+                            own_sums[c * ROWS + r] = coopMultiplyAdd(shares[f * ROWS + r], v, own_sums[c * ROWS + r]);
+                        #end
+                    #end
                 #end
                 workgroupBarrier();
             }
@@ -224,24 +271,17 @@ fn mla_decode_coop(
             stats[partial_head + head * params.max_partitions] = vec2(top / LOG2_E, sum);
         }
         workgroupBarrier();
-        #unroll c < VALUE_SPANS
-            let channel = (subgroup * VALUE_SPANS + c) * 16u;
-            coopStore(o0[c], &scores[subgroup * 256u], 16u);
-            workgroupBarrier();
-            #unroll i < 8
-                let at = i * 32u + within;
-                let value = scores[subgroup * 256u + at];
-                put(value, at % 16u, channel + at / 16u, partial_head, out_head);
+        #unroll c < COLS
+            #unroll r < ROWS
+                coopStore(own_sums[c * ROWS + r], &scores[patch0], MATRIX);
+                workgroupBarrier();
+                #unroll i < OWN
+                    let at = i * SUBGROUP + within;
+                    let of_head = head_of + r * MATRIX + at % MATRIX;
+                    put(scores[patch0 + at], of_head, channel_of + c * MATRIX + at / MATRIX, partial_head, out_head);
+                #end
+                workgroupBarrier();
             #end
-            workgroupBarrier();
-            coopStore(o1[c], &scores[subgroup * 256u], 16u);
-            workgroupBarrier();
-            #unroll i < 8
-                let at = i * 32u + within;
-                let value = scores[subgroup * 256u + at];
-                put(value, 16u + at % 16u, channel + at / 16u, partial_head, out_head);
-            #end
-            workgroupBarrier();
         #end
     }
 }

@@ -2,19 +2,19 @@ enable f16;
 enable wgpu_cooperative_matrix;
 // paged_decode with cooperative matrices: the same buffers, partitions and results; queries and softmax weights are f16, and
 // so are keys and values on their way through workgroup memory, whatever the cache keeps.
-// A workgroup is one subgroup, which goes through its partition 16 keys a step for up to 16 query heads: what a step costs
+// A workgroup is one unit, which goes through its partition 16 keys a step for up to 16 query heads: what a step costs
 // hardly depends on their number. Queries and weighted sums stay in registers. Keys, and after the softmax values, are staged
 // in one tile; those of the next step are loaded meanwhile.
 // Sums are not rescaled. Weights count from the largest logit of the first step; a step in which a logit exceeds that by a
 // factor of more than 2^14 begins a new segment of the partition, and the sums so far are put down and added up later.
 // Grid: that of paged_decode. Bytes moved: those of paged_decode, but keys and values once for 16 heads of a KV head.
-// Needs subgroups of exactly 32, and blocks of whole steps.
+// Needs subgroups of up to 32, and blocks of whole steps.
 // CPU reference: src/cpu/paged_decode.rs
 #import numbers
 #import HEAD_DIM = 128
 #import BLOCK_SIZE = 16
 #import GROUP = 8
-// Matrices along a head.
+// Sixteens along a head.
 #import SPANS = 8
 // Heads of a lane in the softmax, where four lanes share a head.
 #import ROWS = 1
@@ -27,6 +27,21 @@ enable wgpu_cooperative_matrix;
 #import context = context_full
 #import SLOPES = 8
 #import logit = logit_plain
+#import matrices
+// Whether any lane of the workgroup found something.
+#import any = any_subgroup
+
+// Matrices of a subgroup across sixteen heads and sixteen keys, along a head, and across the values of a head. Subgroups that
+// share a unit take turns along a head's values.
+#let HEAD_OWN = 16 / MATRIX / M_SHARE
+#let KEY_OWN = 16 / MATRIX / N_SHARE
+#let ALONG = SPANS * 16 / MATRIX
+#let VALUE_OWN = SPANS * KEY_OWN
+#let FINER = 16 / MATRIX
+#let QUERIES = HEAD_OWN * ALONG
+#let SCORES = HEAD_OWN * KEY_OWN
+#let SUMS = HEAD_OWN * VALUE_OWN
+#let WEIGHTS = HEAD_OWN * FINER
 
 const WG: u32 = 32u;
 const KEYS: u32 = 16u;
@@ -45,7 +60,15 @@ var<workgroup> scores: array<vec4<f32>, 16u * SCORE_STRIDE>;
 var<workgroup> weights: array<vec4<f16>, 16u * WEIGHT_STRIDE>;
 
 @compute @workgroup_size(WG)
-fn paged_decode_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn paged_decode_coop(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+    @builtin(subgroup_id) subgroup: u32,
+) {
+    // First head of the subgroup, and first key of a step or dimension of sixteen.
+    let share = select(0u, subgroup, SHARE > 1u);
+    let own_head = share / N_SHARE * HEAD_OWN * MATRIX;
+    let own_column = share % N_SHARE * KEY_OWN * MATRIX;
     let part = part_of(group);
     if (part.begin >= part.end) {
         store_nothing(destination_of(group, part), lane);
@@ -56,9 +79,12 @@ fn paged_decode_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
         let quad = lane % 4u;
         stage_queries(group, part, lane);
         workgroupBarrier();
-        var queries: array<coop_mat16x16<f16, A>, SPANS>;
-        #unroll c < SPANS
-            queries[c] = coopLoadT<coop_mat16x16<f16, A>>(&tile[c * 2u][0], 2u * TILE_STRIDE);
+        var queries: array<MatrixA, QUERIES>;
+        #unroll c < ALONG
+            #unroll h < HEAD_OWN
+                let at = (own_head + h * MATRIX) * TILE_STRIDE + c * MATRIX / 8u;
+                queries[c * HEAD_OWN + h] = coopLoadT<MatrixA>(&tile[at][0], 2u * TILE_STRIDE);
+            #end
         #end
         workgroupBarrier();
 
@@ -77,18 +103,31 @@ fn paged_decode_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
 
         var done: array<Softmax, ROWS>;
         for (var segment = 0u; key0 < part.end; segment++) {
-            var sums: array<coop_mat16x16<f32, C>, SPANS>;
-            #unroll c < SPANS
-                sums[c] = coop_mat16x16<f32, C>();
+            var sums: array<MatrixC, SUMS>;
+            #unroll c < SUMS
+                sums[c] = MatrixC();
             #end
             var softmax: array<Softmax, ROWS>;
             for (var first = true; key0 < part.end; first = false) {
-                var s = coop_mat16x16<f32, C>();
-                #unroll c < SPANS
-                    let k = coopLoad<coop_mat16x16<f16, B>>(&tile[c * 2u][0], 2u * TILE_STRIDE);
-                    s = coopMultiplyAdd(queries[c], k, s);
+                var s: array<MatrixC, SCORES>;
+                #unroll i < SCORES
+                    s[i] = MatrixC();
                 #end
-                coopStoreT(s, &scores[0], SCORE_STRIDE);
+                #unroll c < ALONG
+                    #unroll k < KEY_OWN
+                        let at = (own_column + k * MATRIX) * TILE_STRIDE + c * MATRIX / 8u;
+                        let own = coopLoad<MatrixB>(&tile[at][0], 2u * TILE_STRIDE);
+                        #unroll h < HEAD_OWN
+                            s[k * HEAD_OWN + h] = coopMultiplyAdd(queries[c * HEAD_OWN + h], own, s[k * HEAD_OWN + h]);
+                        #end
+                    #end
+                #end
+                #unroll k < KEY_OWN
+                    #unroll h < HEAD_OWN
+                        let at = (own_head + h * MATRIX) * SCORE_STRIDE + own_column / 4u + k * MATRIX_QUADS;
+                        coopStoreT(s[k * HEAD_OWN + h], &scores[at], SCORE_STRIDE);
+                    #end
+                #end
                 workgroupBarrier();
 
                 var x: array<vec4<f32>, ROWS>;
@@ -103,7 +142,7 @@ fn paged_decode_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
                     #unroll i < ROWS
                         softmax[i] = Softmax(most[i], most[i], 0.0);
                     #end
-                } else if (subgroupAny(grew)) {
+                } else if (any_of(lane, grew)) {
                     break;
                 }
                 #unroll i < ROWS
@@ -116,10 +155,21 @@ fn paged_decode_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
                 workgroupBarrier();
 
                 values = load_values(lane, block, key0 + KEYS);
-                let w = coopLoadT<coop_mat16x16<f16, A>>(&weights[0], WEIGHT_STRIDE);
-                #unroll c < SPANS
-                    let v = coopLoadT<coop_mat16x16<f16, B>>(&tile[c * 2u][0], 2u * TILE_STRIDE);
-                    sums[c] = coopMultiplyAdd(w, v, sums[c]);
+                var w: array<MatrixA, WEIGHTS>;
+                #unroll f < FINER
+                    #unroll h < HEAD_OWN
+                        let at = (own_head + h * MATRIX) * WEIGHT_STRIDE + f * MATRIX_QUADS;
+                        w[f * HEAD_OWN + h] = coopLoadT<MatrixA>(&weights[at], WEIGHT_STRIDE);
+                    #end
+                #end
+                #unroll c < VALUE_OWN
+                    #unroll f < FINER
+                        let column = c / KEY_OWN * 2u + (own_column + c % KEY_OWN * MATRIX) / 8u;
+                        let v = coopLoadT<MatrixB>(&tile[f * MATRIX * TILE_STRIDE + column][0], 2u * TILE_STRIDE);
+                        #unroll h < HEAD_OWN
+                            sums[c * HEAD_OWN + h] = coopMultiplyAdd(w[f * HEAD_OWN + h], v, sums[c * HEAD_OWN + h]);
+                        #end
+                    #end
                 #end
                 workgroupBarrier();
                 stage_keys(lane, keys);
@@ -150,7 +200,12 @@ fn paged_decode_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
                 #end
             }
             #unroll c < SPANS
-                coopStoreT(sums[c], &scores[0], SCORE_STRIDE);
+                #unroll k < KEY_OWN
+                    #unroll h < HEAD_OWN
+                        let at = (own_head + h * MATRIX) * SCORE_STRIDE + own_column / 4u + k * MATRIX_QUADS;
+                        coopStoreT(sums[(c * KEY_OWN + k) * HEAD_OWN + h], &scores[at], SCORE_STRIDE);
+                    #end
+                #end
                 workgroupBarrier();
                 #unroll i < ROWS
                     let sum = staged(scores[(row + i * 8u) * SCORE_STRIDE + quad]) * (shares[i].now * v_unit());

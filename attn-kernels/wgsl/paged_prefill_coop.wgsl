@@ -2,7 +2,7 @@ enable f16;
 enable wgpu_cooperative_matrix;
 // paged_prefill with cooperative matrices: the same bindings, tiles and results. Caches of codes become f16 on the way
 // to workgroup memory.
-// A subgroup of 32 lanes owns 32 rows of one query head; queries and output stay in its registers. All subgroups of a
+// A subgroup owns as many rows of one query head as it has lanes; queries and output stay in its registers. All subgroups of a
 // workgroup go through the keys 16 at a time, at absolute positions, with K and V staged in workgroup memory. Scores
 // pass through workgroup memory, where a lane owns a row for the softmax. A row's output is rescaled only when its
 // maximum grew by a factor of more than 2^8 (FlashAttention-4): weights stay under 2^8, which f16 holds.
@@ -12,12 +12,14 @@ enable wgpu_cooperative_matrix;
 // one, of part_keys keys each, along z.
 // With skip_rows, a subgroup leaves a step out whose scores all lie far below the largest that their rows have seen.
 // Bytes moved: those of paged_prefill, keys once a tile of 32 * SUBGROUPS rows.
-// Grid: (num_heads, n, parts); the last tile, usually the longest, starts first. Needs subgroups of exactly 32.
+// Grid: (num_heads, n, parts); the last tile, usually the longest, starts first.
 // CPU reference: src/cpu/paged_prefill.rs
 #import numbers
 #import BLOCK_SIZE = 16
+#import matrices
+// Units of 32 rows.
 #import SUBGROUPS = 4
-// Matrices along a head.
+// Sixteens along a head.
 #import SPANS = 4
 // Chunks of a key that a lane stages.
 #import LOADS = 1
@@ -33,6 +35,12 @@ enable wgpu_cooperative_matrix;
 #import skip = skip_none
 #import tile
 #import kv = kv_coop_f16
+// Matrices along the rows of a subgroup, along a head, and along the keys of a step and a sixteen of a head.
+#let ROWS = SUBGROUP / MATRIX
+#let ALONG = SPANS * 16 / MATRIX
+#let FINER = 16 / MATRIX
+#let STEP_ROWS = FINER * ROWS
+#let OWN = ALONG * ROWS
 
 #import paged_prefill_params
 @group(0) @binding(1) var<storage, read> q: array<f32>;
@@ -50,7 +58,7 @@ const LANES: u32 = WG / KEYS;
 const_assert LOADS * LANES >= CHUNKS;
 // Rows in workgroup memory, in elements of the arrays: padded so that eight rows fall on different banks.
 const KV_STRIDE: u32 = HEAD_DIM / 4u + 2u;
-const SCORE_STRIDE: u32 = 36u;
+const SCORE_STRIDE: u32 = WG + 4u;
 const WEIGHT_STRIDE: u32 = 6u;
 const LOG2_E: f32 = 1.4426950408889634;
 // Growth of a row's maximum, in powers of two, that its weights absorb.
@@ -58,8 +66,8 @@ const SLACK: f32 = 8.0;
 
 var<workgroup> keys: array<vec4<f16>, KEYS * KV_STRIDE>;
 var<workgroup> values: array<vec4<f16>, KEYS * KV_STRIDE>;
-// [SUBGROUPS, 16, rows]: a lane reads its row without bank conflicts.
-var<workgroup> scores: array<f32, SUBGROUPS * 16u * SCORE_STRIDE>;
+// [16, rows]: a lane reads its row without bank conflicts.
+var<workgroup> scores: array<f32, 16u * SCORE_STRIDE>;
 var<workgroup> weights: array<vec4<f16>, WG * WEIGHT_STRIDE>;
 // Whether a row of the workgroup must be rescaled, for even and odd steps. Sixteen bytes, as matrices in workgroup
 // memory start at multiples of that.
@@ -76,7 +84,8 @@ fn paged_prefill_coop(
     let tile = tiles[groups.y - 1u - group.y];
     let head = group.x;
     let kv_head = head / (params.num_heads / params.num_kv_heads);
-    let mine = subgroup * 32u + within;
+    let first_row = subgroup * SUBGROUP;
+    let mine = first_row + within;
     let index = min(mine, tile.rows - 1u);
     let row = tile.row + index;
     let position = tile.position + index;
@@ -93,16 +102,13 @@ fn paged_prefill_coop(
     // Without keys the loop does not run.
     let begin = select(last + 1u, low / KEYS * KEYS, has_keys);
     let visible = first_visible(position);
-    let score0 = subgroup * 16u * SCORE_STRIDE;
-    let score1 = score0 + 16u;
-    let score_of_lane = score0 + within;
-    let weight0 = subgroup * 32u * WEIGHT_STRIDE;
-    let weight1 = weight0 + 16u * WEIGHT_STRIDE;
+    let weight0 = first_row * WEIGHT_STRIDE;
 
-    var q0: array<coop_mat16x16<f16, A>, SPANS>;
-    var q1: array<coop_mat16x16<f16, A>, SPANS>;
-    var o0: array<coop_mat16x16<f32, C>, SPANS>;
-    var o1: array<coop_mat16x16<f32, C>, SPANS>;
+    var queries: array<MatrixA, OWN>;
+    var sums: array<MatrixC, OWN>;
+    #unroll i < OWN
+        sums[i] = MatrixC();
+    #end
     let factor = params.scale * LOG2_E * k_scale();
     #unroll c < SPANS
         #unroll i < 4
@@ -111,10 +117,12 @@ fn paged_prefill_coop(
                 vec4<f16>(vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * factor);
         #end
         workgroupBarrier();
-        q0[c] = coopLoadT<coop_mat16x16<f16, A>>(&weights[weight0], WEIGHT_STRIDE);
-        q1[c] = coopLoadT<coop_mat16x16<f16, A>>(&weights[weight1], WEIGHT_STRIDE);
-        o0[c] = coop_mat16x16<f32, C>();
-        o1[c] = coop_mat16x16<f32, C>();
+        #unroll f < FINER
+            #unroll r < ROWS
+                let at = weight0 + r * MATRIX * WEIGHT_STRIDE + f * MATRIX_QUADS;
+                queries[(c * FINER + f) * ROWS + r] = coopLoadT<MatrixA>(&weights[at], WEIGHT_STRIDE);
+            #end
+        #end
         workgroupBarrier();
     #end
 
@@ -164,12 +172,17 @@ fn paged_prefill_coop(
     for (var i0 = begin; i0 <= last; i0 += KEYS) {
         let key0 = context_position(context, i0);
         let parity = i0 / KEYS % 2u;
-        var s0 = coop_mat16x16<f32, C>();
-        var s1 = coop_mat16x16<f32, C>();
-        #unroll c < SPANS
-            let k = coopLoad<coop_mat16x16<f16, B>>(&keys[c * 4u], KV_STRIDE);
-            s0 = coopMultiplyAdd(q0[c], k, s0);
-            s1 = coopMultiplyAdd(q1[c], k, s1);
+        var products: array<MatrixC, STEP_ROWS>;
+        #unroll i < STEP_ROWS
+            products[i] = MatrixC();
+        #end
+        #unroll c < ALONG
+            #unroll f < FINER
+                let k = coopLoad<MatrixB>(&keys[f * MATRIX * KV_STRIDE + c * MATRIX_QUADS], KV_STRIDE);
+                #unroll r < ROWS
+                    products[f * ROWS + r] = coopMultiplyAdd(queries[c * ROWS + r], k, products[f * ROWS + r]);
+                #end
+            #end
         #end
         let k_offset = min(i0 + KEYS + k_key, last) % BLOCK_SIZE;
         let k_head = page_named(k_entry, kv_head);
@@ -183,8 +196,11 @@ fn paged_prefill_coop(
         let v_head = page_named(v_entry, kv_head);
         k_entry = entry_of(tile, context, kv_head, min(i0 + 2u * KEYS + block_key(k_key), last));
         v_entry = entry_of(tile, context, kv_head, min(i0 + 2u * KEYS + block_key(v_key), last));
-        coopStore(s0, &scores[score0], SCORE_STRIDE);
-        coopStore(s1, &scores[score1], SCORE_STRIDE);
+        #unroll f < FINER
+            #unroll r < ROWS
+                coopStore(products[f * ROWS + r], &scores[f * MATRIX * SCORE_STRIDE + first_row + r * MATRIX], SCORE_STRIDE);
+            #end
+        #end
         workgroupBarrier();
 
         #unroll i < LOADS
@@ -199,7 +215,7 @@ fn paged_prefill_coop(
         var s: array<vec4<f32>, 4>;
         #unroll i < 4
             let at = vec4(key0 + i * 4u) + vec4(0u, 1u, 2u, 3u);
-            s[i] = logits(score_quad(score_of_lane, i), head, at, position);
+            s[i] = logits(score_quad(mine, i), head, at, position);
         #end
         // Masked step: some row of the tile does not see some key.
         let unseen = key0 + KEYS - 1u > tile.position || key0 < first_visible(tile.position + tile.rows - 1u);
@@ -257,51 +273,65 @@ fn paged_prefill_coop(
         #end
         v_next_scale = v_row_scale(v_head, v_offset);
 
-        let p0 = coopLoadT<coop_mat16x16<f16, A>>(&weights[weight0], WEIGHT_STRIDE);
-        let p1 = coopLoadT<coop_mat16x16<f16, A>>(&weights[weight1], WEIGHT_STRIDE);
+        var shares: array<MatrixA, STEP_ROWS>;
+        #unroll f < FINER
+            #unroll r < ROWS
+                let at = weight0 + r * MATRIX * WEIGHT_STRIDE + f * MATRIX_QUADS;
+                shares[f * ROWS + r] = coopLoadT<MatrixA>(&weights[at], WEIGHT_STRIDE);
+            #end
+        #end
         // Runs once or not at all, the same for the whole workgroup.
         for (var again = atomicLoad(&grown[parity]); again != 0u; again = 0u) {
-            #unroll c < SPANS
-                coopStore(o0[c], &scores[score0], SCORE_STRIDE);
-                coopStore(o1[c], &scores[score1], SCORE_STRIDE);
-                workgroupBarrier();
-                #unroll i < 16
-                    scores[score_of_lane + i * SCORE_STRIDE] *= shrink;
+            #unroll c < ALONG
+                #unroll r < ROWS
+                    coopStore(sums[c * ROWS + r], &scores[first_row + r * MATRIX], SCORE_STRIDE);
                 #end
                 workgroupBarrier();
-                o0[c] = coopLoad<coop_mat16x16<f32, C>>(&scores[score0], SCORE_STRIDE);
-                o1[c] = coopLoad<coop_mat16x16<f32, C>>(&scores[score1], SCORE_STRIDE);
+                #unroll i < MATRIX
+                    scores[mine + i * SCORE_STRIDE] *= shrink;
+                #end
+                workgroupBarrier();
+                #unroll r < ROWS
+                    sums[c * ROWS + r] = coopLoad<MatrixC>(&scores[first_row + r * MATRIX], SCORE_STRIDE);
+                #end
                 workgroupBarrier();
             #end
         }
         #unroll once < PLAIN
-            #unroll c < SPANS
-                let v = coopLoadT<coop_mat16x16<f16, B>>(&values[c * 4u], KV_STRIDE);
-                o0[c] = coopMultiplyAdd(p0, v, o0[c]);
-                o1[c] = coopMultiplyAdd(p1, v, o1[c]);
+            #unroll c < ALONG
+                #unroll f < FINER
+                    let v = coopLoadT<MatrixB>(&values[f * MATRIX * KV_STRIDE + c * MATRIX_QUADS], KV_STRIDE);
+                    #unroll r < ROWS
+                        sums[c * ROWS + r] = coopMultiplyAdd(shares[f * ROWS + r], v, sums[c * ROWS + r]);
+                    #end
+                #end
             #end
         #end
         #unroll once < SKIPS
             for (var go = weighs; go != 0u; go = 0u) {
-                #unroll c < SPANS
-                    let v = coopLoadT<coop_mat16x16<f16, B>>(&values[c * 4u], KV_STRIDE);
-                    o0[c] = coopMultiplyAdd(p0, v, o0[c]);
-                    o1[c] = coopMultiplyAdd(p1, v, o1[c]);
+                #unroll c < ALONG
+                    #unroll f < FINER
+                        let v = coopLoadT<MatrixB>(&values[f * MATRIX * KV_STRIDE + c * MATRIX_QUADS], KV_STRIDE);
+                        #unroll r < ROWS
+                            sums[c * ROWS + r] = coopMultiplyAdd(shares[f * ROWS + r], v, sums[c * ROWS + r]);
+                        #end
+                    #end
                 #end
             }
         #end
     }
 
     let at = (group.z * params.part_rows + row) * params.num_heads + head;
-    #unroll c < SPANS
-        coopStore(o0[c], &scores[score0], SCORE_STRIDE);
-        coopStore(o1[c], &scores[score1], SCORE_STRIDE);
+    #unroll c < ALONG
+        #unroll r < ROWS
+            coopStore(sums[c * ROWS + r], &scores[first_row + r * MATRIX], SCORE_STRIDE);
+        #end
         workgroupBarrier();
         if (mine < tile.rows) {
-            #unroll i < 4
-                let o = select(score_quad(score_of_lane, i) / sum * v_scale(), vec4(0.0), sum == 0.0);
+            #unroll i < MATRIX_QUADS
+                let o = select(score_quad(mine, i) / sum * v_scale(), vec4(0.0), sum == 0.0);
                 #unroll d < 4
-                    out[at * HEAD_DIM + c * 16u + i * 4u + d] = o[d];
+                    out[at * HEAD_DIM + c * MATRIX + i * 4u + d] = o[d];
                 #end
             #end
         }
@@ -321,7 +351,7 @@ fn logits(score: vec4<f32>, head: u32, key: vec4<u32>, position: u32) -> vec4<f3
     );
 }
 
-// Columns 4 * i to 4 * i + 3 of the row of `scores` at `row`.
+// Columns 4 * i to 4 * i + 3 of row `row` of `scores`.
 fn score_quad(row: u32, i: u32) -> vec4<f32> {
     let at = row + i * 4u * SCORE_STRIDE;
     return vec4(

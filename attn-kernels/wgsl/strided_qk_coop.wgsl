@@ -1,22 +1,34 @@
 enable f16;
 enable wgpu_cooperative_matrix;
 // strided_qk with cooperative matrices: the same bindings, parameters and parts, f16 keys only, queries rounded to f16.
-// A subgroup of 32 lanes owns 64 x 64 scores, a workgroup 2 x 4 subgroups. All go through the channels eight at a time for
-// four t at once: four lanes then read neighbouring tokens of a key block, and two lanes the channels of a query. Queries
-// and keys are loaded a step ahead of their use, and cut to the sequence where they are staged, so that no load waits for
-// a branch. At the end a lane owns a row for the exponentials of a matrix. q is bound as vec4: rows of it start at
+// A unit owns 64 x 64 scores, a workgroup 2 x 4 units; smaller subgroups share its rows. All go through the channels eight at a
+// time for four t at once: four lanes then read neighbouring tokens of a key block, and two lanes the channels of a query.
+// Queries and keys are loaded a step ahead of their use, and cut to the sequence where they are staged, so that no load waits
+// for a branch. At the end a lane owns a row for the exponentials of a matrix. q is bound as vec4: rows of it start at
 // multiples of four.
 // Bytes moved: those of strided_qk, keys and queries once a tile of ROWS x COLS.
-// Grid: (ceil(columns / COLS), ceil(rows / ROWS), num_heads). Needs subgroups of exactly 32.
+// Grid: (ceil(columns / COLS), ceil(rows / ROWS), num_heads).
 // CPU reference: src/cpu/strided_qk.rs
 #import numbers
 #import BLOCK_SIZE = 16
 #import STRIDE = 8
-// Matrices along a head.
+// Sixteens along a head.
 #import SPANS = 4
-// Parts of a subgroup's columns, and matrices of a part: their product is 4.
+// Parts of a unit's columns, and sixteens of a part: their product is 4.
 #import PARTS = 4
 #import WIDTH = 1
+#import matrices
+
+// Matrices of a subgroup along rows and along columns, and of a step along eight channels of four t.
+#let DOWN = 64 / MATRIX / SHARE
+#let ACROSS = 64 / MATRIX * UNITS
+#let OWN = DOWN * ACROSS
+#let STEPS_WITHIN = 32 / MATRIX
+// Rows that lanes own at a time, in matrices, and how often; parts of a subgroup's columns; sixteens in matrices.
+#let PASS_ROWS = SUBGROUP / MATRIX
+#let PASSES = 64 / SHARE / SUBGROUP
+#let OWN_PARTS = PARTS * UNITS
+#let FINER = 16 / MATRIX
 
 #import strided_qk_params
 
@@ -37,12 +49,14 @@ const STEPS_A_CHUNK: u32 = STRIDE / 4u;
 const STEPS: u32 = CHUNKS * STEPS_A_CHUNK;
 // Rows in workgroup memory, four t of eight channels, padded so that eight rows fall on different banks.
 const TILE_STRIDE: u32 = 10u;
-const SCORE_STRIDE: u32 = 36u;
+const SCORE_STRIDE: u32 = WG + 4u;
+// Subgroups along columns, of which each has all rows of a unit or a share of them.
+const N_SUBS: u32 = 4u / UNITS;
 
 var<workgroup> q_tile: array<vec4<f16>, ROWS * TILE_STRIDE>;
 var<workgroup> k_tile: array<vec4<f16>, COLS * TILE_STRIDE>;
-// [subgroup, 16, rows]: a lane reads its row without bank conflicts.
-var<workgroup> scores: array<f32, 8u * 16u * SCORE_STRIDE>;
+// [16, lanes]: a lane reads its row without bank conflicts.
+var<workgroup> scores: array<f32, 16u * SCORE_STRIDE>;
 
 @compute @workgroup_size(WG)
 fn strided_qk_coop(
@@ -72,11 +86,11 @@ fn strided_qk_coop(
             key_at[i] = (block * params.num_kv_heads + kv_head) * CHUNKS * BLOCK_SIZE + first % BLOCK_SIZE + mine;
         #end
 
-        let row_of = subgroup / 4u * 64u;
-        let col_of = subgroup % 4u * 64u;
-        var s: array<coop_mat16x16<f32, C>, 16>;
-        #unroll i < 16
-            s[i] = coop_mat16x16<f32, C>();
+        let row_of = subgroup / N_SUBS * DOWN * MATRIX;
+        let col_of = subgroup % N_SUBS * ACROSS * MATRIX;
+        var s: array<MatrixC, OWN>;
+        #unroll i < OWN
+            s[i] = MatrixC();
         #end
         var k_next: array<Chunk, 4>;
         var q_next: array<vec4<f32>, 4>;
@@ -111,36 +125,40 @@ fn strided_qk_coop(
             #unroll i < 4
                 q_next[i] = q[query_at(query + i * 32u * STRIDE - next_t, head) + next_chunk * 2u + part];
             #end
-            #unroll half < 2
-                var k: array<coop_mat16x16<f16, B>, 4>;
-                #unroll j < 4
-                    let k_at = (col_of + j * 16u) * TILE_STRIDE + half * 4u;
-                    k[j] = coopLoad<coop_mat16x16<f16, B>>(&k_tile[k_at], TILE_STRIDE);
+            #unroll part < STEPS_WITHIN
+                var k: array<MatrixB, ACROSS>;
+                #unroll j < ACROSS
+                    let k_at = (col_of + j * MATRIX) * TILE_STRIDE + part * MATRIX_QUADS;
+                    k[j] = coopLoad<MatrixB>(&k_tile[k_at], TILE_STRIDE);
                 #end
-                #unroll i < 4
-                    let q_at = (row_of + i * 16u) * TILE_STRIDE + half * 4u;
-                    let a = coopLoadT<coop_mat16x16<f16, A>>(&q_tile[q_at], TILE_STRIDE);
-                    #unroll j < 4
-                        s[i * 4u + j] = coopMultiplyAdd(a, k[j], s[i * 4u + j]);
+                #unroll i < DOWN
+                    let q_at = (row_of + i * MATRIX) * TILE_STRIDE + part * MATRIX_QUADS;
+                    let a = coopLoadT<MatrixA>(&q_tile[q_at], TILE_STRIDE);
+                    #unroll j < ACROSS
+                        s[i * ACROSS + j] = coopMultiplyAdd(a, k[j], s[i * ACROSS + j]);
                     #end
                 #end
             #end
             workgroupBarrier();
         }
 
-        // Two matrices of rows at a time.
+        // As many rows at a time as a subgroup has lanes.
         let columns = (params.kv_len + STRIDE - 1u) / STRIDE;
-        let base = subgroup * 16u * SCORE_STRIDE;
-        #unroll pair < 2
-            let row = group.y * ROWS + row_of + pair * 32u + within;
+        let base = subgroup * SUBGROUP;
+        #unroll turn < PASSES
+            let row = group.y * ROWS + row_of + turn * SUBGROUP + within;
             let own = params.key_start + params.first_row + row;
             let last = select(columns - 1u, min(columns - 1u, own), params.causal == 1u);
-            #unroll p < PARTS
+            #unroll p < OWN_PARTS
                 var top = LOWEST;
                 var sum = 0.0;
                 #unroll w < WIDTH
-                    coopStore(s[pair * 8u + p * WIDTH + w], &scores[base], SCORE_STRIDE);
-                    coopStore(s[pair * 8u + 4u + p * WIDTH + w], &scores[base + 16u], SCORE_STRIDE);
+                    #unroll r < PASS_ROWS
+                        #unroll f < FINER
+                            let matrix = (turn * PASS_ROWS + r) * ACROSS + (p * WIDTH + w) * FINER + f;
+                            coopStore(s[matrix], &scores[f * MATRIX * SCORE_STRIDE + base + r * MATRIX], SCORE_STRIDE);
+                        #end
+                    #end
                     workgroupBarrier();
                     let first = col0 + col_of + (p * WIDTH + w) * 16u;
                     var seen: array<f32, 16>;

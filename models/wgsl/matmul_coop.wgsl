@@ -9,7 +9,7 @@ enable wgpu_cooperative_matrix;
 // Few rows of a narrow matrix are cut along k too, to fill the card: y is then [splits, rows, cols], which split_sum adds up.
 // With SPLITS_WITHIN = 1 a workgroup goes through all splits and adds up their sums itself, in the same order, so that many rows
 // come out as few do, to the bit.
-// Grid: (column tiles, row tiles, splits), of routed rows (column tiles, tiles, 1). Needs subgroups of exactly 32.
+// Grid: (column tiles, row tiles, splits), of routed rows (column tiles, tiles, 1).
 // CPU reference: src/cpu/matmul.rs
 #import weights = weights_q4
 #import rows = rows_plain
@@ -17,31 +17,36 @@ enable wgpu_cooperative_matrix;
 #import activations = activations_f32
 #import numbers = f16_of_codes
 #import matmul_params
+#import matrices
 #import PARTS = 1
-// Blocks of a stage, and matrices of 16 along k in it.
+// Blocks of a stage.
 #import K_BLOCKS = 1
-#import K_TILES = 2
-// Matrices of 16 rows and of 16 columns (of one part) a subgroup.
+// Sixteens of rows and of columns (of one part) a unit.
 #import M_TILES = 2
 #import N_TILES = 2
 // Stages on their way to registers.
 #import AHEAD = 1
-// Subgroups along rows and along columns.
+// Units along rows and along columns.
 #import M_SUBGROUPS = 2
 #import N_SUBGROUPS = 2
 // Quads of activations a lane stages; blocks of weights, and quads of each. Lanes share the blocks of a stage evenly.
 #import X_LOADS = 4
 #import W_LOADS = 1
 #import W_QUADS = 4
-// Matrices of 16 columns a subgroup, of all parts, and parts behind the first.
-#import ALL_N_TILES = 2
+// Parts behind the first.
 #import MORE_PARTS = 0
-// Whether a workgroup owns all splits, and matrices of sums of those behind it (at least one).
+// Whether a workgroup owns all splits, and sixteens of sums of those behind it (at least one).
 #import SPLITS_WITHIN = 0
 #import TOTAL_TILES = 1
-// Loads of all stages on their way.
-#import ALL_X_LOADS = 4
-#import ALL_W_LOADS = 1
+
+// Matrices of a subgroup along rows, along the columns of one part and of all, and of a stage along k.
+#let M_OWN = M_TILES * 16 / MATRIX / M_SHARE
+#let N_OWN = N_TILES * 16 / MATRIX / N_SHARE * UNITS
+#let ALL_N_OWN = N_OWN * PARTS
+#let K_OWN = K_BLOCKS * 32 / MATRIX
+#let TOTALS = TOTAL_TILES * 16 / MATRIX / M_SHARE * 16 / MATRIX / N_SHARE * UNITS
+// Elements of a matrix that a lane has.
+#let OWN = MATRIX * MATRIX / SUBGROUP
 
 @group(0) @binding(1) var<storage, read> x: array<Quad>;
 
@@ -52,8 +57,9 @@ const ALL_COLS: u32 = COLS * PARTS;
 // Quads of a row and a stage, and blocks of weights of a stage.
 const QUADS: u32 = 8u * K_BLOCKS;
 const BLOCKS: u32 = ALL_COLS * K_BLOCKS;
-const_assert X_LOADS * WG == ROWS * QUADS && W_LOADS * W_QUADS * WG == ALL_COLS * QUADS && K_TILES == 2u * K_BLOCKS;
-const_assert ALL_N_TILES == N_TILES * PARTS && ALL_X_LOADS == X_LOADS * AHEAD && ALL_W_LOADS == W_LOADS * AHEAD;
+const_assert X_LOADS * WG == ROWS * QUADS && W_LOADS * W_QUADS * WG == ALL_COLS * QUADS;
+// Subgroups along columns.
+const N_SUBS: u32 = N_SUBGROUPS * N_SHARE / UNITS;
 // Rows in workgroup memory, in elements of the array: padded so that eight rows fall on different banks.
 const STRIDE: u32 = QUADS + 2u;
 
@@ -62,8 +68,8 @@ var<workgroup> b_tile: array<vec4<f16>, ALL_COLS * STRIDE>;
 // Rows of this workgroup and behind it, in x. A vector, because matrices are stored to `patches` at multiples of 16 bytes, and
 // variables may lie one behind the other.
 var<workgroup> num_rows: vec4<u32>;
-// One 16 x 16 matrix a subgroup on its way to the epilogue.
-var<workgroup> patches: array<f32, WG / 32u * 256u>;
+// One matrix a subgroup on its way to the epilogue.
+var<workgroup> patches: array<f32, WG * OWN>;
 
 @compute @workgroup_size(WG)
 fn matmul_coop(
@@ -82,24 +88,24 @@ fn matmul_coop(
         return;
     }
     let col0 = group.x * COLS;
-    let m0 = subgroup / N_SUBGROUPS * M_TILES * 16u;
-    let n0 = subgroup % N_SUBGROUPS * N_TILES * 16u;
+    let m0 = subgroup / N_SUBS * M_OWN * MATRIX;
+    let n0 = subgroup % N_SUBS * N_OWN * MATRIX;
     let w_first = lane % BLOCKS;
     let w_quad = select(lane / BLOCKS * W_QUADS, 0u, W_QUADS == 8u);
     let first_block = min(group.z * params.split_blocks, params.blocks - 1u);
     let last_block = select(first_block + params.split_blocks, params.blocks, SPLITS_WITHIN == 1u);
     let end_block = min(last_block, params.blocks);
 
-    var total: array<coop_mat16x16<f32, C>, TOTAL_TILES>;
+    var total: array<MatrixC, TOTALS>;
     #unroll once < SPLITS_WITHIN
-        #unroll i < TOTAL_TILES
-            total[i] = coop_mat16x16<f32, C>();
+        #unroll i < TOTALS
+            total[i] = MatrixC();
         #end
     #end
-    var acc: array<coop_mat16x16<f32, C>, ALL_N_TILES * M_TILES>;
-    #unroll n < ALL_N_TILES
-        #unroll m < M_TILES
-            acc[n * M_TILES + m] = coop_mat16x16<f32, C>();
+    var acc: array<MatrixC, ALL_N_OWN * M_OWN>;
+    #unroll n < ALL_N_OWN
+        #unroll m < M_OWN
+            acc[n * M_OWN + m] = MatrixC();
         #end
     #end
     // First quad of each row of which this lane loads quads.
@@ -107,8 +113,8 @@ fn matmul_coop(
     #unroll i < X_LOADS
         x_rows[i] = x_row(place, (lane + i * WG) / QUADS) / 4u;
     #end
-    var x_next: array<Quad, ALL_X_LOADS>;
-    var w_next: array<Block, ALL_W_LOADS>;
+    var x_next: array<Quad, X_LOADS * AHEAD>;
+    var w_next: array<Block, W_LOADS * AHEAD>;
     #unroll s < AHEAD
         let stage = first_block + s * K_BLOCKS;
         #unroll i < X_LOADS
@@ -121,9 +127,9 @@ fn matmul_coop(
     for (var block = first_block; block < end_block; block += K_BLOCKS * AHEAD) {
         #unroll once < SPLITS_WITHIN
             if (block % params.split_blocks == 0u) {
-                #unroll i < TOTAL_TILES
+                #unroll i < TOTALS
                     total[i] = total[i] + acc[i];
-                    acc[i] = coop_mat16x16<f32, C>();
+                    acc[i] = MatrixC();
                 #end
             }
         #end
@@ -147,16 +153,16 @@ fn matmul_coop(
             #unroll i < W_LOADS
                 w_next[s * W_LOADS + i] = w_block(place.col, col0, next, end_block, w_first + i * WG);
             #end
-            #unroll k < K_TILES
-                var am: array<coop_mat16x16<f16, A>, M_TILES>;
-                #unroll m < M_TILES
-                    am[m] = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[(m0 + m * 16u) * STRIDE + k * 4u], STRIDE);
+            #unroll k < K_OWN
+                var am: array<MatrixA, M_OWN>;
+                #unroll m < M_OWN
+                    am[m] = coopLoadT<MatrixA>(&a_tile[(m0 + m * MATRIX) * STRIDE + k * MATRIX_QUADS], STRIDE);
                 #end
-                #unroll n < ALL_N_TILES
-                    let col = n / N_TILES * COLS + n0 + n % N_TILES * 16u;
-                    let bm = coopLoad<coop_mat16x16<f16, B>>(&b_tile[col * STRIDE + k * 4u], STRIDE);
-                    #unroll m < M_TILES
-                        acc[n * M_TILES + m] = coopMultiplyAdd(am[m], bm, acc[n * M_TILES + m]);
+                #unroll n < ALL_N_OWN
+                    let col = n / N_OWN * COLS + n0 + n % N_OWN * MATRIX;
+                    let bm = coopLoad<MatrixB>(&b_tile[col * STRIDE + k * MATRIX_QUADS], STRIDE);
+                    #unroll m < M_OWN
+                        acc[n * M_OWN + m] = coopMultiplyAdd(am[m], bm, acc[n * M_OWN + m]);
                     #end
                 #end
             #end
@@ -165,29 +171,29 @@ fn matmul_coop(
     }
 
     #unroll once < SPLITS_WITHIN
-        #unroll i < TOTAL_TILES
+        #unroll i < TOTALS
             acc[i] = total[i] + acc[i];
         #end
     #end
-    let patch0 = subgroup * 256u;
-    #unroll n < N_TILES
-        #unroll m < M_TILES
+    let patch0 = subgroup * MATRIX * MATRIX;
+    #unroll n < N_OWN
+        #unroll m < M_OWN
             // Parts go through one patch, one after the other: less workgroup memory, more workgroups at a time.
-            var first_part: array<f32, 8>;
-            coopStoreT(acc[n * M_TILES + m], &patches[patch0], 16u);
+            var first_part: array<f32, OWN>;
+            coopStoreT(acc[n * M_OWN + m], &patches[patch0], MATRIX);
             workgroupBarrier();
-            #unroll i < 8
-                first_part[i] = patches[patch0 + within + i * 32u];
+            #unroll i < OWN
+                first_part[i] = patches[patch0 + within + i * SUBGROUP];
             #end
             #unroll part < MORE_PARTS
                 workgroupBarrier();
-                coopStoreT(acc[((part + 1u) * N_TILES + n) * M_TILES + m], &patches[patch0], 16u);
+                coopStoreT(acc[((part + 1u) * N_OWN + n) * M_OWN + m], &patches[patch0], MATRIX);
                 workgroupBarrier();
             #end
-            #unroll i < 8
-                let at = within + i * 32u;
-                let r = m0 + m * 16u + at / 16u;
-                let col = col0 + n0 + n * 16u + at % 16u;
+            #unroll i < OWN
+                let at = within + i * SUBGROUP;
+                let r = m0 + m * MATRIX + at / MATRIX;
+                let col = col0 + n0 + n * MATRIX + at % MATRIX;
                 if (place.first + r < place.end && col < params.cols) {
                     let y_at = group.z * params.rows * params.y_stride + y_row(place, r) + params.y_offset + col;
                     finish(y_at, first_part[i], patches[patch0 + at]);

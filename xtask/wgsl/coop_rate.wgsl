@@ -1,7 +1,9 @@
 enable f16;
 enable wgpu_cooperative_matrix;
-// Products of 16 x 16 matrices of f16, added up in f32, from registers: eight sums a subgroup of 32 lanes.
+// Products of matrices of f16, added up in f32, from registers: eight sums a subgroup.
 //   out [lanes] f32, so that nothing is left out
+#import matrices
+
 struct CoopRateParams { rounds: u32 }
 
 @group(0) @binding(0) var<uniform> params: CoopRateParams;
@@ -11,10 +13,10 @@ const WG: u32 = 128u;
 const LEFT: u32 = 2u;
 const RIGHT: u32 = 4u;
 // vec4<f16> of a matrix.
-const QUADS: u32 = 64u;
+const QUADS: u32 = MATRIX * MATRIX_QUADS;
 
 var<workgroup> factors: array<vec4<f16>, (LEFT + RIGHT) * QUADS>;
-var<workgroup> sums: array<f32, WG * 8u>;
+var<workgroup> sums: array<f32, WG / SUBGROUP * MATRIX * MATRIX>;
 
 @compute @workgroup_size(WG)
 fn coop_rate(
@@ -27,17 +29,17 @@ fn coop_rate(
         factors[i] = vec4<f16>(vec4(x, -x, x * 0.5, 0.01));
     }
     workgroupBarrier();
-    var left: array<coop_mat16x16<f16, A>, LEFT>;
-    var right: array<coop_mat16x16<f16, B>, RIGHT>;
-    var total: array<coop_mat16x16<f32, C>, LEFT * RIGHT>;
+    var left: array<MatrixA, LEFT>;
+    var right: array<MatrixB, RIGHT>;
+    var total: array<MatrixC, LEFT * RIGHT>;
     for (var i = 0u; i < LEFT; i++) {
-        left[i] = coopLoadT<coop_mat16x16<f16, A>>(&factors[i * QUADS], 4u);
+        left[i] = coopLoadT<MatrixA>(&factors[i * QUADS], MATRIX_QUADS);
     }
     for (var i = 0u; i < RIGHT; i++) {
-        right[i] = coopLoadT<coop_mat16x16<f16, B>>(&factors[(LEFT + i) * QUADS], 4u);
+        right[i] = coopLoadT<MatrixB>(&factors[(LEFT + i) * QUADS], MATRIX_QUADS);
     }
     for (var i = 0u; i < LEFT * RIGHT; i++) {
-        total[i] = coop_mat16x16<f32, C>();
+        total[i] = MatrixC();
     }
     for (var round = 0u; round < params.rounds; round++) {
         for (var i = 0u; i < LEFT; i++) {
@@ -50,7 +52,7 @@ fn coop_rate(
     for (var i = 1u; i < LEFT * RIGHT; i++) {
         sum = sum + total[i];
     }
-    coopStore(sum, &sums[subgroup * 256u], 16u);
+    coopStore(sum, &sums[subgroup * MATRIX * MATRIX], MATRIX);
     workgroupBarrier();
-    out[group.x * WG + lane] = sums[subgroup * 256u + lane % 32u];
+    out[group.x * WG + lane] = sums[subgroup * MATRIX * MATRIX + lane % SUBGROUP];
 }

@@ -1,5 +1,6 @@
 //! Kernels inside the wgpu program of the caller: on its device, over its buffers, in its command encoders.
 
+use super::matrices::matrix_size;
 use super::pass::{Command, Dispatch, Pass};
 use super::{Buf, Fault, Gpu, GpuError, GpuOptions, Raw, best_level, check_limits};
 use bytemuck::Pod;
@@ -25,7 +26,7 @@ impl Gpu {
     /// and text count.
     ///
     /// # Errors
-    /// A device under the limits that every kernel needs: WebGPU's defaults.
+    /// A device under the limits that every kernel needs: WebGPU's defaults; one that does not run a first kernel.
     pub fn of(
         adapter: &wgpu::Adapter,
         device: wgpu::Device,
@@ -34,8 +35,9 @@ impl Gpu {
     ) -> Result<Self, GpuError> {
         let info = adapter.get_info();
         check_limits(&info.name, &device.limits())?;
-        let level = best_level(adapter, device.features()).min(options.level);
-        Ok(Self::new(device, queue, info, level, options, Arc::new(Fault::default())))
+        let size = matrix_size(adapter, options);
+        let level = best_level(device.features(), size).min(options.level);
+        Self::new(device, queue, info, level, options, Arc::new(Fault::default())).with_matrices(size)
     }
 
     /// A buffer of the caller's, to be bound: elements of `T` as far as it holds whole ones.

@@ -1,6 +1,7 @@
 //! Compiled kernels, cached by variant. The one place with `unsafe`: trusted modules, and what drivers keep of them.
 
 use super::{Checks, Gpu, GpuError};
+use crate::profile::Matrices;
 use crate::verdicts::Wrong;
 use crate::{Access, Level, Variant};
 use rustc_hash::FxHashMap;
@@ -111,7 +112,7 @@ impl Gpu {
     fn begin(&self, variant: &Variant) -> Result<(Arc<Pipeline>, impl FnOnce() + Send + use<>), GpuError> {
         self.made.fetch_add(1, Ordering::Relaxed);
         let kernel = variant.kernel;
-        let wgsl = variant.wgsl_of(self.text)?;
+        let wgsl = variant.wgsl_of(self.text, self.profile.matrices.unwrap_or(Matrices::NVIDIA))?;
         debug_assert_eq!(variant.level, level_of(&wgsl), "level of kernel {}", kernel.name);
         self.check_level(variant)?;
         let accesses: Vec<Access> = variant.bindings.iter().map(|binding| binding.access).collect();

@@ -1,13 +1,14 @@
 //! Logits of the DSA indexer with cooperative matrices: `index_logits` of [`Level::Coop`].
 //!
 //! Bindings, parameters and logits are those of [`index_logits`]; queries are rounded to f16, keys are
-//! f16 or fp8, sums f32. Runs where [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
+//! f16 or fp8, sums f32. Runs where
+//! [`runs_single_units`](crate::profile::DeviceProfile::runs_single_units) says so.
 //!
 //! [`Level::Coop`]: crate::Level::Coop
 
 use super::KvDtype;
 use super::index_logits::{self, IndexKeys, IndexLogitsParams};
-use crate::profile::DeviceProfile;
+use crate::profile::{DeviceProfile, UNIT};
 use crate::{Kernel, Level, Variant};
 
 /// The kernel, with the parameters and bindings of [`index_logits`].
@@ -49,6 +50,7 @@ pub fn variant(keys: &IndexKeys) -> Variant {
     let spans = head_dim / 16;
     Variant::new(&KERNEL)
         .with_matrices()
+        .with_subgroups(1..=UNIT)
         .size("HEAD_DIM", head_dim)
         .size("BLOCK_SIZE", page)
         .size("SPANS", spans)

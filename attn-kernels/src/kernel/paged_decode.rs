@@ -45,7 +45,7 @@ impl Lanes {
         let shared = num_heads / shape.num_kv_heads > 4;
         let many = shape.dtype == KvDtype::Fp8 && keys * u64::from(shape.num_kv_heads) >= 1 << 20;
         let trusts = |kernel, level| profile.trusts(kernel, level, shape.dtype);
-        let by_matrices = (shared || many) && paged_decode_coop::serves(shape);
+        let by_matrices = profile.runs_single_units() && (shared || many) && paged_decode_coop::serves(shape);
         if by_matrices && trusts(&paged_decode_coop::KERNEL, Level::Coop) {
             return Self::Matrices;
         }

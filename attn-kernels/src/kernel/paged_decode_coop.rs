@@ -2,12 +2,14 @@
 //!
 //! Queries, keys, values and softmax weights go through matrices as f16, sums are f32. A step costs about the same for one query
 //! head and for sixteen, and codes become f16 with two or three instructions a pair: that pays where many heads share
-//! keys, and for caches of codes. Runs where [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
+//! keys, and for caches of codes. Runs where
+//! [`runs_single_units`](crate::profile::DeviceProfile::runs_single_units) says so.
 
 #[cfg(doc)]
 use super::paged_decode::Lanes;
 
 use super::{KvDtype, KvShape, paged_decode};
+use crate::profile::UNIT;
 use crate::{Kernel, Variant};
 
 /// Parameters and bindings are those of [`paged_decode`].
@@ -47,6 +49,7 @@ pub(super) fn of(shape: &KvShape, heads: u32) -> Variant {
     };
     Variant::new(&KERNEL)
         .with_matrices()
+        .with_subgroups(1..=UNIT)
         .module("kv", kv)
         .size("SPANS", spans)
         .size("ROWS", heads.div_ceil(8))

@@ -1,6 +1,7 @@
 //! A variant as drivers of other systems see it, with the checks that wgpu adds by default.
 
 use super::{Operations, Parsed, ReflectError, workgroup_bytes};
+use crate::profile::Matrices;
 use crate::{TextLength, Variant};
 use naga::Module;
 use naga::back::{hlsl, msl, spv};
@@ -61,12 +62,16 @@ pub struct Trusted {
     pub workgroup_lanes: u32,
 }
 
-/// Translates a variant without run-time checks, its `override` constants in place.
+/// Translates a variant without run-time checks, its `override` constants in place, for a device's `matrices`.
 ///
 /// # Errors
 /// As [`translate`].
-pub fn translate_trusted(variant: &Variant, length: TextLength) -> Result<Trusted, ReflectError> {
-    let parsed = Parsed::whole(variant, length)?;
+pub fn translate_trusted(
+    variant: &Variant,
+    length: TextLength,
+    matrices: Matrices,
+) -> Result<Trusted, ReflectError> {
+    let parsed = Parsed::whole(variant, length, matrices)?;
     let (module, info) = parsed.resolve()?;
     let options = spv::Options {
         lang_version: (1, 6),

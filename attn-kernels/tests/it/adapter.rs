@@ -8,7 +8,9 @@ pub(crate) fn gpu() -> Option<Gpu> {
         eprintln!("ATTN_GPU=skip: no kernel runs");
         return None;
     }
-    let gpu = Gpu::open(&GpuOptions::new(Checks::Off)).expect("GPU tests need an adapter");
+    // A software driver with matrices multiplies them here, if nowhere else.
+    let options = GpuOptions::new(Checks::Off).software(false);
+    let gpu = Gpu::open(&options).expect("GPU tests need an adapter");
     if !gpu.runs_coop() {
         let info = gpu.info();
         eprintln!(

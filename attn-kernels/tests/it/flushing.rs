@@ -7,6 +7,7 @@ use attn_kernels::gpu::{Bound, Pass};
 use attn_kernels::kernel::attention::Context;
 use attn_kernels::kernel::gather_cache::{self, GatherCacheParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::profile::Matrices;
 use attn_kernels::self_test::{cases, skipped};
 use attn_kernels::{Kernel, TextLength, Variant, variants_of};
 use kvblock::e4m3;
@@ -22,7 +23,7 @@ fn flushing(halves: u32) -> vec2<f32> {
 
 /// The variant with halves that flush.
 fn flushing(variant: &Variant) -> Variant {
-    let text = variant.wgsl_of(TextLength::Short).expect("variants compose");
+    let text = variant.wgsl_of(TextLength::Short, Matrices::NVIDIA).expect("variants compose");
     let text = text.replace("unpack2x16float(", "flushing(") + FLUSHING;
     let Kernel { name, role, params, bindings, .. } = *variant.kernel;
     let kernel = Kernel { name, role, wgsl: text.leak(), modules: &[], params, bindings };
@@ -100,7 +101,7 @@ fn kernels_of_codes_pass_where_halves_are_flushed() {
     let Some(gpu) = gpu() else { return };
     let mut tested = BTreeSet::new();
     for named in variants_of(16) {
-        let text = named.variant.wgsl_of(TextLength::Short).expect("variants compose");
+        let text = named.variant.wgsl_of(TextLength::Short, Matrices::NVIDIA).expect("variants compose");
         let Some(code) =
             ["fp8_quad", "int8_quad"].into_iter().find(|quad| text.contains(&format!("fn {quad}(")))
         else {

@@ -3,7 +3,7 @@
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::self_test::{Case, Fault, Values, cases, gaps, skipped};
-use attn_kernels::{TextLength, Variant, catalog, variants, variants_of};
+use attn_kernels::{Level, NamedVariant, TextLength, Variant, catalog, variants, variants_of};
 
 /// Kernels that make, of floats or of lists, what later kernels use as indices.
 const INDICES: [&str; 8] = [
@@ -52,6 +52,13 @@ fn every_variant_passes() {
     every_variant_passes_on(&gpu);
 }
 
+/// Software drivers multiply matrices here alone.
+#[test]
+fn every_variant_with_matrices_passes() {
+    let Some(gpu) = crate::adapter::gpu() else { return };
+    every_passes_on(&gpu, |named| named.level() == Level::Coop);
+}
+
 /// Each kind of adapter runs one of the two texts.
 #[test]
 fn every_variant_passes_in_the_other_text() {
@@ -61,8 +68,12 @@ fn every_variant_passes_in_the_other_text() {
 }
 
 fn every_variant_passes_on(gpu: &Gpu) {
+    every_passes_on(gpu, |_| true);
+}
+
+fn every_passes_on(gpu: &Gpu, asked: impl Fn(&NamedVariant) -> bool) {
     // Small heads: a software driver takes two minutes to compile all variants of 128.
-    for named in variants_of(16) {
+    for named in variants_of(16).into_iter().filter(asked) {
         for case in cases(&named.variant) {
             match skipped(gpu, &named, &case) {
                 Some(reason) => eprintln!("{} ({}) is skipped: {reason}", named.name, named.level()),

@@ -17,13 +17,13 @@ pub static KERNEL: Kernel =
 /// Division of the work: a workgroup owns `rows()` rows and `cols()` columns of each part.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tile {
-    /// 16 x 16 matrices of a subgroup along rows.
+    /// Sixteens of rows of a unit, which is a subgroup of 32 lanes.
     pub m_tiles: u32,
-    /// 16 x 16 matrices of a subgroup along columns, in one part.
+    /// Sixteens of columns of a unit, in one part.
     pub n_tiles: u32,
-    /// Subgroups along rows.
+    /// Units along rows.
     pub m_subgroups: u32,
-    /// Subgroups along columns.
+    /// Units along columns.
     pub n_subgroups: u32,
     /// Blocks of 32 along k in workgroup memory at a time.
     pub k_blocks: u32,
@@ -170,18 +170,14 @@ pub fn variant(format: Format, epilogue: Epilogue, activations: Activations, til
         )
         .size("PARTS", parts)
         .size("K_BLOCKS", tile.k_blocks)
-        .size("K_TILES", 2 * tile.k_blocks)
         .size("M_TILES", tile.m_tiles)
         .size("N_TILES", tile.n_tiles)
         .size("M_SUBGROUPS", tile.m_subgroups)
         .size("N_SUBGROUPS", tile.n_subgroups)
         .size("AHEAD", tile.ahead)
-        .size("ALL_X_LOADS", x_quads / lanes * tile.ahead)
-        .size("ALL_W_LOADS", w_loads * tile.ahead)
         .size("X_LOADS", x_quads / lanes)
         .size("W_LOADS", w_loads)
         .size("W_QUADS", w_quads / (w_loads * lanes))
-        .size("ALL_N_TILES", tile.n_tiles * parts)
         .size("MORE_PARTS", parts - 1)
         .size("SPLITS_WITHIN", tile.all_splits.into())
         .size("TOTAL_TILES", totals)

@@ -15,3 +15,8 @@ fn kernels() {
         insta::assert_snapshot!(kernel, table);
     }
 }
+
+#[test]
+fn kernels_with_matrices_are_valid_on_every_device() {
+    levels::translates_for_every_device(&variants());
+}

@@ -1,13 +1,13 @@
 //! Kernels that the engine would choose on a device.
 
-use attn_kernels::profile::DeviceProfile;
+use attn_kernels::profile::{DeviceProfile, Matrices};
 use attn_kernels::source::Choice;
 use attn_kernels::{Level, TextLength, Variant};
 
 use super::report::Offer;
 
-/// The shape of cooperative matrices that kernels use.
-pub(super) const MATRIX: &str = "16x16x16 f16 f32";
+/// Shapes of cooperative matrices that kernels use, with their sizes.
+const MATRICES: [(&str, u32); 2] = [("16x16x16 f16 f32", 16), ("8x8x8 f16 f32", 8)];
 
 /// Demands of a variant beyond those it states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,9 +32,19 @@ pub(super) fn chooses(offer: &Offer, variant: &Variant, demand: &Demand) -> bool
 fn profile(offer: &Offer) -> DeviceProfile {
     let (least, most) = offer.subgroups;
     let level = if offer.subgroup_operations { Level::Subgroup } else { Level::Baseline };
-    let matrices = offer.f16 && offer.matrices.iter().any(|shape| shape == MATRIX);
     let profile = DeviceProfile::WEBGPU.level(level).subgroups(least, most);
-    profile.with_matrices(matrices && offer.subgroup_operations)
+    match offer.f16 && offer.subgroup_operations && !offer.is_cpu {
+        true => profile.with_matrices(matrices(offer)),
+        false => profile,
+    }
+}
+
+/// Matrices of a device, by its largest subgroups: of several sizes RADV takes those unless a workgroup is smaller, and the
+/// engine tries which.
+pub(super) fn matrices(offer: &Offer) -> Option<Matrices> {
+    let offered = |shape: &str| offer.matrices.iter().any(|other| other == shape);
+    let (_, size) = MATRICES.into_iter().find(|(shape, _)| offered(shape))?;
+    Matrices::new(size, offer.subgroups.1)
 }
 
 /// Length of the text that a device gets.

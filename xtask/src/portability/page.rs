@@ -41,7 +41,7 @@ cargo xtask portability --json                   # an object a device, then one 
 
 Kernels are as the engine gives them to drivers, without run-time checks: SPIR-V 1.6, HLSL of shader model 6.6, WGSL. Names and levels
 are those of `cargo xtask kernels`, sizes those of typical models. A device gets the kernels that run on what its driver offers: a type f16 in
-shaders, subgroups and their sizes, 16x16 cooperative matrices, workgroup memory.
+shaders, subgroups and their sizes, cooperative matrices that kernels use, workgroup memory.
 
 Compilers are fetched by the names of their packages, into the user's cache folder (`portability` beside the models), and never
 installed: Mesa, its shims in place of kernel drivers and SPIR-V tools from Debian's archive (trixie and trixie-backports, from where this
@@ -58,7 +58,7 @@ same version of a compiler. CI holds it.
 
 fn devices(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
-        "| device | hardware or checker, compiler | version | subgroups | f16 | 16x16 matrices | workgroup memory | kernels | refused | spill |\n\
+        "| device | hardware or checker, compiler | version | subgroups | f16 | matrices | workgroup memory | kernels | refused | spill |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",
     );
     for outcome in outcomes {
@@ -67,9 +67,10 @@ fn devices(outcomes: &[Outcome]) -> String {
         let offer = outcome.offer.as_ref().map_or("| | | ".to_owned(), |offer| {
             let (least, most) = offer.subgroups;
             let sizes = if least == most { least.to_string() } else { format!("{least} to {most}") };
-            let matrices = offer.matrices.iter().any(|shape| shape == super::choice::MATRIX);
+            let matrices = super::choice::matrices(offer)
+                .map_or("no".into(), |of| format!("{0} x {0}, {1} lanes", of.size(), of.lanes()));
             let memory = offer.workgroup_bytes >> 10;
-            format!("{sizes} | {} | {} | {memory} KiB", yes(offer.f16), yes(matrices))
+            format!("{sizes} | {} | {} | {memory} KiB", yes(offer.f16), matrices)
         });
         let _ = writeln!(
             text,

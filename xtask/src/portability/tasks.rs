@@ -8,6 +8,7 @@ use std::{env, thread};
 
 use anyhow::{Context, Result};
 use attn_kernels::TextLength;
+use attn_kernels::profile::Matrices;
 use indicatif::ProgressBar;
 
 use super::Outcome;
@@ -163,9 +164,14 @@ impl Tool {
         Ok(match self {
             Self::Vulkan(vulkan) => {
                 let length = offer.map_or(TextLength::Full, choice::length);
+                let matrices = offer.and_then(choice::matrices).unwrap_or(Matrices::NVIDIA);
                 let mut worker = Worker::start(|| vulkan.command())?;
                 Box::new(move |text| {
-                    worker.compile(&job(text, text.spirv(length), text.named.variant.kernel.name))
+                    let file = match length {
+                        TextLength::Full => text.spirv_for(matrices)?,
+                        TextLength::Short => text.spirv(length),
+                    };
+                    worker.compile(&job(text, file, text.named.variant.kernel.name))
                 })
             }
             Self::Dxc(library) => {

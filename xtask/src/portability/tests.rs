@@ -81,7 +81,7 @@ fn kernels_of_devices() {
     let devices = [("rdna3", RDNA3), ("ampere", AMPERE), ("adreno", ADRENO), ("lavapipe", LAVAPIPE)];
     let line = |(id, text): (&str, &str)| format!("{id}: {}", chosen(&offer(text)).join(" "));
     insta::assert_snapshot!(devices.map(line).join("\n"), @"
-    rdna3: paged_decode-f16 paged_prefill-f16 top_k-subgroup-list
+    rdna3: paged_decode-f16 paged_prefill-f16 paged_prefill_coop-f16 top_k-subgroup-list
     ampere: paged_decode-f16 paged_decode_subgroup-32-f16 paged_prefill-f16 paged_prefill_coop-f16 top_k-subgroup-list
     adreno: paged_decode-f16 paged_prefill-f16 top_k-subgroup-list
     lavapipe: paged_decode-f16 paged_prefill-f16 paged_prefill-broadcast-f16 top_k-subgroup-list
@@ -152,9 +152,9 @@ fn the_page() {
     let (_, tables) = page.split_once("\n## Devices\n").unwrap();
     let tables: Vec<_> = tables.lines().filter(|line| line.starts_with('|')).collect();
     insta::assert_snapshot!(tables.join("\n"), @"
-    | device | hardware or checker, compiler | version | subgroups | f16 | 16x16 matrices | workgroup memory | kernels | refused | spill |
+    | device | hardware or checker, compiler | version | subgroups | f16 | matrices | workgroup memory | kernels | refused | spill |
     |---|---|---|---|---|---|---|---|---|---|
-    | `rdna3` | AMD RDNA 3 (Navi 31), RADV | radv Mesa 26.1.6 | 32 to 64 | yes | yes | 64 KiB | 3 | 1 | 1 |
+    | `rdna3` | AMD RDNA 3 (Navi 31), RADV | radv Mesa 26.1.6 | 32 to 64 | yes | 16 x 16, 64 lanes | 64 KiB | 3 | 1 | 1 |
     | kernel | rdna3 |
     |---|---|
     | `a.baseline` | 28 |

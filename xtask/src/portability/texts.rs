@@ -1,13 +1,15 @@
 //! Kernels in the forms that compilers read, in files.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::{Result, ensure};
+use attn_kernels::profile::Matrices;
 use attn_kernels::reflect::translate_trusted;
-use attn_kernels::{NamedVariant, TextLength};
-use tempfile::TempDir;
+use attn_kernels::{Level, NamedVariant, TextLength};
+use tempfile::{NamedTempFile, TempDir};
 
 use super::choice::{self, Demand};
 use crate::kernels::standard_wgsl;
@@ -45,11 +47,27 @@ impl Text {
         })
     }
 
+    /// File with SPIR-V for the matrices of a device, made on first use.
+    pub(super) fn spirv_for(&self, matrices: Matrices) -> Result<PathBuf> {
+        if matrices == Matrices::NVIDIA || self.named.level() != Level::Coop {
+            return Ok(self.spirv(TextLength::Full));
+        }
+        let path = self.stem.with_extension(format!("{}x{}.spv", matrices.size(), matrices.lanes()));
+        if !path.exists() {
+            let made = translate_trusted(&self.named.variant, TextLength::Full, matrices)?;
+            // Compilers of other devices may read it already: it comes whole or not at all.
+            let mut file = NamedTempFile::new_in(self.stem.parent().unwrap_or(Path::new(".")))?;
+            file.write_all(&bytes_of(&made.spirv))?;
+            file.persist(&path)?;
+        }
+        Ok(path)
+    }
+
     fn write(folder: &Path, named: NamedVariant) -> Result<Self> {
         let kernel = format!("{}.{}", named.name, named.level());
         // Not the name, which has a dot in it.
         let stem = folder.join(kernel.replace('.', "-"));
-        let full = translate_trusted(&named.variant, TextLength::Full)?;
+        let full = translate_trusted(&named.variant, TextLength::Full, Matrices::NVIDIA)?;
         let demand = Demand {
             f16: full.f16,
             workgroup_bytes: full.workgroup_bytes,
@@ -57,10 +75,9 @@ impl Text {
         };
         let (hlsl_entry, hlsl) = full.hlsl.unzip();
         let text = Self { kernel, demand, hlsl_entry, stem, named };
-        let short = translate_trusted(&text.named.variant, TextLength::Short)?;
+        let short = translate_trusted(&text.named.variant, TextLength::Short, Matrices::NVIDIA)?;
         for (length, spirv) in [(TextLength::Full, &full.spirv), (TextLength::Short, &short.spirv)] {
-            let bytes: Vec<u8> = spirv.iter().flat_map(|word| word.to_le_bytes()).collect();
-            fs::write(text.spirv(length), bytes)?;
+            fs::write(text.spirv(length), bytes_of(spirv))?;
         }
         if let Some(hlsl) = hlsl {
             fs::write(text.hlsl(), hlsl)?;
@@ -73,6 +90,10 @@ impl Text {
     pub(super) fn is_standard(&self) -> bool {
         self.hlsl_entry.is_some() && !choice::is_for_cpus(&self.named.variant)
     }
+}
+
+fn bytes_of(spirv: &[u32]) -> Vec<u8> {
+    spirv.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// All kernels, in a folder that ends with them.

@@ -1,7 +1,8 @@
 //! Limits of each level on what its variants ask of an adapter.
 
-use attn_kernels::reflect::Interface;
-use attn_kernels::{Level, NamedVariant};
+use attn_kernels::profile::Matrices;
+use attn_kernels::reflect::{Interface, translate_trusted};
+use attn_kernels::{Level, NamedVariant, TextLength};
 
 /// Capabilities of the level `Baseline`: conversions of packed f16 are plain WGSL, though naga counts them.
 const PLAIN: [&str; 1] = ["SHADER_FLOAT16_IN_FLOAT32"];
@@ -24,4 +25,18 @@ pub(crate) fn stays_inside(named: &NamedVariant, interface: &Interface) {
     assert!(interface.bindings.len() <= 8, "{name}: {} storage buffers", interface.bindings.len());
     let extra: Vec<_> = interface.capabilities.iter().filter(|c| !allowed.contains(&&c[..])).collect();
     assert!(extra.is_empty(), "{name} is {} and needs {extra:?}", named.level());
+}
+
+/// Fails where a variant's text is not valid for the matrices of a device: it differs with them.
+pub(crate) fn translates_for_every_device(variants: &[NamedVariant]) {
+    for (size, lanes) in [(16, 32), (16, 64), (8, 8), (8, 16), (8, 32), (8, 64)] {
+        let matrices = Matrices::new(size, lanes).expect("kernels are written for it");
+        let served =
+            |named: &&NamedVariant| named.level() == Level::Coop && named.variant.subgroups.contains(&lanes);
+        for NamedVariant { name, variant } in variants.iter().filter(served) {
+            let translated = translate_trusted(variant, TextLength::Full, matrices);
+            let translated = translated.unwrap_or_else(|error| panic!("{name}, {matrices:?}: {error}"));
+            assert!(translated.workgroup_lanes.is_multiple_of(lanes), "{name}, {matrices:?}");
+        }
+    }
 }

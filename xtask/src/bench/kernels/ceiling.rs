@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::KvDtype;
+use attn_kernels::profile::Matrices;
 use attn_kernels::{Kernel, Params, Role, Variant, bindings, params};
 use serde::Serialize;
 
@@ -248,8 +249,11 @@ fn matrix_rate(gpu: &Gpu) -> Result<f64> {
             [groups, 1, 1],
         );
     })?;
-    // Four subgroups, eight products of 16 x 16 x 16 a round.
-    Ok(f64::from(groups) * 4.0 * f64::from(rounds) * 8.0 * 8192.0 / seconds)
+    // Eight products of a subgroup a round.
+    let matrices = gpu.profile().matrices.unwrap_or(Matrices::NVIDIA);
+    let products = 8 * 128 / matrices.lanes();
+    let operations = 2 * matrices.size().pow(3) * products;
+    Ok(f64::from(groups) * f64::from(rounds) * f64::from(operations) / seconds)
 }
 
 #[cfg(test)]

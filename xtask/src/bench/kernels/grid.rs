@@ -124,7 +124,7 @@ pub(super) fn left_out(gpu: &Gpu) -> Vec<(&'static str, String)> {
     if !gpu.runs_coop() {
         let (level, subgroups) = (gpu.level(), (gpu.info().subgroup_min_size, gpu.info().subgroup_max_size));
         let reason = format!(
-            "they need cooperative matrices in subgroups of 32, the adapter is at level {level}, subgroups of {subgroups:?}"
+            "they need cooperative matrices of 16 x 16 or 8 x 8, the adapter is at level {level}, subgroups of {subgroups:?}"
         );
         all.push(("kernels of level coop", reason));
     }

@@ -1,0 +1,81 @@
+//! Sizes of subgroups that multiply matrices: drivers with several choose one, and do not say which.
+
+#![expect(unreachable_pub, reason = "params! and bindings! declare public types")]
+
+use super::{Checks, Gpu, GpuError, GpuOptions, Pass, wgpu};
+use crate::profile::{Matrices, UNIT};
+use crate::{Kernel, Level, Params, Role, Variant};
+
+static KERNEL: Kernel = Kernel {
+    name: "matrix_lanes",
+    role: Role::Other,
+    wgsl: include_str!("matrix_lanes.wgsl"),
+    modules: &[crate::MODULES],
+    params: MatrixLanesParams::LAYOUT,
+    bindings: MatrixLanesBuffers::BINDINGS,
+};
+
+params! {
+    /// Uniform parameters.
+    pub struct MatrixLanesParams {
+        /// Zero, which compilers do not know.
+        pub zero: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `matrix_lanes`.
+    pub struct MatrixLanesBuffers(MatrixLanesParams) {
+        /// Lanes of a subgroup, `[1]`.
+        write lanes: u32,
+    }
+}
+
+/// Rows, columns and products of the matrices of f16 with sums in f32 that kernels use on an adapter, if any: software drivers
+/// multiply them one number at a time, and cooperative loads cannot be bounds-checked.
+pub(super) fn matrix_size(adapter: &wgpu::Adapter, options: &GpuOptions) -> Option<u32> {
+    let is_cpu = adapter.get_info().device_type == wgpu::DeviceType::Cpu;
+    if options.software.unwrap_or(is_cpu) || options.checks == Checks::On {
+        return None;
+    }
+    let offered = adapter.cooperative_matrix_properties();
+    [16, 8].into_iter().find(|size| {
+        offered.iter().any(|p| {
+            [p.m_size, p.n_size, p.k_size] == [*size; 3]
+                && p.ab_type == wgpu::CooperativeScalarType::F16
+                && p.cr_type == wgpu::CooperativeScalarType::F32
+        })
+    })
+}
+
+impl Gpu {
+    /// The device with matrices of `size` rows, by subgroups of a size that is tried where there are several. Those for which no
+    /// kernel is written it has not.
+    ///
+    /// # Errors
+    /// A device that does not run the trial.
+    pub(super) fn with_matrices(mut self, size: Option<u32>) -> Result<Self, GpuError> {
+        let Some(size) = size.filter(|_| self.level == Level::Coop) else { return Ok(self) };
+        let [smallest, largest] = self.profile.subgroups;
+        let lanes = match smallest == largest {
+            true => smallest,
+            false => {
+                self.profile.matrices = Matrices::new(size, UNIT);
+                self.matrix_lanes()?
+            }
+        };
+        self.profile = self.profile.with_matrices(Matrices::new(size, lanes));
+        self.level = self.profile.level;
+        Ok(self)
+    }
+
+    fn matrix_lanes(&self) -> Result<u32, GpuError> {
+        let pipeline = self.pipeline(&Variant::new(&KERNEL).with_matrices())?;
+        let lanes = self.buffer::<u32>("lanes", 1)?;
+        let mut pass = Pass::new("lanes of matrices");
+        let params = MatrixLanesParams { zero: 0.0 };
+        pass.dispatch(&pipeline, &params, MatrixLanesBuffers { lanes: lanes.bind() }, [1; 3]);
+        self.submit(pass)?.wait()?;
+        Ok(self.read(&lanes, 0..1)?[0])
+    }
+}

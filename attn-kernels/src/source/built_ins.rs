@@ -1,0 +1,74 @@
+//! Built-ins in a struct, so that a slot says which an entry point takes. Those of subgroups become parameters of their own:
+//! naga's HLSL writer (30.0) gives them values as parameters alone, and Direct3D's compiler refuses the struct.
+
+/// Struct of built-ins, and the members that it has.
+struct BuiltIns<'a> {
+    name: &'a str,
+    /// `(attribute, member, type)`.
+    members: Vec<(&'a str, &'a str, &'a str)>,
+    /// Its text, from `struct` to the brace.
+    text: &'a str,
+}
+
+impl<'a> BuiltIns<'a> {
+    /// The first struct of `text` with a built-in of subgroups.
+    fn find(text: &'a str) -> Option<Self> {
+        text.match_indices("struct ").find_map(|(at, keyword)| {
+            let text = &text[at..=at + text[at..].find('}')?];
+            let (name, members) = text[keyword.len()..text.len() - 1].split_once('{')?;
+            let member = |line: &'a str| {
+                let (attribute, member) = line.trim().split_once(' ')?;
+                let (member, kind) = member.split_once(": ")?;
+                attribute.starts_with("@builtin(").then_some((attribute, member, kind))
+            };
+            let members: Vec<_> = members.trim().split_terminator(',').map(member).collect::<Option<_>>()?;
+            let of_subgroups = members.iter().any(|(attribute, ..)| attribute.contains("subgroup"));
+            of_subgroups.then(|| Self { name: name.trim(), members, text })
+        })
+    }
+
+    /// The struct without attributes.
+    fn plain(&self) -> String {
+        let members = self.members.iter().map(|(_, member, kind)| format!("    {member}: {kind},\n"));
+        format!("struct {} {{\n{}}}", self.name, members.collect::<String>())
+    }
+
+    /// The head of an entry point, from `fn` to its brace, with each member as a parameter, and the struct made from them.
+    /// `None` if it takes none.
+    fn spread(&self, head: &str) -> Option<String> {
+        let kind = format!(": {}", self.name);
+        let end = head.find(&format!("{kind},")).or_else(|| head.find(&format!("{kind})")))?;
+        let begin = head[..end].rfind([' ', '(']).map_or(0, |at| at + 1);
+        let parameter = &head[begin..end];
+        let of = |(attribute, member, kind): &(&str, &str, &str)| {
+            format!("{attribute} {parameter}_{member}: {kind}")
+        };
+        let parameters: Vec<String> = self.members.iter().map(of).collect();
+        let values: Vec<String> =
+            self.members.iter().map(|(_, member, _)| format!("{parameter}_{member}")).collect();
+        Some(format!(
+            "{}{}{}\n    let {parameter} = {}({});",
+            &head[..begin],
+            parameters.join(", "),
+            &head[end + kind.len()..],
+            self.name,
+            values.join(", ")
+        ))
+    }
+}
+
+/// Gives the entry points of `text` the built-ins of subgroups as parameters of their own.
+pub(super) fn parameters_of_their_own(text: String) -> String {
+    let Some(built_ins) = BuiltIns::find(&text) else { return text };
+    let mut out = text.replacen(built_ins.text, &built_ins.plain(), 1);
+    let mut from = 0;
+    while let Some(at) = out[from..].find("@compute").map(|at| from + at) {
+        let Some(end) = out[at..].find('{').map(|end| at + end + 1) else { break };
+        from = end;
+        if let Some(head) = built_ins.spread(&out[at..end]) {
+            from = at + head.len();
+            out.replace_range(at..end, &head);
+        }
+    }
+    out
+}
