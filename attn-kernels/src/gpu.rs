@@ -54,7 +54,6 @@ pub struct Gpu {
     device: wgpu::Device,
     queue: wgpu::Queue,
     info: wgpu::AdapterInfo,
-    level: Level,
     profile: DeviceProfile,
     checks: Checks,
     text: TextLength,
@@ -136,7 +135,6 @@ impl Gpu {
             device,
             queue,
             info,
-            level,
             profile,
             checks: options.checks,
             text: options.text.unwrap_or(usual),
@@ -175,7 +173,7 @@ impl Gpu {
     /// The level that kernels are built for.
     #[must_use]
     pub fn level(&self) -> Level {
-        self.level
+        self.profile.level
     }
 
     /// The device as choices of kernels see it.

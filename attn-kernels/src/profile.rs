@@ -4,6 +4,7 @@ use crate::kernel::KvDtype;
 use crate::source::Choice;
 use crate::verdicts::Verdicts;
 use crate::{Kernel, Level, Variant};
+use std::ops::RangeInclusive;
 
 /// Lanes of a unit, by which kernels with matrices divide their work.
 pub(crate) const UNIT: u32 = 32;
@@ -143,13 +144,18 @@ impl DeviceProfile {
     /// Whether a variant runs here: the device has its level and subgroups of sizes that it serves, and the driver gets it right.
     #[must_use]
     pub fn runs(&self, variant: &Variant) -> bool {
-        let serves = |lanes: &u32| variant.subgroups.contains(lanes);
-        let served = match (variant.level, self.matrices) {
-            (Level::Coop, Some(matrices)) => serves(&matrices.lanes),
-            _ => self.subgroups.iter().all(serves),
-        };
-        let offered = variant.level <= self.level && (variant.level == Level::Baseline || served);
-        offered && self.verdicts.allow(variant)
+        variant.level <= self.level
+            && self.has_subgroups(variant.level, &variant.subgroups)
+            && self.verdicts.allow(variant)
+    }
+
+    /// Whether kernels of `level` meet subgroups of no other sizes than `lanes`.
+    pub(crate) fn has_subgroups(&self, level: Level, lanes: &RangeInclusive<u32>) -> bool {
+        match (level, self.matrices) {
+            (Level::Baseline, _) => true,
+            (Level::Coop, Some(matrices)) => lanes.contains(&matrices.lanes),
+            _ => self.subgroups.iter().all(|size| lanes.contains(size)),
+        }
     }
 
     /// Whether the driver gets right all that `kernel` does at `level` for caches of `dtype`: of a form that has others in its

@@ -158,9 +158,7 @@ pub fn skipped(gpu: &Gpu, named: &NamedVariant, case: &Case) -> Option<String> {
         ));
     }
     let [smallest, largest] = gpu.profile().subgroups;
-    let served = case.subgroups.contains(&smallest) && case.subgroups.contains(&largest);
-    let served = if named.level() == Level::Coop { gpu.profile().runs(&case.variant) } else { served };
-    (named.level() >= Level::Subgroup && !served)
+    (!gpu.profile().has_subgroups(named.level(), &case.subgroups))
         .then(|| format!("subgroups of {smallest} to {largest}, {:?} are needed", case.subgroups))
 }
 

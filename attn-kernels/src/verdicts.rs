@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::kernel::KvDtype;
+use crate::source::Choice;
 use crate::{Kernel, Level, NamedVariant, Role, Variant};
 
 /// Variants that a driver gets wrong, and the right ones of the same kernels, which tell what is wrong about them.
@@ -141,9 +142,11 @@ fn kernel(named: &NamedVariant) -> &'static str {
 }
 
 fn modules(variant: &Variant) -> Vec<Module> {
-    let module = |slot: &&'static str| Some((*slot, variant.module_in(slot)?));
-    let slots: Vec<_> = variant.choices.iter().map(|(slot, _)| *slot).collect();
-    let mut modules: Vec<Module> = slots.iter().filter_map(module).collect();
+    let module = |(slot, choice): &(&'static str, Choice)| match choice {
+        Choice::Module(module) => Some((*slot, *module)),
+        Choice::Size(_) => None,
+    };
+    let mut modules: Vec<Module> = variant.choices.iter().filter_map(module).collect();
     modules.sort_unstable();
     modules
 }

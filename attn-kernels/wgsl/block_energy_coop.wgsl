@@ -20,8 +20,6 @@ enable wgpu_cooperative_matrix;
 #let FINER = 16 / MATRIX
 #let STEP_ROWS = FINER * ROWS
 #let OWN = ALONG * ROWS
-// Sixteens of rows.
-#let SIXTEENS = SUBGROUPS * 2
 
 #import block_energy_params
 @group(0) @binding(1) var<storage, read> q: array<f32>;
@@ -148,8 +146,8 @@ fn block_energy_coop(
         workgroupBarrier();
         if (lane < 16u && j0 + lane < own) {
             var most = ends[lane];
-            #unroll i < SIXTEENS
-                most = max(most, ends[i * 16u + lane]);
+            #unroll i < SUBGROUPS
+                most = max(most, max(ends[i * 32u + lane], ends[i * 32u + 16u + lane]));
             #end
             var all = 0.0;
             #unroll i < SUBGROUPS

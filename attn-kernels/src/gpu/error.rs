@@ -150,7 +150,7 @@ pub enum GpuError {
     },
     /// A kernel of the coop level where that level does not run: see [`Gpu::runs_coop`](super::Gpu::runs_coop).
     #[error(
-        "kernel {kernel} needs cooperative matrices in subgroups of 32 and no bounds checks: adapter {adapter} is at level {level}, subgroups of {subgroups:?}, checks {checks:?}"
+        "kernel {kernel} needs cooperative matrices that kernels are written for and no bounds checks: adapter {adapter} is at level {level}, subgroups of {subgroups:?}, checks {checks:?}"
     )]
     NoCoop {
         /// The kernel.

@@ -55,7 +55,7 @@ impl Gpu {
     /// # Errors
     /// A device that does not run the trial.
     pub(super) fn with_matrices(mut self, size: Option<u32>) -> Result<Self, GpuError> {
-        let Some(size) = size.filter(|_| self.level == Level::Coop) else { return Ok(self) };
+        let Some(size) = size.filter(|_| self.level() == Level::Coop) else { return Ok(self) };
         let [smallest, largest] = self.profile.subgroups;
         let lanes = match smallest == largest {
             true => smallest,
@@ -65,7 +65,6 @@ impl Gpu {
             }
         };
         self.profile = self.profile.with_matrices(Matrices::new(size, lanes));
-        self.level = self.profile.level;
         Ok(self)
     }
 

@@ -140,7 +140,7 @@ impl Gpu {
     /// it would compile and be wrong.
     fn check_level(&self, variant: &Variant) -> Result<(), GpuError> {
         let kernel = variant.kernel.name;
-        let (adapter, level, checks) = (self.info.name.clone(), self.level, self.checks);
+        let (adapter, level, checks) = (self.info.name.clone(), self.level(), self.checks);
         let [smallest, largest] = self.profile.subgroups;
         let subgroups = (smallest, largest);
         if let Some(Wrong { variant, mode }) = self.profile.verdicts.against(variant) {
