@@ -40,7 +40,7 @@ use attn_kernels::{Kernel, Level, NamedVariant};
 use crate::pack::Format;
 use crate::{Activation, ExpertPacking, MoeConfig, Pairing, Router, Score};
 use hyper_collapse::Reader;
-use matmul::{Epilogue, Tiling};
+use matmul::{Epilogue, Loads, Tiling};
 use matmul_coop::Activations;
 use moe_route::Choice;
 use quantize_rows::Input;
@@ -67,7 +67,8 @@ macro_rules! modules {
 
 /// The shared modules of this crate's kernels.
 pub const MODULES: Modules = modules! {
-    activations: "activations_f16", "activations_f32", "norm_none", "norm_rms", "x_broadcast", "x_normed", "x_uniform", "x_window";
+    activations: "activations_f16", "activations_f32", "norm_none", "norm_rms", "x_broadcast", "x_normed", "x_uniform", "x_window",
+        "x_windows";
     epilogues: "epilogue_add", "epilogue_gelu_mul", "epilogue_silu_mul", "epilogue_store";
     params: "int8_params", "matmul_params";
     planes: "planes_buffers", "planes_images";
@@ -157,8 +158,12 @@ pub fn variants() -> Vec<NamedVariant> {
     let broadcast = matmul(Format::Q4, Epilogue::Store, Tiling::for_cpu(256, 1, true));
     all.push(named("q4-broadcast", broadcast));
     all.push(named("q4-images", matmul::from_images(embed::variant(Format::Q4.module()))));
-    for (part, rows) in [("q4-window", 256), ("q4-window-one", 1)] {
-        let window = matmul(Format::Q4, Epilogue::Store, Tiling::for_cpu(rows, 1, true).windowed());
+    for (part, rows, loads) in [
+        ("q4-window", 256, Loads::Window),
+        ("q4-window-one", 1, Loads::Window),
+        ("q4-windows", 256, Loads::Windows),
+    ] {
+        let window = matmul(Format::Q4, Epilogue::Store, Tiling::for_cpu(rows, 1, true).loads(loads));
         all.push(named(part, matmul::from_images(window)));
     }
     for (name, level) in [("", Level::Baseline), ("-subgroup", Level::Subgroup)] {

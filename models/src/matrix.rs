@@ -5,6 +5,7 @@ mod right;
 
 pub(crate) use kernels::{Exact, Kernels, Key, MaxProduct, Precision};
 
+use std::array;
 use std::ops::Range;
 
 use attn_kernels::gpu::{Bind, Buf, Pass};
@@ -13,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::cast::u32_of;
 use crate::host_weights::{Home, Plane};
-use crate::kernel::matmul::{self, Epilogue, MatmulBuffers, MatmulParams};
+use crate::kernel::matmul::{self, Epilogue, Loads, MatmulBuffers, MatmulParams};
 use crate::kernel::matmul_coop::{self, Plan};
 use crate::kernel::matmul_int8::{self, MatmulInt8Buffers, MatmulInt8Params};
 use crate::kernel::matmul_tile::Tile;
@@ -233,8 +234,13 @@ impl Matrix {
                 params.y_offset += first * product.y_stride;
                 params.eps = product.norm.map_or(0.0, |norm| norm.eps);
                 let norm = product.norm.map(|norm| norm.weight.bind());
-                let x = product.x.bind_from(first as usize * self.width as usize);
-                let buffers = MatmulBuffers { norm, ..shard.buffers(kernels, x, product.y.bind()) };
+                let row = |r: u32| product.x.bind_from((r as usize) * self.width as usize);
+                let buffers = MatmulBuffers { norm, ..shard.buffers(kernels, row(first), product.y.bind()) };
+                let last = product.rows - 1;
+                let buffers = match exact.loads() {
+                    Loads::Windows => buffers.rows(array::from_fn(|r| row((first + u32_of(r)).min(last)))),
+                    _ => buffers,
+                };
                 pass.dispatch(&pipeline, &params, buffers, exact.grid(epilogue, rows, shard.cols));
             }
         }

@@ -82,6 +82,20 @@ bindings! {
         read tiles: [u32; 4] = None,
         /// Pairs of a row and an expert in the order of `moe_sort`.
         read order: u32 = None,
+        /// Row 1 of the tile, where each comes through a window of its own ([`Loads::Windows`]) and `x` is row 0.
+        read x_1: f32 = None,
+        /// Row 2.
+        read x_2: f32 = None,
+        /// Row 3.
+        read x_3: f32 = None,
+        /// Row 4.
+        read x_4: f32 = None,
+        /// Row 5.
+        read x_5: f32 = None,
+        /// Row 6.
+        read x_6: f32 = None,
+        /// Row 7.
+        read x_7: f32 = None,
     }
 }
 
@@ -89,7 +103,17 @@ impl MatmulBuffers {
     /// Buffers of a product without a norm, of all rows with one matrix.
     #[must_use]
     pub fn new(x: Bind<f32>, wq: Bind<[u32; 4]>, ws: Bind<u32>, y: Bind<f32>) -> Self {
-        Self { x, wq, ws, y, norm: None, tiles: None, order: None }
+        let [x_1, x_2, x_3, x_4, x_5, x_6, x_7] = [const { None }; WINDOWS - 1];
+        let (norm, tiles, order) = (None, None, None);
+        Self { x, wq, ws, y, norm, tiles, order, x_1, x_2, x_3, x_4, x_5, x_6, x_7 }
+    }
+
+    /// Sets the rows of a tile, for a kernel that sees each through a window of its own.
+    #[must_use]
+    pub fn rows(self, rows: [Bind<f32>; WINDOWS]) -> Self {
+        let [x, rows @ ..] = rows;
+        let [x_1, x_2, x_3, x_4, x_5, x_6, x_7] = rows.map(Some);
+        Self { x, x_1, x_2, x_3, x_4, x_5, x_6, x_7, ..self }
     }
 }
 
@@ -160,11 +184,44 @@ pub struct Tiling {
     pub cols: u32,
     /// Lanes along k.
     pub slices: u32,
-    /// Whether activations are loaded by eight lanes and broadcast, for drivers that run a load a lane.
-    pub broadcast: bool,
-    /// Whether activations come through [`Access::Window`], where they are broadcast.
-    pub window: bool,
+    /// Loads of activations.
+    pub loads: Loads,
 }
+
+/// Loads of activations by the lanes of a product in f32. All but [`Uniform`](Self::Uniform) are for software drivers, which run one
+/// load a lane: there eight lanes load a block for each other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Loads {
+    /// All lanes at one address.
+    Uniform,
+    /// Eight lanes for each other.
+    Broadcast,
+    /// Likewise, all rows of a dispatch through one [`Access::Window`].
+    Window,
+    /// Likewise, each of at most [`WINDOWS`] rows of a dispatch through a window of its own.
+    Windows,
+}
+
+impl Loads {
+    /// Its shared module.
+    fn module(self) -> &'static str {
+        match self {
+            Self::Uniform => "x_uniform",
+            Self::Broadcast => "x_broadcast",
+            Self::Window => "x_window",
+            Self::Windows => "x_windows",
+        }
+    }
+
+    /// The loads of a variant, by its shared module.
+    pub(crate) fn of(module: Option<&str>) -> Self {
+        let all = [Self::Broadcast, Self::Window, Self::Windows];
+        all.into_iter().find(|loads| module == Some(loads.module())).unwrap_or(Self::Uniform)
+    }
+}
+
+/// Rows of the largest tile of a software driver, which is as many as have windows of their own.
+pub const WINDOWS: usize = 8;
 
 /// Lanes that compute the norm of a row in the kernels of GPUs: one number for all, so that all sum in the same order.
 pub const NORM_LANES: u32 = 256;
@@ -183,7 +240,7 @@ impl Tiling {
     /// The tiling for `rows` rows of a matrix of `cols` columns (in all parts) and `blocks` blocks on a GPU.
     #[must_use]
     pub fn for_gpu(rows: u32, parts: u32, blocks: u32) -> Self {
-        let gpu = |rows, cols, slices| Self { rows, wide: 1, cols, slices, broadcast: false, window: false };
+        let gpu = |rows, cols, slices| Self { rows, wide: 1, cols, slices, loads: Loads::Uniform };
         if rows <= 64 {
             let tile = rows.next_power_of_two().min(4);
             // Block sums of all columns and rows of a workgroup meet in workgroup memory.
@@ -207,13 +264,14 @@ impl Tiling {
             _ => 8,
         };
         let wide = if rows == 1 && !broadcast { 2 } else { 4 / parts };
-        Self { rows, wide, cols: 16, slices: 1, broadcast, window: false }
+        let loads = if broadcast { Loads::Broadcast } else { Loads::Uniform };
+        Self { rows, wide, cols: 16, slices: 1, loads }
     }
 
-    /// A tiling with activations through windows.
+    /// The tiling with other loads.
     #[must_use]
-    pub fn windowed(self) -> Self {
-        Self { window: true, ..self }
+    pub fn loads(self, loads: Loads) -> Self {
+        Self { loads, ..self }
     }
 }
 
@@ -234,17 +292,9 @@ pub fn variant(
         .module("weights", weights)
         .reduce(norm.unwrap_or(Level::Baseline))
         .module("epilogue", module);
-    let variant = match (norm, tiling.broadcast) {
+    let variant = match (norm, tiling.loads) {
         (Some(_), _) => variant.module("activations", "x_normed"),
-        (None, true) => {
-            let (module, access) = match tiling.window {
-                true => ("x_window", Access::Window),
-                false => ("x_broadcast", Access::Read),
-            };
-            let variant = variant.module("activations", module).reading("x", access);
-            variant.module("sums", "sums_unrolled").with_broadcasts()
-        }
-        (None, false) => variant.module("activations", "x_uniform"),
+        (None, loads) => loaded(variant.module("activations", loads.module()), loads),
     };
     variant
         .size("ROWS", tiling.rows)
@@ -253,6 +303,22 @@ pub fn variant(
         .size("COLS", tiling.cols)
         .size("SLICES", tiling.slices)
         .constant("SUMS", if tiling.slices == 1 { 1 } else { sums })
+}
+
+/// A variant with the bindings and sums of such loads.
+fn loaded(variant: Variant, loads: Loads) -> Variant {
+    const ROWS: [&str; WINDOWS - 1] = ["x_1", "x_2", "x_3", "x_4", "x_5", "x_6", "x_7"];
+    let window = |variant: Variant, name: &&str| variant.reading(name, Access::Window);
+    let variant = match loads {
+        Loads::Uniform => return variant,
+        Loads::Broadcast => variant,
+        Loads::Window => window(variant, &"x"),
+        Loads::Windows => {
+            let variant = ROWS.iter().fold(variant, |variant, name| variant.with(name));
+            ["x"].iter().chain(&ROWS).fold(variant, window)
+        }
+    };
+    variant.module("sums", "sums_unrolled").with_broadcasts()
 }
 
 /// A kernel that multiplies with weights or copies them, with the weights in images.
@@ -264,7 +330,8 @@ pub fn from_images(variant: Variant) -> Variant {
 /// Examples of the kernels that read weights from images: one that copies them, and one that multiplies.
 pub(crate) fn with_images() -> [Variant; 2] {
     let weights = Format::Q4.module();
-    let windowed = variant(weights, Epilogue::Store, Tiling::for_cpu(1, 1, true).windowed(), 64, None);
+    let windowed =
+        variant(weights, Epilogue::Store, Tiling::for_cpu(1, 1, true).loads(Loads::Window), 64, None);
     [embed::variant(weights), windowed].map(from_images)
 }
 

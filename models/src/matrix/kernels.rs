@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::Product;
 use crate::ModelError;
 use crate::host_weights::{Plane, WeightStream};
-use crate::kernel::matmul::{self, Epilogue, Rows, Tiling};
+use crate::kernel::matmul::{self, Epilogue, Loads, Rows, Tiling};
 use crate::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Plan, Tile};
 use crate::kernel::quantize_rows::{self, Input, QuantizeRowsBuffers, QuantizeRowsParams};
 use crate::kernel::round_rows::{self, RoundRowsBuffers, RoundRowsParams};
@@ -90,13 +90,25 @@ impl Exact {
         }
     }
 
-    /// The kernel with activations through windows, if it broadcasts them and a window holds a tile of rows of `width`, and the
-    /// number of rows that one dispatch multiplies: whole tiles, for lanes of empty rows cost as much.
+    /// Loads of activations by its lanes.
+    pub(crate) fn loads(self) -> Loads {
+        match self {
+            Self::Lanes(tiling) => tiling.loads,
+            Self::Tile(_) => Loads::Uniform,
+        }
+    }
+
+    /// The kernel with activations through windows, if it broadcasts them and a window holds a row of `width`, and the number of
+    /// rows that one dispatch multiplies: whole tiles, for lanes of empty rows cost as much. One window has all of them if it
+    /// holds a tile, else each row of a tile has one.
     pub(crate) fn windowed(self, rows: u32, width: u32) -> (Self, u32) {
         let held = WINDOW_BYTES / 4 / width;
         match self {
-            Self::Lanes(tiling) if tiling.broadcast && held >= tiling.rows => {
-                (Self::Lanes(tiling.windowed()), held / tiling.rows * tiling.rows)
+            Self::Lanes(tiling) if tiling.loads == Loads::Broadcast && held >= tiling.rows => {
+                (Self::Lanes(tiling.loads(Loads::Window)), held / tiling.rows * tiling.rows)
+            }
+            Self::Lanes(tiling) if tiling.loads == Loads::Broadcast && held > 0 => {
+                (Self::Lanes(tiling.loads(Loads::Windows)), tiling.rows)
             }
             whole => (whole, rows.max(1)),
         }
@@ -268,7 +280,7 @@ impl Kernels {
             ],
         };
         let runs = |exact: &Exact| {
-            let windowed = exact.windowed(rows, 1).0;
+            let windowed = exact.windowed(rows, blocks * 32).0;
             [(*exact, false), (*exact, exact.norms()), (windowed, false)].into_iter().all(|(exact, norm)| {
                 self.right(epilogue.parts(), |epilogue| match matrices {
                     1 => Key::Exact { format, epilogue, exact, blocks, norm },
@@ -360,19 +372,23 @@ impl Kernels {
 mod tests {
     use super::*;
 
-    /// A window is 64 KiB: 28 rows of 576 make three tiles of eight, of 4,096 not one.
+    /// A window is 64 KiB: 28 rows of 576 make three tiles of eight; of 4,096 it holds not one, and no row of 20,000.
     #[test]
-    fn windows_hold_whole_tiles() {
-        let rows = |rows, width| {
-            let exact = Exact::Lanes(Tiling::for_cpu(rows, 1, true));
-            let (windowed, together) = exact.windowed(rows, width);
-            (windowed != exact, together)
+    fn windows_hold_whole_tiles_or_a_row() {
+        let rows = |rows, width| match Exact::Lanes(Tiling::for_cpu(rows, 1, true)).windowed(rows, width) {
+            (Exact::Lanes(tiling), together) => (tiling.loads, together),
+            (Exact::Tile(_), _) => unreachable!("lanes stay lanes"),
         };
-        assert_eq!([rows(1, 576), rows(1, 14_336), rows(1, 20_000)], [(true, 28), (true, 1), (false, 1)]);
-        assert_eq!([rows(3, 576), rows(3, 4_096), rows(3, 14_336)], [(true, 28), (true, 4), (false, 3)]);
+        let (broadcast, window, windows) = (Loads::Broadcast, Loads::Window, Loads::Windows);
         assert_eq!(
-            [rows(512, 576), rows(512, 2_048), rows(512, 4_096)],
-            [(true, 24), (true, 8), (false, 512)]
+            [rows(1, 576), rows(1, 14_336), rows(1, 20_000)],
+            [(window, 28), (window, 1), (broadcast, 1)]
         );
+        assert_eq!(
+            [rows(3, 576), rows(3, 4_096), rows(3, 14_336)],
+            [(window, 28), (window, 4), (windows, 4)]
+        );
+        assert_eq!([rows(512, 576), rows(512, 2_048)], [(window, 24), (window, 8)]);
+        assert_eq!([rows(512, 4_096), rows(512, 20_000)], [(windows, 8), (broadcast, 512)]);
     }
 }

@@ -7,9 +7,10 @@ use attn_kernels::self_test::{Case, module, size};
 use half::f16;
 
 use super::tensors;
+use crate::cast::u32_of;
 use crate::cpu::matmul_int8::{Codes, matmul_int8 as cpu_matmul_int8};
 use crate::kernel::embed::{self, EmbedParams};
-use crate::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
+use crate::kernel::matmul::{self, Epilogue, Loads, MatmulParams, Tiling};
 use crate::kernel::matmul_coop;
 use crate::kernel::matmul_int8::{self, MatmulInt8Params};
 use crate::kernel::matmul_tile::Tile;
@@ -82,15 +83,25 @@ impl Product {
         let mut want = self.y.clone();
         cpu::matmul::matmul(&self.params, self.epilogue, x, &self.parts, &mut want);
         let case = Case::new(what, variant, &self.params, grid);
+        let windows = Loads::of(module(variant, "activations")) == Loads::Windows;
         let case = match module(variant, "activations") {
             Some("activations_f16") => case.binding(&halves(&self.x)),
+            _ if windows => case.binding(self.row(0)),
             _ => case.binding(&self.x),
         };
         let case = case.binding(&packed.quants).binding(&packed.scales).updated(&self.y, tolerance, &want);
+        let others = if windows { 1..u32_of(matmul::WINDOWS) } else { 0..0 };
+        let case = others.fold(case, |case, row| case.binding(self.row(row)));
         match weight {
             Some(weight) => case.binding(weight),
             None => case,
         }
+    }
+
+    /// A row of x, or the last one in place of rows past it.
+    fn row(&self, row: u32) -> &[f32] {
+        let stride = self.params.x_stride as usize * 4;
+        &self.x[row.min(self.params.rows - 1) as usize * stride..][..stride]
     }
 
     /// The weights, all parts in one matrix.
@@ -152,15 +163,18 @@ pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
         wide: size(variant, "WIDE"),
         cols: size(variant, "COLS"),
         slices: size(variant, "SLICES"),
-        broadcast: matches!(activations, Some("x_broadcast" | "x_window")),
-        window: activations == Some("x_window"),
+        loads: Loads::of(activations),
     };
     if module(variant, "rows").is_some() {
         return vec![super::moe::several(variant, [tiling.rows, tiling.cols * tiling.wide], SUM)];
     }
-    let (rows, cols) = (2 * tiling.rows + 1, 75);
-    // A window holds all rows.
-    let blocks = if tiling.window { 16 } else { 64 };
+    // A window holds all rows; of windows of a row there are as many as a tile has rows.
+    let (rows, blocks) = match tiling.loads {
+        Loads::Uniform | Loads::Broadcast => (2 * tiling.rows + 1, 64),
+        Loads::Window => (2 * tiling.rows + 1, 16),
+        Loads::Windows => (tiling.rows - 1, 64),
+    };
+    let cols = 75;
     let product = Product::new(variant, [rows, cols, blocks]);
     let tolerance = if product.parts.len() == 2 { GATED } else { SUM };
     let grid = matmul::grid(tiling, rows, cols);

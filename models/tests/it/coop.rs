@@ -7,7 +7,7 @@ use crate::adapter::gpu;
 use attn_kernels::Variant;
 use attn_kernels::gpu::{Gpu, Pass};
 use half::{bf16, f16};
-use models::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
+use models::kernel::matmul::{self, Epilogue, Loads, MatmulParams, Tiling};
 use models::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Plan, Tile};
 use models::kernel::split_sum::{self, SplitSumParams};
 use models::pack::Packed;
@@ -126,7 +126,7 @@ impl Product {
     fn check(&self, gpu: &Gpu, tile: Tile) {
         let MatmulParams { rows, cols, blocks, .. } = self.params;
         let module = self.packed.format.module();
-        let tiling = Tiling { rows: 8, wide: 1, cols: 64, slices: 1, broadcast: false, window: false };
+        let tiling = Tiling { rows: 8, wide: 1, cols: 64, slices: 1, loads: Loads::Uniform };
         let plain = matmul::variant(module, self.epilogue, tiling, blocks, None);
         let (want, _) = self.split(&self.run(gpu, &plain, matmul::grid(tiling, rows, cols)));
         let coop = matmul_coop::variant(self.packed.format, self.epilogue, Activations::F32, tile);

@@ -56,7 +56,8 @@ pub(super) fn length(offer: &Offer) -> TextLength {
 /// are hidden from compilers.
 pub(super) fn is_for_cpus(variant: &Variant) -> bool {
     let module = |name: &str| {
-        name.contains("broadcast") || ["trips_hidden", "planes_images", "x_window"].contains(&name)
+        name.contains("broadcast")
+            || ["trips_hidden", "planes_images", "x_window", "x_windows"].contains(&name)
     };
     variant.choices.iter().any(|(_, choice)| matches!(choice, Choice::Module(name) if module(name)))
 }

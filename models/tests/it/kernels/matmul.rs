@@ -6,7 +6,7 @@ use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::profile::Tuning;
 use attn_kernels::{Access, Level, Variant, WINDOW_BYTES};
-use models::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
+use models::kernel::matmul::{self, Epilogue, Loads, MatmulParams, Tiling};
 use models::kernel::matmul_tile::{self, Tile};
 use models::kernel::rms_norm::{self, RmsNormParams};
 use models::pack::{BLOCK, Packed};
@@ -57,7 +57,8 @@ impl Product {
         if gpu.level() >= Level::Subgroup && gpu.info().subgroup_min_size >= 8 {
             let broadcast = [1, 3, 70].map(|rows| Tiling::for_cpu(rows, parts, true));
             all.extend(broadcast);
-            all.extend(broadcast.map(Tiling::windowed));
+            all.extend(broadcast.map(|tiling| tiling.loads(Loads::Window)));
+            all.extend(broadcast.map(|tiling| tiling.loads(Loads::Windows)));
         } else {
             eprintln!("matmul with broadcast activations is skipped: subgroups of less than 8");
         }
@@ -99,9 +100,12 @@ impl Product {
     fn on_gpu(&self, gpu: &Gpu, tiling: Tiling, first: u32, rows: u32) -> Vec<f32> {
         let module = self.packed().format.module();
         let variant = matmul::variant(module, self.epilogue, tiling, self.params.blocks, None);
-        let variant = if tiling.window { matmul::from_images(variant) } else { variant };
-        // A window is a part of the rows: those of a dispatch have to lie in it.
-        let held = if tiling.window { WINDOW_BYTES / (16 * self.params.x_stride) } else { rows };
+        // A window is a part of the rows: those of a dispatch have to lie in it. Windows of a row make one tile.
+        let (variant, held) = match tiling.loads {
+            Loads::Uniform | Loads::Broadcast => (variant, rows),
+            Loads::Window => (matmul::from_images(variant), WINDOW_BYTES / (16 * self.params.x_stride)),
+            Loads::Windows => (matmul::from_images(variant), tiling.rows),
+        };
         let windows =
             (first..first + rows).step_by(held as usize).map(|at| [at, held.min(first + rows - at)]);
         let y = windows.flat_map(|[at, rows]| {
@@ -114,7 +118,8 @@ impl Product {
     fn dispatched(&self, gpu: &Gpu, variant: &Variant, [first, rows]: [u32; 2], grid: [u32; 3]) -> Vec<f32> {
         let packed = self.packed();
         let row = |stride: u32| (first * stride) as usize..((first + rows) * stride) as usize;
-        let x = gpu.upload_windowed("x", &self.x[row(self.params.x_stride * 4)]).unwrap();
+        let x_rows = &self.x[row(self.params.x_stride * 4)];
+        let x = gpu.upload_windowed("x", x_rows).unwrap();
         let [wq, ws] = match variant.bindings.iter().any(|binding| binding.access == Access::Image) {
             true => [
                 gpu.image("wq", &packed.quants).unwrap().bind().bound(),
@@ -126,7 +131,13 @@ impl Product {
             ],
         };
         let y = gpu.upload("y", &self.y[row(self.params.y_stride)]).unwrap();
-        let bindings = [(&x).into(), wq, ws, (&y).into()];
+        let mut bindings = vec![(&x).into(), wq, ws, (&y).into()];
+        let windows = variant.bindings.len() - bindings.len();
+        bindings.extend((1..=windows).map(|r| {
+            let stride = self.params.x_stride as usize * 4;
+            let row = &x_rows[r.min(rows as usize - 1) * stride..][..stride];
+            gpu.upload_windowed("x of a row", row).unwrap().bind().bound()
+        }));
         let params = MatmulParams { rows, ..self.params };
         let mut pass = Pass::new("matmul");
         dispatch(gpu, &mut pass, variant, &params, &bindings, grid);
