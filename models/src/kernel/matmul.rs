@@ -188,8 +188,8 @@ pub struct Tiling {
     pub loads: Loads,
 }
 
-/// Loads of activations by the lanes of a product in f32. All but [`Uniform`](Self::Uniform) are for software drivers, which run one
-/// load a lane: there eight lanes load a block for each other.
+/// Loads of activations by the lanes of a product in f32. All but [`Uniform`](Self::Uniform) are for software drivers, which run
+/// one load a lane: there eight lanes load a block for each other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Loads {
     /// All lanes at one address.
