@@ -151,6 +151,12 @@ const CUT: u64 = 50_000_000_000;
 const CUT_LAYERS: usize = 8;
 
 impl Decoder {
+    /// Maximum number of rows of a step of a model on `gpu`, whose buffers each have to fit in a binding; at least one.
+    #[must_use]
+    pub fn max_rows(gpu: &Gpu, config: &DecoderConfig) -> u32 {
+        limits::max_rows(config, gpu.max_binding_bytes())
+    }
+
     /// Runs one step and waits for what it draws.
     ///
     /// # Errors

@@ -63,6 +63,14 @@ pub struct Engine {
     watch: Watch,
 }
 
+/// Rows of the largest step with chunks of `chunk` tokens. A step is a chunk, of which the tokens of `sequences` that decode take
+/// their part: rows past it would cost a whole tile of every product. Those that would take more than a quarter come in
+/// addition, so that neither starves the other.
+pub(crate) fn rows_of_a_step(chunk: u32, sequences: u32) -> u32 {
+    let room = if chunk / 4 >= sequences { 0 } else { sequences };
+    chunk.saturating_add(room)
+}
+
 impl Engine {
     /// Loads `model` onto the device that `options` select.
     ///
@@ -71,10 +79,8 @@ impl Engine {
     pub fn open(model: &Model, options: &EngineOptions) -> Result<Self, Error> {
         crossing::check(options)?;
         let seqs = options.demand_within(model.config.context_length).sequences;
-        // A step is a chunk, of which decode tokens take their part: rows past it would cost a whole tile of every product.
-        // Where they would take more than a quarter they come in addition, so that neither starves the other.
-        let room = if options.chunk / 4 >= seqs { 0 } else { seqs };
-        let budget = options.chunk.saturating_add(room);
+        let options = &options.clone().chunk(model.fitting_chunk(options, seqs)?);
+        let budget = rows_of_a_step(options.chunk, seqs);
         let mut decoder = model.load(options, budget)?;
         crossing::cross(&mut decoder, options)?;
         let limits = LengthLimits::new(decoder.config().context_length).max_batched_tokens(budget);

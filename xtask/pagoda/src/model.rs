@@ -12,6 +12,7 @@ use models::{
 };
 use prefetch::engine::EngineConfig;
 
+use crate::engine::rows_of_a_step;
 use crate::error::{CheckpointError, Error};
 use crate::memory::{self, Extended};
 use crate::options::{Demand, EngineOptions};
@@ -218,6 +219,22 @@ impl Model {
     /// The first value that does not fit, with the policy's name and the model's.
     pub fn check_sparse(&self, sparse: &Sparse, block_size: u32) -> Result<(), Error> {
         checked(sparse, &self.config, block_size).map(drop)
+    }
+
+    /// Tokens of a step of `sequences` at most: as many as `options` say, or fewer whose buffers fit in the device's bindings.
+    pub(crate) fn fitting_chunk(&self, options: &EngineOptions, sequences: u32) -> Result<u32, Error> {
+        let gpu = self.gpu(options)?;
+        let most = Decoder::max_rows(&gpu, &self.config);
+        let wanted = options.chunk;
+        if rows_of_a_step(wanted, sequences) <= most {
+            return Ok(wanted);
+        }
+        // Tiles and blocks divide a power of two.
+        let fits = |chunk: &u32| rows_of_a_step(*chunk, sequences) <= most;
+        let chunk =
+            (0..32).rev().map(|bits| 1 << bits).filter(|chunk| *chunk < wanted).find(fits).unwrap_or(1);
+        options.notes.tell(&Note::ShorterChunk { chunk, wanted, binding_bytes: gpu.max_binding_bytes() });
+        Ok(chunk)
     }
 
     /// Loads the model for steps of up to `max_rows` rows, with a KV pool as `options` say. If the longest

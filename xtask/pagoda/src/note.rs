@@ -79,6 +79,15 @@ pub enum Note {
         /// Blocks wanted.
         wanted: u32,
     },
+    /// Buffers of a step with `wanted` tokens would not fit in the bindings of the device.
+    ShorterChunk {
+        /// Tokens of a step.
+        chunk: u32,
+        /// Tokens wanted.
+        wanted: u32,
+        /// Bytes of the device's largest binding.
+        binding_bytes: u64,
+    },
     /// Weights of some layers lie in memory of the host, and every step brings them to the device.
     WeightsOnHost {
         /// The division of the weights.
@@ -196,6 +205,11 @@ impl fmt::Display for Note {
             Self::FewerBlocks { blocks, wanted } => {
                 write!(f, "memory is short: {blocks} KV blocks instead of {wanted}")
             }
+            Self::ShorterChunk { chunk, wanted, binding_bytes } => write!(
+                f,
+                "steps take {chunk} tokens instead of {wanted}, whose buffers would not fit in the device's bindings of {} MiB",
+                binding_bytes >> 20
+            ),
             Self::WeightsOnHost { placement } => f.write_str(&weights_on_host(placement)),
             Self::DeviceLost { adapter } => {
                 write!(f, "{adapter} was lost; the engine is opened anew, and its requests go on")

@@ -29,6 +29,23 @@ fn random_models_continue_ids_and_score_them() {
     assert!((5.5..8.0).contains(&nll), "mean nll {nll}");
 }
 
+/// The software driver's bindings have 128 MiB: 1,023 rows of the MLP, of which steps take half.
+#[test]
+fn steps_of_wide_models_fit_in_bindings() {
+    let file = ids_file(&PROMPT.repeat(30));
+    let mut command = xtask("generate");
+    command
+        .arg("--random")
+        .arg(fixture("wide.ron"))
+        .args(["--max-tokens", "3", "--ids-file"])
+        .arg(file.path());
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let note = "steps take 512 tokens instead of 2048, whose buffers would not fit in the device's bindings of 128 MiB";
+    assert!(said.contains(note), "{said}");
+}
+
 #[test]
 fn text_needs_a_model_with_a_tokenizer() {
     let mut command = xtask("generate");
