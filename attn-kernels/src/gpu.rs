@@ -36,7 +36,7 @@ pub use submit::Encoded;
 pub use wgpu;
 
 use crate::TextLength;
-use crate::profile::DeviceProfile;
+use crate::profile::{DeviceProfile, Tuning};
 use crate::verdicts::Verdicts;
 use compiler::{Compiler, Counts};
 use kept::Kept;
@@ -186,6 +186,13 @@ impl Gpu {
     #[must_use]
     pub fn with_verdicts(self, verdicts: Verdicts) -> Self {
         Self { profile: self.profile.verdicts(verdicts), ..self }
+    }
+
+    /// Sets the sizes of work at which one kernel overtakes another.
+    #[must_use]
+    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
+        self.profile.tuning = tuning;
+        self
     }
 
     /// Whether kernels of [`Level::Coop`] run.

@@ -214,41 +214,54 @@ impl DeviceProfile {
 
 /// Sizes of work at which one kernel, tile or split overtakes another.
 ///
-/// Those that fill a device are of the 132 multiprocessors of an H200; a smaller device is full with them too. Where two kernels
-/// do the same, the size at which one overtakes the other can be measured on the device.
+/// Where two kernels multiply the same, so that results do not depend on the choice or may, the device decides: `coded_rows`,
+/// `few_coded_rows`, `few_rows` and `plain_tiles` are measured when an engine first uses it, and those of an H200 stand for what
+/// its times do not decide. The others are constants, each for a reason of its own. Those that fill a device are of the 132
+/// multiprocessors of an H200; a smaller device is full with them too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Tuning {
     /// Workgroups of tiles that fill the device, of prompts and of products by matrices: two a multiprocessor. A few more would
     /// wait for the first to end. Twice as many are faster for sixteen rows after 100,000 tokens of Llama 3 8B, 56 in place of
     /// 62 ms a step, and slower for 256 rows after 20,000.
+    ///
+    /// A constant: it decides where sums are cut, also of results that must not depend on a measurement.
     pub tiles: u32,
-    /// Tiles of products without matrices that fill the device.
+    /// Tiles of products without matrices that fill the device, so that large ones beat small ones, and by codes beat lanes.
+    /// Measured.
     pub plain_tiles: u32,
     /// Workgroups of `paged_decode` that fill the device: of fewer, smaller partitions are faster, of more, larger ones.
+    ///
+    /// A constant: it depends on heads, lengths and the cache's type, so that no one shape shows it, and splits change last bits.
     pub decode: DecodeWorkgroups,
-    /// Maximum number of keys of a partition that is split to fill the device.
+    /// Maximum number of keys of a partition that is split to fill the device. A constant, as `decode` is.
     pub max_partition: u32,
-    /// Minimum number of keys of a tile's part, to be worth an output of its own.
+    /// Minimum number of keys of a tile's part, to be worth an output of its own. A constant, as `decode` is.
     pub min_part_keys: u32,
     /// Weights of a matrix under which a few rows wait for dispatches rather than for weights: one dispatch with f32 then beats
     /// two with codes, or a few workgroups of matrices (SmolLM2 of 135M lost a fifth with one stream by codes).
+    ///
+    /// A constant: it decides on the rounding of results that must not depend on a measurement, and products that are timed alone
+    /// do not wait as those of a step do.
     pub small_weights: u64,
-    /// Maximum number of rows that a matrix of fewer than `small_weights` multiplies by one dispatch with f32.
+    /// Maximum number of rows that a matrix of fewer than `small_weights` multiplies by one dispatch with f32. A constant, as
+    /// there is no one size of such matrices.
     pub small_rows: u32,
     /// Maximum number of rows that integer dot products multiply faster than cooperative matrices, which multiply 16 rows or
     /// none: decode steps of Llama 3 8B as `Q4_K` with 2, 4 and 8 rows take 3.5, 4.3 and 6.7 ms by codes, 5.5, 5.6 and 5.8 by
-    /// matrices.
+    /// matrices. Measured.
     pub coded_rows: u32,
     /// Maximum number of rows that `matmul_int8` multiplies faster than `matmul_int8_tile`, whose tiles would be mostly empty.
+    /// Measured.
     pub few_coded_rows: u32,
-    /// Maximum number of rows that `matmul` multiplies faster than `matmul_tile`, likewise.
+    /// Maximum number of rows that `matmul` multiplies faster than `matmul_tile`, likewise. Measured.
     pub few_rows: u32,
     /// Activations that products read, from which on they are rounded to f16 beforehand: the bytes that this saves then take
-    /// longer than a dispatch.
+    /// longer than a dispatch. A constant: no one shape shows it, as it depends on columns as much as on rows.
     pub worth_rounding: u64,
     /// Experts per pair of row and expert from which on most pairs are alone with theirs, so that a tile of 16 rows would
-    /// multiply one: of 128 experts 64 pairs are faster by matrices, 8 pairs by f32.
+    /// multiply one: of 128 experts 64 pairs are faster by matrices, 8 pairs by f32. A constant: which experts a step meets is
+    /// the model's, and no product alone shows it.
     pub experts_a_pair: u32,
 }
 

@@ -24,6 +24,7 @@ pub mod sampling;
 pub mod self_test;
 mod sparse;
 mod tokenizer;
+pub mod tuning;
 mod weights;
 
 // Crates whose types are part of this interface: devices and kernels, blocks of the cache, tiers, policies.

@@ -1,8 +1,10 @@
 //! Weight matrices on the device.
 
+mod contest;
 mod kernels;
 mod right;
 
+pub(crate) use contest::Contender;
 pub(crate) use kernels::{Exact, Kernels, Key, MaxProduct, Precision};
 
 use std::array;
@@ -191,7 +193,7 @@ impl Matrix {
         if small && (rows <= tuning.small_rows || precision.invariant || !precision.f16) {
             return exact();
         }
-        let codes = precision.int8 && self.format.has_codes() && kernels.holds_codes(rows, self.blocks);
+        let codes = precision.codes() && self.format.has_codes() && kernels.holds_codes(rows, self.blocks);
         let few = rows <= precision.max_few_rows(tuning);
         let coop = precision.f16 && (precision.invariant || !(few && codes) && rows > 1);
         if coop && self.takes_matrices(kernels, rows) {

@@ -32,6 +32,11 @@ impl Precision {
     /// Activations stay f32.
     pub(crate) const EXACT: Self = Self { f16: false, int8: false, invariant: true };
 
+    /// Whether products may go through codes. Beside matrices only few rows do: not where a row must not depend on others.
+    pub(super) fn codes(self) -> bool {
+        self.int8 && !(self.f16 && self.invariant)
+    }
+
     /// Maximum number of rows that are few for products by codes.
     pub(super) fn max_few_rows(self, tuning: &Tuning) -> u32 {
         if self.f16 { tuning.coded_rows } else { tuning.few_coded_rows }

@@ -11,3 +11,4 @@ mod layout;
 mod loading;
 mod paper;
 mod self_test;
+mod tuning;

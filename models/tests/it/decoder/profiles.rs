@@ -95,3 +95,28 @@ fn codes_of_eight_bits_stay_near_the_logits_of_transformers() {
         assert!(with.contains(&kernel) && !without.contains(&kernel), "{kernel}: {with:?}");
     }
 }
+
+/// Times of a device decide on kernels, but on no bit of results that must not depend on any.
+#[test]
+fn no_tuning_changes_reproducible_logits() {
+    let checkpoint = || Checkpoint::open(fixture("tiny-llama")).unwrap();
+    let config = checkpoint().config().unwrap();
+    let quantized = checkpoint().quantize(&config, Dtype::Q8_0).unwrap();
+    let prompts = family("tiny-llama").prompts.iter();
+    let ids = &prompts.max_by_key(|prompt| prompt.ids.len()).unwrap().ids;
+    let of = |rows, tiles, activations| {
+        let tuning = Tuning::H200.small_weights(0).rows(rows, rows, rows).plain_tiles(tiles);
+        // Matrices, where a driver has any, run without bounds checks.
+        let gpu = Arc::new(open(&GpuOptions::new(Checks::Off).software(false).tuning(tuning)));
+        let options = options(KvDtype::F16).reproducible(true).activations(activations);
+        let mut decoder = Decoder::load(&gpu, &config, quantized.weights(), &options).unwrap();
+        let logits = [2, 5, ids.len().min(64)].map(|rows| last_logits(&mut decoder, &ids[..rows]));
+        (logits, gpu.kernels())
+    };
+    for activations in [ActivationType::F32, ActivationType::Int8] {
+        let [(few, tiles), (many, lanes)] =
+            [(1, 1), (64, 512)].map(|(rows, full)| of(rows, full, activations));
+        assert_eq!(few, many, "{activations:?}");
+        assert_ne!(tiles, lanes, "{activations:?}: the same kernels ran");
+    }
+}

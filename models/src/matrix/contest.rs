@@ -1,0 +1,91 @@
+//! Matrices of random weights, multiplied by kernels of one's choice: what is timed to find out which are faster.
+
+use attn_kernels::gpu::{Buf, Pass};
+
+use super::{Exact, Kernels, Matrix, Precision, Product, Route, Shard};
+use crate::ModelError;
+use crate::cast::u32_of;
+use crate::host_weights::Plane;
+use crate::kernel::matmul::{Epilogue, Tiling};
+use crate::kernel::matmul_int8;
+use crate::kernel::matmul_tile::Tile;
+use crate::pack::{BLOCK, Format};
+
+/// Kernels of products of one part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Contender {
+    /// `matmul`
+    Lanes,
+    /// `matmul_tile` with small tiles, or with large ones.
+    Tiles { large: bool },
+    /// `matmul_int8`
+    CodedLanes,
+    /// `matmul_int8_tile`
+    CodedTiles,
+    /// `matmul_coop`
+    Matrices,
+}
+
+impl Contender {
+    /// The roundings that it applies, with which [`Kernels`] have room for what it needs.
+    pub(crate) fn precision(self) -> Precision {
+        let int8 = matches!(self, Self::CodedLanes | Self::CodedTiles);
+        Precision { f16: self == Self::Matrices, int8, invariant: false }
+    }
+}
+
+impl Matrix {
+    /// A matrix of `cols` columns of `width` elements in the first of `quants` and `scales`.
+    pub(crate) fn of_planes(
+        format: Format,
+        [width, cols]: [u32; 2],
+        quants: &Buf<[u32; 4]>,
+        scales: &Buf<u32>,
+    ) -> Self {
+        let (quants, scales) = (Plane::Device(quants.clone()), Plane::Device(scales.clone()));
+        let blocks = width / u32_of(BLOCK);
+        Self { format, width, blocks, parts: 1, shards: vec![Shard { first: 0, cols, quants, scales }] }
+    }
+
+    /// Records `y = x W` by `contender`.
+    pub(crate) fn multiply_by(
+        &self,
+        kernels: &mut Kernels,
+        pass: &mut Pass,
+        [x, y]: [&Buf<f32>; 2],
+        rows: u32,
+        contender: Contender,
+    ) -> Result<(), ModelError> {
+        let epilogue = Epilogue::Store;
+        let product = &Product {
+            x,
+            rows,
+            precision: contender.precision(),
+            y,
+            y_stride: self.shards[0].cols,
+            y_offset: 0,
+            epilogue,
+            norm: None,
+        };
+        let profile = kernels.profile();
+        let route = match contender {
+            Contender::Matrices => return self.by_matrices(kernels, pass, product),
+            Contender::Lanes => Route::Exact(Exact::Lanes(Tiling::for_gpu(rows, 1, self.blocks))),
+            Contender::Tiles { large: true } => Route::Exact(Exact::Tile(Tile::LARGE)),
+            // So few results take small ones.
+            Contender::Tiles { large: false } => {
+                Route::Exact(Exact::Tile(Tile::choose(&profile.tuning, epilogue, rows, 0)))
+            }
+            Contender::CodedLanes => {
+                let slices = matmul_int8::slices(epilogue, profile.workgroup_lanes);
+                Route::Codes(matmul_int8::Tiling::for_rows(rows, epilogue, slices))
+            }
+            Contender::CodedTiles => Route::CodesTile,
+        };
+        if let Route::Exact(exact) = route {
+            return self.exact(kernels, pass, product, exact);
+        }
+        kernels.quantize(pass, product, self.blocks, self.width)?;
+        self.by_codes(kernels, pass, product, route)
+    }
+}
