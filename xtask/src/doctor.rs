@@ -1,8 +1,10 @@
 //! `cargo xtask doctor`: what this machine has, which kernels its adapters get, what is missing and how to install it.
 
+mod adapter;
 mod checkpoint;
 mod modes;
 
+pub use adapter::{Adapter, Device, Limits, Products};
 pub use checkpoint::{CheckpointReport, KvMemory, ModeOf};
 pub use modes::Refused;
 
@@ -11,16 +13,17 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use attn_kernels::gpu::{self, Checks, Gpu, GpuOptions, wgpu};
+use attn_kernels::gpu::{self, Checks, Gpu, GpuOptions};
 use models::ModelCache;
-use pagoda::verdicts::{Verdict, Verdicts};
+use pagoda::tuning;
+use pagoda::verdicts::Verdicts;
 use serde::Serialize;
 
 use crate::cli::DoctorArgs;
 use crate::default_model;
-use crate::references::{self, Compared};
+use crate::references;
 use crate::report;
-use crate::self_test::{self, Tested};
+use crate::self_test;
 use crate::setup::{self, Found, Need, Plan, Platform, REQUIREMENTS, Remedy};
 
 /// Prints what was found.
@@ -102,59 +105,6 @@ impl DefaultModel {
     }
 }
 
-/// A GPU adapter; `--device` takes its index or part of its name.
-#[derive(Debug, Serialize)]
-pub struct Adapter {
-    /// Its name.
-    pub name: String,
-    /// Vulkan, Metal or DX12.
-    pub backend: String,
-    /// Discrete or integrated GPU, CPU, and so on.
-    pub kind: String,
-    /// Driver and its version.
-    pub driver: String,
-    /// Capabilities of the opened device.
-    pub device: Option<Device>,
-    /// Why it cannot be opened.
-    pub fault: Option<String>,
-    /// Result of the last self-test under this driver.
-    pub verdict: Option<Verdict>,
-    /// Results of this run's self-test, one per kernel variant.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub self_test: Vec<Tested>,
-    /// Comparisons of models with their references, one per checkpoint.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub models: Vec<Compared>,
-}
-
-/// Capabilities of an opened device.
-#[derive(Debug, Serialize)]
-pub struct Device {
-    /// The level that kernels are built for.
-    pub level: &'static str,
-    /// Smallest and largest subgroup size, in invocations.
-    pub subgroup_sizes: [u32; 2],
-    /// WebGPU features in use.
-    pub features: Vec<String>,
-    /// Limits that decide what fits.
-    pub limits: Limits,
-}
-
-/// Limits that decide what fits on a device.
-#[derive(Debug, Serialize)]
-pub struct Limits {
-    /// Largest storage binding in bytes; one holds the K or V pool of a layer.
-    pub storage_binding_bytes: u64,
-    /// Largest buffer, in bytes.
-    pub buffer_bytes: u64,
-    /// Shared memory of a workgroup, in bytes.
-    pub workgroup_bytes: u32,
-    /// Maximum number of invocations per workgroup.
-    pub workgroup_invocations: u32,
-    /// Maximum number of storage buffers per kernel.
-    pub storage_buffers: u32,
-}
-
 impl Report {
     /// Inspects this machine; opens every adapter once.
     pub fn of_this_machine() -> Self {
@@ -169,7 +119,8 @@ impl Report {
         Self { found, model, adapters, modes: Refused::all(), checkpoint: None, plan }
     }
 
-    /// Runs every kernel on the adapters that open, or on `device` alone, and remembers the failures.
+    /// Runs every kernel on the adapters that open, or on `device` alone, times products there, and remembers the failures and
+    /// what follows from the times.
     fn self_test(&mut self, device: Option<&str>) -> Result<()> {
         let all: Vec<String> = (0..self.adapters.len()).map(|index| index.to_string()).collect();
         let chosen = device.map_or_else(|| all.iter().map(String::as_str).collect(), |name| vec![name]);
@@ -182,12 +133,18 @@ impl Report {
                 Err(_) if device.is_none() => continue,
                 Err(error) => return Err(error.into()),
             };
+            let software = gpu.profile().software;
             let tested = self_test::run(&options, gpu)?;
             let verdict = self_test::verdict(&tested.rows);
             verdicts.put(&tested.info, verdict.clone());
+            let measured = (!software).then(|| tuning::measure(&options, Some(&verdict)));
+            if let Some(measured) = &measured {
+                verdicts.put_tuning(&tested.info, measured.kept.clone());
+            }
             let of = |adapter: &&mut Adapter| adapter.is(&tested.info);
             if let Some(adapter) = self.adapters.iter_mut().find(of) {
                 (adapter.verdict, adapter.self_test) = (Some(verdict), tested.rows);
+                measured.into_iter().for_each(|measured| adapter.measured(measured));
             }
         }
         Ok(verdicts.save()?)
@@ -206,59 +163,6 @@ impl Report {
             adapter.models = references::run(folder, &index.to_string())?;
         }
         Ok(())
-    }
-}
-
-impl Adapter {
-    /// Whether kernels can run on this machine.
-    pub fn usable(&self) -> bool {
-        self.device.is_some()
-    }
-
-    /// Whether its memory is the host's.
-    fn shares_memory(&self) -> bool {
-        ["Cpu", "IntegratedGpu"].contains(&self.kind.as_str())
-    }
-
-    fn is(&self, info: &wgpu::AdapterInfo) -> bool {
-        self.name == info.name && self.backend == info.backend.to_string()
-    }
-
-    fn open(index: usize, info: &wgpu::AdapterInfo) -> Self {
-        let options = GpuOptions::new(Checks::On).device(Some(index.to_string()));
-        let (device, fault) = match Gpu::open(&options) {
-            Ok(gpu) => (Some(Device::of(&gpu)), None),
-            Err(error) => (None, Some(format!("{:#}", anyhow::Error::from(error)))),
-        };
-        Self {
-            name: info.name.clone(),
-            backend: info.backend.to_string(),
-            kind: format!("{:?}", info.device_type),
-            driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
-            device,
-            fault,
-            verdict: Verdicts::of_this_user().get(info).cloned(),
-            self_test: Vec::new(),
-            models: Vec::new(),
-        }
-    }
-}
-
-impl Device {
-    fn of(gpu: &Gpu) -> Self {
-        let limits = gpu.limits();
-        Self {
-            level: gpu.level().name(),
-            subgroup_sizes: [gpu.info().subgroup_min_size, gpu.info().subgroup_max_size],
-            features: gpu.features().iter_names().map(|(name, _)| name.to_string()).collect(),
-            limits: Limits {
-                storage_binding_bytes: limits.max_storage_buffer_binding_size,
-                buffer_bytes: limits.max_buffer_size,
-                workgroup_bytes: limits.max_compute_workgroup_storage_size,
-                workgroup_invocations: limits.max_compute_invocations_per_workgroup,
-                storage_buffers: limits.max_storage_buffers_per_shader_stage,
-            },
-        }
     }
 }
 
@@ -320,7 +224,7 @@ impl fmt::Display for Report {
             }
         }
         for (index, adapter) in adapters.iter().enumerate() {
-            write_adapter(f, index, adapter)?;
+            adapter::write(f, index, adapter)?;
         }
         if adapters.is_empty() {
             line(f, "adapters", "none")?;
@@ -332,45 +236,6 @@ impl fmt::Display for Report {
             write!(f, "{checkpoint}")?;
         }
         write_plan(f, plan)
-    }
-}
-
-fn write_adapter(f: &mut fmt::Formatter<'_>, index: usize, adapter: &Adapter) -> fmt::Result {
-    let Adapter { name, backend, kind, driver, device, fault, verdict, self_test, models } = adapter;
-    line(f, &format!("adapter {index}"), format_args!("{name}: {kind}, {backend}, driver {driver}"))?;
-    let Some(device) = device else {
-        let fault = fault.as_deref().unwrap_or("for an unknown reason");
-        return line(f, "", format_args!("cannot be opened: {fault}"));
-    };
-    let [least, most] = device.subgroup_sizes;
-    line(f, "", format_args!("kernel level {}, subgroups of {least} to {most}", device.level))?;
-    line(f, "", format_args!("features {}", device.features.join(" ")))?;
-    let Limits {
-        storage_binding_bytes,
-        buffer_bytes,
-        workgroup_bytes,
-        workgroup_invocations,
-        storage_buffers,
-    } = device.limits;
-    let (binding, buffer) = (storage_binding_bytes >> 20, buffer_bytes >> 20);
-    line(f, "", format_args!("limits {binding} MiB per storage binding, {buffer} MiB per buffer,"))?;
-    let workgroup = workgroup_bytes >> 10;
-    line(
-        f,
-        "",
-        format_args!(
-            "       {workgroup} KiB and {workgroup_invocations} invocations per workgroup, {storage_buffers} storage buffers per kernel"
-        ),
-    )?;
-    for row in self_test {
-        line(f, "", row)?;
-    }
-    for row in models {
-        line(f, "", row)?;
-    }
-    match verdict {
-        Some(verdict) => line(f, "", verdict),
-        None => line(f, "", "kernels not compared with their references yet: cargo xtask doctor --self-test"),
     }
 }
 

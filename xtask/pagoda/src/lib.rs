@@ -24,6 +24,7 @@ mod sparse;
 mod text;
 pub mod tiers;
 mod top;
+pub mod tuning;
 pub mod usage;
 mod user_file;
 pub mod verdicts;

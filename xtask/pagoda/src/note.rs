@@ -40,6 +40,13 @@ pub enum Note {
         /// Its driver, with the version.
         driver: String,
     },
+    /// An adapter was measured, or failed, when it was first used.
+    Products {
+        /// The adapter.
+        adapter: String,
+        /// Sizes at which products change kernels.
+        tuning: String,
+    },
     /// A policy has no kernels, so each layer waits for a selection on the host.
     SelectsOnHost {
         /// The policy.
@@ -170,6 +177,7 @@ impl fmt::Display for Note {
             Self::PassedOver { variant, level, adapter, driver } => {
                 write!(f, "{variant} is wrong on {adapter}, {driver}: {} used instead", instead_of(*level))
             }
+            Self::Products { adapter, tuning } => write!(f, "products on {adapter}: {tuning}"),
             Self::SelectsOnHost { policy } => {
                 write!(f, "sparse: no kernels for {policy}, so each layer waits for a selection on the host")
             }

@@ -1,5 +1,5 @@
-//! Results of self-tests by adapter and driver, so that engines avoid kernels that are wrong there.
-//! `cargo xtask doctor --self-test` writes them.
+//! Results of self-tests by adapter and driver, so that engines avoid kernels that are wrong there, and the sizes at which
+//! products change kernels. `cargo xtask doctor --self-test` writes them.
 //!
 //! The verdicts are kept in a JSON file in the user's cache folder. The driver's version is part of the key,
 //! so an updated driver starts without a verdict.
@@ -14,6 +14,7 @@ use models::{FetchError, ModelCache};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::tuning::{self, KeptTuning};
 use crate::{Note, Notes, user_file};
 
 const FILE: &str = "self-test.json";
@@ -44,7 +45,7 @@ pub struct WrongKernel {
 impl Verdict {
     /// The verdict on the variants of this program that run on a device. A wrong one with a name that it does not know is of
     /// another version, and so is its kernel.
-    fn of_variants(&self, gpu: &Gpu) -> verdicts::Verdicts {
+    pub(crate) fn of_variants(&self, gpu: &Gpu) -> verdicts::Verdicts {
         let all = attn_kernels::variants().into_iter().chain(models::kernel::variants());
         let is = |wrong: &WrongKernel, named: &NamedVariant| {
             wrong.variant == named.name && wrong.level == named.level().name()
@@ -71,11 +72,20 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// All that is known about an adapter under one driver.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Known {
+    #[serde(flatten)]
+    verdict: Option<Verdict>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tuning: Option<KeptTuning>,
+}
+
 /// All verdicts of the user.
 #[derive(Debug, Default)]
 pub struct Verdicts {
     path: Option<PathBuf>,
-    by_adapter: BTreeMap<String, Verdict>,
+    by_adapter: BTreeMap<String, Known>,
 }
 
 /// Adapter, graphics API and driver with its version.
@@ -93,7 +103,7 @@ impl Verdicts {
         }
     }
 
-    fn at(folder: &Path) -> Self {
+    pub(crate) fn at(folder: &Path) -> Self {
         let path = folder.join(FILE);
         Self { by_adapter: user_file::read(&path), path: Some(path) }
     }
@@ -101,12 +111,29 @@ impl Verdicts {
     /// The verdict on an adapter with its present driver.
     #[must_use]
     pub fn get(&self, info: &wgpu::AdapterInfo) -> Option<&Verdict> {
-        self.by_adapter.get(&key(info))
+        self.by_adapter.get(&key(info))?.verdict.as_ref()
+    }
+
+    /// The sizes at which products change kernels on an adapter with its present driver, if the kernels are those of this
+    /// program.
+    #[must_use]
+    pub fn tuning(&self, info: &wgpu::AdapterInfo) -> Option<&KeptTuning> {
+        self.by_adapter.get(&key(info))?.tuning.as_ref().filter(|tuning| tuning.is_current())
     }
 
     /// Records a verdict in place of the last one.
     pub fn put(&mut self, info: &wgpu::AdapterInfo, verdict: Verdict) {
-        self.by_adapter.insert(key(info), verdict);
+        self.by_adapter.entry(key(info)).or_default().verdict = Some(verdict);
+    }
+
+    /// Records where products change kernels, in place of the last record.
+    pub fn put_tuning(&mut self, info: &wgpu::AdapterInfo, tuning: KeptTuning) {
+        self.by_adapter.entry(key(info)).or_default().tuning = Some(tuning);
+    }
+
+    /// Whether there is a file to write.
+    pub(crate) fn can_be_kept(&self) -> bool {
+        self.path.is_some()
     }
 
     /// Writes the file.
@@ -119,13 +146,16 @@ impl Verdicts {
     }
 }
 
-/// Opens an adapter, whose choices of kernels pass over those that are known to be wrong there.
+/// Opens an adapter, whose choices of kernels pass over those that are known to be wrong there, and follow the sizes that were
+/// [measured](tuning::measure) on it. If they were not, they are now.
 ///
 /// # Errors
 /// Those of [`Gpu::open`].
 pub fn open(options: &GpuOptions, notes: &Notes) -> Result<Gpu, Error> {
     let ignore = std::env::var_os(IGNORE).is_some_and(|value| !value.is_empty());
-    open_with(options, &Verdicts::of_this_user(), ignore, notes)
+    let mut verdicts = Verdicts::of_this_user();
+    let gpu = open_with(options, &verdicts, ignore, notes)?;
+    Ok(tuning::tuned(gpu, options, &mut verdicts, notes, tuning::measure))
 }
 
 fn open_with(options: &GpuOptions, verdicts: &Verdicts, ignore: bool, notes: &Notes) -> Result<Gpu, Error> {
@@ -234,6 +264,10 @@ mod tests {
         let read = Verdicts::at(&folder.path().join("new"));
         assert_eq!(read.get(&info("1")), Some(&verdict(&["coop"])));
         assert_eq!(read.get(&info("2")), None);
+        // Files of versions that measured nothing have verdicts alone.
+        let old = format!(r#"{{ "{}": {{ "tested": 80, "wrong": [] }} }}"#, key(&info("2")));
+        std::fs::write(folder.path().join(FILE), old).unwrap();
+        assert_eq!(Verdicts::at(folder.path()).get(&info("2")), Some(&verdict(&[])));
         // A file of another format counts as none.
         std::fs::write(folder.path().join(FILE), "[1]").unwrap();
         assert_eq!(Verdicts::at(folder.path()).get(&info("1")), None);

@@ -1,0 +1,113 @@
+//! Sizes at which products change kernels, measured when an adapter is first used under its driver, and kept with the verdicts.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use attn_kernels::gpu::{Gpu, GpuOptions};
+use attn_kernels::profile::Tuning;
+use models::tuning::{ContestTimes, Crossings, Rig, Shapes, kernels_digest};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::error_chain::joined;
+use crate::verdicts::{Verdict, Verdicts};
+use crate::{Note, Notes};
+
+/// Crossings of an adapter, or why it has none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptTuning {
+    /// Digest of the kernels that were timed.
+    kernels: String,
+    crossings: Crossings,
+    /// Why nothing was measured: it is kept too, so that an adapter that fails does so once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
+}
+
+impl KeptTuning {
+    fn of(measured: Result<Crossings, String>) -> Self {
+        let (crossings, fault) = match measured {
+            Ok(crossings) => (crossings, None),
+            Err(fault) => (Crossings::default(), Some(fault)),
+        };
+        Self { kernels: format!("{:016x}", kernels_digest()), crossings, fault }
+    }
+
+    /// Whether the kernels that were timed are those of this program.
+    pub(crate) fn is_current(&self) -> bool {
+        self.kernels == format!("{:016x}", kernels_digest())
+    }
+}
+
+impl fmt::Display for KeptTuning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.fault {
+            None => self.crossings.fmt(f),
+            Some(fault) => write!(f, "of an H200, not measured: {fault}"),
+        }
+    }
+}
+
+/// Times of an adapter's products, and what follows from them.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Measurement {
+    /// Part of it that is kept.
+    pub kept: KeptTuning,
+    /// The times.
+    pub times: Vec<ContestTimes>,
+    /// Seconds that it took, with compilation.
+    pub seconds: f64,
+}
+
+/// Measures products on a device of its own, so that no failure reaches another one. `verdict` is that on its kernels.
+#[must_use]
+pub fn measure(options: &GpuOptions, verdict: Option<&Verdict>) -> Measurement {
+    let begun = Instant::now();
+    let timed = || -> Result<Vec<ContestTimes>, Error> {
+        let gpu = Gpu::open(&options.clone().kernel_cache(None))?;
+        let heeded =
+            verdict.map_or(attn_kernels::verdicts::Verdicts::NONE, |verdict| verdict.of_variants(&gpu));
+        Ok(Rig::new(&Arc::new(gpu.with_verdicts(heeded)), Shapes::OF_8B)?.measure()?)
+    };
+    let (times, fault) = match timed() {
+        Ok(times) => (times, None),
+        Err(error) => (Vec::new(), Some(joined(&error))),
+    };
+    let measured = fault.map_or_else(|| Crossings::of(&times).map_err(|absurd| absurd.to_string()), Err);
+    Measurement { kept: KeptTuning::of(measured), times, seconds: begun.elapsed().as_secs_f64() }
+}
+
+/// Gives a device that was opened with `options` its crossings. Those that are not known are measured, told and kept.
+///
+/// Software drivers choose otherwise, and options with a tuning of their own are obeyed. If nothing can be kept nothing is
+/// measured either: every engine would do so again.
+pub(crate) fn tuned(
+    gpu: Gpu,
+    options: &GpuOptions,
+    known: &mut Verdicts,
+    notes: &Notes,
+    measure: impl FnOnce(&GpuOptions, Option<&Verdict>) -> Measurement,
+) -> Gpu {
+    if gpu.profile().software || options.tuning != Tuning::default() {
+        return gpu;
+    }
+    let info = gpu.info();
+    let kept = match known.tuning(info) {
+        Some(kept) => kept.clone(),
+        None if !known.can_be_kept() => return gpu,
+        None => {
+            let kept = measure(options, known.get(info)).kept;
+            notes.tell(&Note::Products { adapter: info.name.clone(), tuning: kept.to_string() });
+            known.put_tuning(info, kept.clone());
+            // If that fails the next engine measures again.
+            let _ = known.save();
+            kept
+        }
+    };
+    gpu.with_tuning(kept.crossings.apply(options.tuning))
+}
+
+#[cfg(test)]
+mod tests;
