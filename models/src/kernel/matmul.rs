@@ -212,12 +212,6 @@ impl Loads {
             Self::Windows => "x_windows",
         }
     }
-
-    /// The loads of a variant, by its shared module.
-    pub(crate) fn of(module: Option<&str>) -> Self {
-        let all = [Self::Broadcast, Self::Window, Self::Windows];
-        all.into_iter().find(|loads| module == Some(loads.module())).unwrap_or(Self::Uniform)
-    }
 }
 
 /// Rows of the largest tile of a software driver, which is as many as have windows of their own.

@@ -46,6 +46,15 @@ fn epilogue(variant: &Variant) -> Epilogue {
     }
 }
 
+fn loads(variant: &Variant) -> Loads {
+    match module(variant, "activations") {
+        Some("x_broadcast") => Loads::Broadcast,
+        Some("x_window") => Loads::Window,
+        Some("x_windows") => Loads::Windows,
+        _ => Loads::Uniform,
+    }
+}
+
 /// One product: padded rows of x and y, y filled with what `Add` adds to.
 struct Product {
     params: MatmulParams,
@@ -83,7 +92,7 @@ impl Product {
         let mut want = self.y.clone();
         cpu::matmul::matmul(&self.params, self.epilogue, x, &self.parts, &mut want);
         let case = Case::new(what, variant, &self.params, grid);
-        let windows = Loads::of(module(variant, "activations")) == Loads::Windows;
+        let windows = loads(variant) == Loads::Windows;
         let case = match module(variant, "activations") {
             Some("activations_f16") => case.binding(&halves(&self.x)),
             _ if windows => case.binding(self.row(0)),
@@ -157,13 +166,12 @@ pub(super) fn round_rows(variant: &Variant) -> Vec<Case> {
 }
 
 pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
-    let activations = module(variant, "activations");
     let tiling = Tiling {
         rows: size(variant, "ROWS"),
         wide: size(variant, "WIDE"),
         cols: size(variant, "COLS"),
         slices: size(variant, "SLICES"),
-        loads: Loads::of(activations),
+        loads: loads(variant),
     };
     if module(variant, "rows").is_some() {
         return vec![super::moe::several(variant, [tiling.rows, tiling.cols * tiling.wide], SUM)];
