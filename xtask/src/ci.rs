@@ -1,7 +1,7 @@
 //! `cargo xtask ci`, which is also what CI runs: everything that must hold before a change lands, cheapest first.
 
 use std::io::{self, Write as _};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
@@ -51,11 +51,36 @@ pub fn run() -> Result<()> {
     tree::checkout()?;
     thread::scope(|scope| {
         let beside = scope.spawn(|| interleavings().run(Stdio::piped));
-        steps().iter().try_for_each(|step| step.run(Stdio::inherit))?;
+        steps()
+            .iter()
+            .chain(&elsewhere(&installed_targets()))
+            .try_for_each(|step| step.run(Stdio::inherit))?;
         beside.join().expect("a step does not panic")
     })?;
     portable()?;
     test::run(&TestArgs { args: Vec::new() })
+}
+
+/// Targets of other systems that are checked if they are installed.
+const ELSEWHERE: [&str; 4] =
+    ["aarch64-apple-darwin", "x86_64-apple-darwin", "x86_64-pc-windows-gnu", "x86_64-pc-windows-msvc"];
+
+/// Checks of the libraries for other systems. The programs beside them compile C, for which few machines have the compilers.
+fn elsewhere(installed: &str) -> Vec<Step> {
+    let is_installed = |target: &&str| installed.lines().any(|line| line == *target);
+    ELSEWHERE
+        .into_iter()
+        .filter(is_installed)
+        .map(|target| {
+            step(&format!("check --workspace --exclude xtask --exclude pagoda-serve --target {target}"))
+        })
+        .collect()
+}
+
+/// Targets that rustup has installed, a line each; none without rustup.
+fn installed_targets() -> String {
+    let listed = Command::new("rustup").args(["target", "list", "--installed"]).output();
+    listed.map_or(String::new(), |listed| String::from_utf8_lossy(&listed.stdout).into_owned())
 }
 
 /// Compilers of other devices, as far as they are quick. An archive that is down is no fault of the tree.
@@ -119,6 +144,16 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn targets_of_other_systems_are_checked_if_they_are_installed() {
+        let lines = |installed| elsewhere(installed).iter().map(Step::line).collect::<Vec<_>>().join("\n");
+        assert_eq!(lines("x86_64-unknown-linux-gnu\n"), "");
+        insta::assert_snapshot!(
+            lines("x86_64-pc-windows-gnu\nx86_64-unknown-linux-gnu\n"),
+            @"cargo check --workspace --exclude xtask --exclude pagoda-serve --target x86_64-pc-windows-gnu"
+        );
+    }
 
     #[test]
     fn the_steps() {

@@ -21,7 +21,9 @@ fn they_use_the_least_compiler() {
 #[test]
 fn they_run_what_a_contributor_runs() {
     let ci = workflow("ci.yml");
-    for command in [".ci/run", "cargo fmt --all --check", "check advisories bans licenses sources"] {
+    let elsewhere = ["windows-2022, macos-14", "cargo build --workspace --all-targets", "doctor --self-test"];
+    let here = [".ci/run", "cargo fmt --all --check", "check advisories bans licenses sources"];
+    for command in here.into_iter().chain(elsewhere) {
         assert!(ci.contains(command), "ci.yml lacks {command}");
     }
     assert!(workflow("fuzz.yml").contains("fuzz/run"), "fuzz.yml does not fuzz");
