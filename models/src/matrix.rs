@@ -171,7 +171,18 @@ impl Matrix {
         pass: &mut Pass,
         product: &Product<'_>,
     ) -> Result<(), ModelError> {
-        match self.route(kernels, product.rows, product.precision) {
+        self.multiply_by(kernels, pass, product, self.route(kernels, product.rows, product.precision))
+    }
+
+    /// Records a product by the kernels of a route.
+    fn multiply_by(
+        &self,
+        kernels: &mut Kernels,
+        pass: &mut Pass,
+        product: &Product<'_>,
+        route: Route,
+    ) -> Result<(), ModelError> {
+        match route {
             Route::Exact(exact) => self.exact(kernels, pass, product, exact),
             route @ (Route::Codes(_) | Route::CodesTile) => {
                 kernels.quantize(pass, product, self.blocks, self.width)?;

@@ -1,7 +1,5 @@
 //! Sizes that bound buffers of several parts.
 
-use std::iter;
-
 use crate::DecoderConfig;
 use crate::matrix::SLACK;
 
@@ -48,8 +46,8 @@ fn row_floats(config: &DecoderConfig) -> u64 {
         u64::from(c.intermediate_size),
         (heads + 2 * u64::from(c.num_kv_heads)) * u64::from(c.head_dim),
     ];
-    let widest = plain.into_iter().chain(latent).chain(compressed).chain(indexer).chain(streams).chain(moe);
-    iter::once(1).chain(widest).max().expect("there is one at least")
+    let all = plain.into_iter().chain(latent).chain(compressed).chain(indexer).chain(streams).chain(moe);
+    all.fold(1, u64::max)
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ impl Matrix {
     }
 
     /// Records `y = x W` by `contender`.
-    pub(crate) fn multiply_by(
+    pub(crate) fn contend(
         &self,
         kernels: &mut Kernels,
         pass: &mut Pass,
@@ -69,7 +69,7 @@ impl Matrix {
         };
         let profile = kernels.profile();
         let route = match contender {
-            Contender::Matrices => return self.by_matrices(kernels, pass, product),
+            Contender::Matrices => Route::Coop,
             Contender::Lanes => Route::Exact(Exact::Lanes(Tiling::for_gpu(rows, 1, self.blocks))),
             Contender::Tiles { large: true } => Route::Exact(Exact::Tile(Tile::LARGE)),
             // So few results take small ones.
@@ -82,10 +82,6 @@ impl Matrix {
             }
             Contender::CodedTiles => Route::CodesTile,
         };
-        if let Route::Exact(exact) = route {
-            return self.exact(kernels, pass, product, exact);
-        }
-        kernels.quantize(pass, product, self.blocks, self.width)?;
-        self.by_codes(kernels, pass, product, route)
+        self.multiply_by(kernels, pass, product, route)
     }
 }

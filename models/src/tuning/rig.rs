@@ -71,7 +71,7 @@ impl Shapes {
 impl TimedProduct {
     fn contender(self) -> Contender {
         match (self.contest, self.later) {
-            (Contest::CodedRows, false) | (Contest::FewCodedRows | Contest::CodedTiles, false) => {
+            (Contest::CodedRows | Contest::FewCodedRows | Contest::CodedTiles, false) => {
                 Contender::CodedLanes
             }
             (Contest::CodedRows, true) => Contender::Matrices,
@@ -132,12 +132,8 @@ impl Rig {
         let quants = planes.clone().map(|_| fill(gpu, columns, || rng.random::<[u32; 4]>()));
         let quants = quants.collect::<Result<_, _>>()?;
         let scales = planes.map(|_| {
-            fill(gpu, columns, || {
-                [(); 2]
-                    .map(|()| f16::from_f32(rng.random_range(-1.0..1.0)).to_bits())
-                    .iter()
-                    .fold(0, |word, half| word << 16 | u32::from(*half))
-            })
+            let mut half = || u32::from(f16::from_f32(rng.random_range(-1.0..1.0)).to_bits());
+            fill(gpu, columns, || half() << 16 | half())
         });
         let scales = scales.collect::<Result<_, _>>()?;
         let x = fill(gpu, rows as usize * width + SLACK, || rng.random_range(-1.0..1.0))?;
@@ -236,7 +232,7 @@ impl Rig {
         let (rows, cols, matrices) = self.shapes.product(product);
         for (quants, scales) in self.quants.iter().zip(&self.scales).take(matrices) {
             let matrix = Matrix::of_planes(FORMAT, [self.shapes.width, cols], quants, scales);
-            matrix.multiply_by(kernels, &mut pass, [&self.x, &self.y], rows, contender)?;
+            matrix.contend(kernels, &mut pass, [&self.x, &self.y], rows, contender)?;
         }
         Ok(pass)
     }
