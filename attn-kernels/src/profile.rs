@@ -216,8 +216,8 @@ impl DeviceProfile {
 ///
 /// The device decides `coded_rows`, `few_coded_rows`, `few_rows` and `plain_tiles`, between kernels of which either may multiply:
 /// they are measured when an engine first uses it, and those of an H200 stand for what its times do not decide. The others are
-/// constants, each for a reason of its own. Those that fill a device are of the 132 multiprocessors of an H200; a smaller device is
-/// full with them too.
+/// constants, each for a reason of its own. Those that fill a device are of the 132 multiprocessors of an H200; a smaller device
+/// is full with them too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Tuning {
