@@ -2,10 +2,11 @@
 
 mod contest;
 mod kernels;
-mod right;
+mod route;
 
 pub(crate) use contest::Contender;
 pub(crate) use kernels::{Exact, Kernels, Key, MaxProduct, Precision};
+use route::Route;
 
 use std::array;
 use std::ops::Range;
@@ -74,19 +75,6 @@ pub(crate) struct Product<'a> {
 pub(crate) struct Norm<'a> {
     pub(crate) weight: &'a Buf<f32>,
     pub(crate) eps: f32,
-}
-
-/// Kernels that a product goes through.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Route {
-    /// f32 by `matmul` or `matmul_tile`.
-    Exact(Exact),
-    /// Codes of few rows by `matmul_int8`.
-    Codes(matmul_int8::Tiling),
-    /// Codes of many rows by `matmul_int8_tile`.
-    CodesTile,
-    /// f16 by `matmul_coop`.
-    Coop,
 }
 
 /// Columns that a thread packs at a time: runs of 1 KiB in every row of quads, few enough for a processor's cache.
@@ -190,36 +178,6 @@ impl Matrix {
             }
             Route::Coop => self.by_matrices(kernels, pass, product),
         }
-    }
-
-    /// Chooses the kernels for a product of `rows` rows.
-    fn route(&self, kernels: &Kernels, rows: u32, precision: Precision) -> Route {
-        let cols = self.shards[0].cols;
-        let exact =
-            || Route::Exact(kernels.exact(self.format, [rows, cols, self.blocks], self.epilogue(), 1));
-        let profile = kernels.profile();
-        let tuning = &profile.tuning;
-        let small = u64::from(self.width) * u64::from(cols * self.parts) < tuning.small_weights;
-        // Where rows must not depend on others, no number of them may change how one is rounded.
-        if small && (rows <= tuning.small_rows || precision.invariant || !precision.f16) {
-            return exact();
-        }
-        let codes = precision.codes() && self.format.has_codes() && kernels.holds_codes(rows, self.blocks);
-        let few = rows <= precision.max_few_rows(tuning);
-        let coop = precision.f16 && (precision.invariant || !(few && codes) && rows > 1);
-        if coop && self.takes_matrices(kernels, rows) {
-            return Route::Coop;
-        }
-        // Tiles read the weights less often, but many rows alone make enough of them for a GPU.
-        let results = u64::from(rows) * u64::from(cols * self.parts);
-        let slices = matmul_int8::slices(self.epilogue(), profile.workgroup_lanes);
-        let by_lanes = Route::Codes(matmul_int8::Tiling::for_rows(rows, self.epilogue(), slices));
-        let by_codes = match few || results < Tile::LARGE.filled(tuning) {
-            true => [by_lanes, Route::CodesTile],
-            false => [Route::CodesTile, by_lanes],
-        };
-        let mut by_codes = by_codes.into_iter().filter(|route| codes && self.takes_codes(kernels, *route));
-        by_codes.next().unwrap_or_else(exact)
     }
 
     /// An epilogue of as many parts as the matrix has.
@@ -362,17 +320,6 @@ impl Matrix {
             split_blocks,
             ..MatmulParams::new([product.rows, shard.cols, self.blocks])
         }
-    }
-
-    /// Whether a product of `rows` rows can norm them on the way in.
-    pub(crate) fn norms(&self, kernels: &Kernels, rows: u32, precision: Precision) -> bool {
-        // A norm goes over whole blocks.
-        self.width == self.blocks * 32
-            && match self.route(kernels, rows, precision) {
-                Route::Exact(exact) => exact.norms(),
-                Route::Codes(_) | Route::CodesTile => true,
-                Route::Coop => kernels.holds_halves(rows, self.blocks),
-            }
     }
 }
 

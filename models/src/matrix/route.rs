@@ -1,0 +1,92 @@
+//! The choice of kernels for a product: by its shape and rows, times of the device and verdicts of its self-test.
+
+use super::{Exact, Kernels, Key, Matrix, Precision};
+use crate::kernel::matmul::Epilogue;
+use crate::kernel::matmul_coop::{self, Activations};
+use crate::kernel::matmul_int8;
+use crate::kernel::matmul_tile::Tile;
+
+/// Kernels that a product goes through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Route {
+    /// f32 by `matmul` or `matmul_tile`.
+    Exact(Exact),
+    /// Codes of few rows by `matmul_int8`.
+    Codes(matmul_int8::Tiling),
+    /// Codes of many rows by `matmul_int8_tile`.
+    CodesTile,
+    /// f16 by `matmul_coop`.
+    Coop,
+}
+
+impl Kernels {
+    /// Whether the driver gets right the kernels of products with every epilogue of so many parts.
+    pub(crate) fn right(&self, parts: u32, key: impl Fn(Epilogue) -> Key) -> bool {
+        let mut epilogues = Epilogue::ALL.into_iter().filter(|epilogue| epilogue.parts() == parts);
+        let verdicts = &self.profile().verdicts;
+        verdicts.is_empty() || epilogues.all(|epilogue| self.profile().runs(&self.variant(key(epilogue))))
+    }
+}
+
+impl Matrix {
+    /// Chooses the kernels for a product of `rows` rows.
+    pub(super) fn route(&self, kernels: &Kernels, rows: u32, precision: Precision) -> Route {
+        let cols = self.shards[0].cols;
+        let exact =
+            || Route::Exact(kernels.exact(self.format, [rows, cols, self.blocks], self.epilogue(), 1));
+        let profile = kernels.profile();
+        let tuning = &profile.tuning;
+        let small = u64::from(self.width) * u64::from(cols * self.parts) < tuning.small_weights;
+        // Where rows must not depend on others, no number of them may change how one is rounded.
+        if small && (rows <= tuning.small_rows || precision.invariant || !precision.f16) {
+            return exact();
+        }
+        let codes = precision.codes() && self.format.has_codes() && kernels.holds_codes(rows, self.blocks);
+        let few = rows <= precision.max_few_rows(tuning);
+        let coop = precision.f16 && (precision.invariant || !(few && codes) && rows > 1);
+        if coop && self.takes_matrices(kernels, rows) {
+            return Route::Coop;
+        }
+        // Tiles read the weights less often, but many rows alone make enough of them for a GPU.
+        let results = u64::from(rows) * u64::from(cols * self.parts);
+        let slices = matmul_int8::slices(self.epilogue(), profile.workgroup_lanes);
+        let by_lanes = Route::Codes(matmul_int8::Tiling::for_rows(rows, self.epilogue(), slices));
+        let by_codes = match few || results < Tile::LARGE.filled(tuning) {
+            true => [by_lanes, Route::CodesTile],
+            false => [Route::CodesTile, by_lanes],
+        };
+        let mut by_codes = by_codes.into_iter().filter(|route| codes && self.takes_codes(kernels, *route));
+        by_codes.next().unwrap_or_else(exact)
+    }
+
+    /// Whether a product of `rows` rows can norm them on the way in.
+    pub(crate) fn norms(&self, kernels: &Kernels, rows: u32, precision: Precision) -> bool {
+        // A norm goes over whole blocks.
+        self.width == self.blocks * 32
+            && match self.route(kernels, rows, precision) {
+                Route::Exact(exact) => exact.norms(),
+                Route::Codes(_) | Route::CodesTile => true,
+                Route::Coop => kernels.holds_halves(rows, self.blocks),
+            }
+    }
+
+    /// Whether the driver gets products by matrices right.
+    fn takes_matrices(&self, kernels: &Kernels, rows: u32) -> bool {
+        let (format, shape) = (self.format, [rows, self.shards[0].cols, self.blocks]);
+        [Activations::F16, Activations::F32].into_iter().all(|activations| {
+            kernels.right(self.parts, |epilogue| {
+                let tile = matmul_coop::Tile::choose(kernels.profile(), shape, epilogue);
+                Key::Coop { format, epilogue, activations, tile }
+            })
+        })
+    }
+
+    /// Whether the driver gets products by codes right.
+    fn takes_codes(&self, kernels: &Kernels, route: Route) -> bool {
+        let format = self.format;
+        kernels.right(self.parts, |epilogue| match route {
+            Route::Codes(tiling) => Key::Codes { format, epilogue, tiling },
+            _ => Key::CodesTile { format, epilogue },
+        })
+    }
+}
