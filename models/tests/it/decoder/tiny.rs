@@ -1,8 +1,11 @@
 //! The tiny models and what transformers computed with them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZero;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::thread;
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::kernel::KvDtype;
@@ -13,10 +16,9 @@ use safetensors::tensor::TensorView;
 
 use super::options;
 
-/// A model, the device and the reference: opened once.
+/// A model and its reference, opened once.
 pub(crate) struct Tiny {
     pub(crate) name: &'static str,
-    gpu: Arc<Gpu>,
     checkpoint: Checkpoint,
     pub(crate) config: DecoderConfig,
     pub(crate) prompts: Vec<Prompt>,
@@ -45,9 +47,16 @@ pub(crate) fn family(name: &'static str) -> &'static Tiny {
     open.get_or_insert_default().entry(name).or_insert_with(|| Box::leak(Box::new(Tiny::open(name))))
 }
 
+/// One of the devices that tests share, throughout a test the same. A software driver runs all that one device is given on one
+/// thread, so that there are as many as processors, but few: each compiles kernels anew.
 pub(crate) fn gpu() -> &'static Arc<Gpu> {
-    static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
-    GPU.get_or_init(|| Arc::new(open_gpu()))
+    static GPUS: LazyLock<Vec<OnceLock<Arc<Gpu>>>> = LazyLock::new(|| {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        (0..processors.min(4)).map(|_| OnceLock::new()).collect()
+    });
+    static TESTS: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static TEST: usize = TESTS.fetch_add(1, Ordering::Relaxed));
+    GPUS[TEST.with(|test| test % GPUS.len())].get_or_init(|| Arc::new(open_gpu()))
 }
 
 /// A device that no other test uses.
@@ -92,7 +101,6 @@ impl Tiny {
         let golden = SafeTensors::deserialize(&golden).unwrap();
         Self {
             name,
-            gpu: Arc::clone(gpu()),
             config: checkpoint.config().unwrap(),
             checkpoint,
             prompts: (0..4).map(|n| prompt(&golden, n)).collect(),
@@ -116,7 +124,7 @@ impl Tiny {
     /// A decoder; on a device without buffers in memory of the host where blocks there are staged.
     pub(crate) fn try_decoder(&self, options: &DecoderOptions) -> Result<Decoder, ModelError> {
         let staged = options.offload.is_some_and(|offload| offload.memory == HostMemory::Staged);
-        let gpu = if staged { gpu_without_host_buffers() } else { &self.gpu };
+        let gpu = if staged { gpu_without_host_buffers() } else { gpu() };
         Decoder::load(gpu, &self.config, self.checkpoint.weights(), options)
     }
 
@@ -133,7 +141,7 @@ impl Tiny {
         let mut config = self.config.clone();
         change(&mut config);
         let weights = Safetensors::from_bytes(file).unwrap();
-        Decoder::load(&self.gpu, &config, &weights, &options(KvDtype::F32))
+        Decoder::load(gpu(), &config, &weights, &options(KvDtype::F32))
     }
 
     pub(crate) fn vocab(&self) -> usize {
