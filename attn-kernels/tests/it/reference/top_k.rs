@@ -8,10 +8,13 @@ use attn_kernels::kernel::top_k_long::{self, TopKLongParams};
 use attn_kernels::kernel::top_k_peaks;
 use attn_kernels::kernel::top_k_transform::{self, TopKTransformParams};
 use attn_kernels::launch::{TopK, TopKLimits};
-use attn_kernels::{Level, cpu};
+use attn_kernels::{Level, Variant, cpu};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+
+/// Maximum number of scores of a row of `top_k::software`.
+const SOFTWARE_SCORES: u32 = 1 << 18;
 
 const OUTPUTS: [Output; 4] = [
     Output::List,
@@ -51,7 +54,7 @@ impl Rows {
         (self.params.rows * copies * self.params.out_stride) as usize
     }
 
-    fn on_gpu(&self, gpu: &Gpu, output: Output, level: Level) -> Vec<u32> {
+    fn on_gpu(&self, gpu: &Gpu, output: Output, variant: &Variant) -> Vec<u32> {
         let len = self.out_len(output);
         let lens = [self.scores.len(), self.table.len(), len];
         top_k::check(&self.params, output, &self.rows, lens).unwrap();
@@ -64,7 +67,7 @@ impl Rows {
         let mut pass = Pass::new("top_k");
         let bindings = [(&scores).into(), (&rows).into(), (&table).into(), (&out).into()];
         let grid = top_k::grid(self.params.rows);
-        dispatch(gpu, &mut pass, &top_k::variant(output, level), &self.params, &bindings, grid);
+        dispatch(gpu, &mut pass, variant, &self.params, &bindings, grid);
         let read = pass.read(&out, 0..len);
         gpu.submit(pass).unwrap().wait().unwrap().get(read)
     }
@@ -117,20 +120,24 @@ impl Rows {
         for output in OUTPUTS {
             let mut want = vec![77_777_u32; self.out_len(output)];
             cpu::top_k::top_k(&self.params, output, &self.scores, &self.rows, &self.table, &mut want);
+            let most = self.rows.iter().map(|row| row[1]).max().unwrap();
+            let software = Some(top_k::software(output));
+            let software = software.filter(|variant| gpu.profile().runs(variant) && most <= SOFTWARE_SCORES);
+            let mut ways: Vec<_> = software
+                .map(|variant| ("software".into(), self.on_gpu(gpu, output, &variant)))
+                .into_iter()
+                .collect();
             for level in
                 [Level::Baseline, Level::Subgroup].into_iter().filter(|l| *l <= gpu.profile().top_k_level())
             {
-                let short = self.on_gpu(gpu, output, level);
-                let long = self.long_on_gpu(gpu, output, level);
-                for (way, got) in [("short", short), ("long", long)] {
-                    let Some(i) = got.iter().zip(&want).position(|(g, w)| g != w) else { continue };
-                    let (row, at) =
-                        (i / self.params.out_stride as usize, i % self.params.out_stride as usize);
-                    panic!(
-                        "{way}, {output:?}, {level}: entry {at} of list {row} is {}, not {}",
-                        got[i], want[i]
-                    );
-                }
+                let short = self.on_gpu(gpu, output, &top_k::variant(output, level));
+                ways.push((format!("short, {level}"), short));
+                ways.push((format!("long, {level}"), self.long_on_gpu(gpu, output, level)));
+            }
+            for (way, got) in ways {
+                let Some(i) = got.iter().zip(&want).position(|(g, w)| g != w) else { continue };
+                let (row, at) = (i / self.params.out_stride as usize, i % self.params.out_stride as usize);
+                panic!("{way}, {output:?}: entry {at} of list {row} is {}, not {}", got[i], want[i]);
             }
         }
     }
@@ -210,6 +217,8 @@ fn many_of_very_many() {
     let Some(gpu) = gpu() else { return };
     let most = top_k::MAX_SCORES as usize;
     Rows::new(&[(random(most, 1), 4096), (random(40_000, 2), 2048), (random(3, 3), 2048)], 64, 1).check(gpu);
+    let most = SOFTWARE_SCORES as usize;
+    Rows::new(&[(random(most, 4), 4096), (random(most, 5), SOFTWARE_SCORES - 1)], 64, 1).check(gpu);
 }
 
 /// Neighbours that are alike: the chosen groups hold nothing but what is selected, or hardly any of it.
@@ -228,7 +237,8 @@ fn fused_transforms_are_the_separate_ones() {
     let rows = Rows::new(&[(random(1000, 1), 70), (random(30, 2), 70), (random(100, 3), 70)], 8, 1);
     let stride = rows.params.out_stride;
     for transform in [Transform::None, Transform::Paged, Transform::Ragged] {
-        let positions = rows.on_gpu(gpu, Output::Positions(Transform::None), gpu.profile().top_k_level());
+        let output = Output::Positions(Transform::None);
+        let positions = rows.on_gpu(gpu, output, &top_k::best(gpu.profile(), output));
         let params = TopKTransformParams { rows: rows.params.rows, out_stride: stride, page_size: 8 };
         let mut want = positions.clone();
         cpu::top_k_transform::top_k_transform(&params, transform, &rows.rows, &rows.table, &mut want);
@@ -243,7 +253,11 @@ fn fused_transforms_are_the_separate_ones() {
         assert_eq!(got, want, "{transform:?}");
         assert_eq!(
             got,
-            rows.on_gpu(gpu, Output::Positions(transform), gpu.profile().top_k_level()),
+            rows.on_gpu(
+                gpu,
+                Output::Positions(transform),
+                &top_k::best(gpu.profile(), Output::Positions(transform))
+            ),
             "{transform:?}, fused"
         );
     }
