@@ -16,7 +16,7 @@ macro_rules! modules {
 pub const MODULES: Modules = modules! {
     cache: "chunk_f16", "chunk_f32", "chunk_fp8", "codes_published", "flash_at", "k_f16", "k_f32", "k_fp8", "k_index_fp8", "k_int8", "kv_f16", "kv_f32", "kv_flash_f16", "kv_flash_f32", "kv_flash_fp8", "kv_fp8", "kv_int8", "kv_keys_f16", "kv_keys_f32", "kv_keys_fp8", "kv_keys_int8", "kv_published_f16", "kv_published_f32", "kv_published_fp8", "kv_published_int8", "kv_unscaled", "v_f16", "v_f32", "v_fp8", "v_int8";
     decode: "decode_lanes", "decode_part", "lane_key", "lane_key_pair", "queries_shuffled", "queries_tile";
-    keys: "context_blocks", "context_full", "entries_heads", "entries_shared", "keys_apart", "keys_broadcast_f16", "keys_broadcast_f32", "keys_paired", "keys_uniform", "pages_heads", "pages_shared", "places_blocks", "places_tokens", "trips_hidden", "trips_known";
+    keys: "context_blocks", "context_full", "entries_heads", "entries_shared", "key_span_f16", "key_span_f32", "keys_apart", "keys_broadcast_f16", "keys_broadcast_f32", "keys_paired", "keys_uniform", "pages_heads", "pages_shared", "places_blocks", "places_tokens", "spread_f16", "spread_f32", "trips_hidden", "trips_known";
     latents: "latent_codes", "latent_f16", "latent_f32", "latent_fp8", "latent_halves", "latent_int8", "latent_plain", "latent_v4", "latents_paged", "latents_two", "v4_slots", "v4_units";
     matrices: "any_subgroup", "any_workgroup", "k_coop_f16", "k_coop_index_fp8", "kv_coop_f16", "kv_coop_fp8", "kv_coop_int8", "kv_staged_codes", "kv_staged_f16", "kv_staged_fp8", "kv_staged_int8", "latent_coop_codes", "latent_coop_f16", "latent_coop_fp8", "latent_coop_int8", "latent_coop_v4", "matrices", "matrix_16", "matrix_8", "product_tile", "tile";
     numbers: "flat", "fp8_halves", "fp8_quad", "half_cut", "halves", "inverse_root", "narrow", "numbers", "pack_halves",
@@ -79,6 +79,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::residency::KERNEL,
         &kernel::softmax_block_sum::KERNEL,
         &kernel::strided_qk::KERNEL,
+        &kernel::strided_qk_broadcast::KERNEL,
         &kernel::strided_qk_coop::KERNEL,
         &kernel::swap_blocks::KERNEL,
         &kernel::top_k::KERNEL,
@@ -170,7 +171,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::index_logits::{self, IndexKeys};
     use kernel::top_k::{self, Output, Transform};
     use kernel::v4_compress::EntryShape;
-    use kernel::{index_logits_coop, top_k_long, top_k_peaks, top_k_transform};
+    use kernel::{index_logits_coop, strided_qk_broadcast, top_k_long, top_k_peaks, top_k_transform};
     let named = NamedVariant::new;
     let mut all = Vec::new();
     // Keys of every type; numbers of 8 bits are of the same shape.
@@ -212,9 +213,13 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
             NamedVariant::new(&format!("{prefix}{part}"), top_k_long::variant(output, level))
         }));
     }
+    all.extend(outputs.map(|(part, output)| named(&format!("software-{part}"), top_k::software(output))));
     all.push(named("", top_k_peaks::variant()));
     for (dtype, shape) in &all_types {
         all.push(named(dtype, kernel::strided_qk::variant(shape, 8, 128)));
+    }
+    for (dtype, shape) in all_types.iter().filter(|(_, shape)| strided_qk_broadcast::serves(shape, 8, 128)) {
+        all.push(named(dtype, strided_qk_broadcast::variant(shape, 8, 128)));
     }
     all.push(named("f16", kernel::strided_qk_coop::variant(&types[0].1, 8, 128)));
     all.push(named("", kernel::softmax_block_sum::variant(8, 128)));

@@ -53,6 +53,7 @@ pub mod quantise;
 pub mod residency;
 pub mod softmax_block_sum;
 pub mod strided_qk;
+pub mod strided_qk_broadcast;
 pub mod strided_qk_coop;
 pub mod swap_blocks;
 pub mod top_k;

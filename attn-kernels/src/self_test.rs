@@ -95,6 +95,7 @@ const CASES: &[(&str, Cases)] = &[
     ("residency", residency::cases),
     ("softmax_block_sum", xattn::softmax_block_sum),
     ("strided_qk", xattn::strided_qk),
+    ("strided_qk_broadcast", xattn::strided_qk),
     ("strided_qk_coop", xattn::strided_qk),
     ("swap_blocks", copy_blocks::swap_blocks),
     ("top_k", top_k::cases),

@@ -1,6 +1,7 @@
 //! Strided antidiagonal scores over a paged K cache, reduced while they are made: the first step of XAttention.
 
-use super::KvShape;
+use super::{KvShape, strided_qk_broadcast, strided_qk_coop};
+use crate::profile::DeviceProfile;
 use crate::rows::{KvWord, PhysicalBlock};
 use crate::{Kernel, Params, Variant};
 
@@ -79,6 +80,11 @@ pub fn part(columns: u32) -> u32 {
 /// When `block / stride` is not a power of two from 4 on.
 #[must_use]
 pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
+    specialised(Variant::new(&KERNEL), shape, stride, block)
+}
+
+/// Fills the slots of the shape, for any kernel that has them.
+pub(crate) fn specialised(variant: Variant, shape: &KvShape, stride: u32, block: u32) -> Variant {
     shape.check();
     let columns = block / stride;
     assert!(
@@ -86,12 +92,37 @@ pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
         "blocks of {block} tokens are not a power of two from 4 on of strides of {stride}"
     );
     let keys = super::key_reader(shape.dtype);
-    Variant::new(&KERNEL)
+    variant
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
         .size("STRIDE", stride)
         .size("PART", part(columns))
         .module("k", keys)
+}
+
+/// Workgroups for a dispatch with these parameters, by stride.
+pub type Grid = fn(&StridedQkParams, u32) -> [u32; 3];
+
+/// The kernel that is fastest on a device of those that serve the shape, for query rows `q_stride` f32 apart: `strided_qk_coop`,
+/// `strided_qk_broadcast` or `strided_qk`.
+#[must_use]
+pub fn best(
+    profile: &DeviceProfile,
+    shape: &KvShape,
+    stride: u32,
+    block: u32,
+    q_stride: u32,
+) -> (Variant, Grid) {
+    let by_matrices = profile.runs_matrices() && strided_qk_coop::serves(shape, stride, block, q_stride);
+    let by_broadcasts = profile.broadcasts() && strided_qk_broadcast::serves(shape, stride, block);
+    let ways: [Option<(Variant, Grid)>; 2] = [
+        by_matrices.then(|| (strided_qk_coop::variant(shape, stride, block), strided_qk_coop::grid as Grid)),
+        by_broadcasts.then(|| {
+            (strided_qk_broadcast::variant(shape, stride, block), strided_qk_broadcast::grid as Grid)
+        }),
+    ];
+    let way = ways.into_iter().flatten().find(|(variant, _)| profile.runs(variant));
+    way.unwrap_or_else(|| (variant(shape, stride, block), grid))
 }
 
 /// Workgroups for a dispatch with these parameters.

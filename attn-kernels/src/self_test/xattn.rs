@@ -8,8 +8,9 @@ use super::{Case, dtype, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::find_blocks::{self, Vote};
+use crate::kernel::strided_qk::Grid;
 use crate::kernel::xattn::Estimate;
-use crate::kernel::{KvDtype, KvShape, softmax_block_sum, strided_qk, strided_qk_coop};
+use crate::kernel::{KvDtype, KvShape, softmax_block_sum, strided_qk, strided_qk_broadcast, strided_qk_coop};
 
 /// Queries are rounded to f16: an error of 2^-11 of a score of some units.
 const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 1e-3 };
@@ -63,12 +64,12 @@ pub(super) fn strided_qk(variant: &Variant) -> Vec<Case> {
     let params = e.strided_qk(&shape, &(0..e.query_blocks()));
     let want = cpu::strided_qk::strided_qk(&params, stride as usize, part as usize, &q_heads, &k_heads);
     let [k, _] = layer.words();
-    let (grid, tolerance) = if is_coop {
-        (strided_qk_coop::grid(&params, stride), COOP)
-    } else {
-        (strided_qk::grid(&params, stride), ATTENTION)
+    let (grid, tolerance): (Grid, _) = match variant.kernel.name {
+        "strided_qk_coop" => (strided_qk_coop::grid, COOP),
+        "strided_qk_broadcast" => (strided_qk_broadcast::grid, ATTENTION),
+        _ => (strided_qk::grid, ATTENTION),
     };
-    let case = Case::new("a chunk inside blocks", variant, &params, grid)
+    let case = Case::new("a chunk inside blocks", variant, &params, grid(&params, stride))
         .binding(&q)
         .binding(&k)
         .binding(&layer.tables)

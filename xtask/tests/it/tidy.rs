@@ -132,7 +132,8 @@ fn kernel_faults(folder: &Path) -> Vec<String> {
         let stem = kernel.file_stem().unwrap().to_string_lossy();
         // A kernel of another level or tiling computes what the kernel it is named after computes: they share the reference.
         let [kernel_twin, reference] = TWINS;
-        let computed = stem.trim_end_matches("_coop").trim_end_matches("_subgroup").trim_end_matches("_tile");
+        let ends = ["_coop", "_broadcast", "_subgroup", "_tile"];
+        let computed = ends.iter().fold(&*stem, |stem, end| stem.trim_end_matches(end));
         let twins = [(kernel_twin, &*stem), (reference, computed)];
         for twin in twins.map(|(twins, stem)| format!("{twins}/{stem}.rs")) {
             if !folder.join(&twin).is_file() {

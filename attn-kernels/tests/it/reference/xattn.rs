@@ -8,7 +8,7 @@ use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::find_blocks::{self, FindBlocksParams, Vote};
 use attn_kernels::kernel::xattn::Estimate;
-use attn_kernels::kernel::{KvDtype, KvShape, softmax_block_sum, strided_qk};
+use attn_kernels::kernel::{KvDtype, KvShape, softmax_block_sum, strided_qk, strided_qk_broadcast};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -23,6 +23,8 @@ struct Chunk {
     q: Vec<f32>,
     estimate: Estimate,
     thresholds: Vec<f32>,
+    /// Whether `strided_qk_broadcast` makes the scores that it serves.
+    broadcasts: bool,
 }
 
 /// Outputs of the kernels, one round of query blocks after the other.
@@ -59,7 +61,7 @@ impl Chunk {
             norm: 1.0,
             vote: Vote::Any,
         };
-        Self { layer, q, estimate, thresholds: vec![0.5; num_heads as usize] }
+        Self { layer, q, estimate, thresholds: vec![0.5; num_heads as usize], broadcasts: false }
     }
 
     /// Query blocks `step` at a time.
@@ -92,8 +94,15 @@ impl Chunk {
             let sums = gpu.upload("sums", &vec![f32::NAN; sums_len]).unwrap();
             let params = e.strided_qk(shape, blocks);
             let bindings = [(&q).into(), (&k).into(), (&tables).into(), (&parts).into()];
-            let variant = strided_qk::variant(shape, e.stride, e.block);
-            dispatch(gpu, &mut pass, &variant, &params, &bindings, strided_qk::grid(&params, e.stride));
+            let broadcasts = self.broadcasts && strided_qk_broadcast::serves(shape, e.stride, e.block);
+            let (variant, grid) = if broadcasts {
+                let variant = strided_qk_broadcast::variant(shape, e.stride, e.block);
+                (variant, strided_qk_broadcast::grid(&params, e.stride))
+            } else {
+                let variant = strided_qk::variant(shape, e.stride, e.block);
+                (variant, strided_qk::grid(&params, e.stride))
+            };
+            dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
             let params = e.softmax_block_sum(blocks);
             let grid = softmax_block_sum::grid(e.num_heads, blocks.end - blocks.start);
             let variant = softmax_block_sum::variant(e.stride, e.block);
@@ -221,7 +230,8 @@ fn chunks() -> Vec<Chunk> {
 fn selects_as_the_policy_does() {
     let Some(gpu) = gpu() else { return };
     for mut chunk in chunks() {
-        for threshold in [0.25, 0.8125, 1.0] {
+        for (threshold, broadcasts) in [(0.25, true), (0.8125, true), (1.0, true), (0.8125, false)] {
+            chunk.broadcasts = broadcasts && gpu.profile().broadcasts();
             let spread = |i: usize| threshold / (1.0 + i as f32 / 4.0);
             chunk.thresholds = (0..chunk.estimate.num_heads as usize).map(spread).collect();
             let found = chunk.check(gpu, 2);
@@ -233,7 +243,8 @@ fn selects_as_the_policy_does() {
 #[test]
 fn rounds_do_not_change_the_result() {
     let Some(gpu) = gpu() else { return };
-    for chunk in chunks() {
+    for mut chunk in chunks() {
+        chunk.broadcasts = gpu.profile().broadcasts();
         let whole = chunk.on_gpu(gpu, u32::MAX);
         assert_eq!(whole.rounds.len(), 1);
         let cut = chunk.on_gpu(gpu, 1);
@@ -339,6 +350,7 @@ proptest! {
         (log_page, log_stride, log_rows) in (2u32..5, 1u32..5, 2u32..5),
         (q_len, before) in (1u32..150, 0u32..200),
         causal: bool,
+        broadcasts: bool,
         step in 1u32..4,
         threshold in 0.05f32..=1.0,
         dtype in prop::sample::select(vec![KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8]),
@@ -348,6 +360,7 @@ proptest! {
             let shape = shape(num_kv_heads, head_dim, 1 << log_page.min(log_stride + log_rows), dtype);
             let mut chunk = Chunk::new(shape, group, (q_len, q_len + before), causal, (1 << log_stride, block));
             chunk.thresholds.fill(threshold);
+            chunk.broadcasts = broadcasts && gpu.profile().broadcasts();
             chunk.check(gpu, step);
         }
     }

@@ -1,6 +1,6 @@
 // Elements of one key or value, two chunks at once: eight lanes load a word each and broadcast it in the subgroup (of
 // at least eight lanes). Software drivers run one load a lane, whatever the addresses. Goes with kv_f16.
-const SPAN: u32 = 2u;
+#import spread_f16
 
 // Chunks `chunk` and `chunk + 1` of the key whose chunk 0 is at `at`.
 fn key_span(at: u32, chunk: u32, lane: u32) -> array<vec4<f32>, 2u * SPAN> {
@@ -11,14 +11,4 @@ fn key_span(at: u32, chunk: u32, lane: u32) -> array<vec4<f32>, 2u * SPAN> {
 fn value_span(at: u32, chunk: u32, lane: u32) -> array<vec4<f32>, 2u * SPAN> {
     let mine = chunk + lane / 4u % 2u;
     return spread(v_cache[at + mine * v_at(0u, 1u, 0u)][lane % 4u]);
-}
-
-fn spread(word: u32) -> array<vec4<f32>, 2u * SPAN> {
-    let v = unpack2x16float(word);
-    return array(
-        vec4(subgroupBroadcast(v, 0u), subgroupBroadcast(v, 1u)),
-        vec4(subgroupBroadcast(v, 2u), subgroupBroadcast(v, 3u)),
-        vec4(subgroupBroadcast(v, 4u), subgroupBroadcast(v, 5u)),
-        vec4(subgroupBroadcast(v, 6u), subgroupBroadcast(v, 7u)),
-    );
 }

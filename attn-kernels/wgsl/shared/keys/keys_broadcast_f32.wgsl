@@ -1,6 +1,6 @@
 // Elements of one key or value: eight lanes load one each and broadcast it in the subgroup (of at least eight lanes).
 // Software drivers run one load a lane, whatever the addresses. Goes with kv_f32.
-const SPAN: u32 = 1u;
+#import spread_f32
 
 // Chunk `chunk` of the key whose chunk 0 is at `at`.
 fn key_span(at: u32, chunk: u32, lane: u32) -> array<vec4<f32>, 2u * SPAN> {
@@ -11,11 +11,4 @@ fn key_span(at: u32, chunk: u32, lane: u32) -> array<vec4<f32>, 2u * SPAN> {
 fn value_span(at: u32, chunk: u32, lane: u32) -> array<vec4<f32>, 2u * SPAN> {
     let half = lane / 4u % 2u;
     return spread(v_cache[at + chunk * v_at(0u, 1u, 0u) + half][lane % 4u]);
-}
-
-fn spread(v: f32) -> array<vec4<f32>, 2u * SPAN> {
-    return array(
-        vec4(subgroupBroadcast(v, 0u), subgroupBroadcast(v, 1u), subgroupBroadcast(v, 2u), subgroupBroadcast(v, 3u)),
-        vec4(subgroupBroadcast(v, 4u), subgroupBroadcast(v, 5u), subgroupBroadcast(v, 6u), subgroupBroadcast(v, 7u)),
-    );
 }

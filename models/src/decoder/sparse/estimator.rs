@@ -10,10 +10,10 @@ use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::find_blocks::FindBlocksBuffers;
 use attn_kernels::kernel::find_blocks::Vote;
 use attn_kernels::kernel::softmax_block_sum::SoftmaxBlockSumBuffers;
-use attn_kernels::kernel::strided_qk::StridedQkBuffers;
+use attn_kernels::kernel::strided_qk::{self, Grid, StridedQkBuffers};
 use attn_kernels::kernel::vote_blocks::{self, VoteBlocksBuffers, VoteBlocksParams};
 use attn_kernels::kernel::xattn::Estimate;
-use attn_kernels::kernel::{KvShape, find_blocks, softmax_block_sum, strided_qk, strided_qk_coop};
+use attn_kernels::kernel::{KvShape, find_blocks, softmax_block_sum};
 use kvblock::BlockSize;
 use sparse_select::policy::num_blocks;
 use sparse_select::xattn::Antidiagonals;
@@ -40,8 +40,8 @@ pub(super) struct Estimator {
     num_pages: u32,
     num_heads: u32,
     pipelines: Pipelines,
-    /// Whether scores go through cooperative matrices.
-    coop: bool,
+    /// Workgroups of the scores.
+    grid: Grid,
     /// `[num_heads]`
     thresholds: Buf<f32>,
     parts: GrowBuf<f32>,
@@ -76,11 +76,8 @@ impl Estimator {
         };
         let thresholds: Vec<f32> = thresholds.into_iter().map(f32_of).collect();
         let q_stride = config.num_heads * config.head_dim;
-        let serves = options.uses_coop(gpu) && strided_qk_coop::serves(&shape, form.stride, block, q_stride);
-        let by_matrices = serves.then(|| strided_qk_coop::variant(&shape, form.stride, block));
-        let by_matrices = by_matrices.filter(|variant| gpu.profile().runs(variant));
-        let coop = by_matrices.is_some();
-        let score = by_matrices.unwrap_or_else(|| strided_qk::variant(&shape, form.stride, block));
+        let profile = gpu.profile().rounded(options.uses_coop(gpu));
+        let (score, grid) = strided_qk::best(&profile, &shape, form.stride, block, q_stride);
         let pipelines = Pipelines {
             score: gpu.pipeline(&score)?,
             sum: gpu.pipeline(&softmax_block_sum::variant(form.stride, block))?,
@@ -94,7 +91,7 @@ impl Estimator {
             num_pages: kv.num_blocks(),
             num_heads: config.num_heads,
             pipelines,
-            coop,
+            grid,
             thresholds: gpu.upload("thresholds", &thresholds)?,
             parts: GrowBuf::new(gpu, "parts", 1)?,
             sums: GrowBuf::new(gpu, "sums", 1)?,
@@ -166,10 +163,7 @@ impl ListChunks for Estimator {
         };
         for blocks in self.rounds(&estimate) {
             let params = estimate.strided_qk(&self.shape, &blocks);
-            let grid = match self.coop {
-                true => strided_qk_coop::grid(&params, self.form.stride),
-                false => strided_qk::grid(&params, self.form.stride),
-            };
+            let grid = (self.grid)(&params, self.form.stride);
             let buffers = StridedQkBuffers {
                 q: from.q.clone(),
                 k_cache: from.k.clone(),

@@ -7,7 +7,7 @@ use attn_kernels::Level;
 use attn_kernels::gpu::{Bound, Buf, Gpu};
 use attn_kernels::kernel::find_blocks::{self, Vote};
 use attn_kernels::kernel::xattn::Estimate;
-use attn_kernels::kernel::{softmax_block_sum, strided_qk, strided_qk_coop};
+use attn_kernels::kernel::{softmax_block_sum, strided_qk};
 
 use super::attention::Heads;
 use super::prompt::{BLOCK, Prompt, Selects, list_stride, pairs};
@@ -50,14 +50,8 @@ impl XAttention {
         let shape = &heads.shape;
         let blocks = 0..e.query_blocks();
         let strided = e.strided_qk(shape, &blocks);
-        let coop = gpu.runs_coop() && strided_qk_coop::serves(shape, STRIDE, BLOCK, e.q_stride);
-        let (variant, grid, level) = if coop {
-            let variant = strided_qk_coop::variant(shape, STRIDE, BLOCK);
-            (variant, strided_qk_coop::grid(&strided, STRIDE), Level::Coop)
-        } else {
-            let variant = strided_qk::variant(shape, STRIDE, BLOCK);
-            (variant, strided_qk::grid(&strided, STRIDE), Level::Baseline)
-        };
+        let (variant, grid) = strided_qk::best(gpu.profile(), shape, STRIDE, BLOCK, e.q_stride);
+        let level = variant.level;
         // A score of strides is a product of whole vectors of them, for every stride of queries and of keys.
         let operations = pairs(rows) * heads.pair_operations() / 2.0 / f64::from(STRIDE);
         let cache = &prompt.cache;
@@ -67,9 +61,12 @@ impl XAttention {
         let found = e.find_blocks(shape, &blocks, list_stride(rows), 0);
         let [parts, sums] = e.scratch_lens(blocks.end).map(|len| 4.0 * len as f64);
         let work = |kernel, level: Level| Work::new(kernel, level.name(), heads.name());
-        let score = work("strided_qk", level)
-            .costs(prompt.read(rows) + parts, operations)
-            .dispatch(variant, &strided, scored, grid);
+        let score = work("strided_qk", level).costs(prompt.read(rows) + parts, operations).dispatch(
+            variant,
+            &strided,
+            scored,
+            grid(&strided, STRIDE),
+        );
         let sum = work("softmax_block_sum", Level::Baseline).costs(parts + sums, 0.0).dispatch(
             softmax_block_sum::variant(STRIDE, BLOCK),
             &params,

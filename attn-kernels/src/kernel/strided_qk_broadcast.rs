@@ -1,0 +1,53 @@
+//! Strided antidiagonal scores for software drivers: `strided_qk` by lanes that read keys for each other.
+//!
+//! Bindings, parameters and parts are those of [`strided_qk`]. Its tiles go through workgroup memory, which lavapipe reads lane
+//! by lane as it does buffers.
+
+use super::strided_qk::{self, StridedQkParams};
+use super::{KvDtype, KvShape};
+use crate::{Kernel, Variant};
+
+/// The kernel, with the parameters and bindings of [`strided_qk`].
+pub static KERNEL: Kernel = Kernel {
+    name: "strided_qk_broadcast",
+    wgsl: include_str!("../../wgsl/strided_qk_broadcast.wgsl"),
+    ..strided_qk::KERNEL
+};
+
+/// Rows and columns of a workgroup.
+const TILE: [u32; 2] = [64, 16];
+
+/// Whether the kernel serves this shape, stride and block: keys in f32 of head sizes that are multiples of 8, or in f16 of 16;
+/// pages of whole strides, blocks of at most 16 strides.
+#[must_use]
+pub fn serves(shape: &KvShape, stride: u32, block: u32) -> bool {
+    let span = match shape.dtype {
+        KvDtype::F16 => 16,
+        KvDtype::F32 => 8,
+        KvDtype::Fp8 | KvDtype::Int8 => return false,
+    };
+    let [_, columns] = TILE;
+    shape.head_dim.is_multiple_of(span)
+        && shape.block_size.is_multiple_of(stride)
+        && strided_qk::part(block / stride) <= columns
+}
+
+/// The kernel for one cache shape; blocks of `block` tokens.
+///
+/// # Panics
+/// When it does not serve the shape: see [`serves`].
+#[must_use]
+pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
+    assert!(serves(shape, stride, block), "{shape:?}, stride {stride}, block {block}");
+    let span = if shape.dtype == KvDtype::F32 { "key_span_f32" } else { "key_span_f16" };
+    strided_qk::specialised(Variant::new(&KERNEL), shape, stride, block)
+        .module("span", span)
+        .with_broadcasts()
+}
+
+/// Workgroups for a dispatch with these parameters.
+#[must_use]
+pub fn grid(params: &StridedQkParams, stride: u32) -> [u32; 3] {
+    let [rows, columns] = TILE;
+    [params.kv_len.div_ceil(stride).div_ceil(columns), params.rows.div_ceil(rows), params.num_heads]
+}

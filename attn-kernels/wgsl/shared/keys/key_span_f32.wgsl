@@ -1,0 +1,15 @@
+// A chunk of a key, an element of which each of eight lanes reads for all. Goes with k_f32.
+#import spread_f32
+
+// vec4 from a chunk of a key to the next, in tokens of a block.
+const CHUNK_VECTORS: u32 = 2u;
+
+// The lane's share of the first chunk of the key at `offset` in its block.
+fn span_at(block_head: u32, offset: u32, lane: u32) -> u32 {
+    return (block_head * (HEAD_DIM / 4u) + lane / 4u % 2u) * BLOCK_SIZE + offset;
+}
+
+// The chunk at a share, or zeros.
+fn key_span(at: u32, seen: bool, lane: u32) -> array<vec4<f32>, 2u * SPAN> {
+    return spread(select(0.0, k_cache[at][lane % 4u], seen));
+}
