@@ -45,8 +45,8 @@ pub(crate) fn files(wgsl: &Path, catalog: &[&Kernel], variants: &[NamedVariant])
     assert_eq!(stems, names(variants.iter().map(|v| v.variant.kernel.name).collect()));
     for kernel in catalog {
         // The kernels of other levels share the reference of the kernel that they stand in for.
-        let reference =
-            kernel.name.trim_end_matches("_coop").trim_end_matches("_subgroup").trim_end_matches("_tile");
+        let ends = ["_coop", "_broadcast", "_subgroup", "_tile"];
+        let reference = ends.iter().fold(kernel.name, |name, end| name.trim_end_matches(end));
         assert!(kernel.wgsl.contains(&format!("CPU reference: src/cpu/{reference}.rs")), "{}", kernel.name);
     }
 }
