@@ -5,7 +5,8 @@
 //   parts   [num_heads, rows, part_stride] f32: log2 of the sum of 2^(scale * score) over PART columns, LOWEST where
 //           none is seen; not written where all of a workgroup is masked
 // A lane owns a row and COLUMNS columns, whose keys eight lanes read for each other, and reads its queries once for all of them.
-// Grid: (ceil(columns / COLUMNS), ceil(rows / WG), num_heads).
+// The eights of a workgroup lie below each other as far as there are rows, then side by side: few rows leave no lane idle.
+// Grid: (ceil(columns / (COLUMNS * EIGHTS / tall)), ceil(rows / (8 * tall)), num_heads), tall as `tall` says.
 // Bytes moved: 4 * rows * columns / PART a head, queries once for COLUMNS columns, keys once for eight rows.
 // CPU reference: src/cpu/strided_qk.rs
 #import numbers
@@ -13,6 +14,7 @@
 #import BLOCK_SIZE = 16
 #import STRIDE = 8
 #import PART = 16
+#import COLUMNS = 16
 #import k = k_f16
 #import span = key_span_f16
 
@@ -21,17 +23,19 @@
 @group(0) @binding(3) var<storage, read> tables: array<u32>;
 @group(0) @binding(4) var<storage, read_write> parts: array<f32>;
 
-const WG: u32 = 64u;
-const COLUMNS: u32 = 16u;
+const EIGHTS: u32 = 8u;
 const PARTS: u32 = COLUMNS / PART;
 
-@compute @workgroup_size(WG)
+@compute @workgroup_size(8u * EIGHTS)
 fn strided_qk_broadcast(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row0 = params.first_row + group.y * WG;
-    let col0 = group.x * COLUMNS;
-    if (params.causal == 1u && col0 > params.key_start + row0 + WG - 1u) {
+    let tall = tall();
+    let rows0 = group.y * tall * 8u;
+    let columns0 = group.x * (EIGHTS / tall) * COLUMNS;
+    if (params.causal == 1u && columns0 > params.key_start + params.first_row + rows0 + tall * 8u - 1u) {
         return;
     }
+    let row = rows0 + lane % (tall * 8u);
+    let col0 = columns0 + lane / (tall * 8u) * COLUMNS;
     let kv_head = group.z / (params.num_heads / params.num_kv_heads);
     // The lane's share of each column's first key.
     var at: array<u32, COLUMNS>;
@@ -43,8 +47,8 @@ fn strided_qk_broadcast(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_
     var sums: array<f32, COLUMNS>;
     for (var chunk = 0u; chunk < HEAD_DIM / 8u; chunk += SPAN) {
         for (var t = 0u; t < STRIDE; t++) {
-            let own = queries(row0 + lane, t, chunk, group.z);
-            #unroll c < 16
+            let own = queries(params.first_row + row, t, chunk, group.z);
+            #unroll c < COLUMNS
                 let seen = (col0 + c) * STRIDE + t < params.kv_len;
                 let key = key_span(at[c] + chunk * BLOCK_SIZE * CHUNK_VECTORS + t, seen, lane);
                 for (var i = 0u; i < 2u * SPAN; i++) {
@@ -56,9 +60,8 @@ fn strided_qk_broadcast(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_
             #end
         }
     }
-    let row = group.y * WG + lane;
     let columns = (params.kv_len + STRIDE - 1u) / STRIDE;
-    let last = select(columns - 1u, min(columns - 1u, params.key_start + row0 + lane), params.causal == 1u);
+    let last = select(columns - 1u, min(columns - 1u, params.key_start + params.first_row + row), params.causal == 1u);
     for (var p = 0u; p < PARTS; p++) {
         var top = LOWEST;
         for (var c = p * PART; c < (p + 1u) * PART; c++) {
@@ -74,6 +77,15 @@ fn strided_qk_broadcast(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_
             parts[(group.z * params.rows + row) * params.part_stride + part] = top + log2(sum);
         }
     }
+}
+
+// Eights of a workgroup that lie below each other: a power of two.
+fn tall() -> u32 {
+    var tall = 1u;
+    while (tall < EIGHTS && tall * 8u < params.rows) {
+        tall *= 2u;
+    }
+    return tall;
 }
 
 // Elements 8 * chunk on of the query of `row` that meets the key of number t.

@@ -14,8 +14,11 @@ pub static KERNEL: Kernel = Kernel {
     ..strided_qk::KERNEL
 };
 
-/// Rows and columns of a workgroup.
-const TILE: [u32; 2] = [64, 16];
+/// Columns of a lane.
+const COLUMNS: u32 = 16;
+
+/// Eights of lanes of a workgroup.
+const EIGHTS: u32 = 8;
 
 /// Whether the kernel serves this shape, stride and block: keys in f32 of head sizes that are multiples of 8, or in f16 of 16;
 /// pages of whole strides, blocks of at most 16 strides.
@@ -26,10 +29,9 @@ pub fn serves(shape: &KvShape, stride: u32, block: u32) -> bool {
         KvDtype::F32 => 8,
         KvDtype::Fp8 | KvDtype::Int8 => return false,
     };
-    let [_, columns] = TILE;
     shape.head_dim.is_multiple_of(span)
         && shape.block_size.is_multiple_of(stride)
-        && strided_qk::part(block / stride) <= columns
+        && strided_qk::part(block / stride) <= COLUMNS
 }
 
 /// The kernel for one cache shape; blocks of `block` tokens.
@@ -41,6 +43,7 @@ pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
     assert!(serves(shape, stride, block), "{shape:?}, stride {stride}, block {block}");
     let span = if shape.dtype == KvDtype::F32 { "key_span_f32" } else { "key_span_f16" };
     strided_qk::specialised(Variant::new(&KERNEL), shape, stride, block)
+        .size("COLUMNS", COLUMNS)
         .module("span", span)
         .with_broadcasts()
 }
@@ -48,6 +51,7 @@ pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
 /// Workgroups for a dispatch with these parameters.
 #[must_use]
 pub fn grid(params: &StridedQkParams, stride: u32) -> [u32; 3] {
-    let [rows, columns] = TILE;
-    [params.kv_len.div_ceil(stride).div_ceil(columns), params.rows.div_ceil(rows), params.num_heads]
+    let tall = params.rows.div_ceil(8).next_power_of_two().min(EIGHTS);
+    let columns = COLUMNS * (EIGHTS / tall);
+    [params.kv_len.div_ceil(stride).div_ceil(columns), params.rows.div_ceil(8 * tall), params.num_heads]
 }
