@@ -223,7 +223,9 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     }
     all.push(named("f16", kernel::strided_qk_coop::variant(&types[0].1, 8, 128)));
     all.push(named("", kernel::softmax_block_sum::variant(8, 128)));
+    all.push(named("software", kernel::softmax_block_sum::software(8, 128)));
     all.push(named("", kernel::find_blocks::variant(4)));
+    all.push(named("software", kernel::find_blocks::software(4)));
     all.push(named("", kernel::vote_blocks::variant()));
     for (dtype, shape) in &all_types {
         all.push(named(dtype, kernel::block_mean::variant(shape, 128)));

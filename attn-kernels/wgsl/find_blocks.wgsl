@@ -10,6 +10,8 @@
 #import GROUP = 1
 #import radix
 #import scan = scan_tree
+// Lanes of a workgroup.
+#import WG = 256
 
 struct FindBlocksParams {
     num_kv_heads: u32,
@@ -29,7 +31,6 @@ struct FindBlocksParams {
 @group(0) @binding(2) var<storage, read> thresholds: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<u32>;
 
-const WG: u32 = 256u;
 const ITEMS: u32 = 4u;
 
 // Keys that a query block sees.

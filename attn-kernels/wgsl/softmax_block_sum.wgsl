@@ -7,6 +7,9 @@
 #import numbers
 #import ROWS = 16
 #import PART = 16
+// Lanes of a workgroup, and of a row in the first phase.
+#import WG = 256
+#let LANES = WG / 8
 
 struct SoftmaxBlockSumParams {
     rows: u32,
@@ -24,9 +27,6 @@ struct SoftmaxBlockSumParams {
 @group(0) @binding(1) var<storage, read> parts: array<f32>;
 @group(0) @binding(2) var<storage, read_write> sums: array<f32>;
 
-const WG: u32 = 256u;
-// Lanes of a row in the first phase.
-const LANES: u32 = 32u;
 const PARTS: u32 = ROWS / PART;
 
 var<workgroup> tops: array<f32, WG>;

@@ -1,5 +1,6 @@
 //! The fewest blocks that reach a share of each query block's mass, as lists: the last step of XAttention.
 
+use crate::profile::DeviceProfile;
 use crate::{Kernel, Params, Variant};
 
 /// The kernel; [`FindBlocksBuffers`] lists its bindings.
@@ -51,6 +52,14 @@ bindings! {
     }
 }
 
+/// Lanes of a workgroup.
+pub(super) const LANES: u32 = 256;
+
+/// Lanes of a workgroup on a software driver, where each barrier switches between subgroups: 32 lists of 32 query heads take 6 ms
+/// on lavapipe in place of 20, and the sums before them 0.4 ms in place of 6. With fewer lanes, loops of long contexts would go
+/// beyond the 65,535 turns after which such a driver ends a lane.
+pub(super) const SOFTWARE_LANES: u32 = 32;
+
 /// Blocks that a KV head reads, out of those that its query heads keep.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Vote {
@@ -84,7 +93,23 @@ pub fn units(rows: u32) -> f32 {
 /// Its prefix sums stay in workgroup memory: with those of subgroups an NVIDIA driver (580.159.04) gave wrong places.
 #[must_use]
 pub fn variant(group: u32) -> Variant {
-    Variant::new(&KERNEL).size("GROUP", group).module("scan", "scan_tree")
+    with_lanes(group, LANES)
+}
+
+/// The kernel in small workgroups, for software drivers.
+#[must_use]
+pub fn software(group: u32) -> Variant {
+    with_lanes(group, SOFTWARE_LANES)
+}
+
+/// The kernel for a device.
+#[must_use]
+pub fn best(profile: &DeviceProfile, group: u32) -> Variant {
+    if profile.software { software(group) } else { variant(group) }
+}
+
+fn with_lanes(group: u32, lanes: u32) -> Variant {
+    Variant::new(&KERNEL).size("GROUP", group).size("WG", lanes).module("scan", "scan_tree")
 }
 
 /// Workgroups for a dispatch with these parameters.

@@ -1,6 +1,8 @@
 //! Attention mass of blocks from strided scores: the second step of XAttention.
 
+use super::find_blocks::{LANES, SOFTWARE_LANES};
 use super::strided_qk;
+use crate::profile::DeviceProfile;
 use crate::{Kernel, Params, Variant};
 
 /// The kernel; [`SoftmaxBlockSumBuffers`] lists its bindings.
@@ -51,8 +53,24 @@ bindings! {
 /// The kernel for blocks of `block` tokens.
 #[must_use]
 pub fn variant(stride: u32, block: u32) -> Variant {
+    with_lanes(stride, block, LANES)
+}
+
+/// The kernel in small workgroups, for software drivers: see [`find_blocks::software`](super::find_blocks::software).
+#[must_use]
+pub fn software(stride: u32, block: u32) -> Variant {
+    with_lanes(stride, block, SOFTWARE_LANES)
+}
+
+/// The kernel for a device.
+#[must_use]
+pub fn best(profile: &DeviceProfile, stride: u32, block: u32) -> Variant {
+    if profile.software { software(stride, block) } else { variant(stride, block) }
+}
+
+fn with_lanes(stride: u32, block: u32, lanes: u32) -> Variant {
     let rows = block / stride;
-    Variant::new(&KERNEL).size("ROWS", rows).size("PART", strided_qk::part(rows))
+    Variant::new(&KERNEL).size("ROWS", rows).size("PART", strided_qk::part(rows)).size("WG", lanes)
 }
 
 /// Workgroups for `query_blocks` query blocks.

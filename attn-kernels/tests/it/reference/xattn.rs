@@ -23,8 +23,8 @@ struct Chunk {
     q: Vec<f32>,
     estimate: Estimate,
     thresholds: Vec<f32>,
-    /// Whether `strided_qk_broadcast` makes the scores that it serves.
-    broadcasts: bool,
+    /// Whether the kernels are those for software drivers, as far as these serve.
+    software: bool,
 }
 
 /// Outputs of the kernels, one round of query blocks after the other.
@@ -61,7 +61,7 @@ impl Chunk {
             norm: 1.0,
             vote: Vote::Any,
         };
-        Self { layer, q, estimate, thresholds: vec![0.5; num_heads as usize], broadcasts: false }
+        Self { layer, q, estimate, thresholds: vec![0.5; num_heads as usize], software: false }
     }
 
     /// Query blocks `step` at a time.
@@ -94,7 +94,9 @@ impl Chunk {
             let sums = gpu.upload("sums", &vec![f32::NAN; sums_len]).unwrap();
             let params = e.strided_qk(shape, blocks);
             let bindings = [(&q).into(), (&k).into(), (&tables).into(), (&parts).into()];
-            let broadcasts = self.broadcasts && strided_qk_broadcast::serves(shape, e.stride, e.block);
+            let broadcasts = self.software
+                && gpu.profile().broadcasts()
+                && strided_qk_broadcast::serves(shape, e.stride, e.block);
             let (variant, grid) = if broadcasts {
                 let variant = strided_qk_broadcast::variant(shape, e.stride, e.block);
                 (variant, strided_qk_broadcast::grid(&params, e.stride))
@@ -105,12 +107,15 @@ impl Chunk {
             dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
             let params = e.softmax_block_sum(blocks);
             let grid = softmax_block_sum::grid(e.num_heads, blocks.end - blocks.start);
-            let variant = softmax_block_sum::variant(e.stride, e.block);
-            dispatch(gpu, &mut pass, &variant, &params, &[(&parts).into(), (&sums).into()], grid);
+            let group = e.num_heads / shape.num_kv_heads;
+            let (sum, find) = match self.software {
+                true => (softmax_block_sum::software(e.stride, e.block), find_blocks::software(group)),
+                false => (softmax_block_sum::variant(e.stride, e.block), find_blocks::variant(group)),
+            };
+            dispatch(gpu, &mut pass, &sum, &params, &[(&parts).into(), (&sums).into()], grid);
             let params = e.find_blocks(shape, blocks, stride, first_list);
             let bindings = [(&sums).into(), (&thresholds).into(), (&out).into()];
-            let variant = find_blocks::variant(e.num_heads / shape.num_kv_heads);
-            dispatch(gpu, &mut pass, &variant, &params, &bindings, find_blocks::grid(&params));
+            dispatch(gpu, &mut pass, &find, &params, &bindings, find_blocks::grid(&params));
             let [parts_len, sums_len] = e.scratch_lens(blocks.end - blocks.start);
             reads.push((pass.read(&parts, 0..parts_len), pass.read(&sums, 0..sums_len)));
         }
@@ -230,8 +235,8 @@ fn chunks() -> Vec<Chunk> {
 fn selects_as_the_policy_does() {
     let Some(gpu) = gpu() else { return };
     for mut chunk in chunks() {
-        for (threshold, broadcasts) in [(0.25, true), (0.8125, true), (1.0, true), (0.8125, false)] {
-            chunk.broadcasts = broadcasts && gpu.profile().broadcasts();
+        for (threshold, software) in [(0.25, true), (0.8125, true), (1.0, true), (0.8125, false)] {
+            chunk.software = software;
             let spread = |i: usize| threshold / (1.0 + i as f32 / 4.0);
             chunk.thresholds = (0..chunk.estimate.num_heads as usize).map(spread).collect();
             let found = chunk.check(gpu, 2);
@@ -244,7 +249,7 @@ fn selects_as_the_policy_does() {
 fn rounds_do_not_change_the_result() {
     let Some(gpu) = gpu() else { return };
     for mut chunk in chunks() {
-        chunk.broadcasts = gpu.profile().broadcasts();
+        chunk.software = true;
         let whole = chunk.on_gpu(gpu, u32::MAX);
         assert_eq!(whole.rounds.len(), 1);
         let cut = chunk.on_gpu(gpu, 1);
@@ -272,13 +277,16 @@ fn check_find(gpu: &Gpu, params: &FindBlocksParams, group: u32, sixteenths: &[u8
     let buffers = [&sums, &thresholds].map(|data| gpu.upload("find", data).unwrap());
     let lists = params.query_blocks * params.num_kv_heads;
     let out = gpu.buffer::<u32>("lists", (lists * params.out_stride) as usize).unwrap();
-    for vote in VOTES {
+    let variants = [find_blocks::variant(group), find_blocks::software(group)];
+    for (vote, variant) in
+        VOTES.into_iter().flat_map(|vote| variants.each_ref().map(|variant| (vote, variant)))
+    {
         let params = FindBlocksParams { votes: vote.votes(group), ..*params };
         let want = cpu::find_blocks::find_blocks(&params, &sums, heads, &wide).unwrap();
         let mut pass = Pass::new("find");
         let bindings = [(&buffers[0]).into(), (&buffers[1]).into(), (&out).into()];
         let grid = find_blocks::grid(&params);
-        dispatch(gpu, &mut pass, &find_blocks::variant(group), &params, &bindings, grid);
+        dispatch(gpu, &mut pass, variant, &params, &bindings, grid);
         let read = pass.read(&out, 0..out.len());
         let got = lists_of(&gpu.submit(pass).unwrap().wait().unwrap().get(read), params.out_stride);
         assert_eq!(got, want, "{vote:?}, {params:?}, thresholds {thresholds:?}");
@@ -350,7 +358,7 @@ proptest! {
         (log_page, log_stride, log_rows) in (2u32..5, 1u32..5, 2u32..5),
         (q_len, before) in (1u32..150, 0u32..200),
         causal: bool,
-        broadcasts: bool,
+        software: bool,
         step in 1u32..4,
         threshold in 0.05f32..=1.0,
         dtype in prop::sample::select(vec![KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8]),
@@ -360,7 +368,7 @@ proptest! {
             let shape = shape(num_kv_heads, head_dim, 1 << log_page.min(log_stride + log_rows), dtype);
             let mut chunk = Chunk::new(shape, group, (q_len, q_len + before), causal, (1 << log_stride, block));
             chunk.thresholds.fill(threshold);
-            chunk.broadcasts = broadcasts && gpu.profile().broadcasts();
+            chunk.software = software;
             chunk.check(gpu, step);
         }
     }

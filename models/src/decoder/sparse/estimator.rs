@@ -80,8 +80,8 @@ impl Estimator {
         let (score, grid) = strided_qk::best(&profile, &shape, form.stride, block, q_stride);
         let pipelines = Pipelines {
             score: gpu.pipeline(&score)?,
-            sum: gpu.pipeline(&softmax_block_sum::variant(form.stride, block))?,
-            find: gpu.pipeline(&find_blocks::variant(config.num_heads / config.num_kv_heads))?,
+            sum: gpu.pipeline(&softmax_block_sum::best(&profile, form.stride, block))?,
+            find: gpu.pipeline(&find_blocks::best(&profile, config.num_heads / config.num_kv_heads))?,
             vote: gpu.pipeline(&vote_blocks::variant())?,
         };
         Ok(Some(Self {

@@ -68,13 +68,13 @@ impl XAttention {
             grid(&strided, STRIDE),
         );
         let sum = work("softmax_block_sum", Level::Baseline).costs(parts + sums, 0.0).dispatch(
-            softmax_block_sum::variant(STRIDE, BLOCK),
+            softmax_block_sum::best(gpu.profile(), STRIDE, BLOCK),
             &params,
             [(&self.parts).into(), (&self.sums).into()],
             softmax_block_sum::grid(e.num_heads, blocks.end),
         );
         let find = work("find_blocks", Level::Baseline).costs(sums + 4.0 * lists.len() as f64, 0.0).dispatch(
-            find_blocks::variant(e.num_heads / shape.num_kv_heads),
+            find_blocks::best(gpu.profile(), e.num_heads / shape.num_kv_heads),
             &found,
             [(&self.sums).into(), (&self.thresholds).into(), lists.into()],
             find_blocks::grid(&found),
