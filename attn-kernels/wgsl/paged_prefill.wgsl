@@ -60,6 +60,9 @@ struct Row {
 @compute @workgroup_size(WG)
 fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let tile = tiles[group.y];
+    if (is_idle(lane, tile.rows)) {
+        return;
+    }
     let head0 = group.x * GROUP;
     let kv_head = head0 / (params.num_heads / params.num_kv_heads);
     let index = min(lane, tile.rows - 1u);

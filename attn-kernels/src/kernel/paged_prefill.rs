@@ -137,8 +137,18 @@ pub enum KeyLoads {
     Broadcast,
 }
 
-/// Query rows a workgroup serves.
+/// Maximum number of query rows of a workgroup.
 pub const TILE_ROWS: u32 = 64;
+
+/// Query rows that a workgroup serves.
+#[must_use]
+pub const fn tile_rows(loads: KeyLoads) -> u32 {
+    match loads {
+        KeyLoads::Uniform => TILE_ROWS,
+        // One subgroup: others of the workgroup would run after it, also for rows that are not there.
+        KeyLoads::Broadcast => 8,
+    }
+}
 
 /// Keys a dispatch goes through on a software driver: llvmpipe ends a lane, without a word, when its loops have run
 /// 65,535 rounds, and 512 keys take at most some 40,000.
@@ -194,7 +204,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
         .size("GROUP", heads_per_lane(shape, num_heads, loads))
-        .constant("WG", TILE_ROWS);
+        .constant("WG", tile_rows(loads));
     // Lanes that read keys and values for each other do so whatever they leave out.
     let leaves = attention.skip && keys == "keys_uniform";
     let variant = attention.skips(variant).size("LEAVES", leaves.into());

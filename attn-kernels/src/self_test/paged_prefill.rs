@@ -6,7 +6,7 @@ use super::{Case, count, dtype, module, shape, size};
 use crate::Variant;
 use crate::cpu::attention::{Options, SkipTiles};
 use crate::cpu::{self, Tolerance};
-use crate::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
+use crate::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use crate::kernel::{KvShape, paged_prefill_coop};
 
 /// Chunks `(position of the first row, rows)` of one sequence each.
@@ -42,7 +42,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         KeyLoads::Uniform
     };
     let grid = |tiles| paged_prefill::grid(&shape, num_heads, loads, tiles);
-    let (tile_rows, tolerance) = (TILE_ROWS, ATTENTION);
+    let (tile_rows, tolerance) = (paged_prefill::tile_rows(loads), ATTENTION);
     let (num_keys, part_keys) = (u32::MAX, u32::MAX);
     let all = Dispatch { tile_rows, first_key: 0, num_keys, part_keys, tolerance, grid: &grid };
     [all, Dispatch { part_keys: 32, ..all }].map(|dispatch| case(variant, shape, num_heads, &dispatch)).into()

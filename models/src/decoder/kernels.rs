@@ -54,7 +54,7 @@ impl Forms {
 
     /// Maximum number of rows of a tile.
     pub(super) fn tile_rows(&self) -> u32 {
-        if self.coop { paged_prefill_coop::TILE_ROWS } else { paged_prefill::TILE_ROWS }
+        if self.coop { paged_prefill_coop::TILE_ROWS } else { paged_prefill::tile_rows(self.key_loads) }
     }
 
     pub(super) fn prefill_grid(&self, shape: &KvShape, num_heads: u32, tiles: u32) -> [u32; 3] {

@@ -2,6 +2,7 @@
 
 pub(crate) use attn_kernels::self_test::layer::{ATTENTION, Layer, cache_words, queries, values, words};
 
+use attn_kernels::kernel::paged_prefill::Tile;
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
 
@@ -41,4 +42,16 @@ pub(crate) fn shapes() -> impl Strategy<Value = (KvShape, u32)> {
     (head_dim, 1u32..=3, group, 2u32..=8, dtype).prop_map(|(head_dim, num_kv_heads, group, log, dtype)| {
         (KvShape { num_kv_heads, head_dim, block_size: 1 << log, dtype }, num_kv_heads * group)
     })
+}
+
+/// The rows of `tiles` in tiles of at most `rows`.
+pub(super) fn cut(tiles: &[Tile], rows: u32) -> Vec<Tile> {
+    let of = |tile: &Tile| {
+        let tile = *tile;
+        (0..tile.rows).step_by(rows as usize).map(move |i| {
+            let end = tile.rows.min(i + rows);
+            Tile::new(tile.row + i..tile.row + end, tile.position + i, tile.table).listed(tile.list)
+        })
+    };
+    tiles.iter().flat_map(of).collect()
 }

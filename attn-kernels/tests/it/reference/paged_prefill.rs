@@ -1,7 +1,7 @@
 //! `paged_prefill` against its reference, and what it promises to the bit.
 
 use super::device::{assert_bits, assert_close, cases, dispatch, gpu};
-use super::layer::{ATTENTION, Layer, SHAPES, coded_shapes, queries, shape_of};
+use super::layer::{ATTENTION, Layer, SHAPES, coded_shapes, cut, queries, shape_of};
 use super::options::{AttentionInputs, Lists, attentions};
 use attn_kernels::Level;
 use attn_kernels::cpu;
@@ -119,7 +119,9 @@ impl Prefill {
         let [k, v] = self.layer.upload(gpu).unwrap();
         let q = gpu.upload("q", &self.q).unwrap();
         let tables = gpu.upload("tables", &self.layer.tables).unwrap();
-        let tiles = gpu.upload("tiles", &self.tiles).unwrap();
+        let tile_rows = paged_prefill::tile_rows(loads);
+        let cut = cut(&self.tiles, tile_rows);
+        let tiles = gpu.upload("tiles", &cut).unwrap();
         let last = self.tiles.iter().map(|tile| tile.position + tile.rows - 1).max().unwrap();
         let parts = last / self.part_keys + 1;
         let heads = (self.rows * self.num_heads) as usize;
@@ -139,19 +141,18 @@ impl Prefill {
         bindings.extend(extra.as_ref().map(Into::into));
         let mut pass = Pass::new("prefill");
         let variant = paged_prefill::variant(shape, self.num_heads, loads, self.attention());
-        let count = u32::try_from(self.tiles.len()).unwrap();
+        let count = u32::try_from(cut.len()).unwrap();
         let [x, y, _] = paged_prefill::grid(shape, self.num_heads, loads, count);
         let first = match self.attention().context {
             Context::Full => self.tiles.iter().map(|t| self.attention().mask.first_key(t.position)).min(),
             Context::Blocks(_) | Context::Tokens => None,
         };
         let lists = self.asked.lists.as_ref().map_or(0, |lists| lists.lists.len());
-        let (tables_of, lens) =
-            ((&self.layer.tables[..], self.layer.num_blocks()), [q.len(), out.len(), lse.len(), lists]);
-        paged_prefill::check(shape, &self.params((0, u32::MAX)), (&self.tiles, TILE_ROWS), tables_of, lens)
-            .unwrap();
+        let tables_of = (&self.layer.tables[..], self.layer.num_blocks());
+        let (lens, whole) = ([q.len(), out.len(), lse.len(), lists], self.params((0, u32::MAX)));
+        paged_prefill::check(shape, &whole, (&cut, tile_rows), tables_of, lens).unwrap();
         if parts > 1 {
-            dispatch(gpu, &mut pass, &variant, &self.params((0, u32::MAX)), &bindings, [x, y, parts]);
+            dispatch(gpu, &mut pass, &variant, &whole, &bindings, [x, y, parts]);
             return self.reduce(gpu, pass, parts, [&out, &lse]);
         }
         for segment in paged_prefill::segments(first.unwrap_or(0), last, gpu.is_cpu()) {

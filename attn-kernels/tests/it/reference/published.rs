@@ -2,7 +2,7 @@
 
 use super::decode::lanes_of;
 use super::device::{assert_bits, dispatch, gpu};
-use super::layer::queries;
+use super::layer::{cut, queries};
 use attn_kernels::Variant;
 use attn_kernels::gpu::{Bound, Buf, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Context};
@@ -130,10 +130,11 @@ impl<'a> Layout<'a> {
             scale: 0.3,
             ..PagedPrefillParams::default()
         };
-        let tile = Tile::new(0..rows, self.len - rows, 0);
+        let tiles = cut(&[Tile::new(0..rows, self.len - rows, 0)], paged_prefill::tile_rows(loads));
+        let count = u32::try_from(tiles.len()).unwrap();
         let q = self.gpu.upload("q", &queries(rows as usize, width, width, 3)).unwrap();
         let (tables, tiles) =
-            (self.gpu.upload("table", &TABLE).unwrap(), self.gpu.upload("tiles", &[tile]).unwrap());
+            (self.gpu.upload("table", &TABLE).unwrap(), self.gpu.upload("tiles", &tiles).unwrap());
         let out = self.gpu.buffer::<f32>("out", rows as usize * width).unwrap();
         let lse = self.gpu.buffer::<f32>("lse", (rows * self.num_heads) as usize).unwrap();
         let bindings: [Bound; 7] = [
@@ -146,7 +147,7 @@ impl<'a> Layout<'a> {
             (&lse).into(),
         ];
         let variant = paged_prefill::variant(&self.shape, self.num_heads, loads, &Attention::default());
-        let grid = paged_prefill::grid(&self.shape, self.num_heads, loads, 1);
+        let grid = paged_prefill::grid(&self.shape, self.num_heads, loads, count);
         self.run(variant, &params, &bindings, grid);
         [out, lse].map(|buf| self.gpu.read(&buf, 0..buf.len()).unwrap()).concat()
     }

@@ -1,7 +1,7 @@
 //! `paged_prefill` that leaves out keys of little weight, against its reference and against attention of all keys.
 
 use super::device::{assert_bits, assert_close, dispatch, gpu};
-use super::layer::{ATTENTION, Layer, queries};
+use super::layer::{ATTENTION, Layer, cut, queries};
 use attn_kernels::Level;
 use attn_kernels::cpu;
 use attn_kernels::cpu::attention::{Options, SkipTiles};
@@ -48,7 +48,8 @@ impl Prompt {
         let [k, v] = self.layer.upload(gpu).unwrap();
         let q = gpu.upload("q", &self.q).unwrap();
         let tables = gpu.upload("tables", &self.layer.tables).unwrap();
-        let tiles = gpu.upload("tiles", &self.tiles).unwrap();
+        let cut = cut(&self.tiles, paged_prefill::tile_rows(loads));
+        let tiles = gpu.upload("tiles", &cut).unwrap();
         let out = gpu.upload("out", &vec![f32::NAN; self.q.len()]).unwrap();
         let lse = gpu.upload("lse", &vec![f32::NAN; (self.rows * HEADS) as usize]).unwrap();
         let bindings: Vec<Bound> = vec![
@@ -61,7 +62,7 @@ impl Prompt {
             (&lse).into(),
         ];
         let variant = paged_prefill::variant(&SHAPE, HEADS, loads, attention);
-        let count = u32::try_from(self.tiles.len()).unwrap();
+        let count = u32::try_from(cut.len()).unwrap();
         let grid = paged_prefill::grid(&SHAPE, HEADS, loads, count);
         let mut pass = Pass::new("prefill");
         dispatch(gpu, &mut pass, &variant, &self.params(log_skip), &bindings, grid);

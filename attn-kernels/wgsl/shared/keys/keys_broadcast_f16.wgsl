@@ -12,3 +12,8 @@ fn value_span(at: u32, chunk: u32, lane: u32) -> array<vec4<f32>, 2u * SPAN> {
     let mine = chunk + lane / 4u % 2u;
     return spread(v_cache[at + mine * v_at(0u, 1u, 0u)][lane % 4u]);
 }
+
+// Whether a lane has nothing to do: none, as lanes load for each other.
+fn is_idle(lane: u32, rows: u32) -> bool {
+    return false;
+}

@@ -7,7 +7,7 @@ use attn_kernels::Level;
 use attn_kernels::gpu::{Bound, Buf, Gpu};
 use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams};
-use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
+use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
 use attn_kernels::rows::DecodeRow;
@@ -212,7 +212,15 @@ pub(super) struct Rows<'a> {
 
 /// Query rows of a workgroup, which lists are shared by at least.
 pub(super) fn tile_rows(gpu: &Gpu, shape: &KvShape) -> u32 {
-    if runs_coop(gpu, shape) { paged_prefill_coop::TILE_ROWS } else { TILE_ROWS }
+    match runs_coop(gpu, shape) {
+        true => paged_prefill_coop::TILE_ROWS,
+        false => paged_prefill::tile_rows(key_loads(gpu)),
+    }
+}
+
+/// The loads of keys that suit `paged_prefill` on a device.
+fn key_loads(gpu: &Gpu) -> KeyLoads {
+    if gpu.profile().broadcasts() { KeyLoads::Broadcast } else { KeyLoads::Uniform }
 }
 
 fn runs_coop(gpu: &Gpu, shape: &KvShape) -> bool {
@@ -287,11 +295,9 @@ impl Rows<'_> {
             let variant = paged_prefill_coop::variant(shape, &attention);
             return (variant, paged_prefill_coop::grid(*num_heads, tiles), Level::Coop);
         }
-        let broadcast = gpu.is_cpu() && gpu.level() >= Level::Subgroup && gpu.info().subgroup_min_size >= 8;
-        let (loads, level) = if broadcast {
-            (KeyLoads::Broadcast, Level::Subgroup)
-        } else {
-            (KeyLoads::Uniform, Level::Baseline)
+        let (loads, level) = match key_loads(gpu) {
+            KeyLoads::Broadcast => (KeyLoads::Broadcast, Level::Subgroup),
+            KeyLoads::Uniform => (KeyLoads::Uniform, Level::Baseline),
         };
         let variant = paged_prefill::variant(shape, *num_heads, loads, &attention);
         (variant, paged_prefill::grid(shape, *num_heads, loads, tiles), level)
