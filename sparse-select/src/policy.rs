@@ -176,7 +176,8 @@ pub enum SelectBy {
 /// Shortest history that blocks are selected in: the key `min_tokens` of every policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MinTokens {
-    /// Engines on GPUs time their steps, and attend densely where selecting is slower.
+    /// Engines on GPUs time their steps, and attend densely where selecting is slower; on software drivers they attend densely in
+    /// chunks shorter than a query block.
     #[default]
     Auto,
     /// Engines on software drivers do so too.

@@ -106,6 +106,12 @@ impl ChunkCrossing {
         Self { chunks: vec![(1, u32::MAX)] }
     }
 
+    /// The crossing of chunks that are dense if they have fewer rows, whatever their context.
+    #[must_use]
+    pub fn from_rows(rows: u32) -> Self {
+        Self { chunks: vec![(rows, 0)] }
+    }
+
     /// Whether chunks are dense behind any context.
     #[must_use]
     pub fn is_never(&self) -> bool {
@@ -144,6 +150,9 @@ impl fmt::Display for ChunkCrossing {
             tokens => format!("below {}", grouped(tokens)),
         };
         let [.., (rows, longest)] = self.chunks[..] else { return f.write_str("dense below 0 tokens") };
+        if longest == 0 {
+            return write!(f, "dense in chunks of fewer than {}", grouped(rows));
+        }
         write!(f, "dense {}{}", below(longest), if longest == u32::MAX { "" } else { " tokens" })?;
         match self.chunks[..] {
             [(_, short), _] if short != longest => {

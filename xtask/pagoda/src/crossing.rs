@@ -136,7 +136,7 @@ pub(crate) fn cross(decoder: &mut Decoder, options: &EngineOptions) -> Result<()
             let times = kept.times.entry(format!("{key}; chunks of {}", options.chunk)).or_default();
             chunk_crossing(decoder, [options.chunk, longest], &options.stopwatch, times)?
         }
-        false => None,
+        false => shortest_chunk(sparse, decoder, options).map(ChunkCrossing::from_rows),
     };
     let crossing = match decode {
         true => decode_crossing(decoder, longest, &options.stopwatch, kept.times.entry(key).or_default())?,
@@ -187,6 +187,20 @@ fn is_timed(sparse: &Sparse, phase: Phase, decoder: &Decoder, options: &EngineOp
     };
     // Times must not decide on bits, and whoever draws or measures selections wants all of them.
     wanted && !options.reproducible && !sparse.trace && !sparse.measure
+}
+
+/// Rows from which chunks of prompts select blocks on a software driver, where nothing is timed unless a policy asks for it:
+/// those of a query block. Steps are short there, so chunks too, and scores of a few rows cost as much as those of their whole
+/// block. `None` if all select.
+fn shortest_chunk(sparse: &Sparse, decoder: &Decoder, options: &EngineOptions) -> Option<u32> {
+    let policy = match sparse.policy.phases() {
+        Some([prefill, _]) => prefill,
+        None => Arc::clone(&sparse.policy),
+    };
+    let by_queries = policy.acts_on(Phase::Prefill) && policy.skips().is_none() && policy.support().query;
+    let free = !options.reproducible && !sparse.trace && !sparse.measure;
+    (decoder.gpu().is_cpu() && policy.min_tokens() == MinTokens::Auto && by_queries && free)
+        .then(|| policy.block_size().get())
 }
 
 /// Finds the crossing of decode steps, by `times` and those of steps that are not in them. `None` where none is timed.

@@ -63,7 +63,7 @@ impl SparseUse {
         let chunks = decoder.chunk_crossing().filter(|crossing| crossing.is_known());
         Self {
             dense_below: crossing.map(Crossing::dense_below),
-            prefill_dense_below: chunks.map(ChunkCrossing::dense_below),
+            prefill_dense_below: chunks.map(ChunkCrossing::dense_below).filter(|tokens| *tokens > 0),
             ..self
         }
     }

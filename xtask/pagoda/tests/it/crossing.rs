@@ -120,6 +120,23 @@ fn chunks_below_their_crossing_are_dense_and_others_select() {
     insta::assert_snapshot!(told.notes()[1], @"sparse: decode with streaming:sink=1,recent=2,block_size=16,min_tokens=0+quest:page_budget=4,dense_layers=0,block_size=16 is dense below 768 tokens, below 256 from 8 sequences on, where selecting takes longer on this device; min_tokens=0 selects all the same");
 }
 
+/// Nothing is timed on a software driver, as tests have.
+#[test]
+fn chunks_of_less_than_a_query_block_are_dense_on_software_drivers() {
+    let spec = "xattn:block_size=16,stride=4,threshold=0.3";
+    let told = Told::default();
+    let opened = |spec: &str, chunk: u32| {
+        let options = told.options(spec, 0).stopwatch(Stopwatch::default()).chunk(chunk);
+        Engine::open(&Model::open(fixture("tiny-llama")).unwrap(), &options).unwrap()
+    };
+    let density = |spec: &str, chunk| served(&mut opened(spec, chunk), &[(400, 1)])[0].0;
+    let densities = [density(spec, 15), density(spec, 16), density(&format!("{spec},min_tokens=0"), 15)];
+    assert!(densities[0] == 1.0 && densities[1] < 0.9 && densities[2] < 0.9, "{densities:?}");
+    assert_eq!(told.timed(), "");
+    insta::assert_snapshot!(told.notes()[0], @"sparse: prefill with xattn:block_size=16,stride=4,threshold=0.3 is dense in chunks of fewer than 16, where selecting takes longer on this device; min_tokens=0 selects all the same");
+    assert_eq!(told.notes().len(), 2, "not said of what was asked for");
+}
+
 #[test]
 fn a_policy_that_never_pays_is_dense() {
     let told = Told::default();
