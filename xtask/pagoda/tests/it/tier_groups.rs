@@ -10,7 +10,7 @@ use kvblock::{
 use pagoda::{Demand, Engine, EngineOptions, Finished, Model, Request};
 use tempfile::TempDir;
 
-use crate::{fixture, options, prompt, request, run};
+use crate::{fixture, options, run};
 
 /// Tokens of a prompt, of which 192 are whole blocks in all groups of the models here.
 const LEN: usize = 200;
@@ -53,6 +53,15 @@ fn one(engine: &mut Engine, request: &Request) -> Finished {
     run(engine, std::slice::from_ref(request)).remove(0)
 }
 
+/// Tokens that every vocabulary here has.
+fn prompt(seed: u32, len: usize) -> Vec<u32> {
+    crate::prompt(seed, len).into_iter().map(|token| token % 96).collect()
+}
+
+fn request(seed: u32, len: usize, max_tokens: u32) -> Request {
+    Request::new(prompt(seed, len)).max_tokens(max_tokens).ignore_eos()
+}
+
 /// A prompt as the beginning of a longer one.
 fn longer() -> Request {
     Request::new([prompt(1, LEN), prompt(7, 20)].concat()).max_tokens(6).ignore_eos()
@@ -92,6 +101,19 @@ fn prefixes_of_compressed_attention_come_back() {
 fn prefixes_of_an_indexer_come_back() {
     let folder = tempfile::tempdir().unwrap();
     comes_back(&Family::new("tiny-deepseek-v32", 16, 17), folder.path(), 1, &longer());
+}
+
+#[test]
+fn prefixes_of_latents_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    comes_back(&Family::new("tiny-deepseek-v3", 16, 17), folder.path(), 1, &longer());
+}
+
+/// Mean keys and values lie in blocks of their own.
+#[test]
+fn prefixes_of_native_sparse_attention_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    comes_back(&Family::new("tiny-nsa", 16, 17), folder.path(), 1, &longer());
 }
 
 #[test]
