@@ -142,6 +142,21 @@ fn the_sources_name_files() {
 }
 
 #[test]
+fn the_sources_name_tests() {
+    let page = page("docs/sources.md");
+    let shown: Vec<&str> = rows(&page).iter().map(|row| *row.get(3).expect("rows have four cells")).collect();
+    let tests: Vec<_> =
+        shown.iter().flat_map(|cell| names(cell)).filter_map(|name| name.split_once("::")).collect();
+    assert!(tests.len() > 60, "{} tests", tests.len());
+    let exists = |(file, test): &(&str, &str)| {
+        std::fs::read_to_string(tree::root().join(file))
+            .is_ok_and(|text| text.contains(&format!("fn {test}(")))
+    };
+    let lacking: Vec<_> = tests.iter().filter(|test| !exists(test)).collect();
+    assert!(lacking.is_empty(), "docs/sources.md names {lacking:?}");
+}
+
+#[test]
 fn the_keys_of_tier_specs() {
     let page = page("docs/kv-tiers.md");
     for row in &rows(&page)[..7] {
