@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use kvblock::Phase;
 use models::{ChunkCrossing, ChunkTimes, Crossing, Decoder, ModelCache, ModelError, StepTimes};
-use sparse_select::MinTokens;
+use sparse_select::{MinTokens, Policy};
 
 use crate::error::Error;
 use crate::options::EngineOptions;
@@ -169,13 +169,24 @@ pub(crate) fn check(options: &EngineOptions) -> Result<(), Error> {
     if requests > 1 { Err(Error::BatchReproducible { policy, requests }) } else { Ok(()) }
 }
 
+/// The policy that acts in a phase.
+fn policy_of(sparse: &Sparse, phase: Phase) -> Arc<dyn Policy> {
+    match (sparse.policy.phases(), phase) {
+        (None, _) => Arc::clone(&sparse.policy),
+        (Some([prefill, _]), Phase::Prefill) => prefill,
+        (Some([_, decode]), Phase::Decode) => decode,
+    }
+}
+
 /// The shortest history that a policy selects blocks of in a phase, or who finds it out.
 fn min_tokens(sparse: &Sparse, phase: Phase) -> MinTokens {
-    match (sparse.policy.phases(), phase) {
-        (None, _) => sparse.policy.min_tokens(),
-        (Some([prefill, _]), Phase::Prefill) => prefill.min_tokens(),
-        (Some([_, decode]), Phase::Decode) => decode.min_tokens(),
-    }
+    policy_of(sparse, phase).min_tokens()
+}
+
+/// Whether an engine may attend densely by itself. Speed must not decide on bits, and whoever draws or measures selections wants
+/// all of them.
+fn may_be_dense(sparse: &Sparse, options: &EngineOptions) -> bool {
+    !options.reproducible && !sparse.trace && !sparse.measure
 }
 
 /// Whether the lengths from which a policy selects in a phase are found out by times.
@@ -185,22 +196,17 @@ fn is_timed(sparse: &Sparse, phase: Phase, decoder: &Decoder, options: &EngineOp
         MinTokens::Measured => true,
         MinTokens::Tokens(_) => false,
     };
-    // Times must not decide on bits, and whoever draws or measures selections wants all of them.
-    wanted && !options.reproducible && !sparse.trace && !sparse.measure
+    wanted && may_be_dense(sparse, options)
 }
 
 /// Rows from which chunks of prompts select blocks on a software driver, where nothing is timed unless a policy asks for it:
 /// those of a query block. Steps are short there, so chunks too, and scores of a few rows cost as much as those of their whole
 /// block. `None` if all select.
 fn shortest_chunk(sparse: &Sparse, decoder: &Decoder, options: &EngineOptions) -> Option<u32> {
-    let policy = match sparse.policy.phases() {
-        Some([prefill, _]) => prefill,
-        None => Arc::clone(&sparse.policy),
-    };
+    let policy = policy_of(sparse, Phase::Prefill);
     let by_queries = policy.acts_on(Phase::Prefill) && policy.skips().is_none() && policy.support().query;
-    let free = !options.reproducible && !sparse.trace && !sparse.measure;
-    (decoder.gpu().is_cpu() && policy.min_tokens() == MinTokens::Auto && by_queries && free)
-        .then(|| policy.block_size().get())
+    let unasked = policy.min_tokens() == MinTokens::Auto && may_be_dense(sparse, options);
+    (decoder.gpu().is_cpu() && by_queries && unasked).then(|| policy.block_size().get())
 }
 
 /// Finds the crossing of decode steps, by `times` and those of steps that are not in them. `None` where none is timed.
