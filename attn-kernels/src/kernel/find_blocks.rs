@@ -55,7 +55,7 @@ bindings! {
 /// Lanes of a workgroup.
 pub(super) const LANES: u32 = 256;
 
-/// Lanes of a workgroup on a software driver, where each barrier switches between subgroups: the lists of 32 query heads take 6 ms
+/// Lanes of a workgroup on a software driver, where each barrier switches between subgroups: lists of 32 query heads take 6 ms
 /// on lavapipe in place of 20, and the sums before them 0.4 ms in place of 6. With fewer lanes, loops of long contexts would go
 /// beyond the 65,535 turns after which such a driver ends a lane.
 pub(super) const SOFTWARE_LANES: u32 = 32;
