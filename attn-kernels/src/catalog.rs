@@ -78,6 +78,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::quantise::KERNEL,
         &kernel::residency::KERNEL,
         &kernel::softmax_block_sum::KERNEL,
+        &kernel::stride_queries::KERNEL,
         &kernel::strided_qk::KERNEL,
         &kernel::strided_qk_broadcast::KERNEL,
         &kernel::strided_qk_coop::KERNEL,
@@ -169,6 +170,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::block_score;
     use kernel::hash_codes::{self, HashSource};
     use kernel::index_logits::{self, IndexKeys};
+    use kernel::stride_queries::StrideType;
     use kernel::top_k::{self, Output, Transform};
     use kernel::v4_compress::EntryShape;
     use kernel::{index_logits_coop, strided_qk_broadcast, top_k_long, top_k_peaks, top_k_transform};
@@ -215,6 +217,9 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     }
     all.extend(outputs.map(|(part, output)| named(&format!("software-{part}"), top_k::software(output))));
     all.push(named("", top_k_peaks::variant()));
+    for (name, to) in [("f16", StrideType::F16), ("f32", StrideType::F32)] {
+        all.push(named(name, kernel::stride_queries::variant(types[0].1.head_dim, 8, to)));
+    }
     for (dtype, shape) in &all_types {
         all.push(named(dtype, kernel::strided_qk::variant(shape, 8, 128)));
     }

@@ -44,6 +44,7 @@ pub mod prefix_slots;
 pub mod quantise;
 pub mod residency;
 pub mod softmax_block_sum;
+pub mod stride_queries;
 pub mod strided_qk;
 pub mod swap_blocks;
 mod tolerance;

@@ -94,6 +94,7 @@ const CASES: &[(&str, Cases)] = &[
     ("quantise", quantise::cases),
     ("residency", residency::cases),
     ("softmax_block_sum", xattn::softmax_block_sum),
+    ("stride_queries", xattn::stride_queries),
     ("strided_qk", xattn::strided_qk),
     ("strided_qk_broadcast", xattn::strided_qk),
     ("strided_qk_coop", xattn::strided_qk),

@@ -1,6 +1,6 @@
 // Strided antidiagonal scores of XAttention (arXiv 2503.16428), each row reduced over PART columns at once.
-//   score[i, j] = sum over t of q[i * STRIDE + STRIDE - 1 - t] . k[j * STRIDE + t], zeros beyond either end
-//   q       rows of q_stride f32, [num_heads, head_dim] from 0; token 0 is row q_first, after `front` zero queries
+//   score[i, j] = sum over t of q[i * STRIDE + STRIDE - 1 - t] . k[j * STRIDE + t], zeros beyond the last key
+//   strides [num_heads, rows, CHUNKS, STRIDE, 8] f32 of stride_queries
 //   k_cache K layout of the k module; tables physical blocks
 //   parts   [num_heads, rows, part_stride] f32: log2 of the sum of 2^(scale * score) over PART columns, LOWEST where
 //           none is seen; not written where all of a tile is masked
@@ -16,7 +16,7 @@
 #import product_tile
 
 #import strided_qk_params
-@group(0) @binding(1) var<storage, read> q: array<f32>;
+@group(0) @binding(1) var<storage, read> strides: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> tables: array<u32>;
 @group(0) @binding(4) var<storage, read_write> parts: array<f32>;
 
@@ -92,12 +92,11 @@ fn stage(lane: u32, unit: u32, row0: u32, col0: u32, head: u32) {
             high = k.high;
         }
     } else {
-        let token = (row0 + at.x) * STRIDE + STRIDE - 1u - t;
-        if (in_range && token >= params.front && token - params.front < params.q_len) {
-            let row = params.q_first + token - params.front;
-            let begin = row * params.q_stride + head * HEAD_DIM + chunk * 8u;
-            low = vec4(q[begin], q[begin + 1u], q[begin + 2u], q[begin + 3u]);
-            high = vec4(q[begin + 4u], q[begin + 5u], q[begin + 6u], q[begin + 7u]);
+        let row = row0 - params.first_row + at.x;
+        if (in_range && row < params.rows) {
+            let begin = ((head * params.rows + row) * UNITS + unit + at.y) * 2u;
+            low = strides[begin];
+            high = strides[begin + 1u];
         }
     }
     tile_put(lane, low, high);

@@ -1,6 +1,6 @@
 // Strided antidiagonal scores of XAttention as strided_qk makes them, for software drivers, which run a load lane by lane.
-//   score[i, j] = sum over t of q[i * STRIDE + STRIDE - 1 - t] . k[j * STRIDE + t], zeros beyond either end
-//   q       rows of q_stride f32, [num_heads, head_dim] from 0; token 0 is row q_first, after `front` zero queries
+//   score[i, j] = sum over t of q[i * STRIDE + STRIDE - 1 - t] . k[j * STRIDE + t], zeros beyond the last key
+//   strides [num_heads, rows, HEAD_DIM / 8, STRIDE, 8] f32 of stride_queries
 //   k_cache K layout of the k module; tables physical blocks, of whole strides
 //   parts   [num_heads, rows, part_stride] f32: log2 of the sum of 2^(scale * score) over PART columns, LOWEST where
 //           none is seen; not written where all of a workgroup is masked
@@ -19,7 +19,7 @@
 #import span = key_span_f16
 
 #import strided_qk_params
-@group(0) @binding(1) var<storage, read> q: array<f32>;
+@group(0) @binding(1) var<storage, read> strides: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> tables: array<u32>;
 @group(0) @binding(4) var<storage, read_write> parts: array<f32>;
 
@@ -44,10 +44,11 @@ fn strided_qk_broadcast(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_
         let block = tables[params.table + token / BLOCK_SIZE];
         at[c] = span_at(block * params.num_kv_heads + kv_head, token % BLOCK_SIZE, lane);
     }
+    let first = (group.z * params.rows + min(row, params.rows - 1u)) * HEAD_DIM * STRIDE / 4u;
     var sums: array<f32, COLUMNS>;
     for (var chunk = 0u; chunk < HEAD_DIM / 8u; chunk += SPAN) {
         for (var t = 0u; t < STRIDE; t++) {
-            let own = queries(params.first_row + row, t, chunk, group.z);
+            let own = queries(first + (chunk * STRIDE + t) * 2u);
             #unroll c < COLUMNS
                 let seen = (col0 + c) * STRIDE + t < params.kv_len;
                 let key = key_span(at[c] + chunk * BLOCK_SIZE * CHUNK_VECTORS + t, seen, lane);
@@ -88,15 +89,12 @@ fn tall() -> u32 {
     return tall;
 }
 
-// Elements 8 * chunk on of the query of `row` that meets the key of number t.
-fn queries(row: u32, t: u32, chunk: u32, head: u32) -> array<vec4<f32>, 2u * SPAN> {
-    let token = row * STRIDE + STRIDE - 1u - t;
-    let seen = token >= params.front && token - params.front < params.q_len;
-    let begin = (params.q_first + select(0u, token - params.front, seen)) * params.q_stride + head * HEAD_DIM + chunk * 8u;
+// Chunks of the query at `at`, one behind the other.
+fn queries(at: u32) -> array<vec4<f32>, 2u * SPAN> {
     var own: array<vec4<f32>, 2u * SPAN>;
-    for (var i = 0u; i < 2u * SPAN; i++) {
-        let o = begin + i * 4u;
-        own[i] = select(vec4(0.0), vec4(q[o], q[o + 1u], q[o + 2u], q[o + 3u]), seen);
+    for (var i = 0u; i < SPAN; i++) {
+        own[2u * i] = strides[at + i * STRIDE * 2u];
+        own[2u * i + 1u] = strides[at + i * STRIDE * 2u + 1u];
     }
     return own;
 }

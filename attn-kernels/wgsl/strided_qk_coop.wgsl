@@ -1,15 +1,15 @@
 enable f16;
 enable wgpu_cooperative_matrix;
-// strided_qk with cooperative matrices: the same bindings, parameters and parts, f16 keys only, queries rounded to f16.
+// strided_qk with cooperative matrices: the same bindings, parameters and parts, f16 keys only, strides of f16.
 // A unit owns 64 x 64 scores, a workgroup 2 x 4 units; smaller subgroups share its rows. All go through the channels eight at a
-// time for four t at once: four lanes then read neighbouring tokens of a key block, and two lanes the channels of a query.
-// Queries and keys are loaded a step ahead of their use, and cut to the sequence where they are staged, so that no load waits
-// for a branch. At the end a lane owns a row for the exponentials of a matrix. q is bound as vec4: rows of it start at
-// multiples of four.
+// time for four t at once: four lanes then read neighbouring tokens of a key block, or of a stride of queries.
+// Both are loaded a step ahead of their use, and keys cut to the sequence where they are staged, so that no load waits
+// for a branch. At the end a lane owns a row for the exponentials of a matrix.
 // Bytes moved: those of strided_qk, keys and queries once a tile of ROWS x COLS.
-// Grid: (ceil(columns / COLS), ceil(rows / ROWS), num_heads).
+// Grid: (ceil(rows / ROWS), ceil(columns / COLS), num_heads): workgroups side by side share their keys.
 // CPU reference: src/cpu/strided_qk.rs
 #import numbers
+#import halves
 #import BLOCK_SIZE = 16
 #import STRIDE = 8
 // Sixteens along a head.
@@ -35,7 +35,7 @@ enable wgpu_cooperative_matrix;
 // Eight elements of a key, see kv_f16: one load of sixteen bytes, which a struct of vec4<f16> is not.
 alias Chunk = vec4<u32>;
 
-@group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> strides: array<Chunk>;
 @group(0) @binding(2) var<storage, read> k_cache: array<Chunk>;
 @group(0) @binding(3) var<storage, read> tables: array<u32>;
 @group(0) @binding(4) var<storage, read_write> parts: array<f32>;
@@ -65,25 +65,28 @@ fn strided_qk_coop(
     @builtin(subgroup_id) subgroup: u32,
     @builtin(subgroup_invocation_id) within: u32,
 ) {
-    let row0 = params.first_row + group.y * ROWS;
-    let col0 = group.x * COLS;
-    let masked = params.causal == 1u && col0 > params.key_start + row0 + ROWS - 1u;
+    let row0 = group.x * ROWS;
+    let col0 = group.y * COLS;
+    let masked = params.causal == 1u && col0 > params.key_start + params.first_row + row0 + ROWS - 1u;
     // Once or not at all: cooperative matrices may not follow a return.
     for (var go = select(1u, 0u, masked); go > 0u; go--) {
         let head = group.z;
         let kv_head = head / (params.num_heads / params.num_kv_heads);
-        // A lane stages one of the four t, of four columns, and half of the channels of four rows. STRIDE divides BLOCK_SIZE:
-        // the tokens of a column share a block.
+        // A lane stages one of the four t, of four columns and two rows. STRIDE divides BLOCK_SIZE: the tokens of a column share
+        // a block.
         let mine = lane % 4u;
         let key = (col0 + lane / 4u) * STRIDE + mine;
-        let part = lane % 2u;
-        let of_row = lane / 2u % 4u;
-        let query = (row0 + lane / 8u) * STRIDE + STRIDE - 1u - of_row;
         var key_at: array<u32, 4>;
         #unroll i < 4
             let first = (col0 + lane / 4u + i * 64u) * STRIDE;
             let block = tables[params.table + min(first, params.kv_len - 1u) / BLOCK_SIZE];
             key_at[i] = (block * params.num_kv_heads + kv_head) * CHUNKS * BLOCK_SIZE + first % BLOCK_SIZE + mine;
+        #end
+        // Rows past the last repeat it.
+        var row_at: array<u32, 2>;
+        #unroll i < 2
+            let row = min(row0 + lane / 4u + i * 64u, params.rows - 1u);
+            row_at[i] = (head * params.rows + row) * CHUNKS * STRIDE + mine;
         #end
 
         let row_of = subgroup / N_SUBS * DOWN * MATRIX;
@@ -93,12 +96,12 @@ fn strided_qk_coop(
             s[i] = MatrixC();
         #end
         var k_next: array<Chunk, 4>;
-        var q_next: array<vec4<f32>, 4>;
+        var q_next: array<Chunk, 2>;
         #unroll i < 4
             k_next[i] = k_cache[key_at[i]];
         #end
-        #unroll i < 4
-            q_next[i] = q[query_at(query + i * 32u * STRIDE, head) + part];
+        #unroll i < 2
+            q_next[i] = strides[row_at[i]];
         #end
         for (var step = 0u; step < STEPS; step++) {
             let t = step % STEPS_A_CHUNK * 4u;
@@ -106,14 +109,13 @@ fn strided_qk_coop(
                 let to = (lane / 4u + i * 64u) * TILE_STRIDE + mine * 2u;
                 let real = key + i * 64u * STRIDE + t < params.kv_len;
                 let k = select(vec4<u32>(), k_next[i], real);
-                k_tile[to] = vec4<f16>(vec4(unpack2x16float(k.x), unpack2x16float(k.y)));
-                k_tile[to + 1u] = vec4<f16>(vec4(unpack2x16float(k.z), unpack2x16float(k.w)));
+                k_tile[to] = halves(k.x, k.y);
+                k_tile[to + 1u] = halves(k.z, k.w);
             #end
-            #unroll i < 4
-                let token = query + i * 32u * STRIDE - t;
-                let real = token >= params.front && token - params.front < params.q_len;
-                q_tile[(lane / 8u + i * 32u) * TILE_STRIDE + of_row * 2u + part] =
-                    select(vec4<f16>(), vec4<f16>(q_next[i]), real);
+            #unroll i < 2
+                let to = (lane / 4u + i * 64u) * TILE_STRIDE + mine * 2u;
+                q_tile[to] = halves(q_next[i].x, q_next[i].y);
+                q_tile[to + 1u] = halves(q_next[i].z, q_next[i].w);
             #end
             workgroupBarrier();
             let next = min(step + 1u, STEPS - 1u);
@@ -122,8 +124,8 @@ fn strided_qk_coop(
             #unroll i < 4
                 k_next[i] = k_cache[key_at[i] + next_chunk * BLOCK_SIZE + next_t];
             #end
-            #unroll i < 4
-                q_next[i] = q[query_at(query + i * 32u * STRIDE - next_t, head) + next_chunk * 2u + part];
+            #unroll i < 2
+                q_next[i] = strides[row_at[i] + next * 4u];
             #end
             #unroll part < STEPS_WITHIN
                 var k: array<MatrixB, ACROSS>;
@@ -146,7 +148,7 @@ fn strided_qk_coop(
         let columns = (params.kv_len + STRIDE - 1u) / STRIDE;
         let base = subgroup * SUBGROUP;
         #unroll turn < PASSES
-            let row = group.y * ROWS + row_of + turn * SUBGROUP + within;
+            let row = row0 + row_of + turn * SUBGROUP + within;
             let own = params.key_start + params.first_row + row;
             let last = select(columns - 1u, min(columns - 1u, own), params.causal == 1u);
             #unroll p < OWN_PARTS
@@ -183,10 +185,4 @@ fn strided_qk_coop(
             #end
         #end
     }
-}
-
-// The first channels of a head of the query token `token`, clamped to the chunk.
-fn query_at(token: u32, head: u32) -> u32 {
-    let row = params.q_first + min(max(token, params.front) - params.front, params.q_len - 1u);
-    return (row * params.q_stride + head * SPANS * 16u) / 4u;
 }

@@ -6,11 +6,12 @@ use sparse_select::Heads;
 use sparse_select::attention::log_sum_exp;
 use sparse_select::xattn::score::{Reshape, strided_scores};
 
-/// Parts `[num_heads, rows, part_stride]` of the chunk's queries `q` and all keys `k`; minus infinity where a row sees no
-/// column of a part.
+/// Parts `[num_heads, rows, part_stride]` of the chunk's queries `q`, after `front` zero queries, and all keys `k`; minus
+/// infinity where a row sees no column of a part.
 #[must_use]
 pub fn strided_qk(
     params: &StridedQkParams,
+    front: usize,
     stride: usize,
     part: usize,
     q: &Heads<'_>,
@@ -21,7 +22,6 @@ pub fn strided_qk(
     let mut parts = vec![f32::NEG_INFINITY; q.heads() * rows.len() * params.part_stride as usize];
     let mut out = parts.chunks_mut(params.part_stride as usize);
     for head in 0..q.heads() {
-        let front = params.front as usize;
         let scores = strided_scores((q, head, front), k, stride, Reshape::Inverse, rows.clone());
         for (row, values) in rows.clone().zip(scores.values.chunks(scores.cols)) {
             let own = params.key_start as usize + row;

@@ -1,6 +1,7 @@
 //! Strided antidiagonal scores over a paged K cache, reduced while they are made: the first step of XAttention.
 
-use super::{KvShape, strided_qk_broadcast, strided_qk_coop};
+use super::stride_queries::StrideType;
+use super::{KvShape, stride_queries, strided_qk_broadcast, strided_qk_coop};
 use crate::profile::DeviceProfile;
 use crate::rows::{KvWord, PhysicalBlock};
 use crate::{Kernel, Params, Variant};
@@ -23,14 +24,6 @@ params! {
         pub num_heads: u32,
         /// KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one query row to the next.
-        pub q_stride: u32,
-        /// Row of q of the chunk's first query.
-        pub q_first: u32,
-        /// Queries of the chunk.
-        pub q_len: u32,
-        /// Zero queries before the first, which align the chunk with the key blocks.
-        pub front: u32,
         /// First row of this dispatch, in strides of queries.
         pub first_row: u32,
         /// Rows of this dispatch.
@@ -53,8 +46,8 @@ params! {
 bindings! {
     /// Buffers of `strided_qk`.
     pub struct StridedQkBuffers(StridedQkParams) {
-        /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]` from 0; token 0 is row q_first, after `front` zero queries.
-        read q: f32,
+        /// Rows of strides of [`stride_queries`]: in f16 for `strided_qk_coop`, else in f32.
+        read strides: u32,
         /// Cache of keys, in the layout of `KvShape`.
         read k_cache: KvWord,
         /// Block tables of all rows.
@@ -103,17 +96,40 @@ pub(crate) fn specialised(variant: Variant, shape: &KvShape, stride: u32, block:
 /// Workgroups for a dispatch with these parameters, by stride.
 pub type Grid = fn(&StridedQkParams, u32) -> [u32; 3];
 
-/// The kernel that is fastest on a device of those that serve the shape, for query rows `q_stride` f32 apart: `strided_qk_coop`,
-/// `strided_qk_broadcast` or `strided_qk`.
-#[must_use]
-pub fn best(
-    profile: &DeviceProfile,
-    shape: &KvShape,
-    stride: u32,
-    block: u32,
-    q_stride: u32,
-) -> (Variant, Grid) {
-    let by_matrices = profile.runs_matrices() && strided_qk_coop::serves(shape, stride, block, q_stride);
+/// The kernels that score chunks on one device.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Scorer {
+    /// `strided_qk_coop`, `strided_qk_broadcast` or `strided_qk`.
+    pub scores: Variant,
+    /// Its workgroups.
+    pub grid: Grid,
+    /// `stride_queries`, which comes before it.
+    pub queries: Variant,
+    /// Words of a row of strides.
+    pub row_words: u32,
+}
+
+impl Scorer {
+    /// The kernels of `scores`, with the strides that it reads.
+    #[must_use]
+    pub fn of(scores: Variant, grid: Grid, shape: &KvShape, stride: u32) -> Self {
+        let by_matrices = scores.kernel.name == strided_qk_coop::KERNEL.name;
+        let strides = if by_matrices { StrideType::F16 } else { StrideType::F32 };
+        let queries = stride_queries::variant(shape.head_dim, stride, strides);
+        Self { scores, grid, queries, row_words: strides.row_words(shape.head_dim, stride) }
+    }
+
+    /// The fastest kernels on a device of those that serve the shape.
+    #[must_use]
+    pub fn best(profile: &DeviceProfile, shape: &KvShape, stride: u32, block: u32) -> Self {
+        let (scores, grid) = best(profile, shape, stride, block);
+        Self::of(scores, grid, shape, stride)
+    }
+}
+
+fn best(profile: &DeviceProfile, shape: &KvShape, stride: u32, block: u32) -> (Variant, Grid) {
+    let by_matrices = profile.runs_matrices() && strided_qk_coop::serves(shape, stride, block);
     let by_broadcasts = profile.broadcasts() && strided_qk_broadcast::serves(shape, stride, block);
     let ways: [Option<(Variant, Grid)>; 2] = [
         by_matrices.then(|| (strided_qk_coop::variant(shape, stride, block), strided_qk_coop::grid as Grid)),

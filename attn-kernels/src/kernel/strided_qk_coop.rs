@@ -1,6 +1,6 @@
 //! Strided antidiagonal scores with cooperative matrices: `strided_qk` of [`Level::Coop`].
 //!
-//! Bindings, parameters and parts are those of [`strided_qk`]; queries and the cache are f16, sums f32.
+//! Bindings, parameters and parts are those of [`strided_qk`]; strides and the cache are f16, sums f32.
 //! Runs where [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
 //!
 //! [`Level::Coop`]: crate::Level::Coop
@@ -19,17 +19,15 @@ pub static KERNEL: Kernel = Kernel {
 /// Rows and columns of a workgroup's tile.
 const TILE: [u32; 2] = [128, 256];
 
-/// Whether the kernel serves this shape, stride and block, and query rows `q_stride` f32 apart: f16 keys, head sizes that
-/// are multiples of 16, strides that are multiples of 4, pages of whole strides, blocks of at least 16 strides, rows of
-/// whole vectors of four.
+/// Whether the kernel serves this shape, stride and block: f16 keys, head sizes that are multiples of 16, strides that are
+/// multiples of 4, pages of whole strides, blocks of at least 16 strides.
 #[must_use]
-pub fn serves(shape: &KvShape, stride: u32, block: u32, q_stride: u32) -> bool {
+pub fn serves(shape: &KvShape, stride: u32, block: u32) -> bool {
     shape.dtype == KvDtype::F16
         && shape.head_dim.is_multiple_of(16)
         && stride.is_multiple_of(4)
         && shape.block_size.is_multiple_of(stride)
         && block / stride >= 16
-        && q_stride.is_multiple_of(4)
 }
 
 /// The kernel for one cache shape; blocks of `block` tokens.
@@ -39,7 +37,7 @@ pub fn serves(shape: &KvShape, stride: u32, block: u32, q_stride: u32) -> bool {
 #[must_use]
 pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
     shape.check();
-    assert!(serves(shape, stride, block, 0), "{shape:?}, stride {stride}, block {block}");
+    assert!(serves(shape, stride, block), "{shape:?}, stride {stride}, block {block}");
     let width = strided_qk::part(block / stride) / 16;
     Variant::new(&KERNEL)
         .with_matrices()
@@ -54,5 +52,5 @@ pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
 #[must_use]
 pub fn grid(params: &StridedQkParams, stride: u32) -> [u32; 3] {
     let [rows, columns] = TILE;
-    [params.kv_len.div_ceil(stride).div_ceil(columns), params.rows.div_ceil(rows), params.num_heads]
+    [params.rows.div_ceil(rows), params.kv_len.div_ceil(stride).div_ceil(columns), params.num_heads]
 }

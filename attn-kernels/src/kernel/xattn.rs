@@ -1,9 +1,10 @@
-//! XAttention of one chunk of one sequence as dispatches: `strided_qk`, `softmax_block_sum`, `find_blocks`, for some query
-//! blocks at a time, so that scratch stays bounded whatever the length.
+//! XAttention of one chunk of one sequence as dispatches: `stride_queries`, `strided_qk`, `softmax_block_sum`, `find_blocks`, for
+//! some query blocks at a time, so that scratch stays bounded whatever the length.
 
 use super::error::Launch;
 use super::find_blocks::{self, FindBlocksParams, Vote};
 use super::softmax_block_sum::SoftmaxBlockSumParams;
+use super::stride_queries::StrideQueriesParams;
 use super::strided_qk::{self, StridedQkParams};
 use super::{KvShape, LaunchError};
 use std::ops::Range;
@@ -16,7 +17,7 @@ use std::ops::Range;
 pub struct Estimate {
     /// Query heads.
     pub num_heads: u32,
-    /// f32 from one query row to the next.
+    /// f32 from one query row to the next, a multiple of 4.
     pub q_stride: u32,
     /// Row of q of the first query.
     pub q_first: u32,
@@ -91,6 +92,26 @@ impl Estimate {
         (0..blocks).step_by(step as usize).map(move |first| first..(first + step).min(blocks))
     }
 
+    /// Rows of strides of so many query blocks, of all query heads.
+    #[must_use]
+    pub fn stride_rows(&self, query_blocks: u32) -> usize {
+        self.num_heads as usize * (query_blocks * self.rows()) as usize
+    }
+
+    /// Parameters of `stride_queries` for some query blocks.
+    #[must_use]
+    pub fn stride_queries(&self, blocks: &Range<u32>) -> StrideQueriesParams {
+        StrideQueriesParams {
+            num_heads: self.num_heads,
+            q_stride: self.q_stride,
+            q_first: self.q_first,
+            q_len: self.q_len,
+            front: self.front(),
+            first_row: blocks.start * self.rows(),
+            rows: (blocks.end - blocks.start) * self.rows(),
+        }
+    }
+
     /// Parameters of `strided_qk` for some query blocks.
     #[must_use]
     pub fn strided_qk(&self, shape: &KvShape, blocks: &Range<u32>) -> StridedQkParams {
@@ -98,10 +119,6 @@ impl Estimate {
         StridedQkParams {
             num_heads: self.num_heads,
             num_kv_heads: shape.num_kv_heads,
-            q_stride: self.q_stride,
-            q_first: self.q_first,
-            q_len: self.q_len,
-            front: self.front(),
             first_row: blocks.start * self.rows(),
             rows: (blocks.end - blocks.start) * self.rows(),
             key_start: self.first_block() * self.rows(),
@@ -170,6 +187,7 @@ impl Estimate {
         launch.not_zero("keys", self.kv_len)?;
         launch.not_zero("queries", self.q_len)?;
         launch.multiple("query heads", self.num_heads, shape.num_kv_heads)?;
+        launch.multiple("f32 from row to row", self.q_stride, 4)?;
         launch.multiple("block", self.block, shape.block_size)?;
         launch.multiple("block", self.block, self.stride.saturating_mul(4))?;
         launch.power_of_two("strides of a block", self.rows())?;

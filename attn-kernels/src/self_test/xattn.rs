@@ -1,4 +1,4 @@
-//! Cases of the kernels of XAttention: `strided_qk`, `strided_qk_coop`, `softmax_block_sum`, `find_blocks`.
+//! Cases of the kernels of XAttention: `stride_queries`, `strided_qk` at all levels, `softmax_block_sum`, `find_blocks`.
 
 use sparse_select::Heads;
 
@@ -8,9 +8,12 @@ use super::{Case, dtype, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::find_blocks::{self, Vote};
+use crate::kernel::stride_queries::StrideType;
 use crate::kernel::strided_qk::Grid;
 use crate::kernel::xattn::Estimate;
-use crate::kernel::{KvDtype, KvShape, softmax_block_sum, strided_qk, strided_qk_broadcast, strided_qk_coop};
+use crate::kernel::{
+    KvDtype, KvShape, softmax_block_sum, stride_queries, strided_qk, strided_qk_broadcast, strided_qk_coop,
+};
 
 /// Queries are rounded to f16: an error of 2^-11 of a score of some units.
 const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 1e-3 };
@@ -33,6 +36,33 @@ fn estimate(num_heads: u32, width: u32, stride: u32, block: u32) -> Estimate {
         block,
         norm: 1.0,
         vote: Vote::Majority,
+    }
+}
+
+pub(super) fn stride_queries(variant: &Variant) -> Vec<Case> {
+    let [dim, stride, halves] = ["HEAD_DIM", "STRIDE", "HALVES"].map(|slot| size(variant, slot));
+    let e = estimate(3, 3 * dim, stride, 16 * stride);
+    let q = queries(e.q_len as usize, 3 * dim as usize, e.q_stride as usize, 6);
+    // WGSL leaves the rounding open: nothing is left to round.
+    let q: Vec<f32> = q.iter().map(|&x| half::f16::from_f32(x).to_f32()).collect();
+    // From the second query block on, whose rows end after the chunk.
+    let params = e.stride_queries(&(1..e.query_blocks()));
+    let want = cpu::stride_queries::stride_queries(&params, dim as usize, stride as usize, &q);
+    let to = if halves == 1 { StrideType::F16 } else { StrideType::F32 };
+    let want = words(&want, to);
+    let grid = stride_queries::grid(&params, dim, stride);
+    let case = Case::new("a chunk inside blocks", variant, &params, grid).binding(&q);
+    vec![case.words(&vec![u32::MAX; want.len()], &want)]
+}
+
+/// Strides as words.
+fn words(strides: &[f32], to: StrideType) -> Vec<u32> {
+    let half = |x: f32| u32::from(half::f16::from_f32(x).to_bits());
+    match to {
+        StrideType::F16 => {
+            strides.as_chunks().0.iter().map(|&[low, high]| half(low) | half(high) << 16).collect()
+        }
+        StrideType::F32 => strides.iter().map(|x| x.to_bits()).collect(),
     }
 }
 
@@ -61,8 +91,11 @@ pub(super) fn strided_qk(variant: &Variant) -> Vec<Case> {
     let fits = "the tensors are as long as their shapes say";
     let q_heads = Heads::new("q", &q_heads, [heads, rows, dim]).expect(fits);
     let k_heads = Heads::new("k", &k_heads, [2, e.kv_len as usize, dim]).expect(fits);
-    let params = e.strided_qk(&shape, &(0..e.query_blocks()));
-    let want = cpu::strided_qk::strided_qk(&params, stride as usize, part as usize, &q_heads, &k_heads);
+    let blocks = 0..e.query_blocks();
+    let (params, of_queries) = (e.strided_qk(&shape, &blocks), e.stride_queries(&blocks));
+    let sizes = [of_queries.front, stride, part].map(|n| n as usize);
+    let want = cpu::strided_qk::strided_qk(&params, sizes[0], sizes[1], sizes[2], &q_heads, &k_heads);
+    let strides = cpu::stride_queries::stride_queries(&of_queries, dim, stride as usize, &q);
     let [k, _] = layer.words();
     let (grid, tolerance): (Grid, _) = match variant.kernel.name {
         "strided_qk_coop" => (strided_qk_coop::grid, COOP),
@@ -70,7 +103,7 @@ pub(super) fn strided_qk(variant: &Variant) -> Vec<Case> {
         _ => (strided_qk::grid, ATTENTION),
     };
     let case = Case::new("a chunk inside blocks", variant, &params, grid(&params, stride))
-        .binding(&q)
+        .binding(&words(&strides, if is_coop { StrideType::F16 } else { StrideType::F32 }))
         .binding(&k)
         .binding(&layer.tables)
         .finite(tolerance, &want);

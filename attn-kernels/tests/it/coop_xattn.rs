@@ -2,22 +2,15 @@
 //! bounds-checked. Slots of the cache that hold no token are NaN.
 
 use crate::adapter::gpu;
-use attn_kernels::Variant;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::find_blocks::Vote;
-use attn_kernels::kernel::strided_qk::StridedQkParams;
+use attn_kernels::kernel::strided_qk::Scorer;
 use attn_kernels::kernel::xattn::Estimate;
-use attn_kernels::kernel::{KvDtype, KvShape, strided_qk, strided_qk_coop};
+use attn_kernels::kernel::{KvDtype, KvShape, stride_queries, strided_qk, strided_qk_coop};
 use attn_kernels::self_test::layer::{Layer, queries};
 
 /// Parts of all query blocks from `first` on.
-fn parts(
-    gpu: &Gpu,
-    (shape, e): (&KvShape, &Estimate),
-    first: u32,
-    variant: &Variant,
-    grid: impl Fn(&StridedQkParams) -> [u32; 3],
-) -> Vec<f32> {
+fn parts(gpu: &Gpu, (shape, e): (&KvShape, &Estimate), first: u32, scorer: &Scorer) -> Vec<f32> {
     let layer = Layer::new(*shape, &[20, e.kv_len], 5);
     let width = (e.num_heads * shape.head_dim) as usize;
     let q = queries((e.q_first + e.q_len) as usize, width, e.q_stride as usize, 6);
@@ -27,11 +20,18 @@ fn parts(
     let blocks = first..e.query_blocks();
     let [len, _] = e.scratch_lens(blocks.end - blocks.start);
     let parts = gpu.upload("parts", &vec![f32::NAN; len]).unwrap();
-    let params = Estimate { table: layer.table_of[1], ..*e }.strided_qk(shape, &blocks);
-    let pipeline = gpu.pipeline(variant).unwrap_or_else(|e| panic!("{e}"));
+    let rows = e.stride_rows(blocks.end - blocks.start);
+    let strides = gpu.buffer::<u32>("strides", rows * scorer.row_words as usize).unwrap();
+    let [queries, scores] = [&scorer.queries, &scorer.scores]
+        .map(|variant| gpu.pipeline(variant).unwrap_or_else(|e| panic!("{e}")));
     let mut pass = Pass::new("strided_qk");
-    let bindings = [(&q).into(), (&k).into(), (&tables).into(), (&parts).into()];
-    pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&params), &bindings, grid(&params));
+    let params = e.stride_queries(&blocks);
+    let grid = stride_queries::grid(&params, shape.head_dim, e.stride);
+    pass.dispatch_bytes(&queries, bytemuck::bytes_of(&params), &[(&q).into(), (&strides).into()], grid);
+    let params = Estimate { table: layer.table_of[1], ..*e }.strided_qk(shape, &blocks);
+    let bindings = [(&strides).into(), (&k).into(), (&tables).into(), (&parts).into()];
+    let grid = (scorer.grid)(&params, e.stride);
+    pass.dispatch_bytes(&scores, bytemuck::bytes_of(&params), &bindings, grid);
     let read = pass.read(&parts, 0..len);
     gpu.submit(pass).unwrap().wait().unwrap().get(read)
 }
@@ -63,12 +63,10 @@ fn agrees_with_strided_qk() {
             norm: 1.0,
             vote: Vote::Any,
         };
-        let want = parts(&gpu, (&shape, &e), first, &strided_qk::variant(&shape, stride, block), |p| {
-            strided_qk::grid(p, stride)
-        });
-        let got = parts(&gpu, (&shape, &e), first, &strided_qk_coop::variant(&shape, stride, block), |p| {
-            strided_qk_coop::grid(p, stride)
-        });
+        let of = |variant, grid| Scorer::of(variant, grid, &shape, stride);
+        let lanes = of(strided_qk::variant(&shape, stride, block), strided_qk::grid);
+        let matrices = of(strided_qk_coop::variant(&shape, stride, block), strided_qk_coop::grid);
+        let [want, got] = [lanes, matrices].map(|scorer| parts(&gpu, (&shape, &e), first, &scorer));
         let mut seen = 0;
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
             // Skipped by both where all of the larger tile is masked, or masked without a number.

@@ -150,7 +150,7 @@ proptest! {
             let page = 1 << log_page.min(log_stride + log_rows);
             let shape =
                 KvShape { num_kv_heads: 2, head_dim: 16 * spans, block_size: page, dtype: KvDtype::F16 };
-            prop_assert!(strided_qk_coop::serves(&shape, stride, block, 0));
+            prop_assert!(strided_qk_coop::serves(&shape, stride, block));
             check(gpu, &match gpu.runs_coop() {
                 true => strided_qk_coop::variant(&shape, stride, block),
                 false => strided_qk::variant(&shape, stride, block),

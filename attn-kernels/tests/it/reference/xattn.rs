@@ -1,5 +1,5 @@
-//! `strided_qk`, `softmax_block_sum` and `find_blocks` against their references, and one after the other against the
-//! XAttention policy of `sparse-select`.
+//! `strided_qk`, `softmax_block_sum` and `find_blocks` against their references, and after `stride_queries`, one after the other,
+//! against the XAttention policy of `sparse-select`.
 
 use super::device::{assert_close, cases, dispatch, gpu};
 use super::layer::{ATTENTION, Layer, queries};
@@ -7,8 +7,9 @@ use attn_kernels::cpu;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::find_blocks::{self, FindBlocksParams, Vote};
+use attn_kernels::kernel::strided_qk::{self, Scorer};
 use attn_kernels::kernel::xattn::Estimate;
-use attn_kernels::kernel::{KvDtype, KvShape, softmax_block_sum, strided_qk, strided_qk_broadcast};
+use attn_kernels::kernel::{KvDtype, KvShape, softmax_block_sum, stride_queries, strided_qk_broadcast};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -64,6 +65,16 @@ impl Chunk {
         Self { layer, q, estimate, thresholds: vec![0.5; num_heads as usize], software: false }
     }
 
+    fn scorer(&self, gpu: &Gpu) -> Scorer {
+        let (Estimate { stride, block, .. }, shape) = (self.estimate, &self.layer.shape);
+        let serves = strided_qk_broadcast::serves(shape, stride, block);
+        if self.software && gpu.profile().broadcasts() && serves {
+            let scores = strided_qk_broadcast::variant(shape, stride, block);
+            return Scorer::of(scores, strided_qk_broadcast::grid, shape, stride);
+        }
+        Scorer::of(strided_qk::variant(shape, stride, block), strided_qk::grid, shape, stride)
+    }
+
     /// Query blocks `step` at a time.
     fn on_gpu(&self, gpu: &Gpu, step: u32) -> Found {
         let (e, shape) = (&self.estimate, &self.layer.shape);
@@ -92,19 +103,17 @@ impl Chunk {
         for blocks in &rounds {
             let parts = gpu.upload("parts", &vec![f32::NAN; parts_len]).unwrap();
             let sums = gpu.upload("sums", &vec![f32::NAN; sums_len]).unwrap();
+            let scorer = self.scorer(gpu);
+            let len = e.stride_rows(blocks.end - blocks.start) * scorer.row_words as usize;
+            let strides = gpu.upload("strides", &vec![u32::MAX; len]).unwrap();
+            let params = e.stride_queries(blocks);
+            let grid = stride_queries::grid(&params, shape.head_dim, e.stride);
+            let bindings = [(&q).into(), (&strides).into()];
+            dispatch(gpu, &mut pass, &scorer.queries, &params, &bindings, grid);
             let params = e.strided_qk(shape, blocks);
-            let bindings = [(&q).into(), (&k).into(), (&tables).into(), (&parts).into()];
-            let broadcasts = self.software
-                && gpu.profile().broadcasts()
-                && strided_qk_broadcast::serves(shape, e.stride, e.block);
-            let (variant, grid) = if broadcasts {
-                let variant = strided_qk_broadcast::variant(shape, e.stride, e.block);
-                (variant, strided_qk_broadcast::grid(&params, e.stride))
-            } else {
-                let variant = strided_qk::variant(shape, e.stride, e.block);
-                (variant, strided_qk::grid(&params, e.stride))
-            };
-            dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
+            let bindings = [(&strides).into(), (&k).into(), (&tables).into(), (&parts).into()];
+            let grid = (scorer.grid)(&params, e.stride);
+            dispatch(gpu, &mut pass, &scorer.scores, &params, &bindings, grid);
             let params = e.softmax_block_sum(blocks);
             let grid = softmax_block_sum::grid(e.num_heads, blocks.end - blocks.start);
             let group = e.num_heads / shape.num_kv_heads;
@@ -154,8 +163,8 @@ impl Chunk {
         for (i, blocks) in found.rounds.iter().enumerate() {
             let what = format!("{shape:?}, {e:?}, query blocks {blocks:?}");
             let params = e.strided_qk(shape, blocks);
-            let want =
-                self.tensors(|q, k| cpu::strided_qk::strided_qk(&params, e.stride as usize, part, &q, &k));
+            let (front, stride) = (e.stride_queries(blocks).front as usize, e.stride as usize);
+            let want = self.tensors(|q, k| cpu::strided_qk::strided_qk(&params, front, stride, part, &q, &k));
             // What no row sees may hold anything.
             let pairs = found.parts[i].iter().zip(&want).filter(|(_, want)| want.is_finite());
             let (got, seen): (Vec<f32>, Vec<f32>) = pairs.unzip();

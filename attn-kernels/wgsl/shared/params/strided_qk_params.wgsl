@@ -2,10 +2,6 @@
 struct StridedQkParams {
     num_heads: u32,
     num_kv_heads: u32,
-    q_stride: u32,
-    q_first: u32,
-    q_len: u32,
-    front: u32,
     first_row: u32,
     rows: u32,
     key_start: u32, // column of grid row 0

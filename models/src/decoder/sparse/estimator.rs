@@ -1,7 +1,7 @@
 //! Blocks of chunks of prompts from strided antidiagonals (XAttention), in kernels: nothing of a layer is read back.
 //!
-//! A layer's lists are `strided_qk`, `softmax_block_sum` and `find_blocks` for some query blocks at a time, so that scratch
-//! stays bounded, and `vote_blocks` where a chunk agrees on one set. `list_counts` keeps how many blocks that were.
+//! A layer's lists are `stride_queries`, `strided_qk`, `softmax_block_sum` and `find_blocks` for some query blocks at a time, so
+//! that scratch stays bounded, and `vote_blocks` where a chunk agrees on one set. `list_counts` keeps how many blocks that were.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::find_blocks::FindBlocksBuffers;
 use attn_kernels::kernel::find_blocks::Vote;
 use attn_kernels::kernel::softmax_block_sum::SoftmaxBlockSumBuffers;
-use attn_kernels::kernel::strided_qk::{self, Grid, StridedQkBuffers};
+use attn_kernels::kernel::stride_queries::{self, StrideQueriesBuffers};
+use attn_kernels::kernel::strided_qk::{Grid, Scorer, StridedQkBuffers};
 use attn_kernels::kernel::vote_blocks::{self, VoteBlocksBuffers, VoteBlocksParams};
 use attn_kernels::kernel::xattn::Estimate;
 use attn_kernels::kernel::{KvShape, find_blocks, softmax_block_sum};
@@ -42,8 +43,11 @@ pub(super) struct Estimator {
     pipelines: Pipelines,
     /// Workgroups of the scores.
     grid: Grid,
+    /// Words of a row of strides.
+    row_words: u32,
     /// `[num_heads]`
     thresholds: Buf<f32>,
+    strides: GrowBuf<u32>,
     parts: GrowBuf<f32>,
     sums: GrowBuf<f32>,
     /// Lists `[query_blocks, num_kv_heads]` that vote.
@@ -52,6 +56,7 @@ pub(super) struct Estimator {
 
 #[derive(Debug)]
 struct Pipelines {
+    queries: Arc<Pipeline>,
     score: Arc<Pipeline>,
     sum: Arc<Pipeline>,
     find: Arc<Pipeline>,
@@ -75,11 +80,12 @@ impl Estimator {
             ref each => return Err(SelectError::ThresholdCount { got: each.len(), heads }.into()),
         };
         let thresholds: Vec<f32> = thresholds.into_iter().map(f32_of).collect();
-        let q_stride = config.num_heads * config.head_dim;
         let profile = gpu.profile().rounded(options.uses_coop(gpu));
-        let (score, grid) = strided_qk::best(&profile, &shape, form.stride, block, q_stride);
+        let Scorer { scores, grid, queries, row_words, .. } =
+            Scorer::best(&profile, &shape, form.stride, block);
         let pipelines = Pipelines {
-            score: gpu.pipeline(&score)?,
+            queries: gpu.pipeline(&queries)?,
+            score: gpu.pipeline(&scores)?,
             sum: gpu.pipeline(&softmax_block_sum::best(&profile, form.stride, block))?,
             find: gpu.pipeline(&find_blocks::best(&profile, config.num_heads / config.num_kv_heads))?,
             vote: gpu.pipeline(&vote_blocks::variant())?,
@@ -92,7 +98,9 @@ impl Estimator {
             num_heads: config.num_heads,
             pipelines,
             grid,
+            row_words,
             thresholds: gpu.upload("thresholds", &thresholds)?,
+            strides: GrowBuf::new(gpu, "strides", 1)?,
             parts: GrowBuf::new(gpu, "parts", 1)?,
             sums: GrowBuf::new(gpu, "sums", 1)?,
             voters: GrowBuf::new(gpu, "voters", 1)?,
@@ -148,6 +156,7 @@ impl ListChunks for Estimator {
         estimate.check(&self.shape, into, tables, [q_len, out_len])?;
         let round = self.rounds(&estimate).next().map_or(0, |round| round.end);
         let [parts, sums] = estimate.scratch_lens(round);
+        self.strides.fit(gpu, estimate.stride_rows(round) * self.row_words as usize)?;
         self.parts.fit(gpu, parts)?;
         self.sums.fit(gpu, sums)?;
         if votes { self.voters.fit(gpu, out_len) } else { Ok(()) }
@@ -162,10 +171,14 @@ impl ListChunks for Estimator {
             None => (to.bind(), to.stride, first_list),
         };
         for blocks in self.rounds(&estimate) {
+            let params = estimate.stride_queries(&blocks);
+            let grid = stride_queries::grid(&params, self.shape.head_dim, self.form.stride);
+            let buffers = StrideQueriesBuffers { q: from.q.clone(), strides: self.strides.bind() };
+            pass.dispatch(&self.pipelines.queries, &params, buffers, grid);
             let params = estimate.strided_qk(&self.shape, &blocks);
             let grid = (self.grid)(&params, self.form.stride);
             let buffers = StridedQkBuffers {
-                q: from.q.clone(),
+                strides: self.strides.bind(),
                 k_cache: from.k.clone(),
                 tables: from.tables.clone(),
                 parts: self.parts.bind(),

@@ -96,7 +96,7 @@ impl Grid {
             let [published, lower] = flashprefill::ALPHAS.map(of);
             prompt::prefill(bench, &heads, len, &[&xattn::method, &published, &lower])
         });
-        self.add(format!("strided_qk, softmax_block_sum, find_blocks {len}"), move |bench| {
+        self.add(format!("stride_queries, strided_qk, softmax_block_sum, find_blocks {len}"), move |bench| {
             xattn::kernels(bench, &heads, len)
         });
         self.add(format!("block_mean, block_energy, keep_blocks, attend_means {len}"), move |bench| {

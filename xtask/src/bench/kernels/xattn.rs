@@ -6,8 +6,9 @@ use anyhow::Result;
 use attn_kernels::Level;
 use attn_kernels::gpu::{Bound, Buf, Gpu};
 use attn_kernels::kernel::find_blocks::{self, Vote};
+use attn_kernels::kernel::strided_qk::Scorer;
 use attn_kernels::kernel::xattn::Estimate;
-use attn_kernels::kernel::{softmax_block_sum, strided_qk};
+use attn_kernels::kernel::{softmax_block_sum, stride_queries};
 
 use super::attention::Heads;
 use super::prompt::{BLOCK, Prompt, Selects, list_stride, pairs};
@@ -22,7 +23,9 @@ const THRESHOLD: f32 = 0.965;
 
 /// Buffers of the estimate of a prompt's chunks.
 struct XAttention {
+    scorer: Scorer,
     thresholds: Buf<f32>,
+    strides: Buf<u32>,
     parts: Buf<f32>,
     sums: Buf<f32>,
 }
@@ -37,32 +40,44 @@ impl XAttention {
         // The last chunk sees all keys.
         let chunk = estimate(&prompt.heads, &prompt.last());
         let [parts, sums] = chunk.scratch_lens(chunk.query_blocks());
+        let scorer = Scorer::best(gpu.profile(), &prompt.heads.shape, STRIDE, BLOCK);
+        let strides = chunk.stride_rows(chunk.query_blocks()) * scorer.row_words as usize;
         Ok(Self {
+            scorer,
+            strides: gpu.buffer("strides", strides)?,
             thresholds: gpu.upload("thresholds", &vec![THRESHOLD; prompt.heads.num_heads as usize])?,
             parts: gpu.buffer("parts", parts)?,
             sums: gpu.buffer("sums", sums)?,
         })
     }
 
-    /// The three kernels over one chunk, each with what it reads and writes.
-    fn kernels(&self, gpu: &Gpu, prompt: &Prompt, rows: &Range<u32>, lists: &Buf<u32>) -> [Work; 3] {
+    /// The four kernels over one chunk, each with what it reads and writes.
+    fn kernels(&self, gpu: &Gpu, prompt: &Prompt, rows: &Range<u32>, lists: &Buf<u32>) -> [Work; 4] {
         let (heads, e) = (&prompt.heads, estimate(&prompt.heads, rows));
         let shape = &heads.shape;
         let blocks = 0..e.query_blocks();
-        let strided = e.strided_qk(shape, &blocks);
-        let (variant, grid) = strided_qk::best(gpu.profile(), shape, STRIDE, BLOCK, e.q_stride);
-        let level = variant.level;
+        let (of_queries, strided) = (e.stride_queries(&blocks), e.strided_qk(shape, &blocks));
+        let Scorer { queries, scores, row_words, grid, .. } = self.scorer.clone();
+        let level = scores.level;
         // A score of strides is a product of whole vectors of them, for every stride of queries and of keys.
         let operations = pairs(rows) * heads.pair_operations() / 2.0 / f64::from(STRIDE);
         let cache = &prompt.cache;
         let scored: [Bound; 4] =
-            [(&prompt.q).into(), (&cache.k).into(), (&cache.tables).into(), (&self.parts).into()];
+            [(&self.strides).into(), (&cache.k).into(), (&cache.tables).into(), (&self.parts).into()];
         let params = e.softmax_block_sum(&blocks);
         let found = e.find_blocks(shape, &blocks, list_stride(rows), 0);
         let [parts, sums] = e.scratch_lens(blocks.end).map(|len| 4.0 * len as f64);
         let work = |kernel, level: Level| Work::new(kernel, level.name(), heads.name());
+        let strides = 4.0 * (e.stride_rows(blocks.end) * row_words as usize) as f64;
+        let turned = 4.0 * f64::from(e.q_len * e.q_stride) + strides;
+        let turn = work("stride_queries", Level::Baseline).costs(turned, 0.0).dispatch(
+            queries,
+            &of_queries,
+            [(&prompt.q).into(), (&self.strides).into()],
+            stride_queries::grid(&of_queries, shape.head_dim, STRIDE),
+        );
         let score = work("strided_qk", level).costs(prompt.read(rows) + parts, operations).dispatch(
-            variant,
+            scores,
             &strided,
             scored,
             grid(&strided, STRIDE),
@@ -79,7 +94,7 @@ impl XAttention {
             [(&self.sums).into(), (&self.thresholds).into(), lists.into()],
             find_blocks::grid(&found),
         );
-        [score, sum, find]
+        [turn, score, sum, find]
     }
 }
 
@@ -90,9 +105,12 @@ impl Selects for XAttention {
 
     /// It costs what the scores must read and compute.
     fn select(&self, gpu: &Gpu, prompt: &Prompt, rows: &Range<u32>, lists: &Buf<u32>) -> Work {
-        let [score, sum, find] = self.kernels(gpu, prompt, rows, lists);
+        let [turn, score, sum, find] = self.kernels(gpu, prompt, rows, lists);
         let operations = score.cost.operations;
-        score.then("scores", sum).then("xattn estimate", find).costs(prompt.read(rows), operations)
+        turn.then("strides", score)
+            .then("scores", sum)
+            .then("xattn estimate", find)
+            .costs(prompt.read(rows), operations)
     }
 }
 

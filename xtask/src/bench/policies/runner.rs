@@ -169,7 +169,7 @@ mod tests {
             kernels.map(|kernel| kernel.name).collect::<Vec<_>>().join(" ")
         };
         insta::assert_snapshot!(roles(Role::Attention), @"apply_sinks attend_means gate_sum lse_merge masked_attention mla_decode mla_decode_coop nsa_attend paged_decode paged_decode_coop paged_decode_subgroup paged_prefill paged_prefill_coop paged_reduce prefill_reduce");
-        insta::assert_snapshot!(roles(Role::Selection), @"block_digest block_energy block_energy_coop block_lse block_mean block_means block_score block_score_subgroup find_blocks hamming_score hash_codes index_logits index_logits_coop keep_blocks keep_lists list_counts mass_bound mass_cut mass_merge nsa_block_score nsa_probs softmax_block_sum strided_qk strided_qk_broadcast strided_qk_coop top_k top_k_long top_k_peaks top_k_transform vote_blocks");
+        insta::assert_snapshot!(roles(Role::Selection), @"block_digest block_energy block_energy_coop block_lse block_mean block_means block_score block_score_subgroup find_blocks hamming_score hash_codes index_logits index_logits_coop keep_blocks keep_lists list_counts mass_bound mass_cut mass_merge nsa_block_score nsa_probs softmax_block_sum stride_queries strided_qk strided_qk_broadcast strided_qk_coop top_k top_k_long top_k_peaks top_k_transform vote_blocks");
         insta::assert_snapshot!(roles(Role::Cache), @"cache_write copy_blocks dequantise fetch_pages gather_cache latent_write prefix_slots quantise residency swap_blocks v4_compress");
         let all: Vec<_> = attn_kernels::catalog().into_iter().chain(models::kernel::catalog()).collect();
         let timings: Vec<Timing> = all

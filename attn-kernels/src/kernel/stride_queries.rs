@@ -1,0 +1,87 @@
+//! Queries of a chunk in the order in which `strided_qk` multiplies them: the first step of XAttention.
+
+use crate::{Kernel, Params, Variant};
+
+/// The kernel; [`StrideQueriesBuffers`] lists its bindings.
+pub static KERNEL: Kernel = Kernel {
+    name: "stride_queries",
+    role: crate::Role::Selection,
+    wgsl: include_str!("../../wgsl/stride_queries.wgsl"),
+    modules: &[crate::MODULES],
+    params: StrideQueriesParams::LAYOUT,
+    bindings: StrideQueriesBuffers::BINDINGS,
+};
+
+params! {
+    /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in.
+    #[derive(PartialEq, Eq)]
+    pub struct StrideQueriesParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// f32 from one query row to the next, a multiple of 4.
+        pub q_stride: u32,
+        /// Row of q of the chunk's first query.
+        pub q_first: u32,
+        /// Queries of the chunk.
+        pub q_len: u32,
+        /// Zero queries before the first, which align the chunk with the key blocks.
+        pub front: u32,
+        /// First row of this dispatch, in strides of queries.
+        pub first_row: u32,
+        /// Rows of this dispatch.
+        pub rows: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `stride_queries`.
+    pub struct StrideQueriesBuffers(StrideQueriesParams) {
+        /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]` from 0; token 0 is row q_first, after `front` zero queries.
+        read q: f32,
+        /// Rows of strides, `[num_heads, rows, head_dim / 8, stride, 8]`, two f16 or an f32 a word: channels of the tokens of a
+        /// stride, the last token first, zeros beyond either end of the chunk.
+        write strides: u32,
+    }
+}
+
+/// Type of the strides that are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StrideType {
+    /// Rounded to f16, two a word, for products by matrices.
+    F16,
+    /// f32 as they are.
+    F32,
+}
+
+impl StrideType {
+    /// Words of a row of strides: of `stride` queries of `head_dim` channels.
+    #[must_use]
+    pub const fn row_words(self, head_dim: u32, stride: u32) -> u32 {
+        match self {
+            Self::F16 => head_dim * stride / 2,
+            Self::F32 => head_dim * stride,
+        }
+    }
+}
+
+/// Lanes of a workgroup.
+const WG: u32 = 64;
+
+/// The kernel for heads of `head_dim` channels.
+///
+/// # Panics
+/// If `head_dim` is not a multiple of 8.
+#[must_use]
+pub fn variant(head_dim: u32, stride: u32, to: StrideType) -> Variant {
+    assert!(head_dim.is_multiple_of(8), "heads of {head_dim} channels are not a multiple of 8");
+    Variant::new(&KERNEL)
+        .size("HEAD_DIM", head_dim)
+        .size("STRIDE", stride)
+        .size("HALVES", (to == StrideType::F16).into())
+}
+
+/// Workgroups for a dispatch with these parameters.
+#[must_use]
+pub fn grid(params: &StrideQueriesParams, head_dim: u32, stride: u32) -> [u32; 3] {
+    [(head_dim / 8 * stride).div_ceil(WG), params.rows, params.num_heads]
+}
