@@ -202,7 +202,8 @@ pub struct BenchArgs {
     pub workload: Vec<PathBuf>,
 
     /// Plan instead of the built-in one: a RON file for `policies`, `offload`, `restart`, `turnover` or `e2e` (see the
-    /// folders of these names in xtask), or for `e2e` one of beyond-gpu, cpu, gpu, host-weights, million, real-sizes and sparse
+    /// folders of these names in xtask), or for `e2e` one of beyond-gpu, cpu, gpu, host-weights, million, real-sizes, sparse and
+    /// sparse-no-coop
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<PathBuf>,
 

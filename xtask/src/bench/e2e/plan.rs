@@ -13,7 +13,7 @@ use sparse_select::Registry;
 use crate::cli::{BenchArgs, EngineArgs, SparseArg, memory};
 
 /// Plans that `--plan` knows by name.
-const NAMED: [(&str, &str); 7] = [
+const NAMED: [(&str, &str); 8] = [
     ("beyond-gpu", include_str!("../../../e2e/beyond-gpu.ron")),
     ("cpu", include_str!("../../../e2e/cpu.ron")),
     ("gpu", include_str!("../../../e2e/gpu.ron")),
@@ -21,6 +21,7 @@ const NAMED: [(&str, &str); 7] = [
     ("million", include_str!("../../../e2e/million.ron")),
     ("real-sizes", include_str!("../../../e2e/real-sizes.ron")),
     ("sparse", include_str!("../../../e2e/sparse.ron")),
+    ("sparse-no-coop", include_str!("../../../e2e/sparse-no-coop.ron")),
 ];
 
 /// A plan file.
@@ -371,7 +372,7 @@ mod tests {
         plan plan.ron: weights_on_gpu: give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB (KB, MB, GB), such as 512MiB
         plan plan.ron: unknown policy "quset", valid names: full streaming vertical-slash gsa gsa-ucm esa kvstar kvcomp xattn xattn-bsa flashprefill skip-softmax quest dsa nsa
         plan plan.ron: unknown shape "llama-9"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
-        plan huge: neither a name (beyond-gpu cpu gpu host-weights million real-sizes sparse) nor a file that can be read: No such file or directory (os error 2)
+        plan huge: neither a name (beyond-gpu cpu gpu host-weights million real-sizes sparse sparse-no-coop) nor a file that can be read: No such file or directory (os error 2)
         "#);
     }
 }
