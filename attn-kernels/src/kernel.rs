@@ -260,7 +260,8 @@ pub fn published(mut variant: Variant) -> Result<Variant, LaunchError> {
     }
     // Lanes of prefill that broadcast load neighbouring elements of a value, which are not neighbours here.
     let keys = variant.module_in("keys").expect("every variant of prefill has one");
-    let spans = paged_prefill::spans(variant.size_in("HEAD_DIM").expect("likewise"), keys);
+    let size = |slot| variant.size_in(slot).expect("likewise");
+    let spans = paged_prefill::spans(size("HEAD_DIM") / size("SHARE"), keys);
     variant.resize("SPANS", spans);
     Ok(variant.without_subgroups())
 }

@@ -1,9 +1,9 @@
 enable f16;
 enable wgpu_cooperative_matrix;
 // block_energy with cooperative matrices: the same bindings, parameters and energies; queries and mean keys rounded to f16.
-// A workgroup has the rows of a query block of one head, a subgroup as many as it has lanes, whose queries stay in its
-// registers, and goes through the key blocks before it, 16 at a time, with their means staged in workgroup memory. Scores pass
-// through it too: a lane adds up sixteen rows for one key block, and the first sixteen lanes what all have found.
+// A workgroup has the rows of a query block of one head, a subgroup as many as it has lanes, at most 32, whose queries stay in
+// its registers, and goes through the key blocks before it, 16 at a time, with their means staged in workgroup memory. Scores
+// pass through it too: a lane adds up sixteen rows for one key block, and the first sixteen lanes what all have found.
 // Bytes moved: those of block_energy, means once a query block and head. Grid: (num_heads, query blocks of the dispatch); the
 // last query block, usually the longest, starts first. CPU reference: src/cpu/block_energy.rs
 #import numbers
@@ -15,7 +15,7 @@ enable wgpu_cooperative_matrix;
 // Quads of a mean that a lane stages.
 #import LOADS = 2
 // Matrices along the rows of a subgroup, along a head, and along sixteen keys or channels.
-#let ROWS = SUBGROUP / MATRIX
+#let ROWS = SUBGROUP / MATRIX / UNITS
 #let ALONG = SPANS * 16 / MATRIX
 #let FINER = 16 / MATRIX
 #let STEP_ROWS = FINER * ROWS
@@ -27,7 +27,10 @@ enable wgpu_cooperative_matrix;
 @group(0) @binding(3) var<storage, read_write> energies: array<f32>;
 
 const KEYS: u32 = 16u;
-const WG: u32 = 32u * SUBGROUPS;
+const BLOCK: u32 = 32u * SUBGROUPS;
+const WG: u32 = BLOCK * UNITS;
+// Rows of a subgroup.
+const OWN_ROWS: u32 = SUBGROUP / UNITS;
 const HEAD_DIM: u32 = 16u * SPANS;
 const QUADS: u32 = HEAD_DIM / 4u;
 // Lanes that stage a mean.
@@ -35,15 +38,15 @@ const LANES: u32 = WG / KEYS;
 const_assert LOADS * LANES >= QUADS;
 // Rows in workgroup memory, in elements of the arrays: padded so that eight rows fall on different banks.
 const KEY_STRIDE: u32 = QUADS + 2u;
-const SCORE_STRIDE: u32 = WG + 4u;
+const SCORE_STRIDE: u32 = BLOCK + 4u;
 const QUERY_STRIDE: u32 = 6u;
 
 var<workgroup> keys: array<vec4<f16>, KEYS * KEY_STRIDE>;
 // [16, rows]
 var<workgroup> scores: array<f32, 16u * SCORE_STRIDE>;
-var<workgroup> queries: array<vec4<f16>, WG * QUERY_STRIDE>;
+var<workgroup> queries: array<vec4<f16>, BLOCK * QUERY_STRIDE>;
 // Log-sum-exps of sixteen rows each: [sixteen, key].
-var<workgroup> ends: array<f32, WG>;
+var<workgroup> ends: array<f32, BLOCK>;
 
 @compute @workgroup_size(WG)
 fn block_energy_coop(
@@ -60,10 +63,10 @@ fn block_energy_coop(
     let kv_head = head / (params.num_heads / params.num_kv_heads);
     // Tokens of the query block that the chunk has.
     let first = select(0u, params.front, block == 0u);
-    let end = min(WG, params.front + params.q_len - block * WG);
-    let first_row = subgroup * SUBGROUP;
-    let mine = first_row + within;
-    let row = params.q_first + block * WG + clamp(mine, first, end - 1u) - params.front;
+    let end = min(BLOCK, params.front + params.q_len - block * BLOCK);
+    let first_row = subgroup * OWN_ROWS;
+    let mine = first_row + within % OWN_ROWS;
+    let row = params.q_first + block * BLOCK + clamp(mine, first, end - 1u) - params.front;
 
     var own_queries: array<MatrixA, OWN>;
     #unroll c < SPANS
@@ -97,9 +100,10 @@ fn block_energy_coop(
     #end
     workgroupBarrier();
 
-    // A lane reduces a column of the scores over sixteen rows.
-    let row0 = lane / 16u * 16u;
-    let score_of_lane = lane % 16u * SCORE_STRIDE + row0;
+    // A lane reduces a column of the scores over sixteen rows; lanes above do what those below them do.
+    let reduces = lane % BLOCK;
+    let row0 = reduces / 16u * 16u;
+    let score_of_lane = reduces % 16u * SCORE_STRIDE + row0;
     for (var j0 = 0u; j0 < own; j0 += KEYS) {
         var products: array<MatrixC, STEP_ROWS>;
         #unroll i < STEP_ROWS
@@ -142,7 +146,7 @@ fn block_energy_coop(
         #unroll i < 16
             sum += exp2(seen[i] - top);
         #end
-        ends[lane] = top + log2(sum);
+        ends[reduces] = top + log2(sum);
         workgroupBarrier();
         if (lane < 16u && j0 + lane < own) {
             var most = ends[lane];

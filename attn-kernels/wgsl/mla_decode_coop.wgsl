@@ -27,11 +27,12 @@ enable wgpu_cooperative_matrix;
 #let HEAD_OWN = 16 / MATRIX / M_SHARE
 #let KEY_OWN = 16 / MATRIX / N_SHARE
 #let ALONG = KEY_SPANS * 16 / MATRIX
-#let QUERIES = ALONG * HEAD_OWN * UNITS
+#let QUERIES = ALONG * HEAD_OWN
+#let QUERY_LOADS = 2 / UNITS
 #let SCORES = KEY_OWN * HEAD_OWN
 // And for values: across the heads, of which subgroups that share a unit have a part each, and along its eighth.
 #let ROWS = 32 / MATRIX / SHARE
-#let COLS = VALUE_SPANS * 16 / MATRIX * UNITS
+#let COLS = VALUE_SPANS * 16 / MATRIX
 #let SUMS = ROWS * COLS
 #let WEIGHTS = ROWS * 16 / MATRIX
 #let FINER = 16 / MATRIX
@@ -44,7 +45,8 @@ enable wgpu_cooperative_matrix;
 @group(0) @binding(5) var<storage, read_write> partial: array<f32>;
 @group(0) @binding(6) var<storage, read_write> stats: array<vec2<f32>>;
 
-const WG: u32 = 256u;
+// A subgroup of more than 32 lanes owns one unit all the same: two would need more registers than lanes have.
+const WG: u32 = 256u * UNITS;
 const HEADS: u32 = 32u;
 const KEYS: u32 = 16u;
 const WIDTH: u32 = LATENT + ROPE;
@@ -99,14 +101,14 @@ fn mla_decode_coop(
     // Once or not at all: cooperative matrices may not follow a return.
     for (var go = select(0u, 1u, has_keys); go > 0u; go--) {
         // Queries, 16 channels of each quarter at a time.
-        let unit0 = subgroup / SHARE * UNITS;
+        let unit = subgroup / SHARE;
         let share = subgroup % SHARE;
         let own_head = share / N_SHARE * HEAD_OWN * MATRIX;
         let own_key = share % N_SHARE * KEY_OWN * MATRIX;
         let factor = params.scale * LOG2_E;
         var queries: array<MatrixA, QUERIES>;
         #unroll c < KEY_SPANS
-            #unroll i < 2
+            #unroll i < QUERY_LOADS
                 let at = lane + i * WG;
                 let of_head = at / 4u % HEADS;
                 let channel = (at / (4u * HEADS) * KEY_SPANS + c) * 16u + at % 4u * 4u;
@@ -114,13 +116,11 @@ fn mla_decode_coop(
                 tile[at / 4u * QUERY_STRIDE + at % 4u] = vec4<f16>(q[from_row / 4u] * factor);
             #end
             workgroupBarrier();
-            #unroll u < UNITS
-                let first_head = (unit0 + u) / 2u * HEADS + (unit0 + u) % 2u * 16u + own_head;
-                #unroll f < FINER
-                    #unroll h < HEAD_OWN
-                        let q_at = (first_head + h * MATRIX) * QUERY_STRIDE + f * MATRIX_QUADS;
-                        queries[(u * ALONG + c * FINER + f) * HEAD_OWN + h] = coopLoadT<MatrixA>(&tile[q_at], QUERY_STRIDE);
-                    #end
+            let first_head = unit / 2u * HEADS + unit % 2u * 16u + own_head;
+            #unroll f < FINER
+                #unroll h < HEAD_OWN
+                    let q_at = (first_head + h * MATRIX) * QUERY_STRIDE + f * MATRIX_QUADS;
+                    queries[(c * FINER + f) * HEAD_OWN + h] = coopLoadT<MatrixA>(&tile[q_at], QUERY_STRIDE);
                 #end
             #end
             workgroupBarrier();
@@ -131,7 +131,7 @@ fn mla_decode_coop(
         #end
         // First head and channel of the subgroup's values, and its patch of `scores`.
         let head_of = share * ROWS * MATRIX;
-        let channel_of = unit0 * VALUE_SPANS * 16u;
+        let channel_of = unit * VALUE_SPANS * 16u;
         let patch0 = subgroup * MATRIX * MATRIX;
 
         // In the softmax four lanes own a head; the upper half of the lanes does the same as the lower.
@@ -171,28 +171,25 @@ fn mla_decode_coop(
                     next[i] = latent_at(slots[staged(lane + i * WG, t0 + KEYS, keys)], (lane + i * WG) % WORDS);
                 #end
 
-                #unroll u < UNITS
-                    let quarter = (unit0 + u) / 2u;
-                    var s: array<MatrixC, SCORES>;
-                    #unroll i < SCORES
-                        s[i] = MatrixC();
-                    #end
-                    #unroll c < ALONG
-                        #unroll k < KEY_OWN
-                            let k_at = (own_key + k * MATRIX) * TILE_STRIDE + quarter * KEY_SPANS * 4u + c * MATRIX_QUADS;
-                            let own = coopLoad<MatrixB>(&tile[k_at], TILE_STRIDE);
-                            #unroll h < HEAD_OWN
-                                let a = queries[(u * ALONG + c) * HEAD_OWN + h];
-                                s[k * HEAD_OWN + h] = coopMultiplyAdd(a, own, s[k * HEAD_OWN + h]);
-                            #end
-                        #end
-                    #end
+                let quarter = unit / 2u;
+                var s: array<MatrixC, SCORES>;
+                #unroll i < SCORES
+                    s[i] = MatrixC();
+                #end
+                #unroll c < ALONG
                     #unroll k < KEY_OWN
+                        let k_at = (own_key + k * MATRIX) * TILE_STRIDE + quarter * KEY_SPANS * 4u + c * MATRIX_QUADS;
+                        let own = coopLoad<MatrixB>(&tile[k_at], TILE_STRIDE);
                         #unroll h < HEAD_OWN
-                            let first = (quarter * KEYS + own_key + k * MATRIX) * SCORE_STRIDE;
-                            let to = first + (unit0 + u) % 2u * 16u + own_head + h * MATRIX;
-                            coopStore(s[k * HEAD_OWN + h], &scores[to], SCORE_STRIDE);
+                            s[k * HEAD_OWN + h] = coopMultiplyAdd(queries[c * HEAD_OWN + h], own, s[k * HEAD_OWN + h]);
                         #end
+                    #end
+                #end
+                #unroll k < KEY_OWN
+                    #unroll h < HEAD_OWN
+                        let first = (quarter * KEYS + own_key + k * MATRIX) * SCORE_STRIDE;
+                        let to = first + unit % 2u * 16u + own_head + h * MATRIX;
+                        coopStore(s[k * HEAD_OWN + h], &scores[to], SCORE_STRIDE);
                     #end
                 #end
                 workgroupBarrier();

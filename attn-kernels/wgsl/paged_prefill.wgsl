@@ -1,13 +1,14 @@
 // Flash attention of many query rows over paged KV, with log-sum-exp; each row sees keys up to its own position.
 //   q      rows of q_stride f32, [num_heads, head_dim] from 0
-//   tiles  [n] Tile, of at most WG rows;  tables physical block ids: see pages_shared
+//   tiles  [n] Tile, of at most WG / SHARE rows;  tables physical block ids: see pages_shared
 //   out    [rows, num_heads, head_dim] f32;  lse [rows, num_heads] f32, natural log
 //   slopes of ALiBi: see logit_alibi
 //   selected lists of blocks, [query blocks, num_kv_heads]: see context_blocks
 // A row sees the keys up to its own position that `mask` leaves. A row without keys is 0, its lse minus infinity; one with what
 // is no number stays that.
-// A lane owns one row for GROUP query heads of one KV head and goes through the keys in tiles of eight at absolute
-// positions. So a row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
+// SHARE lanes own one row for GROUP query heads of one KV head, each a part of the channels, whose queries and outputs its
+// registers hold; what their products add up to passes through workgroup memory. They go through the keys in tiles of eight at
+// absolute positions. So a row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
 // With lists the tiles of eight come from the blocks in their order, so a list of all blocks gives the bits of none.
 // With skip_rows, a row leaves out tiles of keys whose scores all lie far below the largest that it has seen.
 // A dispatch goes through num_keys keys from first_key on (multiples of eight, in the order of `context`); from a tile's
@@ -20,8 +21,12 @@
 #import BLOCK_SIZE = 16
 #import GROUP = 1
 #import kv = kv_f16
-// Spans of a key: elements that its module loads at a time.
+// Spans of a lane's part of a key: elements that its module loads at a time.
 #import SPANS = 8
+// Lanes that share a row; one of the two below is 1, the other 0: whether a lane has a row for itself.
+#import SHARE = 1
+#import ALONE = 1
+#import SHARED = 0
 #import keys = keys_uniform
 #import trips = trips_known
 #import pages = pages_shared
@@ -35,7 +40,7 @@
 #import LEAVES = 0
 #import skip = skip_none
 #import tile
-override WG: u32 = 64u;
+#import WG = 64
 
 #import paged_prefill_params
 @group(0) @binding(1) var<storage, read> q: array<f32>;
@@ -46,7 +51,9 @@ override WG: u32 = 64u;
 
 const KEYS: u32 = 8u;
 const CHUNKS: u32 = HEAD_DIM / 8u;
-const QUADS: u32 = HEAD_DIM / 4u;
+// Quads and chunks of a lane.
+const QUADS: u32 = HEAD_DIM / SHARE / 4u;
+const OWN_CHUNKS: u32 = CHUNKS / SHARE;
 // Keys of a tile that share a block.
 const RUN: u32 = min(KEYS, BLOCK_SIZE);
 
@@ -57,15 +64,21 @@ struct Row {
     sum: array<f32, GROUP>,
 }
 
+// [parity of the tile, head, key, lane]
+var<workgroup> products: array<f32, 2u * GROUP * KEYS * WG>;
+
 @compute @workgroup_size(WG)
 fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let tile = tiles[group.y];
-    if (is_idle(lane, tile.rows)) {
-        return;
-    }
+    #unroll once < ALONE
+        if (is_idle(lane, tile.rows)) {
+            return;
+        }
+    #end
+    let quad0 = lane % SHARE * QUADS;
     let head0 = group.x * GROUP;
     let kv_head = head0 / (params.num_heads / params.num_kv_heads);
-    let index = min(lane, tile.rows - 1u);
+    let index = min(lane / SHARE, tile.rows - 1u);
     let row = tile.row + index;
     let position = tile.position + index;
     let last = tile.position + tile.rows - 1u;
@@ -81,7 +94,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
     var r: Row;
     for (var g = 0u; g < GROUP; g++) {
         for (var i = 0u; i < QUADS; i++) {
-            let at = row * params.q_stride + (head0 + g) * HEAD_DIM + i * 4u;
+            let at = row * params.q_stride + (head0 + g) * HEAD_DIM + (quad0 + i) * 4u;
             r.q[g][i] = vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * params.scale;
         }
         r.top[g] = LOWEST;
@@ -91,7 +104,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
             r.top[g] = max(lse[at], LOWEST);
             r.sum[g] = select(1.0, 0.0, lse[at] <= LOWEST);
             for (var i = 0u; i < QUADS; i++) {
-                let o = at * HEAD_DIM + i * 4u;
+                let o = at * HEAD_DIM + (quad0 + i) * 4u;
                 r.o[g][i] = vec4(out[o], out[o + 1u], out[o + 2u], out[o + 3u]);
             }
         }
@@ -104,7 +117,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
         }
         attend(&r, head_of, Keys(key0, low, last, trips(KEYS, tile.rows)), position, head0, lane);
     }
-    if (lane >= tile.rows) {
+    if (lane / SHARE >= tile.rows) {
         return;
     }
     // Nothing to add to what an earlier dispatch wrote.
@@ -116,10 +129,12 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
         for (var i = 0u; i < QUADS; i++) {
             let o = select(r.o[g][i] / r.sum[g], vec4(0.0), r.sum[g] == 0.0);
             for (var d = 0u; d < 4u; d++) {
-                out[at * HEAD_DIM + i * 4u + d] = o[d];
+                out[at * HEAD_DIM + (quad0 + i) * 4u + d] = o[d];
             }
         }
-        lse[at] = select(r.top[g] + log(r.sum[g]), params.neg_inf, r.sum[g] == 0.0);
+        if (quad0 == 0u) {
+            lse[at] = select(r.top[g] + log(r.sum[g]), params.neg_inf, r.sum[g] == 0.0);
+        }
     }
 }
 
@@ -142,7 +157,7 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
         var x = array<f32, GROUP>();
         #unroll n < SPANS
             let c = n * SPAN;
-            let k = key_span(at, c, lane);
+            let k = key_span(at, lane % SHARE * OWN_CHUNKS + c, lane);
             for (var g = 0u; g < GROUP; g++) {
                 for (var i = 0u; i < 2u * SPAN; i++) {
                     let qv = (*r).q[g][c * 2u + i];
@@ -158,6 +173,22 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
             s[g][t] = x[g] * factor;
         }
     }
+    #unroll once < SHARED
+        let of_tile = key0 / KEYS % 2u * GROUP * KEYS;
+        for (var j = 0u; j < GROUP * KEYS; j++) {
+            products[(of_tile + j) * WG + lane] = s[j / KEYS][j % KEYS];
+        }
+        workgroupBarrier();
+        // In one order for all lanes of a row, so that they go on with the same bits. Tiles take turns with two places.
+        for (var j = 0u; j < GROUP * KEYS; j++) {
+            let at = (of_tile + j) * WG + lane / SHARE * SHARE;
+            var sum = products[at];
+            for (var part = 1u; part < SHARE; part++) {
+                sum += products[at + part];
+            }
+            s[j / KEYS][j % KEYS] = sum;
+        }
+    #end
     var weighs = false;
     for (var g = 0u; g < GROUP; g++) {
         var top = (*r).top[g];
@@ -200,7 +231,7 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
             let factor = v_factor(heads[t / RUN], (key0 + t) % BLOCK_SIZE);
             #unroll n < SPANS
                 let c = n * SPAN;
-                let v = value_span(at, c, lane);
+                let v = value_span(at, lane % SHARE * OWN_CHUNKS + c, lane);
                 for (var g = 0u; g < GROUP; g++) {
                     for (var i = 0u; i < 2u * SPAN; i++) {
                         (*r).o[g][c * 2u + i] = fma(vec4(s[g][t] * factor), v[i], (*r).o[g][c * 2u + i]);

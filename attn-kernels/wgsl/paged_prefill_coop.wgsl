@@ -2,9 +2,10 @@ enable f16;
 enable wgpu_cooperative_matrix;
 // paged_prefill with cooperative matrices: the same bindings, tiles and results. Caches of codes become f16 on the way
 // to workgroup memory.
-// A subgroup owns as many rows of one query head as it has lanes; queries and output stay in its registers. All subgroups of a
-// workgroup go through the keys 16 at a time, at absolute positions, with K and V staged in workgroup memory. Scores
-// pass through workgroup memory, where a lane owns a row for the softmax. A row's output is rescaled only when its
+// A subgroup owns as many rows of one query head as it has lanes, and 32 if it has more; queries and output stay in its
+// registers, of which lanes of twice as many rows would not have enough. All subgroups of a workgroup go through the keys 16 at
+// a time, at absolute positions, with K and V staged in workgroup memory. Scores pass through workgroup memory, where a lane
+// owns a row for the softmax; lanes above do what those of the same rows do. A row's output is rescaled only when its
 // maximum grew by a factor of more than 2^8 (FlashAttention-4): weights stay under 2^8, which f16 holds.
 // A row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
 // A dispatch goes through num_keys keys from first_key on, a multiple of 16 (in the order of `context`). Unlike
@@ -36,7 +37,7 @@ enable wgpu_cooperative_matrix;
 #import tile
 #import kv = kv_coop_f16
 // Matrices along the rows of a subgroup, along a head, and along the keys of a step and a sixteen of a head.
-#let ROWS = SUBGROUP / MATRIX
+#let ROWS = SUBGROUP / MATRIX / UNITS
 #let ALONG = SPANS * 16 / MATRIX
 #let FINER = 16 / MATRIX
 #let STEP_ROWS = FINER * ROWS
@@ -50,7 +51,10 @@ enable wgpu_cooperative_matrix;
 @group(0) @binding(7) var<storage, read_write> lse: array<f32>;
 
 const KEYS: u32 = 16u;
-const WG: u32 = 32u * SUBGROUPS;
+const TILE_ROWS: u32 = 32u * SUBGROUPS;
+const WG: u32 = TILE_ROWS * UNITS;
+// Rows of a subgroup.
+const OWN_ROWS: u32 = SUBGROUP / UNITS;
 const HEAD_DIM: u32 = 16u * SPANS;
 const CHUNKS: u32 = HEAD_DIM / 8u;
 // Lanes that stage a key.
@@ -58,7 +62,7 @@ const LANES: u32 = WG / KEYS;
 const_assert LOADS * LANES >= CHUNKS;
 // Rows in workgroup memory, in elements of the arrays: padded so that eight rows fall on different banks.
 const KV_STRIDE: u32 = HEAD_DIM / 4u + 2u;
-const SCORE_STRIDE: u32 = WG + 4u;
+const SCORE_STRIDE: u32 = TILE_ROWS + 4u;
 const WEIGHT_STRIDE: u32 = 6u;
 const LOG2_E: f32 = 1.4426950408889634;
 // Growth of a row's maximum, in powers of two, that its weights absorb.
@@ -68,7 +72,7 @@ var<workgroup> keys: array<vec4<f16>, KEYS * KV_STRIDE>;
 var<workgroup> values: array<vec4<f16>, KEYS * KV_STRIDE>;
 // [16, rows]: a lane reads its row without bank conflicts.
 var<workgroup> scores: array<f32, 16u * SCORE_STRIDE>;
-var<workgroup> weights: array<vec4<f16>, WG * WEIGHT_STRIDE>;
+var<workgroup> weights: array<vec4<f16>, TILE_ROWS * WEIGHT_STRIDE>;
 // Whether a row of the workgroup must be rescaled, for even and odd steps. Sixteen bytes, as matrices in workgroup
 // memory start at multiples of that.
 var<workgroup> grown: array<atomic<u32>, 4>;
@@ -84,8 +88,9 @@ fn paged_prefill_coop(
     let tile = tiles[groups.y - 1u - group.y];
     let head = group.x;
     let kv_head = head / (params.num_heads / params.num_kv_heads);
-    let first_row = subgroup * SUBGROUP;
-    let mine = first_row + within;
+    let first_row = subgroup * OWN_ROWS;
+    let mine = first_row + within % OWN_ROWS;
+    let is_owner = within < OWN_ROWS;
     let index = min(mine, tile.rows - 1u);
     let row = tile.row + index;
     let position = tile.position + index;
@@ -287,9 +292,11 @@ fn paged_prefill_coop(
                     coopStore(sums[c * ROWS + r], &scores[first_row + r * MATRIX], SCORE_STRIDE);
                 #end
                 workgroupBarrier();
-                #unroll i < MATRIX
-                    scores[mine + i * SCORE_STRIDE] *= shrink;
-                #end
+                if (is_owner) {
+                    #unroll i < MATRIX
+                        scores[mine + i * SCORE_STRIDE] *= shrink;
+                    #end
+                }
                 workgroupBarrier();
                 #unroll r < ROWS
                     sums[c * ROWS + r] = coopLoad<MatrixC>(&scores[first_row + r * MATRIX], SCORE_STRIDE);
@@ -327,7 +334,7 @@ fn paged_prefill_coop(
             coopStore(sums[c * ROWS + r], &scores[first_row + r * MATRIX], SCORE_STRIDE);
         #end
         workgroupBarrier();
-        if (mine < tile.rows) {
+        if (is_owner && mine < tile.rows) {
             #unroll i < MATRIX_QUADS
                 let o = select(score_quad(mine, i) / sum * v_scale(), vec4(0.0), sum == 0.0);
                 #unroll d < 4
@@ -337,7 +344,7 @@ fn paged_prefill_coop(
         }
         workgroupBarrier();
     #end
-    if (mine < tile.rows) {
+    if (is_owner && mine < tile.rows) {
         lse[at] = select((top + log2(sum)) / LOG2_E, params.neg_inf, sum == 0.0);
     }
 }

@@ -175,6 +175,9 @@ fn either_layout_gives_the_same_bits() {
         (1, 8, 4, 4, KvDtype::F32),
         (1, 16, 4, 3, KvDtype::Fp8),
         (2, 24, 32, 1, KvDtype::Int8),
+        // Lanes share the rows of prefill.
+        (1, 64, 16, 2, KvDtype::F16),
+        (1, 128, 16, 1, KvDtype::F32),
     ] {
         let shape = KvShape { num_kv_heads, head_dim, block_size, dtype };
         let [own, other] =
