@@ -4,13 +4,14 @@
 //   mean_keys, mean_values  [num_kv_heads, mean_stride, head_dim] f32 of block_means
 //   selected  lists [query blocks, num_kv_heads] of list_stride u32 from first_list on: count, ascending blocks
 //   out       rows of [num_heads, head_dim] f32;  lse rows of [num_heads] f32, natural log: of the listed blocks, then of all
-// Left out are the blocks before a row's own that its list does not name. A lane owns a row of one head and goes through them
-// KEYS at a time; all lanes of a workgroup share a list.
-// Grid: (num_heads, query blocks * ceil(BLOCK / WG)). Bytes moved: 8 * head_dim a block left out and workgroup, and 16 * head_dim
-// a row. CPU reference: src/cpu/attend_means.rs
+// Left out are the blocks before a row's own that its list does not name. SHARE lanes own a row of one head, each a part of the
+// channels, as in paged_prefill, and go through them KEYS at a time; all lanes of a workgroup share a list.
+// Grid: (num_heads, query blocks * ceil(BLOCK / ROWS)). Bytes moved: 8 * head_dim a block left out and workgroup, and
+// 16 * head_dim a row. CPU reference: src/cpu/attend_means.rs
 #import numbers
 #import HEAD_DIM = 64
 #import BLOCK = 128
+#import SHARE = 2
 
 struct AttendMeansParams {
     num_heads: u32,
@@ -34,11 +35,17 @@ struct AttendMeansParams {
 @group(0) @binding(5) var<storage, read_write> out: array<f32>;
 @group(0) @binding(6) var<storage, read_write> lse: array<f32>;
 
-const WG: u32 = 64u;
-const PARTS: u32 = (BLOCK + WG - 1u) / WG;
+const ROWS: u32 = 64u;
+const WG: u32 = ROWS * SHARE;
+const PARTS: u32 = (BLOCK + ROWS - 1u) / ROWS;
 const QUADS: u32 = HEAD_DIM / 4u;
+// Quads of a lane.
+const OWN: u32 = QUADS / SHARE;
 // Blocks that are taken at once.
 const KEYS: u32 = 4u;
+
+// [turn, block, lane]
+var<workgroup> products: array<f32, 2u * KEYS * WG>;
 
 @compute @workgroup_size(WG)
 fn attend_means(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -49,16 +56,14 @@ fn attend_means(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     // Tokens of the query block that the chunk has.
     let first = select(0u, params.front, block == 0u);
     let end = min(BLOCK, params.front + params.q_len - block * BLOCK);
-    let mine = group.y % PARTS * WG + lane;
-    if (mine < first || mine >= end) {
-        return;
-    }
-    let row = params.q_first + block * BLOCK + mine - params.front;
-    var query: array<vec4<f32>, QUADS>;
-    var sums: array<vec4<f32>, QUADS>;
-    let at = (row * params.num_heads + head) * HEAD_DIM;
-    for (var i = 0u; i < QUADS; i++) {
-        let begin = row * params.q_stride + head * HEAD_DIM + i * 4u;
+    let mine = group.y % PARTS * ROWS + lane / SHARE;
+    let row = params.q_first + block * BLOCK + clamp(mine, first, end - 1u) - params.front;
+    let quad0 = lane % SHARE * OWN;
+    var query: array<vec4<f32>, OWN>;
+    var sums: array<vec4<f32>, OWN>;
+    let at = (row * params.num_heads + head) * HEAD_DIM + quad0 * 4u;
+    for (var i = 0u; i < OWN; i++) {
+        let begin = row * params.q_stride + head * HEAD_DIM + (quad0 + i) * 4u;
         query[i] = vec4(q[begin], q[begin + 1u], q[begin + 2u], q[begin + 3u]) * params.scale;
         let o = at + i * 4u;
         sums[i] = vec4(out[o], out[o + 1u], out[o + 2u], out[o + 3u]);
@@ -69,7 +74,8 @@ fn attend_means(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     let list = (params.first_list + block * params.num_kv_heads + kv_head) * params.list_stride;
     // A list is no longer than its place, whatever it counts.
     let count = min(selected[list], params.list_stride - 1u);
-    let means = kv_head * params.mean_stride * QUADS;
+    let means = kv_head * params.mean_stride * QUADS + quad0;
+    var turn = 0u;
     var listed = 0u;
     var next = 0u;
     while (next < own) {
@@ -84,34 +90,49 @@ fn attend_means(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
                 found++;
             }
         }
-        var grown = top;
         for (var j = 0u; j < found; j++) {
             var x = 0.0;
-            for (var i = 0u; i < QUADS; i++) {
+            for (var i = 0u; i < OWN; i++) {
                 x += dot(query[i], mean_keys[places[j] + i]);
+            }
+            products[(turn * KEYS + j) * WG + lane] = x;
+        }
+        workgroupBarrier();
+        var grown = top;
+        for (var j = 0u; j < found; j++) {
+            let of_row = (turn * KEYS + j) * WG + lane / SHARE * SHARE;
+            var x = products[of_row];
+            for (var part = 1u; part < SHARE; part++) {
+                x += products[of_row + part];
             }
             scores[j] = x + log(f32(BLOCK));
             grown = max(grown, scores[j]);
         }
+        turn = 1u - turn;
         let shrink = exp(top - grown);
         top = grown;
         sum *= shrink;
-        for (var i = 0u; i < QUADS; i++) {
+        for (var i = 0u; i < OWN; i++) {
             sums[i] *= shrink;
         }
         for (var j = 0u; j < found; j++) {
             let weight = exp(scores[j] - top);
             sum += weight;
-            for (var i = 0u; i < QUADS; i++) {
+            for (var i = 0u; i < OWN; i++) {
                 sums[i] += weight * mean_values[places[j] + i];
             }
         }
     }
-    for (var i = 0u; i < QUADS; i++) {
+    if (mine < first || mine >= end) {
+        return;
+    }
+    for (var i = 0u; i < OWN; i++) {
         let o = sums[i] / sum;
         for (var d = 0u; d < 4u; d++) {
             out[at + i * 4u + d] = o[d];
         }
     }
-    lse[row * params.num_heads + head] = top + log(sum);
+    if (quad0 == 0u) {
+        lse[row * params.num_heads + head] = top + log(sum);
+    }
 }

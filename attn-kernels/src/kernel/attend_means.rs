@@ -1,6 +1,6 @@
 //! Attention to the means of blocks that lists leave out, added to that of the listed ones: the correction of `FlashPrefill`.
 
-use super::KvShape;
+use super::{KvShape, paged_prefill};
 use crate::{Kernel, Params, Variant};
 
 /// The kernel; [`AttendMeansBuffers`] lists its bindings.
@@ -60,8 +60,8 @@ bindings! {
     }
 }
 
-/// Lanes of a workgroup, each of which has a row.
-const WG: u32 = 64;
+/// Rows of a workgroup.
+const ROWS: u32 = 64;
 
 /// The kernel for one cache shape; blocks of `block` tokens.
 ///
@@ -71,11 +71,14 @@ const WG: u32 = 64;
 pub fn variant(shape: &KvShape, block: u32) -> Variant {
     shape.check();
     assert!(block.is_power_of_two(), "a block of {block} tokens is not a power of two");
-    Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).size("BLOCK", block)
+    Variant::new(&KERNEL)
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK", block)
+        .size("SHARE", paged_prefill::lanes_per_row(shape.head_dim))
 }
 
 /// Workgroups for `query_blocks` query blocks of `block` tokens.
 #[must_use]
 pub fn grid(params: &AttendMeansParams, block: u32, query_blocks: u32) -> [u32; 3] {
-    [params.num_heads, query_blocks * block.div_ceil(WG), 1]
+    [params.num_heads, query_blocks * block.div_ceil(ROWS), 1]
 }

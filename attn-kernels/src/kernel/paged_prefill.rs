@@ -162,22 +162,16 @@ pub fn segments(first: u32, last: u32, software: bool) -> impl Iterator<Item = (
     (first / keys * keys..=last).step_by(keys as usize).map(move |first| (first, keys))
 }
 
-/// Lanes that share a query row: as few as have at most [`LANE_ELEMENTS`] channels each, of up to four, as workgroups have 256
-/// lanes on every device.
-fn lanes_per_row(shape: &KvShape, loads: KeyLoads) -> u32 {
-    let chunks = shape.head_dim / 8;
-    let share = |n: &u32| chunks.is_multiple_of(*n);
-    match loads {
-        KeyLoads::Uniform => {
-            let few = (1..=4).filter(share).find(|n| shape.head_dim / n <= LANE_ELEMENTS);
-            few.or_else(|| (1..=4).filter(share).next_back()).unwrap_or(1)
-        }
-        KeyLoads::Broadcast => 1,
-    }
+/// Lanes that share a query row of `head_dim` channels: as few as have at most [`LANE_ELEMENTS`] each, of up to four, as
+/// workgroups have 256 lanes on every device.
+pub(super) fn lanes_per_row(head_dim: u32) -> u32 {
+    let whole = |n: &u32| (head_dim / 8).is_multiple_of(*n);
+    let few = (1..=4).filter(whole).find(|n| head_dim / n <= LANE_ELEMENTS);
+    few.or_else(|| (1..=4).rfind(whole)).unwrap_or(1)
 }
 
-/// Channels of a lane's queries, and of its outputs: both in registers, of which lanes of an Apple M1 have 128. On an H200 heads of
-/// 128 run at 7.9, 8.3 and 8.8 TFLOP/s by one, two and four lanes a row, heads of 64 at 9.5, 12.0 and 6.5.
+/// Channels of a lane's queries, and of its outputs: both in registers, of which lanes of an Apple M1 have 128. On an H200 heads
+/// of 128 run at 7.9, 8.3 and 8.8 TFLOP/s by one, two and four lanes a row, heads of 64 at 9.5, 12.0 and 6.5.
 const LANE_ELEMENTS: u32 = 32;
 
 /// Query heads a lane serves.
@@ -216,7 +210,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
         None => variant.module("keys", "keys_uniform"),
     };
     let keys = variant.module_in("keys").expect("filled above");
-    let share = lanes_per_row(shape, loads);
+    let share = if loads == KeyLoads::Broadcast { 1 } else { lanes_per_row(shape.head_dim) };
     let variant = variant
         .module("trips", if loads == KeyLoads::Broadcast { "trips_hidden" } else { "trips_known" })
         .size("SPANS", spans(shape.head_dim / share, keys))
