@@ -225,6 +225,8 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
         KvDtype::Fp8 => "latent_fp8",
         KvDtype::Int8 => "latent_int8",
     };
+    // Latents of f32 take twice the registers.
+    let ahead = if shape.dtype == KvDtype::F32 { 2 } else { 4 };
     let variant = Variant::new(&KERNEL)
         .size("LATENT", shape.latent)
         .size("ROPE", shape.rope)
@@ -234,6 +236,7 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
         .size("VALUE_WORDS", (shape.latent / word).div_ceil(spans))
         .size("WORD_QUADS", word / 4)
         .size("PIECES", (spans / 16).max(1))
+        .size("AHEAD", ahead)
         .module("element", element);
     shape.sized(variant)
 }
