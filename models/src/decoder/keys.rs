@@ -185,7 +185,7 @@ impl KeySource {
             }
             ring.wrote(tokens as u64 * (kv.plan().block_bytes() / u64::from(block_size)));
         }
-        stream::plan_streams(of_kv, block_size, views, slices, batch, beyond, selects)?;
+        stream::plan_streams(kv, of_kv, views, slices, batch, beyond, selects)?;
         self.pages_mut().map_or(Ok(()), |pages| pages.plan(kv, batch, beyond))
     }
 

@@ -46,7 +46,7 @@ pub(super) struct Lists {
     pub(super) bind: Bind<u32>,
     /// Entries from one list to the next.
     pub(super) stride: u32,
-    /// Blocks of the longest list.
+    /// Blocks of the longest list, or a few more.
     pub(super) blocks: u32,
 }
 

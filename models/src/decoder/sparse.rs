@@ -41,6 +41,7 @@ use super::ops::Ctx;
 use super::selecting::{Lists, SelectingRows};
 use super::views::Views;
 use crate::batch::{Phase, Slice, StepOutput};
+use crate::cast::u32_of;
 use crate::sparse::{Place, SparseOptions};
 use crate::{DecoderConfig, KvPool, ModelError, Reach};
 use account::Account;
@@ -150,6 +151,16 @@ pub(super) struct Begin<'a> {
     pub(super) slices: &'a [Slice<'a>],
     /// Pages of each KV head that have room on the device, where blocks live on the host.
     pub(super) spare_pages: u32,
+}
+
+impl Begin<'_> {
+    /// Returns the blocks of the longest list of `rows` decode rows, where it has `blocks` of them: a few more, so that steps
+    /// keep their commands while lists grow, if pages of these have room, and those of the wishes behind them.
+    fn longest(&self, rules: &Rules, rows: usize, blocks: u32) -> u32 {
+        let longest = lists::longest(blocks, rules.block());
+        let pages = (longest + longest.div_ceil(4)) * (rules.block() / self.kv.shape().block_size);
+        if self.kv.page_slots() == 0 || pages * u32_of(rows) <= self.spare_pages { longest } else { blocks }
+    }
 }
 
 /// Rows that have attended lists.

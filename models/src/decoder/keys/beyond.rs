@@ -4,7 +4,7 @@ use attn_kernels::gpu::{Bind, Gpu};
 use attn_kernels::rows::{BlockCopy, PhysicalBlock};
 
 use super::Load;
-use super::lists::{ENTRIES, StreamLists};
+use super::lists::{ENTRIES, StreamLists, is_run};
 use super::rooms::Fresh;
 use super::stream::{Source, Stream};
 use crate::decoder::batch::{Batch, Dense, ViewRows};
@@ -136,9 +136,12 @@ impl Beyond {
         }
         // Copies are of one segment each.
         if kv.segments() > 1 {
-            let segment = |block: u32| if block == BlockCopy::NONE.to { 0 } else { kv.segment_of(block) };
-            let ends = |copy: &BlockCopy| [segment(copy.from), segment(copy.to)];
-            for run in self.lists.pairs.chunk_by(|a, b| ends(a) == ends(b)) {
+            let ends = |copy: &BlockCopy| match copy.is_some() {
+                true => [copy.from, copy.to].map(|block| kv.segment_of(block)),
+                false => [0; 2],
+            };
+            let together = |a: &BlockCopy, b: &BlockCopy| is_run(a, b, |a, b| ends(a) == ends(b));
+            for run in self.lists.pairs.chunk_by(together) {
                 shape.extend(ends(&run[0]).into_iter().chain([run.len()]));
             }
         }

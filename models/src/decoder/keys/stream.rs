@@ -13,15 +13,15 @@ use kvblock::BlockId;
 use rustc_hash::FxHashMap;
 
 use super::beyond::Beyond;
-use super::lists::{ENTRIES, StreamLists, push_copies};
+use super::lists::{ENTRIES, StreamLists, push_runs};
 use super::ring::{Load, LoadId};
 use super::rooms::Fresh;
-use crate::ModelError;
 use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::decoder::batch::{Batch, Dense, Rows};
 use crate::decoder::views::View;
 use crate::kv::{KeysIn, Place, ROWS, Ring};
+use crate::{KvPool, ModelError};
 
 /// Order in which some rows go through their keys.
 #[derive(Debug)]
@@ -107,6 +107,8 @@ struct Sequence<'a> {
 /// Inputs of the streams of a step.
 struct Planner<'a> {
     ring: &'a Ring,
+    /// Blocks of a buffer on the host.
+    segment: u32,
     /// Blocks of a partition.
     unit: usize,
     /// Tokens of a block.
@@ -117,8 +119,8 @@ struct Planner<'a> {
 /// Plans the streams of a step: of the rows of every view that do not find all their keys on the device. `selects` says whether
 /// every layer of a view with selections makes one.
 pub(super) fn plan_streams(
+    kv: &KvPool,
     ring: &Ring,
-    block_size: u32,
     views: &[View],
     slices: &[Slice<'_>],
     batch: &mut Batch,
@@ -126,7 +128,8 @@ pub(super) fn plan_streams(
     selects: bool,
 ) -> Result<(), ModelError> {
     let (Batch { views: all, tables, .. }, Beyond { fresh, lists, streams, .. }) = (batch, beyond);
-    let planner = Planner { ring, unit: ring.partition() as usize, block_size, fresh };
+    let (segment, block_size) = (kv.segment_size(), kv.shape().block_size);
+    let planner = Planner { ring, segment, unit: ring.partition() as usize, block_size, fresh };
     for ((view, rows), streams) in views.iter().zip(all).zip(streams) {
         let unused = selects && !rows.selecting.is_empty();
         for which in Dense::BOTH.into_iter().filter(|which| !unused || *which == Dense::Whole) {
@@ -324,10 +327,11 @@ impl Planner<'_> {
         // Copies of one buffer on the host follow each other.
         copies[..2].iter_mut().for_each(|of_host| of_host.sort_unstable());
         let parts = PARTS.into_iter().zip(copies).filter(|(_, copies)| !copies.is_empty());
+        let together = |from, a: u32, b: u32| from != Source::Host || a / self.segment == b / self.segment;
         let parts = parts.map(|((from, fresh), copies)| Part {
             from,
             fresh,
-            pairs: push_copies(&mut lists.pairs, &copies, 0),
+            pairs: push_runs(&mut lists.pairs, &copies, 0, |a, b| together(from, a, b)),
         });
         Chunk { keys: self.keys(open.units), parts: parts.collect(), at: KeysIn::Layer }
     }

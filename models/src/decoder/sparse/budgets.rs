@@ -10,8 +10,8 @@ use crate::ModelError;
 use crate::cast::u32_of;
 
 impl Ranker {
-    /// Lays out how many blocks each row takes in each layer; returns the most that any takes. Where pages are spare beside the
-    /// selection, some blocks more are wished for.
+    /// Lays out how many blocks each row takes in each layer; returns the most that any takes, and a few more. Where pages are
+    /// spare beside the selection, some blocks more are wished for.
     pub(super) fn budget(
         &mut self,
         rules: &Rules,
@@ -46,6 +46,7 @@ impl Ranker {
             }
             self.tops[layer].clone_from(&last);
         }
+        let most = step.longest(rules, chosen.len(), most);
         self.top_rows.fit(gpu, rows.len() + ROWS_ALIGN)?;
         gpu.write(&self.top_rows, 0, &rows);
         let len = chosen.len() * (sets * score_stride) as usize;

@@ -16,7 +16,7 @@ pub(super) struct HostLists {
     pub(super) words: Vec<u32>,
     /// Entries from one list to the next.
     pub(super) stride: u32,
-    /// Blocks of the longest list.
+    /// Blocks of the longest list, or a few more.
     pub(super) blocks: u32,
 }
 
@@ -30,6 +30,15 @@ const STEP: u32 = 32;
 /// Returns the entries from one list to the next of lists of at most `blocks` blocks.
 pub(super) fn stride(blocks: u32) -> u32 {
     (1 + blocks).next_multiple_of(STEP)
+}
+
+/// Longest lists grow by this many tokens at once, likewise.
+const GROWTH: u32 = 64;
+
+/// Returns the blocks of the longest list of some rows, where it has `blocks` blocks of `block` tokens: a few more for lists that
+/// grow from step to step, or by a block that is not full in every second step.
+pub(super) fn longest(blocks: u32, block: u32) -> u32 {
+    blocks.next_multiple_of((GROWTH / block).max(1))
 }
 
 /// Returns the length of rows of `len` scores: a few more for rows that grow from step to step.
@@ -194,7 +203,13 @@ impl DeviceLists {
 
 impl Rules {
     /// Lists of all groups and KV heads of a layer, behind those of rows that come first and are selected for elsewhere.
-    pub(super) fn lay_out(&self, rows: &[SelectingRows], selections: &[Selection]) -> HostLists {
+    /// `longest` says how many blocks count as those of the longest one.
+    pub(super) fn lay_out(
+        &self,
+        rows: &[SelectingRows],
+        selections: &[Selection],
+        longest: impl Fn(u32) -> u32,
+    ) -> HostLists {
         let before = rows.first().map_or(0, |first| first.list as usize * self.num_kv_heads);
         let mut lists = vec![Vec::new(); before];
         for (chosen, selection) in rows.iter().zip(selections) {
@@ -203,7 +218,7 @@ impl Rules {
                 lists.extend(heads.map(|head| self.options.blocks(chosen, selection, head, list)));
             }
         }
-        let blocks = u32_of(lists.iter().map(Vec::len).max().unwrap_or(0));
+        let blocks = longest(u32_of(lists.iter().map(Vec::len).max().unwrap_or(0)));
         let stride = stride(blocks);
         let mut words = Vec::with_capacity((lists.len() * stride as usize).next_multiple_of(ALIGN));
         for list in lists {

@@ -201,7 +201,7 @@ impl Select for OnHost {
             }
             selections.push(selection);
         }
-        let HostLists { words, stride, blocks } = rules.lay_out(rows, &selections);
+        let HostLists { words, stride, blocks } = rules.lay_out(rows, &selections, |blocks| blocks);
         self.placed[layer] = Some((stride, blocks));
         self.buf.write(ctx.gpu, &words)?;
         self.last.clone_from(&selections);

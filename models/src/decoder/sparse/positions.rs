@@ -46,7 +46,9 @@ impl Select for Positions {
             let select =
                 |chosen: &SelectingRows| rules.options.select(chosen, layer, None, rules.digests, None);
             let selections: Vec<Selection> = rows.iter().map(select).collect::<Result<_, _>>()?;
-            let HostLists { words: lists, stride, blocks } = rules.lay_out(rows, &selections);
+            let decodes = rows.iter().all(SelectingRows::is_decode);
+            let longest = |blocks| if decodes { step.longest(rules, rows.len(), blocks) } else { blocks };
+            let HostLists { words: lists, stride, blocks } = rules.lay_out(rows, &selections, longest);
             account.count_selections(rules, rows, layer, selections);
             // Layers mostly agree.
             let last = self.placed[..layer].iter().rev().flatten().next();

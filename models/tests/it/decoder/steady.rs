@@ -102,11 +102,12 @@ fn decode_steps_are_encoded_while_others_run() {
     }
 }
 
+const KVCOMP: &str = "kvcomp:hash_bits=64,block_size=16,topk_tokens=64,sink=1,recent=1,length_threshold=64";
+
 /// Steps with a policy are like steps without one, whichever way it selects: by ranks of any kind, by positions, or not at all
 /// in decode. What is compared with step by step are the same requests with logits, which no step is encoded ahead of.
 #[test]
 fn decode_steps_with_a_policy_are_encoded_while_others_run() {
-    let kvcomp = "kvcomp:hash_bits=64,block_size=16,topk_tokens=64,sink=1,recent=1,length_threshold=64";
     for spec in [
         "quest:page_budget=4",
         "quest:page_budget=4,dense_layers=1",
@@ -115,9 +116,17 @@ fn decode_steps_with_a_policy_are_encoded_while_others_run() {
         "gsa:scoring=mean_k,layer_ratios=1:0.5:0.2,block_size=16",
         "esa:sparse_ratio=0.3,block_size=16",
         "gsa-ucm:sparse_ratio=0.2,block_size=16,min_topk=1,max_topk=100,seg_prefill_threshold=0",
-        kvcomp,
+        KVCOMP,
         "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=0",
         "streaming:sink=1,recent=2,block_size=16",
+        "kvstar:block_size=16",
+        "esa:sparse_ratio=0.3,block_size=16,query=previous",
+        "gsa-ucm:sparse_ratio=0.2,block_size=16,min_topk=1,seg_prefill_threshold=0,query=previous",
+        &format!("{KVCOMP},skip_layers=2"),
+        &format!("{KVCOMP},skip_layers=2,query=previous"),
+        "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=0,query=previous",
+        "gsa:block_size=16",
+        "gsa:block_size=16,layer_ratios=0.3:0.5:0.2",
         "xattn:threshold=0.9,block_size=16",
         "xattn:threshold=0.9,block_size=16,stride=4",
         "flashprefill:block_size=16",
@@ -164,23 +173,57 @@ fn decode_steps_of_many_sequences_with_keys_on_the_host_are_encoded_while_others
     let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(60).collect();
     let request = Request { logits: false, ..Request::new(&ids, 10) };
     serve(&mut decoder, &[request; SEQUENCES as usize], 128);
+    // Of nine steps the first repeats no other, nor does the one that begins a block of each sequence.
     assert!(decoder.steps_ahead() >= 7, "{} of 9 steps were encoded ahead", decoder.steps_ahead());
 }
 
 /// Two sequences of one prompt, of which one ends before the other.
 fn encoded_ahead(spec: &str, options: &DecoderOptions) {
     let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(220).collect();
-    let run = |logits| {
+    let run = |logits, tokens: usize| {
         let request = |tokens| Request { logits, ..Request::new(&ids, tokens) };
         let mut decoder = tiny().decoder(options);
-        let served = serve(&mut decoder, &[request(36), request(18)], 128);
+        let served = serve(&mut decoder, &[request(tokens), request(18)], 128);
         let drawn: Vec<Vec<u32>> = served.into_iter().map(|one| one.drawn).collect();
         (drawn, decoder.steps_ahead())
     };
-    let (drawn, ahead) = run(false);
-    assert_eq!(run(true), (drawn, 0), "{spec}: one by one");
-    // Of 35 steps two repeat no other: the first, and the first of one sequence; lists that grow change a few more.
-    assert!(ahead >= 28, "{spec}: {ahead} of 35 steps were encoded ahead");
+    let (drawn, ahead) = run(false, 121);
+    mostly_ahead(spec, ahead, 120);
+    let (one_by_one, none) = run(true, 36);
+    let until = [&drawn[0][..36], &drawn[1]];
+    assert_eq!((&one_by_one[0][..], &one_by_one[1][..], none), (until[0], until[1], 0), "{spec}: one by one");
+}
+
+/// Demands what the bench does. Two steps of a run repeat no other: the first, and the first of fewer sequences; partitions and
+/// lists that grow change a few more.
+fn mostly_ahead(spec: &str, ahead: u64, steps: u64) {
+    assert!(ahead * 100 >= steps * 95, "{spec}: {ahead} of {steps} steps were encoded ahead");
+}
+
+/// Sequences of different lengths begin blocks in different steps, and select with their queries in different ones.
+#[test]
+fn decode_steps_of_sequences_of_different_lengths_are_encoded_while_others_run() {
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(420).collect();
+    for spec in [
+        "quest:page_budget=4,dense_layers=1,block_size=16",
+        "quest:mass=0.5,block_size=16",
+        "gsa:scoring=mean_k,block_size=16",
+        "gsa:scoring=mean_k,block_size=16,query=previous",
+        "gsa:block_size=16",
+        "kvstar:block_size=16",
+        "gsa-ucm:sparse_ratio=0.2,block_size=16,min_topk=1,max_topk=100,seg_prefill_threshold=0",
+        KVCOMP,
+    ] {
+        let policy = sparse_select::build(spec).unwrap().into();
+        let options = with_policy(SparseOptions::new(policy, Place::Device)).max_seqs(7);
+        let mut options = blocks_of(16, &options);
+        options.max_rows = 2048;
+        let mut decoder = tiny().decoder(&options);
+        let request = |n: usize| Request { logits: false, ..Request::new(&ids[n..83 + n * 47], 121) };
+        // Prompts of one chunk each, so that all decode at the same time.
+        serve(&mut decoder, &[0, 1, 2, 3, 4, 5, 6].map(request), 512);
+        mostly_ahead(spec, decoder.steps_ahead(), 120);
+    }
 }
 
 /// A row attends to everything up to the crossing and selects from there on, and the steps on both sides are encoded ahead.

@@ -6,6 +6,7 @@ use attn_kernels::gpu::Buf;
 use attn_kernels::kernel::swap_blocks::{self, Link, SwapBlocksBuffers, SwapBlocksParams};
 use attn_kernels::rows::{BlockCopy, KvWord};
 
+use super::super::lists::is_run;
 use super::{RingKeys, TransferContext, Transport};
 use crate::KvPool;
 use crate::cast::u32_of;
@@ -28,8 +29,7 @@ impl RingKeys {
             _ => 0,
         };
         let mut copies = Copies { layer, from, to, list: pairs.start, pairs: 0..0, segment: 0 };
-        // Entries without a copy end a list.
-        let together = |a: &BlockCopy, b: &BlockCopy| !b.is_some() || segment(a) == segment(b);
+        let together = |a: &BlockCopy, b: &BlockCopy| is_run(a, b, |a, b| segment(a) == segment(b));
         for some in context.beyond.lists.pairs[pairs].chunk_by(together) {
             copies.segment = if some[0].is_some() { segment(&some[0]) } else { 0 };
             copies.pairs = copies.pairs.end..copies.pairs.end + some.len();
