@@ -156,6 +156,11 @@ impl Policy for Layered {
         self.of(layer, kv_len).is_none_or(|policy| policy.keeps_all(layer, kv_len))
     }
 
+    fn whole_below(&self) -> usize {
+        let of_layers = self.by_layer.iter().flatten().map(|policy| policy.whole_below());
+        of_layers.fold(self.policy.whole_below(), usize::min).max(self.min_tokens.given())
+    }
+
     fn min_tokens(&self) -> MinTokens {
         self.min_tokens
     }

@@ -11,7 +11,7 @@ use crate::{
     Entry, Heads, Input, Params, Policy, SelectError, Selection, SpecError, Support,
     digest::{DigestFormat, mean_key},
     heads::dot,
-    policy::{ByCompressed, Ranking, num_blocks, select_each_query},
+    policy::{ByCompressed, Ranking, num_blocks, select_each_query, whole_below},
     selection::count_u32,
     spec::key,
     topk::{top_k_where, union},
@@ -200,6 +200,10 @@ impl Policy for Nsa {
 
     fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    fn whole_below(&self) -> usize {
+        whole_below(self.block_size, |n| self.selected().min(n))
     }
 
     fn ranking(&self) -> Option<Ranking> {

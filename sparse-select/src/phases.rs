@@ -83,6 +83,10 @@ impl Policy for Phases {
         if layer.is_some() { prefill || decode } else { prefill && decode }
     }
 
+    fn whole_below(&self) -> usize {
+        self.prefill.whole_below().min(self.decode.whole_below())
+    }
+
     fn min_tokens(&self) -> MinTokens {
         self.decode.min_tokens()
     }

@@ -52,6 +52,12 @@ pub trait Policy: fmt::Debug + Send + Sync {
         kv_len < self.support().dense_below_tokens
     }
 
+    /// Number of tokens below which no block is dropped, since the policy does not act there or its budget has room for all:
+    /// lists of all blocks are what an engine that runs it may get.
+    fn whole_below(&self) -> usize {
+        self.support().dense_below_tokens
+    }
+
     /// Returns the shortest history that blocks are selected in, or who finds it out.
     fn min_tokens(&self) -> MinTokens {
         MinTokens::Auto
@@ -349,6 +355,28 @@ impl<'a> Input<'a> {
 #[must_use]
 pub fn num_blocks(tokens: usize, block_size: BlockSize) -> u32 {
     block_size.blocks_for(count_u32(tokens))
+}
+
+/// Tokens that no sequence has.
+const NEVER: usize = u32::MAX as usize;
+
+/// Returns the number of tokens below which a policy keeps every block that keeps `kept(n)` of `n` blocks, if it drops some of
+/// all larger numbers once it drops one.
+pub(crate) fn whole_below(block_size: BlockSize, kept: impl Fn(u32) -> u32) -> usize {
+    match least_that_drops(kept) {
+        Some(blocks) => ((blocks as usize - 1) * block_size.get() as usize + 1).min(NEVER),
+        None => NEVER,
+    }
+}
+
+/// Returns the least number of blocks `n` of which `kept(n)` are fewer, likewise.
+pub(crate) fn least_that_drops(kept: impl Fn(u32) -> u32) -> Option<u32> {
+    let (mut least, mut end) = (1, u32::MAX);
+    while least < end {
+        let middle = least + (end - least) / 2;
+        (least, end) = if kept(middle) < middle { (least, middle) } else { (middle + 1, end) };
+    }
+    (least < u32::MAX).then_some(least)
 }
 
 /// The tokens of a block: `block * block_size .. min((block + 1) * block_size, kv_len)`.

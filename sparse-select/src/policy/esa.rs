@@ -8,6 +8,7 @@ use kvblock::BlockSize;
 
 use super::{
     ByDigests, DigestKind, Input, Policy, Ranking, Support, gsa::mean_key_scores, num_blocks, retrieve,
+    whole_below,
 };
 use crate::{
     Entry, Key, Params, SelectError, Selection, SpecError,
@@ -95,11 +96,21 @@ impl Esa {
     /// Number of blocks retrieved between the windows of a prompt:
     /// `floor((ceil(prompt / bs) - init - local) * ratio)`.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of the blocks")]
     pub fn top_k(&self, prompt_tokens: usize) -> u32 {
-        let windows = self.init_window_sz.saturating_add(self.local_window_sz);
-        let range = num_blocks(prompt_tokens, self.block_size).saturating_sub(windows);
+        self.retrieved(num_blocks(prompt_tokens, self.block_size))
+    }
+
+    /// Number of blocks retrieved between the windows of `n` blocks.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of the blocks")]
+    fn retrieved(&self, n: u32) -> u32 {
+        let range = n.saturating_sub(self.init_window_sz.saturating_add(self.local_window_sz));
         (f64::from(range) * self.sparse_ratio).floor() as u32
+    }
+
+    /// Number of blocks selected out of the `n` of a prompt that is long enough.
+    fn kept(&self, n: u32) -> u32 {
+        let windows = self.init_window_sz.saturating_add(self.local_window_sz).min(n);
+        windows + self.retrieved(n).min(n - windows)
     }
 
     /// Both windows and the best blocks between them by `scores` (`[n]`), ascending.
@@ -131,6 +142,10 @@ impl Policy for Esa {
         self.block_size
     }
 
+    fn whole_below(&self) -> usize {
+        self.support().dense_below_tokens.max(whole_below(self.block_size, |n| self.kept(n)))
+    }
+
     /// Kernels always keep the block of the last token, so a policy without a local window runs on the host.
     fn ranking(&self) -> Option<Ranking> {
         (self.local_window_sz > 0).then_some(Ranking::Digests(ByDigests {
@@ -148,8 +163,7 @@ impl Policy for Esa {
 
     fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {
         let n = num_blocks(kv_len, self.block_size);
-        let windows = self.init_window_sz.saturating_add(self.local_window_sz).min(n);
-        if self.is_active(kv_len) { windows + self.top_k(kv_len).min(n - windows) } else { n }
+        if self.is_active(kv_len) { self.kept(n) } else { n }
     }
 
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {

@@ -5,7 +5,7 @@ use kvblock::BlockSize;
 
 use super::{
     ByDigests, Deployment, DigestKind, Input, Policy, PrefetchSettings, Ranking, Support, num_blocks,
-    select_each_query,
+    select_each_query, whole_below,
 };
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError,
@@ -103,6 +103,12 @@ impl Gsa {
         self.min_blocks.max((f64::from(n) * self.sparse_ratio).floor() as u32).min(n)
     }
 
+    /// Number of blocks selected out of `n`, those that are required beyond the budget too.
+    fn kept(&self, n: u32) -> u32 {
+        let required = self.init_window_sz.saturating_add(self.local_window_sz).min(n);
+        self.budget(n).max(required)
+    }
+
     /// Whether a block out of `n` is a sink or in the local window, and therefore selected whatever its
     /// score.
     #[must_use]
@@ -193,6 +199,10 @@ impl Policy for Gsa {
         self.block_size
     }
 
+    fn whole_below(&self) -> usize {
+        whole_below(self.block_size, |n| self.kept(n))
+    }
+
     fn deployment(&self) -> Deployment {
         self.deployment
     }
@@ -209,9 +219,7 @@ impl Policy for Gsa {
     }
 
     fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {
-        let n = num_blocks(kv_len, self.block_size);
-        let required = self.init_window_sz.saturating_add(self.local_window_sz).min(n);
-        Gsa::budget(self, n).max(required)
+        self.kept(num_blocks(kv_len, self.block_size))
     }
 
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {

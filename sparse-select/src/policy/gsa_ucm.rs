@@ -7,7 +7,7 @@ use kvblock::BlockSize;
 
 use super::{
     ByDigests, Deployment, DigestKind, Input, Policy, Ranking, Stage, Support, gsa::mean_key_scores,
-    num_blocks, retrieve,
+    least_that_drops, num_blocks, retrieve,
 };
 use crate::{
     Entry, Params, SelectError, Selection, SpecError,
@@ -112,6 +112,13 @@ impl GsaUcm {
         }
     }
 
+    /// Number of tokens below which a step keeps all blocks because its budget has room for them: only full blocks are ranked.
+    fn budget_below(&self) -> usize {
+        let kept = |full: u32| if full <= self.ends() { full } else { self.kept(full) };
+        let full = least_that_drops(kept).unwrap_or(u32::MAX);
+        full as usize * self.block_size.get() as usize
+    }
+
     /// Number of blocks at both ends that the top-k takes before any others.
     fn ends(&self) -> u32 {
         self.init_window.saturating_add(END_WINDOW)
@@ -149,6 +156,10 @@ impl Policy for GsaUcm {
 
     fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    fn whole_below(&self) -> usize {
+        self.support().dense_below_tokens.max(self.budget_below())
     }
 
     fn ranking(&self) -> Option<Ranking> {

@@ -3,7 +3,9 @@
 
 use kvblock::BlockSize;
 
-use super::{ByHashes, Input, Policy, Ranking, Step, Support, block_tokens, num_blocks, select_each_query};
+use super::{
+    ByHashes, Input, Policy, Ranking, Step, Support, block_tokens, num_blocks, select_each_query, whole_below,
+};
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError, heads::group_mean, spec::key, topk::top_k,
 };
@@ -251,6 +253,16 @@ impl Policy for KvComp {
 
     fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    fn whole_below(&self) -> usize {
+        let (threshold, budget) = (self.length_threshold as usize, self.budget_blocks(None, 0));
+        match self.layer_ratios.is_empty() {
+            true => {
+                threshold.max(whole_below(self.block_size, |n| crate::selection::count_u32(budget).min(n)))
+            }
+            false => threshold,
+        }
     }
 
     fn keeps_all(&self, layer: Option<u32>, kv_len: usize) -> bool {

@@ -3,7 +3,9 @@
 
 use kvblock::BlockSize;
 
-use super::{ByDigests, DigestKind, Input, Policy, Ranking, Step, Support, num_blocks, select_each_query};
+use super::{
+    ByDigests, DigestKind, Input, Policy, Ranking, Step, Support, num_blocks, select_each_query, whole_below,
+};
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError,
     certificate::{odds, select_mass},
@@ -185,6 +187,17 @@ impl Policy for Quest {
 
     fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    fn whole_below(&self) -> usize {
+        let whole = matches!(self.mode, Mode::Mass { mass } if odds(mass).is_infinite());
+        let blocks = match self.mode {
+            Mode::Budget { pages } => pages,
+            Mode::Mass { .. } if whole => u32::MAX,
+            Mode::Mass { .. } => 1,
+            Mode::Offload { topk, threshold_blocks, .. } => topk.max(threshold_blocks),
+        };
+        whole_below(self.block_size, |n| blocks.min(n))
     }
 
     fn keeps_all(&self, layer: Option<u32>, kv_len: usize) -> bool {

@@ -2,7 +2,7 @@
 
 use kvblock::BlockSize;
 
-use super::{Input, Policy, Support};
+use super::{Input, Policy, Support, whole_below};
 use crate::{Entry, SelectError, Selection, spec::key, topk::union};
 
 /// Registry entry.
@@ -46,6 +46,10 @@ impl Policy for Streaming {
 
     fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    fn whole_below(&self) -> usize {
+        whole_below(self.block_size, |n| self.sink.saturating_add(self.recent).min(n))
     }
 
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {

@@ -53,6 +53,43 @@ proptest! {
         }
     }
 
+    /// Whoever is told that nothing is dropped below some length finds it so, and one more block is where something is.
+    #[test]
+    fn everything_is_kept_as_long_as_budgets_have_room(
+        budget in 1u32..40, ratio in 0.05..=1.0f64, windows in [0u32..9, 1u32..9], given in 0usize..200,
+    ) {
+        let [init, local] = windows;
+        let windows = format!("init_window_sz={init},local_window_sz={local},min_blocks={budget},sparse_ratio={ratio}");
+        let layers = "layer_ratios=0.9:0.5,min_tokens";
+        for spec in [
+            format!("gsa:block_size=4,{windows}"),
+            format!("gsa:block_size=4,{windows},{layers}={given}"),
+            format!("esa:block_size=4,{windows}"),
+            format!(
+                "gsa-ucm:block_size=4,min_topk=1,max_topk={budget},init_window_sz=0,sparse_ratio={ratio},seg_prefill_threshold={given}"
+            ),
+            format!(
+                "kvcomp:block_size=4,topk_tokens={0},length_threshold={1},sink=0,recent=1",
+                4 * budget + 16,
+                4 * budget as usize + 16 + given
+            ),
+            format!("quest:block_size=4,page_budget={budget}"),
+            format!("nsa:kernel_size=4,kernel_stride=4,block_size=4,topk={},window_size=0", budget + 3),
+        ] {
+            let policy = build(&spec).unwrap();
+            let blocks = |len: usize| len.div_ceil(4) as u32;
+            let layers = [None, Some(0), Some(1), Some(2)];
+            let keeps = |len: usize| layers.iter().all(|layer| policy.budget(*layer, len) == blocks(len));
+            let below = policy.whole_below();
+            prop_assert!((1..below.min(2000)).all(keeps), "{spec}: drops some below {below}");
+            let first = (1..2000).find(|len| !keeps(*len)).unwrap_or(usize::MAX);
+            // Of a block that is not full, a share may be rounded up.
+            prop_assert!(first == usize::MAX || below + 4 >= first, "{spec}: {below}, not {first}");
+            prop_assert!(first < usize::MAX || below >= 2000, "{spec}: nothing is dropped from {below} on");
+            prop_assert!(policy.support().dense_below_tokens <= below, "{spec}");
+        }
+    }
+
     #[test]
     fn a_higher_threshold_drops_nothing(
         seed in any::<u64>(), k_len in 16usize..90, kv_heads in 1usize..3, group in 1usize..3, shares in [0.05..1.0f64, 0.05..1.0],
