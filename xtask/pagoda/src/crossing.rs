@@ -149,8 +149,11 @@ pub(crate) fn cross(decoder: &mut Decoder, options: &EngineOptions) -> Result<()
         return Ok(());
     }
     // Who keeps everything anyway has a note of its own.
-    if !sparse.policy.keeps_all(None, longest as usize) {
-        let (policy, crossing, chunks) = (sparse.spec.to_string(), crossing.clone(), chunks.clone());
+    let drops = |phase| policy_of(sparse, phase).whole_below() <= longest as usize;
+    let told =
+        (crossing.clone().filter(|_| drops(Phase::Decode)), chunks.clone().filter(|_| drops(Phase::Prefill)));
+    if told.0.is_some() || told.1.is_some() {
+        let (policy, (crossing, chunks)) = (sparse.spec.to_string(), told);
         options.notes.tell(&Note::Crossing { policy, crossing, chunks, longest });
     }
     if let Some(chunks) = chunks {

@@ -4,6 +4,7 @@
 pub mod beams;
 mod block_ops;
 mod crossing;
+mod dense_notes;
 mod engine;
 mod error;
 pub mod error_chain;

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use attn_kernels::gpu::{Gpu, GpuError, GpuOptions};
-use models::batch::Phase;
 use models::{
     ChatTemplate, Checkpoint, Conversation, Decoder, DecoderConfig, DecoderOptions, Dtype, KvPlan, KvPool,
     Message, ModelCache, ModelError, Place, Progress, RandomSpec, SMOLLM2_135M_INSTRUCT, SparseOptions,
@@ -17,7 +16,7 @@ use crate::error::{CheckpointError, Error};
 use crate::memory::{self, Extended};
 use crate::options::{Demand, EngineOptions};
 use crate::sparse::Sparse;
-use crate::{Note, verdicts};
+use crate::{Note, dense_notes, verdicts};
 
 /// A checkpoint, open but not yet on a device.
 #[derive(Debug)]
@@ -330,7 +329,7 @@ fn sparse(
 ) -> Result<Option<SparseOptions>, Error> {
     let Some(sparse) = options.sparse.as_ref().filter(|sparse| sparse.selects()) else { return Ok(None) };
     let taken = checked(sparse, config, options.block_size)?;
-    dense_notes(&taken, longest).iter().for_each(|note| options.notes.tell(note));
+    dense_notes::of(&taken, longest).iter().for_each(|note| options.notes.tell(note));
     Ok(Some(taken))
 }
 
@@ -346,49 +345,4 @@ fn checked(sparse: &Sparse, config: &DecoderConfig, block_size: u32) -> Result<S
     let refused = |source| Error::Sparse { spec: Box::new(spec.clone()), source: Box::new(source) };
     taken.check(block_size).map_err(refused)?;
     Ok(taken)
-}
-
-/// Returns a note for each phase in which a policy keeps every block, regardless of the tensors.
-fn dense_notes(options: &SparseOptions, longest: u64) -> Vec<Note> {
-    let policy = options.policy.name();
-    if options.policy.keeps_all(None, usize::try_from(longest).unwrap_or(usize::MAX)) {
-        let dense_below_tokens = options.policy.support().dense_below_tokens;
-        return vec![Note::KeepsAll { policy, dense_below_tokens, longest }];
-    }
-    let phases = [(Phase::Prefill, "prefill"), (Phase::Decode, "decode")];
-    let dense = phases.iter().filter(|(phase, _)| !options.acts_on(*phase));
-    dense.map(|(_, phase)| Note::DensePhase { policy, phase }).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use sparse_select::Registry;
-
-    use super::*;
-
-    #[test]
-    fn phases_and_lengths_that_stay_dense_are_told() {
-        let registry = Registry::builtin();
-        let of = |spec: &str, longest| {
-            let policy = registry.build(&spec.parse().unwrap()).unwrap().into();
-            let options = SparseOptions::new(policy, Place::Device);
-            dense_notes(&options, longest).iter().map(ToString::to_string).collect::<Vec<_>>()
-        };
-        let others = registry.entries().iter().filter(|entry| entry.name != "full");
-        let notes: Vec<String> = others.flat_map(|entry| of(entry.name, 100_000)).collect();
-        insta::assert_snapshot!(notes.join("\n"), @"
-        sparse: gsa-ucm selects nothing in prefill, which stays dense
-        sparse: esa selects nothing in prefill, which stays dense
-        sparse: kvstar selects nothing in prefill, which stays dense
-        sparse: kvcomp selects nothing in prefill, which stays dense
-        sparse: xattn selects nothing in decode, which stays dense
-        sparse: xattn-bsa selects nothing in decode, which stays dense
-        sparse: flashprefill selects nothing in decode, which stays dense
-        sparse: skip-softmax selects nothing in decode, which stays dense
-        sparse: quest selects nothing in prefill, which stays dense
-        sparse: dsa selects nothing in prefill, which stays dense
-        sparse: nsa selects nothing in prefill, which stays dense
-        ");
-        insta::assert_snapshot!(of("gsa-ucm", 4000)[0], @"sparse: gsa-ucm keeps everything below 8401 tokens, and none here has more than 4000");
-    }
 }

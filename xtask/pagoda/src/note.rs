@@ -181,6 +181,9 @@ impl fmt::Display for Note {
             Self::SelectsOnHost { policy } => {
                 write!(f, "sparse: no kernels for {policy}, so each layer waits for a selection on the host")
             }
+            Self::KeepsAll { policy, dense_below_tokens, .. } if *dense_below_tokens >= u32::MAX as usize => {
+                write!(f, "sparse: {policy} keeps everything at any length")
+            }
             Self::KeepsAll { policy, dense_below_tokens, longest } => write!(
                 f,
                 "sparse: {policy} keeps everything below {dense_below_tokens} tokens, and none here has more than \
@@ -190,24 +193,10 @@ impl fmt::Display for Note {
                 write!(f, "sparse: {policy} selects nothing in {phase}, which stays dense")
             }
             Self::Crossing { policy, crossing, chunks, longest } => {
-                let up_to = |never: bool| match never {
-                    true => format!(" up to {longest} tokens"),
-                    false => String::new(),
-                };
-                let decode = crossing.as_ref().map(|of| format!("{of}{}", up_to(of.is_never())));
-                let prefill = chunks.as_ref().map(|of| format!("{of}{}", up_to(of.is_never())));
-                write!(f, "sparse: ")?;
-                match (decode, prefill) {
-                    (Some(decode), None) => write!(f, "decode with {policy} is {decode}"),
-                    (Some(decode), Some(prefill)) => {
-                        write!(f, "decode with {policy} is {decode}, and prefill is {prefill}")
-                    }
-                    (None, prefill) => {
-                        write!(f, "prefill with {policy} is {}", prefill.unwrap_or_default())
-                    }
-                }?;
-                f.write_str(
-                    ", where selecting takes longer on this device; min_tokens=0 selects all the same",
+                let phases = dense_phases(policy, crossing.as_ref(), chunks.as_ref(), *longest);
+                write!(
+                    f,
+                    "sparse: {phases}, where selecting takes longer on this device; min_tokens=0 selects all the same"
                 )
             }
             Self::FewerBlocks { blocks, wanted } => {
@@ -238,6 +227,25 @@ impl fmt::Display for Note {
                 write!(f, "request {}: KV from token {from_token} on: {reason}: {consequence}", seq.get())
             }
         }
+    }
+}
+
+/// Says below which lengths phases are dense, up to `longest` tokens if one never selects.
+fn dense_phases(
+    policy: &str,
+    crossing: Option<&Crossing>,
+    chunks: Option<&ChunkCrossing>,
+    longest: u32,
+) -> String {
+    let up_to = |never: bool| if never { format!(" up to {longest} tokens") } else { String::new() };
+    let decode = crossing.map(|of| format!("{of}{}", up_to(of.is_never())));
+    let prefill = chunks.map(|of| format!("{of}{}", up_to(of.is_never())));
+    match (decode, prefill) {
+        (Some(decode), None) => format!("decode with {policy} is {decode}"),
+        (Some(decode), Some(prefill)) => {
+            format!("decode with {policy} is {decode}, and prefill is {prefill}")
+        }
+        (None, prefill) => format!("prefill with {policy} is {}", prefill.unwrap_or_default()),
     }
 }
 

@@ -147,6 +147,29 @@ fn a_policy_that_never_pays_is_dense() {
     insta::assert_snapshot!(long[0].1, @"quest:page_budget=4,dense_layers=0: density 1.000, dense at any length");
 }
 
+/// Contexts that fit budgets are dense because nothing is dropped, whatever takes longer.
+#[test]
+fn a_budget_larger_than_the_context_is_not_told_as_a_matter_of_time() {
+    for spec in [
+        "quest:page_budget=64,dense_layers=0,block_size=16",
+        "gsa-ucm:seg_prefill_threshold=0,block_size=16",
+        "gsa:scoring=mean_k,min_blocks=64,block_size=16",
+        "esa:init_window_sz=30,local_window_sz=34,block_size=16",
+        "streaming:block_size=16,min_tokens=0+quest:page_budget=64,dense_layers=0,block_size=16",
+    ] {
+        let told = Told::default();
+        told.engine(spec, 60_000);
+        assert_eq!(told.notes(), [""; 0], "{spec}");
+        // One block fewer, and time is what decides.
+        let fewer =
+            spec.replace("=64", "=63").replace("=34", "=33").replace("threshold=0", "threshold=0,min_topk=7");
+        let told = Told::default();
+        told.engine(&fewer, 60_000);
+        assert_eq!(told.notes().len(), 1, "{fewer}");
+        assert!(told.notes()[0].contains("is dense at any length up to 1024 tokens"), "{:?}", told.notes());
+    }
+}
+
 #[test]
 fn lengths_that_are_given_are_not_timed() {
     let told = Told::default();
