@@ -192,6 +192,7 @@ impl Decoder {
         let Self { batch, logit_rows, draws, attention, choices, .. } = self;
         let mut output = reads.take(batch, logit_rows, draws, done, attention, choices.as_ref());
         output.timings.splice(0..0, disk.timings);
+        self.lose(disk.lost.keys().copied());
         output.lost = disk.lost.into_iter().map(|(block, error)| (BlockId::new(block), error)).collect();
         if let Some(attended) = indexed {
             output.attended = attended;

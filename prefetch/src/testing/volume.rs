@@ -40,6 +40,7 @@ pub struct SimVolume {
 
 type Names = BTreeMap<String, usize>;
 type SyncHook = Arc<dyn Fn(&str) + Send + Sync>;
+type ReadHook = Arc<dyn Fn(&str, u64) + Send + Sync>;
 
 struct Disk {
     rng: Rng,
@@ -55,6 +56,7 @@ struct Disk {
     fuse: Option<u64>,
     is_dead: bool,
     after_sync: Option<SyncHook>,
+    before_read: Option<ReadHook>,
 }
 
 /// A file: what the system shows of it, and what a power loss leaves.
@@ -92,6 +94,7 @@ impl SimVolume {
             fuse: None,
             is_dead: false,
             after_sync: None,
+            before_read: None,
         };
         Self { disk: Arc::new(Mutex::new(disk)) }
     }
@@ -114,6 +117,11 @@ impl SimVolume {
     /// Calls `hook` with the name of each file that was just synced.
     pub fn after_sync(&self, hook: impl Fn(&str) + Send + Sync + 'static) {
         lock(&self.disk).after_sync = Some(Arc::new(hook));
+    }
+
+    /// Calls `hook` with the name of each file that is about to be read, and where: it may take as long as a slow disk does.
+    pub fn before_read(&self, hook: impl Fn(&str, u64) + Send + Sync + 'static) {
+        lock(&self.disk).before_read = Some(Arc::new(hook));
     }
 
     /// Lets the process die after so many more bytes are written: every later call fails until [`Self::restart`].
@@ -309,6 +317,10 @@ struct SimFile {
 
 impl VolumeFile for SimFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        let hook = lock(&self.disk).before_read.clone();
+        if let Some(hook) = hook {
+            hook(&self.name, offset);
+        }
         let disk = &mut *lock(&self.disk);
         disk.check_move(disk.faults.read)?;
         let len = disk.moved(into.len());

@@ -129,6 +129,7 @@ impl Fetcher {
     pub(super) fn begin(&mut self) {
         self.step += 1;
         self.engine.advance(self.step);
+        debug_assert!(self.engine.cached_blocks() <= self.room, "the cache outgrows its limit");
     }
 
     /// Counts so far.
@@ -154,8 +155,15 @@ impl Fetcher {
         // A layer has its share of the cache, so that none evicts what was read for another.
         let blocks_max = self.room / self.predicted.len().max(1);
         let budget = Budget { fetches_max: self.max_tasks, blocks_max };
+        let fetches = plan(&demands, |block| self.engine.get(block).is_some(), budget);
+        // Of sequences that are predicted for again, the newer task replaces the older one. Those of others make room.
+        for task in std::mem::take(&mut self.predicted[layer]).tasks {
+            if fetches.iter().all(|fetch| fetch.seq != task) {
+                self.engine.cancel(task);
+            }
+        }
         let mut predicted = Predicted::default();
-        for fetch in plan(&demands, |block| self.engine.get(block).is_some(), budget) {
+        for fetch in fetches {
             self.generation += 1;
             let key = TaskKey { seq: fetch.seq, generation: self.generation };
             let submission = Submission::new(key, fetch.priority, fetch.blocks.clone()).step(self.step + 1);

@@ -8,6 +8,7 @@
 
 mod copy;
 mod cost;
+mod forget;
 mod from_disk;
 mod room;
 mod wished;
@@ -196,21 +197,6 @@ impl Residency {
     /// Pages of one layer and KV head that the device holds.
     pub(in crate::decoder) fn num_slots(&self) -> u32 {
         self.num_slots
-    }
-
-    /// Forgets a block that something other than a step writes.
-    pub(in crate::decoder) fn forget(&mut self, gpu: &Gpu, block: u32) {
-        if let Some(disk) = &mut self.disk {
-            disk.taken_in.forget(block);
-        }
-        for layer in self.layers.iter().flatten() {
-            let heads = layer.places.len() / self.num_blocks(layer);
-            gpu.write(&layer.places, block as usize * heads, &vec![0; heads]);
-        }
-    }
-
-    fn num_blocks(&self, layer: &Resident) -> usize {
-        layer.places.len() * (self.num_slots as usize + 1) / layer.slots.len()
     }
 
     /// Room of the step at hand.

@@ -15,18 +15,27 @@ pub(super) struct TakenIn {
     unit: usize,
     block_size: u32,
     stale: FxHashSet<u32>,
+    /// Blocks that the last step took in though it did not write them.
+    due: Vec<u32>,
 }
 
 impl TakenIn {
     /// Units of `unit` blocks of `block_size` tokens. The unit of a sequence's last token is always selected, so that it is
     /// taken in when the next one begins.
     pub(super) fn new(unit: u32, block_size: u32) -> Self {
-        Self { unit: unit as usize, block_size, stale: FxHashSet::default() }
+        Self { unit: unit as usize, block_size, stale: FxHashSet::default(), due: Vec::new() }
     }
 
     /// Something other than a step writes a block.
     pub(super) fn forget(&mut self, block: u32) {
         self.stale.insert(block);
+    }
+
+    /// A block could not be read in the last step. Returns whether that took it in.
+    pub(super) fn lose(&mut self, block: u32) -> bool {
+        let taken_in = self.due.binary_search(&block).is_ok();
+        self.stale.extend(taken_in.then_some(block));
+        taken_in
     }
 
     /// The blocks that a step takes in though it does not write them, ascending. Blocks of unfinished units stay for later.
@@ -44,6 +53,7 @@ impl TakenIn {
         self.stale = unfinished;
         let mut due: Vec<u32> = due.into_iter().filter(|block| !is_written(*block)).collect();
         due.sort_unstable();
+        self.due.clone_from(&due);
         due
     }
 }
@@ -73,5 +83,19 @@ mod tests {
         assert_eq!(step(8..9, None), [10, 11], "the next unit begins");
         assert_eq!(step(9..14, Some(30)), [30]);
         assert_eq!(step(14..18, None), [12], "13 is written in this step");
+    }
+
+    #[test]
+    fn blocks_that_are_lost_are_taken_in_later() {
+        let mut taken_in = TakenIn::new(1, 4);
+        let table: Vec<BlockId> = (10..20).map(BlockId::new).collect();
+        let tables = [&table[..]];
+        let due = |taken_in: &mut TakenIn, first| {
+            taken_in.due(&[Slice::new(&[0], first, &tables, Phase::Decode)], |_| false)
+        };
+        assert_eq!(due(&mut taken_in, 4), [10]);
+        assert!(taken_in.lose(10) && !taken_in.lose(12));
+        assert_eq!(due(&mut taken_in, 5), [10]);
+        assert_eq!(due(&mut taken_in, 6), [0; 0]);
     }
 }

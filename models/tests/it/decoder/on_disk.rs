@@ -1,6 +1,7 @@
 //! Contexts larger than the pool on the device and the host's part of it together: the rest lies on disk.
 
 mod selected;
+mod slow;
 
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ use super::{Mapped, on_volume, roomy};
 
 /// Blocks beside `spec`, of which `host_blocks` lie in memory of the host, 1 for the null block alone, and the others on the disk
 /// of `volume`, whose calls move less than was asked for and are interrupted; of the device's `num_blocks` most are slots.
-fn selecting(
+pub(super) fn selecting(
     volume: &SimVolume,
     spec: &str,
     kv_dtype: KvDtype,
@@ -31,22 +31,23 @@ fn selecting(
 }
 
 /// Options of the same policy with all KV on the device.
-fn resident(spec: &str, kv_dtype: KvDtype) -> DecoderOptions {
+pub(super) fn resident(spec: &str, kv_dtype: KvDtype) -> DecoderOptions {
     let policy = sparse_select::build(spec).unwrap().into();
     roomy(16).kv_dtype(kv_dtype).sparse(SparseOptions::new(policy, Place::Device).trace(true))
 }
 
-fn predictions(decoder: &Decoder) -> Predictions {
+pub(super) fn predictions(decoder: &Decoder) -> Predictions {
     decoder.page_traffic().unwrap().unwrap().predictions.unwrap()
 }
 
-const QUEST: &str = "quest:page_budget=6,dense_layers=0,block_size=16";
+pub(super) const QUEST: &str = "quest:page_budget=6,dense_layers=0,block_size=16";
+pub(super) const UCM: &str =
+    "gsa-ucm:sparse_ratio=0.2,block_size=32,min_topk=1,max_topk=100,seg_prefill_threshold=0";
 
 #[test]
 fn selected_blocks_of_contexts_on_disk_give_the_same_bits() {
     let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(700).collect();
     let requests = [Request { prefill: 680, ..Request::new(&ids, 10) }, Request::new(&ids[7..330], 16)];
-    let ucm = "gsa-ucm:sparse_ratio=0.2,block_size=32,min_topk=1,max_topk=100,seg_prefill_threshold=0";
     // A host of one block has the null block alone; of 40 the first sequence's blocks are in both places.
     for (spec, kv_dtype, num_blocks, hosts) in [
         (QUEST, KvDtype::F16, 64, &[1, 40][..]),
@@ -56,7 +57,7 @@ fn selected_blocks_of_contexts_on_disk_give_the_same_bits() {
         ("quest:page_budget=6,dense_layers=1,block_size=16", KvDtype::F16, 64, &[1, 40]),
         ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16", KvDtype::F16, 64, &[1]),
         ("kvcomp:block_size=16,topk_tokens=96,length_threshold=96", KvDtype::F16, 64, &[1, 60]),
-        (ucm, KvDtype::F16, 64, &[1, 41]),
+        (UCM, KvDtype::F16, 64, &[1, 41]),
     ] {
         let want = serve(&mut tiny().decoder(&resident(spec, kv_dtype)), &requests, 200);
         for host_blocks in hosts {
