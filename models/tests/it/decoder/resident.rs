@@ -242,6 +242,25 @@ fn what_may_be_selected_next_is_fetched_ahead() {
     assert!(device.misses < host.misses, "{device:?} {host:?}");
 }
 
+/// Positions and accesses name the blocks that they named before, and those that begin, which no earlier step could fetch: that
+/// is why nothing is wished for.
+#[test]
+fn positions_and_history_lack_only_the_blocks_that_begin() {
+    let ids = prompt(800);
+    for spec in ["gsa:block_size=16", "streaming:sink=1,recent=4,block_size=16"] {
+        let [one, many] = [1, 65].map(|tokens| {
+            let mut decoder = tiny().decoder(&tight(spec, Place::Device, [16, 64, 1]));
+            serve(&mut decoder, &[Request::new(&ids, tokens)], 128);
+            traffic(&decoder)
+        });
+        // 64 tokens begin four blocks, of which each layer and KV head has a page.
+        let config = &tiny().config;
+        let begun = u64::from(4 * config.num_layers * config.num_kv_heads);
+        assert_eq!(many.misses - one.misses, begun, "{spec}: {one:?}, {many:?}");
+        assert!(many.hits - one.hits > 50 * begun, "{spec}: {one:?}, {many:?}");
+    }
+}
+
 #[test]
 fn sequences_share_the_slots() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
