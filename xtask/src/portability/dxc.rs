@@ -196,7 +196,10 @@ unsafe fn outcome(who: &str, status: Status, result: Object) -> Result<Reference
         });
         let told = told.unwrap_or_default();
         // Warnings come first.
-        let error = told.lines().find(|line| line.contains("error")).unwrap_or("it does not say why");
+        // Of the validator's errors the first line is a title.
+        let mut errors =
+            told.lines().filter(|line| line.contains("error") && !line.ends_with("validation errors"));
+        let error = errors.next().or(told.lines().next()).unwrap_or("it does not say why");
         bail!("{who} refuses it: {error}")
     }
 }
