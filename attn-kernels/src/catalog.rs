@@ -22,7 +22,7 @@ pub const MODULES: Modules = modules! {
     numbers: "flat", "fp8_halves", "fp8_quad", "half_cut", "halves", "inverse_root", "narrow", "numbers", "pack_halves",
         "soft_cap";
     params: "block_energy_params", "index_logits_params", "mla_decode_params", "paged_prefill_params", "strided_qk_params";
-    reduce: "quad_reduce", "reduce_subgroup", "reduce_tree";
+    reduce: "quad_reduce", "reduce_subgroup", "reduce_tree", "row_sum";
     scores: "lists_after_slopes", "lists_first", "logit_alibi", "logit_alibi_listed", "logit_plain", "logit_softcap", "mask_causal", "mask_chunk", "mask_window", "sinks_heads", "sinks_none", "skip_none", "skip_rows";
     select: "blocks_bound", "blocks_mean", "bounds_kept", "bounds_none", "digest_mean", "digest_min_max", "digests_f16", "digests_f32", "hash_keys", "hash_queries", "order_key", "out_list", "out_positions", "radix", "scan_subgroup", "scan_tree", "score_bound", "top_k_among", "transform_none", "transform_paged", "transform_ragged";
     write: "code_fp8", "code_int8", "codes_write_published", "digests_write_f16", "digests_write_f32", "halves_exact", "halves_nearest", "halves_outward", "kv_write_f16", "kv_write_f32", "kv_write_flash_f16", "kv_write_flash_f32", "kv_write_flash_fp8", "kv_write_fp8", "kv_write_int8", "kv_write_keys_f16", "kv_write_keys_f32", "kv_write_keys_fp8", "kv_write_keys_int8", "kv_write_published_f16", "kv_write_published_f32", "kv_write_published_fp8", "kv_write_published_int8", "kv_write_scaled_fp8", "kv_write_unscaled", "latent_write_codes", "latent_write_f16", "latent_write_f32", "latent_write_fp8", "latent_write_int8", "latent_write_v4", "scale_amax", "scale_given", "scale_ue8m0";

@@ -12,6 +12,7 @@
 #import HEAD_DIM = 64
 #import BLOCK = 128
 #import SHARE = 2
+#import row_sum
 
 struct AttendMeansParams {
     num_heads: u32,
@@ -100,12 +101,7 @@ fn attend_means(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
         workgroupBarrier();
         var grown = top;
         for (var j = 0u; j < found; j++) {
-            let of_row = (turn * KEYS + j) * WG + lane / SHARE * SHARE;
-            var x = products[of_row];
-            for (var part = 1u; part < SHARE; part++) {
-                x += products[of_row + part];
-            }
-            scores[j] = x + log(f32(BLOCK));
+            scores[j] = row_sum((turn * KEYS + j) * WG + lane, lane) + log(f32(BLOCK));
             grown = max(grown, scores[j]);
         }
         turn = 1u - turn;

@@ -40,6 +40,7 @@
 #import LEAVES = 0
 #import skip = skip_none
 #import tile
+#import row_sum
 #import WG = 64
 
 #import paged_prefill_params
@@ -64,7 +65,7 @@ struct Row {
     sum: array<f32, GROUP>,
 }
 
-// [parity of the tile, head, key, lane]
+// [turn, head, key, lane]
 var<workgroup> products: array<f32, 2u * GROUP * KEYS * WG>;
 
 @compute @workgroup_size(WG)
@@ -115,7 +116,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
         for (var j = 0u; j < KEYS / RUN; j++) {
             head_of[j] = page_of(tile.table + min(key0 + j * RUN, last) / BLOCK_SIZE, kv_head);
         }
-        attend(&r, head_of, Keys(key0, low, last, trips(KEYS, tile.rows)), position, head0, lane);
+        attend(&r, head_of, Keys(key0, low, last, trips(KEYS, tile.rows), i / KEYS % 2u), position, head0, lane);
     }
     if (lane / SHARE >= tile.rows) {
         return;
@@ -139,8 +140,8 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
 }
 
 // Eight keys from position `first` on, of which the rows of the tile together see those from `low` to `last`. No others
-// are read, so unused slots may hold anything. `count` is KEYS.
-struct Keys { first: u32, low: u32, last: u32, count: u32 }
+// are read, so unused slots may hold anything. `count` is KEYS; `turn` is 0 and 1 by turns.
+struct Keys { first: u32, low: u32, last: u32, count: u32, turn: u32 }
 
 fn visible(key: u32, position: u32) -> bool {
     return key >= first_visible(position) && key <= position;
@@ -174,19 +175,14 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
         }
     }
     #unroll once < SHARED
-        let of_tile = key0 / KEYS % 2u * GROUP * KEYS;
+        // Tiles take turns with two places: those of this one are read while the next is written.
+        let of_turn = keys.turn * GROUP * KEYS;
         for (var j = 0u; j < GROUP * KEYS; j++) {
-            products[(of_tile + j) * WG + lane] = s[j / KEYS][j % KEYS];
+            products[(of_turn + j) * WG + lane] = s[j / KEYS][j % KEYS];
         }
         workgroupBarrier();
-        // In one order for all lanes of a row, so that they go on with the same bits. Tiles take turns with two places.
         for (var j = 0u; j < GROUP * KEYS; j++) {
-            let at = (of_tile + j) * WG + lane / SHARE * SHARE;
-            var sum = products[at];
-            for (var part = 1u; part < SHARE; part++) {
-                sum += products[at + part];
-            }
-            s[j / KEYS][j % KEYS] = sum;
+            s[j / KEYS][j % KEYS] = row_sum((of_turn + j) * WG + lane, lane);
         }
     #end
     var weighs = false;
