@@ -1,4 +1,4 @@
-//! Attention mass of blocks from strided scores: the second step of XAttention.
+//! Attention mass of blocks from strided scores: the third step of XAttention.
 
 use super::find_blocks::{LANES, SOFTWARE_LANES};
 use super::strided_qk;

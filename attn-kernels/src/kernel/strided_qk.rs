@@ -1,4 +1,4 @@
-//! Strided antidiagonal scores over a paged K cache, reduced while they are made: the first step of XAttention.
+//! Strided antidiagonal scores over a paged K cache, reduced while they are made: the second step of XAttention.
 
 use super::stride_queries::StrideType;
 use super::{KvShape, stride_queries, strided_qk_broadcast, strided_qk_coop};
