@@ -170,18 +170,29 @@ pub fn offload_scores(q: &Heads<'_>, digest: &MinMax, kv_heads: usize) -> Vec<f3
     (0..digest.num_blocks()).map(score).collect()
 }
 
+impl Quest {
+    /// Fewest blocks that are selected, if there are so many.
+    fn least(&self) -> u32 {
+        match self.mode {
+            Mode::Budget { pages } => pages,
+            Mode::Mass { .. } => 1,
+            Mode::Offload { topk, threshold_blocks, .. } => topk.max(threshold_blocks),
+        }
+    }
+
+    /// Whether the mass to be kept is that of all blocks.
+    fn keeps_mass_of_all(&self) -> bool {
+        matches!(self.mode, Mode::Mass { mass } if odds(mass).is_infinite())
+    }
+}
+
 impl Policy for Quest {
     fn name(&self) -> &'static str {
         ENTRY.name
     }
 
     fn support(&self) -> Support {
-        let blocks = match self.mode {
-            Mode::Budget { pages } => pages,
-            Mode::Mass { .. } => 1,
-            Mode::Offload { topk, threshold_blocks, .. } => topk.max(threshold_blocks),
-        };
-        let dense_below_tokens = blocks as usize * self.block_size.get() as usize;
+        let dense_below_tokens = self.least() as usize * self.block_size.get() as usize;
         Support { dense_below_tokens, ..Support::PER_QUERY }
     }
 
@@ -190,20 +201,13 @@ impl Policy for Quest {
     }
 
     fn whole_below(&self) -> usize {
-        let whole = matches!(self.mode, Mode::Mass { mass } if odds(mass).is_infinite());
-        let blocks = match self.mode {
-            Mode::Budget { pages } => pages,
-            Mode::Mass { .. } if whole => u32::MAX,
-            Mode::Mass { .. } => 1,
-            Mode::Offload { topk, threshold_blocks, .. } => topk.max(threshold_blocks),
-        };
-        whole_below(self.block_size, |n| blocks.min(n))
+        let least = if self.keeps_mass_of_all() { u32::MAX } else { self.least() };
+        whole_below(self.block_size, |n| least.min(n))
     }
 
     fn keeps_all(&self, layer: Option<u32>, kv_len: usize) -> bool {
         let dense_layer = layer.is_some_and(|layer| layer < self.dense_layers);
-        let whole = matches!(self.mode, Mode::Mass { mass } if odds(mass).is_infinite());
-        dense_layer || whole || kv_len < self.support().dense_below_tokens
+        dense_layer || self.keeps_mass_of_all() || kv_len < self.support().dense_below_tokens
     }
 
     fn ranking(&self) -> Option<Ranking> {
