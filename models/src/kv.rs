@@ -277,7 +277,7 @@ impl KvPool {
         self.host.as_ref().map_or(&[], |host| &host.board)
     }
 
-    pub(crate) fn segment_size(&self) -> u32 {
+    fn segment_size(&self) -> u32 {
         self.host.as_ref().map_or(u32::MAX, |host| host.segment_blocks)
     }
 

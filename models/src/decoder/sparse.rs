@@ -158,7 +158,7 @@ impl Begin<'_> {
     /// keep their commands while lists grow, if pages of these have room, and those of the wishes behind them.
     fn longest(&self, rules: &Rules, rows: usize, blocks: u32) -> u32 {
         let longest = lists::longest(blocks, rules.block());
-        let pages = (longest + longest.div_ceil(4)) * (rules.block() / self.kv.shape().block_size);
+        let pages = (longest + wish::unstated(longest)) * (rules.block() / self.kv.shape().block_size);
         if self.kv.page_slots() == 0 || pages * u32_of(rows) <= self.spare_pages { longest } else { blocks }
     }
 }

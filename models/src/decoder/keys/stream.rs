@@ -107,8 +107,7 @@ struct Sequence<'a> {
 /// Inputs of the streams of a step.
 struct Planner<'a> {
     ring: &'a Ring,
-    /// Blocks of a buffer on the host.
-    segment: u32,
+    kv: &'a KvPool,
     /// Blocks of a partition.
     unit: usize,
     /// Tokens of a block.
@@ -128,8 +127,8 @@ pub(super) fn plan_streams(
     selects: bool,
 ) -> Result<(), ModelError> {
     let (Batch { views: all, tables, .. }, Beyond { fresh, lists, streams, .. }) = (batch, beyond);
-    let (segment, block_size) = (kv.segment_size(), kv.shape().block_size);
-    let planner = Planner { ring, segment, unit: ring.partition() as usize, block_size, fresh };
+    let block_size = kv.shape().block_size;
+    let planner = Planner { ring, kv, unit: ring.partition() as usize, block_size, fresh };
     for ((view, rows), streams) in views.iter().zip(all).zip(streams) {
         let unused = selects && !rows.selecting.is_empty();
         for which in Dense::BOTH.into_iter().filter(|which| !unused || *which == Dense::Whole) {
@@ -327,7 +326,8 @@ impl Planner<'_> {
         // Copies of one buffer on the host follow each other.
         copies[..2].iter_mut().for_each(|of_host| of_host.sort_unstable());
         let parts = PARTS.into_iter().zip(copies).filter(|(_, copies)| !copies.is_empty());
-        let together = |from, a: u32, b: u32| from != Source::Host || a / self.segment == b / self.segment;
+        let segment = |block| self.kv.segment_of(block);
+        let together = |from, a, b| from != Source::Host || segment(a) == segment(b);
         let parts = parts.map(|((from, fresh), copies)| Part {
             from,
             fresh,

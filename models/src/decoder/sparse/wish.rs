@@ -25,6 +25,11 @@ pub(super) struct Wishes {
     stated: Option<u32>,
 }
 
+/// Blocks beyond a selection of up to `most` that are wished for where the policy states no number.
+pub(super) fn unstated(most: u32) -> u32 {
+    most.div_ceil(4)
+}
+
 impl Wishes {
     pub(super) fn new(gpu: &Gpu, policy: &dyn Policy) -> Result<Self, ModelError> {
         Ok(Self {
@@ -45,7 +50,7 @@ impl Wishes {
         spare: u32,
         lists: usize,
     ) -> Result<(), ModelError> {
-        let more = self.stated.unwrap_or(most.div_ceil(4)).min(spare);
+        let more = self.stated.unwrap_or(unstated(most)).min(spare);
         self.stride = if more > 0 { 1 + most + more } else { 0 };
         rows.iter_mut().filter(|row| row.k > 0).for_each(|row| row.k += more);
         self.rows.fit(gpu, rows.len() + ROWS_ALIGN)?;
