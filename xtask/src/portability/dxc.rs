@@ -195,8 +195,7 @@ unsafe fn outcome(who: &str, status: Status, result: Object) -> Result<Reference
             }
         });
         let told = told.unwrap_or_default();
-        // Warnings come first.
-        // Of the validator's errors the first line is a title.
+        // Warnings come first, and of the validator's errors a title.
         let mut errors =
             told.lines().filter(|line| line.contains("error") && !line.ends_with("validation errors"));
         let error = errors.next().or(told.lines().next()).unwrap_or("it does not say why");
