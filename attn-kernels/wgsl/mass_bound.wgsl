@@ -2,7 +2,7 @@
 // logits and n its tokens, the dropped blocks hold at most D = sum of n * exp(u) of the softmax's numerator, beside the kept
 // sum K; the kept share is at least K / (K + D), which mass_merge makes of it. Neither keys nor digests are read.
 //   bounds    [lists' rows, num_heads, bound_stride] vec2<f32>: log(n) + u of every block, and what f32 may lose of a logit in it
-//   rows      [n] vec4<u32>: any, KV length, any, any
+//   rows      [first_row + n] vec4<u32>: any, KV length, any, any
 //   selected  lists of list_stride u32, [lists' rows, num_kv_heads]: count, then that many ascending blocks
 //   stats     [n, num_heads, max_partitions] (max, sum) of the kept logits, from paged_decode
 //   shares    [lists' rows, num_heads, share_stride] f32 from first_share on, over the largest kept exponential: K, negative
@@ -19,7 +19,7 @@ struct MassBoundParams {
     list_stride: u32,
     max_partitions: u32,
     bound_stride: u32,
-    first_list: u32, // row whose bounds, lists and shares are those of the dispatch's first row
+    first_row: u32, // of the dispatch
     first_share: u32,
     share_stride: u32,
     partition_size: u32, // in keys
@@ -45,9 +45,9 @@ var<workgroup> listed: array<u32, RUN>;
 
 @compute @workgroup_size(WG)
 fn mass_bound(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
-    let row = params.first_list + group.z;
+    let row = params.first_row + group.z;
     let head = group.y;
-    let len = rows[group.z].y;
+    let len = rows[row].y;
     let blocks = (len + params.select_block - 1u) / params.select_block;
     let kv_head = head / (params.num_heads / params.num_kv_heads);
     let list = (row * params.num_kv_heads + kv_head) * params.list_stride;

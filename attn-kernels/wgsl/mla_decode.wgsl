@@ -2,7 +2,7 @@
 // heads together: one latent a token is the key and the value of all heads.
 //   q        rows of q_stride f32, [num_heads, LATENT + ROPE]: queries through the key projection, then their rope part
 //   latents  rows of LATENT + ROPE elements, key the whole, value the first LATENT: see latents_paged and latents_two
-//   rows     [n] vec4<u32>: row of q and out, and what the latents module reads
+//   rows     [first_row + n] vec4<u32>: row of q and out, and what the latents module reads
 //   partial  [n, num_heads, max_partitions, LATENT] f32, stats, reduced: as in paged_decode; paged_reduce follows
 // A lane owns four heads and 16 channels, whose queries and outputs stay in its registers; so do those channels of AHEAD
 // latents, which serve as keys and then as values, while the next ones are on their way. The lanes of four heads add their
@@ -51,7 +51,7 @@ var<workgroup> sums: array<f32, PIECES * AHEAD * QUARTETS * 4u>;
 
 @compute @workgroup_size(WG)
 fn mla_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = rows[group.z];
+    let row = rows[params.first_row + group.z];
     let head0 = group.y * HEADS;
     let begin = latents_begin(row, group.z);
     let end = latents_end(row, group.z);

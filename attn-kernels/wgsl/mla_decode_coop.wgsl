@@ -83,7 +83,7 @@ fn mla_decode_coop(
     @builtin(subgroup_id) subgroup: u32,
     @builtin(subgroup_invocation_id) within: u32,
 ) {
-    let row = rows[group.z];
+    let row = rows[params.first_row + group.z];
     let head0 = group.y * HEADS;
     let begin = latents_begin(row, group.z);
     let end = latents_end(row, group.z);

@@ -1,11 +1,11 @@
 // Attention of one query row over its paged KV, one partition of keys a workgroup, GROUP query heads together. A workgroup
 // goes through its partition 256 keys at a time with an online softmax.
 //   q        rows of q_stride f32, [num_heads, head_dim] from 0
-//   rows     [n] vec4<u32>: row of q and out, KV length, first entry of its block table, first key that it sees
+//   rows     [first_row + n] vec4<u32>: row of q and out, KV length, first entry of its block table, first key that it sees
 //   tables   physical block ids: see pages_shared
 //   partial  [n, num_heads, max_partitions, head_dim] f32, unnormalised;  stats the same without head_dim: (max, sum)
 //   slopes   of ALiBi: see logit_alibi
-//   selected lists of blocks or tokens, [n, num_kv_heads] from list first_list * num_kv_heads on: see context_blocks
+//   selected lists of blocks or tokens, [n, num_kv_heads] from list first_row * num_kv_heads on: see context_blocks
 // Partitions of params.partition_size keys go through the keys in the order of `context`, from the one with the first key
 // that the row sees: beside their size a row's arithmetic depends on its own length, first key and list alone, and a list
 // of all blocks gives the bits of none.

@@ -232,7 +232,7 @@ fn shares_of(before: Softmax, now: Softmax, segment: u32) -> Shares {
 
 // Queries of the group's heads, rows of the tile; the rows left over are zero, and so are their weights.
 fn stage_queries(group: vec3<u32>, part: Part, lane: u32) {
-    let first = rows[group.z].x * params.q_stride + part.head0 * HEAD_DIM;
+    let first = rows[params.first_row + group.z].x * params.q_stride + part.head0 * HEAD_DIM;
     // All loads before the first store: one after the other they take as long as a step of keys each.
     var low: array<vec4<f32>, SPANS>;
     var high: array<vec4<f32>, SPANS>;

@@ -1,6 +1,6 @@
 // Merges the partitions of paged_decode, or of mla_decode.
 //   partial  [n, num_heads, max_partitions, head_dim] f32;  stats [n, num_heads, max_partitions] (max, sum)
-//   rows     [n] vec4<u32>: row of out, KV length, -, first key that it sees
+//   rows     [first_row + n] vec4<u32>: row of out, KV length, -, first key that it sees
 //   out      [rows, num_heads, head_dim] f32
 //   selected as in paged_decode;  sinks [num_heads] f32, logits of the attention sinks
 // Lanes share the partitions of a head and merge them online, then add up in a fixed order. Grid: (num_heads, n).
@@ -21,7 +21,7 @@ struct PagedReduceParams {
     num_kv_heads: u32,
     max_partitions: u32,
     list_stride: u32,
-    first_list: u32,
+    first_row: u32,
     partition_size: u32, // in keys
 }
 
@@ -39,9 +39,9 @@ var<workgroup> merge: array<vec4<f32>, WG>;
 
 @compute @workgroup_size(WG)
 fn paged_reduce(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = rows[group.y];
+    let row = rows[params.first_row + group.y];
     let kv_head = group.x / (params.num_heads / params.num_kv_heads);
-    let context = context_of((params.first_list + group.y) * params.num_kv_heads + kv_head);
+    let context = context_of((params.first_row + group.y) * params.num_kv_heads + kv_head);
     let begin = context_begin(context, row.w);
     let end = context_end(context, row.y);
     let size = params.partition_size;

@@ -62,7 +62,7 @@ pub(crate) enum KeysIn {
     Slot(usize),
 }
 
-/// Rows of decode attention that may share their slots: portions of rows begin at multiples of it.
+/// Rows of decode attention that may take turns with slots: where there is room for fewer, sequences wait instead.
 pub(crate) const ROWS: u32 = 16;
 
 /// One buffer of latents, or one of keys and one of values.

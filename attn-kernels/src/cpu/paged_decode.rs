@@ -25,7 +25,7 @@ pub fn paged_decode(
         for head in 0..heads {
             let kv_head = head / (heads / kv_heads);
             let q = &q[row * params.q_stride as usize + head * head_dim..][..head_dim];
-            let keys = options.context((params.first_list as usize + index) * kv_heads + kv_head, len);
+            let keys = options.context((params.first_row as usize + index) * kv_heads + kv_head, len);
             let seen = |keys: &[usize]| keys.iter().any(|key| *key >= first);
             let partitions = keys.chunks(params.partition_size as usize).filter(|keys| seen(keys));
             for (p, keys) in partitions.enumerate() {

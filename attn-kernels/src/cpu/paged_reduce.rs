@@ -22,7 +22,7 @@ pub fn paged_reduce(
     let group = heads / params.num_kv_heads as usize;
     for (index, [row, len, _, first]) in rows.iter().enumerate() {
         for head in 0..heads {
-            let list = (params.first_list as usize + index) * params.num_kv_heads as usize + head / group;
+            let list = (params.first_row as usize + index) * params.num_kv_heads as usize + head / group;
             let keys = options.context(list, *len as usize);
             let begin = keys.partition_point(|key| *key < *first as usize);
             let count = partitions(params.partition_size, u32_of(begin), u32_of(keys.len())) as usize;

@@ -33,8 +33,8 @@ params! {
         pub max_partitions: u32,
         /// f32 from one row and head's bounds to the next, as `block_score` ran.
         pub bound_stride: u32,
-        /// Row whose bounds, lists and shares are those of the dispatch's first row.
-        pub first_list: u32,
+        /// First row of the dispatch, of its bounds, lists and shares.
+        pub first_row: u32,
         /// First share of the layer.
         pub first_share: u32,
         /// f32 from one row and head's shares to the next: [`share_stride`].
@@ -51,7 +51,7 @@ bindings! {
     pub struct MassBoundBuffers(MassBoundParams) {
         /// Bounds of `block_score`, `[rows of lists, num_heads, bound_stride, 2]`.
         read bounds: f32,
-        /// Rows, `[n]`.
+        /// Rows, `[first_row + n]`.
         read rows: DecodeRow,
         /// Lists of blocks, `[rows of lists, num_kv_heads]` of `list_stride` words: count, then ascending blocks.
         read selected: u32,
@@ -110,7 +110,7 @@ pub fn check(
     launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
     launch.at_most("rows", rows as u64, 65_535)?;
     let (rows, heads) = (rows as u64, u64::from(params.num_heads));
-    let last = rows + u64::from(params.first_list);
+    let last = rows + u64::from(params.first_row);
     launch.at_most("blocks of a row", blocks.into(), params.bound_stride.into())?;
     launch.at_most("f32 of bounds", 2 * last * heads * u64::from(params.bound_stride), bounds_len as u64)?;
     let lists = last * u64::from(params.num_kv_heads) * u64::from(params.list_stride);

@@ -34,8 +34,8 @@ params! {
         pub scale: f32,
         /// Entries from one list of selected blocks, or of slots of the window, to the next.
         pub list_stride: u32,
-        /// Row whose lists are those of the dispatch's first row.
-        pub first_list: u32,
+        /// First row of the dispatch in `rows`, and first list of them.
+        pub first_row: u32,
         /// Entries from one list of compressed slots to the next.
         pub compressed_stride: u32,
         /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 where it does all.
@@ -56,7 +56,7 @@ bindings! {
         read tables: PhysicalBlock = None,
         /// Second cache, of compressed entries, over two caches.
         read compressed: KvWord = None,
-        /// Rows, `[n]`; over two caches [`SlotRow`](crate::rows::SlotRow)s.
+        /// Rows, `[first_row + n]`; over two caches [`SlotRow`](crate::rows::SlotRow)s.
         read rows: DecodeRow,
         /// Outputs of partitions, `[n, num_heads, max_partitions, latent]`, unnormalised where a reduction follows.
         write partial: f32,
@@ -64,9 +64,9 @@ bindings! {
         write stats: [f32; 2],
         /// Lists of selected blocks or tokens: each its count, then that many in ascending order.
         read selected: u32 = None,
-        /// Slots of the first cache, over two caches: a list of `list_stride` for each row from `first_list` on.
+        /// Slots of the first cache, over two caches: a list of `list_stride` for each row from `first_row` on.
         read window_slots: u32 = None,
-        /// Slots of the second cache, over two caches: a list of `compressed_stride` for each row from `first_list` on.
+        /// Slots of the second cache, over two caches: a list of `compressed_stride` for each row from `first_row` on.
         read compressed_slots: u32 = None,
     }
 }
@@ -263,7 +263,7 @@ pub fn check(
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
     check_rows(shape, params, rows, [q_len, partial_len, stats_len])?;
-    let lists = u64::from(params.first_list) + rows.len() as u64;
+    let lists = u64::from(params.first_row) + rows.len() as u64;
     launch.at_most("entries of lists", lists * u64::from(params.list_stride), lists_len as u64)?;
     for (entry, [_, len, table, first]) in rows.iter().enumerate() {
         launch.entry("first key", entry, (*first).into(), (*len).into())?;
@@ -314,7 +314,7 @@ pub fn check_two(
             (window, in_window, params.list_stride),
             (compressed, keys - in_window, params.compressed_stride),
         ] {
-            let first = (params.first_list as usize + entry) * stride as usize;
+            let first = (params.first_row as usize + entry) * stride as usize;
             let end = first + count as usize;
             if count > 0 {
                 launch.entry("end in the lists of slots", entry, end as u64, of.lists.len() as u64)?;

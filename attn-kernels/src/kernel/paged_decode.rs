@@ -81,8 +81,8 @@ params! {
         pub reduced: u32,
         /// Entries from one list of selected blocks to the next.
         pub list_stride: u32,
-        /// Row whose lists are those of the dispatch's first row.
-        pub first_list: u32,
+        /// First row of the dispatch in `rows`, and first list of them.
+        pub first_row: u32,
         /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 where it does all.
         pub first_key: u32,
         /// Keys of the dispatch, such a multiple too, or `u32::MAX` for all.
@@ -107,14 +107,14 @@ bindings! {
         read v_cache: KvWord,
         /// Block tables of all rows.
         read tables: PhysicalBlock,
-        /// Rows, `[n]`.
+        /// Rows, `[first_row + n]`.
         read rows: DecodeRow,
         /// Outputs of partitions, `[n, num_heads, max_partitions, head_dim]`, unnormalised; the output itself where
         /// nothing is reduced.
         write partial: f32,
         /// (max, sum) of each partition, `[n, num_heads, max_partitions]`.
         write stats: [f32; 2],
-        /// Lists of blocks or tokens, `[n, num_kv_heads]` from list `first_list * num_kv_heads` on: count, then ascending
+        /// Lists of blocks or tokens, `[n, num_kv_heads]` from list `first_row * num_kv_heads` on: count, then ascending
         /// blocks; with ALiBi behind its slopes.
         read selected: u32 = None,
         /// Slopes of ALiBi without lists, `[num_heads]`.

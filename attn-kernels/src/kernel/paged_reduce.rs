@@ -29,8 +29,8 @@ params! {
         pub max_partitions: u32,
         /// Entries from one list of selected blocks to the next, as in the run of `paged_decode`.
         pub list_stride: u32,
-        /// Row whose lists are those of the first row, as in the run of `paged_decode`.
-        pub first_list: u32,
+        /// First row of the dispatch in `rows`, as in the run of `paged_decode`.
+        pub first_row: u32,
         /// Keys of a partition, as in the run of `paged_decode` or `mla_decode`.
         pub partition_size: u32,
     }
@@ -43,7 +43,7 @@ bindings! {
         read partial: f32,
         /// (max, sum) of each partition, `[n, num_heads, max_partitions]`.
         read stats: [f32; 2],
-        /// Rows, `[n]`.
+        /// Rows, `[first_row + n]`.
         read rows: DecodeRow,
         /// Output, `[rows, num_heads, head_dim]`.
         write out: f32,
@@ -63,19 +63,19 @@ impl From<&PagedDecodeParams> for PagedReduceParams {
             max_partitions,
             partition_size,
             list_stride,
-            first_list,
+            first_row,
             ..
         } = *decode;
-        Self { num_heads, num_kv_heads, max_partitions, list_stride, first_list, partition_size }
+        Self { num_heads, num_kv_heads, max_partitions, list_stride, first_row, partition_size }
     }
 }
 
 impl From<&MlaDecodeParams> for PagedReduceParams {
     /// Parameters of the pass behind an `mla_decode` with these, whose heads share the latents.
     fn from(decode: &MlaDecodeParams) -> Self {
-        let MlaDecodeParams { num_heads, max_partitions, partition_size, list_stride, first_list, .. } =
+        let MlaDecodeParams { num_heads, max_partitions, partition_size, list_stride, first_row, .. } =
             *decode;
-        Self { num_heads, num_kv_heads: 1, max_partitions, list_stride, first_list, partition_size }
+        Self { num_heads, num_kv_heads: 1, max_partitions, list_stride, first_row, partition_size }
     }
 }
 

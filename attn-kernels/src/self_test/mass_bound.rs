@@ -43,7 +43,7 @@ fn case(what: &'static str, variant: &Variant, keeps: &[fn(u32, u32) -> bool]) -
         list_stride,
         max_partitions: (list_stride * select_block).div_ceil(PARTITION),
         bound_stride: list_stride + 3,
-        first_list: 0,
+        first_row: 0,
         first_share: 0,
         share_stride: mass_bound::share_stride(list_stride),
         partition_size: PARTITION,

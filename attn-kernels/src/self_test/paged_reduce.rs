@@ -21,7 +21,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         num_kv_heads: 2,
         max_partitions,
         list_stride: asked.list_stride(),
-        first_list: 0,
+        first_row: 0,
         partition_size: PARTITION,
     };
     let heads = (count * num_heads) as usize;

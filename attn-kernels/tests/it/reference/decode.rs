@@ -24,6 +24,8 @@ pub(crate) struct Decode {
     pub(crate) first: Vec<u32>,
     /// Keys of a partition.
     partition: u32,
+    /// Rows before the first of the dispatch.
+    skipped: u32,
     /// Lists are of each sequence and KV head, in order of sequences.
     asked: AttentionInputs,
     q: Vec<f32>,
@@ -67,6 +69,7 @@ impl Decode {
             lens,
             first,
             partition: PARTITION,
+            skipped: 0,
             asked: AttentionInputs::default(),
             q,
         }
@@ -75,6 +78,11 @@ impl Decode {
     /// Sets partitions of `partition` keys.
     pub(crate) fn in_partitions(self, partition: u32) -> Self {
         Self { partition, ..self }
+    }
+
+    /// Leaves the first rows, and their lists, to another dispatch.
+    pub(crate) fn skipping(self, skipped: u32) -> Self {
+        Self { skipped, ..self }
     }
 
     /// Puts each selection block of `block` tokens in the lists with `chance`.
@@ -122,6 +130,7 @@ impl Decode {
             scale: 1.0 / (self.layer.shape.head_dim as f32).sqrt(),
             reduced: self.reduced(max_partitions).into(),
             list_stride: self.asked.list_stride(),
+            first_row: self.skipped,
             first_key: keys.0,
             num_keys: keys.1,
             softcap: self.asked.softcap,
@@ -165,7 +174,10 @@ impl Decode {
         let out_len = self.lens.len() * (self.num_heads * shape.head_dim) as usize;
         let blocks = u32::try_from(self.layer.k.len() / shape.block_elements()).unwrap();
         let (params, cached) = (self.params(max_partitions, (0, u32::MAX)), (&self.layer.tables[..], blocks));
-        paged_decode::check(shape, &params, &rows, cached, [self.q.len(), partial_len, stats_len]).unwrap();
+        let count = u32::try_from(rows.len()).unwrap() - self.skipped;
+        let of_dispatch = &rows[self.skipped as usize..];
+        paged_decode::check(shape, &params, of_dispatch, cached, [self.q.len(), partial_len, stats_len])
+            .unwrap();
         let out = gpu.upload("out", &vec![f32::NAN; out_len]).unwrap();
         let mut pass = Pass::new("decode");
         let mut bindings: Vec<Bound> = vec![
@@ -179,7 +191,6 @@ impl Decode {
         ];
         let extra = self.asked.upload(gpu).unwrap();
         bindings.extend(extra.as_ref().map(Into::into));
-        let count = u32::try_from(rows.len()).unwrap();
         let variant = paged_decode::variant(shape, self.num_heads, lanes, self.attention());
         // All keys at once, or two partitions a dispatch.
         let longest = self.lens.iter().copied().max().unwrap_or(0).max(1);

@@ -136,7 +136,7 @@ fn merges() {
         num_kv_heads: 2,
         max_partitions: 2,
         list_stride: 0,
-        first_list: 0,
+        first_row: 0,
         partition_size: 256,
     };
     let rows = [[0, 1, 0, 0], [1, 300, 0, 0]];

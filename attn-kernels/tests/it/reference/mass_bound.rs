@@ -188,7 +188,7 @@ impl Certified {
             list_stride: decode.list_stride,
             max_partitions,
             bound_stride: self.of.blocks(),
-            first_list: 0,
+            first_row: 0,
             first_share,
             share_stride,
             partition_size: PARTITION,

@@ -24,6 +24,8 @@ struct Mla {
     tables: Vec<u32>,
     /// `[row, length, table, first key]`
     rows: Vec<[u32; 4]>,
+    /// Rows before the first of the dispatch.
+    skipped: u32,
     q_stride: u32,
     q: Vec<f32>,
     asked: AttentionInputs,
@@ -58,6 +60,7 @@ impl Mla {
             slots,
             tables,
             rows,
+            skipped: 0,
             q_stride,
             q,
             asked: AttentionInputs::default(),
@@ -87,6 +90,7 @@ impl Mla {
             reduced: u32::from(max_partitions > 1 || self.num_keys < u32::MAX),
             scale: 1.0 / (self.shape.width() as f32).sqrt(),
             list_stride: self.asked.list_stride(),
+            first_row: self.skipped,
             ..MlaDecodeParams::default()
         }
     }
@@ -105,7 +109,8 @@ impl Mla {
         let [q, partial, stats] = self.lens(&params);
         let listed = self.asked.lists.as_ref().map_or(0, |lists| lists.lists.len());
         let lens = [q, partial, stats, listed];
-        mla_decode::check(&self.shape, &params, &self.rows, tables_of, lens).unwrap();
+        mla_decode::check(&self.shape, &params, &self.rows[self.skipped as usize..], tables_of, lens)
+            .unwrap();
         self.dispatch(gpu, &variant, &[&latents, &tables], lists.as_slice(), params)
     }
 
@@ -137,7 +142,7 @@ impl Mla {
         bindings.extend([(&rows).into(), (&partial).into(), (&stats).into()]);
         bindings.extend(lists.iter().map(Into::into));
         let mut pass = Pass::new("mla");
-        let rows_count = u32::try_from(count).unwrap();
+        let rows_count = u32::try_from(count).unwrap() - self.skipped;
         let grid = mla_decode::grid(self.num_heads, rows_count, most.min(self.num_keys / self.partition));
         // The last part first: none needs what another left.
         for first_key in
@@ -287,6 +292,23 @@ fn parts_of_the_keys_add_up_to_the_bits_of_all() {
     }
 }
 
+#[test]
+fn dispatches_may_begin_at_any_row() {
+    let Some(gpu) = gpu() else { return };
+    let lens = [5, 1300, 0, 512];
+    let mut plain = Mla::new(shape(64, 16, 16, KvDtype::F16), 8, &lens, 14);
+    let mut listed = Mla::new(plain.shape, 8, &lens, 14).listed(Context::Tokens, 0.4, 15);
+    for mla in [&mut plain, &mut listed] {
+        let all = mla.on_gpu(gpu);
+        for skipped in 1..4 {
+            mla.skipped = skipped;
+            // The last sequence has the first row.
+            let rows = ..(lens.len() - skipped as usize) * 8 * 64;
+            assert_bits(&format!("rows from {skipped} on"), &mla.on_gpu(gpu)[rows], &all[rows]);
+        }
+    }
+}
+
 /// A window of raw tokens and compressed ones from another cache, under one softmax with a sink.
 #[test]
 fn two_caches_share_a_softmax() {
@@ -341,22 +363,22 @@ fn two_caches_share_a_softmax() {
             compressed_stride: u32::try_from(compressed_stride).unwrap(),
             ..mla.params(lens.iter().max().unwrap().div_ceil(partition))
         };
-        let of = |lists, slots: &Slots| {
-            let num_slots = u32::try_from(slots.blocks(&shape)).unwrap() * shape.block_size;
-            SlotLists { lists, num_slots }
-        };
+        let num_slots = |slots: &Slots| u32::try_from(slots.blocks(&shape)).unwrap() * shape.block_size;
+        let of = |lists, slots| SlotLists { lists, num_slots: num_slots(slots) };
         let lists = [of(&window_slots, &mla.slots), of(&compressed_slots, &compressed)];
         mla_decode::check_two(&shape, &params, &mla.rows, lists, mla.lens(&params)).unwrap();
         let caches = [mla.slots.upload(gpu, &shape), compressed.upload(gpu, &shape)];
         let lists = [window_slots, compressed_slots].map(|slots| gpu.upload("slots", &slots).unwrap());
         let variant = mla_decode::variant_of_two(&shape, num_heads);
-        let got = mla.dispatch(gpu, &variant, &[&caches[0], &caches[1]], &lists, params);
-        assert_close(
-            &format!("{shape:?}, {num_heads} heads"),
-            tolerance(&shape),
-            &got,
-            &mla.want(&rows, &params),
-        );
+        let want = mla.want(&rows, &params);
+        for skipped in [0, 3] {
+            mla.skipped = skipped;
+            let of_dispatch = MlaDecodeParams { first_row: skipped, ..params };
+            let got = mla.dispatch(gpu, &variant, &[&caches[0], &caches[1]], &lists, of_dispatch);
+            let of = ..(lens.len() - skipped as usize) * (num_heads * shape.latent) as usize;
+            let what = format!("{shape:?}, {num_heads} heads, rows from {skipped} on");
+            assert_close(&what, tolerance(&shape), &got[of], &want[of]);
+        }
     }
 }
 

@@ -113,6 +113,30 @@ fn a_row_does_not_depend_on_the_others() {
     }
 }
 
+/// Rows too many for one dispatch, with lists and without: those of a second one are as they are in one of all.
+#[test]
+fn dispatches_may_begin_at_any_row() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let lens = [1, 300, 512, 513, 1500];
+    let plain = || Decode::new(shape, 6, &lens, 4, 19);
+    let listed = || plain().listed(16, 0.4, 20);
+    for lanes in lanes_of(gpu, &shape) {
+        for decode in [&plain as &dyn Fn() -> Decode, &listed] {
+            let run = |skipped| {
+                let decode = decode().skipping(skipped);
+                decode.on_gpu((gpu, lanes), &[0, 1, 2, 3, 4], 1500_u32.div_ceil(PARTITION)).out
+            };
+            let all = run(0);
+            for skipped in 1..5 {
+                // The last sequence has the first row.
+                let rows = ..(lens.len() - skipped as usize) * 6 * 64;
+                assert_bits(&format!("rows from {skipped} on, {lanes:?}"), &run(skipped)[rows], &all[rows]);
+            }
+        }
+    }
+}
+
 #[test]
 fn results_do_not_depend_on_the_block_size() {
     let Some(gpu) = gpu() else { return };

@@ -15,7 +15,7 @@ struct Place { block: u32, offset: u32 }
 
 // Every lane of the workgroup calls it.
 fn load_q(group: vec3<u32>, lane: u32) {
-    let first = rows[group.z].x * params.q_stride + heads_of(group).x * HEAD_DIM;
+    let first = rows[params.first_row + group.z].x * params.q_stride + heads_of(group).x * HEAD_DIM;
     for (var i = lane; i < HEAD_DIM * GROUP / 4u; i += WG) {
         let at = first + i * 4u;
         q_tile[i] = vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * params.scale;

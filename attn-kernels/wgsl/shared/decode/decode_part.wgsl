@@ -8,7 +8,7 @@ struct PagedDecodeParams {
     scale: f32,
     reduced: u32, // 1: paged_reduce follows
     list_stride: u32,
-    first_list: u32,
+    first_row: u32,
     first_key: u32,
     num_keys: u32,
     softcap: f32,
@@ -58,8 +58,8 @@ fn groups() -> u32 {
 }
 
 fn part_of(group: vec3<u32>) -> Part {
-    let row = rows[group.z];
-    let context = context_of((params.first_list + group.z) * params.num_kv_heads + group.y);
+    let row = rows[params.first_row + group.z];
+    let context = context_of((params.first_row + group.z) * params.num_kv_heads + group.y);
     let begin = context_begin(context, row.w);
     let end = context_end(context, row.y);
     let size = params.partition_size;
@@ -79,7 +79,7 @@ fn part_of(group: vec3<u32>) -> Part {
 // The place of a workgroup that attends `part`, computed when it is needed: kept through the loop over keys it takes registers,
 // which slowed the kernel from 535 to 700 us on an H200 (16 rows of 32,768 keys, 32/8 heads of 128).
 fn destination_of(group: vec3<u32>, part: Part) -> Destination {
-    let row = rows[group.z];
+    let row = rows[params.first_row + group.z];
     let heads = heads_of(group);
     let size = params.partition_size;
     let index = part.begin / size - context_begin(part.context, row.w) / size;

@@ -8,16 +8,16 @@
 
 // Index of the first key of row `index` of the dispatch.
 fn latents_begin(row: vec4<u32>, index: u32) -> u32 {
-    return context_begin(context_of(params.first_list + index), row.w);
+    return context_begin(context_of(params.first_row + index), row.w);
 }
 
 fn latents_end(row: vec4<u32>, index: u32) -> u32 {
-    return context_end(context_of(params.first_list + index), row.y);
+    return context_end(context_of(params.first_row + index), row.y);
 }
 
 // Place of the latent of key `key`.
 fn latent_slot(row: vec4<u32>, index: u32, key: u32) -> u32 {
-    let position = context_position(context_of(params.first_list + index), key);
+    let position = context_position(context_of(params.first_row + index), key);
     return tables[row.z + position / BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE;
 }
 

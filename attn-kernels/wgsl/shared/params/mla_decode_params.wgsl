@@ -7,7 +7,7 @@ struct MlaDecodeParams {
     reduced: u32, // 1: paged_reduce follows
     scale: f32,
     list_stride: u32,
-    first_list: u32,
+    first_row: u32,
     compressed_stride: u32,
     first_key: u32,
     num_keys: u32,

@@ -289,7 +289,7 @@ impl LatentRows<'_> {
             reduced: u32::from(self.reduced(portion)),
             scale: ctx.config.scale,
             list_stride: self.lists.map_or(0, |(_, longest)| 1 + longest),
-            first_list: u32_of(portion.rows.start),
+            first_row: u32_of(portion.rows.start),
             ..MlaDecodeParams::default()
         }
     }
@@ -312,7 +312,7 @@ impl RowKernel for LatentRows<'_> {
             latents: ctx.kv.keys_in(self.layer, keys.at)[0].bind(),
             tables: Some(tables),
             compressed: None,
-            rows: ctx.view(self.layer).all.decode.bind_from(portion.rows.start),
+            rows: ctx.view(self.layer).all.decode.bind(),
             partial: out.bind(),
             stats: act.stats.bind(),
             selected: self.lists(),
@@ -334,7 +334,7 @@ impl RowKernel for LatentRows<'_> {
         let buffers = PagedReduceBuffers {
             partial: act.partial.bind(),
             stats: act.stats.bind(),
-            rows: ctx.view(self.layer).all.decode.bind_from(portion.rows.start),
+            rows: ctx.view(self.layer).all.decode.bind(),
             out: self.latent.weighed.bind(),
             selected: self.lists(),
             sinks: None,

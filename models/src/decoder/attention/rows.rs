@@ -77,7 +77,7 @@ impl<'a> HeadRows<'a> {
             softcap: c.score_softcap.unwrap_or_default(),
             reduced: u32::from(self.reduced(portion)),
             list_stride: self.list_stride(),
-            first_list: u32_of(portion.rows.start),
+            first_row: u32_of(portion.rows.start),
             ..PagedDecodeParams::default()
         }
     }
@@ -85,11 +85,11 @@ impl<'a> HeadRows<'a> {
 
 impl RowKernel for HeadRows<'_> {
     fn attend(&self, ctx: &mut Ctx<'_>, portion: &Portion, keys: KeyRange) {
-        let (rows, first_list) = (u32_of(portion.rows.len()), u32_of(portion.rows.start));
+        let (rows, first_row) = (u32_of(portion.rows.len()), u32_of(portion.rows.start));
         if let (Keys::Slots(_), Some(selected)) = (self.keys, self.selected) {
             let size = ctx.kv.shape().block_size;
             let end = keys.end.min(keys.first.saturating_add(keys.len)).div_ceil(size);
-            let (asks, pages) = (first_list..first_list + rows, keys.first / size..end);
+            let (asks, pages) = (first_row..first_row + rows, keys.first / size..end);
             let needed = Needed { layer: self.layer, lists: &selected.lists, asks, pages };
             ctx.make_resident(&needed);
         }
@@ -101,7 +101,7 @@ impl RowKernel for HeadRows<'_> {
             k_cache: k.bind(),
             v_cache: v.bind(),
             tables: self.tables(ctx),
-            rows: self.rows.decode.bind_from(portion.rows.start),
+            rows: self.rows.decode.bind(),
             partial: out.bind(),
             stats: act.stats.bind(),
             selected: self.lists(),
@@ -116,7 +116,7 @@ impl RowKernel for HeadRows<'_> {
 
     fn reduce(&self, ctx: &mut Ctx<'_>, portion: &Portion) {
         let (params, rows) = (self.params(ctx, portion), u32_of(portion.rows.len()));
-        let list = self.rows.decode.bind_from(portion.rows.start);
+        let list = self.rows.decode.bind();
         if let Some(selected) = self.selected {
             selected.certify(ctx, self.layer, &list, &params, rows);
         }

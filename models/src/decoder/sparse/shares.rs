@@ -93,7 +93,7 @@ impl Shares {
             list_stride: params.list_stride,
             max_partitions: params.max_partitions,
             bound_stride: bounds.stride,
-            first_list: params.first_list,
+            first_row: params.first_row,
             first_share: bounds.before * self.rows * self.share_stride,
             share_stride: self.share_stride,
             partition_size: params.partition_size,

@@ -116,7 +116,7 @@ fn mass_bound(gpu: &Gpu, step: &Step, lists: &Lists, (bounds, blocks): (&Buf<f32
         list_stride: lists.stride,
         max_partitions,
         bound_stride: blocks,
-        first_list: 0,
+        first_row: 0,
         first_share: 0,
         share_stride: mass_bound::share_stride(blocks),
         partition_size,

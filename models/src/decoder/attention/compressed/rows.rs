@@ -22,11 +22,11 @@ pub(super) struct SlotRows<'a> {
 }
 
 impl SlotRows<'_> {
-    fn list(&self, portion: &Portion) -> Bind<DecodeRow> {
+    fn list(&self) -> Bind<DecodeRow> {
         let lists = &self.compressed.step;
         let rows = self.places.map_or(&lists.rows, |places| &lists.kinds[places.kind].rows);
         // The kernel reads the counts of keys of rows over two caches.
-        rows.bind_from(portion.rows.start).cast()
+        rows.bind().cast()
     }
 
     fn params(&self, ctx: &Ctx<'_>, portion: &Portion) -> MlaDecodeParams {
@@ -39,7 +39,7 @@ impl SlotRows<'_> {
             reduced: 1,
             scale: ctx.config.scale,
             list_stride: step.window_stride,
-            first_list: u32_of(portion.rows.start),
+            first_row: u32_of(portion.rows.start),
             compressed_stride: self.places.map_or(0, |places| step.kinds[places.kind].stride),
             ..MlaDecodeParams::default()
         }
@@ -63,7 +63,7 @@ impl RowKernel for SlotRows<'_> {
             latents: window.bind(),
             tables: None,
             compressed: Some(entries.bind()),
-            rows: self.list(portion),
+            rows: self.list(),
             partial: act.partial.bind(),
             stats: act.stats.bind(),
             selected: None,
@@ -78,7 +78,7 @@ impl RowKernel for SlotRows<'_> {
     fn reduce(&self, ctx: &mut Ctx<'_>, portion: &Portion) {
         let (state, act) = (self.compressed, ctx.act);
         let params = PagedReduceParams::from(&self.params(ctx, portion));
-        let list = self.list(portion);
+        let list = self.list();
         let buffers = PagedReduceBuffers {
             partial: act.partial.bind(),
             stats: act.stats.bind(),

@@ -63,7 +63,7 @@ impl BranchRows<'_> {
             scale: c.scale,
             reduced: u32::from(self.split.max_partitions > 1),
             list_stride: self.lists.map_or(0, |(_, stride)| stride),
-            first_list: u32_of(portion.rows.start),
+            first_row: u32_of(portion.rows.start),
             ..PagedDecodeParams::default()
         }
     }
@@ -78,7 +78,7 @@ impl RowKernel for BranchRows<'_> {
             k_cache: k.bind(),
             v_cache: v.bind(),
             tables: ctx.batch.tables.bind(),
-            rows: self.rows.bind_from(portion.rows.start),
+            rows: self.rows.bind(),
             partial: if params.reduced == 1 { act.partial.bind() } else { self.out.bind() },
             stats: act.stats.bind(),
             selected: self.lists(),
@@ -97,7 +97,7 @@ impl RowKernel for BranchRows<'_> {
         let buffers = PagedReduceBuffers {
             partial: act.partial.bind(),
             stats: act.stats.bind(),
-            rows: self.rows.bind_from(portion.rows.start),
+            rows: self.rows.bind(),
             out: self.out.bind(),
             selected: self.lists(),
             sinks: None,

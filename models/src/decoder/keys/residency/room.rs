@@ -1,7 +1,6 @@
 //! Room for pages of lists on the device: what can be attended at one time.
 
 use crate::cast::u32_of;
-use crate::kv::ROWS;
 
 /// Keys that a tile of prefill takes at once, with matrices.
 pub(in crate::decoder) const TILE_KEYS: u32 = 16;
@@ -20,8 +19,7 @@ pub(in crate::decoder) struct SlotRoom {
 impl SlotRoom {
     /// Decode rows that are attended together: as many as find room for a partition each.
     pub(in crate::decoder) fn rows_together(&self) -> usize {
-        let rows = self.num_slots / self.partition_pages;
-        if rows < ROWS { rows as usize } else { (rows / ROWS * ROWS) as usize }
+        (self.num_slots / self.partition_pages) as usize
     }
 
     /// Keys of each of `rows` lists of at most `keys` keys that find room together: all of them, or whole partitions.
