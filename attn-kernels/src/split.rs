@@ -14,15 +14,22 @@ use crate::rows::DecodeRow;
 
 const _: () = assert!(PARTITION == mla_decode::PARTITION, "latents are split alike");
 
-/// Rows of a dispatch are a multiple of this, as an offset of a binding must be of 256 bytes; a [`DecodeRow`] has 16.
-pub const ROWS_ALIGNMENT: usize = 16;
+/// Rows that a dispatch has at least, if the step has as many and their partitions may take the bytes.
+const FEW_ROWS: u64 = 16;
 
-/// Bytes that the partitions of [`ROWS_ALIGNMENT`] rows may take: rather than take more, partitions of long rows grow. Those of
-/// fixed size, which are as large in short rows, take up to half a binding.
+/// Bytes that the partitions of [`FEW_ROWS`] rows may take: rather than take more, partitions of long rows grow, up to
+/// [`LONG_PARTITION`]. Those of fixed size, which are as large in short rows, take up to half a binding.
 const BUDGET: u64 = 256 << 20;
 
+/// Keys of a partition that grows no further so that more rows fit a dispatch: merging no longer costs much, and keys on the
+/// host come to the device by partitions.
+const LONG_PARTITION: u64 = 4096;
+
 /// Bytes of the partitions of a dispatch of many rows.
-const DISPATCH_BYTES: usize = 64 << 20;
+const DISPATCH_BYTES: u64 = 64 << 20;
+
+/// Bytes of the partitions of a dispatch of many rows on a processor, whose caches they should not outgrow.
+const SOFTWARE_DISPATCH_BYTES: u64 = 4 << 20;
 
 /// A split of the keys of rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -80,21 +87,18 @@ impl SplitPlanner {
         Self { fixed: planner.least(longest, profile.binding_bytes / 2), ..planner }
     }
 
-    /// Fewest keys of a partition with which those of rows of `longest` keys stay within `budget` bytes: [`PARTITION`], or a
-    /// power of two above it.
+    /// Fewest keys of a partition with which [`FEW_ROWS`] rows of `longest` keys stay within `budget` bytes, or one row if that
+    /// takes more than [`LONG_PARTITION`]: [`PARTITION`], or a power of two above it.
     fn least(&self, longest: u32, budget: u64) -> u32 {
-        let most = u64::from(self.most_partitions(budget));
-        let least = u64::from(longest).div_ceil(most).max(PARTITION.into()).next_power_of_two();
-        u32::try_from(least).unwrap_or(1 << 31)
+        let of = |rows: u64| {
+            // A row that is not cut at its begin has one more.
+            let most = (budget / (rows * self.bytes_of_row(1)).max(1)).saturating_sub(1).max(1);
+            u64::from(longest).div_ceil(most).max(PARTITION.into()).next_power_of_two()
+        };
+        u32::try_from(of(FEW_ROWS).min(LONG_PARTITION.max(of(1)))).unwrap_or(1 << 31)
     }
 
-    /// The most partitions of a row that is not cut at its begin, within `budget` bytes.
-    fn most_partitions(&self, budget: u64) -> u32 {
-        let of_partition = self.heads_of(ROWS_ALIGNMENT, 1) as u64 * u64::from(self.cache.width()) * 4;
-        u32::try_from((budget / of_partition.max(1)).saturating_sub(1).max(1)).unwrap_or(u32::MAX)
-    }
-
-    /// Bytes that the partitions of [`ROWS_ALIGNMENT`] rows may take.
+    /// Bytes that the partitions of [`FEW_ROWS`] rows may take.
     fn budget(&self) -> u64 {
         BUDGET.min(self.profile.binding_bytes)
     }
@@ -169,7 +173,8 @@ impl SplitPlanner {
                 plain.max(of(0)).max(of(sum))
             }
         };
-        most.min(self.most_partitions(self.budget()))
+        let least = self.least(longest, self.budget());
+        if least > PARTITION { most.min(partitions(least, 0, longest) + 1) } else { most }
     }
 
     /// The fastest form, and the size of its partitions, for rows that attend `sum` keys in all, `longest` of them in one row.
@@ -183,22 +188,31 @@ impl SplitPlanner {
         (lanes, if large { size.max(least) } else { size })
     }
 
-    /// Returns the rows of one dispatch, of at most `max_partitions` partitions each.
+    /// Returns the rows of one dispatch, of at most `max_partitions` partitions each; at least 1.
     #[must_use]
     pub fn rows_together(&self, max_partitions: u32) -> usize {
-        let row = self.heads_of(1, max_partitions) * self.cache.width() as usize * 4;
-        (DISPATCH_BYTES / row.max(1)).max(ROWS_ALIGNMENT) / ROWS_ALIGNMENT * ROWS_ALIGNMENT
+        let rows = self.dispatch_bytes(max_partitions) / self.bytes_of_row(max_partitions).max(1);
+        usize::try_from(rows).unwrap_or(usize::MAX).max(1)
     }
 
     /// Returns the number of outputs of a head that the partitions of `rows` rows, of at most `max_partitions` each, leave at one
-    /// time, as rows go to [dispatches](Self::rows_together).
+    /// time at most, as rows go to [dispatches](Self::rows_together).
     #[must_use]
     pub fn outputs(&self, rows: usize, max_partitions: u32) -> usize {
-        self.heads_of(rows.min(self.rows_together(max_partitions)), max_partitions)
+        let bytes = self.dispatch_bytes(max_partitions).min(rows as u64 * self.bytes_of_row(max_partitions));
+        usize::try_from(bytes / 4 / u64::from(self.cache.width()).max(1)).unwrap_or(usize::MAX)
     }
 
-    fn heads_of(&self, rows: usize, max_partitions: u32) -> usize {
-        rows * self.num_heads as usize * max_partitions as usize
+    /// Bytes of the partitions of a dispatch of rows of at most `max_partitions`; no less for more partitions.
+    fn dispatch_bytes(&self, max_partitions: u32) -> u64 {
+        let row = self.bytes_of_row(max_partitions);
+        let many = if self.profile.software { SOFTWARE_DISPATCH_BYTES } else { DISPATCH_BYTES };
+        (FEW_ROWS * row).min(self.budget()).max(row).max(many.min(self.profile.binding_bytes))
+    }
+
+    /// Bytes that a row of `max_partitions` partitions leaves.
+    fn bytes_of_row(&self, max_partitions: u32) -> u64 {
+        u64::from(self.num_heads) * u64::from(max_partitions) * u64::from(self.cache.width()) * 4
     }
 
     /// Splits the keys of `tiles` tiles of a prompt, which see `keys` keys, among workgroups.

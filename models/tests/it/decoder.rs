@@ -6,6 +6,7 @@ mod corrected;
 mod golden;
 mod indexed;
 mod invariance;
+mod many_heads;
 mod modes;
 mod offload;
 mod on_disk;
