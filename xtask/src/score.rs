@@ -81,7 +81,7 @@ fn score(args: &ScoreArgs, run: &mut Run, ids: &[u32]) -> Result<Scored> {
         sequence = sequence.saving_to(tiers, options);
     }
     sequence.extend(ids);
-    for (start, end, phase) in pieces(args, ids.len()) {
+    for (start, end, phase) in pieces(args, sequence.chunk(), ids.len()) {
         let logits = end - start.max(ids.len() - wanted).min(end);
         let ask = StepWork { score: true, logits, certify: true, ..StepWork::nothing(phase) };
         total.add(sequence.step(end - start, ask)?);
@@ -103,10 +103,9 @@ fn score(args: &ScoreArgs, run: &mut Run, ids: &[u32]) -> Result<Scored> {
     })
 }
 
-/// Steps: chunks of prefill, then single tokens from `--decode-from` on.
-fn pieces(args: &ScoreArgs, len: usize) -> Vec<(usize, usize, Phase)> {
+/// Steps: chunks of prefill of at most `chunk` tokens, then single tokens from `--decode-from` on.
+fn pieces(args: &ScoreArgs, chunk: usize, len: usize) -> Vec<(usize, usize, Phase)> {
     let prefill = args.decode_from.map_or(len, |from| (from as usize).min(len));
-    let chunk = args.engine.chunk as usize;
     let chunks = (0..prefill).step_by(chunk).map(|at| (at, (at + chunk).min(prefill), Phase::Prefill));
     chunks.chain((prefill..len).map(|at| (at, at + 1, Phase::Decode))).collect()
 }

@@ -30,6 +30,12 @@ impl Decoder {
         &self.kv
     }
 
+    /// Returns the maximum number of rows of a step.
+    #[must_use]
+    pub fn step_rows(&self) -> u32 {
+        self.options.max_rows
+    }
+
     /// Returns the device.
     #[must_use]
     pub fn gpu(&self) -> &Arc<Gpu> {

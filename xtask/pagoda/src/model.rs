@@ -222,27 +222,33 @@ impl Model {
 
     /// Tokens of a step of `sequences` at most: as many as `options` say, or fewer whose buffers fit in the device's bindings.
     pub(crate) fn fitting_chunk(&self, options: &EngineOptions, sequences: u32) -> Result<u32, Error> {
+        self.fitting(options, options.chunk, |chunk| rows_of_a_step(chunk, sequences))
+    }
+
+    /// Tokens of a chunk: as many as are `wanted`, or fewer whose step, of as many rows as `rows` says, fits in the device's
+    /// bindings.
+    fn fitting(&self, options: &EngineOptions, wanted: u32, rows: impl Fn(u32) -> u32) -> Result<u32, Error> {
         let gpu = self.gpu(options)?;
         let most = Decoder::max_rows(&gpu, &self.config);
-        let wanted = options.chunk;
-        if rows_of_a_step(wanted, sequences) <= most {
+        if rows(wanted) <= most {
             return Ok(wanted);
         }
         // Tiles and blocks divide a power of two.
-        let fits = |chunk: &u32| rows_of_a_step(*chunk, sequences) <= most;
+        let fits = |chunk: &u32| rows(*chunk) <= most;
         let chunk =
             (0..32).rev().map(|bits| 1 << bits).filter(|chunk| *chunk < wanted).find(fits).unwrap_or(1);
         options.notes.tell(&Note::ShorterChunk { chunk, wanted, binding_bytes: gpu.max_binding_bytes() });
         Ok(chunk)
     }
 
-    /// Loads the model for steps of up to `max_rows` rows, with a KV pool as `options` say. If the longest
-    /// sequence does not fit in the pool, blocks of the host tier extend it.
+    /// Loads the model for steps of up to `max_rows` rows, or fewer whose buffers fit in the device's bindings, with a KV pool as
+    /// `options` say. If the longest sequence does not fit in the pool, blocks of the host tier extend it.
     ///
     /// # Errors
     /// If there is no device or not enough memory, or a tensor does not fit the configuration.
     pub fn load(&self, options: &EngineOptions, max_rows: u32) -> Result<Decoder, Error> {
         let gpu = self.gpu(options)?;
+        let max_rows = self.fitting(options, max_rows, |rows| rows)?;
         let demand = options.demand_within(self.config.context_length);
         let mut config = self.config.clone().for_longest(demand.longest);
         config.context_length = options.context_within(config.context_length);

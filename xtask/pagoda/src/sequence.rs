@@ -68,11 +68,12 @@ impl StepWork<'_> {
 }
 
 impl<'d> Sequence<'d> {
-    /// An empty sequence, computed in steps of up to `chunk` tokens.
+    /// An empty sequence, computed in steps of up to `chunk` tokens, or as many as the decoder was loaded for.
     ///
     /// # Errors
     /// If the decoder's cache has no room for any sequence.
     pub fn new(decoder: &'d mut Decoder, chunk: u32) -> Result<Self, Error> {
+        let chunk = chunk.min(decoder.step_rows());
         let limits = LengthLimits::new(decoder.config().context_length).max_batched_tokens(chunk);
         let groups = decoder.kv().plan().layout.groups.clone();
         let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits).caching(false);
@@ -87,6 +88,12 @@ impl<'d> Sequence<'d> {
             access: Vec::new(),
             saving: None,
         })
+    }
+
+    /// Returns the maximum number of tokens of a step.
+    #[must_use]
+    pub fn chunk(&self) -> usize {
+        self.chunk
     }
 
     /// Saves each block to `tiers` once it is full, for engines with the same `options`.

@@ -109,7 +109,7 @@ fn watch(
         let done = ids.len() - sequence.pending();
         let (rows, phase) = match prompt.saturating_sub(done) {
             0 => (1, Phase::Decode),
-            left => (left.min(plan.chunk as usize), Phase::Prefill),
+            left => (left.min(sequence.chunk()), Phase::Prefill),
         };
         sequence.step(rows, StepWork::nothing(phase))?;
         bar.inc(rows as u64);

@@ -35,7 +35,7 @@ pub(super) fn prefill(model: &Model, args: &EngineArgs, prompts: &[Prompt]) -> R
         let mut sequence = Sequence::new(&mut decoder, args.chunk)?;
         sequence.extend(&prompt.ids);
         let mut prefilled = Prefilled::default();
-        for tokens in prompt.ids.chunks(args.chunk as usize) {
+        for tokens in prompt.ids.chunks(sequence.chunk()) {
             let ask = StepWork { logits: tokens.len(), ..StepWork::nothing(Phase::Prefill) };
             let output = sequence.step(tokens.len(), ask)?;
             prefilled.logits.extend(output.logits);

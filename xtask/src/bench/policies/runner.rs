@@ -77,8 +77,9 @@ pub(super) fn run(decoder: &mut Decoder, ids: &[u32], plan: SequencePlan) -> Res
     let given = ids.len();
     let prefill = (plan.decode_from as usize).min(given);
     let mut next = None;
-    for at in (0..prefill).step_by(plan.chunk as usize) {
-        let end = (at + plan.chunk as usize).min(prefill);
+    let chunk = run.sequence.chunk();
+    for at in (0..prefill).step_by(chunk) {
+        let end = (at + chunk).min(prefill);
         next = run.step(end - at, Phase::Prefill, plan.generate > 0 && end == given)?;
     }
     for at in prefill..given {
