@@ -58,15 +58,33 @@ pub struct TimedStep {
 /// Takes the times of steps: the machine's clock, or a function in its place, so that tests depend on no machine. Times of a
 /// function are not kept in the user's folder.
 #[derive(Clone, Default)]
-pub struct Stopwatch(Option<Arc<Times>>);
+pub struct Stopwatch {
+    probes: Option<Arc<Times>>,
+    steps: Option<Arc<Mixed>>,
+}
 
+/// Times of steps of one kind.
 type Times = dyn Fn(TimedStep) -> Duration + Send + Sync;
+/// Times of steps by their prompt tokens and decodes.
+type Mixed = dyn Fn(u32, u32) -> Duration + Send + Sync;
 
 impl Stopwatch {
     /// Takes the time of a step, which runs all the same, from `times`.
     #[must_use]
     pub fn of(times: impl Fn(TimedStep) -> Duration + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(times)))
+        Self { probes: Some(Arc::new(times)), ..Self::default() }
+    }
+
+    /// Takes the time of a step of an engine, which runs all the same, from `times`, given its prompt tokens and the sequences
+    /// that decode in it.
+    #[must_use]
+    pub fn of_steps(times: impl Fn(u32, u32) -> Duration + Send + Sync + 'static) -> Self {
+        Self { steps: Some(Arc::new(times)), ..Self::default() }
+    }
+
+    /// Returns the time of a step of an engine that took `measured` by the clock.
+    pub(crate) fn step(&self, prefilled: u32, decoded: u32, measured: Duration) -> Duration {
+        self.steps.as_ref().map_or(measured, |times| times(prefilled, decoded))
     }
 
     /// Runs steps, some `runs` before they are timed, and returns the shorter one of the times of a step and what `run` returned
@@ -84,7 +102,7 @@ impl Stopwatch {
             let begun = Instant::now();
             let output = run(step)?;
             let time = begun.elapsed() / runs.steps;
-            Ok((self.0.as_ref().map_or(time, |times| times(step)), output))
+            Ok((self.probes.as_ref().map_or(time, |times| times(step)), output))
         };
         let (first, (second, output)) = (once()?.0, once()?);
         Ok((first.min(second), output))
@@ -114,7 +132,8 @@ impl Stopwatch {
 
 impl fmt::Debug for Stopwatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Stopwatch(function)" } else { "Stopwatch(clock)" })
+        let function = self.probes.is_some() || self.steps.is_some();
+        f.write_str(if function { "Stopwatch(function)" } else { "Stopwatch(clock)" })
     }
 }
 
@@ -124,7 +143,7 @@ pub(crate) fn cross(decoder: &mut Decoder, options: &EngineOptions) -> Result<()
     let key = key(sparse, decoder, options);
     let demand = options.demand_within(decoder.config().context_length);
     let longest = u32::try_from(demand.longest).unwrap_or(u32::MAX).min(decoder.config().context_length);
-    let mut kept = match options.stopwatch.0 {
+    let mut kept = match options.stopwatch.probes {
         None => Kept::of_this_user(),
         Some(_) => Kept::default(),
     };
@@ -195,7 +214,7 @@ fn may_be_dense(sparse: &Sparse, options: &EngineOptions) -> bool {
 /// Whether the lengths from which a policy selects in a phase are found out by times.
 fn is_timed(sparse: &Sparse, phase: Phase, decoder: &Decoder, options: &EngineOptions) -> bool {
     let wanted = match min_tokens(sparse, phase) {
-        MinTokens::Auto => options.stopwatch.0.is_some() || !decoder.gpu().is_cpu(),
+        MinTokens::Auto => options.stopwatch.probes.is_some() || !decoder.gpu().is_cpu(),
         MinTokens::Measured => true,
         MinTokens::Tokens(_) => false,
     };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use models::WeightSizes;
 use scheduler::{Concurrency, Pace, Phase, StepPlan, StepTime};
 
+use crate::crossing::Stopwatch;
 use crate::options::EngineOptions;
 
 /// Multiplications a second of a software driver on two cores, from which a first guess of the time of a token follows.
@@ -17,6 +18,7 @@ pub(super) struct Pacing {
     pace: Option<Pace>,
     /// Keeps a step short.
     step_time: Option<StepTime>,
+    stopwatch: Stopwatch,
 }
 
 impl Pacing {
@@ -24,6 +26,7 @@ impl Pacing {
         Self {
             pace: options.max_slowdown.map(|max| Pace::new(max, options.chunk)),
             step_time: options.max_step_time.map(|max| StepTime::new(max, token_time(sizes))),
+            stopwatch: options.stopwatch.clone(),
         }
     }
 
@@ -34,11 +37,13 @@ impl Pacing {
         [paced, timed].into_iter().flatten().min()
     }
 
-    /// Notes that the step of `plan` took `time`.
+    /// Notes that the step of `plan` took `time` by the clock.
     pub(super) fn observe(&mut self, plan: &StepPlan, time: Duration) {
         let prefills = || plan.slices.iter().filter(|slice| slice.phase == Phase::Prefill);
         let prefilled = prefills().map(|slice| slice.len).sum();
         let decoded = plan.slices.len() - prefills().count();
+        let decodes = u32::try_from(decoded).unwrap_or(u32::MAX);
+        let time = self.stopwatch.step(prefilled, decodes, time);
         if let Some(pace) = &mut self.pace {
             pace.observe(prefilled, decoded, time);
         }

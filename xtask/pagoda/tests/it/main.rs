@@ -4,6 +4,7 @@ mod crossing;
 mod examples;
 mod handle;
 mod non_finite;
+mod pace;
 mod poison;
 mod poisoned;
 mod reservation;

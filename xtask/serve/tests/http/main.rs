@@ -18,7 +18,6 @@ mod mount;
 mod non_finite;
 mod openai;
 mod openapi;
-mod pace;
 mod page;
 mod recovery;
 mod refusals;
