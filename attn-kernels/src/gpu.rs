@@ -36,7 +36,7 @@ pub use submit::Encoded;
 pub use wgpu;
 
 use crate::TextLength;
-use crate::profile::{DeviceProfile, Tuning};
+use crate::profile::{DeviceProfile, Registers, Tuning};
 use crate::verdicts::Verdicts;
 use compiler::{Compiler, Counts};
 use kept::Kept;
@@ -257,13 +257,16 @@ fn profile(
     options: &GpuOptions,
 ) -> DeviceProfile {
     let limits = device.limits();
+    let is_cpu = info.device_type == wgpu::DeviceType::Cpu;
+    let usual = if is_cpu { Registers::Many } else { Registers::of_vendor(info.vendor) };
     DeviceProfile {
-        software: options.software.unwrap_or(info.device_type == wgpu::DeviceType::Cpu),
+        software: options.software.unwrap_or(is_cpu),
         level,
         subgroups: [info.subgroup_min_size, info.subgroup_max_size],
         matrices: None,
         workgroup_bytes: limits.max_compute_workgroup_storage_size,
         workgroup_lanes: limits.max_compute_invocations_per_workgroup,
+        registers: options.registers.unwrap_or(usual),
         binding_bytes: limits.max_buffer_size.min(limits.max_storage_buffer_binding_size),
         tuning: options.tuning,
         verdicts: Verdicts::NONE,

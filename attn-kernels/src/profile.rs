@@ -1,5 +1,9 @@
 //! Traits and measured times of a device that decide which kernels run on it, and how their work is split.
 
+mod registers;
+
+pub use registers::Registers;
+
 use crate::kernel::KvDtype;
 use crate::source::Choice;
 use crate::verdicts::Verdicts;
@@ -77,6 +81,8 @@ pub struct DeviceProfile {
     pub workgroup_bytes: u32,
     /// Maximum number of lanes of a workgroup.
     pub workgroup_lanes: u32,
+    /// Registers of a lane.
+    pub registers: Registers,
     /// Largest binding, in bytes.
     pub binding_bytes: u64,
     /// Sizes of work at which one kernel, tile or split overtakes another.
@@ -86,7 +92,7 @@ pub struct DeviceProfile {
 }
 
 impl DeviceProfile {
-    /// A GPU with WebGPU's default limits, at baseline level.
+    /// A GPU with WebGPU's default limits and few registers, at baseline level.
     pub const WEBGPU: Self = Self {
         software: false,
         level: Level::Baseline,
@@ -94,6 +100,7 @@ impl DeviceProfile {
         matrices: None,
         workgroup_bytes: 16 << 10,
         workgroup_lanes: 256,
+        registers: Registers::Few,
         binding_bytes: 128 << 20,
         tuning: Tuning::H200,
         verdicts: Verdicts::NONE,
@@ -106,6 +113,7 @@ impl DeviceProfile {
         matrices: Some(Matrices::NVIDIA),
         workgroup_bytes: 48 << 10,
         workgroup_lanes: 1024,
+        registers: Registers::Many,
         binding_bytes: (1 << 31) - 1,
         ..Self::WEBGPU
     };
@@ -120,6 +128,12 @@ impl DeviceProfile {
     #[must_use]
     pub const fn subgroups(self, smallest: u32, largest: u32) -> Self {
         Self { subgroups: [smallest, largest], ..self }
+    }
+
+    /// Sets the registers of a lane.
+    #[must_use]
+    pub const fn registers(self, registers: Registers) -> Self {
+        Self { registers, ..self }
     }
 
     /// Sets the largest binding, in bytes.

@@ -1,6 +1,6 @@
 //! A kernel, and one specialisation of it.
 
-use crate::profile::Matrices;
+use crate::profile::{Matrices, Registers};
 use crate::source::{Choice, ComposeError, Modules, compose};
 use crate::{Access, Binding, Level, ParamsLayout};
 use std::ops::RangeInclusive;
@@ -78,6 +78,8 @@ pub struct Variant {
     pub level: Level,
     /// Lanes that all subgroups of an adapter must have, from [`Level::Subgroup`] on.
     pub subgroups: RangeInclusive<u32>,
+    /// Registers of a lane that its division of the work is for; `None` where all devices have the same.
+    pub registers: Option<Registers>,
 }
 
 impl Variant {
@@ -92,6 +94,7 @@ impl Variant {
             bindings,
             level: Level::Baseline,
             subgroups: ANY,
+            registers: None,
         }
     }
 
@@ -164,6 +167,12 @@ impl Variant {
         binding.unwrap_or_else(|| panic!("a variant of {} has no binding {name}", self.kernel.name)).access =
             access;
         self
+    }
+
+    /// Divides the work as suits lanes with `registers`.
+    #[must_use]
+    pub fn for_registers(self, registers: Registers) -> Self {
+        Self { registers: Some(registers), ..self }
     }
 
     /// Needs cooperative matrices.
@@ -248,6 +257,7 @@ impl Variant {
     }
 }
 
+/// Registers are none of it: they follow from the choices.
 impl PartialEq for Variant {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.kernel, other.kernel)

@@ -1,7 +1,7 @@
 //! Options that a device is opened with.
 
 use super::wgpu;
-use crate::profile::Tuning;
+use crate::profile::{Registers, Tuning};
 use crate::{Level, TextLength};
 use std::path::PathBuf;
 
@@ -46,6 +46,8 @@ pub struct GpuOptions {
     /// Whether kernels are chosen as for a [software driver](crate::profile::DeviceProfile::software); if `None`, as the adapter
     /// is one or not.
     pub software: Option<bool>,
+    /// Registers of a lane; if `None`, as the adapter's vendor is known to have.
+    pub registers: Option<Registers>,
     /// Sizes of work at which one kernel overtakes another.
     pub tuning: Tuning,
     /// Folder for compiled kernels, which other runs then need not compile, where the driver gives them out; `None` keeps none.
@@ -65,6 +67,7 @@ impl GpuOptions {
             features: OPTIONAL,
             limits: None,
             software: None,
+            registers: None,
             tuning: Tuning::default(),
             kernel_cache: None,
         }
@@ -110,6 +113,12 @@ impl GpuOptions {
     #[must_use]
     pub fn software(self, software: bool) -> Self {
         Self { software: Some(software), ..self }
+    }
+
+    /// Chooses kernels as for lanes with `registers`, whatever the adapter's have.
+    #[must_use]
+    pub fn registers(self, registers: Registers) -> Self {
+        Self { registers: Some(registers), ..self }
     }
 
     /// Sets the sizes of work at which one kernel overtakes another.

@@ -1,0 +1,29 @@
+//! Registers that lanes have, by which kernels divide their work.
+
+use crate::Variant;
+
+/// Registers of 32 bits that a lane has before its values go to memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Registers {
+    /// 128 or fewer: Apple's devices, Qualcomm's, Arm's, Intel's, and those of which nothing is known.
+    Few,
+    /// About 256: NVIDIA's devices and AMD's, and processors, whose values lie in caches anyway.
+    Many,
+}
+
+/// Vendors whose lanes have many, by their PCI ids: NVIDIA and AMD.
+const MANY: [u32; 2] = [0x10de, 0x1002];
+
+impl Registers {
+    /// Those of a GPU of the vendor with a PCI id. Metal tells none, and is few on Apple's devices.
+    #[must_use]
+    pub fn of_vendor(vendor: u32) -> Self {
+        if MANY.contains(&vendor) { Self::Many } else { Self::Few }
+    }
+
+    /// Whether kernels whose division of work depends on registers are divided as `variant` is, on devices with these.
+    #[must_use]
+    pub fn suit(self, variant: &Variant) -> bool {
+        variant.registers.is_none_or(|registers| registers == self)
+    }
+}
