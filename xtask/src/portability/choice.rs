@@ -1,6 +1,6 @@
 //! Kernels that the engine would choose on a device.
 
-use attn_kernels::profile::{DeviceProfile, Matrices};
+use attn_kernels::profile::{DeviceProfile, Matrices, Registers};
 use attn_kernels::source::Choice;
 use attn_kernels::{Level, TextLength, Variant};
 
@@ -20,19 +20,23 @@ pub(super) struct Demand {
     pub(super) workgroup_lanes: u32,
 }
 
-/// Whether the engine would choose a variant on a device: it runs there, and is not for software drivers alone.
+/// Whether the engine would choose a variant on a device: it runs there, suits its registers, and is not for software drivers
+/// alone.
 pub(super) fn chooses(offer: &Offer, variant: &Variant, demand: &Demand) -> bool {
     let fits = demand.workgroup_bytes <= offer.workgroup_bytes
         && demand.workgroup_lanes <= offer.workgroup_lanes
         && (offer.f16 || !demand.f16);
-    fits && profile(offer).runs(variant) && (offer.is_cpu || !is_for_cpus(variant))
+    let profile = profile(offer);
+    let suits = profile.registers.suit(variant) && (offer.is_cpu || !is_for_cpus(variant));
+    fits && profile.runs(variant) && suits
 }
 
 /// The profile that the engine would have of a device.
 fn profile(offer: &Offer) -> DeviceProfile {
     let (least, most) = offer.subgroups;
     let level = if offer.subgroup_operations { Level::Subgroup } else { Level::Baseline };
-    let profile = DeviceProfile::WEBGPU.level(level).subgroups(least, most);
+    let registers = if offer.is_cpu { Registers::Many } else { Registers::of_vendor(offer.vendor) };
+    let profile = DeviceProfile::WEBGPU.level(level).subgroups(least, most).registers(registers);
     match offer.f16 && offer.subgroup_operations && !offer.is_cpu {
         true => profile.with_matrices(matrices(offer)),
         false => profile,

@@ -13,6 +13,8 @@ pub(super) struct Offer {
     pub(super) driver: String,
     /// Version of Vulkan.
     pub(super) vulkan: String,
+    /// PCI id of its vendor.
+    pub(super) vendor: u32,
     /// Whether it is a software driver.
     pub(super) is_cpu: bool,
     /// Least and most lanes of a subgroup.

@@ -13,15 +13,17 @@ fn offer(text: &str) -> Offer {
 }
 
 const RDNA3: &str = r#"{"device":"AMD Radeon Graphics (RADV NAVI31)","driver":"radv Mesa 26.1.6","vulkan":"1.4","is_cpu":false,
-    "subgroups":[32,64],"subgroup_operations":true,"f16":true,"matrices":["16x16x16 f16 f16","16x16x16 f16 f32"],
+    "vendor":4098,"subgroups":[32,64],"subgroup_operations":true,"f16":true,"matrices":["16x16x16 f16 f16","16x16x16 f16 f32"],
     "workgroup_bytes":65536,"workgroup_lanes":1024}"#;
 const AMPERE: &str = r#"{"device":"NVK ","driver":"NVK Mesa 26.1.6","vulkan":"1.4","is_cpu":false,"subgroups":[32,32],
-    "subgroup_operations":true,"f16":true,"matrices":["16x16x16 f16 f32","16x8x16 f16 f32"],"workgroup_bytes":49152,
+    "vendor":4318,"subgroup_operations":true,"f16":true,"matrices":["16x16x16 f16 f32","16x8x16 f16 f32"],"workgroup_bytes":49152,
     "workgroup_lanes":1024}"#;
 const ADRENO: &str = r#"{"device":"Turnip Adreno (TM) 750","driver":"turnip Mesa 26.1.6","vulkan":"1.4","is_cpu":false,
-    "subgroups":[64,128],"subgroup_operations":true,"f16":false,"matrices":[],"workgroup_bytes":32768,"workgroup_lanes":2048}"#;
+    "vendor":20803,"subgroups":[64,128],"subgroup_operations":true,"f16":false,"matrices":[],"workgroup_bytes":32768,
+    "workgroup_lanes":2048}"#;
 const LAVAPIPE: &str = r#"{"device":"llvmpipe","driver":"llvmpipe Mesa 26.1.6","vulkan":"1.4","is_cpu":true,"subgroups":[8,8],
-    "subgroup_operations":true,"f16":true,"matrices":["8x8x8 f16 f32"],"workgroup_bytes":32768,"workgroup_lanes":1024}"#;
+    "vendor":65541,"subgroup_operations":true,"f16":true,"matrices":["8x8x8 f16 f32"],"workgroup_bytes":32768,
+    "workgroup_lanes":1024}"#;
 
 /// Statistics that drivers told of `paged_prefill-f16` and others, shortened.
 fn programs(text: &str) -> Vec<Executable> {

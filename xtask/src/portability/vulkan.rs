@@ -203,6 +203,7 @@ fn offer(
                 text(second.driver_info_as_c_str())
             ),
             vulkan: version,
+            vendor: properties.vendor_id,
             is_cpu: properties.device_type == vk::PhysicalDeviceType::CPU,
             subgroups: (third.min_subgroup_size, third.max_subgroup_size),
             subgroup_operations: first.subgroup_supported_operations.contains(operations)
