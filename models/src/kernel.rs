@@ -33,7 +33,7 @@ pub mod state_write;
 pub mod top_logits;
 
 use attn_kernels::kernel::{KvDtype, KvShape};
-use attn_kernels::profile::{DeviceProfile, Tuning};
+use attn_kernels::profile::{DeviceProfile, Registers};
 use attn_kernels::source::Modules;
 use attn_kernels::{Kernel, Level, NamedVariant};
 
@@ -244,44 +244,66 @@ pub fn variants() -> Vec<NamedVariant> {
     all
 }
 
+const MANY: Registers = Registers::Many;
+
+/// Kernels that registers divide otherwise, and what their names begin with.
+const DIVISIONS: [(&str, Registers); 2] = [("", MANY), ("lean-", Registers::Few)];
+
 /// Lanes of a workgroup in WebGPU's default limits.
 const BASELINE_LANES: u32 = DeviceProfile::WEBGPU.workgroup_lanes;
 
 /// Matmuls over activations in codes of 8 bits, and what makes the codes.
 fn int8(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
     let named = NamedVariant::new;
-    let few = |format: Format, epilogue, rows| {
+    let few = |format: Format, epilogue, rows, registers| {
         let slices = matmul_int8::slices(epilogue, BASELINE_LANES);
-        matmul_int8::variant(format.module(), epilogue, matmul_int8::Tiling::for_rows(rows, epilogue, slices))
+        let tiling = matmul_int8::Tiling::for_rows(rows, epilogue, slices, registers);
+        matmul_int8::variant(format.module(), epilogue, tiling)
     };
     let coded = FORMATS.into_iter().filter(|format| format.has_codes());
     let mut all: Vec<_> =
-        coded.clone().map(|format| named(short(format), few(format, Epilogue::Store, 1))).collect();
-    all.push(named("q4k-add-8", few(Format::Q4K, Epilogue::Add, 8)));
-    all.push(named("q4k-silu_mul-2", few(Format::Q4K, Epilogue::SiluMul, 2)));
-    let tile = |format: Format, epilogue| {
-        let slices = matmul_int8::slices(epilogue, BASELINE_LANES);
-        matmul_int8_tile::variant(format.module(), epilogue, slices)
-    };
-    all.extend(coded.map(|format| named(short(format), tile(format, Epilogue::Store))));
-    all.push(named("q4k-silu_mul", tile(Format::Q4K, Epilogue::SiluMul)));
+        coded.clone().map(|format| named(short(format), few(format, Epilogue::Store, 1, MANY))).collect();
+    all.push(named("q4k-add-8", few(Format::Q4K, Epilogue::Add, 8, MANY)));
+    all.push(named("q4k-silu_mul-2", few(Format::Q4K, Epilogue::SiluMul, 2, MANY)));
+    all.push(named("lean-q4k-add-8", few(Format::Q4K, Epilogue::Add, 8, Registers::Few)));
+    all.push(named("lean-q4k-silu_mul-4", few(Format::Q4K, Epilogue::SiluMul, 4, Registers::Few)));
+    for (prefix, registers) in DIVISIONS {
+        let tile = |format: Format, epilogue| {
+            let slices = matmul_int8::slices(epilogue, BASELINE_LANES);
+            let tile = matmul_tile::Tile::coded(registers);
+            let name = if epilogue == Epilogue::SiluMul { "q4k-silu_mul" } else { short(format) };
+            named(
+                &format!("{prefix}{name}"),
+                matmul_int8_tile::variant(format.module(), epilogue, slices, tile),
+            )
+        };
+        all.extend(coded.clone().map(|format| tile(format, Epilogue::Store)));
+        all.push(tile(Format::Q4K, Epilogue::SiluMul));
+    }
     all
 }
 
 /// Matmuls of many rows in f32.
 fn tiles(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
-    let named = NamedVariant::new;
-    let tile =
-        |epilogue, rows| matmul_tile::Tile::choose(&Tuning::H200, epilogue, rows, u64::from(rows) << 12);
-    let of = |format: Format, epilogue, rows| {
-        matmul_tile::variant(format.module(), epilogue, tile(epilogue, rows))
-    };
-    let mut all: Vec<_> = FORMATS.map(|format| named(short(format), of(format, Epilogue::Store, 256))).into();
-    all.push(named("q4k-silu_mul", of(Format::Q4K, Epilogue::SiluMul, 256)));
-    all.push(named("q4k-few", of(Format::Q4K, Epilogue::Add, 16)));
-    all.push(named("q4k-few-gelu_mul", of(Format::Q4K, Epilogue::GeluMul, 16)));
-    for (part, rows) in [("each", matmul::Rows::Each), ("routed", matmul::Rows::Routed)] {
-        all.push(named(part, matmul_tile::several(rows, Format::Bf16.module(), tile(Epilogue::Store, 256))));
+    let mut all = Vec::new();
+    for (prefix, registers) in DIVISIONS {
+        let named = |part: &str, variant| NamedVariant::new(&format!("{prefix}{part}"), variant);
+        let profile = DeviceProfile::H200.registers(registers);
+        let tile =
+            |epilogue, rows| matmul_tile::Tile::choose(&profile, epilogue, rows, u64::from(rows) << 12);
+        let of = |format: Format, epilogue, rows| {
+            matmul_tile::variant(format.module(), epilogue, tile(epilogue, rows))
+        };
+        all.extend(FORMATS.map(|format| named(short(format), of(format, Epilogue::Store, 256))));
+        all.push(named("q4k-silu_mul", of(Format::Q4K, Epilogue::SiluMul, 256)));
+        for (part, rows) in [("each", matmul::Rows::Each), ("routed", matmul::Rows::Routed)] {
+            let tile = tile(Epilogue::Store, 256);
+            all.push(named(part, matmul_tile::several(rows, Format::Bf16.module(), tile)));
+        }
+        if registers == MANY {
+            all.push(named("q4k-few", of(Format::Q4K, Epilogue::Add, 16)));
+            all.push(named("q4k-few-gelu_mul", of(Format::Q4K, Epilogue::GeluMul, 16)));
+        }
     }
     all
 }

@@ -233,6 +233,7 @@ impl Matrix {
         };
         let pipeline = kernels.pipeline_of(key, &self.shards[0].quants)?;
         kernels.beside(pass, self.bytes());
+        let tile = Tile::coded(kernels.profile().registers);
         for shard in &self.shards {
             let params = MatmulInt8Params {
                 rows: product.rows,
@@ -250,7 +251,7 @@ impl Matrix {
             };
             let grid = match route {
                 Route::Codes(tiling) => matmul_int8::grid(tiling, product.rows, shard.cols),
-                _ => Tile::LARGE.grid(epilogue, product.rows, shard.cols),
+                _ => tile.grid(epilogue, product.rows, shard.cols),
             };
             pass.dispatch(&pipeline, &params, buffers, grid);
         }

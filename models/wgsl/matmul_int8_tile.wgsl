@@ -22,7 +22,7 @@ const WG: u32 = ROW_LANES * COL_LANES;
 const ROWS: u32 = TALL * ROW_LANES;
 const ALL_COLS: u32 = WIDE * COL_LANES;
 const COLS: u32 = ALL_COLS / PARTS;
-const_assert SUMS == TALL * WIDE && WG >= ROWS && WG >= ALL_COLS && TALL % 4u == 0u && WIDE % (4u * PARTS) == 0u;
+const_assert SUMS == TALL * WIDE && WG >= ROWS && WG >= ALL_COLS && TALL % 4u == 0u && WIDE % (RUN * PARTS) == 0u;
 // Words from one quad of k to the next in workgroup memory, padded against bank conflicts.
 const A_STRIDE: u32 = ROWS + 4u;
 const B_STRIDE: u32 = ALL_COLS + 4u;

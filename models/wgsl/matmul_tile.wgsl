@@ -25,7 +25,7 @@ const WG: u32 = ROW_LANES * COL_LANES;
 const ROWS: u32 = TALL * ROW_LANES;
 const ALL_COLS: u32 = WIDE * COL_LANES;
 const COLS: u32 = ALL_COLS / PARTS;
-const_assert SUMS == TALL * WIDE && TALL % 4u == 0u && WIDE % (4u * PARTS) == 0u;
+const_assert SUMS == TALL * WIDE && TALL % 4u == 0u && WIDE % (RUN * PARTS) == 0u;
 // Elements and quads of k in workgroup memory at a time.
 const STEP: u32 = 16u;
 const QUADS: u32 = STEP / 4u;

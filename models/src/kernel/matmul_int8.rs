@@ -3,6 +3,7 @@
 //! A row's result depends on the matrix alone, not on the rows beside it: [`matmul_int8_tile`](super::matmul_int8_tile) adds
 //! in the same order.
 
+use attn_kernels::profile::Registers;
 use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
 use super::matmul::Epilogue;
@@ -78,18 +79,23 @@ pub struct Tiling {
 }
 
 impl Tiling {
-    /// The tiling for `rows` rows, with `slices` from [`slices`].
+    /// The tiling for `rows` rows and lanes with `registers`, with `slices` from [`slices`].
     #[must_use]
-    pub fn for_rows(rows: u32, epilogue: Epilogue, slices: u32) -> Self {
-        let rows = rows.next_power_of_two().min(MAX_ROWS);
+    pub fn for_rows(rows: u32, epilogue: Epilogue, slices: u32, registers: Registers) -> Self {
+        let parts = epilogue.parts();
+        // Where a lane's columns are unpacked to bytes, those of one or two are what it has room for.
+        let most = if registers == Registers::Few { MAX_ROWS / parts } else { MAX_ROWS };
+        let rows = rows.next_power_of_two().min(most);
         // From times on an H200 at 4096 x 4096, 4096 x 2 x 14336 and 14336 x 4096.
-        let (wide, batch) = match (epilogue.module().1, rows) {
-            (2, 1 | 4) => (2, 1),
-            (2, 8) => (2, 2),
-            (2, _) => (1, 1),
-            (_, 1) => (1, 2),
-            (_, 8) => (4, 2),
-            (_, _) => (2, 1),
+        let (wide, batch) = match (registers, parts, rows) {
+            (Registers::Few, 2, 4) => (1, 1),
+            (Registers::Few, 1, 8) => (1, 2),
+            (_, 2, 1 | 4) => (2, 1),
+            (_, 2, 8) => (2, 2),
+            (_, 2, _) => (1, 1),
+            (_, _, 1) => (1, 2),
+            (_, _, 8) => (4, 2),
+            (_, _, _) => (2, 1),
         };
         Self { rows, wide, batch, slices }
     }
@@ -100,7 +106,13 @@ impl Tiling {
 pub fn variant(weights: &'static str, epilogue: Epilogue, tiling: Tiling) -> Variant {
     let (module, parts) = epilogue.module();
     let cols_per_lane = tiling.wide * parts;
-    Variant::new(&KERNEL)
+    let suits = |registers| Tiling::for_rows(tiling.rows, epilogue, tiling.slices, registers) == tiling;
+    let registers = match [Registers::Few, Registers::Many].map(suits) {
+        [true, false] => Some(Registers::Few),
+        [false, true] => Some(Registers::Many),
+        _ => None,
+    };
+    Variant { registers, ..Variant::new(&KERNEL) }
         .module("weights", weights)
         .module("epilogue", module)
         .size("ROWS", tiling.rows)

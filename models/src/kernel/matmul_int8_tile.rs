@@ -1,6 +1,6 @@
 //! Quantised matrix times many rows of activations in codes of 8 bits: [`matmul_int8`] where no cooperative matrices run.
 //!
-//! The tile of all products is [`Tile::LARGE`].
+//! The tile of all products is that of [`Tile::coded`].
 
 use attn_kernels::{Kernel, Variant};
 
@@ -15,9 +15,9 @@ pub static KERNEL: Kernel = Kernel {
     ..matmul_int8::KERNEL
 };
 
-/// The kernel for one storage type of weights and an epilogue, with `slices` from [`matmul_int8::slices`].
+/// The kernel for one storage type of weights, an epilogue and a tile, with `slices` from [`matmul_int8::slices`].
 #[must_use]
-pub fn variant(weights: &'static str, epilogue: Epilogue, slices: u32) -> Variant {
+pub fn variant(weights: &'static str, epilogue: Epilogue, slices: u32, tile: Tile) -> Variant {
     let one = Variant::new(&KERNEL).module("weights", weights).size("SLICES", slices);
-    Tile::LARGE.cut(one, epilogue)
+    tile.cut(one, epilogue)
 }

@@ -3,7 +3,7 @@
 //!
 //! A result is bitwise that of [`matmul`].
 
-use attn_kernels::profile::Tuning;
+use attn_kernels::profile::{DeviceProfile, Registers, Tuning};
 use attn_kernels::{Kernel, Variant};
 
 use super::matmul::{self, Epilogue, Rows};
@@ -17,7 +17,7 @@ pub static KERNEL: Kernel =
 pub struct Tile {
     /// Rows of a lane, a multiple of 4.
     pub tall: u32,
-    /// Columns of a lane in all parts, a multiple of 4 in each.
+    /// Columns of a lane in all parts, 2 or a multiple of 4 in each.
     pub wide: u32,
     /// Lanes along rows.
     pub row_lanes: u32,
@@ -28,6 +28,41 @@ pub struct Tile {
 impl Tile {
     /// 64 rows and 128 columns: of eight tiles the fastest for 2,048 rows on an H200, in f32 and by codes.
     pub const LARGE: Self = Self { tall: 8, wide: 8, row_lanes: 8, col_lanes: 16 };
+
+    /// [`Tile::LARGE`] by twice the lanes, each with half of the results: what a lane of the other adds up takes 128 registers,
+    /// and on an Apple M1 300 to 400 of its values go to memory.
+    pub const SHARED: Self = Self { tall: 4, wide: 8, row_lanes: 16, col_lanes: 16 };
+
+    /// 64 rows and 64 columns, for products by codes and lanes with few registers: a device without dot products of bytes has
+    /// the bytes in registers of their own.
+    pub const CODED: Self = Self { tall: 4, wide: 4, row_lanes: 16, col_lanes: 16 };
+
+    /// 64 rows and 128 columns, as lanes with `registers` share them.
+    #[must_use]
+    pub fn large(registers: Registers) -> Self {
+        match registers {
+            Registers::Few => Self::SHARED,
+            Registers::Many => Self::LARGE,
+        }
+    }
+
+    /// The tile of `matmul_int8_tile` for lanes with `registers`.
+    #[must_use]
+    pub fn coded(registers: Registers) -> Self {
+        match registers {
+            Registers::Few => Self::CODED,
+            Registers::Many => Self::LARGE,
+        }
+    }
+
+    /// Registers of the lanes that it is for; `None` for all.
+    fn registers(&self) -> Option<Registers> {
+        match *self {
+            Self::LARGE => Some(Registers::Many),
+            Self::SHARED | Self::CODED => Some(Registers::Few),
+            _ => None,
+        }
+    }
 
     /// Rows of a workgroup.
     #[must_use]
@@ -48,6 +83,7 @@ impl Tile {
     /// A variant of `matmul_tile` or `matmul_int8_tile` with this tile and an epilogue.
     pub(super) fn cut(&self, variant: Variant, epilogue: Epilogue) -> Variant {
         let (module, parts) = epilogue.module();
+        let variant = Variant { registers: self.registers(), ..variant };
         variant
             .module("epilogue", module)
             .size("TALL", self.tall)
@@ -66,9 +102,10 @@ impl Tile {
 
     /// The tile for `rows` rows of as many matrices as have `results` results in all.
     #[must_use]
-    pub fn choose(tuning: &Tuning, epilogue: Epilogue, rows: u32, results: u64) -> Self {
+    pub fn choose(profile: &DeviceProfile, epilogue: Epilogue, rows: u32, results: u64) -> Self {
+        let large = Self::large(profile.registers);
         let small = Self { tall: 4, wide: 4 * epilogue.parts(), row_lanes: 8, col_lanes: 8 };
-        if rows > small.rows() && results >= Self::LARGE.filled(tuning) { Self::LARGE } else { small }
+        if rows > small.rows() && results >= large.filled(&profile.tuning) { large } else { small }
     }
 
     /// Results, in all parts, from which on tiles fill a GPU.
@@ -93,4 +130,33 @@ pub fn variant(weights: &'static str, epilogue: Epilogue, tile: Tile) -> Variant
 #[must_use]
 pub fn several(rows: Rows, weights: &'static str, tile: Tile) -> Variant {
     rows.apply(variant(weights, Epilogue::Store, tile))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::matmul_int8::Tiling;
+
+    /// What a lane adds up: f32 twice, by codes integers beside them.
+    #[test]
+    fn lanes_with_few_registers_add_up_less() {
+        for epilogue in [Epilogue::Store, Epilogue::SiluMul] {
+            let of = |registers| {
+                let profile = DeviceProfile::H200.registers(registers);
+                let exact = Tile::choose(&profile, epilogue, 4096, 1 << 24);
+                let coded = Tile::coded(registers);
+                let lanes = Tiling::for_rows(64, epilogue, 32, registers);
+                let parts = epilogue.parts();
+                [exact.tall * exact.wide, coded.tall * coded.wide, lanes.rows * lanes.wide * parts]
+            };
+            assert_eq!(of(Registers::Many), [64, 64, 32]);
+            assert_eq!(of(Registers::Few), [32, 16, 8]);
+        }
+    }
+
+    #[test]
+    fn tiles_of_either_division_are_as_large_in_f32() {
+        let [many, few] = [Tile::LARGE, Tile::SHARED].map(|tile| [tile.rows(), tile.cols()]);
+        assert_eq!(many, few);
+    }
 }

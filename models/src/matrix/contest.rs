@@ -71,14 +71,14 @@ impl Matrix {
         let route = match contender {
             Contender::Matrices => Route::Coop,
             Contender::Lanes => Route::Exact(Exact::Lanes(Tiling::for_gpu(rows, 1, self.blocks))),
-            Contender::Tiles { large: true } => Route::Exact(Exact::Tile(Tile::LARGE)),
+            Contender::Tiles { large: true } => Route::Exact(Exact::Tile(Tile::large(profile.registers))),
             // So few results take small ones.
             Contender::Tiles { large: false } => {
-                Route::Exact(Exact::Tile(Tile::choose(&profile.tuning, epilogue, rows, 0)))
+                Route::Exact(Exact::Tile(Tile::choose(profile, epilogue, rows, 0)))
             }
             Contender::CodedLanes => {
                 let slices = matmul_int8::slices(epilogue, profile.workgroup_lanes);
-                Route::Codes(matmul_int8::Tiling::for_rows(rows, epilogue, slices))
+                Route::Codes(matmul_int8::Tiling::for_rows(rows, epilogue, slices, profile.registers))
             }
             Contender::CodedTiles => Route::CodesTile,
         };

@@ -281,7 +281,7 @@ impl Kernels {
             true => [Exact::Lanes(Tiling::for_cpu(rows, parts, false)), fastest],
             false => [
                 Exact::Lanes(Tiling::for_gpu(rows, parts, blocks)),
-                Exact::Tile(matmul_tile::Tile::choose(&self.profile().tuning, epilogue, rows, u64::MAX)),
+                Exact::Tile(matmul_tile::Tile::choose(self.profile(), epilogue, rows, u64::MAX)),
             ],
         };
         let runs = |exact: &Exact| {
@@ -305,7 +305,7 @@ impl Kernels {
         let tuning = &profile.tuning;
         let lanes = Tiling::for_gpu(rows, parts, blocks);
         let results = u64::from(rows) * u64::from(cols * parts) * u64::from(matrices);
-        let tile = matmul_tile::Tile::choose(tuning, epilogue, rows, results);
+        let tile = matmul_tile::Tile::choose(profile, epilogue, rows, results);
         // Lanes that cannot share k have nothing to win from few rows but that no tile of theirs is empty, which experts have.
         let (many, shares_k) = (rows > tuning.few_rows, lanes.slices > 1);
         match many && (results >= tile.filled(tuning) || !shares_k) || !shares_k && matrices == 1 {
@@ -360,7 +360,8 @@ impl Kernels {
             }
             Key::CodesTile { format, epilogue } => {
                 let slices = matmul_int8::slices(epilogue, profile.workgroup_lanes);
-                matmul_int8_tile::variant(format.module(), epilogue, slices)
+                let tile = matmul_tile::Tile::coded(profile.registers);
+                matmul_int8_tile::variant(format.module(), epilogue, slices, tile)
             }
             Key::Quantize { input } => profile.best(|level| quantize_rows::variant(input, level)),
             Key::Round { input } => profile.best(|level| round_rows::variant(input, level)),

@@ -50,7 +50,8 @@ impl Matrix {
         // Tiles read the weights less often, but many rows alone make enough of them for a GPU.
         let results = u64::from(rows) * u64::from(cols * self.parts);
         let slices = matmul_int8::slices(self.epilogue(), profile.workgroup_lanes);
-        let by_lanes = Route::Codes(matmul_int8::Tiling::for_rows(rows, self.epilogue(), slices));
+        let tiling = matmul_int8::Tiling::for_rows(rows, self.epilogue(), slices, profile.registers);
+        let by_lanes = Route::Codes(tiling);
         let by_codes = match few || results < Tile::LARGE.filled(tuning) {
             true => [by_lanes, Route::CodesTile],
             false => [Route::CodesTile, by_lanes],

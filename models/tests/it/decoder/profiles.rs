@@ -6,7 +6,7 @@ use std::sync::Arc;
 use attn_kernels::gpu::wgpu::{Features, Limits};
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::kernel::KvDtype;
-use attn_kernels::profile::Tuning;
+use attn_kernels::profile::{Registers, Tuning};
 use models::{ActivationType, Checkpoint, Decoder, Dtype};
 
 use super::golden::{compared, relative_l2};
@@ -43,6 +43,14 @@ pub(super) fn equals_reference(tiny: &Tiny, prompt: &Prompt, gpu: Gpu) -> Decode
 fn kernels_of_gpus_give_the_logits_of_transformers() {
     for name in ["tiny-llama", "tiny-deepseek-v3", "tiny-gemma3", "tiny-gpt-oss"] {
         equals_reference(family(name), &family(name).prompts[0], open(&of_a_gpu()));
+    }
+}
+
+#[test]
+fn lanes_with_few_registers_give_the_logits_of_transformers() {
+    for name in ["tiny-llama", "tiny-deepseek-v3"] {
+        let gpu = open(&of_a_gpu().registers(Registers::Few));
+        equals_reference(family(name), &family(name).prompts[0], gpu);
     }
 }
 
@@ -94,6 +102,23 @@ fn codes_of_eight_bits_stay_near_the_logits_of_transformers() {
     for kernel in ["matmul_int8", "matmul_int8_tile"] {
         assert!(with.contains(&kernel) && !without.contains(&kernel), "{kernel}: {with:?}");
     }
+}
+
+/// Lanes with few registers have fewer products each, of which none is rounded otherwise.
+#[test]
+fn registers_change_no_bit_of_products_by_codes() {
+    let checkpoint = || Checkpoint::open(fixture("tiny-llama")).unwrap();
+    let config = checkpoint().config().unwrap();
+    let quantized = checkpoint().quantize(&config, Dtype::Q4_K).unwrap();
+    let prompts = family("tiny-llama").prompts.iter();
+    let ids = &prompts.max_by_key(|prompt| prompt.ids.len()).unwrap().ids;
+    let of = |registers| {
+        let gpu = Arc::new(open(&of_a_gpu().registers(registers)));
+        let options = options(KvDtype::F16).activations(ActivationType::Int8);
+        let mut decoder = Decoder::load(&gpu, &config, quantized.weights(), &options).unwrap();
+        [7, ids.len()].map(|rows| last_logits(&mut decoder, &ids[..rows]))
+    };
+    assert_eq!(of(Registers::Few), of(Registers::Many));
 }
 
 /// Times of a device decide on kernels, but on no bit of results that must not depend on any.

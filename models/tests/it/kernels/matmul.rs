@@ -4,7 +4,7 @@ use super::device::{assert_bits, assert_close, cases, dispatch, gpu};
 use super::tensors::{self, floats};
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Gpu, Pass};
-use attn_kernels::profile::Tuning;
+use attn_kernels::profile::DeviceProfile;
 use attn_kernels::{Access, Level, Variant, WINDOW_BYTES};
 use models::kernel::matmul::{self, Epilogue, Loads, MatmulParams, Tiling};
 use models::kernel::matmul_tile::{self, Tile};
@@ -190,7 +190,7 @@ fn tiles_add_up_as_lanes_do_to_the_bit() {
     for (dtype, epilogue) in types.into_iter().chain(epilogues) {
         let product = Product::new(dtype, epilogue, [70, 139, 8], 1, 78);
         let want = product.check(gpu, product.tilings(gpu)[0]);
-        for tile in [Tile::choose(&Tuning::H200, epilogue, 16, 0), Tile::LARGE] {
+        for tile in [Tile::choose(&DeviceProfile::H200, epilogue, 16, 0), Tile::LARGE, Tile::SHARED] {
             let variant = matmul_tile::variant(product.packed().format.module(), epilogue, tile);
             let got = product.dispatched(gpu, &variant, [0, 70], tile.grid(epilogue, 70, 139));
             assert_bits(&format!("{dtype}, {epilogue:?}, {tile:?}"), &got, &want);

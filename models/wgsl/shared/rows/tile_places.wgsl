@@ -4,7 +4,10 @@ fn a_place(i: u32, row_lane: u32) -> u32 {
     return i / 4u * ROW_LANES * 4u + row_lane * 4u + i % 4u;
 }
 
+// Columns of a lane in a part that lie side by side: four, or all.
+const RUN: u32 = min(4u, WIDE / PARTS);
+
 // Column `j` of a lane in the tile, parts one after the other.
 fn b_place(j: u32, col_lane: u32) -> u32 {
-    return j / 4u * COL_LANES * 4u + col_lane * 4u + j % 4u;
+    return j / RUN * COL_LANES * RUN + col_lane * RUN + j % RUN;
 }

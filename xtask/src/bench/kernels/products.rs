@@ -104,7 +104,7 @@ pub(super) fn in_f32(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work> {
     let y = gpu.buffer::<f32>("y", (rows * matrix.cols) as usize)?;
     let module = Format::from(matrix.dtype).module();
     let results = u64::from(rows) * u64::from(matrix.cols * matrix.parts);
-    let tile = Tile::choose(&gpu.profile().tuning, matrix.epilogue(), rows, results);
+    let tile = Tile::choose(gpu.profile(), matrix.epilogue(), rows, results);
     Ok(Work::new("matmul_tile", "baseline", format!("{rows} rows, {}", matrix.name()))
         .costs(matrix.bytes(rows, 4.0), matrix.operations(rows))
         .dispatch(
@@ -125,12 +125,13 @@ pub(super) fn by_codes(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work> {
     let params = MatmulInt8Params { rows, cols: matrix.cols, blocks, y_stride: matrix.cols, y_offset: 0 };
     let slices = matmul_int8::slices(epilogue, gpu.limits().max_compute_invocations_per_workgroup);
     let module = Format::from(matrix.dtype).module();
+    let tile = Tile::coded(gpu.profile().registers);
     Ok(Work::new("matmul_int8_tile", "baseline", format!("{rows} rows, {}", matrix.name()))
         .costs(matrix.bytes(rows, 1.25), matrix.operations(rows))
         .dispatch(
-            matmul_int8_tile::variant(module, epilogue, slices),
+            matmul_int8_tile::variant(module, epilogue, slices, tile),
             &params,
             [(&x).into(), (&x_scales).into(), (&quants).into(), (&scales).into(), (&y).into()],
-            Tile::LARGE.grid(epilogue, rows, matrix.cols),
+            tile.grid(epilogue, rows, matrix.cols),
         ))
 }
