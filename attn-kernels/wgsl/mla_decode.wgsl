@@ -4,7 +4,7 @@
 //   latents  rows of LATENT + ROPE elements, key the whole, value the first LATENT: see latents_paged and latents_two
 //   rows     [first_row + n] vec4<u32>: row of q and out, and what the latents module reads
 //   partial  [n, num_heads, max_partitions, LATENT] f32, stats, reduced: as in paged_decode; paged_reduce follows
-// A lane owns four heads and 16 channels, whose queries and outputs stay in its registers; so do those channels of AHEAD
+// A lane owns four heads and 8 or 16 channels, whose queries and outputs stay in its registers; so do those channels of AHEAD
 // latents, which serve as keys and then as values, while the next ones are on their way. The lanes of four heads add their
 // parts of scores up through workgroup memory. A row's arithmetic depends on its own keys alone.
 // A dispatch may do a part of the keys: num_keys, whole partitions of partition_size keys, from first_key on. A workgroup goes
@@ -23,7 +23,9 @@
 // Parts of the sum of a score: see add_parts.
 #import PIECES = 2
 // Latents in flight a lane.
-#import AHEAD = 4
+#import AHEAD = 3
+// 1 where outputs are rescaled at every step, also by 1: a branch takes more registers.
+#import STEADY = 0
 #import element = latent_f16
 #import SELECTED = 7
 #import latents = latents_paged
@@ -183,7 +185,7 @@ fn attend(quartet: u32, t0: u32, keys: Keys, tile: Tile, before: State) -> State
         state.top = max(state.top, scores[t]);
     #end
     let shrink = exp(before.top - state.top);
-    if (any(shrink != vec4(1.0))) {
+    if (STEADY == 1u || any(shrink != vec4(1.0))) {
         state.sum *= shrink;
         #unroll i < VALUE_WORDS
             #unroll c < WORD_QUADS

@@ -14,10 +14,14 @@ use crate::kernel::{
     mla_decode, mla_decode_coop, paged_decode, paged_decode_coop, paged_prefill, paged_prefill_coop,
     paged_reduce,
 };
+use crate::profile::Registers;
 
 /// Element types of caches, by their names.
 const DTYPES: [(&str, KvDtype); 4] =
     [("f16", KvDtype::F16), ("f32", KvDtype::F32), ("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)];
+
+/// Kernels that registers divide otherwise, and what their names begin with.
+const DIVISIONS: [(&str, Registers); 2] = [("", Registers::Many), ("lean-", Registers::Few)];
 
 /// Variants for `num_heads` query heads over caches of these types, f16 first; masks and logits over f16 alone.
 pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<NamedVariant> {
@@ -146,24 +150,26 @@ fn latent_variants(head_dim: u32) -> Vec<NamedVariant> {
         let shape = LatentShape { latent: 4 * head_dim, rope: head_dim / 2, block_size: 64, dtype, plain: 0 };
         let two = LatentShape { rope: 0, ..shape };
         let tokens = Attention { context: Context::Tokens, ..Attention::default() };
-        for (name, variant) in [
-            ("", latent_write::variant(&shape)),
-            ("", mla_decode::variant(&shape, 128, &Attention::default())),
-            ("tokens-", mla_decode::variant(&shape, 128, &tokens)),
-            ("two-", mla_decode::variant_of_two(&two, 128)),
-        ] {
-            all.push(NamedVariant::new(&format!("{name}{part}"), variant));
+        all.push(NamedVariant::new(part, latent_write::variant(&shape)));
+        for (prefix, registers) in DIVISIONS {
+            for (name, variant) in [
+                ("", mla_decode::variant(&shape, 128, &Attention::default(), registers)),
+                ("tokens-", mla_decode::variant(&shape, 128, &tokens, registers)),
+                ("two-", mla_decode::variant_of_two(&two, 128, registers)),
+            ] {
+                all.push(NamedVariant::new(&format!("{prefix}{name}{part}"), variant));
+            }
         }
         all.extend(latent_coop_variants(part, dtype));
     }
     let dtype = KvDtype::Fp8;
     let published = LatentShape { latent: 4 * head_dim, rope: 0, block_size: 64, dtype, plain: head_dim / 2 };
     let sizes_of_v4 = LatentShape { latent: 512, plain: 64, ..published };
-    for variant in [
-        latent_write::variant(&published),
-        mla_decode::variant_of_two(&published, 64),
-        mla_decode_coop::variant_of_two(&sizes_of_v4, 64),
-    ] {
+    for (prefix, registers) in DIVISIONS {
+        let variant = mla_decode::variant_of_two(&published, 64, registers);
+        all.push(NamedVariant::new(&format!("{prefix}two-fp8-bf16"), variant));
+    }
+    for variant in [latent_write::variant(&published), mla_decode_coop::variant_of_two(&sizes_of_v4, 64)] {
         all.push(NamedVariant::new("two-fp8-bf16", variant));
     }
     all

@@ -3,6 +3,7 @@
 use super::attention::{Attention, Context};
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError, heads_together, paged_decode, paged_reduce};
+use crate::profile::Registers;
 use crate::rows::{DecodeRow, KvWord, PhysicalBlock};
 use crate::{Kernel, Params, Variant};
 
@@ -174,30 +175,54 @@ pub fn reduce_variant(shape: &LatentShape, attention: &Attention) -> Variant {
     paged_reduce::variant(&shape.values(), attention)
 }
 
-/// Query heads that share one read of the cache.
+/// Query heads that share one read of the cache, by lanes with `registers`.
 #[must_use]
-pub fn heads_per_group(num_heads: u32) -> u32 {
-    heads_together(num_heads, 16)
+pub fn heads_per_group(num_heads: u32, registers: Registers) -> u32 {
+    heads_together(num_heads, Division::of(registers).heads)
 }
 
-/// The kernel over one cache of `shape` and `num_heads` query heads. Of `attention` the context counts; heads share
-/// their lists. There is one text for baseline and subgroup level.
+/// Division of the latents that a workgroup reads at a time among its lanes.
+struct Division {
+    /// Query heads of a workgroup, at most.
+    heads: u32,
+    /// Channels of a latent that a lane owns.
+    channels: u32,
+    /// Latents in flight a lane: in types of 16 bits and less, and in f32, which take twice the registers.
+    ahead: [u32; 2],
+    /// Parts of the sum of a score of about as many lanes: of plain types, and of codes.
+    piece: [u32; 2],
+    /// Whether outputs are rescaled at every step.
+    steady: u32,
+}
+
+impl Division {
+    /// What leaves no register of a lane in memory: four heads of 16 channels, queries and outputs, take 128.
+    const fn of(registers: Registers) -> Self {
+        match registers {
+            Registers::Few => Self { heads: 8, channels: 8, ahead: [2, 1], piece: [16, 32], steady: 1 },
+            Registers::Many => Self { heads: 16, channels: 16, ahead: [3, 2], piece: [16; 2], steady: 0 },
+        }
+    }
+}
+
+/// The kernel over one cache of `shape` and `num_heads` query heads, for lanes with `registers`. Of `attention` the context
+/// counts; heads share their lists. There is one text for baseline and subgroup level.
 ///
 /// # Panics
 /// When [`LatentShape::validate`] or [`Attention::validate`] refuses them.
 #[must_use]
-pub fn variant(shape: &LatentShape, num_heads: u32, attention: &Attention) -> Variant {
-    let variant = attention.order(of(shape, num_heads), &shape.values(), 1);
+pub fn variant(shape: &LatentShape, num_heads: u32, attention: &Attention, registers: Registers) -> Variant {
+    let variant = attention.order(of(shape, num_heads, registers), &shape.values(), 1);
     one_cache(variant, attention)
 }
 
-/// The kernel over a window cache and a compressed cache of `shape`, by lists of slots.
+/// The kernel over a window cache and a compressed cache of `shape`, by lists of slots, for lanes with `registers`.
 ///
 /// # Panics
 /// When [`LatentShape::validate`] refuses it.
 #[must_use]
-pub fn variant_of_two(shape: &LatentShape, num_heads: u32) -> Variant {
-    two_caches(of(shape, num_heads))
+pub fn variant_of_two(shape: &LatentShape, num_heads: u32, registers: Registers) -> Variant {
+    two_caches(of(shape, num_heads, registers))
 }
 
 /// Completes a variant over one cache, with lists where `attention` has some.
@@ -210,13 +235,11 @@ pub(super) fn two_caches(variant: Variant) -> Variant {
     variant.module("latents", "latents_two").with("compressed").with("window_slots").with("compressed_slots")
 }
 
-/// Channels of a latent that a lane owns.
-const CHANNELS: u32 = 16;
-
-fn of(shape: &LatentShape, num_heads: u32) -> Variant {
+fn of(shape: &LatentShape, num_heads: u32, registers: Registers) -> Variant {
     shape.check();
+    let division = Division::of(registers);
     let word = if shape.dtype == KvDtype::F32 { 4 } else { 8 };
-    let key_words = CHANNELS / word;
+    let key_words = division.channels / word;
     let spans = (shape.width() / word).div_ceil(key_words);
     let element = match shape.dtype {
         KvDtype::F16 => "latent_f16",
@@ -225,26 +248,28 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
         KvDtype::Fp8 => "latent_fp8",
         KvDtype::Int8 => "latent_int8",
     };
-    // Latents of f32 take twice the registers.
-    let ahead = if shape.dtype == KvDtype::F32 { 2 } else { 4 };
+    let [ahead, ahead_f32] = division.ahead;
+    let piece = division.piece[usize::from(shape.dtype.is_code())];
     let variant = Variant::new(&KERNEL)
         .size("LATENT", shape.latent)
         .size("ROPE", shape.rope)
         .size("BLOCK_SIZE", shape.block_size)
-        .size("HEADS", heads_per_group(num_heads))
+        .size("HEADS", heads_per_group(num_heads, registers))
         .size("KEY_WORDS", key_words)
         .size("VALUE_WORDS", (shape.latent / word).div_ceil(spans))
         .size("WORD_QUADS", word / 4)
-        .size("PIECES", (spans / 16).max(1))
-        .size("AHEAD", ahead)
+        .size("PIECES", (spans / piece).max(1))
+        .size("AHEAD", if shape.dtype == KvDtype::F32 { ahead_f32 } else { ahead })
+        .size("STEADY", division.steady)
+        .for_registers(registers)
         .module("element", element);
     shape.sized(variant)
 }
 
-/// Workgroups for `rows` rows of at most `max_partitions` partitions.
+/// Workgroups for `rows` rows of at most `max_partitions` partitions, of lanes with `registers`.
 #[must_use]
-pub fn grid(num_heads: u32, rows: u32, max_partitions: u32) -> [u32; 3] {
-    [max_partitions, num_heads / heads_per_group(num_heads), rows]
+pub fn grid(num_heads: u32, rows: u32, max_partitions: u32, registers: Registers) -> [u32; 3] {
+    [max_partitions, num_heads / heads_per_group(num_heads, registers), rows]
 }
 
 /// Checks `rows`, `[row of q, keys, first entry of the block table, first key]`, and the blocks of `tables` that they

@@ -9,7 +9,7 @@
 use super::KvDtype;
 use super::attention::Attention;
 use super::mla_decode::{self, LatentShape};
-use crate::profile::DeviceProfile;
+use crate::profile::{DeviceProfile, Registers};
 use crate::{Kernel, Level, Variant};
 
 /// The kernel, with the parameters and bindings of [`mla_decode`].
@@ -88,6 +88,7 @@ pub struct MlaKernel {
     shape: LatentShape,
     num_heads: u32,
     coop: bool,
+    registers: Registers,
 }
 
 impl MlaKernel {
@@ -96,7 +97,7 @@ impl MlaKernel {
     #[must_use]
     pub fn new(shape: &LatentShape, num_heads: u32, profile: &DeviceProfile) -> Self {
         let coop = serves(shape, num_heads) && profile.trusts(&KERNEL, Level::Coop, shape.dtype);
-        Self { shape: *shape, num_heads, coop }
+        Self { shape: *shape, num_heads, coop, registers: profile.registers }
     }
 
     /// The level of the kernel chosen.
@@ -108,22 +109,28 @@ impl MlaKernel {
     /// The kernel over one cache.
     #[must_use]
     pub fn variant(&self, attention: &Attention) -> Variant {
-        let of = if self.coop { variant } else { mla_decode::variant };
-        of(&self.shape, self.num_heads, attention)
+        match self.coop {
+            true => variant(&self.shape, self.num_heads, attention),
+            false => mla_decode::variant(&self.shape, self.num_heads, attention, self.registers),
+        }
     }
 
     /// The kernel over a window cache and a compressed cache.
     #[must_use]
     pub fn variant_of_two(&self) -> Variant {
-        let of = if self.coop { variant_of_two } else { mla_decode::variant_of_two };
-        of(&self.shape, self.num_heads)
+        match self.coop {
+            true => variant_of_two(&self.shape, self.num_heads),
+            false => mla_decode::variant_of_two(&self.shape, self.num_heads, self.registers),
+        }
     }
 
     /// Workgroups for `rows` rows of at most `max_partitions` partitions.
     #[must_use]
     pub fn grid(&self, rows: u32, max_partitions: u32) -> [u32; 3] {
-        let of = if self.coop { grid } else { mla_decode::grid };
-        of(self.num_heads, rows, max_partitions)
+        match self.coop {
+            true => grid(self.num_heads, rows, max_partitions),
+            false => mla_decode::grid(self.num_heads, rows, max_partitions, self.registers),
+        }
     }
 }
 
@@ -131,6 +138,26 @@ impl MlaKernel {
 mod tests {
     use super::*;
     use std::fmt::Write as _;
+
+    /// A lane holds queries, outputs and latents on their way: of f16 as pairs, all else as f32.
+    #[test]
+    fn lanes_with_few_registers_hold_half_the_channels() {
+        let few = DeviceProfile::H200.with_matrices(None).registers(Registers::Few);
+        for dtype in [KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8] {
+            let shape = LatentShape { latent: 512, rope: 64, block_size: 64, dtype, plain: 0 };
+            let words = if dtype == KvDtype::F32 { 2 } else { 1 };
+            let of = |profile| {
+                let kernel = MlaKernel::new(&shape, 128, profile);
+                let variant = kernel.variant(&Attention::default());
+                assert!(profile.registers.suit(&variant) && variant.level == Level::Baseline);
+                let slots = ["HEADS", "KEY_WORDS", "VALUE_WORDS"].map(|slot| variant.size_in(slot));
+                (slots.map(Option::unwrap_or_default), kernel.grid(3, 5))
+            };
+            assert_eq!(of(&few), ([8, words, words], [5, 16, 3]));
+            let many = few.registers(Registers::Many);
+            assert_eq!(of(&many), ([16, 2 * words, 2 * words], [5, 8, 3]));
+        }
+    }
 
     #[test]
     fn matrices_take_the_shapes_that_they_divide() {

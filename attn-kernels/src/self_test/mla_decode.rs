@@ -11,6 +11,7 @@ use crate::cpu::{self, Tolerance};
 use crate::kernel::latent_write::{self, LatentWriteParams};
 use crate::kernel::mla_decode::{self, LatentShape, MlaDecodeParams, PARTITION};
 use crate::kernel::{KvDtype, mla_decode_coop};
+use crate::profile::Registers;
 
 fn shape(variant: &Variant, block_size: u32) -> LatentShape {
     let dtype = match module(variant, "element").and_then(|module| module.rsplit('_').next()) {
@@ -226,7 +227,8 @@ fn case<'a>(
     }
     // Sums are not normalised: they grow with the number of keys.
     let tolerance = Tolerance { abs: near.abs * f64::from(PARTITION), ..near };
-    let grid = mla_decode::grid(num_heads, count(rows), max_partitions);
+    let registers = variant.registers.unwrap_or(Registers::Many);
+    let grid = mla_decode::grid(num_heads, count(rows), max_partitions, registers);
     inputs(Case::new(what, variant, &params, grid).binding(&q))
         .binding(rows)
         .output(tolerance, &partial)

@@ -12,6 +12,7 @@ use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams, PARTITION, SlotLists};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
+use attn_kernels::profile::Registers;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -33,6 +34,7 @@ struct Mla {
     num_keys: u32,
     /// Keys of a partition.
     partition: u32,
+    registers: Registers,
 }
 
 impl Mla {
@@ -66,6 +68,7 @@ impl Mla {
             asked: AttentionInputs::default(),
             num_keys: u32::MAX,
             partition: PARTITION,
+            registers: Registers::Many,
         }
     }
 
@@ -103,7 +106,8 @@ impl Mla {
         let latents = self.slots.upload(gpu, &self.shape);
         let tables = gpu.upload("tables", &self.tables).unwrap();
         let lists = self.asked.upload(gpu).unwrap();
-        let variant = mla_decode::variant(&self.shape, self.num_heads, &self.asked.attention);
+        let attention = &self.asked.attention;
+        let variant = mla_decode::variant(&self.shape, self.num_heads, attention, self.registers);
         let params = self.params(self.max_partitions());
         let tables_of = (&self.tables[..], u32::try_from(self.slots.blocks(&self.shape)).unwrap());
         let [q, partial, stats] = self.lens(&params);
@@ -143,7 +147,8 @@ impl Mla {
         bindings.extend(lists.iter().map(Into::into));
         let mut pass = Pass::new("mla");
         let rows_count = u32::try_from(count).unwrap() - self.skipped;
-        let grid = mla_decode::grid(self.num_heads, rows_count, most.min(self.num_keys / self.partition));
+        let partitions = most.min(self.num_keys / self.partition);
+        let grid = mla_decode::grid(self.num_heads, rows_count, partitions, self.registers);
         // The last part first: none needs what another left.
         for first_key in
             (0..most * self.partition).step_by(self.num_keys as usize).collect::<Vec<_>>().into_iter().rev()
@@ -236,7 +241,10 @@ fn lengths_round_partitions_tiles_and_blocks() {
         (shape(40, 16, 4, KvDtype::F16), 7),
         (shape(256, 32, 32, KvDtype::F16), 1),
     ] {
-        Mla::new(shape, num_heads, &[1, 7, 8, 9, 0, 255, 256, 257, 513], 5).check(gpu);
+        let mut mla = Mla::new(shape, num_heads, &[1, 7, 8, 9, 0, 255, 256, 257, 513], 5);
+        mla.check(gpu);
+        mla.registers = Registers::Few;
+        mla.check(gpu);
         Mla::new(shape, num_heads, &[1, 0, 100], 6).check(gpu);
     }
     // Partitions of several parts.
@@ -369,14 +377,14 @@ fn two_caches_share_a_softmax() {
         mla_decode::check_two(&shape, &params, &mla.rows, lists, mla.lens(&params)).unwrap();
         let caches = [mla.slots.upload(gpu, &shape), compressed.upload(gpu, &shape)];
         let lists = [window_slots, compressed_slots].map(|slots| gpu.upload("slots", &slots).unwrap());
-        let variant = mla_decode::variant_of_two(&shape, num_heads);
         let want = mla.want(&rows, &params);
-        for skipped in [0, 3] {
-            mla.skipped = skipped;
+        for (registers, skipped) in [(Registers::Many, 0), (Registers::Few, 0), (Registers::Many, 3)] {
+            (mla.registers, mla.skipped) = (registers, skipped);
+            let variant = mla_decode::variant_of_two(&shape, num_heads, registers);
             let of_dispatch = MlaDecodeParams { first_row: skipped, ..params };
             let got = mla.dispatch(gpu, &variant, &[&caches[0], &caches[1]], &lists, of_dispatch);
             let of = ..(lens.len() - skipped as usize) * (num_heads * shape.latent) as usize;
-            let what = format!("{shape:?}, {num_heads} heads, rows from {skipped} on");
+            let what = format!("{shape:?}, {num_heads} heads, {registers:?} registers, from row {skipped} on");
             assert_close(&what, tolerance(&shape), &got[of], &want[of]);
         }
     }
@@ -394,11 +402,13 @@ proptest! {
         first in 0u32..200,
         part in prop::option::of(1u32..3),
         parts in 1u32..4,
+        registers in prop::sample::select(vec![Registers::Few, Registers::Many]),
         seed: u64,
     ) {
         if let Some(gpu) = gpu() {
             let shape = shape(8 * latent, 8 * rope, 1 << log, dtype);
             let mut mla = Mla::new(shape, num_heads, &lens, seed).in_partitions(parts * PARTITION);
+            mla.registers = registers;
             if let Some((tokens, chance)) = lists {
                 let context = if tokens { Context::Tokens } else { Context::Blocks(1 << log) };
                 mla = mla.listed(context, chance, seed);
