@@ -3,6 +3,7 @@
 mod attention;
 
 use crate::kernel::{self, KvDtype, KvShape};
+use crate::profile::Registers;
 use crate::source::Modules;
 use crate::{Kernel, Level, Variant};
 
@@ -236,7 +237,8 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
         all.push(named(dtype, kernel::block_mean::variant(shape, 128)));
         all.push(named(dtype, kernel::block_means::variant(shape, 128)));
     }
-    all.push(named("", kernel::attend_means::variant(&types[0].1, 128)));
+    all.push(named("", kernel::attend_means::variant(&types[0].1, 128, Registers::Many)));
+    all.push(named("lean", kernel::attend_means::variant(&types[0].1, 128, Registers::Few)));
     all.push(named("", kernel::block_energy::variant(&types[0].1, 128)));
     all.push(named("", kernel::block_energy_coop::variant(&types[0].1, 128)));
     all.push(named("", kernel::keep_blocks::variant(4)));

@@ -12,6 +12,8 @@
 #import HEAD_DIM = 64
 #import BLOCK = 128
 #import SHARE = 2
+// Rows of a workgroup.
+#import ROWS = 64
 #import row_sum
 
 struct AttendMeansParams {
@@ -36,7 +38,6 @@ struct AttendMeansParams {
 @group(0) @binding(5) var<storage, read_write> out: array<f32>;
 @group(0) @binding(6) var<storage, read_write> lse: array<f32>;
 
-const ROWS: u32 = 64u;
 const WG: u32 = ROWS * SHARE;
 const PARTS: u32 = (BLOCK + ROWS - 1u) / ROWS;
 const QUADS: u32 = HEAD_DIM / 4u;

@@ -1,6 +1,7 @@
 //! Attention to the means of blocks that lists leave out, added to that of the listed ones: the correction of `FlashPrefill`.
 
 use super::{KvShape, paged_prefill};
+use crate::profile::Registers;
 use crate::{Kernel, Params, Variant};
 
 /// The kernel; [`AttendMeansBuffers`] lists its bindings.
@@ -60,25 +61,34 @@ bindings! {
     }
 }
 
-/// Rows of a workgroup.
-const ROWS: u32 = 64;
+/// Rows of a workgroup, and how many times the lanes of [`paged_prefill`] share each. Queries and outputs of 32 channels leave an
+/// Apple M1 no registers for the means of four blocks.
+const fn division(registers: Registers) -> (u32, u32) {
+    match registers {
+        Registers::Few => (32, 2),
+        Registers::Many => (64, 1),
+    }
+}
 
-/// The kernel for one cache shape; blocks of `block` tokens.
+/// The kernel for one cache shape and lanes with `registers`; blocks of `block` tokens.
 ///
 /// # Panics
 /// When a block is not a power of two of pages.
 #[must_use]
-pub fn variant(shape: &KvShape, block: u32) -> Variant {
+pub fn variant(shape: &KvShape, block: u32, registers: Registers) -> Variant {
     shape.check();
     assert!(block.is_power_of_two(), "a block of {block} tokens is not a power of two");
+    let (rows, times) = division(registers);
     Variant::new(&KERNEL)
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK", block)
-        .size("SHARE", paged_prefill::lanes_per_row(shape.head_dim))
+        .size("SHARE", paged_prefill::lanes_per_row(shape.head_dim) * times)
+        .size("ROWS", rows)
+        .for_registers(registers)
 }
 
-/// Workgroups for `query_blocks` query blocks of `block` tokens.
+/// Workgroups for `query_blocks` query blocks of `block` tokens, of lanes with `registers`.
 #[must_use]
-pub fn grid(params: &AttendMeansParams, block: u32, query_blocks: u32) -> [u32; 3] {
-    [params.num_heads, query_blocks * block.div_ceil(ROWS), 1]
+pub fn grid(params: &AttendMeansParams, block: u32, query_blocks: u32, registers: Registers) -> [u32; 3] {
+    [params.num_heads, query_blocks * block.div_ceil(division(registers).0), 1]
 }

@@ -12,6 +12,7 @@ use crate::kernel::flashprefill::FlashPrefill;
 use crate::kernel::{
     KvDtype, KvShape, attend_means, block_energy, block_energy_coop, block_mean, block_means, keep_blocks,
 };
+use crate::profile::Registers;
 
 /// Sums of keys of size 1 in another order.
 const MEANS: Tolerance = Tolerance { abs: 1e-6, rel: 1e-5 };
@@ -91,7 +92,8 @@ pub(super) fn attend_means(variant: &Variant) -> Vec<Case> {
     let sizes = [block, head_dim].map(|n| n as usize);
     let to = (&mut all_out[..], &mut all_lse[..]);
     cpu::attend_means::attend_means(&params, sizes, &q, [&keys, &values], &lists, to);
-    let grid = attend_means::grid(&params, block, f.query_blocks());
+    let registers = variant.registers.unwrap_or(Registers::Many);
+    let grid = attend_means::grid(&params, block, f.query_blocks(), registers);
     let case = Case::new("a chunk inside blocks", variant, &params, grid)
         .binding(&q)
         .binding(&keys)

@@ -9,6 +9,7 @@ use attn_kernels::kernel::flashprefill::FlashPrefill;
 use attn_kernels::kernel::{
     KvDtype, KvShape, attend_means, block_energy, block_mean, block_means, keep_blocks,
 };
+use attn_kernels::profile::Registers;
 use proptest::prelude::*;
 use sparse_select::{Heads, Input, Selection, build};
 use std::ops::Range;
@@ -203,7 +204,8 @@ fn selects_as_the_policy_does() {
 #[test]
 fn blocks_that_are_left_out_are_attended_by_their_means() {
     let Some(gpu) = gpu() else { return };
-    for chunk in chunks() {
+    let both = [Registers::Many, Registers::Few].into_iter();
+    for (chunk, registers) in both.flat_map(|of| chunks().into_iter().map(move |chunk| (chunk, of))) {
         let (f, shape) = (&chunk.of, &chunk.layer.shape);
         let (kv_heads, dim) = (shape.num_kv_heads, shape.head_dim as usize);
         let Some(params) = f.block_means(shape) else { continue };
@@ -245,8 +247,9 @@ fn blocks_that_are_left_out_are_attended_by_their_means() {
             (&selected).into(),
             (&on_lse).into(),
         ];
-        let grid = attend_means::grid(&attend, f.block, f.query_blocks());
-        dispatch(gpu, &mut pass, &attend_means::variant(shape, f.block), &attend, &bindings, grid);
+        let grid = attend_means::grid(&attend, f.block, f.query_blocks(), registers);
+        let variant = attend_means::variant(shape, f.block, registers);
+        dispatch(gpu, &mut pass, &variant, &attend, &bindings, grid);
         let of_means = means.each_ref().map(|means| pass.read(means, 0..means_len));
         let (read_out, read_lse) = (pass.read(&selected, 0..out.len()), pass.read(&on_lse, 0..rows));
         let done = gpu.submit(pass).unwrap().wait().unwrap();

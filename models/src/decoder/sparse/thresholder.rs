@@ -16,6 +16,7 @@ use attn_kernels::kernel::keep_blocks::KeepBlocksBuffers;
 use attn_kernels::kernel::{
     KvShape, attend_means, block_energy, block_energy_coop, block_mean, block_means, keep_blocks,
 };
+use attn_kernels::profile::Registers;
 use kvblock::BlockSize;
 use sparse_select::{Energies, Policy};
 
@@ -67,6 +68,8 @@ struct Pipelines {
 struct Correction {
     means: Arc<Pipeline>,
     attend: Arc<Pipeline>,
+    /// Registers of the lanes that it is for.
+    registers: Registers,
 }
 
 impl Thresholder {
@@ -80,6 +83,7 @@ impl Thresholder {
         let by_matrices = by_matrices.filter(|variant| gpu.profile().runs(variant));
         let coop = by_matrices.is_some();
         let energy = by_matrices.unwrap_or_else(|| block_energy::variant(&shape, block));
+        let registers = gpu.profile().registers;
         let pipelines = Pipelines {
             mean: gpu.pipeline(&block_mean::variant(&shape, block))?,
             energy: gpu.pipeline(&energy)?,
@@ -87,7 +91,8 @@ impl Thresholder {
             correction: match form.correction {
                 true => Some(Correction {
                     means: gpu.pipeline(&block_means::variant(&shape, block))?,
-                    attend: gpu.pipeline(&attend_means::variant(&shape, block))?,
+                    attend: gpu.pipeline(&attend_means::variant(&shape, block, registers))?,
+                    registers,
                 }),
                 false => None,
             },
@@ -209,7 +214,7 @@ impl ListChunks for Thresholder {
             out: act.attended.bind(),
             lse: act.lse.bind(),
         };
-        let grid = attend_means::grid(&params, form.block, form.query_blocks());
+        let grid = attend_means::grid(&params, form.block, form.query_blocks(), correction.registers);
         pass.dispatch(&correction.attend, &params, buffers, grid);
     }
 }

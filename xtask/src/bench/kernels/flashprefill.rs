@@ -122,9 +122,13 @@ impl Energies {
             (&prompt.out).into(),
             (&prompt.lse[1]).into(),
         ];
-        let grid = attend_means::grid(&params, BLOCK, f.query_blocks());
+        let registers = gpu.profile().registers;
+        let grid = attend_means::grid(&params, BLOCK, f.query_blocks(), registers);
         let attend = work("attend_means").costs(moved + means, operations);
-        Ok([mean, attend.dispatch(attend_means::variant(&heads.shape, BLOCK), &params, binds, grid)])
+        Ok([
+            mean,
+            attend.dispatch(attend_means::variant(&heads.shape, BLOCK, registers), &params, binds, grid),
+        ])
     }
 }
 
