@@ -120,7 +120,10 @@ pub fn variant(shape: &KvShape, num_heads: u32, digest: Digest, select_block: u3
 /// As [`variant`].
 #[must_use]
 pub fn with_bounds(shape: &KvShape, num_heads: u32, select_block: u32) -> Variant {
-    variant(shape, num_heads, Digest::MinMax, select_block).module("bounds", "bounds_kept").with("bounds")
+    let variant = variant(shape, num_heads, Digest::MinMax, select_block);
+    // Of f32 each takes 16 registers as loaded, and 16 as joined.
+    let variant = if shape.dtype == KvDtype::F32 { variant.size("MOST_AHEAD", 1) } else { variant };
+    variant.module("bounds", "bounds_kept").with("bounds")
 }
 
 /// Workgroups for `rows` rows.

@@ -3,9 +3,10 @@
 // Query heads that share one read of a digest.
 #import HEADS = 1
 #import bounds = bounds_none
+// Chunks of channels in flight a lane, of minima and of maxima, at most.
+#import MOST_AHEAD = 2
 const LANES: u32 = 8u;
-// Chunks of channels in flight a lane, of minima and of maxima.
-const AHEAD: u32 = select(2u, 1u, CHUNKS <= LANES);
+const AHEAD: u32 = select(MOST_AHEAD, 1u, CHUNKS <= LANES);
 // Rounding error of a sum of terms in f32, relative to their sizes: 160 roundings, some 130 of which a lane of attention
 // needs for 512 channels.
 const TERM_ERROR: f32 = 1e-5;
