@@ -341,6 +341,20 @@ mod tests {
     use crate::kernel::paged_decode::{self, Lanes};
     use crate::kernel::top_k::{self, Output};
 
+    #[test]
+    fn lanes_with_few_registers_read_codes_through_workgroup_memory() {
+        let of = |registers, dtype| {
+            let profile = DeviceProfile::H200.with_matrices(None).registers(registers);
+            let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
+            let form = Lanes::of(&profile, &shape, 32, 1);
+            assert!(registers.suit(&paged_decode::variant(&shape, 32, form, &Attention::default())));
+            form
+        };
+        assert_eq!(of(Registers::Few, KvDtype::Int8), Lanes::Workgroup);
+        assert_eq!(of(Registers::Many, KvDtype::Int8), Lanes::Subgroup(32));
+        assert_eq!([Registers::Few, Registers::Many].map(|r| of(r, KvDtype::F16)), [Lanes::Subgroup(32); 2]);
+    }
+
     /// The choice alone: no kernel runs, for most of these sizes are not those of the driver that is there.
     #[test]
     fn subgroups_of_every_size_get_kernels_that_serve_them() {

@@ -5,6 +5,7 @@ use super::paged_decode::Lanes;
 
 use super::attention::Context;
 use super::{KvShape, paged_decode};
+use crate::profile::Registers;
 use crate::{Kernel, Variant};
 
 /// Parameters and bindings are those of [`paged_decode`].
@@ -30,7 +31,10 @@ pub(super) fn of(shape: &KvShape, lanes: u32, context: Context) -> Variant {
     // One load brings codes of two neighbouring keys; listed tokens have no neighbours.
     let pairs = shape.dtype.is_code() && context != Context::Tokens;
     let (keys, count, max_ahead) = if pairs { ("lane_key_pair", 2, 2) } else { ("lane_key", 1, 1) };
-    Variant::new(&KERNEL)
+    let variant = Variant::new(&KERNEL);
+    // Two keys of codes, and their scales, are more than few registers hold: see `Lanes::of`.
+    let variant = if shape.dtype.is_code() { variant.for_registers(Registers::Many) } else { variant };
+    variant
         .module("keys", keys)
         .size("KEYS", count)
         .size("SUBGROUP", lanes)
