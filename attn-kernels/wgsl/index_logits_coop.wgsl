@@ -12,6 +12,8 @@ enable wgpu_cooperative_matrix;
 // Sixteens along a head, and across the heads.
 #import SPANS = 8
 #import HEAD_TILES = 4
+// Parts of the heads, whose sums are in registers one after the other.
+#import PARTS = 1
 // Spans of keys that a lane stages.
 #import LOADS = 4
 #import k = k_coop_index_fp8
@@ -22,9 +24,10 @@ enable wgpu_cooperative_matrix;
 #let KEY_OWN = 16 / MATRIX / M_SHARE
 #let HEAD_OWN = 16 / MATRIX / N_SHARE
 #let ALONG = SPANS * 16 / MATRIX
-#let HEADS_OWN = HEAD_TILES * HEAD_OWN
+#let TILES = HEAD_TILES / PARTS
+#let HEADS_OWN = TILES * HEAD_OWN
 #let SUMS = HEADS_OWN * KEY_OWN
-#let QUERIES = HEADS_OWN * ALONG
+#let QUERIES = PARTS * HEADS_OWN * ALONG
 
 #import index_logits_params
 @group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;
@@ -95,34 +98,37 @@ fn index_logits_coop(
             let scale = keys.scale;
             keys = load_keys(lane, row, key0 + STEP, blocks);
             blocks = load_blocks(lane, row, key0 + 2u * STEP);
-            var s: array<MatrixC, SUMS>;
-            #unroll i < SUMS
-                s[i] = MatrixC();
-            #end
-            #unroll c < ALONG
-                #unroll k < KEY_OWN
-                    let key_at = (own_key + k * MATRIX) * TILE_STRIDE + c * MATRIX / 8u;
-                    let own = coopLoadT<MatrixA>(&tile[key_at][0], 2u * TILE_STRIDE);
-                    #unroll t < HEADS_OWN
-                        s[t * KEY_OWN + k] = coopMultiplyAdd(own, queries[t * ALONG + c], s[t * KEY_OWN + k]);
-                    #end
-                #end
-            #end
             var sum = vec4(0.0);
-            #unroll t < HEAD_TILES
-                #unroll h < HEAD_OWN
+            #unroll part < PARTS
+                var s: array<MatrixC, SUMS>;
+                #unroll i < SUMS
+                    s[i] = MatrixC();
+                #end
+                #unroll c < ALONG
                     #unroll k < KEY_OWN
-                        let at = (own_key + k * MATRIX) * PRODUCT_STRIDE + own_head / 4u + h * MATRIX_QUADS;
-                        coopStoreT(s[(t * HEAD_OWN + h) * KEY_OWN + k], &products[at], PRODUCT_STRIDE);
+                        let key_at = (own_key + k * MATRIX) * TILE_STRIDE + c * MATRIX / 8u;
+                        let own = coopLoadT<MatrixA>(&tile[key_at][0], 2u * TILE_STRIDE);
+                        #unroll t < HEADS_OWN
+                            let query = (part * HEADS_OWN + t) * ALONG + c;
+                            s[t * KEY_OWN + k] = coopMultiplyAdd(own, queries[query], s[t * KEY_OWN + k]);
+                        #end
                     #end
                 #end
-                workgroupBarrier();
-                #unroll i < 2
-                    let quad = i * 2u + lane % 2u;
-                    let product = products[lane / 2u * PRODUCT_STRIDE + quad];
-                    sum = fma(gate[t * 4u + quad], max(product, vec4(0.0)), sum);
+                #unroll t < TILES
+                    #unroll h < HEAD_OWN
+                        #unroll k < KEY_OWN
+                            let at = (own_key + k * MATRIX) * PRODUCT_STRIDE + own_head / 4u + h * MATRIX_QUADS;
+                            coopStoreT(s[(t * HEAD_OWN + h) * KEY_OWN + k], &products[at], PRODUCT_STRIDE);
+                        #end
+                    #end
+                    workgroupBarrier();
+                    #unroll i < 2
+                        let quad = i * 2u + lane % 2u;
+                        let product = products[lane / 2u * PRODUCT_STRIDE + quad];
+                        sum = fma(gate[(part * TILES + t) * 4u + quad], max(product, vec4(0.0)), sum);
+                    #end
+                    workgroupBarrier();
                 #end
-                workgroupBarrier();
             #end
             let half = (sum.x + sum.y) + (sum.z + sum.w);
             let whole = half + subgroupShuffleXor(half, 1u);

@@ -43,18 +43,21 @@ pub fn serves(keys: &IndexKeys) -> bool {
 pub fn variant(keys: &IndexKeys) -> Variant {
     assert!(serves(keys), "{keys:?}: not fp8 or f16, or the head size is not a multiple of 16 up to 512");
     let (head_dim, page) = keys.head_dim_and_page();
-    let module = match keys {
-        IndexKeys::Fp8 { .. } => "k_coop_index_fp8",
-        IndexKeys::Cached(_) => "k_coop_f16",
-    };
     let spans = head_dim / 16;
+    let head_tiles = (QUERIES / spans).clamp(1, 4);
+    // Keys in f16 take twice the registers on their way: beside them, and the queries, those of half the sums are left.
+    let (module, parts) = match keys {
+        IndexKeys::Fp8 { .. } => ("k_coop_index_fp8", 1),
+        IndexKeys::Cached(_) => ("k_coop_f16", if head_tiles.is_multiple_of(2) { 2 } else { 1 }),
+    };
     Variant::new(&KERNEL)
         .with_matrices()
         .with_subgroups(1..=UNIT)
         .size("HEAD_DIM", head_dim)
         .size("BLOCK_SIZE", page)
         .size("SPANS", spans)
-        .size("HEAD_TILES", (QUERIES / spans).clamp(1, 4))
+        .size("HEAD_TILES", head_tiles)
+        .size("PARTS", parts)
         .size("LOADS", spans.div_ceil(2))
         .module("k", module)
 }
