@@ -173,6 +173,7 @@ fn options(args: &ServeArgs, model: Arc<Model>) -> Result<Options> {
     let mut options = Options::new(model, args.model_name.clone().unwrap_or_else(|| model_name(args)));
     options.context_length = context;
     options.metrics_names = args.metrics_names.into();
+    options.seed = args.seed;
     options.drain_timeout = Duration::from_secs(args.drain_timeout);
     options.request_timeout = args.request_timeout.map(Duration::from_secs);
     if let Some(path) = &args.api_key_file {

@@ -20,6 +20,8 @@ const MAX_BREAKERS: usize = 64;
 pub(crate) struct Generation {
     pub(crate) model: Option<String>,
     pub(crate) sampling: Sampling,
+    /// Seed that the call names.
+    seed: Option<i64>,
     /// Texts that end repetitions of DRY, if it is on.
     dry_breakers: Option<Vec<String>>,
     pub(crate) samples: u32,
@@ -73,6 +75,7 @@ impl Generation {
             model: fields.take("model")?,
             dry_breakers: (!dry.is_off()).then_some(dry_breakers),
             sampling: sampling(fields)?.dry(dry),
+            seed: fields.take("seed")?,
             samples: fields.count("n")?.unwrap_or(1),
             stop: stops(fields)?,
             ignore_eos: fields.take("ignore_eos")?.unwrap_or(false),
@@ -85,9 +88,10 @@ impl Generation {
         })
     }
 
-    /// Checks the name of the model, and asks its tokenizer what the request leaves to it.
+    /// Checks the name of the model, draws a seed if the call names none, and asks the tokenizer what the request leaves to it.
     pub(crate) async fn settle(&mut self, server: &Server) -> Result<(), ApiError> {
         server.check_model(self.model.as_deref())?;
+        self.sampling.seed = self.seed.map_or_else(|| server.seed(), i64::cast_unsigned);
         let Some(texts) = self.dry_breakers.take().filter(|_| server.options.model.tokenizer.is_some())
         else {
             return Ok(());
@@ -116,7 +120,6 @@ impl Generation {
 
 fn sampling(fields: &mut Fields<'_>) -> Result<Sampling, ApiError> {
     let top_k: i64 = fields.take("top_k")?.unwrap_or(0);
-    let seed: Option<i64> = fields.take("seed")?;
     // 0 and -1 both keep all, as in vLLM.
     let top_k = u32::try_from(top_k.max(0)).map_err(|_| ApiError::field("top_k", "at most 2^32 - 1"))?;
     let temperature = fields.take("temperature")?.unwrap_or(1.0);
@@ -130,7 +133,6 @@ fn sampling(fields: &mut Fields<'_>) -> Result<Sampling, ApiError> {
         .top_k(top_k)
         .top_p(top_p)
         .min_p(min_p)
-        .seed(seed.map_or_else(rand::random, i64::cast_unsigned))
         .penalties(penalties)
         .logit_bias(logit_bias(fields)?)
         .min_tokens(fields.take("min_tokens")?.unwrap_or(0))

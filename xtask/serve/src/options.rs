@@ -44,6 +44,8 @@ pub struct Options {
     pub metrics_names: MetricsNames,
     /// Time without a token after which a stream gets a comment, so that proxies keep it open.
     pub keep_alive: Duration,
+    /// Seed of the first call that names none, from which those after it count on; `None` for a random one each.
+    pub seed: Option<u64>,
 }
 
 impl Options {
@@ -67,6 +69,7 @@ impl Options {
             drain_timeout: Duration::from_secs(30),
             metrics_names: MetricsNames::default(),
             keep_alive: Duration::from_secs(10),
+            seed: None,
         }
     }
 
@@ -130,6 +133,13 @@ impl Options {
     #[must_use]
     pub fn keep_alive(mut self, time: Duration) -> Self {
         self.keep_alive = time;
+        self
+    }
+
+    /// Sets the seed of the first call that names none, from which those after it count on; `None` for a random one each.
+    #[must_use]
+    pub fn seed(mut self, seed: impl Into<Option<u64>>) -> Self {
+        self.seed = seed.into();
         self
     }
 }

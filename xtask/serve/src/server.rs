@@ -1,6 +1,6 @@
 //! State that all calls share: the engine, the model, and the places of those that are being prepared.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -45,6 +45,8 @@ pub(crate) struct Server {
     draining: AtomicBool,
     /// Calls whose prompts are being encoded.
     preparing: AtomicUsize,
+    /// Calls that a seed was drawn for.
+    seeded: AtomicU64,
     /// Work that takes the processor, a core each.
     cores: Arc<Semaphore>,
 }
@@ -81,8 +83,16 @@ impl Server {
             created: unix_seconds(),
             draining: AtomicBool::new(false),
             preparing: AtomicUsize::new(0),
+            seeded: AtomicU64::new(0),
             cores: Arc::new(Semaphore::new(available_parallelism().map_or(1, usize::from))),
         }
+    }
+
+    /// Returns the seed of a call that names none.
+    pub(crate) fn seed(&self) -> u64 {
+        self.options.seed.map_or_else(rand::random, |first| {
+            first.wrapping_add(self.seeded.fetch_add(1, Ordering::Relaxed))
+        })
     }
 
     /// Refuses a call, before its body is read, if the queue is full or the server about to end.

@@ -52,6 +52,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
     pub max_queued_tokens: u64,
 
+    /// Seed of the first request that names none, from which those after it count on; by default a random one each
+    #[arg(long, value_name = "N", value_parser = values::seed)]
+    pub seed: Option<u64>,
+
     /// Seconds that requests have to end after SIGTERM or Ctrl-C; a second signal ends the server at once
     #[arg(long, value_name = "S", default_value_t = 30)]
     pub drain_timeout: u64,

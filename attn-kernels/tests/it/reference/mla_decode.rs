@@ -384,7 +384,8 @@ fn two_caches_share_a_softmax() {
             let of_dispatch = MlaDecodeParams { first_row: skipped, ..params };
             let got = mla.dispatch(gpu, &variant, &[&caches[0], &caches[1]], &lists, of_dispatch);
             let of = ..(lens.len() - skipped as usize) * (num_heads * shape.latent) as usize;
-            let what = format!("{shape:?}, {num_heads} heads, {registers:?} registers, from row {skipped} on");
+            let what =
+                format!("{shape:?}, {num_heads} heads, {registers:?} registers, from row {skipped} on");
             assert_close(&what, tolerance(&shape), &got[of], &want[of]);
         }
     }
