@@ -6,7 +6,7 @@ mod translate;
 
 pub use error::ReflectError;
 pub use operations::Operations;
-pub use translate::{Translation, Trusted, translate, translate_trusted};
+pub use translate::{Bytes, Translation, Trusted, translate, translate_trusted};
 
 use crate::profile::Matrices;
 use crate::{Access, TextLength, Variant};

@@ -46,6 +46,39 @@ pub fn translate(variant: &Variant) -> Result<Translation, ReflectError> {
     Ok(Translation { msl: Some(msl), hlsl: Some(hlsl), spirv, operations })
 }
 
+/// How SPIR-V takes bytes out of words and puts them in: wgpu asks for the type where the device has it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Bytes {
+    /// By the type of 8 bits.
+    Typed,
+    /// By fields of bits.
+    Fields,
+}
+
+/// Capabilities that kernels ask for, but for the type of 8 bits.
+const WITHOUT_BYTES: [spv::Capability; 17] = {
+    use spv::Capability as C;
+    [
+        C::CooperativeMatrixKHR,
+        C::DotProduct,
+        C::DotProductInput4x8BitPacked,
+        C::Float16,
+        C::GroupNonUniform,
+        C::GroupNonUniformArithmetic,
+        C::GroupNonUniformBallot,
+        C::GroupNonUniformQuad,
+        C::GroupNonUniformShuffle,
+        C::GroupNonUniformShuffleRelative,
+        C::GroupNonUniformVote,
+        C::ImageQuery,
+        C::Shader,
+        C::StorageBuffer16BitAccess,
+        C::StorageImageExtendedFormats,
+        C::UniformAndStorageBuffer16BitAccess,
+        C::VulkanMemoryModel,
+    ]
+};
+
 /// One variant as the engine gives it to drivers: without run-time checks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -62,7 +95,7 @@ pub struct Trusted {
     pub workgroup_lanes: u32,
 }
 
-/// Translates a variant without run-time checks, its `override` constants in place, for a device's `matrices`.
+/// Translates a variant without run-time checks, its `override` constants in place, for a device's `matrices` and `bytes`.
 ///
 /// # Errors
 /// As [`translate`].
@@ -70,11 +103,17 @@ pub fn translate_trusted(
     variant: &Variant,
     length: TextLength,
     matrices: Matrices,
+    bytes: Bytes,
 ) -> Result<Trusted, ReflectError> {
     let parsed = Parsed::whole(variant, length, matrices)?;
     let (module, info) = parsed.resolve()?;
+    let capabilities = match bytes {
+        Bytes::Typed => None,
+        Bytes::Fields => Some(WITHOUT_BYTES.into_iter().collect()),
+    };
     let options = spv::Options {
         lang_version: (1, 6),
+        capabilities,
         bounds_check_policies: naga::proc::BoundsCheckPolicies::default(),
         force_loop_bounding: false,
         emit_int_div_checks: false,

@@ -1,6 +1,7 @@
 //! Kernels that the engine would choose on a device.
 
 use attn_kernels::profile::{DeviceProfile, Matrices, Registers};
+use attn_kernels::reflect::Bytes;
 use attn_kernels::source::Choice;
 use attn_kernels::{Level, TextLength, Variant};
 
@@ -8,6 +9,32 @@ use super::report::Offer;
 
 /// Shapes of cooperative matrices that kernels use, with their sizes.
 const MATRICES: [(&str, u32); 2] = [("16x16x16 f16 f32", 16), ("8x8x8 f16 f32", 8)];
+
+/// Device that a text in SPIR-V is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Target {
+    /// Length of the text.
+    pub(super) length: TextLength,
+    /// Cooperative matrices, if the kernel uses any.
+    pub(super) matrices: Matrices,
+    /// Access to bytes.
+    pub(super) bytes: Bytes,
+}
+
+impl Target {
+    /// The target of texts that no device is named for.
+    pub(super) const ANY: Self =
+        Self { length: TextLength::Full, matrices: Matrices::NVIDIA, bytes: Bytes::Typed };
+
+    /// The target of a device.
+    pub(super) fn of(offer: &Offer) -> Self {
+        Self {
+            length: if offer.is_cpu { TextLength::Short } else { TextLength::Full },
+            matrices: matrices(offer).unwrap_or(Matrices::NVIDIA),
+            bytes: if offer.int8 { Bytes::Typed } else { Bytes::Fields },
+        }
+    }
+}
 
 /// Demands of a variant beyond those it states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,11 +76,6 @@ pub(super) fn matrices(offer: &Offer) -> Option<Matrices> {
     let offered = |shape: &str| offer.matrices.iter().any(|other| other == shape);
     let (_, size) = MATRICES.into_iter().find(|(shape, _)| offered(shape))?;
     Matrices::new(size, offer.subgroups.1)
-}
-
-/// Length of the text that a device gets.
-pub(super) fn length(offer: &Offer) -> TextLength {
-    if offer.is_cpu { TextLength::Short } else { TextLength::Full }
 }
 
 /// Whether the engine takes it on software drivers alone: lanes broadcast what they load, weights are images, or loops

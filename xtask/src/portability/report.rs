@@ -23,6 +23,8 @@ pub(super) struct Offer {
     pub(super) subgroup_operations: bool,
     /// Whether shaders have the type f16.
     pub(super) f16: bool,
+    /// Whether shaders have a type of 8 bits.
+    pub(super) int8: bool,
     /// Shapes of cooperative matrices, with the types of factors and sums.
     pub(super) matrices: Vec<String>,
     /// Bytes of workgroup memory.
@@ -59,8 +61,9 @@ pub(super) struct Figures {
 }
 
 /// Names of a figure in the statistics of RADV, ANV, NVK, Turnip and Honeykrisp, in this order as far as they have one.
+/// Honeykrisp names spills as ANV does.
 const REGISTERS: [&str; 5] = ["VGPRs", "Max live registers", "Number of GPRs", "Registers used", "GPRs"];
-const SPILLS: [&str; 5] = ["Spilled VGPRs", "Spill count", "Spills to memory", "STP Count", "Spills"];
+const SPILLS: [&str; 4] = ["Spilled VGPRs", "Spills", "Spills to memory", "STP Count"];
 const WAVES: [&str; 3] = ["Subgroups per SIMD", "Max warps/SM", "Max Waves Per Core"];
 /// Lanes of a core at a time, which Honeykrisp tells in place of subgroups.
 const LANES: &str = "Threads";

@@ -7,12 +7,10 @@ use std::sync::Mutex;
 use std::{env, thread};
 
 use anyhow::{Context, Result};
-use attn_kernels::TextLength;
-use attn_kernels::profile::Matrices;
 use indicatif::ProgressBar;
 
 use super::Outcome;
-use super::choice;
+use super::choice::{self, Target};
 use super::devices::{Compiler, Device, Driver};
 use super::fetch::{self, LIBRARIES, Root};
 use super::report::{Answer, Offer, Row};
@@ -163,14 +161,10 @@ impl Tool {
     fn compiler(&self, offer: Option<&Offer>) -> Result<Compile<'_>> {
         Ok(match self {
             Self::Vulkan(vulkan) => {
-                let length = offer.map_or(TextLength::Full, choice::length);
-                let matrices = offer.and_then(choice::matrices).unwrap_or(Matrices::NVIDIA);
+                let target = offer.map_or(Target::ANY, Target::of);
                 let mut worker = Worker::start(|| vulkan.command())?;
                 Box::new(move |text| {
-                    let file = match length {
-                        TextLength::Full => text.spirv_for(matrices)?,
-                        TextLength::Short => text.spirv(length),
-                    };
+                    let file = text.spirv_for(target)?;
                     worker.compile(&job(text, file, text.named.variant.kernel.name))
                 })
             }
@@ -182,7 +176,7 @@ impl Tool {
             }
             Self::SpirvVal { program, libraries } => Box::new(move |text| {
                 let mut command = under(libraries, None, program);
-                check(command.args(["--target-env", "vulkan1.3"]).arg(text.spirv(TextLength::Full)))
+                check(command.args(["--target-env", "vulkan1.3"]).arg(text.spirv()))
             }),
             Self::Tint(program) => {
                 Box::new(move |text| check(Command::new(program).args(["--format", "wgsl"]).arg(text.wgsl())))

@@ -1,7 +1,9 @@
+use attn_kernels::profile::Matrices;
+use attn_kernels::reflect::Bytes;
 use attn_kernels::{NamedVariant, TextLength};
 
 use super::bounds::Bounds;
-use super::choice::{self, Demand};
+use super::choice::{self, Demand, Target};
 use super::devices::{self, DEVICES};
 use super::page;
 use super::report::{Answer, Executable, Figures, Offer, Row};
@@ -13,17 +15,21 @@ fn offer(text: &str) -> Offer {
 }
 
 const RDNA3: &str = r#"{"device":"AMD Radeon Graphics (RADV NAVI31)","driver":"radv Mesa 26.1.6","vulkan":"1.4","is_cpu":false,
-    "vendor":4098,"subgroups":[32,64],"subgroup_operations":true,"f16":true,"matrices":["16x16x16 f16 f16","16x16x16 f16 f32"],
+    "vendor":4098,"subgroups":[32,64],"subgroup_operations":true,"f16":true,"int8":true,"matrices":["16x16x16 f16 f16","16x16x16 f16 f32"],
     "workgroup_bytes":65536,"workgroup_lanes":1024}"#;
-const AMPERE: &str = r#"{"device":"NVK ","driver":"NVK Mesa 26.1.6","vulkan":"1.4","is_cpu":false,"subgroups":[32,32],
-    "vendor":4318,"subgroup_operations":true,"f16":true,"matrices":["16x16x16 f16 f32","16x8x16 f16 f32"],"workgroup_bytes":49152,
+const AMPERE: &str = r#"{"device":"NVK ","driver":"NVK Mesa 26.1.6","vulkan":"1.4","is_cpu":false,"vendor":4318,"subgroups":[32,32],
+    "subgroup_operations":true,"f16":true,"int8":true,"matrices":["16x16x16 f16 f32","16x8x16 f16 f32"],"workgroup_bytes":49152,
     "workgroup_lanes":1024}"#;
 const ADRENO: &str = r#"{"device":"Turnip Adreno (TM) 750","driver":"turnip Mesa 26.1.6","vulkan":"1.4","is_cpu":false,
-    "vendor":20803,"subgroups":[64,128],"subgroup_operations":true,"f16":false,"matrices":[],"workgroup_bytes":32768,
-    "workgroup_lanes":2048}"#;
-const LAVAPIPE: &str = r#"{"device":"llvmpipe","driver":"llvmpipe Mesa 26.1.6","vulkan":"1.4","is_cpu":true,"subgroups":[8,8],
-    "vendor":65541,"subgroup_operations":true,"f16":true,"matrices":["8x8x8 f16 f32"],"workgroup_bytes":32768,
-    "workgroup_lanes":1024}"#;
+    "vendor":20803,"subgroups":[64,128],"subgroup_operations":true,"f16":false,"int8":true,"matrices":[],"workgroup_bytes":32768,"workgroup_lanes":2048}"#;
+const LAVAPIPE: &str = r#"{"device":"llvmpipe","driver":"llvmpipe Mesa 26.1.6","vulkan":"1.4","is_cpu":true,"vendor":65541,"subgroups":[8,8],
+    "subgroup_operations":true,"f16":true,"int8":true,"matrices":["8x8x8 f16 f32"],"workgroup_bytes":32768,"workgroup_lanes":1024}"#;
+const ALCHEMIST: &str = r#"{"device":"Intel(R) Arc(tm) A770M Graphics (DG2)","driver":"Intel open-source Mesa driver Mesa 26.1.6",
+    "vulkan":"1.4","is_cpu":false,"vendor":32902,"subgroups":[8,32],"subgroup_operations":true,"f16":true,"int8":true,
+    "matrices":["8x8x16 f16 f32"],"workgroup_bytes":49152,"workgroup_lanes":1024}"#;
+const SWIFTSHADER: &str = r#"{"device":"SwiftShader Device (Subzero)","driver":"SwiftShader driver 5.0.0","vulkan":"1.3",
+    "is_cpu":true,"vendor":6880,"subgroups":[4,4],"subgroup_operations":true,"f16":false,"int8":false,"matrices":[],"workgroup_bytes":32768,
+    "workgroup_lanes":256}"#;
 
 /// Statistics that drivers told of `paged_prefill-f16` and others, shortened.
 fn programs(text: &str) -> Vec<Executable> {
@@ -49,6 +55,10 @@ fn figures_of_every_driver() {
             "Honeykrisp",
             r#"[{"name":"compute","subgroup":32,"statistics":{"GPRs":223.0,"Threads":448.0,"Spills":160.0,"Fills":97.0}}]"#,
         ),
+        (
+            "ANV",
+            r#"[{"name":"compute","subgroup":16,"statistics":{"Spills":58.0,"Fills":133.0,"Max live registers":160.0,"GRF registers":0.0}}]"#,
+        ),
         ("lavapipe", "[]"),
     ];
     let line = |(driver, text): (&str, &str)| format!("{driver}: {:?}", Figures::of(&programs(text)));
@@ -57,6 +67,7 @@ fn figures_of_every_driver() {
     NVK: Figures { subgroup: Some(32), registers: Some(255), spills: Some(347), waves: Some(8) }
     Turnip: Figures { subgroup: Some(64), registers: Some(48), spills: Some(161), waves: Some(4) }
     Honeykrisp: Figures { subgroup: Some(32), registers: Some(223), spills: Some(160), waves: Some(14) }
+    ANV: Figures { subgroup: Some(16), registers: Some(160), spills: Some(58), waves: None }
     lavapipe: Figures { subgroup: None, registers: None, spills: None, waves: None }
     ");
 }
@@ -80,16 +91,47 @@ fn chosen(offer: &Offer) -> Vec<String> {
 
 #[test]
 fn kernels_of_devices() {
-    let devices = [("rdna3", RDNA3), ("ampere", AMPERE), ("adreno", ADRENO), ("lavapipe", LAVAPIPE)];
+    let devices = [
+        ("rdna3", RDNA3),
+        ("ampere", AMPERE),
+        ("adreno", ADRENO),
+        ("alchemist", ALCHEMIST),
+        ("lavapipe", LAVAPIPE),
+        ("swiftshader", SWIFTSHADER),
+    ];
     let line = |(id, text): (&str, &str)| format!("{id}: {}", chosen(&offer(text)).join(" "));
     insta::assert_snapshot!(devices.map(line).join("\n"), @"
     rdna3: paged_decode-f16 paged_prefill-f16 paged_prefill_coop-f16 top_k-subgroup-list
     ampere: paged_decode-f16 paged_decode_subgroup-32-f16 paged_prefill-f16 paged_prefill_coop-f16 top_k-subgroup-list
     adreno: paged_decode-f16 paged_prefill-f16 top_k-subgroup-list
+    alchemist: paged_decode-f16 paged_prefill-f16 top_k-subgroup-list
     lavapipe: paged_decode-f16 paged_prefill-f16 paged_prefill-broadcast-f16 top_k-subgroup-list
+    swiftshader: paged_decode-f16 paged_prefill-f16 top_k-subgroup-list
     ");
-    assert_eq!(choice::length(&offer(LAVAPIPE)), TextLength::Short);
-    assert_eq!(choice::length(&offer(RDNA3)), TextLength::Full);
+}
+
+#[test]
+fn texts_of_devices() {
+    let [rdna3, ampere, lavapipe, swiftshader] =
+        [RDNA3, AMPERE, LAVAPIPE, SWIFTSHADER].map(|text| Target::of(&offer(text)));
+    assert_eq!(rdna3, Target { matrices: Matrices::new(16, 64).unwrap(), ..Target::ANY });
+    assert_eq!(ampere, Target::ANY);
+    assert_eq!((lavapipe.length, lavapipe.bytes), (TextLength::Short, Bytes::Typed));
+    assert_eq!((swiftshader.length, swiftshader.bytes), (TextLength::Short, Bytes::Fields));
+}
+
+/// A text for a device without a type of 8 bits has none.
+#[test]
+fn bytes_by_fields() {
+    let texts = Texts::write(Some("dequantise-int8")).unwrap();
+    let int8 = |bytes: Bytes| {
+        let file = texts.all[0].spirv_for(Target { bytes, ..Target::ANY }).unwrap();
+        let bytes = std::fs::read(file).unwrap();
+        // OpCapability Int8: two words.
+        let words = [(2 << 16) + 17, 39_u32].map(u32::to_le_bytes).concat();
+        bytes.windows(words.len()).any(|window| window == words)
+    };
+    assert!(int8(Bytes::Typed) && !int8(Bytes::Fields));
 }
 
 #[test]

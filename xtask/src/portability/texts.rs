@@ -8,10 +8,10 @@ use std::thread;
 use anyhow::{Result, ensure};
 use attn_kernels::profile::Matrices;
 use attn_kernels::reflect::translate_trusted;
-use attn_kernels::{Level, NamedVariant, TextLength};
+use attn_kernels::{Level, NamedVariant};
 use tempfile::{NamedTempFile, TempDir};
 
-use super::choice::{self, Demand};
+use super::choice::{self, Demand, Target};
 use crate::kernels::standard_wgsl;
 
 /// A kernel in files.
@@ -39,22 +39,30 @@ impl Text {
         self.stem.with_extension("hlsl")
     }
 
-    /// File with SPIR-V of a length.
-    pub(super) fn spirv(&self, length: TextLength) -> PathBuf {
-        self.stem.with_extension(match length {
-            TextLength::Full => "spv",
-            TextLength::Short => "short.spv",
-        })
+    /// File with SPIR-V for no device in particular.
+    pub(super) fn spirv(&self) -> PathBuf {
+        self.stem.with_extension("spv")
     }
 
-    /// File with SPIR-V for the matrices of a device, made on first use.
-    pub(super) fn spirv_for(&self, matrices: Matrices) -> Result<PathBuf> {
-        if matrices == Matrices::NVIDIA || self.named.level() != Level::Coop {
-            return Ok(self.spirv(TextLength::Full));
+    /// File with SPIR-V for a device, made on first use.
+    pub(super) fn spirv_for(&self, target: Target) -> Result<PathBuf> {
+        let matrices = match self.named.level() {
+            Level::Coop => target.matrices,
+            // Texts without matrices are the same for all.
+            _ => Matrices::NVIDIA,
+        };
+        let target = Target { matrices, ..target };
+        if target == Target::ANY {
+            return Ok(self.spirv());
         }
-        let path = self.stem.with_extension(format!("{}x{}.spv", matrices.size(), matrices.lanes()));
+        let Target { length, bytes, .. } = target;
+        let path = self.stem.with_extension(format!(
+            "{length:?}-{bytes:?}-{}x{}.spv",
+            matrices.size(),
+            matrices.lanes()
+        ));
         if !path.exists() {
-            let made = translate_trusted(&self.named.variant, TextLength::Full, matrices)?;
+            let made = translate_trusted(&self.named.variant, length, matrices, bytes)?;
             // Compilers of other devices may read it already: it comes whole or not at all.
             let mut file = NamedTempFile::new_in(self.stem.parent().unwrap_or(Path::new(".")))?;
             file.write_all(&bytes_of(&made.spirv))?;
@@ -67,7 +75,8 @@ impl Text {
         let kernel = format!("{}.{}", named.name, named.level());
         // Not the name, which has a dot in it.
         let stem = folder.join(kernel.replace('.', "-"));
-        let full = translate_trusted(&named.variant, TextLength::Full, Matrices::NVIDIA)?;
+        let Target { length, matrices, bytes } = Target::ANY;
+        let full = translate_trusted(&named.variant, length, matrices, bytes)?;
         let demand = Demand {
             f16: full.f16,
             workgroup_bytes: full.workgroup_bytes,
@@ -75,10 +84,7 @@ impl Text {
         };
         let (hlsl_entry, hlsl) = full.hlsl.unzip();
         let text = Self { kernel, demand, hlsl_entry, stem, named };
-        let short = translate_trusted(&text.named.variant, TextLength::Short, Matrices::NVIDIA)?;
-        for (length, spirv) in [(TextLength::Full, &full.spirv), (TextLength::Short, &short.spirv)] {
-            fs::write(text.spirv(length), bytes_of(spirv))?;
-        }
+        fs::write(text.spirv(), bytes_of(&full.spirv))?;
         if let Some(hlsl) = hlsl {
             fs::write(text.hlsl(), hlsl)?;
         }

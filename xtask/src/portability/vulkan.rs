@@ -211,6 +211,7 @@ fn offer(
             f16: vulkan12.shader_float16 != 0
                 && halves.storage_buffer16_bit_access != 0
                 && halves.uniform_and_storage_buffer16_bit_access != 0,
+            int8: vulkan12.shader_int8 != 0,
             matrices: matrices.iter().filter_map(shape).collect(),
             workgroup_bytes: properties.limits.max_compute_shared_memory_size,
             workgroup_lanes: properties.limits.max_compute_work_group_invocations,

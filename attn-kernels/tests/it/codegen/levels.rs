@@ -1,7 +1,7 @@
 //! Limits of each level on what its variants ask of an adapter.
 
 use attn_kernels::profile::Matrices;
-use attn_kernels::reflect::{Interface, translate_trusted};
+use attn_kernels::reflect::{Bytes, Interface, translate_trusted};
 use attn_kernels::{Access, Level, NamedVariant, TextLength};
 
 /// Capabilities of the level `Baseline`: conversions of packed f16 are plain WGSL, though naga counts them.
@@ -38,7 +38,7 @@ pub(crate) fn translates_for_every_device(variants: &[NamedVariant]) {
         let served =
             |named: &&NamedVariant| named.level() == Level::Coop && named.variant.subgroups.contains(&lanes);
         for NamedVariant { name, variant } in variants.iter().filter(served) {
-            let translated = translate_trusted(variant, TextLength::Full, matrices);
+            let translated = translate_trusted(variant, TextLength::Full, matrices, Bytes::Typed);
             let translated = translated.unwrap_or_else(|error| panic!("{name}, {matrices:?}: {error}"));
             assert!(translated.workgroup_lanes.is_multiple_of(lanes), "{name}, {matrices:?}");
         }
