@@ -148,7 +148,7 @@ fn print(found: &[Outcome], json: bool) -> Result<()> {
                     "  {:50} {spills:5} spills of {} registers, {} waves",
                     row.kernel,
                     row.figures.registers.unwrap_or(0),
-                    row.figures.waves.unwrap_or(0)
+                    row.figures.waves.map_or("?".into(), |waves| waves.to_string())
                 )?,
             }
         }

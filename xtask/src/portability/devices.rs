@@ -37,23 +37,32 @@ pub(super) struct Driver {
     pub(super) root: Root,
     /// Its file, among the root's libraries.
     pub(super) library: &'static str,
-    /// Library that answers in place of the kernel's driver.
-    pub(super) shim: Option<&'static str>,
+    /// What answers in place of the kernel's driver.
+    pub(super) shim: Option<Shim>,
     /// Variable of the environment that names the device.
     pub(super) variable: Option<(&'static str, &'static str)>,
+}
+
+/// A library of Mesa that answers in place of the kernel's driver.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Shim {
+    /// One that Debian packs, among the root's libraries.
+    Packed(&'static str),
+    /// That for Intel, which has to be built.
+    Intel,
 }
 
 const fn vulkan(id: &'static str, title: &'static str, driver: Driver) -> Device {
     Device { id, title, compiler: Compiler::Vulkan(driver), quick: false }
 }
 
-/// A device of Mesa 26 behind one of Mesa's shims.
+/// A device of Mesa 26 behind one of the shims that Debian packs.
 const fn shimmed(
     library: &'static str,
     shim: &'static str,
     variable: Option<(&'static str, &'static str)>,
 ) -> Driver {
-    Driver { root: Root::Mesa26, library, shim: Some(shim), variable }
+    Driver { root: Root::Mesa26, library, shim: Some(Shim::Packed(shim)), variable }
 }
 
 const fn radv(id: &'static str, title: &'static str, gpu: &'static str) -> Device {
@@ -64,6 +73,21 @@ const fn radv(id: &'static str, title: &'static str, gpu: &'static str) -> Devic
 const fn nvk(id: &'static str, title: &'static str, chip: &'static str) -> Device {
     let chip = Some(("NOUVEAU_CHIPSET", chip));
     vulkan(id, title, shimmed("libvulkan_nouveau.so", "libnouveau_noop_drm_shim.so", chip))
+}
+
+const fn anv(id: &'static str, title: &'static str, platform: &'static str) -> Device {
+    let driver = Driver {
+        root: Root::Mesa26,
+        library: "libvulkan_intel.so",
+        shim: Some(Shim::Intel),
+        variable: Some(("INTEL_STUB_GPU_PLATFORM", platform)),
+    };
+    vulkan(id, title, driver)
+}
+
+/// A driver that runs on processors.
+const fn software(root: Root, library: &'static str) -> Driver {
+    Driver { root, library, shim: None, variable: None }
 }
 
 const fn checker(id: &'static str, title: &'static str, compiler: Compiler) -> Device {
@@ -100,10 +124,15 @@ pub(super) const DEVICES: &[Device] = &[
         "Apple M1, Honeykrisp",
         shimmed("libvulkan_asahi.so", "libasahi_noop_drm_shim.so", None),
     ),
+    // Lunar Lake, `lnl`, has the same figures for every kernel.
+    anv("battlemage", "Intel Battlemage (BMG G21), ANV", "bmg"),
+    anv("alchemist", "Intel Alchemist (DG2), ANV", "dg2"),
+    anv("xe-lp", "Intel Xe-LP (Tiger Lake GT2), ANV", "tgl"),
+    vulkan("lavapipe", "CPU, lavapipe", software(Root::Mesa26, "libvulkan_lvp.so")),
     vulkan(
-        "lavapipe",
-        "CPU, lavapipe",
-        Driver { root: Root::Mesa26, library: "libvulkan_lvp.so", shim: None, variable: None },
+        "swiftshader",
+        "CPU, SwiftShader",
+        software(Root::SwiftShader, "../chromium/libvk_swiftshader.so"),
     ),
     checker("dx12", "DirectX 12, DXC and its validator", Compiler::Dxc),
     checker("spirv", "SPIR-V, spirv-val", Compiler::SpirvVal),

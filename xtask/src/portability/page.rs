@@ -30,7 +30,8 @@ fn introduction() -> String {
 `cargo xtask portability --write` wrote this page: it compiles the kernels that the engine would choose on each device, with the
 compilers that the drivers have, on a machine without any of the devices. That a compiler takes a kernel, and how it uses registers, is
 measured. **Nothing here is about speed**, or about results: no kernel ran. Mesa's drivers for Apple, Qualcomm and NVIDIA are not the
-drivers of the vendors; what they share with those is the hardware, so that trouble with registers shows.
+drivers of the vendors, nor those for AMD and Intel what runs on Windows; what they share with those is the hardware, so that trouble
+with registers shows.
 
 ```sh
 cargo xtask portability                          # every device, with the bounds: some minutes
@@ -41,12 +42,15 @@ cargo xtask portability --json                   # an object a device, then one 
 
 Kernels are as the engine gives them to drivers, without run-time checks: SPIR-V 1.6, HLSL of shader model 6.6, WGSL. Names and levels
 are those of `cargo xtask kernels`, sizes those of typical models. A device gets the kernels that run on what its driver offers: a type f16 in
-shaders, subgroups and their sizes, cooperative matrices that kernels use, workgroup memory.
+shaders, subgroups and their sizes, cooperative matrices that kernels use, workgroup memory. Intel's matrices have other shapes, 8 x 8 x 16 and
+8 x 16 x 16. Intel's Lunar Lake has the figures of Battlemage for every kernel, so it has no column.
 
 Compilers are fetched by the names of their packages, into the user's cache folder (`portability` beside the models), and never
 installed: Mesa, its shims in place of kernel drivers and SPIR-V tools from Debian's archive (trixie and trixie-backports, from where this
-machine's apt gets its own packages), DXC from the Python wheel `{dxc}`. tint has to be on the search path. What cannot be got is said, and is
-an error unless `--without` names it or `--available` allows it. A folder there, once made, is used until it is deleted.
+machine's apt gets its own packages), SwiftShader from Debian's package of Chromium, DXC from the Python wheel `{dxc}`. Mesa's
+shim for Intel is in no package: it is built from trixie's source package of Mesa with this machine's C compiler, in seconds, and serves
+the driver of Mesa 26 too, since it stands for the kernel. tint has to be on the search path. What cannot be got is said, and is an
+error unless `--without` names it or `--available` allows it. A folder there, once made, is used until it is deleted.
 
 `{file}` bounds what compilers may do: no kernel may be refused, or spill more than it says with the
 same version of a compiler. CI holds it.
@@ -100,7 +104,7 @@ pub(super) fn spilling(bounds: &Bounds) -> String {
     let with_any: BTreeSet<_> = cells.values().flat_map(|row| row.keys().copied()).collect();
     let columns: Vec<_> = DEVICES.iter().map(|device| device.id).filter(|id| with_any.contains(id)).collect();
     let mut text = format!(
-        "Registers of a lane that go to memory: for RADV vector registers, for NVK, Turnip and Honeykrisp instructions that store one, for \
+        "Registers of a lane that go to memory: for RADV vector registers, for NVK, Turnip, Honeykrisp and ANV instructions that store one, for \
          Turnip also those that store to arrays of a lane. Kernels that are not listed have none, nor have devices.\n\n\
          | kernel | {} |\n|---|{}\n",
         columns.join(" | "),
@@ -118,8 +122,9 @@ pub(super) fn spilling(bounds: &Bounds) -> String {
 
 fn kernels(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
-        "A cell holds registers of a lane, spills, and subgroups that a compute unit holds at a time, as far as the driver tells; `ok` is a \
-         compiler that tells nothing, and no cell a kernel that the engine does not choose there. The second column is bytes of workgroup memory.\n\n",
+        "A cell holds registers of a lane, spills, and subgroups that a compute unit holds at a time, as far as the driver tells; for ANV registers \
+         are those of 32 bytes that a subgroup needs at most. `ok` is a compiler that tells nothing, and no cell a kernel that the engine does not \
+         choose there. The second column is bytes of workgroup memory.\n\n",
     );
     let ids: Vec<_> = outcomes.iter().map(|outcome| outcome.device.id).collect();
     let _ =

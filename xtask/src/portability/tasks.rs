@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 
 use super::Outcome;
 use super::choice::{self, Target};
-use super::devices::{Compiler, Device, Driver};
+use super::devices::{Compiler, Device, Driver, Shim};
 use super::fetch::{self, LIBRARIES, Root};
 use super::report::{Answer, Offer, Row};
 use super::texts::{Text, Texts};
@@ -122,17 +122,28 @@ enum Tool {
     Tint(PathBuf),
 }
 
-/// A driver that was fetched: its library, and the libraries that it runs with.
+/// A driver that was fetched: its library, the libraries that it runs with, and its shim.
 struct Vulkan {
     driver: &'static Driver,
     library: PathBuf,
     libraries: PathBuf,
+    shim: Option<PathBuf>,
 }
 
 impl Vulkan {
+    fn fetch(driver: &'static Driver) -> Result<Self> {
+        let libraries = driver.root.fetch()?.join(LIBRARIES);
+        let shim = match driver.shim {
+            None => None,
+            Some(Shim::Packed(name)) => Some(libraries.join(name)),
+            Some(Shim::Intel) => Some(fetch::intel::shim()?),
+        };
+        Ok(Self { driver, library: libraries.join(driver.library), libraries, shim })
+    }
+
     /// This program as a process that compiles with the driver.
     fn command(&self) -> Result<Command> {
-        let mut command = under(&self.libraries, self.driver.shim, &env::current_exe()?);
+        let mut command = under(&self.libraries, self.shim.as_deref(), &env::current_exe()?);
         command.arg("portability-worker").arg(&self.library);
         command.envs(self.driver.variable);
         // Another run must not answer in place of the compiler.
@@ -144,10 +155,7 @@ impl Vulkan {
 impl Tool {
     fn fetch(compiler: &'static Compiler) -> Result<Self> {
         Ok(match compiler {
-            Compiler::Vulkan(driver) => {
-                let libraries = driver.root.fetch()?.join(LIBRARIES);
-                Self::Vulkan(Vulkan { driver, library: libraries.join(driver.library), libraries })
-            }
+            Compiler::Vulkan(driver) => Self::Vulkan(Vulkan::fetch(driver)?),
             Compiler::Dxc => Self::Dxc(fetch::dxc()?),
             Compiler::SpirvVal => {
                 let root = Root::Mesa26.fetch()?;
@@ -209,11 +217,11 @@ fn dxc_command(library: &Path) -> Result<Command> {
 }
 
 /// A program that runs with other libraries than those of this machine, the C library among them.
-fn under(libraries: &Path, preload: Option<&str>, program: &Path) -> Command {
+fn under(libraries: &Path, preload: Option<&Path>, program: &Path) -> Command {
     let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
     command.arg("--library-path").arg(libraries);
     if let Some(shim) = preload {
-        command.arg("--preload").arg(libraries.join(shim));
+        command.arg("--preload").arg(shim);
     }
     command.arg(program);
     command

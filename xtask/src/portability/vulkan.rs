@@ -151,6 +151,19 @@ fn text(name: Result<&CStr, impl Sized>) -> String {
     name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
+/// Name and version of a driver. SwiftShader tells the version as a number alone.
+fn driver(properties: &vk::PhysicalDeviceVulkan12Properties<'_>, version: u32) -> String {
+    let [name, told] = [properties.driver_name_as_c_str(), properties.driver_info_as_c_str()].map(text);
+    match told.is_empty() {
+        true => {
+            let [major, minor, patch] = [vk::api_version_major, vk::api_version_minor, vk::api_version_patch]
+                .map(|part| part(version));
+            format!("{name} {major}.{minor}.{patch}")
+        }
+        false => format!("{name} {told}"),
+    }
+}
+
 /// Properties of the device by the rules of wgpu, and the extensions wanted that it has.
 #[expect(unsafe_code, reason = "a driver is called")]
 fn offer(
@@ -197,11 +210,7 @@ fn offer(
         };
         let offer = Offer {
             device: text(properties.device_name_as_c_str()),
-            driver: format!(
-                "{} {}",
-                text(second.driver_name_as_c_str()),
-                text(second.driver_info_as_c_str())
-            ),
+            driver: driver(&second, properties.driver_version),
             vulkan: version,
             vendor: properties.vendor_id,
             is_cpu: properties.device_type == vk::PhysicalDeviceType::CPU,
