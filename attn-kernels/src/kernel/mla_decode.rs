@@ -196,7 +196,7 @@ struct Division {
 }
 
 impl Division {
-    /// What leaves no register of a lane in memory: four heads of 16 channels, queries and outputs, take 128.
+    /// Division whose values stay in the registers of a lane: four heads of 16 channels, queries and outputs, take 128.
     const fn of(registers: Registers) -> Self {
         match registers {
             Registers::Few => Self { heads: 8, channels: 8, ahead: [2, 1], piece: [16, 32], steady: 1 },

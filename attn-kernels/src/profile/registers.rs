@@ -15,7 +15,7 @@ pub enum Registers {
 const MANY: [u32; 2] = [0x10de, 0x1002];
 
 impl Registers {
-    /// Those of a GPU of the vendor with a PCI id. Metal tells none, and is few on Apple's devices.
+    /// Returns the registers of GPUs of the vendor with this PCI id; few for Metal, which tells no vendor.
     #[must_use]
     pub fn of_vendor(vendor: u32) -> Self {
         if MANY.contains(&vendor) { Self::Many } else { Self::Few }

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::kernel::matmul_int8::Tiling;
 
-    /// What a lane adds up: f32 twice, by codes integers beside them.
+    /// Results of a lane, which it adds up in f32 twice, or by codes in f32 and integers.
     #[test]
     fn lanes_with_few_registers_add_up_less() {
         for epilogue in [Epilogue::Store, Epilogue::SiluMul] {

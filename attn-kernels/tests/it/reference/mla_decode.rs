@@ -332,7 +332,6 @@ fn two_caches_share_a_softmax() {
         let partition = if num_heads == 6 { 2 * PARTITION } else { PARTITION };
         let mut mla = Mla::new(shape, num_heads, &lens, 11).in_partitions(partition);
         mla.asked = AttentionInputs::new(Attention { sinks: true, ..Attention::default() }, num_heads, 2);
-        // What the paged test laid out serves as the window's cache; the compressed cache is another.
         let mut rng = StdRng::seed_from_u64(12);
         let mut compressed = Slots::new(64, &shape, 13);
         let (window_stride, compressed_stride) = (130, 605);

@@ -85,7 +85,7 @@ fn slowdown(costs: Costs, max_slowdown: Option<f64>) -> (f64, f64, usize) {
     (mean(&beside) / mean(&alone), longest / mean(&alone), beside.len())
 }
 
-/// Most of the time of a prompt goes into its tokens, as in models of use.
+/// Tokens take most of the time of a prompt, as in models of use.
 #[test]
 fn a_long_prompt_leaves_streams_their_pace() {
     let costs = Costs { step: 20_000, prompts: 2_000, token: 1_000 };
