@@ -46,7 +46,7 @@ pub fn translate(variant: &Variant) -> Result<Translation, ReflectError> {
     Ok(Translation { msl: Some(msl), hlsl: Some(hlsl), spirv, operations })
 }
 
-/// How SPIR-V takes bytes out of words and puts them in: wgpu asks for the type where the device has it.
+/// Way of SPIR-V to take bytes out of words and to put them in: wgpu asks for the type if the device has it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Bytes {
     /// By the type of 8 bits.

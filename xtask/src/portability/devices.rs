@@ -37,7 +37,7 @@ pub(super) struct Driver {
     pub(super) root: Root,
     /// Its file, among the root's libraries.
     pub(super) library: &'static str,
-    /// What answers in place of the kernel's driver.
+    /// Library that answers in place of the kernel's driver.
     pub(super) shim: Option<Shim>,
     /// Variable of the environment that names the device.
     pub(super) variable: Option<(&'static str, &'static str)>,

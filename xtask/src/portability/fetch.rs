@@ -23,7 +23,7 @@ pub(super) enum Root {
     SwiftShader,
 }
 
-/// What apt knows of an archive.
+/// Knowledge of apt about an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Types {
     /// Packages for x86-64.

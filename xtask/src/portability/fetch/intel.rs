@@ -48,7 +48,7 @@ const FILES: [&str; 22] = [
     "src/util/u_process.c",
     "src/util/vma.c",
 ];
-/// What Mesa's own build finds out about every Linux of today on x86-64. Unused functions go, with what they would need.
+/// Definitions that Mesa's own build makes on every Linux of today on x86-64. Unused functions go, with what they would need.
 const FLAGS: &str = "-O1 -w -fPIC -shared -fvisibility=hidden -ffunction-sections -Wl,--gc-sections -Wl,-z,defs -pthread \
     -D_GNU_SOURCE -DNDEBUG -DHAVE_PTHREAD -DHAVE_MEMFD_CREATE -DHAVE_STRUCT_TIMESPEC -DHAVE_SECURE_GETENV \
     -DUTIL_ARCH_LITTLE_ENDIAN=1 -DUTIL_ARCH_BIG_ENDIAN=0 \
