@@ -135,7 +135,7 @@ fn index_logits_coop(
             let key = key0 + lane / 2u;
             if (lane % 2u == 0u && key >= row.y && key < seen) {
                 let at = group.y * params.logit_stride + key;
-                let logit = whole * scale;
+                let logit = whole * K_UNIT * scale;
                 logits[at] = select(logits[at] + logit, logit, head0 == 0u);
             }
         }

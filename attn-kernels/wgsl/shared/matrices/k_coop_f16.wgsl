@@ -24,6 +24,9 @@ fn staged(x: vec4<f32>) -> vec4<f32> {
     return x;
 }
 
+// Value of one of a key's halves.
+const K_UNIT: f32 = 1.0;
+
 fn key_scale(block: u32, offset: u32) -> f32 {
     return 1.0;
 }

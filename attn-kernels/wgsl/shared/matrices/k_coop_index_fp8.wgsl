@@ -5,6 +5,8 @@
 alias KeySpan = vec4<u32>;
 
 const PAGE: u32 = BLOCK_SIZE * (HEAD_DIM + 4u) / 16u;
+// Value of one of a key's halves.
+const K_UNIT: f32 = 256.0;
 
 // First word of the key at `offset` in its page.
 fn key_at(block: u32, offset: u32) -> u32 {

@@ -23,9 +23,9 @@ fn value_half(factor: f32) -> f16 {
 }
 
 fn k_unit() -> f32 {
-    return params.k_scale;
+    return 256.0 * params.k_scale;
 }
 
 fn v_unit() -> f32 {
-    return params.v_scale;
+    return 256.0 * params.v_scale;
 }
