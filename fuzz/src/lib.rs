@@ -12,6 +12,7 @@ pub mod policy;
 pub mod remote;
 pub mod safetensors;
 pub mod select;
+pub mod shapes;
 pub mod template;
 pub mod tiers;
 pub mod tokenizer;

@@ -1,7 +1,6 @@
 //! The logits of a prompt: one step of a decoder over a paged cache, without scheduler or engine.
 //!
-//! `cargo run --release -p pagoda-models --example logits -- [PATH]`; without a path it is the default model, which is
-//! fetched if it is not there yet.
+//! `cargo run --release -p pagoda-models --example logits -- PATH`; `cargo xtask models` lists the paths of models that are here.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,11 +16,7 @@ const MAX_TOKENS: u32 = 512;
 #[cfg(not(test))]
 #[expect(clippy::print_stdout, reason = "the likeliest tokens")]
 fn main() -> Result<(), Box<dyn Error>> {
-    use models::{ModelCache, SMOLLM2_135M_INSTRUCT};
-    let path = match std::env::args_os().nth(1) {
-        Some(path) => path.into(),
-        None => ModelCache::user()?.fetch(&SMOLLM2_135M_INSTRUCT, |_| {})?,
-    };
+    let path = std::env::args_os().nth(1).ok_or("the path of a model is missing")?;
     let checkpoint = Checkpoint::open(path)?;
     let tokenizer = checkpoint.tokenizer()?.ok_or("the model has no tokenizer")?;
     let ids = tokenizer.encode("The capital of France is", true)?;

@@ -6,8 +6,9 @@ use prefetch::spill::SpillError;
 
 pub use kvblock::Phase;
 
-use crate::kernel::sample::Spec;
-use crate::sampling::{LogProbs, LogitAdjustments};
+pub use crate::sampling::Sample;
+
+use crate::sampling::LogProbs;
 use crate::sparse::Attended;
 
 /// Consecutive tokens of one sequence.
@@ -56,35 +57,6 @@ impl<'a> Slice<'a> {
     /// Returns the number of leading rows that are scored: all of them if logits are handed back.
     pub(crate) fn scored_rows(&self) -> usize {
         if self.logits > 0 { self.tokens.len() } else { self.targets.len() }
-    }
-}
-
-/// A token to draw after a step; several may follow one slice. [`Sampler`](crate::sampling::Sampler) makes the samples of
-/// a request.
-#[derive(Clone, Copy, Debug)]
-pub struct Sample<'a> {
-    /// The slice after whose last row it is drawn.
-    pub slice: usize,
-    /// Temperature, filters and noise.
-    pub spec: Spec,
-    /// Masks, biases and penalties that act before them.
-    pub adjust: LogitAdjustments<'a>,
-    /// Hand back its log-probability, and those of this many of the likeliest tokens, at most
-    /// [`MAX_TOP`](crate::kernel::top_logits::MAX_TOP).
-    pub log_probs: Option<u32>,
-}
-
-impl Sample<'_> {
-    /// A draw from the unchanged logits that returns the token alone.
-    #[must_use]
-    pub fn new(slice: usize, spec: Spec) -> Self {
-        Self { slice, spec, adjust: LogitAdjustments::default(), log_probs: None }
-    }
-
-    /// The likeliest token.
-    #[must_use]
-    pub fn greedy(slice: usize) -> Self {
-        Self::new(slice, Spec::GREEDY)
     }
 }
 

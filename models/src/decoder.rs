@@ -39,7 +39,7 @@ pub use blocks::BlockRead;
 pub use options::{ActivationType, DecoderOptions};
 pub use progress::{LoadProgress, Loaded};
 pub use rehearsal::{ChunkRehearsal, DecodeRehearsal};
-pub use work::{Size, WeightSizes};
+pub use work::WeightSizes;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 
 use attn_kernels::gpu::GpuError;
 
+use crate::sampling::SamplingError;
 use crate::{AttentionForm, ConfigError, Dtype, IndexDtype, Mode, WeightError};
 
 /// Why a model does not load, or a step does not run.
@@ -11,12 +12,9 @@ pub enum ModelError {
     /// The device failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// The checkpoint cannot be read.
+    /// Weights cannot be read, a configuration is not usable, or a draw has nothing to draw from.
     #[error(transparent)]
-    Weights(#[from] WeightError),
-    /// The configuration is not usable.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
+    Checkpoint(#[from] checkpoint::Error),
     /// A tensor of another shape than the configuration says.
     #[error("tensor {name} has shape {shape:?}, the configuration asks for {expected:?}")]
     Shape {
@@ -212,9 +210,6 @@ pub enum ModelError {
         /// Blocks of the pool.
         blocks: u32,
     },
-    /// A draw with nothing to draw from, or with lists that do not fit the vocabulary.
-    #[error(transparent)]
-    Sampling(#[from] crate::sampling::SamplingError),
     /// A token id outside the vocabulary.
     #[error("token id {id} at position {position} is outside the vocabulary of {vocab}")]
     Token {
@@ -225,4 +220,22 @@ pub enum ModelError {
         /// Size of the vocabulary.
         vocab: u32,
     },
+}
+
+impl From<WeightError> for ModelError {
+    fn from(error: WeightError) -> Self {
+        Self::Checkpoint(error.into())
+    }
+}
+
+impl From<ConfigError> for ModelError {
+    fn from(error: ConfigError) -> Self {
+        Self::Checkpoint(error.into())
+    }
+}
+
+impl From<SamplingError> for ModelError {
+    fn from(error: SamplingError) -> Self {
+        Self::Checkpoint(error.into())
+    }
 }

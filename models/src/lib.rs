@@ -3,15 +3,11 @@
 
 pub mod batch;
 mod cast;
-mod chat;
-mod checkpoint;
-mod config;
 #[cfg(feature = "cpu")]
 pub mod cpu;
 mod crossing;
 mod decoder;
 mod error;
-mod fetch;
 mod host_weights;
 pub mod kernel;
 mod kv;
@@ -19,23 +15,24 @@ mod matrices;
 mod matrix;
 mod modes;
 pub mod pack;
-pub mod sampling;
 #[cfg(feature = "self-test")]
 pub mod self_test;
 mod sparse;
-mod tokenizer;
 pub mod tuning;
-mod weights;
+mod weight_memory;
 
 // Crates whose types are part of this interface: devices and kernels, blocks of the cache, tiers, policies.
-pub use {attn_kernels, kvblock, prefetch, sparse_select};
+pub use {attn_kernels, checkpoint, kvblock, prefetch, sparse_select};
 
-pub use chat::{ChatError, ChatTemplate, Conversation, Message};
-pub use checkpoint::{Checkpoint, Quantized, WeightMemory};
-pub use config::{
-    Activation, BlockNorms, CompressedConfig, Compressor, ConfigError, DecoderConfig, ExpertPacking, Family,
-    Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, NsaConfig, Pairing, QkNorm,
-    Reach, Rope, RopeScaling, Router, Score, ShortFactors, Sizes, Temperature,
+// Files of models, sampling parameters: all of the crate that reads them.
+pub use checkpoint::{
+    Activation, Array, BlockNorms, ChatError, ChatTemplate, Checkpoint, CompressedConfig, Compressor,
+    CompressorPart, ConfigError, Conversation, DecodeStream, DecoderConfig, Dtype, ExpertPacking, Family,
+    Gate, Gguf, GgufError, GgufTensor, HyperConfig, HyperPart, IndexerConfig, IntegerTensor, LatentConfig,
+    LayerConfig, MAX_BLANKS, Message, Mlp, MoeConfig, Naming, NsaConfig, Pairing, QkNorm, Quantization,
+    Quantized, RandomError, RandomSpec, RandomWeights, Reach, Role, Rope, RopeScaling, Router, Safetensors,
+    Score, ShortFactors, Size, Sizes, Temperature, Tensor, Tokenizer, TokenizerError, UnknownQuantization,
+    Value, WeightError, WeightSource, dequantize, quantize, sampling,
 };
 pub use crossing::{
     ChunkCrossing, ChunkGrid, ChunkTimes, Crossing, ROWS as TIMED_ROWS, StepGrid, StepTimes, grouped,
@@ -43,12 +40,9 @@ pub use crossing::{
 };
 pub use decoder::{
     ActivationType, BlockRead, ChunkRehearsal, DecodeRehearsal, Decoder, DecoderOptions, LoadProgress,
-    Loaded, Size, WeightSizes,
+    Loaded, WeightSizes,
 };
 pub use error::ModelError;
-pub use fetch::{
-    FetchError, GEMMA_3_270M, ModelCache, ModelPackage, ModelPart, Progress, SMOLLM2_135M_INSTRUCT,
-};
 pub use host_weights::WeightPlacement;
 pub use kv::{
     CachePart, HostMemory, HostTraffic, IndexDtype, KvOptions, KvPlan, KvPool, LayerCache, Offload,
@@ -56,9 +50,4 @@ pub use kv::{
 };
 pub use modes::{AttentionForm, Mode};
 pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Place, Predictions, SparseOptions, Tally};
-pub use tokenizer::{DecodeStream, MAX_BLANKS, Tokenizer, TokenizerError};
-pub use weights::{
-    Array, CompressorPart, Dtype, Gguf, GgufError, GgufTensor, HyperPart, IntegerTensor, Naming,
-    Quantization, RandomError, RandomSpec, RandomWeights, Role, Safetensors, Tensor, UnknownQuantization,
-    Value, WeightError, WeightSource, dequantize, quantize,
-};
+pub use weight_memory::WeightMemory;

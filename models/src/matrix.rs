@@ -24,7 +24,6 @@ use crate::kernel::matmul_tile::Tile;
 use crate::kernel::round_rows::RoundRowsParams;
 use crate::kernel::split_sum::{self, SplitSumBuffers, SplitSumParams};
 use crate::pack::{BLOCK, Columns, Format, Packed, Planes};
-use crate::weights::alike;
 use crate::{ModelError, Tensor};
 
 /// A quantised matrix, cut along its columns where one binding cannot hold it.
@@ -100,7 +99,7 @@ impl Matrix {
     /// Two matrices of one shape whose columns meet in one kernel: gate and up, both in a wider type where theirs differ.
     pub(crate) fn paired(home: &Home<'_>, gate: Tensor<'_>, up: Tensor<'_>) -> Result<Self, ModelError> {
         let cols = gate.shape[0];
-        let tensors = alike([gate, up]);
+        let tensors = Tensor::alike([gate, up]);
         Self::load(home, &tensors, 2, cols, |packed, cols| {
             for (part, tensor) in tensors.iter().enumerate() {
                 packed.fill(tensor, cols.clone(), part * cols.len());

@@ -22,11 +22,12 @@ struct Step {
 
 /// Builds of one crate with the features given, as people outside of the workspace have them. In a build of the
 /// workspace each crate gets the features that any other enables, which hides missing ones.
-const ALONE: [(&str, &str); 17] = [
+const ALONE: [(&str, &str); 18] = [
     ("kvblock", ""),
     ("kvblock", "serde"),
     ("sparse-select", ""),
     ("sparse-select", "presets"),
+    ("pagoda-checkpoint", ""),
     ("pagoda-models", ""),
     ("attn-kernels", ""),
     ("attn-kernels", "cpu"),
@@ -165,6 +166,7 @@ mod tests {
         cargo clippy --package kvblock --no-default-features --features serde -- -D warnings
         cargo clippy --package sparse-select --no-default-features -- -D warnings
         cargo clippy --package sparse-select --no-default-features --features presets -- -D warnings
+        cargo clippy --package pagoda-checkpoint --no-default-features -- -D warnings
         cargo clippy --package pagoda-models --no-default-features -- -D warnings
         cargo clippy --package attn-kernels --no-default-features -- -D warnings
         cargo clippy --package attn-kernels --no-default-features --features cpu -- -D warnings

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use models::{ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
+use pagoda::fetch::{ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
 
 use crate::hub::{self, Reference};
 use crate::setup::{self, Need};

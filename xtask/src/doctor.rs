@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use attn_kernels::gpu::{self, Checks, Gpu, GpuOptions};
-use models::ModelCache;
+use pagoda::fetch::ModelCache;
 use pagoda::tuning;
 use pagoda::verdicts::Verdicts;
 use serde::Serialize;

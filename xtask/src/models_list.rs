@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use indicatif::BinaryBytes;
-use models::{ModelCache, ModelPackage};
+use models::WeightMemory;
+use pagoda::fetch::{ModelCache, ModelPackage};
 use pagoda::{Model, error_chain};
 use serde::Serialize;
 
@@ -161,7 +162,7 @@ fn describe(model: String, path: PathBuf) -> Listed {
     let family = open.config.family;
     listed.family = family.model_type().or(family.architecture());
     listed.context = Some(open.config.context_length);
-    match open.checkpoint().weight_memory(&open.config) {
+    match WeightMemory::of(open.checkpoint(), &open.config) {
         Ok(memory) => listed.dtype = memory.types.first().map(|(dtype, _)| dtype.name()),
         Err(error) => listed.reason = Some(error.to_string()),
     }

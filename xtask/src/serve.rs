@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use attn_kernels::gpu::wgpu::DeviceType;
-use models::{DecoderConfig, KvPlan, ModelCache, RopeScaling};
+use models::{DecoderConfig, KvPlan, RopeScaling};
+use pagoda::fetch::ModelCache;
 use pagoda::{
     Demand, Engine, EngineHandle, EngineOptions, HandleOptions, Model, Order, TierSpec, error_chain,
 };

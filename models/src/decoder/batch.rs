@@ -11,9 +11,9 @@ use super::options::DecoderOptions;
 use super::rope_angles::RopeAngles;
 use super::selecting::SelectingRows;
 use super::views::View;
+use crate::Rope;
 use crate::batch::{Phase, Slice};
 use crate::cast::{f32_of, u32_of};
-use crate::config::Rope;
 use crate::kv::ROWS;
 use crate::{DecoderConfig, ModelError, Reach};
 

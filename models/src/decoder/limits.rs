@@ -75,6 +75,8 @@ mod tests {
         assert_eq!(max_rows(&llama(4096, 14_336, 32), 1), 1);
         let latent =
             LatentConfig { q_rank: Some(1536), kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128 };
-        assert_eq!(rows(&DecoderConfig { latent: Some(latent), ..llama(7168, 18_432, 128) }), [454, 3_640]);
+        let mut latents = llama(7168, 18_432, 128);
+        latents.latent = Some(latent);
+        assert_eq!(rows(&latents), [454, 3_640]);
     }
 }

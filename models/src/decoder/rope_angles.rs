@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use attn_kernels::rows::Angle;
 
+use crate::Rope;
 use crate::cast::f32_of;
-use crate::config::Rope;
 
 /// Positions whose angles are near: they differ by one of a table's.
 const NEAR: u32 = 64;
@@ -59,7 +59,7 @@ fn angles(inv_freq: &[f64], position: u32) -> impl Iterator<Item = [f64; 2]> {
 mod tests {
     use super::*;
     use crate::Pairing;
-    use crate::config::RopeScaling;
+    use crate::RopeScaling;
 
     #[test]
     fn sums_of_angles_are_angles() {

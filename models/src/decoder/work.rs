@@ -2,7 +2,7 @@
 
 use kvblock::AttentionKind;
 
-use crate::{CachePart, DecoderConfig, KvPlan, LayerCache, Role};
+use crate::{CachePart, DecoderConfig, KvPlan, LayerCache, Role, Size};
 
 /// Stored bytes and elements of a model's tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,15 +13,6 @@ pub struct WeightSizes {
     pub experts: Size,
     /// Everything else, which every step reads.
     pub others: Size,
-}
-
-/// Bytes and elements of tensors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
-    /// Bytes as the checkpoint stores them.
-    pub bytes: u64,
-    /// Elements.
-    pub elements: u64,
 }
 
 impl WeightSizes {

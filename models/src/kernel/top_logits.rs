@@ -3,6 +3,8 @@
 use attn_kernels::{Kernel, Params, Variant, bindings, params};
 use bytemuck::{Pod, Zeroable};
 
+pub use crate::sampling::MAX_TOP;
+
 /// The kernel; [`TopLogitsBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "top_logits",
@@ -12,9 +14,6 @@ pub static KERNEL: Kernel = Kernel {
     params: TopLogitsParams::LAYOUT,
     bindings: TopLogitsBuffers::BINDINGS,
 };
-
-/// Maximum number of the likeliest tokens of one request: what interfaces in use allow.
-pub const MAX_TOP: u32 = 20;
 
 params! {
     /// Uniform parameters.

@@ -4,7 +4,7 @@ use half::f16;
 
 use super::{BLOCK, Packed, SUPER};
 use crate::Dtype;
-use crate::weights::{bit_pair, five_bits, iq4_scale, q3_code, q3_scale, scale_min};
+use checkpoint::codes::{bit_pair, five_bits, iq4_scale, q3_code, q3_scale, scale_min};
 
 impl Packed {
     /// Writes a row of a tensor as column `col`.

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvblock::Phase;
-use models::{ChunkCrossing, ChunkTimes, Crossing, Decoder, ModelCache, ModelError, StepTimes};
+use models::{ChunkCrossing, ChunkTimes, Crossing, Decoder, ModelError, StepTimes};
 use sparse_select::{MinTokens, Policy};
 
 use crate::error::Error;
+use crate::fetch::ModelCache;
 use crate::options::EngineOptions;
 use crate::sparse::Sparse;
 use crate::{Note, user_file, verdicts};

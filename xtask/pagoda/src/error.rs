@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::GpuError;
 use kvblock::AllocError;
+pub use models::checkpoint::Error as CheckpointError;
 use models::sampling::SamplingError;
-use models::{ChatError, ConfigError, FetchError, ModelError, TokenizerError, WeightError};
+use models::{ChatError, ModelError, TokenizerError, WeightError};
 use prefetch::spec::TierSpec;
 use scheduler::AdmitError;
 use sparse_select::Spec;
 
+use crate::fetch::FetchError;
 use crate::tiers::TiersError;
 use crate::verdicts::IGNORE;
 
@@ -234,22 +236,4 @@ pub enum Error {
         /// The reason.
         source: std::io::Error,
     },
-}
-
-/// Why a checkpoint does not open.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CheckpointError {
-    /// Its weights.
-    #[error(transparent)]
-    Weights(#[from] WeightError),
-    /// Its configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// Its tokenizer.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
-    /// Its chat template.
-    #[error(transparent)]
-    Chat(#[from] ChatError),
 }

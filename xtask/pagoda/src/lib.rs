@@ -9,6 +9,7 @@ mod engine;
 mod error;
 pub mod error_chain;
 mod event;
+pub mod fetch;
 pub mod handle;
 mod kv_used;
 pub mod live_view;

@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use attn_kernels::gpu::wgpu;
-use models::{FetchError, ModelCache, grouped};
+use models::grouped;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::fetch::{FetchError, ModelCache};
 use crate::options::EngineOptions;
 use crate::{user_file, verdicts};
 

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use attn_kernels::gpu::{Gpu, GpuError, GpuOptions};
 use models::{
     ChatTemplate, Checkpoint, Conversation, Decoder, DecoderConfig, DecoderOptions, Dtype, KvPlan, KvPool,
-    Message, ModelCache, ModelError, Place, Progress, RandomSpec, SMOLLM2_135M_INSTRUCT, SparseOptions,
-    Tokenizer, WeightError,
+    Message, ModelError, Place, RandomSpec, SparseOptions, Tokenizer, WeightError,
 };
 use prefetch::engine::EngineConfig;
 
 use crate::engine::rows_of_a_step;
 use crate::error::{CheckpointError, Error};
+use crate::fetch::{ModelCache, Progress, SMOLLM2_135M_INSTRUCT};
 use crate::memory::{self, Extended};
 use crate::options::{Demand, EngineOptions};
 use crate::sparse::Sparse;

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use attn_kernels::gpu::{Checks, GpuOptions};
 use attn_kernels::kernel::KvDtype;
-use models::{ActivationType, IndexDtype, KvOptions, LoadProgress, ModelCache};
+use models::{ActivationType, IndexDtype, KvOptions, LoadProgress};
 use prefetch::spec::TierSpec;
 use scheduler::Policy as Order;
 
 use crate::Notes;
 use crate::crossing::Stopwatch;
+use crate::fetch::ModelCache;
 use crate::sparse::Sparse;
 
 /// Folder of compiled kernels in the user's cache.

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use attn_kernels::gpu::{Gpu, GpuOptions, wgpu};
 use attn_kernels::{NamedVariant, verdicts};
-use models::{FetchError, ModelCache};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::fetch::{FetchError, ModelCache};
 use crate::tuning::{self, KeptTuning};
 use crate::{Note, Notes, user_file};
 

@@ -21,7 +21,7 @@ pub struct EngineArgs {
     pub model: Option<PathBuf>,
 
     /// Random weights of a shape instead of a model, made in memory, such as llama-3-8b:q4_k,layers=2; SHAPE is a
-    /// name or a RON file (see models/shapes). There is no tokenizer: prompts are --ids-file
+    /// name or a RON file (see models/checkpoint/shapes). There is no tokenizer: prompts are --ids-file
     #[arg(long, value_name = "SHAPE[:TYPE][,layers=N]", value_parser = values::random, conflicts_with = "model")]
     pub random: Option<RandomSpec>,
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use indicatif::BinaryBytes;
-use models::{AttentionForm, Dtype, KvPlan, Mode};
+use models::{AttentionForm, Dtype, KvPlan, Mode, WeightMemory};
 use pagoda::{EngineOptions, IndexDtype, KvDtype, Model, host_available};
 use serde::Serialize;
 
@@ -77,7 +77,7 @@ impl CheckpointReport {
             Some(dtype) => model.quantize(dtype)?,
             None => model,
         };
-        let weights = model.checkpoint().weight_memory(&model.config)?;
+        let weights = WeightMemory::of(model.checkpoint(), &model.config)?;
         let form = AttentionForm::of(&model.config);
         let memory_bytes = memory.or_else(|| host_available().filter(|_| shares));
         // A tenth stays free, as the engine leaves it.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-use models::ModelCache;
+use pagoda::fetch::ModelCache;
 
 use crate::setup::{self, Need};
 

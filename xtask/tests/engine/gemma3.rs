@@ -3,7 +3,8 @@
 
 use std::sync::OnceLock;
 
-use models::{GEMMA_3_270M, ModelCache, Tokenizer};
+use models::Tokenizer;
+use pagoda::fetch::{GEMMA_3_270M, ModelCache};
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -5,12 +5,13 @@ use std::fs;
 use xtask::tree;
 
 /// Folders of the published crates.
-pub(super) const CRATES: [&str; 8] = [
+pub(super) const CRATES: [&str; 9] = [
     "kvblock",
     "sparse-select",
     "attn-kernels",
     "prefetch",
     "scheduler",
+    "models/checkpoint",
     "models",
     "xtask/pagoda",
     "xtask/serve",

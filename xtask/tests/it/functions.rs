@@ -13,7 +13,7 @@ const LONG_FUNCTIONS: [(&str, &str, &str); 8] = [
     ("attn-kernels/src/catalog.rs", "selection", "a list of variants"),
     ("attn-kernels/src/self_test/retrieval.rs", "hash_codes", "one case, from tensors to wants"),
     ("attn-kernels/tests/it/reference/mass_bound.rs", "record", "one dispatch after the other"),
-    ("models/src/config.rs", "validate", "a list of limits"),
+    ("models/checkpoint/src/config.rs", "validate", "a list of limits"),
     ("models/src/kernel.rs", "variants", "a list of variants"),
     (
         "prefetch/tests/it/remote/trust.rs",

@@ -24,7 +24,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn sources(target: &Target) -> Vec<PathBuf> {
     let mut sources = files(&tree::root().join("fuzz/corpus").join(target.name));
     if target.name == "plans" {
-        let folders = ["xtask", "models/shapes", "sparse-select/presets"];
+        let folders = ["xtask", "models/checkpoint/shapes", "sparse-select/presets"];
         let all = folders.iter().flat_map(|folder| files(&tree::root().join(folder)));
         sources.extend(all.filter(|path| path.extension().is_some_and(|extension| extension == "ron")));
     }

@@ -8,13 +8,14 @@ use serde_json::Value;
 use xtask::tree;
 
 /// The crates from the bottom up, each with the workspace crates that it may build on.
-const LAYERS: [(&str, &[&str]); 9] = [
+const LAYERS: [(&str, &[&str]); 10] = [
     ("kvblock", &[]),
     ("sparse-select", &["kvblock"]),
     ("attn-kernels", &["kvblock", "sparse-select"]),
     ("prefetch", &["kvblock"]),
     ("scheduler", &["kvblock", "sparse-select"]),
-    ("models", &["kvblock", "sparse-select", "attn-kernels", "prefetch"]),
+    ("checkpoint", &["kvblock"]),
+    ("models", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "checkpoint"]),
     ("pagoda", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "scheduler", "models"]),
     ("serve", &["pagoda"]),
     (
@@ -25,12 +26,15 @@ const LAYERS: [(&str, &[&str]); 9] = [
 
 /// Crates that decide and compute nothing but data, by the `cargo tree` flags they are pure under, with what then
 /// stays out of their normal tree.
-const PURE: [(&str, &[&str], &[&str]); 6] = [
+const PURE: [(&str, &[&str], &[&str]); 8] = [
     ("kvblock", &[], &["wgpu", "naga", "tokio"]),
     ("sparse-select", &[], &["wgpu", "naga", "tokio"]),
     ("scheduler", &[], &["wgpu", "naga", "tokio"]),
     ("prefetch", &[], &["wgpu", "naga", "tokio"]),
     ("attn-kernels", &["--no-default-features"], &["wgpu", "tokio"]),
+    ("checkpoint", &[], &["wgpu", "naga", "attn-kernels", "tokio"]),
+    // What fetches models is in the engine.
+    ("models", &[], &["tokio", "zip", "dirs"]),
     // The engine brings wgpu, but no async runtime and nothing of a program.
     ("pagoda", &[], &["tokio", "anyhow", "clap", "indicatif", "ctrlc"]),
 ];
@@ -43,9 +47,10 @@ const FORBID_UNSAFE: [&str; 6] =
 const XTASK_ONLY: [&str; 3] = ["anyhow", "clap", "indicatif"];
 
 /// Packages whose name in the registry is not that of their library and folder: other people's crates have it.
-const PUBLISHED_AS: [(&str, &str); 5] = [
+const PUBLISHED_AS: [(&str, &str); 6] = [
     ("prefetch", "pagoda-prefetch"),
     ("scheduler", "pagoda-scheduler"),
+    ("checkpoint", "pagoda-checkpoint"),
     ("models", "pagoda-models"),
     ("pagoda", "pagoda-engine"),
     ("serve", "pagoda-serve"),

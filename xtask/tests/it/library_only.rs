@@ -19,12 +19,13 @@ const CRATES: [(&str, &str); 5] = [
 ];
 
 /// Folders of the crates above them.
-const USERS: [&str; 9] = [
+const USERS: [&str; 10] = [
     "kvblock",
     "sparse-select",
     "attn-kernels",
     "prefetch",
     "scheduler",
+    "models/checkpoint",
     "models",
     "xtask/pagoda",
     "xtask/serve",

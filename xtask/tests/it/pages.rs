@@ -73,18 +73,18 @@ fn the_policies() {
 
 #[test]
 fn the_formats_of_weights() {
-    let page = page("models/README.md");
+    let page = page("models/checkpoint/README.md");
     let rows = rows(&page);
     let formats = rows.iter().find(|row| row[0].contains("`Dtype`")).expect("a row of Dtype")[1];
     let listed: BTreeSet<_> = formats.split([' ', ',']).filter(|word| !word.is_empty()).collect();
     let lacking: Vec<_> =
         models::Dtype::ALL.iter().map(|d| d.name()).filter(|name| !listed.contains(name)).collect();
-    assert!(lacking.is_empty(), "models/README.md lacks the formats {lacking:?}");
+    assert!(lacking.is_empty(), "models/checkpoint/README.md lacks the formats {lacking:?}");
 }
 
 #[test]
 fn the_families() {
-    let page_text = page("models/README.md");
+    let page_text = page("models/checkpoint/README.md");
     let rows = rows(section(&page_text, "## Families"));
     let readme = page("README.md");
     let row_of_models = readme.lines().find(|line| line.contains("](models) |")).expect("a row of models");
@@ -92,14 +92,15 @@ fn the_families() {
     for family in models::Family::ALL {
         let [config, gguf] = [family.model_type(), family.architecture()].map(named);
         let row = rows.iter().find(|row| row[1] == config && row[2] == gguf);
-        let row =
-            row.unwrap_or_else(|| panic!("models/README.md lacks a row of {family:?}: {config} | {gguf}"));
+        let row = row.unwrap_or_else(|| {
+            panic!("models/checkpoint/README.md lacks a row of {family:?}: {config} | {gguf}")
+        });
         // "Qwen3" is told as "Qwen" where all crates are listed.
         let name =
             row[0].split(|c: char| c.is_ascii_digit()).next().expect("a split has a first part").trim();
         assert!(row_of_models.contains(name), "README.md does not name {name} beside models");
     }
-    assert_eq!(rows.len(), models::Family::ALL.len(), "models/README.md has rows of no family");
+    assert_eq!(rows.len(), models::Family::ALL.len(), "models/checkpoint/README.md has rows of no family");
 }
 
 /// The place where a policy selects follows from what the policy offers.

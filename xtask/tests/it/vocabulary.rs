@@ -6,12 +6,13 @@ use std::fs;
 use xtask::tree;
 
 /// Folders of the crates. The command line is not among them: its flags have words of their own, which it translates.
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 9] = [
     "kvblock",
     "sparse-select",
     "attn-kernels",
     "prefetch",
     "scheduler",
+    "models/checkpoint",
     "models",
     "xtask/pagoda",
     "xtask/serve",
@@ -30,7 +31,7 @@ const WORDS: [(&str, &str); 6] = [
     // End of a request as its caller sees it: with the stop text, the deadline, the step that failed.
     ("FinishReason", "xtask/pagoda/src/event.rs"),
     // Elements that rotate together.
-    ("Pairing", "models/src/config/rope.rs"),
+    ("Pairing", "models/checkpoint/src/config/rope.rs"),
 ];
 
 /// The file of each public type of these names, by name.

@@ -35,6 +35,9 @@ use crate::kernel::rope_append;
 use crate::matrix::Matrix;
 use crate::{CachePart, DecoderConfig, ModelError, NsaConfig};
 
+// The shape of the gates in a file is what the kernel takes.
+const _: () = assert!(NsaConfig::BRANCHES == BRANCHES);
+
 /// Weights of a layer.
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct NsaWeights {

@@ -8,7 +8,6 @@ use super::Source;
 use crate::decoder::moe::{Experts, Moe, SharedExpert};
 use crate::matrices::Matrices;
 use crate::matrix::Matrix;
-use crate::weights::alike;
 use crate::{ExpertPacking, IntegerTensor, ModelError, MoeConfig, Role, Tensor};
 
 impl Source<'_> {
@@ -37,7 +36,7 @@ impl Source<'_> {
                     width,
                     gate_up: Matrix::stacked(
                         &self.home,
-                        &alike([self.tensor(Role::SharedGate(l))?, self.tensor(Role::SharedUp(l))?]),
+                        &Tensor::alike([self.tensor(Role::SharedGate(l))?, self.tensor(Role::SharedUp(l))?]),
                     )?,
                     down: self.matrix(Role::SharedDown(l))?,
                 }),
@@ -144,7 +143,7 @@ impl Source<'_> {
 
 /// Gate, then up, of one expert.
 fn joined<'t>(gate: Tensor<'t>, up: Tensor<'t>) -> Result<Tensor<'t>, ModelError> {
-    let [gate, up] = alike([gate, up]);
+    let [gate, up] = Tensor::alike([gate, up]);
     crate::matrix::check(&up, &gate)?;
     let data = [&gate.data[..], &up.data].concat();
     Ok(Tensor { shape: vec![2 * gate.shape[0], gate.shape[1]], data: data.into(), ..gate })

@@ -133,9 +133,7 @@ impl<'a> Used<'a> {
             Naming::Hf => {
                 // Scales of a cache of codes, which has its own here.
                 let of_cache = name.ends_with(".k_scale") || name.ends_with(".v_scale");
-                of_cache
-                    || name.ends_with("rotary_emb.inv_freq")
-                    || (config.family.spec().unread)(config, name)
+                of_cache || name.ends_with("rotary_emb.inv_freq") || config.leaves_out(name)
             }
         }
     }

@@ -4,6 +4,7 @@ use super::device::{assert_bits, assert_close, cases, dispatch, gpu};
 use super::tensors::floats;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Bound, Pass};
+use models::HyperConfig;
 use models::cpu;
 use models::kernel::hyper_collapse::{self, HyperCollapseParams, Reader};
 use models::kernel::hyper_expand::{self, Form, HyperExpandParams};
@@ -12,6 +13,15 @@ use proptest::prelude::*;
 
 /// Exponentials, and up to some hundred divisions one after the other.
 const MIXED: Tolerance = Tolerance { abs: 2e-5, rel: 2e-5 };
+
+#[test]
+fn mixes_of_files_are_those_of_the_kernel() {
+    for streams in 1..=16 {
+        let config = HyperConfig { streams, rounds: 1, eps: 0.0 };
+        assert_eq!(config.block_mixes(), hyper_collapse::mixes(streams, Reader::Block));
+        assert_eq!(streams, hyper_collapse::mixes(streams, Reader::Head));
+    }
+}
 
 proptest! {
     #![proptest_config(cases(16))]

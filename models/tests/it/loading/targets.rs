@@ -1,4 +1,4 @@
-//! Targets of `fuzz` that read nothing but files of models.
+//! Targets of `fuzz` that read configurations, and plan caches for them.
 
 #[path = "../../../../fuzz/src/config.rs"]
 pub(super) mod config;
@@ -6,9 +6,5 @@ pub(super) mod config;
 pub(super) mod gguf;
 #[path = "../../../../fuzz/src/mutate.rs"]
 pub(super) mod mutate;
-#[path = "../../../../fuzz/src/safetensors.rs"]
-pub(super) mod safetensors;
-#[path = "../../../../fuzz/src/template.rs"]
-pub(super) mod template;
-#[path = "../../../../fuzz/src/tokenizer.rs"]
-pub(super) mod tokenizer;
+#[path = "../../../../fuzz/src/shapes.rs"]
+mod shapes;

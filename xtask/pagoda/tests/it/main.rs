@@ -2,6 +2,8 @@
 
 mod crossing;
 mod examples;
+mod fetch;
+mod fetched;
 mod handle;
 mod non_finite;
 mod pace;

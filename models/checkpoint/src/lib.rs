@@ -1,0 +1,28 @@
+#![doc = include_str!("../README.md")]
+#![deny(unsafe_code)]
+
+mod chat;
+mod checkpoint;
+mod config;
+mod error;
+pub mod sampling;
+mod tokenizer;
+mod weights;
+
+// The crate whose types are part of this interface: the keys that a layer sees.
+pub use kvblock;
+
+pub use chat::{ChatError, ChatTemplate, Conversation, Message};
+pub use checkpoint::{Checkpoint, Quantized};
+pub use config::{
+    Activation, BlockNorms, CompressedConfig, Compressor, ConfigError, DecoderConfig, ExpertPacking, Family,
+    Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, NsaConfig, Pairing, QkNorm,
+    Reach, Rope, RopeScaling, Router, Score, ShortFactors, Sizes, Temperature,
+};
+pub use error::Error;
+pub use tokenizer::{DecodeStream, MAX_BLANKS, Tokenizer, TokenizerError};
+pub use weights::{
+    Array, CompressorPart, Dtype, Gguf, GgufError, GgufTensor, HyperPart, IntegerTensor, Naming,
+    Quantization, RandomError, RandomSpec, RandomWeights, Role, Safetensors, Size, Tensor,
+    UnknownQuantization, Value, WeightError, WeightSource, codes, dequantize, quantize,
+};

@@ -1,0 +1,78 @@
+//! The draws of one sequence.
+
+use super::{LogitAdjustments, LogitBias, Sample, Sampling, Spec, TokenCounts};
+
+/// Draws the tokens of one sequence: its parameters, and what penalties and the least length depend on.
+///
+/// A caller adds every token that was drawn with [`push`](Self::push). Clone it where a sequence forks.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    sampling: Sampling,
+    /// Empty where no penalty is on.
+    counts: TokenCounts,
+    output_tokens: u32,
+    /// Prompt and output; empty where repetitions are not penalised.
+    tokens: Vec<u32>,
+    /// The bias of the next draw, less what repetitions cost; none where that is nothing.
+    dry_bias: Option<LogitBias>,
+}
+
+impl Sampler {
+    /// Starts behind `prompt`. O(prompt) with a repetition penalty or DRY, else O(1).
+    #[must_use]
+    pub fn new(sampling: Sampling, prompt: &[u32]) -> Self {
+        let mut counts = TokenCounts::default();
+        if sampling.penalties.repetition != 1.0 {
+            counts.add_prompt(prompt);
+        }
+        let tokens = if sampling.dry.is_off() { Vec::new() } else { prompt.to_vec() };
+        let mut sampler = Self { sampling, counts, output_tokens: 0, tokens, dry_bias: None };
+        sampler.penalise_repetitions();
+        sampler
+    }
+
+    /// The parameters.
+    #[must_use]
+    pub fn sampling(&self) -> &Sampling {
+        &self.sampling
+    }
+
+    /// Counts a token that was drawn. O(1), with DRY that of [`Dry::penalties`](super::Dry::penalties).
+    pub fn push(&mut self, token: u32) {
+        self.output_tokens += 1;
+        if !self.sampling.penalties.are_off() {
+            self.counts.add_output(token);
+        }
+        if !self.sampling.dry.is_off() {
+            self.tokens.push(token);
+            self.penalise_repetitions();
+        }
+    }
+
+    fn penalise_repetitions(&mut self) {
+        let penalties = self.sampling.dry.penalties(&self.tokens);
+        self.dry_bias = (!penalties.is_empty()).then(|| self.sampling.logit_bias.less(&penalties));
+    }
+
+    /// The draw of the next token, at `position` of the sequence, behind the last row of the step's slice `slice`; of the
+    /// tokens in `allowed` only (see [`LogitAdjustments::allowed`]), where there is a mask.
+    #[must_use]
+    pub fn sample<'a>(&'a self, slice: usize, position: u32, allowed: Option<&'a [u32]>) -> Sample<'a> {
+        let holds_back = self.output_tokens < self.sampling.min_tokens;
+        let adjust = LogitAdjustments {
+            allowed,
+            suppressed: if holds_back { &self.sampling.stop_ids } else { &[] },
+            bias: Some(self.dry_bias.as_ref().unwrap_or(&self.sampling.logit_bias)),
+            penalties: self.sampling.penalties,
+            counts: Some(&self.counts),
+        };
+        Sample { slice, spec: self.spec(position), adjust, log_probs: self.sampling.log_probs }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of a seed")]
+    fn spec(&self, position: u32) -> Spec {
+        let Sampling { temperature, top_p, min_p, top_k, seed, .. } = self.sampling;
+        let (seed_low, seed_high) = (seed as u32, (seed >> 32) as u32);
+        Spec { temperature, top_p, min_p, top_k, seed_low, seed_high, position, masked: 0 }
+    }
+}
