@@ -9,6 +9,9 @@ mod names;
 mod quantize;
 mod quantized;
 mod random;
+#[macro_use]
+mod role_table;
+mod roles;
 mod safetensors;
 
 use std::{
@@ -23,10 +26,11 @@ pub use self::{
     dequant::dequantize,
     dtype::Dtype,
     gguf::{Array, Gguf, GgufError, GgufTensor, Value},
-    names::{CompressorPart, HyperPart, Naming, Role},
+    names::{CompressorPart, HyperPart, Naming},
     quantize::quantize,
     quantized::{Quantization, UnknownQuantization},
     random::{RandomError, RandomSpec, RandomWeights},
+    roles::Role,
     safetensors::Safetensors,
 };
 

@@ -20,10 +20,7 @@ impl WeightSizes {
     pub(super) fn add(&mut self, role: Role, size: Size) {
         let part = match role {
             Role::Embed => &mut self.embedding,
-            Role::ExpertGate(..) | Role::ExpertUp(..) | Role::ExpertDown(..) => &mut self.experts,
-            Role::ExpertsGate(_) | Role::ExpertsUp(_) | Role::ExpertsGateUp(_) | Role::ExpertsDown(_) => {
-                &mut self.experts
-            }
+            _ if role.is_routed() => &mut self.experts,
             _ => &mut self.others,
         };
         part.bytes += size.bytes;
