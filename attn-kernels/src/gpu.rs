@@ -258,7 +258,7 @@ fn profile(
 ) -> DeviceProfile {
     let limits = device.limits();
     let is_cpu = info.device_type == wgpu::DeviceType::Cpu;
-    let usual = if is_cpu { Registers::Many } else { Registers::of_vendor(info.vendor) };
+    let usual = Registers::of_vendor((!is_cpu).then_some(info.vendor));
     DeviceProfile {
         software: options.software.unwrap_or(is_cpu),
         level,

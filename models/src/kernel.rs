@@ -246,9 +246,6 @@ pub fn variants() -> Vec<NamedVariant> {
 
 const MANY: Registers = Registers::Many;
 
-/// Kernels that registers divide otherwise, and what their names begin with.
-const DIVISIONS: [(&str, Registers); 2] = [("", MANY), ("lean-", Registers::Few)];
-
 /// Lanes of a workgroup in WebGPU's default limits.
 const BASELINE_LANES: u32 = DeviceProfile::WEBGPU.workgroup_lanes;
 
@@ -267,7 +264,7 @@ fn int8(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
     all.push(named("q4k-silu_mul-2", few(Format::Q4K, Epilogue::SiluMul, 2, MANY)));
     all.push(named("lean-q4k-add-8", few(Format::Q4K, Epilogue::Add, 8, Registers::Few)));
     all.push(named("lean-q4k-silu_mul-4", few(Format::Q4K, Epilogue::SiluMul, 4, Registers::Few)));
-    for (prefix, registers) in DIVISIONS {
+    for (prefix, registers) in Registers::DIVISIONS {
         let tile = |format: Format, epilogue| {
             let slices = matmul_int8::slices(epilogue, BASELINE_LANES);
             let tile = matmul_tile::Tile::coded(registers);
@@ -286,7 +283,7 @@ fn int8(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
 /// Matmuls of many rows in f32.
 fn tiles(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
     let mut all = Vec::new();
-    for (prefix, registers) in DIVISIONS {
+    for (prefix, registers) in Registers::DIVISIONS {
         let named = |part: &str, variant| NamedVariant::new(&format!("{prefix}{part}"), variant);
         let profile = DeviceProfile::H200.registers(registers);
         let tile =

@@ -20,9 +20,6 @@ use crate::profile::Registers;
 const DTYPES: [(&str, KvDtype); 4] =
     [("f16", KvDtype::F16), ("f32", KvDtype::F32), ("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)];
 
-/// Kernels that registers divide otherwise, and what their names begin with.
-const DIVISIONS: [(&str, Registers); 2] = [("", Registers::Many), ("lean-", Registers::Few)];
-
 /// Variants for `num_heads` query heads over caches of these types, f16 first; masks and logits over f16 alone.
 pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<NamedVariant> {
     let of = |mask, logit, sinks| Attention { mask, logit, sinks, ..Attention::default() };
@@ -151,7 +148,7 @@ fn latent_variants(head_dim: u32) -> Vec<NamedVariant> {
         let two = LatentShape { rope: 0, ..shape };
         let tokens = Attention { context: Context::Tokens, ..Attention::default() };
         all.push(NamedVariant::new(part, latent_write::variant(&shape)));
-        for (prefix, registers) in DIVISIONS {
+        for (prefix, registers) in Registers::DIVISIONS {
             for (name, variant) in [
                 ("", mla_decode::variant(&shape, 128, &Attention::default(), registers)),
                 ("tokens-", mla_decode::variant(&shape, 128, &tokens, registers)),
@@ -165,7 +162,7 @@ fn latent_variants(head_dim: u32) -> Vec<NamedVariant> {
     let dtype = KvDtype::Fp8;
     let published = LatentShape { latent: 4 * head_dim, rope: 0, block_size: 64, dtype, plain: head_dim / 2 };
     let sizes_of_v4 = LatentShape { latent: 512, plain: 64, ..published };
-    for (prefix, registers) in DIVISIONS {
+    for (prefix, registers) in Registers::DIVISIONS {
         let variant = mla_decode::variant_of_two(&published, 64, registers);
         all.push(NamedVariant::new(&format!("{prefix}two-fp8-bf16"), variant));
     }

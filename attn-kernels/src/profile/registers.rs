@@ -15,10 +15,13 @@ pub enum Registers {
 const MANY: [u32; 2] = [0x10de, 0x1002];
 
 impl Registers {
-    /// Returns the registers of GPUs of the vendor with this PCI id; few for Metal, which tells no vendor.
+    /// Both, with the beginnings of the names of variants that are divided for them.
+    pub const DIVISIONS: [(&str, Self); 2] = [("", Self::Many), ("lean-", Self::Few)];
+
+    /// Returns the registers of GPUs of the vendor with this PCI id, few for Metal, which tells none; `None` for a processor.
     #[must_use]
-    pub fn of_vendor(vendor: u32) -> Self {
-        if MANY.contains(&vendor) { Self::Many } else { Self::Few }
+    pub fn of_vendor(vendor: Option<u32>) -> Self {
+        if vendor.is_none_or(|vendor| MANY.contains(&vendor)) { Self::Many } else { Self::Few }
     }
 
     /// Whether kernels whose division of work depends on registers are divided as `variant` is, on devices with these.

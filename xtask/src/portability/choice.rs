@@ -62,7 +62,7 @@ pub(super) fn chooses(offer: &Offer, variant: &Variant, demand: &Demand) -> bool
 fn profile(offer: &Offer) -> DeviceProfile {
     let (least, most) = offer.subgroups;
     let level = if offer.subgroup_operations { Level::Subgroup } else { Level::Baseline };
-    let registers = if offer.is_cpu { Registers::Many } else { Registers::of_vendor(offer.vendor) };
+    let registers = Registers::of_vendor((!offer.is_cpu).then_some(offer.vendor));
     let profile = DeviceProfile::WEBGPU.level(level).subgroups(least, most).registers(registers);
     match offer.f16 && offer.subgroup_operations && !offer.is_cpu {
         true => profile.with_matrices(matrices(offer)),

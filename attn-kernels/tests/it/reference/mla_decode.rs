@@ -317,7 +317,8 @@ fn dispatches_may_begin_at_any_row() {
     }
 }
 
-/// A window of raw tokens and compressed ones from another cache, under one softmax with a sink.
+/// A window of raw tokens and compressed ones from another cache, under one softmax with a sink. What the paged test laid out
+/// serves as the window's cache.
 #[test]
 fn two_caches_share_a_softmax() {
     let Some(gpu) = gpu() else { return };
