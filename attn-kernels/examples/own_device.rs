@@ -6,11 +6,12 @@ use std::error::Error;
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions, Pass, wgpu};
 use attn_kernels::kernel::cache_write::{self, CacheWriteBuffers, CacheWriteParams};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::launch::{Attend, AttendRow};
 use attn_kernels::rows::KvWord;
 
-const SHAPE: KvShape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F32 };
+const SHAPE: KvShape =
+    KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F32, layout: KvLayout::Native };
 const NUM_HEADS: u32 = 8;
 const NUM_BLOCKS: u64 = 32;
 

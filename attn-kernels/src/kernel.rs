@@ -69,56 +69,118 @@ pub use error::LaunchError;
 pub use kvblock::KvDtype;
 
 use crate::Variant;
+use crate::declare::{Listed, Sizes, TYPES};
+use crate::slot::{OneOf, Slot};
 use crate::source::Choice;
 use error::Launch;
 
-/// The module of a kernel that reads keys and values.
-pub(crate) fn reader(dtype: KvDtype) -> &'static str {
-    match dtype {
-        KvDtype::F16 => "kv_f16",
-        KvDtype::F32 => "kv_f32",
-        KvDtype::Fp8 => "kv_fp8",
-        KvDtype::Int8 => "kv_int8",
+/// Order of the elements of a cache.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum KvLayout {
+    /// That of the engine: K `[num_blocks, num_kv_heads, head_dim / x, block_size, x]` with `x = 16 / bytes`, of codes 8,
+    /// V `[num_blocks, num_kv_heads, block_size, head_dim]`.
+    #[default]
+    Native,
+    /// That of the PagedAttention paper and of early vLLM: values have their tokens last, V `[num_blocks, num_kv_heads, head_dim,
+    /// block_size]`; K is as in the engine's, of codes in groups of 8. int8 has its scales after the codes of a block and head in
+    /// both. Of `cache_write`, `gather_cache`, `masked_attention`, `paged_decode` without matrices and `paged_prefill`.
+    V0,
+    /// That of FlashAttention's paged kernels and of `reshape_and_cache_flash` of vLLM, K and V
+    /// `[num_blocks, block_size, num_kv_heads, head_dim]`: to exchange caches with other programs. Of `cache_write` and
+    /// `gather_cache`, of all types but int8, whose scales have no place in it.
+    Flash,
+}
+
+impl KvLayout {
+    /// All layouts.
+    pub const ALL: [Self; 3] = [Self::Native, Self::V0, Self::Flash];
+
+    /// The variant for a cache of every type in each of these layouts, by the names of variants.
+    pub(crate) fn listed(sizes: &Sizes, layouts: &[Self], variant: impl Fn(&KvShape) -> Variant) -> Listed {
+        let of = |layout: Self| {
+            let (prefix, types) = match layout {
+                Self::Native => ("", &TYPES[..]),
+                Self::V0 => ("v0-", &TYPES[..]),
+                Self::Flash => ("flash-", &[KvDtype::F16, KvDtype::F32, KvDtype::Fp8][..]),
+            };
+            let all = sizes.each(types, |shape| variant(&KvShape { layout, ..*shape }));
+            all.into_iter().map(move |(dtype, variant)| (format!("{prefix}{dtype}"), variant))
+        };
+        layouts.iter().flat_map(|layout| of(*layout)).collect()
     }
 }
 
-/// The module of a kernel that reads keys alone, with what codes are multiplied by; fp8 at a scale of 1.
-pub(crate) fn key_reader(dtype: KvDtype) -> &'static str {
-    match dtype {
-        KvDtype::F16 => "k_f16",
-        KvDtype::F32 => "k_f32",
-        KvDtype::Fp8 => "k_fp8",
-        KvDtype::Int8 => "k_int8",
-    }
+/// A type of cache: order and type of its elements.
+type Stored = (KvLayout, KvDtype);
+
+/// Reads keys and values.
+pub(crate) const KV: OneOf<Stored> = OneOf::new(
+    "kv",
+    &[
+        ((KvLayout::Native, KvDtype::F16), "kv_f16"),
+        ((KvLayout::Native, KvDtype::F32), "kv_f32"),
+        ((KvLayout::Native, KvDtype::Fp8), "kv_fp8"),
+        ((KvLayout::Native, KvDtype::Int8), "kv_int8"),
+        ((KvLayout::V0, KvDtype::F16), "kv_published_f16"),
+        ((KvLayout::V0, KvDtype::F32), "kv_published_f32"),
+        ((KvLayout::V0, KvDtype::Fp8), "kv_published_fp8"),
+        ((KvLayout::V0, KvDtype::Int8), "kv_published_int8"),
+    ],
+);
+
+/// Reads keys alone, with what codes are multiplied by; fp8 at a scale of 1.
+pub(crate) const KEYS: OneOf<Stored> = OneOf::new(
+    "k",
+    &[
+        ((KvLayout::Native, KvDtype::F16), "k_f16"),
+        ((KvLayout::Native, KvDtype::F32), "k_f32"),
+        ((KvLayout::Native, KvDtype::Fp8), "k_fp8"),
+        ((KvLayout::Native, KvDtype::Int8), "k_int8"),
+    ],
+);
+
+/// Reads values in the place of keys; fp8 at a scale of 1.
+pub(crate) const VALUES: OneOf<Stored> = OneOf::new(
+    "k",
+    &[
+        ((KvLayout::Native, KvDtype::F16), "v_f16"),
+        ((KvLayout::Native, KvDtype::F32), "v_f32"),
+        ((KvLayout::Native, KvDtype::Fp8), "v_fp8"),
+        ((KvLayout::Native, KvDtype::Int8), "v_int8"),
+    ],
+);
+
+/// Slots of what reads or writes a paged cache.
+const CACHES: [OneOf<Stored>; 7] = [
+    KV,
+    KEYS,
+    VALUES,
+    cache_write::WRITE,
+    gather_cache::FLASH,
+    paged_decode_coop::STAGED,
+    paged_prefill_coop::STAGED,
+];
+
+/// The layout and type of the paged cache that a variant reads or writes, if it is made for one.
+#[cfg(feature = "self-test")]
+pub(crate) fn stored(variant: &Variant) -> Option<Stored> {
+    CACHES.into_iter().find_map(|slot| variant.get(slot))
 }
 
-/// The module of a kernel that reads values in the place of keys; fp8 at a scale of 1.
-pub(crate) fn value_reader(dtype: KvDtype) -> &'static str {
-    match dtype {
-        KvDtype::F16 => "v_f16",
-        KvDtype::F32 => "v_f32",
-        KvDtype::Fp8 => "v_fp8",
-        KvDtype::Int8 => "v_int8",
-    }
-}
-
-/// The module of a kernel that reads or writes f16 and f32.
-///
-/// # Panics
-/// For caches of codes.
-#[must_use]
-pub fn module_of(dtype: KvDtype, f16: &'static str, f32: &'static str) -> &'static str {
-    match dtype {
-        KvDtype::F16 => f16,
-        KvDtype::F32 => f32,
-        KvDtype::Fp8 | KvDtype::Int8 => panic!("{f16} and {f32} are of f16 and f32 caches, not of {dtype:?}"),
-    }
+/// The type of cache that a module reads or writes, if it is made for one.
+pub(crate) fn cached_by(module: Choice) -> Option<KvDtype> {
+    let stored = CACHES.into_iter().find_map(|slot| slot.value(module)).map(|(_, dtype)| dtype);
+    let latents = [mla_decode::ELEMENT, mla_decode_coop::ELEMENT, latent_write::ELEMENT];
+    let latents = || latents.into_iter().find_map(|slot| slot.value(module)).map(mla_decode::Element::dtype);
+    let published = || index_logits::PUBLISHED.value(module).is_some();
+    let by_matrices = || index_logits_coop::PUBLISHED.value(module);
+    stored
+        .or_else(latents)
+        .or_else(|| published().then_some(KvDtype::Fp8))
+        .or_else(|| by_matrices().map(|published| if published { KvDtype::Fp8 } else { KvDtype::F16 }))
 }
 
 /// Shape of a paged cache: one K and one V buffer.
-///
-/// K `[num_blocks, num_kv_heads, head_dim / x, block_size, x]` with `x = 16 / bytes`, of codes 8,
-/// V `[num_blocks, num_kv_heads, block_size, head_dim]`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct KvShape {
     /// KV heads.
@@ -129,9 +191,17 @@ pub struct KvShape {
     pub block_size: u32,
     /// Element type.
     pub dtype: KvDtype,
+    /// Order of the elements.
+    pub layout: KvLayout,
 }
 
 impl KvShape {
+    /// Order and type of the elements.
+    #[must_use]
+    pub const fn stored(&self) -> (KvLayout, KvDtype) {
+        (self.layout, self.dtype)
+    }
+
     /// Neighbouring elements of a key in the K cache: 16 bytes, of codes 8.
     #[must_use]
     pub fn key_chunk(&self) -> usize {
@@ -155,6 +225,9 @@ impl KvShape {
     /// Index in the K buffer, scales left out, of element `dim` of the key at `offset` in `block`.
     #[must_use]
     pub fn k_index(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
+        if self.layout == KvLayout::Flash {
+            return self.flash_index(block, head, offset, dim);
+        }
         let x = self.key_chunk();
         let chunk = self.block_head(block, head) * (self.head_dim as usize / x) + dim / x;
         (chunk * self.block_size as usize + offset) * x + dim % x
@@ -163,21 +236,20 @@ impl KvShape {
     /// Index in the V buffer, scales left out, of element `dim` of the value at `offset` in `block`.
     #[must_use]
     pub fn v_index(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
-        let token = self.block_head(block, head) * self.block_size as usize + offset;
-        token * self.head_dim as usize + dim
+        match self.layout {
+            KvLayout::Native => {
+                let token = self.block_head(block, head) * self.block_size as usize + offset;
+                token * self.head_dim as usize + dim
+            }
+            KvLayout::V0 => {
+                let row = self.block_head(block, head) * self.head_dim as usize + dim;
+                row * self.block_size as usize + offset
+            }
+            KvLayout::Flash => self.flash_index(block, head, offset, dim),
+        }
     }
 
-    /// [`v_index`](Self::v_index) in a V buffer of the published layout: see [`published`].
-    #[must_use]
-    pub fn v_index_published(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
-        let row = self.block_head(block, head) * self.head_dim as usize + dim;
-        row * self.block_size as usize + offset
-    }
-
-    /// Index, in K or V of [FlashAttention's layout](flash), of element `dim` of what is kept of the token at
-    /// `offset` in `block`.
-    #[must_use]
-    pub fn flash_index(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
+    fn flash_index(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
         let token = block * self.block_size as usize + offset;
         (token * self.num_kv_heads as usize + head) * self.head_dim as usize + dim
     }
@@ -227,87 +299,6 @@ impl KvShape {
     /// When [`Self::validate`] refuses it.
     pub(crate) fn check(&self) {
         self.validate(self.num_kv_heads).unwrap_or_else(|error| panic!("{error}: unchecked"));
-    }
-}
-
-/// The kernel of `variant` over values of the published v0 layout, V `[num_blocks, num_kv_heads, head_dim, block_size]`, as
-/// the kernels of the PagedAttention paper and of early vLLM have it; K is the same in both, of codes in groups of 8, and copies
-/// of blocks take either. int8 has its scales behind the codes of a block and head in both. Of `cache_write`, `gather_cache`,
-/// `masked_attention`, `paged_decode` and `paged_prefill`.
-///
-/// # Errors
-/// Another kernel.
-pub fn published(mut variant: Variant) -> Result<Variant, LaunchError> {
-    let kernel = variant.kernel.name;
-    let takes = [
-        "cache_write",
-        "gather_cache",
-        "masked_attention",
-        "paged_decode",
-        "paged_decode_subgroup",
-        "paged_prefill",
-    ];
-    if !takes.contains(&kernel) {
-        return Err(LaunchError::Published { kernel });
-    }
-    for (_, choice) in &mut variant.choices {
-        if let Choice::Module(module) = choice {
-            *module = over_published(module);
-        }
-    }
-    // A value takes eight loads here, and eight values on their way more registers than an Apple M1 has.
-    if variant.size_in("SUBGROUP") == Some(32) {
-        variant = variant.size("AHEAD", 4);
-    }
-    if kernel != paged_prefill::KERNEL.name {
-        return Ok(variant);
-    }
-    // Lanes of prefill that broadcast load neighbouring elements of a value, which are not neighbours here.
-    let keys = variant.module_in("keys").expect("every variant of prefill has one");
-    let size = |slot| variant.size_in(slot).expect("likewise");
-    let spans = paged_prefill::spans(size("HEAD_DIM") / size("SHARE"), keys);
-    variant.resize("SPANS", spans);
-    Ok(variant.without_subgroups())
-}
-
-/// The kernel of `variant` over K and V of the layout of FlashAttention's paged kernels and of `reshape_and_cache_flash` of vLLM,
-/// both `[num_blocks, block_size, num_kv_heads, head_dim]`: to exchange caches with other programs. Of `cache_write` and
-/// `gather_cache`, of all types but int8, whose scales have no place in it. Copies of blocks take any layout.
-///
-/// # Errors
-/// Another kernel or type.
-pub fn flash(mut variant: Variant) -> Result<Variant, LaunchError> {
-    for (slot, choice) in &mut variant.choices {
-        let ("kv", Choice::Module(module)) = (*slot, choice) else { continue };
-        *module = match *module {
-            "kv_f16" => "kv_flash_f16",
-            "kv_f32" => "kv_flash_f32",
-            "kv_fp8" => "kv_flash_fp8",
-            "kv_write_f16" => "kv_write_flash_f16",
-            "kv_write_f32" => "kv_write_flash_f32",
-            "kv_write_fp8" => "kv_write_flash_fp8",
-            _ => continue,
-        };
-        if ["cache_write", "gather_cache"].contains(&variant.kernel.name) {
-            return Ok(variant);
-        }
-    }
-    Err(LaunchError::Flash { kernel: variant.kernel.name })
-}
-
-/// Returns the module that replaces `module` where values have their tokens last.
-fn over_published(module: &'static str) -> &'static str {
-    match module {
-        "kv_f16" => "kv_published_f16",
-        "kv_f32" => "kv_published_f32",
-        "kv_fp8" => "kv_published_fp8",
-        "kv_int8" => "kv_published_int8",
-        "kv_write_f16" => "kv_write_published_f16",
-        "kv_write_f32" => "kv_write_published_f32",
-        "kv_write_fp8" => "kv_write_published_fp8",
-        "kv_write_int8" => "kv_write_published_int8",
-        "keys_broadcast_f16" | "keys_broadcast_f32" => "keys_uniform",
-        other => other,
     }
 }
 

@@ -4,6 +4,8 @@
 
 #[macro_use]
 mod bindings;
+#[macro_use]
+pub mod declare;
 #[cfg(any(feature = "cpu", feature = "gpu"))]
 mod cast;
 mod catalog;
@@ -21,6 +23,7 @@ pub mod reflect;
 pub mod rows;
 #[cfg(feature = "self-test")]
 pub mod self_test;
+pub mod slot;
 pub mod source;
 pub mod split;
 mod variant;

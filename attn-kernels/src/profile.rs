@@ -336,16 +336,17 @@ impl Default for Tuning {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::KvShape;
     use crate::kernel::attention::Attention;
     use crate::kernel::paged_decode::{self, Lanes};
     use crate::kernel::top_k::{self, Output};
+    use crate::kernel::{KvLayout, KvShape};
 
     #[test]
     fn lanes_with_few_registers_read_codes_through_workgroup_memory() {
         let of = |registers, dtype| {
             let profile = DeviceProfile::H200.with_matrices(None).registers(registers);
-            let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
+            let shape =
+                KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype, layout: KvLayout::Native };
             let form = Lanes::of(&profile, &shape, 32, 1);
             assert!(registers.suit(&paged_decode::variant(&shape, 32, form, &Attention::default())));
             form
@@ -360,7 +361,13 @@ mod tests {
     fn subgroups_of_every_size_get_kernels_that_serve_them() {
         for lanes in [4, 8, 16, 32, 64, 128] {
             let profile = DeviceProfile::WEBGPU.level(Level::Subgroup).subgroups(lanes, lanes);
-            let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype: KvDtype::F16 };
+            let shape = KvShape {
+                num_kv_heads: 8,
+                head_dim: 128,
+                block_size: 16,
+                dtype: KvDtype::F16,
+                layout: KvLayout::Native,
+            };
             let form = Lanes::of(&profile, &shape, 16, 1);
             let top_k = top_k::best(&profile, Output::List);
             let decode = paged_decode::variant(&shape, 16, form, &Attention::default());

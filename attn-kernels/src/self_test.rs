@@ -4,120 +4,52 @@
 //! its `.wgsl` file, that makes cases for any of its variants; kernels of other crates make theirs in the same way.
 //! Kernels whose results are indices of later ones also have [`hostile`] cases.
 
-mod apply_sinks;
-mod block_digest;
-mod block_score;
-mod cache_write;
+pub(crate) mod apply_sinks;
+pub(crate) mod block_digest;
+pub(crate) mod block_score;
+pub(crate) mod cache_write;
 mod case;
-mod copy_blocks;
-mod flashprefill;
+pub(crate) mod copy_blocks;
+pub(crate) mod flashprefill;
 mod floats;
-mod gather_cache;
+pub(crate) mod gather_cache;
 pub mod hostile;
-mod indexer;
+pub(crate) mod indexer;
 pub mod latents;
 pub mod layer;
-mod lists;
-mod lse_merge;
-mod masked_attention;
-mod mass_bound;
-mod mass_cut;
-mod mla_decode;
+pub(crate) mod lists;
+pub(crate) mod lse_merge;
+pub(crate) mod masked_attention;
+pub(crate) mod mass_bound;
+pub(crate) mod mass_cut;
+pub(crate) mod mla_decode;
 pub mod options;
-mod paged_decode;
-mod paged_prefill;
-mod paged_reduce;
-mod prefill_reduce;
-mod quantise;
-mod residency;
-mod retrieval;
-mod top_k;
-mod v4_compress;
-mod xattn;
+pub(crate) mod paged_decode;
+pub(crate) mod paged_prefill;
+pub(crate) mod paged_reduce;
+pub(crate) mod prefill_reduce;
+pub(crate) mod quantise;
+pub(crate) mod residency;
+pub(crate) mod retrieval;
+pub(crate) mod top_k;
+pub(crate) mod v4_compress;
+pub(crate) mod xattn;
 
 pub use case::{Case, Fault, Values};
 pub use floats::{Element, FloatLayout, Format, Stored};
 
 use crate::gpu::Gpu;
-use crate::kernel::{KvDtype, KvShape};
-use crate::source::Choice;
+use crate::kernel::{self, KvDtype, KvLayout, KvShape};
+use crate::slot::{self, Slot};
 use crate::{Kernel, Level, NamedVariant, Variant};
 
 /// Makes the cases of a variant.
 pub type Cases = fn(&Variant) -> Vec<Case>;
 
-/// Makers of the cases of each kernel, by the kernel's name.
-const CASES: &[(&str, Cases)] = &[
-    ("apply_sinks", apply_sinks::cases),
-    ("attend_means", flashprefill::attend_means),
-    ("block_digest", block_digest::cases),
-    ("block_energy", flashprefill::block_energy),
-    ("block_energy_coop", flashprefill::block_energy),
-    ("block_lse", mass_cut::block_lse),
-    ("block_mean", flashprefill::block_mean),
-    ("block_means", flashprefill::block_means),
-    ("block_score", block_score::cases),
-    ("block_score_subgroup", block_score::cases),
-    ("cache_write", cache_write::cases),
-    ("copy_blocks", copy_blocks::cases),
-    ("dequantise", quantise::dequantise),
-    ("fetch_pages", residency::fetch_cases),
-    ("find_blocks", xattn::find_blocks),
-    ("gate_sum", lse_merge::gate_sum),
-    ("gather_cache", gather_cache::cases),
-    ("hamming_score", retrieval::hamming_score),
-    ("hash_codes", retrieval::hash_codes),
-    ("index_logits", indexer::index_logits),
-    ("index_logits_coop", indexer::index_logits),
-    ("keep_blocks", flashprefill::keep_blocks),
-    ("keep_lists", lists::keep_lists),
-    ("latent_write", mla_decode::latent_write),
-    ("list_counts", lists::list_counts),
-    ("lse_merge", lse_merge::cases),
-    ("masked_attention", masked_attention::cases),
-    ("mass_bound", mass_bound::cases),
-    ("mass_cut", mass_cut::mass_cut),
-    ("mass_merge", mass_bound::merge_cases),
-    ("mla_decode", mla_decode::cases),
-    ("mla_decode_coop", mla_decode::cases),
-    ("nsa_attend", retrieval::nsa_attend),
-    ("nsa_block_score", retrieval::nsa_block_score),
-    ("nsa_probs", retrieval::nsa_probs),
-    ("paged_decode", paged_decode::cases),
-    ("paged_decode_subgroup", paged_decode::cases),
-    ("paged_prefill", paged_prefill::cases),
-    ("paged_decode_coop", paged_decode::cases),
-    ("paged_prefill_coop", paged_prefill::cases),
-    ("paged_reduce", paged_reduce::cases),
-    ("prefill_reduce", prefill_reduce::cases),
-    ("prefix_slots", indexer::prefix_slots),
-    ("quantise", quantise::cases),
-    ("residency", residency::cases),
-    ("softmax_block_sum", xattn::softmax_block_sum),
-    ("stride_queries", xattn::stride_queries),
-    ("strided_qk", xattn::strided_qk),
-    ("strided_qk_broadcast", xattn::strided_qk),
-    ("strided_qk_coop", xattn::strided_qk),
-    ("swap_blocks", copy_blocks::swap_blocks),
-    ("top_k", top_k::cases),
-    ("top_k_long", top_k::long_cases),
-    ("top_k_peaks", top_k::peak_cases),
-    ("top_k_transform", top_k::transform_cases),
-    ("v4_compress", v4_compress::cases),
-    ("vote_blocks", lists::vote_blocks),
-];
-
-/// The cases of a variant of this crate; none where its kernel has none.
+/// The cases of a variant, which those of a kernel in a catalogue have.
 #[must_use]
 pub fn cases(variant: &Variant) -> Vec<Case> {
-    cases_of(CASES, variant)
-}
-
-/// The cases that `table` makes for a variant.
-#[must_use]
-pub fn cases_of(table: &[(&str, Cases)], variant: &Variant) -> Vec<Case> {
-    let make = table.iter().find(|(kernel, _)| *kernel == variant.kernel.name);
-    make.map_or_else(Vec::new, |(_, cases)| cases(variant))
+    variant.kernel.entry.map_or_else(Vec::new, |entry| entry.cases.of(variant))
 }
 
 /// Returns what a table of cases leaves untested: kernels without a variant, and variants whose cases are none, are of another
@@ -164,48 +96,32 @@ pub fn skipped(gpu: &Gpu, named: &NamedVariant, case: &Case) -> Option<String> {
         .then(|| format!("subgroups of {smallest} to {largest}, {:?} are needed", case.subgroups))
 }
 
-/// The number that fills import slot `slot` of a variant.
+/// Returns what fills import slot `slot` of a variant.
 ///
 /// # Panics
-/// When the slot holds none.
+/// When nothing of this slot does.
 #[must_use]
-pub fn size(variant: &Variant, slot: &str) -> u32 {
-    let found = variant.choices.iter().find_map(|(name, choice)| match choice {
-        Choice::Size(n) if *name == slot => Some(*n),
-        _ => None,
-    });
-    found.unwrap_or_else(|| panic!("kernel {} has no number in slot {slot}", variant.kernel.name))
+pub fn filled<S: Slot>(variant: &Variant, slot: S) -> S::Value {
+    let name = slot.name();
+    variant.get(slot).unwrap_or_else(|| panic!("kernel {} has no {name}", variant.kernel.name))
 }
 
-/// The module that fills import slot `slot` of a variant.
-#[must_use]
-pub fn module(variant: &Variant, slot: &str) -> Option<&'static str> {
-    variant.choices.iter().find_map(|(name, choice)| match choice {
-        Choice::Module(module) if *name == slot => Some(*module),
-        _ => None,
-    })
-}
-
-/// A cache of `num_kv_heads` KV heads in the shape that the slots `HEAD_DIM`, `BLOCK_SIZE` and `kv` of a variant say.
+/// A cache of `num_kv_heads` KV heads in the shape that the slots of a variant say: f16 where they say no type.
 #[must_use]
 pub fn shape(variant: &Variant, num_kv_heads: u32) -> KvShape {
+    let (layout, dtype) = stored(variant);
     KvShape {
         num_kv_heads,
-        head_dim: size(variant, "HEAD_DIM"),
-        block_size: size(variant, "BLOCK_SIZE"),
-        dtype: dtype(variant),
+        head_dim: filled(variant, slot::HEAD_DIM),
+        block_size: filled(variant, slot::BLOCK_SIZE),
+        dtype,
+        layout,
     }
 }
 
-/// The type that slot `kv` or `k` of a variant says; f16 where it has neither.
-fn dtype(variant: &Variant) -> KvDtype {
-    let kv = module(variant, "kv").or_else(|| module(variant, "k"));
-    match kv.and_then(|module| module.rsplit('_').next()) {
-        Some("f32") => KvDtype::F32,
-        Some("fp8") => KvDtype::Fp8,
-        Some("int8") => KvDtype::Int8,
-        _ => KvDtype::F16,
-    }
+/// Layout and type of the cache that a variant reads or writes.
+fn stored(variant: &Variant) -> (KvLayout, KvDtype) {
+    kernel::stored(variant).unwrap_or((KvLayout::Native, KvDtype::F16))
 }
 
 /// Counts items; a case has few.

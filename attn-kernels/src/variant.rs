@@ -1,6 +1,8 @@
 //! A kernel, and one specialisation of it.
 
+use crate::declare::Entry;
 use crate::profile::{Matrices, Registers};
+use crate::slot::{OneOf, Slot, WG};
 use crate::source::{Choice, ComposeError, Modules, compose};
 use crate::{Access, Binding, Level, ParamsLayout};
 use std::ops::RangeInclusive;
@@ -61,6 +63,8 @@ pub struct Kernel {
     pub params: ParamsLayout,
     /// Storage bindings in order, those that only some variants have among them.
     pub bindings: &'static [Binding],
+    /// Entry of a catalogue, of kernels that are in one.
+    pub entry: Option<Entry>,
 }
 
 /// One specialisation of a kernel: what fills its import slots, and its `override` constants.
@@ -98,29 +102,30 @@ impl Variant {
         }
     }
 
-    /// Fills import slot `slot` with a shared module.
+    /// Fills import slot `slot`.
     ///
     /// # Panics
-    /// When the slot is filled already.
+    /// When the slot is filled already, or has no module for `value`.
     #[must_use]
-    pub fn module(self, slot: &'static str, module: &'static str) -> Self {
-        self.fill(slot, Choice::Module(module))
-    }
-
-    /// Fills import slot `slot` with a number that may size a function-local array.
-    ///
-    /// # Panics
-    /// As [`module`](Self::module).
-    #[must_use]
-    pub fn size(self, slot: &'static str, n: u32) -> Self {
-        self.fill(slot, Choice::Size(n))
-    }
-
-    fn fill(mut self, slot: &'static str, choice: Choice) -> Self {
-        let filled = self.choices.iter().find(|(name, _)| *name == slot);
-        assert!(filled.is_none(), "kernel {}: slot {slot} is filled twice", self.kernel.name);
-        self.choices.push((slot, choice));
+    pub fn set<S: Slot>(mut self, slot: S, value: S::Value) -> Self {
+        let (kernel, name) = (self.kernel.name, slot.name());
+        assert!(self.chosen(name).is_none(), "kernel {kernel}: slot {name} is filled twice");
+        let choice = slot.choice(value);
+        let choice =
+            choice.unwrap_or_else(|| panic!("kernel {kernel}: slot {name} has nothing for {value:?}"));
+        self.choices.push((name, choice));
         self
+    }
+
+    /// Returns what fills import slot `slot`; `None` where it has the default of its line, or what another slot of that name fills
+    /// it with.
+    #[must_use]
+    pub fn get<S: Slot>(&self, slot: S) -> Option<S::Value> {
+        slot.value(self.chosen(slot.name())?)
+    }
+
+    fn chosen(&self, name: &str) -> Option<Choice> {
+        self.choices.iter().find(|(slot, _)| *slot == name).map(|(_, choice)| *choice)
     }
 
     /// Sets an `override` constant.
@@ -193,46 +198,17 @@ impl Variant {
         self.with_subgroups(BROADCAST..=u32::MAX)
     }
 
-    /// Needs no subgroups.
-    pub(crate) fn without_subgroups(self) -> Self {
-        Self { level: Level::Baseline, subgroups: ANY, ..self }
-    }
-
-    /// Fills slot `reduce`, the reduction over a workgroup: by subgroups where `level` has them.
+    /// Fills a slot whose modules are by the level that they need: at [`Level::Coop`] with that of subgroups.
     #[must_use]
-    pub fn reduce(self, level: Level) -> Self {
-        match level {
-            Level::Baseline => self.module("reduce", "reduce_tree"),
-            Level::Subgroup | Level::Coop => self.module("reduce", "reduce_subgroup").with_subgroups(ANY),
-        }
+    pub fn by_level(self, slot: OneOf<Level>, level: Level) -> Self {
+        let variant = self.set(slot, level.min(Level::Subgroup));
+        if level == Level::Baseline { variant } else { variant.with_subgroups(ANY) }
     }
 
     /// Lanes of a workgroup, where the caller chooses them: the number in slot `WG`.
     #[must_use]
     pub fn lanes(&self) -> Option<u32> {
-        self.size_in("WG")
-    }
-
-    /// The number that fills import slot `slot`.
-    pub(crate) fn size_in(&self, slot: &str) -> Option<u32> {
-        self.choices.iter().find_map(|(name, choice)| match choice {
-            Choice::Size(n) if *name == slot => Some(*n),
-            _ => None,
-        })
-    }
-
-    /// The shared module that fills import slot `slot`.
-    pub(crate) fn module_in(&self, slot: &str) -> Option<&'static str> {
-        self.choices.iter().find_map(|(name, choice)| match choice {
-            Choice::Module(module) if *name == slot => Some(*module),
-            _ => None,
-        })
-    }
-
-    /// Fills a slot anew that has a number.
-    pub(crate) fn resize(&mut self, slot: &str, n: u32) {
-        let filled = self.choices.iter_mut().find(|(name, _)| *name == slot);
-        filled.expect("the slot is filled").1 = Choice::Size(n);
+        self.get(WG)
     }
 
     /// The complete WGSL text, `override` constants still open.
@@ -287,6 +263,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::slot::HEAD_DIM;
 
     #[test]
     fn variants_that_bind_other_buffers_are_not_the_same() {
@@ -299,6 +276,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "kernel lse_merge: slot HEAD_DIM is filled twice")]
     fn a_slot_is_filled_once() {
-        let _ = Variant::new(&crate::kernel::lse_merge::KERNEL).size("HEAD_DIM", 64).size("HEAD_DIM", 128);
+        let _ = Variant::new(&crate::kernel::lse_merge::KERNEL).set(HEAD_DIM, 64).set(HEAD_DIM, 128);
     }
 }

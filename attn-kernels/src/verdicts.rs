@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use crate::kernel::KvDtype;
+use crate::kernel::{self, KvDtype};
 use crate::source::Choice;
 use crate::{Kernel, Level, NamedVariant, Role, Variant};
 
@@ -47,8 +47,9 @@ impl Verdicts {
     #[must_use]
     pub fn new(tested: impl IntoIterator<Item = (NamedVariant, bool)>) -> Self {
         let tested: Vec<_> = tested.into_iter().collect();
-        let wrong: Vec<&str> = tested.iter().filter(|(_, right)| !right).map(|(of, _)| kernel(of)).collect();
-        let matters = |(of, _): &&(NamedVariant, bool)| wrong.contains(&kernel(of));
+        let wrong: Vec<&str> =
+            tested.iter().filter(|(_, right)| !right).map(|(of, _)| kernel_of(of)).collect();
+        let matters = |(of, _): &&(NamedVariant, bool)| wrong.contains(&kernel_of(of));
         let verdict = |(named, right): &(NamedVariant, bool)| Verdict {
             named: named.clone(),
             right: *right,
@@ -121,7 +122,7 @@ impl PartialEq for Verdicts {
 
 impl Verdict {
     fn is_of(&self, kernel: &Kernel, level: Level) -> bool {
-        self::kernel(&self.named) == kernel.name && self.named.level() == level
+        kernel_of(&self.named) == kernel.name && self.named.level() == level
     }
 
     fn pass_over(&self) {
@@ -137,7 +138,7 @@ impl Verdict {
 /// A shared module in its slot.
 type Module = (&'static str, &'static str);
 
-fn kernel(named: &NamedVariant) -> &'static str {
+fn kernel_of(named: &NamedVariant) -> &'static str {
     named.variant.kernel.name
 }
 
@@ -156,34 +157,22 @@ fn cached(variant: &Variant) -> Option<KvDtype> {
     modules(variant).into_iter().find_map(cached_by)
 }
 
-fn cached_by((slot, module): Module) -> Option<KvDtype> {
-    let suffix = module.rsplit('_').next()?;
-    let types = [KvDtype::F32, KvDtype::F16, KvDtype::Fp8, KvDtype::Int8];
-    types.into_iter().find(|dtype| ["kv", "k", "element"].contains(&slot) && name(*dtype) == suffix)
-}
-
-/// The suffix of modules for caches of a type.
-fn name(dtype: KvDtype) -> &'static str {
-    match dtype {
-        KvDtype::F32 => "f32",
-        KvDtype::F16 => "f16",
-        KvDtype::Fp8 => "fp8",
-        KvDtype::Int8 => "int8",
-    }
+fn cached_by((_, module): Module) -> Option<KvDtype> {
+    kernel::cached_by(Choice::Module(module))
 }
 
 /// Returns what does not run without a variant of which `module` is to blame.
 fn mode(variant: &Variant, module: Option<Module>) -> String {
     let kernel = variant.kernel.name;
     if let Some(dtype) = module.and_then(cached_by) {
-        return format!("KV in {}", name(dtype));
+        return format!("KV in {}", dtype.name());
     }
     match module {
         Some(("weights", module)) => format!("weights in {}", module.trim_start_matches("weights_")),
         _ if variant.kernel.role == Role::Selection => format!("selection by {kernel}"),
         Some((slot, module)) => format!("{kernel} with {slot} {module}"),
         None => match cached(variant) {
-            Some(dtype) => format!("{kernel} over KV in {}", name(dtype)),
+            Some(dtype) => format!("{kernel} over KV in {}", dtype.name()),
             None => kernel.into(),
         },
     }
@@ -198,7 +187,7 @@ mod tests {
     use crate::kernel::mla_decode::LatentShape;
     use crate::kernel::mla_decode_coop::MlaKernel;
     use crate::kernel::paged_decode::{self, Lanes};
-    use crate::kernel::{KvShape, lse_merge, paged_prefill};
+    use crate::kernel::{KvLayout, KvShape, lse_merge, paged_prefill};
     use crate::profile::DeviceProfile;
     use kvblock::Reach;
 
@@ -211,7 +200,7 @@ mod tests {
     }
 
     fn shape(dtype: KvDtype) -> KvShape {
-        KvShape { num_kv_heads: 2, head_dim: 64, block_size: 32, dtype }
+        KvShape { num_kv_heads: 2, head_dim: 64, block_size: 32, dtype, layout: KvLayout::Native }
     }
 
     fn decode(dtype: KvDtype, mask: Reach) -> Variant {
@@ -289,7 +278,7 @@ mod tests {
             assert_eq!(IndexKernel::new(keys, &profile).level(), level);
         }
         let told = || wrong.passed_over().iter().map(|named| &*named.name).collect::<Vec<_>>();
-        assert_eq!(told(), ["mla_decode_coop-f16", "index_logits_coop-fp8"]);
+        assert_eq!(told(), ["index_logits_coop-fp8", "mla_decode_coop-f16"]);
         assert_eq!(told(), [""; 0]);
     }
 }

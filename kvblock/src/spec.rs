@@ -26,6 +26,17 @@ impl KvDtype {
         matches!(self, Self::Fp8 | Self::Int8)
     }
 
+    /// The name in commands, reports and variants of kernels.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Fp8 => "fp8",
+            Self::Int8 => "int8",
+        }
+    }
+
     /// Bytes of one element.
     #[must_use]
     pub const fn bytes(self) -> u32 {

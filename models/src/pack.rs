@@ -10,6 +10,8 @@ mod upload;
 pub(crate) use upload::{Columns, Planes};
 
 use crate::{Dtype, Tensor};
+use attn_kernels::Variant;
+use attn_kernels::declare::Listed;
 
 /// Elements along k in a block.
 pub const BLOCK: usize = 32;
@@ -88,24 +90,53 @@ impl From<Dtype> for Format {
 }
 
 impl Format {
-    /// The WGSL module that reads it.
+    /// Codings that have a module of their own.
+    const ALL: [Self; 14] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Q4,
+        Self::Q5,
+        Self::Q8,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Iq4,
+        Self::Mxfp4,
+        Self::Fp8,
+    ];
+
+    /// The variant for each coding, by its name.
+    pub(crate) fn listed(variant: impl Fn(Self) -> Variant) -> Listed {
+        Self::ALL.into_iter().map(|format| (format.name().to_owned(), variant(format))).collect()
+    }
+
+    /// The variant for each coding of integers, by its name.
+    pub(crate) fn listed_codes(variant: impl Fn(Self) -> Variant) -> Listed {
+        let codes = Self::ALL.into_iter().filter(|format| format.has_codes());
+        codes.map(|format| (format.name().to_owned(), variant(format))).collect()
+    }
+
+    /// The name in variants of kernels.
     #[must_use]
-    pub fn module(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
-            Self::F32 => "weights_f32",
-            Self::F16 => "weights_f16",
-            Self::Bf16 => "weights_bf16",
-            Self::Q4 => "weights_q4",
-            Self::Q5 => "weights_q5",
-            Self::Q8 => "weights_q8",
-            Self::Q2K => "weights_q2k",
-            Self::Q3K => "weights_q3k",
-            Self::Q4K => "weights_q4k",
-            Self::Q5K => "weights_q5k",
-            Self::Q6K => "weights_q6k",
-            Self::Iq4 => "weights_iq4",
-            Self::Mxfp4 => "weights_mxfp4",
-            Self::Fp8 => "weights_fp8",
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Q4 => "q4",
+            Self::Q5 => "q5",
+            Self::Q8 => "q8",
+            Self::Q2K => "q2k",
+            Self::Q3K => "q3k",
+            Self::Q4K => "q4k",
+            Self::Q5K => "q5k",
+            Self::Q6K => "q6k",
+            Self::Iq4 => "iq4",
+            Self::Mxfp4 => "mxfp4",
+            Self::Fp8 => "fp8",
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod browser;
 mod cases;
+mod page;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -13,7 +14,7 @@ use attn_kernels::source::ComposeError;
 use attn_kernels::{NamedVariant, Variant};
 
 use crate::cli::KernelsArgs;
-use crate::self_test;
+use crate::{self_test, tree};
 use browser::Outcome;
 use cases::Cases;
 
@@ -24,8 +25,15 @@ const HEAD_DIM: u32 = 16;
 ///
 /// # Errors
 /// If no variant has the name, one cannot be composed or translated, or a file cannot be written; if Chromium cannot run the
-/// cases, or gets a wrong result.
+/// cases, or gets a wrong result; if `docs/kernels.md` cannot be written, or lacks a table.
 pub fn run(args: &KernelsArgs) -> Result<()> {
+    if args.write {
+        let path = tree::checkout()?.join(page::FILE);
+        let page =
+            fs::read_to_string(&path).with_context(|| format!("{}: cannot be read", path.display()))?;
+        let page = page::with_tables(&page)?;
+        return fs::write(&path, page).with_context(|| format!("{}: cannot be written", path.display()));
+    }
     let filter = args.kernel.as_deref();
     let chosen = |named: &NamedVariant| filter.is_none_or(|filter| named.name.contains(filter));
     let mut variants = variants();

@@ -2,17 +2,17 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Kernel, Params, Variant};
+use crate::declare::one;
+use crate::{Variant, slot};
 
-/// The kernel; [`ApplySinksBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "apply_sinks",
-    role: crate::Role::Attention,
-    wgsl: include_str!("../../wgsl/apply_sinks.wgsl"),
-    modules: &[crate::MODULES],
-    params: ApplySinksParams::LAYOUT,
-    bindings: ApplySinksBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`ApplySinksBuffers`] lists its bindings.
+    "apply_sinks"(ApplySinksParams, ApplySinksBuffers): Attention,
+    listed: |sizes| one(variant(sizes.head_dim)),
+    variants: "one",
+    bytes: "`8 * n * H * D`",
+    cases: apply_sinks::cases,
+}
 
 params! {
     /// Uniform parameters.
@@ -47,7 +47,7 @@ const WG: u32 = 64;
 #[must_use]
 pub fn variant(head_dim: u32) -> Variant {
     assert!(head_dim.is_multiple_of(4), "head size {head_dim} is not a multiple of 4");
-    Variant::new(&KERNEL).size("HEAD_DIM", head_dim).constant("WG", WG)
+    Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim).constant("WG", WG)
 }
 
 /// Workgroups for `rows` rows.

@@ -1,18 +1,18 @@
 //! Attention to the means of blocks that lists leave out, added to that of the listed ones: the correction of `FlashPrefill`.
 
 use super::{KvShape, paged_prefill};
+use crate::declare::one;
 use crate::profile::Registers;
-use crate::{Kernel, Params, Variant};
+use crate::{Variant, slot};
 
-/// The kernel; [`AttendMeansBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "attend_means",
-    role: crate::Role::Attention,
-    wgsl: include_str!("../../wgsl/attend_means.wgsl"),
-    modules: &[crate::MODULES],
-    params: AttendMeansParams::LAYOUT,
-    bindings: AttendMeansBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`AttendMeansBuffers`] lists its bindings.
+    "attend_means"(AttendMeansParams, AttendMeansBuffers): Attention,
+    listed: |sizes| Registers::listed(|registers| one(variant(&sizes.f16(), 128, registers))),
+    variants: "one, by *registers*",
+    bytes: "`8 * D` per block left out for each 64 rows of a head, 32 with few registers, and `16 * D` per row and head",
+    cases: flashprefill::attend_means,
+}
 
 params! {
     /// Uniform parameters; [`FlashPrefill`](super::flashprefill::FlashPrefill) fills them in.
@@ -80,10 +80,10 @@ pub fn variant(shape: &KvShape, block: u32, registers: Registers) -> Variant {
     assert!(block.is_power_of_two(), "a block of {block} tokens is not a power of two");
     let (rows, times) = division(registers);
     Variant::new(&KERNEL)
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK", block)
-        .size("SHARE", paged_prefill::lanes_per_row(shape.head_dim) * times)
-        .size("ROWS", rows)
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK, block)
+        .set(slot::SHARE, paged_prefill::lanes_per_row(shape.head_dim) * times)
+        .set(slot::ROWS, rows)
         .for_registers(registers)
 }
 

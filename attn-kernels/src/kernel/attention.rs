@@ -3,8 +3,10 @@
 pub use kvblock::Reach;
 
 use super::error::Launch;
-use super::{KvShape, LaunchError};
+use super::{KvDtype, KvLayout, KvShape, LaunchError};
 use crate::Variant;
+use crate::declare::{FLOATS, Sizes, TYPES};
+use crate::slot::{self, Flag, OneOf};
 
 /// Options of a variant of an attention kernel; the default is dense causal attention.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -62,11 +64,93 @@ pub enum Logit {
     Alibi,
 }
 
+/// Whether keys are those of lists.
+pub(crate) const CONTEXT: OneOf<bool> =
+    OneOf::new("context", &[(false, "context_full"), (true, "context_blocks")]);
+/// Whether lists lie after the slopes of heads, in one buffer.
+pub(crate) const LISTS: OneOf<bool> =
+    OneOf::new("lists", &[(false, "lists_first"), (true, "lists_after_slopes")]);
+/// Changes of scores, and whether keys are listed.
+pub(crate) const LOGIT: OneOf<(Logit, bool)> = OneOf::new(
+    "logit",
+    &[
+        ((Logit::Plain, false), "logit_plain"),
+        ((Logit::Plain, true), "logit_plain"),
+        ((Logit::Softcap, false), "logit_softcap"),
+        ((Logit::Softcap, true), "logit_softcap"),
+        ((Logit::Alibi, false), "logit_alibi"),
+        ((Logit::Alibi, true), "logit_alibi_listed"),
+    ],
+);
+/// Kinds of masks, of no tokens.
+pub(crate) const MASK: OneOf<Reach> = OneOf::new(
+    "mask",
+    &[(Reach::Full, "mask_causal"), (Reach::Window(0), "mask_window"), (Reach::Chunk(0), "mask_chunk")],
+);
+/// Units of block tables.
+pub(crate) const UNITS: OneOf<Pages> =
+    OneOf::new("pages", &[(Pages::Shared, "pages_shared"), (Pages::OfHeads, "pages_heads")]);
+/// Units of block tables, of a kernel that loads their entries ahead.
+pub(crate) const ENTRIES: OneOf<Pages> =
+    OneOf::new("pages", &[(Pages::Shared, "entries_shared"), (Pages::OfHeads, "entries_heads")]);
+/// Whether keys are left out for their weight.
+pub(crate) const SKIP: OneOf<bool> = OneOf::new("skip", &[(false, "skip_none"), (true, "skip_rows")]);
+/// The same, as a number.
+const SKIPS: Flag = Flag("SKIPS");
+
+/// A mask without its tokens.
+fn kind(mask: Reach) -> Reach {
+    match mask {
+        Reach::Full => Reach::Full,
+        Reach::Window(_) => Reach::Window(0),
+        Reach::Chunk(_) => Reach::Chunk(0),
+    }
+}
+
 impl Attention {
     /// Attention to listed blocks of `select_block` tokens.
     #[must_use]
     pub fn blocks(select_block: u32) -> Self {
         Self { context: Context::Blocks(select_block), ..Self::default() }
+    }
+
+    /// Options whose variants are listed: the beginnings of their names, and the types of caches that they are listed for.
+    pub(super) fn listed() -> [(&'static str, Self, &'static [KvDtype]); 10] {
+        let of = |mask, logit| Self { mask, logit, ..Self::default() };
+        let pages = Self { pages: Pages::OfHeads, ..Self::blocks(64) };
+        let f16 = &FLOATS[..1];
+        [
+            ("", Self::default(), &FLOATS),
+            ("blocks-", Self::blocks(64), &FLOATS),
+            ("pages-", pages, f16),
+            ("window-", of(Reach::Window(128), Logit::Plain), f16),
+            ("chunk-", of(Reach::Chunk(8192), Logit::Plain), f16),
+            ("softcap-", of(Reach::Full, Logit::Softcap), f16),
+            ("alibi-", of(Reach::Full, Logit::Alibi), f16),
+            ("alibi-blocks-", Self { logit: Logit::Alibi, ..Self::blocks(64) }, f16),
+            ("sinks-", Self { sinks: true, ..Self::default() }, f16),
+            ("skip-", Self { skip: true, ..Self::default() }, f16),
+        ]
+    }
+
+    /// Names, caches and options of variants of decode that are listed: those of [`listed`](Self::listed), codes, listed tokens, and
+    /// the v0 layout.
+    pub(super) fn listed_decode(sizes: &Sizes) -> Vec<(String, KvShape, Self)> {
+        let mut all = Vec::new();
+        for (name, attention, types) in Self::listed() {
+            let of = |dtype: &KvDtype| (format!("{name}{}", dtype.name()), sizes.cache(*dtype), attention);
+            all.extend(types.iter().map(of));
+        }
+        let tokens = Self { context: Context::Tokens, ..Self::default() };
+        for dtype in TYPES {
+            let (name, shape) = (dtype.name(), sizes.cache(dtype));
+            if dtype.is_code() {
+                all.push((name.into(), shape, Self::default()));
+            }
+            all.push((format!("tokens-{name}"), shape, tokens));
+            all.push((format!("v0-{name}"), KvShape { layout: KvLayout::V0, ..shape }, Self::default()));
+        }
+        all
     }
 
     /// Checks what variants over a cache of `shape` rely on, of kernels that load `run` keys at once: `paged_prefill` 8, with
@@ -93,7 +177,7 @@ impl Attention {
     /// When a selection block is not whole blocks of the cache and whole loads, or a token is not a whole load.
     pub(super) fn order(&self, variant: Variant, shape: &KvShape, run: u32) -> Variant {
         match self.context {
-            Context::Full => variant.module("context", "context_full"),
+            Context::Full => variant.set(CONTEXT, false),
             Context::Blocks(tokens) => {
                 let unit = shape.block_size.max(run);
                 assert!(
@@ -110,9 +194,9 @@ impl Attention {
     }
 
     fn lists(&self, variant: Variant, tokens: u32) -> Variant {
-        let variant = variant.module("context", "context_blocks").size("SELECT_BLOCK", tokens);
+        let variant = variant.set(CONTEXT, true).set(slot::SELECT_BLOCK, tokens);
         // Nine storage buffers would be one too many.
-        if self.logit == Logit::Alibi { variant.module("lists", "lists_after_slopes") } else { variant }
+        if self.logit == Logit::Alibi { variant.set(LISTS, true) } else { variant }
     }
 
     /// Fills the slots of context and logit, and adds the binding of lists or slopes, or of both, slopes first.
@@ -121,15 +205,7 @@ impl Attention {
     /// As [`Self::order`].
     pub(super) fn specialise(&self, variant: Variant, shape: &KvShape, run: u32) -> Variant {
         let (listed, alibi) = (self.context != Context::Full, self.logit == Logit::Alibi);
-        let variant = self.order(variant, shape, run).module(
-            "logit",
-            match self.logit {
-                Logit::Plain => "logit_plain",
-                Logit::Softcap => "logit_softcap",
-                Logit::Alibi if listed => "logit_alibi_listed",
-                Logit::Alibi => "logit_alibi",
-            },
-        );
+        let variant = self.order(variant, shape, run).set(LOGIT, (self.logit, listed));
         match (listed, alibi) {
             (false, false) => variant,
             (false, true) => variant.with("slopes"),
@@ -140,30 +216,17 @@ impl Attention {
 
     /// Fills the slots of keys that are left out.
     pub(super) fn skips(&self, variant: Variant) -> Variant {
-        let module = if self.skip { "skip_rows" } else { "skip_none" };
-        variant.size("SKIPS", self.skip.into()).module("skip", module)
+        variant.set(SKIPS, self.skip).set(SKIP, self.skip)
     }
 
     /// Fills the slot of pages of a kernel that loads table entries ahead.
     pub(super) fn paged_ahead(&self, variant: Variant) -> Variant {
-        variant.module(
-            "pages",
-            match self.pages {
-                Pages::Shared => "entries_shared",
-                Pages::OfHeads => "entries_heads",
-            },
-        )
+        variant.set(ENTRIES, self.pages)
     }
 
     /// Fills the slot of pages.
     pub(super) fn paged(&self, variant: Variant) -> Variant {
-        variant.module(
-            "pages",
-            match self.pages {
-                Pages::Shared => "pages_shared",
-                Pages::OfHeads => "pages_heads",
-            },
-        )
+        variant.set(UNITS, self.pages)
     }
 
     /// Fills the slot of the mask.
@@ -172,14 +235,7 @@ impl Attention {
     /// When a window or chunk has no tokens.
     pub(super) fn mask(&self, variant: Variant) -> Variant {
         assert!(self.mask == Reach::Full || self.mask.tokens() > 0, "{:?} has no keys", self.mask);
-        variant.module(
-            "mask",
-            match self.mask {
-                Reach::Full => "mask_causal",
-                Reach::Window(_) => "mask_window",
-                Reach::Chunk(_) => "mask_chunk",
-            },
-        )
+        variant.set(MASK, kind(self.mask))
     }
 }
 

@@ -1,19 +1,30 @@
 //! Digests of the keys of pages, updated where a step wrote: what block scores are computed from.
 
 use super::error::Launch;
-use super::{KvDtype, KvShape, LaunchError};
+use super::{KvDtype, KvShape, LaunchError, Stored};
+use crate::Variant;
+use crate::declare::{Listed, Sizes, TYPES};
 use crate::rows::{BlockTokens, KvWord};
-use crate::{Kernel, Params, Variant};
+use crate::slot::{self, OneOf};
 
-/// The kernel; [`BlockDigestBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "block_digest",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/block_digest.wgsl"),
-    modules: &[crate::MODULES],
-    params: BlockDigestParams::LAYOUT,
-    bindings: BlockDigestBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`BlockDigestBuffers`] lists its bindings.
+    "block_digest"(BlockDigestParams, BlockDigestBuffers): Selection,
+    listed: listed,
+    variants: "f16, f32, fp8, int8; min and max, or mean; means of values",
+    bytes: "`Hkv * D * (2 * tokens + 2 * vectors)` per page written to",
+    cases: block_digest::cases,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    let of = |part: &str, digest| {
+        let all = sizes.each(&TYPES, |shape| variant(shape, digest));
+        all.into_iter().map(move |(dtype, variant)| (format!("{part}-{dtype}"), variant)).collect::<Listed>()
+    };
+    let values = sizes.each(&TYPES, of_values);
+    let values = values.into_iter().map(|(dtype, variant)| (format!("values-{dtype}"), variant));
+    [of("min_max", Digest::MinMax), of("mean", Digest::Mean), values.collect()].concat()
+}
 
 /// Summary of the keys of a page and KV head, in the type that [`dtype`] says. The pool is `[num_blocks,
 /// num_kv_heads, vectors, head_dim]`, indexed by physical block like the cache.
@@ -61,9 +72,33 @@ pub fn dtype(cache: KvDtype) -> KvDtype {
     }
 }
 
-/// The module of a kernel that reads digests beside a cache of `cache`.
-pub(crate) fn reader(cache: KvDtype) -> &'static str {
-    super::module_of(dtype(cache), "digests_f16", "digests_f32")
+/// Reads digests of a [`dtype`].
+pub(crate) const READ: OneOf<KvDtype> =
+    OneOf::new("digests", &[(KvDtype::F16, "digests_f16"), (KvDtype::F32, "digests_f32")]);
+/// Writes digests of a [`dtype`].
+const WRITE: OneOf<KvDtype> =
+    OneOf::new("digests", &[(KvDtype::F16, "digests_write_f16"), (KvDtype::F32, "digests_write_f32")]);
+/// Kind of digests.
+pub(crate) const DIGEST: OneOf<Digest> =
+    OneOf::new("digest", &[(Digest::MinMax, "digest_min_max"), (Digest::Mean, "digest_mean")]);
+/// Rounding to f16.
+const HALVES: OneOf<Rounding> = OneOf::new(
+    "halves",
+    &[
+        (Rounding::None, "halves_exact"),
+        (Rounding::Nearest, "halves_nearest"),
+        (Rounding::Outward, "halves_outward"),
+    ],
+);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Rounding {
+    /// All values are those of f16.
+    None,
+    /// To the nearest, ties to even.
+    Nearest,
+    /// Minima down, maxima up.
+    Outward,
 }
 
 params! {
@@ -104,31 +139,29 @@ bindings! {
 /// The kernel for one cache shape.
 #[must_use]
 pub fn variant(shape: &KvShape, digest: Digest) -> Variant {
-    of(shape, digest, super::key_reader(shape.dtype))
+    of(shape, digest, super::KEYS)
 }
 
 /// The kernel for the means of values: its `k_cache` is the cache of values.
 #[must_use]
 pub fn of_values(shape: &KvShape) -> Variant {
-    of(shape, Digest::Mean, super::value_reader(shape.dtype))
+    of(shape, Digest::Mean, super::VALUES)
 }
 
-fn of(shape: &KvShape, digest: Digest, reader: &'static str) -> Variant {
+fn of(shape: &KvShape, digest: Digest, read: OneOf<Stored>) -> Variant {
     shape.check();
-    let (digest, halves) = match digest {
-        Digest::MinMax if shape.dtype == KvDtype::Int8 => ("digest_min_max", "halves_outward"),
-        Digest::MinMax => ("digest_min_max", "halves_exact"),
-        Digest::Mean => ("digest_mean", "halves_nearest"),
+    let halves = match digest {
+        Digest::MinMax if shape.dtype == KvDtype::Int8 => Rounding::Outward,
+        Digest::MinMax => Rounding::None,
+        Digest::Mean => Rounding::Nearest,
     };
     let variant = Variant::new(&KERNEL)
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size)
-        .module("k", reader)
-        .module("digest", digest);
-    match dtype(shape.dtype) {
-        KvDtype::F32 => variant.module("digests", "digests_write_f32"),
-        _ => variant.module("digests", "digests_write_f16").module("halves", halves),
-    }
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(read, shape.stored())
+        .set(DIGEST, digest)
+        .set(WRITE, dtype(shape.dtype));
+    if dtype(shape.dtype) == KvDtype::F32 { variant } else { variant.set(HALVES, halves) }
 }
 
 /// Workgroups for `touched` pages.

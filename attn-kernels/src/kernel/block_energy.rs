@@ -1,17 +1,17 @@
 //! Energies of key blocks for query blocks, from mean keys: the second step of `FlashPrefill`.
 
 use super::KvShape;
-use crate::{Kernel, Params, Variant};
+use crate::declare::one;
+use crate::{Variant, slot};
 
-/// The kernel; [`BlockEnergyBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "block_energy",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/block_energy.wgsl"),
-    modules: &[crate::MODULES],
-    params: BlockEnergyParams::LAYOUT,
-    bindings: BlockEnergyBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`BlockEnergyBuffers`] lists its bindings.
+    "block_energy"(BlockEnergyParams, BlockEnergyBuffers): Selection,
+    listed: |sizes| one(variant(&sizes.f16(), 128)),
+    variants: "one",
+    bytes: "`4 * H * D` per query row once for 64 key blocks; `4 * H` per query block and key block; means once per query block and 64 key blocks",
+    cases: flashprefill::block_energy,
+}
 
 params! {
     /// Uniform parameters; [`FlashPrefill`](super::flashprefill::FlashPrefill) fills them in.
@@ -66,7 +66,7 @@ const TILE: u32 = 64;
 pub fn variant(shape: &KvShape, block: u32) -> Variant {
     shape.check();
     assert!(block.is_power_of_two(), "a block of {block} tokens is not a power of two");
-    Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).size("BLOCK", block)
+    Variant::new(&KERNEL).set(slot::HEAD_DIM, shape.head_dim).set(slot::BLOCK, block)
 }
 
 /// Workgroups for `query_blocks` query blocks from the dispatch's first on.

@@ -6,15 +6,18 @@
 //! [`Level::Coop`]: crate::Level::Coop
 
 use super::KvShape;
-use super::block_energy::{self, BlockEnergyParams};
-use crate::{Kernel, Variant};
+use super::block_energy::BlockEnergyParams;
+use crate::declare::one;
+use crate::{Variant, slot};
 
-/// The kernel, with the parameters and bindings of [`block_energy`].
-pub static KERNEL: Kernel = Kernel {
-    name: "block_energy_coop",
-    wgsl: include_str!("../../wgsl/block_energy_coop.wgsl"),
-    ..block_energy::KERNEL
-};
+kernel! {
+    /// The kernel, with the parameters and bindings of [`block_energy`].
+    "block_energy_coop"(super::block_energy::BlockEnergyParams, super::block_energy::BlockEnergyBuffers): Selection,
+    listed: |sizes| one(variant(&sizes.f16(), 128)),
+    variants: "by matrices, heads of up to 128",
+    bytes: "as `block_energy`, query rows once",
+    cases: flashprefill::block_energy,
+}
 
 /// Whether the kernel serves caches of this shape, of any type, and blocks of `block` tokens: head sizes that are multiples of 16
 /// up to 128, blocks of 32 to 256 tokens.
@@ -34,9 +37,9 @@ pub fn variant(shape: &KvShape, block: u32) -> Variant {
     let subgroups = block / 32;
     Variant::new(&KERNEL)
         .with_matrices()
-        .size("SUBGROUPS", subgroups)
-        .size("SPANS", shape.head_dim / 16)
-        .size("LOADS", (shape.head_dim / 4).div_ceil(2 * subgroups))
+        .set(slot::SUBGROUPS, subgroups)
+        .set(slot::SPANS, shape.head_dim / 16)
+        .set(slot::LOADS, (shape.head_dim / 4).div_ceil(2 * subgroups))
 }
 
 /// Workgroups for `query_blocks` query blocks.

@@ -2,18 +2,18 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError, heads_together};
+use crate::declare::TYPES;
 use crate::rows::{DecodeRow, KvWord, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::{Variant, slot};
 
-/// The kernel; [`BlockLseBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "block_lse",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/block_lse.wgsl"),
-    modules: &[crate::MODULES],
-    params: BlockLseParams::LAYOUT,
-    bindings: BlockLseBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`BlockLseBuffers`] lists its bindings.
+    "block_lse"(BlockLseParams, BlockLseBuffers): Selection,
+    listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, sizes.num_heads, 64)),
+    variants: "f16, f32, fp8, int8",
+    bytes: "the keys of the blocks that `mass_cut` added, once for each 4 heads of a group, and `4 * H` each",
+    cases: mass_cut::block_lse,
+}
 
 params! {
     /// Uniform parameters.
@@ -65,11 +65,11 @@ pub fn variant(shape: &KvShape, num_heads: u32, select_block: u32) -> Variant {
     shape.check();
     assert!(select_block.is_power_of_two(), "selection block {select_block} is not a power of two");
     Variant::new(&KERNEL)
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("PAGES", shape.pages_of(select_block))
-        .size("HEADS", heads_together(num_heads / shape.num_kv_heads, 4))
-        .module("k", super::key_reader(shape.dtype))
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(slot::PAGES, shape.pages_of(select_block))
+        .set(slot::HEADS, heads_together(num_heads / shape.num_kv_heads, 4))
+        .set(super::KEYS, shape.stored())
 }
 
 /// Workgroups for `rows` rows of blocks of `select_block` tokens.

@@ -1,18 +1,18 @@
 //! Mean keys of the blocks of a sequence: the first step of `FlashPrefill`.
 
 use super::KvShape;
+use crate::declare::TYPES;
 use crate::rows::{KvWord, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::{Variant, slot};
 
-/// The kernel; [`BlockMeanBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "block_mean",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/block_mean.wgsl"),
-    modules: &[crate::MODULES],
-    params: BlockMeanParams::LAYOUT,
-    bindings: BlockMeanBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`BlockMeanBuffers`] lists its bindings.
+    "block_mean"(BlockMeanParams, BlockMeanBuffers): Selection,
+    listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, 128)),
+    variants: "f16, f32, fp8, int8",
+    bytes: "`2 * Hkv * D` per token, `4 * Hkv * D` per block",
+    cases: flashprefill::block_mean,
+}
 
 params! {
     /// Uniform parameters; [`FlashPrefill`](super::flashprefill::FlashPrefill) fills them in.
@@ -50,10 +50,10 @@ pub fn variant(shape: &KvShape, block: u32) -> Variant {
     shape.check();
     assert!(block.is_power_of_two(), "a block of {block} tokens is not a power of two");
     Variant::new(&KERNEL)
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("PAGES", shape.pages_of(block))
-        .module("k", super::key_reader(shape.dtype))
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(slot::PAGES, shape.pages_of(block))
+        .set(super::KEYS, shape.stored())
 }
 
 /// Workgroups for a dispatch with these parameters.

@@ -1,18 +1,18 @@
 //! Mean keys and values of the blocks of a sequence: what stands for the blocks that `FlashPrefill` leaves out.
 
 use super::KvShape;
+use crate::declare::TYPES;
 use crate::rows::{KvWord, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::{Variant, slot};
 
-/// The kernel; [`BlockMeansBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "block_means",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/block_means.wgsl"),
-    modules: &[crate::MODULES],
-    params: BlockMeansParams::LAYOUT,
-    bindings: BlockMeansBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`BlockMeansBuffers`] lists its bindings.
+    "block_means"(BlockMeansParams, BlockMeansBuffers): Selection,
+    listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, 128)),
+    variants: "f16, f32, fp8, int8",
+    bytes: "`4 * Hkv * D` per token, `8 * Hkv * D` per block",
+    cases: flashprefill::block_means,
+}
 
 params! {
     /// Uniform parameters; [`FlashPrefill`](super::flashprefill::FlashPrefill) fills them in.
@@ -58,10 +58,10 @@ pub fn variant(shape: &KvShape, block: u32) -> Variant {
     shape.check();
     assert!(block.is_power_of_two(), "a block of {block} tokens is not a power of two");
     Variant::new(&KERNEL)
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("PAGES", shape.pages_of(block))
-        .module("kv", super::reader(shape.dtype))
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(slot::PAGES, shape.pages_of(block))
+        .set(super::KV, shape.stored())
 }
 
 /// Workgroups for a dispatch with these parameters.

@@ -3,18 +3,37 @@
 use super::block_digest::{self, Digest};
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError, heads_together};
+use crate::Variant;
+use crate::declare::{FLOATS, Listed, Sizes};
 use crate::rows::{DecodeRow, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::slot::{self, Flag, Number, OneOf};
 
-/// The kernel; [`BlockScoreBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "block_score",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/block_score.wgsl"),
-    modules: &[crate::MODULES],
-    params: BlockScoreParams::LAYOUT,
-    bindings: BlockScoreBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`BlockScoreBuffers`] lists its bindings.
+    "block_score"(BlockScoreParams, BlockScoreBuffers): Selection,
+    listed: listed,
+    variants: "digests f16, f32; bound (Quest), with bounds kept or not, or mean key",
+    bytes: "`2 * vectors * Hkv * D` per page, `4 * sets` per block, `4 * H` with bounds",
+    cases: block_score::cases,
+}
+
+/// Digests beside caches of codes are as those beside f16, but for bounds of int8 that f16 cannot hold.
+fn listed(sizes: &Sizes) -> Listed {
+    let heads = sizes.num_heads;
+    [("min_max", Digest::MinMax), ("mean", Digest::Mean)]
+        .into_iter()
+        .flat_map(|(part, digest)| {
+            let all = sizes.each(&FLOATS, |shape| variant(shape, heads, digest, 64));
+            all.into_iter().map(move |(dtype, variant)| (format!("{part}-{dtype}"), variant))
+        })
+        .chain(
+            sizes
+                .each(&[KvDtype::F16, KvDtype::F32, KvDtype::Int8], |shape| with_bounds(shape, heads, 64))
+                .into_iter()
+                .map(|(dtype, variant)| (format!("bounds-{dtype}"), variant)),
+        )
+        .collect()
+}
 
 params! {
     /// Uniform parameters.
@@ -84,6 +103,16 @@ fn blocks(digest: Digest) -> u32 {
     }
 }
 
+/// Ways to score a block.
+pub(crate) const SCORING: OneOf<Digest> =
+    OneOf::new("scoring", &[(Digest::MinMax, "blocks_bound"), (Digest::Mean, "blocks_mean")]);
+/// Whether bounds of query heads are kept.
+pub(crate) const BOUNDS: OneOf<bool> = OneOf::new("bounds", &[(false, "bounds_none"), (true, "bounds_kept")]);
+/// Maximum of [`AHEAD`](slot::AHEAD).
+const MOST_AHEAD: Number = Number("MOST_AHEAD");
+/// Whether bounds may be infinities.
+pub(crate) const OVERFLOWS: Flag = Flag("OVERFLOWS");
+
 /// Query heads that share one read of a digest.
 fn heads_per_read(shape: &KvShape, num_heads: u32) -> u32 {
     // Their queries and partial scores take at most 14 KiB of workgroup memory, at 576 elements a head.
@@ -99,16 +128,16 @@ fn heads_per_read(shape: &KvShape, num_heads: u32) -> u32 {
 pub fn variant(shape: &KvShape, num_heads: u32, digest: Digest, select_block: u32) -> Variant {
     shape.check();
     let variant = Variant::new(&KERNEL)
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("PAGES", shape.pages_of(select_block))
-        .module("digests", block_digest::reader(shape.dtype));
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(slot::PAGES, shape.pages_of(select_block))
+        .set(block_digest::READ, block_digest::dtype(shape.dtype));
     match digest {
         Digest::MinMax => variant
-            .module("scoring", "blocks_bound")
-            .size("HEADS", heads_per_read(shape, num_heads))
-            .size("OVERFLOWS", u32::from(shape.dtype == KvDtype::Int8)),
-        Digest::Mean => variant.module("scoring", "blocks_mean").size("AHEAD", chunks_ahead(shape)),
+            .set(SCORING, digest)
+            .set(slot::HEADS, heads_per_read(shape, num_heads))
+            .set(OVERFLOWS, shape.dtype == KvDtype::Int8),
+        Digest::Mean => variant.set(SCORING, digest).set(slot::AHEAD, chunks_ahead(shape)),
     }
 }
 
@@ -122,8 +151,8 @@ pub fn variant(shape: &KvShape, num_heads: u32, digest: Digest, select_block: u3
 pub fn with_bounds(shape: &KvShape, num_heads: u32, select_block: u32) -> Variant {
     let variant = variant(shape, num_heads, Digest::MinMax, select_block);
     // Of f32 each takes 16 registers as loaded, and 16 as joined.
-    let variant = if shape.dtype == KvDtype::F32 { variant.size("MOST_AHEAD", 1) } else { variant };
-    variant.module("bounds", "bounds_kept").with("bounds")
+    let variant = if shape.dtype == KvDtype::F32 { variant.set(MOST_AHEAD, 1) } else { variant };
+    variant.set(BOUNDS, true).with("bounds")
 }
 
 /// Workgroups for `rows` rows.

@@ -1,30 +1,42 @@
 //! `block_score` by bounds over single pages, where the lanes of a page add up by shuffles.
 
-use super::block_score;
-use crate::{Kernel, Variant};
+use super::KvDtype;
+use super::block_digest::{self, Digest};
+use super::block_score::{self, BOUNDS, OVERFLOWS, SCORING};
+use crate::declare::{Listed, Sizes};
+use crate::{Variant, slot};
 
-/// The kernel; parameters, bindings and grid are those of [`block_score`].
-pub static KERNEL: Kernel = Kernel {
-    name: "block_score_subgroup",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/block_score_subgroup.wgsl"),
-    ..block_score::KERNEL
-};
+kernel! {
+    /// The kernel; parameters, bindings and grid are those of [`block_score`].
+    "block_score_subgroup"(super::block_score::BlockScoreParams, super::block_score::BlockScoreBuffers): Selection,
+    listed: listed,
+    variants: "digests f16, f32; bound (Quest) of single pages, heads of 64 and 128; subgroups of at least an eighth of the head size",
+    bytes: "as `block_score`",
+    cases: block_score::cases,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    let types = [KvDtype::F16, KvDtype::F32, KvDtype::Int8];
+    let pages = sizes
+        .each(&types, |shape| block_score::variant(shape, sizes.num_heads, Digest::MinMax, shape.block_size));
+    pages.into_iter().filter_map(|(dtype, pages)| Some((dtype, of(&pages)?))).collect()
+}
 
 /// Stands in for a variant of [`block_score`], for adapters whose subgroups all have as many lanes as a head has chunks of
 /// eight channels, or more. `None` for what the kernel does not serve: mean keys, bounds that are kept, blocks of several pages,
 /// and heads of other than 64 and 128 channels.
 #[must_use]
 pub fn of(variant: &Variant) -> Option<Variant> {
-    let size = |slot| variant.size_in(slot);
-    let lanes = size("HEAD_DIM")? / 8;
-    let serves = variant.module_in("scoring") == Some("blocks_bound")
-        && variant.module_in("bounds").is_none()
-        && size("PAGES") == Some(1)
-        && matches!(size("HEAD_DIM"), Some(64 | 128));
-    let mut all = Variant::new(&KERNEL).module("digests", variant.module_in("digests")?);
-    for slot in ["HEAD_DIM", "BLOCK_SIZE", "HEADS", "OVERFLOWS"] {
-        all = all.size(slot, size(slot)?);
-    }
-    serves.then(|| all.with_subgroups(lanes..=u32::MAX))
+    let head_dim = variant.get(slot::HEAD_DIM)?;
+    let serves = variant.get(SCORING) == Some(Digest::MinMax)
+        && variant.get(BOUNDS).is_none()
+        && variant.get(slot::PAGES) == Some(1)
+        && matches!(head_dim, 64 | 128);
+    let of = Variant::new(&KERNEL)
+        .set(block_digest::READ, variant.get(block_digest::READ)?)
+        .set(slot::HEAD_DIM, head_dim)
+        .set(slot::BLOCK_SIZE, variant.get(slot::BLOCK_SIZE)?)
+        .set(slot::HEADS, variant.get(slot::HEADS)?)
+        .set(OVERFLOWS, variant.get(OVERFLOWS)?);
+    serves.then(|| of.with_subgroups(head_dim / 8..=u32::MAX))
 }

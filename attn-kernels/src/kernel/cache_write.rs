@@ -1,19 +1,24 @@
 //! Keys and values of a step into the paged cache.
 
 use super::error::Launch;
-use super::{KvDtype, KvShape, LaunchError};
+use super::{KvDtype, KvLayout, KvShape, LaunchError};
+use crate::Variant;
+use crate::declare::{Listed, Sizes};
 use crate::rows::KvWord;
-use crate::{Kernel, Params, Variant};
+use crate::slot::{self, OneOf};
 
-/// The kernel; [`CacheWriteBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "cache_write",
-    role: crate::Role::Cache,
-    wgsl: include_str!("../../wgsl/cache_write.wgsl"),
-    modules: &[crate::MODULES],
-    params: CacheWriteParams::LAYOUT,
-    bindings: CacheWriteBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`CacheWriteBuffers`] lists its bindings.
+    "cache_write"(CacheWriteParams, CacheWriteBuffers): Cache,
+    listed: listed,
+    variants: "f16, f32, fp8, int8, each in the v0 layout too, all but int8 in FlashAttention's",
+    bytes: "`n * Hkv * D * (8 + 4)`",
+    cases: cache_write::cases,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    KvLayout::listed(sizes, &KvLayout::ALL, variant)
+}
 
 params! {
     /// Uniform parameters.
@@ -51,20 +56,32 @@ bindings! {
 
 const WG: u32 = 64;
 
+/// Writes keys and values.
+pub const WRITE: OneOf<(KvLayout, KvDtype)> = OneOf::new(
+    "kv",
+    &[
+        ((KvLayout::Native, KvDtype::F16), "kv_write_f16"),
+        ((KvLayout::Native, KvDtype::F32), "kv_write_f32"),
+        ((KvLayout::Native, KvDtype::Fp8), "kv_write_fp8"),
+        ((KvLayout::Native, KvDtype::Int8), "kv_write_int8"),
+        ((KvLayout::V0, KvDtype::F16), "kv_write_published_f16"),
+        ((KvLayout::V0, KvDtype::F32), "kv_write_published_f32"),
+        ((KvLayout::V0, KvDtype::Fp8), "kv_write_published_fp8"),
+        ((KvLayout::V0, KvDtype::Int8), "kv_write_published_int8"),
+        ((KvLayout::Flash, KvDtype::F16), "kv_write_flash_f16"),
+        ((KvLayout::Flash, KvDtype::F32), "kv_write_flash_f32"),
+        ((KvLayout::Flash, KvDtype::Fp8), "kv_write_flash_fp8"),
+    ],
+);
+
 /// The kernel for one cache shape.
 #[must_use]
 pub fn variant(shape: &KvShape) -> Variant {
     shape.check();
-    let module = match shape.dtype {
-        KvDtype::F16 => "kv_write_f16",
-        KvDtype::F32 => "kv_write_f32",
-        KvDtype::Fp8 => "kv_write_fp8",
-        KvDtype::Int8 => "kv_write_int8",
-    };
     Variant::new(&KERNEL)
-        .module("kv", module)
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size)
+        .set(WRITE, shape.stored())
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
         .constant("WG", WG)
 }
 

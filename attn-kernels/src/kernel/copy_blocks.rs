@@ -2,18 +2,18 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError};
+use crate::Variant;
+use crate::declare::one;
 use crate::rows::{BlockCopy, KvWord};
-use crate::{Kernel, Params, Variant};
 
-/// The kernel; [`CopyBlocksBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "copy_blocks",
-    role: crate::Role::Cache,
-    wgsl: include_str!("../../wgsl/copy_blocks.wgsl"),
-    modules: &[crate::MODULES],
-    params: CopyBlocksParams::LAYOUT,
-    bindings: CopyBlocksBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`CopyBlocksBuffers`] lists its bindings.
+    "copy_blocks"(CopyBlocksParams, CopyBlocksBuffers): Cache,
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "twice the blocks copied",
+    cases: copy_blocks::cases,
+}
 
 params! {
     /// Uniform parameters.

@@ -2,18 +2,23 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use super::quantise::{self, Code};
-use crate::{Kernel, Params, Variant};
+use super::quantise::{self, CODE, Code};
+use crate::declare::{Listed, Sizes};
+use crate::{Variant, slot};
 
-/// The kernel; [`DequantiseBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "dequantise",
-    role: crate::Role::Cache,
-    wgsl: include_str!("../../wgsl/dequantise.wgsl"),
-    modules: &[crate::MODULES],
-    params: DequantiseParams::LAYOUT,
-    bindings: DequantiseBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`DequantiseBuffers`] lists its bindings.
+    "dequantise"(DequantiseParams, DequantiseBuffers): Cache,
+    listed: listed,
+    variants: "fp8, int8",
+    bytes: "`5 * width` per row",
+    cases: quantise::dequantise,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    let of = |code| variant(sizes.head_dim, code).expect("heads are multiples of 4");
+    vec![("fp8".into(), of(Code::Fp8)), ("int8".into(), of(Code::Int8))]
+}
 
 params! {
     /// Uniform parameters.
@@ -47,7 +52,7 @@ const WG: u32 = 64;
 /// A width that is not a multiple of 4.
 pub fn variant(width: u32, code: Code) -> Result<Variant, LaunchError> {
     Launch(KERNEL.name).multiple("width of a row", width, 4)?;
-    Ok(Variant::new(&KERNEL).size("WIDTH", width).module("code", code.module()).constant("WG", WG))
+    Ok(Variant::new(&KERNEL).set(slot::WIDTH, width).set(CODE, code).constant("WG", WG))
 }
 
 /// Workgroups for `rows` rows of `width` elements.

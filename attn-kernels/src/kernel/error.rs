@@ -52,18 +52,6 @@ pub enum LaunchError {
         /// The largest that is allowed.
         limit: u64,
     },
-    /// A kernel that has no variant for the published layout of values.
-    #[error("{kernel}: no variant takes values of the published layout")]
-    Published {
-        /// The kernel.
-        kernel: &'static str,
-    },
-    /// A kernel, or a type of cache, that has no variant for FlashAttention's layout.
-    #[error("{kernel}: no variant of this type takes caches of FlashAttention's layout")]
-    Flash {
-        /// The kernel.
-        kernel: &'static str,
-    },
     /// Something that must not be zero.
     #[error("{kernel}: {what} is 0")]
     Zero {

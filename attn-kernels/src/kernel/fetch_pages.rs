@@ -2,18 +2,18 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError, residency};
+use crate::Variant;
+use crate::declare::one;
 use crate::rows::{KvWord, WrittenBlock};
-use crate::{Kernel, Params, Variant};
 
-/// The kernel; [`FetchPagesBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "fetch_pages",
-    role: crate::Role::Cache,
-    wgsl: include_str!("../../wgsl/fetch_pages.wgsl"),
-    modules: &[crate::MODULES],
-    params: FetchPagesParams::LAYOUT,
-    bindings: FetchPagesBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`FetchPagesBuffers`] lists its bindings.
+    "fetch_pages"(FetchPagesParams, FetchPagesBuffers): Cache,
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "`8 * tokens * D` per page of a KV head, half of it from the host",
+    cases: residency::fetch_cases,
+}
 
 params! {
     /// Uniform parameters.

@@ -1,17 +1,16 @@
 //! The fewest blocks that reach a share of each query block's mass, as lists: the last step of XAttention.
 
 use crate::profile::DeviceProfile;
-use crate::{Kernel, Params, Variant};
+use crate::{Level, Variant, slot};
 
-/// The kernel; [`FindBlocksBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "find_blocks",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/find_blocks.wgsl"),
-    modules: &[crate::MODULES],
-    params: FindBlocksParams::LAYOUT,
-    bindings: FindBlocksBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`FindBlocksBuffers`] lists its bindings.
+    "find_blocks"(FindBlocksParams, FindBlocksBuffers): Selection,
+    listed: |_| vec![(String::new(), variant(4)), ("software".into(), software(4))],
+    variants: "one",
+    bytes: "`16 * H` per query block and key block, of which caches serve most",
+    cases: xattn::find_blocks,
+}
 
 params! {
     /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in.
@@ -109,7 +108,7 @@ pub fn best(profile: &DeviceProfile, group: u32) -> Variant {
 }
 
 fn with_lanes(group: u32, lanes: u32) -> Variant {
-    Variant::new(&KERNEL).size("GROUP", group).size("WG", lanes).module("scan", "scan_tree")
+    Variant::new(&KERNEL).set(slot::GROUP, group).set(slot::WG, lanes).set(slot::SCAN, Level::Baseline)
 }
 
 /// Workgroups for a dispatch with these parameters.

@@ -2,17 +2,17 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Kernel, Params, Variant};
+use crate::declare::one;
+use crate::{Variant, slot};
 
-/// The kernel; [`GateSumBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "gate_sum",
-    role: crate::Role::Attention,
-    wgsl: include_str!("../../wgsl/gate_sum.wgsl"),
-    modules: &[crate::MODULES],
-    params: GateSumParams::LAYOUT,
-    bindings: GateSumBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`GateSumBuffers`] lists its bindings.
+    "gate_sum"(GateSumParams, GateSumBuffers): Attention,
+    listed: |sizes| one(variant(sizes.head_dim)),
+    variants: "one",
+    bytes: "`16 * n * H * D`",
+    cases: lse_merge::gate_sum,
+}
 
 /// Branches, and gates of a head.
 pub const BRANCHES: u32 = 3;
@@ -50,7 +50,7 @@ const WG: u32 = 64;
 #[must_use]
 pub fn variant(head_dim: u32) -> Variant {
     assert!(head_dim.is_multiple_of(4), "head size {head_dim} is not a multiple of 4");
-    Variant::new(&KERNEL).size("HEAD_DIM", head_dim)
+    Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim)
 }
 
 /// Workgroups for a dispatch with these parameters.

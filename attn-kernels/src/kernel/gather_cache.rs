@@ -2,19 +2,29 @@
 
 use super::attention::{Attention, Context};
 use super::error::Launch;
-use super::{KvShape, LaunchError};
+use super::{KvDtype, KvLayout, KvShape, LaunchError, Stored};
+use crate::declare::{Listed, Sizes, TYPES};
 use crate::rows::{KvWord, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::slot::OneOf;
+use crate::{Variant, slot};
 
-/// The kernel; [`GatherCacheBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "gather_cache",
-    role: crate::Role::Cache,
-    wgsl: include_str!("../../wgsl/gather_cache.wgsl"),
-    modules: &[crate::MODULES],
-    params: GatherCacheParams::LAYOUT,
-    bindings: GatherCacheBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`GatherCacheBuffers`] lists its bindings.
+    "gather_cache"(GatherCacheParams, GatherCacheBuffers): Cache,
+    listed: listed,
+    variants: "f16, f32, fp8, int8, each in the v0 layout too, all but int8 in FlashAttention's; all keys or listed blocks",
+    bytes: "`12 * Hkv * D` per key",
+    cases: gather_cache::cases,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    let blocks = sizes.each(&TYPES, |shape| variant(shape, Context::Blocks(64)));
+    let blocks = blocks.into_iter().map(|(dtype, variant)| (format!("blocks-{dtype}"), variant));
+    KvLayout::listed(sizes, &KvLayout::ALL, |shape| variant(shape, Context::Full))
+        .into_iter()
+        .chain(blocks)
+        .collect()
+}
 
 params! {
     /// Uniform parameters.
@@ -53,6 +63,16 @@ bindings! {
     }
 }
 
+/// Reads keys and values in FlashAttention's layout.
+pub(crate) const FLASH: OneOf<Stored> = OneOf::new(
+    "kv",
+    &[
+        ((KvLayout::Flash, KvDtype::F16), "kv_flash_f16"),
+        ((KvLayout::Flash, KvDtype::F32), "kv_flash_f32"),
+        ((KvLayout::Flash, KvDtype::Fp8), "kv_flash_fp8"),
+    ],
+);
+
 const WG: u32 = 64;
 
 /// The kernel for one cache shape; all keys by position, or those of lists.
@@ -64,9 +84,9 @@ pub fn variant(shape: &KvShape, context: Context) -> Variant {
     shape.check();
     assert!(context != Context::Tokens, "gather_cache takes listed blocks, not listed tokens");
     let variant = Variant::new(&KERNEL)
-        .module("kv", super::reader(shape.dtype))
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size)
+        .set(if shape.layout == KvLayout::Flash { FLASH } else { super::KV }, shape.stored())
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
         .constant("WG", WG);
     let variant = Attention { context, ..Attention::default() }.order(variant, shape, 1);
     variant.with_if("selected", context != Context::Full)

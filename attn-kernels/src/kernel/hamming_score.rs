@@ -2,18 +2,19 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError};
+use crate::Variant;
+use crate::declare::one;
 use crate::rows::{DecodeRow, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::slot::{self, Number};
 
-/// The kernel; [`HammingScoreBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "hamming_score",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/hamming_score.wgsl"),
-    modules: &[crate::MODULES],
-    params: HammingScoreParams::LAYOUT,
-    bindings: HammingScoreBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`HammingScoreBuffers`] lists its bindings.
+    "hamming_score"(HammingScoreParams, HammingScoreBuffers): Selection,
+    listed: |sizes| one(variant(&sizes.f16(), 128, 4)),
+    variants: "one",
+    bytes: "`4 * words * Hkv` per token of a row",
+    cases: retrieval::hamming_score,
+}
 
 params! {
     /// Uniform parameters.
@@ -52,6 +53,9 @@ bindings! {
     }
 }
 
+/// Words of a code.
+pub(crate) const WORDS: Number = Number("WORDS");
+
 /// The kernel for pages of this shape, blocks of `select_block` tokens and codes of `words` u32.
 ///
 /// # Panics
@@ -60,9 +64,9 @@ bindings! {
 pub fn variant(shape: &KvShape, select_block: u32, words: u32) -> Variant {
     shape.check();
     Variant::new(&KERNEL)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("PAGES", shape.pages_of(select_block))
-        .size("WORDS", words)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(slot::PAGES, shape.pages_of(select_block))
+        .set(WORDS, words)
 }
 
 /// Workgroups for `rows` rows.

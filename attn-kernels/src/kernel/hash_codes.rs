@@ -2,18 +2,25 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError};
+use crate::Variant;
+use crate::declare::{Listed, Sizes, TYPES};
 use crate::rows::KvWord;
-use crate::{Kernel, Params, Variant};
+use crate::slot::{self, OneOf};
 
-/// The kernel; [`HashCodesBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "hash_codes",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/hash_codes.wgsl"),
-    modules: &[crate::MODULES],
-    params: HashCodesParams::LAYOUT,
-    bindings: HashCodesBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`HashCodesBuffers`] lists its bindings.
+    "hash_codes"(HashCodesParams, HashCodesBuffers): Selection,
+    listed: listed,
+    variants: "keys f16, f32, fp8, int8; queries",
+    bytes: "`4 * D * bits` for 4 vectors, and the vectors",
+    cases: retrieval::hash_codes,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    let keys = sizes.each(&TYPES, |shape| variant(shape, HashSource::Keys));
+    let keys = keys.into_iter().map(|(dtype, variant)| (format!("keys-{dtype}"), variant));
+    keys.chain([("queries".into(), variant(&sizes.f16(), HashSource::Queries))]).collect()
+}
 
 /// Vectors to hash.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -74,17 +81,21 @@ pub const NO_ENTRY: u32 = u32::MAX;
 /// Vectors of a workgroup.
 const ENTRIES: u32 = 4;
 
+/// Source of the vectors.
+pub(crate) const SOURCE: OneOf<HashSource> =
+    OneOf::new("source", &[(HashSource::Keys, "hash_keys"), (HashSource::Queries, "hash_queries")]);
+
 /// The kernel for one cache shape.
 #[must_use]
 pub fn variant(shape: &KvShape, source: HashSource) -> Variant {
     shape.check();
-    let variant = Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).size("BLOCK_SIZE", shape.block_size);
+    let variant = Variant::new(&KERNEL)
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(SOURCE, source);
     match source {
-        HashSource::Queries => variant.module("source", "hash_queries").with("q"),
-        HashSource::Keys => {
-            let keys = super::key_reader(shape.dtype);
-            variant.module("source", "hash_keys").module("k", keys).with("k_cache")
-        }
+        HashSource::Queries => variant.with("q"),
+        HashSource::Keys => variant.set(super::KEYS, shape.stored()).with("k_cache"),
     }
 }
 

@@ -2,18 +2,26 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError};
+use crate::Variant;
+use crate::declare::{FLOATS, Listed, Sizes};
 use crate::rows::{KeyRow, KvWord, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::slot::{self, OneOf};
 
-/// The kernel; [`IndexLogitsBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "index_logits",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/index_logits.wgsl"),
-    modules: &[crate::MODULES],
-    params: IndexLogitsParams::LAYOUT,
-    bindings: IndexLogitsBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`IndexLogitsBuffers`] lists its bindings.
+    "index_logits"(IndexLogitsParams, IndexLogitsBuffers): Selection,
+    listed: listed,
+    variants: "fp8 with scales, f16, f32 keys",
+    bytes: "`L * (D + 8)` per row at fp8; queries once per tile of 64 keys",
+    cases: indexer::index_logits,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    let cached = |shape: &KvShape| IndexKeys::Cached(KvShape { num_kv_heads: 1, ..*shape });
+    let mut all = sizes.each(&FLOATS, |shape| variant(&cached(shape)));
+    all.push(("fp8".into(), variant(&IndexKeys::PUBLISHED)));
+    all
+}
 
 params! {
     /// Uniform parameters.
@@ -60,6 +68,9 @@ pub enum IndexKeys {
 }
 
 impl IndexKeys {
+    /// Keys of DeepSeek V3.2, as published.
+    pub const PUBLISHED: Self = Self::Fp8 { head_dim: 128, page: 64 };
+
     /// Channels of a key, and tokens of a page.
     #[must_use]
     pub fn head_dim_and_page(&self) -> (u32, u32) {
@@ -69,6 +80,9 @@ impl IndexKeys {
         }
     }
 }
+
+/// Reads the published pages of fp8.
+pub(crate) const PUBLISHED: OneOf<()> = OneOf::new("k", &[((), "k_index_fp8")]);
 
 /// Keys of a workgroup.
 const TILE: u32 = 64;
@@ -81,14 +95,14 @@ const TILE: u32 = 64;
 pub fn variant(keys: &IndexKeys) -> Variant {
     let (head_dim, page) = keys.head_dim_and_page();
     assert!(head_dim.is_multiple_of(8), "head size {head_dim} is not a multiple of 8");
-    let module = match keys {
-        IndexKeys::Fp8 { .. } => "k_index_fp8",
+    let variant = Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim).set(slot::BLOCK_SIZE, page);
+    match keys {
+        IndexKeys::Fp8 { .. } => variant.set(PUBLISHED, ()),
         IndexKeys::Cached(shape) => {
             assert!(shape.num_kv_heads == 1, "{} KV heads of index keys, which have one", shape.num_kv_heads);
-            super::key_reader(shape.dtype)
+            variant.set(super::KEYS, shape.stored())
         }
-    };
-    Variant::new(&KERNEL).size("HEAD_DIM", head_dim).size("BLOCK_SIZE", page).module("k", module)
+    }
 }
 
 /// Workgroups for `rows` rows.

@@ -6,17 +6,26 @@
 //!
 //! [`Level::Coop`]: crate::Level::Coop
 
-use super::KvDtype;
 use super::index_logits::{self, IndexKeys, IndexLogitsParams};
+use super::{KvDtype, KvShape};
+use crate::declare::{Listed, Sizes};
 use crate::profile::{DeviceProfile, UNIT};
-use crate::{Kernel, Level, Variant};
+use crate::slot::{self, Number, OneOf};
+use crate::{Level, Variant};
 
-/// The kernel, with the parameters and bindings of [`index_logits`].
-pub static KERNEL: Kernel = Kernel {
-    name: "index_logits_coop",
-    wgsl: include_str!("../../wgsl/index_logits_coop.wgsl"),
-    ..index_logits::KERNEL
-};
+kernel! {
+    /// The kernel, with the parameters and bindings of [`index_logits`].
+    "index_logits_coop"(super::index_logits::IndexLogitsParams, super::index_logits::IndexLogitsBuffers): Selection,
+    listed: listed,
+    variants: "fp8 with scales and f16 keys, by matrices",
+    bytes: "as `index_logits`",
+    cases: indexer::index_logits,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    let f16 = IndexKeys::Cached(KvShape { num_kv_heads: 1, ..sizes.f16() });
+    vec![("fp8".into(), variant(&IndexKeys::PUBLISHED)), ("f16".into(), variant(&f16))]
+}
 
 /// Keys of a workgroup.
 const TILE: u32 = 64;
@@ -35,6 +44,12 @@ pub fn serves(keys: &IndexKeys) -> bool {
     typed && head_dim.is_multiple_of(16) && head_dim <= 16 * QUERIES
 }
 
+/// Whether keys are in the published pages of fp8; else in f16.
+pub(crate) const PUBLISHED: OneOf<bool> =
+    OneOf::new("k", &[(false, "k_coop_f16"), (true, "k_coop_index_fp8")]);
+/// Tiles of heads.
+const HEAD_TILES: Number = Number("HEAD_TILES");
+
 /// The kernel for one kind of keys.
 ///
 /// # Panics
@@ -46,20 +61,18 @@ pub fn variant(keys: &IndexKeys) -> Variant {
     let spans = head_dim / 16;
     let head_tiles = (QUERIES / spans).clamp(1, 4);
     // Keys in f16 take twice the registers on their way: beside them, and the queries, those of half the sums are left.
-    let (module, parts) = match keys {
-        IndexKeys::Fp8 { .. } => ("k_coop_index_fp8", 1),
-        IndexKeys::Cached(_) => ("k_coop_f16", if head_tiles.is_multiple_of(2) { 2 } else { 1 }),
-    };
+    let published = matches!(keys, IndexKeys::Fp8 { .. });
+    let parts = if !published && head_tiles.is_multiple_of(2) { 2 } else { 1 };
     Variant::new(&KERNEL)
         .with_matrices()
         .with_subgroups(1..=UNIT)
-        .size("HEAD_DIM", head_dim)
-        .size("BLOCK_SIZE", page)
-        .size("SPANS", spans)
-        .size("HEAD_TILES", head_tiles)
-        .size("PARTS", parts)
-        .size("LOADS", spans.div_ceil(2))
-        .module("k", module)
+        .set(slot::HEAD_DIM, head_dim)
+        .set(slot::BLOCK_SIZE, page)
+        .set(slot::SPANS, spans)
+        .set(HEAD_TILES, head_tiles)
+        .set(slot::PARTS, parts)
+        .set(slot::LOADS, spans.div_ceil(2))
+        .set(PUBLISHED, published)
 }
 
 /// Workgroups for `rows` rows.
@@ -107,13 +120,20 @@ impl IndexKernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::KvShape;
+    use crate::kernel::{KvLayout, KvShape};
     use std::fmt::Write as _;
 
     #[test]
     fn matrices_take_f16_and_published_keys() {
-        let cached =
-            |dtype, head_dim| IndexKeys::Cached(KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype });
+        let cached = |dtype, head_dim| {
+            IndexKeys::Cached(KvShape {
+                num_kv_heads: 1,
+                head_dim,
+                block_size: 16,
+                dtype,
+                layout: KvLayout::Native,
+            })
+        };
         let mut drawn = String::new();
         for (what, keys) in [
             ("published", IndexKeys::Fp8 { head_dim: 128, page: 64 }),

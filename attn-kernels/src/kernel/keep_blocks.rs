@@ -1,16 +1,16 @@
 //! The blocks with a share of the largest energy, as lists: the last step of `FlashPrefill`.
 
-use crate::{Kernel, Params, Variant};
+use crate::declare::one;
+use crate::{Level, Variant, slot};
 
-/// The kernel; [`KeepBlocksBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "keep_blocks",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/keep_blocks.wgsl"),
-    modules: &[crate::MODULES],
-    params: KeepBlocksParams::LAYOUT,
-    bindings: KeepBlocksBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`KeepBlocksBuffers`] lists its bindings.
+    "keep_blocks"(KeepBlocksParams, KeepBlocksBuffers): Selection,
+    listed: |_| one(variant(4)),
+    variants: "one, by the heads of a group",
+    bytes: "`8 * H` per query block and key block, half of it from caches",
+    cases: flashprefill::keep_blocks,
+}
 
 params! {
     /// Uniform parameters; [`FlashPrefill`](super::flashprefill::FlashPrefill) fills them in.
@@ -51,7 +51,7 @@ bindings! {
 /// Its prefix sums stay in workgroup memory, as those of `find_blocks`.
 #[must_use]
 pub fn variant(group: u32) -> Variant {
-    Variant::new(&KERNEL).size("GROUP", group).module("scan", "scan_tree")
+    Variant::new(&KERNEL).set(slot::GROUP, group).set(slot::SCAN, Level::Baseline)
 }
 
 /// Workgroups for a dispatch with these parameters.

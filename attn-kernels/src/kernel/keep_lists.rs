@@ -2,18 +2,18 @@
 
 use super::LaunchError;
 use super::error::Launch;
+use crate::Variant;
+use crate::declare::one;
 use crate::rows::KeptRow;
-use crate::{Kernel, Params, Variant};
 
-/// The kernel; [`KeepListsBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "keep_lists",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/keep_lists.wgsl"),
-    modules: &[crate::MODULES],
-    params: KeepListsParams::LAYOUT,
-    bindings: KeepListsBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`KeepListsBuffers`] lists its bindings.
+    "keep_lists"(KeepListsParams, KeepListsBuffers): Selection,
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "`4 * (1 + copies)` per entry of a list",
+    cases: lists::keep_lists,
+}
 
 /// Maximum number of equal lists of a set.
 pub const MAX_COPIES: u32 = 64;

@@ -1,20 +1,28 @@
 //! Latents of a step into the cache of `mla_decode`.
 
 use super::error::Launch;
-use super::mla_decode::LatentShape;
+use super::mla_decode::{Element, LatentShape};
 use super::{KvDtype, LaunchError};
+use crate::Variant;
+use crate::declare::{Listed, Sizes, TYPES};
 use crate::rows::KvWord;
-use crate::{Kernel, Params, Variant};
+use crate::slot::{self, OneOf};
 
-/// The kernel; [`LatentWriteBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "latent_write",
-    role: crate::Role::Cache,
-    wgsl: include_str!("../../wgsl/latent_write.wgsl"),
-    modules: &[crate::MODULES],
-    params: LatentWriteParams::LAYOUT,
-    bindings: LatentWriteBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`LatentWriteBuffers`] lists its bindings.
+    "latent_write"(LatentWriteParams, LatentWriteBuffers): Cache,
+    listed: listed,
+    variants: "f16, f32, fp8, int8",
+    bytes: "`n * W * (4 + 2)`, `W` elements a latent",
+    cases: mla_decode::latent_write,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    let mut all: Listed =
+        TYPES.map(|dtype| (dtype.name().into(), variant(&LatentShape::listed(sizes, dtype)))).into();
+    all.push(("two-fp8-bf16".into(), variant(&LatentShape::listed_v4(sizes))));
+    all
+}
 
 params! {
     /// Uniform parameters.
@@ -44,6 +52,18 @@ bindings! {
 
 const WG: u32 = 64;
 
+/// Type of elements.
+pub(crate) const ELEMENT: OneOf<Element> = OneOf::new(
+    "element",
+    &[
+        (Element::Of(KvDtype::F16), "latent_write_f16"),
+        (Element::Of(KvDtype::F32), "latent_write_f32"),
+        (Element::Of(KvDtype::Fp8), "latent_write_fp8"),
+        (Element::Of(KvDtype::Int8), "latent_write_int8"),
+        (Element::V4, "latent_write_v4"),
+    ],
+);
+
 /// The kernel for one cache shape.
 ///
 /// # Panics
@@ -51,17 +71,10 @@ const WG: u32 = 64;
 #[must_use]
 pub fn variant(shape: &LatentShape) -> Variant {
     shape.check();
-    let element = match shape.dtype {
-        KvDtype::F16 => "latent_write_f16",
-        KvDtype::F32 => "latent_write_f32",
-        KvDtype::Fp8 if shape.plain > 0 => "latent_write_v4",
-        KvDtype::Fp8 => "latent_write_fp8",
-        KvDtype::Int8 => "latent_write_int8",
-    };
     let variant = Variant::new(&KERNEL)
-        .size("LATENT", shape.latent)
-        .size("ROPE", shape.rope)
-        .module("element", element)
+        .set(slot::LATENT, shape.latent)
+        .set(slot::ROPE, shape.rope)
+        .set(ELEMENT, shape.element())
         .constant("WG", WG);
     shape.sized(variant)
 }

@@ -2,18 +2,18 @@
 
 use super::LaunchError;
 use super::error::Launch;
+use crate::Variant;
+use crate::declare::one;
 use crate::rows::ListSpan;
-use crate::{Kernel, Params, Variant};
 
-/// The kernel; [`ListCountsBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "list_counts",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/list_counts.wgsl"),
-    modules: &[crate::MODULES],
-    params: ListCountsParams::LAYOUT,
-    bindings: ListCountsBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`ListCountsBuffers`] lists its bindings.
+    "list_counts"(ListCountsParams, ListCountsBuffers): Selection,
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "`4` per list",
+    cases: lists::list_counts,
+}
 
 params! {
     /// Uniform parameters.

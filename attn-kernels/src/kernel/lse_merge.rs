@@ -2,17 +2,17 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Kernel, Params, Variant};
+use crate::declare::one;
+use crate::{Kernel, Variant, slot};
 
-/// The kernel; [`LseMergeBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "lse_merge",
-    role: crate::Role::Attention,
-    wgsl: include_str!("../../wgsl/lse_merge.wgsl"),
-    modules: &[crate::MODULES],
-    params: LseMergeParams::LAYOUT,
-    bindings: LseMergeBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`LseMergeBuffers`] lists its bindings.
+    "lse_merge"(LseMergeParams, LseMergeBuffers): Attention,
+    listed: |sizes| one(variant(sizes.head_dim)),
+    variants: "one",
+    bytes: "`n * H * (12 * D + 12)`",
+    cases: lse_merge::cases,
+}
 
 params! {
     /// Uniform parameters.
@@ -67,7 +67,7 @@ pub(super) fn of_head_dim(kernel: &'static Kernel, head_dim: u32) -> Variant {
         "head size {head_dim} is not a multiple of 4 from 4 to {}",
         4 * WG
     );
-    Variant::new(kernel).size("HEAD_DIM", head_dim)
+    Variant::new(kernel).set(slot::HEAD_DIM, head_dim)
 }
 
 /// Checks the head size of such a kernel.

@@ -3,20 +3,24 @@
 
 use super::attention::Attention;
 use super::error::Launch;
-use super::{KvShape, LaunchError};
+use super::{KvLayout, KvShape, LaunchError};
+use crate::declare::{Listed, Sizes};
 use crate::rows::{KvWord, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::{Variant, slot};
 use bytemuck::{Pod, Zeroable};
 
-/// The kernel; [`MaskedAttentionBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "masked_attention",
-    role: crate::Role::Attention,
-    wgsl: include_str!("../../wgsl/masked_attention.wgsl"),
-    modules: &[crate::MODULES],
-    params: MaskedAttentionParams::LAYOUT,
-    bindings: MaskedAttentionBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`MaskedAttentionBuffers`] lists its bindings.
+    "masked_attention"(MaskedAttentionParams, MaskedAttentionBuffers): Attention,
+    listed: listed,
+    variants: "f16, f32, fp8, int8, each in the v0 layout too",
+    bytes: "`4 * H * D` per listed key and row, of which caches serve the heads of a group",
+    cases: masked_attention::cases,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    KvLayout::listed(sizes, &[KvLayout::Native, KvLayout::V0], |shape| variant(shape, 64))
+}
 
 params! {
     /// Uniform parameters.
@@ -90,9 +94,9 @@ pub struct MaskedRow {
 pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
     shape.check();
     let variant = Variant::new(&KERNEL)
-        .module("kv", super::reader(shape.dtype))
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size);
+        .set(super::KV, shape.stored())
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size);
     Attention::blocks(select_block).order(variant, shape, 1)
 }
 

@@ -5,18 +5,18 @@ use super::LaunchError;
 use super::block_score::TERM_ERROR;
 use super::error::Launch;
 use super::paged_decode::Lanes;
+use crate::Variant;
+use crate::declare::one;
 use crate::rows::DecodeRow;
-use crate::{Kernel, Params, Variant};
 
-/// The kernel; [`MassBoundBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "mass_bound",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/mass_bound.wgsl"),
-    modules: &[crate::MODULES],
-    params: MassBoundParams::LAYOUT,
-    bindings: MassBoundBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`MassBoundBuffers`] lists its bindings.
+    "mass_bound"(MassBoundParams, MassBoundBuffers): Selection,
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "`4 * H` per block of a row",
+    cases: mass_bound::cases,
+}
 
 params! {
     /// Uniform parameters.

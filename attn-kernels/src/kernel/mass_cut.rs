@@ -6,18 +6,18 @@
 
 use super::LaunchError;
 use super::error::Launch;
+use crate::declare::one;
 use crate::rows::DecodeRow;
-use crate::{Kernel, Params, Variant};
+use crate::{Variant, slot};
 
-/// The kernel; [`MassCutBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "mass_cut",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/mass_cut.wgsl"),
-    modules: &[crate::MODULES],
-    params: MassCutParams::LAYOUT,
-    bindings: MassCutBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`MassCutBuffers`] lists its bindings.
+    "mass_cut"(MassCutParams, MassCutBuffers): Selection,
+    listed: |sizes| one(variant(sizes.num_heads / sizes.num_kv_heads)),
+    variants: "one, by the heads of a group",
+    bytes: "`4` per block and step of its search, `8 * H` per block, of which caches serve most",
+    cases: mass_cut::mass_cut,
+}
 
 params! {
     /// Uniform parameters.
@@ -76,7 +76,7 @@ pub const ROUNDS: [u32; 8] = [FIRST, 0, 0, 0, 0, 0, ALL, LIST];
 /// The kernel for `group` query heads a KV head.
 #[must_use]
 pub fn variant(group: u32) -> Variant {
-    Variant::new(&KERNEL).size("GROUP", group)
+    Variant::new(&KERNEL).set(slot::GROUP, group)
 }
 
 /// Workgroups for `rows` rows.

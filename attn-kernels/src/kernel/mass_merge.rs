@@ -2,17 +2,17 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Kernel, Params, Variant};
+use crate::Variant;
+use crate::declare::one;
 
-/// The kernel; [`MassMergeBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "mass_merge",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/mass_merge.wgsl"),
-    modules: &[crate::MODULES],
-    params: MassMergeParams::LAYOUT,
-    bindings: MassMergeBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`MassMergeBuffers`] lists its bindings.
+    "mass_merge"(MassMergeParams, MassMergeBuffers): Selection,
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "`4 * H` per row, layer and 1,024 blocks",
+    cases: mass_bound::merge_cases,
+}
 
 params! {
     /// Uniform parameters.

@@ -2,20 +2,40 @@
 
 use super::attention::{Attention, Context};
 use super::error::Launch;
-use super::{KvDtype, KvShape, LaunchError, heads_together, paged_decode, paged_reduce};
+use super::{KvDtype, KvLayout, KvShape, LaunchError, heads_together, paged_decode, paged_reduce};
+use crate::Variant;
+use crate::declare::{Listed, Sizes, TYPES};
 use crate::profile::Registers;
 use crate::rows::{DecodeRow, KvWord, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::slot::{self, Number, OneOf};
 
-/// The kernel; [`MlaDecodeBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "mla_decode",
-    role: crate::Role::Attention,
-    wgsl: include_str!("../../wgsl/mla_decode.wgsl"),
-    modules: &[crate::MODULES],
-    params: MlaDecodeParams::LAYOUT,
-    bindings: MlaDecodeBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`MlaDecodeBuffers`] lists its bindings.
+    "mla_decode"(MlaDecodeParams, MlaDecodeBuffers): Attention,
+    listed: listed,
+    variants: "f16, f32, fp8, int8; all keys, listed blocks or listed tokens; two caches by lists of slots; by *registers*",
+    bytes: "`2 * L * W` per row and 16 heads, 8 with few registers",
+    cases: mla_decode::cases,
+}
+
+/// The 128 heads of DeepSeek V3 for heads of 128 elements, smaller in proportion; over two caches the latents of V4.
+fn listed(sizes: &Sizes) -> Listed {
+    Registers::listed(|registers| {
+        let mut all = Listed::new();
+        for dtype in TYPES {
+            let shape = LatentShape::listed(sizes, dtype);
+            let two = LatentShape { rope: 0, ..shape };
+            let tokens = Attention { context: Context::Tokens, ..Attention::default() };
+            let name = dtype.name();
+            all.push((name.into(), variant(&shape, 128, &Attention::default(), registers)));
+            all.push((format!("tokens-{name}"), variant(&shape, 128, &tokens, registers)));
+            all.push((format!("two-{name}"), variant_of_two(&two, 128, registers)));
+        }
+        let v4 = LatentShape::listed_v4(sizes);
+        all.push(("two-fp8-bf16".into(), variant_of_two(&v4, 64, registers)));
+        all
+    })
+}
 
 params! {
     /// Uniform parameters.
@@ -127,7 +147,7 @@ impl LatentShape {
     #[must_use]
     pub fn values(&self) -> KvShape {
         let Self { latent, block_size, dtype, .. } = *self;
-        KvShape { num_kv_heads: 1, head_dim: latent, block_size, dtype }
+        KvShape { num_kv_heads: 1, head_dim: latent, block_size, dtype, layout: KvLayout::Native }
     }
 
     /// Checks what all kernels of latents rely on.
@@ -154,9 +174,25 @@ impl LatentShape {
         launch.at_most("block size", block_size.into(), 256)
     }
 
+    /// Latents of DeepSeek V3 for heads of 128 elements, smaller in proportion.
+    pub(super) fn listed(sizes: &Sizes, dtype: KvDtype) -> Self {
+        let head_dim = sizes.head_dim;
+        Self { latent: 4 * head_dim, rope: head_dim / 2, block_size: 64, dtype, plain: 0 }
+    }
+
+    /// Latents of DeepSeek V4, in proportion.
+    pub(super) fn listed_v4(sizes: &Sizes) -> Self {
+        Self { rope: 0, plain: sizes.head_dim / 2, ..Self::listed(sizes, KvDtype::Fp8) }
+    }
+
+    /// Type of the elements.
+    pub(super) fn element(&self) -> Element {
+        if self.plain > 0 { Element::V4 } else { Element::Of(self.dtype) }
+    }
+
     /// Completes a variant of this cache with the size of the part in bf16, if there is one.
     pub(super) fn sized(&self, variant: Variant) -> Variant {
-        if self.plain > 0 { variant.size("PLAIN", self.plain) } else { variant }
+        if self.plain > 0 { variant.set(PLAIN, self.plain) } else { variant }
     }
 
     /// # Panics
@@ -165,6 +201,51 @@ impl LatentShape {
         self.validate().unwrap_or_else(|error| panic!("{error}: unchecked"));
     }
 }
+
+/// Type of the elements of a cache of latents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Element {
+    /// One type.
+    Of(KvDtype),
+    /// Codes of fp8, and a part in bf16, as DeepSeek V4 publishes them.
+    V4,
+}
+
+impl Element {
+    /// The type that caches have as a whole.
+    pub(super) fn dtype(self) -> KvDtype {
+        match self {
+            Self::Of(dtype) => dtype,
+            Self::V4 => KvDtype::Fp8,
+        }
+    }
+}
+
+/// Type of elements.
+pub(crate) const ELEMENT: OneOf<Element> = OneOf::new(
+    "element",
+    &[
+        (Element::Of(KvDtype::F16), "latent_f16"),
+        (Element::Of(KvDtype::F32), "latent_f32"),
+        (Element::Of(KvDtype::Fp8), "latent_fp8"),
+        (Element::Of(KvDtype::Int8), "latent_int8"),
+        (Element::V4, "latent_v4"),
+    ],
+);
+/// Whether there are two caches.
+pub(crate) const TWO: OneOf<bool> = OneOf::new("latents", &[(false, "latents_paged"), (true, "latents_two")]);
+/// Elements in bf16.
+pub(crate) const PLAIN: Number = Number("PLAIN");
+/// Words of a key that a lane owns.
+pub(super) const KEY_WORDS: Number = Number("KEY_WORDS");
+/// Words of a value that a lane owns.
+pub(super) const VALUE_WORDS: Number = Number("VALUE_WORDS");
+/// Quads of elements of a word.
+const WORD_QUADS: Number = Number("WORD_QUADS");
+/// Parts of the sum of a score.
+const PIECES: Number = Number("PIECES");
+/// Whether outputs are rescaled at every step.
+const STEADY: Number = Number("STEADY");
 
 /// Keys whose slots a workgroup knows at a time, and fewest of a partition.
 pub const PARTITION: u32 = 256;
@@ -232,7 +313,7 @@ pub(super) fn one_cache(variant: Variant, attention: &Attention) -> Variant {
 
 /// Completes a variant over two caches.
 pub(super) fn two_caches(variant: Variant) -> Variant {
-    variant.module("latents", "latents_two").with("compressed").with("window_slots").with("compressed_slots")
+    variant.set(TWO, true).with("compressed").with("window_slots").with("compressed_slots")
 }
 
 fn of(shape: &LatentShape, num_heads: u32, registers: Registers) -> Variant {
@@ -241,28 +322,21 @@ fn of(shape: &LatentShape, num_heads: u32, registers: Registers) -> Variant {
     let word = if shape.dtype == KvDtype::F32 { 4 } else { 8 };
     let key_words = division.channels / word;
     let spans = (shape.width() / word).div_ceil(key_words);
-    let element = match shape.dtype {
-        KvDtype::F16 => "latent_f16",
-        KvDtype::F32 => "latent_f32",
-        KvDtype::Fp8 if shape.plain > 0 => "latent_v4",
-        KvDtype::Fp8 => "latent_fp8",
-        KvDtype::Int8 => "latent_int8",
-    };
     let [ahead, ahead_f32] = division.ahead;
     let piece = division.piece[usize::from(shape.dtype.is_code())];
     let variant = Variant::new(&KERNEL)
-        .size("LATENT", shape.latent)
-        .size("ROPE", shape.rope)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("HEADS", heads_per_group(num_heads, registers))
-        .size("KEY_WORDS", key_words)
-        .size("VALUE_WORDS", (shape.latent / word).div_ceil(spans))
-        .size("WORD_QUADS", word / 4)
-        .size("PIECES", (spans / piece).max(1))
-        .size("AHEAD", if shape.dtype == KvDtype::F32 { ahead_f32 } else { ahead })
-        .size("STEADY", division.steady)
+        .set(slot::LATENT, shape.latent)
+        .set(slot::ROPE, shape.rope)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(slot::HEADS, heads_per_group(num_heads, registers))
+        .set(KEY_WORDS, key_words)
+        .set(VALUE_WORDS, (shape.latent / word).div_ceil(spans))
+        .set(WORD_QUADS, word / 4)
+        .set(PIECES, (spans / piece).max(1))
+        .set(slot::AHEAD, if shape.dtype == KvDtype::F32 { ahead_f32 } else { ahead })
+        .set(STEADY, division.steady)
         .for_registers(registers)
-        .module("element", element);
+        .set(ELEMENT, shape.element());
     shape.sized(variant)
 }
 

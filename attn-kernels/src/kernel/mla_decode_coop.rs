@@ -7,17 +7,41 @@
 //! [`Level::Coop`]: crate::Level::Coop
 
 use super::KvDtype;
-use super::attention::Attention;
-use super::mla_decode::{self, LatentShape};
+use super::attention::{Attention, Context};
+use super::mla_decode::{self, Element, LatentShape};
+use crate::declare::{Listed, Sizes, TYPES};
 use crate::profile::{DeviceProfile, Registers};
-use crate::{Kernel, Level, Variant};
+use crate::slot::{self, Number, OneOf};
+use crate::{Level, Variant};
 
-/// The kernel, with the parameters and bindings of [`mla_decode`].
-pub static KERNEL: Kernel = Kernel {
-    name: "mla_decode_coop",
-    wgsl: include_str!("../../wgsl/mla_decode_coop.wgsl"),
-    ..mla_decode::KERNEL
-};
+kernel! {
+    /// The kernel, with the parameters and bindings of [`mla_decode`].
+    "mla_decode_coop"(super::mla_decode::MlaDecodeParams, super::mla_decode::MlaDecodeBuffers): Attention,
+    listed: listed,
+    variants: "f16, fp8, int8, as `mla_decode`, by matrices",
+    bytes: "`2 * L * W` per row and 32 heads",
+    cases: mla_decode::cases,
+}
+
+/// In the sizes of DeepSeek alone.
+fn listed(_: &Sizes) -> Listed {
+    let sizes = Sizes::of_heads(128);
+    let mut all = Listed::new();
+    for dtype in TYPES {
+        let shape = LatentShape::listed(&sizes, dtype);
+        if !serves(&shape, 128) {
+            continue;
+        }
+        let two = LatentShape { rope: 0, ..shape };
+        let tokens = Attention { context: Context::Tokens, ..Attention::default() };
+        let name = dtype.name();
+        all.push((name.into(), variant(&shape, 128, &Attention::default())));
+        all.push((format!("tokens-{name}"), variant(&shape, 128, &tokens)));
+        all.push((format!("two-{name}"), variant_of_two(&two, 128)));
+    }
+    all.push(("two-fp8-bf16".into(), variant_of_two(&LatentShape::listed_v4(&sizes), 64)));
+    all
+}
 
 /// Query heads of a workgroup.
 const HEADS: u32 = 32;
@@ -51,27 +75,36 @@ pub fn variant_of_two(shape: &LatentShape, num_heads: u32) -> Variant {
     mla_decode::two_caches(of(shape, num_heads))
 }
 
+/// Type of elements.
+pub(crate) const ELEMENT: OneOf<Element> = OneOf::new(
+    "element",
+    &[
+        (Element::Of(KvDtype::F16), "latent_coop_f16"),
+        (Element::Of(KvDtype::Fp8), "latent_coop_fp8"),
+        (Element::Of(KvDtype::Int8), "latent_coop_int8"),
+        (Element::V4, "latent_coop_v4"),
+    ],
+);
+/// Pieces of a key, of 64 elements.
+const KEY_SPANS: Number = Number("KEY_SPANS");
+/// Pieces of a value, of 128 elements.
+const VALUE_SPANS: Number = Number("VALUE_SPANS");
+
 fn of(shape: &LatentShape, num_heads: u32) -> Variant {
     shape.check();
     assert!(
         serves(shape, num_heads),
         "{shape:?}, {num_heads} heads: f32, or sizes that matrices do not divide"
     );
-    let element = match shape.dtype {
-        KvDtype::Fp8 if shape.plain > 0 => "latent_coop_v4",
-        KvDtype::Fp8 => "latent_coop_fp8",
-        KvDtype::Int8 => "latent_coop_int8",
-        KvDtype::F16 | KvDtype::F32 => "latent_coop_f16",
-    };
     let variant = Variant::new(&KERNEL)
         .with_matrices()
-        .size("LATENT", shape.latent)
-        .size("ROPE", shape.rope)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("KEY_SPANS", shape.width() / 64)
-        .size("VALUE_SPANS", shape.latent / 128)
-        .size("LOADS", (16 * shape.width() / 8).div_ceil(256))
-        .module("element", element);
+        .set(slot::LATENT, shape.latent)
+        .set(slot::ROPE, shape.rope)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(KEY_SPANS, shape.width() / 64)
+        .set(VALUE_SPANS, shape.latent / 128)
+        .set(slot::LOADS, (16 * shape.width() / 8).div_ceil(256))
+        .set(ELEMENT, shape.element());
     shape.sized(variant)
 }
 
@@ -150,7 +183,8 @@ mod tests {
                 let kernel = MlaKernel::new(&shape, 128, profile);
                 let variant = kernel.variant(&Attention::default());
                 assert!(profile.registers.suit(&variant) && variant.level == Level::Baseline);
-                let slots = ["HEADS", "KEY_WORDS", "VALUE_WORDS"].map(|slot| variant.size_in(slot));
+                let slots = [slot::HEADS, mla_decode::KEY_WORDS, mla_decode::VALUE_WORDS]
+                    .map(|slot| variant.get(slot));
                 (slots.map(Option::unwrap_or_default), kernel.grid(3, 5))
             };
             assert_eq!(of(&few), ([8, words, words], [5, 16, 3]));

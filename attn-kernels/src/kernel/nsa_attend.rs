@@ -2,18 +2,18 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError, block_digest};
+use crate::declare::FLOATS;
 use crate::rows::{DecodeRow, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::{Variant, slot};
 
-/// The kernel; [`NsaAttendBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "nsa_attend",
-    role: crate::Role::Attention,
-    wgsl: include_str!("../../wgsl/nsa_attend.wgsl"),
-    modules: &[crate::MODULES],
-    params: NsaAttendParams::LAYOUT,
-    bindings: NsaAttendBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`NsaAttendBuffers`] lists its bindings.
+    "nsa_attend"(NsaAttendParams, NsaAttendBuffers): Attention,
+    listed: |sizes| sizes.each(&FLOATS, |shape| variant(shape, 64)),
+    variants: "digests f16, f32",
+    bytes: "`2 * Hkv * D` per page of a row, once more (from caches) for each head of a group",
+    cases: retrieval::nsa_attend,
+}
 
 params! {
     /// Uniform parameters.
@@ -52,10 +52,10 @@ bindings! {
 pub fn variant(shape: &KvShape, block: u32) -> Variant {
     shape.check();
     Variant::new(&KERNEL)
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("PAGES", shape.pages_of(block))
-        .module("digests", block_digest::reader(shape.dtype))
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(slot::PAGES, shape.pages_of(block))
+        .set(block_digest::READ, block_digest::dtype(shape.dtype))
 }
 
 /// Workgroups for `rows` rows.

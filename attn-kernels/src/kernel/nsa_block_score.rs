@@ -2,18 +2,19 @@
 
 use super::LaunchError;
 use super::error::Launch;
+use crate::Variant;
+use crate::declare::one;
 use crate::rows::DecodeRow;
-use crate::{Kernel, Params, Variant};
+use crate::slot::{self, Number};
 
-/// The kernel; [`NsaBlockScoreBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "nsa_block_score",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/nsa_block_score.wgsl"),
-    modules: &[crate::MODULES],
-    params: NsaBlockScoreParams::LAYOUT,
-    bindings: NsaBlockScoreBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`NsaBlockScoreBuffers`] lists its bindings.
+    "nsa_block_score"(NsaBlockScoreParams, NsaBlockScoreBuffers): Selection,
+    listed: |_| one(variant(32, 16, 64)),
+    variants: "one",
+    bytes: "`4 * H` per compressed block of a row",
+    cases: retrieval::nsa_block_score,
+}
 
 params! {
     /// Uniform parameters.
@@ -50,6 +51,9 @@ bindings! {
     }
 }
 
+/// Strides of a compressed key.
+pub(crate) const KERNEL_STRIDES: Number = Number("KERNEL");
+
 /// The kernel for compressed blocks of `kernel_size` tokens, `stride` apart, and selection blocks of `block` tokens; 32, 16
 /// and 64 as published.
 ///
@@ -59,7 +63,7 @@ bindings! {
 pub fn variant(kernel_size: u32, stride: u32, block: u32) -> Variant {
     assert!(kernel_size.is_multiple_of(stride), "compressed blocks of {kernel_size} at stride {stride}");
     assert!(block.is_multiple_of(stride), "selection blocks of {block} at stride {stride}");
-    Variant::new(&KERNEL).size("KERNEL", kernel_size / stride).size("BLOCK", block / stride)
+    Variant::new(&KERNEL).set(KERNEL_STRIDES, kernel_size / stride).set(slot::BLOCK, block / stride)
 }
 
 /// Workgroups for `rows` rows.

@@ -2,18 +2,18 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError, block_digest};
+use crate::declare::FLOATS;
 use crate::rows::{DecodeRow, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::{Variant, slot};
 
-/// The kernel; [`NsaProbsBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "nsa_probs",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/nsa_probs.wgsl"),
-    modules: &[crate::MODULES],
-    params: NsaProbsParams::LAYOUT,
-    bindings: NsaProbsBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`NsaProbsBuffers`] lists its bindings.
+    "nsa_probs"(NsaProbsParams, NsaProbsBuffers): Selection,
+    listed: |sizes| sizes.each(&FLOATS, |shape| variant(shape, 32, 16)),
+    variants: "digests f16, f32",
+    bytes: "`2 * Hkv * D` per page of a row, once more (from caches) for each head of a group",
+    cases: retrieval::nsa_probs,
+}
 
 params! {
     /// Uniform parameters.
@@ -58,11 +58,11 @@ pub fn variant(shape: &KvShape, kernel_size: u32, stride: u32) -> Variant {
     assert!(stride >= page && stride.is_multiple_of(page), "strides of {stride} over pages of {page}");
     assert!(kernel_size.is_multiple_of(stride), "compressed keys of {kernel_size} at stride {stride}");
     Variant::new(&KERNEL)
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", page)
-        .size("PAGES", stride / page)
-        .size("KERNEL", kernel_size / stride)
-        .module("digests", block_digest::reader(shape.dtype))
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, page)
+        .set(slot::PAGES, stride / page)
+        .set(super::nsa_block_score::KERNEL_STRIDES, kernel_size / stride)
+        .set(block_digest::READ, block_digest::dtype(shape.dtype))
 }
 
 /// Workgroups for `rows` rows.

@@ -2,20 +2,39 @@
 
 use super::attention::{Attention, Context};
 use super::error::Launch;
-use super::{KvDtype, KvShape, LaunchError, paged_decode_coop, paged_decode_subgroup};
+use super::{KvDtype, KvLayout, KvShape, LaunchError, paged_decode_coop, paged_decode_subgroup};
+use crate::declare::{Listed, Sizes};
 use crate::profile::{DeviceProfile, Registers};
 use crate::rows::{DecodeRow, KvWord, PhysicalBlock};
-use crate::{Kernel, Level, Params, Variant};
+use crate::slot::{self, OneOf};
+use crate::{Level, Variant};
 
-/// The kernel; [`PagedDecodeBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "paged_decode",
-    role: crate::Role::Attention,
-    wgsl: include_str!("../../wgsl/paged_decode.wgsl"),
-    modules: &[crate::MODULES],
-    params: PagedDecodeParams::LAYOUT,
-    bindings: PagedDecodeBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`PagedDecodeBuffers`] lists its bindings.
+    "paged_decode"(PagedDecodeParams, PagedDecodeBuffers): Attention,
+    listed: |sizes| listed_by(sizes, |_| vec![Lanes::Workgroup]),
+    variants: "f16, f32, fp8, int8; all keys, listed blocks or listed tokens; scores plain, soft-capped or with ALiBi; each cache in the v0 layout too",
+    bytes: "`4 * L * Hkv * D` per row, once more for each 4 heads of a larger GQA group",
+    cases: paged_decode::cases,
+}
+
+/// The variants for lanes that share keys in each of the ways that `lanes` says for a cache.
+pub(super) fn listed_by(sizes: &Sizes, lanes: impl Fn(&KvShape) -> Vec<Lanes>) -> Listed {
+    let mut all = Listed::new();
+    for (part, shape, attention) in Attention::listed_decode(sizes) {
+        for lanes in lanes(&shape) {
+            if lanes == Lanes::Matrices
+                && (shape.layout != KvLayout::Native || attention.context == Context::Tokens)
+            {
+                continue;
+            }
+            let part =
+                if let Lanes::Subgroup(lanes) = lanes { format!("{lanes}-{part}") } else { part.clone() };
+            all.push((part, variant(&shape, sizes.num_heads, lanes, &attention)));
+        }
+    }
+    all
+}
 
 /// Keys of a partition where results must not depend on what else is in the batch, in contexts that are not very long:
 /// [`SplitPlanner::fixed`](crate::split::SplitPlanner::fixed).
@@ -183,32 +202,37 @@ pub fn variant(shape: &KvShape, num_heads: u32, lanes: Lanes, attention: &Attent
     assert!(num_heads.is_multiple_of(kv_heads), "{num_heads} query heads, {kv_heads} KV heads");
     let heads = heads_per_group(shape, num_heads, lanes);
     let (variant, run) = match lanes {
-        Lanes::Workgroup => {
-            (by_workgroups(shape, attention.context).module("kv", super::reader(shape.dtype)), 1)
-        }
+        Lanes::Workgroup => (by_workgroups(shape, attention.context).set(super::KV, shape.stored()), 1),
         Lanes::Subgroup(lanes) => {
             let variant = paged_decode_subgroup::of(shape, lanes, attention.context);
-            (variant.module("kv", super::reader(shape.dtype)), 1)
+            (variant.set(super::KV, shape.stored()), 1)
         }
         Lanes::Matrices => (paged_decode_coop::of(shape, heads), paged_decode_coop::KEYS),
     };
-    let variant =
-        variant.size("HEAD_DIM", shape.head_dim).size("BLOCK_SIZE", shape.block_size).size("GROUP", heads);
+    let variant = variant
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(slot::GROUP, heads);
     attention.paged(attention.specialise(variant, shape, run))
 }
+
+/// Whether two keys are loaded at once.
+const PAIRED: OneOf<bool> = OneOf::new("keys", &[(false, "keys_apart"), (true, "keys_paired")]);
+/// Whether lists name tokens.
+const TOKENS: OneOf<bool> = OneOf::new("places", &[(false, "places_blocks"), (true, "places_tokens")]);
 
 /// Codes take more arithmetic a byte, beside which loads of two keys at once, and of several chunks, pay.
 fn by_workgroups(shape: &KvShape, context: Context) -> Variant {
     let tokens = context == Context::Tokens;
-    let (keys, max_ahead) = match shape.dtype.is_code() {
-        false => ("keys_apart", 1),
-        true if tokens => ("keys_apart", 4),
-        true => ("keys_paired", 4),
+    let (paired, max_ahead) = match shape.dtype.is_code() {
+        false => (false, 1),
+        true if tokens => (false, 4),
+        true => (true, 4),
     };
     Variant::new(&KERNEL)
-        .module("keys", keys)
-        .module("places", if tokens { "places_tokens" } else { "places_blocks" })
-        .size("CHUNKS_AHEAD", chunks_ahead(shape, max_ahead))
+        .set(PAIRED, paired)
+        .set(TOKENS, tokens)
+        .set(slot::CHUNKS_AHEAD, chunks_ahead(shape, max_ahead))
 }
 
 /// Chunks of its keys that a lane loads at a time: at most `most`, a power of two.

@@ -5,20 +5,25 @@
 //! keys, and for caches of codes. Runs where
 //! [`runs_single_units`](crate::profile::DeviceProfile::runs_single_units) says so.
 
-#[cfg(doc)]
-use super::paged_decode::Lanes;
-
-use super::{KvDtype, KvShape, paged_decode};
+use super::paged_decode::{self, Lanes};
+use super::{KvDtype, KvLayout, KvShape, Stored};
+use crate::Variant;
+use crate::declare::{Listed, Sizes};
 use crate::profile::UNIT;
-use crate::{Kernel, Variant};
+use crate::slot::{self, OneOf};
 
-/// Parameters and bindings are those of [`paged_decode`].
-pub static KERNEL: Kernel = Kernel {
-    name: "paged_decode_coop",
-    role: crate::Role::Attention,
-    wgsl: include_str!("../../wgsl/paged_decode_coop.wgsl"),
-    ..paged_decode::KERNEL
-};
+kernel! {
+    /// Parameters and bindings are those of [`paged_decode`].
+    "paged_decode_coop"(super::paged_decode::PagedDecodeParams, super::paged_decode::PagedDecodeBuffers): Attention,
+    listed: listed,
+    variants: "as `paged_decode`, in matrices: f16, fp8 and int8, heads of 32, 64 and 128, no listed tokens",
+    bytes: "`4 * L * Hkv * D` per row, once more for each 16 heads of a larger GQA group",
+    cases: paged_decode::cases,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    paged_decode::listed_by(sizes, |shape| if serves(shape) { vec![Lanes::Matrices] } else { Vec::new() })
+}
 
 /// Keys of a step.
 pub(super) const KEYS: u32 = 16;
@@ -34,6 +39,16 @@ pub fn serves(shape: &KvShape) -> bool {
         && shape.block_size.is_multiple_of(KEYS)
 }
 
+/// Stages keys and values of a step.
+pub(crate) const STAGED: OneOf<Stored> = OneOf::new(
+    "kv",
+    &[
+        ((KvLayout::Native, KvDtype::F16), "kv_staged_f16"),
+        ((KvLayout::Native, KvDtype::Fp8), "kv_staged_fp8"),
+        ((KvLayout::Native, KvDtype::Int8), "kv_staged_int8"),
+    ],
+);
+
 /// Returns the choices of this kernel alone, for `heads` query heads a workgroup; [`paged_decode::variant`] fills the
 /// rest.
 pub(super) fn of(shape: &KvShape, heads: u32) -> Variant {
@@ -42,16 +57,11 @@ pub(super) fn of(shape: &KvShape, heads: u32) -> Variant {
         "{shape:?}: f32, heads of other than 32, 64 or 128, or blocks of no multiple of {KEYS}"
     );
     let spans = shape.head_dim / 16;
-    let kv = match shape.dtype {
-        KvDtype::Fp8 => "kv_staged_fp8",
-        KvDtype::Int8 => "kv_staged_int8",
-        KvDtype::F16 | KvDtype::F32 => "kv_staged_f16",
-    };
     Variant::new(&KERNEL)
         .with_matrices()
         .with_subgroups(1..=UNIT)
-        .module("kv", kv)
-        .size("SPANS", spans)
-        .size("ROWS", heads.div_ceil(8))
-        .size("LOADS", if shape.dtype.is_code() { spans / 2 } else { spans })
+        .set(STAGED, shape.stored())
+        .set(slot::SPANS, spans)
+        .set(slot::ROWS, heads.div_ceil(8))
+        .set(slot::LOADS, if shape.dtype.is_code() { spans / 2 } else { spans })
 }

@@ -2,21 +2,43 @@
 
 use super::attention::Attention;
 use super::error::Launch;
-use super::{KvDtype, KvShape, LaunchError, heads_together};
+use super::{KvDtype, KvLayout, KvShape, LaunchError, heads_together};
+use crate::Variant;
+use crate::declare::{CODES, Listed, Sizes};
 use crate::rows::{KvWord, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::slot::{self, Flag, OneOf};
 use bytemuck::{Pod, Zeroable};
 use std::ops::Range;
 
-/// The kernel; [`PagedPrefillBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "paged_prefill",
-    role: crate::Role::Attention,
-    wgsl: include_str!("../../wgsl/paged_prefill.wgsl"),
-    modules: &[crate::MODULES],
-    params: PagedPrefillParams::LAYOUT,
-    bindings: PagedPrefillBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`PagedPrefillBuffers`] lists its bindings.
+    "paged_prefill"(PagedPrefillParams, PagedPrefillBuffers): Attention,
+    listed: listed,
+    variants: "f16, f32, fp8, int8; keys read by all lanes or broadcast, and loops that software drivers do not unroll; all keys or listed blocks; causal, sliding window or chunks; scores plain, soft-capped or with ALiBi; with or without keys that are left out for their weight; each cache in the v0 layout too",
+    bytes: "`4 * L * H * D` per tile of 64 rows, of which caches serve the heads of a group",
+    cases: paged_prefill::cases,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    let of =
+        |shape: &KvShape, loads, attention: &Attention| variant(shape, sizes.num_heads, loads, attention);
+    let mut all = Listed::new();
+    for (name, attention, types) in Attention::listed() {
+        for shape in types.iter().map(|dtype| sizes.cache(*dtype)) {
+            let dtype = shape.dtype.name();
+            all.push((format!("{name}{dtype}"), of(&shape, KeyLoads::Uniform, &attention)));
+            all.push((format!("{name}broadcast-{dtype}"), of(&shape, KeyLoads::Broadcast, &attention)));
+        }
+    }
+    let dense = Attention::default();
+    for shape in CODES.map(|dtype| sizes.cache(dtype)) {
+        let dtype = shape.dtype.name();
+        all.push((dtype.into(), of(&shape, KeyLoads::Uniform, &dense)));
+        all.push((format!("software-{dtype}"), of(&shape, KeyLoads::Broadcast, &dense)));
+    }
+    all.extend(KvLayout::listed(sizes, &[KvLayout::V0], |shape| of(shape, KeyLoads::Uniform, &dense)));
+    all
+}
 
 /// Query rows of one sequence, one after the other, and where their keys are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
@@ -192,44 +214,58 @@ pub fn heads_per_lane(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> u32 {
 /// them, and runs them faster: of two heads of 128, compiled in 6 s, 1,024 rows take 0.14 s; of four, in 20 s, 0.10 s.
 const SOFTWARE_ELEMENTS: u32 = 256;
 
+/// Type of keys that lanes broadcast to each other, if they do.
+const BROADCAST: OneOf<Option<KvDtype>> = OneOf::new(
+    "keys",
+    &[
+        (None, "keys_uniform"),
+        (Some(KvDtype::F16), "keys_broadcast_f16"),
+        (Some(KvDtype::F32), "keys_broadcast_f32"),
+    ],
+);
+/// Whether compilers know how often loops turn, by the way lanes load.
+pub(crate) const TRIPS: OneOf<KeyLoads> =
+    OneOf::new("trips", &[(KeyLoads::Uniform, "trips_known"), (KeyLoads::Broadcast, "trips_hidden")]);
+/// Whether a lane has a row for itself.
+const ALONE: Flag = Flag("ALONE");
+/// Whether lanes share a row.
+const SHARED: Flag = Flag("SHARED");
+/// Whether a lane goes past keys that are left out.
+const LEAVES: Flag = Flag("LEAVES");
+
 /// The kernel for one cache shape and `num_heads` query heads.
 #[must_use]
 pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Attention) -> Variant {
     shape.check();
+    // Elements of a key that lanes broadcast at once: of f16 two chunks of eight. They read codes at one address, and so values
+    // whose neighbours are of other tokens.
     let broadcast = match shape.dtype {
-        KvDtype::F16 => Some("keys_broadcast_f16"),
-        KvDtype::F32 => Some("keys_broadcast_f32"),
-        // Lanes read codes at one address.
+        _ if loads == KeyLoads::Uniform || shape.layout != KvLayout::Native => None,
+        KvDtype::F16 => Some(16),
+        KvDtype::F32 => Some(8),
         KvDtype::Fp8 | KvDtype::Int8 => None,
     };
-    // Broadcasts of f16 take two chunks of eight elements at once.
-    let whole = shape.dtype == KvDtype::F32 || shape.head_dim.is_multiple_of(16);
-    let variant = Variant::new(&KERNEL).module("kv", super::reader(shape.dtype));
-    let variant = match broadcast.filter(|_| loads == KeyLoads::Broadcast && whole) {
-        Some(keys) => variant.module("keys", keys).with_broadcasts(),
-        None => variant.module("keys", "keys_uniform"),
+    let broadcast = broadcast.filter(|elements| shape.head_dim.is_multiple_of(*elements));
+    let variant = Variant::new(&KERNEL).set(super::KV, shape.stored());
+    let variant = match broadcast {
+        Some(_) => variant.set(BROADCAST, Some(shape.dtype)).with_broadcasts(),
+        None => variant.set(BROADCAST, None),
     };
-    let keys = variant.module_in("keys").expect("filled above");
     let share = if loads == KeyLoads::Broadcast { 1 } else { lanes_per_row(shape.head_dim) };
     let variant = variant
-        .module("trips", if loads == KeyLoads::Broadcast { "trips_hidden" } else { "trips_known" })
-        .size("SPANS", spans(shape.head_dim / share, keys))
-        .size("SHARE", share)
-        .size("ALONE", (share == 1).into())
-        .size("SHARED", (share > 1).into())
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("GROUP", heads_per_lane(shape, num_heads, loads))
-        .size("WG", tile_rows(loads) * share);
+        .set(TRIPS, loads)
+        .set(slot::SPANS, shape.head_dim / share / broadcast.unwrap_or(8))
+        .set(slot::SHARE, share)
+        .set(ALONE, share == 1)
+        .set(SHARED, share > 1)
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(slot::GROUP, heads_per_lane(shape, num_heads, loads))
+        .set(slot::WG, tile_rows(loads) * share);
     // Lanes that read keys and values for each other do so whatever they leave out.
-    let leaves = attention.skip && keys == "keys_uniform";
-    let variant = attention.skips(variant).size("LEAVES", leaves.into());
+    let leaves = attention.skip && broadcast.is_none();
+    let variant = attention.skips(variant).set(LEAVES, leaves);
     attention.paged(attention.mask(attention.specialise(variant, shape, 8)))
-}
-
-/// Loads that bring a key of `head_dim` elements, as module `keys` does them.
-pub(super) fn spans(head_dim: u32, keys: &str) -> u32 {
-    if keys == "keys_broadcast_f16" { head_dim / 16 } else { head_dim / 8 }
 }
 
 /// Workgroups for `tiles` tiles.

@@ -6,17 +6,30 @@
 //!
 //! [`Level::Coop`]: crate::Level::Coop
 
-use super::attention::Attention;
-use super::paged_prefill;
-use super::{KvDtype, KvShape};
-use crate::{Kernel, Variant};
+use super::attention::{Attention, Pages};
+use super::{KvDtype, KvLayout, KvShape, Stored};
+use crate::Variant;
+use crate::declare::{CODES, Listed, Sizes};
+use crate::slot::{self, Flag, OneOf};
 
-/// The kernel, with the parameters and bindings of [`paged_prefill`].
-pub static KERNEL: Kernel = Kernel {
-    name: "paged_prefill_coop",
-    wgsl: include_str!("../../wgsl/paged_prefill_coop.wgsl"),
-    ..paged_prefill::KERNEL
-};
+kernel! {
+    /// The kernel, with the parameters and bindings of [`paged_prefill`].
+    "paged_prefill_coop"(super::paged_prefill::PagedPrefillParams, super::paged_prefill::PagedPrefillBuffers): Attention,
+    listed: listed,
+    variants: "as `paged_prefill`, by matrices: f16, fp8, int8, heads of up to 128",
+    bytes: "`4 * L * H * D` per tile of 128 rows, of which caches serve the heads of a group",
+    cases: paged_prefill::cases,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    let f16 = Attention::listed()
+        .map(|(name, attention, _)| (format!("{name}f16"), variant(&sizes.f16(), &attention)));
+    let pages = Attention { pages: Pages::OfHeads, ..Attention::blocks(64) };
+    let coded = sizes.each(&CODES, |shape| variant(shape, &Attention::default()));
+    let paged = sizes.each(&CODES, |shape| variant(shape, &pages));
+    let paged = paged.into_iter().map(|(dtype, variant)| (format!("pages-{dtype}"), variant));
+    f16.into_iter().chain(coded).chain(paged).collect()
+}
 
 const SUBGROUPS: u32 = 4;
 
@@ -29,6 +42,18 @@ pub fn serves(shape: &KvShape) -> bool {
     shape.dtype != KvDtype::F32 && shape.head_dim.is_multiple_of(16) && shape.head_dim <= 128
 }
 
+/// Stages keys and values of a tile.
+pub(crate) const STAGED: OneOf<Stored> = OneOf::new(
+    "kv",
+    &[
+        ((KvLayout::Native, KvDtype::F16), "kv_coop_f16"),
+        ((KvLayout::Native, KvDtype::Fp8), "kv_coop_fp8"),
+        ((KvLayout::Native, KvDtype::Int8), "kv_coop_int8"),
+    ],
+);
+/// Whether all keys count.
+const PLAIN: Flag = Flag("PLAIN");
+
 /// The kernel for one cache shape.
 ///
 /// # Panics
@@ -38,19 +63,14 @@ pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
     shape.check();
     assert!(serves(shape), "{shape:?}: f32, or the head size is not a multiple of 16 up to 128");
     let spans = shape.head_dim / 16;
-    let kv = match shape.dtype {
-        KvDtype::Fp8 => "kv_coop_fp8",
-        KvDtype::Int8 => "kv_coop_int8",
-        KvDtype::F16 | KvDtype::F32 => "kv_coop_f16",
-    };
     let variant = Variant::new(&KERNEL)
         .with_matrices()
-        .module("kv", kv)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("SUBGROUPS", SUBGROUPS)
-        .size("SPANS", spans)
-        .size("LOADS", spans.div_ceil(SUBGROUPS));
-    let variant = attention.skips(variant).size("PLAIN", (!attention.skip).into());
+        .set(STAGED, shape.stored())
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(slot::SUBGROUPS, SUBGROUPS)
+        .set(slot::SPANS, spans)
+        .set(slot::LOADS, spans.div_ceil(SUBGROUPS));
+    let variant = attention.skips(variant).set(PLAIN, !attention.skip);
     attention.paged_ahead(attention.mask(attention.specialise(variant, shape, 16)))
 }
 

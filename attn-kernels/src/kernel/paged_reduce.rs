@@ -5,18 +5,26 @@ use super::error::Launch;
 use super::mla_decode::MlaDecodeParams;
 use super::paged_decode::PagedDecodeParams;
 use super::{KvShape, LaunchError};
+use crate::Variant;
+use crate::declare::{Listed, Sizes};
 use crate::rows::DecodeRow;
-use crate::{Kernel, Params, Variant};
+use crate::slot::{self, Number, OneOf};
 
-/// The kernel; [`PagedReduceBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "paged_reduce",
-    role: crate::Role::Attention,
-    wgsl: include_str!("../../wgsl/paged_reduce.wgsl"),
-    modules: &[crate::MODULES],
-    params: PagedReduceParams::LAYOUT,
-    bindings: PagedReduceBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`PagedReduceBuffers`] lists its bindings.
+    "paged_reduce"(PagedReduceParams, PagedReduceBuffers): Attention,
+    listed: listed,
+    variants: "all keys or listed blocks; with or without sinks",
+    bytes: "`4 * H * D * (L / partition + 1)` per row",
+    cases: paged_reduce::cases,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    let of = |(name, attention, _): (&str, Attention, _)| {
+        (name.trim_end_matches('-').to_owned(), variant(&sizes.f16(), &attention))
+    };
+    Attention::listed().into_iter().map(of).collect()
+}
 
 params! {
     /// Uniform parameters.
@@ -79,19 +87,24 @@ impl From<&MlaDecodeParams> for PagedReduceParams {
     }
 }
 
+/// Whether heads have sinks.
+pub(crate) const SINKS: OneOf<bool> = OneOf::new("sinks", &[(false, "sinks_none"), (true, "sinks_heads")]);
+/// Binding of the sinks.
+const SINKS_AT: Number = Number("SINKS");
+
 /// The kernel for one head size, after `paged_decode` of the same `attention`.
 #[must_use]
 pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
     shape.check();
-    let variant = Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).constant("WG", 256);
+    let variant = Variant::new(&KERNEL).set(slot::HEAD_DIM, shape.head_dim).constant("WG", 256);
     let variant = attention.order(variant, shape, 1);
     let listed = attention.context != Context::Full;
     let variant = variant.with_if("selected", listed);
     if !attention.sinks {
-        return variant.module("sinks", "sinks_none");
+        return variant.set(SINKS, false);
     }
     let at = if listed { 6 } else { 5 };
-    variant.module("sinks", "sinks_heads").size("SINKS", at).with("sinks")
+    variant.set(SINKS, true).set(SINKS_AT, at).with("sinks")
 }
 
 /// Workgroups for `rows` rows.

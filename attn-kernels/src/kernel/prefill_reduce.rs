@@ -3,17 +3,17 @@
 use super::LaunchError;
 use super::error::Launch;
 use super::lse_merge;
-use crate::{Kernel, Params, Variant};
+use crate::Variant;
+use crate::declare::one;
 
-/// The kernel; [`PrefillReduceBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "prefill_reduce",
-    role: crate::Role::Attention,
-    wgsl: include_str!("../../wgsl/prefill_reduce.wgsl"),
-    modules: &[crate::MODULES],
-    params: PrefillReduceParams::LAYOUT,
-    bindings: PrefillReduceBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`PrefillReduceBuffers`] lists its bindings.
+    "prefill_reduce"(PrefillReduceParams, PrefillReduceBuffers): Attention,
+    listed: |sizes| one(variant(sizes.head_dim)),
+    variants: "one",
+    bytes: "`4 * H * (D + 1) * (parts + 1)` per row",
+    cases: prefill_reduce::cases,
+}
 
 params! {
     /// Uniform parameters. A row is one head of one query.

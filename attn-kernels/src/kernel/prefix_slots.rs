@@ -2,18 +2,18 @@
 
 use super::LaunchError;
 use super::error::Launch;
+use crate::Variant;
+use crate::declare::one;
 use crate::rows::{PhysicalBlock, Span};
-use crate::{Kernel, Params, Variant};
 
-/// The kernel; [`PrefixSlotsBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "prefix_slots",
-    role: crate::Role::Cache,
-    wgsl: include_str!("../../wgsl/prefix_slots.wgsl"),
-    modules: &[crate::MODULES],
-    params: PrefixSlotsParams::LAYOUT,
-    bindings: PrefixSlotsBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`PrefixSlotsBuffers`] lists its bindings.
+    "prefix_slots"(PrefixSlotsParams, PrefixSlotsBuffers): Cache,
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "`8` per token",
+    cases: indexer::prefix_slots,
+}
 
 params! {
     /// Uniform parameters.

@@ -2,17 +2,31 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Kernel, Params, Variant};
+use crate::Variant;
+use crate::declare::{Listed, Sizes};
+use crate::slot::{self, OneOf};
 
-/// The kernel; [`QuantiseBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "quantise",
-    role: crate::Role::Cache,
-    wgsl: include_str!("../../wgsl/quantise.wgsl"),
-    modules: &[crate::MODULES],
-    params: QuantiseParams::LAYOUT,
-    bindings: QuantiseBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`QuantiseBuffers`] lists its bindings.
+    "quantise"(QuantiseParams, QuantiseBuffers): Cache,
+    listed: listed,
+    variants: "fp8 at a given scale, one a row, or a power of two a row; int8 at a given scale or one a row",
+    bytes: "`5 * width` per row",
+    cases: quantise::cases,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    [
+        ("fp8", Code::Fp8, Scale::Given),
+        ("fp8-rows", Code::Fp8, Scale::PerRow),
+        ("fp8-ue8m0", Code::Fp8, Scale::Ue8m0),
+        ("int8-rows", Code::Int8, Scale::PerRow),
+    ]
+    .map(|(part, code, scale)| {
+        (part.into(), variant(sizes.head_dim, code, scale).expect("heads are multiples of 4"))
+    })
+    .into()
+}
 
 params! {
     /// Uniform parameters.
@@ -49,14 +63,9 @@ pub enum Code {
     Int8,
 }
 
-impl Code {
-    pub(super) fn module(self) -> &'static str {
-        match self {
-            Self::Fp8 => "code_fp8",
-            Self::Int8 => "code_int8",
-        }
-    }
-}
+/// Format of codes.
+pub(crate) const CODE: OneOf<Code> =
+    OneOf::new("code", &[(Code::Fp8, "code_fp8"), (Code::Int8, "code_int8")]);
 
 /// Factors of codes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -69,18 +78,19 @@ pub enum Scale {
     Ue8m0,
 }
 
+/// Factor of codes.
+pub(crate) const SCALE: OneOf<Scale> = OneOf::new(
+    "scale",
+    &[(Scale::Given, "scale_given"), (Scale::PerRow, "scale_amax"), (Scale::Ue8m0, "scale_ue8m0")],
+);
+
 /// The kernel for rows of `width` elements.
 ///
 /// # Errors
 /// A width that is not a multiple of 4.
 pub fn variant(width: u32, code: Code, scale: Scale) -> Result<Variant, LaunchError> {
     Launch(KERNEL.name).multiple("width of a row", width, 4)?;
-    let scale = match scale {
-        Scale::Given => "scale_given",
-        Scale::PerRow => "scale_amax",
-        Scale::Ue8m0 => "scale_ue8m0",
-    };
-    Ok(Variant::new(&KERNEL).size("WIDTH", width).module("code", code.module()).module("scale", scale))
+    Ok(Variant::new(&KERNEL).set(slot::WIDTH, width).set(CODE, code).set(SCALE, scale))
 }
 
 /// Workgroups for `rows` rows.

@@ -2,18 +2,18 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError};
+use crate::declare::one;
 use crate::rows::{PageRequest, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::{Variant, slot};
 
-/// The kernel; [`ResidencyBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "residency",
-    role: crate::Role::Cache,
-    wgsl: include_str!("../../wgsl/residency.wgsl"),
-    modules: &[crate::MODULES],
-    params: ResidencyParams::LAYOUT,
-    bindings: ResidencyBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`ResidencyBuffers`] lists its bindings.
+    "residency"(ResidencyParams, ResidencyBuffers): Cache,
+    listed: |sizes| one(variant(&sizes.f16(), 64)),
+    variants: "one",
+    bytes: "`32` per page of a list and head, `8` per slot",
+    cases: residency::cases,
+}
 
 params! {
     /// Uniform parameters.
@@ -73,7 +73,7 @@ pub const HEADER: usize = 4;
 /// When `select_block` is not a multiple of the block size.
 #[must_use]
 pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
-    Variant::new(&KERNEL).size("PAGES", shape.pages_of(select_block))
+    Variant::new(&KERNEL).set(slot::PAGES, shape.pages_of(select_block))
 }
 
 /// Entries of the slots of all heads, and of the calls.

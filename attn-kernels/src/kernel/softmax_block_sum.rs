@@ -3,17 +3,16 @@
 use super::find_blocks::{LANES, SOFTWARE_LANES};
 use super::strided_qk;
 use crate::profile::DeviceProfile;
-use crate::{Kernel, Params, Variant};
+use crate::{Variant, slot};
 
-/// The kernel; [`SoftmaxBlockSumBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "softmax_block_sum",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/softmax_block_sum.wgsl"),
-    modules: &[crate::MODULES],
-    params: SoftmaxBlockSumParams::LAYOUT,
-    bindings: SoftmaxBlockSumBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`SoftmaxBlockSumBuffers`] lists its bindings.
+    "softmax_block_sum"(SoftmaxBlockSumParams, SoftmaxBlockSumBuffers): Selection,
+    listed: |_| vec![(String::new(), variant(8, 128)), ("software".into(), software(8, 128))],
+    variants: "one",
+    bytes: "`8 * H` per row and 64 columns or block, and `4 * H` per query block and key block",
+    cases: xattn::softmax_block_sum,
+}
 
 params! {
     /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in. Rows and columns are strides.
@@ -70,7 +69,10 @@ pub fn best(profile: &DeviceProfile, stride: u32, block: u32) -> Variant {
 
 fn with_lanes(stride: u32, block: u32, lanes: u32) -> Variant {
     let rows = block / stride;
-    Variant::new(&KERNEL).size("ROWS", rows).size("PART", strided_qk::part(rows)).size("WG", lanes)
+    Variant::new(&KERNEL)
+        .set(slot::ROWS, rows)
+        .set(strided_qk::PART, strided_qk::part(rows))
+        .set(slot::WG, lanes)
 }
 
 /// Workgroups for `query_blocks` query blocks.

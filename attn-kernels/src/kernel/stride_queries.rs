@@ -1,16 +1,23 @@
 //! Queries of a chunk in the order in which `strided_qk` multiplies them: the first step of XAttention.
 
-use crate::{Kernel, Params, Variant};
+use crate::Variant;
+use crate::declare::{Listed, Sizes};
+use crate::slot::{self, Flag};
 
-/// The kernel; [`StrideQueriesBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "stride_queries",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/stride_queries.wgsl"),
-    modules: &[crate::MODULES],
-    params: StrideQueriesParams::LAYOUT,
-    bindings: StrideQueriesBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`StrideQueriesBuffers`] lists its bindings.
+    "stride_queries"(StrideQueriesParams, StrideQueriesBuffers): Selection,
+    listed: listed,
+    variants: "strides in f16, for matrices, or f32",
+    bytes: "`4 * D` per query and head, and `2` or `4` times `D` per token of a row",
+    cases: xattn::stride_queries,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    [("f16", StrideType::F16), ("f32", StrideType::F32)]
+        .map(|(part, to)| (part.into(), variant(sizes.head_dim, 8, to)))
+        .into()
+}
 
 params! {
     /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in.
@@ -67,6 +74,9 @@ impl StrideType {
 /// Lanes of a workgroup.
 const WG: u32 = 64;
 
+/// Whether strides are in f16.
+pub(crate) const HALVES: Flag = Flag("HALVES");
+
 /// The kernel for heads of `head_dim` channels.
 ///
 /// # Panics
@@ -75,9 +85,9 @@ const WG: u32 = 64;
 pub fn variant(head_dim: u32, stride: u32, to: StrideType) -> Variant {
     assert!(head_dim.is_multiple_of(8), "heads of {head_dim} channels are not a multiple of 8");
     Variant::new(&KERNEL)
-        .size("HEAD_DIM", head_dim)
-        .size("STRIDE", stride)
-        .size("HALVES", (to == StrideType::F16).into())
+        .set(slot::HEAD_DIM, head_dim)
+        .set(slot::STRIDE, stride)
+        .set(HALVES, to == StrideType::F16)
 }
 
 /// Workgroups for a dispatch with these parameters.

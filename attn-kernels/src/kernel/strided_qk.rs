@@ -2,19 +2,20 @@
 
 use super::stride_queries::StrideType;
 use super::{KvShape, stride_queries, strided_qk_broadcast, strided_qk_coop};
+use crate::Variant;
+use crate::declare::TYPES;
 use crate::profile::DeviceProfile;
 use crate::rows::{KvWord, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::slot::{self, Number};
 
-/// The kernel; [`StridedQkBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "strided_qk",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/strided_qk.wgsl"),
-    modules: &[crate::MODULES],
-    params: StridedQkParams::LAYOUT,
-    bindings: StridedQkBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`StridedQkBuffers`] lists its bindings.
+    "strided_qk"(StridedQkParams, StridedQkBuffers): Selection,
+    listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, 8, 128)),
+    variants: "f16, f32, fp8, int8",
+    bytes: "`4 * H` per row and block of columns; keys and queries once per tile of 64 x 64",
+    cases: xattn::strided_qk,
+}
 
 params! {
     /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in.
@@ -67,6 +68,9 @@ pub fn part(columns: u32) -> u32 {
     columns.min(TILE)
 }
 
+/// Columns of a part.
+pub(crate) const PART: Number = Number("PART");
+
 /// The kernel for one cache shape; blocks of `block` tokens.
 ///
 /// # Panics
@@ -84,13 +88,12 @@ pub(crate) fn specialised(variant: Variant, shape: &KvShape, stride: u32, block:
         block.is_multiple_of(stride) && columns >= 4 && columns.is_power_of_two(),
         "blocks of {block} tokens are not a power of two from 4 on of strides of {stride}"
     );
-    let keys = super::key_reader(shape.dtype);
     variant
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("STRIDE", stride)
-        .size("PART", part(columns))
-        .module("k", keys)
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(slot::STRIDE, stride)
+        .set(PART, part(columns))
+        .set(super::KEYS, shape.stored())
 }
 
 /// Workgroups for a dispatch with these parameters, by stride.

@@ -5,17 +5,30 @@
 
 use super::strided_qk::{self, StridedQkParams};
 use super::{KvDtype, KvShape};
-use crate::{Kernel, Variant};
+use crate::Variant;
+use crate::declare::{FLOATS, Listed, Sizes};
+use crate::slot::{Number, OneOf};
 
-/// The kernel, with the parameters and bindings of [`strided_qk`].
-pub static KERNEL: Kernel = Kernel {
-    name: "strided_qk_broadcast",
-    wgsl: include_str!("../../wgsl/strided_qk_broadcast.wgsl"),
-    ..strided_qk::KERNEL
-};
+kernel! {
+    /// The kernel, with the parameters and bindings of [`strided_qk`].
+    "strided_qk_broadcast"(super::strided_qk::StridedQkParams, super::strided_qk::StridedQkBuffers): Selection,
+    listed: listed,
+    variants: "f16, f32; lanes *broadcast* what they load",
+    bytes: "as `strided_qk`, per tile of 64 x 16",
+    cases: xattn::strided_qk,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    let served = FLOATS.into_iter().filter(|dtype| serves(&sizes.cache(*dtype), 8, 128));
+    sizes.each(&served.collect::<Vec<_>>(), |shape| variant(shape, 8, 128))
+}
 
 /// Columns of a lane.
 const COLUMNS: u32 = 16;
+
+/// Elements that lanes broadcast at once.
+const SPAN: OneOf<KvDtype> =
+    OneOf::new("span", &[(KvDtype::F16, "key_span_f16"), (KvDtype::F32, "key_span_f32")]);
 
 /// Eights of lanes of a workgroup.
 const EIGHTS: u32 = 8;
@@ -41,10 +54,9 @@ pub fn serves(shape: &KvShape, stride: u32, block: u32) -> bool {
 #[must_use]
 pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
     assert!(serves(shape, stride, block), "{shape:?}, stride {stride}, block {block}");
-    let span = if shape.dtype == KvDtype::F32 { "key_span_f32" } else { "key_span_f16" };
     strided_qk::specialised(Variant::new(&KERNEL), shape, stride, block)
-        .size("COLUMNS", COLUMNS)
-        .module("span", span)
+        .set(Number("COLUMNS"), COLUMNS)
+        .set(SPAN, shape.dtype)
         .with_broadcasts()
 }
 

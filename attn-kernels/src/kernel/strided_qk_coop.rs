@@ -7,14 +7,16 @@
 
 use super::strided_qk::{self, StridedQkParams};
 use super::{KvDtype, KvShape};
-use crate::{Kernel, Variant};
+use crate::{Variant, slot};
 
-/// The kernel, with the parameters and bindings of [`strided_qk`].
-pub static KERNEL: Kernel = Kernel {
-    name: "strided_qk_coop",
-    wgsl: include_str!("../../wgsl/strided_qk_coop.wgsl"),
-    ..strided_qk::KERNEL
-};
+kernel! {
+    /// The kernel, with the parameters and bindings of [`strided_qk`].
+    "strided_qk_coop"(super::strided_qk::StridedQkParams, super::strided_qk::StridedQkBuffers): Selection,
+    listed: |sizes| sizes.each(&[KvDtype::F16], |shape| variant(shape, 8, 128)),
+    variants: "f16, by matrices",
+    bytes: "as `strided_qk`, per tile of 128 x 256",
+    cases: xattn::strided_qk,
+}
 
 /// Rows and columns of a workgroup's tile.
 const TILE: [u32; 2] = [128, 256];
@@ -41,11 +43,11 @@ pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
     let width = strided_qk::part(block / stride) / 16;
     Variant::new(&KERNEL)
         .with_matrices()
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("STRIDE", stride)
-        .size("SPANS", shape.head_dim / 16)
-        .size("PARTS", 4 / width)
-        .size("WIDTH", width)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(slot::STRIDE, stride)
+        .set(slot::SPANS, shape.head_dim / 16)
+        .set(slot::PARTS, 4 / width)
+        .set(slot::WIDTH, width)
 }
 
 /// Workgroups for a dispatch with these parameters.

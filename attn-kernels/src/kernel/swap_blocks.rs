@@ -2,18 +2,18 @@
 
 use super::LaunchError;
 use super::error::Launch;
+use crate::Variant;
+use crate::declare::one;
 use crate::rows::{BlockCopy, KvWord};
-use crate::{Kernel, Params, Variant};
 
-/// The kernel; [`SwapBlocksBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "swap_blocks",
-    role: crate::Role::Cache,
-    wgsl: include_str!("../../wgsl/swap_blocks.wgsl"),
-    modules: &[crate::MODULES],
-    params: SwapBlocksParams::LAYOUT,
-    bindings: SwapBlocksBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`SwapBlocksBuffers`] lists its bindings.
+    "swap_blocks"(SwapBlocksParams, SwapBlocksBuffers): Cache,
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "twice the blocks copied",
+    cases: copy_blocks::swap_blocks,
+}
 
 params! {
     /// Uniform parameters.

@@ -2,20 +2,42 @@
 
 use super::LaunchError;
 use super::error::Launch;
+use crate::declare::{Listed, Sizes};
 use crate::profile::DeviceProfile;
 use crate::rows::{PhysicalBlock, TopRow};
-use crate::variant::ANY;
-use crate::{Kernel, Level, Params, Variant};
+use crate::slot::{self, OneOf};
+use crate::{Level, Variant};
 
-/// The kernel; [`TopKBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "top_k",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/top_k.wgsl"),
-    modules: &[crate::MODULES],
-    params: TopKParams::LAYOUT,
-    bindings: TopKBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`TopKBuffers`] lists its bindings.
+    "top_k"(TopKParams, TopKBuffers): Selection,
+    listed: listed,
+    variants: "lists; positions, plain, paged or ragged; prefix sums by tree or subgroup, in workgroups of 512 lanes or, for software drivers, 64",
+    bytes: "`16 * scores + 4 * k` per row, of which caches serve most",
+    cases: top_k::cases,
+}
+
+/// Every kind of output at every level.
+pub(super) fn listed_by(variant: impl Fn(Output, Level) -> Variant) -> Listed {
+    let levels = [("", Level::Baseline), ("subgroup-", Level::Subgroup)];
+    let all = levels.into_iter().flat_map(|(prefix, level)| {
+        OUTPUTS.map(|(part, output)| (format!("{prefix}{part}"), variant(output, level)))
+    });
+    all.collect()
+}
+
+fn listed(_: &Sizes) -> Listed {
+    let software = OUTPUTS.map(|(part, output)| (format!("software-{part}"), software(output)));
+    listed_by(variant).into_iter().chain(software).collect()
+}
+
+/// Kinds of output, by name.
+const OUTPUTS: [(&str, Output); 4] = [
+    ("list", Output::List),
+    ("positions", Output::Positions(Transform::None)),
+    ("paged", Output::Positions(Transform::Paged)),
+    ("ragged", Output::Positions(Transform::Ragged)),
+];
 
 params! {
     /// Uniform parameters.
@@ -65,15 +87,17 @@ pub enum Transform {
     Ragged,
 }
 
-impl Transform {
-    pub(crate) fn module(self) -> &'static str {
-        match self {
-            Self::None => "transform_none",
-            Self::Paged => "transform_paged",
-            Self::Ragged => "transform_ragged",
-        }
-    }
-}
+/// Transform of positions.
+pub(crate) const TRANSFORM: OneOf<Transform> = OneOf::new(
+    "transform",
+    &[
+        (Transform::None, "transform_none"),
+        (Transform::Paged, "transform_paged"),
+        (Transform::Ragged, "transform_ragged"),
+    ],
+);
+/// Whether results are lists; else positions.
+pub(crate) const LISTS: OneOf<bool> = OneOf::new("out", &[(false, "out_positions"), (true, "out_list")]);
 
 /// Lanes of a workgroup with subgroups, twice what every device bears. On an H200, 64 rows of 131,072 scores take 54 us in place
 /// of 63; 1,024 lanes 61.
@@ -91,21 +115,18 @@ const SOFTWARE_LANES: u32 = 64;
 pub(crate) fn specialised(variant: Variant, output: Output, level: Level) -> Variant {
     let variant = with_modules(variant, output, level);
     match level {
-        Level::Baseline => variant.size("WG", 256),
-        Level::Subgroup | Level::Coop => variant.size("WG", LANES),
+        Level::Baseline => variant.set(slot::WG, 256),
+        Level::Subgroup | Level::Coop => variant.set(slot::WG, LANES),
     }
 }
 
 fn with_modules(variant: Variant, output: Output, level: Level) -> Variant {
-    let (out, transform) = match output {
-        Output::List => ("out_list", Transform::None),
-        Output::Positions(transform) => ("out_positions", transform),
+    let transform = match output {
+        Output::List => Transform::None,
+        Output::Positions(transform) => transform,
     };
-    let variant = variant.module("transform", transform.module()).module("out", out);
-    match level {
-        Level::Baseline => variant.module("scan", "scan_tree"),
-        Level::Subgroup | Level::Coop => variant.module("scan", "scan_subgroup").with_subgroups(ANY),
-    }
+    let variant = variant.set(TRANSFORM, transform).set(LISTS, output == Output::List);
+    variant.by_level(slot::SCAN, level)
 }
 
 /// The kernel for one kind of output; subgroups shorten its prefix sums, and workgroups have [`LANES`] with them:
@@ -119,7 +140,7 @@ pub fn variant(output: Output, level: Level) -> Variant {
 /// lanes go further, and end as [`MAX_SCORES`] says.
 #[must_use]
 pub fn software(output: Output) -> Variant {
-    with_modules(Variant::new(&KERNEL), output, Level::Subgroup).size("WG", SOFTWARE_LANES)
+    with_modules(Variant::new(&KERNEL), output, Level::Subgroup).set(slot::WG, SOFTWARE_LANES)
 }
 
 /// The kernel for one kind of output at the highest level at which a device runs it.

@@ -6,17 +6,16 @@ use super::top_k::{self, Output, TopKParams};
 use super::top_k_peaks::{self, GROUP, TopKPeaksParams};
 use crate::profile::DeviceProfile;
 use crate::rows::{PhysicalBlock, TopRow};
-use crate::{Kernel, Level, Params, Variant};
+use crate::{Level, Variant};
 
-/// The kernel; [`TopKLongBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "top_k_long",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/top_k_long.wgsl"),
-    modules: &[crate::MODULES],
-    params: TopKLongParams::LAYOUT,
-    bindings: TopKLongBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`TopKLongBuffers`] lists its bindings.
+    "top_k_long"(TopKLongParams, TopKLongBuffers): Selection,
+    listed: |_| top_k::listed_by(variant),
+    variants: "outputs of `top_k`; prefix sums by tree or subgroup",
+    bytes: "`scores / 4 + 64 * k` per row",
+    cases: top_k::long_cases,
+}
 
 params! {
     /// Uniform parameters: those of [`TopKParams`], and of the scratch.

@@ -3,18 +3,18 @@
 //! A row of `top_k` is one workgroup's work, score by score. In rows beyond [`LONG`] scores all workgroups together find the
 //! groups' peaks first, and `top_k_long` then reads little more than the groups that count.
 
+use crate::Variant;
+use crate::declare::one;
 use crate::rows::TopRow;
-use crate::{Kernel, Params, Variant};
 
-/// The kernel; [`TopKPeaksBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "top_k_peaks",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/top_k_peaks.wgsl"),
-    modules: &[crate::MODULES],
-    params: TopKPeaksParams::LAYOUT,
-    bindings: TopKPeaksBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`TopKPeaksBuffers`] lists its bindings.
+    "top_k_peaks"(TopKPeaksParams, TopKPeaksBuffers): Selection,
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "`4.25 * scores` per row",
+    cases: top_k::peak_cases,
+}
 
 params! {
     /// Uniform parameters.

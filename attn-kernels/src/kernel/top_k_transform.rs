@@ -2,19 +2,23 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use super::top_k::Transform;
+use super::top_k::{TRANSFORM, Transform};
+use crate::Variant;
+use crate::declare::{Listed, Sizes};
 use crate::rows::{PhysicalBlock, TopRow};
-use crate::{Kernel, Params, Variant};
 
-/// The kernel; [`TopKTransformBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "top_k_transform",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/top_k_transform.wgsl"),
-    modules: &[crate::MODULES],
-    params: TopKTransformParams::LAYOUT,
-    bindings: TopKTransformBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`TopKTransformBuffers`] lists its bindings.
+    "top_k_transform"(TopKTransformParams, TopKTransformBuffers): Selection,
+    listed: listed,
+    variants: "paged, ragged",
+    bytes: "`8 * k` per row",
+    cases: top_k::transform_cases,
+}
+
+fn listed(_: &Sizes) -> Listed {
+    vec![("paged".into(), variant(Transform::Paged)), ("ragged".into(), variant(Transform::Ragged))]
+}
 
 params! {
     /// Uniform parameters.
@@ -43,7 +47,7 @@ bindings! {
 /// The kernel for one transform.
 #[must_use]
 pub fn variant(transform: Transform) -> Variant {
-    Variant::new(&KERNEL).module("transform", transform.module())
+    Variant::new(&KERNEL).set(TRANSFORM, transform)
 }
 
 /// Workgroups for `rows` rows of `out_stride` positions.

@@ -2,18 +2,25 @@
 
 use super::LaunchError;
 use super::error::Launch;
+use crate::Variant;
+use crate::declare::{Listed, Sizes};
 use crate::rows::{Angle, KvWord, NewEntry, PhysicalBlock};
-use crate::{Kernel, Params, Variant};
+use crate::slot::{self, Number};
 
-/// The kernel; [`V4CompressBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "v4_compress",
-    role: crate::Role::Cache,
-    wgsl: include_str!("../../wgsl/v4_compress.wgsl"),
-    modules: &[crate::MODULES],
-    params: V4CompressParams::LAYOUT,
-    bindings: V4CompressBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`V4CompressBuffers`] lists its bindings.
+    "v4_compress"(V4CompressParams, V4CompressBuffers): Cache,
+    listed: listed,
+    variants: "entries of one window or two",
+    bytes: "`8 * D` per token of an entry's windows",
+    cases: v4_compress::cases,
+}
+
+fn listed(_: &Sizes) -> Listed {
+    [("c4", 2), ("c128", 1)]
+        .map(|(part, windows)| (part.into(), variant(&EntryShape { dim: 512, rope: 64, windows })))
+        .into()
+}
 
 params! {
     /// Uniform parameters.
@@ -62,6 +69,11 @@ pub struct EntryShape {
     pub windows: u32,
 }
 
+/// Channels of an entry.
+pub(crate) const DIM: Number = Number("DIM");
+/// Windows of an entry.
+pub(crate) const COFF: Number = Number("COFF");
+
 /// The kernel for one shape of entries.
 ///
 /// # Panics
@@ -72,7 +84,7 @@ pub fn variant(shape: &EntryShape) -> Variant {
     assert!(dim.is_multiple_of(2) && dim <= 2048, "{dim} channels of an entry");
     assert!(rope.is_multiple_of(2) && rope <= dim, "{rope} rotated channels of {dim}");
     assert!((1..=2).contains(&windows), "{windows} windows of an entry");
-    Variant::new(&KERNEL).size("DIM", dim).size("COFF", windows).size("ROPE", rope)
+    Variant::new(&KERNEL).set(DIM, dim).set(COFF, windows).set(slot::ROPE, rope)
 }
 
 /// Workgroups for `entries` entries.

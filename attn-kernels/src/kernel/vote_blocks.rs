@@ -2,17 +2,17 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Kernel, Params, Variant};
+use crate::declare::one;
+use crate::{Level, Variant, slot};
 
-/// The kernel; [`VoteBlocksBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "vote_blocks",
-    role: crate::Role::Selection,
-    wgsl: include_str!("../../wgsl/vote_blocks.wgsl"),
-    modules: &[crate::MODULES],
-    params: VoteBlocksParams::LAYOUT,
-    bindings: VoteBlocksBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`VoteBlocksBuffers`] lists its bindings.
+    "vote_blocks"(VoteBlocksParams, VoteBlocksBuffers): Selection,
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "`4` per entry of the lists, `4 * copies` per block kept",
+    cases: lists::vote_blocks,
+}
 
 params! {
     /// Uniform parameters.
@@ -51,7 +51,7 @@ bindings! {
 /// The kernel.
 #[must_use]
 pub fn variant() -> Variant {
-    Variant::new(&KERNEL).module("scan", "scan_tree")
+    Variant::new(&KERNEL).set(slot::SCAN, Level::Baseline)
 }
 
 /// One workgroup.

@@ -1,6 +1,7 @@
 //! Registers that lanes have, by which kernels divide their work.
 
 use crate::Variant;
+use crate::declare::Listed;
 
 /// Registers of 32 bits that a lane has before its values go to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -17,6 +18,18 @@ const MANY: [u32; 2] = [0x10de, 0x1002];
 impl Registers {
     /// Both, with the beginnings of the names of variants that are divided for them.
     pub const DIVISIONS: [(&str, Self); 2] = [("", Self::Many), ("lean-", Self::Few)];
+
+    /// The variants of every division, by their names.
+    #[must_use]
+    pub fn listed(variants: impl Fn(Self) -> Listed) -> Listed {
+        let of = |(prefix, registers)| {
+            variants(registers).into_iter().map(move |(part, variant)| {
+                let name = format!("{prefix}{part}");
+                (name.trim_end_matches('-').to_owned(), variant)
+            })
+        };
+        Self::DIVISIONS.into_iter().flat_map(of).collect()
+    }
 
     /// Returns the registers of GPUs of the vendor with this PCI id, few for Metal, which tells none; `None` for a processor.
     #[must_use]

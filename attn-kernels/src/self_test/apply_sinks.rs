@@ -1,16 +1,16 @@
 //! Cases of `apply_sinks`.
 
 use super::layer::floats;
-use super::{Case, size};
-use crate::Variant;
+use super::{Case, filled};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::apply_sinks::{self, ApplySinksParams};
+use crate::{Variant, slot};
 
 /// Shares are `exp` of a difference of at most 40: 3 + 2|x| units in the last place (WGSL's bound).
 const SHARE: Tolerance = Tolerance { abs: 1e-6, rel: 2e-5 };
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    let head_dim = size(variant, "HEAD_DIM");
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+    let head_dim = filled(variant, slot::HEAD_DIM);
     let (num_heads, first_row, rows) = (5, 2, 9);
     let count = ((first_row + rows + 2) * num_heads) as usize;
     let mut before = floats(count * head_dim as usize, 1);

@@ -2,18 +2,18 @@
 
 use super::cache_write::stored;
 use super::layer::{Layer, converted, floats, values, words};
-use super::{Case, count, dtype, module, size};
+use super::{Case, count, filled, shape};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::block_digest::{self, BlockDigestParams, Digest};
-use crate::kernel::{KvDtype, KvShape};
+use crate::kernel::{KvDtype, KvShape, VALUES};
 use crate::rows::BlockTokens;
 
 /// A sum of a page's keys, divided.
 const MEANS: Tolerance = Tolerance { abs: 1e-6, rel: 1e-6 };
 
 /// The pages of sequences of these lengths: (physical block, tokens).
-pub(super) fn pages(layer: &Layer, lens: &[u32]) -> Vec<[u32; 2]> {
+pub(crate) fn pages(layer: &Layer, lens: &[u32]) -> Vec<[u32; 2]> {
     let size = layer.shape.block_size;
     let of = |(first, len): (&u32, &u32)| {
         let (first, len) = (*first as usize, *len);
@@ -24,19 +24,15 @@ pub(super) fn pages(layer: &Layer, lens: &[u32]) -> Vec<[u32; 2]> {
     pages.map(|[entry, tokens]| [layer.tables[entry], u32::try_from(tokens).expect("a page")]).collect()
 }
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    let shape = KvShape {
-        num_kv_heads: 2,
-        head_dim: size(variant, "HEAD_DIM"),
-        block_size: size(variant, "BLOCK_SIZE"),
-        dtype: dtype(variant),
-    };
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+    let shape = shape(variant, 2);
     let kept = block_digest::dtype(shape.dtype);
-    let (digest, tolerance) = match module(variant, "digest") {
-        Some("digest_min_max") => (Digest::MinMax, Tolerance::EXACT),
-        _ if kept == KvDtype::F32 => (Digest::Mean, MEANS),
+    let digest = filled(variant, block_digest::DIGEST);
+    let tolerance = match digest {
+        Digest::MinMax => Tolerance::EXACT,
+        Digest::Mean if kept == KvDtype::F32 => MEANS,
         // What rounds an f16 down in f32 rounds it up in f64 where it is next to a tie.
-        _ => (Digest::Mean, stored(kept)),
+        Digest::Mean => stored(kept),
     };
     let lens = [1, shape.block_size, 5 * shape.block_size - 3];
     let layer = Layer::new(shape, &lens, 1);
@@ -48,11 +44,11 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let before = values(kept, &words(kept, &floats(digest.pool_elements(&shape, num_blocks), 2)));
     let count = count(&touched);
     let whole = BlockDigestParams::new(2, count);
-    let of_values = module(variant, "k").is_some_and(|reader| reader.starts_with("v_"));
+    let of_values = variant.get(VALUES).is_some();
     let [k, v] = layer.words();
     let cache = if of_values { v } else { k };
     let keys = match of_values {
-        true => converted(&shape, &layer.v, KvShape::v_index, KvShape::k_index),
+        true => converted(&layer.v, (&shape, KvShape::v_index), (&shape, KvShape::k_index)),
         false => layer.k.clone(),
     };
     let case = |name: &'static str, params: BlockDigestParams| {

@@ -2,47 +2,45 @@
 
 use super::block_digest::pages;
 use super::layer::{Layer, queries, words};
-use super::{Case, count, module, size};
-use crate::Variant;
+use super::{Case, count, filled};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::block_digest::{self, Digest};
 use crate::kernel::block_score::{self, BlockScoreParams};
-use crate::kernel::{KvDtype, KvShape};
+use crate::kernel::{KvDtype, KvLayout, KvShape};
+use crate::{Variant, slot};
 
 /// Tolerance of scores of some hundred terms of size 4, in f32.
 const SCORES: Tolerance = Tolerance { abs: 2e-4, rel: 1e-5 };
 /// Tolerance of scores, and what bounds add for rounding.
 const BOUNDS: Tolerance = Tolerance { abs: 1e-3, rel: 1e-5 };
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     vec![case("a set for each KV head", variant, false), case("one set for all heads", variant, true)]
 }
 
 /// A type of cache that the digests of a variant are beside.
-pub(super) fn cache_of(variant: &Variant) -> KvDtype {
-    match module(variant, "digests") {
-        Some("digests_f32") => KvDtype::F32,
-        _ if variant.size_in("OVERFLOWS") == Some(1) => KvDtype::Int8,
-        _ => KvDtype::F16,
-    }
+pub(crate) fn cache_of(variant: &Variant) -> KvDtype {
+    let overflows = variant.get(block_score::OVERFLOWS) == Some(true);
+    if overflows { KvDtype::Int8 } else { filled(variant, block_digest::READ) }
 }
 
-/// The digest that a variant scores by.
+/// The digest that a variant scores by; `block_score_subgroup` has no choice.
 fn digest_of(variant: &Variant) -> Digest {
-    if module(variant, "scoring") == Some("blocks_mean") { Digest::Mean } else { Digest::MinMax }
+    variant.get(block_score::SCORING).unwrap_or(Digest::MinMax)
 }
 
 fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
     let shape = KvShape {
         num_kv_heads: 2,
-        head_dim: size(variant, "HEAD_DIM"),
-        block_size: size(variant, "BLOCK_SIZE"),
+        head_dim: filled(variant, slot::HEAD_DIM),
+        block_size: filled(variant, slot::BLOCK_SIZE),
         dtype: cache_of(variant),
+        layout: KvLayout::Native,
     };
-    let select_block = shape.block_size * variant.size_in("PAGES").unwrap_or(1);
+    let select_block = shape.block_size * variant.get(slot::PAGES).unwrap_or(1);
     let digest = digest_of(variant);
     // A group is as many heads as share a read.
-    let group = if digest == Digest::MinMax { size(variant, "HEADS") } else { 3 };
+    let group = if digest == Digest::MinMax { filled(variant, slot::HEADS) } else { 3 };
     let num_heads = 2 * group;
     let lens = [7 * select_block + 3, 1, select_block, 4 * select_block + 1];
     let layer = Layer::new(shape, &lens, 1);
@@ -75,7 +73,7 @@ fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
         .binding(&layer.tables)
         .binding(&rows)
         .output(SCORES, &scores);
-    if module(variant, "bounds") != Some("bounds_kept") {
+    if variant.get(block_score::BOUNDS).is_none() {
         return case;
     }
     let of = (&layer.kv(), select_block as usize);

@@ -1,6 +1,6 @@
 //! Cases of `cache_write`.
 
-use super::layer::{converted, floats, indices};
+use super::layer::floats;
 use super::{Case, shape};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
@@ -19,7 +19,7 @@ pub(crate) fn stored(dtype: KvDtype) -> Tolerance {
     }
 }
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     let shape = shape(variant, 2);
     let width = shape.num_kv_heads * shape.head_dim;
     let (rows, num_blocks) = (21, 4);
@@ -40,14 +40,11 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let before = vec![f32::NAN; num_blocks as usize * shape.block_elements()];
     let (mut k, mut v) = (before.clone(), before.clone());
     cpu::cache_write::cache_write(&shape, &params, &kv, &slots, &mut k, &mut v);
-    let [k_index, v_index] = indices(variant);
-    let k = converted(&shape, &k, KvShape::k_index, k_index);
-    let v = converted(&shape, &v, KvShape::v_index, v_index);
     let tolerance = stored(shape.dtype);
     let case = Case::new("rows to scattered slots", variant, &params, cache_write::grid(&shape, rows))
         .binding(&kv)
         .binding(&slots)
-        .paged(&shape, k_index, &before, tolerance, &k)
-        .paged(&shape, v_index, &before, tolerance, &v);
+        .paged(&shape, KvShape::k_index, &before, tolerance, &k)
+        .paged(&shape, KvShape::v_index, &before, tolerance, &v);
     vec![case]
 }

@@ -122,7 +122,7 @@ impl Case {
 
     /// Adds the binding of these data, where there are some.
     #[must_use]
-    pub(super) fn optional<T: Pod>(self, data: Option<&[T]>) -> Self {
+    pub(crate) fn optional<T: Pod>(self, data: Option<&[T]>) -> Self {
         match data {
             Some(data) => self.binding(data),
             None => self,

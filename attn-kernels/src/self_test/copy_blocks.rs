@@ -5,11 +5,17 @@ use crate::Variant;
 use crate::cpu;
 use crate::kernel::copy_blocks::{self, CopyBlocksParams};
 use crate::kernel::swap_blocks::{self, Link, SwapBlocksParams};
-use crate::kernel::{KvDtype, KvShape};
+use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::rows::BlockCopy;
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    let shape = KvShape { num_kv_heads: 3, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+    let shape = KvShape {
+        num_kv_heads: 3,
+        head_dim: 64,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let pairs = [[0, 3], [1, 4], [0, 6], [2, 5]];
     let block_quads = copy_blocks::block_quads(&shape);
     let params = CopyBlocksParams { block_quads };
@@ -22,7 +28,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn swap_blocks(variant: &Variant) -> Vec<Case> {
+pub(crate) fn swap_blocks(variant: &Variant) -> Vec<Case> {
     // Blocks of less than four loads a lane, and of some more; fewer workgroups than pairs.
     let case = |name, block_quads: u32, way| {
         let mut pairs: Vec<[u32; 2]> = (0..70).map(|n| [n * 7 % 5, 70 - n]).collect();

@@ -5,14 +5,15 @@ use sparse_select::Heads;
 
 use super::hostile::{self, Indices, Order};
 use super::layer::{ATTENTION, Layer, floats, queries};
-use super::{Case, count, dtype, size};
-use crate::Variant;
+use super::{Case, count, filled, shape};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::flashprefill::FlashPrefill;
 use crate::kernel::{
-    KvDtype, KvShape, attend_means, block_energy, block_energy_coop, block_mean, block_means, keep_blocks,
+    KvDtype, KvLayout, KvShape, attend_means, block_energy, block_energy_coop, block_mean, block_means,
+    keep_blocks,
 };
 use crate::profile::Registers;
+use crate::{Level, Variant, slot};
 
 /// Sums of keys of size 1 in another order.
 const MEANS: Tolerance = Tolerance { abs: 1e-6, rel: 1e-5 };
@@ -37,17 +38,12 @@ fn chunk(num_heads: u32, head_dim: u32, block: u32) -> FlashPrefill {
 
 /// A cache, a chunk over it, and the tokens of a block.
 fn cache(variant: &Variant) -> (KvShape, FlashPrefill, usize) {
-    let shape = KvShape {
-        num_kv_heads: 3,
-        head_dim: size(variant, "HEAD_DIM"),
-        block_size: size(variant, "BLOCK_SIZE"),
-        dtype: dtype(variant),
-    };
-    let block = shape.block_size * size(variant, "PAGES");
+    let shape = shape(variant, 3);
+    let block = shape.block_size * filled(variant, slot::PAGES);
     (shape, chunk(3, shape.head_dim, block), block as usize)
 }
 
-pub(super) fn block_means(variant: &Variant) -> Vec<Case> {
+pub(crate) fn block_means(variant: &Variant) -> Vec<Case> {
     let (shape, f, block) = cache(variant);
     let layer = Layer::new(shape, &[f.kv_len], 5);
     let params = f.block_means(&shape).expect("there are blocks before the chunk");
@@ -63,9 +59,10 @@ pub(super) fn block_means(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn attend_means(variant: &Variant) -> Vec<Case> {
-    let (head_dim, block) = (size(variant, "HEAD_DIM"), size(variant, "BLOCK"));
-    let shape = KvShape { num_kv_heads: 2, head_dim, block_size: 4, dtype: KvDtype::F16 };
+pub(crate) fn attend_means(variant: &Variant) -> Vec<Case> {
+    let (head_dim, block) = (filled(variant, slot::HEAD_DIM), filled(variant, slot::BLOCK));
+    let shape =
+        KvShape { num_kv_heads: 2, head_dim, block_size: 4, dtype: KvDtype::F16, layout: KvLayout::Native };
     // Seven blocks before the last one.
     let f = FlashPrefill { kv_len: 7 * block + 5, ..chunk(4, head_dim, block) };
     let [means_len, _] = f.scratch_lens(&shape, 1);
@@ -104,7 +101,7 @@ pub(super) fn attend_means(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn block_mean(variant: &Variant) -> Vec<Case> {
+pub(crate) fn block_mean(variant: &Variant) -> Vec<Case> {
     let (shape, f, block) = cache(variant);
     let layer = Layer::new(shape, &[f.kv_len], 5);
     let params = f.block_mean(&shape).expect("there are blocks before the chunk");
@@ -118,14 +115,15 @@ pub(super) fn block_mean(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn block_energy(variant: &Variant) -> Vec<Case> {
-    let is_coop = variant.kernel.name == block_energy_coop::KERNEL.name;
+pub(crate) fn block_energy(variant: &Variant) -> Vec<Case> {
+    let is_coop = variant.level == Level::Coop;
     let (head_dim, block) = if is_coop {
-        (16 * size(variant, "SPANS"), 32 * size(variant, "SUBGROUPS"))
+        (16 * filled(variant, slot::SPANS), 32 * filled(variant, slot::SUBGROUPS))
     } else {
-        (size(variant, "HEAD_DIM"), size(variant, "BLOCK"))
+        (filled(variant, slot::HEAD_DIM), filled(variant, slot::BLOCK))
     };
-    let shape = KvShape { num_kv_heads: 2, head_dim, block_size: 4, dtype: KvDtype::F16 };
+    let shape =
+        KvShape { num_kv_heads: 2, head_dim, block_size: 4, dtype: KvDtype::F16, layout: KvLayout::Native };
     let (heads, dim) = (4, head_dim as usize);
     let f = chunk(4, head_dim, block);
     let rows = f.q_len as usize;
@@ -154,9 +152,15 @@ pub(super) fn block_energy(variant: &Variant) -> Vec<Case> {
 }
 
 /// Energies that are multiples of 1/4 are not near the logarithm of a share of 0.45 of another.
-pub(super) fn keep_blocks(variant: &Variant) -> Vec<Case> {
-    let group = size(variant, "GROUP");
-    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+pub(crate) fn keep_blocks(variant: &Variant) -> Vec<Case> {
+    let group = filled(variant, slot::GROUP);
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 64,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let f = FlashPrefill { kv_len: 40 * 128, q_len: 3 * 128, ..chunk(2 * group, 64, 128) };
     let blocks = 0..f.query_blocks();
     let stride = f.key_blocks() + 3;

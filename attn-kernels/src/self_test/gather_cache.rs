@@ -11,7 +11,7 @@ use crate::kernel::gather_cache::{self, GatherCacheParams};
 /// Products with a scale are rounded once, in f32.
 pub(super) const GATHERED: Tolerance = Tolerance { abs: 1e-6, rel: 1e-6 };
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     let shape = shape(variant, 2);
     let lens = [150, 1, 0, 70];
     let layer = Layer::new(shape, &lens, 4);
@@ -37,7 +37,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     cpu::gather_cache::gather_cache(&layer.kv(), &spans, &layer.tables, out, &asked.options());
     k_out.iter_mut().for_each(|x| *x *= params.k_scale);
     v_out.iter_mut().for_each(|x| *x *= params.v_scale);
-    let [k, v] = layer.words_of(variant);
+    let [k, v] = layer.words();
     let grid = gather_cache::grid(&shape, &params, count(&spans));
     let case = Case::new("sequences side by side", variant, &params, grid)
         .binding(&spans)

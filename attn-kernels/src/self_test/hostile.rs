@@ -75,7 +75,7 @@ pub struct Indices {
 
 impl Indices {
     /// Describes the first index that a later kernel could not use.
-    pub(super) fn check(&self, words: &[u32]) -> Result<(), String> {
+    pub(crate) fn check(&self, words: &[u32]) -> Result<(), String> {
         let runs = words.chunks_exact(self.stride).zip(&self.limits);
         assert_eq!(runs.len(), self.limits.len(), "a limit for each run");
         for (run, (words, limit)) in runs.enumerate() {

@@ -4,12 +4,12 @@ use sparse_select::dsa::fp8::{self, ScaleFormat};
 use sparse_select::dsa::logits::PagedIndexKeys;
 
 use super::layer::{Layer, floats};
-use super::{Case, module, size};
-use crate::Variant;
+use super::{Case, filled};
 use crate::cpu::{self, PagedKv, Tolerance, f32_of};
 use crate::kernel::index_logits::{self, IndexLogitsParams};
 use crate::kernel::prefix_slots::{self, PrefixSlotsParams};
-use crate::kernel::{KvDtype, KvShape, index_logits_coop};
+use crate::kernel::{KEYS, KvDtype, KvLayout, KvShape, index_logits_coop};
+use crate::{Level, Variant, slot};
 
 /// Tolerance of a sum of heads, each of some hundred terms.
 const LOGITS: Tolerance = Tolerance { abs: 5e-5, rel: 2e-5 };
@@ -17,7 +17,7 @@ const LOGITS: Tolerance = Tolerance { abs: 5e-5, rel: 2e-5 };
 /// Tolerance of such a sum by cooperative matrices, which add in an order and with a rounding of their own.
 const COOP: Tolerance = Tolerance { abs: 5e-4, rel: 5e-4 };
 
-pub(super) fn index_logits(variant: &Variant) -> Vec<Case> {
+pub(crate) fn index_logits(variant: &Variant) -> Vec<Case> {
     // A part of what the coop level takes at once, and more than it does.
     vec![
         logits_of("six heads, rows of one to three pages", variant, 6),
@@ -26,16 +26,23 @@ pub(super) fn index_logits(variant: &Variant) -> Vec<Case> {
 }
 
 fn logits_of(what: &'static str, variant: &Variant, heads: u32) -> Case {
-    let (head_dim, page) = (size(variant, "HEAD_DIM"), size(variant, "BLOCK_SIZE"));
-    let keys = module(variant, "k").unwrap_or_default();
-    let dtype = if keys.ends_with("f16") { KvDtype::F16 } else { KvDtype::F32 };
-    let shape = KvShape { num_kv_heads: 1, head_dim, block_size: page, dtype };
+    let (head_dim, page) = (filled(variant, slot::HEAD_DIM), filled(variant, slot::BLOCK_SIZE));
+    let coop = variant.level == Level::Coop;
+    let published = match coop {
+        true => filled(variant, index_logits_coop::PUBLISHED),
+        false => variant.get(index_logits::PUBLISHED).is_some(),
+    };
+    // Codes are made of keys in f32.
+    let dtype = match variant.get(KEYS) {
+        _ if published => KvDtype::F32,
+        Some((_, dtype)) => dtype,
+        None => KvDtype::F16,
+    };
+    let shape = KvShape { num_kv_heads: 1, head_dim, block_size: page, dtype, layout: KvLayout::Native };
     let lens = [page + 3, 1, 3 * page];
     let layer = Layer::new(shape, &lens, 1);
-    let (k, kept) = match keys {
-        "k_index_fp8" | "k_coop_index_fp8" => coded(&layer, &lens),
-        _ => (layer.words()[0].clone(), layer.k.clone()),
-    };
+    let (k, kept) =
+        if published { coded(&layer, &lens) } else { (layer.words()[0].clone(), layer.k.clone()) };
     let stride = 3 * page + 5;
     let params = IndexLogitsParams { num_heads: heads, logit_stride: stride, neg_inf: f32::NEG_INFINITY };
     // One row sees no key before its seventh; two rows of logits are of one query.
@@ -50,7 +57,6 @@ fn logits_of(what: &'static str, variant: &Variant, heads: u32) -> Case {
         |table: usize, t: usize| kept.key(&layer.tables[table..], 0, t).map(f32_of).collect::<Vec<f32>>();
     let mut logits = vec![f32::NAN; (3 * stride) as usize];
     cpu::index_logits::index_logits(&params, head_dim as usize, &q, &rows, &gates, key, &mut logits);
-    let coop = variant.kernel.name == index_logits_coop::KERNEL.name;
     let grid = if coop { index_logits_coop::grid(&params, 3) } else { index_logits::grid(&params, 3) };
     Case::new(what, variant, &params, grid)
         .binding(&q)
@@ -82,7 +88,7 @@ fn coded(layer: &Layer, lens: &[u32]) -> (Vec<u32>, Vec<f32>) {
     (bytemuck::pod_collect_to_vec(pages.bytes()), kept)
 }
 
-pub(super) fn prefix_slots(variant: &Variant) -> Vec<Case> {
+pub(crate) fn prefix_slots(variant: &Variant) -> Vec<Case> {
     let params = PrefixSlotsParams { block_size: 16 };
     let tables: Vec<u32> = (0..50).map(|entry| entry * 37 % 64).collect();
     // Positions, tokens, first slot, first entry of the table; five slots between two spans belong to none.

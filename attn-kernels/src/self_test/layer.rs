@@ -7,8 +7,6 @@ use rand::{RngExt, SeedableRng};
 use sparse_select::dsa::fp8;
 
 use super::floats::FloatLayout;
-use super::module;
-use crate::Variant;
 use crate::cpu::cache_write::{int8_scale, stored_row};
 use crate::cpu::{PagedKv, Tolerance};
 use crate::gpu::{Buf, Gpu, GpuError};
@@ -131,15 +129,6 @@ impl Layer {
         caches.map(|(cache, index)| cache_words(&self.shape, index, cache))
     }
 
-    /// K and V in the layout that the slot `kv` of a variant names.
-    #[must_use]
-    pub fn words_of(&self, variant: &Variant) -> [Vec<u32>; 2] {
-        let ([k_index, v_index], shape) = (indices(variant), &self.shape);
-        let k = converted(shape, &self.k, KvShape::k_index, k_index);
-        let v = converted(shape, &self.v, KvShape::v_index, v_index);
-        [cache_words(shape, k_index, &k), cache_words(shape, v_index, &v)]
-    }
-
     /// K and V on the device.
     ///
     /// # Errors
@@ -154,25 +143,18 @@ impl Layer {
 /// Index of an element of a cache by block, head, offset, dimension.
 pub type Index = fn(&KvShape, usize, usize, usize, usize) -> usize;
 
-/// Returns the indices of elements of K and V in the layout that a variant takes.
-#[must_use]
-pub fn indices(variant: &Variant) -> [Index; 2] {
-    match module(variant, "kv").unwrap_or_default() {
-        published if published.contains("published") => [KvShape::k_index, KvShape::v_index_published],
-        flash if flash.contains("flash") => [KvShape::flash_index; 2],
-        _ => [KvShape::k_index, KvShape::v_index],
-    }
-}
+/// A cache and the index of its elements.
+pub type Order<'a> = (&'a KvShape, Index);
 
-/// The elements of a cache in another layout.
+/// The elements of a cache in another order.
 #[must_use]
-pub fn converted(shape: &KvShape, cache: &[f32], from: Index, to: Index) -> Vec<f32> {
+pub fn converted(cache: &[f32], (shape, from): Order<'_>, (other, to): Order<'_>) -> Vec<f32> {
     let mut converted = vec![0.0; cache.len()];
     for_block_heads(shape, cache.len(), |block, head| {
         for (offset, dim) in
             (0..shape.block_size as usize).flat_map(|at| (0..shape.head_dim as usize).map(move |d| (at, d)))
         {
-            converted[to(shape, block, head, offset, dim)] = cache[from(shape, block, head, offset, dim)];
+            converted[to(other, block, head, offset, dim)] = cache[from(shape, block, head, offset, dim)];
         }
     });
     converted

@@ -23,7 +23,7 @@ fn lists(voters: u32, blocks: u32, stride: u32) -> Vec<u32> {
     words
 }
 
-pub(super) fn vote_blocks(variant: &Variant) -> Vec<Case> {
+pub(crate) fn vote_blocks(variant: &Variant) -> Vec<Case> {
     // Blocks beyond one tile of counters, and a chunk behind them.
     let (voters, blocks, in_stride) = (9, 2100, 2110);
     let params = VoteBlocksParams {
@@ -58,7 +58,7 @@ pub(super) fn vote_blocks(variant: &Variant) -> Vec<Case> {
     cases
 }
 
-pub(super) fn keep_lists(variant: &Variant) -> Vec<Case> {
+pub(crate) fn keep_lists(variant: &Variant) -> Vec<Case> {
     let (sets, copies, slots) = (2, 3, 4);
     let row = |slot, then, blocks, made| KeptRow { slot, then, blocks, made };
     // Lists that are made, kept, kept with blocks begun since, of no slot, and too long for their room.
@@ -86,7 +86,7 @@ pub(super) fn keep_lists(variant: &Variant) -> Vec<Case> {
     vec![of_blocks, case("any words", any(kept, params.kept_stride), any(made, params.list_stride))]
 }
 
-pub(super) fn list_counts(variant: &Variant) -> Vec<Case> {
+pub(crate) fn list_counts(variant: &Variant) -> Vec<Case> {
     let (voters, stride) = (150, 40);
     let params = ListCountsParams { list_stride: stride, first: 2 };
     let lists = lists(voters, 37, stride);

@@ -1,17 +1,17 @@
 //! Cases of `lse_merge` and `gate_sum`.
 
 use super::layer::floats;
-use super::{Case, size};
-use crate::Variant;
+use super::{Case, filled};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::gate_sum::{self, GateSumParams};
 use crate::kernel::lse_merge::{self, LseMergeParams};
+use crate::{Variant, slot};
 
 /// Weights are `exp` of a difference of at most 40: 3 + 2|x| units in the last place (WGSL's bound).
 pub(crate) const MERGE: Tolerance = Tolerance { abs: 1e-6, rel: 2e-5 };
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    let dim = size(variant, "HEAD_DIM");
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+    let dim = filled(variant, slot::HEAD_DIM);
     let head_dim = dim as usize;
     // Sides without keys, with equal and with very different weights.
     let lse = [f32::NEG_INFINITY, f32::INFINITY, 0.0, -20.0, 20.0, 3.5];
@@ -35,9 +35,9 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
 }
 
 /// Gates that are open, shut, and in between.
-pub(super) fn gate_sum(variant: &Variant) -> Vec<Case> {
+pub(crate) fn gate_sum(variant: &Variant) -> Vec<Case> {
     const HEADS: u32 = 37;
-    let dim = size(variant, "HEAD_DIM");
+    let dim = filled(variant, slot::HEAD_DIM);
     let gates: Vec<f32> = floats(HEADS as usize * 3, 1).iter().map(|x| (x * 2.0).powi(9)).collect();
     let branches = [2, 3, 4].map(|seed| floats((HEADS * dim) as usize, seed));
     let [compressed, selected, window] = &branches;

@@ -5,14 +5,14 @@ use rand::{RngExt, SeedableRng};
 
 use super::layer::{ATTENTION, Layer, queries};
 use super::options::Lists;
-use super::{Case, count, shape, size};
-use crate::Variant;
+use super::{Case, count, filled, shape};
 use crate::cpu;
 use crate::kernel::masked_attention::{self, MaskedAttentionParams, MaskedRow};
+use crate::{Variant, slot};
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     let shape = shape(variant, 2);
-    let (num_heads, select_block) = (6, size(variant, "SELECT_BLOCK"));
+    let (num_heads, select_block) = (6, filled(variant, slot::SELECT_BLOCK));
     let lens = [300, 1, 130, 0];
     let layer = Layer::new(shape, &lens, 5);
     let lists = Lists::random(lens.into_iter(), select_block, 0.7, 6);
@@ -56,7 +56,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         selected,
         &mut out,
     );
-    let [k, v] = layer.words_of(variant);
+    let [k, v] = layer.words();
     let case = Case::new("rows out of order", variant, &params, masked_attention::grid(&params))
         .binding(&q)
         .binding(&k)

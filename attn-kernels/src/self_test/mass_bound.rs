@@ -11,7 +11,7 @@ use crate::kernel::paged_decode::PARTITION;
 /// Sums of exponentials, and what a bound gives away for them.
 const SHARES: Tolerance = Tolerance { abs: 1e-7, rel: 2e-4 };
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     // Rows that keep every third block, all blocks, the last one, and none.
     vec![case(
         "lists of every kind",
@@ -64,7 +64,7 @@ fn case(what: &'static str, variant: &Variant, keeps: &[fn(u32, u32) -> bool]) -
         .output(SHARES, &shares)
 }
 
-pub(super) fn merge_cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn merge_cases(variant: &Variant) -> Vec<Case> {
     // More layers than lanes; every third row of a layer drops nothing.
     let params = MassMergeParams { layers: 70, rows: 5, share_stride: 4 };
     let mut shares: Vec<f32> = floats((params.layers * params.rows * params.share_stride) as usize, 2)

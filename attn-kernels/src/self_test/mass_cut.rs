@@ -2,23 +2,17 @@
 
 use super::hostile::{self, Indices, Order};
 use super::layer::{ATTENTION, Layer, floats, queries};
-use super::{Case, count, dtype, size};
-use crate::Variant;
+use super::{Case, count, filled, shape};
 use crate::cpu::{self, Tolerance};
-use crate::kernel::KvShape;
 use crate::kernel::block_lse::{self, BlockLseParams};
 use crate::kernel::mass_cut::{self, FIRST, LIST, MassCutParams};
+use crate::{Variant, slot};
 
 /// The last blocks alone, and what a cut adds to what was known: with scores that fall by index, blocks 2 to 4.
-pub(super) fn block_lse(variant: &Variant) -> Vec<Case> {
-    let shape = KvShape {
-        num_kv_heads: 2,
-        head_dim: size(variant, "HEAD_DIM"),
-        block_size: size(variant, "BLOCK_SIZE"),
-        dtype: dtype(variant),
-    };
-    let select_block = shape.block_size * size(variant, "PAGES");
-    let num_heads = 4 * size(variant, "HEADS");
+pub(crate) fn block_lse(variant: &Variant) -> Vec<Case> {
+    let shape = shape(variant, 2);
+    let select_block = shape.block_size * filled(variant, slot::PAGES);
+    let num_heads = 4 * filled(variant, slot::HEADS);
     let lens = [7 * select_block + 3, select_block, 1];
     let layer = Layer::new(shape, &lens, 1);
     let params = BlockLseParams {
@@ -59,8 +53,8 @@ pub(super) fn block_lse(variant: &Variant) -> Vec<Case> {
 }
 
 /// The first round, in which all but the last block count by their bounds; some scores are equal.
-pub(super) fn mass_cut(variant: &Variant) -> Vec<Case> {
-    let group = size(variant, "GROUP");
+pub(crate) fn mass_cut(variant: &Variant) -> Vec<Case> {
+    let group = filled(variant, slot::GROUP);
     let (kv_heads, select_block) = (2, 32);
     let lens = [1100 * select_block + 3, 40 * select_block, 0, 2 * select_block, 5];
     let stride = 1110;

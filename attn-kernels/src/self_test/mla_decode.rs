@@ -4,28 +4,33 @@ use super::cache_write::stored;
 use super::latents::latent_words;
 use super::layer::{ATTENTION, COOP, floats, queries};
 use super::options::Lists;
-use super::{Case, count, module, size};
-use crate::Variant;
+use super::{Case, count, filled};
 use crate::cpu::mla_decode::LatentRow;
 use crate::cpu::{self, Tolerance};
+use crate::kernel::attention::CONTEXT;
 use crate::kernel::latent_write::{self, LatentWriteParams};
-use crate::kernel::mla_decode::{self, LatentShape, MlaDecodeParams, PARTITION};
+use crate::kernel::mla_decode::{self, Element, LatentShape, MlaDecodeParams, PARTITION};
 use crate::kernel::{KvDtype, mla_decode_coop};
 use crate::profile::Registers;
+use crate::{Level, Variant, slot};
 
 fn shape(variant: &Variant, block_size: u32) -> LatentShape {
-    let dtype = match module(variant, "element").and_then(|module| module.rsplit('_').next()) {
-        Some("f32") => KvDtype::F32,
-        Some("fp8" | "v4") => KvDtype::Fp8,
-        Some("int8") => KvDtype::Int8,
-        _ => KvDtype::F16,
+    let slots = [mla_decode::ELEMENT, mla_decode_coop::ELEMENT, latent_write::ELEMENT];
+    let (dtype, plain) = match slots.into_iter().find_map(|slot| variant.get(slot)) {
+        Some(Element::Of(dtype)) => (dtype, 0),
+        Some(Element::V4) => (KvDtype::Fp8, filled(variant, mla_decode::PLAIN)),
+        None => panic!("kernel {} has no latents", variant.kernel.name),
     };
-    let v4 = module(variant, "element").is_some_and(|module| module.ends_with("v4"));
-    let plain = if v4 { size(variant, "PLAIN") } else { 0 };
-    LatentShape { latent: size(variant, "LATENT"), rope: size(variant, "ROPE"), block_size, dtype, plain }
+    LatentShape {
+        latent: filled(variant, slot::LATENT),
+        rope: filled(variant, slot::ROPE),
+        block_size,
+        dtype,
+        plain,
+    }
 }
 
-pub(super) fn latent_write(variant: &Variant) -> Vec<Case> {
+pub(crate) fn latent_write(variant: &Variant) -> Vec<Case> {
     let shape = shape(variant, 16);
     let rows = 21;
     let rope_start = shape.latent + 5;
@@ -84,11 +89,11 @@ fn counts(variant: &Variant) -> [[u32; 2]; 4] {
 /// Whether the variant computes with cooperative matrices. Its partials are in proportion to another maximum than the
 /// largest: only what is normalised can be compared.
 fn is_coop(variant: &Variant) -> bool {
-    variant.kernel.name == mla_decode_coop::KERNEL.name
+    variant.level == Level::Coop
 }
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    if module(variant, "latents") == Some("latents_two") {
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+    if variant.get(mla_decode::TWO) == Some(true) {
         return vec![two(variant)];
     }
     // Matrices have one partition here; of a list that names half of the tokens, the second has those from about 512 on.
@@ -105,11 +110,11 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
 }
 
 fn is_listed(variant: &Variant) -> bool {
-    module(variant, "context") == Some("context_blocks")
+    filled(variant, CONTEXT)
 }
 
 fn two(variant: &Variant) -> Case {
-    let shape = shape(variant, size(variant, "BLOCK_SIZE"));
+    let shape = shape(variant, filled(variant, slot::BLOCK_SIZE));
     let counts = counts(variant);
     let (window, compressed) = (slots(&shape, 64, 1), slots(&shape, 128, 2));
     let [window_slots, compressed_slots] = [(64, 1), (128, 2)]
@@ -142,7 +147,7 @@ fn paged(
     (first, end): (u32, u32),
     (first_key, num_keys): (u32, u32),
 ) -> Case {
-    let shape = shape(variant, size(variant, "BLOCK_SIZE"));
+    let shape = shape(variant, filled(variant, slot::BLOCK_SIZE));
     let block = shape.block_size;
     let lens = [end, 1, 0, block + 1];
     let blocks_of = |len: u32| len.div_ceil(block);
@@ -158,8 +163,8 @@ fn paged(
         let table = lens[..i as usize].iter().map(|len| blocks_of(*len)).sum();
         rows.push([3 - i, len, table, if i == 0 { first } else { 0 }]);
     }
-    let lists =
-        is_listed(variant).then(|| Lists::random(lens.into_iter(), size(variant, "SELECT_BLOCK"), 0.5, 4));
+    let lists = is_listed(variant)
+        .then(|| Lists::random(lens.into_iter(), filled(variant, slot::SELECT_BLOCK), 0.5, 4));
     let options = cpu::attention::Options {
         selected: lists.as_ref().map(Lists::selected),
         ..cpu::attention::Options::default()
@@ -196,7 +201,7 @@ fn case<'a>(
     inputs: impl FnOnce(Case) -> Case,
 ) -> Case {
     let coop = is_coop(variant);
-    let num_heads = if coop { 64 } else { 2 * size(variant, "HEADS") };
+    let num_heads = if coop { 64 } else { 2 * filled(variant, slot::HEADS) };
     let width = num_heads * shape.width();
     let max_partitions = if coop { 1 } else { 2 };
     let params = MlaDecodeParams {

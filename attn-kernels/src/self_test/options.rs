@@ -3,11 +3,12 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{count, module, size};
-use crate::Variant;
+use super::{count, filled};
 use crate::cpu::attention::{Options, Selected};
 use crate::gpu::{Buf, Gpu, GpuError};
-use crate::kernel::attention::{Attention, Context, Logit, Reach};
+use crate::kernel::attention::{self, Attention, Context, Logit, Pages, Reach};
+use crate::kernel::paged_reduce;
+use crate::{Variant, slot};
 
 /// Lists of `[count, blocks ascending..]`; what follows a list is out of range of everything.
 #[derive(Clone, Debug)]
@@ -61,9 +62,9 @@ pub struct AttentionInputs {
 }
 
 /// Block tables as a variant of an attention kernel reads them.
-pub(super) fn tables(variant: &Variant, tables: &[u32], num_kv_heads: u32) -> Vec<u32> {
-    match module(variant, "pages") {
-        Some("pages_heads" | "entries_heads") => tables
+pub(crate) fn tables(variant: &Variant, tables: &[u32], num_kv_heads: u32) -> Vec<u32> {
+    match variant.get(attention::UNITS).or_else(|| variant.get(attention::ENTRIES)) {
+        Some(Pages::OfHeads) => tables
             .iter()
             .flat_map(|block| (0..num_kv_heads).map(move |head| block * num_kv_heads + head))
             .collect(),
@@ -74,26 +75,25 @@ pub(super) fn tables(variant: &Variant, tables: &[u32], num_kv_heads: u32) -> Ve
 impl AttentionInputs {
     /// Values for what a variant of an attention kernel computes; where it attends listed blocks, two lists for each of
     /// these lengths.
-    pub(super) fn of(variant: &Variant, num_heads: u32, lens: &[u32]) -> Self {
-        let is = |slot, name| module(variant, slot) == Some(name);
-        let mask = match module(variant, "mask") {
-            Some("mask_window") => Reach::Window(21),
-            Some("mask_chunk") => Reach::Chunk(24),
-            _ => Reach::Full,
+    pub(crate) fn of(variant: &Variant, num_heads: u32, lens: &[u32]) -> Self {
+        let mask = match variant.get(attention::MASK) {
+            Some(Reach::Window(_)) => Reach::Window(21),
+            Some(Reach::Chunk(_)) => Reach::Chunk(24),
+            Some(Reach::Full) | None => Reach::Full,
         };
-        let logit = match module(variant, "logit") {
-            Some("logit_softcap") => Logit::Softcap,
-            Some("logit_alibi") => Logit::Alibi,
-            _ if is("lists", "lists_after_slopes") => Logit::Alibi,
-            _ => Logit::Plain,
+        let logit = match variant.get(attention::LOGIT) {
+            Some((logit, _)) => logit,
+            // `paged_reduce` knows no scores, but where its lists lie.
+            None if variant.get(attention::LISTS) == Some(true) => Logit::Alibi,
+            None => Logit::Plain,
         };
-        let sinks = is("sinks", "sinks_heads");
-        let skip = is("skip", "skip_rows");
+        let sinks = variant.get(paged_reduce::SINKS) == Some(true);
+        let skip = variant.get(attention::SKIP) == Some(true);
         let attention = Attention { mask, logit, sinks, skip, ..Attention::default() };
         let mut asked = Self::new(attention, num_heads, 2);
-        if is("context", "context_blocks") {
+        if variant.get(attention::CONTEXT) == Some(true) {
             let twice = lens.iter().flat_map(|len| [*len; 2]);
-            asked.list(Lists::random(twice, size(variant, "SELECT_BLOCK"), 0.6, 9));
+            asked.list(Lists::random(twice, filled(variant, slot::SELECT_BLOCK), 0.6, 9));
         }
         asked
     }

@@ -2,14 +2,13 @@
 
 use super::layer::{ATTENTION, COOP, Layer, queries};
 use super::options::{self, AttentionInputs};
-use super::{Case, count, shape, size};
-use crate::Variant;
+use super::{Case, count, filled, shape};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeParams};
-use crate::kernel::{paged_decode_coop, paged_decode_subgroup};
+use crate::{Level, Variant, slot};
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    let block = size(variant, "BLOCK_SIZE");
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+    let block = filled(variant, slot::BLOCK_SIZE);
     vec![
         case("several partitions", variant, &[1, block - 1, 300, block, 0, 513, block + 1]),
         case("one partition", variant, &[block + 1, 0, 200, 1]),
@@ -18,7 +17,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
 
 fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
     let shape = shape(variant, 2);
-    let num_heads = shape.num_kv_heads * size(variant, "GROUP");
+    let num_heads = shape.num_kv_heads * filled(variant, slot::GROUP);
     let layer = Layer::new(shape, lens, 5);
     let count = count(lens);
     // Rows of queries are in reverse order of sequences, with a gap between them; one sees no key before its tenth.
@@ -51,7 +50,7 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
     let tables = &layer.tables;
     let (kv, reads) = (layer.kv(), asked.options());
     cpu::paged_decode::paged_decode(&kv, &params, &q, tables, &rows, &mut partial, &mut stats, &reads);
-    let [k, v] = layer.words_of(variant);
+    let [k, v] = layer.words();
     // Sums of several partitions are not normalised: they grow with the number of keys.
     let keys = if reduced == 0 { 1.0 } else { f64::from(PARTITION) };
     let lanes = lanes_of(variant);
@@ -69,15 +68,15 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
 }
 
 fn lanes_of(variant: &Variant) -> Lanes {
-    match variant.kernel.name {
-        name if name == paged_decode_coop::KERNEL.name => Lanes::Matrices,
-        name if name == paged_decode_subgroup::KERNEL.name => Lanes::Subgroup(size(variant, "SUBGROUP")),
-        _ => Lanes::Workgroup,
+    match variant.level {
+        Level::Baseline => Lanes::Workgroup,
+        Level::Subgroup => Lanes::Subgroup(filled(variant, slot::SUBGROUP)),
+        Level::Coop => Lanes::Matrices,
     }
 }
 
 /// The most partitions that a row of two KV heads has.
-pub(super) fn max_partitions(asked: &AttentionInputs, rows: &[[u32; 4]]) -> u32 {
+pub(crate) fn max_partitions(asked: &AttentionInputs, rows: &[[u32; 4]]) -> u32 {
     let options = asked.options();
     let of = |(index, [_, len, _, first]): (usize, &[u32; 4])| {
         let partitions = |head| {

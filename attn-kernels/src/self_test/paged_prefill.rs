@@ -2,23 +2,24 @@
 
 use super::layer::{ATTENTION, COOP, Layer, queries};
 use super::options::{self, AttentionInputs};
-use super::{Case, count, dtype, module, shape, size};
-use crate::Variant;
+use super::{Case, count, filled, shape, stored};
 use crate::cpu::attention::{Options, SkipTiles};
 use crate::cpu::{self, Tolerance};
-use crate::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
-use crate::kernel::{KvShape, paged_prefill_coop};
+use crate::kernel::paged_prefill::{self, PagedPrefillParams, Tile};
+use crate::kernel::{KvLayout, KvShape, paged_prefill_coop};
+use crate::{Level, Variant, slot};
 
 /// Chunks `(position of the first row, rows)` of one sequence each.
 const CHUNKS: [(u32, u32); 4] = [(0, 1), (15, 3), (16, 2), (0, 70)];
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    if variant.kernel.name == paged_prefill_coop::KERNEL.name {
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+    if variant.level == Level::Coop {
         let shape = KvShape {
             num_kv_heads: 2,
-            head_dim: 16 * size(variant, "SPANS"),
-            block_size: size(variant, "BLOCK_SIZE"),
-            dtype: dtype(variant),
+            head_dim: 16 * filled(variant, slot::SPANS),
+            block_size: filled(variant, slot::BLOCK_SIZE),
+            dtype: stored(variant).1,
+            layout: KvLayout::Native,
         };
         let tile_rows = paged_prefill_coop::TILE_ROWS;
         let grid = |tiles| paged_prefill_coop::grid(4, tiles);
@@ -35,12 +36,8 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
             [all, Dispatch { first_key: 16, num_keys: 24, ..all }, Dispatch { part_keys: 32, ..all }];
         return dispatches.map(|dispatch| case(variant, shape, 4, &dispatch)).into();
     }
-    let (shape, num_heads) = (shape(variant, 2), 2 * size(variant, "GROUP"));
-    let loads = if module(variant, "trips") == Some("trips_hidden") {
-        KeyLoads::Broadcast
-    } else {
-        KeyLoads::Uniform
-    };
+    let (shape, num_heads) = (shape(variant, 2), 2 * filled(variant, slot::GROUP));
+    let loads = filled(variant, paged_prefill::TRIPS);
     let grid = |tiles| paged_prefill::grid(&shape, num_heads, loads, tiles);
     let (tile_rows, tolerance) = (paged_prefill::tile_rows(loads), ATTENTION);
     let (num_keys, part_keys) = (u32::MAX, u32::MAX);
@@ -56,7 +53,7 @@ const LOG_SKIP: f32 = 3.5;
 
 /// Tiles of scores that a variant leaves out.
 fn skip_tiles(variant: &Variant) -> SkipTiles {
-    if variant.kernel.name == paged_prefill_coop::KERNEL.name {
+    if variant.level == Level::Coop {
         SkipTiles { rows: 32, keys: 16 }
     } else {
         SkipTiles { rows: 1, keys: 8 }
@@ -128,7 +125,7 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
         lse.append(part_lse);
     }
     let [x, y, _] = grid(count(&tiles));
-    let [k, v] = layer.words_of(variant);
+    let [k, v] = layer.words();
     let name = if parts == 1 { "chunks round blocks and tiles" } else { "keys in parts" };
     Case::new(name, variant, &params, [x, y, parts])
         .binding(&q)

@@ -3,14 +3,14 @@
 use super::layer::{ATTENTION, floats};
 use super::options::AttentionInputs;
 use super::paged_decode::max_partitions;
-use super::{Case, count, size};
-use crate::Variant;
+use super::{Case, count, filled};
 use crate::cpu;
 use crate::kernel::paged_decode::PARTITION;
 use crate::kernel::paged_reduce::{self, PagedReduceParams};
+use crate::{Variant, slot};
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    let head_dim = size(variant, "HEAD_DIM") as usize;
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+    let head_dim = filled(variant, slot::HEAD_DIM) as usize;
     let lens = [1, 0, PARTITION, PARTITION + 1, 19 * PARTITION + 7, 64 * PARTITION];
     let (num_heads, count) = (6, count(&lens));
     let rows: Vec<[u32; 4]> = (0..count).rev().zip(lens).map(|(row, len)| [row, len, 0, 0]).collect();

@@ -2,13 +2,13 @@
 
 use super::layer::floats;
 use super::lse_merge::MERGE;
-use super::{Case, size};
-use crate::Variant;
+use super::{Case, filled};
 use crate::cpu;
 use crate::kernel::prefill_reduce::{self, PrefillReduceParams};
+use crate::{Variant, slot};
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    let dim = size(variant, "HEAD_DIM");
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+    let dim = filled(variant, slot::HEAD_DIM);
     let head_dim = dim as usize;
     // Parts without keys, with equal and with very different weights.
     let lse = [f32::NEG_INFINITY, f32::INFINITY, 0.0, -20.0, 20.0, 3.5];

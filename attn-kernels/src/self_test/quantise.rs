@@ -1,23 +1,15 @@
 //! Cases of `quantise` and `dequantise`.
 
 use super::layer::floats;
-use super::{Case, module, size};
-use crate::Variant;
+use super::{Case, filled};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::dequantise::{self, DequantiseParams};
-use crate::kernel::quantise::{self, Code, QuantiseParams, Scale};
+use crate::kernel::quantise::{self, Code, QuantiseParams};
+use crate::{Variant, slot};
 
-fn code(variant: &Variant) -> Code {
-    if module(variant, "code") == Some("code_int8") { Code::Int8 } else { Code::Fp8 }
-}
-
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    let (width, code) = (size(variant, "WIDTH"), code(variant));
-    let scale = match module(variant, "scale") {
-        Some("scale_amax") => Scale::PerRow,
-        Some("scale_ue8m0") => Scale::Ue8m0,
-        _ => Scale::Given,
-    };
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+    let (width, code) = (filled(variant, slot::WIDTH), filled(variant, quantise::CODE));
+    let scale = filled(variant, quantise::SCALE);
     let rows = 5;
     let params = QuantiseParams { rows, row_stride: width + 3, first: 2, scale: 0.25 };
     // Eighths up to 15.875, largest first, so that scales and quotients are exact and no two drivers round a tie apart.
@@ -37,8 +29,8 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn dequantise(variant: &Variant) -> Vec<Case> {
-    let (width, code) = (size(variant, "WIDTH"), code(variant));
+pub(crate) fn dequantise(variant: &Variant) -> Vec<Case> {
+    let (width, code) = (filled(variant, slot::WIDTH), filled(variant, quantise::CODE));
     let rows = 7;
     let params = DequantiseParams { rows, row_stride: width + 5, first: 1 };
     // Every code but the NaNs of e4m3.

@@ -1,21 +1,21 @@
 //! Cases of `residency` and `fetch_pages`, of those in which nothing is left open.
 
 use super::hostile::{self, Indices, Order};
-use super::{Case, count, size};
-use crate::Variant;
+use super::{Case, count, filled};
 use crate::cpu;
 use crate::cpu::residency::Residents;
 use crate::kernel::fetch_pages::{self, FetchPagesParams};
 use crate::kernel::residency::{self, HEADER, ResidencyParams};
-use crate::kernel::{KvDtype, KvShape};
+use crate::kernel::{KvDtype, KvLayout, KvShape};
+use crate::{Variant, slot};
 
 const HEADS: u32 = 2;
 const SLOTS: u32 = 8;
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     // Two lists that meet in a page; of eight slots four are held, one of them by a page that was forgotten. At most
     // one page a head is missing, so that no two could change places.
-    let pages = size(variant, "PAGES");
+    let pages = filled(variant, slot::PAGES);
     let block_size = 16;
     let params = ResidencyParams {
         first_request: 1,
@@ -97,7 +97,7 @@ fn any_lists(case: &Case, before: &Residents, num_blocks: u32) -> Vec<Case> {
     cases
 }
 
-pub(super) fn fetch_cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn fetch_cases(variant: &Variant) -> Vec<Case> {
     let shape = shape(16);
     let touched = [[8, 9], [6, 1], [3, 2]];
     let params = FetchPagesParams {
@@ -139,5 +139,5 @@ pub(super) fn fetch_cases(variant: &Variant) -> Vec<Case> {
 }
 
 fn shape(block_size: u32) -> KvShape {
-    KvShape { num_kv_heads: HEADS, head_dim: 64, block_size, dtype: KvDtype::F16 }
+    KvShape { num_kv_heads: HEADS, head_dim: 64, block_size, dtype: KvDtype::F16, layout: KvLayout::Native }
 }

@@ -6,30 +6,25 @@ use sparse_select::{Params, Spec};
 use super::block_digest::pages;
 use super::block_score::cache_of;
 use super::layer::{ATTENTION, Layer, converted, floats, queries, words};
-use super::{Case, count, dtype, module, size};
-use crate::Variant;
+use super::{Case, count, filled, shape};
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::block_digest::{self, Digest};
 use crate::kernel::hamming_score::{self, HammingScoreParams};
-use crate::kernel::hash_codes::{self, HashCodesParams};
+use crate::kernel::hash_codes::{self, HashCodesParams, HashSource};
 use crate::kernel::nsa_attend::{self, NsaAttendParams};
 use crate::kernel::nsa_block_score::{self, NsaBlockScoreParams};
 use crate::kernel::nsa_probs::{self, NsaProbsParams};
-use crate::kernel::{KvDtype, KvShape};
+use crate::kernel::{KvDtype, KvLayout, KvShape};
+use crate::{Variant, slot};
 
 /// Multiples of 1/8: their products are exact, so that signs are those of the reference.
 fn eighths(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = (*x * 8.0).round() / 8.0);
 }
 
-pub(super) fn hash_codes(variant: &Variant) -> Vec<Case> {
+pub(crate) fn hash_codes(variant: &Variant) -> Vec<Case> {
     const BITS: u32 = 160;
-    let shape = KvShape {
-        num_kv_heads: 2,
-        head_dim: size(variant, "HEAD_DIM"),
-        block_size: size(variant, "BLOCK_SIZE"),
-        dtype: dtype(variant),
-    };
+    let shape = shape(variant, 2);
     let dim = shape.head_dim as usize;
     let mut weights = floats(dim * BITS as usize, 3);
     eighths(&mut weights);
@@ -49,7 +44,7 @@ pub(super) fn hash_codes(variant: &Variant) -> Vec<Case> {
     let place = |codes: &mut [u32], at: usize, code: &[u32]| {
         codes[at * 7 + 1..][..code.len()].copy_from_slice(code);
     };
-    if module(variant, "source") == Some("hash_queries") {
+    if filled(variant, hash_codes::SOURCE) == HashSource::Queries {
         let mut q = queries(5, 8 * dim, 8 * dim, 1);
         eighths(&mut q);
         let rows = [3_u32, 0, 1, 4, 2];
@@ -109,9 +104,19 @@ pub(super) fn hash_codes(variant: &Variant) -> Vec<Case> {
     vec![case("cached keys", whole), case("keys of a part of the cache", cut)]
 }
 
-pub(super) fn hamming_score(variant: &Variant) -> Vec<Case> {
-    let (page, pages, words) = (size(variant, "BLOCK_SIZE"), size(variant, "PAGES"), size(variant, "WORDS"));
-    let shape = KvShape { num_kv_heads: 2, head_dim: 8, block_size: page, dtype: KvDtype::F32 };
+pub(crate) fn hamming_score(variant: &Variant) -> Vec<Case> {
+    let (page, pages, words) = (
+        filled(variant, slot::BLOCK_SIZE),
+        filled(variant, slot::PAGES),
+        filled(variant, hamming_score::WORDS),
+    );
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 8,
+        block_size: page,
+        dtype: KvDtype::F32,
+        layout: KvLayout::Native,
+    };
     let block = page * pages;
     let layer = Layer::new(shape, &[6 * block + 3, 1, 4 * block], 1);
     let lens = [6 * block + 3, 1, 4 * block];
@@ -145,8 +150,8 @@ pub(super) fn hamming_score(variant: &Variant) -> Vec<Case> {
 }
 
 /// Probabilities are multiples of 1/256: their sums are exact.
-pub(super) fn nsa_block_score(variant: &Variant) -> Vec<Case> {
-    let (kernel, block) = (size(variant, "KERNEL"), size(variant, "BLOCK"));
+pub(crate) fn nsa_block_score(variant: &Variant) -> Vec<Case> {
+    let (kernel, block) = (filled(variant, nsa_block_score::KERNEL_STRIDES), filled(variant, slot::BLOCK));
     let stride = 16;
     let spec = format!(
         "nsa:window_size=0,kernel_size={},kernel_stride={stride},block_size={}",
@@ -181,15 +186,16 @@ pub(super) fn nsa_block_score(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn nsa_probs(variant: &Variant) -> Vec<Case> {
+pub(crate) fn nsa_probs(variant: &Variant) -> Vec<Case> {
     let shape = KvShape {
         num_kv_heads: 2,
-        head_dim: size(variant, "HEAD_DIM"),
-        block_size: size(variant, "BLOCK_SIZE"),
+        head_dim: filled(variant, slot::HEAD_DIM),
+        block_size: filled(variant, slot::BLOCK_SIZE),
         dtype: cache_of(variant),
+        layout: KvLayout::Native,
     };
-    let stride = shape.block_size * size(variant, "PAGES");
-    let kernel = stride * size(variant, "KERNEL");
+    let stride = shape.block_size * filled(variant, slot::PAGES);
+    let kernel = stride * filled(variant, nsa_block_score::KERNEL_STRIDES);
     // More strides than a workgroup has lanes, in lengths with and without a compressed key, whole and with a rest.
     let lens = [300 * stride + 5, 1, kernel, kernel - 1, kernel + 3 * stride];
     let layer = Layer::new(shape, &lens, 1);
@@ -221,19 +227,20 @@ pub(super) fn nsa_probs(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn nsa_attend(variant: &Variant) -> Vec<Case> {
+pub(crate) fn nsa_attend(variant: &Variant) -> Vec<Case> {
     let shape = KvShape {
         num_kv_heads: 2,
-        head_dim: size(variant, "HEAD_DIM"),
-        block_size: size(variant, "BLOCK_SIZE"),
+        head_dim: filled(variant, slot::HEAD_DIM),
+        block_size: filled(variant, slot::BLOCK_SIZE),
         dtype: cache_of(variant),
+        layout: KvLayout::Native,
     };
-    let block = shape.block_size * size(variant, "PAGES");
+    let block = shape.block_size * filled(variant, slot::PAGES);
     // More blocks than a workgroup has sides, in lengths with and without a whole block.
     let lens = [20 * block + 5, 1, block, block - 1];
     let layer = Layer::new(shape, &lens, 1);
     let mut digests = vec![f32::NAN; Digest::Mean.pool_elements(&shape, layer.num_blocks() as usize)];
-    let values = converted(&shape, &layer.v, KvShape::v_index, KvShape::k_index);
+    let values = converted(&layer.v, (&shape, KvShape::v_index), (&shape, KvShape::k_index));
     cpu::block_digest::block_digest(&shape, Digest::Mean, &pages(&layer, &lens), &values, &mut digests);
     let params = NsaAttendParams { num_heads: 6, num_kv_heads: 2, prob_stride: 21 };
     // Rows write elsewhere than they stand.

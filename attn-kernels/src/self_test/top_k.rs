@@ -1,7 +1,7 @@
 //! Cases of `top_k` and of the kernels that share long rows out.
 
 use super::layer::floats;
-use super::{Case, count, hostile, module};
+use super::{Case, count, filled, hostile};
 use crate::Variant;
 use crate::cpu;
 use crate::kernel::top_k::{self, Output, TopKParams, Transform};
@@ -78,22 +78,14 @@ fn long_rows() -> Rows {
     Rows::new(&[(5000, 700), (8192, 1), (4097, 4096), (9, 3), (30, 30), (20_000, 600)])
 }
 
-fn transform(variant: &Variant) -> Transform {
-    match module(variant, "transform") {
-        Some("transform_paged") => Transform::Paged,
-        Some("transform_ragged") => Transform::Ragged,
-        _ => Transform::None,
-    }
-}
-
 fn output(variant: &Variant) -> Output {
-    match module(variant, "out") {
-        Some("out_list") => Output::List,
-        _ => Output::Positions(transform(variant)),
+    match filled(variant, top_k::LISTS) {
+        true => Output::List,
+        false => Output::Positions(filled(variant, top_k::TRANSFORM)),
     }
 }
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     let rows = Rows::new(&[(0, 3), (1, 1), (300, 0), (255, 64), (1500, 1024), (100, 200)]);
     let case = |(what, rows): (_, Rows)| {
         let want = rows.selected(output(variant));
@@ -106,7 +98,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     rows.and_hostile("rows round k").into_iter().map(case).collect()
 }
 
-pub(super) fn peak_cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn peak_cases(variant: &Variant) -> Vec<Case> {
     let case = |(what, rows): (_, Rows)| {
         let params = rows.long().peaks();
         let want = rows.peaks(BEFORE);
@@ -118,7 +110,7 @@ pub(super) fn peak_cases(variant: &Variant) -> Vec<Case> {
     long_rows().and_hostile("rows of many groups").into_iter().map(case).collect()
 }
 
-pub(super) fn long_cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn long_cases(variant: &Variant) -> Vec<Case> {
     let case = |(what, rows): (_, Rows)| {
         let params = rows.long();
         let [_, chosen, kept] = params.scratch_lens();
@@ -135,13 +127,13 @@ pub(super) fn long_cases(variant: &Variant) -> Vec<Case> {
     long_rows().and_hostile("rows of many groups").into_iter().map(case).collect()
 }
 
-pub(super) fn transform_cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn transform_cases(variant: &Variant) -> Vec<Case> {
     let rows = Rows::new(&[(1000, 70), (30, 70), (100, 70)]);
     let before = rows.selected(Output::Positions(Transform::None));
     let TopKParams { rows: count, out_stride, page_size, .. } = rows.params;
     let params = TopKTransformParams { rows: count, out_stride, page_size };
     let mut after = before.clone();
-    let transform = transform(variant);
+    let transform = filled(variant, top_k::TRANSFORM);
     cpu::top_k_transform::top_k_transform(&params, transform, &rows.rows, &rows.table, &mut after);
     let case = Case::new("positions and -1", variant, &params, top_k_transform::grid(count, out_stride))
         .binding(&rows.rows)

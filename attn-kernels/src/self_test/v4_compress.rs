@@ -3,10 +3,10 @@
 use sparse_select::v4::compressor::Ratio;
 
 use super::layer::floats;
-use super::{Case, count, size};
-use crate::Variant;
+use super::{Case, count, filled};
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::v4_compress::{self, V4CompressParams};
+use crate::{Variant, slot};
 
 const EPS: f32 = 1e-6;
 const THETA: f64 = 160_000.0;
@@ -14,9 +14,9 @@ const THETA: f64 = 160_000.0;
 const ENTRIES: Tolerance = Tolerance { abs: 2e-5, rel: 1e-4 };
 
 /// The first entry of a sequence and a later one, of states in blocks in reverse order.
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    let (dim, rope) = (size(variant, "DIM") as usize, size(variant, "ROPE") as usize);
-    let ratio = if size(variant, "COFF") == 2 { Ratio::C4 } else { Ratio::C128 };
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+    let (dim, rope) = (filled(variant, v4_compress::DIM) as usize, filled(variant, slot::ROPE) as usize);
+    let ratio = if filled(variant, v4_compress::COFF) == 2 { Ratio::C4 } else { Ratio::C128 };
     let (r, block, width) = (ratio.tokens(), ratio.state_block_size(), ratio.coff() * dim);
     let (len, blocks) = (3 * r, (3 * r).div_ceil(block));
     let tables: Vec<u32> = (0..blocks).rev().map(|b| u32::try_from(b).expect("few blocks")).collect();

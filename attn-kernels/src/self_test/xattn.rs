@@ -4,16 +4,17 @@ use sparse_select::Heads;
 
 use super::hostile::{self, Indices, Order};
 use super::layer::{ATTENTION, Layer, floats, queries};
-use super::{Case, dtype, size};
-use crate::Variant;
+use super::{Case, filled, stored};
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::find_blocks::{self, Vote};
 use crate::kernel::stride_queries::StrideType;
 use crate::kernel::strided_qk::Grid;
 use crate::kernel::xattn::Estimate;
 use crate::kernel::{
-    KvDtype, KvShape, softmax_block_sum, stride_queries, strided_qk, strided_qk_broadcast, strided_qk_coop,
+    KvDtype, KvLayout, KvShape, softmax_block_sum, stride_queries, strided_qk, strided_qk_broadcast,
+    strided_qk_coop,
 };
+use crate::{Level, Variant, slot};
 
 /// Queries are rounded to f16: an error of 2^-11 of a score of some units.
 const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 1e-3 };
@@ -39,8 +40,8 @@ fn estimate(num_heads: u32, width: u32, stride: u32, block: u32) -> Estimate {
     }
 }
 
-pub(super) fn stride_queries(variant: &Variant) -> Vec<Case> {
-    let [dim, stride, halves] = ["HEAD_DIM", "STRIDE", "HALVES"].map(|slot| size(variant, slot));
+pub(crate) fn stride_queries(variant: &Variant) -> Vec<Case> {
+    let (dim, stride) = (filled(variant, slot::HEAD_DIM), filled(variant, slot::STRIDE));
     let e = estimate(3, 3 * dim, stride, 16 * stride);
     let q = queries(e.q_len as usize, 3 * dim as usize, e.q_stride as usize, 6);
     // WGSL leaves the rounding open: nothing is left to round.
@@ -48,7 +49,7 @@ pub(super) fn stride_queries(variant: &Variant) -> Vec<Case> {
     // From the second query block on, whose rows end after the chunk.
     let params = e.stride_queries(&(1..e.query_blocks()));
     let want = cpu::stride_queries::stride_queries(&params, dim as usize, stride as usize, &q);
-    let to = if halves == 1 { StrideType::F16 } else { StrideType::F32 };
+    let to = if filled(variant, stride_queries::HALVES) { StrideType::F16 } else { StrideType::F32 };
     let want = words(&want, to);
     let grid = stride_queries::grid(&params, dim, stride);
     let case = Case::new("a chunk inside blocks", variant, &params, grid).binding(&q);
@@ -66,16 +67,17 @@ fn words(strides: &[f32], to: StrideType) -> Vec<u32> {
     }
 }
 
-pub(super) fn strided_qk(variant: &Variant) -> Vec<Case> {
-    let is_coop = variant.kernel.name == strided_qk_coop::KERNEL.name;
+pub(crate) fn strided_qk(variant: &Variant) -> Vec<Case> {
+    let is_coop = variant.level == Level::Coop;
     let shape = KvShape {
         num_kv_heads: 2,
-        head_dim: if is_coop { 16 * size(variant, "SPANS") } else { size(variant, "HEAD_DIM") },
-        block_size: size(variant, "BLOCK_SIZE"),
-        dtype: dtype(variant),
+        head_dim: if is_coop { 16 * filled(variant, slot::SPANS) } else { filled(variant, slot::HEAD_DIM) },
+        block_size: filled(variant, slot::BLOCK_SIZE),
+        dtype: if is_coop { KvDtype::F16 } else { stored(variant).1 },
+        layout: KvLayout::Native,
     };
-    let stride = size(variant, "STRIDE");
-    let part = if is_coop { 16 * size(variant, "WIDTH") } else { size(variant, "PART") };
+    let stride = filled(variant, slot::STRIDE);
+    let part = if is_coop { 16 * filled(variant, slot::WIDTH) } else { filled(variant, strided_qk::PART) };
     let (heads, dim) = (4, shape.head_dim as usize);
     let e = estimate(4, 4 * shape.head_dim, stride, stride * part);
     let layer = Layer::new(shape, &[e.kv_len], 5);
@@ -97,10 +99,10 @@ pub(super) fn strided_qk(variant: &Variant) -> Vec<Case> {
     let want = cpu::strided_qk::strided_qk(&params, sizes[0], sizes[1], sizes[2], &q_heads, &k_heads);
     let strides = cpu::stride_queries::stride_queries(&of_queries, dim, stride as usize, &q);
     let [k, _] = layer.words();
-    let (grid, tolerance): (Grid, _) = match variant.kernel.name {
-        "strided_qk_coop" => (strided_qk_coop::grid, COOP),
-        "strided_qk_broadcast" => (strided_qk_broadcast::grid, ATTENTION),
-        _ => (strided_qk::grid, ATTENTION),
+    let (grid, tolerance): (Grid, _) = match variant.level {
+        Level::Coop => (strided_qk_coop::grid, COOP),
+        Level::Subgroup => (strided_qk_broadcast::grid, ATTENTION),
+        Level::Baseline => (strided_qk::grid, ATTENTION),
     };
     let case = Case::new("a chunk inside blocks", variant, &params, grid(&params, stride))
         .binding(&words(&strides, if is_coop { StrideType::F16 } else { StrideType::F32 }))
@@ -110,8 +112,8 @@ pub(super) fn strided_qk(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn softmax_block_sum(variant: &Variant) -> Vec<Case> {
-    let (rows, part) = (size(variant, "ROWS"), size(variant, "PART"));
+pub(crate) fn softmax_block_sum(variant: &Variant) -> Vec<Case> {
+    let (rows, part) = (filled(variant, slot::ROWS), filled(variant, strided_qk::PART));
     let e = estimate(4, 128, 8, 8 * rows);
     let blocks = 0..e.query_blocks();
     let params = e.softmax_block_sum(&blocks);
@@ -130,9 +132,15 @@ pub(super) fn softmax_block_sum(variant: &Variant) -> Vec<Case> {
 }
 
 /// Masses that are multiples of 1/64 and thresholds of 1/16 have no rounding on either side.
-pub(super) fn find_blocks(variant: &Variant) -> Vec<Case> {
-    let group = size(variant, "GROUP");
-    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+pub(crate) fn find_blocks(variant: &Variant) -> Vec<Case> {
+    let group = filled(variant, slot::GROUP);
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 64,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let e = Estimate { kv_len: 40 * 128, q_len: 3 * 128, ..estimate(2 * group, 128 * group, 8, 128) };
     let blocks = 0..e.query_blocks();
     let stride = e.key_blocks() + 3;

@@ -6,7 +6,7 @@ use crate::kernel::KvDtype;
 const H200: DeviceProfile = DeviceProfile::H200;
 
 fn shape(dtype: KvDtype) -> KvShape {
-    KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype }
+    KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype, layout: crate::kernel::KvLayout::Native }
 }
 
 /// Long partitions if there is work enough for a large GPU all the same.

@@ -6,7 +6,7 @@ use attn_kernels::Variant;
 use attn_kernels::gpu::{Bound, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Logit, Reach};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
-use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, paged_prefill_coop};
 use attn_kernels::self_test::layer::{Layer, queries};
 use attn_kernels::self_test::options::{AttentionInputs, Lists};
 
@@ -156,7 +156,7 @@ fn relative_error(got: &[f32], want: &[f32]) -> f64 {
 }
 
 fn shape(num_kv_heads: u32, head_dim: u32, block_size: u32) -> KvShape {
-    KvShape { num_kv_heads, head_dim, block_size, dtype: KvDtype::F16 }
+    KvShape { num_kv_heads, head_dim, block_size, dtype: KvDtype::F16, layout: KvLayout::Native }
 }
 
 /// Compares with `paged_prefill`; queries are `loud` times larger.

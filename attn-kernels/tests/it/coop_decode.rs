@@ -6,7 +6,7 @@ use attn_kernels::gpu::{Bound, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Logit, Reach};
 use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::self_test::layer::{Layer, queries};
 use attn_kernels::self_test::options::{AttentionInputs, Lists};
 
@@ -156,7 +156,7 @@ fn first_key(attention: Attention, len: u32) -> u32 {
 }
 
 fn shape(num_kv_heads: u32, head_dim: u32, block_size: u32, dtype: KvDtype) -> KvShape {
-    KvShape { num_kv_heads, head_dim, block_size, dtype }
+    KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native }
 }
 
 const DTYPES: [KvDtype; 3] = [KvDtype::F16, KvDtype::Fp8, KvDtype::Int8];

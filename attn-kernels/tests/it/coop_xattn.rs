@@ -6,7 +6,7 @@ use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::find_blocks::Vote;
 use attn_kernels::kernel::strided_qk::Scorer;
 use attn_kernels::kernel::xattn::Estimate;
-use attn_kernels::kernel::{KvDtype, KvShape, stride_queries, strided_qk, strided_qk_coop};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, stride_queries, strided_qk, strided_qk_coop};
 use attn_kernels::self_test::layer::{Layer, queries};
 
 /// Parts of all query blocks from `first` on.
@@ -48,7 +48,13 @@ fn agrees_with_strided_qk() {
         (32, 1, 2, 32, 8, 512, 1500, 6000, true, 1),
         (256, 1, 1, 16, 8, 128, 300, 5000, true, 0),
     ] {
-        let shape = KvShape { num_kv_heads, head_dim, block_size: page, dtype: KvDtype::F16 };
+        let shape = KvShape {
+            num_kv_heads,
+            head_dim,
+            block_size: page,
+            dtype: KvDtype::F16,
+            layout: KvLayout::Native,
+        };
         let num_heads = num_kv_heads * group;
         let e = Estimate {
             num_heads,

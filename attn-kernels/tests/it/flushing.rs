@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use attn_kernels::gpu::{Bound, Pass};
 use attn_kernels::kernel::attention::Context;
 use attn_kernels::kernel::gather_cache::{self, GatherCacheParams};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::profile::Matrices;
 use attn_kernels::self_test::{cases, skipped};
 use attn_kernels::{Kernel, TextLength, Variant, variants_of};
@@ -26,7 +26,7 @@ fn flushing(variant: &Variant) -> Variant {
     let text = variant.wgsl_of(TextLength::Short, Matrices::NVIDIA).expect("variants compose");
     let text = text.replace("unpack2x16float(", "flushing(") + FLUSHING;
     let Kernel { name, role, params, bindings, .. } = *variant.kernel;
-    let kernel = Kernel { name, role, wgsl: text.leak(), modules: &[], params, bindings };
+    let kernel = Kernel { name, role, wgsl: text.leak(), modules: &[], params, bindings, entry: None };
     Variant { kernel: Box::leak(Box::new(kernel)), choices: Vec::new(), ..variant.clone() }
 }
 
@@ -37,7 +37,7 @@ const SHAPE: [u32; 2] = [4, 64];
 fn gathered(dtype: KvDtype, stored: &[u32; 256], flushes: bool) -> Option<Vec<f32>> {
     let gpu = gpu()?;
     let [block_size, head_dim] = SHAPE;
-    let shape = KvShape { num_kv_heads: 1, head_dim, block_size, dtype };
+    let shape = KvShape { num_kv_heads: 1, head_dim, block_size, dtype, layout: KvLayout::Native };
     let size = dtype.bytes() as usize;
     let mut block = vec![0u8; 256 * size];
     for (element, bits) in stored.iter().enumerate() {

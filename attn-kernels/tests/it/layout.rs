@@ -4,7 +4,7 @@ mod checks;
 
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::paged_decode::Lanes;
-use attn_kernels::kernel::{KvDtype, KvShape, paged_decode, paged_decode_subgroup};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, paged_decode, paged_decode_subgroup};
 use attn_kernels::reflect::interface;
 use attn_kernels::{catalog, variants};
 use std::collections::HashSet;
@@ -31,7 +31,13 @@ fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
     let mut seen = HashSet::new();
     for head_dim in (8..=256).step_by(8).chain([512]) {
         for num_heads in [1, 2, 3, 4, 6, 7, 8, 16] {
-            let shape = KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype: KvDtype::F16 };
+            let shape = KvShape {
+                num_kv_heads: 1,
+                head_dim,
+                block_size: 16,
+                dtype: KvDtype::F16,
+                layout: KvLayout::Native,
+            };
             // Places of single tokens take the most.
             let tokens = Attention { context: Context::Tokens, ..Attention::default() };
             for lanes in [Lanes::Workgroup, Lanes::Subgroup(8), Lanes::Subgroup(32)] {

@@ -11,7 +11,7 @@ use attn_kernels::kernel::mla_decode::LatentShape;
 use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 use attn_kernels::kernel::paged_decode::{self, Lanes};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads};
-use attn_kernels::kernel::{KvDtype, KvShape, strided_qk, strided_qk_coop};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, strided_qk, strided_qk_coop};
 use attn_kernels::kernel::{paged_decode_coop, paged_prefill_coop};
 use attn_kernels::self_test::cases;
 use attn_kernels::{Level, Variant};
@@ -78,7 +78,7 @@ proptest! {
     fn prefill(spans in 1u32..=8, log_block in 2u32..=6, dtype in dtypes(), attention in attention()) {
         if let Some(gpu) = gpu() {
             let shape =
-                KvShape { num_kv_heads: 2, head_dim: 16 * spans, block_size: 1 << log_block, dtype };
+                KvShape { num_kv_heads: 2, head_dim: 16 * spans, block_size: 1 << log_block, dtype, layout: KvLayout::Native };
             prop_assert!(paged_prefill_coop::serves(&shape));
             let variant = if gpu.runs_coop() {
                 paged_prefill_coop::variant(&shape, &attention)
@@ -98,7 +98,7 @@ proptest! {
     ) {
         if let Some(gpu) = gpu() {
             let shape =
-                KvShape { num_kv_heads: 2, head_dim: 1 << log_dim, block_size: 1 << log_block, dtype };
+                KvShape { num_kv_heads: 2, head_dim: 1 << log_dim, block_size: 1 << log_block, dtype, layout: KvLayout::Native };
             prop_assert!(paged_decode_coop::serves(&shape));
             let lanes = if gpu.runs_coop() { Lanes::Matrices } else { Lanes::Workgroup };
             // Listed blocks are whole blocks of the cache.
@@ -135,7 +135,7 @@ proptest! {
             let keys = match published {
                 true => IndexKeys::Fp8 { head_dim, page },
                 false => IndexKeys::Cached(
-                    KvShape { num_kv_heads: 1, head_dim, block_size: page, dtype: KvDtype::F16 },
+                    KvShape { num_kv_heads: 1, head_dim, block_size: page, dtype: KvDtype::F16, layout: KvLayout::Native },
                 ),
             };
             check(gpu, &IndexKernel::new(keys, gpu.profile()).variant())?;
@@ -149,7 +149,7 @@ proptest! {
             let block = stride << log_rows;
             let page = 1 << log_page.min(log_stride + log_rows);
             let shape =
-                KvShape { num_kv_heads: 2, head_dim: 16 * spans, block_size: page, dtype: KvDtype::F16 };
+                KvShape { num_kv_heads: 2, head_dim: 16 * spans, block_size: page, dtype: KvDtype::F16, layout: KvLayout::Native };
             prop_assert!(strided_qk_coop::serves(&shape, stride, block));
             check(gpu, &match gpu.runs_coop() {
                 true => strided_qk_coop::variant(&shape, stride, block),

@@ -77,7 +77,7 @@ impl Ops {
         Ok(Self {
             kernels,
             precision,
-            embed: gpu.pipeline(&embedding.reading(embed::variant(embedding.format().module())))?,
+            embed: gpu.pipeline(&embedding.reading(embed::variant(embedding.format())))?,
             norm: norm(Form::Store)?,
             norm_add: norm(Form::Add)?,
             norm_gather: norm(Form::Gather)?,

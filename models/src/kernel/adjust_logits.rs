@@ -1,17 +1,18 @@
 //! Edits logits in place before tokens are drawn: masks, biases, penalties.
 
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::declare::one;
+use attn_kernels::{Variant, bindings, kernel, params};
 use bytemuck::{Pod, Zeroable};
 
-/// The kernel; [`AdjustLogitsBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "adjust_logits",
-    role: attn_kernels::Role::Sampling,
-    wgsl: include_str!("../../wgsl/adjust_logits.wgsl"),
-    modules: &[super::MODULES],
-    params: AdjustLogitsParams::LAYOUT,
-    bindings: AdjustLogitsBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`AdjustLogitsBuffers`] lists its bindings.
+    "adjust_logits"(AdjustLogitsParams, AdjustLogitsBuffers): Sampling,
+    modules: [super::MODULES],
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "`vocab / 8` and `4` per forbidden token of a masked row; `16` per edit, which each workgroup of the row reads",
+    cases: sample::adjust,
+}
 
 /// [`AdjustRow::mask`] of a row whose tokens are all allowed.
 pub const NO_MASK: u32 = u32::MAX;

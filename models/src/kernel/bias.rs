@@ -1,17 +1,18 @@
 //! A bias, in every row, before the matmul that adds to it.
 
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::slot::Flag;
+use attn_kernels::{Variant, bindings, kernel, params};
 
-/// The kernel; [`BiasBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "bias",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/bias.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: BiasParams::LAYOUT,
-    bindings: BiasBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`BiasBuffers`] lists its bindings.
+    "bias"(BiasParams, BiasBuffers): Dense,
+    modules: [super::MODULES],
+    listed: |_| vec![("write".into(), variant(Form::Store)), ("add".into(), variant(Form::Add))],
+    variants: "write or add",
+    bytes: "`8 * cols` per row",
+    cases: rows::bias,
+}
 
 params! {
     /// Uniform parameters.
@@ -48,10 +49,13 @@ pub enum Form {
     Add,
 }
 
+/// Whether y is added to.
+pub(crate) const KEEP: Flag = Flag("KEEP");
+
 /// The kernel in one form.
 #[must_use]
 pub fn variant(form: Form) -> Variant {
-    Variant::new(&KERNEL).size("KEEP", u32::from(form == Form::Add)).constant("WG", WG)
+    Variant::new(&KERNEL).set(KEEP, form == Form::Add).constant("WG", WG)
 }
 
 /// Workgroups for `rows` rows of `cols` columns.

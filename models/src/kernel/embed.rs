@@ -1,17 +1,26 @@
 //! Rows of the embedding, dequantised, times a factor.
 
+use super::matmul;
+use crate::pack::Format;
+use attn_kernels::declare::{Listed, Sizes};
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::{Variant, bindings, kernel, params};
 
-/// The kernel; [`EmbedBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "embed",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/embed.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: EmbedParams::LAYOUT,
-    bindings: EmbedBuffers::BINDINGS,
-};
+use super::matmul::WEIGHTS;
+kernel! {
+    /// The kernel; [`EmbedBuffers`] lists its bindings.
+    "embed"(EmbedParams, EmbedBuffers): Dense,
+    modules: [super::MODULES],
+    listed: listed,
+    variants: "thirteen encodings",
+    bytes: "times a factor, the rows of the matrix, and `4 * width` per token",
+    cases: matmul::embed,
+}
+
+fn listed(_: &Sizes) -> Listed {
+    let images = ("q4-images".into(), matmul::from_images(variant(Format::Q4)));
+    Format::listed(variant).into_iter().chain([images]).collect()
+}
 
 params! {
     /// Uniform parameters.
@@ -47,8 +56,8 @@ const WG: u32 = 64;
 
 /// The kernel for one storage type.
 #[must_use]
-pub fn variant(weights: &'static str) -> Variant {
-    Variant::new(&KERNEL).module("weights", weights).constant("WG", WG)
+pub fn variant(weights: Format) -> Variant {
+    Variant::new(&KERNEL).set(WEIGHTS, weights).constant("WG", WG)
 }
 
 /// Workgroups for `rows` tokens of `width` elements.

@@ -1,20 +1,31 @@
 //! The gated unit between the matrices of an MLP or an expert.
 
+use attn_kernels::declare::{Listed, Sizes};
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::slot::{Flag, Number};
+use attn_kernels::{Variant, bindings, kernel, params};
 
 use super::ExpertTerms;
 use crate::Activation;
 
-/// The kernel; [`GluBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "glu",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/glu.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: GluParams::LAYOUT,
-    bindings: GluBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`GluBuffers`] lists its bindings.
+    "glu"(GluParams, GluBuffers): Dense,
+    modules: [super::MODULES],
+    listed: listed,
+    variants: "three activations; biased; weighted",
+    bytes: "`12 * inner` per row",
+    cases: moe::gate,
+}
+
+fn listed(_: &Sizes) -> Listed {
+    let swiglu = Activation::LimitedSwiglu { alpha: 1.702, limit: 7.0 };
+    vec![
+        ("silu".into(), variant(Activation::Silu, ExpertTerms { biased: false, weighted: true })),
+        ("limited".into(), variant(Activation::LimitedSilu { limit: 10.0 }, ExpertTerms::NONE)),
+        ("swiglu".into(), variant(swiglu, ExpertTerms { biased: true, weighted: false })),
+    ]
+}
 
 params! {
     /// Uniform parameters.
@@ -50,6 +61,13 @@ bindings! {
 
 const WG: u32 = 64;
 
+/// Kind of activation.
+pub(crate) const KIND: Number = Number("KIND");
+/// Whether there are biases of experts.
+pub(crate) const BIASED: Flag = Flag("BIASED");
+/// Whether rows have weights.
+pub(crate) const WEIGHTED: Flag = Flag("WEIGHTED");
+
 /// The kernel for one activation: rows are multiplied by their weights, and the biases of their experts are added, first.
 #[must_use]
 pub fn variant(activation: Activation, ExpertTerms { biased, weighted }: ExpertTerms) -> Variant {
@@ -58,11 +76,7 @@ pub fn variant(activation: Activation, ExpertTerms { biased, weighted }: ExpertT
         Activation::LimitedSilu { .. } => 1,
         Activation::LimitedSwiglu { .. } => 2,
     };
-    Variant::new(&KERNEL)
-        .size("KIND", kind)
-        .size("BIASED", u32::from(biased))
-        .size("WEIGHTED", u32::from(weighted))
-        .constant("WG", WG)
+    Variant::new(&KERNEL).set(KIND, kind).set(BIASED, biased).set(WEIGHTED, weighted).constant("WG", WG)
 }
 
 /// Workgroups for `rows` rows of `inner` elements.

@@ -1,17 +1,28 @@
 //! Residual streams into what a block reads, and the gates of what it leaves (hyper-connections).
 
+use attn_kernels::declare::{Listed, Sizes, levels};
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Kernel, Level, Params, Variant, bindings, params};
+use attn_kernels::slot::{self, Flag, Number};
+use attn_kernels::{Level, Variant, bindings, kernel, params};
 
-/// The kernel; [`HyperCollapseBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "hyper_collapse",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/hyper_collapse.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: HyperCollapseParams::LAYOUT,
-    bindings: HyperCollapseBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`HyperCollapseBuffers`] lists its bindings.
+    "hyper_collapse"(HyperCollapseParams, HyperCollapseBuffers): Dense,
+    modules: [super::MODULES],
+    listed: listed,
+    variants: "before a block, or at the end of the streams; reductions by tree or subgroup",
+    bytes: "`8 * streams * width` per row",
+    cases: hyper::collapse,
+}
+
+fn listed(_: &Sizes) -> Listed {
+    let of = |level| {
+        [("block", Reader::Block), ("head", Reader::Head)]
+            .map(|(part, reader)| (part.into(), variant(4, reader, level)))
+            .into()
+    };
+    levels(of)
+}
 
 params! {
     /// Uniform parameters.
@@ -69,14 +80,19 @@ pub fn mixes(streams: u32, reader: Reader) -> u32 {
     }
 }
 
+/// Residual streams.
+pub(crate) const STREAMS: Number = Number("STREAMS");
+/// Whether the head reads.
+pub(crate) const HEAD: Flag = Flag("HEAD");
+
 /// The kernel for `streams` residual streams.
 #[must_use]
 pub fn variant(streams: u32, reader: Reader, level: Level) -> Variant {
     Variant::new(&KERNEL)
-        .size("STREAMS", streams)
-        .size("HEAD", u32::from(reader == Reader::Head))
-        .size("WG", LANES)
-        .reduce(level)
+        .set(STREAMS, streams)
+        .set(HEAD, reader == Reader::Head)
+        .set(slot::WG, LANES)
+        .by_level(slot::REDUCE, level)
 }
 
 /// Workgroups for `rows` rows.

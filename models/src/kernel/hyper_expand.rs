@@ -1,17 +1,18 @@
 //! Adds a block's output of a row to its residual streams (hyper-connections).
 
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::slot::Flag;
+use attn_kernels::{Variant, bindings, kernel, params};
 
-/// The kernel; [`HyperExpandBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "hyper_expand",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/hyper_expand.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: HyperExpandParams::LAYOUT,
-    bindings: HyperExpandBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`HyperExpandBuffers`] lists its bindings.
+    "hyper_expand"(HyperExpandParams, HyperExpandBuffers): Dense,
+    modules: [super::MODULES],
+    listed: |_| vec![("streams".into(), variant(4, Form::Add)), ("first".into(), variant(4, Form::Begin))],
+    variants: "a block's output, or the first streams",
+    bytes: "`8 * streams * width` per row",
+    cases: hyper::expand,
+}
 
 params! {
     /// Uniform parameters.
@@ -46,12 +47,15 @@ pub enum Form {
     Add,
 }
 
+/// Whether the streams begin.
+pub(crate) const FIRST: Flag = Flag("FIRST");
+
 /// The kernel for `streams` residual streams.
 #[must_use]
 pub fn variant(streams: u32, form: Form) -> Variant {
     Variant::new(&KERNEL)
-        .size("STREAMS", streams)
-        .size("FIRST", u32::from(form == Form::Begin))
+        .set(super::hyper_collapse::STREAMS, streams)
+        .set(FIRST, form == Form::Begin)
         .constant("WG", WG)
 }
 

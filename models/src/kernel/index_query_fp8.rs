@@ -1,17 +1,18 @@
 //! Queries of an indexer in fp8 as published, in place.
 
+use attn_kernels::declare::one;
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::{Variant, bindings, kernel, params, slot};
 
-/// The kernel; [`IndexQueryFp8Buffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "index_query_fp8",
-    role: attn_kernels::Role::Selection,
-    wgsl: include_str!("../../wgsl/index_query_fp8.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: IndexQueryFp8Params::LAYOUT,
-    bindings: IndexQueryFp8Buffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`IndexQueryFp8Buffers`] lists its bindings.
+    "index_query_fp8"(IndexQueryFp8Params, IndexQueryFp8Buffers): Selection,
+    modules: [super::MODULES],
+    listed: |_| one(variant(128)),
+    variants: "one, by the head size",
+    bytes: "`8 * D + 8` per head of a row",
+    cases: index::query_fp8,
+}
 
 params! {
     /// Uniform parameters.
@@ -40,7 +41,7 @@ bindings! {
 #[must_use]
 pub fn variant(head_dim: u32) -> Variant {
     assert!(head_dim.is_power_of_two() && head_dim >= 8, "heads of {head_dim} dimensions cannot be rotated");
-    Variant::new(&KERNEL).size("HEAD_DIM", head_dim)
+    Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim)
 }
 
 /// Workgroups for `vectors` heads of rows.

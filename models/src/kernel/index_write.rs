@@ -1,18 +1,24 @@
 //! Keys of an indexer into their paged cache.
 
+use attn_kernels::declare::{FLOATS, Listed, Sizes};
 use attn_kernels::kernel::{KvDtype, KvShape, flat_grid};
 use attn_kernels::rows::KvWord;
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::slot::{self, Number};
+use attn_kernels::{Variant, bindings, kernel, params};
 
-/// The kernel; [`IndexWriteBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "index_write",
-    role: attn_kernels::Role::Cache,
-    wgsl: include_str!("../../wgsl/index_write.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: IndexWriteParams::LAYOUT,
-    bindings: IndexWriteBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`IndexWriteBuffers`] lists its bindings.
+    "index_write"(IndexWriteParams, IndexWriteBuffers): Cache,
+    modules: [super::MODULES],
+    listed: listed,
+    variants: "f16, f32",
+    bytes: "`6 * D` per row in f16",
+    cases: index::write,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    sizes.each(&FLOATS, |shape| variant(&KvShape { num_kv_heads: 1, block_size: 64, ..*shape }))
+}
 
 params! {
     /// Uniform parameters.
@@ -42,6 +48,9 @@ const WG: u32 = 64;
 
 /// The kernel for one cache shape, of one KV head.
 ///
+/// Elements that lie side by side.
+pub(crate) const CHUNK: Number = Number("CHUNK");
+
 /// # Panics
 /// For caches of codes.
 #[must_use]
@@ -52,9 +61,9 @@ pub fn variant(shape: &KvShape) -> Variant {
         codes => panic!("index keys are kept in f16 or f32, not in {codes:?}"),
     };
     Variant::new(&KERNEL)
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("CHUNK", chunk)
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(CHUNK, chunk)
         .constant("WG", WG)
 }
 

@@ -1,18 +1,19 @@
 //! Keys of an indexer into their paged cache, in fp8 as published.
 
+use attn_kernels::declare::one;
 use attn_kernels::kernel::flat_grid;
 use attn_kernels::rows::KvWord;
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::{Variant, bindings, kernel, params, slot};
 
-/// The kernel; [`IndexWriteFp8Buffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "index_write_fp8",
-    role: attn_kernels::Role::Cache,
-    wgsl: include_str!("../../wgsl/index_write_fp8.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: IndexWriteFp8Params::LAYOUT,
-    bindings: IndexWriteFp8Buffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`IndexWriteFp8Buffers`] lists its bindings.
+    "index_write_fp8"(IndexWriteFp8Params, IndexWriteFp8Buffers): Cache,
+    modules: [super::MODULES],
+    listed: |_| one(variant(128, 64)),
+    variants: "one, by the head size",
+    bytes: "`5 * D + 8` per row",
+    cases: index::write_fp8,
+}
 
 params! {
     /// Uniform parameters.
@@ -53,7 +54,7 @@ pub fn root(head_dim: u32) -> f32 {
 #[must_use]
 pub fn variant(head_dim: u32, page: u32) -> Variant {
     assert!(head_dim.is_power_of_two() && head_dim >= 8, "keys of {head_dim} dimensions cannot be rotated");
-    Variant::new(&KERNEL).size("HEAD_DIM", head_dim).size("BLOCK_SIZE", page)
+    Variant::new(&KERNEL).set(slot::HEAD_DIM, head_dim).set(slot::BLOCK_SIZE, page)
 }
 
 /// Workgroups for `rows` rows.

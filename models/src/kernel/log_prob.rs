@@ -1,16 +1,17 @@
 //! Negative log likelihoods of given tokens.
 
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::declare::one;
+use attn_kernels::{Variant, bindings, kernel, params};
 
-/// The kernel; [`LogProbBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "log_prob",
-    role: attn_kernels::Role::Sampling,
-    wgsl: include_str!("../../wgsl/log_prob.wgsl"),
-    modules: &[super::MODULES],
-    params: LogProbParams::LAYOUT,
-    bindings: LogProbBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`LogProbBuffers`] lists its bindings.
+    "log_prob"(LogProbParams, LogProbBuffers): Sampling,
+    modules: [super::MODULES],
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "`8 * vocab` per row",
+    cases: rows::log_prob,
+}
 
 params! {
     /// Uniform parameters.

@@ -1,20 +1,48 @@
 //! Quantised matrix times one row or many.
 
+use attn_kernels::declare::{Listed, Sizes, levels};
 use attn_kernels::gpu::Bind;
-use attn_kernels::{Access, Kernel, Level, Params, Variant, bindings, params};
+use attn_kernels::slot::{self, Number, OneOf};
+use attn_kernels::{Access, Level, Variant, bindings, kernel, params};
 
 use super::embed;
 use crate::pack::Format;
 
-/// The kernel; [`MatmulBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "matmul",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/matmul.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: MatmulParams::LAYOUT,
-    bindings: MatmulBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`MatmulBuffers`] lists its bindings.
+    "matmul"(MatmulParams, MatmulBuffers): Dense,
+    modules: [super::MODULES],
+    listed: listed,
+    variants: "thirteen encodings; store, add, silu_mul; tilings; weights in buffers or images, x by all lanes, broadcast, through a window or a window a row; norm on the way in; several matrices: each of a row's vectors with its own, or routed pairs (and tiles, order)",
+    bytes: "the matrix once for each tile of rows",
+    cases: matmul::matmul,
+}
+
+fn listed(_: &Sizes) -> Listed {
+    let blocks = 64;
+    let sliced = |parts| Tiling::for_gpu(1, parts, blocks);
+    let of = |epilogue, tiling| variant(Format::Q4, epilogue, tiling, blocks, None);
+    let windows = |rows, loads| from_images(of(Epilogue::Store, Tiling::for_cpu(rows, 1, true).loads(loads)));
+    let several = |rows| several(rows, Format::Bf16, sliced(1), blocks);
+    let few: [(&str, Variant); 10] = [
+        ("q4-add", of(Epilogue::Add, sliced(1))),
+        ("q4-gelu_mul", of(Epilogue::GeluMul, sliced(2))),
+        ("q4-silu_mul", of(Epilogue::SiluMul, sliced(2))),
+        ("q4-tall", of(Epilogue::Store, Tiling::for_gpu(256, 1, blocks))),
+        ("q4-broadcast", of(Epilogue::Store, Tiling::for_cpu(256, 1, true))),
+        ("q4-window", windows(256, Loads::Window)),
+        ("q4-window-one", windows(1, Loads::Window)),
+        ("q4-windows", windows(256, Loads::Windows)),
+        ("each", several(Rows::Each)),
+        ("routed", several(Rows::Routed)),
+    ];
+    let normed = levels(|level| {
+        vec![("q4-normed".into(), variant(Format::Q4, Epilogue::Store, sliced(1), blocks, Some(level)))]
+    });
+    let stored = Format::listed(|format| variant(format, Epilogue::Store, sliced(1), blocks, None));
+    let few = few.map(|(part, variant)| (part.to_owned(), variant));
+    stored.into_iter().chain(few).chain(normed).collect()
+}
 
 params! {
     /// Uniform parameters.
@@ -133,8 +161,8 @@ impl Rows {
     pub(super) fn apply(self, one: Variant) -> Variant {
         match self {
             Self::Plain => one,
-            Self::Each => one.module("rows", "rows_each"),
-            Self::Routed => one.module("rows", "rows_routed").with("tiles").with("order"),
+            Self::Each => one.set(ROWS, self),
+            Self::Routed => one.set(ROWS, self).with("tiles").with("order"),
         }
     }
 }
@@ -159,16 +187,9 @@ impl Epilogue {
     /// Parts that meet in it.
     #[must_use]
     pub fn parts(self) -> u32 {
-        self.module().1
-    }
-
-    /// Its shared module, and how many parts meet in it.
-    pub(super) fn module(self) -> (&'static str, u32) {
         match self {
-            Self::Store => ("epilogue_store", 1),
-            Self::Add => ("epilogue_add", 1),
-            Self::SiluMul => ("epilogue_silu_mul", 2),
-            Self::GeluMul => ("epilogue_gelu_mul", 2),
+            Self::Store | Self::Add => 1,
+            Self::SiluMul | Self::GeluMul => 2,
         }
     }
 }
@@ -202,17 +223,56 @@ pub enum Loads {
     Windows,
 }
 
-impl Loads {
-    /// Its shared module.
-    fn module(self) -> &'static str {
-        match self {
-            Self::Uniform => "x_uniform",
-            Self::Broadcast => "x_broadcast",
-            Self::Window => "x_window",
-            Self::Windows => "x_windows",
-        }
-    }
-}
+/// Coding of weights.
+pub(crate) const WEIGHTS: OneOf<Format> = OneOf::new(
+    "weights",
+    &[
+        (Format::F32, "weights_f32"),
+        (Format::F16, "weights_f16"),
+        (Format::Bf16, "weights_bf16"),
+        (Format::Q4, "weights_q4"),
+        (Format::Q5, "weights_q5"),
+        (Format::Q8, "weights_q8"),
+        (Format::Q2K, "weights_q2k"),
+        (Format::Q3K, "weights_q3k"),
+        (Format::Q4K, "weights_q4k"),
+        (Format::Q5K, "weights_q5k"),
+        (Format::Q6K, "weights_q6k"),
+        (Format::Iq4, "weights_iq4"),
+        (Format::Mxfp4, "weights_mxfp4"),
+        (Format::Fp8, "weights_fp8"),
+    ],
+);
+/// Operation on a finished sum.
+pub(crate) const EPILOGUE: OneOf<Epilogue> = OneOf::new(
+    "epilogue",
+    &[
+        (Epilogue::Store, "epilogue_store"),
+        (Epilogue::Add, "epilogue_add"),
+        (Epilogue::SiluMul, "epilogue_silu_mul"),
+        (Epilogue::GeluMul, "epilogue_gelu_mul"),
+    ],
+);
+/// Assignment of rows to matrices.
+pub(crate) const ROWS: OneOf<Rows> = OneOf::new(
+    "rows",
+    &[(Rows::Plain, "rows_plain"), (Rows::Each, "rows_each"), (Rows::Routed, "rows_routed")],
+);
+/// Loads of activations; of `None` they go through a norm on the way in.
+pub(crate) const ACTIVATIONS: OneOf<Option<Loads>> = OneOf::new(
+    "activations",
+    &[
+        (Some(Loads::Uniform), "x_uniform"),
+        (Some(Loads::Broadcast), "x_broadcast"),
+        (Some(Loads::Window), "x_window"),
+        (Some(Loads::Windows), "x_windows"),
+        (None, "x_normed"),
+    ],
+);
+/// Whether sums are unrolled.
+const SUMS_UNROLLED: OneOf<bool> = OneOf::new("sums", &[(false, "sums_loops"), (true, "sums_unrolled")]);
+/// Whether weights are in images.
+const IMAGES: OneOf<bool> = OneOf::new("planes", &[(false, "planes_buffers"), (true, "planes_images")]);
 
 /// Rows of the largest tile of a software driver, which is as many as have windows of their own.
 pub const WINDOWS: usize = 8;
@@ -269,33 +329,40 @@ impl Tiling {
     }
 }
 
+/// Columns of a lane.
+pub(crate) const WIDE: Number = Number("WIDE");
+/// Lanes along columns.
+pub(crate) const COLS: Number = Number("COLS");
+/// Lanes along k.
+pub(crate) const SLICES: Number = Number("SLICES");
+
 /// The kernel for one storage type, epilogue and tiling of matrices of `blocks` blocks along k. `norm` puts an RMS norm
 /// in front, for which the tiling must have [`NORM_LANES`] lanes.
 #[must_use]
 pub fn variant(
-    weights: &'static str,
+    weights: Format,
     epilogue: Epilogue,
     tiling: Tiling,
     blocks: u32,
     norm: Option<Level>,
 ) -> Variant {
-    let (module, parts) = epilogue.module();
+    let parts = epilogue.parts();
     let sums = blocks * tiling.cols * tiling.rows * tiling.wide * parts;
     let variant = Variant::new(&KERNEL)
         .with_if("norm", norm.is_some())
-        .module("weights", weights)
-        .reduce(norm.unwrap_or(Level::Baseline))
-        .module("epilogue", module);
+        .set(WEIGHTS, weights)
+        .by_level(slot::REDUCE, norm.unwrap_or(Level::Baseline))
+        .set(EPILOGUE, epilogue);
     let variant = match (norm, tiling.loads) {
-        (Some(_), _) => variant.module("activations", "x_normed"),
-        (None, loads) => loaded(variant.module("activations", loads.module()), loads),
+        (Some(_), _) => variant.set(ACTIVATIONS, None),
+        (None, loads) => loaded(variant.set(ACTIVATIONS, Some(loads)), loads),
     };
     variant
-        .size("ROWS", tiling.rows)
-        .size("WIDE", tiling.wide)
-        .size("PARTS", parts)
-        .size("COLS", tiling.cols)
-        .size("SLICES", tiling.slices)
+        .set(slot::ROWS, tiling.rows)
+        .set(WIDE, tiling.wide)
+        .set(slot::PARTS, parts)
+        .set(COLS, tiling.cols)
+        .set(SLICES, tiling.slices)
         .constant("SUMS", if tiling.slices == 1 { 1 } else { sums })
 }
 
@@ -312,18 +379,18 @@ fn loaded(variant: Variant, loads: Loads) -> Variant {
             ["x"].iter().chain(&ROWS).fold(variant, window)
         }
     };
-    variant.module("sums", "sums_unrolled").with_broadcasts()
+    variant.set(SUMS_UNROLLED, true).with_broadcasts()
 }
 
 /// A kernel that multiplies with weights or copies them, with the weights in images.
 #[must_use]
 pub fn from_images(variant: Variant) -> Variant {
-    variant.module("planes", "planes_images").reading("wq", Access::Image).reading("ws", Access::Image)
+    variant.set(IMAGES, true).reading("wq", Access::Image).reading("ws", Access::Image)
 }
 
 /// Examples of the kernels that read weights from images: one that copies them, and one that multiplies.
 pub(crate) fn with_images() -> [Variant; 2] {
-    let weights = Format::Q4.module();
+    let weights = Format::Q4;
     let windowed =
         variant(weights, Epilogue::Store, Tiling::for_cpu(1, 1, true).loads(Loads::Window), 64, None);
     [embed::variant(weights), windowed].map(from_images)
@@ -331,7 +398,7 @@ pub(crate) fn with_images() -> [Variant; 2] {
 
 /// The kernel that stores products with several matrices.
 #[must_use]
-pub fn several(rows: Rows, weights: &'static str, tiling: Tiling, blocks: u32) -> Variant {
+pub fn several(rows: Rows, weights: Format, tiling: Tiling, blocks: u32) -> Variant {
     rows.apply(variant(weights, Epilogue::Store, tiling, blocks, None))
 }
 

@@ -4,15 +4,47 @@
 //! 65,504, f16's largest number) and dequantised weights are rounded to f16, sums are f32. Runs where
 //! [`Gpu::runs_coop`](attn_kernels::gpu::Gpu::runs_coop) says so; pays from some 32 rows on.
 
+use super::matmul::Rows;
+use attn_kernels::declare::{Listed, Sizes};
 use attn_kernels::profile::{DeviceProfile, Tuning};
-use attn_kernels::{Kernel, Variant};
+use attn_kernels::slot::{self, Flag, Number, OneOf};
+use attn_kernels::{Variant, kernel};
 
-use super::matmul::{self, Epilogue};
+use super::matmul::EPILOGUE;
+use super::matmul::Epilogue;
+use super::matmul::WEIGHTS;
 use crate::pack::Format;
 
-/// The kernel, with the parameters and bindings of [`matmul`].
-pub static KERNEL: Kernel =
-    Kernel { name: "matmul_coop", wgsl: include_str!("../../wgsl/matmul_coop.wgsl"), ..matmul::KERNEL };
+kernel! {
+    /// The kernel, with the parameters and bindings of [`matmul`].
+    "matmul_coop"(super::matmul::MatmulParams, super::matmul::MatmulBuffers): Dense,
+    modules: [super::MODULES],
+    listed: listed,
+    variants: "thirteen encodings; store, add, silu_mul; x in f32 or f16; tiles of 16 to 128 rows; splits along k, of a workgroup each or all of one; routed pairs (and tiles, order)",
+    bytes: "the matrix once for each tile of rows; `8` per partial sum of a split",
+    cases: matmul::matmul_coop,
+}
+
+fn listed(_: &Sizes) -> Listed {
+    let profile = DeviceProfile::H200;
+    let of = |format, rows, epilogue, activations| {
+        variant(format, epilogue, activations, Tile::choose(&profile, [rows, 4096, 1024], epilogue))
+    };
+    let summing = Plan::invariant(&profile, [2048, 4096, 1024], Epilogue::Add, 0).tile;
+    let routed = |rows, activations| routed(Format::Mxfp4, activations, Tile::routed(rows));
+    [
+        ("q4", of(Format::Q4, 2048, Epilogue::Store, Activations::F32)),
+        ("q4-few", of(Format::Q4, 8, Epilogue::SiluMul, Activations::F16)),
+        ("q4-middle", of(Format::Q4, 96, Epilogue::Store, Activations::F16)),
+        ("q8", of(Format::Q8, 32, Epilogue::Store, Activations::F16)),
+        ("f16", of(Format::F16, 128, Epilogue::Store, Activations::F16)),
+        ("q4-summing", variant(Format::Q4, Epilogue::Add, Activations::F16, summing)),
+        ("mxfp4-routed-few", routed(8, Activations::F32)),
+        ("mxfp4-routed", routed(96, Activations::F16)),
+    ]
+    .map(|(part, variant)| (part.to_owned(), variant))
+    .into()
+}
 
 /// Division of the work: a workgroup owns `rows()` rows and `cols()` columns of each part.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -46,6 +78,51 @@ pub enum Activations {
 /// Columns of a part under which a matrix is narrow.
 const NARROW: u32 = 4096;
 
+/// Ways in which weights become f16.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Numbers {
+    Nibbles,
+    Codes,
+    Floats,
+}
+
+/// Way in which weights become f16.
+const NUMBERS: OneOf<Numbers> = OneOf::new(
+    "numbers",
+    &[
+        (Numbers::Nibbles, "f16_of_nibbles"),
+        (Numbers::Codes, "f16_of_codes"),
+        (Numbers::Floats, "f16_of_floats"),
+    ],
+);
+/// Type of activations.
+pub(crate) const ACTIVATIONS: OneOf<Activations> = OneOf::new(
+    "activations",
+    &[(Activations::F32, "activations_f32"), (Activations::F16, "activations_f16")],
+);
+/// Blocks along k of a step.
+pub(crate) const K_BLOCKS: Number = Number("K_BLOCKS");
+/// Tiles along rows of a subgroup.
+pub(crate) const M_TILES: Number = Number("M_TILES");
+/// Tiles along columns of a subgroup.
+pub(crate) const N_TILES: Number = Number("N_TILES");
+/// Subgroups along rows.
+pub(crate) const M_SUBGROUPS: Number = Number("M_SUBGROUPS");
+/// Subgroups along columns.
+pub(crate) const N_SUBGROUPS: Number = Number("N_SUBGROUPS");
+/// Loads of activations of a lane.
+pub(crate) const X_LOADS: Number = Number("X_LOADS");
+/// Loads of weights of a lane.
+pub(crate) const W_LOADS: Number = Number("W_LOADS");
+/// Quads that a load of weights brings.
+pub(crate) const W_QUADS: Number = Number("W_QUADS");
+/// Parts after the first.
+pub(crate) const MORE_PARTS: Number = Number("MORE_PARTS");
+/// Whether a workgroup adds up all splits.
+pub(crate) const SPLITS_WITHIN: Flag = Flag("SPLITS_WITHIN");
+/// Tiles that sums over splits take.
+pub(crate) const TOTAL_TILES: Number = Number("TOTAL_TILES");
+
 impl Tile {
     /// The tile for `[rows, cols, blocks]` of a product of a matrix of `cols` columns in each of its parts and `blocks` blocks
     /// along k: 16, 32, 64, 96 or 128 rows by 128 columns (of both parts, where there are two), the largest that workgroup memory
@@ -56,7 +133,7 @@ impl Tile {
     #[must_use]
     pub fn choose(profile: &DeviceProfile, [rows, cols, blocks]: [u32; 3], epilogue: Epilogue) -> Self {
         let (full, memory) = (profile.tuning.tiles, profile.workgroup_bytes);
-        let (_, parts) = epilogue.module();
+        let parts = epilogue.parts();
         let few = |m_tiles| Self::few(m_tiles, parts);
         let many = Self::square(4, 4 / parts);
         let wide = Self { n_subgroups: 4, ..many };
@@ -142,45 +219,37 @@ impl Tile {
 /// When the lanes of a workgroup cannot share the tile's blocks of weights and quads of activations evenly.
 #[must_use]
 pub fn variant(format: Format, epilogue: Epilogue, activations: Activations, tile: Tile) -> Variant {
-    let (module, parts) = epilogue.module();
+    let parts = epilogue.parts();
     let (lanes, blocks) = (tile.lanes(), tile.cols() * parts * tile.k_blocks);
     let (w_quads, x_quads) = (8 * blocks, 8 * tile.rows() * tile.k_blocks);
     let w_loads = (blocks / lanes).max(1);
     let even = w_quads.is_multiple_of(w_loads * lanes) && x_quads.is_multiple_of(lanes);
+    let numbers = match format {
+        Format::Q4 | Format::Q4K => Numbers::Nibbles,
+        _ if format.has_codes() => Numbers::Codes,
+        _ => Numbers::Floats,
+    };
     let totals = if tile.all_splits { tile.m_tiles * tile.n_tiles * parts } else { 1 };
     assert!(even, "{tile:?}: {w_quads} quads of weights, {x_quads} of activations, {lanes} lanes");
     Variant::new(&KERNEL)
         .with_matrices()
-        .module("weights", format.module())
-        .module(
-            "numbers",
-            match format {
-                Format::Q4 | Format::Q4K => "f16_of_nibbles",
-                _ if format.has_codes() => "f16_of_codes",
-                _ => "f16_of_floats",
-            },
-        )
-        .module("epilogue", module)
-        .module(
-            "activations",
-            match activations {
-                Activations::F32 => "activations_f32",
-                Activations::F16 => "activations_f16",
-            },
-        )
-        .size("PARTS", parts)
-        .size("K_BLOCKS", tile.k_blocks)
-        .size("M_TILES", tile.m_tiles)
-        .size("N_TILES", tile.n_tiles)
-        .size("M_SUBGROUPS", tile.m_subgroups)
-        .size("N_SUBGROUPS", tile.n_subgroups)
-        .size("AHEAD", tile.ahead)
-        .size("X_LOADS", x_quads / lanes)
-        .size("W_LOADS", w_loads)
-        .size("W_QUADS", w_quads / (w_loads * lanes))
-        .size("MORE_PARTS", parts - 1)
-        .size("SPLITS_WITHIN", tile.all_splits.into())
-        .size("TOTAL_TILES", totals)
+        .set(WEIGHTS, format)
+        .set(NUMBERS, numbers)
+        .set(EPILOGUE, epilogue)
+        .set(ACTIVATIONS, activations)
+        .set(slot::PARTS, parts)
+        .set(K_BLOCKS, tile.k_blocks)
+        .set(M_TILES, tile.m_tiles)
+        .set(N_TILES, tile.n_tiles)
+        .set(M_SUBGROUPS, tile.m_subgroups)
+        .set(N_SUBGROUPS, tile.n_subgroups)
+        .set(slot::AHEAD, tile.ahead)
+        .set(X_LOADS, x_quads / lanes)
+        .set(W_LOADS, w_loads)
+        .set(W_QUADS, w_quads / (w_loads * lanes))
+        .set(MORE_PARTS, parts - 1)
+        .set(SPLITS_WITHIN, tile.all_splits)
+        .set(TOTAL_TILES, totals)
 }
 
 /// The kernel that stores products of pairs with one of several matrices each, by tiles of [`moe_sort`](super::moe_sort).
@@ -189,10 +258,7 @@ pub fn variant(format: Format, epilogue: Epilogue, activations: Activations, til
 /// As [`variant`].
 #[must_use]
 pub fn routed(format: Format, activations: Activations, tile: Tile) -> Variant {
-    variant(format, Epilogue::Store, activations, tile)
-        .module("rows", "rows_routed")
-        .with("tiles")
-        .with("order")
+    Rows::Routed.apply(variant(format, Epilogue::Store, activations, tile))
 }
 
 /// Blocks along k, of each workgroup that fills the GPU, up to which a product is small: its workgroups wait for their first
@@ -240,7 +306,7 @@ impl Plan {
         max_partials: usize,
     ) -> Self {
         let [rows, cols, blocks] = shape;
-        let few = |m_tiles| Tile::few(m_tiles, epilogue.module().1);
+        let few = |m_tiles| Tile::few(m_tiles, epilogue.parts());
         let most = partials_of(epilogue, MAX_PARTIALS);
         let split_blocks = split_blocks(&profile.tuning, few(1), [16, cols, blocks], most);
         let splits = blocks.div_ceil(split_blocks) as usize;
@@ -263,7 +329,7 @@ impl Plan {
 
 /// Partial sums that a product may have: two parts meet in an epilogue, which wants whole sums.
 fn partials_of(epilogue: Epilogue, max_partials: usize) -> usize {
-    if epilogue.module().1 == 1 { max_partials } else { 0 }
+    if epilogue.parts() == 1 { max_partials } else { 0 }
 }
 
 /// Blocks along k of each split of a product of `rows` rows and `cols` columns, so that its workgroups fill the device while

@@ -3,20 +3,42 @@
 //! A row's result depends on the matrix alone, not on the rows beside it: [`matmul_int8_tile`](super::matmul_int8_tile) adds
 //! in the same order.
 
+use crate::pack::Format;
+use attn_kernels::declare::{Listed, Sizes};
+use attn_kernels::profile::DeviceProfile;
 use attn_kernels::profile::Registers;
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::slot::{self, Number};
+use attn_kernels::{Variant, bindings, kernel, params};
 
+use super::matmul::EPILOGUE;
 use super::matmul::Epilogue;
+use super::matmul::WEIGHTS;
 
-/// The kernel; [`MatmulInt8Buffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "matmul_int8",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/matmul_int8.wgsl"),
-    modules: &[super::MODULES],
-    params: MatmulInt8Params::LAYOUT,
-    bindings: MatmulInt8Buffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`MatmulInt8Buffers`] lists its bindings.
+    "matmul_int8"(MatmulInt8Params, MatmulInt8Buffers): Dense,
+    modules: [super::MODULES],
+    listed: listed,
+    variants: "nine encodings of at most 8 bits; store, add, silu_mul; 1, 2, 4 or 8 rows; fewer columns a lane for *few registers*",
+    bytes: "the matrix once for each tile of rows; `1.25` per activation and workgroup along columns",
+    cases: matmul::matmul_int8,
+}
+
+fn listed(_: &Sizes) -> Listed {
+    let of = |format, epilogue, rows, registers| {
+        let slices = slices(epilogue, DeviceProfile::WEBGPU.workgroup_lanes);
+        variant(format, epilogue, Tiling::for_rows(rows, epilogue, slices, registers))
+    };
+    let few = [
+        ("q4k-add-8", of(Format::Q4K, Epilogue::Add, 8, Registers::Many)),
+        ("q4k-silu_mul-2", of(Format::Q4K, Epilogue::SiluMul, 2, Registers::Many)),
+        ("lean-q4k-add-8", of(Format::Q4K, Epilogue::Add, 8, Registers::Few)),
+        ("lean-q4k-silu_mul-4", of(Format::Q4K, Epilogue::SiluMul, 4, Registers::Few)),
+    ];
+    let few = few.map(|(part, variant)| (part.to_owned(), variant));
+    let one = Format::listed_codes(|format| of(format, Epilogue::Store, 1, Registers::Many));
+    one.into_iter().chain(few).collect()
+}
 
 params! {
     /// Uniform parameters.
@@ -61,7 +83,7 @@ const COLS: u32 = 8;
 #[must_use]
 pub fn slices(epilogue: Epilogue, max_lanes: u32) -> u32 {
     // Two parts are twice the loads of a lane.
-    let wanted = if epilogue.module().1 == 2 { 32 } else { 64 };
+    let wanted = if epilogue.parts() == 2 { 32 } else { 64 };
     wanted.min(max_lanes / COLS)
 }
 
@@ -101,10 +123,17 @@ impl Tiling {
     }
 }
 
+/// Blocks whose loads are on their way at once.
+pub(crate) const BATCH: Number = Number("BATCH");
+/// Columns of a lane, of all parts.
+pub(crate) const COLS_PER_LANE: Number = Number("COLS_PER_LANE");
+/// Sums of a lane.
+pub(crate) const SUMS: Number = Number("SUMS");
+
 /// The kernel for one storage type of weights, an epilogue and a tiling.
 #[must_use]
-pub fn variant(weights: &'static str, epilogue: Epilogue, tiling: Tiling) -> Variant {
-    let (module, parts) = epilogue.module();
+pub fn variant(weights: Format, epilogue: Epilogue, tiling: Tiling) -> Variant {
+    let parts = epilogue.parts();
     let cols_per_lane = tiling.wide * parts;
     let suits = |registers| Tiling::for_rows(tiling.rows, epilogue, tiling.slices, registers) == tiling;
     let registers = match [Registers::Few, Registers::Many].map(suits) {
@@ -113,16 +142,16 @@ pub fn variant(weights: &'static str, epilogue: Epilogue, tiling: Tiling) -> Var
         _ => None,
     };
     Variant { registers, ..Variant::new(&KERNEL) }
-        .module("weights", weights)
-        .module("epilogue", module)
-        .size("ROWS", tiling.rows)
-        .size("PARTS", parts)
-        .size("WIDE", tiling.wide)
-        .size("COLS", COLS)
-        .size("SLICES", tiling.slices)
-        .size("BATCH", tiling.batch)
-        .size("COLS_PER_LANE", cols_per_lane)
-        .size("SUMS", cols_per_lane * tiling.rows)
+        .set(WEIGHTS, weights)
+        .set(EPILOGUE, epilogue)
+        .set(slot::ROWS, tiling.rows)
+        .set(slot::PARTS, parts)
+        .set(super::matmul::WIDE, tiling.wide)
+        .set(super::matmul::COLS, COLS)
+        .set(super::matmul::SLICES, tiling.slices)
+        .set(BATCH, tiling.batch)
+        .set(COLS_PER_LANE, cols_per_lane)
+        .set(SUMS, cols_per_lane * tiling.rows)
 }
 
 /// Workgroups for `rows` rows and `cols` columns of one part.

@@ -3,14 +3,43 @@
 //!
 //! A result is bitwise that of [`matmul`].
 
+use crate::pack::Format;
+use attn_kernels::declare::{Listed, Sizes};
 use attn_kernels::profile::{DeviceProfile, Registers, Tuning};
-use attn_kernels::{Kernel, Variant};
+use attn_kernels::slot::{self, Number};
+use attn_kernels::{Variant, kernel};
 
-use super::matmul::{self, Epilogue, Rows};
+use super::matmul::EPILOGUE;
+use super::matmul::WEIGHTS;
+use super::matmul::{Epilogue, Rows};
 
-/// The kernel, with the parameters and bindings of [`matmul`].
-pub static KERNEL: Kernel =
-    Kernel { name: "matmul_tile", wgsl: include_str!("../../wgsl/matmul_tile.wgsl"), ..matmul::KERNEL };
+kernel! {
+    /// The kernel, with the parameters and bindings of [`matmul`].
+    "matmul_tile"(super::matmul::MatmulParams, super::matmul::MatmulBuffers): Dense,
+    modules: [super::MODULES],
+    listed: listed,
+    variants: "thirteen encodings; store, add, silu_mul; 32 or 64 rows; 128 lanes, or 256 for *few registers*; several matrices as `matmul`",
+    bytes: "the matrix once for a tile of rows; `4` per activation and tile of columns",
+    cases: matmul::matmul_tile,
+}
+
+fn listed(_: &Sizes) -> Listed {
+    Registers::listed(|registers| {
+        let profile = DeviceProfile::H200.registers(registers);
+        let tile = |epilogue, rows| Tile::choose(&profile, epilogue, rows, u64::from(rows) << 12);
+        let of = |format, epilogue, rows| variant(format, epilogue, tile(epilogue, rows));
+        let several = |rows| several(rows, Format::Bf16, tile(Epilogue::Store, 256));
+        let mut all = Format::listed(|format| of(format, Epilogue::Store, 256));
+        all.push(("q4k-silu_mul".into(), of(Format::Q4K, Epilogue::SiluMul, 256)));
+        all.push(("each".into(), several(Rows::Each)));
+        all.push(("routed".into(), several(Rows::Routed)));
+        if registers == Registers::Many {
+            all.push(("q4k-few".into(), of(Format::Q4K, Epilogue::Add, 16)));
+            all.push(("q4k-few-gelu_mul".into(), of(Format::Q4K, Epilogue::GeluMul, 16)));
+        }
+        all
+    })
+}
 
 /// Rows and columns of a workgroup. Results do not depend on them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -24,6 +53,13 @@ pub struct Tile {
     /// Lanes along columns.
     pub col_lanes: u32,
 }
+
+/// Rows of a lane.
+pub(crate) const TALL: Number = Number("TALL");
+/// Lanes along rows.
+pub(crate) const ROW_LANES: Number = Number("ROW_LANES");
+/// Lanes along columns.
+pub(crate) const COL_LANES: Number = Number("COL_LANES");
 
 impl Tile {
     /// 64 rows and 128 columns: of eight tiles the fastest for 2,048 rows on an H200, in f32 and by codes.
@@ -82,16 +118,16 @@ impl Tile {
 
     /// A variant of `matmul_tile` or `matmul_int8_tile` with this tile and an epilogue.
     pub(super) fn cut(&self, variant: Variant, epilogue: Epilogue) -> Variant {
-        let (module, parts) = epilogue.module();
+        let parts = epilogue.parts();
         let variant = Variant { registers: self.registers(), ..variant };
         variant
-            .module("epilogue", module)
-            .size("TALL", self.tall)
-            .size("WIDE", self.wide)
-            .size("ROW_LANES", self.row_lanes)
-            .size("COL_LANES", self.col_lanes)
-            .size("PARTS", parts)
-            .size("SUMS", self.tall * self.wide)
+            .set(EPILOGUE, epilogue)
+            .set(TALL, self.tall)
+            .set(super::matmul::WIDE, self.wide)
+            .set(ROW_LANES, self.row_lanes)
+            .set(COL_LANES, self.col_lanes)
+            .set(slot::PARTS, parts)
+            .set(super::matmul_int8::SUMS, self.tall * self.wide)
     }
 
     /// Workgroups for `rows` rows and `cols` columns of one part.
@@ -120,15 +156,15 @@ const QUADS: u32 = 4;
 
 /// The kernel for one storage type of weights, an epilogue and a tile.
 #[must_use]
-pub fn variant(weights: &'static str, epilogue: Epilogue, tile: Tile) -> Variant {
-    tile.cut(Variant::new(&KERNEL).module("weights", weights), epilogue)
-        .size("X_LOADS", tile.rows() * QUADS / tile.lanes())
-        .size("W_QUADS", tile.cols() * QUADS / tile.lanes())
+pub fn variant(weights: Format, epilogue: Epilogue, tile: Tile) -> Variant {
+    tile.cut(Variant::new(&KERNEL).set(WEIGHTS, weights), epilogue)
+        .set(super::matmul_coop::X_LOADS, tile.rows() * QUADS / tile.lanes())
+        .set(super::matmul_coop::W_QUADS, tile.cols() * QUADS / tile.lanes())
 }
 
 /// The kernel that stores products with several matrices.
 #[must_use]
-pub fn several(rows: Rows, weights: &'static str, tile: Tile) -> Variant {
+pub fn several(rows: Rows, weights: Format, tile: Tile) -> Variant {
     rows.apply(variant(weights, Epilogue::Store, tile))
 }
 

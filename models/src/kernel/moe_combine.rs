@@ -1,19 +1,21 @@
 //! Weighs and adds the outputs of a row's experts.
 
+use attn_kernels::declare::one;
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::slot::Number;
+use attn_kernels::{Variant, bindings, kernel, params};
 
 use super::ExpertTerms;
 
-/// The kernel; [`MoeCombineBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "moe_combine",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/moe_combine.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: MoeCombineParams::LAYOUT,
-    bindings: MoeCombineBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`MoeCombineBuffers`] lists its bindings.
+    "moe_combine"(MoeCombineParams, MoeCombineBuffers): Dense,
+    modules: [super::MODULES],
+    listed: |_| one(variant(4, ExpertTerms { biased: true, weighted: true })),
+    variants: "experts a row; biased; weighted",
+    bytes: "`4 * width * (K + 2)` per row",
+    cases: moe::combine,
+}
 
 params! {
     /// Uniform parameters.
@@ -43,13 +45,16 @@ bindings! {
 
 const WG: u32 = 64;
 
+/// Experts of a row.
+pub(crate) const TOP: Number = Number("TOP");
+
 /// The kernel for `top` experts a row: the bias of each is added first, absent weights count as 1.
 #[must_use]
 pub fn variant(top: u32, ExpertTerms { biased, weighted }: ExpertTerms) -> Variant {
     Variant::new(&KERNEL)
-        .size("TOP", top)
-        .size("BIASED", u32::from(biased))
-        .size("WEIGHTED", u32::from(weighted))
+        .set(TOP, top)
+        .set(super::glu::BIASED, biased)
+        .set(super::glu::WEIGHTED, weighted)
         .constant("WG", WG)
 }
 

@@ -1,19 +1,59 @@
 //! Router of a mixture of experts: which experts a row goes to, and their weights.
 
+use crate::Activation;
+use crate::ExpertPacking;
+use crate::Router;
+use attn_kernels::declare::{Listed, Sizes};
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::slot::{Flag, Number};
+use attn_kernels::{Variant, bindings, kernel, params};
 
 use crate::{MoeConfig, Score};
 
-/// The kernel; [`MoeRouteBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "moe_route",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/moe_route.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: MoeRouteParams::LAYOUT,
-    bindings: MoeRouteBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`MoeRouteBuffers`] lists its bindings.
+    "moe_route"(MoeRouteParams, MoeRouteBuffers): Dense,
+    modules: [super::MODULES],
+    listed: listed,
+    variants: "four scores; groups; experts from a table",
+    bytes: "`4 * E` per row",
+    cases: moe::route,
+}
+
+/// In the shapes of gpt-oss, DeepSeek V2, V3.2 and V4, and Llama 4.
+fn listed(_: &Sizes) -> Listed {
+    let moe = |[num_experts, top_k]: [u32; 2],
+               score,
+               [groups, top_groups, group_top]: [u32; 3],
+               normalise| MoeConfig {
+        num_experts,
+        top_k,
+        inner_size: 2048,
+        shared_size: None,
+        router: Router {
+            score,
+            groups,
+            top_groups,
+            group_top,
+            normalise,
+            scale: 1.0,
+            correction: groups > 1,
+        },
+        activation: Activation::Silu,
+        biases: false,
+        weighted_input: false,
+        packing: ExpertPacking::Rows,
+    };
+    let scored = |moe| variant(&moe, Choice::Scores);
+    let hashed = moe([256, 6], Score::SqrtSoftplus, [1, 1, 2], true);
+    vec![
+        ("chosen".into(), scored(moe([128, 4], Score::SoftmaxOfChosen, [1, 1, 2], false))),
+        ("softmax".into(), scored(moe([128, 8], Score::Softmax, [1, 1, 2], true))),
+        ("groups".into(), scored(moe([256, 8], Score::Sigmoid, [8, 4, 2], true))),
+        ("best".into(), scored(moe([160, 6], Score::Softmax, [8, 3, 1], false))),
+        ("hashed".into(), variant(&hashed, Choice::Table)),
+    ]
+}
 
 params! {
     /// Uniform parameters.
@@ -52,6 +92,21 @@ pub enum Choice {
     Table,
 }
 
+/// Experts.
+pub(crate) const EXPERTS: Number = Number("EXPERTS");
+/// Groups of experts.
+pub(crate) const GROUPS: Number = Number("GROUPS");
+/// Groups that a row chooses among.
+pub(crate) const TOP_GROUPS: Number = Number("TOP_GROUPS");
+/// Experts whose scores rank a group.
+pub(crate) const GROUP_TOP: Number = Number("GROUP_TOP");
+/// Kind of score.
+pub(crate) const SCORE: Number = Number("SCORE");
+/// Whether experts are from a table.
+pub(crate) const HASHED: Flag = Flag("HASHED");
+/// Whether weights add up to 1.
+pub(crate) const NORMALISE: Flag = Flag("NORMALISE");
+
 /// The kernel for one router.
 #[must_use]
 pub fn variant(moe: &MoeConfig, choice: Choice) -> Variant {
@@ -62,14 +117,14 @@ pub fn variant(moe: &MoeConfig, choice: Choice) -> Variant {
         Score::SqrtSoftplus => 3,
     };
     Variant::new(&KERNEL)
-        .size("EXPERTS", moe.num_experts)
-        .size("TOP", moe.top_k)
-        .size("GROUPS", moe.router.groups)
-        .size("TOP_GROUPS", moe.router.top_groups)
-        .size("GROUP_TOP", moe.router.group_top)
-        .size("SCORE", score)
-        .size("HASHED", u32::from(choice == Choice::Table))
-        .size("NORMALISE", u32::from(moe.router.normalise))
+        .set(EXPERTS, moe.num_experts)
+        .set(super::moe_combine::TOP, moe.top_k)
+        .set(GROUPS, moe.router.groups)
+        .set(TOP_GROUPS, moe.router.top_groups)
+        .set(GROUP_TOP, moe.router.group_top)
+        .set(SCORE, score)
+        .set(HASHED, choice == Choice::Table)
+        .set(NORMALISE, moe.router.normalise)
 }
 
 /// Workgroups for `rows` rows.

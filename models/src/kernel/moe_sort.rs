@@ -1,16 +1,17 @@
 //! Pairs of a row and an expert, ordered by expert and cut into tiles.
 
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::declare::one;
+use attn_kernels::{Variant, bindings, kernel, params};
 
-/// The kernel; [`MoeSortBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "moe_sort",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/moe_sort.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: MoeSortParams::LAYOUT,
-    bindings: MoeSortBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`MoeSortBuffers`] lists its bindings.
+    "moe_sort"(MoeSortParams, MoeSortBuffers): Dense,
+    modules: [super::MODULES],
+    listed: |_| one(variant(128)),
+    variants: "one, by the number of experts",
+    bytes: "`16` per pair",
+    cases: moe::sort,
+}
 
 params! {
     /// Uniform parameters.
@@ -39,7 +40,7 @@ bindings! {
 /// The kernel for `experts` experts.
 #[must_use]
 pub fn variant(experts: u32) -> Variant {
-    Variant::new(&KERNEL).size("EXPERTS", experts)
+    Variant::new(&KERNEL).set(super::moe_route::EXPERTS, experts)
 }
 
 /// Tiles that `pairs` pairs make at most: every expert that has any may have one that is not full.

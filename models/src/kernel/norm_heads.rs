@@ -1,17 +1,25 @@
 //! RMS or layer norm of parts of rows, in place: query and key heads, latents.
 
+use attn_kernels::declare::{Listed, Sizes, levels};
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Kernel, Level, Params, Variant, bindings, params};
+use attn_kernels::slot::{self, Flag};
+use attn_kernels::{Level, Variant, bindings, kernel, params};
 
-/// The kernel; [`NormHeadsBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "norm_heads",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/norm_heads.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: NormHeadsParams::LAYOUT,
-    bindings: NormHeadsBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`NormHeadsBuffers`] lists its bindings.
+    "norm_heads"(NormHeadsParams, NormHeadsBuffers): Dense,
+    modules: [super::MODULES],
+    listed: listed,
+    variants: "RMS or layer norm; reductions by tree or subgroup",
+    bytes: "`16 * width` per head",
+    cases: rows::norm_heads,
+}
+
+fn listed(_: &Sizes) -> Listed {
+    levels(|level| {
+        vec![("rms".into(), variant(Norm::Rms, level)), ("layer".into(), variant(Norm::Layer, level))]
+    })
+}
 
 params! {
     /// Uniform parameters.
@@ -53,10 +61,13 @@ pub enum Norm {
     Layer,
 }
 
+/// Whether the mean is subtracted.
+pub(crate) const CENTRED: Flag = Flag("CENTRED");
+
 /// The kernel for one kind of norm.
 #[must_use]
 pub fn variant(norm: Norm, level: Level) -> Variant {
-    Variant::new(&KERNEL).size("CENTRED", u32::from(norm == Norm::Layer)).size("WG", LANES).reduce(level)
+    Variant::new(&KERNEL).set(CENTRED, norm == Norm::Layer).set(slot::WG, LANES).by_level(slot::REDUCE, level)
 }
 
 /// Workgroups for `rows` rows of `heads` runs.

@@ -2,17 +2,20 @@
 //!
 //! A block of 32 elements shares one scale, its largest magnitude over 127: the coding that llama.cpp calls `Q8_1`.
 
-use attn_kernels::{Kernel, Level, Params, Variant, bindings, params};
+use attn_kernels::declare::Listed;
+use attn_kernels::declare::levels;
+use attn_kernels::slot::{self, OneOf};
+use attn_kernels::{Level, Variant, bindings, kernel, params};
 
-/// The kernel; [`QuantizeRowsBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "quantize_rows",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/quantize_rows.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: QuantizeRowsParams::LAYOUT,
-    bindings: QuantizeRowsBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`QuantizeRowsBuffers`] lists its bindings.
+    "quantize_rows"(QuantizeRowsParams, QuantizeRowsBuffers): Dense,
+    modules: [super::MODULES],
+    listed: |_| Input::listed(variant),
+    variants: "as it is, or after an RMS norm; reductions by tree or subgroup",
+    bytes: "`5.25` per element; normed, `4` more for each 1,024 of the row",
+    cases: matmul::quantize_rows,
+}
 
 params! {
     /// Uniform parameters.
@@ -55,28 +58,30 @@ pub enum Input {
 }
 
 impl Input {
+    /// The variants for each input at both levels.
+    pub(super) fn listed(variant: impl Fn(Self, Level) -> Variant) -> Listed {
+        let inputs = [("plain", Self::Plain), ("normed", Self::Normed)];
+        levels(|level| inputs.map(|(part, input)| (part.into(), variant(input, level))).into())
+    }
+
     /// The input of a product with a norm on the way in, or without.
     pub(crate) fn of(normed: bool) -> Self {
         if normed { Self::Normed } else { Self::Plain }
     }
-
-    /// Its shared module.
-    pub(super) fn module(self) -> &'static str {
-        match self {
-            Self::Plain => "norm_none",
-            Self::Normed => "norm_rms",
-        }
-    }
 }
+
+/// Input of the rows.
+pub(crate) const NORM: OneOf<Input> =
+    OneOf::new("norm", &[(Input::Plain, "norm_none"), (Input::Normed, "norm_rms")]);
 
 /// The kernel for one kind of input.
 #[must_use]
 pub fn variant(input: Input, level: Level) -> Variant {
     Variant::new(&KERNEL)
         .with_if("weight", input == Input::Normed)
-        .size("WG", LANES)
-        .reduce(level)
-        .module("norm", input.module())
+        .set(slot::WG, LANES)
+        .by_level(slot::REDUCE, level)
+        .set(NORM, input)
 }
 
 /// Workgroups for `rows` rows of `blocks` blocks.

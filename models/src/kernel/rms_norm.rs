@@ -1,16 +1,24 @@
 //! RMS norm of rows, all of them or a selection.
 
-use attn_kernels::{Kernel, Level, Params, Variant, bindings, params};
+use super::matmul::NORM_LANES;
+use attn_kernels::declare::{Listed, Sizes, levels};
+use attn_kernels::slot::{self, Flag};
+use attn_kernels::{Level, Variant, bindings, kernel, params};
 
-/// The kernel; [`RmsNormBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "rms_norm",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/rms_norm.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: RmsNormParams::LAYOUT,
-    bindings: RmsNormBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`RmsNormBuffers`] lists its bindings.
+    "rms_norm"(RmsNormParams, RmsNormBuffers): Dense,
+    modules: [super::MODULES],
+    listed: listed,
+    variants: "rows, gather, or added to `out`; reductions by tree or subgroup",
+    bytes: "`16 * width` per row",
+    cases: rows::rms_norm,
+}
+
+fn listed(_: &Sizes) -> Listed {
+    let forms = [("rows", Form::Store), ("added", Form::Add), ("gather", Form::Gather)];
+    levels(|level| forms.map(|(part, form)| (part.into(), variant(form, NORM_LANES, level))).into())
+}
 
 params! {
     /// Uniform parameters.
@@ -51,14 +59,19 @@ pub enum Form {
     Add,
 }
 
+/// Whether rows are gathered.
+pub(crate) const GATHER: Flag = Flag("GATHER");
+/// Whether results are added.
+pub(crate) const ADD: Flag = Flag("ADD");
+
 /// The kernel with `lanes` lanes a row.
 #[must_use]
 pub fn variant(form: Form, lanes: u32, level: Level) -> Variant {
     Variant::new(&KERNEL)
-        .size("GATHER", u32::from(form == Form::Gather))
-        .size("ADD", u32::from(form == Form::Add))
-        .size("WG", lanes)
-        .reduce(level)
+        .set(GATHER, form == Form::Gather)
+        .set(ADD, form == Form::Add)
+        .set(slot::WG, lanes)
+        .by_level(slot::REDUCE, level)
 }
 
 /// Workgroups for `rows` rows.

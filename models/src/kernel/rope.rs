@@ -1,20 +1,28 @@
 //! Rotary position embedding, in place.
 
+use attn_kernels::declare::{Listed, Sizes};
 use attn_kernels::kernel::flat_grid;
 use attn_kernels::rows::Angle;
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::slot::{self, Flag};
+use attn_kernels::{Variant, bindings, kernel, params};
 
 use crate::Pairing;
 
-/// The kernel; [`RopeBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "rope",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/rope.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: RopeParams::LAYOUT,
-    bindings: RopeBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`RopeBuffers`] lists its bindings.
+    "rope"(RopeParams, RopeBuffers): Dense,
+    modules: [super::MODULES],
+    listed: listed,
+    variants: "halves or interleaved",
+    bytes: "`8 * 2 * pairs` per head",
+    cases: rows::rope,
+}
+
+fn listed(sizes: &Sizes) -> Listed {
+    [("halves", Pairing::Halves), ("interleaved", Pairing::Interleaved)]
+        .map(|(part, pairing)| (part.into(), variant(sizes.head_dim, pairing)))
+        .into()
+}
 
 params! {
     /// Uniform parameters.
@@ -46,12 +54,15 @@ bindings! {
 
 const WG: u32 = 64;
 
+/// Whether pairs lie side by side.
+pub(crate) const INTERLEAVED: Flag = Flag("INTERLEAVED");
+
 /// The kernel for one head size and pairing.
 #[must_use]
 pub fn variant(head_dim: u32, pairing: Pairing) -> Variant {
     Variant::new(&KERNEL)
-        .size("HEAD_DIM", head_dim)
-        .size("INTERLEAVED", u32::from(pairing == Pairing::Interleaved))
+        .set(slot::HEAD_DIM, head_dim)
+        .set(INTERLEAVED, pairing == Pairing::Interleaved)
         .constant("WG", WG)
 }
 

@@ -1,20 +1,22 @@
 //! Rotary position embedding of queries and keys, with keys and values written to the cache.
 
-use attn_kernels::kernel::{KvDtype, KvShape, flat_grid};
+use attn_kernels::declare::TYPES;
+use attn_kernels::kernel::cache_write;
+use attn_kernels::kernel::{KvShape, flat_grid};
 use attn_kernels::rows::{Angle, KvWord};
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::{Variant, bindings, kernel, params, slot};
 
 use crate::Pairing;
 
-/// The kernel; [`RopeAppendBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "rope_append",
-    role: attn_kernels::Role::Cache,
-    wgsl: include_str!("../../wgsl/rope_append.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: RopeAppendParams::LAYOUT,
-    bindings: RopeAppendBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`RopeAppendBuffers`] lists its bindings.
+    "rope_append"(RopeAppendParams, RopeAppendBuffers): Cache,
+    modules: [super::MODULES],
+    listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, Pairing::Halves)),
+    variants: "f16, f32, fp8, int8; halves or interleaved",
+    bytes: "`D * (8 * H + 12 * Hkv)` per row",
+    cases: rows::rope_append,
+}
 
 params! {
     /// Uniform parameters.
@@ -53,17 +55,11 @@ const WG: u32 = 64;
 /// The kernel for one cache shape and pairing.
 #[must_use]
 pub fn variant(shape: &KvShape, pairing: Pairing) -> Variant {
-    let module = match shape.dtype {
-        KvDtype::F16 => "kv_write_f16",
-        KvDtype::F32 => "kv_write_f32",
-        KvDtype::Fp8 => "kv_write_fp8",
-        KvDtype::Int8 => "kv_write_int8",
-    };
     Variant::new(&KERNEL)
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("INTERLEAVED", u32::from(pairing == Pairing::Interleaved))
-        .module("kv", module)
+        .set(slot::HEAD_DIM, shape.head_dim)
+        .set(slot::BLOCK_SIZE, shape.block_size)
+        .set(super::rope::INTERLEAVED, pairing == Pairing::Interleaved)
+        .set(cache_write::WRITE, shape.stored())
         .constant("WG", WG)
 }
 

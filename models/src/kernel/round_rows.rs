@@ -1,18 +1,18 @@
 //! Rows rounded to f16, as they are or after an RMS norm: the activations of [`matmul_coop`](super::matmul_coop).
 
-use attn_kernels::{Kernel, Level, Params, Variant, bindings, params};
+use attn_kernels::{Level, Variant, bindings, kernel, params, slot};
 
 use super::quantize_rows::Input;
 
-/// The kernel; [`RoundRowsBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "round_rows",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/round_rows.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: RoundRowsParams::LAYOUT,
-    bindings: RoundRowsBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`RoundRowsBuffers`] lists its bindings.
+    "round_rows"(RoundRowsParams, RoundRowsBuffers): Dense,
+    modules: [super::MODULES],
+    listed: |_| Input::listed(variant),
+    variants: "as it is, or after an RMS norm; reductions by tree or subgroup",
+    bytes: "`6` per element",
+    cases: matmul::round_rows,
+}
 
 params! {
     /// Uniform parameters.
@@ -45,9 +45,9 @@ bindings! {
 pub fn variant(input: Input, level: Level) -> Variant {
     Variant::new(&KERNEL)
         .with_if("weight", input == Input::Normed)
-        .size("WG", 256)
-        .reduce(level)
-        .module("norm", input.module())
+        .set(slot::WG, 256)
+        .by_level(slot::REDUCE, level)
+        .set(super::quantize_rows::NORM, input)
 }
 
 /// Workgroups for `rows` rows.

@@ -1,18 +1,20 @@
 //! Draws tokens from logits.
 
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use super::scan_logits;
+use attn_kernels::declare::one;
+use attn_kernels::{Variant, bindings, kernel, params};
 
 pub use crate::sampling::Spec;
 
-/// The kernel; [`SampleBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "sample",
-    role: attn_kernels::Role::Sampling,
-    wgsl: include_str!("../../wgsl/sample.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: SampleParams::LAYOUT,
-    bindings: SampleBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`SampleBuffers`] lists its bindings.
+    "sample"(SampleParams, SampleBuffers): Sampling,
+    modules: [super::MODULES],
+    listed: |_| one(variant(scan_logits::TOKENS_PER_LANE)),
+    variants: "blocks of 32 tokens, of 256 on software drivers",
+    bytes: "with filters, `vocab / 8` per look at the maxima, up to 7 with top-k and about two with top-p, and at each the blocks with large logits",
+    cases: sample::cases,
+}
 
 params! {
     /// Uniform parameters.

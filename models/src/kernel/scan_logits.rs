@@ -1,18 +1,20 @@
 //! Reads rows of logits once, so that later kernels need to look only where large ones are.
 
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::declare::one;
+use attn_kernels::slot::{self, Number};
+use attn_kernels::{Kernel, Variant, bindings, kernel, params};
 
 use super::sample::Spec;
 
-/// The kernel; [`ScanLogitsBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "scan_logits",
-    role: attn_kernels::Role::Sampling,
-    wgsl: include_str!("../../wgsl/scan_logits.wgsl"),
-    modules: &[super::MODULES],
-    params: ScanLogitsParams::LAYOUT,
-    bindings: ScanLogitsBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`ScanLogitsBuffers`] lists its bindings.
+    "scan_logits"(ScanLogitsParams, ScanLogitsBuffers): Sampling,
+    modules: [super::MODULES],
+    listed: |_| one(variant(TOKENS_PER_LANE)),
+    variants: "as `sample`",
+    bytes: "`4 * vocab` per row, twice where tokens are drawn without min-p and top-k",
+    cases: sample::scan,
+}
 
 /// Lanes of a workgroup, each with a block of a part.
 pub const LANES: u32 = 256;
@@ -53,6 +55,9 @@ bindings! {
     }
 }
 
+/// Tokens of a lane.
+const EACH: Number = Number("TOKENS_PER_LANE");
+
 /// The kernel, for blocks of `each` tokens.
 #[must_use]
 pub fn variant(each: u32) -> Variant {
@@ -61,7 +66,7 @@ pub fn variant(each: u32) -> Variant {
 
 /// `kernel` for blocks of `each` tokens.
 pub(super) fn sized(kernel: &'static Kernel, each: u32) -> Variant {
-    Variant::new(kernel).size("TOKENS_PER_LANE", each).size("WG", LANES)
+    Variant::new(kernel).set(EACH, each).set(slot::WG, LANES)
 }
 
 /// Parts of a row.

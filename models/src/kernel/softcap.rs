@@ -1,17 +1,18 @@
 //! A bound on logits, in place.
 
+use attn_kernels::declare::one;
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::{Variant, bindings, kernel, params};
 
-/// The kernel; [`SoftcapBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "softcap",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/softcap.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: SoftcapParams::LAYOUT,
-    bindings: SoftcapBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`SoftcapBuffers`] lists its bindings.
+    "softcap"(SoftcapParams, SoftcapBuffers): Dense,
+    modules: [super::MODULES],
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "`8` per element",
+    cases: rows::softcap,
+}
 
 params! {
     /// Uniform parameters.

@@ -1,18 +1,19 @@
 //! Adds up what [`matmul_coop`](super::matmul_coop) leaves where it cuts k.
 
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::{Variant, bindings, kernel, params};
 
+use super::matmul::EPILOGUE;
 use super::matmul::Epilogue;
 
-/// The kernel; [`SplitSumBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "split_sum",
-    role: attn_kernels::Role::Dense,
-    wgsl: include_str!("../../wgsl/split_sum.wgsl"),
-    modules: &[super::MODULES],
-    params: SplitSumParams::LAYOUT,
-    bindings: SplitSumBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`SplitSumBuffers`] lists its bindings.
+    "split_sum"(SplitSumParams, SplitSumBuffers): Dense,
+    modules: [super::MODULES],
+    listed: |_| vec![("store".into(), variant(Epilogue::Store)), ("add".into(), variant(Epilogue::Add))],
+    variants: "store, add",
+    bytes: "`4` per partial sum, `4` or `8` per result",
+    cases: matmul::split_sum,
+}
 
 params! {
     /// Uniform parameters.
@@ -43,9 +44,9 @@ bindings! {
 /// The kernel for an epilogue of one part.
 #[must_use]
 pub fn variant(epilogue: Epilogue) -> Variant {
-    let (module, parts) = epilogue.module();
+    let parts = epilogue.parts();
     assert_eq!(parts, 1, "partial sums of {epilogue:?} are of two parts");
-    Variant::new(&KERNEL).module("epilogue", module)
+    Variant::new(&KERNEL).set(EPILOGUE, epilogue)
 }
 
 /// Workgroups for `rows` rows and `cols` columns.

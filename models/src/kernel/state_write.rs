@@ -1,18 +1,19 @@
 //! States of a compressor into their paged cache.
 
+use attn_kernels::declare::one;
 use attn_kernels::kernel::flat_grid;
 use attn_kernels::rows::KvWord;
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use attn_kernels::{Variant, bindings, kernel, params};
 
-/// The kernel; [`StateWriteBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "state_write",
-    role: attn_kernels::Role::Cache,
-    wgsl: include_str!("../../wgsl/state_write.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: StateWriteParams::LAYOUT,
-    bindings: StateWriteBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`StateWriteBuffers`] lists its bindings.
+    "state_write"(StateWriteParams, StateWriteBuffers): Cache,
+    modules: [super::MODULES],
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "`8 * width` per row",
+    cases: rows::state_write,
+}
 
 params! {
     /// Uniform parameters.

@@ -1,19 +1,21 @@
 //! Log-probabilities of a token of a row and of the likeliest ones.
 
-use attn_kernels::{Kernel, Params, Variant, bindings, params};
+use super::scan_logits;
+use attn_kernels::declare::one;
+use attn_kernels::{Variant, bindings, kernel, params};
 use bytemuck::{Pod, Zeroable};
 
 pub use crate::sampling::MAX_TOP;
 
-/// The kernel; [`TopLogitsBuffers`] lists its bindings.
-pub static KERNEL: Kernel = Kernel {
-    name: "top_logits",
-    role: attn_kernels::Role::Sampling,
-    wgsl: include_str!("../../wgsl/top_logits.wgsl"),
-    modules: &[super::MODULES, attn_kernels::MODULES],
-    params: TopLogitsParams::LAYOUT,
-    bindings: TopLogitsBuffers::BINDINGS,
-};
+kernel! {
+    /// The kernel; [`TopLogitsBuffers`] lists its bindings.
+    "top_logits"(TopLogitsParams, TopLogitsBuffers): Sampling,
+    modules: [super::MODULES],
+    listed: |_| one(variant(scan_logits::TOKENS_PER_LANE)),
+    variants: "as `sample`",
+    bytes: "`4 * vocab` per row, and up to 7 looks at the maxima",
+    cases: sample::top,
+}
 
 params! {
     /// Uniform parameters.

@@ -3,7 +3,7 @@
 mod compressed;
 mod index_dtype;
 
-use attn_kernels::kernel::{KvDtype, KvShape, block_digest};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, block_digest};
 use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheGroup, KvCacheSpec, LayoutOptions, PageLayout};
 use prefetch::spill::SpillShape;
 use smallvec::{SmallVec, smallvec};
@@ -219,6 +219,7 @@ impl KvPlan {
             head_dim: config.head_dim,
             block_size: self.options.block_size,
             dtype: self.options.dtype,
+            layout: KvLayout::Native,
         }
     }
 }

@@ -343,25 +343,23 @@ impl Kernels {
         let profile = self.profile();
         match key {
             Key::Exact { format, epilogue, exact: Exact::Lanes(tiling), blocks, norm } => {
-                let of = |level| matmul::variant(format.module(), epilogue, tiling, blocks, level);
+                let of = |level| matmul::variant(format, epilogue, tiling, blocks, level);
                 if norm { profile.best(|level| of(Some(level))) } else { of(None) }
             }
             Key::Exact { format, epilogue, exact: Exact::Tile(tile), .. } => {
-                matmul_tile::variant(format.module(), epilogue, tile)
+                matmul_tile::variant(format, epilogue, tile)
             }
             Key::Several { rows, format, exact: Exact::Lanes(tiling), blocks } => {
-                matmul::several(rows, format.module(), tiling, blocks)
+                matmul::several(rows, format, tiling, blocks)
             }
             Key::Several { rows, format, exact: Exact::Tile(tile), .. } => {
-                matmul_tile::several(rows, format.module(), tile)
+                matmul_tile::several(rows, format, tile)
             }
-            Key::Codes { format, epilogue, tiling } => {
-                matmul_int8::variant(format.module(), epilogue, tiling)
-            }
+            Key::Codes { format, epilogue, tiling } => matmul_int8::variant(format, epilogue, tiling),
             Key::CodesTile { format, epilogue } => {
                 let slices = matmul_int8::slices(epilogue, profile.workgroup_lanes);
                 let tile = matmul_tile::Tile::coded(profile.registers);
-                matmul_int8_tile::variant(format.module(), epilogue, slices, tile)
+                matmul_int8_tile::variant(format, epilogue, slices, tile)
             }
             Key::Quantize { input } => profile.best(|level| quantize_rows::variant(input, level)),
             Key::Round { input } => profile.best(|level| round_rows::variant(input, level)),

@@ -3,7 +3,7 @@
 use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::self_test::layer::floats;
-use attn_kernels::self_test::{Case, size};
+use attn_kernels::self_test::{Case, filled};
 
 use crate::cpu;
 use crate::kernel::hyper_collapse::{self, HyperCollapseParams, Reader};
@@ -15,9 +15,9 @@ const MIXED: Tolerance = Tolerance { abs: 1e-5, rel: 1e-5 };
 const ROWS: u32 = 5;
 const WIDTH: u32 = 70;
 
-pub(super) fn collapse(variant: &Variant) -> Vec<Case> {
-    let streams = size(variant, "STREAMS");
-    let reader = if size(variant, "HEAD") == 1 { Reader::Head } else { Reader::Block };
+pub(crate) fn collapse(variant: &Variant) -> Vec<Case> {
+    let streams = filled(variant, hyper_collapse::STREAMS);
+    let reader = if filled(variant, hyper_collapse::HEAD) { Reader::Head } else { Reader::Block };
     let parts = hyper_collapse::mixes(streams, reader);
     let params = HyperCollapseParams { rows: ROWS, width: WIDTH, rounds: 20, norm_eps: 1e-6, eps: 1e-6 };
     let floats = |len: u32, seed| floats(len as usize, seed);
@@ -37,9 +37,9 @@ pub(super) fn collapse(variant: &Variant) -> Vec<Case> {
     }]
 }
 
-pub(super) fn expand(variant: &Variant) -> Vec<Case> {
-    let streams = size(variant, "STREAMS");
-    let form = if size(variant, "FIRST") == 1 { Form::Begin } else { Form::Add };
+pub(crate) fn expand(variant: &Variant) -> Vec<Case> {
+    let streams = filled(variant, hyper_collapse::STREAMS);
+    let form = if filled(variant, hyper_expand::FIRST) { Form::Begin } else { Form::Add };
     let params = HyperExpandParams { rows: ROWS, width: WIDTH };
     let floats = |len: u32, seed| floats(len as usize, seed);
     let (block, gates) = (floats(ROWS * WIDTH, 1), floats(ROWS * streams * (1 + streams), 2));

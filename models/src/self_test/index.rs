@@ -1,10 +1,10 @@
 //! Cases of what brings the vectors of an indexer into their format.
 
-use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::self_test::layer::floats;
-use attn_kernels::self_test::{Case, size};
+use attn_kernels::self_test::{Case, filled};
+use attn_kernels::{Variant, slot};
 use sparse_select::dsa::logits::PagedIndexKeys;
 
 use crate::cpu;
@@ -12,17 +12,18 @@ use crate::kernel::index_query_fp8::{self, IndexQueryFp8Params};
 use crate::kernel::index_write::{self, IndexWriteParams};
 use crate::kernel::index_write_fp8::{self, IndexWriteFp8Params};
 
-pub(super) fn write(variant: &Variant) -> Vec<Case> {
-    let (dtype, tolerance) = match size(variant, "CHUNK") {
+pub(crate) fn write(variant: &Variant) -> Vec<Case> {
+    let (dtype, tolerance) = match filled(variant, index_write::CHUNK) {
         // WGSL leaves the direction of rounding to f16 open: one unit in the last place.
         8 => (KvDtype::F16, Tolerance { abs: f64::exp2(-24.0), rel: f64::exp2(-10.0) }),
         _ => (KvDtype::F32, Tolerance::EXACT),
     };
     let shape = KvShape {
         num_kv_heads: 1,
-        head_dim: size(variant, "HEAD_DIM"),
-        block_size: size(variant, "BLOCK_SIZE"),
+        head_dim: filled(variant, slot::HEAD_DIM),
+        block_size: filled(variant, slot::BLOCK_SIZE),
         dtype,
+        layout: KvLayout::Native,
     };
     let (rows, blocks) = (9, 2);
     let params = IndexWriteParams { rows, row_stride: shape.head_dim + 6, first: 4 };
@@ -48,8 +49,8 @@ fn vectors(count: u32, head_dim: u32, seed: u64) -> Vec<f32> {
 }
 
 /// Sums of the rotation have one order and the division by a power of two is exact, so that codes are the reference's.
-pub(super) fn write_fp8(variant: &Variant) -> Vec<Case> {
-    let (head_dim, page) = (size(variant, "HEAD_DIM"), size(variant, "BLOCK_SIZE"));
+pub(crate) fn write_fp8(variant: &Variant) -> Vec<Case> {
+    let (head_dim, page) = (filled(variant, slot::HEAD_DIM), filled(variant, slot::BLOCK_SIZE));
     let (rows, pages, root) = (9, 2, index_write_fp8::root(head_dim));
     let params = IndexWriteFp8Params { rows, row_stride: head_dim + 6, first: 4, root };
     let x = vectors(rows, params.row_stride, 1);
@@ -62,8 +63,8 @@ pub(super) fn write_fp8(variant: &Variant) -> Vec<Case> {
     vec![case.binding(&x).binding(&slots).words(&before, keys.bytes())]
 }
 
-pub(super) fn query_fp8(variant: &Variant) -> Vec<Case> {
-    let (head_dim, count) = (size(variant, "HEAD_DIM"), 13);
+pub(crate) fn query_fp8(variant: &Variant) -> Vec<Case> {
+    let (head_dim, count) = (filled(variant, slot::HEAD_DIM), 13);
     let params = IndexQueryFp8Params { vectors: count, root: index_write_fp8::root(head_dim) };
     let (q, gates) = (vectors(count, head_dim, 1), floats(count as usize, 2));
     let (mut values, mut scaled) = (q.clone(), gates.clone());

@@ -1,14 +1,17 @@
 //! Cases of the kernels that read packed weights, and of those beside them: matmuls, codes of activations, `embed`.
 
-use attn_kernels::Variant;
+use crate::kernel::matmul_coop::Activations;
+use crate::kernel::quantize_rows::Input;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::self_test::layer::floats;
-use attn_kernels::self_test::{Case, module, size};
+use attn_kernels::self_test::{Case, filled};
+use attn_kernels::{Variant, slot};
 use half::f16;
 
 use super::tensors;
 use crate::cast::u32_of;
 use crate::cpu::matmul_int8::{Codes, matmul_int8 as cpu_matmul_int8};
+use crate::kernel;
 use crate::kernel::embed::{self, EmbedParams};
 use crate::kernel::matmul::{self, Epilogue, Loads, MatmulParams, Tiling};
 use crate::kernel::matmul_coop;
@@ -31,28 +34,18 @@ const COOP: Tolerance = Tolerance { abs: 3e-2, rel: 1e-3 };
 const COOP_GATED: Tolerance = Tolerance { abs: 0.5, rel: 1e-2 };
 
 /// A storage type that the variant's weights module reads.
-pub(super) fn dtype(variant: &Variant) -> Dtype {
-    let weights = module(variant, "weights");
-    let reads = |dtype: &Dtype| Some(Format::from(*dtype).module()) == weights;
+pub(crate) fn dtype(variant: &Variant) -> Dtype {
+    let weights = filled(variant, matmul::WEIGHTS);
+    let reads = |dtype: &Dtype| Format::from(*dtype) == weights;
     Dtype::ALL.into_iter().rev().find(reads).expect("every weights module reads a storage type")
 }
 
 fn epilogue(variant: &Variant) -> Epilogue {
-    match module(variant, "epilogue") {
-        Some("epilogue_add") => Epilogue::Add,
-        Some("epilogue_gelu_mul") => Epilogue::GeluMul,
-        Some("epilogue_silu_mul") => Epilogue::SiluMul,
-        _ => Epilogue::Store,
-    }
+    variant.get(matmul::EPILOGUE).unwrap_or(Epilogue::Store)
 }
 
 fn loads(variant: &Variant) -> Loads {
-    match module(variant, "activations") {
-        Some("x_broadcast") => Loads::Broadcast,
-        Some("x_window") => Loads::Window,
-        Some("x_windows") => Loads::Windows,
-        _ => Loads::Uniform,
-    }
+    variant.get(matmul::ACTIVATIONS).flatten().unwrap_or(Loads::Uniform)
 }
 
 /// One product: padded rows of x and y, y filled with what `Add` adds to.
@@ -81,20 +74,20 @@ impl Product {
             epilogue,
             x: floats((rows * x_stride * 4) as usize, 1),
             y: floats((rows * y_stride) as usize, 2),
-            parts: (3..3 + u64::from(size(variant, "PARTS"))).map(part).collect(),
+            parts: (3..3 + u64::from(filled(variant, slot::PARTS))).map(part).collect(),
         }
     }
 
     fn case(&self, what: &'static str, variant: &Variant, grid: [u32; 3], tolerance: Tolerance) -> Case {
         let packed = self.packed();
-        let normed = (module(variant, "activations") == Some("x_normed")).then(|| self.norm());
+        let normed = (variant.get(matmul::ACTIVATIONS) == Some(None)).then(|| self.norm());
         let (x, weight) = normed.as_ref().map_or((&self.x, None), |(x, weight)| (x, Some(weight)));
         let mut want = self.y.clone();
         cpu::matmul::matmul(&self.params, self.epilogue, x, &self.parts, &mut want);
         let case = Case::new(what, variant, &self.params, grid);
         let windows = loads(variant) == Loads::Windows;
-        let case = match module(variant, "activations") {
-            Some("activations_f16") => case.binding(&halves(&self.x)),
+        let case = match variant.get(matmul_coop::ACTIVATIONS) {
+            Some(Activations::F16) => case.binding(&halves(&self.x)),
             _ if windows => case.binding(self.row(0)),
             _ => case.binding(&self.x),
         };
@@ -140,14 +133,14 @@ impl Product {
 }
 
 /// Rounds to f16, two to a word.
-pub(super) fn halves(values: &[f32]) -> Vec<u32> {
+pub(crate) fn halves(values: &[f32]) -> Vec<u32> {
     let half = |value: f32| u32::from(f16::from_f32(value).to_bits());
     values.chunks_exact(2).map(|pair| half(pair[0]) | half(pair[1]) << 16).collect()
 }
 
 /// With a norm all magnitudes are powers of two, so that neither side rounds.
-pub(super) fn round_rows(variant: &Variant) -> Vec<Case> {
-    let normed = module(variant, "norm") == Some("norm_rms");
+pub(crate) fn round_rows(variant: &Variant) -> Vec<Case> {
+    let normed = filled(variant, quantize_rows::NORM) == Input::Normed;
     let (rows, blocks) = (3, 9);
     let params = RoundRowsParams { rows, blocks, x_stride: blocks * 8 + 1, eps: 0.0 };
     let (width, len) = (blocks as usize * BLOCK, (rows * params.x_stride * 4) as usize);
@@ -165,15 +158,15 @@ pub(super) fn round_rows(variant: &Variant) -> Vec<Case> {
     }]
 }
 
-pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
+pub(crate) fn matmul(variant: &Variant) -> Vec<Case> {
     let tiling = Tiling {
-        rows: size(variant, "ROWS"),
-        wide: size(variant, "WIDE"),
-        cols: size(variant, "COLS"),
-        slices: size(variant, "SLICES"),
+        rows: filled(variant, slot::ROWS),
+        wide: filled(variant, matmul::WIDE),
+        cols: filled(variant, matmul::COLS),
+        slices: filled(variant, matmul::SLICES),
         loads: loads(variant),
     };
-    if module(variant, "rows").is_some() {
+    if variant.get(matmul::ROWS).is_some() {
         return vec![super::moe::several(variant, [tiling.rows, tiling.cols * tiling.wide], SUM)];
     }
     // A window holds all rows; of windows of a row there are as many as a tile has rows.
@@ -191,16 +184,16 @@ pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
 
 fn tile_of(variant: &Variant) -> Tile {
     Tile {
-        tall: size(variant, "TALL"),
-        wide: size(variant, "WIDE"),
-        row_lanes: size(variant, "ROW_LANES"),
-        col_lanes: size(variant, "COL_LANES"),
+        tall: filled(variant, kernel::matmul_tile::TALL),
+        wide: filled(variant, matmul::WIDE),
+        row_lanes: filled(variant, kernel::matmul_tile::ROW_LANES),
+        col_lanes: filled(variant, kernel::matmul_tile::COL_LANES),
     }
 }
 
-pub(super) fn matmul_tile(variant: &Variant) -> Vec<Case> {
+pub(crate) fn matmul_tile(variant: &Variant) -> Vec<Case> {
     let tile = tile_of(variant);
-    if module(variant, "rows").is_some() {
+    if variant.get(matmul::ROWS).is_some() {
         return vec![super::moe::several(variant, [tile.rows(), tile.cols()], SUM)];
     }
     let (rows, cols) = (tile.rows() + 11, tile.cols() + 11);
@@ -244,19 +237,19 @@ impl Product {
     }
 }
 
-pub(super) fn matmul_int8(variant: &Variant) -> Vec<Case> {
+pub(crate) fn matmul_int8(variant: &Variant) -> Vec<Case> {
     let tiling = matmul_int8::Tiling {
-        rows: size(variant, "ROWS"),
-        wide: size(variant, "WIDE"),
-        batch: size(variant, "BATCH"),
-        slices: size(variant, "SLICES"),
+        rows: filled(variant, slot::ROWS),
+        wide: filled(variant, matmul::WIDE),
+        batch: filled(variant, matmul_int8::BATCH),
+        slices: filled(variant, matmul::SLICES),
     };
     let (rows, cols) = (2 * tiling.rows + 1, 75);
     let product = Product::new(variant, [rows, cols, 72]);
     vec![product.coded(variant, matmul_int8::grid(tiling, rows, cols), product.tolerance())]
 }
 
-pub(super) fn matmul_int8_tile(variant: &Variant) -> Vec<Case> {
+pub(crate) fn matmul_int8_tile(variant: &Variant) -> Vec<Case> {
     let tile = tile_of(variant);
     let (rows, cols) = (tile.rows() + 11, tile.cols() + 11);
     let product = Product::new(variant, [rows, cols, 40]);
@@ -266,8 +259,8 @@ pub(super) fn matmul_int8_tile(variant: &Variant) -> Vec<Case> {
 
 /// Codes are equal: both sides scale by the same quotient and round alike. With a norm they may differ by one where rounding
 /// does, so that case has a single block a row of numbers that need no rounding.
-pub(super) fn quantize_rows(variant: &Variant) -> Vec<Case> {
-    let normed = module(variant, "norm") == Some("norm_rms");
+pub(crate) fn quantize_rows(variant: &Variant) -> Vec<Case> {
+    let normed = filled(variant, quantize_rows::NORM) == Input::Normed;
     let (rows, blocks) = (3, if normed { 1 } else { 300 });
     let params = QuantizeRowsParams { rows, blocks, x_stride: blocks * 8 + 1, eps: 0.0 };
     let len = (rows * params.x_stride * 4) as usize;
@@ -283,7 +276,7 @@ pub(super) fn quantize_rows(variant: &Variant) -> Vec<Case> {
     vec![if normed { case.binding(&vec![1.0f32; blocks as usize * BLOCK]) } else { case }]
 }
 
-pub(super) fn split_sum(variant: &Variant) -> Vec<Case> {
+pub(crate) fn split_sum(variant: &Variant) -> Vec<Case> {
     let params = SplitSumParams { rows: 3, cols: 70, splits: 5, y_stride: 80, y_offset: 4 };
     let (partials, y) = (floats(5 * 3 * 70, 1), floats(3 * 80, 2));
     let mut want = y.clone();
@@ -292,17 +285,17 @@ pub(super) fn split_sum(variant: &Variant) -> Vec<Case> {
     vec![case.binding(&partials).updated(&y, SUM, &want)]
 }
 
-pub(super) fn matmul_coop(variant: &Variant) -> Vec<Case> {
+pub(crate) fn matmul_coop(variant: &Variant) -> Vec<Case> {
     let tile = matmul_coop::Tile {
-        m_tiles: size(variant, "M_TILES"),
-        n_tiles: size(variant, "N_TILES"),
-        m_subgroups: size(variant, "M_SUBGROUPS"),
-        n_subgroups: size(variant, "N_SUBGROUPS"),
-        k_blocks: size(variant, "K_BLOCKS"),
-        ahead: size(variant, "AHEAD"),
-        all_splits: size(variant, "SPLITS_WITHIN") == 1,
+        m_tiles: filled(variant, matmul_coop::M_TILES),
+        n_tiles: filled(variant, matmul_coop::N_TILES),
+        m_subgroups: filled(variant, matmul_coop::M_SUBGROUPS),
+        n_subgroups: filled(variant, matmul_coop::N_SUBGROUPS),
+        k_blocks: filled(variant, matmul_coop::K_BLOCKS),
+        ahead: filled(variant, slot::AHEAD),
+        all_splits: filled(variant, matmul_coop::SPLITS_WITHIN),
     };
-    if module(variant, "rows").is_some() {
+    if variant.get(matmul::ROWS).is_some() {
         return vec![super::moe::several(variant, [tile.rows(), tile.cols()], COOP)];
     }
     let (rows, cols) = (tile.rows() + 13, tile.cols() + 75);
@@ -316,7 +309,7 @@ pub(super) fn matmul_coop(variant: &Variant) -> Vec<Case> {
 }
 
 /// Every product of a scale and a code is exact in f32 but Q6_K's, which both sides round once: equal to the bit.
-pub(super) fn embed(variant: &Variant) -> Vec<Case> {
+pub(crate) fn embed(variant: &Variant) -> Vec<Case> {
     // Plain types need not fill their last block.
     let (width, row) = if dtype(variant).block_elems() == 1 { (504, 504) } else { (512, 512) };
     let vocab = 37;

@@ -1,11 +1,15 @@
 //! Cases of mixtures of experts: the router, the order of pairs, the gated unit, the sum, and products with several
 //! matrices.
 
+use crate::kernel::matmul::ROWS;
+use crate::kernel::matmul::Rows;
+use crate::kernel::matmul_coop;
+use crate::kernel::matmul_coop::Activations;
 use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::self_test::hostile::{self, Indices, Order};
 use attn_kernels::self_test::layer::floats;
-use attn_kernels::self_test::{Case, module, size};
+use attn_kernels::self_test::{Case, filled};
 
 use super::{matmul, tensors};
 use crate::kernel::glu::{self, GluParams};
@@ -19,24 +23,20 @@ use crate::{Activation, ExpertPacking, MoeConfig, Router, Score, cpu};
 /// A few products and an exponential each.
 const UNIT: Tolerance = Tolerance { abs: 3e-6, rel: 1e-5 };
 
-fn is(variant: &Variant, slot: &str) -> bool {
-    size(variant, slot) == 1
-}
-
-pub(super) fn route(variant: &Variant) -> Vec<Case> {
+pub(crate) fn route(variant: &Variant) -> Vec<Case> {
     let scores = [Score::Softmax, Score::SoftmaxOfChosen, Score::Sigmoid, Score::SqrtSoftplus];
-    let (experts, groups) = (size(variant, "EXPERTS"), size(variant, "GROUPS"));
+    let (experts, groups) = (filled(variant, moe_route::EXPERTS), filled(variant, moe_route::GROUPS));
     let moe = MoeConfig {
         num_experts: experts,
-        top_k: size(variant, "TOP"),
+        top_k: filled(variant, moe_combine::TOP),
         inner_size: 32,
         shared_size: None,
         router: Router {
-            score: scores[size(variant, "SCORE") as usize],
+            score: scores[filled(variant, moe_route::SCORE) as usize],
             groups,
-            top_groups: size(variant, "TOP_GROUPS"),
-            group_top: size(variant, "GROUP_TOP"),
-            normalise: is(variant, "NORMALISE"),
+            top_groups: filled(variant, moe_route::TOP_GROUPS),
+            group_top: filled(variant, moe_route::GROUP_TOP),
+            normalise: filled(variant, moe_route::NORMALISE),
             scale: 2.5,
             correction: groups > 1,
         },
@@ -56,7 +56,7 @@ pub(super) fn route(variant: &Variant) -> Vec<Case> {
     let tokens = [0, 1, 2, 0, 1];
     let table: Vec<u32> = (0..3 * moe.top_k).map(|entry| entry * 31 % experts).collect();
     let params = MoeRouteParams { rows, scale: moe.router.scale };
-    let hashed = is(variant, "HASHED").then_some((&tokens[..], &table[..]));
+    let hashed = filled(variant, moe_route::HASHED).then_some((&tokens[..], &table[..]));
     let (chosen, weights) = cpu::moe_route::moe_route(&moe, &params, &logits, &correction, hashed);
     let case = Case::new("rows of ranked experts", variant, &params, moe_route::grid(rows))
         .binding(&logits)
@@ -76,8 +76,8 @@ pub(super) fn route(variant: &Variant) -> Vec<Case> {
     cases
 }
 
-pub(super) fn sort(variant: &Variant) -> Vec<Case> {
-    let experts = size(variant, "EXPERTS");
+pub(crate) fn sort(variant: &Variant) -> Vec<Case> {
+    let experts = filled(variant, moe_route::EXPERTS);
     let case = |what, ids: &[u32], ordered: bool| {
         let pairs = u32::try_from(ids.len()).expect("a few pairs");
         let max_tiles = moe_sort::max_tiles(pairs, experts, 4);
@@ -102,9 +102,9 @@ pub(super) fn sort(variant: &Variant) -> Vec<Case> {
     ]
 }
 
-pub(super) fn gate(variant: &Variant) -> Vec<Case> {
+pub(crate) fn gate(variant: &Variant) -> Vec<Case> {
     let (rows, inner, limit, alpha) = (5, 70, 0.5, 1.702);
-    let activation = match size(variant, "KIND") {
+    let activation = match filled(variant, glu::KIND) {
         0 => Activation::Silu,
         1 => Activation::LimitedSilu { limit },
         _ => Activation::LimitedSwiglu { alpha, limit },
@@ -115,8 +115,8 @@ pub(super) fn gate(variant: &Variant) -> Vec<Case> {
     let experts = [0, 1, 2, 0, 1];
     let before = floats((rows * params.out_stride) as usize, 4);
     let mut after = before.clone();
-    let weighted = is(variant, "WEIGHTED").then_some(&weights[..]);
-    let biased = is(variant, "BIASED").then_some((&experts[..], &biases[..]));
+    let weighted = filled(variant, glu::WEIGHTED).then_some(&weights[..]);
+    let biased = filled(variant, glu::BIASED).then_some((&experts[..], &biases[..]));
     cpu::glu::glu(&params, activation, &x, weighted, biased, &mut after);
     let case = Case::new("rows of experts", variant, &params, glu::grid(rows, inner))
         .binding(&x)
@@ -127,8 +127,8 @@ pub(super) fn gate(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn combine(variant: &Variant) -> Vec<Case> {
-    let (rows, width, top) = (5, 70, size(variant, "TOP"));
+pub(crate) fn combine(variant: &Variant) -> Vec<Case> {
+    let (rows, width, top) = (5, 70, filled(variant, moe_combine::TOP));
     let params = MoeCombineParams { rows, width };
     let pairs = (rows * top) as usize;
     let x = floats(pairs * width as usize, 1);
@@ -136,8 +136,8 @@ pub(super) fn combine(variant: &Variant) -> Vec<Case> {
     let experts: Vec<u32> = (0..rows * top).map(|pair| pair * 7 % 5).collect();
     let before = floats((rows * width) as usize, 4);
     let mut after = before.clone();
-    let weighted = is(variant, "WEIGHTED").then_some(&weights[..]);
-    let biased = is(variant, "BIASED").then_some(&biases[..]);
+    let weighted = filled(variant, glu::WEIGHTED).then_some(&weights[..]);
+    let biased = filled(variant, glu::BIASED).then_some(&biases[..]);
     cpu::moe_combine::moe_combine(&params, &x, &experts, weighted, biased, &mut after);
     let case = Case::new("rows of experts", variant, &params, moe_combine::grid(rows, width))
         .binding(&x)
@@ -149,7 +149,7 @@ pub(super) fn combine(variant: &Variant) -> Vec<Case> {
 }
 
 /// Rows that meet one of several matrices each, by their place or by their expert: tiles of `[rows, cols]`.
-pub(super) fn several(variant: &Variant, [tile_rows, tile_cols]: [u32; 2], tolerance: Tolerance) -> Case {
+pub(crate) fn several(variant: &Variant, [tile_rows, tile_cols]: [u32; 2], tolerance: Tolerance) -> Case {
     let (matrices, cols, blocks) = (5u32, 75u32, 4u32);
     let width = blocks as usize * BLOCK;
     let dtype = matmul::dtype(variant);
@@ -159,7 +159,7 @@ pub(super) fn several(variant: &Variant, [tile_rows, tile_cols]: [u32; 2], toler
     for (i, tensor) in tensors.iter().enumerate() {
         packed.fill(tensor, 0..cols as usize, i * cols as usize);
     }
-    let routed = module(variant, "rows") == Some("rows_routed");
+    let routed = variant.get(ROWS) == Some(Rows::Routed);
     // Routed: pairs of a row and one of its two experts. Else: a vector for each matrix in every row.
     // Some experts have more pairs than a tile, whatever its size.
     let pairs = 4 * tile_rows + 18;
@@ -180,8 +180,8 @@ pub(super) fn several(variant: &Variant, [tile_rows, tile_cols]: [u32; 2], toler
     let (columns, row_tiles) = (cols.div_ceil(tile_cols), rows.div_ceil(tile_rows));
     let grid = if routed { [columns, max_tiles, 1] } else { [columns, row_tiles, matrices] };
     let case = Case::new("rows of several matrices", variant, &params, grid);
-    let case = match module(variant, "activations") {
-        Some("activations_f16") => case.binding(&matmul::halves(&x)),
+    let case = match variant.get(matmul_coop::ACTIVATIONS) {
+        Some(Activations::F16) => case.binding(&matmul::halves(&x)),
         _ => case.binding(&x),
     };
     let case = case.binding(&packed.quants).binding(&packed.scales).output(tolerance, &want);

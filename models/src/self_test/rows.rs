@@ -1,10 +1,10 @@
 //! Cases of the kernels that go through rows: norms, biases, rotations, likelihoods.
 
-use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::self_test::layer::floats;
-use attn_kernels::self_test::{Case, shape, size};
+use attn_kernels::self_test::{Case, filled, shape};
+use attn_kernels::{Variant, slot};
 
 use crate::Pairing;
 use crate::cpu;
@@ -25,9 +25,9 @@ const LIKELIHOOD: Tolerance = Tolerance { abs: 2e-5, rel: 5e-6 };
 /// Two products and a sum, fused or not.
 const TURNED: Tolerance = Tolerance { abs: 5e-7, rel: 0.0 };
 
-pub(super) fn bias(variant: &Variant) -> Vec<Case> {
+pub(crate) fn bias(variant: &Variant) -> Vec<Case> {
     let params = BiasParams { rows: 5, cols: 70, stride: 83, first: 9 };
-    let form = if size(variant, "KEEP") == 1 { bias::Form::Add } else { bias::Form::Store };
+    let form = if filled(variant, bias::KEEP) { bias::Form::Add } else { bias::Form::Store };
     let (added, before) = (floats(70, 1), floats(5 * 83, 2));
     let mut want = before.clone();
     cpu::bias::bias(&params, form, &added, &mut want);
@@ -39,18 +39,18 @@ pub(super) fn bias(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn rms_norm(variant: &Variant) -> Vec<Case> {
+pub(crate) fn rms_norm(variant: &Variant) -> Vec<Case> {
     let params = RmsNormParams { rows: 5, width: 577, eps: 1e-5, first: 2 };
     let (x, weight) = (floats(5 * 577, 1), floats(577, 2));
     let sources = [9, 9, 4, 3, 3, 0, 1];
-    let gather = size(variant, "GATHER") == 1;
+    let gather = filled(variant, rms_norm::GATHER);
     let mut want = vec![f32::NAN; x.len()];
     cpu::rms_norm::rms_norm(&params, &x, gather.then_some(&sources[..]), &weight, &mut want);
     let case = Case::new("rows of 577", variant, &params, rms_norm::grid(5))
         .binding(&x)
         .binding(&sources)
         .binding(&weight);
-    if size(variant, "ADD") == 0 {
+    if !filled(variant, rms_norm::ADD) {
         return vec![case.output(ROW, &want)];
     }
     let before = floats(5 * 577, 3);
@@ -58,9 +58,9 @@ pub(super) fn rms_norm(variant: &Variant) -> Vec<Case> {
     vec![case.updated(&before, ROW, &want)]
 }
 
-pub(super) fn norm_heads(variant: &Variant) -> Vec<Case> {
+pub(crate) fn norm_heads(variant: &Variant) -> Vec<Case> {
     let params = NormHeadsParams { rows: 3, heads: 5, width: 96, stride: 5 * 96 + 20, first: 8, eps: 1e-6 };
-    let norm = if size(variant, "CENTRED") == 1 { Norm::Layer } else { Norm::Rms };
+    let norm = if filled(variant, norm_heads::CENTRED) { Norm::Layer } else { Norm::Rms };
     let (weight, before) = (floats(2 * 96, 1), floats((3 * params.stride) as usize, 2));
     let mut want = before.clone();
     cpu::norm_heads::norm_heads(&params, norm, &weight, &mut want);
@@ -70,7 +70,7 @@ pub(super) fn norm_heads(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn log_prob(variant: &Variant) -> Vec<Case> {
+pub(crate) fn log_prob(variant: &Variant) -> Vec<Case> {
     let (rows, vocab) = (4, 3001);
     let params = LogProbParams { rows, vocab };
     let logits: Vec<f32> = floats((rows * vocab) as usize, 1).iter().map(|x| x * 40.0).collect();
@@ -91,11 +91,11 @@ fn angles(rows: u32, pairs: u32) -> Vec<[f32; 2]> {
 }
 
 fn pairing(variant: &Variant) -> Pairing {
-    if size(variant, "INTERLEAVED") == 1 { Pairing::Interleaved } else { Pairing::Halves }
+    if filled(variant, rope::INTERLEAVED) { Pairing::Interleaved } else { Pairing::Halves }
 }
 
-pub(super) fn rope(variant: &Variant) -> Vec<Case> {
-    let head_dim = size(variant, "HEAD_DIM");
+pub(crate) fn rope(variant: &Variant) -> Vec<Case> {
+    let head_dim = filled(variant, slot::HEAD_DIM);
     let pairing = pairing(variant);
     let of = |what, pairs, back| {
         let stride = 3 * head_dim + 5;
@@ -110,7 +110,7 @@ pub(super) fn rope(variant: &Variant) -> Vec<Case> {
     vec![of("whole heads", head_dim / 2, 0), of("a part of each head, back", head_dim / 4, 1)]
 }
 
-pub(super) fn softcap(variant: &Variant) -> Vec<Case> {
+pub(crate) fn softcap(variant: &Variant) -> Vec<Case> {
     let params = SoftcapParams { rows: 3, cols: 70, cap: 0.5 };
     // What lies behind the rows stays; one element is far beyond the bound.
     let mut before = floats(4 * 70, 1);
@@ -121,7 +121,7 @@ pub(super) fn softcap(variant: &Variant) -> Vec<Case> {
     vec![Case::new("rows", variant, &params, softcap::grid(3, 70)).updated(&before, near, &want)]
 }
 
-pub(super) fn rope_append(variant: &Variant) -> Vec<Case> {
+pub(crate) fn rope_append(variant: &Variant) -> Vec<Case> {
     let shape = shape(variant, 2);
     let (rows, num_heads, pairs) = (9, 6, shape.head_dim / 2);
     let pairing = pairing(variant);
@@ -156,7 +156,7 @@ pub(super) fn rope_append(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn state_write(variant: &Variant) -> Vec<Case> {
+pub(crate) fn state_write(variant: &Variant) -> Vec<Case> {
     // Pages are longer than their tokens.
     let params = StateWriteParams { rows: 9, quads: 5, block_size: 4, page: 23 };
     let x = floats(9 * 20, 1);

@@ -20,7 +20,7 @@ const VOCAB: usize = 9000;
 /// Draws from the whole vocabulary.
 const PLAIN: Spec = Spec { temperature: 1.0, seed_low: 1, seed_high: 2, ..Spec::GREEDY };
 
-pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     let filters = [
         Spec { temperature: 0.0, ..PLAIN },
         PLAIN,
@@ -56,7 +56,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     cases
 }
 
-pub(super) fn scan(variant: &Variant) -> Vec<Case> {
+pub(crate) fn scan(variant: &Variant) -> Vec<Case> {
     let specs =
         [PLAIN, Spec { temperature: 0.5, top_p: 0.5, ..PLAIN }, Spec { top_k: 3, ..PLAIN }, Spec::GREEDY];
     let logits: Vec<f32> = floats(4 * VOCAB, 1).iter().map(|x| x * 8.0).collect();
@@ -82,7 +82,7 @@ pub(super) fn scan(variant: &Variant) -> Vec<Case> {
 }
 
 /// Two of three rows: one with a mask and every list, one with penalties alone.
-pub(super) fn adjust(variant: &Variant) -> Vec<Case> {
+pub(crate) fn adjust(variant: &Variant) -> Vec<Case> {
     let (vocab, words) = (9000u32, 282u32);
     let before: Vec<f32> = floats(3 * vocab as usize, 1).iter().map(|x| x * 20.0).collect();
     let masks: Vec<u32> = (0..words).map(|i| 0xf0f0_ffff_u32.rotate_left(i)).collect();
@@ -114,7 +114,7 @@ pub(super) fn adjust(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn top(variant: &Variant) -> Vec<Case> {
+pub(crate) fn top(variant: &Variant) -> Vec<Case> {
     let vocab = VOCAB;
     let logits: Vec<f32> = floats(3 * vocab, 1).iter().map(|x| (x * 80.0).round() / 4.0).collect();
     let requests = [TopRequest { row: 2, tokens: 4 }, TopRequest { row: 0, tokens: 4 }];

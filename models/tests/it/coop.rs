@@ -125,13 +125,13 @@ impl Product {
 
     fn check(&self, gpu: &Gpu, tile: Tile) {
         let MatmulParams { rows, cols, blocks, .. } = self.params;
-        let module = self.packed.format.module();
+        let format = self.packed.format;
         let tiling = Tiling { rows: 8, wide: 1, cols: 64, slices: 1, loads: Loads::Uniform };
-        let plain = matmul::variant(module, self.epilogue, tiling, blocks, None);
+        let plain = matmul::variant(format, self.epilogue, tiling, blocks, None);
         let (want, _) = self.split(&self.run(gpu, &plain, matmul::grid(tiling, rows, cols)));
         let coop = matmul_coop::variant(self.packed.format, self.epilogue, Activations::F32, tile);
         let (got, kept) = self.split(&self.run(gpu, &coop, matmul_coop::grid(tile, [rows, cols], 1)));
-        let what = format!("{module}, {:?}, {rows} x {cols} x {}, {tile:?}", self.epilogue, blocks * 32);
+        let what = format!("{format:?}, {:?}, {rows} x {cols} x {}, {tile:?}", self.epilogue, blocks * 32);
         assert!(kept, "{what}: wrote outside its columns");
         let square = |x: f64| x * x;
         let error: f64 = got.iter().zip(&want).map(|(g, w)| square(f64::from(*g) - f64::from(*w))).sum();

@@ -21,6 +21,10 @@ pub struct KernelsArgs {
     #[arg(long, value_name = "PROGRAM", num_args = 0..=1, requires = "cases")]
     pub run: Option<Option<PathBuf>>,
 
+    /// Write the tables of docs/kernels.md from the declarations of the kernels
+    #[arg(long, conflicts_with_all = ["emit", "cases", "kernel"])]
+    pub write: bool,
+
     /// Take only the kernels whose name contains this text
     #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
     pub kernel: Option<String>,

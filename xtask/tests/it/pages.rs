@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use attn_kernels::{Access, Kernel, NamedVariant};
 use xtask::tree;
 
 fn page(path: &str) -> String {
@@ -29,37 +28,6 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
 /// Names in code marks.
 fn names(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
-}
-
-fn check_kernels(section: &str, catalog: &[&Kernel], variants: &[NamedVariant]) {
-    let rows = rows(section);
-    let mut listed = BTreeSet::new();
-    for row in &rows {
-        let name = names(row[0]).next().unwrap_or_default();
-        let exists = catalog.iter().any(|kernel| kernel.name == name);
-        assert!(exists, "docs/kernels.md: there is no kernel {name}");
-        let words: BTreeSet<&str> = row[1].split([' ', ',', ';']).collect();
-        let of_kernel = variants.iter().filter(|named| named.variant.kernel.name == name);
-        for binding in of_kernel.flat_map(|named| &named.variant.bindings) {
-            let written = match binding.access {
-                Access::Read | Access::Window | Access::Image => binding.name.to_owned(),
-                Access::Write => format!("**{}**", binding.name),
-            };
-            let found = words.contains(written.as_str());
-            assert!(found, "docs/kernels.md: {name} binds {written}, which is not among {:?}", row[1]);
-        }
-        listed.extend(row.iter().flat_map(|cell| names(cell)));
-    }
-    let unlisted: Vec<_> =
-        catalog.iter().map(|kernel| kernel.name).filter(|name| !listed.contains(name)).collect();
-    assert!(unlisted.is_empty(), "docs/kernels.md lacks {unlisted:?}");
-}
-
-#[test]
-fn the_kernels_and_their_bindings() {
-    let page = page("docs/kernels.md");
-    check_kernels(section(&page, "## attn-kernels"), &attn_kernels::catalog(), &attn_kernels::variants());
-    check_kernels(section(&page, "## models"), &models::kernel::catalog(), &models::kernel::variants());
 }
 
 #[test]

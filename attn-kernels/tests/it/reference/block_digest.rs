@@ -6,14 +6,15 @@ use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::self_test::FloatLayout;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sparse_select::digest::{DigestFormat, mean_keys};
 
-const SHAPE: KvShape = KvShape { num_kv_heads: 2, head_dim: 16, block_size: 16, dtype: KvDtype::Int8 };
+const SHAPE: KvShape =
+    KvShape { num_kv_heads: 2, head_dim: 16, block_size: 16, dtype: KvDtype::Int8, layout: KvLayout::Native };
 
 /// One sequence of keys in int8 whose sizes differ from token to token by powers of two, as `exponents` says.
 struct Keys {

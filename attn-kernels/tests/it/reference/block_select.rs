@@ -8,7 +8,7 @@ use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest, dtype};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::kernel::top_k::{self, Output, TopKParams};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use proptest::prelude::*;
 use sparse_select::digest::{DigestFormat, MinMax};
 use sparse_select::policy::{esa, gsa_ucm, quest};
@@ -306,7 +306,13 @@ fn lengths_round_pages_and_blocks() {
 #[test]
 fn more_blocks_than_a_workgroup_scores() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 64,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let select = Select::new(shape, 8, 1, &[16 * 70 + 3, 0, 16 * 32, 16 * 33], 0, 6);
     select.check_quest(gpu, 20);
     let select = Select::new(shape, 8, 2, &[16 * 70 + 3, 40, 16 * 65], 0, 7);
@@ -316,13 +322,25 @@ fn more_blocks_than_a_workgroup_scores() {
 #[test]
 fn more_channels_than_a_workgroup_holds() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 9, head_dim: 128, block_size: 16, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 9,
+        head_dim: 128,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     Select::new(shape, 18, 2, &[16 * 25 + 3, 40], 4, 8).check_gsa_ucm(gpu);
 }
 
 #[test]
 fn launches_out_of_range_are_refused() {
-    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 64,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let digest = |touched| block_digest::check(&shape, &[[0, 16], touched], 8).unwrap_err().to_string();
     insta::assert_snapshot!(digest([8, 1]), @"block_digest: block + 1 of entry 1 is 9, the limit is 8");
     insta::assert_snapshot!(digest([7, 17]), @"block_digest: tokens of entry 1 is 17, the limit is 16");

@@ -5,7 +5,7 @@ use super::layer::{cache_words, coded_shapes, queries};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::cache_write::{self, CacheWriteParams};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::self_test::FloatLayout;
 use attn_kernels::self_test::layer::Index;
 use proptest::prelude::*;
@@ -81,7 +81,13 @@ fn slots(rows: u32, num_slots: u32, seed: u64) -> Vec<i32> {
 fn rows_beyond_one_dimension_of_a_grid() {
     let Some(gpu) = gpu() else { return };
     // 70,000 workgroups of 64 lanes, more than one dimension takes. Rows overlap, and few have a slot, to save memory.
-    let shape = KvShape { num_kv_heads: 1, head_dim: 256, block_size: 256, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: 256,
+        block_size: 256,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let rows = 140_000;
     assert!(cache_write::grid(&shape, rows)[1] > 1);
     let params = CacheWriteParams { row_stride: 8, ..params(&shape, rows, [0; 3]) };

@@ -9,7 +9,7 @@ use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::chunked_prefix::{ChunkedPrefix, PrefixRows};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::launch::{PrefixBuffers, PrefixPass};
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ struct Batch {
 }
 
 fn shape(dtype: KvDtype, block_size: u32) -> KvShape {
-    KvShape { num_kv_heads: 2, head_dim: 32, block_size, dtype }
+    KvShape { num_kv_heads: 2, head_dim: 32, block_size, dtype, layout: KvLayout::Native }
 }
 
 impl Batch {

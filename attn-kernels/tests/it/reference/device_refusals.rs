@@ -9,7 +9,7 @@ use attn_kernels::kernel::paged_decode::{self, Lanes};
 use attn_kernels::kernel::paged_decode_subgroup::SUBGROUPS;
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads};
 use attn_kernels::kernel::top_k::{self, Output};
-use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, paged_prefill_coop};
 use insta::assert_snapshot;
 
 /// The least device that WebGPU knows, on the adapter at hand.
@@ -45,7 +45,13 @@ fn kernels_of_levels_that_it_lacks() {
         refused.to_string().starts_with("kernel top_k needs subgroups of any size: adapter"),
         "{refused}"
     );
-    let shape = KvShape { num_kv_heads: 1, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: 64,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let coop = paged_prefill_coop::variant(&shape, &Attention::default());
     let GpuError::NoCoop { kernel, level, .. } = gpu.pipeline(&coop).unwrap_err() else {
         panic!("another error than NoCoop")
@@ -58,7 +64,13 @@ fn kernels_of_levels_that_it_lacks() {
 fn kernels_for_subgroups_of_other_sizes() {
     let Some(gpu) = gpu() else { return };
     let (smallest, largest) = (gpu.info().subgroup_min_size, gpu.info().subgroup_max_size);
-    let shape = KvShape { num_kv_heads: 1, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: 64,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     for lanes in SUBGROUPS {
         let variant = paged_decode::variant(&shape, 4, Lanes::Subgroup(lanes), &Attention::default());
         assert_eq!(variant.subgroups, lanes..=lanes);
@@ -84,7 +96,13 @@ fn bindings_that_no_device_takes() {
         return;
     }
     let (gpu, device) = least_of_own();
-    let shape = KvShape { num_kv_heads: 1, head_dim: 8, block_size: 4, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: 8,
+        block_size: 4,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let params = CopyBlocksParams { block_quads: copy_blocks::block_quads(&shape) };
     let pipeline = gpu.pipeline(&copy_blocks::variant()).unwrap();
     let pairs = gpu.upload("pairs", &[[0_u32, 1], [0, 2]]).unwrap();

@@ -5,7 +5,7 @@ use attn_kernels::cpu;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::fetch_pages::{self, FetchPagesParams};
 use attn_kernels::kernel::residency::{self, HEADER};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -110,7 +110,7 @@ proptest! {
         workgroups in 1u32..9,
         seed: u64,
     ) {
-        let shape = KvShape { num_kv_heads: kv_heads, head_dim: 8 * eighths, block_size: 1 << log_block, dtype };
+        let shape = KvShape { num_kv_heads: kv_heads, head_dim: 8 * eighths, block_size: 1 << log_block, dtype, layout: KvLayout::Native };
         if let (Some(gpu), true) = (gpu(), fetch_pages::serves(&shape)) {
             Fetch::new(&shape, most, touched, workgroups, seed).check(gpu);
         }
@@ -119,7 +119,13 @@ proptest! {
 
 #[test]
 fn launches_out_of_range_are_refused() {
-    let shape = KvShape { num_kv_heads: 2, head_dim: 8, block_size: 4, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 8,
+        block_size: 4,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let params = FetchPagesParams { workgroups: 1, touched: 2, ..FetchPagesParams::new(&shape, SLOTS) };
     let error = |params: FetchPagesParams, block, lens| {
         fetch_pages::check(&params, &[[0, 1], [block, 1]], BLOCKS, lens).unwrap_err().to_string()

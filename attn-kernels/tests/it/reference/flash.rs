@@ -2,41 +2,30 @@
 
 use super::device::{assert_bits, cases, dispatch, gpu};
 use super::layer::queries;
-use attn_kernels::Variant;
 use attn_kernels::gpu::{Bound, Buf, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::cache_write::{self, CacheWriteParams};
 use attn_kernels::kernel::gather_cache::{self, GatherCacheParams};
 use attn_kernels::kernel::paged_decode::{self, Lanes};
-use attn_kernels::kernel::{KvDtype, KvShape, LaunchError, flash};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::self_test::FloatLayout;
-use attn_kernels::self_test::layer::{cache_words, converted, indices};
+use attn_kernels::self_test::layer::{cache_words, converted};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
-fn same(variant: Variant) -> Result<Variant, LaunchError> {
-    Ok(variant)
-}
-
 /// One sequence's keys and values, written into a cache of NaN and gathered from it again: both buffers and what was gathered, in
-/// the layout that `of` makes variants for.
-fn through(
-    gpu: &Gpu,
-    shape: &KvShape,
-    of: fn(Variant) -> Result<Variant, LaunchError>,
-    (len, seed): (u32, u64),
-) -> [Vec<f32>; 4] {
+/// the layout of the shape.
+fn through(gpu: &Gpu, shape: &KvShape, (len, seed): (u32, u64)) -> [Vec<f32>; 4] {
     let blocks = len.div_ceil(shape.block_size) + 2;
     let mut table: Vec<u32> = (0..blocks).collect();
     table.shuffle(&mut StdRng::seed_from_u64(seed));
     let width = shape.num_kv_heads * shape.head_dim;
-    let write = of(cache_write::variant(shape)).unwrap();
-    let [k_index, v_index] = indices(&write);
+    let write = cache_write::variant(shape);
     let nan = vec![f32::NAN; blocks as usize * shape.block_elements()];
     let cache = |index| gpu.upload("cache", &cache_words(shape, index, &nan)).unwrap();
-    let (k, v): (Buf<u32>, Buf<u32>) = (cache(k_index), cache(v_index));
+    let (k, v): (Buf<u32>, Buf<u32>) = (cache(KvShape::k_index), cache(KvShape::v_index));
 
     let params = CacheWriteParams {
         rows: len,
@@ -69,7 +58,7 @@ fn through(
         (gpu.upload("spans", &[[0, len, 0, 0]]).unwrap(), gpu.upload("tables", &table).unwrap());
     let bindings: [Bound; 6] =
         [(&spans).into(), (&k).into(), (&v).into(), (&tables).into(), (&k_out).into(), (&v_out).into()];
-    let gather = of(gather_cache::variant(shape, Context::Full)).unwrap();
+    let gather = gather_cache::variant(shape, Context::Full);
     dispatch(gpu, &mut pass, &gather, &params, &bindings, gather_cache::grid(shape, &params, 1));
 
     let caches = [&k, &v].map(|buf| pass.read(buf, 0..buf.len()));
@@ -77,9 +66,11 @@ fn through(
     let outcome = gpu.submit(pass).unwrap().wait().unwrap();
     let [k, v] = caches.map(|read| outcome.get(read));
     let [k_out, v_out] = gathered.map(|read| outcome.get(read));
-    let k = converted(shape, &FloatLayout::cache(shape, k_index).values(&k), k_index, KvShape::k_index);
-    let v = converted(shape, &FloatLayout::cache(shape, v_index).values(&v), v_index, KvShape::v_index);
-    [k, v, k_out, v_out]
+    let native = KvShape { layout: KvLayout::Native, ..*shape };
+    let own = |words: &[u32], index| {
+        converted(&FloatLayout::cache(shape, index).values(words), (shape, index), (&native, index))
+    };
+    [own(&k, KvShape::k_index), own(&v, KvShape::v_index), k_out, v_out]
 }
 
 proptest! {
@@ -94,8 +85,8 @@ proptest! {
     ) {
         if let Some(gpu) = gpu() {
             let shape =
-                KvShape { num_kv_heads: kv_heads, head_dim: 8 * eighths, block_size: 1 << log_block, dtype };
-            let [own, other] = [same, flash].map(|of| through(gpu, &shape, of, (len, seed)));
+                KvShape { num_kv_heads: kv_heads, head_dim: 8 * eighths, block_size: 1 << log_block, dtype, layout: KvLayout::Native };
+            let [own, other] = [KvLayout::Native, KvLayout::Flash].map(|layout| through(gpu, &KvShape { layout, ..shape }, (len, seed)));
             for ((what, want), got) in ["keys", "values", "gathered keys", "gathered values"].iter().zip(own).zip(other) {
                 // Slots that nothing was written to are NaN, of whatever bits.
                 let canonical = |x: Vec<f32>| -> Vec<f32> {
@@ -109,21 +100,28 @@ proptest! {
 
 #[test]
 fn the_layout_is_the_published_one() {
-    let shape = KvShape { num_kv_heads: 3, head_dim: 8, block_size: 4, dtype: KvDtype::F16 };
+    let shape =
+        KvShape { num_kv_heads: 3, head_dim: 8, block_size: 4, dtype: KvDtype::F16, layout: KvLayout::Flash };
     // Row major, [block][token][head][dimension].
     let places: Vec<usize> = [(0, 0, 0, 1), (0, 1, 0, 0), (0, 0, 1, 0), (1, 0, 0, 0), (2, 2, 3, 7)]
         .into_iter()
-        .map(|(block, head, offset, dim)| shape.flash_index(block, head, offset, dim))
+        .map(|(block, head, offset, dim)| shape.k_index(block, head, offset, dim))
         .collect();
     assert_eq!(places, [1, 8, 24, 96, 2 * 96 + 3 * 24 + 2 * 8 + 7]);
 }
 
+fn shape(dtype: KvDtype) -> KvShape {
+    KvShape { num_kv_heads: 1, head_dim: 64, block_size: 16, dtype, layout: KvLayout::Flash }
+}
+
 #[test]
-fn other_kernels_and_types_are_refused() {
-    let shape = KvShape { num_kv_heads: 1, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
-    let said = |variant| flash(variant).unwrap_err().to_string();
-    let decode = paged_decode::variant(&shape, 4, Lanes::Workgroup, &Attention::default());
-    assert_eq!(said(decode), "paged_decode: no variant of this type takes caches of FlashAttention's layout");
-    let int8 = cache_write::variant(&KvShape { dtype: KvDtype::Int8, ..shape });
-    assert_eq!(said(int8), "cache_write: no variant of this type takes caches of FlashAttention's layout");
+#[should_panic(expected = "kernel paged_decode: slot kv has nothing for (Flash, F16)")]
+fn other_kernels_are_refused() {
+    let _ = paged_decode::variant(&shape(KvDtype::F16), 4, Lanes::Workgroup, &Attention::default());
+}
+
+#[test]
+#[should_panic(expected = "kernel cache_write: slot kv has nothing for (Flash, Int8)")]
+fn other_types_are_refused() {
+    let _ = cache_write::variant(&shape(KvDtype::Int8));
 }

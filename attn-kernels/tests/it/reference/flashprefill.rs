@@ -7,7 +7,7 @@ use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::flashprefill::FlashPrefill;
 use attn_kernels::kernel::{
-    KvDtype, KvShape, attend_means, block_energy, block_mean, block_means, keep_blocks,
+    KvDtype, KvLayout, KvShape, attend_means, block_energy, block_mean, block_means, keep_blocks,
 };
 use attn_kernels::profile::Registers;
 use proptest::prelude::*;
@@ -167,7 +167,7 @@ impl Chunk {
 }
 
 fn shape(num_kv_heads: u32, head_dim: u32, block_size: u32, dtype: KvDtype) -> KvShape {
-    KvShape { num_kv_heads, head_dim, block_size, dtype }
+    KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native }
 }
 
 /// Shapes and chunks, each of interest at least once.

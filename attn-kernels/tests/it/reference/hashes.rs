@@ -7,7 +7,7 @@ use attn_kernels::cpu;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::hamming_score::{self, HammingScoreParams};
 use attn_kernels::kernel::hash_codes::{self, HashCodesParams, HashSource};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -110,7 +110,7 @@ proptest! {
     ) {
         if let Some(gpu) = gpu() {
             let head_dim = 8 * eighths;
-            let shape = KvShape { num_kv_heads: kv_heads, head_dim, block_size: 16, dtype: KvDtype::F16 };
+            let shape = KvShape { num_kv_heads: kv_heads, head_dim, block_size: 16, dtype: KvDtype::F16, layout: KvLayout::Native };
             check_queries(gpu, shape, 1 << log_group, &rows, (8 * first, words), seed);
         }
     }
@@ -129,7 +129,7 @@ proptest! {
                 infinity: f32::INFINITY,
             };
             let block_size = 1 << log_page;
-            let shape = KvShape { num_kv_heads: kv_heads, head_dim: 8, block_size, dtype: KvDtype::F32 };
+            let shape = KvShape { num_kv_heads: kv_heads, head_dim: 8, block_size, dtype: KvDtype::F32, layout: KvLayout::Native };
             check_scores(gpu, shape, (pages, words), &lens, params);
         }
     }

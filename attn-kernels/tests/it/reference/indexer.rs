@@ -7,7 +7,7 @@ use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::index_logits::{self, IndexKeys, IndexLogitsParams};
 use attn_kernels::kernel::prefix_slots::{self, PrefixSlotsParams};
 use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -43,7 +43,7 @@ impl Indexer {
         let lens: Vec<u32> = spans.iter().map(|span| span.1 + 5).collect();
         // The layer's tables and keys serve both kinds; fp8 codes are made of the same keys.
         let dtype = if let IndexKeys::Cached(shape) = keys { shape.dtype } else { KvDtype::F32 };
-        let shape = KvShape { num_kv_heads: 1, head_dim, block_size: page, dtype };
+        let shape = KvShape { num_kv_heads: 1, head_dim, block_size: page, dtype, layout: KvLayout::Native };
         let layer = Layer::new(shape, &lens, seed);
         let mut rng = StdRng::seed_from_u64(seed);
         let width = (num_heads * head_dim) as usize;
@@ -167,8 +167,15 @@ impl Indexer {
 
 /// Every kind of keys: fp8 as published, other pages and sizes, caches.
 fn kinds() -> [IndexKeys; 5] {
-    let cached =
-        |dtype, head_dim| IndexKeys::Cached(KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype });
+    let cached = |dtype, head_dim| {
+        IndexKeys::Cached(KvShape {
+            num_kv_heads: 1,
+            head_dim,
+            block_size: 16,
+            dtype,
+            layout: KvLayout::Native,
+        })
+    };
     [
         IndexKeys::Fp8 { head_dim: 128, page: 64 },
         IndexKeys::Fp8 { head_dim: 40, page: 16 },

@@ -10,7 +10,7 @@ use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::quantise::{self, QuantiseParams};
 use attn_kernels::kernel::top_k::Transform;
 use attn_kernels::kernel::top_k_transform::{self, TopKTransformParams};
-use attn_kernels::kernel::{KvDtype, KvShape, LaunchError};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, LaunchError};
 use insta::assert_snapshot;
 
 const LATENTS: LatentShape =
@@ -53,7 +53,13 @@ fn shapes_of_latents() {
 
 #[test]
 fn blocks_and_masks_of_attention() {
-    let shape = KvShape { num_kv_heads: 2, head_dim: 16, block_size: 4, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 16,
+        block_size: 4,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let masked = |mask| Attention { mask, ..Attention::default() }.validate(&shape, 1);
     assert_eq!(Attention::blocks(8).validate(&shape, 8), Ok(()));
     assert_snapshot!(said(Attention::blocks(0).validate(&shape, 1)), @"attention: selection block is 0");

@@ -3,7 +3,7 @@
 pub(crate) use attn_kernels::self_test::layer::{ATTENTION, Layer, cache_words, queries, values, words};
 
 use attn_kernels::kernel::paged_prefill::Tile;
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use proptest::prelude::*;
 
 /// Head sizes, KV heads, query heads a KV head, block sizes: each of interest at least once, not all pairs, as every
@@ -22,7 +22,7 @@ pub(crate) const SHAPES: [(u32, u32, u32, u32); 7] = [
 /// A shape and its query heads.
 pub(crate) fn shape_of(index: usize, dtype: KvDtype) -> (KvShape, u32) {
     let (head_dim, num_kv_heads, group, block_size) = SHAPES[index];
-    (KvShape { num_kv_heads, head_dim, block_size, dtype }, num_kv_heads * group)
+    (KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native }, num_kv_heads * group)
 }
 
 /// Any shape that kernels of attention take, caches of codes among them.
@@ -40,7 +40,10 @@ pub(crate) fn shapes() -> impl Strategy<Value = (KvShape, u32)> {
     let group = prop::sample::select(vec![1, 2, 3, 4, 7, 8, 16]);
     let dtype = prop::sample::select(vec![KvDtype::F16, KvDtype::F32]);
     (head_dim, 1u32..=3, group, 2u32..=8, dtype).prop_map(|(head_dim, num_kv_heads, group, log, dtype)| {
-        (KvShape { num_kv_heads, head_dim, block_size: 1 << log, dtype }, num_kv_heads * group)
+        (
+            KvShape { num_kv_heads, head_dim, block_size: 1 << log, dtype, layout: KvLayout::Native },
+            num_kv_heads * group,
+        )
     })
 }
 

@@ -6,7 +6,7 @@ use attn_kernels::cpu::attention::attend;
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::lse_merge::{self, LseMergeParams};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -58,7 +58,13 @@ fn sides_without_keys() {
 #[test]
 fn two_halves_are_the_whole() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 1, head_dim: 64, block_size: 16, dtype: KvDtype::F32 };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: 64,
+        block_size: 16,
+        dtype: KvDtype::F32,
+        layout: KvLayout::Native,
+    };
     let layer = Layer::new(shape, &[100], 3);
     let q = queries(1, 64, 64, 4);
     let part = |keys| {

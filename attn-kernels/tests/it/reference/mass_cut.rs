@@ -6,7 +6,7 @@ use super::mass_bound::{Certified, Sequences, record_bounds, record_digests};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::block_lse::{self, BlockLseParams};
 use attn_kernels::kernel::mass_cut::{self, MassCutParams, ROUNDS};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use proptest::prelude::*;
 use sparse_select::Heads;
 use sparse_select::certificate::{odds, select_mass};
@@ -127,7 +127,13 @@ fn check(gpu: &Gpu, of: &Sequences, mass: f64, seed: u64) {
 #[test]
 fn masses_that_settle_at_once_and_in_the_last_turn() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 8, dtype: KvDtype::F32 };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: 16,
+        block_size: 8,
+        dtype: KvDtype::F32,
+        layout: KvLayout::Native,
+    };
     // A low mass adds few blocks a round.
     for mass in [1e-6, 0.05, 0.5, 0.9, 0.9999] {
         check(gpu, &Sequences::new((shape, 2), 1, &[2100, 8, 9, 1]), mass, 5);

@@ -10,7 +10,7 @@ use attn_kernels::kernel::gate_sum::{self, GateSumParams};
 use attn_kernels::kernel::nsa_attend::{self, NsaAttendParams};
 use attn_kernels::kernel::nsa_block_score::{self, NsaBlockScoreParams};
 use attn_kernels::kernel::nsa_probs::{self, NsaProbsParams};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::self_test::layer::floats;
 use bytemuck::Zeroable;
 use proptest::prelude::*;
@@ -203,7 +203,13 @@ fn launches_out_of_range_are_refused() {
     insta::assert_snapshot!(error(112, [10, 2]), @"nsa_block_score: number of compressed blocks of entry 0 is 6, the limit is 5");
     insta::assert_snapshot!(error(100, [9, 2]), @"nsa_block_score: f32 of probabilities is 10, the limit is 9");
 
-    let shape = KvShape { num_kv_heads: 1, head_dim: 8, block_size: 8, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: 8,
+        block_size: 8,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let params = NsaProbsParams {
         num_heads: 2,
         num_kv_heads: 1,
@@ -249,7 +255,7 @@ proptest! {
     ) {
         if let Some(gpu) = gpu() {
             let (head_dim, block_size) = (8 * eighths, 1 << log_block);
-            let shape = KvShape { num_kv_heads: kv_heads, head_dim, block_size, dtype };
+            let shape = KvShape { num_kv_heads: kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native };
             check_probs(gpu, shape, (pages, kernel), group, &lens, seed);
         }
     }
@@ -265,7 +271,7 @@ proptest! {
     ) {
         if let Some(gpu) = gpu() {
             let (head_dim, block_size) = (8 * eighths, 1 << log_block);
-            let shape = KvShape { num_kv_heads: kv_heads, head_dim, block_size, dtype };
+            let shape = KvShape { num_kv_heads: kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native };
             check_values(gpu, shape, pages, group, &lens, seed);
         }
     }

@@ -6,7 +6,7 @@ use super::layer::{SHAPES, coded_shapes, shape_of};
 use super::options::attentions;
 use attn_kernels::kernel::attention::{Attention, Logit, Reach};
 use attn_kernels::kernel::paged_decode::{Lanes, PARTITION};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::profile::DeviceProfile;
 use proptest::prelude::*;
 
@@ -37,7 +37,8 @@ fn one_call_attends_as_the_reference_does() {
     for (dtype, lens) in
         [(KvDtype::F16, &[1, 17, 0, 300][..]), (KvDtype::F32, &[2100, 40]), (KvDtype::Int8, &[33])]
     {
-        let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype };
+        let shape =
+            KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype, layout: KvLayout::Native };
         Decode::new(shape, 6, lens, 0, 4).check_attend(gpu);
     }
 }
@@ -55,7 +56,7 @@ fn heads_groups_and_blocks_at_their_limits() {
         (248, 3, 1, 128, KvDtype::F32),
         (16, 1, 31, 4, KvDtype::F16),
     ] {
-        let shape = KvShape { num_kv_heads, head_dim, block_size, dtype };
+        let shape = KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native };
         Decode::new(shape, num_kv_heads * group, &[300, 1, block_size + 1], 4, 31).check(gpu);
     }
 }
@@ -63,14 +64,26 @@ fn heads_groups_and_blocks_at_their_limits() {
 #[test]
 fn more_partitions_than_sides_of_the_reduce() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 64, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: 16,
+        block_size: 64,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     Decode::new(shape, 2, &[40 * 512 + 17, 3, 1024, 1025], 0, 9).check(gpu);
 }
 
 #[test]
 fn partitions_of_any_size_hold_the_same_keys() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 1, head_dim: 8, block_size: 16, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: 8,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     for partition in [128, 512, 2048, 1 << 31] {
         let decode = || Decode::new(shape, 3, &[2047, 70, 0, 2048, 5000], 0, 10).in_partitions(partition);
         decode().check(gpu);
@@ -80,7 +93,8 @@ fn partitions_of_any_size_hold_the_same_keys() {
 
 #[test]
 fn lanes_follow_from_heads_types_and_keys() {
-    let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
+    let shape =
+        |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype, layout: KvLayout::Native };
     let of = |dtype, heads, keys| Lanes::of(&DeviceProfile::H200, &shape(dtype), heads, keys);
     let subgroups = Lanes::Subgroup(32);
     assert_eq!([of(KvDtype::F16, 32, 1 << 30), of(KvDtype::F16, 64, 1)], [subgroups, Lanes::Matrices]);
@@ -99,7 +113,13 @@ fn lanes_follow_from_heads_types_and_keys() {
 #[test]
 fn a_row_does_not_depend_on_the_others() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 64,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let decode = Decode::new(shape, 6, &[1, 300, 512, 513, 1500], 4, 11);
     let width = (decode.num_heads * shape.head_dim) as usize;
     for by in lanes_of(gpu, &shape).into_iter().map(|lanes| (gpu, lanes)) {
@@ -117,7 +137,13 @@ fn a_row_does_not_depend_on_the_others() {
 #[test]
 fn dispatches_may_begin_at_any_row() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 64,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let lens = [1, 300, 512, 513, 1500];
     let plain = || Decode::new(shape, 6, &lens, 4, 19);
     let listed = || plain().listed(16, 0.4, 20);
@@ -141,7 +167,13 @@ fn dispatches_may_begin_at_any_row() {
 fn results_do_not_depend_on_the_block_size() {
     let Some(gpu) = gpu() else { return };
     for dtype in [KvDtype::F16, KvDtype::F32] {
-        let shape = |block_size| KvShape { num_kv_heads: 1, head_dim: 40, block_size, dtype };
+        let shape = |block_size| KvShape {
+            num_kv_heads: 1,
+            head_dim: 40,
+            block_size,
+            dtype,
+            layout: KvLayout::Native,
+        };
         for by in lanes_of(gpu, &shape(16)).into_iter().map(|lanes| (gpu, lanes)) {
             let of = |block_size| {
                 let decode = Decode::new(shape(block_size), 4, &[70, 513, 1], 0, 13);
@@ -181,7 +213,13 @@ fn lists_of_all_blocks_change_nothing() {
 #[test]
 fn listed_blocks_are_all_that_is_attended() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 2, head_dim: 32, block_size: 16, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 32,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     for (block, chance, seed) in [(16, 0.3, 1), (1, 0.3, 2), (256, 0.5, 3), (1024, 0.4, 4), (32, 0.0, 5)] {
         Decode::new(shape, 8, &[1, 3000, 17, 1000, 513], 4, 18).listed(block, chance, seed).check(gpu);
     }
@@ -219,7 +257,13 @@ fn codes_are_read_as_they_are_kept() {
 #[test]
 fn sinks_take_their_share() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 64,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let attention = Attention { sinks: true, ..Attention::default() };
     for seed in 0..3 {
         Decode::new(shape, 4, &[5, 0, 256, 1], 0, 32).asking(attention, seed).check(gpu);
@@ -230,7 +274,13 @@ fn sinks_take_their_share() {
 #[test]
 fn logits_are_capped_or_fall_with_distance() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F32 };
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 64,
+        block_size: 16,
+        dtype: KvDtype::F32,
+        layout: KvLayout::Native,
+    };
     for logit in [Logit::Softcap, Logit::Alibi] {
         let attention = Attention { logit, ..Attention::default() };
         Decode::new(shape, 6, &[5, 700, 256, 1], 0, 34).asking(attention, 4).check(gpu);

@@ -9,7 +9,7 @@ use attn_kernels::gpu::{Bound, Buf, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Context, Logit, Reach};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use attn_kernels::kernel::prefill_reduce::{self, PrefillReduceParams};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use proptest::prelude::*;
 
 /// Some rows of one sequence: position of the first, number.
@@ -237,7 +237,7 @@ fn heads_groups_and_blocks_at_their_limits() {
         (512, 1, 8, 16, KvDtype::F16),
         (512, 2, 1, 64, KvDtype::Fp8),
     ] {
-        let shape = KvShape { num_kv_heads, head_dim, block_size, dtype };
+        let shape = KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native };
         if head_dim > 128 && gpu.is_cpu() {
             eprintln!("{shape:?} is left to devices");
             continue;
@@ -266,7 +266,13 @@ fn parts_of_keys_are_put_together() {
         let chunks = [(390, 5), (0, 66), (200, 1)];
         Prefill::new(shape, num_heads, &chunks, TILE_ROWS, 8, 31).cut(part_keys).check(gpu);
     }
-    let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 8, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: 16,
+        block_size: 8,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     let window = Attention { mask: Reach::Window(70), ..Attention::default() };
     Prefill::new(shape, 2, &[(300, 20)], TILE_ROWS, 8, 32).asking(window, 33).cut(64).check(gpu);
 }
@@ -275,7 +281,13 @@ fn parts_of_keys_are_put_together() {
 fn a_row_does_not_depend_on_its_tile_chunk_or_block() {
     let Some(gpu) = gpu() else { return };
     let whole = |block_size, tile_rows, loads| {
-        let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size, dtype: KvDtype::F16 };
+        let shape = KvShape {
+            num_kv_heads: 1,
+            head_dim: 16,
+            block_size,
+            dtype: KvDtype::F16,
+            layout: KvLayout::Native,
+        };
         Prefill::new(shape, 3, &[(0, 90)], tile_rows, 0, 21).on_gpu(gpu, loads)
     };
     for loads in loads(gpu) {
@@ -291,7 +303,13 @@ fn a_row_does_not_depend_on_its_tile_chunk_or_block() {
 #[test]
 fn a_chunk_is_part_of_the_whole() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 16, dtype: KvDtype::F32 };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: 16,
+        block_size: 16,
+        dtype: KvDtype::F32,
+        layout: KvLayout::Native,
+    };
     let width = 3 * 16;
     for loads in loads(gpu) {
         let mut prefill = Prefill::new(shape, 3, &[(0, 90)], TILE_ROWS, 0, 22);
@@ -310,7 +328,7 @@ fn a_chunk_is_part_of_the_whole() {
 fn lists_of_all_blocks_change_nothing() {
     let Some(gpu) = gpu() else { return };
     for (block_size, block, dtype) in [(4, 8, KvDtype::F32), (16, 64, KvDtype::F16)] {
-        let shape = KvShape { num_kv_heads: 2, head_dim: 16, block_size, dtype };
+        let shape = KvShape { num_kv_heads: 2, head_dim: 16, block_size, dtype, layout: KvLayout::Native };
         let prefill = || Prefill::new(shape, 4, &[(0, 90), (600, 20), (7, 1)], TILE_ROWS, 0, 22);
         for loads in loads(gpu) {
             let want = prefill().on_gpu(gpu, loads);
@@ -326,7 +344,13 @@ fn lists_of_all_blocks_change_nothing() {
 #[test]
 fn listed_blocks_are_all_that_is_attended() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 2, head_dim: 24, block_size: 16, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 24,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     for (block, chance, seed) in [(16, 0.3, 1), (128, 0.5, 2), (64, 0.2, 3), (32, 0.0, 5)] {
         Prefill::new(shape, 4, &[(0, 130), (1300, 70), (37, 1)], TILE_ROWS, 4, 18)
             .listed(block, chance, seed)
@@ -338,7 +362,7 @@ fn listed_blocks_are_all_that_is_attended() {
 fn codes_are_read_as_they_are_kept() {
     let Some(gpu) = gpu() else { return };
     for dtype in [KvDtype::Fp8, KvDtype::Int8] {
-        let shape = KvShape { num_kv_heads: 2, head_dim: 24, block_size: 4, dtype };
+        let shape = KvShape { num_kv_heads: 2, head_dim: 24, block_size: 4, dtype, layout: KvLayout::Native };
         Prefill::new(shape, 4, &[(0, 70), (600, 3)], TILE_ROWS, 0, 36).check(gpu);
     }
 }
@@ -347,7 +371,13 @@ fn codes_are_read_as_they_are_kept() {
 #[test]
 fn masks_bound_what_is_read() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 4, dtype: KvDtype::F32 };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: 16,
+        block_size: 4,
+        dtype: KvDtype::F32,
+        layout: KvLayout::Native,
+    };
     for mask in
         [Reach::Window(128), Reach::Window(1), Reach::Window(700), Reach::Chunk(36), Reach::Chunk(600)]
     {
@@ -361,7 +391,13 @@ fn masks_bound_what_is_read() {
 #[test]
 fn logits_are_capped_or_fall_with_distance() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 2, head_dim: 16, block_size: 16, dtype: KvDtype::F16 };
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: 16,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
     for logit in [Logit::Softcap, Logit::Alibi] {
         let attention = Attention { logit, ..Attention::default() };
         Prefill::new(shape, 4, &[(0, 70), (600, 3)], TILE_ROWS, 0, 34).asking(attention, 4).check(gpu);

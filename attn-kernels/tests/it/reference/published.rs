@@ -10,7 +10,7 @@ use attn_kernels::kernel::cache_write::{self, CacheWriteParams};
 use attn_kernels::kernel::gather_cache::{self, GatherCacheParams};
 use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
-use attn_kernels::kernel::{KvDtype, KvShape, block_digest, published};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, block_digest};
 use attn_kernels::self_test::layer::cache_words;
 
 const TABLE: [u32; 3] = [2, 0, 3];
@@ -22,27 +22,22 @@ struct Layout<'a> {
     shape: KvShape,
     num_heads: u32,
     len: u32,
-    is_published: bool,
     k: Buf<u32>,
     v: Buf<u32>,
 }
 
 impl<'a> Layout<'a> {
     /// A cache of which every slot is NaN.
-    fn new(gpu: &'a Gpu, shape: KvShape, num_heads: u32, is_published: bool) -> Self {
+    fn new(gpu: &'a Gpu, shape: KvShape, num_heads: u32) -> Self {
         let nan = vec![f32::NAN; BLOCKS as usize * shape.block_elements()];
         let nan = cache_words(&shape, KvShape::k_index, &nan);
         let [k, v] = ["k", "v"].map(|name| gpu.upload(name, &nan).unwrap());
-        Self { gpu, shape, num_heads, len: 2 * shape.block_size + 3, is_published, k, v }
-    }
-
-    fn variant(&self, variant: Variant) -> Variant {
-        if self.is_published { published(variant).unwrap() } else { variant }
+        Self { gpu, shape, num_heads, len: 2 * shape.block_size + 3, k, v }
     }
 
     fn run<P: bytemuck::Pod>(&self, variant: Variant, params: &P, bindings: &[Bound], grid: [u32; 3]) {
         let mut pass = Pass::new("published");
-        dispatch(self.gpu, &mut pass, &self.variant(variant), params, bindings, grid);
+        dispatch(self.gpu, &mut pass, &variant, params, bindings, grid);
         self.gpu.submit(pass).unwrap().wait().unwrap();
     }
 
@@ -179,9 +174,9 @@ fn either_layout_gives_the_same_bits() {
         (1, 64, 16, 2, KvDtype::F16),
         (1, 128, 16, 1, KvDtype::F32),
     ] {
-        let shape = KvShape { num_kv_heads, head_dim, block_size, dtype };
-        let [own, other] =
-            [false, true].map(|is_published| Layout::new(gpu, shape, num_kv_heads * group, is_published));
+        let shape = KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native };
+        let [own, other] = [KvLayout::Native, KvLayout::V0]
+            .map(|layout| Layout::new(gpu, KvShape { layout, ..shape }, num_kv_heads * group));
         let ([k, v], [k_published, v_published]) = (own.write(), other.write());
         assert_eq!(k, k_published, "{shape:?}");
         assert_eq!(v_published, transposed(&shape, &v), "{shape:?}");
@@ -204,16 +199,22 @@ fn either_layout_gives_the_same_bits() {
 #[test]
 fn lanes_that_would_broadcast_neighbours_read_for_themselves() {
     let Some(gpu) = gpu() else { return };
-    let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 8, dtype: KvDtype::F16 };
-    let layout = Layout::new(gpu, shape, 4, true);
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: 16,
+        block_size: 8,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
+    let layout = Layout::new(gpu, KvShape { layout: KvLayout::V0, ..shape }, 4);
     layout.write();
     assert_bits("prefill", &layout.prefill(KeyLoads::Broadcast), &layout.prefill(KeyLoads::Uniform));
 }
 
 #[test]
+#[should_panic(expected = "kernel block_digest: slot k has nothing for (V0, F16)")]
 fn other_kernels_are_refused() {
-    let shape = KvShape { num_kv_heads: 1, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
-    let digest = block_digest::variant(&shape, block_digest::Digest::Mean);
-    let said = published(digest).unwrap_err().to_string();
-    assert_eq!(said, "block_digest: no variant takes values of the published layout");
+    let shape =
+        KvShape { num_kv_heads: 1, head_dim: 64, block_size: 16, dtype: KvDtype::F16, layout: KvLayout::V0 };
+    let _ = block_digest::variant(&shape, block_digest::Digest::Mean);
 }

@@ -4,10 +4,11 @@ use attn_kernels::kernel::attention::check_lists;
 use attn_kernels::kernel::cache_write::{self, CacheWriteParams};
 use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
 use attn_kernels::kernel::paged_prefill::{self, PagedPrefillParams, Tile};
-use attn_kernels::kernel::{KvDtype, KvShape, LaunchError, copy_blocks};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, LaunchError, copy_blocks};
 use insta::assert_snapshot;
 
-const SHAPE: KvShape = KvShape { num_kv_heads: 2, head_dim: 16, block_size: 16, dtype: KvDtype::F16 };
+const SHAPE: KvShape =
+    KvShape { num_kv_heads: 2, head_dim: 16, block_size: 16, dtype: KvDtype::F16, layout: KvLayout::Native };
 
 fn decode(change: fn(&mut PagedDecodeParams), row: [u32; 4], tables: &[u32]) -> Result<(), LaunchError> {
     let mut params = PagedDecodeParams {

@@ -8,10 +8,11 @@ use attn_kernels::cpu;
 use attn_kernels::cpu::residency::Residents;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::residency::{self, HEADER, ResidencyParams};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use proptest::prelude::*;
 
-const SHAPE: KvShape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 4, dtype: KvDtype::F16 };
+const SHAPE: KvShape =
+    KvShape { num_kv_heads: 2, head_dim: 64, block_size: 4, dtype: KvDtype::F16, layout: KvLayout::Native };
 const HEADS: usize = SHAPE.num_kv_heads as usize;
 const PAGES: u32 = 2;
 const SLOTS: u32 = 40;

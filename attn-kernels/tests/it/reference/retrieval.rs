@@ -7,7 +7,7 @@ use attn_kernels::cpu;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::hamming_score::{self, HammingScoreParams};
 use attn_kernels::kernel::hash_codes::{self, HashCodesParams, HashSource};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sparse_select::policy::kvcomp::{self, KvComp, Projection};
@@ -204,7 +204,7 @@ fn params_rows(rows: &[u32]) -> u32 {
 }
 
 fn shape(num_kv_heads: u32, head_dim: u32, block_size: u32, dtype: KvDtype) -> KvShape {
-    KvShape { num_kv_heads, head_dim, block_size, dtype }
+    KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native }
 }
 
 #[test]

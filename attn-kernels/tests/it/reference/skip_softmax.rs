@@ -8,10 +8,11 @@ use attn_kernels::cpu::attention::{Options, SkipTiles};
 use attn_kernels::gpu::{Bound, Gpu, Pass};
 use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 
 const HEADS: u32 = 4;
-const SHAPE: KvShape = KvShape { num_kv_heads: 2, head_dim: 32, block_size: 16, dtype: KvDtype::F16 };
+const SHAPE: KvShape =
+    KvShape { num_kv_heads: 2, head_dim: 32, block_size: 16, dtype: KvDtype::F16, layout: KvLayout::Native };
 
 /// A sequence of which some blocks have keys that no query looks for.
 struct Prompt {

@@ -9,7 +9,9 @@ use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::find_blocks::{self, FindBlocksParams, Vote};
 use attn_kernels::kernel::strided_qk::{self, Scorer};
 use attn_kernels::kernel::xattn::Estimate;
-use attn_kernels::kernel::{KvDtype, KvShape, softmax_block_sum, stride_queries, strided_qk_broadcast};
+use attn_kernels::kernel::{
+    KvDtype, KvLayout, KvShape, softmax_block_sum, stride_queries, strided_qk_broadcast,
+};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -221,7 +223,7 @@ fn lists_of(out: &[u32], stride: u32) -> Vec<Vec<u32>> {
 }
 
 fn shape(num_kv_heads: u32, head_dim: u32, block_size: u32, dtype: KvDtype) -> KvShape {
-    KvShape { num_kv_heads, head_dim, block_size, dtype }
+    KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native }
 }
 
 /// Shapes, chunks and strides, each of interest at least once.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use attn_kernels::kernel::index_logits::IndexKeys;
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 
 /// Format of the keys of an indexer in their cache, and of the queries that meet them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -40,7 +40,15 @@ impl IndexDtype {
 
     /// Keys in pages of `block_size`.
     pub(crate) fn keys(self, head_dim: u32, block_size: u32) -> IndexKeys {
-        let cached = |dtype| IndexKeys::Cached(KvShape { num_kv_heads: 1, head_dim, block_size, dtype });
+        let cached = |dtype| {
+            IndexKeys::Cached(KvShape {
+                num_kv_heads: 1,
+                head_dim,
+                block_size,
+                dtype,
+                layout: KvLayout::Native,
+            })
+        };
         match self {
             Self::F32 => cached(KvDtype::F32),
             Self::F16 => cached(KvDtype::F16),

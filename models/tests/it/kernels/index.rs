@@ -1,7 +1,7 @@
 //! `index_write`, `index_write_fp8` and `index_query_fp8` against their references.
 
 use attn_kernels::gpu::{Bound, Pass};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use half::f16;
 use models::cpu;
 use models::kernel::index_query_fp8::{self, IndexQueryFp8Params};
@@ -26,7 +26,7 @@ proptest! {
     fn writes_index_keys(rows in 1u32..40, chunks in 1u32..5, blocks in prop::sample::select(vec![4u32, 16, 64]), gap in 0u32..5, half: bool, seed: u64) {
         let Some(gpu) = gpu() else { return Ok(()) };
         let dtype = if half { KvDtype::F16 } else { KvDtype::F32 };
-        let shape = KvShape { num_kv_heads: 1, head_dim: chunks * 8, block_size: blocks, dtype };
+        let shape = KvShape { num_kv_heads: 1, head_dim: chunks * 8, block_size: blocks, dtype, layout: KvLayout::Native };
         let params = IndexWriteParams { rows, row_stride: shape.head_dim + gap, first: gap };
         // Numbers that f16 holds.
         let x: Vec<f32> = floats((rows * params.row_stride) as usize, seed).iter().map(|x| (x * 64.0).round()).collect();

@@ -69,14 +69,14 @@ impl Product {
     fn few(&self, gpu: &Gpu, at: [u32; 2], (tile_rows, registers): (u32, Registers)) -> Vec<f32> {
         let slices = matmul_int8::slices(self.epilogue, MAX_LANES);
         let tiling = Tiling::for_rows(tile_rows, self.epilogue, slices, registers);
-        let variant = matmul_int8::variant(self.packed.format.module(), self.epilogue, tiling);
+        let variant = matmul_int8::variant(self.packed.format, self.epilogue, tiling);
         self.run(gpu, &variant, at, matmul_int8::grid(tiling, at[1], self.params.cols))
     }
 
     fn tile(&self, gpu: &Gpu, registers: Registers) -> Vec<f32> {
         let slices = matmul_int8::slices(self.epilogue, MAX_LANES);
         let tile = Tile::coded(registers);
-        let variant = matmul_int8_tile::variant(self.packed.format.module(), self.epilogue, slices, tile);
+        let variant = matmul_int8_tile::variant(self.packed.format, self.epilogue, slices, tile);
         let rows = self.params.rows;
         self.run(gpu, &variant, [0, rows], tile.grid(self.epilogue, rows, self.params.cols))
     }

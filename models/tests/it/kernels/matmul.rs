@@ -86,8 +86,8 @@ impl Product {
         let [x, y, weight] = [&self.x[..], &self.y, weight].map(|data| gpu.upload("f32", data).unwrap());
         let wq = gpu.upload("wq", &packed.quants).unwrap();
         let ws = gpu.upload("ws", &packed.scales).unwrap();
-        let module = packed.format.module();
-        let variant = matmul::variant(module, self.epilogue, tiling, self.params.blocks, Some(level));
+        let format = packed.format;
+        let variant = matmul::variant(format, self.epilogue, tiling, self.params.blocks, Some(level));
         let bindings = [(&x).into(), (&wq).into(), (&ws).into(), (&y).into(), (&weight).into()];
         let grid = matmul::grid(tiling, self.params.rows, self.params.cols);
         let mut pass = Pass::new("matmul");
@@ -98,8 +98,8 @@ impl Product {
 
     /// `y` after rows `first..first + rows`, those rows alone.
     fn on_gpu(&self, gpu: &Gpu, tiling: Tiling, first: u32, rows: u32) -> Vec<f32> {
-        let module = self.packed().format.module();
-        let variant = matmul::variant(module, self.epilogue, tiling, self.params.blocks, None);
+        let format = self.packed().format;
+        let variant = matmul::variant(format, self.epilogue, tiling, self.params.blocks, None);
         // A window is a part of the rows: those of a dispatch have to lie in it. Windows of a row make one tile.
         let (variant, held) = match tiling.loads {
             Loads::Uniform | Loads::Broadcast => (variant, rows),
@@ -191,7 +191,7 @@ fn tiles_add_up_as_lanes_do_to_the_bit() {
         let product = Product::new(dtype, epilogue, [70, 139, 8], 1, 78);
         let want = product.check(gpu, product.tilings(gpu)[0]);
         for tile in [Tile::choose(&DeviceProfile::H200, epilogue, 16, 0), Tile::LARGE, Tile::SHARED] {
-            let variant = matmul_tile::variant(product.packed().format.module(), epilogue, tile);
+            let variant = matmul_tile::variant(product.packed().format, epilogue, tile);
             let got = product.dispatched(gpu, &variant, [0, 70], tile.grid(epilogue, 70, 139));
             assert_bits(&format!("{dtype}, {epilogue:?}, {tile:?}"), &got, &want);
         }

@@ -11,7 +11,7 @@ use models::kernel::matmul::{self, MatmulParams, Rows, Tiling};
 use models::kernel::moe_combine::{self, MoeCombineParams};
 use models::kernel::moe_route::{self, Choice, MoeRouteParams};
 use models::kernel::moe_sort::{self, MoeSortParams};
-use models::pack::{BLOCK, Packed};
+use models::pack::{BLOCK, Format, Packed};
 use models::{Activation, Dtype, ExpertPacking, MoeConfig, Router, Score, Tensor, cpu};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
@@ -323,11 +323,11 @@ fn pairs_meet_their_experts_in_every_tiling() {
             let (order, tiles) = cpu::moe_sort::moe_sort(&sort, &experts);
             let (order, tiles) = (gpu.upload("order", &order).unwrap(), gpu.upload("tiles", &tiles).unwrap());
             let y = gpu.upload("y", &vec![f32::NAN; want.len()]).unwrap();
-            let variant = matmul::several(Rows::Routed, "weights_f32", tiling, 3);
+            let variant = matmul::several(Rows::Routed, Format::F32, tiling, 3);
             let variant = match dtype {
                 Dtype::F32 => variant,
-                Dtype::BF16 => matmul::several(Rows::Routed, "weights_bf16", tiling, 3),
-                _ => matmul::several(Rows::Routed, "weights_mxfp4", tiling, 3),
+                Dtype::BF16 => matmul::several(Rows::Routed, Format::Bf16, tiling, 3),
+                _ => matmul::several(Rows::Routed, Format::Mxfp4, tiling, 3),
             };
             let bindings: [Bound; 6] =
                 [(&x_buf).into(), (&wq).into(), (&ws).into(), (&y).into(), (&tiles).into(), (&order).into()];
@@ -357,7 +357,7 @@ fn every_vector_of_a_row_has_its_matrix() {
         let bindings: [Bound; 4] = [(&x_buf).into(), (&wq).into(), (&ws).into(), (&y).into()];
         let [columns, row_tiles, _] = matmul::grid(tiling, rows, several.cols);
         let mut pass = Pass::new("each");
-        let variant = matmul::several(Rows::Each, "weights_f32", tiling, 2);
+        let variant = matmul::several(Rows::Each, Format::F32, tiling, 2);
         dispatch(gpu, &mut pass, &variant, &several.params(rows, 3), &bindings, [columns, row_tiles, 3]);
         assert_close(&format!("{rows} rows"), SUM, &read(gpu, pass, &[&y]).remove(0), &want);
     }

@@ -9,7 +9,7 @@ use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
-use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, paged_prefill_coop};
 use attn_kernels::rows::DecodeRow;
 use attn_kernels::split::{SplitCache, SplitPlan, SplitPlanner};
 use rand::SeedableRng;
@@ -29,7 +29,10 @@ pub(super) struct Heads {
 
 impl Heads {
     pub(super) fn new(num_heads: u32, num_kv_heads: u32, head_dim: u32, dtype: KvDtype) -> Self {
-        Self { num_heads, shape: KvShape { num_kv_heads, head_dim, block_size: 16, dtype } }
+        Self {
+            num_heads,
+            shape: KvShape { num_kv_heads, head_dim, block_size: 16, dtype, layout: KvLayout::Native },
+        }
     }
 
     /// Sets the tokens of a block.
@@ -38,7 +41,7 @@ impl Heads {
     }
 
     pub(super) fn name(&self) -> String {
-        let KvShape { num_kv_heads, head_dim, block_size, dtype } = self.shape;
+        let KvShape { num_kv_heads, head_dim, block_size, dtype, .. } = self.shape;
         format!("{}/{num_kv_heads} heads, D {head_dim}, {dtype:?}, block {block_size}", self.num_heads)
     }
 

@@ -22,6 +22,7 @@ static FILL: Kernel = Kernel {
     modules: &[attn_kernels::MODULES],
     params: FillParams::LAYOUT,
     bindings: FillBuffers::BINDINGS,
+    entry: None,
 };
 
 params! {
@@ -51,6 +52,7 @@ static STREAM_READ: Kernel = Kernel {
     modules: &[attn_kernels::MODULES],
     params: StreamReadParams::LAYOUT,
     bindings: StreamReadBuffers::BINDINGS,
+    entry: None,
 };
 
 params! {
@@ -78,6 +80,7 @@ static FMA_RATE: Kernel = Kernel {
     modules: &[attn_kernels::MODULES],
     params: FmaRateParams::LAYOUT,
     bindings: FmaRateBuffers::BINDINGS,
+    entry: None,
 };
 
 params! {
@@ -105,6 +108,7 @@ static COOP_RATE: Kernel = Kernel {
     modules: &[attn_kernels::MODULES],
     params: CoopRateParams::LAYOUT,
     bindings: CoopRateBuffers::BINDINGS,
+    entry: None,
 };
 
 params! {

@@ -102,13 +102,13 @@ pub(super) fn in_f32(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work> {
     let x = random(gpu, KvDtype::F32, (rows * matrix.width) as usize, 1)?;
     let [quants, scales] = matrix.planes(gpu)?;
     let y = gpu.buffer::<f32>("y", (rows * matrix.cols) as usize)?;
-    let module = Format::from(matrix.dtype).module();
+    let format = Format::from(matrix.dtype);
     let results = u64::from(rows) * u64::from(matrix.cols * matrix.parts);
     let tile = Tile::choose(gpu.profile(), matrix.epilogue(), rows, results);
     Ok(Work::new("matmul_tile", "baseline", format!("{rows} rows, {}", matrix.name()))
         .costs(matrix.bytes(rows, 4.0), matrix.operations(rows))
         .dispatch(
-            matmul_tile::variant(module, matrix.epilogue(), tile),
+            matmul_tile::variant(format, matrix.epilogue(), tile),
             &MatmulParams::new([rows, matrix.cols, matrix.blocks()]),
             [(&x).into(), (&quants).into(), (&scales).into(), (&y).into()],
             tile.grid(matrix.epilogue(), rows, matrix.cols),
@@ -124,12 +124,12 @@ pub(super) fn by_codes(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work> {
     let y = gpu.buffer::<f32>("y", (rows * matrix.cols) as usize)?;
     let params = MatmulInt8Params { rows, cols: matrix.cols, blocks, y_stride: matrix.cols, y_offset: 0 };
     let slices = matmul_int8::slices(epilogue, gpu.limits().max_compute_invocations_per_workgroup);
-    let module = Format::from(matrix.dtype).module();
+    let format = Format::from(matrix.dtype);
     let tile = Tile::coded(gpu.profile().registers);
     Ok(Work::new("matmul_int8_tile", "baseline", format!("{rows} rows, {}", matrix.name()))
         .costs(matrix.bytes(rows, 1.25), matrix.operations(rows))
         .dispatch(
-            matmul_int8_tile::variant(module, epilogue, slices, tile),
+            matmul_int8_tile::variant(format, epilogue, slices, tile),
             &params,
             [(&x).into(), (&x_scales).into(), (&quants).into(), (&scales).into(), (&y).into()],
             tile.grid(epilogue, rows, matrix.cols),

@@ -219,7 +219,13 @@ mod tests {
 
     #[test]
     fn the_structure_has_its_share() {
-        let shape = KvShape { num_kv_heads: 2, head_dim: 128, block_size: 16, dtype: KvDtype::F16 };
+        let shape = KvShape {
+            num_kv_heads: 2,
+            head_dim: 128,
+            block_size: 16,
+            dtype: KvDtype::F16,
+            layout: attn_kernels::kernel::KvLayout::Native,
+        };
         let structure = Structure::new(&shape, 8, 32_768);
         for (row, head) in [(32_767, 0), (30_000, 5), (16_400, 7)] {
             let [sink, band, lines] = shares(&structure, row, head);

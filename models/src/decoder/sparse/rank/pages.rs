@@ -133,7 +133,7 @@ mod tests {
             steps in prop::collection::vec((prop::array::uniform3(0..20_u32), any::<bool>()), 1..30),
         ) {
             let shape =
-                KvShape { block_size: PAGE, head_dim: 64, num_kv_heads: 1, dtype: KvDtype::F32 };
+                KvShape { block_size: PAGE, head_dim: 64, num_kv_heads: 1, dtype: KvDtype::F32, layout: attn_kernels::kernel::KvLayout::Native };
             let views = [View { group: 0, reach: Reach::Full, block_size: PAGE }];
             let mut pages = Pages::new(unit_pages * PAGE, completed, waits);
             // Sequences lie one behind the other in the pool.

@@ -1,0 +1,157 @@
+//! Import slots of kernels, each with the type of what fills it: a slot is named once, and takes nothing but what it has a module
+//! for. [`Variant::set`](crate::Variant::set) fills one, [`Variant::get`](crate::Variant::get) reads it back.
+
+use crate::Level;
+use crate::source::Choice;
+
+/// An import slot.
+pub trait Slot {
+    /// The type of what fills it.
+    type Value: Copy + std::fmt::Debug;
+
+    /// The name in `#import NAME = default`.
+    fn name(&self) -> &'static str;
+
+    /// The text that stands for a value, if the slot has one.
+    fn choice(&self, value: Self::Value) -> Option<Choice>;
+
+    /// The value that a text stands for, if it is of this slot.
+    fn value(&self, choice: Choice) -> Option<Self::Value>;
+}
+
+/// Slot of a number, which may size a function-local array.
+#[derive(Clone, Copy, Debug)]
+pub struct Number(pub &'static str);
+
+/// Slot of a number that is 1 for true and 0 for false.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag(pub &'static str);
+
+/// Slot of a shared module, one for each value.
+#[derive(Clone, Copy, Debug)]
+pub struct OneOf<T: 'static> {
+    name: &'static str,
+    modules: &'static [(T, &'static str)],
+}
+
+impl<T> OneOf<T> {
+    /// A slot `name` that `modules` fill, one for each value. Values that share a module are read back as the first of them.
+    #[must_use]
+    pub const fn new(name: &'static str, modules: &'static [(T, &'static str)]) -> Self {
+        Self { name, modules }
+    }
+}
+
+impl Slot for Number {
+    type Value = u32;
+
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn choice(&self, value: u32) -> Option<Choice> {
+        Some(Choice::Size(value))
+    }
+
+    fn value(&self, choice: Choice) -> Option<u32> {
+        match choice {
+            Choice::Size(n) => Some(n),
+            Choice::Module(_) => None,
+        }
+    }
+}
+
+impl Slot for Flag {
+    type Value = bool;
+
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn choice(&self, value: bool) -> Option<Choice> {
+        Some(Choice::Size(value.into()))
+    }
+
+    fn value(&self, choice: Choice) -> Option<bool> {
+        match choice {
+            Choice::Size(n) => Some(n != 0),
+            Choice::Module(_) => None,
+        }
+    }
+}
+
+impl<T: Copy + PartialEq + std::fmt::Debug> Slot for OneOf<T> {
+    type Value = T;
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn choice(&self, value: T) -> Option<Choice> {
+        let module = self.modules.iter().find(|(of, _)| *of == value);
+        module.map(|(_, module)| Choice::Module(module))
+    }
+
+    fn value(&self, choice: Choice) -> Option<T> {
+        let value = self.modules.iter().find(|(_, module)| choice == Choice::Module(module));
+        value.map(|(value, _)| *value)
+    }
+}
+
+macro_rules! numbers {
+    ($($(#[$meta:meta])* $name:ident),* $(,)?) => {
+        $($(#[$meta])* pub const $name: Number = Number(stringify!($name));)*
+    };
+}
+
+numbers! {
+    /// Loads of a lane that are on their way at once.
+    AHEAD,
+    /// Tokens of a block that is not of the cache; in units that a text names.
+    BLOCK,
+    /// Tokens of a block of the cache.
+    BLOCK_SIZE,
+    /// Chunks of its keys that a lane loads at a time.
+    CHUNKS_AHEAD,
+    /// Query heads of a KV head that share what is read.
+    GROUP,
+    /// Elements of a head.
+    HEAD_DIM,
+    /// Query heads that share what is read, of any KV head.
+    HEADS,
+    /// Elements of a latent without its rope part.
+    LATENT,
+    /// Loads with which a lane stages its part of what the workgroup reads.
+    LOADS,
+    /// Blocks of the cache in a block that is selected as a whole.
+    PAGES,
+    /// Parts that work is divided into; a text says which.
+    PARTS,
+    /// Elements of the rope part of a latent.
+    ROPE,
+    /// Rows of a workgroup or lane; a text says which.
+    ROWS,
+    /// Tokens of a block that is selected as a whole.
+    SELECT_BLOCK,
+    /// Lanes that share a row.
+    SHARE,
+    /// Pieces of a head or row, each as wide as a load or a matrix.
+    SPANS,
+    /// Tokens from one that is sampled to the next.
+    STRIDE,
+    /// Lanes of a subgroup.
+    SUBGROUP,
+    /// Subgroups of a workgroup.
+    SUBGROUPS,
+    /// Lanes of a workgroup, of kernels whose host chooses them.
+    WG,
+    /// Elements of a row, or matrices side by side; a text says which.
+    WIDTH,
+}
+
+/// Reduction over a workgroup.
+pub const REDUCE: OneOf<Level> =
+    OneOf::new("reduce", &[(Level::Baseline, "reduce_tree"), (Level::Subgroup, "reduce_subgroup")]);
+/// Prefix sums over a workgroup.
+pub const SCAN: OneOf<Level> =
+    OneOf::new("scan", &[(Level::Baseline, "scan_tree"), (Level::Subgroup, "scan_subgroup")]);
