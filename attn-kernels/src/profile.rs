@@ -163,6 +163,12 @@ impl DeviceProfile {
             && self.verdicts.allow(variant)
     }
 
+    /// Whether a variant divides its work as suits this device: for its registers, and for software drivers only on one.
+    #[must_use]
+    pub fn suits(&self, variant: &Variant) -> bool {
+        self.registers.suit(variant) && (self.software || !variant.software)
+    }
+
     /// Whether kernels of `level` meet subgroups of no other sizes than `lanes`.
     pub(crate) fn has_subgroups(&self, level: Level, lanes: &RangeInclusive<u32>) -> bool {
         match (level, self.matrices) {

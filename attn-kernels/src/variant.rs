@@ -84,6 +84,8 @@ pub struct Variant {
     pub subgroups: RangeInclusive<u32>,
     /// Registers of a lane that its division of the work is for; `None` where all devices have the same.
     pub registers: Option<Registers>,
+    /// Whether it pays on software drivers alone, and never on a GPU.
+    pub software: bool,
 }
 
 impl Variant {
@@ -99,6 +101,7 @@ impl Variant {
             level: Level::Baseline,
             subgroups: ANY,
             registers: None,
+            software: false,
         }
     }
 
@@ -180,6 +183,12 @@ impl Variant {
         Self { registers: Some(registers), ..self }
     }
 
+    /// Does the work as suits software drivers, and no GPU.
+    #[must_use]
+    pub fn for_software(self) -> Self {
+        Self { software: true, ..self }
+    }
+
     /// Needs cooperative matrices.
     #[must_use]
     pub fn with_matrices(self) -> Self {
@@ -192,10 +201,10 @@ impl Variant {
         Self { level: self.level.max(Level::Subgroup), subgroups: lanes, ..self }
     }
 
-    /// Lets lanes broadcast loads to each other: needs subgroups of at least 8.
+    /// Lets lanes broadcast loads to each other, for software drivers: needs subgroups of at least 8.
     #[must_use]
     pub fn with_broadcasts(self) -> Self {
-        self.with_subgroups(BROADCAST..=u32::MAX)
+        self.with_subgroups(BROADCAST..=u32::MAX).for_software()
     }
 
     /// Fills a slot whose modules are by the level that they need: at [`Level::Coop`] with that of subgroups.
@@ -233,7 +242,7 @@ impl Variant {
     }
 }
 
-/// Registers are none of it: they follow from the choices.
+/// Registers are none of it, nor is the kind of driver: they follow from the choices.
 impl PartialEq for Variant {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.kernel, other.kernel)

@@ -98,13 +98,14 @@ pub fn variant(group: u32) -> Variant {
 /// The kernel in small workgroups, for software drivers.
 #[must_use]
 pub fn software(group: u32) -> Variant {
-    with_lanes(group, SOFTWARE_LANES)
+    with_lanes(group, SOFTWARE_LANES).for_software()
 }
 
 /// The kernel for a device.
 #[must_use]
 pub fn best(profile: &DeviceProfile, group: u32) -> Variant {
-    if profile.software { software(group) } else { variant(group) }
+    let software = software(group);
+    if profile.suits(&software) { software } else { variant(group) }
 }
 
 fn with_lanes(group: u32, lanes: u32) -> Variant {

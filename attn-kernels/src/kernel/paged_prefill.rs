@@ -251,9 +251,12 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
         Some(_) => variant.set(BROADCAST, Some(shape.dtype)).with_broadcasts(),
         None => variant.set(BROADCAST, None),
     };
-    let share = if loads == KeyLoads::Broadcast { 1 } else { lanes_per_row(shape.head_dim) };
+    let variant = variant.set(TRIPS, loads);
+    let (variant, share) = match loads {
+        KeyLoads::Uniform => (variant, lanes_per_row(shape.head_dim)),
+        KeyLoads::Broadcast => (variant.for_software(), 1),
+    };
     let variant = variant
-        .set(TRIPS, loads)
         .set(slot::SPANS, shape.head_dim / share / broadcast.unwrap_or(8))
         .set(slot::SHARE, share)
         .set(ALONE, share == 1)

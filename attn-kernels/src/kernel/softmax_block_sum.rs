@@ -58,13 +58,14 @@ pub fn variant(stride: u32, block: u32) -> Variant {
 /// The kernel in small workgroups, for software drivers: see [`find_blocks::software`](super::find_blocks::software).
 #[must_use]
 pub fn software(stride: u32, block: u32) -> Variant {
-    with_lanes(stride, block, SOFTWARE_LANES)
+    with_lanes(stride, block, SOFTWARE_LANES).for_software()
 }
 
 /// The kernel for a device.
 #[must_use]
 pub fn best(profile: &DeviceProfile, stride: u32, block: u32) -> Variant {
-    if profile.software { software(stride, block) } else { variant(stride, block) }
+    let software = software(stride, block);
+    if profile.suits(&software) { software } else { variant(stride, block) }
 }
 
 fn with_lanes(stride: u32, block: u32, lanes: u32) -> Variant {

@@ -140,14 +140,14 @@ pub fn variant(output: Output, level: Level) -> Variant {
 /// lanes go further, and end as [`MAX_SCORES`] says.
 #[must_use]
 pub fn software(output: Output) -> Variant {
-    with_modules(Variant::new(&KERNEL), output, Level::Subgroup).set(slot::WG, SOFTWARE_LANES)
+    with_modules(Variant::new(&KERNEL), output, Level::Subgroup).set(slot::WG, SOFTWARE_LANES).for_software()
 }
 
 /// The kernel for one kind of output at the highest level at which a device runs it.
 #[must_use]
 pub fn best(profile: &DeviceProfile, output: Output) -> Variant {
     let software = software(output);
-    if profile.software && profile.runs(&software) {
+    if profile.suits(&software) && profile.runs(&software) {
         return software;
     }
     profile.level(profile.top_k_level()).best(|level| variant(output, level))

@@ -382,10 +382,11 @@ fn loaded(variant: Variant, loads: Loads) -> Variant {
     variant.set(SUMS_UNROLLED, true).with_broadcasts()
 }
 
-/// A kernel that multiplies with weights or copies them, with the weights in images.
+/// A kernel that multiplies with weights or copies them, with the weights in images, as software drivers read them fastest.
 #[must_use]
 pub fn from_images(variant: Variant) -> Variant {
-    variant.set(IMAGES, true).reading("wq", Access::Image).reading("ws", Access::Image)
+    let variant = variant.set(IMAGES, true).for_software();
+    variant.reading("wq", Access::Image).reading("ws", Access::Image)
 }
 
 /// Examples of the kernels that read weights from images: one that copies them, and one that multiplies.

@@ -2,7 +2,6 @@
 
 use attn_kernels::profile::{DeviceProfile, Matrices, Registers};
 use attn_kernels::reflect::Bytes;
-use attn_kernels::source::Choice;
 use attn_kernels::{Level, TextLength, Variant};
 
 use super::report::Offer;
@@ -54,8 +53,7 @@ pub(super) fn chooses(offer: &Offer, variant: &Variant, demand: &Demand) -> bool
         && demand.workgroup_lanes <= offer.workgroup_lanes
         && (offer.f16 || !demand.f16);
     let profile = profile(offer);
-    let suits = profile.registers.suit(variant) && (offer.is_cpu || !is_for_cpus(variant));
-    fits && profile.runs(variant) && suits
+    fits && profile.runs(variant) && profile.suits(variant)
 }
 
 /// The profile that the engine would have of a device.
@@ -63,7 +61,8 @@ fn profile(offer: &Offer) -> DeviceProfile {
     let (least, most) = offer.subgroups;
     let level = if offer.subgroup_operations { Level::Subgroup } else { Level::Baseline };
     let registers = Registers::of_vendor((!offer.is_cpu).then_some(offer.vendor));
-    let profile = DeviceProfile::WEBGPU.level(level).subgroups(least, most).registers(registers);
+    let mut profile = DeviceProfile::WEBGPU.level(level).subgroups(least, most).registers(registers);
+    profile.software = offer.is_cpu;
     match offer.f16 && offer.subgroup_operations && !offer.is_cpu {
         true => profile.with_matrices(matrices(offer)),
         false => profile,
@@ -76,14 +75,4 @@ pub(super) fn matrices(offer: &Offer) -> Option<Matrices> {
     let offered = |shape: &str| offer.matrices.iter().any(|other| other == shape);
     let (_, size) = MATRICES.into_iter().find(|(shape, _)| offered(shape))?;
     Matrices::new(size, offer.subgroups.1)
-}
-
-/// Whether the engine takes it on software drivers alone: lanes broadcast what they load, weights are images, or loops
-/// are hidden from compilers.
-pub(super) fn is_for_cpus(variant: &Variant) -> bool {
-    let module = |name: &str| {
-        name.contains("broadcast")
-            || ["trips_hidden", "planes_images", "x_window", "x_windows"].contains(&name)
-    };
-    variant.choices.iter().any(|(_, choice)| matches!(choice, Choice::Module(name) if module(name)))
 }

@@ -11,7 +11,7 @@ use attn_kernels::reflect::translate_trusted;
 use attn_kernels::{Level, NamedVariant};
 use tempfile::{NamedTempFile, TempDir};
 
-use super::choice::{self, Demand, Target};
+use super::choice::{Demand, Target};
 use crate::kernels::standard_wgsl;
 
 /// A kernel in files.
@@ -94,7 +94,7 @@ impl Text {
 
     /// Whether standard WGSL has words for it, and the engine would choose it in a browser or under DirectX.
     pub(super) fn is_standard(&self) -> bool {
-        self.hlsl_entry.is_some() && !choice::is_for_cpus(&self.named.variant)
+        self.hlsl_entry.is_some() && !self.named.variant.software
     }
 }
 
