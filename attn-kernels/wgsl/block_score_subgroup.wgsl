@@ -1,6 +1,6 @@
 // block_score by bounds (Quest) where blocks are single pages, subgroups have LANES lanes or more, and LANES lanes hold a
-// digest: eight channels of the minimum and of the maximum each. They add up by shuffles, and a lane has TURNS blocks on their
-// way at once. Buffers, grid and bytes moved are those of block_score; scores differ in the last bits.
+// digest: eight channels of the minimum and of the maximum each. They add up by shuffles, and a lane has up to AHEAD blocks on
+// their way at once. Buffers, grid and bytes moved are those of block_score; scores differ in the last bits.
 // CPU reference: src/cpu/block_score.rs
 #import numbers
 #import HEAD_DIM = 64
@@ -9,6 +9,8 @@
 #import score_bound
 // Query heads that share one read of a digest, up to 4.
 #import HEADS = 1
+// Blocks on their way to a lane.
+#import AHEAD = 4
 
 struct BlockScoreParams {
     num_heads: u32,
@@ -38,7 +40,9 @@ const LANES: u32 = CHUNKS;
 // Lanes that share a block are a team.
 const TEAMS: u32 = WG / LANES;
 const TURNS: u32 = BLOCKS / TEAMS;
+const TOGETHER: u32 = min(AHEAD, TURNS);
 const_assert LANES == 8u || LANES == 16u;
+const_assert TURNS % TOGETHER == 0u;
 const LARGEST: f32 = 3.4028234e38;
 
 struct Lane {
@@ -66,15 +70,8 @@ fn block_score_subgroup(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     for (var first = 0u; first < params.heads_per_set; first += HEADS) {
         let head = group.y * params.heads_per_set + first;
         let kv_head = head / (params.num_heads / params.num_kv_heads);
-        // Before the queries, so that one wait is for both. The last block stands in for those past the end.
-        var loaded: array<Loaded, TURNS>;
-        for (var t = 0u; t < TURNS; t++) {
-            if (blocks > 0u) {
-                let physical = tables[row.z + min(first_block + t * TEAMS, blocks - 1u)];
-                let at = (physical * params.num_kv_heads + kv_head) * VECTORS * CHUNKS;
-                loaded[t] = digest_load(at + mate, CHUNKS);
-            }
-        }
+        // Before the queries, so that one wait is for both.
+        var loaded = load(row.z, first_block, blocks, kv_head, mate);
         workgroupBarrier();
         for (var i = place; i < HEADS * CHUNKS * 2u; i += WG) {
             let at = row.x * params.q_stride + head * HEAD_DIM + i * 4u;
@@ -83,21 +80,17 @@ fn block_score_subgroup(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
             q_minus[i] = min(x, vec4(0.0));
         }
         workgroupBarrier();
-        var sums: array<vec4<f32>, TURNS>;
-        for (var t = 0u; t < TURNS; t++) {
-            let d = digest_of(loaded[t]);
-            for (var h = 0u; h < HEADS; h++) {
-                let at = (h * CHUNKS + mate) * 2u;
-                // max(q * min, q * max), of which one factor is zero.
-                var bound = q_plus[at] * d.max_low;
-                bound = fma(q_plus[at + 1u], d.max_high, bound);
-                bound = fma(q_minus[at], d.min_low, bound);
-                bound = fma(q_minus[at + 1u], d.min_high, bound);
-                sums[t][h] = (bound.x + bound.y) + (bound.z + bound.w);
+        for (var turn = 0u; turn < TURNS; turn += TOGETHER) {
+            var sums: array<vec4<f32>, TOGETHER>;
+            for (var t = 0u; t < TOGETHER; t++) {
+                sums[t] = bounds_of(digest_of(loaded[t]), mate);
             }
-        }
-        for (var t = 0u; t < TURNS; t++) {
-            best[t] = max(best[t], largest_of(sums[t], lane.in_subgroup));
+            if (turn + TOGETHER < TURNS) {
+                loaded = load(row.z, first_block + (turn + TOGETHER) * TEAMS, blocks, kv_head, mate);
+            }
+            for (var t = 0u; t < TOGETHER; t++) {
+                best[turn + t] = max(best[turn + t], largest_of(sums[t], lane.in_subgroup));
+            }
         }
     }
     for (var t = 0u; t < TURNS; t++) {
@@ -109,6 +102,34 @@ fn block_score_subgroup(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
             scores[at] = select(-params.infinity, score, block < blocks);
         }
     }
+}
+
+// Digests of TOGETHER blocks of a team. The last block stands in for those past the end.
+fn load(table: u32, first_block: u32, blocks: u32, kv_head: u32, mate: u32) -> array<Loaded, TOGETHER> {
+    var loaded: array<Loaded, TOGETHER>;
+    for (var t = 0u; t < TOGETHER; t++) {
+        if (blocks > 0u) {
+            let physical = tables[table + min(first_block + t * TEAMS, blocks - 1u)];
+            let at = (physical * params.num_kv_heads + kv_head) * VECTORS * CHUNKS;
+            loaded[t] = digest_load(at + mate, CHUNKS);
+        }
+    }
+    return loaded;
+}
+
+// A lane's parts of the bounds of HEADS heads.
+fn bounds_of(d: Digest, mate: u32) -> vec4<f32> {
+    var sums: vec4<f32>;
+    for (var h = 0u; h < HEADS; h++) {
+        let at = (h * CHUNKS + mate) * 2u;
+        // max(q * min, q * max), of which one factor is zero.
+        var bound = q_plus[at] * d.max_low;
+        bound = fma(q_plus[at + 1u], d.max_high, bound);
+        bound = fma(q_minus[at], d.min_low, bound);
+        bound = fma(q_minus[at + 1u], d.min_high, bound);
+        sums[h] = (bound.x + bound.y) + (bound.z + bound.w);
+    }
+    return sums;
 }
 
 // The largest of HEADS sums over a team, in all its lanes. Lanes exchange what the other half goes on with, so that five

@@ -32,11 +32,14 @@ pub fn of(variant: &Variant) -> Option<Variant> {
         && variant.get(BOUNDS).is_none()
         && variant.get(slot::PAGES) == Some(1)
         && matches!(head_dim, 64 | 128);
+    let digests = variant.get(block_digest::READ)?;
     let of = Variant::new(&KERNEL)
-        .set(block_digest::READ, variant.get(block_digest::READ)?)
+        .set(block_digest::READ, digests)
         .set(slot::HEAD_DIM, head_dim)
         .set(slot::BLOCK_SIZE, variant.get(slot::BLOCK_SIZE)?)
         .set(slot::HEADS, variant.get(slot::HEADS)?)
         .set(OVERFLOWS, variant.get(OVERFLOWS)?);
+    // As many bytes on their way as of four in f16: four take 64 registers, and more than Intel's lanes have left.
+    let of = if digests == KvDtype::F32 { of.set(slot::AHEAD, 2) } else { of };
     serves.then(|| of.with_subgroups(head_dim / 8..=u32::MAX))
 }
