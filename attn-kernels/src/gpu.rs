@@ -126,10 +126,8 @@ impl Gpu {
         options: &GpuOptions,
         fault: Arc<Fault>,
     ) -> Self {
-        let usual = match info.device_type {
-            wgpu::DeviceType::Cpu => TextLength::Short,
-            _ => TextLength::Full,
-        };
+        let is_cpu = info.device_type == wgpu::DeviceType::Cpu;
+        let usual = TextLength::of_vendor((!is_cpu).then_some(info.vendor));
         let profile = profile(&device, &info, level, options);
         Self {
             device,

@@ -15,17 +15,44 @@ const BROADCAST: u32 = 8;
 pub enum TextLength {
     /// Compilers know how often loops turn, and unroll them; several loads of a lane are on their way at once.
     Full,
+    /// As full, but the loops of tiles stay loops, and lanes have fewer loads of attention on their way: for Intel's GPUs, whose
+    /// compiler moves loads up across all that it unrolls, so that the 128 registers of a lane do not hold what comes.
+    Middle,
     /// Loops stay loops, and a lane loads one thing at a time, which hides no latency: for software drivers, whose compilers take
     /// time in more than proportion to the length. What all lanes read from workgroup memory stays in registers.
     Short,
 }
 
+/// Choices of [`TextLength::Middle`], for kernels that have these slots: numbers are the largest.
+const MIDDLE: [(&str, Choice); 4] = [
+    ("steps", Choice::Module("trips_hidden")),
+    ("LATENTS_AHEAD", Choice::Size(1)),
+    ("VALUES_AHEAD", Choice::Size(4)),
+    ("CHUNKS_AHEAD", Choice::Size(2)),
+];
+
 /// Choices of [`TextLength::Short`], for kernels that have these slots.
-const SHORT: [(&str, Choice); 3] = [
+const SHORT: [(&str, Choice); 4] = [
     ("trips", Choice::Module("trips_hidden")),
     ("AHEAD", Choice::Size(1)),
+    ("VALUES_AHEAD", Choice::Size(1)),
     ("queries", Choice::Module("queries_shuffled")),
 ];
+
+/// Vendor of the GPUs that get [`TextLength::Middle`], by its PCI id: Intel.
+const MIDDLE_VENDOR: u32 = 0x8086;
+
+impl TextLength {
+    /// Returns the length for GPUs of the vendor with this PCI id; `None` for a processor.
+    #[must_use]
+    pub fn of_vendor(vendor: Option<u32>) -> Self {
+        match vendor {
+            None => Self::Short,
+            Some(MIDDLE_VENDOR) => Self::Middle,
+            Some(_) => Self::Full,
+        }
+    }
+}
 
 /// Subgroups of any size.
 pub(crate) const ANY: RangeInclusive<u32> = 1..=u32::MAX;
@@ -228,17 +255,31 @@ impl Variant {
         self.wgsl_of(TextLength::Full, Matrices::NVIDIA)
     }
 
-    /// The complete WGSL text in one of its two lengths, for a device's matrices if it has some. Both lengths give the same
-    /// results, but for rounding where online softmaxes take more or fewer keys at a time.
+    /// The complete WGSL text in one of its lengths, for a device's matrices if it has some. All lengths give the same results,
+    /// but for rounding where online softmaxes take more or fewer keys at a time.
     ///
     /// # Errors
     /// As [`wgsl`](Self::wgsl).
     pub fn wgsl_of(&self, length: TextLength, matrices: Matrices) -> Result<String, ComposeError> {
+        let mut choices = self.choices.clone();
         let mut defaults = matrices.choices().to_vec();
-        if length == TextLength::Short {
-            defaults.extend(SHORT);
+        match length {
+            TextLength::Full => {}
+            TextLength::Middle => {
+                choices.iter_mut().for_each(lower);
+                defaults.extend(MIDDLE);
+            }
+            TextLength::Short => defaults.extend(SHORT),
         }
-        compose(self.kernel.name, self.kernel.wgsl, self.kernel.modules, &self.choices, &defaults)
+        compose(self.kernel.name, self.kernel.wgsl, self.kernel.modules, &choices, &defaults)
+    }
+}
+
+/// Lowers a number that fills a slot to the largest of a middle text.
+fn lower((slot, choice): &mut (&'static str, Choice)) {
+    let largest = MIDDLE.iter().find(|(other, _)| other == slot);
+    if let (Choice::Size(n), Some((_, Choice::Size(most)))) = (choice, largest) {
+        *n = (*n).min(*most);
     }
 }
 
@@ -280,6 +321,18 @@ mod tests {
         let more = plain.clone().with("sinks");
         assert_ne!(plain, more);
         assert_eq!(HashSet::from([plain.clone(), more, plain]).len(), 2);
+    }
+
+    #[test]
+    fn middle_texts_lower_numbers_and_fill_slots() {
+        let variant =
+            |chunks| Variant::new(&crate::kernel::paged_decode::KERNEL).size("CHUNKS_AHEAD", chunks);
+        for (chunks, lowered) in [(4, 2), (1, 1)] {
+            let text = variant(chunks).wgsl_of(TextLength::Middle, Matrices::NVIDIA).unwrap();
+            let has = |slot, n| assert!(text.contains(&format!("const {slot}: u32 = {n}u;\n")), "{slot}");
+            has("CHUNKS_AHEAD", lowered);
+            has("VALUES_AHEAD", 4);
+        }
     }
 
     #[test]

@@ -4,9 +4,9 @@
 //   latents  rows of LATENT + ROPE elements, key the whole, value the first LATENT: see latents_paged and latents_two
 //   rows     [first_row + n] vec4<u32>: row of q and out, and what the latents module reads
 //   partial  [n, num_heads, max_partitions, LATENT] f32, stats, reduced: as in paged_decode; paged_reduce follows
-// A lane owns four heads and 8 or 16 channels, whose queries and outputs stay in its registers; so do those channels of AHEAD
-// latents, which serve as keys and then as values, while the next ones are on their way. The lanes of four heads add their
-// parts of scores up through workgroup memory. A row's arithmetic depends on its own keys alone.
+// A lane owns four heads and 8 or 16 channels, whose queries and outputs stay in its registers; so do those channels of
+// LATENTS_AHEAD latents, which serve as keys and then as values, while the next ones are on their way. The lanes of four heads
+// add their parts of scores up through workgroup memory. A row's arithmetic depends on its own keys alone.
 // A dispatch may do a part of the keys: num_keys, whole partitions of partition_size keys, from first_key on. A workgroup goes
 // through a partition by PARTITION keys, whose slots it keeps in workgroup memory.
 // Grid: (max_partitions, head groups, n). Bytes moved: keys * (LATENT + ROPE) * element a row and
@@ -23,7 +23,7 @@
 // Parts of the sum of a score: see add_parts.
 #import PIECES = 2
 // Latents in flight a lane.
-#import AHEAD = 3
+#import LATENTS_AHEAD = 3
 // 1 where outputs are rescaled at every step, also by 1: a branch takes more registers.
 #import STEADY = 0
 #import element = latent_f16
@@ -46,10 +46,10 @@ const_assert WORD_QUADS * 4u == WORD && VALUE_WORDS * SPANS >= VALUES;
 const PARTITION: u32 = 256u;
 
 var<workgroup> slots: array<u32, PARTITION>;
-// [AHEAD, QUARTETS, SPANS], of four heads.
-var<workgroup> parts: array<vec4<f32>, AHEAD * WG>;
-// [PIECES, AHEAD, QUARTETS, 4]
-var<workgroup> sums: array<f32, PIECES * AHEAD * QUARTETS * 4u>;
+// [LATENTS_AHEAD, QUARTETS, SPANS], of four heads.
+var<workgroup> parts: array<vec4<f32>, LATENTS_AHEAD * WG>;
+// [PIECES, LATENTS_AHEAD, QUARTETS, 4]
+var<workgroup> sums: array<f32, PIECES * LATENTS_AHEAD * QUARTETS * 4u>;
 
 @compute @workgroup_size(WG)
 fn mla_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -81,11 +81,11 @@ fn mla_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
             slots[i] = latent_slot(row, group.z, part + max(i, keys.begin));
         }
         workgroupBarrier();
-        let start = keys.begin - keys.begin % AHEAD;
+        let start = keys.begin - keys.begin % LATENTS_AHEAD;
         var next = load(span, start, keys);
-        for (var t0 = start; t0 < keys.end; t0 += AHEAD) {
+        for (var t0 = start; t0 < keys.end; t0 += LATENTS_AHEAD) {
             let tile = next;
-            next = load(span, t0 + AHEAD, keys);
+            next = load(span, t0 + LATENTS_AHEAD, keys);
             leave_parts(lane, queries, tile);
             workgroupBarrier();
             add_parts(lane);
@@ -104,8 +104,8 @@ struct Keys { begin: u32, end: u32 }
 // A lane's channels of its four heads, scaled.
 struct Queries { quads: array<vec4<f32>, KEY_WORDS * WORD_QUADS * 4u> }
 
-// A lane's channels of AHEAD latents.
-struct Tile { words: array<latent_word, AHEAD * KEY_WORDS> }
+// A lane's channels of LATENTS_AHEAD latents.
+struct Tile { words: array<latent_word, LATENTS_AHEAD * KEY_WORDS> }
 
 // Largest scores and sums of weights of four heads, and a lane's channels of their weighted values.
 struct State { top: vec4<f32>, sum: vec4<f32>, o: array<vec4<f32>, VALUE_WORDS * WORD_QUADS * 4u> }
@@ -128,7 +128,7 @@ fn load_queries(quartet: u32, span: u32, from_row: u32) -> Queries {
 // The tile from `t0` on; outside the keys that count, copies of others.
 fn load(span: u32, t0: u32, keys: Keys) -> Tile {
     var tile: Tile;
-    #unroll t < AHEAD
+    #unroll t < LATENTS_AHEAD
         let slot = slots[clamp(t0 + t, keys.begin, keys.end - 1u)];
         #unroll i < KEY_WORDS
             tile.words[t * KEY_WORDS + i] = latent_at(slot, min(span + i * SPANS, WORDS - 1u));
@@ -139,7 +139,7 @@ fn load(span: u32, t0: u32, keys: Keys) -> Tile {
 
 // Leaves the lane's part of the scores of a tile.
 fn leave_parts(lane: u32, queries: Queries, tile: Tile) {
-    #unroll t < AHEAD
+    #unroll t < LATENTS_AHEAD
         var part = vec4(0.0);
         #unroll i < KEY_WORDS
             #unroll c < WORD_QUADS
@@ -156,11 +156,11 @@ fn leave_parts(lane: u32, queries: Queries, tile: Tile) {
 // Adds the parts of a score up, in PIECES by as many lanes.
 fn add_parts(lane: u32) {
     const LENGTH = (SPANS + PIECES - 1u) / PIECES;
-    for (var i = lane; i < PIECES * AHEAD * QUARTETS * 4u; i += WG) {
+    for (var i = lane; i < PIECES * LATENTS_AHEAD * QUARTETS * 4u; i += WG) {
         // Neighbours begin at different banks.
         let turn = i / 4u % LENGTH;
-        let piece = i / (AHEAD * QUARTETS * 4u) * LENGTH;
-        let of_score = i / (QUARTETS * 4u) % AHEAD * WG + i / 4u % QUARTETS * SPANS;
+        let piece = i / (LATENTS_AHEAD * QUARTETS * 4u) * LENGTH;
+        let of_score = i / (QUARTETS * 4u) % LATENTS_AHEAD * WG + i / 4u % QUARTETS * SPANS;
         var sum = 0.0;
         for (var j = 0u; j < LENGTH; j++) {
             let span = piece + (j + turn) % LENGTH;
@@ -175,10 +175,10 @@ fn add_parts(lane: u32) {
 // One step of the online softmax.
 fn attend(quartet: u32, t0: u32, keys: Keys, tile: Tile, before: State) -> State {
     var state = before;
-    var scores: array<vec4<f32>, AHEAD>;
-    #unroll t < AHEAD
+    var scores: array<vec4<f32>, LATENTS_AHEAD>;
+    #unroll t < LATENTS_AHEAD
         #unroll piece < PIECES
-            let at = ((piece * AHEAD + t) * QUARTETS + quartet) * 4u;
+            let at = ((piece * LATENTS_AHEAD + t) * QUARTETS + quartet) * 4u;
             scores[t] += vec4(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]);
         #end
         scores[t] = select(vec4(LOWEST), scores[t], counts(t0 + t, keys));
@@ -195,7 +195,7 @@ fn attend(quartet: u32, t0: u32, keys: Keys, tile: Tile, before: State) -> State
             #end
         #end
     }
-    #unroll t < AHEAD
+    #unroll t < LATENTS_AHEAD
         let weight = select(vec4(0.0), exp(scores[t] - state.top), counts(t0 + t, keys));
         state.sum += weight;
         #unroll i < VALUE_WORDS

@@ -20,7 +20,7 @@
 #import BLOCK_SIZE = 16
 #import GROUP = 1
 // Values in flight a lane, and chunks of each of its keys.
-#import AHEAD = 8
+#import VALUES_AHEAD = 8
 #import CHUNKS_AHEAD = 1
 #import kv = kv_f16
 #import keys = keys_apart
@@ -41,7 +41,7 @@ const WG: u32 = TILE / 2u;
 // Lanes of one token in the value phase own eight dimensions each; as many tokens as fit go side by side.
 const TOKEN_GROUPS: u32 = WG / CHUNKS;
 // No lane goes past the step.
-const EVEN: bool = TILE % (TOKEN_GROUPS * AHEAD) == 0u;
+const EVEN: bool = TILE % (TOKEN_GROUPS * VALUES_AHEAD) == 0u;
 
 // Heads side by side, so that one load serves all of them. After the last step, sums of lanes.
 var<workgroup> weights: array<vec4<f32>, TILE>;
@@ -162,15 +162,15 @@ fn add_values(lane: u32, keys: Keys, before: State) -> State {
     if (token_group >= TOKEN_GROUPS) {
         return state;
     }
-    for (var first = token_group; first < keys.end; first += TOKEN_GROUPS * AHEAD) {
-        var v: array<kv_chunk, AHEAD>;
-        #unroll i < AHEAD
+    for (var first = token_group; first < keys.end; first += TOKEN_GROUPS * VALUES_AHEAD) {
+        var v: array<kv_chunk, VALUES_AHEAD>;
+        #unroll i < VALUES_AHEAD
             // Keys that count stand in for the others, whose weight is zero.
             let key = clamp(first + i * TOKEN_GROUPS, keys.begin, keys.end - 1u);
             let place = place_of(keys.places, key);
             v[i] = v_load(v_at(place.block, chunk, place.offset));
         #end
-        #unroll i < AHEAD
+        #unroll i < VALUES_AHEAD
             let key = first + i * TOKEN_GROUPS;
             let p = select(vec4(0.0), weights[min(key, TILE - 1u)], EVEN || key < TILE);
             let low = kv_low(v[i]) - KV_ZERO;

@@ -17,6 +17,8 @@
 #import weights = weights_q4
 #import rows = rows_plain
 #import epilogue = epilogue_store
+// Turns of the loops over the halves of a block and over k.
+#import steps = trips_known
 #import matmul_params
 #import tile_places
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
@@ -61,7 +63,7 @@ fn matmul_tile(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
         let next_block = min(block + 1u, params.blocks - 1u);
         w_next = load_block(next_block, col, all_cols(), params.blocks);
         var sums = array<f32, SUMS>();
-        for (var half = 0u; half < 2u; half++) {
+        for (var half = 0u; half < trips(2u, params.blocks); half++) {
             for (var i = 0u; i < X_LOADS; i++) {
                 for (var j = 0u; j < 4u; j++) {
                     a_tile[((x_quad + i * (WG / ROWS)) * 4u + j) * ROWS + lane % ROWS] = x_next[i][j];
@@ -78,7 +80,7 @@ fn matmul_tile(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
             for (var i = 0u; i < X_LOADS; i++) {
                 x_next[i] = x[x_at + next + i * (WG / ROWS)];
             }
-            for (var k = 0u; k < STEP; k++) {
+            for (var k = 0u; k < trips(STEP, params.blocks); k++) {
                 var a: array<f32, TALL>;
                 var b: array<f32, WIDE>;
                 for (var i = 0u; i < TALL; i++) {

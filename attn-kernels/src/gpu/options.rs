@@ -35,7 +35,7 @@ pub struct GpuOptions {
     pub level: Level,
     /// Bounds checks in kernels.
     pub checks: Checks,
-    /// Length of the text of kernels; if `None`, short for software drivers and full for others.
+    /// Length of the text of kernels; if `None`, that of [`TextLength::of_vendor`].
     pub text: Option<TextLength>,
     /// Whether the device may have [buffers in memory of the host](super::Gpu::has_host_buffers), where the adapter does.
     pub host_buffers: bool,

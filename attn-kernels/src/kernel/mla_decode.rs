@@ -244,6 +244,8 @@ pub(super) const VALUE_WORDS: Number = Number("VALUE_WORDS");
 const WORD_QUADS: Number = Number("WORD_QUADS");
 /// Parts of the sum of a score.
 const PIECES: Number = Number("PIECES");
+/// Latents of a lane that are on their way at once.
+const LATENTS_AHEAD: Number = Number("LATENTS_AHEAD");
 /// Whether outputs are rescaled at every step.
 const STEADY: Number = Number("STEADY");
 
@@ -333,7 +335,7 @@ fn of(shape: &LatentShape, num_heads: u32, registers: Registers) -> Variant {
         .set(VALUE_WORDS, (shape.latent / word).div_ceil(spans))
         .set(WORD_QUADS, word / 4)
         .set(PIECES, (spans / piece).max(1))
-        .set(slot::AHEAD, if shape.dtype == KvDtype::F32 { ahead_f32 } else { ahead })
+        .set(LATENTS_AHEAD, if shape.dtype == KvDtype::F32 { ahead_f32 } else { ahead })
         .set(STEADY, division.steady)
         .for_registers(registers)
         .set(ELEMENT, shape.element());

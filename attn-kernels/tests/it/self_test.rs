@@ -2,6 +2,7 @@
 //! a wrong result.
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use attn_kernels::profile::Matrices;
 use attn_kernels::self_test::{Case, Fault, Values, cases, gaps, skipped};
 use attn_kernels::{Level, NamedVariant, TextLength, Variant, catalog, variants, variants_of};
 
@@ -59,12 +60,27 @@ fn every_variant_with_matrices_passes() {
     every_passes_on(&gpu, |named| named.level() == Level::Coop);
 }
 
-/// Each kind of adapter runs one of the two texts.
+/// Software drivers run the short text, most GPUs the full one.
 #[test]
 fn every_variant_passes_in_the_other_text() {
     let Some(usual) = gpu(Checks::On) else { return };
     let other = if usual.is_cpu() { TextLength::Full } else { TextLength::Short };
     every_variant_passes_on(&Gpu::open(&GpuOptions::new(Checks::On).text(other)).expect("it opened before"));
+}
+
+/// Intel's GPUs run a third text of some kernels.
+#[test]
+fn variants_that_have_a_middle_text_pass_in_it() {
+    if gpu(Checks::On).is_none() {
+        return;
+    }
+    let text =
+        |variant: &Variant, length| variant.wgsl_of(length, Matrices::NVIDIA).expect("variants compose");
+    let differs = |named: &NamedVariant| {
+        text(&named.variant, TextLength::Middle) != text(&named.variant, TextLength::Full)
+    };
+    let options = GpuOptions::new(Checks::On).text(TextLength::Middle);
+    every_passes_on(&Gpu::open(&options).expect("it opened before"), differs);
 }
 
 fn every_variant_passes_on(gpu: &Gpu) {

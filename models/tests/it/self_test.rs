@@ -3,7 +3,7 @@
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::self_test::{gaps, skipped};
-use attn_kernels::{Level, NamedVariant};
+use attn_kernels::{Level, NamedVariant, TextLength};
 use models::kernel::{catalog, variants};
 use models::self_test::cases;
 
@@ -45,6 +45,17 @@ fn every_variant_passes() {
 fn every_variant_with_matrices_passes() {
     let Some(gpu) = crate::adapter::gpu() else { return };
     every_passes_on(&gpu, |named| named.level() == Level::Coop);
+}
+
+/// Tiles of f32 have a text of their own on Intel's GPUs.
+#[test]
+fn tiles_pass_in_the_middle_text() {
+    if gpu(Checks::On).is_none() {
+        return;
+    }
+    let options = GpuOptions::new(Checks::On).text(TextLength::Middle);
+    let gpu = Gpu::open(&options).expect("it opened before");
+    every_passes_on(&gpu, |named| named.variant.kernel.name == "matmul_tile");
 }
 
 fn every_passes_on(gpu: &Gpu, asked: impl Fn(&NamedVariant) -> bool) {

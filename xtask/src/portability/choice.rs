@@ -28,7 +28,7 @@ impl Target {
     /// The target of a device.
     pub(super) fn of(offer: &Offer) -> Self {
         Self {
-            length: if offer.is_cpu { TextLength::Short } else { TextLength::Full },
+            length: TextLength::of_vendor(vendor(offer)),
             matrices: matrices(offer).unwrap_or(Matrices::NVIDIA),
             bytes: if offer.int8 { Bytes::Typed } else { Bytes::Fields },
         }
@@ -56,11 +56,16 @@ pub(super) fn chooses(offer: &Offer, variant: &Variant, demand: &Demand) -> bool
     fits && profile.runs(variant) && profile.suits(variant)
 }
 
+/// PCI id of the vendor of a GPU; `None` for a processor.
+fn vendor(offer: &Offer) -> Option<u32> {
+    (!offer.is_cpu).then_some(offer.vendor)
+}
+
 /// The profile that the engine would have of a device.
 fn profile(offer: &Offer) -> DeviceProfile {
     let (least, most) = offer.subgroups;
     let level = if offer.subgroup_operations { Level::Subgroup } else { Level::Baseline };
-    let registers = Registers::of_vendor((!offer.is_cpu).then_some(offer.vendor));
+    let registers = Registers::of_vendor(vendor(offer));
     let mut profile = DeviceProfile::WEBGPU.level(level).subgroups(least, most).registers(registers);
     profile.software = offer.is_cpu;
     match offer.f16 && offer.subgroup_operations && !offer.is_cpu {

@@ -112,10 +112,11 @@ fn kernels_of_devices() {
 
 #[test]
 fn texts_of_devices() {
-    let [rdna3, ampere, lavapipe, swiftshader] =
-        [RDNA3, AMPERE, LAVAPIPE, SWIFTSHADER].map(|text| Target::of(&offer(text)));
+    let [rdna3, ampere, alchemist, lavapipe, swiftshader] =
+        [RDNA3, AMPERE, ALCHEMIST, LAVAPIPE, SWIFTSHADER].map(|text| Target::of(&offer(text)));
     assert_eq!(rdna3, Target { matrices: Matrices::new(16, 64).unwrap(), ..Target::ANY });
     assert_eq!(ampere, Target::ANY);
+    assert_eq!((alchemist.length, alchemist.bytes), (TextLength::Middle, Bytes::Typed));
     assert_eq!((lavapipe.length, lavapipe.bytes), (TextLength::Short, Bytes::Typed));
     assert_eq!((swiftshader.length, swiftshader.bytes), (TextLength::Short, Bytes::Fields));
 }
