@@ -97,8 +97,11 @@ fn matmul_tile(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
             }
             workgroupBarrier();
         }
-        for (var i = 0u; i < SUMS; i++) {
-            acc[i] += sums[i];
+        // Not one loop: compilers unroll loops of 32 turns at most, and an array that is indexed in another lies in memory.
+        for (var i = 0u; i < TALL; i++) {
+            for (var j = 0u; j < WIDE; j++) {
+                acc[i * WIDE + j] += sums[i * WIDE + j];
+            }
         }
     }
     for (var i = 0u; i < TALL; i++) {
