@@ -325,8 +325,9 @@ mod tests {
 
     #[test]
     fn middle_texts_lower_numbers_and_fill_slots() {
-        let variant =
-            |chunks| Variant::new(&crate::kernel::paged_decode::KERNEL).size("CHUNKS_AHEAD", chunks);
+        let variant = |chunks| {
+            Variant::new(&crate::kernel::paged_decode::KERNEL).set(crate::slot::CHUNKS_AHEAD, chunks)
+        };
         for (chunks, lowered) in [(4, 2), (1, 1)] {
             let text = variant(chunks).wgsl_of(TextLength::Middle, Matrices::NVIDIA).unwrap();
             let has = |slot, n| assert!(text.contains(&format!("const {slot}: u32 = {n}u;\n")), "{slot}");
