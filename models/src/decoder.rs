@@ -184,7 +184,7 @@ impl Decoder {
         let done = self.gpu.collect(submission)?;
         self.streamed_bytes += self.weight_placement().map_or(0, |placement| placement.host_bytes);
         self.attention.end(&self.gpu);
-        self.beyond.fresh().keep(&self.gpu, &self.kv, reads.fresh(), &done)?;
+        self.beyond.dirty().keep(&self.gpu, &self.kv, reads.dirty(), &done)?;
         let disk = self.keys.end(&self.gpu)?;
         let indexed = self.indexed.as_ref().map(|indexed| {
             indexed.attended(slices, &indexed.take(&self.attention, &self.batch, reads.indexed(), &done))

@@ -101,7 +101,7 @@ pub(super) struct Reads {
     sparse: Option<sparse::Reads>,
     choices: Option<Read<u32>>,
     indexed: Option<Read<u32>>,
-    fresh: Vec<keys::Return>,
+    dirty: Vec<keys::Return>,
 }
 
 /// Parts that the end of a step records with, beside the context.
@@ -153,7 +153,7 @@ impl Head<'_> {
             sparse: self.attention.sparse().map(|sparse| sparse.read(ctx.pass, batch)),
             choices: self.choices.and_then(|choices| choices.read(ctx.pass, batch.rows)),
             indexed: self.indexed.and_then(|indexed| indexed.read(ctx.pass, batch)),
-            fresh: ctx.keys.read_fresh(ctx.pass, ctx.kv, ctx.beyond),
+            dirty: ctx.keys.read_dirty(ctx.pass, ctx.kv, ctx.beyond),
         })
     }
 
@@ -195,8 +195,8 @@ impl Head<'_> {
 
 impl Reads {
     /// The blocks that go to the host.
-    pub(super) fn fresh(&mut self) -> Vec<keys::Return> {
-        std::mem::take(&mut self.fresh)
+    pub(super) fn dirty(&mut self) -> Vec<keys::Return> {
+        std::mem::take(&mut self.dirty)
     }
 
     /// The choices of indexers.

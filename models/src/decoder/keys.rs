@@ -6,7 +6,7 @@ mod fetcher;
 mod lists;
 mod residency;
 mod ring;
-mod rooms;
+mod staging;
 mod stream;
 mod taken_in;
 
@@ -24,7 +24,7 @@ pub(super) use beyond::Beyond;
 pub(super) use disk::DiskReport;
 pub(super) use residency::{Needed, PageContext, Residency, SlotRoom, TILE_KEYS};
 pub(super) use ring::{Fetches, Load, RingKeys, TransferContext};
-pub(super) use rooms::Return;
+pub(super) use staging::Return;
 pub(super) use stream::{Group, Stream};
 
 /// Memory that blocks of the cache live in.
@@ -64,7 +64,7 @@ impl<'a> Keys<'a> {
 }
 
 /// A place that new keys and values go to: those of rows that have a slot there.
-pub(super) struct Home<'a> {
+pub(super) struct KvDestination<'a> {
     pub(super) slots: Bind<i32>,
     /// K and V, or latents.
     pub(super) buffers: SmallVec<[&'a Buf<KvWord>; 2]>,
@@ -170,7 +170,7 @@ impl KeySource {
         let block_size = kv.shape().block_size;
         if beyond.take_slots(of_kv, block_size, batch) {
             let rows = beyond.written_rows();
-            let whole = beyond.fresh.blocks().len() * block_size as usize;
+            let whole = beyond.dirty.blocks().len() * block_size as usize;
             let few = one_by_one && (rows < WHOLE_BLOCKS_FROM || whole > WHOLE_BLOCKS_COST * rows);
             let tokens = match few {
                 true => {
@@ -180,8 +180,8 @@ impl KeySource {
                 false => beyond.divert(block_size),
             };
             if let Some(taken_in) = pages.and_then(|pages| pages.taken_in()) {
-                let looked = taken_in.due(slices, |block| beyond.fresh.is_written(block));
-                beyond.fresh.look_at(&looked, &mut beyond.lists.pairs);
+                let read_only = taken_in.due(slices, |block| beyond.dirty.is_written(block));
+                beyond.dirty.add_read_only(&read_only, &mut beyond.lists.pairs);
             }
             ring.wrote(tokens as u64 * (kv.plan().block_bytes() / u64::from(block_size)));
         }
@@ -191,7 +191,7 @@ impl KeySource {
 
     /// Brings the lists of a step to the device, and makes room for what it writes.
     pub(super) fn upload(&mut self, gpu: &Gpu, kv: &KvPool, beyond: &Beyond) -> Result<(), ModelError> {
-        self.ring_mut().map_or(Ok(()), |ring| ring.make_room(gpu, kv, &beyond.fresh))?;
+        self.ring_mut().map_or(Ok(()), |ring| ring.fit_staging(gpu, kv, &beyond.dirty))?;
         self.pages_mut().map_or(Ok(()), |pages| pages.upload(gpu))
     }
 
@@ -229,30 +229,30 @@ impl KeySource {
     }
 
     /// The places that new keys and values of a layer of a view go to.
-    pub(super) fn homes<'a>(
+    pub(super) fn destinations<'a>(
         &'a self,
         kv: &'a KvPool,
         batch: &'a Batch,
         beyond: &'a Beyond,
         view: usize,
         layer: usize,
-    ) -> SmallVec<[Home<'a>; 2]> {
-        let mut homes = smallvec![];
+    ) -> SmallVec<[KvDestination<'a>; 2]> {
+        let mut destinations = smallvec![];
         let resident = || batch.views.iter().any(|view| view.slots.iter().any(|slot| *slot >= 0));
         // Where blocks are selected all live on the host.
         if self.pages().is_none() && (!beyond.writes() || resident()) {
             let slots = batch.views[view].slots.bind();
-            homes.push(Home { slots, buffers: kv.attended(layer).0.iter().collect() });
+            destinations.push(KvDestination { slots, buffers: kv.attended(layer).0.iter().collect() });
         }
-        let rooms = self.ring().filter(|_| beyond.fresh.in_rooms());
-        homes.extend(beyond.slots().map(|(segment, slots)| {
-            let buffers = match rooms {
-                Some(ring) => ring.rooms(layer).collect(),
+        let staging = self.ring().filter(|_| beyond.dirty.in_staging());
+        destinations.extend(beyond.slots().map(|(segment, slots)| {
+            let buffers = match staging {
+                Some(ring) => ring.staging(layer).collect(),
                 None => kv.host_attended(layer, segment).iter().collect(),
             };
-            Home { slots, buffers }
+            KvDestination { slots, buffers }
         }));
-        homes
+        destinations
     }
 
     /// Ends a step whose commands are done: what it wrote is on its way to the disk. Returns times and losses of the disk's part.
@@ -261,7 +261,7 @@ impl KeySource {
     }
 
     /// Records the way back of what the step wrote where kernels cannot reach the host.
-    pub(super) fn read_fresh(&self, pass: &mut Pass, kv: &KvPool, beyond: &Beyond) -> Vec<Return> {
-        self.ring().map_or_else(Vec::new, |ring| ring.read_fresh(pass, kv, &beyond.fresh))
+    pub(super) fn read_dirty(&self, pass: &mut Pass, kv: &KvPool, beyond: &Beyond) -> Vec<Return> {
+        self.ring().map_or_else(Vec::new, |ring| ring.read_dirty(pass, kv, &beyond.dirty))
     }
 }

@@ -163,7 +163,7 @@ impl Ring {
     }
 
     /// Buffers in which a block is attended where it lies, and its number there; `None` if it has to come to the ring.
-    pub(crate) fn home(&self, id: u32) -> Option<(KeysIn, u32)> {
+    pub(crate) fn in_place_location(&self, id: u32) -> Option<(KeysIn, u32)> {
         match (self.place(id), self.in_place) {
             (Place::Device(block), _) => Some((KeysIn::Layer, block)),
             (Place::Host(block), Some(segment)) => {

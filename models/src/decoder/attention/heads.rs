@@ -141,7 +141,7 @@ impl Heads {
         let on_disk = ctx.keys.on_disk();
         if on_disk {
             // What is taken in comes first.
-            ctx.on_ring(|ring, context| ring.fetch_begun(context, layer)).unwrap_or(Ok(()))?;
+            ctx.on_ring(|ring, context| ring.fetch_partial_blocks(context, layer)).unwrap_or(Ok(()))?;
             ctx.on_ring(|ring, context| ring.show(context, layer));
         }
         if let Some(sparse) = &self.sparse {
@@ -152,7 +152,7 @@ impl Heads {
         let (x, norm) = ctx.normed(norm, inside);
         project(ctx, weights, x, norm)?;
         if !on_disk {
-            ctx.on_ring(|ring, context| ring.fetch_begun(context, layer)).unwrap_or(Ok(()))?;
+            ctx.on_ring(|ring, context| ring.fetch_partial_blocks(context, layer)).unwrap_or(Ok(()))?;
         }
         append(ctx, &self.rope_append, layer, self.queries(ctx, layer));
         if ctx.keys.pages().is_some() {

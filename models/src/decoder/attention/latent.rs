@@ -223,12 +223,15 @@ impl LatentAttention {
         ctx.rotate(&self.rope_k, ctx.rotation(1, width, kv_rank), &self.kv);
         let rows = ctx.rows();
         let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: kv_rank };
-        ctx.on_ring(|ring, context| ring.fetch_begun(context, layer)).unwrap_or(Ok(()))?;
+        ctx.on_ring(|ring, context| ring.fetch_partial_blocks(context, layer)).unwrap_or(Ok(()))?;
         let view = ctx.views.of_layers[layer];
         // Each row's latent goes where one of them has a slot.
-        for home in ctx.keys.homes(ctx.kv, ctx.batch, ctx.beyond, view, layer) {
-            let buffers =
-                LatentWriteBuffers { kv: self.kv.bind(), slots: home.slots, latents: home.buffers[0].bind() };
+        for destination in ctx.keys.destinations(ctx.kv, ctx.batch, ctx.beyond, view, layer) {
+            let buffers = LatentWriteBuffers {
+                kv: self.kv.bind(),
+                slots: destination.slots,
+                latents: destination.buffers[0].bind(),
+            };
             ctx.pass.dispatch(&self.write, &params, buffers, latent_write::grid(&self.shape, rows));
         }
         Ok(())

@@ -53,11 +53,11 @@ pub(super) fn append(ctx: &mut Ctx<'_>, rope_append: &Arc<Pipeline>, layer: usiz
     };
     let angles = ctx.batch.angles_of(of_layer.rotary, of_layer.reach);
     // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
-    for home in ctx.keys.homes(ctx.kv, ctx.batch, ctx.beyond, view, layer) {
-        let [k, v] = home.buffers[..] else { unreachable!("heads have keys and values") };
+    for destination in ctx.keys.destinations(ctx.kv, ctx.batch, ctx.beyond, view, layer) {
+        let [k, v] = destination.buffers[..] else { unreachable!("heads have keys and values") };
         let buffers = RopeAppendBuffers {
             qkv: ctx.act.qkv.bind(),
-            slots: home.slots,
+            slots: destination.slots,
             k_cache: k.bind(),
             v_cache: v.bind(),
             cs: angles.bind(),

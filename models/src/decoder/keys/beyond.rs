@@ -5,7 +5,7 @@ use attn_kernels::rows::{BlockCopy, PhysicalBlock};
 
 use super::Load;
 use super::lists::{ENTRIES, StreamLists, is_run};
-use super::rooms::Fresh;
+use super::staging::DirtyBlocks;
 use super::stream::{Source, Stream};
 use crate::decoder::batch::{Batch, Dense, ViewRows};
 use crate::decoder::buffers::StepList;
@@ -17,11 +17,11 @@ use crate::{KvPool, ModelError};
 #[derive(Debug)]
 pub(in crate::decoder) struct Beyond {
     /// Slot of each row's keys and values beyond the device, -1 for those that go elsewhere: of blocks, for each buffer that the
-    /// step writes, or of [rooms](Fresh) of blocks.
+    /// step writes, or of [staging](Fresh) of blocks.
     slots: StepList<i32>,
     /// Segments that the step writes, and where their slots begin; one with the slots of rooms. Empty if no row has such a slot.
     segments: Vec<(usize, usize)>,
-    pub(super) fresh: Fresh,
+    pub(super) dirty: DirtyBlocks,
     pub(super) lists: StreamLists,
     /// Streams of the rows of each view that attend all that they see; `None` if all of that is on the device.
     pub(super) streams: Vec<[Option<Stream>; 2]>,
@@ -33,7 +33,7 @@ impl Beyond {
         Ok(Self {
             slots: StepList::new(gpu, "host_slots", rows)?,
             segments: Vec::new(),
-            fresh: Fresh::default(),
+            dirty: DirtyBlocks::default(),
             lists: StreamLists::new(gpu)?,
             streams: Vec::new(),
         })
@@ -43,7 +43,7 @@ impl Beyond {
     pub(super) fn clear(&mut self, views: usize) {
         self.slots.clear();
         self.segments.clear();
-        self.fresh = Fresh::default();
+        self.dirty = DirtyBlocks::default();
         self.lists.clear();
         self.streams.clear();
         self.streams.resize_with(views, || [None, None]);
@@ -69,14 +69,14 @@ impl Beyond {
                 *slot = if *host < 0 { *slot } else { -1 };
             }
         }
-        self.fresh = Fresh::of(&self.slots, block_size, ring.host_blocks());
+        self.dirty = DirtyBlocks::of(&self.slots, block_size, ring.host_blocks());
         true
     }
 
     /// Gives what the step writes rooms on the device. Returns the tokens that go to the host: whole blocks.
     pub(super) fn divert(&mut self, block_size: u32) -> usize {
-        self.fresh.divert(&mut self.slots, block_size, &mut self.lists.pairs);
-        self.fresh.on_host().count() * block_size as usize
+        self.dirty.divert(&mut self.slots, block_size, &mut self.lists.pairs);
+        self.dirty.on_host().count() * block_size as usize
     }
 
     /// Has what the step writes go to the buffers of its blocks: rows have slots in each buffer that some of them write.
@@ -124,10 +124,10 @@ impl Beyond {
 
     /// Returns the numbers that the commands of the step follow from where they write and read blocks beyond the device.
     pub(super) fn shape(&self, kv: &KvPool) -> Vec<usize> {
-        let mut shape = vec![usize::from(self.fresh.in_rooms()), self.slots.on_device().len()];
+        let mut shape = vec![usize::from(self.dirty.in_staging()), self.slots.on_device().len()];
         shape.extend(self.segments.iter().flat_map(|(segment, at)| [*segment, *at]));
         shape.extend([self.lists.tables.on_device().len(), self.lists.pairs.on_device().len()]);
-        shape.extend(self.fresh.copies().flat_map(|copies| [copies.start, copies.end]));
+        shape.extend(self.dirty.copies().flat_map(|copies| [copies.start, copies.end]));
         for streams in &self.streams {
             for stream in streams {
                 shape.push(usize::from(stream.is_some()));
@@ -149,8 +149,8 @@ impl Beyond {
     }
 
     /// Returns the blocks beyond the device that the step writes.
-    pub(in crate::decoder) fn fresh(&self) -> &Fresh {
-        &self.fresh
+    pub(in crate::decoder) fn dirty(&self) -> &DirtyBlocks {
+        &self.dirty
     }
 
     /// Returns the stream of rows of a view.
@@ -176,7 +176,7 @@ impl Beyond {
     ) -> impl Iterator<Item = u32> + use<> {
         // If blocks are selected and live on the host, none is written elsewhere.
         let mut blocks: Vec<u32> = match self.writes() {
-            true => self.fresh.blocks().to_vec(),
+            true => self.dirty.blocks().to_vec(),
             false => view.slots.iter().map(|slot| slot.cast_unsigned() / block_size).collect(),
         };
         blocks.dedup();

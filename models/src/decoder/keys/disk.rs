@@ -186,13 +186,13 @@ impl DiskKeys {
         context: &mut TransferContext<'_>,
         layer: usize,
         copies: &[(u32, u32)],
-        rooms: &[&Buf<KvWord>],
+        staging: &[&Buf<KvWord>],
     ) {
         let words = context.kv.attended(layer).1;
         for Run { from, device } in runs(copies) {
             let blocks = device..device + u32_of(from.len());
             let range = from.start as usize * words..from.end as usize * words;
-            for (region, room) in context.kv.regions(layer).zip(rooms) {
+            for (region, room) in context.kv.regions(layer).zip(staging) {
                 let run = SpillRun { region, blocks: blocks.clone() };
                 self.returning.push((run, context.pass.read(room, range.clone())));
             }

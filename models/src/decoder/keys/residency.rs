@@ -248,7 +248,7 @@ impl Residency {
         touched.sort_unstable();
         touched.dedup();
         let on_disk = self.disk.is_some();
-        let from = |block: u32| if on_disk { beyond.fresh.room(block) } else { Some(block) };
+        let from = |block: u32| if on_disk { beyond.dirty.staging_index(block) } else { Some(block) };
         let written =
             |block: u32| WrittenBlock { block, from: from(block).expect("what is written has a room") };
         self.touched.clear();

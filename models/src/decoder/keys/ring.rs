@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use super::beyond::Beyond;
 use super::disk::{Asked, DiskKeys, DiskReport};
 use super::lists::StreamLists;
-use super::rooms::{Fresh, Return, Rooms};
+use super::staging::{DirtyBlocks, Return, StagingBlocks};
 use super::stream::{Chunk, Part, Source};
 use crate::decoder::batch::Batch;
 use crate::kv::KeysIn;
@@ -29,7 +29,7 @@ use copies::End;
 pub(in crate::decoder) struct RingKeys {
     transport: Transport,
     /// Rooms for what a step writes.
-    rooms: Rooms,
+    staging: StagingBlocks,
     slots: Vec<Slot>,
     /// Loads of the step so far.
     loads: u64,
@@ -108,7 +108,7 @@ impl RingKeys {
         let slots = kv.ring().map_or(0, crate::kv::Ring::slots) as usize;
         Ok(Self {
             transport,
-            rooms: Rooms::new(gpu, kv, layers)?,
+            staging: StagingBlocks::new(gpu, kv, layers)?,
             slots: vec![Slot::default(); slots],
             loads: 0,
             unsaved: None,
@@ -140,13 +140,18 @@ impl RingKeys {
 
     /// K and V of what the step wrote in the layer at hand, where a policy selects among blocks on disk.
     pub(in crate::decoder) fn written(&self, kv: &KvPool) -> Option<[&Buf<KvWord>; 2]> {
-        let mut rooms = self.rooms.of(0).filter(|_| !kv.board().is_empty());
-        Some([rooms.next()?, rooms.next()?])
+        let mut staging = self.staging.of(0).filter(|_| !kv.board().is_empty());
+        Some([staging.next()?, staging.next()?])
     }
 
     /// Makes room for what a step writes.
-    pub(super) fn make_room(&mut self, gpu: &Gpu, kv: &KvPool, fresh: &Fresh) -> Result<(), ModelError> {
-        if fresh.in_rooms() { self.rooms.fit(gpu, kv, fresh) } else { Ok(()) }
+    pub(super) fn fit_staging(
+        &mut self,
+        gpu: &Gpu,
+        kv: &KvPool,
+        dirty: &DirtyBlocks,
+    ) -> Result<(), ModelError> {
+        if dirty.in_staging() { self.staging.fit(gpu, kv, dirty) } else { Ok(()) }
     }
 
     /// Forgets what was recorded last.
@@ -163,31 +168,31 @@ impl RingKeys {
     /// Returns the numbers that the commands of a step follow from; `None` if the host takes part in them.
     pub(super) fn shape(&self) -> Option<impl Iterator<Item = usize>> {
         let by_kernels = matches!(self.transport, Transport::Kernel(_)) && self.disk.is_none();
-        by_kernels.then(|| self.rooms.lens())
+        by_kernels.then(|| self.staging.lens())
     }
 
     /// The rooms of a layer.
-    pub(super) fn rooms(&self, layer: usize) -> impl Iterator<Item = &Buf<KvWord>> {
-        self.rooms.of(layer)
+    pub(super) fn staging(&self, layer: usize) -> impl Iterator<Item = &Buf<KvWord>> {
+        self.staging.of(layer)
     }
 
     /// Records that blocks to which the step adds tokens come to their rooms.
-    pub(in crate::decoder) fn fetch_begun(
+    pub(in crate::decoder) fn fetch_partial_blocks(
         &mut self,
         context: &mut TransferContext<'_>,
         layer: usize,
     ) -> Result<(), ModelError> {
-        let fresh = &context.beyond.fresh;
-        if !fresh.in_rooms() {
+        let dirty = &context.beyond.dirty;
+        if !dirty.in_staging() {
             return Ok(());
         }
         if let Some(disk) = &mut self.disk {
-            let rooms: Vec<&Buf<KvWord>> = self.rooms.of(layer).collect();
-            disk.fetch(context, Asked::Begun(layer), &fresh.disk_come, &rooms)?;
+            let staging: Vec<&Buf<KvWord>> = self.staging.of(layer).collect();
+            disk.fetch(context, Asked::Begun(layer), &dirty.disk_to_staging, &staging)?;
         }
-        for pairs in fresh.come.clone() {
+        for pairs in dirty.to_staging.clone() {
             *self.fetches.entry(pairs.clone()).or_default() += 1;
-            self.copy(context, layer, End::Host, End::Rooms, pairs);
+            self.copy(context, layer, End::Host, End::Staging, pairs);
         }
         self.unsaved = Some(layer);
         Ok(())
@@ -209,7 +214,7 @@ impl RingKeys {
                     context.kv.keys_in(load.id.layer, KeysIn::Slot(slot)).iter().collect();
                 disk.fetch(context, Asked::Chunk(load.id), &context.beyond.on_disk(&load), &slot)?;
             }
-            for part in load.contents.parts.iter().filter(|part| part.fresh && part.from != Source::Disk) {
+            for part in load.contents.parts.iter().filter(|part| part.late && part.from != Source::Disk) {
                 self.load_part(context, load.id.layer, part, slot);
             }
             self.slots[slot].complete = true;
@@ -240,7 +245,7 @@ impl RingKeys {
         }
         if let Some(next) = next {
             if next.id.layer != load.id.layer {
-                disk.ask(context.kv, Asked::Begun(next.id.layer), &context.beyond.fresh.disk_come);
+                disk.ask(context.kv, Asked::Begun(next.id.layer), &context.beyond.dirty.disk_to_staging);
             }
             disk.ask(context.kv, Asked::Chunk(next.id), &context.beyond.on_disk(&next));
         }
@@ -249,21 +254,21 @@ impl RingKeys {
     /// Records that the keys of a layer's rooms go to the board, where there is one.
     pub(in crate::decoder) fn show(&self, context: &mut TransferContext<'_>, layer: usize) {
         if !context.kv.board().is_empty() {
-            self.copy(context, layer, End::Rooms, End::Board, context.beyond.fresh.board.clone());
+            self.copy(context, layer, End::Staging, End::Board, context.beyond.dirty.board.clone());
         }
     }
 
     /// Records that what the step wrote in the last layer goes to the host, if it did not yet.
     pub(in crate::decoder) fn save(&mut self, context: &mut TransferContext<'_>) {
         let Some(layer) = self.unsaved.take() else { return };
-        let fresh = &context.beyond.fresh;
+        let dirty = &context.beyond.dirty;
         if matches!(self.transport, Transport::Kernel(_)) {
-            self.copy(context, layer, End::Rooms, End::Host, fresh.go.clone());
+            self.copy(context, layer, End::Staging, End::Host, dirty.to_host.clone());
         }
         self.show(context, layer);
         if let Some(disk) = &mut self.disk {
-            let rooms: Vec<&Buf<KvWord>> = self.rooms.of(layer).collect();
-            disk.give_back(context, layer, &fresh.disk_go, &rooms);
+            let staging: Vec<&Buf<KvWord>> = self.staging.of(layer).collect();
+            disk.give_back(context, layer, &dirty.staging_to_disk, &staging);
         }
     }
 
@@ -306,7 +311,7 @@ impl RingKeys {
             let oldest = (0..self.slots.len()).filter(|slot| Some(*slot) != kept);
             let slot =
                 oldest.min_by_key(|slot| self.slots[*slot].used).expect("a slot beside the one in use");
-            for part in load.contents.parts.iter().filter(|part| !part.fresh) {
+            for part in load.contents.parts.iter().filter(|part| !part.late) {
                 self.load_part(context, load.id.layer, part, slot);
             }
             self.slots[slot] = Slot { load: Some(load.id), complete: false, used: 0 };
@@ -323,16 +328,16 @@ impl RingKeys {
                 End::Host
             }
             Source::Resident => End::Layer,
-            Source::Room => End::Rooms,
+            Source::Staging => End::Staging,
             Source::Disk => unreachable!("the host brings what lies on disk"),
         };
         self.copy(context, layer, from, End::Slot(slot), part.pairs.clone());
     }
 
     /// Records the way back of what the step wrote where kernels cannot reach the host.
-    pub(super) fn read_fresh(&self, pass: &mut Pass, kv: &KvPool, fresh: &Fresh) -> Vec<Return> {
+    pub(super) fn read_dirty(&self, pass: &mut Pass, kv: &KvPool, dirty: &DirtyBlocks) -> Vec<Return> {
         match self.transport {
-            Transport::Queue => self.rooms.read(pass, kv, fresh),
+            Transport::Queue => self.staging.read(pass, kv, dirty),
             Transport::Kernel(_) => Vec::new(),
         }
     }

@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use super::beyond::Beyond;
 use super::lists::{ENTRIES, StreamLists, push_runs};
 use super::ring::{Load, LoadId};
-use super::rooms::Fresh;
+use super::staging::DirtyBlocks;
 use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::decoder::batch::{Batch, Dense, Rows};
@@ -56,7 +56,7 @@ pub(in crate::decoder) struct Chunk {
 pub(in crate::decoder) struct Part {
     pub(in crate::decoder) from: Source,
     /// Whether they come no earlier than their chunk is attended: they hold what the step itself writes, or the host reads them.
-    pub(in crate::decoder) fresh: bool,
+    pub(in crate::decoder) late: bool,
     /// Entries of the lists of pairs of the step, from where a binding can begin.
     pub(in crate::decoder) pairs: Range<usize>,
 }
@@ -73,7 +73,7 @@ impl Chunk {
         let parts = self
             .parts
             .iter()
-            .flat_map(|part| [part.from as usize, usize::from(part.fresh), part.pairs.start, part.pairs.end]);
+            .flat_map(|part| [part.from as usize, usize::from(part.late), part.pairs.start, part.pairs.end]);
         keys.into_iter().chain(at).chain(parts)
     }
 }
@@ -87,8 +87,8 @@ pub(in crate::decoder) enum Source {
     Disk,
     /// Their layer's own buffers.
     Resident,
-    /// [Rooms](super::rooms) of what the step writes.
-    Room,
+    /// [StagingBlocks](super::rooms) of what the step writes.
+    Staging,
 }
 
 /// Tiles after which a binding can begin.
@@ -112,7 +112,7 @@ struct Planner<'a> {
     unit: usize,
     /// Tokens of a block.
     block_size: u32,
-    fresh: &'a Fresh,
+    dirty: &'a DirtyBlocks,
 }
 
 /// Plans the streams of a step: of the rows of every view that do not find all their keys on the device. `selects` says whether
@@ -126,9 +126,9 @@ pub(super) fn plan_streams(
     beyond: &mut Beyond,
     selects: bool,
 ) -> Result<(), ModelError> {
-    let (Batch { views: all, tables, .. }, Beyond { fresh, lists, streams, .. }) = (batch, beyond);
+    let (Batch { views: all, tables, .. }, Beyond { dirty, lists, streams, .. }) = (batch, beyond);
     let block_size = kv.shape().block_size;
-    let planner = Planner { ring, kv, unit: ring.partition() as usize, block_size, fresh };
+    let planner = Planner { ring, kv, unit: ring.partition() as usize, block_size, dirty };
     for ((view, rows), streams) in views.iter().zip(all).zip(streams) {
         let unused = selects && !rows.selecting.is_empty();
         for which in Dense::BOTH.into_iter().filter(|which| !unused || *which == Dense::Whole) {
@@ -242,10 +242,11 @@ impl Planner<'_> {
     }
 
     /// Buffers in which all blocks of a partition are attended where they lie, if there are such.
-    fn home(&self, group: &[Sequence<'_>], unit: usize) -> Option<KeysIn> {
-        let mut homes = self.blocks(group, unit).map(|(_, id)| Some(self.ring.home(id.get())?.0));
-        let first = homes.next().unwrap_or(Some(KeysIn::Layer))?;
-        homes.all(|at| at == Some(first)).then_some(first)
+    fn in_place(&self, group: &[Sequence<'_>], unit: usize) -> Option<KeysIn> {
+        let mut places =
+            self.blocks(group, unit).map(|(_, id)| Some(self.ring.in_place_location(id.get())?.0));
+        let first = places.next().unwrap_or(Some(KeysIn::Layer))?;
+        places.all(|at| at == Some(first)).then_some(first)
     }
 
     /// Cuts the keys of a group. Leading partitions that are resident are attended where they lie; resident blocks behind them go
@@ -257,12 +258,12 @@ impl Planner<'_> {
         let mut leading = true;
         for unit in self.units(group) {
             leading |= self.ring.is_in_place();
-            if let Some(at) = self.home(group, unit).filter(|_| leading) {
+            if let Some(at) = self.in_place(group, unit).filter(|_| leading) {
                 if !open.order.is_empty() {
                     chunks.push(self.close(std::mem::take(&mut open), lists));
                 }
                 for (entry, id) in self.blocks(group, unit) {
-                    let (_, block) = self.ring.home(id.get()).expect("the partition has a home");
+                    let (_, block) = self.ring.in_place_location(id.get()).expect("the partition has a home");
                     lists.tables[tables_at + entry] = PhysicalBlock(block);
                 }
                 let keys = self.keys(unit..unit + 1);
@@ -309,16 +310,16 @@ impl Planner<'_> {
             (Source::Host, false),
             (Source::Host, true),
             (Source::Resident, true),
-            (Source::Room, true),
+            (Source::Staging, true),
             (Source::Disk, true),
         ];
         let mut copies: [Vec<(u32, u32)>; 5] = Default::default();
         for (id, slot) in open.order.iter().zip(0..) {
-            let room = self.ring.beyond(id.get()).and_then(|block| self.fresh.room(block));
-            let (part, from) = match (self.ring.place(id.get()), room) {
+            let staging = self.ring.beyond(id.get()).and_then(|block| self.dirty.staging_index(block));
+            let (part, from) = match (self.ring.place(id.get()), staging) {
                 (Place::Device(block), _) => (2, block),
-                (Place::Host(_) | Place::Disk(_), Some(room)) => (3, room),
-                (Place::Host(block), None) => (usize::from(self.fresh.is_written(block)), block),
+                (Place::Host(_) | Place::Disk(_), Some(index)) => (3, index),
+                (Place::Host(block), None) => (usize::from(self.dirty.is_written(block)), block),
                 (Place::Disk(block), None) => (4, block),
             };
             copies[part].push((from, slot));
@@ -328,9 +329,9 @@ impl Planner<'_> {
         let parts = PARTS.into_iter().zip(copies).filter(|(_, copies)| !copies.is_empty());
         let segment = |block| self.kv.segment_of(block);
         let together = |from, a, b| from != Source::Host || segment(a) == segment(b);
-        let parts = parts.map(|((from, fresh), copies)| Part {
+        let parts = parts.map(|((from, late), copies)| Part {
             from,
-            fresh,
+            late,
             pairs: push_runs(&mut lists.pairs, &copies, 0, |a, b| together(from, a, b)),
         });
         Chunk { keys: self.keys(open.units), parts: parts.collect(), at: KeysIn::Layer }

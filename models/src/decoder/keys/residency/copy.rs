@@ -39,7 +39,7 @@ impl Residency {
             self.copy(context.pass, context.kv, layer, &copied);
         };
         match context.written {
-            Some(rooms) => copy((0..u32::MAX, rooms)),
+            Some(staging) => copy((0..u32::MAX, staging)),
             None => context.kv.host_layers(layer).for_each(copy),
         }
     }

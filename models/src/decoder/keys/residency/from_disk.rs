@@ -78,7 +78,7 @@ impl FromDisk {
         }
         let mut wants: BTreeMap<u32, Vec<(Reverse<u32>, u32)>> = BTreeMap::new();
         for (block, votes) in votes {
-            let position = self.positions.get(&block).filter(|_| !beyond.fresh.is_written(block));
+            let position = self.positions.get(&block).filter(|_| !beyond.dirty.is_written(block));
             // What is needed now has position 0.
             if let Some((position, number)) = position.zip(block.checked_sub(first)) {
                 wants.entry(position + 1).or_default().push((Reverse(votes), number));
@@ -97,7 +97,7 @@ fn missing(fetches: &[u32], heads: u32, first: u32, beyond: &Beyond) -> Vec<Miss
     let mut missing = Vec::new();
     for (head, of_head) in (0..).zip(fetches.chunks_exact(fetches.len() / heads as usize)) {
         let pairs = &of_head[HEADER..].as_chunks().0[..of_head[0] as usize];
-        for &[block, slot] in pairs.iter().filter(|[block, _]| !beyond.fresh.is_written(*block)) {
+        for &[block, slot] in pairs.iter().filter(|[block, _]| !beyond.dirty.is_written(*block)) {
             missing.extend(block.checked_sub(first).map(|block| Missing { head, block, slot }));
         }
     }

@@ -85,7 +85,7 @@ impl RingKeys {
         match end {
             End::Host => kv.host_attended(layer, copies.segment).iter().collect(),
             End::Layer => kv.attended(layer).0.iter().collect(),
-            End::Rooms => self.rooms(layer).collect(),
+            End::Staging => self.staging(layer).collect(),
             // Keys alone: values end with them.
             End::Board => kv.board().get(copies.segment).into_iter().collect(),
             End::Slot(slot) => kv.keys_in(layer, KeysIn::Slot(slot)).iter().collect(),
@@ -110,7 +110,7 @@ struct Copies {
 pub(super) enum End {
     Host,
     Layer,
-    Rooms,
+    Staging,
     Board,
     Slot(usize),
 }

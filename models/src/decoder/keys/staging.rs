@@ -18,102 +18,108 @@ use crate::{KvPool, ModelError};
 
 /// Rooms for the blocks of a step.
 #[derive(Debug)]
-pub(super) struct Rooms {
+pub(super) struct StagingBlocks {
     /// K and V, or latents: of every layer where they are read at the step's end, else one for all.
     layers: Vec<SmallVec<[GrowBuf<KvWord>; 2]>>,
 }
 
 /// The blocks beyond the device that a step writes, in the order of their rooms where they have some.
 #[derive(Debug, Default)]
-pub(in crate::decoder) struct Fresh {
+pub(in crate::decoder) struct DirtyBlocks {
     blocks: Vec<u32>,
     /// Blocks that hold tokens of earlier steps.
-    begun: Vec<u32>,
+    partial: Vec<u32>,
     numbers: FxHashMap<u32, u32>,
     /// Whether they have rooms.
-    in_rooms: bool,
+    in_staging: bool,
     /// Blocks in memory of the host; numbers from there on are of blocks on disk.
     host_blocks: u32,
     /// Pairs of block and room of those on the host that are begun, and of those that the step only looks at.
-    pub(super) come: [Range<usize>; 2],
+    pub(super) to_staging: [Range<usize>; 2],
     /// Pairs of room and block of all on the host.
-    pub(super) go: Range<usize>,
+    pub(super) to_host: Range<usize>,
     /// Pairs of room and id of blocks whose keys go to the [board](KvPool::board): those of the step, and those that it only
     /// looks at.
     pub(super) board: Range<usize>,
     /// Rooms behind those of the blocks, for blocks that the step looks at.
-    looked: usize,
+    read_only: usize,
     /// Pairs of blocks on disk, by their numbers there.
-    pub(super) disk_come: Vec<(u32, u32)>,
-    pub(super) disk_go: Vec<(u32, u32)>,
+    pub(super) disk_to_staging: Vec<(u32, u32)>,
+    pub(super) staging_to_disk: Vec<(u32, u32)>,
 }
 
-impl Fresh {
+impl DirtyBlocks {
     /// Finds the blocks of `slots`, -1 apart. Rows of a sequence are in the order of positions.
     pub(super) fn of(slots: &[i32], block_size: u32, host_blocks: u32) -> Self {
-        let mut fresh = Self { host_blocks, ..Self::default() };
+        let mut dirty = Self { host_blocks, ..Self::default() };
         for slot in slots.iter().filter(|slot| **slot >= 0) {
             let (block, offset) = (slot.cast_unsigned() / block_size, slot.cast_unsigned() % block_size);
-            fresh.numbers.entry(block).or_insert_with(|| {
-                let room = u32_of(fresh.blocks.len());
-                fresh.blocks.push(block);
-                fresh.begun.extend((offset > 0).then_some(room));
-                room
+            dirty.numbers.entry(block).or_insert_with(|| {
+                let index = u32_of(dirty.blocks.len());
+                dirty.blocks.push(block);
+                dirty.partial.extend((offset > 0).then_some(index));
+                index
             });
         }
-        fresh
+        dirty
     }
 
     /// Gives the blocks rooms: the slots become slots of these.
     pub(super) fn divert(&mut self, slots: &mut [i32], block_size: u32, pairs: &mut Vec<BlockCopy>) {
-        self.in_rooms = true;
+        self.in_staging = true;
         for slot in slots.iter_mut().filter(|slot| **slot >= 0) {
             let (block, offset) = (slot.cast_unsigned() / block_size, slot.cast_unsigned() % block_size);
             *slot = (self.numbers[&block] * block_size + offset).cast_signed();
         }
-        let of = |room: u32| self.blocks[room as usize];
-        let come = self.begun.iter().map(|room| (of(*room), *room));
-        let go = (0..u32_of(self.blocks.len())).map(|room| (room, of(room)));
+        let of = |index: u32| self.blocks[index as usize];
+        let to_staging = self.partial.iter().map(|index| (of(*index), *index));
+        let to_host = (0..u32_of(self.blocks.len())).map(|index| (index, of(index)));
         let on_host = |block: u32| block < self.host_blocks;
-        let (mut come, disk_come): (Vec<_>, Vec<_>) = come.partition(|(block, _)| on_host(*block));
-        let (mut go, disk_go): (Vec<_>, Vec<_>) = go.partition(|(_, block)| on_host(*block));
+        let (mut to_staging, disk_to_staging): (Vec<_>, Vec<_>) =
+            to_staging.partition(|(block, _)| on_host(*block));
+        let (mut to_host, staging_to_disk): (Vec<_>, Vec<_>) =
+            to_host.partition(|(_, block)| on_host(*block));
         // Copies of one buffer on the host follow each other.
-        come.sort_unstable();
-        go.sort_unstable_by_key(|(_, block)| *block);
+        to_staging.sort_unstable();
+        to_host.sort_unstable_by_key(|(_, block)| *block);
         // Whether a sequence goes on in a block or begins one, the lists of its steps are as long.
-        (self.come[0], self.go) = (push_copies(pairs, &come, go.len()), push_copies(pairs, &go, 0));
-        self.disk_come =
-            disk_come.into_iter().map(|(block, room)| (block - self.host_blocks, room)).collect();
-        self.disk_go = disk_go.into_iter().map(|(room, block)| (room, block - self.host_blocks)).collect();
+        (self.to_staging[0], self.to_host) =
+            (push_copies(pairs, &to_staging, to_host.len()), push_copies(pairs, &to_host, 0));
+        self.disk_to_staging =
+            disk_to_staging.into_iter().map(|(block, index)| (block - self.host_blocks, index)).collect();
+        self.staging_to_disk =
+            staging_to_disk.into_iter().map(|(index, block)| (index, block - self.host_blocks)).collect();
     }
 
     /// Gives blocks that the step takes in but does not write rooms behind the others, and has the keys of all go to the board.
     /// Rooms are there already.
-    pub(super) fn look_at(&mut self, blocks: &[u32], pairs: &mut Vec<BlockCopy>) {
-        let rooms = u32_of(self.blocks.len())..;
-        self.looked = blocks.len();
-        let looked = || blocks.iter().copied().zip(rooms.clone());
-        let (on_host, on_disk): (Vec<_>, Vec<_>) = looked().partition(|(block, _)| *block < self.host_blocks);
-        self.come[1] = push_copies(pairs, &on_host, 0);
-        self.disk_come.extend(on_disk.into_iter().map(|(block, room)| (block - self.host_blocks, room)));
+    pub(super) fn add_read_only(&mut self, blocks: &[u32], pairs: &mut Vec<BlockCopy>) {
+        let staging = u32_of(self.blocks.len())..;
+        self.read_only = blocks.len();
+        let read_only = || blocks.iter().copied().zip(staging.clone());
+        let (on_host, on_disk): (Vec<_>, Vec<_>) =
+            read_only().partition(|(block, _)| *block < self.host_blocks);
+        self.to_staging[1] = push_copies(pairs, &on_host, 0);
+        self.disk_to_staging
+            .extend(on_disk.into_iter().map(|(block, index)| (block - self.host_blocks, index)));
         let written = (0..).zip(self.blocks.iter().copied());
-        let looked = looked().map(|(block, room)| (room, block));
-        self.board = push_copies(pairs, &written.chain(looked).collect::<Vec<_>>(), 0);
+        let read_only = read_only().map(|(block, index)| (index, block));
+        self.board = push_copies(pairs, &written.chain(read_only).collect::<Vec<_>>(), 0);
     }
 
     /// Returns the lists of copies between rooms and the host, which the commands of the step follow from.
     pub(super) fn copies(&self) -> impl Iterator<Item = &Range<usize>> {
-        self.come.iter().chain([&self.go])
+        self.to_staging.iter().chain([&self.to_host])
     }
 
     /// Rooms of the step.
-    fn rooms(&self) -> usize {
-        self.blocks.len() + self.looked
+    fn staging(&self) -> usize {
+        self.blocks.len() + self.read_only
     }
 
     /// Whether the blocks have rooms: there are some, and kernels do not write to the host themselves.
-    pub(super) fn in_rooms(&self) -> bool {
-        self.in_rooms
+    pub(super) fn in_staging(&self) -> bool {
+        self.in_staging
     }
 
     /// The blocks, each once.
@@ -133,55 +139,55 @@ impl Fresh {
     }
 
     /// The room of a block on the host, if it has one.
-    pub(super) fn room(&self, block: u32) -> Option<u32> {
-        self.numbers.get(&block).copied().filter(|_| self.in_rooms)
+    pub(super) fn staging_index(&self, block: u32) -> Option<u32> {
+        self.numbers.get(&block).copied().filter(|_| self.in_staging)
     }
 }
 
 /// Readbacks of a layer's rooms.
 pub(in crate::decoder) type Return = SmallVec<[Read<KvWord>; 2]>;
 
-impl Rooms {
+impl StagingBlocks {
     /// Rooms for blocks of a pool.
     pub(super) fn new(gpu: &Gpu, kv: &KvPool, layers: u32) -> Result<Self, ModelError> {
-        let rooms = |layer: u32| {
+        let staging = |layer: u32| {
             kv.attended(layer as usize).0.iter().map(|_| GrowBuf::new(gpu, "rooms", 1)).collect()
         };
         let layers = if kv.is_staged() { layers } else { 1 };
-        Ok(Self { layers: (0..layers).map(rooms).collect::<Result<_, ModelError>>()? })
+        Ok(Self { layers: (0..layers).map(staging).collect::<Result<_, ModelError>>()? })
     }
 
     /// K and V, or latents, of a layer.
     pub(super) fn of(&self, layer: usize) -> impl Iterator<Item = &Buf<KvWord>> {
-        self.layers[layer % self.layers.len()].iter().map(|room| &**room)
+        self.layers[layer % self.layers.len()].iter().map(|index| &**index)
     }
 
     /// Elements of each buffer, which follow from those of one layer's.
     pub(super) fn lens(&self) -> impl Iterator<Item = usize> {
-        self.layers.iter().take(1).flatten().map(|room| room.len())
+        self.layers.iter().take(1).flatten().map(|index| index.len())
     }
 
     /// Makes room for what the step writes.
-    pub(super) fn fit(&mut self, gpu: &Gpu, kv: &KvPool, fresh: &Fresh) -> Result<(), ModelError> {
-        for (layer, rooms) in self.layers.iter_mut().enumerate() {
-            let words = fresh.rooms() * kv.attended(layer).1;
-            rooms.iter_mut().try_for_each(|room| room.fit(gpu, words))?;
+    pub(super) fn fit(&mut self, gpu: &Gpu, kv: &KvPool, dirty: &DirtyBlocks) -> Result<(), ModelError> {
+        for (layer, staging) in self.layers.iter_mut().enumerate() {
+            let words = dirty.staging() * kv.attended(layer).1;
+            staging.iter_mut().try_for_each(|index| index.fit(gpu, words))?;
         }
         Ok(())
     }
 
     /// Records the way back of what the step wrote, by layer.
-    pub(super) fn read(&self, pass: &mut Pass, kv: &KvPool, fresh: &Fresh) -> Vec<Return> {
-        let mut read = |(layer, rooms): (usize, &SmallVec<[GrowBuf<KvWord>; 2]>)| {
-            let words = fresh.blocks.len() * kv.attended(layer).1;
-            rooms.iter().map(|rooms| pass.read(rooms, 0..words)).collect()
+    pub(super) fn read(&self, pass: &mut Pass, kv: &KvPool, dirty: &DirtyBlocks) -> Vec<Return> {
+        let mut read = |(layer, staging): (usize, &SmallVec<[GrowBuf<KvWord>; 2]>)| {
+            let words = dirty.blocks.len() * kv.attended(layer).1;
+            staging.iter().map(|staging| pass.read(staging, 0..words)).collect()
         };
-        let layers = if fresh.blocks.is_empty() { &[][..] } else { &self.layers };
+        let layers = if dirty.blocks.is_empty() { &[][..] } else { &self.layers };
         layers.iter().enumerate().map(&mut read).collect()
     }
 }
 
-impl Fresh {
+impl DirtyBlocks {
     /// Writes what the step wrote to the host.
     pub(in crate::decoder) fn keep(
         &self,
@@ -198,15 +204,16 @@ impl Fresh {
         let mut written: Vec<(usize, u32)> = self.on_host().collect();
         written.sort_unstable_by_key(|(_, block)| *block);
         let mut writes = Vec::new();
-        for (layer, rooms) in layers.iter().enumerate() {
+        for (layer, staging) in layers.iter().enumerate() {
             let words = kv.attended(layer).1;
             for some in written.chunk_by(|a, b| kv.segment_of(a.1) == kv.segment_of(b.1)) {
                 let segment = kv.segment_of(some[0].1);
                 let at = |block: u32| (block - kv.host_segment(segment).start) as usize * words;
                 // A buffer is mapped once for all that follows each other.
-                for (host, rooms) in kv.host_attended(layer, segment).iter().zip(rooms) {
-                    let of =
-                        |(room, block): &(usize, u32)| (host, at(*block), &rooms[room * words..][..words]);
+                for (host, staging) in kv.host_attended(layer, segment).iter().zip(staging) {
+                    let of = |(index, block): &(usize, u32)| {
+                        (host, at(*block), &staging[index * words..][..words])
+                    };
                     writes.extend(some.iter().map(of));
                 }
             }
@@ -224,30 +231,33 @@ mod tests {
     fn blocks_get_rooms_in_the_order_of_rows() {
         // Block 7 from its third token on, a row on the device, all of block 2, the begin of block 9.
         let mut slots = [30, 31, -1, 8, 9, 10, 11, 36];
-        let (mut fresh, mut copies) = (Fresh::of(&slots, 4, 8), Vec::new());
+        let (mut dirty, mut copies) = (DirtyBlocks::of(&slots, 4, 8), Vec::new());
         assert_eq!(
-            [2, 3, 7].map(|block| (fresh.is_written(block), fresh.room(block))),
+            [2, 3, 7].map(|block| (dirty.is_written(block), dirty.staging_index(block))),
             [(true, None), (false, None), (true, None)]
         );
-        fresh.divert(&mut slots, 4, &mut copies);
+        dirty.divert(&mut slots, 4, &mut copies);
         assert_eq!(slots, [2, 3, -1, 4, 5, 6, 7, 8]);
-        assert_eq!((&fresh.blocks[..], &fresh.begun[..]), (&[7, 2, 9][..], &[0][..]));
-        assert_eq!([2, 3].map(|block| fresh.room(block)), [Some(1), None]);
+        assert_eq!((&dirty.blocks[..], &dirty.partial[..]), (&[7, 2, 9][..], &[0][..]));
+        assert_eq!([2, 3].map(|block| dirty.staging_index(block)), [Some(1), None]);
         let pairs = |range: &Range<usize>| {
             let copies = copies[range.clone()].iter().filter(|copy| copy.is_some());
             copies.map(|copy| (copy.from, copy.to)).collect::<Vec<_>>()
         };
-        assert_eq!((pairs(&fresh.come[0]), pairs(&fresh.go)), (vec![(7, 0)], vec![(1, 2), (0, 7)]));
+        assert_eq!(
+            (pairs(&dirty.to_staging[0]), pairs(&dirty.to_host)),
+            (vec![(7, 0)], vec![(1, 2), (0, 7)])
+        );
         // The host has 8 blocks: number 9 is the second one on disk.
-        assert_eq!((&fresh.disk_come[..], &fresh.disk_go[..]), (&[][..], &[(2, 1)][..]));
+        assert_eq!((&dirty.disk_to_staging[..], &dirty.staging_to_disk[..]), (&[][..], &[(2, 1)][..]));
         // One on the host and one on disk are looked at.
-        fresh.look_at(&[5, 10], &mut copies);
+        dirty.add_read_only(&[5, 10], &mut copies);
         let pairs = |range: &Range<usize>| {
             let copies = copies[range.clone()].iter().filter(|copy| copy.is_some());
             copies.map(|copy| (copy.from, copy.to)).collect::<Vec<_>>()
         };
-        assert_eq!(pairs(&fresh.come[1]), [(5, 3)]);
-        assert_eq!((&fresh.disk_come[..], fresh.rooms()), (&[(2, 4)][..], 5));
-        assert_eq!(pairs(&fresh.board), [(0, 7), (1, 2), (2, 9), (3, 5), (4, 10)]);
+        assert_eq!(pairs(&dirty.to_staging[1]), [(5, 3)]);
+        assert_eq!((&dirty.disk_to_staging[..], dirty.staging()), (&[(2, 4)][..], 5));
+        assert_eq!(pairs(&dirty.board), [(0, 7), (1, 2), (2, 9), (3, 5), (4, 10)]);
     }
 }
