@@ -4,8 +4,8 @@
 //! source of keys, draws. Each records into a context, which holds the pass and what all parts share. A step is planned on the
 //! host, written to the device, recorded, sent, and taken back.
 
+mod accessors;
 mod activations;
-mod ask;
 mod attention;
 mod batch;
 mod blocks;
@@ -94,7 +94,7 @@ pub struct Decoder {
     /// Reads of indexers, of models that have them.
     indexed: Option<Indexed>,
     /// The next step, encoded while the last one ran.
-    ahead: Option<Ahead>,
+    ahead: Option<EncodedStep>,
     steps_ahead: u64,
     /// Bytes of weights that steps brought from the host.
     streamed_bytes: u64,
@@ -113,25 +113,25 @@ impl Drop for Decoder {
 /// encodes the same commands again while the device works on them, and the next step is on its way as soon as its lists are
 /// written.
 #[derive(Debug)]
-struct Ahead {
-    shape: Shape,
+struct EncodedStep {
+    shape: StepShape,
     step: Encoded,
     reads: Reads,
     fetches: Fetches,
     /// Layers whose wishes wait to be fetched after it.
-    wished: Vec<bool>,
+    pending_prefetches: Vec<bool>,
     /// Digest of the commands, where debug builds compare them.
     digest: u64,
 }
 
 /// Values that the commands of a decode step follow from, beside those that stay as long as the decoder.
 #[derive(PartialEq, Eq, Debug)]
-struct Shape {
+struct StepShape {
     rows: u32,
     /// Layers of a submission: long steps are cut by it.
     layers_per_submission: u64,
     scored: usize,
-    draws: draws::Shape,
+    draws: draws::DrawShape,
     /// Splits of the rows of each view, and of the lists of layers that select.
     splits: Vec<SplitPlan>,
     /// Rows that attend everything and rows that attend lists, of each view.
@@ -145,10 +145,10 @@ struct Shape {
 }
 
 /// Multiply-adds after which a submission ends: a few milliseconds on a large GPU, well under a second on a small one.
-const CUT: u64 = 50_000_000_000;
+const SUBMISSION_MULTIPLY_ADDS: u64 = 50_000_000_000;
 
 /// Maximum number of layers of a submission: the device works while the host records and encodes the rest.
-const CUT_LAYERS: usize = 8;
+const MAX_SUBMISSION_LAYERS: usize = 8;
 
 impl Decoder {
     /// Maximum number of rows of a step of a model on `gpu`, whose buffers each have to fit in a binding; at least one.
@@ -279,7 +279,7 @@ impl Decoder {
         ctx.embed(&weights.embedding);
         residual.begin(&mut ctx);
         attention.begin(&mut ctx)?;
-        let (mut since_cut, mut next_cut) = (0, 1);
+        let (mut submission_layers, mut next_submission) = (0, 1);
         for (index, layer) in self.layers.clone().zip(&weights.layers[self.layers.clone()]) {
             ctx.enter_weights(index);
             residual.enter(&mut ctx, index, Half::Attention)?;
@@ -298,17 +298,17 @@ impl Decoder {
                 let chosen = [attention.chosen(index, batch), mlps.chosen(&layer.mlp)];
                 choices.copy(ctx.pass, index, batch.rows, chosen.into_iter().flatten());
             }
-            since_cut += 1;
-            if in_pieces && (since_cut >= max_layers || index + 1 == next_cut) {
+            submission_layers += 1;
+            if in_pieces && (submission_layers >= max_layers || index + 1 == next_submission) {
                 gpu.flush(ctx.pass)?;
-                since_cut = 0;
-            } else if since_cut >= max_layers {
+                submission_layers = 0;
+            } else if submission_layers >= max_layers {
                 ctx.pass.cut();
-                since_cut = 0;
+                submission_layers = 0;
             }
-            if index + 1 == next_cut {
+            if index + 1 == next_submission {
                 // Twice as many layers each time: the device is busy soon, and never waits for a submission's encoding.
-                next_cut += next_cut.min(CUT_LAYERS);
+                next_submission += next_submission.min(MAX_SUBMISSION_LAYERS);
             }
         }
         residual.end(&mut ctx)?;
@@ -328,16 +328,16 @@ impl Decoder {
         let kv = u64::from(c.num_kv_heads) * u64::from(c.head_dim);
         let dense = hidden * (2 * heads + 2 * kv + 3 * inner);
         let layer = u64::from(self.batch.rows) * (dense + 2 * heads * u64::from(self.batch.longest));
-        (CUT / layer.max(1)).max(1)
+        (SUBMISSION_MULTIPLY_ADDS / layer.max(1)).max(1)
     }
 
     /// The shape of a step that others may repeat: one of decode rows that attend what is in the device's cache.
-    fn shape(&self) -> Option<Shape> {
+    fn shape(&self) -> Option<StepShape> {
         let Self { batch, splits, attention, logit_rows, .. } = self;
         let keys = self.keys.shape(&self.kv, &self.beyond)?;
         let decodes = batch.decode_until == batch.rows && !logit_rows.hands_back();
         let selection = attention.shape().filter(|_| self.choices.is_none() && decodes)?;
-        Some(Shape {
+        Some(StepShape {
             rows: batch.rows,
             layers_per_submission: self.layers_per_submission().min(self.weights.layers.len() as u64),
             scored: logit_rows.scored(),
@@ -354,14 +354,21 @@ impl Decoder {
     fn encode_ahead(&mut self) -> Result<(), ModelError> {
         self.swap_next();
         let shape = self.shape().expect("steps are like the one at hand, which has a shape");
-        let wished = self.keys.wished();
+        let pending_prefetches = self.keys.pending_prefetches();
         let (pass, reads) = self.record(false)?;
         let digest = if cfg!(debug_assertions) { pass.digest() } else { 0 };
         let fetches = self.keys.take_fetches();
         let step = self.gpu.encode(pass)?;
-        self.ahead = Some(Ahead { shape, step, reads, fetches, wished: self.keys.wished(), digest });
+        self.ahead = Some(EncodedStep {
+            shape,
+            step,
+            reads,
+            fetches,
+            pending_prefetches: self.keys.pending_prefetches(),
+            digest,
+        });
         // As long as it is not the step at hand, what it fetches is not on its way.
-        self.keys.set_wished(&wished);
+        self.keys.set_pending_prefetches(&pending_prefetches);
         self.swap_next();
         Ok(())
     }
@@ -371,7 +378,7 @@ impl Decoder {
     }
 
     /// Takes the step that was encoded ahead, if it does what the one at hand wants.
-    fn take_ahead(&mut self, shape: Option<&Shape>) -> Result<Option<Ahead>, ModelError> {
+    fn take_ahead(&mut self, shape: Option<&StepShape>) -> Result<Option<EncodedStep>, ModelError> {
         let Some(ahead) = self.ahead.take() else { return Ok(None) };
         if Some(&ahead.shape) != shape || !self.gpu.times_as(&ahead.step) {
             self.gpu.discard(ahead.step);
@@ -382,7 +389,7 @@ impl Decoder {
             assert_eq!(digest, ahead.digest, "steps of {:?} differ in their commands", ahead.shape);
         }
         self.steps_ahead += 1;
-        self.keys.set_wished(&ahead.wished);
+        self.keys.set_pending_prefetches(&ahead.pending_prefetches);
         Ok(Some(ahead))
     }
 }

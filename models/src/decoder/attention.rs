@@ -162,8 +162,8 @@ impl Attention {
         // Their buffers were used by the attention before, but nothing that follows waits for them.
         ctx.pass.split();
         ctx.on_pages(|pages, context| pages.fetch_ahead(context, layer + 1));
-        if let Some(lists) = self.sparse().and_then(|sparse| sparse.wish_lists(layer)) {
-            ctx.on_pages(|pages, context| pages.wish(context, layer, &lists));
+        if let Some(lists) = self.sparse().and_then(|sparse| sparse.prefetch_lists(layer)) {
+            ctx.on_pages(|pages, context| pages.prefetch(context, layer, &lists));
         }
     }
 

@@ -1,6 +1,6 @@
 //! The draws of a step and the log-probabilities that it returns: lists, their buffers on the device, dispatches.
 
-mod plan;
+mod lists;
 mod scan;
 
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Outcome, Pass, Pipeline, Read};
 
-use plan::Draws;
+use lists::Draws;
 use scan::Scan;
 
 use super::buffers::GrowBuf;
@@ -35,7 +35,7 @@ pub(super) struct DrawState {
     sampled: Buf<u32>,
     /// Logits as the model gave them, where a step edits some and returns log-probabilities.
     raw: GrowBuf<f32>,
-    /// Tokens and their log-probabilities, `[asks, stride]`.
+    /// Tokens and their log-probabilities, `[top_requests, stride]`.
     top_ids: GrowBuf<u32>,
     top_log_probs: GrowBuf<f32>,
 }
@@ -48,7 +48,7 @@ pub(super) struct TopRead {
 }
 
 impl TopRead {
-    /// The entries, `[asks, stride]`.
+    /// The entries, `[top_requests, stride]`.
     pub(super) fn get(self, done: &Outcome) -> Vec<TokenLogProb> {
         let (ids, log_probs) = (done.get(self.ids), done.get(self.log_probs));
         ids.into_iter().zip(log_probs).map(|(token, log_prob)| TokenLogProb { token, log_prob }).collect()
@@ -57,10 +57,10 @@ impl TopRead {
 
 /// Values that the commands of a step's draws follow from.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Shape {
+pub(super) struct DrawShape {
     samples: usize,
     adjusted: usize,
-    asks: usize,
+    top_requests: usize,
     stride: u32,
     buffers: [usize; 6],
 }
@@ -96,7 +96,7 @@ impl DrawState {
         let (gpu, draws) = (&*self.gpu, &mut self.draws);
         draws.upload(gpu)?;
         let raw = if draws.keeps_raw() { draws.samples() * self.vocab as usize } else { 0 };
-        let top = draws.asks.len() * draws.stride() as usize;
+        let top = draws.top_requests.len() * draws.stride() as usize;
         self.raw.fit(gpu, raw)?;
         self.top_ids.fit(gpu, top)?;
         self.top_log_probs.fit(gpu, top)
@@ -109,20 +109,20 @@ impl DrawState {
 
     /// Returns the values that the commands of the step's draws follow from; `None` where scored rows ask for log-probabilities,
     /// portion by portion.
-    pub(super) fn shape(&self) -> Option<Shape> {
+    pub(super) fn shape(&self) -> Option<DrawShape> {
         let draws = &self.draws;
-        let plain = draws.asks_of_scored(0..usize::MAX).is_empty();
-        plain.then(|| Shape {
+        let plain = draws.scored_requests(0..usize::MAX).is_empty();
+        plain.then(|| DrawShape {
             samples: draws.specs.len(),
             adjusted: draws.adjusted.len(),
-            asks: draws.asks.len(),
+            top_requests: draws.top_requests.len(),
             stride: draws.stride(),
             buffers: [
                 draws.adjusted.on_device().len(),
                 draws.masks.on_device().len(),
                 draws.edits.on_device().len(),
                 self.raw.len(),
-                draws.asks.on_device().len(),
+                draws.top_requests.on_device().len(),
                 self.top_ids.len(),
             ],
         })
@@ -153,7 +153,7 @@ impl DrawState {
         if draws.keeps_raw() {
             self.scan.record(pass, raw, draws.specs.on_device(), samples, false);
         }
-        self.record_top(pass, draws.asks_of_samples(), (raw.bind(), self.sampled.bind()))?;
+        self.record_top(pass, draws.sampled_requests(), (raw.bind(), self.sampled.bind()))?;
         Ok(pass.read(&self.sampled, 0..samples))
     }
 
@@ -165,21 +165,21 @@ impl DrawState {
         logits: &Buf<f32>,
         targets: Bind<u32>,
     ) -> Result<(), ModelError> {
-        let asks = self.draws.asks_of_scored(rows.clone());
-        if !asks.is_empty() {
+        let top_requests = self.draws.scored_requests(rows.clone());
+        if !top_requests.is_empty() {
             self.scan.record(pass, logits, self.draws.specs.on_device(), rows.len(), false);
         }
-        self.record_top(pass, asks, (logits.bind(), targets))
+        self.record_top(pass, top_requests, (logits.bind(), targets))
     }
 
-    /// Gives the output the log-probabilities that were read: `[asks, stride]`.
+    /// Gives the output the log-probabilities that were read: `[top_requests, stride]`.
     pub(super) fn take(&self, output: &mut StepOutput, entries: &[TokenLogProb]) {
         self.draws.take(output, entries);
     }
 
     /// The readback of all log-probabilities, where there are any.
     pub(super) fn read(&self, pass: &mut Pass) -> Option<TopRead> {
-        let len = self.draws.asks.len() * self.draws.stride() as usize;
+        let len = self.draws.top_requests.len() * self.draws.stride() as usize;
         (len > 0).then(|| TopRead {
             ids: pass.read(&self.top_ids, 0..len),
             log_probs: pass.read(&self.top_log_probs, 0..len),
@@ -204,14 +204,14 @@ impl DrawState {
         Ok(())
     }
 
-    /// The log-probabilities of `asks`, from `[logits, targets]`.
+    /// The log-probabilities of `top_requests`, from `[logits, targets]`.
     fn record_top(
         &self,
         pass: &mut Pass,
-        asks: Range<usize>,
+        top_requests: Range<usize>,
         (logits, targets): (Bind<f32>, Bind<u32>),
     ) -> Result<(), ModelError> {
-        if asks.is_empty() {
+        if top_requests.is_empty() {
             return Ok(());
         }
         let pipeline = self.gpu.pipeline(&top_logits::variant(self.scan.each))?;
@@ -219,18 +219,18 @@ impl DrawState {
             vocab: self.vocab,
             parts: self.scan.parts(),
             stride: self.draws.stride(),
-            first: u32_of(asks.start),
+            first: u32_of(top_requests.start),
         };
         let buffers = TopLogitsBuffers {
             logits,
-            requests: self.draws.asks.bind(),
+            requests: self.draws.top_requests.bind(),
             targets,
             maxima: self.scan.maxima.bind(),
             values: self.scan.values.bind(),
             ids: self.top_ids.bind(),
             log_probs: self.top_log_probs.bind(),
         };
-        pass.dispatch(&pipeline, &params, buffers, top_logits::grid(u32_of(asks.len())));
+        pass.dispatch(&pipeline, &params, buffers, top_logits::grid(u32_of(top_requests.len())));
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ use crate::{DecoderConfig, HostTraffic, KvPool, ModelError};
 
 pub(super) use beyond::Beyond;
 pub(super) use disk::DiskReport;
-pub(super) use residency::{Needed, PageContext, Residency, SlotRoom, TILE_KEYS};
+pub(super) use residency::{Needed, PageContext, Residency, SlotCapacity, TILE_KEYS};
 pub(super) use ring::{Fetches, Load, RingKeys, TransferContext};
 pub(super) use staging::Return;
 pub(super) use stream::{Group, Stream};
@@ -46,7 +46,7 @@ pub(super) enum Keys<'a> {
     /// Some pass through the ring.
     Ring(&'a Stream),
     /// Selected pages are in slots, once they are made resident.
-    Slots(SlotRoom),
+    Slots(SlotCapacity),
 }
 
 /// Minimum number of rows of a step whose keys and values go to the host as whole blocks, if pages are selected.
@@ -134,13 +134,13 @@ impl KeySource {
     }
 
     /// Layers whose wishes wait to be fetched.
-    pub(super) fn wished(&self) -> Vec<bool> {
-        self.pages().map_or_else(Vec::new, Residency::wished)
+    pub(super) fn pending_prefetches(&self) -> Vec<bool> {
+        self.pages().map_or_else(Vec::new, Residency::pending_prefetches)
     }
 
     /// Goes back to layers whose wishes waited to be fetched.
-    pub(super) fn set_wished(&mut self, wished: &[bool]) {
-        self.pages_mut().into_iter().for_each(|pages| pages.set_wished(wished));
+    pub(super) fn set_pending_prefetches(&mut self, pending_prefetches: &[bool]) {
+        self.pages_mut().into_iter().for_each(|pages| pages.set_pending_prefetches(pending_prefetches));
     }
 
     /// Traffic between device and host so far.

@@ -87,12 +87,12 @@ impl Decoder {
         let shortest = lengths.into_iter().find(|context| sparse.drops_at(*context)).unwrap_or(u32::MAX);
         let sequences = self.options.max_seqs.min(self.options.max_rows);
         let stride = sparse.of(Phase::Decode).retrieval_stride();
-        let grid = StepGrid::new(shortest, longest, sequences, self.room());
+        let grid = StepGrid::new(shortest, longest, sequences, self.pool_tokens());
         Some(DecodeRehearsal { stage: Stage { decoder: self, filled: 0 }, grid, stride, ran: 0 })
     }
 
     /// Tokens that the pool has room for, of every group as many, with a block that is not full for each sequence.
-    fn room(&self) -> u64 {
+    fn pool_tokens(&self) -> u64 {
         let sizes = self.kv.plan().block_sizes();
         let (groups, least) =
             sizes.fold((0, u32::MAX), |(groups, least), size| (groups + 1, least.min(size)));

@@ -18,6 +18,7 @@ mod mirror;
 mod on_host;
 mod phased;
 mod positions;
+mod prefetch;
 mod previous;
 mod rank;
 mod ranker;
@@ -25,7 +26,6 @@ mod retrievals;
 mod rules;
 mod shares;
 mod thresholder;
-mod wish;
 
 use std::fmt::Debug;
 
@@ -110,7 +110,7 @@ trait Select: Debug + Send + Sync {
     fn certify(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize, _rows: &ListedRows<'_>) {}
 
     /// Returns lists of what the next step may select in a layer, if that is fetched ahead.
-    fn wishes(&self, _layer: usize) -> Option<Lists> {
+    fn prefetch_lists(&self, _layer: usize) -> Option<Lists> {
         None
     }
 
@@ -158,7 +158,8 @@ impl Begin<'_> {
     /// keep their commands while lists grow, if pages of these have room, and those of the wishes behind them.
     fn longest(&self, rules: &Rules, rows: usize, blocks: u32) -> u32 {
         let longest = lists::longest(blocks, rules.block());
-        let pages = (longest + wish::unstated(longest)) * (rules.block() / self.kv.shape().block_size);
+        let pages =
+            (longest + prefetch::default_blocks(longest)) * (rules.block() / self.kv.shape().block_size);
         if self.kv.page_slots() == 0 || pages * u32_of(rows) <= self.spare_pages { longest } else { blocks }
     }
 }
@@ -294,8 +295,8 @@ impl Sparse {
     }
 
     /// Returns lists of what the next step may select in a layer, if that is fetched ahead.
-    pub(super) fn wish_lists(&self, layer: usize) -> Option<Lists> {
-        self.selector.wishes(layer)
+    pub(super) fn prefetch_lists(&self, layer: usize) -> Option<Lists> {
+        self.selector.prefetch_lists(layer)
     }
 
     /// Whether every layer selects in some step.

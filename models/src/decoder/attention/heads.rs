@@ -200,7 +200,7 @@ impl Heads {
             kernels: selected.kernels,
             rows: &view.selected,
             selected: Some(&selected),
-            keys: ctx.keys.pages().map_or(Keys::Device, |pages| Keys::Slots(pages.room())),
+            keys: ctx.keys.pages().map_or(Keys::Device, |pages| Keys::Slots(pages.capacity())),
             split: ctx.splits.listed(&view.selected, selected.tokens()),
             parts: KeyParts::default(),
             ..whole

@@ -89,8 +89,8 @@ impl RowKernel for HeadRows<'_> {
         if let (Keys::Slots(_), Some(selected)) = (self.keys, self.selected) {
             let size = ctx.kv.shape().block_size;
             let end = keys.end.min(keys.first.saturating_add(keys.len)).div_ceil(size);
-            let (asks, pages) = (first_row..first_row + rows, keys.first / size..end);
-            let needed = Needed { layer: self.layer, lists: &selected.lists, asks, pages };
+            let (requests, pages) = (first_row..first_row + rows, keys.first / size..end);
+            let needed = Needed { layer: self.layer, lists: &selected.lists, requests, pages };
             ctx.make_resident(&needed);
         }
         let (act, SplitPlan { lanes, partition_size, max_partitions }) = (ctx.act, self.split);

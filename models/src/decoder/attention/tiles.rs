@@ -11,7 +11,7 @@ use attn_kernels::split::KeyParts;
 use super::heads::Heads;
 use super::rows::HeadRows;
 use crate::cast::u32_of;
-use crate::decoder::keys::{Keys, Needed, Residency, SlotRoom, TILE_KEYS};
+use crate::decoder::keys::{Keys, Needed, Residency, SlotCapacity, TILE_KEYS};
 use crate::decoder::ops::Ctx;
 use crate::decoder::sparse::Selected;
 use crate::kv::KeysIn;
@@ -138,9 +138,9 @@ impl Tiles<'_> {
     }
 
     /// Returns the selection and room for its pages, where these have slots on the device.
-    fn in_slots(&self) -> Option<(&Selected<'_>, SlotRoom)> {
+    fn in_slots(&self) -> Option<(&Selected<'_>, SlotCapacity)> {
         match (self.rows.keys, self.rows.selected) {
-            (Keys::Slots(room), Some(selected)) => Some((selected, room)),
+            (Keys::Slots(capacity), Some(selected)) => Some((selected, capacity)),
             _ => None,
         }
     }
@@ -149,16 +149,16 @@ impl Tiles<'_> {
         let Some((selected, _)) = self.in_slots() else { return };
         let page = |key: u32| key / ctx.kv.shape().block_size;
         let pages = page(first_key)..page(first_key + num_keys);
-        let Some(asks) = ctx.keys.pages().map(Residency::tile_asks) else { return };
-        ctx.make_resident(&Needed { layer: self.rows.layer, lists: &selected.chunk_lists, asks, pages });
+        let Some(requests) = ctx.keys.pages().map(Residency::tile_requests) else { return };
+        ctx.make_resident(&Needed { layer: self.rows.layer, lists: &selected.chunk_lists, requests, pages });
     }
 
     /// The dispatches over tiles that see certain keys: of pages in slots, only as many keys as all lists together have room for.
     fn segments(&self, ctx: &Ctx<'_>, seen: RangeInclusive<u32>) -> impl Iterator<Item = Segment> + use<> {
         let (first, last) = seen.into_inner();
         let (slots, end) = match self.in_slots() {
-            Some((selected, room)) => {
-                let keys = room.tile_pages() * ctx.kv.shape().block_size;
+            Some((selected, capacity)) => {
+                let keys = capacity.tile_pages() * ctx.kv.shape().block_size;
                 (Some(keys / TILE_KEYS * TILE_KEYS), last.min(selected.chunk_tokens().saturating_sub(1)))
             }
             None => (None, last),

@@ -27,14 +27,14 @@ const MAX_SENT: usize = 1;
 
 /// Blocks that are read at one time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asked {
+pub(super) enum ReadKey {
     /// Blocks of a layer to which the step adds tokens.
     Begun(usize),
     /// A chunk.
     Chunk(LoadId),
 }
 
-impl Asked {
+impl ReadKey {
     fn layer(self) -> usize {
         match self {
             Self::Begun(layer) => layer,
@@ -57,7 +57,7 @@ pub(in crate::decoder) struct DiskReport {
 pub(super) struct DiskKeys {
     spill: Arc<Spill>,
     /// Reads under way, in the order in which they are needed.
-    ahead: VecDeque<(Asked, PendingRead)>,
+    ahead: VecDeque<(ReadKey, PendingRead)>,
     /// Readbacks that are recorded with the commands at hand.
     returning: Returning,
     sent: VecDeque<Sent>,
@@ -89,36 +89,36 @@ impl DiskKeys {
     }
 
     /// Has the blocks of `copies` read, unless they are.
-    pub(super) fn ask(&mut self, kv: &KvPool, asked: Asked, copies: &[(u32, u32)]) {
-        if copies.is_empty() || self.ahead.iter().any(|(other, _)| *other == asked) {
+    pub(super) fn read_ahead(&mut self, kv: &KvPool, key: ReadKey, copies: &[(u32, u32)]) {
+        if copies.is_empty() || self.ahead.iter().any(|(other, _)| *other == key) {
             return;
         }
-        let regions = kv.regions(asked.layer());
+        let regions = kv.regions(key.layer());
         let of_run =
             |run: Run| regions.clone().map(move |region| SpillRun { region, blocks: run.from.clone() });
         let all: Vec<SpillRun> = runs(copies).into_iter().flat_map(of_run).collect();
-        self.ahead.push_back((asked, self.spill.read(&all)));
+        self.ahead.push_back((key, self.spill.read(&all)));
     }
 
     /// Brings blocks, `(block, target)`, to buffers of the device, once what was recorded so far is on its way.
     pub(super) fn fetch(
         &mut self,
         context: &mut TransferContext<'_>,
-        asked: Asked,
+        key: ReadKey,
         copies: &[(u32, u32)],
         to: &[&Buf<KvWord>],
     ) -> Result<(), ModelError> {
         if copies.is_empty() {
             return Ok(());
         }
-        if self.ahead.front().is_none_or(|(next, _)| *next != asked) {
+        if self.ahead.front().is_none_or(|(next, _)| *next != key) {
             // Reads share their memory in the order in which they were asked for.
             self.ahead.clear();
-            self.ask(context.kv, asked, copies);
+            self.read_ahead(context.kv, key, copies);
         }
         self.send(context)?;
         let (_, mut reading) = self.ahead.pop_front().expect("asked for before");
-        let words = context.kv.attended(asked.layer()).1;
+        let words = context.kv.attended(key.layer()).1;
         for Run { from, device } in runs(copies) {
             for buffer in to {
                 let mut next = from.start;
@@ -180,7 +180,7 @@ impl DiskKeys {
         Ok(reads.into_iter().map(|read| outcome.get(read)).collect())
     }
 
-    /// Records that what the step wrote to rooms of a layer, `(room, block)`, comes back.
+    /// Records that what the step wrote to rooms of a layer, `(capacity, block)`, comes back.
     pub(super) fn give_back(
         &mut self,
         context: &mut TransferContext<'_>,
@@ -192,9 +192,9 @@ impl DiskKeys {
         for Run { from, device } in runs(copies) {
             let blocks = device..device + u32_of(from.len());
             let range = from.start as usize * words..from.end as usize * words;
-            for (region, room) in context.kv.regions(layer).zip(staging) {
+            for (region, buffer) in context.kv.regions(layer).zip(staging) {
                 let run = SpillRun { region, blocks: blocks.clone() };
-                self.returning.push((run, context.pass.read(room, range.clone())));
+                self.returning.push((run, context.pass.read(buffer, range.clone())));
             }
         }
     }

@@ -53,7 +53,7 @@ pub(super) struct Fetcher {
     engine: Engine,
     shape: KvShape,
     /// Blocks of a layer that the cache has room for.
-    room: usize,
+    max_blocks: usize,
     max_tasks: usize,
     step: u64,
     generation: u64,
@@ -77,14 +77,14 @@ impl std::fmt::Debug for Fetcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Fetcher")
             .field("spill", self.tier.spill())
-            .field("room", &self.room)
+            .field("max_blocks", &self.max_blocks)
             .finish_non_exhaustive()
     }
 }
 
 /// Buffers that [`fetch_pages`](attn_kernels::kernel::fetch_pages) copies from, as [`residency`](attn_kernels::kernel::residency)
 /// would have left them.
-pub(super) struct Staged<'a> {
+pub(super) struct StagedPages<'a> {
     pub(super) k: &'a Buf<KvWord>,
     pub(super) v: &'a Buf<KvWord>,
     pub(super) fetches: &'a Buf<u32>,
@@ -106,15 +106,15 @@ impl Fetcher {
             ModelError::Offload { lacks: "keys and values of a few MiB a block beside a sparse policy" };
         let tier = Arc::new(SpillTier::new(Arc::clone(spill), REGIONS).ok_or(refuse)?);
         let stack = TierStack::new(vec![tier.clone()]).expect("one tier is a stack");
-        let room = limits.prefetch_cache_size.saturating_mul(layers);
-        let started = Engine::new(Arc::new(stack), limits.prefetch_cache_size(room));
+        let max_blocks = limits.prefetch_cache_size.saturating_mul(layers);
+        let started = Engine::new(Arc::new(stack), limits.prefetch_cache_size(max_blocks));
         let engine =
             started.map_err(|error: EngineError| ModelError::Readers { reason: error.to_string() })?;
         Ok(Self {
             tier,
             engine,
             shape: *kv.shape(),
-            room,
+            max_blocks,
             max_tasks: limits.max_pending_prefetch,
             step: 0,
             generation: 0,
@@ -129,7 +129,7 @@ impl Fetcher {
     pub(super) fn begin(&mut self) {
         self.step += 1;
         self.engine.advance(self.step);
-        debug_assert!(self.engine.cached_blocks() <= self.room, "the cache outgrows its limit");
+        debug_assert!(self.engine.cached_blocks() <= self.max_blocks, "the cache outgrows its limit");
     }
 
     /// Counts so far.
@@ -153,7 +153,7 @@ impl Fetcher {
             })
             .collect();
         // A layer has its share of the cache, so that none evicts what was read for another.
-        let blocks_max = self.room / self.predicted.len().max(1);
+        let blocks_max = self.max_blocks / self.predicted.len().max(1);
         let budget = Budget { fetches_max: self.max_tasks, blocks_max };
         let fetches = plan(&demands, |block| self.engine.get(block).is_some(), budget);
         // Of sequences that are predicted for again, the newer task replaces the older one. Those of others make room.
@@ -198,13 +198,13 @@ impl Fetcher {
         self.count_used(&predicted, first, &blocks);
         let heads = self.shape.num_kv_heads;
         let page_bytes = self.shape.block_bytes() / heads as usize;
-        let places = Places::of(missing, heads, num_slots);
+        let places = StagingLayout::of(missing, heads, num_slots);
         let mut staged = [(); 2].map(|()| vec![0; places.rows * heads as usize * page_bytes]);
         let mut pages: FxHashMap<u32, Vec<(usize, u32)>> = FxHashMap::default();
         for (page, row) in missing.iter().zip(&places.of_pages) {
             pages.entry(page.block).or_default().push((*row, page.head));
         }
-        for portion in blocks.chunks(self.room.max(1)) {
+        for portion in blocks.chunks(self.max_blocks.max(1)) {
             self.await_blocks(first, portion);
             for block in portion {
                 let bytes = self.block(first, *block, lost);
@@ -231,9 +231,9 @@ impl Fetcher {
     }
 
     /// The places of the pages of the last [`bring`](Self::bring).
-    pub(super) fn staged(&self) -> Staged<'_> {
+    pub(super) fn staged(&self) -> StagedPages<'_> {
         let [k, v] = &self.staging;
-        Staged { k, v, fetches: &self.fetches }
+        StagedPages { k, v, fetches: &self.fetches }
     }
 
     /// Counts which blocks were known ahead, and which of them have not arrived.
@@ -284,7 +284,7 @@ fn task(layer: usize, position: u32) -> SeqId {
 }
 
 /// Places of pages in the staging buffers: pages of a head are in one column.
-struct Places {
+struct StagingLayout {
     rows: usize,
     /// The row of each page.
     of_pages: Vec<usize>,
@@ -292,7 +292,7 @@ struct Places {
     fetches: Vec<u32>,
 }
 
-impl Places {
+impl StagingLayout {
     fn of(missing: &[Missing], heads: u32, num_slots: u32) -> Self {
         let words = HEADER + 2 * num_slots as usize;
         let mut fetches = vec![0; heads as usize * words];
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn pages_of_a_head_are_in_one_column() {
         let page = |head, block, slot| Missing { head, block, slot };
-        let places = Places::of(&[page(1, 9, 0), page(0, 4, 2), page(1, 4, 1)], 2, 3);
+        let places = StagingLayout::of(&[page(1, 9, 0), page(0, 4, 2), page(1, 4, 1)], 2, 3);
         assert_eq!((places.rows, &places.of_pages[..]), (2, &[0, 0, 1][..]));
         assert_eq!(places.fetches, [[1, 0, 0, 0, 0, 2, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 1, 1, 0, 0]].concat());
     }

@@ -6,15 +6,15 @@
 //! brings it. Slots are of each layer and KV head. New keys and values are written on the host, and anew to pages that have a
 //! slot.
 
+mod capacity;
 mod copy;
 mod cost;
 mod forget;
 mod from_disk;
-mod room;
-mod wished;
+mod pending;
 
+pub(in crate::decoder) use capacity::{SlotCapacity, TILE_KEYS};
 use from_disk::FromDisk;
-pub(in crate::decoder) use room::{SlotRoom, TILE_KEYS};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,9 +50,9 @@ pub(in crate::decoder) struct Residency {
     partition_pages: u32,
     layers: Vec<Option<Resident>>,
     /// Everything that blocks are selected for.
-    asks: StepList<PageRequest>,
+    requests: StepList<PageRequest>,
     /// Asks of decode rows; the others are of tiles.
-    decode_asks: u32,
+    decode_requests: u32,
     /// Blocks that the step writes.
     touched: StepList<WrittenBlock>,
     /// Tables of the step by KV head: where pages are.
@@ -72,19 +72,19 @@ struct Resident {
     /// Pages that the selection of a step lacked.
     needed: Buf<u32>,
     /// Pages that the next step may select.
-    wished: Buf<u32>,
-    ahead: Ahead,
+    prefetch_list: Buf<u32>,
+    progress: PageProgress,
 }
 
 /// Progress of a layer's pages before the layer is at hand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ahead {
+enum PageProgress {
     /// Nothing is known ahead, or what was wished for is there.
-    Nothing,
+    None,
     /// Wishes for the next step wait to be fetched.
-    Wished,
+    Listed,
     /// The pages of the step's lists have slots, and wait to be fetched.
-    Settled,
+    Assigned,
     /// They are fetched.
     Fetched,
 }
@@ -93,7 +93,7 @@ enum Ahead {
 pub(in crate::decoder) struct Needed<'a> {
     pub(in crate::decoder) layer: usize,
     pub(in crate::decoder) lists: &'a Lists,
-    pub(in crate::decoder) asks: Range<u32>,
+    pub(in crate::decoder) requests: Range<u32>,
     pub(in crate::decoder) pages: Range<u32>,
 }
 
@@ -107,20 +107,20 @@ pub(in crate::decoder) struct PageContext<'a> {
     pub(in crate::decoder) written: Option<[&'a Buf<KvWord>; 2]>,
 }
 
-/// Why pages come to the device.
+/// FetchReason pages come to the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Why {
+enum FetchReason {
     /// The selection of a step lacks them.
     Needed,
     /// The next step may select them.
-    Wished,
+    Prefetch,
 }
 
 impl Resident {
-    fn fetches(&self, why: Why) -> &Buf<u32> {
-        match why {
-            Why::Needed => &self.needed,
-            Why::Wished => &self.wished,
+    fn fetches(&self, reason: FetchReason) -> &Buf<u32> {
+        match reason {
+            FetchReason::Needed => &self.needed,
+            FetchReason::Prefetch => &self.prefetch_list,
         }
     }
 }
@@ -146,8 +146,8 @@ impl Residency {
                     places: gpu.buffer("places", kv.num_blocks() as usize * heads)?,
                     slots: gpu.buffer("slots", residency::slots_len(shape, num_slots))?,
                     needed: gpu.buffer("needed", fetches)?,
-                    wished: gpu.buffer("wished", fetches)?,
-                    ahead: Ahead::Nothing,
+                    prefetch_list: gpu.buffer("prefetch_list", fetches)?,
+                    progress: PageProgress::None,
                 })
             };
             (!dense).then(resident).transpose()
@@ -164,8 +164,8 @@ impl Residency {
                 .zip(config.layers.iter().map(|layer| layer.reach))
                 .map(resident)
                 .collect::<Result<_, _>>()?,
-            asks: StepList::new(gpu, "asks", 1)?,
-            decode_asks: 0,
+            requests: StepList::new(gpu, "page_requests", 1)?,
+            decode_requests: 0,
             touched: StepList::new(gpu, "touched", 1)?,
             pages: OfLayers::new(gpu, "pages", 1, at_once.then_some(config.num_layers as usize))?,
             num_pages: 0,
@@ -200,18 +200,18 @@ impl Residency {
     }
 
     /// Room of the step at hand.
-    pub(in crate::decoder) fn room(&self) -> SlotRoom {
-        SlotRoom {
+    pub(in crate::decoder) fn capacity(&self) -> SlotCapacity {
+        SlotCapacity {
             num_slots: self.num_slots,
             block_size: self.block_size,
             partition_pages: self.partition_pages,
-            tile_asks: u32_of(self.tile_asks().len()),
+            tile_requests: u32_of(self.tile_requests().len()),
         }
     }
 
     /// The asks of tiles.
-    pub(in crate::decoder) fn tile_asks(&self) -> Range<u32> {
-        self.decode_asks..u32_of(self.asks.len())
+    pub(in crate::decoder) fn tile_requests(&self) -> Range<u32> {
+        self.decode_requests..u32_of(self.requests.len())
     }
 
     /// Returns the tables by KV head of a layer.
@@ -223,24 +223,24 @@ impl Residency {
     pub(super) fn plan(&mut self, kv: &KvPool, batch: &Batch, beyond: &Beyond) -> Result<(), ModelError> {
         let shape = kv.shape();
         for resident in self.layers.iter_mut().flatten() {
-            if resident.ahead != Ahead::Wished {
-                resident.ahead = Ahead::Nothing;
+            if resident.progress != PageProgress::Listed {
+                resident.progress = PageProgress::None;
             }
         }
         // Views share the tables, for there is one group; blocks are selected in the one that sees everything.
         let view = batch.views.iter().find(|view| !view.selecting.is_empty()).unwrap_or(&batch.views[0]);
-        self.asks.clear();
-        self.decode_asks = 0;
+        self.requests.clear();
+        self.decode_requests = 0;
         for chosen in &view.selecting {
             for list in 0..chosen.lists {
                 let (len, table) = (u32_of(chosen.kv_len()), u32_of(chosen.table.start));
-                self.asks.push(PageRequest::new(chosen.list + list, len, table));
+                self.requests.push(PageRequest::new(chosen.list + list, len, table));
             }
-            self.decode_asks += u32::from(chosen.is_decode());
+            self.decode_requests += u32::from(chosen.is_decode());
         }
-        let rows = self.decode_asks.min(ROWS);
+        let rows = self.decode_requests.min(ROWS);
         let unit = TILE_KEYS.div_ceil(shape.block_size);
-        let needed = (rows * self.partition_pages).max(u32_of(self.tile_asks().len()) * unit);
+        let needed = (rows * self.partition_pages).max(u32_of(self.tile_requests().len()) * unit);
         if needed > self.num_slots {
             return Err(ModelError::PageSlots { needed, slots: self.num_slots });
         }
@@ -249,8 +249,10 @@ impl Residency {
         touched.dedup();
         let on_disk = self.disk.is_some();
         let from = |block: u32| if on_disk { beyond.dirty.staging_index(block) } else { Some(block) };
-        let written =
-            |block: u32| WrittenBlock { block, from: from(block).expect("what is written has a room") };
+        let written = |block: u32| WrittenBlock {
+            block,
+            from: from(block).expect("what is written has a staging block"),
+        };
         self.touched.clear();
         self.touched.extend(touched.into_iter().map(written));
         self.num_pages = batch.tables.len() * shape.num_kv_heads as usize;
@@ -262,7 +264,7 @@ impl Residency {
 
     /// Brings that to the device, and makes room for the places of pages.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
-        self.asks.upload(gpu)?;
+        self.requests.upload(gpu)?;
         self.touched.upload(gpu)?;
         self.pages.fit(gpu, self.num_pages)
     }
@@ -272,65 +274,86 @@ impl Residency {
         if self.on_disk() {
             return None;
         }
-        let buffers = [self.asks.on_device().len(), self.touched.on_device().len(), self.pages.of(0).len()];
-        let wished = self.layers.iter().flatten().filter(|resident| resident.ahead == Ahead::Wished).count();
-        let asks = [self.decode_asks as usize, self.asks.len(), self.touched.len(), wished];
-        Some(asks.into_iter().chain(buffers).collect())
+        let buffers =
+            [self.requests.on_device().len(), self.touched.on_device().len(), self.pages.of(0).len()];
+        let pending_prefetches =
+            self.layers.iter().flatten().filter(|resident| resident.progress == PageProgress::Listed).count();
+        let requests =
+            [self.decode_requests as usize, self.requests.len(), self.touched.len(), pending_prefetches];
+        Some(requests.into_iter().chain(buffers).collect())
     }
 
     /// Records that the pages of lists come to the device, with what the step wrote of them.
     pub(in crate::decoder) fn make_resident(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
-        let ahead = self.layers[needed.layer].as_ref().map(|resident| resident.ahead);
-        if !matches!(ahead, Some(Ahead::Settled | Ahead::Fetched)) {
-            self.ask(context, needed);
+        let progress = self.layers[needed.layer].as_ref().map(|resident| resident.progress);
+        if !matches!(progress, Some(PageProgress::Assigned | PageProgress::Fetched)) {
+            self.assign_slots(context, needed);
         }
-        let fetch = ahead != Some(Ahead::Fetched);
-        if ahead == Some(Ahead::Settled) {
-            self.set_ahead(needed.layer, Ahead::Fetched);
+        let fetch = progress != Some(PageProgress::Fetched);
+        if progress == Some(PageProgress::Assigned) {
+            self.set_progress(needed.layer, PageProgress::Fetched);
         }
-        self.copy_step(context, needed.layer, Why::Needed, fetch, u32_of(self.touched.len()));
+        self.copy_step(context, needed.layer, FetchReason::Needed, fetch, u32_of(self.touched.len()));
     }
 
     /// Records that the pages of a layer's lists get slots before the layer is at hand, if all of them fit and the host takes no
     /// part. They are fetched beside the layer before.
-    pub(in crate::decoder) fn settle(&mut self, context: &mut PageContext<'_>, layer: usize, lists: &Lists) {
+    pub(in crate::decoder) fn assign_ahead(
+        &mut self,
+        context: &mut PageContext<'_>,
+        layer: usize,
+        lists: &Lists,
+    ) {
         let pages = lists.blocks * self.pages_per_block;
-        let fits = self.decode_asks * pages <= self.num_slots && self.tile_asks().is_empty();
+        let fits = self.decode_requests * pages <= self.num_slots && self.tile_requests().is_empty();
         if self.layers[layer].is_none() || !fits || self.disk.is_some() {
             return;
         }
         self.assign(
             context,
-            Why::Needed,
-            &Needed { layer, lists, asks: 0..self.decode_asks, pages: 0..pages },
+            FetchReason::Needed,
+            &Needed { layer, lists, requests: 0..self.decode_requests, pages: 0..pages },
         );
-        self.set_ahead(layer, Ahead::Settled);
+        self.set_progress(layer, PageProgress::Assigned);
     }
 
     /// Records that the pages of lists get slots.
-    fn ask(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
+    fn assign_slots(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
         let most = needed.lists.blocks * self.pages_per_block;
         let pages = needed.pages.start..needed.pages.end.min(most.max(needed.pages.start));
-        self.assign(context, Why::Needed, &Needed { pages, asks: needed.asks.clone(), ..*needed });
+        self.assign(
+            context,
+            FetchReason::Needed,
+            &Needed { pages, requests: needed.requests.clone(), ..*needed },
+        );
     }
 
     /// Records that pages on the device get what the step wrote, in a layer where nothing is selected.
     pub(in crate::decoder) fn renew(&self, context: &mut PageContext<'_>, layer: usize) {
-        self.copy_step(context, layer, Why::Needed, false, u32_of(self.touched.len()));
+        self.copy_step(context, layer, FetchReason::Needed, false, u32_of(self.touched.len()));
     }
 
     /// Records which pages the next step may select, behind the selection of this one: the best of what it left out.
-    pub(in crate::decoder) fn wish(&mut self, context: &mut PageContext<'_>, layer: usize, lists: &Lists) {
+    pub(in crate::decoder) fn prefetch(
+        &mut self,
+        context: &mut PageContext<'_>,
+        layer: usize,
+        lists: &Lists,
+    ) {
         // Without a decode row nothing was scored.
-        if self.decode_asks == 0 || self.layers[layer].is_none() {
+        if self.decode_requests == 0 || self.layers[layer].is_none() {
             return;
         }
         let pages = 0..lists.blocks * self.pages_per_block;
-        self.assign(context, Why::Wished, &Needed { layer, lists, asks: 0..self.decode_asks, pages });
+        self.assign(
+            context,
+            FetchReason::Prefetch,
+            &Needed { layer, lists, requests: 0..self.decode_requests, pages },
+        );
         match &mut self.disk {
             // The host reads them first.
-            Some(disk) => disk.wished = Some(layer),
-            None => self.set_ahead(layer, Ahead::Wished),
+            Some(disk) => disk.unread_prefetch = Some(layer),
+            None => self.set_progress(layer, PageProgress::Listed),
         }
     }
 
@@ -338,25 +361,25 @@ impl Residency {
     /// were not fetched yet.
     pub(in crate::decoder) fn fetch_ahead(&mut self, context: &mut PageContext<'_>, layer: usize) {
         let Some(Some(resident)) = self.layers.get(layer) else { return };
-        let (why, then) = match resident.ahead {
-            Ahead::Nothing | Ahead::Fetched => return,
-            Ahead::Wished => (Why::Wished, Ahead::Nothing),
-            Ahead::Settled => (Why::Needed, Ahead::Fetched),
+        let (reason, then) = match resident.progress {
+            PageProgress::None | PageProgress::Fetched => return,
+            PageProgress::Listed => (FetchReason::Prefetch, PageProgress::None),
+            PageProgress::Assigned => (FetchReason::Needed, PageProgress::Fetched),
         };
-        self.copy_step(context, layer, why, true, 0);
-        self.set_ahead(layer, then);
+        self.copy_step(context, layer, reason, true, 0);
+        self.set_progress(layer, then);
     }
 
-    fn set_ahead(&mut self, layer: usize, ahead: Ahead) {
-        self.layers[layer].iter_mut().for_each(|resident| resident.ahead = ahead);
+    fn set_progress(&mut self, layer: usize, progress: PageProgress) {
+        self.layers[layer].iter_mut().for_each(|resident| resident.progress = progress);
     }
 
-    fn assign(&mut self, context: &mut PageContext<'_>, why: Why, needed: &Needed<'_>) {
+    fn assign(&mut self, context: &mut PageContext<'_>, reason: FetchReason, needed: &Needed<'_>) {
         let Some(resident) = &mut self.layers[needed.layer] else { return };
-        let (shape, Needed { lists, asks, pages, .. }) = (context.kv.shape(), needed);
+        let (shape, Needed { lists, requests, pages, .. }) = (context.kv.shape(), needed);
         let params = ResidencyParams {
-            first_request: asks.start,
-            requests: asks.end - asks.start,
+            first_request: requests.start,
+            requests: requests.end - requests.start,
             num_kv_heads: shape.num_kv_heads,
             list_stride: lists.stride,
             block_size: shape.block_size,
@@ -364,18 +387,22 @@ impl Residency {
             num_pages: pages.end - pages.start,
             num_slots: self.num_slots,
             // Slots are for what is at hand: what the host has to read first gets none.
-            max_fetches: if why == Why::Wished && self.disk.is_some() { 0 } else { self.num_slots },
-            write_pages: u32::from(why == Why::Needed),
+            max_fetches: if reason == FetchReason::Prefetch && self.disk.is_some() {
+                0
+            } else {
+                self.num_slots
+            },
+            write_pages: u32::from(reason == FetchReason::Needed),
         };
         let together = params.requests * params.num_pages;
         assert!(together <= self.num_slots, "{together} pages for {} slots", self.num_slots);
         let buffers = ResidencyBuffers {
-            requests: self.asks.bind(),
+            requests: self.requests.bind(),
             lists: lists.bind.clone(),
             tables: context.tables.bind(),
             places: resident.places.bind(),
             slots: resident.slots.bind(),
-            fetches: resident.fetches(why).bind(),
+            fetches: resident.fetches(reason).bind(),
             pages: self.pages.of(needed.layer).bind(),
         };
         context.pass.dispatch(&self.assign, &params, buffers, residency::grid(shape));

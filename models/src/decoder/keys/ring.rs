@@ -15,7 +15,7 @@ use prefetch::spill::SpillError;
 use rustc_hash::FxHashMap;
 
 use super::beyond::Beyond;
-use super::disk::{Asked, DiskKeys, DiskReport};
+use super::disk::{DiskKeys, DiskReport, ReadKey};
 use super::lists::StreamLists;
 use super::staging::{DirtyBlocks, Return, StagingBlocks};
 use super::stream::{Chunk, Part, Source};
@@ -188,7 +188,7 @@ impl RingKeys {
         }
         if let Some(disk) = &mut self.disk {
             let staging: Vec<&Buf<KvWord>> = self.staging.of(layer).collect();
-            disk.fetch(context, Asked::Begun(layer), &dirty.disk_to_staging, &staging)?;
+            disk.fetch(context, ReadKey::Begun(layer), &dirty.disk_to_staging, &staging)?;
         }
         for pairs in dirty.to_staging.clone() {
             *self.fetches.entry(pairs.clone()).or_default() += 1;
@@ -207,12 +207,12 @@ impl RingKeys {
         next: Option<Load<'_>>,
     ) -> Result<KeysIn, ModelError> {
         let current = load.moves().then(|| self.slot_of(context, load, None));
-        self.ask(context, load, next);
+        self.read_ahead(context, load, next);
         if let Some(slot) = current.filter(|slot| !self.slots[*slot].complete) {
             if let Some(disk) = &mut self.disk {
                 let slot: Vec<&Buf<KvWord>> =
                     context.kv.keys_in(load.id.layer, KeysIn::Slot(slot)).iter().collect();
-                disk.fetch(context, Asked::Chunk(load.id), &context.beyond.on_disk(&load), &slot)?;
+                disk.fetch(context, ReadKey::Chunk(load.id), &context.beyond.on_disk(&load), &slot)?;
             }
             for part in load.contents.parts.iter().filter(|part| part.late && part.from != Source::Disk) {
                 self.load_part(context, load.id.layer, part, slot);
@@ -238,16 +238,20 @@ impl RingKeys {
     }
 
     /// Has what lies on disk of a chunk and of the one after it read, in the order in which it is needed.
-    fn ask(&mut self, context: &TransferContext<'_>, load: Load<'_>, next: Option<Load<'_>>) {
+    fn read_ahead(&mut self, context: &TransferContext<'_>, load: Load<'_>, next: Option<Load<'_>>) {
         let Some(disk) = &mut self.disk else { return };
         if load.moves() && !self.slots.iter().any(|slot| slot.load == Some(load.id) && slot.complete) {
-            disk.ask(context.kv, Asked::Chunk(load.id), &context.beyond.on_disk(&load));
+            disk.read_ahead(context.kv, ReadKey::Chunk(load.id), &context.beyond.on_disk(&load));
         }
         if let Some(next) = next {
             if next.id.layer != load.id.layer {
-                disk.ask(context.kv, Asked::Begun(next.id.layer), &context.beyond.dirty.disk_to_staging);
+                disk.read_ahead(
+                    context.kv,
+                    ReadKey::Begun(next.id.layer),
+                    &context.beyond.dirty.disk_to_staging,
+                );
             }
-            disk.ask(context.kv, Asked::Chunk(next.id), &context.beyond.on_disk(&next));
+            disk.read_ahead(context.kv, ReadKey::Chunk(next.id), &context.beyond.on_disk(&next));
         }
     }
 

@@ -151,7 +151,7 @@ impl StagingBlocks {
     /// Rooms for blocks of a pool.
     pub(super) fn new(gpu: &Gpu, kv: &KvPool, layers: u32) -> Result<Self, ModelError> {
         let staging = |layer: u32| {
-            kv.attended(layer as usize).0.iter().map(|_| GrowBuf::new(gpu, "rooms", 1)).collect()
+            kv.attended(layer as usize).0.iter().map(|_| GrowBuf::new(gpu, "staging", 1)).collect()
         };
         let layers = if kv.is_staged() { layers } else { 1 };
         Ok(Self { layers: (0..layers).map(staging).collect::<Result<_, ModelError>>()? })

@@ -50,8 +50,12 @@ impl Decoder {
         let all = self.config.layers.len();
         let first = (0..all).find(acts)?;
         let longest = longest.min(self.config.context_length);
-        let grid =
-            ChunkGrid::new(rows.min(self.options.max_rows), sparse.prompts_from(), longest, self.room());
+        let grid = ChunkGrid::new(
+            rows.min(self.options.max_rows),
+            sparse.prompts_from(),
+            longest,
+            self.pool_tokens(),
+        );
         let stage = Stage { decoder: self, filled: 0 };
         Some(ChunkRehearsal { stage, grid, layers: first..all.min(first + LAYERS) })
     }

@@ -30,8 +30,8 @@ impl Ranker {
                 .enumerate()
                 .map(|(i, chosen)| self.taken(rules, selecting, i, chosen))
                 .collect();
-            let room = chosen.iter().map(|chosen| self.most(rules, selecting, chosen));
-            most = budgets.iter().copied().chain(room).chain([most]).max().unwrap_or(0);
+            let capacities = chosen.iter().map(|chosen| self.most(rules, selecting, chosen));
+            most = budgets.iter().copied().chain(capacities).chain([most]).max().unwrap_or(0);
             if last.as_ref().is_none_or(|last| last.budgets != budgets) {
                 rows.resize(rows.len().next_multiple_of(ROWS_ALIGN), TopRow::default());
                 last = Some(Top { first: rows.len(), budgets: budgets.clone() });
@@ -51,11 +51,11 @@ impl Ranker {
         gpu.write(&self.top_rows, 0, &rows);
         let len = chosen.len() * (sets * score_stride) as usize;
         self.scores.fit(gpu, len)?;
-        if let Some(wishes) = &mut self.wishes {
+        if let Some(prefetch_lists) = &mut self.prefetch_lists {
             let spare_blocks = step.spare_pages / (rules.block() / kv.shape().block_size);
             let spare = (spare_blocks / u32_of(chosen.len()).max(1)).saturating_sub(most);
             let lists = chosen.len() * config.num_kv_heads as usize;
-            wishes.lay_out(gpu, rows, most, spare, lists)?;
+            prefetch_lists.lay_out(gpu, rows, most, spare, lists)?;
         }
         Ok(most)
     }

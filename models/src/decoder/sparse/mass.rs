@@ -42,7 +42,7 @@ pub(super) struct Mass {
 }
 
 /// Extent of a step.
-pub(super) struct MassRoom {
+pub(super) struct MassExtent {
     pub(super) layers: usize,
     pub(super) rows: usize,
     /// Blocks of a row at most.
@@ -73,9 +73,9 @@ impl Mass {
         &mut self,
         gpu: &Gpu,
         config: &DecoderConfig,
-        room: &MassRoom,
+        extent: &MassExtent,
     ) -> Result<(), ModelError> {
-        let MassRoom { layers, rows, blocks } = *room;
+        let MassExtent { layers, rows, blocks } = *extent;
         let kv_heads = config.num_kv_heads;
         self.lses.fit(gpu, rows * config.num_heads as usize * blocks as usize)?;
         self.cuts.fit(gpu, rows * kv_heads as usize)?;

@@ -110,8 +110,8 @@ impl Select for Phased {
         self.decode.selector.certify(&self.decode.rules, ctx, layer, rows);
     }
 
-    fn wishes(&self, layer: usize) -> Option<Lists> {
-        self.decode.selector.wishes(layer)
+    fn prefetch_lists(&self, layer: usize) -> Option<Lists> {
+        self.decode.selector.prefetch_lists(layer)
     }
 
     fn read(&self, pass: &mut Pass, batch: &Batch) -> Reads {

@@ -107,11 +107,11 @@ impl Scorer {
         };
         for (index, (view, pages)) in views.iter().zip(&due).enumerate() {
             let listed = takes_in && view.reach == Reach::Full;
-            let room = if listed { self.pages.room(kv.shape(), slices, pages.len()) } else { 0 };
+            let list_len = if listed { self.pages.list_len(kv.shape(), slices, pages.len()) } else { 0 };
             match &mut self.kind {
-                Kind::Digests(digests) => digests.pools.touch(gpu, index, pages, room)?,
-                Kind::Hashes(hashes) => hashes.touch(gpu, index, pages, room)?,
-                Kind::Compressed(compressed) => compressed.pools.touch(gpu, index, pages, room)?,
+                Kind::Digests(digests) => digests.pools.touch(gpu, index, pages, list_len)?,
+                Kind::Hashes(hashes) => hashes.touch(gpu, index, pages, list_len)?,
+                Kind::Compressed(compressed) => compressed.pools.touch(gpu, index, pages, list_len)?,
             }
         }
         Ok(self.pages.before_keys(slices))

@@ -14,10 +14,10 @@ use sparse_select::{ByDigests, Ranking};
 use super::account::Account;
 use super::kept::Kept;
 use super::lists::{DeviceLists, score_stride};
-use super::mass::{Mass, MassRoom};
+use super::mass::{Mass, MassExtent};
+use super::prefetch::PrefetchLists;
 use super::rank::{RankContext, Scorer};
 use super::shares::{Bounds, Shares};
-use super::wish::Wishes;
 use super::{Begin, ListedRows, Lists, Reads, Rules, Select, SelectingRows};
 use crate::ModelError;
 use crate::cast::u32_of;
@@ -51,7 +51,7 @@ pub(super) struct Ranker {
     /// Lists between the steps that select, if rows do not in all of them.
     pub(super) kept: Option<Kept>,
     /// Blocks that the next step may select, where these are fetched ahead.
-    pub(super) wishes: Option<Wishes>,
+    pub(super) prefetch_lists: Option<PrefetchLists>,
     /// The mass that is certainly kept, where digests bound it.
     shares: Option<Shares>,
     /// Mass that decides how many blocks are kept, where no budget does.
@@ -103,13 +103,13 @@ impl Ranker {
             at_once: rules.previous.is_some() && kv.board().is_empty(),
             rows: own_rows.then(rows).transpose()?,
             kept,
-            wishes: match kv.page_slots() {
+            prefetch_lists: match kv.page_slots() {
                 0 => None,
                 // What is kept depends on the keys of all that is kept: nothing is known ahead.
                 _ if policy.mass().is_some() => None,
                 // What the next step selects follows from this one's queries: it is fetched when that step begins.
                 _ if rules.previous.is_some() => None,
-                _ => Some(Wishes::new(gpu, policy)?),
+                _ => Some(PrefetchLists::new(gpu, policy)?),
             },
             shares: policy.certifies().then(|| Shares::new(gpu)).transpose()?,
             mass: Mass::new(load, policy)?,
@@ -199,7 +199,7 @@ impl Ranker {
         for (layer, _) in selecting() {
             let lists = self.lists.of(layer);
             ctx.on_pages(|pages, context| {
-                lists.iter().for_each(|lists| pages.settle(context, layer, lists));
+                lists.iter().for_each(|lists| pages.assign_ahead(context, layer, lists));
             });
         }
         ctx.pass.split();
@@ -253,8 +253,9 @@ impl Select for Ranker {
             shares.fit(gpu, layers, chosen.len() * rules.num_heads, self.score_stride)?;
         }
         if let Some(mass) = &mut self.mass {
-            let room = MassRoom { layers: self.tops.len(), rows: chosen.len(), blocks: self.score_stride };
-            return mass.fit(gpu, config, &room);
+            let extent =
+                MassExtent { layers: self.tops.len(), rows: chosen.len(), blocks: self.score_stride };
+            return mass.fit(gpu, config, &extent);
         }
         for layer in 0..self.tops.len() {
             self.count_budgets(rules, chosen, layer, account);
@@ -326,7 +327,7 @@ impl Select for Ranker {
             }
             _ => {}
         }
-        self.rank_wishes(ctx, layer);
+        self.rank_prefetch(ctx, layer);
         self.lists.keep(ctx.pass, layer);
         Ok(())
     }
@@ -341,8 +342,8 @@ impl Select for Ranker {
         shares.record(rules, ctx, rows, &Bounds { bounds, stride: self.score_stride, before });
     }
 
-    fn wishes(&self, layer: usize) -> Option<Lists> {
-        self.wish_lists(layer)
+    fn prefetch_lists(&self, layer: usize) -> Option<Lists> {
+        self.next_lists(layer)
     }
 
     fn at_once(&self) -> bool {

@@ -6,12 +6,12 @@ use attn_kernels::gpu::{Buf, Pass};
 use attn_kernels::kernel::fetch_pages::{self, FetchPagesBuffers, FetchPagesParams};
 use attn_kernels::rows::{KvWord, WrittenBlock};
 
-use super::{PageContext, Residency, Why};
+use super::{FetchReason, PageContext, Residency};
 use crate::KvPool;
 
 /// Pages that a kernel copies.
 pub(super) struct Copied<'a> {
-    pub(super) why: Why,
+    pub(super) reason: FetchReason,
     /// Whether decided fetches are among them.
     pub(super) fetch: bool,
     /// Blocks whose pages on the device are copied anew, and how many of them.
@@ -29,13 +29,13 @@ impl Residency {
         &self,
         context: &mut PageContext<'_>,
         layer: usize,
-        why: Why,
+        reason: FetchReason,
         fetch: bool,
         count: u32,
     ) {
         let touched = self.touched.on_device();
         let mut copy = |(held, source)| {
-            let copied = Copied { why, fetch, touched, count, source, held };
+            let copied = Copied { reason, fetch, touched, count, source, held };
             self.copy(context.pass, context.kv, layer, &copied);
         };
         match context.written {
@@ -55,7 +55,7 @@ impl Residency {
             ..FetchPagesParams::new(kv.shape(), self.num_slots)
         };
         let buffers = FetchPagesBuffers {
-            fetches: resident.fetches(copied.why).bind(),
+            fetches: resident.fetches(copied.reason).bind(),
             host_k: host_k.bind(),
             host_v: host_v.bind(),
             places: resident.places.bind(),

@@ -5,7 +5,7 @@ use attn_kernels::kernel::residency::HEADER;
 use attn_kernels::rows::WrittenBlock;
 
 use super::copy::Copied;
-use super::{Residency, Why};
+use super::{FetchReason, Residency};
 use crate::cast::u32_of;
 use crate::{FetchCost, KvPool, ModelError, PageTraffic, Predictions};
 
@@ -18,7 +18,7 @@ impl Residency {
         let mut pass = Pass::new("page_traffic");
         let layers = || self.layers.iter().flatten();
         let reads: Vec<_> = layers()
-            .flat_map(|layer| [&layer.needed, &layer.wished])
+            .flat_map(|layer| [&layer.needed, &layer.prefetch_list])
             .map(|fetches| pass.read(fetches, 0..fetches.len()))
             .collect();
         let done = gpu.submit(pass)?.wait()?;
@@ -99,8 +99,8 @@ impl Residency {
             for (blocks, multiplies) in [(touched.len(), false), (ahead, false), (0, true), (ahead, true)] {
                 pass.split();
                 for (held, source) in kv.host_layers(layer).filter(|_| blocks > 0) {
-                    let (why, count) = (Why::Needed, u32_of(blocks));
-                    let copied = Copied { why, fetch: false, touched, count, source, held };
+                    let (reason, count) = (FetchReason::Needed, u32_of(blocks));
+                    let copied = Copied { reason, fetch: false, touched, count, source, held };
                     self.copy(&mut pass, kv, layer, &copied);
                 }
                 if multiplies {

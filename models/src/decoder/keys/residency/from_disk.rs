@@ -13,7 +13,7 @@ use sparse_select::Policy;
 use super::super::fetcher::{Fetcher, Missing};
 use super::super::ring::{RingKeys, TransferContext};
 use super::copy::Copied;
-use super::{Needed, PageContext, Residency, Why};
+use super::{FetchReason, Needed, PageContext, Residency};
 use crate::cast::u32_of;
 use crate::decoder::batch::{Batch, ViewRows};
 use crate::decoder::keys::Beyond;
@@ -27,7 +27,7 @@ pub(super) struct FromDisk {
     pub(super) fetcher: Fetcher,
     pub(super) taken_in: TakenIn,
     /// Layer whose wishes the host has not seen.
-    pub(super) wished: Option<usize>,
+    pub(super) unread_prefetch: Option<usize>,
     /// Pages by layer and head that were wished for and missing so far: the kernel counts them up.
     missed: Vec<Vec<u32>>,
     /// Positions in the batch of the sequences that select, by block.
@@ -48,7 +48,7 @@ impl FromDisk {
         Ok(Some(Self {
             fetcher: Fetcher::new(gpu, kv, spill, layers, options.reads_ahead)?,
             taken_in: TakenIn::new(policy.block_size().get() / shape.block_size, shape.block_size),
-            wished: None,
+            unread_prefetch: None,
             missed: vec![vec![0; shape.num_kv_heads as usize]; layers],
             positions: FxHashMap::default(),
         }))
@@ -124,18 +124,21 @@ impl Residency {
         needed: &Needed<'_>,
     ) -> Result<(), ModelError> {
         let (kv, layer) = (context.kv, needed.layer);
-        self.ask(&mut page_context(context, ring), needed);
+        self.assign_slots(&mut page_context(context, ring), needed);
         // Kernels take what lies on the host while the host reads the rest. Its blocks come before those on disk.
         let first = kv.host_blocks();
         for (held, source) in kv.host_layers(layer).filter(|_| kv.is_mapped()) {
             let (touched, count) = (self.touched.on_device(), 0);
-            let copied = Copied { why: Why::Needed, fetch: true, touched, count, source, held };
+            let copied = Copied { reason: FetchReason::Needed, fetch: true, touched, count, source, held };
             self.copy(context.pass, kv, layer, &copied);
         }
         let (Some(disk), Some(resident)) = (&mut self.disk, &self.layers[layer]) else { return Ok(()) };
-        let wished = disk.wished.take().and_then(|layer| Some((layer, self.layers[layer].as_ref()?)));
+        let unread_prefetch =
+            disk.unread_prefetch.take().and_then(|layer| Some((layer, self.layers[layer].as_ref()?)));
         let mut reads = vec![context.pass.read(&resident.needed, 0..resident.needed.len())];
-        reads.extend(wished.map(|(_, of)| context.pass.read(&of.wished, 0..of.wished.len())));
+        reads.extend(
+            unread_prefetch.map(|(_, of)| context.pass.read(&of.prefetch_list, 0..of.prefetch_list.len())),
+        );
         let read = ring.sync(context, reads)?;
         let missing = missing(&read[0], kv.shape().num_kv_heads, first, context.beyond);
         if !missing.is_empty() {
@@ -143,7 +146,7 @@ impl Residency {
             disk.fetcher.bring(context.gpu, kv, layer, &missing, (self.num_slots, &mut lost))?;
             ring.lose(kv, lost);
         }
-        if let (Some((layer, _)), Some(fetches)) = (wished, read.get(1)) {
+        if let (Some((layer, _)), Some(fetches)) = (unread_prefetch, read.get(1)) {
             let wants = disk.wants(layer, fetches, first, context.beyond);
             disk.fetcher.predict(kv, layer, &wants);
         }
@@ -151,7 +154,7 @@ impl Residency {
             self.copy_staged(context, layer);
         }
         let mut context = page_context(context, ring);
-        self.copy_step(&mut context, layer, Why::Needed, false, u32_of(self.touched.len()));
+        self.copy_step(&mut context, layer, FetchReason::Needed, false, u32_of(self.touched.len()));
         Ok(())
     }
 

@@ -45,18 +45,18 @@ impl DigestPools {
         })
     }
 
-    /// Lays out full pages to digest in the layers of a view, in a list of `room` entries.
+    /// Lays out full pages to digest in the layers of a view, in a list of `list_len` entries.
     pub(super) fn touch(
         &mut self,
         gpu: &Gpu,
         view: usize,
         pages: &[u32],
-        room: usize,
+        list_len: usize,
     ) -> Result<(), ModelError> {
         let tokens = self.shape.block_size;
         let page = |page: &u32| BlockTokens { block: *page, tokens };
         let mut pages: Vec<BlockTokens> = pages.iter().map(page).collect();
-        pages.resize(room, BlockTokens::NONE);
+        pages.resize(list_len, BlockTokens::NONE);
         block_digest::check(&self.shape, bytemuck::cast_slice(&pages), self.num_pages)?;
         let (count, touched) = &mut self.touched[view];
         touched.write(gpu, &pages)?;

@@ -103,17 +103,17 @@ impl Hashes {
         })
     }
 
-    /// Lays out full pages to hash in the layers of a view, in a list of `room` pages.
+    /// Lays out full pages to hash in the layers of a view, in a list of `list_len` pages.
     pub(super) fn touch(
         &mut self,
         gpu: &Gpu,
         view: usize,
         pages: &[u32],
-        room: usize,
+        list_len: usize,
     ) -> Result<(), ModelError> {
         let size = self.shape.block_size;
         let mut list: Vec<u32> = pages.iter().flat_map(|page| page * size..(page + 1) * size).collect();
-        list.resize(room * size as usize, NO_ENTRY);
+        list.resize(list_len * size as usize, NO_ENTRY);
         let limit = self.num_pages as usize * size as usize;
         for list in list.chunks(SLOTS) {
             hash_codes::check(&self.shape, &self.hash(0, list.len(), 0..u32::MAX), list, limit)?;

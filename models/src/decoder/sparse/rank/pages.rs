@@ -47,7 +47,7 @@ impl Pages {
 
     /// Returns the length of the lists of a step: at least the number of its pages, and the same for all steps of one token for
     /// each of as many sequences.
-    pub(super) fn room(&self, shape: &KvShape, slices: &[Slice<'_>], pages: usize) -> usize {
+    pub(super) fn list_len(&self, shape: &KvShape, slices: &[Slice<'_>], pages: usize) -> usize {
         let alike = slices.iter().all(|slice| slice.tokens.len() == 1);
         let most = slices.len() * (self.unit / shape.block_size) as usize;
         if alike { pages.max(most) } else { pages }

@@ -14,7 +14,7 @@ use crate::decoder::ops::Ctx;
 
 /// Lists of what a ranking would select next.
 #[derive(Debug)]
-pub(super) struct Wishes {
+pub(super) struct PrefetchLists {
     /// Rows as in `top_rows`, with more blocks to take.
     rows: GrowBuf<TopRow>,
     /// Lists of even and of odd layers: those of one layer are read while those of the next are made.
@@ -26,15 +26,15 @@ pub(super) struct Wishes {
 }
 
 /// Blocks beyond a selection of up to `most` that are wished for where the policy states no number.
-pub(super) fn unstated(most: u32) -> u32 {
+pub(super) fn default_blocks(most: u32) -> u32 {
     most.div_ceil(4)
 }
 
-impl Wishes {
+impl PrefetchLists {
     pub(super) fn new(gpu: &Gpu, policy: &dyn Policy) -> Result<Self, ModelError> {
         Ok(Self {
-            rows: GrowBuf::new(gpu, "wish_rows", 1)?,
-            lists: [GrowBuf::new(gpu, "wishes", 1)?, GrowBuf::new(gpu, "wishes", 1)?],
+            rows: GrowBuf::new(gpu, "prefetch_rows", 1)?,
+            lists: [GrowBuf::new(gpu, "prefetch_lists", 1)?, GrowBuf::new(gpu, "prefetch_lists", 1)?],
             stride: 0,
             stated: policy.deployment().ahead_blocks,
         })
@@ -50,7 +50,7 @@ impl Wishes {
         spare: u32,
         lists: usize,
     ) -> Result<(), ModelError> {
-        let more = self.stated.unwrap_or(unstated(most)).min(spare);
+        let more = self.stated.unwrap_or(default_blocks(most)).min(spare);
         self.stride = if more > 0 { 1 + most + more } else { 0 };
         rows.iter_mut().filter(|row| row.k > 0).for_each(|row| row.k += more);
         self.rows.fit(gpu, rows.len() + ROWS_ALIGN)?;
@@ -62,29 +62,29 @@ impl Wishes {
 impl Ranker {
     /// Records lists of what a layer selects and, behind it, what it would select next: beside the selection itself, which
     /// reads the same scores.
-    pub(super) fn rank_wishes(&self, ctx: &mut Ctx<'_>, layer: usize) {
-        let (Some(wishes), Some(top)) = (self.wishes(), &self.tops[layer]) else { return };
+    pub(super) fn rank_prefetch(&self, ctx: &mut Ctx<'_>, layer: usize) {
+        let (Some(prefetch_lists), Some(top)) = (self.active_prefetch(), &self.tops[layer]) else { return };
         let rows = u32_of(top.budgets.len()) * self.sets;
         let copies = ctx.config.num_kv_heads / self.sets;
-        let params = TopKParams { rows, out_stride: wishes.stride, copies, page_size: 1 };
+        let params = TopKParams { rows, out_stride: prefetch_lists.stride, copies, page_size: 1 };
         let buffers = TopKBuffers {
             scores: self.scores.of(layer).bind(),
-            rows: wishes.rows.bind_from(top.first),
+            rows: prefetch_lists.rows.bind_from(top.first),
             table: ctx.batch.tables.bind(),
-            out: wishes.lists[layer % 2].bind(),
+            out: prefetch_lists.lists[layer % 2].bind(),
         };
         ctx.pass.dispatch(&self.top_k, &params, buffers, top_k::grid(rows));
     }
 
-    fn wishes(&self) -> Option<&Wishes> {
-        self.wishes.as_ref().filter(|wishes| wishes.stride > 0 && self.selects())
+    fn active_prefetch(&self) -> Option<&PrefetchLists> {
+        self.prefetch_lists.as_ref().filter(|prefetch_lists| prefetch_lists.stride > 0 && self.selects())
     }
 
     /// Returns lists of what the next step may select in a layer, if that is fetched ahead.
-    pub(super) fn wish_lists(&self, layer: usize) -> Option<Lists> {
-        let wishes = self.wishes()?;
+    pub(super) fn next_lists(&self, layer: usize) -> Option<Lists> {
+        let prefetch_lists = self.active_prefetch()?;
         self.tops[layer].as_ref()?;
-        let (bind, stride) = (wishes.lists[layer % 2].bind(), wishes.stride);
+        let (bind, stride) = (prefetch_lists.lists[layer % 2].bind(), prefetch_lists.stride);
         Some(Lists { bind, stride, blocks: stride - 1 })
     }
 }

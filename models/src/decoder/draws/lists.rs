@@ -25,7 +25,7 @@ pub(super) struct Draws {
     /// Three lists of each adjusted row.
     pub(super) edits: StepList<[u32; 2]>,
     /// Asks of scored rows, then those of samples.
-    pub(super) asks: StepList<TopRequest>,
+    pub(super) top_requests: StepList<TopRequest>,
     /// The scored rows that ask, ascending.
     scored: Vec<usize>,
     /// The samples that ask, ascending.
@@ -39,7 +39,7 @@ impl Draws {
             adjusted: StepList::new(gpu, "adjusted_rows", 0)?,
             masks: StepList::new(gpu, "masks", 0)?,
             edits: StepList::new(gpu, "edits", 0)?,
-            asks: StepList::new(gpu, "top_asks", 0)?,
+            top_requests: StepList::new(gpu, "top_requests", 0)?,
             scored: Vec::new(),
             sampled: Vec::new(),
         })
@@ -66,7 +66,7 @@ impl Draws {
         self.adjusted.clear();
         self.masks.clear();
         self.edits.clear();
-        self.asks.clear();
+        self.top_requests.clear();
         self.scored.clear();
         self.sampled.clear();
     }
@@ -77,7 +77,7 @@ impl Draws {
         self.adjusted.upload(gpu)?;
         self.masks.upload(gpu)?;
         self.edits.upload(gpu)?;
-        self.asks.upload(gpu)
+        self.top_requests.upload(gpu)
     }
 
     /// Adds the targets of a slice whose scored rows begin at `first`; slices come before samples.
@@ -89,7 +89,7 @@ impl Draws {
             }
             if let Some(tokens) = slice.log_probs {
                 // Logits exist in portions.
-                self.asks.push(ask((first + row) % HEAD_ROWS, tokens, vocab)?);
+                self.top_requests.push(top_request((first + row) % HEAD_ROWS, tokens, vocab)?);
                 self.scored.push(first + row);
             }
         }
@@ -102,7 +102,7 @@ impl Draws {
             let masked = sample.adjust.allowed.is_some() || !sample.adjust.suppressed.is_empty();
             self.specs.push(Spec { masked: u32::from(masked), ..sample.spec });
             if let Some(tokens) = sample.log_probs {
-                self.asks.push(ask(row, tokens, vocab)?);
+                self.top_requests.push(top_request(row, tokens, vocab)?);
                 self.sampled.push(row);
             }
             if !sample.adjust.is_empty() {
@@ -117,11 +117,11 @@ impl Draws {
         self.specs.len()
     }
 
-    /// Gives the output what the device returned: `[asks, stride]`.
+    /// Gives the output what the device returned: `[top_requests, stride]`.
     pub(super) fn take(&self, output: &mut StepOutput, entries: &[TokenLogProb]) {
         let stride = self.stride() as usize;
-        let mut found = self.asks.iter().enumerate().map(|(at, ask)| {
-            let [token, top @ ..] = &entries[at * stride..][..=ask.tokens as usize] else {
+        let mut found = self.top_requests.iter().enumerate().map(|(at, top_request)| {
+            let [token, top @ ..] = &entries[at * stride..][..=top_request.tokens as usize] else {
                 unreachable!("a range with both ends has an entry")
             };
             LogProbs { token: *token, top: top.to_vec() }
@@ -135,7 +135,7 @@ impl Draws {
 
     /// Entries of one ask on the device.
     pub(super) fn stride(&self) -> u32 {
-        self.asks.iter().map(|ask| 1 + ask.tokens).max().unwrap_or(0)
+        self.top_requests.iter().map(|top_request| 1 + top_request.tokens).max().unwrap_or(0)
     }
 
     /// Whether log-probabilities need logits that are edited.
@@ -143,15 +143,15 @@ impl Draws {
         !self.adjusted.is_empty() && !self.sampled.is_empty()
     }
 
-    /// Places in `asks` of the scored rows in `rows`.
-    pub(super) fn asks_of_scored(&self, rows: Range<usize>) -> Range<usize> {
+    /// Places in `top_requests` of the scored rows in `rows`.
+    pub(super) fn scored_requests(&self, rows: Range<usize>) -> Range<usize> {
         let before = |end: usize| self.scored.partition_point(|row| *row < end);
         before(rows.start)..before(rows.end)
     }
 
-    /// Places in `asks` of the samples.
-    pub(super) fn asks_of_samples(&self) -> Range<usize> {
-        self.scored.len()..self.asks.len()
+    /// Places in `top_requests` of the samples.
+    pub(super) fn sampled_requests(&self) -> Range<usize> {
+        self.scored.len()..self.top_requests.len()
     }
 
     fn push_adjust(
@@ -191,7 +191,7 @@ impl Draws {
     }
 }
 
-fn ask(row: usize, tokens: u32, vocab: u32) -> Result<TopRequest, SamplingError> {
+fn top_request(row: usize, tokens: u32, vocab: u32) -> Result<TopRequest, SamplingError> {
     if tokens > MAX_TOP {
         return Err(SamplingError::LogProbs { asked: tokens, max: MAX_TOP });
     }

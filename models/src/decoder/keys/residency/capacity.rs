@@ -7,16 +7,16 @@ pub(in crate::decoder) const TILE_KEYS: u32 = 16;
 
 /// Room for pages of lists on the device.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::decoder) struct SlotRoom {
+pub(in crate::decoder) struct SlotCapacity {
     pub(super) num_slots: u32,
     pub(super) block_size: u32,
     /// Pages of a partition.
     pub(super) partition_pages: u32,
     /// Lists of tiles.
-    pub(super) tile_asks: u32,
+    pub(super) tile_requests: u32,
 }
 
-impl SlotRoom {
+impl SlotCapacity {
     /// Decode rows that are attended together: as many as find room for a partition each.
     pub(in crate::decoder) fn rows_together(&self) -> usize {
         (self.num_slots / self.partition_pages) as usize
@@ -33,6 +33,6 @@ impl SlotRoom {
 
     /// Pages of each list of tiles that find room together.
     pub(in crate::decoder) fn tile_pages(&self) -> u32 {
-        self.num_slots / self.tile_asks.max(1)
+        self.num_slots / self.tile_requests.max(1)
     }
 }
