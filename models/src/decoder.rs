@@ -7,6 +7,7 @@
 mod accessors;
 mod activations;
 mod attention;
+mod attention_groups;
 mod batch;
 mod blocks;
 mod buffers;
@@ -27,12 +28,11 @@ mod portions;
 mod prepare;
 mod progress;
 mod rehearsal;
+mod ring_schedule;
 mod rope_angles;
 mod selecting;
 mod sparse;
 mod splits;
-mod views;
-mod walk;
 mod work;
 
 pub use blocks::BlockRead;
@@ -52,6 +52,7 @@ use crate::batch::{Sample, Slice, StepOutput};
 use crate::{DecoderConfig, KvPool, ModelError};
 use activations::Activations;
 use attention::Attention;
+use attention_groups::AttentionGroups;
 use batch::Batch;
 use choices::{ChoiceBuffer, Choices};
 use draws::DrawState;
@@ -64,7 +65,6 @@ use mlp::Mlps;
 use ops::{Ctx, Ops};
 use sparse::Begin;
 use splits::Splits;
-use views::Views;
 
 /// A model on a device.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub struct Decoder {
     ops: Ops,
     copy: Arc<Pipeline>,
     kv: KvPool,
-    views: Views,
+    attn_groups: AttentionGroups,
     batch: Batch,
     splits: Splits,
     activations: Activations,
@@ -203,15 +203,15 @@ impl Decoder {
     /// Lays a step out: the batch, and what each part makes of it.
     fn plan(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<(), ModelError> {
         let Self { config, options, kv, batch, beyond, keys, splits, attention, .. } = self;
-        let views = &self.views.all;
+        let attn_groups = &self.attn_groups.all;
         let queries = attention.sparse_mut().and_then(|sparse| sparse.plan(slices));
-        batch.plan(config, options, views, slices, queries.as_deref())?;
+        batch.plan(config, options, attn_groups, slices, queries.as_deref())?;
         batch.check_blocks(kv.num_blocks())?;
         self.logit_rows.plan(options, slices, samples);
         self.draws.plan(slices, samples)?;
         let selects = attention.sparse().is_some_and(sparse::Sparse::selects_everywhere);
-        keys.plan(kv, views, slices, batch, beyond, selects)?;
-        splits.plan(views, batch, beyond);
+        keys.plan(kv, attn_groups, slices, batch, beyond, selects)?;
+        splits.plan(attn_groups, batch, beyond);
         attention.plan(config, options, slices, batch);
         Ok(())
     }
@@ -255,7 +255,9 @@ impl Decoder {
     /// Records a step; `in_pieces`, of which all but the last are on their way then.
     fn record(&mut self, in_pieces: bool) -> Result<(Pass, Reads), ModelError> {
         let max_layers = self.layers_per_submission();
-        let Self { gpu, config, weights, ops, kv, views, batch, splits, attention, keys, beyond, .. } = self;
+        let Self {
+            gpu, config, weights, ops, kv, attn_groups, batch, splits, attention, keys, beyond, ..
+        } = self;
         let (batch, act, residual, mlps) = (&*batch, &self.activations, &self.residual, &self.mlps);
         let (gpu, mut pass) = (&**gpu, Pass::new("step"));
         let [block_in, block_out] = residual.of_blocks(act);
@@ -269,7 +271,7 @@ impl Decoder {
             block_in,
             block_out,
             batch,
-            views,
+            attn_groups,
             splits,
             kv,
             keys,
@@ -343,7 +345,11 @@ impl Decoder {
             scored: logit_rows.scored(),
             draws: self.draws.shape()?,
             splits: splits.all().chain(attention.list_splits(batch, splits)).collect(),
-            split: batch.views.iter().map(|v| [v.whole.decode.len(), v.selected.decode.len()]).collect(),
+            split: batch
+                .attn_groups
+                .iter()
+                .map(|v| [v.whole.decode.len(), v.selected.decode.len()])
+                .collect(),
             selection,
             keys,
             buffers: [batch.tables.on_device().len(), self.activations.stats.len()],

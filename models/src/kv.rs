@@ -18,8 +18,8 @@ use smallvec::SmallVec;
 use crate::cast::u32_of;
 
 pub(crate) use self::allocate::split_planner;
+pub(crate) use self::offload::{BlockRun, Place, Ring, block_runs};
 pub use self::offload::{HostMemory, HostTraffic, Offload};
-pub(crate) use self::offload::{Place, Ring, Run, runs};
 pub use self::plan::{CachePart, IndexDtype, KvOptions, KvPlan, LayerCache};
 
 /// The buffers of a [`KvPlan`], `num_blocks` pages each. Block ids are of all groups together: a block belongs to one

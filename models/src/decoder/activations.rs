@@ -2,7 +2,7 @@
 
 use attn_kernels::gpu::{Buf, Gpu};
 
-use super::batch::{Batch, Dense, ViewRows};
+use super::batch::{Batch, Dense, GroupRows};
 use super::buffers::GrowBuf;
 use super::limits::{HEAD_ROWS, partial_dim};
 use super::options::DecoderOptions;
@@ -79,14 +79,14 @@ impl Activations {
         max_partitions: Option<u32>,
     ) -> Result<(), ModelError> {
         let planner = splits.planner();
-        let of_view = |(index, view): (usize, &ViewRows)| {
+        let of_group = |(index, attn_group): (usize, &GroupRows)| {
             let most = max_partitions.unwrap_or_else(|| splits.of(index, Dense::All).split.max_partitions);
-            let (all, listed) = (&view.all.decode, &view.selected.decode);
+            let (all, listed) = (&attn_group.all.decode, &attn_group.selected.decode);
             planner
                 .outputs(all.len(), most)
-                .max(planner.outputs(listed.len(), splits.max_listed(&view.selected)))
+                .max(planner.outputs(listed.len(), splits.max_listed(&attn_group.selected)))
         };
-        let outputs = batch.views.iter().enumerate().map(of_view).max().unwrap_or(0);
+        let outputs = batch.attn_groups.iter().enumerate().map(of_group).max().unwrap_or(0);
         self.partial.fit(gpu, outputs * partial_dim(config) as usize)?;
         self.stats.fit(gpu, outputs)?;
         let heads = config.num_heads as usize;

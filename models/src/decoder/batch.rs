@@ -6,11 +6,11 @@ use attn_kernels::rows::{Angle, DecodeRow, PhysicalBlock};
 use kvblock::BlockId;
 use smallvec::SmallVec;
 
+use super::attention_groups::AttentionGroup;
 use super::buffers::StepList;
 use super::options::DecoderOptions;
 use super::rope_angles::RopeAngles;
 use super::selecting::SelectingRows;
-use super::views::View;
 use crate::Rope;
 use crate::batch::{Phase, Slice};
 use crate::cast::{f32_of, u32_of};
@@ -33,7 +33,7 @@ pub(super) struct Batch {
     temperatures: StepList<Angle>,
     /// Block tables of all slices and groups, one after the other.
     pub(super) tables: StepList<PhysicalBlock>,
-    pub(super) views: Vec<ViewRows>,
+    pub(super) attn_groups: Vec<GroupRows>,
 }
 
 /// Angles of the rows' positions, and after them the factors on their queries.
@@ -56,7 +56,7 @@ pub(super) struct Prefill {
 
 /// The rows of a step as the layers of one view see them.
 #[derive(Debug)]
-pub(super) struct ViewRows {
+pub(super) struct GroupRows {
     /// Slot of each row's keys and values.
     pub(super) slots: StepList<i32>,
     pub(super) all: Rows,
@@ -98,7 +98,7 @@ impl Batch {
         gpu: &Gpu,
         config: &DecoderConfig,
         options: &DecoderOptions,
-        views: &[View],
+        attn_groups: &[AttentionGroup],
         prefill: Prefill,
     ) -> Result<Self, ModelError> {
         let rows = options.max_rows as usize;
@@ -117,7 +117,10 @@ impl Batch {
                 .collect::<Result<_, _>>()?,
             temperatures: StepList::new(gpu, "temperatures", rows)?,
             tables: StepList::new(gpu, "tables", 1024)?,
-            views: views.iter().map(|_| ViewRows::new(gpu, options)).collect::<Result<_, _>>()?,
+            attn_groups: attn_groups
+                .iter()
+                .map(|_| GroupRows::new(gpu, options))
+                .collect::<Result<_, _>>()?,
         })
     }
 
@@ -127,15 +130,15 @@ impl Batch {
         &mut self,
         config: &DecoderConfig,
         options: &DecoderOptions,
-        views: &[View],
+        attn_groups: &[AttentionGroup],
         slices: &[Slice<'_>],
         queries: Option<&[Option<u32>]>,
     ) -> Result<(), ModelError> {
         self.clear();
-        for (view, rows) in views.iter().zip(&mut self.views) {
-            let sparse = options.selection().filter(|_| view.reach == Reach::Full);
+        for (attn_group, rows) in attn_groups.iter().zip(&mut self.attn_groups) {
+            let sparse = options.selection().filter(|_| attn_group.reach == Reach::Full);
             rows.selecting =
-                sparse.map_or_else(Vec::new, |sparse| sparse.choose(slices, view.group, queries));
+                sparse.map_or_else(Vec::new, |sparse| sparse.choose(slices, attn_group.kv_group, queries));
         }
         let by_rows =
             self.prefill.by_rows || self.prefill.by_rows_unless_skipping && !options.skips_in(slices);
@@ -147,9 +150,9 @@ impl Batch {
                 self.tables.extend(table.iter().map(|b| PhysicalBlock(b.get())));
             }
             let (row, select_block) = (self.rows, options.select_block());
-            for (view, rows) in views.iter().zip(&mut self.views) {
-                let table = tables[view.group];
-                rows.push(&Work { view, index, row, table, prefill, select_block }, slice);
+            for (attn_group, rows) in attn_groups.iter().zip(&mut self.attn_groups) {
+                let table = tables[attn_group.kv_group];
+                rows.push(&Work { attn_group, index, row, table, prefill, select_block }, slice);
             }
             self.push_tokens(config, slice)?;
             self.rows += u32_of(slice.tokens.len());
@@ -177,7 +180,7 @@ impl Batch {
         self.temperatures.clear();
         self.tables.clear();
         self.angles.iter_mut().for_each(|angles| angles.list.clear());
-        self.views.iter_mut().for_each(ViewRows::clear);
+        self.attn_groups.iter_mut().for_each(GroupRows::clear);
     }
 
     /// Adds the tokens of a slice, with angles and factors of their positions.
@@ -203,7 +206,7 @@ impl Batch {
         self.angles.iter_mut().try_for_each(|angles| angles.list.upload(gpu))?;
         self.temperatures.upload(gpu)?;
         self.tables.upload(gpu)?;
-        self.views.iter_mut().try_for_each(|view| view.upload(gpu))
+        self.attn_groups.iter_mut().try_for_each(|attn_group| attn_group.upload(gpu))
     }
 
     /// Refuses block tables that name blocks beyond the pool, since kernels run without bounds checks.
@@ -231,7 +234,7 @@ impl Batch {
 
 /// Inputs of the work items of a slice.
 struct Work<'a> {
-    view: &'a View,
+    attn_group: &'a AttentionGroup,
     /// The slice.
     index: usize,
     /// Its first row in the step.
@@ -242,7 +245,7 @@ struct Work<'a> {
     select_block: u32,
 }
 
-impl ViewRows {
+impl GroupRows {
     fn new(gpu: &Gpu, options: &DecoderOptions) -> Result<Self, ModelError> {
         let rows = options.max_rows as usize;
         let split = if options.selection().is_some() { rows } else { 1 };
@@ -283,9 +286,9 @@ impl ViewRows {
 
     fn push(&mut self, work: &Work<'_>, slice: &Slice<'_>) {
         let rows = u32_of(slice.tokens.len());
-        let blocks = slice.tables[work.view.group];
+        let blocks = slice.tables[work.attn_group.kv_group];
         let positions = slice.first..slice.first + rows;
-        self.slots.extend(positions.map(|at| slot(blocks, at, work.view.block_size)));
+        self.slots.extend(positions.map(|at| slot(blocks, at, work.attn_group.block_size)));
         let in_tiles = slice.phase == Phase::Prefill && !work.prefill.by_rows;
         let tiles = |rows: u32| in_tiles.then(|| rows.min(work.prefill.tile_rows));
         let mut i = 0;
@@ -342,7 +345,7 @@ impl Rows {
     fn push(&mut self, work: &Work<'_>, slice: &Slice<'_>, i: u32, tile: Option<u32>, list: u32) -> u32 {
         let (row, position, table) = (work.row + i, slice.first + i, work.table);
         let Some(rows) = tile else {
-            let first_key = work.view.reach.first_key(position);
+            let first_key = work.attn_group.reach.first_key(position);
             self.decode.push(DecodeRow { row, len: position + 1, table, first_key });
             self.longest = self.longest.max(position + 1);
             return 1;

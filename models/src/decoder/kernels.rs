@@ -10,8 +10,8 @@ use attn_kernels::kernel::paged_decode::{self, Lanes};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads};
 use attn_kernels::kernel::{KvShape, paged_prefill_coop, paged_reduce};
 
+use super::attention_groups::AttentionGroups;
 use super::options::DecoderOptions;
-use super::views::Views;
 use crate::{DecoderConfig, KvPool, ModelError};
 
 /// Parameters that attention and selection are built for.
@@ -20,7 +20,7 @@ pub(super) struct LoadContext<'a> {
     pub(super) config: &'a DecoderConfig,
     pub(super) options: &'a DecoderOptions,
     pub(super) kv: &'a KvPool,
-    pub(super) views: &'a Views,
+    pub(super) attn_groups: &'a AttentionGroups,
 }
 
 /// Forms in which kernels attend.

@@ -14,9 +14,9 @@ use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
 use attn_kernels::rows::KvWord;
 use smallvec::{SmallVec, smallvec};
 
+use super::attention_groups::AttentionGroup;
 use super::batch::{Batch, Dense};
 use super::options::DecoderOptions;
-use super::views::View;
 use crate::batch::Slice;
 use crate::{DecoderConfig, HostTraffic, KvPool, ModelError};
 
@@ -25,7 +25,7 @@ pub(super) use disk::DiskReport;
 pub(super) use residency::{Needed, PageContext, Residency, SlotCapacity, TILE_KEYS};
 pub(super) use ring::{Fetches, Load, RingKeys, TransferContext};
 pub(super) use staging::Return;
-pub(super) use stream::{Group, Stream};
+pub(super) use stream::{RingGroup, Stream};
 
 /// Memory that blocks of the cache live in.
 #[derive(Debug)]
@@ -58,8 +58,8 @@ const WHOLE_BLOCKS_COST: usize = 4;
 
 impl<'a> Keys<'a> {
     /// Places of the keys of rows of a view that attend all that they see.
-    pub(super) fn of(beyond: &'a Beyond, view: usize, rows: Dense) -> Self {
-        beyond.stream(view, rows).map_or(Keys::Device, Keys::Ring)
+    pub(super) fn of(beyond: &'a Beyond, attn_group: usize, rows: Dense) -> Self {
+        beyond.stream(attn_group, rows).map_or(Keys::Device, Keys::Ring)
     }
 }
 
@@ -153,13 +153,13 @@ impl KeySource {
     pub(super) fn plan(
         &mut self,
         kv: &KvPool,
-        views: &[View],
+        attn_groups: &[AttentionGroup],
         slices: &[Slice<'_>],
         batch: &mut Batch,
         beyond: &mut Beyond,
         selects: bool,
     ) -> Result<(), ModelError> {
-        beyond.clear(views.len());
+        beyond.clear(attn_groups.len());
         let one_by_one = self.pages().is_some_and(|pages| !pages.on_disk());
         let (ring, pages) = match self {
             Self::Device => return Ok(()),
@@ -185,7 +185,7 @@ impl KeySource {
             }
             ring.wrote(tokens as u64 * (kv.plan().block_bytes() / u64::from(block_size)));
         }
-        stream::plan_streams(kv, of_kv, views, slices, batch, beyond, selects)?;
+        stream::plan_streams(kv, of_kv, attn_groups, slices, batch, beyond, selects)?;
         self.pages_mut().map_or(Ok(()), |pages| pages.plan(kv, batch, beyond))
     }
 
@@ -234,14 +234,15 @@ impl KeySource {
         kv: &'a KvPool,
         batch: &'a Batch,
         beyond: &'a Beyond,
-        view: usize,
+        attn_group: usize,
         layer: usize,
     ) -> SmallVec<[KvDestination<'a>; 2]> {
         let mut destinations = smallvec![];
-        let resident = || batch.views.iter().any(|view| view.slots.iter().any(|slot| *slot >= 0));
+        let resident =
+            || batch.attn_groups.iter().any(|attn_group| attn_group.slots.iter().any(|slot| *slot >= 0));
         // Where blocks are selected all live on the host.
         if self.pages().is_none() && (!beyond.writes() || resident()) {
-            let slots = batch.views[view].slots.bind();
+            let slots = batch.attn_groups[attn_group].slots.bind();
             destinations.push(KvDestination { slots, buffers: kv.attended(layer).0.iter().collect() });
         }
         let staging = self.ring().filter(|_| beyond.dirty.in_staging());

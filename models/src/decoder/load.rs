@@ -15,6 +15,7 @@ use attn_kernels::kernel::copy_blocks;
 use self::used::Used;
 use super::activations::Activations;
 use super::attention::{Attention, AttentionWeights, HeadWeights, NsaWeights, plain_norm};
+use super::attention_groups::AttentionGroups;
 use super::batch::{Batch, Prefill};
 use super::draws::DrawState;
 use super::head::LogitRows;
@@ -26,7 +27,6 @@ use super::mlp::{Mlp, Mlps};
 use super::moe::MoeState;
 use super::ops::Ops;
 use super::splits::Splits;
-use super::views::Views;
 use super::{Decoder, DecoderOptions};
 use crate::host_weights::{Home, HostWeights, WeightStream};
 use crate::matrix::{Kernels, Matrix, MaxProduct};
@@ -108,7 +108,7 @@ impl Decoder {
         let stream =
             weights.host.as_ref().map(|host| WeightStream::new(gpu, Arc::clone(host))).transpose()?;
         let kv = KvPlan::new(config, options.kv())?;
-        let views = Views::new(config, &kv);
+        let attn_groups = AttentionGroups::new(config, &kv);
         let pool = PoolOptions::new(options.num_blocks).offload(options.offload).spill(options.spill.clone());
         let pool = pool.selects(options.selection().is_some());
         let kv = KvPool::new(gpu, config, kv, pool)?;
@@ -119,7 +119,7 @@ impl Decoder {
         let max = MaxProduct { rows, width, normed_width: config.hidden_size, routed_width, precision };
         let kernels = Kernels::new(gpu, max, stream)?;
         let forms = Forms::new(gpu, config, options, kv.shape());
-        let load = LoadContext { gpu, config, options, kv: &kv, views: &views };
+        let load = LoadContext { gpu, config, options, kv: &kv, attn_groups: &attn_groups };
         let prefill = Prefill {
             by_rows: options.reproducible
                 || options.offload.is_some() && options.selection().is_some() && !forms.coop
@@ -138,7 +138,7 @@ impl Decoder {
             residual: Residual::new(gpu, config, options, weights.hyper.as_ref())?,
             mlps: Mlps { experts: MoeState::new(gpu, config, options)? },
             activations: Activations::new(gpu, config, options)?,
-            batch: Batch::new(gpu, config, options, &views.all, prefill)?,
+            batch: Batch::new(gpu, config, options, &attn_groups.all, prefill)?,
             beyond: Beyond::new(gpu, options)?,
             logit_rows: LogitRows::new(gpu, options)?,
             draws: DrawState::new(gpu, config, options)?,
@@ -149,7 +149,7 @@ impl Decoder {
             layers: 0..weights.layers.len(),
             weights,
             kv,
-            views,
+            attn_groups,
             choices: None,
             indexed: Indexed::of(config),
             ahead: None,

@@ -9,10 +9,10 @@ use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::rows::Angle;
 
 use super::activations::Activations;
-use super::batch::{Batch, ViewRows};
+use super::attention_groups::AttentionGroups;
+use super::batch::{Batch, GroupRows};
 use super::keys::{Beyond, KeySource};
 use super::splits::Splits;
-use super::views::Views;
 use crate::cast::u32_of;
 use crate::kernel::bias::{self, BiasBuffers, BiasParams};
 use crate::kernel::embed::{self, EmbedBuffers, EmbedParams};
@@ -39,7 +39,7 @@ pub(super) struct Ctx<'a> {
     /// Rows that a block adds to: the residual stream, or zeros in front of several.
     pub(super) block_out: &'a Buf<f32>,
     pub(super) batch: &'a Batch,
-    pub(super) views: &'a Views,
+    pub(super) attn_groups: &'a AttentionGroups,
     pub(super) splits: &'a Splits,
     pub(super) kv: &'a KvPool,
     pub(super) keys: &'a mut KeySource,
@@ -92,7 +92,7 @@ impl Ops {
 
 /// Runs of every row, side by side.
 #[derive(Clone, Copy)]
-pub(super) struct Runs {
+pub(super) struct HeadSlices {
     /// Number of runs.
     pub(super) heads: u32,
     /// f32 of a run.
@@ -103,7 +103,7 @@ pub(super) struct Runs {
     pub(super) first: u32,
 }
 
-impl Runs {
+impl HeadSlices {
     /// Runs that make up the whole row.
     pub(super) fn of(heads: u32, width: u32) -> Self {
         Self { heads, width, stride: heads * width, first: 0 }
@@ -144,8 +144,8 @@ impl<'a> Ctx<'a> {
     }
 
     /// Rows as the attention of a layer sees them.
-    pub(super) fn view(&self, layer: usize) -> &'a ViewRows {
-        &self.batch.views[self.views.of_layers[layer]]
+    pub(super) fn group_rows(&self, layer: usize) -> &'a GroupRows {
+        &self.batch.attn_groups[self.attn_groups.of_layers[layer]]
     }
 
     /// Begins a step of weights that lie on the host.
@@ -340,21 +340,21 @@ impl<'a> Ctx<'a> {
     }
 
     /// RMS norm of runs of every row, in place.
-    pub(super) fn norm_runs(&mut self, runs: Runs, eps: f32, weight: &Buf<f32>, x: &Buf<f32>) {
+    pub(super) fn norm_head_slices(&mut self, slices: HeadSlices, eps: f32, weight: &Buf<f32>, x: &Buf<f32>) {
         let buffers = NormHeadsBuffers { weight: weight.bind(), x: x.bind() };
         let pipeline = Arc::clone(&self.ops.norm_heads);
-        self.norm_runs_by(&pipeline, runs, eps, buffers);
+        self.norm_head_slices_by(&pipeline, slices, eps, buffers);
     }
 
     /// A norm of runs of every row by a kernel of the caller's, on weights and rows.
-    pub(super) fn norm_runs_by(
+    pub(super) fn norm_head_slices_by(
         &mut self,
         pipeline: &Arc<Pipeline>,
-        runs: Runs,
+        slices: HeadSlices,
         eps: f32,
         on: NormHeadsBuffers,
     ) {
-        let (rows, Runs { heads, width, stride, first }) = (self.rows(), runs);
+        let (rows, HeadSlices { heads, width, stride, first }) = (self.rows(), slices);
         let params = NormHeadsParams { rows, heads, width, stride, first, eps };
         self.pass.dispatch(pipeline, &params, on, norm_heads::grid(rows, heads));
     }

@@ -8,7 +8,7 @@ use attn_kernels::split::SplitPlanner;
 
 use super::keys::{Keys, Stream};
 use super::ops::Ctx;
-use super::walk::{Attend, Turn};
+use super::ring_schedule::{RingAttention, RingTask};
 use crate::kv::KeysIn;
 
 /// Rows that are attended alike.
@@ -91,32 +91,33 @@ fn attend_chunks(
 
 /// Returns the turns of rows whose keys pass through the ring. `tiles` gives the tiles of a group, which pass its chunks
 /// together with its rows.
-pub(super) fn turns<'a, K: RowKernel>(
+pub(super) fn ring_schedule<'a, K: RowKernel>(
     planner: &SplitPlanner,
     task: &RowTask<'a>,
     kernel: &'a K,
     stream: &Stream,
-    tiles: impl Fn(usize) -> Option<Box<dyn Attend + 'a>>,
-) -> Vec<Turn<'a>> {
+    tiles: impl Fn(usize) -> Option<Box<dyn RingAttention + 'a>>,
+) -> Vec<RingTask<'a>> {
     let portion = planner.rows_together(task.max_partitions);
-    let mut turns = Vec::new();
+    let mut ring_schedule = Vec::new();
     for (group, of_group) in stream.groups.iter().enumerate() {
-        let first = turns.len();
+        let first = ring_schedule.len();
         for rows in portions(of_group.rows(task.rows), portion) {
             let of = &task.rows[rows.clone()];
             let start = of.iter().map(|row| row.first_key).min().unwrap_or(0);
             let seen = start..end(task, &rows);
             let portion = Portion { rows, in_chunks: of_group.chunks.len() > 1 };
-            turns.push(Turn { group, attending: vec![Box::new(StreamedRows { kernel, portion, seen })] });
+            ring_schedule
+                .push(RingTask { group, attending: vec![Box::new(StreamedRows { kernel, portion, seen })] });
         }
         if let Some(tiles) = tiles(group) {
-            match turns[first..].last_mut() {
-                Some(turn) => turn.attending.push(tiles),
-                None => turns.push(Turn { group, attending: vec![tiles] }),
+            match ring_schedule[first..].last_mut() {
+                Some(task) => task.attending.push(tiles),
+                None => ring_schedule.push(RingTask { group, attending: vec![tiles] }),
             }
         }
     }
-    turns
+    ring_schedule
 }
 
 /// A portion of rows that attend chunk by chunk.
@@ -126,7 +127,7 @@ struct StreamedRows<'a, K> {
     seen: Range<u32>,
 }
 
-impl<K: RowKernel> Attend for StreamedRows<'_, K> {
+impl<K: RowKernel> RingAttention for StreamedRows<'_, K> {
     fn seen(&self) -> Range<u32> {
         self.seen.clone()
     }

@@ -34,12 +34,12 @@ use attn_kernels::kernel::attention::{Attention as Kind, Pages};
 use attn_kernels::kernel::paged_decode::PagedDecodeParams;
 use attn_kernels::rows::DecodeRow;
 
+use super::attention_groups::AttentionGroups;
 use super::batch::Batch;
 use super::kernels::{Forms, HeadKernels, LoadContext};
 use super::keys::Beyond;
 use super::ops::Ctx;
 use super::selecting::{Lists, SelectingRows};
-use super::views::Views;
 use crate::batch::{Phase, Slice, StepOutput};
 use crate::cast::u32_of;
 use crate::sparse::{Place, SparseOptions};
@@ -189,12 +189,12 @@ impl Sparse {
         options: &SparseOptions,
         forms: Forms,
     ) -> Result<Self, ModelError> {
-        let LoadContext { gpu, config, kv, views, .. } = *load;
+        let LoadContext { gpu, config, kv, attn_groups, .. } = *load;
         let shape = kv.shape();
         options.check(shape.block_size)?;
-        let limited = |layer: usize| views.of_layer(layer).reach != Reach::Full;
+        let limited = |layer: usize| attn_groups.of_layer(layer).reach != Reach::Full;
         let dense: Vec<bool> =
-            (0..views.of_layers.len()).map(|l| limited(l) || options.is_dense(l)).collect();
+            (0..attn_groups.of_layers.len()).map(|l| limited(l) || options.is_dense(l)).collect();
         let pages = if kv.page_slots() > 0 { Pages::OfHeads } else { Pages::Shared };
         let kind = Kind { pages, sinks: config.sinks, ..Kind::blocks(options.policy.block_size().get()) };
         let kernels = HeadKernels::new(gpu, shape, config.num_heads, forms, &kind)?;
@@ -202,7 +202,7 @@ impl Sparse {
             options: options.clone(),
             num_heads: config.num_heads as usize,
             num_kv_heads: shape.num_kv_heads as usize,
-            views: views.clone(),
+            attn_groups: attn_groups.clone(),
             digests: mirror::digests(shape),
             source: options.sources(&dense),
             dense,
@@ -210,7 +210,7 @@ impl Sparse {
             slack: kernels.slack(),
             previous: None,
         };
-        let previous = Previous::new(load, options, views.full_group(), &rules.selecting_layers())?;
+        let previous = Previous::new(load, options, attn_groups.full_group(), &rules.selecting_layers())?;
         rules.previous = previous.as_ref().map(|previous| previous.queries.clone());
         let selector = selector(load, &rules)?;
         Ok(Self { selector, rules, kernels, account: Account::default(), previous })
@@ -290,8 +290,8 @@ impl Sparse {
     }
 
     /// Returns the view of a layer.
-    pub(super) fn view_of(&self, layer: usize) -> usize {
-        self.rules.views.of_layers[layer]
+    pub(super) fn group_of(&self, layer: usize) -> usize {
+        self.rules.attn_groups.of_layers[layer]
     }
 
     /// Returns lists of what the next step may select in a layer, if that is fetched ahead.

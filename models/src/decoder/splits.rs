@@ -4,10 +4,10 @@ use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::split::{KeyParts, SplitPlan, SplitPlanner};
 
+use super::attention_groups::AttentionGroup;
 use super::batch::{Batch, Dense, Rows};
 use super::keys::Beyond;
 use super::options::DecoderOptions;
-use super::views::View;
 use crate::cast::u32_of;
 use crate::kv::split_planner;
 use crate::{DecoderConfig, KvPool, Reach};
@@ -31,7 +31,7 @@ pub(super) struct Splits {
     /// Keys of a partition of rows that attend lists, likewise, and if pages have slots, which hold whole partitions.
     lists_fixed: Option<u32>,
     /// Divisions of the step, by view.
-    views: Vec<[Division; 2]>,
+    attn_groups: Vec<[Division; 2]>,
 }
 
 impl Splits {
@@ -39,19 +39,19 @@ impl Splits {
         let planner = split_planner(gpu, config, kv.shape(), options.uses_coop(gpu));
         let fixed = options.reproducible.then_some(planner.fixed());
         let lists_fixed = if kv.page_slots() > 0 { Some(PARTITION) } else { fixed };
-        Self { planner, fixed, lists_fixed, views: Vec::new() }
+        Self { planner, fixed, lists_fixed, attn_groups: Vec::new() }
     }
 
     /// Splits the keys of rows that attend all that they see, and of tiles. Chunks of the ring are whole partitions of the fixed
     /// size.
-    pub(super) fn plan(&mut self, views: &[View], batch: &Batch, beyond: &Beyond) {
-        let of_view = |(index, view): (usize, &View)| {
+    pub(super) fn plan(&mut self, attn_groups: &[AttentionGroup], batch: &Batch, beyond: &Beyond) {
+        let of_group = |(index, attn_group): (usize, &AttentionGroup)| {
             Dense::BOTH.map(|which| {
                 let streams = beyond.stream(index, which).is_some();
-                self.divide(view.reach, batch.views[index].dense(which), streams)
+                self.divide(attn_group.reach, batch.attn_groups[index].dense(which), streams)
             })
         };
-        self.views = views.iter().enumerate().map(of_view).collect();
+        self.attn_groups = attn_groups.iter().enumerate().map(of_group).collect();
     }
 
     fn divide(&self, reach: Reach, rows: &Rows, streams: bool) -> Division {
@@ -70,18 +70,18 @@ impl Splits {
     }
 
     /// Returns the division of rows of a view.
-    pub(super) fn of(&self, view: usize, which: Dense) -> Division {
-        self.views[view][which as usize]
+    pub(super) fn of(&self, attn_group: usize, which: Dense) -> Division {
+        self.attn_groups[attn_group][which as usize]
     }
 
     /// Returns the splits of all rows that attend all that they see.
     pub(super) fn all(&self) -> impl Iterator<Item = SplitPlan> {
-        self.views.iter().flatten().map(|division| division.split)
+        self.attn_groups.iter().flatten().map(|division| division.split)
     }
 
     /// Returns the most parts of tiles; 1 if no tile's keys are cut.
     pub(super) fn max_parts(&self) -> u32 {
-        self.views.iter().flatten().map(|division| division.parts.count).max().unwrap_or(1)
+        self.attn_groups.iter().flatten().map(|division| division.parts.count).max().unwrap_or(1)
     }
 
     /// Splits rows that attend lists of at most `tokens` tokens.

@@ -228,7 +228,7 @@ impl Ring {
 
 /// Consecutive blocks that are copied together.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Run {
+pub(crate) struct BlockRun {
     /// Blocks of the buffers that they come from.
     pub(crate) from: Range<u32>,
     /// First block of the device's buffers.
@@ -236,9 +236,9 @@ pub(crate) struct Run {
 }
 
 /// Joins copies of single blocks, `(from, device)`, to runs.
-pub(crate) fn runs(copies: &[(u32, u32)]) -> Vec<Run> {
+pub(crate) fn block_runs(copies: &[(u32, u32)]) -> Vec<BlockRun> {
     let follows = |a: &(u32, u32), b: &(u32, u32)| a.0 + 1 == b.0 && a.1 + 1 == b.1;
-    let run = |run: &[(u32, u32)]| Run { from: run[0].0..run[run.len() - 1].0 + 1, device: run[0].1 };
+    let run = |run: &[(u32, u32)]| BlockRun { from: run[0].0..run[run.len() - 1].0 + 1, device: run[0].1 };
     copies.chunk_by(follows).map(run).collect()
 }
 
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn neighbours_are_copied_together() {
         let copies = [(4, 10), (5, 11), (6, 12), (8, 13), (9, 15)];
-        let want = [(4..7, 10), (8..9, 13), (9..10, 15)].map(|(from, device)| Run { from, device });
-        assert_eq!(runs(&copies), want);
+        let want = [(4..7, 10), (8..9, 13), (9..10, 15)].map(|(from, device)| BlockRun { from, device });
+        assert_eq!(block_runs(&copies), want);
     }
 }

@@ -27,7 +27,7 @@ use crate::decoder::batch::Batch;
 use crate::decoder::choices::{ChoiceBuffer, ChoiceKind};
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::keys::Keys;
-use crate::decoder::ops::{Ctx, Rotation, Runs};
+use crate::decoder::ops::{Ctx, HeadSlices, Rotation};
 use crate::decoder::portions::{RowTask, attend_rows};
 use crate::decoder::rope_angles::RopeAngles;
 use crate::kernel::rope;
@@ -131,7 +131,7 @@ impl CompressedAttention {
         compressed: CompressedConfig,
         layers: &Arc<[Compressed]>,
     ) -> Result<Self, ModelError> {
-        let LoadContext { gpu, config, options, kv, views } = *load;
+        let LoadContext { gpu, config, options, kv, attn_groups } = *load;
         let shape = options.kv().vectors(config, &compressed);
         let kernel = MlaKernel::new(&shape, config.num_heads, &gpu.profile().rounded(options.uses_coop(gpu)));
         let places = Places::new(config, kv.plan());
@@ -140,7 +140,7 @@ impl CompressedAttention {
         let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
         Ok(Self {
             layers: Arc::clone(layers),
-            step: Step::new(load, &places, views.all.len())?,
+            step: Step::new(load, &places, attn_groups.all.len())?,
             entries: EntryState::new(gpu, config, options, &places)?,
             index: EntryIndex::new(load, &places)?,
             rope: gpu.pipeline(&rope::variant(config.head_dim, Pairing::Interleaved))?,
@@ -244,9 +244,9 @@ impl CompressedAttention {
         let (heads, width, rank) = (ctx.config.num_heads, ctx.config.head_dim, self.config.q_rank);
         // The indexer reads the latent too.
         ctx.exact_product(&weights.q_a, x, &self.q_latent, rank)?;
-        ctx.norm_runs(Runs::of(1, rank), eps, &weights.q_a_norm, &self.q_latent);
+        ctx.norm_head_slices(HeadSlices::of(1, rank), eps, &weights.q_a_norm, &self.q_latent);
         ctx.store_product(&weights.q_b, &self.q_latent, q, heads * width)?;
-        ctx.norm_runs(Runs::of(heads, width), eps, &self.plain_norm, q);
+        ctx.norm_head_slices(HeadSlices::of(heads, width), eps, &self.plain_norm, q);
         ctx.rotate(&self.rope, self.rotation(ctx, layer, heads, heads * width), q);
         Ok(())
     }
@@ -255,10 +255,10 @@ impl CompressedAttention {
     fn window_keys(&self, ctx: &mut Ctx<'_>, layer: usize, x: &Buf<f32>) -> Result<(), ModelError> {
         let (weights, width, eps) = (&self.layers[layer], ctx.config.head_dim, ctx.config.rms_norm_eps);
         ctx.store_product(&weights.kv, x, &self.kv, width)?;
-        ctx.norm_runs(Runs::of(1, width), eps, &weights.kv_norm, &self.kv);
+        ctx.norm_head_slices(HeadSlices::of(1, width), eps, &weights.kv_norm, &self.kv);
         ctx.rotate(&self.rope, self.rotation(ctx, layer, 1, width), &self.kv);
         let cache = ctx.kv.buffer(layer, CachePart::Latent);
-        self.write_vectors(ctx, &self.kv, ctx.view(layer).slots.on_device(), cache, ctx.rows());
+        self.write_vectors(ctx, &self.kv, ctx.group_rows(layer).slots.on_device(), cache, ctx.rows());
         Ok(())
     }
 
@@ -322,7 +322,7 @@ impl CompressedAttention {
     /// Attention of all rows, one by one.
     fn attend(&self, ctx: &mut Ctx<'_>, layer: usize, places: Option<LayerPlaces>) {
         let task = RowTask {
-            rows: &ctx.view(layer).all.decode,
+            rows: &ctx.group_rows(layer).all.decode,
             max_keys: u32::MAX,
             max_partitions: self.step.split.max_partitions,
             keys: Keys::Device,

@@ -20,10 +20,10 @@ use crate::decoder::kernels::{Forms, HeadKernels, LoadContext};
 use crate::decoder::keys::{Keys, RingKeys};
 use crate::decoder::ops::Ctx;
 use crate::decoder::options::DecoderOptions;
-use crate::decoder::portions::{attend_rows, turns};
+use crate::decoder::portions::{attend_rows, ring_schedule};
+use crate::decoder::ring_schedule::run_schedule;
 use crate::decoder::sparse::Sparse;
 use crate::decoder::splits::{Division, Splits};
-use crate::decoder::walk::walk;
 use crate::kernel::rope_append;
 use crate::matrix::Matrix;
 use crate::{ModelError, Reach};
@@ -76,16 +76,16 @@ struct Skipping {
 
 impl Heads {
     pub(super) fn new(load: &LoadContext<'_>, layers: &Arc<[HeadWeights]>) -> Result<Self, ModelError> {
-        let LoadContext { gpu, config, options, kv, views } = *load;
+        let LoadContext { gpu, config, options, kv, attn_groups } = *load;
         let (shape, forms) = (kv.shape(), Forms::new(gpu, config, options, kv.shape()));
         let logit = if config.score_softcap.is_some() { Logit::Softcap } else { Logit::Plain };
         let kernels = |skips: bool| -> Result<Vec<HeadKernels>, ModelError> {
-            let of_view = |reach| {
+            let of_group = |reach| {
                 let skip = skips && reach == Reach::Full;
                 let kind = Kind { mask: reach, sinks: config.sinks, logit, skip, ..Kind::default() };
                 HeadKernels::new(gpu, shape, config.num_heads, forms, &kind)
             };
-            views.all.iter().map(|view| of_view(view.reach)).collect()
+            attn_groups.all.iter().map(|attn_group| of_group(attn_group.reach)).collect()
         };
         let skipping = |policy: &Arc<dyn Policy>| -> Result<Skipping, ModelError> {
             Ok(Skipping { policy: Arc::clone(policy), kernels: kernels(true)?, acts: false })
@@ -116,9 +116,9 @@ impl Heads {
     }
 
     /// Returns the kernels of a view for rows that attend to all they see, but for keys that are left out.
-    pub(super) fn kernels(&self, view: usize) -> &HeadKernels {
+    pub(super) fn kernels(&self, attn_group: usize) -> &HeadKernels {
         let skipping = self.skipping.as_ref().filter(|skipping| skipping.acts);
-        &skipping.map_or(&self.kernels, |skipping| &skipping.kernels)[view]
+        &skipping.map_or(&self.kernels, |skipping| &skipping.kernels)[attn_group]
     }
 
     /// Returns the logarithm of the threshold times the keys of a row, for keys that prefill leaves out in a layer. The longest
@@ -181,13 +181,23 @@ impl Heads {
 
     /// Records the attention of all rows.
     fn attend(&self, ctx: &mut Ctx<'_>, layer: usize) -> Result<(), ModelError> {
-        let (view, index) = (ctx.view(layer), ctx.views.of_layers[layer]);
+        let (attn_group, index) = (ctx.group_rows(layer), ctx.attn_groups.of_layers[layer]);
         let kernels = self.kernels(index);
         let (q, sinks) = (self.queries(ctx, layer), self.layers[layer].sinks.as_ref());
         let dense = |which| {
             let Division { split, parts } = ctx.splits.of(index, which);
             let keys = Keys::of(ctx.beyond, index, which);
-            HeadRows { layer, q, kernels, sinks, rows: view.dense(which), selected: None, keys, split, parts }
+            HeadRows {
+                layer,
+                q,
+                kernels,
+                sinks,
+                rows: attn_group.dense(which),
+                selected: None,
+                keys,
+                split,
+                parts,
+            }
         };
         let Some(selected) = self.sparse.as_ref().and_then(|sparse| sparse.selected(layer)) else {
             let rows = dense(Dense::All);
@@ -198,10 +208,10 @@ impl Heads {
         self.attend_rows(ctx, &whole)?;
         let listed = HeadRows {
             kernels: selected.kernels,
-            rows: &view.selected,
+            rows: &attn_group.selected,
             selected: Some(&selected),
             keys: ctx.keys.pages().map_or(Keys::Device, |pages| Keys::Slots(pages.capacity())),
-            split: ctx.splits.listed(&view.selected, selected.tokens()),
+            split: ctx.splits.listed(&attn_group.selected, selected.tokens()),
             parts: KeyParts::default(),
             ..whole
         };
@@ -212,7 +222,8 @@ impl Heads {
     pub(super) fn list_splits(&self, batch: &Batch, splits: &Splits) -> Vec<SplitPlan> {
         let Some(sparse) = &self.sparse else { return Vec::new() };
         let lists = (0..self.layers.len()).filter_map(|layer| Some((layer, sparse.list_tokens(layer)?)));
-        let split = |(layer, tokens)| splits.listed(&batch.views[sparse.view_of(layer)].selected, tokens);
+        let split =
+            |(layer, tokens)| splits.listed(&batch.attn_groups[sparse.group_of(layer)].selected, tokens);
         lists.map(split).collect()
     }
 
@@ -224,8 +235,8 @@ impl Heads {
             return Ok(());
         };
         let streamed = |group: usize| tiles.streamed(ctx, &stream.groups[group]);
-        let turns = turns(ctx.splits.planner(), &task, rows, stream, streamed);
-        walk(ctx, rows.layer, stream, turns)
+        let ring_schedule = ring_schedule(ctx.splits.planner(), &task, rows, stream, streamed);
+        run_schedule(ctx, rows.layer, stream, ring_schedule)
     }
 
     /// Drops the buffers of the step's prefixes.

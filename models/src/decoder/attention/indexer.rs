@@ -7,7 +7,7 @@ use attn_kernels::rows::{DecodeRow, KeyRow};
 
 use super::index::{Choice, IndexOf, IndexQueries, IndexScorer};
 use crate::decoder::batch::Batch;
-use crate::decoder::ops::{Ctx, Runs};
+use crate::decoder::ops::{Ctx, HeadSlices};
 use crate::decoder::options::DecoderOptions;
 use crate::kernel::norm_heads;
 use crate::kernel::norm_heads::NormHeadsBuffers;
@@ -80,7 +80,7 @@ impl IndexerState {
             end: row.len,
             table: row.table,
         };
-        let rows = if self.chooses(batch) { &batch.views[0].all.decode[..] } else { &[] };
+        let rows = if self.chooses(batch) { &batch.attn_groups[0].all.decode[..] } else { &[] };
         self.scorer.plan(rows.iter().map(key_row), batch.longest);
     }
 
@@ -101,9 +101,9 @@ impl IndexerState {
         let dim = self.scorer.config.head_dim;
         ctx.exact_product(&weights.k, x, &self.k, dim)?;
         let on = NormHeadsBuffers { weight: weights.k_norm.bind(), x: self.k.bind() };
-        ctx.norm_runs_by(&self.norm, Runs::of(1, dim), EPS, on);
+        ctx.norm_head_slices_by(&self.norm, HeadSlices::of(1, dim), EPS, on);
         ctx.rotate(&self.scorer.rope, ctx.rotation(1, dim, 0), &self.k);
-        self.scorer.append(ctx, layer, &self.k, ctx.view(layer).slots.on_device(), ctx.rows());
+        self.scorer.append(ctx, layer, &self.k, ctx.group_rows(layer).slots.on_device(), ctx.rows());
         if !self.chooses(ctx.batch) {
             return Ok(false);
         }

@@ -18,9 +18,9 @@ use crate::decoder::batch::{Batch, Dense};
 use crate::decoder::choices::{ChoiceBuffer, ChoiceKind};
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::keys::{Keys, RingKeys, Stream};
-use crate::decoder::ops::{Ctx, Runs};
-use crate::decoder::portions::{KeyRange, Portion, RowKernel, RowTask, attend_rows, turns};
-use crate::decoder::walk::walk;
+use crate::decoder::ops::{Ctx, HeadSlices};
+use crate::decoder::portions::{KeyRange, Portion, RowKernel, RowTask, attend_rows, ring_schedule};
+use crate::decoder::ring_schedule::run_schedule;
 use crate::kernel::rope;
 use crate::matrices::{Matrices, Vectors};
 use crate::matrix::{Matrix, SLACK};
@@ -199,7 +199,7 @@ impl LatentAttention {
             LatentQueries::Direct(matrix) => ctx.store_product(matrix, x, &self.q, heads * head_dim)?,
             LatentQueries::OfLatent { rank, a, norm, b } => {
                 ctx.store_product(a, x, &self.q_latent, *rank)?;
-                ctx.norm_runs(Runs::of(1, *rank), EPS, norm, &self.q_latent);
+                ctx.norm_head_slices(HeadSlices::of(1, *rank), EPS, norm, &self.q_latent);
                 ctx.store_product(b, &self.q_latent, &self.q, heads * head_dim)?;
             }
         }
@@ -218,15 +218,15 @@ impl LatentAttention {
     fn keys(&self, ctx: &mut Ctx<'_>, layer: usize, x: &Buf<f32>) -> Result<(), ModelError> {
         let (weights, kv_rank, width) = (&self.layers[layer], self.config.kv_rank, self.config.cached());
         ctx.store_product(&weights.kv_a, x, &self.kv, width)?;
-        let runs = Runs { heads: 1, width: kv_rank, stride: width, first: 0 };
-        ctx.norm_runs(runs, EPS, &weights.kv_a_norm, &self.kv);
+        let slices = HeadSlices { heads: 1, width: kv_rank, stride: width, first: 0 };
+        ctx.norm_head_slices(slices, EPS, &weights.kv_a_norm, &self.kv);
         ctx.rotate(&self.rope_k, ctx.rotation(1, width, kv_rank), &self.kv);
         let rows = ctx.rows();
         let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: kv_rank };
         ctx.on_ring(|ring, context| ring.fetch_partial_blocks(context, layer)).unwrap_or(Ok(()))?;
-        let view = ctx.views.of_layers[layer];
+        let attn_group = ctx.attn_groups.of_layers[layer];
         // Each row's latent goes where one of them has a slot.
-        for destination in ctx.keys.destinations(ctx.kv, ctx.batch, ctx.beyond, view, layer) {
+        for destination in ctx.keys.destinations(ctx.kv, ctx.batch, ctx.beyond, attn_group, layer) {
             let buffers = LatentWriteBuffers {
                 kv: self.kv.bind(),
                 slots: destination.slots,
@@ -244,21 +244,25 @@ impl LatentAttention {
         layer: usize,
         chosen: Option<&IndexerState>,
     ) -> Result<(), ModelError> {
-        let (rows, view) = (&ctx.view(layer).all, ctx.views.of_layers[layer]);
+        let (rows, attn_group) = (&ctx.group_rows(layer).all, ctx.attn_groups.of_layers[layer]);
         let lists = chosen.map(|indexer| (indexer.lists(), indexer.longest_list(ctx.batch)));
         let split = match lists {
             Some((_, longest)) => ctx.splits.listed(rows, longest),
-            None => ctx.splits.of(view, Dense::All).split,
+            None => ctx.splits.of(attn_group, Dense::All).split,
         };
-        let (stream, keys) = (ctx.beyond.stream(view, Dense::All), Keys::of(ctx.beyond, view, Dense::All));
+        let (stream, keys) =
+            (ctx.beyond.stream(attn_group, Dense::All), Keys::of(ctx.beyond, attn_group, Dense::All));
         let task =
             RowTask { rows: &rows.decode, max_keys: u32::MAX, max_partitions: split.max_partitions, keys };
         let kind = if chosen.is_some() { &self.chosen } else { &self.all };
         let kernel = LatentRows { latent: self, layer, kind, lists, split, stream };
         match stream {
-            Some(stream) => {
-                walk(ctx, layer, stream, turns(ctx.splits.planner(), &task, &kernel, stream, |_| None))?
-            }
+            Some(stream) => run_schedule(
+                ctx,
+                layer,
+                stream,
+                ring_schedule(ctx.splits.planner(), &task, &kernel, stream, |_| None),
+            )?,
             None => attend_rows(ctx, &task, &kernel),
         }
         ctx.on_ring(RingKeys::end_layer).unwrap_or(Ok(()))
@@ -315,7 +319,7 @@ impl RowKernel for LatentRows<'_> {
             latents: ctx.kv.keys_in(self.layer, keys.at)[0].bind(),
             tables: Some(tables),
             compressed: None,
-            rows: ctx.view(self.layer).all.decode.bind(),
+            rows: ctx.group_rows(self.layer).all.decode.bind(),
             partial: out.bind(),
             stats: act.stats.bind(),
             selected: self.lists(),
@@ -337,7 +341,7 @@ impl RowKernel for LatentRows<'_> {
         let buffers = PagedReduceBuffers {
             partial: act.partial.bind(),
             stats: act.stats.bind(),
-            rows: ctx.view(self.layer).all.decode.bind(),
+            rows: ctx.group_rows(self.layer).all.decode.bind(),
             out: self.latent.weighed.bind(),
             selected: self.lists(),
             sinks: None,

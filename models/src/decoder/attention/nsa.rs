@@ -141,7 +141,7 @@ impl NsaAttention {
         ctx.exact_product(&weights.gates, x, &self.gates, heads * BRANCHES)?;
         append(ctx, &self.rope_append, layer, &act.q);
         self.take_in(ctx, layer);
-        let rows = &ctx.view(layer).all.decode;
+        let rows = &ctx.group_rows(layer).all.decode;
         for start in (0..rows.len()).step_by(self.step.portion) {
             let count = u32_of(self.step.portion.min(rows.len() - start));
             self.compress_and_select(ctx, layer, start, count);
@@ -184,7 +184,7 @@ impl NsaAttention {
     fn compress_and_select(&self, ctx: &mut Ctx<'_>, layer: usize, start: usize, count: u32) {
         let (c, step, act) = (ctx.config, &self.step, ctx.act);
         let (num_heads, num_kv_heads, prob_stride) = (c.num_heads, c.num_kv_heads, step.prob_stride);
-        let (rows, tables) = (ctx.view(layer).all.decode.bind_from(start), ctx.batch.tables.bind());
+        let (rows, tables) = (ctx.group_rows(layer).all.decode.bind_from(start), ctx.batch.tables.bind());
         let means = |part| ctx.kv.buffer(layer, part).bind().cast();
 
         let q_stride = num_heads * c.head_dim;
@@ -234,7 +234,7 @@ impl NsaAttention {
 
     /// Records attention of all rows to their selected blocks and to their windows.
     fn attend(&self, ctx: &mut Ctx<'_>, layer: usize) {
-        let (step, all) = (&self.step, &ctx.view(layer).all.decode);
+        let (step, all) = (&self.step, &ctx.group_rows(layer).all.decode);
         let [_, selected, window] = &self.outputs;
         let branches = [
             BranchRows {

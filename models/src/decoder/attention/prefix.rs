@@ -15,12 +15,13 @@ impl Heads {
     /// through the ring is cut by it.
     pub(super) fn begin(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ModelError> {
         self.prefixes.clear();
-        for ((index, view), rows) in ctx.views.all.iter().enumerate().zip(&ctx.batch.views) {
+        for ((index, attn_group), rows) in ctx.attn_groups.all.iter().enumerate().zip(&ctx.batch.attn_groups)
+        {
             let tiles = &rows.all.tiles;
             let resident = self.sparse.is_none() && ctx.beyond.stream(index, Dense::All).is_none();
-            let cut = if view.reach == Reach::Full && resident && !tiles.is_empty() {
+            let cut = if attn_group.reach == Reach::Full && resident && !tiles.is_empty() {
                 let (capacity, tile_rows) = (self.prefix_capacity, self.forms.tile_rows());
-                Some(ChunkedPrefix::new(&sequences(tiles), capacity, view.block_size, tile_rows)?)
+                Some(ChunkedPrefix::new(&sequences(tiles), capacity, attn_group.block_size, tile_rows)?)
             } else {
                 None
             };
@@ -49,14 +50,14 @@ impl Heads {
         layer: usize,
         params: PagedPrefillParams,
     ) -> bool {
-        let view = ctx.views.of_layers[layer];
-        let Some(prefix) = self.prefixes.get(view).and_then(Option::as_ref) else { return false };
+        let attn_group = ctx.attn_groups.of_layers[layer];
+        let Some(prefix) = self.prefixes.get(attn_group).and_then(Option::as_ref) else { return false };
         let (act, (k, v)) = (ctx.act, ctx.kv.layer(layer));
         let (q, tables) = (&act.q, ctx.batch.tables.on_device());
         let buffers = PrefixBuffers { q, k, v, tables, out: &act.attended, lse: &act.lse };
         let (num_heads, shape) = (ctx.config.num_heads, ctx.kv.shape());
         let grid = |tiles| self.forms.prefill_grid(shape, num_heads, tiles);
-        prefix.attend(ctx.gpu, ctx.pass, buffers, params, (&self.kernels(view).prefill, &grid));
+        prefix.attend(ctx.gpu, ctx.pass, buffers, params, (&self.kernels(attn_group).prefill, &grid));
         true
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Buf, Pipeline};
 
 use super::heads::HeadWeights;
-use crate::decoder::ops::{Ctx, Runs};
+use crate::decoder::ops::{Ctx, HeadSlices};
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::rope_append::{self, RopeAppendBuffers, RopeAppendParams};
 use crate::matrix::{Norm, Product};
@@ -31,19 +31,19 @@ pub(super) fn project(
     }
     if let Some([q, k]) = &weights.qk_norm {
         let whole = c.qk_norm == QkNorm::Whole;
-        let runs = |heads, first| match whole {
-            true => Runs { heads: 1, width: heads * c.head_dim, stride, first },
-            false => Runs { heads, width: c.head_dim, stride, first },
+        let slices = |heads, first| match whole {
+            true => HeadSlices { heads: 1, width: heads * c.head_dim, stride, first },
+            false => HeadSlices { heads, width: c.head_dim, stride, first },
         };
-        ctx.norm_runs(runs(c.num_heads, 0), c.rms_norm_eps, q, &act.qkv);
-        ctx.norm_runs(runs(c.num_kv_heads, c.num_heads * c.head_dim), c.rms_norm_eps, k, &act.qkv);
+        ctx.norm_head_slices(slices(c.num_heads, 0), c.rms_norm_eps, q, &act.qkv);
+        ctx.norm_head_slices(slices(c.num_kv_heads, c.num_heads * c.head_dim), c.rms_norm_eps, k, &act.qkv);
     }
     Ok(())
 }
 
 /// Rotates queries, which go to `q`, and keys, and writes new keys and values to the cache.
 pub(super) fn append(ctx: &mut Ctx<'_>, rope_append: &Arc<Pipeline>, layer: usize, q: &Buf<f32>) {
-    let (c, rows, view) = (ctx.config, ctx.rows(), ctx.views.of_layers[layer]);
+    let (c, rows, attn_group) = (ctx.config, ctx.rows(), ctx.attn_groups.of_layers[layer]);
     let of_layer = &c.layers[layer];
     let params = RopeAppendParams {
         rows,
@@ -53,7 +53,7 @@ pub(super) fn append(ctx: &mut Ctx<'_>, rope_append: &Arc<Pipeline>, layer: usiz
     };
     let angles = ctx.batch.angles_of(of_layer.rotary, of_layer.reach);
     // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
-    for destination in ctx.keys.destinations(ctx.kv, ctx.batch, ctx.beyond, view, layer) {
+    for destination in ctx.keys.destinations(ctx.kv, ctx.batch, ctx.beyond, attn_group, layer) {
         let [k, v] = destination.buffers[..] else { unreachable!("heads have keys and values") };
         let buffers = RopeAppendBuffers {
             qkv: ctx.act.qkv.bind(),

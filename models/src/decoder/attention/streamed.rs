@@ -7,13 +7,13 @@ use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 use attn_kernels::kernel::lse_merge::{self, LseMergeBuffers, LseMergeParams};
 use attn_kernels::kernel::paged_prefill::{self, PagedPrefillParams, Tile};
 
-use super::tiles::{Tiles, runs};
+use super::tiles::{Tiles, contiguous_rows};
 use crate::cast::u32_of;
-use crate::decoder::keys::Group;
+use crate::decoder::keys::RingGroup;
 use crate::decoder::ops::Ctx;
 use crate::decoder::options::DecoderOptions;
 use crate::decoder::portions::KeyRange;
-use crate::decoder::walk::Attend;
+use crate::decoder::ring_schedule::RingAttention;
 use crate::{DecoderConfig, ModelError};
 
 /// Merge of a part's output into that of the parts before, for the kernel with cooperative matrices, which begins anew with every
@@ -49,7 +49,7 @@ impl Merge {
     /// Records that the rows of tiles take the part in.
     pub(super) fn record(&self, ctx: &mut Ctx<'_>, tiles: &[Tile]) {
         let (act, heads) = (ctx.act, ctx.config.num_heads);
-        for rows in runs(tiles) {
+        for rows in contiguous_rows(tiles) {
             let first_row = rows.start * heads;
             let params = LseMergeParams { first_row, ..LseMergeParams::new(rows.end * heads - first_row) };
             let buffers = LseMergeBuffers {
@@ -76,7 +76,11 @@ struct StreamedTiles<'a> {
 
 impl<'a> Tiles<'a> {
     /// The tiles of a group, if it has any.
-    pub(super) fn streamed(&'a self, ctx: &Ctx<'_>, group: &Group) -> Option<Box<dyn Attend + 'a>> {
+    pub(super) fn streamed(
+        &'a self,
+        ctx: &Ctx<'_>,
+        group: &RingGroup,
+    ) -> Option<Box<dyn RingAttention + 'a>> {
         let range = group.tiles(&self.rows.rows.tiles);
         let tiles = &self.rows.rows.tiles[range.clone()];
         let (first, last) = self.seen(ctx, tiles)?.into_inner();
@@ -84,7 +88,7 @@ impl<'a> Tiles<'a> {
     }
 }
 
-impl Attend for StreamedTiles<'_> {
+impl RingAttention for StreamedTiles<'_> {
     fn seen(&self) -> Range<u32> {
         self.seen.clone()
     }

@@ -66,7 +66,7 @@ impl Tiles<'_> {
         let buffers = self.buffers(ctx, self.rows.rows.tiles.bind(), KeysIn::Layer, to);
         let params = PagedPrefillParams { part_keys: keys, part_rows: ctx.rows(), ..params };
         ctx.pass.dispatch(&self.rows.kernels.prefill, &params, buffers, [x, y, count]);
-        for run in runs(&self.rows.rows.tiles) {
+        for run in contiguous_rows(&self.rows.rows.tiles) {
             let params = PrefillReduceParams {
                 rows: (run.end - run.start) * c.num_heads,
                 first_row: run.start * c.num_heads,
@@ -176,7 +176,7 @@ impl Tiles<'_> {
     pub(super) fn apply_sinks(&self, ctx: &mut Ctx<'_>, tiles: &[Tile]) {
         let Some(sinks) = self.rows.sinks else { return };
         let (act, c) = (ctx.act, ctx.config);
-        for run in runs(tiles) {
+        for run in contiguous_rows(tiles) {
             let (first_row, rows) = (run.start, run.end - run.start);
             let params = ApplySinksParams { first_row, rows, num_heads: c.num_heads };
             let buffers =
@@ -188,8 +188,8 @@ impl Tiles<'_> {
 }
 
 /// Rows of tiles that follow each other.
-pub(super) fn runs(tiles: &[Tile]) -> impl Iterator<Item = Range<u32>> {
+pub(super) fn contiguous_rows(tiles: &[Tile]) -> impl Iterator<Item = Range<u32>> {
     let end = |tile: &Tile| tile.row + tile.rows;
-    let runs = tiles.chunk_by(move |a, b| end(a) == b.row);
-    runs.map(move |run| run[0].row..run.last().map_or(run[0].row, end))
+    let contiguous_rows = tiles.chunk_by(move |a, b| end(a) == b.row);
+    contiguous_rows.map(move |run| run[0].row..run.last().map_or(run[0].row, end))
 }

@@ -7,7 +7,7 @@ use super::Load;
 use super::lists::{ENTRIES, StreamLists, is_run};
 use super::staging::DirtyBlocks;
 use super::stream::{Source, Stream};
-use crate::decoder::batch::{Batch, Dense, ViewRows};
+use crate::decoder::batch::{Batch, Dense, GroupRows};
 use crate::decoder::buffers::StepList;
 use crate::decoder::options::DecoderOptions;
 use crate::kv::Ring;
@@ -40,13 +40,13 @@ impl Beyond {
     }
 
     /// Forgets the last step.
-    pub(super) fn clear(&mut self, views: usize) {
+    pub(super) fn clear(&mut self, attn_groups: usize) {
         self.slots.clear();
         self.segments.clear();
         self.dirty = DirtyBlocks::default();
         self.lists.clear();
         self.streams.clear();
-        self.streams.resize_with(views, || [None, None]);
+        self.streams.resize_with(attn_groups, || [None, None]);
     }
 
     /// Takes the slots of rows whose blocks lie beyond the device out of the lists of the views. Returns whether there are such
@@ -57,15 +57,15 @@ impl Beyond {
             Some(block) => (block * block_size + slot.cast_unsigned() % block_size).cast_signed(),
             None => -1,
         };
-        let all = batch.views.first().map_or(&[][..], |view| &view.slots);
+        let all = batch.attn_groups.first().map_or(&[][..], |attn_group| &attn_group.slots);
         self.slots.extend(all.iter().map(slot_of));
         if self.slots.iter().all(|slot| *slot < 0) {
             self.slots.clear();
             return false;
         }
         self.segments.push((0, 0));
-        for view in &mut batch.views {
-            for (slot, host) in view.slots.iter_mut().zip(self.slots.iter()) {
+        for attn_group in &mut batch.attn_groups {
+            for (slot, host) in attn_group.slots.iter_mut().zip(self.slots.iter()) {
                 *slot = if *host < 0 { *slot } else { -1 };
             }
         }
@@ -154,8 +154,8 @@ impl Beyond {
     }
 
     /// Returns the stream of rows of a view.
-    pub(in crate::decoder) fn stream(&self, view: usize, rows: Dense) -> Option<&Stream> {
-        self.streams.get(view).and_then(|of_view| of_view[rows as usize].as_ref())
+    pub(in crate::decoder) fn stream(&self, attn_group: usize, rows: Dense) -> Option<&Stream> {
+        self.streams.get(attn_group).and_then(|of_group| of_group[rows as usize].as_ref())
     }
 
     /// Whether some rows go through the ring.
@@ -171,13 +171,13 @@ impl Beyond {
     /// Blocks that the step writes in the layers of a view, each perhaps several times.
     pub(in crate::decoder) fn written_blocks(
         &self,
-        view: &ViewRows,
+        attn_group: &GroupRows,
         block_size: u32,
     ) -> impl Iterator<Item = u32> + use<> {
         // If blocks are selected and live on the host, none is written elsewhere.
         let mut blocks: Vec<u32> = match self.writes() {
             true => self.dirty.blocks().to_vec(),
-            false => view.slots.iter().map(|slot| slot.cast_unsigned() / block_size).collect(),
+            false => attn_group.slots.iter().map(|slot| slot.cast_unsigned() / block_size).collect(),
         };
         blocks.dedup();
         blocks.into_iter()

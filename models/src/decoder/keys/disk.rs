@@ -19,7 +19,7 @@ use prefetch::spill::{PendingRead, Piece, Spill, SpillError, SpillRun};
 
 use super::ring::{LoadId, TransferContext};
 use crate::cast::u32_of;
-use crate::kv::{Run, runs};
+use crate::kv::{BlockRun, block_runs};
 use crate::{KvPool, ModelError};
 
 /// Submissions whose results the host has not taken yet.
@@ -95,8 +95,8 @@ impl DiskKeys {
         }
         let regions = kv.regions(key.layer());
         let of_run =
-            |run: Run| regions.clone().map(move |region| SpillRun { region, blocks: run.from.clone() });
-        let all: Vec<SpillRun> = runs(copies).into_iter().flat_map(of_run).collect();
+            |run: BlockRun| regions.clone().map(move |region| SpillRun { region, blocks: run.from.clone() });
+        let all: Vec<SpillRun> = block_runs(copies).into_iter().flat_map(of_run).collect();
         self.ahead.push_back((key, self.spill.read(&all)));
     }
 
@@ -119,7 +119,7 @@ impl DiskKeys {
         self.send(context)?;
         let (_, mut reading) = self.ahead.pop_front().expect("asked for before");
         let words = context.kv.attended(key.layer()).1;
-        for Run { from, device } in runs(copies) {
+        for BlockRun { from, device } in block_runs(copies) {
             for buffer in to {
                 let mut next = from.start;
                 while next < from.end {
@@ -189,7 +189,7 @@ impl DiskKeys {
         staging: &[&Buf<KvWord>],
     ) {
         let words = context.kv.attended(layer).1;
-        for Run { from, device } in runs(copies) {
+        for BlockRun { from, device } in block_runs(copies) {
             let blocks = device..device + u32_of(from.len());
             let range = from.start as usize * words..from.end as usize * words;
             for (region, buffer) in context.kv.regions(layer).zip(staging) {

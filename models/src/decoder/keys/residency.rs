@@ -228,10 +228,14 @@ impl Residency {
             }
         }
         // Views share the tables, for there is one group; blocks are selected in the one that sees everything.
-        let view = batch.views.iter().find(|view| !view.selecting.is_empty()).unwrap_or(&batch.views[0]);
+        let attn_group = batch
+            .attn_groups
+            .iter()
+            .find(|attn_group| !attn_group.selecting.is_empty())
+            .unwrap_or(&batch.attn_groups[0]);
         self.requests.clear();
         self.decode_requests = 0;
-        for chosen in &view.selecting {
+        for chosen in &attn_group.selecting {
             for list in 0..chosen.lists {
                 let (len, table) = (u32_of(chosen.kv_len()), u32_of(chosen.table.start));
                 self.requests.push(PageRequest::new(chosen.list + list, len, table));
@@ -244,7 +248,7 @@ impl Residency {
         if needed > self.num_slots {
             return Err(ModelError::PageSlots { needed, slots: self.num_slots });
         }
-        let mut touched: Vec<u32> = beyond.written_blocks(view, shape.block_size).collect();
+        let mut touched: Vec<u32> = beyond.written_blocks(attn_group, shape.block_size).collect();
         touched.sort_unstable();
         touched.dedup();
         let on_disk = self.disk.is_some();
@@ -257,7 +261,7 @@ impl Residency {
         self.touched.extend(touched.into_iter().map(written));
         self.num_pages = batch.tables.len() * shape.num_kv_heads as usize;
         if let Some(disk) = &mut self.disk {
-            disk.begin(batch, view);
+            disk.begin(batch, attn_group);
         }
         Ok(())
     }

@@ -18,8 +18,8 @@ use super::ring::{Load, LoadId};
 use super::staging::DirtyBlocks;
 use crate::batch::Slice;
 use crate::cast::u32_of;
+use crate::decoder::attention_groups::AttentionGroup;
 use crate::decoder::batch::{Batch, Dense, Rows};
-use crate::decoder::views::View;
 use crate::kv::{KeysIn, Place, ROWS, Ring};
 use crate::{KvPool, ModelError};
 
@@ -29,12 +29,12 @@ pub(in crate::decoder) struct Stream {
     /// First entry of its block tables among those of all streams; in them blocks of slots stand for those of the pool.
     pub(in crate::decoder) tables_at: usize,
     /// Groups in the order of rows.
-    pub(in crate::decoder) groups: Vec<Group>,
+    pub(in crate::decoder) groups: Vec<RingGroup>,
 }
 
 /// Sequences that go through the ring together.
 #[derive(Debug)]
-pub(in crate::decoder) struct Group {
+pub(in crate::decoder) struct RingGroup {
     /// Their rows in the step.
     rows: Range<u32>,
     pub(in crate::decoder) chunks: Vec<Chunk>,
@@ -120,23 +120,23 @@ struct Planner<'a> {
 pub(super) fn plan_streams(
     kv: &KvPool,
     ring: &Ring,
-    views: &[View],
+    attn_groups: &[AttentionGroup],
     slices: &[Slice<'_>],
     batch: &mut Batch,
     beyond: &mut Beyond,
     selects: bool,
 ) -> Result<(), ModelError> {
-    let (Batch { views: all, tables, .. }, Beyond { dirty, lists, streams, .. }) = (batch, beyond);
+    let (Batch { attn_groups: all, tables, .. }, Beyond { dirty, lists, streams, .. }) = (batch, beyond);
     let block_size = kv.shape().block_size;
     let planner = Planner { ring, kv, unit: ring.partition() as usize, block_size, dirty };
-    for ((view, rows), streams) in views.iter().zip(all).zip(streams) {
+    for ((attn_group, rows), streams) in attn_groups.iter().zip(all).zip(streams) {
         let unused = selects && !rows.selecting.is_empty();
         for which in Dense::BOTH.into_iter().filter(|which| !unused || *which == Dense::Whole) {
             let rows = match which {
                 Dense::All => &mut rows.all,
                 Dense::Whole => &mut rows.whole,
             };
-            let stream = planner.stream(&sequences(view, slices, rows, block_size), tables, lists)?;
+            let stream = planner.stream(&sequences(attn_group, slices, rows, block_size), tables, lists)?;
             if let Some(stream) = &stream {
                 stream.align(&mut rows.decode, &mut rows.tiles);
             }
@@ -147,7 +147,12 @@ pub(super) fn plan_streams(
 }
 
 /// The sequences that `rows` are of, and what they see.
-fn sequences<'a>(view: &View, slices: &[Slice<'a>], rows: &Rows, block_size: u32) -> Vec<Sequence<'a>> {
+fn sequences<'a>(
+    attn_group: &AttentionGroup,
+    slices: &[Slice<'a>],
+    rows: &Rows,
+    block_size: u32,
+) -> Vec<Sequence<'a>> {
     let (mut first_row, mut at) = (0, 0);
     let mut sequences = Vec::new();
     for slice in slices {
@@ -155,7 +160,7 @@ fn sequences<'a>(view: &View, slices: &[Slice<'a>], rows: &Rows, block_size: u32
         let decode = rows.decode.iter().filter(|row| of_slice.contains(&row.row));
         let decode = decode.map(|row| (row.first_key, row.len));
         let tiles = rows.tiles.iter().filter(|tile| of_slice.contains(&tile.row));
-        let tiles = tiles.map(|tile| (view.reach.first_key(tile.position), tile.position + tile.rows));
+        let tiles = tiles.map(|tile| (attn_group.reach.first_key(tile.position), tile.position + tile.rows));
         let seen = decode.chain(tiles).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
         if let Some((first, end)) = seen {
             let seen = (first / block_size) as usize..end.div_ceil(block_size) as usize;
@@ -204,7 +209,7 @@ impl Planner<'_> {
                 return Err(ModelError::Ring { needed: needed(1), slot_blocks: self.ring.slot_blocks() });
             };
             let (group, others) = rest.split_at(together);
-            groups.push(Group {
+            groups.push(RingGroup {
                 rows: group[0].rows.start..group[together - 1].rows.end,
                 chunks: self.chunks(group, tables_at, lists),
             });
@@ -341,7 +346,7 @@ impl Planner<'_> {
 impl Stream {
     /// Returns the numbers that the commands of the stream follow from.
     pub(super) fn shape(&self) -> impl Iterator<Item = usize> {
-        let group = |group: &'_ Group| [group.rows.start, group.rows.end].map(|row| row as usize);
+        let group = |group: &'_ RingGroup| [group.rows.start, group.rows.end].map(|row| row as usize);
         let groups = self.groups.iter().flat_map(move |of| {
             group(of).into_iter().chain([of.chunks.len()]).chain(of.chunks.iter().flat_map(Chunk::shape))
         });
@@ -368,7 +373,7 @@ impl Stream {
     }
 }
 
-impl Group {
+impl RingGroup {
     /// Its tiles in an [aligned](Stream::align) list.
     pub(in crate::decoder) fn tiles(&self, tiles: &[Tile]) -> Range<usize> {
         let own = |tile: &Tile| self.rows.contains(&tile.row);

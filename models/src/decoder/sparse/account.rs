@@ -30,7 +30,7 @@ impl Account {
             self.certify_whole(rules.chosen(batch), slices);
         }
         for layer in 0..rules.num_layers() {
-            if rules.views.of_layer(layer).reach == Reach::Full {
+            if rules.attn_groups.of_layer(layer).reach == Reach::Full {
                 self.count_whole(rules, batch, slices, layer);
             }
         }
@@ -48,7 +48,7 @@ impl Account {
     fn count_whole(&mut self, rules: &Rules, batch: &Batch, slices: &[Slice<'_>], layer: usize) {
         let block = rules.options.policy.block_size();
         let sparse = rules.selects_in(batch, layer);
-        let selecting = &batch.views[rules.views.of_layers[layer]].selecting;
+        let selecting = &batch.attn_groups[rules.attn_groups.of_layers[layer]].selecting;
         for (index, (slice, attended)) in slices.iter().zip(&mut self.attended).enumerate() {
             let Some(attended) = attended else { continue };
             let chosen = selecting.iter().filter(|chosen| sparse && chosen.slice == index);

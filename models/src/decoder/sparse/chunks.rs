@@ -123,7 +123,7 @@ impl<L: ListChunks> Select for Chunks<L> {
         let [k, v] = ctx.kv.whole(layer);
         let tables = ctx.batch.tables.bind();
         let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), v: v.bind(), tables };
-        for chunk in Chunk::all(rules.own(ctx.view(layer))) {
+        for chunk in Chunk::all(rules.own(ctx.group_rows(layer))) {
             self.by.list(ctx.pass, &chunk, &from, &self.lists);
         }
         self.counter.count(ctx.pass, &self.lists, layer);
@@ -138,7 +138,7 @@ impl<L: ListChunks> Select for Chunks<L> {
     fn correct(&self, rules: &Rules, ctx: &mut Ctx<'_>, layer: usize) {
         if self.lists.layers[layer] {
             let act = ctx.act;
-            for chunk in Chunk::all(rules.own(ctx.view(layer))) {
+            for chunk in Chunk::all(rules.own(ctx.group_rows(layer))) {
                 self.by.correct(ctx.pass, &chunk, act, &self.lists);
             }
         }

@@ -155,8 +155,8 @@ impl Select for OnHost {
         let plan = |retrievals: &mut Retrievals| retrievals.plan(step.slices, rules.chosen(step.batch));
         self.turns = self.retrievals.as_mut().map(plan).unwrap_or_default();
         let block_size = step.kv.shape().block_size;
-        for view in &step.batch.views {
-            self.mirror.forget(step.beyond.written_blocks(view, block_size));
+        for attn_group in &step.batch.attn_groups {
+            self.mirror.forget(step.beyond.written_blocks(attn_group, block_size));
         }
         Ok(())
     }
@@ -177,7 +177,7 @@ impl Select for OnHost {
         if !rules.selects_in(ctx.batch, layer) {
             return Ok(());
         }
-        let rows = rules.own(ctx.view(layer));
+        let rows = rules.own(ctx.group_rows(layer));
         let mut queries = self.read_queries(rules, ctx, layer, rows)?;
         account.timings.append(&mut queries.timings);
         let mut selections = Vec::with_capacity(rows.len());

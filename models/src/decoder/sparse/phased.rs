@@ -31,7 +31,7 @@ impl Part {
         let rules = Rules {
             source: options.sources(&joint.dense),
             options,
-            views: joint.views.clone(),
+            attn_groups: joint.attn_groups.clone(),
             previous: joint.previous.clone().filter(|_| phase == Phase::Decode),
             dense: joint.dense.clone(),
             phase: Some(phase),

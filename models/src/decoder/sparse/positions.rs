@@ -42,7 +42,7 @@ impl Select for Positions {
         let mut words: Vec<u32> = Vec::new();
         self.placed.fill(None);
         for layer in (0..self.placed.len()).filter(|layer| rules.selects_in(step.batch, *layer)) {
-            let rows = rules.own(&step.batch.views[rules.views.of_layers[layer]]);
+            let rows = rules.own(&step.batch.attn_groups[rules.attn_groups.of_layers[layer]]);
             let select =
                 |chosen: &SelectingRows| rules.options.select(chosen, layer, None, rules.digests, None);
             let selections: Vec<Selection> = rows.iter().map(select).collect::<Result<_, _>>()?;

@@ -12,8 +12,8 @@ use super::SelectingRows;
 use crate::Reach;
 use crate::batch::Slice;
 use crate::cast::u32_of;
+use crate::decoder::attention_groups::AttentionGroup;
 use crate::decoder::kernels::LoadContext;
-use crate::decoder::views::View;
 use crate::{DecoderConfig, KvPool, ModelError};
 use attn_kernels::rows::{DecodeRow, PhysicalBlock};
 use compressed::Compressed;
@@ -38,7 +38,7 @@ enum Kind {
 /// A layer of a step.
 pub(super) struct RankContext<'a> {
     pub(super) layer: usize,
-    pub(super) view: usize,
+    pub(super) attn_group: usize,
     pub(super) kv: &'a KvPool,
     pub(super) q: &'a Buf<f32>,
     pub(super) tables: &'a Buf<PhysicalBlock>,
@@ -93,20 +93,20 @@ impl Scorer {
         &mut self,
         gpu: &Gpu,
         kv: &KvPool,
-        views: &[View],
+        attn_groups: &[AttentionGroup],
         slices: &[Slice<'_>],
         selects: bool,
     ) -> Result<bool, ModelError> {
         let takes_in = self.pages.takes_in(slices, selects);
         let due = match takes_in {
-            true => self.pages.due(kv.shape(), views, slices),
+            true => self.pages.due(kv.shape(), attn_groups, slices),
             false => {
-                self.pages.put_off(kv.shape(), views, slices);
-                vec![Vec::new(); views.len()]
+                self.pages.put_off(kv.shape(), attn_groups, slices);
+                vec![Vec::new(); attn_groups.len()]
             }
         };
-        for (index, (view, pages)) in views.iter().zip(&due).enumerate() {
-            let listed = takes_in && view.reach == Reach::Full;
+        for (index, (attn_group, pages)) in attn_groups.iter().zip(&due).enumerate() {
+            let listed = takes_in && attn_group.reach == Reach::Full;
             let list_len = if listed { self.pages.list_len(kv.shape(), slices, pages.len()) } else { 0 };
             match &mut self.kind {
                 Kind::Digests(digests) => digests.pools.touch(gpu, index, pages, list_len)?,

@@ -73,7 +73,7 @@ pub(super) const ROWS_ALIGN: usize = 16;
 impl Ranker {
     /// `None` where the policy's own code has to select.
     pub(super) fn new(load: &LoadContext<'_>, rules: &Rules) -> Result<Option<Self>, ModelError> {
-        let LoadContext { gpu, config, kv, views, .. } = *load;
+        let LoadContext { gpu, config, kv, attn_groups, .. } = *load;
         let (policy, selects) = (&*rules.options.policy, &rules.selecting_layers());
         let Some(ranking) = policy.ranking() else { return Ok(None) };
         let Some(scorer) = Scorer::new(load, policy, selects, rules.previous.is_some())? else {
@@ -87,7 +87,7 @@ impl Ranker {
         };
         let kept = Kept::new(load, rules, selects, sets)?;
         let own_rows = rules.previous.is_some() || kept.is_some();
-        let rows = || views.all.iter().map(|_| StepList::new(gpu, "query_rows", 1)).collect();
+        let rows = || attn_groups.all.iter().map(|_| StepList::new(gpu, "query_rows", 1)).collect();
         Ok(Some(Self {
             scorer,
             top_k: gpu.pipeline(&top_k::best(gpu.profile(), Output::List))?,
@@ -119,10 +119,10 @@ impl Ranker {
     /// Lays out the rows of queries that blocks are selected by, where they are not those that attend. Rows that keep what they
     /// have see no key.
     fn list_rows(&mut self, rules: &Rules, step: &Begin<'_>) -> Result<(), ModelError> {
-        for (view, rows) in step.batch.views.iter().zip(self.rows.iter_mut().flatten()) {
+        for (attn_group, rows) in step.batch.attn_groups.iter().zip(self.rows.iter_mut().flatten()) {
             rows.clear();
             let keeps = |index| self.kept.as_ref().is_some_and(|kept| kept.then(index).is_some());
-            rows.extend(rules.own(view).iter().enumerate().map(|(index, chosen)| DecodeRow {
+            rows.extend(rules.own(attn_group).iter().enumerate().map(|(index, chosen)| DecodeRow {
                 row: chosen.q_row,
                 len: if keeps(index) { 0 } else { u32_of(chosen.kv_len()) },
                 table: u32_of(chosen.table.start),
@@ -135,15 +135,15 @@ impl Ranker {
 
     /// Inputs of the kernels that score in a layer.
     fn context<'a>(&'a self, rules: &'a Rules, ctx: &Ctx<'a>, layer: usize) -> RankContext<'a> {
-        let view = ctx.views.of_layers[layer];
+        let attn_group = ctx.attn_groups.of_layers[layer];
         let previous = rules.previous.as_ref().and_then(|queries| queries[layer].as_ref());
         let rows = match &self.rows {
-            Some(rows) => rows[view].on_device(),
-            None => ctx.view(layer).selected.decode.on_device(),
+            Some(rows) => rows[attn_group].on_device(),
+            None => ctx.group_rows(layer).selected.decode.on_device(),
         };
         RankContext {
             layer,
-            view,
+            attn_group,
             kv: ctx.kv,
             q: previous.unwrap_or(&ctx.act.q),
             tables: ctx.batch.tables.on_device(),
@@ -235,7 +235,8 @@ impl Select for Ranker {
         self.shares.iter_mut().for_each(Shares::clear);
         let chosen = rules.chosen(batch);
         self.kept.iter_mut().for_each(|kept| kept.plan(slices, chosen));
-        self.takes_in_early = self.scorer.touch(gpu, kv, &rules.views.all, slices, !chosen.is_empty())?;
+        self.takes_in_early =
+            self.scorer.touch(gpu, kv, &rules.attn_groups.all, slices, !chosen.is_empty())?;
         self.list_rows(rules, step)?;
         if chosen.is_empty() {
             return Ok(());

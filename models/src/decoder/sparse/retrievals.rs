@@ -55,7 +55,7 @@ impl Retrievals {
         let stride = rules.options.of(Phase::Decode).retrieval_stride();
         (stride > 1).then(|| Self {
             stride,
-            group: rules.views.full_group(),
+            group: rules.attn_groups.full_group(),
             block_size: load.kv.shape().block_size,
             slots: load.options.max_seqs,
             last: FxHashMap::default(),

@@ -3,8 +3,8 @@
 use sparse_select::digest::DigestFormat;
 
 use super::previous::Queries;
-use super::{Phase, SelectingRows, Slice, SparseOptions, Views};
-use crate::decoder::batch::{Batch, ViewRows};
+use super::{AttentionGroups, Phase, SelectingRows, Slice, SparseOptions};
+use crate::decoder::batch::{Batch, GroupRows};
 
 /// Parameters of selections, the same in every step.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub(super) struct Rules {
     pub(super) options: SparseOptions,
     pub(super) num_heads: usize,
     pub(super) num_kv_heads: usize,
-    pub(super) views: Views,
+    pub(super) attn_groups: AttentionGroups,
     pub(super) digests: DigestFormat,
     /// The layer before, where a layer takes the selection of one.
     pub(super) source: Vec<Option<usize>>,
@@ -44,7 +44,7 @@ impl Rules {
 
     /// Whether blocks are selected in a layer of `batch`.
     pub(super) fn selects_in(&self, batch: &Batch, layer: usize) -> bool {
-        !self.own(&batch.views[self.views.of_layers[layer]]).is_empty() && !self.dense[layer]
+        !self.own(&batch.attn_groups[self.attn_groups.of_layers[layer]]).is_empty() && !self.dense[layer]
     }
 
     /// Returns the layers that select by themselves.
@@ -53,11 +53,11 @@ impl Rules {
     }
 
     /// Returns the rows of a view that blocks are selected for: decode rows come before those of prefills.
-    pub(super) fn own<'a>(&self, view: &'a ViewRows) -> &'a [SelectingRows] {
+    pub(super) fn own<'a>(&self, attn_group: &'a GroupRows) -> &'a [SelectingRows] {
         let (decode, prefill) =
-            view.selecting.split_at(view.selecting.partition_point(SelectingRows::is_decode));
+            attn_group.selecting.split_at(attn_group.selecting.partition_point(SelectingRows::is_decode));
         match self.phase {
-            None => &view.selecting,
+            None => &attn_group.selecting,
             Some(Phase::Decode) => decode,
             Some(Phase::Prefill) => prefill,
         }
@@ -66,7 +66,7 @@ impl Rules {
     /// Returns the rows of a step that blocks are selected for: all layers of full attention choose the same ones, whichever
     /// group they are in.
     pub(super) fn chosen<'a>(&self, batch: &'a Batch) -> &'a [SelectingRows] {
-        let views = batch.views.iter().map(|view| self.own(view));
-        views.into_iter().find(|rows| !rows.is_empty()).unwrap_or(&[])
+        let attn_groups = batch.attn_groups.iter().map(|attn_group| self.own(attn_group));
+        attn_groups.into_iter().find(|rows| !rows.is_empty()).unwrap_or(&[])
     }
 }

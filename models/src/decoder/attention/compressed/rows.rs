@@ -50,7 +50,7 @@ impl RowKernel for SlotRows<'_> {
     fn attend(&self, ctx: &mut Ctx<'_>, portion: &Portion, _: KeyRange) {
         let (state, act) = (self.compressed, ctx.act);
         let window = ctx.kv.buffer(self.layer, CachePart::Latent);
-        let window_slots = state.step.window(ctx.views.of_layers[self.layer]);
+        let window_slots = state.step.window(ctx.attn_groups.of_layers[self.layer]);
         // A layer without entries reads nothing of the second cache.
         let (entries, entry_slots) = match self.places {
             None => (window, window_slots),

@@ -156,7 +156,11 @@ impl Spans {
 }
 
 impl Step {
-    pub(super) fn new(load: &LoadContext<'_>, places: &Places, views: usize) -> Result<Self, ModelError> {
+    pub(super) fn new(
+        load: &LoadContext<'_>,
+        places: &Places,
+        attn_groups: usize,
+    ) -> Result<Self, ModelError> {
         let (gpu, rows) = (load.gpu, load.options.max_rows as usize);
         let rope = load.config.compressed.as_ref().map(|compressed| &compressed.rope);
         let pairs = rope.map_or(0, |rope| rope.rotary_dims as usize / 2);
@@ -166,7 +170,7 @@ impl Step {
         };
         Ok(Self {
             angles: StepList::new(gpu, "angles", rows * pairs)?,
-            windows: (0..views).map(|_| Spans::new(gpu, rows)).collect::<Result<_, _>>()?,
+            windows: (0..attn_groups).map(|_| Spans::new(gpu, rows)).collect::<Result<_, _>>()?,
             window_stride: 0,
             rows: StepList::new(gpu, "rows", rows)?,
             kinds: places.kinds.iter().map(|_| KindStep::new(gpu, rows, pairs)).collect::<Result<_, _>>()?,
@@ -243,7 +247,7 @@ impl Step {
 
     /// Adds the windows, which the views of the batch know, to all rows.
     fn push_windows(&mut self, batch: &Batch) {
-        let rows = &batch.views[0].all.decode;
+        let rows = &batch.attn_groups[0].all.decode;
         self.window_stride = rows.iter().map(DecodeRow::keys).max().unwrap_or(0);
         let in_window = |row: &DecodeRow| SlotRow::new(row.row, row.keys(), row.keys());
         self.rows.extend(rows.iter().map(in_window));
@@ -260,8 +264,8 @@ impl Step {
             to: i * stride,
             table: row.table,
         };
-        for (window, view) in self.windows.iter_mut().zip(&batch.views) {
-            window.list.extend((0..).zip(view.all.decode.iter()).map(span));
+        for (window, attn_group) in self.windows.iter_mut().zip(&batch.attn_groups) {
+            window.list.extend((0..).zip(attn_group.all.decode.iter()).map(span));
         }
         let lists = std::iter::once(&self.rows).chain(self.kinds.iter().map(|kind| &kind.rows));
         let most = lists.flat_map(|list| list.iter()).map(|row| row.keys).max().unwrap_or(0);
@@ -284,8 +288,8 @@ impl Step {
 
     /// Records the slots of all windows, and of the entries of kinds whose rows attend all of them.
     pub(super) fn record(&self, ctx: &mut Ctx<'_>, places: &Places) {
-        for (window, view) in self.windows.iter().zip(&ctx.views.all) {
-            window.record(ctx, &self.slots, view.block_size);
+        for (window, attn_group) in self.windows.iter().zip(&ctx.attn_groups.all) {
+            window.record(ctx, &self.slots, attn_group.block_size);
         }
         for (step, kind) in self.kinds.iter().zip(&places.kinds).filter(|(step, _)| !step.chooses()) {
             step.seen.record(ctx, &self.slots, kind.block);
@@ -293,8 +297,8 @@ impl Step {
     }
 
     /// Slots of the windows of a view.
-    pub(super) fn window(&self, view: usize) -> &Buf<u32> {
-        &self.windows[view].slots
+    pub(super) fn window(&self, attn_group: usize) -> &Buf<u32> {
+        &self.windows[attn_group].slots
     }
 }
 

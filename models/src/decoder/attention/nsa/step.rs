@@ -66,7 +66,7 @@ impl Step {
         slices: &[Slice<'_>],
         batch: &Batch,
     ) {
-        let (block, rows) = (nsa.block_size, &batch.views[0].all.decode);
+        let (block, rows) = (nsa.block_size, &batch.attn_groups[0].all.decode);
         self.prob_stride = (batch.longest / block).max(1);
         self.score_stride = batch.longest.div_ceil(block);
         let of = |heads: u32, stride: u32| heads as usize * stride as usize;

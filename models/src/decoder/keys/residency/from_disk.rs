@@ -15,7 +15,7 @@ use super::super::ring::{RingKeys, TransferContext};
 use super::copy::Copied;
 use super::{FetchReason, Needed, PageContext, Residency};
 use crate::cast::u32_of;
-use crate::decoder::batch::{Batch, ViewRows};
+use crate::decoder::batch::{Batch, GroupRows};
 use crate::decoder::keys::Beyond;
 use crate::decoder::keys::taken_in::TakenIn;
 use crate::decoder::options::DecoderOptions;
@@ -55,10 +55,10 @@ impl FromDisk {
     }
 
     /// Begins a step.
-    pub(super) fn begin(&mut self, batch: &Batch, view: &ViewRows) {
+    pub(super) fn begin(&mut self, batch: &Batch, attn_group: &GroupRows) {
         self.fetcher.begin();
         self.positions.clear();
-        for (position, chosen) in (0..).zip(view.selecting.iter().filter(|chosen| chosen.is_decode())) {
+        for (position, chosen) in (0..).zip(attn_group.selecting.iter().filter(|chosen| chosen.is_decode())) {
             for block in &batch.tables[chosen.table.clone()] {
                 self.positions.entry(block.0).or_insert(position);
             }

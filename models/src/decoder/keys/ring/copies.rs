@@ -10,7 +10,7 @@ use super::super::lists::is_run;
 use super::{RingKeys, TransferContext, Transport};
 use crate::KvPool;
 use crate::cast::u32_of;
-use crate::kv::{KeysIn, runs};
+use crate::kv::{KeysIn, block_runs};
 
 impl RingKeys {
     /// Records copies of blocks of a layer: entries of the step's lists of pairs.
@@ -70,7 +70,9 @@ impl RingKeys {
                 Transport::Queue => {
                     let pair = |pair: &BlockCopy| (pair.from - first_source, pair.to - first_target);
                     let of_list = context.beyond.lists.pairs[list..][pairs.clone()].iter();
-                    for run in runs(&of_list.filter(|copy| copy.is_some()).map(pair).collect::<Vec<_>>()) {
+                    for run in
+                        block_runs(&of_list.filter(|copy| copy.is_some()).map(pair).collect::<Vec<_>>())
+                    {
                         let range = run.from.start as usize * words..run.from.end as usize * words;
                         context.pass.copy(source, range, target, run.device as usize * words);
                     }

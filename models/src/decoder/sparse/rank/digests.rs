@@ -30,7 +30,7 @@ pub(super) struct DigestPools {
 
 impl DigestPools {
     pub(super) fn new(load: &LoadContext<'_>, digest: Digest, selects: &[bool]) -> Result<Self, ModelError> {
-        let LoadContext { gpu, kv, views, .. } = *load;
+        let LoadContext { gpu, kv, attn_groups, .. } = *load;
         let (shape, num_pages) = (*kv.shape(), kv.num_blocks());
         let len = digest.pool_len(&shape, num_pages as usize);
         let pool = |selects: &bool| selects.then(|| gpu.buffer("digests", len)).transpose();
@@ -39,7 +39,7 @@ impl DigestPools {
             num_pages,
             pipeline: gpu.pipeline(&block_digest::variant(&shape, digest))?,
             pools: selects.iter().map(pool).collect::<Result<_, _>>()?,
-            touched: (0..views.all.len())
+            touched: (0..attn_groups.all.len())
                 .map(|_| Ok((0, GrowBuf::new(gpu, "touched", 1)?)))
                 .collect::<Result<_, ModelError>>()?,
         })
@@ -49,7 +49,7 @@ impl DigestPools {
     pub(super) fn touch(
         &mut self,
         gpu: &Gpu,
-        view: usize,
+        attn_group: usize,
         pages: &[u32],
         list_len: usize,
     ) -> Result<(), ModelError> {
@@ -58,7 +58,7 @@ impl DigestPools {
         let mut pages: Vec<BlockTokens> = pages.iter().map(page).collect();
         pages.resize(list_len, BlockTokens::NONE);
         block_digest::check(&self.shape, bytemuck::cast_slice(&pages), self.num_pages)?;
-        let (count, touched) = &mut self.touched[view];
+        let (count, touched) = &mut self.touched[attn_group];
         touched.write(gpu, &pages)?;
         *count = u32_of(pages.len());
         Ok(())
@@ -70,7 +70,8 @@ impl DigestPools {
     }
 
     pub(super) fn take_in(&self, pass: &mut Pass, context: &RankContext<'_>) {
-        let (Some(pool), (touched, pages)) = (&self.pools[context.layer], &self.touched[context.view]) else {
+        let (Some(pool), (touched, pages)) = (&self.pools[context.layer], &self.touched[context.attn_group])
+        else {
             return;
         };
         if *touched == 0 {

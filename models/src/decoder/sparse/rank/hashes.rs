@@ -69,7 +69,7 @@ impl Hashes {
         selects: &[bool],
         at_once: bool,
     ) -> Result<Self, ModelError> {
-        let LoadContext { gpu, config, kv, views, .. } = *load;
+        let LoadContext { gpu, config, kv, attn_groups, .. } = *load;
         let (shape, num_pages) = (*kv.shape(), kv.num_blocks());
         let dim = shape.head_dim as usize;
         let hashed: usize = by.parts.iter().sum();
@@ -88,7 +88,7 @@ impl Hashes {
             queries: gpu.pipeline(&hash_codes::variant(&shape, HashSource::Queries))?,
             score: gpu.pipeline(&hamming_score::variant(&shape, block, words))?,
             pools: selects.iter().map(pool).collect::<Result<_, _>>()?,
-            slots: (0..views.all.len())
+            slots: (0..attn_groups.all.len())
                 .map(|_| Ok((0, GrowBuf::new(gpu, "slots", 1)?)))
                 .collect::<Result<_, ModelError>>()?,
             rows: GrowBuf::new(gpu, "hashed_rows", 1)?,
@@ -107,7 +107,7 @@ impl Hashes {
     pub(super) fn touch(
         &mut self,
         gpu: &Gpu,
-        view: usize,
+        attn_group: usize,
         pages: &[u32],
         list_len: usize,
     ) -> Result<(), ModelError> {
@@ -118,7 +118,7 @@ impl Hashes {
         for list in list.chunks(SLOTS) {
             hash_codes::check(&self.shape, &self.hash(0, list.len(), 0..u32::MAX), list, limit)?;
         }
-        let (count, slots) = &mut self.slots[view];
+        let (count, slots) = &mut self.slots[attn_group];
         slots.write(gpu, &list)?;
         *count = list.len();
         Ok(())
@@ -156,7 +156,8 @@ impl Hashes {
     }
 
     pub(super) fn take_in(&self, pass: &mut Pass, context: &RankContext<'_>) {
-        let (Some(pool), (count, slots)) = (&self.pools[context.layer], &self.slots[context.view]) else {
+        let (Some(pool), (count, slots)) = (&self.pools[context.layer], &self.slots[context.attn_group])
+        else {
             return;
         };
         for first in (0..*count).step_by(SLOTS) {

@@ -7,7 +7,7 @@ use rustc_hash::FxHashSet;
 use crate::Reach;
 use crate::batch::{Phase, Slice};
 use crate::cast::u32_of;
-use crate::decoder::views::View;
+use crate::decoder::attention_groups::AttentionGroup;
 
 /// Pages that are due.
 #[derive(Debug)]
@@ -60,17 +60,22 @@ impl Pages {
     }
 
     /// Marks the pages of a step that takes in none.
-    pub(super) fn put_off(&mut self, shape: &KvShape, views: &[View], slices: &[Slice<'_>]) {
-        let Written { finished, unfinished } = self.written(shape, views, slices);
+    pub(super) fn put_off(&mut self, shape: &KvShape, attn_groups: &[AttentionGroup], slices: &[Slice<'_>]) {
+        let Written { finished, unfinished } = self.written(shape, attn_groups, slices);
         self.stale.extend(finished.into_iter().flatten().chain(unfinished));
     }
 
     /// Returns the pages that a step takes in, ascending, for the layers of each view. Most steps of decode have none; the first
     /// after steps that put theirs off has those too.
-    pub(super) fn due(&mut self, shape: &KvShape, views: &[View], slices: &[Slice<'_>]) -> Vec<Vec<u32>> {
-        let Written { finished, unfinished } = self.written(shape, views, slices);
-        let due = views.iter().zip(finished).map(|(view, mut due)| {
-            if view.reach == Reach::Full {
+    pub(super) fn due(
+        &mut self,
+        shape: &KvShape,
+        attn_groups: &[AttentionGroup],
+        slices: &[Slice<'_>],
+    ) -> Vec<Vec<u32>> {
+        let Written { finished, unfinished } = self.written(shape, attn_groups, slices);
+        let due = attn_groups.iter().zip(finished).map(|(attn_group, mut due)| {
+            if attn_group.reach == Reach::Full {
                 due.extend(self.stale.difference(&unfinished));
             }
             let mut due: Vec<u32> = due.into_iter().collect();
@@ -83,15 +88,18 @@ impl Pages {
         due
     }
 
-    fn written(&self, shape: &KvShape, views: &[View], slices: &[Slice<'_>]) -> Written {
+    fn written(&self, shape: &KvShape, attn_groups: &[AttentionGroup], slices: &[Slice<'_>]) -> Written {
         let page_of = |token: u32| (token / self.unit * (self.unit / shape.block_size)) as usize;
         let before = u32::from(!self.completed);
-        let mut written =
-            Written { finished: vec![FxHashSet::default(); views.len()], unfinished: FxHashSet::default() };
-        let of_views = views.iter().zip(&mut written.finished);
-        for (view, finished) in of_views.filter(|(view, _)| view.reach == Reach::Full) {
+        let mut written = Written {
+            finished: vec![FxHashSet::default(); attn_groups.len()],
+            unfinished: FxHashSet::default(),
+        };
+        let of_groups = attn_groups.iter().zip(&mut written.finished);
+        for (attn_group, finished) in of_groups.filter(|(attn_group, _)| attn_group.reach == Reach::Full) {
             for slice in slices {
-                let (table, end) = (slice.tables[view.group], slice.first + u32_of(slice.tokens.len()));
+                let (table, end) =
+                    (slice.tables[attn_group.kv_group], slice.first + u32_of(slice.tokens.len()));
                 let last = page_of(end - before);
                 // The unit before the slice was unfinished until now.
                 let behind = &table[page_of(slice.first.saturating_sub(before))..last];
@@ -134,7 +142,7 @@ mod tests {
         ) {
             let shape =
                 KvShape { block_size: PAGE, head_dim: 64, num_kv_heads: 1, dtype: KvDtype::F32, layout: attn_kernels::kernel::KvLayout::Native };
-            let views = [View { group: 0, reach: Reach::Full, block_size: PAGE }];
+            let attn_groups = [AttentionGroup { kv_group: 0, reach: Reach::Full, block_size: PAGE }];
             let mut pages = Pages::new(unit_pages * PAGE, completed, waits);
             // Sequences lie one behind the other in the pool.
             let table = |sequence: usize| (0..200).map(|page| BlockId::new(u32_of(sequence) * 200 + page)).collect();
@@ -158,10 +166,10 @@ mod tests {
                     lengths[*sequence] += added;
                 }
                 if !pages.takes_in(&slices, selects) {
-                    pages.put_off(&shape, &views, &slices);
+                    pages.put_off(&shape, &attn_groups, &slices);
                     continue;
                 }
-                for page in &pages.due(&shape, &views, &slices)[0] {
+                for page in &pages.due(&shape, &attn_groups, &slices)[0] {
                     known[*page as usize] = has[*page as usize];
                 }
                 for (sequence, first, added) in &parts {

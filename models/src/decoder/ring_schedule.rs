@@ -9,7 +9,7 @@ use super::portions::KeyRange;
 use crate::ModelError;
 
 /// Rows or tiles that attend chunk by chunk.
-pub(super) trait Attend {
+pub(super) trait RingAttention {
     /// Keys that some of them see.
     fn seen(&self) -> Range<u32>;
 
@@ -24,21 +24,21 @@ pub(super) trait Attend {
 }
 
 /// Rows and tiles of one group that go through its chunks together.
-pub(super) struct Turn<'a> {
+pub(super) struct RingTask<'a> {
     pub(super) group: usize,
-    pub(super) attending: Vec<Box<dyn Attend + 'a>>,
+    pub(super) attending: Vec<Box<dyn RingAttention + 'a>>,
 }
 
-impl Turn<'_> {
+impl RingTask<'_> {
     /// Chunks of which something is seen.
     fn chunks<'s>(&self, stream: &'s Stream) -> impl Iterator<Item = usize> + use<'s> {
         let seen: Vec<Range<u32>> = self.attending.iter().map(|attending| attending.seen()).collect();
         let chunks = stream.groups[self.group].chunks.iter().enumerate();
-        chunks.filter(move |(_, chunk)| seen.iter().any(|seen| overlap(seen, &chunk.keys))).map(|(n, _)| n)
+        chunks.filter(move |(_, chunk)| seen.iter().any(|seen| overlaps(seen, &chunk.keys))).map(|(n, _)| n)
     }
 }
 
-fn overlap(a: &Range<u32>, b: &Range<u32>) -> bool {
+fn overlaps(a: &Range<u32>, b: &Range<u32>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
@@ -46,25 +46,25 @@ fn overlap(a: &Range<u32>, b: &Range<u32>) -> bool {
 ///
 /// # Errors
 /// Errors of the device.
-pub(super) fn walk(
+pub(super) fn run_schedule(
     ctx: &mut Ctx<'_>,
     layer: usize,
     stream: &Stream,
-    mut turns: Vec<Turn<'_>>,
+    mut schedule: Vec<RingTask<'_>>,
 ) -> Result<(), ModelError> {
     if ctx.kv.is_in_place() {
         // What the step wrote is attended where it belongs.
         ctx.on_ring(RingKeys::save);
     }
-    let of = |(turn, of_turn): (usize, &Turn<'_>)| of_turn.chunks(stream).map(move |chunk| (turn, chunk));
-    let visits: Vec<(usize, usize)> = turns.iter().enumerate().flat_map(of).collect();
-    let groups: Vec<usize> = turns.iter().map(|turn| turn.group).collect();
+    let of = |(task, of_task): (usize, &RingTask<'_>)| of_task.chunks(stream).map(move |chunk| (task, chunk));
+    let visits: Vec<(usize, usize)> = schedule.iter().enumerate().flat_map(of).collect();
+    let groups: Vec<usize> = schedule.iter().map(|task| task.group).collect();
     let load = |visit: &(usize, usize)| stream.load(layer, groups[visit.0], visit.1);
     for (n, visit) in visits.iter().enumerate() {
         let rest = &visits[n + 1..];
         let goes_on = rest.first().is_some_and(|next| next.0 == visit.0);
         if goes_on && n.checked_sub(1).is_none_or(|last| visits[last].0 != visit.0) {
-            turns[visit.0].attending.iter_mut().for_each(|attending| attending.begin(ctx));
+            schedule[visit.0].attending.iter_mut().for_each(|attending| attending.begin(ctx));
         }
         let next = rest.iter().map(load).find(Load::moves).or_else(|| first_load(ctx, layer + 1));
         let this = load(visit);
@@ -72,15 +72,15 @@ pub(super) fn walk(
             .on_ring(|ring, context| ring.bring(context, this, next))
             .expect("streams pass through a ring")?;
         let keys = &this.contents.keys;
-        for attending in &mut turns[visit.0].attending {
+        for attending in &mut schedule[visit.0].attending {
             let seen = attending.seen();
-            if overlap(&seen, keys) {
+            if overlaps(&seen, keys) {
                 let range = KeyRange { first: keys.start, len: keys.end - keys.start, end: seen.end, at };
                 attending.attend(ctx, range);
             }
         }
         if !goes_on {
-            turns[visit.0].attending.iter_mut().for_each(|attending| attending.end(ctx));
+            schedule[visit.0].attending.iter_mut().for_each(|attending| attending.end(ctx));
         }
     }
     Ok(())
@@ -88,9 +88,10 @@ pub(super) fn walk(
 
 /// The first chunk of a layer that has to come, if its rows go through the ring.
 fn first_load<'a>(ctx: &Ctx<'a>, layer: usize) -> Option<Load<'a>> {
-    let (index, view) =
-        (layer < ctx.config.layers.len()).then(|| (ctx.views.of_layers[layer], ctx.view(layer)))?;
-    let selects = !view.selecting.is_empty() && ctx.keys.pages().is_some_and(|pages| pages.selects(layer));
+    let (index, attn_group) = (layer < ctx.config.layers.len())
+        .then(|| (ctx.attn_groups.of_layers[layer], ctx.group_rows(layer)))?;
+    let selects =
+        !attn_group.selecting.is_empty() && ctx.keys.pages().is_some_and(|pages| pages.selects(layer));
     let stream = ctx.beyond.stream(index, if selects { Dense::Whole } else { Dense::All })?;
     let groups = stream.groups.iter().enumerate();
     let chunks = groups.flat_map(|(g, group)| (0..group.chunks.len()).map(move |chunk| (g, chunk)));

@@ -4,8 +4,8 @@ use crate::{DecoderConfig, KvPlan, Reach};
 
 /// Block table and reach that layers share whose attention reads the same rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct View {
-    pub(super) group: usize,
+pub(super) struct AttentionGroup {
+    pub(super) kv_group: usize,
     pub(super) reach: Reach,
     /// Tokens a block.
     pub(super) block_size: u32,
@@ -13,22 +13,22 @@ pub(super) struct View {
 
 /// Distinct views, and which each layer has.
 #[derive(Clone, Debug)]
-pub(super) struct Views {
-    pub(super) all: Vec<View>,
+pub(super) struct AttentionGroups {
+    pub(super) all: Vec<AttentionGroup>,
     pub(super) of_layers: Vec<usize>,
 }
 
-impl Views {
+impl AttentionGroups {
     pub(super) fn new(config: &DecoderConfig, kv: &KvPlan) -> Self {
-        let mut all: Vec<View> = Vec::new();
+        let mut all: Vec<AttentionGroup> = Vec::new();
         let mut of_layers = Vec::with_capacity(config.layers.len());
         for (layer, of_layer) in config.layers.iter().enumerate() {
             let cache = kv.of_layer(layer);
             let block_size = cache.spec.block_size.get();
-            let view = View { group: cache.group, reach: of_layer.reach, block_size };
-            let index = all.iter().position(|other| *other == view);
+            let attn_group = AttentionGroup { kv_group: cache.group, reach: of_layer.reach, block_size };
+            let index = all.iter().position(|other| *other == attn_group);
             of_layers.push(index.unwrap_or_else(|| {
-                all.push(view);
+                all.push(attn_group);
                 all.len() - 1
             }));
         }
@@ -37,11 +37,14 @@ impl Views {
 
     /// The group of KV blocks of layers that see everything: all of them choose the same rows.
     pub(super) fn full_group(&self) -> usize {
-        self.all.iter().find(|view| view.reach == Reach::Full).map_or(0, |view| view.group)
+        self.all
+            .iter()
+            .find(|attn_group| attn_group.reach == Reach::Full)
+            .map_or(0, |attn_group| attn_group.kv_group)
     }
 
     /// The view of a layer.
-    pub(super) fn of_layer(&self, layer: usize) -> &View {
+    pub(super) fn of_layer(&self, layer: usize) -> &AttentionGroup {
         &self.all[self.of_layers[layer]]
     }
 }
