@@ -244,8 +244,8 @@ impl Decoder {
         }
         if let Some(choices) = choices {
             let of_layer = |layer: usize| {
-                let chosen = [attention.chosen(layer, batch), mlps.chosen(&weights.layers[layer].mlp)];
-                chosen.into_iter().flatten().map(move |chosen: ChoiceBuffer<'_>| (layer, chosen))
+                let selected = [attention.choice(layer, batch), mlps.choice(&weights.layers[layer].mlp)];
+                selected.into_iter().flatten().map(move |selected: ChoiceBuffer<'_>| (layer, selected))
             };
             choices.begin(gpu, batch.rows, (0..weights.layers.len()).flat_map(of_layer))?;
         }
@@ -297,8 +297,8 @@ impl Decoder {
                 indexed.copy(ctx.pass, index, attention, batch);
             }
             if let Some(choices) = &self.choices {
-                let chosen = [attention.chosen(index, batch), mlps.chosen(&layer.mlp)];
-                choices.copy(ctx.pass, index, batch.rows, chosen.into_iter().flatten());
+                let selected = [attention.choice(index, batch), mlps.choice(&layer.mlp)];
+                choices.copy(ctx.pass, index, batch.rows, selected.into_iter().flatten());
             }
             submission_layers += 1;
             if in_pieces && (submission_layers >= max_layers || index + 1 == next_submission) {

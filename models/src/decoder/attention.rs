@@ -168,11 +168,11 @@ impl Attention {
     }
 
     /// Choice of the indexer of a layer, where it has one and the step leaves it a choice.
-    pub(super) fn chosen(&self, layer: usize, batch: &Batch) -> Option<ChoiceBuffer<'_>> {
+    pub(super) fn choice(&self, layer: usize, batch: &Batch) -> Option<ChoiceBuffer<'_>> {
         match self {
             Self::Heads(_) | Self::Nsa(_) => None,
-            Self::Latent(latent) => latent.chosen(batch),
-            Self::Compressed(compressed) => compressed.chosen(layer),
+            Self::Latent(latent) => latent.choice(batch),
+            Self::Compressed(compressed) => compressed.choice(layer),
         }
     }
 

@@ -137,8 +137,8 @@ impl Batch {
         self.clear();
         for (attn_group, rows) in attn_groups.iter().zip(&mut self.attn_groups) {
             let sparse = options.selection().filter(|_| attn_group.reach == Reach::Full);
-            rows.selecting =
-                sparse.map_or_else(Vec::new, |sparse| sparse.choose(slices, attn_group.kv_group, queries));
+            rows.selecting = sparse
+                .map_or_else(Vec::new, |sparse| sparse.selecting_rows(slices, attn_group.kv_group, queries));
         }
         let by_rows =
             self.prefill.by_rows || self.prefill.by_rows_unless_skipping && !options.skips_in(slices);
@@ -313,10 +313,14 @@ impl GroupRows {
 
     /// Lists of selected blocks of the row at `position`; `None` where it attends to everything.
     fn list(&self, work: &Work<'_>, slice: &Slice<'_>, position: u32) -> Option<u32> {
-        let mut chosen = self.selecting.iter().filter(|chosen| chosen.slice == work.index);
+        let mut selecting = self.selecting.iter().filter(|selecting| selecting.slice == work.index);
         match slice.phase {
-            Phase::Prefill => chosen.next().map(|chosen| chosen.list_at(position, work.select_block)),
-            Phase::Decode => chosen.find(|chosen| chosen.position == position).map(|chosen| chosen.list),
+            Phase::Prefill => {
+                selecting.next().map(|selecting| selecting.list_at(position, work.select_block))
+            }
+            Phase::Decode => {
+                selecting.find(|selecting| selecting.position == position).map(|selecting| selecting.list)
+            }
         }
     }
 }

@@ -53,11 +53,11 @@ impl Choices {
         &mut self,
         gpu: &Gpu,
         rows: u32,
-        chosen: impl Iterator<Item = (usize, ChoiceBuffer<'a>)>,
+        selected: impl Iterator<Item = (usize, ChoiceBuffer<'a>)>,
     ) -> Result<(), ModelError> {
         let mut end = 0;
         self.parts.clear();
-        for (layer, ChoiceBuffer { kind: of, stride, .. }) in chosen {
+        for (layer, ChoiceBuffer { kind: of, stride, .. }) in selected {
             self.parts.push(Part { layer, of, first: end, stride });
             end += rows as usize * stride;
         }
@@ -70,9 +70,9 @@ impl Choices {
         pass: &mut Pass,
         layer: usize,
         rows: u32,
-        chosen: impl Iterator<Item = ChoiceBuffer<'a>>,
+        selected: impl Iterator<Item = ChoiceBuffer<'a>>,
     ) {
-        for (part, from) in self.parts.iter().filter(|part| part.layer == layer).zip(chosen) {
+        for (part, from) in self.parts.iter().filter(|part| part.layer == layer).zip(selected) {
             pass.copy(from.buffer, 0..rows as usize * part.stride, &self.buffer, part.first);
         }
     }
@@ -91,7 +91,7 @@ impl Choices {
         entries_at: impl Fn(usize, &[u32]) -> Vec<u32>,
     ) -> Vec<Choice> {
         let of_part = |part: &Part| {
-            let chosen = |(index, row): (usize, &[u32])| match part.of {
+            let selected = |(index, row): (usize, &[u32])| match part.of {
                 ChoiceKind::Experts => {
                     let mut experts = row.to_vec();
                     experts.sort_unstable();
@@ -101,7 +101,7 @@ impl Choices {
                 ChoiceKind::Entries => entries_at(index, row),
             };
             let of_rows = words[part.first..].chunks_exact(part.stride).take(rows as usize);
-            Choice { layer: part.layer, rows: of_rows.enumerate().map(chosen).collect() }
+            Choice { layer: part.layer, rows: of_rows.enumerate().map(selected).collect() }
         };
         self.parts.iter().map(of_part).collect()
     }

@@ -52,15 +52,15 @@ impl Indexed {
         if !self.trace {
             return Ok(());
         }
-        let chosen: Vec<(usize, ChoiceBuffer<'_>)> = self
+        let selected: Vec<(usize, ChoiceBuffer<'_>)> = self
             .layers
             .iter()
-            .filter_map(|&layer| attention.chosen(layer, batch).map(|chosen| (layer, chosen)))
+            .filter_map(|&layer| attention.choice(layer, batch).map(|selected| (layer, selected)))
             .collect();
-        let words = chosen.iter().map(|(_, chosen)| chosen.stride).sum::<usize>() * batch.rows as usize;
+        let words = selected.iter().map(|(_, selected)| selected.stride).sum::<usize>() * batch.rows as usize;
         if (1..=MAX_TRACED).contains(&words) {
             let mut choices = Choices::new(gpu)?;
-            choices.begin(gpu, batch.rows, chosen.into_iter())?;
+            choices.begin(gpu, batch.rows, selected.into_iter())?;
             self.choices = Some(choices);
         }
         Ok(())
@@ -69,7 +69,7 @@ impl Indexed {
     /// Records a copy of what a layer chose, before the next one overwrites it.
     pub(super) fn copy(&self, pass: &mut Pass, layer: usize, attention: &Attention, batch: &Batch) {
         if let Some(choices) = &self.choices {
-            choices.copy(pass, layer, batch.rows, attention.chosen(layer, batch).into_iter());
+            choices.copy(pass, layer, batch.rows, attention.choice(layer, batch).into_iter());
         }
     }
 

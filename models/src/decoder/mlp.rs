@@ -30,10 +30,10 @@ pub(super) struct Mlps {
 
 impl Mlps {
     /// Choice of the router in the layer at hand, where the layer has one.
-    pub(super) fn chosen(&self, mlp: &Mlp) -> Option<ChoiceBuffer<'_>> {
+    pub(super) fn choice(&self, mlp: &Mlp) -> Option<ChoiceBuffer<'_>> {
         match mlp {
             Mlp::Dense { .. } => None,
-            Mlp::Experts(_) => self.experts.as_ref().map(MoeState::chosen),
+            Mlp::Experts(_) => self.experts.as_ref().map(MoeState::choice),
         }
     }
 

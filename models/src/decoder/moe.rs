@@ -130,7 +130,7 @@ impl MoeState {
     }
 
     /// Returns the choice of the current layer.
-    pub(super) fn chosen(&self) -> ChoiceBuffer<'_> {
+    pub(super) fn choice(&self) -> ChoiceBuffer<'_> {
         ChoiceBuffer { kind: ChoiceKind::Experts, buffer: &self.experts, stride: self.config.top_k as usize }
     }
 

@@ -101,7 +101,7 @@ impl SparseOptions {
 
     /// The rows of a step that blocks are selected for, in the order of their lists: first decode rows, in the order of
     /// the step, then prefills. Decode slices that have no row among earlier `queries`, if there are such, have none.
-    pub(super) fn choose(
+    pub(super) fn selecting_rows(
         &self,
         slices: &[Slice<'_>],
         group: usize,
@@ -109,7 +109,7 @@ impl SparseOptions {
     ) -> Vec<SelectingRows> {
         let (mut row, mut table) = (0, 0);
         let least = self.least(slices);
-        let mut chosen = Vec::new();
+        let mut selecting = Vec::new();
         for (index, slice) in slices.iter().enumerate() {
             let blocks = |tables: &[&[BlockId]]| tables.iter().map(|table| table.len()).sum::<usize>();
             let first = table + blocks(&slice.tables[..group]);
@@ -128,18 +128,18 @@ impl SparseOptions {
                     list: 0,
                     lists,
                 };
-                chosen.extend(self.parts(slice, least).into_iter().map(of_slice));
+                selecting.extend(self.parts(slice, least).into_iter().map(of_slice));
             }
             row += slice.tokens.len();
             table += blocks(slice.tables);
         }
-        chosen.sort_by_key(|chosen| chosen.phase == Phase::Prefill);
+        selecting.sort_by_key(|selecting| selecting.phase == Phase::Prefill);
         let mut list = 0;
-        for chosen in &mut chosen {
-            chosen.list = list;
-            list += chosen.lists;
+        for selecting in &mut selecting {
+            selecting.list = list;
+            list += selecting.lists;
         }
-        chosen
+        selecting
     }
 
     /// Tokens of a sequence from which its decode rows select.
@@ -181,21 +181,21 @@ impl SparseOptions {
     }
 
     /// Whether a chosen row's selection is of the history alone, to which its chunk's own blocks are added.
-    pub(super) fn splits_history(&self, chosen: &SelectingRows) -> bool {
-        chosen.phase == Phase::Prefill && self.history_only()
+    pub(super) fn splits_history(&self, selecting: &SelectingRows) -> bool {
+        selecting.phase == Phase::Prefill && self.history_only()
     }
 
     /// Selects in a layer, by digests as kernels keep them beside this cache, or keeps what was `retrieved`.
     pub(super) fn select(
         &self,
-        chosen: &SelectingRows,
+        selecting: &SelectingRows,
         layer: usize,
         tensors: Option<(Heads<'_>, Heads<'_>)>,
         digests: DigestFormat,
         retrieved: Option<Retrieved<'_>>,
     ) -> Result<Selection, ModelError> {
         let mut selection = Selection::new();
-        let input = Input { digests, retrieved, ..self.input(chosen, layer, tensors) };
+        let input = Input { digests, retrieved, ..self.input(selecting, layer, tensors) };
         self.policy.select_into(&input, &mut selection)?;
         Ok(selection)
     }
@@ -203,42 +203,42 @@ impl SparseOptions {
     /// Returns the input of the policy for chosen rows in a layer.
     pub(super) fn input<'a>(
         &self,
-        chosen: &'a SelectingRows,
+        selecting: &'a SelectingRows,
         layer: usize,
         tensors: Option<(Heads<'a>, Heads<'a>)>,
     ) -> Input<'a> {
         let block = self.policy.block_size().get();
-        let history = chosen.position / block;
-        let (stage, kv_len) = match chosen.phase {
-            Phase::Decode => (Stage::Decode, chosen.kv_len()),
+        let history = selecting.position / block;
+        let (stage, kv_len) = match selecting.phase {
+            Phase::Decode => (Stage::Decode, selecting.kv_len()),
             Phase::Prefill if self.history_only() => {
                 (Stage::Prefill { chunk_idx: history }, (history * block) as usize)
             }
-            Phase::Prefill => (Stage::Prefill { chunk_idx: history }, chosen.kv_len()),
+            Phase::Prefill => (Stage::Prefill { chunk_idx: history }, selecting.kv_len()),
         };
         let (q, k) = tensors.unzip();
         let k = k.map(|k| k.window(0, kv_len));
         let layer = u32::try_from(layer).ok();
-        Input { stage, layer, q, k, access: &chosen.access, ..Input::positions(kv_len) }
+        Input { stage, layer, q, k, access: &selecting.access, ..Input::positions(kv_len) }
     }
 
     /// The blocks that group `list` of a chosen row attends for KV head `head`, ascending.
     pub(super) fn blocks(
         &self,
-        chosen: &SelectingRows,
+        selecting: &SelectingRows,
         selection: &Selection,
         head: usize,
         list: usize,
     ) -> Vec<u32> {
         // One list for a chunk whose query blocks chose each for itself is what any of them chose.
-        let rows = if chosen.lists == 1 { 0..selection.query_blocks() } else { list..list + 1 };
+        let rows = if selecting.lists == 1 { 0..selection.query_blocks() } else { list..list + 1 };
         let of_row = |row| selection.row_shared(head, row).iter().map(|b| b.get());
         let mut blocks: Vec<u32> = rows.flat_map(of_row).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        if self.splits_history(chosen) {
+        if self.splits_history(selecting) {
             let block = self.policy.block_size();
-            blocks.extend(chosen.position / block.get()..num_blocks(chosen.kv_len(), block));
+            blocks.extend(selecting.position / block.get()..num_blocks(selecting.kv_len(), block));
         }
         blocks
     }

@@ -47,13 +47,13 @@ impl Work<'_> {
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(super) fn decode_bytes(&self, rows: u32, context: u32) -> f64 {
         let WeightSizes { embedding, experts, others } = self.sizes;
-        let chosen = self.config.moe.as_ref().map_or(0.0, |moe| {
+        let routed = self.config.moe.as_ref().map_or(0.0, |moe| {
             let missed = 1.0 - f64::from(moe.top_k) / f64::from(moe.num_experts);
             1.0 - missed.powf(f64::from(rows))
         });
         let head = if self.config.tie_embeddings { embedding.bytes } else { 0 };
         let cache: f64 = self.kv.caches.iter().map(|cache| self.cache_bytes(cache, context)).sum();
-        (others.bytes + head) as f64 + chosen * experts.bytes as f64 + f64::from(rows) * cache
+        (others.bytes + head) as f64 + routed * experts.bytes as f64 + f64::from(rows) * cache
     }
 
     /// Bytes of one cache that the next token of a sequence reads.
@@ -78,10 +78,10 @@ impl Work<'_> {
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(super) fn prefill_operations(&self, tokens: u32) -> f64 {
         let (c, tokens) = (&self.config, f64::from(tokens));
-        let chosen = c.moe.as_ref().map_or(0.0, |moe| f64::from(moe.top_k) / f64::from(moe.num_experts));
+        let routed = c.moe.as_ref().map_or(0.0, |moe| f64::from(moe.top_k) / f64::from(moe.num_experts));
         let head = if c.tie_embeddings { 0 } else { self.sizes.embedding.elements };
         let weights =
-            (self.sizes.others.elements - head) as f64 + chosen * self.sizes.experts.elements as f64;
+            (self.sizes.others.elements - head) as f64 + routed * self.sizes.experts.elements as f64;
         let value_dim = c.latent.map_or(c.head_dim, |latent| latent.value_dim);
         let a_key = 2.0 * f64::from(c.num_heads * (c.head_dim + value_dim));
         let attention = |cache: &LayerCache| match (cache.part, cache.spec.kind) {

@@ -120,7 +120,7 @@ impl EntryIndex {
             end: seen.len,
             table: seen.table,
         };
-        let rows = if of_kind.chooses() { &step.rows[..] } else { &[] };
+        let rows = if of_kind.selects() { &step.rows[..] } else { &[] };
         self.scorer.plan(rows.iter().zip(of_kind.spans()).map(key_row), of_kind.longest);
     }
 }
@@ -183,12 +183,12 @@ impl CompressedAttention {
     }
 
     /// Entries that the indexer chose in the layer at hand, where it has one and had a choice.
-    pub(super) fn chosen(&self, layer: usize) -> Option<ChoiceBuffer<'_>> {
+    pub(super) fn choice(&self, layer: usize) -> Option<ChoiceBuffer<'_>> {
         self.layers[layer].entries.as_ref()?.indexer.as_ref()?;
         let kind = self.index.as_ref()?.kind;
         let step = &self.step.kinds[kind];
         let (of, stride) = (ChoiceKind::Entries, step.stride as usize);
-        step.chooses().then(|| ChoiceBuffer { kind: of, buffer: step.seen(), stride })
+        step.selects().then(|| ChoiceBuffer { kind: of, buffer: step.seen(), stride })
     }
 
     /// The entries at `slots`, which row number `row` chose, ascending.
@@ -287,7 +287,7 @@ impl CompressedAttention {
             indexer.scorer.append(ctx, layer, &self.entries.entries, slots, rows);
         }
         let step = &self.step.kinds[indexer.kind];
-        if !step.chooses() {
+        if !step.selects() {
             return Ok(());
         }
         let choice = Choice {
@@ -299,7 +299,7 @@ impl CompressedAttention {
             to: step.seen(),
             stride: step.stride,
         };
-        indexer.scorer.choose(ctx, &choice)
+        indexer.scorer.select(ctx, &choice)
     }
 
     /// Writes `rows` vectors of `head_dim` elements to their slots.

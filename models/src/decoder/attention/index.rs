@@ -205,18 +205,18 @@ impl IndexScorer {
 
     /// Records the choice of a step. It turns on small differences: queries and gates do not go through cooperative matrices, as
     /// rows of prefill would and those of decode would not. All rows are scored alike.
-    pub(super) fn choose(&self, ctx: &mut Ctx<'_>, choice: &Choice<'_>) -> Result<(), ModelError> {
+    pub(super) fn select(&self, ctx: &mut Ctx<'_>, choice: &Choice<'_>) -> Result<(), ModelError> {
         ctx.exact_product(&choice.weights.q, choice.q_latent, &self.q, self.width())?;
         ctx.rotate(&self.rope, choice.rotation, &self.q);
         ctx.exact_product(&choice.weights.gates, choice.x, &self.gates, self.config.num_heads)?;
         self.format.round_queries(ctx, ctx.rows() * self.config.num_heads, &self.q, &self.gates);
         for start in (0..self.key_rows.len()).step_by(self.portion) {
-            self.choose_portion(ctx, choice, start, u32_of(self.portion.min(self.key_rows.len() - start)));
+            self.select_portion(ctx, choice, start, u32_of(self.portion.min(self.key_rows.len() - start)));
         }
         Ok(())
     }
 
-    fn choose_portion(&self, ctx: &mut Ctx<'_>, choice: &Choice<'_>, start: usize, rows: u32) {
+    fn select_portion(&self, ctx: &mut Ctx<'_>, choice: &Choice<'_>, start: usize, rows: u32) {
         let (num_heads, neg_inf) = (self.config.num_heads, f32::NEG_INFINITY);
         let logit_stride = score_stride(self.longest);
         let params = IndexLogitsParams { num_heads, logit_stride, neg_inf };

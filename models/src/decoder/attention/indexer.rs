@@ -63,7 +63,7 @@ impl IndexerState {
     }
 
     /// Whether some row of a step has more tokens than it may attend to.
-    pub(super) fn chooses(&self, batch: &Batch) -> bool {
+    pub(super) fn selects(&self, batch: &Batch) -> bool {
         batch.longest > self.scorer.config.top_k
     }
 
@@ -80,7 +80,7 @@ impl IndexerState {
             end: row.len,
             table: row.table,
         };
-        let rows = if self.chooses(batch) { &batch.attn_groups[0].all.decode[..] } else { &[] };
+        let rows = if self.selects(batch) { &batch.attn_groups[0].all.decode[..] } else { &[] };
         self.scorer.plan(rows.iter().map(key_row), batch.longest);
     }
 
@@ -90,7 +90,7 @@ impl IndexerState {
     }
 
     /// Keeps the keys of new tokens, and leaves the tokens of each row; false where every row may attend to all.
-    pub(super) fn choose(
+    pub(super) fn select(
         &self,
         ctx: &mut Ctx<'_>,
         layer: usize,
@@ -104,7 +104,7 @@ impl IndexerState {
         ctx.norm_head_slices_by(&self.norm, HeadSlices::of(1, dim), EPS, on);
         ctx.rotate(&self.scorer.rope, ctx.rotation(1, dim, 0), &self.k);
         self.scorer.append(ctx, layer, &self.k, ctx.group_rows(layer).slots.on_device(), ctx.rows());
-        if !self.chooses(ctx.batch) {
+        if !self.selects(ctx.batch) {
             return Ok(false);
         }
         let choice = Choice {
@@ -116,7 +116,7 @@ impl IndexerState {
             to: &self.lists,
             stride: 1 + self.longest_list(ctx.batch),
         };
-        self.scorer.choose(ctx, &choice)?;
+        self.scorer.select(ctx, &choice)?;
         Ok(true)
     }
 }

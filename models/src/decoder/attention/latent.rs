@@ -70,7 +70,7 @@ pub(in crate::decoder) struct LatentAttention {
     /// Attention to all tokens.
     all: Kind,
     /// Attention to those that the indexer chose.
-    chosen: Kind,
+    selected: Kind,
     shape: LatentShape,
     /// `[max_rows, q_rank]`, empty where queries have no latent.
     q_latent: Buf<f32>,
@@ -128,7 +128,7 @@ impl LatentAttention {
             write: gpu.pipeline(&latent_write::variant(&shape))?,
             kernel,
             all: kind(Context::Full)?,
-            chosen: kind(Context::Tokens)?,
+            selected: kind(Context::Tokens)?,
             shape,
             q_latent: buffer("q_latent", latent.q_rank.unwrap_or(0))?,
             q: buffer("latent_q", heads * head_dim)?,
@@ -155,8 +155,8 @@ impl LatentAttention {
     }
 
     /// Tokens that the indexer chose in the layer at hand, where it had a choice.
-    pub(super) fn chosen(&self, batch: &Batch) -> Option<ChoiceBuffer<'_>> {
-        let indexer = self.indexer.as_ref().filter(|indexer| indexer.chooses(batch))?;
+    pub(super) fn choice(&self, batch: &Batch) -> Option<ChoiceBuffer<'_>> {
+        let indexer = self.indexer.as_ref().filter(|indexer| indexer.selects(batch))?;
         let stride = 1 + indexer.longest_list(batch) as usize;
         Some(ChoiceBuffer { kind: ChoiceKind::Tokens, buffer: indexer.lists(), stride })
     }
@@ -172,13 +172,13 @@ impl LatentAttention {
         let (x, _) = ctx.normed(norm, false);
         self.queries(ctx, weights, x)?;
         self.keys(ctx, layer, x)?;
-        let chosen = match weights.indexer.as_ref().zip(self.indexer.as_ref()) {
-            Some((weights, indexer)) if indexer.choose(ctx, layer, weights, &self.q_latent, x)? => {
+        let selected = match weights.indexer.as_ref().zip(self.indexer.as_ref()) {
+            Some((weights, indexer)) if indexer.select(ctx, layer, weights, &self.q_latent, x)? => {
                 Some(indexer)
             }
             _ => None,
         };
-        self.attend(ctx, layer, chosen)?;
+        self.attend(ctx, layer, selected)?;
         let vectors = Vectors {
             x: self.weighed.bind(),
             x_stride: self.config.kv_rank,
@@ -242,10 +242,10 @@ impl LatentAttention {
         &self,
         ctx: &mut Ctx<'_>,
         layer: usize,
-        chosen: Option<&IndexerState>,
+        selected: Option<&IndexerState>,
     ) -> Result<(), ModelError> {
         let (rows, attn_group) = (&ctx.group_rows(layer).all, ctx.attn_groups.of_layers[layer]);
-        let lists = chosen.map(|indexer| (indexer.lists(), indexer.longest_list(ctx.batch)));
+        let lists = selected.map(|indexer| (indexer.lists(), indexer.longest_list(ctx.batch)));
         let split = match lists {
             Some((_, longest)) => ctx.splits.listed(rows, longest),
             None => ctx.splits.of(attn_group, Dense::All).split,
@@ -254,7 +254,7 @@ impl LatentAttention {
             (ctx.beyond.stream(attn_group, Dense::All), Keys::of(ctx.beyond, attn_group, Dense::All));
         let task =
             RowTask { rows: &rows.decode, max_keys: u32::MAX, max_partitions: split.max_partitions, keys };
-        let kind = if chosen.is_some() { &self.chosen } else { &self.all };
+        let kind = if selected.is_some() { &self.selected } else { &self.all };
         let kernel = LatentRows { latent: self, layer, kind, lists, split, stream };
         match stream {
             Some(stream) => run_schedule(

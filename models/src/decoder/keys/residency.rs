@@ -235,12 +235,12 @@ impl Residency {
             .unwrap_or(&batch.attn_groups[0]);
         self.requests.clear();
         self.decode_requests = 0;
-        for chosen in &attn_group.selecting {
-            for list in 0..chosen.lists {
-                let (len, table) = (u32_of(chosen.kv_len()), u32_of(chosen.table.start));
-                self.requests.push(PageRequest::new(chosen.list + list, len, table));
+        for selecting in &attn_group.selecting {
+            for list in 0..selecting.lists {
+                let (len, table) = (u32_of(selecting.kv_len()), u32_of(selecting.table.start));
+                self.requests.push(PageRequest::new(selecting.list + list, len, table));
             }
-            self.decode_requests += u32::from(chosen.is_decode());
+            self.decode_requests += u32::from(selecting.is_decode());
         }
         let rows = self.decode_requests.min(ROWS);
         let unit = TILE_KEYS.div_ceil(shape.block_size);

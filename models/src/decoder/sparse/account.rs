@@ -27,7 +27,7 @@ impl Account {
         let acts = |slice: &Slice<'_>| rules.options.acts_on(slice.phase).then(Attended::default);
         self.attended = slices.iter().map(acts).collect();
         if rules.certifies(slices) {
-            self.certify_whole(rules.chosen(batch), slices);
+            self.certify_whole(rules.selecting_rows(batch), slices);
         }
         for layer in 0..rules.num_layers() {
             if rules.attn_groups.of_layer(layer).reach == Reach::Full {
@@ -37,9 +37,10 @@ impl Account {
     }
 
     /// Certifies the mass of sequences that attend to everything: all of it.
-    fn certify_whole(&mut self, chosen: &[SelectingRows], slices: &[Slice<'_>]) {
+    fn certify_whole(&mut self, selecting: &[SelectingRows], slices: &[Slice<'_>]) {
         for (index, (slice, attended)) in slices.iter().zip(&mut self.attended).enumerate() {
-            let whole = slice.phase == Phase::Decode && !chosen.iter().any(|chosen| chosen.slice == index);
+            let whole =
+                slice.phase == Phase::Decode && !selecting.iter().any(|selecting| selecting.slice == index);
             attended.iter_mut().filter(|_| whole).for_each(|attended| attended.lower_mass([1.0]));
         }
     }
@@ -48,11 +49,11 @@ impl Account {
     fn count_whole(&mut self, rules: &Rules, batch: &Batch, slices: &[Slice<'_>], layer: usize) {
         let block = rules.options.policy.block_size();
         let sparse = rules.selects_in(batch, layer);
-        let selecting = &batch.attn_groups[rules.attn_groups.of_layers[layer]].selecting;
+        let all = &batch.attn_groups[rules.attn_groups.of_layers[layer]].selecting;
         for (index, (slice, attended)) in slices.iter().zip(&mut self.attended).enumerate() {
             let Some(attended) = attended else { continue };
-            let chosen = selecting.iter().filter(|chosen| sparse && chosen.slice == index);
-            let rows = slice.tokens.len() - chosen.map(|chosen| chosen.rows).sum::<usize>();
+            let selecting = all.iter().filter(|selecting| sparse && selecting.slice == index);
+            let rows = slice.tokens.len() - selecting.map(|selecting| selecting.rows).sum::<usize>();
             let end = slice.first as usize + rows;
             let lists: u64 = match slice.phase {
                 Phase::Decode => {
@@ -67,14 +68,14 @@ impl Account {
     }
 
     /// The account of the slice of chosen rows.
-    pub(super) fn of(&mut self, chosen: &SelectingRows) -> &mut Attended {
-        self.attended[chosen.slice].as_mut().expect("rows are chosen of slices that the policy acts on")
+    pub(super) fn of(&mut self, selecting: &SelectingRows) -> &mut Attended {
+        self.attended[selecting.slice].as_mut().expect("rows are chosen of slices that the policy acts on")
     }
 
     /// Counts `blocks` blocks that chosen rows attend in a layer, all heads and lists together.
-    pub(super) fn count(&mut self, rules: &Rules, chosen: &SelectingRows, layer: usize, blocks: u64) {
-        let visible = chosen.visible(rules.block()) * rules.num_kv_heads as u64;
-        self.of(chosen).count(layer, Tally { blocks, visible });
+    pub(super) fn count(&mut self, rules: &Rules, selecting: &SelectingRows, layer: usize, blocks: u64) {
+        let visible = selecting.visible(rules.block()) * rules.num_kv_heads as u64;
+        self.of(selecting).count(layer, Tally { blocks, visible });
     }
 
     /// Counts what the selections of a layer, one for each of the chosen rows, attend.
@@ -87,13 +88,14 @@ impl Account {
     ) {
         // Policies that look at no query look at earlier accesses.
         let remembers = !rules.options.policy.support().query;
-        for (chosen, selection) in rows.iter().zip(selections) {
-            let heads = (0..chosen.lists as usize)
+        for (selecting, selection) in rows.iter().zip(selections) {
+            let heads = (0..selecting.lists as usize)
                 .flat_map(|list| (0..rules.num_kv_heads).map(move |head| (head, list)));
-            let mut blocks: Vec<u32> =
-                heads.flat_map(|(head, list)| rules.options.blocks(chosen, &selection, head, list)).collect();
-            self.count(rules, chosen, layer, blocks.len() as u64);
-            let attended = self.of(chosen);
+            let mut blocks: Vec<u32> = heads
+                .flat_map(|(head, list)| rules.options.blocks(selecting, &selection, head, list))
+                .collect();
+            self.count(rules, selecting, layer, blocks.len() as u64);
+            let attended = self.of(selecting);
             if remembers {
                 blocks.extend(attended.accessed.iter().map(|b| b.get()));
                 blocks.sort_unstable();
@@ -101,14 +103,14 @@ impl Account {
                 attended.accessed = blocks.into_iter().map(BlockIdx::new).collect();
             }
             if rules.options.trace {
-                self.keep(chosen, layer, selection);
+                self.keep(selecting, layer, selection);
             }
         }
     }
 
     /// Keeps a selection for those who trace them.
-    pub(super) fn keep(&mut self, chosen: &SelectingRows, layer: usize, selection: Selection) {
-        self.of(chosen).selections.push((u32_of(layer), selection));
+    pub(super) fn keep(&mut self, selecting: &SelectingRows, layer: usize, selection: Selection) {
+        self.of(selecting).selections.push((u32_of(layer), selection));
     }
 
     /// Ends a step.

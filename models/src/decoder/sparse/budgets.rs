@@ -16,7 +16,7 @@ impl Ranker {
         &mut self,
         rules: &Rules,
         step: &Begin<'_>,
-        chosen: &[SelectingRows],
+        selecting: &[SelectingRows],
     ) -> Result<u32, ModelError> {
         let Begin { gpu, config, kv, batch, .. } = *step;
         let (sets, score_stride) = (self.sets, self.score_stride);
@@ -24,21 +24,21 @@ impl Ranker {
         let mut last: Option<Top> = None;
         let mut most = 0;
         for layer in (0..self.tops.len()).filter(|layer| rules.selects_in(batch, *layer)) {
-            let selecting = rules.source[layer].unwrap_or(layer);
-            let budgets: Vec<u32> = chosen
+            let source = rules.source[layer].unwrap_or(layer);
+            let budgets: Vec<u32> = selecting
                 .iter()
                 .enumerate()
-                .map(|(i, chosen)| self.taken(rules, selecting, i, chosen))
+                .map(|(i, selecting)| self.taken(rules, source, i, selecting))
                 .collect();
-            let capacities = chosen.iter().map(|chosen| self.most(rules, selecting, chosen));
+            let capacities = selecting.iter().map(|selecting| self.max_taken(rules, source, selecting));
             most = budgets.iter().copied().chain(capacities).chain([most]).max().unwrap_or(0);
             if last.as_ref().is_none_or(|last| last.budgets != budgets) {
                 rows.resize(rows.len().next_multiple_of(ROWS_ALIGN), TopRow::default());
                 last = Some(Top { first: rows.len(), budgets: budgets.clone() });
-                for (i, (chosen, k)) in (0..).zip(chosen.iter().zip(&budgets)) {
+                for (i, (selecting, k)) in (0..).zip(selecting.iter().zip(&budgets)) {
                     // A row that keeps its list has no scores.
                     let keeps = self.then(i as usize).is_some();
-                    let scores = num_blocks(chosen.kv_len(), rules.options.policy.block_size());
+                    let scores = num_blocks(selecting.kv_len(), rules.options.policy.block_size());
                     let [scores, k] = [scores, *k].map(|n| if keeps { 0 } else { n });
                     let first = |set| (i * sets + set) * score_stride;
                     rows.extend((0..sets).map(|set| TopRow { first: first(set), scores, k, table: 0 }));
@@ -46,33 +46,33 @@ impl Ranker {
             }
             self.tops[layer].clone_from(&last);
         }
-        let most = step.longest(rules, chosen.len(), most);
+        let most = step.longest(rules, selecting.len(), most);
         self.top_rows.fit(gpu, rows.len() + ROWS_ALIGN)?;
         gpu.write(&self.top_rows, 0, &rows);
-        let len = chosen.len() * (sets * score_stride) as usize;
+        let len = selecting.len() * (sets * score_stride) as usize;
         self.scores.fit(gpu, len)?;
         if let Some(prefetch_lists) = &mut self.prefetch_lists {
             let spare_blocks = step.spare_pages / (rules.block() / kv.shape().block_size);
-            let spare = (spare_blocks / u32_of(chosen.len()).max(1)).saturating_sub(most);
-            let lists = chosen.len() * config.num_kv_heads as usize;
+            let spare = (spare_blocks / u32_of(selecting.len()).max(1)).saturating_sub(most);
+            let lists = selecting.len() * config.num_kv_heads as usize;
             prefetch_lists.lay_out(gpu, rows, most, spare, lists)?;
         }
         Ok(most)
     }
 
     /// Number of blocks that the row `index` of the chosen ones takes in a layer.
-    fn taken(&self, rules: &Rules, layer: usize, index: usize, chosen: &SelectingRows) -> u32 {
+    fn taken(&self, rules: &Rules, layer: usize, index: usize, selecting: &SelectingRows) -> u32 {
         let (policy, layer) = (&*rules.options.policy, Some(u32_of(layer)));
-        let Some(then) = self.then(index) else { return policy.budget(layer, chosen.kv_len()) };
+        let Some(then) = self.then(index) else { return policy.budget(layer, selecting.kv_len()) };
         let [then_blocks, blocks] =
-            [then, chosen.kv_len()].map(|tokens| num_blocks(tokens, policy.block_size()));
+            [then, selecting.kv_len()].map(|tokens| num_blocks(tokens, policy.block_size()));
         policy.budget(layer, then) + (blocks - then_blocks)
     }
 
     /// Number of blocks that lists of a row have room for: the same for a while, whichever steps retrieve.
-    fn most(&self, rules: &Rules, layer: usize, chosen: &SelectingRows) -> u32 {
+    fn max_taken(&self, rules: &Rules, layer: usize, selecting: &SelectingRows) -> u32 {
         let more = self.kept.as_ref().map_or(0, |kept| kept.more(rules.block()));
-        rules.options.policy.budget(Some(u32_of(layer)), chosen.kv_len()) + more
+        rules.options.policy.budget(Some(u32_of(layer)), selecting.kv_len()) + more
     }
 
     /// Tokens in the step whose selection a row keeps, if it does not select.
@@ -84,13 +84,13 @@ impl Ranker {
     pub(super) fn count_budgets(
         &self,
         rules: &Rules,
-        chosen: &[SelectingRows],
+        selecting: &[SelectingRows],
         layer: usize,
         account: &mut Account,
     ) {
         let budgets = self.tops[layer].iter().flat_map(|top| &top.budgets);
-        for (chosen, budget) in chosen.iter().zip(budgets) {
-            account.count(rules, chosen, layer, u64::from(*budget) * rules.num_kv_heads as u64);
+        for (selecting, budget) in selecting.iter().zip(budgets) {
+            account.count(rules, selecting, layer, u64::from(*budget) * rules.num_kv_heads as u64);
         }
     }
 }

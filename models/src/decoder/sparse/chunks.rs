@@ -46,8 +46,8 @@ pub(super) struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    fn all(chosen: &'a [SelectingRows]) -> impl Iterator<Item = Self> {
-        chosen.iter().enumerate().map(|(number, rows)| Self { rows, number })
+    fn all(selecting: &'a [SelectingRows]) -> impl Iterator<Item = Self> {
+        selecting.iter().enumerate().map(|(number, rows)| Self { rows, number })
     }
 }
 
@@ -88,15 +88,15 @@ impl<L: ListChunks> Select for Chunks<L> {
     fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
         self.lists.clear();
         self.counter.clear();
-        let chosen = rules.chosen(step.batch);
-        if chosen.is_empty() {
+        let selecting = rules.selecting_rows(step.batch);
+        if selecting.is_empty() {
             return Ok(());
         }
-        let longest = chosen.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
+        let longest = selecting.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
         let blocks = num_blocks(longest, self.block);
         self.lists.fit(step.gpu, rules, step.batch, blocks)?;
         let mut spans = Vec::new();
-        for chunk in Chunk::all(chosen) {
+        for chunk in Chunk::all(selecting) {
             let [first, lists] = [chunk.rows.list, chunk.rows.lists].map(|lists| lists * self.num_kv_heads);
             let span = ListSpan { first, lists };
             self.by.fit(step.gpu, step.batch, &chunk, lists::stride(blocks), span.first)?;

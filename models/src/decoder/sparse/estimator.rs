@@ -108,16 +108,17 @@ impl Estimator {
     }
 
     /// A chunk's queries against the keys that lists of it choose among.
-    fn estimate(&self, chosen: &SelectingRows) -> Estimate {
+    fn estimate(&self, selecting: &SelectingRows) -> Estimate {
         let causal = self.form.vote.is_none();
-        let kv_len = if causal { u32_of(chosen.kv_len()) } else { self.history(chosen) * self.block.get() };
+        let kv_len =
+            if causal { u32_of(selecting.kv_len()) } else { self.history(selecting) * self.block.get() };
         Estimate {
             num_heads: self.num_heads,
             q_stride: self.num_heads * self.shape.head_dim,
-            q_first: u32_of(chosen.row),
-            q_len: u32_of(chosen.rows),
+            q_first: u32_of(selecting.row),
+            q_len: u32_of(selecting.rows),
             kv_len,
-            table: u32_of(chosen.table.start),
+            table: u32_of(selecting.table.start),
             causal,
             stride: self.form.stride,
             block: self.block.get(),
@@ -132,8 +133,8 @@ impl Estimator {
     }
 
     /// Blocks before the one in which a chunk begins.
-    fn history(&self, chosen: &SelectingRows) -> u32 {
-        chosen.position / self.block.get()
+    fn history(&self, selecting: &SelectingRows) -> u32 {
+        selecting.position / self.block.get()
     }
 }
 
@@ -142,14 +143,14 @@ impl ListChunks for Estimator {
         &mut self,
         gpu: &Gpu,
         batch: &Batch,
-        Chunk { rows: chosen, .. }: &Chunk<'_>,
+        Chunk { rows: selecting, .. }: &Chunk<'_>,
         stride: u32,
         first: u32,
     ) -> Result<(), ModelError> {
-        let (estimate, kv_heads) = (self.estimate(chosen), self.shape.num_kv_heads);
+        let (estimate, kv_heads) = (self.estimate(selecting), self.shape.num_kv_heads);
         let votes = self.form.vote.is_some();
         let into = if votes { (estimate.key_blocks() + 1, 0) } else { (stride, first) };
-        let lists = if votes { estimate.query_blocks() } else { chosen.lists };
+        let lists = if votes { estimate.query_blocks() } else { selecting.lists };
         let out_len = (into.1 + lists * kv_heads) as usize * into.0 as usize;
         let q_len = batch.rows as usize * estimate.q_stride as usize;
         let tables = (bytemuck::cast_slice(&batch.tables), self.num_pages);
@@ -163,9 +164,9 @@ impl ListChunks for Estimator {
     }
 
     fn list(&self, pass: &mut Pass, chunk: &Chunk<'_>, from: &Inputs, to: &DeviceLists) {
-        let chosen = chunk.rows;
-        let (estimate, kv_heads) = (self.estimate(chosen), self.shape.num_kv_heads);
-        let first_list = chosen.list * kv_heads;
+        let selecting = chunk.rows;
+        let (estimate, kv_heads) = (self.estimate(selecting), self.shape.num_kv_heads);
+        let first_list = selecting.list * kv_heads;
         let (lists, stride, first) = match self.form.vote {
             Some(_) => (self.voters.bind(), estimate.key_blocks() + 1, 0),
             None => (to.bind(), to.stride, first_list),
@@ -199,8 +200,8 @@ impl ListChunks for Estimator {
                 voters,
                 in_stride: stride,
                 votes: u32::try_from(vote.needed(voters as usize)).expect("at most the voters"),
-                blocks: self.history(chosen),
-                end: num_blocks(chosen.kv_len(), self.block),
+                blocks: self.history(selecting),
+                end: num_blocks(selecting.kv_len(), self.block),
                 copies: kv_heads,
                 out_stride: to.stride,
                 first_list,

@@ -69,8 +69,8 @@ impl Kept {
     }
 
     /// Lays out the turns of the rows of a step that select, of which there may be none.
-    pub(super) fn plan(&mut self, slices: &[Slice<'_>], chosen: &[SelectingRows]) {
-        self.turns = self.retrievals.plan(slices, chosen);
+    pub(super) fn plan(&mut self, slices: &[Slice<'_>], selecting: &[SelectingRows]) {
+        self.turns = self.retrievals.plan(slices, selecting);
         let now = self.turns.iter().any(Turn::retrieves);
         self.retrieves = [now, self.retrievals.retrieves_next(&self.turns)];
     }

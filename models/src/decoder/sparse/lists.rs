@@ -94,7 +94,7 @@ impl DeviceLists {
         batch: &Batch,
         blocks: u32,
     ) -> Result<(), ModelError> {
-        let Some(last) = rules.chosen(batch).last() else { return Ok(()) };
+        let Some(last) = rules.selecting_rows(batch).last() else { return Ok(()) };
         (self.stride, self.blocks) = (stride(blocks), blocks);
         for layer in 0..self.layers.len() {
             self.layers[layer] = rules.selects_in(batch, layer);
@@ -154,18 +154,18 @@ impl DeviceLists {
         self.traced.as_ref().map(|traced| pass.read(traced, 0..traced.len()))
     }
 
-    /// Counts blocks that the device counted, `[layers, chosen rows]`.
+    /// Counts blocks that the device counted, `[layers, selecting rows]`.
     pub(super) fn count(
         &self,
         rules: &Rules,
-        chosen: &[SelectingRows],
+        selecting: &[SelectingRows],
         counts: &[u32],
         account: &mut Account,
     ) {
-        let of_layers = counts.chunks_exact(chosen.len()).enumerate();
+        let of_layers = counts.chunks_exact(selecting.len()).enumerate();
         for (layer, counts) in of_layers.filter(|(layer, _)| self.layers[*layer]) {
-            for (chosen, count) in chosen.iter().zip(counts) {
-                account.count(rules, chosen, layer, u64::from(*count));
+            for (selecting, count) in selecting.iter().zip(counts) {
+                account.count(rules, selecting, layer, u64::from(*count));
             }
         }
     }
@@ -179,9 +179,9 @@ impl DeviceLists {
         done: &Outcome,
         account: &mut Account,
     ) {
-        let chosen = rules.chosen(batch);
+        let selecting = rules.selecting_rows(batch);
         if let Some(read) = reads.counts {
-            self.count(rules, chosen, &done.get(read), account);
+            self.count(rules, selecting, &done.get(read), account);
         }
         if let Some(read) = reads.traced {
             self.take(rules, batch, &done.get(read), account);
@@ -194,8 +194,8 @@ impl DeviceLists {
         for (layer, lists) in words.chunks_exact(per_layer).enumerate().filter(|(l, _)| self.layers[*l]) {
             let lists: Vec<&[u32]> =
                 lists.chunks_exact(self.stride as usize).map(|list| &list[1..=list[0] as usize]).collect();
-            for chosen in rules.chosen(batch) {
-                account.keep(chosen, layer, rules.selection(chosen, &lists));
+            for selecting in rules.selecting_rows(batch) {
+                account.keep(selecting, layer, rules.selection(selecting, &lists));
             }
         }
     }
@@ -212,10 +212,10 @@ impl Rules {
     ) -> HostLists {
         let before = rows.first().map_or(0, |first| first.list as usize * self.num_kv_heads);
         let mut lists = vec![Vec::new(); before];
-        for (chosen, selection) in rows.iter().zip(selections) {
-            for list in 0..chosen.lists as usize {
+        for (selecting, selection) in rows.iter().zip(selections) {
+            for list in 0..selecting.lists as usize {
                 let heads = 0..self.num_kv_heads;
-                lists.extend(heads.map(|head| self.options.blocks(chosen, selection, head, list)));
+                lists.extend(heads.map(|head| self.options.blocks(selecting, selection, head, list)));
             }
         }
         let blocks = longest(u32_of(lists.iter().map(Vec::len).max().unwrap_or(0)));
@@ -232,19 +232,20 @@ impl Rules {
     }
 
     /// Returns the selection that a policy's own code would have returned for the lists of chosen rows.
-    fn selection(&self, chosen: &SelectingRows, lists: &[&[u32]]) -> Selection {
+    fn selection(&self, selecting: &SelectingRows, lists: &[&[u32]]) -> Selection {
         let block = self.options.policy.block_size();
-        let list = |head: usize, list: u32| lists[(chosen.list + list) as usize * self.num_kv_heads + head];
+        let list =
+            |head: usize, list: u32| lists[(selecting.list + list) as usize * self.num_kv_heads + head];
         let mut selection = Selection::new();
-        if self.options.splits_history(chosen) {
+        if self.options.splits_history(selecting) {
             // One set for all heads; the chunk's own blocks after it are no choice.
-            let history = chosen.position / block.get();
+            let history = selecting.position / block.get();
             selection.begin(history, 1, 1);
             selection.push_row(list(0, 0).iter().copied().filter(|block| *block < history));
             return selection;
         }
-        let blocks = num_blocks(chosen.kv_len(), block);
-        match chosen.lists {
+        let blocks = num_blocks(selecting.kv_len(), block);
+        match selecting.lists {
             1 => selection.begin(blocks, self.num_kv_heads, 1),
             lists => {
                 let visible = (1..=lists).map(|list| blocks - lists + list);
@@ -252,7 +253,7 @@ impl Rules {
             }
         }
         for head in 0..self.num_kv_heads {
-            (0..chosen.lists).for_each(|index| selection.push_row(list(head, index).iter().copied()));
+            (0..selecting.lists).for_each(|index| selection.push_row(list(head, index).iter().copied()));
         }
         selection
     }

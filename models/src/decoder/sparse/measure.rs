@@ -13,7 +13,7 @@ const QUERIES: usize = 16;
 
 /// A selection of chosen rows in a layer, with what it was made from.
 pub(super) struct Measured<'a> {
-    pub(super) chosen: &'a SelectingRows,
+    pub(super) selecting: &'a SelectingRows,
     pub(super) selection: &'a Selection,
     pub(super) layer: usize,
     pub(super) q: Heads<'a>,
@@ -28,23 +28,23 @@ impl SparseOptions {
         measured: &Measured<'_>,
     ) -> Result<(), ModelError> {
         attended.recall.join(self.recall(measured)?);
-        let Measured { chosen, layer, q, k, .. } = *measured;
-        let density = self.policy.head_density(&self.input(chosen, layer, Some((q, k))))?;
+        let Measured { selecting, layer, q, k, .. } = *measured;
+        let density = self.policy.head_density(&self.input(selecting, layer, Some((q, k))))?;
         density.into_iter().for_each(|density| attended.head_density.add(density));
         Ok(())
     }
 
     fn recall(&self, measured: &Measured<'_>) -> Result<Mean, ModelError> {
-        let Measured { chosen, selection, q, k, .. } = measured;
+        let Measured { selecting, selection, q, k, .. } = measured;
         let block = self.policy.block_size();
         let mut mean = Mean::default();
-        for row in (0..chosen.rows).step_by(chosen.rows.div_ceil(QUERIES)) {
-            let position = chosen.position as usize + row;
-            let (list, seen) = (chosen.list_of(position, block.get()), num_blocks(position + 1, block));
+        for row in (0..selecting.rows).step_by(selecting.rows.div_ceil(QUERIES)) {
+            let position = selecting.position as usize + row;
+            let (list, seen) = (selecting.list_of(position, block.get()), num_blocks(position + 1, block));
             let mut attended = Selection::new();
             attended.begin(seen, k.heads(), 1);
             for head in 0..k.heads() {
-                let blocks = self.blocks(chosen, selection, head, list);
+                let blocks = self.blocks(selecting, selection, head, list);
                 attended.push_row(blocks.into_iter().filter(|block| *block < seen));
             }
             mean.add(recall(&attended, &q.window(row, 1), &k.window(0, position + 1), block, Mask::Causal)?);

@@ -92,9 +92,9 @@ impl OnHost {
         layer: usize,
         rows: &[SelectingRows],
     ) -> Result<Queries, ModelError> {
-        let tables = rows.iter().flat_map(|chosen| {
-            let len = chosen.kv_len().div_ceil(ctx.kv.shape().block_size as usize);
-            bytemuck::cast_slice(&ctx.batch.tables[chosen.table.start..chosen.table.start + len])
+        let tables = rows.iter().flat_map(|selecting| {
+            let len = selecting.kv_len().div_ceil(ctx.kv.shape().block_size as usize);
+            bytemuck::cast_slice(&ctx.batch.tables[selecting.table.start..selecting.table.start + len])
         });
         let missing = self.mirror.read_missing(ctx.pass, ctx.kv, layer, tables);
         let [num_heads, head_dim] = [ctx.config.num_heads, ctx.config.head_dim].map(|n| n as usize);
@@ -117,27 +117,27 @@ impl OnHost {
         rules: &Rules,
         layer: usize,
         index: usize,
-        chosen: &SelectingRows,
+        selecting: &SelectingRows,
         tensors: (Heads<'_>, Heads<'_>),
     ) -> Result<Selection, ModelError> {
         let turn = self.turns.get(index).and_then(|turn| Some((turn.retrieves(), (layer, turn.slot?))));
         let of_place = turn.filter(|(retrieves, _)| !retrieves).and_then(|(_, place)| self.kept.get(&place));
         let retrieved = of_place.map(|(kv_len, selection)| Retrieved { kv_len: *kv_len, selection });
-        let selection = rules.options.select(chosen, layer, Some(tensors), rules.digests, retrieved)?;
+        let selection = rules.options.select(selecting, layer, Some(tensors), rules.digests, retrieved)?;
         if let Some((true, place)) = turn {
-            self.kept.insert(place, (chosen.kv_len(), selection.clone()));
+            self.kept.insert(place, (selecting.kv_len(), selection.clone()));
         }
         Ok(selection)
     }
 
     /// Returns queries `[num_heads, rows, head_dim]` and keys `[num_kv_heads, kv_len, head_dim]` of chosen rows.
-    fn tensors(&self, chosen: &SelectingRows, queries: &Queries, layer: usize, batch: &Batch) -> Tensors {
-        let q = queries.of(&queries.values, chosen.row..chosen.row + chosen.rows);
-        let previous = queries.previous.as_ref().filter(|_| chosen.is_decode());
-        let row = chosen.q_row as usize;
+    fn tensors(&self, selecting: &SelectingRows, queries: &Queries, layer: usize, batch: &Batch) -> Tensors {
+        let q = queries.of(&queries.values, selecting.row..selecting.row + selecting.rows);
+        let previous = queries.previous.as_ref().filter(|_| selecting.is_decode());
+        let row = selecting.q_row as usize;
         let selects_by = previous.map(|values| queries.of(values, row..row + 1));
-        let table = bytemuck::cast_slice(&batch.tables[chosen.table.clone()]);
-        Tensors { q, selects_by, k: self.mirror.keys(layer, table, chosen.kv_len()) }
+        let table = bytemuck::cast_slice(&batch.tables[selecting.table.clone()]);
+        Tensors { q, selects_by, k: self.mirror.keys(layer, table, selecting.kv_len()) }
     }
 }
 
@@ -150,9 +150,10 @@ impl Select for OnHost {
 
     fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
         self.placed.fill(None);
-        self.selects = !rules.chosen(step.batch).is_empty();
+        self.selects = !rules.selecting_rows(step.batch).is_empty();
         self.certifies = rules.certifies(step.slices);
-        let plan = |retrievals: &mut Retrievals| retrievals.plan(step.slices, rules.chosen(step.batch));
+        let plan =
+            |retrievals: &mut Retrievals| retrievals.plan(step.slices, rules.selecting_rows(step.batch));
         self.turns = self.retrievals.as_mut().map(plan).unwrap_or_default();
         let block_size = step.kv.shape().block_size;
         for attn_group in &step.batch.attn_groups {
@@ -181,23 +182,24 @@ impl Select for OnHost {
         let mut queries = self.read_queries(rules, ctx, layer, rows)?;
         account.timings.append(&mut queries.timings);
         let mut selections = Vec::with_capacity(rows.len());
-        for (index, chosen) in rows.iter().enumerate() {
-            let tensors = self.tensors(chosen, &queries, layer, ctx.batch);
-            let q = Heads::new("q", &tensors.q, [queries.num_heads, chosen.rows, queries.head_dim])?;
-            let k = Heads::new("k", &tensors.k, [rules.num_kv_heads, chosen.kv_len(), queries.head_dim])?;
+        for (index, selecting) in rows.iter().enumerate() {
+            let tensors = self.tensors(selecting, &queries, layer, ctx.batch);
+            let q = Heads::new("q", &tensors.q, [queries.num_heads, selecting.rows, queries.head_dim])?;
+            let k = Heads::new("k", &tensors.k, [rules.num_kv_heads, selecting.kv_len(), queries.head_dim])?;
             let selects_by = tensors.selects_by.as_deref().unwrap_or(&tensors.q);
-            let selects_by = Heads::new("q", selects_by, [queries.num_heads, chosen.rows, queries.head_dim])?;
+            let selects_by =
+                Heads::new("q", selects_by, [queries.num_heads, selecting.rows, queries.head_dim])?;
             let selection = match rules.source[layer] {
                 Some(_) => self.last[index].clone(),
-                None => self.select(rules, layer, index, chosen, (selects_by, k))?,
+                None => self.select(rules, layer, index, selecting, (selects_by, k))?,
             };
             if rules.options.measure {
-                let measured = Measured { chosen, selection: &selection, layer, q, k };
-                rules.options.measure_into(account.of(chosen), &measured)?;
+                let measured = Measured { selecting, selection: &selection, layer, q, k };
+                rules.options.measure_into(account.of(selecting), &measured)?;
             }
             if self.certifies {
                 let block = rules.options.policy.block_size();
-                account.of(chosen).lower_mass([selection_mass(&selection, &q, &k, block, rules.digests)?]);
+                account.of(selecting).lower_mass([selection_mass(&selection, &q, &k, block, rules.digests)?]);
             }
             selections.push(selection);
         }

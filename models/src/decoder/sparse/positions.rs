@@ -44,7 +44,7 @@ impl Select for Positions {
         for layer in (0..self.placed.len()).filter(|layer| rules.selects_in(step.batch, *layer)) {
             let rows = rules.own(&step.batch.attn_groups[rules.attn_groups.of_layers[layer]]);
             let select =
-                |chosen: &SelectingRows| rules.options.select(chosen, layer, None, rules.digests, None);
+                |selecting: &SelectingRows| rules.options.select(selecting, layer, None, rules.digests, None);
             let selections: Vec<Selection> = rows.iter().map(select).collect::<Result<_, _>>()?;
             let decodes = rows.iter().all(SelectingRows::is_decode);
             let longest = |blocks| if decodes { step.longest(rules, rows.len(), blocks) } else { blocks };

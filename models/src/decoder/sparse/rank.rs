@@ -131,16 +131,16 @@ impl Scorer {
         &mut self,
         gpu: &Gpu,
         config: &DecoderConfig,
-        chosen: &[SelectingRows],
+        selecting: &[SelectingRows],
         score_stride: u32,
         bounds: bool,
     ) -> Result<(), ModelError> {
-        let longest = chosen.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
+        let longest = selecting.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
         match &mut self.kind {
-            Kind::Digests(digests) => digests.begin(gpu, config, chosen.len(), score_stride, bounds),
-            Kind::Hashes(hashes) => hashes.begin(gpu, chosen, score_stride),
+            Kind::Digests(digests) => digests.begin(gpu, config, selecting.len(), score_stride, bounds),
+            Kind::Hashes(hashes) => hashes.begin(gpu, selecting, score_stride),
             Kind::Compressed(compressed) => {
-                compressed.begin(gpu, config, chosen.len(), u32_of(longest), score_stride)
+                compressed.begin(gpu, config, selecting.len(), u32_of(longest), score_stride)
             }
         }
     }

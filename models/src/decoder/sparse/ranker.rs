@@ -37,7 +37,7 @@ pub(super) struct Ranker {
     pub(super) scores: OfLayers<f32>,
     pub(super) score_stride: u32,
     /// Rows of the step that select.
-    chosen: u32,
+    selecting: u32,
     /// Scores of every row and set.
     pub(super) top_rows: GrowBuf<TopRow>,
     pub(super) tops: Vec<Option<Top>>,
@@ -94,7 +94,7 @@ impl Ranker {
             sets,
             scores: OfLayers::new(gpu, "scores", 1, at_once)?,
             score_stride: 0,
-            chosen: 0,
+            selecting: 0,
             top_rows: GrowBuf::new(gpu, "top_rows", 1)?,
             tops: vec![None; num_layers],
             lists: DeviceLists::of_layers(gpu, num_layers, at_once.is_some())?,
@@ -122,10 +122,10 @@ impl Ranker {
         for (attn_group, rows) in step.batch.attn_groups.iter().zip(self.rows.iter_mut().flatten()) {
             rows.clear();
             let keeps = |index| self.kept.as_ref().is_some_and(|kept| kept.then(index).is_some());
-            rows.extend(rules.own(attn_group).iter().enumerate().map(|(index, chosen)| DecodeRow {
-                row: chosen.q_row,
-                len: if keeps(index) { 0 } else { u32_of(chosen.kv_len()) },
-                table: u32_of(chosen.table.start),
+            rows.extend(rules.own(attn_group).iter().enumerate().map(|(index, selecting)| DecodeRow {
+                row: selecting.q_row,
+                len: if keeps(index) { 0 } else { u32_of(selecting.kv_len()) },
+                table: u32_of(selecting.table.start),
                 first_key: 0,
             }));
             rows.upload(step.gpu)?;
@@ -148,7 +148,7 @@ impl Ranker {
             q: previous.unwrap_or(&ctx.act.q),
             tables: ctx.batch.tables.on_device(),
             rows,
-            count: self.chosen,
+            count: self.selecting,
         }
     }
 
@@ -167,8 +167,8 @@ impl Ranker {
     /// Records the selections of all layers, in passes whose dispatches run beside one another: each layer has its own buffers.
     fn select_at_once(&self, rules: &Rules, ctx: &mut Ctx<'_>) {
         let layers = 0..self.tops.len();
-        let selecting = || layers.clone().filter_map(|layer| Some((layer, self.tops[layer].as_ref()?)));
-        let own = || selecting().filter(|(layer, _)| rules.source[*layer].is_none() && self.selects());
+        let with_lists = || layers.clone().filter_map(|layer| Some((layer, self.tops[layer].as_ref()?)));
+        let own = || with_lists().filter(|(layer, _)| rules.source[*layer].is_none() && self.selects());
         ctx.pass.split();
         for layer in layers.clone() {
             let context = self.context(rules, ctx, layer);
@@ -196,7 +196,7 @@ impl Ranker {
         if ctx.keys.pages().is_none() {
             return;
         }
-        for (layer, _) in selecting() {
+        for (layer, _) in with_lists() {
             let lists = self.lists.of(layer);
             ctx.on_pages(|pages, context| {
                 lists.iter().for_each(|lists| pages.assign_ahead(context, layer, lists));
@@ -208,7 +208,7 @@ impl Ranker {
 
     /// Records the lists of the best blocks of a layer.
     fn list_best(&self, ctx: &mut Ctx<'_>, layer: usize, top: &Top) {
-        let (rows, copies) = (self.chosen * self.sets, ctx.config.num_kv_heads / self.sets);
+        let (rows, copies) = (self.selecting * self.sets, ctx.config.num_kv_heads / self.sets);
         let params = TopKParams { rows, out_stride: self.lists.stride, copies, page_size: 1 };
         let buffers = TopKBuffers {
             scores: self.scores.of(layer).bind(),
@@ -231,42 +231,42 @@ impl Select for Ranker {
         let Begin { gpu, config, kv, batch, slices, .. } = *step;
         self.tops.fill(None);
         self.lists.clear();
-        self.chosen = 0;
+        self.selecting = 0;
         self.shares.iter_mut().for_each(Shares::clear);
-        let chosen = rules.chosen(batch);
-        self.kept.iter_mut().for_each(|kept| kept.plan(slices, chosen));
+        let selecting = rules.selecting_rows(batch);
+        self.kept.iter_mut().for_each(|kept| kept.plan(slices, selecting));
         self.takes_in_early =
-            self.scorer.touch(gpu, kv, &rules.attn_groups.all, slices, !chosen.is_empty())?;
+            self.scorer.touch(gpu, kv, &rules.attn_groups.all, slices, !selecting.is_empty())?;
         self.list_rows(rules, step)?;
-        if chosen.is_empty() {
+        if selecting.is_empty() {
             return Ok(());
         }
-        self.chosen = u32_of(chosen.len());
-        let longest = chosen.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
+        self.selecting = u32_of(selecting.len());
+        let longest = selecting.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
         self.score_stride = score_stride(num_blocks(longest, rules.options.policy.block_size()));
         let certifies = rules.certifies(slices);
-        self.scorer.begin(gpu, config, chosen, self.score_stride, certifies || self.mass.is_some())?;
-        let blocks = self.budget(rules, step, chosen)?;
+        self.scorer.begin(gpu, config, selecting, self.score_stride, certifies || self.mass.is_some())?;
+        let blocks = self.budget(rules, step, selecting)?;
         self.lists.fit(gpu, rules, batch, blocks)?;
         self.kept.as_mut().map_or(Ok(()), |kept| kept.upload(gpu, rules, self.lists.stride))?;
         let layers = self.tops.iter().flatten().count();
         if let Some(shares) = self.shares.as_mut().filter(|_| certifies) {
-            shares.fit(gpu, layers, chosen.len() * rules.num_heads, self.score_stride)?;
+            shares.fit(gpu, layers, selecting.len() * rules.num_heads, self.score_stride)?;
         }
         if let Some(mass) = &mut self.mass {
             let extent =
-                MassExtent { layers: self.tops.len(), rows: chosen.len(), blocks: self.score_stride };
+                MassExtent { layers: self.tops.len(), rows: selecting.len(), blocks: self.score_stride };
             return mass.fit(gpu, config, &extent);
         }
         for layer in 0..self.tops.len() {
-            self.count_budgets(rules, chosen, layer, account);
+            self.count_budgets(rules, selecting, layer, account);
         }
         Ok(())
     }
 
     fn shape(&self) -> Option<Vec<usize>> {
         let mut shape = self.lists.shape()?;
-        let numbers = [self.chosen, self.score_stride].map(|n| n as usize);
+        let numbers = [self.selecting, self.score_stride].map(|n| n as usize);
         shape.extend(numbers);
         shape.extend([usize::from(self.takes_in_early)]);
         shape.extend([self.scores.of(0).len(), self.top_rows.len()]);
@@ -352,7 +352,7 @@ impl Select for Ranker {
     }
 
     fn read(&self, pass: &mut Pass, _: &Batch) -> Reads {
-        let rows = self.chosen as usize;
+        let rows = self.selecting as usize;
         let counts = self.mass.as_ref().filter(|_| rows > 0);
         Reads {
             masses: self.shares.as_ref().and_then(|shares| shares.read(pass)),
@@ -365,8 +365,10 @@ impl Select for Ranker {
     fn take(&self, rules: &Rules, batch: &Batch, mut reads: Reads, done: &Outcome, account: &mut Account) {
         if let Some(read) = reads.masses.take() {
             let masses: Vec<f32> = done.get(read);
-            for (chosen, masses) in rules.chosen(batch).iter().zip(masses.chunks_exact(rules.num_heads)) {
-                account.of(chosen).lower_mass(masses.iter().map(|mass| f64::from(*mass)));
+            for (selecting, masses) in
+                rules.selecting_rows(batch).iter().zip(masses.chunks_exact(rules.num_heads))
+            {
+                account.of(selecting).lower_mass(masses.iter().map(|mass| f64::from(*mass)));
             }
         }
         self.lists.take_reads(rules, batch, reads, done, account);

@@ -81,8 +81,8 @@ impl Retrievals {
 
     /// Lays out the turns of the decode rows of a step that select. A row keeps what its sequence selected less than a stride of
     /// tokens ago and kept in the step before; without that it retrieves.
-    pub(super) fn plan(&mut self, slices: &[Slice<'_>], chosen: &[SelectingRows]) -> Vec<Turn> {
-        let found: Vec<Option<Last>> = chosen.iter().map(|row| self.find(slices, row)).collect();
+    pub(super) fn plan(&mut self, slices: &[Slice<'_>], selecting: &[SelectingRows]) -> Vec<Turn> {
+        let found: Vec<Option<Last>> = selecting.iter().map(|row| self.find(slices, row)).collect();
         for slice in slices {
             let end = slice.first + u32_of(slice.tokens.len());
             let blocks = (slice.first.saturating_sub(1) / self.block_size)..end.div_ceil(self.block_size);
@@ -91,10 +91,10 @@ impl Retrievals {
             }
         }
         let mut free = self.free(&found);
-        let mut turns = Vec::with_capacity(chosen.len());
-        for (index, (row, found)) in chosen.iter().zip(&found).enumerate() {
+        let mut turns = Vec::with_capacity(selecting.len());
+        for (index, (row, found)) in selecting.iter().zip(&found).enumerate() {
             let tokens = u32_of(row.kv_len());
-            let is_last = chosen.get(index + 1).is_none_or(|next| next.slice != row.slice);
+            let is_last = selecting.get(index + 1).is_none_or(|next| next.slice != row.slice);
             let (then, slot) = match found {
                 Some(last) => (last.then, Some(last.slot)),
                 None => (tokens, if is_last { free.pop() } else { None }),

@@ -65,7 +65,7 @@ impl Rules {
 
     /// Returns the rows of a step that blocks are selected for: all layers of full attention choose the same ones, whichever
     /// group they are in.
-    pub(super) fn chosen<'a>(&self, batch: &'a Batch) -> &'a [SelectingRows] {
+    pub(super) fn selecting_rows<'a>(&self, batch: &'a Batch) -> &'a [SelectingRows] {
         let attn_groups = batch.attn_groups.iter().map(|attn_group| self.own(attn_group));
         attn_groups.into_iter().find(|rows| !rows.is_empty()).unwrap_or(&[])
     }

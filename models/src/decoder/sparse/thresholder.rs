@@ -114,14 +114,14 @@ impl Thresholder {
     }
 
     /// A chunk's queries against the blocks before them.
-    fn form(&self, chosen: &SelectingRows) -> FlashPrefill {
+    fn form(&self, selecting: &SelectingRows) -> FlashPrefill {
         FlashPrefill {
             num_heads: self.num_heads,
             q_stride: self.num_heads * self.shape.head_dim,
-            q_first: u32_of(chosen.row),
-            q_len: u32_of(chosen.rows),
-            kv_len: u32_of(chosen.kv_len()),
-            table: u32_of(chosen.table.start),
+            q_first: u32_of(selecting.row),
+            q_len: u32_of(selecting.rows),
+            kv_len: u32_of(selecting.kv_len()),
+            table: u32_of(selecting.table.start),
             block: self.block.get(),
             alpha: f32_of(self.form.alpha),
             sink_blocks: self.form.sink_blocks,

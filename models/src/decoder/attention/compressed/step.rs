@@ -101,7 +101,7 @@ impl KindStep {
     }
 
     /// Whether some row sees more entries than it attends.
-    pub(super) fn chooses(&self) -> bool {
+    pub(super) fn selects(&self) -> bool {
         self.longest > self.stride
     }
 
@@ -291,7 +291,7 @@ impl Step {
         for (window, attn_group) in self.windows.iter().zip(&ctx.attn_groups.all) {
             window.record(ctx, &self.slots, attn_group.block_size);
         }
-        for (step, kind) in self.kinds.iter().zip(&places.kinds).filter(|(step, _)| !step.chooses()) {
+        for (step, kind) in self.kinds.iter().zip(&places.kinds).filter(|(step, _)| !step.selects()) {
             step.seen.record(ctx, &self.slots, kind.block);
         }
     }
@@ -304,8 +304,9 @@ impl Step {
 
 /// Entries that a row attends of those that it may see.
 fn attended(config: &DecoderConfig, kind: &Kind, entries: u32) -> u32 {
-    let chosen = config.indexer.filter(|_| kind.compressor.indexed).map_or(u32::MAX, |indexer| indexer.top_k);
-    entries.min(chosen)
+    let selected =
+        config.indexer.filter(|_| kind.compressor.indexed).map_or(u32::MAX, |indexer| indexer.top_k);
+    entries.min(selected)
 }
 
 fn completes(kind: &Kind, position: u32) -> bool {

@@ -58,8 +58,10 @@ impl FromDisk {
     pub(super) fn begin(&mut self, batch: &Batch, attn_group: &GroupRows) {
         self.fetcher.begin();
         self.positions.clear();
-        for (position, chosen) in (0..).zip(attn_group.selecting.iter().filter(|chosen| chosen.is_decode())) {
-            for block in &batch.tables[chosen.table.clone()] {
+        for (position, selecting) in
+            (0..).zip(attn_group.selecting.iter().filter(|selecting| selecting.is_decode()))
+        {
+            for block in &batch.tables[selecting.table.clone()] {
                 self.positions.entry(block.0).or_insert(position);
             }
         }

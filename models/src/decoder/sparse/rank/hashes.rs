@@ -128,10 +128,10 @@ impl Hashes {
     pub(super) fn begin(
         &mut self,
         gpu: &Gpu,
-        chosen: &[SelectingRows],
+        selecting: &[SelectingRows],
         score_stride: u32,
     ) -> Result<(), ModelError> {
-        let rows: Vec<u32> = chosen.iter().map(|chosen| chosen.q_row).collect();
+        let rows: Vec<u32> = selecting.iter().map(|selecting| selecting.q_row).collect();
         self.rows.write(gpu, &rows)?;
         let code_words = self.shape.num_kv_heads * self.words();
         self.codes.fit(gpu, rows.len() * code_words as usize)?;
