@@ -79,13 +79,13 @@ impl StepGrid {
     /// Contexts that are timed with `rows` sequences, ascending: powers of two, or the longest where none is between the limits.
     fn contexts(&self, rows: u32) -> impl Iterator<Item = u32> {
         let shortest = self.shortest;
-        let most = u32::try_from(self.pool_tokens / u64::from(rows))
-            .map_or(self.longest, |most| most.min(self.longest));
+        let max = u32::try_from(self.pool_tokens / u64::from(rows))
+            .map_or(self.longest, |max| max.min(self.longest));
         let powers = (0..32).map(|power| 1_u32 << power);
         let powers =
-            powers.skip_while(move |context| *context < shortest).take_while(move |context| *context <= most);
-        let none = shortest > most || shortest.checked_next_power_of_two().is_some_and(|power| power <= most);
-        powers.chain((!none).then_some(most))
+            powers.skip_while(move |context| *context < shortest).take_while(move |context| *context <= max);
+        let none = shortest > max || shortest.checked_next_power_of_two().is_some_and(|power| power <= max);
+        powers.chain((!none).then_some(max))
     }
 
     /// Times of this grid with `rows` sequences, by context, up to the first that is missing.

@@ -29,7 +29,7 @@ mod prepare;
 mod progress;
 mod rehearsal;
 mod ring_schedule;
-mod rope_angles;
+mod rope_cos_sin;
 mod selecting;
 mod sparse;
 mod splits;

@@ -92,8 +92,8 @@ impl Matrices {
         let first = load(0)?;
         let (cols, width) = (first.shape[0], first.shape[1]);
         let (format, blocks) = (Format::from(first.dtype), width.div_ceil(BLOCK));
-        let most = usize::try_from(home.max_plane_bytes()).unwrap_or(usize::MAX);
-        let per_shard = u32_of((most / (format.column_bytes(blocks) * cols)).clamp(1, count as usize));
+        let max = usize::try_from(home.max_plane_bytes()).unwrap_or(usize::MAX);
+        let per_shard = u32_of((max / (format.column_bytes(blocks) * cols)).clamp(1, count as usize));
         let (name, dtype, all) = (&*first.name, first.dtype, cols * count as usize);
         let whole = Columns { name, dtype, width, parts: 1, cols: all, group: cols };
         home.progress().begin_matrix(whole.size(all));

@@ -121,8 +121,8 @@ impl Matrix {
         }
         let format = Format::from(first.dtype);
         let blocks = width.div_ceil(BLOCK);
-        let most = usize::try_from(home.max_plane_bytes()).unwrap_or(usize::MAX);
-        let shard_cols = (most / (format.column_bytes(blocks) * parts)).clamp(1, cols);
+        let max = usize::try_from(home.max_plane_bytes()).unwrap_or(usize::MAX);
+        let shard_cols = (max / (format.column_bytes(blocks) * parts)).clamp(1, cols);
         let whole = Columns { name: &first.name, dtype: first.dtype, width, parts, cols, group: GROUP };
         home.progress().begin_matrix(whole.size(cols));
         let shards = (0..cols).step_by(shard_cols).map(|start| {

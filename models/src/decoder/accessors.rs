@@ -174,9 +174,9 @@ impl Decoder {
     /// Forgets what the device has in place of blocks that the last step could not read.
     pub(super) fn lose(&mut self, blocks: impl Iterator<Item = u32>) {
         let Some(pages) = self.keys.pages_mut() else { return };
-        let taken_in: Vec<u32> = blocks.filter(|block| pages.lose(&self.gpu, *block)).collect();
-        if let Some(sparse) = self.attention.sparse_mut().filter(|_| !taken_in.is_empty()) {
-            sparse.forget(taken_in.into_iter());
+        let summarised: Vec<u32> = blocks.filter(|block| pages.lose(&self.gpu, *block)).collect();
+        if let Some(sparse) = self.attention.sparse_mut().filter(|_| !summarised.is_empty()) {
+            sparse.forget(summarised.into_iter());
         }
     }
 

@@ -80,10 +80,10 @@ impl Activations {
     ) -> Result<(), ModelError> {
         let planner = splits.planner();
         let of_group = |(index, attn_group): (usize, &GroupRows)| {
-            let most = max_partitions.unwrap_or_else(|| splits.of(index, Dense::All).split.max_partitions);
+            let max = max_partitions.unwrap_or_else(|| splits.of(index, Dense::All).split.max_partitions);
             let (all, listed) = (&attn_group.all.decode, &attn_group.selected.decode);
             planner
-                .outputs(all.len(), most)
+                .outputs(all.len(), max)
                 .max(planner.outputs(listed.len(), splits.max_listed(&attn_group.selected)))
         };
         let outputs = batch.attn_groups.iter().enumerate().map(of_group).max().unwrap_or(0);

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::attention_groups::AttentionGroup;
 use super::buffers::StepList;
 use super::options::DecoderOptions;
-use super::rope_angles::RopeAngles;
+use super::rope_cos_sin::RopeCosSin;
 use super::selecting::SelectingRows;
 use crate::Rope;
 use crate::batch::{Phase, Slice};
@@ -28,9 +28,9 @@ pub(super) struct Batch {
     pub(super) longest: u32,
     pub(super) tokens: StepList<u32>,
     /// Angles of layers that see everything, then those of layers that see a window, if they are others.
-    angles: SmallVec<[Angles; 2]>,
+    cos_sin: SmallVec<[RopeRows; 2]>,
     /// Factors on queries of layers that do not rotate, and 0.
-    temperatures: StepList<Angle>,
+    query_scales: StepList<Angle>,
     /// Block tables of all slices and groups, one after the other.
     pub(super) tables: StepList<PhysicalBlock>,
     pub(super) attn_groups: Vec<GroupRows>,
@@ -38,8 +38,8 @@ pub(super) struct Batch {
 
 /// Angles of the rows' positions, and after them the factors on their queries.
 #[derive(Debug)]
-struct Angles {
-    rope: RopeAngles,
+struct RopeRows {
+    rope: RopeCosSin,
     list: StepList<Angle>,
 }
 
@@ -102,9 +102,12 @@ impl Batch {
         prefill: Prefill,
     ) -> Result<Self, ModelError> {
         let rows = options.max_rows as usize;
-        let angles = |rope: &Rope, label| {
+        let cos_sin = |rope: &Rope, label| {
             let len = rows * (config.rope.inv_freq().len() + 1);
-            Ok::<_, ModelError>(Angles { rope: RopeAngles::new(rope), list: StepList::new(gpu, label, len)? })
+            Ok::<_, ModelError>(RopeRows {
+                rope: RopeCosSin::new(rope),
+                list: StepList::new(gpu, label, len)?,
+            })
         };
         Ok(Self {
             prefill,
@@ -112,10 +115,10 @@ impl Batch {
             decode_until: 0,
             longest: 0,
             tokens: StepList::new(gpu, "tokens", rows)?,
-            angles: std::iter::once(angles(&config.rope, "cs"))
-                .chain(config.window_rope.as_ref().map(|rope| angles(rope, "window_cs")))
+            cos_sin: std::iter::once(cos_sin(&config.rope, "rope_cos_sin"))
+                .chain(config.window_rope.as_ref().map(|rope| cos_sin(rope, "window_rope_cos_sin")))
                 .collect::<Result<_, _>>()?,
-            temperatures: StepList::new(gpu, "temperatures", rows)?,
+            query_scales: StepList::new(gpu, "query_scales", rows)?,
             tables: StepList::new(gpu, "tables", 1024)?,
             attn_groups: attn_groups
                 .iter()
@@ -163,8 +166,8 @@ impl Batch {
             self.longest = self.longest.max(slice.first + u32_of(slice.tokens.len()));
         }
         let (same, scaled) = (Angle { cos: 1.0, sin: 0.0 }, config.temperature.is_some_and(|t| t.all_layers));
-        let factors = self.temperatures.iter().map(|factor| if scaled { *factor } else { same });
-        self.angles.iter_mut().for_each(|angles| angles.list.extend(factors.clone()));
+        let factors = self.query_scales.iter().map(|factor| if scaled { *factor } else { same });
+        self.cos_sin.iter_mut().for_each(|cos_sin| cos_sin.list.extend(factors.clone()));
         assert!(
             self.rows <= options.max_rows,
             "{} rows in a step of at most {}",
@@ -177,9 +180,9 @@ impl Batch {
     fn clear(&mut self) {
         (self.rows, self.decode_until, self.longest) = (0, 0, 0);
         self.tokens.clear();
-        self.temperatures.clear();
+        self.query_scales.clear();
         self.tables.clear();
-        self.angles.iter_mut().for_each(|angles| angles.list.clear());
+        self.cos_sin.iter_mut().for_each(|cos_sin| cos_sin.list.clear());
         self.attn_groups.iter_mut().for_each(GroupRows::clear);
     }
 
@@ -191,10 +194,10 @@ impl Batch {
             }
             self.tokens.push(*id);
             let temperature = config.temperature.map_or(1.0, |temperature| temperature.factor(position));
-            self.temperatures.push(Angle { cos: f32_of(temperature), sin: 0.0 });
+            self.query_scales.push(Angle { cos: f32_of(temperature), sin: 0.0 });
         }
         let positions = slice.first..slice.first + u32_of(slice.tokens.len());
-        for Angles { rope, list } in &mut self.angles {
+        for RopeRows { rope, list } in &mut self.cos_sin {
             rope.extend(positions.clone(), list);
         }
         Ok(())
@@ -203,8 +206,8 @@ impl Batch {
     /// Brings the lists to the device.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.tokens.upload(gpu)?;
-        self.angles.iter_mut().try_for_each(|angles| angles.list.upload(gpu))?;
-        self.temperatures.upload(gpu)?;
+        self.cos_sin.iter_mut().try_for_each(|cos_sin| cos_sin.list.upload(gpu))?;
+        self.query_scales.upload(gpu)?;
         self.tables.upload(gpu)?;
         self.attn_groups.iter_mut().try_for_each(|attn_group| attn_group.upload(gpu))
     }
@@ -218,16 +221,16 @@ impl Batch {
     }
 
     /// Returns the angles of layers that see everything.
-    pub(super) fn angles(&self) -> &Buf<Angle> {
-        self.angles[0].list.on_device()
+    pub(super) fn cos_sin(&self) -> &Buf<Angle> {
+        self.cos_sin[0].list.on_device()
     }
 
     /// Returns the angles of a layer: of those that do not rotate, the factors on queries alone.
-    pub(super) fn angles_of(&self, rotary: bool, reach: Reach) -> &Buf<Angle> {
-        match self.angles.last() {
-            _ if !rotary => self.temperatures.on_device(),
-            Some(angles) if matches!(reach, Reach::Window(_)) => angles.list.on_device(),
-            _ => self.angles(),
+    pub(super) fn cos_sin_of(&self, rotary: bool, reach: Reach) -> &Buf<Angle> {
+        match self.cos_sin.last() {
+            _ if !rotary => self.query_scales.on_device(),
+            Some(cos_sin) if matches!(reach, Reach::Window(_)) => cos_sin.list.on_device(),
+            _ => self.cos_sin(),
         }
     }
 }
@@ -303,8 +306,8 @@ impl GroupRows {
                 // A tile has one list a KV head, and rows that share a list are in tiles.
                 Some(list) if slice.phase == Phase::Prefill => {
                     let to_boundary = work.select_block - position % work.select_block;
-                    let most = work.prefill.tile_rows.min(rows - i).min(to_boundary);
-                    self.selected.push(work, slice, i, Some(most), list)
+                    let max = work.prefill.tile_rows.min(rows - i).min(to_boundary);
+                    self.selected.push(work, slice, i, Some(max), list)
                 }
                 Some(list) => self.selected.push(work, slice, i, None, list),
             };

@@ -69,8 +69,8 @@ impl LogitRows {
             last_rows.push(row - 1);
         }
         self.gather.extend(samples.iter().map(|s| last_rows[s.slice]));
-        let most = options.max_seqs as usize;
-        assert!(samples.len() <= most, "{} samples in a step of at most {most}", samples.len());
+        let max = options.max_seqs as usize;
+        assert!(samples.len() <= max, "{} samples in a step of at most {max}", samples.len());
     }
 
     /// Brings the lists to the device.

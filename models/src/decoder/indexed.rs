@@ -121,8 +121,8 @@ impl Indexed {
 /// The selection of a layer: one set for all heads, for each query, which sees the first `seen` blocks.
 fn selection(seen: &[u32], rows: &[Vec<u32>]) -> Selection {
     let mut selection = Selection::new();
-    let most = seen.iter().copied().max().unwrap_or(0);
-    selection.begin_causal(most, 1, seen.iter().copied());
+    let max = seen.iter().copied().max().unwrap_or(0);
+    selection.begin_causal(max, 1, seen.iter().copied());
     rows.iter().for_each(|row| selection.push_row(row.iter().copied()));
     selection
 }

@@ -8,7 +8,7 @@ mod residency;
 mod ring;
 mod staging;
 mod stream;
-mod taken_in;
+mod summaries;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
 use attn_kernels::rows::KvWord;
@@ -179,8 +179,8 @@ impl KeySource {
                 }
                 false => beyond.divert(block_size),
             };
-            if let Some(taken_in) = pages.and_then(|pages| pages.taken_in()) {
-                let read_only = taken_in.due(slices, |block| beyond.dirty.is_written(block));
+            if let Some(summaries) = pages.and_then(|pages| pages.summaries()) {
+                let read_only = summaries.due(slices, |block| beyond.dirty.is_written(block));
                 beyond.dirty.add_read_only(&read_only, &mut beyond.lists.pairs);
             }
             ring.wrote(tokens as u64 * (kv.plan().block_bytes() / u64::from(block_size)));

@@ -126,7 +126,7 @@ struct RmsNorm<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Rotation<'a> {
     /// `[rows, pairs]`
-    pub(super) angles: &'a Buf<Angle>,
+    pub(super) cos_sin: &'a Buf<Angle>,
     pub(super) pairs: u32,
     /// Whether it goes back.
     pub(super) back: bool,
@@ -362,18 +362,18 @@ impl<'a> Ctx<'a> {
     /// The rotation of `heads` heads of rows of `stride` f32 by the step's positions, from dimension `first` of each on.
     pub(super) fn rotation(&self, heads: u32, stride: u32, first: u32) -> Rotation<'a> {
         let pairs = self.config.rope.rotary_dims / 2;
-        Rotation { angles: self.batch.angles(), pairs, back: false, heads, stride, first }
+        Rotation { cos_sin: self.batch.cos_sin(), pairs, back: false, heads, stride, first }
     }
 
     /// Rotates heads of every row, in place.
     pub(super) fn rotate(&mut self, pipeline: &Arc<Pipeline>, rotation: Rotation<'_>, x: &Buf<f32>) {
-        let Rotation { angles, pairs, back, heads, stride, first } = rotation;
+        let Rotation { cos_sin, pairs, back, heads, stride, first } = rotation;
         let (rows, back) = (self.rows(), u32::from(back));
         let params = RopeParams { rows, heads, stride, pairs, first, back };
         self.pass.dispatch(
             pipeline,
             &params,
-            RopeBuffers { cs: angles.bind(), x: x.bind() },
+            RopeBuffers { cs: cos_sin.bind(), x: x.bind() },
             rope::grid(rows, heads, pairs),
         );
     }

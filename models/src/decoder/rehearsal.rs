@@ -135,9 +135,9 @@ impl DecodeRehearsal<'_> {
     /// When the pool has no room for it, by [`grid`](Self::grid).
     pub fn run(&mut self, rows: u32, context: u32, selecting: bool) -> Result<(), ModelError> {
         let Stage { decoder, .. } = &mut self.stage;
-        let most = decoder.kv.plan().block_sizes().map(|size| rows * context.div_ceil(size)).max();
+        let max = decoder.kv.plan().block_sizes().map(|size| rows * context.div_ceil(size)).max();
         decoder.cross(if selecting { Crossing::default() } else { Crossing::never() });
-        self.stage.fill(most.unwrap_or(0))?;
+        self.stage.fill(max.unwrap_or(0))?;
         // Sequences go on from run to run, as lists that they keep want it, and begin again soon: other lengths take other times.
         let window = (RUNS * self.stride).min(context);
         for _ in 0..self.stride {

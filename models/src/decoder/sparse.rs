@@ -67,7 +67,7 @@ pub(super) struct Sparse {
     previous: Option<Previous>,
 }
 
-/// A way to select blocks. A step goes through `begin`, for each layer `take_in`, `record`, `lists` and `certify`, then `read`
+/// A way to select blocks. A step goes through `begin`, for each layer `summarise`, `record`, `lists` and `certify`, then `read`
 /// and, once the device is done, `take`.
 trait Select: Debug + Send + Sync {
     /// Forgets what is known of blocks that something other than a step writes.
@@ -84,7 +84,7 @@ trait Select: Debug + Send + Sync {
     fn swap_next(&mut self) {}
 
     /// Records, before a layer has made its queries, what it keeps of pages that earlier steps completed.
-    fn take_in(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize) {}
+    fn summarise(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize) {}
 
     /// Records the selection of a layer, between the write of its keys and its attention.
     fn record(
@@ -259,8 +259,8 @@ impl Sparse {
     }
 
     /// Records, before a layer has made its queries, what it keeps of pages that earlier steps completed.
-    pub(super) fn take_in(&self, ctx: &mut Ctx<'_>, layer: usize) {
-        self.selector.take_in(&self.rules, ctx, layer);
+    pub(super) fn summarise(&self, ctx: &mut Ctx<'_>, layer: usize) {
+        self.selector.summarise(&self.rules, ctx, layer);
     }
 
     /// Returns the queries of the step before, if decode rows select by those.

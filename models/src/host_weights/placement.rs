@@ -226,8 +226,8 @@ mod tests {
                     prop_assert_eq!(host.is_empty(), total <= budget);
                     // Between two of them lie as many layers, or one more.
                     let gaps: Vec<usize> = host.windows(2).map(|pair| pair[1] - pair[0]).collect();
-                    let (least, most) = (gaps.iter().min(), gaps.iter().max());
-                    prop_assert!(least.zip(most).is_none_or(|(least, most)| most - least <= 1));
+                    let (least, max) = (gaps.iter().min(), gaps.iter().max());
+                    prop_assert!(least.zip(max).is_none_or(|(least, max)| max - least <= 1));
                 }
                 Err(ModelError::WeightBudget { needed_bytes, .. }) => {
                     prop_assert!(needed_bytes > budget);

@@ -77,8 +77,8 @@ impl WeightStream {
         let transport = match gpu.has_host_buffers() {
             false => Transport::Queue,
             true => {
-                let most = host.placement.slot_bytes.iter().max().unwrap_or(&0) / host.placement.block_bytes;
-                let blocks = 0..u32::try_from(most).expect("a binding has less than 4 TiB");
+                let max = host.placement.slot_bytes.iter().max().unwrap_or(&0) / host.placement.block_bytes;
+                let blocks = 0..u32::try_from(max).expect("a binding has less than 4 TiB");
                 let pairs: Vec<_> = blocks.map(|block| BlockCopy { from: block, to: block }).collect();
                 let pairs = gpu.upload("weight_blocks", &pairs)?;
                 Transport::Kernel { copy: gpu.pipeline(&swap_blocks::variant())?, pairs }

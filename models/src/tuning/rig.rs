@@ -58,13 +58,13 @@ impl Shapes {
     }
 
     /// The largest number of rows, and of results.
-    fn most(self) -> [u32; 2] {
+    fn max(self) -> [u32; 2] {
         let all = Contest::ALL.into_iter().flat_map(|contest| {
             contest.sizes().iter().map(move |&size| TimedProduct { contest, size, later: true })
         });
         all.map(|product| self.product(product))
             .map(|(rows, cols, _)| [rows, rows * cols])
-            .fold([0; 2], |most, of| [most[0].max(of[0]), most[1].max(of[1])])
+            .fold([0; 2], |max, of| [max[0].max(of[0]), max[1].max(of[1])])
     }
 }
 
@@ -125,7 +125,7 @@ impl Rig {
     /// A device that is lost or out of memory.
     pub fn new(gpu: &Arc<Gpu>, shapes: Shapes) -> Result<Self, ModelError> {
         let mut rng = StdRng::seed_from_u64(1);
-        let [rows, results] = shapes.most();
+        let [rows, results] = shapes.max();
         let (width, blocks) = (shapes.width as usize, shapes.width as usize / BLOCK);
         let columns = blocks * shapes.cols.max(shapes.tiled_cols) as usize;
         let planes = 0..shapes.matrices;

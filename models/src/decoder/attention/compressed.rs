@@ -29,7 +29,7 @@ use crate::decoder::kernels::LoadContext;
 use crate::decoder::keys::Keys;
 use crate::decoder::ops::{Ctx, HeadSlices, Rotation};
 use crate::decoder::portions::{RowTask, attend_rows};
-use crate::decoder::rope_angles::RopeAngles;
+use crate::decoder::rope_cos_sin::RopeCosSin;
 use crate::kernel::rope;
 use crate::matrices::{Matrices, Vectors};
 use crate::matrix::{Matrix, SLACK};
@@ -73,7 +73,7 @@ pub(in crate::decoder) struct CompressedAttention {
     layers: Arc<[Compressed]>,
     config: CompressedConfig,
     places: Places,
-    angles: RopeAngles,
+    cos_sin: RopeCosSin,
     step: Step,
     entries: EntryState,
     index: Option<EntryIndex>,
@@ -153,7 +153,7 @@ impl CompressedAttention {
             kv: buffer("kv", config.head_dim)?,
             grouped: buffer("grouped", compressed.output_groups * compressed.output_rank)?,
             places,
-            angles: RopeAngles::new(&compressed.rope),
+            cos_sin: RopeCosSin::new(&compressed.rope),
             shape,
             config: compressed,
         })
@@ -161,8 +161,8 @@ impl CompressedAttention {
 
     /// Lays a step out.
     pub(super) fn plan(&mut self, config: &DecoderConfig, slices: &[Slice<'_>], batch: &Batch) {
-        let Self { places, angles, step, index, .. } = self;
-        step.plan(&StepContext { config, places, angles }, slices, batch);
+        let Self { places, cos_sin, step, index, .. } = self;
+        step.plan(&StepContext { config, places, cos_sin }, slices, batch);
         index.iter_mut().for_each(|index| index.plan(step));
     }
 
@@ -333,18 +333,25 @@ impl CompressedAttention {
     /// The rotation of the last dimensions of heads in a layer.
     fn rotation<'a>(&'a self, ctx: &Ctx<'a>, layer: usize, heads: u32, stride: u32) -> Rotation<'a> {
         let of_tokens = ctx.rotation(heads, stride, 0);
-        let (angles, pairs) = match self.places.layers[layer] {
-            Some(_) => (self.step.angles.on_device(), self.config.rope.rotary_dims / 2),
-            None => (of_tokens.angles, of_tokens.pairs),
+        let (cos_sin, pairs) = match self.places.layers[layer] {
+            Some(_) => (self.step.cos_sin.on_device(), self.config.rope.rotary_dims / 2),
+            None => (of_tokens.cos_sin, of_tokens.pairs),
         };
-        Rotation { angles, pairs, first: ctx.config.head_dim - 2 * pairs, ..of_tokens }
+        Rotation { cos_sin, pairs, first: ctx.config.head_dim - 2 * pairs, ..of_tokens }
     }
 
     /// The rotation of the queries of an indexer over entries.
     fn entry_rotation(&self, scorer: &IndexScorer) -> Rotation<'_> {
         let (heads, stride, dims) = (scorer.config.num_heads, scorer.width(), self.config.rope.rotary_dims);
         let first = scorer.config.head_dim - dims;
-        Rotation { angles: self.step.angles.on_device(), pairs: dims / 2, back: false, heads, stride, first }
+        Rotation {
+            cos_sin: self.step.cos_sin.on_device(),
+            pairs: dims / 2,
+            back: false,
+            heads,
+            stride,
+            first,
+        }
     }
 }
 

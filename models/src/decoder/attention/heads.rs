@@ -145,7 +145,7 @@ impl Heads {
             ctx.on_ring(|ring, context| ring.show(context, layer));
         }
         if let Some(sparse) = &self.sparse {
-            sparse.take_in(ctx, layer);
+            sparse.summarise(ctx, layer);
         }
         let weights = &self.layers[layer];
         let inside = weights.qkv.iter().all(|(matrix, _)| ctx.norms(matrix));

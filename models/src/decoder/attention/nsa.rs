@@ -140,7 +140,7 @@ impl NsaAttention {
         project(ctx, &weights.heads, x, None)?;
         ctx.exact_product(&weights.gates, x, &self.gates, heads * BRANCHES)?;
         append(ctx, &self.rope_append, layer, &act.q);
-        self.take_in(ctx, layer);
+        self.write_means(ctx, layer);
         let rows = &ctx.group_rows(layer).all.decode;
         for start in (0..rows.len()).step_by(self.step.portion) {
             let count = u32_of(self.step.portion.min(rows.len() - start));
@@ -161,7 +161,7 @@ impl NsaAttention {
     }
 
     /// Records the means of the blocks of the cache that the step fills.
-    fn take_in(&self, ctx: &mut Ctx<'_>, layer: usize) {
+    fn write_means(&self, ctx: &mut Ctx<'_>, layer: usize) {
         let filled = u32_of(self.step.filled.len());
         if filled == 0 {
             return;

@@ -51,7 +51,7 @@ pub(super) fn append(ctx: &mut Ctx<'_>, rope_append: &Arc<Pipeline>, layer: usiz
         num_kv_heads: c.num_kv_heads,
         pairs: if of_layer.rotary { c.rope.rotary_dims / 2 } else { 0 },
     };
-    let angles = ctx.batch.angles_of(of_layer.rotary, of_layer.reach);
+    let cos_sin = ctx.batch.cos_sin_of(of_layer.rotary, of_layer.reach);
     // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
     for destination in ctx.keys.destinations(ctx.kv, ctx.batch, ctx.beyond, attn_group, layer) {
         let [k, v] = destination.buffers[..] else { unreachable!("heads have keys and values") };
@@ -60,7 +60,7 @@ pub(super) fn append(ctx: &mut Ctx<'_>, rope_append: &Arc<Pipeline>, layer: usiz
             slots: destination.slots,
             k_cache: k.bind(),
             v_cache: v.bind(),
-            cs: angles.bind(),
+            cs: cos_sin.bind(),
             q: q.bind(),
         };
         let grid = rope_append::grid(ctx.kv.shape(), c.num_heads, rows);

@@ -27,7 +27,7 @@ use attn_kernels::rows::{KvWord, PageRequest, PhysicalBlock, WrittenBlock};
 use sparse_select::{Policy, SelectBy};
 
 use super::beyond::Beyond;
-use super::taken_in::TakenIn;
+use super::summaries::StaleSummaries;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
 use crate::decoder::buffers::{OfLayers, StepList};
@@ -180,8 +180,8 @@ impl Residency {
     }
 
     /// Pages of blocks on disk for the ranking to take in.
-    pub(super) fn taken_in(&mut self) -> Option<&mut TakenIn> {
-        self.disk.as_mut().map(|disk| &mut disk.taken_in)
+    pub(super) fn summaries(&mut self) -> Option<&mut StaleSummaries> {
+        self.disk.as_mut().map(|disk| &mut disk.summaries)
     }
 
     /// Takes the first error since the last call.
@@ -323,8 +323,8 @@ impl Residency {
 
     /// Records that the pages of lists get slots.
     fn assign_slots(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
-        let most = needed.lists.blocks * self.pages_per_block;
-        let pages = needed.pages.start..needed.pages.end.min(most.max(needed.pages.start));
+        let max = needed.lists.blocks * self.pages_per_block;
+        let pages = needed.pages.start..needed.pages.end.min(max.max(needed.pages.start));
         self.assign(
             context,
             FetchReason::Needed,

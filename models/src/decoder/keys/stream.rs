@@ -204,8 +204,8 @@ impl Planner<'_> {
             let needed = |n: usize| self.largest_unit(&rest[..n]);
             let fits = |n: &usize| needed(*n) <= self.ring.slot_blocks() as usize;
             // Partitions of one sequence lie in one buffer where those of several do not.
-            let most = if self.ring.is_in_place() { 1 } else { rest.len() };
-            let Some(together) = (1..=most).take_while(fits).last() else {
+            let max = if self.ring.is_in_place() { 1 } else { rest.len() };
+            let Some(together) = (1..=max).take_while(fits).last() else {
                 return Err(ModelError::Ring { needed: needed(1), slot_blocks: self.ring.slot_blocks() });
             };
             let (group, others) = rest.split_at(together);

@@ -213,10 +213,10 @@ mod tests {
     fn every_layout_gives_gates_then_ups() {
         let want: Vec<f32> = (0..4).flat_map(|row| (0..3).map(move |i| (10 * row + i) as f32)).collect();
         let columns: Vec<f32> = (0..3).flat_map(|i| (0..4).map(move |row| (10 * row + i) as f32)).collect();
-        let angles = [0, 2, 1, 3];
-        let alternate: Vec<f32> = (0..3).flat_map(|i| angles.map(|row| (10 * row + i) as f32)).collect();
+        let pairs_order = [0, 2, 1, 3];
+        let alternate: Vec<f32> = (0..3).flat_map(|i| pairs_order.map(|row| (10 * row + i) as f32)).collect();
         let rows: Vec<f32> =
-            angles.iter().flat_map(|row| (0..3).map(move |i| (10 * row + i) as f32)).collect();
+            pairs_order.iter().flat_map(|row| (0..3).map(move |i| (10 * row + i) as f32)).collect();
         for (transposed, alternates, values) in
             [(false, false, &want), (true, false, &columns), (true, true, &alternate), (false, true, &rows)]
         {

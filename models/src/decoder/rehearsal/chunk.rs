@@ -91,8 +91,8 @@ impl ChunkRehearsal<'_> {
     /// When the pool has no room for it, by [`grid`](Self::grid), or `rows` are more than `tokens` or than a step has.
     pub fn run(&mut self, rows: u32, tokens: u32, selecting: bool) -> Result<Option<f64>, ModelError> {
         let Self { stage, layers, .. } = self;
-        let most = stage.decoder.kv.plan().block_sizes().map(|size| tokens.div_ceil(size)).max();
-        stage.fill(most.unwrap_or(0))?;
+        let max = stage.decoder.kv.plan().block_sizes().map(|size| tokens.div_ceil(size)).max();
+        stage.fill(max.unwrap_or(0))?;
         stage.decoder.set_chunk_crossing(match selecting {
             true => ChunkCrossing::default(),
             false => ChunkCrossing::never(),

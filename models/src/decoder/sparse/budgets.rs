@@ -22,7 +22,7 @@ impl Ranker {
         let (sets, score_stride) = (self.sets, self.score_stride);
         let mut rows: Vec<TopRow> = Vec::new();
         let mut last: Option<Top> = None;
-        let mut most = 0;
+        let mut max = 0;
         for layer in (0..self.tops.len()).filter(|layer| rules.selects_in(batch, *layer)) {
             let source = rules.source[layer].unwrap_or(layer);
             let budgets: Vec<u32> = selecting
@@ -31,7 +31,7 @@ impl Ranker {
                 .map(|(i, selecting)| self.taken(rules, source, i, selecting))
                 .collect();
             let capacities = selecting.iter().map(|selecting| self.max_taken(rules, source, selecting));
-            most = budgets.iter().copied().chain(capacities).chain([most]).max().unwrap_or(0);
+            max = budgets.iter().copied().chain(capacities).chain([max]).max().unwrap_or(0);
             if last.as_ref().is_none_or(|last| last.budgets != budgets) {
                 rows.resize(rows.len().next_multiple_of(ROWS_ALIGN), TopRow::default());
                 last = Some(Top { first: rows.len(), budgets: budgets.clone() });
@@ -46,18 +46,18 @@ impl Ranker {
             }
             self.tops[layer].clone_from(&last);
         }
-        let most = step.longest(rules, selecting.len(), most);
+        let max = step.longest(rules, selecting.len(), max);
         self.top_rows.fit(gpu, rows.len() + ROWS_ALIGN)?;
         gpu.write(&self.top_rows, 0, &rows);
         let len = selecting.len() * (sets * score_stride) as usize;
         self.scores.fit(gpu, len)?;
         if let Some(prefetch_lists) = &mut self.prefetch_lists {
             let spare_blocks = step.spare_pages / (rules.block() / kv.shape().block_size);
-            let spare = (spare_blocks / u32_of(selecting.len()).max(1)).saturating_sub(most);
+            let spare = (spare_blocks / u32_of(selecting.len()).max(1)).saturating_sub(max);
             let lists = selecting.len() * config.num_kv_heads as usize;
-            prefetch_lists.lay_out(gpu, rows, most, spare, lists)?;
+            prefetch_lists.lay_out(gpu, rows, max, spare, lists)?;
         }
-        Ok(most)
+        Ok(max)
     }
 
     /// Number of blocks that the row `index` of the chosen ones takes in a layer.

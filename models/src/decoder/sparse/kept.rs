@@ -9,7 +9,7 @@ use attn_kernels::rows::KeptRow;
 use sparse_select::policy::num_blocks;
 
 use super::lists::{self, DeviceLists};
-use super::retrievals::{Retrievals, Turn};
+use super::retrievals::{Retrievals, RowRetrieval};
 use super::{Rules, SelectingRows, Slice};
 use crate::ModelError;
 use crate::batch::Phase;
@@ -28,7 +28,7 @@ pub(super) struct Kept {
     /// Parameters of the step, the same in all its layers.
     params: KeepListsParams,
     rows: GrowBuf<KeptRow>,
-    turns: Vec<Turn>,
+    row_retrievals: Vec<RowRetrieval>,
     /// Whether a row retrieves: in the step at hand, and in the next if all sequences go on.
     retrieves: [bool; 2],
 }
@@ -47,8 +47,8 @@ impl Kept {
         let pool = kv.num_blocks() as usize * kv.shape().block_size as usize;
         let longest = pool.min(config.context_length as usize);
         let budget = |layer| policy.budget(Some(u32_of(layer)), longest);
-        let most = (0..selects.len()).filter(|layer| selects[*layer]).map(budget).max().unwrap_or(0);
-        let kept_stride = lists::stride(most + retrievals.begun(rules.block()));
+        let max = (0..selects.len()).filter(|layer| selects[*layer]).map(budget).max().unwrap_or(0);
+        let kept_stride = lists::stride(max + retrievals.begun(rules.block()));
         let len = (retrievals.slots() * sets * kept_stride) as usize;
         let of_layer = |selects: &bool| selects.then(|| gpu.buffer("kept_lists", len)).transpose();
         let copies = config.num_kv_heads / sets;
@@ -58,7 +58,7 @@ impl Kept {
             lists: selects.iter().map(of_layer).collect::<Result<_, _>>()?,
             params: KeepListsParams { rows: 0, sets, copies, list_stride: 0, kept_stride },
             rows: GrowBuf::new(gpu, "kept_rows", 1)?,
-            turns: Vec::new(),
+            row_retrievals: Vec::new(),
             retrieves: [false; 2],
         }))
     }
@@ -70,29 +70,29 @@ impl Kept {
 
     /// Lays out the turns of the rows of a step that select, of which there may be none.
     pub(super) fn plan(&mut self, slices: &[Slice<'_>], selecting: &[SelectingRows]) {
-        self.turns = self.retrievals.plan(slices, selecting);
-        let now = self.turns.iter().any(Turn::retrieves);
-        self.retrieves = [now, self.retrievals.retrieves_next(&self.turns)];
+        self.row_retrievals = self.retrievals.plan(slices, selecting);
+        let now = self.row_retrievals.iter().any(RowRetrieval::retrieves);
+        self.retrieves = [now, self.retrievals.retrieves_next(&self.row_retrievals)];
     }
 
     /// Brings them to the device, for lists of `list_stride` entries.
     pub(super) fn upload(&mut self, gpu: &Gpu, rules: &Rules, list_stride: u32) -> Result<(), ModelError> {
         let blocks = |tokens: u32| num_blocks(tokens as usize, rules.options.policy.block_size());
-        let row = |turn: &Turn| KeptRow {
-            slot: turn.slot.unwrap_or(KeptRow::NONE),
-            then: blocks(turn.then),
-            blocks: blocks(turn.tokens),
-            made: u32::from(turn.retrieves()),
+        let row = |retrieval: &RowRetrieval| KeptRow {
+            slot: retrieval.slot.unwrap_or(KeptRow::NONE),
+            then: blocks(retrieval.then),
+            blocks: blocks(retrieval.tokens),
+            made: u32::from(retrieval.retrieves()),
         };
-        let rows: Vec<KeptRow> = self.turns.iter().map(row).collect();
+        let rows: Vec<KeptRow> = self.row_retrievals.iter().map(row).collect();
         self.params = KeepListsParams { rows: u32_of(rows.len()), list_stride, ..self.params };
         self.rows.write(gpu, &rows)
     }
 
     /// Tokens of the sequence of the row `index` in the step whose selection it keeps; `None` where it selects itself.
     pub(super) fn then(&self, index: usize) -> Option<u32> {
-        let turn = &self.turns[index];
-        (!turn.retrieves()).then_some(turn.then)
+        let retrieval = &self.row_retrievals[index];
+        (!retrieval.retrieves()).then_some(retrieval.then)
     }
 
     /// Maximum number of blocks that a list has beyond the budget of its length.
@@ -112,7 +112,7 @@ impl Kept {
 
     /// Adds the numbers that commands follow from.
     pub(super) fn shape(&self, shape: &mut Vec<usize>) {
-        shape.extend([usize::from(self.retrieves()), self.turns.len(), self.rows.len()]);
+        shape.extend([usize::from(self.retrieves()), self.row_retrievals.len(), self.rows.len()]);
     }
 
     /// Records that lists of a layer are kept, and that rows which keep some have theirs.

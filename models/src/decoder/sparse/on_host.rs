@@ -11,7 +11,7 @@ use super::account::Account;
 use super::lists::{ALIGN, HostLists};
 use super::measure::Measured;
 use super::mirror::Mirror;
-use super::retrievals::{Retrievals, Turn};
+use super::retrievals::{Retrievals, RowRetrieval};
 use super::{Begin, Lists, Reads, Rules, Select, SelectingRows};
 use crate::ModelError;
 use crate::decoder::batch::Batch;
@@ -28,7 +28,7 @@ pub(super) struct OnHost {
     last: Vec<Selection>,
     /// Retrievals of sequences, if rows do not select in all steps, and the turns of those of the step.
     retrievals: Option<Retrievals>,
-    turns: Vec<Turn>,
+    row_retrievals: Vec<RowRetrieval>,
     /// Selections that sequences keep, with their tokens when they were made, by layer and place.
     kept: FxHashMap<(usize, u32), (usize, Selection)>,
     /// Lists of the layer at hand.
@@ -75,7 +75,7 @@ impl OnHost {
             mirror: Mirror::new(*load.kv.shape(), num_layers),
             last: Vec::new(),
             retrievals: Retrievals::new(load, rules),
-            turns: Vec::new(),
+            row_retrievals: Vec::new(),
             kept: FxHashMap::default(),
             buf: GrowBuf::new(gpu, "lists", ALIGN)?,
             placed: vec![None; num_layers],
@@ -120,11 +120,14 @@ impl OnHost {
         selecting: &SelectingRows,
         tensors: (Heads<'_>, Heads<'_>),
     ) -> Result<Selection, ModelError> {
-        let turn = self.turns.get(index).and_then(|turn| Some((turn.retrieves(), (layer, turn.slot?))));
-        let of_place = turn.filter(|(retrieves, _)| !retrieves).and_then(|(_, place)| self.kept.get(&place));
-        let retrieved = of_place.map(|(kv_len, selection)| Retrieved { kv_len: *kv_len, selection });
+        let retrieval = self
+            .row_retrievals
+            .get(index)
+            .and_then(|retrieval| Some((retrieval.retrieves(), (layer, retrieval.slot?))));
+        let kept = retrieval.filter(|(retrieves, _)| !retrieves).and_then(|(_, place)| self.kept.get(&place));
+        let retrieved = kept.map(|(kv_len, selection)| Retrieved { kv_len: *kv_len, selection });
         let selection = rules.options.select(selecting, layer, Some(tensors), rules.digests, retrieved)?;
-        if let Some((true, place)) = turn {
+        if let Some((true, place)) = retrieval {
             self.kept.insert(place, (selecting.kv_len(), selection.clone()));
         }
         Ok(selection)
@@ -154,7 +157,7 @@ impl Select for OnHost {
         self.certifies = rules.certifies(step.slices);
         let plan =
             |retrievals: &mut Retrievals| retrievals.plan(step.slices, rules.selecting_rows(step.batch));
-        self.turns = self.retrievals.as_mut().map(plan).unwrap_or_default();
+        self.row_retrievals = self.retrievals.as_mut().map(plan).unwrap_or_default();
         let block_size = step.kv.shape().block_size;
         for attn_group in &step.batch.attn_groups {
             self.mirror.forget(step.beyond.written_blocks(attn_group, block_size));

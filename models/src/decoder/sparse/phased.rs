@@ -78,9 +78,9 @@ impl Select for Phased {
         self.decode.selector.swap_next();
     }
 
-    fn take_in(&self, _: &Rules, ctx: &mut Ctx<'_>, layer: usize) {
+    fn summarise(&self, _: &Rules, ctx: &mut Ctx<'_>, layer: usize) {
         for part in [&self.prefill, &self.decode] {
-            part.selector.take_in(&part.rules, ctx, layer);
+            part.selector.summarise(&part.rules, ctx, layer);
         }
     }
 

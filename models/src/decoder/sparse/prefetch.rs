@@ -25,9 +25,9 @@ pub(super) struct PrefetchLists {
     stated: Option<u32>,
 }
 
-/// Blocks beyond a selection of up to `most` that are wished for where the policy states no number.
-pub(super) fn default_blocks(most: u32) -> u32 {
-    most.div_ceil(4)
+/// Blocks beyond a selection of up to `max` that are wished for where the policy states no number.
+pub(super) fn default_blocks(max: u32) -> u32 {
+    max.div_ceil(4)
 }
 
 impl PrefetchLists {
@@ -40,18 +40,18 @@ impl PrefetchLists {
         })
     }
 
-    /// Lays out a step whose `rows` take up to `most` blocks each into `lists` lists: as many more as the policy states, else up
+    /// Lays out a step whose `rows` take up to `max` blocks each into `lists` lists: as many more as the policy states, else up
     /// to a quarter, of the `spare` ones that there is room for.
     pub(super) fn lay_out(
         &mut self,
         gpu: &Gpu,
         mut rows: Vec<TopRow>,
-        most: u32,
+        max: u32,
         spare: u32,
         lists: usize,
     ) -> Result<(), ModelError> {
-        let more = self.stated.unwrap_or(default_blocks(most)).min(spare);
-        self.stride = if more > 0 { 1 + most + more } else { 0 };
+        let more = self.stated.unwrap_or(default_blocks(max)).min(spare);
+        self.stride = if more > 0 { 1 + max + more } else { 0 };
         rows.iter_mut().filter(|row| row.k > 0).for_each(|row| row.k += more);
         self.rows.fit(gpu, rows.len() + ROWS_ALIGN)?;
         gpu.write(&self.rows, 0, &rows);

@@ -97,8 +97,8 @@ impl Scorer {
         slices: &[Slice<'_>],
         selects: bool,
     ) -> Result<bool, ModelError> {
-        let takes_in = self.pages.takes_in(slices, selects);
-        let due = match takes_in {
+        let summarises = self.pages.summarises(slices, selects);
+        let due = match summarises {
             true => self.pages.due(kv.shape(), attn_groups, slices),
             false => {
                 self.pages.put_off(kv.shape(), attn_groups, slices);
@@ -106,7 +106,7 @@ impl Scorer {
             }
         };
         for (index, (attn_group, pages)) in attn_groups.iter().zip(&due).enumerate() {
-            let listed = takes_in && attn_group.reach == Reach::Full;
+            let listed = summarises && attn_group.reach == Reach::Full;
             let list_len = if listed { self.pages.list_len(kv.shape(), slices, pages.len()) } else { 0 };
             match &mut self.kind {
                 Kind::Digests(digests) => digests.pools.touch(gpu, index, pages, list_len)?,
@@ -146,11 +146,11 @@ impl Scorer {
     }
 
     /// Records what the layer takes in of the pages that were written.
-    pub(super) fn take_in(&self, pass: &mut Pass, context: &RankContext<'_>) {
+    pub(super) fn summarise(&self, pass: &mut Pass, context: &RankContext<'_>) {
         match &self.kind {
-            Kind::Digests(digests) => digests.pools.take_in(pass, context),
-            Kind::Hashes(hashes) => hashes.take_in(pass, context),
-            Kind::Compressed(compressed) => compressed.pools.take_in(pass, context),
+            Kind::Digests(digests) => digests.pools.summarise(pass, context),
+            Kind::Hashes(hashes) => hashes.summarise(pass, context),
+            Kind::Compressed(compressed) => compressed.pools.summarise(pass, context),
         }
     }
 

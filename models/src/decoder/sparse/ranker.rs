@@ -43,7 +43,7 @@ pub(super) struct Ranker {
     pub(super) tops: Vec<Option<Top>>,
     pub(super) lists: DeviceLists,
     /// Whether pages that a step takes in were completed before it.
-    takes_in_early: bool,
+    summarises_early: bool,
     /// Whether all layers select as a step begins that takes in what was completed before it.
     at_once: bool,
     /// Rows of the queries that select in each view, where they are not those that attend to lists.
@@ -98,7 +98,7 @@ impl Ranker {
             top_rows: GrowBuf::new(gpu, "top_rows", 1)?,
             tops: vec![None; num_layers],
             lists: DeviceLists::of_layers(gpu, num_layers, at_once.is_some())?,
-            takes_in_early: false,
+            summarises_early: false,
             // Keys of blocks on disk are at hand layer by layer.
             at_once: rules.previous.is_some() && kv.board().is_empty(),
             rows: own_rows.then(rows).transpose()?,
@@ -172,7 +172,7 @@ impl Ranker {
         ctx.pass.split();
         for layer in layers.clone() {
             let context = self.context(rules, ctx, layer);
-            self.scorer.take_in(ctx.pass, &context);
+            self.scorer.summarise(ctx.pass, &context);
         }
         ctx.pass.split();
         for (layer, _) in own() {
@@ -235,7 +235,7 @@ impl Select for Ranker {
         self.shares.iter_mut().for_each(Shares::clear);
         let selecting = rules.selecting_rows(batch);
         self.kept.iter_mut().for_each(|kept| kept.plan(slices, selecting));
-        self.takes_in_early =
+        self.summarises_early =
             self.scorer.touch(gpu, kv, &rules.attn_groups.all, slices, !selecting.is_empty())?;
         self.list_rows(rules, step)?;
         if selecting.is_empty() {
@@ -268,7 +268,7 @@ impl Select for Ranker {
         let mut shape = self.lists.shape()?;
         let numbers = [self.selecting, self.score_stride].map(|n| n as usize);
         shape.extend(numbers);
-        shape.extend([usize::from(self.takes_in_early)]);
+        shape.extend([usize::from(self.summarises_early)]);
         shape.extend([self.scores.of(0).len(), self.top_rows.len()]);
         shape.extend(self.rows.iter().flatten().map(|rows| rows.on_device().len()));
         shape.extend(self.tops.iter().map(|top| top.as_ref().map_or(0, |top| top.first + 1)));
@@ -283,17 +283,17 @@ impl Select for Ranker {
         self.kept.iter_mut().for_each(Kept::swap_next);
     }
 
-    fn take_in(&self, rules: &Rules, ctx: &mut Ctx<'_>, layer: usize) {
-        let at_once = self.at_once && self.takes_in_early;
+    fn summarise(&self, rules: &Rules, ctx: &mut Ctx<'_>, layer: usize) {
+        let at_once = self.at_once && self.summarises_early;
         if !self.selects() && !at_once {
             self.keep_lists(ctx, layer);
         }
-        if !self.takes_in_early {
+        if !self.summarises_early {
             return;
         }
         if !self.at_once {
             let context = self.context(rules, ctx, layer);
-            self.scorer.take_in(ctx.pass, &context);
+            self.scorer.summarise(ctx.pass, &context);
         } else if layer == 0 {
             self.select_at_once(rules, ctx);
         }
@@ -309,12 +309,12 @@ impl Select for Ranker {
         _: &mut Account,
     ) -> Result<(), ModelError> {
         let context = self.context(rules, ctx, layer);
-        if !self.takes_in_early {
-            self.scorer.take_in(ctx.pass, &context);
+        if !self.summarises_early {
+            self.scorer.summarise(ctx.pass, &context);
         }
         let Some(top) = &self.tops[layer] else { return Ok(()) };
         // Else the lists are there: those of the layer before, or of all layers.
-        let at_once = self.at_once && self.takes_in_early;
+        let at_once = self.at_once && self.summarises_early;
         let selects_now = rules.source[layer].is_none() && !at_once && self.selects();
         if selects_now {
             self.scorer.prepare(ctx.pass, &context);

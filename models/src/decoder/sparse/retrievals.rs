@@ -33,7 +33,7 @@ struct Last {
 
 /// Part of a decode row in a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Turn {
+pub(super) struct RowRetrieval {
     /// Tokens of its sequence.
     pub(super) tokens: u32,
     /// Tokens of its sequence in the step that retrieved for it: as many, where it does so itself.
@@ -42,7 +42,7 @@ pub(super) struct Turn {
     pub(super) slot: Option<u32>,
 }
 
-impl Turn {
+impl RowRetrieval {
     /// Whether the row retrieves.
     pub(super) fn retrieves(&self) -> bool {
         self.then == self.tokens
@@ -81,7 +81,7 @@ impl Retrievals {
 
     /// Lays out the turns of the decode rows of a step that select. A row keeps what its sequence selected less than a stride of
     /// tokens ago and kept in the step before; without that it retrieves.
-    pub(super) fn plan(&mut self, slices: &[Slice<'_>], selecting: &[SelectingRows]) -> Vec<Turn> {
+    pub(super) fn plan(&mut self, slices: &[Slice<'_>], selecting: &[SelectingRows]) -> Vec<RowRetrieval> {
         let found: Vec<Option<Last>> = selecting.iter().map(|row| self.find(slices, row)).collect();
         for slice in slices {
             let end = slice.first + u32_of(slice.tokens.len());
@@ -91,7 +91,7 @@ impl Retrievals {
             }
         }
         let mut free = self.free(&found);
-        let mut turns = Vec::with_capacity(selecting.len());
+        let mut row_retrievals = Vec::with_capacity(selecting.len());
         for (index, (row, found)) in selecting.iter().zip(&found).enumerate() {
             let tokens = u32_of(row.kv_len());
             let is_last = selecting.get(index + 1).is_none_or(|next| next.slice != row.slice);
@@ -103,14 +103,14 @@ impl Retrievals {
                 let block = self.block(&slices[row.slice], row.position);
                 self.last.insert(block, Last { position: row.position, then, slot });
             }
-            turns.push(Turn { tokens, then, slot });
+            row_retrievals.push(RowRetrieval { tokens, then, slot });
         }
-        turns
+        row_retrievals
     }
 
     /// Whether a row of the next step retrieves, if all sequences of these turns go on.
-    pub(super) fn retrieves_next(&self, turns: &[Turn]) -> bool {
-        turns.iter().any(|turn| turn.tokens + 1 - turn.then >= self.stride)
+    pub(super) fn retrieves_next(&self, row_retrievals: &[RowRetrieval]) -> bool {
+        row_retrievals.iter().any(|retrieval| retrieval.tokens + 1 - retrieval.then >= self.stride)
     }
 
     fn find(&self, slices: &[Slice<'_>], row: &SelectingRows) -> Option<Last> {

@@ -110,7 +110,7 @@ impl CompressedAttention {
                 norm: weights.norm.bind(),
                 entries: lists.entries.bind(),
                 tables: ctx.batch.tables.bind(),
-                angles: self.step.kinds[kind].angles.bind(),
+                angles: self.step.kinds[kind].cos_sin.bind(),
                 out: buffers.entries.bind(),
             };
             let pipeline = &buffers.compress[kind][usize::from(part == CachePart::IndexStates)];

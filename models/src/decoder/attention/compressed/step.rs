@@ -14,7 +14,7 @@ use crate::decoder::batch::{Batch, slot};
 use crate::decoder::buffers::{GrowBuf, StepList};
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
-use crate::decoder::rope_angles::RopeAngles;
+use crate::decoder::rope_cos_sin::RopeCosSin;
 use crate::kv::split_planner;
 use crate::{DecoderConfig, ModelError};
 
@@ -22,7 +22,7 @@ use crate::{DecoderConfig, ModelError};
 #[derive(Debug)]
 pub(super) struct Step {
     /// (cos, sin) of each row's position in layers with entries, `[rows, pairs]`.
-    pub(super) angles: StepList<Angle>,
+    pub(super) cos_sin: StepList<Angle>,
     /// Tokens of each row's window, one list for each view.
     windows: Vec<Spans>,
     /// Slots from one row's list of the window to the next.
@@ -59,7 +59,7 @@ pub(super) struct KindStep {
     /// Slots of the entries that the step completes.
     pub(super) slots: StepList<i32>,
     /// (cos, sin) of their positions, `[entries, pairs]`.
-    pub(super) angles: StepList<Angle>,
+    pub(super) cos_sin: StepList<Angle>,
 }
 
 /// States of one group.
@@ -76,7 +76,7 @@ pub(super) struct StepContext<'a> {
     pub(super) config: &'a DecoderConfig,
     pub(super) places: &'a Places,
     /// Angles of layers with entries.
-    pub(super) angles: &'a RopeAngles,
+    pub(super) cos_sin: &'a RopeCosSin,
 }
 
 /// One row.
@@ -96,7 +96,7 @@ impl KindStep {
             longest: 0,
             stride: 0,
             slots: StepList::new(gpu, "entry_slots", rows)?,
-            angles: StepList::new(gpu, "entry_angles", rows * pairs)?,
+            cos_sin: StepList::new(gpu, "entry_angles", rows * pairs)?,
         })
     }
 
@@ -119,13 +119,13 @@ impl KindStep {
         self.rows.clear();
         self.seen.list.clear();
         self.slots.clear();
-        self.angles.clear();
+        self.cos_sin.clear();
     }
 
     fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.rows.upload(gpu)?;
         self.slots.upload(gpu)?;
-        self.angles.upload(gpu)?;
+        self.cos_sin.upload(gpu)?;
         self.seen.upload(gpu, self.stride)
     }
 }
@@ -169,7 +169,7 @@ impl Step {
             Ok(StateStep { slots, entries: StepList::new(gpu, "entries", rows)? })
         };
         Ok(Self {
-            angles: StepList::new(gpu, "angles", rows * pairs)?,
+            cos_sin: StepList::new(gpu, "angles", rows * pairs)?,
             windows: (0..attn_groups).map(|_| Spans::new(gpu, rows)).collect::<Result<_, _>>()?,
             window_stride: 0,
             rows: StepList::new(gpu, "rows", rows)?,
@@ -183,7 +183,7 @@ impl Step {
 
     /// Lays a step out, after its batch.
     pub(super) fn plan(&mut self, context: &StepContext<'_>, slices: &[Slice<'_>], batch: &Batch) {
-        let StepContext { config, places, angles } = *context;
+        let StepContext { config, places, cos_sin } = *context;
         self.clear();
         for (kind, of_kind) in places.kinds.iter().zip(&mut self.kinds) {
             of_kind.longest = batch.longest / kind.compressor.ratio;
@@ -197,7 +197,7 @@ impl Step {
                 table += u32_of(blocks.len());
             }
             let positions = slice.first..slice.first + u32_of(slice.tokens.len());
-            angles.extend(positions.clone(), &mut self.angles);
+            cos_sin.extend(positions.clone(), &mut self.cos_sin);
             for position in positions {
                 self.push(context, &Row { slice, tables: &tables, row, position });
                 row += 1;
@@ -207,7 +207,7 @@ impl Step {
     }
 
     fn clear(&mut self) {
-        self.angles.clear();
+        self.cos_sin.clear();
         self.windows.iter_mut().for_each(|window| window.list.clear());
         self.rows.clear();
         self.kinds.iter_mut().for_each(KindStep::clear);
@@ -219,7 +219,7 @@ impl Step {
 
     /// Adds the entries and states of one row.
     fn push(&mut self, context: &StepContext<'_>, of_row: &Row<'_>) {
-        let StepContext { config, places, angles } = *context;
+        let StepContext { config, places, cos_sin } = *context;
         let Row { slice, tables, row, position } = *of_row;
         for (kind, step) in places.kinds.iter().zip(&mut self.kinds) {
             let entries = kind.compressor.entries(position);
@@ -240,7 +240,7 @@ impl Step {
                 let entry = position / kind.compressor.ratio;
                 step.slots.push(slot(slice.tables[kind.group], entry, kind.block));
                 let first = entry * kind.compressor.ratio;
-                angles.extend(first..first + 1, &mut step.angles);
+                cos_sin.extend(first..first + 1, &mut step.cos_sin);
             }
         }
     }
@@ -268,13 +268,13 @@ impl Step {
             window.list.extend((0..).zip(attn_group.all.decode.iter()).map(span));
         }
         let lists = std::iter::once(&self.rows).chain(self.kinds.iter().map(|kind| &kind.rows));
-        let most = lists.flat_map(|list| list.iter()).map(|row| row.keys).max().unwrap_or(0);
-        self.split = self.planner.latents(most);
+        let max = lists.flat_map(|list| list.iter()).map(|row| row.keys).max().unwrap_or(0);
+        self.split = self.planner.latents(max);
     }
 
     /// Brings the lists to the device.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
-        self.angles.upload(gpu)?;
+        self.cos_sin.upload(gpu)?;
         self.rows.upload(gpu)?;
         let stride = self.window_stride;
         self.windows.iter_mut().try_for_each(|window| window.upload(gpu, stride))?;

@@ -8,7 +8,7 @@ impl Residency {
     /// Forgets a block that something other than a step writes.
     pub(in crate::decoder) fn forget(&mut self, gpu: &Gpu, block: u32) {
         if let Some(disk) = &mut self.disk {
-            disk.taken_in.forget(block);
+            disk.summaries.forget(block);
         }
         self.leave(gpu, block);
     }
@@ -17,7 +17,7 @@ impl Residency {
     /// step took it in.
     pub(in crate::decoder) fn lose(&mut self, gpu: &Gpu, block: u32) -> bool {
         self.leave(gpu, block);
-        self.disk.as_mut().is_some_and(|disk| disk.taken_in.lose(block))
+        self.disk.as_mut().is_some_and(|disk| disk.summaries.lose(block))
     }
 
     /// Has the pages of a block fetched anew.

@@ -17,7 +17,7 @@ use super::{FetchReason, Needed, PageContext, Residency};
 use crate::cast::u32_of;
 use crate::decoder::batch::{Batch, GroupRows};
 use crate::decoder::keys::Beyond;
-use crate::decoder::keys::taken_in::TakenIn;
+use crate::decoder::keys::summaries::StaleSummaries;
 use crate::decoder::options::DecoderOptions;
 use crate::{DecoderConfig, KvPool, ModelError};
 
@@ -25,7 +25,7 @@ use crate::{DecoderConfig, KvPool, ModelError};
 #[derive(Debug)]
 pub(super) struct FromDisk {
     pub(super) fetcher: Fetcher,
-    pub(super) taken_in: TakenIn,
+    pub(super) summaries: StaleSummaries,
     /// Layer whose wishes the host has not seen.
     pub(super) unread_prefetch: Option<usize>,
     /// Pages by layer and head that were wished for and missing so far: the kernel counts them up.
@@ -47,7 +47,7 @@ impl FromDisk {
         let (shape, layers) = (kv.shape(), config.layers.len());
         Ok(Some(Self {
             fetcher: Fetcher::new(gpu, kv, spill, layers, options.reads_ahead)?,
-            taken_in: TakenIn::new(policy.block_size().get() / shape.block_size, shape.block_size),
+            summaries: StaleSummaries::new(policy.block_size().get() / shape.block_size, shape.block_size),
             unread_prefetch: None,
             missed: vec![vec![0; shape.num_kv_heads as usize]; layers],
             positions: FxHashMap::default(),

@@ -69,7 +69,7 @@ impl DigestPools {
         shape.extend(self.touched.iter().flat_map(|(count, list)| [*count as usize, list.len()]));
     }
 
-    pub(super) fn take_in(&self, pass: &mut Pass, context: &RankContext<'_>) {
+    pub(super) fn summarise(&self, pass: &mut Pass, context: &RankContext<'_>) {
         let (Some(pool), (touched, pages)) = (&self.pools[context.layer], &self.touched[context.attn_group])
         else {
             return;

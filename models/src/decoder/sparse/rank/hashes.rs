@@ -155,7 +155,7 @@ impl Hashes {
         shape.extend([self.rows.len(), self.codes.of(0).len()]);
     }
 
-    pub(super) fn take_in(&self, pass: &mut Pass, context: &RankContext<'_>) {
+    pub(super) fn summarise(&self, pass: &mut Pass, context: &RankContext<'_>) {
         let (Some(pool), (count, slots)) = (&self.pools[context.layer], &self.slots[context.attn_group])
         else {
             return;

@@ -49,13 +49,13 @@ impl Pages {
     /// each of as many sequences.
     pub(super) fn list_len(&self, shape: &KvShape, slices: &[Slice<'_>], pages: usize) -> usize {
         let alike = slices.iter().all(|slice| slice.tokens.len() == 1);
-        let most = slices.len() * (self.unit / shape.block_size) as usize;
-        if alike { pages.max(most) } else { pages }
+        let max = slices.len() * (self.unit / shape.block_size) as usize;
+        if alike { pages.max(max) } else { pages }
     }
 
     /// Whether a step takes in pages, given whether a row of it selects. Beside a prompt the work is small, and all of the
     /// prompt's would be much for one decode step.
-    pub(super) fn takes_in(&self, slices: &[Slice<'_>], selects: bool) -> bool {
+    pub(super) fn summarises(&self, slices: &[Slice<'_>], selects: bool) -> bool {
         selects || !self.waits || slices.iter().any(|slice| slice.phase == Phase::Prefill)
     }
 
@@ -165,7 +165,7 @@ mod tests {
                     }
                     lengths[*sequence] += added;
                 }
-                if !pages.takes_in(&slices, selects) {
+                if !pages.summarises(&slices, selects) {
                     pages.put_off(&shape, &attn_groups, &slices);
                     continue;
                 }

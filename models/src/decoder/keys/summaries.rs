@@ -10,7 +10,7 @@ use crate::cast::u32_of;
 
 /// Blocks that are not as they were taken in.
 #[derive(Debug)]
-pub(super) struct TakenIn {
+pub(super) struct StaleSummaries {
     /// Blocks that are taken in together.
     unit: usize,
     block_size: u32,
@@ -19,7 +19,7 @@ pub(super) struct TakenIn {
     due: Vec<u32>,
 }
 
-impl TakenIn {
+impl StaleSummaries {
     /// Units of `unit` blocks of `block_size` tokens. The unit of a sequence's last token is always selected, so that it is
     /// taken in when the next one begins.
     pub(super) fn new(unit: u32, block_size: u32) -> Self {
@@ -33,9 +33,9 @@ impl TakenIn {
 
     /// A block could not be read in the last step. Returns whether that took it in.
     pub(super) fn lose(&mut self, block: u32) -> bool {
-        let taken_in = self.due.binary_search(&block).is_ok();
-        self.stale.extend(taken_in.then_some(block));
-        taken_in
+        let summarised = self.due.binary_search(&block).is_ok();
+        self.stale.extend(summarised.then_some(block));
+        summarised
     }
 
     /// The blocks that a step takes in though it does not write them, ascending. Blocks of unfinished units stay for later.
@@ -67,15 +67,15 @@ mod tests {
 
     #[test]
     fn blocks_before_a_unit_ends_and_blocks_from_elsewhere_are_looked_at() {
-        let mut taken_in = TakenIn::new(2, 4);
+        let mut summaries = StaleSummaries::new(2, 4);
         let table: Vec<BlockId> = (10..20).map(BlockId::new).collect();
         let mut step = |range: std::ops::Range<u32>, forgotten: Option<u32>| {
             let ids = vec![0; range.len()];
             let tables = [&table[..]];
             let slice = Slice::new(&ids, range.start, &tables, Phase::Decode);
-            forgotten.into_iter().for_each(|block| taken_in.forget(block));
+            forgotten.into_iter().for_each(|block| summaries.forget(block));
             let written = 10 + range.start / 4..10 + range.end.div_ceil(4);
-            taken_in.due(&[slice], |block| written.contains(&block))
+            summaries.due(&[slice], |block| written.contains(&block))
         };
         // Units of blocks 10 and 11, 12 and 13, of 8 tokens each.
         assert_eq!(step(0..7, None), [0; 0]);
@@ -87,15 +87,15 @@ mod tests {
 
     #[test]
     fn blocks_that_are_lost_are_taken_in_later() {
-        let mut taken_in = TakenIn::new(1, 4);
+        let mut summaries = StaleSummaries::new(1, 4);
         let table: Vec<BlockId> = (10..20).map(BlockId::new).collect();
         let tables = [&table[..]];
-        let due = |taken_in: &mut TakenIn, first| {
-            taken_in.due(&[Slice::new(&[0], first, &tables, Phase::Decode)], |_| false)
+        let due = |summaries: &mut StaleSummaries, first| {
+            summaries.due(&[Slice::new(&[0], first, &tables, Phase::Decode)], |_| false)
         };
-        assert_eq!(due(&mut taken_in, 4), [10]);
-        assert!(taken_in.lose(10) && !taken_in.lose(12));
-        assert_eq!(due(&mut taken_in, 5), [10]);
-        assert_eq!(due(&mut taken_in, 6), [0; 0]);
+        assert_eq!(due(&mut summaries, 4), [10]);
+        assert!(summaries.lose(10) && !summaries.lose(12));
+        assert_eq!(due(&mut summaries, 5), [10]);
+        assert_eq!(due(&mut summaries, 6), [0; 0]);
     }
 }
