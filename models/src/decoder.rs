@@ -29,17 +29,17 @@ mod prepare;
 mod progress;
 mod rehearsal;
 mod ring_schedule;
+mod roofline;
 mod rope_cos_sin;
 mod selecting;
 mod sparse;
 mod splits;
-mod work;
 
 pub use blocks::BlockRead;
 pub use options::{ActivationType, DecoderOptions};
 pub use progress::{LoadProgress, Loaded};
 pub use rehearsal::{ChunkRehearsal, DecodeRehearsal};
-pub use work::WeightSizes;
+pub use roofline::WeightSizes;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -56,14 +56,14 @@ use attention_groups::AttentionGroups;
 use batch::Batch;
 use choices::{ChoiceBuffer, Choices};
 use draws::DrawState;
-use head::{Head, LogitRows, Reads};
+use head::{Head, LogitRows, StepReads};
 use hyper::{Half, Residual};
 use indexed::Indexed;
 use keys::{Beyond, Fetches, KeySource, Residency};
 use load::Weights;
 use mlp::Mlps;
 use ops::{Ctx, Ops};
-use sparse::Begin;
+use sparse::SelectionStep;
 use splits::Splits;
 
 /// A model on a device.
@@ -116,7 +116,7 @@ impl Drop for Decoder {
 struct EncodedStep {
     shape: StepShape,
     step: Encoded,
-    reads: Reads,
+    reads: StepReads,
     fetches: Fetches,
     /// Layers whose wishes wait to be fetched after it.
     pending_prefetches: Vec<bool>,
@@ -233,7 +233,7 @@ impl Decoder {
         let Self { gpu, config, kv, batch, beyond, attention, keys, .. } = self;
         let Some(sparse) = attention.sparse_mut() else { return Ok(()) };
         let spare_pages = keys.pages().map_or(0, Residency::num_slots);
-        sparse.begin(&Begin { gpu, config, kv, batch, beyond, slices, spare_pages })
+        sparse.begin(&SelectionStep { gpu, config, kv, batch, beyond, slices, spare_pages })
     }
 
     /// Prepares the parts that have something of their own in every step that is not encoded ahead.
@@ -253,7 +253,7 @@ impl Decoder {
     }
 
     /// Records a step; `in_pieces`, of which all but the last are on their way then.
-    fn record(&mut self, in_pieces: bool) -> Result<(Pass, Reads), ModelError> {
+    fn record(&mut self, in_pieces: bool) -> Result<(Pass, StepReads), ModelError> {
         let max_layers = self.layers_per_submission();
         let Self {
             gpu, config, weights, ops, kv, attn_groups, batch, splits, attention, keys, beyond, ..

@@ -5,13 +5,13 @@
 //! copied by a kernel of few workgroups that runs beside matrix products, portion by portion, so that kernels bind a slot as
 //! they bind weights of the device, and results are the same bits.
 
-mod home;
+mod allocator;
 mod placement;
 mod stream;
 
 use attn_kernels::gpu::{Bind, Buf, Image};
 
-pub(crate) use home::{Destination, Home, HostWeights};
+pub(crate) use allocator::{HostWeights, PlaneWriter, WeightAllocator};
 pub use placement::WeightPlacement;
 pub(crate) use placement::{LayerOutline, WeightOutline};
 pub(crate) use stream::WeightStream;

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use crate::cast::u32_of;
 
 pub(crate) use self::allocate::split_planner;
-pub(crate) use self::offload::{BlockRun, Place, Ring, block_runs};
+pub(crate) use self::offload::{BlockLocation, BlockRun, Ring, block_runs};
 pub use self::offload::{HostMemory, HostTraffic, Offload};
 pub use self::plan::{CachePart, IndexDtype, KvOptions, KvPlan, LayerCache};
 
@@ -30,7 +30,7 @@ pub struct KvPool {
     shape: KvShape,
     num_blocks: u32,
     device_blocks: u32,
-    tensors: Vec<Tensor>,
+    tensors: Vec<CacheBuffers>,
     /// The blocks that are not on the device, where there are some.
     host: Option<Host>,
 }
@@ -39,11 +39,11 @@ pub struct KvPool {
 struct Host {
     ring: Ring,
     /// Buffers of all layers, segment by segment of so many blocks.
-    segments: Vec<Vec<Tensor>>,
+    segments: Vec<Vec<CacheBuffers>>,
     segment_blocks: u32,
     memory: HostMemory,
     /// Buffers of each slot of the ring.
-    slots: Vec<Tensor>,
+    slots: Vec<CacheBuffers>,
     /// The blocks that memory of the host does not hold either, where there are some.
     spill: Option<Arc<Spill>>,
     /// Keys of one layer, by block id, where a policy selects among blocks on disk: the layer at hand finds there what it takes
@@ -67,7 +67,7 @@ pub(crate) const ROWS: u32 = 16;
 
 /// One buffer of latents, or one of keys and one of values.
 #[derive(Debug)]
-struct Tensor {
+struct CacheBuffers {
     buffers: SmallVec<[Buf<KvWord>; 2]>,
     /// Words of a block in each buffer.
     words: usize,
@@ -185,8 +185,8 @@ impl KvPool {
     /// Number of a block in the file, if it lies there.
     pub(crate) fn on_disk(&self, id: u32) -> Option<u32> {
         match self.ring()?.place(id) {
-            Place::Disk(block) => Some(block),
-            Place::Device(_) | Place::Host(_) => None,
+            BlockLocation::Disk(block) => Some(block),
+            BlockLocation::Device(_) | BlockLocation::Host(_) => None,
         }
     }
 
@@ -268,7 +268,7 @@ impl KvPool {
 
     /// Whether only the host can write a block.
     pub(crate) fn host_writes(&self, id: u32) -> bool {
-        self.is_staged() && self.ring().is_some_and(|ring| matches!(ring.place(id), Place::Host(_)))
+        self.is_staged() && self.ring().is_some_and(|ring| matches!(ring.place(id), BlockLocation::Host(_)))
     }
 
     /// Keys of one layer, by block id, where a policy selects among blocks on disk: those of blocks that a step takes in. Buffers
@@ -334,7 +334,9 @@ impl KvPool {
     /// Whether two blocks lie in the same buffers.
     pub(crate) fn together(&self, a: u32, b: u32) -> bool {
         let kind = |ring: &Ring, id| match ring.place(id) {
-            Place::Host(block) => (std::mem::discriminant(&Place::Host(0)), self.segment_of(block)),
+            BlockLocation::Host(block) => {
+                (std::mem::discriminant(&BlockLocation::Host(0)), self.segment_of(block))
+            }
             place => (std::mem::discriminant(&place), 0),
         };
         self.ring().is_none_or(|ring| kind(ring, a) == kind(ring, b))
@@ -343,12 +345,12 @@ impl KvPool {
     /// The buffers that hold a block, with the words that it takes in each, and its number in them.
     pub(crate) fn buffers_of(&self, id: u32) -> (impl Iterator<Item = (&Buf<KvWord>, usize)>, usize) {
         let (tensors, index) = match self.host.as_ref().map(|host| (host, host.ring.place(id))) {
-            Some((host, Place::Host(block))) => {
+            Some((host, BlockLocation::Host(block))) => {
                 let segment = self.segment_of(block);
                 (&host.segments[segment], block - self.host_segment(segment).start)
             }
-            Some((_, Place::Device(index))) => (&self.tensors, index),
-            Some((_, Place::Disk(block))) => {
+            Some((_, BlockLocation::Device(index))) => (&self.tensors, index),
+            Some((_, BlockLocation::Disk(block))) => {
                 panic!("block {id} lies in no buffer but is number {block} of a file")
             }
             None => (&self.tensors, id),

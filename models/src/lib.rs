@@ -49,5 +49,5 @@ pub use kv::{
     PoolOptions,
 };
 pub use modes::{AttentionForm, Mode};
-pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Place, Predictions, SparseOptions, Tally};
+pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Predictions, SelectionPlace, SparseOptions, Tally};
 pub use weight_memory::WeightMemory;

@@ -3,7 +3,7 @@
 use attn_kernels::gpu::{Bind, Buf, Pass};
 
 use crate::cast::u32_of;
-use crate::host_weights::{Home, Plane};
+use crate::host_weights::{Plane, WeightAllocator};
 use crate::kernel::matmul::{Epilogue, MatmulBuffers, MatmulParams, Rows};
 use crate::kernel::matmul_coop::{self, Activations, Tile};
 use crate::kernel::round_rows::RoundRowsParams;
@@ -85,23 +85,23 @@ impl Route {
 impl Matrices {
     /// `count` matrices, `load(i)` the i-th, `[out_features, in_features]`; one is asked for by each processor at a time.
     pub(crate) fn load<'t>(
-        home: &Home<'_>,
+        allocator: &WeightAllocator<'_>,
         count: u32,
         load: impl Fn(u32) -> Result<Tensor<'t>, ModelError> + Sync,
     ) -> Result<Self, ModelError> {
         let first = load(0)?;
         let (cols, width) = (first.shape[0], first.shape[1]);
         let (format, blocks) = (Format::from(first.dtype), width.div_ceil(BLOCK));
-        let max = usize::try_from(home.max_plane_bytes()).unwrap_or(usize::MAX);
+        let max = usize::try_from(allocator.max_plane_bytes()).unwrap_or(usize::MAX);
         let per_shard = u32_of((max / (format.column_bytes(blocks) * cols)).clamp(1, count as usize));
         let (name, dtype, all) = (&*first.name, first.dtype, cols * count as usize);
         let whole = Columns { name, dtype, width, parts: 1, cols: all, group: cols };
-        home.progress().begin_matrix(whole.size(all));
+        allocator.progress().begin_matrix(whole.size(all));
         let mut shards = Vec::new();
         for start in (0..count).step_by(per_shard as usize) {
             let here = per_shard.min(count - start);
             let columns = Columns { cols: cols * here as usize, ..whole };
-            let Planes { quants, scales } = columns.upload(home, |packed, group| {
+            let Planes { quants, scales } = columns.upload(allocator, |packed, group| {
                 let tensor = load(start + u32_of(group.start / cols))?;
                 check(&tensor, &first)?;
                 packed.fill(&tensor, 0..cols, 0);

@@ -16,7 +16,7 @@ use attn_kernels::{Variant, WINDOW_BYTES};
 use smallvec::SmallVec;
 
 use crate::cast::u32_of;
-use crate::host_weights::{Home, Plane};
+use crate::host_weights::{Plane, WeightAllocator};
 use crate::kernel::matmul::{self, Epilogue, Loads, MatmulBuffers, MatmulParams};
 use crate::kernel::matmul_coop::{self, Plan};
 use crate::kernel::matmul_int8::{self, MatmulInt8Buffers, MatmulInt8Params};
@@ -81,9 +81,12 @@ const GROUP: usize = 64;
 
 impl Matrix {
     /// One matrix whose columns are the rows of `tensors`, one after the other.
-    pub(crate) fn stacked(home: &Home<'_>, tensors: &[Tensor<'_>]) -> Result<Self, ModelError> {
+    pub(crate) fn stacked(
+        allocator: &WeightAllocator<'_>,
+        tensors: &[Tensor<'_>],
+    ) -> Result<Self, ModelError> {
         let total = tensors.iter().map(|t| t.shape[0]).sum();
-        Self::load(home, tensors, 1, total, |packed, cols| {
+        Self::load(allocator, tensors, 1, total, |packed, cols| {
             let mut start = 0;
             for tensor in tensors {
                 let rows = overlap(&cols, start..start + tensor.shape[0]);
@@ -97,10 +100,14 @@ impl Matrix {
     }
 
     /// Two matrices of one shape whose columns meet in one kernel: gate and up, both in a wider type where theirs differ.
-    pub(crate) fn paired(home: &Home<'_>, gate: Tensor<'_>, up: Tensor<'_>) -> Result<Self, ModelError> {
+    pub(crate) fn paired(
+        allocator: &WeightAllocator<'_>,
+        gate: Tensor<'_>,
+        up: Tensor<'_>,
+    ) -> Result<Self, ModelError> {
         let cols = gate.shape[0];
         let tensors = Tensor::alike([gate, up]);
-        Self::load(home, &tensors, 2, cols, |packed, cols| {
+        Self::load(allocator, &tensors, 2, cols, |packed, cols| {
             for (part, tensor) in tensors.iter().enumerate() {
                 packed.fill(tensor, cols.clone(), part * cols.len());
             }
@@ -108,7 +115,7 @@ impl Matrix {
     }
 
     fn load(
-        home: &Home<'_>,
+        allocator: &WeightAllocator<'_>,
         tensors: &[Tensor<'_>],
         parts: usize,
         cols: usize,
@@ -121,14 +128,14 @@ impl Matrix {
         }
         let format = Format::from(first.dtype);
         let blocks = width.div_ceil(BLOCK);
-        let max = usize::try_from(home.max_plane_bytes()).unwrap_or(usize::MAX);
+        let max = usize::try_from(allocator.max_plane_bytes()).unwrap_or(usize::MAX);
         let shard_cols = (max / (format.column_bytes(blocks) * parts)).clamp(1, cols);
         let whole = Columns { name: &first.name, dtype: first.dtype, width, parts, cols, group: GROUP };
-        home.progress().begin_matrix(whole.size(cols));
+        allocator.progress().begin_matrix(whole.size(cols));
         let shards = (0..cols).step_by(shard_cols).map(|start| {
             let cols = shard_cols.min(cols - start);
             let columns = Columns { cols, ..whole };
-            let Planes { quants, scales } = columns.upload(home, |packed, group| {
+            let Planes { quants, scales } = columns.upload(allocator, |packed, group| {
                 fill(packed, start + group.start..start + group.end);
                 Ok(())
             })?;

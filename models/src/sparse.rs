@@ -16,7 +16,7 @@ pub struct SparseOptions {
     /// Chooses the blocks.
     pub policy: Arc<dyn Policy>,
     /// Place where blocks are scored.
-    pub place: Place,
+    pub place: SelectionPlace,
     /// Hand back the selections themselves, layer by layer: for drawings and tests.
     pub trace: bool,
     /// Measure on the host what selections are worth: [`Attended::recall`]. Queries and keys are read back in every layer that
@@ -34,7 +34,7 @@ pub struct SparseOptions {
 impl SparseOptions {
     /// Attention to what `policy` selects, scored at `place`; nothing is traced, measured or certified.
     #[must_use]
-    pub fn new(policy: Arc<dyn Policy>, place: Place) -> Self {
+    pub fn new(policy: Arc<dyn Policy>, place: SelectionPlace) -> Self {
         Self {
             policy,
             place,
@@ -79,7 +79,7 @@ impl SparseOptions {
 
 /// Places where blocks are scored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum SelectionPlace {
     /// Kernels where the policy has them, without a readback inside a layer; else as `Host`.
     Device,
     /// The policy's own code: queries and new keys are read back in every layer. The oracle of the other one.
@@ -222,7 +222,9 @@ impl SparseOptions {
         let reaches = |phase| {
             let policy = self.of(phase);
             let by_kernels = match policy.ranking() {
-                Some(Digests(_) | Hashes(_)) => policy.mass().is_none() && self.place == Place::Device,
+                Some(Digests(_) | Hashes(_)) => {
+                    policy.mass().is_none() && self.place == SelectionPlace::Device
+                }
                 Some(Compressed(_)) | None => false,
             };
             by_kernels || !policy.support().query
@@ -235,7 +237,7 @@ impl SparseOptions {
     pub fn reads_one_buffer(&self) -> bool {
         let (prefill, decode) = (self.of(Phase::Prefill), self.of(Phase::Decode));
         let by_keys = prefill.antidiagonals().is_some() || prefill.energies().is_some();
-        self.place == Place::Device && !self.measure && (by_keys || decode.mass().is_some())
+        self.place == SelectionPlace::Device && !self.measure && (by_keys || decode.mass().is_some())
     }
 }
 
@@ -285,14 +287,14 @@ impl SparseOptions {
     pub fn check(&self, block_size: u32) -> Result<(), ModelError> {
         if self.policy.skips().is_some() {
             let asked = match self {
-                Self { place: Place::Host, .. } => "select on the host",
+                Self { place: SelectionPlace::Host, .. } => "select on the host",
                 Self { measure: true, .. } => "be measured",
                 _ => return Ok(()),
             };
             return Err(ModelError::Skips { policy: self.policy.name(), asked });
         }
         let corrects = self.policy.energies().is_some_and(|energies| energies.correction);
-        if corrects && (self.place == Place::Host || self.measure) {
+        if corrects && (self.place == SelectionPlace::Host || self.measure) {
             let asked = if self.measure { "be measured" } else { "select on the host" };
             return Err(ModelError::Corrects { policy: self.policy.name(), asked });
         }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use attn_kernels::gpu::Gpu;
 use indicatif::{BinaryBytes, MultiProgress};
 use models::Decoder;
-use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Place, Preemption};
+use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Preemption, SelectionPlace};
 
 use crate::auto;
 use crate::cli::{Activations, EngineArgs, IndexDtype, KvDtype, Preempt, SelectOn};
@@ -176,7 +176,7 @@ impl From<IndexDtype> for pagoda::IndexDtype {
     }
 }
 
-impl From<SelectOn> for Place {
+impl From<SelectOn> for SelectionPlace {
     fn from(place: SelectOn) -> Self {
         match place {
             SelectOn::Device => Self::Device,

@@ -9,11 +9,11 @@ use super::Decoder;
 use super::blocks::{BlockRead, Blocks};
 use super::choices::Choices;
 use super::mlp::Mlp;
-use super::work::{WeightSizes, Work};
+use super::roofline::{Roofline, WeightSizes};
 use crate::kernel::matmul::Epilogue;
 use crate::matrix::Product;
 use crate::{
-    DecoderConfig, FetchCost, HostTraffic, KvPool, ModelError, PageTraffic, Place, Predictions,
+    DecoderConfig, FetchCost, HostTraffic, KvPool, ModelError, PageTraffic, Predictions, SelectionPlace,
     WeightPlacement,
 };
 
@@ -66,28 +66,28 @@ impl Decoder {
         self.steps_ahead
     }
 
-    fn work(&self) -> Work<'_> {
-        Work { config: &self.config, sizes: &self.weights.sizes, kv: self.kv.plan() }
+    fn roofline(&self) -> Roofline<'_> {
+        Roofline { config: &self.config, sizes: &self.weights.sizes, kv: self.kv.plan() }
     }
 
     /// Bytes that a decode step of `rows` sequences of `context` tokens must read: every weight once, of experts those that
     /// rows which choose at random reach, and the cache of every sequence as far as its layers see. Sparse policies read less.
     #[must_use]
     pub fn decode_bytes(&self, rows: u32, context: u32) -> f64 {
-        self.work().decode_bytes(rows, context)
+        self.roofline().decode_bytes(rows, context)
     }
 
     /// Multiplications and additions of the matrices and of dense causal attention over a prompt of `tokens` tokens; logits
     /// are of one token, which does not count.
     #[must_use]
     pub fn prefill_operations(&self, tokens: u32) -> f64 {
-        self.work().prefill_operations(tokens)
+        self.roofline().prefill_operations(tokens)
     }
 
     /// Returns the place where a sparse policy selects; `None` without one. On the host means readbacks in every layer:
     /// positions need none.
     #[must_use]
-    pub fn selects_on(&self) -> Option<Place> {
+    pub fn selects_on(&self) -> Option<SelectionPlace> {
         self.attention.sparse().map(super::sparse::Sparse::selects_on)
     }
 

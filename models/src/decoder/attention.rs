@@ -28,12 +28,12 @@ use crate::batch::Slice;
 use crate::{CompressedConfig, DecoderConfig, LatentConfig, ModelError};
 
 pub(super) use compressed::{
-    Compressed, CompressedAttention, CompressorWeights, EntryWeights, IndexWeights, plain_norm,
+    CompressedAttention, CompressedWeights, CompressorWeights, EntryWeights, IndexWeights, plain_norm,
 };
 pub(super) use heads::{HeadWeights, Heads};
 pub(super) use index::IndexQueries;
-pub(super) use indexer::Indexer;
-pub(super) use latent::{Latent, LatentAttention, LatentQueries};
+pub(super) use indexer::IndexerWeights;
+pub(super) use latent::{LatentAttention, LatentQueries, LatentWeights};
 pub(super) use nsa::{NsaAttention, NsaWeights};
 
 /// Weights of the attention of all layers, which decoders share.
@@ -42,9 +42,9 @@ pub(super) enum AttentionWeights {
     /// Heads with keys and values of their own.
     Heads(Arc<[HeadWeights]>),
     /// Heads whose keys and values go through latents.
-    Latent(LatentConfig, Arc<[Latent]>),
+    Latent(LatentConfig, Arc<[LatentWeights]>),
     /// Heads over windows and compressed entries.
-    Compressed(Box<CompressedConfig>, Arc<[Compressed]>),
+    Compressed(Box<CompressedConfig>, Arc<[CompressedWeights]>),
     /// Heads over means of blocks, selected blocks and a window.
     Nsa(Arc<[NsaWeights]>),
 }

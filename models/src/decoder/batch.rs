@@ -59,18 +59,18 @@ pub(super) struct Prefill {
 pub(super) struct GroupRows {
     /// Slot of each row's keys and values.
     pub(super) slots: StepList<i32>,
-    pub(super) all: Rows,
+    pub(super) all: AttentionRows,
     /// Rows that attend everything where others attend a selection.
-    pub(super) whole: Rows,
+    pub(super) whole: AttentionRows,
     /// Rows that attend a selection.
-    pub(super) selected: Rows,
+    pub(super) selected: AttentionRows,
     /// Rows that blocks are selected for.
     pub(super) selecting: Vec<SelectingRows>,
 }
 
 /// Work items of attention.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct AttentionRows {
     /// Rows that are attended one by one. Lists of selected blocks are in this order.
     pub(super) decode: StepList<DecodeRow>,
     /// Keys of the longest of them.
@@ -155,7 +155,7 @@ impl Batch {
             let (row, select_block) = (self.rows, options.select_block());
             for (attn_group, rows) in attn_groups.iter().zip(&mut self.attn_groups) {
                 let table = tables[attn_group.kv_group];
-                rows.push(&Work { attn_group, index, row, table, prefill, select_block }, slice);
+                rows.push(&SliceWork { attn_group, index, row, table, prefill, select_block }, slice);
             }
             self.push_tokens(config, slice)?;
             self.rows += u32_of(slice.tokens.len());
@@ -236,7 +236,7 @@ impl Batch {
 }
 
 /// Inputs of the work items of a slice.
-struct Work<'a> {
+struct SliceWork<'a> {
     attn_group: &'a AttentionGroup,
     /// The slice.
     index: usize,
@@ -256,16 +256,16 @@ impl GroupRows {
         let gaps = if options.offload.is_some() { options.max_seqs.max(1) * ROWS } else { 0 } as usize;
         Ok(Self {
             slots: StepList::new(gpu, "slots", rows)?,
-            all: Rows::new(gpu, rows + gaps)?,
-            whole: Rows::new(gpu, split + gaps)?,
-            selected: Rows::new(gpu, split)?,
+            all: AttentionRows::new(gpu, rows + gaps)?,
+            whole: AttentionRows::new(gpu, split + gaps)?,
+            selected: AttentionRows::new(gpu, split)?,
             selecting: Vec::new(),
         })
     }
 
     fn clear(&mut self) {
         self.slots.clear();
-        [&mut self.all, &mut self.whole, &mut self.selected].into_iter().for_each(Rows::clear);
+        [&mut self.all, &mut self.whole, &mut self.selected].into_iter().for_each(AttentionRows::clear);
         self.selecting.clear();
     }
 
@@ -280,14 +280,14 @@ impl GroupRows {
     }
 
     /// Returns rows that attend all that they see.
-    pub(super) fn dense(&self, which: Dense) -> &Rows {
+    pub(super) fn dense(&self, which: Dense) -> &AttentionRows {
         match which {
             Dense::All => &self.all,
             Dense::Whole => &self.whole,
         }
     }
 
-    fn push(&mut self, work: &Work<'_>, slice: &Slice<'_>) {
+    fn push(&mut self, work: &SliceWork<'_>, slice: &Slice<'_>) {
         let rows = u32_of(slice.tokens.len());
         let blocks = slice.tables[work.attn_group.kv_group];
         let positions = slice.first..slice.first + rows;
@@ -315,7 +315,7 @@ impl GroupRows {
     }
 
     /// Lists of selected blocks of the row at `position`; `None` where it attends to everything.
-    fn list(&self, work: &Work<'_>, slice: &Slice<'_>, position: u32) -> Option<u32> {
+    fn list(&self, work: &SliceWork<'_>, slice: &Slice<'_>, position: u32) -> Option<u32> {
         let mut selecting = self.selecting.iter().filter(|selecting| selecting.slice == work.index);
         match slice.phase {
             Phase::Prefill => {
@@ -328,7 +328,7 @@ impl GroupRows {
     }
 }
 
-impl Rows {
+impl AttentionRows {
     fn new(gpu: &Gpu, rows: usize) -> Result<Self, ModelError> {
         Ok(Self {
             decode: StepList::new(gpu, "decode_rows", rows)?,
@@ -349,7 +349,7 @@ impl Rows {
     }
 
     /// Adds the rows of `slice` from its row `i` on: one, or a tile. Returns how many.
-    fn push(&mut self, work: &Work<'_>, slice: &Slice<'_>, i: u32, tile: Option<u32>, list: u32) -> u32 {
+    fn push(&mut self, work: &SliceWork<'_>, slice: &Slice<'_>, i: u32, tile: Option<u32>, list: u32) -> u32 {
         let (row, position, table) = (work.row + i, slice.first + i, work.table);
         let Some(rows) = tile else {
             let first_key = work.attn_group.reach.first_key(position);

@@ -29,12 +29,12 @@ pub(super) enum ChoiceKind {
 #[derive(Debug)]
 pub(super) struct Choices {
     buffer: GrowBuf<u32>,
-    parts: Vec<Part>,
+    parts: Vec<ChoiceSpan>,
 }
 
 /// Choice of one router or indexer for all rows.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct ChoiceSpan {
     layer: usize,
     of: ChoiceKind,
     /// First entry in the buffer.
@@ -58,7 +58,7 @@ impl Choices {
         let mut end = 0;
         self.parts.clear();
         for (layer, ChoiceBuffer { kind: of, stride, .. }) in selected {
-            self.parts.push(Part { layer, of, first: end, stride });
+            self.parts.push(ChoiceSpan { layer, of, first: end, stride });
             end += rows as usize * stride;
         }
         self.buffer.fit(gpu, end)
@@ -90,7 +90,7 @@ impl Choices {
         words: &[u32],
         entries_at: impl Fn(usize, &[u32]) -> Vec<u32>,
     ) -> Vec<Choice> {
-        let of_part = |part: &Part| {
+        let of_part = |part: &ChoiceSpan| {
             let selected = |(index, row): (usize, &[u32])| match part.of {
                 ChoiceKind::Experts => {
                     let mut experts = row.to_vec();

@@ -92,13 +92,13 @@ impl LogitRows {
 
 /// Readbacks of a step.
 #[derive(Debug)]
-pub(super) struct Reads {
+pub(super) struct StepReads {
     /// Output of its earlier submissions.
     early: StepOutput,
     ids: Option<Read<u32>>,
     log_probs: Option<TopRead>,
     nll: Option<Read<f32>>,
-    sparse: Option<sparse::Reads>,
+    sparse: Option<sparse::SelectionReads>,
     choices: Option<Read<u32>>,
     indexed: Option<Read<u32>>,
     dirty: Vec<keys::Return>,
@@ -117,7 +117,7 @@ pub(super) struct Head<'a> {
 
 impl Head<'_> {
     /// Final norm, logits, and what is made of them.
-    pub(super) fn record(&self, ctx: &mut Ctx<'_>) -> Result<Reads, ModelError> {
+    pub(super) fn record(&self, ctx: &mut Ctx<'_>) -> Result<StepReads, ModelError> {
         let (batch, act, vocab) = (ctx.batch, ctx.act, ctx.config.vocab_size as usize);
         let mut early = StepOutput::default();
         // Scored rows come first, in portions whose logits fit in the buffer.
@@ -145,7 +145,7 @@ impl Head<'_> {
             ctx.on_pages(|pages, context| pages.fetch_ahead(context, 0));
             ids = Some(self.draws.record(ctx.pass, &act.logits)?);
         }
-        Ok(Reads {
+        Ok(StepReads {
             early,
             ids,
             log_probs: self.draws.read(ctx.pass),
@@ -193,7 +193,7 @@ impl Head<'_> {
     }
 }
 
-impl Reads {
+impl StepReads {
     /// The blocks that go to the host.
     pub(super) fn dirty(&mut self) -> Vec<keys::Return> {
         std::mem::take(&mut self.dirty)

@@ -28,7 +28,7 @@ use super::moe::MoeState;
 use super::ops::Ops;
 use super::splits::Splits;
 use super::{Decoder, DecoderOptions};
-use crate::host_weights::{Home, HostWeights, WeightStream};
+use crate::host_weights::{HostWeights, WeightAllocator, WeightStream};
 use crate::matrix::{Kernels, Matrix, MaxProduct};
 use crate::pack::Format;
 use crate::{
@@ -43,7 +43,7 @@ pub(super) struct Weights {
     /// Output head; `None` where the embedding is tied.
     pub(super) head: Option<Matrix>,
     pub(super) final_norm: Buf<f32>,
-    pub(super) layers: Arc<[Layer]>,
+    pub(super) layers: Arc<[LayerWeights]>,
     attention: AttentionWeights,
     /// Hyper-connections, where there are several residual streams.
     hyper: Option<HyperWeights>,
@@ -54,7 +54,7 @@ pub(super) struct Weights {
 
 /// Weights of a layer beside its attention.
 #[derive(Clone, Debug)]
-pub(super) struct Layer {
+pub(super) struct LayerWeights {
     /// Norms of what the halves read; `None` where they read the residual as it is.
     pub(super) attn_norm: Option<Buf<f32>>,
     pub(super) mlp_norm: Option<Buf<f32>>,
@@ -186,26 +186,26 @@ fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelEr
     Ok(())
 }
 
-struct Source<'a> {
+struct WeightLoader<'a> {
     config: &'a DecoderConfig,
-    home: Home<'a>,
+    allocator: WeightAllocator<'a>,
     weights: Used<'a>,
 }
 
-impl Source<'_> {
+impl WeightLoader<'_> {
     /// One of each layer.
     fn each<T>(&self, load: impl Fn(u32) -> Result<T, ModelError>) -> Result<Arc<[T]>, ModelError> {
         let of_layer = |l| {
-            self.home.enter(Some(l));
+            self.allocator.enter(Some(l));
             load(l)
         };
         let all = (0..self.config.num_layers).map(of_layer).collect();
-        self.home.enter(None);
+        self.allocator.enter(None);
         all
     }
 
-    fn layer(&self, l: u32) -> Result<Layer, ModelError> {
-        Ok(Layer {
+    fn layer(&self, l: u32) -> Result<LayerWeights, ModelError> {
+        Ok(LayerWeights {
             attn_norm: match self.config.norms {
                 BlockNorms::Before | BlockNorms::Around => Some(self.norm(Role::AttnNorm(l))?),
                 BlockNorms::Behind => None,
@@ -219,7 +219,7 @@ impl Source<'_> {
                 crate::Mlp::Experts | crate::Mlp::HashedExperts => Mlp::Experts(Box::new(self.moe(l)?)),
                 crate::Mlp::Dense => Mlp::Dense {
                     gate_up: Matrix::paired(
-                        &self.home,
+                        &self.allocator,
                         self.tensor(Role::Gate(l))?,
                         self.tensor(Role::Up(l))?,
                     )?,
@@ -257,7 +257,7 @@ impl Source<'_> {
                 QkNorm::Unweighted if !self.config.layers[l as usize].rotary => None,
                 QkNorm::Unweighted => {
                     let values = plain_norm(self.config);
-                    let norm = || self.home.vector("plain_norm", &values);
+                    let norm = || self.allocator.vector("plain_norm", &values);
                     Some([norm()?, norm()?])
                 }
                 QkNorm::Rms | QkNorm::Whole => {
@@ -286,7 +286,7 @@ impl Source<'_> {
         tensors
             .chunk_by(same)
             .map(|chunk| {
-                let matrix = Matrix::stacked(&self.home, chunk)?;
+                let matrix = Matrix::stacked(&self.allocator, chunk)?;
                 let at = first;
                 first += chunk.iter().map(|t| t.shape[0]).sum::<usize>();
                 Ok((matrix, u32::try_from(at).expect("dimensions of a model fit in 32 bits")))
@@ -301,24 +301,24 @@ impl Source<'_> {
 
     /// A matrix by itself.
     fn matrix(&self, role: Role) -> Result<Matrix, ModelError> {
-        Matrix::stacked(&self.home, &[self.tensor(role)?])
+        Matrix::stacked(&self.allocator, &[self.tensor(role)?])
     }
 
     fn vector(&self, role: Role) -> Result<Buf<f32>, ModelError> {
         let tensor = self.tensor(role)?;
-        self.home.vector(&tensor.name, &tensor.to_f32())
+        self.allocator.vector(&tensor.name, &tensor.to_f32())
     }
 
     /// Weights of an RMS norm of rows.
     fn norm(&self, role: Role) -> Result<Buf<f32>, ModelError> {
-        self.home.vector(&self.tensor(role)?.name, &self.norm_weights(role)?)
+        self.allocator.vector(&self.tensor(role)?.name, &self.norm_weights(role)?)
     }
 
     /// Weights of the norm before the output head, with the factor on logits.
     fn final_norm(&self) -> Result<Buf<f32>, ModelError> {
         let mut weights = self.norm_weights(Role::FinalNorm)?;
         weights.iter_mut().for_each(|weight| *weight *= self.config.logit_scale);
-        self.home.vector("final_norm", &weights)
+        self.allocator.vector("final_norm", &weights)
     }
 
     /// Weights of the norm of what a block adds, where there is one.
@@ -338,14 +338,14 @@ impl Source<'_> {
         for role in roles {
             values.extend(self.tensor(*role)?.to_f32());
         }
-        self.home.vector("bias", &values)
+        self.allocator.vector("bias", &values)
     }
 
     /// Factors of an RMS norm of heads or latents, and the zeros that it adds.
     fn head_norm(&self, role: Role) -> Result<Buf<f32>, ModelError> {
         let mut values = self.norm_weights(role)?;
         values.resize(2 * values.len(), 0.0);
-        self.home.vector(&self.tensor(role)?.name, &values)
+        self.allocator.vector(&self.tensor(role)?.name, &values)
     }
 
     fn checked<'t>(&self, tensor: Tensor<'t>, expected: &[usize]) -> Result<Tensor<'t>, ModelError> {

@@ -6,7 +6,7 @@ use super::Decoder;
 use super::keys::KeySource;
 use crate::batch::{Phase, Sample, Slice};
 use crate::kernel::sample::Spec;
-use crate::{ModelError, Place};
+use crate::{ModelError, SelectionPlace};
 
 /// Numbers of rows up to `max`, between which no product changes its kernel: those of few rows by their number, the others by
 /// tiles of 16 rows or a multiple.
@@ -18,7 +18,7 @@ fn rows_up_to(max: u32) -> impl Iterator<Item = u32> {
 }
 
 /// A step that is laid out and recorded, but never run.
-struct Rehearsal {
+struct DryRun {
     sequences: u32,
     /// Tokens of each that the step computes.
     tokens: u32,
@@ -28,7 +28,7 @@ struct Rehearsal {
     spec: Spec,
 }
 
-impl Rehearsal {
+impl DryRun {
     /// A prompt behind `computed` tokens of it.
     fn prompt(tokens: u32, computed: u32) -> Self {
         Self { sequences: 1, tokens, computed, phase: Phase::Prefill, spec: Spec::GREEDY }
@@ -50,7 +50,7 @@ impl Decoder {
     /// # Errors
     /// Errors of the device.
     pub fn prepare(&mut self) -> Result<(), ModelError> {
-        let reads_back = self.selects_on() == Some(Place::Host);
+        let reads_back = self.selects_on() == Some(SelectionPlace::Host);
         if reads_back || !matches!(self.keys, KeySource::Device) {
             return Ok(());
         }
@@ -58,21 +58,21 @@ impl Decoder {
         let pool = (self.kv.num_blocks() - 1).saturating_mul(self.options.block_size);
         let longest = pool.min(self.config.context_length);
         for tokens in rows_up_to(rows.min(longest)) {
-            self.rehearse(&Rehearsal::prompt(tokens, 0))?;
+            self.rehearse(&DryRun::prompt(tokens, 0))?;
         }
         for sequences in rows_up_to(sequences) {
-            self.rehearse(&Rehearsal::decode(sequences, 0))?;
+            self.rehearse(&DryRun::decode(sequences, 0))?;
         }
         // Long contexts are attended in other pieces than short ones.
         let spec = Spec { temperature: 1.0, top_p: 0.9, ..Spec::GREEDY };
-        self.rehearse(&Rehearsal { spec, ..Rehearsal::decode(1, longest - 1) })?;
-        self.rehearse(&Rehearsal::decode(sequences, (pool / sequences).min(longest).max(1) - 1))?;
+        self.rehearse(&DryRun { spec, ..DryRun::decode(1, longest - 1) })?;
+        self.rehearse(&DryRun::decode(sequences, (pool / sequences).min(longest).max(1) - 1))?;
         let tokens = rows.min(longest);
-        self.rehearse(&Rehearsal::prompt(tokens, longest - tokens))
+        self.rehearse(&DryRun::prompt(tokens, longest - tokens))
     }
 
-    fn rehearse(&mut self, step: &Rehearsal) -> Result<(), ModelError> {
-        let Rehearsal { sequences, tokens, computed, phase, spec } = *step;
+    fn rehearse(&mut self, step: &DryRun) -> Result<(), ModelError> {
+        let DryRun { sequences, tokens, computed, phase, spec } = *step;
         let ids = vec![0; tokens as usize];
         let blocks = self.kv.plan().block_sizes().map(|block| (computed + tokens).div_ceil(block) as usize);
         // Nothing is written to the null block, since nothing runs.

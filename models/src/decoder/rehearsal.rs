@@ -13,7 +13,7 @@ use super::Decoder;
 use super::keys::KeySource;
 use crate::batch::{Phase, Sample, Slice, StepOutput};
 use crate::cast::u32_of;
-use crate::{Crossing, ModelError, Place, SparseOptions, StepGrid, TIMED_ROWS};
+use crate::{Crossing, ModelError, SelectionPlace, SparseOptions, StepGrid, TIMED_ROWS};
 
 /// Shortest context that is timed: shorter steps hardly differ.
 const SHORTEST: u32 = 256;
@@ -76,7 +76,7 @@ impl Decoder {
     /// every layer, or contexts are not on the device.
     pub fn rehearsal(&mut self, longest: u32) -> Option<DecodeRehearsal<'_>> {
         let sparse = self.options.sparse.as_ref()?;
-        let selects = sparse.acts_on(Phase::Decode) && self.selects_on() == Some(Place::Device);
+        let selects = sparse.acts_on(Phase::Decode) && self.selects_on() == Some(SelectionPlace::Device);
         if !selects || !matches!(self.keys, KeySource::Device) {
             return None;
         }

@@ -42,7 +42,7 @@ use super::ops::Ctx;
 use super::selecting::{Lists, SelectingRows};
 use crate::batch::{Phase, Slice, StepOutput};
 use crate::cast::u32_of;
-use crate::sparse::{Place, SparseOptions};
+use crate::sparse::{SelectionPlace, SparseOptions};
 use crate::{DecoderConfig, KvPool, ModelError, Reach};
 use account::Account;
 use chunks::Chunks;
@@ -74,7 +74,12 @@ trait Select: Debug + Send + Sync {
     fn forget(&mut self, blocks: &mut dyn Iterator<Item = u32>);
 
     /// Lays out the lists of a step, and brings to the device what they are made from.
-    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, account: &mut Account) -> Result<(), ModelError>;
+    fn begin(
+        &mut self,
+        rules: &Rules,
+        step: &SelectionStep<'_>,
+        account: &mut Account,
+    ) -> Result<(), ModelError>;
 
     /// Returns the numbers that the commands of the step follow from, for steps that nothing on the host interrupts. Steps of
     /// equal numbers record equal commands.
@@ -115,10 +120,17 @@ trait Select: Debug + Send + Sync {
     }
 
     /// Records the readbacks of a step.
-    fn read(&self, pass: &mut Pass, batch: &Batch) -> Reads;
+    fn read(&self, pass: &mut Pass, batch: &Batch) -> SelectionReads;
 
     /// Takes them into the account.
-    fn take(&self, rules: &Rules, batch: &Batch, reads: Reads, done: &Outcome, account: &mut Account);
+    fn take(
+        &self,
+        rules: &Rules,
+        batch: &Batch,
+        reads: SelectionReads,
+        done: &Outcome,
+        account: &mut Account,
+    );
 
     /// Whether decode steps of single tokens select in all layers before any of them.
     fn at_once(&self) -> bool {
@@ -126,14 +138,14 @@ trait Select: Debug + Send + Sync {
     }
 
     /// Returns the place where blocks are scored. On the host means readbacks in every layer: positions need none.
-    fn place(&self) -> Place {
-        Place::Device
+    fn place(&self) -> SelectionPlace {
+        SelectionPlace::Device
     }
 }
 
 /// Readbacks of a step, at its end.
 #[derive(Debug, Default)]
-pub(super) struct Reads {
+pub(super) struct SelectionReads {
     masses: Option<Read<f32>>,
     counts: Option<Read<u32>>,
     traced: Option<Read<u32>>,
@@ -142,7 +154,7 @@ pub(super) struct Reads {
 }
 
 /// Inputs of the selections of a step.
-pub(super) struct Begin<'a> {
+pub(super) struct SelectionStep<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) config: &'a DecoderConfig,
     pub(super) kv: &'a KvPool,
@@ -153,7 +165,7 @@ pub(super) struct Begin<'a> {
     pub(super) spare_pages: u32,
 }
 
-impl Begin<'_> {
+impl SelectionStep<'_> {
     /// Returns the blocks of the longest list of `rows` decode rows, where it has `blocks` of them: a few more, so that steps
     /// keep their commands while lists grow, if pages of these have room, and those of the wishes behind them.
     fn longest(&self, rules: &Rules, rows: usize, blocks: u32) -> u32 {
@@ -240,7 +252,7 @@ impl Sparse {
     }
 
     /// Begins a step. Whatever needs no query is laid out here, for all layers, so that nothing stops in between.
-    pub(super) fn begin(&mut self, step: &Begin<'_>) -> Result<(), ModelError> {
+    pub(super) fn begin(&mut self, step: &SelectionStep<'_>) -> Result<(), ModelError> {
         self.account.begin(&self.rules, step.batch, step.slices);
         self.previous.iter_mut().for_each(Previous::begin);
         self.selector.begin(&self.rules, step, &mut self.account)
@@ -305,12 +317,12 @@ impl Sparse {
     }
 
     /// Returns the place where blocks are scored.
-    pub(super) fn selects_on(&self) -> Place {
+    pub(super) fn selects_on(&self) -> SelectionPlace {
         self.selector.place()
     }
 
     /// Records the readbacks of a step.
-    pub(super) fn read(&self, pass: &mut Pass, batch: &Batch) -> Reads {
+    pub(super) fn read(&self, pass: &mut Pass, batch: &Batch) -> SelectionReads {
         self.selector.read(pass, batch)
     }
 
@@ -318,7 +330,7 @@ impl Sparse {
     pub(super) fn take(
         &mut self,
         batch: &Batch,
-        reads: Option<Reads>,
+        reads: Option<SelectionReads>,
         done: &Outcome,
         output: &mut StepOutput,
     ) {
@@ -367,7 +379,7 @@ fn selector(load: &LoadContext<'_>, rules: &Rules) -> Result<Box<dyn Select>, Mo
     if policy.phases().is_some() {
         return Ok(Box::new(Phased::new(load, rules)?));
     }
-    if options.place == Place::Device && !options.measure {
+    if options.place == SelectionPlace::Device && !options.measure {
         if let Some(ranker) = Ranker::new(load, rules)? {
             return Ok(Box::new(ranker));
         }

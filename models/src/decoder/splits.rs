@@ -5,7 +5,7 @@ use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::split::{KeyParts, SplitPlan, SplitPlanner};
 
 use super::attention_groups::AttentionGroup;
-use super::batch::{Batch, Dense, Rows};
+use super::batch::{AttentionRows, Batch, Dense};
 use super::keys::Beyond;
 use super::options::DecoderOptions;
 use crate::cast::u32_of;
@@ -54,7 +54,7 @@ impl Splits {
         self.attn_groups = attn_groups.iter().enumerate().map(of_group).collect();
     }
 
-    fn divide(&self, reach: Reach, rows: &Rows, streams: bool) -> Division {
+    fn divide(&self, reach: Reach, rows: &AttentionRows, streams: bool) -> Division {
         let fixed = self.fixed.or(streams.then_some(self.planner.fixed()));
         let split = self.planner.all(&rows.decode, fixed);
         if fixed.is_some() || reach != Reach::Full {
@@ -85,12 +85,12 @@ impl Splits {
     }
 
     /// Splits rows that attend lists of at most `tokens` tokens.
-    pub(super) fn listed(&self, rows: &Rows, tokens: u32) -> SplitPlan {
+    pub(super) fn listed(&self, rows: &AttentionRows, tokens: u32) -> SplitPlan {
         self.planner.listed(&rows.decode, tokens, self.lists_fixed)
     }
 
     /// Returns the most partitions of one of `rows`, whatever lists they attend.
-    pub(super) fn max_listed(&self, rows: &Rows) -> u32 {
+    pub(super) fn max_listed(&self, rows: &AttentionRows) -> u32 {
         self.planner.max_listed(&rows.decode, self.lists_fixed)
     }
 }

@@ -38,14 +38,14 @@ pub(crate) struct WeightStream {
     host: Arc<HostWeights>,
     /// Buffers of each slot.
     slots: Vec<Vec<Buf<[u32; 4]>>>,
-    transport: Transport,
+    transport: WeightTransport,
     /// The layer that arrives.
     coming: Option<Coming>,
 }
 
 /// Transport of layers to the device.
 #[derive(Debug)]
-enum Transport {
+enum WeightTransport {
     /// Kernels reach memory of the host, and one copies blocks of the listed pairs, of which each is a number twice.
     Kernel { copy: Arc<Pipeline>, pairs: Buf<BlockCopy> },
     /// Kernels do not: copies of the queue bring layers, beside which nothing runs.
@@ -75,13 +75,13 @@ impl WeightStream {
         };
         let slots = (0..host.placement.slots).map(|_| slot()).collect::<Result<_, _>>()?;
         let transport = match gpu.has_host_buffers() {
-            false => Transport::Queue,
+            false => WeightTransport::Queue,
             true => {
                 let max = host.placement.slot_bytes.iter().max().unwrap_or(&0) / host.placement.block_bytes;
                 let blocks = 0..u32::try_from(max).expect("a binding has less than 4 TiB");
                 let pairs: Vec<_> = blocks.map(|block| BlockCopy { from: block, to: block }).collect();
                 let pairs = gpu.upload("weight_blocks", &pairs)?;
-                Transport::Kernel { copy: gpu.pipeline(&swap_blocks::variant())?, pairs }
+                WeightTransport::Kernel { copy: gpu.pipeline(&swap_blocks::variant())?, pairs }
             }
         };
         Ok(Self { host, slots, transport, coming: None })
@@ -159,8 +159,8 @@ impl WeightStream {
     fn bring_rest(&mut self, pass: &mut Pass) {
         let Some(coming) = self.coming else { return };
         match &self.transport {
-            Transport::Kernel { .. } => self.bring(pass, self.blocks(coming.order)),
-            Transport::Queue => {
+            WeightTransport::Kernel { .. } => self.bring(pass, self.blocks(coming.order)),
+            WeightTransport::Queue => {
                 let slot = &self.slots[coming.order % self.slots.len()];
                 for (from, to) in self.host.buffers[coming.order].iter().zip(slot) {
                     pass.copy(from, 0..from.len(), to, 0);
@@ -172,7 +172,7 @@ impl WeightStream {
 
     /// Records copies of the layer that arrives, up to block `until` of its buffers one behind the other.
     fn bring(&mut self, pass: &mut Pass, until: usize) {
-        let (Some(coming), Transport::Kernel { copy, pairs }) = (self.coming, &self.transport) else {
+        let (Some(coming), WeightTransport::Kernel { copy, pairs }) = (self.coming, &self.transport) else {
             return;
         };
         if until > coming.copied {

@@ -9,7 +9,7 @@ use kvblock::CacheTensor;
 use smallvec::SmallVec;
 
 use super::offload::RingDemand;
-use super::{Host, HostMemory, KvPlan, KvPool, Offload, PoolOptions, Ring, Tensor, names, page_words};
+use super::{CacheBuffers, Host, HostMemory, KvPlan, KvPool, Offload, PoolOptions, Ring, names, page_words};
 use crate::{DecoderConfig, Mode, ModelError};
 
 /// The planner of a model's attention to a cache of `shape` on a device; `rounded` says that results may be rounded to f16.
@@ -84,7 +84,7 @@ impl KvPool {
         config: &DecoderConfig,
         plan: &KvPlan,
         options: PoolOptions,
-    ) -> Result<(Vec<Tensor>, Option<(Ring, Vec<Tensor>)>), ModelError> {
+    ) -> Result<(Vec<CacheBuffers>, Option<(Ring, Vec<CacheBuffers>)>), ModelError> {
         let buffer = |name: &str, words| gpu.buffer(name, words);
         let Some(ring) = Self::divide(gpu, config, plan, &options)? else {
             return Ok((Self::allocate(plan, options.num_blocks, buffer)?, None));
@@ -150,7 +150,7 @@ impl KvPool {
         plan: &KvPlan,
         options: &PoolOptions,
         ring: Ring,
-        slots: Vec<Tensor>,
+        slots: Vec<CacheBuffers>,
     ) -> Result<Host, ModelError> {
         let offload = options.offload.expect("a ring is for blocks on the host");
         let host = |name: &str, words| match offload.memory {
@@ -183,7 +183,7 @@ impl KvPool {
         plan: &KvPlan,
         num_blocks: u32,
         buffer: impl Fn(&str, usize) -> Result<Buf<KvWord>, GpuError>,
-    ) -> Result<Vec<Tensor>, GpuError> {
+    ) -> Result<Vec<CacheBuffers>, GpuError> {
         let tensors = plan.layout.tensors.iter();
         tensors.map(|tensor| Self::allocate_tensor(plan, tensor, num_blocks, &buffer)).collect()
     }
@@ -193,14 +193,14 @@ impl KvPool {
         tensor: &CacheTensor,
         num_blocks: u32,
         buffer: impl Fn(&str, usize) -> Result<Buf<KvWord>, GpuError>,
-    ) -> Result<Tensor, GpuError> {
+    ) -> Result<CacheBuffers, GpuError> {
         // A place that only pads a group needs no memory.
         let Some(first) = tensor.layers.first() else {
-            return Ok(Tensor { buffers: SmallVec::new(), words: 0 });
+            return Ok(CacheBuffers { buffers: SmallVec::new(), words: 0 });
         };
         let names = names(&plan.caches[*first].spec);
         let words = page_words(tensor.page_bytes, names);
         let buffers = names.iter().map(|name| buffer(name, num_blocks as usize * words));
-        Ok(Tensor { buffers: buffers.collect::<Result<_, GpuError>>()?, words })
+        Ok(CacheBuffers { buffers: buffers.collect::<Result<_, GpuError>>()?, words })
     }
 }

@@ -114,7 +114,7 @@ pub(crate) struct RingDemand {
 
 /// Location of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum BlockLocation {
     /// A block of the device's buffers.
     Device(u32),
     /// A block of the host's buffers.
@@ -165,11 +165,11 @@ impl Ring {
     /// Buffers in which a block is attended where it lies, and its number there; `None` if it has to come to the ring.
     pub(crate) fn in_place_location(&self, id: u32) -> Option<(KeysIn, u32)> {
         match (self.place(id), self.in_place) {
-            (Place::Device(block), _) => Some((KeysIn::Layer, block)),
-            (Place::Host(block), Some(segment)) => {
+            (BlockLocation::Device(block), _) => Some((KeysIn::Layer, block)),
+            (BlockLocation::Host(block), Some(segment)) => {
                 Some((KeysIn::Segment((block / segment) as usize), block % segment))
             }
-            (Place::Host(_) | Place::Disk(_), _) => None,
+            (BlockLocation::Host(_) | BlockLocation::Disk(_), _) => None,
         }
     }
 
@@ -207,11 +207,11 @@ impl Ring {
         self.slot_blocks
     }
 
-    pub(crate) fn place(&self, id: u32) -> Place {
+    pub(crate) fn place(&self, id: u32) -> BlockLocation {
         match self.beyond(id) {
-            None => Place::Device(id),
-            Some(block) if block < self.host => Place::Host(block),
-            Some(block) => Place::Disk(block - self.host),
+            None => BlockLocation::Device(id),
+            Some(block) if block < self.host => BlockLocation::Host(block),
+            Some(block) => BlockLocation::Disk(block - self.host),
         }
     }
 
@@ -293,11 +293,11 @@ mod tests {
         assert_eq!(parts(demand(24, 100)), Some((16, 2, 16)));
         assert_eq!(parts(demand(23, 100)), None, "not one partition of a selection");
         let ring = Ring::beside_pages(demand(24, 100)).unwrap();
-        assert_eq!((ring.place(0), ring.resident()), (Place::Host(0), 0));
+        assert_eq!((ring.place(0), ring.resident()), (BlockLocation::Host(0), 0));
         let ring = Ring::new(demand(9, 30)).unwrap();
         assert_eq!(
             [ring.place(0), ring.place(1), ring.place(7)],
-            [Place::Device(0), Place::Host(0), Place::Host(6)]
+            [BlockLocation::Device(0), BlockLocation::Host(0), BlockLocation::Host(6)]
         );
         assert_eq!(ring.page_slots(), 0);
     }
@@ -306,7 +306,13 @@ mod tests {
     fn blocks_beyond_the_host_are_on_disk() {
         let ring = Ring::new(RingDemand { disk_blocks: 10, ..demand(9, 30) }).unwrap();
         let places = [0, 1, 30, 31, 40].map(|id| ring.place(id));
-        let want = [Place::Device(0), Place::Host(0), Place::Host(29), Place::Disk(0), Place::Disk(9)];
+        let want = [
+            BlockLocation::Device(0),
+            BlockLocation::Host(0),
+            BlockLocation::Host(29),
+            BlockLocation::Disk(0),
+            BlockLocation::Disk(9),
+        ];
         assert_eq!(places, want);
         let wide =
             |disk_blocks| Ring::new(RingDemand { disk_blocks, ..demand(400, 0) }).unwrap().slot_blocks();

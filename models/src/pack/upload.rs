@@ -9,7 +9,7 @@ use std::thread;
 use bytemuck::Pod;
 
 use super::{BLOCK, Format, Packed};
-use crate::host_weights::{Destination, Home, Plane};
+use crate::host_weights::{Plane, PlaneWriter, WeightAllocator};
 use crate::{Dtype, ModelError, Size};
 
 /// Bytes of a matrix under which it is packed sooner than threads begin.
@@ -40,20 +40,20 @@ impl Columns<'_> {
     /// at a time. The host holds the packed matrix once, and a group for each processor.
     pub(crate) fn upload(
         &self,
-        home: &Home<'_>,
+        allocator: &WeightAllocator<'_>,
         fill: impl Fn(&mut Packed, Range<usize>) -> Result<(), ModelError> + Sync,
     ) -> Result<Planes, ModelError> {
         let Self { name, dtype, width, parts, cols, group } = *self;
         let (format, blocks) = (Format::from(dtype), width.div_ceil(BLOCK));
-        let mut quants = home.begin(name, format.quads(blocks) * cols * parts)?;
-        let mut scales = home.begin(name, format.scale_words(blocks) * cols * parts)?;
-        if home.only_measures() {
+        let mut quants = allocator.begin(name, format.quads(blocks) * cols * parts)?;
+        let mut scales = allocator.begin(name, format.scale_words(blocks) * cols * parts)?;
+        if allocator.only_measures() {
             return Ok(Planes { quants: quants.end()?, scales: scales.end()? });
         }
         let mut put = |range: &Range<usize>, packed: &Packed| {
             self.put(&mut quants, &packed.quants, range);
             self.put(&mut scales, &packed.scales, range);
-            home.progress().add(self.size(range.len()));
+            allocator.progress().add(self.size(range.len()));
         };
         let pack = |index: usize| {
             let range = index * group..((index + 1) * group).min(cols);
@@ -104,7 +104,7 @@ impl Columns<'_> {
     }
 
     /// Writes a plane of the columns in `range`.
-    fn put<T: Pod>(&self, to: &mut Destination<'_, T>, plane: &[T], range: &Range<usize>) {
+    fn put<T: Pod>(&self, to: &mut PlaneWriter<'_, T>, plane: &[T], range: &Range<usize>) {
         for (row, words) in plane.chunks_exact(range.len() * self.parts).enumerate() {
             for (part, words) in words.chunks_exact(range.len()).enumerate() {
                 to.put((row * self.parts + part) * self.cols + range.start, words);
@@ -161,7 +161,7 @@ mod tests {
             fill(&mut want, 0..cols).unwrap();
             let columns = Columns { name: "w", dtype, width, parts, cols, group: 64 };
             let Planes { quants, scales } =
-                columns.upload(&Home::device(&gpu, 0).in_buffers(), fill).unwrap();
+                columns.upload(&WeightAllocator::device(&gpu, 0).in_buffers(), fill).unwrap();
             let (quants, scales) = (on_device(quants), on_device(scales));
             assert!(gpu.read(&quants, 0..want.quants.len()).unwrap() == want.quants, "quants of {dtype}");
             assert!(gpu.read(&scales, 0..want.scales.len()).unwrap() == want.scales, "scales of {dtype}");
@@ -176,14 +176,14 @@ mod tests {
         let whole = columns.size(200);
         assert_eq!((whole.elements, whole.bytes), (2 * 32 * 200, 4 * 2 * 32 * 200));
         progress.begin_tensor(whole, Size::default());
-        let home = Home::device(&gpu, 0).counting(&progress);
+        let allocator = WeightAllocator::device(&gpu, 0).counting(&progress);
         let seen = Mutex::new(Vec::new());
         // A small matrix, which this thread packs.
         let fill = |_: &mut Packed, _| {
             seen.lock().unwrap().push(progress.loaded().elements / (2 * 32));
             Ok(())
         };
-        columns.upload(&home, fill).unwrap();
+        columns.upload(&allocator, fill).unwrap();
         assert_eq!(*seen.lock().unwrap(), [0, 64, 128, 192]);
         assert_eq!(progress.loaded().bytes, whole.bytes);
     }
@@ -192,7 +192,7 @@ mod tests {
     fn a_group_that_fails_ends_the_upload() {
         let gpu = Gpu::open(&GpuOptions::new(Checks::On)).unwrap();
         let columns = Columns { name: "w", dtype: Dtype::F32, width: 1024, parts: 1, cols: 4096, group: 64 };
-        let failed = columns.upload(&Home::device(&gpu, 0), |_, range| match range.start {
+        let failed = columns.upload(&WeightAllocator::device(&gpu, 0), |_, range| match range.start {
             1280.. => Err(ModelError::Unsupported { feature: "column 1280" }),
             _ => Ok(()),
         });

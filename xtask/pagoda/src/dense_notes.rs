@@ -28,7 +28,7 @@ pub(crate) fn of(options: &SparseOptions, longest: u64) -> Vec<Note> {
 
 #[cfg(test)]
 mod tests {
-    use models::Place;
+    use models::SelectionPlace;
     use sparse_select::Registry;
 
     use super::*;
@@ -38,7 +38,7 @@ mod tests {
         let registry = Registry::builtin();
         let of = |spec: &str, longest| {
             let policy = registry.build(&spec.parse().unwrap()).unwrap().into();
-            let options = SparseOptions::new(policy, Place::Device);
+            let options = SparseOptions::new(policy, SelectionPlace::Device);
             super::of(&options, longest).iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         let others = registry.entries().iter().filter(|entry| entry.name != "full");

@@ -50,7 +50,7 @@ pub use models::sampling::{
 pub use models::{
     ActivationType, Checkpoint, Crossing, Decoder, Dtype, IndexDtype, RandomSpec, WeightPlacement,
 };
-pub use models::{Conversation, LoadProgress, Loaded, Message, Place, Tokenizer};
+pub use models::{Conversation, LoadProgress, Loaded, Message, SelectionPlace, Tokenizer};
 pub use note::{Note, Notes};
 pub use options::{Demand, EngineOptions, MAX_SEQUENCES, Preemption};
 pub use prefetch::spec::TierSpec;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use attn_kernels::gpu::{Gpu, GpuError, GpuOptions};
 use models::{
     ChatTemplate, Checkpoint, Conversation, Decoder, DecoderConfig, DecoderOptions, Dtype, KvPlan, KvPool,
-    Message, ModelError, Place, RandomSpec, SparseOptions, Tokenizer, WeightError,
+    Message, ModelError, RandomSpec, SelectionPlace, SparseOptions, Tokenizer, WeightError,
 };
 use prefetch::engine::EngineConfig;
 
@@ -296,8 +296,8 @@ impl Model {
         if let Some(placement) = decoder.weight_placement() {
             options.notes.tell(&Note::WeightsOnHost { placement: placement.clone() });
         }
-        if let (Some(Place::Host), Some(sparse)) = (decoder.selects_on(), &options.sparse)
-            && sparse.place == Place::Device
+        if let (Some(SelectionPlace::Host), Some(sparse)) = (decoder.selects_on(), &options.sparse)
+            && sparse.place == SelectionPlace::Device
             && !sparse.measure
         {
             options.notes.tell(&Note::SelectsOnHost { policy: sparse.spec.to_string() });

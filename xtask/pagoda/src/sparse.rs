@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use models::Place;
+use models::SelectionPlace;
 use sparse_select::{Policy, Registry, Spec};
 
 use crate::error::Error;
@@ -16,7 +16,7 @@ pub struct Sparse {
     /// The text that names the policy in reports and separates its KV from that of other policies.
     pub spec: Spec,
     /// Place where blocks are scored: on the device, if the policy has kernels, or by its CPU code on the host.
-    pub place: Place,
+    pub place: SelectionPlace,
     /// Report the selected blocks of every step.
     pub trace: bool,
     /// Report the share of dense attention's mass in the selected blocks; selects on the host.
@@ -38,12 +38,12 @@ impl Sparse {
     /// A policy of no registry, scored on the device if it has kernels. Reports and KV in tiers name it `spec`.
     #[must_use]
     pub fn of(policy: Arc<dyn Policy>, spec: Spec) -> Self {
-        Self { policy, spec, place: Place::Device, trace: false, measure: false, certify: false }
+        Self { policy, spec, place: SelectionPlace::Device, trace: false, measure: false, certify: false }
     }
 
     /// Sets where blocks are scored.
     #[must_use]
-    pub fn place(mut self, place: Place) -> Self {
+    pub fn place(mut self, place: SelectionPlace) -> Self {
         self.place = place;
         self
     }

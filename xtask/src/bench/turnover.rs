@@ -13,7 +13,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use models::batch::Phase;
-use pagoda::{Demand, EngineOptions, Model, Place, Registry, Sequence, Sparse, StepWork};
+use pagoda::{Demand, EngineOptions, Model, Registry, SelectionPlace, Sequence, Sparse, StepWork};
 use serde::Serialize;
 
 use super::policies::text_ids;
@@ -95,7 +95,7 @@ fn watch(
 ) -> Result<String> {
     let engine = EngineArgs { chunk: plan.chunk, sparse: None, ..args.engine.clone() };
     let policy = Arc::clone(observer);
-    let sparse = Sparse::of(policy, "observer".parse()?).place(Place::Host);
+    let sparse = Sparse::of(policy, "observer".parse()?).place(SelectionPlace::Host);
     let options = EngineOptions::from(&engine).demand(Demand::one(plan.text.tokens.into())).sparse(sparse);
     let mut decoder = model::load(&options, model)?;
     let device = decoder.gpu().info().name.clone();

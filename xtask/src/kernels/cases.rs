@@ -79,18 +79,18 @@ struct ExportedCase {
     what: &'static str,
     dispatches: Vec<Dispatch>,
     /// Bindings 1, 2, ... as they are before.
-    buffers: Vec<Place>,
+    buffers: Vec<SelectionPlace>,
     wants: Vec<Want>,
 }
 
 #[derive(Debug, Serialize)]
 struct Dispatch {
-    params: Place,
+    params: SelectionPlace,
     grid: [u32; 3],
 }
 
 /// First byte in `cases.bin`, and bytes.
-type Place = [usize; 2];
+type SelectionPlace = [usize; 2];
 
 /// Expected contents of a binding, counted from 0 in `buffers`.
 #[derive(Debug, Serialize)]
@@ -104,9 +104,9 @@ struct Want {
 #[serde(rename_all = "snake_case")]
 enum Contents {
     /// Words, which must be equal.
-    Words { want: Place },
+    Words { want: SelectionPlace },
     /// Floats within `abs + rel * |want|`; with `finite`, anything where `want` is not finite.
-    Floats { want: Place, layout: FloatLayout, abs: f64, rel: f64, finite: bool },
+    Floats { want: SelectionPlace, layout: FloatLayout, abs: f64, rel: f64, finite: bool },
     /// Any indices that later kernels may use.
     Indices(Indices),
 }
@@ -115,11 +115,11 @@ enum Contents {
 #[derive(Debug, Default)]
 struct Blob {
     bytes: Vec<u8>,
-    places: HashMap<Vec<u8>, Place>,
+    places: HashMap<Vec<u8>, SelectionPlace>,
 }
 
 impl Blob {
-    fn add<T: NoUninit>(&mut self, data: &[T]) -> Place {
+    fn add<T: NoUninit>(&mut self, data: &[T]) -> SelectionPlace {
         let bytes: &[u8] = bytemuck::cast_slice(data);
         if let Some(place) = self.places.get(bytes) {
             return *place;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use kvblock::BlockSize;
-use models::{DecoderConfig, Place, Reach};
+use models::{DecoderConfig, Reach, SelectionPlace};
 use pagoda::Sparse;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -63,7 +63,7 @@ impl Recorder {
     /// None that can come up: the name is fixed.
     pub(super) fn policy(self: &Arc<Self>) -> Result<Sparse> {
         let policy = Arc::clone(self) as Arc<dyn Policy>;
-        Ok(Sparse::of(policy, NAME.parse()?).place(Place::Host))
+        Ok(Sparse::of(policy, NAME.parse()?).place(SelectionPlace::Host))
     }
 
     /// Writes `q`, f32 `[heads, min(last, tokens), head_dim]`, and `k`, f32 `[kv_heads, tokens, head_dim]`.

@@ -1,8 +1,8 @@
 //! Attention to a window of tokens and to compressed entries under one softmax (DeepSeek V4). One vector a token or entry
 //! is key and value of all heads; what comes out is turned back, so that it follows from distances alone.
 
+mod caches;
 mod entries;
-mod places;
 mod rows;
 mod step;
 
@@ -16,11 +16,11 @@ use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 
 pub(in crate::decoder) use self::entries::CompressorWeights;
 
+use self::caches::{CompressedCaches, LayerCaches};
 use self::entries::{EntryState, StateCache};
-use self::places::{LayerPlaces, Places};
 use self::rows::SlotRows;
-use self::step::{Step, StepContext};
-use super::index::{Choice, IndexOf, IndexQueries, IndexScorer};
+use self::step::{CompressedStep, StepContext};
+use super::index::{IndexOf, IndexQueries, IndexScorer, IndexSelection};
 use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
@@ -38,7 +38,7 @@ use attn_kernels::rows::{KeyRow, KvWord, SlotRow, Span};
 
 /// Weights of a layer.
 #[derive(Clone, Debug)]
-pub(in crate::decoder) struct Compressed {
+pub(in crate::decoder) struct CompressedWeights {
     pub(in crate::decoder) q_a: Matrix,
     pub(in crate::decoder) q_a_norm: Buf<f32>,
     pub(in crate::decoder) q_b: Matrix,
@@ -70,11 +70,11 @@ pub(in crate::decoder) struct IndexWeights {
 /// Weights, kernels and buffers.
 #[derive(Debug)]
 pub(in crate::decoder) struct CompressedAttention {
-    layers: Arc<[Compressed]>,
+    layers: Arc<[CompressedWeights]>,
     config: CompressedConfig,
-    places: Places,
+    caches: CompressedCaches,
     cos_sin: RopeCosSin,
-    step: Step,
+    step: CompressedStep,
     entries: EntryState,
     index: Option<EntryIndex>,
     rope: Arc<Pipeline>,
@@ -102,17 +102,17 @@ struct EntryIndex {
 }
 
 impl EntryIndex {
-    fn new(load: &LoadContext<'_>, places: &Places) -> Result<Option<Self>, ModelError> {
+    fn new(load: &LoadContext<'_>, caches: &CompressedCaches) -> Result<Option<Self>, ModelError> {
         let LoadContext { gpu, config, options, .. } = *load;
-        let kind = places.kinds.iter().position(|kind| kind.compressor.indexed);
+        let kind = caches.kinds.iter().position(|kind| kind.compressor.indexed);
         let Some((kind, indexer)) = kind.zip(config.indexer) else { return Ok(None) };
-        let keys = options.kv().of_index().keys(indexer.head_dim, places.kinds[kind].block);
+        let keys = options.kv().of_index().keys(indexer.head_dim, caches.kinds[kind].block);
         let scorer = IndexScorer::new(gpu, options, indexer, keys, IndexOf::Entries)?;
         Ok(Some(Self { scorer, kind }))
     }
 
     /// Lays out the rows of a step, which all layers share.
-    fn plan(&mut self, step: &Step) {
+    fn plan(&mut self, step: &CompressedStep) {
         let of_kind = &step.kinds[self.kind];
         let key_row = |(row, seen): (&SlotRow, &Span)| KeyRow {
             row: row.row,
@@ -129,20 +129,20 @@ impl CompressedAttention {
     pub(super) fn new(
         load: &LoadContext<'_>,
         compressed: CompressedConfig,
-        layers: &Arc<[Compressed]>,
+        layers: &Arc<[CompressedWeights]>,
     ) -> Result<Self, ModelError> {
         let LoadContext { gpu, config, options, kv, attn_groups } = *load;
         let shape = options.kv().vectors(config, &compressed);
         let kernel = MlaKernel::new(&shape, config.num_heads, &gpu.profile().rounded(options.uses_coop(gpu)));
-        let places = Places::new(config, kv.plan());
+        let caches = CompressedCaches::new(config, kv.plan());
         let attention = Attention { sinks: config.sinks, ..Attention::default() };
         let rows = options.max_rows as usize;
         let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
         Ok(Self {
             layers: Arc::clone(layers),
-            step: Step::new(load, &places, attn_groups.all.len())?,
-            entries: EntryState::new(gpu, config, options, &places)?,
-            index: EntryIndex::new(load, &places)?,
+            step: CompressedStep::new(load, &caches, attn_groups.all.len())?,
+            entries: EntryState::new(gpu, config, options, &caches)?,
+            index: EntryIndex::new(load, &caches)?,
             rope: gpu.pipeline(&rope::variant(config.head_dim, Pairing::Interleaved))?,
             write: gpu.pipeline(&latent_write::variant(&shape))?,
             attend: gpu.pipeline(&kernel.variant_of_two())?,
@@ -152,7 +152,7 @@ impl CompressedAttention {
             q_latent: buffer("q_latent", compressed.q_rank)?,
             kv: buffer("kv", config.head_dim)?,
             grouped: buffer("grouped", compressed.output_groups * compressed.output_rank)?,
-            places,
+            caches,
             cos_sin: RopeCosSin::new(&compressed.rope),
             shape,
             config: compressed,
@@ -161,8 +161,8 @@ impl CompressedAttention {
 
     /// Lays a step out.
     pub(super) fn plan(&mut self, config: &DecoderConfig, slices: &[Slice<'_>], batch: &Batch) {
-        let Self { places, cos_sin, step, index, .. } = self;
-        step.plan(&StepContext { config, places, cos_sin }, slices, batch);
+        let Self { caches, cos_sin, step, index, .. } = self;
+        step.plan(&StepContext { config, caches, cos_sin }, slices, batch);
         index.iter_mut().for_each(|index| index.plan(step));
     }
 
@@ -179,7 +179,7 @@ impl CompressedAttention {
 
     /// Records the slots that rows attend in all layers.
     pub(super) fn begin(&self, ctx: &mut Ctx<'_>) {
-        self.step.record(ctx, &self.places);
+        self.step.record(ctx, &self.caches);
     }
 
     /// Entries that the indexer chose in the layer at hand, where it has one and had a choice.
@@ -194,7 +194,7 @@ impl CompressedAttention {
     /// The entries at `slots`, which row number `row` chose, ascending.
     pub(super) fn entries_at(&self, batch: &Batch, row: usize, slots: &[u32]) -> Vec<u32> {
         let Some(indexer) = &self.index else { return Vec::new() };
-        let (step, block) = (&self.step.kinds[indexer.kind], self.places.kinds[indexer.kind].block);
+        let (step, block) = (&self.step.kinds[indexer.kind], self.caches.kinds[indexer.kind].block);
         let SlotRow { keys, in_window, .. } = step.rows[row];
         let table = &batch.tables[step.spans()[row].table as usize..];
         let entry = |slot: &u32| {
@@ -218,11 +218,11 @@ impl CompressedAttention {
         let (x, _) = ctx.normed(norm, false);
         self.queries(ctx, layer, x)?;
         self.window_keys(ctx, layer, x)?;
-        let places = self.places.layers[layer];
-        if let Some((entries, places)) = weights.entries.as_ref().zip(places) {
-            self.new_entries(ctx, layer, entries, places, x)?;
+        let caches = self.caches.layers[layer];
+        if let Some((entries, caches)) = weights.entries.as_ref().zip(caches) {
+            self.new_entries(ctx, layer, entries, caches, x)?;
         }
-        self.attend(ctx, layer, places);
+        self.attend(ctx, layer, caches);
 
         let (heads, dim) = (ctx.config.num_heads, ctx.config.head_dim);
         let rotation = Rotation { back: true, ..self.rotation(ctx, layer, heads, heads * dim) };
@@ -268,10 +268,10 @@ impl CompressedAttention {
         ctx: &mut Ctx<'_>,
         layer: usize,
         weights: &EntryWeights,
-        places: LayerPlaces,
+        caches: LayerCaches,
         x: &Buf<f32>,
     ) -> Result<(), ModelError> {
-        let LayerPlaces { kind, states: group, index_states } = places;
+        let LayerCaches { kind, states: group, index_states } = caches;
         let slots = self.step.kinds[kind].slots.on_device();
         let cache = StateCache { layer, part: CachePart::States, kind, group, dim: ctx.config.head_dim };
         let count = self.compress(ctx, &weights.compressor, cache, x)?;
@@ -290,7 +290,7 @@ impl CompressedAttention {
         if !step.selects() {
             return Ok(());
         }
-        let choice = Choice {
+        let choice = IndexSelection {
             layer,
             weights: &weights.queries,
             q_latent: &self.q_latent,
@@ -320,20 +320,20 @@ impl CompressedAttention {
     }
 
     /// Attention of all rows, one by one.
-    fn attend(&self, ctx: &mut Ctx<'_>, layer: usize, places: Option<LayerPlaces>) {
+    fn attend(&self, ctx: &mut Ctx<'_>, layer: usize, caches: Option<LayerCaches>) {
         let task = RowTask {
             rows: &ctx.group_rows(layer).all.decode,
             max_keys: u32::MAX,
             max_partitions: self.step.split.max_partitions,
             keys: Keys::Device,
         };
-        attend_rows(ctx, &task, &SlotRows { compressed: self, layer, places });
+        attend_rows(ctx, &task, &SlotRows { compressed: self, layer, caches });
     }
 
     /// The rotation of the last dimensions of heads in a layer.
     fn rotation<'a>(&'a self, ctx: &Ctx<'a>, layer: usize, heads: u32, stride: u32) -> Rotation<'a> {
         let of_tokens = ctx.rotation(heads, stride, 0);
-        let (cos_sin, pairs) = match self.places.layers[layer] {
+        let (cos_sin, pairs) = match self.caches.layers[layer] {
             Some(_) => (self.step.cos_sin.on_device(), self.config.rope.rotary_dims / 2),
             None => (of_tokens.cos_sin, of_tokens.pairs),
         };

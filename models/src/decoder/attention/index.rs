@@ -68,7 +68,7 @@ pub(in crate::decoder) struct IndexQueries {
 }
 
 /// One choice for all rows of a step.
-pub(super) struct Choice<'a> {
+pub(super) struct IndexSelection<'a> {
     pub(super) layer: usize,
     pub(super) weights: &'a IndexQueries,
     pub(super) q_latent: &'a Buf<f32>,
@@ -205,7 +205,7 @@ impl IndexScorer {
 
     /// Records the choice of a step. It turns on small differences: queries and gates do not go through cooperative matrices, as
     /// rows of prefill would and those of decode would not. All rows are scored alike.
-    pub(super) fn select(&self, ctx: &mut Ctx<'_>, choice: &Choice<'_>) -> Result<(), ModelError> {
+    pub(super) fn select(&self, ctx: &mut Ctx<'_>, choice: &IndexSelection<'_>) -> Result<(), ModelError> {
         ctx.exact_product(&choice.weights.q, choice.q_latent, &self.q, self.width())?;
         ctx.rotate(&self.rope, choice.rotation, &self.q);
         ctx.exact_product(&choice.weights.gates, choice.x, &self.gates, self.config.num_heads)?;
@@ -216,7 +216,7 @@ impl IndexScorer {
         Ok(())
     }
 
-    fn select_portion(&self, ctx: &mut Ctx<'_>, choice: &Choice<'_>, start: usize, rows: u32) {
+    fn select_portion(&self, ctx: &mut Ctx<'_>, choice: &IndexSelection<'_>, start: usize, rows: u32) {
         let (num_heads, neg_inf) = (self.config.num_heads, f32::NEG_INFINITY);
         let logit_stride = score_stride(self.longest);
         let params = IndexLogitsParams { num_heads, logit_stride, neg_inf };

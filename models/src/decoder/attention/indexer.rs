@@ -5,7 +5,7 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 use attn_kernels::rows::{DecodeRow, KeyRow};
 
-use super::index::{Choice, IndexOf, IndexQueries, IndexScorer};
+use super::index::{IndexOf, IndexQueries, IndexScorer, IndexSelection};
 use crate::decoder::batch::Batch;
 use crate::decoder::ops::{Ctx, HeadSlices};
 use crate::decoder::options::DecoderOptions;
@@ -16,7 +16,7 @@ use crate::{DecoderConfig, IndexerConfig, ModelError};
 
 /// Weights of a layer's indexer.
 #[derive(Clone, Debug)]
-pub(in crate::decoder) struct Indexer {
+pub(in crate::decoder) struct IndexerWeights {
     pub(in crate::decoder) queries: IndexQueries,
     pub(in crate::decoder) k: Matrix,
     /// Layer norm of keys: factors, then what is added.
@@ -94,7 +94,7 @@ impl IndexerState {
         &self,
         ctx: &mut Ctx<'_>,
         layer: usize,
-        weights: &Indexer,
+        weights: &IndexerWeights,
         q_latent: &Buf<f32>,
         x: &Buf<f32>,
     ) -> Result<bool, ModelError> {
@@ -107,7 +107,7 @@ impl IndexerState {
         if !self.selects(ctx.batch) {
             return Ok(false);
         }
-        let choice = Choice {
+        let choice = IndexSelection {
             layer,
             weights: &weights.queries,
             q_latent,

@@ -12,7 +12,7 @@ use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
 use attn_kernels::split::SplitPlan;
 
-use super::indexer::{Indexer, IndexerState};
+use super::indexer::{IndexerState, IndexerWeights};
 use crate::cast::u32_of;
 use crate::decoder::batch::{Batch, Dense};
 use crate::decoder::choices::{ChoiceBuffer, ChoiceKind};
@@ -28,7 +28,7 @@ use crate::{LatentConfig, ModelError};
 
 /// Weights of a layer.
 #[derive(Clone, Debug)]
-pub(in crate::decoder) struct Latent {
+pub(in crate::decoder) struct LatentWeights {
     pub(in crate::decoder) queries: LatentQueries,
     pub(in crate::decoder) kv_a: Matrix,
     pub(in crate::decoder) kv_a_norm: Buf<f32>,
@@ -36,7 +36,7 @@ pub(in crate::decoder) struct Latent {
     pub(in crate::decoder) keys: Matrices,
     /// Value projection of each head, `[value, kv_rank]`.
     pub(in crate::decoder) values: Matrices,
-    pub(in crate::decoder) indexer: Option<Indexer>,
+    pub(in crate::decoder) indexer: Option<IndexerWeights>,
     pub(in crate::decoder) o: Matrix,
 }
 
@@ -61,16 +61,16 @@ pub(in crate::decoder) enum LatentQueries {
 /// Weights, kernels and buffers.
 #[derive(Debug)]
 pub(in crate::decoder) struct LatentAttention {
-    layers: Arc<[Latent]>,
+    layers: Arc<[LatentWeights]>,
     config: LatentConfig,
     rope_q: Arc<Pipeline>,
     rope_k: Arc<Pipeline>,
     write: Arc<Pipeline>,
     kernel: MlaKernel,
     /// Attention to all tokens.
-    all: Kind,
+    all: LatentKernels,
     /// Attention to those that the indexer chose.
-    selected: Kind,
+    selected: LatentKernels,
     shape: LatentShape,
     /// `[max_rows, q_rank]`, empty where queries have no latent.
     q_latent: Buf<f32>,
@@ -88,7 +88,7 @@ pub(in crate::decoder) struct LatentAttention {
 }
 
 #[derive(Debug)]
-struct Kind {
+struct LatentKernels {
     attend: Arc<Pipeline>,
     reduce: Arc<Pipeline>,
 }
@@ -100,7 +100,7 @@ impl LatentAttention {
     pub(super) fn new(
         load: &LoadContext<'_>,
         latent: LatentConfig,
-        layers: &Arc<[Latent]>,
+        layers: &Arc<[LatentWeights]>,
     ) -> Result<Self, ModelError> {
         let LoadContext { gpu, config, options, kv, .. } = *load;
         let shape = LatentShape {
@@ -115,7 +115,7 @@ impl LatentAttention {
             let attention = Attention { context, ..Attention::default() };
             let attend = gpu.pipeline(&kernel.variant(&attention))?;
             let reduce = gpu.pipeline(&mla_decode::reduce_variant(&shape, &attention))?;
-            Ok::<_, ModelError>(Kind { attend, reduce })
+            Ok::<_, ModelError>(LatentKernels { attend, reduce })
         };
         let rows = options.max_rows as usize;
         let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
@@ -192,7 +192,7 @@ impl LatentAttention {
     }
 
     /// Queries, rotated and through the key projection.
-    fn queries(&self, ctx: &mut Ctx<'_>, weights: &Latent, x: &Buf<f32>) -> Result<(), ModelError> {
+    fn queries(&self, ctx: &mut Ctx<'_>, weights: &LatentWeights, x: &Buf<f32>) -> Result<(), ModelError> {
         let LatentConfig { nope_dim, rope_dim, .. } = self.config;
         let (heads, head_dim) = (ctx.config.num_heads, nope_dim + rope_dim);
         match &weights.queries {
@@ -273,7 +273,7 @@ impl LatentAttention {
 struct LatentRows<'a> {
     latent: &'a LatentAttention,
     layer: usize,
-    kind: &'a Kind,
+    kind: &'a LatentKernels,
     /// Lists of chosen tokens, and the tokens of the longest; `None` where all is attended.
     lists: Option<(&'a Buf<u32>, u32)>,
     split: SplitPlan,

@@ -20,7 +20,7 @@ use attn_kernels::kernel::nsa_probs::{self, NsaProbsBuffers, NsaProbsParams};
 use attn_kernels::kernel::top_k::{self, Output, TopKBuffers, TopKParams};
 
 use self::rows::{BranchKernels, BranchRows};
-use self::step::Step;
+use self::step::NsaStep;
 use super::heads::HeadWeights;
 use super::projection::{append, project};
 use crate::batch::Slice;
@@ -51,7 +51,7 @@ pub(in crate::decoder) struct NsaWeights {
 pub(in crate::decoder) struct NsaAttention {
     layers: Arc<[NsaWeights]>,
     config: NsaConfig,
-    step: Step,
+    step: NsaStep,
     rope_append: Arc<Pipeline>,
     /// Means of keys and of values.
     means: [Arc<Pipeline>; 2],
@@ -88,7 +88,7 @@ impl NsaAttention {
         Ok(Self {
             layers: Arc::clone(layers),
             config: nsa,
-            step: Step::new(load)?,
+            step: NsaStep::new(load)?,
             rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.pairing))?,
             means: [
                 gpu.pipeline(&block_digest::variant(shape, Digest::Mean))?,

@@ -7,7 +7,7 @@ use attn_kernels::rows::PhysicalBlock;
 use attn_kernels::split::{KeyParts, SplitPlan};
 
 use crate::cast::u32_of;
-use crate::decoder::batch::Rows;
+use crate::decoder::batch::AttentionRows;
 use crate::decoder::kernels::HeadKernels;
 use crate::decoder::keys::{Keys, Needed};
 use crate::decoder::ops::Ctx;
@@ -21,7 +21,7 @@ pub(super) struct HeadRows<'a> {
     pub(super) q: &'a Buf<f32>,
     pub(super) kernels: &'a HeadKernels,
     pub(super) sinks: Option<&'a Buf<f32>>,
-    pub(super) rows: &'a Rows,
+    pub(super) rows: &'a AttentionRows,
     /// Lists of selected blocks; `None` where all is attended.
     pub(super) selected: Option<&'a Selected<'a>>,
     pub(super) keys: Keys<'a>,

@@ -6,7 +6,7 @@ use attn_kernels::rows::{BlockCopy, PhysicalBlock};
 use super::Load;
 use super::lists::{ENTRIES, StreamLists, is_run};
 use super::staging::DirtyBlocks;
-use super::stream::{Source, Stream};
+use super::stream::{BlockSource, Stream};
 use crate::decoder::batch::{Batch, Dense, GroupRows};
 use crate::decoder::buffers::StepList;
 use crate::decoder::options::DecoderOptions;
@@ -185,7 +185,7 @@ impl Beyond {
 
     /// Blocks of a chunk that lie on disk, and their places in its slot.
     pub(super) fn on_disk(&self, load: &Load<'_>) -> Vec<(u32, u32)> {
-        let parts = load.contents.parts.iter().filter(|part| part.from == Source::Disk);
+        let parts = load.contents.parts.iter().filter(|part| part.from == BlockSource::Disk);
         let pairs = parts.flat_map(|part| &self.lists.pairs[part.pairs.clone()]);
         pairs.filter(|copy| copy.is_some()).map(|BlockCopy { from, to }| (*from, *to)).collect()
     }

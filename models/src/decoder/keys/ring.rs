@@ -18,7 +18,7 @@ use super::beyond::Beyond;
 use super::disk::{DiskKeys, DiskReport, ReadKey};
 use super::lists::StreamLists;
 use super::staging::{DirtyBlocks, Return, StagingBlocks};
-use super::stream::{Chunk, Part, Source};
+use super::stream::{BlockCopies, BlockSource, KeyChunk};
 use crate::decoder::batch::Batch;
 use crate::kv::KeysIn;
 use crate::{HostTraffic, KvPool, ModelError};
@@ -27,7 +27,7 @@ use copies::End;
 /// Keys that pass through the ring.
 #[derive(Debug)]
 pub(in crate::decoder) struct RingKeys {
-    transport: Transport,
+    transport: BlockTransport,
     /// Rooms for what a step writes.
     staging: StagingBlocks,
     slots: Vec<Slot>,
@@ -48,7 +48,7 @@ pub(in crate::decoder) type Fetches = FxHashMap<Range<usize>, u64>;
 
 /// Transport of blocks between host and device.
 #[derive(Debug)]
-enum Transport {
+enum BlockTransport {
     /// Kernels reach memory of the host, and one copies blocks (49 GB/s on an H200).
     Kernel(Arc<Pipeline>),
     /// Kernels do not: copies of the queue bring blocks (10 GB/s there).
@@ -79,7 +79,7 @@ pub(in crate::decoder) struct LoadId {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::decoder) struct Load<'a> {
     pub(in crate::decoder) id: LoadId,
-    pub(in crate::decoder) contents: &'a Chunk,
+    pub(in crate::decoder) contents: &'a KeyChunk,
 }
 
 impl Load<'_> {
@@ -102,8 +102,8 @@ impl RingKeys {
     /// The ring of a pool.
     pub(super) fn new(gpu: &Gpu, kv: &KvPool, layers: u32) -> Result<Self, ModelError> {
         let transport = match kv.is_staged() {
-            true => Transport::Queue,
-            false => Transport::Kernel(gpu.pipeline(&swap_blocks::variant())?),
+            true => BlockTransport::Queue,
+            false => BlockTransport::Kernel(gpu.pipeline(&swap_blocks::variant())?),
         };
         let slots = kv.ring().map_or(0, crate::kv::Ring::slots) as usize;
         Ok(Self {
@@ -167,7 +167,7 @@ impl RingKeys {
 
     /// Returns the numbers that the commands of a step follow from; `None` if the host takes part in them.
     pub(super) fn shape(&self) -> Option<impl Iterator<Item = usize>> {
-        let by_kernels = matches!(self.transport, Transport::Kernel(_)) && self.disk.is_none();
+        let by_kernels = matches!(self.transport, BlockTransport::Kernel(_)) && self.disk.is_none();
         by_kernels.then(|| self.staging.lens())
     }
 
@@ -214,13 +214,14 @@ impl RingKeys {
                     context.kv.keys_in(load.id.layer, KeysIn::Slot(slot)).iter().collect();
                 disk.fetch(context, ReadKey::Chunk(load.id), &context.beyond.on_disk(&load), &slot)?;
             }
-            for part in load.contents.parts.iter().filter(|part| part.late && part.from != Source::Disk) {
+            for part in load.contents.parts.iter().filter(|part| part.late && part.from != BlockSource::Disk)
+            {
                 self.load_part(context, load.id.layer, part, slot);
             }
             self.slots[slot].complete = true;
         }
         // Copies of the queue run beside nothing.
-        if matches!(self.transport, Transport::Kernel(_)) {
+        if matches!(self.transport, BlockTransport::Kernel(_)) {
             let ends = next.is_none_or(|next| next.id.layer != load.id.layer);
             let next = next.filter(|next| !self.slots.iter().any(|slot| slot.load == Some(next.id)));
             let next = next.filter(|_| self.slots.len() > 1);
@@ -266,7 +267,7 @@ impl RingKeys {
     pub(in crate::decoder) fn save(&mut self, context: &mut TransferContext<'_>) {
         let Some(layer) = self.unsaved.take() else { return };
         let dirty = &context.beyond.dirty;
-        if matches!(self.transport, Transport::Kernel(_)) {
+        if matches!(self.transport, BlockTransport::Kernel(_)) {
             self.copy(context, layer, End::Staging, End::Host, dirty.to_host.clone());
         }
         self.show(context, layer);
@@ -325,15 +326,21 @@ impl RingKeys {
         slot
     }
 
-    fn load_part(&mut self, context: &mut TransferContext<'_>, layer: usize, part: &Part, slot: usize) {
+    fn load_part(
+        &mut self,
+        context: &mut TransferContext<'_>,
+        layer: usize,
+        part: &BlockCopies,
+        slot: usize,
+    ) {
         let from = match part.from {
-            Source::Host => {
+            BlockSource::Host => {
                 *self.fetches.entry(part.pairs.clone()).or_default() += 1;
                 End::Host
             }
-            Source::Resident => End::Layer,
-            Source::Staging => End::Staging,
-            Source::Disk => unreachable!("the host brings what lies on disk"),
+            BlockSource::Resident => End::Layer,
+            BlockSource::Staging => End::Staging,
+            BlockSource::Disk => unreachable!("the host brings what lies on disk"),
         };
         self.copy(context, layer, from, End::Slot(slot), part.pairs.clone());
     }
@@ -341,8 +348,8 @@ impl RingKeys {
     /// Records the way back of what the step wrote where kernels cannot reach the host.
     pub(super) fn read_dirty(&self, pass: &mut Pass, kv: &KvPool, dirty: &DirtyBlocks) -> Vec<Return> {
         match self.transport {
-            Transport::Queue => self.staging.read(pass, kv, dirty),
-            Transport::Kernel(_) => Vec::new(),
+            BlockTransport::Queue => self.staging.read(pass, kv, dirty),
+            BlockTransport::Kernel(_) => Vec::new(),
         }
     }
 }

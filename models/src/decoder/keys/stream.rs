@@ -19,8 +19,8 @@ use super::staging::DirtyBlocks;
 use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::decoder::attention_groups::AttentionGroup;
-use crate::decoder::batch::{Batch, Dense, Rows};
-use crate::kv::{KeysIn, Place, ROWS, Ring};
+use crate::decoder::batch::{AttentionRows, Batch, Dense};
+use crate::kv::{BlockLocation, KeysIn, ROWS, Ring};
 use crate::{KvPool, ModelError};
 
 /// Order in which some rows go through their keys.
@@ -37,31 +37,31 @@ pub(in crate::decoder) struct Stream {
 pub(in crate::decoder) struct RingGroup {
     /// Their rows in the step.
     rows: Range<u32>,
-    pub(in crate::decoder) chunks: Vec<Chunk>,
+    pub(in crate::decoder) chunks: Vec<KeyChunk>,
 }
 
 /// Keys of whole partitions that are attended at one time.
 #[derive(Debug)]
-pub(in crate::decoder) struct Chunk {
+pub(in crate::decoder) struct KeyChunk {
     /// Positions.
     pub(in crate::decoder) keys: Range<u32>,
     /// Copies that bring its blocks into a slot of the ring; none where all are attended where they lie.
-    pub(in crate::decoder) parts: Vec<Part>,
+    pub(in crate::decoder) parts: Vec<BlockCopies>,
     /// The place where they lie then.
     pub(in crate::decoder) at: KeysIn,
 }
 
 /// Copies of blocks from one place.
 #[derive(Clone, Debug)]
-pub(in crate::decoder) struct Part {
-    pub(in crate::decoder) from: Source,
+pub(in crate::decoder) struct BlockCopies {
+    pub(in crate::decoder) from: BlockSource,
     /// Whether they come no earlier than their chunk is attended: they hold what the step itself writes, or the host reads them.
     pub(in crate::decoder) late: bool,
     /// Entries of the lists of pairs of the step, from where a binding can begin.
     pub(in crate::decoder) pairs: Range<usize>,
 }
 
-impl Chunk {
+impl KeyChunk {
     /// Returns the numbers that the commands of the chunk follow from, beside the lengths of its copies within each segment.
     fn shape(&self) -> impl Iterator<Item = usize> {
         let at = match self.at {
@@ -80,7 +80,7 @@ impl Chunk {
 
 /// Places that blocks come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::decoder) enum Source {
+pub(in crate::decoder) enum BlockSource {
     /// Memory of the host.
     Host,
     /// The file on disk, which the host reads.
@@ -150,7 +150,7 @@ pub(super) fn plan_streams(
 fn sequences<'a>(
     attn_group: &AttentionGroup,
     slices: &[Slice<'a>],
-    rows: &Rows,
+    rows: &AttentionRows,
     block_size: u32,
 ) -> Vec<Sequence<'a>> {
     let (mut first_row, mut at) = (0, 0);
@@ -219,7 +219,7 @@ impl Planner<'_> {
     }
 
     fn is_resident(&self, id: BlockId) -> bool {
-        matches!(self.ring.place(id.get()), Place::Device(_))
+        matches!(self.ring.place(id.get()), BlockLocation::Device(_))
     }
 
     /// Partitions that sequences see.
@@ -257,8 +257,8 @@ impl Planner<'_> {
     /// Cuts the keys of a group. Leading partitions that are resident are attended where they lie; resident blocks behind them go
     /// through a slot with the others, as one dispatch reads one place. Where all are attended in place, a chunk ends with the
     /// buffer.
-    fn chunks(&self, group: &[Sequence<'_>], tables_at: usize, lists: &mut StreamLists) -> Vec<Chunk> {
-        let mut chunks: Vec<Chunk> = Vec::new();
+    fn chunks(&self, group: &[Sequence<'_>], tables_at: usize, lists: &mut StreamLists) -> Vec<KeyChunk> {
+        let mut chunks: Vec<KeyChunk> = Vec::new();
         let mut open = Open::default();
         let mut leading = true;
         for unit in self.units(group) {
@@ -274,7 +274,7 @@ impl Planner<'_> {
                 let keys = self.keys(unit..unit + 1);
                 match chunks.last_mut().filter(|last| last.parts.is_empty() && last.at == at) {
                     Some(last) => last.keys.end = keys.end,
-                    None => chunks.push(Chunk { keys, parts: Vec::new(), at }),
+                    None => chunks.push(KeyChunk { keys, parts: Vec::new(), at }),
                 }
                 continue;
             }
@@ -309,23 +309,23 @@ impl Planner<'_> {
     }
 
     /// Ends a chunk.
-    fn close(&self, open: Open, lists: &mut StreamLists) -> Chunk {
+    fn close(&self, open: Open, lists: &mut StreamLists) -> KeyChunk {
         // What the host reads is written to the slot when the chunk is attended: until then the device is at the one before.
-        const PARTS: [(Source, bool); 5] = [
-            (Source::Host, false),
-            (Source::Host, true),
-            (Source::Resident, true),
-            (Source::Staging, true),
-            (Source::Disk, true),
+        const PARTS: [(BlockSource, bool); 5] = [
+            (BlockSource::Host, false),
+            (BlockSource::Host, true),
+            (BlockSource::Resident, true),
+            (BlockSource::Staging, true),
+            (BlockSource::Disk, true),
         ];
         let mut copies: [Vec<(u32, u32)>; 5] = Default::default();
         for (id, slot) in open.order.iter().zip(0..) {
             let staging = self.ring.beyond(id.get()).and_then(|block| self.dirty.staging_index(block));
             let (part, from) = match (self.ring.place(id.get()), staging) {
-                (Place::Device(block), _) => (2, block),
-                (Place::Host(_) | Place::Disk(_), Some(index)) => (3, index),
-                (Place::Host(block), None) => (usize::from(self.dirty.is_written(block)), block),
-                (Place::Disk(block), None) => (4, block),
+                (BlockLocation::Device(block), _) => (2, block),
+                (BlockLocation::Host(_) | BlockLocation::Disk(_), Some(index)) => (3, index),
+                (BlockLocation::Host(block), None) => (usize::from(self.dirty.is_written(block)), block),
+                (BlockLocation::Disk(block), None) => (4, block),
             };
             copies[part].push((from, slot));
         }
@@ -333,13 +333,13 @@ impl Planner<'_> {
         copies[..2].iter_mut().for_each(|of_host| of_host.sort_unstable());
         let parts = PARTS.into_iter().zip(copies).filter(|(_, copies)| !copies.is_empty());
         let segment = |block| self.kv.segment_of(block);
-        let together = |from, a, b| from != Source::Host || segment(a) == segment(b);
-        let parts = parts.map(|((from, late), copies)| Part {
+        let together = |from, a, b| from != BlockSource::Host || segment(a) == segment(b);
+        let parts = parts.map(|((from, late), copies)| BlockCopies {
             from,
             late,
             pairs: push_runs(&mut lists.pairs, &copies, 0, |a, b| together(from, a, b)),
         });
-        Chunk { keys: self.keys(open.units), parts: parts.collect(), at: KeysIn::Layer }
+        KeyChunk { keys: self.keys(open.units), parts: parts.collect(), at: KeysIn::Layer }
     }
 }
 
@@ -348,7 +348,7 @@ impl Stream {
     pub(super) fn shape(&self) -> impl Iterator<Item = usize> {
         let group = |group: &'_ RingGroup| [group.rows.start, group.rows.end].map(|row| row as usize);
         let groups = self.groups.iter().flat_map(move |of| {
-            group(of).into_iter().chain([of.chunks.len()]).chain(of.chunks.iter().flat_map(Chunk::shape))
+            group(of).into_iter().chain([of.chunks.len()]).chain(of.chunks.iter().flat_map(KeyChunk::shape))
         });
         [self.tables_at, self.groups.len()].into_iter().chain(groups)
     }

@@ -2,26 +2,26 @@
 
 use std::borrow::Cow;
 
-use super::Source;
-use crate::decoder::attention::{Compressed, CompressorWeights, EntryWeights, IndexWeights};
+use super::WeightLoader;
+use crate::decoder::attention::{CompressedWeights, CompressorWeights, EntryWeights, IndexWeights};
 use crate::decoder::hyper::{Hyper, HyperWeights};
 use crate::matrices::Matrices;
 use crate::matrix::Matrix;
 use crate::{CompressedConfig, Compressor, CompressorPart, HyperPart, ModelError, Role, Tensor};
 
-impl Source<'_> {
+impl WeightLoader<'_> {
     /// The attention of a layer, where it goes to compressed entries.
-    pub(super) fn compressed(&self, l: u32, c: &CompressedConfig) -> Result<Compressed, ModelError> {
+    pub(super) fn compressed(&self, l: u32, c: &CompressedConfig) -> Result<CompressedWeights, ModelError> {
         let o_a = self.tensor(Role::OA(l))?;
         let groups = c.output_groups as usize;
         let compressor = c.compressors[l as usize].as_ref();
-        Ok(Compressed {
+        Ok(CompressedWeights {
             q_a: self.matrix(Role::QA(l))?,
             q_a_norm: self.head_norm(Role::QANorm(l))?,
             q_b: self.matrix(Role::QB(l))?,
             kv: self.matrix(Role::Kv(l))?,
             kv_norm: self.head_norm(Role::KvNorm(l))?,
-            o_a: Matrices::load(&self.home, c.output_groups, |group| Ok(rows_of(&o_a, groups, group)))?,
+            o_a: Matrices::load(&self.allocator, c.output_groups, |group| Ok(rows_of(&o_a, groups, group)))?,
             o_b: self.matrix(Role::OB(l))?,
             sinks: self.sinks(l)?,
             entries: compressor.map(|compressor| self.entries(l, compressor)).transpose()?,
@@ -47,7 +47,7 @@ impl Source<'_> {
     fn compressor(&self, role: impl Fn(CompressorPart) -> Role) -> Result<CompressorWeights, ModelError> {
         let states = [self.tensor(role(CompressorPart::Kv))?, self.tensor(role(CompressorPart::Gate))?];
         Ok(CompressorWeights {
-            states: Matrix::stacked(&self.home, &states)?,
+            states: Matrix::stacked(&self.allocator, &states)?,
             bias: self.vector(role(CompressorPart::Bias))?,
             norm: self.vector(role(CompressorPart::Norm))?,
         })
@@ -69,7 +69,7 @@ impl Source<'_> {
         let mix = self.matrix(role(HyperPart::Mix))?;
         let mut affine = self.tensor(role(HyperPart::Base))?.to_f32();
         affine.extend(self.tensor(role(HyperPart::Scale))?.to_f32());
-        Ok(Hyper { mix, affine: self.home.vector("hyper_affine", &affine)? })
+        Ok(Hyper { mix, affine: self.allocator.vector("hyper_affine", &affine)? })
     }
 }
 

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 
 use attn_kernels::gpu::Buf;
 
-use super::Source;
+use super::WeightLoader;
 use crate::decoder::moe::{Experts, Moe, SharedExpert};
 use crate::matrices::Matrices;
 use crate::matrix::Matrix;
 use crate::{ExpertPacking, IntegerTensor, ModelError, MoeConfig, Role, Tensor};
 
-impl Source<'_> {
+impl WeightLoader<'_> {
     /// The router and the experts of a layer.
     pub(super) fn moe(&self, l: u32) -> Result<Moe, ModelError> {
         let moe = self.config.moe.as_ref().expect("a layer of experts has a configuration of them");
@@ -25,7 +25,7 @@ impl Source<'_> {
                 true => Some(self.vector(Role::RouterBias(l))?),
                 false => None,
             },
-            correction: self.home.vector("correction", &correction)?,
+            correction: self.allocator.vector("correction", &correction)?,
             table: match hashed {
                 true => Some(self.expert_table(l, moe)?),
                 false => None,
@@ -35,7 +35,7 @@ impl Source<'_> {
                 Some(width) => Some(SharedExpert {
                     width,
                     gate_up: Matrix::stacked(
-                        &self.home,
+                        &self.allocator,
                         &Tensor::alike([self.tensor(Role::SharedGate(l))?, self.tensor(Role::SharedUp(l))?]),
                     )?,
                     down: self.matrix(Role::SharedDown(l))?,
@@ -63,7 +63,7 @@ impl Source<'_> {
             })
         };
         let experts = table.values.iter().enumerate().map(expert).collect::<Result<Vec<u32>, _>>()?;
-        self.home.vector(&table.name, &experts)
+        self.allocator.vector(&table.name, &experts)
     }
 
     fn experts(&self, l: u32, moe: &MoeConfig) -> Result<Experts, ModelError> {
@@ -72,11 +72,11 @@ impl Source<'_> {
             let gate_up =
                 |e| joined(self.tensor(Role::ExpertGate(l, e))?, self.tensor(Role::ExpertUp(l, e))?);
             let down = |e| self.tensor(Role::ExpertDown(l, e));
-            (Matrices::load(&self.home, count, gate_up)?, Matrices::load(&self.home, count, down)?)
+            (Matrices::load(&self.allocator, count, gate_up)?, Matrices::load(&self.allocator, count, down)?)
         } else {
             let gate_up = self.gate_up(l, moe)?;
             let down = self.packed(Role::ExpertsDown(l), moe)?;
-            (gate_up, Matrices::load(&self.home, count, |e| Ok(down.expert(e)))?)
+            (gate_up, Matrices::load(&self.allocator, count, |e| Ok(down.expert(e)))?)
         };
         let biases = match moe.biases {
             true => Some(self.expert_biases(l, moe)?),
@@ -89,15 +89,15 @@ impl Source<'_> {
     fn gate_up(&self, l: u32, moe: &MoeConfig) -> Result<Matrices, ModelError> {
         if !self.weights.has(Role::ExpertsGate(l)) {
             let gate_up = self.packed(Role::ExpertsGateUp(l), moe)?;
-            return Matrices::load(&self.home, moe.num_experts, |e| Ok(gate_up.expert(e)));
+            return Matrices::load(&self.allocator, moe.num_experts, |e| Ok(gate_up.expert(e)));
         }
         let [gate, up] = [Role::ExpertsGate(l), Role::ExpertsUp(l)].map(|role| self.packed(role, moe));
         let (gate, up) = (gate?, up?);
-        Matrices::load(&self.home, moe.num_experts, |e| joined(gate.expert(e), up.expert(e)))
+        Matrices::load(&self.allocator, moe.num_experts, |e| joined(gate.expert(e), up.expert(e)))
     }
 
     /// A tensor of all experts, and how to take one out.
-    fn packed(&self, role: Role, moe: &MoeConfig) -> Result<Packed<'_>, ModelError> {
+    fn packed(&self, role: Role, moe: &MoeConfig) -> Result<PackedExperts<'_>, ModelError> {
         let tensor = self.weights.tensor(role)?;
         let (hidden, inner) = (self.config.hidden_size as usize, moe.inner_size as usize);
         let gate_up = matches!(role, Role::ExpertsGateUp(_));
@@ -111,7 +111,7 @@ impl Source<'_> {
         let alternate = gate_up && moe.packing == ExpertPacking::AlternateColumns;
         let [outer, last] = if transposed { [width, rows] } else { [rows, width] };
         let tensor = self.checked(tensor, &[moe.num_experts as usize, outer, last])?;
-        Ok(Packed { tensor, rows, width, transposed, alternate })
+        Ok(PackedExperts { tensor, rows, width, transposed, alternate })
     }
 
     /// Biases of gate and up `[experts, 2, inner]`, and of down `[experts, hidden]`.
@@ -137,7 +137,7 @@ impl Source<'_> {
             }
         };
         let down = values(Role::ExpertsDownBias(l))?;
-        Ok([self.home.vector("gate_up_bias", &gate_up)?, self.home.vector("down_bias", &down)?])
+        Ok([self.allocator.vector("gate_up_bias", &gate_up)?, self.allocator.vector("down_bias", &down)?])
     }
 }
 
@@ -150,7 +150,7 @@ fn joined<'t>(gate: Tensor<'t>, up: Tensor<'t>) -> Result<Tensor<'t>, ModelError
 }
 
 /// One tensor of all experts.
-struct Packed<'a> {
+struct PackedExperts<'a> {
     tensor: Tensor<'a>,
     /// Output features of an expert.
     rows: usize,
@@ -162,7 +162,7 @@ struct Packed<'a> {
     alternate: bool,
 }
 
-impl Packed<'_> {
+impl PackedExperts<'_> {
     /// The matrix of expert `e`, `[rows, width]`, gates before ups.
     fn expert(&self, e: u32) -> Tensor<'_> {
         let bytes = self.tensor.data.len() / self.tensor.shape[0];
@@ -201,11 +201,11 @@ mod tests {
     use super::*;
     use crate::Dtype;
 
-    fn packed(transposed: bool, alternate: bool, values: &[f32]) -> Packed<'static> {
+    fn packed(transposed: bool, alternate: bool, values: &[f32]) -> PackedExperts<'static> {
         let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         let shape = if transposed { vec![1, 3, 4] } else { vec![1, 4, 3] };
         let tensor = Tensor { name: "t".into(), dtype: Dtype::F32, shape, data: data.into() };
-        Packed { tensor, rows: 4, width: 3, transposed, alternate }
+        PackedExperts { tensor, rows: 4, width: 3, transposed, alternate }
     }
 
     /// Element `[row][i]` is `10 * row + i`, gates are rows 0 and 1.

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::Source;
+use super::WeightLoader;
 use crate::{ModelError, Naming, Role, Tensor};
 
-impl Source<'_> {
+impl WeightLoader<'_> {
     /// The tensor of a role, by itself or a part of one with others, in the shape that the configuration says.
     pub(super) fn part(&self, role: Role) -> Result<Tensor<'_>, ModelError> {
         let rows = self.config.shape(role)[0];

@@ -2,17 +2,17 @@
 
 use std::borrow::Cow;
 
-use super::Source;
-use crate::decoder::attention::{IndexQueries, Indexer, Latent, LatentQueries};
+use super::WeightLoader;
+use crate::decoder::attention::{IndexQueries, IndexerWeights, LatentQueries, LatentWeights};
 use crate::matrices::Matrices;
 use crate::matrix::Matrix;
 use crate::{Dtype, IndexerConfig, LatentConfig, ModelError, Role, Tensor};
 
-impl Source<'_> {
+impl WeightLoader<'_> {
     /// The attention of a layer, where it goes through latents.
-    pub(super) fn latent(&self, l: u32, c: &LatentConfig) -> Result<Latent, ModelError> {
+    pub(super) fn latent(&self, l: u32, c: &LatentConfig) -> Result<LatentWeights, ModelError> {
         let (keys, values) = self.heads_of_latents(l, c)?;
-        Ok(Latent {
+        Ok(LatentWeights {
             queries: match c.q_rank {
                 Some(rank) => LatentQueries::OfLatent {
                     rank,
@@ -48,25 +48,25 @@ impl Source<'_> {
         if !self.weights.has(Role::KB(l)) {
             let kv_b = plain(Role::KvB(l))?;
             return Ok((
-                Matrices::load(&self.home, heads, |head| Ok(keys_of(&kv_b, c, head)))?,
-                Matrices::load(&self.home, heads, |head| Ok(values_of(&kv_b, c, head)))?,
+                Matrices::load(&self.allocator, heads, |head| Ok(keys_of(&kv_b, c, head)))?,
+                Matrices::load(&self.allocator, heads, |head| Ok(values_of(&kv_b, c, head)))?,
             ));
         }
         let (k_b, v_b) = (plain(Role::KB(l))?, plain(Role::VB(l))?);
         Ok((
-            Matrices::load(&self.home, heads, |head| Ok(keys_apart(&k_b, c, head)))?,
-            Matrices::load(&self.home, heads, |head| Ok(values_apart(&v_b, head)))?,
+            Matrices::load(&self.allocator, heads, |head| Ok(keys_apart(&k_b, c, head)))?,
+            Matrices::load(&self.allocator, heads, |head| Ok(values_apart(&v_b, head)))?,
         ))
     }
 
-    fn indexer(&self, l: u32, c: &IndexerConfig) -> Result<Indexer, ModelError> {
+    fn indexer(&self, l: u32, c: &IndexerConfig) -> Result<IndexerWeights, ModelError> {
         let norm = [Role::IndexKNorm(l), Role::IndexKNormBias(l)].map(|role| self.tensor(role));
         let [factors, added] = norm;
         let norm = [factors?.to_f32(), added?.to_f32()].concat();
-        Ok(Indexer {
+        Ok(IndexerWeights {
             queries: self.index_queries(l, c)?,
             k: self.matrix(Role::IndexK(l))?,
-            k_norm: self.home.vector("index_k_norm", &norm)?,
+            k_norm: self.allocator.vector("index_k_norm", &norm)?,
         })
     }
 
@@ -78,7 +78,10 @@ impl Source<'_> {
         let factor = 1.0 / (f64::from(c.num_heads) * f64::from(c.head_dim)).sqrt() as f32;
         let scaled: Vec<u8> = gates.to_f32().iter().flat_map(|w| (w * factor).to_le_bytes()).collect();
         let gates = Tensor { dtype: Dtype::F32, data: Cow::Owned(scaled), ..gates };
-        Ok(IndexQueries { q: self.matrix(Role::IndexQ(l))?, gates: Matrix::stacked(&self.home, &[gates])? })
+        Ok(IndexQueries {
+            q: self.matrix(Role::IndexQ(l))?,
+            gates: Matrix::stacked(&self.allocator, &[gates])?,
+        })
     }
 }
 

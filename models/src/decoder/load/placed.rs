@@ -5,8 +5,8 @@ use std::sync::Arc;
 use attn_kernels::gpu::Gpu;
 
 use super::used::Used;
-use super::{Source, Weights};
-use crate::host_weights::{Home, WeightOutline, WeightPlacement};
+use super::{WeightLoader, Weights};
+use crate::host_weights::{WeightAllocator, WeightOutline, WeightPlacement};
 use crate::{DecoderConfig, DecoderOptions, ModelError, Role, WeightSizes, WeightSource};
 
 /// Loads the weights of a checkpoint.
@@ -16,23 +16,23 @@ pub(super) fn load(
     weights: &dyn WeightSource,
     options: &DecoderOptions,
 ) -> Result<Weights, ModelError> {
-    let home = match options.weights_on_gpu {
-        None => Home::device(gpu, config.num_layers),
+    let allocator = match options.weights_on_gpu {
+        None => WeightAllocator::device(gpu, config.num_layers),
         Some(budget_bytes) => {
             let outline = measure(gpu, config, weights)?;
             let placement = WeightPlacement::within(&outline, budget_bytes)?;
-            Home::placed(gpu, outline, placement)
+            WeightAllocator::placed(gpu, outline, placement)
         }
     };
     let progress = &options.loading;
     progress.begin(config);
-    let home = home.counting(progress);
-    let source = Source { config, home, weights: Used::new(weights, progress) };
+    let allocator = allocator.counting(progress);
+    let source = WeightLoader { config, allocator, weights: Used::new(weights, progress) };
     let mut loaded = source.all()?;
     progress.end();
     loaded.sizes = source.weights.sizes();
     source.weights.check_rest(config)?;
-    loaded.host = source.home.host_weights().map(Arc::new);
+    loaded.host = source.allocator.host_weights().map(Arc::new);
     Ok(loaded)
 }
 
@@ -42,13 +42,13 @@ fn measure(
     config: &DecoderConfig,
     weights: &dyn WeightSource,
 ) -> Result<WeightOutline, ModelError> {
-    let home = Home::measuring(gpu, config.num_layers);
-    let source = Source { config, home, weights: Used::outlines(weights) };
+    let allocator = WeightAllocator::measuring(gpu, config.num_layers);
+    let source = WeightLoader { config, allocator, weights: Used::outlines(weights) };
     source.all()?;
-    Ok(source.home.outline())
+    Ok(source.allocator.outline())
 }
 
-impl Source<'_> {
+impl WeightLoader<'_> {
     fn all(&self) -> Result<Weights, ModelError> {
         Ok(Weights {
             embedding: self.matrix(Role::Embed)?,

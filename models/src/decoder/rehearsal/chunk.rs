@@ -7,7 +7,7 @@ use kvblock::Phase;
 use super::super::Decoder;
 use super::super::keys::KeySource;
 use super::{SHORTEST, Stage};
-use crate::{ChunkCrossing, ChunkGrid, ModelError, Place, Reach, SparseOptions};
+use crate::{ChunkCrossing, ChunkGrid, ModelError, Reach, SelectionPlace, SparseOptions};
 
 /// Layers that are run: they are alike, and a whole model would take long.
 const LAYERS: usize = 2;
@@ -41,7 +41,7 @@ impl Decoder {
     pub fn chunk_rehearsal(&mut self, rows: u32, longest: u32) -> Option<ChunkRehearsal<'_>> {
         let sparse = self.options.sparse.as_ref().filter(|sparse| sparse.acts_on(Phase::Prefill))?;
         let skips = sparse.policy.skips().is_some();
-        let selects = skips || self.selects_on() == Some(Place::Device);
+        let selects = skips || self.selects_on() == Some(SelectionPlace::Device);
         if !selects || !matches!(self.keys, KeySource::Device) {
             return None;
         }

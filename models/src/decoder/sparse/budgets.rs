@@ -5,7 +5,7 @@ use sparse_select::policy::num_blocks;
 
 use super::account::Account;
 use super::ranker::{ROWS_ALIGN, Ranker, Top};
-use super::{Begin, Rules, SelectingRows};
+use super::{Rules, SelectingRows, SelectionStep};
 use crate::ModelError;
 use crate::cast::u32_of;
 
@@ -15,10 +15,10 @@ impl Ranker {
     pub(super) fn budget(
         &mut self,
         rules: &Rules,
-        step: &Begin<'_>,
+        step: &SelectionStep<'_>,
         selecting: &[SelectingRows],
     ) -> Result<u32, ModelError> {
-        let Begin { gpu, config, kv, batch, .. } = *step;
+        let SelectionStep { gpu, config, kv, batch, .. } = *step;
         let (sets, score_stride) = (self.sets, self.score_stride);
         let mut rows: Vec<TopRow> = Vec::new();
         let mut last: Option<Top> = None;

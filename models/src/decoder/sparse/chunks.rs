@@ -12,7 +12,7 @@ use sparse_select::policy::num_blocks;
 use super::account::Account;
 use super::counter::Counter;
 use super::lists::{self, DeviceLists};
-use super::{Begin, Lists, Reads, Rules, Select, SelectingRows};
+use super::{Lists, Rules, Select, SelectingRows, SelectionReads, SelectionStep};
 use crate::ModelError;
 use crate::decoder::activations::Activations;
 use crate::decoder::batch::Batch;
@@ -26,26 +26,26 @@ pub(super) trait ListChunks: Debug + Send + Sync {
         &mut self,
         gpu: &Gpu,
         batch: &Batch,
-        chunk: &Chunk<'_>,
+        chunk: &PromptChunk<'_>,
         stride: u32,
         first: u32,
     ) -> Result<(), ModelError>;
 
     /// Records the lists of a chunk in a layer.
-    fn list(&self, pass: &mut Pass, chunk: &Chunk<'_>, from: &Inputs, to: &DeviceLists);
+    fn list(&self, pass: &mut Pass, chunk: &PromptChunk<'_>, from: &Inputs, to: &DeviceLists);
 
     /// Records what stands for blocks that the lists of a chunk leave out, after its attention to them.
-    fn correct(&self, _pass: &mut Pass, _chunk: &Chunk<'_>, _act: &Activations, _lists: &DeviceLists) {}
+    fn correct(&self, _pass: &mut Pass, _chunk: &PromptChunk<'_>, _act: &Activations, _lists: &DeviceLists) {}
 }
 
 /// A chunk, and its number among those of the step.
 #[derive(Clone, Copy)]
-pub(super) struct Chunk<'a> {
+pub(super) struct PromptChunk<'a> {
     pub(super) rows: &'a SelectingRows,
     pub(super) number: usize,
 }
 
-impl<'a> Chunk<'a> {
+impl<'a> PromptChunk<'a> {
     fn all(selecting: &'a [SelectingRows]) -> impl Iterator<Item = Self> {
         selecting.iter().enumerate().map(|(number, rows)| Self { rows, number })
     }
@@ -85,7 +85,7 @@ impl<L: ListChunks> Chunks<L> {
 impl<L: ListChunks> Select for Chunks<L> {
     fn forget(&mut self, _: &mut dyn Iterator<Item = u32>) {}
 
-    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
+    fn begin(&mut self, rules: &Rules, step: &SelectionStep<'_>, _: &mut Account) -> Result<(), ModelError> {
         self.lists.clear();
         self.counter.clear();
         let selecting = rules.selecting_rows(step.batch);
@@ -96,7 +96,7 @@ impl<L: ListChunks> Select for Chunks<L> {
         let blocks = num_blocks(longest, self.block);
         self.lists.fit(step.gpu, rules, step.batch, blocks)?;
         let mut spans = Vec::new();
-        for chunk in Chunk::all(selecting) {
+        for chunk in PromptChunk::all(selecting) {
             let [first, lists] = [chunk.rows.list, chunk.rows.lists].map(|lists| lists * self.num_kv_heads);
             let span = ListSpan { first, lists };
             self.by.fit(step.gpu, step.batch, &chunk, lists::stride(blocks), span.first)?;
@@ -123,7 +123,7 @@ impl<L: ListChunks> Select for Chunks<L> {
         let [k, v] = ctx.kv.whole(layer);
         let tables = ctx.batch.tables.bind();
         let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), v: v.bind(), tables };
-        for chunk in Chunk::all(rules.own(ctx.group_rows(layer))) {
+        for chunk in PromptChunk::all(rules.own(ctx.group_rows(layer))) {
             self.by.list(ctx.pass, &chunk, &from, &self.lists);
         }
         self.counter.count(ctx.pass, &self.lists, layer);
@@ -138,18 +138,25 @@ impl<L: ListChunks> Select for Chunks<L> {
     fn correct(&self, rules: &Rules, ctx: &mut Ctx<'_>, layer: usize) {
         if self.lists.layers[layer] {
             let act = ctx.act;
-            for chunk in Chunk::all(rules.own(ctx.group_rows(layer))) {
+            for chunk in PromptChunk::all(rules.own(ctx.group_rows(layer))) {
                 self.by.correct(ctx.pass, &chunk, act, &self.lists);
             }
         }
     }
 
-    fn read(&self, pass: &mut Pass, _: &Batch) -> Reads {
+    fn read(&self, pass: &mut Pass, _: &Batch) -> SelectionReads {
         let counts = self.counter.read(pass, self.lists.layers.len());
-        Reads { counts, traced: self.lists.read(pass), ..Reads::default() }
+        SelectionReads { counts, traced: self.lists.read(pass), ..SelectionReads::default() }
     }
 
-    fn take(&self, rules: &Rules, batch: &Batch, reads: Reads, done: &Outcome, account: &mut Account) {
+    fn take(
+        &self,
+        rules: &Rules,
+        batch: &Batch,
+        reads: SelectionReads,
+        done: &Outcome,
+        account: &mut Account,
+    ) {
         self.lists.take_reads(rules, batch, reads, done, account);
     }
 }

@@ -21,7 +21,7 @@ use sparse_select::xattn::Antidiagonals;
 use sparse_select::{Policy, SelectError};
 
 use super::SelectingRows;
-use super::chunks::{Chunk, Inputs, ListChunks};
+use super::chunks::{Inputs, ListChunks, PromptChunk};
 use super::lists::DeviceLists;
 use crate::ModelError;
 use crate::cast::{f32_of, u32_of};
@@ -143,7 +143,7 @@ impl ListChunks for Estimator {
         &mut self,
         gpu: &Gpu,
         batch: &Batch,
-        Chunk { rows: selecting, .. }: &Chunk<'_>,
+        PromptChunk { rows: selecting, .. }: &PromptChunk<'_>,
         stride: u32,
         first: u32,
     ) -> Result<(), ModelError> {
@@ -163,7 +163,7 @@ impl ListChunks for Estimator {
         if votes { self.voters.fit(gpu, out_len) } else { Ok(()) }
     }
 
-    fn list(&self, pass: &mut Pass, chunk: &Chunk<'_>, from: &Inputs, to: &DeviceLists) {
+    fn list(&self, pass: &mut Pass, chunk: &PromptChunk<'_>, from: &Inputs, to: &DeviceLists) {
         let selecting = chunk.rows;
         let (estimate, kv_heads) = (self.estimate(selecting), self.shape.num_kv_heads);
         let first_list = selecting.list * kv_heads;

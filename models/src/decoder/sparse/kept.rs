@@ -20,7 +20,7 @@ use crate::decoder::ops::Ctx;
 
 /// Lists of sequences by layer, and the turns of a step's rows.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct KeptLists {
     retrievals: Retrievals,
     keep: Arc<Pipeline>,
     /// Lists of each layer that selects, `[slots, sets]`.
@@ -33,7 +33,7 @@ pub(super) struct Kept {
     retrieves: [bool; 2],
 }
 
-impl Kept {
+impl KeptLists {
     /// `None` for policies that select in every step. A row has `sets` lists.
     pub(super) fn new(
         load: &LoadContext<'_>,

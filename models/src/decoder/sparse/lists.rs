@@ -5,7 +5,7 @@ use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
 
 use super::account::Account;
-use super::{Lists, Reads, Rules, SelectingRows};
+use super::{Lists, Rules, SelectingRows, SelectionReads};
 use crate::ModelError;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
@@ -175,7 +175,7 @@ impl DeviceLists {
         &self,
         rules: &Rules,
         batch: &Batch,
-        reads: Reads,
+        reads: SelectionReads,
         done: &Outcome,
         account: &mut Account,
     ) {

@@ -12,13 +12,13 @@ use super::lists::{ALIGN, HostLists};
 use super::measure::Measured;
 use super::mirror::Mirror;
 use super::retrievals::{Retrievals, RowRetrieval};
-use super::{Begin, Lists, Reads, Rules, Select, SelectingRows};
+use super::{Lists, Rules, Select, SelectingRows, SelectionReads, SelectionStep};
 use crate::ModelError;
 use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
-use crate::sparse::Place;
+use crate::sparse::SelectionPlace;
 
 /// State of a policy that selects on the host.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ impl Select for OnHost {
         self.mirror.forget(blocks.into_iter());
     }
 
-    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, _: &mut Account) -> Result<(), ModelError> {
+    fn begin(&mut self, rules: &Rules, step: &SelectionStep<'_>, _: &mut Account) -> Result<(), ModelError> {
         self.placed.fill(None);
         self.selects = !rules.selecting_rows(step.batch).is_empty();
         self.certifies = rules.certifies(step.slices);
@@ -219,13 +219,13 @@ impl Select for OnHost {
         Some(Lists { bind: self.buf.bind(), stride, blocks })
     }
 
-    fn read(&self, _: &mut Pass, _: &Batch) -> Reads {
-        Reads::default()
+    fn read(&self, _: &mut Pass, _: &Batch) -> SelectionReads {
+        SelectionReads::default()
     }
 
-    fn take(&self, _: &Rules, _: &Batch, _: Reads, _: &Outcome, _: &mut Account) {}
+    fn take(&self, _: &Rules, _: &Batch, _: SelectionReads, _: &Outcome, _: &mut Account) {}
 
-    fn place(&self) -> Place {
-        Place::Host
+    fn place(&self) -> SelectionPlace {
+        SelectionPlace::Host
     }
 }

@@ -3,29 +3,29 @@
 use attn_kernels::gpu::{Outcome, Pass};
 
 use super::account::Account;
-use super::{Begin, ListedRows, Lists, Reads, Rules, Select, selector};
+use super::{ListedRows, Lists, Rules, Select, SelectionReads, SelectionStep, selector};
 use crate::ModelError;
 use crate::batch::Phase;
 use crate::decoder::batch::Batch;
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
-use crate::sparse::{Place, SparseOptions};
+use crate::sparse::{SelectionPlace, SparseOptions};
 
 /// The selectors of two policies. Each sees the rows of its own phase alone.
 #[derive(Debug)]
 pub(super) struct Phased {
-    prefill: Part,
-    decode: Part,
+    prefill: PhaseSelector,
+    decode: PhaseSelector,
 }
 
 /// A selector with its own rules.
 #[derive(Debug)]
-struct Part {
+struct PhaseSelector {
     rules: Rules,
     selector: Box<dyn Select>,
 }
 
-impl Part {
+impl PhaseSelector {
     fn new(load: &LoadContext<'_>, joint: &Rules, phase: Phase) -> Result<Self, ModelError> {
         let options = SparseOptions { policy: joint.options.of(phase), ..joint.options.clone() };
         let rules = Rules {
@@ -44,12 +44,12 @@ impl Part {
 impl Phased {
     pub(super) fn new(load: &LoadContext<'_>, rules: &Rules) -> Result<Self, ModelError> {
         Ok(Self {
-            prefill: Part::new(load, rules, Phase::Prefill)?,
-            decode: Part::new(load, rules, Phase::Decode)?,
+            prefill: PhaseSelector::new(load, rules, Phase::Prefill)?,
+            decode: PhaseSelector::new(load, rules, Phase::Decode)?,
         })
     }
 
-    fn parts(&mut self) -> [&mut Part; 2] {
+    fn parts(&mut self) -> [&mut PhaseSelector; 2] {
         [&mut self.prefill, &mut self.decode]
     }
 }
@@ -60,7 +60,12 @@ impl Select for Phased {
         self.parts().into_iter().for_each(|part| part.selector.forget(&mut blocks.iter().copied()));
     }
 
-    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, account: &mut Account) -> Result<(), ModelError> {
+    fn begin(
+        &mut self,
+        rules: &Rules,
+        step: &SelectionStep<'_>,
+        account: &mut Account,
+    ) -> Result<(), ModelError> {
         self.parts().into_iter().try_for_each(|part| {
             part.rules.options.trace = rules.options.trace;
             part.selector.begin(&part.rules, step, account)
@@ -114,12 +119,19 @@ impl Select for Phased {
         self.decode.selector.prefetch_lists(layer)
     }
 
-    fn read(&self, pass: &mut Pass, batch: &Batch) -> Reads {
+    fn read(&self, pass: &mut Pass, batch: &Batch) -> SelectionReads {
         let of_prefill = Some(Box::new(self.prefill.selector.read(pass, batch)));
-        Reads { of_prefill, ..self.decode.selector.read(pass, batch) }
+        SelectionReads { of_prefill, ..self.decode.selector.read(pass, batch) }
     }
 
-    fn take(&self, _: &Rules, batch: &Batch, mut reads: Reads, done: &Outcome, account: &mut Account) {
+    fn take(
+        &self,
+        _: &Rules,
+        batch: &Batch,
+        mut reads: SelectionReads,
+        done: &Outcome,
+        account: &mut Account,
+    ) {
         if let Some(of_prefill) = reads.of_prefill.take() {
             self.prefill.selector.take(&self.prefill.rules, batch, *of_prefill, done, account);
         }
@@ -130,10 +142,10 @@ impl Select for Phased {
         self.decode.selector.at_once()
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> SelectionPlace {
         match (self.prefill.selector.place(), self.decode.selector.place()) {
-            (Place::Device, Place::Device) => Place::Device,
-            _ => Place::Host,
+            (SelectionPlace::Device, SelectionPlace::Device) => SelectionPlace::Device,
+            _ => SelectionPlace::Host,
         }
     }
 }

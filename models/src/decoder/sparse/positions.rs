@@ -5,7 +5,7 @@ use sparse_select::Selection;
 
 use super::account::Account;
 use super::lists::{ALIGN, HostLists};
-use super::{Begin, Lists, Reads, Rules, Select, SelectingRows};
+use super::{Lists, Rules, Select, SelectingRows, SelectionReads, SelectionStep};
 use crate::ModelError;
 use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
@@ -38,7 +38,12 @@ impl Positions {
 impl Select for Positions {
     fn forget(&mut self, _: &mut dyn Iterator<Item = u32>) {}
 
-    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, account: &mut Account) -> Result<(), ModelError> {
+    fn begin(
+        &mut self,
+        rules: &Rules,
+        step: &SelectionStep<'_>,
+        account: &mut Account,
+    ) -> Result<(), ModelError> {
         let mut words: Vec<u32> = Vec::new();
         self.placed.fill(None);
         for layer in (0..self.placed.len()).filter(|layer| rules.selects_in(step.batch, *layer)) {
@@ -78,9 +83,9 @@ impl Select for Positions {
         Some(Lists { bind: self.buf.bind_from(first), stride, blocks })
     }
 
-    fn read(&self, _: &mut Pass, _: &Batch) -> Reads {
-        Reads::default()
+    fn read(&self, _: &mut Pass, _: &Batch) -> SelectionReads {
+        SelectionReads::default()
     }
 
-    fn take(&self, _: &Rules, _: &Batch, _: Reads, _: &Outcome, _: &mut Account) {}
+    fn take(&self, _: &Rules, _: &Batch, _: SelectionReads, _: &Outcome, _: &mut Account) {}
 }

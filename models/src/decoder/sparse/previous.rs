@@ -31,7 +31,7 @@ pub(in crate::decoder) struct Previous {
     /// Rows of the last step that ended, by the tokens that they were of.
     rows: FxHashMap<Token, u32>,
     /// Queries of the step at hand that are kept.
-    kept: Vec<Kept>,
+    kept: Vec<KeptQuery>,
     /// Whether layers write their queries where they are kept: there are no others.
     in_place: bool,
 }
@@ -41,7 +41,7 @@ type Token = (u32, u32);
 
 /// A row of queries that is kept.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct KeptQuery {
     token: Token,
     /// Its row in the step.
     row: u32,
@@ -87,7 +87,7 @@ impl Previous {
             let first = if slice.phase == Phase::Decode { 0 } else { rows - 1 };
             for i in first..rows {
                 let (token, to) = (self.token(slice, slice.first + i), u32_of(self.kept.len()));
-                self.kept.push(Kept { token, row: row + i, to });
+                self.kept.push(KeptQuery { token, row: row + i, to });
             }
             row += rows;
         }

@@ -2,8 +2,8 @@
 
 mod compressed;
 mod digests;
+mod due_blocks;
 mod hashes;
-mod pages;
 
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use sparse_select::{Policy, Ranking};
@@ -16,23 +16,23 @@ use crate::decoder::attention_groups::AttentionGroup;
 use crate::decoder::kernels::LoadContext;
 use crate::{DecoderConfig, KvPool, ModelError};
 use attn_kernels::rows::{DecodeRow, PhysicalBlock};
-use compressed::Compressed;
-use digests::Digests;
-use hashes::Hashes;
-use pages::Pages;
+use compressed::CompressedScorer;
+use digests::DigestScorer;
+use due_blocks::DueBlocks;
+use hashes::HashScorer;
 
 /// Scorer of blocks, and the pages that it has yet to look at.
 #[derive(Debug)]
 pub(super) struct Scorer {
-    kind: Kind,
-    pages: Pages,
+    kind: ScorerKind,
+    pages: DueBlocks,
 }
 
 #[derive(Debug)]
-enum Kind {
-    Digests(Digests),
-    Hashes(Box<Hashes>),
-    Compressed(Compressed),
+enum ScorerKind {
+    Digests(DigestScorer),
+    Hashes(Box<HashScorer>),
+    Compressed(CompressedScorer),
 }
 
 /// A layer of a step.
@@ -60,19 +60,20 @@ impl Scorer {
         let waits = load.kv.page_slots() == 0;
         let (kind, pages) = match policy.ranking() {
             None => return Ok(None),
-            Some(Ranking::Digests(by)) => {
-                (Kind::Digests(Digests::new(load, by, policy, selects)?), Pages::new(block, false, waits))
-            }
+            Some(Ranking::Digests(by)) => (
+                ScorerKind::Digests(DigestScorer::new(load, by, policy, selects)?),
+                DueBlocks::new(block, false, waits),
+            ),
             Some(Ranking::Hashes(by)) => {
-                let hashes = Hashes::new(load, by, block, selects, at_once)?;
-                (Kind::Hashes(Box::new(hashes)), Pages::new(block, false, waits))
+                let hashes = HashScorer::new(load, by, block, selects, at_once)?;
+                (ScorerKind::Hashes(Box::new(hashes)), DueBlocks::new(block, false, waits))
             }
             Some(Ranking::Compressed(by)) => {
-                let Some(compressed) = Compressed::new(load, by, block, selects)? else {
+                let Some(compressed) = CompressedScorer::new(load, by, block, selects)? else {
                     return Ok(None);
                 };
                 // The softmax goes over every compressed key, those of the last blocks too.
-                (Kind::Compressed(compressed), Pages::new(by.kernel_stride, true, waits))
+                (ScorerKind::Compressed(compressed), DueBlocks::new(by.kernel_stride, true, waits))
             }
         };
         Ok(Some(Self { kind, pages }))
@@ -109,9 +110,9 @@ impl Scorer {
             let listed = summarises && attn_group.reach == Reach::Full;
             let list_len = if listed { self.pages.list_len(kv.shape(), slices, pages.len()) } else { 0 };
             match &mut self.kind {
-                Kind::Digests(digests) => digests.pools.touch(gpu, index, pages, list_len)?,
-                Kind::Hashes(hashes) => hashes.touch(gpu, index, pages, list_len)?,
-                Kind::Compressed(compressed) => compressed.pools.touch(gpu, index, pages, list_len)?,
+                ScorerKind::Digests(digests) => digests.pools.touch(gpu, index, pages, list_len)?,
+                ScorerKind::Hashes(hashes) => hashes.touch(gpu, index, pages, list_len)?,
+                ScorerKind::Compressed(compressed) => compressed.pools.touch(gpu, index, pages, list_len)?,
             }
         }
         Ok(self.pages.before_keys(slices))
@@ -120,9 +121,9 @@ impl Scorer {
     /// Adds the numbers that commands follow from.
     pub(super) fn shape(&self, shape: &mut Vec<usize>) {
         match &self.kind {
-            Kind::Digests(digests) => digests.shape(shape),
-            Kind::Hashes(hashes) => hashes.shape(shape),
-            Kind::Compressed(compressed) => compressed.shape(shape),
+            ScorerKind::Digests(digests) => digests.shape(shape),
+            ScorerKind::Hashes(hashes) => hashes.shape(shape),
+            ScorerKind::Compressed(compressed) => compressed.shape(shape),
         }
     }
 
@@ -137,9 +138,9 @@ impl Scorer {
     ) -> Result<(), ModelError> {
         let longest = selecting.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
         match &mut self.kind {
-            Kind::Digests(digests) => digests.begin(gpu, config, selecting.len(), score_stride, bounds),
-            Kind::Hashes(hashes) => hashes.begin(gpu, selecting, score_stride),
-            Kind::Compressed(compressed) => {
+            ScorerKind::Digests(digests) => digests.begin(gpu, config, selecting.len(), score_stride, bounds),
+            ScorerKind::Hashes(hashes) => hashes.begin(gpu, selecting, score_stride),
+            ScorerKind::Compressed(compressed) => {
                 compressed.begin(gpu, config, selecting.len(), u32_of(longest), score_stride)
             }
         }
@@ -148,34 +149,34 @@ impl Scorer {
     /// Records what the layer takes in of the pages that were written.
     pub(super) fn summarise(&self, pass: &mut Pass, context: &RankContext<'_>) {
         match &self.kind {
-            Kind::Digests(digests) => digests.pools.summarise(pass, context),
-            Kind::Hashes(hashes) => hashes.summarise(pass, context),
-            Kind::Compressed(compressed) => compressed.pools.summarise(pass, context),
+            ScorerKind::Digests(digests) => digests.pools.summarise(pass, context),
+            ScorerKind::Hashes(hashes) => hashes.summarise(pass, context),
+            ScorerKind::Compressed(compressed) => compressed.pools.summarise(pass, context),
         }
     }
 
     /// Records what scores are made of beside what was taken in: hashes of queries.
     pub(super) fn prepare(&self, pass: &mut Pass, context: &RankContext<'_>) {
         match &self.kind {
-            Kind::Hashes(hashes) => hashes.prepare(pass, context),
-            Kind::Digests(_) | Kind::Compressed(_) => {}
+            ScorerKind::Hashes(hashes) => hashes.prepare(pass, context),
+            ScorerKind::Digests(_) | ScorerKind::Compressed(_) => {}
         }
     }
 
     /// Records the scores of all blocks, `[rows, sets, score_stride]`.
     pub(super) fn score(&self, pass: &mut Pass, context: &RankContext<'_>, scores: &Buf<f32>) {
         match &self.kind {
-            Kind::Digests(digests) => digests.score(pass, context, scores),
-            Kind::Hashes(hashes) => hashes.score(pass, context, scores),
-            Kind::Compressed(compressed) => compressed.score(pass, context, scores),
+            ScorerKind::Digests(digests) => digests.score(pass, context, scores),
+            ScorerKind::Hashes(hashes) => hashes.score(pass, context, scores),
+            ScorerKind::Compressed(compressed) => compressed.score(pass, context, scores),
         }
     }
 
     /// Returns bounds of the mass of blocks in the current layer, `[rows, num_heads, score_stride]`, in steps that ask for them.
     pub(super) fn bounds(&self) -> Option<&Buf<f32>> {
         match &self.kind {
-            Kind::Digests(digests) => digests.bounds(),
-            Kind::Hashes(_) | Kind::Compressed(_) => None,
+            ScorerKind::Digests(digests) => digests.bounds(),
+            ScorerKind::Hashes(_) | ScorerKind::Compressed(_) => None,
         }
     }
 }

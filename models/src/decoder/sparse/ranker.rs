@@ -12,13 +12,13 @@ use sparse_select::policy::num_blocks;
 use sparse_select::{ByDigests, Ranking};
 
 use super::account::Account;
-use super::kept::Kept;
+use super::kept::KeptLists;
 use super::lists::{DeviceLists, score_stride};
 use super::mass::{Mass, MassExtent};
 use super::prefetch::PrefetchLists;
 use super::rank::{RankContext, Scorer};
 use super::shares::{Bounds, Shares};
-use super::{Begin, ListedRows, Lists, Reads, Rules, Select, SelectingRows};
+use super::{ListedRows, Lists, Rules, Select, SelectingRows, SelectionReads, SelectionStep};
 use crate::ModelError;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
@@ -49,7 +49,7 @@ pub(super) struct Ranker {
     /// Rows of the queries that select in each view, where they are not those that attend to lists.
     rows: Option<Vec<StepList<DecodeRow>>>,
     /// Lists between the steps that select, if rows do not in all of them.
-    pub(super) kept: Option<Kept>,
+    pub(super) kept: Option<KeptLists>,
     /// Blocks that the next step may select, where these are fetched ahead.
     pub(super) prefetch_lists: Option<PrefetchLists>,
     /// The mass that is certainly kept, where digests bound it.
@@ -85,7 +85,7 @@ impl Ranker {
             Ranking::Digests(ByDigests { one_set: true, .. }) | Ranking::Hashes(_) => 1,
             Ranking::Digests(_) | Ranking::Compressed(_) => config.num_kv_heads,
         };
-        let kept = Kept::new(load, rules, selects, sets)?;
+        let kept = KeptLists::new(load, rules, selects, sets)?;
         let own_rows = rules.previous.is_some() || kept.is_some();
         let rows = || attn_groups.all.iter().map(|_| StepList::new(gpu, "query_rows", 1)).collect();
         Ok(Some(Self {
@@ -118,7 +118,7 @@ impl Ranker {
 
     /// Lays out the rows of queries that blocks are selected by, where they are not those that attend. Rows that keep what they
     /// have see no key.
-    fn list_rows(&mut self, rules: &Rules, step: &Begin<'_>) -> Result<(), ModelError> {
+    fn list_rows(&mut self, rules: &Rules, step: &SelectionStep<'_>) -> Result<(), ModelError> {
         for (attn_group, rows) in step.batch.attn_groups.iter().zip(self.rows.iter_mut().flatten()) {
             rows.clear();
             let keeps = |index| self.kept.as_ref().is_some_and(|kept| kept.then(index).is_some());
@@ -154,7 +154,7 @@ impl Ranker {
 
     /// Whether a row of the step selects.
     pub(super) fn selects(&self) -> bool {
-        self.kept.as_ref().is_none_or(Kept::retrieves)
+        self.kept.as_ref().is_none_or(KeptLists::retrieves)
     }
 
     /// Records the lists of a layer that rows keep, if some do.
@@ -227,8 +227,13 @@ impl Select for Ranker {
         self.scorer.forget(blocks.into_iter());
     }
 
-    fn begin(&mut self, rules: &Rules, step: &Begin<'_>, account: &mut Account) -> Result<(), ModelError> {
-        let Begin { gpu, config, kv, batch, slices, .. } = *step;
+    fn begin(
+        &mut self,
+        rules: &Rules,
+        step: &SelectionStep<'_>,
+        account: &mut Account,
+    ) -> Result<(), ModelError> {
+        let SelectionStep { gpu, config, kv, batch, slices, .. } = *step;
         self.tops.fill(None);
         self.lists.clear();
         self.selecting = 0;
@@ -280,7 +285,7 @@ impl Select for Ranker {
     }
 
     fn swap_next(&mut self) {
-        self.kept.iter_mut().for_each(Kept::swap_next);
+        self.kept.iter_mut().for_each(KeptLists::swap_next);
     }
 
     fn summarise(&self, rules: &Rules, ctx: &mut Ctx<'_>, layer: usize) {
@@ -351,18 +356,25 @@ impl Select for Ranker {
         self.at_once && self.scorer.completes_before()
     }
 
-    fn read(&self, pass: &mut Pass, _: &Batch) -> Reads {
+    fn read(&self, pass: &mut Pass, _: &Batch) -> SelectionReads {
         let rows = self.selecting as usize;
         let counts = self.mass.as_ref().filter(|_| rows > 0);
-        Reads {
+        SelectionReads {
             masses: self.shares.as_ref().and_then(|shares| shares.read(pass)),
             counts: counts.map(|mass| pass.read(&mass.counts, 0..self.tops.len() * rows)),
             traced: self.lists.read(pass),
-            ..Reads::default()
+            ..SelectionReads::default()
         }
     }
 
-    fn take(&self, rules: &Rules, batch: &Batch, mut reads: Reads, done: &Outcome, account: &mut Account) {
+    fn take(
+        &self,
+        rules: &Rules,
+        batch: &Batch,
+        mut reads: SelectionReads,
+        done: &Outcome,
+        account: &mut Account,
+    ) {
         if let Some(read) = reads.masses.take() {
             let masses: Vec<f32> = done.get(read);
             for (selecting, masses) in

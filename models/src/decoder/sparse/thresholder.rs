@@ -21,7 +21,7 @@ use kvblock::BlockSize;
 use sparse_select::{Energies, Policy};
 
 use super::SelectingRows;
-use super::chunks::{Chunk, Inputs, ListChunks};
+use super::chunks::{Inputs, ListChunks, PromptChunk};
 use super::lists::{ALIGN, DeviceLists};
 use crate::ModelError;
 use crate::cast::{f32_of, u32_of};
@@ -130,7 +130,7 @@ impl Thresholder {
     }
 
     /// First f32 of the means of a chunk.
-    fn means_at(&self, chunk: &Chunk<'_>) -> usize {
+    fn means_at(&self, chunk: &PromptChunk<'_>) -> usize {
         // They are needed once all chunks have lists.
         if self.form.correction { chunk.number * self.means_stride } else { 0 }
     }
@@ -141,7 +141,7 @@ impl ListChunks for Thresholder {
         &mut self,
         gpu: &Gpu,
         batch: &Batch,
-        chunk: &Chunk<'_>,
+        chunk: &PromptChunk<'_>,
         stride: u32,
         first: u32,
     ) -> Result<(), ModelError> {
@@ -161,7 +161,7 @@ impl ListChunks for Thresholder {
         self.energies.fit(gpu, energies)
     }
 
-    fn list(&self, pass: &mut Pass, chunk: &Chunk<'_>, from: &Inputs, to: &DeviceLists) {
+    fn list(&self, pass: &mut Pass, chunk: &PromptChunk<'_>, from: &Inputs, to: &DeviceLists) {
         let form = self.form(chunk.rows);
         let means = || self.means.bind_from(self.means_at(chunk));
         let (tables, k_cache) = (from.tables.clone(), from.k.clone());
@@ -197,7 +197,7 @@ impl ListChunks for Thresholder {
         }
     }
 
-    fn correct(&self, pass: &mut Pass, chunk: &Chunk<'_>, act: &Activations, lists: &DeviceLists) {
+    fn correct(&self, pass: &mut Pass, chunk: &PromptChunk<'_>, act: &Activations, lists: &DeviceLists) {
         let form = self.form(chunk.rows);
         let Some(correction) = self.pipelines.correction.as_ref().filter(|_| form.key_blocks() > 1) else {
             return;

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use attn_kernels::kernel::KvDtype;
-use models::{AttentionForm, DecoderOptions, HostMemory, Mode, ModelError, Offload, Place, SparseOptions};
+use models::{
+    AttentionForm, DecoderOptions, HostMemory, Mode, ModelError, Offload, SelectionPlace, SparseOptions,
+};
 
 use super::tiny::family;
 use super::{blocks_of, options};
@@ -26,7 +28,7 @@ fn asking_for(mode: Mode) -> DecoderOptions {
     }
     if matches!(mode, Mode::Sparse | Mode::SparseHostKv) {
         let policy = sparse_select::build("quest:page_budget=6,block_size=16").unwrap().into();
-        asking.sparse = Some(SparseOptions::new(policy, Place::Device));
+        asking.sparse = Some(SparseOptions::new(policy, SelectionPlace::Device));
     }
     if matches!(mode, Mode::HostKv | Mode::SparseHostKv) {
         asking.offload = Some(Offload::new(256, 2, HostMemory::Mapped));

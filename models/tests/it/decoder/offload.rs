@@ -3,7 +3,9 @@
 use attn_kernels::kernel::KvDtype;
 use insta::assert_snapshot;
 use kvblock::BlockId;
-use models::{Decoder, DecoderOptions, HostMemory, HostTraffic, ModelError, Offload, Place, SparseOptions};
+use models::{
+    Decoder, DecoderOptions, HostMemory, HostTraffic, ModelError, Offload, SelectionPlace, SparseOptions,
+};
 
 use super::invariance::assert_same;
 use super::served::{Request, Served, serve};
@@ -194,7 +196,7 @@ fn blocks_of_several_buffers_give_the_bits_of_one() {
         }
     }
     let xattn = sparse_select::build("xattn:block_size=16").unwrap().into();
-    let sparse = Some(SparseOptions::new(xattn, Place::Device));
+    let sparse = Some(SparseOptions::new(xattn, SelectionPlace::Device));
     let options = cut(offloading(Mapped, [16, 64, 2]), 100).sparse(sparse);
     assert_snapshot!(tiny().try_decoder(&options).unwrap_err(), @"KV blocks in memory of the host need one buffer a layer beside a policy that chooses by the keys of all blocks");
 }

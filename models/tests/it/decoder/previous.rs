@@ -1,6 +1,6 @@
 //! Selection by the queries of the step before: the queries that it should be, in company and alone.
 
-use models::{Attended, Place};
+use models::{Attended, SelectionPlace};
 
 use super::invariance::assert_same;
 use super::served::{Request, serve};
@@ -20,11 +20,12 @@ const PREVIOUS: [&str; 5] = [
 #[test]
 fn queries_of_the_step_before_select_what_they_would_have_selected() {
     for spec in PREVIOUS {
-        let (host, device) = (run(&sparse(spec, Place::Host)), run(&sparse(spec, Place::Device)));
+        let (host, device) =
+            (run(&sparse(spec, SelectionPlace::Host)), run(&sparse(spec, SelectionPlace::Device)));
         assert_eq!(rows(&device), rows(&host), "{spec}");
         assert_same(spec, &device, &host);
         assert!(device.attended.iter().all(|step| step.density() < 1.0 && step.mass.is_none()), "{spec}");
-        let own = run(&sparse(&spec.replace(",query=previous", ""), Place::Device));
+        let own = run(&sparse(&spec.replace(",query=previous", ""), SelectionPlace::Device));
         let first = |step: &Attended| {
             let heads = tiny().config.num_kv_heads as usize;
             let selection = &step.selections[0].1;
@@ -44,7 +45,7 @@ fn queries_of_the_step_before_select_what_they_would_have_selected() {
 fn queries_of_the_step_before_are_found_in_company() {
     let ids = long_prompt();
     for spec in PREVIOUS {
-        let options = sparse(spec, Place::Device);
+        let options = sparse(spec, SelectionPlace::Device);
         let requests = || {
             [(388, 400, 4), (300, 350, 6), (150, 170, 2)]
                 .map(|(prefill, len, tokens)| Request { prefill, ..Request::new(&ids[..len], tokens) })

@@ -3,7 +3,8 @@
 use attn_kernels::kernel::KvDtype;
 use kvblock::BlockId;
 use models::{
-    Decoder, DecoderOptions, HostMemory, ModelError, Offload, PageTraffic, Place, SparseOptions, Tally,
+    Decoder, DecoderOptions, HostMemory, ModelError, Offload, PageTraffic, SelectionPlace, SparseOptions,
+    Tally,
 };
 
 use super::invariance::assert_same;
@@ -12,14 +13,18 @@ use super::tiny::{family, tiny};
 use super::{blocks_of, options};
 
 /// Everything on the device.
-fn roomy(spec: &str, place: Place, block_size: u32) -> DecoderOptions {
+fn roomy(spec: &str, place: SelectionPlace, block_size: u32) -> DecoderOptions {
     let policy = sparse_select::build(spec).unwrap().into();
     let sparse = Some(SparseOptions::new(policy, place).trace(true).certify(true));
     blocks_of(block_size, &options(KvDtype::F32)).sparse(sparse).reproducible(true)
 }
 
 /// A device pool of `num_blocks` blocks, of which `ring_slots` slots of 256 tokens are the ring.
-fn tight(spec: &str, place: Place, [block_size, num_blocks, ring_slots]: [u32; 3]) -> DecoderOptions {
+fn tight(
+    spec: &str,
+    place: SelectionPlace,
+    [block_size, num_blocks, ring_slots]: [u32; 3],
+) -> DecoderOptions {
     let offload = Some(Offload::new(4096 / block_size, ring_slots, HostMemory::Mapped));
     roomy(spec, place, block_size).num_blocks(num_blocks).offload(offload)
 }
@@ -39,7 +44,7 @@ fn traffic(decoder: &Decoder) -> PageTraffic {
 }
 
 /// Holds a small pool to one that has room for all.
-fn same_in(pool: [u32; 3], spec: &str, place: Place) -> PageTraffic {
+fn same_in(pool: [u32; 3], spec: &str, place: SelectionPlace) -> PageTraffic {
     let want = run(&mut tiny().decoder(&roomy(spec, place, pool[0])));
     let mut decoder = tiny().decoder(&tight(spec, place, pool));
     let got = run(&mut decoder);
@@ -51,7 +56,8 @@ fn same_in(pool: [u32; 3], spec: &str, place: Place) -> PageTraffic {
 /// A mass takes most of the blocks, so that few slots are of little use; keys are read where they lie.
 #[test]
 fn a_mass_is_certified_of_keys_on_the_host() {
-    let traffic = same_in([16, 27, 2], "quest:mass=0.001,dense_layers=0,block_size=16", Place::Device);
+    let traffic =
+        same_in([16, 27, 2], "quest:mass=0.001,dense_layers=0,block_size=16", SelectionPlace::Device);
     assert!(traffic.misses > 0 && traffic.prefetched == 0, "{traffic:?}");
 }
 
@@ -60,24 +66,32 @@ fn policies_of_decode_give_the_bits_of_a_pool_that_holds_all() {
     let ucm = "min_topk=1,max_topk=100,seg_prefill_threshold=0";
     for (spec, place, pool) in [
         // 16 pages for 26 or more blocks, of which 6 are selected.
-        ("quest:page_budget=6,dense_layers=0,block_size=16", Place::Device, [16, 27, 2]),
-        ("quest:page_budget=6,dense_layers=1,block_size=16", Place::Host, [16, 40, 1]),
+        ("quest:page_budget=6,dense_layers=0,block_size=16", SelectionPlace::Device, [16, 27, 2]),
+        ("quest:page_budget=6,dense_layers=1,block_size=16", SelectionPlace::Host, [16, 40, 1]),
         // Of 127 pages 20 are selected, of 84.
-        ("quest:page_budget=5,dense_layers=0,block_size=16", Place::Device, [4, 148, 1]),
+        ("quest:page_budget=5,dense_layers=0,block_size=16", SelectionPlace::Device, [4, 148, 1]),
         // More pages than there are slots: partition by partition.
-        ("quest:page_budget=20,dense_layers=0,block_size=16", Place::Device, [16, 40, 1]),
-        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16", Place::Device, [16, 27, 2]),
-        ("esa:block_size=16", Place::Device, [16, 27, 2]),
+        ("quest:page_budget=20,dense_layers=0,block_size=16", SelectionPlace::Device, [16, 40, 1]),
+        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16", SelectionPlace::Device, [16, 27, 2]),
+        ("esa:block_size=16", SelectionPlace::Device, [16, 27, 2]),
         // Slots of all layers are given as a step begins; one dense layer is not asked; and of more pages than there are slots
         // layer by layer.
-        ("quest:page_budget=6,dense_layers=0,block_size=16,query=previous", Place::Device, [16, 27, 2]),
         (
-            "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16,dense_layers=1,query=previous",
-            Place::Device,
+            "quest:page_budget=6,dense_layers=0,block_size=16,query=previous",
+            SelectionPlace::Device,
             [16, 27, 2],
         ),
-        ("quest:page_budget=20,dense_layers=0,block_size=16,query=previous", Place::Device, [16, 40, 1]),
-        (&format!("gsa-ucm:sparse_ratio=0.2,block_size=32,{ucm}"), Place::Device, [16, 27, 2]),
+        (
+            "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16,dense_layers=1,query=previous",
+            SelectionPlace::Device,
+            [16, 27, 2],
+        ),
+        (
+            "quest:page_budget=20,dense_layers=0,block_size=16,query=previous",
+            SelectionPlace::Device,
+            [16, 40, 1],
+        ),
+        (&format!("gsa-ucm:sparse_ratio=0.2,block_size=32,{ucm}"), SelectionPlace::Device, [16, 27, 2]),
     ] {
         let traffic = same_in(pool, spec, place);
         assert!(traffic.hits > traffic.misses && traffic.misses > 0, "{spec}: {traffic:?}");
@@ -90,12 +104,12 @@ fn policies_of_decode_give_the_bits_of_a_pool_that_holds_all() {
 fn policies_among_blocks_of_several_buffers_give_the_bits_of_one() {
     let kvcomp = "kvcomp:hash_bits=64,block_size=16,topk_tokens=64,sink=1,recent=1,length_threshold=64";
     for (spec, place) in [
-        ("quest:page_budget=6,dense_layers=1,block_size=16", Place::Device),
-        ("quest:page_budget=6,dense_layers=0,block_size=16", Place::Host),
-        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16,query=previous", Place::Device),
-        (kvcomp, Place::Device),
-        ("nsa:kernel_size=32,kernel_stride=16,block_size=32,topk=6", Place::Device),
-        ("streaming:sink=1,recent=2,block_size=16", Place::Device),
+        ("quest:page_budget=6,dense_layers=1,block_size=16", SelectionPlace::Device),
+        ("quest:page_budget=6,dense_layers=0,block_size=16", SelectionPlace::Host),
+        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16,query=previous", SelectionPlace::Device),
+        (kvcomp, SelectionPlace::Device),
+        ("nsa:kernel_size=32,kernel_stride=16,block_size=32,topk=6", SelectionPlace::Device),
+        ("streaming:sink=1,recent=2,block_size=16", SelectionPlace::Device),
     ] {
         let want = run(&mut tiny().decoder(&roomy(spec, place, 16)));
         for (memory, buffer_blocks) in [(HostMemory::Mapped, 7), (HostMemory::InPlace, 10)] {
@@ -120,8 +134,8 @@ fn layers_that_reach_less_far_stream_beside_those_that_select() {
         let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
         let of = |options: DecoderOptions| options.recycle(false).kv_dtype(kv_dtype);
         let served = |decoder: &mut Decoder| serve(decoder, &[request], 128).remove(0);
-        let want = served(&mut tiny.decoder(&of(roomy(spec, Place::Device, 16))));
-        let mut decoder = tiny.decoder(&of(tight(spec, Place::Device, [16, 27, 2])));
+        let want = served(&mut tiny.decoder(&of(roomy(spec, SelectionPlace::Device, 16))));
+        let mut decoder = tiny.decoder(&of(tight(spec, SelectionPlace::Device, [16, 27, 2])));
         let got = served(&mut decoder);
         assert_eq!(got.attended, want.attended, "{name}");
         assert_same(name, &got, &want);
@@ -136,8 +150,8 @@ fn pages_of_codes_come_with_their_scales() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
     for kv_dtype in [KvDtype::Fp8, KvDtype::Int8] {
         let of = |options: DecoderOptions| options.kv_dtype(kv_dtype);
-        let want = run(&mut tiny().decoder(&of(roomy(spec, Place::Device, 16))));
-        let mut decoder = tiny().decoder(&of(tight(spec, Place::Device, [16, 27, 2])));
+        let want = run(&mut tiny().decoder(&of(roomy(spec, SelectionPlace::Device, 16))));
+        let mut decoder = tiny().decoder(&of(tight(spec, SelectionPlace::Device, [16, 27, 2])));
         let got = run(&mut decoder);
         assert_eq!(got.attended, want.attended, "{kv_dtype:?}");
         assert_same("codes", &got, &want);
@@ -151,7 +165,7 @@ fn pages_of_codes_come_with_their_scales() {
 #[test]
 fn fetches_cost_time_that_is_measured() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
-    let mut decoder = tiny().decoder(&tight(spec, Place::Device, [16, 27, 2]));
+    let mut decoder = tiny().decoder(&tight(spec, SelectionPlace::Device, [16, 27, 2]));
     assert_eq!(decoder.fetch_cost().unwrap(), None, "nothing is on the device yet");
     let want = run(&mut decoder);
     if let Some(cost) = decoder.fetch_cost().unwrap() {
@@ -167,7 +181,7 @@ fn fetches_cost_time_that_is_measured() {
 fn where_the_host_tier_lies_changes_no_decision() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
     let of = |memory| {
-        let options = tight(spec, Place::Device, [16, 27, 2]);
+        let options = tight(spec, SelectionPlace::Device, [16, 27, 2]);
         let offload = options.offload.map(|offload| offload.memory(memory));
         let mut decoder = tiny().decoder(&options.offload(offload));
         (run(&mut decoder), traffic(&decoder))
@@ -180,19 +194,22 @@ fn where_the_host_tier_lies_changes_no_decision() {
 #[test]
 fn policies_of_prefill_load_what_they_select() {
     for (spec, place) in [
-        ("gsa:block_size=16", Place::Device),
-        ("streaming:sink=1,recent=2,block_size=16", Place::Device),
-        ("xattn:threshold=0.5,block_size=16", Place::Host),
-        ("xattn:threshold=0.5,stride=4,block_size=16", Place::Device),
-        ("flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16", Place::Device),
-        ("flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16,correction=true", Place::Device),
+        ("gsa:block_size=16", SelectionPlace::Device),
+        ("streaming:sink=1,recent=2,block_size=16", SelectionPlace::Device),
+        ("xattn:threshold=0.5,block_size=16", SelectionPlace::Host),
+        ("xattn:threshold=0.5,stride=4,block_size=16", SelectionPlace::Device),
+        ("flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16", SelectionPlace::Device),
+        (
+            "flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16,correction=true",
+            SelectionPlace::Device,
+        ),
         (
             "streaming:sink=1,recent=2,block_size=16+quest:page_budget=4,dense_layers=0,block_size=16",
-            Place::Device,
+            SelectionPlace::Device,
         ),
         (
             "flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16+streaming:block_size=16",
-            Place::Host,
+            SelectionPlace::Host,
         ),
     ] {
         // In f16 by matrices, where the device has them: weights and the parts of few slots are rounded.
@@ -213,7 +230,7 @@ fn policies_of_prefill_load_what_they_select() {
 
 #[test]
 fn estimates_of_chunks_load_nothing_but_what_they_select() {
-    for place in [Place::Host, Place::Device] {
+    for place in [SelectionPlace::Host, SelectionPlace::Device] {
         let spec = "xattn:threshold=0.5,stride=4,block_size=16";
         let mut decoder = tiny().decoder(&tight(spec, place, [16, 64, 2]));
         let served = run(&mut decoder);
@@ -232,7 +249,7 @@ fn estimates_of_chunks_load_nothing_but_what_they_select() {
 fn what_may_be_selected_next_is_fetched_ahead() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
     // Only kernels leave scores from which the next step's wishes follow.
-    let [device, host] = [Place::Device, Place::Host].map(|place| {
+    let [device, host] = [SelectionPlace::Device, SelectionPlace::Host].map(|place| {
         let mut decoder = tiny().decoder(&tight(spec, place, [16, 27, 2]));
         run(&mut decoder);
         traffic(&decoder)
@@ -249,7 +266,7 @@ fn positions_and_history_lack_only_the_blocks_that_begin() {
     let ids = prompt(800);
     for spec in ["gsa:block_size=16", "streaming:sink=1,recent=4,block_size=16"] {
         let [one, many] = [1, 65].map(|tokens| {
-            let mut decoder = tiny().decoder(&tight(spec, Place::Device, [16, 64, 1]));
+            let mut decoder = tiny().decoder(&tight(spec, SelectionPlace::Device, [16, 64, 1]));
             serve(&mut decoder, &[Request::new(&ids, tokens)], 128);
             traffic(&decoder)
         });
@@ -269,8 +286,8 @@ fn sequences_share_the_slots() {
         let request = |ids| Request { prefill: 290, ..Request::new(ids, 6) };
         [request(&long[..]), request(&other[..])]
     };
-    let want = serve(&mut tiny().decoder(&roomy(spec, Place::Device, 16)), &requests(), 128);
-    let got = serve(&mut tiny().decoder(&tight(spec, Place::Device, [16, 64, 2])), &requests(), 128);
+    let want = serve(&mut tiny().decoder(&roomy(spec, SelectionPlace::Device, 16)), &requests(), 128);
+    let got = serve(&mut tiny().decoder(&tight(spec, SelectionPlace::Device, [16, 64, 2])), &requests(), 128);
     assert_same("the long one", &got[0], &want[0]);
     assert_same("the other", &got[1], &want[1]);
 }
@@ -278,20 +295,20 @@ fn sequences_share_the_slots() {
 #[test]
 fn a_request_is_not_given_the_pages_of_the_one_before() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
-    let mut decoder = tiny().decoder(&tight(spec, Place::Device, [16, 64, 2]));
+    let mut decoder = tiny().decoder(&tight(spec, SelectionPlace::Device, [16, 64, 2]));
     let ids: Vec<u32> = prompt(500).into_iter().rev().collect();
     serve(&mut decoder, &[Request { prefill: 495, ..Request::new(&ids, 2) }], 128);
     assert_same(
         "after another",
         &run(&mut decoder),
-        &run(&mut tiny().decoder(&roomy(spec, Place::Device, 16))),
+        &run(&mut tiny().decoder(&roomy(spec, SelectionPlace::Device, 16))),
     );
 }
 
 #[test]
 fn blocks_written_from_outside_are_fetched_anew() {
     let spec = "quest:page_budget=20,dense_layers=0,block_size=16";
-    let mut decoder = tiny().decoder(&tight(spec, Place::Device, [16, 64, 2]));
+    let mut decoder = tiny().decoder(&tight(spec, SelectionPlace::Device, [16, 64, 2]));
     let want = run(&mut decoder);
     // The blocks of a second request lie elsewhere: those of the first hold something else meanwhile.
     let ids: Vec<BlockId> = (0..40).map(BlockId::new).collect();
@@ -312,14 +329,14 @@ fn blocks_written_from_outside_are_fetched_anew() {
 #[test]
 fn pools_that_hold_no_partition_of_a_selection_are_refused() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
-    let small = tiny().try_decoder(&tight(spec, Place::Device, [16, 26, 2]));
+    let small = tiny().try_decoder(&tight(spec, SelectionPlace::Device, [16, 26, 2]));
     let Err(small) = small else { panic!("no room for a partition of pages beside the ring") };
     assert!(matches!(small, ModelError::DevicePool { blocks: 26, needed: 27 }), "{small}");
-    let pool = tight(spec, Place::Device, [16, 27, 2]);
+    let pool = tight(spec, SelectionPlace::Device, [16, 27, 2]);
     let staged = pool.offload.map(|offload| offload.memory(HostMemory::Staged));
     let staged = tiny().try_decoder(&pool.offload(staged)).unwrap_err();
     assert!(staged.to_string().ends_with("mappable storage buffers beside a sparse policy"), "{staged}");
-    let kv = |pool| tiny().decoder(&tight(spec, Place::Device, pool)).kv().max_sequences();
+    let kv = |pool| tiny().decoder(&tight(spec, SelectionPlace::Device, pool)).kv().max_sequences();
     assert_eq!([kv([16, 27, 2]), kv([16, 60, 2]), kv([16, 300, 2])], [Some(1), Some(3), None]);
 }
 
@@ -333,13 +350,13 @@ fn blocks_of_a_million_tokens_are_blocks_like_others() {
         let halves = |options: DecoderOptions| options.kv_dtype(KvDtype::Int8);
         let beyond = |blocks| {
             let offload = Some(Offload::new(blocks, 2, HostMemory::Mapped));
-            halves(roomy(spec, Place::Device, 16)).num_blocks(64).offload(offload)
+            halves(roomy(spec, SelectionPlace::Device, 16)).num_blocks(64).offload(offload)
         };
         let want = serve(&mut tiny().decoder(&beyond(256)), &requests, 128);
         let got = serve_behind(&mut tiny().decoder(&beyond(66_000)), &requests, 128, 65_600 * 16);
         assert_same(spec, &got[0], &want[0]);
         // All on the device.
-        let roomy = halves(roomy(spec, Place::Device, 16));
+        let roomy = halves(roomy(spec, SelectionPlace::Device, 16));
         let want = serve(&mut tiny().decoder(&roomy), &requests, 128);
         let got = serve_behind(&mut tiny().decoder(&roomy.num_blocks(66_000)), &requests, 128, 65_600 * 16);
         assert_same(spec, &got[0], &want[0]);

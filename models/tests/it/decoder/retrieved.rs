@@ -1,7 +1,7 @@
 //! Policies that select in some steps alone: the steps in between keep what was selected, whoever else decodes.
 
 use kvblock::BlockIdx;
-use models::{Attended, Place};
+use models::{Attended, SelectionPlace};
 
 use super::invariance::assert_same;
 use super::served::{Request, Served, serve};
@@ -33,8 +33,13 @@ fn ends(served: &Served) -> Vec<[Vec<BlockIdx>; 2]> {
 #[test]
 fn steps_between_retrievals_keep_the_blocks_and_add_what_begins() {
     for (spec, stride, block) in STRIDES {
-        let (host, device) = (run(&sparse(spec, Place::Host)), run(&sparse(spec, Place::Device)));
-        assert_eq!(tiny().decoder(&sparse(spec, Place::Device)).selects_on(), Some(Place::Device), "{spec}");
+        let (host, device) =
+            (run(&sparse(spec, SelectionPlace::Host)), run(&sparse(spec, SelectionPlace::Device)));
+        assert_eq!(
+            tiny().decoder(&sparse(spec, SelectionPlace::Device)).selects_on(),
+            Some(SelectionPlace::Device),
+            "{spec}"
+        );
         assert_eq!(ends(&device), ends(&host), "{spec}");
         assert_same(spec, &device, &host);
         let layers =
@@ -56,7 +61,7 @@ fn steps_between_retrievals_keep_the_blocks_and_add_what_begins() {
         }
         assert!(differ > 0, "{spec}: every retrieval found what there was");
         let each = format!("{spec},retrieval_stride=1").replace(&format!("retrieval_stride={stride},"), "");
-        assert_ne!(run(&sparse(&each, Place::Device)).bits(), device.bits(), "{spec}");
+        assert_ne!(run(&sparse(&each, SelectionPlace::Device)).bits(), device.bits(), "{spec}");
     }
 }
 
@@ -65,15 +70,16 @@ fn steps_between_retrievals_keep_the_blocks_and_add_what_begins() {
 fn company_changes_no_retrieval() {
     let ids = long_prompt();
     for (spec, ..) in STRIDES {
-        for place in [Place::Device, Place::Host] {
+        for place in [SelectionPlace::Device, SelectionPlace::Host] {
             let options = sparse(spec, place);
             let requests = || {
                 [(388, 400, 9), (300, 350, 4), (150, 170, 12), (300, 310, 9)]
                     .map(|(prefill, len, tokens)| Request { prefill, ..Request::new(&ids[..len], tokens) })
             };
             let together = serve(&mut tiny().decoder(&options), &requests(), 128);
-            if place == Place::Host {
-                let device = serve(&mut tiny().decoder(&sparse(spec, Place::Device)), &requests(), 128);
+            if place == SelectionPlace::Host {
+                let device =
+                    serve(&mut tiny().decoder(&sparse(spec, SelectionPlace::Device)), &requests(), 128);
                 together.iter().zip(&device).for_each(|(host, device)| assert_same(spec, device, host));
                 continue;
             }
@@ -93,7 +99,7 @@ fn few_sequences_stay_dense_where_a_policy_says_so() {
     let ids = long_prompt();
     let spec =
         "kvcomp:block_size=16,topk_tokens=96,sink=1,recent=2,length_threshold=96,concurrency_threshold=2";
-    for place in [Place::Device, Place::Host] {
+    for place in [SelectionPlace::Device, SelectionPlace::Host] {
         let served = |spec: &str, tokens: &[usize]| {
             let requests: Vec<Request<'_>> =
                 tokens.iter().map(|tokens| Request::new(&ids, *tokens)).collect();

@@ -1,6 +1,6 @@
 //! `xattn-bsa` over chunks of few queries, as software drivers and servers make them.
 
-use models::Place;
+use models::SelectionPlace;
 
 use super::invariance::assert_same;
 use super::served::{Request, serve};
@@ -19,7 +19,7 @@ fn short_chunks_vote_too() {
             let other = Request { prefill: 95, ..Request::new(&ids[7..102], 2) };
             serve(&mut tiny().decoder(&sparse(&spec, place)), &[one, other], chunk)
         };
-        let (device, host) = (run(Place::Device), run(Place::Host));
+        let (device, host) = (run(SelectionPlace::Device), run(SelectionPlace::Host));
         for (device, host) in device.iter().zip(&host) {
             assert_eq!(device.attended, host.attended, "{spec}, chunks of {chunk}");
             assert_same(&spec, device, host);

@@ -1,7 +1,7 @@
 //! Prefill that leaves out keys of little weight (`skip-softmax`), inside the attention kernels.
 
 use attn_kernels::kernel::KvDtype;
-use models::{DecoderOptions, ModelError, Place, SparseOptions};
+use models::{DecoderOptions, ModelError, SelectionPlace, SparseOptions};
 
 use super::invariance::assert_same;
 use super::options;
@@ -9,7 +9,7 @@ use super::served::{Request, Served, serve};
 use super::tiny::{Tiny, family, tiny};
 
 fn policy(spec: &str) -> SparseOptions {
-    SparseOptions::new(sparse_select::build(spec).unwrap().into(), Place::Device)
+    SparseOptions::new(sparse_select::build(spec).unwrap().into(), SelectionPlace::Device)
 }
 
 fn skipping(spec: &str) -> DecoderOptions {
@@ -67,7 +67,7 @@ fn selections_are_not_asked_of_a_kernel_that_makes_none() {
         let options = options(KvDtype::F32).sparse(Some(sparse)).reproducible(reproducible);
         tiny().try_decoder(&options).err().map(|error| error.to_string())
     };
-    let on_host = SparseOptions::new(policy("skip-softmax").policy, Place::Host);
+    let on_host = SparseOptions::new(policy("skip-softmax").policy, SelectionPlace::Host);
     insta::assert_snapshot!(
         refused(on_host, false).unwrap(),
         @"skip-softmax leaves keys out inside the attention kernel: it cannot select on the host"

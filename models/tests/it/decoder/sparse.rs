@@ -3,14 +3,14 @@
 
 use attn_kernels::kernel::KvDtype;
 use insta::assert_snapshot;
-use models::{Attended, DecoderOptions, Place, SparseOptions};
+use models::{Attended, DecoderOptions, SelectionPlace, SparseOptions};
 
 use super::invariance::assert_same;
 use super::served::{Request, Served, serve};
 use super::tiny::{Tiny, family, tiny};
 use super::{blocks_of, options};
 
-pub(super) fn sparse(spec: &str, place: Place) -> DecoderOptions {
+pub(super) fn sparse(spec: &str, place: SelectionPlace) -> DecoderOptions {
     let policy = sparse_select::build(spec).unwrap().into();
     let sparse = Some(SparseOptions::new(policy, place).trace(true).certify(true));
     blocks_of(4, &options(KvDtype::F32)).sparse(sparse).reproducible(true)
@@ -32,7 +32,7 @@ fn run_with(tiny: &Tiny, options: &DecoderOptions) -> Served {
 }
 
 fn dense() -> Served {
-    run(&sparse("full", Place::Host).sparse(None))
+    run(&sparse("full", SelectionPlace::Host).sparse(None))
 }
 
 pub(super) fn density(attended: &[Attended]) -> f64 {
@@ -58,7 +58,7 @@ fn everything_selected_is_dense() {
     for spec in
         [format!("gsa:{all}"), format!("gsa:scoring=mean_k,{all}"), "xattn:threshold=1,block_size=16".into()]
     {
-        for place in [Place::Host, Place::Device] {
+        for place in [SelectionPlace::Host, SelectionPlace::Device] {
             let got = run(&sparse(&spec, place));
             assert_eq!(density(&got.attended), 1.0, "{spec}");
             assert_eq!(got.drawn, want.drawn, "{spec} {place:?}");
@@ -70,7 +70,8 @@ fn everything_selected_is_dense() {
 
 #[test]
 fn decode_rows_of_all_blocks_are_dense_to_the_bit() {
-    let got = run(&sparse("gsa:scoring=mean_k,sparse_ratio=1,min_blocks=1,block_size=16", Place::Host));
+    let got =
+        run(&sparse("gsa:scoring=mean_k,sparse_ratio=1,min_blocks=1,block_size=16", SelectionPlace::Host));
     assert_same("all blocks", &got, &dense());
     assert!(got.attended.iter().all(|step| !step.selections.is_empty()));
 }
@@ -78,7 +79,7 @@ fn decode_rows_of_all_blocks_are_dense_to_the_bit() {
 #[test]
 fn budgets_are_kept_and_reported() {
     let budget = "quest:page_budget=6,dense_layers=1,block_size=16";
-    let got = run(&sparse(budget, Place::Host));
+    let got = run(&sparse(budget, SelectionPlace::Host));
     // 15 decode steps over 25 or 26 blocks of 16, of which two of three layers keep 6.
     let visible: u32 = (389..=403u32).map(|len| len.div_ceil(16)).sum();
     let density_wanted = (f64::from(visible) + 2.0 * 15.0 * 6.0) / (3.0 * f64::from(visible));
@@ -94,7 +95,7 @@ fn budgets_are_kept_and_reported() {
 
 #[test]
 fn prefills_keep_their_own_chunk() {
-    let got = run(&sparse("streaming:sink=1,recent=2,block_size=16", Place::Host));
+    let got = run(&sparse("streaming:sink=1,recent=2,block_size=16", SelectionPlace::Host));
     // Chunks from 0, 128, 256, 384; the first has no history, so it is whole.
     let total = |step: &Attended| [step.total().blocks, step.total().visible];
     let blocks: Vec<[u64; 2]> = got.attended[..4].iter().map(total).collect();
@@ -108,7 +109,7 @@ fn prefills_keep_their_own_chunk() {
 
 #[test]
 fn a_mass_is_certified() {
-    for place in [Place::Host, Place::Device] {
+    for place in [SelectionPlace::Host, SelectionPlace::Device] {
         let got = run(&sparse("quest:mass=0.9,dense_layers=0,block_size=16", place));
         for step in &got.attended {
             assert!(step.mass.unwrap() >= 0.9, "{place:?}: {:?}", step.mass);
@@ -119,7 +120,7 @@ fn a_mass_is_certified() {
 
 #[test]
 fn company_and_preemption_do_not_change_what_is_selected() {
-    let options = sparse("quest:page_budget=6,block_size=16", Place::Host);
+    let options = sparse("quest:page_budget=6,block_size=16", SelectionPlace::Host);
     let ids = long_prompt();
     let one = Request { prefill: 388, ..Request::new(&ids, 4) };
     let other = Request { prefill: 300, ..Request::new(&ids[..350], 6) };
@@ -162,10 +163,15 @@ fn kernels_select_what_the_policies_own_code_selects() {
             .into(),
         "nsa:kernel_size=16,kernel_stride=16,block_size=32,topk=5,init_blocks=0,window_size=0".into(),
     ] {
-        let (host, device) = (run(&sparse(&spec, Place::Host)), run(&sparse(&spec, Place::Device)));
+        let (host, device) =
+            (run(&sparse(&spec, SelectionPlace::Host)), run(&sparse(&spec, SelectionPlace::Device)));
         assert!(density(&host.attended) < 1.0, "{spec}");
         assert_eq!(density(&device.attended), density(&host.attended), "{spec}");
-        assert_eq!(tiny().decoder(&sparse(&spec, Place::Device)).selects_on(), Some(Place::Device), "{spec}");
+        assert_eq!(
+            tiny().decoder(&sparse(&spec, SelectionPlace::Device)).selects_on(),
+            Some(SelectionPlace::Device),
+            "{spec}"
+        );
         assert_eq!(rows(&device), rows(&host), "{spec}");
         for (device, host) in device.attended.iter().zip(&host.attended) {
             // The kernel gives a little away for its rounding.
@@ -185,7 +191,7 @@ fn kernels_select_what_the_policies_own_code_selects() {
 #[test]
 fn layers_reuse_the_selection_before_them() {
     let selections = |spec: &str, place| run(&sparse(spec, place)).attended.pop().unwrap().selections;
-    for place in [Place::Host, Place::Device] {
+    for place in [SelectionPlace::Host, SelectionPlace::Device] {
         let own = selections(&format!("kvcomp:{KVCOMP}"), place);
         let reused = selections(&format!("kvcomp:{KVCOMP},skip_layers=0:2"), place);
         // Nothing is before layer 0, so it selects.
@@ -198,7 +204,11 @@ fn layers_reuse_the_selection_before_them() {
         assert_eq!(over_dense[1].1, over_dense[0].1, "{place:?}");
     }
     let spec = format!("kvcomp:{KVCOMP},skip_layers=1");
-    assert_same(&spec, &run(&sparse(&spec, Place::Device)), &run(&sparse(&spec, Place::Host)));
+    assert_same(
+        &spec,
+        &run(&sparse(&spec, SelectionPlace::Device)),
+        &run(&sparse(&spec, SelectionPlace::Host)),
+    );
 }
 
 /// Codes of 8 bits are digested, mirrored and attended as what they stand for; beside them and f16 digests are in f16, and both
@@ -216,9 +226,13 @@ fn caches_of_halves_and_codes_are_selected_from_alike() {
             "flashprefill:block_size=16,alpha=0.7,sink_blocks=1,recent_blocks=2",
         ] {
             let options = |place| sparse(spec, place).kv_dtype(kv_dtype);
-            assert_eq!(tiny().decoder(&options(Place::Device)).selects_on(), Some(Place::Device), "{spec}");
+            assert_eq!(
+                tiny().decoder(&options(SelectionPlace::Device)).selects_on(),
+                Some(SelectionPlace::Device),
+                "{spec}"
+            );
             let of = |place| run(&options(place));
-            let (host, device) = (of(Place::Host), of(Place::Device));
+            let (host, device) = (of(SelectionPlace::Host), of(SelectionPlace::Device));
             assert!(density(&host.attended) < 1.0, "{spec}");
             assert_eq!(rows(&device), rows(&host), "{kv_dtype:?}, {spec}");
             assert_same(&format!("{kv_dtype:?}, {spec}"), &device, &host);
@@ -247,7 +261,7 @@ fn kernels_estimate_what_the_policies_own_code_estimates() {
         "flashprefill:block_size=32,alpha=0.95,sink_blocks=0,recent_blocks=2,dense_layers=1",
         "flashprefill:block_size=128,alpha=1,sink_blocks=0,recent_blocks=0",
     ] {
-        let (device, host) = (serve_two(spec, Place::Device), serve_two(spec, Place::Host));
+        let (device, host) = (serve_two(spec, SelectionPlace::Device), serve_two(spec, SelectionPlace::Host));
         for (device, host) in device.iter().zip(&host) {
             assert!(density(&host.attended) < 1.0, "{spec}");
             assert!(host.attended.iter().any(|step| !step.selections.is_empty()), "{spec}");
@@ -281,7 +295,8 @@ fn two_policies_share_the_phases() {
         ),
     ] {
         let spec = format!("{prefill}+{decode}");
-        let (device, host) = (serve_two(&spec, Place::Device), serve_two(&spec, Place::Host));
+        let (device, host) =
+            (serve_two(&spec, SelectionPlace::Device), serve_two(&spec, SelectionPlace::Host));
         for (device, host) in device.iter().zip(&host) {
             assert_eq!(device.attended.len(), host.attended.len(), "{spec}");
             for (device, host) in device.attended.iter().zip(&host.attended) {
@@ -299,7 +314,7 @@ fn two_policies_share_the_phases() {
             assert_same(&spec, device, host);
         }
         // A first chunk sees the same keys whatever decodes, and rows of decode select whatever the prompt selected.
-        let alone = serve_two(prefill, Place::Host);
+        let alone = serve_two(prefill, SelectionPlace::Host);
         let chunks =
             |served: &Served| served.attended[..2].iter().map(|step| step.total()).collect::<Vec<_>>();
         if !decode.contains("dense_layers=1") {
@@ -319,16 +334,21 @@ fn policies_without_kernels_select_on_the_host() {
         "xattn:block_size=16,stride=8",
     ] {
         let on = |place| tiny().decoder(&sparse(spec, place)).selects_on();
-        assert_eq!([Place::Device, Place::Host].map(on), [Some(Place::Host); 2], "{spec}");
+        assert_eq!(
+            [SelectionPlace::Device, SelectionPlace::Host].map(on),
+            [Some(SelectionPlace::Host); 2],
+            "{spec}"
+        );
     }
-    let by_position = tiny().decoder(&sparse("streaming:sink=1,recent=2,block_size=16", Place::Device));
-    assert_eq!(by_position.selects_on(), Some(Place::Device));
+    let by_position =
+        tiny().decoder(&sparse("streaming:sink=1,recent=2,block_size=16", SelectionPlace::Device));
+    assert_eq!(by_position.selects_on(), Some(SelectionPlace::Device));
 }
 
 #[test]
 fn what_selections_are_worth_is_measured() {
     let measured = |spec: &str| {
-        let mut options = sparse(spec, Place::Device);
+        let mut options = sparse(spec, SelectionPlace::Device);
         options.sparse.as_mut().unwrap().measure = true;
         let mut all = Attended::default();
         run(&options).attended.iter().for_each(|step| all.add(step));
@@ -341,7 +361,7 @@ fn what_selections_are_worth_is_measured() {
         .map(|budget| {
             let spec = format!("quest:page_budget={budget},dense_layers=0,block_size=16");
             let measured = measured(&spec);
-            assert_eq!(measured.density(), density(&run(&sparse(&spec, Place::Device)).attended));
+            assert_eq!(measured.density(), density(&run(&sparse(&spec, SelectionPlace::Device)).attended));
             measured.recall.value().unwrap()
         })
         .to_vec();
@@ -359,10 +379,10 @@ const MIXED: [(&str, &[u32]); 2] = [("tiny-gpt-oss", &[1, 3]), ("tiny-llama4", &
 fn layers_of_full_attention_select_beside_windows_chunks_and_sinks() {
     for (name, full) in MIXED {
         let tiny = family(name);
-        let dense = run_with(tiny, &sparse("full", Place::Host).sparse(None));
+        let dense = run_with(tiny, &sparse("full", SelectionPlace::Host).sparse(None));
         let all = "gsa:scoring=mean_k,sparse_ratio=1,min_blocks=1,block_size=16";
         let some = "quest:page_budget=6,dense_layers=0,block_size=16";
-        for place in [Place::Host, Place::Device] {
+        for place in [SelectionPlace::Host, SelectionPlace::Device] {
             assert_same(name, &run_with(tiny, &sparse(all, place)), &dense);
             let got = run_with(tiny, &sparse(some, place));
             assert_ne!(got.bits(), dense.bits(), "{name} {place:?}");
@@ -374,16 +394,18 @@ fn layers_of_full_attention_select_beside_windows_chunks_and_sinks() {
             let total = last.total();
             assert_eq!([total.blocks, total.visible], [6 * blocks, 26 * blocks], "{name} {place:?}");
         }
-        let [host, device] = [Place::Host, Place::Device].map(|place| run_with(tiny, &sparse(some, place)));
+        let [host, device] =
+            [SelectionPlace::Host, SelectionPlace::Device].map(|place| run_with(tiny, &sparse(some, place)));
         assert_same(name, &device, &host);
-        let window = run_with(tiny, &sparse("streaming:sink=1,recent=2,block_size=16", Place::Device));
+        let window =
+            run_with(tiny, &sparse("streaming:sink=1,recent=2,block_size=16", SelectionPlace::Device));
         assert_ne!(window.bits(), dense.bits(), "{name}");
     }
 }
 
 #[test]
 fn models_without_full_attention_refuse_policies() {
-    let options = sparse("quest:page_budget=6,block_size=16", Place::Device);
+    let options = sparse("quest:page_budget=6,block_size=16", SelectionPlace::Device);
     let refused = |name| family(name).try_decoder(&options).unwrap_err();
     assert_snapshot!(refused("tiny-mistral"), @"a sparse policy needs layers of full attention to keys and values; the model has windows or chunks alone");
     assert_snapshot!(refused("tiny-deepseek-v32"), @"a sparse policy needs layers of full attention to keys and values; the model has latents with an indexer");

@@ -6,8 +6,8 @@ use std::time::Duration;
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions, wgpu};
 use attn_kernels::kernel::KvDtype;
 use models::{
-    ChunkCrossing, ChunkGrid, Crossing, Decoder, DecoderOptions, HostMemory, Offload, Place, SparseOptions,
-    StepGrid, StepTimes,
+    ChunkCrossing, ChunkGrid, Crossing, Decoder, DecoderOptions, HostMemory, Offload, SelectionPlace,
+    SparseOptions, StepGrid, StepTimes,
 };
 
 use sparse_select::Policy;
@@ -18,7 +18,7 @@ use super::{blocks_of, options};
 
 fn quest() -> DecoderOptions {
     let policy = sparse_select::build("quest:page_budget=4").unwrap().into();
-    with_policy(SparseOptions::new(policy, Place::Device))
+    with_policy(SparseOptions::new(policy, SelectionPlace::Device))
 }
 
 fn with_policy(sparse: SparseOptions) -> DecoderOptions {
@@ -134,7 +134,7 @@ fn decode_steps_with_a_policy_are_encoded_while_others_run() {
         "streaming:sink=1,recent=2,block_size=16+gsa:scoring=mean_k,block_size=16",
     ] {
         let policy = sparse_select::build(spec).unwrap().into();
-        encoded_ahead(spec, &with_policy(SparseOptions::new(policy, Place::Device)));
+        encoded_ahead(spec, &with_policy(SparseOptions::new(policy, SelectionPlace::Device)));
     }
 }
 
@@ -151,7 +151,7 @@ fn decode_steps_with_keys_on_the_host_are_encoded_while_others_run() {
         "full",
     ] {
         let policy: Arc<dyn Policy> = sparse_select::build(spec).unwrap().into();
-        let sparse = (spec != "full").then(|| SparseOptions::new(policy, Place::Device));
+        let sparse = (spec != "full").then(|| SparseOptions::new(policy, SelectionPlace::Device));
         let options = blocks_of(16, &options(KvDtype::F16)).sparse(sparse).num_blocks(49);
         // In two buffers, of which the prompts fill one.
         let offload = Offload::new(256, 2, HostMemory::Mapped).buffer_blocks(15);
@@ -164,7 +164,7 @@ fn decode_steps_with_keys_on_the_host_are_encoded_while_others_run() {
 fn decode_steps_of_many_sequences_with_keys_on_the_host_are_encoded_while_others_run() {
     const SEQUENCES: u32 = 66;
     let policy = sparse_select::build("quest:page_budget=2,dense_layers=0,block_size=16").unwrap().into();
-    let sparse = SparseOptions::new(policy, Place::Device);
+    let sparse = SparseOptions::new(policy, SelectionPlace::Device);
     let options = blocks_of(16, &options(KvDtype::F16)).sparse(Some(sparse)).max_seqs(SEQUENCES);
     let offload = Some(Offload::new(512, 2, HostMemory::Mapped));
     let mut options = options.num_blocks(300).offload(offload);
@@ -215,7 +215,7 @@ fn decode_steps_of_sequences_of_different_lengths_are_encoded_while_others_run()
         KVCOMP,
     ] {
         let policy = sparse_select::build(spec).unwrap().into();
-        let options = with_policy(SparseOptions::new(policy, Place::Device)).max_seqs(7);
+        let options = with_policy(SparseOptions::new(policy, SelectionPlace::Device)).max_seqs(7);
         let mut options = blocks_of(16, &options);
         options.max_rows = 2048;
         let mut decoder = tiny().decoder(&options);
@@ -230,7 +230,8 @@ fn decode_steps_of_sequences_of_different_lengths_are_encoded_while_others_run()
 #[test]
 fn a_row_that_crosses_is_dense_before_and_selects_after() {
     let policy = || sparse_select::build("quest:page_budget=2,dense_layers=0").unwrap().into();
-    let with = |crossing| with_policy(SparseOptions::new(policy(), Place::Device).crossing(crossing));
+    let with =
+        |crossing| with_policy(SparseOptions::new(policy(), SelectionPlace::Device).crossing(crossing));
     let times = |context, selecting| StepTimes {
         rows: 1,
         context,
@@ -294,7 +295,7 @@ fn a_rehearsal_changes_no_token() {
 fn a_rehearsal_goes_from_one_selection_to_the_next() {
     let spec = "gsa-ucm:sparse_ratio=0.2,block_size=16,min_topk=1,seg_prefill_threshold=0,retrieval_stride=3";
     let policy = sparse_select::build(spec).unwrap().into();
-    let mut decoder = tiny().decoder(&with_policy(SparseOptions::new(policy, Place::Device)));
+    let mut decoder = tiny().decoder(&with_policy(SparseOptions::new(policy, SelectionPlace::Device)));
     let mut rehearsal = decoder.rehearsal(1024).expect("gsa-ucm selects on the device");
     assert_eq!(rehearsal.steps(), 3);
     for _ in 0..4 {
@@ -329,7 +330,7 @@ fn chunks_before_the_crossing_are_dense() {
     ] {
         let with = |crossing| {
             let policy = sparse_select::build(spec).unwrap().into();
-            bits(&with_policy(SparseOptions::new(policy, Place::Device).chunk_crossing(crossing)))
+            bits(&with_policy(SparseOptions::new(policy, SelectionPlace::Device).chunk_crossing(crossing)))
         };
         assert_eq!(with(ChunkCrossing::never()), dense, "{spec}");
         let (crossed, selected) = (with(at_256.clone()), with(ChunkCrossing::default()));
@@ -352,7 +353,7 @@ fn a_rehearsal_of_chunks_changes_no_token() {
         ("skip-softmax:scale=60", false),
     ] {
         let policy = sparse_select::build(spec).unwrap().into();
-        let options = with_policy(SparseOptions::new(policy, Place::Device));
+        let options = with_policy(SparseOptions::new(policy, SelectionPlace::Device));
         let options = blocks_of(16, &options);
         let drawn = |decoder: &mut Decoder| serve(decoder, &[Request::new(&ids, 12)], 64)[0].drawn.clone();
         let fresh = drawn(&mut tiny().decoder(&options));

@@ -9,7 +9,7 @@ use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::paged_decode::PARTITION;
 use kvblock::{BlockId, BlockIdx};
 use models::batch::{Phase, Sample, Slice, StepOutput};
-use models::{Decoder, DecoderOptions, FetchCost, HostMemory, Offload, Place, SparseOptions};
+use models::{Decoder, DecoderOptions, FetchCost, HostMemory, Offload, SelectionPlace, SparseOptions};
 
 use super::plan::{LOOKS, Plan};
 use super::random::{Noise, Random};
@@ -136,7 +136,7 @@ impl Rig {
         // Two slots of a ring, and a partition of selected pages for each stream.
         let least = (2 + case.streams) * PARTITION / self.plan.block_size;
         let sparse = case.policy.as_ref().map(|spec| -> Result<_> {
-            Ok(SparseOptions::new(sparse_select::build(spec)?.into(), Place::Device))
+            Ok(SparseOptions::new(sparse_select::build(spec)?.into(), SelectionPlace::Device))
         });
         let device_blocks = case.pool.map_or(blocks, |pool| of_pool(pool).max(least));
         let offload = case.pool.map(|_| Offload::new(blocks, 2, case.memory));

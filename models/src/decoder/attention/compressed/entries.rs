@@ -6,7 +6,7 @@ use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 use attn_kernels::kernel::v4_compress::{self, EntryShape, V4CompressBuffers, V4CompressParams};
 
 use super::CompressedAttention;
-use super::places::Places;
+use super::caches::CompressedCaches;
 use crate::cast::u32_of;
 use crate::decoder::ops::Ctx;
 use crate::kernel::state_write::{self, StateWriteBuffers, StateWriteParams};
@@ -52,7 +52,7 @@ impl EntryState {
         gpu: &Gpu,
         config: &DecoderConfig,
         options: &DecoderOptions,
-        places: &Places,
+        caches: &CompressedCaches,
     ) -> Result<Self, ModelError> {
         let rope_dim = config.compressed.as_ref().map_or(0, |compressed| compressed.rope.rotary_dims);
         let index_dim = config.indexer.map_or(config.head_dim, |indexer| indexer.head_dim);
@@ -63,11 +63,11 @@ impl EntryState {
             Ok([of(dims[0])?, of(if compressor.indexed { dims[1] } else { dims[0] })?])
         };
         let widest = config.head_dim.max(index_dim) as usize;
-        let windows = places.kinds.iter().map(|kind| kind.compressor.windows()).max().unwrap_or(1) as usize;
+        let windows = caches.kinds.iter().map(|kind| kind.compressor.windows()).max().unwrap_or(1) as usize;
         let rows = options.max_rows as usize;
         Ok(Self {
             write: gpu.pipeline(&state_write::variant())?,
-            compress: places
+            compress: caches
                 .kinds
                 .iter()
                 .map(|kind| compress(&kind.compressor))
@@ -88,7 +88,7 @@ impl CompressedAttention {
         x: &Buf<f32>,
     ) -> Result<u32, ModelError> {
         let StateCache { layer, part, kind, group, dim } = cache;
-        let compressor = self.places.kinds[kind].compressor;
+        let compressor = self.caches.kinds[kind].compressor;
         let width = 2 * compressor.windows() * dim;
         let (buffers, lists) = (&self.entries, &self.step.states[group]);
         // States are kept as they are, and indexers choose by small differences: no product goes through matrices of f16.

@@ -8,7 +8,7 @@ use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReducePa
 use attn_kernels::rows::DecodeRow;
 
 use super::CompressedAttention;
-use super::places::LayerPlaces;
+use super::caches::LayerCaches;
 use crate::CachePart;
 use crate::cast::u32_of;
 use crate::decoder::ops::Ctx;
@@ -18,13 +18,13 @@ use crate::decoder::portions::{KeyRange, Portion, RowKernel};
 pub(super) struct SlotRows<'a> {
     pub(super) compressed: &'a CompressedAttention,
     pub(super) layer: usize,
-    pub(super) places: Option<LayerPlaces>,
+    pub(super) caches: Option<LayerCaches>,
 }
 
 impl SlotRows<'_> {
     fn list(&self) -> Bind<DecodeRow> {
         let lists = &self.compressed.step;
-        let rows = self.places.map_or(&lists.rows, |places| &lists.kinds[places.kind].rows);
+        let rows = self.caches.map_or(&lists.rows, |caches| &lists.kinds[caches.kind].rows);
         // The kernel reads the counts of keys of rows over two caches.
         rows.bind().cast()
     }
@@ -40,7 +40,7 @@ impl SlotRows<'_> {
             scale: ctx.config.scale,
             list_stride: step.window_stride,
             first_row: u32_of(portion.rows.start),
-            compressed_stride: self.places.map_or(0, |places| step.kinds[places.kind].stride),
+            compressed_stride: self.caches.map_or(0, |caches| step.kinds[caches.kind].stride),
             ..MlaDecodeParams::default()
         }
     }
@@ -52,9 +52,9 @@ impl RowKernel for SlotRows<'_> {
         let window = ctx.kv.buffer(self.layer, CachePart::Latent);
         let window_slots = state.step.window(ctx.attn_groups.of_layers[self.layer]);
         // A layer without entries reads nothing of the second cache.
-        let (entries, entry_slots) = match self.places {
+        let (entries, entry_slots) = match self.caches {
             None => (window, window_slots),
-            Some(LayerPlaces { kind, .. }) => {
+            Some(LayerCaches { kind, .. }) => {
                 (ctx.kv.buffer(self.layer, CachePart::Entries), state.step.kinds[kind].seen())
             }
         };

@@ -7,7 +7,7 @@ use attn_kernels::kernel::prefix_slots::{self, PrefixSlotsBuffers, PrefixSlotsPa
 use attn_kernels::rows::{Angle, DecodeRow, NewEntry, SlotRow, Span};
 use attn_kernels::split::{SplitPlan, SplitPlanner};
 
-use super::places::{Kind, Places, States};
+use super::caches::{CompressedCaches, EntryKind, States};
 use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::decoder::batch::{Batch, slot};
@@ -20,7 +20,7 @@ use crate::{DecoderConfig, ModelError};
 
 /// Lists of a step.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct CompressedStep {
     /// (cos, sin) of each row's position in layers with entries, `[rows, pairs]`.
     pub(super) cos_sin: StepList<Angle>,
     /// Tokens of each row's window, one list for each view.
@@ -74,13 +74,13 @@ pub(super) struct StateStep {
 /// Inputs of a step beside its slices.
 pub(super) struct StepContext<'a> {
     pub(super) config: &'a DecoderConfig,
-    pub(super) places: &'a Places,
+    pub(super) caches: &'a CompressedCaches,
     /// Angles of layers with entries.
     pub(super) cos_sin: &'a RopeCosSin,
 }
 
 /// One row.
-struct Row<'a> {
+struct StepRow<'a> {
     slice: &'a Slice<'a>,
     /// First entries of the slice's block tables, by group.
     tables: &'a [u32],
@@ -155,10 +155,10 @@ impl Spans {
     }
 }
 
-impl Step {
+impl CompressedStep {
     pub(super) fn new(
         load: &LoadContext<'_>,
-        places: &Places,
+        caches: &CompressedCaches,
         attn_groups: usize,
     ) -> Result<Self, ModelError> {
         let (gpu, rows) = (load.gpu, load.options.max_rows as usize);
@@ -173,8 +173,8 @@ impl Step {
             windows: (0..attn_groups).map(|_| Spans::new(gpu, rows)).collect::<Result<_, _>>()?,
             window_stride: 0,
             rows: StepList::new(gpu, "rows", rows)?,
-            kinds: places.kinds.iter().map(|_| KindStep::new(gpu, rows, pairs)).collect::<Result<_, _>>()?,
-            states: places.states.iter().map(of_states).collect::<Result<_, ModelError>>()?,
+            kinds: caches.kinds.iter().map(|_| KindStep::new(gpu, rows, pairs)).collect::<Result<_, _>>()?,
+            states: caches.states.iter().map(of_states).collect::<Result<_, ModelError>>()?,
             planner: split_planner(gpu, load.config, load.kv.shape(), false),
             split: SplitPlan::default(),
             slots: gpu.pipeline(&prefix_slots::variant())?,
@@ -183,9 +183,9 @@ impl Step {
 
     /// Lays a step out, after its batch.
     pub(super) fn plan(&mut self, context: &StepContext<'_>, slices: &[Slice<'_>], batch: &Batch) {
-        let StepContext { config, places, cos_sin } = *context;
+        let StepContext { config, caches, cos_sin } = *context;
         self.clear();
-        for (kind, of_kind) in places.kinds.iter().zip(&mut self.kinds) {
+        for (kind, of_kind) in caches.kinds.iter().zip(&mut self.kinds) {
             of_kind.longest = batch.longest / kind.compressor.ratio;
             of_kind.stride = attended(config, kind, of_kind.longest);
         }
@@ -199,7 +199,7 @@ impl Step {
             let positions = slice.first..slice.first + u32_of(slice.tokens.len());
             cos_sin.extend(positions.clone(), &mut self.cos_sin);
             for position in positions {
-                self.push(context, &Row { slice, tables: &tables, row, position });
+                self.push(context, &StepRow { slice, tables: &tables, row, position });
                 row += 1;
             }
         }
@@ -218,24 +218,24 @@ impl Step {
     }
 
     /// Adds the entries and states of one row.
-    fn push(&mut self, context: &StepContext<'_>, of_row: &Row<'_>) {
-        let StepContext { config, places, cos_sin } = *context;
-        let Row { slice, tables, row, position } = *of_row;
-        for (kind, step) in places.kinds.iter().zip(&mut self.kinds) {
+    fn push(&mut self, context: &StepContext<'_>, of_row: &StepRow<'_>) {
+        let StepContext { config, caches, cos_sin } = *context;
+        let StepRow { slice, tables, row, position } = *of_row;
+        for (kind, step) in caches.kinds.iter().zip(&mut self.kinds) {
             let entries = kind.compressor.entries(position);
             let (to, table) = (row * step.stride, tables[kind.group]);
             step.seen.list.push(Span { first: 0, len: entries, to, table });
             step.rows.push(SlotRow::new(row, attended(config, kind, entries), 0));
         }
-        for (group, step) in places.states.iter().zip(&mut self.states) {
+        for (group, step) in caches.states.iter().zip(&mut self.states) {
             step.slots.push(slot(slice.tables[group.group], position, group.block));
             let of_kind = &self.kinds[group.kind];
-            if completes(&places.kinds[group.kind], position) {
+            if completes(&caches.kinds[group.kind], position) {
                 let (table, to) = (tables[group.group], u32_of(of_kind.slots.len()));
                 step.entries.push(NewEntry::new(position, table, to));
             }
         }
-        for (kind, step) in places.kinds.iter().zip(&mut self.kinds) {
+        for (kind, step) in caches.kinds.iter().zip(&mut self.kinds) {
             if completes(kind, position) {
                 let entry = position / kind.compressor.ratio;
                 step.slots.push(slot(slice.tables[kind.group], entry, kind.block));
@@ -287,11 +287,11 @@ impl Step {
     }
 
     /// Records the slots of all windows, and of the entries of kinds whose rows attend all of them.
-    pub(super) fn record(&self, ctx: &mut Ctx<'_>, places: &Places) {
+    pub(super) fn record(&self, ctx: &mut Ctx<'_>, caches: &CompressedCaches) {
         for (window, attn_group) in self.windows.iter().zip(&ctx.attn_groups.all) {
             window.record(ctx, &self.slots, attn_group.block_size);
         }
-        for (step, kind) in self.kinds.iter().zip(&places.kinds).filter(|(step, _)| !step.selects()) {
+        for (step, kind) in self.kinds.iter().zip(&caches.kinds).filter(|(step, _)| !step.selects()) {
             step.seen.record(ctx, &self.slots, kind.block);
         }
     }
@@ -303,12 +303,12 @@ impl Step {
 }
 
 /// Entries that a row attends of those that it may see.
-fn attended(config: &DecoderConfig, kind: &Kind, entries: u32) -> u32 {
+fn attended(config: &DecoderConfig, kind: &EntryKind, entries: u32) -> u32 {
     let selected =
         config.indexer.filter(|_| kind.compressor.indexed).map_or(u32::MAX, |indexer| indexer.top_k);
     entries.min(selected)
 }
 
-fn completes(kind: &Kind, position: u32) -> bool {
+fn completes(kind: &EntryKind, position: u32) -> bool {
     (position + 1).is_multiple_of(kind.compressor.ratio)
 }

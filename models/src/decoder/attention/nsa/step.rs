@@ -16,7 +16,7 @@ use crate::{DecoderConfig, ModelError, NsaConfig, Reach};
 
 /// Lists and sizes of a step.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct NsaStep {
     shape: KvShape,
     /// Blocks of the cache that the step fills.
     pub(super) filled: StepList<BlockTokens>,
@@ -38,7 +38,7 @@ pub(super) struct Step {
     row_lens: [usize; 2],
 }
 
-impl Step {
+impl NsaStep {
     pub(super) fn new(load: &LoadContext<'_>) -> Result<Self, ModelError> {
         let LoadContext { gpu, config, options, kv, .. } = *load;
         let shape = *kv.shape();

@@ -7,7 +7,7 @@ use attn_kernels::kernel::swap_blocks::{self, Link, SwapBlocksBuffers, SwapBlock
 use attn_kernels::rows::{BlockCopy, KvWord};
 
 use super::super::lists::is_run;
-use super::{RingKeys, TransferContext, Transport};
+use super::{BlockTransport, RingKeys, TransferContext};
 use crate::KvPool;
 use crate::cast::u32_of;
 use crate::kv::{KeysIn, block_runs};
@@ -47,7 +47,7 @@ impl RingKeys {
         });
         for (source, target) in ends(from).zip(ends(to)) {
             match &self.transport {
-                Transport::Kernel(kernel) => {
+                BlockTransport::Kernel(kernel) => {
                     assert!(
                         words.is_multiple_of(4),
                         "blocks of {words} words, of which four tokens are 16 bytes"
@@ -67,7 +67,7 @@ impl RingKeys {
                     };
                     context.pass.dispatch(kernel, &params, buffers, swap_blocks::grid(&params));
                 }
-                Transport::Queue => {
+                BlockTransport::Queue => {
                     let pair = |pair: &BlockCopy| (pair.from - first_source, pair.to - first_target);
                     let of_list = context.beyond.lists.pairs[list..][pairs.clone()].iter();
                     for run in

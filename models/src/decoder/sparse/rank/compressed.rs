@@ -20,7 +20,7 @@ use crate::{DecoderConfig, ModelError};
 
 /// Mean keys of pages, and what a step makes of them.
 #[derive(Debug)]
-pub(super) struct Compressed {
+pub(super) struct CompressedScorer {
     by: ByCompressed,
     pub(super) pools: DigestPools,
     attend: Arc<Pipeline>,
@@ -30,7 +30,7 @@ pub(super) struct Compressed {
     params: (NsaProbsParams, NsaBlockScoreParams),
 }
 
-impl Compressed {
+impl CompressedScorer {
     /// `None` where strides are not whole pages.
     pub(super) fn new(
         load: &LoadContext<'_>,

@@ -90,7 +90,7 @@ impl DigestPools {
 
 /// Scores of blocks from their digests.
 #[derive(Debug)]
-pub(super) struct Digests {
+pub(super) struct DigestScorer {
     by: ByDigests,
     digest: Digest,
     pub(super) pools: DigestPools,
@@ -111,7 +111,7 @@ struct Bounding {
     bounds: GrowBuf<f32>,
 }
 
-impl Digests {
+impl DigestScorer {
     pub(super) fn new(
         load: &LoadContext<'_>,
         by: ByDigests,

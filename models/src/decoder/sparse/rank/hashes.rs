@@ -25,7 +25,7 @@ const SLOTS: usize = 1 << 17;
 
 /// Hashes beside the cache, one of every token, KV head and layer that selects.
 #[derive(Debug)]
-pub(super) struct Hashes {
+pub(super) struct HashScorer {
     by: ByHashes,
     shape: KvShape,
     num_pages: u32,
@@ -51,17 +51,17 @@ pub(super) struct Hashes {
 struct Hashed {
     entries: Bind<u32>,
     count: usize,
-    vectors: Vectors,
+    vectors: HashInputs,
 }
 
 /// Source of vectors.
-enum Vectors {
+enum HashInputs {
     /// Keys of these blocks.
     Keys(Range<u32>, Bind<KvWord>),
     Queries(Bind<f32>),
 }
 
-impl Hashes {
+impl HashScorer {
     pub(super) fn new(
         load: &LoadContext<'_>,
         by: ByHashes,
@@ -163,7 +163,7 @@ impl Hashes {
         for first in (0..*count).step_by(SLOTS) {
             for (held, [k, _]) in context.kv.by_id(context.layer) {
                 let (entries, count) = (slots.bind_from(first), SLOTS.min(count - first));
-                let of = Hashed { entries, count, vectors: Vectors::Keys(held, k.bind()) };
+                let of = Hashed { entries, count, vectors: HashInputs::Keys(held, k.bind()) };
                 self.record(pass, &self.keys, &of, pool);
             }
         }
@@ -171,7 +171,7 @@ impl Hashes {
 
     pub(super) fn prepare(&self, pass: &mut Pass, context: &RankContext<'_>) {
         let (entries, count) = (self.rows.bind(), context.count as usize);
-        let of = Hashed { entries, count, vectors: Vectors::Queries(context.q.bind()) };
+        let of = Hashed { entries, count, vectors: HashInputs::Queries(context.q.bind()) };
         self.record(pass, &self.queries, &of, self.codes.of(context.layer));
     }
 
@@ -192,8 +192,8 @@ impl Hashes {
     fn record(&self, pass: &mut Pass, pipeline: &Arc<Pipeline>, of: &Hashed, codes: &Buf<u32>) {
         for (part, (_, weights)) in self.parts.iter().enumerate() {
             let (held, k_cache, q) = match &of.vectors {
-                Vectors::Keys(held, keys) => (held.clone(), Some(keys.clone()), None),
-                Vectors::Queries(queries) => (0..u32::MAX, None, Some(queries.clone())),
+                HashInputs::Keys(held, keys) => (held.clone(), Some(keys.clone()), None),
+                HashInputs::Queries(queries) => (0..u32::MAX, None, Some(queries.clone())),
             };
             let params = self.hash(part, of.count, held);
             let (entries, weights, codes) = (of.entries.clone(), weights.bind(), codes.bind());

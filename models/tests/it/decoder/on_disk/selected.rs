@@ -4,7 +4,7 @@ use attn_kernels::kernel::KvDtype;
 use insta::assert_snapshot;
 use kvblock::BlockId;
 use models::batch::{Phase, Slice};
-use models::{Decoder, DecoderOptions, HostMemory, Place, Predictions, SparseOptions};
+use models::{Decoder, DecoderOptions, HostMemory, Predictions, SelectionPlace, SparseOptions};
 use prefetch::engine::EngineConfig;
 use prefetch::testing::{DiskFaults, SimVolume};
 
@@ -33,7 +33,7 @@ pub(super) fn selecting(
 /// Options of the same policy with all KV on the device.
 pub(super) fn resident(spec: &str, kv_dtype: KvDtype) -> DecoderOptions {
     let policy = sparse_select::build(spec).unwrap().into();
-    roomy(16).kv_dtype(kv_dtype).sparse(SparseOptions::new(policy, Place::Device).trace(true))
+    roomy(16).kv_dtype(kv_dtype).sparse(SparseOptions::new(policy, SelectionPlace::Device).trace(true))
 }
 
 pub(super) fn predictions(decoder: &Decoder) -> Predictions {
@@ -231,8 +231,8 @@ fn policies_whose_keys_must_be_at_hand_keep_off_the_disk() {
         let options = on_volume(&volume, &tiny().config, sparse, HostMemory::Device, [16, 64, 1, 2]);
         tiny().try_decoder(&options).unwrap_err().to_string()
     };
-    let told = refused("xattn:block_size=16", Place::Device);
+    let told = refused("xattn:block_size=16", SelectionPlace::Device);
     assert_snapshot!(told, @"KV blocks in memory of the host need a policy that selects by position, or that kernels rank by digests or hashes, where they lie on disk");
-    assert_eq!(refused("quest:block_size=16", Place::Host), told);
-    assert_eq!(refused("quest:mass=0.9,block_size=16", Place::Device), told);
+    assert_eq!(refused("quest:block_size=16", SelectionPlace::Host), told);
+    assert_eq!(refused("quest:mass=0.9,block_size=16", SelectionPlace::Device), told);
 }

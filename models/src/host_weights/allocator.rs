@@ -16,9 +16,9 @@ const QUAD: u64 = size_of::<[u32; 4]>() as u64;
 
 /// Places of the planes of a model.
 #[derive(Debug)]
-pub(crate) struct Home<'a> {
+pub(crate) struct WeightAllocator<'a> {
     gpu: &'a Gpu,
-    policy: Policy,
+    policy: AllocationPolicy,
     /// Whether planes go to images.
     images: bool,
     /// Counts what is packed.
@@ -28,7 +28,7 @@ pub(crate) struct Home<'a> {
 
 /// Memory that matrices of layers go to.
 #[derive(Debug)]
-enum Policy {
+enum AllocationPolicy {
     /// All to the device.
     Device,
     /// None anywhere: sizes are added up.
@@ -67,7 +67,7 @@ impl HostWeights {
 }
 
 /// Memory that a plane is packed into.
-pub(crate) enum Destination<'a, T> {
+pub(crate) enum PlaneWriter<'a, T> {
     Device(Upload<'a, T>),
     /// An image, packed in memory of the process first.
     Image {
@@ -86,27 +86,27 @@ pub(crate) enum Destination<'a, T> {
     Nowhere(SlotPlace),
 }
 
-impl<'a> Home<'a> {
+impl<'a> WeightAllocator<'a> {
     /// All planes on the device.
     pub(crate) fn device(gpu: &'a Gpu, layers: u32) -> Self {
-        Self::new(gpu, layers, Policy::Device)
+        Self::new(gpu, layers, AllocationPolicy::Device)
     }
 
     /// No plane anywhere: [`outline`](Self::outline) tells their sizes.
     pub(crate) fn measuring(gpu: &'a Gpu, layers: u32) -> Self {
-        Self::new(gpu, layers, Policy::Outline)
+        Self::new(gpu, layers, AllocationPolicy::Outline)
     }
 
     /// Planes where `placement` wants them.
     pub(crate) fn placed(gpu: &'a Gpu, outline: WeightOutline, placement: WeightPlacement) -> Self {
-        Self::new(gpu, placement.num_layers, Policy::Placed(outline, placement))
+        Self::new(gpu, placement.num_layers, AllocationPolicy::Placed(outline, placement))
     }
 
-    fn new(gpu: &'a Gpu, layers: u32, policy: Policy) -> Self {
+    fn new(gpu: &'a Gpu, layers: u32, policy: AllocationPolicy) -> Self {
         let layers = vec![LayerOutline::default(); layers as usize];
         let buffers = match &policy {
-            Policy::Placed(_, placement) => vec![Vec::new(); placement.host_layers.len()],
-            Policy::Device | Policy::Outline => Vec::new(),
+            AllocationPolicy::Placed(_, placement) => vec![Vec::new(); placement.host_layers.len()],
+            AllocationPolicy::Device | AllocationPolicy::Outline => Vec::new(),
         };
         let state = State { layer: None, other_bytes: 0, layers, buffers };
         let profile = gpu.profile();
@@ -142,7 +142,7 @@ impl<'a> Home<'a> {
 
     /// Whether only sizes count: nothing has to be packed.
     pub(crate) fn only_measures(&self) -> bool {
-        matches!(self.policy, Policy::Outline)
+        matches!(self.policy, AllocationPolicy::Outline)
     }
 
     /// Maximum number of bytes of a plane: what a binding holds, in whole blocks.
@@ -151,7 +151,7 @@ impl<'a> Home<'a> {
     }
 
     /// Begins a plane of `len` elements.
-    pub(crate) fn begin<T: Pod>(&self, name: &str, len: usize) -> Result<Destination<'a, T>, ModelError> {
+    pub(crate) fn begin<T: Pod>(&self, name: &str, len: usize) -> Result<PlaneWriter<'a, T>, ModelError> {
         let quads = ((len * size_of::<T>()) as u64).div_ceil(QUAD).max(1);
         let mut state = self.state();
         let Some(layer) = state.layer else {
@@ -159,9 +159,9 @@ impl<'a> Home<'a> {
             return self.resident(name, len);
         };
         let order = match &self.policy {
-            Policy::Device => None,
-            Policy::Outline => Some(0),
-            Policy::Placed(_, placement) => placement.order(layer),
+            AllocationPolicy::Device => None,
+            AllocationPolicy::Outline => Some(0),
+            AllocationPolicy::Placed(_, placement) => placement.order(layer),
         };
         let (buffer, at) = state.layers[layer].take(quads * QUAD, self.max_plane_bytes());
         let Some(order) = order else { return self.resident(name, len) };
@@ -171,8 +171,8 @@ impl<'a> Home<'a> {
             buffer: u32_of(buffer),
             quad: u32::try_from(at / QUAD).expect("a binding has less than 64 GiB"),
         };
-        let Policy::Placed(outline, placement) = &self.policy else {
-            return Ok(Destination::Nowhere(place(1)));
+        let AllocationPolicy::Placed(outline, placement) = &self.policy else {
+            return Ok(PlaneWriter::Nowhere(place(1)));
         };
         let buffers = &mut state.buffers[order];
         if buffer == buffers.len() {
@@ -180,7 +180,7 @@ impl<'a> Home<'a> {
             buffers.push(self.host_buffer(usize::try_from(bytes / QUAD).expect("a buffer fits in memory"))?);
         }
         let words = quads * QUAD / size_of::<T>() as u64;
-        Ok(Destination::Host {
+        Ok(PlaneWriter::Host {
             gpu: self.gpu,
             place: place(placement.slots),
             data: vec![T::zeroed(); usize::try_from(words).expect("a plane fits in memory")],
@@ -196,13 +196,15 @@ impl<'a> Home<'a> {
         Ok(self.gpu.upload(name, values)?)
     }
 
-    fn resident<T: Pod>(&self, name: &str, len: usize) -> Result<Destination<'a, T>, ModelError> {
+    fn resident<T: Pod>(&self, name: &str, len: usize) -> Result<PlaneWriter<'a, T>, ModelError> {
         Ok(match self.policy {
-            Policy::Outline => Destination::Nowhere(SlotPlace { slot: 0, buffer: 0, quad: 0 }),
-            Policy::Device if self.images => {
-                Destination::Image { gpu: self.gpu, name: name.into(), data: vec![T::zeroed(); len] }
+            AllocationPolicy::Outline => PlaneWriter::Nowhere(SlotPlace { slot: 0, buffer: 0, quad: 0 }),
+            AllocationPolicy::Device if self.images => {
+                PlaneWriter::Image { gpu: self.gpu, name: name.into(), data: vec![T::zeroed(); len] }
             }
-            Policy::Device | Policy::Placed(..) => Destination::Device(self.gpu.begin_upload(name, len)?),
+            AllocationPolicy::Device | AllocationPolicy::Placed(..) => {
+                PlaneWriter::Device(self.gpu.begin_upload(name, len)?)
+            }
         })
     }
 
@@ -225,14 +227,14 @@ impl<'a> Home<'a> {
     /// The weights that lie on the host, where there are some.
     pub(crate) fn host_weights(self) -> Option<HostWeights> {
         let State { layers, buffers, .. } = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let Policy::Placed(outline, placement) = self.policy else { return None };
+        let AllocationPolicy::Placed(outline, placement) = self.policy else { return None };
         assert_eq!(layers, outline.layers, "what was measured came");
         let layer_bytes = layers.iter().map(|layer| layer.bytes).collect();
         (!placement.host_layers.is_empty()).then_some(HostWeights { placement, layer_bytes, buffers })
     }
 }
 
-impl<T: Pod> Destination<'_, T> {
+impl<T: Pod> PlaneWriter<'_, T> {
     /// Writes `data` from element `at` on.
     pub(crate) fn put(&mut self, at: usize, data: &[T]) {
         match self {

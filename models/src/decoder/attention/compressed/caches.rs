@@ -4,16 +4,16 @@ use crate::{CachePart, Compressor, DecoderConfig, KvPlan};
 
 /// Compressors and groups of caches, and which of them each layer has.
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    pub(super) kinds: Vec<Kind>,
+pub(super) struct CompressedCaches {
+    pub(super) kinds: Vec<EntryKind>,
     pub(super) states: Vec<States>,
     /// `[num_layers]`, `None` for layers without entries.
-    pub(super) layers: Vec<Option<LayerPlaces>>,
+    pub(super) layers: Vec<Option<LayerCaches>>,
 }
 
 /// Layers whose entries have the same slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Kind {
+pub(super) struct EntryKind {
     pub(super) compressor: Compressor,
     /// Group of the caches of entries.
     pub(super) group: usize,
@@ -32,34 +32,34 @@ pub(super) struct States {
 
 /// Indices of what a layer has.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LayerPlaces {
+pub(super) struct LayerCaches {
     pub(super) kind: usize,
     pub(super) states: usize,
     /// State of the indexer, where there is one.
     pub(super) index_states: usize,
 }
 
-impl Places {
+impl CompressedCaches {
     pub(super) fn new(config: &DecoderConfig, kv: &KvPlan) -> Self {
-        let mut places = Self::default();
+        let mut caches = Self::default();
         let compressors = config.compressed.iter().flat_map(|compressed| &compressed.compressors);
         for (layer, compressor) in compressors.enumerate() {
             let of_layer = compressor.map(|compressor| {
                 let entries = kv.cache(layer, CachePart::Entries).expect("a compressor has entries");
                 let block = entries.spec.block_size.get() / compressor.ratio;
-                let kind = index(&mut places.kinds, Kind { compressor, group: entries.group, block });
+                let kind = index(&mut caches.kinds, EntryKind { compressor, group: entries.group, block });
                 let mut states = |part| {
                     let cache = kv.cache(layer, part)?;
                     let block = cache.spec.block_size.get();
-                    Some(index(&mut places.states, States { kind, group: cache.group, block }))
+                    Some(index(&mut caches.states, States { kind, group: cache.group, block }))
                 };
                 let main = states(CachePart::States).expect("a compressor has states");
                 let index_states = states(CachePart::IndexStates).unwrap_or(main);
-                LayerPlaces { kind, states: main, index_states }
+                LayerCaches { kind, states: main, index_states }
             });
-            places.layers.push(of_layer);
+            caches.layers.push(of_layer);
         }
-        places
+        caches
     }
 }
 

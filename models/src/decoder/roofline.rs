@@ -35,13 +35,13 @@ impl WeightSizes {
 }
 
 /// Sizes of a model that its reads and operations follow from.
-pub(super) struct Work<'a> {
+pub(super) struct Roofline<'a> {
     pub(super) config: &'a DecoderConfig,
     pub(super) sizes: &'a WeightSizes,
     pub(super) kv: &'a KvPlan,
 }
 
-impl Work<'_> {
+impl Roofline<'_> {
     /// Bytes that a decode step of `rows` sequences of `context` tokens must read: every weight once, of experts those that
     /// rows which choose at random reach, and the cache of every sequence as far as its layers see. Sparse policies read less.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]

@@ -11,7 +11,7 @@ use crate::decoder::attention_groups::AttentionGroup;
 
 /// Pages that are due.
 #[derive(Debug)]
-pub(super) struct Pages {
+pub(super) struct DueBlocks {
     /// Tokens that are taken in together, a multiple of a page.
     unit: u32,
     /// Whether a step takes in the unit that it completes; else the next one does, as the unit of a sequence's last token
@@ -24,7 +24,7 @@ pub(super) struct Pages {
     stale: FxHashSet<u32>,
 }
 
-impl Pages {
+impl DueBlocks {
     pub(super) fn new(unit: u32, completed: bool, waits: bool) -> Self {
         Self { unit, completed, waits, stale: FxHashSet::default() }
     }
@@ -143,7 +143,7 @@ mod tests {
             let shape =
                 KvShape { block_size: PAGE, head_dim: 64, num_kv_heads: 1, dtype: KvDtype::F32, layout: attn_kernels::kernel::KvLayout::Native };
             let attn_groups = [AttentionGroup { kv_group: 0, reach: Reach::Full, block_size: PAGE }];
-            let mut pages = Pages::new(unit_pages * PAGE, completed, waits);
+            let mut pages = DueBlocks::new(unit_pages * PAGE, completed, waits);
             // Sequences lie one behind the other in the pool.
             let table = |sequence: usize| (0..200).map(|page| BlockId::new(u32_of(sequence) * 200 + page)).collect();
             let tables: [Vec<BlockId>; SEQUENCES] = std::array::from_fn(table);
