@@ -59,7 +59,7 @@ use draws::DrawState;
 use head::{Head, LogitRows, StepReads};
 use hyper::{Half, Residual};
 use indexed::Indexed;
-use keys::{Beyond, Fetches, KeySource, Residency};
+use keys::{Fetches, KeySource, OffloadPlan, Residency};
 use load::Weights;
 use mlp::Mlps;
 use ops::{Ctx, Ops};
@@ -82,7 +82,7 @@ pub struct Decoder {
     activations: Activations,
     attention: Attention,
     keys: KeySource,
-    beyond: Beyond,
+    offload_plan: OffloadPlan,
     residual: Residual,
     mlps: Mlps,
     logit_rows: LogitRows,
@@ -177,14 +177,14 @@ impl Decoder {
                 (self.gpu.submit(pass)?.defer(), reads, self.keys.take_fetches())
             }
         };
-        self.keys.sent(&self.kv, &self.beyond, &fetches);
+        self.keys.sent(&self.kv, &self.offload_plan, &fetches);
         if shape.is_some() {
             self.encode_ahead()?;
         }
         let done = self.gpu.collect(submission)?;
         self.streamed_bytes += self.weight_placement().map_or(0, |placement| placement.host_bytes);
         self.attention.end(&self.gpu);
-        self.beyond.dirty().keep(&self.gpu, &self.kv, reads.dirty(), &done)?;
+        self.offload_plan.dirty().keep(&self.gpu, &self.kv, reads.dirty(), &done)?;
         let disk = self.keys.end(&self.gpu)?;
         let indexed = self.indexed.as_ref().map(|indexed| {
             indexed.attended(slices, &indexed.take(&self.attention, &self.batch, reads.indexed(), &done))
@@ -202,7 +202,7 @@ impl Decoder {
 
     /// Lays a step out: the batch, and what each part makes of it.
     fn plan(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<(), ModelError> {
-        let Self { config, options, kv, batch, beyond, keys, splits, attention, .. } = self;
+        let Self { config, options, kv, batch, offload_plan, keys, splits, attention, .. } = self;
         let attn_groups = &self.attn_groups.all;
         let queries = attention.sparse_mut().and_then(|sparse| sparse.plan(slices));
         batch.plan(config, options, attn_groups, slices, queries.as_deref())?;
@@ -210,8 +210,8 @@ impl Decoder {
         self.logit_rows.plan(options, slices, samples);
         self.draws.plan(slices, samples)?;
         let selects = attention.sparse().is_some_and(sparse::Sparse::selects_everywhere);
-        keys.plan(kv, attn_groups, slices, batch, beyond, selects)?;
-        splits.plan(attn_groups, batch, beyond);
+        keys.plan(kv, attn_groups, slices, batch, offload_plan, selects)?;
+        splits.plan(attn_groups, batch, offload_plan);
         attention.plan(config, options, slices, batch);
         Ok(())
     }
@@ -221,8 +221,8 @@ impl Decoder {
         let Self { gpu, config, batch, splits, attention, .. } = self;
         attention.upload(gpu)?;
         batch.upload(gpu)?;
-        self.beyond.upload(gpu)?;
-        self.keys.upload(gpu, &self.kv, &self.beyond)?;
+        self.offload_plan.upload(gpu)?;
+        self.keys.upload(gpu, &self.kv, &self.offload_plan)?;
         self.logit_rows.upload(gpu)?;
         self.draws.upload()?;
         self.activations.fit_partials(gpu, config, batch, splits, attention.max_partitions())
@@ -230,10 +230,10 @@ impl Decoder {
 
     /// Lays out what the step selects, and brings it to the device.
     fn begin_selection(&mut self, slices: &[Slice<'_>]) -> Result<(), ModelError> {
-        let Self { gpu, config, kv, batch, beyond, attention, keys, .. } = self;
+        let Self { gpu, config, kv, batch, offload_plan, attention, keys, .. } = self;
         let Some(sparse) = attention.sparse_mut() else { return Ok(()) };
         let spare_pages = keys.pages().map_or(0, Residency::num_slots);
-        sparse.begin(&SelectionStep { gpu, config, kv, batch, beyond, slices, spare_pages })
+        sparse.begin(&SelectionStep { gpu, config, kv, batch, offload_plan, slices, spare_pages })
     }
 
     /// Prepares the parts that have something of their own in every step that is not encoded ahead.
@@ -256,7 +256,18 @@ impl Decoder {
     fn record(&mut self, in_pieces: bool) -> Result<(Pass, StepReads), ModelError> {
         let max_layers = self.layers_per_submission();
         let Self {
-            gpu, config, weights, ops, kv, attn_groups, batch, splits, attention, keys, beyond, ..
+            gpu,
+            config,
+            weights,
+            ops,
+            kv,
+            attn_groups,
+            batch,
+            splits,
+            attention,
+            keys,
+            offload_plan,
+            ..
         } = self;
         let (batch, act, residual, mlps) = (&*batch, &self.activations, &self.residual, &self.mlps);
         let (gpu, mut pass) = (&**gpu, Pass::new("step"));
@@ -275,7 +286,7 @@ impl Decoder {
             splits,
             kv,
             keys,
-            beyond,
+            offload_plan,
         };
         ctx.begin_weights();
         ctx.embed(&weights.embedding);
@@ -336,7 +347,7 @@ impl Decoder {
     /// The shape of a step that others may repeat: one of decode rows that attend what is in the device's cache.
     fn shape(&self) -> Option<StepShape> {
         let Self { batch, splits, attention, logit_rows, .. } = self;
-        let keys = self.keys.shape(&self.kv, &self.beyond)?;
+        let keys = self.keys.shape(&self.kv, &self.offload_plan)?;
         let decodes = batch.decode_until == batch.rows && !logit_rows.hands_back();
         let selection = attention.shape().filter(|_| self.choices.is_none() && decodes)?;
         Some(StepShape {

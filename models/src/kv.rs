@@ -379,7 +379,7 @@ impl KvPool {
     ///
     /// # Panics
     /// When the layer has no such cache.
-    pub(crate) fn page(&self, layer: usize, part: CachePart) -> (u32, u32) {
+    pub(crate) fn block_words(&self, layer: usize, part: CachePart) -> (u32, u32) {
         let cache = self.plan.cache(layer, part).expect("a cache of this part");
         let words =
             u32::try_from(self.tensors[cache.tensor].words).expect("a page is far smaller than 16 GiB");

@@ -16,7 +16,7 @@ use crate::{KvPool, ModelError};
 pub struct BlockRead {
     runs: Vec<RunRead>,
     /// Bytes of a page of every buffer.
-    page_bytes: Vec<usize>,
+    part_bytes: Vec<usize>,
     submission: Submission,
 }
 
@@ -39,15 +39,15 @@ impl BlockRead {
     /// # Errors
     /// Errors of the device.
     pub fn finish(self, gpu: &Gpu) -> Result<Vec<Arc<[u8]>>, ModelError> {
-        let Self { runs, page_bytes, submission } = self;
-        let block_bytes: usize = page_bytes.iter().sum();
+        let Self { runs, part_bytes, submission } = self;
+        let block_bytes: usize = part_bytes.iter().sum();
         let contents = gpu.collect_beside(submission, |landed| {
             let block = |reads: &[Read<KvWord>], block: usize| {
                 let mut contents: Arc<[u8]> = std::iter::repeat_n(0, block_bytes).collect();
                 let mut rest = Arc::get_mut(&mut contents).expect("nobody shares it yet");
-                for (read, bytes) in reads.iter().zip(&page_bytes) {
-                    let (page, others) = rest.split_at_mut(*bytes);
-                    page.copy_from_slice(&landed.bytes(read)[block * bytes..][..*bytes]);
+                for (read, bytes) in reads.iter().zip(&part_bytes) {
+                    let (part, others) = rest.split_at_mut(*bytes);
+                    part.copy_from_slice(&landed.bytes(read)[block * bytes..][..*bytes]);
                     rest = others;
                 }
                 contents
@@ -156,12 +156,12 @@ impl Blocks<'_> {
                 continue;
             }
             let (buffers, first) = self.kv.buffers_of(run[0].get());
-            let pages = |words| first * words..(first + run.len()) * words;
-            let reads = buffers.map(|(buffer, words)| pass.read(buffer, pages(words)));
+            let parts = |words| first * words..(first + run.len()) * words;
+            let reads = buffers.map(|(buffer, words)| pass.read(buffer, parts(words)));
             runs.push(RunRead::Buffers(run.len(), reads.collect()));
         }
-        let page_bytes = self.kv.buffers().map(|(_, words)| words * 4).collect();
-        Ok(BlockRead { runs, page_bytes, submission: self.gpu.submit(pass)?.defer() })
+        let part_bytes = self.kv.buffers().map(|(_, words)| words * 4).collect();
+        Ok(BlockRead { runs, part_bytes, submission: self.gpu.submit(pass)?.defer() })
     }
 
     /// Contents of `len` blocks on disk from `first` on.
@@ -177,8 +177,8 @@ impl Blocks<'_> {
                 return Err(lost.into());
             }
             let at = (piece.run.blocks.start - first) as usize;
-            for (block, page) in contents[at..].iter_mut().zip(piece.bytes.chunks_exact(shape.block_bytes)) {
-                block.extend_from_slice(page);
+            for (block, part) in contents[at..].iter_mut().zip(piece.bytes.chunks_exact(shape.block_bytes)) {
+                block.extend_from_slice(part);
             }
         }
         Ok(contents.into_iter().map(Arc::from).collect())
@@ -189,23 +189,23 @@ impl Blocks<'_> {
         let words: usize = self.kv.buffers().map(|(_, words)| words).sum();
         assert_eq!(contents.len(), words, "words of a block");
         if let (Some(number), Some(spill)) = (self.kv.on_disk(block.get()), self.kv.spill()) {
-            let pages = bytemuck::cast_slice(contents).chunks_exact(spill.shape().block_bytes);
-            for (region, page) in (0..).zip(pages) {
-                spill.write(SpillRun { region, blocks: number..number + 1 }, page.to_vec());
+            let parts = bytemuck::cast_slice(contents).chunks_exact(spill.shape().block_bytes);
+            for (region, part) in (0..).zip(parts) {
+                spill.write(SpillRun { region, blocks: number..number + 1 }, part.to_vec());
             }
             return Ok(());
         }
         let mut rest = contents;
         let (buffers, index) = self.kv.buffers_of(block.get());
         let writes = buffers.map(|(buffer, words)| {
-            let (page, others) = rest.split_at(words);
+            let (part, others) = rest.split_at(words);
             rest = others;
-            (buffer, index * words, bytemuck::cast_slice(page))
+            (buffer, index * words, bytemuck::cast_slice(part))
         });
         if self.kv.host_writes(block.get()) {
             return Ok(self.gpu.write_mapped(&writes.collect::<Vec<_>>())?);
         }
-        writes.for_each(|(buffer, at, page)| self.gpu.write(buffer, at, page));
+        writes.for_each(|(buffer, at, part)| self.gpu.write(buffer, at, part));
         Ok(())
     }
 }

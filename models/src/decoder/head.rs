@@ -153,7 +153,7 @@ impl Head<'_> {
             sparse: self.attention.sparse().map(|sparse| sparse.read(ctx.pass, batch)),
             choices: self.choices.and_then(|choices| choices.read(ctx.pass, batch.rows)),
             indexed: self.indexed.and_then(|indexed| indexed.read(ctx.pass, batch)),
-            dirty: ctx.keys.read_dirty(ctx.pass, ctx.kv, ctx.beyond),
+            dirty: ctx.keys.read_dirty(ctx.pass, ctx.kv, ctx.offload_plan),
         })
     }
 

@@ -1,9 +1,9 @@
 //! Places of the keys and values that a step attends, and their way to the device.
 
-mod beyond;
 mod disk;
 mod fetcher;
 mod lists;
+mod offload_plan;
 mod residency;
 mod ring;
 mod staging;
@@ -20,8 +20,8 @@ use super::options::DecoderOptions;
 use crate::batch::Slice;
 use crate::{DecoderConfig, HostTraffic, KvPool, ModelError};
 
-pub(super) use beyond::Beyond;
 pub(super) use disk::DiskReport;
+pub(super) use offload_plan::OffloadPlan;
 pub(super) use residency::{Needed, PageContext, Residency, SlotCapacity, TILE_KEYS};
 pub(super) use ring::{Fetches, Load, RingKeys, TransferContext};
 pub(super) use staging::Return;
@@ -58,8 +58,8 @@ const WHOLE_BLOCKS_COST: usize = 4;
 
 impl<'a> Keys<'a> {
     /// Places of the keys of rows of a view that attend all that they see.
-    pub(super) fn of(beyond: &'a Beyond, attn_group: usize, rows: Dense) -> Self {
-        beyond.stream(attn_group, rows).map_or(Keys::Device, Keys::Ring)
+    pub(super) fn of(offload_plan: &'a OffloadPlan, attn_group: usize, rows: Dense) -> Self {
+        offload_plan.stream(attn_group, rows).map_or(Keys::Device, Keys::Ring)
     }
 }
 
@@ -156,10 +156,10 @@ impl KeySource {
         attn_groups: &[AttentionGroup],
         slices: &[Slice<'_>],
         batch: &mut Batch,
-        beyond: &mut Beyond,
+        offload_plan: &mut OffloadPlan,
         selects: bool,
     ) -> Result<(), ModelError> {
-        beyond.clear(attn_groups.len());
+        offload_plan.clear(attn_groups.len());
         let one_by_one = self.pages().is_some_and(|pages| !pages.on_disk());
         let (ring, pages) = match self {
             Self::Device => return Ok(()),
@@ -168,39 +168,44 @@ impl KeySource {
         };
         let Some(of_kv) = kv.ring() else { return Ok(()) };
         let block_size = kv.shape().block_size;
-        if beyond.take_slots(of_kv, block_size, batch) {
-            let rows = beyond.written_rows();
-            let whole = beyond.dirty.blocks().len() * block_size as usize;
+        if offload_plan.take_slots(of_kv, block_size, batch) {
+            let rows = offload_plan.written_rows();
+            let whole = offload_plan.dirty.blocks().len() * block_size as usize;
             let few = one_by_one && (rows < WHOLE_BLOCKS_FROM || whole > WHOLE_BLOCKS_COST * rows);
             let tokens = match few {
                 true => {
-                    beyond.write_in_place(kv);
+                    offload_plan.write_in_place(kv);
                     rows
                 }
-                false => beyond.divert(block_size),
+                false => offload_plan.divert(block_size),
             };
             if let Some(summaries) = pages.and_then(|pages| pages.summaries()) {
-                let read_only = summaries.due(slices, |block| beyond.dirty.is_written(block));
-                beyond.dirty.add_read_only(&read_only, &mut beyond.lists.pairs);
+                let read_only = summaries.due(slices, |block| offload_plan.dirty.is_written(block));
+                offload_plan.dirty.add_read_only(&read_only, &mut offload_plan.lists.pairs);
             }
             ring.wrote(tokens as u64 * (kv.plan().block_bytes() / u64::from(block_size)));
         }
-        stream::plan_streams(kv, of_kv, attn_groups, slices, batch, beyond, selects)?;
-        self.pages_mut().map_or(Ok(()), |pages| pages.plan(kv, batch, beyond))
+        stream::plan_streams(kv, of_kv, attn_groups, slices, batch, offload_plan, selects)?;
+        self.pages_mut().map_or(Ok(()), |pages| pages.plan(kv, batch, offload_plan))
     }
 
     /// Brings the lists of a step to the device, and makes room for what it writes.
-    pub(super) fn upload(&mut self, gpu: &Gpu, kv: &KvPool, beyond: &Beyond) -> Result<(), ModelError> {
-        self.ring_mut().map_or(Ok(()), |ring| ring.fit_staging(gpu, kv, &beyond.dirty))?;
+    pub(super) fn upload(
+        &mut self,
+        gpu: &Gpu,
+        kv: &KvPool,
+        offload_plan: &OffloadPlan,
+    ) -> Result<(), ModelError> {
+        self.ring_mut().map_or(Ok(()), |ring| ring.fit_staging(gpu, kv, &offload_plan.dirty))?;
         self.pages_mut().map_or(Ok(()), |pages| pages.upload(gpu))
     }
 
     /// Returns the numbers that the commands of the step follow from, beside its batch; `None` if the host takes part.
-    pub(super) fn shape(&self, kv: &KvPool, beyond: &Beyond) -> Option<Vec<usize>> {
+    pub(super) fn shape(&self, kv: &KvPool, offload_plan: &OffloadPlan) -> Option<Vec<usize>> {
         let mut shape = Vec::new();
-        if let Some(ring) = self.ring().filter(|_| beyond.writes() || beyond.streams()) {
+        if let Some(ring) = self.ring().filter(|_| offload_plan.writes() || offload_plan.streams()) {
             shape.extend(ring.shape()?);
-            shape.extend(beyond.shape(kv));
+            shape.extend(offload_plan.shape(kv));
         }
         if let Some(pages) = self.pages() {
             shape.extend(pages.shape()?);
@@ -224,8 +229,8 @@ impl KeySource {
     }
 
     /// Counts what the commands of the step at hand fetch.
-    pub(super) fn sent(&mut self, kv: &KvPool, beyond: &Beyond, fetches: &Fetches) {
-        self.ring_mut().into_iter().for_each(|ring| ring.sent(kv, &beyond.lists, fetches));
+    pub(super) fn sent(&mut self, kv: &KvPool, offload_plan: &OffloadPlan, fetches: &Fetches) {
+        self.ring_mut().into_iter().for_each(|ring| ring.sent(kv, &offload_plan.lists, fetches));
     }
 
     /// The places that new keys and values of a layer of a view go to.
@@ -233,7 +238,7 @@ impl KeySource {
         &'a self,
         kv: &'a KvPool,
         batch: &'a Batch,
-        beyond: &'a Beyond,
+        offload_plan: &'a OffloadPlan,
         attn_group: usize,
         layer: usize,
     ) -> SmallVec<[KvDestination<'a>; 2]> {
@@ -241,12 +246,12 @@ impl KeySource {
         let resident =
             || batch.attn_groups.iter().any(|attn_group| attn_group.slots.iter().any(|slot| *slot >= 0));
         // Where blocks are selected all live on the host.
-        if self.pages().is_none() && (!beyond.writes() || resident()) {
+        if self.pages().is_none() && (!offload_plan.writes() || resident()) {
             let slots = batch.attn_groups[attn_group].slots.bind();
             destinations.push(KvDestination { slots, buffers: kv.attended(layer).0.iter().collect() });
         }
-        let staging = self.ring().filter(|_| beyond.dirty.in_staging());
-        destinations.extend(beyond.slots().map(|(segment, slots)| {
+        let staging = self.ring().filter(|_| offload_plan.dirty.in_staging());
+        destinations.extend(offload_plan.slots().map(|(segment, slots)| {
             let buffers = match staging {
                 Some(ring) => ring.staging(layer).collect(),
                 None => kv.host_attended(layer, segment).iter().collect(),
@@ -262,7 +267,7 @@ impl KeySource {
     }
 
     /// Records the way back of what the step wrote where kernels cannot reach the host.
-    pub(super) fn read_dirty(&self, pass: &mut Pass, kv: &KvPool, beyond: &Beyond) -> Vec<Return> {
-        self.ring().map_or_else(Vec::new, |ring| ring.read_dirty(pass, kv, &beyond.dirty))
+    pub(super) fn read_dirty(&self, pass: &mut Pass, kv: &KvPool, offload_plan: &OffloadPlan) -> Vec<Return> {
+        self.ring().map_or_else(Vec::new, |ring| ring.read_dirty(pass, kv, &offload_plan.dirty))
     }
 }

@@ -22,7 +22,7 @@ use super::head::LogitRows;
 use super::hyper::{HyperWeights, Residual};
 use super::indexed::Indexed;
 use super::kernels::{Forms, LoadContext};
-use super::keys::{Beyond, KeySource};
+use super::keys::{KeySource, OffloadPlan};
 use super::mlp::{Mlp, Mlps};
 use super::moe::MoeState;
 use super::ops::Ops;
@@ -139,7 +139,7 @@ impl Decoder {
             mlps: Mlps { experts: MoeState::new(gpu, config, options)? },
             activations: Activations::new(gpu, config, options)?,
             batch: Batch::new(gpu, config, options, &attn_groups.all, prefill)?,
-            beyond: Beyond::new(gpu, options)?,
+            offload_plan: OffloadPlan::new(gpu, options)?,
             logit_rows: LogitRows::new(gpu, options)?,
             draws: DrawState::new(gpu, config, options)?,
             splits: Splits::new(gpu, config, options, &kv),

@@ -11,7 +11,7 @@ use attn_kernels::rows::Angle;
 use super::activations::Activations;
 use super::attention_groups::AttentionGroups;
 use super::batch::{Batch, GroupRows};
-use super::keys::{Beyond, KeySource};
+use super::keys::{KeySource, OffloadPlan};
 use super::splits::Splits;
 use crate::cast::u32_of;
 use crate::kernel::bias::{self, BiasBuffers, BiasParams};
@@ -43,7 +43,7 @@ pub(super) struct Ctx<'a> {
     pub(super) splits: &'a Splits,
     pub(super) kv: &'a KvPool,
     pub(super) keys: &'a mut KeySource,
-    pub(super) beyond: &'a Beyond,
+    pub(super) offload_plan: &'a OffloadPlan,
 }
 
 /// Kernels that all parts use.

@@ -92,7 +92,7 @@ fn first_load<'a>(ctx: &Ctx<'a>, layer: usize) -> Option<Load<'a>> {
         .then(|| (ctx.attn_groups.of_layers[layer], ctx.group_rows(layer)))?;
     let selects =
         !attn_group.selecting.is_empty() && ctx.keys.pages().is_some_and(|pages| pages.selects(layer));
-    let stream = ctx.beyond.stream(index, if selects { Dense::Whole } else { Dense::All })?;
+    let stream = ctx.offload_plan.stream(index, if selects { Dense::Whole } else { Dense::All })?;
     let groups = stream.groups.iter().enumerate();
     let chunks = groups.flat_map(|(g, group)| (0..group.chunks.len()).map(move |chunk| (g, chunk)));
     chunks.map(|(group, chunk)| stream.load(layer, group, chunk)).find(Load::moves)

@@ -30,14 +30,14 @@ mod thresholder;
 use std::fmt::Debug;
 
 use attn_kernels::gpu::{Bind, Gpu, Outcome, Pass, Read};
-use attn_kernels::kernel::attention::{Attention as Kind, Pages};
+use attn_kernels::kernel::attention::{Attention as AttentionSpec, Pages};
 use attn_kernels::kernel::paged_decode::PagedDecodeParams;
 use attn_kernels::rows::DecodeRow;
 
 use super::attention_groups::AttentionGroups;
 use super::batch::Batch;
 use super::kernels::{Forms, HeadKernels, LoadContext};
-use super::keys::Beyond;
+use super::keys::OffloadPlan;
 use super::ops::Ctx;
 use super::selecting::{Lists, SelectingRows};
 use crate::batch::{Phase, Slice, StepOutput};
@@ -159,7 +159,7 @@ pub(super) struct SelectionStep<'a> {
     pub(super) config: &'a DecoderConfig,
     pub(super) kv: &'a KvPool,
     pub(super) batch: &'a Batch,
-    pub(super) beyond: &'a Beyond,
+    pub(super) offload_plan: &'a OffloadPlan,
     pub(super) slices: &'a [Slice<'a>],
     /// Pages of each KV head that have room on the device, where blocks live on the host.
     pub(super) spare_pages: u32,
@@ -208,8 +208,12 @@ impl Sparse {
         let dense: Vec<bool> =
             (0..attn_groups.of_layers.len()).map(|l| limited(l) || options.is_dense(l)).collect();
         let pages = if kv.page_slots() > 0 { Pages::OfHeads } else { Pages::Shared };
-        let kind = Kind { pages, sinks: config.sinks, ..Kind::blocks(options.policy.block_size().get()) };
-        let kernels = HeadKernels::new(gpu, shape, config.num_heads, forms, &kind)?;
+        let spec = AttentionSpec {
+            pages,
+            sinks: config.sinks,
+            ..AttentionSpec::blocks(options.policy.block_size().get())
+        };
+        let kernels = HeadKernels::new(gpu, shape, config.num_heads, forms, &spec)?;
         let mut rules = Rules {
             options: options.clone(),
             num_heads: config.num_heads as usize,

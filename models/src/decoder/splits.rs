@@ -6,7 +6,7 @@ use attn_kernels::split::{KeyParts, SplitPlan, SplitPlanner};
 
 use super::attention_groups::AttentionGroup;
 use super::batch::{AttentionRows, Batch, Dense};
-use super::keys::Beyond;
+use super::keys::OffloadPlan;
 use super::options::DecoderOptions;
 use crate::cast::u32_of;
 use crate::kv::split_planner;
@@ -44,10 +44,10 @@ impl Splits {
 
     /// Splits the keys of rows that attend all that they see, and of tiles. Chunks of the ring are whole partitions of the fixed
     /// size.
-    pub(super) fn plan(&mut self, attn_groups: &[AttentionGroup], batch: &Batch, beyond: &Beyond) {
+    pub(super) fn plan(&mut self, attn_groups: &[AttentionGroup], batch: &Batch, offload_plan: &OffloadPlan) {
         let of_group = |(index, attn_group): (usize, &AttentionGroup)| {
             Dense::BOTH.map(|which| {
-                let streams = beyond.stream(index, which).is_some();
+                let streams = offload_plan.stream(index, which).is_some();
                 self.divide(attn_group.reach, batch.attn_groups[index].dense(which), streams)
             })
         };

@@ -135,7 +135,7 @@ impl KvPool {
         };
         // What is attended where it lies leaves the ring partitions that lie in several buffers.
         let demand = RingDemand { max_slot: if in_place { demand.chunk } else { demand.max_slot }, ..demand };
-        let ring = if selects { Ring::beside_pages(demand) } else { Ring::new(demand) };
+        let ring = if selects { Ring::with_pages(demand) } else { Ring::new(demand) };
         match ring {
             Some(ring) if in_place => Ok(Some(ring.in_place(segment))),
             Some(ring) => Ok(Some(ring)),

@@ -132,7 +132,7 @@ impl Ring {
 
     /// Divides a pool where a policy selects: up to a sixteenth of it makes the ring, and the others, at least a chunk a layer,
     /// are for pages of selected blocks.
-    pub(crate) fn beside_pages(demand: RingDemand) -> Option<Self> {
+    pub(crate) fn with_pages(demand: RingDemand) -> Option<Self> {
         Self::divided(demand, 16, demand.chunk, true)
     }
 
@@ -173,7 +173,7 @@ impl Ring {
         }
     }
 
-    /// Blocks of the device that [`new`](Self::new) or [`beside_pages`](Self::beside_pages) need at least.
+    /// Blocks of the device that [`new`](Self::new) or [`with_pages`](Self::beside_pages) need at least.
     pub(crate) fn needed(demand: RingDemand, pages: bool) -> u32 {
         let RingDemand { layers, slots, chunk, .. } = demand;
         (slots * chunk).div_ceil(layers) + if pages { chunk } else { 1 }
@@ -208,7 +208,7 @@ impl Ring {
     }
 
     pub(crate) fn place(&self, id: u32) -> BlockLocation {
-        match self.beyond(id) {
+        match self.off_device_index(id) {
             None => BlockLocation::Device(id),
             Some(block) if block < self.host => BlockLocation::Host(block),
             Some(block) => BlockLocation::Disk(block - self.host),
@@ -216,7 +216,7 @@ impl Ring {
     }
 
     /// Number of a block among those beyond the device: first those in memory of the host, then those on disk.
-    pub(crate) fn beyond(&self, id: u32) -> Option<u32> {
+    pub(crate) fn off_device_index(&self, id: u32) -> Option<u32> {
         id.checked_sub(self.resident())
     }
 
@@ -277,7 +277,7 @@ mod tests {
         let few = RingDemand { layers: 32, ..demand(40, 100) };
         assert_eq!(parts(few), Some((40 - 2 * 144 / 32, 2, 144)), "no more than all blocks");
         for (pages, demand) in [(false, demand(0, 1)), (true, demand(0, 1)), (true, few)] {
-            let divide = if pages { Ring::beside_pages } else { Ring::new };
+            let divide = if pages { Ring::with_pages } else { Ring::new };
             let needed = Ring::needed(demand, pages);
             assert!(divide(RingDemand { device_blocks: needed, ..demand }).is_some());
             assert!(divide(RingDemand { device_blocks: needed - 1, ..demand }).is_none());
@@ -287,12 +287,12 @@ mod tests {
     #[test]
     fn pages_have_most_of_a_pool() {
         let parts = |demand| {
-            Ring::beside_pages(demand).map(|ring| (ring.page_slots(), ring.slots(), ring.slot_blocks()))
+            Ring::with_pages(demand).map(|ring| (ring.page_slots(), ring.slots(), ring.slot_blocks()))
         };
         assert_eq!(parts(demand(1024, 9000)), Some((960, 2, 128)));
         assert_eq!(parts(demand(24, 100)), Some((16, 2, 16)));
         assert_eq!(parts(demand(23, 100)), None, "not one partition of a selection");
-        let ring = Ring::beside_pages(demand(24, 100)).unwrap();
+        let ring = Ring::with_pages(demand(24, 100)).unwrap();
         assert_eq!((ring.place(0), ring.resident()), (BlockLocation::Host(0), 0));
         let ring = Ring::new(demand(9, 30)).unwrap();
         assert_eq!(

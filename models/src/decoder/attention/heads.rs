@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pipeline};
-use attn_kernels::kernel::attention::{Attention as Kind, Logit};
+use attn_kernels::kernel::attention::{Attention as AttentionSpec, Logit};
 use attn_kernels::kernel::{apply_sinks, prefill_reduce};
 use attn_kernels::launch::PrefixPass;
 use attn_kernels::split::{KeyParts, SplitPlan};
@@ -82,8 +82,14 @@ impl Heads {
         let kernels = |skips: bool| -> Result<Vec<HeadKernels>, ModelError> {
             let of_group = |reach| {
                 let skip = skips && reach == Reach::Full;
-                let kind = Kind { mask: reach, sinks: config.sinks, logit, skip, ..Kind::default() };
-                HeadKernels::new(gpu, shape, config.num_heads, forms, &kind)
+                let spec = AttentionSpec {
+                    mask: reach,
+                    sinks: config.sinks,
+                    logit,
+                    skip,
+                    ..AttentionSpec::default()
+                };
+                HeadKernels::new(gpu, shape, config.num_heads, forms, &spec)
             };
             attn_groups.all.iter().map(|attn_group| of_group(attn_group.reach)).collect()
         };
@@ -186,7 +192,7 @@ impl Heads {
         let (q, sinks) = (self.queries(ctx, layer), self.layers[layer].sinks.as_ref());
         let dense = |which| {
             let Division { split, parts } = ctx.splits.of(index, which);
-            let keys = Keys::of(ctx.beyond, index, which);
+            let keys = Keys::of(ctx.offload_plan, index, which);
             HeadRows {
                 layer,
                 q,

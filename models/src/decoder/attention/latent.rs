@@ -226,7 +226,7 @@ impl LatentAttention {
         ctx.on_ring(|ring, context| ring.fetch_partial_blocks(context, layer)).unwrap_or(Ok(()))?;
         let attn_group = ctx.attn_groups.of_layers[layer];
         // Each row's latent goes where one of them has a slot.
-        for destination in ctx.keys.destinations(ctx.kv, ctx.batch, ctx.beyond, attn_group, layer) {
+        for destination in ctx.keys.destinations(ctx.kv, ctx.batch, ctx.offload_plan, attn_group, layer) {
             let buffers = LatentWriteBuffers {
                 kv: self.kv.bind(),
                 slots: destination.slots,
@@ -250,8 +250,10 @@ impl LatentAttention {
             Some((_, longest)) => ctx.splits.listed(rows, longest),
             None => ctx.splits.of(attn_group, Dense::All).split,
         };
-        let (stream, keys) =
-            (ctx.beyond.stream(attn_group, Dense::All), Keys::of(ctx.beyond, attn_group, Dense::All));
+        let (stream, keys) = (
+            ctx.offload_plan.stream(attn_group, Dense::All),
+            Keys::of(ctx.offload_plan, attn_group, Dense::All),
+        );
         let task =
             RowTask { rows: &rows.decode, max_keys: u32::MAX, max_partitions: split.max_partitions, keys };
         let kind = if selected.is_some() { &self.selected } else { &self.all };
@@ -311,7 +313,7 @@ impl RowKernel for LatentRows<'_> {
         let act = ctx.act;
         let out = if self.reduced(portion) { &*act.partial } else { &self.latent.weighed };
         let tables = match self.stream {
-            Some(stream) => ctx.beyond.tables(stream),
+            Some(stream) => ctx.offload_plan.tables(stream),
             None => ctx.batch.tables.bind(),
         };
         let buffers = MlaDecodeBuffers {

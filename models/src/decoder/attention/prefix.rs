@@ -18,7 +18,7 @@ impl Heads {
         for ((index, attn_group), rows) in ctx.attn_groups.all.iter().enumerate().zip(&ctx.batch.attn_groups)
         {
             let tiles = &rows.all.tiles;
-            let resident = self.sparse.is_none() && ctx.beyond.stream(index, Dense::All).is_none();
+            let resident = self.sparse.is_none() && ctx.offload_plan.stream(index, Dense::All).is_none();
             let cut = if attn_group.reach == Reach::Full && resident && !tiles.is_empty() {
                 let (capacity, tile_rows) = (self.prefix_capacity, self.forms.tile_rows());
                 Some(ChunkedPrefix::new(&sequences(tiles), capacity, attn_group.block_size, tile_rows)?)
@@ -34,7 +34,7 @@ impl Heads {
             };
             self.prefixes.push(prefix);
         }
-        let streams = ctx.beyond.streams() && self.merge.is_some();
+        let streams = ctx.offload_plan.streams() && self.merge.is_some();
         if streams || self.prefixes.iter().any(Option::is_some) {
             // Merges go over all rows: those that are in no tile must have a finite lse to stay as they are.
             let heads = (ctx.rows() * ctx.config.num_heads) as usize;

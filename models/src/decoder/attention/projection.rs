@@ -53,7 +53,7 @@ pub(super) fn append(ctx: &mut Ctx<'_>, rope_append: &Arc<Pipeline>, layer: usiz
     };
     let cos_sin = ctx.batch.cos_sin_of(of_layer.rotary, of_layer.reach);
     // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
-    for destination in ctx.keys.destinations(ctx.kv, ctx.batch, ctx.beyond, attn_group, layer) {
+    for destination in ctx.keys.destinations(ctx.kv, ctx.batch, ctx.offload_plan, attn_group, layer) {
         let [k, v] = destination.buffers[..] else { unreachable!("heads have keys and values") };
         let buffers = RopeAppendBuffers {
             qkv: ctx.act.qkv.bind(),

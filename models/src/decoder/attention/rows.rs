@@ -55,7 +55,7 @@ impl<'a> HeadRows<'a> {
     pub(super) fn tables(&self, ctx: &Ctx<'_>) -> Bind<PhysicalBlock> {
         match (self.keys, ctx.keys.pages()) {
             (Keys::Slots(_), Some(pages)) => pages.pages(self.layer).bind(),
-            (Keys::Ring(stream), _) => ctx.beyond.tables(stream),
+            (Keys::Ring(stream), _) => ctx.offload_plan.tables(stream),
             _ => ctx.batch.tables.bind(),
         }
     }

@@ -26,7 +26,7 @@ use attn_kernels::kernel::residency::{self, ResidencyBuffers, ResidencyParams};
 use attn_kernels::rows::{KvWord, PageRequest, PhysicalBlock, WrittenBlock};
 use sparse_select::{Policy, SelectBy};
 
-use super::beyond::Beyond;
+use super::offload_plan::OffloadPlan;
 use super::summaries::StaleSummaries;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
@@ -220,7 +220,12 @@ impl Residency {
     }
 
     /// Lays out what the step asks of the device, and what it writes.
-    pub(super) fn plan(&mut self, kv: &KvPool, batch: &Batch, beyond: &Beyond) -> Result<(), ModelError> {
+    pub(super) fn plan(
+        &mut self,
+        kv: &KvPool,
+        batch: &Batch,
+        offload_plan: &OffloadPlan,
+    ) -> Result<(), ModelError> {
         let shape = kv.shape();
         for resident in self.layers.iter_mut().flatten() {
             if resident.progress != PageProgress::Listed {
@@ -248,11 +253,11 @@ impl Residency {
         if needed > self.num_slots {
             return Err(ModelError::PageSlots { needed, slots: self.num_slots });
         }
-        let mut touched: Vec<u32> = beyond.written_blocks(attn_group, shape.block_size).collect();
+        let mut touched: Vec<u32> = offload_plan.written_blocks(attn_group, shape.block_size).collect();
         touched.sort_unstable();
         touched.dedup();
         let on_disk = self.disk.is_some();
-        let from = |block: u32| if on_disk { beyond.dirty.staging_index(block) } else { Some(block) };
+        let from = |block: u32| if on_disk { offload_plan.dirty.staging_index(block) } else { Some(block) };
         let written = |block: u32| WrittenBlock {
             block,
             from: from(block).expect("what is written has a staging block"),

@@ -14,9 +14,9 @@ use attn_kernels::rows::KvWord;
 use prefetch::spill::SpillError;
 use rustc_hash::FxHashMap;
 
-use super::beyond::Beyond;
 use super::disk::{DiskKeys, DiskReport, ReadKey};
 use super::lists::StreamLists;
+use super::offload_plan::OffloadPlan;
 use super::staging::{DirtyBlocks, Return, StagingBlocks};
 use super::stream::{BlockCopies, BlockSource, KeyChunk};
 use crate::decoder::batch::Batch;
@@ -95,7 +95,7 @@ pub(in crate::decoder) struct TransferContext<'a> {
     pub(in crate::decoder) pass: &'a mut Pass,
     pub(in crate::decoder) kv: &'a KvPool,
     pub(in crate::decoder) batch: &'a Batch,
-    pub(in crate::decoder) beyond: &'a Beyond,
+    pub(in crate::decoder) offload_plan: &'a OffloadPlan,
 }
 
 impl RingKeys {
@@ -182,7 +182,7 @@ impl RingKeys {
         context: &mut TransferContext<'_>,
         layer: usize,
     ) -> Result<(), ModelError> {
-        let dirty = &context.beyond.dirty;
+        let dirty = &context.offload_plan.dirty;
         if !dirty.in_staging() {
             return Ok(());
         }
@@ -212,7 +212,7 @@ impl RingKeys {
             if let Some(disk) = &mut self.disk {
                 let slot: Vec<&Buf<KvWord>> =
                     context.kv.keys_in(load.id.layer, KeysIn::Slot(slot)).iter().collect();
-                disk.fetch(context, ReadKey::Chunk(load.id), &context.beyond.on_disk(&load), &slot)?;
+                disk.fetch(context, ReadKey::Chunk(load.id), &context.offload_plan.on_disk(&load), &slot)?;
             }
             for part in load.contents.parts.iter().filter(|part| part.late && part.from != BlockSource::Disk)
             {
@@ -242,31 +242,31 @@ impl RingKeys {
     fn read_ahead(&mut self, context: &TransferContext<'_>, load: Load<'_>, next: Option<Load<'_>>) {
         let Some(disk) = &mut self.disk else { return };
         if load.moves() && !self.slots.iter().any(|slot| slot.load == Some(load.id) && slot.complete) {
-            disk.read_ahead(context.kv, ReadKey::Chunk(load.id), &context.beyond.on_disk(&load));
+            disk.read_ahead(context.kv, ReadKey::Chunk(load.id), &context.offload_plan.on_disk(&load));
         }
         if let Some(next) = next {
             if next.id.layer != load.id.layer {
                 disk.read_ahead(
                     context.kv,
                     ReadKey::Begun(next.id.layer),
-                    &context.beyond.dirty.disk_to_staging,
+                    &context.offload_plan.dirty.disk_to_staging,
                 );
             }
-            disk.read_ahead(context.kv, ReadKey::Chunk(next.id), &context.beyond.on_disk(&next));
+            disk.read_ahead(context.kv, ReadKey::Chunk(next.id), &context.offload_plan.on_disk(&next));
         }
     }
 
     /// Records that the keys of a layer's rooms go to the board, where there is one.
     pub(in crate::decoder) fn show(&self, context: &mut TransferContext<'_>, layer: usize) {
         if !context.kv.board().is_empty() {
-            self.copy(context, layer, End::Staging, End::Board, context.beyond.dirty.board.clone());
+            self.copy(context, layer, End::Staging, End::Board, context.offload_plan.dirty.board.clone());
         }
     }
 
     /// Records that what the step wrote in the last layer goes to the host, if it did not yet.
     pub(in crate::decoder) fn save(&mut self, context: &mut TransferContext<'_>) {
         let Some(layer) = self.unsaved.take() else { return };
-        let dirty = &context.beyond.dirty;
+        let dirty = &context.offload_plan.dirty;
         if matches!(self.transport, BlockTransport::Kernel(_)) {
             self.copy(context, layer, End::Staging, End::Host, dirty.to_host.clone());
         }

@@ -12,8 +12,8 @@ use attn_kernels::rows::{DecodeRow, PhysicalBlock};
 use kvblock::BlockId;
 use rustc_hash::FxHashMap;
 
-use super::beyond::Beyond;
 use super::lists::{ENTRIES, StreamLists, push_runs};
+use super::offload_plan::OffloadPlan;
 use super::ring::{Load, LoadId};
 use super::staging::DirtyBlocks;
 use crate::batch::Slice;
@@ -123,10 +123,11 @@ pub(super) fn plan_streams(
     attn_groups: &[AttentionGroup],
     slices: &[Slice<'_>],
     batch: &mut Batch,
-    beyond: &mut Beyond,
+    offload_plan: &mut OffloadPlan,
     selects: bool,
 ) -> Result<(), ModelError> {
-    let (Batch { attn_groups: all, tables, .. }, Beyond { dirty, lists, streams, .. }) = (batch, beyond);
+    let (Batch { attn_groups: all, tables, .. }, OffloadPlan { dirty, lists, streams, .. }) =
+        (batch, offload_plan);
     let block_size = kv.shape().block_size;
     let planner = Planner { ring, kv, unit: ring.partition() as usize, block_size, dirty };
     for ((attn_group, rows), streams) in attn_groups.iter().zip(all).zip(streams) {
@@ -320,7 +321,8 @@ impl Planner<'_> {
         ];
         let mut copies: [Vec<(u32, u32)>; 5] = Default::default();
         for (id, slot) in open.order.iter().zip(0..) {
-            let staging = self.ring.beyond(id.get()).and_then(|block| self.dirty.staging_index(block));
+            let staging =
+                self.ring.off_device_index(id.get()).and_then(|block| self.dirty.staging_index(block));
             let (part, from) = match (self.ring.place(id.get()), staging) {
                 (BlockLocation::Device(block), _) => (2, block),
                 (BlockLocation::Host(_) | BlockLocation::Disk(_), Some(index)) => (3, index),

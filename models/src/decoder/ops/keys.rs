@@ -14,7 +14,7 @@ impl Ctx<'_> {
             pass: self.pass,
             kv: self.kv,
             batch: self.batch,
-            beyond: self.beyond,
+            offload_plan: self.offload_plan,
         };
         self.keys.ring_mut().map(|ring| record(ring, &mut context))
     }
@@ -35,8 +35,13 @@ impl Ctx<'_> {
         }
         if let KeySource::Pages { ring, pages } = self.keys {
             let (pass, gpu) = (&mut *self.pass, self.gpu);
-            let mut context =
-                TransferContext { gpu, pass, kv: self.kv, batch: self.batch, beyond: self.beyond };
+            let mut context = TransferContext {
+                gpu,
+                pass,
+                kv: self.kv,
+                batch: self.batch,
+                offload_plan: self.offload_plan,
+            };
             pages.fetch_from_disk(&mut context, ring, needed);
         }
     }

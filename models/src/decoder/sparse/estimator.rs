@@ -38,7 +38,7 @@ pub(super) struct Estimator {
     form: Antidiagonals,
     block: BlockSize,
     shape: KvShape,
-    num_pages: u32,
+    pool_blocks: u32,
     num_heads: u32,
     pipelines: Pipelines,
     /// Workgroups of the scores.
@@ -94,7 +94,7 @@ impl Estimator {
             form,
             block: policy.block_size(),
             shape,
-            num_pages: kv.num_blocks(),
+            pool_blocks: kv.num_blocks(),
             num_heads: config.num_heads,
             pipelines,
             grid,
@@ -153,7 +153,7 @@ impl ListChunks for Estimator {
         let lists = if votes { estimate.query_blocks() } else { selecting.lists };
         let out_len = (into.1 + lists * kv_heads) as usize * into.0 as usize;
         let q_len = batch.rows as usize * estimate.q_stride as usize;
-        let tables = (bytemuck::cast_slice(&batch.tables), self.num_pages);
+        let tables = (bytemuck::cast_slice(&batch.tables), self.pool_blocks);
         estimate.check(&self.shape, into, tables, [q_len, out_len])?;
         let round = self.rounds(&estimate).next().map_or(0, |round| round.end);
         let [parts, sums] = estimate.scratch_lens(round);

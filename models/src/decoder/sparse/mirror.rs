@@ -66,11 +66,11 @@ impl Mirror {
     pub(super) fn insert(&mut self, layer: usize, block: u32, words: &[KvWord]) {
         let s = &self.shape;
         let (heads, size, dim) = (s.num_kv_heads as usize, s.block_size as usize, s.head_dim as usize);
-        let mut page = vec![0.0; heads * size * dim].into_boxed_slice();
+        let mut block_keys = vec![0.0; heads * size * dim].into_boxed_slice();
         let halves: &[f16] = bytemuck::cast_slice(words);
         let floats: &[f32] = bytemuck::cast_slice(words);
         let bytes: &[u8] = bytemuck::cast_slice(words);
-        for (i, value) in page.iter_mut().enumerate() {
+        for (i, value) in block_keys.iter_mut().enumerate() {
             let at = s.k_index(0, i / (size * dim), i / dim % size, i % dim);
             *value = match s.dtype {
                 KvDtype::F16 => halves[at].to_f32(),
@@ -85,7 +85,7 @@ impl Mirror {
                 }
             };
         }
-        self.layers[layer].insert(block, page);
+        self.layers[layer].insert(block, block_keys);
     }
 
     /// Keys of a sequence's first `len` tokens, `[num_kv_heads, len, head_dim]`.
@@ -95,9 +95,9 @@ impl Mirror {
         let mut keys = Vec::with_capacity(heads * len * dim);
         for head in 0..heads {
             for first in (0..len).step_by(size) {
-                let page = &self.layers[layer][&table[first / size]];
+                let block_keys = &self.layers[layer][&table[first / size]];
                 let tokens = size.min(len - first);
-                keys.extend_from_slice(&page[head * size * dim..][..tokens * dim]);
+                keys.extend_from_slice(&block_keys[head * size * dim..][..tokens * dim]);
             }
         }
         keys

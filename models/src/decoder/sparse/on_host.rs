@@ -160,7 +160,7 @@ impl Select for OnHost {
         self.row_retrievals = self.retrievals.as_mut().map(plan).unwrap_or_default();
         let block_size = step.kv.shape().block_size;
         for attn_group in &step.batch.attn_groups {
-            self.mirror.forget(step.beyond.written_blocks(attn_group, block_size));
+            self.mirror.forget(step.offload_plan.written_blocks(attn_group, block_size));
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ use hashes::HashScorer;
 #[derive(Debug)]
 pub(super) struct Scorer {
     kind: ScorerKind,
-    pages: DueBlocks,
+    due_blocks: DueBlocks,
 }
 
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Scorer {
     ) -> Result<Option<Self>, ModelError> {
         let block = policy.block_size().get();
         let waits = load.kv.page_slots() == 0;
-        let (kind, pages) = match policy.ranking() {
+        let (kind, due_blocks) = match policy.ranking() {
             None => return Ok(None),
             Some(Ranking::Digests(by)) => (
                 ScorerKind::Digests(DigestScorer::new(load, by, policy, selects)?),
@@ -76,17 +76,17 @@ impl Scorer {
                 (ScorerKind::Compressed(compressed), DueBlocks::new(by.kernel_stride, true, waits))
             }
         };
-        Ok(Some(Self { kind, pages }))
+        Ok(Some(Self { kind, due_blocks }))
     }
 
     /// Whether a step of single tokens takes in only pages that were complete before it.
     pub(super) fn completes_before(&self) -> bool {
-        self.pages.completes_before()
+        self.due_blocks.completes_before()
     }
 
     /// Forgets pages that are about to be written.
-    pub(super) fn forget(&mut self, pages: impl Iterator<Item = u32>) {
-        self.pages.forget(pages);
+    pub(super) fn forget(&mut self, blocks: impl Iterator<Item = u32>) {
+        self.due_blocks.forget(blocks);
     }
 
     /// Lays out what a step takes in, of which a row `selects` or none. Returns whether all of it was complete before the step.
@@ -98,24 +98,27 @@ impl Scorer {
         slices: &[Slice<'_>],
         selects: bool,
     ) -> Result<bool, ModelError> {
-        let summarises = self.pages.summarises(slices, selects);
+        let summarises = self.due_blocks.summarises(slices, selects);
         let due = match summarises {
-            true => self.pages.due(kv.shape(), attn_groups, slices),
+            true => self.due_blocks.due(kv.shape(), attn_groups, slices),
             false => {
-                self.pages.put_off(kv.shape(), attn_groups, slices);
+                self.due_blocks.put_off(kv.shape(), attn_groups, slices);
                 vec![Vec::new(); attn_groups.len()]
             }
         };
-        for (index, (attn_group, pages)) in attn_groups.iter().zip(&due).enumerate() {
+        for (index, (attn_group, due_blocks)) in attn_groups.iter().zip(&due).enumerate() {
             let listed = summarises && attn_group.reach == Reach::Full;
-            let list_len = if listed { self.pages.list_len(kv.shape(), slices, pages.len()) } else { 0 };
+            let list_len =
+                if listed { self.due_blocks.list_len(kv.shape(), slices, due_blocks.len()) } else { 0 };
             match &mut self.kind {
-                ScorerKind::Digests(digests) => digests.pools.touch(gpu, index, pages, list_len)?,
-                ScorerKind::Hashes(hashes) => hashes.touch(gpu, index, pages, list_len)?,
-                ScorerKind::Compressed(compressed) => compressed.pools.touch(gpu, index, pages, list_len)?,
+                ScorerKind::Digests(digests) => digests.pools.touch(gpu, index, due_blocks, list_len)?,
+                ScorerKind::Hashes(hashes) => hashes.touch(gpu, index, due_blocks, list_len)?,
+                ScorerKind::Compressed(compressed) => {
+                    compressed.pools.touch(gpu, index, due_blocks, list_len)?
+                }
             }
         }
-        Ok(self.pages.before_keys(slices))
+        Ok(self.due_blocks.before_keys(slices))
     }
 
     /// Adds the numbers that commands follow from.

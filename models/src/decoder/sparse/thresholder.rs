@@ -39,7 +39,7 @@ pub(super) struct Thresholder {
     form: Energies,
     block: BlockSize,
     shape: KvShape,
-    num_pages: u32,
+    pool_blocks: u32,
     num_heads: u32,
     /// Factor on scores of attention.
     scale: f32,
@@ -101,7 +101,7 @@ impl Thresholder {
             form,
             block: policy.block_size(),
             shape,
-            num_pages: kv.num_blocks(),
+            pool_blocks: kv.num_blocks(),
             num_heads: config.num_heads,
             scale: config.scale,
             pipelines,
@@ -148,7 +148,7 @@ impl ListChunks for Thresholder {
         let form = self.form(chunk.rows);
         let out_len = (first + chunk.rows.lists * self.shape.num_kv_heads) as usize * stride as usize;
         let q_len = batch.rows as usize * form.q_stride as usize;
-        let tables = (bytemuck::cast_slice(&batch.tables), self.num_pages);
+        let tables = (bytemuck::cast_slice(&batch.tables), self.pool_blocks);
         form.check(&self.shape, [stride, first], tables, [q_len, out_len])?;
         let round = form.rounds(ENERGIES).next().map_or(0, |round| round.end);
         let [means, energies] = form.scratch_lens(&self.shape, round);

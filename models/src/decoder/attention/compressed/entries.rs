@@ -93,9 +93,9 @@ impl CompressedAttention {
         let (buffers, lists) = (&self.entries, &self.step.states[group]);
         // States are kept as they are, and indexers choose by small differences: no product goes through matrices of f16.
         ctx.exact_product(&weights.states, x, &buffers.states, width)?;
-        let (page, block_size) = ctx.kv.page(layer, part);
+        let (block_words, block_size) = ctx.kv.block_words(layer, part);
         let rows = ctx.rows();
-        let params = StateWriteParams { rows, quads: width / 4, block_size, page: page / 4 };
+        let params = StateWriteParams { rows, quads: width / 4, block_size, page: block_words / 4 };
         let states = ctx.kv.buffer(layer, part);
         let written =
             StateWriteBuffers { x: buffers.states.bind(), slots: lists.slots.bind(), states: states.bind() };
@@ -103,7 +103,8 @@ impl CompressedAttention {
         let entries = u32_of(lists.entries.len());
         if entries > 0 {
             let eps = ctx.config.rms_norm_eps;
-            let params = V4CompressParams { ratio: compressor.ratio, state_block: block_size, page, eps };
+            let params =
+                V4CompressParams { ratio: compressor.ratio, state_block: block_size, page: block_words, eps };
             let compressed = V4CompressBuffers {
                 states: states.bind(),
                 ape: weights.bias.bind(),

@@ -16,7 +16,7 @@ use super::copy::Copied;
 use super::{FetchReason, Needed, PageContext, Residency};
 use crate::cast::u32_of;
 use crate::decoder::batch::{Batch, GroupRows};
-use crate::decoder::keys::Beyond;
+use crate::decoder::keys::OffloadPlan;
 use crate::decoder::keys::summaries::StaleSummaries;
 use crate::decoder::options::DecoderOptions;
 use crate::{DecoderConfig, KvPool, ModelError};
@@ -69,7 +69,13 @@ impl FromDisk {
 
     /// Numbers of the blocks on disk, whose ids begin with `first`, that a layer wished for and lacked, by sequence: what most
     /// heads want comes first.
-    fn wants(&mut self, layer: usize, fetches: &[u32], first: u32, beyond: &Beyond) -> Vec<(u32, Vec<u32>)> {
+    fn wants(
+        &mut self,
+        layer: usize,
+        fetches: &[u32],
+        first: u32,
+        offload_plan: &OffloadPlan,
+    ) -> Vec<(u32, Vec<u32>)> {
         let words = fetches.len() / self.missed[layer].len();
         let mut votes: BTreeMap<u32, u32> = BTreeMap::new();
         for (of_head, missed) in fetches.chunks_exact(words).zip(&mut self.missed[layer]) {
@@ -80,7 +86,7 @@ impl FromDisk {
         }
         let mut wants: BTreeMap<u32, Vec<(Reverse<u32>, u32)>> = BTreeMap::new();
         for (block, votes) in votes {
-            let position = self.positions.get(&block).filter(|_| !beyond.dirty.is_written(block));
+            let position = self.positions.get(&block).filter(|_| !offload_plan.dirty.is_written(block));
             // What is needed now has position 0.
             if let Some((position, number)) = position.zip(block.checked_sub(first)) {
                 wants.entry(position + 1).or_default().push((Reverse(votes), number));
@@ -95,11 +101,11 @@ impl FromDisk {
 }
 
 /// Pages that the kernel gave slots to, of blocks on disk, whose ids begin with `first`, that the step does not write.
-fn missing(fetches: &[u32], heads: u32, first: u32, beyond: &Beyond) -> Vec<Missing> {
+fn missing(fetches: &[u32], heads: u32, first: u32, offload_plan: &OffloadPlan) -> Vec<Missing> {
     let mut missing = Vec::new();
     for (head, of_head) in (0..).zip(fetches.chunks_exact(fetches.len() / heads as usize)) {
         let pairs = &of_head[HEADER..].as_chunks().0[..of_head[0] as usize];
-        for &[block, slot] in pairs.iter().filter(|[block, _]| !beyond.dirty.is_written(*block)) {
+        for &[block, slot] in pairs.iter().filter(|[block, _]| !offload_plan.dirty.is_written(*block)) {
             missing.extend(block.checked_sub(first).map(|block| Missing { head, block, slot }));
         }
     }
@@ -142,14 +148,14 @@ impl Residency {
             unread_prefetch.map(|(_, of)| context.pass.read(&of.prefetch_list, 0..of.prefetch_list.len())),
         );
         let read = ring.sync(context, reads)?;
-        let missing = missing(&read[0], kv.shape().num_kv_heads, first, context.beyond);
+        let missing = missing(&read[0], kv.shape().num_kv_heads, first, context.offload_plan);
         if !missing.is_empty() {
             let mut lost = Vec::new();
             disk.fetcher.bring(context.gpu, kv, layer, &missing, (self.num_slots, &mut lost))?;
             ring.lose(kv, lost);
         }
         if let (Some((layer, _)), Some(fetches)) = (unread_prefetch, read.get(1)) {
-            let wants = disk.wants(layer, fetches, first, context.beyond);
+            let wants = disk.wants(layer, fetches, first, context.offload_plan);
             disk.fetcher.predict(kv, layer, &wants);
         }
         if !missing.is_empty() {

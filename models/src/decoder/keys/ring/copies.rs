@@ -30,7 +30,7 @@ impl RingKeys {
         };
         let mut copies = Copies { layer, from, to, list: pairs.start, pairs: 0..0, segment: 0 };
         let together = |a: &BlockCopy, b: &BlockCopy| is_run(a, b, |a, b| segment(a) == segment(b));
-        for some in context.beyond.lists.pairs[pairs].chunk_by(together) {
+        for some in context.offload_plan.lists.pairs[pairs].chunk_by(together) {
             copies.segment = if some[0].is_some() { segment(&some[0]) } else { 0 };
             copies.pairs = copies.pairs.end..copies.pairs.end + some.len();
             self.copy_segment(context, &copies);
@@ -61,7 +61,7 @@ impl RingKeys {
                         ..SwapBlocksParams::new(u32_of(words / 4), u32_of(pairs.len()), way)
                     };
                     let buffers = SwapBlocksBuffers {
-                        pairs: context.beyond.lists.pairs.bind_from(list),
+                        pairs: context.offload_plan.lists.pairs.bind_from(list),
                         source: source.bind(),
                         pool: target.bind(),
                     };
@@ -69,7 +69,7 @@ impl RingKeys {
                 }
                 BlockTransport::Queue => {
                     let pair = |pair: &BlockCopy| (pair.from - first_source, pair.to - first_target);
-                    let of_list = context.beyond.lists.pairs[list..][pairs.clone()].iter();
+                    let of_list = context.offload_plan.lists.pairs[list..][pairs.clone()].iter();
                     for run in
                         block_runs(&of_list.filter(|copy| copy.is_some()).map(pair).collect::<Vec<_>>())
                     {

@@ -20,7 +20,7 @@ use crate::{DecoderConfig, ModelError};
 #[derive(Debug)]
 pub(super) struct DigestPools {
     shape: KvShape,
-    num_pages: u32,
+    num_blocks: u32,
     pipeline: Arc<Pipeline>,
     /// Digests of each layer, `None` where it does not select.
     pub(super) pools: Vec<Option<Buf<u32>>>,
@@ -31,12 +31,12 @@ pub(super) struct DigestPools {
 impl DigestPools {
     pub(super) fn new(load: &LoadContext<'_>, digest: Digest, selects: &[bool]) -> Result<Self, ModelError> {
         let LoadContext { gpu, kv, attn_groups, .. } = *load;
-        let (shape, num_pages) = (*kv.shape(), kv.num_blocks());
-        let len = digest.pool_len(&shape, num_pages as usize);
+        let (shape, num_blocks) = (*kv.shape(), kv.num_blocks());
+        let len = digest.pool_len(&shape, num_blocks as usize);
         let pool = |selects: &bool| selects.then(|| gpu.buffer("digests", len)).transpose();
         Ok(Self {
             shape,
-            num_pages,
+            num_blocks,
             pipeline: gpu.pipeline(&block_digest::variant(&shape, digest))?,
             pools: selects.iter().map(pool).collect::<Result<_, _>>()?,
             touched: (0..attn_groups.all.len())
@@ -50,17 +50,17 @@ impl DigestPools {
         &mut self,
         gpu: &Gpu,
         attn_group: usize,
-        pages: &[u32],
+        blocks: &[u32],
         list_len: usize,
     ) -> Result<(), ModelError> {
         let tokens = self.shape.block_size;
-        let page = |page: &u32| BlockTokens { block: *page, tokens };
-        let mut pages: Vec<BlockTokens> = pages.iter().map(page).collect();
-        pages.resize(list_len, BlockTokens::NONE);
-        block_digest::check(&self.shape, bytemuck::cast_slice(&pages), self.num_pages)?;
+        let block = |block: &u32| BlockTokens { block: *block, tokens };
+        let mut blocks: Vec<BlockTokens> = blocks.iter().map(block).collect();
+        blocks.resize(list_len, BlockTokens::NONE);
+        block_digest::check(&self.shape, bytemuck::cast_slice(&blocks), self.num_blocks)?;
         let (count, touched) = &mut self.touched[attn_group];
-        touched.write(gpu, &pages)?;
-        *count = u32_of(pages.len());
+        touched.write(gpu, &blocks)?;
+        *count = u32_of(blocks.len());
         Ok(())
     }
 
@@ -70,7 +70,7 @@ impl DigestPools {
     }
 
     pub(super) fn summarise(&self, pass: &mut Pass, context: &RankContext<'_>) {
-        let (Some(pool), (touched, pages)) = (&self.pools[context.layer], &self.touched[context.attn_group])
+        let (Some(pool), (touched, blocks)) = (&self.pools[context.layer], &self.touched[context.attn_group])
         else {
             return;
         };
@@ -82,7 +82,7 @@ impl DigestPools {
             let params =
                 BlockDigestParams { first_block: held.start, num_blocks: held.end - held.start, ..whole };
             let buffers =
-                BlockDigestBuffers { touched: pages.bind(), k_cache: k.bind(), digests: pool.bind() };
+                BlockDigestBuffers { touched: blocks.bind(), k_cache: k.bind(), digests: pool.bind() };
             pass.dispatch(&self.pipeline, &params, buffers, block_digest::grid(&self.shape, *touched));
         }
     }

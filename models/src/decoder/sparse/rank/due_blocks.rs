@@ -30,8 +30,8 @@ impl DueBlocks {
     }
 
     /// Pages that are about to be written.
-    pub(super) fn forget(&mut self, pages: impl Iterator<Item = u32>) {
-        self.stale.extend(pages);
+    pub(super) fn forget(&mut self, blocks: impl Iterator<Item = u32>) {
+        self.stale.extend(blocks);
     }
 
     /// Whether a step of single tokens takes in only pages that were complete before it.
@@ -47,10 +47,10 @@ impl DueBlocks {
 
     /// Returns the length of the lists of a step: at least the number of its pages, and the same for all steps of one token for
     /// each of as many sequences.
-    pub(super) fn list_len(&self, shape: &KvShape, slices: &[Slice<'_>], pages: usize) -> usize {
+    pub(super) fn list_len(&self, shape: &KvShape, slices: &[Slice<'_>], blocks: usize) -> usize {
         let alike = slices.iter().all(|slice| slice.tokens.len() == 1);
         let max = slices.len() * (self.unit / shape.block_size) as usize;
-        if alike { pages.max(max) } else { pages }
+        if alike { blocks.max(max) } else { blocks }
     }
 
     /// Whether a step takes in pages, given whether a row of it selects. Beside a prompt the work is small, and all of the
@@ -89,7 +89,7 @@ impl DueBlocks {
     }
 
     fn written(&self, shape: &KvShape, attn_groups: &[AttentionGroup], slices: &[Slice<'_>]) -> Written {
-        let page_of = |token: u32| (token / self.unit * (self.unit / shape.block_size)) as usize;
+        let block_of = |token: u32| (token / self.unit * (self.unit / shape.block_size)) as usize;
         let before = u32::from(!self.completed);
         let mut written = Written {
             finished: vec![FxHashSet::default(); attn_groups.len()],
@@ -100,12 +100,12 @@ impl DueBlocks {
             for slice in slices {
                 let (table, end) =
                     (slice.tables[attn_group.kv_group], slice.first + u32_of(slice.tokens.len()));
-                let last = page_of(end - before);
+                let last = block_of(end - before);
                 // The unit before the slice was unfinished until now.
-                let behind = &table[page_of(slice.first.saturating_sub(before))..last];
-                finished.extend(behind.iter().map(|page| page.get()));
-                let pages = &table[last..end.div_ceil(shape.block_size) as usize];
-                written.unfinished.extend(pages.iter().map(|page| page.get()));
+                let behind = &table[block_of(slice.first.saturating_sub(before))..last];
+                finished.extend(behind.iter().map(|block| block.get()));
+                let blocks = &table[last..end.div_ceil(shape.block_size) as usize];
+                written.unfinished.extend(blocks.iter().map(|block| block.get()));
             }
         }
         written
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     const SEQUENCES: usize = 3;
-    const PAGE: u32 = 4;
+    const BLOCK: u32 = 4;
 
     /// A step: tokens that each sequence adds, 0 for one that is not of it, and whether a row selects.
     type Added = ([u32; SEQUENCES], bool);
@@ -137,15 +137,15 @@ mod tests {
         fn steps_that_select_know_every_finished_page_as_it_is(
             completed in any::<bool>(),
             waits in any::<bool>(),
-            unit_pages in 1..3_u32,
+            unit_blocks in 1..3_u32,
             steps in prop::collection::vec((prop::array::uniform3(0..20_u32), any::<bool>()), 1..30),
         ) {
             let shape =
-                KvShape { block_size: PAGE, head_dim: 64, num_kv_heads: 1, dtype: KvDtype::F32, layout: attn_kernels::kernel::KvLayout::Native };
-            let attn_groups = [AttentionGroup { kv_group: 0, reach: Reach::Full, block_size: PAGE }];
-            let mut pages = DueBlocks::new(unit_pages * PAGE, completed, waits);
+                KvShape { block_size: BLOCK, head_dim: 64, num_kv_heads: 1, dtype: KvDtype::F32, layout: attn_kernels::kernel::KvLayout::Native };
+            let attn_groups = [AttentionGroup { kv_group: 0, reach: Reach::Full, block_size: BLOCK }];
+            let mut blocks = DueBlocks::new(unit_blocks * BLOCK, completed, waits);
             // Sequences lie one behind the other in the pool.
-            let table = |sequence: usize| (0..200).map(|page| BlockId::new(u32_of(sequence) * 200 + page)).collect();
+            let table = |sequence: usize| (0..200).map(|block| BlockId::new(u32_of(sequence) * 200 + block)).collect();
             let tables: [Vec<BlockId>; SEQUENCES] = std::array::from_fn(table);
             let mut lengths = [0; SEQUENCES];
             // Tokens that each page has, and had when it was taken in.
@@ -161,22 +161,22 @@ mod tests {
                     .collect();
                 for (sequence, first, added) in &parts {
                     for token in *first..first + added {
-                        has[*sequence * 200 + (token / PAGE) as usize] += 1;
+                        has[*sequence * 200 + (token / BLOCK) as usize] += 1;
                     }
                     lengths[*sequence] += added;
                 }
-                if !pages.summarises(&slices, selects) {
-                    pages.put_off(&shape, &attn_groups, &slices);
+                if !blocks.summarises(&slices, selects) {
+                    blocks.put_off(&shape, &attn_groups, &slices);
                     continue;
                 }
-                for page in &pages.due(&shape, &attn_groups, &slices)[0] {
-                    known[*page as usize] = has[*page as usize];
+                for block in &blocks.due(&shape, &attn_groups, &slices)[0] {
+                    known[*block as usize] = has[*block as usize];
                 }
                 for (sequence, first, added) in &parts {
                     // The unit of the last token is always selected, unless all units are scored.
                     let scored = first + added - u32::from(!completed);
-                    for page in 0..(scored / (unit_pages * PAGE) * unit_pages) as usize {
-                        prop_assert_eq!(known[sequence * 200 + page], PAGE, "page {} of sequence {}", page, sequence);
+                    for block in 0..(scored / (unit_blocks * BLOCK) * unit_blocks) as usize {
+                        prop_assert_eq!(known[sequence * 200 + block], BLOCK, "block {} of sequence {}", block, sequence);
                     }
                 }
             }

@@ -28,15 +28,15 @@ const SLOTS: usize = 1 << 17;
 pub(super) struct HashScorer {
     by: ByHashes,
     shape: KvShape,
-    num_pages: u32,
+    num_blocks: u32,
     num_heads: u32,
-    block: u32,
+    select_block: u32,
     /// Channels of each part, and its matrix `[channels, bits]`.
     parts: Vec<(u32, Buf<f32>)>,
     keys: Arc<Pipeline>,
     queries: Arc<Pipeline>,
     score: Arc<Pipeline>,
-    /// Hashes of each layer, `None` where it does not select: `[num_pages, num_kv_heads, block_size, words]`.
+    /// Hashes of each layer, `None` where it does not select: `[num_blocks, num_kv_heads, block_size, words]`.
     pools: Vec<Option<Buf<u32>>>,
     /// Slots of keys to hash, by view.
     slots: Vec<(usize, GrowBuf<u32>)>,
@@ -65,12 +65,12 @@ impl HashScorer {
     pub(super) fn new(
         load: &LoadContext<'_>,
         by: ByHashes,
-        block: u32,
+        select_block: u32,
         selects: &[bool],
         at_once: bool,
     ) -> Result<Self, ModelError> {
         let LoadContext { gpu, config, kv, attn_groups, .. } = *load;
-        let (shape, num_pages) = (*kv.shape(), kv.num_blocks());
+        let (shape, num_blocks) = (*kv.shape(), kv.num_blocks());
         let dim = shape.head_dim as usize;
         let hashed: usize = by.parts.iter().sum();
         if hashed != 0 && hashed != dim {
@@ -81,12 +81,12 @@ impl HashScorer {
         };
         let parts: Vec<_> = by.projection(dim).parts().map(upload).collect::<Result<_, _>>()?;
         let words = by.bits / 32 * u32_of(parts.len());
-        let len = num_pages as usize * (shape.num_kv_heads * shape.block_size * words) as usize;
+        let len = num_blocks as usize * (shape.num_kv_heads * shape.block_size * words) as usize;
         let pool = |selects: &bool| selects.then(|| gpu.buffer("hashes", len)).transpose();
         Ok(Self {
             keys: gpu.pipeline(&hash_codes::variant(&shape, HashSource::Keys))?,
             queries: gpu.pipeline(&hash_codes::variant(&shape, HashSource::Queries))?,
-            score: gpu.pipeline(&hamming_score::variant(&shape, block, words))?,
+            score: gpu.pipeline(&hamming_score::variant(&shape, select_block, words))?,
             pools: selects.iter().map(pool).collect::<Result<_, _>>()?,
             slots: (0..attn_groups.all.len())
                 .map(|_| Ok((0, GrowBuf::new(gpu, "slots", 1)?)))
@@ -97,8 +97,8 @@ impl HashScorer {
             num_heads: config.num_heads,
             by,
             shape,
-            num_pages,
-            block,
+            num_blocks,
+            select_block,
             parts,
         })
     }
@@ -108,13 +108,13 @@ impl HashScorer {
         &mut self,
         gpu: &Gpu,
         attn_group: usize,
-        pages: &[u32],
+        blocks: &[u32],
         list_len: usize,
     ) -> Result<(), ModelError> {
         let size = self.shape.block_size;
-        let mut list: Vec<u32> = pages.iter().flat_map(|page| page * size..(page + 1) * size).collect();
+        let mut list: Vec<u32> = blocks.iter().flat_map(|block| block * size..(block + 1) * size).collect();
         list.resize(list_len * size as usize, NO_ENTRY);
-        let limit = self.num_pages as usize * size as usize;
+        let limit = self.num_blocks as usize * size as usize;
         for list in list.chunks(SLOTS) {
             hash_codes::check(&self.shape, &self.hash(0, list.len(), 0..u32::MAX), list, limit)?;
         }
@@ -184,7 +184,7 @@ impl HashScorer {
             rows: context.rows.bind(),
             scores: scores.bind(),
         };
-        let grid = hamming_score::grid(&self.params, self.block, context.count);
+        let grid = hamming_score::grid(&self.params, self.select_block, context.count);
         pass.dispatch(&self.score, &self.params, buffers, grid);
     }
 

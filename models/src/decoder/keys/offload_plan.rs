@@ -15,7 +15,7 @@ use crate::{KvPool, ModelError};
 
 /// Plan of the keys and values of a step that lie beyond the device.
 #[derive(Debug)]
-pub(in crate::decoder) struct Beyond {
+pub(in crate::decoder) struct OffloadPlan {
     /// Slot of each row's keys and values beyond the device, -1 for those that go elsewhere: of blocks, for each buffer that the
     /// step writes, or of [staging](Fresh) of blocks.
     slots: StepList<i32>,
@@ -27,7 +27,7 @@ pub(in crate::decoder) struct Beyond {
     pub(super) streams: Vec<[Option<Stream>; 2]>,
 }
 
-impl Beyond {
+impl OffloadPlan {
     pub(in crate::decoder) fn new(gpu: &Gpu, options: &DecoderOptions) -> Result<Self, ModelError> {
         let rows = if options.offload.is_some() { options.max_rows as usize } else { 1 };
         Ok(Self {
@@ -52,8 +52,8 @@ impl Beyond {
     /// Takes the slots of rows whose blocks lie beyond the device out of the lists of the views. Returns whether there are such
     /// rows.
     pub(super) fn take_slots(&mut self, ring: &Ring, block_size: u32, batch: &mut Batch) -> bool {
-        let beyond = |slot: i32| ring.beyond(slot.cast_unsigned() / block_size);
-        let slot_of = |slot: &i32| match beyond(*slot) {
+        let index_of = |slot: i32| ring.off_device_index(slot.cast_unsigned() / block_size);
+        let slot_of = |slot: &i32| match index_of(*slot) {
             Some(block) => (block * block_size + slot.cast_unsigned() % block_size).cast_signed(),
             None => -1,
         };
