@@ -87,16 +87,16 @@ pub struct Decoder {
     mlps: Mlps,
     logit_rows: LogitRows,
     draws: DrawState,
-    /// Layers that steps run: all, but in a rehearsal.
+    /// Layers that a step runs: all of them, except in a rehearsal.
     layers: Range<usize>,
-    /// Choices of routers and indexers, where they are asked for.
+    /// Choices of routers and indexers, if they are traced.
     choices: Option<Choices>,
-    /// Reads of indexers, of models that have them.
+    /// Record of what indexers select, if the model has any.
     indexed: Option<Indexed>,
     /// The next step, encoded while the last one ran.
     ahead: Option<EncodedStep>,
     steps_ahead: u64,
-    /// Bytes of weights that steps brought from the host.
+    /// Bytes of weights that steps have copied from the host.
     streamed_bytes: u64,
 }
 
@@ -107,7 +107,7 @@ impl Drop for Decoder {
     }
 }
 
-/// A step that has been encoded before its lists are known.
+/// A step that was encoded before its lists were known.
 ///
 /// Decode steps of as many sequences differ in lists and tables, which are buffers, and hardly ever in commands. So the host
 /// encodes the same commands again while the device works on them, and the next step is on its way as soon as its lists are
@@ -118,29 +118,29 @@ struct EncodedStep {
     step: Encoded,
     reads: StepReads,
     fetches: Fetches,
-    /// Layers whose wishes wait to be fetched after it.
+    /// Layers whose prefetches are still pending after the step.
     pending_prefetches: Vec<bool>,
-    /// Digest of the commands, where debug builds compare them.
+    /// Digest of the commands, which debug builds compare.
     digest: u64,
 }
 
-/// Values that the commands of a decode step follow from, beside those that stay as long as the decoder.
+/// Values that the commands of a decode step depend on, apart from those that never change during a decoder's life.
 #[derive(PartialEq, Eq, Debug)]
 struct StepShape {
     rows: u32,
-    /// Layers of a submission: long steps are cut by it.
+    /// Layers per submission: long steps are split into several submissions.
     layers_per_submission: u64,
     scored: usize,
     draws: draws::DrawShape,
-    /// Splits of the rows of each view, and of the lists of layers that select.
+    /// Splits of the rows of each attention group, and of the lists of layers that select.
     splits: Vec<SplitPlan>,
-    /// Rows that attend everything and rows that attend lists, of each view.
+    /// Number of rows that attend everything and of rows that attend lists, for each attention group.
     split: Vec<[usize; 2]>,
-    /// Numbers of the selection of blocks.
+    /// Numbers from the selection of blocks.
     selection: Vec<usize>,
-    /// Numbers of keys beyond the device.
+    /// Numbers from the keys that are not on the device.
     keys: Vec<usize>,
-    /// Lengths of the buffers that grow: commands bind the buffer that there was, and a longer one takes its place.
+    /// Lengths of the buffers that grow: commands bind a buffer, and a longer one replaces it.
     buffers: [usize; 2],
 }
 
@@ -200,7 +200,7 @@ impl Decoder {
         Ok(output)
     }
 
-    /// Lays a step out: the batch, and what each part makes of it.
+    /// Plans a step: the batch, then each part.
     fn plan(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<(), ModelError> {
         let Self { config, options, kv, batch, offload_plan, keys, splits, attention, .. } = self;
         let attn_groups = &self.attn_groups.all;
@@ -216,7 +216,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Brings the lists of a step to the device, and makes room for what follows from them.
+    /// Uploads the lists of a step, and resizes the buffers that depend on them.
     fn upload(&mut self) -> Result<(), ModelError> {
         let Self { gpu, config, batch, splits, attention, .. } = self;
         attention.upload(gpu)?;
@@ -228,7 +228,7 @@ impl Decoder {
         self.activations.fit_partials(gpu, config, batch, splits, attention.max_partitions())
     }
 
-    /// Lays out what the step selects, and brings it to the device.
+    /// Plans what the step selects, and uploads it.
     fn begin_selection(&mut self, slices: &[Slice<'_>]) -> Result<(), ModelError> {
         let Self { gpu, config, kv, batch, offload_plan, attention, keys, .. } = self;
         let Some(sparse) = attention.sparse_mut() else { return Ok(()) };
@@ -236,7 +236,7 @@ impl Decoder {
         sparse.begin(&SelectionStep { gpu, config, kv, batch, offload_plan, slices, spare_pages })
     }
 
-    /// Prepares the parts that have something of their own in every step that is not encoded ahead.
+    /// Prepares the parts that need work in every step that is not encoded ahead.
     fn begin(&mut self) -> Result<(), ModelError> {
         let Self { gpu, weights, batch, attention, mlps, choices, indexed, .. } = self;
         if let Some(indexed) = indexed {
@@ -252,7 +252,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Records a step; `in_pieces`, of which all but the last are on their way then.
+    /// Records a step. With `in_pieces`, all but its last submission are already sent.
     fn record(&mut self, in_pieces: bool) -> Result<(Pass, StepReads), ModelError> {
         let max_layers = self.layers_per_submission();
         let Self {
@@ -333,7 +333,7 @@ impl Decoder {
         Ok((pass, reads))
     }
 
-    /// Layers that fit a submission, at least one, by their multiply-adds.
+    /// Number of layers that fit into a submission, at least one, by their multiply-adds.
     fn layers_per_submission(&self) -> u64 {
         let c = &self.config;
         let (hidden, inner) = (u64::from(c.hidden_size), u64::from(c.intermediate_size));
@@ -344,7 +344,7 @@ impl Decoder {
         (SUBMISSION_MULTIPLY_ADDS / layer.max(1)).max(1)
     }
 
-    /// The shape of a step that others may repeat: one of decode rows that attend what is in the device's cache.
+    /// Returns the shape of a step that can be repeated: decode rows alone, with all keys in the device's cache.
     fn shape(&self) -> Option<StepShape> {
         let Self { batch, splits, attention, logit_rows, .. } = self;
         let keys = self.keys.shape(&self.kv, &self.offload_plan)?;
@@ -367,7 +367,7 @@ impl Decoder {
         })
     }
 
-    /// Encodes another step like the one at hand, but that it selects blocks or keeps them as the next one does.
+    /// Encodes another step like the current one, but with the selection of blocks that the next step makes.
     fn encode_ahead(&mut self) -> Result<(), ModelError> {
         self.swap_next();
         let shape = self.shape().expect("steps are like the one at hand, which has a shape");
@@ -394,7 +394,7 @@ impl Decoder {
         self.attention.sparse_mut().into_iter().for_each(sparse::Sparse::swap_next);
     }
 
-    /// Takes the step that was encoded ahead, if it does what the one at hand wants.
+    /// Takes the step that was encoded ahead, if its shape is that of the current one.
     fn take_ahead(&mut self, shape: Option<&StepShape>) -> Result<Option<EncodedStep>, ModelError> {
         let Some(ahead) = self.ahead.take() else { return Ok(None) };
         if Some(&ahead.shape) != shape || !self.gpu.times_as(&ahead.step) {

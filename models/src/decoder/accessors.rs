@@ -1,4 +1,4 @@
-//! Questions that others ask of a decoder between steps.
+//! Accessors of a decoder, and reads and writes of blocks between steps.
 
 use std::sync::Arc;
 
@@ -42,13 +42,13 @@ impl Decoder {
         &self.gpu
     }
 
-    /// Sizes of the tensors that were loaded.
+    /// Returns the sizes of the tensors that were loaded.
     #[must_use]
     pub fn weight_sizes(&self) -> &WeightSizes {
         &self.weights.sizes
     }
 
-    /// Division of the weights between device and host; `None` where all are on the device.
+    /// Returns how the weights are divided between device and host; `None` if all are on the device.
     #[must_use]
     pub fn weight_placement(&self) -> Option<&WeightPlacement> {
         self.weights.host.as_ref().map(|host| host.placement())
@@ -70,29 +70,30 @@ impl Decoder {
         Roofline { config: &self.config, sizes: &self.weights.sizes, kv: self.kv.plan() }
     }
 
-    /// Bytes that a decode step of `rows` sequences of `context` tokens must read: every weight once, of experts those that
-    /// rows which choose at random reach, and the cache of every sequence as far as its layers see. Sparse policies read less.
+    /// Bytes that a decode step of `rows` sequences of `context` tokens must read: all weights once (for experts, those that
+    /// random routing would reach), and the visible part of every sequence's cache. Sparse policies read less.
     #[must_use]
     pub fn decode_bytes(&self, rows: u32, context: u32) -> f64 {
         self.roofline().decode_bytes(rows, context)
     }
 
-    /// Multiplications and additions of the matrices and of dense causal attention over a prompt of `tokens` tokens; logits
-    /// are of one token, which does not count.
+    /// Multiplications and additions of a prefill of `tokens` tokens with dense causal attention. Logits are computed for one
+    /// token, which is not counted.
     #[must_use]
     pub fn prefill_operations(&self, tokens: u32) -> f64 {
         self.roofline().prefill_operations(tokens)
     }
 
-    /// Returns the place where a sparse policy selects; `None` without one. On the host means readbacks in every layer:
-    /// positions need none.
+    /// Returns where a sparse policy selects; `None` without one. Selection on the host reads back queries in every layer, except
+    /// by position.
     #[must_use]
     pub fn selects_on(&self) -> Option<SelectionPlace> {
         self.attention.sparse().map(super::sparse::Sparse::selects_on)
     }
 
-    /// Turns on or off that steps hand back the selections of the sparse policy, or of the model's indexer; see
-    /// [`SparseOptions::trace`](crate::SparseOptions::trace). Long prefills hand back none of an indexer, which are one a token.
+    /// Sets whether steps return the selections of the sparse policy, or of the model's indexer; see
+    /// [`SparseOptions::trace`](crate::SparseOptions::trace). Long prefills return none of an indexer, since it selects for every
+    /// token.
     pub fn trace_selections(&mut self, on: bool) {
         if let Some(indexed) = &mut self.indexed {
             indexed.trace = on;
@@ -102,7 +103,7 @@ impl Decoder {
         }
     }
 
-    /// Turns on or off that steps hand back what their routers and indexers chose.
+    /// Sets whether steps return the choices of routers and indexers.
     ///
     /// # Errors
     /// Errors of the device.
@@ -111,13 +112,13 @@ impl Decoder {
         Ok(())
     }
 
-    /// Traffic between the pool and its blocks on the host so far.
+    /// Returns the traffic between the pool and its blocks on the host so far.
     #[must_use]
     pub fn host_traffic(&self) -> HostTraffic {
         self.keys.traffic()
     }
 
-    /// Traffic between slots and host so far; `None` where no selected blocks are fetched.
+    /// Returns the traffic between page slots and the host so far; `None` if no selected blocks are fetched.
     ///
     /// # Errors
     /// Errors of the device.
@@ -125,15 +126,15 @@ impl Decoder {
         self.keys.pages().map(|pages| pages.traffic(&self.gpu)).transpose()
     }
 
-    /// Counts of blocks on disk that were read ahead of selections; `None` where a policy selects none there.
+    /// Returns counts of blocks that were read from disk ahead of selection; `None` if no policy selects among blocks on disk.
     #[must_use]
     pub fn predictions(&self) -> Option<Predictions> {
         self.keys.pages()?.predictions()
     }
 
-    /// Cost of fetches of selected pages, and how much of a fetch ahead hides beside the product that it runs beside:
-    /// both alone, then together, with as many pages as steps fetched ahead so far. `None` where no page was fetched or the
-    /// adapter has no timestamps.
+    /// Measures the cost of fetching selected pages, and how much of a prefetch is hidden by the matrix product that runs next to
+    /// it: each alone, then both together, with as many pages as steps have prefetched so far. `None` if no page was fetched or
+    /// the adapter has no timestamps.
     ///
     /// # Errors
     /// Errors of the device.
@@ -161,7 +162,7 @@ impl Decoder {
         Blocks { gpu: &self.gpu, kv: &self.kv, copy: &self.copy }
     }
 
-    /// Forgets what is known of blocks that something other than a step writes.
+    /// Invalidates what is known of blocks that are written outside of a step.
     fn forget(&mut self, blocks: impl Iterator<Item = u32> + Clone) {
         if let Some(sparse) = self.attention.sparse_mut() {
             sparse.forget(blocks.clone());
@@ -171,7 +172,7 @@ impl Decoder {
         }
     }
 
-    /// Forgets what the device has in place of blocks that the last step could not read.
+    /// Invalidates the device's copies of blocks that the last step could not read.
     pub(super) fn lose(&mut self, blocks: impl Iterator<Item = u32>) {
         let Some(pages) = self.keys.pages_mut() else { return };
         let summarised: Vec<u32> = blocks.filter(|block| pages.lose(&self.gpu, *block)).collect();
@@ -180,8 +181,7 @@ impl Decoder {
         }
     }
 
-    /// Copies blocks in every buffer, before the next step: `(source, destination)` pairs of which no destination is a
-    /// source.
+    /// Copies blocks in every buffer, before the next step. In the pairs `(source, destination)`, no destination may be a source.
     ///
     /// # Errors
     /// Errors of the device.
@@ -190,7 +190,8 @@ impl Decoder {
         self.blocks().copy(pairs)
     }
 
-    /// Contents of blocks, as [`write_block`](Self::write_block) takes them: a page of every buffer of the cache.
+    /// Reads the contents of blocks, in the form that [`write_block`](Self::write_block) takes: the block's part of every buffer
+    /// of the cache.
     ///
     /// # Errors
     /// Errors of the device.
@@ -198,7 +199,7 @@ impl Decoder {
         self.blocks().read(blocks)
     }
 
-    /// Begins to read blocks as they are after the steps so far; later steps may overwrite them.
+    /// Starts reading blocks as they are after the steps so far; later steps may overwrite them.
     ///
     /// # Errors
     /// Errors of the device.
@@ -209,7 +210,7 @@ impl Decoder {
         self.blocks().begin_read(blocks)
     }
 
-    /// Writes what [`read_blocks`](Self::read_blocks) read of a block into another, before the next step.
+    /// Writes the contents that [`read_blocks`](Self::read_blocks) returned for a block into another block, before the next step.
     ///
     /// # Errors
     /// Errors of the device.

@@ -1,4 +1,4 @@
-//! Activations that layers hand to each other, on the device.
+//! Activations that layers pass to each other, on the device.
 
 use attn_kernels::gpu::{Buf, Gpu};
 
@@ -25,12 +25,12 @@ pub(super) struct Activations {
     pub(super) attended: Buf<f32>,
     /// `[max_rows, num_heads]`
     pub(super) lse: Buf<f32>,
-    /// Inside the MLP, `[max_rows, intermediate]`.
+    /// Activations inside the MLP, `[max_rows, intermediate]`.
     pub(super) inner: Buf<f32>,
-    /// Partitions of decode attention.
+    /// Partial results of decode attention, by partition.
     pub(super) partial: GrowBuf<f32>,
     pub(super) stats: GrowBuf<[f32; 2]>,
-    /// Attention of tiles to the parts of their keys, `[parts, rows, num_heads * head_dim]`, and its log-sum-exps.
+    /// Partial results of tiles by part of their keys, `[parts, rows, num_heads * head_dim]`, and their log-sum-exps.
     pub(super) part_out: GrowBuf<f32>,
     pub(super) part_lse: GrowBuf<f32>,
     /// `[HEAD_ROWS or max_seqs, vocab]`
@@ -68,8 +68,8 @@ impl Activations {
         })
     }
 
-    /// Makes room for the partitions of the step's decode rows, which grow with the contexts, and for the parts of its tiles.
-    /// `max_partitions` is the most of a row, if attention cuts rows itself.
+    /// Resizes the buffers of partial results: partitions of decode rows, which grow with the contexts, and parts of tiles.
+    /// `max_partitions` is the maximum of a row, if the attention splits rows itself.
     pub(super) fn fit_partials(
         &mut self,
         gpu: &Gpu,

@@ -1,4 +1,4 @@
-//! Attention of a layer, in the form that the model has.
+//! Attention of a layer, in the form that the model uses.
 
 mod compressed;
 mod heads;
@@ -59,7 +59,7 @@ pub(super) enum Attention {
 }
 
 impl Attention {
-    /// Selection of blocks, where there is one.
+    /// Returns the selection of blocks, if the heads select any.
     pub(super) fn sparse(&self) -> Option<&Sparse> {
         match self {
             Self::Heads(heads) => heads.sparse.as_ref(),
@@ -74,8 +74,8 @@ impl Attention {
         }
     }
 
-    /// Returns the numbers that the commands of the step follow from, beside its rows; `None` where equal steps of decode rows
-    /// record different commands.
+    /// Returns the numbers that the step's commands depend on, apart from its rows; `None` if steps of the same rows may record
+    /// different commands.
     pub(super) fn shape(&self) -> Option<Vec<usize>> {
         match self {
             Self::Heads(heads) => heads.sparse.as_ref().map_or(Some(Vec::new()), Sparse::shape),
@@ -83,7 +83,7 @@ impl Attention {
         }
     }
 
-    /// Returns the cuts of the rows that attend lists, layer by layer.
+    /// Returns the splits of the rows that attend lists, layer by layer.
     pub(super) fn list_splits(&self, batch: &Batch, splits: &Splits) -> Vec<SplitPlan> {
         match self {
             Self::Heads(heads) => heads.list_splits(batch, splits),
@@ -91,7 +91,7 @@ impl Attention {
         }
     }
 
-    /// Lays out what the attention adds to a step.
+    /// Plans what the attention adds to a step.
     pub(super) fn plan(
         &mut self,
         config: &DecoderConfig,
@@ -107,7 +107,7 @@ impl Attention {
         }
     }
 
-    /// Returns the most partitions of a row, if the attention cuts its rows itself.
+    /// Returns the maximum number of partitions of a row, if the attention splits rows itself.
     pub(super) fn max_partitions(&self) -> Option<u32> {
         match self {
             Self::Heads(_) | Self::Latent(_) => None,
@@ -116,7 +116,7 @@ impl Attention {
         }
     }
 
-    /// Brings the lists of a step to the device.
+    /// Uploads the lists of a step.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         match self {
             Self::Heads(_) => Ok(()),
@@ -126,7 +126,7 @@ impl Attention {
         }
     }
 
-    /// Records what all layers share.
+    /// Records the work that all layers share.
     pub(super) fn begin(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ModelError> {
         match self {
             Self::Heads(heads) => heads.begin(ctx),
@@ -138,7 +138,7 @@ impl Attention {
         }
     }
 
-    /// Records the first half of a layer: the residual plus the attention of its norm.
+    /// Records the first half of a layer: norm, attention, and the addition to the residual.
     pub(super) fn record(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -153,8 +153,7 @@ impl Attention {
         }
     }
 
-    /// Records, beside the product that follows, the fetch of what the last step wished for in the next layer, and the wishes of
-    /// this one.
+    /// Records, concurrently with the MLP, the pending prefetch of the next layer and the prefetch lists of this one.
     pub(super) fn look_ahead(&self, ctx: &mut Ctx<'_>, layer: usize) {
         if ctx.keys.pages().is_none() {
             return;
@@ -167,7 +166,7 @@ impl Attention {
         }
     }
 
-    /// Choice of the indexer of a layer, where it has one and the step leaves it a choice.
+    /// Returns the choice of a layer's indexer, if it has one and some row sees more than it may attend.
     pub(super) fn choice(&self, layer: usize, batch: &Batch) -> Option<ChoiceBuffer<'_>> {
         match self {
             Self::Heads(_) | Self::Nsa(_) => None,
@@ -176,7 +175,7 @@ impl Attention {
         }
     }
 
-    /// The entries at `slots`, which row number `row` chose, ascending.
+    /// Returns the entries at `slots`, which the indexer selected for row number `row`, ascending.
     pub(super) fn entries_at(&self, batch: &Batch, row: usize, slots: &[u32]) -> Vec<u32> {
         match self {
             Self::Compressed(compressed) => compressed.entries_at(batch, row, slots),
@@ -184,7 +183,7 @@ impl Attention {
         }
     }
 
-    /// Drops what only the step at hand needed.
+    /// Drops the state that only the current step needed.
     pub(super) fn end(&mut self, gpu: &Gpu) {
         if let Self::Heads(heads) = self {
             heads.end(gpu);

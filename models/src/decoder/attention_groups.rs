@@ -1,17 +1,17 @@
-//! Views of a step: rows as layers of one block table and reach see them.
+//! Attention groups: layers whose attention reads the same rows, since they share a block table and a mask.
 
 use crate::{DecoderConfig, KvPlan, Reach};
 
-/// Block table and reach that layers share whose attention reads the same rows.
+/// Block table and mask of the layers of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct AttentionGroup {
     pub(super) kv_group: usize,
     pub(super) reach: Reach,
-    /// Tokens a block.
+    /// Tokens per block.
     pub(super) block_size: u32,
 }
 
-/// Distinct views, and which each layer has.
+/// Distinct attention groups, and the group of each layer.
 #[derive(Clone, Debug)]
 pub(super) struct AttentionGroups {
     pub(super) all: Vec<AttentionGroup>,
@@ -35,7 +35,7 @@ impl AttentionGroups {
         Self { all, of_layers }
     }
 
-    /// The group of KV blocks of layers that see everything: all of them choose the same rows.
+    /// Returns the KV cache group of layers with full attention, which all select for the same rows.
     pub(super) fn full_group(&self) -> usize {
         self.all
             .iter()
@@ -43,7 +43,7 @@ impl AttentionGroups {
             .map_or(0, |attn_group| attn_group.kv_group)
     }
 
-    /// The view of a layer.
+    /// Returns the attention group of a layer.
     pub(super) fn of_layer(&self, layer: usize) -> &AttentionGroup {
         &self.all[self.of_layers[layer]]
     }

@@ -1,4 +1,4 @@
-//! The batch of a step: its rows as lists that kernels read.
+//! The batch of a step, as lists that kernels read.
 
 use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::paged_prefill::Tile;
@@ -17,83 +17,84 @@ use crate::cast::{f32_of, u32_of};
 use crate::kv::ROWS;
 use crate::{DecoderConfig, ModelError, Reach};
 
-/// Tokens, positions, block tables and rows of a step. What a part of the decoder makes of them is the part's own.
+/// Tokens, positions, block tables and rows of a step. Each part of the decoder keeps what it derives from them.
 #[derive(Debug)]
 pub(super) struct Batch {
     prefill: Prefill,
     pub(super) rows: u32,
     /// Leading rows that belong to decode slices; all that follow belong to prefills.
     pub(super) decode_until: u32,
-    /// Longest KV of any row.
+    /// Length of the longest context of any row.
     pub(super) longest: u32,
     pub(super) tokens: StepList<u32>,
-    /// Angles of layers that see everything, then those of layers that see a window, if they are others.
+    /// Rope factors of layers with full attention, then those of layers with a window, if they differ.
     cos_sin: SmallVec<[RopeRows; 2]>,
-    /// Factors on queries of layers that do not rotate, and 0.
+    /// Scale of each row's query in layers without rope, and 0.
     query_scales: StepList<Angle>,
-    /// Block tables of all slices and groups, one after the other.
+    /// Block tables of all slices and cache groups, one after the other.
     pub(super) tables: StepList<PhysicalBlock>,
     pub(super) attn_groups: Vec<GroupRows>,
 }
 
-/// Angles of the rows' positions, and after them the factors on their queries.
+/// Rope factors of each row's position, followed by the scale of its query.
 #[derive(Debug)]
 struct RopeRows {
     rope: RopeCosSin,
     list: StepList<Angle>,
 }
 
-/// Tiles of rows of prefills.
+/// How rows of prefills are divided into tiles.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefill {
-    /// One by one, by the decode kernel; rows of selected blocks are in tiles all the same, which share lists.
+    /// Rows are attended one by one, by the decode kernel. Rows of selected blocks are in tiles anyway, because a tile shares
+    /// lists.
     pub(super) by_rows: bool,
-    /// So too, but in steps that leave keys out: only tiles do.
+    /// Likewise, except in steps that skip keys, which only tiles can.
     pub(super) by_rows_unless_skipping: bool,
     /// Maximum number of rows of a tile.
     pub(super) tile_rows: u32,
 }
 
-/// The rows of a step as the layers of one view see them.
+/// The rows of a step for the layers of one attention group.
 #[derive(Debug)]
 pub(super) struct GroupRows {
     /// Slot of each row's keys and values.
     pub(super) slots: StepList<i32>,
     pub(super) all: AttentionRows,
-    /// Rows that attend everything where others attend a selection.
+    /// Rows that attend everything, in steps where others attend a selection.
     pub(super) whole: AttentionRows,
     /// Rows that attend a selection.
     pub(super) selected: AttentionRows,
-    /// Rows that blocks are selected for.
+    /// Rows for which blocks are selected.
     pub(super) selecting: Vec<SelectingRows>,
 }
 
 /// Work items of attention.
 #[derive(Debug)]
 pub(super) struct AttentionRows {
-    /// Rows that are attended one by one. Lists of selected blocks are in this order.
+    /// Rows that are attended one by one. Lists of selected blocks have the same order.
     pub(super) decode: StepList<DecodeRow>,
-    /// Keys of the longest of them.
+    /// Length of the longest context among them.
     pub(super) longest: u32,
     pub(super) tiles: StepList<Tile>,
 }
 
-/// Rows that attend all that they see.
+/// Rows that attend every key they can see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Dense {
-    /// All rows of a view.
+    /// All rows of an attention group.
     All,
-    /// The rows of a view that no blocks are selected for.
+    /// The rows of an attention group for which no blocks are selected.
     Whole,
 }
 
 impl Dense {
-    /// Both, in the order of their numbers.
+    /// Both, in numerical order.
     pub(super) const BOTH: [Self; 2] = [Self::All, Self::Whole];
 }
 
 impl Batch {
-    /// An empty batch with room for the most rows of a step.
+    /// An empty batch with capacity for the largest step.
     pub(super) fn new(
         gpu: &Gpu,
         config: &DecoderConfig,
@@ -127,8 +128,8 @@ impl Batch {
         })
     }
 
-    /// Lays `slices` out. If blocks are selected by earlier queries, `queries` has the row of each slice among those, and slices
-    /// without one attend to everything.
+    /// Plans the rows of `slices`. If blocks are selected by earlier queries, `queries` has the row of each slice among them;
+    /// slices without one attend everything.
     pub(super) fn plan(
         &mut self,
         config: &DecoderConfig,
@@ -186,7 +187,7 @@ impl Batch {
         self.attn_groups.iter_mut().for_each(GroupRows::clear);
     }
 
-    /// Adds the tokens of a slice, with angles and factors of their positions.
+    /// Adds the tokens of a slice, with the rope factors and query scales of their positions.
     fn push_tokens(&mut self, config: &DecoderConfig, slice: &Slice<'_>) -> Result<(), ModelError> {
         for (position, id) in (slice.first..).zip(slice.tokens) {
             if *id >= config.vocab_size {
@@ -203,7 +204,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Brings the lists to the device.
+    /// Uploads the lists.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.tokens.upload(gpu)?;
         self.cos_sin.iter_mut().try_for_each(|cos_sin| cos_sin.list.upload(gpu))?;
@@ -212,7 +213,7 @@ impl Batch {
         self.attn_groups.iter_mut().try_for_each(|attn_group| attn_group.upload(gpu))
     }
 
-    /// Refuses block tables that name blocks beyond the pool, since kernels run without bounds checks.
+    /// Rejects block tables that name blocks outside of the pool, since kernels run without bounds checks.
     pub(super) fn check_blocks(&self, blocks: u32) -> Result<(), ModelError> {
         match self.tables.iter().map(|block| block.0).max() {
             Some(block) if block >= blocks => Err(ModelError::Block { block, blocks }),
@@ -220,12 +221,12 @@ impl Batch {
         }
     }
 
-    /// Returns the angles of layers that see everything.
+    /// Returns the rope factors of layers with full attention.
     pub(super) fn cos_sin(&self) -> &Buf<Angle> {
         self.cos_sin[0].list.on_device()
     }
 
-    /// Returns the angles of a layer: of those that do not rotate, the factors on queries alone.
+    /// Returns the rope factors of a layer; query scales alone for layers without rope.
     pub(super) fn cos_sin_of(&self, rotary: bool, reach: Reach) -> &Buf<Angle> {
         match self.cos_sin.last() {
             _ if !rotary => self.query_scales.on_device(),
@@ -235,14 +236,14 @@ impl Batch {
     }
 }
 
-/// Inputs of the work items of a slice.
+/// Parameters of the rows of one slice.
 struct SliceWork<'a> {
     attn_group: &'a AttentionGroup,
-    /// The slice.
+    /// Index of the slice.
     index: usize,
     /// Its first row in the step.
     row: u32,
-    /// First entry of its block table.
+    /// First entry of its block table in the batch.
     table: u32,
     prefill: Prefill,
     select_block: u32,
@@ -279,7 +280,7 @@ impl GroupRows {
         self.selected.upload(gpu)
     }
 
-    /// Returns rows that attend all that they see.
+    /// Returns the rows that attend every key they can see.
     pub(super) fn dense(&self, which: Dense) -> &AttentionRows {
         match which {
             Dense::All => &self.all,
@@ -314,7 +315,7 @@ impl GroupRows {
         }
     }
 
-    /// Lists of selected blocks of the row at `position`; `None` where it attends to everything.
+    /// Returns the list group of the row at `position`; `None` if it attends everything.
     fn list(&self, work: &SliceWork<'_>, slice: &Slice<'_>, position: u32) -> Option<u32> {
         let mut selecting = self.selecting.iter().filter(|selecting| selecting.slice == work.index);
         match slice.phase {
@@ -348,7 +349,7 @@ impl AttentionRows {
         self.tiles.upload(gpu)
     }
 
-    /// Adds the rows of `slice` from its row `i` on: one, or a tile. Returns how many.
+    /// Adds rows of `slice` from its row `i` on: one row, or one tile. Returns how many.
     fn push(&mut self, work: &SliceWork<'_>, slice: &Slice<'_>, i: u32, tile: Option<u32>, list: u32) -> u32 {
         let (row, position, table) = (work.row + i, slice.first + i, work.table);
         let Some(rows) = tile else {

@@ -1,4 +1,4 @@
-//! Whole blocks of the cache: copied, read to the host, written from it.
+//! Reads, writes and copies of whole blocks of the cache.
 
 use std::sync::Arc;
 
@@ -15,26 +15,26 @@ use crate::{KvPool, ModelError};
 #[must_use = "the contents arrive with finish"]
 pub struct BlockRead {
     runs: Vec<RunRead>,
-    /// Bytes of a page of every buffer.
+    /// Bytes of a block in each buffer.
     part_bytes: Vec<usize>,
     submission: Submission,
 }
 
-/// Blocks with consecutive ids in one place.
+/// A run of blocks with consecutive ids that are stored together.
 #[derive(Debug)]
 enum RunRead {
-    /// So many in buffers, and their pages in every one.
+    /// Number of blocks, and their parts of every buffer.
     Buffers(usize, Vec<Read<KvWord>>),
     /// Contents of blocks on disk.
     Disk(Vec<Arc<[u8]>>),
 }
 
 impl BlockRead {
-    /// Blocks that one read stages.
+    /// Maximum number of blocks that one read stages.
     pub const MAX_BLOCKS: usize = 32;
 
-    /// Waits for the contents of the blocks, in the order of the read: a page of every buffer of the cache each. Any thread may
-    /// wait while others submit.
+    /// Waits for the contents of the blocks, in the order of the read: the block's part of every buffer of the cache. Any thread
+    /// may wait while others submit.
     ///
     /// # Errors
     /// Errors of the device.
@@ -62,7 +62,7 @@ impl BlockRead {
     }
 }
 
-/// The blocks of a pool.
+/// Access to the blocks of a pool.
 pub(super) struct Blocks<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) kv: &'a KvPool,
@@ -70,7 +70,7 @@ pub(super) struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// Copies blocks in every buffer: `(source, destination)` pairs of which no destination is a source.
+    /// Copies blocks in every buffer. In the pairs `(source, destination)`, no destination may be a source.
     pub(super) fn copy(&self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
         let on_disk = |id: &BlockId| self.kv.on_disk(id.get()).is_some();
         let by_host =
@@ -104,7 +104,7 @@ impl Blocks<'_> {
         Ok(())
     }
 
-    /// Copies blocks that all lie in the same buffers.
+    /// Copies blocks that are all in the same buffers.
     fn copy_inside(&self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
         let index = |id: &BlockId| u32::try_from(self.kv.buffers_of(id.get()).1).expect("ids are u32");
         let copy = |(from, to): &(BlockId, BlockId)| BlockCopy { from: index(from), to: index(to) };
@@ -128,7 +128,7 @@ impl Blocks<'_> {
         Ok(())
     }
 
-    /// Contents of blocks: a page of every buffer of the cache.
+    /// Reads the contents of blocks: the block's part of every buffer of the cache.
     pub(super) fn read(&self, blocks: &[BlockId]) -> Result<Vec<Vec<u32>>, ModelError> {
         let mut contents = Vec::with_capacity(blocks.len());
         for some in blocks.chunks(BlockRead::MAX_BLOCKS) {
@@ -138,7 +138,7 @@ impl Blocks<'_> {
         Ok(contents)
     }
 
-    /// Begins to read blocks as they are after the steps so far.
+    /// Starts reading blocks as they are after the steps so far.
     pub(super) fn begin_read(&self, blocks: &[BlockId]) -> Result<BlockRead, ModelError> {
         assert!(
             blocks.len() <= BlockRead::MAX_BLOCKS,
@@ -164,7 +164,7 @@ impl Blocks<'_> {
         Ok(BlockRead { runs, part_bytes, submission: self.gpu.submit(pass)?.defer() })
     }
 
-    /// Contents of `len` blocks on disk from `first` on.
+    /// Reads the contents of `len` blocks on disk, starting with `first`.
     fn read_disk(&self, first: u32, len: usize) -> Result<Vec<Arc<[u8]>>, ModelError> {
         let spill = self.kv.spill().expect("blocks on disk have a file");
         let shape = spill.shape();

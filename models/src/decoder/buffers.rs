@@ -1,4 +1,4 @@
-//! Buffers as long as the steps so far needed, and lists that are brought to them.
+//! Buffers that grow with the steps, and lists that are uploaded to them.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,8 +7,8 @@ use bytemuck::Pod;
 
 use crate::ModelError;
 
-/// A buffer that grows. This is the one place where a buffer of a decoder is replaced, and so the one that has the device
-/// forget the bind groups that name the old one.
+/// A buffer that grows. Buffers of a decoder are replaced here and nowhere else, so that the device forgets all bind groups of
+/// the old buffer.
 #[derive(Debug)]
 pub(super) struct GrowBuf<T> {
     label: &'static str,
@@ -21,7 +21,7 @@ impl<T: Pod> GrowBuf<T> {
         Ok(Self { label, buf: gpu.buffer(label, len)? })
     }
 
-    /// Makes room for `len` elements. A buffer that grows loses its contents.
+    /// Grows the buffer to at least `len` elements. A buffer that grows loses its contents.
     pub(super) fn fit(&mut self, gpu: &Gpu, len: usize) -> Result<(), ModelError> {
         if self.buf.len() < len {
             self.buf = gpu.buffer(self.label, len.next_power_of_two())?;
@@ -30,7 +30,7 @@ impl<T: Pod> GrowBuf<T> {
         Ok(())
     }
 
-    /// Brings a list to the device, with room for it.
+    /// Uploads a list, and grows the buffer for it.
     pub(super) fn write(&mut self, gpu: &Gpu, list: &[T]) -> Result<(), ModelError> {
         self.fit(gpu, list.len())?;
         gpu.write(&self.buf, 0, list);
@@ -46,12 +46,12 @@ impl<T> Deref for GrowBuf<T> {
     }
 }
 
-/// A buffer of each layer, where all layers are recorded at once; else one, of the layer at hand.
+/// A buffer for each layer, if all layers are recorded at once; otherwise one buffer that all layers use in turn.
 #[derive(Debug)]
 pub(super) struct OfLayers<T>(Vec<GrowBuf<T>>);
 
 impl<T: Pod> OfLayers<T> {
-    /// Buffers of `len` elements for `layers` layers; `None` for one layer after the other.
+    /// Buffers of `len` elements for `layers` layers; `None` if layers use one buffer in turn.
     pub(super) fn new(
         gpu: &Gpu,
         label: &'static str,
@@ -62,7 +62,7 @@ impl<T: Pod> OfLayers<T> {
         Ok(Self(bufs.collect::<Result<_, _>>()?))
     }
 
-    /// Makes room for `len` elements in each.
+    /// Grows each buffer to at least `len` elements.
     pub(super) fn fit(&mut self, gpu: &Gpu, len: usize) -> Result<(), ModelError> {
         self.0.iter_mut().try_for_each(|buf| buf.fit(gpu, len))
     }
@@ -73,7 +73,7 @@ impl<T: Pod> OfLayers<T> {
     }
 }
 
-/// A list of a step: laid out on the host, uploaded once, read by kernels.
+/// A list of a step: filled on the host, uploaded once, read by kernels.
 #[derive(Debug)]
 pub(super) struct StepList<T> {
     list: Vec<T>,
@@ -81,27 +81,27 @@ pub(super) struct StepList<T> {
 }
 
 impl<T: Pod> StepList<T> {
-    /// An empty list with room for `len` elements on the device.
+    /// An empty list with capacity for `len` elements on the device.
     pub(super) fn new(gpu: &Gpu, label: &'static str, len: usize) -> Result<Self, ModelError> {
         Ok(Self { list: Vec::new(), buf: GrowBuf::new(gpu, label, len)? })
     }
 
-    /// Brings the list to the device.
+    /// Uploads the lists.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.buf.write(gpu, &self.list)
     }
 
-    /// Returns the copy on the device, as of the last upload.
+    /// Returns the device's copy, as of the last upload.
     pub(super) fn on_device(&self) -> &Buf<T> {
         &self.buf
     }
 
-    /// Binds the copy on the device.
+    /// Binds the device's copy.
     pub(super) fn bind(&self) -> Bind<T> {
         self.buf.bind()
     }
 
-    /// Binds the copy on the device from element `first` on.
+    /// Binds the device's copy from element `first` on.
     pub(super) fn bind_from(&self, first: usize) -> Bind<T> {
         self.buf.bind_from(first)
     }

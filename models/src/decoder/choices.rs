@@ -1,4 +1,4 @@
-//! Choices of the routers and indexers of a step, layer by layer: for those who ask how rounding changes them.
+//! Choices of the routers and indexers of a step, layer by layer, to study how rounding changes them.
 
 use attn_kernels::gpu::{Buf, Gpu, Pass, Read};
 
@@ -6,15 +6,15 @@ use super::buffers::GrowBuf;
 use crate::ModelError;
 use crate::batch::Choice;
 
-/// Choice of a router or an indexer in the current layer.
+/// The choice of a router or an indexer in the current layer.
 pub(super) struct ChoiceBuffer<'a> {
     pub(super) kind: ChoiceKind,
     pub(super) buffer: &'a Buf<u32>,
-    /// Entries from row to row.
+    /// Entries from one row to the next.
     pub(super) stride: usize,
 }
 
-/// Kinds of choices, and how they are laid out.
+/// Kinds of choices, each with a layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ChoiceKind {
     /// `[top_k]` experts.
@@ -32,14 +32,14 @@ pub(super) struct Choices {
     parts: Vec<ChoiceSpan>,
 }
 
-/// Choice of one router or indexer for all rows.
+/// The choice of one router or indexer for all rows.
 #[derive(Clone, Copy, Debug)]
 struct ChoiceSpan {
     layer: usize,
     of: ChoiceKind,
     /// First entry in the buffer.
     first: usize,
-    /// Entries from row to row.
+    /// Entries from one row to the next.
     stride: usize,
 }
 
@@ -48,7 +48,7 @@ impl Choices {
         Ok(Self { buffer: GrowBuf::new(gpu, "choices", 1)?, parts: Vec::new() })
     }
 
-    /// Lays out the choices of a step of `rows` rows, by layer.
+    /// Plans the choices of a step of `rows` rows, by layer.
     pub(super) fn begin<'a>(
         &mut self,
         gpu: &Gpu,
@@ -64,7 +64,7 @@ impl Choices {
         self.buffer.fit(gpu, end)
     }
 
-    /// Records copies of what a layer chose, before the next one overwrites it.
+    /// Records a copy of a layer's choices, before the next layer overwrites them.
     pub(super) fn copy<'a>(
         &self,
         pass: &mut Pass,
@@ -83,7 +83,7 @@ impl Choices {
         Some(pass.read(&self.buffer, 0..last.first + rows as usize * last.stride))
     }
 
-    /// The choices of a step of `rows` rows out of what was read. `entries_at` turns slots that a row chose into entries.
+    /// Turns the readback of a step of `rows` rows into choices. `entries_at` converts the slots of a row into entries.
     pub(super) fn take(
         &self,
         rows: u32,

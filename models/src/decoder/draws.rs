@@ -1,4 +1,4 @@
-//! The draws of a step and the log-probabilities that it returns: lists, their buffers on the device, dispatches.
+//! The samples of a step and the log-probabilities that it returns: lists, buffers and dispatches.
 
 mod lists;
 mod scan;
@@ -22,8 +22,7 @@ use crate::kernel::top_logits::{self, TopLogitsBuffers, TopLogitsParams};
 use crate::sampling::TokenLogProb;
 use crate::{DecoderConfig, ModelError};
 
-/// Kernels and buffers that draw the tokens of a decoder. Buffers that plain draws do without are as long as the steps so
-/// far needed.
+/// Kernels and buffers that sample the tokens of a decoder. Buffers that only some samples need grow with the steps.
 #[derive(Debug)]
 pub(super) struct DrawState {
     gpu: Arc<Gpu>,
@@ -31,9 +30,9 @@ pub(super) struct DrawState {
     draws: Draws,
     scan: Scan,
     sample: Arc<Pipeline>,
-    /// Drawn tokens.
+    /// Sampled tokens.
     sampled: Buf<u32>,
-    /// Logits as the model gave them, where a step edits some and returns log-probabilities.
+    /// Logits before edits, if a step edits some and returns log-probabilities.
     raw: GrowBuf<f32>,
     /// Tokens and their log-probabilities, `[top_requests, stride]`.
     top_ids: GrowBuf<u32>,
@@ -48,14 +47,14 @@ pub(super) struct TopRead {
 }
 
 impl TopRead {
-    /// The entries, `[top_requests, stride]`.
+    /// Returns the entries, `[top_requests, stride]`.
     pub(super) fn get(self, done: &Outcome) -> Vec<TokenLogProb> {
         let (ids, log_probs) = (done.get(self.ids), done.get(self.log_probs));
         ids.into_iter().zip(log_probs).map(|(token, log_prob)| TokenLogProb { token, log_prob }).collect()
     }
 }
 
-/// Values that the commands of a step's draws follow from.
+/// Values that the commands of a step's sampling depend on.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct DrawShape {
     samples: usize,
@@ -86,12 +85,12 @@ impl DrawState {
         })
     }
 
-    /// Lays out the draws of a step, and the log-probabilities that it returns.
+    /// Plans the samples of a step, and the log-probabilities that it returns.
     pub(super) fn plan(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<(), ModelError> {
         self.draws.plan(slices, samples, self.vocab)
     }
 
-    /// Brings the lists of the step to the device, and makes room for what follows from them.
+    /// Uploads the lists of the step, and grows the buffers that depend on them.
     pub(super) fn upload(&mut self) -> Result<(), ModelError> {
         let (gpu, draws) = (&*self.gpu, &mut self.draws);
         draws.upload(gpu)?;
@@ -102,13 +101,13 @@ impl DrawState {
         self.top_log_probs.fit(gpu, top)
     }
 
-    /// Returns the number of tokens that the step draws.
+    /// Returns the number of tokens that the step samples.
     pub(super) fn samples(&self) -> usize {
         self.draws.samples()
     }
 
-    /// Returns the values that the commands of the step's draws follow from; `None` where scored rows ask for log-probabilities,
-    /// portion by portion.
+    /// Returns the values that the commands of the step's sampling depend on; `None` if scored rows request log-probabilities,
+    /// which is done in portions.
     pub(super) fn shape(&self) -> Option<DrawShape> {
         let draws = &self.draws;
         let plain = draws.scored_requests(0..usize::MAX).is_empty();
@@ -128,8 +127,8 @@ impl DrawState {
         })
     }
 
-    /// Draws from `logits` `[samples, vocab]`, and returns the readback of the tokens. Rows with masks, biases or penalties
-    /// are edited there.
+    /// Records sampling from `logits` `[samples, vocab]`, and returns the readback of the tokens. Masks, biases and penalties are
+    /// applied to `logits` in place.
     pub(super) fn record(&self, pass: &mut Pass, logits: &Buf<f32>) -> Result<Read<u32>, ModelError> {
         let draws = &self.draws;
         let samples = draws.samples();
@@ -157,7 +156,7 @@ impl DrawState {
         Ok(pass.read(&self.sampled, 0..samples))
     }
 
-    /// Log-probabilities of those of the scored `rows`, whose logits and `targets` are given, that ask for them.
+    /// Records the log-probabilities that scored `rows` request, given their logits and `targets`.
     pub(super) fn record_scored(
         &self,
         pass: &mut Pass,
@@ -172,12 +171,12 @@ impl DrawState {
         self.record_top(pass, top_requests, (logits.bind(), targets))
     }
 
-    /// Gives the output the log-probabilities that were read: `[top_requests, stride]`.
+    /// Moves the log-probabilities that were read into the output: `[top_requests, stride]`.
     pub(super) fn take(&self, output: &mut StepOutput, entries: &[TokenLogProb]) {
         self.draws.take(output, entries);
     }
 
-    /// The readback of all log-probabilities, where there are any.
+    /// Records the readback of all log-probabilities, if there are any.
     pub(super) fn read(&self, pass: &mut Pass) -> Option<TopRead> {
         let len = self.draws.top_requests.len() * self.draws.stride() as usize;
         (len > 0).then(|| TopRead {
@@ -204,7 +203,7 @@ impl DrawState {
         Ok(())
     }
 
-    /// The log-probabilities of `top_requests`, from `[logits, targets]`.
+    /// Records the log-probabilities of `top_requests`, from `[logits, targets]`.
     fn record_top(
         &self,
         pass: &mut Pass,

@@ -1,4 +1,4 @@
-//! The end of a step: logits, what is drawn and scored by them, and what comes back to the host.
+//! The end of a step: logits, sampling, scores, and readbacks.
 
 use std::ops::Range;
 
@@ -22,15 +22,15 @@ use crate::kernel::log_prob::LogProbBuffers;
 use crate::kernel::matmul::Epilogue;
 use crate::matrix::{Matrix, Precision, Product};
 
-/// Rows of a step whose logits are wanted: scored rows, then sampled rows.
+/// Rows of a step whose logits are needed: scored rows, then sampled rows.
 #[derive(Debug)]
 pub(super) struct LogitRows {
     gather: StepList<u32>,
-    /// Targets of the scored rows, 0 if only logits are wanted.
+    /// Targets of the scored rows; 0 if only logits are requested.
     targets: StepList<u32>,
     /// Whether each scored row has a target.
     scored: Vec<bool>,
-    /// Scored rows whose logits are handed back, ascending.
+    /// Scored rows whose logits are returned, ascending.
     wanted: Vec<Range<usize>>,
 }
 
@@ -46,7 +46,7 @@ impl LogitRows {
         })
     }
 
-    /// Lays out the rows that `slices` score and `samples` draw from.
+    /// Plans the rows that `slices` score and that `samples` sample from.
     pub(super) fn plan(&mut self, options: &DecoderOptions, slices: &[Slice<'_>], samples: &[Sample<'_>]) {
         self.gather.clear();
         self.targets.clear();
@@ -73,7 +73,7 @@ impl LogitRows {
         assert!(samples.len() <= max, "{} samples in a step of at most {max}", samples.len());
     }
 
-    /// Brings the lists to the device.
+    /// Uploads the lists.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.gather.upload(gpu)?;
         self.targets.upload(gpu)
@@ -84,7 +84,7 @@ impl LogitRows {
         self.scored.len()
     }
 
-    /// Whether logits are handed back.
+    /// Whether logits are returned.
     pub(super) fn hands_back(&self) -> bool {
         !self.wanted.is_empty()
     }
@@ -93,7 +93,7 @@ impl LogitRows {
 /// Readbacks of a step.
 #[derive(Debug)]
 pub(super) struct StepReads {
-    /// Output of its earlier submissions.
+    /// Output of the step's earlier submissions.
     early: StepOutput,
     ids: Option<Read<u32>>,
     log_probs: Option<TopRead>,
@@ -104,7 +104,7 @@ pub(super) struct StepReads {
     dirty: Vec<keys::Return>,
 }
 
-/// Parts that the end of a step records with, beside the context.
+/// Parts of the decoder that the end of a step uses, apart from the context.
 pub(super) struct Head<'a> {
     pub(super) norm: &'a Buf<f32>,
     pub(super) matrix: &'a Matrix,
@@ -116,7 +116,7 @@ pub(super) struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Final norm, logits, and what is made of them.
+    /// Records the final norm, the logits, sampling and scores.
     pub(super) fn record(&self, ctx: &mut Ctx<'_>) -> Result<StepReads, ModelError> {
         let (batch, act, vocab) = (ctx.batch, ctx.act, ctx.config.vocab_size as usize);
         let mut early = StepOutput::default();
@@ -157,7 +157,7 @@ impl Head<'_> {
         })
     }
 
-    /// Logits of `rows` rows of the gather list, from `start` on.
+    /// Records the logits of `rows` rows of the gather list, from `start` on.
     fn logits(&self, ctx: &mut Ctx<'_>, start: usize, rows: usize) -> Result<(), ModelError> {
         let (start, rows) = (u32_of(start), u32_of(rows));
         ctx.norm_gathered(self.norm, self.rows.gather.bind(), start..start + rows);
@@ -194,12 +194,12 @@ impl Head<'_> {
 }
 
 impl StepReads {
-    /// The blocks that go to the host.
+    /// Takes the readbacks of dirty blocks.
     pub(super) fn dirty(&mut self) -> Vec<keys::Return> {
         std::mem::take(&mut self.dirty)
     }
 
-    /// The choices of indexers.
+    /// Takes the readback of the indexers' choices.
     pub(super) fn indexed(&mut self) -> Option<Read<u32>> {
         self.indexed.take()
     }

@@ -1,5 +1,5 @@
-//! Several residual streams in place of one: every block reads a mix of them, and leaves its output to all of them
-//! (manifold-constrained hyper-connections).
+//! Several residual streams instead of one: attention and MLP read a weighted sum of the streams, and add their output to all of
+//! them (manifold-constrained hyper-connections).
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::kernel::hyper_expand::{self, Form, HyperExpandBuffers, HyperExpandPar
 use crate::matrix::{Matrix, SLACK};
 use crate::{DecoderConfig, HyperConfig, ModelError};
 
-/// Weights around one block, or of the end of the streams.
+/// Weights around one half of a layer, or at the end of the streams.
 #[derive(Clone, Debug)]
 pub(super) struct Hyper {
     /// `[mixes, streams * hidden]`
     pub(super) mix: Matrix,
-    /// Base of each mix, then a factor for each kind.
+    /// Bias of each mix, then a factor for each kind of mix.
     pub(super) affine: Buf<f32>,
 }
 
-/// Weights of all streams.
+/// Weights of the hyper-connections of all layers.
 #[derive(Clone, Debug)]
 pub(super) struct HyperWeights {
     pub(super) config: HyperConfig,
@@ -32,16 +32,16 @@ pub(super) struct HyperWeights {
     pub(super) end: Hyper,
 }
 
-/// The residual that blocks read and add to.
+/// The residual that halves of layers read and add to.
 #[derive(Debug)]
 pub(super) enum Residual {
     /// One stream.
     One,
-    /// Several, mixed for each block.
+    /// Several streams, mixed for each half of a layer.
     Several(HyperState),
 }
 
-/// A half of a layer.
+/// Half of a layer.
 #[derive(Clone, Copy)]
 pub(super) enum Half {
     Attention,
@@ -62,13 +62,13 @@ pub(super) struct HyperState {
     mixes: Buf<f32>,
     /// `[max_rows, streams * (1 + streams)]`
     gates: Buf<f32>,
-    /// Input of a block, `[max_rows, hidden]`.
+    /// Input of half a layer, `[max_rows, hidden]`.
     block_in: Buf<f32>,
-    /// Sum of what a block adds, `[max_rows, hidden]`.
+    /// Sum of the outputs of half a layer, `[max_rows, hidden]`.
     block_out: Buf<f32>,
 }
 
-/// One collapse of the streams.
+/// A weighted sum of the streams.
 struct Collapse<'a> {
     hyper: &'a Hyper,
     reader: Reader,
@@ -102,7 +102,7 @@ impl Residual {
         }))
     }
 
-    /// Returns what blocks read, and what they add to.
+    /// Returns the buffer that half a layer reads, and the buffer that it adds to.
     pub(super) fn of_blocks<'a>(&'a self, act: &'a Activations) -> [&'a Buf<f32>; 2] {
         match self {
             Self::One => [&act.residual; 2],
@@ -110,7 +110,7 @@ impl Residual {
         }
     }
 
-    /// Makes every stream the embedding.
+    /// Copies the embedding into every stream.
     pub(super) fn begin(&self, ctx: &mut Ctx<'_>) {
         if let Self::Several(state) = self {
             let embedded = &ctx.act.residual;
@@ -118,21 +118,21 @@ impl Residual {
         }
     }
 
-    /// Leaves what the next block reads, and zeros for it to add to; one stream is read and added to as it is.
+    /// Writes the input of the next half of a layer, and zeros its output. One stream is used as it is.
     pub(super) fn enter(&self, ctx: &mut Ctx<'_>, layer: usize, half: Half) -> Result<(), ModelError> {
         let Self::Several(state) = self else { return Ok(()) };
         let hyper = &state.weights.layers[layer][half as usize];
         state.collapse(ctx, &Collapse { hyper, reader: Reader::Block, to: &state.block_in })
     }
 
-    /// Adds what the block made to the streams.
+    /// Adds the output of half a layer to the streams.
     pub(super) fn leave(&self, ctx: &mut Ctx<'_>) {
         if let Self::Several(state) = self {
             state.expand(ctx, &state.expand, &state.block_out);
         }
     }
 
-    /// Collapses the streams for the last time, into the residual that the output head reads.
+    /// Sums the streams for the last time, into the residual that the output head reads.
     pub(super) fn end(&self, ctx: &mut Ctx<'_>) -> Result<(), ModelError> {
         let Self::Several(state) = self else { return Ok(()) };
         let (to, hyper) = (&ctx.act.residual, &state.weights.end);

@@ -1,5 +1,5 @@
-//! Reads of a model's indexers, told as those of sparse policies are. A block is a token here (DeepSeek Sparse Attention), or an
-//! entry of a compressed cache (DeepSeek V4).
+//! Record of what a model's indexers select, in the form of sparse policies. A block is a token here (DeepSeek Sparse Attention),
+//! or an entry of a compressed cache (DeepSeek V4).
 
 use attn_kernels::gpu::{Gpu, Outcome, Pass, Read};
 use sparse_select::Selection;
@@ -12,19 +12,18 @@ use crate::cast::u32_of;
 use crate::sparse::{Attended, Tally};
 use crate::{DecoderConfig, ModelError};
 
-/// Maximum number of indices that a step hands back of all layers: those of a long prefill would take longer to copy than the
-/// step itself.
+/// Maximum number of indices of all layers that a step returns: copying those of a long prefill would take longer than the step.
 const MAX_TRACED: usize = 8 << 20;
 
-/// Layers whose queries attend to what an indexer chooses.
+/// Layers whose queries attend to what an indexer selects.
 #[derive(Debug)]
 pub(super) struct Indexed {
-    /// Blocks that a query attends at most.
+    /// Maximum number of blocks that a query attends.
     top_k: u32,
-    /// Tokens of a block.
+    /// Tokens per block.
     block: u32,
     layers: Vec<usize>,
-    /// Hand back the choices.
+    /// Whether selections are returned.
     pub(super) trace: bool,
     choices: Option<Choices>,
 }
@@ -41,7 +40,7 @@ impl Indexed {
         Some(Self { top_k, block, layers, trace: false, choices: None })
     }
 
-    /// Makes room for the choices of a step, where they are wanted and there is a choice.
+    /// Allocates a buffer for the choices of a step, if they are traced and the indexer has a choice.
     pub(super) fn begin(
         &mut self,
         gpu: &Gpu,
@@ -66,7 +65,7 @@ impl Indexed {
         Ok(())
     }
 
-    /// Records a copy of what a layer chose, before the next one overwrites it.
+    /// Records a copy of a layer's choices, before the next layer overwrites them.
     pub(super) fn copy(&self, pass: &mut Pass, layer: usize, attention: &Attention, batch: &Batch) {
         if let Some(choices) = &self.choices {
             choices.copy(pass, layer, batch.rows, attention.choice(layer, batch).into_iter());
@@ -78,7 +77,7 @@ impl Indexed {
         self.choices.as_ref()?.read(pass, batch.rows)
     }
 
-    /// The choices of a step.
+    /// Takes the choices of a step.
     pub(super) fn take(
         &self,
         attention: &Attention,
@@ -91,7 +90,7 @@ impl Indexed {
         taken.map_or_else(Vec::new, |(choices, read)| choices.take(batch.rows, &done.get(read), entries_at))
     }
 
-    /// Counts the blocks that each slice attended, and adds the choices that were handed back. O(rows).
+    /// Counts the blocks that each slice attended, and adds the selections that were read back. O(rows).
     pub(super) fn attended(&self, slices: &[Slice<'_>], choices: &[Choice]) -> Vec<Option<Attended>> {
         let mut row = 0;
         let of_slice = |slice: &Slice<'_>| {
@@ -112,13 +111,13 @@ impl Indexed {
         slices.iter().map(of_slice).collect()
     }
 
-    /// Blocks that the query at `position` may choose among.
+    /// Number of blocks that the query at `position` may see.
     fn seen(&self, position: u32) -> u32 {
         (position + 1) / self.block
     }
 }
 
-/// The selection of a layer: one set for all heads, for each query, which sees the first `seen` blocks.
+/// Returns the selection of a layer: one set for all heads, for each query, which sees the first `seen` blocks.
 fn selection(seen: &[u32], rows: &[Vec<u32>]) -> Selection {
     let mut selection = Selection::new();
     let max = seen.iter().copied().max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Kernels of heads in the forms that suit a device, and what parts with kernels are built from.
+//! Attention kernels of heads in the form that suits a device, and the parameters that parts are built from.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::attention_groups::AttentionGroups;
 use super::options::DecoderOptions;
 use crate::{DecoderConfig, KvPool, ModelError};
 
-/// Parameters that attention and selection are built for.
+/// Parameters that attention and selection are built from.
 pub(super) struct LoadContext<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) config: &'a DecoderConfig,
@@ -23,14 +23,14 @@ pub(super) struct LoadContext<'a> {
     pub(super) attn_groups: &'a AttentionGroups,
 }
 
-/// Forms in which kernels attend.
+/// Forms of the attention kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Forms {
-    /// Lanes of decode with few keys, and with many.
+    /// Lanes of decode for few keys and for many.
     lanes: [Lanes; 2],
-    /// Key loads of prefill without cooperative matrices.
+    /// How prefill without cooperative matrices loads keys.
     key_loads: KeyLoads,
-    /// Prefill with cooperative matrices.
+    /// Whether prefill uses cooperative matrices.
     pub(super) coop: bool,
 }
 
@@ -65,10 +65,10 @@ impl Forms {
     }
 }
 
-/// Pipelines of one kind of attention.
+/// Pipelines of one attention variant.
 #[derive(Debug)]
 pub(super) struct HeadKernels {
-    /// Kernels of each form that steps may take.
+    /// Decode kernels, one for each form that a step may use.
     decode: [(Lanes, Arc<Pipeline>); 2],
     pub(super) reduce: Arc<Pipeline>,
     pub(super) prefill: Arc<Pipeline>,
@@ -98,12 +98,12 @@ impl HeadKernels {
         })
     }
 
-    /// Returns the error of a logit that a decode may add to that of f32: see [`mass_bound::slack`].
+    /// Returns the error that decode may add to a logit, compared with f32: see [`mass_bound::slack`].
     pub(super) fn slack(&self) -> f32 {
         self.decode.iter().map(|(lanes, _)| mass_bound::slack(*lanes)).fold(1.0, f32::max)
     }
 
-    /// Returns the workgroups of prefill for a number of tiles.
+    /// Returns the number of prefill workgroups for a number of tiles.
     pub(super) fn prefill_grid(&self, shape: &KvShape, num_heads: u32, tiles: u32) -> [u32; 3] {
         self.forms.prefill_grid(shape, num_heads, tiles)
     }

@@ -1,4 +1,4 @@
-//! Places of the keys and values that a step attends, and their way to the device.
+//! Where the keys and values of a step are, and how they come to the device.
 
 mod disk;
 mod fetcher;
@@ -27,43 +27,44 @@ pub(super) use ring::{Fetches, Load, RingKeys, TransferContext};
 pub(super) use staging::Return;
 pub(super) use stream::{RingGroup, Stream};
 
-/// Memory that blocks of the cache live in.
+/// Memory that holds the blocks of the cache.
 #[derive(Debug)]
 pub(super) enum KeySource {
     /// Everything is on the device.
     Device,
-    /// Some on the host: those pass through the ring.
+    /// Some blocks are on the host: they pass through the ring.
     Ring(RingKeys),
-    /// All on the host: pages of selected blocks have slots on the device, and rows that attend everything go through the ring.
+    /// All blocks are on the host: pages of selected blocks have slots on the device, and rows that attend everything use the
+    /// ring.
     Pages { ring: RingKeys, pages: Box<Residency> },
 }
 
-/// Places of the keys of some rows.
+/// Where the keys of some rows are.
 #[derive(Clone, Copy)]
 pub(super) enum Keys<'a> {
     /// Everything is on the device.
     Device,
     /// Some pass through the ring.
     Ring(&'a Stream),
-    /// Selected pages are in slots, once they are made resident.
+    /// Selected pages are in slots, after they were made resident.
     Slots(SlotCapacity),
 }
 
-/// Minimum number of rows of a step whose keys and values go to the host as whole blocks, if pages are selected.
+/// Minimum number of rows of a step whose keys and values are written to the host as whole blocks, if pages are selected.
 const WHOLE_BLOCKS_FROM: usize = 64;
 
-/// Rows are written one by one if whole blocks would be more than this many times their bytes: those of many sequences that add a
-/// token each.
+/// Rows are written one by one if whole blocks would be more than this many times as large: this is the case for many sequences
+/// that add a token each.
 const WHOLE_BLOCKS_COST: usize = 4;
 
 impl<'a> Keys<'a> {
-    /// Places of the keys of rows of a view that attend all that they see.
+    /// Returns where the keys are of rows of an attention group that attend everything they see.
     pub(super) fn of(offload_plan: &'a OffloadPlan, attn_group: usize, rows: Dense) -> Self {
         offload_plan.stream(attn_group, rows).map_or(Keys::Device, Keys::Ring)
     }
 }
 
-/// A place that new keys and values go to: those of rows that have a slot there.
+/// Destination of new keys and values, for the rows that have a slot in it.
 pub(super) struct KvDestination<'a> {
     pub(super) slots: Bind<i32>,
     /// K and V, or latents.
@@ -98,7 +99,7 @@ impl KeySource {
         })
     }
 
-    /// Whether the host takes part in what a step does: commands of two steps differ then.
+    /// Whether blocks are on disk, so that the host takes part in a step and no two steps have the same commands.
     pub(super) fn on_disk(&self) -> bool {
         self.pages().is_some_and(Residency::on_disk)
     }
@@ -110,7 +111,7 @@ impl KeySource {
         }
     }
 
-    /// The ring, where blocks pass through one.
+    /// Returns the ring, if blocks pass through one.
     pub(super) fn ring_mut(&mut self) -> Option<&mut RingKeys> {
         match self {
             Self::Device => None,
@@ -118,7 +119,7 @@ impl KeySource {
         }
     }
 
-    /// Slots for selected pages, where there are some.
+    /// Returns the slots for selected pages, if there are any.
     pub(super) fn pages(&self) -> Option<&Residency> {
         match self {
             Self::Pages { pages, .. } => Some(pages),
@@ -133,23 +134,22 @@ impl KeySource {
         }
     }
 
-    /// Layers whose wishes wait to be fetched.
+    /// Returns, for each layer, whether a prefetch is pending.
     pub(super) fn pending_prefetches(&self) -> Vec<bool> {
         self.pages().map_or_else(Vec::new, Residency::pending_prefetches)
     }
 
-    /// Goes back to layers whose wishes waited to be fetched.
+    /// Restores which layers have a pending prefetch.
     pub(super) fn set_pending_prefetches(&mut self, pending_prefetches: &[bool]) {
         self.pages_mut().into_iter().for_each(|pages| pages.set_pending_prefetches(pending_prefetches));
     }
 
-    /// Traffic between device and host so far.
+    /// Returns the traffic between device and host so far.
     pub(super) fn traffic(&self) -> HostTraffic {
         self.ring().map_or_else(HostTraffic::default, RingKeys::traffic)
     }
 
-    /// Finds out where a step writes, and which of its rows go through the ring. `selects` says whether blocks are selected in
-    /// every layer.
+    /// Plans where a step writes, and which of its rows use the ring. `selects` says whether blocks are selected in every layer.
     pub(super) fn plan(
         &mut self,
         kv: &KvPool,
@@ -189,7 +189,7 @@ impl KeySource {
         self.pages_mut().map_or(Ok(()), |pages| pages.plan(kv, batch, offload_plan))
     }
 
-    /// Brings the lists of a step to the device, and makes room for what it writes.
+    /// Uploads the lists of a step.
     pub(super) fn upload(
         &mut self,
         gpu: &Gpu,
@@ -200,7 +200,7 @@ impl KeySource {
         self.pages_mut().map_or(Ok(()), |pages| pages.upload(gpu))
     }
 
-    /// Returns the numbers that the commands of the step follow from, beside its batch; `None` if the host takes part.
+    /// Returns the numbers that the step's commands depend on, apart from its batch; `None` if the host takes part.
     pub(super) fn shape(&self, kv: &KvPool, offload_plan: &OffloadPlan) -> Option<Vec<usize>> {
         let mut shape = Vec::new();
         if let Some(ring) = self.ring().filter(|_| offload_plan.writes() || offload_plan.streams()) {
@@ -213,27 +213,27 @@ impl KeySource {
         Some(shape)
     }
 
-    /// Fails if pages of selected blocks could not be brought.
+    /// Fails if pages of selected blocks could not be fetched.
     pub(super) fn check(&mut self) -> Result<(), ModelError> {
         self.pages_mut().and_then(Residency::take_failure).map_or(Ok(()), Err)
     }
 
-    /// Begins to record a step.
+    /// Starts recording a step.
     pub(super) fn begin(&mut self) {
         self.ring_mut().into_iter().for_each(RingKeys::begin);
     }
 
-    /// Takes the fetches of the commands recorded last.
+    /// Takes the fetches of the commands that were recorded last.
     pub(super) fn take_fetches(&mut self) -> Fetches {
         self.ring_mut().map_or_else(Fetches::default, RingKeys::take_fetches)
     }
 
-    /// Counts what the commands of the step at hand fetch.
+    /// Counts what the commands of the current step fetch.
     pub(super) fn sent(&mut self, kv: &KvPool, offload_plan: &OffloadPlan, fetches: &Fetches) {
         self.ring_mut().into_iter().for_each(|ring| ring.sent(kv, &offload_plan.lists, fetches));
     }
 
-    /// The places that new keys and values of a layer of a view go to.
+    /// Returns the destinations of a layer's new keys and values.
     pub(super) fn destinations<'a>(
         &'a self,
         kv: &'a KvPool,
@@ -261,12 +261,12 @@ impl KeySource {
         destinations
     }
 
-    /// Ends a step whose commands are done: what it wrote is on its way to the disk. Returns times and losses of the disk's part.
+    /// Ends a step whose commands are done, and starts writing its blocks to disk. Returns times and read errors of the disk.
     pub(super) fn end(&mut self, gpu: &Gpu) -> Result<DiskReport, ModelError> {
         self.ring_mut().map_or_else(|| Ok(DiskReport::default()), |ring| ring.end(gpu))
     }
 
-    /// Records the way back of what the step wrote where kernels cannot reach the host.
+    /// Records the readback of dirty blocks, if kernels cannot write to the host.
     pub(super) fn read_dirty(&self, pass: &mut Pass, kv: &KvPool, offload_plan: &OffloadPlan) -> Vec<Return> {
         self.ring().map_or_else(Vec::new, |ring| ring.read_dirty(pass, kv, &offload_plan.dirty))
     }

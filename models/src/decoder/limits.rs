@@ -1,12 +1,12 @@
-//! Sizes that bound buffers of several parts.
+//! Limits of buffers that several parts use.
 
 use crate::DecoderConfig;
 use crate::matrix::SLACK;
 
-/// Rows whose logits exist at one time when many are scored.
+/// Maximum number of rows whose logits exist at one time when many are scored.
 pub(super) const HEAD_ROWS: usize = 64;
 
-/// Elements of what attention makes of one head.
+/// Elements of one head's partial result.
 pub(super) fn partial_dim(config: &DecoderConfig) -> u32 {
     config.latent.map_or(config.head_dim, |latent| latent.kv_rank)
 }
@@ -17,8 +17,8 @@ pub(super) fn max_rows(config: &DecoderConfig, binding_bytes: u64) -> u32 {
     u32::try_from(floats / row_floats(config)).unwrap_or(u32::MAX).max(1)
 }
 
-/// Floats of a row in the widest of the buffers that have one for every row of a step. Pairs of a row and an expert go in
-/// portions, and logits exist of few rows.
+/// Floats per row in the widest buffer that has one entry for every row of a step. Expert pairs are processed in portions, and
+/// logits exist for few rows.
 fn row_floats(config: &DecoderConfig) -> u64 {
     let c = config;
     let heads = u64::from(c.num_heads);

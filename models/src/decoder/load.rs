@@ -36,7 +36,7 @@ use crate::{
     Tensor, WeightSizes, WeightSource,
 };
 
-/// Handles of what comes from a checkpoint, which decoders share.
+/// Weights of a checkpoint on the device, which decoders share.
 #[derive(Clone, Debug)]
 pub(super) struct Weights {
     pub(super) embedding: Matrix,
@@ -45,17 +45,17 @@ pub(super) struct Weights {
     pub(super) final_norm: Buf<f32>,
     pub(super) layers: Arc<[LayerWeights]>,
     attention: AttentionWeights,
-    /// Hyper-connections, where there are several residual streams.
+    /// Hyper-connections, if there are several residual streams.
     hyper: Option<HyperWeights>,
     pub(super) sizes: WeightSizes,
-    /// Matrices in memory of the host, where some lie there.
+    /// Matrices in host memory, if there are any.
     pub(super) host: Option<Arc<HostWeights>>,
 }
 
-/// Weights of a layer beside its attention.
+/// Weights of a layer, without its attention.
 #[derive(Clone, Debug)]
 pub(super) struct LayerWeights {
-    /// Norms of what the halves read; `None` where they read the residual as it is.
+    /// Norms before attention and before the MLP; `None` if they read the residual as it is.
     pub(super) attn_norm: Option<Buf<f32>>,
     pub(super) mlp_norm: Option<Buf<f32>>,
     pub(super) mlp: Mlp,
@@ -78,7 +78,7 @@ impl Decoder {
         Self::assemble(gpu, config, weights, options)
     }
 
-    /// Returns the model with another, empty cache and another policy. Weights stay where they are.
+    /// Returns the model with a new, empty cache and other options. The weights are kept.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -89,7 +89,7 @@ impl Decoder {
         Self::assemble(&gpu, &config, weights, options)
     }
 
-    /// Returns a second decoder of the model, with a cache of its own, which can work at the same time. Both share the weights.
+    /// Returns a second decoder that shares the weights, has its own cache, and can work at the same time.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -159,7 +159,7 @@ impl Decoder {
     }
 }
 
-/// Refuses what the configuration and the options may ask for and this forward pass does not do.
+/// Rejects combinations of configuration and options that this forward pass does not support.
 fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelError> {
     if !config.head_dim.is_multiple_of(8) {
         return Err(ModelError::Unsupported { feature: "head sizes that are no multiple of 8" });
@@ -193,7 +193,7 @@ struct WeightLoader<'a> {
 }
 
 impl WeightLoader<'_> {
-    /// One of each layer.
+    /// Loads one item for each layer.
     fn each<T>(&self, load: impl Fn(u32) -> Result<T, ModelError>) -> Result<Arc<[T]>, ModelError> {
         let of_layer = |l| {
             self.allocator.enter(Some(l));
@@ -230,7 +230,7 @@ impl WeightLoader<'_> {
         })
     }
 
-    /// Attention of all layers, in the form that the model has.
+    /// Loads the attention of all layers, in the form that the model uses.
     fn attention(&self) -> Result<AttentionWeights, ModelError> {
         let with_gates =
             |l| Ok(NsaWeights { heads: self.heads(l)?, gates: self.matrix(Role::BranchGates(l))? });
@@ -273,12 +273,12 @@ impl WeightLoader<'_> {
         })
     }
 
-    /// Logits without a key.
+    /// Loads the sink logits.
     fn sinks(&self, l: u32) -> Result<Option<Buf<f32>>, ModelError> {
         self.config.sinks.then(|| self.vector(Role::Sinks(l))).transpose()
     }
 
-    /// Queries, keys and values, neighbours of one type together.
+    /// Loads queries, keys and values; neighbours of the same type become one matrix.
     fn qkv(&self, l: u32) -> Result<Vec<(Matrix, u32)>, ModelError> {
         let tensors = [self.tensor(Role::Q(l))?, self.tensor(Role::K(l))?, self.tensor(Role::V(l))?];
         let mut first = 0;
@@ -294,12 +294,12 @@ impl WeightLoader<'_> {
             .collect()
     }
 
-    /// The tensor of a role, in the shape that the configuration says.
+    /// Returns the tensor of a role, in the shape that the configuration gives.
     fn tensor(&self, role: Role) -> Result<Tensor<'_>, ModelError> {
         self.part(role)
     }
 
-    /// A matrix by itself.
+    /// Loads a single matrix.
     fn matrix(&self, role: Role) -> Result<Matrix, ModelError> {
         Matrix::stacked(&self.allocator, &[self.tensor(role)?])
     }
@@ -309,30 +309,30 @@ impl WeightLoader<'_> {
         self.allocator.vector(&tensor.name, &tensor.to_f32())
     }
 
-    /// Weights of an RMS norm of rows.
+    /// Loads the weights of an RMS norm of rows.
     fn norm(&self, role: Role) -> Result<Buf<f32>, ModelError> {
         self.allocator.vector(&self.tensor(role)?.name, &self.norm_weights(role)?)
     }
 
-    /// Weights of the norm before the output head, with the factor on logits.
+    /// Loads the weights of the norm before the output head, times the factor on logits.
     fn final_norm(&self) -> Result<Buf<f32>, ModelError> {
         let mut weights = self.norm_weights(Role::FinalNorm)?;
         weights.iter_mut().for_each(|weight| *weight *= self.config.logit_scale);
         self.allocator.vector("final_norm", &weights)
     }
 
-    /// Weights of the norm of what a block adds, where there is one.
+    /// Loads the weights of the norm after attention or MLP, if there is one.
     fn post_norm(&self, role: Role) -> Result<Option<Buf<f32>>, ModelError> {
         (self.config.norms != BlockNorms::Before).then(|| self.norm(role)).transpose()
     }
 
-    /// Weights of an RMS norm, whole where checkpoints hold what is over one.
+    /// Returns the weights of an RMS norm, adding the offset that some checkpoints leave out.
     fn norm_weights(&self, role: Role) -> Result<Vec<f32>, ModelError> {
         let offset = self.config.norm_offset;
         Ok(self.tensor(role)?.to_f32().into_iter().map(|weight| offset + weight).collect())
     }
 
-    /// Vectors one after the other.
+    /// Loads vectors as one, one after the other.
     fn joined(&self, roles: &[Role]) -> Result<Buf<f32>, ModelError> {
         let mut values = Vec::new();
         for role in roles {
@@ -341,7 +341,7 @@ impl WeightLoader<'_> {
         self.allocator.vector("bias", &values)
     }
 
-    /// Factors of an RMS norm of heads or latents, and the zeros that it adds.
+    /// Loads the factors of an RMS norm of heads or latents, followed by zeros as its bias.
     fn head_norm(&self, role: Role) -> Result<Buf<f32>, ModelError> {
         let mut values = self.norm_weights(role)?;
         values.resize(2 * values.len(), 0.0);

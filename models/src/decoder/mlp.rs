@@ -1,4 +1,4 @@
-//! Part of a layer that follows attention.
+//! The MLP of a layer.
 
 use super::choices::ChoiceBuffer;
 use super::moe::{Moe, MoeState};
@@ -8,28 +8,28 @@ use crate::matrix::{Matrix, Product};
 use crate::{Gate, ModelError};
 use attn_kernels::gpu::Buf;
 
-/// Weights behind the norm.
+/// Weights of an MLP, without the norm before it.
 #[derive(Clone, Debug)]
 pub(super) enum Mlp {
     /// `down(silu(gate(x)) * up(x))`, or with another gate.
     Dense {
         gate_up: Matrix,
         down: Matrix,
-        /// Norm of what it adds to the residual.
+        /// Norm of its output.
         post_norm: Option<Buf<f32>>,
     },
     /// A router and experts.
     Experts(Box<Moe>),
 }
 
-/// Mlps of all layers: what those with experts share.
+/// MLPs of all layers, and the state that experts share.
 #[derive(Debug)]
 pub(super) struct Mlps {
     pub(super) experts: Option<MoeState>,
 }
 
 impl Mlps {
-    /// Choice of the router in the layer at hand, where the layer has one.
+    /// Returns the choice of the current layer's router, if it has one.
     pub(super) fn choice(&self, mlp: &Mlp) -> Option<ChoiceBuffer<'_>> {
         match mlp {
             Mlp::Dense { .. } => None,
@@ -37,7 +37,8 @@ impl Mlps {
         }
     }
 
-    /// Records the second half of a layer: the residual plus the MLP of its norm. `beside` records what may run beside it.
+    /// Records the second half of a layer: norm, MLP, and the addition to the residual. `beside` records work that may run
+    /// concurrently.
     pub(super) fn record(
         &self,
         ctx: &mut Ctx<'_>,

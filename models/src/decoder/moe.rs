@@ -1,4 +1,4 @@
-//! Mixtures of experts: every row goes to a few experts, and all of it stays on the device.
+//! Mixtures of experts: every row uses a few experts, and all routing stays on the device.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::{Activation, DecoderConfig, ModelError, MoeConfig};
 pub(super) struct Moe {
     pub(super) router: Matrix,
     pub(super) router_bias: Option<Buf<f32>>,
-    /// Added to scores for the choice.
+    /// Added to the scores, for routing alone.
     pub(super) correction: Buf<f32>,
-    /// Experts of each token id, where these choose.
+    /// Experts of each token id, if token ids decide.
     pub(super) table: Option<Buf<u32>>,
     pub(super) experts: Experts,
     pub(super) shared: Option<SharedExpert>,
@@ -40,27 +40,27 @@ pub(super) struct Experts {
     pub(super) biases: Option<[Buf<f32>; 2]>,
 }
 
-/// The expert of all rows.
+/// The expert that all rows use.
 #[derive(Clone, Debug)]
 pub(super) struct SharedExpert {
-    /// Elements between the products.
+    /// Elements between its two products.
     pub(super) width: u32,
     pub(super) gate_up: Matrix,
     pub(super) down: Matrix,
 }
 
-/// Kernels and buffers of a decoder with experts.
+/// Kernels and buffers.
 #[derive(Debug)]
 pub(super) struct MoeState {
     config: MoeConfig,
     route: Arc<Pipeline>,
-    /// Experts from the table of a layer.
+    /// Kernel that reads the experts from a layer's table.
     route_hashed: Option<Arc<Pipeline>>,
     sort: Arc<Pipeline>,
     glu: Arc<Pipeline>,
     glu_shared: Arc<Pipeline>,
     combine: Arc<Pipeline>,
-    /// Rows whose experts run at one time.
+    /// Maximum number of rows whose experts run at one time.
     portion: u32,
     /// `[max_rows, num_experts]`
     logits: Buf<f32>,
@@ -68,7 +68,7 @@ pub(super) struct MoeState {
     experts: Buf<u32>,
     /// `[max_rows, top_k]`
     weights: Buf<f32>,
-    /// Pairs of a portion by expert.
+    /// Pairs of a row and an expert of a portion, sorted by expert.
     order: Buf<u32>,
     tiles: Buf<[u32; 4]>,
     /// Gates and ups: `[portion * top_k, 2 * inner]`, or of the shared expert.
@@ -79,8 +79,7 @@ pub(super) struct MoeState {
     out: Buf<f32>,
 }
 
-/// Bytes that the widest buffer of pairs takes at most, in one binding. The more pairs a matrix has at a time, the less often it
-/// is read.
+/// Maximum size of the widest buffer of pairs, in one binding. The more pairs a matrix has at a time, the less often it is read.
 const PAIR_BYTES: u64 = 256 << 20;
 
 /// Portions are multiples of this many rows, for the alignment of bindings.
@@ -158,7 +157,7 @@ impl MoeState {
         }
     }
 
-    /// Leaves each row's experts and weights.
+    /// Records the routing: experts and weights of each row.
     fn route(&self, ctx: &mut Ctx<'_>, moe: &Moe, x: &Buf<f32>) -> Result<(), ModelError> {
         let (rows, batch) = (ctx.rows(), ctx.batch);
         let mut epilogue = Epilogue::Store;
@@ -184,7 +183,7 @@ impl MoeState {
         Ok(())
     }
 
-    /// Adds what their experts make of `rows` to the residual stream.
+    /// Records the routed experts of `rows`, and adds their output to the residual.
     fn routed(
         &self,
         ctx: &mut Ctx<'_>,
@@ -247,7 +246,7 @@ impl MoeState {
         Ok(())
     }
 
-    /// Orders pairs by expert for products with `matrices`.
+    /// Sorts pairs by expert for products with `matrices`.
     fn sorted(
         &self,
         ctx: &mut Ctx<'_>,

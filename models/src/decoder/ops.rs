@@ -1,4 +1,4 @@
-//! The recording context, and the operations that every part of a layer is made of.
+//! The recording context, and the operations that parts of a layer share.
 
 mod keys;
 
@@ -26,17 +26,17 @@ use crate::matrices::{Matrices, Vectors};
 use crate::matrix::{Kernels, Matrix, Norm, Precision, Product};
 use crate::{DecoderConfig, KvPool, ModelError};
 
-/// Context in which a part records a step: the pass, and what all parts share. A part owns its weights, kernels and buffers;
-/// whatever else it touches is here.
+/// Context in which a part records a step: the pass, and everything that parts share. A part owns its weights, kernels and
+/// buffers; whatever else it uses is here.
 pub(super) struct Ctx<'a> {
     pub(super) pass: &'a mut Pass,
     pub(super) gpu: &'a Gpu,
     pub(super) config: &'a DecoderConfig,
     pub(super) ops: &'a mut Ops,
     pub(super) act: &'a Activations,
-    /// Rows that a block reads: the residual stream, or a mix of several.
+    /// Rows that attention and MLP read: the residual stream, or a mix of several.
     pub(super) block_in: &'a Buf<f32>,
-    /// Rows that a block adds to: the residual stream, or zeros in front of several.
+    /// Rows that attention and MLP add to: the residual stream, or zeros if there are several.
     pub(super) block_out: &'a Buf<f32>,
     pub(super) batch: &'a Batch,
     pub(super) attn_groups: &'a AttentionGroups,
@@ -90,21 +90,21 @@ impl Ops {
     }
 }
 
-/// Runs of every row, side by side.
+/// Equal slices of every row, one for each head.
 #[derive(Clone, Copy)]
 pub(super) struct HeadSlices {
-    /// Number of runs.
+    /// Number of slices.
     pub(super) heads: u32,
-    /// f32 of a run.
+    /// Length of a slice, in f32.
     pub(super) width: u32,
-    /// f32 of a row.
+    /// Length of a row, in f32.
     pub(super) stride: u32,
-    /// First of the runs in a row, in f32.
+    /// Start of the first slice in a row, in f32.
     pub(super) first: u32,
 }
 
 impl HeadSlices {
-    /// Runs that make up the whole row.
+    /// Slices that cover the whole row.
     pub(super) fn of(heads: u32, width: u32) -> Self {
         Self { heads, width, stride: heads * width, first: 0 }
     }
@@ -114,7 +114,7 @@ impl HeadSlices {
 struct RmsNorm<'a> {
     form: Form,
     weight: &'a Buf<f32>,
-    /// Rows, or entries of the list that rows are gathered by.
+    /// Range of rows, or of entries of the list of rows to gather.
     rows: Range<u32>,
     /// Rows to gather, with [`Form::Gather`].
     gather: Option<Bind<u32>>,
@@ -128,12 +128,12 @@ pub(super) struct Rotation<'a> {
     /// `[rows, pairs]`
     pub(super) cos_sin: &'a Buf<Angle>,
     pub(super) pairs: u32,
-    /// Whether it goes back.
+    /// Whether it rotates backwards.
     pub(super) back: bool,
     pub(super) heads: u32,
-    /// f32 of a row.
+    /// Length of a row, in f32.
     pub(super) stride: u32,
-    /// First dimension of a head that rotates.
+    /// First dimension of a head that is rotated.
     pub(super) first: u32,
 }
 
@@ -143,26 +143,26 @@ impl<'a> Ctx<'a> {
         self.batch.rows
     }
 
-    /// Rows as the attention of a layer sees them.
+    /// Returns the rows of a layer's attention group.
     pub(super) fn group_rows(&self, layer: usize) -> &'a GroupRows {
         &self.batch.attn_groups[self.attn_groups.of_layers[layer]]
     }
 
-    /// Begins a step of weights that lie on the host.
+    /// Starts a step of weights that are on the host.
     pub(super) fn begin_weights(&mut self) {
         if let Some(stream) = &mut self.ops.kernels.stream {
             stream.begin_step();
         }
     }
 
-    /// Records that the weights of a layer are at hand.
+    /// Records what has to happen before a layer's weights are used.
     pub(super) fn enter_weights(&mut self, layer: usize) {
         if let Some(stream) = &mut self.ops.kernels.stream {
             stream.enter(self.pass, layer);
         }
     }
 
-    /// Leaves the embeddings of the step's tokens in the residual.
+    /// Records the embeddings of the step's tokens, into the residual.
     pub(super) fn embed(&mut self, embedding: &Matrix) {
         let (rows, width) = (self.rows(), self.config.hidden_size);
         for shard in embedding.shards() {
@@ -178,7 +178,7 @@ impl<'a> Ctx<'a> {
         }
     }
 
-    /// A product of all rows of the step that adds to `y`, rows of `stride` f32.
+    /// Returns a product of all rows that adds to `y`, whose rows have `stride` f32.
     pub(super) fn product<'b>(&self, x: &'b Buf<f32>, y: &'b Buf<f32>, stride: u32) -> Product<'b> {
         let (rows, precision, epilogue) = (self.rows(), self.ops.precision, Epilogue::Add);
         Product { x, rows, precision, y, y_stride: stride, y_offset: 0, epilogue, norm: None }
@@ -196,7 +196,7 @@ impl<'a> Ctx<'a> {
         self.matmul(matrix, &product)
     }
 
-    /// Adds what a block makes of `x` to the residual, normed where there is a norm behind the block.
+    /// Records the output projection of attention or MLP, and adds it to the residual, after a norm if there is one.
     pub(super) fn add_block(
         &mut self,
         matrix: &Matrix,
@@ -230,7 +230,7 @@ impl<'a> Ctx<'a> {
         self.matmul(matrix, &product)
     }
 
-    /// Records `y = x W` of all rows in f32, whatever their number: for what decides by small differences.
+    /// Records `y = x W` of all rows in f32, for results that depend on small differences.
     pub(super) fn exact_product(
         &mut self,
         matrix: &Matrix,
@@ -247,18 +247,18 @@ impl<'a> Ctx<'a> {
         matrix.multiply(&mut self.ops.kernels, self.pass, product)
     }
 
-    /// Records the products of the vectors of every row, each with its matrix.
+    /// Records the products of the vectors of every row, each with its own matrix.
     pub(super) fn matmul_each(&mut self, matrices: &Matrices, vectors: &Vectors) -> Result<(), ModelError> {
         matrices.multiply_each(&mut self.ops.kernels, self.pass, self.batch.rows, vectors)
     }
 
-    /// Whether a product of all rows can norm them on the way in.
+    /// Whether a product of all rows can apply a norm to its input.
     pub(super) fn norms(&self, matrix: &Matrix) -> bool {
         matrix.norms(&self.ops.kernels, self.rows(), self.ops.precision)
     }
 
-    /// Input of a projection of what a block reads: the stream itself and the norm, where the product norms on the way in
-    /// (`inside`), else rows normed here; without a norm the stream itself.
+    /// Returns the input of a projection: the stream and its norm, if the product applies the norm itself (`inside`), or normed
+    /// rows; without a norm, the stream.
     pub(super) fn normed<'b>(
         &mut self,
         weight: Option<&'b Buf<f32>>,
@@ -284,7 +284,7 @@ impl<'a> Ctx<'a> {
         (normed, None)
     }
 
-    /// Leaves the rows that entries `rows` of `gather` name normed.
+    /// Records the norm of the rows that entries `rows` of `gather` name.
     pub(super) fn norm_gathered(&mut self, weight: &Buf<f32>, gather: Bind<u32>, rows: Range<u32>) {
         let act = self.act;
         let form = Form::Gather;
@@ -308,7 +308,7 @@ impl<'a> Ctx<'a> {
         self.pass.dispatch(pipeline, &params, buffers, rms_norm::grid(rows));
     }
 
-    /// Bounds the first `rows` rows of logits, where the model does.
+    /// Records the softcap of the first `rows` rows of logits, if the model has one.
     pub(super) fn cap_logits(&mut self, rows: u32) {
         let (Some(cap), cols) = (self.config.logit_softcap, self.config.vocab_size) else { return };
         let params = SoftcapParams { rows, cols, cap };
@@ -339,14 +339,14 @@ impl<'a> Ctx<'a> {
         );
     }
 
-    /// RMS norm of runs of every row, in place.
+    /// Records the RMS norm of head slices of every row, in place.
     pub(super) fn norm_head_slices(&mut self, slices: HeadSlices, eps: f32, weight: &Buf<f32>, x: &Buf<f32>) {
         let buffers = NormHeadsBuffers { weight: weight.bind(), x: x.bind() };
         let pipeline = Arc::clone(&self.ops.norm_heads);
         self.norm_head_slices_by(&pipeline, slices, eps, buffers);
     }
 
-    /// A norm of runs of every row by a kernel of the caller's, on weights and rows.
+    /// Records a norm of head slices of every row by the caller's kernel.
     pub(super) fn norm_head_slices_by(
         &mut self,
         pipeline: &Arc<Pipeline>,
@@ -359,7 +359,8 @@ impl<'a> Ctx<'a> {
         self.pass.dispatch(pipeline, &params, on, norm_heads::grid(rows, heads));
     }
 
-    /// The rotation of `heads` heads of rows of `stride` f32 by the step's positions, from dimension `first` of each on.
+    /// Returns the rotation of `heads` heads by the step's positions, for rows of `stride` f32, from dimension `first` of each
+    /// head on.
     pub(super) fn rotation(&self, heads: u32, stride: u32, first: u32) -> Rotation<'a> {
         let pairs = self.config.rope.rotary_dims / 2;
         Rotation { cos_sin: self.batch.cos_sin(), pairs, back: false, heads, stride, first }

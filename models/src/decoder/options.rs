@@ -19,11 +19,11 @@ use crate::{IndexDtype, KvOptions, LoadProgress, Mode, Offload, SparseOptions};
 pub struct DecoderOptions {
     /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
-    /// Format of the keys of an indexer; `None` for [the one beside `kv_dtype`](IndexDtype::beside).
+    /// Format of the keys of an indexer; `None` for [the default for `kv_dtype`](IndexDtype::beside).
     pub index_dtype: Option<IndexDtype>,
     /// Tokens per block.
     pub block_size: u32,
-    /// Give blocks back that no window reaches any more; see [`KvOptions`].
+    /// Free blocks that no window reaches any more; see [`KvOptions`].
     pub recycle: bool,
     /// Number of blocks to allocate in the pool.
     pub num_blocks: u32,
@@ -31,37 +31,37 @@ pub struct DecoderOptions {
     pub max_rows: u32,
     /// Maximum number of samples of one step.
     pub max_seqs: u32,
-    /// One order of arithmetic for a row whatever its phase and its company: prefill rows go through the decode kernel, one by
-    /// one, in partitions of one size, and sums of products are cut along k alike for any number of rows.
+    /// Use one order of arithmetic for a row, independent of its phase and of the batch: prefill rows go through the decode
+    /// kernel one by one, in partitions of one size, and sums of products are split along k in the same way for any number of
+    /// rows.
     pub reproducible: bool,
-    /// Whether kernels may use cooperative matrices, where the device runs them.
+    /// Whether kernels may use cooperative matrices, if the device supports them.
     pub coop: bool,
-    /// Tokens of prefixes that the prefills of a step attend in one piece, shared by its sequences: behind longer ones they
-    /// attend chunk by chunk and merge. Rows that go through the decode kernel are split by it anyway.
+    /// Prefix tokens that the prefills of a step attend in one piece, shared by its sequences: longer prefixes are attended in
+    /// chunks and merged. Rows that go through the decode kernel are split anyway.
     pub prefix_capacity: u32,
     /// Type that products with quantised weights round activations to.
     pub activations: ActivationType,
     /// Sparse attention to selected blocks; `None` for dense attention.
     pub sparse: Option<SparseOptions>,
-    /// Blocks in memory of the host, beyond those on the device.
+    /// Blocks in host memory, in addition to those on the device.
     pub offload: Option<Offload>,
-    /// Blocks on disk, beyond those of the host, for this decoder alone; see [`PoolOptions`](crate::PoolOptions).
+    /// Blocks on disk, in addition to those of the host, for this decoder alone; see [`PoolOptions`](crate::PoolOptions).
     pub spill: Option<Arc<Spill>>,
-    /// Limits of what is read from there ahead of the selections of a policy: its cache counts whole blocks, of all layers.
+    /// Limits of reads from disk ahead of a policy's selections. The cache counts whole blocks, of all layers.
     pub reads_ahead: EngineConfig,
-    /// Bytes that weights may take on the device when they are loaded: matrices of layers beyond that lie in memory of the host,
-    /// and every step brings them to the device. `None` for all.
+    /// Bytes that weights may use on the device: matrices of further layers are kept in host memory, and every step copies them
+    /// to the device. `None` for all.
     pub weights_on_gpu: Option<u64>,
-    /// Memory of the device that the scores of an indexer share with nothing; `None` where nobody knows how much that is: then
-    /// portions of rows take 64 MiB.
+    /// Device memory that the scores of an indexer may use; `None` if that is unknown: portions of rows then use 64 MiB.
     pub score_memory: Option<Memory>,
-    /// Counts the weights while they are loaded.
+    /// Progress of loading the weights.
     pub loading: LoadProgress,
 }
 
 impl DecoderOptions {
-    /// A cache of `num_blocks` blocks of 16 tokens in f16, the null block among them, for steps of up to `max_rows` rows
-    /// and 64 samples. Attention is full and nothing lies in memory of the host.
+    /// Options for a cache of `num_blocks` blocks of 16 tokens in f16, including the null block, and steps of up to `max_rows`
+    /// rows and 64 samples. Attention is full, and nothing is kept in host memory.
     #[must_use]
     pub fn new(num_blocks: u32, max_rows: u32) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl DecoderOptions {
         Self { kv_dtype: dtype, ..self }
     }
 
-    /// Sets the format of the keys of an indexer; `None` for the one beside the KV cache.
+    /// Sets the format of the keys of an indexer; `None` for the default of the KV cache's type.
     #[must_use]
     pub fn index_dtype(self, dtype: impl Into<Option<IndexDtype>>) -> Self {
         Self { index_dtype: dtype.into(), ..self }
@@ -104,7 +104,7 @@ impl DecoderOptions {
         Self { block_size: tokens, ..self }
     }
 
-    /// Turns the return of blocks that no window reaches on or off.
+    /// Sets whether blocks that no window reaches any more are freed.
     #[must_use]
     pub fn recycle(self, on: bool) -> Self {
         Self { recycle: on, ..self }
@@ -128,7 +128,7 @@ impl DecoderOptions {
         Self { max_seqs: samples, ..self }
     }
 
-    /// Turns reproducible arithmetic on or off.
+    /// Sets whether arithmetic is reproducible.
     #[must_use]
     pub fn reproducible(self, on: bool) -> Self {
         Self { reproducible: on, ..self }
@@ -152,13 +152,13 @@ impl DecoderOptions {
         Self { activations, ..self }
     }
 
-    /// Sets attention to selected blocks; `None` for attention to all.
+    /// Sets attention to selected blocks; `None` for dense attention.
     #[must_use]
     pub fn sparse(self, sparse: impl Into<Option<SparseOptions>>) -> Self {
         Self { sparse: sparse.into(), ..self }
     }
 
-    /// Sets the blocks in memory of the host; `None` for none.
+    /// Sets the blocks in host memory; `None` for none.
     #[must_use]
     pub fn offload(self, offload: impl Into<Option<Offload>>) -> Self {
         Self { offload: offload.into(), ..self }
@@ -170,37 +170,37 @@ impl DecoderOptions {
         Self { spill: spill.into(), ..self }
     }
 
-    /// Sets the limits of what is read from disk ahead of the selections of a policy.
+    /// Sets the limits of reads from disk ahead of a policy's selections.
     #[must_use]
     pub fn reads_ahead(self, limits: EngineConfig) -> Self {
         Self { reads_ahead: limits, ..self }
     }
 
-    /// Sets the bytes that weights may take on the device; `None` for all.
+    /// Sets the bytes that weights may use on the device; `None` for all.
     #[must_use]
     pub fn weights_on_gpu(self, bytes: impl Into<Option<u64>>) -> Self {
         Self { weights_on_gpu: bytes.into(), ..self }
     }
 
-    /// Sets the memory that the scores of an indexer may take a part of.
+    /// Sets the memory that the scores of an indexer may use.
     #[must_use]
     pub fn score_memory(self, memory: impl Into<Option<Memory>>) -> Self {
         Self { score_memory: memory.into(), ..self }
     }
 
-    /// Sets what counts the weights while they are loaded.
+    /// Sets the progress that counts the weights while they are loaded.
     #[must_use]
     pub fn loading(self, progress: LoadProgress) -> Self {
         Self { loading: progress, ..self }
     }
 
-    /// The options that shape the cache.
+    /// Returns the options of the cache.
     #[must_use]
     pub fn kv(&self) -> KvOptions {
         KvOptions::new(self.kv_dtype, self.block_size).index_dtype(self.index_dtype).recycle(self.recycle)
     }
 
-    /// Modes that these options ask for.
+    /// Returns the modes that these options require.
     pub(super) fn modes(&self) -> impl Iterator<Item = Mode> {
         let (sparse, host) = (self.selection().is_some(), self.offload.is_some());
         let asked = move |mode: &Mode| match mode {
@@ -217,31 +217,31 @@ impl DecoderOptions {
         self.sparse.as_ref().filter(|sparse| sparse.policy.skips().is_none())
     }
 
-    /// Returns the policy that leaves keys out inside the kernels of prefill, if there is one.
+    /// Returns the policy that skips keys inside the prefill kernels, if there is one.
     pub(super) fn skipping(&self) -> Option<&Arc<dyn Policy>> {
         self.sparse.as_ref().map(|sparse| &sparse.policy).filter(|policy| policy.skips().is_some())
     }
 
-    /// Whether the prompts of a step leave keys out: where it pays for one of them.
+    /// Whether the prompts of a step skip keys, because it pays for at least one of them.
     pub(super) fn skips_in(&self, slices: &[Slice<'_>]) -> bool {
         let skipping = self.sparse.as_ref().filter(|sparse| sparse.policy.skips().is_some());
         let mut chunks = slices.iter().filter(|slice| slice.phase == Phase::Prefill);
         skipping.is_some_and(|sparse| chunks.any(|chunk| sparse.pays_for(chunk)))
     }
 
-    /// Tokens of the blocks that a policy selects.
+    /// Tokens per block that a policy selects.
     pub(super) fn select_block(&self) -> u32 {
         self.selection().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
     }
 
-    /// Whether attention may round to f16 for cooperative matrices, where the device runs them: that costs about what an f16
-    /// cache does, codes of 8 bits lose nothing more that counts, and none of these kernels serves an f32 cache. Its tiles are of
-    /// rows of one sequence, so that a row would depend on its chunk.
+    /// Whether attention may round to f16 for cooperative matrices, if the device supports them. This costs about as much
+    /// accuracy as an f16 cache; 8-bit codes lose nothing more; and no such kernel reads an f32 cache. Tiles hold rows of one
+    /// sequence, so that a row would depend on its chunk.
     pub(super) fn uses_coop(&self, gpu: &Gpu) -> bool {
         gpu.runs_coop() && self.coop && !self.reproducible
     }
 
-    /// Roundings that products may apply to activations on a device.
+    /// Returns the roundings that products may apply to activations on a device.
     pub(super) fn precision(&self, gpu: &Gpu) -> Precision {
         let rounded = self.kv_dtype != KvDtype::F32;
         Precision {
@@ -255,13 +255,13 @@ impl DecoderOptions {
 /// Type that activations are rounded to before a product with quantised weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ActivationType {
-    /// [`Int8`](Self::Int8) on GPUs, [`F32`](Self::F32) on software drivers, which it slows down.
+    /// [`Int8`](Self::Int8) on GPUs, [`F32`](Self::F32) on software drivers, where int8 is slower.
     #[default]
     Auto,
-    /// f32, or f16 where cooperative matrices run.
+    /// f32, or f16 in products with cooperative matrices.
     F32,
-    /// Codes of 8 bits by blocks of 32, as llama.cpp's `Q8_1`, for steps of few rows and for all steps where no cooperative
-    /// matrices run: integer dot products do four multiplications in one. Not with an f32 cache, which asks for exactness.
+    /// 8-bit codes in blocks of 32, like llama.cpp's `Q8_1`, for steps of few rows, and for all steps without cooperative
+    /// matrices: an integer dot product does four multiplications in one. Not used with an f32 cache, which requests exactness.
     Int8,
 }
 

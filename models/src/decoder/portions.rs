@@ -1,5 +1,5 @@
-//! Rows that are attended one by one: portion by portion, so that their partitions stay within a buffer, and chunk by chunk,
-//! where their keys come to the device in turn.
+//! Rows that are attended one by one: in portions, so that their partitions fit into a buffer, and in chunks, if their keys come
+//! to the device in turn.
 
 use std::ops::Range;
 
@@ -11,20 +11,20 @@ use super::ops::Ctx;
 use super::ring_schedule::{RingAttention, RingTask};
 use crate::kv::KeysIn;
 
-/// Rows that are attended alike.
+/// Rows that are attended in the same way.
 pub(super) struct RowTask<'a> {
     pub(super) rows: &'a [DecodeRow],
-    /// Keys that a row attends at most.
+    /// Maximum number of keys that a row attends.
     pub(super) max_keys: u32,
     pub(super) max_partitions: u32,
     pub(super) keys: Keys<'a>,
 }
 
-/// Rows of a task whose partitions exist at one time.
+/// Rows of a task whose partitions exist at the same time.
 #[derive(Clone)]
 pub(super) struct Portion {
     pub(super) rows: Range<usize>,
-    /// Whether their keys come chunk by chunk. A chunk that a row sees nothing of leaves partials alone, but not outputs.
+    /// Whether their keys come in chunks. A chunk that a row does not see keeps its partial results, but not its output.
     pub(super) in_chunks: bool,
 }
 
@@ -33,18 +33,18 @@ pub(super) struct Portion {
 pub(super) struct KeyRange {
     pub(super) first: u32,
     pub(super) len: u32,
-    /// Last key that any row attends, and one.
+    /// End of the keys that some row attends.
     pub(super) end: u32,
     /// The buffers that hold them.
     pub(super) at: KeysIn,
 }
 
-/// Kernels that attend rows.
+/// Kernels that attend rows one by one.
 pub(super) trait RowKernel {
-    /// Records the attention of a portion to some of its keys.
+    /// Records the attention of a portion to a range of its keys.
     fn attend(&self, ctx: &mut Ctx<'_>, portion: &Portion, keys: KeyRange);
 
-    /// Records what follows once all keys are attended: most often the reduction of partitions.
+    /// Records the work after all keys were attended, usually the reduction of partitions.
     fn reduce(&self, ctx: &mut Ctx<'_>, portion: &Portion);
 }
 
@@ -69,7 +69,7 @@ pub(super) fn attend_rows(ctx: &mut Ctx<'_>, task: &RowTask<'_>, kernel: &impl R
     }
 }
 
-/// End of the keys that rows of a task attend.
+/// Returns the end of the keys that rows of a task attend.
 fn end(task: &RowTask<'_>, rows: &Range<usize>) -> u32 {
     let longest = task.rows[rows.clone()].iter().map(|row| row.len).max().unwrap_or(0);
     longest.min(task.max_keys)
@@ -89,8 +89,7 @@ fn attend_chunks(
     kernel.reduce(ctx, portion);
 }
 
-/// Returns the turns of rows whose keys pass through the ring. `tiles` gives the tiles of a group, which pass its chunks
-/// together with its rows.
+/// Returns the ring schedule of rows. `tiles` returns the tiles of a group, which are attended together with its rows.
 pub(super) fn ring_schedule<'a, K: RowKernel>(
     planner: &SplitPlanner,
     task: &RowTask<'a>,
@@ -143,7 +142,7 @@ impl<K: RowKernel> RingAttention for StreamedRows<'_, K> {
     }
 }
 
-/// `rows` in portions of `portion`.
+/// Divides `rows` into portions of up to `portion`.
 fn portions(rows: Range<usize>, portion: usize) -> impl Iterator<Item = Range<usize>> {
     let end = rows.end;
     rows.step_by(portion).map(move |start| start..(start + portion).min(end))

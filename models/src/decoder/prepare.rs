@@ -1,4 +1,4 @@
-//! Kernels and buffers of steps that are to come.
+//! Compiles kernels and allocates buffers before steps need them.
 
 use kvblock::BlockId;
 
@@ -8,8 +8,8 @@ use crate::batch::{Phase, Sample, Slice};
 use crate::kernel::sample::Spec;
 use crate::{ModelError, SelectionPlace};
 
-/// Numbers of rows up to `max`, between which no product changes its kernel: those of few rows by their number, the others by
-/// tiles of 16 rows or a multiple.
+/// Returns numbers of rows up to `max` between which no product changes its kernel: small numbers one by one, others as multiples
+/// of tiles of 16 rows.
 fn rows_up_to(max: u32) -> impl Iterator<Item = u32> {
     let few = 1..16;
     let some = (16..=512).step_by(16);
@@ -17,31 +17,31 @@ fn rows_up_to(max: u32) -> impl Iterator<Item = u32> {
     few.chain(some).chain(many).take_while(move |rows| *rows < max).chain([max])
 }
 
-/// A step that is laid out and recorded, but never run.
+/// A step that is planned and recorded, but never run.
 struct DryRun {
     sequences: u32,
-    /// Tokens of each that the step computes.
+    /// Tokens of each sequence that the step computes.
     tokens: u32,
-    /// Tokens of each before them.
+    /// Tokens of each sequence that were computed before.
     computed: u32,
     phase: Phase,
     spec: Spec,
 }
 
 impl DryRun {
-    /// A prompt behind `computed` tokens of it.
+    /// A prompt of which `computed` tokens were computed before.
     fn prompt(tokens: u32, computed: u32) -> Self {
         Self { sequences: 1, tokens, computed, phase: Phase::Prefill, spec: Spec::GREEDY }
     }
 
-    /// The next token of each of some sequences.
+    /// The next token of each sequence.
     fn decode(sequences: u32, computed: u32) -> Self {
         Self { sequences, tokens: 1, computed, phase: Phase::Decode, spec: Spec::GREEDY }
     }
 }
 
 impl Decoder {
-    /// Asks for the kernels of steps of any number of sequences and prompt tokens, and makes room for the largest ones.
+    /// Requests the kernels of steps of any number of sequences and prompt tokens, and allocates buffers for the largest ones.
     ///
     /// The device's threads compile them while work goes on: without it, a step waits for its kernels whenever it has a number
     /// of rows that none had before. No step runs, and the cache stays as it is. O(layers) for each of some hundred numbers of

@@ -4,19 +4,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{DecoderConfig, Role, Size};
 
-/// Counts the weights that a decoder has read, while it is loaded on another thread. Clones count together.
+/// Counts the weights that a decoder has read while it is loaded on another thread. Clones share one count.
 #[derive(Clone, Debug, Default)]
 pub struct LoadProgress(Arc<Mutex<Counts>>);
 
 #[derive(Debug, Default)]
 struct Counts {
     loaded: Loaded,
-    /// Tensors that were begun, as a whole; never less than what is loaded.
+    /// Size of the tensors that were begun; at least what is loaded.
     begun: Size,
 }
 
-/// Weights that were read so far. Matrices count column by column as they are packed, or row by row where they are quantised
-/// first; other tensors as a whole, with the next matrix.
+/// Weights that were read so far. Matrices are counted column by column as they are packed, or row by row if they are quantised
+/// first; other tensors as a whole, together with the next matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
     /// Bytes, in the types that kernels read.
@@ -28,7 +28,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Whether there are weights to come.
+    /// Whether loading goes on.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.elements < self.total_elements
@@ -40,13 +40,13 @@ impl LoadProgress {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The weights that were read so far.
+    /// Returns the weights that were read so far.
     #[must_use]
     pub fn loaded(&self) -> Loaded {
         self.counts().loaded
     }
 
-    /// Begins anew, for the weights of `config`. O(tensors).
+    /// Starts counting the weights of `config`. O(tensors).
     pub(super) fn begin(&self, config: &DecoderConfig) {
         let weights = config.tensors().into_iter().filter(|role| !matches!(role, Role::RouterTable(_)));
         let elements = |role| config.shape(role).iter().map(|n| *n as u64).product::<u64>();
@@ -55,14 +55,14 @@ impl LoadProgress {
             Counts { loaded: Loaded { total_elements, ..Loaded::default() }, begun: Size::default() };
     }
 
-    /// Begins a tensor, of which `done` is read already.
+    /// Starts a tensor, of which `done` was read already.
     pub(crate) fn begin_tensor(&self, size: Size, done: Size) {
         let mut counts = self.counts();
         counts.begun.bytes += size.bytes - done.bytes.min(size.bytes);
         counts.begun.elements += size.elements - done.elements.min(size.elements);
     }
 
-    /// Counts a part of a tensor that takes a while before it can be packed.
+    /// Counts a part of a tensor that has to be quantised before it is packed.
     pub(super) fn add_ahead(&self, part: Size) {
         let mut counts = self.counts();
         counts.begun.bytes += part.bytes;
@@ -70,7 +70,7 @@ impl LoadProgress {
         counts.add(part);
     }
 
-    /// Begins to pack `matrix`: all that was begun before it is done.
+    /// Starts packing `matrix`: everything begun before it is done.
     pub(crate) fn begin_matrix(&self, matrix: Size) {
         let mut counts = self.counts();
         let Counts { loaded, begun } = &mut *counts;
@@ -83,14 +83,14 @@ impl LoadProgress {
         self.counts().add(part);
     }
 
-    /// All that was begun is done.
+    /// Marks everything that was begun as done.
     pub(super) fn end(&self) {
         self.begin_matrix(Size::default());
     }
 }
 
 impl Counts {
-    /// A matrix may be packed in a wider type than it counts in.
+    /// Counts a part, clamped, since a matrix may be packed in a wider type than it is counted in.
     fn add(&mut self, part: Size) {
         self.loaded.bytes = (self.loaded.bytes + part.bytes).min(self.begun.bytes);
         self.loaded.elements = (self.loaded.elements + part.elements).min(self.begun.elements);

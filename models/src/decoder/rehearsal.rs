@@ -1,4 +1,4 @@
-//! Steps that are run for their time alone, before the first request.
+//! Steps that are run only to measure their time, before the first request.
 
 mod chunk;
 
@@ -15,43 +15,44 @@ use crate::batch::{Phase, Sample, Slice, StepOutput};
 use crate::cast::u32_of;
 use crate::{Crossing, ModelError, SelectionPlace, SparseOptions, StepGrid, TIMED_ROWS};
 
-/// Shortest context that is timed: shorter steps hardly differ.
+/// Shortest context that is timed: shorter steps take about the same time.
 const SHORTEST: u32 = 256;
 
-/// Runs of decode steps before sequences begin again: two that are not timed, and two that are.
+/// Runs of decode steps before sequences restart: two that are not timed, and two that are.
 const RUNS: u32 = 4;
 
-/// Tokens of the prompt whose keys and values stand for those of all contexts.
+/// Tokens of the prompt whose keys and values are used for all contexts.
 const PROMPT: u32 = 128;
 
-/// A decoder whose decode steps are run for their time. Blocks of the pool are overwritten, so no sequence may have any.
+/// A decoder whose decode steps are run to measure their time. Blocks of the pool are overwritten, so that no sequence may hold
+/// any.
 #[derive(Debug)]
 pub struct DecodeRehearsal<'a> {
     stage: Stage<'a>,
     grid: StepGrid,
     /// Steps from one selection of a sequence to the next.
     stride: u32,
-    /// Steps that ran.
+    /// Number of steps that ran.
     ran: u32,
 }
 
-/// A decoder and blocks with contents.
+/// A decoder, and blocks of its pool with contents.
 #[derive(Debug)]
 struct Stage<'a> {
     decoder: &'a mut Decoder,
-    /// Blocks of each group that have contents.
+    /// Blocks of each cache group that have contents.
     filled: u32,
 }
 
 impl Decoder {
-    /// Returns the lengths below which decode rows attend to everything, where a policy is set.
+    /// Returns the context lengths below which decode rows attend everything, if there is a policy.
     #[must_use]
     pub fn crossing(&self) -> Option<&Crossing> {
         self.options.sparse.as_ref().map(|sparse| &sparse.crossing)
     }
 
-    /// Sets the lengths below which decode rows attend to everything. A policy that never selects then keeps nothing of the keys,
-    /// and cannot be asked to select again.
+    /// Sets the context lengths below which decode rows attend everything. A policy that never selects then stores nothing about
+    /// keys, and cannot be enabled again.
     ///
     /// # Errors
     /// Errors of the device.
@@ -72,8 +73,8 @@ impl Decoder {
         }
     }
 
-    /// Returns decode steps to be timed, of contexts of up to `longest` tokens. `None` where none select, or all are read back in
-    /// every layer, or contexts are not on the device.
+    /// Returns decode steps to be timed, for contexts of up to `longest` tokens. `None` if no step selects, or selections are
+    /// read back in every layer, or contexts are not on the device.
     pub fn rehearsal(&mut self, longest: u32) -> Option<DecodeRehearsal<'_>> {
         let sparse = self.options.sparse.as_ref()?;
         let selects = sparse.acts_on(Phase::Decode) && self.selects_on() == Some(SelectionPlace::Device);
@@ -91,7 +92,7 @@ impl Decoder {
         Some(DecodeRehearsal { stage: Stage { decoder: self, filled: 0 }, grid, stride, ran: 0 })
     }
 
-    /// Tokens that the pool has room for, of every group as many, with a block that is not full for each sequence.
+    /// Tokens that fit into the pool, the same number in every cache group, if each sequence has a block that is not full.
     fn pool_tokens(&self) -> u64 {
         let sizes = self.kv.plan().block_sizes();
         let (groups, least) =
@@ -124,9 +125,9 @@ impl DecodeRehearsal<'_> {
         self.stride
     }
 
-    /// Runs steps of `rows` sequences of up to `context` tokens each, dense or `selecting` blocks, and waits for them: as many as
-    /// there are from one selection to the next, one after another. The first ones of a size also write keys and values, and the
-    /// first one of a kind is encoded.
+    /// Runs steps of `rows` sequences of up to `context` tokens each, dense or `selecting` blocks, and waits for them: one after
+    /// another, as many as there are from one selection to the next. The first steps of a size also write keys and values, and
+    /// the first of a kind is encoded.
     ///
     /// # Errors
     /// Errors of the device.
@@ -150,7 +151,7 @@ impl DecodeRehearsal<'_> {
 }
 
 impl Stage<'_> {
-    /// Runs a step of `rows` sequences with the tokens at `positions`, with blocks for `context` tokens of each.
+    /// Runs a step of `rows` sequences with the tokens at `positions`, and with blocks for `context` tokens each.
     fn step(
         &mut self,
         rows: u32,
@@ -169,12 +170,12 @@ impl Stage<'_> {
         self.decoder.step(&slices, &samples)
     }
 
-    /// A token that differs from its neighbours.
+    /// Returns a token id that differs from those of neighbouring positions.
     fn id(&self, position: u32) -> u32 {
         position.wrapping_mul(2_654_435_761) % self.decoder.config.vocab_size
     }
 
-    /// Block tables of a sequence of `tokens` tokens, one after the other in the pool.
+    /// Returns the block tables of a sequence of `tokens` tokens; sequences follow each other in the pool.
     fn tables(&self, row: u32, tokens: u32) -> Vec<Vec<BlockId>> {
         let sizes: Vec<u32> = self.decoder.kv.plan().block_sizes().collect();
         let of_group = |(group, size): (usize, &u32)| {
@@ -184,8 +185,8 @@ impl Stage<'_> {
         sizes.iter().enumerate().map(of_group).collect()
     }
 
-    /// Gives contents to `blocks` blocks of every group: a short prompt's, again and again. Kernels whose time depends on what
-    /// they read then find neither zeros nor equal scores.
+    /// Fills `blocks` blocks of every cache group with copies of a short prompt, since the time of some kernels depends on what
+    /// they read.
     fn fill(&mut self, blocks: u32) -> Result<(), ModelError> {
         let sizes: Vec<u32> = self.decoder.kv.plan().block_sizes().collect();
         let tokens = PROMPT.min(self.decoder.options.max_rows).min(self.decoder.config.context_length);
@@ -204,7 +205,7 @@ impl Stage<'_> {
     }
 }
 
-/// The block that is number `index` of those of a group.
+/// Returns block number `index` of a cache group.
 fn block(index: u32, group: usize, groups: usize) -> BlockId {
     BlockId::new(1 + index * u32_of(groups) + u32_of(group))
 }

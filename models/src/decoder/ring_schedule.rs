@@ -1,4 +1,4 @@
-//! Rows and tiles whose keys pass through the ring: everything attends a chunk while it is there.
+//! Schedule of rows and tiles whose keys pass through the ring: all of them attend a chunk while it is on the device.
 
 use std::ops::Range;
 
@@ -10,27 +10,27 @@ use crate::ModelError;
 
 /// Rows or tiles that attend chunk by chunk.
 pub(super) trait RingAttention {
-    /// Keys that some of them see.
+    /// Range of keys that some of them see.
     fn seen(&self) -> Range<u32>;
 
-    /// Records what comes before the first of several chunks.
+    /// Records the work before the first of several chunks.
     fn begin(&mut self, ctx: &mut Ctx<'_>);
 
     /// Records the attention to a chunk.
     fn attend(&mut self, ctx: &mut Ctx<'_>, keys: KeyRange);
 
-    /// Records what follows the last chunk.
+    /// Records the work after the last chunk.
     fn end(&mut self, ctx: &mut Ctx<'_>);
 }
 
-/// Rows and tiles of one group that go through its chunks together.
+/// Rows and tiles of one ring group, which attend its chunks together.
 pub(super) struct RingTask<'a> {
     pub(super) group: usize,
     pub(super) attending: Vec<Box<dyn RingAttention + 'a>>,
 }
 
 impl RingTask<'_> {
-    /// Chunks of which something is seen.
+    /// Returns the chunks that some of them see.
     fn chunks<'s>(&self, stream: &'s Stream) -> impl Iterator<Item = usize> + use<'s> {
         let seen: Vec<Range<u32>> = self.attending.iter().map(|attending| attending.seen()).collect();
         let chunks = stream.groups[self.group].chunks.iter().enumerate();
@@ -42,7 +42,7 @@ fn overlaps(a: &Range<u32>, b: &Range<u32>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// Records the turns of a layer, one after the other.
+/// Records a schedule, task by task.
 ///
 /// # Errors
 /// Errors of the device.
@@ -86,7 +86,7 @@ pub(super) fn run_schedule(
     Ok(())
 }
 
-/// The first chunk of a layer that has to come, if its rows go through the ring.
+/// Returns the first chunk of a layer that has to be copied, if its rows use the ring.
 fn first_load<'a>(ctx: &Ctx<'a>, layer: usize) -> Option<Load<'a>> {
     let (index, attn_group) = (layer < ctx.config.layers.len())
         .then(|| (ctx.attn_groups.of_layers[layer], ctx.group_rows(layer)))?;

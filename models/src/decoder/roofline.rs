@@ -1,4 +1,4 @@
-//! Minimum that a step must read and compute: what measured times are held against.
+//! Minimum that a step must read and compute, to compare measured times with.
 
 use kvblock::AttentionKind;
 
@@ -7,16 +7,16 @@ use crate::{CachePart, DecoderConfig, KvPlan, LayerCache, Role, Size};
 /// Stored bytes and elements of a model's tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WeightSizes {
-    /// The token embedding, of which a step reads a row a token, unless it is the output head too.
+    /// The token embedding. A step reads one row per token, or all of it if it is the output head too.
     pub embedding: Size,
-    /// The experts that rows choose among, of all layers.
+    /// Routed experts of all layers.
     pub experts: Size,
-    /// Everything else, which every step reads.
+    /// All other tensors, which every step reads.
     pub others: Size,
 }
 
 impl WeightSizes {
-    /// Counts a tensor.
+    /// Adds the size of a tensor.
     pub(super) fn add(&mut self, role: Role, size: Size) {
         let part = match role {
             Role::Embed => &mut self.embedding,
@@ -34,7 +34,7 @@ impl WeightSizes {
     }
 }
 
-/// Sizes of a model that its reads and operations follow from.
+/// Sizes of a model that determine its reads and operations.
 pub(super) struct Roofline<'a> {
     pub(super) config: &'a DecoderConfig,
     pub(super) sizes: &'a WeightSizes,
@@ -42,8 +42,8 @@ pub(super) struct Roofline<'a> {
 }
 
 impl Roofline<'_> {
-    /// Bytes that a decode step of `rows` sequences of `context` tokens must read: every weight once, of experts those that
-    /// rows which choose at random reach, and the cache of every sequence as far as its layers see. Sparse policies read less.
+    /// Bytes that a decode step of `rows` sequences of `context` tokens must read: all weights once (for experts, those that
+    /// random routing would reach), and the visible part of every sequence's cache. Sparse policies read less.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(super) fn decode_bytes(&self, rows: u32, context: u32) -> f64 {
         let WeightSizes { embedding, experts, others } = self.sizes;
@@ -73,8 +73,8 @@ impl Roofline<'_> {
         f64::from(seen) * spec.unpadded_page_bytes() as f64 / f64::from(spec.block_size.get())
     }
 
-    /// Multiplications and additions of the matrices and of dense causal attention over a prompt of `tokens` tokens; logits
-    /// are of one token, which does not count.
+    /// Multiplications and additions of a prefill of `tokens` tokens with dense causal attention. Logits are computed for one
+    /// token, which is not counted.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(super) fn prefill_operations(&self, tokens: u32) -> f64 {
         let (c, tokens) = (&self.config, f64::from(tokens));

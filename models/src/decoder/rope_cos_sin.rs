@@ -1,4 +1,4 @@
-//! Cosine and sine of the angles of positions.
+//! Rope cosines and sines of positions.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use attn_kernels::rows::Angle;
 use crate::Rope;
 use crate::cast::f32_of;
 
-/// Positions whose angles are near: they differ by one of a table's.
+/// Number of positions in the table of small angles.
 const NEAR: u32 = 64;
 
-/// Turns positions into angles, by one rule for each position, whatever its company.
+/// Computes cosines and sines of positions, by a rule that depends on the position alone.
 ///
 /// An angle is that of the last multiple of [`NEAR`] and one of a table's, added by the sum formulas in f64: four
 /// products a pair for nearly every position of a prefill, where sine and cosine take twenty times as long.
@@ -18,7 +18,7 @@ const NEAR: u32 = 64;
 pub(super) struct RopeCosSin {
     inv_freq: Vec<f64>,
     factor: f64,
-    /// (cos, sin) of the positions under [`NEAR`], `[NEAR, pairs]`.
+    /// (cos, sin) of the positions below [`NEAR`], `[NEAR, pairs]`.
     near: Vec<[f64; 2]>,
 }
 

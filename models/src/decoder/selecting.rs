@@ -1,4 +1,4 @@
-//! Rows of a step that blocks are selected for, and the input of the policy for them.
+//! Rows of a step for which blocks are selected, and the input of the policy for them.
 //!
 //! A chunk of a prompt always attends to its own blocks: what a policy selects is the history before it, unless the
 //! policy masks query block by query block itself.
@@ -16,22 +16,22 @@ use crate::batch::{Phase, Slice};
 use crate::cast::u32_of;
 use crate::sparse::SparseOptions;
 
-/// A decode row, or the rows of a chunk of a prompt, that blocks are selected for.
+/// A decode row, or the rows of a prompt chunk, for which blocks are selected.
 #[derive(Debug)]
 pub(super) struct SelectingRows {
-    /// Its slice.
+    /// Index of its slice.
     pub(super) slice: usize,
-    /// Its rows in the step.
+    /// First of its rows in the step.
     pub(super) row: usize,
     pub(super) rows: usize,
-    /// Row of the queries that decode rows select by: its own, or that of an earlier one.
+    /// Row of the query that a decode row selects by: its own, or an earlier one.
     pub(super) q_row: u32,
     /// Position of the first row.
     pub(super) position: u32,
     phase: Phase,
-    /// Its block table in the step's tables.
+    /// Range of its block table in the batch's tables.
     pub(super) table: Range<usize>,
-    /// Earlier accesses by block, for policies that look at them.
+    /// Number of earlier accesses of each block, for policies that use them.
     access: Vec<u32>,
     /// Its first list group.
     pub(super) list: u32,
@@ -46,7 +46,7 @@ pub(super) struct Lists {
     pub(super) bind: Bind<u32>,
     /// Entries from one list to the next.
     pub(super) stride: u32,
-    /// Blocks of the longest list, or a few more.
+    /// Blocks of the longest list, rounded up.
     pub(super) blocks: u32,
 }
 
@@ -56,24 +56,24 @@ impl SelectingRows {
         self.phase == Phase::Decode
     }
 
-    /// Tokens up to its last row.
+    /// Number of tokens up to its last row.
     pub(super) fn kv_len(&self) -> usize {
         self.position as usize + self.rows
     }
 
-    /// Blocks of the sequence that its lists could name, summed over them.
+    /// Number of blocks that its lists could name, summed over the lists.
     pub(super) fn visible(&self, select_block: u32) -> u64 {
         let end = self.kv_len().div_ceil(select_block as usize) as u64;
         // Query block by query block, up to its own.
         (0..u64::from(self.lists)).map(|list| end - list).sum()
     }
 
-    /// List group of the row at `position`.
+    /// Returns the list group of the row at `position`.
     pub(super) fn list_at(&self, position: u32, select_block: u32) -> u32 {
         self.list + u32_of(self.list_of(position as usize, select_block))
     }
 
-    /// Index of the list group that the row at `position` has among its own.
+    /// Returns the index of the row at `position` among its own list groups.
     pub(super) fn list_of(&self, position: usize, select_block: u32) -> usize {
         let block = select_block as usize;
         if self.lists == 1 { 0 } else { position / block - self.position as usize / block }
@@ -81,12 +81,12 @@ impl SelectingRows {
 }
 
 impl SparseOptions {
-    /// Whether a layer attends to everything whatever the step.
+    /// Whether a layer attends everything in every step.
     pub(super) fn is_dense(&self, layer: usize) -> bool {
         self.policy.keeps_all(Some(u32_of(layer)), usize::MAX)
     }
 
-    /// For each layer the one before whose selection it takes; `None` where it selects itself or is dense.
+    /// Returns, for each layer, the earlier layer whose selection it reuses; `None` if it selects itself or is dense.
     pub(super) fn sources(&self, dense: &[bool]) -> Vec<Option<usize>> {
         let mut last = None;
         let of_layer = |(layer, dense): (usize, &bool)| {
@@ -99,8 +99,8 @@ impl SparseOptions {
         dense.iter().enumerate().map(of_layer).collect()
     }
 
-    /// The rows of a step that blocks are selected for, in the order of their lists: first decode rows, in the order of
-    /// the step, then prefills. Decode slices that have no row among earlier `queries`, if there are such, have none.
+    /// Returns the rows of a step for which blocks are selected, in the order of their lists: decode rows in the order of the
+    /// step, then prefills. If there are earlier `queries`, decode slices without a row among them are left out.
     pub(super) fn selecting_rows(
         &self,
         slices: &[Slice<'_>],
@@ -142,7 +142,7 @@ impl SparseOptions {
         selecting
     }
 
-    /// Tokens of a sequence from which its decode rows select.
+    /// Returns the number of tokens from which on decode rows of a sequence select.
     fn least(&self, slices: &[Slice<'_>]) -> u32 {
         let decoding = slices.iter().filter(|slice| slice.phase == Phase::Decode);
         if decoding.clone().count() < self.of(Phase::Decode).min_requests() as usize {
@@ -151,7 +151,7 @@ impl SparseOptions {
         self.crossing.least(decoding.map(|slice| slice.first + 1))
     }
 
-    /// Rows of a slice that lists are made for: `(first row, rows, lists)`. Decode rows of fewer than `least` tokens have none.
+    /// Returns the rows of a slice that get lists: `(first row, rows, lists)`. Decode rows of fewer than `least` tokens get none.
     fn parts(&self, slice: &Slice<'_>, least: u32) -> Vec<(usize, usize, u32)> {
         let block = self.policy.block_size().get();
         let rows = slice.tokens.len();
@@ -169,23 +169,23 @@ impl SparseOptions {
         }
     }
 
-    /// Chunks of fewer rows are attended whole.
+    /// Minimum number of rows of a chunk that selects: shorter chunks are dense.
     fn min_queries(&self) -> usize {
         self.policy.antidiagonals().map_or(0, |form| form.min_queries)
     }
 
-    /// Whether chunks of prompts see the selection of what came before them and all of their own blocks.
+    /// Whether chunks of prompts attend all of their own blocks, and a selection of the blocks before.
     fn history_only(&self) -> bool {
         let support = self.of(Phase::Prefill).support();
         support.after_history || !support.query
     }
 
-    /// Whether a chosen row's selection is of the history alone, to which its chunk's own blocks are added.
+    /// Whether a selection contains only the history of a chunk, to which the chunk's own blocks are added.
     pub(super) fn splits_history(&self, selecting: &SelectingRows) -> bool {
         selecting.phase == Phase::Prefill && self.history_only()
     }
 
-    /// Selects in a layer, by digests as kernels keep them beside this cache, or keeps what was `retrieved`.
+    /// Runs the policy's own code for a layer, with digests in the kernels' format, or keeps the blocks that were `retrieved`.
     pub(super) fn select(
         &self,
         selecting: &SelectingRows,
@@ -200,7 +200,7 @@ impl SparseOptions {
         Ok(selection)
     }
 
-    /// Returns the input of the policy for chosen rows in a layer.
+    /// Returns the input of the policy for selecting rows in a layer.
     pub(super) fn input<'a>(
         &self,
         selecting: &'a SelectingRows,
@@ -222,7 +222,7 @@ impl SparseOptions {
         Input { stage, layer, q, k, access: &selecting.access, ..Input::positions(kv_len) }
     }
 
-    /// The blocks that group `list` of a chosen row attends for KV head `head`, ascending.
+    /// Returns the blocks that list group `list` attends for KV head `head`, ascending.
     pub(super) fn blocks(
         &self,
         selecting: &SelectingRows,

@@ -1,4 +1,4 @@
-//! Rows that attend to a selection of blocks: the lists that the attention kernels read, layer by layer.
+//! Rows that attend a selection of blocks: the lists that the attention kernels read, layer by layer.
 //!
 //! A list is `count, block, block, ...`, ascending, one for each KV head of a decode row or query block. [`Select`] is what
 //! makes lists: by positions, by kernels that rank, estimate or threshold blocks, or by the policy's own code on the host. A
@@ -55,25 +55,25 @@ use ranker::Ranker;
 use rules::Rules;
 use thresholder::Thresholder;
 
-/// Attention to selected blocks: its rules, its selector, its kernels, and the account of what it attended.
+/// Attention to selected blocks: rules, selector, kernels, and an account of what was attended.
 #[derive(Debug)]
 pub(super) struct Sparse {
     rules: Rules,
     selector: Box<dyn Select>,
-    /// Attention to listed blocks.
+    /// Kernels that attend listed blocks.
     kernels: HeadKernels,
     account: Account,
-    /// Queries of the step before, if decode rows select by those.
+    /// Queries of the previous step, if decode rows select by them.
     previous: Option<Previous>,
 }
 
-/// A way to select blocks. A step goes through `begin`, for each layer `summarise`, `record`, `lists` and `certify`, then `read`
-/// and, once the device is done, `take`.
+/// A way to select blocks. A step calls `begin`; for each layer `summarise`, `record`, `lists` and `certify`; then `read` and,
+/// after the device is done, `take`.
 trait Select: Debug + Send + Sync {
-    /// Forgets what is known of blocks that something other than a step writes.
+    /// Invalidates what is known of blocks that are written outside of a step.
     fn forget(&mut self, blocks: &mut dyn Iterator<Item = u32>);
 
-    /// Lays out the lists of a step, and brings to the device what they are made from.
+    /// Plans the lists of a step, and uploads what they are made from.
     fn begin(
         &mut self,
         rules: &Rules,
@@ -81,17 +81,17 @@ trait Select: Debug + Send + Sync {
         account: &mut Account,
     ) -> Result<(), ModelError>;
 
-    /// Returns the numbers that the commands of the step follow from, for steps that nothing on the host interrupts. Steps of
-    /// equal numbers record equal commands.
+    /// Returns the numbers that the step's commands depend on, if nothing on the host interrupts the step. Steps with equal
+    /// numbers record equal commands.
     fn shape(&self) -> Option<Vec<usize>>;
 
-    /// Goes to what commands of the next step follow from, if all sequences go on, or back to the step at hand.
+    /// Switches between the current step and the next one, on the assumption that all sequences go on.
     fn swap_next(&mut self) {}
 
-    /// Records, before a layer has made its queries, what it keeps of pages that earlier steps completed.
+    /// Records, before a layer computes its queries, the summaries of blocks that earlier steps completed.
     fn summarise(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize) {}
 
-    /// Records the selection of a layer, between the write of its keys and its attention.
+    /// Records the selection of a layer, after its keys are written and before its attention.
     fn record(
         &mut self,
         rules: &Rules,
@@ -100,21 +100,21 @@ trait Select: Debug + Send + Sync {
         account: &mut Account,
     ) -> Result<(), ModelError>;
 
-    /// Returns the lists of a layer; `None` where it attends to everything.
+    /// Returns the lists of a layer; `None` if it attends everything.
     fn lists(&self, layer: usize) -> Option<Lists>;
 
-    /// Returns the lists of a layer's chunks of prompts, where others than those of decode rows hold them.
+    /// Returns the lists of a layer's prompt chunks, if they are not those of decode rows.
     fn chunk_lists(&self, layer: usize) -> Option<Lists> {
         self.lists(layer)
     }
 
-    /// Records, after the attention of a layer's chunks of prompts to their lists, what stands for blocks that these leave out.
+    /// Records, after prompt chunks attended their lists, a correction for the blocks that the lists leave out.
     fn correct(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize) {}
 
-    /// Records, after the attention of listed rows, the bound of the mass that their lists keep, in steps that ask for it.
+    /// Records, after listed rows were attended, a bound of the attention mass that their lists keep, in steps that request it.
     fn certify(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize, _rows: &ListedRows<'_>) {}
 
-    /// Returns lists of what the next step may select in a layer, if that is fetched ahead.
+    /// Returns lists of blocks that the next step may select in a layer, if they are prefetched.
     fn prefetch_lists(&self, _layer: usize) -> Option<Lists> {
         None
     }
@@ -122,7 +122,7 @@ trait Select: Debug + Send + Sync {
     /// Records the readbacks of a step.
     fn read(&self, pass: &mut Pass, batch: &Batch) -> SelectionReads;
 
-    /// Takes them into the account.
+    /// Adds the readbacks to the account.
     fn take(
         &self,
         rules: &Rules,
@@ -132,24 +132,24 @@ trait Select: Debug + Send + Sync {
         account: &mut Account,
     );
 
-    /// Whether decode steps of single tokens select in all layers before any of them.
+    /// Whether decode steps of single tokens select in all layers before the first layer runs.
     fn at_once(&self) -> bool {
         false
     }
 
-    /// Returns the place where blocks are scored. On the host means readbacks in every layer: positions need none.
+    /// Returns where blocks are scored. On the host, every layer reads back; positions need no readback.
     fn place(&self) -> SelectionPlace {
         SelectionPlace::Device
     }
 }
 
-/// Readbacks of a step, at its end.
+/// Readbacks at the end of a step.
 #[derive(Debug, Default)]
 pub(super) struct SelectionReads {
     masses: Option<Read<f32>>,
     counts: Option<Read<u32>>,
     traced: Option<Read<u32>>,
-    /// Readbacks of chunks of prompts, for which a policy of their own selects.
+    /// Readbacks of prompt chunks, if another policy selects for them.
     of_prefill: Option<Box<Self>>,
 }
 
@@ -161,13 +161,13 @@ pub(super) struct SelectionStep<'a> {
     pub(super) batch: &'a Batch,
     pub(super) offload_plan: &'a OffloadPlan,
     pub(super) slices: &'a [Slice<'a>],
-    /// Pages of each KV head that have room on the device, where blocks live on the host.
+    /// Pages of each KV head that fit on the device, if blocks are on the host.
     pub(super) spare_pages: u32,
 }
 
 impl SelectionStep<'_> {
-    /// Returns the blocks of the longest list of `rows` decode rows, where it has `blocks` of them: a few more, so that steps
-    /// keep their commands while lists grow, if pages of these have room, and those of the wishes behind them.
+    /// Returns the length of the longest list of `rows` decode rows, given `blocks`: rounded up, so that commands stay the same
+    /// while lists grow, if the pages of these blocks and of prefetched ones fit.
     fn longest(&self, rules: &Rules, rows: usize, blocks: u32) -> u32 {
         let longest = lists::longest(blocks, rules.block());
         let pages =
@@ -188,9 +188,9 @@ struct ListedRows<'a> {
 pub(super) struct Selected<'a> {
     sparse: &'a Sparse,
     pub(super) kernels: &'a HeadKernels,
-    /// Lists of decode rows, if there are some.
+    /// Lists of decode rows, if there are any.
     pub(super) lists: Lists,
-    /// Lists of chunks of prompts, if there are some.
+    /// Lists of prompt chunks, if there are any.
     pub(super) chunk_lists: Lists,
     block: u32,
 }
@@ -232,12 +232,12 @@ impl Sparse {
         Ok(Self { selector, rules, kernels, account: Account::default(), previous })
     }
 
-    /// Turns on or off that steps hand back the selections themselves.
+    /// Sets whether steps return the selections themselves.
     pub(super) fn trace(&mut self, on: bool) {
         self.rules.options.trace = on;
     }
 
-    /// Selects no more, and keeps nothing of keys.
+    /// Stops selecting, and storing anything about keys.
     pub(super) fn rest(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.selector = Box::new(Positions::new(gpu, self.rules.num_layers())?);
         (self.previous, self.rules.previous) = (None, None);
@@ -245,51 +245,51 @@ impl Sparse {
         Ok(())
     }
 
-    /// Forgets what is known of blocks that something other than a step writes.
+    /// Invalidates what is known of blocks that are written outside of a step.
     pub(super) fn forget(&mut self, mut blocks: impl Iterator<Item = u32>) {
         self.selector.forget(&mut blocks);
     }
 
-    /// Lays out which queries a step keeps. Returns for each slice the row of its earlier query, if decode rows select by those.
+    /// Plans which queries a step keeps. Returns for each slice the row of its earlier query, if decode rows select by those.
     pub(super) fn plan(&mut self, slices: &[Slice<'_>]) -> Option<Vec<Option<u32>>> {
         self.previous.as_mut().map(|previous| previous.plan(slices, self.selector.at_once()))
     }
 
-    /// Begins a step. Whatever needs no query is laid out here, for all layers, so that nothing stops in between.
+    /// Starts a step. Everything that needs no query is planned here for all layers, so that nothing waits in between.
     pub(super) fn begin(&mut self, step: &SelectionStep<'_>) -> Result<(), ModelError> {
         self.account.begin(&self.rules, step.batch, step.slices);
         self.previous.iter_mut().for_each(Previous::begin);
         self.selector.begin(&self.rules, step, &mut self.account)
     }
 
-    /// Goes to what commands of the next step follow from, if all sequences go on, or back to the step at hand.
+    /// Switches between the current step and the next one, on the assumption that all sequences go on.
     pub(super) fn swap_next(&mut self) {
         self.selector.swap_next();
     }
 
-    /// Returns the numbers that the commands of the step follow from; `None` for steps that cannot be repeated.
+    /// Returns the numbers that the step's commands depend on; `None` if the step cannot be repeated.
     pub(super) fn shape(&self) -> Option<Vec<usize>> {
         let mut shape = self.selector.shape()?;
         shape.extend(self.previous.iter().map(Previous::shape));
         Some(shape)
     }
 
-    /// Records, before a layer has made its queries, what it keeps of pages that earlier steps completed.
+    /// Records, before a layer computes its queries, the summaries of blocks that earlier steps completed.
     pub(super) fn summarise(&self, ctx: &mut Ctx<'_>, layer: usize) {
         self.selector.summarise(&self.rules, ctx, layer);
     }
 
-    /// Returns the queries of the step before, if decode rows select by those.
+    /// Returns the queries of the previous step, if decode rows select by them.
     pub(super) fn previous(&self) -> Option<&Previous> {
         self.previous.as_ref()
     }
 
-    /// Records the selection of a layer, between the write of its keys and its attention.
+    /// Records the selection of a layer, after its keys are written and before its attention.
     pub(super) fn select(&mut self, ctx: &mut Ctx<'_>, layer: usize) -> Result<(), ModelError> {
         self.selector.record(&self.rules, ctx, layer, &mut self.account)
     }
 
-    /// Returns the blocks that are attended in a layer; `None` where it is dense.
+    /// Returns the blocks that are attended in a layer; `None` if it is dense.
     pub(super) fn selected(&self, layer: usize) -> Option<Selected<'_>> {
         let (lists, chunk_lists) = match (self.selector.lists(layer), self.selector.chunk_lists(layer)) {
             (Some(rows), Some(chunks)) => (rows, chunks),
@@ -300,17 +300,17 @@ impl Sparse {
         Some(Selected { sparse: self, kernels: &self.kernels, lists, chunk_lists, block })
     }
 
-    /// Returns the tokens of the longest list of a layer's decode rows; `None` where it is dense.
+    /// Returns the tokens of the longest list of a layer's decode rows; `None` if it is dense.
     pub(super) fn list_tokens(&self, layer: usize) -> Option<u32> {
         Some(self.selected(layer)?.tokens())
     }
 
-    /// Returns the view of a layer.
+    /// Returns the attention group of a layer.
     pub(super) fn group_of(&self, layer: usize) -> usize {
         self.rules.attn_groups.of_layers[layer]
     }
 
-    /// Returns lists of what the next step may select in a layer, if that is fetched ahead.
+    /// Returns lists of blocks that the next step may select in a layer, if they are prefetched.
     pub(super) fn prefetch_lists(&self, layer: usize) -> Option<Lists> {
         self.selector.prefetch_lists(layer)
     }
@@ -320,7 +320,7 @@ impl Sparse {
         !(0..self.rules.num_layers()).any(|layer| self.rules.options.is_dense(layer))
     }
 
-    /// Returns the place where blocks are scored.
+    /// Returns where blocks are scored.
     pub(super) fn selects_on(&self) -> SelectionPlace {
         self.selector.place()
     }
@@ -330,7 +330,7 @@ impl Sparse {
         self.selector.read(pass, batch)
     }
 
-    /// Ends a step: takes its readbacks, and hands out what each slice attended.
+    /// Ends a step: takes its readbacks, and outputs what each slice attended.
     pub(super) fn take(
         &mut self,
         batch: &Batch,
@@ -352,17 +352,17 @@ impl Selected<'_> {
         self.lists.blocks * self.block
     }
 
-    /// Tokens of the longest list of chunks of prompts.
+    /// Tokens of the longest list of prompt chunks.
     pub(super) fn chunk_tokens(&self) -> u32 {
         self.chunk_lists.blocks * self.block
     }
 
-    /// Records, after the attention of chunks of prompts to their lists, what stands for blocks that these leave out.
+    /// Records, after prompt chunks attended their lists, a correction for the blocks that the lists leave out.
     pub(super) fn correct(&self, ctx: &mut Ctx<'_>, layer: usize) {
         self.sparse.selector.correct(&self.sparse.rules, ctx, layer);
     }
 
-    /// Records, after the attention of `count` listed rows, the bound of the mass that they keep, in steps that ask for it.
+    /// Records, after `count` listed rows were attended, a bound of the mass that they keep, in steps that request it.
     pub(super) fn certify(
         &self,
         ctx: &mut Ctx<'_>,
@@ -376,7 +376,7 @@ impl Selected<'_> {
     }
 }
 
-/// The selector of a policy.
+/// Returns the selector of a policy.
 fn selector(load: &LoadContext<'_>, rules: &Rules) -> Result<Box<dyn Select>, ModelError> {
     let options = &rules.options;
     let policy = &*options.policy;

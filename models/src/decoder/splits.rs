@@ -1,4 +1,4 @@
-//! Splits of the keys of a step's rows and tiles, by view.
+//! Splits of the keys of a step's rows and tiles, by attention group.
 
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::paged_decode::PARTITION;
@@ -12,7 +12,7 @@ use crate::cast::u32_of;
 use crate::kv::split_planner;
 use crate::{DecoderConfig, KvPool, Reach};
 
-/// Division of the rows of a view that attend all that they see.
+/// Division of the keys of rows that attend everything they see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Division {
     /// Partitions of the rows that are attended one by one.
@@ -21,16 +21,16 @@ pub(super) struct Division {
     pub(super) parts: KeyParts,
 }
 
-/// Splits of a step, and the planner that they come from.
+/// Splits of a step, and the planner that makes them.
 #[derive(Debug)]
 pub(super) struct Splits {
     planner: SplitPlanner,
-    /// Keys of a partition of rows that attend all that they see, if the step must not decide on it: reproducible rows must not
-    /// hang on the others' lengths.
+    /// Partition size of rows that attend everything they see, if it must not depend on the step: reproducible rows may not
+    /// depend on the others' lengths.
     fixed: Option<u32>,
-    /// Keys of a partition of rows that attend lists, likewise, and if pages have slots, which hold whole partitions.
+    /// Partition size of rows that attend lists, likewise, and if pages have slots, since they hold whole partitions.
     lists_fixed: Option<u32>,
-    /// Divisions of the step, by view.
+    /// Divisions of the step, by attention group.
     attn_groups: Vec<[Division; 2]>,
 }
 
@@ -42,7 +42,7 @@ impl Splits {
         Self { planner, fixed, lists_fixed, attn_groups: Vec::new() }
     }
 
-    /// Splits the keys of rows that attend all that they see, and of tiles. Chunks of the ring are whole partitions of the fixed
+    /// Splits the keys of tiles and of rows that attend everything they see. Chunks of the ring are whole partitions of the fixed
     /// size.
     pub(super) fn plan(&mut self, attn_groups: &[AttentionGroup], batch: &Batch, offload_plan: &OffloadPlan) {
         let of_group = |(index, attn_group): (usize, &AttentionGroup)| {
@@ -69,17 +69,17 @@ impl Splits {
         &self.planner
     }
 
-    /// Returns the division of rows of a view.
+    /// Returns the division of rows of an attention group.
     pub(super) fn of(&self, attn_group: usize, which: Dense) -> Division {
         self.attn_groups[attn_group][which as usize]
     }
 
-    /// Returns the splits of all rows that attend all that they see.
+    /// Returns the splits of all rows that attend everything they see.
     pub(super) fn all(&self) -> impl Iterator<Item = SplitPlan> {
         self.attn_groups.iter().flatten().map(|division| division.split)
     }
 
-    /// Returns the most parts of tiles; 1 if no tile's keys are cut.
+    /// Returns the maximum number of parts of tiles; 1 if no tile's keys are split.
     pub(super) fn max_parts(&self) -> u32 {
         self.attn_groups.iter().flatten().map(|division| division.parts.count).max().unwrap_or(1)
     }
@@ -89,7 +89,7 @@ impl Splits {
         self.planner.listed(&rows.decode, tokens, self.lists_fixed)
     }
 
-    /// Returns the most partitions of one of `rows`, whatever lists they attend.
+    /// Returns the maximum number of partitions of one of `rows`, for any lists.
     pub(super) fn max_listed(&self, rows: &AttentionRows) -> u32 {
         self.planner.max_listed(&rows.decode, self.lists_fixed)
     }

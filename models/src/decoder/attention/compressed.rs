@@ -1,5 +1,5 @@
-//! Attention to a window of tokens and to compressed entries under one softmax (DeepSeek V4). One vector a token or entry
-//! is key and value of all heads; what comes out is turned back, so that it follows from distances alone.
+//! Attention to a window of tokens and to compressed entries under one softmax (DeepSeek V4). One vector per token or entry is
+//! key and value of all heads. The output is rotated back, so that it depends on distances alone.
 
 mod caches;
 mod entries;
@@ -44,19 +44,19 @@ pub(in crate::decoder) struct CompressedWeights {
     pub(in crate::decoder) q_b: Matrix,
     pub(in crate::decoder) kv: Matrix,
     pub(in crate::decoder) kv_norm: Buf<f32>,
-    /// One matrix for each group of heads.
+    /// One matrix for each group of output heads.
     pub(in crate::decoder) o_a: Matrices,
     pub(in crate::decoder) o_b: Matrix,
-    /// Logits `[num_heads]` without a key.
+    /// Sink logits, `[num_heads]`.
     pub(in crate::decoder) sinks: Option<Buf<f32>>,
     pub(in crate::decoder) entries: Option<EntryWeights>,
 }
 
-/// Weights behind the entries of a layer.
+/// Weights of the entries of a layer.
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct EntryWeights {
     pub(in crate::decoder) compressor: CompressorWeights,
-    /// Indexer that chooses among them.
+    /// Indexer that selects among them.
     pub(in crate::decoder) indexer: Option<IndexWeights>,
 }
 
@@ -83,13 +83,13 @@ pub(in crate::decoder) struct CompressedAttention {
     attend: Arc<Pipeline>,
     reduce: Arc<Pipeline>,
     shape: LatentShape,
-    /// Factors and zeros of the norm of query heads.
+    /// Factors and biases of the norm of query heads.
     plain_norm: Buf<f32>,
     /// `[max_rows, q_rank]`
     q_latent: Buf<f32>,
     /// `[max_rows, head_dim]`
     kv: Buf<f32>,
-    /// Activations between the halves of the output projection, `[max_rows, groups * rank]`.
+    /// Activations between the two output projections, `[max_rows, groups * rank]`.
     grouped: Buf<f32>,
 }
 
@@ -97,7 +97,7 @@ pub(in crate::decoder) struct CompressedAttention {
 #[derive(Debug)]
 struct EntryIndex {
     scorer: IndexScorer,
-    /// Kind of the entries that are chosen among.
+    /// Kind of the entries that it selects among.
     kind: usize,
 }
 
@@ -111,7 +111,7 @@ impl EntryIndex {
         Ok(Some(Self { scorer, kind }))
     }
 
-    /// Lays out the rows of a step, which all layers share.
+    /// Plans the rows of a step, which all layers share.
     fn plan(&mut self, step: &CompressedStep) {
         let of_kind = &step.kinds[self.kind];
         let key_row = |(row, seen): (&SlotRow, &Span)| KeyRow {
@@ -159,19 +159,19 @@ impl CompressedAttention {
         })
     }
 
-    /// Lays a step out.
+    /// Plans a step.
     pub(super) fn plan(&mut self, config: &DecoderConfig, slices: &[Slice<'_>], batch: &Batch) {
         let Self { caches, cos_sin, step, index, .. } = self;
         step.plan(&StepContext { config, caches, cos_sin }, slices, batch);
         index.iter_mut().for_each(|index| index.plan(step));
     }
 
-    /// Returns the most partitions of a row.
+    /// Returns the maximum number of partitions of a row.
     pub(super) fn max_partitions(&self) -> u32 {
         self.step.split.max_partitions
     }
 
-    /// Brings the lists of a step to the device.
+    /// Uploads the lists of a step.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.step.upload(gpu)?;
         self.index.as_mut().map_or(Ok(()), |index| index.scorer.upload(gpu))
@@ -182,7 +182,7 @@ impl CompressedAttention {
         self.step.record(ctx, &self.caches);
     }
 
-    /// Entries that the indexer chose in the layer at hand, where it has one and had a choice.
+    /// Returns the entries that a layer's indexer selected, if it has one and some row sees more than it may attend.
     pub(super) fn choice(&self, layer: usize) -> Option<ChoiceBuffer<'_>> {
         self.layers[layer].entries.as_ref()?.indexer.as_ref()?;
         let kind = self.index.as_ref()?.kind;
@@ -191,7 +191,7 @@ impl CompressedAttention {
         step.selects().then(|| ChoiceBuffer { kind: of, buffer: step.seen(), stride })
     }
 
-    /// The entries at `slots`, which row number `row` chose, ascending.
+    /// Returns the entries at `slots`, which the indexer selected for row number `row`, ascending.
     pub(super) fn entries_at(&self, batch: &Batch, row: usize, slots: &[u32]) -> Vec<u32> {
         let Some(indexer) = &self.index else { return Vec::new() };
         let (step, block) = (&self.step.kinds[indexer.kind], self.caches.kinds[indexer.kind].block);
@@ -207,7 +207,7 @@ impl CompressedAttention {
         entries
     }
 
-    /// Records attention to the norm of what the layer reads, and adds it to the residual.
+    /// Records the norm of the layer's input and its attention, and adds the output to the residual.
     pub(super) fn record(
         &self,
         ctx: &mut Ctx<'_>,
@@ -251,7 +251,7 @@ impl CompressedAttention {
         Ok(())
     }
 
-    /// Keys, which are values too, of the step's tokens, into the window.
+    /// Records the keys of the step's tokens, which are their values too, and writes them to the window's cache.
     fn window_keys(&self, ctx: &mut Ctx<'_>, layer: usize, x: &Buf<f32>) -> Result<(), ModelError> {
         let (weights, width, eps) = (&self.layers[layer], ctx.config.head_dim, ctx.config.rms_norm_eps);
         ctx.store_product(&weights.kv, x, &self.kv, width)?;
@@ -262,7 +262,7 @@ impl CompressedAttention {
         Ok(())
     }
 
-    /// Entries that the step completes, and which of them each row attends.
+    /// Records the entries that the step completes, and the selection of entries for each row.
     fn new_entries(
         &self,
         ctx: &mut Ctx<'_>,
@@ -302,7 +302,7 @@ impl CompressedAttention {
         indexer.scorer.select(ctx, &choice)
     }
 
-    /// Writes `rows` vectors of `head_dim` elements to their slots.
+    /// Records the write of `rows` vectors of `head_dim` elements to their slots.
     fn write_vectors(
         &self,
         ctx: &mut Ctx<'_>,
@@ -319,7 +319,7 @@ impl CompressedAttention {
         }
     }
 
-    /// Attention of all rows, one by one.
+    /// Records the attention of all rows, one by one.
     fn attend(&self, ctx: &mut Ctx<'_>, layer: usize, caches: Option<LayerCaches>) {
         let task = RowTask {
             rows: &ctx.group_rows(layer).all.decode,
@@ -330,7 +330,7 @@ impl CompressedAttention {
         attend_rows(ctx, &task, &SlotRows { compressed: self, layer, caches });
     }
 
-    /// The rotation of the last dimensions of heads in a layer.
+    /// Returns the rotation of the last dimensions of a layer's heads.
     fn rotation<'a>(&'a self, ctx: &Ctx<'a>, layer: usize, heads: u32, stride: u32) -> Rotation<'a> {
         let of_tokens = ctx.rotation(heads, stride, 0);
         let (cos_sin, pairs) = match self.caches.layers[layer] {
@@ -340,7 +340,7 @@ impl CompressedAttention {
         Rotation { cos_sin, pairs, first: ctx.config.head_dim - 2 * pairs, ..of_tokens }
     }
 
-    /// The rotation of the queries of an indexer over entries.
+    /// Returns the rotation of the queries of an indexer over entries.
     fn entry_rotation(&self, scorer: &IndexScorer) -> Rotation<'_> {
         let (heads, stride, dims) = (scorer.config.num_heads, scorer.width(), self.config.rope.rotary_dims);
         let first = scorer.config.head_dim - dims;
@@ -355,7 +355,7 @@ impl CompressedAttention {
     }
 }
 
-/// Factors of an RMS norm of heads that has no weights, and the zeros that it adds.
+/// Returns the factors and biases of an RMS norm of heads that has no weights.
 pub(in crate::decoder) fn plain_norm(config: &DecoderConfig) -> Vec<f32> {
     let width = config.head_dim as usize;
     [1.0, 0.0].into_iter().flat_map(|value| std::iter::repeat_n(value, width)).collect()

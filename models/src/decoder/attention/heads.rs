@@ -1,4 +1,4 @@
-//! Multi-head attention: heads with keys and values of their own, to everything or to selected blocks.
+//! Multi-head attention with keys and values per head, to all blocks or to selected ones.
 
 use std::sync::Arc;
 
@@ -31,46 +31,46 @@ use crate::{ModelError, Reach};
 /// Weights of one layer.
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct HeadWeights {
-    /// Queries, keys and values: one matrix, or several where their types differ, each with its first column.
+    /// Queries, keys and values: one matrix, or several if their types differ, each with its first column.
     pub(in crate::decoder) qkv: Vec<(Matrix, u32)>,
     /// Bias of queries, keys and values together.
     pub(in crate::decoder) qkv_bias: Option<Buf<f32>>,
     /// Norms of query and of key heads.
     pub(in crate::decoder) qk_norm: Option<[Buf<f32>; 2]>,
-    /// Logits `[num_heads]` without a key.
+    /// Sink logits, `[num_heads]`.
     pub(in crate::decoder) sinks: Option<Buf<f32>>,
     pub(in crate::decoder) o: Matrix,
     pub(in crate::decoder) o_bias: Option<Buf<f32>>,
-    /// Norm of what attention adds to the residual.
+    /// Norm of the attention's output.
     pub(in crate::decoder) post_norm: Option<Buf<f32>>,
 }
 
-/// Weights, kernels and what selects blocks.
+/// Weights, kernels, and the selection of blocks.
 #[derive(Debug)]
 pub(in crate::decoder) struct Heads {
     pub(super) layers: Arc<[HeadWeights]>,
     pub(super) forms: Forms,
     pub(super) prefix_capacity: u32,
     rope_append: Arc<Pipeline>,
-    /// Kernels of each view that attend to all keys.
+    /// Kernels of each attention group, for attention to all keys.
     kernels: Vec<HeadKernels>,
     pub(super) apply_sinks: Arc<Pipeline>,
     pub(super) prefill_reduce: Arc<Pipeline>,
-    /// Merge of partial results, where keys of tiles may come to cooperative matrices a part at a time.
+    /// Merge of partial results, for cooperative matrices if keys of tiles come to the device in parts.
     pub(super) merge: Option<Merge>,
     pub(in crate::decoder) sparse: Option<Sparse>,
-    /// Prefixes that the step in progress attends in chunks, by view.
+    /// Prefixes that the current step attends in chunks, by attention group.
     pub(super) prefixes: Vec<Option<PrefixPass>>,
     skipping: Option<Skipping>,
 }
 
-/// Attention of prompts that leaves keys out.
+/// Prefill attention that skips keys.
 #[derive(Debug)]
 struct Skipping {
     policy: Arc<dyn Policy>,
-    /// Kernels of each view.
+    /// Kernels of each attention group.
     kernels: Vec<HeadKernels>,
-    /// Whether the step at hand does so.
+    /// Whether the current step skips keys.
     acts: bool,
 }
 
@@ -114,21 +114,21 @@ impl Heads {
         })
     }
 
-    /// Lays out whether the prompts of a step leave keys out.
+    /// Plans whether the prompts of a step skip keys.
     pub(super) fn plan(&mut self, options: &DecoderOptions, slices: &[Slice<'_>]) {
         if let Some(skipping) = &mut self.skipping {
             skipping.acts = options.skips_in(slices);
         }
     }
 
-    /// Returns the kernels of a view for rows that attend to all they see, but for keys that are left out.
+    /// Returns the kernels of an attention group for rows that attend everything they see, apart from skipped keys.
     pub(super) fn kernels(&self, attn_group: usize) -> &HeadKernels {
         let skipping = self.skipping.as_ref().filter(|skipping| skipping.acts);
         &skipping.map_or(&self.kernels, |skipping| &skipping.kernels)[attn_group]
     }
 
-    /// Returns the logarithm of the threshold times the keys of a row, for keys that prefill leaves out in a layer. The longest
-    /// context of the step has `longest` tokens. A huge one leaves nothing out.
+    /// Returns the logarithm of the skip threshold times the number of a row's keys, for prefill in a layer. The longest context
+    /// of the step has `longest` tokens. A huge value skips nothing.
     pub(super) fn log_skip(&self, layer: usize, longest: u32) -> f32 {
         let policy = self.skipping.as_ref().map(|skipping| &skipping.policy);
         let scale = policy.filter(|policy| !policy.keeps_all(Some(u32_of(layer)), longest as usize));
@@ -136,7 +136,7 @@ impl Heads {
         scale.map_or(f32::MAX, |scale| f32_of(f64::from(scale).ln()))
     }
 
-    /// Records attention to the norm of what the layer reads, and adds it to the residual.
+    /// Records the norm of the layer's input and its attention, and adds the output to the residual.
     pub(super) fn record(
         &mut self,
         ctx: &mut Ctx<'_>,

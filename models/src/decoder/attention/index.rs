@@ -1,5 +1,5 @@
-//! Choice among keys by an indexer: a few small heads score them, and the best are kept. The keys are of tokens (DeepSeek Sparse
-//! Attention) or of compressed entries (DeepSeek V4).
+//! Selection among keys by an indexer: a few small heads score them, and the best are selected. Keys are tokens (DeepSeek Sparse
+//! Attention) or compressed entries (DeepSeek V4).
 
 mod format;
 
@@ -38,36 +38,36 @@ pub(super) struct IndexScorer {
     scores: GrowBuf<f32>,
     key_rows: StepList<KeyRow>,
     top_rows: StepList<TopRow>,
-    /// Keys of the row of the step that sees most.
+    /// Maximum number of keys that a row of the step sees.
     longest: u32,
-    /// Keys of a page of their cache.
+    /// Keys per block of their cache.
     page: u32,
     /// Rows whose scores exist at one time.
     portion: usize,
-    /// Memory that scores may take a part of, if anybody knows, and the bytes of a binding.
+    /// Memory that scores may use a part of, if known, and the size limit of a binding.
     memory: Option<Memory>,
     max_bytes: u64,
 }
 
-/// Candidates of an indexer.
+/// Keys that an indexer selects among.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum IndexOf {
-    /// Tokens, of which it leaves ascending lists with a count.
+    /// Tokens: selections are ascending lists after a count.
     Tokens,
-    /// Compressed entries, of which it leaves slots.
+    /// Compressed entries: selections are slots.
     Entries,
 }
 
-/// Weights that make queries and gates.
+/// Weights of queries and gates.
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct IndexQueries {
     /// Projection of the latent of queries.
     pub(in crate::decoder) q: Matrix,
-    /// Weight of each head, with all constant factors on scores.
+    /// Weight of each head, times all constant factors on scores.
     pub(in crate::decoder) gates: Matrix,
 }
 
-/// One choice for all rows of a step.
+/// One selection for all rows of a step.
 pub(super) struct IndexSelection<'a> {
     pub(super) layer: usize,
     pub(super) weights: &'a IndexQueries,
@@ -75,20 +75,20 @@ pub(super) struct IndexSelection<'a> {
     /// Input of the gates.
     pub(super) x: &'a Buf<f32>,
     pub(super) rotation: Rotation<'a>,
-    /// Lists of what is chosen, `[rows, stride]`.
+    /// Selected lists, `[rows, stride]`.
     pub(super) to: &'a Buf<u32>,
     pub(super) stride: u32,
 }
 
-/// Bytes of scores, and of what chooses among them, that exist at one time where nobody knows how much memory is free, unless
-/// fewer than [`PORTION`] rows make more.
+/// Bytes of scores and scratch memory that exist at one time if the free memory is unknown, unless fewer than [`PORTION`] rows
+/// need more.
 const SCORE_BYTES: usize = 64 << 20;
 
 /// Portions are multiples of this many rows, for the alignment of bindings.
 pub(super) const PORTION: usize = 64;
 
-/// Number of rows, of `rows` of `words` words each, whose scores exist at one time: by the published rule, if it is known how
-/// much memory is free. A binding holds `max_bytes`.
+/// Returns how many of `rows` rows of `words` words have scores at the same time: by the published rule, if the free memory is
+/// known. A binding holds `max_bytes`.
 pub(super) fn portion(rows: usize, words: usize, memory: Option<Memory>, max_bytes: u64) -> usize {
     let row_bytes = words.max(1) * size_of::<f32>();
     let together = match memory.map(|memory| rows_at_once(rows, words, memory)) {
@@ -100,7 +100,7 @@ pub(super) fn portion(rows: usize, words: usize, memory: Option<Memory>, max_byt
     (together.min(bound) / PORTION * PORTION).max(PORTION)
 }
 
-/// Scores from row to row.
+/// Returns the distance from one row's scores to the next.
 fn score_stride(longest: u32) -> u32 {
     longest.next_multiple_of(64)
 }
@@ -149,7 +149,7 @@ impl IndexScorer {
         })
     }
 
-    /// Number of f32 of a row of queries.
+    /// Length of a row of queries, in f32.
     pub(super) fn width(&self) -> u32 {
         self.config.num_heads * self.config.head_dim
     }
@@ -159,7 +159,7 @@ impl IndexScorer {
         TopKLimits { max_scores: longest, max_k: self.config.top_k }
     }
 
-    /// Lays out the rows of a step, which all layers share: those that choose among at most `longest` keys, or none.
+    /// Plans the rows of a step, which all layers share.
     pub(super) fn plan(&mut self, rows: impl Iterator<Item = KeyRow>, longest: u32) {
         self.key_rows.clear();
         self.key_rows.extend(rows);
@@ -177,7 +177,7 @@ impl IndexScorer {
         self.longest = longest;
     }
 
-    /// Brings them to the device, and makes room for their scores.
+    /// Uploads the rows, and allocates their scores.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         if self.key_rows.is_empty() {
             return Ok(());
@@ -190,7 +190,7 @@ impl IndexScorer {
         Ok(())
     }
 
-    /// Records the keys of `rows` vectors, into the cache.
+    /// Records the write of the keys of `rows` vectors to the cache.
     pub(super) fn append(
         &self,
         ctx: &mut Ctx<'_>,
@@ -203,8 +203,8 @@ impl IndexScorer {
         self.format.append(ctx, rows, vectors, slots, cache);
     }
 
-    /// Records the choice of a step. It turns on small differences: queries and gates do not go through cooperative matrices, as
-    /// rows of prefill would and those of decode would not. All rows are scored alike.
+    /// Records the selection of a step. Since it depends on small differences, queries and gates do not use cooperative matrices,
+    /// which would treat prefill and decode rows differently.
     pub(super) fn select(&self, ctx: &mut Ctx<'_>, choice: &IndexSelection<'_>) -> Result<(), ModelError> {
         ctx.exact_product(&choice.weights.q, choice.q_latent, &self.q, self.width())?;
         ctx.rotate(&self.rope, choice.rotation, &self.q);

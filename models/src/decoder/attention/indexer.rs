@@ -1,4 +1,4 @@
-//! The indexer of DeepSeek Sparse Attention, which chooses the tokens of every query.
+//! The indexer of DeepSeek Sparse Attention, which selects the tokens of every query.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{DecoderConfig, IndexerConfig, ModelError};
 pub(in crate::decoder) struct IndexerWeights {
     pub(in crate::decoder) queries: IndexQueries,
     pub(in crate::decoder) k: Matrix,
-    /// Layer norm of keys: factors, then what is added.
+    /// Layer norm of keys: factors, then biases.
     pub(in crate::decoder) k_norm: Buf<f32>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct IndexerState {
     lists: Buf<u32>,
 }
 
-/// Addend of the layer norm of keys; no configuration sets it.
+/// Epsilon of the layer norm of keys; no configuration sets it.
 const EPS: f32 = 1e-6;
 
 impl IndexerState {
@@ -57,22 +57,22 @@ impl IndexerState {
         })
     }
 
-    /// Tokens of the longest list of a step.
+    /// Returns the number of tokens of the longest list of a step.
     pub(super) fn longest_list(&self, batch: &Batch) -> u32 {
         self.scorer.config.top_k.min(batch.longest)
     }
 
-    /// Whether some row of a step has more tokens than it may attend to.
+    /// Whether some row of a step sees more tokens than it may attend.
     pub(super) fn selects(&self, batch: &Batch) -> bool {
         batch.longest > self.scorer.config.top_k
     }
 
-    /// Returns the choices of the current layer: lists of [`longest_list`](Self::longest_list) tokens and a count.
+    /// Returns the selection of the current layer: lists of [`longest_list`](Self::longest_list) tokens and a count.
     pub(super) fn lists(&self) -> &Buf<u32> {
         &self.lists
     }
 
-    /// Lays out the rows of a step, which all layers share.
+    /// Plans the rows of a step, which all layers share.
     pub(super) fn plan(&mut self, batch: &Batch) {
         let key_row = |row: &DecodeRow| KeyRow {
             row: row.row,
@@ -84,12 +84,12 @@ impl IndexerState {
         self.scorer.plan(rows.iter().map(key_row), batch.longest);
     }
 
-    /// Brings them to the device.
+    /// Uploads the rows.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.scorer.upload(gpu)
     }
 
-    /// Keeps the keys of new tokens, and leaves the tokens of each row; false where every row may attend to all.
+    /// Records the write of new keys and the selection of each row's tokens. Returns false if every row may attend all it sees.
     pub(super) fn select(
         &self,
         ctx: &mut Ctx<'_>,

@@ -1,5 +1,5 @@
-//! Multi-head latent attention (MLA), absorbed: queries go through the key projection and meet the cached latents
-//! themselves; what comes out goes through the value projection. An indexer may choose the tokens of each query first
+//! Multi-head latent attention (MLA) in its absorbed form: the key projection is applied to queries, which are then multiplied
+//! with the cached latents; the value projection is applied to the output. An indexer may first select the tokens of each query
 //! (DeepSeek Sparse Attention).
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(in crate::decoder) struct LatentWeights {
     pub(in crate::decoder) queries: LatentQueries,
     pub(in crate::decoder) kv_a: Matrix,
     pub(in crate::decoder) kv_a_norm: Buf<f32>,
-    /// Key projection of each head, `[kv_rank + rope, nope + rope]`, which leaves what rotates as it is.
+    /// Key projection of each head, `[kv_rank + rope, nope + rope]`, which keeps the rotated part.
     pub(in crate::decoder) keys: Matrices,
     /// Value projection of each head, `[value, kv_rank]`.
     pub(in crate::decoder) values: Matrices,
@@ -40,20 +40,20 @@ pub(in crate::decoder) struct LatentWeights {
     pub(in crate::decoder) o: Matrix,
 }
 
-/// From the residual stream to queries.
+/// Projection of the residual stream to queries.
 #[derive(Clone, Debug)]
 pub(in crate::decoder) enum LatentQueries {
-    /// By one matrix.
+    /// One matrix.
     Direct(Matrix),
-    /// Through a latent and its norm.
+    /// Two matrices, with a latent and its norm in between.
     OfLatent {
         /// Width of the latent.
         rank: u32,
-        /// To the latent.
+        /// Matrix to the latent.
         a: Matrix,
-        /// Its norm.
+        /// Norm of the latent.
         norm: Buf<f32>,
-        /// To queries.
+        /// Matrix from the latent to queries.
         b: Matrix,
     },
 }
@@ -67,20 +67,20 @@ pub(in crate::decoder) struct LatentAttention {
     rope_k: Arc<Pipeline>,
     write: Arc<Pipeline>,
     kernel: MlaKernel,
-    /// Attention to all tokens.
+    /// Kernels for attention to all tokens.
     all: LatentKernels,
-    /// Attention to those that the indexer chose.
+    /// Kernels for attention to the tokens that the indexer selected.
     selected: LatentKernels,
     shape: LatentShape,
-    /// `[max_rows, q_rank]`, empty where queries have no latent.
+    /// `[max_rows, q_rank]`, empty if queries have no latent.
     q_latent: Buf<f32>,
     /// `[max_rows, num_heads, nope + rope]`
     q: Buf<f32>,
-    /// Through the key projection, `[max_rows, num_heads, kv_rank + rope]`.
+    /// Queries after the key projection, `[max_rows, num_heads, kv_rank + rope]`.
     absorbed: Buf<f32>,
     /// `[max_rows, kv_rank + rope]`
     kv: Buf<f32>,
-    /// Weighed latents, `[max_rows, num_heads, kv_rank]`.
+    /// Weighted sums of latents, `[max_rows, num_heads, kv_rank]`.
     weighed: Buf<f32>,
     /// `[max_rows, num_heads, value]`
     out: Buf<f32>,
@@ -93,7 +93,7 @@ struct LatentKernels {
     reduce: Arc<Pipeline>,
 }
 
-/// Addend of the norms of latents; no configuration sets it.
+/// Epsilon of the norms of latents; no configuration sets it.
 const EPS: f32 = 1e-6;
 
 impl LatentAttention {
@@ -144,24 +144,24 @@ impl LatentAttention {
         })
     }
 
-    /// Lays out what the indexer reads of a step.
+    /// Plans the rows of the indexer.
     pub(super) fn plan(&mut self, batch: &Batch) {
         self.indexer.iter_mut().for_each(|indexer| indexer.plan(batch));
     }
 
-    /// Brings the lists of a step to the device.
+    /// Uploads the lists of a step.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.indexer.as_mut().map_or(Ok(()), |indexer| indexer.upload(gpu))
     }
 
-    /// Tokens that the indexer chose in the layer at hand, where it had a choice.
+    /// Returns the tokens that the indexer selected in the current layer, if some row sees more than it may attend.
     pub(super) fn choice(&self, batch: &Batch) -> Option<ChoiceBuffer<'_>> {
         let indexer = self.indexer.as_ref().filter(|indexer| indexer.selects(batch))?;
         let stride = 1 + indexer.longest_list(batch) as usize;
         Some(ChoiceBuffer { kind: ChoiceKind::Tokens, buffer: indexer.lists(), stride })
     }
 
-    /// Records the attention of the norm of what the layer reads, and adds it to the residual.
+    /// Records the norm of the layer's input and its attention, and adds the output to the residual.
     pub(super) fn record(
         &self,
         ctx: &mut Ctx<'_>,
@@ -191,7 +191,7 @@ impl LatentAttention {
         ctx.add_product(&weights.o, &self.out, ctx.block_out, hidden)
     }
 
-    /// Queries, rotated and through the key projection.
+    /// Records queries: projection, rotation, and the key projection.
     fn queries(&self, ctx: &mut Ctx<'_>, weights: &LatentWeights, x: &Buf<f32>) -> Result<(), ModelError> {
         let LatentConfig { nope_dim, rope_dim, .. } = self.config;
         let (heads, head_dim) = (ctx.config.num_heads, nope_dim + rope_dim);
@@ -214,7 +214,7 @@ impl LatentAttention {
         ctx.matmul_each(&weights.keys, &vectors)
     }
 
-    /// Records the latents of keys and values, and their write to the cache.
+    /// Records latents of keys and values, and their write to the cache.
     fn keys(&self, ctx: &mut Ctx<'_>, layer: usize, x: &Buf<f32>) -> Result<(), ModelError> {
         let (weights, kv_rank, width) = (&self.layers[layer], self.config.kv_rank, self.config.cached());
         ctx.store_product(&weights.kv_a, x, &self.kv, width)?;
@@ -237,7 +237,7 @@ impl LatentAttention {
         Ok(())
     }
 
-    /// Attention of all rows, one by one; to the indexer's lists where tokens were chosen.
+    /// Records the attention of all rows, one by one, to all tokens or to the indexer's lists.
     fn attend(
         &self,
         ctx: &mut Ctx<'_>,
@@ -271,12 +271,12 @@ impl LatentAttention {
     }
 }
 
-/// Rows that are attended alike.
+/// Rows that are attended in the same way.
 struct LatentRows<'a> {
     latent: &'a LatentAttention,
     layer: usize,
     kind: &'a LatentKernels,
-    /// Lists of chosen tokens, and the tokens of the longest; `None` where all is attended.
+    /// Lists of selected tokens, and the length of the longest; `None` for attention to all tokens.
     lists: Option<(&'a Buf<u32>, u32)>,
     split: SplitPlan,
     /// Order in which keys pass through the ring, if they do.

@@ -1,5 +1,5 @@
-//! Native sparse attention (NSA, arXiv 2502.11089) of models that were trained with it. A query attends to the means of whole
-//! blocks, to the blocks whose means weigh most, and to a window; gates weigh the three outputs, head by head.
+//! Native sparse attention (NSA, arXiv 2502.11089) of models that were trained with it. A query attends the means of whole
+//! blocks, the blocks whose means have the largest weights, and a window; gates weight the three outputs, head by head.
 //!
 //! Means of keys and values lie in caches of their own, one of every block of the KV cache, and are written by the step that
 //! fills the block. All rows go one by one, in partitions of one size: neither the batch nor the chunk nor the phase change a
@@ -53,7 +53,7 @@ pub(in crate::decoder) struct NsaAttention {
     config: NsaConfig,
     step: NsaStep,
     rope_append: Arc<Pipeline>,
-    /// Means of keys and of values.
+    /// Kernels for the means of keys and of values.
     means: [Arc<Pipeline>; 2],
     probs: Arc<Pipeline>,
     compress: Arc<Pipeline>,
@@ -110,17 +110,17 @@ impl NsaAttention {
         })
     }
 
-    /// Lays a step out.
+    /// Plans a step.
     pub(super) fn plan(&mut self, config: &DecoderConfig, slices: &[Slice<'_>], batch: &Batch) {
         self.step.plan(config, &self.config, slices, batch);
     }
 
-    /// Returns the most partitions of a row.
+    /// Returns the maximum number of partitions of a row.
     pub(super) fn max_partitions(&self) -> u32 {
         self.step.selected_split.max_partitions.max(self.step.window_split.max_partitions)
     }
 
-    /// Brings the lists of a step to the device, and makes room for what a portion of its rows makes of them.
+    /// Uploads the lists of a step, and allocates the buffers for a portion of its rows.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.step.upload(gpu)?;
         let [probs, scores] = self.step.portion_lens();
@@ -128,7 +128,7 @@ impl NsaAttention {
         self.scores.fit(gpu, scores)
     }
 
-    /// Records attention to the norm of what the layer reads, and adds it to the residual.
+    /// Records the norm of the layer's input and its attention, and adds the output to the residual.
     pub(super) fn record(
         &self,
         ctx: &mut Ctx<'_>,
@@ -160,7 +160,7 @@ impl NsaAttention {
         ctx.add_block(&weights.heads.o, &act.attended, weights.heads.post_norm.as_ref())
     }
 
-    /// Records the means of the blocks of the cache that the step fills.
+    /// Records the means of the cache blocks that the step fills.
     fn write_means(&self, ctx: &mut Ctx<'_>, layer: usize) {
         let filled = u32_of(self.step.filled.len());
         if filled == 0 {
@@ -180,7 +180,7 @@ impl NsaAttention {
         }
     }
 
-    /// Records attention of `count` rows to the means of blocks, and the lists of the blocks that weigh most in it.
+    /// Records the attention of `count` rows to the means of blocks, and the lists of the blocks with the largest weights.
     fn compress_and_select(&self, ctx: &mut Ctx<'_>, layer: usize, start: usize, count: u32) {
         let (c, step, act) = (ctx.config, &self.step, ctx.act);
         let (num_heads, num_kv_heads, prob_stride) = (c.num_heads, c.num_kv_heads, step.prob_stride);
@@ -232,7 +232,7 @@ impl NsaAttention {
         ctx.pass.dispatch(&self.top_k, &params, buffers, top_k::grid(sets));
     }
 
-    /// Records attention of all rows to their selected blocks and to their windows.
+    /// Records the attention of all rows to their selected blocks and to their windows.
     fn attend(&self, ctx: &mut Ctx<'_>, layer: usize) {
         let (step, all) = (&self.step, &ctx.group_rows(layer).all.decode);
         let [_, selected, window] = &self.outputs;

@@ -1,4 +1,4 @@
-//! Prefills behind prefixes longer than a limit: attended chunk by chunk, merged by log-sum-exp.
+//! Prefills with prefixes longer than a limit, which are attended in chunks and merged by log-sum-exp.
 
 use attn_kernels::kernel::chunked_prefix::{ChunkedPrefix, PrefixRows};
 use attn_kernels::kernel::paged_prefill::{PagedPrefillParams, Tile};
@@ -10,9 +10,9 @@ use crate::decoder::ops::Ctx;
 use crate::{ModelError, Reach};
 
 impl Heads {
-    /// Cuts the prefixes of a step, where one is longer than its sequence's share of the capacity, and records the
-    /// filling of the chunks' tables. Layers of limited reach see few keys, selections have lists of their own, and what passes
-    /// through the ring is cut by it.
+    /// Divides the prefixes of a step into chunks, if one exceeds its sequence's share of the capacity, and records the block
+    /// tables of the chunks. This is not needed for windows, which see few keys, for selections, which have lists, and for keys
+    /// that pass through the ring.
     pub(super) fn begin(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ModelError> {
         self.prefixes.clear();
         for ((index, attn_group), rows) in ctx.attn_groups.all.iter().enumerate().zip(&ctx.batch.attn_groups)
@@ -43,7 +43,7 @@ impl Heads {
         Ok(())
     }
 
-    /// Records the attention of the tiles of a layer, if their prefixes are cut.
+    /// Records the attention of the tiles of a layer, if their prefixes are in chunks.
     pub(super) fn attend_prefixes(
         &self,
         ctx: &mut Ctx<'_>,
@@ -62,7 +62,7 @@ impl Heads {
     }
 }
 
-/// The sequences that `tiles` are of: each has a block table of its own.
+/// Returns the sequences of `tiles`: each has a block table of its own.
 fn sequences(tiles: &[Tile]) -> Vec<PrefixRows> {
     let sequence = |tiles: &[Tile]| PrefixRows {
         row: tiles[0].row,

@@ -1,4 +1,4 @@
-//! Queries, keys and values of heads, and their way into the cache.
+//! Projections of queries, keys and values of heads, and the write of keys and values to the cache.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::kernel::rope_append::{self, RopeAppendBuffers, RopeAppendParams};
 use crate::matrix::{Norm, Product};
 use crate::{ModelError, QkNorm};
 
-/// Records queries, keys and values of `x`, normed on the way in if there is a norm, with biases and head norms.
+/// Records queries, keys and values of `x`, with the input norm if there is one, biases and head norms.
 pub(super) fn project(
     ctx: &mut Ctx<'_>,
     weights: &HeadWeights,
@@ -41,7 +41,7 @@ pub(super) fn project(
     Ok(())
 }
 
-/// Rotates queries, which go to `q`, and keys, and writes new keys and values to the cache.
+/// Records the rotation of queries, into `q`, and of keys, and the write of keys and values to the cache.
 pub(super) fn append(ctx: &mut Ctx<'_>, rope_append: &Arc<Pipeline>, layer: usize, q: &Buf<f32>) {
     let (c, rows, attn_group) = (ctx.config, ctx.rows(), ctx.attn_groups.of_layers[layer]);
     let of_layer = &c.layers[layer];

@@ -14,7 +14,7 @@ use crate::decoder::ops::Ctx;
 use crate::decoder::portions::{KeyRange, Portion, RowKernel, RowTask};
 use crate::decoder::sparse::Selected;
 
-/// Rows that are attended alike, one by one or in tiles.
+/// Rows that are attended in the same way, one by one or in tiles.
 pub(super) struct HeadRows<'a> {
     pub(super) layer: usize,
     /// Rotated queries of all rows.
@@ -22,7 +22,7 @@ pub(super) struct HeadRows<'a> {
     pub(super) kernels: &'a HeadKernels,
     pub(super) sinks: Option<&'a Buf<f32>>,
     pub(super) rows: &'a AttentionRows,
-    /// Lists of selected blocks; `None` where all is attended.
+    /// Lists of selected blocks; `None` for attention to all blocks.
     pub(super) selected: Option<&'a Selected<'a>>,
     pub(super) keys: Keys<'a>,
     pub(super) split: SplitPlan,
@@ -31,7 +31,7 @@ pub(super) struct HeadRows<'a> {
 }
 
 impl<'a> HeadRows<'a> {
-    /// The rows that are attended one by one.
+    /// Returns the rows that are attended one by one.
     pub(super) fn task(&self) -> RowTask<'a> {
         RowTask {
             rows: &self.rows.decode,
@@ -41,7 +41,7 @@ impl<'a> HeadRows<'a> {
         }
     }
 
-    /// The lists of selected blocks, where there are some.
+    /// Returns the lists of selected blocks, if there are any.
     pub(super) fn lists(&self) -> Option<Bind<u32>> {
         self.selected.map(|selected| selected.lists.bind.clone())
     }
@@ -51,7 +51,7 @@ impl<'a> HeadRows<'a> {
         self.selected.map_or(0, |selected| selected.lists.stride)
     }
 
-    /// The block tables that rows read.
+    /// Returns the block tables that rows read.
     pub(super) fn tables(&self, ctx: &Ctx<'_>) -> Bind<PhysicalBlock> {
         match (self.keys, ctx.keys.pages()) {
             (Keys::Slots(_), Some(pages)) => pages.pages(self.layer).bind(),
@@ -60,7 +60,7 @@ impl<'a> HeadRows<'a> {
         }
     }
 
-    /// Whether partitions are left to a reduction.
+    /// Whether partitions need a reduction.
     fn reduced(&self, portion: &Portion) -> bool {
         self.split.max_partitions > 1 || self.sinks.is_some() || portion.in_chunks
     }

@@ -1,4 +1,4 @@
-//! Tiles of prefills whose keys come to the device a part at a time: through the ring, or to slots for pages.
+//! Tiles of prefills whose keys come to the device in parts: through the ring, or in slots for pages.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::decoder::portions::KeyRange;
 use crate::decoder::ring_schedule::RingAttention;
 use crate::{DecoderConfig, ModelError};
 
-/// Merge of a part's output into that of the parts before, for the kernel with cooperative matrices, which begins anew with every
-/// dispatch; the one without goes on from the output itself.
+/// Merge of a part's output with the output of earlier parts. The kernel with cooperative matrices needs it; the one without
+/// continues from the output itself.
 #[derive(Debug)]
 pub(super) struct Merge {
     pipeline: Arc<Pipeline>,
@@ -41,12 +41,12 @@ impl Merge {
         })
     }
 
-    /// Output and log-sum-exp of one part.
+    /// Returns the output and log-sum-exp of one part.
     pub(super) fn part(&self) -> [&Buf<f32>; 2] {
         [&self.out, &self.lse]
     }
 
-    /// Records that the rows of tiles take the part in.
+    /// Records the merge of a part into the rows of `tiles`.
     pub(super) fn record(&self, ctx: &mut Ctx<'_>, tiles: &[Tile]) {
         let (act, heads) = (ctx.act, ctx.config.num_heads);
         for rows in contiguous_rows(tiles) {
@@ -64,18 +64,18 @@ impl Merge {
     }
 }
 
-/// Tiles of a group that attend chunk by chunk.
+/// Tiles of a ring group that attend chunk by chunk.
 struct StreamedTiles<'a> {
     tiles: &'a Tiles<'a>,
-    /// Their places among the tiles of the step's rows.
+    /// Their range in the tiles of the step's rows.
     range: Range<usize>,
     seen: Range<u32>,
-    /// Chunks so far.
+    /// Number of chunks so far.
     chunks: u32,
 }
 
 impl<'a> Tiles<'a> {
-    /// The tiles of a group, if it has any.
+    /// Returns the tiles of a ring group, if it has any.
     pub(super) fn streamed(
         &'a self,
         ctx: &Ctx<'_>,

@@ -16,7 +16,7 @@ use crate::decoder::ops::Ctx;
 use crate::decoder::sparse::Selected;
 use crate::kv::KeysIn;
 
-/// Keys of one dispatch over tiles.
+/// Range of keys of one dispatch over tiles.
 struct Segment {
     first_key: u32,
     num_keys: u32,
@@ -59,7 +59,7 @@ impl Tiles<'_> {
         self.apply_sinks(ctx, &rows.tiles);
     }
 
-    /// Records the attention of all tiles to each part of their keys, side by side, and what puts the parts together.
+    /// Records the attention of all tiles to each part of their keys concurrently, and the reduction of the parts.
     fn attend_parts(&self, ctx: &mut Ctx<'_>, params: PagedPrefillParams, [x, y, _]: [u32; 3]) {
         let (act, c, KeyParts { count, keys }) = (ctx.act, ctx.config, self.rows.parts);
         let to = [&*act.part_out, &*act.part_lse];
@@ -85,14 +85,14 @@ impl Tiles<'_> {
         }
     }
 
-    /// Positions from the first key that some row of the tiles sees to the last; `None` without tiles.
+    /// Returns the positions that the rows of the tiles see, from the first to the last; `None` without tiles.
     pub(super) fn seen(&self, ctx: &Ctx<'_>, tiles: &[Tile]) -> Option<RangeInclusive<u32>> {
         let last = tiles.iter().map(|tile| tile.position + tile.rows - 1).max()?;
         let reach = ctx.config.layers[self.rows.layer].reach;
         Some(tiles.iter().map(|tile| reach.first_key(tile.position)).min()?..=last)
     }
 
-    /// Buffers of a dispatch over `tiles` and keys at a place, which leaves their output and log-sum-exp in `out` and `lse`.
+    /// Returns the buffers of a dispatch over `tiles` that writes to `out` and `lse`.
     pub(super) fn buffers(
         &self,
         ctx: &Ctx<'_>,
@@ -116,12 +116,12 @@ impl Tiles<'_> {
         }
     }
 
-    /// Workgroups for a number of tiles.
+    /// Returns the workgroups for a number of tiles.
     pub(super) fn grid(&self, ctx: &Ctx<'_>, tiles: u32) -> [u32; 3] {
         self.rows.kernels.prefill_grid(ctx.kv.shape(), ctx.config.num_heads, tiles)
     }
 
-    /// Parameters of a dispatch over all keys.
+    /// Returns the parameters of a dispatch over all keys.
     pub(super) fn params(&self, ctx: &Ctx<'_>) -> PagedPrefillParams {
         let c = ctx.config;
         PagedPrefillParams {
@@ -137,7 +137,7 @@ impl Tiles<'_> {
         }
     }
 
-    /// Returns the selection and room for its pages, where these have slots on the device.
+    /// Returns the selection and the capacity for its pages, if these have slots on the device.
     fn in_slots(&self) -> Option<(&Selected<'_>, SlotCapacity)> {
         match (self.rows.keys, self.rows.selected) {
             (Keys::Slots(capacity), Some(selected)) => Some((selected, capacity)),
@@ -153,7 +153,8 @@ impl Tiles<'_> {
         ctx.make_resident(&Needed { layer: self.rows.layer, lists: &selected.chunk_lists, requests, pages });
     }
 
-    /// The dispatches over tiles that see certain keys: of pages in slots, only as many keys as all lists together have room for.
+    /// Returns the dispatches over tiles that see a range of keys. If pages have slots, a dispatch covers only as many keys as
+    /// fit for all lists together.
     fn segments(&self, ctx: &Ctx<'_>, seen: RangeInclusive<u32>) -> impl Iterator<Item = Segment> + use<> {
         let (first, last) = seen.into_inner();
         let (slots, end) = match self.in_slots() {
@@ -172,7 +173,7 @@ impl Tiles<'_> {
         })
     }
 
-    /// Gives the rows of tiles their sinks, which decode rows have from the reduction.
+    /// Records the sinks of the rows of tiles. Decode rows get theirs in the reduction.
     pub(super) fn apply_sinks(&self, ctx: &mut Ctx<'_>, tiles: &[Tile]) {
         let Some(sinks) = self.rows.sinks else { return };
         let (act, c) = (ctx.act, ctx.config);
@@ -187,7 +188,7 @@ impl Tiles<'_> {
     }
 }
 
-/// Rows of tiles that follow each other.
+/// Returns the ranges of consecutive rows of tiles.
 pub(super) fn contiguous_rows(tiles: &[Tile]) -> impl Iterator<Item = Range<u32>> {
     let end = |tile: &Tile| tile.row + tile.rows;
     let contiguous_rows = tiles.chunk_by(move |a, b| end(a) == b.row);

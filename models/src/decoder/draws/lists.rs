@@ -1,4 +1,4 @@
-//! The lists of a step's draws.
+//! The lists of a step's samples.
 
 use std::ops::Range;
 
@@ -14,21 +14,21 @@ use crate::kernel::sample::Spec;
 use crate::kernel::top_logits::{MAX_TOP, TopRequest};
 use crate::sampling::{LogProbs, LogitAdjustments, SamplingError, TokenLogProb};
 
-/// Draws of a step, the edits of logits before them, and the rows whose log-probabilities it returns.
+/// Samples of a step, the edits of their logits, and the rows whose log-probabilities it returns.
 #[derive(Debug)]
 pub(super) struct Draws {
-    /// One a sample.
+    /// One per sample.
     pub(super) specs: StepList<Spec>,
     pub(super) adjusted: StepList<AdjustRow>,
-    /// Masks of the adjusted rows that have one.
+    /// Masks of the edited rows that have one.
     pub(super) masks: StepList<u32>,
-    /// Three lists of each adjusted row.
+    /// Three lists for each edited row.
     pub(super) edits: StepList<[u32; 2]>,
-    /// Asks of scored rows, then those of samples.
+    /// Requests of scored rows, then those of samples.
     pub(super) top_requests: StepList<TopRequest>,
-    /// The scored rows that ask, ascending.
+    /// Scored rows with a request, ascending.
     scored: Vec<usize>,
-    /// The samples that ask, ascending.
+    /// Samples with a request, ascending.
     sampled: Vec<usize>,
 }
 
@@ -45,7 +45,7 @@ impl Draws {
         })
     }
 
-    /// Lays out the draws of a step, and the log-probabilities that its scored rows ask for: those of all slices, in order.
+    /// Plans the samples of a step, and the log-probabilities that the scored rows of all slices request.
     pub(super) fn plan(
         &mut self,
         slices: &[Slice<'_>],
@@ -71,7 +71,7 @@ impl Draws {
         self.sampled.clear();
     }
 
-    /// Brings the lists to the device.
+    /// Uploads the lists.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.specs.upload(gpu)?;
         self.adjusted.upload(gpu)?;
@@ -80,7 +80,7 @@ impl Draws {
         self.top_requests.upload(gpu)
     }
 
-    /// Adds the targets of a slice whose scored rows begin at `first`; slices come before samples.
+    /// Adds the targets of a slice whose scored rows begin at `first`. Slices must be added before samples.
     fn push_targets(&mut self, slice: &Slice<'_>, first: usize, vocab: u32) -> Result<(), ModelError> {
         for (row, id) in slice.targets.iter().enumerate() {
             if *id >= vocab {
@@ -96,7 +96,7 @@ impl Draws {
         Ok(())
     }
 
-    /// Adds the draws of a step.
+    /// Adds the samples of a step.
     fn push_samples(&mut self, samples: &[Sample<'_>], vocab: u32) -> Result<(), SamplingError> {
         for (row, sample) in samples.iter().enumerate() {
             let masked = sample.adjust.allowed.is_some() || !sample.adjust.suppressed.is_empty();
@@ -112,12 +112,12 @@ impl Draws {
         Ok(())
     }
 
-    /// Number of tokens that are drawn.
+    /// Number of tokens that are sampled.
     pub(super) fn samples(&self) -> usize {
         self.specs.len()
     }
 
-    /// Gives the output what the device returned: `[top_requests, stride]`.
+    /// Moves the results of the device into the output: `[top_requests, stride]`.
     pub(super) fn take(&self, output: &mut StepOutput, entries: &[TokenLogProb]) {
         let stride = self.stride() as usize;
         let mut found = self.top_requests.iter().enumerate().map(|(at, top_request)| {
@@ -133,23 +133,23 @@ impl Draws {
         }
     }
 
-    /// Entries of one ask on the device.
+    /// Entries per request on the device.
     pub(super) fn stride(&self) -> u32 {
         self.top_requests.iter().map(|top_request| 1 + top_request.tokens).max().unwrap_or(0)
     }
 
-    /// Whether log-probabilities need logits that are edited.
+    /// Whether log-probabilities are needed of logits that are edited.
     pub(super) fn keeps_raw(&self) -> bool {
         !self.adjusted.is_empty() && !self.sampled.is_empty()
     }
 
-    /// Places in `top_requests` of the scored rows in `rows`.
+    /// Range in `top_requests` of the scored rows in `rows`.
     pub(super) fn scored_requests(&self, rows: Range<usize>) -> Range<usize> {
         let before = |end: usize| self.scored.partition_point(|row| *row < end);
         before(rows.start)..before(rows.end)
     }
 
-    /// Places in `top_requests` of the samples.
+    /// Range in `top_requests` of the samples.
     pub(super) fn sampled_requests(&self) -> Range<usize> {
         self.scored.len()..self.top_requests.len()
     }
@@ -198,7 +198,7 @@ fn top_request(row: usize, tokens: u32, vocab: u32) -> Result<TopRequest, Sampli
     Ok(TopRequest { row: u32_of(row), tokens: tokens.min(vocab) })
 }
 
-/// A mask is as long as the vocabulary, and leaves a token that is not suppressed.
+/// Checks that a mask has the length of the vocabulary, and leaves a token that is not suppressed.
 fn check(sample: usize, adjust: &LogitAdjustments<'_>, vocab: u32) -> Result<(), SamplingError> {
     let Some(words) = adjust.allowed else { return Ok(()) };
     let expected = vocab.div_ceil(32) as usize;

@@ -1,4 +1,4 @@
-//! One look at logits, by many workgroups, before the kernels of one workgroup a row.
+//! A scan of logits by many workgroups, whose results the kernels with one workgroup per row start from.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::kernel::scan_logits::{
 pub(super) struct Scan {
     pipeline: Arc<Pipeline>,
     vocab: u32,
-    /// Tokens of a block.
+    /// Tokens per part of a row.
     pub(super) each: u32,
     pub(super) maxima: Buf<f32>,
     pub(super) values: Buf<[f32; 4]>,
@@ -24,7 +24,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Buffers for `rows` rows at a time.
+    /// Buffers for up to `rows` rows.
     pub(super) fn new(gpu: &Gpu, vocab: u32, rows: usize) -> Result<Self, ModelError> {
         let each = if gpu.profile().software { TOKENS_PER_LANE_ON_CPU } else { TOKENS_PER_LANE };
         let parts = rows * scan_logits::parts(vocab, each) as usize;
@@ -38,12 +38,12 @@ impl Scan {
         })
     }
 
-    /// Parts of a row.
+    /// Number of parts of a row.
     pub(super) fn parts(&self) -> u32 {
         scan_logits::parts(self.vocab, self.each)
     }
 
-    /// Scans `rows` rows, from which tokens are drawn by `specs` where `draws` says so.
+    /// Records a scan of `rows` rows; if `draws` is set, tokens are sampled from them by `specs`.
     pub(super) fn record(
         &self,
         pass: &mut Pass,

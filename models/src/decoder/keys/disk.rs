@@ -1,4 +1,4 @@
-//! The disk's part of the ring: the host reads blocks ahead and writes them to slots, and writes what steps made of them behind.
+//! The disk's part of the ring: the host reads blocks ahead and copies them to slots, and writes dirty blocks back.
 //!
 //! ```text
 //! threads   │ read chunk 1 │ read chunk 2 │ read chunk 3 ...
@@ -22,15 +22,15 @@ use crate::cast::u32_of;
 use crate::kv::{BlockRun, block_runs};
 use crate::{KvPool, ModelError};
 
-/// Submissions whose results the host has not taken yet.
+/// Maximum number of submissions whose results the host has not taken yet.
 const MAX_SENT: usize = 1;
 
-/// Blocks that are read at one time.
+/// Identifies blocks that are read together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ReadKey {
     /// Blocks of a layer to which the step adds tokens.
     Begun(usize),
-    /// A chunk.
+    /// Blocks of a chunk.
     Chunk(LoadId),
 }
 
@@ -43,22 +43,22 @@ impl ReadKey {
     }
 }
 
-/// Times and losses of the disk's part of a step.
+/// Times and read errors of the disk's part of a step.
 #[derive(Debug, Default)]
 pub(in crate::decoder) struct DiskReport {
-    /// Times of the dispatches that were sent early.
+    /// Times of dispatches that were submitted early.
     pub(in crate::decoder) timings: Vec<Timing>,
     /// Blocks that could not be read, by id.
     pub(in crate::decoder) lost: BTreeMap<u32, SpillError>,
 }
 
-/// Blocks on disk on their way to the device and back.
+/// Transfers of blocks between disk and device.
 #[derive(Debug)]
 pub(super) struct DiskKeys {
     spill: Arc<Spill>,
-    /// Reads under way, in the order in which they are needed.
+    /// Reads in progress, in the order in which they are needed.
     ahead: VecDeque<(ReadKey, PendingRead)>,
-    /// Readbacks that are recorded with the commands at hand.
+    /// Readbacks that are recorded with the current commands.
     returning: Returning,
     sent: VecDeque<Sent>,
     /// Bytes written to the device since the last submission.
@@ -66,10 +66,10 @@ pub(super) struct DiskKeys {
     report: DiskReport,
 }
 
-/// Readbacks of the rooms of a layer, with the blocks that they are of.
+/// Readbacks of the staging blocks of a layer, each with its place on disk.
 type Returning = Vec<(SpillRun, Read<KvWord>)>;
 
-/// Commands on their way, what comes back with them, and bytes that the host wrote before them.
+/// A submission in progress, its readbacks, and the bytes that the host wrote before it.
 #[derive(Debug)]
 struct Sent {
     submission: Submission,
@@ -88,7 +88,7 @@ impl DiskKeys {
         *self = Self::new(Arc::clone(&self.spill));
     }
 
-    /// Has the blocks of `copies` read, unless they are.
+    /// Starts reading the blocks of `copies`, unless they are being read already.
     pub(super) fn read_ahead(&mut self, kv: &KvPool, key: ReadKey, copies: &[(u32, u32)]) {
         if copies.is_empty() || self.ahead.iter().any(|(other, _)| *other == key) {
             return;
@@ -100,7 +100,7 @@ impl DiskKeys {
         self.ahead.push_back((key, self.spill.read(&all)));
     }
 
-    /// Brings blocks, `(block, target)`, to buffers of the device, once what was recorded so far is on its way.
+    /// Writes blocks, `(block, target)`, to buffers of the device, after submitting the commands recorded so far.
     pub(super) fn fetch(
         &mut self,
         context: &mut TransferContext<'_>,
@@ -154,14 +154,14 @@ impl DiskKeys {
         Ok(())
     }
 
-    /// Notes blocks that could not be read.
+    /// Reports blocks that could not be read.
     pub(super) fn lose(&mut self, kv: &KvPool, lost: Vec<SpillError>) {
         for error in lost {
             self.report.lost.entry(kv.disk_id(error.block)).or_insert(error);
         }
     }
 
-    /// Sends what is recorded, waits for it, and returns `reads` of it.
+    /// Submits the recorded commands, waits for them, and returns `reads`.
     pub(super) fn sync(
         &mut self,
         context: &mut TransferContext<'_>,
@@ -180,7 +180,7 @@ impl DiskKeys {
         Ok(reads.into_iter().map(|read| outcome.get(read)).collect())
     }
 
-    /// Records that what the step wrote to rooms of a layer, `(capacity, block)`, comes back.
+    /// Records the readback of a layer's dirty blocks, `(staging block, block)`.
     pub(super) fn give_back(
         &mut self,
         context: &mut TransferContext<'_>,
@@ -199,12 +199,12 @@ impl DiskKeys {
         }
     }
 
-    /// Ends a layer: what comes back is on its way before the next one needs the rooms.
+    /// Ends a layer: submits its readbacks before the next layer reuses the staging blocks.
     pub(super) fn end_layer(&mut self, context: &mut TransferContext<'_>) -> Result<(), ModelError> {
         if self.returning.is_empty() { Ok(()) } else { self.send(context) }
     }
 
-    /// Sends what is recorded, and takes the results of what was sent long ago.
+    /// Submits the recorded commands, and takes the results of earlier submissions.
     fn send(&mut self, context: &mut TransferContext<'_>) -> Result<(), ModelError> {
         let pass = std::mem::replace(context.pass, Pass::new("step"));
         let submission = context.gpu.submit(pass)?.defer();
@@ -214,8 +214,7 @@ impl DiskKeys {
         self.collect(context.gpu, MAX_SENT)
     }
 
-    /// Waits until at most `left` submissions are on their way, and hands the blocks that the others copied to the host over to
-    /// be written.
+    /// Waits until at most `left` submissions are in progress, and starts writing the blocks that the others read back.
     fn collect(&mut self, gpu: &Gpu, left: usize) -> Result<(), ModelError> {
         let done = self.sent.len().saturating_sub(left);
         for sent in self.sent.drain(..done) {

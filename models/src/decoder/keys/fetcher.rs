@@ -1,4 +1,4 @@
-//! Selected blocks of contexts that lie on disk: read ahead into memory of the host, and brought to slots when lists name them.
+//! Selected blocks of contexts on disk: read ahead into host memory, and copied to slots when lists name them.
 //!
 //! ```text
 //! device    │ score, top k, residency of layer l │ ............ │ fetch_pages, attention, MLP of layer l │ layer l+1 ...
@@ -29,16 +29,16 @@ use crate::decoder::buffers::GrowBuf;
 use crate::sparse::Predictions;
 use crate::{KvPool, ModelError};
 
-/// Longest wait for reads that threads have begun, after which the host reads by itself: a disk that hangs is waited for there.
+/// Maximum wait for reads of other threads. After it the host reads by itself, and waits as long as the disk takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Task of what a layer needs at once; those of predictions have numbers below it.
+/// Task of the reads that a layer waits for; predictions have smaller numbers.
 const DEMAND: SeqId = SeqId::new(u64::MAX);
 
-/// K and V of a layer, which a block of the cache holds.
+/// Regions of a layer on disk: K and V.
 const REGIONS: u32 = 2;
 
-/// Page of a head that a slot waits for.
+/// A page that a slot waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Missing {
     pub(super) head: u32,
@@ -47,21 +47,21 @@ pub(super) struct Missing {
     pub(super) slot: u32,
 }
 
-/// Reads of blocks on disk, and what is known ahead of them.
+/// Reads of blocks on disk, and predictions of what will be read.
 pub(super) struct Fetcher {
     tier: Arc<SpillTier>,
     engine: Engine,
     shape: KvShape,
-    /// Blocks of a layer that the cache has room for.
+    /// Maximum number of blocks of a layer in the cache.
     max_blocks: usize,
     max_tasks: usize,
     step: u64,
     generation: u64,
-    /// Predictions of each layer for its next selection.
+    /// Predictions for the next selection of each layer.
     predicted: Vec<Predicted>,
     /// Keys and values on their way to slots.
     staging: [GrowBuf<KvWord>; 2],
-    /// Their places there, and their slots.
+    /// Their positions in the staging buffers, and their slots.
     fetches: GrowBuf<u32>,
     counts: Predictions,
 }
@@ -82,8 +82,8 @@ impl std::fmt::Debug for Fetcher {
     }
 }
 
-/// Buffers that [`fetch_pages`](attn_kernels::kernel::fetch_pages) copies from, as [`residency`](attn_kernels::kernel::residency)
-/// would have left them.
+/// Buffers that [`fetch_pages`](attn_kernels::kernel::fetch_pages) copies from, in the format of
+/// [`residency`](attn_kernels::kernel::residency).
 pub(super) struct StagedPages<'a> {
     pub(super) k: &'a Buf<KvWord>,
     pub(super) v: &'a Buf<KvWord>,
@@ -91,7 +91,7 @@ pub(super) struct StagedPages<'a> {
 }
 
 impl Fetcher {
-    /// Reads of `spill` within `limits`, whose cache counts blocks of all `layers`.
+    /// Creates a fetcher of `spill` within `limits`, whose cache counts blocks of all `layers`.
     ///
     /// # Errors
     /// Memory of the device, and threads that do not start.
@@ -125,20 +125,20 @@ impl Fetcher {
         })
     }
 
-    /// Begins a step: predictions are of this one or the next ones, as far as the limits say.
+    /// Starts a step: predictions are made for this step or later ones, within the limits.
     pub(super) fn begin(&mut self) {
         self.step += 1;
         self.engine.advance(self.step);
         debug_assert!(self.engine.cached_blocks() <= self.max_blocks, "the cache outgrows its limit");
     }
 
-    /// Counts so far.
+    /// Returns the counts so far.
     pub(super) fn counts(&self) -> Predictions {
         self.counts
     }
 
-    /// Has blocks of a layer read that its next selection may name: by sequence the position in the batch and its blocks, the
-    /// most important first. What does not fit the limits is not read.
+    /// Starts reading blocks that the next selection of a layer may name. `wants` has for each sequence its position in the batch
+    /// and its blocks, most important first. Blocks beyond the limits are not read.
     pub(super) fn predict(&mut self, kv: &KvPool, layer: usize, wants: &[(u32, Vec<u32>)]) {
         let first = kv.regions(layer).start;
         let key = |block: &u32| self.tier.key(first, *block);
@@ -177,8 +177,8 @@ impl Fetcher {
         self.predicted[layer] = predicted;
     }
 
-    /// Brings missing pages of a layer to the staging buffers, cache first. Blocks that cannot be had are zeros there, and come
-    /// back as `lost`.
+    /// Copies missing pages of a layer to the staging buffers, from the cache or else from disk. Blocks that cannot be read are
+    /// zeros, and are added to `lost`.
     ///
     /// # Errors
     /// Errors of the device.
@@ -230,13 +230,13 @@ impl Fetcher {
         self.fetches.write(gpu, &places.fetches)
     }
 
-    /// The places of the pages of the last [`bring`](Self::bring).
+    /// Returns the pages of the last [`bring`](Self::bring).
     pub(super) fn staged(&self) -> StagedPages<'_> {
         let [k, v] = &self.staging;
         StagedPages { k, v, fetches: &self.fetches }
     }
 
-    /// Counts which blocks were known ahead, and which of them have not arrived.
+    /// Counts which blocks were predicted, and which of them have not arrived.
     fn count_used(&mut self, predicted: &FxHashSet<BlockHash>, first: u32, blocks: &[u32]) {
         let keys = blocks.iter().map(|block| self.tier.key(first, *block));
         for key in keys.filter(|key| predicted.contains(key)) {
@@ -247,7 +247,7 @@ impl Fetcher {
         }
     }
 
-    /// Has the blocks of a layer that are not in the cache read before everything else, and waits for them.
+    /// Reads the blocks of a layer that are not in the cache with priority, and waits for them.
     fn await_blocks(&mut self, first: u32, blocks: &[u32]) {
         let keys = blocks.iter().map(|block| self.tier.key(first, *block));
         let absent: Vec<BlockHash> = keys.filter(|key| self.engine.get(*key).is_none()).collect();
@@ -263,7 +263,7 @@ impl Fetcher {
         }
     }
 
-    /// K and V of a block of a layer: from the cache, or from the disk.
+    /// Returns K and V of a block of a layer, from the cache or from disk.
     fn block(&self, first: u32, block: u32, lost: &mut Vec<SpillError>) -> Arc<[u8]> {
         let key = self.tier.key(first, block);
         if let Some(bytes) = self.engine.get(key) {
@@ -278,17 +278,17 @@ impl Fetcher {
     }
 }
 
-/// Number of the task of predictions of a layer for the sequence at a position of the batch.
+/// Returns the task number of a layer's predictions for the sequence at a position of the batch.
 fn task(layer: usize, position: u32) -> SeqId {
     SeqId::new((layer as u64) << 32 | u64::from(position))
 }
 
-/// Places of pages in the staging buffers: pages of a head are in one column.
+/// Layout of pages in the staging buffers: pages of a head are in one column.
 struct StagingLayout {
     rows: usize,
-    /// The row of each page.
+    /// Row of each page.
     of_pages: Vec<usize>,
-    /// As [`residency`](attn_kernels::kernel::residency) leaves fetches, with rows for blocks.
+    /// Fetches in the format of [`residency`](attn_kernels::kernel::residency), with rows instead of blocks.
     fetches: Vec<u32>,
 }
 

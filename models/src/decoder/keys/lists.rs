@@ -1,4 +1,4 @@
-//! Lists of the copies and tables of a step whose keys and values lie beyond the device.
+//! Lists of copies and block tables of a step, for keys and values that are not on the device.
 
 use std::ops::Range;
 
@@ -11,15 +11,15 @@ use crate::decoder::buffers::StepList;
 /// Copies of all streams of a step.
 #[derive(Debug)]
 pub(super) struct StreamLists {
-    /// Tables of every stream, each from where a binding can begin.
+    /// Block tables of every stream, each aligned for a binding.
     pub(super) tables: StepList<PhysicalBlock>,
     /// Source and target of every copy.
     pub(super) pairs: StepList<BlockCopy>,
 }
 
-/// Table entries after which a binding can begin: 256 bytes, the largest alignment that devices ask for.
+/// Alignment of tables, in entries: 256 bytes, the largest alignment that devices require.
 pub(super) const ENTRIES: usize = 64;
-/// Pairs of source and target after which a binding can begin; lists are whole multiples.
+/// Alignment of lists of pairs; their lengths are multiples of it.
 const PAIRS: usize = 32;
 
 impl StreamLists {
@@ -36,17 +36,17 @@ impl StreamLists {
     }
 }
 
-/// Adds a list of at least `least` entries to `pairs`, which a binding can begin with. Entries without a copy fill it up, so that
-/// lists that grow from step to step keep their length for a while, and steps their commands.
-pub(super) fn push_copies(pairs: &mut Vec<BlockCopy>, copies: &[(u32, u32)], least: usize) -> Range<usize> {
-    push_runs(pairs, copies, least, |_, _| true)
+/// Adds a list of at least `min_len` entries to `pairs`, aligned for a binding. It is padded with entries without a copy, so that
+/// the lengths of growing lists, and with them the commands of steps, stay the same for a while.
+pub(super) fn push_copies(pairs: &mut Vec<BlockCopy>, copies: &[(u32, u32)], min_len: usize) -> Range<usize> {
+    push_runs(pairs, copies, min_len, |_, _| true)
 }
 
-/// Adds a list likewise, of which copies that `together` parts are apart: each run of those that it does not is filled up.
+/// Adds a list in runs of copies that `together` joins. Each run is padded.
 pub(super) fn push_runs(
     pairs: &mut Vec<BlockCopy>,
     copies: &[(u32, u32)],
-    least: usize,
+    min_len: usize,
     together: impl Fn(u32, u32) -> bool,
 ) -> Range<usize> {
     let first = pairs.len();
@@ -54,12 +54,12 @@ pub(super) fn push_runs(
         pairs.extend(run.iter().map(|(from, to)| BlockCopy { from: *from, to: *to }));
         pairs.resize(first + (pairs.len() - first).next_multiple_of(PAIRS), BlockCopy::NONE);
     }
-    let len = (pairs.len() - first).max(least).next_multiple_of(PAIRS);
+    let len = (pairs.len() - first).max(min_len).next_multiple_of(PAIRS);
     pairs.resize(first + len, BlockCopy::NONE);
     first..pairs.len()
 }
 
-/// Whether an entry of a list of pairs is copied with the one before: those without a copy fill up the run that they follow.
+/// Whether an entry of a list of pairs belongs to the run of the entry before. Padding belongs to the run before it.
 pub(super) fn is_run(
     a: &BlockCopy,
     b: &BlockCopy,

@@ -1,4 +1,5 @@
-//! Keys and values of a step that lie beyond the device: where the step writes, and how what it attends comes.
+//! Plan of the keys and values of a step that are not on the device: where the step writes, and how the blocks it attends come to
+//! the device.
 
 use attn_kernels::gpu::{Bind, Gpu};
 use attn_kernels::rows::{BlockCopy, PhysicalBlock};
@@ -13,17 +14,18 @@ use crate::decoder::options::DecoderOptions;
 use crate::kv::Ring;
 use crate::{KvPool, ModelError};
 
-/// Plan of the keys and values of a step that lie beyond the device.
+/// Plan of the keys and values of a step that are not on the device.
 #[derive(Debug)]
 pub(in crate::decoder) struct OffloadPlan {
-    /// Slot of each row's keys and values beyond the device, -1 for those that go elsewhere: of blocks, for each buffer that the
-    /// step writes, or of [staging](Fresh) of blocks.
+    /// Slot of each row's keys and values off the device, -1 for rows that are written elsewhere: slots of blocks, for each
+    /// buffer that the step writes, or of [staging blocks](DirtyBlocks).
     slots: StepList<i32>,
-    /// Segments that the step writes, and where their slots begin; one with the slots of rooms. Empty if no row has such a slot.
+    /// Segments that the step writes, and where their slots begin; a single one with slots of staging blocks. Empty if no row has
+    /// such a slot.
     segments: Vec<(usize, usize)>,
     pub(super) dirty: DirtyBlocks,
     pub(super) lists: StreamLists,
-    /// Streams of the rows of each view that attend all that they see; `None` if all of that is on the device.
+    /// Streams of the rows of each attention group that attend everything they see; `None` if all of it is on the device.
     pub(super) streams: Vec<[Option<Stream>; 2]>,
 }
 
@@ -49,8 +51,8 @@ impl OffloadPlan {
         self.streams.resize_with(attn_groups, || [None, None]);
     }
 
-    /// Takes the slots of rows whose blocks lie beyond the device out of the lists of the views. Returns whether there are such
-    /// rows.
+    /// Moves the slots of rows whose blocks are not on the device out of the lists of the attention groups. Returns whether there
+    /// are such rows.
     pub(super) fn take_slots(&mut self, ring: &Ring, block_size: u32, batch: &mut Batch) -> bool {
         let index_of = |slot: i32| ring.off_device_index(slot.cast_unsigned() / block_size);
         let slot_of = |slot: &i32| match index_of(*slot) {
@@ -73,13 +75,13 @@ impl OffloadPlan {
         true
     }
 
-    /// Gives what the step writes rooms on the device. Returns the tokens that go to the host: whole blocks.
+    /// Directs writes to staging blocks. Returns the number of tokens that are written to the host, in whole blocks.
     pub(super) fn divert(&mut self, block_size: u32) -> usize {
         self.dirty.divert(&mut self.slots, block_size, &mut self.lists.pairs);
         self.dirty.on_host().count() * block_size as usize
     }
 
-    /// Has what the step writes go to the buffers of its blocks: rows have slots in each buffer that some of them write.
+    /// Directs writes to the buffers of the blocks themselves. Rows get slots in each buffer that some of them write.
     pub(super) fn write_in_place(&mut self, kv: &KvPool) {
         let block_size = kv.shape().block_size;
         let of_pool = std::mem::take(&mut *self.slots);
@@ -100,29 +102,29 @@ impl OffloadPlan {
         }
     }
 
-    /// Returns the number of rows that write beyond the device.
+    /// Returns the number of rows that write to blocks off the device.
     pub(super) fn written_rows(&self) -> usize {
         self.slots.iter().filter(|slot| **slot >= 0).count()
     }
 
-    /// Brings the lists to the device.
+    /// Uploads the lists of a step.
     pub(in crate::decoder) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.slots.upload(gpu)?;
         self.lists.tables.upload(gpu)?;
         self.lists.pairs.upload(gpu)
     }
 
-    /// Whether keys and values of some rows go beyond the device.
+    /// Whether some rows write to blocks off the device.
     pub(super) fn writes(&self) -> bool {
         !self.segments.is_empty()
     }
 
-    /// Returns the slots of rows whose keys and values go beyond the device, by the segment that they go to.
+    /// Returns the slots of rows that write to blocks off the device, by segment.
     pub(super) fn slots(&self) -> impl Iterator<Item = (usize, Bind<i32>)> {
         self.segments.iter().map(|(segment, at)| (*segment, self.slots.bind_from(*at)))
     }
 
-    /// Returns the numbers that the commands of the step follow from where they write and read blocks beyond the device.
+    /// Returns the numbers that the step's commands depend on, from its reads and writes of blocks off the device.
     pub(super) fn shape(&self, kv: &KvPool) -> Vec<usize> {
         let mut shape = vec![usize::from(self.dirty.in_staging()), self.slots.on_device().len()];
         shape.extend(self.segments.iter().flat_map(|(segment, at)| [*segment, *at]));
@@ -148,17 +150,17 @@ impl OffloadPlan {
         shape
     }
 
-    /// Returns the blocks beyond the device that the step writes.
+    /// Returns the blocks off the device that the step writes.
     pub(in crate::decoder) fn dirty(&self) -> &DirtyBlocks {
         &self.dirty
     }
 
-    /// Returns the stream of rows of a view.
+    /// Returns the stream of rows of an attention group.
     pub(in crate::decoder) fn stream(&self, attn_group: usize, rows: Dense) -> Option<&Stream> {
         self.streams.get(attn_group).and_then(|of_group| of_group[rows as usize].as_ref())
     }
 
-    /// Whether some rows go through the ring.
+    /// Whether some rows use the ring.
     pub(in crate::decoder) fn streams(&self) -> bool {
         self.streams.iter().flatten().any(Option::is_some)
     }
@@ -168,7 +170,7 @@ impl OffloadPlan {
         self.lists.tables.bind_from(stream.tables_at)
     }
 
-    /// Blocks that the step writes in the layers of a view, each perhaps several times.
+    /// Returns the blocks that the step writes in the layers of an attention group, possibly several times each.
     pub(in crate::decoder) fn written_blocks(
         &self,
         attn_group: &GroupRows,
@@ -183,7 +185,7 @@ impl OffloadPlan {
         blocks.into_iter()
     }
 
-    /// Blocks of a chunk that lie on disk, and their places in its slot.
+    /// Returns the blocks of a chunk that are on disk, and their positions in its slot.
     pub(super) fn on_disk(&self, load: &Load<'_>) -> Vec<(u32, u32)> {
         let parts = load.contents.parts.iter().filter(|part| part.from == BlockSource::Disk);
         let pairs = parts.flat_map(|part| &self.lists.pairs[part.pairs.clone()]);

@@ -1,5 +1,5 @@
-//! Selected blocks of contexts that live on the host: their pages are fetched into slots on the device before they are
-//! attended, and those that a next step may select are fetched ahead.
+//! Selected blocks of contexts on the host: their pages are fetched to slots on the device before they are attended, and pages
+//! that the next step may select are prefetched.
 //!
 //! Everything is decided on the device, from the lists that the policy left there, so that nothing of a layer is read back,
 //! unless blocks lie on disk: then the host learns from the device what is missing, and a [`Fetcher`](super::fetcher::Fetcher)
@@ -36,29 +36,29 @@ use crate::decoder::selecting::Lists;
 use crate::kv::ROWS;
 use crate::{DecoderConfig, KvPool, ModelError, Reach};
 
-/// Pages on the device of the layers that select.
+/// Pages on the device, in the layers that select.
 #[derive(Debug)]
 pub(in crate::decoder) struct Residency {
     assign: Arc<Pipeline>,
     copy: Arc<Pipeline>,
     num_slots: u32,
-    /// Bytes of K and V that one head keeps of a block.
+    /// Bytes of a page: K and V of a block for one KV head.
     page_bytes: u64,
     pages_per_block: u32,
     block_size: u32,
-    /// Pages of a partition.
+    /// Pages per partition.
     partition_pages: u32,
     layers: Vec<Option<Resident>>,
-    /// Everything that blocks are selected for.
+    /// Requests of all lists of the step.
     requests: StepList<PageRequest>,
-    /// Asks of decode rows; the others are of tiles.
+    /// Number of requests of decode rows; the others are of tiles.
     decode_requests: u32,
     /// Blocks that the step writes.
     touched: StepList<WrittenBlock>,
-    /// Tables of the step by KV head: where pages are.
+    /// Block tables of the step by KV head, which map pages to slots.
     pages: OfLayers<PhysicalBlock>,
     num_pages: usize,
-    /// Blocks whose KV lies on disk, if a context has such.
+    /// State of blocks on disk, if there are any.
     disk: Option<FromDisk>,
     /// The first error of the step that is being recorded.
     failure: Option<ModelError>,
@@ -69,23 +69,23 @@ pub(in crate::decoder) struct Residency {
 struct Resident {
     places: Buf<u32>,
     slots: Buf<[u32; 2]>,
-    /// Pages that the selection of a step lacked.
+    /// Fetches of pages that the selection of a step lacked.
     needed: Buf<u32>,
-    /// Pages that the next step may select.
+    /// Fetches of pages that the next step may select.
     prefetch_list: Buf<u32>,
     progress: PageProgress,
 }
 
-/// Progress of a layer's pages before the layer is at hand.
+/// State of a layer's pages before the layer runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PageProgress {
-    /// Nothing is known ahead, or what was wished for is there.
+    /// Nothing is prefetched, or the prefetch is done.
     None,
-    /// Wishes for the next step wait to be fetched.
+    /// The prefetch for the next step is listed, and pending.
     Listed,
-    /// The pages of the step's lists have slots, and wait to be fetched.
+    /// The pages of the step's lists have slots, and their fetch is pending.
     Assigned,
-    /// They are fetched.
+    /// The pages are fetched.
     Fetched,
 }
 
@@ -97,17 +97,17 @@ pub(in crate::decoder) struct Needed<'a> {
     pub(in crate::decoder) pages: Range<u32>,
 }
 
-/// Layer and step that decisions are recorded for.
+/// Layer and step for which decisions are recorded.
 pub(in crate::decoder) struct PageContext<'a> {
     pub(in crate::decoder) pass: &'a mut Pass,
     pub(in crate::decoder) kv: &'a KvPool,
     /// Block tables of the step.
     pub(in crate::decoder) tables: &'a Buf<PhysicalBlock>,
-    /// K and V of what the step wrote, where they do not go to the host first.
+    /// K and V of what the step wrote, if it is in staging blocks.
     pub(in crate::decoder) written: Option<[&'a Buf<KvWord>; 2]>,
 }
 
-/// FetchReason pages come to the device.
+/// Reason for fetching pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FetchReason {
     /// The selection of a step lacks them.
@@ -126,7 +126,7 @@ impl Resident {
 }
 
 impl Residency {
-    /// Slots of a pool that keeps some for what `policy` selects.
+    /// Creates the slots of a pool that are reserved for what `policy` selects.
     pub(super) fn new(
         gpu: &Gpu,
         config: &DecoderConfig,
@@ -174,12 +174,12 @@ impl Residency {
         })
     }
 
-    /// Whether blocks lie on disk.
+    /// Whether there are blocks on disk.
     pub(super) fn on_disk(&self) -> bool {
         self.disk.is_some()
     }
 
-    /// Pages of blocks on disk for the ranking to take in.
+    /// Returns the summaries of blocks on disk that are out of date.
     pub(super) fn summaries(&mut self) -> Option<&mut StaleSummaries> {
         self.disk.as_mut().map(|disk| &mut disk.summaries)
     }
@@ -194,12 +194,12 @@ impl Residency {
         self.layers[layer].is_some()
     }
 
-    /// Pages of one layer and KV head that the device holds.
+    /// Returns the number of pages of one layer and KV head that fit on the device.
     pub(in crate::decoder) fn num_slots(&self) -> u32 {
         self.num_slots
     }
 
-    /// Room of the step at hand.
+    /// Returns the capacity for the pages of the current step.
     pub(in crate::decoder) fn capacity(&self) -> SlotCapacity {
         SlotCapacity {
             num_slots: self.num_slots,
@@ -209,17 +209,17 @@ impl Residency {
         }
     }
 
-    /// The asks of tiles.
+    /// Returns the range of the requests of tiles.
     pub(in crate::decoder) fn tile_requests(&self) -> Range<u32> {
         self.decode_requests..u32_of(self.requests.len())
     }
 
-    /// Returns the tables by KV head of a layer.
+    /// Returns the block tables by KV head of a layer.
     pub(in crate::decoder) fn pages(&self, layer: usize) -> &Buf<PhysicalBlock> {
         self.pages.of(layer)
     }
 
-    /// Lays out what the step asks of the device, and what it writes.
+    /// Plans the requests of a step, and the blocks that it writes.
     pub(super) fn plan(
         &mut self,
         kv: &KvPool,
@@ -271,14 +271,14 @@ impl Residency {
         Ok(())
     }
 
-    /// Brings that to the device, and makes room for the places of pages.
+    /// Uploads the lists, and allocates the tables by KV head.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.requests.upload(gpu)?;
         self.touched.upload(gpu)?;
         self.pages.fit(gpu, self.num_pages)
     }
 
-    /// Returns the numbers that the commands of the step follow from; `None` if the host takes part in them.
+    /// Returns the numbers that the step's commands depend on; `None` if the host takes part.
     pub(super) fn shape(&self) -> Option<Vec<usize>> {
         if self.on_disk() {
             return None;
@@ -292,7 +292,7 @@ impl Residency {
         Some(requests.into_iter().chain(buffers).collect())
     }
 
-    /// Records that the pages of lists come to the device, with what the step wrote of them.
+    /// Records the fetch of the pages of lists, and of what the step wrote to them.
     pub(in crate::decoder) fn make_resident(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
         let progress = self.layers[needed.layer].as_ref().map(|resident| resident.progress);
         if !matches!(progress, Some(PageProgress::Assigned | PageProgress::Fetched)) {
@@ -305,8 +305,8 @@ impl Residency {
         self.copy_step(context, needed.layer, FetchReason::Needed, fetch, u32_of(self.touched.len()));
     }
 
-    /// Records that the pages of a layer's lists get slots before the layer is at hand, if all of them fit and the host takes no
-    /// part. They are fetched beside the layer before.
+    /// Records the assignment of slots to the pages of a layer's lists before the layer runs, if all of them fit and the host
+    /// takes no part. They are fetched during the layer before.
     pub(in crate::decoder) fn assign_ahead(
         &mut self,
         context: &mut PageContext<'_>,
@@ -326,7 +326,7 @@ impl Residency {
         self.set_progress(layer, PageProgress::Assigned);
     }
 
-    /// Records that the pages of lists get slots.
+    /// Records the assignment of slots to the pages of lists.
     fn assign_slots(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
         let max = needed.lists.blocks * self.pages_per_block;
         let pages = needed.pages.start..needed.pages.end.min(max.max(needed.pages.start));
@@ -337,12 +337,12 @@ impl Residency {
         );
     }
 
-    /// Records that pages on the device get what the step wrote, in a layer where nothing is selected.
+    /// Records the update of pages on the device with what the step wrote, in a layer that selects nothing.
     pub(in crate::decoder) fn renew(&self, context: &mut PageContext<'_>, layer: usize) {
         self.copy_step(context, layer, FetchReason::Needed, false, u32_of(self.touched.len()));
     }
 
-    /// Records which pages the next step may select, behind the selection of this one: the best of what it left out.
+    /// Records which pages the next step may select: the best of those that this selection leaves out.
     pub(in crate::decoder) fn prefetch(
         &mut self,
         context: &mut PageContext<'_>,
@@ -366,8 +366,7 @@ impl Residency {
         }
     }
 
-    /// Records the fetch of what a layer needs in the step or may need, if there is such a layer and its pages have slots but
-    /// were not fetched yet.
+    /// Records the pending fetch of a layer's pages, if there is such a layer and its pages have slots.
     pub(in crate::decoder) fn fetch_ahead(&mut self, context: &mut PageContext<'_>, layer: usize) {
         let Some(Some(resident)) = self.layers.get(layer) else { return };
         let (reason, then) = match resident.progress {

@@ -1,4 +1,4 @@
-//! The ring: slots that blocks on the host pass through, layer by layer, and the traffic of a step between device and host.
+//! The ring: slots that blocks on the host pass through, layer by layer, and the transfers of a step between device and host.
 //!
 //! While a chunk is attended in one slot, the blocks of the next come to another, and what the step wrote goes to the host.
 
@@ -28,14 +28,14 @@ use copies::End;
 #[derive(Debug)]
 pub(in crate::decoder) struct RingKeys {
     transport: BlockTransport,
-    /// Rooms for what a step writes.
+    /// Staging blocks for dirty blocks.
     staging: StagingBlocks,
     slots: Vec<Slot>,
-    /// Loads of the step so far.
+    /// Number of loads of the step so far.
     loads: u64,
-    /// The layer whose rooms have not gone to the host yet.
+    /// The layer whose staging blocks were not written to the host yet.
     unsaved: Option<usize>,
-    /// The disk's part, where blocks lie there.
+    /// The disk's part, if there are blocks on disk.
     disk: Option<DiskKeys>,
     /// Traffic so far.
     traffic: HostTraffic,
@@ -43,15 +43,15 @@ pub(in crate::decoder) struct RingKeys {
     fetches: Fetches,
 }
 
-/// Lists of a step's copies that its commands fetch from the host, and how often: what they name is known when it is sent.
+/// Lists of copies that commands fetch from the host, and how often. Their contents are known when the commands are submitted.
 pub(in crate::decoder) type Fetches = FxHashMap<Range<usize>, u64>;
 
 /// Transport of blocks between host and device.
 #[derive(Debug)]
 enum BlockTransport {
-    /// Kernels reach memory of the host, and one copies blocks (49 GB/s on an H200).
+    /// A kernel copies blocks, as it can access host memory (49 GB/s on an H200).
     Kernel(Arc<Pipeline>),
-    /// Kernels do not: copies of the queue bring blocks (10 GB/s there).
+    /// Copy commands of the queue, if kernels cannot (10 GB/s on an H200).
     Queue,
 }
 
@@ -59,17 +59,17 @@ enum BlockTransport {
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     load: Option<LoadId>,
-    /// Whether what the step writes is there too.
+    /// Whether the dirty blocks of the chunk are there too.
     complete: bool,
-    /// When it was last needed, in loads.
+    /// Number of the load that last used it.
     used: u64,
 }
 
-/// Names a chunk of a layer in a step.
+/// Identifies a chunk of a layer in a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::decoder) struct LoadId {
     pub(in crate::decoder) layer: usize,
-    /// First [table entry](super::Stream::tables_at) of its stream, which no other stream has.
+    /// First [table entry](super::Stream::tables_at) of its stream, which is unique.
     pub(in crate::decoder) stream: usize,
     pub(in crate::decoder) group: usize,
     pub(in crate::decoder) chunk: usize,
@@ -83,13 +83,13 @@ pub(in crate::decoder) struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Whether anything has to come.
+    /// Whether it has to be copied.
     pub(in crate::decoder) fn moves(&self) -> bool {
         !self.contents.parts.is_empty()
     }
 }
 
-/// Parts of a decoder that transfers are recorded with.
+/// Parts of a decoder that are needed to record transfers.
 pub(in crate::decoder) struct TransferContext<'a> {
     pub(in crate::decoder) gpu: &'a Gpu,
     pub(in crate::decoder) pass: &'a mut Pass,
@@ -99,7 +99,7 @@ pub(in crate::decoder) struct TransferContext<'a> {
 }
 
 impl RingKeys {
-    /// The ring of a pool.
+    /// Creates the ring of a pool.
     pub(super) fn new(gpu: &Gpu, kv: &KvPool, layers: u32) -> Result<Self, ModelError> {
         let transport = match kv.is_staged() {
             true => BlockTransport::Queue,
@@ -118,12 +118,12 @@ impl RingKeys {
         })
     }
 
-    /// Takes the fetches of the commands recorded last.
+    /// Takes the fetches of the commands that were recorded last.
     pub(super) fn take_fetches(&mut self) -> Fetches {
         std::mem::take(&mut self.fetches)
     }
 
-    /// Counts what the commands of a step fetch by its lists.
+    /// Counts the fetches of a step's commands by its lists.
     pub(super) fn sent(&mut self, kv: &KvPool, lists: &StreamLists, fetches: &Fetches) {
         let copies = |pairs: &Range<usize>| lists.pairs[pairs.clone()].iter().filter(|copy| copy.is_some());
         let blocks: u64 = fetches.iter().map(|(pairs, times)| copies(pairs).count() as u64 * times).sum();
@@ -138,13 +138,13 @@ impl RingKeys {
         self.traffic.written_bytes += bytes;
     }
 
-    /// K and V of what the step wrote in the layer at hand, where a policy selects among blocks on disk.
+    /// Returns K and V of the current layer's dirty blocks, if a policy selects among blocks on disk.
     pub(in crate::decoder) fn written(&self, kv: &KvPool) -> Option<[&Buf<KvWord>; 2]> {
         let mut staging = self.staging.of(0).filter(|_| !kv.board().is_empty());
         Some([staging.next()?, staging.next()?])
     }
 
-    /// Makes room for what a step writes.
+    /// Allocates staging blocks for the dirty blocks.
     pub(super) fn fit_staging(
         &mut self,
         gpu: &Gpu,
@@ -165,18 +165,18 @@ impl RingKeys {
         }
     }
 
-    /// Returns the numbers that the commands of a step follow from; `None` if the host takes part in them.
+    /// Returns the numbers that the step's commands depend on; `None` if the host takes part.
     pub(super) fn shape(&self) -> Option<impl Iterator<Item = usize>> {
         let by_kernels = matches!(self.transport, BlockTransport::Kernel(_)) && self.disk.is_none();
         by_kernels.then(|| self.staging.lens())
     }
 
-    /// The rooms of a layer.
+    /// Returns the staging blocks of a layer.
     pub(super) fn staging(&self, layer: usize) -> impl Iterator<Item = &Buf<KvWord>> {
         self.staging.of(layer)
     }
 
-    /// Records that blocks to which the step adds tokens come to their rooms.
+    /// Records the copy of partly filled blocks to their staging blocks.
     pub(in crate::decoder) fn fetch_partial_blocks(
         &mut self,
         context: &mut TransferContext<'_>,
@@ -198,8 +198,8 @@ impl RingKeys {
         Ok(())
     }
 
-    /// Records that a chunk comes to the device, unless it is there, and beside what follows that `next` does and that what the
-    /// step wrote goes to the host. Returns where its keys are.
+    /// Records the copy of a chunk to the device, unless it is there, and concurrently with what follows the copy of `next` and
+    /// the write of dirty blocks to the host. Returns where the chunk's keys are.
     pub(in crate::decoder) fn bring(
         &mut self,
         context: &mut TransferContext<'_>,
@@ -238,7 +238,7 @@ impl RingKeys {
         Ok(current.map_or(load.contents.at, KeysIn::Slot))
     }
 
-    /// Has what lies on disk of a chunk and of the one after it read, in the order in which it is needed.
+    /// Starts reading the blocks on disk of a chunk and of the next one, in the order in which they are needed.
     fn read_ahead(&mut self, context: &TransferContext<'_>, load: Load<'_>, next: Option<Load<'_>>) {
         let Some(disk) = &mut self.disk else { return };
         if load.moves() && !self.slots.iter().any(|slot| slot.load == Some(load.id) && slot.complete) {
@@ -256,14 +256,14 @@ impl RingKeys {
         }
     }
 
-    /// Records that the keys of a layer's rooms go to the board, where there is one.
+    /// Records the copy of a layer's staged keys to the board, if there is one.
     pub(in crate::decoder) fn show(&self, context: &mut TransferContext<'_>, layer: usize) {
         if !context.kv.board().is_empty() {
             self.copy(context, layer, End::Staging, End::Board, context.offload_plan.dirty.board.clone());
         }
     }
 
-    /// Records that what the step wrote in the last layer goes to the host, if it did not yet.
+    /// Records the write of the last layer's dirty blocks to the host, unless it is done.
     pub(in crate::decoder) fn save(&mut self, context: &mut TransferContext<'_>) {
         let Some(layer) = self.unsaved.take() else { return };
         let dirty = &context.offload_plan.dirty;
@@ -277,8 +277,7 @@ impl RingKeys {
         }
     }
 
-    /// Ends the attention of a layer: what the step wrote in it is recorded to go where it belongs, and rooms are free for the
-    /// next layer.
+    /// Ends the attention of a layer: its dirty blocks are written, and the staging blocks are free for the next layer.
     pub(in crate::decoder) fn end_layer(
         &mut self,
         context: &mut TransferContext<'_>,
@@ -287,7 +286,7 @@ impl RingKeys {
         self.disk.as_mut().map_or(Ok(()), |disk| disk.end_layer(context))
     }
 
-    /// Sends what is recorded, waits for it, and returns `reads` of it.
+    /// Submits the recorded commands, waits for them, and returns `reads`.
     pub(super) fn sync(
         &mut self,
         context: &mut TransferContext<'_>,
@@ -296,7 +295,7 @@ impl RingKeys {
         self.disk.as_mut().expect("only blocks on disk are waited for").sync(context, reads)
     }
 
-    /// Notes blocks that could not be read.
+    /// Reports blocks that could not be read.
     pub(super) fn lose(&mut self, kv: &KvPool, lost: Vec<SpillError>) {
         if let Some(disk) = &mut self.disk {
             disk.lose(kv, lost);
@@ -308,7 +307,8 @@ impl RingKeys {
         self.disk.as_mut().map_or_else(|| Ok(DiskReport::default()), |disk| disk.end(gpu))
     }
 
-    /// The slot of a chunk; if it has none, one other than `kept`, to which what does not hang on the step comes.
+    /// Returns the slot of a chunk. If it has none, takes one other than `kept`, and records the copies that do not depend on the
+    /// step.
     fn slot_of(&mut self, context: &mut TransferContext<'_>, load: Load<'_>, kept: Option<usize>) -> usize {
         self.loads += 1;
         let found = self.slots.iter().position(|slot| slot.load == Some(load.id));
@@ -345,7 +345,7 @@ impl RingKeys {
         self.copy(context, layer, from, End::Slot(slot), part.pairs.clone());
     }
 
-    /// Records the way back of what the step wrote where kernels cannot reach the host.
+    /// Records the readback of dirty blocks, if kernels cannot write to the host.
     pub(super) fn read_dirty(&self, pass: &mut Pass, kv: &KvPool, dirty: &DirtyBlocks) -> Vec<Return> {
         match self.transport {
             BlockTransport::Queue => self.staging.read(pass, kv, dirty),

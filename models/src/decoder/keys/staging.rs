@@ -1,4 +1,4 @@
-//! Rooms on the device for what a step writes of blocks on the host.
+//! Staging blocks on the device, for blocks on the host that a step writes.
 //!
 //! New keys and values go to rooms, one a block, beside the blocks' earlier tokens. The ring takes these blocks from there,
 //! and the host gets them whole: by a kernel beside the attention of the layer, or, where kernels cannot reach the host,
@@ -16,32 +16,32 @@ use crate::cast::u32_of;
 use crate::decoder::buffers::GrowBuf;
 use crate::{KvPool, ModelError};
 
-/// Rooms for the blocks of a step.
+/// Staging blocks of a step.
 #[derive(Debug)]
 pub(super) struct StagingBlocks {
-    /// K and V, or latents: of every layer where they are read at the step's end, else one for all.
+    /// K and V, or latents: for every layer if they are read back at the step's end, else one that layers use in turn.
     layers: Vec<SmallVec<[GrowBuf<KvWord>; 2]>>,
 }
 
-/// The blocks beyond the device that a step writes, in the order of their rooms where they have some.
+/// The blocks off the device that a step writes, in the order of their staging blocks, if they have some.
 #[derive(Debug, Default)]
 pub(in crate::decoder) struct DirtyBlocks {
     blocks: Vec<u32>,
     /// Blocks that hold tokens of earlier steps.
     partial: Vec<u32>,
     numbers: FxHashMap<u32, u32>,
-    /// Whether they have rooms.
+    /// Whether they have staging blocks.
     in_staging: bool,
-    /// Blocks in memory of the host; numbers from there on are of blocks on disk.
+    /// Number of blocks in host memory; larger numbers are blocks on disk.
     host_blocks: u32,
-    /// Pairs of block and room of those on the host that are begun, and of those that the step only looks at.
+    /// Pairs of block and staging block: of partly filled ones on the host, and of those that the step only reads.
     pub(super) to_staging: [Range<usize>; 2],
-    /// Pairs of room and block of all on the host.
+    /// Pairs of staging block and block, of all on the host.
     pub(super) to_host: Range<usize>,
-    /// Pairs of room and id of blocks whose keys go to the [board](KvPool::board): those of the step, and those that it only
-    /// looks at.
+    /// Pairs of staging block and block id, of blocks whose keys are copied to the [board](KvPool::board): dirty ones, and those
+    /// that the step only reads.
     pub(super) board: Range<usize>,
-    /// Rooms behind those of the blocks, for blocks that the step looks at.
+    /// Number of further staging blocks, for blocks that the step only reads.
     read_only: usize,
     /// Pairs of blocks on disk, by their numbers there.
     pub(super) disk_to_staging: Vec<(u32, u32)>,
@@ -49,7 +49,7 @@ pub(in crate::decoder) struct DirtyBlocks {
 }
 
 impl DirtyBlocks {
-    /// Finds the blocks of `slots`, -1 apart. Rows of a sequence are in the order of positions.
+    /// Finds the blocks of `slots`, apart from -1. Rows of a sequence must be in the order of positions.
     pub(super) fn of(slots: &[i32], block_size: u32, host_blocks: u32) -> Self {
         let mut dirty = Self { host_blocks, ..Self::default() };
         for slot in slots.iter().filter(|slot| **slot >= 0) {
@@ -64,7 +64,7 @@ impl DirtyBlocks {
         dirty
     }
 
-    /// Gives the blocks rooms: the slots become slots of these.
+    /// Assigns staging blocks, and changes the slots to those of the staging blocks.
     pub(super) fn divert(&mut self, slots: &mut [i32], block_size: u32, pairs: &mut Vec<BlockCopy>) {
         self.in_staging = true;
         for slot in slots.iter_mut().filter(|slot| **slot >= 0) {
@@ -91,8 +91,8 @@ impl DirtyBlocks {
             staging_to_disk.into_iter().map(|(index, block)| (index, block - self.host_blocks)).collect();
     }
 
-    /// Gives blocks that the step takes in but does not write rooms behind the others, and has the keys of all go to the board.
-    /// Rooms are there already.
+    /// Assigns further staging blocks to blocks that the step summarises but does not write, and lists the keys of all for the
+    /// board.
     pub(super) fn add_read_only(&mut self, blocks: &[u32], pairs: &mut Vec<BlockCopy>) {
         let staging = u32_of(self.blocks.len())..;
         self.read_only = blocks.len();
@@ -107,27 +107,27 @@ impl DirtyBlocks {
         self.board = push_copies(pairs, &written.chain(read_only).collect::<Vec<_>>(), 0);
     }
 
-    /// Returns the lists of copies between rooms and the host, which the commands of the step follow from.
+    /// Returns the lists of copies between staging blocks and host, which the step's commands depend on.
     pub(super) fn copies(&self) -> impl Iterator<Item = &Range<usize>> {
         self.to_staging.iter().chain([&self.to_host])
     }
 
-    /// Rooms of the step.
+    /// Number of staging blocks of the step.
     fn staging(&self) -> usize {
         self.blocks.len() + self.read_only
     }
 
-    /// Whether the blocks have rooms: there are some, and kernels do not write to the host themselves.
+    /// Whether the blocks have staging blocks: there are dirty blocks, and kernels do not write to the host themselves.
     pub(super) fn in_staging(&self) -> bool {
         self.in_staging
     }
 
-    /// The blocks, each once.
+    /// Returns the blocks, each once.
     pub(in crate::decoder) fn blocks(&self) -> &[u32] {
         &self.blocks
     }
 
-    /// Rooms and blocks of those in memory of the host.
+    /// Returns the dirty blocks in host memory, each with its staging block.
     pub(super) fn on_host(&self) -> impl Iterator<Item = (usize, u32)> {
         let all = self.blocks.iter().copied().enumerate();
         all.filter(|(_, block)| *block < self.host_blocks)
@@ -138,17 +138,17 @@ impl DirtyBlocks {
         self.numbers.contains_key(&block)
     }
 
-    /// The room of a block on the host, if it has one.
+    /// Returns the staging block of a block on the host, if it has one.
     pub(super) fn staging_index(&self, block: u32) -> Option<u32> {
         self.numbers.get(&block).copied().filter(|_| self.in_staging)
     }
 }
 
-/// Readbacks of a layer's rooms.
+/// Readbacks of a layer's staging blocks.
 pub(in crate::decoder) type Return = SmallVec<[Read<KvWord>; 2]>;
 
 impl StagingBlocks {
-    /// Rooms for blocks of a pool.
+    /// Creates staging blocks for blocks of a pool.
     pub(super) fn new(gpu: &Gpu, kv: &KvPool, layers: u32) -> Result<Self, ModelError> {
         let staging = |layer: u32| {
             kv.attended(layer as usize).0.iter().map(|_| GrowBuf::new(gpu, "staging", 1)).collect()
@@ -157,17 +157,17 @@ impl StagingBlocks {
         Ok(Self { layers: (0..layers).map(staging).collect::<Result<_, ModelError>>()? })
     }
 
-    /// K and V, or latents, of a layer.
+    /// Returns K and V, or latents, of a layer.
     pub(super) fn of(&self, layer: usize) -> impl Iterator<Item = &Buf<KvWord>> {
         self.layers[layer % self.layers.len()].iter().map(|index| &**index)
     }
 
-    /// Elements of each buffer, which follow from those of one layer's.
+    /// Returns the length of each buffer of one layer, which those of the others follow from.
     pub(super) fn lens(&self) -> impl Iterator<Item = usize> {
         self.layers.iter().take(1).flatten().map(|index| index.len())
     }
 
-    /// Makes room for what the step writes.
+    /// Allocates staging blocks for the dirty blocks.
     pub(super) fn fit(&mut self, gpu: &Gpu, kv: &KvPool, dirty: &DirtyBlocks) -> Result<(), ModelError> {
         for (layer, staging) in self.layers.iter_mut().enumerate() {
             let words = dirty.staging() * kv.attended(layer).1;
@@ -176,7 +176,7 @@ impl StagingBlocks {
         Ok(())
     }
 
-    /// Records the way back of what the step wrote, by layer.
+    /// Records the readback of dirty blocks, by layer.
     pub(super) fn read(&self, pass: &mut Pass, kv: &KvPool, dirty: &DirtyBlocks) -> Vec<Return> {
         let mut read = |(layer, staging): (usize, &SmallVec<[GrowBuf<KvWord>; 2]>)| {
             let words = dirty.blocks.len() * kv.attended(layer).1;
@@ -188,7 +188,7 @@ impl StagingBlocks {
 }
 
 impl DirtyBlocks {
-    /// Writes what the step wrote to the host.
+    /// Writes the dirty blocks that were read back to host memory.
     pub(in crate::decoder) fn keep(
         &self,
         gpu: &Gpu,

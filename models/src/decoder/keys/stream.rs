@@ -1,4 +1,4 @@
-//! Plans of the ring pipeline: rows whose keys do not all lie on the device go through them chunk by chunk.
+//! Plans of the ring pipeline: rows whose keys are not all on the device pass through them chunk by chunk.
 //!
 //! Chunks follow positions, and partitions continue from one to the next: so neither the size of the ring nor its number
 //! of slots changes the order of arithmetic of the decode kernel. Sequences that a slot has no room for together go through
@@ -23,19 +23,20 @@ use crate::decoder::batch::{AttentionRows, Batch, Dense};
 use crate::kv::{BlockLocation, KeysIn, ROWS, Ring};
 use crate::{KvPool, ModelError};
 
-/// Order in which some rows go through their keys.
+/// Order in which some rows attend their keys.
 #[derive(Debug)]
 pub(in crate::decoder) struct Stream {
-    /// First entry of its block tables among those of all streams; in them blocks of slots stand for those of the pool.
+    /// First entry of its block tables among those of all streams. These tables name blocks of ring slots instead of blocks of
+    /// the pool.
     pub(in crate::decoder) tables_at: usize,
     /// Groups in the order of rows.
     pub(in crate::decoder) groups: Vec<RingGroup>,
 }
 
-/// Sequences that go through the ring together.
+/// Sequences that use the ring together.
 #[derive(Debug)]
 pub(in crate::decoder) struct RingGroup {
-    /// Their rows in the step.
+    /// Range of their rows in the step.
     rows: Range<u32>,
     pub(in crate::decoder) chunks: Vec<KeyChunk>,
 }
@@ -43,26 +44,26 @@ pub(in crate::decoder) struct RingGroup {
 /// Keys of whole partitions that are attended at one time.
 #[derive(Debug)]
 pub(in crate::decoder) struct KeyChunk {
-    /// Positions.
+    /// Range of positions.
     pub(in crate::decoder) keys: Range<u32>,
-    /// Copies that bring its blocks into a slot of the ring; none where all are attended where they lie.
+    /// Copies of its blocks to a slot of the ring; none if all of them are attended in place.
     pub(in crate::decoder) parts: Vec<BlockCopies>,
-    /// The place where they lie then.
+    /// Buffers that hold them then.
     pub(in crate::decoder) at: KeysIn,
 }
 
-/// Copies of blocks from one place.
+/// Copies of blocks from one source.
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct BlockCopies {
     pub(in crate::decoder) from: BlockSource,
-    /// Whether they come no earlier than their chunk is attended: they hold what the step itself writes, or the host reads them.
+    /// Whether the copies are done right before the chunk is attended, because the step writes the blocks or the host reads them.
     pub(in crate::decoder) late: bool,
-    /// Entries of the lists of pairs of the step, from where a binding can begin.
+    /// Range in the step's list of pairs, aligned for a binding.
     pub(in crate::decoder) pairs: Range<usize>,
 }
 
 impl KeyChunk {
-    /// Returns the numbers that the commands of the chunk follow from, beside the lengths of its copies within each segment.
+    /// Returns the numbers that the chunk's commands depend on, apart from the lengths of its copies within each segment.
     fn shape(&self) -> impl Iterator<Item = usize> {
         let at = match self.at {
             KeysIn::Layer => [0, 0],
@@ -78,7 +79,7 @@ impl KeyChunk {
     }
 }
 
-/// Places that blocks come from.
+/// Sources of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::decoder) enum BlockSource {
     /// Memory of the host.
@@ -87,20 +88,20 @@ pub(in crate::decoder) enum BlockSource {
     Disk,
     /// Their layer's own buffers.
     Resident,
-    /// [StagingBlocks](super::rooms) of what the step writes.
+    /// [Staging blocks](super::staging) of dirty blocks.
     Staging,
 }
 
-/// Tiles after which a binding can begin.
+/// Alignment of tiles for a binding.
 const TILES: usize = 8;
 
-/// A sequence on its way through the ring.
+/// A sequence that uses the ring.
 struct Sequence<'a> {
     rows: Range<u32>,
     /// First entry of its table in the step's tables.
     at: usize,
     table: &'a [BlockId],
-    /// Entries of the blocks that its rows attend to.
+    /// Range of table entries that its rows attend.
     seen: Range<usize>,
 }
 
@@ -108,15 +109,15 @@ struct Sequence<'a> {
 struct Planner<'a> {
     ring: &'a Ring,
     kv: &'a KvPool,
-    /// Blocks of a partition.
+    /// Blocks per partition.
     unit: usize,
-    /// Tokens of a block.
+    /// Tokens per block.
     block_size: u32,
     dirty: &'a DirtyBlocks,
 }
 
-/// Plans the streams of a step: of the rows of every view that do not find all their keys on the device. `selects` says whether
-/// every layer of a view with selections makes one.
+/// Plans the streams of a step, for rows whose keys are not all on the device. `selects` says whether every layer of an attention
+/// group with selections makes one.
 pub(super) fn plan_streams(
     kv: &KvPool,
     ring: &Ring,
@@ -147,7 +148,7 @@ pub(super) fn plan_streams(
     Ok(())
 }
 
-/// The sequences that `rows` are of, and what they see.
+/// Returns the sequences of `rows`, and what they see.
 fn sequences<'a>(
     attn_group: &AttentionGroup,
     slices: &[Slice<'a>],
@@ -177,13 +178,13 @@ fn sequences<'a>(
 #[derive(Default)]
 struct Open {
     units: Range<usize>,
-    /// Blocks and where they go.
+    /// Blocks, and their positions in the slot.
     slots: FxHashMap<BlockId, u32>,
     order: Vec<BlockId>,
 }
 
 impl Planner<'_> {
-    /// Plans the stream of some sequences; `None` where all that they see is resident.
+    /// Plans the stream of some sequences; `None` if everything they see is resident.
     fn stream(
         &self,
         sequences: &[Sequence<'_>],
@@ -223,13 +224,13 @@ impl Planner<'_> {
         matches!(self.ring.place(id.get()), BlockLocation::Device(_))
     }
 
-    /// Partitions that sequences see.
+    /// Returns the partitions that sequences see.
     fn units(&self, group: &[Sequence<'_>]) -> Range<usize> {
         let first = group.iter().map(|sequence| sequence.seen.start / self.unit).min().unwrap_or(0);
         first..group.iter().map(|sequence| sequence.seen.end.div_ceil(self.unit)).max().unwrap_or(0)
     }
 
-    /// The blocks of a partition that sequences see, and their entries in the step's tables.
+    /// Returns the blocks of a partition that sequences see, and their entries in the step's tables.
     fn blocks<'b>(
         &self,
         group: &'b [Sequence<'_>],
@@ -242,12 +243,12 @@ impl Planner<'_> {
         })
     }
 
-    /// Blocks of the largest partition, shared ones counted each time.
+    /// Returns the number of blocks of the largest partition. Shared blocks count each time.
     fn largest_unit(&self, group: &[Sequence<'_>]) -> usize {
         self.units(group).map(|unit| self.blocks(group, unit).count()).max().unwrap_or(0)
     }
 
-    /// Buffers in which all blocks of a partition are attended where they lie, if there are such.
+    /// Returns the buffers in which all blocks of a partition can be attended in place, if there are such.
     fn in_place(&self, group: &[Sequence<'_>], unit: usize) -> Option<KeysIn> {
         let mut places =
             self.blocks(group, unit).map(|(_, id)| Some(self.ring.in_place_location(id.get())?.0));
@@ -255,9 +256,9 @@ impl Planner<'_> {
         places.all(|at| at == Some(first)).then_some(first)
     }
 
-    /// Cuts the keys of a group. Leading partitions that are resident are attended where they lie; resident blocks behind them go
-    /// through a slot with the others, as one dispatch reads one place. Where all are attended in place, a chunk ends with the
-    /// buffer.
+    /// Divides the keys of a group into chunks. Leading partitions that are resident are attended in place. Later resident blocks
+    /// pass through a slot with the others, since one dispatch reads one buffer. If all blocks are attended in place, a chunk
+    /// ends with its buffer.
     fn chunks(&self, group: &[Sequence<'_>], tables_at: usize, lists: &mut StreamLists) -> Vec<KeyChunk> {
         let mut chunks: Vec<KeyChunk> = Vec::new();
         let mut open = Open::default();
@@ -303,13 +304,13 @@ impl Planner<'_> {
         chunks
     }
 
-    /// Positions of partitions.
+    /// Returns the positions of partitions.
     fn keys(&self, units: Range<usize>) -> Range<u32> {
         let tokens = |units: usize| u32_of(units * self.unit) * self.block_size;
         tokens(units.start)..tokens(units.end)
     }
 
-    /// Ends a chunk.
+    /// Finishes a chunk.
     fn close(&self, open: Open, lists: &mut StreamLists) -> KeyChunk {
         // What the host reads is written to the slot when the chunk is attended: until then the device is at the one before.
         const PARTS: [(BlockSource, bool); 5] = [
@@ -346,7 +347,7 @@ impl Planner<'_> {
 }
 
 impl Stream {
-    /// Returns the numbers that the commands of the stream follow from.
+    /// Returns the numbers that the stream's commands depend on.
     pub(super) fn shape(&self) -> impl Iterator<Item = usize> {
         let group = |group: &'_ RingGroup| [group.rows.start, group.rows.end].map(|row| row as usize);
         let groups = self.groups.iter().flat_map(move |of| {
@@ -355,13 +356,13 @@ impl Stream {
         [self.tables_at, self.groups.len()].into_iter().chain(groups)
     }
 
-    /// A chunk of its in a layer.
+    /// Returns a chunk of the stream in a layer.
     pub(in crate::decoder) fn load(&self, layer: usize, group: usize, chunk: usize) -> Load<'_> {
         let contents = &self.groups[group].chunks[chunk];
         Load { id: LoadId { layer, stream: self.tables_at, group, chunk }, contents }
     }
 
-    /// Has the rows and tiles of every group begin where a binding can: rows of nothing and copies of tiles fill the gaps.
+    /// Aligns the rows and tiles of every group for a binding. Empty rows and copies of tiles fill the gaps.
     fn align(&self, decode: &mut Vec<DecodeRow>, tiles: &mut Vec<Tile>) {
         let mut all: VecDeque<Tile> = std::mem::take(tiles).into();
         let mut rows: VecDeque<DecodeRow> = std::mem::take(decode).into();
@@ -376,7 +377,7 @@ impl Stream {
 }
 
 impl RingGroup {
-    /// Its tiles in an [aligned](Stream::align) list.
+    /// Returns the range of its tiles in an [aligned](Stream::align) list.
     pub(in crate::decoder) fn tiles(&self, tiles: &[Tile]) -> Range<usize> {
         let own = |tile: &Tile| self.rows.contains(&tile.row);
         let first = tiles.iter().position(own).unwrap_or(0);
@@ -388,7 +389,7 @@ impl RingGroup {
         first..end
     }
 
-    /// Its decode rows in an [aligned](Stream::align) list.
+    /// Returns the range of its decode rows in an [aligned](Stream::align) list.
     pub(in crate::decoder) fn rows(&self, rows: &[DecodeRow]) -> Range<usize> {
         let own = |row: &DecodeRow| row.len > 0 && self.rows.contains(&row.row);
         let first = rows.iter().position(own).unwrap_or(0);

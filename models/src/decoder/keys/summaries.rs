@@ -1,4 +1,5 @@
-//! Blocks that a step takes in where some lie on disk, so that a policy can rank them: their keys must be at hand.
+//! Summaries of blocks, such as digests or hashes, that a policy ranks by, where some blocks are on disk: the keys of blocks that
+//! a step summarises must be on the device.
 //!
 //! These are the blocks of which the ranking makes digests or hashes in the step: those that it writes, what was written before
 //! of the units that it ends, and what something other than a step wrote.
@@ -8,37 +9,37 @@ use rustc_hash::FxHashSet;
 use crate::batch::Slice;
 use crate::cast::u32_of;
 
-/// Blocks that are not as they were taken in.
+/// Blocks whose summaries are out of date.
 #[derive(Debug)]
 pub(super) struct StaleSummaries {
-    /// Blocks that are taken in together.
+    /// Blocks that are summarised together.
     unit: usize,
     block_size: u32,
     stale: FxHashSet<u32>,
-    /// Blocks that the last step took in though it did not write them.
+    /// Blocks that the last step summarised but did not write.
     due: Vec<u32>,
 }
 
 impl StaleSummaries {
     /// Units of `unit` blocks of `block_size` tokens. The unit of a sequence's last token is always selected, so that it is
-    /// taken in when the next one begins.
+    /// summarised when the next one begins.
     pub(super) fn new(unit: u32, block_size: u32) -> Self {
         Self { unit: unit as usize, block_size, stale: FxHashSet::default(), due: Vec::new() }
     }
 
-    /// Something other than a step writes a block.
+    /// Marks a block that is written outside of a step.
     pub(super) fn forget(&mut self, block: u32) {
         self.stale.insert(block);
     }
 
-    /// A block could not be read in the last step. Returns whether that took it in.
+    /// Marks a block that could not be read in the last step. Returns whether that step summarised it.
     pub(super) fn lose(&mut self, block: u32) -> bool {
         let summarised = self.due.binary_search(&block).is_ok();
         self.stale.extend(summarised.then_some(block));
         summarised
     }
 
-    /// The blocks that a step takes in though it does not write them, ascending. Blocks of unfinished units stay for later.
+    /// Returns the blocks that a step summarises but does not write, ascending. Blocks of unfinished units are left for later.
     pub(super) fn due(&mut self, slices: &[Slice<'_>], is_written: impl Fn(u32) -> bool) -> Vec<u32> {
         let unit_of = |token: u32| (token / self.block_size) as usize / self.unit * self.unit;
         let (mut due, mut unfinished) = (FxHashSet::default(), FxHashSet::default());

@@ -10,7 +10,7 @@ use crate::matrix::Matrix;
 use crate::{CompressedConfig, Compressor, CompressorPart, HyperPart, ModelError, Role, Tensor};
 
 impl WeightLoader<'_> {
-    /// The attention of a layer, where it goes to compressed entries.
+    /// Loads the attention of a layer that uses compressed entries.
     pub(super) fn compressed(&self, l: u32, c: &CompressedConfig) -> Result<CompressedWeights, ModelError> {
         let o_a = self.tensor(Role::OA(l))?;
         let groups = c.output_groups as usize;
@@ -53,7 +53,7 @@ impl WeightLoader<'_> {
         })
     }
 
-    /// Hyper-connections of all layers, where the model has them.
+    /// Loads the hyper-connections of all layers, if the model has them.
     pub(super) fn hyper(&self) -> Result<Option<HyperWeights>, ModelError> {
         let Some(config) = self.config.hyper else { return Ok(None) };
         let of_layer = |l| {
@@ -64,7 +64,7 @@ impl WeightLoader<'_> {
         Ok(Some(HyperWeights { config, layers, end }))
     }
 
-    /// The hyper-connection whose parts `role` names.
+    /// Loads the hyper-connection whose parts `role` names.
     fn hyper_part(&self, role: impl Fn(HyperPart) -> Role) -> Result<Hyper, ModelError> {
         let mix = self.matrix(role(HyperPart::Mix))?;
         let mut affine = self.tensor(role(HyperPart::Base))?.to_f32();
@@ -73,7 +73,7 @@ impl WeightLoader<'_> {
     }
 }
 
-/// The rows of group `group` of `groups`.
+/// Returns the rows of group `group` of `groups`.
 fn rows_of<'t>(tensor: &'t Tensor<'_>, groups: usize, group: u32) -> Tensor<'t> {
     let bytes = tensor.data.len() / groups;
     let data = Cow::Borrowed(&tensor.data[group as usize * bytes..][..bytes]);

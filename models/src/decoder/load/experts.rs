@@ -1,4 +1,4 @@
-//! The experts of a layer, out of the layouts that checkpoints keep them in.
+//! Loads the experts of a layer from the layouts that checkpoints use.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::matrix::Matrix;
 use crate::{ExpertPacking, IntegerTensor, ModelError, MoeConfig, Role, Tensor};
 
 impl WeightLoader<'_> {
-    /// The router and the experts of a layer.
+    /// Loads the router and the experts of a layer.
     pub(super) fn moe(&self, l: u32) -> Result<Moe, ModelError> {
         let moe = self.config.moe.as_ref().expect("a layer of experts has a configuration of them");
         let hashed = self.config.layers[l as usize].mlp == crate::Mlp::HashedExperts;
@@ -45,7 +45,7 @@ impl WeightLoader<'_> {
         })
     }
 
-    /// Experts of each token id, `[vocab, top_k]`.
+    /// Loads the experts of each token id, `[vocab, top_k]`.
     fn expert_table(&self, l: u32, moe: &MoeConfig) -> Result<Buf<u32>, ModelError> {
         let table = self.weights.integers(Role::RouterTable(l))?;
         let expected = [self.config.vocab_size as usize, moe.top_k as usize];
@@ -85,7 +85,7 @@ impl WeightLoader<'_> {
         Ok(Experts { gate_up, down, biases })
     }
 
-    /// Gates and ups out of tensors of all experts: one of each, or one of both.
+    /// Loads gates and ups from tensors that hold all experts: one tensor for each, or one for both.
     fn gate_up(&self, l: u32, moe: &MoeConfig) -> Result<Matrices, ModelError> {
         if !self.weights.has(Role::ExpertsGate(l)) {
             let gate_up = self.packed(Role::ExpertsGateUp(l), moe)?;
@@ -96,7 +96,7 @@ impl WeightLoader<'_> {
         Matrices::load(&self.allocator, moe.num_experts, |e| joined(gate.expert(e), up.expert(e)))
     }
 
-    /// A tensor of all experts, and how to take one out.
+    /// Returns a tensor of all experts, and how to extract one.
     fn packed(&self, role: Role, moe: &MoeConfig) -> Result<PackedExperts<'_>, ModelError> {
         let tensor = self.weights.tensor(role)?;
         let (hidden, inner) = (self.config.hidden_size as usize, moe.inner_size as usize);
@@ -114,7 +114,7 @@ impl WeightLoader<'_> {
         Ok(PackedExperts { tensor, rows, width, transposed, alternate })
     }
 
-    /// Biases of gate and up `[experts, 2, inner]`, and of down `[experts, hidden]`.
+    /// Loads the biases of gate and up `[experts, 2, inner]`, and of down `[experts, hidden]`.
     fn expert_biases(&self, l: u32, moe: &MoeConfig) -> Result<[Buf<f32>; 2], ModelError> {
         let inner = moe.inner_size as usize;
         let values = |role| Ok::<_, ModelError>(self.tensor(role)?.to_f32());
@@ -141,7 +141,7 @@ impl WeightLoader<'_> {
     }
 }
 
-/// Gate, then up, of one expert.
+/// Joins gate and up of one expert.
 fn joined<'t>(gate: Tensor<'t>, up: Tensor<'t>) -> Result<Tensor<'t>, ModelError> {
     let [gate, up] = Tensor::alike([gate, up]);
     crate::matrix::check(&up, &gate)?;
@@ -149,7 +149,7 @@ fn joined<'t>(gate: Tensor<'t>, up: Tensor<'t>) -> Result<Tensor<'t>, ModelError
     Ok(Tensor { shape: vec![2 * gate.shape[0], gate.shape[1]], data: data.into(), ..gate })
 }
 
-/// One tensor of all experts.
+/// A tensor that holds all experts.
 struct PackedExperts<'a> {
     tensor: Tensor<'a>,
     /// Output features of an expert.
@@ -158,12 +158,12 @@ struct PackedExperts<'a> {
     width: usize,
     /// Whether input features come first.
     transposed: bool,
-    /// Whether gates and ups take turns.
+    /// Whether gates and ups alternate.
     alternate: bool,
 }
 
 impl PackedExperts<'_> {
-    /// The matrix of expert `e`, `[rows, width]`, gates before ups.
+    /// Returns the matrix of expert `e`, `[rows, width]`, gates before ups.
     fn expert(&self, e: u32) -> Tensor<'_> {
         let bytes = self.tensor.data.len() / self.tensor.shape[0];
         let data = &self.tensor.data[e as usize * bytes..][..bytes];

@@ -1,4 +1,4 @@
-//! Projections that checkpoints keep in one tensor: queries, keys and values, or gates and ups.
+//! Projections that some checkpoints keep in one tensor: queries, keys and values, or gates and ups.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use super::WeightLoader;
 use crate::{ModelError, Naming, Role, Tensor};
 
 impl WeightLoader<'_> {
-    /// The tensor of a role, by itself or a part of one with others, in the shape that the configuration says.
+    /// Returns the tensor of a role, stored by itself or as part of a fused tensor, in the shape that the configuration gives.
     pub(super) fn part(&self, role: Role) -> Result<Tensor<'_>, ModelError> {
         let rows = self.config.shape(role)[0];
         let Some(Fused { name, whole, first }) = self.fused(role) else {
@@ -23,7 +23,7 @@ impl WeightLoader<'_> {
         Ok(Tensor { shape: vec![rows, tensor.shape[1]], data, ..tensor })
     }
 
-    /// Returns the tensor that the tensor of a role is a part of, where there is one.
+    /// Returns the fused tensor that contains the tensor of a role, if there is one.
     fn fused(&self, role: Role) -> Option<Fused> {
         let rows = |role| self.config.shape(role)[0];
         let (whole, first, apart) = match role {
@@ -43,8 +43,8 @@ impl WeightLoader<'_> {
     }
 }
 
-/// Refuses numbers that are none where logits would not tell: in what only chooses, and in vectors, some of which are bounded or
-/// lost among larger ones. Those in other matrices reach the logits of every token that meets them.
+/// Rejects infinities and NaN where logits would not reveal them: in weights that only select, and in vectors, since some are
+/// clamped or lost among larger values. In other matrices they reach the logits of every token that uses them.
 fn finite(role: Role, tensor: Tensor<'_>) -> Result<Tensor<'_>, ModelError> {
     let chooses =
         matches!(role, Role::IndexQ(_) | Role::IndexK(_) | Role::IndexGates(_) | Role::IndexCompressor(..));
@@ -67,12 +67,12 @@ fn finite(role: Role, tensor: Tensor<'_>) -> Result<Tensor<'_>, ModelError> {
     }
 }
 
-/// A tensor of several roles.
+/// A tensor that holds the tensors of several roles.
 struct Fused {
-    /// Role whose name it has.
+    /// Role that gives its name.
     name: Role,
-    /// Role whose shape it has.
+    /// Role that gives its shape.
     whole: Role,
-    /// Row in it where the part begins.
+    /// First row of the part in it.
     first: usize,
 }

@@ -1,4 +1,4 @@
-//! Weights of latent attention, with the projection of keys taken apart by head.
+//! Weights of latent attention, with the key projection divided by head.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::matrix::Matrix;
 use crate::{Dtype, IndexerConfig, LatentConfig, ModelError, Role, Tensor};
 
 impl WeightLoader<'_> {
-    /// The attention of a layer, where it goes through latents.
+    /// Loads the attention of a layer that uses latents.
     pub(super) fn latent(&self, l: u32, c: &LatentConfig) -> Result<LatentWeights, ModelError> {
         let (keys, values) = self.heads_of_latents(l, c)?;
         Ok(LatentWeights {
@@ -34,8 +34,8 @@ impl WeightLoader<'_> {
         })
     }
 
-    /// Projections from a latent to keys, which meet queries before it does, and to values, by head. Elements move, so blocks of
-    /// quantised types are taken apart into f16.
+    /// Loads the projections of a latent to keys and to values, by head. The key projection is applied to queries instead.
+    /// Elements are reordered, so quantised types are widened to f16.
     fn heads_of_latents(&self, l: u32, c: &LatentConfig) -> Result<(Matrices, Matrices), ModelError> {
         let heads = self.config.num_heads;
         let plain = |role| {
@@ -70,7 +70,7 @@ impl WeightLoader<'_> {
         })
     }
 
-    /// Projection of the latent of queries to an indexer's queries, and weights of its heads with all constant factors on scores.
+    /// Loads the projection of query latents to an indexer's queries, and the weights of its heads times all constant factors.
     pub(super) fn index_queries(&self, l: u32, c: &IndexerConfig) -> Result<IndexQueries, ModelError> {
         let gates = self.tensor(Role::IndexGates(l))?;
         // The root of the number of heads, and the factor on scores, which passes through the ReLU.
@@ -85,20 +85,22 @@ impl WeightLoader<'_> {
     }
 }
 
-/// `[kv_rank + rope, nope + rope]` of a head: from a query to what meets a latent, and its rotated part as it is.
+/// Returns `[kv_rank + rope, nope + rope]` of a head: maps a query to what is multiplied with a latent, and keeps its rotated
+/// part.
 fn keys_of(kv_b: &Tensor<'_>, c: &LatentConfig, head: u32) -> Tensor<'static> {
     let [rank, nope, value] = [c.kv_rank, c.nope_dim, c.value_dim].map(|n| n as usize);
     let first = head as usize * (nope + value);
     absorbed(kv_b, c, |out, i| (first + i) * rank + out)
 }
 
-/// The matrix of [`keys_of`] from keys that are stored by head and transposed.
+/// Returns the matrix of [`keys_of`] from keys that are stored by head and transposed.
 fn keys_apart(k_b: &Tensor<'_>, c: &LatentConfig, head: u32) -> Tensor<'static> {
     let [rank, nope] = [c.kv_rank, c.nope_dim].map(|n| n as usize);
     absorbed(k_b, c, |out, i| (head as usize * rank + out) * nope + i)
 }
 
-/// The matrix of [`keys_of`] from a tensor of which `element(out, i)` leads from dimension `i` of a query to `out` of a latent.
+/// Returns the matrix of [`keys_of`], where `element(out, i)` is the index of the weight from dimension `i` of a query to `out`
+/// of a latent.
 fn absorbed(
     stored: &Tensor<'_>,
     c: &LatentConfig,
@@ -122,14 +124,14 @@ fn absorbed(
     Tensor { name: Cow::Owned(stored.name.to_string()), dtype: stored.dtype, shape, data: Cow::Owned(data) }
 }
 
-/// `[value, kv_rank]` of a head, of values that lie by head.
+/// Returns `[value, kv_rank]` of a head, from values that are stored by head.
 fn values_apart<'t>(v_b: &'t Tensor<'_>, head: u32) -> Tensor<'t> {
     let bytes = v_b.data.len() / v_b.shape[0];
     let data = Cow::Borrowed(&v_b.data[head as usize * bytes..][..bytes]);
     Tensor { name: v_b.name.clone(), dtype: v_b.dtype, shape: v_b.shape[1..].to_vec(), data }
 }
 
-/// `[value, kv_rank]` of a head.
+/// Returns `[value, kv_rank]` of a head.
 fn values_of<'t>(kv_b: &'t Tensor<'_>, c: &LatentConfig, head: u32) -> Tensor<'t> {
     let [rank, nope, value] = [c.kv_rank, c.nope_dim, c.value_dim].map(|n| n as usize);
     let row = rank * kv_b.dtype.block_bytes();
@@ -138,7 +140,7 @@ fn values_of<'t>(kv_b: &'t Tensor<'_>, c: &LatentConfig, head: u32) -> Tensor<'t
     Tensor { name: kv_b.name.clone(), dtype: kv_b.dtype, shape: vec![value, rank], data }
 }
 
-/// The number 1.
+/// Returns the bytes of the number 1.
 fn one(dtype: Dtype) -> &'static [u8] {
     match dtype {
         Dtype::F16 => &[0x00, 0x3c],

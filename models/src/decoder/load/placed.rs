@@ -1,4 +1,4 @@
-//! Weights of a checkpoint, some of them in memory of the host where the device is not to have all.
+//! Loads weights of a checkpoint to the device, or partly to host memory.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(super) fn load(
     Ok(loaded)
 }
 
-/// Adds up what the weights take, without packing any.
+/// Adds up the sizes of the weights, without packing them.
 fn measure(
     gpu: &Gpu,
     config: &DecoderConfig,

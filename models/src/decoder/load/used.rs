@@ -1,4 +1,4 @@
-//! Tensors of a checkpoint that a decoder reads, and those that are left over.
+//! Tensors of a checkpoint that a decoder has read, and those that are left over.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,16 +10,16 @@ use crate::{
     WeightSizes, WeightSource,
 };
 
-/// A checkpoint that remembers what was asked of it.
+/// A checkpoint that remembers which tensors were requested.
 pub(super) struct Used<'a> {
     weights: &'a dyn WeightSource,
-    /// Role and size of each that was asked for, by name.
+    /// Role and size of each requested tensor, by name.
     names: Mutex<BTreeMap<String, (Role, Size)>>,
-    /// Roles whose tensors were asked for.
+    /// Roles whose tensors were requested.
     roles: Mutex<FxHashSet<Role>>,
-    /// Whether zeros take the place of what tensors hold.
+    /// Whether tensors have zeros instead of their contents.
     outlines: bool,
-    /// Counts them; `None` where they are only measured.
+    /// Progress that counts the tensors; `None` if they are only measured.
     progress: Option<&'a LoadProgress>,
 }
 
@@ -28,7 +28,7 @@ impl<'a> Used<'a> {
         Self { outlines: false, progress: Some(progress), ..Self::outlines(weights) }
     }
 
-    /// Types and shapes alone.
+    /// Reads types and shapes alone.
     pub(super) fn outlines(weights: &'a dyn WeightSource) -> Self {
         Self { weights, names: Mutex::default(), roles: Mutex::default(), outlines: true, progress: None }
     }
@@ -37,7 +37,7 @@ impl<'a> Used<'a> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The tensor of a role.
+    /// Returns the tensor of a role.
     pub(super) fn tensor(&self, role: Role) -> Result<Tensor<'a>, WeightError> {
         if self.outlines {
             return Ok(self.remember(role, self.weights.outline(role)?.loads_as_zeros()).0);
@@ -60,31 +60,31 @@ impl<'a> Used<'a> {
         Ok(tensor)
     }
 
-    /// Notes a tensor, and returns its size with it if it is the first time that it is asked for.
+    /// Notes a tensor, and returns its size if it is requested for the first time.
     fn remember<'t>(&self, role: Role, tensor: Tensor<'t>) -> (Tensor<'t>, Option<Size>) {
         let size = Size { bytes: tensor.data.len() as u64, elements: tensor.elems() as u64 };
         let is_new = self.names().insert(tensor.name.to_string(), (role, size)).is_none();
         (tensor, is_new.then_some(size))
     }
 
-    /// Whether it is the first time that the tensor of a role is asked for.
+    /// Whether the tensor of a role is requested for the first time.
     fn is_new(&self, role: Role) -> bool {
         self.roles.lock().unwrap_or_else(PoisonError::into_inner).insert(role)
     }
 
-    /// The table of a role.
+    /// Returns the table of a role.
     pub(super) fn integers(&self, role: Role) -> Result<IntegerTensor, WeightError> {
         let table = self.weights.integers(role)?;
         self.names().insert(table.name.clone(), (role, Size::default()));
         Ok(table)
     }
 
-    /// Convention by which the tensors are named.
+    /// Returns the naming convention of the tensors.
     pub(super) fn naming(&self) -> Naming {
         self.weights.naming()
     }
 
-    /// Sizes of the tensors that were asked for so far.
+    /// Returns the sizes of the tensors that were requested so far.
     pub(super) fn sizes(&self) -> WeightSizes {
         let mut sizes = WeightSizes::default();
         self.names().values().for_each(|(role, size)| sizes.add(*role, *size));
@@ -96,7 +96,7 @@ impl<'a> Used<'a> {
         self.weights.has(role)
     }
 
-    /// Refuses tensors that nobody asked for: they would change the result of a decoder that knew them.
+    /// Rejects tensors that were not requested: a decoder that knew them would compute something else.
     ///
     /// # Errors
     /// [`WeightError::Extra`]; [`ModelError::Untied`] for an output head that is stored beside a tied embedding and
@@ -126,7 +126,7 @@ impl<'a> Used<'a> {
         }
     }
 
-    /// Tensors that repeat what the configuration says, and layers that draft tokens, which nobody runs here.
+    /// Whether a tensor repeats the configuration, or belongs to layers that draft tokens, which are not run here.
     fn is_known(&self, config: &DecoderConfig, name: &str) -> bool {
         match self.weights.naming() {
             Naming::Gguf => name.starts_with("rope_f"),

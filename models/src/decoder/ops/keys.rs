@@ -1,10 +1,10 @@
-//! Keys in the recording context: what records with the ring or with the slots, and all else that this touches.
+//! Keys in the recording context: recording with the ring and with page slots.
 
 use super::Ctx;
 use crate::decoder::keys::{KeySource, Needed, PageContext, Residency, RingKeys, TransferContext};
 
 impl Ctx<'_> {
-    /// Records with the ring, where blocks pass through one.
+    /// Records with the ring, if blocks pass through one.
     pub(in crate::decoder) fn on_ring<R>(
         &mut self,
         record: impl FnOnce(&mut RingKeys, &mut TransferContext<'_>) -> R,
@@ -19,7 +19,7 @@ impl Ctx<'_> {
         self.keys.ring_mut().map(|ring| record(ring, &mut context))
     }
 
-    /// Records with the slots for selected pages, where there are some.
+    /// Records with the slots for selected pages, if there are any.
     pub(in crate::decoder) fn on_pages(&mut self, record: impl FnOnce(&mut Residency, &mut PageContext<'_>)) {
         if let KeySource::Pages { ring, pages } = self.keys {
             let (pass, tables, written) =
@@ -28,7 +28,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// Has the pages of lists come to the device.
+    /// Fetches the pages that lists name to the device.
     pub(in crate::decoder) fn make_resident(&mut self, needed: &Needed<'_>) {
         if !self.keys.on_disk() {
             return self.on_pages(|pages, context| pages.make_resident(context, needed));

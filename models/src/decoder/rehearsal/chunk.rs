@@ -1,4 +1,4 @@
-//! Chunks of prompts that are run for their time alone.
+//! Chunks of prompts that are run only to measure their time.
 
 use std::ops::Range;
 
@@ -9,35 +9,35 @@ use super::super::keys::KeySource;
 use super::{SHORTEST, Stage};
 use crate::{ChunkCrossing, ChunkGrid, ModelError, Reach, SelectionPlace, SparseOptions};
 
-/// Layers that are run: they are alike, and a whole model would take long.
+/// Number of layers that are run: layers are alike, and a whole model would take long.
 const LAYERS: usize = 2;
 
-/// A decoder whose chunks of prompts are run for their time, through few of its layers. Blocks of the pool are overwritten, so no
-/// sequence may have any.
+/// A decoder whose chunks of prompts are run to measure their time, through few of its layers. Blocks of the pool are
+/// overwritten, so that no sequence may hold any.
 #[derive(Debug)]
 pub struct ChunkRehearsal<'a> {
     stage: Stage<'a>,
     grid: ChunkGrid,
-    /// Layers that are run, of which the first selects.
+    /// Layers that are run; the first one selects.
     layers: Range<usize>,
 }
 
 impl Decoder {
-    /// Returns the lengths below which chunks of prompts attend to everything, where a policy is set.
+    /// Returns the lengths below which chunks of prompts attend everything, if there is a policy.
     #[must_use]
     pub fn chunk_crossing(&self) -> Option<&ChunkCrossing> {
         self.options.sparse.as_ref().map(|sparse| &sparse.chunk_crossing)
     }
 
-    /// Sets the lengths below which chunks of prompts attend to everything.
+    /// Sets the lengths below which chunks of prompts attend everything.
     pub fn set_chunk_crossing(&mut self, crossing: ChunkCrossing) {
         if let Some(sparse) = &mut self.options.sparse {
             sparse.chunk_crossing = crossing;
         }
     }
 
-    /// Returns chunks of prompts to be timed, of up to `rows` rows and with contexts of up to `longest` tokens. `None` where none
-    /// select, or all are read back in every layer, or contexts are not on the device.
+    /// Returns chunks of prompts to be timed, of up to `rows` rows and with contexts of up to `longest` tokens. `None` if no
+    /// chunk selects, or selections are read back in every layer, or contexts are not on the device.
     pub fn chunk_rehearsal(&mut self, rows: u32, longest: u32) -> Option<ChunkRehearsal<'_>> {
         let sparse = self.options.sparse.as_ref().filter(|sparse| sparse.acts_on(Phase::Prefill))?;
         let skips = sparse.policy.skips().is_some();
@@ -62,12 +62,12 @@ impl Decoder {
 }
 
 impl SparseOptions {
-    /// The fewest tokens of a prompt that is worth a time: of shorter ones the policy drops nothing.
+    /// Minimum number of tokens of a prompt that is timed: the policy drops nothing of shorter ones.
     fn prompts_from(&self) -> u32 {
         u32::try_from(self.of(Phase::Prefill).support().dense_below_tokens).unwrap_or(u32::MAX).max(SHORTEST)
     }
 
-    /// Whether the share of blocks that the policy keeps of a prompt follows from what the keys are, and is counted.
+    /// Whether the share of blocks that the policy keeps of a prompt depends on the keys, and is counted.
     fn keeps_by_content(&self) -> bool {
         self.policy.skips().is_none() && self.of(Phase::Prefill).support().query
     }
@@ -81,8 +81,8 @@ impl ChunkRehearsal<'_> {
     }
 
     /// Runs the last `rows` tokens of a prompt of `tokens` tokens, dense or `selecting` blocks, and waits for them. The first run
-    /// of a length also writes keys and values of the tokens before. Returns the share of the blocks that were attended, where
-    /// that follows from what the keys are.
+    /// of a length also writes keys and values of the earlier tokens. Returns the share of blocks that were attended, if it
+    /// depends on the keys.
     ///
     /// # Errors
     /// Errors of the device.

@@ -1,4 +1,4 @@
-//! The account of a step under a policy: blocks that slices attended by layer, certified mass, selections that are traced.
+//! The account of a step under a policy: attended blocks by slice and layer, certified mass, and traced selections.
 
 use attn_kernels::gpu::Timing;
 use kvblock::BlockIdx;
@@ -12,17 +12,17 @@ use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
 use crate::sparse::{Attended, Tally};
 
-/// Account of the step in progress.
+/// Account of the current step.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// Blocks that each slice attended; `None` for slices that the policy does not act on.
+    /// Blocks that each slice attended; `None` for slices that the policy ignores.
     attended: Vec<Option<Attended>>,
-    /// Times of what was submitted before the end of the step.
+    /// Times of submissions before the end of the step.
     pub(super) timings: Vec<Timing>,
 }
 
 impl Account {
-    /// Begins a step: rows that attend to everything are counted at once.
+    /// Starts a step, and counts the rows that attend everything.
     pub(super) fn begin(&mut self, rules: &Rules, batch: &Batch, slices: &[Slice<'_>]) {
         let acts = |slice: &Slice<'_>| rules.options.acts_on(slice.phase).then(Attended::default);
         self.attended = slices.iter().map(acts).collect();
@@ -36,7 +36,7 @@ impl Account {
         }
     }
 
-    /// Certifies the mass of sequences that attend to everything: all of it.
+    /// Certifies the mass of sequences that attend everything, which is 1.
     fn certify_whole(&mut self, selecting: &[SelectingRows], slices: &[Slice<'_>]) {
         for (index, (slice, attended)) in slices.iter().zip(&mut self.attended).enumerate() {
             let whole =
@@ -45,7 +45,7 @@ impl Account {
         }
     }
 
-    /// Counts the rows that attend to everything in a layer, of slices that the policy acts on.
+    /// Counts the rows that attend everything in a layer, of slices that the policy acts on.
     fn count_whole(&mut self, rules: &Rules, batch: &Batch, slices: &[Slice<'_>], layer: usize) {
         let block = rules.options.policy.block_size();
         let sparse = rules.selects_in(batch, layer);
@@ -67,18 +67,18 @@ impl Account {
         }
     }
 
-    /// The account of the slice of chosen rows.
+    /// Returns the account of the slice of selecting rows.
     pub(super) fn of(&mut self, selecting: &SelectingRows) -> &mut Attended {
         self.attended[selecting.slice].as_mut().expect("rows are chosen of slices that the policy acts on")
     }
 
-    /// Counts `blocks` blocks that chosen rows attend in a layer, all heads and lists together.
+    /// Counts `blocks` blocks that selecting rows attend in a layer, summed over heads and lists.
     pub(super) fn count(&mut self, rules: &Rules, selecting: &SelectingRows, layer: usize, blocks: u64) {
         let visible = selecting.visible(rules.block()) * rules.num_kv_heads as u64;
         self.of(selecting).count(layer, Tally { blocks, visible });
     }
 
-    /// Counts what the selections of a layer, one for each of the chosen rows, attend.
+    /// Counts the blocks of a layer's selections, one for each of the selecting rows.
     pub(super) fn count_selections(
         &mut self,
         rules: &Rules,
@@ -108,12 +108,12 @@ impl Account {
         }
     }
 
-    /// Keeps a selection for those who trace them.
+    /// Stores a selection to be returned with the output.
     pub(super) fn keep(&mut self, selecting: &SelectingRows, layer: usize, selection: Selection) {
         self.of(selecting).selections.push((u32_of(layer), selection));
     }
 
-    /// Ends a step.
+    /// Ends a step, and moves the account into the output.
     pub(super) fn hand_out(&mut self, output: &mut StepOutput) {
         output.attended = std::mem::take(&mut self.attended);
         output.timings.append(&mut self.timings);

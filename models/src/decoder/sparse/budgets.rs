@@ -1,4 +1,4 @@
-//! Numbers of blocks that rows take in each layer, and what `top_k` reads of them.
+//! Number of blocks that each row selects in each layer, and the inputs of `top_k` that follow from it.
 
 use attn_kernels::rows::TopRow;
 use sparse_select::policy::num_blocks;
@@ -10,8 +10,8 @@ use crate::ModelError;
 use crate::cast::u32_of;
 
 impl Ranker {
-    /// Lays out how many blocks each row takes in each layer; returns the most that any takes, and a few more. Where pages are
-    /// spare beside the selection, some blocks more are wished for.
+    /// Plans how many blocks each row selects in each layer. Returns the maximum, rounded up. If pages are spare, some more
+    /// blocks are prefetched.
     pub(super) fn budget(
         &mut self,
         rules: &Rules,
@@ -60,7 +60,7 @@ impl Ranker {
         Ok(max)
     }
 
-    /// Number of blocks that the row `index` of the chosen ones takes in a layer.
+    /// Returns how many blocks the selecting row `index` takes in a layer.
     fn taken(&self, rules: &Rules, layer: usize, index: usize, selecting: &SelectingRows) -> u32 {
         let (policy, layer) = (&*rules.options.policy, Some(u32_of(layer)));
         let Some(then) = self.then(index) else { return policy.budget(layer, selecting.kv_len()) };
@@ -69,18 +69,18 @@ impl Ranker {
         policy.budget(layer, then) + (blocks - then_blocks)
     }
 
-    /// Number of blocks that lists of a row have room for: the same for a while, whichever steps retrieve.
+    /// Returns how many blocks a row's lists must have space for: the same for a while, whichever steps retrieve.
     fn max_taken(&self, rules: &Rules, layer: usize, selecting: &SelectingRows) -> u32 {
         let more = self.kept.as_ref().map_or(0, |kept| kept.more(rules.block()));
         rules.options.policy.budget(Some(u32_of(layer)), selecting.kv_len()) + more
     }
 
-    /// Tokens in the step whose selection a row keeps, if it does not select.
+    /// Returns the sequence's tokens in the step whose selection a row keeps, if it does not select itself.
     fn then(&self, index: usize) -> Option<usize> {
         self.kept.as_ref()?.then(index).map(|tokens| tokens as usize)
     }
 
-    /// Counts what kernels will take in a layer: exactly their budgets.
+    /// Counts the blocks that kernels will select in a layer, which is exactly the budgets.
     pub(super) fn count_budgets(
         &self,
         rules: &Rules,

@@ -1,5 +1,5 @@
-//! Selection for chunks of prompts, in kernels: nothing of a layer is read back. How many blocks the lists name is counted on
-//! the device.
+//! Selection by kernels for chunks of prompts: nothing of a layer is read back, and the blocks in lists are counted on the
+//! device.
 
 use std::fmt::Debug;
 
@@ -21,7 +21,7 @@ use crate::decoder::ops::Ctx;
 
 /// Kernels that list the blocks of chunks.
 pub(super) trait ListChunks: Debug + Send + Sync {
-    /// Makes room for a chunk of the step, whose lists of `stride` entries begin with list `first`.
+    /// Allocates the buffers of a chunk of the step, whose lists of `stride` entries begin with list `first`.
     fn fit(
         &mut self,
         gpu: &Gpu,
@@ -34,11 +34,11 @@ pub(super) trait ListChunks: Debug + Send + Sync {
     /// Records the lists of a chunk in a layer.
     fn list(&self, pass: &mut Pass, chunk: &PromptChunk<'_>, from: &Inputs, to: &DeviceLists);
 
-    /// Records what stands for blocks that the lists of a chunk leave out, after its attention to them.
+    /// Records a correction for the blocks that the lists of a chunk leave out, after its attention.
     fn correct(&self, _pass: &mut Pass, _chunk: &PromptChunk<'_>, _act: &Activations, _lists: &DeviceLists) {}
 }
 
-/// A chunk, and its number among those of the step.
+/// A prompt chunk, and its number in the step.
 #[derive(Clone, Copy)]
 pub(super) struct PromptChunk<'a> {
     pub(super) rows: &'a SelectingRows,
@@ -59,7 +59,7 @@ pub(super) struct Inputs {
     pub(super) tables: Bind<PhysicalBlock>,
 }
 
-/// A selector of the blocks of chunks.
+/// A selector of the blocks of prompt chunks.
 #[derive(Debug)]
 pub(super) struct Chunks<L> {
     by: L,
@@ -105,7 +105,7 @@ impl<L: ListChunks> Select for Chunks<L> {
         self.counter.fit(step.gpu, &spans, self.lists.layers.len())
     }
 
-    /// Chunks differ from step to step; steps without one repeat.
+    /// Steps with chunks differ; steps without chunks can be repeated.
     fn shape(&self) -> Option<Vec<usize>> {
         self.counter.is_empty().then(Vec::new)
     }

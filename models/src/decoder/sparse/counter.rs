@@ -1,4 +1,4 @@
-//! Counts of the blocks that the lists of chunks name, kept on the device until a step ends.
+//! Counts of the blocks in the lists of chunks, kept on the device until a step ends.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) struct Counter {
     pipeline: Arc<Pipeline>,
     /// Lists of every chunk of the step.
     spans: GrowBuf<ListSpan>,
-    /// Blocks that lists name, `[layers, chunks]`.
+    /// Number of blocks in lists, `[layers, chunks]`.
     counts: GrowBuf<u32>,
     chunks: usize,
 }
@@ -42,14 +42,14 @@ impl Counter {
         self.chunks == 0
     }
 
-    /// Takes the lists of a step's chunks.
+    /// Sets the lists of a step's chunks.
     pub(super) fn fit(&mut self, gpu: &Gpu, spans: &[ListSpan], layers: usize) -> Result<(), ModelError> {
         self.chunks = spans.len();
         self.spans.write(gpu, spans)?;
         self.counts.fit(gpu, layers * self.chunks)
     }
 
-    /// Records the lengths of a layer's lists.
+    /// Records the count of a layer's lists.
     pub(super) fn count(&self, pass: &mut Pass, lists: &DeviceLists, layer: usize) {
         let params = ListCountsParams { list_stride: lists.stride, first: u32_of(layer * self.chunks) };
         let buffers =

@@ -1,4 +1,4 @@
-//! Blocks of chunks of prompts from strided antidiagonals (XAttention), in kernels: nothing of a layer is read back.
+//! Selection for prompt chunks by strided antidiagonals (XAttention), in kernels: nothing of a layer is read back.
 //!
 //! A layer's lists are `stride_queries`, `strided_qk`, `softmax_block_sum` and `find_blocks` for some query blocks at a time, so
 //! that scratch stays bounded, and `vote_blocks` where a chunk agrees on one set. `list_counts` keeps how many blocks that were.
@@ -29,7 +29,7 @@ use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;
 
-/// f32 of scores that exist at one time, unless one query block has more.
+/// Maximum number of f32 scores at one time, unless one query block has more.
 const PARTS: usize = 16 << 20;
 
 /// Kernels and buffers of an estimate.
@@ -41,7 +41,7 @@ pub(super) struct Estimator {
     pool_blocks: u32,
     num_heads: u32,
     pipelines: Pipelines,
-    /// Workgroups of the scores.
+    /// Grid of the kernel that scores.
     grid: Grid,
     /// Words of a row of strides.
     row_words: u32,
@@ -64,7 +64,7 @@ struct Pipelines {
 }
 
 impl Estimator {
-    /// `None` where the policy has no such form, or the kernels none of its sizes or types.
+    /// Returns `None` if the policy does not use antidiagonals, or if kernels do not support its sizes or types.
     pub(super) fn new(load: &LoadContext<'_>, policy: &dyn Policy) -> Result<Option<Self>, ModelError> {
         let LoadContext { gpu, config, options, kv, .. } = *load;
         let (shape, block) = (*kv.shape(), policy.block_size().get());
@@ -107,7 +107,7 @@ impl Estimator {
         }))
     }
 
-    /// A chunk's queries against the keys that lists of it choose among.
+    /// Returns the estimate of a chunk's queries against the keys that its lists select from.
     fn estimate(&self, selecting: &SelectingRows) -> Estimate {
         let causal = self.form.vote.is_none();
         let kv_len =
@@ -127,12 +127,12 @@ impl Estimator {
         }
     }
 
-    /// Query blocks that are scored at a time.
+    /// Returns the query blocks that are scored at a time.
     fn rounds(&self, estimate: &Estimate) -> impl Iterator<Item = Range<u32>> + use<> {
         estimate.rounds(PARTS, self.form.queries_at_a_time(estimate.kv_len as usize))
     }
 
-    /// Blocks before the one in which a chunk begins.
+    /// Returns the number of blocks before the chunk.
     fn history(&self, selecting: &SelectingRows) -> u32 {
         selecting.position / self.block.get()
     }

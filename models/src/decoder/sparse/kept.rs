@@ -1,5 +1,5 @@
-//! Lists that decode rows keep between the steps that select, in kernels: a step in which no row selects reads no digest, and
-//! its lists are there before its queries.
+//! Lists that decode rows keep between the steps that select, in kernels: a step in which no row selects reads no digests, and
+//! has its lists before its queries.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
 
-/// Lists of sequences by layer, and the turns of a step's rows.
+/// Kept lists by layer, and which rows of a step retrieve.
 #[derive(Debug)]
 pub(super) struct KeptLists {
     retrievals: Retrievals,
@@ -29,12 +29,12 @@ pub(super) struct KeptLists {
     params: KeepListsParams,
     rows: GrowBuf<KeptRow>,
     row_retrievals: Vec<RowRetrieval>,
-    /// Whether a row retrieves: in the step at hand, and in the next if all sequences go on.
+    /// Whether a row retrieves: in the current step, and in the next one if all sequences go on.
     retrieves: [bool; 2],
 }
 
 impl KeptLists {
-    /// `None` for policies that select in every step. A row has `sets` lists.
+    /// Returns `None` for policies that select in every step. A row has `sets` lists.
     pub(super) fn new(
         load: &LoadContext<'_>,
         rules: &Rules,
@@ -63,19 +63,19 @@ impl KeptLists {
         }))
     }
 
-    /// Forgets sequences whose last block something other than a step writes.
+    /// Forgets sequences whose last block is written outside of a step.
     pub(super) fn forget(&mut self, blocks: &[u32]) {
         self.retrievals.forget(blocks);
     }
 
-    /// Lays out the turns of the rows of a step that select, of which there may be none.
+    /// Plans which of the selecting rows retrieve; there may be no rows.
     pub(super) fn plan(&mut self, slices: &[Slice<'_>], selecting: &[SelectingRows]) {
         self.row_retrievals = self.retrievals.plan(slices, selecting);
         let now = self.row_retrievals.iter().any(RowRetrieval::retrieves);
         self.retrieves = [now, self.retrievals.retrieves_next(&self.row_retrievals)];
     }
 
-    /// Brings them to the device, for lists of `list_stride` entries.
+    /// Uploads the plan, for lists of `list_stride` entries.
     pub(super) fn upload(&mut self, gpu: &Gpu, rules: &Rules, list_stride: u32) -> Result<(), ModelError> {
         let blocks = |tokens: u32| num_blocks(tokens as usize, rules.options.policy.block_size());
         let row = |retrieval: &RowRetrieval| KeptRow {
@@ -89,13 +89,13 @@ impl KeptLists {
         self.rows.write(gpu, &rows)
     }
 
-    /// Tokens of the sequence of the row `index` in the step whose selection it keeps; `None` where it selects itself.
+    /// Returns the sequence's tokens in the step whose selection row `index` keeps; `None` if it selects itself.
     pub(super) fn then(&self, index: usize) -> Option<u32> {
         let retrieval = &self.row_retrievals[index];
         (!retrieval.retrieves()).then_some(retrieval.then)
     }
 
-    /// Maximum number of blocks that a list has beyond the budget of its length.
+    /// Maximum number of blocks of a list beyond its budget.
     pub(super) fn more(&self, block: u32) -> u32 {
         self.retrievals.begun(block)
     }
@@ -105,17 +105,17 @@ impl KeptLists {
         self.retrieves[0]
     }
 
-    /// Goes to the next step, if all sequences go on, or back.
+    /// Switches between the current step and the next one, on the assumption that all sequences go on.
     pub(super) fn swap_next(&mut self) {
         self.retrieves.swap(0, 1);
     }
 
-    /// Adds the numbers that commands follow from.
+    /// Adds the numbers that the step's commands depend on.
     pub(super) fn shape(&self, shape: &mut Vec<usize>) {
         shape.extend([usize::from(self.retrieves()), self.row_retrievals.len(), self.rows.len()]);
     }
 
-    /// Records that lists of a layer are kept, and that rows which keep some have theirs.
+    /// Records that lists of a layer are stored, or restored for rows that keep theirs.
     pub(super) fn record(&self, ctx: &mut Ctx<'_>, layer: usize, lists: &DeviceLists) {
         let Some(kept) = &self.lists[layer] else { return };
         let buffers =

@@ -1,4 +1,4 @@
-//! Lists of selected blocks on the device, and their way back where they are traced.
+//! Lists of selected blocks on the device, and their readback if they are traced.
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Outcome, Pass, Read};
 use sparse_select::Selection;
@@ -11,42 +11,42 @@ use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
 use crate::decoder::buffers::OfLayers;
 
-/// Lists that the host made.
+/// Lists made on the host.
 pub(super) struct HostLists {
     pub(super) words: Vec<u32>,
     /// Entries from one list to the next.
     pub(super) stride: u32,
-    /// Blocks of the longest list, or a few more.
+    /// Blocks of the longest list, rounded up.
     pub(super) blocks: u32,
 }
 
-/// Lists are bound at offsets that are multiples of this many entries.
+/// Alignment of lists for a binding, in entries.
 pub(super) const ALIGN: usize = 64;
 
-/// Lists are this many entries apart, or a multiple of it: lists that grow from step to step keep their places for a while, so
-/// that steps keep their commands.
+/// Granularity of the distance between lists: growing lists keep their positions for a while, so that steps have the same
+/// commands.
 const STEP: u32 = 32;
 
-/// Returns the entries from one list to the next of lists of at most `blocks` blocks.
+/// Returns the entries from one list to the next, for lists of at most `blocks` blocks.
 pub(super) fn stride(blocks: u32) -> u32 {
     (1 + blocks).next_multiple_of(STEP)
 }
 
-/// Longest lists grow by this many tokens at once, likewise.
+/// Granularity of the longest list's length, in tokens.
 const GROWTH: u32 = 64;
 
-/// Returns the blocks of the longest list of some rows, where it has `blocks` blocks of `block` tokens: a few more for lists that
-/// grow from step to step, or by a block that is not full in every second step.
+/// Returns the length of the longest list of some rows, given `blocks` blocks of `block` tokens: rounded up for lists that grow
+/// from step to step, or by a partly filled block in every second step.
 pub(super) fn longest(blocks: u32, block: u32) -> u32 {
     blocks.next_multiple_of((GROWTH / block).max(1))
 }
 
-/// Returns the length of rows of `len` scores: a few more for rows that grow from step to step.
+/// Returns the stride of rows of `len` scores, rounded up for rows that grow from step to step.
 pub(super) fn score_stride(len: u32) -> u32 {
     len.next_multiple_of(64)
 }
 
-/// Lists that kernels make, of one layer after the other or of all.
+/// Lists made by kernels, for one layer after the other or for all layers at once.
 #[derive(Debug)]
 pub(super) struct DeviceLists {
     bufs: OfLayers<u32>,
@@ -58,17 +58,17 @@ pub(super) struct DeviceLists {
     blocks: u32,
     /// Whether each layer has lists in this step.
     pub(super) layers: Vec<bool>,
-    /// Lists of every layer, kept for the end of a step that is traced.
+    /// Lists of every layer, stored until the end of a step that is traced.
     traced: Option<Buf<u32>>,
 }
 
 impl DeviceLists {
-    /// Lists of one layer after the other.
+    /// Lists that layers use in turn.
     pub(super) fn new(gpu: &Gpu, num_layers: usize) -> Result<Self, ModelError> {
         Self::of_layers(gpu, num_layers, false)
     }
 
-    /// Lists of `num_layers` layers; `at_once` says that those of all are there at a time.
+    /// Lists of `num_layers` layers; `at_once` says that those of all layers exist at the same time.
     pub(super) fn of_layers(gpu: &Gpu, num_layers: usize, at_once: bool) -> Result<Self, ModelError> {
         Ok(Self {
             bufs: OfLayers::new(gpu, "lists", ALIGN, at_once.then_some(num_layers))?,
@@ -86,7 +86,7 @@ impl DeviceLists {
         self.traced = None;
     }
 
-    /// Makes room for the lists of a step, of at most `blocks` blocks each, in every layer that selects.
+    /// Allocates the lists of a step, of at most `blocks` blocks each, in every layer that selects.
     pub(super) fn fit(
         &mut self,
         gpu: &Gpu,
@@ -110,7 +110,7 @@ impl DeviceLists {
         Ok(())
     }
 
-    /// Returns the numbers that commands follow from; `None` in a step that is traced.
+    /// Returns the numbers that the step's commands depend on; `None` in a step that is traced.
     pub(super) fn shape(&self) -> Option<Vec<usize>> {
         let layers = self.layers.iter().map(|lists| usize::from(*lists));
         self.traced.is_none().then(|| {
@@ -118,7 +118,7 @@ impl DeviceLists {
         })
     }
 
-    /// The lists of a layer, if it has some.
+    /// Returns the lists of a layer, if it has any.
     pub(super) fn of(&self, layer: usize) -> Option<Lists> {
         self.layers[layer].then(|| Lists {
             bind: self.bind_of(layer),
@@ -127,12 +127,12 @@ impl DeviceLists {
         })
     }
 
-    /// Binds the lists of the layer at hand, where there is one at a time.
+    /// Binds the lists of the current layer, if layers use them in turn.
     pub(super) fn bind(&self) -> Bind<u32> {
         self.bufs.of(0).bind()
     }
 
-    /// Binds the lists of a layer, whether or not it has some.
+    /// Binds the lists of a layer, even if it has none in this step.
     pub(super) fn bind_of(&self, layer: usize) -> Bind<u32> {
         self.buf(layer).bind()
     }
@@ -141,7 +141,7 @@ impl DeviceLists {
         self.bufs.of(self.sources[layer])
     }
 
-    /// Records that a layer's lists are kept for the end of the step, if they are traced.
+    /// Records a copy of a layer's lists for the end of the step, if they are traced.
     pub(super) fn keep(&self, pass: &mut Pass, layer: usize) {
         if let Some(traced) = &self.traced {
             let words = traced.len() / self.layers.len();
@@ -154,7 +154,7 @@ impl DeviceLists {
         self.traced.as_ref().map(|traced| pass.read(traced, 0..traced.len()))
     }
 
-    /// Counts blocks that the device counted, `[layers, selecting rows]`.
+    /// Counts blocks by the device's counts, `[layers, selecting rows]`.
     pub(super) fn count(
         &self,
         rules: &Rules,
@@ -170,7 +170,7 @@ impl DeviceLists {
         }
     }
 
-    /// Takes counts and traced lists of a step into the account.
+    /// Adds counts and traced lists of a step to the account.
     pub(super) fn take_reads(
         &self,
         rules: &Rules,
@@ -202,8 +202,8 @@ impl DeviceLists {
 }
 
 impl Rules {
-    /// Lists of all groups and KV heads of a layer, behind those of rows that come first and are selected for elsewhere.
-    /// `longest` says how many blocks count as those of the longest one.
+    /// Makes the lists of all groups and KV heads of a layer, after those of rows that another selector serves. `longest` rounds
+    /// the length of the longest list.
     pub(super) fn lay_out(
         &self,
         rows: &[SelectingRows],
@@ -231,7 +231,7 @@ impl Rules {
         HostLists { words, stride, blocks }
     }
 
-    /// Returns the selection that a policy's own code would have returned for the lists of chosen rows.
+    /// Returns the selection that the policy's own code would return for the lists of selecting rows.
     fn selection(&self, selecting: &SelectingRows, lists: &[&[u32]]) -> Selection {
         let block = self.options.policy.block_size();
         let list =

@@ -1,5 +1,5 @@
-//! Selections that certify a mass, in kernels: how many blocks a row keeps is decided on the device, and read at the end of a
-//! step.
+//! Selections that certify an attention mass, in kernels: the device decides how many blocks a row keeps, which is read back at
+//! the end of a step.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) struct Mass {
     cut: Arc<Pipeline>,
     count: Arc<Pipeline>,
     odds: f32,
-    /// Tokens of a block.
+    /// Tokens per block.
     select_block: u32,
     /// `[rows, num_heads, score_stride]`
     lses: GrowBuf<f32>,
@@ -41,16 +41,16 @@ pub(super) struct Mass {
     pub(super) counts: GrowBuf<u32>,
 }
 
-/// Extent of a step.
+/// Size of a step.
 pub(super) struct MassExtent {
     pub(super) layers: usize,
     pub(super) rows: usize,
-    /// Blocks of a row at most.
+    /// Maximum number of blocks of a row.
     pub(super) blocks: u32,
 }
 
 impl Mass {
-    /// `None` where a budget decides.
+    /// Returns `None` if a budget decides.
     pub(super) fn new(load: &LoadContext<'_>, policy: &dyn Policy) -> Result<Option<Self>, ModelError> {
         let LoadContext { gpu, config, kv, .. } = *load;
         let Some(mass) = policy.mass() else { return Ok(None) };
@@ -68,7 +68,7 @@ impl Mass {
         }))
     }
 
-    /// Makes room for a step.
+    /// Allocates the buffers of a step.
     pub(super) fn fit(
         &mut self,
         gpu: &Gpu,
@@ -84,13 +84,13 @@ impl Mass {
         self.counts.fit(gpu, layers * rows)
     }
 
-    /// Returns the numbers that commands follow from.
+    /// Returns the numbers that the step's commands depend on.
     pub(super) fn shape(&self) -> [usize; 4] {
         [self.lses.len(), self.cuts.len(), self.spans.len(), self.counts.len()]
     }
 
-    /// Records the lists of a layer whose blocks are scored: the keys of blocks are read as far down their order as no bound
-    /// makes the mass certain.
+    /// Records the lists of a layer whose blocks are scored. Keys are read in the order of scores, until bounds make the mass
+    /// certain.
     pub(super) fn cut(
         &self,
         rules: &Rules,

@@ -1,4 +1,4 @@
-//! Worth of selections, on the host: recall of the mass of dense attention, and what heads kept before they agreed.
+//! Quality of selections, measured on the host: recall of dense attention mass, and density before heads were merged.
 
 use sparse_select::measure::{Mask, recall};
 use sparse_select::policy::num_blocks;
@@ -8,10 +8,10 @@ use super::SelectingRows;
 use crate::ModelError;
 use crate::sparse::{Attended, Mean, SparseOptions};
 
-/// Queries of a chunk that are measured, evenly spread; the cost is that of their dense attention in f64.
+/// Number of queries of a chunk that are measured, evenly spread. The cost is their dense attention in f64.
 const QUERIES: usize = 16;
 
-/// A selection of chosen rows in a layer, with what it was made from.
+/// A selection of selecting rows in a layer, with its inputs.
 pub(super) struct Measured<'a> {
     pub(super) selecting: &'a SelectingRows,
     pub(super) selection: &'a Selection,

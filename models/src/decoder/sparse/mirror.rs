@@ -1,4 +1,4 @@
-//! Keys of the paged cache on the host, rounded as the device rounds them: what policies on the CPU score with.
+//! Keys of the paged cache on the host, rounded like on the device, for policies that score on the CPU.
 
 use attn_kernels::gpu::{Pass, Read};
 use attn_kernels::kernel::{KvDtype, KvShape, block_digest};
@@ -11,7 +11,7 @@ use sparse_select::dsa::fp8;
 
 use crate::KvPool;
 
-/// Pages of K by layer and physical block, read from the device when first asked for.
+/// Keys by layer and physical block, read from the device on first use.
 #[derive(Debug)]
 pub(super) struct Mirror {
     shape: KvShape,
@@ -19,7 +19,7 @@ pub(super) struct Mirror {
     layers: Vec<FxHashMap<u32, Box<[f32]>>>,
 }
 
-/// Digests as kernels keep them of pages of this shape.
+/// Returns the digest format of kernels for blocks of this shape.
 pub(super) fn digests(shape: &KvShape) -> DigestFormat {
     match block_digest::dtype(shape.dtype) {
         KvDtype::F32 => DigestFormat::F32,
@@ -32,7 +32,7 @@ impl Mirror {
         Self { shape, layers: vec![FxHashMap::default(); num_layers] }
     }
 
-    /// Blocks that the device writes: what is known of them is no longer so.
+    /// Forgets blocks that the device writes.
     pub(super) fn forget(&mut self, blocks: impl Iterator<Item = u32>) {
         for block in blocks {
             for layer in &mut self.layers {
@@ -41,7 +41,7 @@ impl Mirror {
         }
     }
 
-    /// Records readbacks of the blocks of `tables` that are not here yet.
+    /// Records readbacks of the blocks of `tables` that are missing here.
     pub(super) fn read_missing<'a>(
         &self,
         pass: &mut Pass,
@@ -62,7 +62,7 @@ impl Mirror {
         missing.into_iter().map(&mut read).collect()
     }
 
-    /// Takes in what the device had for a block.
+    /// Stores the device's contents of a block.
     pub(super) fn insert(&mut self, layer: usize, block: u32, words: &[KvWord]) {
         let s = &self.shape;
         let (heads, size, dim) = (s.num_kv_heads as usize, s.block_size as usize, s.head_dim as usize);
@@ -88,7 +88,7 @@ impl Mirror {
         self.layers[layer].insert(block, block_keys);
     }
 
-    /// Keys of a sequence's first `len` tokens, `[num_kv_heads, len, head_dim]`.
+    /// Returns the keys of a sequence's first `len` tokens, `[num_kv_heads, len, head_dim]`.
     pub(super) fn keys(&self, layer: usize, table: &[u32], len: usize) -> Vec<f32> {
         let s = &self.shape;
         let (heads, size, dim) = (s.num_kv_heads as usize, s.block_size as usize, s.head_dim as usize);

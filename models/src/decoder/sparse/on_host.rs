@@ -1,4 +1,4 @@
-//! Policies that score, on the CPU: queries and new keys are read back in every layer.
+//! Policies that score on the CPU: queries and new keys are read back in every layer.
 
 use std::ops::Range;
 
@@ -26,16 +26,16 @@ pub(super) struct OnHost {
     mirror: Mirror,
     /// Selections of the last layer that selected itself.
     last: Vec<Selection>,
-    /// Retrievals of sequences, if rows do not select in all steps, and the turns of those of the step.
+    /// Retrievals of sequences, if rows do not select in all steps, and those of the current rows.
     retrievals: Option<Retrievals>,
     row_retrievals: Vec<RowRetrieval>,
-    /// Selections that sequences keep, with their tokens when they were made, by layer and place.
+    /// Selections that sequences keep, with their number of tokens at the time, by layer and slot.
     kept: FxHashMap<(usize, u32), (usize, Selection)>,
-    /// Lists of the layer at hand.
+    /// Lists of the current layer.
     buf: GrowBuf<u32>,
-    /// Their stride and the blocks of the longest, in each layer that has lists.
+    /// Stride and longest length of the lists, in each layer that has lists.
     placed: Vec<Option<(u32, u32)>>,
-    /// Whether the step selects blocks, and whether the mass that they keep is certified.
+    /// Whether the step selects blocks, and whether the attention mass that they keep is certified.
     selects: bool,
     certifies: bool,
 }
@@ -43,11 +43,11 @@ pub(super) struct OnHost {
 /// Queries of a step, `[rows, num_heads, head_dim]`.
 struct Queries {
     values: Vec<f32>,
-    /// Queries of the step before, if decode rows select by those.
+    /// Queries of the previous step, if decode rows select by them.
     previous: Option<Vec<f32>>,
     num_heads: usize,
     head_dim: usize,
-    /// Times of what ran until they were read.
+    /// Times of the submission that was read back.
     timings: Vec<Timing>,
 }
 
@@ -60,7 +60,7 @@ impl Queries {
     }
 }
 
-/// Queries and keys of chosen rows.
+/// Queries and keys of selecting rows.
 struct Tensors {
     q: Vec<f32>,
     /// Earlier queries that blocks are selected by, if they are not the rows' own.
@@ -84,7 +84,7 @@ impl OnHost {
         })
     }
 
-    /// Runs the pass so far, and reads back the queries of the step and the keys that are not here yet.
+    /// Submits the pass so far, and reads back the queries of the step and the keys that are missing here.
     fn read_queries(
         &mut self,
         rules: &Rules,
@@ -111,7 +111,7 @@ impl OnHost {
         Ok(Queries { values: done.get(q), previous, num_heads, head_dim, timings })
     }
 
-    /// Runs the policy's own code for the row `index` of the chosen ones, with what its sequence keeps.
+    /// Runs the policy's own code for the selecting row `index`, with what its sequence keeps.
     fn select(
         &mut self,
         rules: &Rules,
@@ -133,7 +133,7 @@ impl OnHost {
         Ok(selection)
     }
 
-    /// Returns queries `[num_heads, rows, head_dim]` and keys `[num_kv_heads, kv_len, head_dim]` of chosen rows.
+    /// Returns queries `[num_heads, rows, head_dim]` and keys `[num_kv_heads, kv_len, head_dim]` of selecting rows.
     fn tensors(&self, selecting: &SelectingRows, queries: &Queries, layer: usize, batch: &Batch) -> Tensors {
         let q = queries.of(&queries.values, selecting.row..selecting.row + selecting.rows);
         let previous = queries.previous.as_ref().filter(|_| selecting.is_decode());
@@ -165,12 +165,12 @@ impl Select for OnHost {
         Ok(())
     }
 
-    /// Steps that select stop in every layer; those of a phase that the policy leaves dense repeat.
+    /// Steps that select wait in every layer; steps of a phase that the policy leaves dense can be repeated.
     fn shape(&self) -> Option<Vec<usize>> {
         (!self.selects).then(Vec::new)
     }
 
-    /// Runs the policy's own code, once the pass so far has run.
+    /// Runs the policy's own code, after the pass so far was submitted.
     fn record(
         &mut self,
         rules: &Rules,

@@ -1,4 +1,4 @@
-//! Two selectors side by side: of chunks of prompts, and of decode rows.
+//! Two selectors, one for prompt chunks and one for decode rows.
 
 use attn_kernels::gpu::{Outcome, Pass};
 
@@ -11,7 +11,7 @@ use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
 use crate::sparse::{SelectionPlace, SparseOptions};
 
-/// The selectors of two policies. Each sees the rows of its own phase alone.
+/// The selectors of two policies. Each sees the rows of its own phase only.
 #[derive(Debug)]
 pub(super) struct Phased {
     prefill: PhaseSelector,

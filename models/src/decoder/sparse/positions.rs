@@ -1,4 +1,4 @@
-//! Policies that select by positions alone: for all layers at the begin of a step.
+//! Policies that select by position: lists of all layers are made at the start of a step.
 
 use attn_kernels::gpu::{Gpu, Outcome, Pass};
 use sparse_select::Selection;

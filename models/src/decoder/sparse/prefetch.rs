@@ -1,4 +1,4 @@
-//! Blocks that the next step may select: lists that go on where the selection of this one ends.
+//! Blocks that the next step may select: lists that continue after the selection of this step.
 
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::top_k::{self, TopKBuffers, TopKParams};
@@ -12,20 +12,20 @@ use crate::cast::u32_of;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::ops::Ctx;
 
-/// Lists of what a ranking would select next.
+/// Lists of the blocks that a ranking would select next.
 #[derive(Debug)]
 pub(super) struct PrefetchLists {
-    /// Rows as in `top_rows`, with more blocks to take.
+    /// Rows like `top_rows`, with more blocks to take.
     rows: GrowBuf<TopRow>,
     /// Lists of even and of odd layers: those of one layer are read while those of the next are made.
     lists: [GrowBuf<u32>; 2],
-    /// Entries from list to list; 0 where the step wishes for nothing.
+    /// Entries from one list to the next; 0 if the step prefetches nothing.
     stride: u32,
-    /// Blocks beyond the selection, where the policy states how many.
+    /// Number of blocks beyond the selection, if the policy gives it.
     stated: Option<u32>,
 }
 
-/// Blocks beyond a selection of up to `max` that are wished for where the policy states no number.
+/// Returns how many blocks are prefetched beyond a selection of up to `max` blocks, if the policy does not say.
 pub(super) fn default_blocks(max: u32) -> u32 {
     max.div_ceil(4)
 }
@@ -40,8 +40,8 @@ impl PrefetchLists {
         })
     }
 
-    /// Lays out a step whose `rows` take up to `max` blocks each into `lists` lists: as many more as the policy states, else up
-    /// to a quarter, of the `spare` ones that there is room for.
+    /// Plans a step whose `rows` take up to `max` blocks each into `lists` lists. As many more as the policy says, or else up to
+    /// a quarter, are prefetched, if they fit into `spare`.
     pub(super) fn lay_out(
         &mut self,
         gpu: &Gpu,
@@ -60,8 +60,8 @@ impl PrefetchLists {
 }
 
 impl Ranker {
-    /// Records lists of what a layer selects and, behind it, what it would select next: beside the selection itself, which
-    /// reads the same scores.
+    /// Records lists of a layer's selection followed by the blocks it would select next. They are made concurrently with the
+    /// selection itself, from the same scores.
     pub(super) fn rank_prefetch(&self, ctx: &mut Ctx<'_>, layer: usize) {
         let (Some(prefetch_lists), Some(top)) = (self.active_prefetch(), &self.tops[layer]) else { return };
         let rows = u32_of(top.budgets.len()) * self.sets;
@@ -80,7 +80,7 @@ impl Ranker {
         self.prefetch_lists.as_ref().filter(|prefetch_lists| prefetch_lists.stride > 0 && self.selects())
     }
 
-    /// Returns lists of what the next step may select in a layer, if that is fetched ahead.
+    /// Returns lists of blocks that the next step may select in a layer, if they are prefetched.
     pub(super) fn next_lists(&self, layer: usize) -> Option<Lists> {
         let prefetch_lists = self.active_prefetch()?;
         self.tops[layer].as_ref()?;

@@ -1,5 +1,5 @@
-//! Queries of the step before, for policies that [select by them](SelectBy::Previous): nothing of a step is waited for before its
-//! blocks are selected.
+//! Queries of the previous step, for policies that [select by them](SelectBy::Previous): blocks are selected without waiting for
+//! any result of the step.
 
 use std::sync::Arc;
 
@@ -17,40 +17,40 @@ use crate::sparse::SparseOptions;
 /// Queries of each layer that selects, `[rows, num_heads * head_dim]`.
 pub(super) type Queries = Arc<[Option<Buf<f32>>]>;
 
-/// Queries that a step leaves to the next, and the rows that those of the step before have.
+/// Queries that a step stores for the next one, and the rows of those that the previous step stored.
 #[derive(Debug)]
 pub(in crate::decoder) struct Previous {
     pub(super) queries: Queries,
-    /// Rows of a buffer.
+    /// Maximum number of rows of a buffer.
     capacity: u32,
-    /// Elements of a row.
+    /// Elements per row.
     width: usize,
-    /// Group of KV blocks that names tokens.
+    /// Cache group whose blocks identify tokens.
     group: usize,
     block_size: u32,
-    /// Rows of the last step that ended, by the tokens that they were of.
+    /// Rows of the last step, by their tokens.
     rows: FxHashMap<Token, u32>,
-    /// Queries of the step at hand that are kept.
+    /// Queries of the current step that are stored.
     kept: Vec<KeptQuery>,
-    /// Whether layers write their queries where they are kept: there are no others.
+    /// Whether layers write their queries directly to where they are stored.
     in_place: bool,
 }
 
-/// A token of a sequence: the block that it lies in, which no other sequence writes, and its position.
+/// Identifies a token of a sequence: its block, which no other sequence writes, and its position.
 type Token = (u32, u32);
 
-/// A row of queries that is kept.
+/// A row of queries that is stored.
 #[derive(Clone, Copy, Debug)]
 struct KeptQuery {
     token: Token,
     /// Its row in the step.
     row: u32,
-    /// Its row among the kept ones.
+    /// Its row among the stored ones.
     to: u32,
 }
 
 impl Previous {
-    /// `None` for policies that select by a row's own queries. `selects` names the layers that select.
+    /// Returns `None` for policies that select by a row's own queries. `selects` says which layers select.
     pub(super) fn new(
         load: &LoadContext<'_>,
         sparse: &SparseOptions,
@@ -76,9 +76,9 @@ impl Previous {
         }))
     }
 
-    /// Lays out what the step keeps: queries of its decode rows, and of the last row of each chunk of a prompt. Returns for each
-    /// slice the row of the query before its first token, or of that token if it is run again; `None` for prompts, and where no
-    /// such query is kept. `at_once` says that steps of single tokens select in all layers before any layer has its queries.
+    /// Plans which queries the step stores: those of decode rows, and of the last row of each prompt chunk. Returns for each
+    /// slice the row of the query before its first token, or of that token if it is run again; `None` for prompts, and if no such
+    /// query is stored. `at_once` says that steps of single tokens select in all layers before any layer has its queries.
     pub(super) fn plan(&mut self, slices: &[Slice<'_>], at_once: bool) -> Vec<Option<u32>> {
         self.kept.clear();
         let mut row = 0;
@@ -106,12 +106,12 @@ impl Previous {
         (slice.tables[self.group][(position / self.block_size) as usize].get(), position)
     }
 
-    /// The buffer that the step writes the queries of a layer to, if others than the activations' hold them.
+    /// Returns the buffer that a layer's queries are written to, if they are stored directly.
     pub(in crate::decoder) fn in_place(&self, layer: usize) -> Option<&Buf<f32>> {
         self.queries[layer].as_ref().filter(|_| self.in_place)
     }
 
-    /// Records that the queries of a layer are kept.
+    /// Records the storing of a layer's queries.
     pub(in crate::decoder) fn keep(&self, ctx: &mut Ctx<'_>, layer: usize) {
         let Some(queries) = self.queries[layer].as_ref().filter(|_| !self.in_place) else { return };
         // Rows of decode slices follow one another.
@@ -121,17 +121,17 @@ impl Previous {
         }
     }
 
-    /// Whether the step writes queries in place, on which its commands depend.
+    /// Whether queries are stored directly, which the step's commands depend on.
     pub(super) fn shape(&self) -> usize {
         usize::from(self.in_place)
     }
 
-    /// Forgets the queries of the last step: those of the one that begins take their place.
+    /// Forgets the queries of the last step, which the current step replaces.
     pub(super) fn begin(&mut self) {
         self.rows.clear();
     }
 
-    /// Ends the step: its queries are those of the step before the next one.
+    /// Ends the step: its queries become those of the previous step.
     pub(super) fn end(&mut self) {
         self.rows = self.kept.iter().map(|kept| (kept.token, kept.to)).collect();
     }

@@ -1,4 +1,4 @@
-//! Scores of the blocks of decode rows by kernels: from digests, hashes or compressed keys of pages, which lie beside the cache.
+//! Scores of the blocks of decode rows by kernels, from summaries of blocks: digests, hashes or compressed keys.
 
 mod compressed;
 mod digests;
@@ -21,7 +21,7 @@ use digests::DigestScorer;
 use due_blocks::DueBlocks;
 use hashes::HashScorer;
 
-/// Scorer of blocks, and the pages that it has yet to look at.
+/// Scorer of blocks, and the blocks whose summaries are due.
 #[derive(Debug)]
 pub(super) struct Scorer {
     kind: ScorerKind,
@@ -42,14 +42,14 @@ pub(super) struct RankContext<'a> {
     pub(super) kv: &'a KvPool,
     pub(super) q: &'a Buf<f32>,
     pub(super) tables: &'a Buf<PhysicalBlock>,
-    /// Decode rows that select, and how many.
+    /// Decode rows that select, and their number.
     pub(super) rows: &'a Buf<DecodeRow>,
     pub(super) count: u32,
 }
 
 impl Scorer {
-    /// `None` where the policy ranks in no such way, or the kernels serve none of its sizes. Only layers that `selects` names
-    /// are scored; `at_once` says that all are before any of them.
+    /// Returns `None` if the policy does not rank by summaries, or kernels do not support its sizes. Only layers that `selects`
+    /// names are scored; `at_once` says that all of them are scored before the first layer runs.
     pub(super) fn new(
         load: &LoadContext<'_>,
         policy: &dyn Policy,
@@ -79,17 +79,18 @@ impl Scorer {
         Ok(Some(Self { kind, due_blocks }))
     }
 
-    /// Whether a step of single tokens takes in only pages that were complete before it.
+    /// Whether a step of single tokens summarises only blocks that were complete before it.
     pub(super) fn completes_before(&self) -> bool {
         self.due_blocks.completes_before()
     }
 
-    /// Forgets pages that are about to be written.
+    /// Marks blocks that are about to be written.
     pub(super) fn forget(&mut self, blocks: impl Iterator<Item = u32>) {
         self.due_blocks.forget(blocks);
     }
 
-    /// Lays out what a step takes in, of which a row `selects` or none. Returns whether all of it was complete before the step.
+    /// Plans which blocks a step summarises; `selects` says whether a row of it selects. Returns whether all of them were
+    /// complete before the step.
     pub(super) fn touch(
         &mut self,
         gpu: &Gpu,
@@ -121,7 +122,7 @@ impl Scorer {
         Ok(self.due_blocks.before_keys(slices))
     }
 
-    /// Adds the numbers that commands follow from.
+    /// Adds the numbers that the step's commands depend on.
     pub(super) fn shape(&self, shape: &mut Vec<usize>) {
         match &self.kind {
             ScorerKind::Digests(digests) => digests.shape(shape),
@@ -130,7 +131,7 @@ impl Scorer {
         }
     }
 
-    /// Lays out the scores of a step's decode rows; `bounds` asks for bounds of the mass of blocks too.
+    /// Plans the scores of a step's decode rows; `bounds` requests bounds of the blocks' attention mass too.
     pub(super) fn begin(
         &mut self,
         gpu: &Gpu,
@@ -149,7 +150,7 @@ impl Scorer {
         }
     }
 
-    /// Records what the layer takes in of the pages that were written.
+    /// Records the layer's summaries of the blocks that are due.
     pub(super) fn summarise(&self, pass: &mut Pass, context: &RankContext<'_>) {
         match &self.kind {
             ScorerKind::Digests(digests) => digests.pools.summarise(pass, context),
@@ -158,7 +159,7 @@ impl Scorer {
         }
     }
 
-    /// Records what scores are made of beside what was taken in: hashes of queries.
+    /// Records the inputs of scores other than summaries: hashes of queries.
     pub(super) fn prepare(&self, pass: &mut Pass, context: &RankContext<'_>) {
         match &self.kind {
             ScorerKind::Hashes(hashes) => hashes.prepare(pass, context),
@@ -175,7 +176,8 @@ impl Scorer {
         }
     }
 
-    /// Returns bounds of the mass of blocks in the current layer, `[rows, num_heads, score_stride]`, in steps that ask for them.
+    /// Returns bounds of the attention mass of blocks in the current layer, `[rows, num_heads, score_stride]`, in steps that
+    /// request them.
     pub(super) fn bounds(&self) -> Option<&Buf<f32>> {
         match &self.kind {
             ScorerKind::Digests(digests) => digests.bounds(),

@@ -31,47 +31,47 @@ use crate::decoder::ops::Ctx;
 pub(super) struct Ranker {
     scorer: Scorer,
     pub(super) top_k: Arc<Pipeline>,
-    /// Orders a row: one for all heads, or one for each KV head.
+    /// Rankings per row: one for all heads, or one for each KV head.
     pub(super) sets: u32,
     /// `[rows, sets, score_stride]`
     pub(super) scores: OfLayers<f32>,
     pub(super) score_stride: u32,
-    /// Rows of the step that select.
+    /// Number of selecting rows of the step.
     selecting: u32,
-    /// Scores of every row and set.
+    /// Position of the scores of every row and set.
     pub(super) top_rows: GrowBuf<TopRow>,
     pub(super) tops: Vec<Option<Top>>,
     pub(super) lists: DeviceLists,
-    /// Whether pages that a step takes in were completed before it.
+    /// Whether all blocks that a step summarises were complete before it.
     summarises_early: bool,
-    /// Whether all layers select as a step begins that takes in what was completed before it.
+    /// Whether all layers select at the start of a step that summarises only blocks completed before it.
     at_once: bool,
-    /// Rows of the queries that select in each view, where they are not those that attend to lists.
+    /// Rows of the queries that select, by attention group, if they are not the rows that attend lists.
     rows: Option<Vec<StepList<DecodeRow>>>,
-    /// Lists between the steps that select, if rows do not in all of them.
+    /// Lists between the steps that select, if rows do not select in every step.
     pub(super) kept: Option<KeptLists>,
-    /// Blocks that the next step may select, where these are fetched ahead.
+    /// Blocks that the next step may select, if they are prefetched.
     pub(super) prefetch_lists: Option<PrefetchLists>,
-    /// The mass that is certainly kept, where digests bound it.
+    /// Lower bound of the attention mass that is kept, if digests bound it.
     shares: Option<Shares>,
-    /// Mass that decides how many blocks are kept, where no budget does.
+    /// Attention mass that decides how many blocks are kept, if no budget does.
     mass: Option<Mass>,
 }
 
 /// Inputs of `top_k` in a layer.
 #[derive(Clone, Debug)]
 pub(super) struct Top {
-    /// First of its rows.
+    /// Index of its first row.
     pub(super) first: usize,
-    /// Blocks of each chosen row.
+    /// Number of blocks of each selecting row.
     pub(super) budgets: Vec<u32>,
 }
 
-/// Rows are bound at offsets that are multiples of this many.
+/// Alignment of rows for a binding.
 pub(super) const ROWS_ALIGN: usize = 16;
 
 impl Ranker {
-    /// `None` where the policy's own code has to select.
+    /// Returns `None` if the policy's own code has to select.
     pub(super) fn new(load: &LoadContext<'_>, rules: &Rules) -> Result<Option<Self>, ModelError> {
         let LoadContext { gpu, config, kv, attn_groups, .. } = *load;
         let (policy, selects) = (&*rules.options.policy, &rules.selecting_layers());
@@ -116,8 +116,8 @@ impl Ranker {
         }))
     }
 
-    /// Lays out the rows of queries that blocks are selected by, where they are not those that attend. Rows that keep what they
-    /// have see no key.
+    /// Plans the rows of the queries that blocks are selected by, if they are not the rows that attend. Rows that keep their
+    /// lists see no keys.
     fn list_rows(&mut self, rules: &Rules, step: &SelectionStep<'_>) -> Result<(), ModelError> {
         for (attn_group, rows) in step.batch.attn_groups.iter().zip(self.rows.iter_mut().flatten()) {
             rows.clear();
@@ -133,7 +133,7 @@ impl Ranker {
         Ok(())
     }
 
-    /// Inputs of the kernels that score in a layer.
+    /// Returns the inputs of the kernels that score in a layer.
     fn context<'a>(&'a self, rules: &'a Rules, ctx: &Ctx<'a>, layer: usize) -> RankContext<'a> {
         let attn_group = ctx.attn_groups.of_layers[layer];
         let previous = rules.previous.as_ref().and_then(|queries| queries[layer].as_ref());
@@ -157,14 +157,14 @@ impl Ranker {
         self.kept.as_ref().is_none_or(KeptLists::retrieves)
     }
 
-    /// Records the lists of a layer that rows keep, if some do.
+    /// Records storing and restoring a layer's kept lists, if rows keep some.
     fn keep_lists(&self, ctx: &mut Ctx<'_>, layer: usize) {
         if self.tops[layer].is_some() {
             self.kept.iter().for_each(|kept| kept.record(ctx, layer, &self.lists));
         }
     }
 
-    /// Records the selections of all layers, in passes whose dispatches run beside one another: each layer has its own buffers.
+    /// Records the selections of all layers, in passes whose dispatches run concurrently: each layer has its own buffers.
     fn select_at_once(&self, rules: &Rules, ctx: &mut Ctx<'_>) {
         let layers = 0..self.tops.len();
         let with_lists = || layers.clone().filter_map(|layer| Some((layer, self.tops[layer].as_ref()?)));
@@ -304,8 +304,8 @@ impl Select for Ranker {
         }
     }
 
-    /// Records the selection of a layer by kernels: it takes in what was written, whether or not a row of this step selects;
-    /// scores of all blocks; lists of the best.
+    /// Records the selection of a layer by kernels: summaries of written blocks, even if no row of this step selects; scores of
+    /// all blocks; lists of the best.
     fn record(
         &mut self,
         rules: &Rules,

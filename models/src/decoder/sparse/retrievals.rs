@@ -1,5 +1,5 @@
-//! Decode rows of policies that [select in some steps alone](sparse_select::Policy::retrieval_stride): which rows do in a step,
-//! and where the others find what they keep.
+//! Decode rows of policies that [select in some steps only](sparse_select::Policy::retrieval_stride): which rows do so in a step,
+//! and where the others find the lists they keep.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -8,15 +8,15 @@ use crate::batch::Phase;
 use crate::cast::u32_of;
 use crate::decoder::kernels::LoadContext;
 
-/// Retrievals of sequences, by the blocks that their last tokens lie in, which no other sequence writes.
+/// Retrievals of sequences, by the block of their last token, which no other sequence writes.
 #[derive(Debug)]
 pub(super) struct Retrievals {
     stride: u32,
-    /// Group of KV blocks that names tokens.
+    /// Cache group whose blocks identify tokens.
     group: usize,
-    /// Tokens of a KV block.
+    /// Tokens per KV block.
     block_size: u32,
-    /// Places for what sequences keep.
+    /// Number of slots for kept lists.
     slots: u32,
     last: FxHashMap<u32, Last>,
 }
@@ -24,21 +24,21 @@ pub(super) struct Retrievals {
 /// Last retrieval of a sequence.
 #[derive(Clone, Copy, Debug)]
 struct Last {
-    /// Position of the last token.
+    /// Position of its last token.
     position: u32,
-    /// Tokens of the sequence in the step that retrieved.
+    /// Number of the sequence's tokens in the step that retrieved.
     then: u32,
     slot: u32,
 }
 
-/// Part of a decode row in a step.
+/// Retrieval of one decode row in a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RowRetrieval {
-    /// Tokens of its sequence.
+    /// Number of its sequence's tokens.
     pub(super) tokens: u32,
-    /// Tokens of its sequence in the step that retrieved for it: as many, where it does so itself.
+    /// Number of its sequence's tokens in the step that retrieved for it; equal to `tokens` if the row retrieves itself.
     pub(super) then: u32,
-    /// Place of what its sequence keeps; `None` for rows of which a later one of the sequence follows in the step.
+    /// Slot of its sequence's kept lists; `None` if a later row of the sequence follows in the step.
     pub(super) slot: Option<u32>,
 }
 
@@ -50,7 +50,7 @@ impl RowRetrieval {
 }
 
 impl Retrievals {
-    /// `None` for policies that select in every step.
+    /// Returns `None` for policies that select in every step.
     pub(super) fn new(load: &LoadContext<'_>, rules: &Rules) -> Option<Self> {
         let stride = rules.options.of(Phase::Decode).retrieval_stride();
         (stride > 1).then(|| Self {
@@ -62,7 +62,7 @@ impl Retrievals {
         })
     }
 
-    /// Number of places.
+    /// Number of slots.
     pub(super) fn slots(&self) -> u32 {
         self.slots
     }
@@ -72,15 +72,15 @@ impl Retrievals {
         (self.stride - 1).div_ceil(block)
     }
 
-    /// Forgets sequences whose last block something other than a step writes.
+    /// Forgets sequences whose last block is written outside of a step.
     pub(super) fn forget(&mut self, blocks: &[u32]) {
         for block in blocks {
             self.last.remove(block);
         }
     }
 
-    /// Lays out the turns of the decode rows of a step that select. A row keeps what its sequence selected less than a stride of
-    /// tokens ago and kept in the step before; without that it retrieves.
+    /// Plans the retrievals of a step's selecting decode rows. A row keeps what its sequence selected less than a stride of
+    /// tokens ago, if the previous step kept it too; otherwise it retrieves.
     pub(super) fn plan(&mut self, slices: &[Slice<'_>], selecting: &[SelectingRows]) -> Vec<RowRetrieval> {
         let found: Vec<Option<Last>> = selecting.iter().map(|row| self.find(slices, row)).collect();
         for slice in slices {
@@ -108,7 +108,7 @@ impl Retrievals {
         row_retrievals
     }
 
-    /// Whether a row of the next step retrieves, if all sequences of these turns go on.
+    /// Whether a row of the next step retrieves, if all sequences of these rows go on.
     pub(super) fn retrieves_next(&self, row_retrievals: &[RowRetrieval]) -> bool {
         row_retrievals.iter().any(|retrieval| retrieval.tokens + 1 - retrieval.then >= self.stride)
     }
@@ -119,8 +119,7 @@ impl Retrievals {
         (last.position == before && u32_of(row.kv_len()) - last.then < self.stride).then_some(last)
     }
 
-    /// Returns places for rows that retrieve, beside those of rows that keep what is in theirs. Where they are short, sequences
-    /// that the step leaves out lose theirs.
+    /// Returns free slots for rows that retrieve. If they are short, sequences that are not in the step lose theirs.
     fn free(&mut self, found: &[Option<Last>]) -> Vec<u32> {
         let wanted = found.iter().filter(|found| found.is_none()).count();
         if wanted == 0 {

@@ -1,4 +1,4 @@
-//! Parameters of selections that hold for every selector and step.
+//! Parameters of selections that are the same for every selector and step.
 
 use sparse_select::digest::DigestFormat;
 
@@ -14,15 +14,15 @@ pub(super) struct Rules {
     pub(super) num_kv_heads: usize,
     pub(super) attn_groups: AttentionGroups,
     pub(super) digests: DigestFormat,
-    /// The layer before, where a layer takes the selection of one.
+    /// For each layer, the earlier layer whose selection it reuses.
     pub(super) source: Vec<Option<usize>>,
-    /// Layers that attend to everything whatever the step.
+    /// Layers that attend everything in every step.
     pub(super) dense: Vec<bool>,
-    /// The phase whose rows are selected for; `None` for all that the policy acts on.
+    /// The phase whose rows are selected for; `None` for all rows that the policy acts on.
     pub(super) phase: Option<Phase>,
-    /// Error of a logit of attention: see [`HeadKernels::slack`].
+    /// Error of an attention logit: see [`HeadKernels::slack`].
     pub(super) slack: f32,
-    /// Queries of the step before, by layer, if decode rows select by those.
+    /// Queries of the previous step, by layer, if decode rows select by them.
     pub(super) previous: Option<Queries>,
 }
 
@@ -31,12 +31,12 @@ impl Rules {
         self.source.len()
     }
 
-    /// Tokens of a block of the policy.
+    /// Tokens per block of the policy.
     pub(super) fn block(&self) -> u32 {
         self.options.policy.block_size().get()
     }
 
-    /// Whether a step certifies the mass that its selections keep.
+    /// Whether a step certifies the attention mass that its selections keep.
     pub(super) fn certifies(&self, slices: &[Slice<'_>]) -> bool {
         let asked = self.options.certify || slices.iter().any(|slice| slice.certify);
         asked && self.options.policy.certifies()
@@ -52,7 +52,7 @@ impl Rules {
         self.dense.iter().zip(&self.source).map(|(dense, source)| !dense && source.is_none()).collect()
     }
 
-    /// Returns the rows of a view that blocks are selected for: decode rows come before those of prefills.
+    /// Returns the rows of an attention group for which blocks are selected: decode rows first, then prefills.
     pub(super) fn own<'a>(&self, attn_group: &'a GroupRows) -> &'a [SelectingRows] {
         let (decode, prefill) =
             attn_group.selecting.split_at(attn_group.selecting.partition_point(SelectingRows::is_decode));
@@ -63,8 +63,7 @@ impl Rules {
         }
     }
 
-    /// Returns the rows of a step that blocks are selected for: all layers of full attention choose the same ones, whichever
-    /// group they are in.
+    /// Returns the rows of a step for which blocks are selected: all layers of full attention select for the same rows.
     pub(super) fn selecting_rows<'a>(&self, batch: &'a Batch) -> &'a [SelectingRows] {
         let attn_groups = batch.attn_groups.iter().map(|attn_group| self.own(attn_group));
         attn_groups.into_iter().find(|rows| !rows.is_empty()).unwrap_or(&[])

@@ -1,4 +1,4 @@
-//! The certificate of a step: the attention mass that lists certainly keep, from bounds of what they drop.
+//! The certificate of a step: a lower bound of the attention mass that lists keep, from bounds of what they drop.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::cast::u32_of;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::ops::Ctx;
 
-/// Shares of the mass that each layer's lists keep, and the least of every row and query head.
+/// Shares of attention mass that each layer's lists keep, and their minimum for every row and query head.
 #[derive(Debug)]
 pub(super) struct Shares {
     shares_of: Arc<Pipeline>,
@@ -22,17 +22,17 @@ pub(super) struct Shares {
     share_stride: u32,
     /// `[rows, num_heads]`
     masses: GrowBuf<f32>,
-    /// Rows and heads of the step, and the layers that select; 0 in a step that asks for no certificate.
+    /// Number of rows times heads of the step, and of selecting layers; 0 in a step without a certificate.
     rows: u32,
     layers: u32,
 }
 
-/// Bounds of the mass of blocks in a layer.
+/// Bounds of the attention mass of blocks in a layer.
 pub(super) struct Bounds<'a> {
     /// `[rows, num_heads, stride]`
     pub(super) bounds: &'a Buf<f32>,
     pub(super) stride: u32,
-    /// Layers that select before this one.
+    /// Number of selecting layers before this one.
     pub(super) before: u32,
 }
 
@@ -49,12 +49,12 @@ impl Shares {
         })
     }
 
-    /// Begins a step that asks for no certificate.
+    /// Starts a step without a certificate.
     pub(super) fn clear(&mut self) {
         self.rows = 0;
     }
 
-    /// Makes room for `rows` rows and heads of at most `blocks` blocks in `layers` layers.
+    /// Allocates buffers for `rows` rows and heads of at most `blocks` blocks in `layers` layers.
     pub(super) fn fit(
         &mut self,
         gpu: &Gpu,
@@ -68,13 +68,13 @@ impl Shares {
         self.masses.fit(gpu, rows)
     }
 
-    /// Returns the numbers that commands follow from.
+    /// Returns the numbers that the step's commands depend on.
     pub(super) fn shape(&self) -> [usize; 5] {
         let [rows, layers, stride] = [self.rows, self.layers, self.share_stride].map(|n| n as usize);
         [rows, layers, stride, self.shares.len(), self.masses.len()]
     }
 
-    /// Records the shares that lists keep in a layer, from the stats that attention left.
+    /// Records the shares that lists keep in a layer, from the statistics of its attention.
     pub(super) fn record(
         &self,
         rules: &Rules,
@@ -109,7 +109,7 @@ impl Shares {
         ctx.pass.dispatch(&self.shares_of, &shares_of, buffers, mass_bound::grid(&shares_of, listed.count));
     }
 
-    /// Records the readback of the least shares of a step, `[rows, num_heads]`.
+    /// Records the readback of the minimum shares of a step, `[rows, num_heads]`.
     pub(super) fn read(&self, pass: &mut Pass) -> Option<Read<f32>> {
         (self.rows > 0).then(|| {
             let Self { layers, rows, share_stride, .. } = *self;

@@ -1,4 +1,4 @@
-//! Blocks of chunks of prompts from energies of mean keys (FlashPrefill), in kernels: nothing of a layer is read back.
+//! Selection for prompt chunks by energies of mean keys (FlashPrefill), in kernels: nothing of a layer is read back.
 //!
 //! A layer's lists are `block_mean` once a chunk, then `block_energy` and `keep_blocks` for some query blocks at a time, so that
 //! scratch stays bounded. Means are made anew in each chunk: that reads the keys once, and leaves nothing to keep up to date.
@@ -30,7 +30,7 @@ use crate::decoder::batch::Batch;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;
 
-/// f32 of energies that exist at one time, unless one query block has more.
+/// Maximum number of f32 energies at one time, unless one query block has more.
 const ENERGIES: usize = 16 << 20;
 
 /// Kernels and buffers of a selection by thresholds.
@@ -41,14 +41,14 @@ pub(super) struct Thresholder {
     shape: KvShape,
     pool_blocks: u32,
     num_heads: u32,
-    /// Factor on scores of attention.
+    /// Factor on attention scores.
     scale: f32,
     pipelines: Pipelines,
-    /// Whether energies go through cooperative matrices.
+    /// Whether energies are computed with cooperative matrices.
     coop: bool,
-    /// Means of the keys of each chunk of the step, with the correction; else of the one at hand.
+    /// Mean keys of each chunk of the step, with the correction; otherwise of the current chunk.
     means: GrowBuf<f32>,
-    /// Means of the values, with the correction.
+    /// Mean values, with the correction.
     mean_values: GrowBuf<f32>,
     /// f32 of means from one chunk to the next.
     means_stride: usize,
@@ -68,12 +68,12 @@ struct Pipelines {
 struct Correction {
     means: Arc<Pipeline>,
     attend: Arc<Pipeline>,
-    /// Registers of the lanes that it is for.
+    /// Register profile that its kernel is built for.
     registers: Registers,
 }
 
 impl Thresholder {
-    /// `None` where the policy has no such form.
+    /// Returns `None` if the policy does not use energies.
     pub(super) fn new(load: &LoadContext<'_>, policy: &dyn Policy) -> Result<Option<Self>, ModelError> {
         let LoadContext { gpu, config, options, kv, .. } = *load;
         let (shape, block) = (*kv.shape(), policy.block_size().get());
@@ -113,7 +113,7 @@ impl Thresholder {
         }))
     }
 
-    /// A chunk's queries against the blocks before them.
+    /// Returns the parameters of a chunk's queries against the blocks before them.
     fn form(&self, selecting: &SelectingRows) -> FlashPrefill {
         FlashPrefill {
             num_heads: self.num_heads,
@@ -129,7 +129,7 @@ impl Thresholder {
         }
     }
 
-    /// First f32 of the means of a chunk.
+    /// Returns the position of a chunk's means, in f32.
     fn means_at(&self, chunk: &PromptChunk<'_>) -> usize {
         // They are needed once all chunks have lists.
         if self.form.correction { chunk.number * self.means_stride } else { 0 }

@@ -1,8 +1,8 @@
-//! Places of the caches of compressed attention: those that layers share, found once.
+//! Caches of compressed attention: which ones share slots, found once.
 
 use crate::{CachePart, Compressor, DecoderConfig, KvPlan};
 
-/// Compressors and groups of caches, and which of them each layer has.
+/// Kinds of entries and states, and those of each layer.
 #[derive(Debug, Default)]
 pub(super) struct CompressedCaches {
     pub(super) kinds: Vec<EntryKind>,
@@ -15,9 +15,9 @@ pub(super) struct CompressedCaches {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct EntryKind {
     pub(super) compressor: Compressor,
-    /// Group of the caches of entries.
+    /// Cache group of the entries.
     pub(super) group: usize,
-    /// Entries a block.
+    /// Entries per block.
     pub(super) block: u32,
 }
 
@@ -26,16 +26,16 @@ pub(super) struct EntryKind {
 pub(super) struct States {
     pub(super) kind: usize,
     pub(super) group: usize,
-    /// Tokens a block.
+    /// Tokens per block.
     pub(super) block: u32,
 }
 
-/// Indices of what a layer has.
+/// Indices of a layer's kinds of entries and states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayerCaches {
     pub(super) kind: usize,
     pub(super) states: usize,
-    /// State of the indexer, where there is one.
+    /// States of the indexer, if there is one.
     pub(super) index_states: usize,
 }
 
@@ -63,7 +63,7 @@ impl CompressedCaches {
     }
 }
 
-/// Returns the index of `item` in `list`, which it joins if it is new.
+/// Returns the index of `item` in `list`, and adds it if it is new.
 fn index<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
     list.iter().position(|other| *other == item).unwrap_or_else(|| {
         list.push(item);

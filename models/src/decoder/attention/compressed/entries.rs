@@ -1,4 +1,4 @@
-//! Compressors: what tokens keep for entries, and the entries that a step completes.
+//! Compressors: states that tokens leave, and entries that a step completes.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::{CachePart, Compressor, DecoderConfig, DecoderOptions, ModelError};
 /// Weights of a compressor.
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct CompressorWeights {
-    /// Matrix that makes a token's state, `[2 * windows * dim, hidden]`: values, then scores.
+    /// Matrix from hidden states to compressor states, `[2 * windows * dim, hidden]`: values, then scores.
     pub(in crate::decoder) states: Matrix,
-    /// Added to scores by the place in a window, `[ratio, windows * dim]`.
+    /// Added to scores by the position within a window, `[ratio, windows * dim]`.
     pub(in crate::decoder) bias: Buf<f32>,
     /// Norm of entries, `[dim]`.
     pub(in crate::decoder) norm: Buf<f32>,
@@ -28,7 +28,7 @@ pub(in crate::decoder) struct CompressorWeights {
 #[derive(Debug)]
 pub(super) struct EntryState {
     write: Arc<Pipeline>,
-    /// One for each kind: of entries and, with an indexer, of its keys.
+    /// Kernels of each kind: for entries, and for the keys of the indexer if there is one.
     compress: Vec<[Arc<Pipeline>; 2]>,
     /// `[max_rows, 2 * windows * dim]`
     states: Buf<f32>,
@@ -36,13 +36,13 @@ pub(super) struct EntryState {
     pub(super) entries: Buf<f32>,
 }
 
-/// The cache that a compressor's states go to, and where it is.
+/// A cache of compressor states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StateCache {
     pub(super) layer: usize,
     pub(super) part: CachePart,
     pub(super) kind: usize,
-    /// Group of states.
+    /// Index of its kind of states.
     pub(super) group: usize,
     pub(super) dim: u32,
 }
@@ -79,7 +79,7 @@ impl EntryState {
 }
 
 impl CompressedAttention {
-    /// Keeps the states of the step's tokens, and leaves the entries that they complete in a buffer; how many there are.
+    /// Records the states of the step's tokens, and the entries that they complete, into a buffer. Returns the number of entries.
     pub(super) fn compress(
         &self,
         ctx: &mut Ctx<'_>,

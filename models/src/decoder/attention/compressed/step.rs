@@ -1,4 +1,4 @@
-//! One step as compressed attention sees it: laid out on the host once, for all layers, and the slots that follow from it.
+//! Lists of a step of compressed attention, planned once on the host for all layers, and the slots that kernels list.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ use crate::{DecoderConfig, ModelError};
 pub(super) struct CompressedStep {
     /// (cos, sin) of each row's position in layers with entries, `[rows, pairs]`.
     pub(super) cos_sin: StepList<Angle>,
-    /// Tokens of each row's window, one list for each view.
+    /// Tokens of each row's window, one list per attention group.
     windows: Vec<Spans>,
-    /// Slots from one row's list of the window to the next.
+    /// Entries from one row's list of window slots to the next.
     pub(super) window_stride: u32,
-    /// Rows of layers without entries, as `mla_decode` takes them.
+    /// Rows of layers without entries, in the format of `mla_decode`.
     pub(super) rows: StepList<SlotRow>,
     pub(super) kinds: Vec<KindStep>,
-    /// One entry for each group of states.
+    /// Lists for each kind of states.
     pub(super) states: Vec<StateStep>,
     planner: SplitPlanner,
     /// Split of the keys of all rows.
@@ -38,23 +38,23 @@ pub(super) struct CompressedStep {
     slots: Arc<Pipeline>,
 }
 
-/// Ranges of positions, as `prefix_slots` takes them, and their slots.
+/// Ranges of positions in the format of `prefix_slots`, and their slots.
 #[derive(Debug)]
 struct Spans {
     list: StepList<Span>,
     slots: GrowBuf<u32>,
 }
 
-/// Entries of one kind.
+/// Lists of one kind of entries.
 #[derive(Debug)]
 pub(super) struct KindStep {
-    /// Rows as `mla_decode` takes them.
+    /// Rows in the format of `mla_decode`.
     pub(super) rows: StepList<SlotRow>,
     /// Entries that each row may see.
     seen: Spans,
-    /// Entries that the last of them sees.
+    /// Maximum number of entries that a row may see.
     pub(super) longest: u32,
-    /// Slots from one row's list to the next: entries that a row attends at most.
+    /// Entries from one row's list of slots to the next: the maximum number of entries that a row attends.
     pub(super) stride: u32,
     /// Slots of the entries that the step completes.
     pub(super) slots: StepList<i32>,
@@ -62,27 +62,27 @@ pub(super) struct KindStep {
     pub(super) cos_sin: StepList<Angle>,
 }
 
-/// States of one group.
+/// Lists of one kind of states.
 #[derive(Debug)]
 pub(super) struct StateStep {
     /// Slot of each row's state.
     pub(super) slots: StepList<i32>,
-    /// Entries that the step completes, as `v4_compress` takes them.
+    /// Entries that the step completes, in the format of `v4_compress`.
     pub(super) entries: StepList<NewEntry>,
 }
 
-/// Inputs of a step beside its slices.
+/// Inputs of a step, apart from its slices.
 pub(super) struct StepContext<'a> {
     pub(super) config: &'a DecoderConfig,
     pub(super) caches: &'a CompressedCaches,
-    /// Angles of layers with entries.
+    /// Rope factors of layers with entries.
     pub(super) cos_sin: &'a RopeCosSin,
 }
 
-/// One row.
+/// One row of a step.
 struct StepRow<'a> {
     slice: &'a Slice<'a>,
-    /// First entries of the slice's block tables, by group.
+    /// First entries of the slice's block tables, by cache group.
     tables: &'a [u32],
     row: u32,
     position: u32,
@@ -105,7 +105,7 @@ impl KindStep {
         self.longest > self.stride
     }
 
-    /// Entries that each row may see.
+    /// Ranges of the entries that each row may see.
     pub(super) fn spans(&self) -> &[Span] {
         &self.seen.list
     }
@@ -135,7 +135,7 @@ impl Spans {
         Ok(Self { list: StepList::new(gpu, "spans", rows)?, slots: GrowBuf::new(gpu, "slots", 1)? })
     }
 
-    /// Brings the ranges to the device, and makes room for `stride` slots of each.
+    /// Uploads the ranges, and allocates `stride` slots for each.
     fn upload(&mut self, gpu: &Gpu, stride: u32) -> Result<(), ModelError> {
         self.list.upload(gpu)?;
         self.slots.fit(gpu, self.list.len() * stride as usize)
@@ -181,7 +181,7 @@ impl CompressedStep {
         })
     }
 
-    /// Lays a step out, after its batch.
+    /// Plans a step, after its batch was planned.
     pub(super) fn plan(&mut self, context: &StepContext<'_>, slices: &[Slice<'_>], batch: &Batch) {
         let StepContext { config, caches, cos_sin } = *context;
         self.clear();
@@ -245,7 +245,7 @@ impl CompressedStep {
         }
     }
 
-    /// Adds the windows, which the views of the batch know, to all rows.
+    /// Adds the windows to all rows, from the attention groups of the batch.
     fn push_windows(&mut self, batch: &Batch) {
         let rows = &batch.attn_groups[0].all.decode;
         self.window_stride = rows.iter().map(DecodeRow::keys).max().unwrap_or(0);
@@ -272,7 +272,7 @@ impl CompressedStep {
         self.split = self.planner.latents(max);
     }
 
-    /// Brings the lists to the device.
+    /// Uploads the lists of a step.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.cos_sin.upload(gpu)?;
         self.rows.upload(gpu)?;
@@ -286,7 +286,7 @@ impl CompressedStep {
         Ok(())
     }
 
-    /// Records the slots of all windows, and of the entries of kinds whose rows attend all of them.
+    /// Records the slots of all windows, and of entries of kinds whose rows attend all they see.
     pub(super) fn record(&self, ctx: &mut Ctx<'_>, caches: &CompressedCaches) {
         for (window, attn_group) in self.windows.iter().zip(&ctx.attn_groups.all) {
             window.record(ctx, &self.slots, attn_group.block_size);
@@ -296,13 +296,13 @@ impl CompressedStep {
         }
     }
 
-    /// Slots of the windows of a view.
+    /// Slots of the windows of an attention group.
     pub(super) fn window(&self, attn_group: usize) -> &Buf<u32> {
         &self.windows[attn_group].slots
     }
 }
 
-/// Entries that a row attends of those that it may see.
+/// Returns how many of the entries that it sees a row attends.
 fn attended(config: &DecoderConfig, kind: &EntryKind, entries: u32) -> u32 {
     let selected =
         config.indexer.filter(|_| kind.compressor.indexed).map_or(u32::MAX, |indexer| indexer.top_k);

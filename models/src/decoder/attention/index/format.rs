@@ -1,4 +1,4 @@
-//! Format of an indexer's vectors: kernels that bring its keys into their cache, and its queries into what meets them.
+//! Format of an indexer's vectors: kernels that write its keys to their cache, and that round its queries.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::kernel::index_write_fp8::{self, IndexWriteFp8Buffers, IndexWriteFp8Pa
 /// Kernels of one format.
 #[derive(Debug)]
 pub(super) enum IndexFormat {
-    /// Elements are rounded, if at all, as they are written.
+    /// Elements are rounded at most to their storage type.
     Plain { shape: KvShape, write: Arc<Pipeline> },
-    /// Vectors are rotated, then codes with a scale.
+    /// Vectors are rotated, then stored as codes with a scale.
     Fp8 { head_dim: u32, write: Arc<Pipeline>, query: Arc<Pipeline> },
 }
 
@@ -36,7 +36,7 @@ impl IndexFormat {
         })
     }
 
-    /// Records the keys `x` of `rows` rows, into their slots of `keys`.
+    /// Records the write of the keys `x` of `rows` rows to their slots of `keys`.
     pub(super) fn append(
         &self,
         ctx: &mut Ctx<'_>,
@@ -60,7 +60,7 @@ impl IndexFormat {
         }
     }
 
-    /// Records what `vectors` queries, and the gates of their heads, become before they meet keys.
+    /// Records the rounding of `vectors` queries and of the gates of their heads.
     pub(super) fn round_queries(&self, ctx: &mut Ctx<'_>, vectors: u32, q: &Buf<f32>, gates: &Buf<f32>) {
         if let Self::Fp8 { head_dim, query, .. } = self {
             let params = IndexQueryFp8Params { vectors, root: root(*head_dim) };

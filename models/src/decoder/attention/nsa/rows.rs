@@ -1,4 +1,4 @@
-//! Rows that attend to selected blocks or to a window, one by one.
+//! Rows that attend selected blocks or a window, one by one.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) struct BranchRows<'a> {
     pub(super) layer: usize,
     pub(super) kernels: &'a BranchKernels,
     pub(super) rows: &'a StepList<DecodeRow>,
-    /// Lists of selected blocks and the words from one to the next; `None` for the window.
+    /// Lists of selected blocks, and the words from one list to the next; `None` for the window.
     pub(super) lists: Option<(&'a Buf<u32>, u32)>,
     pub(super) split: SplitPlan,
     pub(super) out: &'a Buf<f32>,

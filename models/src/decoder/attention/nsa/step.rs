@@ -1,4 +1,4 @@
-//! One step as native sparse attention sees it: laid out on the host once, for all layers.
+//! Lists of a step of native sparse attention, planned once on the host for all layers.
 
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvShape;
@@ -18,11 +18,11 @@ use crate::{DecoderConfig, ModelError, NsaConfig, Reach};
 #[derive(Debug)]
 pub(super) struct NsaStep {
     shape: KvShape,
-    /// Blocks of the cache that the step fills.
+    /// Cache blocks that the step fills.
     pub(super) filled: StepList<BlockTokens>,
     /// All rows, with the first keys of their windows.
     pub(super) window: StepList<DecodeRow>,
-    /// Scores of each row and KV head, `[rows, num_kv_heads]`.
+    /// Position of the scores of each row and KV head, `[rows, num_kv_heads]`.
     pub(super) top_rows: StepList<TopRow>,
     /// Rows whose probabilities and scores exist at one time.
     pub(super) portion: usize,
@@ -31,10 +31,10 @@ pub(super) struct NsaStep {
     /// f32 from one KV head's scores to the next.
     pub(super) score_stride: u32,
     planner: SplitPlanner,
-    /// Splits of the rows in the two branches that attend tokens, in partitions that the batch does not decide on.
+    /// Splits of the rows in the two branches that attend tokens, in partitions that do not depend on the batch.
     pub(super) selected_split: SplitPlan,
     pub(super) window_split: SplitPlan,
-    /// f32 of probabilities and of scores of a row.
+    /// Length of the probabilities and of the scores of a row, in f32.
     row_lens: [usize; 2],
 }
 
@@ -58,7 +58,7 @@ impl NsaStep {
         })
     }
 
-    /// Lays a step out, after its batch.
+    /// Plans a step, after its batch was planned.
     pub(super) fn plan(
         &mut self,
         config: &DecoderConfig,
@@ -101,21 +101,21 @@ impl NsaStep {
         }
     }
 
-    /// Brings the lists to the device.
+    /// Uploads the lists of a step.
     pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
         self.filled.upload(gpu)?;
         self.window.upload(gpu)?;
         self.top_rows.upload(gpu)
     }
 
-    /// f32 of the probabilities and of the scores of a portion.
+    /// Returns the length of the probabilities and of the scores of a portion, in f32.
     pub(super) fn portion_lens(&self) -> [usize; 2] {
         let rows = self.portion.min(self.window.len());
         self.row_lens.map(|len| rows * len)
     }
 }
 
-/// Blocks that a slice fills: all that end in it.
+/// Returns the blocks that end within a slice.
 fn filled(slice: &Slice<'_>, block_size: u32) -> impl Iterator<Item = BlockTokens> {
     let end = slice.first + u32_of(slice.tokens.len());
     // The layers share one group of blocks.

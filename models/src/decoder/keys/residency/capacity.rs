@@ -1,28 +1,28 @@
-//! Room for pages of lists on the device: what can be attended at one time.
+//! Capacity for pages of lists on the device: how much can be attended at one time.
 
 use crate::cast::u32_of;
 
-/// Keys that a tile of prefill takes at once, with matrices.
+/// Keys that a prefill tile with cooperative matrices loads at a time.
 pub(in crate::decoder) const TILE_KEYS: u32 = 16;
 
-/// Room for pages of lists on the device.
+/// Capacity for pages of lists on the device.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::decoder) struct SlotCapacity {
     pub(super) num_slots: u32,
     pub(super) block_size: u32,
-    /// Pages of a partition.
+    /// Pages per partition.
     pub(super) partition_pages: u32,
-    /// Lists of tiles.
+    /// Number of lists of tiles.
     pub(super) tile_requests: u32,
 }
 
 impl SlotCapacity {
-    /// Decode rows that are attended together: as many as find room for a partition each.
+    /// Returns how many decode rows are attended together: one partition of each has to fit.
     pub(in crate::decoder) fn rows_together(&self) -> usize {
         (self.num_slots / self.partition_pages) as usize
     }
 
-    /// Keys of each of `rows` lists of at most `keys` keys that find room together: all of them, or whole partitions.
+    /// Returns how many keys of each of `rows` lists of at most `keys` keys fit together: all of them, or whole partitions.
     pub(in crate::decoder) fn keys_together(&self, rows: usize, keys: u32) -> u32 {
         let rows = u32_of(rows);
         if rows * keys.div_ceil(self.block_size) <= self.num_slots {
@@ -31,7 +31,7 @@ impl SlotCapacity {
         self.num_slots / (rows * self.partition_pages) * self.partition_pages * self.block_size
     }
 
-    /// Pages of each list of tiles that find room together.
+    /// Returns how many pages of each list of tiles fit together.
     pub(in crate::decoder) fn tile_pages(&self) -> u32 {
         self.num_slots / self.tile_requests.max(1)
     }

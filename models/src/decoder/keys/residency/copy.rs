@@ -1,4 +1,4 @@
-//! Copies of pages to their slots: from the host, or of what a step wrote.
+//! Copies of pages to their slots, from the host or from what a step wrote.
 
 use std::ops::Range;
 
@@ -9,22 +9,22 @@ use attn_kernels::rows::{KvWord, WrittenBlock};
 use super::{FetchReason, PageContext, Residency};
 use crate::KvPool;
 
-/// Pages that a kernel copies.
+/// Parameters of a copy of pages.
 pub(super) struct Copied<'a> {
     pub(super) reason: FetchReason,
-    /// Whether decided fetches are among them.
+    /// Whether to copy the pages that were assigned slots.
     pub(super) fetch: bool,
-    /// Blocks whose pages on the device are copied anew, and how many of them.
+    /// Blocks whose pages on the device are updated, and their number.
     pub(super) touched: &'a Buf<WrittenBlock>,
     pub(super) count: u32,
-    /// K and V that pages come from.
+    /// K and V that pages are copied from.
     pub(super) source: [&'a Buf<KvWord>; 2],
-    /// Blocks that they hold.
+    /// Range of blocks that these buffers hold.
     pub(super) held: Range<u32>,
 }
 
 impl Residency {
-    /// Records fetches, and copies of the first `count` blocks that the step writes.
+    /// Records fetches, and the update of the first `count` blocks that the step writes.
     pub(super) fn copy_step(
         &self,
         context: &mut PageContext<'_>,

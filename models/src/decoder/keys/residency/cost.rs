@@ -1,4 +1,4 @@
-//! Traffic between slots and host, and the cost of a fetch, measured on what the device holds already.
+//! Traffic between slots and host, and the cost of a fetch, measured with the pages that are on the device.
 
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::kernel::residency::HEADER;
@@ -9,11 +9,11 @@ use super::{FetchReason, Residency};
 use crate::cast::u32_of;
 use crate::{FetchCost, KvPool, ModelError, PageTraffic, Predictions};
 
-/// Records the product of a layer that fetches ahead run beside, of one row of whatever its input holds.
+/// Records the matrix product of a layer that prefetches run next to, for one row of arbitrary input.
 pub(in crate::decoder) type Beside<'a> = dyn FnMut(&mut Pass, usize) -> Result<(), ModelError> + 'a;
 
 impl Residency {
-    /// Traffic between slots and host so far.
+    /// Returns the traffic between slots and host so far.
     pub(in crate::decoder) fn traffic(&self, gpu: &Gpu) -> Result<PageTraffic, ModelError> {
         let mut pass = Pass::new("page_traffic");
         let layers = || self.layers.iter().flatten();
@@ -39,14 +39,14 @@ impl Residency {
         Ok(traffic)
     }
 
-    /// Counts of blocks that were read ahead of selections, where blocks lie on disk.
+    /// Returns counts of blocks that were read ahead of selections, if there are blocks on disk.
     pub(in crate::decoder) fn predictions(&self) -> Option<Predictions> {
         self.disk.as_ref().map(|disk| disk.fetcher.counts())
     }
 
-    /// Cost of fetches of selected pages, and how much of a fetch ahead hides beside the product that it runs beside: both
-    /// alone, then together, with as many pages as steps fetched ahead so far. `None` where no page was fetched or the adapter
-    /// has no timestamps.
+    /// Measures the cost of fetching selected pages, and how much of a prefetch is hidden by the matrix product that runs next to
+    /// it: each alone, then both together, with as many pages as steps have prefetched so far. `None` if no page was fetched or
+    /// the adapter has no timestamps.
     pub(in crate::decoder) fn cost(
         &self,
         gpu: &Gpu,
@@ -83,7 +83,8 @@ impl Residency {
         Ok(Some(FetchCost { ns_per_byte, hidden_ahead: ((fetch + product - both) / fetch).clamp(0.0, 1.0) }))
     }
 
-    /// Nanoseconds of a fetch of everything, of a fetch of the first `ahead` blocks, of the product beside it, and of both.
+    /// Measures the nanoseconds of a fetch of everything, of a fetch of the first `ahead` blocks, of the product, and of both
+    /// together.
     fn time_fetches(
         &self,
         gpu: &Gpu,
@@ -118,7 +119,7 @@ impl Residency {
         })
     }
 
-    /// Blocks that a step fetched ahead of one layer, on average over the calls so far.
+    /// Returns the average number of blocks that a step prefetched for one layer.
     fn blocks_ahead(&self, gpu: &Gpu, kv: &KvPool) -> Result<usize, ModelError> {
         let PageTraffic { prefetched, .. } = self.traffic(gpu)?;
         let mut pass = Pass::new("page_calls");

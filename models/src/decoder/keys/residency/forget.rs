@@ -1,11 +1,11 @@
-//! Pages on the device that do not hold what their blocks do.
+//! Invalidation of pages on the device whose blocks were written or could not be read.
 
 use attn_kernels::gpu::Gpu;
 
 use super::{Residency, Resident};
 
 impl Residency {
-    /// Forgets a block that something other than a step writes.
+    /// Invalidates a block that is written outside of a step.
     pub(in crate::decoder) fn forget(&mut self, gpu: &Gpu, block: u32) {
         if let Some(disk) = &mut self.disk {
             disk.summaries.forget(block);
@@ -13,14 +13,14 @@ impl Residency {
         self.leave(gpu, block);
     }
 
-    /// Forgets pages of a block that the last step could not read: others whose lists name it read it again. Returns whether the
-    /// step took it in.
+    /// Invalidates the pages of a block that the last step could not read: later lists read it again. Returns whether the step
+    /// summarised it.
     pub(in crate::decoder) fn lose(&mut self, gpu: &Gpu, block: u32) -> bool {
         self.leave(gpu, block);
         self.disk.as_mut().is_some_and(|disk| disk.summaries.lose(block))
     }
 
-    /// Has the pages of a block fetched anew.
+    /// Makes the next lists fetch the pages of a block again.
     fn leave(&self, gpu: &Gpu, block: u32) {
         for layer in self.layers.iter().flatten() {
             let heads = layer.places.len() / self.num_blocks(layer);

@@ -1,5 +1,5 @@
-//! Pages of blocks on disk: the host reads what a layer's lists lack, and predicts what the next step's may name. Pages of blocks
-//! in memory of the host, which may lie beside them, are fetched by kernels meanwhile.
+//! Pages of blocks on disk: the host reads what a layer's lists lack, and predicts what the next step may need. Meanwhile kernels
+//! fetch pages of blocks in host memory.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -21,21 +21,21 @@ use crate::decoder::keys::summaries::StaleSummaries;
 use crate::decoder::options::DecoderOptions;
 use crate::{DecoderConfig, KvPool, ModelError};
 
-/// State of pages whose blocks lie on disk.
+/// State of pages whose blocks are on disk.
 #[derive(Debug)]
 pub(super) struct FromDisk {
     pub(super) fetcher: Fetcher,
     pub(super) summaries: StaleSummaries,
-    /// Layer whose wishes the host has not seen.
+    /// Layer whose prefetch list the host has not read yet.
     pub(super) unread_prefetch: Option<usize>,
-    /// Pages by layer and head that were wished for and missing so far: the kernel counts them up.
+    /// Count of prefetches that missed so far, by layer and head: the kernel counts up.
     missed: Vec<Vec<u32>>,
-    /// Positions in the batch of the sequences that select, by block.
+    /// Position in the batch of the sequence that selects, by block.
     positions: FxHashMap<u32, u32>,
 }
 
 impl FromDisk {
-    /// `None` where no blocks lie on disk.
+    /// Returns `None` if there are no blocks on disk.
     pub(super) fn new(
         gpu: &Gpu,
         config: &DecoderConfig,
@@ -54,7 +54,7 @@ impl FromDisk {
         }))
     }
 
-    /// Begins a step.
+    /// Starts a step.
     pub(super) fn begin(&mut self, batch: &Batch, attn_group: &GroupRows) {
         self.fetcher.begin();
         self.positions.clear();
@@ -67,8 +67,8 @@ impl FromDisk {
         }
     }
 
-    /// Numbers of the blocks on disk, whose ids begin with `first`, that a layer wished for and lacked, by sequence: what most
-    /// heads want comes first.
+    /// Returns the blocks on disk, whose ids start at `first`, that a layer wants to prefetch, by sequence: blocks that most
+    /// heads want come first.
     fn wants(
         &mut self,
         layer: usize,
@@ -100,7 +100,8 @@ impl FromDisk {
     }
 }
 
-/// Pages that the kernel gave slots to, of blocks on disk, whose ids begin with `first`, that the step does not write.
+/// Returns the pages that the kernel assigned slots to, of blocks on disk that the step does not write. Their ids start at
+/// `first`.
 fn missing(fetches: &[u32], heads: u32, first: u32, offload_plan: &OffloadPlan) -> Vec<Missing> {
     let mut missing = Vec::new();
     for (head, of_head) in (0..).zip(fetches.chunks_exact(fetches.len() / heads as usize)) {
@@ -113,8 +114,8 @@ fn missing(fetches: &[u32], heads: u32, first: u32, offload_plan: &OffloadPlan) 
 }
 
 impl Residency {
-    /// Has the pages of lists come to the device, with what the step wrote of them: once the host knows what is missing, from its
-    /// cache or from the disk. What fails ends the step at its end.
+    /// Fetches the pages of lists, from the cache or from disk, after the host has read what is missing. Errors are reported at
+    /// the end of the step.
     pub(in crate::decoder) fn fetch_from_disk(
         &mut self,
         context: &mut TransferContext<'_>,
@@ -166,7 +167,7 @@ impl Residency {
         Ok(())
     }
 
-    /// Records that pages go from the staging buffers to their slots.
+    /// Records the copy of pages from the staging buffers to their slots.
     fn copy_staged(&self, context: &mut TransferContext<'_>, layer: usize) {
         let (Some(disk), Some(resident)) = (&self.disk, &self.layers[layer]) else { return };
         let (staged, (k, v)) = (disk.fetcher.staged(), context.kv.layer(layer));
@@ -184,7 +185,7 @@ impl Residency {
     }
 }
 
-/// The context of pages beside the rooms of a ring.
+/// Returns a context of pages with the staging blocks of a ring.
 fn page_context<'a>(context: &'a mut TransferContext<'_>, ring: &'a RingKeys) -> PageContext<'a> {
     PageContext {
         pass: context.pass,

@@ -1,4 +1,4 @@
-//! Copies between the places of blocks: memory of the host, slots of the ring, rooms, and a layer's own buffers.
+//! Copies of blocks between host memory, slots of the ring, staging blocks, and a layer's own buffers.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::cast::u32_of;
 use crate::kv::{KeysIn, block_runs};
 
 impl RingKeys {
-    /// Records copies of blocks of a layer: entries of the step's lists of pairs.
+    /// Records copies of blocks of a layer, given a range of the step's list of pairs.
     pub(super) fn copy(
         &self,
         context: &mut TransferContext<'_>,
@@ -81,7 +81,7 @@ impl RingKeys {
         }
     }
 
-    /// The buffers of a layer at one end of copies.
+    /// Returns the buffers of a layer at one end of copies.
     fn buffers<'a>(&'a self, kv: &'a KvPool, copies: &Copies, end: End) -> Vec<&'a Buf<KvWord>> {
         let layer = copies.layer;
         match end {
@@ -95,7 +95,7 @@ impl RingKeys {
     }
 }
 
-/// Copies of blocks of a layer whose ends on the host or the board, if there is one, lie in one segment.
+/// Copies of blocks of a layer within one segment of the host's buffers or of the board.
 struct Copies {
     layer: usize,
     from: End,
@@ -107,7 +107,7 @@ struct Copies {
     segment: usize,
 }
 
-/// An end of a copy.
+/// Source or target of a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Host,

@@ -1,4 +1,4 @@
-//! Scores from attention to compressed keys (NSA): the means of digests of pages.
+//! Scores by attention to compressed keys (NSA), which are the means of blocks.
 
 use attn_kernels::kernel::nsa_block_score::NsaBlockScoreBuffers;
 use attn_kernels::kernel::nsa_probs::NsaProbsBuffers;
@@ -18,7 +18,7 @@ use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;
 use crate::{DecoderConfig, ModelError};
 
-/// Mean keys of pages, and what a step makes of them.
+/// Mean keys of blocks, and buffers of a step.
 #[derive(Debug)]
 pub(super) struct CompressedScorer {
     by: ByCompressed,
@@ -31,7 +31,7 @@ pub(super) struct CompressedScorer {
 }
 
 impl CompressedScorer {
-    /// `None` where strides are not whole pages.
+    /// Returns `None` if strides are not whole blocks.
     pub(super) fn new(
         load: &LoadContext<'_>,
         by: ByCompressed,
@@ -53,7 +53,7 @@ impl CompressedScorer {
         }))
     }
 
-    /// Lays out a step of `rows` decode rows of at most `longest` tokens.
+    /// Plans a step of `rows` decode rows of at most `longest` tokens.
     pub(super) fn begin(
         &mut self,
         gpu: &Gpu,
@@ -84,7 +84,7 @@ impl CompressedScorer {
         Ok(())
     }
 
-    /// Adds the numbers that commands follow from.
+    /// Adds the numbers that the step's commands depend on.
     pub(super) fn shape(&self, shape: &mut Vec<usize>) {
         self.pools.shape(shape);
         shape.extend([self.params.0.prob_stride as usize, self.probs.len()]);

@@ -1,4 +1,4 @@
-//! Scores from digests of pages: Quest, and the policies that look at mean keys.
+//! Scores by digests of blocks: Quest, and policies that use mean keys.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;
 use crate::{DecoderConfig, ModelError};
 
-/// Digests beside the cache, one of every page and layer that selects.
+/// Digests of every block, in each layer that selects.
 #[derive(Debug)]
 pub(super) struct DigestPools {
     shape: KvShape,
     num_blocks: u32,
     pipeline: Arc<Pipeline>,
-    /// Digests of each layer, `None` where it does not select.
+    /// Digests of each layer; `None` if it does not select.
     pub(super) pools: Vec<Option<Buf<u32>>>,
-    /// Pages to digest and their number, by view.
+    /// Number of blocks to digest, and their list, by attention group.
     touched: Vec<(u32, GrowBuf<BlockTokens>)>,
 }
 
@@ -45,7 +45,7 @@ impl DigestPools {
         })
     }
 
-    /// Lays out full pages to digest in the layers of a view, in a list of `list_len` entries.
+    /// Plans the full blocks to digest in the layers of an attention group, in a list of `list_len` entries.
     pub(super) fn touch(
         &mut self,
         gpu: &Gpu,
@@ -64,7 +64,7 @@ impl DigestPools {
         Ok(())
     }
 
-    /// Adds the numbers that commands follow from.
+    /// Adds the numbers that the step's commands depend on.
     pub(super) fn shape(&self, shape: &mut Vec<usize>) {
         shape.extend(self.touched.iter().flat_map(|(count, list)| [*count as usize, list.len()]));
     }
@@ -97,13 +97,13 @@ pub(super) struct DigestScorer {
     score: Arc<Pipeline>,
     /// Parameters of the step, the same in all its layers.
     params: BlockScoreParams,
-    /// Scores with bounds of the mass of blocks, from digests that give some.
+    /// Scores with bounds of attention mass, if the digests give bounds.
     bounding: Option<Bounding>,
-    /// Whether the step asks for them.
+    /// Whether the step requests bounds.
     bounds: bool,
 }
 
-/// Scores of blocks with bounds of their mass.
+/// Kernels and buffers of scores with bounds of attention mass.
 #[derive(Debug)]
 struct Bounding {
     score: Arc<Pipeline>,
@@ -171,13 +171,13 @@ impl DigestScorer {
         bounding.map_or(Ok(()), |bounding| bounding.bounds.fit(gpu, len))
     }
 
-    /// Adds the numbers that commands follow from.
+    /// Adds the numbers that the step's commands depend on.
     pub(super) fn shape(&self, shape: &mut Vec<usize>) {
         self.pools.shape(shape);
         shape.push(self.bounds().map_or(0, |bounds| 1 + bounds.len()));
     }
 
-    /// Bounds of the mass of blocks in the current layer, in steps that ask for them.
+    /// Returns bounds of the attention mass of blocks in the current layer, in steps that request them.
     pub(super) fn bounds(&self) -> Option<&Buf<f32>> {
         self.bounding.as_ref().filter(|_| self.bounds).map(|bounding| &*bounding.bounds)
     }

@@ -1,5 +1,5 @@
-//! Pages that are taken in: those that steps wrote, once nothing is missing of what a score looks at. Decode steps that select
-//! nothing leave theirs to a later one.
+//! Blocks whose summaries are due: written by steps, and complete as far as a score looks at them. Decode steps that select
+//! nothing leave theirs to a later step.
 
 use attn_kernels::kernel::KvShape;
 use rustc_hash::FxHashSet;
@@ -9,18 +9,18 @@ use crate::batch::{Phase, Slice};
 use crate::cast::u32_of;
 use crate::decoder::attention_groups::AttentionGroup;
 
-/// Pages that are due.
+/// Blocks whose summaries are due.
 #[derive(Debug)]
 pub(super) struct DueBlocks {
-    /// Tokens that are taken in together, a multiple of a page.
+    /// Tokens that are summarised together, a multiple of a block.
     unit: u32,
-    /// Whether a step takes in the unit that it completes; else the next one does, as the unit of a sequence's last token
-    /// is always selected and nobody asks what is in it.
+    /// Whether a step summarises the unit that it completes. Otherwise the next step does, since the unit of a sequence's last
+    /// token is always selected without a score.
     completed: bool,
-    /// Whether pages wait through decode steps that select nothing, so that these cost nothing. If their keys leave the device
-    /// they cannot.
+    /// Whether blocks wait during decode steps that select nothing, so that these cost nothing. Not possible if keys leave the
+    /// device.
     waits: bool,
-    /// Pages that are not as they were taken in.
+    /// Blocks whose summaries are out of date.
     stale: FxHashSet<u32>,
 }
 
@@ -29,44 +29,43 @@ impl DueBlocks {
         Self { unit, completed, waits, stale: FxHashSet::default() }
     }
 
-    /// Pages that are about to be written.
+    /// Marks blocks that are about to be written.
     pub(super) fn forget(&mut self, blocks: impl Iterator<Item = u32>) {
         self.stale.extend(blocks);
     }
 
-    /// Whether a step of single tokens takes in only pages that were complete before it.
+    /// Whether a step of single tokens summarises only blocks that were complete before it.
     pub(super) fn completes_before(&self) -> bool {
         !self.completed
     }
 
-    /// Whether a step of these slices takes in only pages that were complete before it: it may do so before its own keys are
-    /// there.
+    /// Whether a step of these slices summarises only blocks that were complete before it, so that it may do so before its own
+    /// keys are written.
     pub(super) fn before_keys(&self, slices: &[Slice<'_>]) -> bool {
         self.completes_before() && slices.iter().all(|slice| slice.tokens.len() == 1)
     }
 
-    /// Returns the length of the lists of a step: at least the number of its pages, and the same for all steps of one token for
-    /// each of as many sequences.
+    /// Returns the length of the lists of a step: at least the number of its blocks, and the same for all steps of one token for
+    /// the same number of sequences.
     pub(super) fn list_len(&self, shape: &KvShape, slices: &[Slice<'_>], blocks: usize) -> usize {
         let alike = slices.iter().all(|slice| slice.tokens.len() == 1);
         let max = slices.len() * (self.unit / shape.block_size) as usize;
         if alike { blocks.max(max) } else { blocks }
     }
 
-    /// Whether a step takes in pages, given whether a row of it selects. Beside a prompt the work is small, and all of the
-    /// prompt's would be much for one decode step.
+    /// Whether a step summarises blocks, given whether a row of it selects. Steps with a prompt always do: their work is large
+    /// anyway, and a decode step would have to summarise the whole prompt later.
     pub(super) fn summarises(&self, slices: &[Slice<'_>], selects: bool) -> bool {
         selects || !self.waits || slices.iter().any(|slice| slice.phase == Phase::Prefill)
     }
 
-    /// Marks the pages of a step that takes in none.
+    /// Marks the blocks of a step that summarises none.
     pub(super) fn put_off(&mut self, shape: &KvShape, attn_groups: &[AttentionGroup], slices: &[Slice<'_>]) {
         let Written { finished, unfinished } = self.written(shape, attn_groups, slices);
         self.stale.extend(finished.into_iter().flatten().chain(unfinished));
     }
 
-    /// Returns the pages that a step takes in, ascending, for the layers of each view. Most steps of decode have none; the first
-    /// after steps that put theirs off has those too.
+    /// Returns the blocks that a step summarises, ascending, for the layers of each attention group. Most decode steps have none.
     pub(super) fn due(
         &mut self,
         shape: &KvShape,
@@ -112,7 +111,7 @@ impl DueBlocks {
     }
 }
 
-/// Pages that a step writes, or that were unfinished until it: by view those of whole units, and all others.
+/// Blocks that a step writes, or that were unfinished before it: those of whole units by attention group, and all others.
 struct Written {
     finished: Vec<FxHashSet<u32>>,
     unfinished: FxHashSet<u32>,

@@ -20,10 +20,10 @@ use crate::cast::u32_of;
 use crate::decoder::buffers::{GrowBuf, OfLayers};
 use crate::decoder::kernels::LoadContext;
 
-/// Slots that one dispatch hashes: lists are bound at offsets of this many.
+/// Maximum number of slots that one dispatch hashes.
 const SLOTS: usize = 1 << 17;
 
-/// Hashes beside the cache, one of every token, KV head and layer that selects.
+/// Hashes of every token and KV head, in each layer that selects.
 #[derive(Debug)]
 pub(super) struct HashScorer {
     by: ByHashes,
@@ -36,27 +36,27 @@ pub(super) struct HashScorer {
     keys: Arc<Pipeline>,
     queries: Arc<Pipeline>,
     score: Arc<Pipeline>,
-    /// Hashes of each layer, `None` where it does not select: `[num_blocks, num_kv_heads, block_size, words]`.
+    /// Hashes of each layer, `[num_blocks, num_kv_heads, block_size, words]`; `None` if it does not select.
     pools: Vec<Option<Buf<u32>>>,
-    /// Slots of keys to hash, by view.
+    /// Slots of keys to hash, by attention group.
     slots: Vec<(usize, GrowBuf<u32>)>,
-    /// Rows of q to hash.
+    /// Rows of queries to hash.
     rows: GrowBuf<u32>,
     /// Hashes of queries, `[rows, num_kv_heads, words]`.
     codes: OfLayers<u32>,
     params: HammingScoreParams,
 }
 
-/// Vectors that are hashed: those that `count` entries of a list name.
+/// Vectors to hash, named by `count` entries of a list.
 struct Hashed {
     entries: Bind<u32>,
     count: usize,
     vectors: HashInputs,
 }
 
-/// Source of vectors.
+/// Source of the vectors.
 enum HashInputs {
-    /// Keys of these blocks.
+    /// Keys of a range of blocks.
     Keys(Range<u32>, Bind<KvWord>),
     Queries(Bind<f32>),
 }
@@ -103,7 +103,7 @@ impl HashScorer {
         })
     }
 
-    /// Lays out full pages to hash in the layers of a view, in a list of `list_len` pages.
+    /// Plans the full blocks to hash in the layers of an attention group, in a list of `list_len` blocks.
     pub(super) fn touch(
         &mut self,
         gpu: &Gpu,
@@ -124,7 +124,7 @@ impl HashScorer {
         Ok(())
     }
 
-    /// Lays out the decode rows of a step.
+    /// Plans the decode rows of a step.
     pub(super) fn begin(
         &mut self,
         gpu: &Gpu,
@@ -149,7 +149,7 @@ impl HashScorer {
         Ok(())
     }
 
-    /// Adds the numbers that commands follow from.
+    /// Adds the numbers that the step's commands depend on.
     pub(super) fn shape(&self, shape: &mut Vec<usize>) {
         shape.extend(self.slots.iter().flat_map(|(count, list)| [*count, list.len()]));
         shape.extend([self.rows.len(), self.codes.of(0).len()]);
@@ -202,7 +202,7 @@ impl HashScorer {
         }
     }
 
-    /// Parameters of a part of the hashes of `entries` vectors; of keys, those of the blocks `held`.
+    /// Returns the parameters of one part of the hashes of `entries` vectors; for keys, those in the blocks `held`.
     fn hash(&self, part: usize, entries: usize, held: Range<u32>) -> HashCodesParams {
         HashCodesParams {
             num_kv_heads: self.shape.num_kv_heads,
@@ -219,7 +219,7 @@ impl HashScorer {
         }
     }
 
-    /// u32 of a hash.
+    /// Length of a hash, in u32.
     fn words(&self) -> u32 {
         self.by.bits / 32 * u32_of(self.parts.len())
     }
