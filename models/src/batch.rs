@@ -16,29 +16,28 @@ use crate::sparse::Attended;
 pub struct Slice<'a> {
     /// Token ids, `[rows]`.
     pub tokens: &'a [u32],
-    /// Position of the first one.
+    /// Position of the first token.
     pub first: u32,
-    /// Physical blocks of the sequence by [group](crate::KvPlan::layout), enough for the last position; the null block
-    /// where no row of the slice reaches.
+    /// Physical blocks of the sequence by [cache group](crate::KvPlan::layout), enough for the last position; the null block for
+    /// blocks that no row of the slice attends.
     pub tables: &'a [&'a [BlockId]],
-    /// Prefill or decode: it decides which attention kernel serves the rows.
+    /// Prefill or decode, which decides the attention kernel.
     pub phase: Phase,
-    /// Number of times that the sequence attended to each of its blocks under a sparse policy; only policies that
-    /// remember look.
+    /// Number of times that the sequence attended each of its blocks under a sparse policy. Only policies with a memory use it.
     pub access: &'a [u32],
-    /// Score these targets after the rows: `targets[i]` is the token that follows `tokens[i]`; may be shorter.
+    /// Targets to score: `targets[i]` is the token that follows `tokens[i]`. May be shorter than `tokens`.
     pub targets: &'a [u32],
-    /// Hand back the log-probability of each target, and of this many of the likeliest tokens in its place, at most
+    /// Return the log-probability of each target, and those of this many of the likeliest tokens, at most
     /// [`MAX_TOP`](crate::kernel::top_logits::MAX_TOP).
     pub log_probs: Option<u32>,
-    /// Hand back the logits of the last rows, this many.
+    /// Return the logits of this many of the last rows.
     pub logits: usize,
     /// Certify the attention mass that a sparse policy keeps in decode steps: [`Attended::mass`].
     pub certify: bool,
 }
 
 impl<'a> Slice<'a> {
-    /// Tokens from position `first` on whose rows are neither scored nor handed back, without earlier accesses.
+    /// Tokens from position `first` on, without scores, logits or earlier accesses.
     #[must_use]
     pub fn new(tokens: &'a [u32], first: u32, tables: &'a [&'a [BlockId]], phase: Phase) -> Self {
         Self {
@@ -54,14 +53,13 @@ impl<'a> Slice<'a> {
         }
     }
 
-    /// Returns the number of leading rows that are scored: all of them if logits are handed back.
+    /// Returns the number of leading rows that are scored: all of them if logits are returned.
     pub(crate) fn scored_rows(&self) -> usize {
         if self.logits > 0 { self.tokens.len() } else { self.targets.len() }
     }
 }
 
-/// Choice of the router or the indexer of one layer. An indexer that leaves every visible token to every row reports no
-/// choice.
+/// Choice of the router or the indexer of one layer. An indexer reports no choice if every row may attend all tokens it sees.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Choice {
     /// The layer.
@@ -73,26 +71,23 @@ pub struct Choice {
 /// Results of a step, in the order of its slices.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
-    /// One id for each sample; [`NOT_FINITE`](crate::kernel::sample::NOT_FINITE) where logits of its row are not finite.
+    /// One id per sample; [`NOT_FINITE`](crate::kernel::sample::NOT_FINITE) if the logits of its row are not finite.
     pub sampled: Vec<u32>,
-    /// Log-probabilities, one entry per sample; `None` for samples that did not ask, and empty where no sample did.
+    /// Log-probabilities, one entry per sample; `None` for samples that did not request them, and empty if no sample did.
     pub log_probs: Vec<Option<LogProbs>>,
     /// Negative log likelihoods in nats, one per target.
     pub nll: Vec<f32>,
-    /// Log-probabilities, one per target of the slices that asked for them.
+    /// Log-probabilities, one per target of the slices that requested them.
     pub target_log_probs: Vec<LogProbs>,
     /// Logits of the requested rows, `[rows, vocab]`.
     pub logits: Vec<f32>,
-    /// Blocks that a sparse policy, or the model's indexer, had each slice attend to; `None` for slices of a phase that it
-    /// leaves dense.
+    /// Blocks that each slice attended under a sparse policy or the model's indexer; `None` for slices of a phase that is dense.
     pub attended: Vec<Option<Attended>>,
-    /// Choices of routers and indexers, by layer, where [`Decoder::trace_choices`](crate::Decoder::trace_choices)
-    /// asks for it.
+    /// Choices of routers and indexers, by layer, if [`Decoder::trace_choices`](crate::Decoder::trace_choices) is on.
     pub choices: Vec<Choice>,
-    /// Blocks on disk that could not be read, ascending, where a pool has some: results of slices whose tables name one are
-    /// worthless, those of others are not touched.
+    /// Blocks on disk that could not be read, ascending. Results of slices whose block tables name one of them are invalid;
+    /// others are not affected.
     pub lost: Vec<(BlockId, SpillError)>,
-    /// Device time of each dispatch, where [`Gpu::time_dispatches`](attn_kernels::gpu::Gpu::time_dispatches) asked for
-    /// it.
+    /// Device time of each dispatch, if [`Gpu::time_dispatches`](attn_kernels::gpu::Gpu::time_dispatches) is on.
     pub timings: Vec<Timing>,
 }

@@ -1,11 +1,11 @@
-//! Conversions between number types, with the reason why they hold.
+//! Conversions between number types, each with the reason why it is lossless.
 
-/// A count or index of a step or model, all of which fit in 32 bits: kernels could not name them otherwise.
+/// Converts a count or index of a step or model, all of which fit in 32 bits since kernels use u32.
 pub(crate) fn u32_of(n: usize) -> u32 {
     u32::try_from(n).expect("counts of a step or model fit in 32 bits")
 }
 
-/// The nearest f32.
+/// Rounds to the nearest f32.
 #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
 pub(crate) fn f32_of(v: f64) -> f32 {
     v as f32

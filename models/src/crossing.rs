@@ -1,4 +1,4 @@
-//! The lengths from which selecting blocks pays in decode steps, out of times of steps.
+//! Context lengths from which selecting blocks pays in decode steps, computed from times of steps.
 //!
 //! A step that selects reads fewer keys, and has scores, lists and further dispatches to pay for: it loses where contexts are
 //! short and sequences few. Both kinds of step are timed with as many sequences as [`ROWS`] says, of contexts that are powers of
@@ -13,33 +13,34 @@ mod chunk;
 
 pub use chunk::{ChunkCrossing, ChunkGrid, ChunkTimes};
 
-/// Numbers of sequences whose steps are timed; others are like the next lower one.
+/// Numbers of sequences for which steps are timed; other numbers use the next lower one.
 pub const ROWS: [u32; 3] = [1, 8, 32];
 
-/// Share of a dense step's time that a step with a selection may take: what hardly gains stays dense, which is exact.
+/// Maximum time of a step with selection relative to a dense step, for selection to pay. If the gain is small, steps stay dense,
+/// which is exact.
 const PAYS: f64 = 0.98;
 
-/// Crossings are multiples of this many tokens, unless they are lengths that were timed.
+/// Crossings are rounded up to multiples of this many tokens, unless they are lengths that were timed.
 const ROUND: u32 = 256;
 
-/// Longer steps are followed by none of longer contexts, so that slow devices are not held up.
+/// Time after which no longer contexts are timed, so that slow devices are not held up.
 const SLOW: Duration = Duration::from_millis(400);
 
-/// Times of a decode step, one for each sequence of a batch, dense and with a selection of blocks.
+/// Times of a decode step with one token per sequence, dense and with a selection of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepTimes {
-    /// Sequences.
+    /// Number of sequences.
     pub rows: u32,
-    /// Tokens of each.
+    /// Tokens per sequence.
     pub context: u32,
-    /// Time of the step in which all attend to everything.
+    /// Time of the dense step.
     pub dense: Duration,
-    /// Time of the step in which all attend to what a policy selects.
+    /// Time of the step with selection.
     pub selecting: Duration,
 }
 
 impl StepTimes {
-    /// Seconds that selecting saves, and of those that it should save at least.
+    /// Seconds by which selection is faster than it must be to pay.
     fn gain(&self) -> f64 {
         self.dense.as_secs_f64() * PAYS - self.selecting.as_secs_f64()
     }
@@ -53,9 +54,9 @@ impl StepTimes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StepGrid {
-    /// Fewest tokens of a context in which the policy drops anything.
+    /// Shortest context from which the policy drops anything.
     pub shortest: u32,
-    /// Tokens of the longest context.
+    /// Longest context.
     pub longest: u32,
     /// Maximum number of sequences.
     pub sequences: u32,
@@ -64,19 +65,20 @@ pub struct StepGrid {
 }
 
 impl StepGrid {
-    /// Steps of up to `sequences` sequences that have `shortest` to `longest` tokens, and `pool_tokens` together.
+    /// Steps of up to `sequences` sequences of `shortest` to `longest` tokens, and at most `pool_tokens` together.
     #[must_use]
     pub fn new(shortest: u32, longest: u32, sequences: u32, pool_tokens: u64) -> Self {
         Self { shortest, longest, sequences, pool_tokens }
     }
 
-    /// Numbers of sequences that are timed.
+    /// Returns the numbers of sequences to be timed.
     fn rows(&self) -> impl Iterator<Item = u32> {
         let sequences = self.sequences;
         ROWS.into_iter().filter(move |rows| *rows <= sequences)
     }
 
-    /// Contexts that are timed with `rows` sequences, ascending: powers of two, or the longest where none is between the limits.
+    /// Returns the contexts to be timed with `rows` sequences, ascending: powers of two, or the longest if no power is within the
+    /// limits.
     fn contexts(&self, rows: u32) -> impl Iterator<Item = u32> {
         let shortest = self.shortest;
         let max = u32::try_from(self.pool_tokens / u64::from(rows))
@@ -88,14 +90,14 @@ impl StepGrid {
         powers.chain((!none).then_some(max))
     }
 
-    /// Times of this grid with `rows` sequences, by context, up to the first that is missing.
+    /// Returns the times of this grid with `rows` sequences, by context, up to the first missing one.
     fn known(&self, rows: u32, times: &[StepTimes]) -> Vec<StepTimes> {
         let of = |context| times.iter().find(|step| (step.rows, step.context) == (rows, context)).copied();
         self.contexts(rows).map_while(of).collect()
     }
 
-    /// Returns the number of sequences and the context of the next step to be timed, from the shortest contexts up; `None` where
-    /// `times` say all: longer contexts only gain more once two in a row pay, and no device is held up by slow steps.
+    /// Returns the number of sequences and the context of the next step to be timed, from the shortest context up; `None` if
+    /// `times` suffice: after two contexts in a row pay, longer ones do too, and slow steps end the measurement.
     #[must_use]
     pub fn next(&self, times: &[StepTimes]) -> Option<(u32, u32)> {
         self.rows().find_map(|rows| {
@@ -123,7 +125,7 @@ impl StepGrid {
         Crossing { steps: self.rows().filter_map(of_rows).collect() }
     }
 
-    /// The shortest context that pays, of steps of as many sequences each; `None` where none does.
+    /// Returns the shortest context that pays, for steps of the same number of sequences; `None` if none does.
     fn tokens(&self, known: &[StepTimes]) -> Option<u32> {
         let Some(lost) = known.iter().rposition(|step| !step.pays()) else {
             return known.first().map(|step| step.context);
@@ -145,47 +147,47 @@ impl StepGrid {
     }
 }
 
-/// The lengths from which decode steps select blocks, by number of sequences. The default selects at any length.
+/// Context lengths from which decode steps select blocks, by number of sequences. The default selects at any length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crossing {
     steps: Vec<Step>,
 }
 
-/// Length from which steps of at least so many sequences select.
+/// Length from which steps of at least this many sequences select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     rows: u32,
-    /// `None` where no length pays.
+    /// `None` if selection pays at no length.
     tokens: Option<u32>,
 }
 
 impl Crossing {
-    /// The crossing of steps that are dense at any length.
+    /// A crossing for steps that are always dense.
     #[must_use]
     pub fn never() -> Self {
         Self { steps: vec![Step { rows: 1, tokens: None }] }
     }
 
-    /// Whether steps are dense at any length.
+    /// Whether steps are always dense.
     #[must_use]
     pub fn is_never(&self) -> bool {
         !self.steps.is_empty() && self.steps.iter().all(|step| step.tokens.is_none())
     }
 
-    /// Whether lengths were found out.
+    /// Whether lengths were measured.
     #[must_use]
     pub fn is_known(&self) -> bool {
         !self.steps.is_empty()
     }
 
-    /// Returns the length below which a sequence alone is dense, 0 without any, `u32::MAX` where all are.
+    /// Returns the length below which a single sequence is dense: 0 if it never is, `u32::MAX` if it always is.
     #[must_use]
     pub fn dense_below(&self) -> u32 {
         self.steps.first().map_or(0, |step| step.tokens.unwrap_or(u32::MAX))
     }
 
-    /// Returns the length from which sequences of a step select, given the lengths of all that decode: as many as do so must
-    /// be enough to pay. `u32::MAX` where none does. O(sequences).
+    /// Returns the length from which sequences of a step select, given the lengths of all decoding sequences: enough of them must
+    /// select for it to pay. `u32::MAX` if none does. O(sequences).
     #[must_use]
     pub fn least(&self, lengths: impl Iterator<Item = u32> + Clone) -> u32 {
         if self.steps.is_empty() {
@@ -202,7 +204,7 @@ impl Crossing {
     }
 }
 
-/// Says that sequences alone are dense below a [length](Crossing::dense_below), as `dense below 9,216 tokens`.
+/// Describes a [length](Crossing::dense_below) below which single sequences are dense, as `dense below 9,216 tokens`.
 #[must_use]
 pub fn say_dense_below(tokens: u32) -> String {
     match tokens {
@@ -221,7 +223,7 @@ pub fn grouped(tokens: u32) -> String {
 }
 
 impl fmt::Display for Crossing {
-    /// Says which lengths are dense, as `dense below 9,216 tokens, below 3,072 from 8 sequences on`.
+    /// Describes the dense lengths, as `dense below 9,216 tokens, below 3,072 from 8 sequences on`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_never() {
             return f.write_str("dense at any length");

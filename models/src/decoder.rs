@@ -299,7 +299,7 @@ impl Decoder {
             attention.record(&mut ctx, index, layer.attn_norm.as_ref())?;
             residual.leave(&mut ctx);
             residual.enter(&mut ctx, index, Half::Mlp)?;
-            // What the next layer may select is fetched beside the MLP.
+            // Prefetches of the next layer run concurrently with the MLP.
             mlps.record(&mut ctx, layer.mlp_norm.as_ref(), &layer.mlp, |ctx| {
                 attention.look_ahead(ctx, index)
             })?;
@@ -320,7 +320,7 @@ impl Decoder {
                 submission_layers = 0;
             }
             if index + 1 == next_submission {
-                // Twice as many layers each time: the device is busy soon, and never waits for a submission's encoding.
+                // Twice as many layers each time: the device starts early, and never waits for a submission to be encoded.
                 next_submission += next_submission.min(MAX_SUBMISSION_LAYERS);
             }
         }
@@ -384,7 +384,7 @@ impl Decoder {
             pending_prefetches: self.keys.pending_prefetches(),
             digest,
         });
-        // As long as it is not the step at hand, what it fetches is not on its way.
+        // The encoded step has not been submitted, so its fetches are still pending.
         self.keys.set_pending_prefetches(&pending_prefetches);
         self.swap_next();
         Ok(())

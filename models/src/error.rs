@@ -1,38 +1,38 @@
-//! Why a model does not load or run.
+//! Errors of loading or running a model.
 
 use attn_kernels::gpu::GpuError;
 
 use crate::sampling::SamplingError;
 use crate::{AttentionForm, ConfigError, Dtype, IndexDtype, Mode, WeightError};
 
-/// Why a model does not load, or a step does not run.
+/// Error of loading a model or running a step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
     /// The device failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// Weights cannot be read, a configuration is not usable, or a draw has nothing to draw from.
+    /// Weights cannot be read, a configuration is not usable, or sampling is impossible.
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
-    /// A tensor of another shape than the configuration says.
+    /// A tensor does not have the shape that the configuration gives.
     #[error("tensor {name} has shape {shape:?}, the configuration asks for {expected:?}")]
     Shape {
         /// The tensor.
         name: String,
         /// Its shape.
         shape: Vec<usize>,
-        /// The shape that follows from the configuration.
+        /// The shape that the configuration gives.
         expected: Vec<usize>,
     },
-    /// A tensor has an element that is NaN or infinite and that no later check would find.
+    /// A tensor has a NaN or infinite element that no later check would find.
     #[error("tensor {name} holds {value} at element {element}, which must be finite")]
     NotFinite {
         /// The tensor.
         name: String,
-        /// Position of the number among all of the tensor.
+        /// Index of the element in the tensor.
         element: usize,
-        /// The number.
+        /// Value of the element.
         value: f32,
     },
     /// A table of experts names an expert that does not exist.
@@ -44,10 +44,10 @@ pub enum ModelError {
         token: usize,
         /// The expert.
         expert: i64,
-        /// Experts of the layer.
+        /// Number of experts of the layer.
         num_experts: u32,
     },
-    /// An output head that is not the embedding, though the configuration says so.
+    /// An output head differs from the embedding, though the configuration says that they are tied.
     #[error("tensor {name} differs from the embedding, to which tie_word_embeddings ties it")]
     Untied {
         /// The tensor.
@@ -63,25 +63,25 @@ pub enum ModelError {
         /// Required divisor of the width.
         multiple: usize,
     },
-    /// Tensors that one kernel reads together, of different types.
+    /// Tensors that one kernel reads together have different types.
     #[error("tensor {name} is {dtype}, but {other_name} beside it is {other}: they must be of one type")]
     MixedTypes {
         /// The tensor.
         name: String,
         /// Its type.
         dtype: Dtype,
-        /// The tensor beside it.
+        /// The other tensor.
         other_name: String,
-        /// The type of that one.
+        /// The type of the other tensor.
         other: Dtype,
     },
-    /// A part of an architecture that the forward pass does not have.
+    /// The forward pass does not support a part of an architecture.
     #[error("the model needs {feature}, which this decoder does not have")]
     Unsupported {
         /// The missing part.
         feature: &'static str,
     },
-    /// A mode that does not work with the attention of the model.
+    /// A mode does not work with the attention of the model.
     #[error("{mode} needs {lacks}; the model has {form}")]
     Mode {
         /// The mode.
@@ -91,13 +91,13 @@ pub enum ModelError {
         /// The missing part.
         lacks: &'static str,
     },
-    /// A format of index keys for a model without an indexer.
+    /// A format of index keys is set for a model without an indexer.
     #[error("index keys in {dtype} need an indexer, which the model does not have")]
     NoIndexer {
         /// The format.
         dtype: IndexDtype,
     },
-    /// Index keys that cannot be rotated, as keys in fp8 are.
+    /// Index keys in fp8 need a rotation that their length does not permit.
     #[error(
         "index keys in fp8 need heads of a power of two of dimensions, the indexer's have {head_dim}; f16 takes any"
     )]
@@ -105,35 +105,35 @@ pub enum ModelError {
         /// Dimensions of a head.
         head_dim: u32,
     },
-    /// Blocks that a sparse policy selects and that are not whole blocks of the cache.
+    /// Blocks that a sparse policy selects are not whole blocks of the cache.
     #[error(
         "{policy} selects blocks of {select} tokens, which is not a power of two from 8 on and a multiple of the cache's {block_size}"
     )]
     SelectBlock {
         /// The policy.
         policy: &'static str,
-        /// Tokens of its blocks.
+        /// Tokens per block of the policy.
         select: u32,
-        /// Tokens of a block of the cache.
+        /// Tokens per block of the cache.
         block_size: u32,
     },
-    /// A policy that leaves keys out inside the attention kernel, and is asked for what only selections can do.
+    /// A policy that skips keys inside the attention kernel cannot do what only selections can.
     #[error("{policy} leaves keys out inside the attention kernel: it cannot {asked}")]
     Skips {
         /// The policy.
         policy: &'static str,
-        /// The service that it is asked for.
+        /// The requested service.
         asked: &'static str,
     },
-    /// A policy with a correction, which kernels alone do, that is asked for what only selections can do.
+    /// A policy with a correction, which only kernels apply, cannot do what only other selections can.
     #[error("{policy}: kernels do correction=true after their attention: it cannot {asked}")]
     Corrects {
         /// The policy.
         policy: &'static str,
-        /// The service that it is asked for.
+        /// The requested service.
         asked: &'static str,
     },
-    /// Less memory for weights on the device than the fewest that lie there take.
+    /// The memory budget for weights on the device is below the minimum.
     #[error(
         "{budget_bytes} bytes for weights on the device are too few: {needed_bytes} are needed, {fixed_bytes} of them for \
          embedding, output head and vectors, the others for two of the largest layers"
@@ -141,35 +141,35 @@ pub enum ModelError {
     WeightBudget {
         /// Memory for the weights.
         budget_bytes: u64,
-        /// Bytes that would do.
+        /// Minimum number of bytes.
         needed_bytes: u64,
-        /// Bytes of what always lies on the device.
+        /// Bytes of weights that are always on the device.
         fixed_bytes: u64,
     },
-    /// Blocks on the host, on a device or in sizes that cannot have them.
+    /// Blocks on the host are not supported by the device, or in these sizes.
     #[error("KV blocks in memory of the host need {lacks}")]
     Offload {
         /// The missing part.
         lacks: &'static str,
     },
-    /// Threads that read blocks from the disk do not start.
+    /// Threads that read blocks from disk cannot be started.
     #[error("threads that read KV blocks from the disk do not start: {reason}")]
     Readers {
         /// The system's reason.
         reason: String,
     },
-    /// A block on disk that cannot be read, though it is to be copied or given back.
+    /// A block on disk that is to be copied or read cannot be read.
     #[error(transparent)]
     Spill(#[from] prefetch::spill::SpillError),
-    /// A pool on the device that is too small for a ring.
+    /// The device's pool is too small for a ring.
     #[error("a device pool of {blocks} KV blocks has no room for a ring, which needs {needed}")]
     DevicePool {
-        /// Its blocks.
+        /// Blocks of the pool.
         blocks: u32,
-        /// Blocks of the smallest ring and the null block, or what is selected in place of it.
+        /// Blocks of the smallest ring and the null block, or of the smallest selection instead of the null block.
         needed: u32,
     },
-    /// A sequence whose partitions are larger than a slot of the ring.
+    /// The partitions of a sequence are larger than a slot of the ring.
     #[error("{needed} blocks of the host in one chunk, a slot of the ring has {slot_blocks}")]
     Ring {
         /// Blocks of the largest chunk.
@@ -177,7 +177,7 @@ pub enum ModelError {
         /// Blocks of a slot.
         slot_blocks: u32,
     },
-    /// A step that selects for more rows than pages on the device serve.
+    /// A step selects for more rows than the pages on the device suffice for.
     #[error(
         "a step needs room for {needed} pages of selected blocks at one time, the device pool has {slots}"
     )]
@@ -190,19 +190,19 @@ pub enum ModelError {
     /// A launch does not fit the buffers of its kernel.
     #[error(transparent)]
     Launch(#[from] attn_kernels::kernel::LaunchError),
-    /// A sparse policy that cannot select from what it is given.
+    /// A sparse policy cannot select from its input.
     #[error(transparent)]
     Select(#[from] sparse_select::SelectError),
-    /// A block size that kernels do not read.
+    /// Kernels do not support a block size.
     #[error("block size {block_size} is not a power of two from 4 on")]
     BlockSize {
-        /// Tokens a block.
+        /// Tokens per block.
         block_size: u32,
     },
-    /// Caches of layers that cannot share blocks.
+    /// The caches of the layers cannot share blocks.
     #[error("the caches of the layers: {0}")]
     Layout(#[from] kvblock::LayoutError),
-    /// A block table that names a block outside the pool.
+    /// A block table names a block outside the pool.
     #[error("a block table names block {block}, the pool has {blocks}")]
     Block {
         /// The block.
@@ -210,7 +210,7 @@ pub enum ModelError {
         /// Blocks of the pool.
         blocks: u32,
     },
-    /// A token id outside the vocabulary.
+    /// A token id is outside the vocabulary.
     #[error("token id {id} at position {position} is outside the vocabulary of {vocab}")]
     Token {
         /// The id.

@@ -1,4 +1,4 @@
-//! Weights that lie in memory of the host, and come to the device layer by layer.
+//! Weights that are kept in host memory, and are copied to the device layer by layer.
 //!
 //! Matrices of some layers are packed as ever, but into buffers of the host. The device has two slots, each as large as the
 //! largest of these layers. While the layers before it compute, the next one arrives in the slot that is free: its blocks are
@@ -21,19 +21,19 @@ pub(crate) use stream::WeightStream;
 pub(crate) enum Plane<T> {
     /// On the device.
     Device(Buf<T>),
-    /// On the device as an image, which kernels of software drivers read.
+    /// On the device as an image, for kernels of software drivers.
     Image(Image<T>),
-    /// In memory of the host: kernels find it in a slot while its layer is there.
+    /// In host memory: kernels find it in a slot while its layer is there.
     Host(SlotPlace),
 }
 
-/// Place of a plane in a slot, and in the buffers of its layer on the host.
+/// Address of a plane in a slot, and in the buffers of its layer on the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SlotPlace {
     slot: u32,
-    /// Buffer of the slot.
+    /// Index of the buffer in the slot.
     buffer: u32,
-    /// First 16 bytes.
+    /// Offset in units of 16 bytes.
     quad: u32,
 }
 
@@ -43,7 +43,7 @@ impl<T> Plane<T> {
         matches!(self, Self::Image(_))
     }
 
-    /// The plane as kernels bind it.
+    /// Returns the binding of the plane.
     ///
     /// # Panics
     /// When it lies on the host and there is no `stream`.

@@ -22,8 +22,8 @@ pub(crate) use self::offload::{BlockLocation, BlockRun, Ring, block_runs};
 pub use self::offload::{HostMemory, HostTraffic, Offload};
 pub use self::plan::{CachePart, IndexDtype, KvOptions, KvPlan, LayerCache};
 
-/// The buffers of a [`KvPlan`], `num_blocks` pages each. Block ids are of all groups together: a block belongs to one
-/// group at a time, and its page in a buffer to the layer of that group.
+/// The buffers of a [`KvPlan`], with `num_blocks` blocks each. All cache groups share one range of block ids: a block belongs to
+/// one group at a time, and is stored in the buffers of that group's layers.
 #[derive(Debug)]
 pub struct KvPool {
     plan: KvPlan,
@@ -31,60 +31,60 @@ pub struct KvPool {
     num_blocks: u32,
     device_blocks: u32,
     tensors: Vec<CacheBuffers>,
-    /// The blocks that are not on the device, where there are some.
+    /// The blocks that are not on the device, if there are any.
     host: Option<Host>,
 }
 
 #[derive(Debug)]
 struct Host {
     ring: Ring,
-    /// Buffers of all layers, segment by segment of so many blocks.
+    /// Buffers of all layers, for each segment of the blocks.
     segments: Vec<Vec<CacheBuffers>>,
     segment_blocks: u32,
     memory: HostMemory,
     /// Buffers of each slot of the ring.
     slots: Vec<CacheBuffers>,
-    /// The blocks that memory of the host does not hold either, where there are some.
+    /// The blocks that are not in host memory either, if there are any.
     spill: Option<Arc<Spill>>,
-    /// Keys of one layer, by block id, where a policy selects among blocks on disk: the layer at hand finds there what it takes
-    /// in. Buffers of as many blocks as a segment has; none elsewhere.
+    /// Keys of the current layer, by block id, if a policy selects among blocks on disk: the layer summarises blocks from here.
+    /// Each buffer holds a segment of blocks.
     board: Vec<Buf<KvWord>>,
 }
 
 /// Buffers that attention reads keys from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeysIn {
-    /// Buffers of the layer itself.
+    /// The layer's own buffers.
     Layer,
-    /// Buffers of the layer that hold a segment of the blocks beyond those.
+    /// Buffers of the layer that hold a segment of the other blocks.
     Segment(usize),
-    /// A slot of the ring, which holds blocks of the layer at hand.
+    /// A slot of the ring, which holds blocks of the current layer.
     Slot(usize),
 }
 
-/// Rows of decode attention that may take turns with slots: where there is room for fewer, sequences wait instead.
+/// Number of decode rows whose pages must fit at the same time; if fewer fit, sequences wait.
 pub(crate) const ROWS: u32 = 16;
 
 /// One buffer of latents, or one of keys and one of values.
 #[derive(Debug)]
 struct CacheBuffers {
     buffers: SmallVec<[Buf<KvWord>; 2]>,
-    /// Words of a block in each buffer.
+    /// Words per block in each buffer.
     words: usize,
 }
 
-/// Size of a pool, and where its blocks lie.
+/// Size of a pool, and where its blocks are.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PoolOptions {
     /// Number of blocks on the device.
     pub num_blocks: u32,
-    /// Blocks in memory of the host beyond them: a part of those on the device is then the ring that they pass through.
+    /// Additional blocks in host memory: part of the device's blocks is then the ring that they pass through.
     pub offload: Option<Offload>,
-    /// Whether a sparse policy selects blocks. With `offload`, the host then holds all blocks, and the remaining device
-    /// blocks are slots for selected pages.
+    /// Whether a sparse policy selects blocks. With `offload`, the host then holds all blocks, and the remaining device blocks
+    /// are slots for selected pages.
     pub selects: bool,
-    /// Blocks on disk beyond those of the host, with the [shape](KvPlan::spill_shape) of the plan; for this pool alone.
+    /// Additional blocks on disk, with the [shape](KvPlan::spill_shape) of the plan, for this pool alone.
     pub spill: Option<Arc<Spill>>,
 }
 
@@ -119,7 +119,7 @@ impl PoolOptions {
 }
 
 impl KvPool {
-    /// Blocks that one binding of the device can hold.
+    /// Returns the maximum number of blocks that a binding of the device can hold.
     #[must_use]
     pub fn max_blocks(gpu: &Gpu, plan: &KvPlan) -> u32 {
         let tensors = plan.layout.tensors.iter().filter_map(|tensor| {
@@ -136,53 +136,53 @@ impl KvPool {
         &self.plan
     }
 
-    /// Shape of the keys and of the values of attention.
+    /// Returns the shape of keys and values.
     #[must_use]
     pub fn shape(&self) -> &KvShape {
         &self.shape
     }
 
-    /// Blocks of the pool, the null block and those on the host included.
+    /// Returns the number of blocks of the pool, including the null block and blocks on the host.
     #[must_use]
     pub fn num_blocks(&self) -> u32 {
         self.num_blocks
     }
 
-    /// Blocks of all layers that the pool has memory on the device for, those of the ring included.
+    /// Returns the number of blocks, of all layers, that have memory on the device, including those of the ring.
     #[must_use]
     pub fn device_blocks(&self) -> u32 {
         self.device_blocks + if self.is_in_place() { self.beyond_blocks() } else { 0 }
     }
 
-    /// Blocks in memory of the host.
+    /// Returns the number of blocks in host memory.
     #[must_use]
     pub fn host_blocks(&self) -> u32 {
         if self.is_in_place() { 0 } else { self.beyond_blocks() }
     }
 
-    /// Blocks beyond the resident ones, and before those on disk.
+    /// Returns the number of blocks that are neither resident nor on disk.
     fn beyond_blocks(&self) -> u32 {
         self.ring().map_or(0, Ring::host_blocks)
     }
 
-    /// Whether blocks beyond the resident ones are attended where they lie on the device.
+    /// Whether blocks that are not resident are attended in place on the device.
     pub(crate) fn is_in_place(&self) -> bool {
         self.ring().is_some_and(Ring::is_in_place)
     }
 
-    /// Blocks on disk.
+    /// Returns the number of blocks on disk.
     #[must_use]
     pub fn disk_blocks(&self) -> u32 {
         self.spill().map_or(0, |spill| spill.shape().blocks)
     }
 
-    /// The file of the blocks that memory of the host does not hold either, where there are some.
+    /// Returns the file of the blocks that are not in host memory either, if there are any.
     #[must_use]
     pub fn spill(&self) -> Option<&Arc<Spill>> {
         self.host.as_ref()?.spill.as_ref()
     }
 
-    /// Number of a block in the file, if it lies there.
+    /// Returns the number of a block in the file, if it is there.
     pub(crate) fn on_disk(&self, id: u32) -> Option<u32> {
         match self.ring()?.place(id) {
             BlockLocation::Disk(block) => Some(block),
@@ -190,19 +190,19 @@ impl KvPool {
         }
     }
 
-    /// Id of a block of the file.
+    /// Returns the id of a block of the file.
     pub(crate) fn disk_id(&self, block: u32) -> u32 {
         self.num_blocks - self.disk_blocks() + block
     }
 
-    /// Regions of the file for what the attention of a layer reads.
+    /// Returns the regions of the file for the buffers that a layer's attention reads.
     pub(crate) fn regions(&self, layer: usize) -> Range<u32> {
         let tensor = self.plan.of_layer(layer).tensor;
         let before = self.tensors[..tensor].iter().map(|tensor| tensor.buffers.len()).sum::<usize>();
         u32_of(before)..u32_of(before + self.tensors[tensor].buffers.len())
     }
 
-    /// K and V of one layer.
+    /// Returns K and V of one layer.
     #[must_use]
     pub fn layer(&self, layer: usize) -> (&Buf<KvWord>, &Buf<KvWord>) {
         let cache = self.plan.cache(layer, CachePart::KeyValue).expect("a layer with keys and values");
@@ -210,7 +210,7 @@ impl KvPool {
         (&buffers[0], &buffers[1])
     }
 
-    /// K and V of one layer on the host, where some blocks are there: of these blocks of its.
+    /// Returns K and V of one layer on the host, with the range of blocks that they hold.
     pub(crate) fn host_layers(&self, layer: usize) -> impl Iterator<Item = (Range<u32>, [&Buf<KvWord>; 2])> {
         (0..self.segments()).filter_map(move |segment| match self.host_attended(layer, segment) {
             [k, v] => Some((self.host_segment(segment), [k, v])),
@@ -218,35 +218,36 @@ impl KvPool {
         })
     }
 
-    /// Buffers that the attention of a layer reads, K and V or latents, and the words of a block in each.
+    /// Returns the buffers that a layer's attention reads, K and V or latents, and the words per block in each.
     pub(crate) fn attended(&self, layer: usize) -> (&[Buf<KvWord>], usize) {
         let tensor = &self.tensors[self.plan.of_layer(layer).tensor];
         (&tensor.buffers, tensor.words)
     }
 
-    /// Buffers on the host that the attention of a layer reads, with the blocks of a segment; none if no blocks are there.
+    /// Returns the buffers on the host that a layer's attention reads, for the blocks of a segment; none if there are no such
+    /// blocks.
     pub(crate) fn host_attended(&self, layer: usize, segment: usize) -> &[Buf<KvWord>] {
         let tensor = || self.plan.of_layer(layer).tensor;
         self.host.as_ref().map_or(&[], |host| &host.segments[segment][tensor()].buffers)
     }
 
-    /// Blocks on the host that share buffers.
+    /// Returns the range of blocks on the host that share buffers.
     pub(crate) fn host_segment(&self, segment: usize) -> Range<u32> {
         let first = self.first_of_segment(segment);
         first..self.beyond_blocks().min(first.saturating_add(self.segment_size()))
     }
 
-    /// The first block of a segment.
+    /// Returns the first block of a segment.
     pub(crate) fn first_of_segment(&self, segment: usize) -> u32 {
         u32_of(segment) * self.segment_size()
     }
 
-    /// The segment of a block beyond those of the device.
+    /// Returns the segment of a block that is not resident.
     pub(crate) fn segment_of(&self, block: u32) -> usize {
         (block / self.segment_size()) as usize
     }
 
-    /// Buffers that the attention of a layer reads where its keys are at hand.
+    /// Returns the buffers that a layer's attention reads, given where its keys are.
     pub(crate) fn keys_in(&self, layer: usize, place: KeysIn) -> &[Buf<KvWord>] {
         match (place, &self.host) {
             (KeysIn::Slot(slot), Some(host)) => &host.slots[slot].buffers,
@@ -256,12 +257,12 @@ impl KvPool {
         }
     }
 
-    /// Whether kernels cannot reach the blocks on the host, which copies serve.
+    /// Whether kernels cannot access the blocks on the host, so that they have to be copied.
     pub(crate) fn is_staged(&self) -> bool {
         self.host.as_ref().is_some_and(|host| host.memory == HostMemory::Staged)
     }
 
-    /// Whether kernels reach blocks on the host.
+    /// Whether kernels access blocks on the host.
     pub(crate) fn is_mapped(&self) -> bool {
         self.host.as_ref().is_some_and(|host| host.memory == HostMemory::Mapped)
     }
@@ -271,8 +272,8 @@ impl KvPool {
         self.is_staged() && self.ring().is_some_and(|ring| matches!(ring.place(id), BlockLocation::Host(_)))
     }
 
-    /// Keys of one layer, by block id, where a policy selects among blocks on disk: those of blocks that a step takes in. Buffers
-    /// of as many blocks as a segment has; none elsewhere.
+    /// Returns the keys of the current layer, by block id, of the blocks that a step summarises, if a policy selects among blocks
+    /// on disk. Each buffer holds a segment of blocks; empty otherwise.
     pub(crate) fn board(&self) -> &[Buf<KvWord>] {
         self.host.as_ref().map_or(&[], |host| &host.board)
     }
@@ -281,8 +282,8 @@ impl KvPool {
         self.host.as_ref().map_or(u32::MAX, |host| host.segment_blocks)
     }
 
-    /// K and V of one layer where block ids count, with the ids that they hold: beyond the device if blocks are selected and live
-    /// there, perhaps in several buffers, else on it. Of blocks on disk that are selected, the [board](Self::board) has the keys.
+    /// Returns K and V of one layer by block id, with the range of ids that they hold: on the host if blocks are selected there,
+    /// possibly in several buffers, else on the device. For selected blocks on disk, keys are on the [board](Self::board).
     pub(crate) fn by_id(&self, layer: usize) -> impl Iterator<Item = (Range<u32>, [&Buf<KvWord>; 2])> {
         let (k, v) = self.layer(layer);
         let (boards, on_device) = (self.board(), self.page_slots() == 0);
@@ -295,29 +296,30 @@ impl KvPool {
         shown.chain(own).chain(beyond)
     }
 
-    /// K and V of one layer by block id, for kernels that read keys of all blocks: one buffer each.
+    /// Returns K and V of one layer by block id, for kernels that read the keys of all blocks in one buffer.
     pub(crate) fn whole(&self, layer: usize) -> [&Buf<KvWord>; 2] {
         assert!(self.segments() <= 1, "keys of layer {layer} lie in {} buffers", self.segments());
         self.by_id(layer).next().expect("a layer with keys and values").1
     }
 
-    /// Buffers of one layer that hold the blocks beyond those of the device.
+    /// Returns the number of segments of the blocks that are not resident.
     pub(crate) fn segments(&self) -> usize {
         self.host.as_ref().map_or(0, |host| host.segments.len())
     }
 
-    /// The ring that blocks on the host pass through.
+    /// Returns the ring that blocks on the host pass through.
     pub(crate) fn ring(&self) -> Option<&Ring> {
         Some(&self.host.as_ref()?.ring)
     }
 
-    /// Blocks on the device for pages of selected blocks; 0 where blocks live there, or none are selected.
+    /// Returns the number of device blocks that are slots for pages of selected blocks; 0 if blocks are resident instead, or none
+    /// are selected.
     pub(crate) fn page_slots(&self) -> u32 {
         self.ring().map_or(0, Ring::page_slots)
     }
 
-    /// Maximum number of sequences of one step that blocks are selected for: each needs a partition of pages on the
-    /// device. `None` where nothing bounds them, for rows beyond a portion take their turn.
+    /// Returns the maximum number of sequences of a step that select: each needs a partition of pages on the device. `None` if
+    /// there is no limit, because rows can be processed in portions.
     #[must_use]
     pub fn max_sequences(&self) -> Option<u32> {
         let slots = self.ring()?.page_slots();
@@ -325,13 +327,13 @@ impl KvPool {
         (slots > 0 && rows < ROWS).then_some(rows)
     }
 
-    /// Bytes of a block in what the attention of one layer reads; layers of a pool with a ring are alike.
+    /// Returns the bytes per block that one layer's attention reads; layers of a pool with a ring are alike.
     pub(crate) fn attended_bytes(&self) -> u64 {
         let (buffers, words) = self.attended(0);
         (buffers.len() * words * 4) as u64
     }
 
-    /// Whether two blocks lie in the same buffers.
+    /// Whether two blocks are in the same buffers.
     pub(crate) fn together(&self, a: u32, b: u32) -> bool {
         let kind = |ring: &Ring, id| match ring.place(id) {
             BlockLocation::Host(block) => {
@@ -342,7 +344,7 @@ impl KvPool {
         self.ring().is_none_or(|ring| kind(ring, a) == kind(ring, b))
     }
 
-    /// The buffers that hold a block, with the words that it takes in each, and its number in them.
+    /// Returns the buffers that hold a block, with its words in each, and its index in them.
     pub(crate) fn buffers_of(&self, id: u32) -> (impl Iterator<Item = (&Buf<KvWord>, usize)>, usize) {
         let (tensors, index) = match self.host.as_ref().map(|host| (host, host.ring.place(id))) {
             Some((host, BlockLocation::Host(block))) => {
@@ -359,13 +361,13 @@ impl KvPool {
         (buffers, index as usize)
     }
 
-    /// Group of a layer's keys and values.
+    /// Returns the cache group of a layer's keys and values.
     #[must_use]
     pub fn group(&self, layer: usize) -> usize {
         self.plan.cache(layer, CachePart::KeyValue).expect("a layer with keys and values").group
     }
 
-    /// The buffer of a cache that has one.
+    /// Returns the buffer of a cache that has one.
     ///
     /// # Panics
     /// When the layer has no such cache.
@@ -375,7 +377,7 @@ impl KvPool {
         &self.tensors[cache.tensor].buffers[0]
     }
 
-    /// Words from one block to the next of a cache that has one buffer, and tokens of a block.
+    /// Returns the words per block of a cache that has one buffer, and the tokens per block.
     ///
     /// # Panics
     /// When the layer has no such cache.
@@ -386,13 +388,13 @@ impl KvPool {
         (words, cache.spec.block_size.get())
     }
 
-    /// Every buffer, with the words that a block takes in it.
+    /// Returns all buffers, each with its words per block.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = (&Buf<KvWord>, usize)> {
         self.tensors.iter().flat_map(|tensor| tensor.buffers.iter().map(|buffer| (buffer, tensor.words)))
     }
 }
 
-/// The buffers that pages of a spec are split into.
+/// Returns the names of the buffers of a cache.
 fn names(spec: &KvCacheSpec) -> &'static [&'static str] {
     if spec.is_latent() { &["latent_cache"] } else { &["k_cache", "v_cache"] }
 }

@@ -1,4 +1,4 @@
-//! Several matrices of one shape, side by side: experts, and matrices of heads.
+//! Several matrices of one shape: experts, and matrices of heads.
 
 use attn_kernels::gpu::{Bind, Buf, Pass};
 
@@ -11,7 +11,7 @@ use crate::matrix::{Exact, Kernels, Key, Precision, check};
 use crate::pack::{BLOCK, Columns, Format, Planes};
 use crate::{ModelError, Tensor};
 
-/// Matrices of one shape, cut between two of them where one binding cannot hold all.
+/// Matrices of one shape, divided between two matrices if a binding cannot hold all.
 #[derive(Clone, Debug)]
 pub(crate) struct Matrices {
     format: Format,
@@ -36,39 +36,39 @@ impl Shard {
     }
 }
 
-/// Sources of vectors and destinations of products.
+/// Inputs and outputs of products of vectors.
 #[derive(Clone)]
 pub(crate) struct Vectors {
     pub(crate) x: Bind<f32>,
-    /// f32 from vector to vector of x, a multiple of 4.
+    /// Distance between vectors of x in f32, a multiple of 4.
     pub(crate) x_stride: u32,
     pub(crate) y: Bind<f32>,
-    /// f32 from vector to vector of y.
+    /// Distance between vectors of y in f32.
     pub(crate) y_stride: u32,
     /// First column of y.
     pub(crate) y_offset: u32,
 }
 
-/// Pairs of a row and a matrix, as `moe_sort` left them.
+/// Pairs of a row and a matrix, sorted by `moe_sort`.
 pub(crate) struct Routes<'a> {
     pub(crate) tiles: &'a Buf<[u32; 4]>,
     pub(crate) order: &'a Buf<u32>,
     pub(crate) pairs: u32,
-    /// The kernel for whose tiles the pairs are cut.
+    /// The kernel for whose tiles the pairs are divided.
     pub(crate) route: Route,
     pub(crate) max_tiles: u32,
-    /// Pairs that share a vector of x.
+    /// Number of pairs that share a vector of x.
     pub(crate) x_div: u32,
-    /// Products of a step that go through the matrices like this one.
+    /// Number of such products of these matrices in a step.
     pub(crate) portions: u32,
 }
 
-/// Kernel that products of pairs go through.
+/// Kernel of products of pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
-    /// f32 by `matmul` or `matmul_tile`.
+    /// f32, with `matmul` or `matmul_tile`.
     Exact(Exact),
-    /// f16 by `matmul_coop`.
+    /// f16, with `matmul_coop`.
     Coop(Tile),
 }
 
@@ -83,7 +83,8 @@ impl Route {
 }
 
 impl Matrices {
-    /// `count` matrices, `load(i)` the i-th, `[out_features, in_features]`; one is asked for by each processor at a time.
+    /// Loads `count` matrices, where `load(i)` returns the i-th, `[out_features, in_features]`. Each processor loads one at a
+    /// time.
     pub(crate) fn load<'t>(
         allocator: &WeightAllocator<'_>,
         count: u32,
@@ -173,7 +174,7 @@ impl Matrices {
         u64::from(self.count) * u64::from(self.cols) * self.format.column_bytes(self.blocks as usize) as u64
     }
 
-    /// The kernel in f32 for `rows` rows of each matrix.
+    /// Returns the f32 kernel for `rows` rows of each matrix.
     fn exact(&self, kernels: &Kernels, rows: u32) -> Exact {
         kernels.exact(self.format, [rows, self.cols, self.blocks], Epilogue::Store, self.count)
     }
@@ -193,7 +194,7 @@ impl Matrices {
         }
     }
 
-    /// Whether the driver gets products by matrices right.
+    /// Whether products with cooperative matrices passed the driver's self-test.
     fn takes_matrices(&self, kernels: &Kernels, tile: Tile) -> bool {
         let format = self.format;
         let key = |activations| Key::CoopRouted { format, activations, tile };
@@ -202,7 +203,7 @@ impl Matrices {
             .all(|activations| kernels.right(1, |_| key(activations)))
     }
 
-    /// Chooses the kernel for products of `pairs` pairs.
+    /// Selects the kernel for products of `pairs` pairs.
     pub(crate) fn route(&self, kernels: &Kernels, pairs: u32, precision: Precision) -> Route {
         let rows = pairs.div_ceil(self.count);
         match precision.f16

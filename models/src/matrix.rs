@@ -26,7 +26,7 @@ use crate::kernel::split_sum::{self, SplitSumBuffers, SplitSumParams};
 use crate::pack::{BLOCK, Columns, Format, Packed, Planes};
 use crate::{ModelError, Tensor};
 
-/// A quantised matrix, cut along its columns where one binding cannot hold it.
+/// A quantised matrix, divided along its columns if a binding cannot hold it.
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix {
     format: Format,
@@ -39,9 +39,9 @@ pub(crate) struct Matrix {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Shard {
-    /// First column, of each part.
+    /// First column of each part.
     pub(crate) first: u32,
-    /// Columns of each part.
+    /// Number of columns of each part.
     pub(crate) cols: u32,
     pub(crate) quants: Plane<[u32; 4]>,
     pub(crate) scales: Plane<u32>,
@@ -57,26 +57,26 @@ impl Shard {
 pub(crate) struct Product<'a> {
     pub(crate) x: &'a Buf<f32>,
     pub(crate) rows: u32,
-    /// Roundings that it may apply to `x`.
+    /// Roundings that the product may apply to `x`.
     pub(crate) precision: Precision,
     pub(crate) y: &'a Buf<f32>,
-    /// f32 from row to row of y.
+    /// Distance between rows of y in f32.
     pub(crate) y_stride: u32,
     /// First column of y.
     pub(crate) y_offset: u32,
     pub(crate) epilogue: Epilogue,
-    /// An RMS norm on the way in, where [`Kernels::norms`] says that it can be.
+    /// RMS norm of the input, if [`Matrix::norms`] permits it.
     pub(crate) norm: Option<Norm<'a>>,
 }
 
-/// An RMS norm: weight, and what is added to the mean square.
+/// An RMS norm: its weights, and the epsilon added to the mean square.
 #[derive(Clone, Copy)]
 pub(crate) struct Norm<'a> {
     pub(crate) weight: &'a Buf<f32>,
     pub(crate) eps: f32,
 }
 
-/// Columns that a thread packs at a time: runs of 1 KiB in every row of quads, few enough for a processor's cache.
+/// Columns that a thread packs at a time: runs of 1 KiB in every row of quads, which fit into a processor's cache.
 const GROUP: usize = 64;
 
 impl Matrix {
@@ -99,7 +99,8 @@ impl Matrix {
         })
     }
 
-    /// Two matrices of one shape whose columns meet in one kernel: gate and up, both in a wider type where theirs differ.
+    /// Loads two matrices of one shape whose columns one kernel reads together, such as gate and up; if their types differ, both
+    /// in a wider type.
     pub(crate) fn paired(
         allocator: &WeightAllocator<'_>,
         gate: Tensor<'_>,
@@ -149,7 +150,7 @@ impl Matrix {
         self.format
     }
 
-    /// A kernel in the form that reads these weights.
+    /// Returns the variant of a kernel that reads these weights.
     pub(crate) fn reading(&self, variant: Variant) -> Variant {
         if self.shards[0].quants.is_image() { matmul::from_images(variant) } else { variant }
     }
@@ -158,7 +159,7 @@ impl Matrix {
         &self.shards
     }
 
-    /// Records `y = x W`, or what the epilogue makes of it.
+    /// Records `y = x W`, or another epilogue of it.
     pub(crate) fn multiply(
         &self,
         kernels: &mut Kernels,
@@ -186,7 +187,7 @@ impl Matrix {
         }
     }
 
-    /// An epilogue of as many parts as the matrix has.
+    /// Returns an epilogue with the matrix's number of parts.
     fn epilogue(&self) -> Epilogue {
         if self.parts == 2 { Epilogue::SiluMul } else { Epilogue::Store }
     }
@@ -224,7 +225,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// Records a product of the rows that [`Kernels::quantize`] has coded.
+    /// Records a product of the rows that [`Kernels::quantize`] has quantised.
     fn by_codes(
         &self,
         kernels: &mut Kernels,
@@ -330,11 +331,11 @@ impl Matrix {
     }
 }
 
-/// Rows of plain types are read sixteen bytes at a time.
+/// Rows of plain types are read in units of sixteen bytes.
 const WIDTH_MULTIPLE: usize = 8;
 
-/// f32 behind the last row of a product's input: the last block of a row reaches into the next, where weights are zero, and a
-/// window that begins with the last row has room.
+/// Floats after the last row of a product's input: the last block of a row extends into the next, where weights are zero, and so
+/// does a window that begins with the last row.
 pub(crate) const SLACK: usize = WINDOW_BYTES as usize / size_of::<f32>();
 
 pub(crate) fn check(tensor: &Tensor<'_>, first: &Tensor<'_>) -> Result<(), ModelError> {

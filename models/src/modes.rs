@@ -7,29 +7,29 @@ use std::fmt;
 
 use crate::{DecoderConfig, ModelError, Reach};
 
-/// Attention of a model, as far as modes differ by it.
+/// Form of a model's attention, as far as modes depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AttentionForm {
-    /// Keys and values by heads; every layer attends to all tokens, or some do beside windows and chunks.
+    /// Keys and values per head, in all layers with full attention, or in some with windows and chunks.
     Heads,
-    /// Keys and values by heads, in sliding windows or chunks alone.
+    /// Keys and values per head, in sliding windows or chunks alone.
     Windows,
     /// Latents that all heads share (MLA).
     Latents,
-    /// Latents, of which an indexer chooses tokens.
+    /// Latents, with an indexer that selects tokens.
     IndexedLatents,
-    /// Windows beside entries that stand for several tokens each (DeepSeek V4).
+    /// Windows, and entries that represent several tokens each (DeepSeek V4).
     Compressed,
     /// Means of blocks, selected blocks and a window, as the model was trained with (NSA).
     Native,
 }
 
 impl AttentionForm {
-    /// Every value, in the order of the table.
+    /// All values, in the order of the table.
     pub const ALL: [Self; 6] =
         [Self::Heads, Self::Windows, Self::Latents, Self::IndexedLatents, Self::Compressed, Self::Native];
 
-    /// Finds the form of a model.
+    /// Returns the form of a model.
     #[must_use]
     pub fn of(config: &DecoderConfig) -> Self {
         match (config.latent.is_some(), config.indexer.is_some(), config.compressed.is_some()) {
@@ -56,24 +56,24 @@ impl fmt::Display for AttentionForm {
     }
 }
 
-/// Mode that a decoder may be asked for.
+/// Mode of a decoder that may be requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// Attention to the blocks that a policy selects.
     Sparse,
-    /// Keys and values, or latents, in codes of 8 bits.
+    /// Keys and values, or latents, as 8-bit codes.
     CodedKv,
-    /// A context larger than the device's pool, streamed from memory of the host.
+    /// A context larger than the device's pool, streamed from host memory.
     HostKv,
-    /// A context in memory of the host, of which the device gets the blocks that a policy selects.
+    /// A context in host memory, from which the device gets the blocks that a policy selects.
     SparseHostKv,
 }
 
 impl Mode {
-    /// Every value, in the order of the table.
+    /// All values, in the order of the table.
     pub const ALL: [Self; 4] = [Self::Sparse, Self::SparseHostKv, Self::CodedKv, Self::HostKv];
 
-    /// Why the mode does not work with a form of attention: what it needs and the form lacks. `None` where it works.
+    /// Returns what the mode needs and a form of attention lacks; `None` if it works.
     #[must_use]
     pub fn lacks(self, form: AttentionForm) -> Option<&'static str> {
         use AttentionForm::{Compressed, Heads, IndexedLatents, Latents, Native, Windows};
@@ -98,7 +98,7 @@ impl Mode {
         }
     }
 
-    /// Refuses the mode to a model that lacks what it needs.
+    /// Rejects the mode if the model lacks what it needs.
     pub(crate) fn check(self, config: &DecoderConfig) -> Result<(), ModelError> {
         let form = AttentionForm::of(config);
         self.lacks(form).map_or(Ok(()), |lacks| Err(ModelError::Mode { mode: self, form, lacks }))

@@ -1,4 +1,4 @@
-//! Repacks matrices for the GPU, still quantised: blocks of 32 along k, columns side by side.
+//! Repacks matrices for the GPU, still quantised: blocks of 32 along k, with columns next to each other.
 //!
 //! A checkpoint stores a matrix row by row; neighbouring lanes of a kernel own neighbouring output columns, so here
 //! the same block of neighbouring columns lies side by side and every load is coalesced. The modules
@@ -19,7 +19,7 @@ pub const BLOCK: usize = 32;
 /// Blocks in a super-block of the K types.
 const SUPER: usize = 8;
 
-/// A packed matrix, `[in_features, cols]`, of which tensors fill ranges of columns.
+/// A packed matrix, `[in_features, cols]`; each tensor fills a range of columns.
 #[derive(Clone, Debug)]
 pub struct Packed {
     /// Coding of elements.
@@ -140,14 +140,13 @@ impl Format {
         }
     }
 
-    /// Whether elements are integers of at most 8 bits, which integer dot products take, and what is added to them is one number
-    /// a block.
+    /// Whether elements are integers of at most 8 bits with one offset per block, as integer dot products require.
     #[must_use]
     pub fn has_codes(self) -> bool {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::Q2K | Self::Fp8)
     }
 
-    /// Quadruples of words a column of `blocks` blocks takes in `wq`.
+    /// Returns the groups of four words of a column of `blocks` blocks in `wq`.
     fn quads(self, blocks: usize) -> usize {
         match self {
             Self::F32 => 8 * blocks,
@@ -158,7 +157,7 @@ impl Format {
         }
     }
 
-    /// Words a column of `blocks` blocks takes in `ws`.
+    /// Returns the words of a column of `blocks` blocks in `ws`.
     fn scale_words(self, blocks: usize) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 0,
@@ -173,7 +172,7 @@ impl Format {
         }
     }
 
-    /// Device bytes of one column of `blocks` blocks.
+    /// Returns the device bytes of a column of `blocks` blocks.
     #[must_use]
     pub fn column_bytes(self, blocks: usize) -> usize {
         16 * self.quads(blocks) + 4 * self.scale_words(blocks)
@@ -181,8 +180,8 @@ impl Format {
 }
 
 impl Packed {
-    /// An empty matrix for tensors of `dtype` with `in_features`: a multiple of its blocks', or for the plain
-    /// types of 8, the last block then filled up with zeros.
+    /// Creates an empty matrix for tensors of `dtype` with `in_features`: a multiple of the block size, or of 8 for plain types,
+    /// whose last block is padded with zeros.
     #[must_use]
     pub fn new(dtype: Dtype, in_features: usize, cols: usize) -> Self {
         let blocks = in_features.div_ceil(BLOCK);
@@ -192,7 +191,7 @@ impl Packed {
         Self { format, cols, blocks, quants, scales }
     }
 
-    /// Writes rows `rows` of `tensor` as columns from `first` on.
+    /// Writes rows `rows` of `tensor` as columns, starting at `first`.
     ///
     /// # Panics
     /// When the tensor's width or type is another than the matrix was made for.

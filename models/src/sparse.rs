@@ -1,4 +1,4 @@
-//! Block-sparse attention as a decoder takes it: who selects, where, and what came of it.
+//! Block-sparse attention of a decoder: who selects, where, and with what result.
 
 use std::sync::Arc;
 
@@ -9,30 +9,30 @@ use crate::batch::{Phase, Slice};
 use crate::cast::u32_of;
 use crate::{ChunkCrossing, Crossing, ModelError};
 
-/// Options of attention to a part of the cache.
+/// Options of attention to selected blocks.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SparseOptions {
-    /// Chooses the blocks.
+    /// Policy that selects the blocks.
     pub policy: Arc<dyn Policy>,
-    /// Place where blocks are scored.
+    /// Where blocks are scored.
     pub place: SelectionPlace,
-    /// Hand back the selections themselves, layer by layer: for drawings and tests.
+    /// Return the selections themselves, layer by layer, for drawings and tests.
     pub trace: bool,
-    /// Measure on the host what selections are worth: [`Attended::recall`]. Queries and keys are read back in every layer that
+    /// Measure the quality of selections on the host: [`Attended::recall`]. Queries and keys are read back in every layer that
     /// selects.
     pub measure: bool,
-    /// Certify in every decode step the attention mass that selections keep: [`Attended::mass`]. Without it, steps do so for
-    /// slices that [ask](crate::batch::Slice::certify). Nothing is certified by policies without a bound.
+    /// Certify in every decode step the attention mass that selections keep: [`Attended::mass`]. Otherwise steps do so for slices
+    /// that [request it](crate::batch::Slice::certify). Policies without a bound certify nothing.
     pub certify: bool,
-    /// Lengths below which decode rows attend to everything, because selecting would take longer.
+    /// Lengths below which decode rows attend everything, because selection would take longer.
     pub crossing: Crossing,
-    /// Lengths below which chunks of prompts do.
+    /// Lengths below which prompt chunks attend everything.
     pub chunk_crossing: ChunkCrossing,
 }
 
 impl SparseOptions {
-    /// Attention to what `policy` selects, scored at `place`; nothing is traced, measured or certified.
+    /// Options for attention to what `policy` selects, scored at `place`, without traces, measurements or certificates.
     #[must_use]
     pub fn new(policy: Arc<dyn Policy>, place: SelectionPlace) -> Self {
         Self {
@@ -46,43 +46,43 @@ impl SparseOptions {
         }
     }
 
-    /// Turns the return of selections on or off.
+    /// Sets whether selections are returned.
     #[must_use]
     pub fn trace(self, on: bool) -> Self {
         Self { trace: on, ..self }
     }
 
-    /// Turns the measurement of [`Attended::recall`] on or off.
+    /// Sets whether [`Attended::recall`] is measured.
     #[must_use]
     pub fn measure(self, on: bool) -> Self {
         Self { measure: on, ..self }
     }
 
-    /// Turns the certificate of every decode step on or off.
+    /// Sets whether every decode step is certified.
     #[must_use]
     pub fn certify(self, on: bool) -> Self {
         Self { certify: on, ..self }
     }
 
-    /// Sets the lengths below which decode rows attend to everything.
+    /// Sets the lengths below which decode rows attend everything.
     #[must_use]
     pub fn crossing(self, crossing: Crossing) -> Self {
         Self { crossing, ..self }
     }
 
-    /// Sets the lengths below which chunks of prompts attend to everything.
+    /// Sets the lengths below which prompt chunks attend everything.
     #[must_use]
     pub fn chunk_crossing(self, crossing: ChunkCrossing) -> Self {
         Self { chunk_crossing: crossing, ..self }
     }
 }
 
-/// Places where blocks are scored.
+/// Where blocks are scored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SelectionPlace {
-    /// Kernels where the policy has them, without a readback inside a layer; else as `Host`.
+    /// On the device, without readbacks inside a layer, if the policy has kernels; otherwise like `Host`.
     Device,
-    /// The policy's own code: queries and new keys are read back in every layer. The oracle of the other one.
+    /// By the policy's own code: queries and new keys are read back in every layer. This is the oracle of the kernels.
     Host,
 }
 
@@ -102,29 +102,28 @@ pub struct Mean {
     count: u64,
 }
 
-/// Blocks that a policy had one slice attend to in layers of full attention; dense ones count as all blocks. Layers
-/// with windows or chunks are as they were without a policy, and not counted. Of a model whose own indexer chooses, a block is
-/// a token, or an entry of a compressed cache.
+/// Blocks that one slice attended under a policy, in layers of full attention. Rows that attend everything count all blocks.
+/// Layers with windows or chunks are not affected by a policy, and are not counted. If the model's own indexer selects, a block
+/// is a token, or an entry of a compressed cache.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attended {
     /// Blocks of each layer.
     pub layers: Vec<Tally>,
-    /// Attention mass that is certainly kept, the least over layers and query heads; `None` where nobody asked or nothing bounds
-    /// it. What falls to a sink is not counted, so with sinks even less of the whole is lost.
+    /// Lower bound of the attention mass that is kept, the minimum over layers and query heads; `None` if it was not requested or
+    /// there is no bound. The mass of a sink is not counted, so with sinks even less of the whole is lost.
     pub mass: Option<f64>,
-    /// Blocks that any layer attended, ascending, for policies that look at earlier accesses; else empty.
+    /// Blocks that any layer attended, ascending, for policies that use earlier accesses; empty otherwise.
     pub accessed: Vec<BlockIdx>,
-    /// `(layer, selection)` where [`SparseOptions::trace`] or [`trace_selections`](crate::Decoder::trace_selections) asks for
-    /// them.
+    /// `(layer, selection)`, if [`SparseOptions::trace`] or [`trace_selections`](crate::Decoder::trace_selections) requests them.
     pub selections: Vec<(u32, Selection)>,
-    /// Share of dense attention's mass that lies in the blocks attended, where [`SparseOptions::measure`] asks for it.
+    /// Share of dense attention's mass in the attended blocks, if [`SparseOptions::measure`] requests it.
     pub recall: Mean,
-    /// Share of the blocks that query heads keep before they agree, where it is asked for and the policy has them agree.
+    /// Share of blocks that query heads select before their selections are merged, if it is requested and the policy merges them.
     pub head_density: Mean,
 }
 
 impl Tally {
-    /// Attended over visible blocks; 1 where there were none.
+    /// Attended blocks divided by visible blocks; 1 if there were none.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     pub fn density(self) -> f64 {
@@ -158,8 +157,7 @@ impl Mean {
     }
 }
 
-/// Pages of selected blocks that came to the device, of contexts that live on the host; a page is what one KV head of a
-/// layer keeps of a block.
+/// Traffic of pages of selected blocks, for contexts on the host. A page is a block's part of one KV head of a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageTraffic {
     /// Selected pages that were on the device.

@@ -1,4 +1,4 @@
-//! Sizes of products at which one kernel overtakes another that does the same, measured on the device.
+//! Sizes of products at which one kernel becomes faster than another, measured on the device.
 //!
 //! Both kernels of a [`Contest`] are timed in turns at growing sizes. [`Crossings`] follow from the times alone, and replace the
 //! constants of [`Tuning`] that they decide.
@@ -13,34 +13,34 @@ use serde::{Deserialize, Serialize};
 
 pub use rig::{Rig, Shapes, kernels_digest};
 
-/// Two kernels that multiply the same, of which the later one wins with growing sizes.
+/// Two kernels for the same products; the later one is faster for large sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Contest {
-    /// Rows: integer dot products against cooperative matrices. The only one whose kernels round differently.
+    /// By rows: integer dot products against cooperative matrices. The only contest whose kernels round differently.
     CodedRows,
-    /// Rows: `matmul_int8` against `matmul_int8_tile`.
+    /// By rows: `matmul_int8` against `matmul_int8_tile`.
     FewCodedRows,
-    /// Rows: `matmul` against `matmul_tile`.
+    /// By rows: `matmul` against `matmul_tile`.
     FewRows,
-    /// Large tiles: small tiles of `matmul_tile` against large ones.
+    /// By large tiles: small tiles of `matmul_tile` against large ones.
     PlainTiles,
-    /// Large tiles: `matmul_int8` against `matmul_int8_tile`.
+    /// By large tiles: `matmul_int8` against `matmul_int8_tile`.
     CodedTiles,
 }
 
-/// Numbers of rows at which kernels are timed: lanes take rows by powers of two. One row is never a tile's.
+/// Numbers of rows at which kernels are timed, since lanes process rows by powers of two. One row never uses tiles.
 const ROWS: [u32; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 
 /// Numbers of large tiles at which kernels are timed.
 const TILES: [u32; 9] = [16, 32, 64, 96, 128, 192, 256, 384, 512];
 
 impl Contest {
-    /// All of them, those first that matter most if time runs out.
+    /// All contests, the most important first, in case time runs out.
     pub const ALL: [Self; 5] =
         [Self::CodedRows, Self::FewCodedRows, Self::FewRows, Self::PlainTiles, Self::CodedTiles];
 
-    /// Sizes at which its kernels are timed, ascending.
+    /// Returns the sizes at which its kernels are timed, ascending.
     #[must_use]
     pub fn sizes(self) -> &'static [u32] {
         match self {
@@ -49,7 +49,7 @@ impl Contest {
         }
     }
 
-    /// Whether sizes are numbers of rows, and not of tiles.
+    /// Whether sizes are numbers of rows, not of tiles.
     fn counts_rows(self) -> bool {
         matches!(self, Self::CodedRows | Self::FewCodedRows | Self::FewRows)
     }
@@ -74,7 +74,7 @@ pub struct TimedProduct {
     pub contest: Contest,
     /// Rows or tiles.
     pub size: u32,
-    /// Whether the later one of the kernels multiplies.
+    /// Whether the later kernel is timed.
     pub later: bool,
 }
 
@@ -83,25 +83,25 @@ pub struct TimedProduct {
 pub struct Times {
     /// Rows or tiles.
     pub size: u32,
-    /// Time of the kernel that wins at smaller sizes.
+    /// Time of the kernel that is faster for small sizes.
     pub earlier: Duration,
-    /// Time of the other one.
+    /// Time of the other kernel.
     pub later: Duration,
 }
 
-/// Share of the other's time that a winner takes at most: less is noise.
+/// Maximum time of the faster kernel relative to the other: smaller differences are noise.
 const WINS: f64 = 0.95;
 
-/// Longer products are followed by none of larger sizes, so that slow devices are not held up.
+/// Time after which no larger sizes are timed, so that slow devices are not held up.
 const SLOW: Duration = Duration::from_millis(60);
 
-/// Rounds in which both kernels take turns, so that a clock that goes up favours neither.
+/// Rounds in which both kernels alternate, so that a rising clock favours neither.
 const ROUNDS: usize = 2;
 
-/// Times that no product has, whatever the device.
+/// Time that no product reaches on any device.
 const ABSURD: Duration = Duration::from_secs(10);
 
-/// A factor that lies between no two kernels.
+/// Factor between two kernels that cannot occur.
 const ABSURD_FACTOR: f64 = 1000.0;
 
 impl Times {
@@ -129,7 +129,7 @@ pub struct ContestTimes {
 }
 
 impl ContestTimes {
-    /// Takes the times of a contest by `time`, which has `None` once no time is left.
+    /// Times a contest by `time`, which returns `None` when no time is left.
     ///
     /// # Errors
     /// Those of `time`.
@@ -154,13 +154,13 @@ impl ContestTimes {
         Ok(this)
     }
 
-    /// Index of the first size at which the later kernel wins, as it does at the next one.
+    /// Index of the first size at which the later kernel is faster, if it also is at the next size.
     fn settled(&self) -> Option<usize> {
         self.times.windows(2).position(|pair| pair.iter().all(Times::later_wins))
     }
 
-    /// The maximum number of rows, or the minimum number of tiles, that follows from the times. `None` if neither kernel wins by
-    /// enough, or the times are too few.
+    /// Returns the maximum number of rows, or the minimum number of tiles, according to the times. `None` if neither kernel is
+    /// clearly faster, or there are too few times.
     fn crossing(&self) -> Option<u32> {
         let rows = self.contest.counts_rows();
         if let Some(first) = self.settled() {
@@ -190,7 +190,7 @@ impl fmt::Display for ContestTimes {
     }
 }
 
-/// Times that say nothing about a device.
+/// Error for times that cannot be those of a device.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{contest} took {earlier:?} : {later:?} at size {size}: times are above 0, at most {ABSURD:?} and a factor of {ABSURD_FACTOR} apart"
@@ -202,7 +202,7 @@ pub struct AbsurdTimes {
     later: Duration,
 }
 
-/// Constants of [`Tuning`] that times of a device decide; `None` for those that stay.
+/// Constants of [`Tuning`] that times of a device determine; `None` for those that stay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Crossings {
@@ -217,7 +217,7 @@ pub struct Crossings {
 }
 
 impl Crossings {
-    /// The crossings that follow from times. O(times).
+    /// Computes the crossings from times. O(times).
     ///
     /// # Errors
     /// Times that no device takes: none of the others is worth more then.
@@ -253,7 +253,8 @@ impl Crossings {
 }
 
 impl fmt::Display for Crossings {
-    /// Says which kernels multiply up to which sizes, as `codes up to 4 rows, lanes up to 8 by codes and 12 in f32, measured`.
+    /// Describes which kernels multiply up to which sizes, as `codes up to 4 rows, lanes up to 8 by codes and 12 in f32,
+    /// measured`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { coded_rows, few_coded_rows, few_rows, plain_tiles } = self;
         let mut said = Vec::new();

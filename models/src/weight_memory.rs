@@ -1,24 +1,24 @@
-//! Memory that the weights of a checkpoint take on a device.
+//! Memory that the weights of a checkpoint use on a device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::pack::{BLOCK, Format};
 use crate::{Checkpoint, DecoderConfig, Dtype, Role, Tensor, WeightError};
 
-/// Weights of a checkpoint as a decoder loads them.
+/// Weights of a checkpoint in the form that a decoder loads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WeightMemory {
     /// Bytes on the device.
     pub device_bytes: u64,
     /// Number of elements.
     pub elements: u64,
-    /// Elements by type, the commonest first.
+    /// Elements by type, the most frequent first.
     pub types: Vec<(Dtype, u64)>,
 }
 
 impl WeightMemory {
-    /// The memory that the weights take on a device, without loading them. O(tensors); formats that are repacked are repacked,
-    /// one tensor at a time.
+    /// Computes the memory that the weights use on a device, without loading them. O(tensors); formats that are repacked are
+    /// repacked one tensor at a time.
     ///
     /// # Errors
     /// [`WeightError::Missing`] for a tensor that is not there, and those of tensors that cannot be read.
@@ -42,7 +42,7 @@ impl WeightMemory {
     }
 }
 
-/// The role under which the tensor of a role is stored: itself, or that of a tensor which several share. `None` for tables.
+/// Returns the role under which the tensor of a role is stored: its own, or that of a fused tensor. `None` for tables.
 fn holder(checkpoint: &Checkpoint, role: Role) -> Option<Role> {
     let weights = checkpoint.weights();
     let shared = match role {
@@ -62,7 +62,7 @@ fn holder(checkpoint: &Checkpoint, role: Role) -> Option<Role> {
     Some(Some(role).into_iter().chain(shared).find(known).unwrap_or(role))
 }
 
-/// Device bytes of a tensor: matrices in blocks, everything else in f32.
+/// Returns the device bytes of a tensor: matrices in blocks, everything else in f32.
 fn device_bytes(role: Role, tensor: &Tensor<'_>, dtype: Dtype) -> u64 {
     let elements = tensor.elems();
     let bytes = match (role, &tensor.shape[..]) {

@@ -1,4 +1,4 @@
-//! The contexts from which selecting blocks pays in chunks of prompts, out of times of chunks.
+//! Contexts from which selecting blocks pays in prompt chunks, computed from times of chunks.
 //!
 //! Attention of a chunk grows with its context, and so do scores of the blocks before it: selecting loses where contexts are
 //! short, and where chunks have few rows, for which the keys are read once more. So chunks of [two lengths](ChunkGrid) are timed,
@@ -16,28 +16,28 @@ use std::time::Duration;
 
 use super::{StepGrid, StepTimes, grouped};
 
-/// Share of the blocks that a policy which looks at keys is taken to keep. Texts of some thousand tokens keep about as much with
-/// the published thresholds, longer ones less.
+/// Assumed share of blocks that is kept by a policy that depends on the keys. With the published thresholds, texts of some
+/// thousand tokens keep about this much, and longer ones less.
 const ASSUMED: f64 = 0.5;
 
-/// Chunks of this share of the rows are timed too.
+/// Divisor of the number of rows for the short chunks, which are timed too.
 const SHORT: u32 = 8;
 
-/// Times of a chunk of a prompt.
+/// Times of a prompt chunk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChunkTimes {
     /// Time of the chunk without a context.
     pub alone: Duration,
-    /// Time in which it attends to everything.
+    /// Time of the dense chunk.
     pub dense: Duration,
-    /// Time in which it attends to what a policy selects.
+    /// Time of the chunk with selection.
     pub selecting: Duration,
-    /// Share of the blocks that the policy kept, if it follows from what the keys are.
+    /// Share of blocks that the policy kept, if it depends on the keys.
     pub density: Option<f64>,
 }
 
 impl ChunkTimes {
-    /// Returns the time with a selection if an assumed share of the blocks were kept.
+    /// Returns the time with selection for the assumed share of blocks.
     #[must_use]
     pub fn assumed(&self) -> Duration {
         let more = ASSUMED - self.density.unwrap_or(ASSUMED);
@@ -46,16 +46,16 @@ impl ChunkTimes {
     }
 }
 
-/// Chunks that can be timed: as long as steps allow, and an eighth of that.
+/// Chunks that can be timed: of the maximum length of steps, and of an eighth of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkGrid {
-    /// Chunks of so many rows, ascending, each with its contexts.
+    /// Grids of contexts by number of rows, ascending.
     grids: Vec<(u32, StepGrid)>,
 }
 
 impl ChunkGrid {
-    /// Chunks of up to `rows` tokens that end `shortest` to `longest` tokens, of which the pool holds `pool_tokens`. A chunk has
-    /// at least as many tokens before it as it has itself.
+    /// Chunks of up to `rows` tokens that end at `shortest` to `longest` tokens, of which the pool holds `pool_tokens`. A chunk
+    /// has at least as many tokens before it as it has itself.
     #[must_use]
     pub fn new(rows: u32, shortest: u32, longest: u32, pool_tokens: u64) -> Self {
         let of = |rows: u32| {
@@ -68,13 +68,13 @@ impl ChunkGrid {
         Self { grids }
     }
 
-    /// Returns the rows of the next chunk to be timed and the tokens up to its end; `None` where `times` say all.
+    /// Returns the rows of the next chunk to be timed and the tokens up to its end; `None` if `times` suffice.
     #[must_use]
     pub fn next(&self, times: &[StepTimes]) -> Option<(u32, u32)> {
         self.grids.iter().find_map(|(rows, grid)| Some((*rows, grid.next(&of_rows(*rows, times))?.1)))
     }
 
-    /// Returns the crossing that follows from `times`, whose `rows` are those of the chunks. O(times).
+    /// Returns the crossing computed from `times`, whose `rows` are those of the chunks. O(times).
     #[must_use]
     pub fn crossing(&self, times: &[StepTimes]) -> ChunkCrossing {
         let of_chunk =
@@ -85,53 +85,54 @@ impl ChunkGrid {
     }
 }
 
-/// The times of chunks of so many rows, as steps of one sequence.
+/// Returns the times of chunks of this many rows, as steps of one sequence.
 fn of_rows(rows: u32, times: &[StepTimes]) -> Vec<StepTimes> {
     let of = times.iter().filter(|times| times.rows == rows);
     of.map(|times| StepTimes { rows: 1, ..*times }).collect()
 }
 
-/// The contexts from which chunks of prompts select blocks, by rows. The default selects behind any context.
+/// Contexts from which prompt chunks select blocks, by number of rows. The default selects after any context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChunkCrossing {
-    /// Rows and the tokens up to a chunk's end from which chunks of at least as many select, ascending by rows; `u32::MAX` where
-    /// they never do.
+    /// Rows, and the tokens up to a chunk's end from which chunks of at least as many rows select, ascending by rows; `u32::MAX`
+    /// if they never do.
     chunks: Vec<(u32, u32)>,
 }
 
 impl ChunkCrossing {
-    /// The crossing of chunks that are dense behind any context.
+    /// A crossing for chunks that are always dense.
     #[must_use]
     pub fn never() -> Self {
         Self { chunks: vec![(1, u32::MAX)] }
     }
 
-    /// The crossing of chunks that are dense if they have fewer rows, whatever their context.
+    /// A crossing for chunks that are always dense if they have fewer rows.
     #[must_use]
     pub fn from_rows(rows: u32) -> Self {
         Self { chunks: vec![(rows, 0)] }
     }
 
-    /// Whether chunks are dense behind any context.
+    /// Whether chunks are always dense.
     #[must_use]
     pub fn is_never(&self) -> bool {
         self.is_known() && self.chunks.iter().all(|(_, tokens)| *tokens == u32::MAX)
     }
 
-    /// Whether contexts were found out.
+    /// Whether contexts were measured.
     #[must_use]
     pub fn is_known(&self) -> bool {
         !self.chunks.is_empty()
     }
 
-    /// Returns the length below which prompts are dense in their longest chunks, 0 without any, `u32::MAX` where all are.
+    /// Returns the length below which prompts are dense in their longest chunks: 0 if they never are, `u32::MAX` if they always
+    /// are.
     #[must_use]
     pub fn dense_below(&self) -> u32 {
         self.chunks.last().map_or(0, |(_, tokens)| *tokens)
     }
 
-    /// Whether a chunk of `rows` rows selects blocks, of which the last is at `tokens - 1`. Chunks of fewer rows than any that
-    /// was timed do not.
+    /// Whether a chunk of `rows` rows, the last of which is at `tokens - 1`, selects blocks. Chunks with fewer rows than any
+    /// timed one do not.
     #[must_use]
     pub fn selects(&self, rows: u32, tokens: u32) -> bool {
         let of = self.chunks.iter().rfind(|(timed, _)| *timed <= rows);
@@ -140,7 +141,7 @@ impl ChunkCrossing {
 }
 
 impl fmt::Display for ChunkCrossing {
-    /// Says which chunks are dense, as `dense below 16,384 tokens, below 32,768 in chunks of fewer than 2,048`.
+    /// Describes which chunks are dense, as `dense below 16,384 tokens, below 32,768 in chunks of fewer than 2,048`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_never() {
             return f.write_str("dense at any length");

@@ -6,7 +6,8 @@ fn ms(milliseconds: f64) -> Duration {
     Duration::from_secs_f64(milliseconds / 1e3)
 }
 
-/// A device on which dense attention takes `dense` nanoseconds a key, and a selection `fixed` milliseconds and `each` a key.
+/// A model of a device: dense attention takes `dense` nanoseconds per key, and a selection `fixed` milliseconds and `each` per
+/// key.
 #[derive(Clone, Copy, Debug)]
 struct Device {
     dense: f64,
@@ -26,7 +27,7 @@ impl Device {
         }
     }
 
-    /// Times of all steps that a grid asks for.
+    /// Returns the times of all steps of a grid.
     fn times(&self, grid: &StepGrid) -> Vec<StepTimes> {
         let mut times = Vec::new();
         while let Some(step) = grid.next(&times) {
@@ -89,7 +90,7 @@ fn sequences_select_where_as_many_as_pay_do() {
     assert_eq!(Crossing::never().least([1 << 20].into_iter()), u32::MAX);
 }
 
-/// The gain at a length, evenly between the timed ones and beyond the last.
+/// Returns the gain at a length, interpolated between the timed ones.
 fn gain(known: &[StepTimes], length: u32) -> f64 {
     let at = known.partition_point(|step| step.context <= length).clamp(1, known.len() - 1);
     let [from, to] = [known[at - 1], known[at]];
@@ -98,7 +99,7 @@ fn gain(known: &[StepTimes], length: u32) -> f64 {
 }
 
 proptest! {
-    /// Length by length, from the longest down: the crossing is the first below which one does not pay.
+    /// Computes the crossing from the longest length down: it is the first length below which selection does not pay.
     #[test]
     fn no_length_from_the_crossing_on_loses(
         pairs in prop::collection::vec((1_u64..5000, 1_u64..5000), 2..5),
@@ -125,7 +126,7 @@ proptest! {
         }
     }
 
-    /// Steps that are left out change nothing on devices whose gain grows evenly.
+    /// On devices whose gain grows evenly, skipped steps change nothing.
     #[test]
     fn steps_that_are_left_out_change_nothing(dense in 10.0..100.0, share in 0.01..0.9, fixed in 0.001..5.0) {
         let device = Device { dense, fixed, each: dense * share };
@@ -134,7 +135,7 @@ proptest! {
         prop_assert_eq!(GRID.crossing(&device.times(&GRID)), GRID.crossing(&all));
     }
 
-    /// Every row that selects is in a batch of rows that do, and that was found to pay.
+    /// Every selecting row is in a batch of selecting rows for which selection was measured to pay.
     #[test]
     fn rows_that_select_are_enough(
         tokens in prop::collection::vec(prop::option::of(1_u32..100), 1..4),

@@ -161,7 +161,7 @@ impl Batch {
             self.push_tokens(config, slice)?;
             self.rows += u32_of(slice.tokens.len());
             if slice.phase == Phase::Decode {
-                // A decode slice behind a prefill takes the prefill's rows along: exact is always right.
+                // A decode slice after a prefill makes the prefill's rows exact too, which is always correct.
                 self.decode_until = self.rows;
             }
             self.longest = self.longest.max(slice.first + u32_of(slice.tokens.len()));

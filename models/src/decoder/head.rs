@@ -165,7 +165,7 @@ impl Head<'_> {
         let product = Product {
             x: &act.normed,
             rows,
-            // Greedy text turns on smaller differences of logits than codes of 8 bits lose.
+            // 8-bit codes lose more than the differences of logits that greedy sampling depends on.
             precision: Precision { int8: false, ..precision },
             y: &act.logits,
             y_stride: ctx.config.vocab_size,

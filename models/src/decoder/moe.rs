@@ -165,7 +165,7 @@ impl MoeState {
             ctx.set_bias(bias, &self.logits);
             epilogue = Epilogue::Add;
         }
-        // A choice turns on small differences: logits are exact.
+        // Routing depends on small differences: logits are exact.
         let to = ctx.product(x, &self.logits, self.config.num_experts);
         ctx.matmul(&moe.router, &Product { precision: Precision::EXACT, epilogue, ..to })?;
         let params = MoeRouteParams { rows, scale: self.config.router.scale };

@@ -45,7 +45,7 @@ impl Decoder {
     ///
     /// The device's threads compile them while work goes on: without it, a step waits for its kernels whenever it has a number
     /// of rows that none had before. No step runs, and the cache stays as it is. O(layers) for each of some hundred numbers of
-    /// rows. Where some blocks are not on the device, or a policy selects on the host, steps ask for their kernels as they come.
+    /// rows. If some blocks are not on the device, or a policy selects on the host, steps request their kernels when they run.
     ///
     /// # Errors
     /// Errors of the device.

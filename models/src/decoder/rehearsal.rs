@@ -84,7 +84,7 @@ impl Decoder {
         let longest = longest.min(self.config.context_length);
         let powers = (0..32).map(|power| 1_u32 << power).filter(|context| *context > SHORTEST);
         let lengths = std::iter::once(SHORTEST.min(longest)).chain(powers);
-        // Contexts of which nothing is dropped are not worth a time.
+        // Contexts from which nothing is dropped need not be timed.
         let shortest = lengths.into_iter().find(|context| sparse.drops_at(*context)).unwrap_or(u32::MAX);
         let sequences = self.options.max_seqs.min(self.options.max_rows);
         let stride = sparse.of(Phase::Decode).retrieval_stride();

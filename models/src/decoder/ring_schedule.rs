@@ -53,7 +53,7 @@ pub(super) fn run_schedule(
     mut schedule: Vec<RingTask<'_>>,
 ) -> Result<(), ModelError> {
     if ctx.kv.is_in_place() {
-        // What the step wrote is attended where it belongs.
+        // Dirty blocks are attended in place.
         ctx.on_ring(RingKeys::save);
     }
     let of = |(task, of_task): (usize, &RingTask<'_>)| of_task.chunks(stream).map(move |chunk| (task, chunk));

@@ -1,7 +1,7 @@
 //! Rows of a step for which blocks are selected, and the input of the policy for them.
 //!
-//! A chunk of a prompt always attends to its own blocks: what a policy selects is the history before it, unless the
-//! policy masks query block by query block itself.
+//! A chunk of a prompt always attends its own blocks: a policy selects among the blocks before it, unless the policy masks by
+//! query blocks itself.
 
 use std::ops::Range;
 
@@ -230,7 +230,7 @@ impl SparseOptions {
         head: usize,
         list: usize,
     ) -> Vec<u32> {
-        // One list for a chunk whose query blocks chose each for itself is what any of them chose.
+        // If a chunk has one list but its query blocks selected separately, the list is the union.
         let rows = if selecting.lists == 1 { 0..selection.query_blocks() } else { list..list + 1 };
         let of_row = |row| selection.row_shared(head, row).iter().map(|b| b.get());
         let mut blocks: Vec<u32> = rows.flat_map(of_row).collect();

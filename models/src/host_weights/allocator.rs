@@ -1,4 +1,4 @@
-//! Places that the planes of matrices go to while a model is loaded.
+//! Allocation of memory for the planes of matrices while a model is loaded.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,45 +11,45 @@ use crate::cast::u32_of;
 use crate::kernel::matmul;
 use crate::{LoadProgress, ModelError};
 
-/// Bytes of what kernels bind as one element of a slot.
+/// Bytes per element of a slot's binding.
 const QUAD: u64 = size_of::<[u32; 4]>() as u64;
 
-/// Places of the planes of a model.
+/// Allocator of the planes of a model.
 #[derive(Debug)]
 pub(crate) struct WeightAllocator<'a> {
     gpu: &'a Gpu,
     policy: AllocationPolicy,
-    /// Whether planes go to images.
+    /// Whether planes are stored as images.
     images: bool,
-    /// Counts what is packed.
+    /// Counts the packed weights.
     progress: LoadProgress,
     state: Mutex<State>,
 }
 
-/// Memory that matrices of layers go to.
+/// Memory that the matrices of layers are allocated in.
 #[derive(Debug)]
 enum AllocationPolicy {
-    /// All to the device.
+    /// All on the device.
     Device,
-    /// None anywhere: sizes are added up.
+    /// Nothing is allocated; sizes are added up.
     Outline,
-    /// Some to the host, in buffers of these sizes.
+    /// Some layers on the host, in buffers of these sizes.
     Placed(WeightOutline, WeightPlacement),
 }
 
 #[derive(Debug)]
 struct State {
-    /// The layer whose matrices come; `None` for those outside of layers.
+    /// The current layer; `None` for matrices outside of layers.
     layer: Option<usize>,
-    /// Bytes so far of matrices outside of layers, and of vectors.
+    /// Bytes so far of vectors and of matrices outside of layers.
     other_bytes: u64,
     /// Sizes so far.
     layers: Vec<LayerOutline>,
-    /// Buffers on the host of each layer that has some.
+    /// Buffers on the host, for each layer that has some.
     buffers: Vec<Vec<Buf<[u32; 4]>>>,
 }
 
-/// Weights in memory of the host, which decoders share.
+/// Weights in host memory, which decoders share.
 #[derive(Debug)]
 pub(crate) struct HostWeights {
     pub(super) placement: WeightPlacement,
@@ -60,7 +60,7 @@ pub(crate) struct HostWeights {
 }
 
 impl HostWeights {
-    /// Division of the weights between device and host.
+    /// Returns how the weights are divided between device and host.
     pub(crate) fn placement(&self) -> &WeightPlacement {
         &self.placement
     }
@@ -69,35 +69,35 @@ impl HostWeights {
 /// Memory that a plane is packed into.
 pub(crate) enum PlaneWriter<'a, T> {
     Device(Upload<'a, T>),
-    /// An image, packed in memory of the process first.
+    /// An image, packed in host memory first.
     Image {
         gpu: &'a Gpu,
         name: String,
         data: Vec<T>,
     },
-    /// Packed in memory of the process first, as few devices map theirs for both.
+    /// Buffer on the host, packed in other memory first, since few devices map a buffer for both host and device.
     Host {
         gpu: &'a Gpu,
         place: SlotPlace,
         data: Vec<T>,
         buffer: Buf<[u32; 4]>,
     },
-    /// Only its size counts.
+    /// Nothing: only the size counts.
     Nowhere(SlotPlace),
 }
 
 impl<'a> WeightAllocator<'a> {
-    /// All planes on the device.
+    /// Allocates all planes on the device.
     pub(crate) fn device(gpu: &'a Gpu, layers: u32) -> Self {
         Self::new(gpu, layers, AllocationPolicy::Device)
     }
 
-    /// No plane anywhere: [`outline`](Self::outline) tells their sizes.
+    /// Allocates nothing: [`outline`](Self::outline) returns the sizes.
     pub(crate) fn measuring(gpu: &'a Gpu, layers: u32) -> Self {
         Self::new(gpu, layers, AllocationPolicy::Outline)
     }
 
-    /// Planes where `placement` wants them.
+    /// Allocates planes according to `placement`.
     pub(crate) fn placed(gpu: &'a Gpu, outline: WeightOutline, placement: WeightPlacement) -> Self {
         Self::new(gpu, placement.num_layers, AllocationPolicy::Placed(outline, placement))
     }
@@ -115,18 +115,18 @@ impl<'a> WeightAllocator<'a> {
         Self { gpu, policy, images, progress: LoadProgress::default(), state: Mutex::new(state) }
     }
 
-    /// Planes that can be read back.
+    /// Allocates planes that can be read back.
     #[cfg(test)]
     pub(crate) fn in_buffers(self) -> Self {
         Self { images: false, ..self }
     }
 
-    /// Counts what is packed in `progress`.
+    /// Counts the packed weights in `progress`.
     pub(crate) fn counting(self, progress: &LoadProgress) -> Self {
         Self { progress: progress.clone(), ..self }
     }
 
-    /// Count of the planes that are packed.
+    /// Returns the count of packed weights.
     pub(crate) fn progress(&self) -> &LoadProgress {
         &self.progress
     }
@@ -135,22 +135,22 @@ impl<'a> WeightAllocator<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says which layer the planes that follow belong to; `None` for none.
+    /// Sets the layer of the planes that follow; `None` for none.
     pub(crate) fn enter(&self, layer: Option<u32>) {
         self.state().layer = layer.map(|layer| layer as usize);
     }
 
-    /// Whether only sizes count: nothing has to be packed.
+    /// Whether only sizes are measured, so that nothing has to be packed.
     pub(crate) fn only_measures(&self) -> bool {
         matches!(self.policy, AllocationPolicy::Outline)
     }
 
-    /// Maximum number of bytes of a plane: what a binding holds, in whole blocks.
+    /// Maximum number of bytes of a plane: the size of a binding, in whole blocks.
     pub(crate) fn max_plane_bytes(&self) -> u64 {
         self.gpu.max_binding_bytes() / BLOCK_BYTES * BLOCK_BYTES
     }
 
-    /// Begins a plane of `len` elements.
+    /// Allocates a plane of `len` elements.
     pub(crate) fn begin<T: Pod>(&self, name: &str, len: usize) -> Result<PlaneWriter<'a, T>, ModelError> {
         let quads = ((len * size_of::<T>()) as u64).div_ceil(QUAD).max(1);
         let mut state = self.state();
@@ -188,7 +188,7 @@ impl<'a> WeightAllocator<'a> {
         })
     }
 
-    /// A vector, which lies on the device in any case.
+    /// Uploads a vector, which is always on the device.
     pub(crate) fn vector<T: Pod>(&self, name: &str, values: &[T]) -> Result<Buf<T>, ModelError> {
         let quads = (size_of_val(values) as u64).div_ceil(QUAD).max(1);
         self.state().other_bytes += quads * QUAD;
@@ -208,7 +208,7 @@ impl<'a> WeightAllocator<'a> {
         })
     }
 
-    /// Memory of the host that kernels read, or copies where they cannot.
+    /// Allocates host memory that kernels read, or that is copied from if they cannot.
     fn host_buffer(&self, quads: usize) -> Result<Buf<[u32; 4]>, ModelError> {
         let label = "host_weights";
         Ok(match self.gpu.has_host_buffers() {
@@ -217,14 +217,14 @@ impl<'a> WeightAllocator<'a> {
         })
     }
 
-    /// Sizes of what came.
+    /// Returns the sizes of everything that was allocated.
     pub(crate) fn outline(self) -> WeightOutline {
         let State { other_bytes, layers, .. } =
             self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         WeightOutline { fixed_bytes: other_bytes, layers }
     }
 
-    /// The weights that lie on the host, where there are some.
+    /// Returns the weights on the host, if there are any.
     pub(crate) fn host_weights(self) -> Option<HostWeights> {
         let State { layers, buffers, .. } = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let AllocationPolicy::Placed(outline, placement) = self.policy else { return None };
@@ -246,7 +246,7 @@ impl<T: Pod> PlaneWriter<'_, T> {
         }
     }
 
-    /// Sends the plane on its way.
+    /// Starts the upload of the plane.
     pub(crate) fn end(self) -> Result<Plane<T>, ModelError> {
         Ok(match self {
             Self::Device(upload) => Plane::Device(upload.end()?),

@@ -1,4 +1,4 @@
-//! Decision which layers keep their weights in memory of the host.
+//! Decision which layers keep their weights in host memory.
 
 use attn_kernels::rows::BlockCopy;
 
@@ -8,7 +8,7 @@ use crate::cast::u32_of;
 /// Sizes of a model's weights as a device holds them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct WeightOutline {
-    /// Bytes that lie on the device in any case: embedding, output head, norms and other vectors.
+    /// Bytes that are always on the device: embedding, output head, norms and other vectors.
     pub(crate) fixed_bytes: u64,
     pub(crate) layers: Vec<LayerOutline>,
 }
@@ -16,15 +16,14 @@ pub(crate) struct WeightOutline {
 /// Sizes of the matrices of a layer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LayerOutline {
-    /// Bytes in buffers of their own.
+    /// Bytes if each matrix has its own buffer.
     pub(crate) bytes: u64,
-    /// Bytes of the buffers that they fill one behind the other, none larger than a binding.
+    /// Bytes of the buffers that the matrices fill one after the other, none larger than a binding.
     pub(crate) buffers: Vec<u64>,
 }
 
 impl LayerOutline {
-    /// Takes room for a plane of `bytes` bytes, in buffers of at most `max_bytes`: the number of its buffer, and where it begins
-    /// there.
+    /// Allocates a plane of `bytes` bytes in buffers of at most `max_bytes`. Returns the buffer's index and the plane's offset.
     pub(super) fn take(&mut self, bytes: u64, max_bytes: u64) -> (usize, u64) {
         self.bytes += bytes;
         let at = self.buffers.last().map(|end| end.next_multiple_of(ALIGN));
@@ -38,46 +37,46 @@ impl LayerOutline {
     }
 }
 
-/// Division of a model's weights between a device and memory of the host.
+/// Division of a model's weights between device and host memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct WeightPlacement {
     /// Number of layers.
     pub num_layers: u32,
-    /// Layers whose matrices lie in memory of the host, ascending; none where all weights are on the device.
+    /// Layers whose matrices are in host memory, ascending; none if all weights are on the device.
     pub host_layers: Vec<u32>,
-    /// Bytes of weights on the device, slots for layers of the host included.
+    /// Bytes of weights on the device, including slots for layers of the host.
     pub device_bytes: u64,
-    /// Bytes of weights in memory of the host, all of which every step brings to the device.
+    /// Bytes of weights in host memory, all of which every step copies to the device.
     pub host_bytes: u64,
-    /// Slots on the device, of which one receives a layer while that of another is computed.
+    /// Number of slots on the device: one receives a layer while another layer is computed.
     pub(crate) slots: u32,
     /// Bytes of the buffers of a slot.
     pub(crate) slot_bytes: Vec<u64>,
-    /// Bytes that are copied at a time: buffers of slots and layers are whole blocks.
+    /// Bytes of a copied block; buffers of slots and layers are whole blocks.
     pub(crate) block_bytes: u64,
 }
 
-/// Bytes after which a binding can begin: the largest alignment that devices ask for.
+/// Alignment of bindings in bytes: the largest that devices require.
 const ALIGN: u64 = 256;
 
-/// Slots: one receives a layer while another is computed.
+/// Number of slots: one receives a layer while another is computed.
 const SLOTS: u32 = 2;
 
-/// Bytes of a block: a workgroup copies it in four rounds, which leaves reading the block's number out of account.
+/// Bytes of a block: a workgroup copies it in four rounds, so that reading the block's number hardly costs time.
 pub(super) const BLOCK_BYTES: u64 = 64 << 10;
 
-/// Bytes of a block of layers that are small, so that these too come in portions.
+/// Bytes of a block of small layers, so that they are copied in portions too.
 const SMALL_BLOCK_BYTES: u64 = 1 << 10;
 
-/// Bytes that the list of blocks takes for each of a buffer, which a copy goes through.
+/// Bytes of a copy's list per block of a buffer.
 const LISTED_BYTES: u64 = size_of::<BlockCopy>() as u64;
 
 /// Bytes of a layer's buffer from which on blocks are large.
 const LARGE_BYTES: u64 = 16 << 20;
 
 impl WeightPlacement {
-    /// The placement with the fewest layers on the host that takes at most `budget_bytes` of the device. O(layers²).
+    /// Returns the placement with the fewest layers on the host that takes at most `budget_bytes` of the device. O(layers²).
     ///
     /// # Errors
     /// [`ModelError::WeightBudget`] where none does.
@@ -89,9 +88,9 @@ impl WeightPlacement {
         })
     }
 
-    /// The placement with `count` layers on the host. They are spread evenly, so that each has the computation of as many layers
-    /// to arrive in. The last layer is one of them, as nothing would arrive beside layers behind it, and where gaps differ the
-    /// first is a long one, as the first layer arrives beside one layer less.
+    /// Returns the placement with `count` layers on the host. They are spread evenly, so that the same amount of computation
+    /// overlaps with each copy. The last layer is one of them, since no copy can overlap with layers after it; if gaps differ,
+    /// the first is a long one, since the first copy overlaps with one layer less.
     fn of(outline: &WeightOutline, count: usize) -> Self {
         let layers = &outline.layers;
         let on_host: Vec<usize> = (1..=count).map(|n| (n * layers.len()).div_ceil(count) - 1).collect();
@@ -123,7 +122,7 @@ impl WeightPlacement {
         }
     }
 
-    /// Position of a layer among those on the host, if it is one.
+    /// Returns the position of a layer among those on the host, if it is one.
     pub(crate) fn order(&self, layer: usize) -> Option<usize> {
         self.host_layers.binary_search(&u32_of(layer)).ok()
     }
@@ -143,7 +142,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Layers as they follow one another: `#` on the device, `.` on the host.
+    /// Draws the layers in order: `#` on the device, `.` on the host.
     fn drawn(outline: &WeightOutline, budget_mib: u64) -> String {
         match WeightPlacement::within(outline, budget_mib * MIB) {
             Ok(placement) => {
@@ -181,7 +180,7 @@ mod tests {
     }
 
     proptest! {
-        /// Planes lie one behind the other, where bindings can begin, and a buffer ends where the next one does not fit.
+        /// Planes follow each other at aligned offsets, and a buffer ends if the next plane does not fit.
         #[test]
         fn planes_fill_buffers_one_behind_the_other(planes in prop::collection::vec(1..40_u64, 1..60)) {
             const MAX_BYTES: u64 = 1024;
@@ -203,7 +202,7 @@ mod tests {
             prop_assert_eq!(layer.bytes, planes.iter().sum::<u64>() * 16);
         }
 
-        /// Against the definition: every count of layers is tried, and none with fewer layers on the host fits.
+        /// Compares with the definition: every count of layers is tried, and none with fewer layers on the host fits.
         #[test]
         fn a_budget_is_kept_wherever_some_placement_keeps_it(
             fixed in 0..1000_u64,

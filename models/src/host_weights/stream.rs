@@ -1,4 +1,4 @@
-//! Layers of the host on their way through the slots of a decoder.
+//! Copies of layers from the host through the slots of a decoder.
 //!
 //! ```text
 //! products   │ layer 0: qkv │ o │ gate, up │ down │ layer 1: qkv │ o │ ...
@@ -20,16 +20,16 @@ use super::{HostWeights, SlotPlace};
 use crate::ModelError;
 use crate::cast::u32_of;
 
-/// Workgroups that fill a bus, with 16 KiB on its way each: as many as copy keys and values there.
+/// Workgroups that saturate a bus with 16 KiB in flight each; the same number copies keys and values.
 const WORKGROUPS: u32 = 8;
 
-/// Bytes under which a portion costs more than it hides: a dispatch that waits for a bus takes some ten microseconds to begin.
+/// Minimum size of a portion: the start of a dispatch that waits for a bus takes some ten microseconds.
 const MIN_BYTES: u64 = 8 << 20;
 
-/// Portions that a layer comes in at most, where it is small.
+/// Maximum number of portions of a small layer.
 const MAX_PORTIONS: u64 = 8;
 
-/// Places of a layer where portions may end: bind groups are kept for each.
+/// Maximum number of portion boundaries in a layer: bind groups are kept for each.
 const ENDS: usize = 32;
 
 /// Slots of a decoder, and the layers that pass through them.
@@ -39,34 +39,34 @@ pub(crate) struct WeightStream {
     /// Buffers of each slot.
     slots: Vec<Vec<Buf<[u32; 4]>>>,
     transport: WeightTransport,
-    /// The layer that arrives.
+    /// The layer that is being copied.
     coming: Option<Coming>,
 }
 
-/// Transport of layers to the device.
+/// Copies of layers to the device.
 #[derive(Debug)]
 enum WeightTransport {
-    /// Kernels reach memory of the host, and one copies blocks of the listed pairs, of which each is a number twice.
+    /// A kernel copies the listed blocks, as it can access host memory. In each pair, both numbers are the same.
     Kernel { copy: Arc<Pipeline>, pairs: Buf<BlockCopy> },
-    /// Kernels do not: copies of the queue bring layers, beside which nothing runs.
+    /// Copy commands of the queue, if kernels cannot; nothing overlaps with them.
     Queue,
 }
 
-/// A layer on its way to its slot.
+/// A layer that is being copied to its slot.
 #[derive(Clone, Copy, Debug)]
 struct Coming {
     /// Position among the layers on the host.
     order: usize,
-    /// Blocks of all its buffers that are recorded.
+    /// Number of blocks of all its buffers whose copies are recorded.
     copied: usize,
-    /// Bytes of weights of the products since its way began.
+    /// Bytes of weights of the products since the copy began.
     passed: u64,
-    /// Bytes of weights of all products until it is needed.
+    /// Bytes of weights of all products until the layer is needed.
     window: u64,
 }
 
 impl WeightStream {
-    /// Slots for layers of the host.
+    /// Creates slots for layers of the host.
     pub(crate) fn new(gpu: &Gpu, host: Arc<HostWeights>) -> Result<Self, ModelError> {
         let quads = |bytes: &u64| usize::try_from(bytes / 16).expect("a buffer fits in memory");
         let slot = || {
@@ -87,7 +87,7 @@ impl WeightStream {
         Ok(Self { host, slots, transport, coming: None })
     }
 
-    /// The bytes from a place of a slot on.
+    /// Returns the binding that begins at an address in a slot.
     pub(super) fn bind(&self, place: SlotPlace) -> Bind<[u32; 4]> {
         self.slots[place.slot as usize][place.buffer as usize].bind_from(place.quad as usize)
     }
@@ -97,8 +97,7 @@ impl WeightStream {
         self.coming = None;
     }
 
-    /// Records that the weights of a layer are on the device for what follows, and lets those of the next layer on the host
-    /// arrive beside it.
+    /// Records that a layer's weights are on the device before what follows, and starts copying the next layer on the host.
     pub(crate) fn enter(&mut self, pass: &mut Pass, layer: usize) {
         let host = Arc::clone(&self.host);
         let placement = &host.placement;
@@ -119,14 +118,14 @@ impl WeightStream {
         }
     }
 
-    /// Has a layer on the host come from `layer` on.
+    /// Starts copying a layer of the host, beginning at `layer`.
     fn begin(&mut self, layer: usize, order: usize) {
         let until = self.host.placement.host_layers[order] as usize;
         let window = self.host.layer_bytes[layer..until].iter().sum();
         self.coming = Some(Coming { order, copied: 0, passed: 0, window });
     }
 
-    /// Records, right before the dispatch of a product with `bytes` bytes of weights, what arrives beside it.
+    /// Records copies that overlap with the product that is recorded next, which reads `bytes` bytes of weights.
     pub(crate) fn beside(&mut self, pass: &mut Pass, bytes: u64) {
         let Some(coming) = &mut self.coming else { return };
         coming.passed += bytes;
@@ -142,7 +141,7 @@ impl WeightStream {
         }
     }
 
-    /// Blocks of a layer on the host.
+    /// Returns the number of blocks of a layer on the host.
     fn blocks(&self, order: usize) -> usize {
         self.host.buffers[order].iter().map(|buffer| self.blocks_of(buffer)).sum()
     }
@@ -155,7 +154,7 @@ impl WeightStream {
         usize::try_from(self.host.placement.block_bytes / 16).expect("a block is small")
     }
 
-    /// Records what is left of the layer that arrives.
+    /// Records the remaining copies of the current layer.
     fn bring_rest(&mut self, pass: &mut Pass) {
         let Some(coming) = self.coming else { return };
         match &self.transport {
@@ -170,7 +169,7 @@ impl WeightStream {
         self.coming = None;
     }
 
-    /// Records copies of the layer that arrives, up to block `until` of its buffers one behind the other.
+    /// Records copies of the current layer, up to block `until` of all its buffers.
     fn bring(&mut self, pass: &mut Pass, until: usize) {
         let (Some(coming), WeightTransport::Kernel { copy, pairs }) = (self.coming, &self.transport) else {
             return;
@@ -197,7 +196,7 @@ impl WeightStream {
     }
 }
 
-/// Parts of a range of blocks, which are numbered through buffers of so many each: the buffer, and the range in it.
+/// Divides a range of block numbers, counted through all buffers, into the ranges of each buffer.
 fn in_buffers(blocks: Range<usize>, lengths: &[usize]) -> impl Iterator<Item = (usize, Range<usize>)> {
     let firsts = lengths.iter().scan(0, |next, len| {
         let first = *next;
@@ -218,7 +217,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// However a layer is cut into portions, every block of every buffer comes once, in order.
+        /// For any division of a layer into portions, every block of every buffer is copied once, in order.
         #[test]
         fn portions_bring_every_block_once(
             lengths in prop::collection::vec(1..9_usize, 1..6),

@@ -12,7 +12,8 @@ use super::offload::RingDemand;
 use super::{CacheBuffers, Host, HostMemory, KvPlan, KvPool, Offload, PoolOptions, Ring, names, page_words};
 use crate::{DecoderConfig, Mode, ModelError};
 
-/// The planner of a model's attention to a cache of `shape` on a device; `rounded` says that results may be rounded to f16.
+/// Returns the split planner of a model's attention to a cache of `shape` on a device; `rounded` says whether results may be
+/// rounded to f16.
 pub(crate) fn split_planner(
     gpu: &Gpu,
     config: &DecoderConfig,
@@ -28,8 +29,8 @@ pub(crate) fn split_planner(
 }
 
 impl KvPool {
-    /// Allocates up to `options.num_blocks` blocks. When memory is short the pool is halved until it fits; the number that was
-    /// had is [`num_blocks`](Self::num_blocks).
+    /// Allocates up to `options.num_blocks` blocks. If memory is short, the pool is halved until it fits;
+    /// [`num_blocks`](Self::num_blocks) is the number that was allocated.
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`] when not even 2 blocks fit, [`ModelError::Mode`] and [`ModelError::Offload`] where blocks cannot
@@ -62,7 +63,7 @@ impl KvPool {
         }
     }
 
-    /// Blocks that stay on the device of a pool of `options`, if it gets the memory.
+    /// Returns how many blocks of a pool of `options` would be resident, if memory suffices.
     ///
     /// # Errors
     /// As [`new`](Self::new), but for memory.
@@ -77,7 +78,7 @@ impl KvPool {
         Ok(ring.map_or(num_blocks, |ring| ring.resident()))
     }
 
-    /// The layers' own buffers, and the ring with the buffers of its slots where blocks lie on the host.
+    /// Allocates the layers' own buffers, and the ring with the buffers of its slots if there are blocks on the host.
     #[expect(clippy::type_complexity, reason = "taken apart by its only caller")]
     fn on_device(
         gpu: &Gpu,
@@ -96,7 +97,7 @@ impl KvPool {
         Ok((tensors, Some((ring, slots))))
     }
 
-    /// Divides the pool where blocks lie on the host.
+    /// Divides the pool if there are blocks on the host.
     fn divide(
         gpu: &Gpu,
         config: &DecoderConfig,
@@ -174,7 +175,7 @@ impl KvPool {
         Ok(Host { ring, segments, segment_blocks, memory: offload.memory, slots, spill, board })
     }
 
-    /// Blocks of one buffer on the host.
+    /// Returns the number of blocks of one buffer on the host.
     fn segment_blocks(gpu: &Gpu, plan: &KvPlan, offload: Offload) -> u32 {
         Self::max_blocks(gpu, plan).min(offload.buffer_blocks).max(1)
     }

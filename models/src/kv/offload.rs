@@ -1,4 +1,4 @@
-//! Blocks that live in memory of the host, behind a pool on the device that is too small for a context.
+//! Blocks in host memory, in addition to a pool on the device that is too small for a context.
 //!
 //! Block ids count on: the first ones are resident on the device, the others lie in host buffers. Attention goes through
 //! the keys in chunks; what of a chunk lies on the host is copied into a slot of a ring. Layers are attended one after the
@@ -15,17 +15,17 @@ use std::ops::Range;
 
 use super::KeysIn;
 
-/// Extension of the pool beyond the device.
+/// Extension of the pool by blocks off the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Offload {
-    /// Blocks in memory of the host.
+    /// Number of blocks in host memory.
     pub host_blocks: u32,
-    /// Slots of the ring, at least 1.
+    /// Number of slots of the ring, at least 1.
     pub ring_slots: u32,
-    /// Memory of the blocks beyond the device pool.
+    /// Memory of these blocks.
     pub memory: HostMemory,
-    /// Maximum number of blocks of one buffer; as many as a binding holds, if these are fewer.
+    /// Maximum number of blocks of one buffer; limited by the size of a binding.
     pub buffer_blocks: u32,
 }
 
@@ -49,64 +49,64 @@ impl Offload {
     }
 }
 
-/// Traffic between a pool and its blocks in memory of the host so far.
+/// Traffic between a pool and its blocks in host memory so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostTraffic {
-    /// Bytes of whole blocks that were copied from the host: into the ring, and to where a step adds to them.
+    /// Bytes of whole blocks that were copied from the host, into the ring and into staging blocks.
     pub fetched_bytes: u64,
-    /// Bytes that steps wrote to blocks on the host: whole blocks, or new tokens where few rows write and blocks are selected.
+    /// Bytes that steps wrote to blocks on the host: whole blocks, or single tokens if few rows write and blocks are selected.
     pub written_bytes: u64,
 }
 
-/// Memory of blocks beyond the device pool.
+/// Memory of blocks off the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HostMemory {
-    /// Mappable storage buffers in memory of the host, which kernels reach over the bus.
+    /// Mappable storage buffers in host memory, which kernels access over the bus.
     #[default]
     Mapped,
-    /// Memory that every device can copy from and that only the host writes: copies bring blocks into the ring, and what
-    /// a step writes to them is read back to the host at its end. For devices without mappable storage buffers.
+    /// Memory that every device can copy from and only the host writes: blocks are copied to the ring, and dirty blocks are read
+    /// back at the end of a step. For devices without mappable storage buffers.
     Staged,
-    /// Memory of the device. A measurement: the same decisions and copies with no byte over the bus.
+    /// Memory of the device, to measure the same decisions and copies without a bus.
     Device,
-    /// Memory of the device whose blocks are attended where they lie, buffer by buffer: a pool that is larger than what one
-    /// binding holds of a layer. Pages of blocks that a policy selects are copied to slots, where one dispatch finds them all.
+    /// Memory of the device whose blocks are attended in place, buffer by buffer: for a pool that is larger than a binding. Pages
+    /// of selected blocks are copied to slots, so that one dispatch can read them all.
     InPlace,
 }
 
-/// Division of an offloading pool into resident blocks or slots for pages, and slots of the ring.
+/// Division of an offloading pool into resident blocks, or slots for pages, and slots of the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ring {
-    /// Blocks of every layer's own buffers.
+    /// Number of blocks of every layer's own buffers.
     own: u32,
-    /// Whether these are slots for pages of selected blocks, and no block is resident.
+    /// Whether these are slots for pages of selected blocks, so that no block is resident.
     pages: bool,
-    /// Slots.
+    /// Number of slots.
     slots: u32,
-    /// Blocks of a slot, of one layer: whole partitions.
+    /// Blocks of one layer per slot: whole partitions.
     slot_blocks: u32,
-    /// Blocks of a partition.
+    /// Blocks per partition.
     partition: u32,
-    /// Blocks in memory of the host; those beyond are on disk.
+    /// Number of blocks in host memory; further ones are on disk.
     host: u32,
-    /// Blocks of one buffer of the memory beyond the device's own, where they are attended there.
+    /// Blocks per buffer, if blocks that are not resident are attended in place.
     in_place: Option<u32>,
 }
 
-/// Sizes that the division of a pool follows from.
+/// Sizes that determine the division of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingDemand {
-    /// Blocks of all layers that the device has memory for.
+    /// Number of blocks, of all layers, that fit into device memory.
     pub(crate) device_blocks: u32,
-    /// Blocks on the host.
+    /// Number of blocks on the host.
     pub(crate) host_blocks: u32,
-    /// Blocks on disk.
+    /// Number of blocks on disk.
     pub(crate) disk_blocks: u32,
-    /// Layers of the model, which share the ring.
+    /// Number of layers, which share the ring.
     pub(crate) layers: u32,
-    /// Slots, at least 1.
+    /// Number of slots, at least 1.
     pub(crate) slots: u32,
-    /// Blocks of a partition: slots hold whole ones.
+    /// Blocks per partition.
     pub(crate) chunk: u32,
     /// Maximum number of blocks of one layer in one buffer.
     pub(crate) max_slot: u32,
@@ -124,19 +124,19 @@ pub(crate) enum BlockLocation {
 }
 
 impl Ring {
-    /// Divides a pool: up to half of it makes the ring, in slots of whole chunks. `None` when it does not suffice for one chunk a
-    /// slot beside the null block of every layer.
+    /// Divides a pool: up to half of it becomes the ring, in slots of whole chunks. `None` if it does not suffice for one chunk
+    /// per slot and the null block of every layer.
     pub(crate) fn new(demand: RingDemand) -> Option<Self> {
         Self::divided(demand, 2, 1, false)
     }
 
-    /// Divides a pool where a policy selects: up to a sixteenth of it makes the ring, and the others, at least a chunk a layer,
-    /// are for pages of selected blocks.
+    /// Divides a pool for a policy that selects: up to a sixteenth of it becomes the ring, and the rest, at least a chunk per
+    /// layer, are slots for pages of selected blocks.
     pub(crate) fn with_pages(demand: RingDemand) -> Option<Self> {
         Self::divided(demand, 16, demand.chunk, true)
     }
 
-    /// The ring has one `part`-th of the pool, and every layer at least `least` blocks of its own.
+    /// Divides a pool: the ring gets one `part`-th of it, and every layer at least `least` blocks of its own.
     fn divided(demand: RingDemand, part: u32, least: u32, pages: bool) -> Option<Self> {
         let RingDemand { device_blocks, host_blocks, disk_blocks, layers, slots, chunk, max_slot } = demand;
         let partition = chunk;
@@ -152,17 +152,17 @@ impl Ring {
         Some(Self { own, pages, slots, slot_blocks, partition, host: host_blocks, in_place: None })
     }
 
-    /// Has blocks beyond the resident ones attended where they lie, in buffers of `segment` blocks.
+    /// Attends blocks that are not resident in place, in buffers of `segment` blocks.
     pub(crate) fn in_place(self, segment: u32) -> Self {
         Self { in_place: Some(segment), ..self }
     }
 
-    /// Whether blocks beyond the resident ones are attended where they lie.
+    /// Whether blocks that are not resident are attended in place on the device.
     pub(crate) fn is_in_place(&self) -> bool {
         self.in_place.is_some()
     }
 
-    /// Buffers in which a block is attended where it lies, and its number there; `None` if it has to come to the ring.
+    /// Returns the buffers in which a block is attended in place, and its index there; `None` if it has to be copied to the ring.
     pub(crate) fn in_place_location(&self, id: u32) -> Option<(KeysIn, u32)> {
         match (self.place(id), self.in_place) {
             (BlockLocation::Device(block), _) => Some((KeysIn::Layer, block)),
@@ -173,28 +173,29 @@ impl Ring {
         }
     }
 
-    /// Blocks of the device that [`new`](Self::new) or [`with_pages`](Self::beside_pages) need at least.
+    /// Returns the minimum number of device blocks for [`new`](Self::new) or [`with_pages`](Self::with_pages).
     pub(crate) fn needed(demand: RingDemand, pages: bool) -> u32 {
         let RingDemand { layers, slots, chunk, .. } = demand;
         (slots * chunk).div_ceil(layers) + if pages { chunk } else { 1 }
     }
 
-    /// Blocks of every layer's own buffers: resident ones, or slots for pages.
+    /// Returns the number of blocks of every layer's own buffers: resident ones, or slots for pages.
     pub(crate) fn own(&self) -> u32 {
         self.own
     }
 
-    /// Slots for pages of selected blocks, from block 0 of a layer's buffers on; 0 where blocks are resident instead.
+    /// Returns the number of slots for pages of selected blocks, which begin at block 0 of a layer's buffers; 0 if blocks are
+    /// resident instead.
     pub(crate) fn page_slots(&self) -> u32 {
         if self.pages { self.own } else { 0 }
     }
 
-    /// Ids below this one are resident.
+    /// Returns the number of resident blocks, which have the smallest ids.
     pub(crate) fn resident(&self) -> u32 {
         if self.pages { 0 } else { self.own }
     }
 
-    /// Blocks of a partition.
+    /// Returns the blocks per partition.
     pub(crate) fn partition(&self) -> u32 {
         self.partition
     }
@@ -215,12 +216,12 @@ impl Ring {
         }
     }
 
-    /// Number of a block among those beyond the device: first those in memory of the host, then those on disk.
+    /// Returns the index of a block among those off the device: first those in host memory, then those on disk.
     pub(crate) fn off_device_index(&self, id: u32) -> Option<u32> {
         id.checked_sub(self.resident())
     }
 
-    /// Blocks in memory of the host.
+    /// Returns the number of blocks in host memory.
     pub(crate) fn host_blocks(&self) -> u32 {
         self.host
     }
@@ -229,9 +230,9 @@ impl Ring {
 /// Consecutive blocks that are copied together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BlockRun {
-    /// Blocks of the buffers that they come from.
+    /// Range of blocks in the source.
     pub(crate) from: Range<u32>,
-    /// First block of the device's buffers.
+    /// First block in the device's buffers.
     pub(crate) device: u32,
 }
 

@@ -12,40 +12,40 @@ pub use self::index_dtype::IndexDtype;
 
 use crate::{DecoderConfig, IndexerConfig, ModelError};
 
-/// Options of a cache, beside the model's configuration.
+/// Options of a cache, in addition to the model's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct KvOptions {
     /// Element type of keys and values.
     pub dtype: KvDtype,
-    /// Format of index keys; `None` for [the one beside `dtype`](IndexDtype::beside).
+    /// Format of index keys; `None` for [the default for `dtype`](IndexDtype::beside).
     pub index_dtype: Option<IndexDtype>,
-    /// Tokens per block; the minimum beside compressed entries and the maximum for NSA, see [`KvPlan::block_sizes`].
+    /// Tokens per block; a minimum if there are compressed entries, and a maximum for NSA, see [`KvPlan::block_sizes`].
     pub block_size: u32,
-    /// Give blocks back that no window reaches any more. Off: every layer keeps its blocks like full attention.
+    /// Free blocks that no window reaches any more. If off, every layer keeps its blocks like full attention.
     pub recycle: bool,
 }
 
 impl KvOptions {
-    /// Blocks of `block_size` tokens that are given back when no window reaches them any more.
+    /// Options for blocks of `block_size` tokens, which are freed when no window reaches them any more.
     #[must_use]
     pub const fn new(dtype: KvDtype, block_size: u32) -> Self {
         Self { dtype, index_dtype: None, block_size, recycle: true }
     }
 
-    /// Sets the format of index keys; `None` for the one beside `dtype`.
+    /// Sets the format of index keys; `None` for the default for `dtype`.
     #[must_use]
     pub fn index_dtype(self, dtype: impl Into<Option<IndexDtype>>) -> Self {
         Self { index_dtype: dtype.into(), ..self }
     }
 
-    /// The format that index keys have.
+    /// Returns the format of index keys.
     #[must_use]
     pub fn of_index(&self) -> IndexDtype {
         self.index_dtype.unwrap_or(IndexDtype::beside(self.dtype))
     }
 
-    /// Turns the return of blocks that no window reaches on or off.
+    /// Sets whether blocks that no window reaches any more are freed.
     #[must_use]
     pub const fn recycle(self, on: bool) -> Self {
         Self { recycle: on, ..self }
@@ -57,21 +57,21 @@ impl KvOptions {
 pub enum CachePart {
     /// Keys and values of attention.
     KeyValue,
-    /// Latents of keys and values, `[block_size, kv_rank + rope_dim]`; beside compressed entries one vector a token,
+    /// Latents of keys and values, `[block_size, kv_rank + rope_dim]`; with compressed entries one vector per token,
     /// `[block_size, head_dim]`.
     Latent,
     /// Keys of an indexer, of tokens or of compressed entries.
     IndexKeys,
-    /// Mean key of a block of the cache, which NSA makes compressed keys of, `[num_kv_heads, head_dim]`: f32 beside f32, else
+    /// Mean key of a cache block, from which NSA makes compressed keys, `[num_kv_heads, head_dim]`: f32 for an f32 cache, else
     /// f16.
     MeanKeys,
-    /// Mean value of a block of the cache, likewise.
+    /// Mean value of a cache block, in the same format.
     MeanValues,
     /// Entries of compressed attention, `[block_size / ratio, head_dim]`.
     Entries,
-    /// States of tokens for the entries to come, f32 `[block_size, 2, windows * head_dim]`: values, then scores.
+    /// States of tokens for future entries, f32 `[block_size, 2, windows * head_dim]`: values, then scores.
     States,
-    /// States of tokens for the keys of the indexer to come, in the layout of [`Self::States`].
+    /// States of tokens for future keys of the indexer, in the layout of [`Self::States`].
     IndexStates,
 }
 
@@ -151,13 +151,13 @@ impl KvPlan {
         Ok(Self { options, caches, layout })
     }
 
-    /// The cache of a layer that holds `part`.
+    /// Returns the cache of a layer that holds `part`.
     #[must_use]
     pub fn cache(&self, layer: usize, part: CachePart) -> Option<&LayerCache> {
         self.caches.iter().find(|cache| cache.layer == layer && cache.part == part)
     }
 
-    /// The first cache of a layer, whose blocks its attention reads.
+    /// Returns the first cache of a layer, whose blocks its attention reads.
     ///
     /// # Panics
     /// When there is no such layer.
@@ -166,18 +166,19 @@ impl KvPlan {
         self.caches.iter().find(|cache| cache.layer == layer).expect("every layer has a cache")
     }
 
-    /// Tokens of a block of each group.
+    /// Returns the tokens per block of each cache group.
     pub fn block_sizes(&self) -> impl ExactSizeIterator<Item = u32> {
         self.layout.groups.iter().map(|group| group.spec.block_size.get())
     }
 
-    /// Bytes that one block takes over all layers of its group.
+    /// Returns the bytes of a block in all layers of its cache group.
     #[must_use]
     pub fn block_bytes(&self) -> u64 {
         self.layout.bytes_per_block()
     }
 
-    /// Shape of the scratch space on disk for `blocks` blocks; `None` for caches whose buffers differ, which no ring serves.
+    /// Returns the shape of the scratch space on disk for `blocks` blocks; `None` for caches whose buffers differ, which a ring
+    /// does not support.
     #[must_use]
     pub fn spill_shape(&self, blocks: u32) -> Option<SpillShape> {
         let buffers = self.layout.tensors.iter().map(|tensor| {
@@ -190,7 +191,7 @@ impl KvPlan {
         Some(SpillShape { regions, blocks, block_bytes: words * 4 })
     }
 
-    /// Name of a group in reports: what its layers see, numbered where several groups see the same.
+    /// Returns the name of a cache group in reports: the mask of its layers, numbered if several groups have the same.
     #[must_use]
     pub fn group_name(&self, group: usize) -> String {
         let kind = |group: usize| {
@@ -211,7 +212,7 @@ impl KvPlan {
         }
     }
 
-    /// Shape of the keys and of the values of attention.
+    /// Returns the shape of keys and values.
     #[must_use]
     pub fn shape(&self, config: &DecoderConfig) -> KvShape {
         KvShape {
@@ -224,7 +225,7 @@ impl KvPlan {
     }
 }
 
-/// The caches of a layer.
+/// Returns the caches of a layer.
 fn parts(
     config: &DecoderConfig,
     kind: AttentionKind,

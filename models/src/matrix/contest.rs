@@ -1,4 +1,4 @@
-//! Matrices of random weights, multiplied by kernels of one's choice: what is timed to find out which are faster.
+//! Matrices of random weights, multiplied by given kernels to measure which are faster.
 
 use attn_kernels::gpu::{Buf, Pass};
 
@@ -27,7 +27,7 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    /// The roundings that it applies, with which [`Kernels`] have room for what it needs.
+    /// Returns the roundings that it applies, for which [`Kernels`] reserve buffers.
     pub(crate) fn precision(self) -> Precision {
         let int8 = matches!(self, Self::CodedLanes | Self::CodedTiles);
         Precision { f16: self == Self::Matrices, int8, invariant: false }
@@ -35,7 +35,7 @@ impl Contender {
 }
 
 impl Matrix {
-    /// A matrix of `cols` columns of `width` elements in the first of `quants` and `scales`.
+    /// Returns a matrix of `cols` columns of `width` elements, from the start of `quants` and `scales`.
     pub(crate) fn of_planes(
         format: Format,
         [width, cols]: [u32; 2],

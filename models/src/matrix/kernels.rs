@@ -1,4 +1,4 @@
-//! Compiled matmuls, how their work is cut on a device, and what lies between their dispatches.
+//! Compiled matmuls, the division of their work on a device, and the buffers between their dispatches.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::kernel::round_rows::{self, RoundRowsBuffers, RoundRowsParams};
 use crate::kernel::{matmul_int8, matmul_int8_tile, matmul_tile, split_sum};
 use crate::pack::{BLOCK, Format};
 
-/// Roundings that a product may apply to activations on the way in.
+/// Roundings that a product may apply to its input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Precision {
     /// f16, for cooperative matrices.
     pub(crate) f16: bool,
-    /// Codes of 8 bits, for integer dot products with weights that are codes too.
+    /// 8-bit codes, for integer dot products with weights that are codes too.
     pub(crate) int8: bool,
-    /// A row's result must not depend on the rows beside it.
+    /// Whether a row's result must not depend on other rows.
     pub(crate) invariant: bool,
 }
 
@@ -32,12 +32,13 @@ impl Precision {
     /// Activations stay f32.
     pub(crate) const EXACT: Self = Self { f16: false, int8: false, invariant: true };
 
-    /// Whether products may go through codes. Beside matrices only few rows do: not where a row must not depend on others.
+    /// Whether products may use codes. If there are cooperative matrices, only products of few rows do, and none if a row must
+    /// not depend on others.
     pub(super) fn codes(self) -> bool {
         self.int8 && !(self.f16 && self.invariant)
     }
 
-    /// Maximum number of rows that are few for products by codes.
+    /// Returns the maximum number of rows that count as few for products of codes.
     pub(super) fn max_few_rows(self, tuning: &Tuning) -> u32 {
         if self.f16 { tuning.coded_rows } else { tuning.few_coded_rows }
     }
@@ -48,16 +49,16 @@ impl Precision {
 pub(crate) struct Kernels {
     gpu: Arc<Gpu>,
     pub(super) scratch: Scratch,
-    /// By what they are compiled for, and whether they read weights from images.
+    /// Pipelines by key, and by whether they read weights from images.
     pipelines: FxHashMap<(Key, bool), Arc<Pipeline>>,
-    /// Slots for weights that lie on the host, where some do.
+    /// Slots for weights on the host, if there are any.
     pub(crate) stream: Option<WeightStream>,
 }
 
-/// Kernel of a matmul, with all that it is compiled for.
+/// Key of a matmul: everything that it is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
-    /// `matmul` or `matmul_tile`: blocks along k, and whether it norms.
+    /// `matmul` or `matmul_tile`: blocks along k, and whether it applies a norm.
     Exact { format: Format, epilogue: Epilogue, exact: Exact, blocks: u32, norm: bool },
     /// `matmul` or `matmul_tile` with several matrices.
     Several { rows: Rows, format: Format, exact: Exact, blocks: u32 },
@@ -77,7 +78,7 @@ pub(crate) enum Key {
     Sum { epilogue: Epilogue },
 }
 
-/// Kernel of a product in f32. Results do not depend on it.
+/// Kernel of a product in f32. Results do not depend on the choice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Exact {
     /// `matmul`
@@ -87,7 +88,7 @@ pub(crate) enum Exact {
 }
 
 impl Exact {
-    /// Rows of a workgroup.
+    /// Returns the rows of a workgroup.
     pub(crate) fn rows(self) -> u32 {
         match self {
             Self::Lanes(tiling) => tiling.rows,
@@ -95,7 +96,7 @@ impl Exact {
         }
     }
 
-    /// Loads of activations by its lanes.
+    /// Returns how its lanes load activations.
     pub(crate) fn loads(self) -> Loads {
         match self {
             Self::Lanes(tiling) => tiling.loads,
@@ -103,9 +104,9 @@ impl Exact {
         }
     }
 
-    /// The kernel with activations through windows, if it broadcasts them and a window holds a row of `width`, and the number of
-    /// rows that one dispatch multiplies: whole tiles, for lanes of empty rows cost as much. One window has all of them if it
-    /// holds a tile, else each row of a tile has one.
+    /// Returns the kernel that reads activations through windows, if it broadcasts them and a window holds a row of `width`, and
+    /// the number of rows of a dispatch, in whole tiles, since lanes of empty rows cost as much. One window has all rows if it
+    /// holds a tile; otherwise each row of a tile has one.
     pub(crate) fn windowed(self, rows: u32, width: u32) -> (Self, u32) {
         let held = WINDOW_BYTES / 4 / width;
         match self {
@@ -119,12 +120,12 @@ impl Exact {
         }
     }
 
-    /// Whether a product should norm its rows on the way in.
+    /// Whether a product should apply the norm of its rows.
     pub(crate) fn norms(self) -> bool {
         matches!(self, Self::Lanes(tiling) if tiling.norms())
     }
 
-    /// Workgroups for `rows` rows and `cols` columns of one part.
+    /// Returns the workgroups for `rows` rows and `cols` columns of one part.
     pub(crate) fn grid(self, epilogue: Epilogue, rows: u32, cols: u32) -> [u32; 3] {
         match self {
             Self::Lanes(tiling) => matmul::grid(tiling, rows, cols),
@@ -151,18 +152,18 @@ pub(crate) struct MaxProduct {
     pub(crate) rows: u32,
     /// Input features.
     pub(crate) width: u32,
-    /// Input features of products behind a norm.
+    /// Input features of products after a norm.
     pub(crate) normed_width: u32,
-    /// Input features of all experts that one row goes to.
+    /// Input features of all experts of a row.
     pub(crate) routed_width: u32,
     pub(crate) precision: Precision,
 }
 
-/// Bytes of activations as f16 that need no norm, at most: rows beyond are rounded wherever they are read.
+/// Maximum number of bytes of activations in f16 without a norm; further rows are rounded when they are read.
 const MAX_HALVES: usize = 128 << 20;
 
 impl Kernels {
-    /// Kernels for products of up to `max`.
+    /// Creates kernels for products of up to `max`.
     pub(crate) fn new(
         gpu: &Arc<Gpu>,
         max: MaxProduct,
@@ -188,40 +189,40 @@ impl Kernels {
         Ok(Self { gpu: Arc::clone(gpu), scratch, pipelines: FxHashMap::default(), stream })
     }
 
-    /// A plane as dispatches bind it.
+    /// Returns the binding of a plane.
     pub(crate) fn plane<T>(&self, plane: &Plane<T>) -> Bind<T> {
         plane.bind(self.stream.as_ref())
     }
 
-    /// Records, right before the dispatches of a product with `bytes` bytes of weights, weights that arrive beside it.
+    /// Records copies of weights that overlap with the product that is recorded next, which reads `bytes` bytes of weights.
     pub(crate) fn beside(&mut self, pass: &mut Pass, bytes: u64) {
         if let Some(stream) = &mut self.stream {
             stream.beside(pass, bytes);
         }
     }
 
-    /// Whether the codes of `rows` rows of `blocks` blocks fit.
+    /// Whether the buffer holds the codes of `rows` rows of `blocks` blocks.
     pub(super) fn holds_codes(&self, rows: u32, blocks: u32) -> bool {
         rows as usize * blocks as usize <= self.scratch.scales.len()
     }
 
-    /// Whether `rows` rows of `blocks` blocks of f16 fit.
+    /// Whether the buffer holds `rows` rows of `blocks` blocks of f16.
     pub(super) fn holds_halves(&self, rows: u32, blocks: u32) -> bool {
         rows as usize * blocks as usize * 8 <= self.scratch.halves.len()
     }
 
-    /// Division of a product of `[rows, cols, blocks]` by cooperative matrices.
+    /// Plans a product of `[rows, cols, blocks]` with cooperative matrices.
     pub(super) fn plan(&self, shape: [u32; 3], epilogue: Epilogue, precision: Precision) -> Plan {
         let plan = if precision.invariant { Plan::invariant } else { Plan::fastest };
         plan(self.profile(), shape, epilogue, self.scratch.partials.len())
     }
 
-    /// The device as choices of kernels see it.
+    /// Returns the device profile for the choice of kernels.
     pub(crate) fn profile(&self) -> &DeviceProfile {
         self.gpu.profile()
     }
 
-    /// Records the codes of a product's rows, normed where it says so.
+    /// Records the quantisation of a product's rows, with a norm if the product has one.
     pub(super) fn quantize(
         &mut self,
         pass: &mut Pass,
@@ -248,8 +249,8 @@ impl Kernels {
         Ok(())
     }
 
-    /// Rows of activations for `matmul_coop`, with vec4 from row to row: rounded to f16 beforehand where they are normed, or
-    /// where products read enough elements of them, `elements_read` in all, for that to save more than it costs.
+    /// Records the input rows of `matmul_coop`, and returns their stride in vec4. They are rounded to f16 beforehand if there is
+    /// a norm, or if products read enough elements, `elements_read` in all, for it to pay.
     pub(crate) fn coop_rows(
         &mut self,
         pass: &mut Pass,
@@ -269,8 +270,8 @@ impl Kernels {
         Ok((self.scratch.halves.bind().cast(), params.blocks * 8, Activations::F16))
     }
 
-    /// The kernel for products in f32 of `[rows, cols, blocks]`, columns of one part of an epilogue, with `matrices` matrices of
-    /// a format: the fastest, or another that the driver gets right.
+    /// Returns the f32 kernel for products of `[rows, cols, blocks]`, with the columns of one part of an epilogue, and `matrices`
+    /// matrices of a format: the fastest one that passed the driver's self-test.
     pub(crate) fn exact(&self, format: Format, shape: [u32; 3], epilogue: Epilogue, matrices: u32) -> Exact {
         let fastest = self.fastest_exact(shape, epilogue, matrices);
         if self.profile().verdicts.is_empty() {
@@ -314,12 +315,12 @@ impl Kernels {
         }
     }
 
-    /// The kernel of a key without weights, or with weights in buffers, compiled once.
+    /// Returns the pipeline of a key without weights, or with weights in buffers; it is compiled once.
     pub(crate) fn pipeline(&mut self, key: Key) -> Result<Arc<Pipeline>, ModelError> {
         self.compiled(key, false)
     }
 
-    /// The kernel of a key that reads such a plane.
+    /// Returns the pipeline of a key that reads such a plane.
     pub(crate) fn pipeline_of(
         &mut self,
         key: Key,
@@ -376,7 +377,8 @@ impl Kernels {
 mod tests {
     use super::*;
 
-    /// A window is 64 KiB: 28 rows of 576 make three tiles of eight; of 4,096 it holds not one, and no row of 20,000.
+    /// A window is 64 KiB: it holds 28 rows of 576, which make three tiles of eight, but not one row of 20,000, and no tile of
+    /// rows of 4,096.
     #[test]
     fn windows_hold_whole_tiles_or_a_row() {
         let rows = |rows, width| match Exact::Lanes(Tiling::for_cpu(rows, 1, true)).windowed(rows, width) {

@@ -1,4 +1,4 @@
-//! The choice of kernels for a product: by its shape and rows, times of the device and verdicts of its self-test.
+//! Selection of the kernels of a product, by its shape and rows, measured times, and verdicts of the self-test.
 
 use super::{Exact, Kernels, Key, Matrix, Precision};
 use crate::kernel::matmul::Epilogue;
@@ -6,21 +6,21 @@ use crate::kernel::matmul_coop::{self, Activations};
 use crate::kernel::matmul_int8;
 use crate::kernel::matmul_tile::Tile;
 
-/// Kernels that a product goes through.
+/// Kernels of a product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Route {
-    /// f32 by `matmul` or `matmul_tile`.
+    /// f32, with `matmul` or `matmul_tile`.
     Exact(Exact),
-    /// Codes of few rows by `matmul_int8`.
+    /// Codes of few rows, with `matmul_int8`.
     Codes(matmul_int8::Tiling),
-    /// Codes of many rows by `matmul_int8_tile`.
+    /// Codes of many rows, with `matmul_int8_tile`.
     CodesTile,
-    /// f16 by `matmul_coop`.
+    /// f16, with `matmul_coop`.
     Coop,
 }
 
 impl Kernels {
-    /// Whether the driver gets right the kernels of products with every epilogue of so many parts.
+    /// Whether the kernels of products with every epilogue of `parts` parts passed the driver's self-test.
     pub(crate) fn right(&self, parts: u32, key: impl Fn(Epilogue) -> Key) -> bool {
         let mut epilogues = Epilogue::ALL.into_iter().filter(|epilogue| epilogue.parts() == parts);
         let verdicts = &self.profile().verdicts;
@@ -29,7 +29,7 @@ impl Kernels {
 }
 
 impl Matrix {
-    /// Chooses the kernels for a product of `rows` rows.
+    /// Selects the kernels for a product of `rows` rows.
     pub(super) fn route(&self, kernels: &Kernels, rows: u32, precision: Precision) -> Route {
         let cols = self.shards[0].cols;
         let exact =
@@ -60,7 +60,7 @@ impl Matrix {
         by_codes.next().unwrap_or_else(exact)
     }
 
-    /// Whether a product of `rows` rows can norm them on the way in.
+    /// Whether a product of `rows` rows can apply their norm.
     pub(crate) fn norms(&self, kernels: &Kernels, rows: u32, precision: Precision) -> bool {
         // A norm goes over whole blocks.
         self.width == self.blocks * 32
@@ -71,7 +71,7 @@ impl Matrix {
             }
     }
 
-    /// Whether the driver gets products by matrices right.
+    /// Whether products with cooperative matrices passed the driver's self-test.
     fn takes_matrices(&self, kernels: &Kernels, rows: u32) -> bool {
         let (format, shape) = (self.format, [rows, self.shards[0].cols, self.blocks]);
         [Activations::F16, Activations::F32].into_iter().all(|activations| {
@@ -82,7 +82,7 @@ impl Matrix {
         })
     }
 
-    /// Whether the driver gets products by codes right.
+    /// Whether products of codes passed the driver's self-test.
     fn takes_codes(&self, kernels: &Kernels, route: Route) -> bool {
         let format = self.format;
         kernels.right(self.parts, |epilogue| match route {

@@ -25,17 +25,17 @@ impl Packed {
         }
     }
 
-    /// Quadruple `index` of column `col` in `wq`.
+    /// Writes group `index` of column `col` in `wq`.
     fn put(&mut self, index: usize, col: usize, words: [u32; 4]) {
         self.quants[index * self.cols + col] = words;
     }
 
-    /// Word `index` of column `col` in `ws`.
+    /// Writes word `index` of column `col` in `ws`.
     fn scale(&mut self, index: usize, col: usize, word: u32) {
         self.scales[index * self.cols + col] = word;
     }
 
-    /// The 16 bits of block `block` in the words that two blocks share.
+    /// Writes the 16 bits of block `block` in the words that two blocks share.
     fn half_scale(&mut self, block: usize, col: usize, half: u16) {
         let word = &mut self.scales[block / 2 * self.cols + col];
         let shift = 16 * (block % 2);
@@ -82,7 +82,7 @@ impl Packed {
         }
     }
 
-    /// Both types in one layout: the scale of a block is the product of two f16, exact in f32.
+    /// Writes either IQ4 type in one layout: the scale of a block is the product of two f16, exact in f32.
     fn iq4(&mut self, dtype: Dtype, bytes: &[u8], col: usize) {
         let first = self.blocks.div_ceil(2);
         let subs = dtype.block_elems() / BLOCK;
@@ -102,7 +102,7 @@ impl Packed {
         }
     }
 
-    /// Codes of two bits of block `block`: two words of the four that two blocks share.
+    /// Writes the two-bit codes of block `block`: two words of the four that two blocks share.
     fn put_pairs(&mut self, block: usize, col: usize, code: impl Fn(usize) -> u8) {
         let words = &mut self.quants[block / 2 * self.cols + col];
         words[2 * (block % 2)..][..2].copy_from_slice(&pairs_of(code));
@@ -207,24 +207,24 @@ fn pair_of(low: f16, high: f16) -> u32 {
     u32::from(low.to_bits()) | u32::from(high.to_bits()) << 16
 }
 
-/// A bit of each element: bit q of byte j is that of element 4 * q + j.
+/// Collects one bit of each element: bit q of byte j belongs to element 4 * q + j.
 fn bits_of(bit: impl Fn(usize) -> u8) -> u32 {
     (0..BLOCK).fold(0, |bits, i| bits | u32::from(bit(i)) << (8 * (i % 4) + i / 4))
 }
 
-/// Two bits of each element: bits 2 * q and 2 * q + 1 of byte j are those of element 16 * word + 4 * q + j.
+/// Collects two bits of each element: bits 2 * q and 2 * q + 1 of byte j belong to element 16 * word + 4 * q + j.
 fn pairs_of(pair: impl Fn(usize) -> u8) -> [u32; 2] {
     let place = |i: usize| 8 * (i % 4) + 2 * (i / 4);
     std::array::from_fn(|word| (0..16).fold(0, |bits, i| bits | u32::from(pair(16 * word + i)) << place(i)))
 }
 
-/// Codes of a block whose first half lies in low nibbles and second half in high ones.
+/// Returns the codes of a block whose first half is in low nibbles and second half in high ones.
 fn split_halves(bytes: &[u8]) -> [u8; BLOCK] {
     std::array::from_fn(|i| if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 })
 }
 
-/// Eight elements a word: byte j holds element j in its low nibble and element j + 4 in its high one, so that one mask and
-/// one shift make bytes of four neighbours.
+/// Packs eight elements per word: byte j holds element j in its low nibble and element j + 4 in its high one, so that one mask
+/// and one shift yield bytes of four neighbours.
 fn nibbles_of(codes: [u8; BLOCK]) -> [u32; 4] {
     let place = |i: usize| 8 * (i % 4) + 4 * (i / 4);
     std::array::from_fn(|w| (0..8).fold(0, |word, i| word | u32::from(codes[8 * w + i]) << place(i)))

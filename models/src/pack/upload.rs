@@ -1,4 +1,4 @@
-//! Packing on all processors, straight into memory that the device copies from where the matrix goes there.
+//! Packing on all processors, directly into memory that the device copies from if the matrix is on the device.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -12,10 +12,10 @@ use super::{BLOCK, Format, Packed};
 use crate::host_weights::{Plane, PlaneWriter, WeightAllocator};
 use crate::{Dtype, ModelError, Size};
 
-/// Bytes of a matrix under which it is packed sooner than threads begin.
+/// Bytes of a matrix below which packing is faster than starting threads.
 const SMALL: usize = 4 << 20;
 
-/// A matrix to be packed: several parts side by side, each of `cols` columns.
+/// A matrix to be packed: several parts of `cols` columns each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Columns<'a> {
     pub(crate) name: &'a str,
@@ -36,8 +36,8 @@ pub(crate) struct Planes {
 }
 
 impl Columns<'_> {
-    /// Packs the matrix. `fill` leaves columns of a range, of every part, in a matrix of just these; it runs on several threads
-    /// at a time. The host holds the packed matrix once, and a group for each processor.
+    /// Packs the matrix. `fill` writes a range of columns of every part to a matrix of just these; it runs on several threads.
+    /// Host memory holds the packed matrix once, and one group per processor.
     pub(crate) fn upload(
         &self,
         allocator: &WeightAllocator<'_>,
@@ -96,7 +96,7 @@ impl Columns<'_> {
         Ok(Planes { quants: quants.end()?, scales: scales.end()? })
     }
 
-    /// Size of `cols` columns of all parts, as tensors hold them.
+    /// Returns the size of `cols` columns of all parts, as tensors store them.
     pub(crate) fn size(&self, cols: usize) -> Size {
         let cols = (cols * self.parts) as u64;
         let bytes = self.dtype.bytes_for(self.width).expect("rows of a tensor are whole blocks") as u64;
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Shapes on both sides of [`SMALL`], groups that do and do not end with the columns.
+    /// Tests shapes on both sides of [`SMALL`], with and without a partial group at the end.
     #[test]
     fn packed_by_threads_is_packed_at_once() {
         let gpu = Gpu::open(&GpuOptions::new(Checks::On)).unwrap();

@@ -20,7 +20,7 @@ use crate::kernel::{
 use crate::matrix::{Contender, Kernels, Matrix, MaxProduct, SLACK};
 use crate::pack::{BLOCK, Format};
 
-/// Coding of the weights: of four bits, as most quantised models have.
+/// Format of the weights: four bits, as in most quantised models.
 const FORMAT: Format = Format::Q4;
 
 /// Rows of a large tile.
@@ -33,9 +33,9 @@ pub struct Shapes {
     width: u32,
     /// Columns of matrices for contests of rows.
     cols: u32,
-    /// Matrices of which each run multiplies all, so that no cache holds the weights of the next.
+    /// Number of matrices that each run multiplies, so that no cache holds the weights of the next one.
     matrices: usize,
-    /// Columns of the one matrix for contests of tiles.
+    /// Columns of the single matrix for contests of tiles.
     tiled_cols: u32,
 }
 
@@ -43,10 +43,10 @@ impl Shapes {
     /// Half of gate and up of an 8B model, in four layers: 147 MB.
     pub const OF_8B: Self = Self { width: 4096, cols: 14_336, matrices: 4, tiled_cols: 2048 };
 
-    /// For tests on software drivers. Its numbers of tiles are an eighth of those in the list.
+    /// Small shapes for tests on software drivers. The numbers of tiles are an eighth of those in the list.
     pub const TINY: Self = Self { width: 64, cols: 256, matrices: 2, tiled_cols: 256 };
 
-    /// Rows and columns of a product, and the number of matrices.
+    /// Returns rows and columns of a product, and the number of matrices.
     fn product(self, product: TimedProduct) -> (u32, u32, usize) {
         match product.contest {
             Contest::PlainTiles | Contest::CodedTiles => {
@@ -57,7 +57,7 @@ impl Shapes {
         }
     }
 
-    /// The largest number of rows, and of results.
+    /// Returns the maximum number of rows, and of results.
     fn max(self) -> [u32; 2] {
         let all = Contest::ALL.into_iter().flat_map(|contest| {
             contest.sizes().iter().map(move |&size| TimedProduct { contest, size, later: true })
@@ -83,19 +83,19 @@ impl TimedProduct {
     }
 }
 
-/// Runs of which the shortest counts, after one that counts for nothing.
+/// Number of runs of which the shortest counts, after one that is ignored.
 const RUNS: usize = 3;
 
-/// Longer runs are not repeated.
+/// Duration above which runs are not repeated.
 const LONG: Duration = Duration::from_millis(20);
 
-/// Time of all runs after which none begins.
+/// Total time of runs after which no further one starts.
 const LIMIT: Duration = Duration::from_millis(1500);
 
-/// Load that a device is given beforehand, so that its clock is up.
+/// Duration of the load that raises the device's clock beforehand.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// Elements that the host makes of a buffer; the device repeats them.
+/// Elements that the host generates for a buffer, which are repeated.
 const CHUNK: usize = 64 << 10;
 
 /// Matrices and activations on a device, and kernels that multiply them.
@@ -107,19 +107,19 @@ pub struct Rig {
     scales: Vec<Buf<u32>>,
     x: Buf<f32>,
     y: Buf<f32>,
-    /// Kernels that round to codes of 8 bits, or not at all.
+    /// Kernels that round to 8-bit codes, or not at all.
     plain: Kernels,
-    /// Kernels that round to f16, if matrices run.
+    /// Kernels that round to f16, if the device runs cooperative matrices.
     rounding: Option<Kernels>,
-    /// Whether the device has timestamps; else times are those until results are there.
+    /// Whether the device has timestamps; otherwise times include waiting for results.
     stamped: bool,
-    /// Products that have run, so that their kernels are compiled.
+    /// Products that have run, whose kernels are compiled.
     warm: HashSet<TimedProduct>,
     spent: Duration,
 }
 
 impl Rig {
-    /// Makes matrices of random weights on a device.
+    /// Creates matrices of random weights on a device.
     ///
     /// # Errors
     /// A device that is lost or out of memory.
@@ -152,7 +152,7 @@ impl Rig {
         Ok(Self { gpu, shapes, quants, scales, x, y, plain, rounding, stamped, warm, spent })
     }
 
-    /// Times all contests whose kernels run on the device and that it gets right.
+    /// Times all contests whose kernels run on the device and pass its self-test.
     ///
     /// # Errors
     /// Those of the device.
@@ -175,7 +175,7 @@ impl Rig {
             .collect()
     }
 
-    /// Whether both kernels of a contest run here.
+    /// Whether both kernels of a contest run on the device.
     fn compiles(&mut self, contest: Contest) -> Result<bool, ModelError> {
         if contest == Contest::CodedRows && self.rounding.is_none() {
             return Ok(false);
@@ -191,7 +191,7 @@ impl Rig {
         Ok(true)
     }
 
-    /// The shortest time of a product; `None` once no time is left.
+    /// Returns the shortest time of a product; `None` when no time is left.
     fn time(&mut self, product: TimedProduct) -> Result<Option<Duration>, ModelError> {
         if self.spent > LIMIT {
             return Ok(None);
@@ -256,7 +256,7 @@ impl Drop for Rig {
     }
 }
 
-/// A buffer of elements that `make` makes, some of which repeat.
+/// Returns a buffer of elements that `make` generates, with repetitions.
 fn fill<T: Pod>(gpu: &Gpu, len: usize, mut make: impl FnMut() -> T) -> Result<Buf<T>, ModelError> {
     let chunk: Vec<T> = (0..len.min(CHUNK)).map(|_| make()).collect();
     let (chunk, buf) = (gpu.upload("chunk", &chunk)?, gpu.buffer("operands", len)?);
@@ -268,7 +268,7 @@ fn fill<T: Pod>(gpu: &Gpu, len: usize, mut make: impl FnMut() -> T) -> Result<Bu
     Ok(buf)
 }
 
-/// A digest of the kernels that are timed and of this version: other kernels have other times.
+/// Returns a digest of the kernels that are timed and of this version: times of other kernels are not valid.
 #[must_use]
 pub fn kernels_digest() -> u64 {
     let kernels = [

@@ -4,7 +4,7 @@ use super::*;
 
 const US: Duration = Duration::from_micros(1);
 
-/// The times of a contest, by the microseconds that its kernels take at a size.
+/// Returns the times of a contest, given the microseconds of its kernels at a size.
 fn take(contest: Contest, us: impl Fn(u32) -> [u32; 2]) -> ContestTimes {
     let time = |product: TimedProduct| {
         let [earlier, later] = us(product.size);
@@ -102,7 +102,7 @@ fn no_time_left_leaves_what_is_not_decided() {
 }
 
 proptest! {
-    /// Whatever the times are, what is decided stays inside the sizes that are timed.
+    /// For any times, decisions stay within the sizes that are timed.
     #[test]
     fn crossings_stay_inside(times in prop::collection::vec([1..100_000_u32, 1..100_000], 11)) {
         for contest in Contest::ALL {
@@ -115,7 +115,7 @@ proptest! {
         }
     }
 
-    /// A faster later kernel overtakes no later.
+    /// If the later kernel gets faster, the crossing does not move up.
     #[test]
     fn crossings_are_monotone(
         times in prop::collection::vec([1..1000_u32, 1..1000], 11),
@@ -131,7 +131,7 @@ proptest! {
         }
     }
 
-    /// Noise of less than the margin decides nothing between equals, and moves no crossing that is clear by more than one size.
+    /// Noise below the margin decides nothing between equal kernels, and moves no crossing that is clear by more than one size.
     #[test]
     fn noise_moves_no_crossing(
         noise in prop::collection::vec([980..1020_u32, 980..1020], 11),

@@ -2,13 +2,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A device on which a layer of a chunk takes some microseconds a row, attention to keys some nanoseconds a row and key, and
+/// A model of a device: a layer of a chunk takes some microseconds per row, attention some nanoseconds per row and key, and
 /// scores of all blocks a share of that.
 #[derive(Clone, Copy, Debug)]
 struct Device {
     row: f64,
     key: f64,
-    /// Microseconds of a selection whatever its length.
+    /// Microseconds of a selection of any length.
     fixed: f64,
     scores: f64,
     density: f64,
@@ -72,7 +72,7 @@ fn a_chunk_is_like_the_longest_timed_one_that_is_no_longer() {
 }
 
 proptest! {
-    /// Whatever a policy kept of the contents that there were, the time is that of a half.
+    /// For any share of blocks that a policy kept of the measured contents, the time is that of a half.
     #[test]
     fn times_do_not_follow_from_contents(
         kept in 0.0..1.0,
@@ -85,7 +85,7 @@ proptest! {
         prop_assert!(apart.abs() < 1e-7, "{apart}");
     }
 
-    /// From the crossing on no chunk of a timed length loses, and a round number of tokens before it all do.
+    /// No chunk of a timed length above the crossing loses time, and all chunks a round number of tokens below it do.
     #[test]
     fn chunks_that_select_gain(
         fixed in 0.0..5000.0,

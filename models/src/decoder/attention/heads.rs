@@ -146,7 +146,7 @@ impl Heads {
         ctx.on_pages(|pages, context| pages.fetch_ahead(context, layer));
         let on_disk = ctx.keys.on_disk();
         if on_disk {
-            // What is taken in comes first.
+            // Summaries need the keys on the board.
             ctx.on_ring(|ring, context| ring.fetch_partial_blocks(context, layer)).unwrap_or(Ok(()))?;
             ctx.on_ring(|ring, context| ring.show(context, layer));
         }
@@ -162,7 +162,7 @@ impl Heads {
         }
         append(ctx, &self.rope_append, layer, self.queries(ctx, layer));
         if ctx.keys.pages().is_some() {
-            // Digests and pages are made of what is there.
+            // Summaries and pages are made from the blocks on the host.
             ctx.on_ring(RingKeys::save);
         }
         if let Some(sparse) = &mut self.sparse {

@@ -252,7 +252,7 @@ mod tests {
         // A row takes 512 KiB, all of them 4 GiB.
         assert_eq!([free(16 << 10), free(1 << 10), free(100), free(0)].map(rows), [4096, 1024, 64, 64]);
         assert_eq!(rows(None), 128, "64 MiB");
-        // Eight million scores are never cut.
+        // Few scores are one portion.
         assert_eq!(portion(100, 1024, free(0), 2 << 30), 128);
         assert_eq!(portion(0, 64, free(0), 2 << 30), PORTION);
     }

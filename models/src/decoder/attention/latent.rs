@@ -225,7 +225,7 @@ impl LatentAttention {
         let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: kv_rank };
         ctx.on_ring(|ring, context| ring.fetch_partial_blocks(context, layer)).unwrap_or(Ok(()))?;
         let attn_group = ctx.attn_groups.of_layers[layer];
-        // Each row's latent goes where one of them has a slot.
+        // Every dispatch writes the latents of rows that have a slot in its destination.
         for destination in ctx.keys.destinations(ctx.kv, ctx.batch, ctx.offload_plan, attn_group, layer) {
             let buffers = LatentWriteBuffers {
                 kv: self.kv.bind(),

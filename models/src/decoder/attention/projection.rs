@@ -52,7 +52,7 @@ pub(super) fn append(ctx: &mut Ctx<'_>, rope_append: &Arc<Pipeline>, layer: usiz
         pairs: if of_layer.rotary { c.rope.rotary_dims / 2 } else { 0 },
     };
     let cos_sin = ctx.batch.cos_sin_of(of_layer.rotary, of_layer.reach);
-    // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
+    // Every dispatch rotates all queries, and writes the keys and values of rows that have a slot in its destination.
     for destination in ctx.keys.destinations(ctx.kv, ctx.batch, ctx.offload_plan, attn_group, layer) {
         let [k, v] = destination.buffers[..] else { unreachable!("heads have keys and values") };
         let buffers = RopeAppendBuffers {

@@ -152,11 +152,11 @@ impl Fetcher {
                 selected,
             })
             .collect();
-        // A layer has its share of the cache, so that none evicts what was read for another.
+        // Each layer has a share of the cache, so that none evicts what was read for another.
         let blocks_max = self.max_blocks / self.predicted.len().max(1);
         let budget = Budget { fetches_max: self.max_tasks, blocks_max };
         let fetches = plan(&demands, |block| self.engine.get(block).is_some(), budget);
-        // Of sequences that are predicted for again, the newer task replaces the older one. Those of others make room.
+        // A newer task of the same sequence replaces the older one. Tasks of other sequences are cancelled.
         for task in std::mem::take(&mut self.predicted[layer]).tasks {
             if fetches.iter().all(|fetch| fetch.seq != task) {
                 self.engine.cancel(task);
@@ -167,7 +167,7 @@ impl Fetcher {
             self.generation += 1;
             let key = TaskKey { seq: fetch.seq, generation: self.generation };
             let submission = Submission::new(key, fetch.priority, fetch.blocks.clone()).step(self.step + 1);
-            // A full queue or a window that ends before costs time later and nothing else.
+            // If the queue is full or the window ends too early, the block is read later.
             if self.engine.submit(submission).is_ok() {
                 self.counts.predicted += fetch.blocks.len() as u64;
                 predicted.blocks.extend(fetch.blocks);
@@ -219,7 +219,7 @@ impl Fetcher {
                 }
             }
         }
-        // What else was predicted is not needed.
+        // Other predictions are not needed any more.
         tasks.into_iter().for_each(|task| {
             self.engine.cancel(task);
         });
@@ -258,7 +258,7 @@ impl Fetcher {
         let key = TaskKey { seq: DEMAND, generation: self.generation };
         let submission = Submission::new(key, Priority::Urgent, absent).step(self.step);
         if let Ok(handle) = self.engine.submit(submission) {
-            // What did not arrive is read by the host itself, whatever the reason.
+            // The host itself reads blocks that did not arrive, for whatever reason.
             let _ = handle.wait(PATIENCE);
         }
     }

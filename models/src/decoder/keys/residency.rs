@@ -138,7 +138,7 @@ impl Residency {
         let at_once = policy.select_by() == SelectBy::Previous;
         let (heads, select_block) = (shape.num_kv_heads as usize, policy.block_size().get());
         let resident = |(layer, reach): (u32, Reach)| {
-            // Layers that see a window or a chunk attend to all of it, through the ring.
+            // Layers with a window or chunk attend all of it, through the ring.
             let dense = reach != Reach::Full || policy.keeps_all(Some(layer), usize::MAX);
             let fetches = residency::fetches_len(shape, num_slots);
             let resident = || -> Result<Resident, ModelError> {
@@ -232,7 +232,7 @@ impl Residency {
                 resident.progress = PageProgress::None;
             }
         }
-        // Views share the tables, for there is one group; blocks are selected in the one that sees everything.
+        // Attention groups share the tables, since there is one cache group; blocks are selected in the one with full attention.
         let attn_group = batch
             .attn_groups
             .iter()
@@ -349,7 +349,7 @@ impl Residency {
         layer: usize,
         lists: &Lists,
     ) {
-        // Without a decode row nothing was scored.
+        // Without decode rows there are no scores.
         if self.decode_requests == 0 || self.layers[layer].is_none() {
             return;
         }
@@ -394,7 +394,7 @@ impl Residency {
             first_page: pages.start,
             num_pages: pages.end - pages.start,
             num_slots: self.num_slots,
-            // Slots are for what is at hand: what the host has to read first gets none.
+            // Prefetched pages get no slots if the host has to read them first.
             max_fetches: if reason == FetchReason::Prefetch && self.disk.is_some() {
                 0
             } else {

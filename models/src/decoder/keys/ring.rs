@@ -1,6 +1,6 @@
 //! The ring: slots that blocks on the host pass through, layer by layer, and the transfers of a step between device and host.
 //!
-//! While a chunk is attended in one slot, the blocks of the next come to another, and what the step wrote goes to the host.
+//! While a chunk is attended in one slot, the blocks of the next are copied to another, and dirty blocks are written to the host.
 
 mod copies;
 
@@ -220,7 +220,7 @@ impl RingKeys {
             }
             self.slots[slot].complete = true;
         }
-        // Copies of the queue run beside nothing.
+        // Copies of the queue do not run concurrently.
         if matches!(self.transport, BlockTransport::Kernel(_)) {
             let ends = next.is_none_or(|next| next.id.layer != load.id.layer);
             let next = next.filter(|next| !self.slots.iter().any(|slot| slot.load == Some(next.id)));

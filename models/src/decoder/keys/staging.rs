@@ -1,8 +1,8 @@
 //! Staging blocks on the device, for blocks on the host that a step writes.
 //!
-//! New keys and values go to rooms, one a block, beside the blocks' earlier tokens. The ring takes these blocks from there,
-//! and the host gets them whole: by a kernel beside the attention of the layer, or, where kernels cannot reach the host,
-//! with the step's results.
+//! New keys and values are written to staging blocks, which also hold the earlier tokens of their blocks. The ring copies from
+//! there, and the host gets whole blocks: from a kernel during the layer's attention or, if kernels cannot reach host memory, with
+//! the step's results.
 
 use std::ops::Range;
 
@@ -79,10 +79,10 @@ impl DirtyBlocks {
             to_staging.partition(|(block, _)| on_host(*block));
         let (mut to_host, staging_to_disk): (Vec<_>, Vec<_>) =
             to_host.partition(|(_, block)| on_host(*block));
-        // Copies of one buffer on the host follow each other.
+        // Copies of one buffer on the host are consecutive.
         to_staging.sort_unstable();
         to_host.sort_unstable_by_key(|(_, block)| *block);
-        // Whether a sequence goes on in a block or begins one, the lists of its steps are as long.
+        // Lists have the same length whether a sequence continues a block or begins one.
         (self.to_staging[0], self.to_host) =
             (push_copies(pairs, &to_staging, to_host.len()), push_copies(pairs, &to_host, 0));
         self.disk_to_staging =
@@ -209,7 +209,7 @@ impl DirtyBlocks {
             for some in written.chunk_by(|a, b| kv.segment_of(a.1) == kv.segment_of(b.1)) {
                 let segment = kv.segment_of(some[0].1);
                 let at = |block: u32| (block - kv.host_segment(segment).start) as usize * words;
-                // A buffer is mapped once for all that follows each other.
+                // A buffer is mapped once for consecutive writes.
                 for (host, staging) in kv.host_attended(layer, segment).iter().zip(staging) {
                     let of = |(index, block): &(usize, u32)| {
                         (host, at(*block), &staging[index * words..][..words])
@@ -250,7 +250,7 @@ mod tests {
         );
         // The host has 8 blocks: number 9 is the second one on disk.
         assert_eq!((&dirty.disk_to_staging[..], &dirty.staging_to_disk[..]), (&[][..], &[(2, 1)][..]));
-        // One on the host and one on disk are looked at.
+        // One on the host and one on disk are only read.
         dirty.add_read_only(&[5, 10], &mut copies);
         let pairs = |range: &Range<usize>| {
             let copies = copies[range.clone()].iter().filter(|copy| copy.is_some());

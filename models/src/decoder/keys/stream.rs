@@ -1,8 +1,8 @@
 //! Plans of the ring pipeline: rows whose keys are not all on the device pass through them chunk by chunk.
 //!
 //! Chunks follow positions, and partitions continue from one to the next: so neither the size of the ring nor its number
-//! of slots changes the order of arithmetic of the decode kernel. Sequences that a slot has no room for together go through
-//! the ring one group after the other. The rows of each view have a plan of their own, for windows see few blocks.
+//! of slots changes the order of arithmetic of the decode kernel. Sequences that do not fit into a slot together use
+//! the ring one group after the other. The rows of each attention group have their own plan, since windows see few blocks.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -205,7 +205,7 @@ impl Planner<'_> {
         while !rest.is_empty() {
             let needed = |n: usize| self.largest_unit(&rest[..n]);
             let fits = |n: &usize| needed(*n) <= self.ring.slot_blocks() as usize;
-            // Partitions of one sequence lie in one buffer where those of several do not.
+            // Partitions of one sequence are in one buffer more often than those of several.
             let max = if self.ring.is_in_place() { 1 } else { rest.len() };
             let Some(together) = (1..=max).take_while(fits).last() else {
                 return Err(ModelError::Ring { needed: needed(1), slot_blocks: self.ring.slot_blocks() });
@@ -312,7 +312,7 @@ impl Planner<'_> {
 
     /// Finishes a chunk.
     fn close(&self, open: Open, lists: &mut StreamLists) -> KeyChunk {
-        // What the host reads is written to the slot when the chunk is attended: until then the device is at the one before.
+        // The host writes blocks from disk to the slot right before the chunk is attended, when the device is done with the one before.
         const PARTS: [(BlockSource, bool); 5] = [
             (BlockSource::Host, false),
             (BlockSource::Host, true),
@@ -332,7 +332,7 @@ impl Planner<'_> {
             };
             copies[part].push((from, slot));
         }
-        // Copies of one buffer on the host follow each other.
+        // Copies of one buffer on the host are consecutive.
         copies[..2].iter_mut().for_each(|of_host| of_host.sort_unstable());
         let parts = PARTS.into_iter().zip(copies).filter(|(_, copies)| !copies.is_empty());
         let segment = |block| self.kv.segment_of(block);
@@ -382,7 +382,7 @@ impl RingGroup {
         let own = |tile: &Tile| self.rows.contains(&tile.row);
         let first = tiles.iter().position(own).unwrap_or(0);
         let mut end = first;
-        // Copies in the gap behind repeat the last row.
+        // Copies in the gap after them repeat the last row.
         while tiles.get(end).is_some_and(own) && (end == first || tiles[end].row > tiles[end - 1].row) {
             end += 1;
         }

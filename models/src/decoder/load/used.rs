@@ -42,7 +42,7 @@ impl<'a> Used<'a> {
         if self.outlines {
             return Ok(self.remember(role, self.weights.outline(role)?.loads_as_zeros()).0);
         }
-        // Several parts of a fused tensor ask for it, one after the other.
+        // A fused tensor is requested once for each of its parts.
         let progress = self.progress.filter(|_| self.is_new(role));
         let ahead = Mutex::new(Size::default());
         let quantised = |part: Size| {

@@ -86,7 +86,7 @@ impl Account {
         layer: usize,
         selections: Vec<Selection>,
     ) {
-        // Policies that look at no query look at earlier accesses.
+        // Policies that ignore queries use earlier accesses.
         let remembers = !rules.options.policy.support().query;
         for (selecting, selection) in rows.iter().zip(selections) {
             let heads = (0..selecting.lists as usize)

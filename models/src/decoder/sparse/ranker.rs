@@ -1,7 +1,7 @@
 //! Policies that rank blocks, in kernels: nothing of a layer is read back.
 //!
-//! A step takes in the pages that it writes (digests, hashes), scores the blocks of its decode rows from those alone, and
-//! takes the best.
+//! A step summarises the blocks that it writes (digests, hashes), scores the blocks of its decode rows by the summaries alone,
+//! and selects the best.
 
 use std::sync::Arc;
 
@@ -99,15 +99,15 @@ impl Ranker {
             tops: vec![None; num_layers],
             lists: DeviceLists::of_layers(gpu, num_layers, at_once.is_some())?,
             summarises_early: false,
-            // Keys of blocks on disk are at hand layer by layer.
+            // Keys of blocks on disk are on the board one layer at a time.
             at_once: rules.previous.is_some() && kv.board().is_empty(),
             rows: own_rows.then(rows).transpose()?,
             kept,
             prefetch_lists: match kv.page_slots() {
                 0 => None,
-                // What is kept depends on the keys of all that is kept: nothing is known ahead.
+                // The number of kept blocks depends on their keys: nothing can be prefetched.
                 _ if policy.mass().is_some() => None,
-                // What the next step selects follows from this one's queries: it is fetched when that step begins.
+                // The next step selects by this step's queries: its pages are fetched when it begins.
                 _ if rules.previous.is_some() => None,
                 _ => Some(PrefetchLists::new(gpu, policy)?),
             },
@@ -318,7 +318,7 @@ impl Select for Ranker {
             self.scorer.summarise(ctx.pass, &context);
         }
         let Some(top) = &self.tops[layer] else { return Ok(()) };
-        // Else the lists are there: those of the layer before, or of all layers.
+        // Otherwise the lists exist already: those of the layer before, or of all layers.
         let at_once = self.at_once && self.summarises_early;
         let selects_now = rules.source[layer].is_none() && !at_once && self.selects();
         if selects_now {

@@ -20,7 +20,7 @@ pub(super) struct Rules {
     pub(super) dense: Vec<bool>,
     /// The phase whose rows are selected for; `None` for all rows that the policy acts on.
     pub(super) phase: Option<Phase>,
-    /// Error of an attention logit: see [`HeadKernels::slack`].
+    /// Error of an attention logit: see [`HeadKernels::slack`](crate::decoder::kernels::HeadKernels::slack).
     pub(super) slack: f32,
     /// Queries of the previous step, by layer, if decode rows select by them.
     pub(super) previous: Option<Queries>,

@@ -1,5 +1,4 @@
-//! Caches of compressed attention (DeepSeek V4): a window of tokens, entries, index keys, and the states that entries are
-//! made of.
+//! Caches of compressed attention (DeepSeek V4): a window of tokens, entries, index keys, and states from which entries are made.
 
 use attn_kernels::kernel::mla_decode::LatentShape;
 use kvblock::{AttentionKind, BlockSize, KvCacheSpec, KvDtype};
@@ -9,22 +8,22 @@ use super::{CachePart, KvOptions};
 use crate::cast::u32_of;
 use crate::{CompressedConfig, Compressor, DecoderConfig, IndexDtype, Reach};
 
-/// Tokens a block of the caches of one model, so that pages are of few sizes: entries of the smallest ratio and tokens of
-/// the window fill equal pages, and states of either kind a part of one.
+/// Tokens per block of the caches of a model, chosen so that few block sizes in bytes occur: entries of the smallest ratio and
+/// tokens of the window fill equal blocks, and states a part of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Blocks {
     window: u32,
     entries: u32,
-    /// Elements of the states of two windows; those of one are half as large.
+    /// Elements of the states of two windows; states of one window are half as large.
     states: u32,
 }
 
-/// Tokens a block of states, as published.
+/// Tokens per block of states, as published.
 const STATE_BLOCK: u32 = 4;
 
 impl Blocks {
-    /// For blocks of at least `options.block_size` tokens of the window. Blocks grow where they would hold a part of an
-    /// entry, or of a state.
+    /// Chooses sizes for blocks of at least `options.block_size` tokens of the window. Blocks grow if they would hold a fraction
+    /// of an entry or state.
     fn new(config: &DecoderConfig, compressed: &CompressedConfig, options: &KvOptions) -> Self {
         let wanted = options.block_size;
         let Some(least) = compressed.min_ratio() else {
@@ -47,7 +46,7 @@ impl Blocks {
 }
 
 impl KvOptions {
-    /// Shape of the cache of a window's tokens, and of entries: both are one vector of a head.
+    /// Returns the shape of the caches of window tokens and of entries, which both hold one vector per token or entry.
     pub(crate) fn vectors(&self, config: &DecoderConfig, compressed: &CompressedConfig) -> LatentShape {
         let &Self { dtype, block_size, .. } = self;
         // As published: what rotates is not in codes.
@@ -56,7 +55,7 @@ impl KvOptions {
     }
 }
 
-/// The caches of a layer.
+/// Returns the caches of a layer.
 pub(super) fn parts(
     config: &DecoderConfig,
     compressed: &CompressedConfig,

@@ -5,20 +5,20 @@ use std::fmt;
 use attn_kernels::kernel::index_logits::IndexKeys;
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 
-/// Format of the keys of an indexer in their cache, and of the queries that meet them.
+/// Format of the keys of an indexer in their cache, and of its queries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IndexDtype {
     /// f32.
     F32,
     /// f16.
     F16,
-    /// Codes of fp8 e4m3, as DeepSeek publishes: keys and queries are rotated by Hadamard's matrix over the square root of their
+    /// Fp8 codes (e4m3), as DeepSeek publishes: keys and queries are rotated by Hadamard's matrix over the square root of their
     /// length and rounded, each with a scale that is a power of two. A key of 128 dimensions takes 132 bytes.
     Fp8,
 }
 
 impl IndexDtype {
-    /// The format beside a cache of `kv`: the same, but f16 beside int8.
+    /// Returns the default for a cache of `kv`: the same type, except f16 for int8.
     #[must_use]
     pub const fn beside(kv: KvDtype) -> Self {
         match kv {
@@ -28,7 +28,7 @@ impl IndexDtype {
         }
     }
 
-    /// Bytes of a key of `head_dim` dimensions, its scale included.
+    /// Returns the bytes of a key of `head_dim` dimensions, including its scale.
     #[must_use]
     pub const fn key_bytes(self, head_dim: u32) -> u32 {
         match self {
@@ -38,7 +38,7 @@ impl IndexDtype {
         }
     }
 
-    /// Keys in pages of `block_size`.
+    /// Returns the shape of keys in blocks of `block_size`.
     pub(crate) fn keys(self, head_dim: u32, block_size: u32) -> IndexKeys {
         let cached = |dtype| {
             IndexKeys::Cached(KvShape {

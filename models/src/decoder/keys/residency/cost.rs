@@ -53,7 +53,7 @@ impl Residency {
         kv: &KvPool,
         beside: &mut Beside<'_>,
     ) -> Result<Option<FetchCost>, ModelError> {
-        // What comes from a disk takes the disk's time.
+        // Fetches from disk take the disk's time.
         if self.on_disk() {
             return Ok(None);
         }
@@ -113,7 +113,7 @@ impl Residency {
         let ns: Vec<f64> = done.timings.iter().map(|timing| timing.ns).collect();
         Ok(match ns[..] {
             [.., all, fetch, product, both] if ns.len() == 8 => [all, fetch, product, both],
-            // Experts have no one product: nothing is counted as hidden beside them.
+            // Experts have several products: nothing is counted as hidden by them.
             [.., all, fetch, both] => [all, fetch, 0.0, both],
             _ => [0.0; 4],
         })
@@ -127,7 +127,7 @@ impl Residency {
         let reads: Vec<_> = slots.map(|slots| pass.read(slots, slots.len() - 1..slots.len())).collect();
         let done = gpu.submit(pass)?.wait()?;
         let calls: u64 = reads.into_iter().map(|read| u64::from(done.get(read)[0][1])).sum();
-        // Every second call wishes.
+        // Every second call is a prefetch.
         let heads = u64::from(kv.shape().num_kv_heads);
         Ok(usize::try_from((2 * prefetched).div_ceil((calls * heads).max(1)))
             .expect("blocks of a pool")

@@ -82,7 +82,7 @@ impl DueBlocks {
             due
         });
         let due = due.collect();
-        // Sequences that are not of the next step leave theirs behind, for others with the same prefix.
+        // Blocks of sequences that leave stay due, for others with the same prefix.
         self.stale = unfinished;
         due
     }
@@ -143,11 +143,11 @@ mod tests {
                 KvShape { block_size: BLOCK, head_dim: 64, num_kv_heads: 1, dtype: KvDtype::F32, layout: attn_kernels::kernel::KvLayout::Native };
             let attn_groups = [AttentionGroup { kv_group: 0, reach: Reach::Full, block_size: BLOCK }];
             let mut blocks = DueBlocks::new(unit_blocks * BLOCK, completed, waits);
-            // Sequences lie one behind the other in the pool.
+            // Sequences follow each other in the pool.
             let table = |sequence: usize| (0..200).map(|block| BlockId::new(u32_of(sequence) * 200 + block)).collect();
             let tables: [Vec<BlockId>; SEQUENCES] = std::array::from_fn(table);
             let mut lengths = [0; SEQUENCES];
-            // Tokens that each page has, and had when it was taken in.
+            // Tokens that each block has, and had when it was summarised.
             let (mut has, mut known) = (vec![0; 200 * SEQUENCES], vec![0; 200 * SEQUENCES]);
             for (added, selects) in steps as Vec<Added> {
                 let ids = [0; 20];
