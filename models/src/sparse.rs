@@ -164,27 +164,27 @@ pub struct PageTraffic {
     pub hits: u64,
     /// Selected pages that attention had to wait for.
     pub misses: u64,
-    /// Pages that were fetched ahead, beside other work.
+    /// Pages that were prefetched, concurrently with other work.
     pub prefetched: u64,
-    /// Bytes of the keys and values of a page.
+    /// Bytes of keys and values of a page.
     pub page_bytes: u64,
-    /// Reads ahead of selections, where blocks lie on disk.
+    /// Reads from disk ahead of selections, if there are blocks on disk.
     pub predictions: Option<Predictions>,
 }
 
-/// Blocks of a layer that were read from the disk ahead of a selection.
+/// Blocks of a layer that were read from disk ahead of a selection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Predictions {
-    /// Blocks that were asked for ahead.
+    /// Blocks that were predicted.
     pub predicted: u64,
-    /// Predicted blocks that the next selection missed on the device and found in memory of the host.
+    /// Predicted blocks that the next selection needed and found in host memory.
     pub used: u64,
-    /// Predicted blocks that the next selection missed before they were read.
+    /// Predicted blocks that the next selection needed before they were read.
     pub late: u64,
 }
 
 impl PageTraffic {
-    /// Bytes that were fetched from the host.
+    /// Returns the bytes that were fetched from the host.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.misses + self.prefetched) * self.page_bytes
@@ -196,13 +196,13 @@ impl PageTraffic {
 pub struct FetchCost {
     /// Nanoseconds per byte of a fetch that runs alone.
     pub ns_per_byte: f64,
-    /// Share of the time of a prefetch that is hidden behind the product that runs beside it.
+    /// Share of a prefetch's time that is hidden by the product that runs next to it.
     pub hidden_ahead: f64,
 }
 
 impl FetchCost {
-    /// Nanoseconds that all fetches take with nothing beside them, and those of them in which nothing else runs: attention
-    /// waits for what was missing, and for what of a fetch ahead is not hidden.
+    /// Returns the nanoseconds of all fetches if nothing overlaps, and those in which nothing else runs, because attention waits
+    /// for missing pages or for the rest of a prefetch.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^52")]
     pub fn of(&self, traffic: &PageTraffic) -> (f64, f64) {
@@ -213,7 +213,8 @@ impl FetchCost {
 }
 
 impl SparseOptions {
-    /// Whether blocks that are selected can lie on disk: positions or kernels choose them, and no kernel reads the keys of all.
+    /// Whether selected blocks may be on disk: they are selected by position or by kernels, and no kernel reads the keys of all
+    /// blocks.
     #[must_use]
     pub fn selects_from_disk(&self) -> bool {
         use sparse_select::Ranking::{Compressed, Digests, Hashes};
@@ -230,7 +231,7 @@ impl SparseOptions {
         !self.measure && reaches(Phase::Prefill) && reaches(Phase::Decode)
     }
 
-    /// Whether kernels choose blocks by their keys themselves, which then lie in one buffer a layer.
+    /// Whether kernels select blocks by their keys, which must be in one buffer per layer then.
     #[must_use]
     pub fn reads_one_buffer(&self) -> bool {
         let (prefill, decode) = (self.of(Phase::Prefill), self.of(Phase::Decode));
@@ -240,7 +241,7 @@ impl SparseOptions {
 }
 
 impl Attended {
-    /// Adds what another slice of the same sequence attended.
+    /// Adds the account of another slice of the same sequence.
     pub fn add(&mut self, other: &Self) {
         for (layer, tally) in other.layers.iter().enumerate() {
             self.count(layer, *tally);
@@ -250,7 +251,7 @@ impl Attended {
         self.head_density.join(other.head_density);
     }
 
-    /// Counts what a layer attended.
+    /// Adds the account of a layer.
     pub fn count(&mut self, layer: usize, tally: Tally) {
         self.layers.resize(self.layers.len().max(layer + 1), Tally::default());
         self.layers[layer].add(tally);
@@ -264,12 +265,12 @@ impl Attended {
         total
     }
 
-    /// Takes in bounds of the mass that is kept: the least counts.
+    /// Adds bounds of the attention mass that is kept; the minimum counts.
     pub(crate) fn lower_mass(&mut self, bounds: impl IntoIterator<Item = f64>) {
         self.mass = self.mass.into_iter().chain(bounds).reduce(f64::min);
     }
 
-    /// Attended over visible blocks of all layers; 1 where there were none.
+    /// Attended blocks divided by visible blocks of all layers; 1 if there were none.
     #[must_use]
     pub fn density(&self) -> f64 {
         self.total().density()
@@ -303,13 +304,13 @@ impl SparseOptions {
         Err(ModelError::SelectBlock { policy: self.policy.name(), select, block_size })
     }
 
-    /// Whether the policy decides about rows of this kind; others are attended whole.
+    /// Whether the policy selects for rows of this phase; other rows are dense.
     #[must_use]
     pub fn acts_on(&self, phase: Phase) -> bool {
         self.policy.acts_on(phase)
     }
 
-    /// Whether a chunk of a prompt is not too short, and not too early, for a selection to pay.
+    /// Whether selection pays for a prompt chunk, which must not be too short or too early.
     pub(crate) fn pays_for(&self, chunk: &Slice<'_>) -> bool {
         let rows = u32_of(chunk.tokens.len());
         self.chunk_crossing.selects(rows, chunk.first + rows)

@@ -1,4 +1,4 @@
-//! Chat templates: Jinja programs that checkpoints carry, with the semantics that Hugging Face gives them.
+//! Chat templates: Jinja programs in checkpoints, with the semantics of Hugging Face.
 
 mod bounded;
 
@@ -21,7 +21,7 @@ const NAME: &str = "chat_template";
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// `system`, `user`, `assistant`, or whatever the template knows.
+    /// `system`, `user`, `assistant`, or another role that the template knows.
     pub role: String,
     /// The text.
     pub content: String,
@@ -33,32 +33,32 @@ impl Message {
         Self { role: role.into(), content: content.into() }
     }
 
-    /// The message as somebody else wrote it: control tokens that it spells out [stay text](Tokenizer::as_text) when the
-    /// rendered conversation is encoded.
+    /// Returns the message as untrusted text: control tokens spelled out in it [stay text](Tokenizer::as_text) when the rendered
+    /// conversation is encoded.
     #[must_use]
     pub fn as_text(&self, tokenizer: &Tokenizer) -> Self {
         Self::new(tokenizer.as_text(&self.role), tokenizer.as_text(&self.content))
     }
 }
 
-/// All that a template sees of a conversation, in the form that it has in Python: whatever fields its messages have.
+/// Everything that a template sees of a conversation, in its Python form, with any fields of messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
-    /// Objects with `role` and `content`, and what else the template knows, `tool_calls` for example.
+    /// Objects with `role` and `content`, and other fields that the template knows, such as `tool_calls`.
     pub messages: Vec<Json>,
     /// Tools that the answer may call; `None` if there are none.
     pub tools: Option<Json>,
     /// Documents that the answer may cite; `None` if there are none.
     pub documents: Option<Json>,
-    /// Variables of the template's own, such as `enable_thinking`.
+    /// Variables of the template, such as `enable_thinking`.
     pub variables: Map<String, Json>,
-    /// Whether the last message is to be continued, and no new one begun.
+    /// Whether the last message is to be continued, instead of starting a new one.
     pub continues: bool,
 }
 
 impl Conversation {
-    /// The conversation as somebody else wrote it: control tokens that any of its texts spells out
-    /// [stay text](Tokenizer::as_text) when it is rendered and encoded.
+    /// Returns the conversation as untrusted text: control tokens spelled out in any of its texts [stay text](Tokenizer::as_text)
+    /// when it is rendered and encoded.
     #[must_use]
     pub fn as_text(mut self, tokenizer: &Tokenizer) -> Self {
         let parts = self.messages.iter_mut().chain(&mut self.tools).chain(&mut self.documents);
@@ -121,7 +121,7 @@ impl ChatTemplate {
         })
     }
 
-    /// The template in the metadata of `file`, if there is one.
+    /// Returns the template in the metadata of `file`, if there is one.
     ///
     /// # Errors
     /// [`ChatError::Gguf`] and [`ChatError::Template`].
@@ -136,8 +136,8 @@ impl ChatTemplate {
         Self::new(source, bos, eos).map(Some)
     }
 
-    /// The template of a Hugging Face directory: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json`
-    /// (the one named `default` where there are several).
+    /// Reads the template of a Hugging Face directory: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json` (the
+    /// one named `default` if there are several).
     ///
     /// # Errors
     /// Any [`ChatError`] except `Gguf` and `Render`.
@@ -161,7 +161,7 @@ impl ChatTemplate {
         source.map(|source| Self::new(&source, &bos, &eos)).transpose()
     }
 
-    /// The prompt for a conversation; with `add_generation_prompt` it ends where the answer is to start.
+    /// Returns the prompt for a conversation; with `add_generation_prompt` it ends where the answer starts.
     ///
     /// # Errors
     /// [`ChatError::Render`], which also carries what the template itself objects to.
@@ -175,7 +175,7 @@ impl ChatTemplate {
         })
     }
 
-    /// The prompt for a conversation; it ends where the answer is to start, or in the last message if that
+    /// Returns the prompt for a conversation. It ends where the answer starts, or in the last message if that
     /// [continues](Conversation::continues).
     ///
     /// # Errors
@@ -208,13 +208,13 @@ fn raise_exception(message: String) -> Result<String, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 
-/// The local time in a format of C's `strftime`.
+/// Formats the local time like C's `strftime`.
 fn strftime_now(format: &str) -> Result<String, Error> {
     jiff::fmt::strtime::format(format, &jiff::Zoned::now())
         .map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
 }
 
-/// `json.dumps` of Python without its escapes for other scripts; the filter of Jinja would escape for HTML.
+/// Writes JSON like Python's `json.dumps` without escapes for other scripts; the filter of Jinja would escape for HTML.
 fn write_json(value: &Value, options: &Kwargs, out: &mut impl std::io::Write) -> Result<(), Error> {
     let indent: Option<usize> = options.get("indent")?;
     options.assert_all_used()?;
@@ -229,7 +229,7 @@ fn write_json(value: &Value, options: &Kwargs, out: &mut impl std::io::Write) ->
     result.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
-/// One line with a space after each comma and colon, as Python writes it.
+/// Formats JSON on one line with a space after each comma and colon, like Python.
 struct PythonCompact;
 
 impl serde_json::ser::Formatter for PythonCompact {
@@ -297,7 +297,7 @@ fn read_if_there(path: &Path) -> Result<Option<String>, ChatError> {
     }
 }
 
-/// Why a chat template cannot be used.
+/// Error of loading or rendering a chat template.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChatError {
@@ -309,7 +309,7 @@ pub enum ChatError {
         /// The reason.
         source: std::io::Error,
     },
-    /// `tokenizer_config.json` is not what it should be.
+    /// `tokenizer_config.json` is not valid.
     #[error("{path} is not a tokenizer configuration: {source}", path = path.display())]
     Config {
         /// The file.
@@ -330,10 +330,10 @@ pub enum ChatError {
         /// The defect.
         source: Error,
     },
-    /// A conversation to be continued whose last message has no text in the prompt.
+    /// The last message of a conversation to be continued has no text in the prompt.
     #[error("the text of the last message is not in the prompt, so it cannot be continued")]
     NothingToContinue,
-    /// The template does not take these messages.
+    /// The template does not accept these messages.
     #[error("the chat template cannot render the messages: {source}")]
     Render {
         /// The reason.

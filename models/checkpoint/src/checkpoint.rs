@@ -1,4 +1,4 @@
-//! A model, whatever its weights come from.
+//! Models from any source of weights.
 
 mod quantized;
 
@@ -17,17 +17,17 @@ use crate::{
 pub enum Checkpoint {
     /// A GGUF file, which holds weights, configuration, tokenizer and chat template.
     Gguf(Gguf),
-    /// A directory with `config.json`, safetensors, and `tokenizer.json` where there is one.
+    /// A directory with `config.json`, safetensors, and optionally `tokenizer.json`.
     Hf(Safetensors),
-    /// Random weights: there is no tokenizer and no chat template.
+    /// Random weights, without tokenizer and chat template.
     Random(Box<RandomWeights>),
     /// Another checkpoint whose matrices are quantised when they are loaded.
     Quantized(Box<Quantized>),
 }
 
 impl Checkpoint {
-    /// Opens `path`: a directory is taken for Hugging Face's, or for the GGUF file in it where that is its only model, a file
-    /// for GGUF.
+    /// Opens `path`: a directory is read as Hugging Face's, or as the GGUF file in it if that is its only model; a file is read
+    /// as GGUF.
     ///
     /// # Errors
     /// Those of [`Safetensors::open`] and [`Gguf::open`]; [`WeightError::SeveralGguf`] for a directory with several models in
@@ -47,14 +47,14 @@ impl Checkpoint {
         }
     }
 
-    /// Random weights.
+    /// A checkpoint of random weights.
     #[must_use]
     pub fn random(spec: RandomSpec) -> Self {
         Self::Random(Box::new(RandomWeights::new(spec)))
     }
 
-    /// Returns the checkpoint with matrices in blocks of `to`: all processors quantise them when they are loaded.
-    /// `config` is its [configuration](Self::config).
+    /// Returns the checkpoint with matrices in blocks of `to`, quantised on all processors when they are loaded. `config` is its
+    /// [configuration](Self::config).
     ///
     /// Matrices of f32, f16 and bf16 are; those that are quantised already, norms, biases, routers, indexers, what mixes residual
     /// streams, and the projections from latents to heads stay as they are. As llama.cpp does, the output head, or an embedding
@@ -78,7 +78,7 @@ impl Checkpoint {
         }
     }
 
-    /// A tensor as it is stored, and the type that it is loaded as.
+    /// Returns a tensor as it is stored, and the type that it is loaded as.
     ///
     /// # Errors
     /// Those of [`WeightSource::tensor`].
@@ -110,8 +110,8 @@ impl Checkpoint {
         }
     }
 
-    /// A digest of what decides the model's keys and values: all its weights and its configuration, or what these are made
-    /// of. Reads the whole checkpoint, O(bytes).
+    /// Returns a digest of everything that determines the model's keys and values: its weights and its configuration, or the spec
+    /// of random ones. Reads the whole checkpoint, O(bytes).
     ///
     /// # Errors
     /// [`WeightError::Io`] when `config.json` cannot be read.
@@ -164,7 +164,7 @@ impl Checkpoint {
     }
 }
 
-/// Tells by its name what a file is that is no GGUF file, if it is there.
+/// Returns the format of a file that is not GGUF, judging by its name.
 fn other_format(path: &Path) -> Option<WeightError> {
     let hint = match path.extension().and_then(|end| end.to_str())? {
         "safetensors" => "name the folder that it is in, with its config.json",
@@ -187,7 +187,7 @@ fn holds_pickled(dir: &Path) -> Result<bool, WeightError> {
     Ok(entries.flatten().any(|entry| is_pickled(&entry.path())))
 }
 
-/// The only model in GGUF in a directory, if there is one: of a split one, the first file. Projectors of images are no models.
+/// Returns the only GGUF model of a directory, if there is one: the first file if it is split. Image projectors are not models.
 fn only_gguf(dir: &Path) -> Result<Option<PathBuf>, WeightError> {
     let io = |source| WeightError::Io { path: dir.into(), source };
     let mut files = Vec::new();

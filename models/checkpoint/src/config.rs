@@ -55,9 +55,9 @@ pub struct DecoderConfig {
     pub context_length: u32,
     /// Factor on the token embeddings.
     pub embedding_scale: f32,
-    /// Places of the norms of a layer.
+    /// Positions of the norms of a layer.
     pub norms: BlockNorms,
-    /// Constant that is added to the stored weights of all RMS norms: 1 where checkpoints store weight minus one.
+    /// Constant added to the stored weights of all RMS norms: 1 if checkpoints store the weight minus one.
     pub norm_offset: f32,
     /// Nonlinearity of the gates of dense layers.
     pub gate: Gate,
@@ -75,7 +75,7 @@ pub struct DecoderConfig {
     pub layers: Vec<LayerConfig>,
     /// Latent attention (MLA), if the model has it. Then `num_kv_heads` is 1, and `head_dim` is that of queries.
     pub latent: Option<LatentConfig>,
-    /// Indexer that chooses the tokens of a query; `None` where all tokens are attended.
+    /// Indexer that selects the tokens of a query; `None` if all tokens are attended.
     pub indexer: Option<IndexerConfig>,
     /// Attention to windows and compressed entries (DeepSeek V4), if the model has it.
     pub compressed: Option<CompressedConfig>,
@@ -87,9 +87,9 @@ pub struct DecoderConfig {
     pub scale: f32,
     /// Factor on queries that grows with their position.
     pub temperature: Option<Temperature>,
-    /// Bound `c` of scores, each of which becomes `c * tanh(score / c)`.
+    /// Softcap `c` of scores: each becomes `c * tanh(score / c)`.
     pub score_softcap: Option<f32>,
-    /// Bound `c` of logits, each of which becomes `c * tanh(logit / c)`.
+    /// Softcap `c` of logits: each becomes `c * tanh(logit / c)`.
     pub logit_softcap: Option<f32>,
     /// Whether every head has an attention sink: a logit in its softmax that belongs to no key.
     pub sinks: bool,
@@ -102,12 +102,13 @@ pub struct DecoderConfig {
 }
 
 impl DecoderConfig {
-    /// Query heads that share a key head.
+    /// Returns the number of query heads per key head.
     pub fn group(&self) -> u32 {
         self.num_heads / self.num_kv_heads
     }
 
-    /// Tokens of what an indexer chooses: 1, or those of an entry of a compressed cache. `None` without an indexer.
+    /// Returns the tokens per block that an indexer selects: 1, or those of an entry of a compressed cache. `None` without an
+    /// indexer.
     #[must_use]
     pub fn indexed_block(&self) -> Option<u32> {
         self.indexer?;
@@ -120,13 +121,13 @@ impl DecoderConfig {
         }
     }
 
-    /// Whether a tensor of safetensors is of no use to a decoder: those of layers that draft tokens.
+    /// Whether a decoder ignores a tensor of safetensors, because it belongs to layers that draft tokens.
     #[must_use]
     pub fn leaves_out(&self, tensor: &str) -> bool {
         (self.family.spec().unread)(self, tensor)
     }
 
-    /// Whether attention is to keys and values of heads, and neither to latents nor to compressed entries.
+    /// Whether attention has keys and values per head, rather than latents or compressed entries.
     #[must_use]
     pub fn has_heads(&self) -> bool {
         self.latent.is_none() && self.compressed.is_none()
@@ -222,20 +223,20 @@ impl DecoderConfig {
     }
 }
 
-/// Factor on scores of heads of `head_dim` dimensions: one over their root.
+/// Returns the scale of scores for heads of `head_dim` dimensions: one over the square root.
 #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
 fn scale_of(head_dim: u32) -> f32 {
     (1.0 / f64::from(head_dim).sqrt()) as f32
 }
 
-/// Factor on embeddings of `width` dimensions: their root.
+/// Returns the scale of embeddings of `width` dimensions: the square root.
 #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
 fn root_of(width: u32) -> f32 {
     f64::from(width).sqrt() as f32
 }
 
-/// Maximum elements of the heads of a token.
+/// Maximum number of elements of a token's heads.
 const MAX_WIDTH: u64 = 1 << 20;
 
-/// Maximum number of layers that a config may ask for; checked before anything of that length is made.
+/// Maximum number of layers of a configuration, checked before anything of that length is allocated.
 const MAX_LAYERS: u32 = 1 << 12;

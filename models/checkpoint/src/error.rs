@@ -1,9 +1,9 @@
-//! Why a model cannot be read, or a request be answered with it.
+//! Errors of reading a model, or of using it for a request.
 
 use crate::sampling::SamplingError;
 use crate::{ChatError, ConfigError, RandomError, TokenizerError, WeightError};
 
-/// Any error of this crate. Functions return the narrow ones, whose messages it passes on.
+/// Any error of this crate. Functions return the specific ones.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

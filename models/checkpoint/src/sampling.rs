@@ -1,4 +1,4 @@
-//! Sampling of tokens: the options of a request, and the state that its draws depend on.
+//! Sampling of tokens: the parameters of a request, and the state that its samples depend on.
 //!
 //! The device does the following with the logits of a draw, in the order of vLLM's sampler. Everything is off by default.
 //!
@@ -36,7 +36,7 @@ pub use error::SamplingError;
 pub use sample::{Sample, Spec};
 pub use sampler::Sampler;
 
-/// Maximum number of the likeliest tokens of one request: what interfaces in use allow.
+/// Maximum number of the likeliest tokens that a request may ask for, as in common APIs.
 pub const MAX_TOP: u32 = 20;
 
 /// Sampling parameters of a request. The default takes the likeliest token, with everything else off.
@@ -55,23 +55,23 @@ pub struct Sampling {
     pub temperature: f32,
     /// Number of the likeliest tokens to keep; 0 keeps all.
     pub top_k: u32,
-    /// Share of the mass that the kept tokens reach; 1 keeps all.
+    /// Probability mass that the kept tokens must reach; 1 keeps all.
     pub top_p: f32,
-    /// Least probability of a kept token, as a share of the likeliest one's; 0 keeps all.
+    /// Minimum probability of a kept token, relative to the likeliest one; 0 keeps all.
     pub min_p: f32,
-    /// Seed of the noise. Equal seeds draw equal tokens from equal logits at equal positions.
+    /// Seed of the noise. Equal seeds sample equal tokens from equal logits at equal positions.
     pub seed: u64,
     /// Penalties of tokens that occurred before.
     pub penalties: Penalties,
     /// Penalty of repetitions of several tokens.
     pub dry: Dry,
-    /// Addends of the logits of single tokens.
+    /// Biases on the logits of single tokens.
     pub logit_bias: LogitBias,
-    /// Number of output tokens before which none of `stop_ids` is drawn.
+    /// Number of output tokens before which none of `stop_ids` is sampled.
     pub min_tokens: u32,
-    /// Tokens that end the request, the end of the sequence among them; only `min_tokens` reads them here.
+    /// Tokens that end the request, including the end of the sequence; only `min_tokens` uses them here.
     pub stop_ids: Vec<u32>,
-    /// Asks for the log-probability of every drawn token, and of this many of the likeliest; at most [`MAX_TOP`].
+    /// Request the log-probability of every sampled token, and of this many of the likeliest; at most [`MAX_TOP`].
     pub log_probs: Option<u32>,
 }
 
@@ -81,13 +81,13 @@ pub struct Sampling {
 pub struct Penalties {
     /// Divides positive logits, and multiplies others, of tokens of the prompt and the output; 1 is off.
     pub repetition: f32,
-    /// Value that is subtracted once from the logits of tokens of the output; 0 is off.
+    /// Subtracted once from the logits of tokens of the output; 0 is off.
     pub presence: f32,
-    /// Value that is subtracted from the logits of tokens of the output for each occurrence; 0 is off.
+    /// Subtracted from the logits of tokens of the output for each occurrence; 0 is off.
     pub frequency: f32,
 }
 
-/// Value that is added to the logit of one token.
+/// Bias on the logit of one token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenBias {
     /// The token.
@@ -96,22 +96,22 @@ pub struct TokenBias {
     pub bias: f32,
 }
 
-/// Values that are added to logits, at most one per token.
+/// Biases on logits, at most one per token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LogitBias(Vec<TokenBias>);
 
-/// Changes of the logits of one draw, before temperature. The default changes nothing.
+/// Changes of the logits of one sample, before temperature. The default changes nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogitAdjustments<'a> {
-    /// Tokens that may be drawn, `[ceil(vocab / 32)]` words: token `t` where bit `t % 32` of word `t / 32` is 1.
+    /// Mask of tokens that may be sampled, `[ceil(vocab / 32)]` words: token `t` if bit `t % 32` of word `t / 32` is 1.
     pub allowed: Option<&'a [u32]>,
-    /// Tokens that must not be drawn, beside those that `allowed` leaves out.
+    /// Tokens that must not be sampled, in addition to those that `allowed` leaves out.
     pub suppressed: &'a [u32],
-    /// Addends; `None` adds nothing.
+    /// Biases; `None` for none.
     pub bias: Option<&'a LogitBias>,
     /// Penalties of the tokens that `counts` lists.
     pub penalties: Penalties,
-    /// Tokens that occurred; `None` is none.
+    /// Tokens that occurred; `None` for none.
     pub counts: Option<&'a TokenCounts>,
 }
 
@@ -127,9 +127,9 @@ pub struct TokenLogProb {
 /// Log-probabilities at one position, of the model's own distribution: before penalties, temperature and filters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogProbs {
-    /// The drawn token, or the target.
+    /// The sampled token, or the target.
     pub token: TokenLogProb,
-    /// The likeliest tokens, likeliest first, ties by id; as many as were asked for, or the whole vocabulary.
+    /// The likeliest tokens, likeliest first, ties by id; the number that was requested, or the whole vocabulary.
     pub top: Vec<TokenLogProb>,
 }
 
@@ -170,7 +170,7 @@ impl Sampling {
         Self { top_p: share, ..self }
     }
 
-    /// Sets the least probability of a kept token, as a share of the likeliest one's.
+    /// Sets the minimum probability of a kept token, relative to the likeliest one.
     #[must_use]
     pub fn min_p(self, share: f32) -> Self {
         Self { min_p: share, ..self }
@@ -200,7 +200,7 @@ impl Sampling {
         Self { logit_bias: bias, ..self }
     }
 
-    /// Sets the number of output tokens before which none of `stop_ids` is drawn.
+    /// Sets the number of output tokens before which none of `stop_ids` is sampled.
     #[must_use]
     pub fn min_tokens(self, tokens: u32) -> Self {
         Self { min_tokens: tokens, ..self }
@@ -212,13 +212,13 @@ impl Sampling {
         Self { stop_ids: ids, ..self }
     }
 
-    /// Asks for the log-probability of every drawn token, and of the `top` likeliest; `None` for none.
+    /// Sets whether the log-probabilities of every sampled token, and of the `top` likeliest, are requested; `None` for none.
     #[must_use]
     pub fn log_probs(self, top: impl Into<Option<u32>>) -> Self {
         Self { log_probs: top.into(), ..self }
     }
 
-    /// Checks every value, so that a request can be refused before it runs.
+    /// Checks every value, so that an invalid request is rejected before it runs.
     ///
     /// # Errors
     /// The first value that is not a number or out of its range, and the first token outside the vocabulary.
@@ -272,19 +272,19 @@ impl Penalties {
         Self { repetition: factor, ..self }
     }
 
-    /// Sets what is subtracted once from logits of tokens of the output; 0 is off.
+    /// Sets the penalty that is subtracted once from logits of tokens of the output; 0 is off.
     #[must_use]
     pub const fn presence(self, penalty: f32) -> Self {
         Self { presence: penalty, ..self }
     }
 
-    /// Sets what is subtracted from logits of tokens of the output for each occurrence; 0 is off.
+    /// Sets the penalty that is subtracted from logits of tokens of the output for each occurrence; 0 is off.
     #[must_use]
     pub const fn frequency(self, penalty: f32) -> Self {
         Self { frequency: penalty, ..self }
     }
 
-    /// Whether no penalty is on.
+    /// Whether all penalties are off.
     #[must_use]
     pub fn are_off(&self) -> bool {
         *self == Self::OFF
@@ -298,7 +298,7 @@ impl Default for Penalties {
 }
 
 impl LogitBias {
-    /// Collects entries; of several for one token the last holds.
+    /// Collects entries; the last one for a token counts.
     #[must_use]
     pub fn new(entries: impl IntoIterator<Item = TokenBias>) -> Self {
         let by_token: std::collections::BTreeMap<u32, f32> =

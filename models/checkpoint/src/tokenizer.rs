@@ -16,11 +16,11 @@ use self::charsmap::Charsmap;
 use self::control::Controls;
 use crate::GgufError;
 
-/// Stands for bytes that no decoder can read yet: the end of a text may be half of a character.
+/// Replaces bytes that cannot be decoded yet: the end of a text may be half of a character.
 const REPLACEMENT: char = '\u{FFFD}';
 
-/// Blanks in a row that a text may have: pre-tokenisers put each on the stack of a regular expression, which holds 1,000,000,
-/// and would give wrong tokens behind it.
+/// Maximum number of consecutive blanks in a text: pre-tokenisers put each on the stack of a regular expression, which holds
+/// 1,000,000, and would return wrong tokens beyond that.
 pub const MAX_BLANKS: usize = 900_000;
 
 /// A tokenizer, from `tokenizer.json` or from GGUF metadata.
@@ -28,11 +28,11 @@ pub const MAX_BLANKS: usize = 900_000;
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     controls: Controls,
-    /// Tokenizer of texts with breaks, made when the first of them comes.
+    /// Tokenizer of texts with breaks, created on first use.
     joining: OnceLock<tokenizers::Tokenizer>,
-    /// Map of characters that is applied before a text is normalised, in GGUF files with a Unigram vocabulary.
+    /// Character map that is applied before normalisation, in GGUF files with a Unigram vocabulary.
     charsmap: Option<Arc<Charsmap>>,
-    /// Put before and after a text by `encode`; only GGUF metadata says it apart from the tokenizer itself.
+    /// Added before and after a text by `encode`; only GGUF metadata states it apart from the tokenizer itself.
     bos: Option<u32>,
     eos: Option<u32>,
 }
@@ -64,8 +64,9 @@ impl Tokenizer {
         Ok(Self { inner, controls, joining: OnceLock::new(), charsmap: None, bos, eos })
     }
 
-    /// Token ids of `text`. Special tokens that are spelled out in it become their ids, unless [`as_text`](Self::as_text) was
-    /// there; `add_special` also adds what the model expects around a text (a chat template has already written it).
+    /// Returns the token ids of `text`. Special tokens spelled out in it become their ids, unless it went through
+    /// [`as_text`](Self::as_text); `add_special` also adds the tokens that the model expects around a text (a chat template has
+    /// already added them).
     ///
     /// Bytes that a byte-level vocabulary lacks are dropped, as `transformers` drops them: SmolLM2's has no token for
     /// a few control characters and for 0xf1 and 0xf2, which start characters of unassigned planes.
@@ -90,7 +91,7 @@ impl Tokenizer {
         Ok(self.encoder(text)?.encode_fast(text, add_special)?.get_ids().to_vec())
     }
 
-    /// Text of `ids`; bytes that are not UTF-8 become U+FFFD, ids without a token nothing.
+    /// Returns the text of `ids`; bytes that are not UTF-8 become U+FFFD, and unknown ids are skipped.
     ///
     /// # Errors
     /// [`TokenizerError::Decode`].
@@ -103,23 +104,23 @@ impl Tokenizer {
         DecodeStream::new(self, skip_special)
     }
 
-    /// The id of a token by its exact text, `<|im_end|>` for example.
+    /// Returns the id of a token by its exact text, for example `<|im_end|>`.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// The stored text of a token; bytes appear as the characters that byte-level BPE maps them to.
+    /// Returns the stored text of a token; bytes appear as the characters that byte-level BPE maps them to.
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 
-    /// Number of tokens, special ones included.
+    /// Returns the number of tokens, including special ones.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
 }
 
-/// Characters in the longest run of blanks.
+/// Returns the length of the longest run of blanks in characters.
 fn longest_blank(text: &str) -> usize {
     let mut longest = 0;
     let mut run = 0;
@@ -130,7 +131,7 @@ fn longest_blank(text: &str) -> usize {
     longest
 }
 
-/// Incremental decoding: the pieces, joined, are the text of all tokens, and each piece is whole characters. `T` is a
+/// Incremental decoding: the joined pieces are the text of all tokens, and each piece consists of whole characters. `T` is a
 /// reference to the tokenizer, or an owner such as `Arc<Tokenizer>`.
 #[derive(Clone, Debug)]
 pub struct DecodeStream<T> {
@@ -143,16 +144,16 @@ pub struct DecodeStream<T> {
     emitted: usize,
 }
 
-/// A window this long ends in the middle of a character only if the tokens are noise; then it is cut there.
+/// Maximum window: a longer one can end in the middle of a character only if the tokens are noise, and is cut there.
 const MAX_WINDOW: usize = 256;
 
 impl<T: Deref<Target = Tokenizer>> DecodeStream<T> {
-    /// A stream that has taken no token yet.
+    /// A stream without any token yet.
     pub fn new(tokenizer: T, skip_special: bool) -> Self {
         Self { tokenizer, skip_special, window: Vec::new(), context: 0, emitted: 0 }
     }
 
-    /// Takes the next token and returns the text that has become certain, often none.
+    /// Adds the next token, and returns the text that has become certain, often none.
     ///
     /// # Errors
     /// [`TokenizerError::Decode`].
@@ -171,7 +172,7 @@ impl<T: Deref<Target = Tokenizer>> DecodeStream<T> {
         Ok(piece)
     }
 
-    /// Ends the text: what is left of an incomplete character, as U+FFFD.
+    /// Ends the text: returns the rest of an incomplete character as U+FFFD.
     ///
     /// # Errors
     /// [`TokenizerError::Decode`].
@@ -188,7 +189,7 @@ impl<T: Deref<Target = Tokenizer>> DecodeStream<T> {
     }
 }
 
-/// Why a tokenizer cannot be made or used.
+/// Error of creating or using a tokenizer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
@@ -207,7 +208,7 @@ pub enum TokenizerError {
         #[from]
         source: GgufError,
     },
-    /// GGUF metadata names a tokenizer that is not implemented.
+    /// GGUF metadata names a tokenizer that is not supported.
     #[error("{key} {found:?} is not implemented (implemented: {known})", known = known.join(", "))]
     Unimplemented {
         /// The metadata key.
@@ -220,7 +221,7 @@ pub enum TokenizerError {
     /// A merge is not two tokens.
     #[error("merge {index} is {text:?}, not two tokens with a space between")]
     Merge {
-        /// Its place in the list.
+        /// Its index in the list.
         index: usize,
         /// The merge.
         text: String,
@@ -259,7 +260,7 @@ pub enum TokenizerError {
         /// Its bytes.
         bytes: usize,
     },
-    /// SentencePiece's map of characters cannot be walked safely.
+    /// SentencePiece's character map is not safe to walk.
     #[error("the precompiled map of characters is damaged: {reason}")]
     Charsmap {
         /// The defect.
@@ -281,7 +282,7 @@ pub enum TokenizerError {
         /// The reason.
         source: tokenizers::Error,
     },
-    /// More blanks in a row than pre-tokenisers can take.
+    /// The text has more consecutive blanks than pre-tokenisers support.
     #[error("the text has {blanks} blanks in a row, the limit is {MAX_BLANKS}")]
     Blanks {
         /// Characters of the run.

@@ -1,4 +1,4 @@
-//! Sources of weights: GGUF files and Hugging Face directories of safetensors, mapped and never copied, and random
+//! Sources of weights: GGUF files and Hugging Face directories of safetensors, which are mapped without copies, and random
 //! numbers.
 
 mod dequant;
@@ -34,7 +34,7 @@ pub use self::{
     safetensors::Safetensors,
 };
 
-/// Fields of the blocks of quantised types, for readers that lay them out anew.
+/// Fields of the blocks of quantised types, for code that repacks them.
 pub mod codes {
     pub use super::dequant::{bit_pair, five_bits, iq4_scale, q3_code, q3_scale, scale_min};
 }
@@ -46,7 +46,7 @@ pub struct Tensor<'a> {
     pub name: Cow<'a, str>,
     /// Storage type of `data`.
     pub dtype: Dtype,
-    /// Row-major extents, outermost first: a matrix is `[out_features, in_features]` whatever the file calls it.
+    /// Row-major extents, outermost first: a matrix is `[out_features, in_features]` in every format.
     pub shape: Vec<usize>,
     /// The stored bytes, unaligned. Borrowed from the file, except where a format has to be repacked.
     pub data: Cow<'a, [u8]>,
@@ -67,7 +67,7 @@ impl Tensor<'_> {
 }
 
 impl Tensor<'_> {
-    /// The tensor in a type that kernels read: see [`Dtype::loads_as`].
+    /// Returns the tensor in a type that kernels read: see [`Dtype::loads_as`].
     #[must_use]
     pub fn loaded(self) -> Self {
         match self.dtype.loads_as() {
@@ -77,7 +77,7 @@ impl Tensor<'_> {
         }
     }
 
-    /// Zeros in the shape of the tensor and in a type that kernels read, in memory that is not touched yet.
+    /// Returns zeros in the shape of the tensor and in a type that kernels read, in memory that is not touched yet.
     #[must_use]
     pub fn loads_as_zeros(&self) -> Tensor<'static> {
         let dtype = self.dtype.loads_as();
@@ -86,7 +86,7 @@ impl Tensor<'_> {
         Tensor { name, dtype, shape, data: vec![0; bytes].into() }
     }
 
-    /// Ternary digits with a scale for 256 as codes with the same scale for each 32.
+    /// Converts ternary digits with a scale per 256 to codes with the same scale for each 32.
     fn ternary(&self) -> Tensor<'static> {
         let mut data = Vec::with_capacity(self.elems() / 32 * Dtype::Q4_0.block_bytes());
         for block in self.data.chunks_exact(self.dtype.block_bytes()) {
@@ -119,7 +119,7 @@ impl Tensor<'_> {
         Tensor { name: self.name.to_string().into(), dtype, shape: self.shape.clone(), data: data.into() }
     }
 
-    /// Brings two tensors to one storage type: their own if they share one, else f16, or f32 if one has numbers beyond f16.
+    /// Converts two tensors to one storage type: their own if they share one, else f16, or f32 if one has numbers beyond f16.
     #[must_use]
     pub fn alike(pair: [Self; 2]) -> [Self; 2] {
         if pair[0].dtype == pair[1].dtype {
@@ -133,7 +133,7 @@ impl Tensor<'_> {
 /// Bytes and elements of tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Bytes, in the type that is meant: as stored, or as loaded.
+    /// Bytes, either as stored or as loaded.
     pub bytes: u64,
     /// Elements.
     pub elements: u64,
@@ -155,7 +155,7 @@ pub trait WeightSource: Sync {
     /// Path of the tensors' file or folder, for messages.
     fn path(&self) -> &Path;
 
-    /// Convention by which the tensors are named.
+    /// Returns the naming convention of the tensors.
     fn naming(&self) -> Naming;
 
     /// Names of all tensors, in file order or sorted.
@@ -188,7 +188,7 @@ pub trait WeightSource: Sync {
         Err(self.missing(role))
     }
 
-    /// That there is no tensor of a role.
+    /// Error for a missing tensor of a role.
     fn missing(&self, role: Role) -> WeightError {
         let name = self.naming().name(role);
         let name = name.unwrap_or_else(|| format!("of role {role:?} in {}", self.naming()));
@@ -208,7 +208,8 @@ pub trait WeightSource: Sync {
         Err(self.missing(role))
     }
 
-    /// The tensor of a role; where its data have to be made, each part is told when it is there, by whichever thread made it.
+    /// Returns the tensor of a role. If its data have to be computed, each part is reported when it is done, by the thread that
+    /// made it.
     ///
     /// # Errors
     /// Those of [`tensor`](Self::tensor).
@@ -216,7 +217,7 @@ pub trait WeightSource: Sync {
         self.tensor(role)
     }
 
-    /// The tensor of a role, of which only name, type and shape count: where the data have to be made, they may be missing.
+    /// Returns name, type and shape of the tensor of a role; the data may be missing if they have to be computed.
     ///
     /// # Errors
     /// Those of [`tensor`](Self::tensor).
@@ -229,7 +230,7 @@ pub trait WeightSource: Sync {
         self.naming().names(role).any(|name| self.contains(&name))
     }
 
-    /// Name of the tensor that a stored one is a part of, where several make one.
+    /// Returns the name of the tensor that a stored one is a part of, if a tensor is stored in parts.
     fn whole(&self, _name: &str) -> Option<String> {
         None
     }
@@ -240,7 +241,7 @@ pub trait WeightSource: Sync {
     }
 }
 
-/// Why a checkpoint, or a tensor of it, cannot be read.
+/// Error of reading a checkpoint, or a tensor of it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightError {
@@ -268,7 +269,7 @@ pub enum WeightError {
         /// The defect.
         source: ::safetensors::SafeTensorError,
     },
-    /// `model.safetensors.index.json` is not what it should be.
+    /// `model.safetensors.index.json` is not valid.
     #[error("{path} is not a readable shard index: {source}", path = path.display())]
     Index {
         /// The file.
@@ -276,7 +277,7 @@ pub enum WeightError {
         /// The defect.
         source: serde_json::Error,
     },
-    /// The shard index names a file outside the directory.
+    /// The shard index names a file outside of the directory.
     #[error("{path} places tensor {tensor} in {shard:?}, which is not a plain file name", path = path.display())]
     ShardName {
         /// The index.
@@ -294,7 +295,7 @@ pub enum WeightError {
         /// The shard.
         shard: PathBuf,
     },
-    /// A directory holds neither one safetensors file nor an index.
+    /// A directory has neither a single safetensors file nor an index.
     #[error(
         "{path} holds neither model.safetensors nor model.safetensors.index.json", path = path.display()
     )]
@@ -302,7 +303,7 @@ pub enum WeightError {
         /// The directory.
         path: PathBuf,
     },
-    /// A directory holds no weights in any format that is read.
+    /// A directory has no weights in a supported format.
     #[error(
         "{path} holds neither model.safetensors nor model.safetensors.index.json nor a GGUF file{hint}",
         path = path.display(),
@@ -311,10 +312,10 @@ pub enum WeightError {
     NoModel {
         /// The directory.
         path: PathBuf,
-        /// Whether it holds weights in PyTorch's own format.
+        /// Whether it has weights in PyTorch's own format.
         pickled: bool,
     },
-    /// A file is no GGUF file, and its name says what it is.
+    /// A file is not GGUF, and its name tells its format.
     #[error("{path} is no GGUF file: {hint}", path = path.display())]
     OtherFormat {
         /// The file.
@@ -333,7 +334,7 @@ pub enum WeightError {
         /// Their files.
         files: Vec<PathBuf>,
     },
-    /// A tensor that is needed is not there.
+    /// A required tensor is missing.
     #[error("{path} has no tensor {name}", path = path.display())]
     Missing {
         /// The name looked for.
@@ -343,7 +344,7 @@ pub enum WeightError {
         /// The file or directory.
         path: PathBuf,
     },
-    /// Tensors that nothing reads.
+    /// There are tensors that nothing reads.
     #[error("{path} has tensor {name}, which the model does not use{others}", path = path.display(), others = others(*count))]
     Extra {
         /// The first of them.
@@ -364,7 +365,7 @@ pub enum WeightError {
         /// Name of the type.
         dtype: String,
     },
-    /// A table that is not stored as integers.
+    /// A table is not stored as integers.
     #[error("tensor {tensor} is stored as {dtype}, not as integers of 32 or 64 bits")]
     Integers {
         /// The tensor.
@@ -372,7 +373,7 @@ pub enum WeightError {
         /// Name of the type.
         dtype: String,
     },
-    /// A type that no weights are quantised to at load.
+    /// A type that weights cannot be quantised to at load.
     #[error(
         "weights are not quantised to {dtype} at load, but to {targets}",
         targets = Dtype::TARGETS.map(|dtype| dtype.name().to_lowercase()).join(", ")
@@ -381,7 +382,7 @@ pub enum WeightError {
         /// The type.
         dtype: Dtype,
     },
-    /// A checkpoint without a matrix that could be quantised.
+    /// A checkpoint has no matrix that could be quantised.
     #[error("{path} has no matrix to quantise to {dtype}: all are quantised already, or too narrow", path = path.display())]
     NothingToQuantize {
         /// The file or directory.
@@ -389,7 +390,7 @@ pub enum WeightError {
         /// The type asked for.
         dtype: Dtype,
     },
-    /// The tensors that a quantised matrix is stored in do not belong together.
+    /// The tensors of a quantised matrix do not fit together.
     #[error("the quantised tensor {tensor} cannot be read: {reason}")]
     Quantized {
         /// The matrix.
@@ -397,7 +398,7 @@ pub enum WeightError {
         /// The defect.
         reason: String,
     },
-    /// The `_blocks` and `_scales` of an MXFP4 tensor do not belong together.
+    /// The `_blocks` and `_scales` of an MXFP4 tensor do not fit together.
     #[error(
         "MXFP4 tensor {tensor}: blocks {blocks:?} and scales {scales:?} do not fit, want [.., n, 16] and [.., n]"
     )]
@@ -411,7 +412,7 @@ pub enum WeightError {
     },
 }
 
-/// The end of a message about the first of `count` tensors.
+/// Returns the end of a message about the first of `count` tensors.
 fn others(count: usize) -> String {
     if count > 1 { format!(", and {} more", count - 1) } else { String::new() }
 }

@@ -1,4 +1,4 @@
-//! Rendering within a limit of memory: a template is a program of whoever made the checkpoint.
+//! Rendering within a memory limit, since a template is a program by the author of the checkpoint.
 //!
 //! Every text and list that a template makes is charged to a budget, those whose size its operands do not bound before they are
 //! made: `~`, `+` and `*`, slices, filters, methods, and what is written. Literal text, which a loop may repeat, is bounded by
@@ -15,19 +15,20 @@ use minijinja::value::{Kwargs, Rest};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, context, escape_formatter};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-/// Bytes of all texts and lists of one rendering: the prompt, and on the way to it every text that grew by a piece.
+/// Maximum number of bytes of all texts and lists of one rendering: the prompt, and all intermediate texts.
 const MAX_BYTES: usize = 1 << 30;
 
-/// Bytes of one text or list. No conversation comes near, and what is made at once is no longer than this before it is refused.
+/// Maximum number of bytes of one text or list. No conversation comes near it, and larger results are refused after they are
+/// made.
 const MAX_TEXT: usize = 64 << 20;
 
-/// Instructions that one rendering may take: far more than any conversation needs, yet it ends.
+/// Maximum number of instructions of one rendering: far more than any conversation needs.
 const FUEL: u64 = 10_000_000;
 
 /// Bytes of a list's element.
 const ELEMENT_BYTES: usize = 24;
 
-/// Filters whose results may be as large as their arguments, or larger.
+/// Filters whose results may be at least as large as their arguments.
 const FILTERS: [&str; 28] = [
     "batch",
     "capitalize",
@@ -65,10 +66,10 @@ const OF_LISTS: [&str; 12] = [
     "zip",
 ];
 
-/// Operators that instructions stand for, as filters with names that no template can write.
+/// Instructions that are operators, and filters with names that no template can write to replace them.
 const OPERATORS: [(&str, &str); 3] = [("a + b", "+"), ("a * b", "*"), ("a[b:c:d]", "[:]")];
 
-/// Compiles a template of a name and a source.
+/// Compiles a template with a name and a source.
 pub(super) fn compile<'s>(
     (name, source): (&'s str, &'s str),
     syntax: &SyntaxConfig,
@@ -102,7 +103,7 @@ pub(super) fn render(
     Ok(text)
 }
 
-/// Puts filters in place of operators that make texts. Returns the length of the longest literal text.
+/// Replaces operators that make texts by filters. Returns the length of the longest literal text.
 fn charge_operators(instructions: &mut Instructions<'_>) -> usize {
     let filter = |name, arguments| Instruction::ApplyFilter(name, Some(arguments), u8::MAX);
     let mut literal = 0;
@@ -120,7 +121,7 @@ fn charge_operators(instructions: &mut Instructions<'_>) -> usize {
     literal
 }
 
-/// Bytes that are left to a rendering. Clones share them.
+/// Bytes that a rendering may still use, shared by clones.
 #[derive(Clone)]
 struct Budget(Arc<AtomicUsize>);
 
@@ -137,7 +138,7 @@ impl Budget {
         left.map(drop).map_err(spent)
     }
 
-    /// The text of values, one after the other.
+    /// Returns the text of values, one after the other.
     fn text(&self, values: &[&Value]) -> Result<String, Error> {
         let mut text = Text { budget: self, text: String::new() };
         let written = values.iter().try_for_each(|value| write!(text, "{value}"));
@@ -148,7 +149,7 @@ impl Budget {
         }
     }
 
-    /// Charges what a value takes that was just made.
+    /// Charges the size of a new value.
     fn charge_value(&self, value: &Value) -> Result<(), Error> {
         match value.as_str() {
             Some(text) => self.charge(text.len()),
@@ -201,7 +202,7 @@ impl Budget {
         });
     }
 
-    /// The value of an operator.
+    /// Returns the result of an operator.
     fn operate(
         &self,
         plain: &Environment<'static>,
@@ -226,7 +227,7 @@ impl Budget {
         Ok(value)
     }
 
-    /// Charges what a filter is about to make of its arguments, of which it is applied to the first.
+    /// Charges the expected result of a filter, which is applied to the first of its arguments.
     fn charge_filter(&self, name: &str, arguments: &[Value]) -> Result<(), Error> {
         let Some((first, rest)) = arguments.split_first() else { return Ok(()) };
         let length = |at: usize| rest.get(at).and_then(Value::as_str).map_or(0, str::len);

@@ -12,7 +12,7 @@ use crate::{
     WeightSource, dequantize,
 };
 
-/// A checkpoint of which matrices are quantised when they are asked for by role: see [`Checkpoint::quantize`].
+/// A checkpoint whose matrices are quantised when they are requested by role: see [`Checkpoint::quantize`].
 #[derive(Debug)]
 pub struct Quantized {
     pub(super) checkpoint: Checkpoint,
@@ -44,7 +44,7 @@ impl Quantized {
         if plain { Ok(new) } else { Err(WeightError::NothingToQuantize { path, dtype: to }) }
     }
 
-    /// The type that a stored tensor is quantised to, or `None` if it stays as it is.
+    /// Returns the type that a stored tensor is quantised to, or `None` if it stays as it is.
     pub(super) fn target(&self, role: Role, tensor: &Tensor<'_>) -> Option<Dtype> {
         // Codes of fp8 are floats, that one may want smaller.
         let quantised = tensor.dtype.block_elems() > 1 && tensor.dtype != Dtype::F8_E4M3;
@@ -80,7 +80,7 @@ impl Quantized {
         Tensor { data: by_rows.into(), ..self.outlined(role, tensor, dtype) }
     }
 
-    /// A tensor as it is quantised, without data.
+    /// Returns a quantised tensor without data.
     fn outlined<'t>(&self, role: Role, tensor: Tensor<'t>, dtype: Dtype) -> Tensor<'t> {
         let mut shape = tensor.shape;
         if self.transposes(role) {
@@ -91,7 +91,7 @@ impl Quantized {
     }
 }
 
-/// The type for rows that are no whole blocks of 256: that of llama.cpp.
+/// Returns llama.cpp's type for rows that are not whole blocks of 256.
 fn substitute(dtype: Dtype) -> Option<Dtype> {
     match dtype {
         Dtype::Q4_K => Some(Dtype::Q5_0),
@@ -101,8 +101,8 @@ fn substitute(dtype: Dtype) -> Option<Dtype> {
     }
 }
 
-/// Whether rounding suits a role: the matrices that steps spend their time with. Norms, biases, routers, what chooses entries of
-/// an indexer and what mixes residual streams stay as they are, and so do projections that are taken apart by head.
+/// Whether a role is quantised: the matrices that dominate the time of steps. Norms, biases, routers, indexer projections and
+/// mixes of residual streams are not, nor are projections that are divided by head.
 fn is_matrix(role: Role) -> bool {
     matches!(
         role,
@@ -136,7 +136,7 @@ fn is_matrix(role: Role) -> bool {
     )
 }
 
-/// Roles of matrices, one of each kind a layer.
+/// Returns roles of matrices, one per kind and layer.
 fn matrices(config: &DecoderConfig) -> impl Iterator<Item = Role> {
     let layer = |l| {
         [
@@ -156,13 +156,13 @@ fn matrices(config: &DecoderConfig) -> impl Iterator<Item = Role> {
     [Role::Embed, Role::LmHead].into_iter().chain((0..config.num_layers).flat_map(layer))
 }
 
-/// Hears of each part that is made.
+/// Is told of each part that is made.
 type Made<'a> = &'a (dyn Fn(Size) + Sync);
 
-/// Bytes of rows that are told of together.
+/// Number of bytes of rows between reports.
 const TOLD: usize = 1 << 20;
 
-/// Quantises rows as they lie.
+/// Quantises rows.
 fn quantize_rows(tensor: &Tensor<'_>, to: Dtype, made: Made<'_>) -> Vec<u8> {
     let width = tensor.shape[tensor.shape.len() - 1];
     let row_bytes = tensor.dtype.bytes_for(width).expect("rows are of whole blocks");
@@ -184,7 +184,7 @@ fn quantize_columns(tensor: &Tensor<'_>, to: Dtype, made: Made<'_>) -> Vec<u8> {
     })
 }
 
-/// Quantises `[rows, width]` numbers, of which `read` gives one row, with all processors.
+/// Quantises `[rows, width]` numbers on all processors; `read` returns one row.
 fn by_rows(
     [rows, width]: [usize; 2],
     to: Dtype,
@@ -230,7 +230,7 @@ impl WeightSource for Quantized {
         self.checkpoint.weights().names()
     }
 
-    /// The tensor as it is stored: what it is for decides what becomes of it.
+    /// Returns the tensor as it is stored, since only a role decides whether it is quantised.
     fn get(&self, name: &str) -> Result<Option<Tensor<'_>>, WeightError> {
         self.checkpoint.weights().get(name)
     }

@@ -8,7 +8,7 @@ use super::{ConfigError, DecoderConfig, Rope};
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct CompressedConfig {
-    /// Width of the latent behind queries.
+    /// Width of the latent that queries are projected from.
     pub q_rank: u32,
     /// Groups of heads in the first half of the output projection.
     pub output_groups: u32,
@@ -22,8 +22,8 @@ pub struct CompressedConfig {
 }
 
 impl CompressedConfig {
-    /// Queries from a latent of `q_rank` numbers, and an output projection through `output_rank` numbers for each of
-    /// `output_groups` groups of heads. `compressors` has an element for each layer, of which those with a compressor rotate by
+    /// Attention with queries from a latent of `q_rank` numbers, and an output projection through `output_rank` numbers for each
+    /// of `output_groups` groups of heads. `compressors` has an element for each layer; layers with a compressor rotate by
     /// `rope`.
     #[must_use]
     pub fn new(
@@ -42,45 +42,45 @@ impl CompressedConfig {
 pub struct Compressor {
     /// Tokens from one entry to the next.
     pub ratio: u32,
-    /// Whether an entry is made of two such windows, and an indexer chooses the entries of a query (C4A); else it is made
-    /// of one, and all are attended (C128A).
+    /// Whether an entry is made of two such windows and an indexer selects the entries of a query (C4A); otherwise it is made of
+    /// one window, and all entries are attended (C128A).
     pub indexed: bool,
 }
 
 impl Compressor {
-    /// Windows of tokens that an entry is made of, and vectors that each token keeps for it.
+    /// Returns the number of windows of an entry, which is the number of vectors that each token stores for it.
     #[must_use]
     pub fn windows(&self) -> u32 {
         1 + u32::from(self.indexed)
     }
 
-    /// Tokens that an entry is made of.
+    /// Returns the number of tokens of an entry.
     #[must_use]
     pub fn reach(&self) -> u32 {
         self.windows() * self.ratio
     }
 
-    /// Entries that the query at `position` may see.
+    /// Returns the number of entries that the query at `position` may see.
     #[must_use]
     pub fn entries(&self, position: u32) -> u32 {
         (position + 1) / self.ratio
     }
 }
 
-/// Several residual streams, which every block reads and writes through mixes of them (manifold-constrained
-/// hyper-connections, Xie et al., 2026).
+/// Several residual streams: attention and MLP read and write them through mixes (manifold-constrained hyper-connections, Xie et
+/// al., 2026).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HyperConfig {
     /// Residual streams.
     pub streams: u32,
-    /// Rounds of Sinkhorn-Knopp that make a mix doubly stochastic.
+    /// Iterations of Sinkhorn-Knopp that make a mix doubly stochastic.
     pub rounds: u32,
-    /// Epsilon that is added to weights and to their divisors.
+    /// Epsilon added to weights and to their divisors.
     pub eps: f32,
 }
 
 impl CompressedConfig {
-    /// The smallest ratio of any layer.
+    /// Returns the smallest ratio of all layers.
     #[must_use]
     pub fn min_ratio(&self) -> Option<u32> {
         self.compressors.iter().flatten().map(|compressor| compressor.ratio).min()
@@ -120,7 +120,8 @@ impl CompressedConfig {
 }
 
 impl HyperConfig {
-    /// Number of mixing coefficients around a block: one weight and one gate per stream, and one gate per pair of streams.
+    /// Returns the number of mixing coefficients around attention or MLP: one weight and one gate per stream, and one gate per
+    /// pair of streams.
     #[must_use]
     pub const fn block_mixes(&self) -> u32 {
         self.streams * (2 + self.streams)

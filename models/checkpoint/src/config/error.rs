@@ -1,10 +1,10 @@
-//! Why a configuration is not usable.
+//! Errors of configurations.
 
 use std::path::PathBuf;
 
 use crate::GgufError;
 
-/// Why a configuration is not usable.
+/// Error of an unusable configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {

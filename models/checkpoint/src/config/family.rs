@@ -1,4 +1,4 @@
-//! The families of models, one file each: what their checkpoints say beyond what all say, and what they leave out.
+//! The families of models, one file each: what their checkpoints state in addition to common fields, and what they leave out.
 //!
 //! A family is a [`Spec`]. The readers of both formats find it by its name, refuse fields that change the result and that it does
 //! not read, have it read the rest, and validate what comes of that.
@@ -42,7 +42,7 @@ macro_rules! families {
             /// Every family.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Facts that its checkpoints state.
+            /// Returns what its checkpoints state.
             pub(crate) fn spec(self) -> &'static Spec {
                 match self {
                     $(Self::$variant => &$module::SPEC,)*
@@ -77,41 +77,41 @@ families! {
 }
 
 impl Family {
-    /// The `model_type` of the family in `config.json`; `None` where such checkpoints are not read.
+    /// Returns the `model_type` of the family in `config.json`; `None` if such checkpoints are not supported.
     #[must_use]
     pub fn model_type(self) -> Option<&'static str> {
         self.spec().hf.as_ref().map(|hf| hf.model_type)
     }
 
-    /// The name of the architecture in GGUF metadata; `None` where such files are not read.
+    /// Returns the name of the architecture in GGUF metadata; `None` if such files are not supported.
     #[must_use]
     pub fn architecture(self) -> Option<&'static str> {
         self.spec().gguf.as_ref().map(|gguf| gguf.architecture)
     }
 }
 
-/// Names of models that differ from a family in nothing but their sizes.
+/// Names of models that differ from a family only in their sizes.
 const ALIASES: &[(&str, &str)] = &[("kimi_k2", "deepseek_v3")];
 
-/// A family as its checkpoints state it.
+/// A family, as its checkpoints describe it.
 pub(crate) struct Spec {
-    /// Its `config.json`, where it is read.
+    /// Its `config.json`, if supported.
     pub(super) hf: Option<Hf>,
-    /// Its metadata in GGUF files, where they are read.
+    /// Its metadata in GGUF files, if supported.
     pub(super) gguf: Option<Gguf>,
-    /// Whether a tensor of safetensors is of no use here: layers that draft tokens.
+    /// Whether a tensor of safetensors is ignored, because it belongs to layers that draft tokens.
     pub(crate) unread: fn(&DecoderConfig, &str) -> bool,
 }
 
 impl Spec {
-    /// A family that nothing reads.
+    /// A family without any supported format.
     pub(super) const NONE: Self = Self { hf: None, gguf: None, unread: |_, _| false };
 }
 
 /// A family in `config.json`.
 pub(super) struct Hf {
     pub(super) model_type: &'static str,
-    /// Fields that it reads although they must have no effect in other families.
+    /// Fields that it reads, and that must have neutral values in other families.
     pub(super) reads: &'static [&'static str],
     pub(super) read: fn(&Fields) -> Result<DecoderConfig, ConfigError>,
 }
@@ -119,13 +119,13 @@ pub(super) struct Hf {
 /// A family in GGUF metadata.
 pub(super) struct Gguf {
     pub(super) architecture: &'static str,
-    /// Keys, after the architecture, that it reads although they must have no effect in other families.
+    /// Keys, after the architecture, that it reads, and that must have neutral values in other families.
     pub(super) reads: &'static [&'static str],
     pub(super) read: fn(&Keys<'_>) -> Result<DecoderConfig, ConfigError>,
 }
 
 impl Hf {
-    /// The family called `found`.
+    /// Finds the family named `found`.
     pub(super) fn find(found: &str) -> Result<&'static Self, ConfigError> {
         let all = Family::ALL.iter().filter_map(|family| family.spec().hf.as_ref());
         let alias = ALIASES.iter().find(|(alias, _)| *alias == found).map_or(found, |(_, name)| *name);
@@ -137,7 +137,7 @@ impl Hf {
 }
 
 impl Gguf {
-    /// The family called `found`.
+    /// Finds the family named `found`.
     pub(super) fn find(found: &str) -> Result<&'static Self, ConfigError> {
         let all = Family::ALL.iter().filter_map(|family| family.spec().gguf.as_ref());
         all.clone().find(|gguf| gguf.architecture == found).ok_or_else(|| ConfigError::Family {

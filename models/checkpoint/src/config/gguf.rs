@@ -1,4 +1,4 @@
-//! Metadata of GGUF files: keys `ARCHITECTURE.something`, and what the tensor table says by what is in it.
+//! Metadata of GGUF files: keys `ARCHITECTURE.something`, and facts implied by the tensor table.
 
 mod keys;
 mod layers;

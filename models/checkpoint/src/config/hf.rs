@@ -22,7 +22,7 @@ use super::family::Hf;
 use super::{ConfigError, DecoderConfig};
 use crate::Quantization;
 
-/// Fields of related models that change the result; each is taken only with the value that changes nothing.
+/// Fields of related models that would change the result, each with its neutral values.
 const NEUTRAL: &[(&str, &[Neutral])] = &[
     ("hidden_act", &[Neutral::Text("silu")]),
     ("hidden_activation", &[]),
@@ -112,13 +112,13 @@ impl DecoderConfig {
     }
 }
 
-/// Refuses ways of storing weights that nothing here reads.
+/// Rejects unsupported ways of storing weights.
 fn refuse_quantization(config: &Fields) -> Result<(), ConfigError> {
     let Some(section) = config.get("quantization_config") else { return Ok(()) };
     Quantization::read(section).map(drop).map_err(|source| ConfigError::Quantization { source })
 }
 
-/// Refuses fields that would change the result and that the family does not read.
+/// Rejects fields that would change the result and that the family does not read.
 fn refuse_unimplemented(config: &Fields, hf: &Hf) -> Result<(), ConfigError> {
     for (field, neutral) in NEUTRAL.iter().filter(|(field, _)| !hf.reads.contains(field)) {
         if let Some(value) = config.get(field)

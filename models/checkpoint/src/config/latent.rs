@@ -5,26 +5,26 @@ use super::ConfigError;
 /// Queries, keys and values through low-rank latents (DeepSeek V2 and later).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LatentConfig {
-    /// Width of the latent behind queries; `None` where they come from the residual stream (V2 Lite).
+    /// Width of the latent of queries; `None` if they are projected from the residual stream (V2 Lite).
     pub q_rank: Option<u32>,
-    /// Width of the latent behind keys and values, which is what the cache holds.
+    /// Width of the latent of keys and values, which the cache stores.
     pub kv_rank: u32,
-    /// Dimensions of a head's queries and keys that do not rotate.
+    /// Dimensions of a head's queries and keys without rope.
     pub nope_dim: u32,
-    /// Dimensions of a head's queries and keys that rotate. Those of keys are common to all heads.
+    /// Dimensions of a head's queries and keys with rope. All heads share those of the keys.
     pub rope_dim: u32,
     /// Dimensions of a head's values.
     pub value_dim: u32,
 }
 
-/// Chooses the tokens that a query attends to.
+/// Indexer that selects the tokens that a query attends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexerConfig {
     /// Query heads.
     pub num_heads: u32,
-    /// Dimensions of a head; as many as rotate in attention rotate here.
+    /// Dimensions of a head. The same number rotates as in attention.
     pub head_dim: u32,
-    /// Number of tokens that it chooses for a query.
+    /// Number of tokens that it selects for a query.
     pub top_k: u32,
 }
 
@@ -39,13 +39,13 @@ impl LatentConfig {
         if let Some(rank) = self.q_rank {
             check("q_lora_rank", rank, 1 << 16, 8, "a multiple of 8 up to 65536")?;
         }
-        for (field, value, most, multiple, rule) in [
+        for (field, value, max, multiple, rule) in [
             ("kv_lora_rank", self.kv_rank, 512, 8, "a multiple of 8 up to 512"),
             ("qk_nope_head_dim", self.nope_dim, 1 << 12, 8, "a multiple of 8 up to 4096"),
             ("qk_rope_head_dim", self.rope_dim, 64, 8, "a multiple of 8 up to 64"),
             ("v_head_dim", self.value_dim, 1 << 12, 8, "a multiple of 8 up to 4096"),
         ] {
-            check(field, value, most, multiple, rule)?;
+            check(field, value, max, multiple, rule)?;
         }
         Ok(())
     }
@@ -75,11 +75,11 @@ impl IndexerConfig {
 pub(super) fn check(
     field: &'static str,
     value: u32,
-    most: u32,
+    max: u32,
     multiple: u32,
     rule: &'static str,
 ) -> Result<(), ConfigError> {
-    if value == 0 || value > most || !value.is_multiple_of(multiple) {
+    if value == 0 || value > max || !value.is_multiple_of(multiple) {
         return Err(ConfigError::Invalid { field, value: value.to_string(), rule });
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Properties that differ between the layers of one model, and small parts that families choose among.
+//! Properties that differ between the layers of a model, and small options of families.
 
 pub use kvblock::Reach;
 
@@ -6,30 +6,30 @@ pub use kvblock::Reach;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct LayerConfig {
-    /// Keys that its queries see.
+    /// Mask of its queries.
     pub reach: Reach,
     /// Whether queries and keys are rotated by their position.
     pub rotary: bool,
-    /// Part of a layer behind attention.
+    /// MLP of a layer.
     pub mlp: Mlp,
 }
 
 impl LayerConfig {
-    /// A layer whose queries see the keys within `reach`; `rotary` says whether they are rotated by their position.
+    /// A layer with the mask `reach`; `rotary` says whether it uses rope.
     #[must_use]
     pub const fn new(reach: Reach, rotary: bool, mlp: Mlp) -> Self {
         Self { reach, rotary, mlp }
     }
 }
 
-/// Part of a layer behind attention.
+/// MLP of a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mlp {
     /// A dense, gated MLP.
     Dense,
     /// A mixture of experts with a learned router.
     Experts,
-    /// A mixture of experts chosen by a table of token ids; the router weighs them.
+    /// A mixture of experts selected by a table of token ids, with weights from the router.
     HashedExperts,
 }
 
@@ -42,7 +42,7 @@ pub enum Gate {
     GeluTanh,
 }
 
-/// Places of the RMS norms of a layer.
+/// Positions of the RMS norms of a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BlockNorms {
     /// Before attention and before the MLP (Llama).
@@ -58,31 +58,31 @@ pub enum BlockNorms {
 pub enum QkNorm {
     /// No norms.
     None,
-    /// An RMS norm with a weight a dimension, before the rotation (Qwen3).
+    /// An RMS norm with a weight per dimension, before the rotation (Qwen3).
     Rms,
-    /// An RMS norm of all query heads as one, and of all key heads, with a weight an element, before the rotation (OLMo 2).
+    /// An RMS norm of all query heads together, and of all key heads, with a weight per element, before the rotation (OLMo 2).
     Whole,
-    /// An RMS norm without weights in the layers that rotate (Llama 4). It comes after the rotation, which changes no
-    /// length, so it may as well come before.
+    /// An RMS norm without weights in layers with rope (Llama 4). It follows the rotation, which keeps lengths, so that the order
+    /// does not matter.
     Unweighted,
 }
 
-/// A factor on queries, growing with the position (Llama 4, Ministral 3):
-/// `ln(1 + floor((position + first) / floor_scale)) * attn_scale + 1`.
+/// Query scale that grows with the position (Llama 4, Ministral 3): `ln(1 + floor((position + first) / floor_scale)) * attn_scale
+/// + 1`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Temperature {
-    /// Positions of one step.
+    /// Positions per step.
     pub floor_scale: f64,
     /// Height of the steps.
     pub attn_scale: f64,
     /// Number of the first position: 0 or 1.
     pub first: u32,
-    /// Whether layers with rotary embedding apply the factor too.
+    /// Whether it also applies to layers with rope.
     pub all_layers: bool,
 }
 
 impl Temperature {
-    /// The factor at a position.
+    /// Returns the factor at a position.
     #[must_use]
     pub fn factor(&self, position: u32) -> f64 {
         (1.0 + ((f64::from(position) + f64::from(self.first)) / self.floor_scale).floor()).ln()

@@ -2,7 +2,7 @@
 
 use super::ConfigError;
 
-/// The experts of a layer and how rows choose among them.
+/// The experts of a layer, and their routing.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MoeConfig {
     /// Experts of a layer.
@@ -11,15 +11,15 @@ pub struct MoeConfig {
     pub top_k: u32,
     /// Width inside an expert.
     pub inner_size: u32,
-    /// Width inside the expert that every row goes to.
+    /// Width inside the shared expert.
     pub shared_size: Option<u32>,
-    /// Rule by which experts are chosen and weighed.
+    /// Rule that selects and weights experts.
     pub router: Router,
     /// Activation of the experts and of the shared expert.
     pub activation: Activation,
     /// Whether the router and the experts have biases.
     pub biases: bool,
-    /// Whether weights multiply what goes into an expert (Llama 4) and not what comes out.
+    /// Whether weights multiply the input of an expert (Llama 4) instead of its output.
     pub weighted_input: bool,
     /// Layout of the experts' matrices in plain checkpoints.
     pub packing: ExpertPacking,
@@ -29,7 +29,7 @@ impl MoeConfig {
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let Router { groups, top_groups, scale, .. } = self.router;
         let members = self.num_experts.checked_div(groups).unwrap_or(0);
-        for (field, value, most, rule) in [
+        for (field, value, max, rule) in [
             ("the number of experts", self.num_experts, MAX_EXPERTS, "1 to 1024"),
             (
                 "num_experts_per_tok",
@@ -41,7 +41,7 @@ impl MoeConfig {
             ("the width of the shared expert", self.shared_size.unwrap_or(1), 1 << 20, "1 to 2^20"),
             ("topk_group", top_groups, groups, "1 to n_group"),
         ] {
-            if value == 0 || value > most {
+            if value == 0 || value > max {
                 return Err(ConfigError::Invalid { field, value: value.to_string(), rule });
             }
         }
@@ -68,21 +68,21 @@ const MAX_TOP: u32 = 64;
 pub struct Router {
     /// Function that turns router logits into scores.
     pub score: Score,
-    /// Groups of experts of which only the best may be chosen from; 1 for no limit.
+    /// Groups of experts of which only the best are eligible; 1 for no limit.
     pub groups: u32,
-    /// Groups that may be chosen from.
+    /// Number of eligible groups.
     pub top_groups: u32,
-    /// Experts of a group whose scores rank it, added up: its best (DeepSeek V2), or its two best (V3).
+    /// Number of experts of a group whose scores are added to rank it: one (DeepSeek V2), or two (V3).
     pub group_top: u32,
     /// Whether the weights of a row are divided by their sum.
     pub normalise: bool,
     /// Factor on weights.
     pub scale: f32,
-    /// Whether an expert has a number that is added to its scores for the choice alone.
+    /// Whether each expert has a correction, which is added to its scores for selection alone.
     pub correction: bool,
 }
 
-/// The plainest router.
+/// The simplest router.
 pub(super) const CHOICE: Router = Router {
     score: Score::SoftmaxOfChosen,
     groups: 1,
@@ -98,7 +98,7 @@ pub(super) const CHOICE: Router = Router {
 pub enum Score {
     /// Softmax over all experts (Qwen3).
     Softmax,
-    /// The logits; weights are the softmax over the chosen ones (gpt-oss).
+    /// The logits; weights are the softmax over the selected ones (gpt-oss).
     SoftmaxOfChosen,
     /// `1 / (1 + e^-x)` (Llama 4, DeepSeek V3).
     Sigmoid,
@@ -106,7 +106,7 @@ pub enum Score {
     SqrtSoftplus,
 }
 
-/// Function of gate and up projection whose result the down projection reads.
+/// Function of the gate and up projections that the down projection reads.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Activation {
     /// `silu(gate) * up`
@@ -116,7 +116,7 @@ pub enum Activation {
         /// The limit.
         limit: f32,
     },
-    /// `gate * sigmoid(alpha * gate) * (up + 1)` with the same limits (gpt-oss).
+    /// `gate * sigmoid(alpha * gate) * (up + 1)` with both clamped (gpt-oss).
     LimitedSwiglu {
         /// Slope of the sigmoid.
         alpha: f32,
@@ -125,13 +125,13 @@ pub enum Activation {
     },
 }
 
-/// Layout of a tensor of all experts' gates and ups in a checkpoint; down projections are transposed alike.
+/// Layout of a tensor of all experts' gates and ups in a checkpoint; down projections are transposed in the same way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ExpertPacking {
     /// `[experts, gates then ups, hidden]`
     Rows,
     /// `[experts, hidden, gates then ups]` (Llama 4)
     Columns,
-    /// `[experts, hidden, gates and ups in turn]` (gpt-oss); in MXFP4 `[experts, gates and ups in turn, hidden]`
+    /// `[experts, hidden, alternating gates and ups]` (gpt-oss); in MXFP4 `[experts, alternating gates and ups, hidden]`
     AlternateColumns,
 }

@@ -2,43 +2,42 @@
 
 use super::ConfigError;
 
-/// Attention of three branches, each behind a gate a head: to the means of blocks, to the blocks that weigh most among these, and
-/// to a window.
+/// Attention with three gated branches per head: to the means of blocks, to the blocks with the largest weights, and to a window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct NsaConfig {
-    /// Tokens of a block, of which keys and values have a mean, and which is selected as a whole.
+    /// Tokens of a block, whose keys and values have a mean, and which is selected as a whole.
     pub block_size: u32,
-    /// Blocks that a query attends at most in full, the [always selected](Self::FORCED) ones among them.
+    /// Maximum number of blocks that a query attends in full, including the [always selected](Self::FORCED) ones.
     pub block_counts: u32,
-    /// Tokens of the window, the query's own among them.
+    /// Tokens of the window, including the query's own.
     pub window_size: u32,
 }
 
 impl NsaConfig {
-    /// Branches of the attention, each behind a gate a head.
+    /// Number of gated branches per head.
     pub const BRANCHES: u32 = 3;
     /// First blocks that every query selects.
     pub const INIT_BLOCKS: u32 = 1;
     /// Last blocks that every query selects: its own and the one before.
     pub const LOCAL_BLOCKS: u32 = 2;
-    /// Blocks that every query selects, if there are as many.
+    /// Blocks that every query selects, if there are that many.
     pub const FORCED: u32 = Self::INIT_BLOCKS + Self::LOCAL_BLOCKS;
 
-    /// Blocks of `block_size` tokens of which `block_counts` are attended, and a window of `window_size` tokens.
+    /// Attention to `block_counts` selected blocks of `block_size` tokens, and to a window of `window_size` tokens.
     #[must_use]
     pub const fn new(block_size: u32, block_counts: u32, window_size: u32) -> Self {
         Self { block_size, block_counts, window_size }
     }
 
-    /// Tokens that a query attends at most in selected blocks.
+    /// Returns the maximum number of tokens that a query attends in selected blocks.
     #[must_use]
     pub const fn selected_tokens(&self) -> u32 {
         self.block_counts * self.block_size
     }
 
-    /// Tokens a block of the KV cache, if `wanted` are asked for: the largest power of two up to it whose blocks fill those of
-    /// the attention.
+    /// Returns the tokens per block of the KV cache, given `wanted`: the largest power of two up to it that divides the
+    /// attention's blocks.
     #[must_use]
     pub fn cache_block(&self, wanted: u32) -> u32 {
         wanted.min(1 << self.block_size.trailing_zeros())

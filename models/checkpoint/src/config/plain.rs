@@ -1,10 +1,10 @@
-//! A decoder with nothing out of the ordinary, which families begin with.
+//! A plain decoder, which families start from.
 
 use super::{
     BlockNorms, DecoderConfig, Family, Gate, LayerConfig, Mlp, Pairing, QkNorm, Reach, Rope, RopeScaling,
 };
 
-/// Sizes of a decoder, as the fields of [`DecoderConfig`] say.
+/// Sizes of a decoder, as in [`DecoderConfig`].
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the fields of DecoderConfig have them")]
 pub struct Sizes {
@@ -19,8 +19,8 @@ pub struct Sizes {
 }
 
 impl DecoderConfig {
-    /// A decoder as Llama's first: full attention that rotates whole heads, gates of SiLU, norms before both halves of a layer,
-    /// neither biases nor experts, an output head of its own.
+    /// A decoder like the first Llama: full attention with rope on whole heads, SiLU gates, norms before attention and MLP,
+    /// neither biases nor experts, an untied output head.
     #[must_use]
     pub fn plain(family: Family, sizes: Sizes) -> Self {
         let Sizes { vocab_size, hidden_size, intermediate_size, num_layers, num_heads, .. } = sizes;
@@ -70,12 +70,12 @@ impl DecoderConfig {
         }
     }
 
-    /// Gives each layer what it sees.
+    /// Sets the mask of each layer.
     pub(super) fn set_reaches(&mut self, reaches: impl IntoIterator<Item = Reach>) {
         self.layers.iter_mut().zip(reaches).for_each(|(layer, reach)| layer.reach = reach);
     }
 
-    /// Gives each layer its part behind attention.
+    /// Sets the MLP of each layer.
     pub(super) fn set_mlps(&mut self, mlps: impl IntoIterator<Item = Mlp>) {
         self.layers.iter_mut().zip(mlps).for_each(|(layer, mlp)| layer.mlp = mlp);
     }

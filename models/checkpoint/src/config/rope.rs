@@ -1,4 +1,4 @@
-//! Rotary position embedding: parameters and the inverse frequencies that follow from them.
+//! Rotary position embedding: parameters, and the inverse frequencies.
 
 use std::f64::consts::PI;
 
@@ -11,13 +11,13 @@ pub struct Rope {
     pub theta: f64,
     /// Leading elements of a head that rotate; the rest passes unchanged.
     pub rotary_dims: u32,
-    /// Elements that turn together.
+    /// Elements that form a rotated pair.
     pub pairing: Pairing,
     /// Scaling for contexts longer than those of the training.
     pub scaling: RopeScaling,
 }
 
-/// Elements of a head that turn together.
+/// Elements of a head that form a rotated pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pairing {
     /// Pair `i` is `(i, i + rotary_dims / 2)`.
@@ -37,38 +37,38 @@ pub enum RopeScaling {
         /// Stretch.
         factor: f64,
     },
-    /// Llama 3.1: low frequencies divided, high ones kept, those between blended.
+    /// Llama 3.1: low frequencies are divided, high ones kept, and those in between blended.
     Llama3 {
-        /// Stretch of the low frequencies.
+        /// Divisor of the low frequencies.
         factor: f64,
-        /// Wavelengths over `original_context / low_freq_factor` are stretched in full.
+        /// Wavelengths above `original_context / low_freq_factor` are stretched in full.
         low_freq_factor: f64,
-        /// Wavelengths under `original_context / high_freq_factor` are kept.
+        /// Wavelengths below `original_context / high_freq_factor` are kept.
         high_freq_factor: f64,
         /// Tokens of the original training context.
         original_context: f64,
     },
     /// YaRN (Peng et al., 2023).
     Yarn {
-        /// Stretch of the low frequencies.
+        /// Divisor of the low frequencies.
         factor: f64,
         /// Tokens of the original training context.
         original_context: f64,
-        /// Pairs that turn more often than this within the original context are kept.
+        /// Pairs with more rotations than this within the original context are kept.
         beta_fast: f64,
-        /// Pairs that turn less often than this within the original context are stretched in full.
+        /// Pairs with fewer rotations than this within the original context are stretched in full.
         beta_slow: f64,
-        /// Multiplies sine and cosine, and so the logits by its square.
+        /// Factor on sine and cosine; logits scale with its square.
         attention_factor: f64,
         /// Whether the ends of the ramp are rounded outwards to whole pairs.
         truncate: bool,
     },
     /// Divisors given one by one, `[rotary_dims / 2]`: how GGUF files store Llama 3.1 scaling.
     Factors(Vec<f32>),
-    /// LongRoPE (Ding et al., 2024): divisors, of which checkpoints hold two sets. Cached keys cannot change theirs when a text
-    /// grows, so [`DecoderConfig::for_longest`](super::DecoderConfig::for_longest) chooses for all sequences.
+    /// LongRoPE (Ding et al., 2024): two sets of divisors. Cached keys cannot change theirs when a text grows, so
+    /// [`DecoderConfig::for_longest`](super::DecoderConfig::for_longest) selects a set for all sequences.
     Long {
-        /// Divisors, `[rotary_dims / 2]`: those of the context that the model is configured for.
+        /// Divisors for the configured context, `[rotary_dims / 2]`.
         factors: Vec<f32>,
         /// Divisors of shorter contexts, if they differ.
         short: Option<ShortFactors>,
@@ -77,7 +77,7 @@ pub enum RopeScaling {
     },
 }
 
-/// Divisors of LongRoPE for sequences within the context that a model was trained with first.
+/// Divisors of LongRoPE for sequences within the original training context.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShortFactors {
     /// Divisors, `[rotary_dims / 2]`.
@@ -87,7 +87,8 @@ pub struct ShortFactors {
 }
 
 impl Rope {
-    /// Angle of each pair at position 1 in radians, `[rotary_dims / 2]`; position `p` turns pair `i` by `p * inv_freq[i]`.
+    /// Returns the angle of each pair at position 1 in radians, `[rotary_dims / 2]`; position `p` rotates pair `i` by `p *
+    /// inv_freq[i]`.
     pub fn inv_freq(&self) -> Vec<f64> {
         let dims = f64::from(self.rotary_dims);
         let base = (0..self.rotary_dims / 2).map(|i| self.theta.powf(-2.0 * f64::from(i) / dims));
@@ -194,9 +195,9 @@ impl Rope {
 }
 
 impl DecoderConfig {
-    /// Returns the configuration for sequences of at most `tokens` tokens. With LongRoPE its short factors apply where
-    /// these do not exceed the context that it was trained with first, which is the context length from then on:
-    /// transformers chooses so by the length of a text, llama.cpp by that of a context.
+    /// Returns the configuration for sequences of at most `tokens` tokens. With LongRoPE, the short factors apply if these fit
+    /// into the original training context, which then becomes the context length. transformers decides by the length of a text,
+    /// llama.cpp by that of a context.
     #[must_use]
     pub fn for_longest(mut self, tokens: u64) -> Self {
         if let RopeScaling::Long { factors, short, .. } = &mut self.rope.scaling
@@ -209,18 +210,18 @@ impl DecoderConfig {
     }
 }
 
-/// `freq` where `kept` is 1 or more, `freq / factor` where it is 0 or less, linear between.
+/// Returns `freq` if `kept` is 1 or more, `freq / factor` if it is 0 or less, and interpolates in between.
 fn blend(freq: f64, factor: f64, kept: f64) -> f64 {
     let kept = kept.clamp(0.0, 1.0);
     kept * freq + (1.0 - kept) * freq / factor
 }
 
-/// LongRoPE's default attention factor for a stretch of a context of `original` tokens (equation 9 of the paper).
+/// Returns LongRoPE's default attention factor for a stretch of a context of `original` tokens (equation 9 of the paper).
 pub(super) fn long_mscale(factor: f64, original: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() }
 }
 
-/// YaRN's default attention factor for a stretch (equation 22 of the paper; `scale` is DeepSeek's `mscale`).
+/// Returns YaRN's default attention factor for a stretch (equation 22 of the paper; `scale` is DeepSeek's `mscale`).
 pub(super) fn yarn_mscale(factor: f64, scale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 }
 }

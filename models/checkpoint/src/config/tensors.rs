@@ -1,11 +1,12 @@
-//! The tensors of a configuration, and their shapes: rows of the table of roles say what is theirs in these words.
+//! The tensors of a configuration, and their shapes, in terms that the table of roles uses.
 
 use super::{CompressedConfig, Compressor, DecoderConfig, HyperConfig, IndexerConfig, LatentConfig};
 use super::{Mlp, MoeConfig, QkNorm};
 use crate::{CompressorPart, HyperPart, Role};
 
 impl DecoderConfig {
-    /// Row-major extents of a tensor, outermost first; tensors of all experts are shaped as if each expert's lay by rows.
+    /// Returns the row-major extents of a tensor, outermost first. Tensors of all experts are shaped as if each expert's were
+    /// stored by rows.
     ///
     /// # Panics
     /// When the configuration has no such tensor, because it lacks latents, experts, compressed entries or streams.
@@ -14,7 +15,7 @@ impl DecoderConfig {
         role.shape(self).iter().map(|n| *n as usize).collect()
     }
 
-    /// Every tensor that a decoder of this configuration reads, each expert's by itself. O(layers * experts).
+    /// Returns all tensors that a decoder of this configuration reads, with single experts. O(layers * experts).
     #[must_use]
     pub fn tensors(&self) -> Vec<Role> {
         Role::all(self)
@@ -30,7 +31,7 @@ impl DecoderConfig {
     }
 }
 
-/// Widths and parts, for the table of roles. Parts that a configuration lacks have no tensors.
+/// Widths and options for the table of roles. Parts that a configuration lacks have no tensors.
 impl DecoderConfig {
     pub(crate) fn q_width(&self) -> u32 {
         self.num_heads * self.head_dim
@@ -40,7 +41,7 @@ impl DecoderConfig {
         self.num_kv_heads * self.head_dim
     }
 
-    /// Elements that a norm of heads has weights for, of `heads` in a token.
+    /// Returns the number of weights of a norm of heads, given the number of `heads` of a token.
     pub(crate) fn norm_width(&self, heads: u32) -> u32 {
         if self.qk_norm == QkNorm::Whole { heads } else { self.head_dim }
     }
@@ -74,7 +75,7 @@ impl DecoderConfig {
         self.compressed.as_ref().expect("the configuration has compressed entries")
     }
 
-    /// Elements between the halves of an output projection by groups.
+    /// Elements between the two output projections by groups.
     pub(crate) fn group_width(&self) -> u32 {
         self.entries().output_groups * self.entries().output_rank
     }
@@ -83,12 +84,12 @@ impl DecoderConfig {
         self.indexer.as_ref().expect("the configuration has an indexer")
     }
 
-    /// Whether an indexer chooses tokens, in every layer.
+    /// Whether an indexer selects tokens, in every layer.
     pub(crate) fn indexes_tokens(&self) -> bool {
         self.latent.is_some() && self.indexer.is_some()
     }
 
-    /// Whether an indexer chooses compressed entries in a layer.
+    /// Whether an indexer selects compressed entries in a layer.
     pub(crate) fn indexes_entries(&self, layer: u32) -> bool {
         self.compressor(layer).is_some_and(|compressor| compressor.indexed) && self.indexer.is_some()
     }
@@ -111,7 +112,7 @@ impl DecoderConfig {
         self.hyper.as_ref().expect("the configuration has several streams")
     }
 
-    /// Shape of a part of the mix around a block, which has a factor for weights, one for gates and one for pairs of streams.
+    /// Returns the shape of a part of the mix around attention or MLP, which has factors for weights, gates and pairs of streams.
     pub(crate) fn block_mix_shape(&self, part: HyperPart) -> Vec<u32> {
         let mixes = self.streams().block_mixes();
         match part {
@@ -121,7 +122,7 @@ impl DecoderConfig {
         }
     }
 
-    /// Shape of a part of the mix before the output head, where the streams end.
+    /// Returns the shape of a part of the mix before the output head.
     pub(crate) fn head_mix_shape(&self, part: HyperPart) -> Vec<u32> {
         let streams = self.streams().streams;
         match part {
@@ -139,7 +140,7 @@ impl DecoderConfig {
         self.mlp(layer) == Mlp::Dense
     }
 
-    /// Whether a table of token ids chooses the experts of a layer.
+    /// Whether a table of token ids selects the experts of a layer.
     pub(crate) fn is_hashed(&self, layer: u32) -> bool {
         self.mlp(layer) == Mlp::HashedExperts
     }

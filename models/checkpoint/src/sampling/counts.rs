@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use rustc_hash::FxHashMap;
 
-/// A token and its occurrences, as the device reads them.
+/// A token and its occurrences, in the device's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct TokenCount {

@@ -1,11 +1,11 @@
-//! DRY: a penalty of tokens that would go on with a repetition.
+//! DRY: a penalty for tokens that would continue a repetition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum length of a match that is counted: the penalty of longer ones grows no further.
+/// Maximum length of a match: the penalty of longer ones does not grow.
 const MAX_MATCH: usize = 50;
 
-/// Penalty of tokens that would lengthen a repetition, as the author of DRY publishes it.
+/// Penalty for tokens that would continue a repetition, as published by the author of DRY.
 ///
 /// Where the last tokens of a sequence have occurred before, the token that followed them there is one that repeats. With a match
 /// of `n` tokens, the longest of all such places, its logit loses `multiplier * base^(n - allowed_length)` if `n` is at least
@@ -19,9 +19,9 @@ pub struct Dry {
     pub base: f32,
     /// Tokens of the shortest match that is penalised.
     pub allowed_length: u32,
-    /// Tokens at which matches end: of line breaks, quotation marks and the like. A vocabulary has thousands of them.
+    /// Tokens that end matches: line breaks, quotation marks and the like. A vocabulary has thousands of them.
     pub breakers: BTreeSet<u32>,
-    /// Tokens at the end of prompt and output in which matches are looked for.
+    /// Number of tokens at the end of prompt and output in which matches are searched.
     pub last_tokens: u32,
 }
 
@@ -62,7 +62,7 @@ impl Dry {
         Self { breakers: tokens.into_iter().collect(), ..self }
     }
 
-    /// Sets the number of tokens at the end of prompt and output in which matches are looked for.
+    /// Sets the number of tokens at the end of prompt and output in which matches are searched.
     #[must_use]
     pub fn last_tokens(self, tokens: u32) -> Self {
         Self { last_tokens: tokens, ..self }
@@ -74,8 +74,8 @@ impl Dry {
         self.multiplier == 0.0 || self.last_tokens == 0
     }
 
-    /// The penalties of tokens behind `tokens`, ascending by token. O(tokens), and for each occurrence of the last token as
-    /// many steps as its match is long, at most 50, of O(log breakers) each.
+    /// Returns the penalties of tokens after `tokens`, ascending by token. O(tokens), plus up to 50 steps of O(log breakers) for
+    /// each occurrence of the last token.
     #[must_use]
     pub fn penalties(&self, tokens: &[u32]) -> BTreeMap<u32, f32> {
         let tokens = &tokens[tokens.len().saturating_sub(self.last_tokens as usize)..];
@@ -102,7 +102,7 @@ impl Dry {
         penalised.map(|(token, matched)| (token, self.penalty(matched - allowed))).collect()
     }
 
-    /// The penalty of a match that is this much longer than the shortest, at most a number that logits can lose and stay finite.
+    /// Returns the penalty of a match that is `longer` tokens longer than the shortest, capped so that logits stay finite.
     fn penalty(&self, longer: usize) -> f32 {
         let exponent = i32::try_from(longer).expect("matches are short");
         (self.multiplier * self.base.powi(exponent)).min(1e30)
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// The definition, place by place and length by length.
+    /// The definition: compares every position and every length.
     fn naive(dry: &Dry, tokens: &[u32]) -> BTreeMap<u32, f32> {
         let mut penalties = BTreeMap::new();
         for token in 0..8_u32 {

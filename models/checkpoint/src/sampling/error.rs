@@ -1,10 +1,10 @@
-//! Why a draw is refused.
+//! Errors of sampling parameters.
 
-/// A sampling parameter, or a mask, that no token can be drawn with.
+/// A sampling parameter, or a mask, with which no token can be sampled.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SamplingError {
-    /// A parameter out of its range.
+    /// A parameter is out of its range.
     #[error("{name} is {value}, it must be {range}")]
     Value {
         /// The parameter.
@@ -14,7 +14,7 @@ pub enum SamplingError {
         /// The range, in words.
         range: &'static str,
     },
-    /// A listed token outside the vocabulary.
+    /// A listed token is outside the vocabulary.
     #[error("{list}: token {token} is outside the vocabulary of {vocab}")]
     Token {
         /// The parameter that lists it.
@@ -24,34 +24,34 @@ pub enum SamplingError {
         /// Size of the vocabulary.
         vocab: u32,
     },
-    /// Too many of the likeliest tokens.
+    /// Too many of the likeliest tokens are requested.
     #[error("log-probabilities of {asked} tokens at each position, at most {max} are returned")]
     LogProbs {
-        /// Tokens asked for.
+        /// Number of tokens requested.
         asked: u32,
         /// Maximum.
         max: u32,
     },
-    /// A mask of another vocabulary.
+    /// A mask has the length of another vocabulary.
     #[error("sample {sample} has a mask of {words} words, a vocabulary of {vocab} needs {expected}")]
     MaskWords {
-        /// The sample's place in the step.
+        /// Index of the sample in the step.
         sample: usize,
         /// Words of its mask.
         words: usize,
-        /// Words that are needed.
+        /// Number of words that are needed.
         expected: usize,
         /// Size of the vocabulary.
         vocab: u32,
     },
-    /// A mask and a list of suppressed tokens that leave no token of the vocabulary.
+    /// A mask and a list of suppressed tokens leave no token of the vocabulary.
     #[error(
         "sample {sample} has no token left to draw: its mask allows {allowed} tokens, and all of these are suppressed"
     )]
     NothingAllowed {
-        /// The sample's place in the step.
+        /// Index of the sample in the step.
         sample: usize,
-        /// Tokens of the vocabulary that the mask allows.
+        /// Number of tokens of the vocabulary that the mask allows.
         allowed: u32,
     },
 }

@@ -1,26 +1,24 @@
-//! One draw, as the device is asked for it.
+//! One sample, in the device's format.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::LogitAdjustments;
 
-/// A token to draw after a step; several may follow one slice. [`Sampler`](super::Sampler) makes the samples of
-/// a request.
+/// A token to sample after a step; several may follow one slice. [`Sampler`](super::Sampler) makes the samples of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
-    /// The slice after whose last row it is drawn.
+    /// Index of the slice after whose last row it is sampled.
     pub slice: usize,
     /// Temperature, filters and noise.
     pub spec: Spec,
-    /// Masks, biases and penalties that act before them.
+    /// Masks, biases and penalties that are applied before.
     pub adjust: LogitAdjustments<'a>,
-    /// Hand back its log-probability, and those of this many of the likeliest tokens, at most
-    /// [`MAX_TOP`](super::MAX_TOP).
+    /// Return its log-probability, and those of this many of the likeliest tokens, at most [`MAX_TOP`](super::MAX_TOP).
     pub log_probs: Option<u32>,
 }
 
 impl Sample<'_> {
-    /// A draw from the unchanged logits that returns the token alone.
+    /// A sample from the unchanged logits that returns the token alone.
     #[must_use]
     pub fn new(slice: usize, spec: Spec) -> Self {
         Self { slice, spec, adjust: LogitAdjustments::default(), log_probs: None }
@@ -33,7 +31,7 @@ impl Sample<'_> {
     }
 }
 
-/// Parameters of the draw of one row.
+/// Parameters of the sampling of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Spec {
@@ -49,14 +47,14 @@ pub struct Spec {
     pub seed_low: u32,
     /// Seed, high half.
     pub seed_high: u32,
-    /// Position of the token drawn: with the seed it fixes the noise.
+    /// Position of the sampled token: with the seed it determines the noise.
     pub position: u32,
-    /// 1 where minus infinity stands for a forbidden token; else a logit of minus infinity is not finite.
+    /// 1 if minus infinity marks a forbidden token; otherwise a logit of minus infinity is an error.
     pub masked: u32,
 }
 
 impl Spec {
-    /// Parameters that draw the likeliest token.
+    /// Parameters for the likeliest token.
     pub const GREEDY: Self = Self {
         temperature: 0.0,
         top_p: 1.0,

@@ -1,24 +1,24 @@
-//! The draws of one sequence.
+//! Sampling of one sequence.
 
 use super::{LogitAdjustments, LogitBias, Sample, Sampling, Spec, TokenCounts};
 
-/// Draws the tokens of one sequence: its parameters, and what penalties and the least length depend on.
+/// Samples the tokens of one sequence: its parameters, and the state of penalties and the minimum length.
 ///
 /// A caller adds every token that was drawn with [`push`](Self::push). Clone it where a sequence forks.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    /// Empty where no penalty is on.
+    /// Empty if no penalty is on.
     counts: TokenCounts,
     output_tokens: u32,
-    /// Prompt and output; empty where repetitions are not penalised.
+    /// Prompt and output; empty if repetitions are not penalised.
     tokens: Vec<u32>,
-    /// The bias of the next draw, less what repetitions cost; none where that is nothing.
+    /// Bias of the next sample minus DRY penalties; `None` if there is none.
     dry_bias: Option<LogitBias>,
 }
 
 impl Sampler {
-    /// Starts behind `prompt`. O(prompt) with a repetition penalty or DRY, else O(1).
+    /// Starts after `prompt`. O(prompt) with a repetition penalty or DRY, else O(1).
     #[must_use]
     pub fn new(sampling: Sampling, prompt: &[u32]) -> Self {
         let mut counts = TokenCounts::default();
@@ -37,7 +37,7 @@ impl Sampler {
         &self.sampling
     }
 
-    /// Counts a token that was drawn. O(1), with DRY that of [`Dry::penalties`](super::Dry::penalties).
+    /// Counts a token that was sampled. O(1); with DRY, the cost of [`Dry::penalties`](super::Dry::penalties).
     pub fn push(&mut self, token: u32) {
         self.output_tokens += 1;
         if !self.sampling.penalties.are_off() {
@@ -54,8 +54,8 @@ impl Sampler {
         self.dry_bias = (!penalties.is_empty()).then(|| self.sampling.logit_bias.less(&penalties));
     }
 
-    /// The draw of the next token, at `position` of the sequence, behind the last row of the step's slice `slice`; of the
-    /// tokens in `allowed` only (see [`LogitAdjustments::allowed`]), where there is a mask.
+    /// Returns the sample of the next token, at `position` of the sequence, after the last row of the step's slice `slice`; only
+    /// of the tokens in `allowed` (see [`LogitAdjustments::allowed`]), if there is a mask.
     #[must_use]
     pub fn sample<'a>(&'a self, slice: usize, position: u32, allowed: Option<&'a [u32]>) -> Sample<'a> {
         let holds_back = self.output_tokens < self.sampling.min_tokens;

@@ -5,8 +5,7 @@ use tokenizers::decoders::DecoderWrapper;
 use super::Tokenizer;
 
 impl Tokenizer {
-    /// Bytes that a token adds to a text; of control tokens, the bytes of their names. `None` for ids without a
-    /// token.
+    /// Returns the bytes that a token adds to a text; for control tokens, those of their names. `None` for unknown ids.
     pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
         let token = self.inner.id_to_token(id)?;
         if self.inner.get_added_vocabulary().get_added_tokens_decoder().contains_key(&id) {
@@ -41,8 +40,8 @@ fn is_byte_level(decoder: &DecoderWrapper) -> bool {
     }
 }
 
-/// The byte that byte-level BPE writes as `c`: printable Latin-1 characters stand for themselves, and those from
-/// U+0100 on for the others in order.
+/// Returns the byte that byte-level BPE writes as `c`: printable Latin-1 characters represent themselves, and those from U+0100
+/// on the others in order.
 fn byte_of(c: char) -> Option<u8> {
     let stands_for_itself = |code: u32| matches!(code, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let code = u32::from(c);

@@ -1,4 +1,4 @@
-//! SentencePiece's map of characters: what stands for what, compiled to a table.
+//! SentencePiece's character map: replacements, compiled to a table.
 //!
 //! The table is a double array of units of 32 bits behind its length in bytes, and texts that end in a zero byte. A unit has the
 //! byte that leads to it, the offset of its children, and whether the first of these, at the offset itself, is a place in the
@@ -14,7 +14,7 @@ use tokenizers::tokenizer::{OffsetReferential, OffsetType};
 use super::control::BREAK;
 use super::{Tokenizer, TokenizerError};
 
-/// A map of characters, of which no entry leads out of it.
+/// A character map that is safe to walk: no entry leads out of it.
 #[derive(Clone, Debug)]
 pub(super) struct Charsmap {
     units: Vec<usize>,
@@ -22,7 +22,7 @@ pub(super) struct Charsmap {
 }
 
 impl Charsmap {
-    /// Checks that no text makes a walk leave the units, and that every result is a place in the texts. O(bytes * 256).
+    /// Checks that no text makes a walk leave the units, and that every result is a position in the texts. O(bytes * 256).
     ///
     /// # Errors
     /// [`TokenizerError::Charsmap`].
@@ -44,7 +44,7 @@ impl Charsmap {
         }
     }
 
-    /// Goes from the root to every unit that bytes can lead to.
+    /// Visits every unit that bytes can lead to, from the root.
     fn check(&self) -> Result<(), &'static str> {
         let mut seen = vec![false; self.units.len()];
         let mut open = vec![offset(self.units[0])];
@@ -84,7 +84,7 @@ impl Charsmap {
         out
     }
 
-    /// The longest entry that `text` begins with: its bytes, and what it becomes.
+    /// Returns the longest entry that `text` begins with: its length in bytes, and its replacement.
     fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
         let mut found = None;
         let mut at = offset(self.units[0]);
@@ -108,7 +108,7 @@ fn offset(unit: usize) -> usize {
     (unit >> 10) << ((unit & (1 << 9)) >> 6)
 }
 
-/// The byte that leads to a unit; of results, more than a byte.
+/// Returns the byte that leads to a unit; results have more than a byte.
 fn label(unit: usize) -> usize {
     unit & (1 << 31 | 0xFF)
 }
@@ -117,13 +117,13 @@ fn has_text(unit: usize) -> bool {
     unit >> 8 & 1 == 1
 }
 
-/// Place in the texts that a result names.
+/// Returns the position of a result in the texts.
 fn place(leaf: usize) -> usize {
     leaf & 0x7FFF_FFFF
 }
 
 impl Tokenizer {
-    /// Ids of `text`, of which `map` is applied to all but added tokens.
+    /// Encodes `text`, with `map` applied to everything but added tokens.
     pub(super) fn encode_mapped(&self, text: &str, map: &Charsmap) -> Result<Vec<u32>, tokenizers::Error> {
         let cut = self.inner.get_added_vocabulary().extract_and_normalize(None::<&NormalizerWrapper>, text);
         let mut ids = Vec::new();

@@ -1,4 +1,4 @@
-//! Control tokens that the writer of a text spells out: `<|im_end|>` in a message would end it and forge the next one.
+//! Control tokens in untrusted text: a spelled-out `<|im_end|>` in a message would end it and forge the next one.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,8 +8,8 @@ use tokenizers::normalizers::{NormalizerWrapper, Replace, Sequence};
 
 use super::Tokenizer;
 
-/// Breaks a spelled-out control token apart. Unicode reserves it for the inside of programs; the tokenizer drops it once
-/// control tokens have been looked for.
+/// Character that separates a spelled-out control token. Unicode reserves it for internal use; the tokenizer drops it after it
+/// has searched for control tokens.
 pub(super) const BREAK: char = '\u{FDD0}';
 
 /// Texts of control tokens by their first character.
@@ -17,8 +17,8 @@ pub(super) const BREAK: char = '\u{FDD0}';
 pub(super) struct Controls(BTreeMap<char, Vec<String>>);
 
 impl Controls {
-    /// Takes the control tokens of a tokenizer. From now on it looks for them before it normalises a text: a normal form
-    /// must not make one of characters that only look alike.
+    /// Reads the control tokens of a tokenizer, which then searches for them before it normalises a text: normalisation must not
+    /// create one from similar characters.
     pub(super) fn take_from(inner: &mut tokenizers::Tokenizer) -> Result<Self, Error> {
         let is_control = |token: &&tokenizers::AddedToken| token.special && !token.content.is_empty();
         let tokens: Vec<_> = inner.get_added_tokens_decoder().values().filter(is_control).cloned().collect();
@@ -40,8 +40,8 @@ fn first_char(text: &str) -> char {
 }
 
 impl Tokenizer {
-    /// `text` such that [`encode`](Self::encode) takes control tokens that it spells out for text like any other, wherever it is
-    /// put: for what users write into a chat template. U+FDD0, which no text may contain, becomes U+FFFD.
+    /// Returns `text` changed so that [`encode`](Self::encode) treats control tokens spelled out in it as text, wherever it is
+    /// inserted: for user input to a chat template. U+FDD0, which no text may contain, becomes U+FFFD.
     #[must_use]
     pub fn as_text<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let places: Vec<(usize, char)> = text
@@ -67,7 +67,7 @@ impl Tokenizer {
         Cow::Owned(out)
     }
 
-    /// The tokenizer that encodes `text`: one that drops breaks where there are any.
+    /// Returns the tokenizer that encodes `text`: if it has breaks, one that drops them.
     pub(super) fn encoder(&self, text: &str) -> Result<&tokenizers::Tokenizer, Error> {
         if !text.contains(BREAK) {
             return Ok(&self.inner);

@@ -1,4 +1,4 @@
-//! Tokenizers from GGUF metadata: byte-level BPE here, SentencePiece's two kinds beside it.
+//! Tokenizers from GGUF metadata: byte-level BPE here, and SentencePiece's two kinds in submodules.
 //!
 //! GGUF stores vocabulary, merges and token types, but only the *name* of the pre-tokeniser; what each name means is
 //! the table below, in the terms of the `tokenizer.json` that the models were published with.
@@ -54,7 +54,7 @@ pub(super) mod token_type {
     pub(in super::super) const BYTE: i64 = 6;
 }
 
-/// Rules by which families cut text before merges apply.
+/// Pre-tokenisation rules of families.
 #[derive(Clone, Copy, PartialEq)]
 enum Pre {
     /// GPT-2: contractions, words, runs of digits, of other characters, of space.
@@ -63,13 +63,13 @@ enum Pre {
     SmolLm,
     /// Llama 3: up to three digits together; tokens that are whole words skip the merges.
     Llama3,
-    /// Phi 4, GLM 4: the same cuts, and every word goes through the merges.
+    /// Phi 4, GLM 4: the same rules, but every word goes through the merges.
     Dbrx,
-    /// Qwen2: as Llama 3 with digits one by one, on text in normal form C.
+    /// Qwen2: like Llama 3 with single digits, on text in normal form C.
     Qwen2,
-    /// GPT-4o, gpt-oss: as Llama 3, and words also end where lower case turns to upper; contractions stay with them.
+    /// GPT-4o, gpt-oss: like Llama 3, but words also end where lower case changes to upper; contractions stay with them.
     Gpt4o,
-    /// Mistral Nemo, Ministral: as GPT-4o with digits one by one and without contractions; whole words skip the merges.
+    /// Mistral Nemo, Ministral: like GPT-4o with single digits and without contractions; whole words skip the merges.
     Tekken,
     /// DeepSeek LLM, V2: lines, words of letters with a case, punctuation, Chinese and Korean, digits one by one.
     DeepSeekLlm,
@@ -115,7 +115,7 @@ impl Pre {
         Ok(Sequence::new(steps).into())
     }
 
-    /// Patterns that cut a text, one after the other.
+    /// Returns the patterns that split a text, one after the other.
     fn patterns(self) -> &'static [&'static str] {
         match self {
             Self::Gpt2 | Self::SmolLm => &[],
@@ -153,14 +153,14 @@ impl Pre {
     }
 }
 
-/// Words of letters that have a case, as DeepSeek's first tokenizer lists them: without those of mathematics, of Georgian's small
-/// ones and of scripts that came to Unicode later.
+/// Pattern of words of letters with a case, as listed by DeepSeek's first tokenizer, without mathematical letters, small Georgian
+/// ones, and scripts added to Unicode later.
 const CASED_WORDS: &str = concat!(
     r"\s?[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}\x{588}\x{10C7}-\x{10FF}\x{1C80}-\x{1C88}\x{2D00}-\x{2D2D}\x{A790}-\x{A7FA}",
     r"\x{AB30}-\x{AB68}\x{10570}-\x{105BC}\x{16E40}-\x{16E7F}\x{1D400}-\x{1D7CB}\x{1DF00}-\x{1DF1E}]]+",
 );
 
-/// A step that cuts what a pattern matches out of a text.
+/// Returns a pre-tokeniser that isolates the matches of a pattern.
 fn split(pattern: &str) -> Result<PreTokenizerWrapper, TokenizerError> {
     let pattern = SplitPattern::Regex(pattern.to_owned());
     let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
@@ -197,7 +197,7 @@ impl Tokenizer {
     }
 }
 
-/// Byte-level BPE, and whether texts have a start where the file does not say.
+/// Creates byte-level BPE, and says whether texts have a start if the file does not state it.
 fn byte_level(file: &Gguf, tokens: &[String]) -> Result<(tokenizers::Tokenizer, bool), TokenizerError> {
     let missing = |key: &str| GgufError::MissingKey { key: key.to_owned() };
     let pre = Pre::named(file.str("tokenizer.ggml.pre")?.ok_or_else(|| missing("tokenizer.ggml.pre"))?)?;
@@ -237,7 +237,7 @@ fn pairs(merges: &[String]) -> Result<Vec<(String, String)>, TokenizerError> {
     merges.iter().enumerate().map(pair).collect()
 }
 
-/// Tokens that are found in text before anything else; control tokens are the special ones.
+/// Returns the tokens that are searched in text before anything else; control tokens are the special ones.
 fn added_tokens(file: &Gguf, tokens: &[String]) -> Result<Vec<AddedToken>, TokenizerError> {
     let Some(types) = token_types(file, tokens)? else { return Ok(Vec::new()) };
     let added = tokens.iter().zip(types).filter_map(|(token, kind)| match kind {
@@ -250,7 +250,7 @@ fn added_tokens(file: &Gguf, tokens: &[String]) -> Result<Vec<AddedToken>, Token
     Ok(added.collect())
 }
 
-/// The type of each token, where the file says it.
+/// Returns the type of each token, if the file states it.
 pub(super) fn token_types(file: &Gguf, tokens: &[String]) -> Result<Option<Vec<i64>>, TokenizerError> {
     match file.ints("tokenizer.ggml.token_type")? {
         Some(types) if types.len() != tokens.len() => {
@@ -260,7 +260,7 @@ pub(super) fn token_types(file: &Gguf, tokens: &[String]) -> Result<Option<Vec<i
     }
 }
 
-/// The token put at one edge of a text, if the file asks for it.
+/// Returns the token added at one edge of a text, if the file requests it.
 fn edge_token(
     file: &Gguf,
     tokens: &[String],

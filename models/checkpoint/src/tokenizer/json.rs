@@ -7,10 +7,10 @@ use tokenizers::Error;
 
 use super::{TokenizerError, charsmap::Charsmap, unigram};
 
-/// The parts of the file that it takes on trust.
+/// The parts of the file that the crate does not check.
 #[derive(serde::Deserialize)]
 struct Trusted {
-    /// Decoder, which the parser unwraps: a file that is cut off may end within it.
+    /// Decoder, which the parser unwraps: a truncated file may end within it.
     #[serde(rename = "decoder", default)]
     _decoder: Value,
     #[serde(default)]
@@ -27,7 +27,7 @@ struct Model {
     _vocab: Vocab,
 }
 
-/// Vocabulary whose pieces, where it is a list of them as Unigram has it, are not too long.
+/// Vocabulary whose pieces are not too long, if it is a list of pieces like Unigram's.
 #[derive(Default)]
 struct Vocab;
 

@@ -15,12 +15,12 @@ use super::TokenizerError;
 use super::gguf::{token_type, token_types, vocab};
 use crate::{Gguf, GgufError};
 
-/// Stands for a blank in tokens.
+/// Represents a blank in tokens.
 pub(super) const BLANK: &str = "\u{2581}";
 
 const SCORES: &str = "tokenizer.ggml.scores";
 
-/// Everything but added tokens and the edges of a text.
+/// Creates everything but added tokens and the edges of a text.
 pub(super) fn tokenizer(file: &Gguf, tokens: &[String]) -> Result<tokenizers::Tokenizer, TokenizerError> {
     let scores = scores(file, tokens)?;
     let types = token_types(file, tokens)?.unwrap_or_else(|| vec![token_type::NORMAL; tokens.len()]);
@@ -47,7 +47,7 @@ pub(super) fn tokenizer(file: &Gguf, tokens: &[String]) -> Result<tokenizers::To
     Ok(inner)
 }
 
-/// The score of each token.
+/// Returns the score of each token.
 pub(super) fn scores<'f>(file: &'f Gguf, tokens: &[String]) -> Result<&'f [f64], TokenizerError> {
     let scores = file.floats(SCORES)?.ok_or_else(|| GgufError::MissingKey { key: SCORES.to_owned() })?;
     match scores.len() == tokens.len() {
@@ -56,7 +56,7 @@ pub(super) fn scores<'f>(file: &'f Gguf, tokens: &[String]) -> Result<&'f [f64],
     }
 }
 
-/// The token of characters that no token has: one of that type, or the one that a key names.
+/// Returns the token for unknown characters: one of that type, or one named by a key.
 pub(super) fn unknown(
     file: &Gguf,
     tokens: &[String],
@@ -69,7 +69,7 @@ pub(super) fn unknown(
     Ok(id.filter(|id| *id < tokens.len()))
 }
 
-/// Text of tokens; `prefix` says that texts get a blank before them, which is taken away again.
+/// Creates the decoder; `prefix` says that texts are encoded with a leading blank, which is removed again.
 pub(super) fn decoder(prefix: bool) -> Result<Sequence, tokenizers::Error> {
     let mut steps: Vec<DecoderWrapper> =
         vec![Replace::new(BLANK, " ")?.into(), ByteFallback::new().into(), Fuse::new().into()];
@@ -79,7 +79,7 @@ pub(super) fn decoder(prefix: bool) -> Result<Sequence, tokenizers::Error> {
     Ok(Sequence::new(steps))
 }
 
-/// Pairs of tokens that make a token, by falling score of it. O(characters of the vocabulary).
+/// Returns pairs of tokens that merge to a token, by falling score. O(characters of the vocabulary).
 fn merges(words: &[(&str, f64)]) -> Vec<(String, String)> {
     let ids: HashMap<&str, usize> = words.iter().enumerate().map(|(id, (word, _))| (*word, id)).collect();
     let mut merges: Vec<(f64, &str, &str)> = Vec::new();

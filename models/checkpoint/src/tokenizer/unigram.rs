@@ -18,10 +18,10 @@ use crate::Gguf;
 
 const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 
-/// Bytes of the longest token. The model keeps tokens in a tree that is as deep, and drops it by recursion.
+/// Maximum number of bytes of a token. The model stores tokens in a tree of this depth, and drops it recursively.
 pub(super) const MAX_TOKEN: usize = 2048;
 
-/// Everything but added tokens and the edges of a text.
+/// Creates everything but added tokens and the edges of a text.
 ///
 /// Text behind an added token begins like any other, as in llama.cpp; SentencePiece has no name for such cuts.
 pub(super) fn tokenizer(file: &Gguf, tokens: &[String]) -> Result<tokenizers::Tokenizer, TokenizerError> {
@@ -41,8 +41,8 @@ pub(super) fn tokenizer(file: &Gguf, tokens: &[String]) -> Result<tokenizers::To
     Ok(inner)
 }
 
-/// Tokens with their scores. What SentencePiece gives unknown characters depends on the lowest score of normal pieces, so that no
-/// other token may have a lower one.
+/// Returns tokens with their scores. Since SentencePiece's score of unknown characters depends on the lowest score of normal
+/// pieces, no other token may have a lower one.
 fn pieces(tokens: &[String], types: &[i64], scores: &[f64]) -> Result<Vec<(String, f64)>, TokenizerError> {
     let normal = types.iter().zip(scores).filter(|(kind, _)| **kind == token_type::NORMAL);
     let lowest = normal.map(|(_, score)| *score).reduce(f64::min).unwrap_or(0.0);
@@ -53,7 +53,7 @@ fn pieces(tokens: &[String], types: &[i64], scores: &[f64]) -> Result<Vec<(Strin
     (0..).zip(tokens).zip(scores).map(piece).collect()
 }
 
-/// The map of characters, if the file has one.
+/// Returns the character map, if the file has one.
 pub(super) fn charsmap(file: &Gguf) -> Result<Option<Charsmap>, TokenizerError> {
     let Some(map) = file.ints(CHARSMAP)?.filter(|map| !map.is_empty()) else { return Ok(None) };
     // Files have them as signed or as unsigned bytes.
@@ -61,7 +61,7 @@ pub(super) fn charsmap(file: &Gguf) -> Result<Option<Charsmap>, TokenizerError> 
     Charsmap::new(&bytes).map(Some)
 }
 
-/// Steps of SentencePiece's normaliser behind the map of characters: blanks, then the characters that stand for blanks.
+/// Creates the steps of SentencePiece's normaliser after the character map: blanks, then the characters that represent them.
 fn normalizer(file: &Gguf, prefix: bool) -> Result<Sequence, TokenizerError> {
     let build = |source| TokenizerError::Build { source };
     let mut steps: Vec<NormalizerWrapper> = Vec::new();
@@ -78,8 +78,9 @@ fn normalizer(file: &Gguf, prefix: bool) -> Result<Sequence, TokenizerError> {
     Ok(Sequence::new(steps))
 }
 
-/// Cuts text that spells control or byte tokens behind its first character, if the model is a Unigram one: it has these tokens
-/// among its pieces, and would make them of text that [`as_text`](super::Tokenizer::as_text) or a normal form brings there.
+/// Splits text that spells control or byte tokens after its first character, for Unigram models, which have these tokens among
+/// their pieces and would otherwise create them from text that [`as_text`](super::Tokenizer::as_text) or normalisation puts
+/// there.
 pub(super) fn keep_controls_apart(inner: &mut tokenizers::Tokenizer) -> Result<(), Error> {
     let ModelWrapper::Unigram(model) = inner.get_model() else { return Ok(()) };
     let bytes = model.byte_fallback().then(|| "<0x[0-9A-F]{2}>".to_owned());
@@ -89,7 +90,7 @@ pub(super) fn keep_controls_apart(inner: &mut tokenizers::Tokenizer) -> Result<(
     keep_apart(inner, patterns)
 }
 
-/// Adds steps that cut what one of `patterns` matches behind its first character.
+/// Adds steps that split matches of `patterns` after their first character.
 fn keep_apart(inner: &mut tokenizers::Tokenizer, mut patterns: Vec<String>) -> Result<(), Error> {
     if patterns.is_empty() {
         return Ok(());
@@ -107,7 +108,7 @@ fn keep_apart(inner: &mut tokenizers::Tokenizer, mut patterns: Vec<String>) -> R
     Ok(())
 }
 
-/// A regular expression that matches `text` alone.
+/// Returns a regular expression that matches only `text`.
 fn literal(text: &str) -> String {
     text.chars().map(|c| format!(r"\x{{{:X}}}", u32::from(c))).collect()
 }

@@ -72,13 +72,13 @@ fn f16_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Half of the e8m0 scale `2^(e - 127)`; exact down to the subnormals.
+/// Half of the e8m0 scale `2^(e - 127)`; exact even for subnormals.
 fn half_e8m0(e: u8) -> f32 {
     let e = u32::from(e);
     f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 })
 }
 
-/// The e8m0 scale `2^(e - 127)`, of which the last code is NaN.
+/// The e8m0 scale `2^(e - 127)`; the last code is NaN.
 pub(super) fn e8m0(e: u8) -> f32 {
     if e == u8::MAX { f32::NAN } else { 2.0 * half_e8m0(e) }
 }
@@ -102,7 +102,7 @@ fn q4_1(block: &[u8], out: &mut [f32]) {
     split_halves(&block[4..], out, |q| f32::from(q) * d + m);
 }
 
-/// The 32 codes of a block of `Q5_0` or `Q5_1`, of its fifth bits and its nibbles.
+/// Returns the 32 codes of a block of `Q5_0` or `Q5_1`, from its fifth bits and its nibbles.
 #[must_use]
 pub fn five_bits(bytes: &[u8]) -> [u8; 32] {
     let fifth = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -150,7 +150,7 @@ fn mxfp4(block: &[u8], out: &mut [f32]) {
     split_halves(&block[1..], out, |q| E2M1_DOUBLED[usize::from(q)] * d);
 }
 
-/// Numbers of the codes of fp8, of which two are NaN.
+/// Values of the fp8 codes; two are NaN.
 pub(crate) static E4M3: LazyLock<[f32; 256]> =
     LazyLock::new(|| std::array::from_fn(|code| e4m3::decode(u8::try_from(code).expect("256 codes"))));
 

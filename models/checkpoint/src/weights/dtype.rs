@@ -41,8 +41,8 @@ pub enum Dtype {
     IQ4_XS,
     /// 32 elements: e8m0 scale, 16 bytes of e2m1 nibbles (OCP microscaling format).
     MXFP4,
-    /// 128 elements: f32 `d`, 128 codes of four exponent bits and three of mantissa; `x = d * code`. No file has such blocks:
-    /// they are made of published fp8 codes and their scales.
+    /// 128 elements: f32 `d`, 128 codes with four exponent and three mantissa bits; `x = d * code`. No file has such blocks: they
+    /// are made from published fp8 codes and their scales.
     F8_E4M3,
     /// 256 elements: f16 `d`, 32 bytes of places in a codebook of 8 ternary coordinates, 8 words of high bits and scales.
     IQ1_S,
@@ -60,9 +60,9 @@ pub enum Dtype {
     IQ3_S,
     /// 256 elements: 52 bytes of five or four ternary digits, f16 `d`.
     TQ1_0,
-    /// 256 elements: 64 bytes of bit pairs, of which 1 is zero, f16 `d`.
+    /// 256 elements: 64 bytes of bit pairs, where 1 means zero, f16 `d`.
     TQ2_0,
-    /// 256 elements: f32 `d`, 256 signed bytes, and sums of these that nothing here reads.
+    /// 256 elements: f32 `d`, 256 signed bytes, and their sums, which are not read here.
     Q8_K,
 }
 
@@ -88,7 +88,7 @@ impl Dtype {
         Self::F8_E4M3,
     ];
 
-    /// Types that only files have: [`loads_as`](Self::loads_as) says what becomes of them.
+    /// Types that exist in files only: [`loads_as`](Self::loads_as) is the type that they are converted to.
     pub const CONVERTED: [Self; 10] = [
         Self::IQ1_S,
         Self::IQ1_M,
@@ -102,13 +102,14 @@ impl Dtype {
         Self::Q8_K,
     ];
 
-    /// Types that a tensor of a file may have by itself: not fp8, whose blocks are made of codes and scales.
+    /// Returns the types that a tensor of a file may have by itself; fp8 is not one, as its blocks are made from codes and
+    /// scales.
     pub fn in_files() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|dtype| *dtype != Self::F8_E4M3).chain(Self::CONVERTED)
     }
 
-    /// The type in which a tensor of this type is loaded: itself, or where no kernel reads it, one that holds the same numbers
-    /// (ternary digits as `Q4_0`) or the numbers rounded (f16).
+    /// Returns the type that a tensor of this type is loaded as: itself or, if no kernel reads it, a type with the same numbers
+    /// (ternary digits as `Q4_0`) or with rounded ones (f16).
     #[must_use]
     pub const fn loads_as(self) -> Self {
         match self {

@@ -39,9 +39,9 @@ pub struct GgufTensor {
     pub type_id: u32,
     /// The storage type, if it is implemented.
     pub dtype: Option<Dtype>,
-    /// Number of the file that holds it, of those of a split model.
+    /// Index of the file that holds it, in a split model.
     file: usize,
-    /// Range of the data in the file; empty if the type, and so the size, is unknown.
+    /// Range of the data in the file; empty if the type, and with it the size, is unknown.
     range: Range<usize>,
 }
 
@@ -53,8 +53,8 @@ impl GgufTensor {
 }
 
 impl Gguf {
-    /// Maps `path` and reads its header; of a model in several files, `NAME-00001-of-00003.gguf`, all of them, whichever
-    /// `path` names. O(headers).
+    /// Maps `path` and reads its header. Of a model in several files, `NAME-00001-of-00003.gguf`, all are opened; `path` may name
+    /// any. O(headers).
     ///
     /// # Errors
     /// [`WeightError::Io`] and [`WeightError::Gguf`].

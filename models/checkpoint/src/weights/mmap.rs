@@ -6,7 +6,7 @@ use memmap2::Mmap;
 
 use super::WeightError;
 
-/// Bytes that stay in place while a reader hands out slices of them.
+/// Bytes that stay in place while a reader returns slices of them.
 #[derive(Debug)]
 pub(super) enum Bytes {
     Mapped(Mmap),
@@ -14,7 +14,7 @@ pub(super) enum Bytes {
 }
 
 impl Bytes {
-    /// Maps `path` read-only. An empty file gives no bytes: mapping nothing is an error on some systems.
+    /// Maps `path` read-only. An empty file returns no bytes, since some systems refuse to map nothing.
     pub(super) fn map(path: &Path) -> Result<Self, WeightError> {
         let io = |source| WeightError::Io { path: path.into(), source };
         let file = File::open(path).map_err(io)?;

@@ -1,10 +1,10 @@
-//! Conventions of tensor names, and the parts that tensors have.
+//! Naming conventions of tensors, and parts of tensors.
 
 use std::fmt;
 
 use super::Role;
 
-/// A tensor of a compressor, over vectors of `dim` elements and `windows` windows an entry.
+/// A tensor of a compressor, for vectors of `dim` elements and `windows` windows per entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompressorPart {
     /// Values to sum, `[windows * dim, hidden_size]`.
@@ -17,7 +17,7 @@ pub enum CompressorPart {
     Norm,
 }
 
-/// A tensor of a hyper-connection that makes `mixes` numbers of `streams` streams.
+/// A tensor of a hyper-connection, which computes `mixes` numbers from `streams` streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HyperPart {
     /// Projection to the mixing coefficients, `[mixes, streams * hidden_size]`.
@@ -28,7 +28,7 @@ pub enum HyperPart {
     Scale,
 }
 
-/// A convention of tensor names.
+/// Naming convention of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
     /// Hugging Face: `model.layers.0.self_attn.q_proj.weight`.
@@ -38,12 +38,12 @@ pub enum Naming {
 }
 
 impl Naming {
-    /// Name of `role`, or `None` if the format has no such tensor. Where families differ it is the commonest.
+    /// Returns the name of `role`, or `None` if the format has no such tensor. If families differ, it is the most common one.
     pub fn name(self, role: Role) -> Option<String> {
         self.names(role).next()
     }
 
-    /// Every name that families use for `role`.
+    /// Returns all names that families use for `role`.
     pub fn names(self, role: Role) -> impl Iterator<Item = String> {
         let names = role.all_names();
         let full = move |prefix: &str, name: &str| match (names.layer, role) {
@@ -65,14 +65,14 @@ impl Naming {
 }
 
 impl CompressorPart {
-    /// The names of this part, of those of all parts.
+    /// Selects the names of this part from those of all parts.
     pub(super) fn pick(self, names: &[&'static [&'static str]; 4]) -> &'static [&'static str] {
         names[self as usize]
     }
 }
 
 impl HyperPart {
-    /// The names of this part, of those of all parts.
+    /// Selects the names of this part from those of all parts.
     pub(super) fn pick(self, names: &[&'static [&'static str]; 3]) -> &'static [&'static str] {
         names[self as usize]
     }

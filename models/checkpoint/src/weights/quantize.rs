@@ -1,4 +1,4 @@
-//! Quantises numbers to ggml's types: the other way round than [`dequantize`](crate::dequantize).
+//! Quantisation of numbers to ggml's types, the reverse of [`dequantize`](crate::dequantize).
 
 mod k;
 
@@ -12,7 +12,7 @@ impl Dtype {
         [Self::Q8_0, Self::Q6_K, Self::Q5_1, Self::Q5_0, Self::Q5_K, Self::Q4_1, Self::Q4_0, Self::Q4_K];
 }
 
-/// Blocks of `dtype` for `values`, whole ones: `block_elems` numbers each become `block_bytes` bytes.
+/// Returns `values` in whole blocks of `dtype`: `block_elems` numbers become `block_bytes` bytes.
 ///
 /// `Q8_0`, `Q5_1`, `Q5_0`, `Q4_1` and `Q4_0` are those of ggml's reference, bit for bit as the Python package `gguf` has it.
 /// The K types have no single result: here each run of 16 or 32 numbers tries several scales, fits scale and minimum to the codes
@@ -52,7 +52,7 @@ pub(crate) fn quantize_into(dtype: Dtype, values: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Place of the scale in a block.
+/// Offset of the scale in a block.
 fn scale_at(dtype: Dtype) -> usize {
     if dtype == Dtype::Q6_K { 208 } else { 0 }
 }
@@ -68,8 +68,8 @@ fn inverse(scale: f32) -> f32 {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range of a code")]
-fn code(value: f32, most: u8) -> u8 {
-    value.clamp(0.0, f32::from(most)) as u8
+fn code(value: f32, max: u8) -> u8 {
+    value.clamp(0.0, f32::from(max)) as u8
 }
 
 /// Two nibbles a byte: the first half of the elements are low ones.
@@ -88,7 +88,7 @@ fn put_five_bits(out: &mut [u8], codes: impl Fn(usize) -> u8) {
 
 #[expect(clippy::cast_possible_truncation, reason = "at most 127 in size")]
 fn q8_0(x: &[f32], out: &mut [u8]) {
-    let scale = x.iter().fold(0.0_f32, |most, x| most.max(x.abs())) / 127.0;
+    let scale = x.iter().fold(0.0_f32, |max, x| max.max(x.abs())) / 127.0;
     let inverse = inverse(scale);
     put(out, scale);
     for (x, code) in x.iter().zip(&mut out[2..]) {
@@ -96,25 +96,25 @@ fn q8_0(x: &[f32], out: &mut [u8]) {
     }
 }
 
-/// The code of each number where a block has one scale: that of the number farthest from zero is `-half`. Multiplication and
-/// addition are rounded each, which decides the many numbers of f16 that lie in the middle between two codes.
+/// Returns the codes for one scale per block; the number farthest from zero gets `-half`. Multiplication and addition are rounded
+/// separately, which decides the many f16 numbers halfway between two codes.
 fn one_scale(x: &[f32], half: u8, out: &mut [u8]) -> [u8; 32] {
-    let farthest = x.iter().fold(0.0_f32, |most, x| if x.abs() > most.abs() { *x } else { most });
+    let farthest = x.iter().fold(0.0_f32, |max, x| if x.abs() > max.abs() { *x } else { max });
     let scale = farthest / -f32::from(half);
     let inverse = inverse(scale);
     put(out, scale);
     std::array::from_fn(|i| code(x[i] * inverse + (f32::from(half) + 0.5), 2 * half - 1))
 }
 
-/// The code of each number where a block has a scale and a minimum.
-fn scale_and_minimum(x: &[f32], most: u8, out: &mut [u8]) -> [u8; 32] {
+/// Returns the codes for a scale and a minimum per block.
+fn scale_and_minimum(x: &[f32], max: u8, out: &mut [u8]) -> [u8; 32] {
     let low = x.iter().copied().fold(f32::INFINITY, f32::min);
     let high = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let scale = (high - low) / f32::from(most);
+    let scale = (high - low) / f32::from(max);
     let inverse = inverse(scale);
     put(out, scale);
     put(&mut out[2..], low);
-    std::array::from_fn(|i| code((x[i] - low) * inverse + 0.5, most))
+    std::array::from_fn(|i| code((x[i] - low) * inverse + 0.5, max))
 }
 
 fn q4_0(x: &[f32], out: &mut [u8]) {

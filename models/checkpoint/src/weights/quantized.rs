@@ -1,4 +1,4 @@
-//! Quantised weights as Hugging Face checkpoints publish them: a matrix in several tensors, which become one of the
+//! Quantised weights as published in Hugging Face checkpoints: a matrix in several tensors, which is converted to one of the
 //! engine's types.
 //!
 //! Codes and scales stay as they are if a type of [`Dtype`] holds the same numbers. Otherwise they are multiplied once and
@@ -30,7 +30,7 @@ pub(super) use self::fp4::mxfp4_blocks;
 use super::safetensors::{Safetensors, Stored};
 use super::{Dtype, Tensor, WeightError};
 
-/// Ends of the names of stored tensors, and that of the tensor that they are a part of.
+/// Suffixes of stored tensors, and of the tensor that they are parts of.
 const PARTS: &[(&str, &str)] = &[
     ("_blocks", ""),
     ("_scales", ""),
@@ -50,7 +50,7 @@ const PARTS: &[(&str, &str)] = &[
     (".input_scale", ".weight"),
 ];
 
-/// Name of the tensor that a stored one is a part of.
+/// Returns the name of the tensor that a stored one is a part of.
 pub(super) fn whole(name: &str) -> Option<String> {
     let (end, whole) = PARTS.iter().find(|(end, _)| name.ends_with(end))?;
     Some(format!("{}{whole}", name.strip_suffix(end)?))
@@ -69,7 +69,7 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// The matrix called `name`, of which no stored tensor has the name; `None` if there is none.
+    /// Returns the matrix called `name` if no stored tensor has that name; `None` if there is none.
     pub(super) fn packed(&self, name: &str) -> Result<Option<Tensor<'a>>, WeightError> {
         let Some(stem) = name.strip_suffix(".weight") else { return Ok(None) };
         let part = |end: &str| self.file.stored(&format!("{stem}{end}"));
@@ -84,7 +84,7 @@ impl<'a> Parts<'a> {
         Ok(Some(matrix.tensor(name)))
     }
 
-    /// The matrix `name` whose codes have its name; `None` if they are no codes.
+    /// Returns the matrix `name` if the tensor of that name holds its codes; `None` otherwise.
     pub(super) fn scaled(&self, name: &str, codes: Stored<'a>) -> Result<Option<Tensor<'a>>, WeightError> {
         let Some(stem) = name.strip_suffix(".weight") else { return Ok(None) };
         let part = |end: &str| self.file.stored(&format!("{stem}{end}"));
@@ -109,7 +109,7 @@ fn broken(name: &str, reason: String) -> WeightError {
     WeightError::Quantized { tensor: name.to_owned(), reason }
 }
 
-/// A matrix `[rows, width]` in f16, out of f32.
+/// Rounds a matrix `[rows, width]` to f16.
 fn in_f16(name: &str, shape: [usize; 2], values: impl Iterator<Item = f32>) -> Tensor<'static> {
     let data: Vec<u8> = values.flat_map(|value| half::f16::from_f32(value).to_le_bytes()).collect();
     Tensor { name: Cow::Owned(name.to_owned()), dtype: Dtype::F16, shape: shape.to_vec(), data: data.into() }

@@ -1,4 +1,4 @@
-//! Weights drawn at random, in memory: models of any size to measure, without a file.
+//! Random weights in memory, to measure models of any size without a file.
 
 mod slab;
 mod spec;
@@ -33,7 +33,7 @@ pub struct RandomWeights {
 }
 
 impl RandomWeights {
-    /// The weights of `spec`, of which none is drawn yet.
+    /// The weights of `spec`, which are generated on demand.
     #[must_use]
     pub fn new(spec: RandomSpec) -> Self {
         let tensors = spec.config.tensors().into_iter().map(|role| (name(role), role)).collect();
@@ -116,7 +116,7 @@ impl RandomWeights {
     }
 }
 
-/// Whether checkpoints keep a matrix in full precision, whatever the others are.
+/// Whether checkpoints keep a matrix in full precision, whatever the type of the others.
 fn is_exact(role: Role) -> bool {
     matches!(
         role,
@@ -132,7 +132,7 @@ fn is_exact(role: Role) -> bool {
     )
 }
 
-/// The one value of tensors that are not random.
+/// Returns the single value of tensors that are not random.
 fn constant(role: Role) -> Option<f32> {
     match role {
         Role::FinalNorm
@@ -157,7 +157,7 @@ fn constant(role: Role) -> Option<f32> {
     }
 }
 
-/// No format has names for every role of every family.
+/// Returns a unique name, since no format has names for all roles of all families.
 fn name(role: Role) -> String {
     format!("{role:?}")
 }
@@ -189,7 +189,7 @@ impl WeightSource for RandomWeights {
         known.ok_or_else(|| self.missing(role))
     }
 
-    /// Every token goes to as many neighbouring experts as a row has.
+    /// Returns a table in which every token uses neighbouring experts.
     fn get_integers(&self, name: &str) -> Result<Option<IntegerTensor>, WeightError> {
         let (Some(role @ Role::RouterTable(_)), Some(moe)) = (self.tensors.get(name), &self.spec.config.moe)
         else {

@@ -3,7 +3,7 @@
 use super::{CompressorPart, HyperPart};
 use crate::DecoderConfig;
 
-/// Names of a role, without the prefix of its layer. Numbers of experts go where a name has braces.
+/// Names of a role, without the prefix of its layer. Braces are replaced by numbers of experts.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Names {
     /// The layer, if the tensor is of one.
@@ -12,13 +12,13 @@ pub(super) struct Names {
     pub(super) hf: &'static [&'static str],
     /// Names in GGUF files.
     pub(super) gguf: &'static [&'static str],
-    /// Name that DeepSeek V4 is published under, and that `transformers` saves it under but for the first part.
+    /// Name in published DeepSeek V4 checkpoints, which `transformers` saves without the first part.
     pub(super) published: &'static [&'static str],
-    /// Name that flash-linear-attention gives what its NSA models share with Llama.
+    /// Name in flash-linear-attention, for tensors that its NSA models share with Llama.
     pub(super) nsa: &'static [&'static str],
 }
 
-/// Values of what tells the roles of one row apart.
+/// Values that distinguish the roles of one row.
 pub(super) trait Each: Sized {
     fn each(config: &DecoderConfig) -> Vec<Self>;
 }
@@ -60,7 +60,7 @@ macro_rules! every_of_layer {
     };
 }
 
-/// A row without `read` is another way to store what other rows say.
+/// Defines the table. A row without `read` is another way to store tensors of other rows.
 macro_rules! roles {
     ($c:ident, $layer:ident;
     model {$(
@@ -116,7 +116,7 @@ macro_rules! roles {
                 }
             }
 
-            /// Whether the tensor is a matrix of experts that rows choose among.
+            /// Whether the tensor is a matrix of routed experts.
             #[must_use]
             pub fn is_routed(self) -> bool {
                 match self {

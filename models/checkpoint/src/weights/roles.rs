@@ -23,7 +23,7 @@ roles! { c, layer;
             shape: [c.hidden_size],
             read: true,
         }
-        /// Output head, `[vocab_size, hidden_size]`; absent where the embedding is tied.
+        /// Output head, `[vocab_size, hidden_size]`; absent if the embedding is tied.
         LmHead {
             hf: &["lm_head.weight"],
             gguf: &["output.weight"],
@@ -63,7 +63,7 @@ roles! { c, layer;
             shape: [c.hidden_size],
             read: c.norms != BlockNorms::Behind,
         }
-        /// RMS norm of the output of attention, `[hidden_size]`, where there is one (Gemma).
+        /// RMS norm of the output of attention, `[hidden_size]`, if there is one (Gemma).
         PostAttnNorm {
             hf: &["post_self_attn_layernorm.weight", "post_attention_layernorm.weight"],
             gguf: &["post_attention_norm.weight"],
@@ -79,14 +79,14 @@ roles! { c, layer;
             shape: [c.hidden_size],
             read: c.norms == BlockNorms::Before,
         }
-        /// `MlpNorm` of models that have norms behind attention and the MLP too.
+        /// `MlpNorm` of models that also have norms after attention and after the MLP.
         PreMlpNorm {
             hf: &["pre_feedforward_layernorm.weight", "post_attention_layernorm.weight"],
             gguf: &["ffn_norm.weight"],
             shape: [c.hidden_size],
             read: c.norms == BlockNorms::Around,
         }
-        /// RMS norm of the output of the MLP, `[hidden_size]`, where there is one.
+        /// RMS norm of the output of the MLP, `[hidden_size]`, if there is one.
         PostMlpNorm {
             hf: &["post_feedforward_layernorm.weight", "post_mlp_layernorm.weight"],
             gguf: &["post_ffw_norm.weight"],
@@ -259,14 +259,15 @@ roles! { c, layer;
             gguf: &["attn_v_b.weight"],
             shape: [c.num_heads, c.kv_latent().value_dim, c.kv_latent().kv_rank],
         }
-        /// Projection to the one vector that is key and value of a token, `[head_dim, hidden_size]` (DeepSeek V4).
+        /// Projection to the vector that is both key and value of a token, `[head_dim, hidden_size]` (DeepSeek V4).
         Kv {
             hf: &["self_attn.kv_proj.weight"],
             published: &["attn.wkv.weight"],
             shape: [c.head_dim, c.hidden_size],
             read: c.compressed.is_some(),
         }
-        /// RMS norm of the vector that is key and value, `[head_dim]`; `transformers` saves it under the name of that of entries.
+        /// RMS norm of the vector that is both key and value, `[head_dim]`; `transformers` saves it under the name of the norm of
+        /// entries.
         KvNorm {
             hf: &["self_attn.kv_norm.weight", "attn.norm.weight"],
             published: &["attn.kv_norm.weight"],
@@ -367,7 +368,7 @@ roles! { c, layer;
             shape: [c.intermediate_size, c.hidden_size],
             read: c.is_dense(layer),
         }
-        /// `Gate` and `Up` in one tensor; GGUF calls it as it calls `Up`.
+        /// `Gate` and `Up` in one tensor; GGUF uses the name of `Up`.
         GateUp {
             hf: &["mlp.gate_up_proj.weight"],
             shape: [2 * c.intermediate_size, c.hidden_size],
@@ -394,7 +395,7 @@ roles! { c, layer;
             shape: [c.vocab_size, c.experts().top_k],
             read: c.is_hashed(layer),
         }
-        /// Correction that is added to router scores for the choice, `[num_experts]`.
+        /// Correction added to router scores for selection, `[num_experts]`.
         RouterCorrection {
             hf: &["mlp.gate.e_score_correction_bias"],
             gguf: &["exp_probs_b.bias"],
@@ -409,7 +410,7 @@ roles! { c, layer;
             shape: [c.experts().num_experts],
             read: c.has_expert_biases(layer),
         }
-        /// Gate and up projections of all experts, packed as [`ExpertPacking`](crate::ExpertPacking) says.
+        /// Gate and up projections of all experts, packed in the layout of [`ExpertPacking`](crate::ExpertPacking).
         ExpertsGateUp {
             hf: &["mlp.experts.gate_up_proj", "feed_forward.experts.gate_up_proj"],
             shape: [c.experts().num_experts, 2 * c.experts().inner_size, c.hidden_size],
@@ -420,13 +421,13 @@ roles! { c, layer;
             hf: &["mlp.experts.gate_up_proj_bias"],
             shape: [c.experts().num_experts, 2 * c.experts().inner_size],
         }
-        /// Gate projections of all experts, `[num_experts, inner_size, hidden_size]`, where they are apart from the ups.
+        /// Gate projections of all experts, `[num_experts, inner_size, hidden_size]`, if stored apart from the ups.
         ExpertsGate {
             gguf: &["ffn_gate_exps.weight"],
             shape: [c.experts().num_experts, c.experts().inner_size, c.hidden_size],
             routed: true,
         }
-        /// Up projections of all experts, `[num_experts, inner_size, hidden_size]`, where they are apart from the gates.
+        /// Up projections of all experts, `[num_experts, inner_size, hidden_size]`, if stored apart from the gates.
         ExpertsUp {
             gguf: &["ffn_up_exps.weight"],
             shape: [c.experts().num_experts, c.experts().inner_size, c.hidden_size],
@@ -458,7 +459,7 @@ roles! { c, layer;
             shape: [c.experts().num_experts, c.hidden_size],
             read: c.has_expert_biases(layer),
         }
-        /// Gate of one expert, `[inner_size, hidden_size]`, where checkpoints keep experts apart.
+        /// Gate of one expert, `[inner_size, hidden_size]`, if experts are stored apart.
         ExpertGate(expert: u32) {
             hf: &["mlp.experts.{}.gate_proj.weight"],
             published: &["ffn.experts.{}.w1.weight"],

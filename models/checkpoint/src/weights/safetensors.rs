@@ -174,8 +174,8 @@ impl Safetensors {
         Self { path, quantization, shards: Vec::new(), tensors: BTreeMap::new() }
     }
 
-    /// The `quantization_config` of a folder's `config.json`: none where there is no such file. What the file has that is not
-    /// implemented, [`DecoderConfig::from_hf_dir`](crate::DecoderConfig::from_hf_dir) refuses.
+    /// Reads the `quantization_config` of a folder's `config.json`, if there is such a file.
+    /// [`DecoderConfig::from_hf_dir`](crate::DecoderConfig::from_hf_dir) rejects unsupported values.
     fn read_quantization(&mut self) {
         let text = std::fs::read(self.path.join("config.json")).unwrap_or_default();
         let config: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -190,7 +190,7 @@ impl Safetensors {
         Some(Stored { dtype: entry.dtype, shape: &entry.shape, data: self.bytes(entry) })
     }
 
-    /// The tensor `name`, which is stored in several.
+    /// Returns the tensor `name`, which is stored in parts.
     fn in_parts(&self, name: &str) -> Result<Option<Tensor<'_>>, WeightError> {
         let parts = Parts { quantization: self.quantization, file: self };
         match parts.packed(name)? {
@@ -225,9 +225,8 @@ impl Safetensors {
     }
 }
 
-/// The name of a tensor in a checkpoint of its text model alone, or `None` if it belongs to another part of the model:
-/// eyes, ears,
-/// and what leads from them to the text.
+/// Returns the name of a tensor in a checkpoint of the text model alone, or `None` if it belongs to vision, audio or their
+/// projectors.
 fn of_text(name: String) -> Option<String> {
     const OTHERS: [&str; 5] =
         ["vision_tower.", "vision_model.", "multi_modal_projector.", "audio_tower.", "embed_vision."];

@@ -38,14 +38,14 @@ pub(super) const SPEC: Spec = Spec {
 /// Fields that V3 and V3.2 read.
 pub(super) const READS: &[&str] = &["num_local_experts", "n_shared_experts"];
 
-/// Reads what V3 and V3.2 have in common: all but what layers see.
+/// Reads everything that V3 and V3.2 have in common: all but the masks of layers.
 pub(super) fn read(config: &Fields, family: Family) -> Result<DecoderConfig, ConfigError> {
     let mut decoder = attention(config, family)?;
     routed(config, &mut decoder, router(config)?, 3)?;
     Ok(decoder)
 }
 
-/// Reads all but experts and what layers see.
+/// Reads everything but experts and the masks of layers.
 pub(super) fn attention(config: &Fields, family: Family) -> Result<DecoderConfig, ConfigError> {
     refuse_biases(config)?;
     let latent = latent(config)?;
@@ -59,7 +59,7 @@ pub(super) fn attention(config: &Fields, family: Family) -> Result<DecoderConfig
     Ok(decoder)
 }
 
-/// Reads the experts, chosen by `router`, of all layers but the first; `dense` are these where no field says.
+/// Reads the experts, selected by `router`, of all layers after the first `dense` ones, unless a field gives their number.
 pub(super) fn routed(
     config: &Fields,
     decoder: &mut DecoderConfig,
@@ -71,7 +71,7 @@ pub(super) fn routed(
     Ok(())
 }
 
-/// Whether a tensor belongs to the layer that drafts tokens, behind the others.
+/// Whether a tensor belongs to the layers after the last, which draft tokens.
 pub(super) fn drafts(decoder: &DecoderConfig, name: &str) -> bool {
     name.starts_with(&format!("model.layers.{}.", decoder.num_layers))
 }
@@ -89,7 +89,7 @@ fn latent(config: &Fields) -> Result<LatentConfig, ConfigError> {
     Ok(latent)
 }
 
-/// Factor on scores: YaRN's `mscale_all_dim` widens them twice, for queries and for keys.
+/// Returns the scale of scores: YaRN's `mscale_all_dim` applies twice, for queries and for keys.
 fn scale(config: &Fields, latent: &LatentConfig) -> Result<f32, ConfigError> {
     let scale = scale_of(latent.nope_dim + latent.rope_dim);
     let Some(rope) = section(config)? else { return Ok(scale) };
@@ -149,7 +149,7 @@ fn moe(config: &Fields, router: Router) -> Result<MoeConfig, ConfigError> {
     })
 }
 
-/// Reads GGUF metadata. Files call V2, V3 and R1 alike; V2 differs in its router.
+/// Reads GGUF metadata. Files use one name for V2, V3 and R1; V2 differs in its router.
 fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
     let latent = gguf_latent(keys)?;
     let plain = gguf::Plain {
@@ -198,8 +198,8 @@ fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
 const SOFTMAX: u32 = 1;
 const SIGMOID: u32 = 2;
 
-/// Groups of experts, and those of them that may be chosen from. Files of V2 that are older than these keys do not say: with 160
-/// experts, which no other has, it is the large V2, V2.5 or Coder V2, and of its 8 groups 3 are chosen from.
+/// Groups of experts, and the number of groups that are eligible. Files of V2 older than these keys do not say: 160 experts mean
+/// the large V2, V2.5 or Coder V2, where 3 of 8 groups are eligible.
 fn gguf_groups(keys: &Keys<'_>, gating: u32) -> Result<[u32; 2], ConfigError> {
     let large = gating == SOFTMAX && keys.u32("expert_count")? == Some(160);
     let [groups, top] = if large { [8, 3] } else { [1, 1] };

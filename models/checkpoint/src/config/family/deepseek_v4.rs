@@ -79,7 +79,7 @@ fn compressed(config: &Fields, decoder: &DecoderConfig) -> Result<CompressedConf
     })
 }
 
-/// Reads the part behind attention in each layer: experts, in the first layers chosen by token id.
+/// Reads the MLP of each layer: experts, in the first layers selected by token id.
 fn mlps(config: &Fields, num_layers: u32) -> Result<Vec<Mlp>, ConfigError> {
     if let Some(types) = texts(config, "mlp_layer_types", num_layers)? {
         let mlp = |name: &str| match name {
@@ -94,8 +94,8 @@ fn mlps(config: &Fields, num_layers: u32) -> Result<Vec<Mlp>, ConfigError> {
     Ok((0..num_layers).map(mlp).collect())
 }
 
-/// The reference divides weights by their sum whatever `norm_topk_prob` says, and has one shared expert of the width of the
-/// others.
+/// Reads the experts. The reference divides weights by their sum whatever `norm_topk_prob` says, and has one shared expert of the
+/// width of the others.
 fn moe(config: &Fields) -> Result<MoeConfig, ConfigError> {
     let inner_size = config.need_u32("moe_intermediate_size")?;
     let score = match config.str("scoring_func")?.unwrap_or("sqrtsoftplus") {
@@ -158,7 +158,7 @@ fn compressors(config: &Fields, num_layers: u32) -> Result<Vec<Option<Compressor
     Ok((0..num_layers).map(|layer| Some(kind(layer))).collect())
 }
 
-/// Tokens an entry of one kind of layer.
+/// Returns the tokens per entry of one kind of layer.
 fn rate(config: &Fields, kind: &'static str, old: &str, default: u32) -> Result<u32, ConfigError> {
     if let Some(rate) = config.u32(old)? {
         return Ok(rate);
@@ -167,8 +167,8 @@ fn rate(config: &Fields, kind: &'static str, old: &str, default: u32) -> Result<
     rates.u32(kind)?.ok_or(ConfigError::Missing { field: kind })
 }
 
-/// Reads the rotations of layers without a compressor and of those with one. New configurations hold one section for
-/// each; in old ones a scaling goes to the second alone, and there never widens sine and cosine by itself.
+/// Reads the rotations of layers without and with a compressor. New configurations have a section for each; in old ones a scaling
+/// applies to the second alone, and never widens sine and cosine.
 fn ropes(config: &Fields, head_dim: u32, context_length: u32) -> Result<[Rope; 2], ConfigError> {
     let section = section(config)?;
     let rope = |section: &Fields, theta: Option<f64>, dims: u32| {

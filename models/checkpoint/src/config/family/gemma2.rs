@@ -26,7 +26,7 @@ pub(super) const SPEC: Spec = Spec {
 
 const ACTIVATION: &str = "gelu_pytorch_tanh";
 
-/// Bounds of scores and of logits where none are stated.
+/// Softcaps of scores and of logits if none are stated.
 const SOFTCAPS: [f32; 2] = [50.0, 30.0];
 
 /// Facts that no checkpoint states.
@@ -65,7 +65,7 @@ fn from_hf(config: &Fields) -> Result<DecoderConfig, ConfigError> {
 }
 
 fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
-    /// Layers of the one size, 27B, whose scores are scaled by the width of the model over its heads.
+    /// Number of layers of the 27B model, whose scores are scaled by the model's width over its number of heads.
     const LAYERS_27B: u32 = 46;
     let mut decoder = gguf::Plain::new(Family::Gemma2).read(keys)?;
     complete(&mut decoder);

@@ -18,10 +18,10 @@ pub(super) const SPEC: Spec = Spec {
     ..Spec::NONE
 };
 
-/// Layers of a period, of which the last sees everything.
+/// Layers per period, the last of which has full attention.
 const PERIOD: u32 = 6;
 
-/// Bases of the wavelengths in layers that see a window, and in the others.
+/// Rope bases in layers with a window, and in the others.
 const THETAS: [f64; 2] = [10_000.0, 1_000_000.0];
 
 const ACTIVATION: &str = "gelu_pytorch_tanh";
@@ -63,7 +63,7 @@ fn from_hf(config: &Fields) -> Result<DecoderConfig, ConfigError> {
     Ok(decoder)
 }
 
-/// Reads the rotation in layers that see a window. New configurations have a section for it.
+/// Reads the rotation of layers with a window. New configurations have a section for it.
 fn window_rope(config: &Fields, decoder: &DecoderConfig) -> Result<Rope, ConfigError> {
     let theta = |of: &Fields, field| Ok::<_, ConfigError>(of.f64(field)?.unwrap_or(THETAS[0]));
     let section = section(config)?.map(|all| all.object("sliding_attention")).transpose()?.flatten();
@@ -77,7 +77,7 @@ fn window_rope(config: &Fields, decoder: &DecoderConfig) -> Result<Rope, ConfigE
 }
 
 fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
-    /// Layers of the one size, 27B, whose scores are scaled by the width of the model over its heads.
+    /// Number of layers of the 27B model, whose scores are scaled by the model's width over its number of heads.
     const LAYERS_27B: u32 = 62;
     let mut decoder = gguf::Plain::new(Family::Gemma3).read(keys)?;
     complete(&mut decoder);

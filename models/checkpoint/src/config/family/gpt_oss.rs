@@ -69,7 +69,7 @@ fn moe(config: &Fields) -> Result<MoeConfig, ConfigError> {
     })
 }
 
-/// Rotation of a configuration that has no section on it.
+/// Returns the rotation of a configuration without a section for it.
 fn default_section() -> Fields {
     let section = json!({
         "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,

@@ -44,9 +44,9 @@ pub(super) const SPEC: Spec = Spec {
     ..Spec::NONE
 };
 
-/// Sets what the factors on embeddings and on what blocks add to the residual, and the divisor of logits, come to. The residual
-/// is kept over its factor: blocks then add what they make as it is, and norms, whose eps is that over the factor's square, make
-/// the same of it.
+/// Folds the multipliers of embeddings and residuals, and the divisor of logits, into the configuration. The residual is stored
+/// divided by its multiplier: attention and MLP then add their output unscaled, and norms give the same result with an epsilon
+/// divided by the multiplier's square.
 fn scale(decoder: &mut DecoderConfig, embedding: f32, residual: f32, logits: f32) -> Result<(), ConfigError> {
     for (field, value) in [("residual_multiplier", residual), ("logits_scaling", logits)] {
         if !(value.is_finite() && value > 0.0) {

@@ -23,17 +23,17 @@ pub(super) const SPEC: Spec = Spec {
     ..Spec::NONE
 };
 
-/// Tokens of a chunk, and of a step of the factor on queries, in both published models.
+/// Tokens of a chunk, and of a step of the query scale, in both published models.
 const CHUNK: u32 = 8192;
 
-/// Layers from one that does not rotate to the next.
+/// Distance between layers without rope.
 const INTERVAL: u32 = 4;
 
-/// Number of the sigmoid among GGUF's functions from a router's logits to scores.
+/// GGUF's number of the sigmoid as router function.
 const SIGMOID: u32 = 2;
 
-/// Reads GGUF metadata. It says nothing of chunks, rotation and norms of heads: as in llama.cpp these are what the published
-/// models have, and Maverick's 128 experts stand for heads without norms.
+/// Reads GGUF metadata. It does not state chunks, rope and head norms: they are those of the published models, as in llama.cpp,
+/// and Maverick's 128 experts imply heads without norms.
 fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
     let plain = gguf::Plain { pairing: Pairing::Interleaved, ..gguf::Plain::new(Family::Llama4) };
     let mut decoder = plain.read(keys)?;
@@ -79,7 +79,7 @@ fn read(config: &Fields) -> Result<DecoderConfig, ConfigError> {
     Ok(decoder)
 }
 
-/// Reads the scaling of queries in layers that do not rotate.
+/// Reads the query scale of layers without rope.
 fn temperature(config: &Fields) -> Result<Option<Temperature>, ConfigError> {
     // Published configurations hold a number here, of which only the truth counts.
     let tunes = match config.get("attn_temperature_tuning") {
@@ -98,7 +98,7 @@ fn temperature(config: &Fields) -> Result<Option<Temperature>, ConfigError> {
     Ok(Some(Temperature { floor_scale, attn_scale, first: 1, all_layers: false }))
 }
 
-/// Whether each layer rotates queries and keys.
+/// Returns whether each layer rotates queries and keys.
 fn rotary(config: &Fields, num_layers: u32) -> Result<Vec<bool>, ConfigError> {
     let flags = list(config, "no_rope_layers")?;
     if flags.is_empty() {
@@ -114,7 +114,7 @@ fn rotary(config: &Fields, num_layers: u32) -> Result<Vec<bool>, ConfigError> {
     Ok(flags.into_iter().map(|flag| flag != 0).collect())
 }
 
-/// Chunks in the layers that rotate, unless types say which.
+/// Returns chunks for the layers with rope, unless types are stated.
 fn chunks(config: &Fields, rotary: &[bool]) -> Result<Vec<Reach>, ConfigError> {
     let chunk = config.u32("attention_chunk_size")?.unwrap_or(CHUNK);
     if chunk == 0 {

@@ -52,7 +52,7 @@ fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
     Ok(decoder)
 }
 
-/// The factor on queries, which grows with every `original` tokens.
+/// Returns the query scale, which grows every `original` tokens.
 fn temperature(original: f64, beta: Option<f64>) -> Result<Option<Temperature>, ConfigError> {
     if !(original.is_finite() && original >= 1.0) {
         let (field, value) = ("original_max_position_embeddings", original.to_string());
@@ -62,7 +62,7 @@ fn temperature(original: f64, beta: Option<f64>) -> Result<Option<Temperature>, 
     Ok(beta.map(with))
 }
 
-/// Rotation of a configuration that has no section on it.
+/// Returns the rotation of a configuration without a section for it.
 fn default_section() -> Fields {
     let section = json!({
         "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,

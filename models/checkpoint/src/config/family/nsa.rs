@@ -1,4 +1,4 @@
-//! The `nsa` models of flash-linear-attention: Llama but for its attention, with names of fields and tensors of its own.
+//! The `nsa` models of flash-linear-attention: Llama with another attention, and with its own names of fields and tensors.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::{ConfigError, DecoderConfig, Family, NsaConfig};
 pub(super) const SPEC: Spec =
     Spec { hf: Some(Hf { model_type: "nsa", reads: &["hidden_act"], read }), ..Spec::NONE };
 
-/// Fields with what other families call them, and what they are where they are absent: saved configurations leave defaults out.
+/// Fields, their names in other families, and their defaults, since saved configurations leave defaults out.
 const FIELDS: [(&str, &str, f64); 9] = [
     ("hidden_size", "hidden_size", 2048.0),
     ("num_hidden_layers", "num_hidden_layers", 24.0),
@@ -38,7 +38,7 @@ fn read(config: &Fields) -> Result<DecoderConfig, ConfigError> {
     Ok(decoder)
 }
 
-/// The fields by the names of other families, all of them there.
+/// Returns all fields by the names of other families.
 fn renamed(config: &Fields) -> Result<Fields, ConfigError> {
     let mut fields = config.0.clone();
     for (field, name, default) in FIELDS {
@@ -55,7 +55,7 @@ fn renamed(config: &Fields) -> Result<Fields, ConfigError> {
     Ok(Fields(fields))
 }
 
-/// A number of JSON, an integer where it is one.
+/// Returns a JSON number, an integer if possible.
 fn number(value: f64) -> Value {
     #[expect(
         clippy::cast_possible_truncation,

@@ -38,7 +38,7 @@ pub(super) const SPEC: Spec = Spec {
     ..Spec::NONE
 };
 
-/// The section on rotation with the context that the model was trained with first, which these configurations keep outside.
+/// Adds the original context to the rope section, since these configurations store it outside.
 fn with_original(config: &Fields, mut section: Fields) -> Fields {
     const FIELD: &str = "original_max_position_embeddings";
     if section.get("long_factor").is_some() && section.get(FIELD).is_none() {

@@ -19,7 +19,7 @@ pub(super) const SPEC: Spec = Spec {
     ..Spec::NONE
 };
 
-/// Layers from one that does not rotate to the next.
+/// Distance between layers without rope.
 const INTERVAL: u32 = 4;
 
 fn from_hf(config: &Fields) -> Result<DecoderConfig, ConfigError> {

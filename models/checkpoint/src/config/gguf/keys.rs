@@ -1,14 +1,14 @@
-//! Metadata keys of one architecture, by type, and those that must have no effect.
+//! Metadata keys of one architecture, by type, and keys that must have neutral values.
 
 use crate::{ConfigError, Gguf, GgufError, Value};
 
-/// The keys that begin with an architecture.
+/// The keys with the prefix of an architecture.
 pub(in crate::config) struct Keys<'a> {
     pub(in crate::config) file: &'a Gguf,
     pub(in crate::config) arch: &'a str,
 }
 
-/// Keys, after the architecture, that change the result; each is taken only with a value that changes nothing.
+/// Keys, after the architecture, that would change the result, each with its neutral values.
 const NEUTRAL: &[(&str, &[f64])] = &[
     ("expert_count", &[0.0]),
     ("expert_used_count", &[0.0]),
@@ -48,7 +48,7 @@ pub(super) fn missing(key: impl Into<String>) -> GgufError {
 }
 
 impl Keys<'_> {
-    /// The whole key.
+    /// Returns the whole key.
     pub(in crate::config) fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.arch)
     }
@@ -81,7 +81,7 @@ impl Keys<'_> {
         ConfigError::Unsupported { field: self.key(name), value: value.to_owned() }
     }
 
-    /// Refuses keys that would change the result, but for those that the family `reads`.
+    /// Rejects keys that would change the result, except those that the family `reads`.
     pub(super) fn refuse_unimplemented(&self, reads: &[&str]) -> Result<(), ConfigError> {
         for &(name, neutral) in NEUTRAL.iter().filter(|(name, _)| !reads.contains(name)) {
             let Some(value) = self.value(name) else { continue };

@@ -1,4 +1,4 @@
-//! Properties that differ from layer to layer, and experts.
+//! Properties that differ between layers, and experts.
 
 use super::keys::Keys;
 use crate::config::moe::CHOICE;
@@ -6,8 +6,8 @@ use crate::{
     Activation, ConfigError, DecoderConfig, ExpertPacking, Mlp, MoeConfig, Reach, Role, WeightSource,
 };
 
-/// Reads what layers see where some see a window: those that `default` says, unless a pattern says which. It is a flag for each
-/// layer, or the length of a period whose last layer attends to everything.
+/// Reads the masks of layers if some have a window: those of `default`, unless there is a pattern. It is a flag for each layer,
+/// or the length of a period whose last layer has full attention.
 pub(in crate::config) fn windows(
     keys: &Keys<'_>,
     num_layers: u32,
@@ -36,8 +36,7 @@ pub(in crate::config) fn windows(
     Ok(windowed.into_iter().map(reach).collect())
 }
 
-/// Reads experts, of the layers that have a router; `family` sets what no key says. `gating` is the number of the function from
-/// logits to scores.
+/// Reads the experts of layers with a router; `family` sets what no key states. `gating` is the number of the router function.
 pub(in crate::config) fn set_experts(
     keys: &Keys<'_>,
     decoder: &mut DecoderConfig,

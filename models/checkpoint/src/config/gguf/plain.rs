@@ -1,16 +1,16 @@
-//! Keys that all architectures have.
+//! Keys of all architectures.
 
 use super::keys::Keys;
 use super::rope::rope;
 use crate::config::MAX_LAYERS;
 use crate::{ConfigError, DecoderConfig, Family, Gguf, GgufError, Pairing, Role, Sizes, WeightSource};
 
-/// Reads the keys that all architectures have.
+/// Reads the keys of all architectures.
 pub(in crate::config) struct Plain {
     pub(in crate::config) family: Family,
-    /// Elements that turn together.
+    /// Elements that form a rotated pair.
     pub(in crate::config) pairing: Pairing,
-    /// Size of heads where other keys say it and the family sets it.
+    /// Head size, if it is stated by other keys and the family sets it.
     pub(in crate::config) head_dim: Option<u32>,
 }
 
@@ -19,7 +19,7 @@ impl Plain {
         Self { family, pairing: Pairing::Halves, head_dim: None }
     }
 
-    /// Reads a configuration in which all layers are dense and see everything.
+    /// Reads a configuration in which all layers are dense and have full attention.
     pub(in crate::config) fn read(&self, keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
         let sizes = sizes(keys, self.head_dim)?;
         let file = keys.file;
@@ -65,7 +65,7 @@ fn sizes(keys: &Keys<'_>, known: Option<u32>) -> Result<Sizes, ConfigError> {
     })
 }
 
-/// The embedding has a row for each token; files may lack the key.
+/// Returns the number of rows of the embedding; files may lack the key.
 fn vocab_size(keys: &Keys<'_>) -> Result<u32, ConfigError> {
     let embedding = keys.file.tensors().iter().find(|tensor| tensor.name == "token_embd.weight");
     let rows = embedding.and_then(|tensor| u32::try_from(*tensor.shape.first()?).ok());
@@ -83,7 +83,7 @@ fn vocab_size(keys: &Keys<'_>) -> Result<u32, ConfigError> {
     Ok(rows)
 }
 
-/// End of text, of turn and of message: some converters give one of them, some several.
+/// Returns the tokens that end text, turn and message: some converters state one of them, some several.
 fn eos_ids(file: &Gguf) -> Result<Vec<u32>, GgufError> {
     let mut ids = Vec::new();
     for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {
@@ -100,7 +100,7 @@ fn eos_ids(file: &Gguf) -> Result<Vec<u32>, GgufError> {
     Ok(ids)
 }
 
-/// Tokens that end a turn by their names, in files that do not say which do. llama.cpp goes by the same names.
+/// Names of tokens that end a turn, for files that do not state them; llama.cpp uses the same names.
 const ENDS: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -115,7 +115,7 @@ const ENDS: &[&str] = &[
     "<｜end▁of▁sentence｜>",
 ];
 
-/// Ids of control tokens that end a turn by their names.
+/// Returns the ids of control tokens that end a turn, judging by their names.
 fn named_ends(file: &Gguf) -> Result<Vec<u32>, GgufError> {
     const CONTROL: i64 = 3;
     let Some(tokens) = file.strings("tokenizer.ggml.tokens")? else { return Ok(Vec::new()) };

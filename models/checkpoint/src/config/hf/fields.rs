@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::ConfigError;
 
-/// A JSON object whose fields are read by type; `null` is as good as absent.
+/// A JSON object whose fields are read by type; `null` counts as absent.
 #[derive(Default, Debug)]
 pub(in crate::config) struct Fields(pub(in crate::config) Map<String, Value>);
 
@@ -56,7 +56,7 @@ impl Fields {
         self.typed(field, "an object", |value| Some(Fields(value.as_object()?.clone())))
     }
 
-    /// A list of numbers, which must be there.
+    /// Reads a required list of numbers.
     #[expect(clippy::cast_possible_truncation, reason = "the forward pass runs in f32")]
     pub(in crate::config) fn floats(&self, field: &'static str) -> Result<Vec<f32>, ConfigError> {
         let list = self.typed(field, "a list of numbers", |value| {
@@ -65,7 +65,7 @@ impl Fields {
         list.ok_or(ConfigError::Missing { field })
     }
 
-    /// Token ids: one, or a list.
+    /// Reads token ids: one, or a list.
     pub(in crate::config) fn ids(&self, field: &str) -> Result<Vec<u32>, ConfigError> {
         let ids = self.typed(field, "a token id or a list of them", |value| match value {
             Value::Array(ids) => ids.iter().map(as_u32).collect(),

@@ -1,11 +1,11 @@
-//! Properties that differ from layer to layer.
+//! Properties that differ between layers.
 
 use serde_json::Value;
 
 use super::fields::{Fields, as_u32, mismatch};
 use crate::{ConfigError, Reach};
 
-/// The list in `field`, one text a layer, if it is there.
+/// Reads the list in `field`, one text per layer, if it is there.
 pub(in crate::config) fn texts<'a>(
     config: &'a Fields,
     field: &'static str,
@@ -22,7 +22,7 @@ pub(in crate::config) fn texts<'a>(
     layers.iter().map(text).collect::<Result<_, _>>().map(Some)
 }
 
-/// Reads what layers see by their types, of which `reach` knows those of the family; `None` where no types are given.
+/// Reads the masks of layers by their types; `reach` knows those of the family. `None` if no types are given.
 pub(in crate::config) fn by_type(
     config: &Fields,
     num_layers: u32,
@@ -33,7 +33,7 @@ pub(in crate::config) fn by_type(
     types.map(|types| types.into_iter().map(of_layer).collect()).transpose()
 }
 
-/// Reads what layers see where those of some types see a window: `default` says which they are where no types are given.
+/// Reads the masks of layers if some types have a window; `default` gives the types if the configuration does not.
 pub(in crate::config) fn reaches(
     config: &Fields,
     num_layers: u32,
@@ -49,7 +49,7 @@ pub(in crate::config) fn reaches(
     Ok(types.unwrap_or_else(|| (0..num_layers).map(|layer| with(default(layer))).collect()))
 }
 
-/// Reads what layers see where the configuration class has no types of layers and all are alike.
+/// Reads the mask of all layers, if the configuration class has no types of layers.
 pub(in crate::config) fn alike(
     config: &Fields,
     num_layers: u32,
@@ -63,7 +63,7 @@ pub(in crate::config) fn alike(
     Ok(types.unwrap_or_else(|| vec![reach; num_layers as usize]))
 }
 
-/// Reads the sliding window. `null` switches it off, absence is the default of the configuration class.
+/// Reads the sliding window. `null` switches it off; if absent, it is the default of the configuration class.
 pub(in crate::config) fn window(config: &Fields, default: Option<u32>) -> Result<Option<u32>, ConfigError> {
     let window = match config.0.contains_key("sliding_window") {
         true => config.u32("sliding_window")?,
@@ -77,7 +77,7 @@ pub(in crate::config) fn window(config: &Fields, default: Option<u32>) -> Result
     }
 }
 
-/// Reads the window of the Qwens, which is only for those who ask for it.
+/// Reads the window of the Qwen models, which is off by default.
 pub(in crate::config) fn window_on_demand(config: &Fields) -> Result<Option<u32>, ConfigError> {
     if !config.bool("use_sliding_window")?.unwrap_or(false) {
         return Ok(None);
@@ -85,7 +85,7 @@ pub(in crate::config) fn window_on_demand(config: &Fields) -> Result<Option<u32>
     Ok(window(config, None)?.or(Some(4096)))
 }
 
-/// Reads the number of layers from one to the next of its kind.
+/// Reads the distance between layers of one kind.
 pub(in crate::config) fn step(
     config: &Fields,
     field: &'static str,
@@ -113,14 +113,14 @@ pub(in crate::config) fn layer_numbers(
     }
 }
 
-/// Reads a list of numbers; absent is empty.
+/// Reads a list of numbers; empty if absent.
 pub(in crate::config) fn list(config: &Fields, field: &str) -> Result<Vec<u32>, ConfigError> {
     let Some(list) = config.get(field) else { return Ok(Vec::new()) };
     let numbers = list.as_array().and_then(|list| list.iter().map(as_u32).collect());
     numbers.ok_or_else(|| mismatch(field, "a list of integers", list))
 }
 
-/// A name that the family does not know.
+/// Error for a name that the family does not know.
 pub(in crate::config) fn unknown(field: &str, value: &str) -> ConfigError {
     ConfigError::Unsupported { field: field.to_owned(), value: format!("{value:?}") }
 }

@@ -1,48 +1,48 @@
-//! Fields that all families have.
+//! Fields of all families.
 
 use super::fields::Fields;
 use super::rope::{RopeSite, rope, rotary_dims, section};
 use crate::config::MAX_LAYERS;
 use crate::{ConfigError, DecoderConfig, Family, Pairing, Rope, Sizes};
 
-/// Reads the fields that all families have, with the defaults of a family's configuration class.
+/// Reads the fields of all families, with the defaults of a family's configuration class.
 pub(in crate::config) struct Plain {
     pub(in crate::config) family: Family,
     pub(in crate::config) kv_heads: KvHeads,
     pub(in crate::config) head_dim: HeadDim,
-    /// Field of the width inside dense layers.
+    /// Field of the MLP width of dense layers.
     pub(in crate::config) inner_size: &'static str,
     pub(in crate::config) rms_norm_eps: f32,
     pub(in crate::config) tied: bool,
     pub(in crate::config) rope: fn(&Fields, &RopeSite) -> Result<Rope, ConfigError>,
     pub(in crate::config) rope_theta: f64,
-    /// Part of a head that rotates where no field says; `None` where a field must not.
+    /// Rotated fraction of a head if no field states it; `None` if a field must not.
     pub(in crate::config) partial_rotary: Option<f64>,
-    /// Elements that turn together.
+    /// Elements that form a rotated pair.
     pub(in crate::config) pairing: Pairing,
 }
 
-/// Number of key and value heads where the field is absent.
+/// Number of key and value heads if the field is absent.
 #[derive(Clone, Copy)]
 pub(in crate::config) enum KvHeads {
-    /// The field must be there.
+    /// The field is required.
     Needed,
-    /// As many heads as queries have.
+    /// The number of query heads.
     Queries,
-    /// This many heads.
+    /// This number.
     Default(u32),
 }
 
-/// Size of heads where the field is absent.
+/// Head size if the field is absent.
 #[derive(Clone, Copy)]
 pub(in crate::config) enum HeadDim {
-    /// The width over the number of heads.
+    /// The width divided by the number of heads.
     Quotient,
-    /// A number, and the quotient where the field is `null`.
+    /// This number; the quotient if the field is `null`.
     Default(u32),
-    /// A number, absent or `null`.
+    /// This number, for absent and `null`.
     Always(u32),
-    /// Another field says, whatever this one does: the family sets it.
+    /// The family sets it from another field.
     Elsewhere,
 }
 
@@ -62,7 +62,7 @@ impl Plain {
         }
     }
 
-    /// Reads a configuration in which all layers are dense and see everything.
+    /// Reads a configuration in which all layers are dense and have full attention.
     pub(in crate::config) fn read(&self, config: &Fields) -> Result<DecoderConfig, ConfigError> {
         let num_heads = config.need_u32("num_attention_heads")?;
         let num_layers = config.need_u32("num_hidden_layers")?;
@@ -129,7 +129,7 @@ impl Plain {
     }
 }
 
-/// A number that goes by two names, of which the first is reported when both are absent.
+/// Reads a number with two names; the first is reported if both are absent.
 pub(in crate::config) fn either(config: &Fields, fields: [&'static str; 2]) -> Result<u32, ConfigError> {
     match config.u32(fields[1])? {
         Some(n) if config.get(fields[0]).is_none() => Ok(n),
@@ -137,7 +137,7 @@ pub(in crate::config) fn either(config: &Fields, fields: [&'static str; 2]) -> R
     }
 }
 
-/// Refuses biases of attention, which no model of some families has.
+/// Rejects biases of attention, which some families never have.
 pub(in crate::config) fn refuse_biases(config: &Fields) -> Result<(), ConfigError> {
     match config.bool("attention_bias")?.unwrap_or(false) {
         true => Err(ConfigError::Unsupported { field: "attention_bias".into(), value: "true".into() }),

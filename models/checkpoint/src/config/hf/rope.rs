@@ -6,20 +6,20 @@ use super::fields::Fields;
 use crate::config::rope::{long_mscale, yarn_mscale};
 use crate::{ConfigError, Pairing, Rope, RopeScaling, ShortFactors};
 
-/// Values that a rotation follows from beside its fields.
+/// Parameters of a rotation other than its fields.
 pub(in crate::config) struct RopeSite {
     /// Dimensions of a head that rotate.
     pub(in crate::config) rotary_dims: u32,
     pub(in crate::config) context_length: u32,
-    /// Base of the wavelengths where no field says.
+    /// Rope base if no field states it.
     pub(in crate::config) theta: f64,
-    /// Whether a field may say that a part of a head rotates.
+    /// Whether a field may state that only a part of a head rotates.
     pub(in crate::config) partial: bool,
-    /// Elements that turn together.
+    /// Elements that form a rotated pair.
     pub(in crate::config) pairing: Pairing,
 }
 
-/// Reads the rotation of all layers. New configurations hold all of it in `rope_parameters`, old ones in `rope_theta` and
+/// Reads the rotation of all layers. New configurations store it in `rope_parameters`, old ones in `rope_theta` and
 /// `rope_scaling`.
 pub(in crate::config) fn rope(config: &Fields, site: &RopeSite) -> Result<Rope, ConfigError> {
     let section = section(config)?.unwrap_or(Fields(Map::new()));
@@ -27,7 +27,7 @@ pub(in crate::config) fn rope(config: &Fields, site: &RopeSite) -> Result<Rope, 
 }
 
 impl RopeSite {
-    /// Reads the rotation that a section states.
+    /// Reads the rotation of a section.
     pub(in crate::config) fn rope(&self, config: &Fields, section: &Fields) -> Result<Rope, ConfigError> {
         if let Some((field, value)) = section.0.iter().find(|(field, _)| !KNOWN.contains(&field.as_str())) {
             return Err(ConfigError::Unsupported {
@@ -55,7 +55,7 @@ impl RopeSite {
     }
 }
 
-/// Reads how a section scales frequencies for longer contexts.
+/// Reads the scaling of frequencies for longer contexts.
 pub(in crate::config) fn scaling(section: &Fields, context_length: u32) -> Result<RopeScaling, ConfigError> {
     let kind = match section.str("rope_type")? {
         Some(kind) => kind,
@@ -99,7 +99,7 @@ const KNOWN: &[&str] = &[
     "short_factor",
 ];
 
-/// Finds the section of a configuration on rotation.
+/// Finds the rope section of a configuration.
 pub(in crate::config) fn section(config: &Fields) -> Result<Option<Fields>, ConfigError> {
     match (config.object("rope_parameters")?, config.object("rope_scaling")?) {
         (Some(new), Some(old)) if new.0 != old.0 => Err(ConfigError::Unsupported {
@@ -111,7 +111,7 @@ pub(in crate::config) fn section(config: &Fields) -> Result<Option<Fields>, Conf
     }
 }
 
-/// Reads LongRoPE. The context it was trained with first lies in the section; Phi 3 has it outside, and copies it there.
+/// Reads LongRoPE. The original context is in the section; Phi 3 has it outside, and copies it there.
 fn long(section: &Fields, context_length: u32) -> Result<RopeScaling, ConfigError> {
     let original_context = section.need_u32("original_max_position_embeddings")?;
     let (original, context) = (f64::from(original_context), f64::from(context_length));

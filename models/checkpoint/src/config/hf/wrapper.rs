@@ -1,18 +1,18 @@
-//! Configurations of models that see and hear too: their text model is a section, which runs here without the rest.
+//! Configurations of multimodal models: their text model is a section, which runs here without the rest.
 
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use crate::ConfigError;
 
-/// Types of models whose text model is in `text_config`, and the type of that where the section does not say.
+/// Types of models whose text model is in `text_config`, and its type if the section does not state it.
 const WRAPPERS: &[(&str, &str)] =
     &[("gemma3", "gemma3_text"), ("llama4", "llama4_text"), ("mistral3", "mistral")];
 
-/// Fields outside of the section that count where it lacks them.
+/// Fields outside of the section that apply if it lacks them.
 const SHARED: &[&str] = &["bos_token_id", "eos_token_id", "quantization_config", "tie_word_embeddings"];
 
-/// The configuration of the text model.
+/// Returns the configuration of the text model.
 pub(super) fn text(config: Fields) -> Result<Fields, ConfigError> {
     let found = config.str("model_type")?;
     let Some((_, kind)) = WRAPPERS.iter().find(|(name, _)| found == Some(*name)) else { return Ok(config) };
@@ -31,7 +31,7 @@ pub(super) fn text(config: Fields) -> Result<Fields, ConfigError> {
     Ok(text)
 }
 
-/// Sizes that published sections leave to their configuration class.
+/// Returns the sizes that published sections leave to their configuration class.
 fn defaults(kind: &str) -> Map<String, Value> {
     let sizes = match kind {
         "gemma3_text" => json!({

@@ -1,5 +1,5 @@
-//! Codebooks of the types under four bits: the points that ggml's quantisers choose among (`ggml-common.h`). An entry is a
-//! number with the index of each coordinate in two or three bits, the first in the lowest.
+//! Codebooks of the types below four bits: the points of ggml's quantisers (`ggml-common.h`). An entry holds the index of each
+//! coordinate in two or three bits, the first in the lowest.
 
 /// Eight coordinates of 8, 25 and 43.
 #[rustfmt::skip]

@@ -1,4 +1,4 @@
-//! Types under four bits: points of codebooks with signs (IQ1 to IQ3), and ternary digits (TQ).
+//! Types below four bits: codebook points with signs (IQ1 to IQ3), and ternary digits (TQ).
 
 use super::codebooks;
 use super::f16_at;
@@ -134,7 +134,7 @@ pub(super) fn iq1_m(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// A ternary digit of a byte, from -1 to 1: the byte is the number behind the point of a fraction in base three.
+/// Returns a ternary digit of a byte, from -1 to 1: the byte is the fractional part of a number in base three.
 fn digit(byte: u8, place: usize) -> f32 {
     let rest = u16::from(byte.wrapping_mul(THREES[place]));
     f32::from((rest * 3) >> 8) - 1.0

@@ -1,6 +1,6 @@
 //! Defects of a GGUF file.
 
-/// Why bytes are not a readable GGUF file, or metadata is not what it should be.
+/// Error of reading a GGUF file or its metadata.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufError {
@@ -34,7 +34,7 @@ pub enum GgufError {
         /// The version as read in little-endian order.
         version: u32,
     },
-    /// A count is over its cap.
+    /// A size exceeds its limit.
     #[error("{what} is {value}, the limit is {limit}")]
     Limit {
         /// The items that are counted.
@@ -44,7 +44,7 @@ pub enum GgufError {
         /// Its cap.
         limit: u64,
     },
-    /// A text is over its cap.
+    /// A size exceeds its limit.
     #[error("{what} is {len} bytes long, the limit is {limit}")]
     TooLong {
         /// The text.
@@ -90,13 +90,13 @@ pub enum GgufError {
         /// The tensor.
         tensor: String,
     },
-    /// A file of a split model whose name does not follow the pattern of such files, so that the others cannot be found.
+    /// A file of a split model does not follow the pattern of names by which the others are found.
     #[error("the file is one of {count}, and not called NAME-00001-of-{count:05}.gguf")]
     SplitName {
         /// Number of files of the model.
         count: u32,
     },
-    /// A file beside those of a split model that is none of them.
+    /// A file named like part of a split model is not part of it.
     #[error("split.no and split.count are not {number} and {count}")]
     SplitPart {
         /// Number of the file, from 0.
@@ -104,10 +104,10 @@ pub enum GgufError {
         /// Number of files of the model.
         count: u32,
     },
-    /// The files of a split model lack tensors, or have too many.
+    /// The files of a split model have too few tensors, or too many.
     #[error("the files have {found} tensors, split.tensors.count is {want}")]
     SplitTensors {
-        /// Tensors in all files.
+        /// Number of tensors in all files.
         found: usize,
         /// Number of them as the first file says.
         want: i64,
@@ -170,7 +170,7 @@ pub enum GgufError {
         /// The key.
         key: String,
     },
-    /// Metadata is of another type than it should be.
+    /// Metadata has another type than expected.
     #[error("metadata {key} is {found}, not a value of type {want}")]
     KeyType {
         /// The key.

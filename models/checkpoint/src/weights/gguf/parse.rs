@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::HashSet};
 
 use super::{Array, Dtype, GgufError, GgufTensor, Value};
 
-/// Caps. Real files stay far below them; what they stop is a few bytes of header that ask for gigabytes.
+/// Limits. Real files stay far below them; they stop headers of a few bytes that ask for gigabytes.
 mod cap {
     pub(super) const METADATA: u64 = 1 << 16;
     pub(super) const TENSORS: u64 = 1 << 18;
@@ -316,7 +316,7 @@ impl<'a> Cursor<'a> {
         Ok(str::from_utf8(bytes).map_err(|_| GgufError::Utf8 { what, at })?.to_owned())
     }
 
-    /// `len` elements of at least `min_bytes` each: memory is reserved only for what the file can hold.
+    /// Reads `len` elements of at least `min_bytes` each; memory is reserved only for what the file can hold.
     fn elements<T>(
         &mut self,
         len: usize,

@@ -1,4 +1,4 @@
-//! Models in several files: `NAME-00001-of-00003.gguf`, of which the first has the metadata and each its own tensors.
+//! Models in several files: `NAME-00001-of-00003.gguf`. The first has the metadata, and each has its own tensors.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::{Gguf, GgufError, Value, WeightError};
 const MAX_PARTS: u32 = 1 << 10;
 
 impl Gguf {
-    /// Opens the other files of a model of which `self` is one.
+    /// Opens the other files of the model.
     pub(super) fn with_parts(self) -> Result<Self, WeightError> {
         let broken = |path: &Path, source| WeightError::Gguf { path: path.into(), source };
         let key = |file: &Self, key| file.u32(key).map_err(|source| broken(&file.path, source));
@@ -40,7 +40,7 @@ impl Gguf {
         }
     }
 
-    /// Number of tensors in all files, as the first says. It is written with a sign.
+    /// Returns the number of tensors in all files, as the first states it, which is signed.
     fn num_tensors(&self) -> Option<i64> {
         match *self.value("split.tensors.count")? {
             Value::Signed(count) => Some(count),
@@ -49,7 +49,7 @@ impl Gguf {
         }
     }
 
-    /// Takes the tensors of another file in.
+    /// Adds the tensors of another file.
     fn add(&mut self, part: Self) -> Result<(), GgufError> {
         let file = self.files.len();
         self.files.extend(part.files);

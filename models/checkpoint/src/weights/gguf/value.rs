@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A metadata value. Integers are widened: no reader cares about their stored width.
+/// A metadata value. Integers are widened, since their stored width does not matter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// `uint8` to `uint64`.

@@ -1,15 +1,15 @@
-//! Blocks of 256 numbers, whose runs have scales of few bits.
+//! Blocks of 256 numbers in runs, whose scales have few bits.
 
 use super::{code, inverse, put};
 
 /// Numbers of a block.
 const BLOCK: usize = 256;
 
-/// Scales that are tried for a run, beside the one that its range gives: from one that cuts the outermost numbers off to one that
-/// leaves room for them.
+/// Number of scales that are tried for a run, in addition to the one from its range: some clip the outermost numbers, some leave
+/// space for them.
 const TRIED: i8 = 6;
 
-/// Distance between neighbours of them, in codes.
+/// Distance between them, in codes.
 const DISTANCE: f32 = 0.15;
 
 /// A scale and a minimum, of which numbers are `scale * code - minimum`.
@@ -43,11 +43,11 @@ fn put_runs(out: &mut [u8], codes: &[u8; BLOCK]) {
     }
 }
 
-/// Scales and minima of 8 runs of 32, to `head`, and the codes from 0 to `most` that follow from them.
-fn by_32(x: &[f32], most: u8, head: &mut [u8]) -> [u8; BLOCK] {
+/// Writes scales and minima of 8 runs of 32 to `head`, and returns the codes from 0 to `max`.
+fn by_32(x: &[f32], max: u8, head: &mut [u8]) -> [u8; BLOCK] {
     let mut runs = [Affine::default(); 8];
     for (run, x) in runs.iter_mut().zip(x.chunks_exact(32)) {
-        *run = fit(x, most);
+        *run = fit(x, max);
     }
     let largest = |of: fn(&Affine) -> f32| runs.iter().map(of).fold(0.0, f32::max);
     let steps = [largest(|run| run.scale) / 63.0, largest(|run| run.minimum) / 63.0];
@@ -60,7 +60,7 @@ fn by_32(x: &[f32], most: u8, head: &mut [u8]) -> [u8; BLOCK] {
     put_pairs(&mut head[4..], &pairs);
     std::array::from_fn(|i| {
         let [s, m] = pairs[i / 32].map(f32::from);
-        code((x[i] + minimum * m) * inverse(scale * s) + 0.5, most)
+        code((x[i] + minimum * m) * inverse(scale * s) + 0.5, max)
     })
 }
 
@@ -74,8 +74,8 @@ fn put_pairs(out: &mut [u8], pairs: &[[u8; 2]; 8]) {
     }
 }
 
-/// The scale and minimum of a run with the smallest weighted error: numbers far from zero count more.
-fn fit(x: &[f32], most: u8) -> Affine {
+/// Returns the scale and minimum of a run with the smallest weighted error: numbers far from zero count more.
+fn fit(x: &[f32], max: u8) -> Affine {
     let low = x.iter().copied().fold(0.0, f32::min);
     let high = x.iter().copied().fold(0.0, f32::max);
     if high <= low {
@@ -83,10 +83,10 @@ fn fit(x: &[f32], most: u8) -> Affine {
     }
     let rms = (x.iter().map(|x| x * x).sum::<f32>() / 32.0).sqrt();
     let weight = |x: f32| rms + x.abs();
-    let mut best = (Affine { scale: (high - low) / f32::from(most), minimum: -low }, f32::INFINITY);
+    let mut best = (Affine { scale: (high - low) / f32::from(max), minimum: -low }, f32::INFINITY);
     for tried in -TRIED..=TRIED {
-        let inverse = (f32::from(most) + DISTANCE * f32::from(tried)) / (high - low);
-        let codes: [f32; 32] = std::array::from_fn(|i| f32::from(code((x[i] - low) * inverse + 0.5, most)));
+        let inverse = (f32::from(max) + DISTANCE * f32::from(tried)) / (high - low);
+        let codes: [f32; 32] = std::array::from_fn(|i| f32::from(code((x[i] - low) * inverse + 0.5, max)));
         let affine = least_squares(x, &codes, weight);
         let error = |(x, code): (&f32, &f32)| {
             let off = affine.scale * code - affine.minimum - x;
@@ -100,7 +100,7 @@ fn fit(x: &[f32], most: u8) -> Affine {
     best.0
 }
 
-/// The scale and the minimum, which is not negative, that bring `codes` closest to `x`.
+/// Returns the scale and the minimum, which is not negative, for which `codes` come closest to `x`.
 fn least_squares(x: &[f32], codes: &[f32; 32], weight: impl Fn(f32) -> f32) -> Affine {
     let (mut w, mut wc, mut wcc, mut wx, mut wcx) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for (x, code) in x.iter().zip(codes) {
@@ -124,7 +124,7 @@ pub(super) fn q6_k(x: &[f32], out: &mut [u8]) {
     for (run, x) in runs.iter_mut().zip(x.chunks_exact(16)) {
         *run = fit_signed(x);
     }
-    let largest = runs.iter().fold(0.0_f32, |most, run| if run.abs() > most.abs() { *run } else { most });
+    let largest = runs.iter().fold(0.0_f32, |max, run| if run.abs() > max.abs() { *run } else { max });
     let step = largest / -128.0;
     put(&mut out[208..], step);
     let read = half::f16::from_f32(step).to_f32();
@@ -146,9 +146,9 @@ pub(super) fn q6_k(x: &[f32], out: &mut [u8]) {
     }
 }
 
-/// The scale of 16 numbers with codes from -32 to 31 that has the smallest error, weighted by their squares.
+/// Returns the scale of 16 numbers with codes from -32 to 31 that has the smallest error, weighted by their squares.
 fn fit_signed(x: &[f32]) -> f32 {
-    let farthest = x.iter().fold(0.0_f32, |most, x| if x.abs() > most.abs() { *x } else { most });
+    let farthest = x.iter().fold(0.0_f32, |max, x| if x.abs() > max.abs() { *x } else { max });
     if farthest == 0.0 {
         return 0.0;
     }

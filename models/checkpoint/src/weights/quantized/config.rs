@@ -10,7 +10,7 @@ pub enum Quantization {
     None,
     /// MXFP4 in blocks and scales (gpt-oss).
     Mxfp4,
-    /// fp8 of four exponent bits, with a scale for blocks of rows and columns, for rows, or for all.
+    /// fp8 with four exponent bits, with scales per block of rows and columns, per row, or for all.
     Fp8 {
         /// Rows and columns of a block.
         block: [usize; 2],
@@ -31,11 +31,11 @@ pub enum Quantization {
 pub struct Gptq {
     /// Bits of a code, 4 or 8.
     pub bits: u32,
-    /// Added to the zero points in the file: the first format holds one less.
+    /// Added to the zero points in the file: the first format stores one less.
     pub zero_offset: u32,
 }
 
-/// A way of storing matrices that is not implemented.
+/// An unsupported way of storing matrices.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} = {value}")]
 pub struct UnknownQuantization {
@@ -45,7 +45,7 @@ pub struct UnknownQuantization {
     pub value: String,
 }
 
-/// Block of fp8 weights where no field says.
+/// Block of fp8 weights if no field states it.
 const BLOCK: [usize; 2] = [128, 128];
 
 impl Quantization {
@@ -128,7 +128,7 @@ impl Section<'_> {
         UnknownQuantization { field: format!("{}.{field}", self.path), value }
     }
 
-    /// Refuses a text that is there and is none of `known`.
+    /// Rejects a text that is not one of `known`.
     fn expect(&self, field: &str, known: &[&str]) -> Result<(), UnknownQuantization> {
         match self.text(field) {
             Some(text) if !known.contains(&text) => Err(self.unknown(field)),

@@ -10,8 +10,7 @@ use super::super::{Dtype, Tensor};
 /// Bytes of the codes of one block.
 const BYTES: usize = Dtype::MXFP4.block_elems() / 2;
 
-/// The matrix of codes `[rows, width / 2]`, two in a byte, and scales `[rows, width / 32]`: the same numbers in
-/// [`Dtype::MXFP4`].
+/// Converts codes `[rows, width / 2]`, two per byte, and scales `[rows, width / 32]` to [`Dtype::MXFP4`] without rounding.
 pub(super) fn tensor(name: &str, codes: Stored<'_>, scales: Stored<'_>) -> Result<Tensor<'static>, String> {
     let &[rows, bytes] = codes.shape else { return Err(format!("shape {:?} is no matrix", codes.shape)) };
     if scales.dtype != StDtype::F8_E8M0
@@ -31,7 +30,7 @@ pub(super) fn tensor(name: &str, codes: Stored<'_>, scales: Stored<'_>) -> Resul
     })
 }
 
-/// Interleaves scales and codes, and moves nibbles: a published byte holds neighbours `2j, 2j + 1`, one of ggml `j, j + 16`.
+/// Interleaves scales and codes, and reorders nibbles: a published byte holds neighbours `2j, 2j + 1`, ggml's `j, j + 16`.
 pub(in super::super) fn mxfp4_blocks(codes: &[u8], scales: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(codes.len() + scales.len());
     for (block, scale) in codes.chunks_exact(BYTES).zip(scales) {

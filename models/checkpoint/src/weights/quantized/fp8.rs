@@ -18,7 +18,7 @@ struct Fp8<'a> {
     by_columns: usize,
 }
 
-/// The matrix as it is, where one scale serves 128 neighbours of a row each; else its numbers, rounded to f16.
+/// Returns the matrix unchanged if each scale serves 128 neighbours of a row; otherwise rounded to f16.
 pub(super) fn tensor(
     name: &str,
     block: [usize; 2],
@@ -53,8 +53,7 @@ impl<'a> Fp8<'a> {
         Ok(Self { rows, width, codes: codes.data, scales: values, by_rows, by_columns })
     }
 
-    /// Whether blocks of [`Dtype::F8_E4M3`] hold the same numbers. There is none that stands for NaN: kernels take all codes for
-    /// numbers.
+    /// Whether blocks of [`Dtype::F8_E4M3`] hold the same numbers. Not if a code is NaN: kernels treat all codes as numbers.
     fn has_blocks(&self) -> bool {
         let block = Dtype::F8_E4M3.block_elems();
         let spans = self.by_columns >= self.width || self.by_columns.is_multiple_of(block);

@@ -13,22 +13,22 @@ use super::in_f16;
 /// Elements of a block of `Q4_0`, `Q5_0` and `Q8_0`.
 const BLOCK: usize = 32;
 
-/// Neighbouring outputs that are repacked together: their words share a line of the cache in layouts by input.
+/// Neighbouring outputs that are repacked together: their words share a cache line in layouts by input.
 const TILE: usize = 16;
 
 /// Columns of the eight codes of a word of AWQ, lowest bits first.
 const AWQ_ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 
-/// A matrix `[outputs, inputs]` of codes: an element is `(code - zero) * scale`, with zero and scale of its output and its group.
+/// A matrix `[outputs, inputs]` of codes: an element is `(code - zero) * scale`, with zero and scale of its output and group.
 pub(super) struct Ints<'a> {
     outputs: usize,
     inputs: usize,
     bits: u32,
     layout: Layout,
     codes: &'a [u8],
-    /// Group of each input, where they are not neighbours.
+    /// Group of each input, if inputs of a group are not neighbours.
     order: Option<Vec<usize>>,
-    /// Inputs of a group.
+    /// Inputs per group.
     group: usize,
     /// `[groups, outputs]`
     scales: Vec<f32>,
@@ -88,7 +88,7 @@ pub(super) fn awq<'a>(codes: Stored<'a>, part: Part<'a, '_>) -> Result<Ints<'a>,
     Ok(Ints { outputs, inputs, bits: 4, layout, codes, order: None, group, scales, zeros })
 }
 
-/// compressed-tensors: codes by output, over half of their range, with the true number of inputs beside them.
+/// compressed-tensors: codes by output, offset by half of their range, stored with the true number of inputs.
 pub(super) fn compressed<'a>(bits: u32, codes: Stored<'a>, part: Part<'a, '_>) -> Result<Ints<'a>, String> {
     let per_word = 32 / bits as usize;
     let [outputs, words] = words(&codes)?;
@@ -121,7 +121,7 @@ pub(super) fn compressed<'a>(bits: u32, codes: Stored<'a>, part: Part<'a, '_>) -
     Ok(Ints { outputs, inputs, bits, layout, codes, order, group, scales, zeros })
 }
 
-/// Signed bytes with a scale for each output or group, or for all.
+/// Signed bytes with a scale per output, per group, or for all.
 pub(super) fn int8<'a>(codes: Stored<'a>, scales: Stored<'a>) -> Result<Ints<'a>, String> {
     let &[outputs, inputs] = codes.shape else { return Err(format!("shape {:?} is no matrix", codes.shape)) };
     let (groups, scales) = by_output(&scales, outputs)?;
@@ -131,7 +131,7 @@ pub(super) fn int8<'a>(codes: Stored<'a>, scales: Stored<'a>) -> Result<Ints<'a>
 }
 
 impl Ints<'_> {
-    /// The matrix as one tensor, of the smallest type that holds the same numbers, else in f16.
+    /// Returns the matrix as one tensor, of the smallest type that holds the same numbers, else in f16.
     pub(super) fn tensor(&self, name: &str) -> Tensor<'static> {
         let Some(dtype) = self.exact() else {
             let value = |at: usize| self.value(at / self.inputs, at % self.inputs);
@@ -142,7 +142,7 @@ impl Ints<'_> {
         Tensor { name: Cow::Owned(name.to_owned()), dtype, shape, data: self.blocks(dtype).into() }
     }
 
-    /// The type whose blocks hold the same numbers.
+    /// Returns the type whose blocks hold the same numbers.
     fn exact(&self) -> Option<Dtype> {
         let whole =
             self.order.is_none() && self.group.is_multiple_of(BLOCK) && self.inputs.is_multiple_of(BLOCK);
@@ -199,7 +199,7 @@ impl Ints<'_> {
         (f32::from(self.code(output, input)) - f32::from(self.zeros[at])) * self.scales[at]
     }
 
-    /// An element's code, from 0 on.
+    /// Returns the code of an element, from 0 on.
     fn code(&self, output: usize, input: usize) -> u16 {
         let per_word = 32 / self.bits as usize;
         let of = |at: usize, place: usize| {
@@ -220,7 +220,7 @@ fn nibbles(codes: &[u8; BLOCK], to: &mut [u8]) {
     to.iter_mut().zip(low.iter().zip(high)).for_each(|(to, (low, high))| *to = low | high << 4);
 }
 
-/// A code of a row of words in the order of AWQ.
+/// Returns a code of a row of words in the order of AWQ.
 fn across(data: &[u8], words: usize, row: usize, column: usize) -> u16 {
     let place = AWQ_ORDER.iter().position(|of| *of == column % 8).expect("all eight are there");
     u16::try_from(bits_of(word(data, row * words + column / 8), 4, place)).expect("four bits")
@@ -254,7 +254,7 @@ fn expect(stored: &Stored<'_>, shape: &[usize]) -> Result<(), String> {
     }
 }
 
-/// Scales `[groups, outputs]`, and the number of groups.
+/// Reads scales `[groups, outputs]`, and returns the number of groups.
 fn by_group(scales: Option<Stored<'_>>, outputs: usize) -> Result<(usize, Vec<f32>), String> {
     let scales = need(scales, "scales")?;
     let values = scales.to_f32().ok_or_else(|| format!("scales are stored as {}", scales.dtype))?;
@@ -264,7 +264,7 @@ fn by_group(scales: Option<Stored<'_>>, outputs: usize) -> Result<(usize, Vec<f3
     }
 }
 
-/// Scales `[outputs, groups]`, or one for all, and the number of groups.
+/// Reads scales `[outputs, groups]`, or one for all, and returns the number of groups.
 fn by_output(scales: &Stored<'_>, outputs: usize) -> Result<(usize, Vec<f32>), String> {
     let values = scales.to_f32().ok_or_else(|| format!("scales are stored as {}", scales.dtype))?;
     match *scales.shape {
@@ -278,7 +278,7 @@ fn by_output(scales: &Stored<'_>, outputs: usize) -> Result<(usize, Vec<f32>), S
     }
 }
 
-/// Group of each input, or `None` where groups are neighbours.
+/// Returns the group of each input, or `None` if inputs of a group are neighbours.
 fn order_of(
     stored: &Stored<'_>,
     inputs: usize,

@@ -1,4 +1,4 @@
-//! Random numbers of one type, of which tensors are cut.
+//! Random numbers of one type, from which tensors are cut.
 
 use std::borrow::Cow;
 
@@ -8,11 +8,12 @@ use rand::{Rng, SeedableRng};
 
 use crate::Dtype;
 
-/// Bytes of the longest slab: enough for the rows of a large vocabulary to differ, and made in a few hundredths of a second.
+/// Maximum number of bytes of a slab: enough for the rows of a large vocabulary to differ, and made in a few hundredths of a
+/// second.
 const BYTES: usize = 32 << 20;
 
-/// Blocks of one type. Their number is prime, so that rows of tensors longer than the slab, which go round it, begin in a new
-/// place for as many rows as there are blocks.
+/// Blocks of one type. Their number is prime, so that in tensors longer than the slab, which repeat it, rows begin at different
+/// positions.
 #[derive(Debug)]
 pub(super) struct Slab {
     dtype: Dtype,
@@ -20,7 +21,7 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// Numbers of mean 0 and standard deviation `deviation`, enough for tensors of `elems` elements where `BYTES` allow it.
+    /// Creates numbers of mean 0 and standard deviation `deviation`, enough for tensors of `elems` elements if `BYTES` suffice.
     pub(super) fn new(dtype: Dtype, elems: usize, deviation: f32, seed: u64) -> Self {
         let bytes = dtype.block_bytes();
         let blocks = next_prime(elems.div_ceil(dtype.block_elems()).min(BYTES / bytes));
@@ -31,7 +32,7 @@ impl Slab {
         Self { dtype, data }
     }
 
-    /// A tensor of `elems` elements, as `place` has it: borrowed where it fits in the slab. O(bytes).
+    /// Returns a tensor of `elems` elements from position `place`, borrowed if it fits into the slab. O(bytes).
     pub(super) fn cut(&self, elems: usize, place: u64) -> Cow<'_, [u8]> {
         let bytes = self.dtype.bytes_for(elems).expect("tensors are of whole blocks");
         let blocks = self.data.len() / self.dtype.block_bytes();
@@ -50,8 +51,8 @@ impl Slab {
     }
 }
 
-/// Makes a block of random bytes one of numbers: codes stay as they are, scales follow from the deviation. The constants are
-/// standard deviations of codes.
+/// Turns a block of random bytes into numbers: codes stay, and scales are set for the deviation. The constants are standard
+/// deviations of codes.
 fn shape(dtype: Dtype, deviation: f32, b: &mut [u8]) {
     match dtype {
         Dtype::F32 => {
@@ -124,24 +125,24 @@ fn put(bytes: &mut [u8], value: f32) {
     bytes.copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }
 
-/// The difference of two bytes, brought down to the deviation of one.
+/// Returns the difference of two bytes, scaled to the deviation of one.
 fn difference(b: &[u8]) -> f32 {
     f32::from(i16::from(b[0]) - i16::from(b[1])) * std::f32::consts::FRAC_1_SQRT_2
 }
 
-/// A scale of a random sign: codes that lie half a step off the middle then have mean 0. A mean would add up over the width of
-/// a matrix, and from layer to layer.
+/// Writes a scale with a random sign, so that codes half a step off the middle have mean 0. Otherwise the mean would add up over
+/// the width of a matrix, and from layer to layer.
 fn signed_scale(bytes: &mut [u8], scale: f32) {
     let sign = if bytes[0] < 128 { 1.0 } else { -1.0 };
     put(bytes, sign * scale);
 }
 
-/// Root of the mean square of sub-scales from 4 to 7. Small ones leave the scale of the whole block clear of what some devices
-/// flush to zero.
+/// Root of the mean square of sub-scales from 4 to 7. Small ones keep the scale of the whole block out of the range that some
+/// devices flush to zero.
 const SUB_SCALE: f32 = 5.61;
 
-/// Head of a block of `Q4_K` or `Q5_K` whose numbers are `step * (code - centre)` on average: minima are as large as scales, so
-/// each is the centre times its scale.
+/// Writes the head of a block of `Q4_K` or `Q5_K` whose numbers are `step * (code - centre)` on average: each minimum is the
+/// centre times its scale.
 fn sub_scales(b: &mut [u8], step: f32, centre: f32) {
     let d = step / SUB_SCALE;
     put(&mut b[..2], d);

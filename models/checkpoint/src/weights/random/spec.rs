@@ -38,18 +38,18 @@ shapes![
 pub struct RandomSpec {
     /// Name or path of the shape.
     pub shape: String,
-    /// The model's configuration; it has no token that ends a text.
+    /// The model's configuration, without a token that ends a text.
     pub config: DecoderConfig,
-    /// Layers that are kept of the shape's, from the first on; `None` for all.
+    /// Number of the shape's first layers to keep; `None` for all.
     pub layers: Option<u32>,
-    /// Maximum number of tokens of a sequence; `None` for the shape's. Random weights know of no positions that are too far.
+    /// Maximum number of tokens of a sequence; `None` for the shape's. Random weights have no maximum position of their own.
     pub context: Option<u32>,
     /// Type of the matrices whose shape allows it.
     pub dtype: Dtype,
     /// Seed of all weights.
     pub seed: u64,
-    /// Percentage of the channels, rounded down to whole blocks of the type, in which all tokens have one embedding. Queries of
-    /// neighbouring steps then have as much in common, so that selections of blocks turn over more slowly, as they do on text.
+    /// Percentage of the channels, rounded down to whole blocks of the type, in which all tokens have the same embedding. Queries
+    /// of neighbouring steps are then more similar, so that selections of blocks change more slowly, as on text.
     pub alike: u32,
 }
 
@@ -64,7 +64,7 @@ struct Shape {
 }
 
 impl RandomSpec {
-    /// All layers of `config`, of matrices in f32, with seed 0; `shape` names it.
+    /// A model with all layers of `config`, f32 matrices and seed 0; `shape` names it.
     #[must_use]
     pub fn new(shape: impl Into<String>, config: DecoderConfig) -> Self {
         Self {
@@ -104,14 +104,14 @@ impl RandomSpec {
         Self { seed, ..self }
     }
 
-    /// Sets the percentage of channels in which all tokens have one embedding.
+    /// Sets the percentage of channels in which all tokens have the same embedding.
     #[must_use]
     pub fn alike(self, percent: u32) -> Self {
         Self { alike: percent, ..self }
     }
 
     /// Reads `SHAPE[:TYPE][,layers=N][,context=TOKENS][,seed=N][,alike=PERCENT]`. SHAPE is a built-in name or the path of a RON
-    /// file like those in `models/checkpoint/shapes`; without TYPE it says which one.
+    /// file like those in `models/checkpoint/shapes`; it also gives the default of TYPE.
     ///
     /// # Errors
     /// [`RandomError`]: unknown names with the known ones, and what is wrong with a file.
@@ -146,9 +146,9 @@ impl RandomSpec {
         match key {
             "layers" => {
                 let layers = value.parse().map_err(|_| wrong("a whole number"))?;
-                let most = self.config.num_layers;
-                if !(1..=most).contains(&layers) {
-                    return Err(RandomError::Layers { layers, max: most, shape: self.shape.clone() });
+                let max = self.config.num_layers;
+                if !(1..=max).contains(&layers) {
+                    return Err(RandomError::Layers { layers, max: max, shape: self.shape.clone() });
                 }
                 self.config.shorten(layers);
                 self.layers = Some(layers);
@@ -260,7 +260,7 @@ mod tests {
         insta::assert_snapshot!(refused("tiny-llama,alike=101"), @"alike=101 is not a whole number up to 100, of percent");
     }
 
-    /// Bytes follow from the published numbers of parameters, such as 8.03 and 30.5 billion.
+    /// Checks bytes against the published numbers of parameters, such as 8.03 and 30.5 billion.
     #[test]
     fn sizes_are_those_of_the_models() {
         let megabytes = |text: &str| {

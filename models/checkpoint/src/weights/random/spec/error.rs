@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::SHAPES;
 use crate::{ConfigError, Dtype};
 
-/// Why a text does not describe a random model.
+/// Error of parsing the text form of a random model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RandomError {
