@@ -255,20 +255,8 @@ impl Decoder {
     /// Records a step. With `in_pieces`, all but its last submission are already sent.
     fn record(&mut self, in_pieces: bool) -> Result<(Pass, StepReads), ModelError> {
         let max_layers = self.layers_per_submission();
-        let Self {
-            gpu,
-            config,
-            weights,
-            ops,
-            kv,
-            attn_groups,
-            batch,
-            splits,
-            attention,
-            keys,
-            offload_plan,
-            ..
-        } = self;
+        let Self { gpu, config, weights, ops, kv, batch, splits, attention, keys, .. } = self;
+        let (attn_groups, offload_plan) = (&self.attn_groups, &self.offload_plan);
         let (batch, act, residual, mlps) = (&*batch, &self.activations, &self.residual, &self.mlps);
         let (gpu, mut pass) = (&**gpu, Pass::new("step"));
         let [block_in, block_out] = residual.of_blocks(act);

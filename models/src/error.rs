@@ -3,7 +3,7 @@
 use attn_kernels::gpu::GpuError;
 
 use crate::sampling::SamplingError;
-use crate::{AttentionForm, ConfigError, Dtype, IndexDtype, Mode, WeightError};
+use crate::{AttentionForm, ConfigError, DecoderConfig, Dtype, IndexDtype, Mode, WeightError};
 
 /// Error of loading a model or running a step.
 #[derive(Debug, thiserror::Error)]
@@ -237,5 +237,13 @@ impl From<ConfigError> for ModelError {
 impl From<SamplingError> for ModelError {
     fn from(error: SamplingError) -> Self {
         Self::Checkpoint(error.into())
+    }
+}
+
+impl Mode {
+    /// Rejects the mode if the model lacks what it needs.
+    pub(crate) fn check(self, config: &DecoderConfig) -> Result<(), ModelError> {
+        let form = AttentionForm::of(config);
+        self.lacks(form).map_or(Ok(()), |lacks| Err(ModelError::Mode { mode: self, form, lacks }))
     }
 }

@@ -7,52 +7,30 @@
 
 mod allocator;
 mod placement;
+mod plane;
 mod stream;
 
-use attn_kernels::gpu::{Bind, Buf, Image};
+use attn_kernels::gpu::Buf;
 
-pub(crate) use allocator::{HostWeights, PlaneWriter, WeightAllocator};
+pub(crate) use allocator::{PlaneWriter, WeightAllocator};
 pub use placement::WeightPlacement;
-pub(crate) use placement::{LayerOutline, WeightOutline};
+pub(crate) use placement::{LayerOutline, SlotPlace, WeightOutline};
+pub(crate) use plane::Plane;
 pub(crate) use stream::WeightStream;
 
-/// Plane of a matrix.
-#[derive(Clone, Debug)]
-pub(crate) enum Plane<T> {
-    /// On the device.
-    Device(Buf<T>),
-    /// On the device as an image, for kernels of software drivers.
-    Image(Image<T>),
-    /// In host memory: kernels find it in a slot while its layer is there.
-    Host(SlotPlace),
+/// Weights in host memory, which decoders share.
+#[derive(Debug)]
+pub(crate) struct HostWeights {
+    placement: WeightPlacement,
+    /// Bytes of the matrices of every layer.
+    layer_bytes: Vec<u64>,
+    /// Buffers of the layers on the host.
+    buffers: Vec<Vec<Buf<[u32; 4]>>>,
 }
 
-/// Address of a plane in a slot, and in the buffers of its layer on the host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct SlotPlace {
-    slot: u32,
-    /// Index of the buffer in the slot.
-    buffer: u32,
-    /// Offset in units of 16 bytes.
-    quad: u32,
-}
-
-impl<T> Plane<T> {
-    /// Whether kernels read it as an image.
-    pub(crate) fn is_image(&self) -> bool {
-        matches!(self, Self::Image(_))
-    }
-
-    /// Returns the binding of the plane.
-    ///
-    /// # Panics
-    /// When it lies on the host and there is no `stream`.
-    pub(crate) fn bind(&self, stream: Option<&WeightStream>) -> Bind<T> {
-        match (self, stream) {
-            (Self::Device(buf), _) => buf.bind(),
-            (Self::Image(image), _) => image.bind(),
-            (Self::Host(place), Some(stream)) => stream.bind(*place).cast(),
-            (Self::Host(place), None) => panic!("a plane at {place:?} of a decoder without slots"),
-        }
+impl HostWeights {
+    /// Returns how the weights are divided between device and host.
+    pub(crate) fn placement(&self) -> &WeightPlacement {
+        &self.placement
     }
 }

@@ -11,14 +11,14 @@ use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::rows::KvWord;
-use kvblock::KvCacheSpec;
 use prefetch::spill::Spill;
 use smallvec::SmallVec;
 
+use self::plan::{names, page_words};
 use crate::cast::u32_of;
 
 pub(crate) use self::allocate::split_planner;
-pub(crate) use self::offload::{BlockLocation, BlockRun, Ring, block_runs};
+pub(crate) use self::offload::{BlockLocation, BlockRun, KeysIn, Ring, block_runs};
 pub use self::offload::{HostMemory, HostTraffic, Offload};
 pub use self::plan::{CachePart, IndexDtype, KvOptions, KvPlan, LayerCache};
 
@@ -49,17 +49,6 @@ struct Host {
     /// Keys of the current layer, by block id, if a policy selects among blocks on disk: the layer summarises blocks from here.
     /// Each buffer holds a segment of blocks.
     board: Vec<Buf<KvWord>>,
-}
-
-/// Buffers that attention reads keys from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum KeysIn {
-    /// The layer's own buffers.
-    Layer,
-    /// Buffers of the layer that hold a segment of the other blocks.
-    Segment(usize),
-    /// A slot of the ring, which holds blocks of the current layer.
-    Slot(usize),
 }
 
 /// Number of decode rows whose pages must fit at the same time; if fewer fit, sequences wait.
@@ -392,13 +381,4 @@ impl KvPool {
     pub(crate) fn buffers(&self) -> impl Iterator<Item = (&Buf<KvWord>, usize)> {
         self.tensors.iter().flat_map(|tensor| tensor.buffers.iter().map(|buffer| (buffer, tensor.words)))
     }
-}
-
-/// Returns the names of the buffers of a cache.
-fn names(spec: &KvCacheSpec) -> &'static [&'static str] {
-    if spec.is_latent() { &["latent_cache"] } else { &["k_cache", "v_cache"] }
-}
-
-fn page_words(page_bytes: u64, names: &[&str]) -> usize {
-    usize::try_from(page_bytes).expect("pages fit in memory") / 4 / names.len()
 }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{DecoderConfig, ModelError, Reach};
+use crate::{DecoderConfig, Reach};
 
 /// Form of a model's attention, as far as modes depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,12 +96,6 @@ impl Mode {
                 Some("one cache a layer: compressed attention keeps windows, entries and states beside")
             }
         }
-    }
-
-    /// Rejects the mode if the model lacks what it needs.
-    pub(crate) fn check(self, config: &DecoderConfig) -> Result<(), ModelError> {
-        let form = AttentionForm::of(config);
-        self.lacks(form).map_or(Ok(()), |lacks| Err(ModelError::Mode { mode: self, form, lacks }))
     }
 }
 

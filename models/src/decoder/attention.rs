@@ -1,6 +1,7 @@
 //! Attention of a layer, in the form that the model uses.
 
 mod compressed;
+mod head_weights;
 mod heads;
 mod index;
 mod indexer;
@@ -30,7 +31,8 @@ use crate::{CompressedConfig, DecoderConfig, LatentConfig, ModelError};
 pub(super) use compressed::{
     CompressedAttention, CompressedWeights, CompressorWeights, EntryWeights, IndexWeights, plain_norm,
 };
-pub(super) use heads::{HeadWeights, Heads};
+pub(super) use head_weights::HeadWeights;
+pub(super) use heads::Heads;
 pub(super) use index::IndexQueries;
 pub(super) use indexer::IndexerWeights;
 pub(super) use latent::{LatentAttention, LatentQueries, LatentWeights};
@@ -162,7 +164,7 @@ impl Attention {
         ctx.pass.split();
         ctx.on_pages(|pages, context| pages.fetch_ahead(context, layer + 1));
         if let Some(lists) = self.sparse().and_then(|sparse| sparse.prefetch_lists(layer)) {
-            ctx.on_pages(|pages, context| pages.prefetch(context, layer, &lists));
+            ctx.on_pages(|pages, context| pages.list_prefetch(context, layer, &lists));
         }
     }
 

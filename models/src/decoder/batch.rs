@@ -43,7 +43,7 @@ struct RopeRows {
     list: StepList<Angle>,
 }
 
-/// How rows of prefills are divided into tiles.
+/// Division of rows of prefills into tiles.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefill {
     /// Rows are attended one by one, by the decode kernel. Rows of selected blocks are in tiles anyway, because a tile shares

@@ -28,7 +28,7 @@ pub(super) struct LoadContext<'a> {
 pub(super) struct Forms {
     /// Lanes of decode for few keys and for many.
     lanes: [Lanes; 2],
-    /// How prefill without cooperative matrices loads keys.
+    /// Key loads of prefill without cooperative matrices.
     key_loads: KeyLoads,
     /// Whether prefill uses cooperative matrices.
     pub(super) coop: bool,

@@ -1,4 +1,4 @@
-//! Where the keys and values of a step are, and how they come to the device.
+//! Locations of the keys and values of a step, and their transfer to the device.
 
 mod disk;
 mod fetcher;
@@ -39,7 +39,7 @@ pub(super) enum KeySource {
     Pages { ring: RingKeys, pages: Box<Residency> },
 }
 
-/// Where the keys of some rows are.
+/// Location of the keys of some rows.
 #[derive(Clone, Copy)]
 pub(super) enum Keys<'a> {
     /// Everything is on the device.

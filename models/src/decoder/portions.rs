@@ -8,7 +8,7 @@ use attn_kernels::split::SplitPlanner;
 
 use super::keys::{Keys, Stream};
 use super::ops::Ctx;
-use super::ring_schedule::{RingAttention, RingTask};
+use super::ring_schedule::{KeyRange, RingAttention, RingTask};
 use crate::kv::KeysIn;
 
 /// Rows that are attended in the same way.
@@ -26,17 +26,6 @@ pub(super) struct Portion {
     pub(super) rows: Range<usize>,
     /// Whether their keys come in chunks. A chunk that a row does not see keeps its partial results, but not its output.
     pub(super) in_chunks: bool,
-}
-
-/// Keys that one dispatch attends.
-#[derive(Clone, Copy)]
-pub(super) struct KeyRange {
-    pub(super) first: u32,
-    pub(super) len: u32,
-    /// End of the keys that some row attends.
-    pub(super) end: u32,
-    /// The buffers that hold them.
-    pub(super) at: KeysIn,
 }
 
 /// Kernels that attend rows one by one.

@@ -5,8 +5,19 @@ use std::ops::Range;
 use super::batch::Dense;
 use super::keys::{Load, RingKeys, Stream};
 use super::ops::Ctx;
-use super::portions::KeyRange;
 use crate::ModelError;
+use crate::kv::KeysIn;
+
+/// Keys that one dispatch attends.
+#[derive(Clone, Copy)]
+pub(super) struct KeyRange {
+    pub(super) first: u32,
+    pub(super) len: u32,
+    /// End of the keys that some row attends.
+    pub(super) end: u32,
+    /// The buffers that hold them.
+    pub(super) at: KeysIn,
+}
 
 /// Rows or tiles that attend chunk by chunk.
 pub(super) trait RingAttention {

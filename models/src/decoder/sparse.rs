@@ -15,10 +15,10 @@ mod lists;
 mod mass;
 mod measure;
 mod mirror;
+mod next_blocks;
 mod on_host;
 mod phased;
 mod positions;
-mod prefetch;
 mod previous;
 mod rank;
 mod ranker;
@@ -171,7 +171,7 @@ impl SelectionStep<'_> {
     fn longest(&self, rules: &Rules, rows: usize, blocks: u32) -> u32 {
         let longest = lists::longest(blocks, rules.block());
         let pages =
-            (longest + prefetch::default_blocks(longest)) * (rules.block() / self.kv.shape().block_size);
+            (longest + next_blocks::default_blocks(longest)) * (rules.block() / self.kv.shape().block_size);
         if self.kv.page_slots() == 0 || pages * u32_of(rows) <= self.spare_pages { longest } else { blocks }
     }
 }

@@ -6,7 +6,7 @@ use attn_kernels::gpu::{Buf, Gpu, Pass, Upload};
 use bytemuck::Pod;
 
 use super::placement::BLOCK_BYTES;
-use super::{LayerOutline, Plane, SlotPlace, WeightOutline, WeightPlacement};
+use super::{HostWeights, LayerOutline, Plane, SlotPlace, WeightOutline, WeightPlacement};
 use crate::cast::u32_of;
 use crate::kernel::matmul;
 use crate::{LoadProgress, ModelError};
@@ -47,23 +47,6 @@ struct State {
     layers: Vec<LayerOutline>,
     /// Buffers on the host, for each layer that has some.
     buffers: Vec<Vec<Buf<[u32; 4]>>>,
-}
-
-/// Weights in host memory, which decoders share.
-#[derive(Debug)]
-pub(crate) struct HostWeights {
-    pub(super) placement: WeightPlacement,
-    /// Bytes of the matrices of every layer.
-    pub(super) layer_bytes: Vec<u64>,
-    /// Buffers of the layers on the host.
-    pub(super) buffers: Vec<Vec<Buf<[u32; 4]>>>,
-}
-
-impl HostWeights {
-    /// Returns how the weights are divided between device and host.
-    pub(crate) fn placement(&self) -> &WeightPlacement {
-        &self.placement
-    }
 }
 
 /// Memory that a plane is packed into.

@@ -128,6 +128,16 @@ impl WeightPlacement {
     }
 }
 
+/// Address of a plane in a slot, and in the buffers of its layer on the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SlotPlace {
+    pub(super) slot: u32,
+    /// Index of the buffer in the slot.
+    pub(super) buffer: u32,
+    /// Offset in units of 16 bytes.
+    pub(super) quad: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;

@@ -13,8 +13,6 @@
 
 use std::ops::Range;
 
-use super::KeysIn;
-
 /// Extension of the pool by blocks off the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -110,6 +108,17 @@ pub(crate) struct RingDemand {
     pub(crate) chunk: u32,
     /// Maximum number of blocks of one layer in one buffer.
     pub(crate) max_slot: u32,
+}
+
+/// Buffers that attention reads keys from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum KeysIn {
+    /// The layer's own buffers.
+    Layer,
+    /// Buffers of the layer that hold a segment of the other blocks.
+    Segment(usize),
+    /// A slot of the ring, which holds blocks of the current layer.
+    Slot(usize),
 }
 
 /// Location of a block.

@@ -2,6 +2,7 @@
 
 mod compressed;
 mod index_dtype;
+mod options;
 
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, block_digest};
 use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheGroup, KvCacheSpec, LayoutOptions, PageLayout};
@@ -9,71 +10,9 @@ use prefetch::spill::SpillShape;
 use smallvec::{SmallVec, smallvec};
 
 pub use self::index_dtype::IndexDtype;
+pub use self::options::{CachePart, KvOptions};
 
 use crate::{DecoderConfig, IndexerConfig, ModelError};
-
-/// Options of a cache, in addition to the model's configuration.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct KvOptions {
-    /// Element type of keys and values.
-    pub dtype: KvDtype,
-    /// Format of index keys; `None` for [the default for `dtype`](IndexDtype::beside).
-    pub index_dtype: Option<IndexDtype>,
-    /// Tokens per block; a minimum if there are compressed entries, and a maximum for NSA, see [`KvPlan::block_sizes`].
-    pub block_size: u32,
-    /// Free blocks that no window reaches any more. If off, every layer keeps its blocks like full attention.
-    pub recycle: bool,
-}
-
-impl KvOptions {
-    /// Options for blocks of `block_size` tokens, which are freed when no window reaches them any more.
-    #[must_use]
-    pub const fn new(dtype: KvDtype, block_size: u32) -> Self {
-        Self { dtype, index_dtype: None, block_size, recycle: true }
-    }
-
-    /// Sets the format of index keys; `None` for the default for `dtype`.
-    #[must_use]
-    pub fn index_dtype(self, dtype: impl Into<Option<IndexDtype>>) -> Self {
-        Self { index_dtype: dtype.into(), ..self }
-    }
-
-    /// Returns the format of index keys.
-    #[must_use]
-    pub fn of_index(&self) -> IndexDtype {
-        self.index_dtype.unwrap_or(IndexDtype::beside(self.dtype))
-    }
-
-    /// Sets whether blocks that no window reaches any more are freed.
-    #[must_use]
-    pub const fn recycle(self, on: bool) -> Self {
-        Self { recycle: on, ..self }
-    }
-}
-
-/// Contents of one cache of a layer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum CachePart {
-    /// Keys and values of attention.
-    KeyValue,
-    /// Latents of keys and values, `[block_size, kv_rank + rope_dim]`; with compressed entries one vector per token,
-    /// `[block_size, head_dim]`.
-    Latent,
-    /// Keys of an indexer, of tokens or of compressed entries.
-    IndexKeys,
-    /// Mean key of a cache block, from which NSA makes compressed keys, `[num_kv_heads, head_dim]`: f32 for an f32 cache, else
-    /// f16.
-    MeanKeys,
-    /// Mean value of a cache block, in the same format.
-    MeanValues,
-    /// Entries of compressed attention, `[block_size / ratio, head_dim]`.
-    Entries,
-    /// States of tokens for future entries, f32 `[block_size, 2, windows * head_dim]`: values, then scores.
-    States,
-    /// States of tokens for future keys of the indexer, in the layout of [`Self::States`].
-    IndexStates,
-}
 
 /// A cache of one layer.
 #[derive(Clone, Debug)]
@@ -182,8 +121,8 @@ impl KvPlan {
     #[must_use]
     pub fn spill_shape(&self, blocks: u32) -> Option<SpillShape> {
         let buffers = self.layout.tensors.iter().map(|tensor| {
-            let names = super::names(&self.caches[*tensor.layers.first()?].spec);
-            Some((names.len(), super::page_words(tensor.page_bytes, names)))
+            let names = names(&self.caches[*tensor.layers.first()?].spec);
+            Some((names.len(), page_words(tensor.page_bytes, names)))
         });
         let buffers: Vec<(usize, usize)> = buffers.collect::<Option<_>>()?;
         let (names, words) = *buffers.first().filter(|first| buffers.iter().all(|other| other == *first))?;
@@ -252,4 +191,14 @@ fn parts(
     let key = |indexer: IndexerConfig| latent(options.of_index().key_bytes(indexer.head_dim));
     let keys = config.indexer.map(|indexer| (CachePart::IndexKeys, key(indexer)));
     [(CachePart::Latent, latent(c.cached() * dtype.bytes() + scales))].into_iter().chain(keys).collect()
+}
+
+/// Returns the names of the buffers of a cache.
+pub(super) fn names(spec: &KvCacheSpec) -> &'static [&'static str] {
+    if spec.is_latent() { &["latent_cache"] } else { &["k_cache", "v_cache"] }
+}
+
+/// Returns the words of a block in each buffer of a cache.
+pub(super) fn page_words(page_bytes: u64, names: &[&str]) -> usize {
+    usize::try_from(page_bytes).expect("pages fit in memory") / 4 / names.len()
 }

@@ -21,7 +21,7 @@ use attn_kernels::kernel::top_k::{self, Output, TopKBuffers, TopKParams};
 
 use self::rows::{BranchKernels, BranchRows};
 use self::step::NsaStep;
-use super::heads::HeadWeights;
+use super::head_weights::HeadWeights;
 use super::projection::{append, project};
 use crate::batch::Slice;
 use crate::cast::u32_of;

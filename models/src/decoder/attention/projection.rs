@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Pipeline};
 
-use super::heads::HeadWeights;
+use super::head_weights::HeadWeights;
 use crate::decoder::ops::{Ctx, HeadSlices};
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::rope_append::{self, RopeAppendBuffers, RopeAppendParams};

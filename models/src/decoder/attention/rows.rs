@@ -11,7 +11,8 @@ use crate::decoder::batch::AttentionRows;
 use crate::decoder::kernels::HeadKernels;
 use crate::decoder::keys::{Keys, Needed};
 use crate::decoder::ops::Ctx;
-use crate::decoder::portions::{KeyRange, Portion, RowKernel, RowTask};
+use crate::decoder::portions::{Portion, RowKernel, RowTask};
+use crate::decoder::ring_schedule::KeyRange;
 use crate::decoder::sparse::Selected;
 
 /// Rows that are attended in the same way, one by one or in tiles.

@@ -12,7 +12,7 @@ use crate::cast::u32_of;
 use crate::decoder::keys::RingGroup;
 use crate::decoder::ops::Ctx;
 use crate::decoder::options::DecoderOptions;
-use crate::decoder::portions::KeyRange;
+use crate::decoder::ring_schedule::KeyRange;
 use crate::decoder::ring_schedule::RingAttention;
 use crate::{DecoderConfig, ModelError};
 

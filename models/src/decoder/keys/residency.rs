@@ -343,7 +343,7 @@ impl Residency {
     }
 
     /// Records which pages the next step may select: the best of those that this selection leaves out.
-    pub(in crate::decoder) fn prefetch(
+    pub(in crate::decoder) fn list_prefetch(
         &mut self,
         context: &mut PageContext<'_>,
         layer: usize,

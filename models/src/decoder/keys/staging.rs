@@ -1,8 +1,8 @@
 //! Staging blocks on the device, for blocks on the host that a step writes.
 //!
 //! New keys and values are written to staging blocks, which also hold the earlier tokens of their blocks. The ring copies from
-//! there, and the host gets whole blocks: from a kernel during the layer's attention or, if kernels cannot reach host memory, with
-//! the step's results.
+//! there, and the host gets whole blocks: from a kernel during the layer's attention, or with the step's results if kernels
+//! cannot access host memory.
 
 use std::ops::Range;
 

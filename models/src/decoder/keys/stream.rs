@@ -312,7 +312,7 @@ impl Planner<'_> {
 
     /// Finishes a chunk.
     fn close(&self, open: Open, lists: &mut StreamLists) -> KeyChunk {
-        // The host writes blocks from disk to the slot right before the chunk is attended, when the device is done with the one before.
+        // The host writes blocks from disk right before the chunk is attended, when the slot is free.
         const PARTS: [(BlockSource, bool); 5] = [
             (BlockSource::Host, false),
             (BlockSource::Host, true),

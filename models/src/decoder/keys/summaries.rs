@@ -1,8 +1,8 @@
 //! Summaries of blocks, such as digests or hashes, that a policy ranks by, where some blocks are on disk: the keys of blocks that
 //! a step summarises must be on the device.
 //!
-//! A step summarises the blocks that it writes, earlier blocks of the units that it completes, and blocks that were written outside
-//! of a step.
+//! A step summarises the blocks that it writes, earlier blocks of the units that it completes, and blocks that were written
+//! outside of a step.
 
 use rustc_hash::FxHashSet;
 

@@ -15,7 +15,7 @@ use super::account::Account;
 use super::kept::KeptLists;
 use super::lists::{DeviceLists, score_stride};
 use super::mass::{Mass, MassExtent};
-use super::prefetch::PrefetchLists;
+use super::next_blocks::PrefetchLists;
 use super::rank::{RankContext, Scorer};
 use super::shares::{Bounds, Shares};
 use super::{ListedRows, Lists, Rules, Select, SelectingRows, SelectionReads, SelectionStep};

@@ -4,7 +4,7 @@ use attn_kernels::kernel::mla_decode::LatentShape;
 use kvblock::{AttentionKind, BlockSize, KvCacheSpec, KvDtype};
 use smallvec::SmallVec;
 
-use super::{CachePart, KvOptions};
+use super::options::{CachePart, KvOptions};
 use crate::cast::u32_of;
 use crate::{CompressedConfig, Compressor, DecoderConfig, IndexDtype, Reach};
 

@@ -12,7 +12,8 @@ use super::caches::LayerCaches;
 use crate::CachePart;
 use crate::cast::u32_of;
 use crate::decoder::ops::Ctx;
-use crate::decoder::portions::{KeyRange, Portion, RowKernel};
+use crate::decoder::portions::{Portion, RowKernel};
+use crate::decoder::ring_schedule::KeyRange;
 
 /// Rows that attend slots of a window and of entries.
 pub(super) struct SlotRows<'a> {

@@ -14,7 +14,8 @@ use crate::cast::u32_of;
 use crate::decoder::buffers::StepList;
 use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
-use crate::decoder::portions::{KeyRange, Portion, RowKernel};
+use crate::decoder::portions::{Portion, RowKernel};
+use crate::decoder::ring_schedule::KeyRange;
 use crate::kv::split_planner;
 
 /// Kernels of a branch.

@@ -1,0 +1,112 @@
+//! Account of the blocks that slices attended.
+
+use kvblock::BlockIdx;
+use sparse_select::Selection;
+
+/// Block counts of a layer, summed over KV heads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Blocks attended.
+    pub blocks: u64,
+    /// Visible blocks.
+    pub visible: u64,
+}
+
+/// Running mean of measured values.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Mean {
+    sum: f64,
+    count: u64,
+}
+
+/// Blocks that one slice attended under a policy, in layers of full attention. Rows that attend everything count all blocks.
+/// Layers with windows or chunks are not affected by a policy, and are not counted. If the model's own indexer selects, a block
+/// is a token, or an entry of a compressed cache.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Attended {
+    /// Blocks of each layer.
+    pub layers: Vec<Tally>,
+    /// Lower bound of the attention mass that is kept, the minimum over layers and query heads; `None` if it was not requested or
+    /// there is no bound. The mass of a sink is not counted, so with sinks even less of the whole is lost.
+    pub mass: Option<f64>,
+    /// Blocks that any layer attended, ascending, for policies that use earlier accesses; empty otherwise.
+    pub accessed: Vec<BlockIdx>,
+    /// `(layer, selection)`, if [`SparseOptions::trace`](crate::SparseOptions::trace) or [`trace_selections`](crate::Decoder::trace_selections) requests them.
+    pub selections: Vec<(u32, Selection)>,
+    /// Share of dense attention's mass in the attended blocks, if [`SparseOptions::measure`](crate::SparseOptions::measure) requests it.
+    pub recall: Mean,
+    /// Share of blocks that query heads select before their selections are merged, if it is requested and the policy merges them.
+    pub head_density: Mean,
+}
+
+impl Tally {
+    /// Attended blocks divided by visible blocks; 1 if there were none.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    pub fn density(self) -> f64 {
+        if self.visible == 0 { 1.0 } else { self.blocks as f64 / self.visible as f64 }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.blocks += other.blocks;
+        self.visible += other.visible;
+    }
+}
+
+impl Mean {
+    /// Adds one value.
+    pub fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.count += 1;
+    }
+
+    /// Adds the values of another mean.
+    pub fn join(&mut self, other: Self) {
+        self.sum += other.sum;
+        self.count += other.count;
+    }
+
+    /// Returns the mean; `None` without values.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    pub fn value(self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+}
+
+impl Attended {
+    /// Adds the account of another slice of the same sequence.
+    pub fn add(&mut self, other: &Self) {
+        for (layer, tally) in other.layers.iter().enumerate() {
+            self.count(layer, *tally);
+        }
+        self.lower_mass(other.mass);
+        self.recall.join(other.recall);
+        self.head_density.join(other.head_density);
+    }
+
+    /// Adds the account of a layer.
+    pub fn count(&mut self, layer: usize, tally: Tally) {
+        self.layers.resize(self.layers.len().max(layer + 1), Tally::default());
+        self.layers[layer].add(tally);
+    }
+
+    /// Returns the sum over all layers.
+    #[must_use]
+    pub fn total(&self) -> Tally {
+        let mut total = Tally::default();
+        self.layers.iter().for_each(|tally| total.add(*tally));
+        total
+    }
+
+    /// Adds bounds of the attention mass that is kept; the minimum counts.
+    pub(crate) fn lower_mass(&mut self, bounds: impl IntoIterator<Item = f64>) {
+        self.mass = self.mass.into_iter().chain(bounds).reduce(f64::min);
+    }
+
+    /// Attended blocks divided by visible blocks of all layers; 1 if there were none.
+    #[must_use]
+    pub fn density(&self) -> f64 {
+        self.total().density()
+    }
+}
