@@ -8,7 +8,9 @@ mod residency;
 mod ring;
 mod staging;
 mod stream;
+mod stream_plan;
 mod summaries;
+mod transfer;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
 use attn_kernels::rows::KvWord;
@@ -23,9 +25,10 @@ use crate::{DecoderConfig, HostTraffic, KvPool, ModelError};
 pub(super) use disk::DiskReport;
 pub(super) use offload_plan::OffloadPlan;
 pub(super) use residency::{Needed, PageContext, Residency, SlotCapacity, TILE_KEYS};
-pub(super) use ring::{Fetches, Load, RingKeys, TransferContext};
+pub(super) use ring::{Fetches, RingKeys};
 pub(super) use staging::Return;
-pub(super) use stream::{RingGroup, Stream};
+pub(super) use stream::{Load, RingGroup, Stream};
+pub(super) use transfer::TransferContext;
 
 /// Memory that holds the blocks of the cache.
 #[derive(Debug)]
@@ -185,7 +188,7 @@ impl KeySource {
             }
             ring.wrote(tokens as u64 * (kv.plan().block_bytes() / u64::from(block_size)));
         }
-        stream::plan_streams(kv, of_kv, attn_groups, slices, batch, offload_plan, selects)?;
+        stream_plan::plan_streams(kv, of_kv, attn_groups, slices, batch, offload_plan, selects)?;
         self.pages_mut().map_or(Ok(()), |pages| pages.plan(kv, batch, offload_plan))
     }
 

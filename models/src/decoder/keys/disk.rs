@@ -17,7 +17,8 @@ use attn_kernels::gpu::{Buf, Gpu, Pass, Read, Submission, Timing};
 use attn_kernels::rows::KvWord;
 use prefetch::spill::{PendingRead, Piece, Spill, SpillError, SpillRun};
 
-use super::ring::{LoadId, TransferContext};
+use super::stream::LoadId;
+use super::transfer::TransferContext;
 use crate::cast::u32_of;
 use crate::kv::{BlockRun, block_runs};
 use crate::{KvPool, ModelError};

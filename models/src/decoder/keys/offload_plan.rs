@@ -4,10 +4,9 @@
 use attn_kernels::gpu::{Bind, Gpu};
 use attn_kernels::rows::{BlockCopy, PhysicalBlock};
 
-use super::Load;
 use super::lists::{ENTRIES, StreamLists, is_run};
 use super::staging::DirtyBlocks;
-use super::stream::{BlockSource, Stream};
+use super::stream::{BlockSource, Load, Stream};
 use crate::decoder::batch::{Batch, Dense, GroupRows};
 use crate::decoder::buffers::StepList;
 use crate::decoder::options::DecoderOptions;

@@ -7,7 +7,7 @@ mod copies;
 use std::ops::Range;
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline, Read};
+use attn_kernels::gpu::{Buf, Gpu, Pass, Read};
 use attn_kernels::kernel::swap_blocks;
 use attn_kernels::rows::KvWord;
 
@@ -16,13 +16,12 @@ use rustc_hash::FxHashMap;
 
 use super::disk::{DiskKeys, DiskReport, ReadKey};
 use super::lists::StreamLists;
-use super::offload_plan::OffloadPlan;
 use super::staging::{DirtyBlocks, Return, StagingBlocks};
-use super::stream::{BlockCopies, BlockSource, KeyChunk};
-use crate::decoder::batch::Batch;
+use super::stream::{BlockCopies, BlockSource, Load, LoadId};
+use super::transfer::TransferContext;
 use crate::kv::KeysIn;
 use crate::{HostTraffic, KvPool, ModelError};
-use copies::End;
+use copies::{BlockTransport, End, Transfer};
 
 /// Keys that pass through the ring.
 #[derive(Debug)]
@@ -46,15 +45,6 @@ pub(in crate::decoder) struct RingKeys {
 /// Lists of copies that commands fetch from the host, and how often. Their contents are known when the commands are submitted.
 pub(in crate::decoder) type Fetches = FxHashMap<Range<usize>, u64>;
 
-/// Transport of blocks between host and device.
-#[derive(Debug)]
-enum BlockTransport {
-    /// A kernel copies blocks, as it can access host memory (49 GB/s on an H200).
-    Kernel(Arc<Pipeline>),
-    /// Copy commands of the queue, if kernels cannot (10 GB/s on an H200).
-    Queue,
-}
-
 /// Contents of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
@@ -63,39 +53,6 @@ struct Slot {
     complete: bool,
     /// Number of the load that last used it.
     used: u64,
-}
-
-/// Identifies a chunk of a layer in a step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::decoder) struct LoadId {
-    pub(in crate::decoder) layer: usize,
-    /// First [table entry](super::Stream::tables_at) of its stream, which is unique.
-    pub(in crate::decoder) stream: usize,
-    pub(in crate::decoder) group: usize,
-    pub(in crate::decoder) chunk: usize,
-}
-
-/// A chunk that is attended in a layer.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::decoder) struct Load<'a> {
-    pub(in crate::decoder) id: LoadId,
-    pub(in crate::decoder) contents: &'a KeyChunk,
-}
-
-impl Load<'_> {
-    /// Whether it has to be copied.
-    pub(in crate::decoder) fn moves(&self) -> bool {
-        !self.contents.parts.is_empty()
-    }
-}
-
-/// Parts of a decoder that are needed to record transfers.
-pub(in crate::decoder) struct TransferContext<'a> {
-    pub(in crate::decoder) gpu: &'a Gpu,
-    pub(in crate::decoder) pass: &'a mut Pass,
-    pub(in crate::decoder) kv: &'a KvPool,
-    pub(in crate::decoder) batch: &'a Batch,
-    pub(in crate::decoder) offload_plan: &'a OffloadPlan,
 }
 
 impl RingKeys {
@@ -324,6 +281,11 @@ impl RingKeys {
         });
         self.slots[slot].used = self.loads;
         slot
+    }
+
+    /// Records copies of blocks of a layer, given a range of the step's list of pairs.
+    fn copy(&self, context: &mut TransferContext<'_>, layer: usize, from: End, to: End, pairs: Range<usize>) {
+        self.transport.copy(context, &self.staging, layer, Transfer { from, to, pairs });
     }
 
     fn load_part(

@@ -11,7 +11,8 @@ use rustc_hash::FxHashMap;
 use sparse_select::Policy;
 
 use super::super::fetcher::{Fetcher, Missing};
-use super::super::ring::{RingKeys, TransferContext};
+use super::super::ring::RingKeys;
+use super::super::transfer::TransferContext;
 use super::copy::Copied;
 use super::{FetchReason, Needed, PageContext, Residency};
 use crate::cast::u32_of;
