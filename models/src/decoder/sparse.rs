@@ -24,12 +24,13 @@ mod rank;
 mod ranker;
 mod retrievals;
 mod rules;
+mod select;
 mod shares;
 mod thresholder;
 
 use std::fmt::Debug;
 
-use attn_kernels::gpu::{Bind, Gpu, Outcome, Pass, Read};
+use attn_kernels::gpu::{Bind, Gpu, Outcome, Pass};
 use attn_kernels::kernel::attention::{Attention as AttentionSpec, Pages};
 use attn_kernels::kernel::paged_decode::PagedDecodeParams;
 use attn_kernels::rows::DecodeRow;
@@ -37,13 +38,11 @@ use attn_kernels::rows::DecodeRow;
 use super::attention_groups::AttentionGroups;
 use super::batch::Batch;
 use super::kernels::{Forms, HeadKernels, LoadContext};
-use super::keys::OffloadPlan;
 use super::ops::Ctx;
 use super::selecting::{Lists, SelectingRows};
 use crate::batch::{Phase, Slice, StepOutput};
-use crate::cast::u32_of;
 use crate::sparse::{SelectionPlace, SparseOptions};
-use crate::{DecoderConfig, KvPool, ModelError, Reach};
+use crate::{ModelError, Reach};
 use account::Account;
 use chunks::Chunks;
 use estimator::Estimator;
@@ -53,7 +52,10 @@ use positions::Positions;
 use previous::Previous;
 use ranker::Ranker;
 use rules::Rules;
+use select::{ListedRows, Select};
 use thresholder::Thresholder;
+
+pub(super) use select::{SelectionReads, SelectionStep};
 
 /// Attention to selected blocks: rules, selector, kernels, and an account of what was attended.
 #[derive(Debug)]
@@ -65,123 +67,6 @@ pub(super) struct Sparse {
     account: Account,
     /// Queries of the previous step, if decode rows select by them.
     previous: Option<Previous>,
-}
-
-/// A way to select blocks. A step calls `begin`; for each layer `summarise`, `record`, `lists` and `certify`; then `read` and,
-/// after the device is done, `take`.
-trait Select: Debug + Send + Sync {
-    /// Invalidates what is known of blocks that are written outside of a step.
-    fn forget(&mut self, blocks: &mut dyn Iterator<Item = u32>);
-
-    /// Plans the lists of a step, and uploads what they are made from.
-    fn begin(
-        &mut self,
-        rules: &Rules,
-        step: &SelectionStep<'_>,
-        account: &mut Account,
-    ) -> Result<(), ModelError>;
-
-    /// Returns the numbers that the step's commands depend on, if nothing on the host interrupts the step. Steps with equal
-    /// numbers record equal commands.
-    fn shape(&self) -> Option<Vec<usize>>;
-
-    /// Switches between the current step and the next one, on the assumption that all sequences go on.
-    fn swap_next(&mut self) {}
-
-    /// Records, before a layer computes its queries, the summaries of blocks that earlier steps completed.
-    fn summarise(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize) {}
-
-    /// Records the selection of a layer, after its keys are written and before its attention.
-    fn record(
-        &mut self,
-        rules: &Rules,
-        ctx: &mut Ctx<'_>,
-        layer: usize,
-        account: &mut Account,
-    ) -> Result<(), ModelError>;
-
-    /// Returns the lists of a layer; `None` if it attends everything.
-    fn lists(&self, layer: usize) -> Option<Lists>;
-
-    /// Returns the lists of a layer's prompt chunks, if they are not those of decode rows.
-    fn chunk_lists(&self, layer: usize) -> Option<Lists> {
-        self.lists(layer)
-    }
-
-    /// Records, after prompt chunks attended their lists, a correction for the blocks that the lists leave out.
-    fn correct(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize) {}
-
-    /// Records, after listed rows were attended, a bound of the attention mass that their lists keep, in steps that request it.
-    fn certify(&self, _rules: &Rules, _ctx: &mut Ctx<'_>, _layer: usize, _rows: &ListedRows<'_>) {}
-
-    /// Returns lists of blocks that the next step may select in a layer, if they are prefetched.
-    fn prefetch_lists(&self, _layer: usize) -> Option<Lists> {
-        None
-    }
-
-    /// Records the readbacks of a step.
-    fn read(&self, pass: &mut Pass, batch: &Batch) -> SelectionReads;
-
-    /// Adds the readbacks to the account.
-    fn take(
-        &self,
-        rules: &Rules,
-        batch: &Batch,
-        reads: SelectionReads,
-        done: &Outcome,
-        account: &mut Account,
-    );
-
-    /// Whether decode steps of single tokens select in all layers before the first layer runs.
-    fn at_once(&self) -> bool {
-        false
-    }
-
-    /// Returns where blocks are scored. On the host, every layer reads back; positions need no readback.
-    fn place(&self) -> SelectionPlace {
-        SelectionPlace::Device
-    }
-}
-
-/// Readbacks at the end of a step.
-#[derive(Debug, Default)]
-pub(super) struct SelectionReads {
-    masses: Option<Read<f32>>,
-    counts: Option<Read<u32>>,
-    traced: Option<Read<u32>>,
-    /// Readbacks of prompt chunks, if another policy selects for them.
-    of_prefill: Option<Box<Self>>,
-}
-
-/// Inputs of the selections of a step.
-pub(super) struct SelectionStep<'a> {
-    pub(super) gpu: &'a Gpu,
-    pub(super) config: &'a DecoderConfig,
-    pub(super) kv: &'a KvPool,
-    pub(super) batch: &'a Batch,
-    pub(super) offload_plan: &'a OffloadPlan,
-    pub(super) slices: &'a [Slice<'a>],
-    /// Pages of each KV head that fit on the device, if blocks are on the host.
-    pub(super) spare_pages: u32,
-}
-
-impl SelectionStep<'_> {
-    /// Returns the length of the longest list of `rows` decode rows, given `blocks`: rounded up, so that commands stay the same
-    /// while lists grow, if the pages of these blocks and of prefetched ones fit.
-    fn longest(&self, rules: &Rules, rows: usize, blocks: u32) -> u32 {
-        let longest = lists::longest(blocks, rules.block());
-        let pages =
-            (longest + next_blocks::default_blocks(longest)) * (rules.block() / self.kv.shape().block_size);
-        if self.kv.page_slots() == 0 || pages * u32_of(rows) <= self.spare_pages { longest } else { blocks }
-    }
-}
-
-/// Rows that have attended lists.
-struct ListedRows<'a> {
-    lists: &'a Lists,
-    rows: &'a Bind<DecodeRow>,
-    count: u32,
-    params: &'a PagedDecodeParams,
 }
 
 /// Blocks that are attended in a layer.
@@ -381,7 +266,7 @@ fn selector(load: &LoadContext<'_>, rules: &Rules) -> Result<Box<dyn Select>, Mo
     let options = &rules.options;
     let policy = &*options.policy;
     if policy.phases().is_some() {
-        return Ok(Box::new(Phased::new(load, rules)?));
+        return Ok(Box::new(Phased::new(load, rules, selector)?));
     }
     if options.place == SelectionPlace::Device && !options.measure {
         if let Some(ranker) = Ranker::new(load, rules)? {

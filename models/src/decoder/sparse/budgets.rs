@@ -4,7 +4,8 @@ use attn_kernels::rows::TopRow;
 use sparse_select::policy::num_blocks;
 
 use super::account::Account;
-use super::ranker::{ROWS_ALIGN, Ranker, Top};
+use super::lists::ROWS_ALIGN;
+use super::ranker::{Ranker, Top};
 use super::{Rules, SelectingRows, SelectionStep};
 use crate::ModelError;
 use crate::cast::u32_of;

@@ -5,7 +5,7 @@ use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
 
 use super::account::Account;
-use super::{Lists, Rules, SelectingRows, SelectionReads};
+use super::{Lists, Rules, SelectingRows, SelectionReads, SelectionStep};
 use crate::ModelError;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
@@ -44,6 +44,24 @@ pub(super) fn longest(blocks: u32, block: u32) -> u32 {
 /// Returns the stride of rows of `len` scores, rounded up for rows that grow from step to step.
 pub(super) fn score_stride(len: u32) -> u32 {
     len.next_multiple_of(64)
+}
+
+/// Returns how many blocks are prefetched beyond a selection of up to `max` blocks, if the policy does not say.
+pub(super) fn default_blocks(max: u32) -> u32 {
+    max.div_ceil(4)
+}
+
+/// Alignment of rows for a binding.
+pub(super) const ROWS_ALIGN: usize = 16;
+
+impl SelectionStep<'_> {
+    /// Returns the length of the longest list of `rows` decode rows, given `blocks`: rounded up, so that commands stay the same
+    /// while lists grow, if the pages of these blocks and of prefetched ones fit.
+    pub(super) fn longest(&self, rules: &Rules, rows: usize, blocks: u32) -> u32 {
+        let longest = longest(blocks, rules.block());
+        let pages = (longest + default_blocks(longest)) * (rules.block() / self.kv.shape().block_size);
+        if self.kv.page_slots() == 0 || pages * u32_of(rows) <= self.spare_pages { longest } else { blocks }
+    }
 }
 
 /// Lists made by kernels, for one layer after the other or for all layers at once.

@@ -14,8 +14,8 @@ use sparse_select::Policy;
 use sparse_select::certificate::odds;
 
 use super::Rules;
+use super::lists::DeviceLists;
 use super::rank::RankContext;
-use super::ranker::Ranker;
 use crate::cast::{f32_of, u32_of};
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;
@@ -47,6 +47,14 @@ pub(super) struct MassExtent {
     pub(super) rows: usize,
     /// Maximum number of blocks of a row.
     pub(super) blocks: u32,
+}
+
+/// Scores of a layer's blocks, and the lists to make from them.
+pub(super) struct Ranked<'a> {
+    /// `[rows, sets, score_stride]`
+    pub(super) scores: &'a Buf<f32>,
+    pub(super) score_stride: u32,
+    pub(super) lists: &'a DeviceLists,
 }
 
 impl Mass {
@@ -95,7 +103,7 @@ impl Mass {
         &self,
         rules: &Rules,
         ctx: &mut Ctx<'_>,
-        ranker: &Ranker,
+        ranked: &Ranked<'_>,
         bounds: &Buf<f32>,
         context: &RankContext<'_>,
     ) {
@@ -104,16 +112,16 @@ impl Mass {
             num_heads: config.num_heads,
             num_kv_heads: config.num_kv_heads,
             q_stride: config.num_heads * config.head_dim,
-            stride: ranker.score_stride,
+            stride: ranked.score_stride,
             scale: config.scale,
             first: 0,
         };
         let cut = MassCutParams {
             num_heads: config.num_heads,
             num_kv_heads: config.num_kv_heads,
-            stride: ranker.score_stride,
+            stride: ranked.score_stride,
             select_block: self.select_block,
-            list_stride: ranker.lists.stride,
+            list_stride: ranked.lists.stride,
             round: 0,
             odds: self.odds,
             slack: rules.slack,
@@ -123,17 +131,17 @@ impl Mass {
             k_cache: context.kv.whole(context.layer)[0].bind(),
             tables: context.tables.bind(),
             rows: context.rows.bind(),
-            scores: ranker.scores.of(context.layer).bind(),
+            scores: ranked.scores.bind(),
             cuts: self.cuts.bind(),
             lses: self.lses.bind(),
         };
         let of_cut = MassCutBuffers {
             rows: context.rows.bind(),
-            scores: ranker.scores.of(context.layer).bind(),
+            scores: ranked.scores.bind(),
             bounds: bounds.bind(),
             lses: self.lses.bind(),
             cuts: self.cuts.bind(),
-            lists: ranker.lists.bind(),
+            lists: ranked.lists.bind(),
         };
         let lse_grid = block_lse::grid(&lse, self.select_block, context.count);
         for round in ROUNDS {
@@ -143,9 +151,9 @@ impl Mass {
             pass.dispatch(&self.cut, &MassCutParams { round, ..cut }, of_cut.clone(), grid);
         }
         let first = u32_of(context.layer) * context.count;
-        let params = ListCountsParams { list_stride: ranker.lists.stride, first };
+        let params = ListCountsParams { list_stride: ranked.lists.stride, first };
         let buffers = ListCountsBuffers {
-            lists: ranker.lists.bind(),
+            lists: ranked.lists.bind(),
             spans: self.spans.bind(),
             counts: self.counts.bind(),
         };

@@ -3,7 +3,7 @@
 use attn_kernels::gpu::{Outcome, Pass};
 
 use super::account::Account;
-use super::{ListedRows, Lists, Rules, Select, SelectionReads, SelectionStep, selector};
+use super::{ListedRows, Lists, Rules, Select, SelectionReads, SelectionStep};
 use crate::ModelError;
 use crate::batch::Phase;
 use crate::decoder::batch::Batch;
@@ -25,8 +25,16 @@ struct PhaseSelector {
     selector: Box<dyn Select>,
 }
 
+/// Creates the selector of a policy.
+type NewSelector = fn(&LoadContext<'_>, &Rules) -> Result<Box<dyn Select>, ModelError>;
+
 impl PhaseSelector {
-    fn new(load: &LoadContext<'_>, joint: &Rules, phase: Phase) -> Result<Self, ModelError> {
+    fn new(
+        load: &LoadContext<'_>,
+        joint: &Rules,
+        selector: NewSelector,
+        phase: Phase,
+    ) -> Result<Self, ModelError> {
         let options = SparseOptions { policy: joint.options.of(phase), ..joint.options.clone() };
         let rules = Rules {
             source: options.sources(&joint.dense),
@@ -42,10 +50,14 @@ impl PhaseSelector {
 }
 
 impl Phased {
-    pub(super) fn new(load: &LoadContext<'_>, rules: &Rules) -> Result<Self, ModelError> {
+    pub(super) fn new(
+        load: &LoadContext<'_>,
+        rules: &Rules,
+        selector: NewSelector,
+    ) -> Result<Self, ModelError> {
         Ok(Self {
-            prefill: PhaseSelector::new(load, rules, Phase::Prefill)?,
-            decode: PhaseSelector::new(load, rules, Phase::Decode)?,
+            prefill: PhaseSelector::new(load, rules, selector, Phase::Prefill)?,
+            decode: PhaseSelector::new(load, rules, selector, Phase::Decode)?,
         })
     }
 

@@ -1,6 +1,7 @@
 //! Scores of the blocks of decode rows by kernels, from summaries of blocks: digests, hashes or compressed keys.
 
 mod compressed;
+mod context;
 mod digests;
 mod due_blocks;
 mod hashes;
@@ -15,11 +16,12 @@ use crate::cast::u32_of;
 use crate::decoder::attention_groups::AttentionGroup;
 use crate::decoder::kernels::LoadContext;
 use crate::{DecoderConfig, KvPool, ModelError};
-use attn_kernels::rows::{DecodeRow, PhysicalBlock};
 use compressed::CompressedScorer;
 use digests::DigestScorer;
 use due_blocks::DueBlocks;
 use hashes::HashScorer;
+
+pub(super) use context::RankContext;
 
 /// Scorer of blocks, and the blocks whose summaries are due.
 #[derive(Debug)]
@@ -33,18 +35,6 @@ enum ScorerKind {
     Digests(DigestScorer),
     Hashes(Box<HashScorer>),
     Compressed(CompressedScorer),
-}
-
-/// A layer of a step.
-pub(super) struct RankContext<'a> {
-    pub(super) layer: usize,
-    pub(super) attn_group: usize,
-    pub(super) kv: &'a KvPool,
-    pub(super) q: &'a Buf<f32>,
-    pub(super) tables: &'a Buf<PhysicalBlock>,
-    /// Decode rows that select, and their number.
-    pub(super) rows: &'a Buf<DecodeRow>,
-    pub(super) count: u32,
 }
 
 impl Scorer {

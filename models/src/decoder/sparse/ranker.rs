@@ -14,7 +14,7 @@ use sparse_select::{ByDigests, Ranking};
 use super::account::Account;
 use super::kept::KeptLists;
 use super::lists::{DeviceLists, score_stride};
-use super::mass::{Mass, MassExtent};
+use super::mass::{Mass, MassExtent, Ranked};
 use super::next_blocks::PrefetchLists;
 use super::rank::{RankContext, Scorer};
 use super::shares::{Bounds, Shares};
@@ -66,9 +66,6 @@ pub(super) struct Top {
     /// Number of blocks of each selecting row.
     pub(super) budgets: Vec<u32>,
 }
-
-/// Alignment of rows for a binding.
-pub(super) const ROWS_ALIGN: usize = 16;
 
 impl Ranker {
     /// Returns `None` if the policy's own code has to select.
@@ -220,6 +217,36 @@ impl Ranker {
     }
 }
 
+impl Ranker {
+    /// Records lists of a layer's selection followed by the blocks it would select next. They are made concurrently with the
+    /// selection itself, from the same scores.
+    pub(super) fn rank_prefetch(&self, ctx: &mut Ctx<'_>, layer: usize) {
+        let (Some(prefetch_lists), Some(top)) = (self.active_prefetch(), &self.tops[layer]) else { return };
+        let rows = u32_of(top.budgets.len()) * self.sets;
+        let copies = ctx.config.num_kv_heads / self.sets;
+        let params = TopKParams { rows, out_stride: prefetch_lists.stride, copies, page_size: 1 };
+        let buffers = TopKBuffers {
+            scores: self.scores.of(layer).bind(),
+            rows: prefetch_lists.rows.bind_from(top.first),
+            table: ctx.batch.tables.bind(),
+            out: prefetch_lists.lists[layer % 2].bind(),
+        };
+        ctx.pass.dispatch(&self.top_k, &params, buffers, top_k::grid(rows));
+    }
+
+    fn active_prefetch(&self) -> Option<&PrefetchLists> {
+        self.prefetch_lists.as_ref().filter(|prefetch_lists| prefetch_lists.stride > 0 && self.selects())
+    }
+
+    /// Returns lists of blocks that the next step may select in a layer, if they are prefetched.
+    pub(super) fn next_lists(&self, layer: usize) -> Option<Lists> {
+        let prefetch_lists = self.active_prefetch()?;
+        self.tops[layer].as_ref()?;
+        let (bind, stride) = (prefetch_lists.lists[layer % 2].bind(), prefetch_lists.stride);
+        Some(Lists { bind, stride, blocks: stride - 1 })
+    }
+}
+
 impl Select for Ranker {
     fn forget(&mut self, blocks: &mut dyn Iterator<Item = u32>) {
         let blocks: Vec<u32> = blocks.collect();
@@ -325,8 +352,10 @@ impl Select for Ranker {
             self.scorer.prepare(ctx.pass, &context);
             self.scorer.score(ctx.pass, &context, self.scores.of(layer));
         }
+        let (scores, score_stride, lists) = (self.scores.of(layer), self.score_stride, &self.lists);
+        let ranked = Ranked { scores, score_stride, lists };
         match (&self.mass, self.scorer.bounds()) {
-            (Some(mass), Some(bounds)) => mass.cut(rules, ctx, self, bounds, &context),
+            (Some(mass), Some(bounds)) => mass.cut(rules, ctx, &ranked, bounds, &context),
             _ if selects_now => {
                 self.list_best(ctx, layer, top);
                 self.keep_lists(ctx, layer);

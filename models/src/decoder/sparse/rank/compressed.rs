@@ -12,7 +12,7 @@ use bytemuck::Zeroable;
 use sparse_select::ByCompressed;
 
 use super::super::lists;
-use super::RankContext;
+use super::context::RankContext;
 use super::digests::DigestPools;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;

@@ -10,7 +10,7 @@ use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::rows::BlockTokens;
 use sparse_select::{ByDigests, DigestKind, Policy};
 
-use super::RankContext;
+use super::context::RankContext;
 use crate::cast::u32_of;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::kernels::LoadContext;

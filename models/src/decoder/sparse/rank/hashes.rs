@@ -14,7 +14,7 @@ use bytemuck::Zeroable;
 use sparse_select::{ByHashes, SelectError};
 
 use super::super::SelectingRows;
-use super::RankContext;
+use super::context::RankContext;
 use crate::ModelError;
 use crate::cast::u32_of;
 use crate::decoder::buffers::{GrowBuf, OfLayers};
