@@ -148,7 +148,7 @@ impl RandomSpec {
                 let layers = value.parse().map_err(|_| wrong("a whole number"))?;
                 let max = self.config.num_layers;
                 if !(1..=max).contains(&layers) {
-                    return Err(RandomError::Layers { layers, max: max, shape: self.shape.clone() });
+                    return Err(RandomError::Layers { layers, max, shape: self.shape.clone() });
                 }
                 self.config.shorten(layers);
                 self.layers = Some(layers);
