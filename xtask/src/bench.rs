@@ -1,9 +1,9 @@
 //! `cargo xtask bench`: measures the engine on this machine.
 
-mod chart;
 mod e2e;
 mod kernels;
 mod offload;
+mod page;
 mod paired;
 mod percentiles;
 mod plan;

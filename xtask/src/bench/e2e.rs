@@ -5,7 +5,6 @@ mod measure;
 mod plan;
 mod row;
 
-use std::fs;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -19,7 +18,7 @@ pub(super) use self::plan::{Batch, label};
 use self::plan::{Plan, Run, with_pool};
 use self::row::{Row, Setting};
 use super::kernels::Ceiling;
-use super::{replay, workload};
+use super::{page, replay, workload};
 use crate::cli::{BenchArgs, EngineArgs, Preempt};
 use crate::model;
 
@@ -157,8 +156,5 @@ fn demand(batches: &[Batch]) -> Demand {
 
 fn write(args: &BenchArgs, rows: &[Row]) -> Result<()> {
     let Some(dir) = &args.out else { return Ok(()) };
-    fs::create_dir_all(dir).with_context(|| format!("{}: cannot be created", dir.display()))?;
-    let path = dir.join("e2e.json");
-    fs::write(&path, serde_json::to_string_pretty(rows)?)
-        .with_context(|| format!("{}: cannot be written", path.display()))
+    page::write(dir, "e2e.json", &rows)
 }

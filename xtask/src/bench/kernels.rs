@@ -20,16 +20,15 @@ mod structured;
 mod work;
 mod xattn;
 
-use std::fs;
 use std::io;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 use attn_kernels::Level;
 use indicatif::{ProgressBar, ProgressStyle};
 use pagoda::{Notes, verdicts};
 use serde::Serialize;
 
-use super::chart::{Axis, Join, Series, chart};
+use super::page;
 use crate::cli::BenchArgs;
 use crate::report;
 pub(super) use ceiling::Ceiling;
@@ -121,7 +120,6 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     let Some(folder) = &args.out else { return Ok(()) };
-    fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
     let report = Report {
         adapter: info.name.clone(),
         driver: info.driver_info.clone(),
@@ -129,13 +127,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         ceiling,
         rows,
     };
-    let files =
-        [("kernels.json", serde_json::to_string_pretty(&report)?), ("kernels.svg", roofline(&report))];
-    for (name, text) in files {
-        let path = folder.join(name);
-        fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
-    }
-    Ok(())
+    page::write(folder, "kernels.json", &report)
 }
 
 fn skipped(name: &str, error: &anyhow::Error) -> Row {
@@ -222,51 +214,6 @@ fn line(row: &Row) -> String {
     format!("{:26} {:9} {us:11.1} us {bound:53} {}{extra}", row.kernel, row.level, row.shape)
 }
 
-/// Operations a second against operations a byte, under the two ceilings.
-fn roofline(bench: &Report) -> String {
-    let ceiling = &bench.ceiling;
-    let mut series: Vec<Series> = Vec::new();
-    for row in &bench.rows {
-        // Kernels that only move data have no place between the two ceilings.
-        let (Some(us), true) = (row.us, row.operations > 0.0) else { continue };
-        let name = format!("{}, {}", row.kernel, row.level);
-        let point = (row.operations / row.bytes, row.operations / us * 1e6);
-        match series.iter_mut().find(|series| series.name == name) {
-            Some(series) => series.points.push(point.into()),
-            None => series.push(Series { name, points: vec![point.into()], join: Join::Apart }),
-        }
-    }
-    let intensities: Vec<f64> = series.iter().flat_map(|s| &s.points).map(|p| p.x).collect();
-    let roof = |name: &str, rate: f64| {
-        let knee = rate / ceiling.bytes_s;
-        let low = intensities.iter().copied().fold(knee / 10.0, f64::min);
-        let high = intensities.iter().copied().fold(knee * 10.0, f64::max);
-        let points = [(low, low * ceiling.bytes_s), (knee, rate), (high, rate)];
-        let name = format!("{name}: {}", quantity(rate, "FLOP/s"));
-        Series { name, points: points.map(Into::into).to_vec(), join: Join::Line }
-    };
-    let mut roofs = vec![roof("f32", ceiling.f32_s)];
-    roofs.extend(ceiling.matrix_s.map(|rate| roof("matrices", rate)));
-    roofs.extend(series);
-    let title = format!(
-        "{}, driver {}, level {}: reads {}",
-        bench.adapter,
-        bench.driver,
-        bench.level,
-        quantity(ceiling.bytes_s, "B/s")
-    );
-    chart(&title, &Axis::log("operations a byte"), &Axis::log("operations a second"), roofs)
-}
-
-/// Three digits and the unit.
-fn quantity(value: f64, unit: &str) -> String {
-    let scales = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
-    let (scale, prefix) = scales.into_iter().find(|(scale, _)| value >= *scale).unwrap_or((1.0, ""));
-    let scaled = value / scale;
-    let digits = if scaled < 9.995 { 2 } else { usize::from(scaled < 99.95) };
-    format!("{scaled:.digits$} {prefix}{unit}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::work::Work;
@@ -299,26 +246,5 @@ mod tests {
         prefill, xattn             coop           4000.0 us    100.0 GB/s   75.000 TFLOP/s  0.12 of operations    1 x 1024, 2.50 x as fast as dense, density 0.0500, recall 0.9550
         record, submit             baseline        300.0 us                                                       1 x 1024
         ");
-    }
-
-    #[test]
-    fn the_roofline_has_both_roofs_and_the_kernels_that_compute() {
-        let svg = roofline(&bench());
-        for name in [
-            "f32: 50.0 TFLOP/s",
-            "matrices: 600 TFLOP/s",
-            "reads 4.00 TB/s",
-            "decode, subgroup",
-            "prefill, coop",
-        ] {
-            assert!(svg.contains(name), "{name}");
-        }
-        assert!(!svg.contains("copy_blocks"));
-    }
-
-    #[test]
-    fn quantities_have_three_digits() {
-        let shown = [4.555e12, 50e12, 636e12, 999.9e9, 8192.0].map(|value| quantity(value, "B/s"));
-        assert_eq!(shown.join(", "), "4.55 TB/s, 50.0 TB/s, 636 TB/s, 1000 GB/s, 8.19 kB/s");
     }
 }

@@ -2,7 +2,6 @@
 //! the host. Steps with a resident budget and fetches ahead are compared with everything resident, and with dense attention
 //! that streams the context.
 
-mod charts;
 // Direct I/O and dropping pages from the cache are Linux here.
 #[cfg(target_os = "linux")]
 mod disk;
@@ -11,15 +10,15 @@ mod random;
 mod rig;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use attn_kernels::gpu::Gpu;
 use models::{FetchCost, HostMemory};
 use serde::Serialize;
 
+use super::page;
 use super::paired::Median;
 use crate::cli::BenchArgs;
 use crate::report;
@@ -96,13 +95,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     #[cfg(target_os = "linux")]
     disk.iter().try_for_each(|row| bench.print_disk(row))?;
     if let Some(folder) = &args.out {
-        let json = serde_json::to_string_pretty(&serde_json::json!({ "rows": bench.rows, "disk": disk }))?;
-        let charts = charts::draw(&bench.rows);
-        let files = charts.into_iter().chain([("offload.json", json)]);
-        for (name, text) in files {
-            let path = folder.join(name);
-            fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
-        }
+        page::write(folder, "offload.json", &serde_json::json!({ "rows": bench.rows, "disk": disk }))?;
     }
     Ok(())
 }

@@ -38,11 +38,6 @@ impl Median {
         Self::of(a.iter().zip(b).map(|(a, b)| a - b))
     }
 
-    /// Applies a rising function to the values.
-    pub(super) fn rising(self, f: impl Fn(f64) -> f64) -> Self {
-        Self { median: f(self.median), low: f(self.low), high: f(self.high) }
-    }
-
     /// Applies a falling function to the values.
     pub(super) fn falling(self, f: impl Fn(f64) -> f64) -> Self {
         Self { median: f(self.median), low: f(self.high), high: f(self.low) }

@@ -3,12 +3,12 @@
 
 mod cell;
 mod lengths;
-mod page;
 mod plan;
 pub(crate) mod report;
 mod ruler;
 mod runner;
 mod scores;
+mod summary;
 
 use std::env;
 use std::fs;
@@ -22,6 +22,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use models::Decoder;
 use pagoda::{Demand, EngineOptions, Model, Registry, Sparse};
 
+use super::page;
 use crate::cli::{BenchArgs, EngineArgs};
 use crate::{model, report as out};
 use cell::{Cell, Cells, Kept as _, Phase};
@@ -121,10 +122,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
         print(&rows, &plan);
     }
     if let Some(folder) = &args.out {
-        let path = folder.join("policies.html");
-        let text = page::page(&setup, &rows, &plan.policies);
-        fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
-        eprintln!("{}: tables, charts and heat maps", path.display());
+        page::write(folder, "policies.json", &summary::results(&setup, &rows, &plan.policies)?)?;
     }
     Ok(())
 }
@@ -306,7 +304,7 @@ fn print(rows: &[Cell], plan: &Plan) {
         "attend us",
         "select us"
     );
-    for row in page::summaries(rows, &plan.policies) {
+    for row in summary::summaries(rows, &plan.policies) {
         println!("{row}");
     }
     for row in scores::scores(rows, &plan.policies) {
@@ -315,7 +313,7 @@ fn print(rows: &[Cell], plan: &Plan) {
     for row in lengths::by_length(rows) {
         println!("{row}");
     }
-    for (policy, layers) in page::layers(rows) {
+    for (policy, layers) in summary::layers(rows) {
         let layers: Vec<String> = layers.iter().map(|density| format!("{density:.2}")).collect();
         println!("{policy}: density of decode by layer: {}", layers.join(" "));
     }

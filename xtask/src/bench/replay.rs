@@ -1,17 +1,15 @@
 //! Replays a trace of arrivals in real time and reports the latencies that users would have seen.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use pagoda::{Demand, Engine, Event, Model, Request, SeqId};
 use serde::Serialize;
 
-use super::chart::{self, Axis, Join, Panel, Series};
+use super::page;
 use super::percentiles::Percentiles;
 use super::workload::{Arrival, Workload};
 use crate::cli::{BenchArgs, Preempt};
@@ -70,7 +68,7 @@ pub(super) fn run(args: &BenchArgs, model: &Model, workload: &Workload) -> Resul
     let replay = Recorder::default().replay(&mut engine, workload, &trace)?;
     print(args, &replay)?;
     if let Some(dir) = &args.out {
-        write(dir, &replay)?;
+        page::write(dir, &format!("trace-{}.json", replay.workload), &replay)?;
     }
     Ok(())
 }
@@ -193,38 +191,6 @@ impl Recorder {
     }
 }
 
-fn write(dir: &Path, replay: &Replay) -> Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("{}: cannot be created", dir.display()))?;
-    let title = format!("{}, {}", replay.workload, replay.adapter);
-    let files = [
-        ("json", serde_json::to_string_pretty(replay)?),
-        ("svg", load_chart(&title, &replay.usage, replay.pool_blocks)),
-    ];
-    for (extension, text) in files {
-        let path = dir.join(format!("trace-{}.{extension}", replay.workload));
-        fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
-    }
-    Ok(())
-}
-
-/// The load over time: blocks in use above, running and waiting requests below.
-fn load_chart(title: &str, usage: &[Usage], pool_blocks: u32) -> String {
-    let series = |name: &str, value: &dyn Fn(&Usage) -> f64| {
-        let points = usage.iter().map(|at| (at.at_s, value(at)).into()).collect();
-        Series { name: name.into(), points, join: Join::Steps }
-    };
-    let end = usage.last().map_or(0.0, |last| last.at_s);
-    let pool = [(0.0, pool_blocks), (end, pool_blocks)].map(|(at, blocks)| (at, f64::from(blocks)).into());
-    let blocks = vec![
-        series("blocks in use", &|at| f64::from(at.blocks)),
-        Series { name: "blocks of the pool".into(), points: pool.to_vec(), join: Join::Steps },
-    ];
-    let requests =
-        vec![series("running", &|at| at.running as f64), series("waiting", &|at| at.waiting as f64)];
-    let panel = |y, series| Panel { x: Axis::linear("seconds"), y: Axis::linear(y), series, height: 260 };
-    chart::panels(title, &[panel("blocks", blocks), panel("requests", requests)])
-}
-
 #[expect(clippy::print_stdout, reason = "the command's result")]
 fn print(args: &BenchArgs, replay: &Replay) -> Result<()> {
     if args.json {
@@ -255,19 +221,4 @@ fn print(args: &BenchArgs, replay: &Replay) -> Result<()> {
         replay.preemptions, replay.hit_rate, replay.max_blocks, replay.pool_blocks
     );
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_load_is_drawn_over_time() {
-        let at = |at_s, blocks, waiting| Usage { at_s, blocks, running: 1, waiting };
-        let svg = load_chart("a < b", &[at(0.0, 0, 2), at(1.0, 8, 0), at(2.0, 4, 0)], 8);
-        // The plot is from (86, 44) to (709, 235): 8 blocks are its top, 4 its middle.
-        assert!(svg.contains("points=\"86,235 398,235 398,44 709,44 709,140 \""), "{svg}");
-        assert!(svg.contains("a &lt; b") && svg.contains("waiting") && svg.ends_with("</svg>\n"));
-        assert!(load_chart("nothing", &[], 0).contains("</svg>"));
-    }
 }

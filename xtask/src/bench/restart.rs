@@ -1,15 +1,13 @@
 //! The cost of a restart: the time to the first token of prompts that a server has never seen, of the same ones at once
 //! again, and of the same ones after `kill -9`, when their KV is on disk.
 
-mod charts;
 mod plan;
 mod server;
 
-use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use pagoda::EngineOptions;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -18,6 +16,7 @@ use tokio::runtime;
 
 use self::plan::Plan;
 use self::server::Server;
+use super::page;
 use super::paired::Median;
 use super::serve::{Answer, Form, Prompt};
 use crate::cli::BenchArgs;
@@ -57,15 +56,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let rows = runtime.block_on(bench.measure())?;
     rows.iter().try_for_each(|row| row.print(args.json))?;
     if let Some(folder) = &args.out {
-        fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
-        let files = [
-            ("restart.json", serde_json::to_string_pretty(&rows)?),
-            ("restart.svg", charts::times(&bench.adapter, &rows)),
-        ];
-        for (name, text) in files {
-            let path = folder.join(name);
-            fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
-        }
+        page::write(folder, "restart.json", &rows)?;
     }
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! Load over HTTP: requests arrive as in production, at this machine's own server or at any other that speaks OpenAI's API.
 
-mod charts;
 mod client;
 mod load;
 mod own;
@@ -9,8 +8,6 @@ mod row;
 mod slo;
 mod sse;
 
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +18,7 @@ use tokio::runtime;
 use self::load::Sent;
 use self::own::Own;
 use self::row::{Row, Setting};
+use super::page;
 use super::workload::{self, Turn, Workload};
 use crate::cli::{BenchArgs, EngineArgs, ServedArgs};
 use crate::model;
@@ -41,7 +39,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     runtime.shutdown_timeout(Duration::from_secs(1));
     let rows = rows?;
     if let Some(folder) = &args.out {
-        write(folder, &rows, !args.served.rates.is_empty())?;
+        page::write(folder, "serve.json", &rows.iter().map(Row::whole).collect::<Result<Vec<_>>>()?)?;
     }
     Ok(())
 }
@@ -164,24 +162,4 @@ impl Bench<'_> {
         eprintln!("{}: warmed up in {:.1} s", workload.name, begun.elapsed().as_secs_f64());
         Ok(())
     }
-}
-
-fn write(folder: &Path, rows: &[Row], swept: bool) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
-    let save = |name: String, text: String| {
-        let path = folder.join(name);
-        fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))
-    };
-    let all = rows.iter().map(Row::whole).collect::<Result<Vec<_>>>()?;
-    save("serve.json".into(), serde_json::to_string_pretty(&all)?)?;
-    for row in rows {
-        let on = row.adapter.as_ref().map_or(row.model.as_str(), |adapter| adapter.name.as_str());
-        let name = row.name(swept);
-        save(format!("serve-{name}.svg"), charts::load(&format!("{name}, {on}"), row))?;
-    }
-    for first in rows.iter().filter(|_| swept) {
-        let of_workload: Vec<&Row> = rows.iter().filter(|row| row.workload == first.workload).collect();
-        save(format!("serve-{}-rates.svg", first.workload), charts::sweep(&first.workload, &of_workload))?;
-    }
-    Ok(())
 }

@@ -16,6 +16,7 @@ use models::batch::Phase;
 use pagoda::{Demand, EngineOptions, Model, Registry, SelectionPlace, Sequence, Sparse, StepWork};
 use serde::Serialize;
 
+use super::page;
 use super::policies::text_ids;
 use crate::cli::{BenchArgs, EngineArgs};
 use crate::{model, report};
@@ -76,6 +77,9 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
         turnover,
     };
     let rows: Vec<Row> = observer.turnovers().into_iter().map(row).collect();
+    if let Some(folder) = &args.out {
+        page::write(folder, "turnover.json", &rows)?;
+    }
     if args.json {
         let mut out = io::stdout().lock();
         rows.iter().try_for_each(|row| report::json_line(&mut out, row))?;

@@ -14,7 +14,7 @@ const PLAN: &str = r#"(
 )"#;
 
 #[test]
-fn rows_say_what_moved_and_charts_are_drawn() {
+fn rows_say_what_moved() {
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("plan.ron");
     fs::write(&plan, PLAN).unwrap();
@@ -61,8 +61,4 @@ fn rows_say_what_moved_and_charts_are_drawn() {
     let written: Value =
         serde_json::from_slice(&fs::read(folder.path().join("offload.json")).unwrap()).unwrap();
     assert_eq!((&written["rows"], &written["disk"]), (&Value::Array(rows.to_vec()), disk));
-    for chart in ["pools", "waits", "turnover", "hidden"] {
-        let svg = fs::read_to_string(folder.path().join(format!("offload-{chart}.svg"))).unwrap();
-        assert!(svg.starts_with("<svg") && svg.contains("quest"), "{chart}");
-    }
 }

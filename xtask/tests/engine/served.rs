@@ -56,9 +56,6 @@ fn conversations_are_served_and_told() {
     // An answer in ids comes token by token.
     let gaps = |answer: &Value| answer["gaps_ms"].as_array().unwrap().len();
     assert!(sent.iter().any(|answer| answer["output_tokens"] == gaps(answer) + 1), "{sent:?}");
-    for name in ["serve-test-10.svg", "serve-test-40.svg", "serve-test-rates.svg"] {
-        assert!(fs::read_to_string(out.join(name)).unwrap().contains("first token"), "{name}");
-    }
 }
 
 #[test]
@@ -100,5 +97,7 @@ fn a_killed_server_restores_what_it_had() {
             assert!(row[times]["median"].as_f64().unwrap() > 0.0, "{row}");
         }
     }
-    assert!(fs::read_to_string(folder.path().join("restart.svg")).unwrap().contains("restored from disk"));
+    let saved: Value =
+        serde_json::from_slice(&fs::read(folder.path().join("restart.json")).unwrap()).unwrap();
+    assert_eq!(saved, Value::Array(rows));
 }

@@ -46,12 +46,6 @@ fn a_trace_is_replayed_and_told() {
     let saved: serde_json::Value =
         serde_json::from_slice(&fs::read(out.join("trace-test.json")).unwrap()).unwrap();
     assert_eq!(saved, *row);
-    let chart = fs::read_to_string(out.join("trace-test.svg")).unwrap();
-    assert_eq!(
-        chart.matches("stroke-width=\"2\"").count(),
-        4,
-        "blocks and those of the pool, running, waiting"
-    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! `tests/engine` is a program of its own: its tests share an adapter and the default model, so that whoever changes a page or a
 //! flag runs this one alone, in seconds.
 
+mod bench_page;
 mod command_line;
 mod extensible;
 mod functions;

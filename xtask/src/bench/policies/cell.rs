@@ -120,12 +120,6 @@ impl Cell {
         self.selected = chosen.iter().map(|row| ninths(row)).collect();
         self
     }
-
-    /// The shares encoded in [`selected`](Self::selected), `[layers][digits]`.
-    pub(super) fn shares(&self) -> Vec<Vec<f64>> {
-        let share = |digit: char| digit.to_digit(10).map_or(f64::NAN, |ninths| f64::from(ninths) / 9.0);
-        self.selected.iter().map(|layer| layer.chars().map(share).collect()).collect()
-    }
 }
 
 /// A measurement that is kept in a file.
@@ -272,8 +266,6 @@ mod tests {
         // Two blocks per digit.
         let long = [[(1, 1), (0, 1)], [(0, 0), (3, 3)]].concat().repeat(50);
         assert_eq!(ninths(&long), "59".repeat(50));
-        let cell = Cell { selected: vec!["90".into(), "3".into()], ..example("quest", "text 512") };
-        assert_eq!(cell.shares(), [vec![1.0, 0.0], vec![1.0 / 3.0]]);
     }
 
     #[test]

@@ -5,12 +5,14 @@ use std::fmt;
 use models::grouped;
 
 use super::cell::{Cell, Phase};
-use super::page;
+
+/// Heads of the cells of a row.
+pub(super) const HEADS: [&str; 4] = ["tokens", "density, a head", "density, attended", "recall"];
 
 /// A policy at one length.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct AtLength {
-    policy: String,
+    pub(super) policy: String,
     tokens: u32,
     /// Share of the blocks that query heads keep on their own.
     head_density: Option<f64>,
@@ -20,6 +22,11 @@ pub(super) struct AtLength {
 }
 
 impl AtLength {
+    /// The row's cells in a table.
+    pub(super) fn cells(&self) -> Vec<String> {
+        [grouped(self.tokens)].into_iter().chain(self.values()).collect()
+    }
+
     fn values(&self) -> [String; 3] {
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         let recall = self.recall.map_or("-".into(), |recall| format!("{recall:.3}"));
@@ -57,19 +64,6 @@ pub(super) fn by_length(rows: &[Cell]) -> Vec<AtLength> {
     if several { all } else { Vec::new() }
 }
 
-/// The table of a page; nothing if there are no rows.
-pub(super) fn table(rows: &[AtLength]) -> String {
-    if rows.is_empty() {
-        return String::new();
-    }
-    let heads = ["policy", "tokens", "density, a head", "density, attended", "recall"];
-    let lines = rows.iter().map(|row| {
-        let [head, attended, recall] = row.values();
-        [row.policy.clone(), grouped(row.tokens), head, attended, recall].into()
-    });
-    format!("<h2>Density and recall by length</h2>\n{}", page::table(heads, lines))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::cell::example;
@@ -101,8 +95,7 @@ mod tests {
         xattn:threshold=0.9                                 512 tokens:       - a head,  50.0 % attended, recall -
         xattn:threshold=0.9                                8192 tokens:  12.5 % a head,  25.0 % attended, recall 0.960
         ");
-        assert!(table(&rows).contains("<td>8,192</td><td>12.5 %</td><td>25.0 %</td><td>0.960</td>"));
+        assert_eq!(rows[2].cells(), ["8,192", "12.5 %", "25.0 %", "0.960"]);
         assert_eq!(by_length(&[text(4096), cell(4096, 0.5)]), []);
-        assert_eq!(table(&[]), "");
     }
 }

@@ -1,9 +1,8 @@
 //! `bench policies --report`: what every policy loses and gains on the user's model and device, at several lengths and with
 //! several KV types, as a page with curves and recommendations. `--sparse auto` goes by the same measurements.
 
-mod frontier;
-mod page;
 mod plan;
+mod results;
 mod row;
 mod table;
 
@@ -19,11 +18,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use models::{Attended, Decoder, Tokenizer};
 use pagoda::measured::{self, LossLimit, Measurement, Measurements, fastest_within};
 use pagoda::{Demand, EngineOptions, Model, Registry, Sparse};
+use serde::Serialize;
 
 use super::cell::{Cells, Kept as _};
 use super::ruler::{self, Prompt, Task};
 use super::runner::{self, Score, SequencePlan, Steps};
 use crate::bench::e2e::{self, Batch, count};
+use crate::bench::page::{self, Shown};
 use crate::cli::{BenchArgs, EngineArgs, KvDtype, Preempt};
 use crate::{model, report as out};
 pub(crate) use plan::Plan;
@@ -56,8 +57,11 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry, file: Option<&Path>) ->
     if !args.json {
         table::print(&rows, &bench.kv_dtypes());
     }
-    let page = page::page(&bench.facts()?, &rows, &bench.kv_dtypes());
-    fs::write(&path, page).with_context(|| format!("{}: cannot be written", path.display()))?;
+    let data = results::results(&bench.facts()?, &rows, &bench.kv_dtypes());
+    let json = path.with_extension("json");
+    page::save(&json, &serde_json::to_string_pretty(&data)?)?;
+    let file = json.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    page::save(&path, &page::page(&[Shown { suite: "report", file, data }])?)?;
     eprintln!("{}: the page; {}: what was measured", path.display(), path.with_extension("jsonl").display());
     let mut kept = Measurements::of_this_user();
     for (kv_dtype, measurement) in bench.measurements(&rows) {
@@ -109,6 +113,7 @@ struct Text {
 }
 
 /// Circumstances of the measurements, as the page tells them.
+#[derive(Debug, Serialize)]
 struct Facts {
     model: String,
     fingerprint: String,
@@ -120,7 +125,27 @@ struct Facts {
     answer: u32,
     tasks: Vec<&'static str>,
     date: String,
+    program: String,
     command: String,
+}
+
+#[cfg(test)]
+impl Facts {
+    fn example() -> Self {
+        Self {
+            model: "a & b".into(),
+            fingerprint: "00ff".into(),
+            device: "a card".into(),
+            driver: "1.0".into(),
+            text: "Opticks".into(),
+            scored: 512,
+            answer: 256,
+            tasks: vec!["vt"],
+            date: "2026-11-26".into(),
+            program: "Pagoda".into(),
+            command: "cargo xtask bench policies --report".into(),
+        }
+    }
 }
 
 impl<'a> Bench<'a> {
@@ -338,6 +363,7 @@ impl<'a> Bench<'a> {
             answer: self.plan.answer,
             tasks: self.plan.tasks.iter().map(|task| task.name()).collect(),
             date: today(),
+            program: format!("Pagoda {}", env!("CARGO_PKG_VERSION")),
             command: format!("cargo xtask {flags}"),
         })
     }

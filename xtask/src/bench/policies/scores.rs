@@ -3,19 +3,23 @@
 use std::fmt;
 
 use super::cell::Cell;
-use super::page;
 use super::ruler::Task;
 
 /// Scores of one policy in RULER's tasks at one length.
 #[derive(Debug, PartialEq)]
 pub(super) struct Scores {
-    policy: String,
+    pub(super) policy: String,
     length: u32,
     /// By task, from 0 to 1; `None` for tasks that were not run.
     scores: [Option<f64>; Task::RULER.len()],
 }
 
 impl Scores {
+    /// The row's cells in a table.
+    pub(super) fn cells(&self) -> Vec<String> {
+        [self.length.to_string()].into_iter().chain(self.values()).collect()
+    }
+
     /// The mean of all tasks, as the paper reports it, and the score of each, in percent.
     fn values(&self) -> impl Iterator<Item = String> {
         let known: Vec<f64> = self.scores.iter().flatten().copied().collect();
@@ -54,17 +58,9 @@ pub(super) fn scores(rows: &[Cell], policies: &[String]) -> Vec<Scores> {
     all.filter(|row| row.scores.iter().any(Option::is_some)).collect()
 }
 
-/// The table of a page; nothing if there are no scores.
-pub(super) fn table(rows: &[Scores]) -> String {
-    if rows.is_empty() {
-        return String::new();
-    }
-    let heads = ["policy", "tokens", "mean"].into_iter().chain(Task::RULER.map(Task::name));
-    let lines = rows.iter().map(|row| {
-        let place = [row.policy.clone(), row.length.to_string()];
-        place.into_iter().chain(row.values()).collect()
-    });
-    format!("<h2>RULER, percent</h2>\n{}", page::table(heads, lines))
+/// Heads of the cells of a row.
+pub(super) fn heads() -> Vec<&'static str> {
+    ["tokens", "RULER, mean, %"].into_iter().chain(Task::RULER.map(Task::name)).collect()
 }
 
 #[cfg(test)]
@@ -92,6 +88,7 @@ mod tests {
         };
         assert_eq!((short.length, long.length), (4000, 8000));
         insta::assert_snapshot!(short, @"full                                         RULER   4000  mean 75.0  niah_single_1 -  niah_single_2 50.0  niah_single_3 -  niah_multikey_1 -  niah_multikey_2 -  niah_multikey_3 -  niah_multivalue -  niah_multiquery -  vt -  cwe -  fwe -  qa_1 -  qa_2 100.0");
-        assert!(table(&scores(&rows, &["full".into()])).contains("<td>75.0</td>"));
+        assert_eq!(short.cells().len(), heads().len());
+        assert_eq!(short.cells()[..2], ["4000", "75.0"]);
     }
 }

@@ -111,14 +111,6 @@ impl Row {
         }
     }
 
-    /// Name of the load in files: rates of one workload differ.
-    pub(super) fn name(&self, swept: bool) -> String {
-        match self.offered_per_s.filter(|_| swept) {
-            Some(rate) => format!("{}-{rate}", self.workload),
-            None => self.workload.clone(),
-        }
-    }
-
     /// The row with each of its requests, for a file.
     pub(super) fn whole(&self) -> Result<serde_json::Value> {
         let mut row = serde_json::to_value(self)?;

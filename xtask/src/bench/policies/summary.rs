@@ -1,8 +1,10 @@
-//! Summary of all cells: a table, and an HTML page with charts and heat maps.
+//! Summary of all cells: a table, and the JSON that the page draws.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
-use super::super::chart::{Axis, Join, Labels, Series, chart, heat_map};
+use anyhow::Result;
+use serde_json::{Value, json};
+
 use super::cell::{Cell, Phase};
 use super::{lengths, scores};
 
@@ -123,12 +125,8 @@ impl fmt::Display for Summary {
     }
 }
 
-const STYLE: &str = ":root{color-scheme:light dark}body{font-family:sans-serif;margin:2em;max-width:1100px}table{border-collapse:collapse}\
-td,th{border:1px solid #888;padding:2px 8px;text-align:right}td{white-space:nowrap}\
-svg{vertical-align:top;margin:0 1em 1em 0}td:first-child,th:first-child{text-align:left}";
-
-const HEADS: [&str; 13] = [
-    "policy",
+/// Heads of the values of a row.
+const HEADS: [&str; 12] = [
     "NLL, nats a token",
     "against dense",
     "density, prefill",
@@ -143,134 +141,34 @@ const HEADS: [&str; 13] = [
     "selection, us",
 ];
 
-/// The page. Its charts are inline SVG, and it loads nothing.
-pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
-    let summaries = summaries(rows, policies);
-    let mut html = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Sparse policies</title>\
-         <style>{STYLE}</style></head><body>\n<h1>Sparse policies</h1>\n<p>{}</p>\n",
-        escaped(setup)
-    );
-    html.push_str(
-        "<p>Times are of decode steps of the text; selection and attention are device times by timestamps, \
-                   what a policy selects on the host is in the milliseconds alone.</p>\n",
-    );
-    let line = |row: &Summary| [row.policy.clone()].into_iter().chain(row.values()).collect();
-    html.push_str(&table(HEADS, summaries.iter().map(line)));
-    for (policy, layers) in layers(rows) {
-        let layers: Vec<String> = layers.iter().map(|density| format!("{density:.2}")).collect();
-        let _ =
-            writeln!(html, "<p>{}: density of decode by layer: {}</p>", escaped(policy), layers.join(" "));
-    }
-    html.push_str(&scores::table(&scores::scores(rows, policies)));
-    html.push_str(&lengths::table(&lengths::by_length(rows)));
-    html.push_str(&loss_chart(&summaries));
-    html.push_str(&time_chart(rows, policies));
-    for policy in policies {
-        html.push_str(&pass_keys(rows, policy));
-    }
-    for cell in rows.iter().filter(|cell| !cell.selected.is_empty()) {
-        let title =
-            format!("{}: share of steps and KV heads that select a block, {}", cell.policy, cell.task);
-        let shares = cell.shares();
-        let columns = shares.iter().map(Vec::len).max().unwrap_or(0);
-        // A column is one block, or several in long texts.
-        let first = |column: usize| (column * cell.tokens as usize / columns).to_string();
-        let x = Labels { name: "about token", each: (0..columns).map(first).collect() };
-        let y = Labels::counted("layer", shares.len());
-        html.push_str(&heat_map(&title, &x, &y, &shares));
-    }
-    html.push_str("</body></html>\n");
-    html
-}
-
-/// A table of text.
-pub(super) fn table<'h>(
-    heads: impl IntoIterator<Item = &'h str>,
-    lines: impl Iterator<Item = Vec<String>>,
-) -> String {
-    let mut html = String::from("<table><tr>");
-    for head in heads {
-        let _ = write!(html, "<th>{head}</th>");
-    }
-    html.push_str("</tr>\n");
-    for line in lines {
-        html.push_str("<tr>");
-        for cell in line {
-            let _ = write!(html, "<td>{}</td>", escaped(&cell));
-        }
-        html.push_str("</tr>\n");
-    }
-    html + "</table>\n"
-}
-
-/// Text escaped for HTML.
-pub(super) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-fn loss_chart(summaries: &[Summary]) -> String {
-    let point = |row: &Summary| {
-        let density = row.decode_density.filter(|density| *density < 1.0).or(row.prefill_density)?;
-        row.loss.map(|loss| Series {
-            name: row.policy.clone(),
-            points: vec![(density, loss * 100.0).into()],
-            join: Join::Apart,
-        })
+/// The JSON of the suite, with the tables of its page: `{ heads, rows }`, whose rows are `{ policy, values }`.
+///
+/// # Errors
+/// Never: cells are values of JSON.
+pub(super) fn results(setup: &str, rows: &[Cell], policies: &[String]) -> Result<Value> {
+    let line = |policy: &str, values: Vec<String>| json!({ "policy": policy, "values": values });
+    let summary = |row: &Summary| {
+        let mut line = line(&row.policy, row.values().to_vec());
+        line["loss"] = row.loss.into();
+        line["prefill_density"] = row.prefill_density.into();
+        line["decode_density"] = row.decode_density.into();
+        line
     };
-    let series: Vec<Series> = summaries.iter().filter_map(point).collect();
-    let x = Axis::linear("density: attended share of the blocks, decode (prefill where decode is dense)");
-    chart("Loss against density", &x, &Axis::linear("NLL against dense, %"), series)
-}
-
-/// Decode time against context length: the mean over needles and texts of equal length.
-fn time_chart(rows: &[Cell], policies: &[String]) -> String {
-    let of = |policy: &String| {
-        let mut points: Vec<(u32, Vec<f64>)> = Vec::new();
-        // Cells that measure recall run on the host, so their times do not count.
-        let timed = |cell: &&Cell| cell.policy == *policy && cell.kind != "recall" && cell.decode.tokens > 0;
-        for cell in rows.iter().filter(timed) {
-            match points.iter_mut().find(|(tokens, _)| tokens.abs_diff(cell.tokens) < 32) {
-                Some((_, times)) => times.push(cell.decode.ms),
-                None => points.push((cell.tokens, vec![cell.decode.ms])),
-            }
-        }
-        points.sort_by_key(|(tokens, _)| *tokens);
-        let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
-        let points = points.iter().map(|(tokens, times)| (f64::from(*tokens), mean(times)).into()).collect();
-        Series { name: policy.clone(), points, join: Join::Line }
-    };
-    chart(
-        "Time against context",
-        &Axis::log("tokens of context"),
-        &Axis::linear("ms a decode token"),
-        policies.iter().map(of).collect(),
-    )
-}
-
-/// Pass keys found, one row per depth and one column per length.
-fn pass_keys(rows: &[Cell], policy: &str) -> String {
-    let cells: Vec<&Cell> =
-        rows.iter().filter(|cell| cell.policy == policy && cell.kind == "pass-key").collect();
-    if cells.is_empty() {
-        return String::new();
-    }
-    let mut lengths: Vec<u32> = cells.iter().map(|cell| cell.tokens).collect();
-    let mut depths: Vec<f64> = cells.iter().filter_map(|cell| cell.depth).collect();
-    lengths.sort_unstable();
-    lengths.dedup();
-    depths.sort_by(f64::total_cmp);
-    depths.dedup();
-    let share = |depth: f64, length: u32| {
-        let here = cells.iter().filter(|cell| cell.depth == Some(depth) && cell.tokens == length);
-        let found: Vec<f64> = here.filter_map(|cell| cell.found).collect();
-        found.iter().sum::<f64>() / found.len() as f64
-    };
-    let values: Vec<Vec<f64>> =
-        depths.iter().map(|depth| lengths.iter().map(|length| share(*depth, *length)).collect()).collect();
-    let x = Labels { name: "tokens", each: lengths.iter().map(ToString::to_string).collect() };
-    let y = Labels { name: "depth", each: depths.iter().map(ToString::to_string).collect() };
-    heat_map(&format!("{policy}: share of pass keys found"), &x, &y, &values)
+    let summaries: Vec<Value> = summaries(rows, policies).iter().map(summary).collect();
+    let layer = |(policy, density): (&str, &[f64])| json!({ "policy": policy, "density": density });
+    let layers: Vec<Value> = layers(rows).into_iter().map(layer).collect();
+    let of_ruler = scores::scores(rows, policies);
+    let ruler: Vec<Value> = of_ruler.iter().map(|row| line(&row.policy, row.cells())).collect();
+    let by_length = lengths::by_length(rows);
+    let lengths: Vec<Value> = by_length.iter().map(|row| line(&row.policy, row.cells())).collect();
+    Ok(json!({
+        "setup": setup,
+        "summaries": { "heads": HEADS, "rows": summaries },
+        "layers": layers,
+        "ruler": { "heads": scores::heads(), "rows": ruler },
+        "lengths": { "heads": lengths::HEADS, "rows": lengths },
+        "cells": serde_json::to_value(rows)?,
+    }))
 }
 
 #[cfg(test)]
@@ -311,13 +209,11 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_whole_and_loads_nothing() {
-        let page = page("a & b", &rows(), &["full".into(), "quest:page_budget=4".into()]);
-        assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
-        assert!(page.contains("a &amp; b") && page.contains("pass keys found"));
-        assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
-        for loads in ["<script", "<link", "<img", "src=", "href="] {
-            assert!(!page.contains(loads), "{loads}");
-        }
+    fn the_json_has_tables_and_cells() {
+        let results = results("a setup", &rows(), &["full".into(), "quest:page_budget=4".into()]).unwrap();
+        let quest = &results["summaries"]["rows"][1];
+        assert_eq!((&quest["policy"], &quest["loss"]), (&json!("quest:page_budget=4"), &json!(0.25)));
+        assert_eq!(quest["values"].as_array().unwrap().len(), HEADS.len());
+        assert_eq!((&results["setup"], results["cells"].as_array().unwrap().len()), (&json!("a setup"), 4));
     }
 }
