@@ -31,9 +31,11 @@ function e2e(rows) {
     percent(row.density),
     row.pages ? percent(row.pages.missed) : "-",
     row.pages ? percent(row.pages.ahead) : "-",
+    row.bytes === undefined ? "-" : number(row.bytes / 1e6),
+    percent(row.hidden),
   ]);
   const heads = ["row", "prefill, tok/s", "decode, tok/s", "step, ms", "of the least time", "encoded ahead", "blocks attended"];
-  heads.push("pages waited for", "pages fetched ahead");
+  heads.push("pages waited for", "pages fetched ahead", "from the host, MB a step", "transfer hidden");
   return [note(device(rows[0])), figures(speed("decode"), speed("prefill"), kernelTimes(rows, name), table(heads, lines))];
 }
 

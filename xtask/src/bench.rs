@@ -2,16 +2,13 @@
 
 mod e2e;
 mod kernels;
-mod offload;
+mod median;
 mod page;
-mod paired;
 mod percentiles;
 mod plan;
 pub(crate) mod policies;
 mod replay;
-mod restart;
 pub(crate) mod serve;
-mod turnover;
 mod workload;
 
 use anyhow::{Result, ensure};
@@ -32,9 +29,6 @@ pub fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
         None | Some(BenchSuite::E2e) => e2e::run(args, registry),
         Some(BenchSuite::Kernels) => kernels::run(args),
         Some(BenchSuite::Policies) => policies::run(args, registry),
-        Some(BenchSuite::Offload) => offload::run(args),
         Some(BenchSuite::Serve) => serve::run(args),
-        Some(BenchSuite::Restart) => restart::run(args),
-        Some(BenchSuite::Turnover) => turnover::run(args, registry),
     }
 }

@@ -120,7 +120,7 @@ pub enum Command {
     /// Compile for `portability`, in a process of its own
     #[command(hide = true)]
     PortabilityWorker(PortabilityWorkerArgs),
-    /// Measure kernels, policies, KV offload, whole requests or a server
+    /// Measure kernels, policies, whole requests or a server
     Bench(Box<BenchArgs>),
     /// Set the machine up, fetch the default model and run every test
     Test(TestArgs),
@@ -194,16 +194,16 @@ pub struct PortabilityWorkerArgs {
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
     /// Suite to measure; by default complete requests
-    #[arg(value_name = "SUITE")]
+    #[arg(value_name = "SUITE", value_parser = values::Suite)]
     pub suite: Option<BenchSuite>,
 
     /// Replay this workload in `e2e` and `serve` instead of the built-in ones (RON, see xtask/workloads); may be repeated
     #[arg(long, value_name = "FILE.ron")]
     pub workload: Vec<PathBuf>,
 
-    /// Plan instead of the built-in one: a RON file for `policies`, `offload`, `restart`, `turnover` or `e2e` (see the
-    /// folders of these names in xtask), or for `e2e` one of beyond-gpu, cpu, gpu, host-weights, million, real-sizes, sparse and
-    /// sparse-no-coop
+    /// Plan instead of the built-in one: a RON file for `e2e`, `policies` or `serve` (see e2e, policies and workloads in xtask),
+    /// or a name: for `e2e` one of beyond-gpu, cpu, gpu, host-weights, million, pools, pools-cpu, real-sizes, sparse and
+    /// sparse-no-coop, for `policies` turnover, for `serve` restart, which kills the server and starts it again
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<PathBuf>,
 
@@ -372,16 +372,10 @@ pub enum BenchSuite {
     Kernels,
     /// Every sparse policy: density, recall and cost.
     Policies,
-    /// Contexts larger than the device pool: random layers, and the disk tier.
-    Offload,
     /// Complete requests through the engine.
     E2e,
     /// Requests over HTTP, as they arrive at a server.
     Serve,
-    /// First tokens before and after a server is killed and started again.
-    Restart,
-    /// Share of each step's selected blocks that the step before did not select, on real text.
-    Turnover,
 }
 
 #[cfg(test)]

@@ -124,6 +124,7 @@ impl From<&EngineArgs> for EngineOptions {
         let mut options = Self::new().chunk(args.chunk).kv_dtype(args.kv_dtype.into());
         options.device.clone_from(&args.device);
         options.host_buffers = !args.no_host_buffers;
+        options.host_tier_on_device = args.host_tier_on_device;
         options.index_dtype = args.index_dtype.map(Into::into);
         options.block_size = args.block_size;
         options.kv_blocks = args.kv_blocks;

@@ -202,7 +202,11 @@ impl Extended<'_> {
     }
 
     fn offload(&self, host_blocks: u32) -> Offload {
-        let memory = if self.gpu.has_host_buffers() { HostMemory::Mapped } else { HostMemory::Staged };
+        let memory = match (self.options.host_tier_on_device, self.gpu.has_host_buffers()) {
+            (true, _) => HostMemory::Device,
+            (false, true) => HostMemory::Mapped,
+            (false, false) => HostMemory::Staged,
+        };
         Offload::new(host_blocks, RING_SLOTS, memory)
     }
 

@@ -27,6 +27,9 @@ pub struct EngineOptions {
     pub device: Option<String>,
     /// Let kernels read KV blocks in host memory, where the adapter can; otherwise these are only copied.
     pub host_buffers: bool,
+    /// Keep the blocks that the host tier holds beyond the pool in memory of the device: a measurement, of the same decisions and
+    /// copies with no byte over the bus.
+    pub host_tier_on_device: bool,
     /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
     /// Format of the keys of a model's own indexer; `None` for [the one beside `kv_dtype`](IndexDtype::beside).
@@ -90,6 +93,7 @@ impl Default for EngineOptions {
         Self {
             device: None,
             host_buffers: true,
+            host_tier_on_device: false,
             kv_dtype: KvDtype::F16,
             index_dtype: None,
             block_size: 16,
@@ -198,6 +202,13 @@ impl EngineOptions {
     #[must_use]
     pub fn host_buffers(mut self, on: bool) -> Self {
         self.host_buffers = on;
+        self
+    }
+
+    /// Sets whether blocks of the host tier beyond the pool lie in memory of the device, which is for measurements.
+    #[must_use]
+    pub fn host_tier_on_device(mut self, on: bool) -> Self {
+        self.host_tier_on_device = on;
         self
     }
 

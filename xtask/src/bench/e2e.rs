@@ -1,6 +1,7 @@
 //! Complete requests through the engine: random prompts, and greedy decoding past the end of sequence. First
 //! batches of equal requests, then, on GPUs and unless a plan is given, traces of arrivals.
 
+mod fetches;
 mod measure;
 mod plan;
 mod row;
@@ -13,6 +14,7 @@ use pagoda::{Demand, EngineOptions, Model};
 use prefetch::spec::TierSpec;
 use sparse_select::Registry;
 
+use self::fetches::Fetches;
 pub(super) use self::measure::{Bench, count};
 pub(super) use self::plan::{Batch, label};
 use self::plan::{Plan, Run, with_pool};
@@ -84,8 +86,8 @@ fn measure(args: &BenchArgs, run: &Run, runs: &[Run], model: &Model, rows: &mut 
     let ceiling = Ceiling::measure(&gpu)?;
     // What others are compared with must not be the slow first measurement of a device.
     let twice = rows.is_empty() && runs.iter().any(|other| other.dense().as_ref() == Some(&label));
-    let (resident, dense) = (run.resident(), run.dense());
-    let setting = Setting { label, args: &run.engine, ceiling, resident, dense, twice };
+    let (resident, control, dense) = (run.resident(), run.control(), run.dense());
+    let setting = Setting { label, args: &run.engine, ceiling, resident, control, dense, twice };
     let Some(share) = run.pool else { return measure_on(args, &setting, model, &fit, rows) };
     for batch in fit {
         let engine = beyond(&run.engine, model, batch, share)?;
@@ -133,7 +135,9 @@ fn measure_on(
             bench.measure(*batch)?;
         }
         let times = bench.measure(*batch)?;
+        let fetches = Fetches::new(&times, bench.engine.fetch_cost()?);
         let mut row = Row::new(setting, load_s, bench.engine.decoder(), *batch, times);
+        row.fetches = fetches;
         row.compare(setting, *batch, rows);
         if !args.quick {
             row = row.with_kernels(bench.time_kernels(*batch)?);

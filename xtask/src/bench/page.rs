@@ -19,8 +19,7 @@ const SCRIPTS: [&str; 3] = [
 const FILE: &str = "bench.html";
 
 /// Suites whose JSON the page draws: its files are called like the suite, or begin with its name and a dash.
-const SUITES: [&str; 9] =
-    ["e2e", "kernels", "offload", "policies", "report", "restart", "serve", "trace", "turnover"];
+const SUITES: [&str; 8] = ["e2e", "kernels", "policies", "report", "restart", "serve", "trace", "turnover"];
 
 /// JSON of a suite on the page.
 #[derive(Debug, Serialize)]

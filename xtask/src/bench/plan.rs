@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::{offload, policies, restart, turnover, workload};
+use super::{policies, serve, workload};
 
 /// The plan that `parse` makes of the text in `file`, or of the text `built_in`.
 ///
@@ -17,24 +17,26 @@ pub(super) fn read<T>(file: Option<&Path>, built_in: &str, parse: fn(&str) -> Re
     parse(&text).with_context(|| format!("{}", path.display()))
 }
 
+/// Whether a text calls itself a plan of the kind `name`, as `Report(..)` and `Turnover(..)` do.
+pub(super) fn is_called(text: &str, name: &str) -> bool {
+    let code = text.lines().map(str::trim_start).find(|line| !line.is_empty() && !line.starts_with("//"));
+    code.and_then(|line| line.strip_prefix(name)).is_some_and(|rest| rest.starts_with('('))
+}
+
 /// Kinds of RON files that suites read. Plans of `bench e2e` are none: they are read with the flags of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanKind {
-    /// Plans of `bench offload`.
-    Offload,
     /// Plans of `bench policies`.
     Policies,
-    /// Plans of `bench restart`.
+    /// Plans of `bench serve`.
     Restart,
-    /// Plans of `bench turnover`.
-    Turnover,
     /// Workloads of `bench serve`.
     Workload,
 }
 
 impl PlanKind {
     /// Every kind.
-    pub const ALL: [Self; 5] = [Self::Offload, Self::Policies, Self::Restart, Self::Turnover, Self::Workload];
+    pub const ALL: [Self; 3] = [Self::Policies, Self::Restart, Self::Workload];
 
     /// Checks a text as its suite does before anything runs.
     ///
@@ -42,10 +44,8 @@ impl PlanKind {
     /// The first thing that is wrong.
     pub fn check(self, text: &str) -> Result<()> {
         match self {
-            Self::Offload => offload::check(text),
             Self::Policies => policies::check(text),
-            Self::Restart => restart::check(text),
-            Self::Turnover => turnover::check(text),
+            Self::Restart => serve::restart::check(text),
             Self::Workload => workload::parse(text).map(drop),
         }
     }

@@ -9,6 +9,7 @@ mod ruler;
 mod runner;
 mod scores;
 mod summary;
+mod turnover;
 
 use std::env;
 use std::fs;
@@ -27,7 +28,7 @@ use crate::cli::{BenchArgs, EngineArgs};
 use crate::{model, report as out};
 use cell::{Cell, Cells, Kept as _, Phase};
 use plan::Plan;
-pub(super) use plan::Text;
+use plan::Text;
 use runner::{Score, SequencePlan};
 
 /// The text whose likelihood is measured if the plan names no file: see xtask/texts.
@@ -53,16 +54,19 @@ struct Job {
 
 /// Checks the text of a plan.
 pub(super) fn check(plan: &str) -> Result<()> {
-    match report::Plan::names(plan) {
-        true => report::Plan::parse(plan).map(drop),
-        false => Plan::parse(plan).map(drop),
+    if report::Plan::names(plan) {
+        return report::Plan::parse(plan).map(drop);
     }
+    if turnover::names(plan) { turnover::check(plan) } else { Plan::parse(plan).map(drop) }
 }
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     if let Some(file) = &args.report {
         return report::run(args, registry, file.as_deref());
+    }
+    if args.plan.as_deref().is_some_and(turnover::is_planned) {
+        return turnover::run(args, registry);
     }
     let gpu = Gpu::open(&args.engine.gpu())?;
     let mut plan = Plan::read(args.plan.as_deref(), gpu.is_cpu())?;
@@ -250,7 +254,7 @@ fn jobs(plan: &Plan, model: &Model, setup: &str) -> Result<Vec<Job>> {
 }
 
 /// The first tokens of a text.
-pub(super) fn text_ids(text: &Text, model: &Model) -> Result<Vec<u32>> {
+fn text_ids(text: &Text, model: &Model) -> Result<Vec<u32>> {
     let tokenizer = model.tokenizer.as_ref().context("the model has no tokenizer: policies run on texts")?;
     let mut ids = match &text.file {
         Some(path) => {

@@ -4,6 +4,7 @@ mod client;
 mod load;
 mod own;
 mod prompt;
+pub(super) mod restart;
 mod row;
 mod slo;
 mod sse;
@@ -23,9 +24,9 @@ use super::workload::{self, Turn, Workload};
 use crate::cli::{BenchArgs, EngineArgs, ServedArgs};
 use crate::model;
 
-pub(super) use client::{Answer, Client};
+use client::{Answer, Client};
 pub(crate) use prompt::Form;
-pub(super) use prompt::Prompt;
+use prompt::Prompt;
 pub(crate) use slo::Slo;
 
 /// Token ids of prompts for servers whose vocabulary is not known: the lowest ones are often control tokens.
@@ -33,6 +34,9 @@ const FOREIGN_IDS: u32 = 1000;
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
+    if args.plan.is_some() {
+        return restart::run(args);
+    }
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     let rows = runtime.block_on(measure(args));
     // Tasks of the server hold the device: see `serve::run`.

@@ -104,6 +104,10 @@ pub struct EngineArgs {
     #[arg(long)]
     pub no_host_buffers: bool,
 
+    /// Memory of the device for the blocks that the host tier holds beyond the pool: a measurement of `bench e2e`.
+    #[arg(skip)]
+    pub host_tier_on_device: bool,
+
     /// Print results and errors alone, without notes and times
     #[arg(long, conflicts_with = "verbose")]
     pub quiet: bool,
@@ -156,6 +160,7 @@ impl EngineArgs {
             kv_tiers,
             device,
             no_host_buffers,
+            host_tier_on_device: _,
             quiet,
             verbose,
         } = self;

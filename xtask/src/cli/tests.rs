@@ -373,10 +373,10 @@ fn the_other_commands_parse() {
         "bench",
         "bench kernels --out dir --json",
         "bench policies",
-        "bench offload",
+        "bench e2e --plan pools",
         "bench e2e",
-        "bench restart --plan p.ron",
-        "bench turnover --plan p.ron --json",
+        "bench serve --plan restart",
+        "bench policies --plan turnover --json",
         "bench serve --url http://a/v1 --api-key-env KEY --form chat --slo ttft=1s,itl=50ms --rates 1,2.5 --seed 3",
         "ci",
         "doctor --self-test --json",
@@ -384,6 +384,7 @@ fn the_other_commands_parse() {
         parse(&line.split_whitespace().collect::<Vec<_>>()).unwrap_or_else(|error| panic!("{line}: {error}"));
     }
     assert_eq!(parse(&["bench", "gpu"]).unwrap_err().exit_code(), 2);
+    assert_snapshot!(refusal(&["bench", "restart"]), @"error: bench restart has another name now: bench serve --plan restart");
     assert_eq!(parse(&["tset"]).unwrap_err().exit_code(), 2);
     assert_eq!(parse(&[]).unwrap_err().exit_code(), 2);
 }

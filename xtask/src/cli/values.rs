@@ -6,17 +6,17 @@ use std::ffi::OsStr;
 use std::fs;
 
 use anyhow::anyhow;
-use clap::builder::{StringValueParser, TypedValueParser};
+use clap::builder::{EnumValueParser, PossibleValue, StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Arg, Command};
+use clap::{Arg, Command, ValueEnum};
 use models::{Dtype, RandomError, RandomSpec};
 use pagoda::{Sparse, TokenBias};
 use prefetch::spec::{SpecError, TierSpec, parse_bytes};
 use sparse_select::presets::parse_presets;
 use sparse_select::{Registry, Spec};
 
-use super::SparseArg;
 use super::template::Variable;
+use super::{BenchSuite, SparseArg};
 
 /// Tokens in a KV block.
 pub(super) fn block_size(text: &str) -> Result<u32, String> {
@@ -49,6 +49,41 @@ impl TypedValueParser for Tiers {
                 parser.parse_ref(command, arg, value)
             }
         }
+    }
+}
+
+/// A suite of `bench`. One that has become a plan of another is told with the command that runs it now.
+#[derive(Clone)]
+pub(super) struct Suite;
+
+/// Suites that were, and the commands in their place.
+const RETIRED: [(&str, &str); 3] = [
+    (
+        "offload",
+        "bench e2e --plan pools; the disk by itself: cargo run -p pagoda-prefetch --features disk --example disk_speed",
+    ),
+    ("restart", "bench serve --plan restart"),
+    ("turnover", "bench policies --plan turnover"),
+];
+
+impl TypedValueParser for Suite {
+    type Value = BenchSuite;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<BenchSuite, clap::Error> {
+        if let Some((name, now)) = RETIRED.iter().find(|(name, _)| value == *name) {
+            let told = format!("bench {name} has another name now: {now}");
+            return Err(command.clone().error(ErrorKind::InvalidValue, told));
+        }
+        EnumValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(BenchSuite::value_variants().iter().filter_map(ValueEnum::to_possible_value)))
     }
 }
 

@@ -30,11 +30,11 @@ const RUNS: [(&[&str], &str, &str); 7] = [
         "--workload",
         WORKLOAD,
     ),
-    (&["restart", "--kv-memory", "16MiB"], "--plan", "(seed: 3, prompts: [64, 160], repeats: 1)"),
+    (&["serve", "--kv-memory", "16MiB"], "--plan", "(seed: 3, prompts: [64, 160], repeats: 1)"),
     (
-        &["turnover"],
+        &["policies"],
         "--plan",
-        r#"(policies: ["quest:page_budget=2,block_size=8"], chunk: 32, text: (tokens: 120, decode_from: 90))"#,
+        r#"Turnover(policies: ["quest:page_budget=2,block_size=8"], chunk: 32, text: (tokens: 120, decode_from: 90))"#,
     ),
     (
         &["policies"],

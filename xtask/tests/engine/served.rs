@@ -1,4 +1,4 @@
-//! `bench serve` and `bench restart`: a tiny model behind HTTP.
+//! `bench serve`, and its plan of a restart: a tiny model behind HTTP.
 
 use std::fs;
 use std::path::Path;
@@ -86,7 +86,7 @@ fn a_killed_server_restores_what_it_had() {
     let plan = folder.path().join("plan.ron");
     fs::write(&plan, "(seed: 3, prompts: [64, 320], repeats: 1)").unwrap();
     let mut bench = tiny("bench");
-    bench.args(["restart", "--kv-memory", "16MiB"]).arg("--plan").arg(plan).arg("--out").arg(folder.path());
+    bench.args(["serve", "--kv-memory", "16MiB"]).arg("--plan").arg(plan).arg("--out").arg(folder.path());
     let rows = run(&mut bench);
     assert_eq!(rows.len(), 2, "{rows:?}");
     for (row, tokens) in rows.iter().zip([64, 320]) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use kvblock::{BlockId, SeqId};
-use models::{Attended, Decoder};
+use models::{Attended, Decoder, FetchCost};
 use scheduler::{Scheduler, Status};
 
 use super::Engine;
@@ -34,10 +34,20 @@ impl Engine {
     /// Errors of the device.
     pub fn tier_use(&mut self) -> Result<TierUse, Error> {
         let used = self.tiers.as_ref().map(Tiers::traffic).unwrap_or_default();
+        let cost = self.fetch_cost()?;
+        Ok(tiers::with_fetches(used, &self.decoder, cost)?)
+    }
+
+    /// Cost of fetching selected pages from the host, which is measured once; `None` where no page was fetched or the adapter has
+    /// no timestamps.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn fetch_cost(&mut self) -> Result<Option<FetchCost>, Error> {
         if self.fetch_cost.is_none() {
             self.fetch_cost = self.decoder.fetch_cost()?;
         }
-        Ok(tiers::with_fetches(used, &self.decoder, self.fetch_cost)?)
+        Ok(self.fetch_cost)
     }
 
     /// The state of the engine now. O(unfinished sequences), without a look at the device.

@@ -30,6 +30,8 @@ pub(in crate::bench) struct Times {
     pub(super) ahead: u64,
     /// Pages of selected blocks in these steps, where the context lies on the host.
     pub(super) pages: Option<PageTraffic>,
+    /// Bytes of whole blocks that these steps copied from the host.
+    pub(super) copied_bytes: u64,
     /// Share of the blocks that the first stream to end attended to, where a policy selects some.
     pub(super) density: Option<f64>,
 }
@@ -76,6 +78,7 @@ impl Bench {
         let prefill_s = self.prefill(batch)?;
         let ahead = self.engine.decoder().steps_ahead();
         let before = self.engine.decoder().page_traffic()?;
+        let copied = self.engine.decoder().host_traffic().fetched_bytes;
         let mut times = Times { prefill_s, ..Times::default() };
         let selects = self.engine.decoder().selects_on().is_some();
         let start = Instant::now();
@@ -92,6 +95,7 @@ impl Bench {
         }
         times.density = ended.filter(|_| selects);
         times.ahead = self.engine.decoder().steps_ahead() - ahead;
+        times.copied_bytes = self.engine.decoder().host_traffic().fetched_bytes - copied;
         times.pages = self.engine.decoder().page_traffic()?.zip(before).map(|(now, before)| PageTraffic {
             hits: now.hits - before.hits,
             misses: now.misses - before.misses,

@@ -13,12 +13,14 @@ use sparse_select::Registry;
 use crate::cli::{BenchArgs, EngineArgs, SparseArg, memory};
 
 /// Plans that `--plan` knows by name.
-const NAMED: [(&str, &str); 8] = [
+const NAMED: [(&str, &str); 10] = [
     ("beyond-gpu", include_str!("../../../e2e/beyond-gpu.ron")),
     ("cpu", include_str!("../../../e2e/cpu.ron")),
     ("gpu", include_str!("../../../e2e/gpu.ron")),
     ("host-weights", include_str!("../../../e2e/host-weights.ron")),
     ("million", include_str!("../../../e2e/million.ron")),
+    ("pools", include_str!("../../../e2e/pools.ron")),
+    ("pools-cpu", include_str!("../../../e2e/pools-cpu.ron")),
     ("real-sizes", include_str!("../../../e2e/real-sizes.ron")),
     ("sparse", include_str!("../../../e2e/sparse.ron")),
     ("sparse-no-coop", include_str!("../../../e2e/sparse-no-coop.ron")),
@@ -49,6 +51,9 @@ pub(super) struct Configuration {
     /// Share of the KV of a row's requests that the device has room for; the rest lies in memory of the host.
     #[serde(default)]
     pool: Option<f64>,
+    /// Keep the rest in memory of the device all the same: what decisions and copies cost without the bus.
+    #[serde(default)]
+    control: bool,
     /// Bytes that weights may take on the device, as `--weights-on-gpu` has them, unless the command line says so.
     #[serde(default)]
     weights_on_gpu: Option<String>,
@@ -72,8 +77,16 @@ impl Run {
 
     /// Names what the run is compared with: the same with a device that holds everything. `None` if it is that itself.
     pub(super) fn resident(&self) -> Option<String> {
-        let resident = label(&EngineArgs { weights_on_gpu: None, ..self.engine.clone() });
+        let resident =
+            label(&EngineArgs { weights_on_gpu: None, host_tier_on_device: false, ..self.engine.clone() });
         (self.pool.is_some() || self.engine.weights_on_gpu.is_some()).then_some(resident)
+    }
+
+    /// Names the same with the host tier in memory of the device. `None` if it is that itself, or has no pool.
+    pub(super) fn control(&self) -> Option<String> {
+        let control = label(&EngineArgs { host_tier_on_device: true, ..self.engine.clone() });
+        let is_host = self.pool.is_some() && !self.engine.host_tier_on_device;
+        is_host.then(|| with_pool(&control, self.pool))
     }
 
     /// Names the same without a policy, which the run is compared with too. `None` if there is none.
@@ -204,6 +217,7 @@ impl Configuration {
             engine.weights_on_gpu = bytes.map_err(|rule| anyhow!("weights_on_gpu: {rule}"))?;
         }
         engine.no_coop |= self.no_coop;
+        engine.host_tier_on_device |= self.control;
         engine.reproducible |= self.reproducible;
         Ok(engine)
     }
@@ -216,7 +230,11 @@ pub(in crate::bench) fn label(engine: &EngineArgs) -> String {
         (None, Some(path)) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
         (None, None) => crate::default_model::PACKAGE.file.to_owned(),
     };
-    let flags = [(engine.no_coop, "no-coop"), (engine.reproducible, "reproducible")];
+    let flags = [
+        (engine.no_coop, "no-coop"),
+        (engine.reproducible, "reproducible"),
+        (engine.host_tier_on_device, "control"),
+    ];
     let flags = flags.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag.to_owned());
     let sparse = engine.sparse.as_ref().map(ToString::to_string);
     let weights = engine.weights_on_gpu.map(|bytes| format!("weights on gpu {}", readable(bytes)));
@@ -276,6 +294,22 @@ mod tests {
         assert_eq!(all, rows("--plan real-sizes", true).unwrap());
         let count = |word: &str| all.iter().filter(|row| row.contains(word)).count();
         assert_eq!(["1x", "no-coop", "reproducible", ":f16", "+"].map(count), [16, 4, 4, 5, 34]);
+    }
+
+    #[test]
+    fn every_named_plan_has_rows() {
+        for (name, _) in NAMED {
+            assert!(!rows(&format!("--plan {name}"), false).unwrap().is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn controls_stand_before_what_is_compared_with_them() {
+        insta::assert_snapshot!(rows("--plan pools-cpu --filter alike=90&quest", true).unwrap().join("\n"), @"
+        smollm2-135m:q4_k,layers=2,alike=90 quest:page_budget=12,dense_layers=0 1x2000+32
+        smollm2-135m:q4_k,layers=2,alike=90 control quest:page_budget=12,dense_layers=0 pool 50 % 1x2000+32
+        smollm2-135m:q4_k,layers=2,alike=90 quest:page_budget=12,dense_layers=0 pool 50 % 1x2000+32
+        ");
     }
 
     #[test]
@@ -367,12 +401,12 @@ mod tests {
         plan plan.ron: 1:28-1:43: "1x4294967295+1" is not STREAMSxPROMPT+OUTPUT in numbers from 1 on, of which PROMPT and OUTPUT are together at most 4294967295
         plan plan.ron: configurations is empty
         plan plan.ron: configuration 1 has no rows
-        plan plan.ron: 1:30-1:34: Unexpected field named `coop` in `Configuration`, expected one of `random`, `no_coop`, `reproducible`, `sparse`, `pool`, `weights_on_gpu`, or `rows` instead
+        plan plan.ron: 1:30-1:34: Unexpected field named `coop` in `Configuration`, expected one of `random`, `no_coop`, `reproducible`, `sparse`, `pool`, `control`, `weights_on_gpu`, or `rows` instead
         plan plan.ron: a pool of 1.5 of the KV, which is at most 1
         plan plan.ron: weights_on_gpu: give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB (KB, MB, GB), such as 512MiB
         plan plan.ron: unknown policy "quset", valid names: full streaming vertical-slash gsa gsa-ucm esa kvstar kvcomp xattn xattn-bsa flashprefill skip-softmax quest dsa nsa
         plan plan.ron: unknown shape "llama-9"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
-        plan huge: neither a name (beyond-gpu cpu gpu host-weights million real-sizes sparse sparse-no-coop) nor a file that can be read: No such file or directory (os error 2)
+        plan huge: neither a name (beyond-gpu cpu gpu host-weights million pools pools-cpu real-sizes sparse sparse-no-coop) nor a file that can be read: No such file or directory (os error 2)
         "#);
     }
 }

@@ -7,6 +7,7 @@ use models::{Decoder, PageTraffic, say_dense_below};
 use pagoda::usage::{SparseUse, readable};
 use serde::Serialize;
 
+use super::fetches::Fetches;
 use super::measure::{KernelTime, KernelTimes, Times, count};
 use super::plan::Batch;
 use crate::bench::kernels::Ceiling;
@@ -54,6 +55,9 @@ pub(super) struct Row {
     streamed: Option<Streamed>,
     /// Pages of selected blocks that decode steps fetched, where the context lies on the host.
     pages: Option<Pages>,
+    /// Bytes from the host and their times, where the context lies there.
+    #[serde(flatten)]
+    pub(super) fetches: Option<Fetches>,
     /// Device times by kernel, from a run with timestamps.
     kernels: KernelTimes,
 }
@@ -110,6 +114,8 @@ pub(super) struct Setting<'a> {
     pub(super) ceiling: Ceiling,
     /// Name of the configuration that is the same on a device that holds everything.
     pub(super) resident: Option<String>,
+    /// Name of the configuration that is the same with the host tier in memory of the device.
+    pub(super) control: Option<String>,
     /// Name of the configuration that is the same without a policy.
     pub(super) dense: Option<String>,
     /// Measure the first row twice, of which the second counts.
@@ -173,6 +179,7 @@ impl Row {
                 let selected = count((hits + misses).max(1));
                 Pages { missed: count(misses) / selected, ahead: count(prefetched) / selected }
             }),
+            fetches: None,
             kernels: KernelTimes::default(),
         }
     }
@@ -188,6 +195,13 @@ impl Row {
             })
         };
         (self.of_resident, self.of_dense) = (with(&setting.resident), with(&setting.dense));
+        let step_ms = |configuration: &Option<String>| {
+            let name = configuration.as_ref()?;
+            rows.iter().find(|row| row.is_of(name, batch)).map(|row| row.step_ms)
+        };
+        if let Some(fetches) = &mut self.fetches {
+            fetches.compare(self.step_ms, step_ms(&setting.resident), step_ms(&setting.control));
+        }
     }
 
     pub(super) fn with_kernels(self, kernels: KernelTimes) -> Self {
@@ -242,6 +256,9 @@ impl Row {
             println!(
                 "    of the selected pages {missed:.1} % were missing, {ahead:.1} % as many were fetched ahead"
             );
+        }
+        if let Some(fetches) = &self.fetches {
+            println!("    {fetches}");
         }
         let print = |what: &str, times: &[KernelTime]| {
             for KernelTime { kernel, dispatches, us } in times {

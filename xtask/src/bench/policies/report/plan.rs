@@ -66,8 +66,7 @@ impl Plan {
 
     /// Whether a text names itself a plan of a report, not one of policies on texts and needles.
     pub(in crate::bench::policies) fn names(text: &str) -> bool {
-        let code = text.lines().map(str::trim_start).find(|line| !line.is_empty() && !line.starts_with("//"));
-        code.is_some_and(|line| line.starts_with("Report("))
+        plan::is_called(text, "Report")
     }
 
     fn check(&self) -> Result<()> {

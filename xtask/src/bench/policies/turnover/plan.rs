@@ -1,4 +1,4 @@
-//! Plans of `bench turnover`: a RON file, or the one that is built in.
+//! Plans of turnover for `bench policies`: a RON file, or the one that is built in.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::history::WINDOWS;
 use crate::bench::plan;
-use crate::bench::policies::Text;
+use crate::bench::policies::plan::Text;
 
 /// Policies, and the text that they are asked about.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename = "Turnover")]
 pub(super) struct Plan {
     /// SPECs of policies that select in decode.
     pub(super) policies: Vec<String>,
@@ -27,7 +27,7 @@ impl Plan {
     /// # Errors
     /// If the file cannot be read, or values are out of range.
     pub(super) fn read(file: Option<&Path>) -> Result<Self> {
-        plan::read(file, include_str!("../../../turnover/default.ron"), Self::parse)
+        plan::read(file, include_str!("../../../../policies/turnover.ron"), Self::parse)
     }
 
     /// The plan in a text.
@@ -62,9 +62,9 @@ mod tests {
 
     #[test]
     fn every_plan_of_the_folder_names_policies_that_exist() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("turnover");
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let plan = Plan::read(Some(&entry.unwrap().path())).unwrap();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
+        for name in ["turnover", "turnover-gemma3", "turnover-smollm2"] {
+            let plan = Plan::read(Some(&folder.join(name).with_extension("ron"))).unwrap();
             for spec in &plan.policies {
                 Registry::builtin().build(&spec.parse().unwrap()).unwrap_or_else(|e| panic!("{spec}: {e}"));
             }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use tokio::time::sleep;
 
-use crate::bench::serve::{Client, Form, Prompt};
+use super::super::{Client, Form, Prompt};
 use crate::cli::EngineArgs;
 
 /// Time without a written byte after which everything counts as written.

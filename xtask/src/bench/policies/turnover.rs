@@ -7,7 +7,9 @@ mod history;
 mod observer;
 mod plan;
 
+use std::fs;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -16,8 +18,8 @@ use models::batch::Phase;
 use pagoda::{Demand, EngineOptions, Model, Registry, SelectionPlace, Sequence, Sparse, StepWork};
 use serde::Serialize;
 
-use super::page;
-use super::policies::text_ids;
+use super::text_ids;
+use crate::bench::{page, plan as plans};
 use crate::cli::{BenchArgs, EngineArgs};
 use crate::{model, report};
 use history::Turnover;
@@ -43,6 +45,19 @@ struct Row {
     turnover: Turnover,
 }
 
+/// Name of the built-in plan.
+const NAME: &str = "turnover";
+
+/// Whether a text calls itself a plan of turnover.
+pub(super) fn names(plan: &str) -> bool {
+    plans::is_called(plan, "Turnover")
+}
+
+/// Whether `--plan` is the name of the built-in plan, or the path of one.
+pub(super) fn is_planned(plan: &Path) -> bool {
+    plan == Path::new(NAME) || fs::read_to_string(plan).is_ok_and(|text| names(&text))
+}
+
 /// Checks the text of a plan.
 pub(super) fn check(plan: &str) -> Result<()> {
     Plan::parse(plan).map(drop)
@@ -50,7 +65,7 @@ pub(super) fn check(plan: &str) -> Result<()> {
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
-    let plan = Plan::read(args.plan.as_deref())?;
+    let plan = Plan::read(args.plan.as_deref().filter(|path| *path != Path::new(NAME)))?;
     let build = |policy: &String| {
         let spec = policy.parse().with_context(|| format!("policy {policy}"))?;
         let built = registry.build(&spec).with_context(|| format!("policy {policy}"))?;

@@ -1,4 +1,4 @@
-//! Plans of `bench restart`: a RON file, or one of the two that are built in.
+//! Plans of a restart for `bench serve`: a RON file, or one of the two that are built in.
 
 use std::path::Path;
 
@@ -29,8 +29,8 @@ impl Plan {
     /// A file that cannot be read, and values out of range.
     pub(super) fn read(file: Option<&Path>, software: bool) -> Result<Self> {
         let built_in = match software {
-            true => include_str!("../../../restart/cpu.ron"),
-            false => include_str!("../../../restart/gpu.ron"),
+            true => include_str!("../../../../workloads/restart-cpu.ron"),
+            false => include_str!("../../../../workloads/restart-gpu.ron"),
         };
         plan::read(file, built_in, Self::parse)
     }

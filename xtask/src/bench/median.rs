@@ -1,4 +1,4 @@
-//! Differences between two ways to do the same work that took turns at it.
+//! Medians of measured values, with intervals.
 
 use serde::Serialize;
 
@@ -31,17 +31,6 @@ impl Median {
         let median = f64::midpoint(sorted[(n - 1) / 2], sorted[n / 2]);
         Self { median, low: sorted[below], high: sorted[n - 1 - below] }
     }
-
-    /// Takes the median of `a - b`, pair by pair.
-    pub(super) fn of_differences(a: &[f64], b: &[f64]) -> Self {
-        assert_eq!(a.len(), b.len(), "values of pairs");
-        Self::of(a.iter().zip(b).map(|(a, b)| a - b))
-    }
-
-    /// Applies a falling function to the values.
-    pub(super) fn falling(self, f: impl Fn(f64) -> f64) -> Self {
-        Self { median: f(self.median), low: f(self.high), high: f(self.low) }
-    }
 }
 
 #[cfg(test)]
@@ -52,18 +41,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drift_that_both_see_and_single_outliers_leave_the_difference_alone() {
-        let drift = |i: i32| 1.0 + f64::from(i) * 0.05;
-        let a: Vec<f64> = (0..21).map(|i| drift(i) + 0.25 + if i == 7 { 9.0 } else { 0.0 }).collect();
-        let b: Vec<f64> = (0..21).map(drift).collect();
-        let Median { median, low, high } = Median::of_differences(&a, &b);
-        assert!([median, low, high].iter().all(|value| (value - 0.25).abs() < 1e-9), "{median} {low} {high}");
-    }
-
-    #[test]
     fn few_values_are_the_interval_themselves() {
         assert_eq!(Median::of([3.0, 1.0]), Median { median: 2.0, low: 1.0, high: 3.0 });
-        assert_eq!(Median::of([4.0]).falling(|v| -v), Median { median: -4.0, low: -4.0, high: -4.0 });
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod plan;
 mod server;
 
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -16,9 +17,9 @@ use tokio::runtime;
 
 use self::plan::Plan;
 use self::server::Server;
-use super::page;
-use super::paired::Median;
-use super::serve::{Answer, Form, Prompt};
+use super::{Answer, Form, Prompt};
+use crate::bench::median::Median;
+use crate::bench::page;
 use crate::cli::BenchArgs;
 use crate::{model, report};
 
@@ -39,8 +40,11 @@ pub(super) struct Row {
     start_s: [f64; 2],
 }
 
+/// Name of the built-in plan.
+const NAME: &str = "restart";
+
 /// Checks the text of a plan.
-pub(super) fn check(plan: &str) -> Result<()> {
+pub(in crate::bench) fn check(plan: &str) -> Result<()> {
     Plan::parse(plan).map(drop)
 }
 
@@ -48,7 +52,8 @@ pub(super) fn check(plan: &str) -> Result<()> {
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let model = model::open(&args.engine)?;
     let gpu = model.gpu(&EngineOptions::from(&args.engine))?;
-    let plan = Plan::read(args.plan.as_deref(), gpu.is_cpu())?;
+    let file = args.plan.as_deref().filter(|path| *path != Path::new(NAME));
+    let plan = Plan::read(file, gpu.is_cpu())?;
     plan.fits(model.config.context_length)?;
     let bench = Bench { args, plan, vocab: model.config.vocab_size, adapter: gpu.info().name.clone() };
     drop((model, gpu));
