@@ -39,7 +39,7 @@ impl NamedVariant {
         let mut all: Vec<Self> = Vec::new();
         for kernel in kernels {
             let start = all.len();
-            for (part, variant) in kernel.entry.iter().flat_map(|entry| (entry.listed)(sizes)) {
+            for (part, variant) in kernel.declared.iter().flat_map(|declared| (declared.listed)(sizes)) {
                 // Not every option changes every kernel.
                 if !all[start..].iter().any(|other| other.variant == variant) {
                     all.push(Self::new(&part, variant));

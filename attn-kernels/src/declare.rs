@@ -70,9 +70,9 @@ pub const CODES: [KvDtype; 2] = [KvDtype::Fp8, KvDtype::Int8];
 /// Types of floats.
 pub const FLOATS: [KvDtype; 2] = [KvDtype::F16, KvDtype::F32];
 
-/// Entry of a kernel in a catalogue.
+/// Declaration of a kernel for catalogues, tests and documentation.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct Declaration {
     /// Lists variants at sizes of a model, one for each choice of modules.
     pub listed: fn(&Sizes) -> Listed,
     /// The variants there are, in Markdown.
@@ -110,8 +110,8 @@ impl Cases {
     }
 }
 
-/// Declares a kernel, in the module of the stem of its `.wgsl` file. The crate has a feature `self-test`, and a module of that name
-/// with the cases.
+/// Declares a kernel, in the module of the stem of its `.wgsl` file. The crate has a feature `self-test`, and cases in a module of that
+/// name.
 ///
 /// - the text: `wgsl/NAME.wgsl` of the crate, which imports the modules of this crate, and of those after `modules`
 /// - the [parameters](crate::params) and [bindings](crate::bindings), and the [part of a step](crate::Role)
@@ -137,7 +137,7 @@ macro_rules! kernel {
             modules: &[$crate::MODULES $($(, $modules)*)?],
             params: <$params as $crate::Params>::LAYOUT,
             bindings: <$buffers>::BINDINGS,
-            entry: Some($crate::declare::Entry {
+            declared: Some($crate::declare::Declaration {
                 listed: $listed,
                 variants: $variants,
                 bytes: $bytes,

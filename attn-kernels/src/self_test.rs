@@ -49,7 +49,7 @@ pub type Cases = fn(&Variant) -> Vec<Case>;
 /// The cases of a variant, which those of a kernel in a catalogue have.
 #[must_use]
 pub fn cases(variant: &Variant) -> Vec<Case> {
-    variant.kernel.entry.map_or_else(Vec::new, |entry| entry.cases.of(variant))
+    variant.kernel.declared.map_or_else(Vec::new, |declared| declared.cases.of(variant))
 }
 
 /// Returns what a table of cases leaves untested: kernels without a variant, and variants whose cases are none, are of another

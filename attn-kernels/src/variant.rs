@@ -1,6 +1,6 @@
 //! A kernel, and one specialisation of it.
 
-use crate::declare::Entry;
+use crate::declare::Declaration;
 use crate::profile::{Matrices, Registers};
 use crate::slot::{OneOf, Slot, WG};
 use crate::source::{Choice, ComposeError, Modules, compose};
@@ -90,8 +90,8 @@ pub struct Kernel {
     pub params: ParamsLayout,
     /// Storage bindings in order, those that only some variants have among them.
     pub bindings: &'static [Binding],
-    /// Entry of a catalogue, of kernels that are in one.
-    pub entry: Option<Entry>,
+    /// Variants, documentation and cases, of kernels that are in a catalogue.
+    pub declared: Option<Declaration>,
 }
 
 /// One specialisation of a kernel: what fills its import slots, and its `override` constants.
@@ -147,8 +147,8 @@ impl Variant {
         self
     }
 
-    /// Returns what fills import slot `slot`; `None` where it has the default of its line, or what another slot of that name fills
-    /// it with.
+    /// Returns the value that fills import slot `slot`; `None` if the line of the slot has its default, or a text that stands for no
+    /// value of this slot.
     #[must_use]
     pub fn get<S: Slot>(&self, slot: S) -> Option<S::Value> {
         slot.value(self.chosen(slot.name())?)

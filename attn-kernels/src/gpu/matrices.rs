@@ -13,7 +13,7 @@ static KERNEL: Kernel = Kernel {
     modules: &[crate::MODULES],
     params: MatrixLanesParams::LAYOUT,
     bindings: MatrixLanesBuffers::BINDINGS,
-    entry: None,
+    declared: None,
 };
 
 params! {

@@ -26,7 +26,7 @@ fn flushing(variant: &Variant) -> Variant {
     let text = variant.wgsl_of(TextLength::Short, Matrices::NVIDIA).expect("variants compose");
     let text = text.replace("unpack2x16float(", "flushing(") + FLUSHING;
     let Kernel { name, role, params, bindings, .. } = *variant.kernel;
-    let kernel = Kernel { name, role, wgsl: text.leak(), modules: &[], params, bindings, entry: None };
+    let kernel = Kernel { name, role, wgsl: text.leak(), modules: &[], params, bindings, declared: None };
     Variant { kernel: Box::leak(Box::new(kernel)), choices: Vec::new(), ..variant.clone() }
 }
 

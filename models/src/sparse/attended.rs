@@ -31,9 +31,11 @@ pub struct Attended {
     pub mass: Option<f64>,
     /// Blocks that any layer attended, ascending, for policies that use earlier accesses; empty otherwise.
     pub accessed: Vec<BlockIdx>,
-    /// `(layer, selection)`, if [`SparseOptions::trace`](crate::SparseOptions::trace) or [`trace_selections`](crate::Decoder::trace_selections) requests them.
+    /// `(layer, selection)`, if [`SparseOptions::trace`](crate::SparseOptions::trace) or
+    /// [`trace_selections`](crate::Decoder::trace_selections) requests them.
     pub selections: Vec<(u32, Selection)>,
-    /// Share of dense attention's mass in the attended blocks, if [`SparseOptions::measure`](crate::SparseOptions::measure) requests it.
+    /// Share of dense attention's mass in the attended blocks, if [`SparseOptions::measure`](crate::SparseOptions::measure)
+    /// requests it.
     pub recall: Mean,
     /// Share of blocks that query heads select before their selections are merged, if it is requested and the policy merges them.
     pub head_density: Mean,

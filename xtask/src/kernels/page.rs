@@ -39,8 +39,8 @@ pub(super) fn with_tables(page: &str) -> Result<String> {
 fn table(kernels: &[&Kernel]) -> String {
     let mut table = String::from(HEADER);
     for kernel in kernels {
-        let Some(entry) = &kernel.entry else { continue };
-        let listed = (entry.listed)(&Sizes::of_heads(128));
+        let Some(declared) = &kernel.declared else { continue };
+        let listed = (declared.listed)(&Sizes::of_heads(128));
         let bound = |binding: &&Binding| {
             listed.iter().any(|(_, variant)| variant.bindings.iter().any(|of| of.name == binding.name))
         };
@@ -59,7 +59,7 @@ fn table(kernels: &[&Kernel]) -> String {
             })
             .collect();
         let [name, bindings] = [kernel.name, &bindings.join(", ")];
-        writeln!(table, "| `{name}` | {bindings} | {} | {} |", entry.variants, entry.bytes)
+        writeln!(table, "| `{name}` | {bindings} | {} | {} |", declared.variants, declared.bytes)
             .expect("a String takes every write");
     }
     table

@@ -10,11 +10,9 @@ const FUNCTION_LINES: usize = 70;
 
 /// Functions above that, each with the reason why it is better left whole.
 const LONG_FUNCTIONS: [(&str, &str, &str); 8] = [
-    ("attn-kernels/src/catalog.rs", "selection", "a list of variants"),
     ("attn-kernels/src/self_test/retrieval.rs", "hash_codes", "one case, from tensors to wants"),
     ("attn-kernels/tests/it/reference/mass_bound.rs", "record", "one dispatch after the other"),
     ("models/checkpoint/src/config.rs", "validate", "a list of limits"),
-    ("models/src/kernel.rs", "variants", "a list of variants"),
     (
         "prefetch/tests/it/remote/trust.rs",
         "a_connection_with_tls_is_made_to_servers_that_the_system_trusts",

@@ -255,11 +255,11 @@ fn head(text: &str) -> String {
     text.lines().take_while(|line| line.starts_with("//!")).collect::<Vec<_>>().join(" ")
 }
 
-/// A text without its comments and its tests.
+/// A text without its comments, its literals and its tests.
 fn code(text: &str) -> String {
     let tests = text.find("\n#[cfg(test)]\nmod ").unwrap_or(text.len());
     let lines = text[..tests].lines().filter(|line| !line.trim_start().starts_with("//"));
-    lines.collect::<Vec<_>>().join("\n")
+    lines.map(|line| line.split('"').step_by(2).collect::<String>()).collect::<Vec<_>>().join("\n")
 }
 
 fn words(text: &str) -> BTreeSet<String> {

@@ -22,7 +22,7 @@ static FILL: Kernel = Kernel {
     modules: &[attn_kernels::MODULES],
     params: FillParams::LAYOUT,
     bindings: FillBuffers::BINDINGS,
-    entry: None,
+    declared: None,
 };
 
 params! {
@@ -52,7 +52,7 @@ static STREAM_READ: Kernel = Kernel {
     modules: &[attn_kernels::MODULES],
     params: StreamReadParams::LAYOUT,
     bindings: StreamReadBuffers::BINDINGS,
-    entry: None,
+    declared: None,
 };
 
 params! {
@@ -80,7 +80,7 @@ static FMA_RATE: Kernel = Kernel {
     modules: &[attn_kernels::MODULES],
     params: FmaRateParams::LAYOUT,
     bindings: FmaRateBuffers::BINDINGS,
-    entry: None,
+    declared: None,
 };
 
 params! {
@@ -108,7 +108,7 @@ static COOP_RATE: Kernel = Kernel {
     modules: &[attn_kernels::MODULES],
     params: CoopRateParams::LAYOUT,
     bindings: CoopRateBuffers::BINDINGS,
-    entry: None,
+    declared: None,
 };
 
 params! {
