@@ -1,4 +1,4 @@
-//! The end of a step: accepting sampled tokens, forking, and failure.
+//! The end of a step: accepting sampled tokens, forking samples, and failure.
 
 use kvblock::{BlockId, SeqId, TokenId};
 
@@ -31,37 +31,6 @@ impl Scheduler {
         rows.filter_map(|(row, tokens)| self.accept(row.seq, tokens)).collect()
     }
 
-    /// Like [`complete`](Self::complete) for sequences that split and end, as the hypotheses of a beam search
-    /// do: each row has the tokens that continue its sequence. The first one continues the sequence itself,
-    /// and each further one a fork that shares all its blocks until either writes to them; a row without
-    /// tokens ends its sequence as [`Ending::Aborted`]. Returns the new sequences of each row, and the
-    /// sequences that ended.
-    ///
-    /// # Panics
-    /// As [`complete`](Self::complete); also when more sequences run afterwards than the sequence limit
-    /// allows, or a row has drafts.
-    pub fn complete_beams(
-        &mut self,
-        plan: &StepPlan,
-        continuations: &[&[TokenId]],
-    ) -> (Vec<Vec<SeqId>>, Vec<Finished>) {
-        self.end_step(plan, continuations.len());
-        let rows = || plan.sample_rows.iter().map(|row| row.seq).zip(continuations);
-        let children: Vec<Vec<SeqId>> =
-            rows().map(|(seq, tokens)| self.split(seq, tokens.len().saturating_sub(1))).collect();
-        let mut ended = Vec::new();
-        for ((seq, tokens), children) in rows().zip(&children) {
-            if tokens.is_empty() {
-                ended.extend(self.end(seq, Ending::Aborted));
-            }
-            let seqs = core::iter::once(&seq).chain(children);
-            ended.extend(seqs.zip(tokens.chunks(1)).filter_map(|(&seq, token)| self.accept(seq, token)));
-        }
-        let (running, limit) = (self.running.len(), self.config.max_num_seqs);
-        assert!(running <= limit as usize, "{running} sequences run, at most {limit} may");
-        (children, ended)
-    }
-
     /// Common start of every completion: ends the step in flight, and starts the further samples of prompts
     /// that it computed.
     fn end_step(&mut self, plan: &StepPlan, reported: usize) {
@@ -79,9 +48,10 @@ impl Scheduler {
         }
     }
 
-    /// Reports that a step did not run, or did not finish. Its sequences end as [`Ending::Failed`], and
-    /// so do those it was to load, since they may have hit blocks that the step should have written. None of
-    /// these blocks stays in the prefix cache, and what should have been saved to host blocks is recomputed.
+    /// Reports that a step did not run, or did not finish. Library only: an engine is opened anew then. Its sequences
+    /// end as [`Ending::Failed`], and so do those it was to load, since they may have hit blocks that the step should
+    /// have written. None of these blocks stays in the prefix cache, and what should have been saved to host blocks is
+    /// recomputed.
     ///
     /// # Panics
     /// When `plan` is not the step in flight.
@@ -132,21 +102,7 @@ impl Scheduler {
     /// Starts the further samples of a prompt that was just computed: they share all its blocks.
     fn start_samples(&mut self, seq: SeqId) {
         let samples = self.seqs.get_mut(&seq).map(|parent| core::mem::take(&mut parent.pending_samples));
-        self.start_forks(seq, &samples.unwrap_or_default());
-    }
-
-    /// Starts `count` new forks of a running sequence; none if it has ended.
-    fn split(&mut self, seq: SeqId, count: usize) -> Vec<SeqId> {
-        if !self.seqs.contains_key(&seq) {
-            return Vec::new();
-        }
-        let children: Vec<SeqId> = (self.next_seq..).take(count).map(SeqId::new).collect();
-        self.next_seq += children.len() as u64;
-        self.start_forks(seq, &children);
-        children
-    }
-
-    fn start_forks(&mut self, seq: SeqId, children: &[SeqId]) {
+        let children = samples.unwrap_or_default();
         if children.is_empty() {
             return;
         }

@@ -1,6 +1,5 @@
 //! `cargo xtask generate`: prompts in, text out, served as one continuous batch.
 
-mod beams;
 mod prompts;
 
 use std::collections::HashMap;
@@ -30,9 +29,8 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     let block = u64::from(args.engine.block_size);
     let longest =
         |p: &Request| (p.prompt.len() as u64 + u64::from(p.max_tokens)).min(context).next_multiple_of(block);
-    let samples = args.beams.unwrap_or(args.n);
     let demand = Demand::new(
-        if args.beams.is_some() { samples } else { count.saturating_mul(samples) },
+        count.saturating_mul(args.n),
         prompts.iter().map(|p| longest(p) * u64::from(p.samples)).sum(),
     )
     .longest(prompts.iter().map(longest).max().unwrap_or(0));
@@ -41,16 +39,13 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         model: &model,
         engine: model::engine(&args.engine, &model, demand, args.preempt)?,
         open: HashMap::new(),
-        printed: TextStream::new(io::stdout().lock(), count, samples),
+        printed: TextStream::new(io::stdout().lock(), count, args.n),
         failed: 0,
         error: None,
     };
     // From the first submission on there is work to end: a tier may read for a prompt before the first step.
     let interrupt = Interrupt::listen()?;
     interrupt.bound_compilation_of(run.engine.decoder().gpu());
-    if args.beams.is_some() {
-        return run.search(&prompts, &interrupt);
-    }
     for (index, prompt) in (0..).zip(&prompts) {
         let first = run.engine.submit(prompt).with_context(|| format!("prompt {index}"))?;
         for sample in 0..args.n {
@@ -135,7 +130,6 @@ impl<W: io::Write> Run<'_, W> {
             prompt_tokens: usage.prompt_tokens,
             prompt_ids: open.prompt_ids,
             output_ids: done.output,
-            log_prob: None,
             log_probs: open.log_probs.iter().map(report::TokenLogProbs::from).collect(),
             text: open.text + &done.text,
             finish_reason: done.reason,

@@ -21,9 +21,6 @@ pub struct Generated {
     pub prompt_ids: Vec<u32>,
     /// Generated token ids, including a final end-of-sequence token.
     pub output_ids: Vec<u32>,
-    /// Sum of the natural log probabilities of the output; only with `--beams`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub log_prob: Option<f64>,
     /// Log-probabilities of the output, one entry a token; only with `--logprobs`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub log_probs: Vec<TokenLogProbs>,
@@ -233,7 +230,6 @@ mod tests {
             sample: 1,
             prompt_ids: vec![1, 2, 3],
             output_ids: vec![4, 5],
-            log_prob: None,
             log_probs: Vec::new(),
             text: "so \"it\" is\n".to_string(),
             finish_reason: FinishReason::Length,

@@ -1,7 +1,6 @@
 //! Whole sessions against a model that is a hash function, and plans as timelines.
 
 mod admission;
-mod beams;
 mod examples;
 mod outputs;
 mod queue_cost;

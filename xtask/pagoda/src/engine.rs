@@ -3,7 +3,6 @@
 //! One step: the scheduler plans slices of sequences within a token budget and assigns blocks to each; the
 //! decoder runs them and samples tokens; the scheduler takes the tokens and reports which sequences ended.
 
-mod beams;
 mod compute;
 mod live;
 mod non_finite;
@@ -31,7 +30,6 @@ use crate::snapshot::{Rate, Totals};
 use crate::tiers::{self, Tiers};
 use crate::{Notes, crossing, memory};
 
-pub use beams::Beams;
 use live::Live;
 use pacing::Pacing;
 use watch::Watch;
@@ -50,7 +48,6 @@ pub struct Engine {
     notes: Notes,
     live: HashMap<SeqId, Live>,
     kv_used: KvUsed,
-    max_batched_tokens: u32,
     totals: Totals,
     prefill_rate: Rate,
     decode_rate: Rate,
@@ -111,7 +108,6 @@ impl Engine {
             decoder,
             host: HostBlocks::default(),
             live: HashMap::new(),
-            max_batched_tokens: budget,
             totals: Totals::default(),
             prefill_rate: Rate::default(),
             decode_rate: Rate::default(),
@@ -166,7 +162,7 @@ impl Engine {
         let plan = self.plan(events);
         let kernels = self.decoder.gpu().compilation();
         let begun = Instant::now();
-        let mut output = self.compute(&plan, false)?;
+        let mut output = self.compute(&plan)?;
         // A step that waited for its kernels says nothing of those that follow.
         if self.decoder.gpu().compilation() == kernels && !kernels.is_running() {
             self.pacing.observe(&plan, begun.elapsed());

@@ -159,24 +159,6 @@ pub enum Error {
         /// The reason.
         source: AllocError,
     },
-    /// A beam search beside other requests.
-    #[error("a beam search runs alone")]
-    NotAlone,
-    /// Beams that could outgrow the KV pool.
-    #[error("{blocks} blocks needed for {beams} beams of {tokens} tokens, the pool has {pool_blocks}")]
-    Beams {
-        /// Blocks that the beams can hold at one time.
-        blocks: u64,
-        /// Number of beams.
-        beams: u32,
-        /// Tokens of the longest beam.
-        tokens: u32,
-        /// Blocks of the pool.
-        pool_blocks: u32,
-    },
-    /// KV that a beam search counted on could not be read from a tier.
-    #[error("the KV that the search counted on could not be read")]
-    KvUnreadable,
     /// Logits that have an infinity, or something that is no number.
     #[error("non-finite logits after {tokens} tokens")]
     NonFinite {

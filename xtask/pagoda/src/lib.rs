@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-pub mod beams;
 mod block_ops;
 mod crossing;
 mod dense_notes;
@@ -33,7 +32,7 @@ pub mod verdicts;
 
 pub use attn_kernels::kernel::KvDtype;
 pub use crossing::{Stopwatch, TimedStep};
-pub use engine::{Beams, Engine};
+pub use engine::Engine;
 pub use error::{CheckpointError, Error};
 pub use event::{CachedTokens, Clock, Event, FinishReason, Finished, PromptLogProbs, Started, Token, Usage};
 pub use handle::{Ended, EngineHandle, HandleOptions, Health, Reply, Shutdown, Stream};

@@ -50,15 +50,6 @@ pub struct GenerateArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=pagoda::MAX_SEQUENCES as i64))]
     pub n: u32,
 
-    /// Search with N beams instead of sampling and print the N best by log probability divided by length, one
-    /// prompt after another; beams share KV blocks
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=pagoda::MAX_SEQUENCES as i64))]
-    #[arg(conflicts_with_all = ["n", "stop", "temperature", "top_k", "top_p", "min_p", "seed", "logprobs", "json_schema"])]
-    #[arg(conflicts_with_all = ["repetition_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier"])]
-    #[arg(conflicts_with_all = ["logit_bias", "min_tokens"])]
-    pub beams: Option<u32>,
-
     /// Text that ends generation and is not printed; may be repeated
     #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
     pub stop: Vec<String>,

@@ -130,7 +130,6 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
         ("--max-tokens", "0"),
         ("--n", "0"),
         ("--n", "4294967295"),
-        ("--beams", "4294967295"),
         ("--temperature", "-1"),
         ("--temperature", "inf"),
         ("--top-k", "-1"),
@@ -166,7 +165,6 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
     error: invalid value '0' for '--max-tokens <N>': 0 is not in 1..=4294967295
     error: invalid value '0' for '--n <N>': 0 is not in 1..=256
     error: invalid value '4294967295' for '--n <N>': 4294967295 is not in 1..=256
-    error: invalid value '4294967295' for '--beams <N>': 4294967295 is not in 1..=256
     error: invalid value '-1' for '--temperature <T>': a temperature is a finite number from 0 up
     error: invalid value 'inf' for '--temperature <T>': a temperature is a finite number from 0 up
     error: invalid value '-1' for '--top-k <N>': -1 is not in 0..=4294967295

@@ -17,8 +17,7 @@ use crate::ids_file;
 /// # Errors
 /// If a file cannot be read or is not what it should be, the model has no tokenizer, or its template refuses the conversation.
 pub(super) fn read(args: &GenerateArgs, model: &Model) -> Result<Vec<Request>> {
-    let mut request =
-        Request::new(Vec::new()).max_tokens(args.max_tokens).samples(args.beams.unwrap_or(args.n));
+    let mut request = Request::new(Vec::new()).max_tokens(args.max_tokens).samples(args.n);
     request.sampling = args.sampling.sampling(model)?;
     request.sampling.log_probs = args.logprobs;
     request.salt.clone_from(&args.salt);

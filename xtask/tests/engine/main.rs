@@ -2,7 +2,6 @@
 //!
 //! What needs SmolLM2 takes minutes without a GPU, so only a part of it runs by default; `PAGODA_LONG_TESTS=1` runs all.
 
-mod beams;
 mod bench_page;
 mod chat;
 mod device_lost;

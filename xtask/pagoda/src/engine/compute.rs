@@ -18,8 +18,8 @@ use crate::verdicts;
 const PLANNED: &str = "the sequences of a plan have not ended";
 
 impl Engine {
-    /// Runs a plan on the device. With `logits`, also returns those of every slice that samples.
-    pub(super) fn compute(&mut self, plan: &StepPlan, logits: bool) -> Result<StepOutput, Error> {
+    /// Runs a plan on the device.
+    pub(super) fn compute(&mut self, plan: &StepPlan) -> Result<StepOutput, Error> {
         self.host.run(&mut self.decoder, &plan.block_ops)?;
         if plan.slices.is_empty() {
             return Ok(StepOutput::default());
@@ -40,7 +40,7 @@ impl Engine {
                 targets: &scheduler.tokens(slice.seq).expect(PLANNED)
                     [targets.start as usize..targets.end as usize],
                 log_probs: live.prompt_log_probs,
-                logits: usize::from(logits && slice.samples),
+                logits: 0,
                 certify: live.certify || self.watch.looks_at(slice.seq),
             }
         };

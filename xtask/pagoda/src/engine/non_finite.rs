@@ -7,7 +7,7 @@ use models::batch::StepOutput;
 use models::kernel::sample::NOT_FINITE;
 use models::sampling::LogProbs;
 use prefetch::spill::SpillError;
-use scheduler::{Ending, StepPlan};
+use scheduler::StepPlan;
 
 use super::Engine;
 use crate::Note;
@@ -91,13 +91,5 @@ impl Engine {
             all.by_ref().take(targets).filter(|scored| bad(scored)).count() > 0
         };
         plan.slices.iter().filter(|slice| of_slice(slice)).map(|slice| slice.seq).collect()
-    }
-
-    /// Ends everything after a step that was not completed.
-    pub(super) fn abandon(&mut self, plan: &StepPlan) {
-        let failed = self.scheduler.fail_step(plan);
-        failed.into_iter().for_each(|done| drop(self.retire(done)));
-        let rest: Vec<SeqId> = self.live.keys().copied().collect();
-        rest.into_iter().for_each(|seq| drop(self.end(seq, Ending::Aborted)));
     }
 }
