@@ -6,7 +6,6 @@
 mod command;
 mod history;
 mod lines;
-mod stop;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -16,12 +15,12 @@ use pagoda::usage::{TierUse, readable};
 use pagoda::{Demand, Engine, Event, FinishReason, Finished, Model, Registry, Request, error_chain};
 
 use crate::cli::{ChatArgs, EngineArgs, Preempt, SparseArg};
-use crate::prefill_bar::PrefillBar;
+use crate::interrupt::Stop;
+use crate::progress::PrefillBar;
 use crate::{auto, generate, model};
 use command::{Command, HELP, Input};
 use history::{History, Prompt};
 use lines::Lines;
-use stop::Stop;
 
 /// Runs the command.
 ///

@@ -12,7 +12,7 @@ use pagoda::{Clock, Demand, Engine, Event, Finished, LogProbs, Model, Request, S
 use crate::cli::GenerateArgs;
 use crate::interrupt::Interrupt;
 use crate::model;
-use crate::prefill_bar::PrefillBar;
+use crate::progress::PrefillBar;
 use crate::report::{self, Generated, TextStream, Timing};
 
 pub(crate) use prompts::{read_messages, read_text};

@@ -1,7 +1,8 @@
 //! Ctrl-C, and the signals by which systems end processes: the first one asks the running command to finish its step and
-//! report what it has; the second one ends the process at once.
+//! report what it has; the second one ends the process at once. In a chat it ends the answer, and where there is none the
+//! program.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -110,9 +111,78 @@ impl Interrupt {
     }
 }
 
+const IDLE: u8 = 0;
+/// The first answer: the chat holds nothing but its question.
+const ANSWERING_FIRST: u8 = 1;
+const ANSWERING: u8 = 2;
+const ASKED_FIRST: u8 = 3;
+const ASKED: u8 = 4;
+
+/// Ctrl-C in a chat: whether an answer is being written, and whether it should end. Clones share their state.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stop(Arc<AtomicU8>);
+
+impl Stop {
+    /// Listens for Ctrl-C from now on. The program ends with the second one in a step, and with the first one if the first answer
+    /// waits for kernels of `gpu` that are compiled for long.
+    ///
+    /// # Errors
+    /// If the process already has a listener.
+    pub(crate) fn listen(gpu: &Arc<Gpu>) -> Result<Self> {
+        let stop = Self::default();
+        let (listener, gpu) = (stop.clone(), Arc::downgrade(gpu));
+        ctrlc::set_handler(move || {
+            if !listener.ask() {
+                end_at_once();
+            }
+            listener.bound_compilation(&gpu);
+        })
+        .context("Ctrl-C cannot be listened for")?;
+        Ok(stop)
+    }
+
+    /// Says what an answer waits for, if kernels are compiled for long; if no conversation is lost by it, ends the program.
+    fn bound_compilation(&self, gpu: &Weak<Gpu>) {
+        let (over, late) = (self.clone(), self.clone());
+        let late = move || match late.0.load(Ordering::Relaxed) {
+            ASKED_FIRST => end_while_compiling(),
+            ASKED => eprintln!(
+                "\nthe answer ends when its kernels are compiled; Ctrl-C again ends the chat, and what was not saved is lost"
+            ),
+            _ => {}
+        };
+        watch_compilation(gpu.clone(), move || !over.asked(), late);
+    }
+
+    /// Begins an answer, the `first` one of a chat or another.
+    pub(crate) fn begin(&self, first: bool) {
+        self.0.store(if first { ANSWERING_FIRST } else { ANSWERING }, Ordering::Relaxed);
+    }
+
+    /// Ends it.
+    pub(crate) fn end(&self) {
+        self.0.store(IDLE, Ordering::Relaxed);
+    }
+
+    /// Whether the answer should end.
+    pub(crate) fn asked(&self) -> bool {
+        [ASKED_FIRST, ASKED].contains(&self.0.load(Ordering::Relaxed))
+    }
+
+    /// Asks for the end of the answer; false if there is none, or it has been asked before.
+    fn ask(&self) -> bool {
+        let asked = |state| match state {
+            ANSWERING_FIRST => Some(ASKED_FIRST),
+            ANSWERING => Some(ASKED),
+            _ => None,
+        };
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, asked).is_ok()
+    }
+}
+
 /// Looks, on a thread of its own and until `is_over`, whether kernels of `gpu` are compiled for longer than a command that was
 /// asked to stop may wait for them: then it calls `late`.
-pub(crate) fn watch_compilation(
+fn watch_compilation(
     gpu: Weak<Gpu>,
     is_over: impl Fn() -> bool + Send + 'static,
     late: impl FnOnce() + Send + 'static,
@@ -133,13 +203,13 @@ pub(crate) fn watch_compilation(
 }
 
 /// Ends the process, and says why.
-pub(crate) fn end_while_compiling() {
+fn end_while_compiling() {
     eprintln!("stopped while kernels were compiled");
     end_at_once();
 }
 
 /// Ends the process without what runs at its exit: a driver that compiles would be unloaded under its own threads.
-pub(crate) fn end_at_once() -> ! {
+fn end_at_once() -> ! {
     #[cfg(unix)]
     signal_hook::low_level::exit(EXIT_INTERRUPTED.into());
     #[cfg(not(unix))]
@@ -158,5 +228,19 @@ mod tests {
         assert!(!interrupt.request());
         assert!(polled.requested() && polled.end().is_err());
         assert!(interrupt.request());
+    }
+
+    #[test]
+    fn one_request_ends_one_answer() {
+        let stop = Stop::default();
+        assert!(!stop.ask() && !stop.asked());
+        for first in [true, false] {
+            stop.begin(first);
+            assert!(!stop.asked());
+            assert!(stop.ask() && stop.asked() && !stop.ask());
+            stop.end();
+        }
+        stop.begin(false);
+        assert!(!stop.asked() && stop.ask());
     }
 }

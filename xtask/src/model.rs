@@ -12,11 +12,9 @@ use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Preemption, SelectionP
 
 use crate::auto;
 use crate::cli::{Activations, EngineArgs, IndexDtype, KvDtype, Preempt, SelectOn};
-use crate::compile_line::compile_line;
 use crate::default_model;
-use crate::load_line::{load_line, reading_line};
+use crate::progress::{StatusLine, compile_line, load_line, reading_line};
 use crate::setup::{self, Need};
-use crate::status_line::StatusLine;
 
 /// Time that a step with prompts takes at most on a software driver, so that Ctrl-C is answered and progress shown.
 const STEP_TIME: Duration = Duration::from_secs(1);

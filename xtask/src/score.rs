@@ -17,9 +17,9 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use crate::cli::ScoreArgs;
-use crate::compile_line::compile_line;
 use crate::ids_file;
 use crate::model;
+use crate::progress::compile_line;
 use crate::report::{self, Scored};
 use dump_qk::Recorder;
 

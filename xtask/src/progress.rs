@@ -1,0 +1,302 @@
+//! Progress on stderr, where that is a terminal: lines about weights and kernels, and a bar of prompts.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use attn_kernels::gpu::{Compilation, Gpu};
+use indicatif::{BinaryBytes, HumanDuration, MultiProgress, ProgressBar, ProgressState, ProgressStyle};
+use pagoda::{Engine, Event, LoadProgress, Loaded};
+
+/// Time that something may take before a word about it.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Interval at which a thread looks.
+const LOOKS: Duration = Duration::from_millis(100);
+
+/// A line about what takes more than half a second, which comes and goes with it. Ends when it is dropped.
+#[derive(Debug)]
+pub struct StatusLine {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    shown: Arc<AtomicBool>,
+}
+
+impl StatusLine {
+    /// A line above others, of what `line` returns while something goes on; a thread asks it ten times a second.
+    #[must_use]
+    pub fn among(
+        bars: &MultiProgress,
+        mut line: impl FnMut(Instant) -> Option<String> + Send + 'static,
+    ) -> Self {
+        let (stop, stopped) = mpsc::channel();
+        let bar = bars.insert(0, ProgressBar::no_length());
+        let style = ProgressStyle::with_template("{msg}").expect("the template is valid");
+        let shown = Arc::new(AtomicBool::new(false));
+        let shows = Arc::clone(&shown);
+        let watch = move || {
+            let (bar, mut patience) = (bar.with_style(style), Patience::default());
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOKS) {
+                let now = Instant::now();
+                let line = line(now);
+                match (patience.is_over(line.is_some(), now), line) {
+                    (true, Some(line)) => {
+                        if bar.is_finished() {
+                            bar.reset();
+                        }
+                        bar.set_message(line);
+                        shows.store(true, Ordering::Relaxed);
+                    }
+                    _ => bar.finish_and_clear(),
+                }
+            }
+            bar.finish_and_clear();
+        };
+        // Without a thread there is no line: nothing hangs on it.
+        let thread = thread::Builder::new().name("status line".into()).spawn(watch).ok();
+        Self { stop: Some(stop), thread, shown }
+    }
+
+    /// Whether there was something to tell so far.
+    #[must_use]
+    pub fn has_shown(&self) -> bool {
+        self.shown.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for StatusLine {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Time since which something goes on.
+#[derive(Debug, Default)]
+struct Patience {
+    since: Option<Instant>,
+}
+
+impl Patience {
+    /// Whether something that goes on, or does not, has taken long enough for a word about it.
+    fn is_over(&mut self, goes_on: bool, now: Instant) -> bool {
+        self.since = goes_on.then(|| self.since.unwrap_or(now));
+        self.since.is_some_and(|since| now - since >= PATIENCE)
+    }
+}
+
+/// A line about the kernels of a device, where they are compiled for more than half a second.
+#[must_use]
+pub fn compile_line(bars: &MultiProgress, gpu: &Arc<Gpu>) -> StatusLine {
+    let gpu = Arc::clone(gpu);
+    StatusLine::among(bars, move |_| {
+        Some(gpu.compilation()).filter(|kernels| kernels.is_running()).map(compiling)
+    })
+}
+
+fn compiling(kernels: Compilation) -> String {
+    format!("compiling kernels {} of {}", kernels.ready, kernels.asked)
+}
+
+/// Interval of the lines of a log, where stderr is no terminal.
+const LOG: Duration = Duration::from_secs(10);
+
+/// Interval of these lines with `--verbose`.
+const VERBOSE_LOG: Duration = Duration::from_secs(1);
+
+/// A line about the weights that are loaded, where that takes more than half a second. Where stderr is no terminal, a line every
+/// ten seconds, or if `verbose` every second.
+#[must_use]
+pub fn load_line(bars: &MultiProgress, progress: &LoadProgress, verbose: bool) -> StatusLine {
+    let (progress, mut rate) = (progress.clone(), Rate::default());
+    let every = bars.is_hidden().then_some(if verbose { VERBOSE_LOG } else { LOG });
+    StatusLine::among(bars, move |now| {
+        let loaded = progress.loaded();
+        let line = rate.see(loaded, now).then(|| rate.line(loaded, now))?;
+        if every.is_some_and(|every| rate.is_due(every, now)) {
+            eprintln!("{line}");
+        }
+        Some(line)
+    })
+}
+
+/// A line while the whole checkpoint is read, where that takes more than half a second.
+#[must_use]
+pub fn reading_line() -> StatusLine {
+    let line = "reading the checkpoint: KV that outlives a run is found by its contents";
+    StatusLine::among(&MultiProgress::new(), move |_| Some(line.to_owned()))
+}
+
+/// Time since which weights are loaded.
+#[derive(Debug, Default)]
+struct Rate {
+    begun: Option<Instant>,
+    /// Time of the last line of a log.
+    logged: Option<Instant>,
+}
+
+impl Rate {
+    /// Whether weights are loaded at this time.
+    fn see(&mut self, loaded: Loaded, now: Instant) -> bool {
+        self.begun = loaded.is_running().then(|| self.begun.unwrap_or(now));
+        self.begun.is_some()
+    }
+
+    /// Whether a log that has a line every so often has one now.
+    fn is_due(&mut self, every: Duration, now: Instant) -> bool {
+        let last = self.logged.max(self.begun).unwrap_or(now);
+        let due = now.saturating_duration_since(last) >= every;
+        if due {
+            self.logged = Some(now);
+        }
+        due
+    }
+
+    fn line(&self, loaded: Loaded, now: Instant) -> String {
+        let share = loaded.elements * 100 / loaded.total_elements.max(1);
+        let seconds = self.begun.map_or(0.0, |begun| (now - begun).as_secs_f64()).max(1e-3);
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "bytes a second, to three digits"
+        )]
+        let rate = (loaded.bytes as f64 / seconds) as u64;
+        format!("loading weights: {share} %, {} at {}/s", BinaryBytes(loaded.bytes), BinaryBytes(rate))
+    }
+}
+
+/// A bar that shows how many tokens of the running prompts are computed, and how many are left. It comes and goes with them.
+#[derive(Debug)]
+pub struct PrefillBar {
+    bar: ProgressBar,
+    /// Kernels that the first steps wait for, until text is printed.
+    kernels: Option<StatusLine>,
+    /// Whether the step that is next has kernels of its own to compile, which decode needs and prompts do not.
+    warms: bool,
+    /// Events of steps whose text waits.
+    held: Vec<Event>,
+    /// Whether a line is told for each step in place of the bar.
+    told: bool,
+}
+
+impl PrefillBar {
+    /// A bar for `engine`, or none if `quiet`; lines if `verbose`.
+    ///
+    /// # Panics
+    /// Never: the template of the bar is a constant.
+    #[must_use]
+    pub fn new(engine: &Engine, quiet: bool, verbose: bool) -> Self {
+        let bars = MultiProgress::new();
+        let bar = if quiet || verbose { ProgressBar::hidden() } else { bars.add(ProgressBar::no_length()) };
+        let kernels = (!quiet).then(|| compile_line(&bars, engine.decoder().gpu()));
+        let style = ProgressStyle::with_template("prompt [{bar:40}] {pos} of {len} tokens{left}");
+        Self {
+            bar: bar.with_style(
+                style.expect("the template is valid").progress_chars("=> ").with_key("left", left),
+            ),
+            kernels,
+            warms: false,
+            held: Vec::new(),
+            told: verbose,
+        }
+    }
+
+    /// Shows where the prompts of an engine are, behind a step that gave `events`. Returns the events whose text may be printed.
+    ///
+    /// Text waits while the next step compiles kernels: it would stand where the line about them comes, or stop behind its first
+    /// token in silence.
+    #[must_use]
+    pub fn pass(&mut self, engine: &Engine, events: Vec<Event>) -> Vec<Event> {
+        self.show(engine);
+        self.held.extend(events);
+        if self.warms && engine.has_work() { Vec::new() } else { std::mem::take(&mut self.held) }
+    }
+
+    fn show(&mut self, engine: &Engine) {
+        let scheduler = engine.scheduler();
+        let open = scheduler.running().iter().filter(|seq| scheduler.is_prefill(**seq) == Some(true));
+        let tokens = open
+            .filter_map(|seq| Some((scheduler.num_computed(*seq)?, scheduler.tokens(*seq)?.len() as u64)));
+        let (done, all) = tokens.fold((0, 0), |sum, (done, all)| (sum.0 + u64::from(done), sum.1 + all));
+        if all == 0 {
+            self.bar.finish_and_clear();
+            self.warms = !self.warms && self.kernels.as_ref().is_some_and(StatusLine::has_shown);
+            if !self.warms {
+                self.kernels = None;
+            }
+            return;
+        }
+        if self.bar.is_finished() {
+            self.bar.reset();
+        }
+        self.bar.set_length(all);
+        self.bar.set_position(done);
+        if self.told {
+            eprintln!("{done} of {all} prompt tokens computed, {} left", all - done);
+        }
+    }
+}
+
+/// Time that is left, once there is a rate.
+fn left(state: &ProgressState, to: &mut dyn fmt::Write) {
+    if state.pos() > 0 {
+        let _ = write!(to, ", {:#} left", HumanDuration(state.eta()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use attn_kernels::gpu::{Checks, GpuOptions};
+
+    use super::*;
+
+    #[test]
+    fn a_word_comes_after_half_a_second() {
+        let (begun, mut patience) = (Instant::now(), Patience::default());
+        let mut over = |goes_on, ms| patience.is_over(goes_on, begun + Duration::from_millis(ms));
+        assert!(!over(true, 0) && !over(true, 499) && over(true, 500) && over(true, 900));
+        // What follows has a time of its own.
+        assert!(!over(false, 1000) && !over(true, 1100) && !over(true, 1599) && over(true, 1600));
+    }
+
+    #[test]
+    fn a_line_ends_with_its_owner() {
+        let gpu = Gpu::open(&GpuOptions::new(Checks::Off)).expect("GPU tests need an adapter");
+        let gpu = Arc::new(gpu);
+        drop(compile_line(&MultiProgress::new(), &gpu));
+        assert_eq!(Arc::strong_count(&gpu), 1);
+        assert_eq!(compiling(Compilation { ready: 37, asked: 120 }), "compiling kernels 37 of 120");
+    }
+
+    #[test]
+    fn lines_say_how_much_came_and_how_fast() {
+        let (begun, mut rate) = (Instant::now(), Rate::default());
+        let mut line = |bytes, elements, seconds| {
+            let mut loaded = Loaded::default();
+            (loaded.bytes, loaded.elements, loaded.total_elements) = (bytes, elements, 8_000_000_000);
+            let now = begun + Duration::from_secs(seconds);
+            rate.see(loaded, now);
+            rate.line(loaded, now)
+        };
+        insta::assert_snapshot!([line(0, 0, 0), line(1 << 30, 500_000_000, 1), line(7 << 30, 3_500_000_000, 4)].join("\n"), @"
+        loading weights: 0 %, 0 B at 0 B/s
+        loading weights: 6 %, 1.00 GiB at 1.00 GiB/s
+        loading weights: 43 %, 7.00 GiB at 1.75 GiB/s
+        ");
+    }
+
+    #[test]
+    fn a_log_has_a_line_every_interval() {
+        let begun = Instant::now();
+        let mut rate = Rate { begun: Some(begun), logged: None };
+        let due: Vec<u64> =
+            (0..35).filter(|seconds| rate.is_due(LOG, begun + Duration::from_secs(*seconds))).collect();
+        assert_eq!(due, [10, 20, 30]);
+    }
+}
