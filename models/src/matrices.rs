@@ -18,18 +18,18 @@ pub(crate) struct Matrices {
     blocks: u32,
     cols: u32,
     count: u32,
-    shards: Vec<Shard>,
+    shards: Vec<MatrixShard>,
 }
 
 #[derive(Clone, Debug)]
-struct Shard {
+struct MatrixShard {
     first: u32,
     count: u32,
     quants: Plane<[u32; 4]>,
     scales: Plane<u32>,
 }
 
-impl Shard {
+impl MatrixShard {
     fn buffers(&self, kernels: &Kernels, vectors: &Vectors) -> MatmulBuffers {
         let (wq, ws) = (kernels.plane(&self.quants), kernels.plane(&self.scales));
         MatmulBuffers::new(vectors.x.clone(), wq, ws, vectors.y.clone())
@@ -50,12 +50,12 @@ pub(crate) struct Vectors {
 }
 
 /// Pairs of a row and a matrix, sorted by `moe_sort`.
-pub(crate) struct Routes<'a> {
+pub(crate) struct RoutedPairs<'a> {
     pub(crate) tiles: &'a Buf<[u32; 4]>,
     pub(crate) order: &'a Buf<u32>,
     pub(crate) pairs: u32,
     /// The kernel for whose tiles the pairs are divided.
-    pub(crate) route: Route,
+    pub(crate) route: PairKernel,
     pub(crate) max_tiles: u32,
     /// Number of pairs that share a vector of x.
     pub(crate) x_div: u32,
@@ -65,14 +65,14 @@ pub(crate) struct Routes<'a> {
 
 /// Kernel of products of pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Route {
+pub(crate) enum PairKernel {
     /// f32, with `matmul` or `matmul_tile`.
     Exact(Exact),
     /// f16, with `matmul_coop`.
     Coop(Tile),
 }
 
-impl Route {
+impl PairKernel {
     /// Maximum number of pairs of a tile.
     pub(crate) fn tile_rows(self) -> u32 {
         match self {
@@ -108,7 +108,7 @@ impl Matrices {
                 packed.fill(&tensor, 0..cols, 0);
                 Ok(())
             })?;
-            shards.push(Shard { first: start, count: here, quants, scales });
+            shards.push(MatrixShard { first: start, count: here, quants, scales });
         }
         Ok(Self { format, blocks: u32_of(blocks), cols: u32_of(cols), count, shards })
     }
@@ -119,16 +119,16 @@ impl Matrices {
         kernels: &mut Kernels,
         pass: &mut Pass,
         vectors: &Vectors,
-        routes: &Routes<'_>,
+        routes: &RoutedPairs<'_>,
     ) -> Result<(), ModelError> {
         let (format, blocks) = (self.format, self.blocks);
         let (x, x_stride, pipeline, columns) = match routes.route {
-            Route::Exact(exact) => {
+            PairKernel::Exact(exact) => {
                 let [columns, ..] = exact.grid(Epilogue::Store, 1, self.cols);
                 let pipeline = kernels.pipeline_of(self.key(Rows::Routed, exact), &self.shards[0].quants)?;
                 (vectors.x.clone(), vectors.x_stride, pipeline, columns)
             }
-            Route::Coop(tile) => {
+            PairKernel::Coop(tile) => {
                 let [columns, ..] = matmul_coop::grid(tile, [1, self.cols], 1);
                 // Every tile of columns reads the vector of each pair.
                 let read = u64::from(routes.pairs) * u64::from(blocks * 32) * u64::from(columns);
@@ -183,7 +183,7 @@ impl Matrices {
         Key::Several { rows, format: self.format, exact, blocks: self.blocks }
     }
 
-    fn params(&self, rows: u32, vectors: &Vectors, shard: &Shard) -> MatmulParams {
+    fn params(&self, rows: u32, vectors: &Vectors, shard: &MatrixShard) -> MatmulParams {
         MatmulParams {
             x_stride: vectors.x_stride / 4,
             y_stride: vectors.y_stride,
@@ -204,15 +204,15 @@ impl Matrices {
     }
 
     /// Selects the kernel for products of `pairs` pairs.
-    pub(crate) fn route(&self, kernels: &Kernels, pairs: u32, precision: Precision) -> Route {
+    pub(crate) fn route(&self, kernels: &Kernels, pairs: u32, precision: Precision) -> PairKernel {
         let rows = pairs.div_ceil(self.count);
         match precision.f16
             && !precision.invariant
             && pairs > self.count / kernels.profile().tuning.experts_a_pair
             && self.takes_matrices(kernels, Tile::routed(rows))
         {
-            true => Route::Coop(Tile::routed(rows)),
-            false => Route::Exact(self.exact(kernels, rows)),
+            true => PairKernel::Coop(Tile::routed(rows)),
+            false => PairKernel::Exact(self.exact(kernels, rows)),
         }
     }
 }

@@ -6,7 +6,7 @@ mod route;
 
 pub(crate) use contest::Contender;
 pub(crate) use kernels::{Exact, Kernels, Key, MaxProduct, Precision};
-use route::Route;
+use route::ProductKernels;
 
 use std::array;
 use std::ops::Range;
@@ -34,11 +34,11 @@ pub(crate) struct Matrix {
     width: u32,
     blocks: u32,
     parts: u32,
-    shards: Vec<Shard>,
+    shards: Vec<ColumnShard>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Shard {
+pub(crate) struct ColumnShard {
     /// First column of each part.
     pub(crate) first: u32,
     /// Number of columns of each part.
@@ -47,7 +47,7 @@ pub(crate) struct Shard {
     pub(crate) scales: Plane<u32>,
 }
 
-impl Shard {
+impl ColumnShard {
     fn buffers(&self, kernels: &Kernels, x: Bind<f32>, y: Bind<f32>) -> MatmulBuffers {
         MatmulBuffers::new(x, kernels.plane(&self.quants), kernels.plane(&self.scales), y)
     }
@@ -140,7 +140,7 @@ impl Matrix {
                 fill(packed, start + group.start..start + group.end);
                 Ok(())
             })?;
-            Ok(Shard { first: u32_of(start), cols: u32_of(cols), quants, scales })
+            Ok(ColumnShard { first: u32_of(start), cols: u32_of(cols), quants, scales })
         });
         let shards = shards.collect::<Result<_, ModelError>>()?;
         Ok(Self { format, width: u32_of(width), blocks: u32_of(blocks), parts: u32_of(parts), shards })
@@ -155,7 +155,7 @@ impl Matrix {
         if self.shards[0].quants.is_image() { matmul::from_images(variant) } else { variant }
     }
 
-    pub(crate) fn shards(&self) -> &[Shard] {
+    pub(crate) fn shards(&self) -> &[ColumnShard] {
         &self.shards
     }
 
@@ -175,15 +175,15 @@ impl Matrix {
         kernels: &mut Kernels,
         pass: &mut Pass,
         product: &Product<'_>,
-        route: Route,
+        route: ProductKernels,
     ) -> Result<(), ModelError> {
         match route {
-            Route::Exact(exact) => self.exact(kernels, pass, product, exact),
-            route @ (Route::Codes(_) | Route::CodesTile) => {
+            ProductKernels::Exact(exact) => self.exact(kernels, pass, product, exact),
+            route @ (ProductKernels::Codes(_) | ProductKernels::CodesTile) => {
                 kernels.quantize(pass, product, self.blocks, self.width)?;
                 self.by_codes(kernels, pass, product, route)
             }
-            Route::Coop => self.by_matrices(kernels, pass, product),
+            ProductKernels::Coop => self.by_matrices(kernels, pass, product),
         }
     }
 
@@ -231,11 +231,11 @@ impl Matrix {
         kernels: &mut Kernels,
         pass: &mut Pass,
         product: &Product<'_>,
-        route: Route,
+        route: ProductKernels,
     ) -> Result<(), ModelError> {
         let (format, epilogue) = (self.format, product.epilogue);
         let key = match route {
-            Route::Codes(tiling) => Key::Codes { format, epilogue, tiling },
+            ProductKernels::Codes(tiling) => Key::Codes { format, epilogue, tiling },
             _ => Key::CodesTile { format, epilogue },
         };
         let pipeline = kernels.pipeline_of(key, &self.shards[0].quants)?;
@@ -257,7 +257,7 @@ impl Matrix {
                 y: product.y.bind(),
             };
             let grid = match route {
-                Route::Codes(tiling) => matmul_int8::grid(tiling, product.rows, shard.cols),
+                ProductKernels::Codes(tiling) => matmul_int8::grid(tiling, product.rows, shard.cols),
                 _ => tile.grid(epilogue, product.rows, shard.cols),
             };
             pass.dispatch(&pipeline, &params, buffers, grid);
@@ -273,11 +273,11 @@ impl Matrix {
     ) -> Result<(), ModelError> {
         let Product { rows, precision, epilogue, .. } = *product;
         let (format, blocks) = (self.format, self.blocks);
-        let plan = |shard: &Shard| kernels.plan([rows, shard.cols, blocks], epilogue, precision);
+        let plan = |shard: &ColumnShard| kernels.plan([rows, shard.cols, blocks], epilogue, precision);
         let plans: SmallVec<[Plan; 4]> = self.shards.iter().map(plan).collect();
         // Every tile of columns reads the rows. Where they must not depend on others they are always rounded beforehand: devices
         // may round otherwise on the way in.
-        let columns = |(shard, plan): (&Shard, &Plan)| shard.cols.div_ceil(plan.tile.cols());
+        let columns = |(shard, plan): (&ColumnShard, &Plan)| shard.cols.div_ceil(plan.tile.cols());
         let tiles: u32 = self.shards.iter().zip(&plans).map(columns).sum();
         let read = u64::from(rows) * u64::from(self.width) * u64::from(tiles);
         let read = if precision.invariant { u64::MAX } else { read };
@@ -320,7 +320,7 @@ impl Matrix {
         cols * self.format.column_bytes(self.blocks as usize) as u64
     }
 
-    fn params(&self, product: &Product<'_>, shard: &Shard, split_blocks: u32) -> MatmulParams {
+    fn params(&self, product: &Product<'_>, shard: &ColumnShard, split_blocks: u32) -> MatmulParams {
         MatmulParams {
             x_stride: self.width / 4,
             y_stride: product.y_stride,

@@ -14,7 +14,7 @@ use crate::kernel::matmul::Epilogue;
 use crate::kernel::moe_combine::{self, MoeCombineBuffers, MoeCombineParams};
 use crate::kernel::moe_route::{self, Choice, MoeRouteBuffers, MoeRouteParams};
 use crate::kernel::moe_sort::{self, MoeSortBuffers, MoeSortParams};
-use crate::matrices::{Matrices, Routes, Vectors};
+use crate::matrices::{Matrices, RoutedPairs, Vectors};
 use crate::matrix::{Matrix, Precision, Product, SLACK};
 use crate::{Activation, DecoderConfig, ModelError, MoeConfig};
 
@@ -230,7 +230,7 @@ impl MoeState {
         };
         let route = experts.down.route(&ctx.ops.kernels, pairs, ctx.ops.precision);
         let routes = match route.tile_rows() == routes.route.tile_rows() {
-            true => Routes { x_div: 1, route, ..routes },
+            true => RoutedPairs { x_div: 1, route, ..routes },
             false => self.sorted(ctx, &experts.down, pairs, &ids, 1),
         };
         experts.down.multiply_routed(&mut ctx.ops.kernels, ctx.pass, &down, &routes)?;
@@ -254,7 +254,7 @@ impl MoeState {
         pairs: u32,
         experts: &Bind<u32>,
         x_div: u32,
-    ) -> Routes<'_> {
+    ) -> RoutedPairs<'_> {
         let num_experts = self.config.num_experts;
         let route = matrices.route(&ctx.ops.kernels, pairs, ctx.ops.precision);
         let tile = route.tile_rows();
@@ -264,7 +264,7 @@ impl MoeState {
         let buffers = MoeSortBuffers { experts: experts.clone(), tiles: tiles.bind(), order: order.bind() };
         ctx.pass.dispatch(&self.sort, &params, buffers, [1, 1, 1]);
         let portions = ctx.rows().div_ceil(self.portion);
-        Routes { tiles, order, pairs, route, max_tiles, x_div, portions }
+        RoutedPairs { tiles, order, pairs, route, max_tiles, x_div, portions }
     }
 
     fn shared_expert(

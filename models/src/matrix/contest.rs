@@ -2,7 +2,7 @@
 
 use attn_kernels::gpu::{Buf, Pass};
 
-use super::{Exact, Kernels, Matrix, Precision, Product, Route, Shard};
+use super::{ColumnShard, Exact, Kernels, Matrix, Precision, Product, ProductKernels};
 use crate::ModelError;
 use crate::cast::u32_of;
 use crate::host_weights::Plane;
@@ -44,7 +44,7 @@ impl Matrix {
     ) -> Self {
         let (quants, scales) = (Plane::Device(quants.clone()), Plane::Device(scales.clone()));
         let blocks = width / u32_of(BLOCK);
-        Self { format, width, blocks, parts: 1, shards: vec![Shard { first: 0, cols, quants, scales }] }
+        Self { format, width, blocks, parts: 1, shards: vec![ColumnShard { first: 0, cols, quants, scales }] }
     }
 
     /// Records `y = x W` by `contender`.
@@ -69,18 +69,25 @@ impl Matrix {
         };
         let profile = kernels.profile();
         let route = match contender {
-            Contender::Matrices => Route::Coop,
-            Contender::Lanes => Route::Exact(Exact::Lanes(Tiling::for_gpu(rows, 1, self.blocks))),
-            Contender::Tiles { large: true } => Route::Exact(Exact::Tile(Tile::large(profile.registers))),
+            Contender::Matrices => ProductKernels::Coop,
+            Contender::Lanes => ProductKernels::Exact(Exact::Lanes(Tiling::for_gpu(rows, 1, self.blocks))),
+            Contender::Tiles { large: true } => {
+                ProductKernels::Exact(Exact::Tile(Tile::large(profile.registers)))
+            }
             // So few results take small ones.
             Contender::Tiles { large: false } => {
-                Route::Exact(Exact::Tile(Tile::choose(profile, epilogue, rows, 0)))
+                ProductKernels::Exact(Exact::Tile(Tile::choose(profile, epilogue, rows, 0)))
             }
             Contender::CodedLanes => {
                 let slices = matmul_int8::slices(epilogue, profile.workgroup_lanes);
-                Route::Codes(matmul_int8::Tiling::for_rows(rows, epilogue, slices, profile.registers))
+                ProductKernels::Codes(matmul_int8::Tiling::for_rows(
+                    rows,
+                    epilogue,
+                    slices,
+                    profile.registers,
+                ))
             }
-            Contender::CodedTiles => Route::CodesTile,
+            Contender::CodedTiles => ProductKernels::CodesTile,
         };
         self.multiply_by(kernels, pass, product, route)
     }

@@ -8,7 +8,7 @@ use crate::kernel::matmul_tile::Tile;
 
 /// Kernels of a product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Route {
+pub(super) enum ProductKernels {
     /// f32, with `matmul` or `matmul_tile`.
     Exact(Exact),
     /// Codes of few rows, with `matmul_int8`.
@@ -30,10 +30,11 @@ impl Kernels {
 
 impl Matrix {
     /// Selects the kernels for a product of `rows` rows.
-    pub(super) fn route(&self, kernels: &Kernels, rows: u32, precision: Precision) -> Route {
+    pub(super) fn route(&self, kernels: &Kernels, rows: u32, precision: Precision) -> ProductKernels {
         let cols = self.shards[0].cols;
-        let exact =
-            || Route::Exact(kernels.exact(self.format, [rows, cols, self.blocks], self.epilogue(), 1));
+        let exact = || {
+            ProductKernels::Exact(kernels.exact(self.format, [rows, cols, self.blocks], self.epilogue(), 1))
+        };
         let profile = kernels.profile();
         let tuning = &profile.tuning;
         let small = u64::from(self.width) * u64::from(cols * self.parts) < tuning.small_weights;
@@ -45,16 +46,16 @@ impl Matrix {
         let few = rows <= precision.max_few_rows(tuning);
         let coop = precision.f16 && (precision.invariant || !(few && codes) && rows > 1);
         if coop && self.takes_matrices(kernels, rows) {
-            return Route::Coop;
+            return ProductKernels::Coop;
         }
         // Tiles read the weights less often, but many rows alone make enough of them for a GPU.
         let results = u64::from(rows) * u64::from(cols * self.parts);
         let slices = matmul_int8::slices(self.epilogue(), profile.workgroup_lanes);
         let tiling = matmul_int8::Tiling::for_rows(rows, self.epilogue(), slices, profile.registers);
-        let by_lanes = Route::Codes(tiling);
+        let by_lanes = ProductKernels::Codes(tiling);
         let by_codes = match few || results < Tile::LARGE.filled(tuning) {
-            true => [by_lanes, Route::CodesTile],
-            false => [Route::CodesTile, by_lanes],
+            true => [by_lanes, ProductKernels::CodesTile],
+            false => [ProductKernels::CodesTile, by_lanes],
         };
         let mut by_codes = by_codes.into_iter().filter(|route| codes && self.takes_codes(kernels, *route));
         by_codes.next().unwrap_or_else(exact)
@@ -65,9 +66,9 @@ impl Matrix {
         // A norm goes over whole blocks.
         self.width == self.blocks * 32
             && match self.route(kernels, rows, precision) {
-                Route::Exact(exact) => exact.norms(),
-                Route::Codes(_) | Route::CodesTile => true,
-                Route::Coop => kernels.holds_halves(rows, self.blocks),
+                ProductKernels::Exact(exact) => exact.norms(),
+                ProductKernels::Codes(_) | ProductKernels::CodesTile => true,
+                ProductKernels::Coop => kernels.holds_halves(rows, self.blocks),
             }
     }
 
@@ -83,10 +84,10 @@ impl Matrix {
     }
 
     /// Whether products of codes passed the driver's self-test.
-    fn takes_codes(&self, kernels: &Kernels, route: Route) -> bool {
+    fn takes_codes(&self, kernels: &Kernels, route: ProductKernels) -> bool {
         let format = self.format;
         kernels.right(self.parts, |epilogue| match route {
-            Route::Codes(tiling) => Key::Codes { format, epilogue, tiling },
+            ProductKernels::Codes(tiling) => Key::Codes { format, epilogue, tiling },
             _ => Key::CodesTile { format, epilogue },
         })
     }
