@@ -1,9 +1,9 @@
 //! Weights that are kept in host memory, and are copied to the device layer by layer.
 //!
-//! Matrices of some layers are packed as ever, but into buffers of the host. The device has two slots, each as large as the
-//! largest of these layers. While the layers before it compute, the next one arrives in the slot that is free: its blocks are
-//! copied by a kernel of few workgroups that runs beside matrix products, portion by portion, so that kernels bind a slot as
-//! they bind weights of the device, and results are the same bits.
+//! The matrices of these layers are packed as usual, but into buffers in host memory. The device has two slots, each as large
+//! as the largest of these layers. While a layer computes from one slot, the next layer is copied into the other. A kernel of few
+//! workgroups copies it, portion by portion, while matrix products run. Kernels bind a slot as they bind weights on the device,
+//! so the results are the same bits.
 
 mod allocator;
 mod placement;

@@ -2,7 +2,7 @@
 //!
 //! Attention of a chunk grows with its context, and so do scores of the blocks before it: selecting loses where contexts are
 //! short, and where chunks have few rows, for which the keys are read once more. So chunks of [two lengths](ChunkGrid) are timed,
-//! behind contexts that are powers of two, and each length has a crossing of its own.
+//! after contexts that are powers of two, and each length has a crossing of its own.
 //!
 //! A policy that looks at keys keeps what the text asks for, and no text is there when times are taken: of a prompt that is
 //! repeated, or of random weights, it keeps nearly everything, and no length would ever pay. So the time of a chunk that selects
@@ -54,7 +54,7 @@ pub struct ChunkGrid {
 }
 
 impl ChunkGrid {
-    /// Chunks of up to `rows` tokens that end at `shortest` to `longest` tokens, of which the pool holds `pool_tokens`. A chunk
+    /// Chunks of up to `rows` tokens that end at `shortest` to `longest` tokens, if the pool holds `pool_tokens` tokens. A chunk
     /// has at least as many tokens before it as it has itself.
     #[must_use]
     pub fn new(rows: u32, shortest: u32, longest: u32, pool_tokens: u64) -> Self {

@@ -29,7 +29,7 @@ struct DryRun {
 }
 
 impl DryRun {
-    /// A prompt of which `computed` tokens were computed before.
+    /// A prompt of `tokens` tokens, after `computed` tokens that are in the cache.
     fn prompt(tokens: u32, computed: u32) -> Self {
         Self { sequences: 1, tokens, computed, phase: Phase::Prefill, spec: Spec::GREEDY }
     }

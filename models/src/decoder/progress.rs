@@ -55,7 +55,7 @@ impl LoadProgress {
             Counts { loaded: Loaded { total_elements, ..Loaded::default() }, begun: Size::default() };
     }
 
-    /// Starts a tensor, of which `done` was read already.
+    /// Starts a tensor. The part `done` was read before.
     pub(crate) fn begin_tensor(&self, size: Size, done: Size) {
         let mut counts = self.counts();
         counts.begun.bytes += size.bytes - done.bytes.min(size.bytes);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Copies of the next layer are divided among the products before it in proportion to the bytes of their weights, as the times
-//! of products are. Dispatches run beside each other from the beginning of a compute pass until the first of
+//! of products are. Dispatches run at the same time from the beginning of a compute pass until the first of
 //! them waits for another, so each portion begins a pass right before a product.
 
 use std::ops::Range;

@@ -8,8 +8,8 @@
 //! With a policy that selects what is attended, all blocks live on the host, and most of the pool is slots for pages of
 //! selected blocks; the ring serves the rows that attend to everything.
 //!
-//! The last blocks lie in a file if memory of the host does not suffice either: the host reads what a chunk needs of them
-//! ahead, and writes what steps write of them behind.
+//! If host memory does not suffice either, the last blocks are in a file. The host reads the part that a chunk needs before
+//! the chunk is attended, and writes the tokens of a step to the file after the step.
 
 use std::ops::Range;
 
@@ -161,12 +161,12 @@ impl Ring {
         Some(Self { own, pages, slots, slot_blocks, partition, host: host_blocks, in_place: None })
     }
 
-    /// Attends blocks that are not resident in place, in buffers of `segment` blocks.
+    /// Lets the device attend offloaded blocks where they are, in buffers of `segment` blocks, without a copy to the ring.
     pub(crate) fn in_place(self, segment: u32) -> Self {
         Self { in_place: Some(segment), ..self }
     }
 
-    /// Whether blocks that are not resident are attended in place on the device.
+    /// Whether offloaded blocks are attended on the device where they are, without a copy to the ring.
     pub(crate) fn is_in_place(&self) -> bool {
         self.in_place.is_some()
     }

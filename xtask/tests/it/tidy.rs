@@ -247,6 +247,73 @@ fn summaries_that_do_not_are_caught() {
     assert_eq!(unvoiced("// Which one.\n// What it is.\nfn a() {}", &["// "]), ["// Which one."]);
 }
 
+/// Phrases that make a doc comment hard to read, each with what to write instead.
+const UNCLEAR_PHRASES: [(&str, &str); 10] = [
+    ("at hand", "name the thing"),
+    ("behind", "after"),
+    ("beside", "next to"),
+    ("besides", "in addition to"),
+    ("lays out", "arranges"),
+    ("of which `", "say it in a sentence of its own"),
+    ("taken in", "summarised, read or copied"),
+    ("where there are", "if there are"),
+    ("where there is", "if there is"),
+    ("wishes", "requests"),
+];
+
+/// Folders whose doc comments have none of these phrases, and folders in them that still do.
+const CLEAR: [&str; 2] = ["models/checkpoint/src/", "models/src/"];
+const NOT_YET_CLEAR: [&str; 3] = ["models/src/cpu", "models/src/kernel", "models/src/self_test"];
+
+/// Returns the first of [`UNCLEAR_PHRASES`] in each paragraph of the doc comments of a source file.
+fn unclear(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut paragraph = String::new();
+    for line in text.lines().map(str::trim).chain([""]) {
+        let rest = ["///", "//!"].iter().find_map(|mark| line.strip_prefix(mark)).map_or("", str::trim);
+        if rest.is_empty() {
+            found.extend(unclear_phrase(&paragraph));
+            paragraph.clear();
+        } else {
+            paragraph.push(' ');
+            paragraph.push_str(rest);
+        }
+    }
+    found
+}
+
+/// Returns the first of [`UNCLEAR_PHRASES`] in a paragraph, and what is wrong with it.
+fn unclear_phrase(paragraph: &str) -> Option<String> {
+    let padded = format!("{} ", paragraph.to_lowercase().replace([',', ';', ':', '.'], " "));
+    let (phrase, instead) = UNCLEAR_PHRASES.iter().find(|(phrase, _)| {
+        let end = if phrase.ends_with('`') { "" } else { " " };
+        padded.contains(&format!(" {phrase}{end}"))
+    })?;
+    Some(format!("\"{phrase}\" ({instead}) in \"{}\"", paragraph.trim()))
+}
+
+#[test]
+fn doc_comments_are_in_plain_words() {
+    let under = |file: &File, folders: &[&str]| folders.iter().any(|folder| file.path.starts_with(folder));
+    let files = written();
+    let clear = files.iter().filter(|file| under(file, &CLEAR) && !under(file, &NOT_YET_CLEAR));
+    let faults = clear.filter(|file| file.path.ends_with(".rs")).flat_map(|file| {
+        unclear(&file.text).into_iter().map(|fault| format!("{}: {fault}", file.path)).collect::<Vec<_>>()
+    });
+    assert_none(&faults.collect::<Vec<_>>());
+}
+
+#[test]
+fn unclear_phrases_are_caught() {
+    let text =
+        "/// The norm behind the\n/// last layer, where there is one.\nfn a() {}\n/// Counts.\nfn b() {}";
+    let fault = "\"behind\" (after) in \"The norm behind the last layer, where there is one.\"";
+    assert_eq!(unclear(text), [fault]);
+    assert_eq!(unclear("/// Counts.\n///\n/// A tensor, of which `done` was read.").len(), 1);
+    assert_eq!(unclear("/// Extents, the last of which is a row."), [""; 0]);
+    assert_eq!(unclear("// behind it\nlet behind = 1;"), [""; 0]);
+}
+
 /// Targets of the links `[text](target)` in Markdown, outside of code.
 fn links(text: &str) -> Vec<String> {
     let mut links = Vec::new();

@@ -84,7 +84,7 @@ pub enum ConfigError {
         /// Rule that the value breaks.
         rule: &'static str,
     },
-    /// A size beyond any model.
+    /// A size that is larger than that of any model.
     #[error("{field} is {value}, the limit is {max}")]
     TooLarge {
         /// The field.

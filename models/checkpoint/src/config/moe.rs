@@ -68,7 +68,7 @@ const MAX_TOP: u32 = 64;
 pub struct Router {
     /// Function that turns router logits into scores.
     pub score: Score,
-    /// Groups of experts of which only the best are eligible; 1 for no limit.
+    /// Number of groups of experts. Only experts of the best groups are eligible; 1 for no limit.
     pub groups: u32,
     /// Number of eligible groups.
     pub top_groups: u32,

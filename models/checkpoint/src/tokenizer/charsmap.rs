@@ -1,8 +1,8 @@
 //! SentencePiece's character map: replacements, compiled to a table.
 //!
-//! The table is a double array of units of 32 bits behind its length in bytes, and texts that end in a zero byte. A unit has the
-//! byte that leads to it, the offset of its children, and whether the first of these, at the offset itself, is a place in the
-//! texts.
+//! The table is its length in bytes, then a double array of units of 32 bits, then texts that end in a zero byte. A unit has
+//! the byte that leads to it, the offset of its children, and whether the first of these, at the offset itself, is a place in
+//! the texts.
 //!
 //! The `tokenizers` crate applies it too, to graphemes and with the shortest entry of each, so that "\r\n" becomes one blank and
 //! a wide letter loses its accent. That is what transformers does with `tokenizer.json`; models were trained on SentencePiece's

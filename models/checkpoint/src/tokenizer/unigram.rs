@@ -23,7 +23,7 @@ pub(super) const MAX_TOKEN: usize = 2048;
 
 /// Creates everything but added tokens and the edges of a text.
 ///
-/// Text behind an added token begins like any other, as in llama.cpp; SentencePiece has no name for such cuts.
+/// Text after an added token begins like any other, as in llama.cpp; SentencePiece has no name for such cuts.
 pub(super) fn tokenizer(file: &Gguf, tokens: &[String]) -> Result<tokenizers::Tokenizer, TokenizerError> {
     // Two tokens of the same text have no ids of their own.
     vocab(tokens)?;

@@ -3,13 +3,13 @@
 //! ```text
 //! device    │ score, top k, residency of layer l │ ............ │ fetch_pages, attention, MLP of layer l │ layer l+1 ...
 //! host                                           │ cache, disk  │
-//! threads   │ read what steps may want of layers that come ...
+//! threads   │ read pages that later layers may select ...
 //! ```
 //!
-//! The host reads back which pages a layer's lists lack, once a layer. What it has in its cache goes to the slots at once, the
-//! rest is read first. What the lists left out, the best of it first, is what the next step may select: threads read it
-//! meanwhile, in the order of [`prefetch::plan`]. A newer prediction of a layer replaces the older one. Memory is bounded by
-//! the cache, and by the pages of one layer on their way.
+//! Once per layer, the host reads back which pages of the layer's lists are not in slots. It copies those in its cache to the
+//! slots at once, and reads the others from disk first. The next step is likely to select the blocks that just missed the
+//! lists, so threads read these ahead, the best first, in the order of [`prefetch::plan`]. A newer prediction of a layer
+//! replaces the older one. Memory is bounded by the cache and by the pages of one layer that are in transit.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -99,7 +99,7 @@ impl<'a> Used<'a> {
     /// Rejects tensors that were not requested: a decoder that knew them would compute something else.
     ///
     /// # Errors
-    /// [`WeightError::Extra`]; [`ModelError::Untied`] for an output head that is stored beside a tied embedding and
+    /// [`WeightError::Extra`]; [`ModelError::Untied`] for an output head that is stored next to a tied embedding and
     /// differs from it.
     pub(super) fn check_rest(&self, config: &DecoderConfig) -> Result<(), ModelError> {
         let used = self.names();

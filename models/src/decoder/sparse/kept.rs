@@ -89,7 +89,8 @@ impl KeptLists {
         self.rows.write(gpu, &rows)
     }
 
-    /// Returns the sequence's tokens in the step whose selection row `index` keeps; `None` if it selects itself.
+    /// Returns how many tokens the sequence had when the selection that row `index` reuses was made; `None` if the row makes its
+    /// own.
     pub(super) fn then(&self, index: usize) -> Option<u32> {
         let retrieval = &self.row_retrievals[index];
         (!retrieval.retrieves()).then_some(retrieval.then)

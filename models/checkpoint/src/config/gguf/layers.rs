@@ -6,8 +6,8 @@ use crate::{
     Activation, ConfigError, DecoderConfig, ExpertPacking, Mlp, MoeConfig, Reach, Role, WeightSource,
 };
 
-/// Reads the masks of layers if some have a window: those of `default`, unless there is a pattern. It is a flag for each layer,
-/// or the length of a period whose last layer has full attention.
+/// Reads which layers have a window. A pattern in the file says so with a flag per layer, or with the length of a period whose
+/// last layer has full attention; without a pattern, `default` does.
 pub(in crate::config) fn windows(
     keys: &Keys<'_>,
     num_layers: u32,

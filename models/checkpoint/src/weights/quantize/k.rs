@@ -12,7 +12,7 @@ const TRIED: i8 = 6;
 /// Distance between them, in codes.
 const DISTANCE: f32 = 0.15;
 
-/// A scale and a minimum, of which numbers are `scale * code - minimum`.
+/// Scale and minimum of a block, whose numbers are `scale * code - minimum`.
 #[derive(Clone, Copy, Default)]
 struct Affine {
     scale: f32,
@@ -35,7 +35,7 @@ pub(super) fn q5_k(x: &[f32], out: &mut [u8]) {
     put_runs(nibbles, &codes);
 }
 
-/// Low four bits: two runs of 32 share 32 bytes.
+/// Writes the low four bits of each code, two codes per byte: of every 64 codes, the first 32 are in the low halves.
 fn put_runs(out: &mut [u8], codes: &[u8; BLOCK]) {
     for (i, byte) in out.iter_mut().enumerate() {
         let low = 64 * (i / 32) + i % 32;

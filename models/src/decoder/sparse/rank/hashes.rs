@@ -47,7 +47,7 @@ pub(super) struct HashScorer {
     params: HammingScoreParams,
 }
 
-/// Vectors to hash, named by `count` entries of a list.
+/// Input of a hash pass: vectors, and a list of `count` entries that names those to hash.
 struct Hashed {
     entries: Bind<u32>,
     count: usize,
