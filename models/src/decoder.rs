@@ -136,9 +136,9 @@ struct StepShape {
     splits: Vec<SplitPlan>,
     /// Number of rows that attend everything and of rows that attend lists, for each attention group.
     split: Vec<[usize; 2]>,
-    /// Numbers from the selection of blocks.
+    /// Numbers of the selection of blocks that the commands depend on.
     selection: Vec<usize>,
-    /// Numbers from the keys that are not on the device.
+    /// Numbers of the keys off the device that the commands depend on.
     keys: Vec<usize>,
     /// Lengths of the buffers that grow: commands bind a buffer, and a longer one replaces it.
     buffers: [usize; 2],

@@ -194,7 +194,7 @@ impl Sampling {
         Self { dry, ..self }
     }
 
-    /// Sets the addends of the logits of single tokens.
+    /// Sets the biases that are added to the logits of single tokens.
     #[must_use]
     pub fn logit_bias(self, bias: LogitBias) -> Self {
         Self { logit_bias: bias, ..self }
@@ -306,7 +306,7 @@ impl LogitBias {
         Self(by_token.into_iter().map(|(token, bias)| TokenBias { token, bias }).collect())
     }
 
-    /// Returns the addends, less `penalties`.
+    /// Returns the biases after `penalties` are subtracted from them.
     pub(crate) fn less(&self, penalties: &std::collections::BTreeMap<u32, f32>) -> Self {
         let mut by_token: std::collections::BTreeMap<u32, f32> =
             self.0.iter().map(|entry| (entry.token, entry.bias)).collect();
@@ -316,7 +316,7 @@ impl LogitBias {
         Self(by_token.into_iter().map(|(token, bias)| TokenBias { token, bias }).collect())
     }
 
-    /// The addends, ascending by token.
+    /// The biases, ascending by token.
     #[must_use]
     pub fn as_slice(&self) -> &[TokenBias] {
         &self.0

@@ -111,7 +111,7 @@ impl Spec {
 /// A family in `config.json`.
 pub(super) struct Hf {
     pub(super) model_type: &'static str,
-    /// Fields that it reads, and that must have neutral values in other families.
+    /// Fields that the family reads. In other families they must have neutral values.
     pub(super) reads: &'static [&'static str],
     pub(super) read: fn(&Fields) -> Result<DecoderConfig, ConfigError>,
 }
@@ -119,7 +119,7 @@ pub(super) struct Hf {
 /// A family in GGUF metadata.
 pub(super) struct Gguf {
     pub(super) architecture: &'static str,
-    /// Keys, after the architecture, that it reads, and that must have neutral values in other families.
+    /// Keys that the family reads, without the prefix `ARCHITECTURE.`. In other families they must have neutral values.
     pub(super) reads: &'static [&'static str],
     pub(super) read: fn(&Keys<'_>) -> Result<DecoderConfig, ConfigError>,
 }

@@ -67,7 +67,7 @@ impl Merge {
 /// Tiles of a ring group that attend chunk by chunk.
 struct StreamedTiles<'a> {
     tiles: &'a Tiles<'a>,
-    /// Their range in the tiles of the step's rows.
+    /// Range of these tiles among all tiles of the step.
     range: Range<usize>,
     seen: Range<u32>,
     /// Number of chunks so far.

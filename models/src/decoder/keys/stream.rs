@@ -95,7 +95,7 @@ pub(in crate::decoder) enum BlockSource {
     Host,
     /// The file on disk, which the host reads.
     Disk,
-    /// Their layer's own buffers.
+    /// The buffers of the layer that is attended.
     Resident,
     /// [Staging blocks](super::staging) of dirty blocks.
     Staging,

@@ -11,7 +11,7 @@ use crate::decoder::buffers::GrowBuf;
 /// Lists of the blocks that a ranking would select next.
 #[derive(Debug)]
 pub(super) struct PrefetchLists {
-    /// Rows like `top_rows`, with more blocks to take.
+    /// The rows of `top_rows`, with the budget raised by the blocks to prefetch.
     pub(super) rows: GrowBuf<TopRow>,
     /// Lists of even and of odd layers: those of one layer are read while those of the next are made.
     pub(super) lists: [GrowBuf<u32>; 2],

@@ -74,7 +74,7 @@ impl Scorer {
         self.due_blocks.completes_before()
     }
 
-    /// Marks blocks that are about to be written.
+    /// Marks the summaries of blocks as stale, as the blocks are about to be written.
     pub(super) fn forget(&mut self, blocks: impl Iterator<Item = u32>) {
         self.due_blocks.forget(blocks);
     }

@@ -83,7 +83,7 @@ fn vocab_size(keys: &Keys<'_>) -> Result<u32, ConfigError> {
     Ok(rows)
 }
 
-/// Returns the tokens that end text, turn and message: some converters state one of them, some several.
+/// Returns the tokens that end a text, a turn or a message. A file may state one of them or several.
 fn eos_ids(file: &Gguf) -> Result<Vec<u32>, GgufError> {
     let mut ids = Vec::new();
     for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {

@@ -40,7 +40,7 @@ pub(in crate::config) enum HeadDim {
     Quotient,
     /// This number; the quotient if the field is `null`.
     Default(u32),
-    /// This number, for absent and `null`.
+    /// This number, if the field is absent or `null`.
     Always(u32),
     /// The family sets it from another field.
     Elsewhere,
