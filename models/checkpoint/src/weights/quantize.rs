@@ -1,8 +1,9 @@
 //! Quantisation of numbers to ggml's types, the reverse of [`dequantize`](crate::dequantize).
 
+mod code;
 mod k;
 
-use half::f16;
+use code::{code, inverse, put};
 
 use super::Dtype;
 
@@ -55,21 +56,6 @@ pub(crate) fn quantize_into(dtype: Dtype, values: &[f32], out: &mut [u8]) {
 /// Offset of the scale in a block.
 fn scale_at(dtype: Dtype) -> usize {
     if dtype == Dtype::Q6_K { 208 } else { 0 }
-}
-
-/// Writes a number as f16.
-fn put(out: &mut [u8], value: f32) {
-    out[..2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
-}
-
-/// 1 over a scale, or 0 for that of zeros.
-fn inverse(scale: f32) -> f32 {
-    if scale == 0.0 { 0.0 } else { 1.0 / scale }
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range of a code")]
-fn code(value: f32, max: u8) -> u8 {
-    value.clamp(0.0, f32::from(max)) as u8
 }
 
 /// Two nibbles a byte: the first half of the elements are low ones.

@@ -1,6 +1,6 @@
 //! Blocks of 256 numbers in runs, whose scales have few bits.
 
-use super::{code, inverse, put};
+use super::code::{code, inverse, put};
 
 /// Numbers of a block.
 const BLOCK: usize = 256;
