@@ -120,8 +120,6 @@ impl<K: RowKernel> RingAttention for StreamedRows<'_, K> {
         self.seen.clone()
     }
 
-    fn begin(&mut self, _: &mut Ctx<'_>) {}
-
     fn attend(&mut self, ctx: &mut Ctx<'_>, keys: KeyRange) {
         self.kernel.attend(ctx, &self.portion, keys);
     }

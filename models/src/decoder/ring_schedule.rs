@@ -24,9 +24,6 @@ pub(super) trait RingAttention {
     /// Range of keys that some of them see.
     fn seen(&self) -> Range<u32>;
 
-    /// Records the work before the first of several chunks.
-    fn begin(&mut self, ctx: &mut Ctx<'_>);
-
     /// Records the attention to a chunk.
     fn attend(&mut self, ctx: &mut Ctx<'_>, keys: KeyRange);
 
@@ -74,9 +71,6 @@ pub(super) fn run_schedule(
     for (n, visit) in visits.iter().enumerate() {
         let rest = &visits[n + 1..];
         let goes_on = rest.first().is_some_and(|next| next.0 == visit.0);
-        if goes_on && n.checked_sub(1).is_none_or(|last| visits[last].0 != visit.0) {
-            schedule[visit.0].attending.iter_mut().for_each(|attending| attending.begin(ctx));
-        }
         let next = rest.iter().map(load).find(Load::moves).or_else(|| first_load(ctx, layer + 1));
         let this = load(visit);
         let at = ctx

@@ -93,8 +93,6 @@ impl RingAttention for StreamedTiles<'_> {
         self.seen.clone()
     }
 
-    fn begin(&mut self, _: &mut Ctx<'_>) {}
-
     fn attend(&mut self, ctx: &mut Ctx<'_>, keys: KeyRange) {
         let (act, rows) = (ctx.act, self.tiles.rows);
         let merge = self.tiles.heads.merge.as_ref().filter(|_| self.chunks > 0);
