@@ -13,6 +13,7 @@ fn main() {
     }
     write(
         &out.join("kernels.rs"),
+        "vec!",
         files(&kernels, "rs")
             .iter()
             .filter(|path| declares(path))
@@ -20,6 +21,7 @@ fn main() {
     );
     write(
         &out.join("modules.rs"),
+        "&",
         files(&modules, "wgsl").iter().map(|path| format!("({:?}, include_str!({path:?}))", stem(path))),
     );
 }
@@ -49,8 +51,8 @@ fn stem(path: &Path) -> String {
     path.file_stem().expect("files have names").to_string_lossy().into_owned()
 }
 
-fn write(path: &Path, items: impl Iterator<Item = String>) {
-    let mut text = String::from("&[\n");
+fn write(path: &Path, list: &str, items: impl Iterator<Item = String>) {
+    let mut text = format!("{list}[\n");
     for item in items {
         writeln!(text, "    {item},").expect("a String takes every write");
     }

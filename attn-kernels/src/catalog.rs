@@ -12,7 +12,7 @@ pub const MODULES: Modules = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 /// Lists every kernel, by name.
 #[must_use]
 pub fn catalog() -> Vec<&'static Kernel> {
-    include!(concat!(env!("OUT_DIR"), "/kernels.rs")).to_vec()
+    include!(concat!(env!("OUT_DIR"), "/kernels.rs"))
 }
 
 /// A variant as reports and file names call it.

@@ -110,14 +110,14 @@ impl Cases {
     }
 }
 
-/// Declares a kernel, in the module of the stem of its `.wgsl` file. The crate has a feature `self-test`, and cases in a module of that
-/// name.
+/// Declares a kernel, in the module of the stem of its `.wgsl` file. The crate has a feature
+/// `self-test`, with which it has cases.
 ///
 /// - the text: `wgsl/NAME.wgsl` of the crate, which imports the modules of this crate, and of those after `modules`
 /// - the [parameters](crate::params) and [bindings](crate::bindings), and the [part of a step](crate::Role)
 /// - `listed`: the [variants](Listed) that reports, tests and self-tests go through, at [sizes](Sizes) of a model
 /// - `variants` and `bytes`: cells of the documentation, what variants there are and the bytes that a dispatch moves
-/// - `cases`: the function in `self_test` that makes the cases of a variant
+/// - `cases`: the function that makes the cases of a variant, with the feature `self-test`
 #[macro_export]
 macro_rules! kernel {
     (
@@ -127,7 +127,7 @@ macro_rules! kernel {
         listed: $listed:expr,
         variants: $variants:literal,
         bytes: $bytes:literal,
-        cases: $($cases:ident)::+ $(,)?
+        cases: $cases:path $(,)?
     ) => {
         $(#[$meta])*
         pub static KERNEL: $crate::Kernel = $crate::Kernel {
@@ -143,7 +143,7 @@ macro_rules! kernel {
                 bytes: $bytes,
                 cases: {
                     #[cfg(feature = "self-test")]
-                    const CASES: $crate::declare::Cases = $crate::declare::Cases::by(crate::self_test::$($cases)::+);
+                    const CASES: $crate::declare::Cases = $crate::declare::Cases::by($cases);
                     #[cfg(not(feature = "self-test"))]
                     const CASES: $crate::declare::Cases = $crate::declare::Cases::NONE;
                     CASES

@@ -56,7 +56,7 @@ pub const MODULES: Modules = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 /// Lists every kernel, by name.
 #[must_use]
 pub fn catalog() -> Vec<&'static Kernel> {
-    include!(concat!(env!("OUT_DIR"), "/kernels.rs")).to_vec()
+    include!(concat!(env!("OUT_DIR"), "/kernels.rs"))
 }
 
 /// Lists one variant of every kernel for each choice of modules, by name; sizes are those of typical models.

@@ -11,7 +11,7 @@ kernel! {
     listed: |sizes| one(variant(sizes.head_dim)),
     variants: "one",
     bytes: "`8 * n * H * D`",
-    cases: apply_sinks::cases,
+    cases: crate::self_test::apply_sinks::cases,
 }
 
 params! {

@@ -11,7 +11,7 @@ kernel! {
     listed: |sizes| Registers::listed(|registers| one(variant(&sizes.f16(), 128, registers))),
     variants: "one, by *registers*",
     bytes: "`8 * D` per block left out for each 64 rows of a head, 32 with few registers, and `16 * D` per row and head",
-    cases: flashprefill::attend_means,
+    cases: crate::self_test::flashprefill::attend_means,
 }
 
 params! {

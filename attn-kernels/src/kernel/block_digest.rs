@@ -13,7 +13,7 @@ kernel! {
     listed: listed,
     variants: "f16, f32, fp8, int8; min and max, or mean; means of values",
     bytes: "`Hkv * D * (2 * tokens + 2 * vectors)` per page written to",
-    cases: block_digest::cases,
+    cases: crate::self_test::block_digest::cases,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

@@ -10,7 +10,7 @@ kernel! {
     listed: |sizes| one(variant(&sizes.f16(), 128)),
     variants: "one",
     bytes: "`4 * H * D` per query row once for 64 key blocks; `4 * H` per query block and key block; means once per query block and 64 key blocks",
-    cases: flashprefill::block_energy,
+    cases: crate::self_test::flashprefill::block_energy,
 }
 
 params! {

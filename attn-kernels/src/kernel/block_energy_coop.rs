@@ -16,7 +16,7 @@ kernel! {
     listed: |sizes| one(variant(&sizes.f16(), 128)),
     variants: "by matrices, heads of up to 128",
     bytes: "as `block_energy`, query rows once",
-    cases: flashprefill::block_energy,
+    cases: crate::self_test::flashprefill::block_energy,
 }
 
 /// Whether the kernel serves caches of this shape, of any type, and blocks of `block` tokens: head sizes that are multiples of 16

@@ -12,7 +12,7 @@ kernel! {
     listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, sizes.num_heads, 64)),
     variants: "f16, f32, fp8, int8",
     bytes: "the keys of the blocks that `mass_cut` added, once for each 4 heads of a group, and `4 * H` each",
-    cases: mass_cut::block_lse,
+    cases: crate::self_test::mass_cut::block_lse,
 }
 
 params! {

@@ -11,7 +11,7 @@ kernel! {
     listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, 128)),
     variants: "f16, f32, fp8, int8",
     bytes: "`2 * Hkv * D` per token, `4 * Hkv * D` per block",
-    cases: flashprefill::block_mean,
+    cases: crate::self_test::flashprefill::block_mean,
 }
 
 params! {

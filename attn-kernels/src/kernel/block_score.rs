@@ -14,7 +14,7 @@ kernel! {
     listed: listed,
     variants: "digests f16, f32; bound (Quest), with bounds kept or not, or mean key",
     bytes: "`2 * vectors * Hkv * D` per page, `4 * sets` per block, `4 * H` with bounds",
-    cases: block_score::cases,
+    cases: crate::self_test::block_score::cases,
 }
 
 /// Digests beside caches of codes are as those beside f16, but for bounds of int8 that f16 cannot hold.

@@ -12,7 +12,7 @@ kernel! {
     listed: listed,
     variants: "digests f16, f32; bound (Quest) of single pages, heads of 64 and 128; subgroups of at least an eighth of the head size",
     bytes: "as `block_score`",
-    cases: block_score::cases,
+    cases: crate::self_test::block_score::cases,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

@@ -13,7 +13,7 @@ kernel! {
     listed: listed,
     variants: "f16, f32, fp8, int8, each in the v0 layout too, all but int8 in FlashAttention's",
     bytes: "`n * Hkv * D * (8 + 4)`",
-    cases: cache_write::cases,
+    cases: crate::self_test::cache_write::cases,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

@@ -12,7 +12,7 @@ kernel! {
     listed: |_| one(variant()),
     variants: "one",
     bytes: "twice the blocks copied",
-    cases: copy_blocks::cases,
+    cases: crate::self_test::copy_blocks::cases,
 }
 
 params! {

@@ -12,7 +12,7 @@ kernel! {
     listed: listed,
     variants: "fp8, int8",
     bytes: "`5 * width` per row",
-    cases: quantise::dequantise,
+    cases: crate::self_test::quantise::dequantise,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

@@ -12,7 +12,7 @@ kernel! {
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`8 * tokens * D` per page of a KV head, half of it from the host",
-    cases: residency::fetch_cases,
+    cases: crate::self_test::residency::fetch_cases,
 }
 
 params! {

@@ -9,7 +9,7 @@ kernel! {
     listed: |_| vec![(String::new(), variant(4)), ("software".into(), software(4))],
     variants: "one",
     bytes: "`16 * H` per query block and key block, of which caches serve most",
-    cases: xattn::find_blocks,
+    cases: crate::self_test::xattn::find_blocks,
 }
 
 params! {

@@ -11,7 +11,7 @@ kernel! {
     listed: |sizes| one(variant(sizes.head_dim)),
     variants: "one",
     bytes: "`16 * n * H * D`",
-    cases: lse_merge::gate_sum,
+    cases: crate::self_test::lse_merge::gate_sum,
 }
 
 /// Branches, and gates of a head.

@@ -14,7 +14,7 @@ kernel! {
     listed: listed,
     variants: "f16, f32, fp8, int8, each in the v0 layout too, all but int8 in FlashAttention's; all keys or listed blocks",
     bytes: "`12 * Hkv * D` per key",
-    cases: gather_cache::cases,
+    cases: crate::self_test::gather_cache::cases,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

@@ -13,7 +13,7 @@ kernel! {
     listed: |sizes| one(variant(&sizes.f16(), 128, 4)),
     variants: "one",
     bytes: "`4 * words * Hkv` per token of a row",
-    cases: retrieval::hamming_score,
+    cases: crate::self_test::retrieval::hamming_score,
 }
 
 params! {

@@ -13,7 +13,7 @@ kernel! {
     listed: listed,
     variants: "keys f16, f32, fp8, int8; queries",
     bytes: "`4 * D * bits` for 4 vectors, and the vectors",
-    cases: retrieval::hash_codes,
+    cases: crate::self_test::retrieval::hash_codes,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

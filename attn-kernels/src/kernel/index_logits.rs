@@ -13,7 +13,7 @@ kernel! {
     listed: listed,
     variants: "fp8 with scales, f16, f32 keys",
     bytes: "`L * (D + 8)` per row at fp8; queries once per tile of 64 keys",
-    cases: indexer::index_logits,
+    cases: crate::self_test::indexer::index_logits,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

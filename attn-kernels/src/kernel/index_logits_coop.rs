@@ -19,7 +19,7 @@ kernel! {
     listed: listed,
     variants: "fp8 with scales and f16 keys, by matrices",
     bytes: "as `index_logits`",
-    cases: indexer::index_logits,
+    cases: crate::self_test::indexer::index_logits,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

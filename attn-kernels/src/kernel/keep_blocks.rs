@@ -9,7 +9,7 @@ kernel! {
     listed: |_| one(variant(4)),
     variants: "one, by the heads of a group",
     bytes: "`8 * H` per query block and key block, half of it from caches",
-    cases: flashprefill::keep_blocks,
+    cases: crate::self_test::flashprefill::keep_blocks,
 }
 
 params! {

@@ -12,7 +12,7 @@ kernel! {
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`4 * (1 + copies)` per entry of a list",
-    cases: lists::keep_lists,
+    cases: crate::self_test::lists::keep_lists,
 }
 
 /// Maximum number of equal lists of a set.

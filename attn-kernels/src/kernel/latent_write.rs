@@ -14,7 +14,7 @@ kernel! {
     listed: listed,
     variants: "f16, f32, fp8, int8",
     bytes: "`n * W * (4 + 2)`, `W` elements a latent",
-    cases: mla_decode::latent_write,
+    cases: crate::self_test::mla_decode::latent_write,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

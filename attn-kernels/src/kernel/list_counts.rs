@@ -12,7 +12,7 @@ kernel! {
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`4` per list",
-    cases: lists::list_counts,
+    cases: crate::self_test::lists::list_counts,
 }
 
 params! {

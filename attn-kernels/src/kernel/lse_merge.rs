@@ -11,7 +11,7 @@ kernel! {
     listed: |sizes| one(variant(sizes.head_dim)),
     variants: "one",
     bytes: "`n * H * (12 * D + 12)`",
-    cases: lse_merge::cases,
+    cases: crate::self_test::lse_merge::cases,
 }
 
 params! {

@@ -15,7 +15,7 @@ kernel! {
     listed: listed,
     variants: "f16, f32, fp8, int8, each in the v0 layout too",
     bytes: "`4 * H * D` per listed key and row, of which caches serve the heads of a group",
-    cases: masked_attention::cases,
+    cases: crate::self_test::masked_attention::cases,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

@@ -15,7 +15,7 @@ kernel! {
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`4 * H` per block of a row",
-    cases: mass_bound::cases,
+    cases: crate::self_test::mass_bound::cases,
 }
 
 params! {

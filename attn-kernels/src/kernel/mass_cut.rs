@@ -16,7 +16,7 @@ kernel! {
     listed: |sizes| one(variant(sizes.num_heads / sizes.num_kv_heads)),
     variants: "one, by the heads of a group",
     bytes: "`4` per block and step of its search, `8 * H` per block, of which caches serve most",
-    cases: mass_cut::mass_cut,
+    cases: crate::self_test::mass_cut::mass_cut,
 }
 
 params! {

@@ -11,7 +11,7 @@ kernel! {
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`4 * H` per row, layer and 1,024 blocks",
-    cases: mass_bound::merge_cases,
+    cases: crate::self_test::mass_bound::merge_cases,
 }
 
 params! {

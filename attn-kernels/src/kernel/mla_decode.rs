@@ -15,7 +15,7 @@ kernel! {
     listed: listed,
     variants: "f16, f32, fp8, int8; all keys, listed blocks or listed tokens; two caches by lists of slots; by *registers*",
     bytes: "`2 * L * W` per row and 16 heads, 8 with few registers",
-    cases: mla_decode::cases,
+    cases: crate::self_test::mla_decode::cases,
 }
 
 /// The 128 heads of DeepSeek V3 for heads of 128 elements, smaller in proportion; over two caches the latents of V4.

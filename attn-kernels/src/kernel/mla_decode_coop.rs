@@ -20,7 +20,7 @@ kernel! {
     listed: listed,
     variants: "f16, fp8, int8, as `mla_decode`, by matrices",
     bytes: "`2 * L * W` per row and 32 heads",
-    cases: mla_decode::cases,
+    cases: crate::self_test::mla_decode::cases,
 }
 
 /// In the sizes of DeepSeek alone.

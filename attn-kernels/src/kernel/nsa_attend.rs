@@ -12,7 +12,7 @@ kernel! {
     listed: |sizes| sizes.each(&FLOATS, |shape| variant(shape, 64)),
     variants: "digests f16, f32",
     bytes: "`2 * Hkv * D` per page of a row, once more (from caches) for each head of a group",
-    cases: retrieval::nsa_attend,
+    cases: crate::self_test::retrieval::nsa_attend,
 }
 
 params! {

@@ -13,7 +13,7 @@ kernel! {
     listed: |_| one(variant(32, 16, 64)),
     variants: "one",
     bytes: "`4 * H` per compressed block of a row",
-    cases: retrieval::nsa_block_score,
+    cases: crate::self_test::retrieval::nsa_block_score,
 }
 
 params! {

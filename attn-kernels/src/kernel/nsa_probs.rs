@@ -12,7 +12,7 @@ kernel! {
     listed: |sizes| sizes.each(&FLOATS, |shape| variant(shape, 32, 16)),
     variants: "digests f16, f32",
     bytes: "`2 * Hkv * D` per page of a row, once more (from caches) for each head of a group",
-    cases: retrieval::nsa_probs,
+    cases: crate::self_test::retrieval::nsa_probs,
 }
 
 params! {

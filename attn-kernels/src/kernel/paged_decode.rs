@@ -15,7 +15,7 @@ kernel! {
     listed: |sizes| listed_by(sizes, |_| vec![Lanes::Workgroup]),
     variants: "f16, f32, fp8, int8; all keys, listed blocks or listed tokens; scores plain, soft-capped or with ALiBi; each cache in the v0 layout too",
     bytes: "`4 * L * Hkv * D` per row, once more for each 4 heads of a larger GQA group",
-    cases: paged_decode::cases,
+    cases: crate::self_test::paged_decode::cases,
 }
 
 /// The variants for lanes that share keys in each of the ways that `lanes` says for a cache.

@@ -18,7 +18,7 @@ kernel! {
     listed: listed,
     variants: "as `paged_decode`, in matrices: f16, fp8 and int8, heads of 32, 64 and 128, no listed tokens",
     bytes: "`4 * L * Hkv * D` per row, once more for each 16 heads of a larger GQA group",
-    cases: paged_decode::cases,
+    cases: crate::self_test::paged_decode::cases,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

@@ -14,7 +14,7 @@ kernel! {
     listed: listed,
     variants: "as `paged_decode`, keys shared by a subgroup of 8 or 32 lanes",
     bytes: "as `paged_decode`",
-    cases: paged_decode::cases,
+    cases: crate::self_test::paged_decode::cases,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

@@ -16,7 +16,7 @@ kernel! {
     listed: listed,
     variants: "f16, f32, fp8, int8; keys read by all lanes or broadcast, and loops that software drivers do not unroll; all keys or listed blocks; causal, sliding window or chunks; scores plain, soft-capped or with ALiBi; with or without keys that are left out for their weight; each cache in the v0 layout too",
     bytes: "`4 * L * H * D` per tile of 64 rows, of which caches serve the heads of a group",
-    cases: paged_prefill::cases,
+    cases: crate::self_test::paged_prefill::cases,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

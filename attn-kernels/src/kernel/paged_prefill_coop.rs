@@ -18,7 +18,7 @@ kernel! {
     listed: listed,
     variants: "as `paged_prefill`, by matrices: f16, fp8, int8, heads of up to 128",
     bytes: "`4 * L * H * D` per tile of 128 rows, of which caches serve the heads of a group",
-    cases: paged_prefill::cases,
+    cases: crate::self_test::paged_prefill::cases,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

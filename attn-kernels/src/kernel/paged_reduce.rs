@@ -16,7 +16,7 @@ kernel! {
     listed: listed,
     variants: "all keys or listed blocks; with or without sinks",
     bytes: "`4 * H * D * (L / partition + 1)` per row",
-    cases: paged_reduce::cases,
+    cases: crate::self_test::paged_reduce::cases,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

@@ -12,7 +12,7 @@ kernel! {
     listed: |sizes| one(variant(sizes.head_dim)),
     variants: "one",
     bytes: "`4 * H * (D + 1) * (parts + 1)` per row",
-    cases: prefill_reduce::cases,
+    cases: crate::self_test::prefill_reduce::cases,
 }
 
 params! {

@@ -12,7 +12,7 @@ kernel! {
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`8` per token",
-    cases: indexer::prefix_slots,
+    cases: crate::self_test::indexer::prefix_slots,
 }
 
 params! {

@@ -12,7 +12,7 @@ kernel! {
     listed: listed,
     variants: "fp8 at a given scale, one a row, or a power of two a row; int8 at a given scale or one a row",
     bytes: "`5 * width` per row",
-    cases: quantise::cases,
+    cases: crate::self_test::quantise::cases,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

@@ -12,7 +12,7 @@ kernel! {
     listed: |sizes| one(variant(&sizes.f16(), 64)),
     variants: "one",
     bytes: "`32` per page of a list and head, `8` per slot",
-    cases: residency::cases,
+    cases: crate::self_test::residency::cases,
 }
 
 params! {

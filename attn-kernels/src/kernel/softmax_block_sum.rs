@@ -11,7 +11,7 @@ kernel! {
     listed: |_| vec![(String::new(), variant(8, 128)), ("software".into(), software(8, 128))],
     variants: "one",
     bytes: "`8 * H` per row and 64 columns or block, and `4 * H` per query block and key block",
-    cases: xattn::softmax_block_sum,
+    cases: crate::self_test::xattn::softmax_block_sum,
 }
 
 params! {

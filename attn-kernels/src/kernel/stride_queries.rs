@@ -10,7 +10,7 @@ kernel! {
     listed: listed,
     variants: "strides in f16, for matrices, or f32",
     bytes: "`4 * D` per query and head, and `2` or `4` times `D` per token of a row",
-    cases: xattn::stride_queries,
+    cases: crate::self_test::xattn::stride_queries,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

@@ -14,7 +14,7 @@ kernel! {
     listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, 8, 128)),
     variants: "f16, f32, fp8, int8",
     bytes: "`4 * H` per row and block of columns; keys and queries once per tile of 64 x 64",
-    cases: xattn::strided_qk,
+    cases: crate::self_test::xattn::strided_qk,
 }
 
 params! {

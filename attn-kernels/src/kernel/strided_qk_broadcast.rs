@@ -15,7 +15,7 @@ kernel! {
     listed: listed,
     variants: "f16, f32; lanes *broadcast* what they load",
     bytes: "as `strided_qk`, per tile of 64 x 16",
-    cases: xattn::strided_qk,
+    cases: crate::self_test::xattn::strided_qk,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

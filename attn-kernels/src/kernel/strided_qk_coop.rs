@@ -15,7 +15,7 @@ kernel! {
     listed: |sizes| sizes.each(&[KvDtype::F16], |shape| variant(shape, 8, 128)),
     variants: "f16, by matrices",
     bytes: "as `strided_qk`, per tile of 128 x 256",
-    cases: xattn::strided_qk,
+    cases: crate::self_test::xattn::strided_qk,
 }
 
 /// Rows and columns of a workgroup's tile.

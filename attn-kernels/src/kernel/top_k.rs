@@ -14,7 +14,7 @@ kernel! {
     listed: listed,
     variants: "lists; positions, plain, paged or ragged; prefix sums by tree or subgroup, in workgroups of 512 lanes or, for software drivers, 64",
     bytes: "`16 * scores + 4 * k` per row, of which caches serve most",
-    cases: top_k::cases,
+    cases: crate::self_test::top_k::cases,
 }
 
 /// Every kind of output at every level.

@@ -14,7 +14,7 @@ kernel! {
     listed: |_| top_k::listed_by(variant),
     variants: "outputs of `top_k`; prefix sums by tree or subgroup",
     bytes: "`scores / 4 + 64 * k` per row",
-    cases: top_k::long_cases,
+    cases: crate::self_test::top_k::long_cases,
 }
 
 params! {

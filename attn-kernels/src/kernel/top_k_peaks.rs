@@ -13,7 +13,7 @@ kernel! {
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`4.25 * scores` per row",
-    cases: top_k::peak_cases,
+    cases: crate::self_test::top_k::peak_cases,
 }
 
 params! {

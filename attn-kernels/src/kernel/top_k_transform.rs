@@ -13,7 +13,7 @@ kernel! {
     listed: listed,
     variants: "paged, ragged",
     bytes: "`8 * k` per row",
-    cases: top_k::transform_cases,
+    cases: crate::self_test::top_k::transform_cases,
 }
 
 fn listed(_: &Sizes) -> Listed {

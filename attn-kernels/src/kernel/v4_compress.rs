@@ -13,7 +13,7 @@ kernel! {
     listed: listed,
     variants: "entries of one window or two",
     bytes: "`8 * D` per token of an entry's windows",
-    cases: v4_compress::cases,
+    cases: crate::self_test::v4_compress::cases,
 }
 
 fn listed(_: &Sizes) -> Listed {

@@ -11,7 +11,7 @@ kernel! {
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`4` per entry of the lists, `4 * copies` per block kept",
-    cases: lists::vote_blocks,
+    cases: crate::self_test::lists::vote_blocks,
 }
 
 params! {

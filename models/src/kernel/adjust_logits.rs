@@ -11,7 +11,7 @@ kernel! {
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`vocab / 8` and `4` per forbidden token of a masked row; `16` per edit, which each workgroup of the row reads",
-    cases: sample::adjust,
+    cases: crate::self_test::sample::adjust,
 }
 
 /// [`AdjustRow::mask`] of a row whose tokens are all allowed.

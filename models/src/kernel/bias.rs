@@ -11,7 +11,7 @@ kernel! {
     listed: |_| vec![("write".into(), variant(Form::Store)), ("add".into(), variant(Form::Add))],
     variants: "write or add",
     bytes: "`8 * cols` per row",
-    cases: rows::bias,
+    cases: crate::self_test::rows::bias,
 }
 
 params! {

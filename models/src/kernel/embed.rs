@@ -14,7 +14,7 @@ kernel! {
     listed: listed,
     variants: "thirteen encodings",
     bytes: "times a factor, the rows of the matrix, and `4 * width` per token",
-    cases: matmul::embed,
+    cases: crate::self_test::matmul::embed,
 }
 
 fn listed(_: &Sizes) -> Listed {

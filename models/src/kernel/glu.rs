@@ -15,7 +15,7 @@ kernel! {
     listed: listed,
     variants: "three activations; biased; weighted",
     bytes: "`12 * inner` per row",
-    cases: moe::gate,
+    cases: crate::self_test::moe::gate,
 }
 
 fn listed(_: &Sizes) -> Listed {

@@ -12,7 +12,7 @@ kernel! {
     listed: listed,
     variants: "before a block, or at the end of the streams; reductions by tree or subgroup",
     bytes: "`8 * streams * width` per row",
-    cases: hyper::collapse,
+    cases: crate::self_test::hyper::collapse,
 }
 
 fn listed(_: &Sizes) -> Listed {

@@ -11,7 +11,7 @@ kernel! {
     listed: |_| vec![("streams".into(), variant(4, Form::Add)), ("first".into(), variant(4, Form::Begin))],
     variants: "a block's output, or the first streams",
     bytes: "`8 * streams * width` per row",
-    cases: hyper::expand,
+    cases: crate::self_test::hyper::expand,
 }
 
 params! {

@@ -11,7 +11,7 @@ kernel! {
     listed: |_| one(variant(128)),
     variants: "one, by the head size",
     bytes: "`8 * D + 8` per head of a row",
-    cases: index::query_fp8,
+    cases: crate::self_test::index::query_fp8,
 }
 
 params! {

@@ -13,7 +13,7 @@ kernel! {
     listed: listed,
     variants: "f16, f32",
     bytes: "`6 * D` per row in f16",
-    cases: index::write,
+    cases: crate::self_test::index::write,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

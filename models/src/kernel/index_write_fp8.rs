@@ -12,7 +12,7 @@ kernel! {
     listed: |_| one(variant(128, 64)),
     variants: "one, by the head size",
     bytes: "`5 * D + 8` per row",
-    cases: index::write_fp8,
+    cases: crate::self_test::index::write_fp8,
 }
 
 params! {

@@ -10,7 +10,7 @@ kernel! {
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`8 * vocab` per row",
-    cases: rows::log_prob,
+    cases: crate::self_test::rows::log_prob,
 }
 
 params! {

@@ -22,7 +22,7 @@ kernel! {
     listed: listed,
     variants: "thirteen encodings; store, add, silu_mul; x in f32 or f16; tiles of 16 to 128 rows; splits along k, of a workgroup each or all of one; routed pairs (and tiles, order)",
     bytes: "the matrix once for each tile of rows; `8` per partial sum of a split",
-    cases: matmul::matmul_coop,
+    cases: crate::self_test::matmul::matmul_coop,
 }
 
 fn listed(_: &Sizes) -> Listed {

@@ -21,7 +21,7 @@ kernel! {
     listed: listed,
     variants: "nine encodings of at most 8 bits; store, add, silu_mul; 1, 2, 4 or 8 rows; fewer columns a lane for *few registers*",
     bytes: "the matrix once for each tile of rows; `1.25` per activation and workgroup along columns",
-    cases: matmul::matmul_int8,
+    cases: crate::self_test::matmul::matmul_int8,
 }
 
 fn listed(_: &Sizes) -> Listed {

@@ -20,7 +20,7 @@ kernel! {
     listed: listed,
     variants: "nine encodings; store, add, silu_mul; tiles of 64 x 128, or 64 x 64 for *few registers*",
     bytes: "the matrix once for 64 rows; `1.25` per activation and 128 or 64 columns",
-    cases: matmul::matmul_int8_tile,
+    cases: crate::self_test::matmul::matmul_int8_tile,
 }
 
 fn listed(_: &Sizes) -> Listed {

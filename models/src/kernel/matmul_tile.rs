@@ -20,7 +20,7 @@ kernel! {
     listed: listed,
     variants: "thirteen encodings; store, add, silu_mul; 32 or 64 rows; 128 lanes, or 256 for *few registers*; several matrices as `matmul`",
     bytes: "the matrix once for a tile of rows; `4` per activation and tile of columns",
-    cases: matmul::matmul_tile,
+    cases: crate::self_test::matmul::matmul_tile,
 }
 
 fn listed(_: &Sizes) -> Listed {

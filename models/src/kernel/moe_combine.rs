@@ -14,7 +14,7 @@ kernel! {
     listed: |_| one(variant(4, ExpertTerms { biased: true, weighted: true })),
     variants: "experts a row; biased; weighted",
     bytes: "`4 * width * (K + 2)` per row",
-    cases: moe::combine,
+    cases: crate::self_test::moe::combine,
 }
 
 params! {

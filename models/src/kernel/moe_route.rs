@@ -17,7 +17,7 @@ kernel! {
     listed: listed,
     variants: "four scores; groups; experts from a table",
     bytes: "`4 * E` per row",
-    cases: moe::route,
+    cases: crate::self_test::moe::route,
 }
 
 /// In the shapes of gpt-oss, DeepSeek V2, V3.2 and V4, and Llama 4.

@@ -10,7 +10,7 @@ kernel! {
     listed: |_| one(variant(128)),
     variants: "one, by the number of experts",
     bytes: "`16` per pair",
-    cases: moe::sort,
+    cases: crate::self_test::moe::sort,
 }
 
 params! {

@@ -12,7 +12,7 @@ kernel! {
     listed: listed,
     variants: "RMS or layer norm; reductions by tree or subgroup",
     bytes: "`16 * width` per head",
-    cases: rows::norm_heads,
+    cases: crate::self_test::rows::norm_heads,
 }
 
 fn listed(_: &Sizes) -> Listed {

@@ -14,7 +14,7 @@ kernel! {
     listed: |_| Input::listed(variant),
     variants: "as it is, or after an RMS norm; reductions by tree or subgroup",
     bytes: "`5.25` per element; normed, `4` more for each 1,024 of the row",
-    cases: matmul::quantize_rows,
+    cases: crate::self_test::matmul::quantize_rows,
 }
 
 params! {

@@ -12,7 +12,7 @@ kernel! {
     listed: listed,
     variants: "rows, gather, or added to `out`; reductions by tree or subgroup",
     bytes: "`16 * width` per row",
-    cases: rows::rms_norm,
+    cases: crate::self_test::rows::rms_norm,
 }
 
 fn listed(_: &Sizes) -> Listed {

@@ -15,7 +15,7 @@ kernel! {
     listed: listed,
     variants: "halves or interleaved",
     bytes: "`8 * 2 * pairs` per head",
-    cases: rows::rope,
+    cases: crate::self_test::rows::rope,
 }
 
 fn listed(sizes: &Sizes) -> Listed {

@@ -15,7 +15,7 @@ kernel! {
     listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, Pairing::Halves)),
     variants: "f16, f32, fp8, int8; halves or interleaved",
     bytes: "`D * (8 * H + 12 * Hkv)` per row",
-    cases: rows::rope_append,
+    cases: crate::self_test::rows::rope_append,
 }
 
 params! {

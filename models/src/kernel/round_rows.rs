@@ -11,7 +11,7 @@ kernel! {
     listed: |_| Input::listed(variant),
     variants: "as it is, or after an RMS norm; reductions by tree or subgroup",
     bytes: "`6` per element",
-    cases: matmul::round_rows,
+    cases: crate::self_test::matmul::round_rows,
 }
 
 params! {

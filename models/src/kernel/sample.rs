@@ -13,7 +13,7 @@ kernel! {
     listed: |_| one(variant(scan_logits::TOKENS_PER_LANE)),
     variants: "blocks of 32 tokens, of 256 on software drivers",
     bytes: "with filters, `vocab / 8` per look at the maxima, up to 7 with top-k and about two with top-p, and at each the blocks with large logits",
-    cases: sample::cases,
+    cases: crate::self_test::sample::cases,
 }
 
 params! {

@@ -13,7 +13,7 @@ kernel! {
     listed: |_| one(variant(TOKENS_PER_LANE)),
     variants: "as `sample`",
     bytes: "`4 * vocab` per row, twice where tokens are drawn without min-p and top-k",
-    cases: sample::scan,
+    cases: crate::self_test::sample::scan,
 }
 
 /// Lanes of a workgroup, each with a block of a part.

@@ -11,7 +11,7 @@ kernel! {
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`8` per element",
-    cases: rows::softcap,
+    cases: crate::self_test::rows::softcap,
 }
 
 params! {

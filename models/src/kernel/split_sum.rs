@@ -12,7 +12,7 @@ kernel! {
     listed: |_| vec![("store".into(), variant(Epilogue::Store)), ("add".into(), variant(Epilogue::Add))],
     variants: "store, add",
     bytes: "`4` per partial sum, `4` or `8` per result",
-    cases: matmul::split_sum,
+    cases: crate::self_test::matmul::split_sum,
 }
 
 params! {

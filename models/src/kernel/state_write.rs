@@ -12,7 +12,7 @@ kernel! {
     listed: |_| one(variant()),
     variants: "one",
     bytes: "`8 * width` per row",
-    cases: rows::state_write,
+    cases: crate::self_test::rows::state_write,
 }
 
 params! {

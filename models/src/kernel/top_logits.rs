@@ -14,7 +14,7 @@ kernel! {
     listed: |_| one(variant(scan_logits::TOKENS_PER_LANE)),
     variants: "as `sample`",
     bytes: "`4 * vocab` per row, and up to 7 looks at the maxima",
-    cases: sample::top,
+    cases: crate::self_test::sample::top,
 }
 
 params! {

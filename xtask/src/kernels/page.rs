@@ -9,8 +9,11 @@ use attn_kernels::{Access, Binding, Kernel};
 /// The page.
 pub(super) const FILE: &str = "docs/kernels.md";
 
+/// Lists the kernels of a crate.
+type Catalog = fn() -> Vec<&'static Kernel>;
+
 /// Headings of the page, each with the catalogue that the first table below it lists.
-const TABLES: [(&str, fn() -> Vec<&'static Kernel>); 2] =
+const TABLES: [(&str, Catalog); 2] =
     [("## attn-kernels", attn_kernels::catalog), ("## models", models::kernel::catalog)];
 
 /// First line of a table.
