@@ -147,8 +147,8 @@ impl Variant {
         self
     }
 
-    /// Returns the value that fills import slot `slot`; `None` if the line of the slot has its default, or a text that stands for no
-    /// value of this slot.
+    /// Returns the value that fills import slot `slot`; `None` if the slot has its default, or a text that stands for no value of
+    /// this slot.
     #[must_use]
     pub fn get<S: Slot>(&self, slot: S) -> Option<S::Value> {
         slot.value(self.chosen(slot.name())?)

@@ -133,8 +133,8 @@ impl Attention {
         ]
     }
 
-    /// Names, caches and options of variants of decode that are listed: those of [`listed`](Self::listed), codes, listed tokens and
-    /// the v0 layout.
+    /// Names, caches and options of variants of decode that are listed: those of [`listed`](Self::listed), codes, listed tokens
+    /// and the v0 layout.
     pub(super) fn listed_decode(sizes: &Sizes) -> Vec<(String, KvShape, Self)> {
         let mut all = Vec::new();
         for (name, attention, types) in Self::listed() {
