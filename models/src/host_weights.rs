@@ -9,14 +9,16 @@ mod allocator;
 mod placement;
 mod plane;
 mod stream;
+mod upload;
 
 use attn_kernels::gpu::Buf;
 
-pub(crate) use allocator::{PlaneWriter, WeightAllocator};
+pub(crate) use allocator::WeightAllocator;
 pub use placement::WeightPlacement;
 pub(crate) use placement::{LayerOutline, SlotPlace, WeightOutline};
 pub(crate) use plane::Plane;
 pub(crate) use stream::WeightStream;
+pub(crate) use upload::{Columns, Planes};
 
 /// Weights in host memory, which decoders share.
 #[derive(Debug)]

@@ -3,12 +3,12 @@
 use attn_kernels::gpu::{Bind, Buf, Pass};
 
 use crate::cast::u32_of;
-use crate::host_weights::{Plane, WeightAllocator};
+use crate::host_weights::{Columns, Plane, Planes, WeightAllocator};
 use crate::kernel::matmul::{Epilogue, MatmulBuffers, MatmulParams, Rows};
 use crate::kernel::matmul_coop::{self, Activations, Tile};
 use crate::kernel::round_rows::RoundRowsParams;
 use crate::matrix::{Exact, Kernels, Key, Precision, check};
-use crate::pack::{BLOCK, Columns, Format, Planes};
+use crate::pack::{BLOCK, Format};
 use crate::{ModelError, Tensor};
 
 /// Matrices of one shape, divided between two matrices if a binding cannot hold all.

@@ -16,14 +16,14 @@ use attn_kernels::{Variant, WINDOW_BYTES};
 use smallvec::SmallVec;
 
 use crate::cast::u32_of;
-use crate::host_weights::{Plane, WeightAllocator};
+use crate::host_weights::{Columns, Plane, Planes, WeightAllocator};
 use crate::kernel::matmul::{self, Epilogue, Loads, MatmulBuffers, MatmulParams};
 use crate::kernel::matmul_coop::{self, Plan};
 use crate::kernel::matmul_int8::{self, MatmulInt8Buffers, MatmulInt8Params};
 use crate::kernel::matmul_tile::Tile;
 use crate::kernel::round_rows::RoundRowsParams;
 use crate::kernel::split_sum::{self, SplitSumBuffers, SplitSumParams};
-use crate::pack::{BLOCK, Columns, Format, Packed, Planes};
+use crate::pack::{BLOCK, Format, Packed};
 use crate::{ModelError, Tensor};
 
 /// A quantised matrix, divided along its columns if a binding cannot hold it.

@@ -5,9 +5,6 @@
 //! `weights_*.wgsl` say what the two planes of each type hold.
 
 mod columns;
-mod upload;
-
-pub(crate) use upload::{Columns, Planes};
 
 use crate::{Dtype, Tensor};
 use attn_kernels::Variant;
@@ -147,7 +144,8 @@ impl Format {
     }
 
     /// Returns the groups of four words of a column of `blocks` blocks in `wq`.
-    fn quads(self, blocks: usize) -> usize {
+    #[must_use]
+    pub fn quads(self, blocks: usize) -> usize {
         match self {
             Self::F32 => 8 * blocks,
             Self::F16 | Self::Bf16 => 4 * blocks,
@@ -158,7 +156,8 @@ impl Format {
     }
 
     /// Returns the words of a column of `blocks` blocks in `ws`.
-    fn scale_words(self, blocks: usize) -> usize {
+    #[must_use]
+    pub fn scale_words(self, blocks: usize) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 0,
             Self::Q4 | Self::Mxfp4 => blocks,

@@ -8,8 +8,9 @@ use std::thread;
 
 use bytemuck::Pod;
 
-use super::{BLOCK, Format, Packed};
-use crate::host_weights::{Plane, PlaneWriter, WeightAllocator};
+use super::allocator::{PlaneWriter, WeightAllocator};
+use super::plane::Plane;
+use crate::pack::{BLOCK, Format, Packed};
 use crate::{Dtype, ModelError, Size};
 
 /// Bytes of a matrix below which packing is faster than starting threads.
