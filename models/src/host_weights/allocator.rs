@@ -2,13 +2,16 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use attn_kernels::Variant;
 use attn_kernels::gpu::{Buf, Gpu, Pass, Upload};
 use bytemuck::Pod;
 
 use super::placement::BLOCK_BYTES;
 use super::{HostWeights, LayerOutline, Plane, SlotPlace, WeightOutline, WeightPlacement};
 use crate::cast::u32_of;
-use crate::kernel::matmul;
+use crate::kernel::embed;
+use crate::kernel::matmul::{self, Epilogue, Loads, Tiling};
+use crate::pack::Format;
 use crate::{LoadProgress, ModelError};
 
 /// Bytes per element of a slot's binding.
@@ -93,8 +96,7 @@ impl<'a> WeightAllocator<'a> {
         };
         let state = State { layer: None, other_bytes: 0, layers, buffers };
         let profile = gpu.profile();
-        let images =
-            profile.broadcasts() && matmul::with_images().iter().all(|variant| profile.runs(variant));
+        let images = profile.broadcasts() && with_images().iter().all(|variant| profile.runs(variant));
         Self { gpu, policy, images, progress: LoadProgress::default(), state: Mutex::new(state) }
     }
 
@@ -248,4 +250,11 @@ impl<T: Pod> PlaneWriter<'_, T> {
             }
         })
     }
+}
+
+/// Examples of the kernels that read weights from images: one that copies them, and one that multiplies.
+fn with_images() -> [Variant; 2] {
+    let (weights, tiling) = (Format::Q4, Tiling::for_cpu(1, 1, true).loads(Loads::Window));
+    let windowed = matmul::variant(weights, Epilogue::Store, tiling, 64, None);
+    [embed::variant(weights), windowed].map(matmul::from_images)
 }

@@ -5,7 +5,6 @@ use attn_kernels::gpu::Bind;
 use attn_kernels::slot::{self, Number, OneOf};
 use attn_kernels::{Access, Level, Variant, bindings, kernel, params};
 
-use super::embed;
 use crate::pack::Format;
 
 kernel! {
@@ -182,7 +181,7 @@ pub enum Epilogue {
 
 impl Epilogue {
     /// All of them.
-    pub(crate) const ALL: [Self; 4] = [Self::Store, Self::Add, Self::SiluMul, Self::GeluMul];
+    pub const ALL: [Self; 4] = [Self::Store, Self::Add, Self::SiluMul, Self::GeluMul];
 
     /// Parts that meet in it.
     #[must_use]
@@ -387,14 +386,6 @@ fn loaded(variant: Variant, loads: Loads) -> Variant {
 pub fn from_images(variant: Variant) -> Variant {
     let variant = variant.set(IMAGES, true).for_software();
     variant.reading("wq", Access::Image).reading("ws", Access::Image)
-}
-
-/// Examples of the kernels that read weights from images: one that copies them, and one that multiplies.
-pub(crate) fn with_images() -> [Variant; 2] {
-    let weights = Format::Q4;
-    let windowed =
-        variant(weights, Epilogue::Store, Tiling::for_cpu(1, 1, true).loads(Loads::Window), 64, None);
-    [embed::variant(weights), windowed].map(from_images)
 }
 
 /// The kernel that stores products with several matrices.

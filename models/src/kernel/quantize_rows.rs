@@ -63,11 +63,6 @@ impl Input {
         let inputs = [("plain", Self::Plain), ("normed", Self::Normed)];
         levels(|level| inputs.map(|(part, input)| (part.into(), variant(input, level))).into())
     }
-
-    /// The input of a product with a norm on the way in, or without.
-    pub(crate) fn of(normed: bool) -> Self {
-        if normed { Self::Normed } else { Self::Plain }
-    }
 }
 
 /// Input of the rows.

@@ -237,7 +237,7 @@ impl Kernels {
             x_stride: width / 4,
             eps: norm.map_or(0.0, |norm| norm.eps),
         };
-        let pipeline = self.pipeline(Key::Quantize { input: Input::of(norm.is_some()) })?;
+        let pipeline = self.pipeline(Key::Quantize { input: input(norm.as_ref()) })?;
         let Scratch { codes, scales, .. } = &self.scratch;
         let buffers = QuantizeRowsBuffers {
             x: product.x.bind(),
@@ -264,7 +264,7 @@ impl Kernels {
         if norm.is_none() && !worth {
             return Ok((x, params.x_stride, Activations::F32));
         }
-        let pipeline = self.pipeline(Key::Round { input: Input::of(norm.is_some()) })?;
+        let pipeline = self.pipeline(Key::Round { input: input(norm.as_ref()) })?;
         let buffers = RoundRowsBuffers { x, halves: self.scratch.halves.bind(), weight: norm.map(Buf::bind) };
         pass.dispatch(&pipeline, params, buffers, round_rows::grid(params.rows));
         Ok((self.scratch.halves.bind().cast(), params.blocks * 8, Activations::F16))
@@ -371,6 +371,11 @@ impl Kernels {
             Key::Sum { epilogue } => split_sum::variant(epilogue),
         }
     }
+}
+
+/// The input of a product with a norm on the way in, or without.
+fn input<T>(norm: Option<&T>) -> Input {
+    norm.map_or(Input::Plain, |_| Input::Normed)
 }
 
 #[cfg(test)]
