@@ -3,26 +3,20 @@
 
 pub mod batch;
 mod cast;
-#[cfg(feature = "cpu")]
-pub mod cpu;
 mod crossing;
 mod decoder;
 mod error;
 mod host_weights;
-pub mod kernel;
 mod kv;
 mod matrices;
 mod matrix;
 mod modes;
-pub mod pack;
-#[cfg(feature = "self-test")]
-pub mod self_test;
 mod sparse;
 pub mod tuning;
 mod weight_memory;
 
 // Crates whose types are part of this interface: devices and kernels, blocks of the cache, tiers, policies.
-pub use {attn_kernels, checkpoint, kvblock, prefetch, sparse_select};
+pub use {attn_kernels, checkpoint, dense_kernels, kvblock, prefetch, sparse_select};
 
 // Files of models, sampling parameters: all of the crate that reads them.
 pub use checkpoint::{
@@ -42,6 +36,11 @@ pub use decoder::{
     ActivationType, BlockRead, ChunkRehearsal, DecodeRehearsal, Decoder, DecoderOptions, LoadProgress,
     Loaded, WeightSizes,
 };
+#[cfg(feature = "cpu")]
+pub use dense_kernels::cpu;
+#[cfg(feature = "self-test")]
+pub use dense_kernels::self_test;
+pub use dense_kernels::{kernel, pack};
 pub use error::ModelError;
 pub use host_weights::WeightPlacement;
 pub use kv::{

@@ -22,12 +22,16 @@ struct Step {
 
 /// Builds of one crate with the features given, as people outside of the workspace have them. In a build of the
 /// workspace each crate gets the features that any other enables, which hides missing ones.
-const ALONE: [(&str, &str); 18] = [
+const ALONE: [(&str, &str); 22] = [
     ("kvblock", ""),
     ("kvblock", "serde"),
     ("sparse-select", ""),
     ("sparse-select", "presets"),
     ("pagoda-checkpoint", ""),
+    ("pagoda-dense-kernels", ""),
+    ("pagoda-dense-kernels", "cpu"),
+    ("pagoda-dense-kernels", "gpu"),
+    ("pagoda-dense-kernels", "self-test"),
     ("pagoda-models", ""),
     ("attn-kernels", ""),
     ("attn-kernels", "cpu"),
@@ -167,6 +171,10 @@ mod tests {
         cargo clippy --package sparse-select --no-default-features -- -D warnings
         cargo clippy --package sparse-select --no-default-features --features presets -- -D warnings
         cargo clippy --package pagoda-checkpoint --no-default-features -- -D warnings
+        cargo clippy --package pagoda-dense-kernels --no-default-features -- -D warnings
+        cargo clippy --package pagoda-dense-kernels --no-default-features --features cpu -- -D warnings
+        cargo clippy --package pagoda-dense-kernels --no-default-features --features gpu -- -D warnings
+        cargo clippy --package pagoda-dense-kernels --no-default-features --features self-test -- -D warnings
         cargo clippy --package pagoda-models --no-default-features -- -D warnings
         cargo clippy --package attn-kernels --no-default-features -- -D warnings
         cargo clippy --package attn-kernels --no-default-features --features cpu -- -D warnings

@@ -1,4 +1,4 @@
-//! Compares every kernel and level of `attn-kernels` and `models` with its CPU reference on one adapter, for
+//! Compares every kernel and level of `attn-kernels` and `dense-kernels` with its CPU reference on one adapter, for
 //! `doctor --self-test`.
 
 use std::fmt;

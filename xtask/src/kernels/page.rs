@@ -14,7 +14,7 @@ type Catalog = fn() -> Vec<&'static Kernel>;
 
 /// Headings of the page, each with the catalogue that the first table below it lists.
 const TABLES: [(&str, Catalog); 2] =
-    [("## attn-kernels", attn_kernels::catalog), ("## models", models::kernel::catalog)];
+    [("## attn-kernels", attn_kernels::catalog), ("## dense-kernels", models::kernel::catalog)];
 
 /// First line of a table.
 const HEADER: &str = "| kernel | bindings | variants | bytes moved |\n|---|---|---|---|\n";

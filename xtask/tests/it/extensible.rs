@@ -5,13 +5,14 @@ use std::fs;
 use xtask::tree;
 
 /// Folders of the published crates.
-pub(super) const CRATES: [&str; 9] = [
+pub(super) const CRATES: [&str; 10] = [
     "kvblock",
     "sparse-select",
     "attn-kernels",
     "prefetch",
     "scheduler",
     "models/checkpoint",
+    "models/dense-kernels",
     "models",
     "xtask/pagoda",
     "xtask/serve",

@@ -8,14 +8,15 @@ use serde_json::Value;
 use xtask::tree;
 
 /// The crates from the bottom up, each with the workspace crates that it may build on.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     ("kvblock", &[]),
     ("sparse-select", &["kvblock"]),
     ("attn-kernels", &["kvblock", "sparse-select"]),
     ("prefetch", &["kvblock"]),
     ("scheduler", &["kvblock", "sparse-select"]),
     ("checkpoint", &["kvblock"]),
-    ("models", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "checkpoint"]),
+    ("dense-kernels", &["sparse-select", "attn-kernels", "checkpoint"]),
+    ("models", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "checkpoint", "dense-kernels"]),
     ("pagoda", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "scheduler", "models"]),
     ("serve", &["pagoda"]),
     (
@@ -26,13 +27,14 @@ const LAYERS: [(&str, &[&str]); 10] = [
 
 /// Crates that decide and compute nothing but data, by the `cargo tree` flags they are pure under, with what then
 /// stays out of their normal tree.
-const PURE: [(&str, &[&str], &[&str]); 8] = [
+const PURE: [(&str, &[&str], &[&str]); 9] = [
     ("kvblock", &[], &["wgpu", "naga", "tokio"]),
     ("sparse-select", &[], &["wgpu", "naga", "tokio"]),
     ("scheduler", &[], &["wgpu", "naga", "tokio"]),
     ("prefetch", &[], &["wgpu", "naga", "tokio"]),
     ("attn-kernels", &["--no-default-features"], &["wgpu", "tokio"]),
     ("checkpoint", &[], &["wgpu", "naga", "attn-kernels", "tokio"]),
+    ("dense-kernels", &["--no-default-features"], &["wgpu", "naga", "pagoda-prefetch", "tokio"]),
     // What fetches models is in the engine.
     ("models", &[], &["tokio", "zip", "dirs"]),
     // The engine brings wgpu, but no async runtime and nothing of a program.
@@ -47,10 +49,11 @@ const FORBID_UNSAFE: [&str; 6] =
 const XTASK_ONLY: [&str; 3] = ["anyhow", "clap", "indicatif"];
 
 /// Packages whose name in the registry is not that of their library and folder: other people's crates have it.
-const PUBLISHED_AS: [(&str, &str); 6] = [
+const PUBLISHED_AS: [(&str, &str); 7] = [
     ("prefetch", "pagoda-prefetch"),
     ("scheduler", "pagoda-scheduler"),
     ("checkpoint", "pagoda-checkpoint"),
+    ("dense-kernels", "pagoda-dense-kernels"),
     ("models", "pagoda-models"),
     ("pagoda", "pagoda-engine"),
     ("serve", "pagoda-serve"),
@@ -173,7 +176,7 @@ fn the_engine_has_no_code_of_tests() {
         "{p} [{f}]",
     ];
     let tree = cargo(&args);
-    for name in ["attn-kernels", "models"] {
+    for name in ["attn-kernels", "dense-kernels", "models"] {
         let line = tree.lines().find(|line| line.starts_with(&format!("{} ", package(name)))).expect(name);
         let (_, features) = line.rsplit_once('[').expect("the format has brackets");
         assert!(!features.contains("self-test") && !features.contains("reflect"), "{line}");

@@ -19,13 +19,14 @@ const CRATES: [(&str, &str); 5] = [
 ];
 
 /// Folders of the crates above them.
-const USERS: [&str; 10] = [
+const USERS: [&str; 11] = [
     "kvblock",
     "sparse-select",
     "attn-kernels",
     "prefetch",
     "scheduler",
     "models/checkpoint",
+    "models/dense-kernels",
     "models",
     "xtask/pagoda",
     "xtask/serve",

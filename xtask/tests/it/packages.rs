@@ -9,13 +9,14 @@ use std::sync::OnceLock;
 use xtask::tree;
 
 /// The libraries: folder, package, and the kilobytes that its archive may have.
-const LIBRARIES: [(&str, &str, u64); 9] = [
+const LIBRARIES: [(&str, &str, u64); 10] = [
     ("kvblock", "kvblock", 1000),
     ("sparse-select", "sparse-select", 1000),
     ("attn-kernels", "attn-kernels", 1000),
     ("prefetch", "pagoda-prefetch", 1000),
     ("scheduler", "pagoda-scheduler", 1000),
     ("models/checkpoint", "pagoda-checkpoint", 1000),
+    ("models/dense-kernels", "pagoda-dense-kernels", 1000),
     ("models", "pagoda-models", 2000),
     ("xtask/pagoda", "pagoda-engine", 1000),
     ("xtask/serve", "pagoda-serve", 1000),

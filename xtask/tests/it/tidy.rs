@@ -18,7 +18,7 @@ const LONG_FOR_A_REASON: [(&str, &str); 0] = [];
 const COMMENT_COLUMNS: usize = 130;
 
 /// Crates whose kernels are a `.wgsl` with a twin of the same stem in each of these folders.
-const KERNEL_CRATES: [&str; 2] = ["attn-kernels", "models"];
+const KERNEL_CRATES: [&str; 2] = ["attn-kernels", "models/dense-kernels"];
 const TWINS: [&str; 2] = ["src/kernel", "src/cpu"];
 
 /// A path that begins like one of these belongs to one machine. Spelled in two parts, as this file is checked too.
@@ -262,8 +262,9 @@ const UNCLEAR_PHRASES: [(&str, &str); 10] = [
 ];
 
 /// Folders whose doc comments have none of these phrases, and folders in them that still do.
-const CLEAR: [&str; 2] = ["models/checkpoint/src/", "models/src/"];
-const NOT_YET_CLEAR: [&str; 3] = ["models/src/cpu", "models/src/kernel", "models/src/self_test"];
+const CLEAR: [&str; 3] = ["models/checkpoint/src/", "models/dense-kernels/src/", "models/src/"];
+const NOT_YET_CLEAR: [&str; 3] =
+    ["models/dense-kernels/src/cpu", "models/dense-kernels/src/kernel", "models/dense-kernels/src/self_test"];
 
 /// Returns the first of [`UNCLEAR_PHRASES`] in each paragraph of the doc comments of a source file.
 fn unclear(text: &str) -> Vec<String> {

@@ -6,13 +6,14 @@ use std::fs;
 use xtask::tree;
 
 /// Folders of the crates. The command line is not among them: its flags have words of their own, which it translates.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 10] = [
     "kvblock",
     "sparse-select",
     "attn-kernels",
     "prefetch",
     "scheduler",
     "models/checkpoint",
+    "models/dense-kernels",
     "models",
     "xtask/pagoda",
     "xtask/serve",

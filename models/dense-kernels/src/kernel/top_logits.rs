@@ -1,0 +1,74 @@
+//! Log-probabilities of a token of a row and of the likeliest ones.
+
+use super::scan_logits;
+use attn_kernels::declare::one;
+use attn_kernels::{Variant, bindings, kernel, params};
+use bytemuck::{Pod, Zeroable};
+
+pub use checkpoint::sampling::MAX_TOP;
+
+kernel! {
+    /// The kernel; [`TopLogitsBuffers`] lists its bindings.
+    "top_logits"(TopLogitsParams, TopLogitsBuffers): Sampling,
+    modules: [super::MODULES],
+    listed: |_| one(variant(scan_logits::TOKENS_PER_LANE)),
+    variants: "as `sample`",
+    bytes: "`4 * vocab` per row, and up to 7 looks at the maxima",
+    cases: crate::self_test::sample::top,
+}
+
+params! {
+    /// Uniform parameters.
+    pub struct TopLogitsParams {
+        /// Logits a row.
+        pub vocab: u32,
+        /// Parts of a row.
+        pub parts: u32,
+        /// Entries of the outputs from one request to the next: one more than the maximum number of tokens per request.
+        pub stride: u32,
+        /// First request of the dispatch.
+        pub first: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `top_logits`.
+    pub struct TopLogitsBuffers(TopLogitsParams) {
+        /// Logits, `[rows, vocab]`.
+        read logits: f32,
+        /// Rows whose log-probabilities are asked for.
+        read requests: TopRequest,
+        /// Target of each row.
+        read targets: u32,
+        /// Largest logits, as `scan_logits` left them.
+        read maxima: f32,
+        /// Largest logits and masses, as `scan_logits` left them.
+        read values: [f32; 4],
+        /// The target, then the likeliest tokens, `[requests, stride]`.
+        write ids: u32,
+        /// Their log-probabilities, `[requests, stride]`.
+        write log_probs: f32,
+    }
+}
+
+/// Request for the log-probabilities of one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct TopRequest {
+    /// The row of logits, and its entry among the targets.
+    pub row: u32,
+    /// Number of the likeliest tokens, at most the vocabulary.
+    pub tokens: u32,
+}
+
+/// The kernel, behind a scan with blocks of `each` tokens.
+#[must_use]
+pub fn variant(each: u32) -> Variant {
+    super::scan_logits::sized(&KERNEL, each)
+}
+
+/// Workgroups for `requests` requests.
+#[must_use]
+pub fn grid(requests: u32) -> [u32; 3] {
+    [requests, 1, 1]
+}

@@ -1,0 +1,15 @@
+//! Every dense kernel on the adapter that is there, with bounds checks on, against its CPU reference.
+
+#[path = "../../../../attn-kernels/tests/it/reference/device.rs"]
+mod device;
+mod embed;
+mod hyper;
+mod index;
+mod int8;
+mod logits;
+mod matmul;
+mod moe;
+mod rows;
+mod sample;
+mod scan;
+mod tensors;
