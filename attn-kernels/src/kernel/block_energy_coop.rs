@@ -1,6 +1,7 @@
 //! Energies of key blocks with cooperative matrices: `block_energy` of [`Level::Coop`].
 //!
-//! Bindings, parameters and energies are those of [`block_energy`]; queries and mean keys are f16, sums f32. Runs where
+//! Bindings, parameters and energies are those of [`block_energy`](super::block_energy); queries and mean keys are f16, sums f32.
+//! Runs where
 //! [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
 //!
 //! [`Level::Coop`]: crate::Level::Coop
@@ -11,7 +12,7 @@ use crate::declare::one;
 use crate::{Variant, slot};
 
 kernel! {
-    /// The kernel, with the parameters and bindings of [`block_energy`].
+    /// The kernel, with the parameters and bindings of [`block_energy`](super::block_energy).
     "block_energy_coop"(super::block_energy::BlockEnergyParams, super::block_energy::BlockEnergyBuffers): Selection,
     listed: |sizes| one(variant(&sizes.f16(), 128)),
     variants: "by matrices, heads of up to 128",

@@ -1,6 +1,7 @@
 //! Flash attention of many query rows over paged KV with cooperative matrices: `paged_prefill` of [`Level::Coop`].
 //!
-//! Bindings, parameters, tiles and results are those of [`paged_prefill`]. Queries, softmax weights, keys and values
+//! Bindings, parameters, tiles and results are those of [`paged_prefill`](super::paged_prefill). Queries, softmax weights, keys and
+//! values
 //! are f16, sums f32; codes of an 8-bit cache become f16 on the way. Runs where
 //! [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
 //!
@@ -13,7 +14,7 @@ use crate::declare::{CODES, Listed, Sizes};
 use crate::slot::{self, Flag, OneOf};
 
 kernel! {
-    /// The kernel, with the parameters and bindings of [`paged_prefill`].
+    /// The kernel, with the parameters and bindings of [`paged_prefill`](super::paged_prefill).
     "paged_prefill_coop"(super::paged_prefill::PagedPrefillParams, super::paged_prefill::PagedPrefillBuffers): Attention,
     listed: listed,
     variants: "as `paged_prefill`, by matrices: f16, fp8, int8, heads of up to 128",

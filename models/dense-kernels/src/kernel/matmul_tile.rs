@@ -1,7 +1,7 @@
 //! Quantised matrix times many rows of f32 through workgroup memory, for GPUs without cooperative matrices and for rows that
 //! must keep f32.
 //!
-//! A result is bitwise that of [`matmul`].
+//! A result is bitwise that of [`matmul`](super::matmul).
 
 use crate::pack::Format;
 use attn_kernels::declare::{Listed, Sizes};
@@ -14,7 +14,7 @@ use super::matmul::WEIGHTS;
 use super::matmul::{Epilogue, Rows};
 
 kernel! {
-    /// The kernel, with the parameters and bindings of [`matmul`].
+    /// The kernel, with the parameters and bindings of [`matmul`](super::matmul).
     "matmul_tile"(super::matmul::MatmulParams, super::matmul::MatmulBuffers): Dense,
     modules: [super::MODULES],
     listed: listed,

@@ -12,7 +12,8 @@ pub struct KvOptions {
     pub dtype: KvDtype,
     /// Format of index keys; `None` for [the default for `dtype`](IndexDtype::beside).
     pub index_dtype: Option<IndexDtype>,
-    /// Tokens per block; a minimum if there are compressed entries, and a maximum for NSA, see [`KvPlan::block_sizes`].
+    /// Tokens per block; a minimum if there are compressed entries, and a maximum for NSA, see
+    /// [`KvPlan::block_sizes`](super::KvPlan::block_sizes).
     pub block_size: u32,
     /// Free blocks that no window reaches any more. If off, every layer keeps its blocks like full attention.
     pub recycle: bool,

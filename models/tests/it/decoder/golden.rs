@@ -87,12 +87,14 @@ fn f16_kv_stays_near(tiny: &Tiny) {
             let rows = compared(tiny, prompt, &served[0]).chunks(vocab).zip(prompt.logits.chunks(vocab));
             let mut errors: Vec<f64> = rows.map(|(got, want)| relative_l2(got, want)).collect();
             errors.sort_by(f64::total_cmp);
-            let median = errors[errors.len() / 2];
-            assert!(median <= 1e-2, "{what}: half of the rows are off by {median:.2e} or more");
-            // Rounded keys of an indexer choose other tokens here and there, however sure the model is.
+            // Rounded keys of an indexer choose other tokens here and there, however sure the model is: such rows attend to others.
             if tiny.config.indexer.is_some() {
+                let median = errors[errors.len() / 2];
+                assert!(median <= 1e-2, "{what}: half of the rows are off by {median:.2e} or more");
                 continue;
             }
+            let worst = errors[errors.len() - 1];
+            assert!(worst <= 1e-2, "{what}: a row is off by {worst:.2e}");
             // Where two tokens are nearly equal, rounded keys may turn them round, and all that follows.
             let sure = prompt.margins.iter().position(|margin| *margin < SURE).unwrap_or(TOKENS);
             assert_eq!(served[0].drawn[..sure], prompt.greedy[..sure], "{what}");
