@@ -1,8 +1,7 @@
 //! Energies of key blocks with cooperative matrices: `block_energy` of [`Level::Coop`].
 //!
 //! Bindings, parameters and energies are those of [`block_energy`](super::block_energy); queries and mean keys are f16, sums f32.
-//! Runs where
-//! [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
+//! Runs where [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
 //!
 //! [`Level::Coop`]: crate::Level::Coop
 

@@ -1,8 +1,7 @@
 //! Flash attention of many query rows over paged KV with cooperative matrices: `paged_prefill` of [`Level::Coop`].
 //!
-//! Bindings, parameters, tiles and results are those of [`paged_prefill`](super::paged_prefill). Queries, softmax weights, keys and
-//! values
-//! are f16, sums f32; codes of an 8-bit cache become f16 on the way. Runs where
+//! Bindings, parameters, tiles and results are those of [`paged_prefill`](super::paged_prefill). Queries, softmax weights,
+//! keys and values are f16, sums f32; codes of an 8-bit cache become f16 on the way. Runs where
 //! [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
 //!
 //! [`Level::Coop`]: crate::Level::Coop

@@ -1,8 +1,7 @@
 //! Quantised matrices times many rows with cooperative matrices: `matmul` of the coop level.
 //!
 //! Bindings, parameters, rows and epilogues are those of [`matmul`](super::matmul), but x may be f16. Activations (which must not
-//! exceed
-//! 65,504, f16's largest number) and dequantised weights are rounded to f16, sums are f32. Runs where
+//! exceed 65,504, f16's largest number) and dequantised weights are rounded to f16, sums are f32. Runs where
 //! [`Gpu::runs_coop`](attn_kernels::gpu::Gpu::runs_coop) says so; pays from some 32 rows on.
 
 use super::matmul::Rows;

@@ -87,7 +87,7 @@ fn f16_kv_stays_near(tiny: &Tiny) {
             let rows = compared(tiny, prompt, &served[0]).chunks(vocab).zip(prompt.logits.chunks(vocab));
             let mut errors: Vec<f64> = rows.map(|(got, want)| relative_l2(got, want)).collect();
             errors.sort_by(f64::total_cmp);
-            // Rounded keys of an indexer choose other tokens here and there, however sure the model is: such rows attend to others.
+            // Rounded keys of an indexer choose other tokens here and there, however sure the model is.
             if tiny.config.indexer.is_some() {
                 let median = errors[errors.len() / 2];
                 assert!(median <= 1e-2, "{what}: half of the rows are off by {median:.2e} or more");
