@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use attn_kernels::gpu::{Gpu, GpuError, GpuOptions, wgpu};
-use attn_kernels::self_test::{Case, Cases, Fault, skipped};
+use attn_kernels::self_test::{Case, Fault, cases, skipped};
 use attn_kernels::{NamedVariant, variants_of};
 use indicatif::{ProgressBar, ProgressStyle};
 use pagoda::verdicts::{Verdict, WrongKernel};
@@ -139,13 +139,10 @@ pub(crate) fn variants(
     head_dim: u32,
     chosen: impl Fn(&NamedVariant) -> bool,
 ) -> Vec<(NamedVariant, Vec<Case>)> {
-    let attention =
-        variants_of(head_dim).into_iter().map(|named| (named, attn_kernels::self_test::cases as Cases));
-    let dense =
-        models::kernel::variants().into_iter().map(|named| (named, models::self_test::cases as Cases));
-    let mut all: Vec<_> = attention.chain(dense).filter(|(named, _)| chosen(named)).collect();
-    all.sort_by(|a, b| a.0.name.cmp(&b.0.name));
-    let with_cases = |(named, cases): (NamedVariant, Cases)| {
+    let all = variants_of(head_dim).into_iter().chain(models::kernel::variants());
+    let mut all: Vec<_> = all.filter(chosen).collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    let with_cases = |named: NamedVariant| {
         let cases = cases(&named.variant);
         (named, cases)
     };

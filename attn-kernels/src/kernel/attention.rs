@@ -95,7 +95,7 @@ pub(crate) const ENTRIES: OneOf<Pages> =
     OneOf::new("pages", &[(Pages::Shared, "entries_shared"), (Pages::OfHeads, "entries_heads")]);
 /// Whether keys are left out for their weight.
 pub(crate) const SKIP: OneOf<bool> = OneOf::new("skip", &[(false, "skip_none"), (true, "skip_rows")]);
-/// The same, as a number.
+/// Whether keys are left out for their weight, as a number.
 const SKIPS: Flag = Flag("SKIPS");
 
 /// A mask without its tokens.

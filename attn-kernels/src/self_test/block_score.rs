@@ -2,11 +2,11 @@
 
 use super::block_digest::pages;
 use super::layer::{Layer, queries, words};
-use super::{Case, count, filled};
+use super::{Case, count, filled, shape};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::block_digest::{self, Digest};
 use crate::kernel::block_score::{self, BlockScoreParams};
-use crate::kernel::{KvDtype, KvLayout, KvShape};
+use crate::kernel::{KvDtype, KvShape};
 use crate::{Variant, slot};
 
 /// Tolerance of scores of some hundred terms of size 4, in f32.
@@ -30,13 +30,7 @@ fn digest_of(variant: &Variant) -> Digest {
 }
 
 fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
-    let shape = KvShape {
-        num_kv_heads: 2,
-        head_dim: filled(variant, slot::HEAD_DIM),
-        block_size: filled(variant, slot::BLOCK_SIZE),
-        dtype: cache_of(variant),
-        layout: KvLayout::Native,
-    };
+    let shape = KvShape { dtype: cache_of(variant), ..shape(variant, 2) };
     let select_block = shape.block_size * variant.get(slot::PAGES).unwrap_or(1);
     let digest = digest_of(variant);
     // A group is as many heads as share a read.

@@ -187,13 +187,7 @@ pub(crate) fn nsa_block_score(variant: &Variant) -> Vec<Case> {
 }
 
 pub(crate) fn nsa_probs(variant: &Variant) -> Vec<Case> {
-    let shape = KvShape {
-        num_kv_heads: 2,
-        head_dim: filled(variant, slot::HEAD_DIM),
-        block_size: filled(variant, slot::BLOCK_SIZE),
-        dtype: cache_of(variant),
-        layout: KvLayout::Native,
-    };
+    let shape = KvShape { dtype: cache_of(variant), ..shape(variant, 2) };
     let stride = shape.block_size * filled(variant, slot::PAGES);
     let kernel = stride * filled(variant, nsa_block_score::KERNEL_STRIDES);
     // More strides than a workgroup has lanes, in lengths with and without a compressed key, whole and with a rest.
@@ -228,13 +222,7 @@ pub(crate) fn nsa_probs(variant: &Variant) -> Vec<Case> {
 }
 
 pub(crate) fn nsa_attend(variant: &Variant) -> Vec<Case> {
-    let shape = KvShape {
-        num_kv_heads: 2,
-        head_dim: filled(variant, slot::HEAD_DIM),
-        block_size: filled(variant, slot::BLOCK_SIZE),
-        dtype: cache_of(variant),
-        layout: KvLayout::Native,
-    };
+    let shape = KvShape { dtype: cache_of(variant), ..shape(variant, 2) };
     let block = shape.block_size * filled(variant, slot::PAGES);
     // More blocks than a workgroup has sides, in lengths with and without a whole block.
     let lens = [20 * block + 5, 1, block, block - 1];
