@@ -7,7 +7,9 @@ enable wgpu_cooperative_matrix;
 // and a quarter of the channels, whose queries stay in its registers: four partial scores are added up by the softmax, in
 // which four lanes own a head. For values a unit owns an eighth of the channels of all 32 heads. Latents are loaded a
 // step ahead. Outputs are rescaled only when a maximum grew by a factor of more than 2^8 (FlashAttention-4).
-// Bytes moved: keys * (LATENT + ROPE) * element a row and 32 heads.
+// Subgroups of 64 lanes have the registers of one unit (RDNA 3.5: 128 a lane with eight of them, 256 with four): four of
+// them do the same for 16 heads, then again for the other 16.
+// Bytes moved: keys * (LATENT + ROPE) * element a row and 32 heads, twice that by subgroups of 64 lanes.
 // Grid: (max_partitions, num_heads / 32, n). CPU reference: src/cpu/mla_decode.rs
 #import numbers
 #import LATENT = 512
@@ -29,10 +31,12 @@ enable wgpu_cooperative_matrix;
 #let ALONG = KEY_SPANS * 16 / MATRIX
 #let QUERIES = ALONG * HEAD_OWN
 #let QUERY_LOADS = 2 / UNITS
+// Groups of sixteen heads.
+#let HALVES = 2 / UNITS
 #let SCORES = KEY_OWN * HEAD_OWN
-// And for values: across the heads, of which subgroups that share a unit have a part each, and along its eighth.
-#let ROWS = 32 / MATRIX / SHARE
-#let COLS = VALUE_SPANS * 16 / MATRIX
+// And for values: across the heads, of which subgroups that share a unit have a part each, and along its channels.
+#let ROWS = HALVES * 16 / MATRIX / SHARE
+#let COLS = VALUE_SPANS * UNITS * 16 / MATRIX
 #let SUMS = ROWS * COLS
 #let WEIGHTS = ROWS * 16 / MATRIX
 #let FINER = 16 / MATRIX
@@ -45,9 +49,8 @@ enable wgpu_cooperative_matrix;
 @group(0) @binding(5) var<storage, read_write> partial: array<f32>;
 @group(0) @binding(6) var<storage, read_write> stats: array<vec2<f32>>;
 
-// A subgroup of more than 32 lanes owns one unit all the same: two would need more registers than lanes have.
-const WG: u32 = 256u * UNITS;
-const HEADS: u32 = 32u;
+const WG: u32 = 256u;
+const HEADS: u32 = 16u * HALVES;
 const KEYS: u32 = 16u;
 const WIDTH: u32 = LATENT + ROPE;
 // Words of a latent.
@@ -57,7 +60,7 @@ const_assert LOADS * WG >= KEYS * WORDS;
 // Rows in workgroup memory, in elements of the arrays: padded so that eight rows fall on different banks.
 const TILE_STRIDE: u32 = WIDTH / 4u + 2u;
 const QUERY_STRIDE: u32 = 6u;
-const SCORE_STRIDE: u32 = 36u;
+const SCORE_STRIDE: u32 = HEADS + 4u;
 const WEIGHT_STRIDE: u32 = 6u;
 const PARTITION: u32 = 256u;
 const LOG2_E: f32 = 1.4426950408889634;
@@ -84,22 +87,23 @@ fn mla_decode_coop(
     @builtin(subgroup_invocation_id) within: u32,
 ) {
     let row = rows[params.first_row + group.z];
-    let head0 = group.y * HEADS;
     let begin = latents_begin(row, group.z);
     let end = latents_end(row, group.z);
     let size = params.partition_size;
     let first = (max(begin, params.first_key) / size + group.x) * size;
     let last = min(end, first + size);
     let has_keys = max(first, begin) < end && first - params.first_key < params.num_keys;
-    let out_head = row.x * params.num_heads + head0;
     if (!has_keys && params.reduced == 0u) {
         // A row without keys is zero; where the reduce pass follows, that writes it.
-        for (var i = lane; i < HEADS * LATENT; i += WG) {
-            partial[out_head * LATENT + i] = 0.0;
+        let out = (row.x * params.num_heads + group.y * 32u) * LATENT;
+        for (var i = lane; i < 32u * LATENT; i += WG) {
+            partial[out + i] = 0.0;
         }
     }
-    // Once or not at all: cooperative matrices may not follow a return.
-    for (var go = select(0u, 1u, has_keys); go > 0u; go--) {
+    // Not at all without keys: cooperative matrices may not follow a return.
+    for (var turn = select(UNITS, 0u, has_keys); turn < UNITS; turn++) {
+        let head0 = group.y * 32u + turn * HEADS;
+        let out_head = row.x * params.num_heads + head0;
         // Queries, 16 channels of each quarter at a time.
         let unit = subgroup / SHARE;
         let share = subgroup % SHARE;
@@ -116,7 +120,7 @@ fn mla_decode_coop(
                 tile[at / 4u * QUERY_STRIDE + at % 4u] = vec4<f16>(q[from_row / 4u] * factor);
             #end
             workgroupBarrier();
-            let first_head = unit / 2u * HEADS + unit % 2u * 16u + own_head;
+            let first_head = unit / HALVES * HEADS + unit % HALVES * 16u + own_head;
             #unroll f < FINER
                 #unroll h < HEAD_OWN
                     let q_at = (first_head + h * MATRIX) * QUERY_STRIDE + f * MATRIX_QUADS;
@@ -131,12 +135,12 @@ fn mla_decode_coop(
         #end
         // First head and channel of the subgroup's values, and its patch of `scores`.
         let head_of = share * ROWS * MATRIX;
-        let channel_of = unit * VALUE_SPANS * 16u;
+        let channel_of = unit * VALUE_SPANS * UNITS * 16u;
         let patch0 = subgroup * MATRIX * MATRIX;
 
-        // In the softmax four lanes own a head; the upper half of the lanes does the same as the lower.
+        // In the softmax four lanes own a head; lanes beyond those do the same.
         let mine = subgroup * SUBGROUP + within;
-        let head = mine % 128u / 4u;
+        let head = mine / 4u % HEADS;
         let quad = mine % 4u;
         // Above the score of a key that does not count: its weight is zero even before the first that does.
         var top = 0.5 * LOWEST;
@@ -171,7 +175,7 @@ fn mla_decode_coop(
                     next[i] = latent_at(slots[staged(lane + i * WG, t0 + KEYS, keys)], (lane + i * WG) % WORDS);
                 #end
 
-                let quarter = unit / 2u;
+                let quarter = unit / HALVES;
                 var s: array<MatrixC, SCORES>;
                 #unroll i < SCORES
                     s[i] = MatrixC();
@@ -188,7 +192,7 @@ fn mla_decode_coop(
                 #unroll k < KEY_OWN
                     #unroll h < HEAD_OWN
                         let first = (quarter * KEYS + own_key + k * MATRIX) * SCORE_STRIDE;
-                        let to = first + unit % 2u * 16u + own_head + h * MATRIX;
+                        let to = first + unit % HALVES * 16u + own_head + h * MATRIX;
                         coopStore(s[k * HEAD_OWN + h], &scores[to], SCORE_STRIDE);
                     #end
                 #end
@@ -214,7 +218,7 @@ fn mla_decode_coop(
                 }
                 let weight = exp2(x - top);
                 sum = sum * shrink + ((weight.x + weight.y) + (weight.z + weight.w));
-                if (mine < 128u) {
+                if (mine < 4u * HEADS) {
                     weights[head * WEIGHT_STRIDE + quad] = vec4<f16>(weight);
                     shrinks[head] = shrink;
                 }
@@ -263,7 +267,7 @@ fn mla_decode_coop(
         sum += subgroupShuffleXor(sum, 2u);
         let index = first / size - begin / size;
         let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + index;
-        if (mine < 128u && quad == 0u) {
+        if (mine < 4u * HEADS && quad == 0u) {
             sums[head] = sum;
             stats[partial_head + head * params.max_partitions] = vec2(top / LOG2_E, sum);
         }
