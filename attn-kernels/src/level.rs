@@ -1,7 +1,10 @@
 //! Levels of adapters that kernels need.
 
+use strum::{Display, IntoStaticStr};
+
 /// Level of adapter that kernels need. All levels give results within the same tolerances.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Level {
     /// WebGPU's default limits and nothing optional.
     Baseline,
@@ -15,16 +18,6 @@ impl Level {
     /// Lower-case name, as file names and reports have it.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Baseline => "baseline",
-            Self::Subgroup => "subgroup",
-            Self::Coop => "coop",
-        }
-    }
-}
-
-impl std::fmt::Display for Level {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.name())
+        self.into()
     }
 }

@@ -23,6 +23,7 @@ mod pool;
 mod spec;
 mod stats;
 mod table;
+mod unknown_name;
 pub mod v0;
 
 pub use cache::{Allocation, BlockCopy, KvCache, SlotRequest};
@@ -42,3 +43,4 @@ pub use pool::{BlockPool, PoolMemory, PoolOptions, SeqContent};
 pub use spec::{AttentionKind, KvCacheSpec, KvDtype, LengthLimits, PageLayout, Reach};
 pub use stats::{HitCount, PrefixStats};
 pub use table::BlockTable;
+pub use unknown_name::UnknownName;

@@ -1,21 +1,31 @@
 //! Cache of one layer: bytes per block, and the tokens that stay reachable.
 
+use strum::{Display, EnumString, IntoStaticStr, VariantNames};
+
 use crate::id::BlockSize;
+use crate::unknown_name::UnknownName;
 
 /// Element type of a cache. One of bfloat16 takes the bytes of one of f16.
 ///
+/// As text it is `f32`, `f16`, `fp8` or `int8`.
+///
 /// Exhaustive: kernels choose their text by it, and one that does not know a type must not compile. A new type is a breaking
 /// change.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Display, EnumString, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "lowercase", parse_err_ty = UnknownName, parse_err_fn = UnknownName::of::<Self>)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum KvDtype {
     /// 32-bit float.
+    #[cfg_attr(feature = "serde", serde(alias = "f32"))]
     F32,
     /// 16-bit float.
+    #[cfg_attr(feature = "serde", serde(alias = "f16"))]
     F16,
     /// Float of 8 bits, e4m3.
+    #[cfg_attr(feature = "serde", serde(alias = "fp8"))]
     Fp8,
     /// Integers of 8 bits with scales.
+    #[cfg_attr(feature = "serde", serde(alias = "int8"))]
     Int8,
 }
 
@@ -28,13 +38,8 @@ impl KvDtype {
 
     /// The name in commands, reports and variants of kernels.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Fp8 => "fp8",
-            Self::Int8 => "int8",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Bytes of one element.

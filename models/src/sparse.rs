@@ -4,7 +4,9 @@ mod attended;
 
 use std::sync::Arc;
 
+use kvblock::UnknownName;
 use sparse_select::Policy;
+use strum::{Display, EnumString, VariantNames};
 
 use crate::batch::{Phase, Slice};
 use crate::cast::u32_of;
@@ -80,8 +82,9 @@ impl SparseOptions {
     }
 }
 
-/// Place where blocks are scored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Place where blocks are scored; as text `device` or `host`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase", parse_err_ty = UnknownName, parse_err_fn = UnknownName::of::<Self>)]
 pub enum SelectionPlace {
     /// On the device, without readbacks inside a layer, if the policy has kernels; otherwise like `Host`.
     Device,

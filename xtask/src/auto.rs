@@ -3,8 +3,6 @@
 //! `bench policies --report` leaves them in the user's cache folder. Where there are none, a short plan is measured once, except
 //! on software drivers, which would take hours.
 
-use std::ffi::OsString;
-
 use anyhow::{Result, bail, ensure};
 use pagoda::measured::{self, Measurement, Measurements, fastest_within};
 use pagoda::{EngineOptions, Model, Sparse};
@@ -12,19 +10,6 @@ use pagoda::{EngineOptions, Model, Sparse};
 use crate::bench::policies::report;
 use crate::cli::{Auto, EngineArgs, SparseArg};
 use crate::model;
-
-/// Flags that measurements depend on, in the order of [`EngineArgs::flags`], with the defaults that a command line need not say.
-const FLAGS: [(&str, Option<&str>); 9] = [
-    ("--model", None),
-    ("--random", None),
-    ("--quantize", None),
-    ("--kv-dtype", Some("f16")),
-    ("--block-size", Some("16")),
-    ("--weights-on-gpu", None),
-    ("--chunk", Some("2048")),
-    ("--activations", Some("auto")),
-    ("--device", None),
-];
 
 /// Takes the policy where `--sparse` is a limit of loss.
 ///
@@ -109,19 +94,23 @@ fn take(
     sparse(&row.spec)
 }
 
-/// The command that measures what an engine with these flags asks for.
+/// The command that measures what an engine with these flags asks for: with those that measurements depend on, defaults left out.
 fn command(args: &EngineArgs) -> String {
-    let flags = args.flags();
-    let mut words = vec!["cargo xtask bench policies --report".to_owned()];
-    for (flag, default) in FLAGS {
-        let value = flags.iter().position(|word| *word == *flag).and_then(|at| flags.get(at + 1));
-        if let Some(value) = value.filter(|value| default != value.to_str()) {
-            words.push(format!("{flag} {}", value.display()));
-        }
-    }
-    let switch = OsString::from("--no-coop");
-    words.extend(flags.contains(&switch).then(|| "--no-coop".to_owned()));
-    words.join(" ")
+    let other = |value: String, default: &str| (value != default).then_some(value);
+    let flags = [
+        ("--model", args.model.as_ref().map(|path| path.display().to_string())),
+        ("--random", args.random.as_ref().map(ToString::to_string)),
+        ("--quantize", args.quantize.map(|dtype| dtype.name().to_lowercase())),
+        ("--kv-dtype", other(args.kv_dtype.to_string(), "f16")),
+        ("--block-size", other(args.block_size.to_string(), "16")),
+        ("--weights-on-gpu", args.weights_on_gpu.map(|bytes| bytes.to_string())),
+        ("--chunk", other(args.chunk.to_string(), "2048")),
+        ("--activations", other(args.activations.to_string(), "auto")),
+        ("--device", args.device.clone()),
+    ];
+    let given = flags.into_iter().filter_map(|(flag, value)| Some(format!(" {flag} {}", value?)));
+    let no_coop = args.no_coop.then(|| " --no-coop".to_owned());
+    format!("cargo xtask bench policies --report{}", given.chain(no_coop).collect::<String>())
 }
 
 #[cfg(test)]

@@ -12,9 +12,11 @@ use std::path::Path;
 
 use anyhow::Result;
 use pagoda::usage::{TierUse, readable};
-use pagoda::{Demand, Engine, Event, FinishReason, Finished, Model, Registry, Request, error_chain};
+use pagoda::{
+    Demand, Engine, Event, FinishReason, Finished, Model, Preemption, Registry, Request, error_chain,
+};
 
-use crate::cli::{ChatArgs, EngineArgs, Preempt, SparseArg};
+use crate::cli::{ChatArgs, EngineArgs, SparseArg};
 use crate::interrupt::Stop;
 use crate::progress::PrefillBar;
 use crate::{auto, generate, model};
@@ -63,7 +65,7 @@ pub fn run(args: &ChatArgs, registry: &Registry) -> Result<()> {
 fn open(args: &ChatArgs, engine: &EngineArgs, model: &Model) -> Result<Engine> {
     let context = model.config.context_length;
     let tokens = args.context.map_or(context, |tokens| tokens.min(context));
-    model::engine(engine, model, Demand::one(tokens.into()), Preempt::Recompute)
+    model::engine(engine, model, Demand::one(tokens.into()), Preemption::Recompute)
 }
 
 /// Says what is wrong with a line.

@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use pagoda::{Registry, Sparse};
-use serde::{Deserialize, Serialize};
 
 mod chat;
 mod engine;
@@ -24,7 +23,7 @@ mod template;
 mod values;
 
 pub use chat::ChatArgs;
-pub use engine::{EngineArgs, SelectOn};
+pub use engine::EngineArgs;
 pub use generate::GenerateArgs;
 pub use kernels::KernelsArgs;
 pub use sampling::SamplingArgs;
@@ -84,7 +83,11 @@ impl Cli {
             command.mut_arg("sparse", |arg| arg.value_parser(choice))
         });
         let matches = command.try_get_matches_from_mut(args)?;
-        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+        let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        if let (Command::Bench(args), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
+            args.engine_flags = EngineArgs::given(matches);
+        }
+        Ok(cli)
     }
 }
 
@@ -240,6 +243,10 @@ pub struct BenchArgs {
     /// The engine to measure.
     #[command(flatten)]
     pub engine: EngineArgs,
+
+    /// The flags that `engine` was read from, for servers that are started with it.
+    #[arg(skip)]
+    pub engine_flags: Vec<OsString>,
 }
 
 /// `cargo xtask tokenize`.
@@ -318,51 +325,6 @@ pub struct DoctorArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
-}
-
-/// Element type of the KV cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum KvDtype {
-    /// 32-bit float, 4 bytes per element.
-    F32,
-    /// 16-bit float, 2 bytes per element.
-    F16,
-    /// 8-bit float with scales.
-    Fp8,
-    /// 8-bit integer with scales.
-    Int8,
-}
-
-/// Format of the keys of a model's own indexer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum IndexDtype {
-    /// 32-bit float, 4 bytes per element.
-    F32,
-    /// 16-bit float, 2 bytes per element.
-    F16,
-    /// 8-bit float with a scale per key, keys and queries rotated, as DeepSeek publishes.
-    Fp8,
-}
-
-/// Type of the activations of a product with quantised weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Activations {
-    /// int8 on GPUs, f32 on software drivers.
-    Auto,
-    /// 32-bit float, or 16-bit where cooperative matrices run.
-    F32,
-    /// Codes of 8 bits with a scale per 32 elements, in steps of few rows or without cooperative matrices.
-    Int8,
-}
-
-/// Treatment of a preempted request, which must give up its KV blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Preempt {
-    /// Drop the blocks; compute them again when the request is resumed.
-    Recompute,
-    /// Copy the blocks to host memory and back.
-    Swap,
 }
 
 /// Suites of `cargo xtask bench`.

@@ -8,10 +8,10 @@ use anyhow::Result;
 use attn_kernels::gpu::Gpu;
 use indicatif::{BinaryBytes, MultiProgress};
 use models::Decoder;
-use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Preemption, SelectionPlace};
+use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Preemption};
 
 use crate::auto;
-use crate::cli::{Activations, EngineArgs, IndexDtype, KvDtype, Preempt, SelectOn};
+use crate::cli::EngineArgs;
 use crate::default_model;
 use crate::progress::{StatusLine, compile_line, load_line, reading_line};
 use crate::setup::{self, Need};
@@ -41,10 +41,10 @@ pub fn open(args: &EngineArgs) -> Result<Model> {
 ///
 /// # Errors
 /// If there is no device, not enough memory, or the decoder does not support the model.
-pub fn engine(args: &EngineArgs, model: &Model, demand: Demand, preempt: Preempt) -> Result<Engine> {
+pub fn engine(args: &EngineArgs, model: &Model, demand: Demand, preemption: Preemption) -> Result<Engine> {
     setup::ensure(&[Need::Gpu])?;
     let mut options = EngineOptions::from(args).demand(demand);
-    options.preemption = preempt.into();
+    options.preemption = preemption;
     // On a GPU a chunk takes no time that anybody notices; reproducible steps depend on no clock.
     if !args.reproducible && model.gpu(&options)?.is_cpu() {
         options.max_step_time = Some(STEP_TIME);
@@ -119,76 +119,27 @@ pub fn load(options: &EngineOptions, model: &Model) -> Result<Decoder> {
 /// Notes go to stderr.
 impl From<&EngineArgs> for EngineOptions {
     fn from(args: &EngineArgs) -> Self {
-        let mut options = Self::new().chunk(args.chunk).kv_dtype(args.kv_dtype.into());
+        let mut options = Self::new().chunk(args.chunk).kv_dtype(args.kv_dtype);
         options.device.clone_from(&args.device);
         options.host_buffers = !args.no_host_buffers;
         options.host_tier_on_device = args.host_tier_on_device;
-        options.index_dtype = args.index_dtype.map(Into::into);
+        options.index_dtype = args.index_dtype;
         options.block_size = args.block_size;
         options.kv_blocks = args.kv_blocks;
         options.kv_memory = args.kv_memory;
         options.weights_on_gpu = args.weights_on_gpu;
         options.reproducible = args.reproducible;
         options.coop = !args.no_coop;
-        options.activations = args.activations.into();
+        options.activations = args.activations;
         options.kv_tiers.clone_from(&args.kv_tiers);
         if !args.quiet {
             options.notes = Notes::to(|note| eprintln!("{note}"));
         }
         options.sparse = args.policy().cloned();
         if let Some(sparse) = &mut options.sparse {
-            sparse.place = args.select_on.into();
+            sparse.place = args.select_on;
             sparse.certify = args.certify;
         }
         options
-    }
-}
-
-impl From<Activations> for pagoda::ActivationType {
-    fn from(activations: Activations) -> Self {
-        match activations {
-            Activations::Auto => Self::Auto,
-            Activations::F32 => Self::F32,
-            Activations::Int8 => Self::Int8,
-        }
-    }
-}
-
-impl From<KvDtype> for pagoda::KvDtype {
-    fn from(dtype: KvDtype) -> Self {
-        match dtype {
-            KvDtype::F16 => Self::F16,
-            KvDtype::F32 => Self::F32,
-            KvDtype::Fp8 => Self::Fp8,
-            KvDtype::Int8 => Self::Int8,
-        }
-    }
-}
-
-impl From<IndexDtype> for pagoda::IndexDtype {
-    fn from(dtype: IndexDtype) -> Self {
-        match dtype {
-            IndexDtype::F32 => Self::F32,
-            IndexDtype::F16 => Self::F16,
-            IndexDtype::Fp8 => Self::Fp8,
-        }
-    }
-}
-
-impl From<SelectOn> for SelectionPlace {
-    fn from(place: SelectOn) -> Self {
-        match place {
-            SelectOn::Device => Self::Device,
-            SelectOn::Host => Self::Host,
-        }
-    }
-}
-
-impl From<Preempt> for Preemption {
-    fn from(mode: Preempt) -> Self {
-        match mode {
-            Preempt::Recompute => Self::Recompute,
-            Preempt::Swap => Self::Swap,
-        }
     }
 }

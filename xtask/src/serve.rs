@@ -98,7 +98,7 @@ fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {
         );
     }
     options.prepare = true;
-    options.preemption = args.preempt.into();
+    options.preemption = args.preempt;
     options.reserve_full_input = args.reserve_full_input;
     options.max_slowdown = Some(args.max_slowdown).filter(|most| most.is_finite());
     options.order = Order::Priority { ageing_steps: AGEING_STEPS };
@@ -173,7 +173,7 @@ fn options(args: &ServeArgs, model: Arc<Model>) -> Result<Options> {
     let context = context(args, &model);
     let mut options = Options::new(model, args.model_name.clone().unwrap_or_else(|| model_name(args)));
     options.context_length = context;
-    options.metrics_names = args.metrics_names.into();
+    options.metrics_names = args.metrics_names;
     options.seed = args.seed;
     options.drain_timeout = Duration::from_secs(args.drain_timeout);
     options.request_timeout = args.request_timeout.map(Duration::from_secs);

@@ -22,3 +22,14 @@ fn a_block_of_no_tokens_and_an_unknown_field_are_refused() {
     let limits = "(max_model_len: 1, max_batched_tokens: 1, typo: 1)";
     assert!(ron::from_str::<LengthLimits>(limits).is_err());
 }
+
+#[test]
+fn a_type_of_elements_is_read_by_both_of_its_names() {
+    for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Fp8, KvDtype::Int8] {
+        let written = ron::to_string(&dtype).unwrap();
+        assert_eq!(written, format!("{dtype:?}"));
+        for name in [written.as_str(), dtype.name()] {
+            assert_eq!(ron::from_str::<KvDtype>(name).unwrap(), dtype);
+        }
+    }
+}

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvDtype;
+use kvblock::UnknownName;
 use prefetch::engine::EngineConfig;
 use prefetch::spill::Spill;
 use sparse_select::Policy;
 use sparse_select::dsa::chunk::Memory;
+use strum::{Display, EnumString, VariantNames};
 
 use crate::batch::{Phase, Slice};
 use crate::matrix::Precision;
@@ -252,8 +254,9 @@ impl DecoderOptions {
     }
 }
 
-/// Type that activations are rounded to before a product with quantised weights.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// Type that activations are rounded to before a product with quantised weights; as text `auto`, `f32` or `int8`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase", parse_err_ty = UnknownName, parse_err_fn = UnknownName::of::<Self>)]
 pub enum ActivationType {
     /// [`Int8`](Self::Int8) on GPUs, [`F32`](Self::F32) on software drivers, where int8 is slower.
     #[default]

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use attn_kernels::gpu::{Checks, GpuOptions};
 use attn_kernels::kernel::KvDtype;
+use kvblock::UnknownName;
 use models::{ActivationType, IndexDtype, KvOptions, LoadProgress};
 use prefetch::spec::TierSpec;
 use scheduler::Policy as Order;
+use strum::{Display, EnumString, VariantNames};
 
 use crate::Notes;
 use crate::crossing::Stopwatch;
@@ -379,8 +381,9 @@ impl Demand {
     }
 }
 
-/// Way in which a sequence that must give up its KV blocks gets them back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Way in which a sequence that must give up its KV blocks gets them back; as text `recompute` or `swap`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase", parse_err_ty = UnknownName, parse_err_fn = UnknownName::of::<Self>)]
 #[non_exhaustive]
 pub enum Preemption {
     /// They are computed again when the sequence is resumed.

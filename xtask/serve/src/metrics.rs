@@ -9,13 +9,15 @@ mod text;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use pagoda::{CachedTokens, Clock, FinishReason, Finished, Usage};
+use pagoda::{CachedTokens, Clock, FinishReason, Finished, UnknownName, Usage};
+use strum::{Display, EnumString, VariantNames};
 
 pub(crate) use histogram::Histogram;
 pub(crate) use text::respond;
 
-/// Under which names metrics are published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Names under which metrics are published; as text `pagoda`, `vllm` or `both`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase", parse_err_ty = UnknownName, parse_err_fn = UnknownName::of::<Self>)]
 #[non_exhaustive]
 pub enum MetricsNames {
     /// `pagoda:NAME`.

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use models::KvPlan;
-use pagoda::{Demand, EngineOptions, Model};
+use pagoda::{Demand, EngineOptions, Model, Preemption};
 use prefetch::spec::TierSpec;
 use sparse_select::Registry;
 
@@ -21,7 +21,7 @@ use self::plan::{Plan, Run, with_pool};
 use self::row::{Row, Setting};
 use super::kernels::Ceiling;
 use super::{page, replay, workload};
-use crate::cli::{BenchArgs, EngineArgs, Preempt};
+use crate::cli::{BenchArgs, EngineArgs};
 use crate::model;
 
 /// Runs the suite.
@@ -122,7 +122,7 @@ fn measure_on(
 ) -> Result<()> {
     let engine = setting.args;
     let start = Instant::now();
-    let opened = model::engine(engine, model, demand(batches), Preempt::Recompute)?;
+    let opened = model::engine(engine, model, demand(batches), Preemption::Recompute)?;
     let load_s = start.elapsed().as_secs_f64();
     let mut bench = Bench { engine: opened, chunk: engine.chunk, seed: 0, text: None };
     eprintln!("{}: loaded in {load_s:.2} s", setting.label);

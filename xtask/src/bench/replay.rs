@@ -6,13 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use pagoda::{Demand, Engine, Event, Model, Request, SeqId};
+use pagoda::{Demand, Engine, Event, Model, Preemption, Request, SeqId};
 use serde::Serialize;
 
 use super::page;
 use super::percentiles::Percentiles;
 use super::workload::{Arrival, Workload};
-use crate::cli::{BenchArgs, Preempt};
+use crate::cli::BenchArgs;
 use crate::{model, report};
 
 /// Measurements of a replay. The time of a token is the end of its step.
@@ -63,7 +63,7 @@ pub(super) fn run(args: &BenchArgs, model: &Model, workload: &Workload) -> Resul
     let trace = workload.trace(vocab, 0);
     let tokens = trace.iter().map(|arrival| arrival.prompt.len() as u64 + u64::from(arrival.output));
     let demand = Demand::new(workload.requests, tokens.clone().sum()).longest(tokens.max().unwrap_or(0));
-    let mut engine = model::engine(&engine_args, model, demand, Preempt::Recompute)?;
+    let mut engine = model::engine(&engine_args, model, demand, Preemption::Recompute)?;
     warm_up(&mut engine, workload.trace(vocab, 1))?;
     let replay = Recorder::default().replay(&mut engine, workload, &trace)?;
     print(args, &replay)?;

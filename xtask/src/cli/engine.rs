@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use attn_kernels::gpu::{Checks, GpuOptions};
-use clap::{Args, ValueEnum};
-use models::{Dtype, RandomSpec};
-use pagoda::Sparse;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command};
+use models::{ActivationType, Dtype, RandomSpec};
+use pagoda::{IndexDtype, KvDtype, SelectionPlace, Sparse};
 use prefetch::spec::TierSpec;
 
-use super::{Activations, IndexDtype, KvDtype, SparseArg, values};
+use super::{SparseArg, values};
 
 /// Flags of the engine, common to every command that runs a model.
 #[derive(Debug, Clone, Args)]
@@ -37,20 +38,20 @@ pub struct EngineArgs {
 
     /// Place where blocks are scored: on the device, if the policy has kernels, or by the policy's CPU code on the
     /// host
-    #[arg(long, value_name = "PLACE", default_value = "device")]
-    pub select_on: SelectOn,
+    #[arg(long, value_name = "PLACE", default_value_t = SelectionPlace::Device, value_parser = values::named::<SelectionPlace>())]
+    pub select_on: SelectionPlace,
 
     /// Certify in every decode step the attention mass that the policy keeps; policies without a bound refuse it
     #[arg(long, requires = "sparse")]
     pub certify: bool,
 
-    /// Element type of the KV cache
-    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    /// Element type of the KV cache: floats of 4 or 2 bytes, or floats or integers of 8 bits with scales
+    #[arg(long, value_name = "TYPE", default_value_t = KvDtype::F16, value_parser = values::named::<KvDtype>())]
     pub kv_dtype: KvDtype,
 
-    /// Format of the keys of a model's own indexer (DeepSeek V3.2 and V4); by default that of the KV cache, f16 beside
-    /// int8
-    #[arg(long, value_name = "TYPE")]
+    /// Format of the keys of a model's own indexer (DeepSeek V3.2 and V4), of which fp8 has a scale per key, as DeepSeek
+    /// publishes; by default that of the KV cache, f16 beside int8
+    #[arg(long, value_name = "TYPE", value_parser = values::named::<IndexDtype>())]
     pub index_dtype: Option<IndexDtype>,
 
     /// Tokens per KV block: a power of two from 4 to 256
@@ -87,9 +88,10 @@ pub struct EngineArgs {
     #[arg(long)]
     pub no_coop: bool,
 
-    /// Type that products with quantised weights round activations to
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
-    pub activations: Activations,
+    /// Type that products with quantised weights round activations to: auto is int8 on GPUs and f32 on software drivers; f32
+    /// is f16 where cooperative matrices run; int8 has a scale per 32 elements, in steps of few rows or without these matrices
+    #[arg(long, value_name = "TYPE", default_value_t = ActivationType::Auto, value_parser = values::named::<ActivationType>())]
+    pub activations: ActivationType,
 
     /// KV tiers below the GPU's pool, such as host=2GiB,disk=PATH:20GiB,remote=redis://HOST:PORT/DB
     #[arg(long, value_name = "SPEC", value_parser = values::Tiers)]
@@ -136,77 +138,22 @@ impl EngineArgs {
 }
 
 impl EngineArgs {
-    /// The command line of these arguments.
-    #[must_use]
-    pub fn flags(&self) -> Vec<OsString> {
-        // All of them by name, so that none can be forgotten.
-        let Self {
-            model,
-            random,
-            quantize,
-            sparse,
-            select_on,
-            certify,
-            kv_dtype,
-            index_dtype,
-            block_size,
-            kv_blocks,
-            kv_memory,
-            weights_on_gpu,
-            chunk,
-            reproducible,
-            no_coop,
-            activations,
-            kv_tiers,
-            device,
-            no_host_buffers,
-            host_tier_on_device: _,
-            quiet,
-            verbose,
-        } = self;
-        let mut flags: Vec<OsString> = Vec::new();
-        let mut flag = |name: &str, value: Option<OsString>| {
-            flags.extend(value.into_iter().flat_map(|value| [OsString::from(format!("--{name}")), value]));
-        };
-        let text = |value: Option<String>| value.map(OsString::from);
-        flag("model", model.clone().map(PathBuf::into_os_string));
-        flag("random", text(random.as_ref().map(ToString::to_string)));
-        flag("quantize", text(quantize.map(|dtype| dtype.name().to_lowercase())));
-        flag("sparse", text(sparse.as_ref().map(ToString::to_string)));
-        flag("select-on", text(word(*select_on)));
-        flag("kv-dtype", text(word(*kv_dtype)));
-        flag("index-dtype", text(index_dtype.and_then(word)));
-        flag("block-size", text(Some(block_size.to_string())));
-        flag("kv-blocks", text(kv_blocks.map(|blocks| blocks.to_string())));
-        flag("kv-memory", text(kv_memory.map(|bytes| bytes.to_string())));
-        flag("weights-on-gpu", text(weights_on_gpu.map(|bytes| bytes.to_string())));
-        flag("chunk", text(Some(chunk.to_string())));
-        flag("activations", text(word(*activations)));
-        flag("kv-tiers", text(kv_tiers.as_ref().map(ToString::to_string)));
-        flag("device", text(device.clone()));
-        let switches = [
-            ("certify", certify),
-            ("reproducible", reproducible),
-            ("no-coop", no_coop),
-            ("no-host-buffers", no_host_buffers),
-            ("quiet", quiet),
-            ("verbose", verbose),
-        ];
-        flags.extend(switches.iter().filter(|(_, on)| **on).map(|(name, _)| format!("--{name}").into()));
+    /// The flags of the engine among the arguments of a command, as they were given.
+    pub(super) fn given(matches: &ArgMatches) -> Vec<OsString> {
+        let mut flags = Vec::new();
+        for arg in Self::augment_args(Command::new("engine")).get_arguments() {
+            let id = arg.get_id().as_str();
+            if matches.value_source(id) != Some(ValueSource::CommandLine) {
+                continue;
+            }
+            let name = format!("--{}", arg.get_long().expect("flags of the engine have long names"));
+            if arg.get_action().takes_values() {
+                let values = matches.get_raw(id).into_iter().flatten();
+                flags.extend(values.map(|value| [format!("{name}=").as_ref(), value].into_iter().collect()));
+            } else {
+                flags.push(name.into());
+            }
+        }
         flags
     }
-}
-
-/// The word that the command line has for a choice.
-fn word(choice: impl ValueEnum) -> Option<String> {
-    choice.to_possible_value().map(|value| value.get_name().to_owned())
-}
-
-/// Place where a sparse policy scores blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SelectOn {
-    /// On the device, by kernels; policies without kernels fall back to the host.
-    Device,
-    /// On the host, by the policy's CPU code.
-    Host,
 }

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
+use pagoda::Preemption;
 
-use super::{EngineArgs, Preempt, SamplingArgs, TemplateArgs, values};
+use super::{EngineArgs, SamplingArgs, TemplateArgs, values};
 
 /// `cargo xtask generate`.
 #[derive(Debug, Clone, Args)]
@@ -58,9 +59,10 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "TEXT", value_parser = values::non_empty)]
     pub salt: Option<String>,
 
-    /// Treatment of a preempted request, which must give up its KV blocks
-    #[arg(long, value_name = "MODE", default_value = "recompute")]
-    pub preempt: Preempt,
+    /// Treatment of a preempted request, which must give up its KV blocks: recompute drops them and computes them again,
+    /// swap copies them to host memory and back
+    #[arg(long, value_name = "MODE", default_value_t, value_parser = values::named::<Preemption>())]
+    pub preempt: Preemption,
 
     /// Allow only outputs that are instances of this JSON schema
     #[arg(long, value_name = "FILE.json")]

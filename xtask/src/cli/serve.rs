@@ -6,9 +6,11 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, Parser};
+use pagoda::Preemption;
+use serve::MetricsNames;
 
-use super::{EngineArgs, Preempt, values};
+use super::{EngineArgs, values};
 
 /// `cargo xtask serve`.
 #[derive(Debug, Clone, Args)]
@@ -78,16 +80,17 @@ pub struct ServeArgs {
     pub no_disk_kv: bool,
 
     /// Names of the metrics: pagoda's own, or those that routers know of vLLM, or both
-    #[arg(long, value_name = "NAMES", default_value = "both")]
+    #[arg(long, value_name = "NAMES", default_value_t = MetricsNames::Both, value_parser = values::named::<MetricsNames>())]
     pub metrics_names: MetricsNames,
 
     /// Start a request only when KV blocks for its whole prompt are free, not only for its first chunk
     #[arg(long)]
     pub reserve_full_input: bool,
 
-    /// Treatment of a preempted request, which must give up its KV blocks
-    #[arg(long, value_name = "MODE", default_value = "recompute")]
-    pub preempt: Preempt,
+    /// Treatment of a preempted request, which must give up its KV blocks: recompute drops them and computes them again,
+    /// swap copies them to host memory and back
+    #[arg(long, value_name = "MODE", default_value_t, value_parser = values::named::<Preemption>())]
+    pub preempt: Preemption,
 
     /// The engine to serve.
     #[command(flatten)]
@@ -103,27 +106,6 @@ impl Default for ServeArgs {
             serve: ServeArgs,
         }
         Flags::parse_from(["serve"]).serve
-    }
-}
-
-/// Under which names metrics are published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum MetricsNames {
-    /// `pagoda:NAME`.
-    Pagoda,
-    /// `vllm:NAME` where vLLM has the metric.
-    Vllm,
-    /// Each under both names.
-    Both,
-}
-
-impl From<MetricsNames> for serve::MetricsNames {
-    fn from(names: MetricsNames) -> Self {
-        match names {
-            MetricsNames::Pagoda => Self::Pagoda,
-            MetricsNames::Vllm => Self::Vllm,
-            MetricsNames::Both => Self::Both,
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 use std::fs;
 
 use insta::assert_snapshot;
+use pagoda::{IndexDtype, KvDtype, Preemption};
 
 use super::*;
 
@@ -36,7 +37,7 @@ fn the_command_definition_is_consistent() {
 fn generate_defaults() {
     let args = generate(&[]);
     assert_eq!(args.prompt, ["hi"]);
-    assert_eq!((args.n, args.max_tokens, args.preempt), (1, 256, Preempt::Recompute));
+    assert_eq!((args.n, args.max_tokens, args.preempt), (1, 256, Preemption::Recompute));
     let sampling = &args.sampling;
     assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.0, 0, 1.0));
     assert_eq!((sampling.min_p, sampling.seed), (0.0, 0));
@@ -57,7 +58,7 @@ fn every_flag_of_generate_is_read() {
     assert_eq!(args.prompt, ["hi", "-5+3?"]);
     assert_eq!(args.stop, ["X", "--y"]);
     assert_eq!((args.raw, args.json, args.max_tokens, args.n), (true, true, 7, 3));
-    assert_eq!((args.salt.as_deref(), args.preempt), (Some("s"), Preempt::Swap));
+    assert_eq!((args.salt.as_deref(), args.preempt), (Some("s"), Preemption::Swap));
     let sampling = &args.sampling;
     assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.5, 40, 0.9));
     assert_eq!((sampling.min_p, sampling.seed), (0.05, 11));
@@ -330,21 +331,16 @@ fn score_shares_the_engine_flags() {
 }
 
 #[test]
-fn arguments_of_the_engine_become_a_command_line_again() {
-    let line = "score --ids-file a --model m --quantize q4_k --sparse quest:page_budget=4 --select-on host --kv-dtype f32 --index-dtype fp8 --block-size 8 \
-                --kv-blocks 9 --kv-memory 10 --weights-on-gpu 12 --chunk 11 --reproducible --no-coop --activations int8 \
-                --kv-tiers host=1GiB,disk=kv:1GiB --device d --no-host-buffers";
-    let engine = |line: &[&str]| match parse(line).unwrap().command {
-        Command::Score(args) => args.engine,
-        other => panic!("parsed {other:?} instead of score"),
+fn a_server_gets_the_flags_of_the_engine_as_they_were_given() {
+    let line = "bench serve --plan restart --seed 3 -m m --quantize q4_k --sparse quest:page_budget=4 --select-on host --kv-dtype=f32 \
+                --kv-memory 2MiB --reproducible --kv-tiers host=1GiB,disk=kv:1GiB --device=-d --json";
+    let Command::Bench(args) = parse(&line.split_whitespace().collect::<Vec<_>>()).unwrap().command else {
+        panic!("not bench");
     };
-    let given = engine(&line.split_whitespace().collect::<Vec<_>>());
-    let flags = given.flags();
-    let flags = flags.iter().map(|flag| flag.to_str().unwrap());
-    let again = engine(&["score", "--ids-file", "a"].into_iter().chain(flags).collect::<Vec<_>>());
-    assert_eq!(format!("{again:?}"), format!("{given:?}"));
-    let random = engine(&["score", "--ids-file", "a", "--random", "llama-3-8b:q4_k,layers=2"]);
-    assert!(random.flags().contains(&"llama-3-8b:q4_k,layers=2".into()), "{:?}", random.flags());
+    let flags: Vec<&str> = args.engine_flags.iter().map(|flag| flag.to_str().unwrap()).collect();
+    assert_snapshot!(flags.join(" "), @"--model=m --quantize=q4_k --sparse=quest:page_budget=4 --select-on=host --kv-dtype=f32 --kv-memory=2MiB --reproducible --kv-tiers=host=1GiB,disk=kv:1GiB --device=-d");
+    let served = serve(&flags).engine;
+    assert_eq!(format!("{served:?}"), format!("{:?}", args.engine));
 }
 
 #[test]

@@ -4,19 +4,31 @@
 use std::error::Error;
 use std::ffi::OsStr;
 use std::fs;
+use std::str::FromStr;
 
 use anyhow::anyhow;
-use clap::builder::{EnumValueParser, PossibleValue, StringValueParser, TypedValueParser};
+use clap::builder::{
+    EnumValueParser, PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser,
+};
 use clap::error::ErrorKind;
 use clap::{Arg, Command, ValueEnum};
 use models::{Dtype, RandomError, RandomSpec};
-use pagoda::{Sparse, TokenBias};
+use pagoda::{Sparse, TokenBias, UnknownName};
 use prefetch::spec::{SpecError, TierSpec, parse_bytes};
 use sparse_select::presets::parse_presets;
 use sparse_select::{Registry, Spec};
+use strum::VariantNames;
 
 use super::template::Variable;
 use super::{BenchSuite, SparseArg};
+
+/// A value of a library's enum, by its name.
+pub(super) fn named<T>() -> impl TypedValueParser<Value = T>
+where
+    T: VariantNames + FromStr<Err = UnknownName> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::from(T::VARIANTS).try_map(|name| name.parse::<T>())
+}
 
 /// Tokens in a KV block.
 pub(super) fn block_size(text: &str) -> Result<u32, String> {

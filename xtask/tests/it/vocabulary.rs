@@ -5,8 +5,8 @@ use std::fs;
 
 use xtask::tree;
 
-/// Folders of the crates. The command line is not among them: its flags have words of their own, which it translates.
-const CRATES: [&str; 10] = [
+/// Folders of the crates.
+const CRATES: [&str; 11] = [
     "kvblock",
     "sparse-select",
     "attn-kernels",
@@ -17,12 +17,18 @@ const CRATES: [&str; 10] = [
     "models",
     "xtask/pagoda",
     "xtask/serve",
+    "xtask",
 ];
 
 /// Words, and the file that defines each.
-const WORDS: [(&str, &str); 6] = [
+const WORDS: [(&str, &str); 10] = [
     // Element type of a cache.
     ("KvDtype", "kvblock/src/spec.rs"),
+    // Formats of an indexer's keys, types of activations, places of selection, and names of metrics, which are flags too.
+    ("IndexDtype", "models/src/kv/plan/index_dtype.rs"),
+    ("ActivationType", "models/src/decoder/options.rs"),
+    ("SelectionPlace", "models/src/sparse.rs"),
+    ("MetricsNames", "xtask/serve/src/metrics.rs"),
     // Keys that a query reaches. `AttentionKind` is what follows for blocks, and can be made from it.
     ("Reach", "kvblock/src/spec.rs"),
     // Prefill or decode. `Stage` of sparse-select has it, with the place of a chunk.

@@ -1,12 +1,12 @@
 //! Element types of stored tensors.
 
-use std::fmt;
+use strum::{Display, IntoStaticStr};
 
 /// Storage types of the elements of a [`Tensor`](crate::Tensor).
 ///
 /// A quantised type packs a fixed number of consecutive elements of a row into one block; the layouts are those of
 /// ggml (`ggml-common.h`). All multi-byte numbers are little endian.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, IntoStaticStr)]
 #[expect(non_camel_case_types, reason = "the names of ggml, which every tool and file name uses")]
 pub enum Dtype {
     /// IEEE 754 binary32.
@@ -186,41 +186,8 @@ impl Dtype {
     }
 
     /// The name that ggml and GGUF tools print, or safetensors.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::BF16 => "BF16",
-            Self::Q4_0 => "Q4_0",
-            Self::Q4_1 => "Q4_1",
-            Self::Q5_0 => "Q5_0",
-            Self::Q5_1 => "Q5_1",
-            Self::Q8_0 => "Q8_0",
-            Self::Q2_K => "Q2_K",
-            Self::Q3_K => "Q3_K",
-            Self::Q4_K => "Q4_K",
-            Self::Q5_K => "Q5_K",
-            Self::Q6_K => "Q6_K",
-            Self::IQ4_NL => "IQ4_NL",
-            Self::IQ4_XS => "IQ4_XS",
-            Self::MXFP4 => "MXFP4",
-            Self::F8_E4M3 => "F8_E4M3",
-            Self::IQ1_S => "IQ1_S",
-            Self::IQ1_M => "IQ1_M",
-            Self::IQ2_XXS => "IQ2_XXS",
-            Self::IQ2_XS => "IQ2_XS",
-            Self::IQ2_S => "IQ2_S",
-            Self::IQ3_XXS => "IQ3_XXS",
-            Self::IQ3_S => "IQ3_S",
-            Self::TQ1_0 => "TQ1_0",
-            Self::TQ2_0 => "TQ2_0",
-            Self::Q8_K => "Q8_K",
-        }
-    }
-}
-
-impl fmt::Display for Dtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }

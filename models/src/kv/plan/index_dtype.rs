@@ -1,12 +1,13 @@
 //! Formats of the keys of an indexer.
 
-use std::fmt;
-
 use attn_kernels::kernel::index_logits::IndexKeys;
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
+use kvblock::UnknownName;
+use strum::{Display, EnumString, VariantNames};
 
-/// Format of the keys of an indexer in their cache, and of its queries.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+/// Format of the keys of an indexer in their cache, and of its queries; as text `f32`, `f16` or `fp8`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase", parse_err_ty = UnknownName, parse_err_fn = UnknownName::of::<Self>)]
 pub enum IndexDtype {
     /// f32.
     F32,
@@ -54,15 +55,5 @@ impl IndexDtype {
             Self::F16 => cached(KvDtype::F16),
             Self::Fp8 => IndexKeys::Fp8 { head_dim, page: block_size },
         }
-    }
-}
-
-impl fmt::Display for IndexDtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Fp8 => "fp8",
-        })
     }
 }

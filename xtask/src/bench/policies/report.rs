@@ -17,7 +17,7 @@ use attn_kernels::gpu::Gpu;
 use indicatif::{ProgressBar, ProgressStyle};
 use models::{Attended, Decoder, Tokenizer};
 use pagoda::measured::{self, LossLimit, Measurement, Measurements, fastest_within};
-use pagoda::{Demand, EngineOptions, Model, Registry, Sparse};
+use pagoda::{Demand, EngineOptions, KvDtype, Model, Preemption, Registry, Sparse};
 use serde::Serialize;
 
 use super::cell::{Cells, Kept as _};
@@ -25,7 +25,7 @@ use super::ruler::{self, Prompt, Task};
 use super::runner::{self, Score, SequencePlan, Steps};
 use crate::bench::e2e::{self, Batch, count};
 use crate::bench::page::{self, Shown};
-use crate::cli::{BenchArgs, EngineArgs, KvDtype, Preempt};
+use crate::cli::{BenchArgs, EngineArgs};
 use crate::{model, report as out};
 pub(crate) use plan::Plan;
 use plan::spec_at;
@@ -297,7 +297,7 @@ impl<'a> Bench<'a> {
     fn speeds(&self, args: &EngineArgs, tokens: u32) -> Result<[f64; 3]> {
         let batch = Batch { streams: 1, prompt: tokens, output: self.plan.answer };
         let demand = Demand::one((tokens + self.plan.answer).into());
-        let engine = model::engine(args, self.model, demand, Preempt::Recompute)?;
+        let engine = model::engine(args, self.model, demand, Preemption::Recompute)?;
         let mut bench = e2e::Bench { engine, chunk: args.chunk, seed: 0, text: Some(self.text.ids.clone()) };
         bench.warm_up(batch)?;
         let mut best = [0.0, 0.0, f64::INFINITY];

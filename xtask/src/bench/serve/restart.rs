@@ -77,7 +77,7 @@ impl Bench<'_> {
     async fn measure(&self) -> Result<Vec<Row>> {
         let folder = tempfile::tempdir()?;
         let prompts = self.prompts(0);
-        let first = Server::start(&self.args.engine, folder.path()).await?;
+        let first = Server::start(self.args, folder.path()).await?;
         self.warm_up(&first, 1).await?;
         let (mut cold, mut warm) = (Vec::new(), Vec::new());
         for prompt in prompts.iter().flatten() {
@@ -87,7 +87,7 @@ impl Bench<'_> {
         first.written().await?;
         let first_start = first.start_s;
         first.kill()?;
-        let second = Server::start(&self.args.engine, folder.path()).await?;
+        let second = Server::start(self.args, folder.path()).await?;
         self.warm_up(&second, 2).await?;
         let mut restored = Vec::new();
         for prompt in prompts.iter().flatten() {

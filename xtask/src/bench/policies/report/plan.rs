@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use pagoda::KvDtype;
 use serde::Deserialize;
 
 use super::super::ruler::Task;
 use crate::bench::plan;
-use crate::cli::KvDtype;
 
 /// Budgets in tokens are multiples of this, so that they fill blocks of any usual size.
 const TOKENS: u32 = 64;

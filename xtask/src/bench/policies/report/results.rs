@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::row::{Compared, Row, compared, front};
-use super::table::{HEADS, kv_name, sparse, values};
+use super::table::{HEADS, sparse, values};
 use super::{Facts, KvDtype, recommendations};
 
 /// Limit of the sentence at the top, in per cent.
@@ -16,7 +16,7 @@ const LEAD: &str = "0.5%";
 struct Shown<'a> {
     /// Number in the table of its length and KV type.
     index: usize,
-    kv_dtype: String,
+    kv_dtype: &'static str,
     tokens: u32,
     policy: &'a str,
     loss: f64,
@@ -60,7 +60,7 @@ fn at<'a>(rows: &'a [Row], tokens: u32, kv_dtype: KvDtype, own: KvDtype) -> Vec<
     let best = front(&here);
     let shown = |(index, (row, best)): (usize, (&Compared<'a>, bool))| Shown {
         index,
-        kv_dtype: kv_name(kv_dtype),
+        kv_dtype: kv_dtype.name(),
         tokens,
         policy: &row.row.policy,
         loss: row.loss,

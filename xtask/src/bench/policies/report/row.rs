@@ -1,11 +1,11 @@
 //! Measurements of a report: a policy with one KV type at one length, and how it compares with dense attention.
 
+use pagoda::KvDtype;
 use pagoda::measured::MeasuredPolicy;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::super::cell::Kept;
 use crate::bench::e2e::count;
-use crate::cli::KvDtype;
 
 /// Name of dense attention, the first policy of every KV type and length.
 pub(super) const DENSE: &str = "full";
@@ -15,6 +15,7 @@ pub(super) const DENSE: &str = "full";
 pub(super) struct Row {
     /// Model, device and everything else that a result depends on besides the keys below.
     pub(super) setup: String,
+    #[serde(serialize_with = "name")]
     pub(super) kv_dtype: KvDtype,
     /// Tokens of the prompt.
     pub(super) tokens: u32,
@@ -33,6 +34,10 @@ pub(super) struct Row {
     pub(super) kv_bytes: u64,
     /// Answers to the plan's tasks.
     pub(super) answers: Answers,
+}
+
+fn name<S: Serializer>(kv_dtype: &KvDtype, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(kv_dtype)
 }
 
 /// Answers to prompts that have one.

@@ -26,7 +26,7 @@ pub(super) fn values(row: &Compared<'_>) -> [String; 10] {
     let times = |factor: f64| format!("{factor:.2} ×");
     let some = |value: Option<f64>, shown: fn(f64) -> String| value.map_or("-".into(), shown);
     [
-        kv_name(of.kv_dtype),
+        of.kv_dtype.to_string(),
         if row.is_reference() { "reference".into() } else { row.measured().say_loss() },
         times(row.request),
         times(row.prefill),
@@ -44,11 +44,6 @@ pub(super) fn whole(value: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rates and bytes a token")]
     let value = value.round() as u32;
     grouped(value)
-}
-
-/// The word that the command line has for a KV type.
-pub(super) fn kv_name(kv_dtype: KvDtype) -> String {
-    format!("{kv_dtype:?}").to_lowercase()
 }
 
 /// The recommendation for a limit of loss, as a sentence.

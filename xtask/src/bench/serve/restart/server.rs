@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use tokio::time::sleep;
 
 use super::super::{Client, Form, Prompt};
-use crate::cli::EngineArgs;
+use crate::cli::BenchArgs;
 
 /// Time without a written byte after which everything counts as written.
 const QUIET: Duration = Duration::from_secs(1);
@@ -28,15 +28,15 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a server with the disk tier `folder`, unless the flags name another one.
+    /// Starts a server with the flags of the engine and the disk tier `folder`, unless they name another one.
     ///
     /// # Errors
     /// If the process cannot be started or ends before it is ready, with what it said last.
-    pub(super) async fn start(engine: &EngineArgs, folder: &Path) -> Result<Self> {
+    pub(super) async fn start(args: &BenchArgs, folder: &Path) -> Result<Self> {
         let begun = Instant::now();
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["serve", "--port", "0"]).args(engine.flags());
-        if engine.kv_tiers.is_none() {
+        command.args(["serve", "--port", "0"]).args(&args.engine_flags);
+        if args.engine.kv_tiers.is_none() {
             command.arg(format!("--kv-tiers=disk={}:4GiB", folder.display()));
         }
         let mut process =
