@@ -31,37 +31,63 @@ pub struct Packed {
     pub scales: Vec<u32>,
 }
 
-/// Codings of a packed matrix; types with one layout share a coding.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Format {
+/// The enum of codings, with its names and modules.
+macro_rules! formats {
+    ($($(#[$doc:meta])* $format:ident = $name:literal,)*) => {
+        /// Codings of a packed matrix; types with one layout share a coding.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Format {
+            $($(#[$doc])* $format,)*
+        }
+
+        impl Format {
+            /// All codings.
+            const ALL: &'static [Self] = &[$(Self::$format),*];
+
+            /// The module that reads each.
+            pub(crate) const MODULES: &'static [(Self, &'static str)] =
+                &[$((Self::$format, concat!("weights_", $name))),*];
+
+            /// The name in variants of kernels.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$format => $name,)*
+                }
+            }
+        }
+    };
+}
+
+formats! {
     /// `F32`
-    F32,
+    F32 = "f32",
     /// `F16`
-    F16,
+    F16 = "f16",
     /// `BF16`
-    Bf16,
+    Bf16 = "bf16",
     /// `Q4_0` and `Q4_1`
-    Q4,
+    Q4 = "q4",
     /// `Q5_0` and `Q5_1`
-    Q5,
+    Q5 = "q5",
     /// `Q8_0`
-    Q8,
+    Q8 = "q8",
     /// `Q2_K`
-    Q2K,
+    Q2K = "q2k",
     /// `Q3_K`
-    Q3K,
+    Q3K = "q3k",
     /// `Q4_K`
-    Q4K,
+    Q4K = "q4k",
     /// `Q5_K`
-    Q5K,
+    Q5K = "q5k",
     /// `Q6_K`
-    Q6K,
+    Q6K = "q6k",
     /// `IQ4_NL` and `IQ4_XS`
-    Iq4,
+    Iq4 = "iq4",
     /// `MXFP4`
-    Mxfp4,
+    Mxfp4 = "mxfp4",
     /// `F8_E4M3`
-    Fp8,
+    Fp8 = "fp8",
 }
 
 impl From<Dtype> for Format {
@@ -87,54 +113,15 @@ impl From<Dtype> for Format {
 }
 
 impl Format {
-    /// Codings that have a module of their own.
-    const ALL: [Self; 14] = [
-        Self::F32,
-        Self::F16,
-        Self::Bf16,
-        Self::Q4,
-        Self::Q5,
-        Self::Q8,
-        Self::Q2K,
-        Self::Q3K,
-        Self::Q4K,
-        Self::Q5K,
-        Self::Q6K,
-        Self::Iq4,
-        Self::Mxfp4,
-        Self::Fp8,
-    ];
-
     /// The variant for each coding, by its name.
     pub(crate) fn listed(variant: impl Fn(Self) -> Variant) -> Listed {
-        Self::ALL.into_iter().map(|format| (format.name().to_owned(), variant(format))).collect()
+        Self::ALL.iter().map(|format| (format.name().to_owned(), variant(*format))).collect()
     }
 
     /// The variant for each coding of integers, by its name.
     pub(crate) fn listed_codes(variant: impl Fn(Self) -> Variant) -> Listed {
-        let codes = Self::ALL.into_iter().filter(|format| format.has_codes());
-        codes.map(|format| (format.name().to_owned(), variant(format))).collect()
-    }
-
-    /// The name in variants of kernels.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::Q4 => "q4",
-            Self::Q5 => "q5",
-            Self::Q8 => "q8",
-            Self::Q2K => "q2k",
-            Self::Q3K => "q3k",
-            Self::Q4K => "q4k",
-            Self::Q5K => "q5k",
-            Self::Q6K => "q6k",
-            Self::Iq4 => "iq4",
-            Self::Mxfp4 => "mxfp4",
-            Self::Fp8 => "fp8",
-        }
+        let codes = Self::ALL.iter().filter(|format| format.has_codes());
+        codes.map(|format| (format.name().to_owned(), variant(*format))).collect()
     }
 
     /// Whether elements are integers of at most 8 bits with one offset per block, as integer dot products require.

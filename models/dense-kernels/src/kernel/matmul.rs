@@ -225,25 +225,7 @@ pub enum Loads {
 }
 
 /// Coding of weights.
-pub(crate) const WEIGHTS: OneOf<Format> = OneOf::new(
-    "weights",
-    &[
-        (Format::F32, "weights_f32"),
-        (Format::F16, "weights_f16"),
-        (Format::Bf16, "weights_bf16"),
-        (Format::Q4, "weights_q4"),
-        (Format::Q5, "weights_q5"),
-        (Format::Q8, "weights_q8"),
-        (Format::Q2K, "weights_q2k"),
-        (Format::Q3K, "weights_q3k"),
-        (Format::Q4K, "weights_q4k"),
-        (Format::Q5K, "weights_q5k"),
-        (Format::Q6K, "weights_q6k"),
-        (Format::Iq4, "weights_iq4"),
-        (Format::Mxfp4, "weights_mxfp4"),
-        (Format::Fp8, "weights_fp8"),
-    ],
-);
+pub(crate) const WEIGHTS: OneOf<Format> = OneOf::new("weights", Format::MODULES);
 /// Operation on a finished sum.
 pub(crate) const EPILOGUE: OneOf<Epilogue> = OneOf::new(
     "epilogue",
