@@ -102,11 +102,11 @@ impl Cases {
         Self(Some(cases))
     }
 
-    /// The cases of a variant of the kernel.
+    /// The cases of a variant of the kernel that `spec` chooses.
     #[cfg(feature = "self-test")]
     #[must_use]
-    pub fn of(self, variant: &Variant) -> Vec<crate::self_test::Case> {
-        self.0.map_or_else(Vec::new, |cases| cases(variant))
+    pub fn of(self, variant: &Variant, spec: &crate::self_test::Spec) -> Vec<crate::self_test::Case> {
+        self.0.map_or_else(Vec::new, |cases| cases(variant, spec))
     }
 }
 

@@ -1,7 +1,8 @@
 //! Every kernel variant against its CPU reference, as data: for tests, and for checks of a user's own driver.
 //!
 //! A [`Case`] is one kernel's work with its buffers before and after. Each kernel has a module here, of the same stem as
-//! its `.wgsl` file, that makes cases for any of its variants; kernels of other crates make theirs in the same way.
+//! its `.wgsl` file, that makes cases for any of its variants; kernels of other crates make theirs in the same way. A
+//! [`Spec`] chooses what a variant leaves open: data, rows, lengths, heads.
 //! Kernels whose results are indices of later ones also have [`hostile`] cases.
 
 pub(crate) mod apply_sinks;
@@ -31,25 +32,27 @@ pub(crate) mod prefill_reduce;
 pub(crate) mod quantise;
 pub(crate) mod residency;
 pub(crate) mod retrieval;
+mod spec;
 pub(crate) mod top_k;
 pub(crate) mod v4_compress;
 pub(crate) mod xattn;
 
 pub use case::{Case, Fault, Values};
 pub use floats::{Element, FloatLayout, Format, Stored};
+pub use spec::Spec;
 
 use crate::gpu::Gpu;
 use crate::kernel::{self, KvDtype, KvLayout, KvShape};
 use crate::slot::{self, Slot};
 use crate::{Kernel, Level, NamedVariant, Variant};
 
-/// Makes the cases of a variant.
-pub type Cases = fn(&Variant) -> Vec<Case>;
+/// Makes the cases of a variant that a spec chooses.
+pub type Cases = fn(&Variant, &Spec) -> Vec<Case>;
 
-/// The cases of a variant, which those of a kernel in a catalogue have.
+/// The cases of a variant that `spec` chooses, which those of a kernel in a catalogue have.
 #[must_use]
-pub fn cases(variant: &Variant) -> Vec<Case> {
-    variant.kernel.declared.map_or_else(Vec::new, |declared| declared.cases.of(variant))
+pub fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    variant.kernel.declared.map_or_else(Vec::new, |declared| declared.cases.of(variant, spec))
 }
 
 /// Returns what a table of cases leaves untested: kernels without a variant, and variants whose cases are none, are of another
@@ -60,7 +63,7 @@ pub fn gaps(catalog: &[&Kernel], variants: &[NamedVariant], cases: Cases) -> Vec
     let unlisted = catalog.iter().filter(|kernel| !listed(kernel.name));
     let mut gaps: Vec<_> = unlisted.map(|kernel| format!("{} has no variant", kernel.name)).collect();
     for NamedVariant { name, variant } in variants {
-        let made = cases(variant);
+        let made = cases(variant, &Spec::default());
         if made.is_empty() {
             gaps.push(format!("{name} has no cases"));
         }

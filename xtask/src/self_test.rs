@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use attn_kernels::gpu::{Gpu, GpuError, GpuOptions, wgpu};
-use attn_kernels::self_test::{Case, Fault, cases, skipped};
+use attn_kernels::self_test::{Case, Fault, Spec, cases, skipped};
 use attn_kernels::{NamedVariant, variants_of};
 use indicatif::{ProgressBar, ProgressStyle};
 use pagoda::verdicts::{Verdict, WrongKernel};
@@ -143,7 +143,7 @@ pub(crate) fn variants(
     let mut all: Vec<_> = all.filter(chosen).collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     let with_cases = |named: NamedVariant| {
-        let cases = cases(&named.variant);
+        let cases = cases(&named.variant, &Spec::default());
         (named, cases)
     };
     all.into_iter().map(with_cases).collect()

@@ -1,7 +1,6 @@
 //! Cases of `apply_sinks`.
 
-use super::layer::floats;
-use super::{Case, filled};
+use super::{Case, Spec, filled};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::apply_sinks::{self, ApplySinksParams};
 use crate::{Variant, slot};
@@ -9,13 +8,15 @@ use crate::{Variant, slot};
 /// Shares are `exp` of a difference of at most 40: 3 + 2|x| units in the last place (WGSL's bound).
 const SHARE: Tolerance = Tolerance { abs: 1e-6, rel: 2e-5 };
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let head_dim = filled(variant, slot::HEAD_DIM);
-    let (num_heads, first_row, rows) = (5, 2, 9);
+    let num_heads = spec.number(5, 1..=40);
+    let (first_row, rows) = (spec.number(2, 0..=5), spec.number(9, 1..=40));
     let count = ((first_row + rows + 2) * num_heads) as usize;
-    let mut before = floats(count * head_dim as usize, 1);
-    let mut lse: Vec<f32> = floats(count, 2).iter().map(|x| x * 20.0).collect();
-    let sinks = [f32::NEG_INFINITY, -15.0, 0.0, 4.0, 20.0];
+    let mut before = spec.floats(count * head_dim as usize, 1);
+    let mut lse: Vec<f32> = spec.floats(count, 2).iter().map(|x| x * 20.0).collect();
+    let sinks: Vec<f32> =
+        [f32::NEG_INFINITY, -15.0, 0.0, 4.0, 20.0].into_iter().cycle().take(num_heads as usize).collect();
     // A row without keys.
     let none = (first_row * num_heads) as usize;
     lse[none] = f32::NEG_INFINITY;

@@ -1,8 +1,8 @@
 //! Cases of `block_digest`.
 
 use super::cache_write::stored;
-use super::layer::{Layer, converted, floats, values, words};
-use super::{Case, count, filled, shape};
+use super::layer::{Layer, converted, values, words};
+use super::{Case, Spec, count, filled, shape};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::block_digest::{self, BlockDigestParams, Digest};
@@ -24,8 +24,8 @@ pub(crate) fn pages(layer: &Layer, lens: &[u32]) -> Vec<[u32; 2]> {
     pages.map(|[entry, tokens]| [layer.tables[entry], u32::try_from(tokens).expect("a page")]).collect()
 }
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
-    let shape = shape(variant, 2);
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let shape = shape(variant, spec.number(2, 1..=4));
     let kept = block_digest::dtype(shape.dtype);
     let digest = filled(variant, block_digest::DIGEST);
     let tolerance = match digest {
@@ -34,16 +34,17 @@ pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
         // What rounds an f16 down in f32 rounds it up in f64 where it is next to a tie.
         Digest::Mean => stored(kept),
     };
-    let lens = [1, shape.block_size, 5 * shape.block_size - 3];
-    let layer = Layer::new(shape, &lens, 1);
+    let page = shape.block_size;
+    let lens = spec.lens(&[1, page, 5 * page - 3], page, 1..=6 * page);
+    let layer = Layer::new(shape, &lens, spec.seed(1));
     let mut touched = pages(&layer, &lens);
     // A page that no step wrote keeps its digest.
-    touched.remove(2);
-    touched.insert(1, [BlockTokens::NONE.block, BlockTokens::NONE.tokens]);
+    touched.remove(2.min(touched.len() - 1));
+    touched.insert(1.min(touched.len()), [BlockTokens::NONE.block, BlockTokens::NONE.tokens]);
     let num_blocks = layer.k.len() / shape.block_elements();
-    let before = values(kept, &words(kept, &floats(digest.pool_elements(&shape, num_blocks), 2)));
+    let before = values(kept, &words(kept, &spec.floats(digest.pool_elements(&shape, num_blocks), 2)));
     let count = count(&touched);
-    let whole = BlockDigestParams::new(2, count);
+    let whole = BlockDigestParams::new(shape.num_kv_heads, count);
     let of_values = variant.get(VALUES).is_some();
     let [k, v] = layer.words();
     let cache = if of_values { v } else { k };
@@ -61,6 +62,7 @@ pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
             .binding(&cache[params.first_block as usize * shape.block_bytes() / 4..])
             .cache(kept, &before, tolerance, &after)
     };
-    let cut = BlockDigestParams { first_block: 3, num_blocks: layer.num_blocks() - 3, ..whole };
+    let first_block = spec.number(3, 0..=layer.num_blocks() - 1);
+    let cut = BlockDigestParams { first_block, num_blocks: layer.num_blocks() - first_block, ..whole };
     vec![case("whole and begun pages", whole), case("pages of a part of the cache", cut)]
 }

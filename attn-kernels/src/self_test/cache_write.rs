@@ -1,7 +1,6 @@
 //! Cases of `cache_write`.
 
-use super::layer::floats;
-use super::{Case, shape};
+use super::{Case, Spec, shape};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::cache_write::{self, CacheWriteParams};
@@ -19,27 +18,34 @@ pub(crate) fn stored(dtype: KvDtype) -> Tolerance {
     }
 }
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
-    let shape = shape(variant, 2);
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let shape = shape(variant, spec.number(2, 1..=4));
     let width = shape.num_kv_heads * shape.head_dim;
-    let (rows, num_blocks) = (21, 4);
+    let rows = spec.number(21, 1..=70);
+    let num_blocks = spec.number(4, rows.div_ceil(shape.block_size)..=20);
+    let k_start = spec.number(3, 0..=8);
+    let v_start = k_start + width + spec.number(5, 0..=7);
+    let scale =
+        || if shape.dtype == KvDtype::Fp8 { spec.one_of(1.0, &[f32::exp2(-10.0), 0.25, 4.0]) } else { 1.0 };
     let params = CacheWriteParams {
         rows,
         num_kv_heads: shape.num_kv_heads,
-        row_stride: 2 * width + 12,
-        k_start: 3,
-        v_start: width + 8,
-        k_scale: 1.0,
-        v_scale: 1.0,
+        row_stride: v_start + width + spec.number(4, 0..=7),
+        k_start,
+        v_start,
+        k_scale: scale(),
+        v_scale: scale(),
     };
-    let kv = floats((rows * params.row_stride) as usize, 1);
+    let kv = spec.floats((rows * params.row_stride) as usize, 1);
     // Distinct slots out of order; every fifth row has none.
     let num_slots = num_blocks * shape.block_size;
-    let slot = |row: u32| if row % 5 == 4 { -1 } else { (row * 7 % num_slots).cast_signed() };
-    let slots: Vec<i32> = (0..rows).map(slot).collect();
+    let slots = spec.slots(rows, num_slots, |row| (row % 5 != 4).then_some(row * 7 % num_slots));
     let before = vec![f32::NAN; num_blocks as usize * shape.block_elements()];
     let (mut k, mut v) = (before.clone(), before.clone());
     cpu::cache_write::cache_write(&shape, &params, &kv, &slots, &mut k, &mut v);
+    // The cache has codes: what they stand for, by powers of two.
+    k.iter_mut().for_each(|x| *x /= params.k_scale);
+    v.iter_mut().for_each(|x| *x /= params.v_scale);
     let tolerance = stored(shape.dtype);
     let case = Case::new("rows to scattered slots", variant, &params, cache_write::grid(&shape, rows))
         .binding(&kv)

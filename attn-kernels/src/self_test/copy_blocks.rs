@@ -1,6 +1,6 @@
 //! Cases of `copy_blocks` and `swap_blocks`.
 
-use super::Case;
+use super::{Case, Spec, count};
 use crate::Variant;
 use crate::cpu;
 use crate::kernel::copy_blocks::{self, CopyBlocksParams};
@@ -8,32 +8,38 @@ use crate::kernel::swap_blocks::{self, Link, SwapBlocksParams};
 use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::rows::BlockCopy;
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let shape = KvShape {
-        num_kv_heads: 3,
-        head_dim: 64,
-        block_size: 16,
+        num_kv_heads: spec.number(3, 1..=4),
+        head_dim: spec.one_of(64, &[16, 40, 64]),
+        block_size: spec.one_of(16, &[4, 16, 32]),
         dtype: KvDtype::F16,
         layout: KvLayout::Native,
     };
-    let pairs = [[0, 3], [1, 4], [0, 6], [2, 5]];
+    let pairs: Vec<[u32; 2]> = [[0, 3], [1, 4], [0, 6], [2, 5], [1, 7]]
+        .map(|[from, to]| [spec.number(from, 0..=2), to])
+        .into_iter()
+        .take(spec.number(4, 1..=5) as usize)
+        .collect();
     let block_quads = copy_blocks::block_quads(&shape);
     let params = CopyBlocksParams { block_quads };
     let before: Vec<u32> = (0..block_quads * 4 * 8).map(|word| word.wrapping_mul(0x9e37_79b9)).collect();
     let mut after = before.clone();
     cpu::copy_blocks::copy_blocks(block_quads as usize * 4, &pairs, &mut after);
-    let case = Case::new("one block to one and to many", variant, &params, copy_blocks::grid(&shape, 4))
-        .binding(&pairs)
-        .words(&before, &after);
+    let case =
+        Case::new("one block to one and to many", variant, &params, copy_blocks::grid(&shape, count(&pairs)))
+            .binding(&pairs)
+            .words(&before, &after);
     vec![case]
 }
 
-pub(crate) fn swap_blocks(variant: &Variant) -> Vec<Case> {
+pub(crate) fn swap_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // Blocks of less than four loads a lane, and of some more; fewer workgroups than pairs.
     let case = |name, block_quads: u32, way| {
-        let mut pairs: Vec<[u32; 2]> = (0..70).map(|n| [n * 7 % 5, 70 - n]).collect();
-        pairs[3] = [0, BlockCopy::NONE.to];
-        let params = SwapBlocksParams::new(block_quads, 70, way);
+        let count = spec.number(70, 1..=70);
+        let mut pairs: Vec<[u32; 2]> = (0..count).map(|n| [n * 7 % 5, 70 - n]).collect();
+        pairs[3.min(count as usize - 1)] = [0, BlockCopy::NONE.to];
+        let params = SwapBlocksParams::new(block_quads, count, way);
         let words = |blocks: u32, factor: u32| -> Vec<u32> {
             (0..block_quads * 4 * blocks).map(|word| word.wrapping_mul(factor)).collect()
         };
@@ -46,16 +52,16 @@ pub(crate) fn swap_blocks(variant: &Variant) -> Vec<Case> {
             .words(&before, &after)
     };
     let mut cases = vec![
-        case("small blocks of one pool into another", 96, Link::Memory),
-        case("large blocks over a bus", 1300, Link::Bus),
+        case("small blocks of one pool into another", spec.number(96, 1..=300), Link::Memory),
+        case("large blocks over a bus", spec.number(1300, 300..=1500), Link::Bus),
     ];
-    cases.push(part_of_pools(variant));
+    cases.push(part_of_pools(variant, spec));
     cases
 }
 
 /// Pairs in the middle of a list, between buffers that hold a part of their pools.
-fn part_of_pools(variant: &Variant) -> Case {
-    let block_quads = 96;
+fn part_of_pools(variant: &Variant, spec: &Spec) -> Case {
+    let block_quads = spec.number(96, 1..=1500);
     let pairs: [[u32; 2]; 6] = [[0, 0], [101, 52], [103, 50], [100, 53], [102, 54], [9, 9]];
     let of_buffers: Vec<[u32; 2]> = pairs[1..5].iter().map(|[from, to]| [from - 100, to - 50]).collect();
     let words = |factor: u32| -> Vec<u32> {

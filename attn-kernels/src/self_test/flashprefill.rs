@@ -4,8 +4,8 @@
 use sparse_select::Heads;
 
 use super::hostile::{self, Indices, Order};
-use super::layer::{ATTENTION, Layer, floats, queries};
-use super::{Case, count, filled, shape};
+use super::layer::{ATTENTION, Layer, queries};
+use super::{Case, Spec, count, filled, shape};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::flashprefill::FlashPrefill;
 use crate::kernel::{
@@ -21,31 +21,32 @@ const MEANS: Tolerance = Tolerance { abs: 1e-6, rel: 1e-5 };
 const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 1e-3 };
 
 /// A chunk that starts and ends inside a block.
-fn chunk(num_heads: u32, head_dim: u32, block: u32) -> FlashPrefill {
+fn chunk(spec: &Spec, num_heads: u32, head_dim: u32, block: u32) -> FlashPrefill {
+    let kv_len = spec.len(3 * block + 5, block, block + 1..=5 * block);
     FlashPrefill {
         num_heads,
-        q_stride: num_heads * head_dim + 4,
+        q_stride: num_heads * head_dim + 4 * spec.number(1, 0..=4),
         q_first: 0,
-        q_len: block + block / 2 + 3,
-        kv_len: 3 * block + 5,
+        q_len: spec.len(block + block / 2 + 3, block, 1..=kv_len - block),
+        kv_len,
         table: 0,
         block,
         alpha: 0.45,
-        sink_blocks: 1,
-        recent_blocks: 2,
+        sink_blocks: spec.number(1, 0..=3),
+        recent_blocks: spec.number(2, 0..=3),
     }
 }
 
 /// A cache, a chunk over it, and the tokens of a block.
-fn cache(variant: &Variant) -> (KvShape, FlashPrefill, usize) {
-    let shape = shape(variant, 3);
+fn cache(variant: &Variant, spec: &Spec) -> (KvShape, FlashPrefill, usize) {
+    let shape = shape(variant, spec.number(3, 1..=4));
     let block = shape.block_size * filled(variant, slot::PAGES);
-    (shape, chunk(3, shape.head_dim, block), block as usize)
+    (shape, chunk(spec, shape.num_kv_heads, shape.head_dim, block), block as usize)
 }
 
-pub(crate) fn block_means(variant: &Variant) -> Vec<Case> {
-    let (shape, f, block) = cache(variant);
-    let layer = Layer::new(shape, &[f.kv_len], 5);
+pub(crate) fn block_means(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (shape, f, block) = cache(variant, spec);
+    let layer = Layer::new(shape, &[f.kv_len], spec.seed(5));
     let params = f.block_means(&shape).expect("there are blocks before the chunk");
     let [keys, values] = cpu::block_means::block_means(&layer.kv(), &params, block, &layer.tables);
     let [k, v] = layer.words();
@@ -59,15 +60,16 @@ pub(crate) fn block_means(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(crate) fn attend_means(variant: &Variant) -> Vec<Case> {
+pub(crate) fn attend_means(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (head_dim, block) = (filled(variant, slot::HEAD_DIM), filled(variant, slot::BLOCK));
     let shape =
         KvShape { num_kv_heads: 2, head_dim, block_size: 4, dtype: KvDtype::F16, layout: KvLayout::Native };
     // Seven blocks before the last one.
-    let f = FlashPrefill { kv_len: 7 * block + 5, ..chunk(4, head_dim, block) };
+    let kv_len = spec.len(7 * block + 5, block, 6 * block..=12 * block);
+    let f = FlashPrefill { kv_len, ..chunk(spec, 4, head_dim, block) };
     let [means_len, _] = f.scratch_lens(&shape, 1);
-    let (keys, values) = (floats(means_len, 7), floats(means_len, 8));
-    let q = queries(f.q_len as usize, 4 * head_dim as usize, f.q_stride as usize, 6);
+    let (keys, values) = (spec.floats(means_len, 7), spec.floats(means_len, 8));
+    let q = queries(f.q_len as usize, 4 * head_dim as usize, f.q_stride as usize, spec.seed(6));
     let stride = f.key_blocks() + 3;
     // Everything but every third block, and nothing but it.
     let list = |list: u32| {
@@ -83,7 +85,7 @@ pub(crate) fn attend_means(variant: &Variant) -> Vec<Case> {
         out[1..=list.len()].copy_from_slice(list);
     }
     let rows = (f.q_len * 4) as usize;
-    let (out, lse) = (floats(rows * head_dim as usize, 9), floats(rows, 10));
+    let (out, lse) = (spec.floats(rows * head_dim as usize, 9), spec.floats(rows, 10));
     let (mut all_out, mut all_lse) = (out.clone(), lse.clone());
     let params = f.attend_means(&shape, stride, 0);
     let sizes = [block, head_dim].map(|n| n as usize);
@@ -101,9 +103,9 @@ pub(crate) fn attend_means(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(crate) fn block_mean(variant: &Variant) -> Vec<Case> {
-    let (shape, f, block) = cache(variant);
-    let layer = Layer::new(shape, &[f.kv_len], 5);
+pub(crate) fn block_mean(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (shape, f, block) = cache(variant, spec);
+    let layer = Layer::new(shape, &[f.kv_len], spec.seed(5));
     let params = f.block_mean(&shape).expect("there are blocks before the chunk");
     let want = cpu::block_mean::block_mean(&layer.kv(), &params, block, &layer.tables);
     let [k, _] = layer.words();
@@ -115,7 +117,7 @@ pub(crate) fn block_mean(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(crate) fn block_energy(variant: &Variant) -> Vec<Case> {
+pub(crate) fn block_energy(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let is_coop = variant.level == Level::Coop;
     let (head_dim, block) = if is_coop {
         (16 * filled(variant, slot::SPANS), 32 * filled(variant, slot::SUBGROUPS))
@@ -125,15 +127,15 @@ pub(crate) fn block_energy(variant: &Variant) -> Vec<Case> {
     let shape =
         KvShape { num_kv_heads: 2, head_dim, block_size: 4, dtype: KvDtype::F16, layout: KvLayout::Native };
     let (heads, dim) = (4, head_dim as usize);
-    let f = chunk(4, head_dim, block);
+    let f = chunk(spec, 4, head_dim, block);
     let rows = f.q_len as usize;
-    let q = queries(rows, heads * dim, f.q_stride as usize, 6);
+    let q = queries(rows, heads * dim, f.q_stride as usize, spec.seed(6));
     let row = |head: usize, t: usize| &q[t * f.q_stride as usize + head * dim..][..dim];
     let q_heads: Vec<f32> =
         (0..heads).flat_map(|head| (0..rows).flat_map(move |t| row(head, t).iter().copied())).collect();
     let blocks = 0..f.query_blocks();
     let [means_len, _] = f.scratch_lens(&shape, blocks.end);
-    let means = floats(means_len, 7);
+    let means = spec.floats(means_len, 7);
     let fits = "the tensors are as long as their shapes say";
     let q_heads = Heads::new("q", &q_heads, [heads, rows, dim]).expect(fits);
     let of_means = Heads::new("means", &means, [2, means.len() / 2 / dim, dim]).expect(fits);
@@ -152,7 +154,7 @@ pub(crate) fn block_energy(variant: &Variant) -> Vec<Case> {
 }
 
 /// Energies that are multiples of 1/4 are not near the logarithm of a share of 0.45 of another.
-pub(crate) fn keep_blocks(variant: &Variant) -> Vec<Case> {
+pub(crate) fn keep_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let group = filled(variant, slot::GROUP);
     let shape = KvShape {
         num_kv_heads: 2,
@@ -161,12 +163,13 @@ pub(crate) fn keep_blocks(variant: &Variant) -> Vec<Case> {
         dtype: KvDtype::F16,
         layout: KvLayout::Native,
     };
-    let f = FlashPrefill { kv_len: 40 * 128, q_len: 3 * 128, ..chunk(2 * group, 64, 128) };
+    let [kv_len, q_len] = [(40, 4..=80), (3, 1..=4)].map(|(usual, blocks)| 128 * spec.number(usual, blocks));
+    let f = FlashPrefill { kv_len, q_len, ..chunk(spec, 2 * group, 64, 128) };
     let blocks = 0..f.query_blocks();
     let stride = f.key_blocks() + 3;
     let params = f.keep_blocks(&shape, &blocks, stride, 0);
     let [_, len] = f.scratch_lens(&shape, blocks.end);
-    let energies: Vec<f32> = floats(len, 1).iter().map(|x| (x * 24.0).floor() / 4.0).collect();
+    let energies: Vec<f32> = spec.floats(len, 1).iter().map(|x| (x * 24.0).floor() / 4.0).collect();
     let lists = cpu::keep_blocks::keep_blocks(&params, &energies, f.num_heads as usize);
     let before = vec![77_777; lists.len() * stride as usize];
     let mut after = before.clone();

@@ -2,7 +2,7 @@
 
 use super::layer::Layer;
 use super::options::AttentionInputs;
-use super::{Case, count, shape};
+use super::{Case, Spec, count, shape};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::KvDtype;
@@ -11,27 +11,29 @@ use crate::kernel::gather_cache::{self, GatherCacheParams};
 /// Products with a scale are rounded once, in f32.
 pub(super) const GATHERED: Tolerance = Tolerance { abs: 1e-6, rel: 1e-6 };
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
-    let shape = shape(variant, 2);
-    let lens = [150, 1, 0, 70];
-    let layer = Layer::new(shape, &lens, 4);
-    let asked = AttentionInputs::of(variant, 2, &lens);
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let heads = spec.number(2, 1..=4);
+    let shape = shape(variant, heads);
+    let lens = spec.lens(&[150, 1, 0, 70], shape.block_size, 0..=200);
+    let layer = Layer::new(shape, &lens, spec.seed(4));
+    let asked = AttentionInputs::of(variant, [heads; 2], &lens, spec);
     // From the fourth key of the first sequence on; between two sequences a row is left alone.
     let mut spans = Vec::new();
     let mut row = 0;
-    for (index, (len, table)) in lens.into_iter().zip(&layer.table_of).enumerate() {
-        let first = if index == 0 { 3 } else { 0 };
-        spans.push([first, len, row, *table]);
+    for (index, (len, table)) in lens.iter().zip(&layer.table_of).enumerate() {
+        let first = spec.number(if index == 0 { 3 } else { 0 }, 0..=*len);
+        spans.push([first, *len, row, *table]);
         row += len - first + 1;
     }
+    let scale = |usual| if shape.dtype == KvDtype::Fp8 { spec.one_of(usual, &[0.25, 1.0, 4.0]) } else { 1.0 };
     let params = GatherCacheParams {
-        num_kv_heads: 2,
+        num_kv_heads: heads,
         list_stride: asked.list_stride(),
-        k_scale: if shape.dtype == KvDtype::Fp8 { 0.5 } else { 1.0 },
-        v_scale: if shape.dtype == KvDtype::Fp8 { 4.0 } else { 1.0 },
-        max_keys: 150,
+        k_scale: scale(0.5),
+        v_scale: scale(4.0),
+        max_keys: lens.iter().copied().max().unwrap_or(0).max(1),
     };
-    let len = (row * 2 * shape.head_dim) as usize;
+    let len = (row * heads * shape.head_dim) as usize;
     let (mut k_out, mut v_out) = (vec![f32::NAN; len], vec![f32::NAN; len]);
     let out = (&mut k_out[..], &mut v_out[..]);
     cpu::gather_cache::gather_cache(&layer.kv(), &spans, &layer.tables, out, &asked.options());

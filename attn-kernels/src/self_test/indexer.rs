@@ -3,8 +3,8 @@
 use sparse_select::dsa::fp8::{self, ScaleFormat};
 use sparse_select::dsa::logits::PagedIndexKeys;
 
-use super::layer::{Layer, floats};
-use super::{Case, filled};
+use super::layer::Layer;
+use super::{Case, Spec, filled};
 use crate::cpu::{self, PagedKv, Tolerance, f32_of};
 use crate::kernel::index_logits::{self, IndexLogitsParams};
 use crate::kernel::prefix_slots::{self, PrefixSlotsParams};
@@ -17,15 +17,15 @@ const LOGITS: Tolerance = Tolerance { abs: 5e-5, rel: 2e-5 };
 /// Tolerance of such a sum by cooperative matrices, which add in an order and with a rounding of their own.
 const COOP: Tolerance = Tolerance { abs: 5e-4, rel: 5e-4 };
 
-pub(crate) fn index_logits(variant: &Variant) -> Vec<Case> {
+pub(crate) fn index_logits(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // A part of what the coop level takes at once, and more than it does.
     vec![
-        logits_of("six heads, rows of one to three pages", variant, 6),
-        logits_of("70 heads, rows of one to three pages", variant, 70),
+        logits_of("six heads, rows of one to three pages", variant, spec, spec.number(6, 1..=32)),
+        logits_of("70 heads, rows of one to three pages", variant, spec, spec.number(70, 33..=70)),
     ]
 }
 
-fn logits_of(what: &'static str, variant: &Variant, heads: u32) -> Case {
+fn logits_of(what: &'static str, variant: &Variant, spec: &Spec, heads: u32) -> Case {
     let (head_dim, page) = (filled(variant, slot::HEAD_DIM), filled(variant, slot::BLOCK_SIZE));
     let coop = variant.level == Level::Coop;
     let published = match coop {
@@ -39,19 +39,20 @@ fn logits_of(what: &'static str, variant: &Variant, heads: u32) -> Case {
         None => KvDtype::F16,
     };
     let shape = KvShape { num_kv_heads: 1, head_dim, block_size: page, dtype, layout: KvLayout::Native };
-    let lens = [page + 3, 1, 3 * page];
-    let layer = Layer::new(shape, &lens, 1);
+    let lens = [page + 3, 1, 3 * page].map(|len| spec.len(len, page, 1..=3 * page));
+    let layer = Layer::new(shape, &lens, spec.seed(1));
     let (k, kept) =
         if published { coded(&layer, &lens) } else { (layer.words()[0].clone(), layer.k.clone()) };
-    let stride = 3 * page + 5;
+    let stride = 3 * page + spec.number(5, 0..=9);
     let params = IndexLogitsParams { num_heads: heads, logit_stride: stride, neg_inf: f32::NEG_INFINITY };
     // One row sees no key before its seventh; two rows of logits are of one query.
     let sequences = [(2, 7), (0, 0), (1, 0)];
-    let rows = sequences.map(|(i, first)| [u32::from(i != 2), first, lens[i], layer.table_of[i]]);
+    let rows = sequences
+        .map(|(i, first)| [u32::from(i != 2), spec.number(first, 0..=lens[i]), lens[i], layer.table_of[i]]);
     // Numbers that f16 holds, as fp8 codes are.
-    let mut q = floats((2 * heads * head_dim) as usize, 2);
+    let mut q = spec.floats((2 * heads * head_dim) as usize, 2);
     q.iter_mut().for_each(|x| *x = cpu::cache_write::stored(KvDtype::F16, *x));
-    let gates = floats((2 * heads) as usize, 3);
+    let gates = spec.floats((2 * heads) as usize, 3);
     let kept = PagedKv { k: &kept, ..layer.kv() };
     let key =
         |table: usize, t: usize| kept.key(&layer.tables[table..], 0, t).map(f32_of).collect::<Vec<f32>>();
@@ -88,8 +89,8 @@ fn coded(layer: &Layer, lens: &[u32]) -> (Vec<u32>, Vec<f32>) {
     (bytemuck::pod_collect_to_vec(pages.bytes()), kept)
 }
 
-pub(crate) fn prefix_slots(variant: &Variant) -> Vec<Case> {
-    let params = PrefixSlotsParams { block_size: 16 };
+pub(crate) fn prefix_slots(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let params = PrefixSlotsParams { block_size: spec.one_of(16, &[16, 32, 64]) };
     let tables: Vec<u32> = (0..50).map(|entry| entry * 37 % 64).collect();
     // Positions, tokens, first slot, first entry of the table; five slots between two spans belong to none.
     let spans = [[0, 300, 5, 0], [17, 40, 310, 20], [3, 0, 350, 30], [250, 1, 350, 10]];

@@ -1,7 +1,7 @@
 //! Cases of the kernels that work on lists of blocks: `keep_lists`, `list_counts`, `vote_blocks`.
 
 use super::hostile::{self, Indices, Order};
-use super::{Case, count};
+use super::{Case, Spec, count};
 use crate::kernel::keep_lists::{self, KeepListsParams};
 use crate::kernel::list_counts::{self, ListCountsParams};
 use crate::kernel::vote_blocks::{self, VoteBlocksParams};
@@ -23,22 +23,23 @@ fn lists(voters: u32, blocks: u32, stride: u32) -> Vec<u32> {
     words
 }
 
-pub(crate) fn vote_blocks(variant: &Variant) -> Vec<Case> {
+pub(crate) fn vote_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // Blocks beyond one tile of counters, and a chunk behind them.
-    let (voters, blocks, in_stride) = (9, 2100, 2110);
+    let (voters, blocks) = (spec.number(9, 1..=40), spec.number(2100, 1..=4500));
+    let in_stride = blocks + spec.number(10, 1..=20);
     let params = VoteBlocksParams {
         voters,
         in_stride,
-        votes: 5,
+        votes: spec.number(5, 1..=voters),
         blocks,
-        end: blocks + 7,
-        copies: 2,
-        out_stride: 2120,
+        end: blocks + spec.number(7, 0..=7),
+        copies: spec.number(2, 1..=4),
+        out_stride: blocks + spec.number(20, 8..=20),
         first_list: 1,
     };
     let lists = lists(voters, blocks, in_stride);
     let kept = cpu::vote_blocks::vote_blocks(&params, &lists);
-    let mut before = vec![UNUSED; 3 * params.out_stride as usize];
+    let mut before = vec![UNUSED; ((1 + params.copies) * params.out_stride) as usize];
     // The list that is left alone.
     before[0] = 0;
     let mut after = before.clone();
@@ -51,23 +52,25 @@ pub(crate) fn vote_blocks(variant: &Variant) -> Vec<Case> {
         .words(&before, &after);
     // Lists of anything, whose own kernels would not make them.
     let stride = params.out_stride as usize;
-    let limits = vec![params.end; 3];
+    let limits = vec![params.end; 1 + params.copies as usize];
     let lists = Indices { order: Order::List, stride, limits, none: None };
     let mut cases = vec![case];
     cases.extend(hostile::cases(&cases[0], &[0], &[(1, lists)]));
     cases
 }
 
-pub(crate) fn keep_lists(variant: &Variant) -> Vec<Case> {
-    let (sets, copies, slots) = (2, 3, 4);
+pub(crate) fn keep_lists(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (sets, copies, slots) = (spec.number(2, 1..=4), spec.number(3, 1..=4), 4);
+    // Blocks that rows had when their lists were made.
+    let had = spec.number(190, 1..=190);
     let row = |slot, then, blocks, made| KeptRow { slot, then, blocks, made };
     // Lists that are made, kept, kept with blocks begun since, of no slot, and too long for their room.
     let rows = [
-        row(2, 190, 190, 1),
-        row(0, 190, 190, 0),
-        row(3, 190, 193, 0),
-        row(KeptRow::NONE, 190, 190, 1),
-        row(1, 190, 400, 0),
+        row(2, had, had, 1),
+        row(0, had, had, 0),
+        row(3, had, had + spec.number(3, 1..=9), 0),
+        row(KeptRow::NONE, had, had, 1),
+        row(1, had, had + spec.number(210, 0..=300), 0),
     ];
     let params = KeepListsParams { rows: count(&rows), sets, copies, list_stride: 140, kept_stride: 130 };
     let words: Vec<[u32; 4]> = rows.map(|row| [row.slot, row.then, row.blocks, row.made]).to_vec();
@@ -86,11 +89,12 @@ pub(crate) fn keep_lists(variant: &Variant) -> Vec<Case> {
     vec![of_blocks, case("any words", any(kept, params.kept_stride), any(made, params.list_stride))]
 }
 
-pub(crate) fn list_counts(variant: &Variant) -> Vec<Case> {
-    let (voters, stride) = (150, 40);
+pub(crate) fn list_counts(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (voters, blocks) = (spec.number(150, 76..=300), spec.number(37, 1..=500));
+    let stride = blocks + spec.number(3, 1..=5);
     let params = ListCountsParams { list_stride: stride, first: 2 };
-    let lists = lists(voters, 37, stride);
-    let spans = [[3, 1], [0, 150], [10, 0], [7, 66]];
+    let lists = lists(voters, blocks, stride);
+    let spans = [[3, 1], [0, voters], [10, 0], [7, 66]];
     let before = vec![UNUSED; 7];
     let mut after = before.clone();
     after[2..6].copy_from_slice(&cpu::list_counts::list_counts(&lists, stride, &spans));

@@ -1,7 +1,6 @@
 //! Cases of `lse_merge` and `gate_sum`.
 
-use super::layer::floats;
-use super::{Case, filled};
+use super::{Case, Spec, filled};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::gate_sum::{self, GateSumParams};
 use crate::kernel::lse_merge::{self, LseMergeParams};
@@ -10,14 +9,16 @@ use crate::{Variant, slot};
 /// Weights are `exp` of a difference of at most 40: 3 + 2|x| units in the last place (WGSL's bound).
 pub(crate) const MERGE: Tolerance = Tolerance { abs: 1e-6, rel: 2e-5 };
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let dim = filled(variant, slot::HEAD_DIM);
     let head_dim = dim as usize;
     // Sides without keys, with equal and with very different weights.
-    let lse = [f32::NEG_INFINITY, f32::INFINITY, 0.0, -20.0, 20.0, 3.5];
+    let lse = [f32::NEG_INFINITY, f32::INFINITY, 0.0, -20.0, 20.0, 3.5].map(|usual| {
+        spec.one_of(usual, &[usual, -700.0, 700.0, spec.number(0, 0..=40_000) as f32 / 1e3 - 20.0])
+    });
     let a_lse: Vec<f32> = lse.iter().flat_map(|x| [*x; 6]).collect();
     let b_lse = lse.repeat(6);
-    let (a, b) = (floats(36 * head_dim, 1), floats(36 * head_dim, 2));
+    let (a, b) = (spec.floats(36 * head_dim, 1), spec.floats(36 * head_dim, 2));
     let case = |name, [first_row, end]: [u32; 2]| {
         let (mut out, mut out_lse) = (a.clone(), a_lse.clone());
         let of = |per_row: usize| first_row as usize * per_row..end as usize * per_row;
@@ -31,18 +32,21 @@ pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
             .updated(&a, MERGE, &out)
             .updated(&a_lse, MERGE, &out_lse)
     };
-    vec![case("two sets of keys", [0, 36]), case("rows in the middle", [5, 29])]
+    vec![
+        case("two sets of keys", [0, 36]),
+        case("rows in the middle", [spec.number(5, 0..=18), spec.number(29, 19..=36)]),
+    ]
 }
 
 /// Gates that are open, shut, and in between.
-pub(crate) fn gate_sum(variant: &Variant) -> Vec<Case> {
-    const HEADS: u32 = 37;
+pub(crate) fn gate_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let heads = spec.number(37, 1..=150);
     let dim = filled(variant, slot::HEAD_DIM);
-    let gates: Vec<f32> = floats(HEADS as usize * 3, 1).iter().map(|x| (x * 2.0).powi(9)).collect();
-    let branches = [2, 3, 4].map(|seed| floats((HEADS * dim) as usize, seed));
+    let gates: Vec<f32> = spec.floats(heads as usize * 3, 1).iter().map(|x| (x * 2.0).powi(9)).collect();
+    let branches = [2, 3, 4].map(|seed| spec.floats((heads * dim) as usize, seed));
     let [compressed, selected, window] = &branches;
     let want = cpu::gate_sum::gate_sum(dim as usize, &gates, [compressed, selected, window]);
-    let params = GateSumParams { heads: HEADS };
+    let params = GateSumParams { heads };
     let case = Case::new("gates of all sizes", variant, &params, gate_sum::grid(dim, &params))
         .binding(&gates)
         .binding(compressed)

@@ -5,25 +5,26 @@ use rand::{RngExt, SeedableRng};
 
 use super::layer::{ATTENTION, Layer, queries};
 use super::options::Lists;
-use super::{Case, count, filled, shape};
+use super::{Case, Spec, count, filled, shape};
 use crate::cpu;
 use crate::kernel::masked_attention::{self, MaskedAttentionParams, MaskedRow};
 use crate::{Variant, slot};
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
-    let shape = shape(variant, 2);
-    let (num_heads, select_block) = (6, filled(variant, slot::SELECT_BLOCK));
-    let lens = [300, 1, 130, 0];
-    let layer = Layer::new(shape, &lens, 5);
-    let lists = Lists::random(lens.into_iter(), select_block, 0.7, 6);
-    let mask_stride = 300_u32.div_ceil(32);
-    let mut rng = StdRng::seed_from_u64(7);
-    let mut masks: Vec<u32> = (0..4 * mask_stride).map(|_| rng.random()).collect();
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let shape = shape(variant, spec.number(2, 1..=4));
+    let num_heads = shape.num_kv_heads * spec.number(3, 1..=8);
+    let select_block = filled(variant, slot::SELECT_BLOCK);
+    let lens = spec.lens(&[300, 1, 130, 0], shape.block_size, 0..=300);
+    let layer = Layer::new(shape, &lens, spec.seed(5));
+    let lists = Lists::random(lens.iter().copied(), select_block, spec.density(0.7), spec.seed(6));
+    let (count, mask_stride) = (count(&lens), spec.number(10, 10..=14));
+    let mut rng = StdRng::seed_from_u64(spec.seed(7));
+    let mut masks: Vec<u32> = (0..count * mask_stride).map(|_| rng.random()).collect();
     // The mask leaves nothing of one row.
-    masks[2 * mask_stride as usize..3 * mask_stride as usize].fill(0);
+    masks.chunks_mut(mask_stride as usize).skip(2).take(1).for_each(|mask| mask.fill(0));
     // Queries in reverse, outputs in every other row.
     let row = |(index, len): (u32, u32)| MaskedRow {
-        q: 3 - index,
+        q: count - 1 - index,
         out: 2 * index,
         mask: index,
         list: index,
@@ -32,19 +33,20 @@ pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     };
     let rows: Vec<MaskedRow> = (0..).zip(lens).map(row).collect();
     let width = num_heads * shape.head_dim;
+    let q_stride = width + 4 * spec.number(1, 0..=4);
     let params = MaskedAttentionParams {
         num_heads,
-        num_kv_heads: 2,
-        q_stride: width + 4,
+        num_kv_heads: shape.num_kv_heads,
+        q_stride,
         list_stride: lists.stride,
         mask_stride,
-        rows: count(&rows),
+        rows: count,
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
         k_scale: 1.0,
         v_scale: 1.0,
     };
-    let q = queries(4, width as usize, width as usize + 4, 8);
-    let mut out = vec![f32::NAN; (8 * width) as usize];
+    let q = queries(rows.len(), width as usize, q_stride as usize, spec.seed(8));
+    let mut out = vec![f32::NAN; (2 * count * width) as usize];
     let (kv, selected) = (layer.kv(), lists.selected());
     cpu::masked_attention::masked_attention(
         &kv,

@@ -1,7 +1,6 @@
 //! Cases of `mass_bound` and `mass_merge`.
 
-use super::layer::floats;
-use super::{Case, count};
+use super::{Case, Spec, count};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::mass_bound::{self, MassBoundParams};
@@ -11,19 +10,22 @@ use crate::kernel::paged_decode::PARTITION;
 /// Sums of exponentials, and what a bound gives away for them.
 const SHARES: Tolerance = Tolerance { abs: 1e-7, rel: 2e-4 };
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // Rows that keep every third block, all blocks, the last one, and none.
     vec![case(
         "lists of every kind",
         variant,
+        spec,
         &[|b, _| b % 3 == 1, |_, _| true, |b, n| b + 1 == n, |_, _| false],
     )]
 }
 
-fn case(what: &'static str, variant: &Variant, keeps: &[fn(u32, u32) -> bool]) -> Case {
-    let (num_heads, num_kv_heads, select_block) = (4, 2, 32);
+fn case(what: &'static str, variant: &Variant, spec: &Spec, keeps: &[fn(u32, u32) -> bool]) -> Case {
+    let (num_kv_heads, select_block) = (spec.number(2, 1..=4), spec.one_of(32, &[16, 32, 64]));
+    let num_heads = num_kv_heads * spec.number(2, 1..=4);
     // Two runs of blocks, and fewer.
-    let lens = [1030 * select_block + 3, 3 * select_block, 4 * select_block + 1, select_block];
+    let usual = [1030 * select_block + 3, 3 * select_block, 4 * select_block + 1, select_block];
+    let lens = usual.map(|len| spec.len(len, select_block, 1..=len + 3 * select_block));
     let blocks = |len: u32| len.div_ceil(select_block);
     let list_stride = 2 + lens.iter().copied().map(blocks).max().unwrap_or(0);
     let mut selected = Vec::new();
@@ -42,18 +44,24 @@ fn case(what: &'static str, variant: &Variant, keeps: &[fn(u32, u32) -> bool]) -
         select_block,
         list_stride,
         max_partitions: (list_stride * select_block).div_ceil(PARTITION),
-        bound_stride: list_stride + 3,
+        bound_stride: list_stride + spec.number(3, 0..=5),
         first_row: 0,
         first_share: 0,
         share_stride: mass_bound::share_stride(list_stride),
         partition_size: PARTITION,
-        slack: 2.0,
+        slack: spec.one_of(2.0, &[1.0, 1.5, 2.0]),
     };
     let heads = lens.len() * num_heads as usize;
-    let bounds: Vec<[f32; 2]> =
-        floats(heads * params.bound_stride as usize, 3).iter().map(|x| [6.0 * x, 0.25 * x.abs()]).collect();
-    let stats: Vec<[f32; 2]> =
-        floats(heads * params.max_partitions as usize, 4).iter().map(|x| [3.0 * x, 1.0 + x.abs()]).collect();
+    let bounds: Vec<[f32; 2]> = spec
+        .floats(heads * params.bound_stride as usize, 3)
+        .iter()
+        .map(|x| [6.0 * x, 0.25 * x.abs()])
+        .collect();
+    let stats: Vec<[f32; 2]> = spec
+        .floats(heads * params.max_partitions as usize, 4)
+        .iter()
+        .map(|x| [3.0 * x, 1.0 + x.abs()])
+        .collect();
     let rows: Vec<[u32; 4]> = lens.iter().map(|len| [0, *len, 0, 0]).collect();
     let shares = cpu::mass_bound::mass_bound(&params, &bounds, &rows, &selected, &stats);
     Case::new(what, variant, &params, mass_bound::grid(&params, count(&rows)))
@@ -64,10 +72,12 @@ fn case(what: &'static str, variant: &Variant, keeps: &[fn(u32, u32) -> bool]) -
         .output(SHARES, &shares)
 }
 
-pub(crate) fn merge_cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn merge_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // More layers than lanes; every third row of a layer drops nothing.
-    let params = MassMergeParams { layers: 70, rows: 5, share_stride: 4 };
-    let mut shares: Vec<f32> = floats((params.layers * params.rows * params.share_stride) as usize, 2)
+    let params =
+        MassMergeParams { layers: spec.number(70, 1..=300), rows: spec.number(5, 1..=9), share_stride: 4 };
+    let mut shares: Vec<f32> = spec
+        .floats((params.layers * params.rows * params.share_stride) as usize, 2)
         .iter()
         .map(|x| x.abs())
         .collect();

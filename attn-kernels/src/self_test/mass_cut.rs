@@ -1,37 +1,39 @@
 //! Cases of `block_lse` and `mass_cut`.
 
 use super::hostile::{self, Indices, Order};
-use super::layer::{ATTENTION, Layer, floats, queries};
-use super::{Case, count, filled, shape};
+use super::layer::{ATTENTION, Layer, queries};
+use super::{Case, Spec, count, filled, shape};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::block_lse::{self, BlockLseParams};
 use crate::kernel::mass_cut::{self, FIRST, LIST, MassCutParams};
 use crate::{Variant, slot};
 
 /// The last blocks alone, and what a cut adds to what was known: with scores that fall by index, blocks 2 to 4.
-pub(crate) fn block_lse(variant: &Variant) -> Vec<Case> {
-    let shape = shape(variant, 2);
+pub(crate) fn block_lse(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let shape = shape(variant, spec.number(2, 1..=3));
     let select_block = shape.block_size * filled(variant, slot::PAGES);
-    let num_heads = 4 * filled(variant, slot::HEADS);
-    let lens = [7 * select_block + 3, select_block, 1];
-    let layer = Layer::new(shape, &lens, 1);
+    let kv_heads = shape.num_kv_heads;
+    let num_heads = kv_heads * spec.number(2, 1..=3) * filled(variant, slot::HEADS);
+    let lens = spec.lens(&[7 * select_block + 3, select_block, 1], select_block, 1..=9 * select_block);
+    let layer = Layer::new(shape, &lens, spec.seed(1));
     let params = BlockLseParams {
         num_heads,
-        num_kv_heads: 2,
-        q_stride: num_heads * shape.head_dim + 4,
+        num_kv_heads: kv_heads,
+        q_stride: num_heads * shape.head_dim + 4 * spec.number(1, 0..=4),
         stride: 11,
-        scale: 0.125,
+        scale: spec.one_of(0.125, &[0.0625, 0.1, 0.125]),
         first: 1,
     };
-    let q = queries(lens.len(), (num_heads * shape.head_dim) as usize, params.q_stride as usize, 2);
+    let q =
+        queries(lens.len(), (num_heads * shape.head_dim) as usize, params.q_stride as usize, spec.seed(2));
     let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
     let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
     let of = (&layer.kv(), select_block as usize);
     let all = cpu::block_lse::block_lse(of, &params, &q, &layer.tables, &rows);
-    let scores: Vec<f32> =
-        (0..lens.len() * 2).flat_map(|_| (0..11_u8).map(|b| 20.0 - f32::from(b))).collect();
+    let sets = lens.len() * kv_heads as usize;
+    let scores: Vec<f32> = (0..sets).flat_map(|_| (0..11_u8).map(|b| 20.0 - f32::from(b))).collect();
     let key = |block: u8| sparse_select::topk::order_key(20.0 - f32::from(block));
-    let cuts = vec![[key(1), 1, key(4), 4]; lens.len() * 2];
+    let cuts = vec![[key(1), 1, key(4), 4]; sets];
     let [k, _] = layer.words();
     let last = |row: usize, block: u32| block + 1 == lens[row].div_ceil(select_block);
     let added = |_: usize, block: u32| (2..=4).contains(&block);
@@ -53,10 +55,12 @@ pub(crate) fn block_lse(variant: &Variant) -> Vec<Case> {
 }
 
 /// The first round, in which all but the last block count by their bounds; some scores are equal.
-pub(crate) fn mass_cut(variant: &Variant) -> Vec<Case> {
+pub(crate) fn mass_cut(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let group = filled(variant, slot::GROUP);
-    let (kv_heads, select_block) = (2, 32);
-    let lens = [1100 * select_block + 3, 40 * select_block, 0, 2 * select_block, 5];
+    let (kv_heads, select_block) =
+        (spec.number(2, 1..=(16 / group).clamp(1, 3)), spec.one_of(32, &[16, 32, 64]));
+    let usual = [1100 * select_block + 3, 40 * select_block, 0, 2 * select_block, 5];
+    let lens = usual.map(|len| spec.len(len, select_block, 0..=len + select_block));
     let stride = 1110;
     let params = MassCutParams {
         num_heads: kv_heads * group,
@@ -70,7 +74,7 @@ pub(crate) fn mass_cut(variant: &Variant) -> Vec<Case> {
     };
     let sets = lens.len() * kv_heads as usize;
     let mut scores: Vec<f32> =
-        floats(sets * stride as usize, 3).iter().map(|x| (x * 64.0).round() / 16.0).collect();
+        spec.floats(sets * stride as usize, 3).iter().map(|x| (x * 64.0).round() / 16.0).collect();
     for (set, scores) in scores.chunks_exact_mut(stride as usize).enumerate() {
         let blocks = lens[set / kv_heads as usize].div_ceil(select_block) as usize;
         if blocks > 0 {
@@ -79,8 +83,8 @@ pub(crate) fn mass_cut(variant: &Variant) -> Vec<Case> {
     }
     let heads = lens.len() * params.num_heads as usize;
     let bounds: Vec<[f32; 2]> =
-        floats(heads * stride as usize, 4).iter().map(|x| [3.0 * x, 0.25 * x.abs()]).collect();
-    let lses = floats(heads * stride as usize, 5);
+        spec.floats(heads * stride as usize, 4).iter().map(|x| [3.0 * x, 0.25 * x.abs()]).collect();
+    let lses = spec.floats(heads * stride as usize, 5);
     let rows: Vec<[u32; 4]> = lens.iter().map(|len| [0, *len, 0, 0]).collect();
     let mut lists = vec![77_777_u32; sets * params.list_stride as usize];
     let before = lists.clone();
@@ -99,7 +103,7 @@ pub(crate) fn mass_cut(variant: &Variant) -> Vec<Case> {
             .binding(&lses)
             .finite(Tolerance::EXACT, &anywhere)
             .words(&before, &lists);
-    let blocks = |len: &u32| [len.div_ceil(select_block); 2];
+    let blocks = |len: &u32| std::iter::repeat_n(len.div_ceil(select_block), kv_heads as usize);
     let limits = lens.iter().flat_map(blocks).collect();
     let lists = Indices { order: Order::List, stride: params.list_stride as usize, limits, none: None };
     let mut cases = vec![case];

@@ -2,9 +2,9 @@
 
 use super::cache_write::stored;
 use super::latents::latent_words;
-use super::layer::{ATTENTION, COOP, floats, queries};
+use super::layer::{ATTENTION, COOP, queries};
 use super::options::Lists;
-use super::{Case, count, filled};
+use super::{Case, Spec, count, filled};
 use crate::cpu::mla_decode::LatentRow;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::attention::CONTEXT;
@@ -30,16 +30,15 @@ fn shape(variant: &Variant, block_size: u32) -> LatentShape {
     }
 }
 
-pub(crate) fn latent_write(variant: &Variant) -> Vec<Case> {
+pub(crate) fn latent_write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let shape = shape(variant, 16);
-    let rows = 21;
-    let rope_start = shape.latent + 5;
-    let params =
-        LatentWriteParams { rows, row_stride: rope_start + shape.rope + 4, latent_start: 2, rope_start };
-    let kv = floats((rows * params.row_stride) as usize, 1);
+    let (rows, latent_start) = (spec.number(21, 1..=32), spec.number(2, 0..=4));
+    let rope_start = latent_start + shape.latent + spec.number(3, 0..=5);
+    let row_stride = rope_start + shape.rope + spec.number(4, 0..=5);
+    let params = LatentWriteParams { rows, row_stride, latent_start, rope_start };
+    let kv = spec.floats((rows * params.row_stride) as usize, 1);
     // Distinct slots out of order; every fifth row has none.
-    let slot = |row: u32| if row % 5 == 4 { -1 } else { (row * 7 % 32).cast_signed() };
-    let slots: Vec<i32> = (0..rows).map(slot).collect();
+    let slots = spec.slots(rows, 32, |row| (row % 5 != 4).then_some(row * 7 % 32));
     let before = vec![f32::NAN; 32 * shape.width() as usize];
     let mut latents = before.clone();
     cpu::latent_write::latent_write(&shape, &params, &kv, &slots, &mut latents);
@@ -68,9 +67,9 @@ fn keep(shape: &LatentShape, latents: &mut [f32]) {
 }
 
 /// Slots of a cache: their latents, and NaN in every fourth, which nothing names.
-fn slots(shape: &LatentShape, count: u32, seed: u64) -> Vec<f32> {
+fn slots(shape: &LatentShape, count: u32, spec: &Spec, seed: u64) -> Vec<f32> {
     let width = shape.width() as usize;
-    let mut latents = floats(count as usize * width, seed);
+    let mut latents = spec.floats(count as usize * width, seed);
     keep(shape, &mut latents);
     latents.chunks_exact_mut(width).step_by(4).for_each(|latent| latent.fill(f32::NAN));
     latents
@@ -82,8 +81,11 @@ fn slot(index: u32, count: u32) -> u32 {
 }
 
 /// Keys of two caches under one softmax: of the window, of the compressed cache; in one partition for matrices.
-fn counts(variant: &Variant) -> [[u32; 2]; 4] {
-    [[128, if is_coop(variant) { 101 } else { 190 }], [1, 0], [0, 0], [0, 70]]
+fn counts(variant: &Variant, spec: &Spec) -> [[u32; 2]; 4] {
+    let far = if is_coop(variant) { 101 } else { 190 };
+    let drawn =
+        |[window, compressed]: [u32; 2]| [spec.number(window, 0..=128), spec.number(compressed, 0..=far)];
+    [[128, far], [1, 0], [0, 0], [0, 70]].map(drawn)
 }
 
 /// Whether the variant computes with cooperative matrices. Its partials are in proportion to another maximum than the
@@ -92,9 +94,9 @@ fn is_coop(variant: &Variant) -> bool {
     variant.level == Level::Coop
 }
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     if variant.get(mla_decode::TWO) == Some(true) {
-        return vec![two(variant)];
+        return vec![two(variant, spec)];
     }
     // Matrices have one partition here; of a list that names half of the tokens, the second has those from about 512 on.
     let (end, part) = match (is_coop(variant), is_listed(variant)) {
@@ -104,8 +106,8 @@ pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
         (false, false) => (300, (200, 400)),
     };
     vec![
-        paged("several partitions", variant, (10, end), (0, u32::MAX)),
-        paged("a part of the keys", variant, part, (PARTITION, PARTITION)),
+        paged("several partitions", variant, spec, (10, end), (0, u32::MAX)),
+        paged("a part of the keys", variant, spec, part, (PARTITION, PARTITION)),
     ]
 }
 
@@ -113,10 +115,10 @@ fn is_listed(variant: &Variant) -> bool {
     filled(variant, CONTEXT)
 }
 
-fn two(variant: &Variant) -> Case {
+fn two(variant: &Variant, spec: &Spec) -> Case {
     let shape = shape(variant, filled(variant, slot::BLOCK_SIZE));
-    let counts = counts(variant);
-    let (window, compressed) = (slots(&shape, 64, 1), slots(&shape, 128, 2));
+    let counts = counts(variant, spec);
+    let (window, compressed) = (slots(&shape, 64, spec, 1), slots(&shape, 128, spec, 2));
     let [window_slots, compressed_slots] = [(64, 1), (128, 2)]
         .map(|(slots, seed)| -> Vec<u32> { (0..4 * 200).map(|i| slot(i + seed, slots)).collect() });
     let width = shape.width() as usize;
@@ -133,7 +135,7 @@ fn two(variant: &Variant) -> Case {
         (0..).zip(counts).map(|(i, [near, far])| [3 - i, near + far, near, 0]).collect();
     let caches = [&window, &compressed].map(|cache| latent_words(&shape, cache));
     let lists = [window_slots.clone(), compressed_slots.clone()];
-    case("a window and compressed keys", variant, &shape, &rows, lists_of(200), keys, |case| {
+    case("a window and compressed keys", (variant, spec), &shape, &rows, lists_of(200), keys, |case| {
         case.binding(&caches[0]).binding(&caches[1])
     })
     .binding(&lists[0])
@@ -144,16 +146,18 @@ fn two(variant: &Variant) -> Case {
 fn paged(
     what: &'static str,
     variant: &Variant,
+    spec: &Spec,
     (first, end): (u32, u32),
     (first_key, num_keys): (u32, u32),
 ) -> Case {
     let shape = shape(variant, filled(variant, slot::BLOCK_SIZE));
     let block = shape.block_size;
-    let lens = [end, 1, 0, block + 1];
+    let most = end.max(block + 1);
+    let lens = [end, 1, 0, block + 1].map(|len| spec.len(len, block, 0..=most));
     let blocks_of = |len: u32| len.div_ceil(block);
     let num_blocks: u32 = lens.iter().map(|len| blocks_of(*len)).sum::<u32>() + 1;
     let width = shape.width() as usize;
-    let mut latents = floats((num_blocks * block) as usize * width, 3);
+    let mut latents = spec.floats((num_blocks * block) as usize * width, 3);
     keep(&shape, &mut latents);
     // Blocks of sequences from the last to the first; block 0 is of none.
     latents[..block as usize * width].fill(f32::NAN);
@@ -161,10 +165,10 @@ fn paged(
     let mut rows = Vec::new();
     for (i, len) in (0..).zip(lens) {
         let table = lens[..i as usize].iter().map(|len| blocks_of(*len)).sum();
-        rows.push([3 - i, len, table, if i == 0 { first } else { 0 }]);
+        rows.push([3 - i, len, table, spec.number(if i == 0 { first } else { 0 }, 0..=len)]);
     }
     let lists = is_listed(variant)
-        .then(|| Lists::random(lens.into_iter(), filled(variant, slot::SELECT_BLOCK), 0.5, 4));
+        .then(|| Lists::random(lens.into_iter(), filled(variant, slot::SELECT_BLOCK), 0.5, spec.seed(4)));
     let options = cpu::attention::Options {
         selected: lists.as_ref().map(Lists::selected),
         ..cpu::attention::Options::default()
@@ -181,7 +185,9 @@ fn paged(
     let stride = lists.as_ref().map_or(0, |lists| lists.stride);
     let cache = latent_words(&shape, &latents);
     let params = MlaDecodeParams { first_key, num_keys, ..lists_of(stride) };
-    let case = case(what, variant, &shape, &rows, params, keys, |case| case.binding(&cache).binding(&tables));
+    let case = case(what, (variant, spec), &shape, &rows, params, keys, |case| {
+        case.binding(&cache).binding(&tables)
+    });
     case.optional(lists.as_ref().map(|lists| &lists.lists[..]))
 }
 
@@ -193,7 +199,7 @@ fn lists_of(stride: u32) -> MlaDecodeParams {
 /// A case in which each row attends the keys that `keys` gives for it; a key that it does not see is empty.
 fn case<'a>(
     what: &'static str,
-    variant: &Variant,
+    (variant, spec): (&Variant, &Spec),
     shape: &LatentShape,
     rows: &[[u32; 4]],
     params: MlaDecodeParams,
@@ -201,12 +207,13 @@ fn case<'a>(
     inputs: impl FnOnce(Case) -> Case,
 ) -> Case {
     let coop = is_coop(variant);
-    let num_heads = if coop { 64 } else { 2 * filled(variant, slot::HEADS) };
+    let num_heads = if coop { 64 } else { spec.number(2, 1..=4) * filled(variant, slot::HEADS) };
     let width = num_heads * shape.width();
+    let q_stride = width + 8 * spec.number(1, 0..=3);
     let max_partitions = if coop { 1 } else { 2 };
     let params = MlaDecodeParams {
         num_heads,
-        q_stride: width + 8,
+        q_stride,
         max_partitions,
         reduced: u32::from(!coop),
         scale: 1.0 / (shape.width() as f32).sqrt(),
@@ -217,7 +224,7 @@ fn case<'a>(
         LatentRow { row: row[0] as usize, begin: keys.iter().take_while(|key| key.is_empty()).count(), keys }
     };
     let latents: Vec<LatentRow<'_>> = rows.iter().enumerate().map(latent_row).collect();
-    let q = queries(rows.len(), width as usize, width as usize + 8, 6);
+    let q = queries(rows.len(), width as usize, q_stride as usize, spec.seed(6));
     let heads = (count(rows) * num_heads * max_partitions) as usize;
     let mut partial = vec![f32::NAN; heads * shape.latent as usize];
     let mut stats = vec![[f32::NAN; 2]; heads];

@@ -3,7 +3,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{count, filled};
+use super::{Spec, count, filled};
 use crate::cpu::attention::{Options, Selected};
 use crate::gpu::{Buf, Gpu, GpuError};
 use crate::kernel::attention::{self, Attention, Context, Logit, Pages, Reach};
@@ -73,12 +73,17 @@ pub(crate) fn tables(variant: &Variant, tables: &[u32], num_kv_heads: u32) -> Ve
 }
 
 impl AttentionInputs {
-    /// Values for what a variant of an attention kernel computes; where it attends listed blocks, two lists for each of
-    /// these lengths.
-    pub(crate) fn of(variant: &Variant, num_heads: u32, lens: &[u32]) -> Self {
+    /// Values for what a variant of an attention kernel computes; where it attends listed blocks, a list for each KV
+    /// head and each of these lengths.
+    pub(crate) fn of(
+        variant: &Variant,
+        [num_heads, num_kv_heads]: [u32; 2],
+        lens: &[u32],
+        spec: &Spec,
+    ) -> Self {
         let mask = match variant.get(attention::MASK) {
-            Some(Reach::Window(_)) => Reach::Window(21),
-            Some(Reach::Chunk(_)) => Reach::Chunk(24),
+            Some(Reach::Window(_)) => Reach::Window(spec.number(21, 1..=150)),
+            Some(Reach::Chunk(_)) => Reach::Chunk(spec.number(24, 1..=150)),
             Some(Reach::Full) | None => Reach::Full,
         };
         let logit = match variant.get(attention::LOGIT) {
@@ -90,10 +95,12 @@ impl AttentionInputs {
         let sinks = variant.get(paged_reduce::SINKS) == Some(true);
         let skip = variant.get(attention::SKIP) == Some(true);
         let attention = Attention { mask, logit, sinks, skip, ..Attention::default() };
-        let mut asked = Self::new(attention, num_heads, 2);
+        let mut asked = Self::new(attention, num_heads, spec.seed(2));
+        asked.softcap = spec.one_of(3.0, &[1.0, 3.0, 30.0]);
         if variant.get(attention::CONTEXT) == Some(true) {
-            let twice = lens.iter().flat_map(|len| [*len; 2]);
-            asked.list(Lists::random(twice, filled(variant, slot::SELECT_BLOCK), 0.6, 9));
+            let each = lens.iter().flat_map(|len| std::iter::repeat_n(*len, num_kv_heads as usize));
+            let (block, chance) = (filled(variant, slot::SELECT_BLOCK), spec.density(0.6));
+            asked.list(Lists::random(each, block, chance, spec.seed(9)));
         }
         asked
     }

@@ -2,48 +2,52 @@
 
 use super::layer::{ATTENTION, COOP, Layer, queries};
 use super::options::{self, AttentionInputs};
-use super::{Case, count, filled, shape};
+use super::{Case, Spec, count, filled, shape};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeParams};
 use crate::{Level, Variant, slot};
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let block = filled(variant, slot::BLOCK_SIZE);
     vec![
-        case("several partitions", variant, &[1, block - 1, 300, block, 0, 513, block + 1]),
-        case("one partition", variant, &[block + 1, 0, 200, 1]),
+        case("several partitions", variant, spec, &[1, block - 1, 300, block, 0, 513, block + 1]),
+        case("one partition", variant, spec, &[block + 1, 0, 200, 1]),
     ]
 }
 
-fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
-    let shape = shape(variant, 2);
+fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Case {
+    let shape = shape(variant, spec.number(2, 1..=4));
+    let most = lens.iter().copied().max().unwrap_or(0);
+    let lens = &spec.lens(lens, shape.block_size, 0..=most)[..];
     let num_heads = shape.num_kv_heads * filled(variant, slot::GROUP);
-    let layer = Layer::new(shape, lens, 5);
+    let layer = Layer::new(shape, lens, spec.seed(5));
     let count = count(lens);
     // Rows of queries are in reverse order of sequences, with a gap between them; one sees no key before its tenth.
     let sequences = lens.iter().zip(&layer.table_of).rev();
     let rows: Vec<[u32; 4]> = (0..)
         .zip(sequences)
-        .map(|(row, (len, table))| [row, *len, *table, 10 * u32::from(row == 1)])
+        .map(|(row, (len, table))| [row, *len, *table, spec.number(10 * u32::from(row == 1), 0..=*len)])
         .collect();
     let lens: Vec<u32> = lens.iter().rev().copied().collect();
-    let asked = AttentionInputs::of(variant, num_heads, &lens);
-    let max_partitions = max_partitions(&asked, &rows);
+    let asked = AttentionInputs::of(variant, [num_heads, shape.num_kv_heads], &lens, spec);
+    let partition_size = spec.one_of(PARTITION, &[128, PARTITION, 1 << 31]);
+    let max_partitions = max_partitions(&asked, shape.num_kv_heads, partition_size, &rows);
     let reduced = u32::from(max_partitions > 1);
     let width = num_heads * shape.head_dim;
+    let q_stride = width + 8 * spec.number(1, 0..=3);
     let params = PagedDecodeParams {
         num_heads,
         num_kv_heads: shape.num_kv_heads,
-        q_stride: width + 8,
+        q_stride,
         max_partitions,
-        partition_size: PARTITION,
+        partition_size,
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
         reduced,
         list_stride: asked.list_stride(),
         softcap: asked.softcap,
         ..PagedDecodeParams::default()
     };
-    let q = queries(lens.len(), width as usize, width as usize + 8, 6);
+    let q = queries(lens.len(), width as usize, q_stride as usize, spec.seed(6));
     let heads = (count * num_heads * max_partitions) as usize;
     let mut partial = vec![f32::NAN; heads * shape.head_dim as usize];
     let mut stats = vec![[f32::NAN; 2]; heads];
@@ -75,16 +79,22 @@ fn lanes_of(variant: &Variant) -> Lanes {
     }
 }
 
-/// The most partitions that a row of two KV heads has.
-pub(crate) fn max_partitions(asked: &AttentionInputs, rows: &[[u32; 4]]) -> u32 {
+/// The most partitions that a row has.
+pub(crate) fn max_partitions(
+    asked: &AttentionInputs,
+    num_kv_heads: u32,
+    partition_size: u32,
+    rows: &[[u32; 4]],
+) -> u32 {
+    let heads = num_kv_heads as usize;
     let options = asked.options();
     let of = |(index, [_, len, _, first]): (usize, &[u32; 4])| {
         let partitions = |head| {
-            let keys = options.context(index * 2 + head, *len as usize);
+            let keys = options.context(index * heads + head, *len as usize);
             let begin = count(&keys[..keys.partition_point(|key| *key < *first as usize)]);
-            paged_decode::partitions(PARTITION, begin, count(&keys))
+            paged_decode::partitions(partition_size, begin, count(&keys))
         };
-        partitions(0).max(partitions(1))
+        (0..heads).map(partitions).max().unwrap_or(0)
     };
     rows.iter().enumerate().map(of).max().unwrap_or(0).max(1)
 }

@@ -2,9 +2,10 @@
 
 use super::layer::{ATTENTION, COOP, Layer, queries};
 use super::options::{self, AttentionInputs};
-use super::{Case, count, filled, shape, stored};
+use super::{Case, Spec, count, filled, shape, stored};
 use crate::cpu::attention::{Options, SkipTiles};
 use crate::cpu::{self, Tolerance};
+use crate::kernel::attention;
 use crate::kernel::paged_prefill::{self, PagedPrefillParams, Tile};
 use crate::kernel::{KvLayout, KvShape, paged_prefill_coop};
 use crate::{Level, Variant, slot};
@@ -12,17 +13,18 @@ use crate::{Level, Variant, slot};
 /// Chunks `(position of the first row, rows)` of one sequence each.
 const CHUNKS: [(u32, u32); 4] = [(0, 1), (15, 3), (16, 2), (0, 70)];
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     if variant.level == Level::Coop {
         let shape = KvShape {
-            num_kv_heads: 2,
+            num_kv_heads: spec.number(2, 1..=3),
             head_dim: 16 * filled(variant, slot::SPANS),
             block_size: filled(variant, slot::BLOCK_SIZE),
             dtype: stored(variant).1,
             layout: KvLayout::Native,
         };
         let tile_rows = paged_prefill_coop::TILE_ROWS;
-        let grid = |tiles| paged_prefill_coop::grid(4, tiles);
+        let heads = shape.num_kv_heads * spec.number(2, 1..=8);
+        let grid = |tiles| paged_prefill_coop::grid(heads, tiles);
         let all = Dispatch {
             tile_rows,
             first_key: 0,
@@ -34,15 +36,25 @@ pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
         // All keys, some of them, that do not fill the last step, and parts of which the last has no key.
         let dispatches =
             [all, Dispatch { first_key: 16, num_keys: 24, ..all }, Dispatch { part_keys: 32, ..all }];
-        return dispatches.map(|dispatch| case(variant, shape, 4, &dispatch)).into();
+        return dispatches.map(|dispatch| case(variant, shape, heads, &dispatch, spec)).into();
     }
-    let (shape, num_heads) = (shape(variant, 2), 2 * filled(variant, slot::GROUP));
+    let shape = shape(variant, spec.number(2, 1..=4));
+    let num_heads = shape.num_kv_heads * filled(variant, slot::GROUP);
     let loads = filled(variant, paged_prefill::TRIPS);
     let grid = |tiles| paged_prefill::grid(&shape, num_heads, loads, tiles);
     let (tile_rows, tolerance) = (paged_prefill::tile_rows(loads), ATTENTION);
     let (num_keys, part_keys) = (u32::MAX, u32::MAX);
     let all = Dispatch { tile_rows, first_key: 0, num_keys, part_keys, tolerance, grid: &grid };
-    [all, Dispatch { part_keys: 32, ..all }].map(|dispatch| case(variant, shape, num_heads, &dispatch)).into()
+    let dispatches = [all, Dispatch { part_keys: spec.one_of(32, &[8, 32, 64, 96]), ..all }];
+    dispatches.map(|dispatch| case(variant, shape, num_heads, &dispatch, spec)).into()
+}
+
+/// Chunks of up to four sequences. What scores leave out is clear in the usual ones.
+fn chunks(variant: &Variant, spec: &Spec, block: u32) -> Vec<(u32, u32)> {
+    if variant.get(attention::SKIP) == Some(true) {
+        return CHUNKS.into();
+    }
+    spec.list(&CHUNKS, 4, |spec| (spec.len(0, block, 0..=150), spec.len(0, block, 1..=80)))
 }
 
 /// Parts of the keys of a case, where there are several.
@@ -71,12 +83,13 @@ struct Dispatch<'a> {
     grid: &'a dyn Fn(u32) -> [u32; 3],
 }
 
-fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'_>) -> Case {
+fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'_>, spec: &Spec) -> Case {
     let Dispatch { tile_rows, first_key, num_keys, part_keys, tolerance, grid } = *dispatch;
-    let lens = CHUNKS.map(|(first, rows)| first + rows);
-    let mut layer = Layer::new(shape, &lens, 3);
+    let chunks = chunks(variant, spec, shape.block_size);
+    let lens: Vec<u32> = chunks.iter().map(|(first, rows)| first + rows).collect();
+    let mut layer = Layer::new(shape, &lens, spec.seed(3));
     let (mut tiles, mut ends, mut at) = (Vec::new(), Vec::new(), 0);
-    for ((first, rows), table) in CHUNKS.iter().zip(&layer.table_of) {
+    for ((first, rows), table) in chunks.iter().zip(&layer.table_of) {
         for start in (0..*rows).step_by(tile_rows as usize) {
             let rows = tile_rows.min(rows - start);
             let (row, position, list) = (at + start, first + start, count(&tiles));
@@ -85,15 +98,16 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
         }
         at += rows;
     }
-    let asked = AttentionInputs::of(variant, num_heads, &ends);
+    let asked = AttentionInputs::of(variant, [num_heads, shape.num_kv_heads], &ends, spec);
     if asked.attention.skip {
         layer.hush();
     }
     let width = num_heads * shape.head_dim;
+    let q_stride = width + 4 * spec.number(1, 0..=4);
     let params = PagedPrefillParams {
         num_heads,
         num_kv_heads: shape.num_kv_heads,
-        q_stride: width + 4,
+        q_stride,
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
         list_stride: asked.list_stride(),
         window: asked.attention.mask.tokens(),
@@ -106,7 +120,7 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
         ..PagedPrefillParams::default()
     };
     let parts = if part_keys == u32::MAX { 1 } else { PARTS };
-    let q = queries(at as usize, width as usize, width as usize + 4, 4);
+    let q = queries(at as usize, width as usize, q_stride as usize, spec.seed(4));
     let heads = (at * num_heads) as usize;
     let (mut out, mut lse) = (Vec::new(), Vec::new());
     let tables = &layer.tables;

@@ -1,27 +1,31 @@
 //! Cases of `prefill_reduce`.
 
-use super::layer::floats;
 use super::lse_merge::MERGE;
-use super::{Case, filled};
+use super::{Case, Spec, count, filled};
 use crate::cpu;
 use crate::kernel::prefill_reduce::{self, PrefillReduceParams};
 use crate::{Variant, slot};
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let dim = filled(variant, slot::HEAD_DIM);
     let head_dim = dim as usize;
+    let rows = spec.number(36, 5..=100) as usize;
+    let parts = spec.number(3, 1..=8);
+    let of_parts = parts as usize * rows;
+    let first_row = spec.number(4, 0..=4);
     // Parts without keys, with equal and with very different weights.
     let lse = [f32::NEG_INFINITY, f32::INFINITY, 0.0, -20.0, 20.0, 3.5];
-    let part_lse: Vec<f32> = (0..3 * 36).map(|i| lse[[i % 6, i / 6 % 6, i % 5][i / 36]]).collect();
-    let part_out = floats(3 * 36 * head_dim, 1);
-    let [want_out, want_lse] = cpu::prefill_reduce::prefill_reduce(head_dim, 36, &part_out, &part_lse);
-    // The first four rows stay as they are.
-    let (before, lse_before) = (floats(36 * head_dim, 2), floats(36, 3));
-    let out = [&before[..4 * head_dim], &want_out[4 * head_dim..]].concat();
-    let lse = [&lse_before[..4], &want_lse[4..]].concat();
-    let neg_inf = f32::NEG_INFINITY;
-    let params = PrefillReduceParams { rows: 32, first_row: 4, parts: 3, part_rows: 36, neg_inf };
-    let case = Case::new("three parts", variant, &params, prefill_reduce::grid(dim, 32))
+    let part_lse: Vec<f32> = (0..of_parts).map(|i| lse[[i % 6, i / 6 % 6, i % 5][i / rows % 3]]).collect();
+    let part_out = spec.floats(of_parts * head_dim, 1);
+    let [want_out, want_lse] = cpu::prefill_reduce::prefill_reduce(head_dim, rows, &part_out, &part_lse);
+    // The first rows stay as they are.
+    let kept = first_row as usize;
+    let (before, lse_before) = (spec.floats(rows * head_dim, 2), spec.floats(rows, 3));
+    let out = [&before[..kept * head_dim], &want_out[kept * head_dim..]].concat();
+    let lse = [&lse_before[..kept], &want_lse[kept..]].concat();
+    let (part_rows, neg_inf) = (count(&part_lse) / parts, f32::NEG_INFINITY);
+    let params = PrefillReduceParams { rows: part_rows - first_row, first_row, parts, part_rows, neg_inf };
+    let case = Case::new("three parts", variant, &params, prefill_reduce::grid(dim, params.rows))
         .binding(&part_out)
         .binding(&part_lse)
         .updated(&before, MERGE, &out)

@@ -1,23 +1,26 @@
 //! Cases of `quantise` and `dequantise`.
 
-use super::layer::floats;
-use super::{Case, filled};
+use super::{Case, Spec, filled};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::dequantise::{self, DequantiseParams};
 use crate::kernel::quantise::{self, Code, QuantiseParams};
 use crate::{Variant, slot};
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (width, code) = (filled(variant, slot::WIDTH), filled(variant, quantise::CODE));
     let scale = filled(variant, quantise::SCALE);
-    let rows = 5;
-    let params = QuantiseParams { rows, row_stride: width + 3, first: 2, scale: 0.25 };
+    let (rows, first) = (spec.number(5, 1..=40), spec.number(2, 0..=4));
+    let row_stride = first + width + spec.number(1, 0..=4);
+    let params = QuantiseParams { rows, row_stride, first, scale: spec.one_of(0.25, &[0.125, 0.25, 0.5]) };
     // Eighths up to 15.875, largest first, so that scales and quotients are exact and no two drivers round a tie apart.
-    let mut x: Vec<f32> =
-        floats((rows * params.row_stride) as usize, 1).iter().map(|x| (x * 126.0).round() / 8.0).collect();
+    let mut x: Vec<f32> = spec
+        .floats((rows * params.row_stride) as usize, 1)
+        .iter()
+        .map(|x| (x * 126.0).round() / 8.0)
+        .collect();
     let largest = if code == Code::Int8 { 15.875 } else { 14.0 };
     x.iter_mut().for_each(|x| *x = x.clamp(-largest, largest));
-    x.iter_mut().skip(2).step_by(params.row_stride as usize).for_each(|x| *x = largest);
+    x.iter_mut().skip(first as usize).step_by(params.row_stride as usize).for_each(|x| *x = largest);
     let mut codes = vec![0; (rows * width) as usize];
     let mut scales = vec![f32::NAN; rows as usize];
     cpu::quantise::quantise(width as usize, (code, scale), &params, &x, &mut codes, &mut scales);
@@ -29,14 +32,14 @@ pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(crate) fn dequantise(variant: &Variant) -> Vec<Case> {
+pub(crate) fn dequantise(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (width, code) = (filled(variant, slot::WIDTH), filled(variant, quantise::CODE));
-    let rows = 7;
-    let params = DequantiseParams { rows, row_stride: width + 5, first: 1 };
+    let (rows, first) = (spec.number(7, 1..=40), spec.number(1, 0..=4));
+    let params = DequantiseParams { rows, row_stride: first + width + spec.number(4, 0..=4), first };
     // Every code but the NaNs of e4m3.
     let codes: Vec<u8> =
         (0..=255_u8).filter(|code| code & 0x7f != 0x7f).cycle().take((rows * width) as usize).collect();
-    let scales = floats(rows as usize, 2);
+    let scales = spec.floats(rows as usize, 2);
     let mut x = vec![f32::NAN; (rows * params.row_stride) as usize];
     cpu::dequantise::dequantise(width as usize, code, &params, &codes, &scales, &mut x);
     let words: Vec<u32> = bytemuck::pod_collect_to_vec(&codes);

@@ -1,7 +1,7 @@
 //! Cases of `residency` and `fetch_pages`, of those in which nothing is left open.
 
 use super::hostile::{self, Indices, Order};
-use super::{Case, count, filled};
+use super::{Case, Spec, count, filled};
 use crate::cpu;
 use crate::cpu::residency::Residents;
 use crate::kernel::fetch_pages::{self, FetchPagesParams};
@@ -12,7 +12,7 @@ use crate::{Variant, slot};
 const HEADS: u32 = 2;
 const SLOTS: u32 = 8;
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // Two lists that meet in a page; of eight slots four are held, one of them by a page that was forgotten. At most
     // one page a head is missing, so that no two could change places.
     let pages = filled(variant, slot::PAGES);
@@ -31,7 +31,7 @@ pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     };
     // Nothing is asked of the first list. The others see one page of their second block.
     let lists: Vec<u32> = (0..3 * HEADS).flat_map(|_| [2, 0, 1]).collect();
-    let len = (pages + 1) * block_size - 3;
+    let len = (pages + 1) * block_size - spec.number(3, 0..=block_size - 1);
     let blocks = pages + 1;
     let requests = [[0, 1, 0, 0], [1, len, 1, 0], [2, len, 1, 0]];
     let tables: Vec<u32> = (0..=blocks).rev().collect();
@@ -97,11 +97,12 @@ fn any_lists(case: &Case, before: &Residents, num_blocks: u32) -> Vec<Case> {
     cases
 }
 
-pub(crate) fn fetch_cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn fetch_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let shape = shape(16);
     let touched = [[8, 9], [6, 1], [3, 2]];
+    let salt = spec.number(0, 0..=1 << 20);
     let params = FetchPagesParams {
-        workgroups: 3,
+        workgroups: spec.number(3, 1..=9),
         touched: 3,
         // Blocks 0 and 9 lie elsewhere.
         first_block: 1,
@@ -118,9 +119,9 @@ pub(crate) fn fetch_cases(variant: &Variant) -> Vec<Case> {
     for (n, pair) in [[9, 0], [1, 7], [4, 2], [5, 3], [0, 5]].into_iter().enumerate() {
         fetches[HEADER + 2 * n..][..2].copy_from_slice(&pair);
     }
-    let quads = |pages: u32, salt: u32| -> Vec<[u32; 4]> {
-        let words =
-            (0..pages * HEADS * params.page_quads * 4).map(|word| (word + salt).wrapping_mul(0x9e37_79b9));
+    let quads = |pages: u32, other: u32| -> Vec<[u32; 4]> {
+        let words = (0..pages * HEADS * params.page_quads * 4)
+            .map(|word| (word + other + salt).wrapping_mul(0x9e37_79b9));
         words.collect::<Vec<u32>>().as_chunks().0.to_vec()
     };
     let (host_k, host_v, k, v) = (quads(8, 1), quads(8, 2), quads(SLOTS, 3), quads(SLOTS, 4));

@@ -1,12 +1,12 @@
 //! Cases of `hash_codes`, `hamming_score`, `nsa_probs`, `nsa_attend` and `nsa_block_score`.
 
+use sparse_select::Params;
 use sparse_select::nsa::Nsa;
-use sparse_select::{Params, Spec};
 
 use super::block_digest::pages;
 use super::block_score::cache_of;
-use super::layer::{ATTENTION, Layer, converted, floats, queries, words};
-use super::{Case, count, filled, shape};
+use super::layer::{ATTENTION, Layer, converted, queries, words};
+use super::{Case, Spec, count, filled, shape};
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::block_digest::{self, Digest};
 use crate::kernel::hamming_score::{self, HammingScoreParams};
@@ -22,11 +22,11 @@ fn eighths(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = (*x * 8.0).round() / 8.0);
 }
 
-pub(crate) fn hash_codes(variant: &Variant) -> Vec<Case> {
+pub(crate) fn hash_codes(variant: &Variant, spec: &Spec) -> Vec<Case> {
     const BITS: u32 = 160;
     let shape = shape(variant, 2);
     let dim = shape.head_dim as usize;
-    let mut weights = floats(dim * BITS as usize, 3);
+    let mut weights = spec.floats(dim * BITS as usize, 3);
     eighths(&mut weights);
     let params = |entries: u32| HashCodesParams {
         num_kv_heads: 2,
@@ -45,7 +45,7 @@ pub(crate) fn hash_codes(variant: &Variant) -> Vec<Case> {
         codes[at * 7 + 1..][..code.len()].copy_from_slice(code);
     };
     if filled(variant, hash_codes::SOURCE) == HashSource::Queries {
-        let mut q = queries(5, 8 * dim, 8 * dim, 1);
+        let mut q = queries(5, 8 * dim, 8 * dim, spec.seed(1));
         eighths(&mut q);
         let rows = [3_u32, 0, 1, 4, 2];
         let params = params(5);
@@ -62,7 +62,7 @@ pub(crate) fn hash_codes(variant: &Variant) -> Vec<Case> {
         let case = Case::new("mean queries", variant, &params, hash_codes::grid(&params));
         return vec![case.binding(&rows).binding(&q).binding(&weights).words(&before, &after)];
     }
-    let mut layer = Layer::new(shape, &[3 * shape.block_size + 1], 1);
+    let mut layer = Layer::new(shape, &[3 * shape.block_size + 1], spec.seed(1));
     eighths(&mut layer.k);
     if shape.dtype == KvDtype::Int8 {
         // A largest element of 127/128 makes the scale of a row 1/128, of which eighths are multiples.
@@ -74,7 +74,7 @@ pub(crate) fn hash_codes(variant: &Variant) -> Vec<Case> {
             layer.k[at] = layer.k[at].mul_add(0.0, 127.0 / 128.0);
         }
     }
-    let tokens = 2 * shape.block_size + 5;
+    let tokens = spec.number(2 * shape.block_size + 5, 2..=3 * shape.block_size + 1);
     let slot =
         |t: u32| layer.tables[(t / shape.block_size) as usize] * shape.block_size + t % shape.block_size;
     let mut slots: Vec<u32> = (0..tokens).map(slot).collect();
@@ -100,43 +100,44 @@ pub(crate) fn hash_codes(variant: &Variant) -> Vec<Case> {
             .binding(&weights)
             .words(&before, &after)
     };
-    let cut = HashCodesParams { first_block: 2, num_blocks: layer.num_blocks() - 2, ..whole };
+    let first_block = spec.number(2, 0..=layer.num_blocks() - 1);
+    let cut = HashCodesParams { first_block, num_blocks: layer.num_blocks() - first_block, ..whole };
     vec![case("cached keys", whole), case("keys of a part of the cache", cut)]
 }
 
-pub(crate) fn hamming_score(variant: &Variant) -> Vec<Case> {
+pub(crate) fn hamming_score(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (page, pages, words) = (
         filled(variant, slot::BLOCK_SIZE),
         filled(variant, slot::PAGES),
         filled(variant, hamming_score::WORDS),
     );
     let shape = KvShape {
-        num_kv_heads: 2,
+        num_kv_heads: spec.number(2, 1..=4),
         head_dim: 8,
         block_size: page,
         dtype: KvDtype::F32,
         layout: KvLayout::Native,
     };
     let block = page * pages;
-    let layer = Layer::new(shape, &[6 * block + 3, 1, 4 * block], 1);
-    let lens = [6 * block + 3, 1, 4 * block];
+    let lens = spec.lens(&[6 * block + 3, 1, 4 * block], block, 1..=8 * block);
+    let layer = Layer::new(shape, &lens, spec.seed(1));
     let bits = |len: usize, seed| -> Vec<u32> {
-        floats(len, seed).iter().map(|x| x.to_bits().wrapping_mul(7919)).collect()
+        spec.floats(len, seed).iter().map(|x| x.to_bits().wrapping_mul(7919)).collect()
     };
     let codes = bits(layer.k.len() / 8 * words as usize, 2);
-    let queries = bits(lens.len() * 2 * words as usize, 3);
+    let queries = bits((count(&lens) * shape.num_kv_heads * words) as usize, 3);
     let rows: Vec<[u32; 4]> =
         lens.iter().zip(&layer.table_of).map(|(len, table)| [0, *len, *table, 0]).collect();
     let params = HammingScoreParams {
-        num_kv_heads: 2,
-        score_stride: 9,
-        sink_tokens: block,
-        recent_tokens: block / 2,
-        must_select: [2, -2, 0, 0],
+        num_kv_heads: shape.num_kv_heads,
+        score_stride: spec.number(9, 8..=12),
+        sink_tokens: spec.number(block, 0..=3 * block),
+        recent_tokens: spec.number(block / 2, 0..=3 * block),
+        must_select: [2, -2, 0, 0].map(|block| spec.one_of(block, &[0, 1, 4, -1, -3])),
         num_must: 2,
         infinity: f32::INFINITY,
     };
-    let mut want = vec![f32::NAN; rows.len() * 9];
+    let mut want = vec![f32::NAN; (count(&rows) * params.score_stride) as usize];
     let kinds = (&shape, block as usize, words as usize);
     cpu::hamming_score::hamming_score(kinds, &params, &queries, &codes, &layer.tables, &rows, &mut want);
     let grid = hamming_score::grid(&params, block, count(&rows));
@@ -150,22 +151,25 @@ pub(crate) fn hamming_score(variant: &Variant) -> Vec<Case> {
 }
 
 /// Probabilities are multiples of 1/256: their sums are exact.
-pub(crate) fn nsa_block_score(variant: &Variant) -> Vec<Case> {
+pub(crate) fn nsa_block_score(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (kernel, block) = (filled(variant, nsa_block_score::KERNEL_STRIDES), filled(variant, slot::BLOCK));
     let stride = 16;
-    let spec = format!(
+    let policy = format!(
         "nsa:window_size=0,kernel_size={},kernel_stride={stride},block_size={}",
         kernel * stride,
         block * stride
     );
-    let spec: Spec = spec.parse().expect("a spec of known keys");
-    let nsa = Params::new("nsa", sparse_select::nsa::ENTRY.keys, &spec.params)
+    let policy: sparse_select::Spec = policy.parse().expect("a spec of known keys");
+    let nsa = Params::new("nsa", sparse_select::nsa::ENTRY.keys, &policy.params)
         .and_then(|params| Nsa::from_params(&params))
         .expect("sizes are multiples of the stride");
-    let lens = [40 * stride + 5, 1, kernel * stride, block * stride * 3];
+    let usual = [40 * stride + 5, 1, kernel * stride, block * stride * 3];
+    let lens = spec.lens(&usual, stride, 1..=40 * stride + 5);
+    let kv_heads = spec.number(2, 1..=4);
+    let num_heads = kv_heads * spec.number(3, 1..=6);
     let params = NsaBlockScoreParams {
-        num_heads: 6,
-        num_kv_heads: 2,
+        num_heads,
+        num_kv_heads: kv_heads,
         prob_stride: 41,
         score_stride: 40 / block + 3,
         stride,
@@ -174,9 +178,9 @@ pub(crate) fn nsa_block_score(variant: &Variant) -> Vec<Case> {
         infinity: f32::INFINITY,
     };
     let rows: Vec<[u32; 4]> = lens.iter().map(|len| [0, *len, 0, 0]).collect();
-    let mut probs = floats(rows.len() * 6 * 41, 1);
+    let mut probs = spec.floats((count(&rows) * num_heads * 41) as usize, 1);
     probs.iter_mut().for_each(|p| *p = (p.abs() * 256.0).floor() / 256.0);
-    let mut want = vec![f32::NAN; rows.len() * 2 * params.score_stride as usize];
+    let mut want = vec![f32::NAN; (count(&rows) * kv_heads * params.score_stride) as usize];
     cpu::nsa_block_score::nsa_block_score(&nsa, &params, &probs, &rows, &mut want);
     let grid = nsa_block_score::grid(&params, count(&rows));
     let case = Case::new("forced blocks and overlaps", variant, &params, grid)
@@ -186,29 +190,31 @@ pub(crate) fn nsa_block_score(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(crate) fn nsa_probs(variant: &Variant) -> Vec<Case> {
+pub(crate) fn nsa_probs(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let shape = KvShape { dtype: cache_of(variant), ..shape(variant, 2) };
     let stride = shape.block_size * filled(variant, slot::PAGES);
     let kernel = stride * filled(variant, nsa_block_score::KERNEL_STRIDES);
     // More strides than a workgroup has lanes, in lengths with and without a compressed key, whole and with a rest.
-    let lens = [300 * stride + 5, 1, kernel, kernel - 1, kernel + 3 * stride];
-    let layer = Layer::new(shape, &lens, 1);
+    let usual = [300 * stride + 5, 1, kernel, kernel - 1, kernel + 3 * stride];
+    let lens = spec.lens(&usual, stride, 1..=300 * stride + 5);
+    let layer = Layer::new(shape, &lens, spec.seed(1));
+    let num_heads = 2 * spec.number(3, 1..=6);
     let num_blocks = layer.k.len() / shape.block_elements();
     let mut digests = vec![f32::NAN; Digest::Mean.pool_elements(&shape, num_blocks)];
     let touched = pages(&layer, &lens);
     cpu::block_digest::block_digest(&shape, Digest::Mean, &touched, &layer.k, &mut digests);
-    let width = 6 * shape.head_dim;
+    let width = num_heads * shape.head_dim;
     let params = NsaProbsParams {
-        num_heads: 6,
+        num_heads,
         num_kv_heads: 2,
         q_stride: width + 4,
         prob_stride: 301,
         scale: 2.0 / (shape.head_dim as f32).sqrt(),
     };
-    let q = queries(lens.len(), width as usize, width as usize + 4, 2);
+    let q = queries(lens.len(), width as usize, width as usize + 4, spec.seed(2));
     let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
     let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
-    let mut want = vec![f32::NAN; rows.len() * 6 * 301];
+    let mut want = vec![f32::NAN; (count(&rows) * num_heads * 301) as usize];
     let sizes = [kernel as usize, stride as usize];
     cpu::nsa_probs::nsa_probs(&layer.kv(), sizes, &params, &q, &layer.tables, &rows, &mut want);
     let grid = nsa_probs::grid(&params, count(&rows));
@@ -221,22 +227,24 @@ pub(crate) fn nsa_probs(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(crate) fn nsa_attend(variant: &Variant) -> Vec<Case> {
+pub(crate) fn nsa_attend(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let shape = KvShape { dtype: cache_of(variant), ..shape(variant, 2) };
     let block = shape.block_size * filled(variant, slot::PAGES);
     // More blocks than a workgroup has sides, in lengths with and without a whole block.
-    let lens = [20 * block + 5, 1, block, block - 1];
-    let layer = Layer::new(shape, &lens, 1);
+    let lens = [20 * block + 5, 1, block, block - 1].map(|len| spec.len(len, block, 1..=20 * block + 5));
+    let layer = Layer::new(shape, &lens, spec.seed(1));
+    let num_heads = 2 * spec.number(3, 1..=6);
     let mut digests = vec![f32::NAN; Digest::Mean.pool_elements(&shape, layer.num_blocks() as usize)];
     let values = converted(&layer.v, (&shape, KvShape::v_index), (&shape, KvShape::k_index));
     cpu::block_digest::block_digest(&shape, Digest::Mean, &pages(&layer, &lens), &values, &mut digests);
-    let params = NsaAttendParams { num_heads: 6, num_kv_heads: 2, prob_stride: 21 };
+    let params = NsaAttendParams { num_heads, num_kv_heads: 2, prob_stride: 21 };
     // Rows write elsewhere than they stand.
     let out_row = [3, 0, 4, 1];
     let sequences = out_row.iter().zip(lens.iter().zip(&layer.table_of));
     let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [*row, *len, *table, 0]).collect();
-    let probs: Vec<f32> = floats(rows.len() * 6 * 21, 2).iter().map(|p| p.abs() / 20.0).collect();
-    let before = vec![77.0; 5 * 6 * shape.head_dim as usize];
+    let probs: Vec<f32> =
+        spec.floats((count(&rows) * num_heads * 21) as usize, 2).iter().map(|p| p.abs() / 20.0).collect();
+    let before = vec![77.0; (5 * num_heads * shape.head_dim) as usize];
     let mut after = before.clone();
     let kv = layer.kv();
     cpu::nsa_attend::nsa_attend(&kv, block as usize, &params, &probs, &layer.tables, &rows, &mut after);

@@ -1,7 +1,6 @@
 //! Cases of `top_k` and of the kernels that share long rows out.
 
-use super::layer::floats;
-use super::{Case, count, filled, hostile};
+use super::{Case, Spec, count, filled, hostile};
 use crate::Variant;
 use crate::cpu;
 use crate::kernel::top_k::{self, Output, TopKParams, Transform};
@@ -25,15 +24,18 @@ struct Rows {
 
 impl Rows {
     /// Rows of `(scores, k)` with many ties: scores are multiples of 1/64.
-    fn new(sizes: &[(u32, u32)]) -> Self {
+    fn new(spec: &Spec, usual: &[(u32, u32)], [most, most_k]: [u32; 2]) -> Self {
+        let sizes = spec.list(usual, 6, |spec| (spec.number(0, 0..=most), spec.number(0, 0..=most_k)));
+        let page_size = spec.one_of(PAGE, &[1, 4, PAGE, 64]);
         let (mut scores, mut rows, mut table) = (Vec::new(), Vec::new(), Vec::new());
-        for (seed, &(len, k)) in (0..).zip(sizes) {
+        for (seed, (len, k)) in (0..).zip(sizes) {
             rows.push([count(&scores), len, k, count(&table)]);
-            scores.extend(floats(len as usize, seed).iter().map(|x| (x * 512.0).round() / 64.0));
-            table.extend((0..len.div_ceil(PAGE)).map(|page| (page * 7 + 3) % 4093));
+            scores.extend(spec.floats(len as usize, seed).iter().map(|x| (x * 512.0).round() / 64.0));
+            table.extend((0..len.div_ceil(page_size)).map(|page| (page * 7 + 3) % 4093));
         }
         let most = rows.iter().map(|[_, len, k, _]| *len.min(k)).max().unwrap_or(0);
-        let params = TopKParams { rows: count(&rows), out_stride: most + 2, copies: 2, page_size: PAGE };
+        let (out_stride, copies) = (most + spec.number(2, 1..=5), spec.number(2, 1..=3));
+        let params = TopKParams { rows: count(&rows), out_stride, copies, page_size };
         Self { scores, rows, table, params }
     }
 
@@ -74,8 +76,9 @@ impl Rows {
 }
 
 /// Rows with fewer groups than are selected, with more, and with one.
-fn long_rows() -> Rows {
-    Rows::new(&[(5000, 700), (8192, 1), (4097, 4096), (9, 3), (30, 30), (20_000, 600)])
+fn long_rows(spec: &Spec) -> Rows {
+    let usual = [(5000, 700), (8192, 1), (4097, 4096), (9, 3), (30, 30), (20_000, 600)];
+    Rows::new(spec, &usual, [20_000, 4096])
 }
 
 fn output(variant: &Variant) -> Output {
@@ -85,8 +88,9 @@ fn output(variant: &Variant) -> Output {
     }
 }
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
-    let rows = Rows::new(&[(0, 3), (1, 1), (300, 0), (255, 64), (1500, 1024), (100, 200)]);
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let rows =
+        Rows::new(spec, &[(0, 3), (1, 1), (300, 0), (255, 64), (1500, 1024), (100, 200)], [2500, 2600]);
     let case = |(what, rows): (_, Rows)| {
         let want = rows.selected(output(variant));
         Case::new(what, variant, &rows.params, top_k::grid(rows.params.rows))
@@ -98,7 +102,7 @@ pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     rows.and_hostile("rows round k").into_iter().map(case).collect()
 }
 
-pub(crate) fn peak_cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn peak_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let case = |(what, rows): (_, Rows)| {
         let params = rows.long().peaks();
         let want = rows.peaks(BEFORE);
@@ -107,10 +111,10 @@ pub(crate) fn peak_cases(variant: &Variant) -> Vec<Case> {
             .binding(&rows.rows)
             .words(&vec![BEFORE; want.len()], &want)
     };
-    long_rows().and_hostile("rows of many groups").into_iter().map(case).collect()
+    long_rows(spec).and_hostile("rows of many groups").into_iter().map(case).collect()
 }
 
-pub(crate) fn long_cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn long_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let case = |(what, rows): (_, Rows)| {
         let params = rows.long();
         let [_, chosen, kept] = params.scratch_lens();
@@ -124,11 +128,11 @@ pub(crate) fn long_cases(variant: &Variant) -> Vec<Case> {
             .binding(&vec![BEFORE; kept])
             .words(&vec![BEFORE; want.len()], &want)
     };
-    long_rows().and_hostile("rows of many groups").into_iter().map(case).collect()
+    long_rows(spec).and_hostile("rows of many groups").into_iter().map(case).collect()
 }
 
-pub(crate) fn transform_cases(variant: &Variant) -> Vec<Case> {
-    let rows = Rows::new(&[(1000, 70), (30, 70), (100, 70)]);
+pub(crate) fn transform_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let rows = Rows::new(spec, &[(1000, 70), (30, 70), (100, 70)], [1000, 100]);
     let before = rows.selected(Output::Positions(Transform::None));
     let TopKParams { rows: count, out_stride, page_size, .. } = rows.params;
     let params = TopKTransformParams { rows: count, out_stride, page_size };

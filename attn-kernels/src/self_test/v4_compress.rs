@@ -2,8 +2,7 @@
 
 use sparse_select::v4::compressor::Ratio;
 
-use super::layer::floats;
-use super::{Case, count, filled};
+use super::{Case, Spec, count, filled};
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::v4_compress::{self, V4CompressParams};
 use crate::{Variant, slot};
@@ -14,16 +13,17 @@ const THETA: f64 = 160_000.0;
 const ENTRIES: Tolerance = Tolerance { abs: 2e-5, rel: 1e-4 };
 
 /// The first entry of a sequence and a later one, of states in blocks in reverse order.
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (dim, rope) = (filled(variant, v4_compress::DIM) as usize, filled(variant, slot::ROPE) as usize);
     let ratio = if filled(variant, v4_compress::COFF) == 2 { Ratio::C4 } else { Ratio::C128 };
     let (r, block, width) = (ratio.tokens(), ratio.state_block_size(), ratio.coff() * dim);
-    let (len, blocks) = (3 * r, (3 * r).div_ceil(block));
+    let windows = spec.number(3, 2..=5) as usize;
+    let (len, blocks) = (windows * r, (windows * r).div_ceil(block));
     let tables: Vec<u32> = (0..blocks).rev().map(|b| u32::try_from(b).expect("few blocks")).collect();
-    let (kv, score) = (floats(len * width, 1), floats(len * width, 2));
-    let (ape, norm) = (floats(r * width, 3), floats(dim, 4));
+    let (kv, score) = (spec.floats(len * width, 1), spec.floats(len * width, 2));
+    let (ape, norm) = (spec.floats(r * width, 3), spec.floats(dim, 4));
     // Pages are longer than their tokens.
-    let page = block * 2 * width + 4;
+    let page = block * 2 * width + 4 * spec.number(1, 0..=3) as usize;
     let mut states = vec![f32::NAN; blocks * page];
     for p in 0..len {
         let state = &mut states[tables[p / block] as usize * page + p % block * 2 * width..][..2 * width];

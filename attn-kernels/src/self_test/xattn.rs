@@ -3,8 +3,8 @@
 use sparse_select::Heads;
 
 use super::hostile::{self, Indices, Order};
-use super::layer::{ATTENTION, Layer, floats, queries};
-use super::{Case, filled, stored};
+use super::layer::{ATTENTION, Layer, queries};
+use super::{Case, Spec, filled, stored};
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::find_blocks::{self, Vote};
 use crate::kernel::stride_queries::StrideType;
@@ -23,11 +23,12 @@ const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 1e-3 };
 const SUMS: Tolerance = Tolerance { abs: 1e-5, rel: 1e-4 };
 
 /// A causal chunk that starts and ends inside a block and a stride.
-fn estimate(num_heads: u32, width: u32, stride: u32, block: u32) -> Estimate {
-    let (q_len, kv_len) = (block + block / 2 + 3, 3 * block + 5);
+fn estimate(spec: &Spec, num_heads: u32, width: u32, stride: u32, block: u32) -> Estimate {
+    let kv_len = spec.len(3 * block + 5, block, block + 1..=5 * block);
+    let q_len = spec.len(block + block / 2 + 3, block, 1..=kv_len - block);
     Estimate {
         num_heads,
-        q_stride: width + 4,
+        q_stride: width + 4 * spec.number(1, 0..=4),
         q_first: 0,
         q_len,
         kv_len,
@@ -40,10 +41,10 @@ fn estimate(num_heads: u32, width: u32, stride: u32, block: u32) -> Estimate {
     }
 }
 
-pub(crate) fn stride_queries(variant: &Variant) -> Vec<Case> {
+pub(crate) fn stride_queries(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (dim, stride) = (filled(variant, slot::HEAD_DIM), filled(variant, slot::STRIDE));
-    let e = estimate(3, 3 * dim, stride, 16 * stride);
-    let q = queries(e.q_len as usize, 3 * dim as usize, e.q_stride as usize, 6);
+    let e = estimate(spec, 3, 3 * dim, stride, 16 * stride);
+    let q = queries(e.q_len as usize, 3 * dim as usize, e.q_stride as usize, spec.seed(6));
     // WGSL leaves the rounding open: nothing is left to round.
     let q: Vec<f32> = q.iter().map(|&x| half::f16::from_f32(x).to_f32()).collect();
     // From the second query block on, whose rows end after the chunk.
@@ -67,7 +68,7 @@ fn words(strides: &[f32], to: StrideType) -> Vec<u32> {
     }
 }
 
-pub(crate) fn strided_qk(variant: &Variant) -> Vec<Case> {
+pub(crate) fn strided_qk(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let is_coop = variant.level == Level::Coop;
     let shape = KvShape {
         num_kv_heads: 2,
@@ -79,10 +80,10 @@ pub(crate) fn strided_qk(variant: &Variant) -> Vec<Case> {
     let stride = filled(variant, slot::STRIDE);
     let part = if is_coop { 16 * filled(variant, slot::WIDTH) } else { filled(variant, strided_qk::PART) };
     let (heads, dim) = (4, shape.head_dim as usize);
-    let e = estimate(4, 4 * shape.head_dim, stride, stride * part);
-    let layer = Layer::new(shape, &[e.kv_len], 5);
+    let e = estimate(spec, 4, 4 * shape.head_dim, stride, stride * part);
+    let layer = Layer::new(shape, &[e.kv_len], spec.seed(5));
     let rows = e.q_len as usize;
-    let q = queries(rows, heads * dim, e.q_stride as usize, 6);
+    let q = queries(rows, heads * dim, e.q_stride as usize, spec.seed(6));
     let row = |head: usize, t: usize| &q[t * e.q_stride as usize + head * dim..][..dim];
     let q_heads: Vec<f32> =
         (0..heads).flat_map(|head| (0..rows).flat_map(move |t| row(head, t).iter().copied())).collect();
@@ -112,13 +113,13 @@ pub(crate) fn strided_qk(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(crate) fn softmax_block_sum(variant: &Variant) -> Vec<Case> {
+pub(crate) fn softmax_block_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (rows, part) = (filled(variant, slot::ROWS), filled(variant, strided_qk::PART));
-    let e = estimate(4, 128, 8, 8 * rows);
+    let e = estimate(spec, 4, 128, 8, 8 * rows);
     let blocks = 0..e.query_blocks();
     let params = e.softmax_block_sum(&blocks);
     let [parts_len, _] = e.scratch_lens(blocks.end);
-    let parts: Vec<f32> = floats(parts_len, 1).iter().map(|x| x * 6.0).collect();
+    let parts: Vec<f32> = spec.floats(parts_len, 1).iter().map(|x| x * 6.0).collect();
     let mut want = cpu::softmax_block_sum::softmax_block_sum(&params, rows as usize, part as usize, &parts);
     // Key blocks after a query block's own are not written.
     let key_blocks = e.key_blocks() as usize;
@@ -132,7 +133,7 @@ pub(crate) fn softmax_block_sum(variant: &Variant) -> Vec<Case> {
 }
 
 /// Masses that are multiples of 1/64 and thresholds of 1/16 have no rounding on either side.
-pub(crate) fn find_blocks(variant: &Variant) -> Vec<Case> {
+pub(crate) fn find_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let group = filled(variant, slot::GROUP);
     let shape = KvShape {
         num_kv_heads: 2,
@@ -141,14 +142,15 @@ pub(crate) fn find_blocks(variant: &Variant) -> Vec<Case> {
         dtype: KvDtype::F16,
         layout: KvLayout::Native,
     };
-    let e = Estimate { kv_len: 40 * 128, q_len: 3 * 128, ..estimate(2 * group, 128 * group, 8, 128) };
+    let [kv_len, q_len] = [(40, 4..=80), (3, 1..=4)].map(|(usual, blocks)| 128 * spec.number(usual, blocks));
+    let e = Estimate { kv_len, q_len, ..estimate(spec, 2 * group, 128 * group, 8, 128) };
     let blocks = 0..e.query_blocks();
     let stride = e.key_blocks() + 3;
     let params = e.find_blocks(&shape, &blocks, stride, 0);
     let heads = e.num_heads as usize;
     let [_, sums_len] = e.scratch_lens(blocks.end);
     let mass = |x: &f32| (x.max(0.0) * 12.0).floor() / 64.0;
-    let mut sums: Vec<f32> = floats(sums_len, 1).iter().map(mass).collect();
+    let mut sums: Vec<f32> = spec.floats(sums_len, 1).iter().map(mass).collect();
     for (row, sums) in sums.chunks_mut(e.key_blocks() as usize).enumerate() {
         let own = e.first_block() as usize + row % blocks.len();
         sums.iter_mut().skip(own + 1).for_each(|sum| *sum = 0.0);

@@ -8,7 +8,7 @@ use attn_kernels::kernel::attention::Context;
 use attn_kernels::kernel::gather_cache::{self, GatherCacheParams};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::profile::Matrices;
-use attn_kernels::self_test::{cases, skipped};
+use attn_kernels::self_test::{Spec, cases, skipped};
 use attn_kernels::{Kernel, TextLength, Variant, variants_of};
 use kvblock::e4m3;
 
@@ -107,7 +107,7 @@ fn kernels_of_codes_pass_where_halves_are_flushed() {
         else {
             continue;
         };
-        let mut case = cases(&named.variant).remove(0);
+        let mut case = cases(&named.variant, &Spec::default()).remove(0);
         if skipped(gpu, &named, &case).is_none() && tested.insert((named.variant.kernel.name, code)) {
             case.variant = flushing(&case.variant);
             case.run(gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name));

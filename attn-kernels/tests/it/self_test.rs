@@ -3,7 +3,7 @@
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::profile::Matrices;
-use attn_kernels::self_test::{Case, Fault, Values, cases, gaps, skipped};
+use attn_kernels::self_test::{Case, Fault, Spec, Values, cases, gaps, skipped};
 use attn_kernels::{Level, NamedVariant, TextLength, Variant, catalog, variants, variants_of};
 
 /// Kernels that make, of floats or of lists, what later kernels use as indices.
@@ -37,10 +37,10 @@ fn a_variant_without_cases_is_told() {
     let all = variants();
     let merge: Vec<_> = all.iter().filter(|named| named.name == "lse_merge").cloned().collect();
     let other = merge[0].variant.kernel;
-    assert_eq!(gaps(&[other], &merge, |_| Vec::new()), ["lse_merge has no cases"]);
+    assert_eq!(gaps(&[other], &merge, |_, _| Vec::new()), ["lse_merge has no cases"]);
     assert_eq!(gaps(&[other], &[], cases), ["lse_merge has no variant"]);
-    let partial = |variant: &Variant| {
-        let mut cases = cases(variant);
+    let partial = |variant: &Variant, spec: &Spec| {
+        let mut cases = cases(variant, spec);
         cases.iter_mut().for_each(|case| case.wants.clear());
         cases
     };
@@ -90,7 +90,7 @@ fn every_variant_passes_on(gpu: &Gpu) {
 fn every_passes_on(gpu: &Gpu, asked: impl Fn(&NamedVariant) -> bool) {
     // Small heads: a software driver takes two minutes to compile all variants of 128.
     for named in variants_of(16).into_iter().filter(asked) {
-        for case in cases(&named.variant) {
+        for case in cases(&named.variant, &Spec::default()) {
             match skipped(gpu, &named, &case) {
                 Some(reason) => eprintln!("{} ({}) is skipped: {reason}", named.name, named.level()),
                 None => case.run(gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name)),
@@ -106,7 +106,7 @@ fn indices_stay_inside_their_buffers_whatever_the_scores() {
     for kernel in INDICES {
         let named = variants().into_iter().filter(|named| named.variant.kernel.name == kernel);
         for named in named.filter(|named| named.level() <= gpu.level()) {
-            let cases = cases(&named.variant);
+            let cases = cases(&named.variant, &Spec::default());
             assert!(cases.iter().any(|case| case.what == "any bits"), "{}: no hostile cases", named.name);
             for case in cases.iter().filter(|case| skipped(&gpu, &named, case).is_none()) {
                 case.run(&gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name));
@@ -119,7 +119,7 @@ fn indices_stay_inside_their_buffers_whatever_the_scores() {
 fn a_write_outside_a_buffer_is_told() {
     let Some(gpu) = gpu(Checks::Off) else { return };
     let named = variants().into_iter().find(|named| named.name == "copy_blocks").unwrap();
-    let mut case: Case = cases(&named.variant).remove(0);
+    let mut case: Case = cases(&named.variant, &Spec::default()).remove(0);
     // The last block of the eight that it writes, 6, now ends behind the buffer.
     let Values::Words(want) = &mut case.wants[0].1 else { panic!("words") };
     want.truncate(want.len() / 8 * 7 - 32);
@@ -132,7 +132,7 @@ fn a_write_outside_a_buffer_is_told() {
 fn a_wrong_result_is_told() {
     let Some(gpu) = gpu(Checks::On) else { return };
     let named = variants().into_iter().find(|named| named.name == "lse_merge").unwrap();
-    let mut case = cases(&named.variant).remove(0);
+    let mut case = cases(&named.variant, &Spec::default()).remove(0);
     let Values::Floats(_, tolerance, want) = &mut case.wants[0].1 else { panic!("floats") };
     let index = want.iter().position(|x| x.abs() > 0.1).unwrap();
     assert!(tolerance.abs + tolerance.rel < 1e-4);
@@ -145,7 +145,7 @@ fn a_wrong_result_is_told() {
     }
 
     let named = variants().into_iter().find(|named| named.name == "copy_blocks").unwrap();
-    let mut case: Case = cases(&named.variant).remove(0);
+    let mut case: Case = cases(&named.variant, &Spec::default()).remove(0);
     let Values::Words(want) = &mut case.wants[0].1 else { panic!("words") };
     want[77] ^= 1;
     let fault = case.run(&gpu).unwrap_err();

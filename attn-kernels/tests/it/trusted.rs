@@ -13,7 +13,7 @@ use attn_kernels::kernel::paged_decode::{self, Lanes};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, strided_qk, strided_qk_coop};
 use attn_kernels::kernel::{paged_decode_coop, paged_prefill_coop};
-use attn_kernels::self_test::cases;
+use attn_kernels::self_test::{Spec, cases};
 use attn_kernels::{Level, Variant};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -41,7 +41,7 @@ fn config() -> Config {
 }
 
 fn check(gpu: &Gpu, variant: &Variant) -> Result<(), TestCaseError> {
-    let cases = cases(variant);
+    let cases = cases(variant, &Spec::default());
     prop_assert!(!cases.is_empty(), "{}: no cases", variant.kernel.name);
     for case in cases {
         let outcome = case.run(gpu);

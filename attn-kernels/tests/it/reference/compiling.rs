@@ -3,7 +3,7 @@
 use super::device::gpu;
 use attn_kernels::gpu::{Checks, Compilation, Gpu, GpuError, GpuOptions, Pass, wgpu};
 use attn_kernels::kernel::{copy_blocks, lse_merge};
-use attn_kernels::self_test::cases;
+use attn_kernels::self_test::{Spec, cases};
 use attn_kernels::{Kernel, Variant};
 use std::fs;
 
@@ -17,7 +17,7 @@ fn open(options: GpuOptions) -> Gpu {
 }
 
 fn run(gpu: &Gpu, variant: &Variant) {
-    cases(variant)[0].run(gpu).unwrap();
+    cases(variant, &Spec::default())[0].run(gpu).unwrap();
 }
 
 #[test]

@@ -2,8 +2,7 @@
 
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
-use attn_kernels::self_test::layer::floats;
-use attn_kernels::self_test::{Case, filled};
+use attn_kernels::self_test::{Case, Spec, filled};
 use attn_kernels::{Variant, slot};
 use sparse_select::dsa::logits::PagedIndexKeys;
 
@@ -12,7 +11,7 @@ use crate::kernel::index_query_fp8::{self, IndexQueryFp8Params};
 use crate::kernel::index_write::{self, IndexWriteParams};
 use crate::kernel::index_write_fp8::{self, IndexWriteFp8Params};
 
-pub(crate) fn write(variant: &Variant) -> Vec<Case> {
+pub(crate) fn write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (dtype, tolerance) = match filled(variant, index_write::CHUNK) {
         // WGSL leaves the direction of rounding to f16 open: one unit in the last place.
         8 => (KvDtype::F16, Tolerance { abs: f64::exp2(-24.0), rel: f64::exp2(-10.0) }),
@@ -25,11 +24,13 @@ pub(crate) fn write(variant: &Variant) -> Vec<Case> {
         dtype,
         layout: KvLayout::Native,
     };
-    let (rows, blocks) = (9, 2);
-    let params = IndexWriteParams { rows, row_stride: shape.head_dim + 6, first: 4 };
-    let x = floats((rows * params.row_stride) as usize, 1);
-    let slot = |row: u32| if row == 4 { -1 } else { (row * 13 % (blocks * shape.block_size)).cast_signed() };
-    let slots: Vec<i32> = (0..rows).map(slot).collect();
+    let (rows, first) = (spec.number(9, 1..=40), spec.number(4, 0..=8));
+    let blocks = spec.number(2, rows.div_ceil(shape.block_size)..=20);
+    let row_stride = first + shape.head_dim + spec.number(2, 0..=4);
+    let params = IndexWriteParams { rows, row_stride, first };
+    let x = spec.floats((rows * params.row_stride) as usize, 1);
+    let count = blocks * shape.block_size;
+    let slots = spec.slots(rows, count, |row| (row != 4).then_some(row * 13 % count));
     let before = vec![f32::NAN; blocks as usize * shape.block_bytes() / dtype.bytes() as usize];
     let mut after = before.clone();
     cpu::index_write::index_write(&shape, &params, &x, &slots, &mut after);
@@ -41,21 +42,22 @@ pub(crate) fn write(variant: &Variant) -> Vec<Case> {
 }
 
 /// Vectors with a channel far above the others, and one of zeros.
-fn vectors(count: u32, head_dim: u32, seed: u64) -> Vec<f32> {
-    let mut x = floats((count * head_dim) as usize, seed);
+fn vectors(spec: &Spec, count: u32, head_dim: u32, seed: u64) -> Vec<f32> {
+    let mut x = spec.floats((count * head_dim) as usize, seed);
     x.iter_mut().step_by(head_dim as usize + 1).for_each(|x| *x *= 300.0);
     x[head_dim as usize..2 * head_dim as usize].fill(0.0);
     x
 }
 
 /// Sums of the rotation have one order and the division by a power of two is exact, so that codes are the reference's.
-pub(crate) fn write_fp8(variant: &Variant) -> Vec<Case> {
+pub(crate) fn write_fp8(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (head_dim, page) = (filled(variant, slot::HEAD_DIM), filled(variant, slot::BLOCK_SIZE));
-    let (rows, pages, root) = (9, 2, index_write_fp8::root(head_dim));
-    let params = IndexWriteFp8Params { rows, row_stride: head_dim + 6, first: 4, root };
-    let x = vectors(rows, params.row_stride, 1);
-    let slot = |row: u32| if row == 4 { -1 } else { (row * 13 % (pages * page)).cast_signed() };
-    let slots: Vec<i32> = (0..rows).map(slot).collect();
+    let (rows, first) = (spec.number(9, 2..=40), spec.number(4, 0..=8));
+    let (pages, root) = (spec.number(2, rows.div_ceil(page)..=20), index_write_fp8::root(head_dim));
+    let row_stride = first + head_dim + spec.number(2, 0..=4);
+    let params = IndexWriteFp8Params { rows, row_stride, first, root };
+    let x = vectors(spec, rows, params.row_stride, 1);
+    let slots = spec.slots(rows, pages * page, |row| (row != 4).then_some(row * 13 % (pages * page)));
     let mut keys = PagedIndexKeys::new(pages as usize, page as usize, head_dim as usize);
     let before = keys.bytes().to_vec();
     cpu::index_write_fp8::index_write_fp8(head_dim as usize, &params, &x, &slots, &mut keys);
@@ -63,10 +65,10 @@ pub(crate) fn write_fp8(variant: &Variant) -> Vec<Case> {
     vec![case.binding(&x).binding(&slots).words(&before, keys.bytes())]
 }
 
-pub(crate) fn query_fp8(variant: &Variant) -> Vec<Case> {
-    let (head_dim, count) = (filled(variant, slot::HEAD_DIM), 13);
+pub(crate) fn query_fp8(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (head_dim, count) = (filled(variant, slot::HEAD_DIM), spec.number(13, 2..=70));
     let params = IndexQueryFp8Params { vectors: count, root: index_write_fp8::root(head_dim) };
-    let (q, gates) = (vectors(count, head_dim, 1), floats(count as usize, 2));
+    let (q, gates) = (vectors(spec, count, head_dim, 1), spec.floats(count as usize, 2));
     let (mut values, mut scaled) = (q.clone(), gates.clone());
     cpu::index_query_fp8::index_query_fp8(head_dim as usize, &mut values, &mut scaled);
     let case = Case::new("heads of rows", variant, &params, index_query_fp8::grid(count));

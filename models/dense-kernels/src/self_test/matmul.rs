@@ -4,7 +4,7 @@ use crate::kernel::matmul_coop::Activations;
 use crate::kernel::quantize_rows::Input;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::self_test::layer::floats;
-use attn_kernels::self_test::{Case, filled};
+use attn_kernels::self_test::{Case, Spec, filled};
 use attn_kernels::{Variant, slot};
 use half::f16;
 
@@ -48,6 +48,17 @@ fn loads(variant: &Variant) -> Loads {
     variant.get(matmul::ACTIVATIONS).flatten().unwrap_or(Loads::Uniform)
 }
 
+/// Rows, columns and blocks of a product, at most as many as usual, which the tolerances are for.
+fn sizes(variant: &Variant, spec: &Spec, [rows, cols, blocks]: [u32; 3]) -> [u32; 3] {
+    [spec.number(rows, 1..=rows), spec.number(cols, 1..=cols), whole_blocks(variant, spec, blocks)]
+}
+
+/// Blocks of a row, at most as many as usual, that the storage type fills.
+pub(super) fn whole_blocks(variant: &Variant, spec: &Spec, usual: u32) -> u32 {
+    let unit = u32_of(dtype(variant).block_elems().div_ceil(BLOCK));
+    unit * spec.number(usual / unit, 1..=usual / unit)
+}
+
 /// One product: padded rows of x and y, y filled with what `Add` adds to.
 struct Product {
     params: MatmulParams,
@@ -58,22 +69,24 @@ struct Product {
 }
 
 impl Product {
-    fn new(variant: &Variant, [rows, cols, blocks]: [u32; 3]) -> Self {
+    fn new(variant: &Variant, spec: &Spec, [rows, cols, blocks]: [u32; 3]) -> Self {
         let (epilogue, dtype) = (epilogue(variant), dtype(variant));
-        let (x_stride, y_stride) = (blocks * 8 + 1, cols + 9);
+        let y_offset = spec.number(5, 0..=8);
+        let (x_stride, y_stride) =
+            (blocks * 8 + spec.number(1, 0..=3), y_offset + cols + spec.number(4, 0..=4));
         let params = MatmulParams {
             x_stride,
             y_stride,
-            y_offset: 5,
+            y_offset,
             eps: 1e-5,
             ..MatmulParams::new([rows, cols, blocks])
         };
-        let part = |seed| tensors::random(dtype, cols as usize, blocks as usize * BLOCK, seed);
+        let part = |seed| tensors::random(dtype, cols as usize, blocks as usize * BLOCK, spec.seed(seed));
         Self {
             params,
             epilogue,
-            x: floats((rows * x_stride * 4) as usize, 1),
-            y: floats((rows * y_stride) as usize, 2),
+            x: spec.floats((rows * x_stride * 4) as usize, 1),
+            y: spec.floats((rows * y_stride) as usize, 2),
             parts: (3..3 + u64::from(filled(variant, slot::PARTS))).map(part).collect(),
         }
     }
@@ -139,13 +152,14 @@ pub(crate) fn halves(values: &[f32]) -> Vec<u32> {
 }
 
 /// With a norm all magnitudes are powers of two, so that neither side rounds.
-pub(crate) fn round_rows(variant: &Variant) -> Vec<Case> {
+pub(crate) fn round_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let normed = filled(variant, quantize_rows::NORM) == Input::Normed;
-    let (rows, blocks) = (3, 9);
-    let params = RoundRowsParams { rows, blocks, x_stride: blocks * 8 + 1, eps: 0.0 };
+    let (rows, blocks) = (spec.number(3, 1..=9), spec.number(9, 1..=20));
+    let x_stride = blocks * 8 + spec.number(1, 0..=3);
+    let params = RoundRowsParams { rows, blocks, x_stride, eps: 0.0 };
     let (width, len) = (blocks as usize * BLOCK, (rows * params.x_stride * 4) as usize);
     let power = |i: usize| if i.is_multiple_of(3) { -4.0 } else { 4.0 };
-    let x: Vec<f32> = if normed { (0..len).map(power).collect() } else { floats(len, 1) };
+    let x: Vec<f32> = if normed { (0..len).map(power).collect() } else { spec.floats(len, 1) };
     let weight: Option<Vec<f32>> =
         normed.then(|| (0..width).map(|i| [0.5, 2.0, -1.0, 0.25, 8.0][i % 5]).collect());
     let want = cpu::round_rows::round_rows(&params, &x, weight.as_deref());
@@ -158,7 +172,7 @@ pub(crate) fn round_rows(variant: &Variant) -> Vec<Case> {
     }]
 }
 
-pub(crate) fn matmul(variant: &Variant) -> Vec<Case> {
+pub(crate) fn matmul(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let tiling = Tiling {
         rows: filled(variant, slot::ROWS),
         wide: filled(variant, matmul::WIDE),
@@ -167,7 +181,7 @@ pub(crate) fn matmul(variant: &Variant) -> Vec<Case> {
         loads: loads(variant),
     };
     if variant.get(matmul::ROWS).is_some() {
-        return vec![super::moe::several(variant, [tiling.rows, tiling.cols * tiling.wide], SUM)];
+        return vec![super::moe::several(variant, spec, [tiling.rows, tiling.cols * tiling.wide], SUM)];
     }
     // A window holds all rows; of windows of a row there are as many as a tile has rows.
     let (rows, blocks) = match tiling.loads {
@@ -175,8 +189,8 @@ pub(crate) fn matmul(variant: &Variant) -> Vec<Case> {
         Loads::Window => (2 * tiling.rows + 1, 16),
         Loads::Windows => (tiling.rows - 1, 64),
     };
-    let cols = 75;
-    let product = Product::new(variant, [rows, cols, blocks]);
+    let [rows, cols, blocks] = sizes(variant, spec, [rows, 75, blocks]);
+    let product = Product::new(variant, spec, [rows, cols, blocks]);
     let tolerance = if product.parts.len() == 2 { GATED } else { SUM };
     let grid = matmul::grid(tiling, rows, cols);
     vec![product.case("rows and columns beyond a tile", variant, grid, tolerance)]
@@ -191,13 +205,13 @@ fn tile_of(variant: &Variant) -> Tile {
     }
 }
 
-pub(crate) fn matmul_tile(variant: &Variant) -> Vec<Case> {
+pub(crate) fn matmul_tile(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let tile = tile_of(variant);
     if variant.get(matmul::ROWS).is_some() {
-        return vec![super::moe::several(variant, [tile.rows(), tile.cols()], SUM)];
+        return vec![super::moe::several(variant, spec, [tile.rows(), tile.cols()], SUM)];
     }
-    let (rows, cols) = (tile.rows() + 11, tile.cols() + 11);
-    let product = Product::new(variant, [rows, cols, 40]);
+    let [rows, cols, blocks] = sizes(variant, spec, [tile.rows() + 11, tile.cols() + 11, 40]);
+    let product = Product::new(variant, spec, [rows, cols, blocks]);
     let grid = tile.grid(product.epilogue, rows, cols);
     vec![product.case("rows and columns beyond a tile", variant, grid, product.tolerance())]
 }
@@ -237,36 +251,40 @@ impl Product {
     }
 }
 
-pub(crate) fn matmul_int8(variant: &Variant) -> Vec<Case> {
+pub(crate) fn matmul_int8(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let tiling = matmul_int8::Tiling {
         rows: filled(variant, slot::ROWS),
         wide: filled(variant, matmul::WIDE),
         batch: filled(variant, matmul_int8::BATCH),
         slices: filled(variant, matmul::SLICES),
     };
-    let (rows, cols) = (2 * tiling.rows + 1, 75);
-    let product = Product::new(variant, [rows, cols, 72]);
+    let [rows, cols, blocks] = sizes(variant, spec, [2 * tiling.rows + 1, 75, 72]);
+    let product = Product::new(variant, spec, [rows, cols, blocks]);
     vec![product.coded(variant, matmul_int8::grid(tiling, rows, cols), product.tolerance())]
 }
 
-pub(crate) fn matmul_int8_tile(variant: &Variant) -> Vec<Case> {
+pub(crate) fn matmul_int8_tile(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let tile = tile_of(variant);
-    let (rows, cols) = (tile.rows() + 11, tile.cols() + 11);
-    let product = Product::new(variant, [rows, cols, 40]);
+    let [rows, cols, blocks] = sizes(variant, spec, [tile.rows() + 11, tile.cols() + 11, 40]);
+    let product = Product::new(variant, spec, [rows, cols, blocks]);
     let grid = tile.grid(product.epilogue, rows, cols);
     vec![product.coded(variant, grid, product.tolerance())]
 }
 
 /// Codes are equal: both sides scale by the same quotient and round alike. With a norm they may differ by one where rounding
 /// does, so that case has a single block a row of numbers that need no rounding.
-pub(crate) fn quantize_rows(variant: &Variant) -> Vec<Case> {
+pub(crate) fn quantize_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let normed = filled(variant, quantize_rows::NORM) == Input::Normed;
-    let (rows, blocks) = (3, if normed { 1 } else { 300 });
-    let params = QuantizeRowsParams { rows, blocks, x_stride: blocks * 8 + 1, eps: 0.0 };
+    let (rows, blocks) = (spec.number(3, 1..=9), if normed { 1 } else { spec.number(300, 1..=300) });
+    let x_stride = blocks * 8 + spec.number(1, 0..=3);
+    let params = QuantizeRowsParams { rows, blocks, x_stride, eps: 0.0 };
     let len = (rows * params.x_stride * 4) as usize;
     // All of one magnitude: the norm makes them one, and their codes 127.
-    let x: Vec<f32> =
-        if normed { (0..len).map(|i| if i % 3 == 0 { -2.0 } else { 2.0 }).collect() } else { floats(len, 1) };
+    let x: Vec<f32> = if normed {
+        (0..len).map(|i| if i % 3 == 0 { -2.0 } else { 2.0 }).collect()
+    } else {
+        spec.floats(len, 1)
+    };
     let made: Vec<f32> = if normed { x.iter().map(|v| v / 2.0).collect() } else { x.clone() };
     let (codes, scales) = cpu::quantize_rows::quantize_rows(&params, &made);
     let case = Case::new("rows with a stride", variant, &params, quantize_rows::grid(rows, blocks))
@@ -276,16 +294,20 @@ pub(crate) fn quantize_rows(variant: &Variant) -> Vec<Case> {
     vec![if normed { case.binding(&vec![1.0f32; blocks as usize * BLOCK]) } else { case }]
 }
 
-pub(crate) fn split_sum(variant: &Variant) -> Vec<Case> {
-    let params = SplitSumParams { rows: 3, cols: 70, splits: 5, y_stride: 80, y_offset: 4 };
-    let (partials, y) = (floats(5 * 3 * 70, 1), floats(3 * 80, 2));
+pub(crate) fn split_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (rows, cols) = (spec.number(3, 1..=9), spec.number(70, 1..=300));
+    let (splits, y_offset) = (spec.number(5, 1..=16), spec.number(4, 0..=8));
+    let y_stride = y_offset + cols + spec.number(6, 0..=6);
+    let params = SplitSumParams { rows, cols, splits, y_stride, y_offset };
+    let partials = spec.floats((splits * rows * cols) as usize, 1);
+    let y = spec.floats((rows * y_stride) as usize, 2);
     let mut want = y.clone();
     cpu::split_sum::split_sum(&params, epilogue(variant), &partials, &mut want);
-    let case = Case::new("five splits", variant, &params, split_sum::grid(3, 70));
+    let case = Case::new("five splits", variant, &params, split_sum::grid(rows, cols));
     vec![case.binding(&partials).updated(&y, SUM, &want)]
 }
 
-pub(crate) fn matmul_coop(variant: &Variant) -> Vec<Case> {
+pub(crate) fn matmul_coop(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let tile = matmul_coop::Tile {
         m_tiles: filled(variant, matmul_coop::M_TILES),
         n_tiles: filled(variant, matmul_coop::N_TILES),
@@ -296,11 +318,12 @@ pub(crate) fn matmul_coop(variant: &Variant) -> Vec<Case> {
         all_splits: filled(variant, matmul_coop::SPLITS_WITHIN),
     };
     if variant.get(matmul::ROWS).is_some() {
-        return vec![super::moe::several(variant, [tile.rows(), tile.cols()], COOP)];
+        return vec![super::moe::several(variant, spec, [tile.rows(), tile.cols()], COOP)];
     }
-    let (rows, cols) = (tile.rows() + 13, tile.cols() + 75);
+    let usual = [tile.rows() + 13, tile.cols() + 75, 17];
+    let [rows, cols, blocks] = sizes(variant, spec, usual);
     // Blocks that do not fill the last stage, nor the last of the splits that a workgroup may own.
-    let mut product = Product::new(variant, [rows, cols, 17]);
+    let mut product = Product::new(variant, spec, [rows, cols, blocks]);
     if tile.all_splits {
         product.params.split_blocks = 5;
     }
@@ -309,12 +332,12 @@ pub(crate) fn matmul_coop(variant: &Variant) -> Vec<Case> {
 }
 
 /// Every product of a scale and a code is exact in f32 but Q6_K's, which both sides round once: equal to the bit.
-pub(crate) fn embed(variant: &Variant) -> Vec<Case> {
+pub(crate) fn embed(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // Plain types need not fill their last block.
     let (width, row) = if dtype(variant).block_elems() == 1 { (504, 504) } else { (512, 512) };
     let vocab = 37;
-    let matrix = tensors::random(dtype(variant), vocab, width, 1);
-    let tokens = [0, 36, 5, 5, 12, 35, 1];
+    let matrix = tensors::random(dtype(variant), vocab, width, spec.seed(1));
+    let tokens = [0, 36, 5, 5, 12, 35, 1].map(|token| spec.number(token, 0..=36));
     // A shard: tokens 5 to 35.
     let params = EmbedParams { rows: 7, first: 5, cols: 31, width: row, scale: 1.5 };
     let mut packed = Packed::new(matrix.dtype, width, 31);

@@ -8,8 +8,7 @@ use crate::kernel::matmul_coop::Activations;
 use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::self_test::hostile::{self, Indices, Order};
-use attn_kernels::self_test::layer::floats;
-use attn_kernels::self_test::{Case, filled};
+use attn_kernels::self_test::{Case, Spec, filled};
 
 use super::{matmul, tensors};
 use crate::kernel::glu::{self, GluParams};
@@ -23,7 +22,7 @@ use crate::{Activation, ExpertPacking, MoeConfig, Router, Score, cpu};
 /// A few products and an exponential each.
 const UNIT: Tolerance = Tolerance { abs: 3e-6, rel: 1e-5 };
 
-pub(crate) fn route(variant: &Variant) -> Vec<Case> {
+pub(crate) fn route(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let scores = [Score::Softmax, Score::SoftmaxOfChosen, Score::Sigmoid, Score::SqrtSoftplus];
     let (experts, groups) = (filled(variant, moe_route::EXPERTS), filled(variant, moe_route::GROUPS));
     let moe = MoeConfig {
@@ -45,16 +44,16 @@ pub(crate) fn route(variant: &Variant) -> Vec<Case> {
         weighted_input: false,
         packing: ExpertPacking::Rows,
     };
-    let rows = 5;
+    let (rows, salt) = (spec.number(5, 1..=70), spec.number(0, 0..=1000));
     // Every row has the same logits in another order, far enough apart for f32 to rank as f64 does.
     let logit = |row: u32, expert: u32| {
-        let rank = (expert * 77 + row * 13) % experts;
+        let rank = (expert * 77 + row * 13 + salt) % experts;
         4.0 * rank as f32 / experts as f32 - 2.0
     };
     let logits: Vec<f32> = (0..rows).flat_map(|row| (0..experts).map(move |e| logit(row, e))).collect();
     let correction = vec![0.75; experts as usize];
-    let tokens = [0, 1, 2, 0, 1];
-    let table: Vec<u32> = (0..3 * moe.top_k).map(|entry| entry * 31 % experts).collect();
+    let tokens: Vec<u32> = (0..rows).map(|row| row % 3).collect();
+    let table: Vec<u32> = (0..3 * moe.top_k).map(|entry| (entry * 31 + salt) % experts).collect();
     let params = MoeRouteParams { rows, scale: moe.router.scale };
     let hashed = filled(variant, moe_route::HASHED).then_some((&tokens[..], &table[..]));
     let (chosen, weights) = cpu::moe_route::moe_route(&moe, &params, &logits, &correction, hashed);
@@ -76,7 +75,7 @@ pub(crate) fn route(variant: &Variant) -> Vec<Case> {
     cases
 }
 
-pub(crate) fn sort(variant: &Variant) -> Vec<Case> {
+pub(crate) fn sort(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let experts = filled(variant, moe_route::EXPERTS);
     let case = |what, ids: &[u32], ordered: bool| {
         let pairs = u32::try_from(ids.len()).expect("a few pairs");
@@ -92,8 +91,9 @@ pub(crate) fn sort(variant: &Variant) -> Vec<Case> {
         let any = Indices { order: Order::Different, stride: order.len(), limits: vec![pairs], none: None };
         if ordered { case.words(&before, &order) } else { case.indices(&before, any) }
     };
-    let once: Vec<u32> = (0..experts / 2).map(|pair| (pair * 77 + 5) % experts).collect();
-    let often: Vec<u32> = (0..300).map(|pair| pair * pair % 7 * (experts / 8)).collect();
+    let (salt, pairs) = (spec.number(5, 0..=1000), spec.number(300, 1..=2000));
+    let once: Vec<u32> = (0..experts / 2).map(|pair| (pair * 77 + salt) % experts).collect();
+    let often: Vec<u32> = (0..pairs).map(|pair| pair * pair % 7 * (experts / 8)).collect();
     let outside: Vec<u32> = often.iter().map(|id| id.wrapping_mul(0x9e37_79b9)).collect();
     vec![
         case("experts of one pair", &once, true),
@@ -102,18 +102,19 @@ pub(crate) fn sort(variant: &Variant) -> Vec<Case> {
     ]
 }
 
-pub(crate) fn gate(variant: &Variant) -> Vec<Case> {
-    let (rows, inner, limit, alpha) = (5, 70, 0.5, 1.702);
+pub(crate) fn gate(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (rows, inner) = (spec.number(5, 1..=40), spec.number(70, 1..=300));
+    let (limit, alpha) = (spec.one_of(0.5, &[0.25, 0.5, 7.0]), 1.702);
     let activation = match filled(variant, glu::KIND) {
         0 => Activation::Silu,
         1 => Activation::LimitedSilu { limit },
         _ => Activation::LimitedSwiglu { alpha, limit },
     };
-    let params = GluParams { rows, inner, out_stride: inner + 3, alpha, limit };
-    let x = floats((rows * 2 * inner) as usize, 1);
-    let (weights, biases) = (floats(rows as usize, 2), floats(3 * 2 * inner as usize, 3));
-    let experts = [0, 1, 2, 0, 1];
-    let before = floats((rows * params.out_stride) as usize, 4);
+    let params = GluParams { rows, inner, out_stride: inner + spec.number(3, 0..=5), alpha, limit };
+    let x = spec.floats((rows * 2 * inner) as usize, 1);
+    let (weights, biases) = (spec.floats(rows as usize, 2), spec.floats(3 * 2 * inner as usize, 3));
+    let experts: Vec<u32> = (0..rows).map(|row| row % 3).collect();
+    let before = spec.floats((rows * params.out_stride) as usize, 4);
     let mut after = before.clone();
     let weighted = filled(variant, glu::WEIGHTED).then_some(&weights[..]);
     let biased = filled(variant, glu::BIASED).then_some((&experts[..], &biases[..]));
@@ -127,14 +128,15 @@ pub(crate) fn gate(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(crate) fn combine(variant: &Variant) -> Vec<Case> {
-    let (rows, width, top) = (5, 70, filled(variant, moe_combine::TOP));
+pub(crate) fn combine(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (rows, width) = (spec.number(5, 1..=40), spec.number(70, 1..=300));
+    let top = filled(variant, moe_combine::TOP);
     let params = MoeCombineParams { rows, width };
     let pairs = (rows * top) as usize;
-    let x = floats(pairs * width as usize, 1);
-    let (weights, biases) = (floats(pairs, 2), floats(5 * width as usize, 3));
+    let x = spec.floats(pairs * width as usize, 1);
+    let (weights, biases) = (spec.floats(pairs, 2), spec.floats(5 * width as usize, 3));
     let experts: Vec<u32> = (0..rows * top).map(|pair| pair * 7 % 5).collect();
-    let before = floats((rows * width) as usize, 4);
+    let before = spec.floats((rows * width) as usize, 4);
     let mut after = before.clone();
     let weighted = filled(variant, glu::WEIGHTED).then_some(&weights[..]);
     let biased = filled(variant, glu::BIASED).then_some(&biases[..]);
@@ -149,12 +151,19 @@ pub(crate) fn combine(variant: &Variant) -> Vec<Case> {
 }
 
 /// Rows that meet one of several matrices each, by their place or by their expert: tiles of `[rows, cols]`.
-pub(crate) fn several(variant: &Variant, [tile_rows, tile_cols]: [u32; 2], tolerance: Tolerance) -> Case {
-    let (matrices, cols, blocks) = (5u32, 75u32, 4u32);
+pub(crate) fn several(
+    variant: &Variant,
+    spec: &Spec,
+    [tile_rows, tile_cols]: [u32; 2],
+    tolerance: Tolerance,
+) -> Case {
+    let (matrices, cols) = (spec.number(5, 1..=9), spec.number(75, 1..=200));
+    let blocks = matmul::whole_blocks(variant, spec, 4);
     let width = blocks as usize * BLOCK;
     let dtype = matmul::dtype(variant);
-    let tensors: Vec<_> =
-        (0..u64::from(matrices)).map(|seed| tensors::random(dtype, cols as usize, width, seed)).collect();
+    let tensors: Vec<_> = (0..u64::from(matrices))
+        .map(|seed| tensors::random(dtype, cols as usize, width, spec.seed(seed)))
+        .collect();
     let mut packed = Packed::new(dtype, width, (cols * matrices) as usize);
     for (i, tensor) in tensors.iter().enumerate() {
         packed.fill(tensor, 0..cols as usize, i * cols as usize);
@@ -162,10 +171,11 @@ pub(crate) fn several(variant: &Variant, [tile_rows, tile_cols]: [u32; 2], toler
     let routed = variant.get(ROWS) == Some(Rows::Routed);
     // Routed: pairs of a row and one of its two experts. Else: a vector for each matrix in every row.
     // Some experts have more pairs than a tile, whatever its size.
-    let pairs = 4 * tile_rows + 18;
-    let (rows, x_div, results) = if routed { (0, 2, pairs) } else { (7, matrices, 7 * matrices) };
+    let pairs = 2 * spec.number(2 * tile_rows + 9, 1..=2 * tile_rows + 9);
+    let others = spec.number(7, 1..=20);
+    let (rows, x_div, results) = if routed { (0, 2, pairs) } else { (others, matrices, others * matrices) };
     let vectors = if routed { pairs / 2 } else { results };
-    let x = floats(vectors as usize * width, 9);
+    let x = spec.floats(vectors as usize * width, 9);
     let experts: Vec<u32> =
         (0..results).map(|i| if routed { i * i % matrices } else { i % matrices }).collect();
     let params = MatmulParams { x_div, matrices, ..MatmulParams::new([rows, cols, blocks]) };

@@ -2,8 +2,7 @@
 
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::kernel::{KvDtype, KvShape};
-use attn_kernels::self_test::layer::floats;
-use attn_kernels::self_test::{Case, filled, shape};
+use attn_kernels::self_test::{Case, Spec, filled, shape};
 use attn_kernels::{Variant, slot};
 
 use crate::Pairing;
@@ -25,56 +24,59 @@ const LIKELIHOOD: Tolerance = Tolerance { abs: 2e-5, rel: 5e-6 };
 /// Two products and a sum, fused or not.
 const TURNED: Tolerance = Tolerance { abs: 5e-7, rel: 0.0 };
 
-pub(crate) fn bias(variant: &Variant) -> Vec<Case> {
-    let params = BiasParams { rows: 5, cols: 70, stride: 83, first: 9 };
+pub(crate) fn bias(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (rows, cols, first) = (spec.number(5, 1..=40), spec.number(70, 1..=300), spec.number(9, 0..=9));
+    let params = BiasParams { rows, cols, stride: first + cols + spec.number(4, 0..=4), first };
     let form = if filled(variant, bias::KEEP) { bias::Form::Add } else { bias::Form::Store };
-    let (added, before) = (floats(70, 1), floats(5 * 83, 2));
+    let (added, before) = (spec.floats(cols as usize, 1), spec.floats((rows * params.stride) as usize, 2));
     let mut want = before.clone();
     cpu::bias::bias(&params, form, &added, &mut want);
-    let case = Case::new("columns of rows", variant, &params, bias::grid(5, 70)).binding(&added).updated(
-        &before,
-        Tolerance::EXACT,
-        &want,
-    );
+    let case = Case::new("columns of rows", variant, &params, bias::grid(rows, cols))
+        .binding(&added)
+        .updated(&before, Tolerance::EXACT, &want);
     vec![case]
 }
 
-pub(crate) fn rms_norm(variant: &Variant) -> Vec<Case> {
-    let params = RmsNormParams { rows: 5, width: 577, eps: 1e-5, first: 2 };
-    let (x, weight) = (floats(5 * 577, 1), floats(577, 2));
-    let sources = [9, 9, 4, 3, 3, 0, 1];
+pub(crate) fn rms_norm(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (rows, width) = (spec.number(5, 1..=5), spec.number(577, 1..=1200));
+    let params = RmsNormParams { rows, width, eps: 1e-5, first: 2 };
+    let (x, weight) = (spec.floats((rows * width) as usize, 1), spec.floats(width as usize, 2));
+    let sources = [9, 9, 4, 3, 3, 0, 1].map(|row: u32| spec.number(row.min(rows + 4), 0..=rows - 1));
     let gather = filled(variant, rms_norm::GATHER);
     let mut want = vec![f32::NAN; x.len()];
     cpu::rms_norm::rms_norm(&params, &x, gather.then_some(&sources[..]), &weight, &mut want);
-    let case = Case::new("rows of 577", variant, &params, rms_norm::grid(5))
+    let case = Case::new("rows of 577", variant, &params, rms_norm::grid(rows))
         .binding(&x)
         .binding(&sources)
         .binding(&weight);
     if !filled(variant, rms_norm::ADD) {
         return vec![case.output(ROW, &want)];
     }
-    let before = floats(5 * 577, 3);
+    let before = spec.floats(x.len(), 3);
     want.iter_mut().zip(&before).for_each(|(want, before)| *want += before);
     vec![case.updated(&before, ROW, &want)]
 }
 
-pub(crate) fn norm_heads(variant: &Variant) -> Vec<Case> {
-    let params = NormHeadsParams { rows: 3, heads: 5, width: 96, stride: 5 * 96 + 20, first: 8, eps: 1e-6 };
+pub(crate) fn norm_heads(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (rows, heads) = (spec.number(3, 1..=20), spec.number(5, 1..=40));
+    let (width, first) = (4 * spec.number(24, 4..=64), spec.number(8, 0..=12));
+    let stride = first + heads * width + spec.number(12, 0..=12);
+    let params = NormHeadsParams { rows, heads, width, stride, first, eps: 1e-6 };
     let norm = if filled(variant, norm_heads::CENTRED) { Norm::Layer } else { Norm::Rms };
-    let (weight, before) = (floats(2 * 96, 1), floats((3 * params.stride) as usize, 2));
+    let (weight, before) = (spec.floats(2 * width as usize, 1), spec.floats((rows * stride) as usize, 2));
     let mut want = before.clone();
     cpu::norm_heads::norm_heads(&params, norm, &weight, &mut want);
-    let case = Case::new("heads of 96", variant, &params, norm_heads::grid(3, 5))
+    let case = Case::new("heads of 96", variant, &params, norm_heads::grid(rows, heads))
         .binding(&weight)
         .updated(&before, ROW, &want);
     vec![case]
 }
 
-pub(crate) fn log_prob(variant: &Variant) -> Vec<Case> {
-    let (rows, vocab) = (4, 3001);
+pub(crate) fn log_prob(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (rows, vocab) = (4, spec.number(3001, 300..=5000));
     let params = LogProbParams { rows, vocab };
-    let logits: Vec<f32> = floats((rows * vocab) as usize, 1).iter().map(|x| x * 40.0).collect();
-    let targets = [0, 3000, 255, 256];
+    let logits: Vec<f32> = spec.floats((rows * vocab) as usize, 1).iter().map(|x| x * 40.0).collect();
+    let targets = [0, vocab - 1, 255, 256];
     let mut want = vec![f32::NAN; rows as usize];
     cpu::log_prob::log_prob(vocab as usize, &logits, &targets, &mut want);
     let case = Case::new("rows of 3001", variant, &params, log_prob::grid(rows))
@@ -85,8 +87,8 @@ pub(crate) fn log_prob(variant: &Variant) -> Vec<Case> {
 }
 
 /// Cosine and sine of random angles, `[rows, pairs]`.
-fn angles(rows: u32, pairs: u32) -> Vec<[f32; 2]> {
-    let angles = floats((rows * pairs) as usize, 1);
+fn angles(spec: &Spec, rows: u32, pairs: u32) -> Vec<[f32; 2]> {
+    let angles = spec.floats((rows * pairs) as usize, 1);
     angles.iter().map(|angle| [(angle * 4.0).cos(), (angle * 4.0).sin()]).collect()
 }
 
@@ -94,44 +96,48 @@ fn pairing(variant: &Variant) -> Pairing {
     if filled(variant, rope::INTERLEAVED) { Pairing::Interleaved } else { Pairing::Halves }
 }
 
-pub(crate) fn rope(variant: &Variant) -> Vec<Case> {
+pub(crate) fn rope(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let head_dim = filled(variant, slot::HEAD_DIM);
     let pairing = pairing(variant);
     let of = |what, pairs, back| {
-        let stride = 3 * head_dim + 5;
-        let params = RopeParams { rows: 7, heads: 3, stride, pairs, first: 0, back };
-        let (cs, before) = (angles(7, pairs), floats((7 * params.stride) as usize, 2));
+        let (rows, heads) = (spec.number(7, 1..=20), spec.number(3, 1..=9));
+        let stride = heads * head_dim + spec.number(5, 0..=9);
+        let params = RopeParams { rows, heads, stride, pairs, first: 0, back };
+        let (cs, before) = (angles(spec, rows, pairs), spec.floats((rows * stride) as usize, 2));
         let mut want = before.clone();
         cpu::rope::rope(head_dim as usize, pairing, &params, &cs, &mut want);
-        Case::new(what, variant, &params, rope::grid(7, 3, pairs))
+        Case::new(what, variant, &params, rope::grid(rows, heads, pairs))
             .binding(&cs)
             .updated(&before, TURNED, &want)
     };
     vec![of("whole heads", head_dim / 2, 0), of("a part of each head, back", head_dim / 4, 1)]
 }
 
-pub(crate) fn softcap(variant: &Variant) -> Vec<Case> {
-    let params = SoftcapParams { rows: 3, cols: 70, cap: 0.5 };
+pub(crate) fn softcap(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (rows, cols) = (spec.number(3, 1..=9), spec.number(70, 1..=300));
+    let params = SoftcapParams { rows, cols, cap: spec.one_of(0.5, &[0.125, 0.25, 0.5]) };
     // What lies behind the rows stays; one element is far beyond the bound.
-    let mut before = floats(4 * 70, 1);
-    before[7] = -3e4;
+    let mut before = spec.floats(((rows + 1) * cols) as usize, 1);
+    before[7.min(cols as usize - 1)] = -3e4;
     let mut want = before.clone();
     cpu::softcap::softcap(&params, &mut want);
     let near = Tolerance { abs: 1e-6, rel: 1e-5 };
-    vec![Case::new("rows", variant, &params, softcap::grid(3, 70)).updated(&before, near, &want)]
+    vec![Case::new("rows", variant, &params, softcap::grid(rows, cols)).updated(&before, near, &want)]
 }
 
-pub(crate) fn rope_append(variant: &Variant) -> Vec<Case> {
-    let shape = shape(variant, 2);
-    let (rows, num_heads, pairs) = (9, 6, shape.head_dim / 2);
+pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let shape = shape(variant, spec.number(2, 1..=4));
+    let num_kv_heads = shape.num_kv_heads;
+    let (rows, num_heads) = (spec.number(9, 1..=40), num_kv_heads * spec.number(3, 1..=8));
+    let pairs = shape.head_dim / 2;
     let pairing = pairing(variant);
-    let params = RopeAppendParams { rows, num_heads, num_kv_heads: 2, pairs };
-    let qkv = floats((rows * (num_heads + 4) * shape.head_dim) as usize, 2);
-    let (num_blocks, mut cs) = (3, angles(rows, pairs));
-    cs.extend((0_u8..9).map(|row| [1.0 + f32::from(row) / 8.0, 0.0]));
-    let slot =
-        |row: u32| if row == 4 { -1 } else { (row * 5 % (num_blocks * shape.block_size)).cast_signed() };
-    let slots: Vec<i32> = (0..rows).map(slot).collect();
+    let params = RopeAppendParams { rows, num_heads, num_kv_heads, pairs };
+    let qkv = spec.floats((rows * (num_heads + 2 * num_kv_heads) * shape.head_dim) as usize, 2);
+    let num_blocks = spec.number(3, rows.div_ceil(shape.block_size)..=20);
+    let mut cs = angles(spec, rows, pairs);
+    cs.extend((0..rows).map(|row| [1.0 + (row % 9) as f32 / 8.0, 0.0]));
+    let count = num_blocks * shape.block_size;
+    let slots = spec.slots(rows, count, |row| (row != 4).then_some(row * 5 % count));
     let before = vec![f32::NAN; num_blocks as usize * shape.block_elements()];
     let (mut k, mut v) = (before.clone(), before.clone());
     let mut q = vec![f32::NAN; (rows * num_heads * shape.head_dim) as usize];
@@ -156,15 +162,17 @@ pub(crate) fn rope_append(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(crate) fn state_write(variant: &Variant) -> Vec<Case> {
+pub(crate) fn state_write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // Pages are longer than their tokens.
-    let params = StateWriteParams { rows: 9, quads: 5, block_size: 4, page: 23 };
-    let x = floats(9 * 20, 1);
-    let slots: Vec<i32> = (0..9).map(|row| if row == 4 { -1 } else { row * 7 % 12 }).collect();
-    let before = vec![f32::NAN; 3 * 23 * 4];
+    let (rows, quads) = (spec.number(9, 1..=12), spec.number(5, 1..=40));
+    let page = 4 * quads + spec.number(3, 0..=5);
+    let params = StateWriteParams { rows, quads, block_size: 4, page };
+    let x = spec.floats((rows * quads * 4) as usize, 1);
+    let slots = spec.slots(rows, 12, |row| (row != 4).then_some(row * 7 % 12));
+    let before = vec![f32::NAN; (3 * page * 4) as usize];
     let mut want = before.clone();
     cpu::state_write::state_write(&params, &x, &slots, &mut want);
-    let case = Case::new("rows to slots", variant, &params, state_write::grid(9, 5))
+    let case = Case::new("rows to slots", variant, &params, state_write::grid(rows, quads))
         .binding(&x)
         .binding(&slots)
         .updated(&before, Tolerance::EXACT, &want);

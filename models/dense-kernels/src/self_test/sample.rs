@@ -2,9 +2,8 @@
 
 use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
-use attn_kernels::self_test::Case;
 use attn_kernels::self_test::hostile::{self, Indices, Order};
-use attn_kernels::self_test::layer::floats;
+use attn_kernels::self_test::{Case, Spec as Choices};
 
 use crate::cpu;
 use crate::cpu::sample::{gumbel, kept};
@@ -20,7 +19,7 @@ const VOCAB: usize = 9000;
 /// Draws from the whole vocabulary.
 const PLAIN: Spec = Spec { temperature: 1.0, seed_low: 1, seed_high: 2, ..Spec::GREEDY };
 
-pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
+pub(crate) fn cases(variant: &Variant, choices: &Choices) -> Vec<Case> {
     let filters = [
         Spec { temperature: 0.0, ..PLAIN },
         PLAIN,
@@ -32,7 +31,7 @@ pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     ];
     // Many ties: multiples of 1/4.
     let logits: Vec<f32> =
-        floats(filters.len() * VOCAB, 1).iter().map(|x| (x * 24.0).round() / 4.0).collect();
+        choices.floats(filters.len() * VOCAB, 1).iter().map(|x| (x * 24.0).round() / 4.0).collect();
     let rows = logits.chunks_exact(VOCAB).zip(&filters);
     let specs: Vec<Spec> = rows.map(|(logits, spec)| clear(logits, spec)).collect();
     let mut want = vec![0; specs.len()];
@@ -56,10 +55,10 @@ pub(crate) fn cases(variant: &Variant) -> Vec<Case> {
     cases
 }
 
-pub(crate) fn scan(variant: &Variant) -> Vec<Case> {
+pub(crate) fn scan(variant: &Variant, choices: &Choices) -> Vec<Case> {
     let specs =
         [PLAIN, Spec { temperature: 0.5, top_p: 0.5, ..PLAIN }, Spec { top_k: 3, ..PLAIN }, Spec::GREEDY];
-    let logits: Vec<f32> = floats(4 * VOCAB, 1).iter().map(|x| x * 8.0).collect();
+    let logits: Vec<f32> = choices.floats(4 * VOCAB, 1).iter().map(|x| x * 8.0).collect();
     let rows = logits.chunks_exact(VOCAB).zip(&specs);
     let specs: Vec<Spec> = rows.map(|(logits, spec)| clear_in_parts(logits, spec)).collect();
     let case = |what, specs: &[Spec], draws| {
@@ -82,9 +81,9 @@ pub(crate) fn scan(variant: &Variant) -> Vec<Case> {
 }
 
 /// Two of three rows: one with a mask and every list, one with penalties alone.
-pub(crate) fn adjust(variant: &Variant) -> Vec<Case> {
+pub(crate) fn adjust(variant: &Variant, choices: &Choices) -> Vec<Case> {
     let (vocab, words) = (9000u32, 282u32);
-    let before: Vec<f32> = floats(3 * vocab as usize, 1).iter().map(|x| x * 20.0).collect();
+    let before: Vec<f32> = choices.floats(3 * vocab as usize, 1).iter().map(|x| x * 20.0).collect();
     let masks: Vec<u32> = (0..words).map(|i| 0xf0f0_ffff_u32.rotate_left(i)).collect();
     let mut edits: Vec<[u32; 2]> = (0..40).map(|i| [i * 7, 0]).collect();
     edits.extend((0..300).map(|i| [i * 29, (i as f32 / 8.0 - 10.0).to_bits()]));
@@ -114,11 +113,11 @@ pub(crate) fn adjust(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(crate) fn top(variant: &Variant) -> Vec<Case> {
+pub(crate) fn top(variant: &Variant, choices: &Choices) -> Vec<Case> {
     let vocab = VOCAB;
-    let logits: Vec<f32> = floats(3 * vocab, 1).iter().map(|x| (x * 80.0).round() / 4.0).collect();
+    let logits: Vec<f32> = choices.floats(3 * vocab, 1).iter().map(|x| (x * 80.0).round() / 4.0).collect();
     let requests = [TopRequest { row: 2, tokens: 4 }, TopRequest { row: 0, tokens: 4 }];
-    let targets = [8999, 0, 256];
+    let targets = [8999, 0, 256].map(|target| choices.number(target, 0..=8999));
     let (mut ids, mut log_probs) = (Vec::new(), Vec::new());
     for request in requests {
         let row = &logits[request.row as usize * vocab..][..vocab];
@@ -146,12 +145,14 @@ pub(crate) fn top(variant: &Variant) -> Vec<Case> {
     cases
 }
 
-/// `spec` at the first position whose draw does not hang on rounding: the edge of top-p is clear of sums in f32, and the
+/// `spec` at the first top-p and position whose draw does not hang on rounding: the edge is clear of sums in f32, and the
 /// winner leads by more than noise and scores in f32 may err.
 fn clear(logits: &[f32], spec: &Spec) -> Spec {
-    let at = |position| Spec { position, ..*spec };
-    let edge = |by: f32| kept(logits, &Spec { top_p: (spec.top_p + by).min(1.0), ..*spec }).len();
-    assert!(spec.top_p == 1.0 || edge(1e-4) == edge(-1e-4), "{spec:?}: another top_p has a clear edge");
+    let edge = |top_p: f32| kept(logits, &Spec { top_p, ..*spec }).len();
+    let is_clear = |top_p: &f32| *top_p == 1.0 || edge((top_p + 1e-4).min(1.0)) == edge(top_p - 1e-4);
+    let mut lower = (0_u8..100).map(|n| spec.top_p - f32::from(n) / 1024.0);
+    let top_p = lower.find(is_clear).expect("one of some top_p has a clear edge");
+    let at = |position| Spec { position, top_p, ..*spec };
     let leads = |spec: &Spec| {
         let score = |id: u32| f64::from(logits[id as usize] / spec.temperature) + gumbel(spec, id);
         let mut scores: Vec<f64> = kept(logits, spec).into_iter().map(score).collect();

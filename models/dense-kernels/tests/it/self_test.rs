@@ -2,7 +2,7 @@
 //! checks on.
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
-use attn_kernels::self_test::{gaps, skipped};
+use attn_kernels::self_test::{Spec, gaps, skipped};
 use attn_kernels::{Level, NamedVariant, TextLength};
 use dense_kernels::kernel::{catalog, variants};
 use dense_kernels::self_test::cases;
@@ -27,7 +27,7 @@ fn indices_stay_inside_their_buffers_whatever_the_scores() {
     let Some(gpu) = gpu(Checks::Off) else { return };
     for kernel in ["moe_route", "moe_sort", "sample", "scan_logits", "top_logits"] {
         for named in variants().into_iter().filter(|named| named.variant.kernel.name == kernel) {
-            for case in cases(&named.variant) {
+            for case in cases(&named.variant, &Spec::default()) {
                 case.run(&gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name));
             }
         }
@@ -60,7 +60,7 @@ fn tiles_pass_in_the_middle_text() {
 
 fn every_passes_on(gpu: &Gpu, asked: impl Fn(&NamedVariant) -> bool) {
     for named in variants().into_iter().filter(asked) {
-        for case in cases(&named.variant) {
+        for case in cases(&named.variant, &Spec::default()) {
             match skipped(gpu, &named, &case) {
                 Some(reason) => eprintln!("{} ({}) is skipped: {reason}", named.name, named.level()),
                 None => case.run(gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name)),

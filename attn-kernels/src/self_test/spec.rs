@@ -1,0 +1,95 @@
+//! Choices that a case leaves open: the usual values, or draws from a seed.
+
+use std::cell::Cell;
+use std::ops::RangeInclusive;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::layer;
+
+/// Choices of what a case leaves open: data, rows, lengths, heads, strides. By default all are the usual ones.
+///
+/// A kernel's cases ask for them one after the other, so equal specs give one variant equal cases.
+#[derive(Clone, Debug, Default)]
+pub struct Spec {
+    seed: Option<u64>,
+    draws: Cell<u64>,
+}
+
+impl Spec {
+    /// Draws everything that a case leaves open from `seed`.
+    #[must_use]
+    pub const fn random(seed: u64) -> Self {
+        Self { seed: Some(seed), draws: Cell::new(0) }
+    }
+
+    /// Numbers for the next choice, unless that is the usual one.
+    fn rng(&self) -> Option<StdRng> {
+        let seed = self.seed?;
+        let draw = self.draws.get() + 1;
+        self.draws.set(draw);
+        Some(StdRng::seed_from_u64(seed ^ draw.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+
+    /// One of `range`.
+    pub fn number(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
+        self.rng().map_or(usual, |mut rng| rng.random_range(range))
+    }
+
+    /// One of `values`.
+    pub fn one_of<T: Copy>(&self, usual: T, values: &[T]) -> T {
+        self.rng().map_or(usual, |mut rng| values[rng.random_range(0..values.len())])
+    }
+
+    /// A seed of random data.
+    pub fn seed(&self, usual: u64) -> u64 {
+        self.rng().map_or(usual, |mut rng| rng.random())
+    }
+
+    /// A share of blocks that lists name: none, some or all.
+    pub fn density(&self, usual: f64) -> f64 {
+        self.one_of(usual, &[0.0, 0.1, 0.3, 0.6, 0.9, 1.0])
+    }
+
+    /// Numbers in -1..1, by default those of the seed `usual`.
+    #[must_use]
+    pub fn floats(&self, len: usize, usual: u64) -> Vec<f32> {
+        layer::floats(len, self.seed(usual))
+    }
+
+    /// Up to as many as usual, or `most` of them where those are more, each drawn by `draw`.
+    pub fn list<T: Clone>(&self, usual: &[T], most: u32, draw: impl Fn(&Self) -> T) -> Vec<T> {
+        if self.seed.is_none() {
+            return usual.into();
+        }
+        (0..self.number(0, 1..=most)).map(|_| draw(self)).collect()
+    }
+
+    /// A length in tokens: on either side of the edge of a block as often as anywhere else.
+    pub fn len(&self, usual: u32, block: u32, range: RangeInclusive<u32>) -> u32 {
+        let Some(mut rng) = self.rng() else { return usual };
+        let (least, most) = range.into_inner();
+        let len = rng.random_range(least..=most);
+        let near = (len / block * block + rng.random_range(0..3)).saturating_sub(1);
+        if rng.random() { len } else { near.clamp(least, most) }
+    }
+
+    /// Up to six lengths of sequences.
+    #[must_use]
+    pub fn lens(&self, usual: &[u32], block: u32, range: RangeInclusive<u32>) -> Vec<u32> {
+        self.list(usual, 6, |spec| spec.len(0, block, range.clone()))
+    }
+
+    /// Different slots of `count` for `rows` rows, -1 for those that write nothing.
+    pub fn slots(&self, rows: u32, count: u32, usual: impl Fn(u32) -> Option<u32>) -> Vec<i32> {
+        let mut free: Vec<u32> = (0..count).collect();
+        let slot = |row| match self.rng() {
+            None => usual(row),
+            Some(mut rng) => {
+                (!rng.random_bool(0.2)).then(|| free.swap_remove(rng.random_range(0..free.len())))
+            }
+        };
+        (0..rows).map(slot).map(|slot| slot.map_or(-1, u32::cast_signed)).collect()
+    }
+}
