@@ -299,6 +299,15 @@ pub struct DoctorArgs {
     #[arg(long)]
     pub self_test: bool,
 
+    /// Also draw N specs for every variant of --self-test: lengths, rows, heads, strides and data at random
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "self_test")]
+    pub random: Option<u32>,
+
+    /// Seed of the first spec of --random, which the others count up from; by default of the clock. It is printed, and
+    /// with each failure the seed that repeats it
+    #[arg(long, value_name = "S", requires = "random")]
+    pub seed: Option<u64>,
+
     /// Also run the models in the folders of DIR on each adapter and compare logits and tokens with the
     /// references beside them; by default, DIR holds the tiny models of every family, in a checkout of the sources
     #[arg(long, value_name = "DIR", num_args = 0..=1)]

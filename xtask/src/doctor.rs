@@ -23,7 +23,7 @@ use crate::cli::DoctorArgs;
 use crate::default_model;
 use crate::references;
 use crate::report;
-use crate::self_test;
+use crate::self_test::{self, Random};
 use crate::setup::{self, Found, Need, Plan, Platform, REQUIREMENTS, Remedy};
 
 /// Prints what was found.
@@ -34,7 +34,8 @@ use crate::setup::{self, Found, Need, Plan, Platform, REQUIREMENTS, Remedy};
 pub fn run(args: &DoctorArgs) -> Result<()> {
     let mut report = Report::of_this_machine();
     if args.self_test {
-        report.self_test(args.device.as_deref())?;
+        let random = args.random.map(|specs| Random::new(specs, args.seed));
+        report.self_test(args.device.as_deref(), random)?;
     }
     if let Some(folder) = &args.models {
         let folder = folder.clone().map_or_else(references::tiny, Ok)?;
@@ -75,6 +76,9 @@ pub struct Report {
     pub adapters: Vec<Adapter>,
     /// Modes that each form of attention lacks something for; the others work.
     pub modes: Vec<Refused>,
+    /// Cases at random of this run's self-test.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub random: Option<Random>,
     /// The model of `--model`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointReport>,
@@ -116,12 +120,17 @@ impl Report {
 
     fn new(found: Found, model: DefaultModel, adapters: Vec<Adapter>) -> Self {
         let plan = setup::plan(&found, &[model.needs(), &[Need::Tests]].concat());
-        Self { found, model, adapters, modes: Refused::all(), checkpoint: None, plan }
+        Self { found, model, adapters, modes: Refused::all(), random: None, checkpoint: None, plan }
     }
 
     /// Runs every kernel on the adapters that open, or on `device` alone, times products there, and remembers the failures and
     /// what follows from the times.
-    fn self_test(&mut self, device: Option<&str>) -> Result<()> {
+    fn self_test(&mut self, device: Option<&str>, random: Option<Random>) -> Result<()> {
+        self.random = random;
+        if let Some(random) = random {
+            // A driver may end the process.
+            eprintln!("self-test: {random}");
+        }
         let all: Vec<String> = (0..self.adapters.len()).map(|index| index.to_string()).collect();
         let chosen = device.map_or_else(|| all.iter().map(String::as_str).collect(), |name| vec![name]);
         let mut verdicts = Verdicts::of_this_user();
@@ -134,7 +143,7 @@ impl Report {
                 Err(error) => return Err(error.into()),
             };
             let software = gpu.profile().software;
-            let tested = self_test::run(&options, gpu)?;
+            let tested = self_test::run(&options, gpu, random)?;
             let verdict = self_test::verdict(&tested.rows);
             verdicts.put(&tested.info, verdict.clone());
             let measured = (!software).then(|| tuning::measure(&options, Some(&verdict)));
@@ -175,7 +184,7 @@ fn line(f: &mut fmt::Formatter<'_>, label: &str, text: impl fmt::Display) -> fmt
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { found, model, adapters, modes: refused, checkpoint, plan } = self;
+        let Self { found, model, adapters, modes: refused, random, checkpoint, plan } = self;
         let platform = match found.platform {
             Platform::Debian { root: true } => "Debian or Ubuntu, as root",
             Platform::Debian { root: false } => "Debian or Ubuntu",
@@ -214,6 +223,9 @@ impl fmt::Display for Report {
         line(f, "Redis", place(&found.redis_server))?;
         line(f, "Node.js", format_args!("{}, npm {}", place(&found.node), place(&found.npm)))?;
         line(f, "Chromium", format_args!("driver {}", place(&found.chromedriver)))?;
+        if let Some(random) = random {
+            line(f, "self-test", format_args!("specs at random: {random}"))?;
+        }
         match model {
             DefaultModel { path: None, .. } => {
                 line(f, "model", "no cache folder for this user; set PAGODA_CACHE_DIR")?;

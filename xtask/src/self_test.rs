@@ -4,7 +4,7 @@
 use std::fmt;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use attn_kernels::gpu::{Gpu, GpuError, GpuOptions, wgpu};
@@ -52,18 +52,46 @@ pub struct Adapter {
     pub rows: Vec<Tested>,
 }
 
+/// Cases at random, beside the usual ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Random {
+    /// Specs for each variant.
+    pub specs: u32,
+    /// The seed of the first one, which those of the others follow.
+    pub seed: u64,
+}
+
+impl Random {
+    /// So many specs from `seed` on, or from a seed of the clock.
+    #[must_use]
+    pub fn new(specs: u32, seed: Option<u64>) -> Self {
+        let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
+        Self { specs, seed: seed.unwrap_or_else(|| clock().into()) }
+    }
+
+    fn seeds(self) -> impl Iterator<Item = u64> {
+        (0..u64::from(self.specs)).map(move |spec| self.seed.wrapping_add(spec))
+    }
+}
+
+impl fmt::Display for Random {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "--random {} --seed {}", self.specs, self.seed)
+    }
+}
+
 /// Number of wrong variants.
 #[must_use]
 pub fn wrong(rows: &[Tested]) -> usize {
     rows.iter().filter(|row| matches!(row.outcome, Outcome::Wrong(_))).count()
 }
 
-/// Runs every variant on `gpu`, which was opened with `options`; kernels run as in the engine. A lost device
-/// is opened again for the next variant.
+/// Runs every variant on `gpu`, which was opened with `options`, the usual cases and then those at random; kernels run as in
+/// the engine. A lost device is opened again for the next variant.
 ///
 /// # Errors
 /// If a device does not open.
-pub fn run(options: &GpuOptions, gpu: Gpu) -> Result<Adapter> {
+pub fn run(options: &GpuOptions, gpu: Gpu, random: Option<Random>) -> Result<Adapter> {
     let head_dim = if gpu.is_cpu() { HEAD_DIM_SOFTWARE } else { HEAD_DIM };
     let variants = variants(head_dim, |_| true);
     let info = gpu.info().clone();
@@ -85,7 +113,7 @@ pub fn run(options: &GpuOptions, gpu: Gpu) -> Result<Adapter> {
     let rows = std::thread::scope(|scope| {
         let workers: Vec<_> = devices
             .into_iter()
-            .map(|gpu| scope.spawn(move || compare(options, gpu, variants, next, bar)))
+            .map(|gpu| scope.spawn(move || compare(options, gpu, (variants, random), next, bar)))
             .collect();
         let joined = workers.into_iter().map(|worker| worker.join().expect("no case panics"));
         joined.collect::<Result<Vec<_>>>()
@@ -104,7 +132,7 @@ fn processors() -> usize {
 fn compare(
     options: &GpuOptions,
     mut gpu: Gpu,
-    variants: &[(NamedVariant, Vec<Case>)],
+    (variants, random): (&[(NamedVariant, Vec<Case>)], Option<Random>),
     next: &AtomicUsize,
     bar: &ProgressBar,
 ) -> Result<Vec<(usize, Tested)>> {
@@ -114,7 +142,7 @@ fn compare(
         let Some((named, cases)) = variants.get(index) else { return Ok(rows) };
         bar.set_message(named.name.clone());
         let start = Instant::now();
-        let (outcome, lost) = outcome(&gpu, named, cases);
+        let (outcome, lost) = outcome(&gpu, named, cases, random);
         let ms = start.elapsed().as_secs_f64() * 1e3;
         rows.push((index, Tested { variant: named.name.clone(), level: named.level().name(), outcome, ms }));
         if lost {
@@ -149,18 +177,24 @@ pub(crate) fn variants(
     all.into_iter().map(with_cases).collect()
 }
 
-/// Outcome of a variant's cases, and whether the device was lost.
-fn outcome(gpu: &Gpu, named: &NamedVariant, cases: &[Case]) -> (Outcome, bool) {
-    if cases.is_empty() {
+/// Outcome of a variant's usual cases and of those at random, and whether the device was lost.
+fn outcome(gpu: &Gpu, named: &NamedVariant, usual: &[Case], random: Option<Random>) -> (Outcome, bool) {
+    let Some(case) = usual.first() else {
         return (Outcome::Skipped("there is no case of it".into()), false);
+    };
+    if let Some(reason) = skipped(gpu, named, case) {
+        return (Outcome::Skipped(reason), false);
     }
-    for case in cases {
-        if let Some(reason) = skipped(gpu, named, case) {
-            return (Outcome::Skipped(reason), false);
-        }
-        if let Err(fault) = case.run(gpu) {
-            let lost = matches!(fault, Fault::Gpu(GpuError::Lost { .. }));
-            return (Outcome::Wrong(fault.to_string()), lost);
+    let run = |cases: &[Case]| cases.iter().try_for_each(|case| case.run(gpu));
+    let lost = |fault: &Fault| matches!(fault, Fault::Gpu(GpuError::Lost { .. }));
+    if let Err(fault) = run(usual) {
+        return (Outcome::Wrong(fault.to_string()), lost(&fault));
+    }
+    for seed in random.into_iter().flat_map(Random::seeds) {
+        if let Err(fault) = run(&cases(&named.variant, &Spec::random(seed))) {
+            let again = Random { specs: 1, seed };
+            let told = format!("{fault}; again by: cargo xtask doctor --self-test {again}");
+            return (Outcome::Wrong(told), lost(&fault));
         }
     }
     (Outcome::Right, false)
@@ -202,6 +236,13 @@ mod tests {
         assert!(names.is_sorted());
         let all = attn_kernels::variants().len() + models::kernel::variants().len();
         assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn specs_count_up_from_their_seed() {
+        let random = Random::new(3, Some(u64::MAX));
+        assert_eq!(random.seeds().collect::<Vec<_>>(), [u64::MAX, 0, 1]);
+        assert_eq!(Random::new(20, Some(7)).to_string(), "--random 20 --seed 7");
     }
 
     #[test]

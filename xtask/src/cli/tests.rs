@@ -374,6 +374,7 @@ fn the_other_commands_parse() {
         "bench serve --url http://a/v1 --api-key-env KEY --form chat --slo ttft=1s,itl=50ms --rates 1,2.5 --seed 3",
         "ci",
         "doctor --self-test --json",
+        "doctor --self-test --random 20 --seed 7",
     ] {
         parse(&line.split_whitespace().collect::<Vec<_>>()).unwrap_or_else(|error| panic!("{line}: {error}"));
     }
