@@ -33,6 +33,12 @@ impl Sizes {
         Self { head_dim, num_heads: 32, num_kv_heads: 8, block_size: 16 }
     }
 
+    /// Tokens of a selected block: `tokens`, or a block of the cache if that has more.
+    #[must_use]
+    pub fn select(&self, tokens: u32) -> u32 {
+        tokens.max(self.block_size)
+    }
+
     /// The cache of a type.
     #[must_use]
     pub const fn cache(&self, dtype: KvDtype) -> KvShape {

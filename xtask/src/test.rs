@@ -31,7 +31,7 @@ const DRIVER_THREADS: (&str, &str) = ("LP_NUM_THREADS", "0");
 /// Sets the machine up and fetches the default model, then runs every test, or `cargo test` with `args`.
 ///
 /// A run of everything also fails if there is a snapshot file that no test reads. With `PAGODA_LONG_TESTS` set, tests
-/// take their long form, and properties 5,000 cases unless `PROPTEST_CASES` says otherwise.
+/// take their long form, and properties 5,000 cases unless `PROPTEST_CASES` says otherwise; those of kernels have fewer.
 ///
 /// # Errors
 ///

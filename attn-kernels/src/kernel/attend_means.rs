@@ -8,7 +8,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`AttendMeansBuffers`] lists its bindings.
     "attend_means"(AttendMeansParams, AttendMeansBuffers): Attention,
-    listed: |sizes| Registers::listed(|registers| one(variant(&sizes.f16(), 128, registers))),
+    listed: |sizes| Registers::listed(|registers| one(variant(&sizes.f16(), sizes.select(128), registers))),
     variants: "one, by *registers*",
     bytes: "`8 * D` per block left out for each 64 rows of a head, 32 with few registers, and `16 * D` per row and head",
     cases: crate::self_test::flashprefill::attend_means,

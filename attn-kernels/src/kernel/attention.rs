@@ -115,19 +115,20 @@ impl Attention {
     }
 
     /// Options whose variants are listed: the beginnings of their names, and the types of caches that they are listed for.
-    pub(super) fn listed() -> [(&'static str, Self, &'static [KvDtype]); 10] {
+    pub(super) fn listed(sizes: &Sizes) -> [(&'static str, Self, &'static [KvDtype]); 10] {
         let of = |mask, logit| Self { mask, logit, ..Self::default() };
-        let pages = Self { pages: Pages::OfHeads, ..Self::blocks(64) };
+        let blocks = Self::blocks(sizes.select(64));
+        let pages = Self { pages: Pages::OfHeads, ..blocks };
         let f16 = &FLOATS[..1];
         [
             ("", Self::default(), &FLOATS),
-            ("blocks-", Self::blocks(64), &FLOATS),
+            ("blocks-", blocks, &FLOATS),
             ("pages-", pages, f16),
             ("window-", of(Reach::Window(128), Logit::Plain), f16),
             ("chunk-", of(Reach::Chunk(8192), Logit::Plain), f16),
             ("softcap-", of(Reach::Full, Logit::Softcap), f16),
             ("alibi-", of(Reach::Full, Logit::Alibi), f16),
-            ("alibi-blocks-", Self { logit: Logit::Alibi, ..Self::blocks(64) }, f16),
+            ("alibi-blocks-", Self { logit: Logit::Alibi, ..blocks }, f16),
             ("sinks-", Self { sinks: true, ..Self::default() }, f16),
             ("skip-", Self { skip: true, ..Self::default() }, f16),
         ]
@@ -137,7 +138,7 @@ impl Attention {
     /// and the v0 layout.
     pub(super) fn listed_decode(sizes: &Sizes) -> Vec<(String, KvShape, Self)> {
         let mut all = Vec::new();
-        for (name, attention, types) in Self::listed() {
+        for (name, attention, types) in Self::listed(sizes) {
             let of = |dtype: &KvDtype| (format!("{name}{}", dtype.name()), sizes.cache(*dtype), attention);
             all.extend(types.iter().map(of));
         }

@@ -7,7 +7,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`BlockEnergyBuffers`] lists its bindings.
     "block_energy"(BlockEnergyParams, BlockEnergyBuffers): Selection,
-    listed: |sizes| one(variant(&sizes.f16(), 128)),
+    listed: |sizes| one(variant(&sizes.f16(), sizes.select(128))),
     variants: "one",
     bytes: "`4 * H * D` per query row once for 64 key blocks; `4 * H` per query block and key block; means once per query block and 64 key blocks",
     cases: crate::self_test::flashprefill::block_energy,

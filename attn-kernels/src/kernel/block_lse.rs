@@ -9,7 +9,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`BlockLseBuffers`] lists its bindings.
     "block_lse"(BlockLseParams, BlockLseBuffers): Selection,
-    listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, sizes.num_heads, 64)),
+    listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, sizes.num_heads, sizes.select(64))),
     variants: "f16, f32, fp8, int8",
     bytes: "the keys of the blocks that `mass_cut` added, once for each 4 heads of a group, and `4 * H` each",
     cases: crate::self_test::mass_cut::block_lse,

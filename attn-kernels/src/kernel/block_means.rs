@@ -8,7 +8,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`BlockMeansBuffers`] lists its bindings.
     "block_means"(BlockMeansParams, BlockMeansBuffers): Selection,
-    listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, 128)),
+    listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, sizes.select(128))),
     variants: "f16, f32, fp8, int8",
     bytes: "`4 * Hkv * D` per token, `8 * Hkv * D` per block",
     cases: crate::self_test::flashprefill::block_means,

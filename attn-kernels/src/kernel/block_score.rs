@@ -23,12 +23,14 @@ fn listed(sizes: &Sizes) -> Listed {
     [("min_max", Digest::MinMax), ("mean", Digest::Mean)]
         .into_iter()
         .flat_map(|(part, digest)| {
-            let all = sizes.each(&FLOATS, |shape| variant(shape, heads, digest, 64));
+            let all = sizes.each(&FLOATS, |shape| variant(shape, heads, digest, sizes.select(64)));
             all.into_iter().map(move |(dtype, variant)| (format!("{part}-{dtype}"), variant))
         })
         .chain(
             sizes
-                .each(&[KvDtype::F16, KvDtype::F32, KvDtype::Int8], |shape| with_bounds(shape, heads, 64))
+                .each(&[KvDtype::F16, KvDtype::F32, KvDtype::Int8], |shape| {
+                    with_bounds(shape, heads, sizes.select(64))
+                })
                 .into_iter()
                 .map(|(dtype, variant)| (format!("bounds-{dtype}"), variant)),
         )

@@ -18,7 +18,7 @@ kernel! {
 }
 
 fn listed(sizes: &Sizes) -> Listed {
-    let blocks = sizes.each(&TYPES, |shape| variant(shape, Context::Blocks(64)));
+    let blocks = sizes.each(&TYPES, |shape| variant(shape, Context::Blocks(sizes.select(64))));
     let blocks = blocks.into_iter().map(|(dtype, variant)| (format!("blocks-{dtype}"), variant));
     KvLayout::listed(sizes, &KvLayout::ALL, |shape| variant(shape, Context::Full))
         .into_iter()

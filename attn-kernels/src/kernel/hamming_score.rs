@@ -10,7 +10,7 @@ use crate::slot::{self, Number};
 kernel! {
     /// The kernel; [`HammingScoreBuffers`] lists its bindings.
     "hamming_score"(HammingScoreParams, HammingScoreBuffers): Selection,
-    listed: |sizes| one(variant(&sizes.f16(), 128, 4)),
+    listed: |sizes| one(variant(&sizes.f16(), sizes.select(128), 4)),
     variants: "one",
     bytes: "`4 * words * Hkv` per token of a row",
     cases: crate::self_test::retrieval::hamming_score,

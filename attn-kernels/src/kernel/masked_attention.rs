@@ -19,7 +19,7 @@ kernel! {
 }
 
 fn listed(sizes: &Sizes) -> Listed {
-    KvLayout::listed(sizes, &[KvLayout::Native, KvLayout::V0], |shape| variant(shape, 64))
+    KvLayout::listed(sizes, &[KvLayout::Native, KvLayout::V0], |shape| variant(shape, sizes.select(64)))
 }
 
 params! {

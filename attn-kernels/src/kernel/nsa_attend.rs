@@ -9,7 +9,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`NsaAttendBuffers`] lists its bindings.
     "nsa_attend"(NsaAttendParams, NsaAttendBuffers): Attention,
-    listed: |sizes| sizes.each(&FLOATS, |shape| variant(shape, 64)),
+    listed: |sizes| sizes.each(&FLOATS, |shape| variant(shape, sizes.select(64))),
     variants: "digests f16, f32",
     bytes: "`2 * Hkv * D` per page of a row, once more (from caches) for each head of a group",
     cases: crate::self_test::retrieval::nsa_attend,

@@ -9,7 +9,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`NsaProbsBuffers`] lists its bindings.
     "nsa_probs"(NsaProbsParams, NsaProbsBuffers): Selection,
-    listed: |sizes| sizes.each(&FLOATS, |shape| variant(shape, 32, 16)),
+    listed: |sizes| sizes.each(&FLOATS, |shape| variant(shape, 2 * sizes.select(16), sizes.select(16))),
     variants: "digests f16, f32",
     bytes: "`2 * Hkv * D` per page of a row, once more (from caches) for each head of a group",
     cases: crate::self_test::retrieval::nsa_probs,

@@ -23,7 +23,7 @@ fn listed(sizes: &Sizes) -> Listed {
     let of =
         |shape: &KvShape, loads, attention: &Attention| variant(shape, sizes.num_heads, loads, attention);
     let mut all = Listed::new();
-    for (name, attention, types) in Attention::listed() {
+    for (name, attention, types) in Attention::listed(sizes) {
         for shape in types.iter().map(|dtype| sizes.cache(*dtype)) {
             let dtype = shape.dtype.name();
             all.push((format!("{name}{dtype}"), of(&shape, KeyLoads::Uniform, &attention)));

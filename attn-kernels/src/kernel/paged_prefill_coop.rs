@@ -22,7 +22,7 @@ kernel! {
 }
 
 fn listed(sizes: &Sizes) -> Listed {
-    let f16 = Attention::listed()
+    let f16 = Attention::listed(sizes)
         .map(|(name, attention, _)| (format!("{name}f16"), variant(&sizes.f16(), &attention)));
     let pages = Attention { pages: Pages::OfHeads, ..Attention::blocks(64) };
     let coded = sizes.each(&CODES, |shape| variant(shape, &Attention::default()));

@@ -23,7 +23,7 @@ fn listed(sizes: &Sizes) -> Listed {
     let of = |(name, attention, _): (&str, Attention, _)| {
         (name.trim_end_matches('-').to_owned(), variant(&sizes.f16(), &attention))
     };
-    Attention::listed().into_iter().map(of).collect()
+    Attention::listed(sizes).into_iter().map(of).collect()
 }
 
 params! {

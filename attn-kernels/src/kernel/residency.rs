@@ -9,7 +9,7 @@ use crate::{Variant, slot};
 kernel! {
     /// The kernel; [`ResidencyBuffers`] lists its bindings.
     "residency"(ResidencyParams, ResidencyBuffers): Cache,
-    listed: |sizes| one(variant(&sizes.f16(), 64)),
+    listed: |sizes| one(variant(&sizes.f16(), sizes.select(64))),
     variants: "one",
     bytes: "`32` per page of a list and head, `8` per slot",
     cases: crate::self_test::residency::cases,

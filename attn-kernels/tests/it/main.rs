@@ -8,6 +8,7 @@ mod coop_xattn;
 mod examples;
 mod flushing;
 mod layout;
+mod random;
 mod reference;
 mod self_test;
 mod trusted;

@@ -1,6 +1,5 @@
 //! Every kernel on the adapter that is there, with bounds checks on, against its CPU reference.
 
-mod apply_sinks;
 mod block_digest;
 mod block_select;
 mod cache_write;

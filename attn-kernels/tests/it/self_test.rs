@@ -6,6 +6,8 @@ use attn_kernels::profile::Matrices;
 use attn_kernels::self_test::{Case, Fault, Spec, Values, cases, gaps, skipped};
 use attn_kernels::{Level, NamedVariant, TextLength, Variant, catalog, variants, variants_of};
 
+use crate::reference::device::assert_passes;
+
 /// Kernels that make, of floats or of lists, what later kernels use as indices.
 const INDICES: [&str; 8] = [
     "find_blocks",
@@ -90,12 +92,7 @@ fn every_variant_passes_on(gpu: &Gpu) {
 fn every_passes_on(gpu: &Gpu, asked: impl Fn(&NamedVariant) -> bool) {
     // Small heads: a software driver takes two minutes to compile all variants of 128.
     for named in variants_of(16).into_iter().filter(asked) {
-        for case in cases(&named.variant, &Spec::default()) {
-            match skipped(gpu, &named, &case) {
-                Some(reason) => eprintln!("{} ({}) is skipped: {reason}", named.name, named.level()),
-                None => case.run(gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name)),
-            }
-        }
+        assert_passes(gpu, &named, &Spec::default());
     }
 }
 

@@ -13,10 +13,11 @@ use attn_kernels::kernel::paged_decode::{self, Lanes};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, strided_qk, strided_qk_coop};
 use attn_kernels::kernel::{paged_decode_coop, paged_prefill_coop};
-use attn_kernels::self_test::{Spec, cases};
+use attn_kernels::self_test::{self, Spec};
 use attn_kernels::{Level, Variant};
 use proptest::prelude::*;
-use proptest::test_runner::Config;
+
+use crate::reference::device::cases;
 
 fn gpu() -> Option<&'static Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
@@ -33,15 +34,8 @@ fn gpu() -> Option<&'static Gpu> {
     GPU.get_or_init(open).as_ref()
 }
 
-/// Three cases by default, `PROPTEST_CASES` where it is set.
-fn config() -> Config {
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    let default = Config { failure_persistence: None, max_shrink_iters: 16, ..Config::default() };
-    if asked { default } else { Config { cases: 3, ..default } }
-}
-
 fn check(gpu: &Gpu, variant: &Variant) -> Result<(), TestCaseError> {
-    let cases = cases(variant, &Spec::default());
+    let cases = self_test::cases(variant, &Spec::default());
     prop_assert!(!cases.is_empty(), "{}: no cases", variant.kernel.name);
     for case in cases {
         let outcome = case.run(gpu);
@@ -72,7 +66,7 @@ fn attention() -> impl Strategy<Value = Attention> {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(cases(3))]
 
     #[test]
     fn prefill(spans in 1u32..=8, log_block in 2u32..=6, dtype in dtypes(), attention in attention()) {

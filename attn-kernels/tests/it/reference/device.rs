@@ -1,8 +1,9 @@
 //! The device that all tests share, and how results are compared.
 
-use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Bound, Checks, Gpu, GpuOptions, Pass};
+use attn_kernels::self_test::{self, Spec, skipped};
+use attn_kernels::{NamedVariant, Variant};
 use bytemuck::Pod;
 use proptest::test_runner::Config;
 use std::sync::OnceLock;
@@ -23,11 +24,24 @@ pub(crate) fn gpu() -> Option<&'static Gpu> {
     GPU.get_or_init(open).as_ref()
 }
 
-/// `cases` by default, `PROPTEST_CASES` where it is set. Cases are made from seeds, so failing ones need no file.
+/// `cases` by default, `PROPTEST_CASES` where it is set. The long form of all tests asks for thousands, of which some kernels
+/// take hours of a software driver: there it is 32 times `cases` at most. Cases are made from seeds: failing ones need no file.
 pub(crate) fn cases(cases: u32) -> Config {
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
     let default = Config { failure_persistence: None, max_shrink_iters: 64, ..Config::default() };
-    if asked { default } else { Config { cases, ..default } }
+    let most = if std::env::var_os("PAGODA_LONG_TESTS").is_some() { 32 * cases } else { u32::MAX };
+    let asked = std::env::var_os("PROPTEST_CASES").map(|_| default.cases.min(most));
+    Config { cases: asked.unwrap_or(cases), ..default }
+}
+
+/// Fails if a case of the variant that `spec` chooses is not what its reference leaves. Names what the device does not run.
+#[track_caller]
+pub(crate) fn assert_passes(gpu: &Gpu, named: &NamedVariant, spec: &Spec) {
+    for case in self_test::cases(&named.variant, spec) {
+        match skipped(gpu, named, &case) {
+            Some(reason) => eprintln!("{} ({}) is skipped: {reason}", named.name, named.level()),
+            None => case.run(gpu).unwrap_or_else(|fault| panic!("{}, {spec:?}: {fault}", named.name)),
+        }
+    }
 }
 
 /// Records one dispatch.

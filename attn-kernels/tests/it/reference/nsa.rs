@@ -277,26 +277,6 @@ proptest! {
     }
 
     #[test]
-    fn branches_are_summed_as_the_reference_does(head_dim in 1u32..40, heads in 1u32..90, seed: u64) {
-        if let Some(gpu) = gpu() {
-            let (head_dim, len) = (4 * head_dim, (4 * head_dim * heads) as usize);
-            let gates: Vec<f32> = floats(3 * heads as usize, seed).iter().map(|gate| gate * 30.0).collect();
-            let [a, b, c] = [1, 2, 3].map(|n| floats(len, seed ^ n));
-            let params = GateSumParams { heads };
-            gate_sum::check(head_dim, &params, [gates.len(), len]).unwrap();
-            let buffers = [&gates, &a, &b, &c, &vec![f32::NAN; len]].map(|x| gpu.upload("x", x).unwrap());
-            let bindings: Vec<_> = buffers.iter().map(Into::into).collect();
-            let mut pass = Pass::new("gates");
-            let grid = gate_sum::grid(head_dim, &params);
-            dispatch(gpu, &mut pass, &gate_sum::variant(head_dim), &params, &bindings, grid);
-            let read = pass.read(&buffers[4], 0..len);
-            let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
-            let want = cpu::gate_sum::gate_sum(head_dim as usize, &gates, [&a, &b, &c]);
-            assert_close("sum", Tolerance { abs: 2e-6, rel: 2e-5 }, &got, &want);
-        }
-    }
-
-    #[test]
     fn compressed_attention_scores_as_the_reference_does(
         (kernel, block) in (1usize..6, 1u32..6),
         log_stride in 0u32..5,

@@ -1,0 +1,89 @@
+//! Every kernel with the cases that a spec draws. A seed makes them all, so that nothing is gained by shrinking it.
+
+use attn_kernels::declare::Sizes;
+use attn_kernels::gpu::Gpu;
+use attn_kernels::kernel::paged_prefill::{KeyLoads, heads_per_lane};
+use attn_kernels::self_test::Spec;
+use attn_kernels::{Kernel, Level, NamedVariant, catalog, variants_of};
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use proptest::test_runner::Config;
+
+use crate::reference::device::{assert_passes, cases, gpu};
+
+/// Sizes of models, the largest among them.
+fn sizes() -> impl Strategy<Value = Sizes> {
+    let head_dim = prop_oneof![select(vec![16, 32, 64, 128, 256]), (2u32..=32).prop_map(|n| 8 * n)];
+    let group = select(vec![1, 2, 3, 4, 7, 8, 16]);
+    (head_dim, group, 1u32..=3, 2u32..=8).prop_map(|(head_dim, group, num_kv_heads, log)| Sizes {
+        head_dim,
+        num_heads: num_kv_heads * group,
+        num_kv_heads,
+        block_size: 1 << log,
+    })
+}
+
+/// Sizes near `sizes` that a kernel serves.
+fn served(kernel: &Kernel, sizes: Sizes) -> Sizes {
+    let Sizes { head_dim, num_heads, block_size, .. } = sizes;
+    match kernel.name {
+        // Software drivers need a minute to compile four heads of 256 in a lane.
+        "paged_prefill" => {
+            let heads = heads_per_lane(&sizes.f16(), num_heads, KeyLoads::Broadcast);
+            Sizes { head_dim: head_dim.min(64 / heads / 8 * 8), ..sizes }
+        }
+        // Latents of four heads, and a rope part of half a head.
+        "latent_write" | "mla_decode" => Sizes { head_dim: (head_dim / 2).next_multiple_of(16), ..sizes },
+        // A selected block has fewer pages than its case has slots.
+        "residency" => Sizes { block_size: block_size.max(16), ..sizes },
+        _ => sizes,
+    }
+}
+
+/// Runs the cases of a spec for one variant of each kernel that has some of `levels`.
+fn each_kernel(gpu: &Gpu, levels: &[Level], sizes: Sizes, which: Index, seed: u64) {
+    // Kernels of matrices refuse most sizes.
+    let matrices = levels == [Level::Coop];
+    for kernel in catalog().into_iter().filter(|kernel| matrices || !kernel.name.ends_with("_coop")) {
+        let mut variants = NamedVariant::list(&[kernel], &served(kernel, sizes));
+        variants.retain(|named| levels.contains(&named.level()));
+        if !variants.is_empty() {
+            assert_passes(gpu, which.get(&variants), &Spec::random(seed));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(Config { max_shrink_iters: 0, ..cases(1) })]
+
+    /// Small heads: a software driver takes two minutes to compile all variants of 128.
+    #[test]
+    fn every_variant_computes_what_its_reference_does(seed: u64) {
+        if let Some(gpu) = gpu() {
+            let variants = variants_of(16).into_iter().filter(|named| named.level() <= Level::Subgroup);
+            variants.for_each(|named| assert_passes(gpu, &named, &Spec::random(seed)));
+        }
+    }
+
+    #[test]
+    fn every_kernel_serves_models_of_any_size(sizes in sizes(), which: Index, seed: u64) {
+        if let Some(gpu) = gpu() {
+            each_kernel(gpu, &[Level::Baseline, Level::Subgroup], sizes, which, seed);
+        }
+    }
+
+    /// Matrices cannot be bounds-checked, and serve heads of whole tiles.
+    #[test]
+    fn kernels_of_matrices_serve_heads_of_whole_tiles(
+        heads in select(vec![[16, 4], [32, 16], [64, 7], [128, 2]]),
+        num_kv_heads in 1u32..=3,
+        which: Index,
+        seed: u64,
+    ) {
+        if let Some(gpu) = crate::adapter::gpu() {
+            let [head_dim, group] = heads;
+            let sizes = Sizes { head_dim, num_heads: num_kv_heads * group, num_kv_heads, block_size: 16 };
+            each_kernel(&gpu, &[Level::Coop], sizes, which, seed);
+        }
+    }
+}
