@@ -1,7 +1,7 @@
 //! Every dense kernel on the adapter that is there, with bounds checks on, against its CPU reference.
 
 #[path = "../../../../attn-kernels/tests/it/reference/device.rs"]
-mod device;
+pub(crate) mod device;
 mod embed;
 mod hyper;
 mod index;

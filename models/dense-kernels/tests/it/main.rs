@@ -6,4 +6,5 @@ mod codegen;
 mod coop;
 mod kernels;
 mod layout;
+mod random;
 mod self_test;

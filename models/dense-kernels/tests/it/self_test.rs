@@ -2,10 +2,12 @@
 //! checks on.
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
-use attn_kernels::self_test::{Spec, gaps, skipped};
+use attn_kernels::self_test::{Spec, gaps};
 use attn_kernels::{Level, NamedVariant, TextLength};
 use dense_kernels::kernel::{catalog, variants};
 use dense_kernels::self_test::cases;
+
+use crate::kernels::device::assert_passes;
 
 fn gpu(checks: Checks) -> Option<Gpu> {
     if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
@@ -59,12 +61,6 @@ fn tiles_pass_in_the_middle_text() {
 }
 
 fn every_passes_on(gpu: &Gpu, asked: impl Fn(&NamedVariant) -> bool) {
-    for named in variants().into_iter().filter(asked) {
-        for case in cases(&named.variant, &Spec::default()) {
-            match skipped(gpu, &named, &case) {
-                Some(reason) => eprintln!("{} ({}) is skipped: {reason}", named.name, named.level()),
-                None => case.run(gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name)),
-            }
-        }
-    }
+    let variants = variants().into_iter().filter(asked);
+    variants.for_each(|named| assert_passes(gpu, &named, &Spec::default()));
 }
