@@ -29,11 +29,18 @@ pub(super) fn compared<'a>(tiny: &Tiny, prompt: &Prompt, served: &'a Served) -> 
     &served.logits[end - prompt.logits.len()..end]
 }
 
+/// The errors of all rows that `prompt` has a reference for, by position.
+fn row_errors(tiny: &Tiny, prompt: &Prompt, served: &Served) -> Vec<f64> {
+    let rows = compared(tiny, prompt, served).chunks(tiny.vocab()).zip(prompt.logits.chunks(tiny.vocab()));
+    rows.map(|(got, want)| relative_l2(got, want)).collect()
+}
+
 /// In f32 nothing but the order of additions differs.
 fn assert_equals_reference(what: &str, tiny: &Tiny, prompt: &Prompt, served: &Served) {
     let what = format!("{}, {what}", tiny.name);
-    let error = relative_l2(compared(tiny, prompt, served), &prompt.logits);
-    assert!(error <= 2e-4, "{what}: the logits are off by {error:.2e} of their length");
+    for (row, error) in row_errors(tiny, prompt, served).into_iter().enumerate() {
+        assert!(error <= 2e-4, "{what}: the logits of row {row} are off by {error:.2e} of their length");
+    }
     // Where the reference is torn between two tokens, so may be another order of additions.
     let sure = prompt.margins.iter().position(|margin| *margin < TIE).unwrap_or(TOKENS);
     assert_eq!(served.drawn[..sure], prompt.greedy[..sure], "{what}");
@@ -77,24 +84,32 @@ fn a_batch_gives_each_prompt_its_own_tokens(tiny: &Tiny) {
     }
 }
 
+/// Rows of a prompt that may attend other tokens than the reference does. Where an indexer chooses few tokens of a long
+/// context, keys that are rounded to f16 change places. Of the 32 rows of 200 tokens with a reference, 13 are off in V3.2, which
+/// chooses 16 tokens, and 2 in V4, which chooses 8 entries.
+fn rows_that_choose_others(tiny: &Tiny, prompt: usize) -> usize {
+    match (tiny.name, prompt) {
+        ("tiny-deepseek-v32", 3) => 15,
+        ("tiny-deepseek-v4", 3) => 3,
+        _ => 0,
+    }
+}
+
+/// Every row but those that choose other tokens.
 fn f16_kv_stays_near(tiny: &Tiny) {
     for (block_size, chunk) in [(4, 64), (16, 7)] {
         let mut decoder = tiny.decoder(&blocks_of(block_size, &options(KvDtype::F16)));
         for (n, prompt) in tiny.prompts.iter().enumerate() {
             let what = format!("{}, prompt {n}, blocks of {block_size}, chunks of {chunk}", tiny.name);
             let served = serve(&mut decoder, &[Request::new(&prompt.ids, TOKENS)], chunk);
-            let vocab = tiny.vocab();
-            let rows = compared(tiny, prompt, &served[0]).chunks(vocab).zip(prompt.logits.chunks(vocab));
-            let mut errors: Vec<f64> = rows.map(|(got, want)| relative_l2(got, want)).collect();
-            errors.sort_by(f64::total_cmp);
+            let errors = row_errors(tiny, prompt, &served[0]);
+            let far: Vec<_> = errors.iter().enumerate().filter(|(_, error)| **error > 1e-2).collect();
+            let most = rows_that_choose_others(tiny, n);
+            assert!(far.len() <= most, "{what}: {most} rows may be off, these are: {far:?}");
             // Rounded keys of an indexer choose other tokens here and there, however sure the model is.
             if tiny.config.indexer.is_some() {
-                let median = errors[errors.len() / 2];
-                assert!(median <= 1e-2, "{what}: half of the rows are off by {median:.2e} or more");
                 continue;
             }
-            let worst = errors[errors.len() - 1];
-            assert!(worst <= 1e-2, "{what}: a row is off by {worst:.2e}");
             // Where two tokens are nearly equal, rounded keys may turn them round, and all that follows.
             let sure = prompt.margins.iter().position(|margin| *margin < SURE).unwrap_or(TOKENS);
             assert_eq!(served[0].drawn[..sure], prompt.greedy[..sure], "{what}");
@@ -285,22 +300,23 @@ fn gguf_agrees_with_transformers() {
 }
 
 /// The error of logits is a property of the types: measured with these models at 1 to 2 % (int8, a scale for each token
-/// and head) and 4 to 13 % (fp8, three bits of mantissa).
+/// and head) and 4 to 13 % (fp8, three bits of mantissa), of single rows at up to 4.3 % and 43 %.
 #[test]
 fn caches_of_codes_stay_near_transformers() {
-    for (kv_dtype, most) in [(KvDtype::Int8, 4e-2), (KvDtype::Fp8, 0.2)] {
+    // Half of the rows, and each of them.
+    for (kv_dtype, most, most_of_a_row) in [(KvDtype::Int8, 4e-2, 5e-2), (KvDtype::Fp8, 0.2, 0.5)] {
         for name in ["tiny-llama", "tiny-mistral", "tiny-qwen2"] {
             let tiny = family(name);
             let mut decoder = tiny.decoder(&options(kv_dtype));
             for (n, prompt) in tiny.prompts.iter().enumerate() {
                 let served = serve(&mut decoder, &[Request::new(&prompt.ids, TOKENS)], 64);
-                let vocab = tiny.vocab();
-                let rows = compared(tiny, prompt, &served[0]).chunks(vocab).zip(prompt.logits.chunks(vocab));
-                let mut errors: Vec<f64> = rows.map(|(got, want)| relative_l2(got, want)).collect();
+                let mut errors = row_errors(tiny, prompt, &served[0]);
                 errors.sort_by(f64::total_cmp);
                 let median = errors[errors.len() / 2];
                 let what = format!("{name}, prompt {n}, {kv_dtype:?}");
                 assert!(median <= most, "{what}: half of the rows are off by {median:.2e} or more");
+                let worst = errors[errors.len() - 1];
+                assert!(worst <= most_of_a_row, "{what}: a row is off by {worst:.2e}");
                 assert!(median > 0.0, "{what}: nothing was rounded");
             }
         }
@@ -321,7 +337,8 @@ fn latents_of_codes_stay_near_transformers() {
     }
 }
 
-/// Windows and entries of compressed attention in 8 bits: of fp8 `indexed` has the exact reference.
+/// Windows and entries of compressed attention in 8 bits: of fp8 `indexed` has the exact reference. An
+/// indexer chooses other entries for some rows, whose logits are others: half of the rows tell of rounding.
 #[test]
 fn windows_and_entries_of_codes_stay_near_transformers() {
     for (kv_dtype, most) in [(KvDtype::Int8, 4e-2), (KvDtype::Fp8, 0.2)] {
@@ -330,9 +347,7 @@ fn windows_and_entries_of_codes_stay_near_transformers() {
             let mut decoder = tiny.decoder(&options(kv_dtype));
             let prompt = &tiny.prompts[3];
             let served = serve(&mut decoder, &[Request::new(&prompt.ids, 4)], 64);
-            let vocab = tiny.vocab();
-            let rows = compared(tiny, prompt, &served[0]).chunks(vocab).zip(prompt.logits.chunks(vocab));
-            let mut errors: Vec<f64> = rows.map(|(got, want)| relative_l2(got, want)).collect();
+            let mut errors = row_errors(tiny, prompt, &served[0]);
             errors.sort_by(f64::total_cmp);
             let median = errors[errors.len() / 2];
             assert!((1e-4..most).contains(&median), "{name}, {kv_dtype:?}: off by {errors:?}");
