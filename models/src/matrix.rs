@@ -309,8 +309,8 @@ impl Matrix {
                 y_offset: whole.y_offset,
             };
             let pipeline = kernels.pipeline(Key::Sum { epilogue })?;
-            let grid = split_sum::grid(rows, shard.cols);
-            pass.dispatch(&pipeline, &sum, SplitSumBuffers { partials, y: product.y.bind() }, grid);
+            let buffers = SplitSumBuffers { partials, y: product.y.bind() };
+            pass.dispatch(&pipeline, &sum, buffers, split_sum::grid(&sum));
         }
         Ok(())
     }

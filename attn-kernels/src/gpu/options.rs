@@ -21,7 +21,7 @@ pub enum Checks {
     /// Every access is checked: tests run so.
     On,
     /// Kernels run as trusted modules: about twice as fast where they are bound by memory. They follow every index that they
-    /// are given: callers validate them by `kernel::<stem>::check`.
+    /// are given: tables, rows and lists of a caller must lie inside its buffers.
     Off,
 }
 

@@ -254,11 +254,15 @@ fn level_of(wgsl: &str) -> Level {
 /// A module without run-time checks.
 #[expect(unsafe_code, reason = "the one audited place: kernels of this workspace as trusted modules")]
 fn trusted(device: &wgpu::Device, descriptor: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
-    // SAFETY: every kernel's loops are bounded by its parameters. Indices come from the host, where `check` of the
-    // kernel's module and, for every step, the decoder validate them; or from other kernels, which keep them inside
-    // their buffers whatever the scores are: the hostile cases of the self-test show it for NaN, infinities, ties and
-    // arbitrary bits, without checks and with words round every buffer that must stay as they are. All kernels run in
-    // the tests with all checks on as well.
+    // SAFETY: every kernel's loops are bounded by its parameters. Indices come from three places.
+    // Block tables come from a scheduler: `Batch::check_blocks` of the decoder compares each entry with the size of the pool
+    // in every step, and `Gpu::attend` the tables and rows of its caller. Blocks to digest and entries to hash are compared
+    // before each dispatch (`block_digest::check`, `hash_codes::check`), spans of XAttention and FlashPrefill by their `check`.
+    // Rows, tiles and lists are made by the decoder itself, out of those tables and of lengths that it counts; whoever
+    // dispatches kernels with rows of his own under `Checks::Off` answers for them.
+    // Lists and slots that kernels leave for kernels stay inside their buffers whatever the scores are: the hostile cases of
+    // the self-test show it for NaN, infinities, ties and arbitrary bits, without checks and with words round every buffer
+    // that must stay as they are. All kernels run in the tests with all checks on as well.
     unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
 }
 

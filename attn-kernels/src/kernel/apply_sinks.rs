@@ -1,7 +1,5 @@
 //! Attention sinks on the output of a kernel that returns log-sum-exp.
 
-use super::LaunchError;
-use super::error::Launch;
 use crate::declare::one;
 use crate::{Variant, slot};
 
@@ -52,24 +50,6 @@ pub fn variant(head_dim: u32) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(num_heads: u32, head_dim: u32, rows: u32) -> [u32; 3] {
-    super::flat_grid((rows * num_heads * (head_dim / 4)).div_ceil(WG))
-}
-
-/// Checks the rows of a dispatch against buffers of `lse_len`, `sinks_len` and `out_len` f32.
-///
-/// # Errors
-/// A head size that is not a multiple of 4, or a buffer that is too short.
-pub fn check(
-    head_dim: u32,
-    params: &ApplySinksParams,
-    [lse_len, sinks_len, out_len]: [usize; 3],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.not_zero("head size", head_dim)?;
-    launch.multiple("head size", head_dim, 4)?;
-    launch.at_most("f32 of sinks", params.num_heads.into(), sinks_len as u64)?;
-    let heads = (u64::from(params.first_row) + u64::from(params.rows)) * u64::from(params.num_heads);
-    launch.at_most("f32 of lse", heads, lse_len as u64)?;
-    launch.at_most("f32 of the output", heads * u64::from(head_dim), out_len as u64)
+pub fn grid(params: &ApplySinksParams, head_dim: u32) -> [u32; 3] {
+    super::flat_grid((params.rows * params.num_heads * (head_dim / 4)).div_ceil(WG))
 }

@@ -239,25 +239,3 @@ impl Attention {
         variant.set(MASK, kind(self.mask))
     }
 }
-
-/// Checks lists of selected blocks, `stride` entries from one to the next, of which list i is of `tokens[i]` tokens in blocks
-/// of `select_block`. Library only: for lists made on the host. The engine's are made by kernels, and it never sees them.
-///
-/// # Errors
-/// A list that is not there, is longer than the stride, does not ascend, or names a block after its last token.
-pub fn check_lists(lists: &[u32], stride: u32, tokens: &[u32], select_block: u32) -> Result<(), LaunchError> {
-    let launch = Launch("selected blocks");
-    launch.not_zero("tokens of a block", select_block)?;
-    launch.not_zero("entries from list to list", stride)?;
-    launch.at_most("entries of lists", tokens.len() as u64 * u64::from(stride), lists.len() as u64)?;
-    for (entry, (list, tokens)) in lists.chunks_exact(stride as usize).zip(tokens).enumerate() {
-        launch.entry("blocks listed + 1", entry, u64::from(list[0]) + 1, stride.into())?;
-        let mut next = 0;
-        for block in &list[1..=list[0] as usize] {
-            launch.entry("block before + 1", entry, next, (*block).into())?;
-            next = u64::from(*block) + 1;
-        }
-        launch.entry("listed block + 1", entry, next, tokens.div_ceil(select_block).into())?;
-    }
-    Ok(())
-}

@@ -166,8 +166,8 @@ fn of(shape: &KvShape, digest: Digest, read: OneOf<Stored>) -> Variant {
 
 /// Workgroups for `touched` pages.
 #[must_use]
-pub fn grid(shape: &KvShape, touched: u32) -> [u32; 3] {
-    let [y, z, _] = super::flat_grid(touched);
+pub fn grid(params: &BlockDigestParams, shape: &KvShape) -> [u32; 3] {
+    let [y, z, _] = super::flat_grid(params.touched);
     [(shape.num_kv_heads * (shape.head_dim / 8)).div_ceil(8), y, z]
 }
 

@@ -1,7 +1,6 @@
 //! Log-sum-exp of the logits of blocks that a certified selection has to know: those that [`mass_cut`](super::mass_cut) added.
 
-use super::error::Launch;
-use super::{KvShape, LaunchError, heads_together};
+use super::{KvShape, heads_together};
 use crate::declare::TYPES;
 use crate::rows::{DecodeRow, KvWord, PhysicalBlock};
 use crate::{Variant, slot};
@@ -82,22 +81,4 @@ pub fn grid(params: &BlockLseParams, select_block: u32, rows: u32) -> [u32; 3] {
 #[must_use]
 pub fn lses_len(params: &BlockLseParams, rows: usize) -> usize {
     rows * params.num_heads as usize * params.stride as usize
-}
-
-/// Checks a launch over `rows` rows against scores, cuts and log-sum-exps of these lengths; `block_score` checks the rows.
-///
-/// # Errors
-/// Heads that do not divide, or a buffer that is too short.
-pub fn check(
-    params: &BlockLseParams,
-    rows: usize,
-    [scores_len, cuts_len, lses_len]: [usize; 3],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
-    launch.at_most("rows", rows as u64, 65_535)?;
-    let sets = rows as u64 * u64::from(params.num_kv_heads);
-    launch.at_most("f32 of scores", sets * u64::from(params.stride), scores_len as u64)?;
-    launch.at_most("cuts", sets, cuts_len as u64)?;
-    launch.at_most("f32 of log-sum-exps", self::lses_len(params, rows) as u64, lses_len as u64)
 }

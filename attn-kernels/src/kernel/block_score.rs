@@ -1,8 +1,7 @@
 //! Scores of a sequence's blocks for decode rows, from digests of its pages, and what certificates are made of.
 
 use super::block_digest::{self, Digest};
-use super::error::Launch;
-use super::{KvDtype, KvShape, LaunchError, heads_together};
+use super::{KvDtype, KvShape, heads_together};
 use crate::Variant;
 use crate::declare::{FLOATS, Listed, Sizes};
 use crate::rows::{DecodeRow, PhysicalBlock};
@@ -176,39 +175,4 @@ pub const TERM_ERROR: f32 = 1e-5;
 #[must_use]
 pub fn bounds_len(params: &BlockScoreParams, rows: usize) -> usize {
     2 * rows * params.num_heads as usize * params.score_stride as usize
-}
-
-/// Checks `rows`, `[row of q, KV length, first entry of its table, 0]`, and the blocks of `tables` that they read, against a
-/// pool of `num_blocks` blocks and buffers of `q_len` and `scores_len` f32.
-///
-/// # Errors
-/// Heads that do not divide, a row outside q, a table that names no block of the pool, or a row with more blocks than
-/// `score_stride`.
-pub fn check(
-    shape: &KvShape,
-    params: &BlockScoreParams,
-    select_block: u32,
-    rows: &[[u32; 4]],
-    tables: (&[u32], u32),
-    [q_len, scores_len]: [usize; 2],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.whole_pages(select_block, shape.block_size)?;
-    launch.not_zero("heads per set", params.heads_per_set)?;
-    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
-    launch.multiple("query heads", params.num_heads, params.heads_per_set)?;
-    launch.multiple("heads per set", params.heads_per_set, params.num_heads / params.num_kv_heads)?;
-    launch.at_most("rows", rows.len() as u64, 65_535)?;
-    let scores = self::scores_len(params, rows.len()) as u64;
-    launch.at_most("f32 of scores", scores, scores_len as u64)?;
-    let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
-    for (entry, row) in rows.iter().enumerate() {
-        let [row, len, table, _] = *row;
-        let end = u64::from(row) * u64::from(params.q_stride) + width;
-        launch.entry("end in q", entry, end, q_len as u64)?;
-        let blocks = len.div_ceil(select_block);
-        launch.entry("number of blocks", entry, blocks.into(), params.score_stride.into())?;
-        launch.tokens(entry, tables, table, [0, len], shape.block_size)?;
-    }
-    Ok(())
 }

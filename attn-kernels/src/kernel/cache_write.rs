@@ -1,7 +1,6 @@
 //! Keys and values of a step into the paged cache.
 
-use super::error::Launch;
-use super::{KvDtype, KvLayout, KvShape, LaunchError};
+use super::{KvDtype, KvLayout, KvShape};
 use crate::Variant;
 use crate::declare::{Listed, Sizes};
 use crate::rows::KvWord;
@@ -87,32 +86,6 @@ pub fn variant(shape: &KvShape) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(shape: &KvShape, rows: u32) -> [u32; 3] {
-    super::flat_grid((rows * shape.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG))
-}
-
-/// Checks `slots`, one a row, against a cache of `num_blocks` blocks and a source of `kv_len` f32.
-///
-/// # Errors
-/// A shape that no kernel takes, rows without a slot entry or past the source, or a slot outside the cache.
-pub fn check(
-    shape: &KvShape,
-    params: &CacheWriteParams,
-    slots: &[i32],
-    num_blocks: u32,
-    kv_len: usize,
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    shape.validate(shape.num_kv_heads)?;
-    launch.at_most("rows", params.rows.into(), slots.len() as u64)?;
-    let width = u64::from(params.num_kv_heads) * u64::from(shape.head_dim);
-    let start = u64::from(params.k_start.max(params.v_start));
-    for (entry, slot) in slots.iter().enumerate().take(params.rows as usize) {
-        let Ok(slot) = u64::try_from(*slot) else { continue };
-        let end = entry as u64 * u64::from(params.row_stride) + start + width;
-        launch.entry("end in the source", entry, end, kv_len as u64)?;
-        let slots = u64::from(num_blocks) * u64::from(shape.block_size);
-        launch.entry("slot + 1", entry, slot + 1, slots)?;
-    }
-    Ok(())
+pub fn grid(params: &CacheWriteParams, shape: &KvShape) -> [u32; 3] {
+    super::flat_grid((params.rows * shape.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG))
 }

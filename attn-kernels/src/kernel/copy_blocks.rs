@@ -1,7 +1,6 @@
 //! Copies whole blocks inside a cache.
 
-use super::error::Launch;
-use super::{KvShape, LaunchError};
+use super::KvShape;
 use crate::Variant;
 use crate::declare::one;
 use crate::rows::{BlockCopy, KvWord};
@@ -57,24 +56,4 @@ pub fn grid(shape: &KvShape, copies: u32) -> [u32; 3] {
 #[must_use]
 pub fn grid_of(block_quads: u32, copies: u32) -> [u32; 3] {
     [block_quads.div_ceil(WG), copies, 1]
-}
-
-/// Checks `pairs` against a cache of `num_blocks` blocks.
-///
-/// # Errors
-/// More pairs than a dispatch has, a block outside the cache, or a destination that is named twice or is a source.
-pub fn check(pairs: &[[u32; 2]], num_blocks: u32) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.at_most("pairs", pairs.len() as u64, 65_535)?;
-    let mut written = std::collections::HashMap::new();
-    for (entry, [from, to]) in pairs.iter().enumerate() {
-        launch.entry("source block + 1", entry, u64::from(*from) + 1, num_blocks.into())?;
-        launch.entry("destination block + 1", entry, u64::from(*to) + 1, num_blocks.into())?;
-        *written.entry(to).or_insert(0_u64) += 1;
-    }
-    for (entry, [from, to]) in pairs.iter().enumerate() {
-        launch.entry("copies into the destination", entry, written[to], 1)?;
-        launch.entry("copies into the source", entry, written.get(from).copied().unwrap_or(0), 0)?;
-    }
-    Ok(())
 }

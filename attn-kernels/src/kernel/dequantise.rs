@@ -2,7 +2,7 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use super::quantise::{self, CODE, Code};
+use super::quantise::{CODE, Code};
 use crate::declare::{Listed, Sizes};
 use crate::{Variant, slot};
 
@@ -57,24 +57,6 @@ pub fn variant(width: u32, code: Code) -> Result<Variant, LaunchError> {
 
 /// Workgroups for `rows` rows of `width` elements.
 #[must_use]
-pub fn grid(width: u32, rows: u32) -> [u32; 3] {
-    super::flat_grid((rows * (width / 4)).div_ceil(WG))
-}
-
-/// Checks the codes, scales and destination rows of a dispatch, like [`quantise::check`].
-///
-/// # Errors
-/// A width that is not a multiple of 4, or a buffer that is too short.
-pub fn check(
-    width: u32,
-    params: &DequantiseParams,
-    [x_len, codes_len, scales_len]: [usize; 3],
-) -> Result<(), LaunchError> {
-    let DequantiseParams { rows, row_stride, first, .. } = *params;
-    quantise::check_rows(
-        Launch(KERNEL.name),
-        width,
-        [rows, row_stride, first],
-        [x_len, codes_len, scales_len],
-    )
+pub fn grid(params: &DequantiseParams, width: u32) -> [u32; 3] {
+    super::flat_grid((params.rows * (width / 4)).div_ceil(WG))
 }

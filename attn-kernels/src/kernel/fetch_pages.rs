@@ -1,7 +1,6 @@
 //! Copies pages from memory of the host into slots of the device.
 
-use super::error::Launch;
-use super::{KvShape, LaunchError, residency};
+use super::KvShape;
 use crate::Variant;
 use crate::declare::one;
 use crate::rows::{KvWord, WrittenBlock};
@@ -94,35 +93,4 @@ pub fn variant() -> Variant {
 #[must_use]
 pub fn grid(params: &FetchPagesParams) -> [u32; 3] {
     [params.workgroups, params.num_kv_heads, 1]
-}
-
-/// Checks `touched` against `num_blocks` blocks of the pool, and buffers of `fetches_len` u32 of fetches, `places_len` places,
-/// and `host_len` and `device_len` 16-byte units of K and of V. What fetches name is what [`residency`] found, whose own check
-/// is of the tables.
-///
-/// # Errors
-/// No workgroups, a touched block that is not in the pool, or a buffer that is too short.
-pub fn check(
-    params: &FetchPagesParams,
-    touched: &[[u32; 2]],
-    num_blocks: u32,
-    [fetches_len, places_len, host_len, device_len]: [usize; 4],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.not_zero("workgroups of a head", params.workgroups)?;
-    let of_heads = |count: u32| u64::from(count) * u64::from(params.num_kv_heads);
-    let fetches =
-        u64::from(params.num_kv_heads) * (residency::HEADER as u64 + 2 * u64::from(params.num_slots));
-    launch.at_most("u32 of fetches", fetches, fetches_len as u64)?;
-    launch.at_most("places", of_heads(num_blocks), places_len as u64)?;
-    let quads = u64::from(params.page_quads);
-    let held = params.num_blocks.min(num_blocks.saturating_sub(params.first_block));
-    launch.at_most("16-byte units on the host", of_heads(held) * quads, host_len as u64)?;
-    launch.at_most("16-byte units of slots", of_heads(params.num_slots) * quads, device_len as u64)?;
-    launch.at_most("touched blocks", params.touched.into(), touched.len() as u64)?;
-    for (entry, [block, from]) in touched.iter().enumerate().take(params.touched as usize) {
-        launch.entry("touched block + 1", entry, u64::from(*block) + 1, num_blocks.into())?;
-        launch.entry("source of a touched block + 1", entry, u64::from(*from) + 1, num_blocks.into())?;
-    }
-    Ok(())
 }

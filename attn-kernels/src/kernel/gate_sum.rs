@@ -1,7 +1,5 @@
 //! Sum of the branches of NSA, each behind a gate.
 
-use super::LaunchError;
-use super::error::Launch;
 use crate::declare::one;
 use crate::{Variant, slot};
 
@@ -57,16 +55,4 @@ pub fn variant(head_dim: u32) -> Variant {
 #[must_use]
 pub fn grid(head_dim: u32, params: &GateSumParams) -> [u32; 3] {
     super::flat_grid((params.heads * (head_dim / 4)).div_ceil(WG))
-}
-
-/// Checks a dispatch against buffers of `gates_len` f32, and of `len` f32 for each branch and the sum.
-///
-/// # Errors
-/// A head size that is not a multiple of 4, or a buffer that is too short.
-pub fn check(head_dim: u32, params: &GateSumParams, [gates_len, len]: [usize; 2]) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.not_zero("head size", head_dim)?;
-    launch.multiple("head size", head_dim, 4)?;
-    launch.at_most("f32 of gates", u64::from(params.heads) * u64::from(BRANCHES), gates_len as u64)?;
-    launch.at_most("f32 of a branch", u64::from(params.heads) * u64::from(head_dim), len as u64)
 }

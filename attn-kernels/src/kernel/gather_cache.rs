@@ -1,8 +1,7 @@
 //! Keys and values out of the paged cache, contiguous and as f32.
 
 use super::attention::{Attention, Context};
-use super::error::Launch;
-use super::{KvDtype, KvLayout, KvShape, LaunchError, Stored};
+use super::{KvDtype, KvLayout, KvShape, Stored};
 use crate::declare::{Listed, Sizes, TYPES};
 use crate::rows::{KvWord, PhysicalBlock};
 use crate::slot::OneOf;
@@ -96,39 +95,4 @@ pub fn variant(shape: &KvShape, context: Context) -> Variant {
 #[must_use]
 pub fn grid(shape: &KvShape, params: &GatherCacheParams, spans: u32) -> [u32; 3] {
     [(params.max_keys * params.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG), spans, 1]
-}
-
-/// Checks `spans`, `[first key, KV length, first row of the output, first entry of the block table]`, and the blocks
-/// of `tables` that they read, against a cache of `num_blocks` blocks and `rows` rows of the output. Lists have
-/// [`check_lists`](super::attention::check_lists).
-///
-/// # Errors
-/// A shape that no kernel takes, more spans or workgroups than a dispatch has, a span outside the output, or a table that names
-/// no block of the cache.
-pub fn check(
-    shape: &KvShape,
-    params: &GatherCacheParams,
-    spans: &[[u32; 4]],
-    tables: (&[u32], u32),
-    rows: usize,
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    shape.validate(params.num_kv_heads)?;
-    launch.at_most("spans", spans.len() as u64, 65_535)?;
-    let chunks = u64::from(params.max_keys) * u64::from(params.num_kv_heads) * u64::from(shape.head_dim / 8);
-    launch.at_most("workgroups of a span", chunks.div_ceil(WG.into()), 65_535)?;
-    for (entry, span) in spans.iter().enumerate() {
-        let [first, len, row, _] = span.map(u64::from);
-        launch.entry("first key", entry, first, len)?;
-        launch.entry(
-            "end in the output",
-            entry,
-            row + (len - first).min(params.max_keys.into()),
-            rows as u64,
-        )?;
-        // The order of attention is that of positions where there are no lists.
-        let first = if params.list_stride == 0 { span[0] } else { 0 };
-        launch.tokens(entry, tables, span[3], [first, span[1]], shape.block_size)?;
-    }
-    Ok(())
 }

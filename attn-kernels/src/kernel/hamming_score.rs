@@ -1,7 +1,6 @@
 //! Block scores by Hamming distance, for hash retrieval.
 
-use super::error::Launch;
-use super::{KvShape, LaunchError};
+use super::KvShape;
 use crate::Variant;
 use crate::declare::one;
 use crate::rows::{DecodeRow, PhysicalBlock};
@@ -73,31 +72,4 @@ pub fn variant(shape: &KvShape, select_block: u32, words: u32) -> Variant {
 #[must_use]
 pub fn grid(params: &HammingScoreParams, select_block: u32, rows: u32) -> [u32; 3] {
     [params.score_stride.div_ceil((256 / select_block).max(1)), rows, 1]
-}
-
-/// Checks `rows`, `[-, KV length, first entry of its table, -]`, and the blocks of `tables` that they read, against a cache of
-/// `num_blocks` blocks and `scores_len` f32.
-///
-/// # Errors
-/// Too many rows or forced blocks, a table that names no block of the cache, or a row with more blocks than `score_stride`.
-pub fn check(
-    shape: &KvShape,
-    params: &HammingScoreParams,
-    select_block: u32,
-    rows: &[[u32; 4]],
-    tables: (&[u32], u32),
-    scores_len: usize,
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.whole_pages(select_block, shape.block_size)?;
-    launch.at_most("rows", rows.len() as u64, 65_535)?;
-    launch.at_most("blocks always selected", params.num_must.into(), 4)?;
-    let scores = rows.len() as u64 * u64::from(params.score_stride);
-    launch.at_most("f32 of scores", scores, scores_len as u64)?;
-    for (entry, row) in rows.iter().enumerate() {
-        let blocks = row[1].div_ceil(select_block);
-        launch.entry("number of blocks", entry, blocks.into(), params.score_stride.into())?;
-        launch.tokens(entry, tables, row[2], [0, row[1]], shape.block_size)?;
-    }
-    Ok(())
 }

@@ -1,7 +1,6 @@
 //! Logits of the DSA indexer over paged index keys.
 
-use super::error::Launch;
-use super::{KvShape, LaunchError};
+use super::KvShape;
 use crate::Variant;
 use crate::declare::{FLOATS, Listed, Sizes};
 use crate::rows::{KeyRow, KvWord, PhysicalBlock};
@@ -109,36 +108,4 @@ pub fn variant(keys: &IndexKeys) -> Variant {
 #[must_use]
 pub fn grid(params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
     [params.logit_stride.div_ceil(TILE), rows, 1]
-}
-
-/// Checks `rows`, `[row of q and gates, first key, key after the last, first entry of the page table]`, and the pages of `tables`
-/// that they read, against a cache of `num_pages` pages and buffers of `q_rows` queries and `logits_len` f32.
-///
-/// # Errors
-/// More rows than a dispatch has, one outside a buffer, or a table that names no page of the cache.
-pub fn check(
-    keys: &IndexKeys,
-    params: &IndexLogitsParams,
-    rows: &[[u32; 4]],
-    (tables, num_pages): (&[u32], u32),
-    [q_rows, logits_len]: [usize; 2],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    let (head_dim, page) = keys.head_dim_and_page();
-    launch.not_zero("tokens of a page", page)?;
-    launch.multiple("head size", head_dim, 8)?;
-    if let IndexKeys::Cached(shape) = keys {
-        launch.at_most("KV heads of index keys", shape.num_kv_heads.into(), 1)?;
-    }
-    launch.at_most("rows", rows.len() as u64, 65_535)?;
-    launch.at_most("tiles of keys", params.logit_stride.div_ceil(TILE).into(), 65_535)?;
-    let logits = rows.len() as u64 * u64::from(params.logit_stride);
-    launch.at_most("f32 of logits", logits, logits_len as u64)?;
-    for (entry, row) in rows.iter().enumerate() {
-        let [row, first, end, table] = *row;
-        launch.entry("row of q + 1", entry, u64::from(row) + 1, q_rows as u64)?;
-        launch.entry("key after the last", entry, end.into(), params.logit_stride.into())?;
-        launch.tokens(entry, (tables, num_pages), table, [first.min(end), end], page)?;
-    }
-    Ok(())
 }

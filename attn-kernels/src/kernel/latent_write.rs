@@ -1,8 +1,7 @@
 //! Latents of a step into the cache of `mla_decode`.
 
-use super::error::Launch;
+use super::KvDtype;
 use super::mla_decode::{Element, LatentShape};
-use super::{KvDtype, LaunchError};
 use crate::Variant;
 use crate::declare::{Listed, Sizes, TYPES};
 use crate::rows::KvWord;
@@ -81,33 +80,6 @@ pub fn variant(shape: &LatentShape) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(shape: &LatentShape, rows: u32) -> [u32; 3] {
-    super::flat_grid((rows * (shape.width() / 8)).div_ceil(WG))
-}
-
-/// Checks `slots`, one a row, against a cache of `num_blocks` blocks and a source of `kv_len` f32.
-///
-/// # Errors
-/// A shape that no kernel takes, rows without a slot entry or past the source, or a slot outside the cache.
-pub fn check(
-    shape: &LatentShape,
-    params: &LatentWriteParams,
-    slots: &[i32],
-    num_blocks: u32,
-    kv_len: usize,
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    shape.validate()?;
-    launch.at_most("rows", params.rows.into(), slots.len() as u64)?;
-    let ends = [(params.latent_start, shape.latent), (params.rope_start, shape.rope)];
-    let row_end =
-        ends.map(|(start, width)| u64::from(start) + u64::from(width)).into_iter().fold(0, u64::max);
-    for (entry, slot) in slots.iter().enumerate().take(params.rows as usize) {
-        let Ok(slot) = u64::try_from(*slot) else { continue };
-        let end = entry as u64 * u64::from(params.row_stride) + row_end;
-        launch.entry("end in the source", entry, end, kv_len as u64)?;
-        let slots = u64::from(num_blocks) * u64::from(shape.block_size);
-        launch.entry("slot + 1", entry, slot + 1, slots)?;
-    }
-    Ok(())
+pub fn grid(params: &LatentWriteParams, shape: &LatentShape) -> [u32; 3] {
+    super::flat_grid((params.rows * (shape.width() / 8)).div_ceil(WG))
 }

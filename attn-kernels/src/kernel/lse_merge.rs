@@ -1,7 +1,5 @@
 //! Merges attention over two disjoint sets of keys.
 
-use super::LaunchError;
-use super::error::Launch;
 use crate::declare::one;
 use crate::{Kernel, Variant, slot};
 
@@ -70,33 +68,13 @@ pub(super) fn of_head_dim(kernel: &'static Kernel, head_dim: u32) -> Variant {
     Variant::new(kernel).set(slot::HEAD_DIM, head_dim)
 }
 
-/// Checks the head size of such a kernel.
-pub(super) fn check_head_dim(launch: Launch, head_dim: u32) -> Result<(), LaunchError> {
-    launch.not_zero("head size", head_dim)?;
-    launch.multiple("head size", head_dim, 4)?;
-    launch.at_most("head size", u64::from(head_dim), u64::from(4 * WG))
-}
-
 /// Workgroups for `rows` rows of `head_dim` dimensions.
 #[must_use]
-pub fn grid(head_dim: u32, rows: u32) -> [u32; 3] {
-    super::flat_grid(rows.div_ceil(WG * 4 / head_dim))
+pub fn grid(params: &LseMergeParams, head_dim: u32) -> [u32; 3] {
+    row_grid(params.rows, head_dim)
 }
 
-/// Checks the rows of a dispatch against outputs of `out_lens` and log-sum-exps of `lse_lens` f32, of both sets.
-///
-/// # Errors
-/// A head size that is not a multiple of 4 or over 1,024, or a buffer that is too short.
-pub fn check(
-    head_dim: u32,
-    params: &LseMergeParams,
-    out_lens: [usize; 2],
-    lse_lens: [usize; 2],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    check_head_dim(launch, head_dim)?;
-    let rows = u64::from(params.first_row) + u64::from(params.rows);
-    let [out_len, lse_len] = [out_lens, lse_lens].map(|lens| lens.into_iter().fold(usize::MAX, usize::min));
-    launch.at_most("f32 of an output", rows * u64::from(head_dim), out_len as u64)?;
-    launch.at_most("f32 of lse", rows, lse_len as u64)
+/// Workgroups of a kernel that goes over `rows` rows as this one does.
+pub(super) fn row_grid(rows: u32, head_dim: u32) -> [u32; 3] {
+    super::flat_grid(rows.div_ceil(WG * 4 / head_dim))
 }

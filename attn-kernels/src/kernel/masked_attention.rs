@@ -2,8 +2,7 @@
 //! gather-based sparse attention (GSA).
 
 use super::attention::Attention;
-use super::error::Launch;
-use super::{KvLayout, KvShape, LaunchError};
+use super::{KvLayout, KvShape};
 use crate::declare::{Listed, Sizes};
 use crate::rows::{KvWord, PhysicalBlock};
 use crate::{Variant, slot};
@@ -105,44 +104,4 @@ pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
 pub fn grid(params: &MaskedAttentionParams) -> [u32; 3] {
     let [y, z, _] = super::flat_grid(params.rows);
     [params.num_heads, y, z]
-}
-
-/// Checks `rows`, the `lists` of blocks of `select_block` tokens that they name, and the blocks of `tables` that these read,
-/// against a cache of `num_blocks` blocks and buffers of `q_rows` and `out_rows` rows and `masks_len` entries.
-///
-/// # Errors
-/// A row, mask, list or table outside its buffer, a mask shorter than its context, a listed block after the last token, or a
-/// table that names no block of the cache.
-pub fn check(
-    shape: &KvShape,
-    params: &MaskedAttentionParams,
-    rows: &[MaskedRow],
-    (lists, select_block): (&[u32], u32),
-    tables: (&[u32], u32),
-    [q_rows, out_rows, masks_len]: [usize; 3],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    shape.validate(params.num_heads)?;
-    launch.whole_pages(select_block, shape.block_size)?;
-    launch.at_most("rows", params.rows.into(), rows.len() as u64)?;
-    let stride = params.list_stride as usize;
-    for (entry, row) in rows.iter().enumerate() {
-        launch.entry("row of q + 1", entry, u64::from(row.q) + 1, q_rows as u64)?;
-        launch.entry("row of the output + 1", entry, u64::from(row.out) + 1, out_rows as u64)?;
-        launch.entry("tokens", entry, row.len.into(), u64::from(params.mask_stride) * 32)?;
-        let mask_end = (u64::from(row.mask) + 1) * u64::from(params.mask_stride);
-        launch.entry("end in the masks", entry, mask_end, masks_len as u64)?;
-        let list_end = (row.list as usize + 1) * stride;
-        launch.entry("end in the lists", entry, list_end as u64, lists.len() as u64)?;
-        let list = &lists[row.list as usize * stride..list_end];
-        launch.entry("blocks listed + 1", entry, u64::from(list[0]) + 1, stride as u64)?;
-        for block in &list[1..=list[0] as usize] {
-            let most = u64::from(row.len.div_ceil(select_block));
-            launch.entry("listed block + 1", entry, u64::from(*block) + 1, most)?;
-            let first = block * select_block;
-            let end = row.len.min(first.saturating_add(select_block));
-            launch.tokens(entry, tables, row.table, [first, end], shape.block_size)?;
-        }
-    }
-    Ok(())
 }

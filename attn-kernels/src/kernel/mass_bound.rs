@@ -1,9 +1,7 @@
 //! Bounds the attention mass of dropped blocks, from the bounds of `block_score`; `mass_merge` makes lower bounds of
 //! the kept mass of it.
 
-use super::LaunchError;
 use super::block_score::TERM_ERROR;
-use super::error::Launch;
 use super::paged_decode::Lanes;
 use crate::Variant;
 use crate::declare::one;
@@ -92,31 +90,4 @@ pub fn variant() -> Variant {
 #[must_use]
 pub const fn grid(params: &MassBoundParams, rows: u32) -> [u32; 3] {
     [params.share_stride - 1, params.num_heads, rows]
-}
-
-/// Checks a launch over `rows` rows of at most `blocks` blocks against bounds of `bounds_len` f32, lists of `selected_len`
-/// entries, `stats_len` pairs and `shares_len` f32. What lists name is who fills them to answer for.
-///
-/// # Errors
-/// Heads that do not divide, blocks of no tokens, or a buffer that is too short.
-pub fn check(
-    params: &MassBoundParams,
-    (rows, blocks): (usize, u32),
-    [bounds_len, selected_len, stats_len, shares_len]: [usize; 4],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.not_zero("tokens of a block", params.select_block)?;
-    launch.not_zero("keys of a partition", params.partition_size)?;
-    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
-    launch.at_most("rows", rows as u64, 65_535)?;
-    let (rows, heads) = (rows as u64, u64::from(params.num_heads));
-    let last = rows + u64::from(params.first_row);
-    launch.at_most("blocks of a row", blocks.into(), params.bound_stride.into())?;
-    launch.at_most("f32 of bounds", 2 * last * heads * u64::from(params.bound_stride), bounds_len as u64)?;
-    let lists = last * u64::from(params.num_kv_heads) * u64::from(params.list_stride);
-    launch.at_most("entries of lists", lists, selected_len as u64)?;
-    launch.at_most("pairs of stats", rows * heads * u64::from(params.max_partitions), stats_len as u64)?;
-    launch.at_most("shares of a head", share_stride(blocks).into(), params.share_stride.into())?;
-    let shares = u64::from(params.first_share) + last * heads * u64::from(params.share_stride);
-    launch.at_most("f32 of shares", shares, shares_len as u64)
 }

@@ -4,8 +4,6 @@
 //! [`ROUNDS`] alternate with `block_lse`: each finds the fewest blocks that can suffice by what is known of them, whose keys the
 //! next `block_lse` then reads. Most selections settle in a few rounds, and what rounds are left then does nothing.
 
-use super::LaunchError;
-use super::error::Launch;
 use crate::declare::one;
 use crate::rows::DecodeRow;
 use crate::{Variant, slot};
@@ -83,28 +81,4 @@ pub fn variant(group: u32) -> Variant {
 #[must_use]
 pub const fn grid(params: &MassCutParams, rows: u32) -> [u32; 3] {
     [params.num_kv_heads, rows, 1]
-}
-
-/// Checks a launch over `rows` rows of at most `blocks` blocks against scores, bounds (and half as many log-sum-exps), cuts and
-/// lists of these lengths.
-///
-/// # Errors
-/// Heads that do not divide, blocks of no tokens, or a buffer that is too short.
-pub fn check(
-    params: &MassCutParams,
-    (rows, blocks): (usize, u32),
-    [scores_len, bounds_len, cuts_len, lists_len]: [usize; 4],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.not_zero("tokens of a block", params.select_block)?;
-    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
-    launch.at_most("rows", rows as u64, 65_535)?;
-    launch.at_most("blocks of a row", blocks.into(), params.stride.into())?;
-    launch.at_most("entries of a list", u64::from(blocks) + 1, params.list_stride.into())?;
-    let sets = rows as u64 * u64::from(params.num_kv_heads);
-    launch.at_most("f32 of scores", sets * u64::from(params.stride), scores_len as u64)?;
-    let heads = rows as u64 * u64::from(params.num_heads);
-    launch.at_most("f32 of bounds", 2 * heads * u64::from(params.stride), bounds_len as u64)?;
-    launch.at_most("cuts", sets, cuts_len as u64)?;
-    launch.at_most("entries of lists", sets * u64::from(params.list_stride), lists_len as u64)
 }

@@ -1,7 +1,5 @@
 //! Lower bounds of the attention mass that selections keep, the least over layers, from the shares of `mass_bound`.
 
-use super::LaunchError;
-use super::error::Launch;
 use crate::Variant;
 use crate::declare::one;
 
@@ -46,17 +44,4 @@ pub fn variant() -> Variant {
 #[must_use]
 pub const fn grid(params: &MassMergeParams) -> [u32; 3] {
     [params.rows, 1, 1]
-}
-
-/// Checks a launch against `shares_len` shares and `masses_len` masses.
-///
-/// # Errors
-/// More rows than a dispatch has, or a buffer that is too short.
-pub fn check(params: &MassMergeParams, [shares_len, masses_len]: [usize; 2]) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.not_zero("share stride", params.share_stride)?;
-    launch.at_most("rows", params.rows.into(), 65_535)?;
-    let rows = u64::from(params.layers) * u64::from(params.rows);
-    launch.at_most("shares", rows * u64::from(params.share_stride), shares_len as u64)?;
-    launch.at_most("masses", params.rows.into(), masses_len as u64)
 }

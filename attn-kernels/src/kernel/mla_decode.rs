@@ -2,7 +2,7 @@
 
 use super::attention::{Attention, Context};
 use super::error::Launch;
-use super::{KvDtype, KvLayout, KvShape, LaunchError, heads_together, paged_decode, paged_reduce};
+use super::{KvDtype, KvLayout, KvShape, LaunchError, heads_together, paged_reduce};
 use crate::Variant;
 use crate::declare::{Listed, Sizes, TYPES};
 use crate::profile::Registers;
@@ -89,6 +89,13 @@ bindings! {
         read window_slots: u32 = None,
         /// Slots of the second cache, over two caches: a list of `compressed_stride` for each row from `first_row` on.
         read compressed_slots: u32 = None,
+    }
+}
+
+impl MlaDecodeParams {
+    /// Partitions of a row that the dispatch goes through.
+    pub(super) fn partitions(&self) -> u32 {
+        self.max_partitions.min(self.num_keys / self.partition_size)
     }
 }
 
@@ -342,125 +349,8 @@ fn of(shape: &LatentShape, num_heads: u32, registers: Registers) -> Variant {
     shape.sized(variant)
 }
 
-/// Workgroups for `rows` rows of at most `max_partitions` partitions, of lanes with `registers`.
+/// Workgroups for `rows` rows, of lanes with `registers`.
 #[must_use]
-pub fn grid(num_heads: u32, rows: u32, max_partitions: u32, registers: Registers) -> [u32; 3] {
-    [max_partitions, num_heads / heads_per_group(num_heads, registers), rows]
-}
-
-/// Checks `rows`, `[row of q, keys, first entry of the block table, first key]`, and the blocks of `tables` that they
-/// read, against a cache of `num_blocks` blocks and buffers of `q_len`, `partial_len` and `stats_len` elements and
-/// `lists_len` entries of lists, 0 without. What lists hold is for [`check_lists`](super::attention::check_lists).
-///
-/// # Errors
-/// A shape that no kernel takes, more rows than a dispatch has, a row outside a buffer, a table that names no block of the
-/// cache, or more partitions than there is room for.
-pub fn check(
-    shape: &LatentShape,
-    params: &MlaDecodeParams,
-    rows: &[[u32; 4]],
-    (tables, num_blocks): (&[u32], u32),
-    [q_len, partial_len, stats_len, lists_len]: [usize; 4],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    check_rows(shape, params, rows, [q_len, partial_len, stats_len])?;
-    let lists = u64::from(params.first_row) + rows.len() as u64;
-    launch.at_most("entries of lists", lists * u64::from(params.list_stride), lists_len as u64)?;
-    for (entry, [_, len, table, first]) in rows.iter().enumerate() {
-        launch.entry("first key", entry, (*first).into(), (*len).into())?;
-        if params.list_stride == 0 {
-            launch.entry(
-                "partitions",
-                entry,
-                paged_decode::partitions(params.partition_size, *first, *len).into(),
-                params.max_partitions.into(),
-            )?;
-        }
-        launch.tokens(entry, (tables, num_blocks), *table, [*first, *len], shape.block_size)?;
-    }
-    Ok(())
-}
-
-/// Slots that rows attend in one of two caches. Library only, for [`check_two`].
-#[derive(Clone, Copy, Debug)]
-pub struct SlotLists<'a> {
-    /// A list a row, [`MlaDecodeParams::list_stride`] or [`MlaDecodeParams::compressed_stride`] entries from one to the next;
-    /// entries behind the keys that a row has in this cache may be anything.
-    pub lists: &'a [u32],
-    /// Slots of the cache.
-    pub num_slots: u32,
-}
-
-/// Checks `rows` of two caches, `[row of q, keys, how many of them are in the window, 0]`, and the slots that they read, against
-/// buffers of `q_len`, `partial_len` and `stats_len` elements. Library only: for lists made on the host; the engine's are made
-/// by kernels.
-///
-/// # Errors
-/// A shape that no kernel takes, more rows than a dispatch has, a row outside a buffer, a list that is too short, a slot
-/// outside its cache, or more partitions than there is room for.
-pub fn check_two(
-    shape: &LatentShape,
-    params: &MlaDecodeParams,
-    rows: &[[u32; 4]],
-    [window, compressed]: [SlotLists<'_>; 2],
-    lens: [usize; 3],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    check_rows(shape, params, rows, lens)?;
-    for (entry, &[_, keys, in_window, _]) in rows.iter().enumerate() {
-        launch.entry("keys in the window", entry, in_window.into(), keys.into())?;
-        let partitions = paged_decode::partitions(params.partition_size, 0, keys);
-        launch.entry("partitions", entry, partitions.into(), params.max_partitions.into())?;
-        for (of, count, stride) in [
-            (window, in_window, params.list_stride),
-            (compressed, keys - in_window, params.compressed_stride),
-        ] {
-            let first = (params.first_row as usize + entry) * stride as usize;
-            let end = first + count as usize;
-            if count > 0 {
-                launch.entry("end in the lists of slots", entry, end as u64, of.lists.len() as u64)?;
-                let last = of.lists[first..end].iter().max().map_or(0, |slot| u64::from(*slot) + 1);
-                // The highest bit of a slot marks the second cache.
-                launch.entry("slot + 1", entry, last, of.num_slots.min(1 << 31).into())?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Checks the rules that hold for one cache and for two.
-fn check_rows(
-    shape: &LatentShape,
-    params: &MlaDecodeParams,
-    rows: &[[u32; 4]],
-    [q_len, partial_len, stats_len]: [usize; 3],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    shape.validate()?;
-    launch.not_zero("number of query heads", params.num_heads)?;
-    launch.multiple("f32 from row to row of q", params.q_stride, 4)?;
-    launch.not_zero("keys of a partition", params.partition_size)?;
-    launch.multiple("keys of a partition", params.partition_size, PARTITION)?;
-    launch.multiple("first key of the dispatch", params.first_key, params.partition_size)?;
-    if params.num_keys < u32::MAX {
-        launch.multiple("keys of the dispatch", params.num_keys, params.partition_size)?;
-    }
-    launch.at_most("rows", rows.len() as u64, 65_535)?;
-    let (heads, latent) = (u64::from(params.num_heads), u64::from(shape.latent));
-    let stats = rows.len() as u64 * heads * u64::from(params.max_partitions);
-    launch.at_most("entries of stats", stats, stats_len as u64)?;
-    if params.reduced == 0 {
-        launch.at_most("partitions without a reduce pass", params.max_partitions.into(), 1)?;
-    } else {
-        launch.at_most("f32 of partials", stats * latent, partial_len as u64)?;
-    }
-    for (entry, [row, ..]) in rows.iter().enumerate() {
-        let row = u64::from(*row);
-        let end = row * u64::from(params.q_stride) + heads * u64::from(shape.width());
-        launch.entry("end in q", entry, end, q_len as u64)?;
-        if params.reduced == 0 {
-            launch.entry("end in the output", entry, (row + 1) * heads * latent, partial_len as u64)?;
-        }
-    }
-    Ok(())
+pub fn grid(params: &MlaDecodeParams, rows: u32, registers: Registers) -> [u32; 3] {
+    [params.partitions(), params.num_heads / heads_per_group(params.num_heads, registers), rows]
 }

@@ -8,7 +8,7 @@
 
 use super::KvDtype;
 use super::attention::{Attention, Context};
-use super::mla_decode::{self, Element, LatentShape};
+use super::mla_decode::{self, Element, LatentShape, MlaDecodeParams};
 use crate::declare::{Listed, Sizes, TYPES};
 use crate::profile::{DeviceProfile, Registers};
 use crate::slot::{self, Number, OneOf};
@@ -16,10 +16,10 @@ use crate::{Level, Variant};
 
 kernel! {
     /// The kernel, with the parameters and bindings of [`mla_decode`].
-    "mla_decode_coop"(super::mla_decode::MlaDecodeParams, super::mla_decode::MlaDecodeBuffers): Attention,
+    "mla_decode_coop"(MlaDecodeParams, super::mla_decode::MlaDecodeBuffers): Attention,
     listed: listed,
     variants: "f16, fp8, int8, as `mla_decode`, by matrices",
-    bytes: "`2 * L * W` per row and 32 heads",
+    bytes: "`2 * L * W` per row and 32 heads, twice that by subgroups of 64",
     cases: crate::self_test::mla_decode::cases,
 }
 
@@ -108,10 +108,10 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
     shape.sized(variant)
 }
 
-/// Workgroups for `rows` rows of at most `max_partitions` partitions.
+/// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(num_heads: u32, rows: u32, max_partitions: u32) -> [u32; 3] {
-    [max_partitions, num_heads / HEADS, rows]
+pub fn grid(params: &MlaDecodeParams, rows: u32) -> [u32; 3] {
+    [params.partitions(), params.num_heads / HEADS, rows]
 }
 
 /// The best kernel for one cache and number of query heads: this one where it runs and serves, else `mla_decode`. The two take
@@ -157,12 +157,12 @@ impl MlaKernel {
         }
     }
 
-    /// Workgroups for `rows` rows of at most `max_partitions` partitions.
+    /// Workgroups for `rows` rows.
     #[must_use]
-    pub fn grid(&self, rows: u32, max_partitions: u32) -> [u32; 3] {
+    pub fn grid(&self, params: &MlaDecodeParams, rows: u32) -> [u32; 3] {
         match self.coop {
-            true => grid(self.num_heads, rows, max_partitions),
-            false => mla_decode::grid(self.num_heads, rows, max_partitions, self.registers),
+            true => grid(params, rows),
+            false => mla_decode::grid(params, rows, self.registers),
         }
     }
 }
@@ -181,11 +181,13 @@ mod tests {
             let words = if dtype == KvDtype::F32 { 2 } else { 1 };
             let of = |profile| {
                 let kernel = MlaKernel::new(&shape, 128, profile);
+                let params =
+                    MlaDecodeParams { num_heads: 128, max_partitions: 5, ..MlaDecodeParams::default() };
                 let variant = kernel.variant(&Attention::default());
                 assert!(profile.registers.suit(&variant) && variant.level == Level::Baseline);
                 let slots = [slot::HEADS, mla_decode::KEY_WORDS, mla_decode::VALUE_WORDS]
                     .map(|slot| variant.get(slot));
-                (slots.map(Option::unwrap_or_default), kernel.grid(3, 5))
+                (slots.map(Option::unwrap_or_default), kernel.grid(&params, 3))
             };
             assert_eq!(of(&few), ([8, words, words], [5, 16, 3]));
             let many = few.registers(Registers::Many);
@@ -211,7 +213,8 @@ mod tests {
                 let two = LatentShape { rope: 0, ..shape };
                 let two = MlaKernel::new(&two, num_heads, &DeviceProfile::H200).variant_of_two();
                 let kernel = runs.variant(&Attention::default()).kernel;
-                let grid = runs.grid(1, 1)[1];
+                let params = MlaDecodeParams { num_heads, ..MlaDecodeParams::default() };
+                let grid = runs.grid(&params, 1)[1];
                 writeln!(
                     drawn,
                     "{model}, {dtype:?}: {} by {grid}, two caches {}",

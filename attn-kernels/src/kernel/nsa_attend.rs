@@ -1,7 +1,6 @@
 //! Attention to compressed values, behind `nsa_probs`: the first branch of NSA.
 
-use super::error::Launch;
-use super::{KvShape, LaunchError, block_digest};
+use super::{KvShape, block_digest};
 use crate::declare::FLOATS;
 use crate::rows::{DecodeRow, PhysicalBlock};
 use crate::{Variant, slot};
@@ -62,35 +61,4 @@ pub fn variant(shape: &KvShape, block: u32) -> Variant {
 #[must_use]
 pub fn grid(params: &NsaAttendParams, rows: u32) -> [u32; 3] {
     [params.num_heads, rows, 1]
-}
-
-/// Checks `rows`, `[row of out, KV length, first entry of its table, any]`, over blocks of `block` tokens, and the pages of
-/// `tables` that they read, against a pool of `num_blocks` blocks and buffers of `probs_len` and `out_len` f32.
-///
-/// # Errors
-/// Heads that do not divide, blocks that are not whole pages, a row outside the output, a table that names no block of the pool,
-/// or a row with more blocks than `prob_stride`.
-pub fn check(
-    shape: &KvShape,
-    params: &NsaAttendParams,
-    block: u32,
-    rows: &[[u32; 4]],
-    tables: (&[u32], u32),
-    [probs_len, out_len]: [usize; 2],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.not_zero("tokens of a block", block)?;
-    launch.multiple("tokens of a block", block, shape.block_size)?;
-    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
-    launch.at_most("rows", rows.len() as u64, 65_535)?;
-    let probs = rows.len() as u64 * u64::from(params.num_heads) * u64::from(params.prob_stride);
-    launch.at_most("f32 of probabilities", probs, probs_len as u64)?;
-    let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
-    for (entry, [row, len, table, _]) in rows.iter().enumerate() {
-        launch.entry("end in the output", entry, (u64::from(*row) + 1) * width, out_len as u64)?;
-        let blocks = len / block;
-        launch.entry("number of blocks", entry, blocks.into(), params.prob_stride.into())?;
-        launch.tokens(entry, tables, *table, [0, blocks * block], shape.block_size)?;
-    }
-    Ok(())
 }

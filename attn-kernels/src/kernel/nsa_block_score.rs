@@ -1,7 +1,5 @@
 //! Block scores from attention over compressed keys, for NSA.
 
-use super::LaunchError;
-use super::error::Launch;
 use crate::Variant;
 use crate::declare::one;
 use crate::rows::DecodeRow;
@@ -70,35 +68,4 @@ pub fn variant(kernel_size: u32, stride: u32, block: u32) -> Variant {
 #[must_use]
 pub fn grid(params: &NsaBlockScoreParams, rows: u32) -> [u32; 3] {
     [params.score_stride.div_ceil(64), params.num_kv_heads, rows]
-}
-
-/// Checks `rows`, `[-, KV length, -, -]`, for compressed blocks of `kernel_size` and selection blocks of `block` tokens,
-/// against buffers of `probs_len` and `scores_len` f32.
-///
-/// # Errors
-/// Heads that do not divide, too many rows, or one longer than its probabilities or scores.
-pub fn check(
-    params: &NsaBlockScoreParams,
-    (kernel_size, block): (u32, u32),
-    rows: &[[u32; 4]],
-    [probs_len, scores_len]: [usize; 2],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.not_zero("stride", params.stride)?;
-    launch.multiple("tokens of a compressed block", kernel_size, params.stride)?;
-    launch.multiple("tokens of a block", block, params.stride)?;
-    launch.not_zero("tokens of a block", block)?;
-    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
-    let count = rows.len() as u64;
-    launch.at_most("rows", count, 65_535)?;
-    let probs = count * u64::from(params.num_heads) * u64::from(params.prob_stride);
-    launch.at_most("f32 of probabilities", probs, probs_len as u64)?;
-    let scores = count * u64::from(params.num_kv_heads) * u64::from(params.score_stride);
-    launch.at_most("f32 of scores", scores, scores_len as u64)?;
-    for (entry, row) in rows.iter().enumerate() {
-        let compressed = row[1].checked_sub(kernel_size).map_or(0, |rest| rest / params.stride + 1);
-        launch.entry("number of compressed blocks", entry, compressed.into(), params.prob_stride.into())?;
-        launch.entry("number of blocks", entry, row[1].div_ceil(block).into(), params.score_stride.into())?;
-    }
-    Ok(())
 }

@@ -1,7 +1,6 @@
 //! Attention to compressed keys, for NSA: `nsa_block_score` makes scores of blocks of it.
 
-use super::error::Launch;
-use super::{KvShape, LaunchError, block_digest};
+use super::{KvShape, block_digest};
 use crate::declare::FLOATS;
 use crate::rows::{DecodeRow, PhysicalBlock};
 use crate::{Variant, slot};
@@ -69,37 +68,4 @@ pub fn variant(shape: &KvShape, kernel_size: u32, stride: u32) -> Variant {
 #[must_use]
 pub fn grid(params: &NsaProbsParams, rows: u32) -> [u32; 3] {
     [params.num_heads, rows, 1]
-}
-
-/// Checks `rows`, `[row of q, KV length, first entry of its table, 0]`, at a stride of `stride` tokens, and the blocks of
-/// `tables` that they read, against a pool of `num_blocks` blocks and buffers of `q_len` and `probs_len` f32.
-///
-/// # Errors
-/// Heads that do not divide, a stride that is not whole pages, a row outside q, a table that names no block of the pool, or a
-/// row with more strides than `prob_stride`.
-pub fn check(
-    shape: &KvShape,
-    params: &NsaProbsParams,
-    stride: u32,
-    rows: &[[u32; 4]],
-    tables: (&[u32], u32),
-    [q_len, probs_len]: [usize; 2],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.not_zero("stride", stride)?;
-    launch.multiple("stride", stride, shape.block_size)?;
-    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
-    launch.at_most("rows", rows.len() as u64, 65_535)?;
-    let probs = rows.len() as u64 * u64::from(params.num_heads) * u64::from(params.prob_stride);
-    launch.at_most("f32 of probabilities", probs, probs_len as u64)?;
-    let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
-    for (entry, row) in rows.iter().enumerate() {
-        let [row, len, table, _] = *row;
-        let end = u64::from(row) * u64::from(params.q_stride) + width;
-        launch.entry("end in q", entry, end, q_len as u64)?;
-        let strides = len / stride;
-        launch.entry("number of strides", entry, strides.into(), params.prob_stride.into())?;
-        launch.tokens(entry, tables, table, [0, strides * stride], shape.block_size)?;
-    }
-    Ok(())
 }

@@ -245,15 +245,16 @@ pub(crate) fn groups(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
     (num_heads / shape.num_kv_heads).div_ceil(heads_per_group(shape, num_heads, lanes))
 }
 
-/// Workgroups for `rows` rows of `partitions` partitions each.
+/// Workgroups for `rows` rows of the partitions that the dispatch goes through.
 #[must_use]
-pub fn grid(shape: &KvShape, num_heads: u32, lanes: Lanes, rows: u32, partitions: u32) -> [u32; 3] {
-    [partitions * groups(shape, num_heads, lanes), shape.num_kv_heads, rows]
+pub fn grid(params: &PagedDecodeParams, shape: &KvShape, lanes: Lanes, rows: u32) -> [u32; 3] {
+    let partitions = params.max_partitions.min(params.num_keys / params.partition_size);
+    [partitions * groups(shape, params.num_heads, lanes), params.num_kv_heads, rows]
 }
 
 /// Checks `rows`, `[row of q, keys, first entry of the block table, first key]`, and the blocks of `tables` that they read,
-/// against a cache of `num_blocks` blocks and buffers of `q_len`, `partial_len` and `stats_len` elements. Lists have
-/// [`check_lists`](super::attention::check_lists).
+/// against a cache of `num_blocks` blocks and buffers of `q_len`, `partial_len` and `stats_len` elements. Lists are
+/// not looked at.
 ///
 /// # Errors
 /// A shape that no kernel takes, more rows than a dispatch has, a row outside a buffer, a table that names no block of the

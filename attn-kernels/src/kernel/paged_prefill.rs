@@ -1,8 +1,7 @@
 //! Flash attention of many query rows over paged KV.
 
 use super::attention::Attention;
-use super::error::Launch;
-use super::{KvDtype, KvLayout, KvShape, LaunchError, heads_together};
+use super::{KvDtype, KvLayout, KvShape, heads_together};
 use crate::Variant;
 use crate::declare::{CODES, Listed, Sizes};
 use crate::rows::{KvWord, PhysicalBlock};
@@ -275,58 +274,4 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
 #[must_use]
 pub fn grid(shape: &KvShape, num_heads: u32, loads: KeyLoads, tiles: u32) -> [u32; 3] {
     [num_heads / heads_per_lane(shape, num_heads, loads), tiles, 1]
-}
-
-/// Checks `tiles` of at most `tile_rows` rows, and the blocks of `tables` that they read, against a cache of `num_blocks`
-/// blocks and buffers of `q_len`, `out_len` and `lse_len` f32 and `lists_len` entries of lists, 0 without. What lists hold is for
-/// [`check_lists`](super::attention::check_lists).
-///
-/// # Errors
-/// A shape that no kernel takes, keys that do not divide, rows outside a part, more tiles than a dispatch has, a tile of no or
-/// too many rows or outside a buffer, or a table that names no block of the cache.
-pub fn check(
-    shape: &KvShape,
-    params: &PagedPrefillParams,
-    (tiles, tile_rows): (&[Tile], u32),
-    (tables, num_blocks): (&[u32], u32),
-    [q_len, out_len, lse_len, lists_len]: [usize; 4],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    shape.validate(params.num_heads)?;
-    launch.at_most("tiles", tiles.len() as u64, 65_535)?;
-    launch.multiple("first key", params.first_key, 8)?;
-    if params.num_keys < u32::MAX {
-        launch.multiple("keys of the dispatch", params.num_keys, 8)?;
-    }
-    let in_parts = params.part_keys < u32::MAX;
-    if in_parts {
-        launch.multiple("keys of a part", params.part_keys, 8)?;
-    }
-    let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
-    for (entry, tile) in tiles.iter().enumerate() {
-        launch.not_zero("rows of a tile", tile.rows)?;
-        launch.entry("rows", entry, tile.rows.into(), tile_rows.into())?;
-        let last = u64::from(tile.row) + u64::from(tile.rows) - 1;
-        if in_parts {
-            launch.entry("end in a part", entry, last + 1, params.part_rows.into())?;
-        }
-        launch.entry("end in q", entry, last * u64::from(params.q_stride) + width, q_len as u64)?;
-        launch.entry("end in the output", entry, (last + 1) * width, out_len as u64)?;
-        launch.entry("end in lse", entry, (last + 1) * u64::from(params.num_heads), lse_len as u64)?;
-        if params.list_stride > 0 {
-            let lists = (u64::from(tile.list) + 1) * u64::from(params.num_kv_heads);
-            launch.entry(
-                "end in the lists",
-                entry,
-                lists * u64::from(params.list_stride),
-                lists_len as u64,
-            )?;
-        }
-        let end = u64::from(tile.position) + u64::from(tile.rows);
-        let table = u64::from(tile.table);
-        // Blocks before a window may be gone: their entries name some block all the same.
-        let blocks = (table, table + end.div_ceil(shape.block_size.into()));
-        launch.table(entry, tables, blocks, num_blocks)?;
-    }
-    Ok(())
 }

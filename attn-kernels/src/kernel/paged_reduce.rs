@@ -1,10 +1,9 @@
 //! Merges the partitions of `paged_decode`.
 
+use super::KvShape;
 use super::attention::{Attention, Context};
-use super::error::Launch;
 use super::mla_decode::MlaDecodeParams;
 use super::paged_decode::PagedDecodeParams;
-use super::{KvShape, LaunchError};
 use crate::Variant;
 use crate::declare::{Listed, Sizes};
 use crate::rows::DecodeRow;
@@ -109,38 +108,6 @@ pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(num_heads: u32, rows: u32) -> [u32; 3] {
-    [num_heads, rows, 1]
-}
-
-/// Checks `rows`, those of the decode before it, against buffers of `partial_len`, `stats_len` and `out_len` elements, and of
-/// `sinks_len` f32 with sinks. How many partitions a row has is checked there.
-///
-/// # Errors
-/// A shape that no kernel takes, more rows than a dispatch has, or a row outside a buffer.
-pub fn check(
-    head_dim: u32,
-    params: &PagedReduceParams,
-    rows: &[[u32; 4]],
-    [partial_len, stats_len, out_len]: [usize; 3],
-    sinks_len: Option<usize>,
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    for (what, size) in [("head size", head_dim), ("KV heads", params.num_kv_heads)] {
-        launch.not_zero(what, size)?;
-    }
-    launch.multiple("head size", head_dim, 8)?;
-    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
-    launch.at_most("rows", rows.len() as u64, 65_535)?;
-    launch.not_zero("keys of a partition", params.partition_size)?;
-    let heads = u64::from(params.num_heads);
-    let stats = rows.len() as u64 * heads * u64::from(params.max_partitions);
-    launch.at_most("entries of stats", stats, stats_len as u64)?;
-    launch.at_most("f32 of partials", stats * u64::from(head_dim), partial_len as u64)?;
-    launch.at_most("f32 of sinks", heads, sinks_len.map_or(u64::MAX, |len| len as u64))?;
-    for (entry, [row, ..]) in rows.iter().enumerate() {
-        let end = (u64::from(*row) + 1) * heads * u64::from(head_dim);
-        launch.entry("end in the output", entry, end, out_len as u64)?;
-    }
-    Ok(())
+pub fn grid(params: &PagedReduceParams, rows: u32) -> [u32; 3] {
+    [params.num_heads, rows, 1]
 }

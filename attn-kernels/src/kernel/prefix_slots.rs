@@ -1,7 +1,5 @@
 //! Slots of a chunk of cached prefixes.
 
-use super::LaunchError;
-use super::error::Launch;
 use crate::Variant;
 use crate::declare::one;
 use crate::rows::{PhysicalBlock, Span};
@@ -47,26 +45,4 @@ pub fn grid(spans: &[[u32; 4]]) -> [u32; 3] {
     let most = spans.iter().map(|span| span[1]).max().unwrap_or(0);
     let count = u32::try_from(spans.len()).expect("checked: at most 65,535 spans");
     [most.div_ceil(256), count, 1]
-}
-
-/// Checks `spans`, `[first position, tokens, first slot, first entry of the block table]`, against `tables_len` entries and
-/// `slots_len` slots.
-///
-/// # Errors
-/// More spans than a dispatch has, a span outside the tables or the slots.
-pub fn check(
-    params: &PrefixSlotsParams,
-    spans: &[[u32; 4]],
-    [tables_len, slots_len]: [usize; 2],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.not_zero("block size", params.block_size)?;
-    launch.at_most("spans", spans.len() as u64, 65_535)?;
-    for (entry, span) in spans.iter().enumerate() {
-        let [start, tokens, slot, table] = span.map(u64::from);
-        launch.entry("end in the slots", entry, slot + tokens, slots_len as u64)?;
-        let blocks = (start + tokens).div_ceil(params.block_size.into());
-        launch.entry("end in the tables", entry, table + blocks, tables_len as u64)?;
-    }
-    Ok(())
 }

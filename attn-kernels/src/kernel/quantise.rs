@@ -95,38 +95,6 @@ pub fn variant(width: u32, code: Code, scale: Scale) -> Result<Variant, LaunchEr
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(rows: u32) -> [u32; 3] {
-    super::flat_grid(rows)
-}
-
-/// Checks the rows of a dispatch against buffers of `x_len` f32, `codes_len` words of four codes and `scales_len` f32.
-///
-/// # Errors
-/// A width that is not a multiple of 4, or a buffer that is too short.
-pub fn check(
-    width: u32,
-    params: &QuantiseParams,
-    [x_len, codes_len, scales_len]: [usize; 3],
-) -> Result<(), LaunchError> {
-    check_rows(
-        Launch(KERNEL.name),
-        width,
-        [params.rows, params.row_stride, params.first],
-        [x_len, codes_len, scales_len],
-    )
-}
-
-/// Checks `rows` rows of `row_stride` f32 from `first` on, for both directions.
-pub(super) fn check_rows(
-    launch: Launch,
-    width: u32,
-    [rows, row_stride, first]: [u32; 3],
-    [x_len, codes_len, scales_len]: [usize; 3],
-) -> Result<(), LaunchError> {
-    launch.multiple("width of a row", width, 4)?;
-    let (rows, width) = (u64::from(rows), u64::from(width));
-    let x = rows.saturating_sub(1) * u64::from(row_stride) + u64::from(first) + width;
-    launch.at_most("f32 of x", if rows > 0 { x } else { 0 }, x_len as u64)?;
-    launch.at_most("words of codes", rows * width / 4, codes_len as u64)?;
-    launch.at_most("scales", rows, scales_len as u64)
+pub fn grid(params: &QuantiseParams) -> [u32; 3] {
+    super::flat_grid(params.rows)
 }

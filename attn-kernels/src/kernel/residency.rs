@@ -1,7 +1,6 @@
 //! Places on the device for pages that lists of blocks name.
 
-use super::error::Launch;
-use super::{KvShape, LaunchError};
+use super::KvShape;
 use crate::declare::one;
 use crate::rows::{PageRequest, PhysicalBlock};
 use crate::{Variant, slot};
@@ -90,40 +89,6 @@ pub fn fetches_len(shape: &KvShape, num_slots: u32) -> usize {
 
 /// Workgroups.
 #[must_use]
-pub fn grid(shape: &KvShape) -> [u32; 3] {
-    [shape.num_kv_heads, 1, 1]
-}
-
-/// Checks a dispatch over `requests` for blocks of `select_block` tokens, `[list group, KV length, first entry of its
-/// table, 0]`, whose lists have at most `list_stride - 1` blocks, and the blocks of `tables` that they name, against
-/// a pool of `num_blocks` blocks on the host and buffers of `lists_len` and `pages_len` u32.
-///
-/// # Errors
-/// Pages that do not divide, a request outside the lists, a table that names no block of the pool, or pages that all slots of a
-/// head cannot hold at one time.
-pub fn check(
-    params: &ResidencyParams,
-    select_block: u32,
-    requests: &[[u32; 4]],
-    tables: (&[u32], u32),
-    [lists_len, pages_len]: [usize; 2],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.whole_pages(select_block, params.block_size)?;
-    launch.not_zero("list stride", params.list_stride)?;
-    launch.at_most(
-        "requests",
-        u64::from(params.first_request) + u64::from(params.requests),
-        requests.len() as u64,
-    )?;
-    let together = u64::from(params.requests) * u64::from(params.num_pages);
-    launch.at_most("pages at one time", together, params.num_slots.into())?;
-    for (entry, &[group, len, table, _]) in requests.iter().enumerate() {
-        let lists = (u64::from(group) + 1) * u64::from(params.num_kv_heads) * u64::from(params.list_stride);
-        launch.entry("end in the lists", entry, lists, lists_len as u64)?;
-        launch.tokens(entry, tables, table, [0, len], params.block_size)?;
-        let end = u64::from(table) + u64::from(len.div_ceil(params.block_size));
-        launch.entry("end in the pages", entry, end * u64::from(params.num_kv_heads), pages_len as u64)?;
-    }
-    Ok(())
+pub fn grid(params: &ResidencyParams) -> [u32; 3] {
+    [params.num_kv_heads, 1, 1]
 }

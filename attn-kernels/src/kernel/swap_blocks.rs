@@ -1,7 +1,5 @@
 //! Copies whole blocks from one pool to another, as between a device's cache and a mapped host buffer.
 
-use super::LaunchError;
-use super::error::Launch;
 use crate::Variant;
 use crate::declare::one;
 use crate::rows::{BlockCopy, KvWord};
@@ -83,24 +81,4 @@ pub fn variant() -> Variant {
 #[must_use]
 pub fn grid(params: &SwapBlocksParams) -> [u32; 3] {
     [params.workgroups, 1, 1]
-}
-
-/// Checks `pairs` against pools of `source_blocks` and `pool_blocks` blocks.
-///
-/// # Errors
-/// A block outside its pool, or a target that is named twice.
-pub fn check(pairs: &[[u32; 2]], source_blocks: u32, pool_blocks: u32) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    let is_copy = |pair: &[u32; 2]| pair[1] != BlockCopy::NONE.to;
-    for (entry, [from, to]) in pairs.iter().enumerate().filter(|(_, pair)| is_copy(pair)) {
-        launch.entry("source block + 1", entry, u64::from(*from) + 1, source_blocks.into())?;
-        launch.entry("target block + 1", entry, u64::from(*to) + 1, pool_blocks.into())?;
-    }
-    let mut targets: Vec<u32> = pairs.iter().filter(|pair| is_copy(pair)).map(|pair| pair[1]).collect();
-    targets.sort_unstable();
-    let named = |block: u32| pairs.iter().filter(|pair| pair[1] == block).count();
-    match targets.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => launch.at_most("copies into one block", named(pair[0]) as u64, 1),
-        None => Ok(()),
-    }
 }

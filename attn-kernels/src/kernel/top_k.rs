@@ -1,7 +1,5 @@
 //! The k largest scores of every row, exact and in a fixed order.
 
-use super::LaunchError;
-use super::error::Launch;
 use crate::declare::{Listed, Sizes};
 use crate::profile::DeviceProfile;
 use crate::rows::{PhysicalBlock, TopRow};
@@ -155,49 +153,6 @@ pub fn best(profile: &DeviceProfile, output: Output) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(rows: u32) -> [u32; 3] {
-    super::flat_grid(rows)
-}
-
-/// Checks `rows`, `[first score, scores, k, base of the transform]`, against buffers of `scores_len` f32, `table_len`
-/// entries and `out_len` u32.
-///
-/// # Errors
-/// A row outside the scores or the table, one that selects more than a list holds, or an output that is too short.
-pub fn check(
-    params: &TopKParams,
-    output: Output,
-    rows: &[[u32; 4]],
-    [scores_len, table_len, out_len]: [usize; 3],
-) -> Result<(), LaunchError> {
-    check_rows(Launch(KERNEL.name), params, output, rows, [scores_len, table_len, out_len])
-}
-
-/// [`check`] for every kernel of this output.
-pub(crate) fn check_rows(
-    launch: Launch,
-    params: &TopKParams,
-    output: Output,
-    rows: &[[u32; 4]],
-    [scores_len, table_len, out_len]: [usize; 3],
-) -> Result<(), LaunchError> {
-    let copies = if output == Output::List { params.copies } else { 1 };
-    launch.not_zero("lists a row", copies)?;
-    launch.not_zero("page size", params.page_size)?;
-    launch.at_most("rows", params.rows.into(), rows.len() as u64)?;
-    let needed = u64::from(params.rows) * u64::from(copies) * u64::from(params.out_stride);
-    launch.at_most("u32 of output", needed, out_len as u64)?;
-    let count = u32::from(output == Output::List);
-    for (entry, row) in rows.iter().enumerate() {
-        let [first, scores, k, base] = row.map(u64::from);
-        launch.entry("number of scores", entry, scores, MAX_SCORES.into())?;
-        launch.entry("end in the scores", entry, first + scores, scores_len as u64)?;
-        let selected = k.min(scores) + u64::from(count);
-        launch.entry("length of output", entry, selected, params.out_stride.into())?;
-        if output == Output::Positions(Transform::Paged) {
-            let pages = scores.div_ceil(params.page_size.into());
-            launch.entry("end in the table", entry, base + pages, table_len as u64)?;
-        }
-    }
-    Ok(())
+pub fn grid(params: &TopKParams) -> [u32; 3] {
+    super::flat_grid(params.rows)
 }

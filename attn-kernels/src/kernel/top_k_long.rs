@@ -1,7 +1,5 @@
 //! The k largest scores of long rows, after `top_k_peaks`.
 
-use super::LaunchError;
-use super::error::Launch;
 use super::top_k::{self, Output, TopKParams};
 use super::top_k_peaks::{self, GROUP, TopKPeaksParams};
 use crate::profile::DeviceProfile;
@@ -92,39 +90,6 @@ pub fn best(profile: &DeviceProfile, output: Output) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(rows: u32) -> [u32; 3] {
-    top_k::grid(rows)
-}
-
-/// [`top_k::check`] for this kernel and `top_k_peaks`: also every row fits the scratch, and scores end with a whole vec4.
-///
-/// # Errors
-/// As [`top_k::check`], or a row of more groups or a larger k than the parameters are for.
-pub fn check(
-    params: &TopKLongParams,
-    output: Output,
-    rows: &[[u32; 4]],
-    lens: [usize; 3],
-) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    let TopKLongParams { rows: count, out_stride, copies, page_size, max_groups, max_chosen, .. } = *params;
-    let plain = TopKParams { rows: count, out_stride, copies, page_size };
-    top_k::check_rows(launch, &plain, output, rows, lens)?;
-    launch.multiple("groups of the longest row", max_groups, 4)?;
-    for (entry, [first, scores, k, _]) in rows.iter().enumerate() {
-        let groups = (first % GROUP).saturating_add(*scores).div_ceil(GROUP);
-        launch.entry("number of groups", entry, groups.into(), max_groups.into())?;
-        let chosen = k.saturating_add(k / 8).min(groups);
-        if k < scores {
-            launch.entry("number of groups to choose", entry, chosen.into(), max_chosen.into())?;
-            let end = (u64::from(*first) + u64::from(*scores)).next_multiple_of(4);
-            launch.entry(
-                "end in the scores, in whole vec4",
-                entry,
-                end,
-                lens[0].next_multiple_of(4) as u64,
-            )?;
-        }
-    }
-    Ok(())
+pub fn grid(params: &TopKLongParams) -> [u32; 3] {
+    super::flat_grid(params.rows)
 }

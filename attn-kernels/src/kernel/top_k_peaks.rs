@@ -62,7 +62,7 @@ pub fn variant() -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(max_groups: u32, rows: u32) -> [u32; 3] {
-    let [y, z, _] = super::flat_grid(rows);
-    [max_groups.div_ceil(GROUPS), y, z]
+pub fn grid(params: &TopKPeaksParams) -> [u32; 3] {
+    let [y, z, _] = super::flat_grid(params.rows);
+    [params.max_groups.div_ceil(GROUPS), y, z]
 }

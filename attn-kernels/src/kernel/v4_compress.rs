@@ -1,7 +1,5 @@
 //! Entries of DeepSeek-V4's compressed caches.
 
-use super::LaunchError;
-use super::error::Launch;
 use crate::Variant;
 use crate::declare::{Listed, Sizes};
 use crate::rows::{Angle, KvWord, NewEntry, PhysicalBlock};
@@ -91,36 +89,4 @@ pub fn variant(shape: &EntryShape) -> Variant {
 #[must_use]
 pub fn grid(entries: u32) -> [u32; 3] {
     [entries, 1, 1]
-}
-
-/// Checks `entries` of one shape, `[position, first entry of its state table, slot, 0]`, and the blocks of `tables` that they
-/// read, against a state cache of `num_blocks` blocks and `slots` entries of output.
-///
-/// # Errors
-/// Channels that no kernel takes, a position that completes no entry, a table that names no block of the cache, or an entry
-/// outside the output.
-pub fn check(
-    shape: &EntryShape,
-    params: &V4CompressParams,
-    entries: &[[u32; 4]],
-    tables: (&[u32], u32),
-    slots: usize,
-) -> Result<(), LaunchError> {
-    let EntryShape { dim, rope, windows } = *shape;
-    let launch = Launch(KERNEL.name);
-    launch.multiple("channels of an entry", dim, 2)?;
-    launch.at_most("channels of an entry", dim.into(), 2048)?;
-    launch.multiple("rotated channels", rope, 2)?;
-    launch.at_most("rotated channels", rope.into(), dim.into())?;
-    launch.not_zero("ratio", params.ratio)?;
-    launch.not_zero("state block", params.state_block)?;
-    launch.at_most("entries", entries.len() as u64, 65_535)?;
-    for (entry, &[position, table, slot, _]) in entries.iter().enumerate() {
-        launch.multiple("position + 1", position.saturating_add(1), params.ratio)?;
-        let end = position.saturating_add(1);
-        let first = end.saturating_sub(windows.saturating_mul(params.ratio));
-        launch.tokens(entry, tables, table, [first, end], params.state_block)?;
-        launch.entry("slot + 1", entry, u64::from(slot) + 1, slots as u64)?;
-    }
-    Ok(())
 }

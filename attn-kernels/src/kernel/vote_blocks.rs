@@ -1,7 +1,5 @@
 //! One list of blocks out of many, by vote: the last step of XAttention-BSA.
 
-use super::LaunchError;
-use super::error::Launch;
 use crate::declare::one;
 use crate::{Level, Variant, slot};
 
@@ -58,19 +56,4 @@ pub fn variant() -> Variant {
 #[must_use]
 pub const fn grid() -> [u32; 3] {
     [1, 1, 1]
-}
-
-/// Checks a launch against `lists_len` u32 of lists that vote and `out_len` u32 written.
-///
-/// # Errors
-/// A history that ends behind the chunk, lists that do not hold their blocks, or a buffer that is too short.
-pub fn check(params: &VoteBlocksParams, [lists_len, out_len]: [usize; 2]) -> Result<(), LaunchError> {
-    let launch = Launch(KERNEL.name);
-    launch.at_most("blocks of the history", params.blocks.into(), params.end.into())?;
-    launch.at_most("blocks of a list", u64::from(params.blocks) + 1, params.in_stride.into())?;
-    launch.at_most("blocks of a written list", u64::from(params.end) + 1, params.out_stride.into())?;
-    let lists = u64::from(params.voters) * u64::from(params.in_stride);
-    launch.at_most("u32 of lists", lists, lists_len as u64)?;
-    let written = u64::from(params.first_list) + u64::from(params.copies);
-    launch.at_most("u32 of written lists", written * u64::from(params.out_stride), out_len as u64)
 }

@@ -91,7 +91,7 @@ impl Gpu {
 
         let count = u32::try_from(launch.rows.len()).expect("checked against 65,535");
         let decode = self.pipeline(&paged_decode::variant(&shape, num_heads, launch.lanes, &plain))?;
-        let grid = paged_decode::grid(&shape, num_heads, launch.lanes, count, params.max_partitions);
+        let grid = paged_decode::grid(params, &shape, launch.lanes, count);
         let reduce = match &partial {
             Some(_) => Some(self.pipeline(&paged_reduce::variant(&shape, &plain))?),
             None => None,
@@ -106,8 +106,8 @@ impl Gpu {
                 selected: None,
                 sinks: None,
             };
-            let grid = paged_reduce::grid(num_heads, count);
-            pass.dispatch(&reduce, &PagedReduceParams::from(params), buffers, grid);
+            let params = PagedReduceParams::from(params);
+            pass.dispatch(&reduce, &params, buffers, paged_reduce::grid(&params, count));
         }
         Ok(())
     }

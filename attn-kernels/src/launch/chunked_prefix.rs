@@ -118,7 +118,7 @@ impl PrefixPass {
                 a_out: out.bind(),
                 a_lse: lse.bind(),
             };
-            pass.dispatch(&self.merge, &merge, buffers, lse_merge::grid(self.head_dim, self.rows));
+            pass.dispatch(&self.merge, &merge, buffers, lse_merge::grid(&merge, self.head_dim));
         }
     }
 }

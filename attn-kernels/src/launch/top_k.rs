@@ -92,7 +92,7 @@ impl TopK {
     /// Without [room](Self::reserve) for them.
     pub fn record(&self, pass: &mut Pass, params: &TopKParams, limits: TopKLimits, buffers: TopKBuffers) {
         if !limits.is_long() {
-            pass.dispatch(&self.short, params, buffers, top_k::grid(params.rows));
+            pass.dispatch(&self.short, params, buffers, top_k::grid(params));
             return;
         }
         let long = self.long.as_ref().expect("room is reserved for long rows");
@@ -102,11 +102,11 @@ impl TopK {
         let TopKBuffers { scores, rows, table, out } = buffers;
         let peaks = long.peaks.bind();
         let of_peaks = TopKPeaksBuffers { scores: scores.clone(), rows: rows.clone(), peaks: peaks.clone() };
-        let grid = top_k_peaks::grid(params.max_groups, params.rows);
-        pass.dispatch(&long.find_peaks, &params.peaks(), of_peaks, grid);
+        let of = params.peaks();
+        pass.dispatch(&long.find_peaks, &of, of_peaks, top_k_peaks::grid(&of));
         let (chosen, kept) = (long.chosen.bind(), long.kept.bind());
         let buffers = TopKLongBuffers { scores, rows, table, peaks, chosen, kept, out };
-        pass.dispatch(&long.choose, &params, buffers, top_k_long::grid(params.rows));
+        pass.dispatch(&long.choose, &params, buffers, top_k_long::grid(&params));
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let params = ApplySinksParams { first_row, rows, num_heads };
     let mut after = before.clone();
     cpu::apply_sinks::apply_sinks(head_dim as usize, &params, &lse, &sinks, &mut after);
-    let grid = apply_sinks::grid(num_heads, head_dim, rows);
+    let grid = apply_sinks::grid(&params, head_dim);
     let case = Case::new("heads with and without a sink", variant, &params, grid)
         .binding(&lse)
         .binding(&sinks)

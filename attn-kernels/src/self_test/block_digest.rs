@@ -57,7 +57,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let held: Vec<[u32; 2]> = touched.iter().copied().filter(held).collect();
         let mut after = before.clone();
         cpu::block_digest::block_digest(&shape, digest, &held, &keys, &mut after);
-        Case::new(name, variant, &params, block_digest::grid(&shape, count))
+        Case::new(name, variant, &params, block_digest::grid(&params, &shape))
             .binding(&touched)
             .binding(&cache[params.first_block as usize * shape.block_bytes() / 4..])
             .cache(kept, &before, tolerance, &after)

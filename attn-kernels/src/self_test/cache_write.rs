@@ -47,7 +47,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     k.iter_mut().for_each(|x| *x /= params.k_scale);
     v.iter_mut().for_each(|x| *x /= params.v_scale);
     let tolerance = stored(shape.dtype);
-    let case = Case::new("rows to scattered slots", variant, &params, cache_write::grid(&shape, rows))
+    let case = Case::new("rows to scattered slots", variant, &params, cache_write::grid(&params, &shape))
         .binding(&kv)
         .binding(&slots)
         .paged(&shape, KvShape::k_index, &before, tolerance, &k)

@@ -77,7 +77,7 @@ pub(crate) fn keep_lists(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let case = |what, kept: Vec<u32>, made: Vec<u32>| {
         let (mut kept_after, mut after) = (kept.clone(), made.clone());
         cpu::keep_lists::keep_lists(&params, &rows, &mut kept_after, &mut after);
-        Case::new(what, variant, &params, keep_lists::grid(params.rows, sets))
+        Case::new(what, variant, &params, keep_lists::grid(&params))
             .binding(&words)
             .words(&kept, &kept_after)
             .words(&made, &after)

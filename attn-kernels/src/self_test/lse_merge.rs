@@ -26,7 +26,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let (b_out, b_lse_of) = (&b[outs.clone()], &b_lse[rows.clone()]);
         cpu::lse_merge::lse_merge(head_dim, b_out, b_lse_of, &mut out[outs], &mut out_lse[rows]);
         let params = LseMergeParams { first_row, ..LseMergeParams::new(end - first_row) };
-        Case::new(name, variant, &params, lse_merge::grid(dim, end - first_row))
+        Case::new(name, variant, &params, lse_merge::grid(&params, dim))
             .binding(&b)
             .binding(&b_lse)
             .updated(&a, MERGE, &out)

@@ -42,7 +42,7 @@ pub(crate) fn latent_write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let before = vec![f32::NAN; 32 * shape.width() as usize];
     let mut latents = before.clone();
     cpu::latent_write::latent_write(&shape, &params, &kv, &slots, &mut latents);
-    let grid = latent_write::grid(&shape, rows);
+    let grid = latent_write::grid(&params, &shape);
     let case = Case::new("rows to scattered slots", variant, &params, grid)
         .binding(&kv)
         .binding(&slots)
@@ -233,14 +233,14 @@ fn case<'a>(
     let codes = shape.dtype.is_code();
     let near = if codes { Tolerance { abs: 2e-3, rel: 2e-3 } } else { ATTENTION };
     if coop {
-        let grid = mla_decode_coop::grid(num_heads, count(rows), max_partitions);
+        let grid = mla_decode_coop::grid(&params, count(rows));
         let case = inputs(Case::new(what, variant, &params, grid).binding(&q)).binding(rows);
         return case.output(COOP, &partial).binding(stats.as_flattened());
     }
     // Sums are not normalised: they grow with the number of keys.
     let tolerance = Tolerance { abs: near.abs * f64::from(PARTITION), ..near };
     let registers = variant.registers.unwrap_or(Registers::Many);
-    let grid = mla_decode::grid(num_heads, count(rows), max_partitions, registers);
+    let grid = mla_decode::grid(&params, count(rows), registers);
     inputs(Case::new(what, variant, &params, grid).binding(&q))
         .binding(rows)
         .output(tolerance, &partial)

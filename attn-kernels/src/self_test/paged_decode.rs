@@ -60,7 +60,7 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
     let lanes = lanes_of(variant);
     let close = if lanes == Lanes::Matrices { COOP } else { ATTENTION };
     let tolerance = Tolerance { abs: close.abs * keys, ..close };
-    Case::new(what, variant, &params, paged_decode::grid(&shape, num_heads, lanes, count, max_partitions))
+    Case::new(what, variant, &params, paged_decode::grid(&params, &shape, lanes, count))
         .binding(&q)
         .binding(&k)
         .binding(&v)

@@ -43,17 +43,13 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         &asked.options(),
         asked.sinks(),
     );
-    let case = Case::new(
-        "rows of no and of many partitions",
-        variant,
-        &params,
-        paged_reduce::grid(num_heads, count),
-    )
-    .binding(&partial)
-    .binding(&stats)
-    .binding(&rows)
-    .output(ATTENTION, &out)
-    .optional(asked.lists.as_ref().and(asked.words()).as_deref())
-    .optional(asked.sinks());
+    let case =
+        Case::new("rows of no and of many partitions", variant, &params, paged_reduce::grid(&params, count))
+            .binding(&partial)
+            .binding(&stats)
+            .binding(&rows)
+            .output(ATTENTION, &out)
+            .optional(asked.lists.as_ref().and(asked.words()).as_deref())
+            .optional(asked.sinks());
     vec![case]
 }

@@ -25,7 +25,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let lse = [&lse_before[..kept], &want_lse[kept..]].concat();
     let (part_rows, neg_inf) = (count(&part_lse) / parts, f32::NEG_INFINITY);
     let params = PrefillReduceParams { rows: part_rows - first_row, first_row, parts, part_rows, neg_inf };
-    let case = Case::new("three parts", variant, &params, prefill_reduce::grid(dim, params.rows))
+    let case = Case::new("three parts", variant, &params, prefill_reduce::grid(&params, dim))
         .binding(&part_out)
         .binding(&part_lse)
         .updated(&before, MERGE, &out)

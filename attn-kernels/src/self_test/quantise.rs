@@ -25,7 +25,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let mut scales = vec![f32::NAN; rows as usize];
     cpu::quantise::quantise(width as usize, (code, scale), &params, &x, &mut codes, &mut scales);
     let words: Vec<u32> = bytemuck::pod_collect_to_vec(&codes);
-    let case = Case::new("rows of eighths", variant, &params, quantise::grid(rows))
+    let case = Case::new("rows of eighths", variant, &params, quantise::grid(&params))
         .binding(&x)
         .words(&vec![0; words.len()], &words)
         .output(Tolerance { abs: 0.0, rel: 1e-6 }, &scales);
@@ -43,7 +43,7 @@ pub(crate) fn dequantise(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let mut x = vec![f32::NAN; (rows * params.row_stride) as usize];
     cpu::dequantise::dequantise(width as usize, code, &params, &codes, &scales, &mut x);
     let words: Vec<u32> = bytemuck::pod_collect_to_vec(&codes);
-    let case = Case::new("every code", variant, &params, dequantise::grid(width, rows))
+    let case = Case::new("every code", variant, &params, dequantise::grid(&params, width))
         .binding(&words)
         .binding(&scales)
         .finite(Tolerance { abs: 0.0, rel: 1e-6 }, &x);

@@ -59,7 +59,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     }
     let before = state.clone();
     cpu::residency::residency(&params, pages, &requests, &lists, &tables, &mut state);
-    let case = Case::new("one page is missing", variant, &params, residency::grid(&shape(block_size)))
+    let case = Case::new("one page is missing", variant, &params, residency::grid(&params))
         .binding(&requests)
         .binding(&lists)
         .binding(&tables)

@@ -93,7 +93,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         Rows::new(spec, &[(0, 3), (1, 1), (300, 0), (255, 64), (1500, 1024), (100, 200)], [2500, 2600]);
     let case = |(what, rows): (_, Rows)| {
         let want = rows.selected(output(variant));
-        Case::new(what, variant, &rows.params, top_k::grid(rows.params.rows))
+        Case::new(what, variant, &rows.params, top_k::grid(&rows.params))
             .binding(&rows.scores)
             .binding(&rows.rows)
             .binding(&rows.table)
@@ -106,7 +106,7 @@ pub(crate) fn peak_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let case = |(what, rows): (_, Rows)| {
         let params = rows.long().peaks();
         let want = rows.peaks(BEFORE);
-        Case::new(what, variant, &params, top_k_peaks::grid(params.max_groups, params.rows))
+        Case::new(what, variant, &params, top_k_peaks::grid(&params))
             .binding(&rows.scores)
             .binding(&rows.rows)
             .words(&vec![BEFORE; want.len()], &want)
@@ -119,7 +119,7 @@ pub(crate) fn long_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let params = rows.long();
         let [_, chosen, kept] = params.scratch_lens();
         let want = rows.selected(output(variant));
-        Case::new(what, variant, &params, top_k_long::grid(params.rows))
+        Case::new(what, variant, &params, top_k_long::grid(&params))
             .binding(&rows.scores)
             .binding(&rows.rows)
             .binding(&rows.table)
@@ -139,7 +139,7 @@ pub(crate) fn transform_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let mut after = before.clone();
     let transform = filled(variant, top_k::TRANSFORM);
     cpu::top_k_transform::top_k_transform(&params, transform, &rows.rows, &rows.table, &mut after);
-    let case = Case::new("positions and -1", variant, &params, top_k_transform::grid(count, out_stride))
+    let case = Case::new("positions and -1", variant, &params, top_k_transform::grid(&params))
         .binding(&rows.rows)
         .binding(&rows.table)
         .words(&before, &after);

@@ -98,8 +98,7 @@ impl Decode {
         let ranges = if halves { vec![(0, half), (half, half)] } else { vec![(0, u32::MAX)] };
         for (first_key, num_keys) in ranges {
             let params = PagedDecodeParams { first_key, num_keys, ..params };
-            let partitions = max_partitions.min(num_keys / self.partition);
-            let grid = paged_decode::grid(shape, heads, lanes, count(rows.len()), partitions);
+            let grid = paged_decode::grid(&params, shape, lanes, count(rows.len()));
             pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&params), &bindings, grid);
         }
         if reduced {
@@ -107,13 +106,9 @@ impl Decode {
             bindings.extend(extra.as_ref().filter(|_| self.asked.lists.is_some()).map(Into::into));
             bindings.extend(attention.sinks.then_some((&sinks).into()));
             let pipeline = gpu.pipeline(&paged_reduce::variant(shape, attention)).unwrap();
-            let grid = paged_reduce::grid(heads, count(rows.len()));
-            pass.dispatch_bytes(
-                &pipeline,
-                bytemuck::bytes_of(&PagedReduceParams::from(&params)),
-                &bindings,
-                grid,
-            );
+            let params = PagedReduceParams::from(&params);
+            let grid = paged_reduce::grid(&params, count(rows.len()));
+            pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&params), &bindings, grid);
         }
         let read = pass.read(if reduced { &out } else { &partial }, 0..out_len);
         gpu.submit(pass).unwrap().wait().unwrap().get(read)

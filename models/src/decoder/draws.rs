@@ -198,7 +198,7 @@ impl DrawState {
             edits: draws.edits.bind(),
             logits: logits.bind(),
         };
-        let grid = adjust_logits::grid(u32_of(draws.adjusted.len()), self.vocab);
+        let grid = adjust_logits::grid(&params, u32_of(draws.adjusted.len()));
         pass.dispatch(&pipeline, &params, buffers, grid);
         Ok(())
     }

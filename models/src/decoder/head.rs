@@ -188,7 +188,7 @@ impl Head<'_> {
             targets: targets.clone(),
             out: act.nll.bind_from(start),
         };
-        ctx.pass.dispatch(&ctx.ops.log_prob, &params, buffers, log_prob::grid(rows));
+        ctx.pass.dispatch(&ctx.ops.log_prob, &params, buffers, log_prob::grid(&params));
         self.draws.record_scored(ctx.pass, portion, &act.logits, targets)
     }
 }

@@ -179,7 +179,7 @@ impl MoeState {
             experts: self.experts.bind(),
             weights: self.weights.bind(),
         };
-        ctx.pass.dispatch(pipeline, &params, buffers, moe_route::grid(rows));
+        ctx.pass.dispatch(pipeline, &params, buffers, moe_route::grid(&params));
         Ok(())
     }
 
@@ -219,7 +219,7 @@ impl MoeState {
             biases: gate_up_bias,
             out: self.inner.bind(),
         };
-        ctx.pass.dispatch(&self.glu, &params, buffers, glu::grid(pairs, inner_size));
+        ctx.pass.dispatch(&self.glu, &params, buffers, glu::grid(&params));
 
         let down = Vectors {
             x: self.inner.bind(),
@@ -242,7 +242,7 @@ impl MoeState {
             biases: down_bias,
             y: of_rows(ctx.block_out, hidden),
         };
-        ctx.pass.dispatch(&self.combine, &params, buffers, moe_combine::grid(count, hidden));
+        ctx.pass.dispatch(&self.combine, &params, buffers, moe_combine::grid(&params));
         Ok(())
     }
 
@@ -285,7 +285,7 @@ impl MoeState {
             biases: unused,
             out: self.inner.bind(),
         };
-        ctx.pass.dispatch(&self.glu_shared, &params, buffers, glu::grid(rows, width));
+        ctx.pass.dispatch(&self.glu_shared, &params, buffers, glu::grid(&params));
         let hidden = ctx.config.hidden_size;
         ctx.add_product(&shared.down, &self.inner, ctx.block_out, hidden)
     }

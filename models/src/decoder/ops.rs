@@ -174,7 +174,7 @@ impl<'a> Ctx<'a> {
                 ws: self.ops.kernels.plane(&shard.scales),
                 out: self.act.residual.bind(),
             };
-            self.pass.dispatch(&self.ops.embed, &params, buffers, embed::grid(rows, width));
+            self.pass.dispatch(&self.ops.embed, &params, buffers, embed::grid(&params));
         }
     }
 
@@ -305,7 +305,7 @@ impl<'a> Ctx<'a> {
             Form::Add => &self.ops.norm_add,
             Form::Gather => &self.ops.norm_gather,
         };
-        self.pass.dispatch(pipeline, &params, buffers, rms_norm::grid(rows));
+        self.pass.dispatch(pipeline, &params, buffers, rms_norm::grid(&params));
     }
 
     /// Records the softcap of the first `rows` rows of logits, if the model has one.
@@ -313,7 +313,7 @@ impl<'a> Ctx<'a> {
         let (Some(cap), cols) = (self.config.logit_softcap, self.config.vocab_size) else { return };
         let params = SoftcapParams { rows, cols, cap };
         let buffers = SoftcapBuffers { x: self.act.logits.bind() };
-        self.pass.dispatch(&self.ops.softcap, &params, buffers, softcap::grid(rows, cols));
+        self.pass.dispatch(&self.ops.softcap, &params, buffers, softcap::grid(&params));
     }
 
     /// Writes `bias` to every row of `y`.
@@ -335,7 +335,7 @@ impl<'a> Ctx<'a> {
             pipeline,
             &params,
             BiasBuffers { added: bias.bind(), y: y.bind() },
-            bias::grid(rows, cols),
+            bias::grid(&params),
         );
     }
 
@@ -356,7 +356,7 @@ impl<'a> Ctx<'a> {
     ) {
         let (rows, HeadSlices { heads, width, stride, first }) = (self.rows(), slices);
         let params = NormHeadsParams { rows, heads, width, stride, first, eps };
-        self.pass.dispatch(pipeline, &params, on, norm_heads::grid(rows, heads));
+        self.pass.dispatch(pipeline, &params, on, norm_heads::grid(&params));
     }
 
     /// Returns the rotation of `heads` heads by the step's positions, for rows of `stride` f32, from dimension `first` of each
@@ -375,7 +375,7 @@ impl<'a> Ctx<'a> {
             pipeline,
             &params,
             RopeBuffers { cs: cos_sin.bind(), x: x.bind() },
-            rope::grid(rows, heads, pairs),
+            rope::grid(&params),
         );
     }
 }

@@ -245,7 +245,7 @@ impl Kernels {
             scales: scales.bind(),
             weight: norm.map(|norm| norm.weight.bind()),
         };
-        pass.dispatch(&pipeline, &params, buffers, quantize_rows::grid(product.rows, blocks));
+        pass.dispatch(&pipeline, &params, buffers, quantize_rows::grid(&params));
         Ok(())
     }
 
@@ -266,7 +266,7 @@ impl Kernels {
         }
         let pipeline = self.pipeline(Key::Round { input: input(norm.as_ref()) })?;
         let buffers = RoundRowsBuffers { x, halves: self.scratch.halves.bind(), weight: norm.map(Buf::bind) };
-        pass.dispatch(&pipeline, params, buffers, round_rows::grid(params.rows));
+        pass.dispatch(&pipeline, params, buffers, round_rows::grid(params));
         Ok((self.scratch.halves.bind().cast(), params.blocks * 8, Activations::F16))
     }
 

@@ -66,7 +66,7 @@ impl Keys {
         let params = BlockDigestParams::new(2, pages);
         let bindings = [(&touched).into(), (&k).into(), (&digests).into()];
         let variant = block_digest::variant(&SHAPE, digest);
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, block_digest::grid(&SHAPE, pages));
+        dispatch(gpu, &mut pass, &variant, &params, &bindings, block_digest::grid(&params, &SHAPE));
         let params = BlockScoreParams {
             num_heads: 2,
             num_kv_heads: 2,

@@ -25,12 +25,11 @@ fn check(gpu: &Gpu, shape: KvShape, params: &CacheWriteParams, kv: &[f32], slots
     let nan = vec![f32::NAN; num_blocks as usize * shape.block_elements()];
     let index: [Index; 2] = [KvShape::k_index, KvShape::v_index];
     let [k, v] = index.map(|index| gpu.upload("cache", &cache_words(&shape, index, &nan)).unwrap());
-    cache_write::check(&shape, params, slots, num_blocks, kv.len()).unwrap();
     let source = gpu.upload("kv", kv).unwrap();
     let slot_buf = gpu.upload("slots", slots).unwrap();
     let mut pass = Pass::new("cache_write");
     let bindings = [(&source).into(), (&slot_buf).into(), (&k).into(), (&v).into()];
-    let grid = cache_write::grid(&shape, params.rows);
+    let grid = cache_write::grid(params, &shape);
     dispatch(gpu, &mut pass, &cache_write::variant(&shape), params, &bindings, grid);
     let reads = [pass.read(&k, 0..k.len()), pass.read(&v, 0..v.len())];
     let outcome = gpu.submit(pass).unwrap().wait().unwrap();
@@ -75,8 +74,8 @@ fn rows_beyond_one_dimension_of_a_grid() {
         layout: KvLayout::Native,
     };
     let rows = 140_000;
-    assert!(cache_write::grid(&shape, rows)[1] > 1);
     let params = CacheWriteParams { row_stride: 8, ..params(&shape, rows, [0; 3]) };
+    assert!(cache_write::grid(&params, &shape)[1] > 1);
     let kv = queries(1, rows as usize * 8 + 512, rows as usize * 8 + 512, 7);
     let slots: Vec<i32> = (0..140_000).map(|row| if row % 500 == 499 { row / 500 } else { -1 }).collect();
     check(gpu, shape, &params, &kv, &slots, 2);

@@ -195,15 +195,9 @@ impl Decode {
         // All keys at once, or two partitions a dispatch.
         let longest = self.lens.iter().copied().max().unwrap_or(0).max(1);
         let step = if max_partitions.is_multiple_of(2) { 2 * self.partition } else { u32::MAX };
-        let grid = paged_decode::grid(
-            shape,
-            self.num_heads,
-            lanes,
-            count,
-            max_partitions.min(step / self.partition),
-        );
         for first in (0..longest).step_by(step as usize) {
             let params = scaled(shape, self.params(max_partitions, (first, step)));
+            let grid = paged_decode::grid(&params, shape, lanes, count);
             dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
         }
         let sinks = gpu.upload("sinks", self.asked.sinks().unwrap_or(&[0.0])).unwrap();
@@ -213,7 +207,7 @@ impl Decode {
             bindings.extend(extra.as_ref().filter(|_| self.asked.lists.is_some()).map(Into::into));
             bindings.extend(self.attention().sinks.then_some((&sinks).into()));
             let variant = paged_reduce::variant(shape, self.attention());
-            dispatch(gpu, &mut pass, &variant, &params, &bindings, paged_reduce::grid(self.num_heads, count));
+            dispatch(gpu, &mut pass, &variant, &params, &bindings, paged_reduce::grid(&params, count));
         }
         let reads = (pass.read(&partial, 0..partial_len), pass.read(&stats, 0..stats_len));
         let read = pass.read(if self.reduced(max_partitions) { &out } else { &partial }, 0..out_len);

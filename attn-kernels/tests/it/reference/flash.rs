@@ -43,7 +43,7 @@ fn through(gpu: &Gpu, shape: &KvShape, (len, seed): (u32, u64)) -> [Vec<f32>; 4]
     let slots = gpu.upload("slots", &slots).unwrap();
     let mut pass = Pass::new("layout");
     let bindings: [Bound; 4] = [(&kv).into(), (&slots).into(), (&k).into(), (&v).into()];
-    dispatch(gpu, &mut pass, &write, &params, &bindings, cache_write::grid(shape, len));
+    dispatch(gpu, &mut pass, &write, &params, &bindings, cache_write::grid(&params, shape));
 
     let params = GatherCacheParams {
         num_kv_heads: shape.num_kv_heads,

@@ -5,7 +5,6 @@ use super::layer::{Layer, words};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::index_logits::{self, IndexKeys, IndexLogitsParams};
-use attn_kernels::kernel::prefix_slots::{self, PrefixSlotsParams};
 use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use proptest::prelude::*;
@@ -99,15 +98,6 @@ impl Indexer {
     fn on_gpu(&self, gpu: &Gpu, k: u32) -> (Vec<f32>, Vec<Vec<u32>>) {
         let (params, rows) = (self.params(), u32::try_from(self.rows.len()).unwrap());
         let len = (rows * self.stride) as usize;
-        let num_pages = self.tables.iter().max().map_or(0, |page| page + 1);
-        index_logits::check(
-            &self.keys,
-            &params,
-            &self.rows,
-            (&self.tables, num_pages),
-            [self.rows.len(), len],
-        )
-        .unwrap();
         let [q, gates] = [&self.q, &self.gates].map(|data| gpu.upload("q", data).unwrap());
         let [cache, tables] = [&self.cache, &self.tables].map(|data| gpu.upload("keys", data).unwrap());
         let row_buf = gpu.upload("rows", &self.rows).unwrap();
@@ -133,7 +123,7 @@ impl Indexer {
         let out = gpu.buffer::<u32>("out", (rows * k) as usize).unwrap();
         let bindings = [(&logits).into(), (&top_rows).into(), (&tables).into(), (&out).into()];
         let variant = top_k::variant(Output::Positions(Transform::Ragged), gpu.profile().top_k_level());
-        dispatch(gpu, &mut pass, &variant, &top, &bindings, top_k::grid(rows));
+        dispatch(gpu, &mut pass, &variant, &top, &bindings, top_k::grid(&top));
         let reads = (pass.read(&logits, 0..len), pass.read(&out, 0..out.len()));
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();
         let list = |list: &[u32]| list.iter().copied().take_while(|&p| p != u32::MAX).collect();
@@ -224,44 +214,6 @@ fn selects_as_the_policy_does() {
         let want: Vec<u32> = out.row(0, 0).iter().map(|b| b.get()).collect();
         assert_eq!(got[0], want, "{num_heads} heads");
     }
-}
-
-#[test]
-fn slots_of_prefix_chunks() {
-    let Some(gpu) = gpu() else { return };
-    let tables: Vec<u32> = (0..40).map(|i| i * 13 % 41).collect();
-    let spans = [[0, 300, 0, 0], [100, 17, 300, 19], [16, 0, 317, 3], [31, 2, 317, 30]];
-    let params = PrefixSlotsParams { block_size: 16 };
-    prefix_slots::check(&params, &spans, [40, 320]).unwrap();
-    let mut want = vec![77_777; 320];
-    cpu::prefix_slots::prefix_slots(&params, &spans, &tables, &mut want);
-    let [span_buf, table_buf, slots] =
-        [spans.as_flattened(), &tables, &vec![77_777; 320]].map(|data| gpu.upload("slots", data).unwrap());
-    let mut pass = Pass::new("slots");
-    let bindings = [(&span_buf).into(), (&table_buf).into(), (&slots).into()];
-    dispatch(gpu, &mut pass, &prefix_slots::variant(), &params, &bindings, prefix_slots::grid(&spans));
-    let read = pass.read(&slots, 0..320);
-    assert_eq!(gpu.submit(pass).unwrap().wait().unwrap().get(read), want);
-
-    let error = |spans: &[[u32; 4]], lens| prefix_slots::check(&params, spans, lens).unwrap_err().to_string();
-    insta::assert_snapshot!(error(&spans, [40, 318]), @"prefix_slots: end in the slots of entry 3 is 319, the limit is 318");
-    insta::assert_snapshot!(error(&spans, [32, 320]), @"prefix_slots: end in the tables of entry 3 is 33, the limit is 32");
-}
-
-#[test]
-fn launches_out_of_range_are_refused() {
-    let indexer = Indexer::new(IndexKeys::Fp8 { head_dim: 8, page: 4 }, 2, &[(0, 9), (2, 30)], 1);
-    let error = |[q_rows, tables, logits_len]: [usize; 3]| {
-        let (mut pages, lens) = (vec![3; tables], [q_rows, logits_len]);
-        // Pages before the first key of a row are not read.
-        pages.iter_mut().take(3).for_each(|page| *page = 0);
-        let checked = index_logits::check(&indexer.keys, &indexer.params(), &indexer.rows, (&pages, 3), lens);
-        checked.unwrap_err().to_string()
-    };
-    insta::assert_snapshot!(error([2, 100, 100]), @"index_logits: block of the table + 1 of entry 1 is 4, the limit is 3");
-    insta::assert_snapshot!(error([1, 100, 100]), @"index_logits: row of q + 1 of entry 1 is 2, the limit is 1");
-    insta::assert_snapshot!(error([2, 11, 100]), @"index_logits: end in the tables of entry 1 is 12, the limit is 11");
-    insta::assert_snapshot!(error([2, 12, 75]), @"index_logits: f32 of logits is 76, the limit is 75");
 }
 
 proptest! {

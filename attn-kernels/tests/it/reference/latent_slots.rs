@@ -22,10 +22,6 @@ impl Slots {
         Self { values: vec![f32::NAN; blocks * elements], free }
     }
 
-    pub(crate) fn blocks(&self, shape: &LatentShape) -> usize {
-        self.values.len() / (shape.block_size * shape.width()) as usize
-    }
-
     pub(crate) fn fill(&mut self, shape: &LatentShape, slot: usize, rng: &mut StdRng) {
         let width = shape.width() as usize;
         let token: Vec<f32> = (0..width).map(|_| rng.random_range(-1.0..1.0)).collect();

@@ -11,11 +11,9 @@ fn merge(gpu: &Gpu, head_dim: u32, a: (&[f32], &[f32]), b: (&[f32], &[f32])) -> 
     let rows = u32::try_from(a.1.len()).unwrap();
     let params = LseMergeParams::new(rows);
     let buffers = [b.0, b.1, a.0, a.1].map(|data| gpu.upload("merge", data).unwrap());
-    let lens = |side: usize| [b, a].map(|set| [set.0.len(), set.1.len()][side]);
-    lse_merge::check(head_dim, &params, lens(0), lens(1)).unwrap();
     let mut pass = Pass::new("lse_merge");
     let bindings: Vec<_> = buffers.iter().map(Into::into).collect();
-    let grid = lse_merge::grid(head_dim, rows);
+    let grid = lse_merge::grid(&params, head_dim);
     dispatch(gpu, &mut pass, &lse_merge::variant(head_dim), &params, &bindings, grid);
     let reads = [2, 3].map(|i: usize| pass.read(&buffers[i], 0..buffers[i].len()));
     let outcome = gpu.submit(pass).unwrap().wait().unwrap();

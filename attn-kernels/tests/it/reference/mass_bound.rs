@@ -115,7 +115,6 @@ impl Certified {
         let layers = u32::try_from(self.layers.len()).unwrap();
         let merge = MassMergeParams { layers, rows: heads, share_stride };
         let shares_len = (layers * heads * share_stride) as usize;
-        mass_merge::check(&merge, [shares_len, heads as usize]).unwrap();
         let shares = gpu.upload("shares", &vec![f32::NAN; shares_len]).unwrap();
         let masses = gpu.upload("masses", &vec![f32::NAN; heads as usize]).unwrap();
         let mut pass = Pass::new("certify");
@@ -176,7 +175,7 @@ impl Certified {
             (&lists).into(),
         ];
         let variant = paged_decode::variant(shape, num_heads, Lanes::Workgroup, &asked.attention);
-        let grid = paged_decode::grid(shape, num_heads, Lanes::Workgroup, n, max_partitions);
+        let grid = paged_decode::grid(&decode, shape, Lanes::Workgroup, n);
         dispatch(gpu, pass, &variant, &decode, &bindings, grid);
 
         let digests = record_digests(gpu, pass, &self.of, layer, &k);
@@ -194,8 +193,6 @@ impl Certified {
             partition_size: PARTITION,
             slack: mass_bound::slack(Lanes::Workgroup),
         };
-        let lens = [bounds.len(), lists.len(), stats_len, shares.len()];
-        mass_bound::check(&params, (rows.len(), self.of.blocks()), lens).unwrap();
         let bindings =
             [(&bounds).into(), (&rows_buf).into(), (&lists).into(), (&stats).into(), shares.into()];
         dispatch(gpu, pass, &mass_bound::variant(), &params, &bindings, mass_bound::grid(&params, n));
@@ -290,7 +287,7 @@ pub(crate) fn record_digests(
     let touched = gpu.upload("touched", &touched).unwrap();
     let bindings = [(&touched).into(), k.into(), (&digests).into()];
     let variant = block_digest::variant(shape, Digest::MinMax);
-    dispatch(gpu, pass, &variant, &params, &bindings, block_digest::grid(shape, count));
+    dispatch(gpu, pass, &variant, &params, &bindings, block_digest::grid(&params, shape));
     digests
 }
 

@@ -10,7 +10,7 @@ use attn_kernels::cpu::mla_decode::{LatentRow, attend};
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::attention::{Attention, Context};
-use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams, PARTITION, SlotLists};
+use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams, PARTITION};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::profile::Registers;
 use proptest::prelude::*;
@@ -109,19 +109,7 @@ impl Mla {
         let attention = &self.asked.attention;
         let variant = mla_decode::variant(&self.shape, self.num_heads, attention, self.registers);
         let params = self.params(self.max_partitions());
-        let tables_of = (&self.tables[..], u32::try_from(self.slots.blocks(&self.shape)).unwrap());
-        let [q, partial, stats] = self.lens(&params);
-        let listed = self.asked.lists.as_ref().map_or(0, |lists| lists.lists.len());
-        let lens = [q, partial, stats, listed];
-        mla_decode::check(&self.shape, &params, &self.rows[self.skipped as usize..], tables_of, lens)
-            .unwrap();
         self.dispatch(gpu, &variant, &[&latents, &tables], lists.as_slice(), params)
-    }
-
-    /// Elements of q, partials and stats.
-    fn lens(&self, params: &MlaDecodeParams) -> [usize; 3] {
-        let stats = self.rows.len() * (self.num_heads * params.max_partitions) as usize;
-        [self.q.len(), stats * self.shape.latent as usize, stats]
     }
 
     /// Runs `variant` with `inputs` before and `lists` after rows, partial and stats, and the reduce pass.
@@ -147,13 +135,12 @@ impl Mla {
         bindings.extend(lists.iter().map(Into::into));
         let mut pass = Pass::new("mla");
         let rows_count = u32::try_from(count).unwrap() - self.skipped;
-        let partitions = most.min(self.num_keys / self.partition);
-        let grid = mla_decode::grid(self.num_heads, rows_count, partitions, self.registers);
         // The last part first: none needs what another left.
         for first_key in
             (0..most * self.partition).step_by(self.num_keys as usize).collect::<Vec<_>>().into_iter().rev()
         {
             let params = MlaDecodeParams { first_key, num_keys: self.num_keys, ..params };
+            let grid = mla_decode::grid(&params, rows_count, self.registers);
             dispatch(gpu, &mut pass, variant, &params, &bindings, grid);
         }
         if params.reduced == 1 {
@@ -163,7 +150,7 @@ impl Mla {
             let sinks = gpu.upload("sinks", self.asked.sinks().unwrap_or(&[0.0])).unwrap();
             bindings.extend(self.asked.attention.sinks.then_some((&sinks).into()));
             let variant = mla_decode::reduce_variant(&self.shape, &self.asked.attention);
-            let grid = paged_reduce::grid(self.num_heads, rows_count);
+            let grid = paged_reduce::grid(&params, rows_count);
             dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
         }
         let last = if params.reduced == 1 { &out } else { &partial };
@@ -371,10 +358,6 @@ fn two_caches_share_a_softmax() {
             compressed_stride: u32::try_from(compressed_stride).unwrap(),
             ..mla.params(lens.iter().max().unwrap().div_ceil(partition))
         };
-        let num_slots = |slots: &Slots| u32::try_from(slots.blocks(&shape)).unwrap() * shape.block_size;
-        let of = |lists, slots| SlotLists { lists, num_slots: num_slots(slots) };
-        let lists = [of(&window_slots, &mla.slots), of(&compressed_slots, &compressed)];
-        mla_decode::check_two(&shape, &params, &mla.rows, lists, mla.lens(&params)).unwrap();
         let caches = [mla.slots.upload(gpu, &shape), compressed.upload(gpu, &shape)];
         let lists = [window_slots, compressed_slots].map(|slots| gpu.upload("slots", &slots).unwrap());
         let want = mla.want(&rows, &params);

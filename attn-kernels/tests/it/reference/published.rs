@@ -59,7 +59,7 @@ impl<'a> Layout<'a> {
         let rows = queries(self.len as usize, 2 * width as usize, 2 * width as usize, 1);
         let (kv, slots) = (self.gpu.upload("kv", &rows).unwrap(), self.gpu.upload("slots", &slots).unwrap());
         let bindings = [(&kv).into(), (&slots).into(), (&self.k).into(), (&self.v).into()];
-        let grid = cache_write::grid(&self.shape, self.len);
+        let grid = cache_write::grid(&params, &self.shape);
         self.run(cache_write::variant(&self.shape), &params, &bindings, grid);
         [&self.k, &self.v].map(|buf| self.gpu.read(buf, 0..buf.len()).unwrap())
     }
@@ -109,7 +109,7 @@ impl<'a> Layout<'a> {
             (&stats).into(),
         ];
         let variant = paged_decode::variant(&self.shape, self.num_heads, lanes, &Attention::default());
-        let grid = paged_decode::grid(&self.shape, self.num_heads, lanes, 1, 1);
+        let grid = paged_decode::grid(&params, &self.shape, lanes, 1);
         self.run(variant, &params, &bindings, grid);
         self.gpu.read(&out, 0..out.len()).unwrap()
     }

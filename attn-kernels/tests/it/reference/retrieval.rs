@@ -117,8 +117,6 @@ impl Retrieval {
         }
         let (params, rows, block) = (self.score_params(), self.rows(), self.policy.block_size.get());
         let len = rows.len() * params.score_stride as usize;
-        let checked = (&self.layer.tables[..], self.layer.num_blocks());
-        hamming_score::check(shape, &params, block, &rows, checked, len).unwrap();
         let tables = gpu.upload("tables", &self.layer.tables).unwrap();
         let rows_buf = gpu.upload("rows", &rows).unwrap();
         let scores = gpu.upload("scores", &vec![f32::NAN; len]).unwrap();

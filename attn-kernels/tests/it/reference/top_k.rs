@@ -2,7 +2,6 @@
 
 use super::device::{cases, dispatch, gpu};
 use attn_kernels::gpu::{Gpu, Pass};
-use attn_kernels::kernel::LaunchError;
 use attn_kernels::kernel::top_k::{self, Output, TopKBuffers, TopKParams, Transform};
 use attn_kernels::kernel::top_k_long::{self, TopKLongParams};
 use attn_kernels::kernel::top_k_peaks;
@@ -56,8 +55,6 @@ impl Rows {
 
     fn on_gpu(&self, gpu: &Gpu, output: Output, variant: &Variant) -> Vec<u32> {
         let len = self.out_len(output);
-        let lens = [self.scores.len(), self.table.len(), len];
-        top_k::check(&self.params, output, &self.rows, lens).unwrap();
         let [rows, table] = [
             gpu.upload("rows", self.rows.as_flattened()).unwrap(),
             gpu.upload("table", &self.table).unwrap(),
@@ -66,8 +63,7 @@ impl Rows {
         let out = gpu.upload("out", &vec![77_777_u32; len]).unwrap();
         let mut pass = Pass::new("top_k");
         let bindings = [(&scores).into(), (&rows).into(), (&table).into(), (&out).into()];
-        let grid = top_k::grid(self.params.rows);
-        dispatch(gpu, &mut pass, variant, &self.params, &bindings, grid);
+        dispatch(gpu, &mut pass, variant, &self.params, &bindings, top_k::grid(&self.params));
         let read = pass.read(&out, 0..len);
         gpu.submit(pass).unwrap().wait().unwrap().get(read)
     }
@@ -77,8 +73,6 @@ impl Rows {
         let len = self.out_len(output);
         let most = |of: usize| self.rows.iter().map(|row| row[of]).max().unwrap();
         let params = TopKLongParams::new(&self.params, most(1), most(2).min(most(1)));
-        let lens = [self.scores.len(), self.table.len(), len];
-        top_k_long::check(&params, output, &self.rows, lens).unwrap();
         let rows = gpu.upload("rows", self.rows.as_flattened()).unwrap();
         let table = gpu.upload("table", &self.table).unwrap();
         let scores = gpu.upload("scores", &self.scores).unwrap();
@@ -87,8 +81,9 @@ impl Rows {
         let out = scratch(len);
         let mut pass = Pass::new("top_k");
         let bindings: [_; 3] = [(&scores).into(), (&rows).into(), (&peaks).into()];
-        let grid = top_k_peaks::grid(params.max_groups, params.rows);
-        dispatch(gpu, &mut pass, &top_k_peaks::variant(), &params.peaks(), &bindings, grid);
+        let of_peaks = params.peaks();
+        let grid = top_k_peaks::grid(&of_peaks);
+        dispatch(gpu, &mut pass, &top_k_peaks::variant(), &of_peaks, &bindings, grid);
         let bindings: [_; 7] = [
             (&scores).into(),
             (&rows).into(),
@@ -99,7 +94,7 @@ impl Rows {
             (&out).into(),
         ];
         let variant = top_k_long::variant(output, level);
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, top_k_long::grid(params.rows));
+        dispatch(gpu, &mut pass, &variant, &params, &bindings, top_k_long::grid(&params));
         let (read, peaks) = (pass.read(&out, 0..len), pass.read(&peaks, 0..peaks.len()));
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();
         self.check_peaks(&outcome.get(peaks), params.max_groups as usize);
@@ -246,7 +241,7 @@ fn fused_transforms_are_the_separate_ones() {
         let [list, table, out] = buffers.map(|data| gpu.upload("transform", data).unwrap());
         let mut pass = Pass::new("transform");
         let bindings = [(&list).into(), (&table).into(), (&out).into()];
-        let grid = top_k_transform::grid(rows.params.rows, stride);
+        let grid = top_k_transform::grid(&params);
         dispatch(gpu, &mut pass, &top_k_transform::variant(transform), &params, &bindings, grid);
         let read = pass.read(&out, 0..out.len());
         let got: Vec<u32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
@@ -286,34 +281,6 @@ fn the_longest_row_decides_which_kernels_choose() {
         cpu::top_k::top_k(&rows.params, Output::List, &rows.scores, &rows.rows, &rows.table, &mut want);
         assert_eq!(got, want, "{longest} scores");
     }
-}
-
-#[test]
-fn launches_out_of_range_are_refused() {
-    let rows = Rows::new(&[(random(100, 1), 10)], 16, 2);
-    let check = |change: fn(&mut Rows), output, lens: [usize; 3]| {
-        let mut rows = Rows { scores: vec![], rows: rows.rows.clone(), table: vec![], params: rows.params };
-        change(&mut rows);
-        top_k::check(&rows.params, output, &rows.rows, lens).map_err(|e: LaunchError| e.to_string())
-    };
-    let (list, paged) = (Output::List, Output::Positions(Transform::Paged));
-    let all = [103, 7, 24];
-    assert_eq!(check(|_| {}, list, all), Ok(()));
-    let error = |change, output, lens| check(change, output, lens).unwrap_err();
-    insta::assert_snapshot!(error(|_| {}, list, [102, 7, 24]), @"top_k: end in the scores of entry 0 is 103, the limit is 102");
-    insta::assert_snapshot!(error(|_| {}, list, [103, 7, 23]), @"top_k: u32 of output is 24, the limit is 23");
-    insta::assert_snapshot!(error(|_| {}, paged, [103, 6, 24]), @"top_k: end in the table of entry 0 is 7, the limit is 6");
-    insta::assert_snapshot!(error(|r| r.rows[0][2] = 12, list, all), @"top_k: length of output of entry 0 is 13, the limit is 12");
-    insta::assert_snapshot!(error(|r| r.rows[0][1] = (1 << 20) + 1, list, all), @"top_k: number of scores of entry 0 is 1048577, the limit is 1048576");
-    insta::assert_snapshot!(error(|r| r.params.copies = 0, list, all), @"top_k: lists a row is 0");
-    let long = |max_scores, max_k, scores_len| {
-        let params = TopKLongParams::new(&rows.params, max_scores, max_k);
-        top_k_long::check(&params, list, &[[3, 9000, 10, 0]], [scores_len, 7, 24]).map_err(|e| e.to_string())
-    };
-    assert_eq!(long(9000, 10, 9003), Ok(()));
-    insta::assert_snapshot!(long(8000, 10, 9003).unwrap_err(), @"top_k_long: number of groups of entry 0 is 563, the limit is 504");
-    insta::assert_snapshot!(long(9000, 9, 9003).unwrap_err(), @"top_k_long: number of groups to choose of entry 0 is 11, the limit is 10");
-    insta::assert_snapshot!(long(9000, 10, 9002).unwrap_err(), @"top_k_long: end in the scores of entry 0 is 9003, the limit is 9002");
 }
 
 proptest! {

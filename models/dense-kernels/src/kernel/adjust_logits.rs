@@ -77,6 +77,6 @@ pub fn variant() -> Variant {
 
 /// Workgroups for `rows` rows that change.
 #[must_use]
-pub fn grid(rows: u32, vocab: u32) -> [u32; 3] {
-    [vocab.div_ceil(PART), rows, 1]
+pub fn grid(params: &AdjustLogitsParams, rows: u32) -> [u32; 3] {
+    [params.vocab.div_ceil(PART), rows, 1]
 }

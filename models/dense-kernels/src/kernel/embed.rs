@@ -62,6 +62,6 @@ pub fn variant(weights: Format) -> Variant {
 
 /// Workgroups for `rows` tokens of `width` elements.
 #[must_use]
-pub fn grid(rows: u32, width: u32) -> [u32; 3] {
-    flat_grid((rows * width.div_ceil(32)).div_ceil(WG))
+pub fn grid(params: &EmbedParams) -> [u32; 3] {
+    flat_grid((params.rows * params.width.div_ceil(32)).div_ceil(WG))
 }

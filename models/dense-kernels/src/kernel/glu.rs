@@ -81,6 +81,6 @@ pub fn variant(activation: Activation, ExpertTerms { biased, weighted }: ExpertT
 
 /// Workgroups for `rows` rows of `inner` elements.
 #[must_use]
-pub fn grid(rows: u32, inner: u32) -> [u32; 3] {
-    flat_grid((rows * inner).div_ceil(WG))
+pub fn grid(params: &GluParams) -> [u32; 3] {
+    flat_grid((params.rows * params.inner).div_ceil(WG))
 }

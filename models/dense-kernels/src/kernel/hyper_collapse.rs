@@ -97,6 +97,6 @@ pub fn variant(streams: u32, reader: Reader, level: Level) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(rows: u32) -> [u32; 3] {
-    flat_grid(rows)
+pub fn grid(params: &HyperCollapseParams) -> [u32; 3] {
+    flat_grid(params.rows)
 }

@@ -61,6 +61,6 @@ pub fn variant(streams: u32, form: Form) -> Variant {
 
 /// Workgroups for `rows` rows of `width` elements a stream.
 #[must_use]
-pub fn grid(rows: u32, width: u32) -> [u32; 3] {
-    flat_grid((rows * width).div_ceil(WG))
+pub fn grid(params: &HyperExpandParams) -> [u32; 3] {
+    flat_grid((params.rows * params.width).div_ceil(WG))
 }

@@ -46,6 +46,6 @@ pub fn variant(head_dim: u32) -> Variant {
 
 /// Workgroups for `vectors` heads of rows.
 #[must_use]
-pub fn grid(vectors: u32) -> [u32; 3] {
-    flat_grid(vectors)
+pub fn grid(params: &IndexQueryFp8Params) -> [u32; 3] {
+    flat_grid(params.vectors)
 }

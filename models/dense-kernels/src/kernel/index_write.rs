@@ -69,6 +69,6 @@ pub fn variant(shape: &KvShape) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(shape: &KvShape, rows: u32) -> [u32; 3] {
-    flat_grid((rows * (shape.head_dim / 2)).div_ceil(WG))
+pub fn grid(params: &IndexWriteParams, shape: &KvShape) -> [u32; 3] {
+    flat_grid((params.rows * (shape.head_dim / 2)).div_ceil(WG))
 }

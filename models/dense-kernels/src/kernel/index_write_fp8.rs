@@ -59,6 +59,6 @@ pub fn variant(head_dim: u32, page: u32) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(rows: u32) -> [u32; 3] {
-    flat_grid(rows)
+pub fn grid(params: &IndexWriteFp8Params) -> [u32; 3] {
+    flat_grid(params.rows)
 }

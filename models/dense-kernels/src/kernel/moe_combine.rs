@@ -60,6 +60,6 @@ pub fn variant(top: u32, ExpertTerms { biased, weighted }: ExpertTerms) -> Varia
 
 /// Workgroups for `rows` rows of `width` elements.
 #[must_use]
-pub fn grid(rows: u32, width: u32) -> [u32; 3] {
-    flat_grid((rows * width).div_ceil(WG))
+pub fn grid(params: &MoeCombineParams) -> [u32; 3] {
+    flat_grid((params.rows * params.width).div_ceil(WG))
 }

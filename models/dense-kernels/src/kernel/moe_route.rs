@@ -129,6 +129,6 @@ pub fn variant(moe: &MoeConfig, choice: Choice) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(rows: u32) -> [u32; 3] {
-    flat_grid(rows)
+pub fn grid(params: &MoeRouteParams) -> [u32; 3] {
+    flat_grid(params.rows)
 }

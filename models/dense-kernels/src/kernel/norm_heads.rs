@@ -72,6 +72,6 @@ pub fn variant(norm: Norm, level: Level) -> Variant {
 
 /// Workgroups for `rows` rows of `heads` runs.
 #[must_use]
-pub fn grid(rows: u32, heads: u32) -> [u32; 3] {
-    flat_grid(rows * heads)
+pub fn grid(params: &NormHeadsParams) -> [u32; 3] {
+    flat_grid(params.rows * params.heads)
 }

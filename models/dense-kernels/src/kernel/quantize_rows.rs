@@ -81,6 +81,6 @@ pub fn variant(input: Input, level: Level) -> Variant {
 
 /// Workgroups for `rows` rows of `blocks` blocks.
 #[must_use]
-pub fn grid(rows: u32, blocks: u32) -> [u32; 3] {
-    [blocks.div_ceil(LANES / 8), rows, 1]
+pub fn grid(params: &QuantizeRowsParams) -> [u32; 3] {
+    [params.blocks.div_ceil(LANES / 8), params.rows, 1]
 }

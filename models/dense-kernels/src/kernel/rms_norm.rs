@@ -76,6 +76,6 @@ pub fn variant(form: Form, lanes: u32, level: Level) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(rows: u32) -> [u32; 3] {
-    [rows, 1, 1]
+pub fn grid(params: &RmsNormParams) -> [u32; 3] {
+    [params.rows, 1, 1]
 }

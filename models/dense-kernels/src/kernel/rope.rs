@@ -68,6 +68,6 @@ pub fn variant(head_dim: u32, pairing: Pairing) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(rows: u32, heads: u32, pairs: u32) -> [u32; 3] {
-    flat_grid((rows * heads * pairs).div_ceil(WG))
+pub fn grid(params: &RopeParams) -> [u32; 3] {
+    flat_grid((params.rows * params.heads * params.pairs).div_ceil(WG))
 }

@@ -65,7 +65,7 @@ pub fn variant(shape: &KvShape, pairing: Pairing) -> Variant {
 
 /// Workgroups for `rows` rows of `num_heads` query heads.
 #[must_use]
-pub fn grid(shape: &KvShape, num_heads: u32, rows: u32) -> [u32; 3] {
-    let heads = num_heads + 2 * shape.num_kv_heads;
-    flat_grid((rows * heads * (shape.head_dim / 8)).div_ceil(WG))
+pub fn grid(params: &RopeAppendParams, shape: &KvShape) -> [u32; 3] {
+    let heads = params.num_heads + 2 * shape.num_kv_heads;
+    flat_grid((params.rows * heads * (shape.head_dim / 8)).div_ceil(WG))
 }

@@ -52,6 +52,6 @@ pub fn variant(input: Input, level: Level) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(rows: u32) -> [u32; 3] {
-    [rows, 1, 1]
+pub fn grid(params: &RoundRowsParams) -> [u32; 3] {
+    [params.rows, 1, 1]
 }

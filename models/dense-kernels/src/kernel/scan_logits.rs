@@ -77,6 +77,6 @@ pub fn parts(vocab: u32, each: u32) -> u32 {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(rows: u32, parts: u32) -> [u32; 3] {
-    [parts, rows, 1]
+pub fn grid(params: &ScanLogitsParams, rows: u32) -> [u32; 3] {
+    [params.parts, rows, 1]
 }

@@ -44,6 +44,6 @@ pub fn variant() -> Variant {
 
 /// Workgroups for `rows` rows of `cols` columns.
 #[must_use]
-pub fn grid(rows: u32, cols: u32) -> [u32; 3] {
-    flat_grid((rows * cols).div_ceil(WG))
+pub fn grid(params: &SoftcapParams) -> [u32; 3] {
+    flat_grid((params.rows * params.cols).div_ceil(WG))
 }

@@ -51,6 +51,6 @@ pub fn variant(epilogue: Epilogue) -> Variant {
 
 /// Workgroups for `rows` rows and `cols` columns.
 #[must_use]
-pub fn grid(rows: u32, cols: u32) -> [u32; 3] {
-    [cols.div_ceil(64), rows, 1]
+pub fn grid(params: &SplitSumParams) -> [u32; 3] {
+    [params.cols.div_ceil(64), params.rows, 1]
 }

@@ -51,6 +51,6 @@ pub fn variant() -> Variant {
 
 /// Workgroups for `rows` rows of `quads` fours.
 #[must_use]
-pub fn grid(rows: u32, quads: u32) -> [u32; 3] {
-    flat_grid((rows * quads).div_ceil(WG))
+pub fn grid(params: &StateWriteParams) -> [u32; 3] {
+    flat_grid((params.rows * params.quads).div_ceil(WG))
 }

@@ -34,7 +34,7 @@ pub(crate) fn write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let before = vec![f32::NAN; blocks as usize * shape.block_bytes() / dtype.bytes() as usize];
     let mut after = before.clone();
     cpu::index_write::index_write(&shape, &params, &x, &slots, &mut after);
-    let case = Case::new("keys to slots", variant, &params, index_write::grid(&shape, rows))
+    let case = Case::new("keys to slots", variant, &params, index_write::grid(&params, &shape))
         .binding(&x)
         .binding(&slots)
         .cache(dtype, &before, tolerance, &after);
@@ -61,7 +61,7 @@ pub(crate) fn write_fp8(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let mut keys = PagedIndexKeys::new(pages as usize, page as usize, head_dim as usize);
     let before = keys.bytes().to_vec();
     cpu::index_write_fp8::index_write_fp8(head_dim as usize, &params, &x, &slots, &mut keys);
-    let case = Case::new("keys to slots", variant, &params, index_write_fp8::grid(rows));
+    let case = Case::new("keys to slots", variant, &params, index_write_fp8::grid(&params));
     vec![case.binding(&x).binding(&slots).words(&before, keys.bytes())]
 }
 
@@ -71,6 +71,6 @@ pub(crate) fn query_fp8(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (q, gates) = (vectors(spec, count, head_dim, 1), spec.floats(count as usize, 2));
     let (mut values, mut scaled) = (q.clone(), gates.clone());
     cpu::index_query_fp8::index_query_fp8(head_dim as usize, &mut values, &mut scaled);
-    let case = Case::new("heads of rows", variant, &params, index_query_fp8::grid(count));
+    let case = Case::new("heads of rows", variant, &params, index_query_fp8::grid(&params));
     vec![case.updated(&q, Tolerance::EXACT, &values).updated(&gates, Tolerance::EXACT, &scaled)]
 }

@@ -164,7 +164,7 @@ pub(crate) fn round_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
         normed.then(|| (0..width).map(|i| [0.5, 2.0, -1.0, 0.25, 8.0][i % 5]).collect());
     let want = cpu::round_rows::round_rows(&params, &x, weight.as_deref());
     let want: Vec<f32> = want.into_iter().map(f16::to_f32).collect();
-    let case = Case::new("rows with a stride", variant, &params, round_rows::grid(rows)).binding(&x);
+    let case = Case::new("rows with a stride", variant, &params, round_rows::grid(&params)).binding(&x);
     let case = case.words(&vec![0u32; want.len() / 2], &halves(&want));
     vec![match &weight {
         Some(weight) => case.binding(weight),
@@ -287,7 +287,7 @@ pub(crate) fn quantize_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
     };
     let made: Vec<f32> = if normed { x.iter().map(|v| v / 2.0).collect() } else { x.clone() };
     let (codes, scales) = cpu::quantize_rows::quantize_rows(&params, &made);
-    let case = Case::new("rows with a stride", variant, &params, quantize_rows::grid(rows, blocks))
+    let case = Case::new("rows with a stride", variant, &params, quantize_rows::grid(&params))
         .binding(&x)
         .words(&vec![0u32; codes.len() / 4], bytemuck::cast_slice(&codes))
         .output(SUM, scales.as_flattened());
@@ -303,7 +303,7 @@ pub(crate) fn split_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let y = spec.floats((rows * y_stride) as usize, 2);
     let mut want = y.clone();
     cpu::split_sum::split_sum(&params, epilogue(variant), &partials, &mut want);
-    let case = Case::new("five splits", variant, &params, split_sum::grid(rows, cols));
+    let case = Case::new("five splits", variant, &params, split_sum::grid(&params));
     vec![case.binding(&partials).updated(&y, SUM, &want)]
 }
 
@@ -344,7 +344,7 @@ pub(crate) fn embed(variant: &Variant, spec: &Spec) -> Vec<Case> {
     packed.fill(&matrix, 5..36, 0);
     let mut want = vec![f32::NAN; tokens.len() * width];
     cpu::embed::embed(&params, &tokens, &matrix, &mut want);
-    let case = Case::new("tokens of a shard and others", variant, &params, embed::grid(7, row))
+    let case = Case::new("tokens of a shard and others", variant, &params, embed::grid(&params))
         .binding(&tokens)
         .binding(&packed.quants)
         .binding(&packed.scales)

@@ -57,7 +57,7 @@ pub(crate) fn route(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let params = MoeRouteParams { rows, scale: moe.router.scale };
     let hashed = filled(variant, moe_route::HASHED).then_some((&tokens[..], &table[..]));
     let (chosen, weights) = cpu::moe_route::moe_route(&moe, &params, &logits, &correction, hashed);
-    let case = Case::new("rows of ranked experts", variant, &params, moe_route::grid(rows))
+    let case = Case::new("rows of ranked experts", variant, &params, moe_route::grid(&params))
         .binding(&logits)
         .binding(&correction)
         .binding(&tokens)
@@ -119,7 +119,7 @@ pub(crate) fn gate(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let weighted = filled(variant, glu::WEIGHTED).then_some(&weights[..]);
     let biased = filled(variant, glu::BIASED).then_some((&experts[..], &biases[..]));
     cpu::glu::glu(&params, activation, &x, weighted, biased, &mut after);
-    let case = Case::new("rows of experts", variant, &params, glu::grid(rows, inner))
+    let case = Case::new("rows of experts", variant, &params, glu::grid(&params))
         .binding(&x)
         .binding(&experts)
         .binding(&weights)
@@ -141,7 +141,7 @@ pub(crate) fn combine(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let weighted = filled(variant, glu::WEIGHTED).then_some(&weights[..]);
     let biased = filled(variant, glu::BIASED).then_some(&biases[..]);
     cpu::moe_combine::moe_combine(&params, &x, &experts, weighted, biased, &mut after);
-    let case = Case::new("rows of experts", variant, &params, moe_combine::grid(rows, width))
+    let case = Case::new("rows of experts", variant, &params, moe_combine::grid(&params))
         .binding(&x)
         .binding(&experts)
         .binding(&weights)

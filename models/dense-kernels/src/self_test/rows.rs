@@ -31,9 +31,11 @@ pub(crate) fn bias(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (added, before) = (spec.floats(cols as usize, 1), spec.floats((rows * params.stride) as usize, 2));
     let mut want = before.clone();
     cpu::bias::bias(&params, form, &added, &mut want);
-    let case = Case::new("columns of rows", variant, &params, bias::grid(rows, cols))
-        .binding(&added)
-        .updated(&before, Tolerance::EXACT, &want);
+    let case = Case::new("columns of rows", variant, &params, bias::grid(&params)).binding(&added).updated(
+        &before,
+        Tolerance::EXACT,
+        &want,
+    );
     vec![case]
 }
 
@@ -45,7 +47,7 @@ pub(crate) fn rms_norm(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let gather = filled(variant, rms_norm::GATHER);
     let mut want = vec![f32::NAN; x.len()];
     cpu::rms_norm::rms_norm(&params, &x, gather.then_some(&sources[..]), &weight, &mut want);
-    let case = Case::new("rows of 577", variant, &params, rms_norm::grid(rows))
+    let case = Case::new("rows of 577", variant, &params, rms_norm::grid(&params))
         .binding(&x)
         .binding(&sources)
         .binding(&weight);
@@ -66,7 +68,7 @@ pub(crate) fn norm_heads(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (weight, before) = (spec.floats(2 * width as usize, 1), spec.floats((rows * stride) as usize, 2));
     let mut want = before.clone();
     cpu::norm_heads::norm_heads(&params, norm, &weight, &mut want);
-    let case = Case::new("heads of 96", variant, &params, norm_heads::grid(rows, heads))
+    let case = Case::new("heads of 96", variant, &params, norm_heads::grid(&params))
         .binding(&weight)
         .updated(&before, ROW, &want);
     vec![case]
@@ -79,7 +81,7 @@ pub(crate) fn log_prob(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let targets = [0, vocab - 1, 255, 256];
     let mut want = vec![f32::NAN; rows as usize];
     cpu::log_prob::log_prob(vocab as usize, &logits, &targets, &mut want);
-    let case = Case::new("rows of 3001", variant, &params, log_prob::grid(rows))
+    let case = Case::new("rows of 3001", variant, &params, log_prob::grid(&params))
         .binding(&logits)
         .binding(&targets)
         .output(LIKELIHOOD, &want);
@@ -106,9 +108,7 @@ pub(crate) fn rope(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let (cs, before) = (angles(spec, rows, pairs), spec.floats((rows * stride) as usize, 2));
         let mut want = before.clone();
         cpu::rope::rope(head_dim as usize, pairing, &params, &cs, &mut want);
-        Case::new(what, variant, &params, rope::grid(rows, heads, pairs))
-            .binding(&cs)
-            .updated(&before, TURNED, &want)
+        Case::new(what, variant, &params, rope::grid(&params)).binding(&cs).updated(&before, TURNED, &want)
     };
     vec![of("whole heads", head_dim / 2, 0), of("a part of each head, back", head_dim / 4, 1)]
 }
@@ -122,7 +122,7 @@ pub(crate) fn softcap(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let mut want = before.clone();
     cpu::softcap::softcap(&params, &mut want);
     let near = Tolerance { abs: 1e-6, rel: 1e-5 };
-    vec![Case::new("rows", variant, &params, softcap::grid(rows, cols)).updated(&before, near, &want)]
+    vec![Case::new("rows", variant, &params, softcap::grid(&params)).updated(&before, near, &want)]
 }
 
 pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -152,7 +152,7 @@ pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
         KvDtype::Fp8 => Tolerance { abs: f64::exp2(-9.0), rel: f64::exp2(-3.0) },
         KvDtype::Int8 => Tolerance { abs: 1.5 / 126.0, rel: 0.0 },
     };
-    let case = Case::new("rows to slots", variant, &params, rope_append::grid(&shape, num_heads, rows))
+    let case = Case::new("rows to slots", variant, &params, rope_append::grid(&params, &shape))
         .binding(&qkv)
         .binding(&slots)
         .paged(&shape, KvShape::k_index, &before, stored, &k)
@@ -172,7 +172,7 @@ pub(crate) fn state_write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let before = vec![f32::NAN; (3 * page * 4) as usize];
     let mut want = before.clone();
     cpu::state_write::state_write(&params, &x, &slots, &mut want);
-    let case = Case::new("rows to slots", variant, &params, state_write::grid(rows, quads))
+    let case = Case::new("rows to slots", variant, &params, state_write::grid(&params))
         .binding(&x)
         .binding(&slots)
         .updated(&before, Tolerance::EXACT, &want);

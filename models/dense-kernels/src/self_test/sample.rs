@@ -64,7 +64,7 @@ pub(crate) fn scan(variant: &Variant, choices: &Choices) -> Vec<Case> {
     let case = |what, specs: &[Spec], draws| {
         let scan = scan_logits(TOKENS_PER_LANE, VOCAB, &logits, if draws == 1 { specs } else { &[] });
         let params = ScanLogitsParams { vocab: 9000, parts: 2, draws, neg_inf: f32::NEG_INFINITY };
-        Case::new(what, variant, &params, scan_logits::grid(4, 2))
+        Case::new(what, variant, &params, scan_logits::grid(&params, 4))
             .binding(&logits)
             .binding(specs)
             .output(Tolerance::EXACT, &scan.maxima)
@@ -105,7 +105,7 @@ pub(crate) fn adjust(variant: &Variant, choices: &Choices) -> Vec<Case> {
     let mut want = before.clone();
     cpu::adjust_logits::adjust_logits(vocab as usize, &rows, &masks, &edits, &mut want);
     let params = AdjustLogitsParams { vocab, neg_inf: f32::NEG_INFINITY };
-    let case = Case::new("masks, biases and penalties", variant, &params, adjust_logits::grid(2, vocab))
+    let case = Case::new("masks, biases and penalties", variant, &params, adjust_logits::grid(&params, 2))
         .binding(&rows)
         .binding(&masks)
         .binding(&edits)

@@ -209,7 +209,7 @@ impl Product {
             let pipeline = gpu.pipeline(&split_sum::variant(self.epilogue)).unwrap();
             let mut pass = Pass::new("split_sum");
             let bindings = [(&partials).into(), (&y).into()];
-            pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&sum), &bindings, split_sum::grid(rows, cols));
+            pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&sum), &bindings, split_sum::grid(&sum));
             let read = pass.read(&y, 0..y.len());
             gpu.submit(pass).unwrap().wait().unwrap().get(read)
         };

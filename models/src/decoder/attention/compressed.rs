@@ -315,7 +315,7 @@ impl CompressedAttention {
             let width = ctx.config.head_dim;
             let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: width };
             let buffers = LatentWriteBuffers { kv: x.bind(), slots: slots.bind(), latents: cache.bind() };
-            ctx.pass.dispatch(&self.write, &params, buffers, latent_write::grid(&self.shape, rows));
+            ctx.pass.dispatch(&self.write, &params, buffers, latent_write::grid(&params, &self.shape));
         }
     }
 

@@ -233,7 +233,7 @@ impl LatentAttention {
                 slots: destination.slots,
                 latents: destination.buffers[0].bind(),
             };
-            ctx.pass.dispatch(&self.write, &params, buffers, latent_write::grid(&self.shape, rows));
+            ctx.pass.dispatch(&self.write, &params, buffers, latent_write::grid(&params, &self.shape));
         }
         Ok(())
     }
@@ -331,8 +331,7 @@ impl RowKernel for LatentRows<'_> {
         };
         let params = self.params(ctx, portion);
         let params = MlaDecodeParams { first_key: keys.first, num_keys: keys.len, ..params };
-        let partitions = self.split.max_partitions.min(keys.len / self.split.partition_size);
-        let grid = self.latent.kernel.grid(u32_of(portion.rows.len()), partitions);
+        let grid = self.latent.kernel.grid(&params, u32_of(portion.rows.len()));
         ctx.pass.dispatch(&self.kind.attend, &params, buffers, grid);
     }
 
@@ -349,7 +348,7 @@ impl RowKernel for LatentRows<'_> {
             selected: self.lists(),
             sinks: None,
         };
-        let grid = paged_reduce::grid(ctx.config.num_heads, u32_of(portion.rows.len()));
+        let grid = paged_reduce::grid(&params, u32_of(portion.rows.len()));
         ctx.pass.dispatch(&self.kind.reduce, &params, buffers, grid);
     }
 }

@@ -168,7 +168,7 @@ impl NsaAttention {
         }
         let (k, v) = ctx.kv.layer(layer);
         let params = BlockDigestParams::new(ctx.config.num_kv_heads, filled);
-        let grid = block_digest::grid(ctx.kv.shape(), filled);
+        let grid = block_digest::grid(&params, ctx.kv.shape());
         let parts = [(k, CachePart::MeanKeys), (v, CachePart::MeanValues)];
         for (pipeline, (cache, means)) in self.means.iter().zip(parts) {
             let buffers = BlockDigestBuffers {
@@ -229,7 +229,7 @@ impl NsaAttention {
             table: tables,
             out: self.lists.bind_from(first * self.list_stride as usize),
         };
-        ctx.pass.dispatch(&self.top_k, &params, buffers, top_k::grid(sets));
+        ctx.pass.dispatch(&self.top_k, &params, buffers, top_k::grid(&params));
     }
 
     /// Records the attention of all rows to their selected blocks and to their windows.

@@ -63,7 +63,7 @@ pub(super) fn append(ctx: &mut Ctx<'_>, rope_append: &Arc<Pipeline>, layer: usiz
             cs: cos_sin.bind(),
             q: q.bind(),
         };
-        let grid = rope_append::grid(ctx.kv.shape(), c.num_heads, rows);
+        let grid = rope_append::grid(&params, ctx.kv.shape());
         ctx.pass.dispatch(rope_append, &params, buffers, grid);
     }
 }

@@ -94,7 +94,7 @@ impl RowKernel for HeadRows<'_> {
             let needed = Needed { layer: self.layer, lists: &selected.lists, requests, pages };
             ctx.make_resident(&needed);
         }
-        let (act, SplitPlan { lanes, partition_size, max_partitions }) = (ctx.act, self.split);
+        let (act, SplitPlan { lanes, .. }) = (ctx.act, self.split);
         let out = if self.reduced(portion) { &*act.partial } else { &act.attended };
         let [k, v] = ctx.kv.keys_in(self.layer, keys.at) else { unreachable!("heads have keys and values") };
         let buffers = PagedDecodeBuffers {
@@ -110,8 +110,7 @@ impl RowKernel for HeadRows<'_> {
         };
         let params =
             PagedDecodeParams { first_key: keys.first, num_keys: keys.len, ..self.params(ctx, portion) };
-        let count = max_partitions.min(keys.len / partition_size);
-        let grid = paged_decode::grid(ctx.kv.shape(), ctx.config.num_heads, lanes, rows, count);
+        let grid = paged_decode::grid(&params, ctx.kv.shape(), lanes, rows);
         ctx.pass.dispatch(self.kernels.decode(lanes), &params, buffers, grid);
     }
 
@@ -133,7 +132,7 @@ impl RowKernel for HeadRows<'_> {
             selected: self.lists(),
             sinks: self.sinks.map(Buf::bind),
         };
-        let grid = paged_reduce::grid(ctx.config.num_heads, rows);
-        ctx.pass.dispatch(&self.kernels.reduce, &PagedReduceParams::from(&params), buffers, grid);
+        let params = PagedReduceParams::from(&params);
+        ctx.pass.dispatch(&self.kernels.reduce, &params, buffers, paged_reduce::grid(&params, rows));
     }
 }

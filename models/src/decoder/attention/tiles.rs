@@ -80,7 +80,7 @@ impl Tiles<'_> {
                 out: act.attended.bind(),
                 lse: act.lse.bind(),
             };
-            let grid = prefill_reduce::grid(c.head_dim, params.rows);
+            let grid = prefill_reduce::grid(&params, c.head_dim);
             ctx.pass.dispatch(&self.heads.prefill_reduce, &params, buffers, grid);
         }
     }
@@ -182,7 +182,7 @@ impl Tiles<'_> {
             let params = ApplySinksParams { first_row, rows, num_heads: c.num_heads };
             let buffers =
                 ApplySinksBuffers { lse: act.lse.bind(), sinks: sinks.bind(), out: act.attended.bind() };
-            let grid = apply_sinks::grid(c.num_heads, c.head_dim, rows);
+            let grid = apply_sinks::grid(&params, c.head_dim);
             ctx.pass.dispatch(&self.heads.apply_sinks, &params, buffers, grid);
         }
     }

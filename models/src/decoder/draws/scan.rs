@@ -65,6 +65,6 @@ impl Scan {
             values: self.values.bind(),
             ids: self.ids.bind(),
         };
-        pass.dispatch(&self.pipeline, &params, buffers, scan_logits::grid(u32_of(rows), self.parts()));
+        pass.dispatch(&self.pipeline, &params, buffers, scan_logits::grid(&params, u32_of(rows)));
     }
 }

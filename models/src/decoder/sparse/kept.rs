@@ -121,7 +121,6 @@ impl KeptLists {
         let Some(kept) = &self.lists[layer] else { return };
         let buffers =
             KeepListsBuffers { rows: self.rows.bind(), kept: kept.bind(), lists: lists.bind_of(layer) };
-        let grid = keep_lists::grid(self.params.rows, self.params.sets);
-        ctx.pass.dispatch(&self.keep, &self.params, buffers, grid);
+        ctx.pass.dispatch(&self.keep, &self.params, buffers, keep_lists::grid(&self.params));
     }
 }

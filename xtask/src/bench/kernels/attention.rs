@@ -186,7 +186,7 @@ impl Step {
                 paged_decode::variant(shape, *num_heads, lanes, &attention),
                 &params,
                 binds.into_iter().chain(listed()),
-                paged_decode::grid(shape, *num_heads, lanes, batch, max_partitions),
+                paged_decode::grid(&params, shape, lanes, batch),
             );
         if reduced == 0 {
             return Ok(work);
@@ -194,7 +194,7 @@ impl Step {
         let params = PagedReduceParams::from(&params);
         let binds: Vec<Bound> = vec![(&partial).into(), (&stats).into(), (&self.rows).into(), (&out).into()];
         let variant = paged_reduce::variant(shape, &attention);
-        let grid = paged_reduce::grid(*num_heads, batch);
+        let grid = paged_reduce::grid(&params, batch);
         Ok(work.dispatch(variant, &params, binds.into_iter().chain(listed()), grid))
     }
 }

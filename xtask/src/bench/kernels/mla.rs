@@ -98,7 +98,7 @@ impl Step {
         let tokens = f64::from(self.batch) * f64::from(keys);
         let name = format!("{}{kind}", self.name());
         let kernel = MlaKernel::new(&SHAPE, HEADS, &gpu.profile().rounded(coop));
-        let (variant, grid) = (kernel.variant(&attention), kernel.grid(self.batch, max_partitions));
+        let (variant, grid) = (kernel.variant(&attention), kernel.grid(&params, self.batch));
         let work = Work::new("mla_decode", kernel.level().name(), name)
             .costs(
                 tokens * f64::from(SHAPE.width()) * f64::from(SHAPE.dtype.bytes()),
@@ -150,7 +150,7 @@ impl Scratch {
             vec![(&self.partial).into(), (&self.stats).into(), rows.into(), (&self.out).into()];
         binds.extend(lists);
         let variant = mla_decode::reduce_variant(&self.shape, attention);
-        work.dispatch(variant, &params, binds, paged_reduce::grid(HEADS, self.batch))
+        work.dispatch(variant, &params, binds, paged_reduce::grid(&params, self.batch))
     }
 }
 
@@ -199,7 +199,7 @@ fn two_caches(gpu: &Gpu, batch: u32, coop: bool) -> Result<Work> {
             tokens * f64::from(shape.width()) * f64::from(shape.dtype.bytes()),
             tokens * f64::from(HEADS) * 2.0 * f64::from(shape.width() + shape.latent),
         )
-        .dispatch(kernel.variant_of_two(), &params, binds, kernel.grid(batch, scratch.max_partitions));
+        .dispatch(kernel.variant_of_two(), &params, binds, kernel.grid(&params, batch));
     Ok(scratch.reduce(work, &Attention::default(), &params, &rows, None))
 }
 
@@ -298,7 +298,7 @@ pub(super) fn latent_write(gpu: &Gpu, rows: u32) -> Result<Work> {
     let bytes = f64::from(rows) * f64::from(width) * (4.0 + f64::from(SHAPE.dtype.bytes()));
     Ok(Work::new("latent_write", Level::Baseline.name(), format!("{rows} rows of {width}, f16"))
         .costs(bytes, 0.0)
-        .dispatch(latent_write::variant(&SHAPE), &params, binds, latent_write::grid(&SHAPE, rows)))
+        .dispatch(latent_write::variant(&SHAPE), &params, binds, latent_write::grid(&params, &SHAPE)))
 }
 
 /// `entries` entries of a compressed cache, each over `ratio` tokens, of two windows where they overlap.

@@ -48,7 +48,7 @@ pub(super) fn cache_write(gpu: &Gpu, heads: &Heads, rows: u32) -> Result<Work> {
     let bindings = binds([(&kv).into(), (&slots).into(), (&cache.k).into(), (&cache.v).into()]);
     Ok(Work::new("cache_write", Level::Baseline.name(), format!("{rows} rows, {}", heads.name()))
         .costs(bytes, 0.0)
-        .dispatch(cache_write::variant(shape), &params, bindings, cache_write::grid(shape, rows)))
+        .dispatch(cache_write::variant(shape), &params, bindings, cache_write::grid(&params, shape)))
 }
 
 /// `copies` blocks to others.
@@ -75,7 +75,7 @@ pub(super) fn lse_merge(gpu: &Gpu, heads: &Heads, rows: u32) -> Result<Work> {
     let bindings = binds([(&b).into(), (&b_lse).into(), (&a).into(), (&a_lse).into()]);
     Ok(Work::new("lse_merge", Level::Baseline.name(), format!("{rows} rows of {dim}"))
         .costs(f64::from(rows) * 12.0 * f64::from(dim), 0.0)
-        .dispatch(lse_merge::variant(dim), &params, bindings, lse_merge::grid(dim, rows)))
+        .dispatch(lse_merge::variant(dim), &params, bindings, lse_merge::grid(&params, dim)))
 }
 
 /// Sinks into the output of `rows` rows of all heads.
@@ -89,7 +89,7 @@ pub(super) fn apply_sinks(gpu: &Gpu, heads: &Heads, rows: u32) -> Result<Work> {
     let name = format!("{rows} rows of {num_heads} x {dim}");
     Ok(Work::new("apply_sinks", Level::Baseline.name(), name)
         .costs(4.0 * (lse.len() + 2 * out.len()) as f64, 0.0)
-        .dispatch(apply_sinks::variant(dim), &params, bindings, apply_sinks::grid(num_heads, dim, rows)))
+        .dispatch(apply_sinks::variant(dim), &params, bindings, apply_sinks::grid(&params, dim)))
 }
 
 /// Slots of all tokens of `batch` prefixes.
@@ -121,7 +121,7 @@ pub(super) fn block_digest(gpu: &Gpu, heads: &Heads, context: u32) -> Result<Wor
     let bytes = (cache.k.len() + digests.len()) as f64 * 4.0;
     let bindings = binds([(&touched).into(), (&cache.k).into(), (&digests).into()]);
     let variant = block_digest::variant(shape, Digest::MinMax);
-    let grid = block_digest::grid(shape, blocks);
+    let grid = block_digest::grid(&params, shape);
     Ok(Work::new("block_digest", Level::Baseline.name(), format!("min/max of {context}, {}", heads.name()))
         .costs(bytes, 0.0)
         .dispatch(variant, &params, bindings, grid))
@@ -190,14 +190,14 @@ pub(super) fn codes(gpu: &Gpu, rows: u32, width: u32, code: Code) -> Result<[Wor
         quantise::variant(width, code, Scale::PerRow)?,
         &params,
         binds([(&x).into(), (&codes).into(), (&scales).into()]),
-        quantise::grid(rows),
+        quantise::grid(&params),
     );
     let params = DequantiseParams { rows, row_stride: width, first: 0 };
     let from = Work::new("dequantise", level, shape).costs(bytes, 0.0).dispatch(
         dequantise::variant(width, code)?,
         &params,
         binds([(&codes).into(), (&scales).into(), (&x).into()]),
-        dequantise::grid(width, rows),
+        dequantise::grid(&params, width),
     );
     Ok([to, from])
 }

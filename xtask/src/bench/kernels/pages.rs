@@ -52,7 +52,7 @@ pub(super) fn resident(gpu: &Gpu, step: &Step, density: f64) -> Result<Work> {
     let name = format!("{}, {}{}", step.name, step.heads.name(), lists.kind());
     Ok(Work::new("residency", Level::Baseline.name(), name)
         .costs(32.0 * listed + 8.0 * slots.len() as f64, 0.0)
-        .dispatch(residency::variant(shape, SELECT_BLOCK), &params, binds, residency::grid(shape)))
+        .dispatch(residency::variant(shape, SELECT_BLOCK), &params, binds, residency::grid(&params)))
 }
 
 /// `pages` pages of each KV head out of four times as many blocks in memory of the host.

@@ -93,7 +93,7 @@ pub(super) fn by_matrices(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work>
         split_sum::variant(epilogue),
         &sum,
         [Bound::from(&partials), (&y).into()],
-        split_sum::grid(rows, cols),
+        split_sum::grid(&sum),
     ))
 }
 

@@ -149,15 +149,15 @@ pub(super) fn top_k(
     let work = work.costs(all * 4.0, 0.0);
     if longest < top_k_peaks::LONG {
         let bindings: [Bound; 4] = [scores, (&list).into(), (&table).into(), out.into()];
-        return Ok(work.dispatch(top_k::variant(output, level), params, bindings, top_k::grid(params.rows)));
+        return Ok(work.dispatch(top_k::variant(output, level), params, bindings, top_k::grid(params)));
     }
     let params = TopKLongParams::new(params, longest, k);
     let [peaks, chosen, kept] = params.scratch_lens();
     let peaks = gpu.buffer::<u32>("peaks", peaks)?;
     let (chosen, kept) = (gpu.buffer::<u32>("chosen", chosen)?, gpu.buffer::<u32>("kept", kept)?);
-    let grid = top_k_peaks::grid(params.max_groups, params.rows);
+    let of_peaks = params.peaks();
     let bindings: [Bound; 3] = [scores.clone(), (&list).into(), (&peaks).into()];
-    let work = work.dispatch(top_k_peaks::variant(), &params.peaks(), bindings, grid);
+    let work = work.dispatch(top_k_peaks::variant(), &of_peaks, bindings, top_k_peaks::grid(&of_peaks));
     let bindings: [Bound; 7] = [
         scores,
         (&list).into(),
@@ -167,7 +167,7 @@ pub(super) fn top_k(
         (&kept).into(),
         out.into(),
     ];
-    Ok(work.dispatch(top_k_long::variant(output, level), &params, bindings, top_k_long::grid(params.rows)))
+    Ok(work.dispatch(top_k_long::variant(output, level), &params, bindings, top_k_long::grid(&params)))
 }
 
 /// The positions of the `k` largest of each of `rows` rows of `len` random scores.
@@ -194,6 +194,6 @@ pub(super) fn top_k_transform(gpu: &Gpu, rows: u32, len: u32, k: u32) -> Result<
             top_k_transform::variant(Transform::Paged),
             &params,
             bindings,
-            top_k_transform::grid(rows, k),
+            top_k_transform::grid(&params),
         ))
 }

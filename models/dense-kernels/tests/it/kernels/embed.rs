@@ -32,7 +32,7 @@ fn rows_of_every_storage_type() {
         let bindings = [(&buffers.0).into(), (&buffers.1).into(), (&buffers.2).into(), (&buffers.3).into()];
         let mut pass = Pass::new("embed");
         let variant = embed::variant(Format::from(dtype));
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, embed::grid(params.rows, params.width));
+        dispatch(gpu, &mut pass, &variant, &params, &bindings, embed::grid(&params));
         let read = pass.read(&buffers.3, 0..buffers.3.len());
         let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
         let mut want = vec![f32::NAN; got.len()];

@@ -57,7 +57,7 @@ proptest! {
         ];
         let mut pass = Pass::new("hyper_collapse");
         let variant = hyper_collapse::variant(streams, reader, gpu.level());
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, hyper_collapse::grid(rows));
+        dispatch(gpu, &mut pass, &variant, &params, &bindings, hyper_collapse::grid(&params));
         let reads = [&got_out, &got_gates, &got_block].map(|buffer| pass.read(buffer, 0..buffer.len()));
         let done = gpu.submit(pass).unwrap().wait().unwrap();
         let [got_out, got_gates, got_block] = reads.map(|read| done.get(read));
@@ -83,7 +83,7 @@ proptest! {
         let bindings: [Bound; 3] = [(&block_buf).into(), (&gates_buf).into(), (&x).into()];
         let mut pass = Pass::new("hyper_expand");
         let variant = hyper_expand::variant(streams, form);
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, hyper_expand::grid(rows, width));
+        dispatch(gpu, &mut pass, &variant, &params, &bindings, hyper_expand::grid(&params));
         let read = pass.read(&x, 0..x.len());
         let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
         cpu::hyper_expand::hyper_expand(&params, streams as usize, form, &block, &gates, &mut want);
@@ -103,7 +103,7 @@ proptest! {
         let states = gpu.upload("states", &want).unwrap();
         let bindings: [Bound; 3] = [(&x_buf).into(), (&slots_buf).into(), (&states).into()];
         let mut pass = Pass::new("state_write");
-        dispatch(gpu, &mut pass, &state_write::variant(), &params, &bindings, state_write::grid(rows, quads));
+        dispatch(gpu, &mut pass, &state_write::variant(), &params, &bindings, state_write::grid(&params));
         let read = pass.read(&states, 0..states.len());
         let got: Vec<f32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
         cpu::state_write::state_write(&params, &x, &slots, &mut want);

@@ -38,7 +38,7 @@ proptest! {
         let inputs = (gpu.upload("x", &x).unwrap(), gpu.upload("slots", &slots).unwrap());
         let mut pass = Pass::new("index_write");
         let bindings: [Bound; 3] = [(&inputs.0).into(), (&inputs.1).into(), (&keys).into()];
-        dispatch(gpu, &mut pass, &index_write::variant(&shape), &params, &bindings, index_write::grid(&shape, rows));
+        dispatch(gpu, &mut pass, &index_write::variant(&shape), &params, &bindings, index_write::grid(&params, &shape));
         let read = pass.read(&keys, 0..pool);
         let words = gpu.submit(pass).unwrap().wait().unwrap().get(read);
         let got: Vec<f32> = match dtype {
@@ -74,7 +74,7 @@ proptest! {
         let mut pass = Pass::new("index_write_fp8");
         let bindings: [Bound; 3] = [(&inputs.0).into(), (&inputs.1).into(), (&keys).into()];
         let variant = index_write_fp8::variant(head_dim, page);
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, index_write_fp8::grid(rows));
+        dispatch(gpu, &mut pass, &variant, &params, &bindings, index_write_fp8::grid(&params));
         let read = pass.read(&keys, 0..before.len());
         let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
         cpu::index_write_fp8::index_write_fp8(head_dim as usize, &params, &x, &slots, &mut want);
@@ -97,7 +97,7 @@ proptest! {
         let mut pass = Pass::new("index_query_fp8");
         let bindings: [Bound; 2] = [(&buffers.0).into(), (&buffers.1).into()];
         let variant = index_query_fp8::variant(head_dim);
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, index_query_fp8::grid(vectors_of));
+        dispatch(gpu, &mut pass, &variant, &params, &bindings, index_query_fp8::grid(&params));
         let read = (pass.read(&buffers.0, 0..q.len()), pass.read(&buffers.1, 0..gates.len()));
         let done = gpu.submit(pass).unwrap().wait().unwrap();
         let got = (done.get(read.0), done.get(read.1));

@@ -78,7 +78,7 @@ fn adjusted(
     let params = AdjustLogitsParams { vocab, neg_inf: f32::NEG_INFINITY };
     let bindings = [(&rows).into(), (&masks).into(), (&edits).into(), (&out).into()];
     let mut pass = Pass::new("adjust");
-    let grid = adjust_logits::grid(u32::try_from(rows.len()).unwrap(), vocab);
+    let grid = adjust_logits::grid(&params, u32::try_from(rows.len()).unwrap());
     dispatch(gpu, &mut pass, &adjust_logits::variant(), &params, &bindings, grid);
     let read = pass.read(&out, 0..out.len());
     gpu.submit(pass).unwrap().wait().unwrap().get(read)

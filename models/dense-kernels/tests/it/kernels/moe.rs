@@ -95,7 +95,7 @@ proptest! {
         ];
         let mut pass = Pass::new("moe_route");
         let choice = if hashed { Choice::Table } else { Choice::Scores };
-        dispatch(gpu, &mut pass, &moe_route::variant(&moe, choice), &params, &bindings, moe_route::grid(rows));
+        dispatch(gpu, &mut pass, &moe_route::variant(&moe, choice), &params, &bindings, moe_route::grid(&params));
         let (read_experts, read_weights) =
             (pass.read(&experts, 0..experts.len()), pass.read(&weights, 0..weights.len()));
         let done = gpu.submit(pass).unwrap().wait().unwrap();
@@ -150,7 +150,7 @@ proptest! {
         ];
         let mut pass = Pass::new("glu");
         let variant = glu::variant(activation, ExpertTerms { biased, weighted });
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, glu::grid(rows, inner));
+        dispatch(gpu, &mut pass, &variant, &params, &bindings, glu::grid(&params));
         let got = read(gpu, pass, &[&inputs[3]]).remove(0);
         let biases = biased.then_some((&experts[..], &biases[..]));
         cpu::glu::glu(&params, activation, &x, weighted.then_some(&weights[..]), biases, &mut want);
@@ -173,7 +173,7 @@ proptest! {
         ];
         let mut pass = Pass::new("moe_combine");
         let variant = moe_combine::variant(top, ExpertTerms { biased, weighted });
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, moe_combine::grid(rows, width));
+        dispatch(gpu, &mut pass, &variant, &params, &bindings, moe_combine::grid(&params));
         let got = read(gpu, pass, &[&inputs[3]]).remove(0);
         let [weights, biases] = [weighted.then_some(&weights[..]), biased.then_some(&biases[..])];
         cpu::moe_combine::moe_combine(&params, &x, &experts, weights, biases, &mut want);
@@ -225,7 +225,7 @@ proptest! {
         ];
         let params = MoeRouteParams { rows, scale: 1.0 };
         let route = moe_route::variant(&moe, Choice::Scores);
-        dispatch(gpu, &mut pass, &route, &params, &bindings, moe_route::grid(rows));
+        dispatch(gpu, &mut pass, &route, &params, &bindings, moe_route::grid(&params));
         let bindings: [Bound; 3] = [(&chosen).into(), (&tiles).into(), (&order).into()];
         let params = MoeSortParams { pairs, tile, max_tiles };
         dispatch(gpu, &mut pass, &moe_sort::variant(experts), &params, &bindings, [1, 1, 1]);

@@ -58,7 +58,7 @@ proptest! {
         let inputs = [(&buffers.0).into(), (&buffers.1).into(), (&weights).into()];
         let form = if gather { rms_norm::Form::Gather } else { rms_norm::Form::Store };
         let variant = rms_norm::variant(form, lanes, gpu.level());
-        let got = run(gpu, &variant, &params, &inputs, &out, rms_norm::grid(rows));
+        let got = run(gpu, &variant, &params, &inputs, &out, rms_norm::grid(&params));
         let mut want = vec![f32::NAN; x.len()];
         cpu::rms_norm::rms_norm(&params, &x, gather.then_some(&sources[..]), &weight, &mut want);
         assert_close(&format!("{params:?}"), ROW, &got, &want);
@@ -80,7 +80,7 @@ proptest! {
         let weight = floats(2 * width as usize, seed ^ 1);
         let (weights, out) = (gpu.upload("weight", &weight).unwrap(), gpu.upload("x", &x).unwrap());
         let variant = norm_heads::variant(norm, gpu.level());
-        let got = run(gpu, &variant, &params, &[(&weights).into()], &out, norm_heads::grid(rows, heads));
+        let got = run(gpu, &variant, &params, &[(&weights).into()], &out, norm_heads::grid(&params));
         cpu::norm_heads::norm_heads(&params, norm, &weight, &mut x);
         assert_close(&format!("{params:?}, {norm:?}"), ROW, &got, &x);
     }
@@ -94,7 +94,7 @@ proptest! {
         let added = floats(cols as usize, seed ^ 1);
         let (added_buf, out) = (gpu.upload("added", &added).unwrap(), gpu.upload("y", &y).unwrap());
         let bindings = [(&added_buf).into()];
-        let got = run(gpu, &bias::variant(form), &params, &bindings, &out, bias::grid(rows, cols));
+        let got = run(gpu, &bias::variant(form), &params, &bindings, &out, bias::grid(&params));
         cpu::bias::bias(&params, form, &added, &mut y);
         assert_close(&format!("{params:?}, {form:?}"), Tolerance { abs: 0.0, rel: 0.0 }, &got, &y);
     }
@@ -105,7 +105,7 @@ proptest! {
         let params = SoftcapParams { rows, cols, cap };
         let mut x: Vec<f32> = floats((rows * cols) as usize + 3, seed).iter().map(|x| x * size).collect();
         let out = gpu.upload("x", &x).unwrap();
-        let got = run(gpu, &softcap::variant(), &params, &[], &out, softcap::grid(rows, cols));
+        let got = run(gpu, &softcap::variant(), &params, &[], &out, softcap::grid(&params));
         cpu::softcap::softcap(&params, &mut x);
         assert_close(&format!("{params:?}"), Tolerance { abs: 1e-5 * f64::from(cap), rel: 1e-5 }, &got, &x);
         let bounded = &got[..(rows * cols) as usize];
@@ -134,7 +134,7 @@ proptest! {
         let mut x = floats((rows * stride) as usize, seed ^ 1);
         let (cs_buf, out) = (gpu.upload("cs", &cs).unwrap(), gpu.upload("x", &x).unwrap());
         let variant = rope::variant(head_dim, pairing);
-        let got = run(gpu, &variant, &params, &[(&cs_buf).into()], &out, rope::grid(rows, heads, pairs));
+        let got = run(gpu, &variant, &params, &[(&cs_buf).into()], &out, rope::grid(&params));
         cpu::rope::rope(head_dim as usize, pairing, &params, &cs, &mut x);
         // Two products and a sum, fused or not.
         let tolerance = Tolerance { abs: 3e-7, rel: 0.0 };
@@ -157,7 +157,7 @@ proptest! {
         let buffers = (gpu.upload("logits", &logits).unwrap(), gpu.upload("targets", &targets).unwrap());
         let out = gpu.upload("out", &vec![f32::NAN; rows as usize]).unwrap();
         let inputs = [(&buffers.0).into(), (&buffers.1).into()];
-        let got = run(gpu, &log_prob::variant(), &params, &inputs, &out, log_prob::grid(rows));
+        let got = run(gpu, &log_prob::variant(), &params, &inputs, &out, log_prob::grid(&params));
         let mut want = vec![f32::NAN; rows as usize];
         cpu::log_prob::log_prob(vocab as usize, &logits, &targets, &mut want);
         // Logits of up to 40 bring their own rounding: some units of 40 * 2^-24.

@@ -43,7 +43,7 @@ impl Scan {
         let [maxima, values, ids] = self.binds();
         let bindings = [logits, specs, maxima, values, ids];
         let variant = scan_logits::variant(self.each);
-        dispatch(gpu, pass, &variant, &params, &bindings, scan_logits::grid(rows, parts));
+        dispatch(gpu, pass, &variant, &params, &bindings, scan_logits::grid(&params, rows));
     }
 
     /// Maxima, values and ids.

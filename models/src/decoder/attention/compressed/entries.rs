@@ -99,7 +99,7 @@ impl CompressedAttention {
         let states = ctx.kv.buffer(layer, part);
         let written =
             StateWriteBuffers { x: buffers.states.bind(), slots: lists.slots.bind(), states: states.bind() };
-        ctx.pass.dispatch(&buffers.write, &params, written, state_write::grid(rows, width / 4));
+        ctx.pass.dispatch(&buffers.write, &params, written, state_write::grid(&params));
         let entries = u32_of(lists.entries.len());
         if entries > 0 {
             let eps = ctx.config.rms_norm_eps;

@@ -72,7 +72,7 @@ impl RowKernel for SlotRows<'_> {
             compressed_slots: Some(entry_slots.bind()),
         };
         let params = self.params(ctx, portion);
-        let grid = state.kernel.grid(u32_of(portion.rows.len()), params.max_partitions);
+        let grid = state.kernel.grid(&params, u32_of(portion.rows.len()));
         ctx.pass.dispatch(&state.attend, &params, buffers, grid);
     }
 
@@ -88,7 +88,7 @@ impl RowKernel for SlotRows<'_> {
             selected: None,
             sinks: state.layers[self.layer].sinks.as_ref().map(Buf::bind),
         };
-        let grid = paged_reduce::grid(ctx.config.num_heads, u32_of(portion.rows.len()));
+        let grid = paged_reduce::grid(&params, u32_of(portion.rows.len()));
         ctx.pass.dispatch(&state.reduce, &params, buffers, grid);
     }
 }

@@ -86,7 +86,7 @@ impl RowKernel for BranchRows<'_> {
             slopes: None,
         };
         let (rows, lanes) = (u32_of(portion.rows.len()), self.split.lanes);
-        let grid = paged_decode::grid(ctx.kv.shape(), params.num_heads, lanes, rows, params.max_partitions);
+        let grid = paged_decode::grid(&params, ctx.kv.shape(), lanes, rows);
         ctx.pass.dispatch(&self.kernels.decode, &params, buffers, grid);
     }
 
@@ -95,6 +95,7 @@ impl RowKernel for BranchRows<'_> {
         if params.reduced == 0 {
             return;
         }
+        let params = PagedReduceParams::from(&params);
         let buffers = PagedReduceBuffers {
             partial: act.partial.bind(),
             stats: act.stats.bind(),
@@ -103,7 +104,7 @@ impl RowKernel for BranchRows<'_> {
             selected: self.lists(),
             sinks: None,
         };
-        let grid = paged_reduce::grid(params.num_heads, u32_of(portion.rows.len()));
-        ctx.pass.dispatch(&self.kernels.reduce, &PagedReduceParams::from(&params), buffers, grid);
+        let grid = paged_reduce::grid(&params, u32_of(portion.rows.len()));
+        ctx.pass.dispatch(&self.kernels.reduce, &params, buffers, grid);
     }
 }

@@ -83,7 +83,7 @@ impl DigestPools {
                 BlockDigestParams { first_block: held.start, num_blocks: held.end - held.start, ..whole };
             let buffers =
                 BlockDigestBuffers { touched: blocks.bind(), k_cache: k.bind(), digests: pool.bind() };
-            pass.dispatch(&self.pipeline, &params, buffers, block_digest::grid(&self.shape, *touched));
+            pass.dispatch(&self.pipeline, &params, buffers, block_digest::grid(&params, &self.shape));
         }
     }
 }
