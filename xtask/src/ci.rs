@@ -22,12 +22,14 @@ struct Step {
 
 /// Builds of one crate with the features given, as people outside of the workspace have them. In a build of the
 /// workspace each crate gets the features that any other enables, which hides missing ones.
-const ALONE: [(&str, &str); 22] = [
+const ALONE: [(&str, &str); 24] = [
     ("kvblock", ""),
     ("kvblock", "serde"),
     ("sparse-select", ""),
     ("sparse-select", "presets"),
     ("pagoda-checkpoint", ""),
+    ("pagoda-checkpoint", "tokenizer"),
+    ("pagoda-checkpoint", "chat"),
     ("pagoda-dense-kernels", ""),
     ("pagoda-dense-kernels", "cpu"),
     ("pagoda-dense-kernels", "gpu"),
@@ -171,6 +173,8 @@ mod tests {
         cargo clippy --package sparse-select --no-default-features -- -D warnings
         cargo clippy --package sparse-select --no-default-features --features presets -- -D warnings
         cargo clippy --package pagoda-checkpoint --no-default-features -- -D warnings
+        cargo clippy --package pagoda-checkpoint --no-default-features --features tokenizer -- -D warnings
+        cargo clippy --package pagoda-checkpoint --no-default-features --features chat -- -D warnings
         cargo clippy --package pagoda-dense-kernels --no-default-features -- -D warnings
         cargo clippy --package pagoda-dense-kernels --no-default-features --features cpu -- -D warnings
         cargo clippy --package pagoda-dense-kernels --no-default-features --features gpu -- -D warnings

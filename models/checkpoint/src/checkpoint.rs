@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3Default;
 
 pub use self::quantized::Quantized;
+#[cfg(feature = "chat")]
+use crate::{ChatError, ChatTemplate};
 use crate::{
-    ChatError, ChatTemplate, ConfigError, DecoderConfig, Dtype, Gguf, RandomSpec, RandomWeights, Role,
-    Safetensors, Tensor, Tokenizer, TokenizerError, WeightError, WeightSource,
+    ConfigError, DecoderConfig, Dtype, Gguf, RandomSpec, RandomWeights, Role, Safetensors, Tensor,
+    WeightError, WeightSource,
 };
+#[cfg(feature = "tokenizer")]
+use crate::{Tokenizer, TokenizerError};
 
 /// An open GGUF file or Hugging Face directory, or random weights.
 #[derive(Debug)]
@@ -137,6 +141,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Those of [`Tokenizer::from_gguf`] and [`Tokenizer::from_file`].
+    #[cfg(feature = "tokenizer")]
     pub fn tokenizer(&self) -> Result<Option<Tokenizer>, TokenizerError> {
         match self {
             Self::Gguf(file) if file.value("tokenizer.ggml.model").is_none() => Ok(None),
@@ -154,6 +159,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Those of [`ChatTemplate::from_gguf`] and [`ChatTemplate::from_hf_dir`].
+    #[cfg(feature = "chat")]
     pub fn chat_template(&self) -> Result<Option<ChatTemplate>, ChatError> {
         match self {
             Self::Gguf(file) => ChatTemplate::from_gguf(file),

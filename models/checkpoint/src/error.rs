@@ -1,7 +1,11 @@
 //! Errors of reading a model, or of using it for a request.
 
+#[cfg(feature = "chat")]
+use crate::ChatError;
+#[cfg(feature = "tokenizer")]
+use crate::TokenizerError;
 use crate::sampling::SamplingError;
-use crate::{ChatError, ConfigError, RandomError, TokenizerError, WeightError};
+use crate::{ConfigError, RandomError, WeightError};
 
 /// Any error of this crate. Functions return the specific ones.
 #[derive(Debug, thiserror::Error)]
@@ -14,9 +18,11 @@ pub enum Error {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The tokenizer cannot be read, or refuses a text.
+    #[cfg(feature = "tokenizer")]
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// The chat template cannot be read, or fails on a conversation.
+    #[cfg(feature = "chat")]
     #[error(transparent)]
     Chat(#[from] ChatError),
     /// A text names no model of random weights.

@@ -1,17 +1,20 @@
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 
+#[cfg(feature = "chat")]
 mod chat;
 mod checkpoint;
 mod config;
 mod error;
 pub mod sampling;
+#[cfg(feature = "tokenizer")]
 mod tokenizer;
 mod weights;
 
 // The crate whose types are part of this interface: the keys that a layer sees.
 pub use kvblock;
 
+#[cfg(feature = "chat")]
 pub use chat::{ChatError, ChatTemplate, Conversation, Message};
 pub use checkpoint::{Checkpoint, Quantized};
 pub use config::{
@@ -20,6 +23,7 @@ pub use config::{
     Reach, Rope, RopeScaling, Router, Score, ShortFactors, Sizes, Temperature,
 };
 pub use error::Error;
+#[cfg(feature = "tokenizer")]
 pub use tokenizer::{DecodeStream, MAX_BLANKS, Tokenizer, TokenizerError};
 pub use weights::{
     Array, CompressorPart, Dtype, Gguf, GgufError, GgufTensor, HyperPart, IntegerTensor, Naming,

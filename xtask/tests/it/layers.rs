@@ -27,14 +27,16 @@ const LAYERS: [(&str, &[&str]); 11] = [
 
 /// Crates that decide and compute nothing but data, by the `cargo tree` flags they are pure under, with what then
 /// stays out of their normal tree.
-const PURE: [(&str, &[&str], &[&str]); 9] = [
+const PURE: [(&str, &[&str], &[&str]); 11] = [
     ("kvblock", &[], &["wgpu", "naga", "tokio"]),
     ("sparse-select", &[], &["wgpu", "naga", "tokio"]),
     ("scheduler", &[], &["wgpu", "naga", "tokio"]),
     ("prefetch", &[], &["wgpu", "naga", "tokio"]),
     ("attn-kernels", &["--no-default-features"], &["wgpu", "tokio"]),
     ("checkpoint", &[], &["wgpu", "naga", "attn-kernels", "tokio"]),
+    ("checkpoint", &["--no-default-features"], &["tokenizers", "minijinja", "jiff"]),
     ("dense-kernels", &["--no-default-features"], &["wgpu", "naga", "pagoda-prefetch", "tokio"]),
+    ("dense-kernels", &[], &["tokenizers", "minijinja", "jiff"]),
     // What fetches models is in the engine.
     ("models", &[], &["tokio", "zip", "dirs"]),
     // The engine brings wgpu, but no async runtime and nothing of a program.
