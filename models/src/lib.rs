@@ -8,7 +8,6 @@ mod decoder;
 mod error;
 mod host_weights;
 mod kv;
-mod matrices;
 mod matrix;
 mod modes;
 mod sparse;

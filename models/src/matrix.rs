@@ -3,10 +3,13 @@
 mod contest;
 mod kernels;
 mod route;
+mod several;
 
 pub(crate) use contest::Contender;
-pub(crate) use kernels::{Exact, Kernels, Key, MaxProduct, Precision};
+use kernels::{Exact, Key};
+pub(crate) use kernels::{Kernels, MaxProduct, Precision};
 use route::ProductKernels;
+pub(crate) use several::{RoutedPairs, Vectors};
 
 use std::array;
 use std::ops::Range;
@@ -26,7 +29,8 @@ use crate::kernel::split_sum::{self, SplitSumBuffers, SplitSumParams};
 use crate::pack::{BLOCK, Format, Packed};
 use crate::{ModelError, Tensor};
 
-/// A quantised matrix, divided along its columns if a binding cannot hold it.
+/// A quantised matrix, or several of one shape: experts, and matrices of heads. If a binding cannot hold them, one is divided
+/// along its columns, and several are divided between two of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix {
     format: Format,
@@ -34,20 +38,21 @@ pub(crate) struct Matrix {
     width: u32,
     blocks: u32,
     parts: u32,
-    shards: Vec<ColumnShard>,
+    shards: Vec<Shard>,
 }
 
+/// Columns `first .. first + cols` of each part, of matrices `first_matrix .. first_matrix + matrices`.
 #[derive(Clone, Debug)]
-pub(crate) struct ColumnShard {
-    /// First column of each part.
+pub(crate) struct Shard {
+    first_matrix: u32,
+    matrices: u32,
     pub(crate) first: u32,
-    /// Number of columns of each part.
     pub(crate) cols: u32,
     pub(crate) quants: Plane<[u32; 4]>,
     pub(crate) scales: Plane<u32>,
 }
 
-impl ColumnShard {
+impl Shard {
     fn buffers(&self, kernels: &Kernels, x: Bind<f32>, y: Bind<f32>) -> MatmulBuffers {
         MatmulBuffers::new(x, kernels.plane(&self.quants), kernels.plane(&self.scales), y)
     }
@@ -86,7 +91,7 @@ impl Matrix {
         tensors: &[Tensor<'_>],
     ) -> Result<Self, ModelError> {
         let total = tensors.iter().map(|t| t.shape[0]).sum();
-        Self::load(allocator, tensors, 1, total, |packed, cols| {
+        Self::of_columns(allocator, tensors, 1, total, |packed, cols| {
             let mut start = 0;
             for tensor in tensors {
                 let rows = overlap(&cols, start..start + tensor.shape[0]);
@@ -108,14 +113,15 @@ impl Matrix {
     ) -> Result<Self, ModelError> {
         let cols = gate.shape[0];
         let tensors = Tensor::alike([gate, up]);
-        Self::load(allocator, &tensors, 2, cols, |packed, cols| {
+        Self::of_columns(allocator, &tensors, 2, cols, |packed, cols| {
             for (part, tensor) in tensors.iter().enumerate() {
                 packed.fill(tensor, cols.clone(), part * cols.len());
             }
         })
     }
 
-    fn load(
+    /// Loads one matrix of parts of `cols` columns from tensors of one type and width.
+    fn of_columns(
         allocator: &WeightAllocator<'_>,
         tensors: &[Tensor<'_>],
         parts: usize,
@@ -123,24 +129,43 @@ impl Matrix {
         fill: impl Fn(&mut Packed, Range<usize>) + Sync,
     ) -> Result<Self, ModelError> {
         let first = &tensors[0];
-        let width = first.shape[1];
         for tensor in tensors {
             check(tensor, first)?;
         }
-        let format = Format::from(first.dtype);
-        let blocks = width.div_ceil(BLOCK);
+        let (name, dtype, width) = (&*first.name, first.dtype, first.shape[1]);
+        let columns = Columns { name, dtype, width, parts, cols, group: GROUP };
+        Self::load(allocator, &columns, cols, 1, |packed, cols| {
+            fill(packed, cols);
+            Ok(())
+        })
+    }
+
+    /// Loads matrices of `cols` columns from all of their `columns`, divided between two units of columns. `fill` packs a group.
+    fn load(
+        allocator: &WeightAllocator<'_>,
+        columns: &Columns<'_>,
+        cols: usize,
+        unit: usize,
+        fill: impl Fn(&mut Packed, Range<usize>) -> Result<(), ModelError> + Sync,
+    ) -> Result<Self, ModelError> {
+        let Columns { dtype, width, parts, cols: total, .. } = *columns;
+        let (format, blocks) = (Format::from(dtype), width.div_ceil(BLOCK));
         let max = usize::try_from(allocator.max_plane_bytes()).unwrap_or(usize::MAX);
-        let shard_cols = (max / (format.column_bytes(blocks) * parts)).clamp(1, cols);
-        let whole = Columns { name: &first.name, dtype: first.dtype, width, parts, cols, group: GROUP };
-        allocator.progress().begin_matrix(whole.size(cols));
-        let shards = (0..cols).step_by(shard_cols).map(|start| {
-            let cols = shard_cols.min(cols - start);
-            let columns = Columns { cols, ..whole };
-            let Planes { quants, scales } = columns.upload(allocator, |packed, group| {
-                fill(packed, start + group.start..start + group.end);
-                Ok(())
-            })?;
-            Ok(ColumnShard { first: u32_of(start), cols: u32_of(cols), quants, scales })
+        let unit_bytes = format.column_bytes(blocks) * parts * unit;
+        let shard_cols = unit * (max / unit_bytes).clamp(1, total / unit);
+        allocator.progress().begin_matrix(columns.size(total));
+        let shards = (0..total).step_by(shard_cols).map(|start| {
+            let here = shard_cols.min(total - start);
+            let Planes { quants, scales } = Columns { cols: here, ..*columns }
+                .upload(allocator, |packed, group| fill(packed, start + group.start..start + group.end))?;
+            Ok(Shard {
+                first_matrix: u32_of(start / cols),
+                matrices: u32_of(here.div_ceil(cols)),
+                first: u32_of(start % cols),
+                cols: u32_of(here.min(cols)),
+                quants,
+                scales,
+            })
         });
         let shards = shards.collect::<Result<_, ModelError>>()?;
         Ok(Self { format, width: u32_of(width), blocks: u32_of(blocks), parts: u32_of(parts), shards })
@@ -150,12 +175,17 @@ impl Matrix {
         self.format
     }
 
+    /// Returns the number of matrices.
+    fn count(&self) -> u32 {
+        self.shards.iter().map(|shard| shard.first_matrix + shard.matrices).max().unwrap_or(0)
+    }
+
     /// Returns the variant of a kernel that reads these weights.
     pub(crate) fn reading(&self, variant: Variant) -> Variant {
         if self.shards[0].quants.is_image() { matmul::from_images(variant) } else { variant }
     }
 
-    pub(crate) fn shards(&self) -> &[ColumnShard] {
+    pub(crate) fn shards(&self) -> &[Shard] {
         &self.shards
     }
 
@@ -190,6 +220,12 @@ impl Matrix {
     /// Returns an epilogue with the matrix's number of parts.
     fn epilogue(&self) -> Epilogue {
         if self.parts == 2 { Epilogue::SiluMul } else { Epilogue::Store }
+    }
+
+    /// Returns the f32 kernel for `rows` rows of each matrix.
+    fn exact_kernel(&self, kernels: &Kernels, rows: u32) -> Exact {
+        let shape = [rows, self.shards[0].cols, self.blocks];
+        kernels.exact(self.format, shape, self.epilogue(), self.count())
     }
 
     fn exact(
@@ -273,11 +309,11 @@ impl Matrix {
     ) -> Result<(), ModelError> {
         let Product { rows, precision, epilogue, .. } = *product;
         let (format, blocks) = (self.format, self.blocks);
-        let plan = |shard: &ColumnShard| kernels.plan([rows, shard.cols, blocks], epilogue, precision);
+        let plan = |shard: &Shard| kernels.plan([rows, shard.cols, blocks], epilogue, precision);
         let plans: SmallVec<[Plan; 4]> = self.shards.iter().map(plan).collect();
         // Every tile of columns reads the rows. Where they must not depend on others they are always rounded beforehand: devices
         // may round otherwise on the way in.
-        let columns = |(shard, plan): (&ColumnShard, &Plan)| shard.cols.div_ceil(plan.tile.cols());
+        let columns = |(shard, plan): (&Shard, &Plan)| shard.cols.div_ceil(plan.tile.cols());
         let tiles: u32 = self.shards.iter().zip(&plans).map(columns).sum();
         let read = u64::from(rows) * u64::from(self.width) * u64::from(tiles);
         let read = if precision.invariant { u64::MAX } else { read };
@@ -316,11 +352,12 @@ impl Matrix {
     }
 
     fn bytes(&self) -> u64 {
-        let cols: u64 = self.shards.iter().map(|shard| u64::from(shard.cols * self.parts)).sum();
+        let cols = |shard: &Shard| u64::from(shard.cols * self.parts) * u64::from(shard.matrices);
+        let cols: u64 = self.shards.iter().map(cols).sum();
         cols * self.format.column_bytes(self.blocks as usize) as u64
     }
 
-    fn params(&self, product: &Product<'_>, shard: &ColumnShard, split_blocks: u32) -> MatmulParams {
+    fn params(&self, product: &Product<'_>, shard: &Shard, split_blocks: u32) -> MatmulParams {
         MatmulParams {
             x_stride: self.width / 4,
             y_stride: product.y_stride,

@@ -14,8 +14,7 @@ use crate::kernel::matmul::Epilogue;
 use crate::kernel::moe_combine::{self, MoeCombineBuffers, MoeCombineParams};
 use crate::kernel::moe_route::{self, Choice, MoeRouteBuffers, MoeRouteParams};
 use crate::kernel::moe_sort::{self, MoeSortBuffers, MoeSortParams};
-use crate::matrices::{Matrices, RoutedPairs, Vectors};
-use crate::matrix::{Matrix, Precision, Product, SLACK};
+use crate::matrix::{Matrix, Precision, Product, RoutedPairs, SLACK, Vectors};
 use crate::{Activation, DecoderConfig, ModelError, MoeConfig};
 
 /// Weights of a layer's router and experts.
@@ -34,8 +33,8 @@ pub(super) struct Moe {
 #[derive(Clone, Debug)]
 pub(super) struct Experts {
     /// Gates, then ups.
-    pub(super) gate_up: Matrices,
-    pub(super) down: Matrices,
+    pub(super) gate_up: Matrix,
+    pub(super) down: Matrix,
     /// Biases of gates and ups, and of downs.
     pub(super) biases: Option<[Buf<f32>; 2]>,
 }
@@ -228,7 +227,7 @@ impl MoeState {
             y_stride: hidden,
             y_offset: 0,
         };
-        let route = experts.down.route(&ctx.ops.kernels, pairs, ctx.ops.precision);
+        let route = experts.down.pair_kernel(&ctx.ops.kernels, pairs, ctx.ops.precision);
         let routes = match route.tile_rows() == routes.route.tile_rows() {
             true => RoutedPairs { x_div: 1, route, ..routes },
             false => self.sorted(ctx, &experts.down, pairs, &ids, 1),
@@ -250,13 +249,13 @@ impl MoeState {
     fn sorted(
         &self,
         ctx: &mut Ctx<'_>,
-        matrices: &Matrices,
+        matrices: &Matrix,
         pairs: u32,
         experts: &Bind<u32>,
         x_div: u32,
     ) -> RoutedPairs<'_> {
         let num_experts = self.config.num_experts;
-        let route = matrices.route(&ctx.ops.kernels, pairs, ctx.ops.precision);
+        let route = matrices.pair_kernel(&ctx.ops.kernels, pairs, ctx.ops.precision);
         let tile = route.tile_rows();
         let max_tiles = moe_sort::max_tiles(pairs, num_experts, tile);
         let params = MoeSortParams { pairs, tile, max_tiles };

@@ -22,8 +22,7 @@ use crate::kernel::norm_heads::{self, NormHeadsBuffers, NormHeadsParams};
 use crate::kernel::rms_norm::{self, Form, RmsNormBuffers, RmsNormParams};
 use crate::kernel::rope::{self, RopeBuffers, RopeParams};
 use crate::kernel::softcap::{self, SoftcapBuffers, SoftcapParams};
-use crate::matrices::{Matrices, Vectors};
-use crate::matrix::{Kernels, Matrix, Norm, Precision, Product};
+use crate::matrix::{Kernels, Matrix, Norm, Precision, Product, Vectors};
 use crate::{DecoderConfig, KvPool, ModelError};
 
 /// Context in which a part records a step: the pass, and everything that parts share. A part owns its weights, kernels and
@@ -248,7 +247,7 @@ impl<'a> Ctx<'a> {
     }
 
     /// Records the products of the vectors of every row, each with its own matrix.
-    pub(super) fn matmul_each(&mut self, matrices: &Matrices, vectors: &Vectors) -> Result<(), ModelError> {
+    pub(super) fn matmul_each(&mut self, matrices: &Matrix, vectors: &Vectors) -> Result<(), ModelError> {
         matrices.multiply_each(&mut self.ops.kernels, self.pass, self.batch.rows, vectors)
     }
 

@@ -2,7 +2,7 @@
 
 use attn_kernels::gpu::{Buf, Pass};
 
-use super::{ColumnShard, Exact, Kernels, Matrix, Precision, Product, ProductKernels};
+use super::{Exact, Kernels, Matrix, Precision, Product, ProductKernels, Shard};
 use crate::ModelError;
 use crate::cast::u32_of;
 use crate::host_weights::Plane;
@@ -44,7 +44,8 @@ impl Matrix {
     ) -> Self {
         let (quants, scales) = (Plane::Device(quants.clone()), Plane::Device(scales.clone()));
         let blocks = width / u32_of(BLOCK);
-        Self { format, width, blocks, parts: 1, shards: vec![ColumnShard { first: 0, cols, quants, scales }] }
+        let shard = Shard { first_matrix: 0, matrices: 1, first: 0, cols, quants, scales };
+        Self { format, width, blocks, parts: 1, shards: vec![shard] }
     }
 
     /// Records `y = x W` by `contender`.

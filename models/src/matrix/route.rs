@@ -32,9 +32,7 @@ impl Matrix {
     /// Selects the kernels for a product of `rows` rows.
     pub(super) fn route(&self, kernels: &Kernels, rows: u32, precision: Precision) -> ProductKernels {
         let cols = self.shards[0].cols;
-        let exact = || {
-            ProductKernels::Exact(kernels.exact(self.format, [rows, cols, self.blocks], self.epilogue(), 1))
-        };
+        let exact = || ProductKernels::Exact(self.exact_kernel(kernels, rows));
         let profile = kernels.profile();
         let tuning = &profile.tuning;
         let small = u64::from(self.width) * u64::from(cols * self.parts) < tuning.small_weights;

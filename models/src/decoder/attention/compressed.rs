@@ -31,8 +31,7 @@ use crate::decoder::ops::{Ctx, HeadSlices, Rotation};
 use crate::decoder::portions::{RowTask, attend_rows};
 use crate::decoder::rope_cos_sin::RopeCosSin;
 use crate::kernel::rope;
-use crate::matrices::{Matrices, Vectors};
-use crate::matrix::{Matrix, SLACK};
+use crate::matrix::{Matrix, SLACK, Vectors};
 use crate::{CachePart, CompressedConfig, DecoderConfig, ModelError, Pairing};
 use attn_kernels::rows::{KeyRow, KvWord, SlotRow, Span};
 
@@ -45,7 +44,7 @@ pub(in crate::decoder) struct CompressedWeights {
     pub(in crate::decoder) kv: Matrix,
     pub(in crate::decoder) kv_norm: Buf<f32>,
     /// One matrix for each group of output heads.
-    pub(in crate::decoder) o_a: Matrices,
+    pub(in crate::decoder) o_a: Matrix,
     pub(in crate::decoder) o_b: Matrix,
     /// Sink logits, `[num_heads]`.
     pub(in crate::decoder) sinks: Option<Buf<f32>>,

@@ -23,8 +23,7 @@ use crate::decoder::portions::{Portion, RowKernel, RowTask, attend_rows, ring_sc
 use crate::decoder::ring_schedule::KeyRange;
 use crate::decoder::ring_schedule::run_schedule;
 use crate::kernel::rope;
-use crate::matrices::{Matrices, Vectors};
-use crate::matrix::{Matrix, SLACK};
+use crate::matrix::{Matrix, SLACK, Vectors};
 use crate::{LatentConfig, ModelError};
 
 /// Weights of a layer.
@@ -34,9 +33,9 @@ pub(in crate::decoder) struct LatentWeights {
     pub(in crate::decoder) kv_a: Matrix,
     pub(in crate::decoder) kv_a_norm: Buf<f32>,
     /// Key projection of each head, `[kv_rank + rope, nope + rope]`, which keeps the rotated part.
-    pub(in crate::decoder) keys: Matrices,
+    pub(in crate::decoder) keys: Matrix,
     /// Value projection of each head, `[value, kv_rank]`.
-    pub(in crate::decoder) values: Matrices,
+    pub(in crate::decoder) values: Matrix,
     pub(in crate::decoder) indexer: Option<IndexerWeights>,
     pub(in crate::decoder) o: Matrix,
 }

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use super::WeightLoader;
 use crate::decoder::attention::{CompressedWeights, CompressorWeights, EntryWeights, IndexWeights};
 use crate::decoder::hyper::{Hyper, HyperWeights};
-use crate::matrices::Matrices;
 use crate::matrix::Matrix;
 use crate::{CompressedConfig, Compressor, CompressorPart, HyperPart, ModelError, Role, Tensor};
 
@@ -21,7 +20,7 @@ impl WeightLoader<'_> {
             q_b: self.matrix(Role::QB(l))?,
             kv: self.matrix(Role::Kv(l))?,
             kv_norm: self.head_norm(Role::KvNorm(l))?,
-            o_a: Matrices::load(&self.allocator, c.output_groups, |group| Ok(rows_of(&o_a, groups, group)))?,
+            o_a: Matrix::several(&self.allocator, c.output_groups, |group| Ok(rows_of(&o_a, groups, group)))?,
             o_b: self.matrix(Role::OB(l))?,
             sinks: self.sinks(l)?,
             entries: compressor.map(|compressor| self.entries(l, compressor)).transpose()?,

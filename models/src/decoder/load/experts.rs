@@ -6,7 +6,6 @@ use attn_kernels::gpu::Buf;
 
 use super::WeightLoader;
 use crate::decoder::moe::{Experts, Moe, SharedExpert};
-use crate::matrices::Matrices;
 use crate::matrix::Matrix;
 use crate::{ExpertPacking, IntegerTensor, ModelError, MoeConfig, Role, Tensor};
 
@@ -72,11 +71,14 @@ impl WeightLoader<'_> {
             let gate_up =
                 |e| joined(self.tensor(Role::ExpertGate(l, e))?, self.tensor(Role::ExpertUp(l, e))?);
             let down = |e| self.tensor(Role::ExpertDown(l, e));
-            (Matrices::load(&self.allocator, count, gate_up)?, Matrices::load(&self.allocator, count, down)?)
+            (
+                Matrix::several(&self.allocator, count, gate_up)?,
+                Matrix::several(&self.allocator, count, down)?,
+            )
         } else {
             let gate_up = self.gate_up(l, moe)?;
             let down = self.packed(Role::ExpertsDown(l), moe)?;
-            (gate_up, Matrices::load(&self.allocator, count, |e| Ok(down.expert(e)))?)
+            (gate_up, Matrix::several(&self.allocator, count, |e| Ok(down.expert(e)))?)
         };
         let biases = match moe.biases {
             true => Some(self.expert_biases(l, moe)?),
@@ -86,14 +88,14 @@ impl WeightLoader<'_> {
     }
 
     /// Loads gates and ups from tensors that hold all experts: one tensor for each, or one for both.
-    fn gate_up(&self, l: u32, moe: &MoeConfig) -> Result<Matrices, ModelError> {
+    fn gate_up(&self, l: u32, moe: &MoeConfig) -> Result<Matrix, ModelError> {
         if !self.weights.has(Role::ExpertsGate(l)) {
             let gate_up = self.packed(Role::ExpertsGateUp(l), moe)?;
-            return Matrices::load(&self.allocator, moe.num_experts, |e| Ok(gate_up.expert(e)));
+            return Matrix::several(&self.allocator, moe.num_experts, |e| Ok(gate_up.expert(e)));
         }
         let [gate, up] = [Role::ExpertsGate(l), Role::ExpertsUp(l)].map(|role| self.packed(role, moe));
         let (gate, up) = (gate?, up?);
-        Matrices::load(&self.allocator, moe.num_experts, |e| joined(gate.expert(e), up.expert(e)))
+        Matrix::several(&self.allocator, moe.num_experts, |e| joined(gate.expert(e), up.expert(e)))
     }
 
     /// Returns a tensor of all experts, and how to extract one.

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use super::WeightLoader;
 use crate::decoder::attention::{IndexQueries, IndexerWeights, LatentQueries, LatentWeights};
-use crate::matrices::Matrices;
 use crate::matrix::Matrix;
 use crate::{Dtype, IndexerConfig, LatentConfig, ModelError, Role, Tensor};
 
@@ -36,7 +35,7 @@ impl WeightLoader<'_> {
 
     /// Loads the projections of a latent to keys and to values, by head. The key projection is applied to queries instead.
     /// Elements are reordered, so quantised types are widened to f16.
-    fn heads_of_latents(&self, l: u32, c: &LatentConfig) -> Result<(Matrices, Matrices), ModelError> {
+    fn heads_of_latents(&self, l: u32, c: &LatentConfig) -> Result<(Matrix, Matrix), ModelError> {
         let heads = self.config.num_heads;
         let plain = |role| {
             let tensor = self.tensor(role)?;
@@ -48,14 +47,14 @@ impl WeightLoader<'_> {
         if !self.weights.has(Role::KB(l)) {
             let kv_b = plain(Role::KvB(l))?;
             return Ok((
-                Matrices::load(&self.allocator, heads, |head| Ok(keys_of(&kv_b, c, head)))?,
-                Matrices::load(&self.allocator, heads, |head| Ok(values_of(&kv_b, c, head)))?,
+                Matrix::several(&self.allocator, heads, |head| Ok(keys_of(&kv_b, c, head)))?,
+                Matrix::several(&self.allocator, heads, |head| Ok(values_of(&kv_b, c, head)))?,
             ));
         }
         let (k_b, v_b) = (plain(Role::KB(l))?, plain(Role::VB(l))?);
         Ok((
-            Matrices::load(&self.allocator, heads, |head| Ok(keys_apart(&k_b, c, head)))?,
-            Matrices::load(&self.allocator, heads, |head| Ok(values_apart(&v_b, head)))?,
+            Matrix::several(&self.allocator, heads, |head| Ok(keys_apart(&k_b, c, head)))?,
+            Matrix::several(&self.allocator, heads, |head| Ok(values_apart(&v_b, head)))?,
         ))
     }
 
