@@ -1,4 +1,4 @@
-//! Merges attention over two disjoint sets of keys.
+//! LSE merge: turns attention over two disjoint sets of keys into attention over both, by their log-sum-exps.
 
 use crate::declare::one;
 use crate::{Kernel, Variant, slot};

@@ -1,4 +1,4 @@
-//! Merges the partitions of `paged_decode`.
+//! Split-KV reduction of decode: merges the partitions of `paged_decode` or `mla_decode`, by their maxima and sums.
 
 use super::KvShape;
 use super::attention::{Attention, Context};

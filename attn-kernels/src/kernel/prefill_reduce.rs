@@ -1,4 +1,5 @@
-//! Puts the parts of attention together into which [`paged_prefill`](super::paged_prefill) cuts the keys of few rows.
+//! Split-KV reduction of prefill: merges the parts into which [`paged_prefill`](super::paged_prefill) cuts the keys of few
+//! rows, by their log-sum-exps.
 
 use super::lse_merge;
 use crate::Variant;

@@ -1,4 +1,4 @@
-//! Records the attention of rows behind long prefixes: chunk by chunk, merged by log-sum-exp.
+//! Records the attention of rows after long prefixes: chunk by chunk, with an LSE merge after each.
 
 use std::sync::Arc;
 
