@@ -1,7 +1,6 @@
 //! Changes of what a pool caches, for components that mirror it (lower tiers, a router).
 
-use crate::cache_map::CacheKey;
-use crate::hash::BlockHash;
+use crate::hash::{BlockHash, CacheKey};
 use crate::id::{BlockSize, GroupId, TokenId};
 
 /// One change of the cached content.

@@ -6,7 +6,7 @@
 use sha2::{Digest, Sha256};
 
 use crate::extra_keys::ExtraKeys;
-use crate::id::{BlockSize, TokenId};
+use crate::id::{BlockSize, GroupId, TokenId};
 
 /// Hash of one full block, chained over every block before it and over the extra keys of each.
 ///
@@ -36,7 +36,16 @@ impl core::fmt::Debug for BlockHash {
     }
 }
 
-/// The function behind a [`HashChain`].
+/// Content of a block in one cache group. The same tokens take one physical block in each group.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CacheKey {
+    /// Chained hash of the block's tokens.
+    pub hash: BlockHash,
+    /// The group whose layers the block holds.
+    pub group: GroupId,
+}
+
+/// The hash function of a [`HashChain`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

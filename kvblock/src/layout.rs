@@ -4,6 +4,10 @@
 //! groups get equally many layers with equal pages, and the i-th layers of all groups live in one buffer
 //! (vLLM v1 hybrid allocator).
 
+mod v4;
+
+pub use v4::tuples_per_group;
+
 use crate::config::KvCacheGroup;
 use crate::error::LayoutError;
 use crate::id::BlockSize;
@@ -105,7 +109,7 @@ impl CacheLayout {
         let mut layout = match merge_specs(&specs) {
             Ok(merged) => Self::one_group(&specs, merged),
             Err(error) if !options.hybrid => return Err(error),
-            Err(_) if specs.iter().any(is_window_latent) => crate::layout_v4::plan(&specs)?,
+            Err(_) if specs.iter().any(is_window_latent) => v4::plan(&specs)?,
             Err(_) => Self::shared(&unify_pages(&specs)?),
         };
         for group in &mut layout.groups {

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod cache;
-mod cache_map;
 mod capacity;
 mod config;
 mod coordinator;
@@ -14,7 +13,6 @@ mod free_queue;
 mod hash;
 mod id;
 mod layout;
-mod layout_v4;
 mod lifecycle;
 mod lookup;
 mod manager;
@@ -27,16 +25,14 @@ mod unknown_name;
 pub mod v0;
 
 pub use cache::{Allocation, BlockCopy, KvCache, SlotRequest};
-pub use cache_map::CacheKey;
 pub use config::{KvCacheConfig, KvCacheGroup};
 pub use coordinator::PrefixHit;
 pub use error::{AllocError, CapacityError, ConfigError, LayoutError};
 pub use event::CacheEvent;
 pub use extra_keys::{ExtraKeys, MultimodalItem, PromptEmbeds};
-pub use hash::{BlockHash, BlockHasher, HashAlgorithm, HashChain};
+pub use hash::{BlockHash, BlockHasher, CacheKey, HashAlgorithm, HashChain};
 pub use id::{BlockId, BlockIdx, BlockSize, GroupId, SeqId, SlotId, TokenId, TokenIdx};
-pub use layout::{CacheLayout, CacheTensor, LayoutOptions, merge_specs};
-pub use layout_v4::tuples_per_group;
+pub use layout::{CacheLayout, CacheTensor, LayoutOptions, merge_specs, tuples_per_group};
 pub use lifecycle::{Ending, Phase};
 pub use needs::{GroupBlock, PrefixNeeds};
 pub use pool::{BlockPool, PoolMemory, PoolOptions, SeqContent};

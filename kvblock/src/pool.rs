@@ -1,5 +1,6 @@
 //! The pool of physical blocks, shared by all cache groups.
 
+mod cache_map;
 mod find;
 mod options;
 
@@ -8,11 +9,12 @@ pub use options::PoolOptions;
 
 use core::ops::Range;
 
-use crate::cache_map::{CacheKey, CacheMap};
+use cache_map::CacheMap;
+
 use crate::error::AllocError;
 use crate::event::CacheEvent;
 use crate::free_queue::FreeQueue;
-use crate::hash::BlockHash;
+use crate::hash::{BlockHash, CacheKey};
 use crate::id::{BlockId, BlockSize, GroupId, TokenId};
 
 /// Tokens of a sequence as the prefix cache sees them: confirmed ones only, never speculative

@@ -1,8 +1,7 @@
 //! Lookups by content.
 
 use super::{BlockPool, SeqContent};
-use crate::cache_map::CacheKey;
-use crate::hash::BlockHash;
+use crate::hash::{BlockHash, CacheKey};
 use crate::id::{BlockId, BlockSize, GroupId, TokenId};
 
 impl BlockPool {

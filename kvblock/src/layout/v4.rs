@@ -5,9 +5,9 @@
 //! size. Every other group is padded to the same page sizes and to the same number of tuples, so that again
 //! one block id costs the same in each group.
 
+use super::{CacheLayout, CacheTensor, layers_by, merge_specs};
 use crate::config::KvCacheGroup;
 use crate::error::LayoutError;
-use crate::layout::{CacheLayout, CacheTensor, layers_by, merge_specs};
 use crate::spec::KvCacheSpec;
 
 /// Layers of one group, by tuple: one layer for each page size of the tuple that the group uses.

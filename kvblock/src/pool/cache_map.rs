@@ -6,18 +6,9 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use rustc_hash::FxBuildHasher;
 
-use crate::hash::BlockHash;
-use crate::id::{BlockId, GroupId};
-use crate::pool::Block;
-
-/// Content of a block in one cache group. The same tokens take one physical block in each group.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct CacheKey {
-    /// Chained hash of the block's tokens.
-    pub hash: BlockHash,
-    /// The group whose layers the block holds.
-    pub group: GroupId,
-}
+use super::Block;
+use crate::hash::CacheKey;
+use crate::id::BlockId;
 
 /// Map from [`CacheKey`] to blocks, duplicates allowed: two sequences that compute the same block at once
 /// keep one each, because a block table is append-only and cannot be redirected later.
