@@ -8,9 +8,9 @@
 use crate::{
     Heads, SelectError, Selection,
     attention::{default_scale, log_sum_exp, logits},
+    blocks::block_tokens,
     digest::{DigestFormat, MinMax},
     heads::gqa_group,
-    policy::block_tokens,
     topk::union,
 };
 use kvblock::BlockSize;

@@ -5,7 +5,7 @@ use kvblock::BlockSize;
 
 use crate::{
     Heads,
-    policy::{block_tokens, num_blocks},
+    blocks::{block_tokens, num_blocks},
 };
 
 /// Element type in which an engine stores digests. Policies round digests in the same way as the kernels, so

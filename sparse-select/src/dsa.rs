@@ -9,7 +9,7 @@ use kvblock::BlockSize;
 
 use crate::{
     Deployment, Entry, Input, Params, Policy, SelectError, Selection, SpecError, Support,
-    policy::num_blocks,
+    blocks::num_blocks,
     spec::key,
     topk::{top_k, union},
 };

@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "tests count small things"))]
 
 pub mod attention;
+mod blocks;
 pub mod certificate;
 pub mod digest;
 pub mod dsa;

@@ -5,8 +5,8 @@ use kvblock::{BlockIdx, BlockSize};
 use crate::{
     Heads, SelectError, Selection,
     attention::{default_scale, logits, softmax},
+    blocks::block_tokens,
     heads::gqa_group,
-    policy::block_tokens,
 };
 
 /// Fraction of the visible blocks that are selected, over all rows; 1 for a selection without visible blocks.

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use kvblock::{BlockSize, Phase};
 
-use crate::{
-    Heads, SelectError, Selection, digest::DigestFormat, selection::count_u32, xattn::Antidiagonals,
-};
+use crate::{Heads, SelectError, Selection, digest::DigestFormat, xattn::Antidiagonals};
 
 mod deployment;
 mod each_query;
@@ -24,6 +22,7 @@ pub mod skip_softmax;
 pub mod streaming;
 pub mod vertical_slash;
 
+pub use crate::blocks::{block_tokens, num_blocks};
 pub use deployment::{Deployment, PrefetchSettings};
 pub use each_query::Retrieved;
 pub(crate) use each_query::{Step, retrieve, select_each_query};
@@ -351,12 +350,6 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Number of blocks for `tokens` tokens; the last one may be partial.
-#[must_use]
-pub fn num_blocks(tokens: usize, block_size: BlockSize) -> u32 {
-    block_size.blocks_for(count_u32(tokens))
-}
-
 /// Tokens that no sequence has.
 const NEVER: usize = u32::MAX as usize;
 
@@ -377,11 +370,4 @@ pub(crate) fn least_that_drops(kept: impl Fn(u32) -> u32) -> Option<u32> {
         (least, end) = if kept(middle) < middle { (least, middle) } else { (middle + 1, end) };
     }
     (least < u32::MAX).then_some(least)
-}
-
-/// The tokens of a block: `block * block_size .. min((block + 1) * block_size, kv_len)`.
-#[must_use]
-pub fn block_tokens(block: u32, block_size: BlockSize, kv_len: usize) -> core::ops::Range<usize> {
-    let first = block as usize * block_size.get() as usize;
-    first..kv_len.min(first + block_size.get() as usize)
 }

@@ -74,7 +74,7 @@ pub fn select(registry: &Registry, spec: &Spec, q: Heads<'_>, k: Heads<'_>) -> R
     let stage = if q.len() == 1 && support.decode {
         Stage::Decode
     } else {
-        Stage::Prefill { chunk_idx: crate::policy::num_blocks(k.len(), policy.block_size()) }
+        Stage::Prefill { chunk_idx: crate::blocks::num_blocks(k.len(), policy.block_size()) }
     };
     let mut selection = Selection::new();
     policy.select_into(&Input { stage, ..Input::decode(q, k) }, &mut selection)?;

@@ -18,6 +18,7 @@ use crate::{
 pub mod bsa;
 pub mod estimate;
 pub mod find_blocks;
+mod query_grid;
 pub mod score;
 
 pub use bsa::ENTRY as BSA_ENTRY;

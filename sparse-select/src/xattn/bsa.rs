@@ -77,7 +77,7 @@ impl XAttentionBsa {
     /// When the shapes do not match, or the number of thresholds is wrong.
     pub fn select_blocks(&self, q: &Heads<'_>, k: &Heads<'_>) -> Result<Vec<u32>, SelectError> {
         let group = crate::heads::gqa_group(q, k)?;
-        let n = crate::policy::num_blocks(k.len(), self.estimator.block_size);
+        let n = crate::blocks::num_blocks(k.len(), self.estimator.block_size);
         if n == 0 || q.len() < self.min_queries() {
             return Ok((0..n).collect());
         }

@@ -1,6 +1,6 @@
 //! Finds the fewest key blocks that reach a share of each query block's mass.
 
-use super::estimate::QueryGrid;
+use super::query_grid::QueryGrid;
 use crate::{SelectError, topk::order_key};
 
 /// Block sums of every head: `[heads, query_blocks, key_blocks]`.
