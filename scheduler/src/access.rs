@@ -3,8 +3,6 @@
 use kvblock::{BlockIdx, SeqId};
 use rustc_hash::FxHashMap;
 
-use crate::scheduler::Scheduler;
-
 /// Number of reads of each block by each sequence.
 ///
 /// ```
@@ -43,20 +41,5 @@ impl AccessHistory {
     /// Forgets a sequence.
     pub fn remove(&mut self, seq: SeqId) {
         self.counts.remove(&seq);
-    }
-}
-
-impl Scheduler {
-    /// Counts one access to each of `blocks`, which a step has read. Sequences that ended are ignored.
-    pub fn record_access(&mut self, seq: SeqId, blocks: &[BlockIdx]) {
-        if self.seqs.contains_key(&seq) && !blocks.is_empty() {
-            self.history.record(seq, blocks);
-        }
-    }
-
-    /// Returns the number of reads of each block by each sequence.
-    #[must_use]
-    pub const fn access_history(&self) -> &AccessHistory {
-        &self.history
     }
 }

@@ -1,9 +1,6 @@
-//! Preemption by swap: which host block holds which block of a preempted sequence.
+//! The host blocks that preempted sequences are swapped out to.
 
-use kvblock::{AllocError, BlockId, GroupId, SeqId};
-
-use crate::plan::{BlockOp, HostBlockId};
-use crate::scheduler::Scheduler;
+use crate::plan::HostBlockId;
 
 /// Host blocks of one sequence, `[groups][blocks]`; `None` where the table had the null block.
 pub(crate) type SavedTables = Vec<Vec<Option<HostBlockId>>>;
@@ -23,67 +20,20 @@ impl HostPool {
         self.free.len()
     }
 
+    /// Returns the next `count` blocks, without taking them.
+    ///
+    /// # Panics
+    /// If fewer are free.
+    pub(crate) fn next(&self, count: usize) -> impl Iterator<Item = HostBlockId> {
+        self.free[self.free.len() - count..].iter().rev().copied()
+    }
+
+    /// Takes the next `count` blocks.
+    pub(crate) fn take(&mut self, count: usize) {
+        self.free.truncate(self.free.len() - count);
+    }
+
     pub(crate) fn release(&mut self, saved: &SavedTables) {
         self.free.extend(saved.iter().flatten().flatten().rev());
-    }
-}
-
-impl Scheduler {
-    /// Saves the blocks of the tokens that `seq` has computed. `None`, and nothing is saved, when the host
-    /// has too few free blocks or there is nothing to save.
-    pub(crate) fn swap_out(&mut self, seq: SeqId, computed: u32) -> Option<(SavedTables, Vec<BlockOp>)> {
-        // Otherwise blocks out of reach would be saved, and would need room when they come back.
-        self.cache.remove_skipped(seq, computed);
-        let groups = (0..).zip(&self.specs).map(|(index, spec)| (GroupId::new(index), spec.block_size));
-        let tables: Vec<(GroupId, &[BlockId])> = groups
-            .map(|(group, size)| (group, &self.block_table(seq, group)[..size.blocks_for(computed) as usize]))
-            .collect();
-        let held = tables.iter().flat_map(|(_, blocks)| *blocks).filter(|block| !block.is_null()).count();
-        if held == 0 || held > self.host.num_free() {
-            return None;
-        }
-        let mut taken = self.host.free[self.host.num_free() - held..].iter().rev().copied();
-        let mut ops = Vec::with_capacity(held);
-        let mut saved = Vec::with_capacity(tables.len());
-        for (group, blocks) in tables {
-            let save = |&device: &BlockId| {
-                let host = (!device.is_null()).then(|| taken.next()).flatten()?;
-                ops.push(BlockOp::SwapOut { group, device, host });
-                Some(host)
-            };
-            saved.push(blocks.iter().map(save).collect());
-        }
-        let left = self.host.num_free() - held;
-        self.host.free.truncate(left);
-        Some((saved, ops))
-    }
-
-    /// Marks a preempted sequence to be recomputed instead of swapped in.
-    pub(crate) fn forget_saved(&mut self, seq: SeqId) {
-        let Some(found) = self.seqs.get_mut(&seq) else { return };
-        if let Some(saved) = found.saved.take() {
-            found.restart();
-            self.host.release(&saved);
-        }
-    }
-
-    /// Gives `seq` new blocks for what was saved, if it can then be extended to `num_tokens` tokens.
-    pub(crate) fn swap_in(&mut self, seq: SeqId, num_tokens: u32) -> Result<Vec<BlockOp>, AllocError> {
-        let Some(saved) = self.sequence_mut(seq).saved.take() else { return Ok(Vec::new()) };
-        let occupancy: Vec<Vec<bool>> =
-            saved.iter().map(|g| g.iter().map(Option::is_some).collect()).collect();
-        if let Err(error) = self.cache.restore(seq, &occupancy, num_tokens) {
-            self.sequence_mut(seq).saved = Some(saved);
-            return Err(error);
-        }
-        let mut ops = Vec::new();
-        for (group, hosts) in (0..).map(GroupId::new).zip(&saved) {
-            let pairs = hosts.iter().zip(self.block_table(seq, group));
-            ops.extend(
-                pairs.filter_map(|(host, &device)| Some(BlockOp::SwapIn { group, host: (*host)?, device })),
-            );
-        }
-        self.host.release(&saved);
-        Ok(ops)
     }
 }

@@ -16,6 +16,7 @@ mod scheduler;
 mod sequence;
 mod step;
 mod step_time;
+mod swap;
 mod waiting;
 
 /// Blocks, sequences, tokens and cache configurations, whose types this crate takes and gives.

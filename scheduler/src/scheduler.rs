@@ -1,8 +1,8 @@
 //! The scheduler: queues, admission, and queries about sequences.
 
 use kvblock::{
-    BlockHash, GroupId, HashChain, KvCache, KvCacheConfig, KvCacheSpec, LengthLimits, PrefixStats, SeqId,
-    TokenId,
+    BlockHash, BlockIdx, GroupId, HashChain, KvCache, KvCacheConfig, KvCacheSpec, LengthLimits, PrefixStats,
+    SeqId, TokenId,
 };
 use rustc_hash::FxHashMap;
 
@@ -364,6 +364,19 @@ impl Scheduler {
     pub(crate) fn sequence_mut(&mut self, seq: SeqId) -> &mut Sequence {
         let known = self.seqs.len();
         self.seqs.get_mut(&seq).unwrap_or_else(|| panic!("{seq:?} is not among {known} sequences"))
+    }
+
+    /// Counts one access to each of `blocks`, which a step has read. Sequences that ended are ignored.
+    pub fn record_access(&mut self, seq: SeqId, blocks: &[BlockIdx]) {
+        if self.seqs.contains_key(&seq) && !blocks.is_empty() {
+            self.history.record(seq, blocks);
+        }
+    }
+
+    /// Returns the number of reads of each block by each sequence.
+    #[must_use]
+    pub const fn access_history(&self) -> &AccessHistory {
+        &self.history
     }
 }
 
