@@ -10,6 +10,7 @@ mod layer;
 mod moe;
 mod nsa;
 mod plain;
+mod read;
 mod rope;
 mod tensors;
 

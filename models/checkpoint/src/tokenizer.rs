@@ -4,6 +4,7 @@ mod bytes;
 mod charsmap;
 mod control;
 mod gguf;
+mod gguf_vocab;
 mod json;
 mod sentencepiece;
 mod unigram;

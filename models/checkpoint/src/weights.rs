@@ -7,7 +7,6 @@ mod gguf;
 mod mmap;
 mod names;
 mod quantize;
-mod quantized;
 mod random;
 #[macro_use]
 mod role_table;
@@ -28,10 +27,9 @@ pub use self::{
     gguf::{Array, Gguf, GgufError, GgufTensor, Value},
     names::{CompressorPart, HyperPart, Naming},
     quantize::quantize,
-    quantized::{Quantization, UnknownQuantization},
     random::{RandomError, RandomSpec, RandomWeights},
     roles::Role,
-    safetensors::Safetensors,
+    safetensors::{Quantization, Safetensors, UnknownQuantization},
 };
 
 /// Fields of the blocks of quantised types, for code that repacks them.

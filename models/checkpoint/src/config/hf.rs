@@ -8,18 +8,16 @@ mod plain;
 mod rope;
 mod wrapper;
 
-use std::path::Path;
-
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 pub(super) use self::{
     fields::Fields,
     layers::{alike, by_type, layer_numbers, list, reaches, step, texts, unknown, window, window_on_demand},
     plain::{HeadDim, KvHeads, Plain, either, refuse_biases},
     rope::{rope, rotary_dims, scaling, section},
+    wrapper::text,
 };
-use super::family::Hf;
-use super::{ConfigError, DecoderConfig};
+use super::ConfigError;
 use crate::Quantization;
 
 /// Fields of related models that would change the result, each with its neutral values.
@@ -74,53 +72,15 @@ impl Neutral {
     }
 }
 
-impl DecoderConfig {
-    /// Reads `config.json` of `dir`, and `generation_config.json` if it is there.
-    ///
-    /// # Errors
-    /// Any [`ConfigError`] except those of GGUF.
-    pub fn from_hf_dir(dir: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let read = |name| {
-            let path = dir.as_ref().join(name);
-            std::fs::read_to_string(&path).map_err(|source| ConfigError::Io { path, source })
-        };
-        let generation = match read("generation_config.json") {
-            Err(ConfigError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => None,
-            other => Some(other?),
-        };
-        Self::from_hf_json(&read("config.json")?, generation.as_deref())
-    }
-
-    /// Reads the text of `config.json` and, where it exists, of `generation_config.json`.
-    ///
-    /// # Errors
-    /// Any [`ConfigError`] except `Io` and those of GGUF.
-    pub fn from_hf_json(config: &str, generation_config: Option<&str>) -> Result<Self, ConfigError> {
-        let config = wrapper::text(Fields(serde_json::from_str(config)?))?;
-        let generation = Fields(generation_config.map_or(Ok(Map::new()), serde_json::from_str)?);
-        let found = config.str("model_type")?.ok_or(ConfigError::Missing { field: "model_type" })?;
-        let hf = Hf::find(found)?;
-        refuse_unimplemented(&config, hf)?;
-        refuse_quantization(&config)?;
-        let mut decoder = (hf.read)(&config)?;
-        decoder.eos_ids = match generation.ids("eos_token_id")? {
-            ids if ids.is_empty() => config.ids("eos_token_id")?,
-            ids => ids,
-        };
-        decoder.bos_id = config.ids("bos_token_id")?.first().copied();
-        decoder.validate()
-    }
-}
-
 /// Rejects unsupported ways of storing weights.
-fn refuse_quantization(config: &Fields) -> Result<(), ConfigError> {
+pub(super) fn refuse_quantization(config: &Fields) -> Result<(), ConfigError> {
     let Some(section) = config.get("quantization_config") else { return Ok(()) };
     Quantization::read(section).map(drop).map_err(|source| ConfigError::Quantization { source })
 }
 
 /// Rejects fields that would change the result and that the family does not read.
-fn refuse_unimplemented(config: &Fields, hf: &Hf) -> Result<(), ConfigError> {
-    for (field, neutral) in NEUTRAL.iter().filter(|(field, _)| !hf.reads.contains(field)) {
+pub(super) fn refuse_unimplemented(config: &Fields, reads: &[&str]) -> Result<(), ConfigError> {
+    for (field, neutral) in NEUTRAL.iter().filter(|(field, _)| !reads.contains(field)) {
         if let Some(value) = config.get(field)
             && !neutral.iter().any(|neutral| neutral.is(value))
         {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokenizers::{
     AddedToken, SplitDelimiterBehavior,
-    models::bpe::{BPE, Vocab},
+    models::bpe::BPE,
     normalizers::unicode::NFC,
     pre_tokenizers::{
         PreTokenizerWrapper,
@@ -18,6 +18,7 @@ use tokenizers::{
     },
 };
 
+use super::gguf_vocab::{token_type, token_types, vocab};
 use super::{Tokenizer, TokenizerError, sentencepiece, unigram};
 use crate::{Gguf, GgufError};
 
@@ -43,16 +44,6 @@ const PRE_TOKENIZERS: &[&str] = &[
     "deepseek-coder",
     "deepseek-v3",
 ];
-
-/// Values of `tokenizer.ggml.token_type`.
-pub(super) mod token_type {
-    pub(in super::super) const NORMAL: i64 = 1;
-    pub(in super::super) const UNKNOWN: i64 = 2;
-    pub(in super::super) const CONTROL: i64 = 3;
-    pub(in super::super) const USER_DEFINED: i64 = 4;
-    pub(in super::super) const UNUSED: i64 = 5;
-    pub(in super::super) const BYTE: i64 = 6;
-}
 
 /// Pre-tokenisation rules of families.
 #[derive(Clone, Copy, PartialEq)]
@@ -217,16 +208,6 @@ fn byte_level(file: &Gguf, tokens: &[String]) -> Result<(tokenizers::Tokenizer, 
     Ok((inner, matches!(pre, Pre::Llama3 | Pre::Tekken)))
 }
 
-pub(super) fn vocab(tokens: &[String]) -> Result<Vocab, TokenizerError> {
-    let mut vocab = Vocab::with_capacity(tokens.len());
-    for (id, token) in (0..).zip(tokens) {
-        if let Some(first) = vocab.insert(token.clone(), id) {
-            return Err(TokenizerError::DuplicateToken { first, second: id, text: token.clone() });
-        }
-    }
-    Ok(vocab)
-}
-
 fn pairs(merges: &[String]) -> Result<Vec<(String, String)>, TokenizerError> {
     let pair = |(index, text): (usize, &String)| match text.split_once(' ') {
         Some((left, right)) if !left.is_empty() && !right.is_empty() => {
@@ -248,16 +229,6 @@ fn added_tokens(file: &Gguf, tokens: &[String]) -> Result<Vec<AddedToken>, Token
         _ => None,
     });
     Ok(added.collect())
-}
-
-/// Returns the type of each token, if the file states it.
-pub(super) fn token_types(file: &Gguf, tokens: &[String]) -> Result<Option<Vec<i64>>, TokenizerError> {
-    match file.ints("tokenizer.ggml.token_type")? {
-        Some(types) if types.len() != tokens.len() => {
-            Err(TokenizerError::TokenTypes { types: types.len(), tokens: tokens.len() })
-        }
-        types => Ok(types),
-    }
 }
 
 /// Returns the token added at one edge of a text, if the file requests it.

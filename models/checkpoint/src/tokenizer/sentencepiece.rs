@@ -12,7 +12,7 @@ use tokenizers::{
 };
 
 use super::TokenizerError;
-use super::gguf::{token_type, token_types, vocab};
+use super::gguf_vocab::{token_type, token_types, vocab};
 use crate::{Gguf, GgufError};
 
 /// Represents a blank in tokens.

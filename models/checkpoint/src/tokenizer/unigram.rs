@@ -11,7 +11,7 @@ use tokenizers::{
     },
 };
 
-use super::gguf::{token_type, token_types, vocab};
+use super::gguf_vocab::{token_type, token_types, vocab};
 use super::sentencepiece::{BLANK, decoder, scores, unknown};
 use super::{TokenizerError, charsmap::Charsmap};
 use crate::Gguf;

@@ -1,5 +1,7 @@
 //! Hugging Face checkpoints: one `model.safetensors`, or shards named by `model.safetensors.index.json`.
 
+mod quantized;
+
 use std::{
     borrow::Cow,
     collections::BTreeMap,
@@ -9,8 +11,10 @@ use std::{
 
 use safetensors::{Dtype as StDtype, SafeTensors};
 
-use super::quantized::{self, Parts, Quantization};
+pub use quantized::{Quantization, UnknownQuantization};
+
 use super::{Dtype, IntegerTensor, Naming, Tensor, WeightError, WeightSource, mmap::Bytes};
+use quantized::Parts;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";

@@ -43,7 +43,7 @@ const NEUTRAL: &[(&str, &[f64])] = &[
     ("use_parallel_residual", &[0.0]),
 ];
 
-pub(super) fn missing(key: impl Into<String>) -> GgufError {
+pub(in crate::config) fn missing(key: impl Into<String>) -> GgufError {
     GgufError::MissingKey { key: key.into() }
 }
 
@@ -82,7 +82,7 @@ impl Keys<'_> {
     }
 
     /// Rejects keys that would change the result, except those that the family `reads`.
-    pub(super) fn refuse_unimplemented(&self, reads: &[&str]) -> Result<(), ConfigError> {
+    pub(in crate::config) fn refuse_unimplemented(&self, reads: &[&str]) -> Result<(), ConfigError> {
         for &(name, neutral) in NEUTRAL.iter().filter(|(name, _)| !reads.contains(name)) {
             let Some(value) = self.value(name) else { continue };
             #[expect(clippy::cast_precision_loss, reason = "only compared with small whole numbers")]

@@ -13,7 +13,7 @@ const WRAPPERS: &[(&str, &str)] =
 const SHARED: &[&str] = &["bos_token_id", "eos_token_id", "quantization_config", "tie_word_embeddings"];
 
 /// Returns the configuration of the text model.
-pub(super) fn text(config: Fields) -> Result<Fields, ConfigError> {
+pub(in crate::config) fn text(config: Fields) -> Result<Fields, ConfigError> {
     let found = config.str("model_type")?;
     let Some((_, kind)) = WRAPPERS.iter().find(|(name, _)| found == Some(*name)) else { return Ok(config) };
     let mut text = config.object("text_config")?.ok_or(ConfigError::Missing { field: "text_config" })?;

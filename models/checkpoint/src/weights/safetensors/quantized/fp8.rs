@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::super::dequant::E4M3;
-use super::super::safetensors::Stored;
-use super::super::{Dtype, Tensor};
+use super::super::Stored;
 use super::in_f16;
+use crate::weights::dequant::E4M3;
+use crate::weights::{Dtype, Tensor};
 
 /// A matrix of codes.
 struct Fp8<'a> {

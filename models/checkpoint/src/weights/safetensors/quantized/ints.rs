@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use half::f16;
 use safetensors::Dtype as StDtype;
 
-use super::super::safetensors::Stored;
-use super::super::{Dtype, Tensor};
+use super::super::Stored;
 use super::config::Gptq;
 use super::in_f16;
+use crate::weights::{Dtype, Tensor};
 
 /// Elements of a block of `Q4_0`, `Q5_0` and `Q8_0`.
 const BLOCK: usize = 32;

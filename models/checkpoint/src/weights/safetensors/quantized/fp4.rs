@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use safetensors::Dtype as StDtype;
 
-use super::super::safetensors::Stored;
-use super::super::{Dtype, Tensor};
+use super::super::Stored;
+use crate::weights::{Dtype, Tensor};
 
 /// Bytes of the codes of one block.
 const BYTES: usize = Dtype::MXFP4.block_elems() / 2;

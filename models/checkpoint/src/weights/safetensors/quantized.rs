@@ -27,8 +27,8 @@ use safetensors::Dtype as StDtype;
 
 pub use self::config::{Quantization, UnknownQuantization};
 pub(super) use self::fp4::mxfp4_blocks;
-use super::safetensors::{Safetensors, Stored};
-use super::{Dtype, Tensor, WeightError};
+use super::{Safetensors, Stored};
+use crate::weights::{Dtype, Tensor, WeightError};
 
 /// Suffixes of stored tensors, and of the tensor that they are parts of.
 const PARTS: &[(&str, &str)] = &[
