@@ -4,7 +4,7 @@ use attn_kernels::declare::one;
 use attn_kernels::slot::{self, Number};
 use attn_kernels::{Kernel, Variant, bindings, kernel, params};
 
-use super::sample::Spec;
+use checkpoint::sampling::Spec;
 
 kernel! {
     /// The kernel; [`ScanLogitsBuffers`] lists its bindings.
