@@ -57,6 +57,20 @@ impl Sizes {
     pub fn each(&self, types: &[KvDtype], variant: impl Fn(&KvShape) -> Variant) -> Listed {
         types.iter().map(|dtype| (dtype.name().to_owned(), variant(&self.cache(*dtype)))).collect()
     }
+
+    /// The variant for a cache of every type in each of these layouts, by the names of variants.
+    pub(crate) fn each_layout(&self, layouts: &[KvLayout], variant: impl Fn(&KvShape) -> Variant) -> Listed {
+        let of = |layout: KvLayout| {
+            let (prefix, types) = match layout {
+                KvLayout::Native => ("", &TYPES[..]),
+                KvLayout::V0 => ("v0-", &TYPES[..]),
+                KvLayout::Flash => ("flash-", &[KvDtype::F16, KvDtype::F32, KvDtype::Fp8][..]),
+            };
+            let all = self.each(types, |shape| variant(&KvShape { layout, ..*shape }));
+            all.into_iter().map(move |(dtype, variant)| (format!("{prefix}{dtype}"), variant))
+        };
+        layouts.iter().flat_map(|layout| of(*layout)).collect()
+    }
 }
 
 /// The variants of both levels of kernels that add up over a workgroup.

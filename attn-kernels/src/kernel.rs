@@ -68,8 +68,6 @@ pub mod xattn;
 pub use error::LaunchError;
 pub use kvblock::KvDtype;
 
-use crate::Variant;
-use crate::declare::{Listed, Sizes, TYPES};
 use crate::slot::{OneOf, Slot};
 use crate::source::Choice;
 use error::Launch;
@@ -94,20 +92,6 @@ pub enum KvLayout {
 impl KvLayout {
     /// All layouts.
     pub const ALL: [Self; 3] = [Self::Native, Self::V0, Self::Flash];
-
-    /// The variant for a cache of every type in each of these layouts, by the names of variants.
-    pub(crate) fn listed(sizes: &Sizes, layouts: &[Self], variant: impl Fn(&KvShape) -> Variant) -> Listed {
-        let of = |layout: Self| {
-            let (prefix, types) = match layout {
-                Self::Native => ("", &TYPES[..]),
-                Self::V0 => ("v0-", &TYPES[..]),
-                Self::Flash => ("flash-", &[KvDtype::F16, KvDtype::F32, KvDtype::Fp8][..]),
-            };
-            let all = sizes.each(types, |shape| variant(&KvShape { layout, ..*shape }));
-            all.into_iter().map(move |(dtype, variant)| (format!("{prefix}{dtype}"), variant))
-        };
-        layouts.iter().flat_map(|layout| of(*layout)).collect()
-    }
 }
 
 /// A type of cache: order and type of its elements.
@@ -163,7 +147,7 @@ const CACHES: [OneOf<Stored>; 7] = [
 
 /// The layout and type of the paged cache that a variant reads or writes, if it is made for one.
 #[cfg(feature = "self-test")]
-pub(crate) fn stored(variant: &Variant) -> Option<Stored> {
+pub(crate) fn stored(variant: &crate::Variant) -> Option<Stored> {
     CACHES.into_iter().find_map(|slot| variant.get(slot))
 }
 

@@ -223,13 +223,6 @@ impl DeviceProfile {
     pub fn broadcasts(&self) -> bool {
         self.software && self.level >= Level::Subgroup && self.subgroups[0] >= 8
     }
-
-    /// The level at which `top_k` and `top_k_long` run: that of the device, if workgroups may have
-    /// [`LANES`](crate::kernel::top_k::LANES).
-    #[must_use]
-    pub fn top_k_level(&self) -> Level {
-        if self.workgroup_lanes < crate::kernel::top_k::LANES { Level::Baseline } else { self.level }
-    }
 }
 
 /// Sizes of work at which one kernel, tile or split overtakes another.

@@ -16,7 +16,7 @@ kernel! {
 }
 
 fn listed(sizes: &Sizes) -> Listed {
-    KvLayout::listed(sizes, &KvLayout::ALL, variant)
+    sizes.each_layout(&KvLayout::ALL, variant)
 }
 
 params! {

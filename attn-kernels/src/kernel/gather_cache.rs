@@ -19,7 +19,8 @@ kernel! {
 fn listed(sizes: &Sizes) -> Listed {
     let blocks = sizes.each(&TYPES, |shape| variant(shape, Context::Blocks(sizes.select(64))));
     let blocks = blocks.into_iter().map(|(dtype, variant)| (format!("blocks-{dtype}"), variant));
-    KvLayout::listed(sizes, &KvLayout::ALL, |shape| variant(shape, Context::Full))
+    sizes
+        .each_layout(&KvLayout::ALL, |shape| variant(shape, Context::Full))
         .into_iter()
         .chain(blocks)
         .collect()

@@ -18,7 +18,7 @@ kernel! {
 }
 
 fn listed(sizes: &Sizes) -> Listed {
-    KvLayout::listed(sizes, &[KvLayout::Native, KvLayout::V0], |shape| variant(shape, sizes.select(64)))
+    sizes.each_layout(&[KvLayout::Native, KvLayout::V0], |shape| variant(shape, sizes.select(64)))
 }
 
 params! {

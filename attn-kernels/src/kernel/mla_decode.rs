@@ -2,6 +2,7 @@
 
 use super::attention::{Attention, Context};
 use super::error::Launch;
+use super::paged_reduce::PagedReduceParams;
 use super::{KvDtype, KvLayout, KvShape, LaunchError, heads_together, paged_reduce};
 use crate::Variant;
 use crate::declare::{Listed, Sizes, TYPES};
@@ -108,6 +109,15 @@ impl Default for MlaDecodeParams {
             num_keys: u32::MAX,
             ..bytemuck::Zeroable::zeroed()
         }
+    }
+}
+
+impl From<&MlaDecodeParams> for PagedReduceParams {
+    /// Parameters of the pass after an `mla_decode` with these, whose heads share the latents.
+    fn from(decode: &MlaDecodeParams) -> Self {
+        let MlaDecodeParams { num_heads, max_partitions, partition_size, list_stride, first_row, .. } =
+            *decode;
+        Self { num_heads, num_kv_heads: 1, max_partitions, list_stride, first_row, partition_size }
     }
 }
 

@@ -35,7 +35,7 @@ fn listed(sizes: &Sizes) -> Listed {
         all.push((dtype.into(), of(&shape, KeyLoads::Uniform, &dense)));
         all.push((format!("software-{dtype}"), of(&shape, KeyLoads::Broadcast, &dense)));
     }
-    all.extend(KvLayout::listed(sizes, &[KvLayout::V0], |shape| of(shape, KeyLoads::Uniform, &dense)));
+    all.extend(sizes.each_layout(&[KvLayout::V0], |shape| of(shape, KeyLoads::Uniform, &dense)));
     all
 }
 

@@ -2,7 +2,6 @@
 
 use super::KvShape;
 use super::attention::{Attention, Context};
-use super::mla_decode::MlaDecodeParams;
 use super::paged_decode::PagedDecodeParams;
 use crate::Variant;
 use crate::declare::{Listed, Sizes};
@@ -62,7 +61,7 @@ bindings! {
 }
 
 impl From<&PagedDecodeParams> for PagedReduceParams {
-    /// Parameters of the pass behind a `paged_decode` with these.
+    /// Parameters of the pass after a `paged_decode` with these.
     fn from(decode: &PagedDecodeParams) -> Self {
         let PagedDecodeParams {
             num_heads,
@@ -74,15 +73,6 @@ impl From<&PagedDecodeParams> for PagedReduceParams {
             ..
         } = *decode;
         Self { num_heads, num_kv_heads, max_partitions, list_stride, first_row, partition_size }
-    }
-}
-
-impl From<&MlaDecodeParams> for PagedReduceParams {
-    /// Parameters of the pass behind an `mla_decode` with these, whose heads share the latents.
-    fn from(decode: &MlaDecodeParams) -> Self {
-        let MlaDecodeParams { num_heads, max_partitions, partition_size, list_stride, first_row, .. } =
-            *decode;
-        Self { num_heads, num_kv_heads: 1, max_partitions, list_stride, first_row, partition_size }
     }
 }
 

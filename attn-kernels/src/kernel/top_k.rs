@@ -141,6 +141,14 @@ pub fn software(output: Output) -> Variant {
     with_modules(Variant::new(&KERNEL), output, Level::Subgroup).set(slot::WG, SOFTWARE_LANES).for_software()
 }
 
+impl DeviceProfile {
+    /// The level at which `top_k` and `top_k_long` run: that of the device, if workgroups may have [`LANES`].
+    #[must_use]
+    pub fn top_k_level(&self) -> Level {
+        if self.workgroup_lanes < LANES { Level::Baseline } else { self.level }
+    }
+}
+
 /// The kernel for one kind of output at the highest level at which a device runs it.
 #[must_use]
 pub fn best(profile: &DeviceProfile, output: Output) -> Variant {
