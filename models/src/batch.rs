@@ -1,5 +1,7 @@
 //! Inputs and results of one step of a decoder.
 
+use std::ops::Range;
+
 use attn_kernels::gpu::Timing;
 use kvblock::BlockId;
 use prefetch::spill::SpillError;
@@ -8,6 +10,7 @@ pub use kvblock::Phase;
 
 pub use crate::sampling::Sample;
 
+use crate::cast::u32_of;
 use crate::sampling::LogProbs;
 use crate::sparse::Attended;
 
@@ -51,6 +54,11 @@ impl<'a> Slice<'a> {
             logits: 0,
             certify: false,
         }
+    }
+
+    /// Returns the positions of the tokens.
+    pub(crate) fn positions(&self) -> Range<u32> {
+        self.first..self.first + u32_of(self.tokens.len())
     }
 
     /// Returns the number of leading rows that are scored: all of them if logits are returned.

@@ -2,14 +2,13 @@
 
 mod attended;
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use kvblock::UnknownName;
+use kvblock::{Phase, UnknownName};
 use sparse_select::Policy;
 use strum::{Display, EnumString, VariantNames};
 
-use crate::batch::{Phase, Slice};
-use crate::cast::u32_of;
 use crate::{ChunkCrossing, Crossing, ModelError};
 
 pub use attended::{Attended, Mean, Tally};
@@ -208,10 +207,9 @@ impl SparseOptions {
         self.policy.acts_on(phase)
     }
 
-    /// Whether selection pays for a prompt chunk, which must not be too short or too early.
-    pub(crate) fn pays_for(&self, chunk: &Slice<'_>) -> bool {
-        let rows = u32_of(chunk.tokens.len());
-        self.chunk_crossing.selects(rows, chunk.first + rows)
+    /// Whether selection pays for a prompt chunk of these positions, which must not be too short or too early.
+    pub(crate) fn pays_for(&self, chunk: Range<u32>) -> bool {
+        self.chunk_crossing.selects(chunk.end - chunk.start, chunk.end)
     }
 
     /// Returns the policy of a phase.

@@ -228,7 +228,7 @@ impl DecoderOptions {
     pub(super) fn skips_in(&self, slices: &[Slice<'_>]) -> bool {
         let skipping = self.sparse.as_ref().filter(|sparse| sparse.policy.skips().is_some());
         let mut chunks = slices.iter().filter(|slice| slice.phase == Phase::Prefill);
-        skipping.is_some_and(|sparse| chunks.any(|chunk| sparse.pays_for(chunk)))
+        skipping.is_some_and(|sparse| chunks.any(|chunk| sparse.pays_for(chunk.positions())))
     }
 
     /// Tokens per block that a policy selects.

@@ -162,7 +162,7 @@ impl SparseOptions {
             Phase::Decode if slice.first < least.saturating_sub(1) => Vec::new(),
             Phase::Decode => (0..rows).filter(|i| !whole(*i)).map(|i| (i, 1, 1)).collect(),
             Phase::Prefill if whole(rows - 1) || rows < self.min_queries() => Vec::new(),
-            Phase::Prefill if !self.pays_for(slice) => Vec::new(),
+            Phase::Prefill if !self.pays_for(slice.positions()) => Vec::new(),
             Phase::Prefill if self.history_only() && slice.first < block => Vec::new(),
             Phase::Prefill if self.history_only() => vec![(0, rows, 1)],
             Phase::Prefill => vec![(0, rows, last / block - slice.first / block + 1)],

@@ -1,68 +1,16 @@
 //! Tiles of prefills whose keys come to the device in parts: through the ring, or in slots for pages.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use attn_kernels::gpu::{Buf, Gpu, Pipeline};
-use attn_kernels::kernel::lse_merge::{self, LseMergeBuffers, LseMergeParams};
-use attn_kernels::kernel::paged_prefill::{self, PagedPrefillParams, Tile};
+use attn_kernels::kernel::paged_prefill::{self, PagedPrefillParams};
 
-use super::tiles::{Tiles, contiguous_rows};
+use super::merge::Merge;
+use super::tiles::Tiles;
 use crate::cast::u32_of;
 use crate::decoder::keys::RingGroup;
 use crate::decoder::ops::Ctx;
-use crate::decoder::options::DecoderOptions;
 use crate::decoder::ring_schedule::KeyRange;
 use crate::decoder::ring_schedule::RingAttention;
-use crate::{DecoderConfig, ModelError};
-
-/// Merge of a part's output with the output of earlier parts. The kernel with cooperative matrices needs it; the one without
-/// continues from the output itself.
-#[derive(Debug)]
-pub(super) struct Merge {
-    pipeline: Arc<Pipeline>,
-    /// Output of one part, `[max_rows, num_heads * head_dim]`.
-    out: Buf<f32>,
-    /// Log-sum-exp of one part, `[max_rows, num_heads]`.
-    lse: Buf<f32>,
-}
-
-impl Merge {
-    pub(super) fn new(
-        gpu: &Gpu,
-        config: &DecoderConfig,
-        options: &DecoderOptions,
-    ) -> Result<Self, ModelError> {
-        let heads = options.max_rows as usize * config.num_heads as usize;
-        Ok(Self {
-            pipeline: gpu.pipeline(&lse_merge::variant(config.head_dim))?,
-            out: gpu.buffer("key_part_out", heads * config.head_dim as usize)?,
-            lse: gpu.buffer("key_part_lse", heads)?,
-        })
-    }
-
-    /// Returns the output and log-sum-exp of one part.
-    pub(super) fn part(&self) -> [&Buf<f32>; 2] {
-        [&self.out, &self.lse]
-    }
-
-    /// Records the merge of a part into the rows of `tiles`.
-    pub(super) fn record(&self, ctx: &mut Ctx<'_>, tiles: &[Tile]) {
-        let (act, heads) = (ctx.act, ctx.config.num_heads);
-        for rows in contiguous_rows(tiles) {
-            let first_row = rows.start * heads;
-            let params = LseMergeParams { first_row, ..LseMergeParams::new(rows.end * heads - first_row) };
-            let buffers = LseMergeBuffers {
-                b_out: self.out.bind(),
-                b_lse: self.lse.bind(),
-                a_out: act.attended.bind(),
-                a_lse: act.lse.bind(),
-            };
-            let grid = lse_merge::grid(&params, ctx.config.head_dim);
-            ctx.pass.dispatch(&self.pipeline, &params, buffers, grid);
-        }
-    }
-}
 
 /// Tiles of a ring group that attend chunk by chunk.
 struct StreamedTiles<'a> {

@@ -1,6 +1,6 @@
 //! Rows of prefills that are attended in tiles.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 
 use attn_kernels::gpu::{Bind, Buf};
 use attn_kernels::kernel::apply_sinks::{self, ApplySinksBuffers, ApplySinksParams};
@@ -9,6 +9,7 @@ use attn_kernels::kernel::prefill_reduce::{self, PrefillReduceBuffers, PrefillRe
 use attn_kernels::split::KeyParts;
 
 use super::heads::Heads;
+use super::merge::contiguous_rows;
 use super::rows::HeadRows;
 use crate::cast::u32_of;
 use crate::decoder::keys::{Keys, Needed, Residency, SlotCapacity, TILE_KEYS};
@@ -186,11 +187,4 @@ impl Tiles<'_> {
             ctx.pass.dispatch(&self.heads.apply_sinks, &params, buffers, grid);
         }
     }
-}
-
-/// Returns the ranges of consecutive rows of tiles.
-pub(super) fn contiguous_rows(tiles: &[Tile]) -> impl Iterator<Item = Range<u32>> {
-    let end = |tile: &Tile| tile.row + tile.rows;
-    let contiguous_rows = tiles.chunk_by(move |a, b| end(a) == b.row);
-    contiguous_rows.map(move |run| run[0].row..run.last().map_or(run[0].row, end))
 }
