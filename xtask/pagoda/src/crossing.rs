@@ -5,11 +5,9 @@
 //! so that it happens once.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use kvblock::Phase;
 use models::{ChunkCrossing, ChunkTimes, Crossing, Decoder, ModelError, StepTimes};
@@ -19,16 +17,10 @@ use crate::error::Error;
 use crate::fetch::ModelCache;
 use crate::options::EngineOptions;
 use crate::sparse::Sparse;
-use crate::{Note, user_file, verdicts};
+use crate::stopwatch::{Runs, Stopwatch, TimedStep};
+use crate::{Note, adapter_records, user_file};
 
 const FILE: &str = "crossings.json";
-
-/// Number of runs before timing begins, and of the steps of a run.
-#[derive(Clone, Copy, Debug)]
-struct Runs {
-    warm_ups: u32,
-    steps: u32,
-}
 
 /// Chunks are recorded anew each time.
 const CHUNKS: Runs = Runs { warm_ups: 1, steps: 1 };
@@ -36,117 +28,15 @@ const CHUNKS: Runs = Runs { warm_ups: 1, steps: 1 };
 /// Decode steps that are run before some are timed: the first is recorded, the second was encoded ahead as all that follow.
 const WARM_UPS: u32 = 2;
 
-/// Rounds of dense and selecting steps, so that a clock that goes up favours neither.
-const ROUNDS: usize = 2;
-
-/// Slower steps are timed in one round.
-const ONE_ROUND: Duration = Duration::from_millis(50);
-
-/// A step that is timed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TimedStep {
-    /// Decode, or a chunk of a prompt.
-    pub phase: Phase,
-    /// Sequences; rows of a chunk.
-    pub rows: u32,
-    /// Tokens of each, up to the end of a chunk.
-    pub context: u32,
-    /// Whether the policy selects blocks.
-    pub selecting: bool,
-}
-
-/// Takes the times of steps: the machine's clock, or a function in its place, so that tests depend on no machine. Times of a
-/// function are not kept in the user's folder.
-#[derive(Clone, Default)]
-pub struct Stopwatch {
-    probes: Option<Arc<Times>>,
-    steps: Option<Arc<Mixed>>,
-}
-
-/// Times of steps of one kind.
-type Times = dyn Fn(TimedStep) -> Duration + Send + Sync;
-/// Times of steps by their prompt tokens and decodes.
-type Mixed = dyn Fn(u32, u32) -> Duration + Send + Sync;
-
-impl Stopwatch {
-    /// Takes the time of a step, which runs all the same, from `times`.
-    #[must_use]
-    pub fn of(times: impl Fn(TimedStep) -> Duration + Send + Sync + 'static) -> Self {
-        Self { probes: Some(Arc::new(times)), ..Self::default() }
-    }
-
-    /// Takes the time of a step of an engine, which runs all the same, from `times`, given its prompt tokens and the sequences
-    /// that decode in it.
-    #[must_use]
-    pub fn of_steps(times: impl Fn(u32, u32) -> Duration + Send + Sync + 'static) -> Self {
-        Self { steps: Some(Arc::new(times)), ..Self::default() }
-    }
-
-    /// Returns the time of a step of an engine that took `measured` by the clock.
-    pub(crate) fn step(&self, prefilled: u32, decoded: u32, measured: Duration) -> Duration {
-        self.steps.as_ref().map_or(measured, |times| times(prefilled, decoded))
-    }
-
-    /// Runs steps, some `runs` before they are timed, and returns the shorter one of the times of a step and what `run` returned
-    /// last.
-    fn time<T>(
-        &self,
-        step: TimedStep,
-        runs: Runs,
-        run: &mut impl FnMut(TimedStep) -> Result<T, ModelError>,
-    ) -> Result<(Duration, T), ModelError> {
-        for _ in 0..runs.warm_ups {
-            run(step)?;
-        }
-        let mut once = || -> Result<(Duration, T), ModelError> {
-            let begun = Instant::now();
-            let output = run(step)?;
-            let time = begun.elapsed() / runs.steps;
-            Ok((self.probes.as_ref().map_or(time, |times| times(step)), output))
-        };
-        let (first, (second, output)) = (once()?.0, once()?);
-        Ok((first.min(second), output))
-    }
-
-    /// Times a step dense and selecting, in turns, and returns the shortest times of both, and what the last one returned.
-    fn time_both<T>(
-        &self,
-        step: TimedStep,
-        runs: Runs,
-        mut run: impl FnMut(TimedStep) -> Result<T, ModelError>,
-    ) -> Result<([Duration; 2], T), ModelError> {
-        let [mut dense, mut selecting] = [Duration::MAX; 2];
-        let mut round = 0;
-        loop {
-            let (time, _) = self.time(TimedStep { selecting: false, ..step }, runs, &mut run)?;
-            dense = dense.min(time);
-            let (time, output) = self.time(TimedStep { selecting: true, ..step }, runs, &mut run)?;
-            selecting = selecting.min(time);
-            round += 1;
-            if round == ROUNDS || dense.max(selecting) > ONE_ROUND {
-                return Ok(([dense, selecting], output));
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Stopwatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let function = self.probes.is_some() || self.steps.is_some();
-        f.write_str(if function { "Stopwatch(function)" } else { "Stopwatch(clock)" })
-    }
-}
-
 /// Sets the crossings of a decoder that was loaded with `options`, and tells them. Steps that are not known yet are timed.
 pub(crate) fn cross(decoder: &mut Decoder, options: &EngineOptions) -> Result<(), Error> {
     let Some(sparse) = options.sparse.as_ref().filter(|sparse| sparse.selects()) else { return Ok(()) };
     let key = key(sparse, decoder, options);
     let demand = options.demand_within(decoder.config().context_length);
     let longest = u32::try_from(demand.longest).unwrap_or(u32::MAX).min(decoder.config().context_length);
-    let mut kept = match options.stopwatch.probes {
-        None => Kept::of_this_user(),
-        Some(_) => Kept::default(),
+    let mut kept = match options.stopwatch.times_steps_by_function() {
+        false => Kept::of_this_user(),
+        true => Kept::default(),
     };
     let before = kept.len();
     let is_timed = |phase| is_timed(sparse, phase, decoder, options);
@@ -215,7 +105,7 @@ fn may_be_dense(sparse: &Sparse, options: &EngineOptions) -> bool {
 /// Whether the lengths from which a policy selects in a phase are found out by times.
 fn is_timed(sparse: &Sparse, phase: Phase, decoder: &Decoder, options: &EngineOptions) -> bool {
     let wanted = match min_tokens(sparse, phase) {
-        MinTokens::Auto => options.stopwatch.probes.is_some() || !decoder.gpu().is_cpu(),
+        MinTokens::Auto => options.stopwatch.times_steps_by_function() || !decoder.gpu().is_cpu(),
         MinTokens::Measured => true,
         MinTokens::Tokens(_) => false,
     };
@@ -285,7 +175,7 @@ fn key(sparse: &Sparse, decoder: &Decoder, options: &EngineOptions) -> String {
     format!(
         "{}; {}; {} layers, {} channels, {}/{} heads of {}, {} bytes, {placed} on the host, {:016x}; KV {:?} in blocks of {}; \
          coop {}, activations {:?}; version {}",
-        verdicts::key(decoder.gpu().info()),
+        adapter_records::key(decoder.gpu().info()),
         sparse.spec,
         config.num_layers,
         config.hidden_size,
@@ -334,6 +224,8 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

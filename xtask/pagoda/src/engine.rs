@@ -23,7 +23,7 @@ use crate::block_ops::HostBlocks;
 use crate::error::Error;
 use crate::event::{CachedTokens, Event, FinishReason, Started};
 use crate::kv_used::KvUsed;
-use crate::model::Model;
+use crate::model::{Model, rows_of_a_step};
 use crate::options::{EngineOptions, Preemption};
 use crate::request::Request;
 use crate::snapshot::{Rate, Totals};
@@ -58,14 +58,6 @@ pub struct Engine {
     /// Time per fetch of selected blocks from the host, once it has been measured.
     fetch_cost: Option<FetchCost>,
     watch: Watch,
-}
-
-/// Rows of the largest step with chunks of `chunk` tokens. A step is a chunk, of which the tokens of `sequences` that decode take
-/// their part: rows past it would cost a whole tile of every product. Those that would take more than a quarter come in
-/// addition, so that neither starves the other.
-pub(crate) fn rows_of_a_step(chunk: u32, sequences: u32) -> u32 {
-    let room = if chunk / 4 >= sequences { 0 } else { sequences };
-    chunk.saturating_add(room)
 }
 
 impl Engine {

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod adapter_records;
 mod block_ops;
 mod crossing;
 mod dense_notes;
@@ -10,6 +11,7 @@ pub mod error_chain;
 mod event;
 pub mod fetch;
 pub mod handle;
+mod kept_tuning;
 mod kv_used;
 pub mod live_view;
 mod mask;
@@ -22,6 +24,7 @@ mod request;
 mod sequence;
 pub mod snapshot;
 mod sparse;
+mod stopwatch;
 mod text;
 pub mod tiers;
 mod top;
@@ -31,7 +34,6 @@ mod user_file;
 pub mod verdicts;
 
 pub use attn_kernels::kernel::KvDtype;
-pub use crossing::{Stopwatch, TimedStep};
 pub use engine::Engine;
 pub use error::{CheckpointError, Error};
 pub use event::{CachedTokens, Clock, Event, FinishReason, Finished, PromptLogProbs, Started, Token, Usage};
@@ -59,5 +61,6 @@ pub use sequence::{Sequence, StepWork};
 pub use snapshot::Snapshot;
 pub use sparse::Sparse;
 pub use sparse_select::{Registry, Spec};
+pub use stopwatch::{Stopwatch, TimedStep};
 pub use text::{Piece, Text};
 pub use top::most_likely;

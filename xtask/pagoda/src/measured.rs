@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::fetch::{FetchError, ModelCache};
 use crate::options::EngineOptions;
-use crate::{user_file, verdicts};
+use crate::{adapter_records, user_file};
 
 const FILE: &str = "policies.json";
 
@@ -152,7 +152,7 @@ pub fn key(fingerprint: u128, info: &wgpu::AdapterInfo, options: &EngineOptions)
     format!(
         "{}; {fingerprint:032x}; KV {:?} in blocks of {}; chunks of {}, coop {}, activations {:?}, weights on the device {:?}; \
          version {}",
-        verdicts::key(info),
+        adapter_records::key(info),
         options.kv_dtype,
         options.block_size,
         options.chunk,

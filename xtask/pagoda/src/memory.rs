@@ -15,7 +15,6 @@ use sparse_select::dsa::chunk::Memory;
 
 use crate::error::Error;
 use crate::options::{Demand, EngineOptions, MAX_SEQUENCES};
-use crate::tiers;
 use crate::{Note, error_chain};
 
 /// Part of a pool in several buffers that is slots for pages which a policy selects.
@@ -154,7 +153,7 @@ impl Extended<'_> {
         }
         let own = if options.sparse.is_some() { most.min(device_blocks / SLOTS_PART) } else { most };
         let offload = Offload::new(device_blocks - own, RING_SLOTS, HostMemory::InPlace);
-        Some(Extension { device_blocks: own, offload, spill: None, reads_ahead: tiers::prefetching(options) })
+        Some(Extension { device_blocks: own, offload, spill: None, reads_ahead: options.prefetching() })
     }
 
     /// Blocks of the host tier that extend the device pool, and blocks of the disk below them; `None` if the longest sequence
@@ -179,7 +178,7 @@ impl Extended<'_> {
     }
 
     fn extension(&self, host_blocks: u32, spill: Option<Arc<Spill>>) -> Extension {
-        let reads_ahead = tiers::prefetching(self.options);
+        let reads_ahead = self.options.prefetching();
         Extension {
             device_blocks: self.device_blocks,
             offload: self.offload(host_blocks),

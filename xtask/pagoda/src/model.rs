@@ -10,7 +10,6 @@ use models::{
 };
 use prefetch::engine::EngineConfig;
 
-use crate::engine::rows_of_a_step;
 use crate::error::{CheckpointError, Error};
 use crate::fetch::{ModelCache, Progress, SMOLLM2_135M_INSTRUCT};
 use crate::memory::{self, Extended};
@@ -316,6 +315,14 @@ impl Model {
         verdicts::tell_passed_over(&gpu, &options.notes);
         Ok(decoder)
     }
+}
+
+/// Rows of the largest step with chunks of `chunk` tokens. A step is a chunk, of which the tokens of `sequences` that decode take
+/// their part: rows past it would cost a whole tile of every product. Those that would take more than a quarter come in
+/// addition, so that neither starves the other.
+pub(crate) fn rows_of_a_step(chunk: u32, sequences: u32) -> u32 {
+    let room = if chunk / 4 >= sequences { 0 } else { sequences };
+    chunk.saturating_add(room)
 }
 
 /// The error of a model that does not load.

@@ -6,14 +6,15 @@ use attn_kernels::gpu::{Checks, GpuOptions};
 use attn_kernels::kernel::KvDtype;
 use kvblock::UnknownName;
 use models::{ActivationType, IndexDtype, KvOptions, LoadProgress};
+use prefetch::engine::EngineConfig;
 use prefetch::spec::TierSpec;
 use scheduler::Policy as Order;
 use strum::{Display, EnumString, VariantNames};
 
 use crate::Notes;
-use crate::crossing::Stopwatch;
 use crate::fetch::ModelCache;
 use crate::sparse::Sparse;
+use crate::stopwatch::Stopwatch;
 
 /// Folder of compiled kernels in the user's cache.
 const KERNELS: &str = "kernels";
@@ -337,6 +338,18 @@ impl EngineOptions {
     #[must_use]
     pub fn kv(&self) -> KvOptions {
         KvOptions::new(self.kv_dtype, self.block_size).index_dtype(self.index_dtype)
+    }
+
+    /// Limits of the loads from KV tiers: those of the policy, if it states any.
+    pub(crate) fn prefetching(&self) -> EngineConfig {
+        let stated = self.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
+        stated.map_or(EngineConfig::GSA, |stated| {
+            EngineConfig::GSA
+                .prefetch_workers(stated.workers as usize)
+                .max_pending_prefetch(stated.max_pending as usize)
+                .prefetch_ahead(stated.ahead)
+                .prefetch_cache_size(stated.cache_blocks as usize)
+        })
     }
 
     /// The device that these options select; kernels run without bounds checks.

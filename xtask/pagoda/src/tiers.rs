@@ -6,9 +6,12 @@
 //! filled are copied to the host and written in the background (`save`). Only the engine's thread uses the
 //! device.
 
+pub(crate) mod error;
 mod load;
 mod objects;
 mod save;
+
+pub use error::TiersError;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,14 +20,13 @@ use std::sync::Arc;
 use attn_kernels::kernel::KvDtype;
 use kvblock::{BlockHash, BlockHasher, ExtraKeys, GroupBlock, HashAlgorithm, HashChain, SeqId};
 use models::{Decoder, FetchCost, ModelError};
-use prefetch::assemble::{AssembleError, StackConfig};
+use prefetch::assemble::StackConfig;
 use prefetch::codec::RowLayout;
-use prefetch::engine::{EngineConfig, EngineError};
 use prefetch::failure::FailurePolicy;
 use prefetch::spec::{Compression, TierSpec};
 use prefetch::stack::TierStack;
-use prefetch::store::{Store, StoreConfig, StoreError};
-use prefetch::tier::{BlockLayout, TierError, TierName};
+use prefetch::store::{Store, StoreConfig};
+use prefetch::tier::{BlockLayout, TierName};
 
 use crate::error::Error;
 use crate::event::CachedTokens;
@@ -68,45 +70,6 @@ pub struct Tiers {
     /// Whether a failure was already told; a tier that is down fails every block.
     told: bool,
     notes: Notes,
-}
-
-/// Why the tiers of an engine do not open.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TiersError {
-    /// Compression of elements that are not f16.
-    #[error("compression halves f16 elements, the KV cache has {dtype:?}")]
-    CompressedDtype {
-        /// Element type of the cache.
-        dtype: KvDtype,
-    },
-    /// Compression of blocks that are not pairs of keys and values.
-    #[error("compression is for layers that each keep keys and values")]
-    CompressedLayers,
-    /// The caches of the model do not form the groups that tiers keep.
-    #[error(transparent)]
-    Plan(#[from] ModelError),
-    /// Blocks that a tier cannot hold.
-    #[error("blocks of {block_bytes} bytes are too large")]
-    BlockBytes {
-        /// Bytes of a block.
-        block_bytes: u64,
-    },
-    /// The tiers cannot be built.
-    #[error(transparent)]
-    Assemble(#[from] AssembleError),
-    /// A tier cannot be reached.
-    #[error(transparent)]
-    Tier(#[from] TierError),
-    /// The workers that load do not start.
-    #[error(transparent)]
-    Load(#[from] EngineError),
-    /// The workers that save do not start.
-    #[error(transparent)]
-    Save(#[from] StoreError),
-    /// The weights that name the blocks cannot be read.
-    #[error(transparent)]
-    Weights(#[from] models::WeightError),
 }
 
 impl std::fmt::Debug for Tiers {
@@ -180,7 +143,7 @@ impl Tiers {
         }
         let objects = Arc::new(objects);
         let staged = usize::try_from(STAGED_BYTES / block_bytes).expect("256 MiB are counted in 32 bits");
-        let load = prefetching(options);
+        let load = options.prefetching();
         let per_block = objects.most_per_block();
         let room = room(options, staged).max(per_block);
         let most_queued = save::MAX_BLOCKS.max(per_block);
@@ -253,6 +216,19 @@ impl Tiers {
     }
 }
 
+impl TierUse {
+    /// The traffic of `tiers`, and what attention of `decoder` fetched from blocks on the host. Measures what a
+    /// fetch costs if there were any, so it takes a moment.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn of(tiers: Option<&Tiers>, decoder: &mut Decoder) -> Result<Self, ModelError> {
+        let traffic = tiers.map(Tiers::traffic).unwrap_or_default();
+        let cost = decoder.fetch_cost()?;
+        with_fetches(traffic, decoder, cost)
+    }
+}
+
 /// Adds what attention fetched from blocks on the host, and the cost if it was measured.
 ///
 /// # Errors
@@ -311,22 +287,10 @@ pub(crate) fn hash_seed(options: &EngineOptions) -> Vec<u8> {
     order.into_iter().chain(sparse).collect::<Vec<_>>().join(", ").into_bytes()
 }
 
-/// Limits of the loading engine: those of the policy, if it states any.
-pub(crate) fn prefetching(options: &EngineOptions) -> EngineConfig {
-    let stated = options.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
-    stated.map_or(EngineConfig::GSA, |stated| {
-        EngineConfig::GSA
-            .prefetch_workers(stated.workers as usize)
-            .max_pending_prefetch(stated.max_pending as usize)
-            .prefetch_ahead(stated.ahead)
-            .prefetch_cache_size(stated.cache_blocks as usize)
-    })
-}
-
 /// Blocks that may wait for the device: as many as the policy states, else those of `staged` that the defaults allow.
 fn room(options: &EngineOptions, staged: usize) -> usize {
     let stated = options.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
-    let most = prefetching(options).prefetch_cache_size;
+    let most = options.prefetching().prefetch_cache_size;
     stated.map_or(staged.min(most).max(16), |_| most)
 }
 
@@ -354,6 +318,8 @@ fn namespace(model: &Model, decoder: &Decoder) -> Result<String, models::WeightE
 mod tests {
     use sparse_select::Registry;
 
+    use prefetch::engine::EngineConfig;
+
     use super::*;
     use crate::sparse::Sparse;
 
@@ -361,7 +327,7 @@ mod tests {
     fn the_policy_decides_how_much_is_loaded_ahead() {
         let with = |spec: &str| {
             let sparse = Sparse::new(&Registry::builtin(), &spec.parse().unwrap()).unwrap();
-            prefetching(&EngineOptions { sparse: Some(sparse), ..EngineOptions::new() })
+            EngineOptions { sparse: Some(sparse), ..EngineOptions::new() }.prefetching()
         };
         assert_eq!(with("quest"), EngineConfig::GSA);
         assert_eq!(with("gsa"), EngineConfig::GSA);

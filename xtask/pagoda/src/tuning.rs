@@ -1,53 +1,18 @@
 //! Sizes at which products change kernels, measured when an adapter is first used under its driver, and kept with the verdicts.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
 use attn_kernels::gpu::{Gpu, GpuOptions};
 use attn_kernels::profile::Tuning;
-use models::tuning::{ContestTimes, Crossings, Rig, Shapes, kernels_digest};
-use serde::{Deserialize, Serialize};
+use models::tuning::{ContestTimes, Crossings, Rig, Shapes};
 
+pub use crate::kept_tuning::KeptTuning;
+
+use crate::adapter_records::{Verdict, Verdicts};
 use crate::error::Error;
 use crate::error_chain::joined;
-use crate::verdicts::{Verdict, Verdicts};
 use crate::{Note, Notes};
-
-/// Crossings of an adapter, or why it has none.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptTuning {
-    /// Digest of the kernels that were timed.
-    kernels: String,
-    crossings: Crossings,
-    /// Why nothing was measured: it is kept too, so that an adapter that fails does so once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fault: Option<String>,
-}
-
-impl KeptTuning {
-    fn of(measured: Result<Crossings, String>) -> Self {
-        let (crossings, fault) = match measured {
-            Ok(crossings) => (crossings, None),
-            Err(fault) => (Crossings::default(), Some(fault)),
-        };
-        Self { kernels: format!("{:016x}", kernels_digest()), crossings, fault }
-    }
-
-    /// Whether the kernels that were timed are those of this program.
-    pub(crate) fn is_current(&self) -> bool {
-        self.kernels == format!("{:016x}", kernels_digest())
-    }
-}
-
-impl fmt::Display for KeptTuning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.fault {
-            None => self.crossings.fmt(f),
-            Some(fault) => write!(f, "of an H200, not measured: {fault}"),
-        }
-    }
-}
 
 /// Times of an adapter's products, and what follows from them.
 #[derive(Debug)]

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use models::{Attended, ChunkCrossing, Crossing, Decoder, KvPlan, ModelError, Predictions, say_dense_below};
+use models::{Attended, ChunkCrossing, Crossing, Decoder, KvPlan, Predictions, say_dense_below};
 use serde::Serialize;
-
-use crate::tiers::{self, Tiers};
 
 /// KV cache use of one group of layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -110,19 +108,6 @@ pub struct TierUse {
     pub ahead: Option<ReadAhead>,
     /// Share of transfer time that was hidden behind computation, 0 to 1; null without transfers.
     pub overlap: Option<f64>,
-}
-
-impl TierUse {
-    /// The traffic of `tiers`, and what attention of `decoder` fetched from blocks on the host. Measures what a
-    /// fetch costs if there were any, so it takes a moment.
-    ///
-    /// # Errors
-    /// Errors of the device.
-    pub fn of(tiers: Option<&Tiers>, decoder: &mut Decoder) -> Result<Self, ModelError> {
-        let traffic = tiers.map(Tiers::traffic).unwrap_or_default();
-        let cost = decoder.fetch_cost()?;
-        tiers::with_fetches(traffic, decoder, cost)
-    }
 }
 
 /// Counts of pages of selected blocks. A page is the part of a block that belongs to one KV head of a layer.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use models::WeightSizes;
 use scheduler::{Concurrency, Pace, Phase, StepPlan, StepTime};
 
-use crate::crossing::Stopwatch;
 use crate::options::EngineOptions;
+use crate::stopwatch::Stopwatch;
 
 /// Multiplications a second of a software driver on two cores, from which a first guess of the time of a token follows.
 const SOFTWARE_RATE: f64 = 4e9;
