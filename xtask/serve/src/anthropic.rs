@@ -49,7 +49,7 @@ async fn answer(server: Arc<Server>, call: Call) -> Result<Response, ApiError> {
     let mask = server.mask(tools.constraint()).await?;
     let answer = Answer::new(tools.calls(), thinks);
     let mut reply = Reply::new(&server, call.id.prefixed("msg"), ids.len(), answer);
-    reply.engine = server.engine_use(&call, &[&ids], &generation);
+    reply.engine = server.engine_use(generation.salt_for(&call.client).as_deref(), &[&ids]);
     let mut request = generation.request(&server, ids, Some(max_tokens));
     request.mask = mask;
     let running = Running::start(&server, vec![request], call, "messages").await?;

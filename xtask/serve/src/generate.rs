@@ -55,7 +55,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
         id: request_id.unwrap_or_else(|| call.id.as_str().to_owned()),
         log_probs: generation.sampling.log_probs.is_some(),
         usage: Usage::of_prompts([ids.as_slice()]),
-        engine: server.engine_use(&call, &[&ids], &generation),
+        engine: server.engine_use(generation.salt_for(&call.client).as_deref(), &[&ids]),
         outputs: (0..generation.samples).map(|_| Output::default()).collect(),
         server: Arc::clone(&server),
     };

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::keys::Client;
 use crate::server::Server;
 
 /// Maximum number of stop texts.
@@ -86,6 +87,11 @@ impl Generation {
             stream: streams.then(|| options.unwrap_or_default()),
             return_ids: fields.take("return_token_ids")?.unwrap_or(false),
         })
+    }
+
+    /// Returns the salt of the prefix cache for a call of `client`.
+    pub(crate) fn salt_for(&self, client: &Client) -> Option<String> {
+        client.salt(self.salt.as_deref())
     }
 
     /// Checks the name of the model, draws a seed if the call names none, and asks the tokenizer what the request leaves to it.

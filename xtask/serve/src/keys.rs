@@ -5,17 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::Next;
-use axum::response::Response;
 use sha2::{Digest, Sha256};
 
-use crate::anthropic;
 use crate::error::ApiError;
 use crate::limits::Limits;
-use crate::page;
-use crate::server::Server;
 
 /// An API key, of which only a digest is kept, and what its calls may use.
 #[derive(Clone, PartialEq, Eq)]
@@ -157,6 +151,13 @@ impl Client {
         }
     }
 
+    /// Tells the client in headers what is left of its limits.
+    pub(crate) fn tell_limits(&self, headers: &mut HeaderMap) {
+        if let Some(known) = &self.0 {
+            known.limits.tell(headers, Instant::now());
+        }
+    }
+
     /// Takes a call on, if the client has not used up its limits.
     pub(crate) fn admit(&self) -> Result<(), ApiError> {
         let Some(known) = &self.0 else { return Ok(()) };
@@ -192,7 +193,7 @@ impl Keys {
     }
 
     /// Returns the caller with these headers; `None` if their key is not accepted.
-    fn client(&self, headers: &HeaderMap) -> Option<Client> {
+    pub(crate) fn client(&self, headers: &HeaderMap) -> Option<Client> {
         if self.0.is_empty() {
             return Some(Client::default());
         }
@@ -208,25 +209,6 @@ fn presented(headers: &HeaderMap) -> Option<&[u8]> {
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(key.trim_ascii())
     });
     bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes()))
-}
-
-/// Refuses calls without an accepted key, those that ask for the server's health or for the page itself excepted.
-pub(crate) async fn check(State(server): State<Arc<Server>>, mut request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    if path == "/health" || path.starts_with("/health/") || page::is_asset(path) {
-        return next.run(request).await;
-    }
-    let Some(client) = server.keys.client(request.headers()) else {
-        let message = "the API key is missing or unknown: send it as Authorization: Bearer KEY";
-        let error = ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key");
-        return anthropic::respond(path, &error);
-    };
-    request.extensions_mut().insert(client.clone());
-    let mut response = next.run(request).await;
-    if let Some(known) = client.0 {
-        known.limits.tell(response.headers_mut(), Instant::now());
-    }
-    response
 }
 
 #[cfg(test)]

@@ -4,11 +4,13 @@
 mod about;
 mod answer;
 mod anthropic;
+mod authorize;
 mod bodies;
 mod call;
 mod constraint;
 mod engine_use;
 mod error;
+mod feed;
 mod fields;
 mod generate;
 mod generation;
@@ -73,7 +75,7 @@ impl Service {
             .fold(page::routes(), add)
             .fallback(unknown)
             .method_not_allowed_fallback(wrong_method)
-            .layer(from_fn_with_state(Arc::clone(&self.0), keys::check))
+            .layer(from_fn_with_state(Arc::clone(&self.0), authorize::check))
             .layer(from_fn(call::identify))
             .with_state(Arc::clone(&self.0))
     }

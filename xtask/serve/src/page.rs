@@ -14,7 +14,6 @@ use axum::response::Response;
 use axum::routing::get;
 
 use crate::server::Server;
-pub(crate) use feed::Feed;
 
 /// A file of the page.
 struct Asset {

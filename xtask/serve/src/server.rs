@@ -11,15 +11,13 @@ use tokio::task;
 
 use crate::answer::is_thought_begun;
 use crate::bodies::Bodies;
-use crate::call::Call;
 use crate::constraint::{Constraint, Constraints};
 use crate::engine_use::{EngineUse, Recent};
 use crate::error::ApiError;
-use crate::generation::Generation;
+use crate::feed::Feed;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::options::Options;
-use crate::page::Feed;
 
 /// Maximum number of tokens that spell the begin of a thought and the blanks behind it.
 const THINK_TOKENS: usize = 16;
@@ -215,12 +213,10 @@ impl Server {
         self.compute(make).await.map(Some)
     }
 
-    /// Begins the `pagoda` object of a reply, before anything has happened. The place of a miss is that of
-    /// the only prompt.
-    pub(crate) fn engine_use(&self, call: &Call, prompts: &[&[u32]], generation: &Generation) -> EngineUse {
-        let salt = call.client.salt(generation.salt.as_deref());
-        let first_new = |ids: &&[u32]| self.recent.first_new_token(ids, salt.as_deref());
-        let first_new: Vec<_> = prompts.iter().map(first_new).collect();
+    /// Begins the `pagoda` object of a reply to `prompts` under a salt of the prefix cache, before anything has happened. The
+    /// place of a miss is that of the only prompt.
+    pub(crate) fn engine_use(&self, salt: Option<&str>, prompts: &[&[u32]]) -> EngineUse {
+        let first_new: Vec<_> = prompts.iter().map(|ids| self.recent.first_new_token(ids, salt)).collect();
         let first_new = first_new.first().copied().flatten().filter(|_| prompts.len() == 1);
         EngineUse::new(first_new, self.handle.snapshot().blocks.block_size)
     }

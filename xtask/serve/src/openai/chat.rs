@@ -166,7 +166,7 @@ impl Reply {
             log_probs: generation.sampling.log_probs.is_some(),
             prompt_ids: generation.return_ids.then(|| prompt.to_vec()),
             usage: Usage::of_prompts([prompt]),
-            engine: server.engine_use(call, &[prompt], generation),
+            engine: server.engine_use(generation.salt_for(&call.client).as_deref(), &[prompt]),
             outputs: (0..generation.samples).map(|_| Output::default()).collect(),
             answers: Vec::new(),
         }

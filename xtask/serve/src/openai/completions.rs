@@ -144,7 +144,7 @@ impl Reply {
         let ids: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.ids.as_slice()).collect();
         Self {
             usage: Usage::of_prompts(ids.iter().copied()),
-            engine: server.engine_use(call, &ids, generation),
+            engine: server.engine_use(generation.salt_for(&call.client).as_deref(), &ids),
             server: Arc::clone(server),
             id: call.id.prefixed("cmpl"),
             created: unix_seconds(),

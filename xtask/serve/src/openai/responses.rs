@@ -152,7 +152,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     let mask = server.mask(constraint).await?;
     let mut reply = Reply::new(&server, &call, &generation, repeated);
     reply.answer = Answer::new(tools.calls(), thinks);
-    reply.engine = server.engine_use(&call, &[&prompt], &generation);
+    reply.engine = server.engine_use(generation.salt_for(&call.client).as_deref(), &[&prompt]);
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
     let running = Running::start(&server, vec![request], call, "input").await?;

@@ -5,8 +5,8 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::error::ApiError;
+use crate::feed::Told;
 use crate::server::Server;
 
 /// Time between two looks at the engine.
@@ -28,22 +29,6 @@ const INTERVAL: Duration = Duration::from_millis(250);
 
 /// Time after which those who watch are told that a step takes long.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Events for those who watch.
-#[derive(Debug, Default)]
-pub(crate) struct Feed(Mutex<Watchers>);
-
-#[derive(Debug, Default)]
-struct Watchers {
-    /// Sends to all of them while there are any.
-    latest: Option<watch::Sender<Told>>,
-    /// Sequences that watchers have chosen.
-    chosen: Vec<(u64, SeqId)>,
-    next: u64,
-}
-
-/// The last event; `None` before the first one.
-type Told = Option<Arc<sse::Event>>;
 
 /// An event named `view`.
 #[derive(Serialize)]
@@ -69,20 +54,6 @@ struct Busy {
 struct Watcher {
     server: Arc<Server>,
     id: u64,
-}
-
-impl Feed {
-    fn watchers(&self) -> std::sync::MutexGuard<'_, Watchers> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sequences that are looked at closely.
-    fn chosen(&self) -> Vec<SeqId> {
-        let mut chosen: Vec<SeqId> = self.watchers().chosen.iter().map(|(_, seq)| *seq).collect();
-        chosen.sort_unstable();
-        chosen.dedup();
-        chosen
-    }
 }
 
 impl Watcher {

@@ -1,0 +1,29 @@
+//! Refuses calls without an accepted API key.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::Response;
+
+use crate::error::ApiError;
+use crate::server::Server;
+use crate::{anthropic, page};
+
+/// Refuses calls without an accepted key, those that ask for the server's health or for the page itself excepted.
+pub(crate) async fn check(State(server): State<Arc<Server>>, mut request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    if path == "/health" || path.starts_with("/health/") || page::is_asset(path) {
+        return next.run(request).await;
+    }
+    let Some(client) = server.keys.client(request.headers()) else {
+        let message = "the API key is missing or unknown: send it as Authorization: Bearer KEY";
+        let error = ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key");
+        return anthropic::respond(path, &error);
+    };
+    request.extensions_mut().insert(client.clone());
+    let mut response = next.run(request).await;
+    client.tell_limits(response.headers_mut());
+    response
+}
