@@ -1,5 +1,6 @@
 //! Load over HTTP: requests arrive as in production, at this machine's own server or at any other that speaks OpenAI's API.
 
+mod answer;
 mod client;
 mod load;
 mod own;
@@ -24,7 +25,8 @@ use super::workload::{self, Turn, Workload};
 use crate::cli::{BenchArgs, EngineArgs, ServedArgs};
 use crate::model;
 
-use client::{Answer, Client};
+use answer::Answer;
+use client::Client;
 pub(crate) use prompt::Form;
 use prompt::Prompt;
 pub(crate) use slo::Slo;

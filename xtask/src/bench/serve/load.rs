@@ -6,7 +6,8 @@ use anyhow::Result;
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
-use super::client::{Answer, Client};
+use super::answer::Answer;
+use super::client::Client;
 use super::prompt::{Form, Prompt};
 use crate::bench::workload::Arrival;
 

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::client::Answer;
+use super::answer::Answer;
 
 /// Words that are one token each in most vocabularies.
 const WORDS: [&str; 64] = [

@@ -169,7 +169,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::bench::serve::client::Answer;
+    use crate::bench::serve::answer::Answer;
 
     fn sent() -> impl Strategy<Value = Sent> {
         let times = (0.0f64..10.0, 1.0f64..100.0, prop::collection::vec(0.1f64..50.0, 0..6));

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use super::client::Answer;
+use super::answer::Answer;
 
 /// Limits of the times of an answer, in milliseconds, written `ttft=500ms,itl=50ms,e2e=10s`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
