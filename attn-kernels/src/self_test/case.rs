@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use bytemuck::Pod;
 
 use super::floats::FloatLayout;
-use super::hostile::Indices;
+use super::hostile::indices::Indices;
 use super::{latents, layer};
 use crate::cpu::{Mismatch, Tolerance};
 use crate::gpu::{Bound, Buf, Gpu, GpuError, Pass};

@@ -4,12 +4,14 @@ use half::{bf16, f16};
 use serde::Serialize;
 use sparse_select::dsa::fp8;
 
-use super::layer::Index;
 use crate::cpu::latent_write::SCALED;
 use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::{KvDtype, KvShape};
 
-/// Records of equal size, one behind the other, with the elements of each in the order of their values.
+/// Index of an element of a cache by block, head, offset, dimension.
+pub type Index = fn(&KvShape, usize, usize, usize, usize) -> usize;
+
+/// Records of equal size, one after the other, with the elements of each in the order of their values.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct FloatLayout {
     /// Bytes of a record.
@@ -30,9 +32,9 @@ pub struct Element {
 /// A number in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Stored {
-    /// Its format.
+    /// Format of the elements.
     pub format: Format,
-    /// Its first byte in the record.
+    /// First byte of the elements in the record.
     pub at: usize,
 }
 

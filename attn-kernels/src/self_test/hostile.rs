@@ -3,7 +3,9 @@
 //! Kernels run without bounds checks, so whatever their scores are, the indices that they make must stay inside the buffers
 //! of those that use them. Scores become NaN or infinite where activations or a cache in f16 overflow, or where a file says so.
 
-use serde::Serialize;
+pub(super) mod indices;
+
+pub use indices::{Indices, Order};
 
 use super::Case;
 use super::case::Values;
@@ -48,57 +50,4 @@ pub fn cases(case: &Case, floats: &[usize], wants: &[(usize, Indices)]) -> Vec<C
         case
     };
     SCORES.into_iter().map(with).collect()
-}
-
-/// The order of indices in a buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Order {
-    /// A count, then so many indices, ascending; the rest is left alone.
-    List,
-    /// Different ones, in any order.
-    Different,
-}
-
-/// Runs of `stride` words, of which each has indices below its limit.
-#[derive(Clone, Debug, Serialize)]
-pub struct Indices {
-    /// Their order.
-    pub order: Order,
-    /// Words from one run to the next.
-    pub stride: usize,
-    /// The limit of each run.
-    pub limits: Vec<u32>,
-    /// Word that stands for no index.
-    pub none: Option<u32>,
-}
-
-impl Indices {
-    /// Describes the first index that a later kernel could not use.
-    pub(crate) fn check(&self, words: &[u32]) -> Result<(), String> {
-        let runs = words.chunks_exact(self.stride).zip(&self.limits);
-        assert_eq!(runs.len(), self.limits.len(), "a limit for each run");
-        for (run, (words, limit)) in runs.enumerate() {
-            let indices = match self.order {
-                Order::Different => words,
-                Order::List => {
-                    let count = words[0] as usize;
-                    words[1..].get(..count).ok_or_else(|| {
-                        format!("list {run} of {} words counts {count} indices", self.stride)
-                    })?
-                }
-            };
-            if let Some(index) = indices.iter().find(|index| *index >= limit && Some(**index) != self.none) {
-                return Err(format!("run {run} has index {index}, the limit is {limit}"));
-            }
-            let mut sorted = indices.to_vec();
-            if self.order == Order::Different {
-                sorted.sort_unstable();
-            }
-            if let Some(pair) = sorted.windows(2).find(|pair| pair[0] >= pair[1]) {
-                return Err(format!("run {run} has index {} and then {}", pair[0], pair[1]));
-            }
-        }
-        Ok(())
-    }
 }

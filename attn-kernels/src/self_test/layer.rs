@@ -6,6 +6,8 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use sparse_select::dsa::fp8;
 
+pub use super::floats::Index;
+
 use super::floats::FloatLayout;
 use crate::cpu::cache_write::{int8_scale, stored_row};
 use crate::cpu::{PagedKv, Tolerance};
@@ -139,9 +141,6 @@ impl Layer {
         Ok([upload("k_cache", &k)?, upload("v_cache", &v)?])
     }
 }
-
-/// Index of an element of a cache by block, head, offset, dimension.
-pub type Index = fn(&KvShape, usize, usize, usize, usize) -> usize;
 
 /// A cache and the index of its elements.
 pub type Order<'a> = (&'a KvShape, Index);
