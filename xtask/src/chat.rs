@@ -18,6 +18,7 @@ use pagoda::{
 
 use crate::cli::{ChatArgs, EngineArgs, SparseArg};
 use crate::interrupt::Stop;
+use crate::open_model::open_model;
 use crate::progress::PrefillBar;
 use crate::{auto, generate, model};
 use command::{Command, HELP, Input};
@@ -29,7 +30,7 @@ use lines::Lines;
 /// # Errors
 /// Errors of the model and the device. What is wrong with a line is told, and the conversation goes on.
 pub fn run(args: &ChatArgs, registry: &Registry) -> Result<()> {
-    let model = model::open(&args.engine)?;
+    let model = open_model(&args.engine)?;
     model.tokenizer()?;
     let history = match &args.load {
         Some(path) => History::load(path)?,
@@ -68,7 +69,7 @@ fn open(args: &ChatArgs, engine: &EngineArgs, model: &Model) -> Result<Engine> {
     model::engine(engine, model, Demand::one(tokens.into()), Preemption::Recompute)
 }
 
-/// Says what is wrong with a line.
+/// Prints the error of a line.
 fn tell(error: &anyhow::Error) {
     eprintln!("{}", error_chain::joined(error.as_ref()));
 }
@@ -164,8 +165,8 @@ impl Chat<'_> {
         policy.map_or_else(|| "full".to_owned(), |sparse| sparse.spec.to_string())
     }
 
-    /// The conversation with another sparse-attention policy. Its KV is computed again: that of one policy is not
-    /// that of another. A policy that the engine refuses is told, and nothing changes.
+    /// The conversation with another sparse-attention policy. Its KV is computed again, because it depends on the policy. If
+    /// the engine refuses the policy, a message says why, and nothing changes.
     ///
     /// # Errors
     /// Errors of the device.

@@ -12,6 +12,7 @@ use pagoda::{Clock, Demand, Engine, Event, Finished, LogProbs, Model, Request, S
 use crate::cli::GenerateArgs;
 use crate::interrupt::Interrupt;
 use crate::model;
+use crate::open_model::open_model;
 use crate::progress::PrefillBar;
 use crate::report::{self, Generated, TextStream, Timing};
 
@@ -22,7 +23,7 @@ pub(crate) use prompts::{read_messages, read_text};
 /// # Errors
 /// Errors of the model, the device or a prompt.
 pub fn run(args: &GenerateArgs) -> Result<()> {
-    let model = model::open(&args.engine)?;
+    let model = open_model(&args.engine)?;
     let prompts = prompts::read(args, &model)?;
     let count = u32::try_from(prompts.len()).context("too many prompts")?;
     let context = u64::from(model.config.context_length);
@@ -63,7 +64,7 @@ struct Run<'a, W> {
     engine: Engine,
     open: HashMap<SeqId, Open>,
     printed: TextStream<W>,
-    /// Samples that ended by an error, and the first such.
+    /// Samples that ended by an error, and the first of these errors.
     failed: u32,
     error: Option<String>,
 }

@@ -15,6 +15,7 @@ pub mod interrupt;
 pub mod kernels;
 pub mod model;
 pub mod models_list;
+pub mod open_model;
 pub mod portability;
 pub mod progress;
 pub mod references;
@@ -59,7 +60,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     if error.is::<EngineFailed>() { EXIT_ENGINE_FAILED } else { 1 }
 }
 
-/// Whether an error is that of writing to a closed standard output. Errors of connections have a context around them.
+/// Whether an error comes from writing to a closed standard output. Errors of connections have a context around them.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

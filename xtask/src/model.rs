@@ -1,5 +1,4 @@
-//! Opens what a command runs on, as the flags say: the model, which is fetched first if it is the default one,
-//! and the engine or decoder.
+//! Opens the engine or decoder of a command, as its flags say.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,32 +9,12 @@ use indicatif::{BinaryBytes, MultiProgress};
 use models::Decoder;
 use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Preemption};
 
-use crate::auto;
 use crate::cli::EngineArgs;
-use crate::default_model;
 use crate::progress::{StatusLine, compile_line, load_line, reading_line};
 use crate::setup::{self, Need};
 
 /// Time that a step with prompts takes at most on a software driver, so that Ctrl-C is answered and progress shown.
 const STEP_TIME: Duration = Duration::from_secs(1);
-
-/// Opens `--model` or `--random`, or the default model, which the first use fetches. With `--sparse auto:loss=..`, also takes the
-/// policy.
-///
-/// # Errors
-/// If the checkpoint is missing or broken, with its path, or could not be fetched, and if policies cannot be measured.
-pub fn open(args: &EngineArgs) -> Result<Model> {
-    let model = match &args.random {
-        Some(spec) => Model::random(spec.clone())?,
-        None => Model::open(default_model::resolve(args.model.as_deref())?)?,
-    };
-    let model = match args.quantize {
-        Some(dtype) => model.quantize(dtype)?,
-        None => model,
-    };
-    auto::settle(args, &model)?;
-    Ok(model)
-}
 
 /// Opens an engine with room for `demand`.
 ///

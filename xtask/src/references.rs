@@ -17,7 +17,7 @@ use safetensors::SafeTensors;
 use serde::Serialize;
 
 use crate::cli::{Cli, Command, GenerateArgs};
-use crate::model;
+use crate::open_model::open_model;
 use crate::tree;
 
 /// Largest error of logits in f32, relative to their norm.
@@ -84,7 +84,7 @@ struct Prompt {
 /// The references for every family, which a checkout of the sources has.
 ///
 /// # Errors
-/// If the sources that this program was built from are not there, as beside a released one.
+/// Fails if the sources that this program was built from are missing, as for a released program.
 pub fn tiny() -> Result<PathBuf> {
     Ok(tree::checkout().context("doctor --models without DIR")?.join("models/tests/fixtures"))
 }
@@ -111,7 +111,7 @@ pub fn run(folder: &Path, device: &str) -> Result<Vec<Compared>> {
     Ok(checkpoints.iter().map(row).collect())
 }
 
-/// Folders of safetensors and GGUF files beside a reference, sorted.
+/// Folders of safetensors and GGUF files next to a reference, sorted.
 fn checkpoints(folder: &Path) -> Result<Vec<PathBuf>> {
     let read = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     let mut folders: Vec<PathBuf> = read.flatten().map(|entry| entry.path()).collect();
@@ -129,7 +129,7 @@ fn compare(path: &Path, device: &str) -> Result<Compared> {
     let folder = if path.is_dir() { path } else { path.parent().context("a file lies in a folder")? };
     let prompts = prompts(&folder.join("golden.safetensors"))?;
     let args = |flags: &[&str]| args(path, device, flags);
-    let model = model::open(&args(&[])?.engine)?;
+    let model = open_model(&args(&[])?.engine)?;
     let mut compared = Compared::default();
 
     let exact = args(&["--kv-dtype", "f32", "--block-size", "16", "--chunk", "64"])?;

@@ -19,6 +19,7 @@ use safetensors::tensor::TensorView;
 use crate::cli::ScoreArgs;
 use crate::ids_file;
 use crate::model;
+use crate::open_model::open_model;
 use crate::progress::compile_line;
 use crate::report::{self, Scored};
 use dump_qk::Recorder;
@@ -33,7 +34,7 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
     if let Some((flag, _)) = files.iter().find(|(_, file)| file.is_some() && sequences.len() > 1) {
         bail!("{flag} holds one sequence, {} has {}", args.ids_file.display(), sequences.len());
     }
-    let model = model::open(&args.engine)?;
+    let model = open_model(&args.engine)?;
     let context = model.config.context_length as usize;
     for (index, ids) in sequences.iter().enumerate() {
         if ids.len() > context {

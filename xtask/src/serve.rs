@@ -1,4 +1,4 @@
-//! `cargo xtask serve`: the engine behind HTTP.
+//! `cargo xtask serve`: the engine as an HTTP server.
 
 use std::fs;
 use std::net::TcpListener;
@@ -20,13 +20,13 @@ use crate::cli::{EngineArgs, ServeArgs};
 use crate::default_model;
 use crate::interrupt::Interrupted;
 use crate::model;
+use crate::open_model::open_model;
 use crate::setup::{self, Need};
 
-/// Bytes of the KV pool on software drivers, which have no memory of their own to fill, where no flag says
-/// more.
+/// Bytes of the KV pool on software drivers, which have no memory of their own to fill, if no flag sets a size.
 const SOFTWARE_KV_BYTES: u64 = 1 << 30;
 
-/// Bytes of KV blocks that outlive the server on disk, where no flag says otherwise.
+/// Bytes of KV blocks that outlive the server on disk, if no flag sets a size.
 const DISK_KV_BYTES: u64 = 10 << 30;
 
 /// Steps after which a waiting request counts as one priority higher, so that each runs some time.
@@ -56,7 +56,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let listener = TcpListener::bind((args.host, args.port))
         .with_context(|| format!("cannot listen at {}, port {}", args.host, args.port))?;
     let address = listener.local_addr()?;
-    let model = Arc::new(model::open(&args.engine)?);
+    let model = Arc::new(open_model(&args.engine)?);
     let (handle, options) = start(args, &model)?;
     let name = options.model_name.clone();
     let ready = || eprintln!("serving {name} at http://{address}");
@@ -71,7 +71,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     }
 }
 
-/// Starts the engine of a server, and what the server needs beside it.
+/// Starts the engine of a server, and everything else that the server needs.
 ///
 /// # Errors
 /// Errors of the device, and of the file of keys.
@@ -116,7 +116,7 @@ fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {
     Ok((engine, options))
 }
 
-/// Opens an engine, with KV kept on disk where that can be.
+/// Opens an engine, and keeps KV on disk if possible.
 fn kept_or_open(args: &ServeArgs, model: &Model, options: EngineOptions) -> Result<(Engine, EngineOptions)> {
     let Some(disk) = disk_kv(args, model)? else { return open(model, options) };
     let kept = options.clone().kv_tiers(disk);
@@ -149,7 +149,7 @@ fn open(model: &Model, options: EngineOptions) -> Result<(Engine, EngineOptions)
     Ok((Engine::open(model, &options)?, options))
 }
 
-/// The disk tier that is kept without being asked for; `None` if another one is, or none is wanted.
+/// The default disk tier; `None` if the flags name another one or none.
 fn disk_kv(args: &ServeArgs, model: &Model) -> Result<Option<TierSpec>> {
     let EngineArgs { kv_tiers, random, block_size, .. } = &args.engine;
     if args.no_disk_kv || kv_tiers.is_some() || random.is_some() {

@@ -2,8 +2,8 @@
 //! batches of equal requests, then, on GPUs and unless a plan is given, traces of arrivals.
 
 mod fetches;
-mod measure;
-mod plan;
+pub(super) mod measure;
+pub(super) mod plan;
 mod row;
 
 use std::time::Instant;
@@ -15,30 +15,30 @@ use prefetch::spec::TierSpec;
 use sparse_select::Registry;
 
 use self::fetches::Fetches;
-pub(super) use self::measure::{Bench, count};
-pub(super) use self::plan::{Batch, label};
-use self::plan::{Plan, Run, with_pool};
+use self::measure::Bench;
+use self::plan::{Batch, Plan, Run, with_pool};
 use self::row::{Row, Setting};
 use super::kernels::Ceiling;
 use super::{page, replay, workload};
 use crate::cli::{BenchArgs, EngineArgs};
 use crate::model;
+use crate::open_model::open_model;
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     let traces = args.workload.iter().map(|path| workload::read(path)).collect::<Result<Vec<_>>>()?;
     if !traces.is_empty() {
-        return replay_all(args, &model::open(&args.engine)?, &traces);
+        return replay_all(args, &open_model(&args.engine)?, &traces);
     }
     let mut rows = Vec::new();
     if args.plan.is_some() {
         let runs = Plan::read(args, registry, false)?;
         for run in &runs {
-            measure(args, run, &runs, &model::open(&run.engine)?, &mut rows)?;
+            measure(args, run, &runs, &open_model(&run.engine)?, &mut rows)?;
         }
         return write(args, &rows);
     }
-    let model = model::open(&args.engine)?;
+    let model = open_model(&args.engine)?;
     let software = model.gpu(&EngineOptions::from(&args.engine))?.is_cpu();
     let runs = Plan::read(args, registry, software)?;
     for run in &runs {

@@ -25,6 +25,7 @@ use pagoda::{Demand, EngineOptions, Model, Registry, Sparse};
 
 use super::page;
 use crate::cli::{BenchArgs, EngineArgs};
+use crate::open_model::open_model;
 use crate::{model, report as out};
 use cell::{Cell, Cells, Kept as _, Phase};
 use plan::Plan;
@@ -63,7 +64,7 @@ pub(super) fn check(plan: &str) -> Result<()> {
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     if let Some(file) = &args.report {
-        return report::run(args, registry, file.as_deref());
+        return report::run(args, registry, &open_model(&args.engine)?, file.as_deref());
     }
     if args.plan.as_deref().is_some_and(turnover::is_planned) {
         return turnover::run(args, registry);
@@ -75,7 +76,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
         Sparse::new(registry, &spec).with_context(|| format!("policy {policy}"))
     };
     let policies = plan.policies.iter().map(sparse).collect::<Result<Vec<Sparse>>>()?;
-    let model = model::open(&args.engine)?;
+    let model = open_model(&args.engine)?;
     for (policy, sparse) in plan.policies.iter().zip(&policies) {
         model.check_sparse(sparse, args.engine.block_size).with_context(|| format!("policy {policy}"))?;
     }
@@ -131,7 +132,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     Ok(())
 }
 
-/// Leaves the sequences out that a context does not hold, and tells them.
+/// Leaves out the sequences that do not fit in a context, and reports them.
 fn fit(plan: &mut Plan, context: u32) -> Result<()> {
     let shortest = plan.shortest();
     for tokens in plan.leave_out_beyond(context) {
@@ -144,7 +145,7 @@ fn fit(plan: &mut Plan, context: u32) -> Result<()> {
     Ok(())
 }
 
-/// Describes everything that results depend on besides policy and task.
+/// Describes everything that results depend on except policy and task.
 fn setup(engine: &EngineArgs, model: &Model, gpu: &Gpu) -> Result<String> {
     let name = engine
         .model

@@ -23,7 +23,7 @@ use self::row::{Row, Setting};
 use super::page;
 use super::workload::{self, Turn, Workload};
 use crate::cli::{BenchArgs, EngineArgs, ServedArgs};
-use crate::model;
+use crate::open_model::open_model;
 
 use answer::Answer;
 use client::Client;
@@ -64,7 +64,7 @@ async fn measure(args: &BenchArgs) -> Result<Vec<Row>> {
         }
         return Ok(rows);
     }
-    let model = Arc::new(model::open(&args.engine)?);
+    let model = Arc::new(open_model(&args.engine)?);
     let software = model.gpu(&EngineOptions::from(&args.engine))?.is_cpu();
     let workloads = if given.is_empty() { workload::builtin(software)? } else { given };
     let context = u64::from(model.config.context_length);
@@ -109,7 +109,7 @@ impl Bench<'_> {
         Prompt::new(self.form, &[1, 2, 3])
     }
 
-    /// Measures a workload at its own rate or at those of the sweep.
+    /// Measures a workload at its own rate, or at the rates of the sweep.
     async fn loads(
         &self,
         workload: &Workload,

@@ -12,13 +12,13 @@ use models::Attended;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::super::e2e::count;
+use super::super::e2e::measure::count;
 use super::runner::{Ran, Steps};
 
 /// Measurement of one policy on one task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cell {
-    /// Model, device and everything else that a result depends on besides policy and task.
+    /// Model, device and everything else that a result depends on except policy and task.
     pub(super) setup: String,
     /// SPEC of the policy.
     pub(super) policy: String,
@@ -159,7 +159,7 @@ fn rounded(x: f64) -> f64 {
     (x * 1e5).round() / 1e5
 }
 
-/// Measurements by what they depend on, in a file of JSON lines if there is one.
+/// Measurements by their keys, in a file of JSON lines if there is one.
 #[derive(Debug)]
 pub(super) struct Cells<T: Kept = Cell> {
     path: Option<PathBuf>,

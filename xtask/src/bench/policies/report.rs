@@ -1,4 +1,4 @@
-//! `bench policies --report`: what every policy loses and gains on the user's model and device, at several lengths and with
+//! `bench policies --report`: loss and speed of every policy on the user's model and device, at several lengths and with
 //! several KV types, as a page with curves and recommendations. `--sparse auto` goes by the same measurements.
 
 mod plan;
@@ -23,7 +23,8 @@ use serde::Serialize;
 use super::cell::{Cells, Kept as _};
 use super::ruler::{self, Prompt, Task};
 use super::runner::{self, Score, SequencePlan, Steps};
-use crate::bench::e2e::{self, Batch, count};
+use crate::bench::e2e::measure::{self, count};
+use crate::bench::e2e::plan::{Batch, label};
 use crate::bench::page::{self, Shown};
 use crate::cli::{BenchArgs, EngineArgs};
 use crate::{model, report as out};
@@ -34,18 +35,17 @@ use row::{Answers, DENSE, Row};
 /// The text whose likelihood is measured if no file is named: see xtask/texts.
 const TEXT: &str = include_str!("../../../texts/opticks.txt");
 
-/// Runs of a timed request, of which the fastest counts.
+/// Number of runs of a timed request; the fastest counts.
 const RUNS: usize = 2;
 
 /// Limits of loss, in per cent, that the page recommends policies for.
 const LIMITS: [f64; 4] = [0.1, 0.5, 1.0, 2.0];
 
 /// Runs the suite.
-pub(super) fn run(args: &BenchArgs, registry: &Registry, file: Option<&Path>) -> Result<()> {
-    let model = model::open(&args.engine)?;
+pub(super) fn run(args: &BenchArgs, registry: &Registry, model: &Model, file: Option<&Path>) -> Result<()> {
     let software = model.gpu(&EngineOptions::from(&args.engine))?.is_cpu();
     let plan = Plan::read(args.plan.as_deref(), software)?;
-    let bench = Bench::new(&args.engine, registry, &model, plan, args.text.as_deref())?;
+    let bench = Bench::new(&args.engine, registry, model, plan, args.text.as_deref())?;
     let path = match (file, &args.out) {
         (Some(file), _) => file.to_owned(),
         (None, out) => out.as_deref().unwrap_or(Path::new("")).join("report.html"),
@@ -86,7 +86,7 @@ pub(crate) fn measure_short(args: &EngineArgs, registry: &Registry, model: &Mode
     Ok(all.swap_remove(0).1)
 }
 
-/// A model on a device, and what is measured there.
+/// A model on a device, and its measurements.
 struct Bench<'a> {
     engine: EngineArgs,
     registry: &'a Registry,
@@ -112,7 +112,7 @@ struct Text {
     ids: Vec<u32>,
 }
 
-/// Circumstances of the measurements, as the page tells them.
+/// Circumstances of the measurements, for the page.
 #[derive(Debug, Serialize)]
 struct Facts {
     model: String,
@@ -193,7 +193,7 @@ impl<'a> Bench<'a> {
         Ok(Sparse::new(self.registry, &policy.parse::<pagoda::Spec>()?.or("min_tokens", 0))?)
     }
 
-    /// The policies at a length, dense attention first; those that the model refuses are told and left out.
+    /// The policies at a length, dense attention first; policies that the model refuses are reported and left out.
     fn policies(&self, tokens: u32) -> Result<Vec<String>> {
         let mut policies = vec![DENSE.to_owned()];
         for policy in &self.plan.policies {
@@ -249,7 +249,7 @@ impl<'a> Bench<'a> {
         Ok(rows)
     }
 
-    /// Everything that a row depends on besides its own keys.
+    /// Everything that a row depends on except its own keys.
     fn setup(&self, kv_dtype: KvDtype) -> Result<String> {
         let engine = EngineArgs { kv_dtype, ..self.engine.clone() };
         let Plan { scored, answer, tasks, samples, .. } = &self.plan;
@@ -298,7 +298,8 @@ impl<'a> Bench<'a> {
         let batch = Batch { streams: 1, prompt: tokens, output: self.plan.answer };
         let demand = Demand::one((tokens + self.plan.answer).into());
         let engine = model::engine(args, self.model, demand, Preemption::Recompute)?;
-        let mut bench = e2e::Bench { engine, chunk: args.chunk, seed: 0, text: Some(self.text.ids.clone()) };
+        let mut bench =
+            measure::Bench { engine, chunk: args.chunk, seed: 0, text: Some(self.text.ids.clone()) };
         bench.warm_up(batch)?;
         let mut best = [0.0, 0.0, f64::INFINITY];
         for _ in 0..RUNS {
@@ -334,7 +335,7 @@ impl<'a> Bench<'a> {
         Ok(answers)
     }
 
-    /// The policies of each KV type beside dense attention on the same.
+    /// Measures the policies of each KV type, and dense attention of the same type.
     fn measurements(&self, rows: &[Row]) -> Vec<(KvDtype, Measurement)> {
         let of_type = |kv_dtype: KvDtype| {
             let policies = table::sparse(rows, kv_dtype);
@@ -354,7 +355,7 @@ impl<'a> Bench<'a> {
         let info = self.gpu.info();
         let flags = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
         Ok(Facts {
-            model: e2e::label(&self.engine),
+            model: label(&self.engine),
             fingerprint: format!("{:032x}", self.model.fingerprint()?),
             device: format!("{}, {:?}, kernels of level {}", info.name, info.backend, self.gpu.level()),
             driver: format!("{} {}", info.driver, info.driver_info),

@@ -21,6 +21,7 @@ use serde::Serialize;
 use super::text_ids;
 use crate::bench::{page, plan as plans};
 use crate::cli::{BenchArgs, EngineArgs};
+use crate::open_model::open_model;
 use crate::{model, report};
 use history::Turnover;
 use observer::Observer;
@@ -73,7 +74,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     };
     let policies = plan.policies.iter().map(build).collect::<Result<Vec<_>>>()?;
     let observer = Arc::new(Observer::new(policies)?);
-    let model = model::open(&args.engine)?;
+    let model = open_model(&args.engine)?;
     let ids = match model.tokenizer {
         Some(_) => text_ids(&plan.text, &model)?,
         // A model of random weights: any tokens are text to it.

@@ -1,5 +1,5 @@
-//! The cost of a restart: the time to the first token of prompts that a server has never seen, of the same ones at once
-//! again, and of the same ones after `kill -9`, when their KV is on disk.
+//! The cost of a restart: the time to the first token of prompts that a server has never seen, of the same prompts at once
+//! again, and of the same prompts after `kill -9`, when their KV is on disk.
 
 mod plan;
 mod server;
@@ -21,7 +21,8 @@ use super::{Answer, Form, Prompt};
 use crate::bench::median::Median;
 use crate::bench::page;
 use crate::cli::BenchArgs;
-use crate::{model, report};
+use crate::open_model::open_model;
+use crate::report;
 
 /// Times of prompts of one length.
 #[derive(Debug, Clone, Serialize)]
@@ -50,7 +51,7 @@ pub(in crate::bench) fn check(plan: &str) -> Result<()> {
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
-    let model = model::open(&args.engine)?;
+    let model = open_model(&args.engine)?;
     let gpu = model.gpu(&EngineOptions::from(&args.engine))?;
     let file = args.plan.as_deref().filter(|path| *path != Path::new(NAME));
     let plan = Plan::read(file, gpu.is_cpu())?;

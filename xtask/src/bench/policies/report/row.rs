@@ -5,7 +5,7 @@ use pagoda::measured::MeasuredPolicy;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::super::cell::Kept;
-use crate::bench::e2e::count;
+use crate::bench::e2e::measure::count;
 
 /// Name of dense attention, the first policy of every KV type and length.
 pub(super) const DENSE: &str = "full";
@@ -13,7 +13,7 @@ pub(super) const DENSE: &str = "full";
 /// A policy on one KV type and length.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Row {
-    /// Model, device and everything else that a result depends on besides the keys below.
+    /// Model, device and everything else that a result depends on except the keys below.
     pub(super) setup: String,
     #[serde(serialize_with = "name")]
     pub(super) kv_dtype: KvDtype,
@@ -21,9 +21,9 @@ pub(super) struct Row {
     pub(super) tokens: u32,
     /// SPEC of the policy.
     pub(super) policy: String,
-    /// Negative log likelihood of each token behind the prompt, in nats.
+    /// Negative log likelihood of each token after the prompt, in nats.
     pub(super) nll: Vec<f32>,
-    /// Attended share of the blocks in each phase; 1 where the policy leaves it dense, none where nothing counts it.
+    /// Attended share of the blocks in each phase; 1 if the policy leaves the phase dense, none if it was not counted.
     pub(super) prefill_density: Option<f64>,
     pub(super) decode_density: Option<f64>,
     pub(super) prefill_tok_s: f64,
@@ -76,7 +76,7 @@ impl Row {
         mean(self.nll.iter().map(|nll| f64::from(*nll)))
     }
 
-    /// The smaller density of the two phases: that of the phase in which a policy acts most.
+    /// The smaller density of the two phases: the density of the phase in which the policy drops most.
     pub(super) fn density(&self) -> Option<f64> {
         [self.prefill_density, self.decode_density].into_iter().flatten().reduce(f64::min)
     }
@@ -87,7 +87,7 @@ impl Row {
     }
 }
 
-/// A row beside a dense one.
+/// A row compared with a dense one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Compared<'a> {
     pub(super) row: &'a Row,
@@ -117,7 +117,7 @@ impl<'a> Compared<'a> {
         }
     }
 
-    /// The values that a choice among policies goes by.
+    /// The values by which a policy is chosen.
     pub(super) fn measured(&self) -> MeasuredPolicy {
         MeasuredPolicy {
             spec: self.row.policy.clone(),
@@ -128,7 +128,7 @@ impl<'a> Compared<'a> {
         }
     }
 
-    /// Whether the row is what it is compared with.
+    /// Whether the row is the one that others are compared with.
     pub(super) fn is_reference(&self) -> bool {
         self.is_dense() && self.loss == 0.0 && self.loss_error == 0.0
     }
@@ -139,7 +139,7 @@ impl<'a> Compared<'a> {
     }
 }
 
-/// Rows of `kv_dtype`, each beside the dense one of its length of `dense_kv`. Those without one are left out.
+/// Rows of `kv_dtype`, each compared with the dense row of its length in `dense_kv`. Rows without a dense one are left out.
 pub(super) fn compared(rows: &[Row], kv_dtype: KvDtype, dense_kv: KvDtype) -> Vec<Compared<'_>> {
     let dense = |tokens| {
         let mut all = rows.iter();
