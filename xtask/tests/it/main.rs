@@ -4,6 +4,7 @@
 //! flag runs this one alone, in seconds.
 
 mod bench_page;
+mod circles;
 mod command_line;
 mod extensible;
 mod functions;
