@@ -213,8 +213,8 @@ impl KvCache {
         }
     }
 
-    /// Frees the blocks that no query at position `num_computed` or later can reach. `allocate_slots` does so
-    /// by itself; this is for a sequence whose blocks are saved or transferred instead.
+    /// Frees the blocks that no query at position `num_computed` or later can reach. `allocate_slots` calls it; call it
+    /// directly for a sequence whose blocks are saved or transferred.
     pub fn remove_skipped(&mut self, seq: SeqId, num_computed: u32) {
         for group in &mut self.groups {
             group.remove_skipped(seq, num_computed, &mut self.pool);

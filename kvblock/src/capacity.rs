@@ -35,8 +35,7 @@ impl CacheLayout {
         if needed == 0 { 0.0 } else { f64::from(num_blocks) / needed as f64 }
     }
 
-    /// The largest length up to `limits.max_model_len` of which one sequence fits in `available_bytes`.
-    /// O(groups · log length).
+    /// Longest sequence, of up to `limits.max_model_len` tokens, that fits in `available_bytes`. O(groups · log length).
     ///
     /// # Errors
     /// [`CapacityError::NothingFits`] when not even one token does.

@@ -18,7 +18,7 @@ pub enum AllocError {
         /// Blocks in the free queue.
         free: u32,
     },
-    /// Neither new nor external tokens were asked for.
+    /// A request for neither new nor external tokens.
     #[error("neither new nor external tokens requested")]
     NoTokens,
     /// A block is freed more often than it is referenced.
@@ -102,7 +102,7 @@ pub enum AllocError {
         group: GroupId,
         /// Tokens of the hit.
         num_tokens: u32,
-        /// Position of the first such block in the sequence.
+        /// Position of the first block that no longer holds the tokens of the hit.
         index: BlockIdx,
         /// The block that the hit has there.
         block: BlockId,
@@ -183,7 +183,7 @@ pub enum LayoutError {
     BlockSizes {
         /// Index of the layer.
         layer: usize,
-        /// Its block size.
+        /// Block size of the layer.
         found: u32,
         /// Block size of the layers before it.
         expected: u32,
@@ -193,7 +193,7 @@ pub enum LayoutError {
     LatentTypes {
         /// Index of the layer.
         layer: usize,
-        /// Its type.
+        /// Element type of the layer.
         found: KvDtype,
         /// Type of the layers before it.
         expected: KvDtype,
@@ -217,7 +217,7 @@ pub enum LayoutError {
     PageSizes {
         /// Index of the layer.
         layer: usize,
-        /// Its page.
+        /// Bytes of a page of the layer.
         page_bytes: u64,
         /// The largest page to agree with.
         largest: u64,
@@ -255,7 +255,7 @@ pub enum CapacityError {
          they hold {fitting_len} tokens"
     )]
     TooLong {
-        /// Longest length asked for.
+        /// Requested maximum length.
         max_model_len: u32,
         /// Bytes that it needs.
         needed_bytes: u64,

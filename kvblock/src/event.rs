@@ -12,7 +12,7 @@ pub enum CacheEvent {
     /// Consecutive blocks of one sequence entered the prefix cache.
     #[non_exhaustive]
     Stored {
-        /// Their hashes, in sequence order.
+        /// Hashes of the blocks, in sequence order.
         hashes: Vec<BlockHash>,
         /// Hash of the block before the first; `None` at the start of a sequence.
         parent: Option<BlockHash>,

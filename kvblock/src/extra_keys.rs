@@ -1,4 +1,4 @@
-//! Inputs of a block's hash besides its tokens.
+//! Inputs of a block's hash in addition to its tokens.
 
 /// An image, audio clip or similar whose embeddings replace placeholder tokens.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,9 +35,9 @@ pub struct ExtraKeys {
 }
 
 impl ExtraKeys {
-    /// Appends the keys of the block of tokens `[start, start + len)`: adapter, items as `(identifier, item
-    /// start - block start)`, salt, embeddings. Appends nothing when none applies. Each field is tagged and
-    /// counted, so different keys never encode alike.
+    /// Appends the keys of the block of tokens `[start, start + len)`: adapter, items as `(identifier, item start - block
+    /// start)`, salt, embeddings. Appends nothing when none applies. Each field is tagged and counted, so different keys
+    /// never have the same encoding.
     pub fn encode_block(&self, start: usize, len: usize, out: &mut Vec<u8>) {
         let end = start + len;
         if let Some(adapter) = &self.adapter {

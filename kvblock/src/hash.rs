@@ -50,7 +50,7 @@ pub struct CacheKey {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum HashAlgorithm {
-    /// SHA-256, the default: for caches shared between tenants, since nobody can construct a colliding prompt.
+    /// SHA-256, the default: for caches shared between tenants, since no attacker can construct a colliding prompt.
     #[default]
     Sha256,
     /// XXH3 with 128 bits: several times faster, but a collision can be constructed on purpose.

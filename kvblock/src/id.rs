@@ -108,7 +108,7 @@ impl BlockSize {
         self.0.get()
     }
 
-    /// The block that token `t` of a sequence lies in.
+    /// The block of a sequence that holds token `t`.
     #[must_use]
     pub const fn block_of(self, t: TokenIdx) -> BlockIdx {
         BlockIdx(t.0 / self.0.get())

@@ -48,7 +48,7 @@ pub struct LayoutOptions {
 }
 
 impl LayoutOptions {
-    /// Every kind frees what it no longer reaches, and there is no draft model.
+    /// Every kind frees the blocks out of its reach, and there is no draft model.
     pub const HYBRID: Self = Self { hybrid: true, eagle_layer: None };
     /// Every layer is stored like full attention, and there is no draft model.
     pub const UNIFORM: Self = Self { hybrid: false, eagle_layer: None };

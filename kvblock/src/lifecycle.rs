@@ -15,11 +15,11 @@ pub enum Phase {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Ending {
-    /// It met a stop condition: an end-of-sequence or stop token, or one that the caller found.
+    /// The sequence met a stop condition: an end-of-sequence or stop token, or one that the caller found.
     Stopped,
-    /// It reached its output limit, or the context length.
+    /// The sequence reached its output limit, or the context length.
     LengthCapped,
-    /// The caller no longer wants it.
+    /// The caller aborted the sequence.
     Aborted,
     /// A step or a load failed, or it can never fit into the cache.
     Failed,

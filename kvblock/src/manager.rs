@@ -41,7 +41,7 @@ pub(crate) struct Demand<'a> {
     pub(crate) total_computed: u32,
     /// Blocks found by a lookup; empty unless the sequence is new.
     pub(crate) hits: &'a [BlockId],
-    /// Limit the count to what the sequence can ever hold at one time.
+    /// Whether the count is limited to the blocks that the sequence can hold at one time.
     pub(crate) capped: bool,
 }
 

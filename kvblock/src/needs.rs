@@ -13,7 +13,7 @@ use crate::spec::AttentionKind;
 pub struct GroupBlock {
     /// The group.
     pub group: GroupId,
-    /// Its position in the sequence, in blocks of the group.
+    /// Position of the block in the sequence, in blocks of the group.
     pub index: u32,
 }
 
@@ -84,15 +84,16 @@ impl PrefixNeeds {
         block.index * size..(block.index + 1) * size
     }
 
-    /// The most tokens of which a prefix of `tokens` tokens can be resumed: all groups have whole blocks there.
+    /// Longest prefix of `tokens` tokens from which a sequence can be resumed: all groups have whole blocks up to its end.
     #[must_use]
     pub const fn aligned(&self, tokens: u32) -> u32 {
         tokens - tokens % self.alignment.get()
     }
 
-    /// Blocks that the tokens at `positions` fill, group by group, without those that no prefix needs: it ends where the blocks
-    /// of all groups do, so that small blocks of states that are soon out of reach matter only before such ends. Blocks of one
-    /// size are all named, since a pool that keeps those of windows and chunks may read the store too.
+    /// Blocks that the tokens at `positions` fill, group by group, without those that no prefix needs. A prefix ends at a
+    /// position where a block of every group ends, so small blocks that are soon out of reach matter only before such
+    /// positions. If all blocks have one size, all are listed, since a pool that keeps those of windows and chunks may read
+    /// the store too.
     pub fn filled(&self, positions: Range<u32>) -> impl Iterator<Item = GroupBlock> + '_ {
         self.ids().flat_map(move |group| {
             let size = self.size(group).get();
@@ -118,8 +119,8 @@ impl PrefixNeeds {
         blocks
     }
 
-    /// The longest prefix of at most `most` tokens whose blocks beyond those of the first `start` tokens are all held; `start` if
-    /// there is none. `held` is asked for a run of blocks of a group, and answers how many of its first ones are.
+    /// The longest prefix of at most `most` tokens whose blocks beyond those of the first `start` tokens are all held;
+    /// `start` if there is none. `held` returns how many of the first blocks of a run of a group are held.
     ///
     /// # Complexity
     /// `held` is asked once for each group of full attention, and for others about once in the tokens that one reaches.
@@ -145,13 +146,13 @@ impl PrefixNeeds {
         end
     }
 
-    /// Blocks of a group that the token behind `end` reaches.
+    /// Blocks of a group that the token after `end` attends to.
     fn reached(&self, group: GroupId, end: u32) -> Range<u32> {
         let (kind, size) = self.groups[group.index()];
         kind.num_skipped_tokens(end) / size.get()..end / size.get()
     }
 
-    /// Blocks of a group that the token behind `end` reaches, without those of the first `start` tokens.
+    /// Blocks of a group that the token after `end` attends to, without those of the first `start` tokens.
     fn behind(&self, group: GroupId, start: u32, end: u32) -> Range<u32> {
         let Range { start: first, end } = self.reached(group, end);
         first.max(start / self.size(group).get())..end

@@ -60,7 +60,7 @@ const EMPTY: Block = Block { ref_count: 0, key: None, next_duplicate: BlockId::N
 pub struct PoolMemory {
     /// State and free-queue link of every block: a constant per block.
     pub block_bytes: usize,
-    /// The map from content to blocks; grows with what is cached.
+    /// The map from content to blocks; grows with the number of cached blocks.
     pub map_bytes: usize,
     /// Kept tokens, with [`PoolOptions::verify_tokens`].
     pub token_bytes: usize,
@@ -98,7 +98,7 @@ pub struct BlockPool {
 }
 
 impl BlockPool {
-    /// A pool of `num_blocks` blocks, one of which becomes the null block. O(`num_blocks`).
+    /// Creates a pool of `num_blocks` blocks, one of which is the null block. O(`num_blocks`).
     ///
     /// # Panics
     /// When `num_blocks` is 0.

@@ -57,12 +57,12 @@ impl KvDtype {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Reach {
-    /// All of them.
+    /// All keys up to the query itself.
     #[default]
     Full,
-    /// Sliding window: the last so many, the query's own among them, `i - j < window`.
+    /// Sliding window of this many tokens, including the query itself: `i - j < window`.
     Window(u32),
-    /// Chunk: the tokens of the query's own chunk of so many positions, `i / chunk == j / chunk` (Llama 4).
+    /// Chunk: the tokens of the query's own chunk of this many positions, `i / chunk == j / chunk` (Llama 4).
     Chunk(u32),
 }
 
@@ -202,7 +202,7 @@ pub struct LengthLimits {
 }
 
 impl LengthLimits {
-    /// Sequences of up to `max_model_len` tokens, each of which one step may compute whole.
+    /// Limits of sequences of up to `max_model_len` tokens, each of which one step may compute whole.
     #[must_use]
     pub const fn new(max_model_len: u32) -> Self {
         Self { max_model_len, max_batched_tokens: max_model_len }
@@ -273,7 +273,7 @@ impl KvCacheSpec {
         Self { block_size, ..self }
     }
 
-    /// Sets the number of bytes of which a page is a multiple.
+    /// Sets the alignment of pages in bytes.
     #[must_use]
     pub const fn page_align_bytes(self, bytes: u32) -> Self {
         Self { page_align_bytes: bytes, ..self }

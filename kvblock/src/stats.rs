@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 pub struct HitCount {
     /// Number of lookups.
     pub requests: u64,
-    /// Their tokens.
+    /// Tokens of the prefixes that were looked up.
     pub queried_tokens: u64,
     /// Tokens found.
     pub hit_tokens: u64,

@@ -8,7 +8,7 @@ use crate::manager::GroupManager;
 use crate::pool::SeqContent;
 
 impl KvCache {
-    /// Checks what the three stages of `allocate_slots` rely on.
+    /// Checks the input that the three stages of `allocate_slots` rely on.
     pub(super) fn check_input(
         &self,
         request: &SlotRequest<'_>,
@@ -44,7 +44,7 @@ impl KvCache {
     }
 
     /// Checks that the blocks of a hit that the sequence will read still hold its tokens: what a lookup found may have been
-    /// evicted since, and then belongs to somebody else. O(blocks of the hit).
+    /// evicted since, and may then hold the tokens of another sequence. O(blocks of the hit).
     fn check_current(
         &self,
         request: &SlotRequest<'_>,

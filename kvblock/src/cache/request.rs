@@ -10,13 +10,13 @@ use crate::pool::SeqContent;
 pub struct SlotRequest<'a> {
     /// The sequence.
     pub seq: SeqId,
-    /// Its confirmed tokens and their hashes.
+    /// Confirmed tokens of the sequence, and their hashes.
     pub content: SeqContent<'a>,
     /// Tokens computed before this step, without the hit.
     pub num_computed: u32,
     /// Prefix hit to adopt; only for a sequence without a table.
     pub hit: Option<&'a PrefixHit>,
-    /// Tokens behind the hit whose KV comes from outside (a connector).
+    /// Tokens after the prefix hit whose KV comes from outside (a connector).
     pub num_external: u32,
     /// Tokens computed in this step.
     pub num_new: u32,
@@ -51,7 +51,7 @@ impl<'a> SlotRequest<'a> {
         Self { hit: hit.into(), ..self }
     }
 
-    /// Sets the number of tokens behind the hit whose KV comes from outside.
+    /// Sets the number of tokens after the prefix hit whose KV comes from outside.
     #[must_use]
     pub const fn num_external(self, tokens: u32) -> Self {
         Self { num_external: tokens, ..self }

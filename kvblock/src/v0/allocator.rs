@@ -8,7 +8,7 @@ use crate::{BlockId, BlockSize};
 pub enum Device {
     /// Device memory, which attention reads.
     Gpu,
-    /// Host memory, which holds what was swapped out.
+    /// Host memory, for swapped-out blocks.
     Cpu,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Device {
 pub struct PhysicalTokenBlock {
     /// Memory that the block lives in.
     pub device: Device,
-    /// Its index on that device.
+    /// Index of the block on its device.
     pub block_number: BlockId,
     /// Tokens it holds.
     pub block_size: BlockSize,

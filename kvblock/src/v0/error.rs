@@ -36,7 +36,7 @@ pub enum BlockSpaceError {
     UnknownBlock {
         /// The device.
         device: Device,
-        /// The block asked for.
+        /// The requested block.
         block: BlockId,
         /// Blocks of the device.
         num_blocks: u32,
@@ -110,9 +110,9 @@ pub enum BlockSpaceError {
     IllegalTransition {
         /// The sequence.
         seq: SeqId,
-        /// Its state.
+        /// State before the transition.
         from: SeqState,
-        /// The state asked for.
+        /// State after the transition.
         to: SeqState,
     },
     /// The watermark is negative or not a number.

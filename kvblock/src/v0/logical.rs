@@ -74,7 +74,7 @@ impl LogicalTokenBlock {
         &self.positions[..self.num_tokens as usize]
     }
 
-    /// All positions, `[block_size]`, [`BLANK`] where there is no token yet.
+    /// All positions, `[block_size]`, [`BLANK`] if there is no token yet.
     #[must_use]
     pub fn positions(&self) -> &[TokenId] {
         &self.positions

@@ -24,10 +24,10 @@ impl PreemptionMode {
 /// Effect of preempting a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Preemption {
-    /// Its blocks are free and its sequence waits: put the group in front of the waiting ones.
+    /// The blocks of the group are free, and its sequence waits: put the group before the other waiting groups.
     Recompute,
-    /// Its sequences are swapped out: execute these copies, from GPU block to CPU block, before the GPU
-    /// blocks are written again.
+    /// The sequences of the group are swapped out: execute these copies, from GPU block to CPU block, before the GPU blocks
+    /// are written again.
     Swap(Vec<BlockMove>),
 }
 

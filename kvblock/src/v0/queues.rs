@@ -23,11 +23,11 @@ pub struct StepOps {
     pub preempted: Vec<(RequestId, PreemptionMode)>,
     /// Groups swapped in; they are in `decode` too.
     pub resumed: Vec<RequestId>,
-    /// From GPU block to CPU block.
+    /// Copies from GPU block to CPU block.
     pub swap_out: Vec<BlockMove>,
-    /// From CPU block to GPU block.
+    /// Copies from CPU block to GPU block.
     pub swap_in: Vec<BlockMove>,
-    /// From GPU block to GPU block.
+    /// Copies from GPU block to GPU block.
     pub copies: CopyList,
 }
 
@@ -50,7 +50,7 @@ impl GroupQueues {
         Self { waiting: VecDeque::new(), running: Vec::new(), swapped: VecDeque::new() }
     }
 
-    /// Adds a group of waiting sequences behind the others.
+    /// Adds a group of waiting sequences after the others.
     pub fn submit(&mut self, group: SequenceGroup) {
         self.waiting.push_back(group);
     }
