@@ -1,4 +1,4 @@
-//! Digests: what a policy keeps of a block, so that it need not read its keys again.
+//! Digests: summaries of the keys of a block, by which policies rank it without reading the keys.
 
 use half::f16;
 use kvblock::BlockSize;
@@ -15,9 +15,9 @@ pub enum DigestFormat {
     /// f32: minima and maxima are exact, and means are computed in f32.
     #[default]
     F32,
-    /// f16, for pages of `page` tokens, of which a block may have several. Minima are rounded down and maxima
-    /// up, so that they remain bounds; beyond 65,504, the largest f16, they become the largest f32. Means are
-    /// rounded to the nearest f16, ties to even, and limited to the largest f16.
+    /// f16, for pages of `page` tokens; a block may have several pages. Minima are rounded down and maxima up, so that they
+    /// remain bounds; beyond 65,504, the largest f16, they become the largest f32. Means are rounded to the nearest f16, ties
+    /// to even, and limited to the largest f16.
     F16 {
         /// Tokens per page.
         page: BlockSize,
@@ -208,8 +208,8 @@ pub fn mean_key(
     mean
 }
 
-/// Mean key of a page, bitwise as the kernels compute it in f32, so that both round it alike: every eighth
-/// token is added up, then the eight sums, in order.
+/// Mean key of a page, bitwise as the kernels compute it in f32, so that both round it in the same way: every eighth token is
+/// added up, then the eight sums, in order.
 fn page_mean(k: &Heads<'_>, head: usize, tokens: core::ops::Range<usize>) -> Vec<f32> {
     const LANES: usize = 8;
     let mut sums = vec![[0.0f32; LANES]; k.dim()];

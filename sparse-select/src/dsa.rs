@@ -49,7 +49,7 @@ pub const ENTRY: Entry = Entry {
 pub struct Dsa {
     /// Tokens selected per query.
     pub index_topk: u32,
-    /// Heads of index queries and their channels, where they are stated.
+    /// Heads of index queries and their channels, if the parameters name them.
     pub deployment: Deployment,
     /// Format of the scales of fp8 keys and queries.
     pub scale_format: ScaleFormat,

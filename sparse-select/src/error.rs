@@ -47,7 +47,7 @@ pub enum SelectError {
     TooManyHeads {
         /// Name of the tensor.
         tensor: &'static str,
-        /// Its heads.
+        /// Number of heads of the tensor.
         heads: usize,
         /// Maximum heads.
         max: usize,
@@ -65,7 +65,7 @@ pub enum SelectError {
     Deployment {
         /// The policy.
         policy: &'static str,
-        /// Its key.
+        /// Name of the parameter.
         key: &'static str,
         /// The value of the key.
         stated: u32,
@@ -85,7 +85,7 @@ pub enum SelectError {
     QueryBeyondHistory {
         /// Queries.
         q_len: usize,
-        /// Cached tokens, those of the queries included.
+        /// Cached tokens, including the queries.
         kv_len: usize,
     },
     /// The policy serves prefill only; use full attention for decode steps.
@@ -106,7 +106,7 @@ pub enum SelectError {
     /// published code gives it a meaning.
     #[error("num_to_choose = {count} is not implemented, select by threshold")]
     NumToChoose {
-        /// The count asked for.
+        /// The requested count.
         count: u32,
     },
     /// An input has the wrong number of values.

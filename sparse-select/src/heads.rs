@@ -2,7 +2,7 @@
 
 use crate::SelectError;
 
-/// Maximum heads of a tensor: work and results of every policy grow with them, also where they have no tokens.
+/// Maximum number of heads of a tensor: the work and the results of every policy grow with them, even if there are no tokens.
 pub const MAX_HEADS: usize = 1 << 16;
 
 /// A borrowed f32 tensor `[heads, len, dim]`: queries or keys of one sequence. Rows are contiguous. A view of

@@ -9,7 +9,8 @@ use crate::{
     xattn::Antidiagonals,
 };
 
-/// Keys that every policy accepts besides its own. A policy's own key of the same name takes precedence.
+/// Keys that every policy accepts in addition to its own. A policy's own key takes precedence over a common key of the same
+/// name.
 pub const KEYS: &[Key] = &[
     key("dense_layers", "0", "number of first layers that attend to everything"),
     key(

@@ -26,8 +26,8 @@ pub enum Mask {
     None,
 }
 
-/// The attention-mass recall of a selection: the share of the dense softmax that lies in the selected blocks,
-/// averaged over query heads and queries. Softmax and sums in f64. O(heads · q_len · kv_len · head_dim).
+/// The attention-mass recall of a selection: the share of the dense softmax in the selected blocks, averaged over query heads
+/// and queries. Softmax and sums in f64. O(heads · q_len · kv_len · head_dim).
 ///
 /// # Errors
 /// When the shapes do not match, or there are more queries than keys under [`Mask::Causal`].
@@ -97,8 +97,8 @@ fn jaccard(a: &[BlockIdx], b: &[BlockIdx]) -> f64 {
     if either == 0 { 1.0 } else { both as f64 / either as f64 }
 }
 
-/// The query block of query `t`, where query 0 is at position `first`: one for all queries, one for each, or
-/// the block that its position lies in.
+/// The query block of query `t`, where query 0 is at position `first`: one for all queries, one for each, or the block at its
+/// position.
 pub(crate) fn query_block(
     s: &Selection,
     t: usize,

@@ -23,9 +23,9 @@ pub enum Role {
 pub enum PrefetchOutcome {
     /// The blocks are resident.
     Ready,
-    /// They could not be loaded.
+    /// The selected blocks could not be loaded.
     Failed,
-    /// They did not arrive in time.
+    /// The selected blocks did not arrive in time.
     TimedOut,
 }
 
@@ -51,7 +51,7 @@ pub struct StepRequest {
 pub struct LayerRequest<'a> {
     /// Request id.
     pub request: u64,
-    /// Its queries and keys; the layer index is filled in.
+    /// Queries and keys of the layer; the layer index is filled in.
     pub input: Input<'a>,
     /// Whether a prefetch was submitted for it.
     pub prefetching: bool,

@@ -155,7 +155,7 @@ impl Nsa {
         self.local_blocks.max(reached)
     }
 
-    /// Number of blocks selected of a long history: `topk`, and those of the window that are not among them in any case.
+    /// Number of blocks selected of a long history: `topk`, and the blocks of the window that the top-k can never contain.
     #[must_use]
     pub fn selected(&self) -> u32 {
         self.topk.saturating_add(self.recent_blocks() - self.local_blocks)

@@ -1,4 +1,4 @@
-//! One policy for prefill beside another for decode.
+//! A pair of policies: one for prefill, another for decode.
 //!
 //! Policies that rank blocks for one query leave prefill dense, and those that mask chunks leave decode dense. Of a context
 //! that is too long to be read as a whole even once, both phases have to select.
@@ -13,8 +13,8 @@ use crate::{
     xattn::Antidiagonals,
 };
 
-/// A policy that acts on prefill beside one that acts on decode, `PREFILL+DECODE` in a spec. Each is what it is alone in its
-/// phase; a layer that either attends to as a whole is dense in both.
+/// A policy for prefill and another one for decode, `PREFILL+DECODE` in a spec. In its phase, each selects as it does alone.
+/// A layer is dense in both phases if one of the policies is dense in it.
 #[derive(Debug)]
 pub struct Phases {
     prefill: Arc<dyn Policy>,
@@ -135,7 +135,7 @@ impl Policy for Phases {
         self.prefill.energies()
     }
 
-    /// That of the policy of decode, which what is loaded ahead is for.
+    /// The deployment of the decode policy, because loads ahead are for decode.
     fn deployment(&self) -> Deployment {
         self.decode.deployment()
     }

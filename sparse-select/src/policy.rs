@@ -1,4 +1,4 @@
-//! The trait that every selection policy implements, and what it is given.
+//! The trait that every selection policy implements, and its input.
 
 use core::fmt;
 use std::sync::Arc;
@@ -51,8 +51,8 @@ pub trait Policy: fmt::Debug + Send + Sync {
         kv_len < self.support().dense_below_tokens
     }
 
-    /// Number of tokens below which no block is dropped, since the policy does not act there or its budget has room for all:
-    /// lists of all blocks are what an engine that runs it may get.
+    /// Number of tokens below which no block is dropped, because the policy does not act there or its budget holds all
+    /// blocks. An engine that runs the policy there gets lists of all blocks.
     fn whole_below(&self) -> usize {
         self.support().dense_below_tokens
     }
@@ -92,7 +92,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
         }
     }
 
-    /// Returns the policies of prefill and of decode, where they are [two](crate::Phases).
+    /// Returns the policies of prefill and of decode, if they are [two](crate::Phases).
     fn phases(&self) -> Option<[Arc<dyn Policy>; 2]> {
         None
     }
@@ -187,7 +187,7 @@ pub enum MinTokens {
     Auto,
     /// Engines on software drivers do so too.
     Measured,
-    /// So many tokens, whatever is faster.
+    /// A fixed number of tokens, whichever is faster.
     Tokens(u32),
 }
 
@@ -222,7 +222,7 @@ pub struct Support {
 }
 
 impl Support {
-    /// For policies that use only positions and earlier accesses.
+    /// Support of policies that use only positions and earlier accesses.
     pub const POSITIONS_ONLY: Self = Self {
         prefill: true,
         decode: true,
@@ -232,7 +232,7 @@ impl Support {
         dense_below_tokens: 0,
     };
 
-    /// For policies that select for each query.
+    /// Support of policies that select for each query.
     pub const PER_QUERY: Self = Self { query: true, each_query: true, ..Self::POSITIONS_ONLY };
 }
 
@@ -263,7 +263,7 @@ impl Stage {
 /// Input of a policy: one sequence in one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
-    /// Number of cached tokens, those of the queries included.
+    /// Number of cached tokens, including the queries.
     pub kv_len: usize,
     /// Prefill chunk or decode step.
     pub stage: Stage,
@@ -362,7 +362,7 @@ pub(crate) fn whole_below(block_size: BlockSize, kept: impl Fn(u32) -> u32) -> u
     }
 }
 
-/// Returns the least number of blocks `n` of which `kept(n)` are fewer, likewise.
+/// Returns the smallest number of blocks `n` with `kept(n) < n`, under the same condition.
 pub(crate) fn least_that_drops(kept: impl Fn(u32) -> u32) -> Option<u32> {
     let (mut least, mut end) = (1, u32::MAX);
     while least < end {

@@ -36,7 +36,7 @@ impl Value {
         }
     }
 
-    /// As in a spec text, lists separated by `:`.
+    /// The value in text form, as in a spec; lists are separated by `:`.
     fn text(&self) -> Option<String> {
         match self {
             Self::List(values) => {

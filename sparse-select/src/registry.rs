@@ -37,7 +37,7 @@ impl Entry {
     }
 }
 
-/// The policies that a spec can name: those of this crate, and any that the user registers.
+/// The policies that a spec can name: the policies of this crate, and any others that the user registers.
 #[derive(Clone, Debug)]
 pub struct Registry {
     entries: Vec<Entry>,

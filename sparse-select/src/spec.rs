@@ -136,8 +136,8 @@ impl<'a> Params<'a> {
         Ok(Self { policy, keys, given, read: Cell::new(0) })
     }
 
-    /// Checks, once a policy is built, that it has read every key whose value is not the default: what a mode does not look at
-    /// must not seem to act.
+    /// Checks, once a policy is built, that it has read every key whose value is not the default: a key without an effect in
+    /// a mode must not seem to have one.
     ///
     /// # Errors
     /// [`SpecError::Unread`].

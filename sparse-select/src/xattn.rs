@@ -66,11 +66,11 @@ pub fn prefill_chunk_size(k_len: usize) -> usize {
 /// Number of voting lists that must name a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vote {
-    /// At least one of them.
+    /// At least one voting list.
     Any,
     /// More than half of them.
     Majority,
-    /// All of them.
+    /// All voting lists.
     All,
 }
 

@@ -2,8 +2,8 @@
 
 use crate::SelectError;
 
-/// Settings that published policies state besides how they select. An engine takes them over or, where it cannot,
-/// refuses the policy.
+/// Settings that published policies state in addition to their selection. An engine adopts them, or refuses the policy if it
+/// cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Deployment {

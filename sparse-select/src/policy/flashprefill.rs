@@ -99,8 +99,8 @@ impl FlashPrefill {
         })
     }
 
-    /// Returns the logarithm of the energy of each block before the one of the queries `rows` of `head`, all of which lie
-    /// in one block, by the mean keys `[kv_heads, blocks, dim]`. O(rows · blocks · dim).
+    /// Returns the logarithm of the energy of each block before the one of the queries `rows` of `head`, which are in one
+    /// block, by the mean keys `[kv_heads, blocks, dim]`. O(rows · blocks · dim).
     #[must_use]
     pub fn log_energies(
         q: &Heads<'_>,

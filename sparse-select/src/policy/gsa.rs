@@ -15,7 +15,7 @@ use crate::{
     topk::{largest, top_k_where, union},
 };
 
-/// Registry entry. The keys are those of the published section `ucm_sparse_config.GSA`.
+/// Registry entry. The keys are named as in the published section `ucm_sparse_config.GSA`.
 pub const ENTRY: Entry = Entry {
     name: "gsa",
     aliases: &[],

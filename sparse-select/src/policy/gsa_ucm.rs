@@ -1,7 +1,7 @@
 //! GSA as shipped by UCM: a bounded top-k by mean keys, in decode and for long prompts only.
 //!
-//! UCM computes the top-k beside the steps that follow, and attends to the ends of the prompt until the first is there. Here a
-//! step that computes it attends to it, and the steps up to the next keep it.
+//! UCM computes the top-k concurrently with the following steps, and attends to the ends of the prompt until the first result
+//! is ready. Here a step that computes it attends to it, and the steps up to the next keep it.
 
 use kvblock::BlockSize;
 
@@ -191,8 +191,8 @@ impl Policy for GsaUcm {
         topk + (blocks - full)
     }
 
-    /// Dense in prefill and for short prompts. A partial last block has no representative but is selected all
-    /// the same, since it is the current block.
+    /// Dense in prefill and for short prompts. A partial last block has no representative but is selected, since it is the
+    /// current block.
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         if input.stage != Stage::Decode || !self.is_active(input.kv_len) {
             out.keep_all(input.num_blocks(self.block_size));

@@ -88,7 +88,7 @@ pub struct KvComp {
     pub length_threshold: u32,
     /// Steps of fewer decoding requests stay dense.
     pub concurrency_threshold: u32,
-    /// Tokens per common representative; a block where that is the nearest token.
+    /// Tokens per common representative; `block_size` if representatives are of the nearest tokens.
     pub chunk_size: u32,
     /// Combination of the similarities of a chunk's tokens.
     pub representative: Representative,
@@ -222,7 +222,7 @@ impl KvComp {
         top_k(&scores, blocks)
     }
 
-    /// The distance of a block: that of its nearest chunk.
+    /// The distance of a block: the smallest distance of its chunks.
     fn block_distance(&self, block: u32, distances: &[u32]) -> f32 {
         let chunk = |tokens: &[u32]| match self.representative {
             Representative::Max => tokens.iter().copied().min().unwrap_or(u32::MAX) as f32,

@@ -18,9 +18,9 @@ const SLASH_MIN: usize = 50;
 /// Parameters of the estimate; sizes in tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Number of columns kept, at least 30; not read beside a budget.
+    /// Number of columns kept, at least 30; not read if a budget is set.
     pub vertical_size: u32,
-    /// Number of diagonals kept, at least 50; not read beside a budget.
+    /// Number of diagonals kept, at least 50; not read if a budget is set.
     pub slash_size: u32,
     /// Number of last queries that the estimate uses.
     pub last_q: u32,
@@ -114,7 +114,7 @@ impl Estimate {
 }
 
 impl Lines {
-    /// Blocks of `size` tokens with a key that lies on a line for a query at one of `positions`.
+    /// Blocks of `size` tokens that contain a key on a selected line for a query at one of `positions`.
     fn touched(&self, positions: core::ops::Range<usize>, size: usize) -> Vec<u32> {
         let columns = self.vertical.iter().map(|&c| c as usize).filter(|&c| c < positions.end);
         let columns = columns.map(|c| count_u32(c / size));

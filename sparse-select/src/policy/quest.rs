@@ -171,7 +171,7 @@ pub fn offload_scores(q: &Heads<'_>, digest: &MinMax, kv_heads: usize) -> Vec<f3
 }
 
 impl Quest {
-    /// Fewest blocks that are selected, if there are so many.
+    /// Minimum number of selected blocks, if a row has that many.
     fn least(&self) -> u32 {
         match self.mode {
             Mode::Budget { pages } => pages,
@@ -180,7 +180,7 @@ impl Quest {
         }
     }
 
-    /// Whether the mass to be kept is that of all blocks.
+    /// Whether the mass to keep is a share of the mass of all blocks.
     fn keeps_mass_of_all(&self) -> bool {
         matches!(self.mode, Mode::Mass { mass } if odds(mass).is_infinite())
     }

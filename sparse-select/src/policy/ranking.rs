@@ -7,11 +7,11 @@ use super::kvcomp::Projection;
 /// Exhaustive: whoever ranks by it must know every kind, so a new one is a breaking change.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Ranking {
-    /// By a digest of the keys of each block.
+    /// Ranks a block by a digest of its keys.
     Digests(ByDigests),
-    /// By the binary hash of the nearest token.
+    /// Ranks a block by the binary hash of its nearest token.
     Hashes(ByHashes),
-    /// By attention to compressed keys.
+    /// Ranks a block by attention to compressed keys.
     Compressed(ByCompressed),
 }
 

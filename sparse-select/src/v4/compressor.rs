@@ -8,9 +8,9 @@ use crate::{
 
 /// Channels at the end of an entry that have rotary embedding.
 pub const ROPE_DIM: usize = 64;
-/// Channels per scale in the main cache; scales are UE8M0. Library only: the engine's kernels round what they keep.
+/// Channels per scale in the main cache; scales are UE8M0. Library only: the engine's kernels round by themselves.
 pub const MAIN_SCALE_BLOCK: usize = 64;
-/// Channels per scale in the indexer's cache; scales are f32. Library only: the engine's kernels round what they keep.
+/// Channels per scale in the indexer's cache; scales are f32. Library only: the engine's kernels round by themselves.
 pub const INDEXER_SCALE_BLOCK: usize = 128;
 
 /// Number of tokens per entry.
@@ -144,7 +144,7 @@ pub fn rotate(x: &mut [f32], ratio: Ratio, pos: usize, theta: f64) {
     }
 }
 
-/// fp8 codes of `x`, and one scale per `block` channels. Library only: the engine's kernels round what they keep.
+/// fp8 codes of `x`, and one scale per `block` channels. Library only: the engine's kernels round by themselves.
 #[must_use]
 pub fn quantise_blocks(x: &[f32], block: usize, format: ScaleFormat) -> (Vec<u8>, Vec<f32>) {
     let (codes, scales): (Vec<_>, Vec<_>) = x.chunks(block).map(|part| fp8::quantise(part, format)).unzip();

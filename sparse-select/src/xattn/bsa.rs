@@ -66,8 +66,8 @@ impl XAttentionBsa {
         })
     }
 
-    /// The blocks of the history `k` that the chunk `q` needs, ascending; all of them if the chunk has fewer
-    /// than `stride` queries, of which no antidiagonal is whole.
+    /// The blocks of the history `k` that the chunk `q` needs, ascending; all of them if the chunk has fewer than `stride`
+    /// queries, which no antidiagonal covers.
     ///
     /// Only query blocks with a real query vote. (The published code pads the chunk to a multiple of
     /// `128 * stride` and lets the padding vote, for block 0 alone, so that its result depends on the

@@ -16,16 +16,16 @@ pub struct BlockSums<'a> {
     pub key_blocks: usize,
 }
 
-/// In which stages blocks may be dropped.
+/// Stages in which blocks may be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Only in prefill: a decode call keeps everything.
     Prefill,
-    /// In both.
+    /// In prefill and in decode.
     Both,
 }
 
-/// The arguments of [`find_blocks_chunked`] besides the sums.
+/// The arguments of [`find_blocks_chunked`] other than the sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FindBlocks<'a> {
     /// Key block of the chunk's first query block.
@@ -36,7 +36,7 @@ pub struct FindBlocks<'a> {
     pub num_to_choose: Option<u32>,
     /// Whether this is a decode step.
     pub decoding: bool,
-    /// In which stages blocks may be dropped.
+    /// Stages in which blocks may be dropped.
     pub mode: Mode,
     /// Whether query block r sees only the key blocks up to `current_index + r`.
     pub causal: bool,
