@@ -23,8 +23,7 @@ use crate::tier::{BlockLayout, HostTier, Tier, TierError, TierName};
 pub struct StackConfig {
     /// Size and division of every block above the codec.
     pub layout: BlockLayout,
-    /// Names what the blocks hold: model, cache group, element type. Blocks stored under another name are
-    /// never served.
+    /// Name of the blocks' contents: model, cache group, element type. Blocks stored under another name are never served.
     pub namespace: String,
     /// Position of the rows in a shard, which `compress=int8` needs.
     pub rows: Option<RowLayout>,
@@ -34,13 +33,13 @@ pub struct StackConfig {
     pub blocks_per_sync: u32,
     /// Time limit for one request to a remote service.
     pub remote_timeout: Duration,
-    /// After a failed request, a remote service is not asked again for this long.
+    /// Time for which a remote service is not used after a failed request.
     pub remote_retry_after: Duration,
 }
 
 impl StackConfig {
-    /// Least recently used blocks are evicted, 64 blocks are synced at a time, requests to a service take at most 5 s,
-    /// and a service that failed is asked again after 1 s. There is no row layout.
+    /// Least recently used blocks are evicted, 64 blocks are synced at a time, requests to a service take at most 5 s, and a
+    /// failed service is retried after 1 s. There is no row layout.
     #[must_use]
     pub fn new(layout: BlockLayout, namespace: impl Into<String>) -> Self {
         Self {
@@ -217,8 +216,8 @@ fn disk(_: &DiskSpec, _: &StackConfig, _: bool) -> Result<Arc<dyn Tier>, Assembl
 }
 
 impl TierSpec {
-    /// Scratch space of `shape` in the folder of the disk tier, with up to `staging_bytes` on their way in each direction;
-    /// `None` where the spec has no disk.
+    /// Scratch space of `shape` in the folder of the disk tier, with up to `staging_bytes` in transfer in each direction;
+    /// `None` if the spec has no disk.
     ///
     /// # Errors
     /// [`AssembleError::Tier`] when the folder cannot be used or too little is free, [`AssembleError::Feature`] without the

@@ -22,8 +22,8 @@ pub enum RowLayout {
         /// Tokens of a block.
         block_size: u32,
     },
-    /// A paged K block, then the V block of the same tokens, `[num_kv_heads, block_size, head_dim]`: what the
-    /// engine stores of a block for one layer.
+    /// A paged K block, then the V block of the same tokens, `[num_kv_heads, block_size, head_dim]`: as the engine stores a
+    /// block for one layer.
     PagedKeyValue {
         /// Elements of a row, a multiple of 8.
         head_dim: u32,

@@ -77,7 +77,7 @@ pub enum SubmitError {
     /// The step lies beyond the prefetch window.
     #[error("step {step} is too far ahead, the latest that may be prefetched for is {latest}")]
     TooFarAhead {
-        /// The step asked for.
+        /// The requested step.
         step: u64,
         /// The current step plus `prefetch_ahead`.
         latest: u64,
@@ -118,7 +118,7 @@ pub enum EngineError {
     Spawn {
         /// Index of the worker.
         index: usize,
-        /// Workers asked for.
+        /// Requested number of workers.
         workers: usize,
         /// The system's error.
         #[source]
@@ -134,7 +134,7 @@ struct Shared {
     spare: Spare,
 }
 
-/// Buffers of blocks that nobody needs any more, for the loads to come: fresh memory must be mapped and cleared first.
+/// Buffers of freed blocks, for later loads: fresh memory must be mapped and cleared first.
 struct Spare {
     bytes: usize,
     most: usize,
@@ -334,8 +334,8 @@ impl Engine {
         lock(&self.shared.state).board.take(block)
     }
 
-    /// Takes the memory of a block back that nobody needs any more, for the next load. Up to a quarter of
-    /// `prefetch_cache_size` buffers are kept.
+    /// Recycles the memory of a block that is no longer needed, for the next load. Up to a quarter of `prefetch_cache_size`
+    /// buffers are kept.
     pub fn give_back(&self, block: Arc<[u8]>) {
         self.shared.spare.keep(block);
     }
@@ -368,8 +368,7 @@ impl Engine {
         lock(&self.shared.state).board.cached_blocks()
     }
 
-    /// Cancels what is pending and joins the workers, each after the load it is in. Dropping the engine does
-    /// the same.
+    /// Cancels pending tasks and joins the workers, each after its current load. Dropping the engine does the same.
     pub fn shutdown(self) {
         drop(self);
     }

@@ -15,7 +15,7 @@ pub enum FailurePolicy {
 /// Action of the scheduler on the request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recovery {
-    /// Nothing was bad.
+    /// No block was bad.
     Unaffected,
     /// End the request with an error, and drop these hashes from the prefix cache.
     Fail {
@@ -26,7 +26,7 @@ pub enum Recovery {
     Recompute {
         /// Tokens before the first bad block.
         computed_tokens: u32,
-        /// As in [`Recovery::Fail`].
+        /// Blocks to remove from the prefix cache, as in [`Recovery::Fail`].
         unhash: Vec<BlockHash>,
     },
 }

@@ -13,7 +13,7 @@ use crate::tier::Stored;
 pub enum Lookup {
     /// The block can be read.
     Ready,
-    /// The block is being written; ask again later.
+    /// The block is being written; try again later.
     InFlight,
     /// The tier does not hold the block.
     Missing,
@@ -77,7 +77,7 @@ pub enum RestoreError {
     NoSuchSlot {
         /// The block.
         key: BlockHash,
-        /// Its slot.
+        /// Slot of the block.
         slot: u32,
         /// Number of slots.
         capacity: u32,

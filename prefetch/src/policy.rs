@@ -16,7 +16,7 @@ pub trait EvictionPolicy: Send {
     /// A block was given a slot.
     fn insert(&mut self, key: BlockHash);
 
-    /// A block was asked for, resident or not. `ready` is false while it is still being written.
+    /// Records that a block was requested, resident or not. `ready` is false while it is still being written.
     fn touch(&mut self, key: BlockHash, ready: bool);
 
     /// The next `count` blocks to evict among those `evictable`, in order, or `None` when there are fewer.

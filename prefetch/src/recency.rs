@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 
 /// A set of block hashes ordered by last use. Every operation is O(log n).
 ///
-/// A tree over use stamps rather than an intrusive list: it needs no index arithmetic, and its cost is small
-/// beside the I/O or copy that each call goes with.
+/// A tree over use stamps rather than an intrusive list: it needs no index arithmetic, and its cost is small compared to the
+/// I/O or the copy of each call.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Recency {
     stamps: FxHashMap<BlockHash, u64>,

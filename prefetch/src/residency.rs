@@ -110,7 +110,7 @@ impl Residency {
         &self.free
     }
 
-    /// Whether `selected` names a block that is not on the device, so that a prefetch is worth submitting.
+    /// Whether `selected` names a block that is not on the device, so that a prefetch would load something.
     #[must_use]
     pub fn is_missing_any(&self, selected: &[BlockIdx]) -> bool {
         selected.iter().any(|block| !self.resident.contains_key(block))

@@ -62,19 +62,19 @@ impl TierSpec {
         Self::default()
     }
 
-    /// Sets the capacity of the host tier; `None` for no such tier.
+    /// Sets the capacity of the host tier; `None` for no host tier.
     #[must_use]
     pub fn host_bytes(self, bytes: impl Into<Option<u64>>) -> Self {
         Self { host_bytes: bytes.into(), ..self }
     }
 
-    /// Sets directory and capacity of the disk tier; `None` for no such tier.
+    /// Sets directory and capacity of the disk tier; `None` for no disk tier.
     #[must_use]
     pub fn disk(self, disk: impl Into<Option<DiskSpec>>) -> Self {
         Self { disk: disk.into(), ..self }
     }
 
-    /// Sets the remote tier; `None` for no such tier.
+    /// Sets the remote tier; `None` for no remote tier.
     #[must_use]
     pub fn remote(self, remote: impl Into<Option<RemoteSpec>>) -> Self {
         Self { remote: remote.into(), ..self }
@@ -126,7 +126,7 @@ pub struct DiskSpec {
 /// Encoding of blocks below the host tier.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Compression {
-    /// Blocks are kept as they are stored.
+    /// Blocks are stored without compression.
     #[default]
     None,
     /// fp8 e4m3.
@@ -140,7 +140,7 @@ const COMPRESSIONS: &[(&str, Compression)] =
     &[("none", Compression::None), ("fp8", Compression::Fp8), ("int8", Compression::Int8)];
 const FAILURES: &[(&str, FailurePolicy)] =
     &[("recompute", FailurePolicy::Recompute), ("fail", FailurePolicy::Fail)];
-/// From the largest on.
+/// Units, from the largest on.
 const UNITS: &[(&str, u64)] = &[
     ("TiB", 1 << 40),
     ("TB", 1_000_000_000_000),

@@ -1,9 +1,9 @@
 //! Scratch space on disk for the blocks of a pool that neither device nor host memory holds.
 //!
 //! A tier keeps whole blocks by content, for whoever asks; a spill is memory of one pool, addressed by number, whose parts
-//! are read again in every step. Reads are asked for ahead and come in order; writes return at once and are done behind.
-//! Both stay within a given number of bytes. What is read is what was written last, or an error that names file, block
-//! and reason.
+//! are read again in every step. Reads are requested ahead and complete in order; writes return at once and are done in the
+//! background. Both stay within a given number of bytes. What is read is what was written last, or an error that names file,
+//! block and reason.
 //!
 //! ```text
 //! region 0 │ b0 b1 b2 b3 ... │ region 1 │ b0 b1 b2 b3 ... │ ...
@@ -77,7 +77,7 @@ impl SpillShape {
 pub struct SpillRun {
     /// The region.
     pub region: u32,
-    /// Its blocks.
+    /// Blocks of the run.
     pub blocks: Range<u32>,
 }
 
@@ -91,16 +91,16 @@ pub struct SpillError {
     pub block: u32,
     /// Whether it was not read, or not written before.
     pub action: &'static str,
-    /// The system's reason, or what was found instead.
+    /// Reason that the system gives, or the unexpected content.
     pub reason: Arc<str>,
 }
 
 /// Blocks that were read.
 #[derive(Debug)]
 pub struct Piece {
-    /// The blocks: a part of a run that was asked for.
+    /// The blocks of the piece: a part of a requested run.
     pub run: SpillRun,
-    /// Their bytes; zeros where blocks were lost.
+    /// Bytes of the blocks; zeros for lost blocks.
     pub bytes: Vec<u8>,
     /// Blocks that could not be read.
     pub lost: Vec<SpillError>,
@@ -124,7 +124,7 @@ struct Disk {
     shape: SpillShape,
 }
 
-/// Scratch space on disk. Blocks that were never written are zeros. Dropping it ends what is under way.
+/// Scratch space on disk. Blocks that were never written are zeros. Dropping it ends the current reads and writes.
 pub struct Spill {
     disk: Arc<Disk>,
     queue: Arc<Queue>,
@@ -142,8 +142,8 @@ impl std::fmt::Debug for Spill {
 }
 
 impl Spill {
-    /// Blocks of `shape` in `file`, which nobody else uses and errors name as `path`. Up to `staging_bytes` of what was read
-    /// wait to be taken, and as many to be written, one block each at least.
+    /// Blocks of `shape` in `file`, which no other process uses and errors name as `path`. Up to `staging_bytes` of read
+    /// blocks wait to be taken, and as many bytes wait to be written, but at least one block each.
     ///
     /// # Errors
     /// When the system refuses a thread.
@@ -171,7 +171,7 @@ impl Spill {
         Ok(())
     }
 
-    /// Its sizes.
+    /// Sizes of the spill.
     #[must_use]
     pub fn shape(&self) -> SpillShape {
         self.disk.shape
@@ -183,7 +183,7 @@ impl Spill {
         &self.disk.path
     }
 
-    /// Bytes that may wait on their way in one direction.
+    /// Maximum number of bytes that wait in one direction.
     #[must_use]
     pub fn staging_bytes(&self) -> usize {
         self.queue.limit()
@@ -195,8 +195,8 @@ impl Spill {
         self.keys.traffic()
     }
 
-    /// Begins to read runs, after all reads that were begun before. Their pieces must be taken in the order of these reads, or
-    /// given up: they share the staging memory. Runs must not be written before they were taken.
+    /// Begins to read runs, after all reads that were begun before. Callers must take their pieces in the order of these
+    /// reads, or give them up: they share the staging memory. Runs must not be written before they were taken.
     ///
     /// # Panics
     /// When a run leaves the spill.
@@ -209,7 +209,8 @@ impl Spill {
         PendingRead { id: self.queue.ask(sized), queue: Arc::clone(&self.queue) }
     }
 
-    /// Writes a run behind, waiting only for room in the staging memory. A failure is told when the blocks are read.
+    /// Queues a write of a run, and waits only for room in the staging memory. A failure is reported when the blocks are
+    /// read.
     ///
     /// # Panics
     /// When the run leaves the spill, or there are not as many bytes as it has.
@@ -312,7 +313,7 @@ impl Disk {
         Piece { run, bytes, lost }
     }
 
-    /// Reads a run: in one go, or block by block where that fails. Returns what was lost.
+    /// Reads a run in one go, or block by block if that fails. Returns the lost blocks.
     fn read_into(&self, run: &SpillRun, keys: &Keys, bytes: &mut [u8]) -> Vec<SpillError> {
         let mut lost = Vec::new();
         let known = keys.when_written(run);

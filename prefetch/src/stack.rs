@@ -136,7 +136,7 @@ impl TierStack {
         found
     }
 
-    /// Counts a miss in every tier for blocks that were wanted but that a lookup found in none.
+    /// Counts a miss in every tier for blocks that a lookup found in no tier.
     pub fn count_misses(&self, blocks: u64) {
         self.names().for_each(|tier| self.counters.missed(tier, blocks));
     }
@@ -207,7 +207,7 @@ impl TierStack {
         results.into_iter().collect()
     }
 
-    /// Returns what tiers have mended or go on without, since the last call.
+    /// Returns the faults that tiers have repaired or work around since the last call.
     #[must_use]
     pub fn take_warnings(&self) -> Vec<TierWarning> {
         self.tiers.iter().flat_map(|tier| tier.take_warnings()).collect()
@@ -262,7 +262,7 @@ pub enum StackError {
     /// No tier was given.
     #[error("a tier stack needs at least one tier")]
     Empty,
-    /// Counters and errors tell tiers apart by their names.
+    /// Two tiers have the same name, by which counters and errors distinguish tiers.
     #[error("two tiers of a stack are named {tier}")]
     SameName {
         /// The name.
@@ -273,7 +273,7 @@ pub enum StackError {
     Layout {
         /// The tier.
         tier: TierName,
-        /// Its layout.
+        /// Layout of the store's blocks.
         found: BlockLayout,
         /// Layout of the first tier.
         expected: BlockLayout,

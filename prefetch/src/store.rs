@@ -94,7 +94,7 @@ pub enum StoreError {
     Spawn {
         /// Index of the stream.
         index: usize,
-        /// Streams asked for.
+        /// Requested number of streams.
         streams: usize,
         /// The system's error.
         #[source]
@@ -107,7 +107,7 @@ struct Job {
     key: BlockHash,
     bytes: Arc<[u8]>,
     task: Arc<TaskShared>,
-    /// Its position in the task.
+    /// Position of the block in the task.
     position: usize,
 }
 
@@ -183,7 +183,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Saves blocks, each of which is visible once it has been written.
+    /// Saves blocks. Each is visible once it has been written.
     ///
     /// # Errors
     /// [`StoreError::QueueFull`], or [`StoreError::Layout`].
@@ -222,7 +222,7 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// Finishes what is queued, then joins the streams.
+    /// Finishes queued tasks, then joins the streams.
     fn drop(&mut self) {
         lock(&self.shared.queue).closed = true;
         self.shared.work.notify_all();

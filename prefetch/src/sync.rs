@@ -8,7 +8,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks of code that the loom model checker explores (`RUSTFLAGS="--cfg loom"`); otherwise those of std.
+/// Locks of code that the loom model checker explores (`RUSTFLAGS="--cfg loom"`); otherwise the locks of std.
 pub(crate) mod explored {
     #[cfg(loom)]
     pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};

@@ -1,4 +1,4 @@
-//! Tiers and media for tests: what they hold and how they fail is chosen by the test.
+//! Tiers and media for tests, with contents and failures that the test chooses.
 
 mod fake;
 mod rng;

@@ -189,7 +189,7 @@ pub trait Tier: Send + Sync {
         Ok(())
     }
 
-    /// Returns what was mended or goes on with a fault since the last call.
+    /// Returns the faults that were repaired or worked around since the last call.
     fn take_warnings(&self) -> Vec<TierWarning> {
         Vec::new()
     }

@@ -5,17 +5,17 @@ use std::io;
 /// Mode in which a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// For reading; it must exist.
+    /// Open for reading; the file must exist.
     Read,
-    /// For reading and writing; it must exist.
+    /// Open for reading and writing; the file must exist.
     Write,
-    /// For reading and writing; it is made when missing.
+    /// Open for reading and writing; a missing file is created.
     Create,
-    /// For reading and writing, as an empty file in place of what has its name.
+    /// Open for reading and writing, as an empty file that replaces any other of that name.
     Replace,
 }
 
-/// A flat set of files that nobody else writes.
+/// A flat set of files that no other process writes.
 ///
 /// Names and contents survive a crash of the process at once, and a crash of the machine once they were synced.
 pub trait Volume: Send + Sync {

@@ -60,7 +60,7 @@ impl RowLayout {
 /// Encoding of the elements of a shard.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Codec {
-    /// The bytes as they are: exact for every cache type, quantised ones too.
+    /// No encoding: exact for every cache type, including quantised ones.
     AsStored,
     /// f16 to fp8 e4m3: `saturate(x / scale)`, read as `value * scale`. Half the bytes.
     Fp8 {

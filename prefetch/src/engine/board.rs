@@ -76,14 +76,14 @@ pub struct Loaded {
 pub enum Outcome {
     /// Every block was in the cache when the task ended.
     Ready {
-        /// Blocks read from tiers, by this task or by another one that wanted them at the same time.
+        /// Blocks read from tiers, by this task or by another one that needed them at the same time.
         loaded: u32,
         /// Blocks that were already in the cache.
         cached: u32,
     },
     /// Some blocks could not be loaded; the others were.
     Failed(Arc<[BadBlock]>),
-    /// The wait ran out of time; the task goes on. Only [`super::Handle::wait`] returns this.
+    /// The wait timed out; the task continues. Only [`super::Handle::wait`] returns this.
     Timeout,
     /// Cancelled, replaced by a newer generation, displaced by more urgent work, or cut off by a shutdown.
     Cancelled,
@@ -273,8 +273,7 @@ impl TaskBoard {
         }
     }
 
-    /// Accepts the result of a load issued by [`Self::next_load`]. A block that no live task wants any more
-    /// is discarded.
+    /// Accepts the result of a load issued by [`Self::next_load`]. A block that no live task needs is discarded.
     ///
     /// # Panics
     /// When `block` was not being loaded.

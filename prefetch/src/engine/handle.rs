@@ -137,7 +137,7 @@ impl Future for Handle {
 }
 
 impl Drop for Handle {
-    /// A transfer that nobody waited for was hidden completely.
+    /// A transfer that no caller waited for was hidden completely.
     fn drop(&mut self) {
         let _ = lock(&self.slot.state).outcome(&self.counters);
     }

@@ -1,4 +1,4 @@
-//! State of every block of a spill: never written, on its way, written with a checksum, or lost.
+//! State of every block of a spill: never written, being written, written with a checksum, or lost.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -10,10 +10,10 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
-/// Contents of a block of a region as they were written last.
+/// State of the contents of a block of a region.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Contents {
-    /// Nothing so far.
+    /// Nothing was written.
     #[default]
     Zeros,
     /// Bytes with this checksum.
@@ -31,7 +31,7 @@ impl Contents {
 #[derive(Clone, Debug, Default)]
 struct Key {
     contents: Contents,
-    /// Writes on their way.
+    /// Writes of the block in progress.
     pending: u32,
     /// Writes so far.
     writes: u32,
@@ -50,7 +50,7 @@ pub(super) struct Keys {
 #[derive(Debug)]
 struct State {
     keys: Vec<Key>,
-    /// Writes of runs on their way.
+    /// Writes of runs in progress.
     pending: u64,
     traffic: SpillTraffic,
     closed: bool,
@@ -103,7 +103,7 @@ impl Keys {
         lock(&self.state).keys[place].writes
     }
 
-    /// Contents of the blocks of a run, once no write of theirs is on its way.
+    /// Contents of the blocks of a run, once none of them is being written.
     pub(super) fn when_written(&self, run: &SpillRun) -> Vec<Contents> {
         let places = self.places(run);
         let busy =
@@ -127,7 +127,7 @@ impl Keys {
         lock(&self.state).traffic
     }
 
-    /// Lets nobody wait any more.
+    /// Wakes all waiting threads, for good.
     pub(super) fn close(&self) {
         lock(&self.state).closed = true;
         self.ended.notify_all();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::{Piece, SpillRun};
 use crate::sync::explored::{Condvar, Mutex, lock, wait};
 
-/// Work for the threads of a spill, and what they have read.
+/// Work for the threads of a spill, and their results.
 #[derive(Debug)]
 pub(super) struct Queue {
     state: Mutex<State>,
@@ -15,13 +15,13 @@ pub(super) struct Queue {
     to_write: Condvar,
     /// Something was read or written.
     ready: Condvar,
-    /// Maximum number of bytes on their way in each direction.
+    /// Maximum number of bytes in transfer in each direction.
     limit: usize,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Reads by number, in the order in which they were asked for.
+    /// Reads by number, in the order of the requests.
     reads: BTreeMap<u64, Pieces>,
     next: u64,
     /// Bytes of reads that run or wait to be taken.
@@ -35,7 +35,7 @@ struct State {
 /// Pieces of one read.
 #[derive(Debug, Default)]
 struct Pieces {
-    /// Pieces that nobody reads yet, with their bytes.
+    /// Pieces that no worker has begun to read, with their bytes.
     waiting: VecDeque<(usize, SpillRun)>,
     /// Pieces that are read or being read, from the one that is taken next on.
     begun: VecDeque<Option<Piece>>,
@@ -95,7 +95,7 @@ impl Queue {
         }
     }
 
-    /// Hands over what was read.
+    /// Stores the result of a read.
     pub(super) fn done(&self, job: &ReadJob, piece: Piece) {
         let mut state = lock(&self.state);
         match state.reads.get_mut(&job.read) {
@@ -205,7 +205,8 @@ mod tests {
         true
     }
 
-    /// Two threads read through room for one piece: the order is that of the question, and nobody sleeps for ever.
+    /// Two threads read through room for one piece: they get pieces in the order of their requests, and neither waits for
+    /// ever.
     #[test]
     fn pieces_arrive_in_order_whoever_reads_them() {
         loom::model(|| {
@@ -261,7 +262,7 @@ mod tests {
         });
     }
 
-    /// The end wakes whoever waits for a piece and for the room of a write.
+    /// Closing the spill wakes all threads that wait for a piece or for room to write.
     #[test]
     fn close_wakes_all_sides() {
         loom::model(|| {

@@ -1,4 +1,4 @@
-//! A spill as a tier: whoever selects blocks asks for them by name, in any order, ahead of need.
+//! A spill as a tier: selections request blocks by name, in any order, ahead of need.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl SpillTier {
         Some(Self { spill, layout })
     }
 
-    /// Name of a block from the region `first` on, as it is after all writes that were begun.
+    /// Name of a block from the region `first` on, in its state after all writes that were begun.
     ///
     /// # Panics
     /// When the block leaves the spill.
@@ -72,7 +72,7 @@ impl SpillTier {
         regions.fold(0, |sum: u32, region| sum.wrapping_add(self.spill.writes(region, block)))
     }
 
-    /// The place of a key that names a block as it is.
+    /// The place of a key that names the current state of a block.
     fn current(&self, key: BlockHash) -> Option<Named> {
         let named = Named::of(key);
         let shape = self.spill.shape();

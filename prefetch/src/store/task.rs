@@ -1,4 +1,4 @@
-//! Tasks of a store: what a caller waits for and the streams fill.
+//! Tasks of a store, which streams execute and callers wait for.
 
 use std::sync::{Arc, Condvar, Mutex};
 

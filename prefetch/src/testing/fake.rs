@@ -11,7 +11,7 @@ use kvblock::BlockHash;
 use crate::sync::lock;
 use crate::tier::{BlockLayout, Stored, Tier, TierError, TierName};
 
-/// A tier that holds every possible block, with bytes derived from the hash, unless told otherwise.
+/// A tier that holds every possible block, with bytes derived from the hash, unless the test changes that.
 ///
 /// Faults are set per block, and each read is logged, so that tests see order and repetition.
 pub struct FakeTier {
@@ -31,7 +31,7 @@ struct Script {
 /// Fault of a block of a [`FakeTier`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// It is not there.
+    /// The object does not exist.
     Missing,
     /// Reading fails.
     Broken,

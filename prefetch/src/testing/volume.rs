@@ -28,7 +28,7 @@ pub struct DiskFaults {
     pub sync: u16,
     /// Opening and renaming that fail.
     pub open: u16,
-    /// Reads of which a bit is wrong.
+    /// Share of reads with a flipped bit.
     pub flip: u16,
 }
 
@@ -59,7 +59,7 @@ struct Disk {
     before_read: Option<ReadHook>,
 }
 
-/// A file: what the system shows of it, and what a power loss leaves.
+/// A file: its visible contents, and the contents after a power loss.
 #[derive(Default)]
 struct Contents {
     seen: Vec<u8>,
@@ -124,7 +124,7 @@ impl SimVolume {
         lock(&self.disk).before_read = Some(Arc::new(hook));
     }
 
-    /// Lets the process die after so many more bytes are written: every later call fails until [`Self::restart`].
+    /// Lets the process die after this many more bytes are written: every later call fails until [`Self::restart`].
     pub fn kill_after(&self, bytes: u64) {
         lock(&self.disk).fuse = Some(bytes);
     }
@@ -140,8 +140,8 @@ impl SimVolume {
         lock(&self.disk).is_dead
     }
 
-    /// Starts a process that finds what the last one left. `power_lost` takes what was not synced: any of the sectors,
-    /// and any of the last changes of names.
+    /// Starts a new process on the files of the last one. With `power_lost`, unsynced data are lost: any of the sectors, and
+    /// any of the last changes of names.
     pub fn restart(&self, power_lost: bool) {
         let disk = &mut *lock(&self.disk);
         if power_lost {

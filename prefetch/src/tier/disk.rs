@@ -99,7 +99,8 @@ impl DiskTier {
     /// [`Self::open`] for the files of `volume`, which nobody else uses, in place of those of the directory.
     ///
     /// # Errors
-    /// As [`Self::open`], but for [`TierError::Locked`] and [`TierError::TooLarge`].
+    /// Opens a tier on a given volume, with the errors of [`Self::open`] except [`TierError::Locked`] and
+    /// [`TierError::TooLarge`].
     pub fn on(volume: Arc<dyn Volume>, config: DiskConfig) -> Result<Self, TierError> {
         let DiskConfig { name, layout, capacity_bytes, .. } = config;
         let slots = u32::try_from(capacity_bytes / slab::slot_bytes(layout)).unwrap_or(u32::MAX);
@@ -233,7 +234,7 @@ impl State {
         (std::mem::take(&mut self.uncleared), rows)
     }
 
-    /// Removes a block, unless somebody reads it.
+    /// Removes a block, unless it is being read.
     fn drop_block(&mut self, key: BlockHash) -> Result<bool, IndexError> {
         let removed = self.index.remove(key)?;
         if let Some(slot) = removed {
@@ -327,8 +328,7 @@ impl Tier for DiskTier {
 }
 
 impl Drop for DiskTier {
-    /// Blocks not yet synced would be lost, which is allowed; a failure here has nobody to tell: [`Tier::flush`]
-    /// before tells it.
+    /// Blocks not yet synced would be lost, which is allowed; a failure here cannot be reported: call [`Tier::flush`] before.
     fn drop(&mut self) {
         let _ = self.flush();
     }

@@ -15,7 +15,7 @@ pub enum TierError {
     /// The tier does not hold the block.
     #[error("block {key:?} is not in the {tier} tier")]
     NotFound {
-        /// The tier that was asked.
+        /// The tier that was used.
         tier: TierName,
         /// The block.
         key: BlockHash,
@@ -51,7 +51,7 @@ pub enum TierError {
     Full {
         /// The tier.
         tier: TierName,
-        /// Its capacity in blocks.
+        /// Capacity of the tier in blocks.
         capacity_blocks: u64,
     },
     /// The block is pinned, so it cannot be removed.
@@ -75,7 +75,7 @@ pub enum TierError {
     /// The block has fewer shards.
     #[error("shard {shard} of blocks that have {shards}")]
     NoSuchShard {
-        /// The shard asked for.
+        /// The requested shard.
         shard: u32,
         /// Shards of a block.
         shards: u32,
@@ -90,7 +90,7 @@ pub enum TierError {
         tier: TierName,
         /// Contents that the tier says it holds.
         found: Box<str>,
-        /// Contents that were asked for.
+        /// Requested contents.
         expected: Box<str>,
     },
     /// A directory cannot be used.
@@ -109,7 +109,7 @@ pub enum TierError {
     NoBucket {
         /// The tier.
         tier: TierName,
-        /// Its name.
+        /// Name of the bucket.
         bucket: Box<str>,
     },
     /// The directory, which only one tier may use at a time, is in use.
@@ -117,7 +117,7 @@ pub enum TierError {
     Locked {
         /// The tier.
         tier: TierName,
-        /// Its directory.
+        /// Directory of the tier.
         path: PathBuf,
     },
     /// The capacity of the tier exceeds the size of the file system, used and free space together.
@@ -127,7 +127,7 @@ pub enum TierError {
     TooLarge {
         /// The tier.
         tier: TierName,
-        /// Its directory.
+        /// Directory of the tier.
         path: PathBuf,
         /// Bytes of the tier.
         capacity_bytes: u64,
@@ -141,7 +141,7 @@ pub enum TierError {
     NoRoom {
         /// The tier.
         tier: TierName,
-        /// Its directory.
+        /// Directory of the tier.
         path: PathBuf,
         /// Bytes of the blocks.
         needed_bytes: u64,
@@ -156,7 +156,7 @@ pub enum TierError {
         /// Time until the next request goes through.
         retry_in: Duration,
     },
-    /// A tier panicked while it served a block; the panic was caught, so that nobody waits forever.
+    /// A tier panicked while it served a block; the panic was caught, so that no caller waits forever.
     #[error("a tier panicked while it served block {key:?}")]
     Panicked {
         /// The block.
@@ -168,7 +168,7 @@ pub enum TierError {
     NotDurable {
         /// The tier.
         tier: TierName,
-        /// Their number.
+        /// Number of the affected blocks.
         blocks: usize,
         /// Why.
         #[source]
@@ -187,7 +187,7 @@ pub enum TierError {
     },
 }
 
-/// A fault that a tier has mended or goes on without, for somebody to know.
+/// A fault that a tier has repaired or works without, to be reported to the user.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TierWarning {
@@ -231,7 +231,7 @@ pub enum TierWarning {
     },
 }
 
-/// The parts that two descriptions, lists with commas, do not share: side by side where they have as many.
+/// Differences between two descriptions, which are lists with commas: pairwise if they have the same length.
 fn differences(found: &str, expected: &str) -> String {
     let [there, here] = [found, expected].map(|list| list.split(", ").collect::<Vec<_>>());
     if there.len() == here.len() {

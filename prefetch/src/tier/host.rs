@@ -22,7 +22,7 @@ pub struct HostTier {
 
 struct Inner {
     index: TierIndex,
-    /// By slot, up to the last slot ever used.
+    /// Blocks by slot, up to the last slot ever used.
     blocks: Vec<Option<Arc<[u8]>>>,
 }
 

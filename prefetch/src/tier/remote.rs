@@ -49,14 +49,14 @@ pub struct RemoteConfig {
     pub name: TierName,
     /// Size and division of every block.
     pub layout: BlockLayout,
-    /// Names what the blocks hold, for instance model, cache group and element type.
+    /// Name of the blocks' contents, for instance model, cache group and element type.
     pub namespace: String,
     /// Time limit for one request to the service, which is tried at most twice.
     pub timeout: Duration,
     /// After a failed request, the tier answers [`TierError::Down`] immediately for this long, so that a dead
     /// service does not delay every lookup by its timeout.
     pub retry_after: Duration,
-    /// Tags shards with MACs by this key, so that nobody without it can make blocks that are served. Without a key,
+    /// Tags shards with MACs under this key, so that only its owners can write blocks that are served. Without a key,
     /// everybody who can write to the storage decides what its readers compute.
     pub mac: Option<MacKey>,
     /// User and password of a Redis server.
@@ -65,7 +65,7 @@ pub struct RemoteConfig {
 }
 
 impl RemoteConfig {
-    /// Requests take at most 5 s, a service that failed is asked again after 1 s, and blocks carry checksums.
+    /// Requests take at most 5 s, a failed service is retried after 1 s, and blocks carry checksums.
     #[must_use]
     pub fn new(layout: BlockLayout, namespace: impl Into<String>) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl RemoteConfig {
 pub struct RemoteTier {
     name: TierName,
     layout: BlockLayout,
-    /// A block lies in the place that its hash selects.
+    /// Storage places; the hash of a block selects one.
     places: Vec<Arc<dyn Objects>>,
     naming: Naming,
     seal: Seal,
@@ -153,7 +153,7 @@ impl fmt::Debug for RemoteTier {
 }
 
 impl RemoteTier {
-    /// A tier over storage of one's own. A block lies in the place that its hash selects.
+    /// A tier over the given storage. The hash of a block selects its place.
     ///
     /// # Panics
     /// When there is no place.

@@ -31,7 +31,7 @@ const UNFINISHED: &str = "blocks.index.new";
 const DAMAGED: &str = "blocks.index.damaged";
 /// The index of format 1.
 const FORMER: &str = "index.redb";
-/// Bytes of a record beside the checksums of its shards: hash, order of writing, checksum of the record.
+/// Bytes of a record without the checksums of its shards: hash, order of writing, checksum of the record.
 const FIXED_BYTES: usize = 32 + 8 + 8;
 /// Bytes of records that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -86,10 +86,10 @@ pub(super) struct Catalog {
     next_stamp: u64,
 }
 
-/// An open index, and what was found in it.
+/// An open index, and the records found in it.
 pub(super) struct Opened {
     pub(super) catalog: Catalog,
-    /// In the order of writing.
+    /// Records in the order of writing.
     pub(super) rows: Vec<Row>,
     /// Slots whose records say nothing and must be cleared before the slots are used.
     pub(super) unclear: Vec<u32>,
@@ -100,7 +100,7 @@ pub(super) struct Opened {
 
 /// The records of a file.
 struct Found {
-    /// In the order of writing.
+    /// Records in the order of writing.
     rows: Vec<Row>,
     /// Slots of records that are damaged or name a block twice.
     unclear: Vec<u32>,

@@ -15,8 +15,8 @@ pub struct DiskConfig {
     pub directory: PathBuf,
     /// Size and division of every block.
     pub layout: BlockLayout,
-    /// Names what the blocks hold: for instance model, cache group and element type. A directory written
-    /// under another name is refused.
+    /// Name of the blocks' contents, for instance model, cache group and element type. A directory written under another name
+    /// is refused.
     pub namespace: String,
     /// Bytes of all slabs together.
     pub capacity_bytes: u64,

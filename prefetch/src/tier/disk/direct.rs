@@ -43,7 +43,7 @@ impl Direct {
     }
 }
 
-/// Fills `buffer` at least up to the end of `wanted`: the file may end within the last unit.
+/// Fills `buffer` at least up to byte `wanted`: the file may end within the last unit.
 fn read_until(file: &File, buffer: &mut [u8], offset: u64, wanted: Range<usize>) -> io::Result<()> {
     let mut filled = 0;
     while filled < wanted.end {

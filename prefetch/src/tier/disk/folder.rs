@@ -28,9 +28,8 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Locks the folder, which is made when missing. One that cannot be written is opened for reading, beside
-    /// others that read it. Bulk reads bypass the page cache if `direct` and if the system and the file system
-    /// support it.
+    /// Locks the folder, which is made when missing. A folder that cannot be written is opened for reading, which several
+    /// processes may do. Bulk reads bypass the page cache if `direct` and if the system and the file system support it.
     pub(super) fn open(tier: TierName, path: PathBuf, direct: bool) -> Result<Self, TierError> {
         let unusable = |source| TierError::Directory { tier, path: path.clone(), source };
         make_folder(&path).map_err(unusable)?;
@@ -79,13 +78,13 @@ impl Volume for Folder {
         std::fs::rename(self.path.join(from), self.path.join(to))
     }
 
-    /// Windows does so by itself.
+    /// Windows syncs names by itself.
     fn sync_names(&self) -> io::Result<()> {
         if cfg!(unix) { File::open(&self.path)?.sync_all() } else { Ok(()) }
     }
 }
 
-/// Makes an empty file in a folder, which is made when missing. Reads bypass the page cache where that is possible.
+/// Makes an empty file in a folder, which is made when missing. Reads bypass the page cache if that is possible.
 pub(super) fn open_scratch(folder: &Path, name: &str) -> io::Result<FolderFile> {
     make_folder(folder)?;
     check_private(folder)?;
@@ -196,7 +195,7 @@ fn make_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Refuses a folder in which everybody can make files: blocks would be whatever somebody put there.
+/// Refuses a folder in which other users can create files, because they could replace blocks.
 #[cfg(unix)]
 fn check_private(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -260,7 +259,7 @@ impl Lock {
         Self::taken(file, locked)
     }
 
-    /// Without a lock, nobody writes: a reader that meets a writer all the same finds wrong checksums.
+    /// Without a lock, there is no writer: a reader that meets one nevertheless finds wrong checksums.
     fn shared(folder: &Path) -> Result<Option<Self>, LockError> {
         let file = match open_file(&folder.join("lock"), Access::Read) {
             Ok(file) => file,
@@ -287,8 +286,8 @@ impl Drop for Lock {
     }
 }
 
-/// Asks for all bytes of a read at once: the system's own readahead goes by small steps where several threads read
-/// here and there in one file.
+/// Requests readahead of all bytes of a read at once, because the system's own readahead is slow if several threads read
+/// different parts of one file.
 #[cfg(target_os = "linux")]
 fn announce(file: &File, offset: u64, bytes: usize) {
     // Advice only: a file system that takes none reads all the same.

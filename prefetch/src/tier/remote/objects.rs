@@ -1,4 +1,4 @@
-//! The storage below a remote tier: named objects, asked one request at a time.
+//! The storage below a remote tier: named objects, with one request at a time.
 
 use std::error::Error;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use crate::tier::Stored;
 
 /// Named objects that several engines share.
 pub trait Objects: Send + Sync {
-    /// Reads bytes of an object, and never more than asked for.
+    /// Reads bytes of an object, and never more than requested.
     ///
     /// # Errors
     /// [`ObjectError::NotFound`], [`ObjectError::Short`] for an object that ends before the range, or the failure of
@@ -29,7 +29,7 @@ pub trait Objects: Send + Sync {
     /// Writes an object so that readers never see part of it.
     ///
     /// # Errors
-    /// The failure of the service; the object may have been written all the same.
+    /// The failure of the service; the object may have been written nevertheless.
     fn write(&self, name: &str, object: Vec<u8>) -> Result<Stored, ObjectError>;
 
     /// Removes an object, if it exists.
@@ -53,7 +53,7 @@ pub trait Objects: Send + Sync {
 pub enum ObjectError {
     /// There is no such object.
     NotFound,
-    /// The object has fewer bytes than were asked for.
+    /// The object has fewer bytes than requested.
     Short,
     /// There is no such bucket.
     NoContainer(Box<str>),

@@ -10,7 +10,7 @@ use crate::tier::{TierError, TierName, shard_sum};
 #[derive(Clone, PartialEq, Eq)]
 pub struct MacKey([u8; 32]);
 
-/// Why a text is no key. The text itself is not told.
+/// Why a text is no key. The error does not contain the text.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 #[error("a MAC key is 64 hexadecimal digits, not {characters} characters of which {digits} are such digits")]
 #[non_exhaustive]
@@ -46,7 +46,7 @@ impl MacKey {
         Ok(Self(key))
     }
 
-    /// A name of the key that tells nothing else about it. Engines with different keys do not see each other's blocks.
+    /// A name of the key that reveals nothing else about it. Engines with different keys do not see each other's blocks.
     pub(super) fn id(&self) -> String {
         let id = blake3::derive_key("pagoda 2026-11 name of a KV block key", &self.0);
         id[..8].iter().map(|byte| format!("{byte:02x}")).collect()
@@ -77,7 +77,7 @@ impl Seal {
         }
     }
 
-    /// Appends a shard behind its tag.
+    /// Appends a shard, after its tag.
     pub(super) fn append(&self, object: &mut Vec<u8>, key: BlockHash, shard: u32, bytes: &[u8]) {
         match self {
             Self::Sum => object.extend(shard_sum(key, shard, bytes).to_le_bytes()),

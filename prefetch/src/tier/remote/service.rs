@@ -56,10 +56,9 @@ impl RemoteTier {
         Self::over_services(vec![place], naming, config)
     }
 
-    /// Opens plain directories in the Posix layout of UCM: a block is the file `data/HEX`, or, with
-    /// `dir_shard_chars` = n, lies in a directory named by the first n hex characters. While it is being
-    /// written, its name ends in `.tmp`. With several directories, the hash selects one; listing one twice is
-    /// allowed.
+    /// Opens plain directories in the Posix layout of UCM: a block is the file `data/HEX`, or, with `dir_shard_chars` = n, is
+    /// in a directory named by the first n hex characters. While it is being written, its name ends in `.tmp`. With several
+    /// directories, the hash selects one; listing one twice is allowed.
     ///
     /// # Errors
     /// [`TierError::Directory`] when a directory is missing: it is not created, since it may be a mount that
@@ -195,7 +194,7 @@ impl Objects for Service {
     }
 }
 
-/// Connects to a Redis server and hangs up. The client tries for seconds before it says that nobody answers.
+/// Connects to a Redis server and hangs up. The client would retry for seconds before it reports that no server answers.
 fn reach(endpoint: &str, timeout: Duration) -> Result<(), ObjectError> {
     let failed = |error: std::io::Error| ObjectError::Failed(Box::new(error));
     let address = endpoint.split_once("://").map_or(endpoint, |(_, address)| address);

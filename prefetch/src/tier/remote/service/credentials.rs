@@ -27,8 +27,8 @@ impl Credentials {
         Self { username, password }
     }
 
-    /// Reads `REDIS_USERNAME`, and `REDIS_PASSWORD` or the file that `REDIS_PASSWORD_FILE` names; a line break at its
-    /// end is dropped. `None` where none of them is set.
+    /// Reads `REDIS_USERNAME`, and `REDIS_PASSWORD` or the file that `REDIS_PASSWORD_FILE` names; a line break at its end is
+    /// dropped. `None` if none of them is set.
     ///
     /// # Errors
     /// [`TierError::Backend`] for a file that cannot be read, which is named, and for values that are not UTF-8.
