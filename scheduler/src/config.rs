@@ -6,9 +6,9 @@ use crate::error::ConfigError;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Policy {
-    /// In order of arrival; the sequence admitted last is preempted first.
+    /// Service in order of arrival; the sequence admitted last is preempted first.
     Fcfs,
-    /// By (priority, arrival), lowest first; the highest is preempted first.
+    /// Service by (priority, arrival), lowest first; the highest is preempted first.
     Priority {
         /// Steps of waiting that make up for one level of priority, so that a stream of more important
         /// requests cannot keep a request waiting forever; 0 turns ageing off.
@@ -20,10 +20,9 @@ pub enum Policy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Preemption {
-    /// They are freed; the sequence computes its tokens again, except for those still in the prefix cache.
+    /// The blocks are freed; the sequence computes its tokens again, except for those still in the prefix cache.
     Recompute,
-    /// They are copied to host blocks, and back later. A sequence for which too few host blocks are left is
-    /// recomputed.
+    /// The blocks are copied to host blocks, and back later. A sequence is recomputed if too few host blocks are left for it.
     Swap {
         /// Blocks of the host pool.
         num_host_blocks: u32,

@@ -39,9 +39,9 @@ pub enum AdmitError {
     /// A request must ask for at least one token of at least one sample.
     #[error("{max_tokens} tokens for each of {num_samples} samples asked for, both must be positive")]
     NothingToGenerate {
-        /// Output tokens asked for.
+        /// Requested number of output tokens.
         max_tokens: u32,
-        /// Samples asked for.
+        /// Requested number of samples.
         num_samples: u32,
     },
     /// The minimum output length exceeds the maximum.
@@ -70,7 +70,7 @@ pub enum AdmitError {
         needed_blocks: u32,
         /// Blocks of the pool.
         pool_blocks: u32,
-        /// Its greatest possible length in tokens.
+        /// Maximum length of the sequence in tokens.
         num_tokens: u32,
         /// Longest sequence, prompt and output together.
         context_len: u32,
@@ -78,7 +78,7 @@ pub enum AdmitError {
     /// The samples of a request run at the same time, so they must all fit.
     #[error("{num_samples} samples of one prompt, at most {max_num_seqs} sequences run at a time")]
     TooManySamples {
-        /// Samples asked for.
+        /// Requested number of samples.
         num_samples: u32,
         /// Sequence limit.
         max_num_seqs: u32,

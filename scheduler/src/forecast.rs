@@ -1,4 +1,4 @@
-//! Forecast of what the next steps will run, so that lower tiers can prepare for it.
+//! Forecast of the next steps, so that lower tiers can prepare for them.
 
 use kvblock::{BlockHash, SeqId};
 use rustc_hash::FxHashSet;
@@ -13,7 +13,7 @@ pub struct PrefetchWish {
     pub seq: SeqId,
     /// Steps ahead: 1 is the next step.
     pub batch: u32,
-    /// Position among all wishes, in the order of service; the lower, the more urgent.
+    /// Position among all forecasts, in the order of service; the lower, the more urgent.
     pub position: u32,
     /// Tokens of the sequence's prefix hit.
     pub start: u32,

@@ -1,4 +1,4 @@
-//! Budget in time of the prompt tokens that a step computes beside sequences that decode.
+//! Time budget for the prompt tokens of a step in which other sequences decode.
 //!
 //! A budget in tokens bounds the time of a step only by accident: what 2,048 tokens take differs by a factor of 1,000
 //! between machines. This one is in time, from what steps took: prompts get as many tokens as leave the others' time
@@ -20,30 +20,30 @@ use line::Line;
 /// Weight of the newest measurement in an average.
 const NEWEST: f64 = 0.25;
 
-/// Ratio of what a step cost to what was expected from which on it counts for nothing, unless the next one costs as much: a
-/// step may be long for other reasons.
+/// Ratio of measured to expected cost from which on a step is an outlier, unless the next one costs as much: a step may be
+/// long for other reasons.
 const MAX_JUMP: f64 = 3.0;
 
 /// Maximum number of steps without prompts that follow one with prompts.
 const MAX_OWED: f64 = 64.0;
 
-/// Share of its budget that a step with prompts must have left. Times scatter: what they take from the next step's budget makes
-/// that one smaller, and only if it is most of it, one without prompts.
+/// Share of its budget that a step with prompts must have left. Times scatter: an overrun is taken from the next step's
+/// budget and makes that step smaller. Only if it takes most of the budget, the next step has no prompts.
 const MIN_LEFT: f64 = 0.5;
 
-/// Tokens that a step may have in any case. Of more, it has no more than twice those of the largest step of late, since what
-/// many more cost is a guess: tiles of rows hide what a few cost.
+/// Prompt tokens that a step may always have. Beyond them, a step has at most twice the prompt tokens of the largest recent
+/// step, because the cost of many more tokens is a guess: a few tokens may be free within a tile of rows.
 const UNTRIED: f64 = 64.0;
 
-/// Seconds that a step with prompts may take whatever the factor says, as long as steps without prompts follow for it: too
-/// short for anybody to see a text halt.
+/// Seconds that a step with prompts may take whatever the factor says, if steps without prompts follow: too short for a
+/// reader to notice a pause.
 const WORTHWHILE: f64 = 0.012;
 
-/// Minimum number of prompt tokens of a step, without which a prompt would never end on a slow device; also what
-/// they are a multiple of.
+/// Minimum number of prompt tokens of a step, without which a prompt would never end on a slow device; steps have multiples
+/// of it.
 const GRAIN: u32 = 4;
 
-/// Rows of which products take a multiple, from each of these numbers of rows on: part of a tile costs as much as a whole one.
+/// Row counts from which on products process rows in tiles: part of a tile costs as much as a whole one.
 const TILES: [(u32, u32); 3] = [(128, 64), (32, 32), (0, 16)];
 
 /// Sequences that share the time of a step.
@@ -70,9 +70,9 @@ pub struct Pace {
     alone: Option<f64>,
     /// Seconds by which prompt tokens lengthen a step of decodes.
     added: Line,
-    /// Whether the last step with prompts beside decodes was left out.
+    /// Whether the last step with prompts and decodes was left out as an outlier.
     jumped: bool,
-    /// Tokens of the largest step with prompts beside decodes of late.
+    /// Tokens of the largest recent step with prompts and decodes.
     largest: f64,
     /// Seconds by which the steps so far were longer than they may be on average.
     debt: f64,
@@ -118,7 +118,7 @@ impl Pace {
         fill_tiles(tokens, concurrency.decoding).max(GRAIN).min(self.chunk)
     }
 
-    /// Takes the time of a step that computed `prefilled` prompt tokens beside `decoded` sequences, unless it waited for
+    /// Takes the time of a step that computed `prefilled` prompt tokens and decoded `decoded` sequences, unless it waited for
     /// something else, such as kernels that were compiled in it.
     pub fn observe(&mut self, prefilled: u32, decoded: usize, time: Duration) {
         let time = time.as_secs_f64();

@@ -92,9 +92,8 @@ impl Scheduler {
         }
     }
 
-    /// Frees the blocks of the last waiting sequence that holds some, behind `place` in the queue, for a
-    /// sequence that cannot continue although no other one runs. Without this, loaded sequences could keep it
-    /// waiting forever.
+    /// Frees the blocks of the last waiting sequence that holds loaded blocks after `place` in the queue, for a sequence that
+    /// cannot continue although no other one runs. Without this, loaded sequences could keep it waiting forever.
     pub(crate) fn reclaim_from_waiting(&mut self, place: Option<Place>) -> bool {
         let Some(victim) = self.waiting.last_loaded(place) else { return false };
         self.cache.free(victim);

@@ -1,4 +1,4 @@
-//! Starting over after the blocks of all sequences were lost, as they are with a device.
+//! Restart after the blocks of all sequences were lost, as with a lost device.
 
 use kvblock::SeqId;
 

@@ -32,8 +32,7 @@ pub struct Scheduler {
     pub(crate) max_model_len: u32,
     pub(crate) seqs: FxHashMap<SeqId, Sequence>,
     pub(crate) running: Vec<SeqId>,
-    /// In order of service; preempted sequences come before those that never ran (FCFS), or all by rank
-    /// (priority).
+    /// Sequences in order of service; preempted sequences come before those that never ran (FCFS), or all by rank (priority).
     pub(crate) waiting: WaitingQueue,
     pub(crate) host: HostPool,
     pub(crate) stats: PrefixStats,
@@ -110,8 +109,8 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// The priority with ageing. All requests age at the same rate, so arriving `ageing_steps` steps earlier
-    /// is worth one level for good, and no queue ever has to be re-sorted.
+    /// The priority with ageing. All requests age at the same rate, so an arrival `ageing_steps` steps earlier counts as one
+    /// level, and no queue ever has to be re-sorted.
     fn level(&self, priority: i32) -> i64 {
         match self.config.policy {
             Policy::Priority { ageing_steps } if ageing_steps > 0 => {
@@ -176,8 +175,8 @@ impl Scheduler {
         vec![parent.fork(seq).finish(reason)]
     }
 
-    /// The sequence whose prompt a further sample waits for. The ids of samples follow that of the first one, so
-    /// it is the next lower id that is known.
+    /// The sequence whose prompt a further sample waits for. Samples have consecutive ids from the first sample on, so it is
+    /// the nearest lower known id.
     fn parent_of_pending(&mut self, seq: SeqId) -> Option<&mut Sequence> {
         let lower = (1..u64::from(self.config.max_num_seqs)).map_while(|back| seq.get().checked_sub(back));
         let parent = lower.map(SeqId::new).find(|id| self.seqs.contains_key(id))?;
@@ -242,8 +241,8 @@ impl Scheduler {
         self.prefill_limit = tokens;
     }
 
-    /// Sequences that share the time of the next step, for [`Pace`](crate::Pace). Waiting ones count as far as they may start
-    /// beside the running ones.
+    /// Sequences that share the time of the next step, for [`Pace`](crate::Pace). Waiting sequences count if they may start
+    /// in addition to the running ones.
     #[must_use]
     pub fn concurrency(&self) -> Concurrency {
         let decoding = self.running.iter().filter(|seq| self.is_prefill(**seq) == Some(false)).count();
@@ -275,7 +274,7 @@ impl Scheduler {
         self.waiting.iter()
     }
 
-    /// Tokens of a slice: what the embedding layer reads. `None` once its sequence has ended.
+    /// Tokens of a slice, for the embedding layer. `None` once its sequence has ended.
     #[must_use]
     pub fn slice_tokens(&self, slice: &Slice) -> Option<&[TokenId]> {
         self.seqs.get(&slice.seq)?.tokens.get(slice.start as usize..slice.end() as usize)

@@ -25,7 +25,7 @@ pub enum Status {
 pub(crate) struct Sequence {
     pub(crate) id: SeqId,
     pub(crate) status: Status,
-    /// Its place in the waiting queue; `None` while it runs.
+    /// Place of the sequence in the waiting queue; `None` while it runs.
     pub(crate) place: Option<Place>,
     /// The request; its prompt moved to `tokens`.
     pub(crate) request: Request,
@@ -113,8 +113,8 @@ impl Sequence {
         self.prefill_until = self.num_tokens;
     }
 
-    /// Replaces the draft tokens and returns their number. Only a decoding sequence can have drafts; they are
-    /// limited to what the output limit leaves beside the token that is sampled anyway.
+    /// Replaces the draft tokens and returns their number. Only a decoding sequence can have drafts; the output limit, less
+    /// the token that is always sampled, bounds their number.
     pub(crate) fn set_drafts(&mut self, drafts: &[TokenId], max_drafts: u32) -> u32 {
         self.drop_drafts();
         let output = self.num_tokens - self.prompt_len;

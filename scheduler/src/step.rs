@@ -16,7 +16,7 @@ struct Round {
     prefill: u32,
     /// Running sequences and the samples that will join them.
     seats: usize,
-    /// In the order of scheduling.
+    /// Slices in the order of scheduling.
     slices: Vec<Slice>,
     block_ops: Vec<BlockOp>,
     loads: Vec<Load>,
@@ -33,13 +33,13 @@ impl Round {
 
 /// Result of trying to run a waiting sequence.
 enum Outcome {
-    /// It runs.
+    /// The sequence runs.
     Admitted,
-    /// It waits for something other than its turn; those behind it may run.
+    /// The sequence waits for something other than its turn; sequences after it may run.
     SetAside,
-    /// The step has no seat or no budget left for it; those behind it wait.
+    /// The step has no seat or no token budget left for the sequence; sequences after it wait.
     NoRoom,
-    /// The pool has too few free blocks; those behind it wait.
+    /// The pool has too few free blocks for the sequence; sequences after it wait.
     NoBlocks,
 }
 

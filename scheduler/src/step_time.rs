@@ -5,11 +5,11 @@ use std::time::Duration;
 /// Weight of the newest measurement in the average.
 const NEWEST: f64 = 0.25;
 
-/// Minimum number of prompt tokens of a step; also what they are a multiple of.
+/// Minimum number of prompt tokens of a step; steps have multiples of it.
 const GRAIN: u32 = 16;
 
-/// Chooses the prompt tokens of each step so that it takes about a given time: whoever waits for it, or wants to stop it, is
-/// answered by then.
+/// Chooses the prompt tokens of each step so that it takes about a given time: so callers that wait for a step, or cancel
+/// one, are answered in that time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepTime {
     seconds: f64,
@@ -19,7 +19,7 @@ pub struct StepTime {
 }
 
 impl StepTime {
-    /// Steps of about `limit`, with a guess of what a prompt token takes until it is measured.
+    /// A limit of about `limit` per step, with a guess of the time of a prompt token until it is measured.
     #[must_use]
     pub fn new(limit: Duration, token: Duration) -> Self {
         Self { seconds: limit.as_secs_f64(), token: token.as_secs_f64(), measured: false }
@@ -34,8 +34,8 @@ impl StepTime {
         (tokens / GRAIN * GRAIN).max(GRAIN)
     }
 
-    /// Takes the time of a step that computed `prefilled` prompt tokens. Steps of few tokens, and those beside many sequences
-    /// that decode, tell too little.
+    /// Takes the time of a step that computed `prefilled` prompt tokens. Steps with few prompt tokens, or with many decodes,
+    /// are not informative enough.
     pub fn observe(&mut self, prefilled: u32, decoded: usize, time: Duration) {
         if prefilled < GRAIN || decoded > prefilled as usize / 2 {
             return;

@@ -1,4 +1,4 @@
-//! The waiting queue: who is served next, without a look at everybody who waits.
+//! The waiting queue: finds the next sequence without a scan of all waiting ones.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -38,7 +38,7 @@ impl WaitingQueue {
         Place { level: self.front, arrival: 0, seq }
     }
 
-    /// A place behind all others, under FCFS.
+    /// A place after all others, under FCFS.
     pub(crate) fn back(&mut self, seq: SeqId) -> Place {
         self.back += 1;
         Place { level: self.back, arrival: 0, seq }
@@ -62,13 +62,13 @@ impl WaitingQueue {
         };
     }
 
-    /// The first sequence behind `place`, or of all.
+    /// The first sequence after `place`, or the first of all.
     pub(crate) fn next(&self, place: Option<Place>) -> Option<(Place, SeqId)> {
         let behind = place.map_or(Bound::Unbounded, Bound::Excluded);
         self.places.range((behind, Bound::Unbounded)).next().map(|&place| (place, place.seq))
     }
 
-    /// The last sequence behind `place`, or of all, that holds loaded blocks.
+    /// The last sequence with loaded blocks after `place`, or of all.
     pub(crate) fn last_loaded(&self, place: Option<Place>) -> Option<SeqId> {
         let behind = place.map_or(Bound::Unbounded, Bound::Excluded);
         self.loaded.range((behind, Bound::Unbounded)).next_back().map(|place| place.seq)

@@ -16,7 +16,7 @@ const SIZE_RATIO: f64 = 1.25;
 /// Measured times of steps without prompts.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Decodes {
-    /// By the class of the number of sequences.
+    /// Times by class of the number of sequences.
     times: BTreeMap<u32, Measured>,
     /// Steps with prompts until now.
     mixed: u64,

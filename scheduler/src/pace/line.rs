@@ -3,10 +3,10 @@
 /// Weight of the newest measurement, which leaves room for steps of several sizes.
 const NEWEST: f64 = 0.1;
 
-/// Its weight if it is not near the line: then those before it are of other contexts.
+/// Weight of the newest step if it is not near the line, because the earlier steps then had other contexts.
 const NEWEST_ELSEWHERE: f64 = 0.5;
 
-/// Share of what was expected by which a measurement near the line may differ.
+/// Relative difference from the expected time up to which a measurement counts as near the line.
 const NEAR: f64 = 0.3;
 
 /// A line through measured costs over tokens, by least squares with weights that fade.

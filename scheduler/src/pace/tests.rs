@@ -1,6 +1,6 @@
 use super::*;
 
-/// A device that takes `decode` microseconds for decodes and `sequence` more for each, `fixed` more beside a prompt, and
+/// A device that takes `decode` microseconds for decodes and `sequence` more for each, `fixed` more with a prompt, and
 /// `token` for each of its tokens.
 #[derive(Clone, Copy)]
 struct Device {
@@ -34,7 +34,7 @@ impl Device {
         (0..steps).map(step).collect()
     }
 
-    /// Mean time of these steps over that of steps without prompts.
+    /// Mean time of these steps divided by the time of a step without prompts.
     fn slowdown(self, tokens: &[u32], decoding: usize) -> f64 {
         let sum: u64 = tokens.iter().map(|tokens| self.time(*tokens, decoding)).sum();
         sum as f64 / (self.time(0, decoding) * tokens.len() as u64) as f64
