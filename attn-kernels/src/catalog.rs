@@ -18,7 +18,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
 /// A variant as reports and file names call it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedVariant {
-    /// The kernel's name, and after a hyphen what is special: `paged_decode-f16`.
+    /// The kernel's name and, after a hyphen, the features of the variant: `paged_decode-f16`.
     pub name: String,
     /// The variant, at sizes that are usual in models.
     pub variant: Variant,
@@ -56,7 +56,7 @@ impl NamedVariant {
     }
 }
 
-/// Lists one variant of every kernel for each choice of modules, by name; sizes are those of typical models.
+/// Lists one variant of every kernel for each choice of modules, by name, at sizes of typical models.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
     variants_of(128)

@@ -1,10 +1,10 @@
-//! Declaration of a kernel: one block beside its parameters and bindings, from which the catalogue, the list of variants, the
-//! cases of the self-test and the row of the documentation follow.
+//! Declaration of a kernel: one block next to its parameters and bindings, from which the catalogue, the list of variants,
+//! the cases of the self-test and the row of the documentation follow.
 
 use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::{Level, Variant};
 
-/// Variants of a kernel with their parts of a name: what is special about each.
+/// Variants of a kernel, each with the part of its name that states its features.
 pub type Listed = Vec<(String, Variant)>;
 
 /// The variant of a kernel that has one in a list.

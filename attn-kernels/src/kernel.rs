@@ -1,5 +1,5 @@
-//! Host side of each kernel: parameters, bindings, specialisation, grid. One module a kernel, of the same stem as its
-//! `.wgsl` file and its CPU reference.
+//! Host side of each kernel: parameters, bindings, specialisation, grid. Each kernel has a module with the name of its
+//! `.wgsl` file and of its CPU reference.
 
 pub mod apply_sinks;
 pub mod attend_means;
@@ -75,17 +75,18 @@ use error::Launch;
 /// Order of the elements of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum KvLayout {
-    /// That of the engine: K `[num_blocks, num_kv_heads, head_dim / x, block_size, x]` with `x = 16 / bytes`, of codes 8,
-    /// V `[num_blocks, num_kv_heads, block_size, head_dim]`.
+    /// The engine's layout: K `[num_blocks, num_kv_heads, head_dim / x, block_size, x]` with `x = 16 / bytes`, of codes 8, V
+    /// `[num_blocks, num_kv_heads, block_size, head_dim]`.
     #[default]
     Native,
-    /// That of the PagedAttention paper and of early vLLM: values have their tokens last, V `[num_blocks, num_kv_heads, head_dim,
-    /// block_size]`; K is as in the engine's, of codes in groups of 8. int8 has its scales after the codes of a block and head in
-    /// both. Of `cache_write`, `gather_cache`, `masked_attention`, `paged_decode` without matrices and `paged_prefill`.
+    /// The layout of the PagedAttention paper and of early vLLM: values have their tokens last, V `[num_blocks, num_kv_heads,
+    /// head_dim, block_size]`; K is as in the engine's, but codes are in groups of 8. int8 has its scales after the codes of
+    /// a block and head in both. Supported by `cache_write`, `gather_cache`, `masked_attention`, `paged_decode` without
+    /// matrices and `paged_prefill`.
     V0,
-    /// That of FlashAttention's paged kernels and of `reshape_and_cache_flash` of vLLM, K and V
-    /// `[num_blocks, block_size, num_kv_heads, head_dim]`: to exchange caches with other programs. Of `cache_write` and
-    /// `gather_cache`, of all types but int8, whose scales have no place in it.
+    /// The layout of FlashAttention's paged kernels and of vLLM's `reshape_and_cache_flash`, K and V `[num_blocks,
+    /// block_size, num_kv_heads, head_dim]`, to exchange caches with other programs. Supported by `cache_write` and
+    /// `gather_cache`, for all types but int8, whose scales have no place in it.
     Flash,
 }
 
@@ -123,7 +124,7 @@ pub(crate) const KEYS: OneOf<Stored> = OneOf::new(
     ],
 );
 
-/// Reads values in the place of keys; fp8 at a scale of 1.
+/// Reads values where a kernel reads keys; fp8 at a scale of 1.
 pub(crate) const VALUES: OneOf<Stored> = OneOf::new(
     "k",
     &[
@@ -286,8 +287,8 @@ impl KvShape {
     }
 }
 
-/// A grid of `workgroups` in one dimension, folded where one dimension of a dispatch cannot hold it; kernels unfold it
-/// with the shared module `flat` or by row.
+/// A grid of `workgroups` in one dimension, folded if one dimension of a dispatch cannot hold it; kernels unfold it with the
+/// shared module `flat` or by row.
 #[must_use]
 pub fn flat_grid(workgroups: u32) -> [u32; 3] {
     [workgroups.min(65_535), workgroups.div_ceil(65_535), 1]

@@ -63,8 +63,8 @@ impl Matrices {
     }
 }
 
-/// A device, as choices of kernels, tiles and splits see it. [`Gpu::profile`](crate::gpu::Gpu::profile) is that of an open
-/// device; choices take nothing else of it, so that a profile made by hand shows what another device would get.
+/// A device, as choices of kernels, tiles and splits see it. [`Gpu::profile`](crate::gpu::Gpu::profile) describes an open
+/// device. Choices depend on nothing else, so a profile made by hand shows what another device would get.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct DeviceProfile {
@@ -178,14 +178,14 @@ impl DeviceProfile {
         }
     }
 
-    /// Whether the driver gets right all that `kernel` does at `level` for caches of `dtype`: of a form that has others in its
-    /// place, and is chosen before it is known what else its variants do.
+    /// Whether the driver computes correctly everything that `kernel` does at `level` for caches of `dtype`. It is for forms
+    /// that another form can replace, and that are chosen before the variant is known in full.
     #[must_use]
     pub fn trusts(&self, kernel: &Kernel, level: Level, dtype: KvDtype) -> bool {
         level <= self.level && self.verdicts.allow_all(kernel, level, dtype)
     }
 
-    /// The variant of the highest level at which it runs; that of baseline level if none does.
+    /// The variant of the highest level that the device runs; the baseline variant if it runs none.
     #[must_use]
     pub fn best(&self, variant: impl Fn(Level) -> Variant) -> Variant {
         let best = variant(self.level);
@@ -249,7 +249,7 @@ pub struct Tuning {
     pub decode: DecodeWorkgroups,
     /// Maximum number of keys of a partition that is split to fill the device. A constant, as `decode` is.
     pub max_partition: u32,
-    /// Minimum number of keys of a tile's part, to be worth an output of its own. A constant, as `decode` is.
+    /// Minimum number of keys of a tile's part, so that its output pays. A constant, as `decode` is.
     pub min_part_keys: u32,
     /// Weights of a matrix under which a few rows wait for dispatches rather than for weights: one dispatch with f32 then beats
     /// two with codes, or a few workgroups of matrices (SmolLM2 of 135M lost a fifth with one stream by codes).
@@ -257,8 +257,8 @@ pub struct Tuning {
     /// A constant: it decides on the rounding of results that must not depend on a measurement, and products that are timed alone
     /// do not wait as those of a step do.
     pub small_weights: u64,
-    /// Maximum number of rows that a matrix of fewer than `small_weights` multiplies by one dispatch with f32. A constant, as
-    /// there is no one size of such matrices.
+    /// Maximum number of rows that a matrix of fewer than `small_weights` multiplies by one dispatch with f32. A constant,
+    /// because matrices of this kind have no common size.
     pub small_rows: u32,
     /// Maximum number of rows that integer dot products multiply faster than cooperative matrices, which multiply 16 rows or
     /// none: decode steps of Llama 3 8B as `Q4_K` with 2, 4 and 8 rows take 3.5, 4.3 and 6.7 ms by codes, 5.5, 5.6 and 5.8 by
@@ -281,11 +281,11 @@ pub struct Tuning {
 /// Workgroups of `paged_decode` that fill a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecodeWorkgroups {
-    /// With groups of more than two heads.
+    /// Workgroups with groups of more than two heads.
     pub many_heads: u32,
-    /// With groups of one or two heads, which take few registers, so that more of them run at once.
+    /// Workgroups with groups of one or two heads, which take few registers, so that more of them run at once.
     pub few_heads: u32,
-    /// With cooperative matrices, of which a workgroup is a single subgroup.
+    /// Workgroups with cooperative matrices, each of which is a single subgroup.
     pub matrices: u32,
 }
 
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!([Registers::Few, Registers::Many].map(|r| of(r, KvDtype::F16)), [Lanes::Subgroup(32); 2]);
     }
 
-    /// The choice alone: no kernel runs, for most of these sizes are not those of the driver that is there.
+    /// Tests the choice alone: no kernel runs, because the driver here does not have most of these sizes.
     #[test]
     fn subgroups_of_every_size_get_kernels_that_serve_them() {
         for lanes in [4, 8, 16, 32, 64, 128] {

@@ -129,7 +129,7 @@ struct Parsed<'a> {
 }
 
 impl<'a> Parsed<'a> {
-    /// With the fewest capabilities with which it is valid.
+    /// The module with the fewest capabilities with which it is valid.
     fn new(variant: &'a Variant) -> Result<Self, ReflectError> {
         let mut parsed = Self::whole(variant, TextLength::Full, Matrices::NVIDIA)?;
         // From everything, drops what is not needed, one flag at a time.
@@ -142,7 +142,7 @@ impl<'a> Parsed<'a> {
         Ok(parsed)
     }
 
-    /// With all capabilities.
+    /// The module with all capabilities.
     fn whole(variant: &'a Variant, length: TextLength, matrices: Matrices) -> Result<Self, ReflectError> {
         let kernel = variant.kernel.name;
         let wgsl = variant.wgsl_of(length, matrices)?;

@@ -35,7 +35,7 @@ impl DecodeRow {
     }
 }
 
-/// Row that attends slots of a window and, behind them, of compressed entries.
+/// Row that attends slots of a window and then slots of compressed entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct SlotRow {
@@ -50,7 +50,7 @@ pub struct SlotRow {
 }
 
 impl SlotRow {
-    /// A row of the step with `keys` keys in all, of which the first `in_window` are in the window.
+    /// A row of the step with `keys` keys in all; the first `in_window` are in the window.
     #[must_use]
     pub fn new(row: u32, keys: u32, in_window: u32) -> Self {
         Self { row, keys, in_window, pad: 0 }
@@ -79,7 +79,7 @@ pub struct NewEntry {
     pub position: u32,
     /// First entry of the block table of states.
     pub table: u32,
-    /// Its place among the step's entries.
+    /// Place of the entry among the step's entries.
     pub to: u32,
     /// Fills the row to four words.
     pad: u32,
@@ -107,7 +107,7 @@ pub struct KeyRow {
     pub table: u32,
 }
 
-/// Scores of a row of which the largest are chosen.
+/// A row of scores that top-k selects from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct TopRow {
@@ -121,7 +121,7 @@ pub struct TopRow {
     pub table: u32,
 }
 
-/// List of selected blocks whose pages are asked for.
+/// List of selected blocks whose pages are requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct PageRequest {
@@ -149,12 +149,12 @@ impl PageRequest {
 pub struct BlockTokens {
     /// The block.
     pub block: u32,
-    /// Tokens in it, where a kernel asks for them.
+    /// Tokens in it, if a kernel needs them.
     pub tokens: u32,
 }
 
 impl BlockTokens {
-    /// An entry that names no block: lists of steps that are alike keep one length with it.
+    /// An entry that names no block: it pads lists, so that equal steps have lists of one length.
     pub const NONE: Self = Self { block: u32::MAX, tokens: 0 };
 }
 
@@ -197,7 +197,7 @@ impl KeptRow {
     pub const NONE: u32 = u32::MAX;
 }
 
-/// Block of one buffer that is copied to another of the same.
+/// Block that is copied from one buffer to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct BlockCopy {
@@ -208,7 +208,7 @@ pub struct BlockCopy {
 }
 
 impl BlockCopy {
-    /// An entry that copies nothing, for `swap_blocks`: lists of steps that are alike keep one length with it.
+    /// An entry that copies nothing, for `swap_blocks`: it pads lists, so that equal steps have lists of one length.
     pub const NONE: Self = Self { from: 0, to: u32::MAX };
 
     /// Whether the entry copies a block.
@@ -222,8 +222,8 @@ impl BlockCopy {
 #[derive(Clone, Copy, PartialEq, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct Angle {
-    /// Its cosine.
+    /// Cosine of the angle.
     pub cos: f32,
-    /// Its sine.
+    /// Sine of the angle.
     pub sin: f32,
 }

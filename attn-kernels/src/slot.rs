@@ -105,7 +105,7 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// Loads of a lane that are on their way at once.
+    /// Loads that a lane issues at once.
     AHEAD,
     /// Tokens of a block that is not of the cache; in units that a text names.
     BLOCK,
@@ -113,15 +113,15 @@ numbers! {
     BLOCK_SIZE,
     /// Chunks of its keys that a lane loads at a time.
     CHUNKS_AHEAD,
-    /// Query heads of a KV head that share what is read.
+    /// Query heads of a KV head that share each read.
     GROUP,
     /// Elements of a head.
     HEAD_DIM,
-    /// Query heads that share what is read, of any KV head.
+    /// Query heads, of any KV head, that share each read.
     HEADS,
     /// Elements of a latent without its rope part.
     LATENT,
-    /// Loads with which a lane stages its part of what the workgroup reads.
+    /// Loads with which a lane stages its part of the workgroup's reads.
     LOADS,
     /// Blocks of the cache in a block that is selected as a whole.
     PAGES,

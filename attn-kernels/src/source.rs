@@ -69,8 +69,8 @@ pub enum ComposeError {
 /// Choices for slots that a kernel may open.
 pub type Choices<'a> = &'a [(&'static str, Choice)];
 
-/// Composes `text`, the kernel named `kernel`, with `choices` for its import slots. Slots without one take that of
-/// `defaults`, before the one of their line.
+/// Composes `text`, the kernel named `kernel`, with `choices` for its import slots. Slots without a choice take the module of
+/// `defaults`, or else the one of their import line.
 ///
 /// # Errors
 /// [`ComposeError`] for an import of a module in none of `modules`, a choice without a slot, or a malformed `#unroll` or `#let`.

@@ -235,7 +235,7 @@ pub struct KeyParts {
 }
 
 impl Default for KeyParts {
-    /// All keys in one.
+    /// All keys in one part.
     fn default() -> Self {
         Self { count: 1, keys: u32::MAX }
     }
@@ -255,8 +255,8 @@ impl KeyParts {
 }
 
 /// Keys of a partition for rows that attend `keys` keys in all, `longest` of them in one row: the largest power of two whose
-/// workgroups still fill the device, for long partitions leave less to merge; at least what is worth a workgroup. Less if the
-/// longest row has as many partitions all the same: workgroups that run side by side then end together.
+/// workgroups still fill the device, because long partitions leave less to merge, but at least the minimum of a workgroup.
+/// Partitions are shorter if the longest row keeps the same number of them, so that concurrent workgroups end together.
 fn partition_of(
     tuning: &Tuning,
     shape: &KvShape,

@@ -13,10 +13,10 @@ const BROADCAST: u32 = 8;
 /// Length of the text of a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TextLength {
-    /// Compilers know how often loops turn, and unroll them; several loads of a lane are on their way at once.
+    /// Compilers know how often loops turn, and unroll them; a lane issues several loads at once.
     Full,
-    /// As full, but the loops of tiles stay loops, and lanes have fewer loads of attention on their way: for Intel's GPUs, whose
-    /// compiler moves loads up across all that it unrolls, so that the 128 registers of a lane do not hold what comes.
+    /// As full, but the loops of tiles stay loops, and lanes issue fewer loads of attention at once: for Intel's GPUs, whose
+    /// compiler moves loads up across all unrolled code, so that the 128 registers of a lane cannot hold the results.
     Middle,
     /// Loops stay loops, and a lane loads one thing at a time, which hides no latency: for software drivers, whose compilers take
     /// time in more than proportion to the length. What all lanes read from workgroup memory stays in registers.
@@ -103,7 +103,7 @@ pub struct Variant {
     pub choices: Vec<(&'static str, Choice)>,
     /// `override` constants.
     pub constants: Vec<(&'static str, u32)>,
-    /// Storage bindings 1, 2, ... in order: those of the kernel that the modules chosen have.
+    /// Storage bindings 1, 2, ... in order: the bindings that the kernel has with the chosen modules.
     pub bindings: Vec<Binding>,
     /// Level of adapter that it needs.
     pub level: Level,
@@ -183,7 +183,7 @@ impl Variant {
         self
     }
 
-    /// Adds the optional binding `name` where it is `present`.
+    /// Adds the optional binding `name` if it is `present`.
     ///
     /// # Panics
     /// As [`with`](Self::with).
@@ -222,7 +222,7 @@ impl Variant {
         Self { level: Level::Coop, ..self }
     }
 
-    /// Needs subgroups, all with so many lanes.
+    /// Needs subgroups, all with this many lanes.
     #[must_use]
     pub fn with_subgroups(self, lanes: RangeInclusive<u32>) -> Self {
         Self { level: self.level.max(Level::Subgroup), subgroups: lanes, ..self }
@@ -234,7 +234,7 @@ impl Variant {
         self.with_subgroups(BROADCAST..=u32::MAX).for_software()
     }
 
-    /// Fills a slot whose modules are by the level that they need: at [`Level::Coop`] with that of subgroups.
+    /// Fills a slot whose modules depend on the level; [`Level::Coop`] uses the module of subgroups.
     #[must_use]
     pub fn by_level(self, slot: OneOf<Level>, level: Level) -> Self {
         let variant = self.set(slot, level.min(Level::Subgroup));

@@ -6,7 +6,7 @@ use crate::kernel::{self, KvDtype};
 use crate::source::Choice;
 use crate::{Kernel, Level, NamedVariant, Role, Variant};
 
-/// Variants that a driver gets wrong, and the right ones of the same kernels, which tell what is wrong about them.
+/// Variants that a driver gets wrong, and correct variants of the same kernels, which together show what is wrong.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Verdicts(Option<&'static [Verdict]>);
 
@@ -59,8 +59,8 @@ impl Verdicts {
         Self((!kept.is_empty()).then(|| &*kept.leak()))
     }
 
-    /// The verdict by which `variant` must not run: that on a variant of the same modules, whatever its sizes; if there is none,
-    /// that on a variant with a module in common that none of the right ones has.
+    /// The verdict by which `variant` must not run: the verdict on a variant of the same modules, whatever its sizes; or else
+    /// on a wrong variant that shares a module which no correct variant has.
     #[must_use]
     pub fn against(self, variant: &Variant) -> Option<Wrong> {
         self.wrong(variant)
@@ -83,7 +83,7 @@ impl Verdicts {
         self.all().iter().find(concerns).inspect(|verdict| verdict.pass_over()).is_none()
     }
 
-    /// Wrong variants that choices have passed over; each is told once.
+    /// Wrong variants that choices have passed over; each is reported once.
     #[must_use]
     pub fn passed_over(self) -> Vec<&'static NamedVariant> {
         let told = self.all().iter().filter(|verdict| verdict.moves(PASSED_OVER, TOLD));
@@ -129,7 +129,7 @@ impl Verdict {
         self.moves(UNMET, PASSED_OVER);
     }
 
-    /// Returns whether it was at `from`, from where it goes to `to`.
+    /// Changes the state from `from` to `to`; false if it was not `from`.
     fn moves(&self, from: u8, to: u8) -> bool {
         self.passed_over.compare_exchange(from, to, Relaxed, Relaxed).is_ok()
     }
@@ -161,7 +161,7 @@ fn cached_by((_, module): Module) -> Option<KvDtype> {
     kernel::cached_by(Choice::Module(module))
 }
 
-/// Returns what does not run without a variant of which `module` is to blame.
+/// Returns what does not run without a variant, if `module` is to blame.
 fn mode(variant: &Variant, module: Option<Module>) -> String {
     let kernel = variant.kernel.name;
     if let Some(dtype) = module.and_then(cached_by) {
@@ -191,7 +191,7 @@ mod tests {
     use crate::profile::DeviceProfile;
     use kvblock::Reach;
 
-    /// Verdicts on every variant of this crate, of which `wrong` are wrong: name and level.
+    /// Verdicts on every variant of this crate. Those in `wrong`, by name and level, are wrong.
     fn verdicts(wrong: &[(&str, Level)]) -> Verdicts {
         let all = crate::variants();
         let is = |named: &NamedVariant| wrong.contains(&(named.name.as_str(), named.level()));

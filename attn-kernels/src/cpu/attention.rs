@@ -25,7 +25,7 @@ pub struct Selected<'a> {
     pub block: usize,
 }
 
-/// Options beside the dense causal case.
+/// Options of attention that the dense causal case does not have.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
     /// Lists of selected blocks.
@@ -40,7 +40,7 @@ pub struct Options<'a> {
     pub skip: Option<SkipTiles>,
 }
 
-/// Tiles of scores that are left out whole, where none of them has a weight that counts.
+/// Tiles of scores that attention skips if none of their weights counts.
 #[derive(Clone, Copy, Debug)]
 pub struct SkipTiles {
     /// Rows of a tile, counted from the first of a tile of prefill.
@@ -50,7 +50,7 @@ pub struct SkipTiles {
 }
 
 impl Options<'_> {
-    /// Positions before `len` in the order of attention: all, or those of list `list`.
+    /// Positions before `len` in the order of attention: all of them, or the positions of list `list`.
     #[must_use]
     pub fn context(&self, list: usize, len: usize) -> Vec<usize> {
         let Some(selected) = self.selected else { return (0..len).collect() };

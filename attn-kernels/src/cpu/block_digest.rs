@@ -19,7 +19,7 @@ pub enum Rounding {
 }
 
 impl Rounding {
-    /// Rounds `x` as a digest beside a cache of `cache` does. Bounds beyond the largest f16 are infinite.
+    /// Rounds `x` like the digests of a cache of type `cache`. Bounds beyond the largest f16 are infinite.
     #[must_use]
     pub fn kept(self, cache: KvDtype, x: f32) -> f32 {
         if dtype(cache) == KvDtype::F32 {

@@ -26,7 +26,8 @@ pub fn latent_write(
     }
 }
 
-/// Rounds a token's `[latent + rope]` as a cache does: codes at a scale of each part, or of each 64 before what is bf16.
+/// Rounds a token's `[latent + rope]` as a cache does: codes at a scale of each part, or of each 64 before the elements in
+/// bf16.
 #[must_use]
 pub fn stored_latent(shape: &LatentShape, token: &[f32]) -> Vec<f32> {
     if shape.plain > 0 {
@@ -42,7 +43,7 @@ pub fn stored_latent(shape: &LatentShape, token: &[f32]) -> Vec<f32> {
     [part(latent), part(rope)].concat()
 }
 
-/// Codes that share a scale beside elements in bf16.
+/// Codes that share a scale, in latents with elements in bf16.
 pub const SCALED: usize = 64;
 
 /// Scale of a part of a token: its largest magnitude at the largest code; 1 where elements are floats.

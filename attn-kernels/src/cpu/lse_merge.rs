@@ -2,8 +2,8 @@
 
 use super::f32_of;
 
-/// Merges attention `b` into `a`: outputs `[rows, head_dim]`, lse `[rows]` (natural log, of which infinities
-/// mean "no keys"; what is no number stays that).
+/// Merges attention `b` into `a`: outputs `[rows, head_dim]`, lse `[rows]` (natural log; infinities mean "no keys", NaN stays
+/// NaN).
 pub fn lse_merge(head_dim: usize, b_out: &[f32], b_lse: &[f32], a_out: &mut [f32], a_lse: &mut [f32]) {
     let usable = |lse: f32| if lse.is_infinite() { f64::NEG_INFINITY } else { f64::from(lse) };
     for row in 0..a_lse.len() {

@@ -4,8 +4,9 @@ use super::f32_of;
 use crate::kernel::mass_bound::{MassBoundParams, RUN};
 
 /// Shares `[rows, num_heads, share_stride]` of the bounds `[rows, num_heads, bound_stride]` of blocks and the (maximum, sum)
-/// `[rows, num_heads, max_partitions]` of what is kept: its sum of exponentials, -1 where nothing is dropped, and the bound of
-/// what each [`RUN`] blocks drop; all over the largest kept exponential, less what rounding may have added to it; f64.
+/// `[rows, num_heads, max_partitions]` of the kept keys: the kept sum of exponentials, or -1 if nothing is dropped, then the
+/// bound of the dropped sum of each [`RUN`] blocks. All are divided by the largest kept exponential, less its rounding error.
+/// Computed in f64.
 #[must_use]
 pub fn mass_bound(
     params: &MassBoundParams,

@@ -2,8 +2,8 @@
 
 use super::lse_merge::lse_merge;
 
-/// Merges attention to the keys of several parts, outputs `[parts, part_rows, head_dim]` and lse `[parts, part_rows]` (natural
-/// log, of which infinities mean "no keys"), into rows `[part_rows, head_dim]` and their lse.
+/// Merges attention to the keys of several parts, outputs `[parts, part_rows, head_dim]` and lse `[parts, part_rows]`
+/// (natural log; infinities mean "no keys"), into rows `[part_rows, head_dim]` and their lse.
 ///
 /// # Panics
 /// When there is no part.

@@ -15,8 +15,8 @@ pub struct Residents {
     pub pages: Vec<u32>,
 }
 
-/// Runs one call over lists of blocks of `pages_per_block` pages. Equally old slots are taken in the order of the missing
-/// pages; the kernel may take them in another order.
+/// Runs one call over lists of blocks of `pages_per_block` pages. Missing pages get equally old slots in their own order; the
+/// kernel may use another order.
 pub fn residency(
     params: &ResidencyParams,
     pages_per_block: u32,

@@ -60,7 +60,7 @@ impl Tolerance {
     }
 }
 
-/// Returns the distance from the bound; infinite where one of the two is not finite and they differ.
+/// Returns the distance from the bound; infinite if one of the two is not finite and they differ.
 fn excess(got: f32, want: f32, bound: f64) -> f64 {
     if got == want || (got.is_nan() && want.is_nan()) {
         return 0.0;

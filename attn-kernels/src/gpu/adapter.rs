@@ -1,4 +1,4 @@
-//! Choice of an adapter: discrete before integrated before software, or the one asked for.
+//! Choice of an adapter: the requested one, or discrete before integrated before software.
 
 use super::GpuError;
 use wgpu::{Adapter, Backends, DeviceType, Instance};
@@ -29,7 +29,7 @@ fn rank(kind: DeviceType) -> u8 {
     }
 }
 
-/// The adapter that `wanted` names: an index of [`adapters`], or part of a name in any case.
+/// The adapter that `wanted` selects: an index of [`adapters`], or part of a name in any case.
 pub(super) fn choose(wanted: Option<&str>) -> Result<Adapter, GpuError> {
     let mut found = list();
     if found.is_empty() {

@@ -30,7 +30,7 @@ pub struct Bind<T> {
 #[derive(Clone, Debug)]
 pub struct Bound {
     pub(super) source: Source,
-    /// In bytes.
+    /// Offset in bytes.
     pub(super) offset: u64,
 }
 

@@ -50,7 +50,7 @@ pub(super) struct Accounts {
     host: AtomicU64,
 }
 
-/// Memory that a buffer is asked of.
+/// Kind of memory of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Memory {
     Device,
@@ -65,7 +65,7 @@ impl Accounts {
 }
 
 impl Raw {
-    /// The wgpu buffer itself, for work outside this crate.
+    /// The wgpu buffer, for work outside this crate.
     #[must_use]
     pub fn wgpu(&self) -> &wgpu::Buffer {
         &self.0.buffer
@@ -133,8 +133,7 @@ impl<T: Pod> Upload<'_, T> {
         }
     }
 
-    /// Sends the data on their way to the device, and gives memory back that earlier ones came from. What was not written is
-    /// arbitrary.
+    /// Submits the writes so far, and frees the memory of earlier ones. Elements that were not written are arbitrary.
     ///
     /// # Errors
     /// [`GpuError::Lost`] and what earlier work left.
@@ -161,7 +160,8 @@ impl Gpu {
         self.typed(label, len, STORAGE | self.uniform_usage())
     }
 
-    /// Usage of the buffers that kernels may bind as windows: those of software drivers, which load from them for all lanes.
+    /// Usage of the buffers that kernels may bind as windows: only software drivers have them, and load from them for all
+    /// lanes.
     fn uniform_usage(&self) -> wgpu::BufferUsages {
         if self.profile.software { wgpu::BufferUsages::UNIFORM } else { wgpu::BufferUsages::empty() }
     }
@@ -209,7 +209,7 @@ impl Gpu {
         Ok(buf)
     }
 
-    /// A buffer that holds `data`, and room behind them for a window that begins at the last element, on any device.
+    /// A buffer that holds `data`, and room after them for a window that begins at the last element, on any device.
     ///
     /// # Errors
     /// As [`Gpu::buffer`].
@@ -258,8 +258,8 @@ impl Gpu {
         }
     }
 
-    /// Writes each `data` at its element of an [upload buffer](Self::upload_buffer), once the device has done what was submitted
-    /// so far. Writes to one buffer come one after the other, and are cheap where they are near each other.
+    /// Writes each `data` at its element of an [upload buffer](Self::upload_buffer), once the device has finished all earlier
+    /// submissions. Writes to one buffer come one after the other, and are cheap if they are near each other.
     ///
     /// # Errors
     /// [`GpuError::Lost`] and what earlier work left.
@@ -342,8 +342,8 @@ impl Gpu {
         Ok(self.raw_of(buffer, bytes, if maps { Memory::Host } else { Memory::Device }))
     }
 
-    /// Refuses some of the buffers that will be asked for, counted from 0 from now on, as if memory were short then: for tests
-    /// of those who make buffers. An empty range refuses none. Returns what is left of the range before.
+    /// Refuses some of the next buffers, counted from 0 from now on, as if memory were short then: for tests of code that
+    /// creates buffers. An empty range refuses none. Returns the rest of the previous range.
     pub fn refuse_buffers(&self, which: Range<u64>) -> Range<u64> {
         std::mem::replace(&mut self.refused.lock().unwrap_or_else(PoisonError::into_inner), which)
     }
@@ -356,7 +356,7 @@ impl Gpu {
         now
     }
 
-    /// A handle for a buffer, of which `counted` bytes are of this device's account.
+    /// A handle for a buffer, with `counted` bytes that count as allocated by this device.
     fn raw_of(&self, buffer: wgpu::Buffer, counted: u64, memory: Memory) -> Raw {
         let (id, counted) = self.counted(counted, memory);
         Raw(Arc::new(Allocation { buffer, id, _counted: counted }))
@@ -376,7 +376,7 @@ impl Gpu {
         (self.next_id.fetch_add(1, Ordering::Relaxed), Counted { bytes, accounts, memory })
     }
 
-    /// A buffer that somebody else made, in whole elements.
+    /// A view of a buffer that was made elsewhere, in whole elements.
     pub(super) fn buf_of<T: Pod>(&self, buffer: wgpu::Buffer) -> Buf<T> {
         let raw = self.raw_of(buffer, 0, Memory::Device);
         let len = usize::try_from(raw.bytes()).expect("a buffer fits in memory") / size_of::<T>();
@@ -389,7 +389,7 @@ impl Gpu {
         self.allocated.all.load(Ordering::Relaxed)
     }
 
-    /// Bytes in live buffers that the host can map, which lie in its memory.
+    /// Bytes in live buffers that the host can map, which are in host memory.
     #[must_use]
     pub fn host_allocated_bytes(&self) -> u64 {
         self.allocated.host.load(Ordering::Relaxed)

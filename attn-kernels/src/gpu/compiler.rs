@@ -1,4 +1,4 @@
-//! Kernels are compiled on threads of their own, several at a time, while those who asked for them go on.
+//! Compiles kernels on threads of its own, several at a time, while the callers continue.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -12,7 +12,7 @@ use super::Gpu;
 pub struct Compilation {
     /// Kernels that are ready to run.
     pub ready: u32,
-    /// All that were asked for so far.
+    /// Number of kernels requested so far.
     pub asked: u32,
 }
 
@@ -24,7 +24,7 @@ impl Compilation {
     }
 }
 
-/// Numbers of [`Compilation`], which several threads count.
+/// Counters of a [`Compilation`], which several threads increment.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     ready: AtomicU32,
@@ -66,7 +66,7 @@ struct Threads {
 }
 
 impl Compiler {
-    /// Does `job` soon, on another thread where there is one.
+    /// Does `job` soon, on another thread if there is one.
     pub(super) fn add(&self, job: impl FnOnce() + Send + 'static) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = threads.get_or_insert_with(|| Threads::start(&self.ending));
@@ -121,8 +121,8 @@ fn work(jobs: &Mutex<Receiver<Job>>, ending: &AtomicBool) {
 }
 
 impl Gpu {
-    /// The kernels that were asked for, and those that are ready. Most drivers compile a kernel when it is asked for, software
-    /// drivers when it first runs.
+    /// Numbers of kernels requested and ready. Most drivers compile a kernel when it is requested, software drivers when it
+    /// first runs.
     #[must_use]
     pub fn compilation(&self) -> Compilation {
         self.counts.now()

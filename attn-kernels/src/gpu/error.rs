@@ -13,7 +13,7 @@ pub enum GpuError {
     /// `--device` matches no adapter.
     #[error("no adapter matches `{wanted}`; available:\n{available}")]
     NoSuchAdapter {
-        /// The name or index asked for.
+        /// The requested name or index.
         wanted: String,
         /// One line an adapter.
         available: String,
@@ -44,7 +44,7 @@ pub enum GpuError {
     BufferTooLarge {
         /// The buffer.
         label: String,
-        /// Its size.
+        /// Size of the buffer.
         bytes: u64,
         /// The smaller of the largest buffer and the largest storage binding.
         limit: u64,
@@ -54,7 +54,7 @@ pub enum GpuError {
     OutOfMemory {
         /// The buffer.
         label: String,
-        /// Its size.
+        /// Size of the binding.
         bytes: u64,
         /// Bytes in live buffers of this device.
         allocated: u64,
@@ -96,19 +96,19 @@ pub enum GpuError {
         kernel: &'static str,
         /// The binding, counted from 1 as in the kernel.
         binding: u32,
-        /// Its offset in the buffer.
+        /// Offset of the binding in its buffer.
         offset: u64,
         /// Alignment of offsets on this device, in bytes.
         align: u64,
     },
-    /// A binding that begins behind its buffer.
+    /// A binding that begins after the end of its buffer.
     #[error("kernel {kernel}: binding {binding} begins at byte {offset} of a buffer of {size} bytes")]
     BindingPastEnd {
         /// The kernel.
         kernel: &'static str,
         /// The binding, counted from 1 as in the kernel.
         binding: u32,
-        /// Its offset in the buffer.
+        /// Offset of the binding in its buffer.
         offset: u64,
         /// Bytes of the buffer.
         size: u64,
@@ -128,13 +128,13 @@ pub enum GpuError {
     /// A pass that reads back, prepared for the caller's encoder.
     #[error("a prepared pass reads {reads} buffers back: copy them in the encoder that it goes to")]
     Readback {
-        /// Its readbacks.
+        /// Number of its readbacks.
         reads: usize,
     },
     /// A kernel that does not compose.
     #[error(transparent)]
     Compose(#[from] crate::source::ComposeError),
-    /// A variant that the self-test found wrong on this adapter, where no other does the same.
+    /// A variant that the self-test found wrong on this adapter, and that no other variant can replace.
     #[error(
         "{mode}: the self-test found {variant} wrong on {adapter}, {driver}, and nothing else does the same"
     )]
@@ -143,12 +143,12 @@ pub enum GpuError {
         variant: &'static str,
         /// The adapter.
         adapter: String,
-        /// Its driver, with the version.
+        /// Driver of the adapter, with the version.
         driver: String,
         /// The mode or kernel that does not run without it.
         mode: String,
     },
-    /// A kernel of the coop level where that level does not run: see [`Gpu::runs_coop`](super::Gpu::runs_coop).
+    /// A kernel of the coop level on an adapter that does not run this level: see [`Gpu::runs_coop`](super::Gpu::runs_coop).
     #[error(
         "kernel {kernel} needs cooperative matrices that kernels are written for and no bounds checks: adapter {adapter} is at level {level}, subgroups of {subgroups:?}, checks {checks:?}"
     )]
@@ -157,14 +157,14 @@ pub enum GpuError {
         kernel: &'static str,
         /// The adapter.
         adapter: String,
-        /// Its level.
+        /// Level of the variant.
         level: crate::Level,
         /// The least and the most lanes of its subgroups.
         subgroups: (u32, u32),
         /// Whether its kernels are checked.
         checks: super::Checks,
     },
-    /// A kernel that uses subgroups where none run, or none of its size.
+    /// A kernel that uses subgroups, on an adapter without subgroups or without subgroups of its size.
     #[error(
         "kernel {kernel} needs subgroups of {}: adapter {adapter} is at level {level}, subgroups of {subgroups:?}",
         lanes(*min, *max)
@@ -178,7 +178,7 @@ pub enum GpuError {
         max: u32,
         /// The adapter.
         adapter: String,
-        /// Its level.
+        /// Level of the variant.
         level: crate::Level,
         /// The least and the most lanes of its subgroups.
         subgroups: (u32, u32),

@@ -15,7 +15,7 @@ const TEXEL: usize = TEXEL_BYTES as usize;
 /// Texels of a full row: `at % 4096, at / 4096` is the place of texel `at`.
 pub const IMAGE_ROW: u32 = 4096;
 
-/// Elements in texels of four words, one behind the other in rows of [`IMAGE_ROW`]. Cloning shares them.
+/// Elements in texels of four words, packed in rows of [`IMAGE_ROW`]. Cloning shares them.
 #[derive(Debug)]
 pub struct Image<T> {
     raw: RawImage,
@@ -99,7 +99,7 @@ impl Gpu {
         Ok(Image { raw, element: PhantomData })
     }
 
-    /// Writes `data` to the rows of a texture, and sends them on their way, so that memory they came from is given back.
+    /// Writes `data` to the rows of a texture, and submits the writes, so that the memory of their source is freed.
     fn fill(&self, texture: &wgpu::Texture, data: &[u8], [width, height]: [u32; 2]) {
         let row = width as usize * TEXEL;
         let whole = data.len() / row;

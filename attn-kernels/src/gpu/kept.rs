@@ -16,7 +16,7 @@ pub(super) struct Kept {
     path: PathBuf,
     /// Adapter, driver and program.
     of: String,
-    /// Checksum of the file as it is.
+    /// Checksum of the current file.
     saved: Mutex<Option<u128>>,
 }
 

@@ -50,8 +50,8 @@ pub(super) fn matrix_size(adapter: &wgpu::Adapter, options: &GpuOptions) -> Opti
 }
 
 impl Gpu {
-    /// The device with matrices of `size` rows, by subgroups of a size that is tried where there are several. Those for which no
-    /// kernel is written it has not.
+    /// Chooses cooperative matrices of `size` rows on a device; if it has several subgroup sizes, a trial decides. The device
+    /// gets none if no kernel is written for its matrices.
     ///
     /// # Errors
     /// A device that does not run the trial.

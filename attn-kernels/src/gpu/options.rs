@@ -12,7 +12,7 @@ pub(super) const OPTIONAL: wgpu::Features = wgpu::Features::SUBGROUP
     .union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES)
     .union(HOST_BUFFERS);
 
-/// Features that let storage buffers lie in memory of the host.
+/// Features that let storage buffers be in host memory.
 pub(super) const HOST_BUFFERS: wgpu::Features = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
 
 /// Whether kernels carry bounds checks.
@@ -35,7 +35,7 @@ pub struct GpuOptions {
     pub level: Level,
     /// Bounds checks in kernels.
     pub checks: Checks,
-    /// Length of the text of kernels; if `None`, that of [`TextLength::of_vendor`].
+    /// Length of the text of kernels; if `None`, [`TextLength::of_vendor`] decides.
     pub text: Option<TextLength>,
     /// Whether the device may have [buffers in memory of the host](super::Gpu::has_host_buffers), where the adapter does.
     pub host_buffers: bool,

@@ -1,4 +1,4 @@
-//! Work on its way, and what it brings back.
+//! Work that was submitted, and its results.
 
 use super::pass::Read;
 use super::{Gpu, GpuError, Raw};
@@ -40,7 +40,7 @@ pub(super) struct Readback {
     pub(super) staging: Option<Raw>,
     /// Bytes of each readback in it.
     pub(super) spans: Vec<(usize, usize)>,
-    /// Subjects of the timestamps behind them, still without times.
+    /// Labels of the timestamps that follow, still without times.
     pub(super) timed: Vec<Timing>,
     pub(super) timings_at: u64,
 }
@@ -76,7 +76,7 @@ impl Outcome {
 }
 
 impl Pending<'_> {
-    /// Waits for the work and returns what it read.
+    /// Waits for the work and returns its readback.
     ///
     /// # Errors
     /// [`GpuError::Lost`] when the device went away, [`GpuError::Validation`] for a bug in the caller.
@@ -109,11 +109,11 @@ impl Readbacks<'_> {
     }
 }
 
-/// Interval at which a thread that waits beside others looks whether its work is done.
+/// Interval at which a thread polls for the end of its work while other threads wait too.
 const LOOKS: Duration = Duration::from_millis(1);
 
 impl Gpu {
-    /// Waits for work of this device and returns what it read.
+    /// Waits for work of this device and returns its readback.
     ///
     /// # Errors
     /// As [`Pending::wait`].
@@ -134,7 +134,8 @@ impl Gpu {
         Ok(Outcome { bytes, spans, timings })
     }
 
-    /// Waits for work of this device on a thread beside that which submits, and gives what it read to `take` without a copy.
+    /// Waits for work of this device on a thread other than the submitting one, and passes its readback to `take` without a
+    /// copy.
     ///
     /// # Errors
     /// As [`Pending::wait`].

@@ -86,7 +86,7 @@ impl Gpu {
 }
 
 impl Prepared {
-    /// Records the work behind what `encoder` already holds.
+    /// Records the work after the commands that `encoder` already holds.
     pub fn encode(&self, encoder: &mut wgpu::CommandEncoder) {
         let is_copy = |step: &Step| matches!(step, Step::Copy { .. });
         for run in self.steps.chunk_by(|a, b| is_copy(a) == is_copy(b)) {

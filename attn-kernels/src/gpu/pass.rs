@@ -25,7 +25,7 @@ pub struct Pass {
     pub(super) reads: Vec<(Raw, Range<u64>)>,
 }
 
-/// Parameter blocks of a pass, one behind the other.
+/// Parameter blocks of a pass, packed one after the other.
 #[derive(Debug)]
 pub(super) struct Params {
     pub(super) bytes: Vec<u8>,
@@ -182,15 +182,15 @@ impl Pass {
         }
     }
 
-    /// Orders everything before against everything after. Dispatches that follow run beside one another as far as they share
-    /// no buffer that one of them writes, whoever used it before: hazards are looked for from here on anew.
+    /// Orders everything before against everything after. Later dispatches run concurrently unless they share a buffer that
+    /// one of them writes; dispatches before this barrier no longer count.
     pub fn split(&mut self) {
         if matches!(self.commands.last(), Some(Command::Dispatch(_))) {
             self.commands.push(Command::Split);
         }
     }
 
-    /// Number of dispatches recorded and not yet on their way.
+    /// Number of dispatches recorded and not yet submitted.
     #[must_use]
     pub fn dispatches(&self) -> usize {
         self.commands.iter().filter(|c| matches!(c, Command::Dispatch(_))).count()

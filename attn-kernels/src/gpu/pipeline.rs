@@ -89,13 +89,13 @@ impl Gpu {
         Ok(pipeline)
     }
 
-    /// Kernels that were asked for so far, whether they have run or not.
+    /// Number of kernels requested so far, whether they have run or not.
     #[must_use]
     pub fn num_kernels(&self) -> usize {
         self.cached().pipelines.len()
     }
 
-    /// Names of the kernels that were asked for so far, ascending.
+    /// Names of the kernels requested so far, ascending.
     #[must_use]
     pub fn kernels(&self) -> Vec<&'static str> {
         let mut names: Vec<_> = self.cached().pipelines.keys().map(|variant| variant.kernel.name).collect();
@@ -266,7 +266,8 @@ fn trusted(device: &wgpu::Device, descriptor: wgpu::ShaderModuleDescriptor<'_>) 
     unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
 }
 
-/// A cache of compiled kernels, with what an earlier one had: empty where wgpu finds that to be of another device or driver.
+/// A cache of compiled kernels with the contents of an earlier one, or an empty one if wgpu finds the contents to be of
+/// another device or driver.
 #[expect(unsafe_code, reason = "drivers trust what they once gave out")]
 pub(super) fn kept(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu::PipelineCache {
     let descriptor = wgpu::PipelineCacheDescriptor { label: Some("kernels"), data, fallback: true };
@@ -275,7 +276,7 @@ pub(super) fn kept(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu::Pipeline
     unsafe { device.create_pipeline_cache(&descriptor) }
 }
 
-/// The token that cooperative matrices ask for.
+/// The token with which cooperative matrices are enabled.
 #[expect(unsafe_code, reason = "wgpu asks for it by an unsafe constructor")]
 pub(super) fn experimental(wanted: bool) -> wgpu::ExperimentalFeatures {
     if wanted {

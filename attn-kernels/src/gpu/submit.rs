@@ -125,7 +125,7 @@ impl Gpu {
         Ok(Encoded { pieces, params: params.map(|raw| (raw, pass.params)), stamps, readback })
     }
 
-    /// Submits an encoded pass. Data that were written before this call are what it sees.
+    /// Submits an encoded pass. It sees the data that were written before this call.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -138,7 +138,7 @@ impl Gpu {
         Ok(Pending { gpu: self, submission: Submission { index, readback } })
     }
 
-    /// Takes back what an encoded pass holds that is not to be sent after all.
+    /// Releases the resources of an encoded pass that will not be sent.
     pub fn discard(&self, encoded: Encoded) {
         let staging = encoded.readback.staging;
         self.scratch.lock().expect("no holder of this lock panics").staging.extend(staging);

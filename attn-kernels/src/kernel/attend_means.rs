@@ -1,4 +1,4 @@
-//! Attention to the means of blocks that lists leave out, added to that of the listed ones: the correction of `FlashPrefill`.
+//! Attention to the means of unlisted blocks, added to the attention to listed blocks: the correction of `FlashPrefill`.
 
 use super::{KvShape, paged_prefill};
 use crate::declare::one;
@@ -56,7 +56,7 @@ bindings! {
         read selected: u32,
         /// Attention to the listed blocks, rows of `[num_heads, head_dim]`; then to all.
         write out: f32,
-        /// Its log-sum-exps, natural, rows of `[num_heads]`; then those of all.
+        /// Log-sum-exps of the output, natural, rows of `[num_heads]`; then of all blocks.
         write lse: f32,
     }
 }

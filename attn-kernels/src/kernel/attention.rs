@@ -23,7 +23,7 @@ pub struct Attention {
     /// Whether heads have attention sinks: then `paged_reduce` has one more binding, `sinks`, the last, and always
     /// follows decode; after prefill comes `apply_sinks`.
     pub sinks: bool,
-    /// Whether prefill leaves out keys whose scores lie far below the largest that a row has seen (BLASST): by tiles of 8 keys a
+    /// Whether prefill skips keys whose scores are far below the largest score of a row so far (BLASST): by tiles of 8 keys a
     /// row, in matrices of 16 keys and 32 rows. `log_skip` of the parameters says how far.
     pub skip: bool,
 }
@@ -59,15 +59,15 @@ pub enum Logit {
     Plain,
     /// `c * tanh(score / c)`, with `softcap` of the parameters as c.
     Softcap,
-    /// ALiBi: `score - slope * (p - k)`; one more binding, the last, of slopes `[num_heads]` f32. With lists, slopes and
-    /// then lists are one binding, that of lists, in `paged_reduce` too.
+    /// ALiBi: `score - slope * (p - k)`; one more binding, the last, with slopes `[num_heads]` f32. With lists, the binding
+    /// of lists has the slopes before the lists, in `paged_reduce` too.
     Alibi,
 }
 
-/// Whether keys are those of lists.
+/// Whether keys come from lists.
 pub(crate) const CONTEXT: OneOf<bool> =
     OneOf::new("context", &[(false, "context_full"), (true, "context_blocks")]);
-/// Whether lists lie after the slopes of heads, in one buffer.
+/// Whether lists follow the slopes of heads, in one buffer.
 pub(crate) const LISTS: OneOf<bool> =
     OneOf::new("lists", &[(false, "lists_first"), (true, "lists_after_slopes")]);
 /// Changes of scores, and whether keys are listed.
@@ -134,8 +134,8 @@ impl Attention {
         ]
     }
 
-    /// Names, caches and options of variants of decode that are listed: those of [`listed`](Self::listed), codes, listed tokens
-    /// and the v0 layout.
+    /// Names, caches and options of the listed variants of decode: the variants of [`listed`](Self::listed), codes, listed
+    /// tokens and the v0 layout.
     pub(super) fn listed_decode(sizes: &Sizes) -> Vec<(String, KvShape, Self)> {
         let mut all = Vec::new();
         for (name, attention, types) in Self::listed(sizes) {

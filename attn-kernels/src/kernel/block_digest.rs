@@ -59,7 +59,7 @@ impl Digest {
     }
 }
 
-/// Element type of digests beside a cache of `cache`: f32 beside f32, else f16.
+/// Element type of the digests of a cache of type `cache`: f32 for f32, else f16.
 ///
 /// Minima and maxima stay bounds: of keys in f16 and fp8 they are exact, of int8, whose codes times a scale f16 may not have,
 /// minima are rounded down and maxima up. Beyond the largest f16, 65,504, that is an infinity, which `block_score` takes for the
@@ -93,9 +93,9 @@ const HALVES: OneOf<Rounding> = OneOf::new(
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rounding {
-    /// All values are those of f16.
+    /// All values are exact in f16.
     None,
-    /// To the nearest, ties to even.
+    /// Rounds to the nearest, ties to even.
     Nearest,
     /// Minima down, maxima up.
     Outward,
@@ -116,7 +116,7 @@ params! {
 }
 
 impl BlockDigestParams {
-    /// Parameters for `touched` pages of a cache whose blocks all lie in one buffer.
+    /// Parameters for `touched` pages of a cache whose blocks are all in one buffer.
     #[must_use]
     pub const fn new(num_kv_heads: u32, touched: u32) -> Self {
         Self { num_kv_heads, touched, first_block: 0, num_blocks: u32::MAX }
@@ -130,8 +130,8 @@ bindings! {
         read touched: BlockTokens,
         /// Cache of keys from `first_block` on, in the layout of `KvShape`.
         read k_cache: KvWord,
-        /// Digests, `[num_blocks, num_kv_heads, vectors, head_dim]`: minima and maxima, or means; f32 beside caches in
-        /// f32, else f16.
+        /// Digests, `[num_blocks, num_kv_heads, vectors, head_dim]`: minima and maxima, or means; f32 for caches in f32, else
+        /// f16.
         write digests: u32,
     }
 }

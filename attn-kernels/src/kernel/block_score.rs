@@ -16,7 +16,7 @@ kernel! {
     cases: crate::self_test::block_score::cases,
 }
 
-/// Digests beside caches of codes are as those beside f16, but for bounds of int8 that f16 cannot hold.
+/// Digests of caches of codes are like digests of f16 caches, except for bounds of int8 that f16 cannot hold.
 fn listed(sizes: &Sizes) -> Listed {
     let heads = sizes.num_heads;
     [("min_max", Digest::MinMax), ("mean", Digest::Mean)]
@@ -69,7 +69,7 @@ bindings! {
     pub struct BlockScoreBuffers(BlockScoreParams) {
         /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]`.
         read q: f32,
-        /// Digests, `[num_blocks, num_kv_heads, VECTORS, head_dim]`, from block_digest: f32 beside caches in f32, else f16.
+        /// Digests, `[num_blocks, num_kv_heads, VECTORS, head_dim]`, from block_digest: f32 for caches in f32, else f16.
         read digests: u32,
         /// Block tables of all rows.
         read tables: PhysicalBlock,
@@ -85,7 +85,7 @@ bindings! {
 }
 
 impl Default for BlockScoreParams {
-    /// Scores as they are, nothing forced but the last block. Heads and strides are to be set.
+    /// Scores without forced blocks except the last. Heads and strides are to be set.
     fn default() -> Self {
         Self { scale: 1.0, infinity: f32::INFINITY, logit_scale: 1.0, ..bytemuck::Zeroable::zeroed() }
     }
@@ -142,9 +142,9 @@ pub fn variant(shape: &KvShape, num_heads: u32, digest: Digest, select_block: u3
     }
 }
 
-/// The variant of [`Digest::MinMax`] that keeps, beside scores, `[rows, num_heads, score_stride]` bounds of every query head, two
-/// f32 each: the natural logarithm of what the sum of a block's `e^logit` is at most, rounding included; and what f32 may lose
-/// of a logit in the block, [`TERM_ERROR`] of the largest sizes that its terms may have.
+/// The variant of [`Digest::MinMax`] that also computes `[rows, num_heads, score_stride]` bounds of every query head. A bound
+/// is two f32: an upper bound of the natural logarithm of a block's sum of `e^logit`, rounding included, and the possible
+/// rounding error of a logit in the block, [`TERM_ERROR`] of the largest sizes that its terms may have.
 ///
 /// # Panics
 /// As [`variant`].

@@ -7,7 +7,7 @@ use crate::declare::{Listed, Sizes};
 use crate::{Variant, slot};
 
 kernel! {
-    /// The kernel; parameters, bindings and grid are those of [`block_score`].
+    /// The kernel, with the parameters, bindings and grid of [`block_score`].
     "block_score_subgroup"(super::block_score::BlockScoreParams, super::block_score::BlockScoreBuffers): Selection,
     listed: listed,
     variants: "digests f16, f32; bound (Quest) of single pages, heads of 64 and 128; subgroups of at least an eighth of the head size",

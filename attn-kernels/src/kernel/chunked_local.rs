@@ -19,7 +19,7 @@ pub struct VirtualBatch {
     pub first_block: u32,
 }
 
-/// Cuts a request of which the last `rows` of `len` tokens are queries at the multiples of `chunk`, in order.
+/// Splits a request of `len` tokens at the multiples of `chunk`, in order. Its last `rows` tokens are queries.
 ///
 /// # Errors
 /// A chunk that is not whole blocks, or more rows than tokens.

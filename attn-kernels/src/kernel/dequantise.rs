@@ -39,7 +39,7 @@ bindings! {
         read codes: u32,
         /// Scales, `[rows]`.
         read scales: f32,
-        /// Rows of `row_stride` f32, of which `width` from `first` on.
+        /// Rows of `row_stride` f32; of each, `width` f32 from `first` on are written.
         write x: f32,
     }
 }

@@ -11,7 +11,7 @@ pub enum LaunchError {
         kernel: &'static str,
         /// The size.
         what: &'static str,
-        /// Its value.
+        /// Value of the size.
         value: u64,
         /// Required divisor.
         of: u64,
@@ -23,7 +23,7 @@ pub enum LaunchError {
         kernel: &'static str,
         /// The size.
         what: &'static str,
-        /// Its value.
+        /// Value of the size.
         value: u64,
     },
     /// A number over its limit.
@@ -33,7 +33,7 @@ pub enum LaunchError {
         kernel: &'static str,
         /// The number.
         what: &'static str,
-        /// Its value.
+        /// Value of the size.
         value: u64,
         /// The largest that is allowed.
         limit: u64,
@@ -47,7 +47,7 @@ pub enum LaunchError {
         what: &'static str,
         /// Index of the entry.
         entry: usize,
-        /// Its value.
+        /// Value of the entry.
         value: u64,
         /// The largest that is allowed.
         limit: u64,

@@ -25,9 +25,9 @@ params! {
         pub page_quads: u32,
         /// Workgroups of each KV head.
         pub workgroups: u32,
-        /// 1: what the fetches name; 0: only what was touched.
+        /// 1: copy the fetched pages; 0: only the touched ones.
         pub fetch: u32,
-        /// Blocks that were written, of which pages on the device are copied anew.
+        /// Written blocks, whose pages on the device are copied again.
         pub touched: u32,
         /// First block that the buffers on the host hold.
         pub first_block: u32,
@@ -56,7 +56,7 @@ bindings! {
     }
 }
 
-/// Workgroups of all heads together: with 256 lanes of 32 bytes each, 2 MiB are on their way over the bus.
+/// Workgroups of all heads together: with 256 lanes of 32 bytes each, 2 MiB are in transfer over the bus.
 const WORKGROUPS: u32 = 256;
 
 impl FetchPagesParams {
@@ -77,7 +77,7 @@ impl FetchPagesParams {
     }
 }
 
-/// Whether what a head keeps of a block, scales behind its codes included, is a run of whole 16-byte units.
+/// Whether the part of a block that belongs to a head, with the scales after its codes, is a whole number of 16-byte units.
 #[must_use]
 pub fn serves(shape: &KvShape) -> bool {
     shape.block_bytes().is_multiple_of(16 * shape.num_kv_heads as usize)

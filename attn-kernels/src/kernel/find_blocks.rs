@@ -54,8 +54,8 @@ bindings! {
 /// Lanes of a workgroup.
 pub(super) const LANES: u32 = 256;
 
-/// Lanes of a workgroup on a software driver, where each barrier switches between subgroups: lists of 32 query heads take 6 ms
-/// on lavapipe in place of 20, and the sums before them 0.4 ms in place of 6. With fewer lanes, loops of long contexts would go
+/// Lanes of a workgroup on a software driver, whose barriers switch between subgroups: lists of 32 query heads take 6 ms on
+/// lavapipe in place of 20, and the sums before them 0.4 ms in place of 6. With fewer lanes, loops of long contexts would go
 /// beyond the 65,535 turns after which such a driver ends a lane.
 pub(super) const SOFTWARE_LANES: u32 = 32;
 
@@ -88,8 +88,8 @@ pub fn units(rows: u32) -> f32 {
     (1_u32 << 30) as f32 / rows.next_power_of_two() as f32
 }
 
-/// The kernel for `group` query heads a KV head.
-/// Its prefix sums stay in workgroup memory: with those of subgroups an NVIDIA driver (580.159.04) gave wrong places.
+/// The kernel for `group` query heads a KV head. Its prefix sums stay in workgroup memory: with prefix sums of subgroups an
+/// NVIDIA driver (580.159.04) gave wrong places.
 #[must_use]
 pub fn variant(group: u32) -> Variant {
     with_lanes(group, LANES)

@@ -76,7 +76,7 @@ impl FlashPrefill {
         [means * blocks, energies * blocks]
     }
 
-    /// The query blocks of each round of dispatches, so many that `energies` takes at most `most` f32, and at least one.
+    /// The query blocks of each round of dispatches, as many as keep `energies` within `most` f32, and at least one.
     pub fn rounds(&self, most: usize) -> impl Iterator<Item = Range<u32>> + use<> {
         let blocks = self.query_blocks();
         let fit = most / (self.num_heads as usize * self.mean_stride() as usize).max(1);
@@ -84,7 +84,7 @@ impl FlashPrefill {
         (0..blocks).step_by(step as usize).map(move |first| first..(first + step).min(blocks))
     }
 
-    /// Parameters of `block_mean`; `None` where no block is before the last query block.
+    /// Parameters of `block_mean`; `None` if no block is before the last query block.
     #[must_use]
     pub fn block_mean(&self, shape: &KvShape) -> Option<BlockMeanParams> {
         let blocks = self.key_blocks() - 1;
@@ -104,8 +104,8 @@ impl FlashPrefill {
         Some(BlockMeansParams { num_kv_heads, blocks, table, mean_stride, k_scale: 1.0, v_scale: 1.0 })
     }
 
-    /// Parameters of `attend_means`, by lists `[query_blocks, num_kv_heads]` of `list_stride` u32 of which those of the chunk
-    /// start at list `first_list`. Rows of the output are rows of q.
+    /// Parameters of `attend_means`, by lists `[query_blocks, num_kv_heads]` of `list_stride` u32. The lists of the chunk
+    /// start at `first_list`. Rows of the output are rows of q.
     #[must_use]
     pub fn attend_means(&self, shape: &KvShape, list_stride: u32, first_list: u32) -> AttendMeansParams {
         AttendMeansParams {
@@ -141,8 +141,8 @@ impl FlashPrefill {
         }
     }
 
-    /// Parameters of `keep_blocks` for some query blocks, into lists `[query_blocks, num_kv_heads]` of `out_stride` u32 of
-    /// which those of the chunk start at list `first_list`.
+    /// Parameters of `keep_blocks` for some query blocks, into lists `[query_blocks, num_kv_heads]` of `out_stride` u32. The
+    /// lists of the chunk start at `first_list`.
     #[must_use]
     pub fn keep_blocks(
         &self,

@@ -1,4 +1,4 @@
-//! Sum of the branches of NSA, each behind a gate.
+//! Sum of the branches of NSA, each multiplied by its gate.
 
 use crate::declare::one;
 use crate::{Variant, slot};

@@ -46,7 +46,7 @@ bindings! {
     /// Buffers of `gather_cache`.
     pub struct GatherCacheBuffers(GatherCacheParams) {
         /// Spans, `[n]` of first key in the order of attention, KV length, first row of the output, first entry of the block
-        /// table; without lists the order is that of positions.
+        /// table; without lists, keys are in order of position.
         read spans: [u32; 4],
         /// Cache of keys, in the layout of `KvShape`.
         read k_cache: KvWord,
@@ -75,7 +75,7 @@ pub(crate) const FLASH: OneOf<Stored> = OneOf::new(
 
 const WG: u32 = 64;
 
-/// The kernel for one cache shape; all keys by position, or those of lists.
+/// The kernel for one cache shape; it gathers all keys by position, or listed keys.
 ///
 /// # Panics
 /// For lists of single tokens.

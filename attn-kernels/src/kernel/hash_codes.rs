@@ -54,7 +54,7 @@ params! {
         pub words: u32,
         /// First block of the cache of keys.
         pub first_block: u32,
-        /// Blocks of the cache of keys: slots of others are left out. `u32::MAX` where all of them lie in one buffer.
+        /// Blocks of the cache of keys; slots of further blocks are skipped. `u32::MAX` if all blocks are in one buffer.
         pub num_blocks: u32,
     }
 }
@@ -70,12 +70,12 @@ bindings! {
         read q: f32 = None,
         /// Projection, `[channels, bits]`, row-major.
         read weights: f32,
-        /// Codes of `words` words each, of which the dispatch writes `bits / 32` from `first_word` on.
+        /// Codes of `words` words each; the dispatch writes `bits / 32` of them from `first_word` on.
         write codes: u32,
     }
 }
 
-/// An entry that names no vector: lists of steps that are alike keep one length with it.
+/// An entry that names no vector: it pads lists, so that equal steps have lists of one length.
 pub const NO_ENTRY: u32 = u32::MAX;
 
 /// Vectors of a workgroup.

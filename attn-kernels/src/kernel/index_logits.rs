@@ -37,7 +37,7 @@ params! {
 bindings! {
     /// Buffers of `index_logits`.
     pub struct IndexLogitsBuffers(IndexLogitsParams) {
-        /// Queries, `[rows, num_heads, head_dim]`; beside fp8 keys the values of their codes, without scales.
+        /// Queries, `[rows, num_heads, head_dim]`; for fp8 keys, the values of their codes without scales.
         read q: f32,
         /// Cache of keys of one head a token.
         read k_cache: KvWord,

@@ -81,8 +81,8 @@ pub fn grid(params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
     [params.logit_stride.div_ceil(TILE), rows, 1]
 }
 
-/// The best kernel for one kind of keys: this one where it runs and serves, else `index_logits`. The two take the same bindings,
-/// parameters and rows.
+/// The best kernel for one kind of keys: this one if the device runs it and it serves them, else `index_logits`. Both take
+/// the same bindings, parameters and rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexKernel {
     keys: IndexKeys,

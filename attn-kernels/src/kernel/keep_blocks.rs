@@ -47,8 +47,7 @@ bindings! {
     }
 }
 
-/// The kernel for `group` query heads a KV head.
-/// Its prefix sums stay in workgroup memory, as those of `find_blocks`.
+/// The kernel for `group` query heads per KV head. Its prefix sums stay in workgroup memory, as in `find_blocks`.
 #[must_use]
 pub fn variant(group: u32) -> Variant {
     Variant::new(&KERNEL).set(slot::GROUP, group).set(slot::SCAN, Level::Baseline)

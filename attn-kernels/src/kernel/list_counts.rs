@@ -1,4 +1,4 @@
-//! Blocks that lists name, added up: what a step attended, without a readback of its lists.
+//! Adds up the blocks that lists name: the blocks that a step attended, without a readback of its lists.
 
 use crate::Variant;
 use crate::declare::one;

@@ -37,16 +37,16 @@ bindings! {
     pub struct LseMergeBuffers(LseMergeParams) {
         /// Attention to the second set, `[rows, head_dim]`; a row is one head of one query.
         read b_out: f32,
-        /// Its log-sum-exps, natural, `[rows]`.
+        /// Log-sum-exps of `b`, natural, `[rows]`.
         read b_lse: f32,
         /// Attention to the first set, `[rows, head_dim]`; then to both.
         write a_out: f32,
-        /// Its log-sum-exps, natural, `[rows]`; then those of both.
+        /// Log-sum-exps of `a`, natural, `[rows]`; then of both together.
         write a_lse: f32,
     }
 }
 
-/// Lanes of a workgroup, each of which merges four dimensions of a row.
+/// Lanes of a workgroup; each merges four dimensions of a row.
 const WG: u32 = 256;
 
 /// The kernel for one head size, a multiple of 4 of at most 1,024.

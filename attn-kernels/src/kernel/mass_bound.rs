@@ -55,14 +55,14 @@ bindings! {
         read selected: u32,
         /// Stats, `[n, num_heads, max_partitions]` (max, sum) of the kept logits, from `paged_decode`.
         read stats: [f32; 2],
-        /// Shares, `[rows of lists, num_heads, share_stride]` from `first_share` on, over the largest kept exponential:
-        /// what is kept, negative where nothing is dropped, then what is dropped of each run of blocks.
+        /// Shares, `[rows of lists, num_heads, share_stride]` from `first_share` on, divided by the largest kept exponential:
+        /// the kept sum, negative if nothing is dropped, then the dropped sum of each run of blocks.
         write shares: f32,
     }
 }
 
-/// Factor between the logit errors of attention on `lanes` and those of f32: through matrices, queries are rounded to
-/// f16, which costs 2^-11 of every term.
+/// Factor between the logit errors of attention on `lanes` and in f32: with matrices, queries are rounded to f16, which costs
+/// 2^-11 of every term.
 #[must_use]
 pub fn slack(lanes: Lanes) -> f32 {
     match lanes {

@@ -49,10 +49,10 @@ bindings! {
         read scores: f32,
         /// Bounds of `block_score`, `[n, num_heads, stride, 2]`.
         read bounds: f32,
-        /// Log-sum-exps, `[n, num_heads, stride]` of `block_lse`, of the blocks known: those of the second cut.
+        /// Log-sum-exps, `[n, num_heads, stride]` of `block_lse`, of the known blocks, for the second cut.
         read lses: f32,
-        /// Two cuts of each list, `[n, num_kv_heads]`, key and index of a last block: what is kept in any case, and what
-        /// is known.
+        /// Two cuts of each list, `[n, num_kv_heads]`, each with key and index of a last block: of the blocks that are always
+        /// kept, and of the known blocks.
         write cuts: [u32; 4],
         /// Lists, `[n, num_kv_heads]` of `list_stride` words: count, then ascending blocks.
         write lists: u32,
@@ -61,14 +61,14 @@ bindings! {
 
 /// Flag of the first round, in which only the last block of a row is known.
 pub const FIRST: u32 = 1;
-/// Flag that asks for every value that is not known yet.
+/// Flag that requests every value that is not known yet.
 pub const ALL: u32 = 2;
 /// Flag that writes the lists.
 pub const LIST: u32 = 4;
 
-/// The rounds of a selection, one `block_lse` before each. A round that adds blocks lowers what is unknown to a share of
-/// `1 - mass`, so that bounds which are n nats above what blocks hold take about `n / ln(1 / (1 - mass))` rounds; where that is
-/// more than there are, the last one knows all keys.
+/// The rounds of a selection, one `block_lse` before each. A round that adds blocks lowers what is unknown to a share of `1 -
+/// mass`, so bounds that exceed the mass of blocks by n nats take about `n / ln(1 / (1 - mass))` rounds. If that is more than
+/// the maximum, the last round knows all keys.
 pub const ROUNDS: [u32; 8] = [FIRST, 0, 0, 0, 0, 0, ALL, LIST];
 
 /// The kernel for `group` query heads a KV head.

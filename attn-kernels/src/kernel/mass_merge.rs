@@ -27,9 +27,10 @@ params! {
 bindings! {
     /// Buffers of `mass_merge`.
     pub struct MassMergeBuffers(MassMergeParams) {
-        /// Shares, `[layers, rows, share_stride]`: K, negative where nothing is dropped, then the parts of D.
+        /// Shares, `[layers, rows, share_stride]`: the kept sum, negative if nothing is dropped, then the parts of the
+        /// dropped sum.
         read shares: f32,
-        /// Masses, `[rows]`; 1 where no layer drops anything.
+        /// Masses, `[rows]`; 1 if no layer drops anything.
         write masses: f32,
     }
 }

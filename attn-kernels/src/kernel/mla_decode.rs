@@ -49,8 +49,8 @@ params! {
         pub max_partitions: u32,
         /// Keys of a partition, a multiple of [`PARTITION`].
         pub partition_size: u32,
-        /// 1 where `paged_reduce` follows; 0 where one partition is the whole and nothing has sinks, so that `partial` is
-        /// the output.
+        /// 1 if `paged_reduce` follows; 0 if one partition is the whole and there are no sinks, so that `partial` is the
+        /// output.
         pub reduced: u32,
         /// Factor on scores, usually one over the root of the head size before absorption.
         pub scale: f32,
@@ -60,9 +60,9 @@ params! {
         pub first_row: u32,
         /// Entries from one list of compressed slots to the next.
         pub compressed_stride: u32,
-        /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 where it does all.
+        /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 if it attends all keys.
         pub first_key: u32,
-        /// Keys of the dispatch, such a multiple too, or `u32::MAX` for all.
+        /// Keys of the dispatch, also a multiple of `partition_size`, or `u32::MAX` for all.
         pub num_keys: u32,
     }
 }
@@ -121,8 +121,8 @@ impl From<&MlaDecodeParams> for PagedReduceParams {
     }
 }
 
-/// Shape of a cache of latents `[num_blocks, block_size, latent + rope]`; behind the codes of a token in 8 bits are two f32
-/// scales, of the latent and of the rope part, or those of `plain`.
+/// Shape of a cache of latents `[num_blocks, block_size, latent + rope]`; after the 8-bit codes of a token are two f32
+/// scales, of the latent and of the rope part, or the scales that `plain` describes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LatentShape {
     /// Elements of a value, the first of the key: a multiple of 8 up to 512.
@@ -171,7 +171,8 @@ impl LatentShape {
     ///
     /// # Errors
     /// Latents that are not multiples of 8 up to 512, rope parts that are not up to 64, block sizes that are not powers of
-    /// two from 4 to 256; elements in bf16 that are not a multiple of 8 below `latent`, or beside a rope part or other types.
+    /// two from 4 to 256; elements in bf16 that are not a multiple of 8 below `latent`, or are combined with a rope part or
+    /// another type.
     pub fn validate(&self) -> Result<(), LaunchError> {
         let launch = Launch("cache of latents");
         let Self { latent, rope, block_size, plain, .. } = *self;
@@ -261,7 +262,7 @@ pub(super) const VALUE_WORDS: Number = Number("VALUE_WORDS");
 const WORD_QUADS: Number = Number("WORD_QUADS");
 /// Parts of the sum of a score.
 const PIECES: Number = Number("PIECES");
-/// Latents of a lane that are on their way at once.
+/// Latents that a lane loads at once.
 const LATENTS_AHEAD: Number = Number("LATENTS_AHEAD");
 /// Whether outputs are rescaled at every step.
 const STEADY: Number = Number("STEADY");

@@ -23,7 +23,7 @@ kernel! {
     cases: crate::self_test::mla_decode::cases,
 }
 
-/// In the sizes of DeepSeek alone.
+/// Variants in the sizes of DeepSeek only.
 fn listed(_: &Sizes) -> Listed {
     let sizes = Sizes::of_heads(128);
     let mut all = Listed::new();
@@ -114,8 +114,8 @@ pub fn grid(params: &MlaDecodeParams, rows: u32) -> [u32; 3] {
     [params.partitions(), params.num_heads / HEADS, rows]
 }
 
-/// The best kernel for one cache and number of query heads: this one where it runs and serves, else `mla_decode`. The two take
-/// the same bindings, parameters and rows, and so may be exchanged.
+/// The best kernel for one cache and number of query heads: this one if the device runs it and it serves them, else
+/// `mla_decode`. Both take the same bindings, parameters and rows, so they can be exchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MlaKernel {
     shape: LatentShape,

@@ -1,4 +1,4 @@
-//! Attention to compressed values, behind `nsa_probs`: the first branch of NSA.
+//! Attention to compressed values, after `nsa_probs`: the first branch of NSA.
 
 use super::{KvShape, block_digest};
 use crate::declare::FLOATS;
@@ -31,7 +31,7 @@ bindings! {
     pub struct NsaAttendBuffers(NsaAttendParams) {
         /// Probabilities of compressed keys, `[n, num_heads, prob_stride]`.
         read probs: f32,
-        /// Mean values of full pages by `block_digest`, `[num_blocks, num_kv_heads, head_dim]`: f32 beside caches in f32, else
+        /// Mean values of full pages by `block_digest`, `[num_blocks, num_kv_heads, head_dim]`: f32 for caches in f32, else
         /// f16.
         read digests: u32,
         /// Block tables of all rows.
@@ -43,7 +43,7 @@ bindings! {
     }
 }
 
-/// The kernel for compressed values of `block` tokens, one behind the other.
+/// The kernel for compressed values of `block` consecutive tokens.
 ///
 /// # Panics
 /// When `block` is not a multiple of the page size.

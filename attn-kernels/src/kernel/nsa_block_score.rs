@@ -39,7 +39,7 @@ params! {
 bindings! {
     /// Buffers of `nsa_block_score`.
     pub struct NsaBlockScoreBuffers(NsaBlockScoreParams) {
-        /// Probs, `[n, num_heads, prob_stride]`; what a row does not see is not read.
+        /// Probs, `[n, num_heads, prob_stride]`; only blocks that a row sees are read.
         read probs: f32,
         /// Rows, `[n]`.
         read rows: DecodeRow,

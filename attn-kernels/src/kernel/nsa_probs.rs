@@ -35,7 +35,7 @@ bindings! {
     pub struct NsaProbsBuffers(NsaProbsParams) {
         /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]`.
         read q: f32,
-        /// Means of full pages by `block_digest`, `[num_blocks, num_kv_heads, head_dim]`: f32 beside caches in f32, else f16.
+        /// Means of full pages by `block_digest`, `[num_blocks, num_kv_heads, head_dim]`: f32 for caches in f32, else f16.
         read digests: u32,
         /// Block tables of all rows.
         read tables: PhysicalBlock,

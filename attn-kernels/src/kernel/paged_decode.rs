@@ -43,19 +43,19 @@ pub const PARTITION: u32 = 256;
 /// Ways in which the lanes of a workgroup share its keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Lanes {
-    /// Through workgroup memory, on any adapter.
+    /// Lanes share through workgroup memory, on any adapter.
     #[default]
     Workgroup,
-    /// Each subgroup by itself, where all subgroups of the adapter have this many lanes.
+    /// Each subgroup works by itself, if all subgroups of the adapter have this many lanes.
     Subgroup(u32),
     /// Cooperative matrices, for which queries, keys, values and softmax weights are rounded to f16. Takes no listed tokens.
     Matrices,
 }
 
 impl Lanes {
-    /// Chooses the fastest form of `paged_decode` for `num_heads` query heads over a cache of this shape, in a step whose rows
-    /// attend `keys` keys in all. A `profile` at [`Level::Coop`] stands for a device, and results, that bear
-    /// [`Self::Matrices`].
+    /// Chooses the fastest form of `paged_decode` for `num_heads` query heads over a cache of this shape, in a step whose
+    /// rows attend `keys` keys in all. A `profile` at [`Level::Coop`] stands for a device that runs [`Self::Matrices`], and
+    /// for results that may be rounded so.
     #[must_use]
     pub fn of(profile: &DeviceProfile, shape: &KvShape, num_heads: u32, keys: u64) -> Self {
         // On an H200 a third less time for eight heads a KV head. For up to four in fp8 a step has a long way of its own, so that
@@ -97,16 +97,16 @@ params! {
         pub partition_size: u32,
         /// Factor on scores, usually `1 / sqrt(head_dim)`.
         pub scale: f32,
-        /// 1 where `paged_reduce` follows; 0 where one partition is the whole and nothing has sinks, so that `partial` is
-        /// the output.
+        /// 1 if `paged_reduce` follows; 0 if one partition is the whole and there are no sinks, so that `partial` is the
+        /// output.
         pub reduced: u32,
         /// Entries from one list of selected blocks to the next.
         pub list_stride: u32,
         /// First row of the dispatch in `rows`, and first list of them.
         pub first_row: u32,
-        /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 where it does all.
+        /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 if it attends all keys.
         pub first_key: u32,
-        /// Keys of the dispatch, such a multiple too, or `u32::MAX` for all.
+        /// Keys of the dispatch, also a multiple of `partition_size`, or `u32::MAX` for all.
         pub num_keys: u32,
         /// Bound of scores with [`Logit::Softcap`](super::attention::Logit::Softcap).
         pub softcap: f32,
@@ -130,13 +130,13 @@ bindings! {
         read tables: PhysicalBlock,
         /// Rows, `[first_row + n]`.
         read rows: DecodeRow,
-        /// Outputs of partitions, `[n, num_heads, max_partitions, head_dim]`, unnormalised; the output itself where
-        /// nothing is reduced.
+        /// Outputs of partitions, `[n, num_heads, max_partitions, head_dim]`, unnormalised; the output itself if nothing is
+        /// reduced.
         write partial: f32,
         /// (max, sum) of each partition, `[n, num_heads, max_partitions]`.
         write stats: [f32; 2],
         /// Lists of blocks or tokens, `[n, num_kv_heads]` from list `first_row * num_kv_heads` on: count, then ascending
-        /// blocks; with ALiBi behind its slopes.
+        /// blocks; with ALiBi, after its slopes.
         read selected: u32 = None,
         /// Slopes of ALiBi without lists, `[num_heads]`.
         read slopes: f32 = None,
@@ -157,7 +157,7 @@ impl Default for PagedDecodeParams {
     }
 }
 
-/// Fewest keys of a partition: what a workgroup attends at a time, with matrices a few steps.
+/// Minimum number of keys of a partition: the keys that a workgroup attends at a time, or a few steps of matrices.
 #[must_use]
 pub const fn tile(shape: &KvShape, lanes: Lanes) -> u32 {
     match lanes {
@@ -175,8 +175,8 @@ pub const fn partitions(size: u32, begin: u32, end: u32) -> u32 {
     if begin < end { end.div_ceil(size) - begin / size } else { 0 }
 }
 
-/// Query heads that share one read of the cache: as many as fit, spread evenly over the fewest groups. Seven make two groups
-/// of four where four fit, of which the second begins one head early.
+/// Query heads that share one read of the cache: as many as fit, spread evenly over the fewest groups. If four fit, seven
+/// heads make two groups of four, and the second group begins one head early.
 #[must_use]
 pub fn heads_per_group(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
     let most = match lanes {
@@ -221,7 +221,7 @@ const PAIRED: OneOf<bool> = OneOf::new("keys", &[(false, "keys_apart"), (true, "
 /// Whether lists name tokens.
 const TOKENS: OneOf<bool> = OneOf::new("places", &[(false, "places_blocks"), (true, "places_tokens")]);
 
-/// Codes take more arithmetic a byte, beside which loads of two keys at once, and of several chunks, pay.
+/// Codes take more arithmetic per byte, so loads of two keys, and of several chunks, at once pay.
 fn by_workgroups(shape: &KvShape, context: Context) -> Variant {
     let tokens = context == Context::Tokens;
     let (paired, max_ahead) = match shape.dtype.is_code() {

@@ -13,7 +13,7 @@ use crate::profile::UNIT;
 use crate::slot::{self, OneOf};
 
 kernel! {
-    /// Parameters and bindings are those of [`paged_decode`].
+    /// The kernel, with the parameters and bindings of [`paged_decode`].
     "paged_decode_coop"(super::paged_decode::PagedDecodeParams, super::paged_decode::PagedDecodeBuffers): Attention,
     listed: listed,
     variants: "as `paged_decode`, in matrices: f16, fp8 and int8, heads of 32, 64 and 128, no listed tokens",

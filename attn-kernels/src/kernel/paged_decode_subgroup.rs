@@ -9,7 +9,7 @@ use crate::profile::Registers;
 use crate::slot::{self, Number, OneOf};
 
 kernel! {
-    /// Parameters and bindings are those of [`paged_decode`].
+    /// The kernel, with the parameters and bindings of [`paged_decode`].
     "paged_decode_subgroup"(super::paged_decode::PagedDecodeParams, super::paged_decode::PagedDecodeBuffers): Attention,
     listed: listed,
     variants: "as `paged_decode`, keys shared by a subgroup of 8 or 32 lanes",

@@ -99,8 +99,8 @@ params! {
         pub k_scale: f32,
         /// Scale of values in fp8.
         pub v_scale: f32,
-        /// Keys of a part, a multiple of those of `first_key`: the grid has as many parts along z, each with an output of its
-        /// own, which [`prefill_reduce`](super::prefill_reduce) puts together. All of them in one by default.
+        /// Keys of a part, a multiple as for `first_key`: the grid has a part for each along z, with an output of its own,
+        /// and [`prefill_reduce`](super::prefill_reduce) merges them. By default, one part has all keys.
         pub part_keys: u32,
         /// Rows of `out` and `lse` from one part to the next.
         pub part_rows: u32,
@@ -127,7 +127,7 @@ bindings! {
         write out: f32,
         /// Log-sum-exps, `[rows, num_heads]`, natural log, of parts likewise.
         write lse: f32,
-        /// Lists of blocks, `[query blocks, num_kv_heads]`: count, then ascending blocks; with ALiBi behind its slopes.
+        /// Lists of blocks, `[query blocks, num_kv_heads]`: count, then ascending blocks; with ALiBi, after its slopes.
         read selected: u32 = None,
         /// Slopes of ALiBi without lists, `[num_heads]`.
         read slopes: f32 = None,
@@ -191,8 +191,8 @@ pub(super) fn lanes_per_row(head_dim: u32) -> u32 {
     few.or_else(|| (1..=4).rfind(whole)).unwrap_or(1)
 }
 
-/// Channels of a lane's queries, and of its outputs: both in registers, of which lanes of an Apple M1 have 128. On an H200 heads
-/// of 128 run at 7.9, 8.3 and 8.8 TFLOP/s by one, two and four lanes a row, heads of 64 at 9.5, 12.0 and 6.5.
+/// Channels of a lane's queries, and of its outputs: both are in registers, and a lane of an Apple M1 has 128. On an H200
+/// heads of 128 run at 7.9, 8.3 and 8.8 TFLOP/s by one, two and four lanes a row, heads of 64 at 9.5, 12.0 and 6.5.
 const LANE_ELEMENTS: u32 = 32;
 
 /// Query heads a lane serves.
@@ -225,7 +225,7 @@ const BROADCAST: OneOf<Option<KvDtype>> = OneOf::new(
 /// Whether compilers know how often loops turn, by the way lanes load.
 pub(crate) const TRIPS: OneOf<KeyLoads> =
     OneOf::new("trips", &[(KeyLoads::Uniform, "trips_known"), (KeyLoads::Broadcast, "trips_hidden")]);
-/// Whether a lane has a row for itself.
+/// Whether one lane computes a whole row.
 const ALONE: Flag = Flag("ALONE");
 /// Whether lanes share a row.
 const SHARED: Flag = Flag("SHARED");

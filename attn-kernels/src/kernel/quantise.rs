@@ -45,7 +45,7 @@ params! {
 bindings! {
     /// Buffers of `quantise`.
     pub struct QuantiseBuffers(QuantiseParams) {
-        /// Rows of `row_stride` f32, of which `width` from `first` on.
+        /// Rows of `row_stride` f32; of each, `width` f32 from `first` on are read.
         read x: f32,
         /// Codes, `[rows, width / 4]` words.
         write codes: u32,

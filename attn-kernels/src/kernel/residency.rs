@@ -36,7 +36,7 @@ params! {
         pub num_slots: u32,
         /// Maximum number of pages of a head to fetch; the others are dropped.
         pub max_fetches: u32,
-        /// 1: pages are told where they are; 0 for a wish, which nothing attends yet.
+        /// 1 if lists are to hold the places of pages; 0 for a prefetch, which nothing attends yet.
         pub write_pages: u32,
     }
 }
@@ -44,7 +44,7 @@ params! {
 bindings! {
     /// Buffers of `residency`.
     pub struct ResidencyBuffers(ResidencyParams) {
-        /// Lists whose pages are asked for, `[n]`.
+        /// Lists whose pages are requested, `[n]`.
         read requests: PageRequest,
         /// Lists, `[groups, num_kv_heads]` of list_stride u32: count, then that many ascending blocks of PAGES pages.
         read lists: u32,

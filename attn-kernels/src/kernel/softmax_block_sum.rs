@@ -18,7 +18,7 @@ params! {
     /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in. Rows and columns are strides.
     #[derive(PartialEq)]
     pub struct SoftmaxBlockSumParams {
-        /// Rows of the parts: those of this dispatch.
+        /// Rows of the parts that this dispatch computes.
         pub rows: u32,
         /// f32 from one row of parts to the next.
         pub part_stride: u32,

@@ -56,7 +56,7 @@ bindings! {
 pub enum StrideType {
     /// Rounded to f16, two a word, for products by matrices.
     F16,
-    /// f32 as they are.
+    /// f32 without rounding.
     F32,
 }
 

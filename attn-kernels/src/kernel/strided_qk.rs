@@ -53,8 +53,8 @@ bindings! {
         read k_cache: KvWord,
         /// Block tables of all rows.
         read tables: PhysicalBlock,
-        /// Parts, `[num_heads, rows, part_stride]`: log2 of the sum of 2^(scale * score) over PART columns, LOWEST where none is
-        /// seen; not written where all of a tile is masked.
+        /// Parts, `[num_heads, rows, part_stride]`: log2 of the sum of 2^(scale * score) over PART columns, LOWEST if none is
+        /// seen; not written if a whole tile is masked.
         write parts: f32,
     }
 }
@@ -105,7 +105,7 @@ pub type Grid = fn(&StridedQkParams, u32) -> [u32; 3];
 pub struct Scorer {
     /// `strided_qk_coop`, `strided_qk_broadcast` or `strided_qk`.
     pub scores: Variant,
-    /// Its workgroups.
+    /// Workgroups of the scoring kernel.
     pub grid: Grid,
     /// `stride_queries`, which comes before it.
     pub queries: Variant,

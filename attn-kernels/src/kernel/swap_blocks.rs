@@ -45,16 +45,16 @@ bindings! {
 
 const WG: u32 = 256;
 
-/// Workgroups that fill a bus, with 16 KiB on its way each. On an H200 4 for K and 4 for V reach 49 GB/s, and a prefill whose
-/// attention runs beside them 0.98 of its speed; with 16 of each it has 0.85.
+/// Workgroups that saturate a bus, with 16 KiB in transfer each. On an H200, 4 for K and 4 for V reach 49 GB/s, and a prefill
+/// that runs at the same time keeps 0.98 of its speed; with 16 of each, 0.85.
 const OVER_BUS: u32 = 4;
 
 /// Connection between the two pools.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Link {
-    /// Both lie in memory of the device.
+    /// Both buffers are in device memory.
     Memory,
-    /// One lies in memory of the host.
+    /// One of the buffers is in host memory.
     Bus,
 }
 

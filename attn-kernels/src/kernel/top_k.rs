@@ -54,7 +54,7 @@ params! {
 bindings! {
     /// Buffers of `top_k`.
     pub struct TopKBuffers(TopKParams) {
-        /// Scores; rows lie anywhere in it.
+        /// Scores; rows may begin anywhere in it.
         read scores: f32,
         /// Rows, `[n]`.
         read rows: TopRow,
@@ -70,14 +70,14 @@ bindings! {
 pub enum Output {
     /// `[rows, copies, out_stride]`: a count, then that many indices, ascending; the rest is left alone.
     List,
-    /// `[rows, out_stride]`: transformed positions in ascending order of position, -1 behind them.
+    /// `[rows, out_stride]`: transformed positions in ascending order of position, then -1.
     Positions(Transform),
 }
 
 /// Transforms of positions; the fourth word of a row is the base.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Transform {
-    /// Positions as they are.
+    /// Positions without a transform.
     None,
     /// Physical slots, `table[base + position / page_size] * page_size + position % page_size`.
     Paged,
@@ -97,8 +97,8 @@ pub(crate) const TRANSFORM: OneOf<Transform> = OneOf::new(
 /// Whether results are lists; else positions.
 pub(crate) const LISTS: OneOf<bool> = OneOf::new("out", &[(false, "out_positions"), (true, "out_list")]);
 
-/// Lanes of a workgroup with subgroups, twice what every device bears. On an H200, 64 rows of 131,072 scores take 54 us in place
-/// of 63; 1,024 lanes 61.
+/// Lanes of a workgroup with subgroups, twice the WebGPU limit. On an H200, 64 rows of 131,072 scores take 54 us in place of
+/// 63; 1,024 lanes 61.
 pub const LANES: u32 = 512;
 
 /// Maximum number of scores of a row: the kernel's one workgroup goes through them some four times, and a software
@@ -128,7 +128,7 @@ fn with_modules(variant: Variant, output: Output, level: Level) -> Variant {
 }
 
 /// The kernel for one kind of output; subgroups shorten its prefix sums, and workgroups have [`LANES`] with them:
-/// [`DeviceProfile::top_k_level`](crate::profile::DeviceProfile::top_k_level) says which level a device bears.
+/// [`DeviceProfile::top_k_level`](crate::profile::DeviceProfile::top_k_level) says which level a device runs.
 #[must_use]
 pub fn variant(output: Output, level: Level) -> Variant {
     specialised(Variant::new(&KERNEL), output, level)

@@ -16,7 +16,7 @@ kernel! {
 }
 
 params! {
-    /// Uniform parameters: those of [`TopKParams`], and of the scratch.
+    /// Uniform parameters: those of [`TopKParams`], and the sizes of the scratch buffers.
     pub struct TopKLongParams {
         /// Rows.
         pub rows: u32,
@@ -54,7 +54,7 @@ bindings! {
 }
 
 impl TopKLongParams {
-    /// Parameters that follow from those of `top_k`, for rows of at most `max_scores` scores that select at most `max_k`.
+    /// Parameters that correspond to `top_k`'s, for rows of at most `max_scores` scores that select at most `max_k`.
     #[must_use]
     pub fn new(params: &TopKParams, max_scores: u32, max_k: u32) -> Self {
         let TopKParams { rows, out_stride, copies, page_size } = *params;

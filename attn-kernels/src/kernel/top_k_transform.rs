@@ -33,7 +33,7 @@ params! {
 bindings! {
     /// Buffers of `top_k_transform`.
     pub struct TopKTransformBuffers(TopKTransformParams) {
-        /// Rows, `[n]`, of which the base of the transform counts.
+        /// Rows, `[n]`; the transform uses their base.
         read rows: TopRow,
         /// Page table of the paged transform; read by no other.
         read table: PhysicalBlock,

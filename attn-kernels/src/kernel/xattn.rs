@@ -40,7 +40,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Key block of the first query block; 0 where nothing is masked.
+    /// Key block of the first query block; 0 if nothing is masked.
     #[must_use]
     pub fn first_block(&self) -> u32 {
         self.start() / self.block
@@ -83,8 +83,8 @@ impl Estimate {
         [rows * (self.rows() * self.part_stride()) as usize, rows * self.key_blocks() as usize]
     }
 
-    /// The query blocks of each round of dispatches, so many that they have at most `queries` queries and `parts` takes at most
-    /// `most` f32, and at least one.
+    /// The query blocks of each round of dispatches, as many as have at most `queries` queries and keep `parts` within `most`
+    /// f32, and at least one.
     pub fn rounds(&self, most: usize, queries: usize) -> impl Iterator<Item = Range<u32>> + use<> {
         let blocks = self.query_blocks();
         let fit = (most / self.scratch_lens(1)[0].max(1)).min(queries / self.block as usize);
@@ -92,7 +92,7 @@ impl Estimate {
         (0..blocks).step_by(step as usize).map(move |first| first..(first + step).min(blocks))
     }
 
-    /// Rows of strides of so many query blocks, of all query heads.
+    /// Rows of strides of these query blocks, of all query heads.
     #[must_use]
     pub fn stride_rows(&self, query_blocks: u32) -> usize {
         self.num_heads as usize * (query_blocks * self.rows()) as usize
@@ -146,8 +146,8 @@ impl Estimate {
         }
     }
 
-    /// Parameters of `find_blocks` for some query blocks, into lists `[query_blocks, num_kv_heads]` of `out_stride` u32 of
-    /// which those of the chunk start at list `first_list`.
+    /// Parameters of `find_blocks` for some query blocks, into lists `[query_blocks, num_kv_heads]` of `out_stride` u32. The
+    /// lists of the chunk start at `first_list`.
     #[must_use]
     pub fn find_blocks(
         &self,

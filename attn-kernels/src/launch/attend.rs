@@ -35,7 +35,7 @@ pub struct Attend<'a> {
 /// The keys of one query row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttendRow {
-    /// Number of keys, the first of which is at position 0. A row without keys gets zeros.
+    /// Number of keys, from position 0 on. A row without keys gets zeros.
     pub keys: u32,
     /// Entry of `tables` at which the block table of the sequence begins.
     pub table: u32,
@@ -54,9 +54,9 @@ pub enum AttendError {
 }
 
 impl Gpu {
-    /// Records attention in `pass`: in the form and the partitions of a [`SplitPlanner`], with
-    /// `paged_reduce` behind them where there are several. Scratch is made anew by each call; whoever decodes step after
-    /// step keeps it, and records [`paged_decode`] and [`paged_reduce`] directly.
+    /// Records attention in `pass`: in the form and the partitions of a [`SplitPlanner`], followed by `paged_reduce` if there
+    /// are several. Each call allocates scratch buffers; a caller that decodes many steps should keep them, and record
+    /// [`paged_decode`] and [`paged_reduce`] directly.
     ///
     /// Reads `4 * keys * num_kv_heads * head_dim` bytes a row of an f16 cache.
     ///

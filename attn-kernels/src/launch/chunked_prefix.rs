@@ -47,8 +47,8 @@ pub struct PrefixBuffers<'a> {
 }
 
 impl PrefixPass {
-    /// Uploads `plan` for `rows` rows of `num_heads` heads of `head_dim`, and records the filling of the chunks' block
-    /// tables from those of the sequences.
+    /// Uploads `plan` for `rows` rows of `num_heads` heads of `head_dim`, and records the copy of the chunks' block tables
+    /// from the tables of the sequences.
     ///
     /// # Errors
     /// Errors of the device.

@@ -61,7 +61,7 @@ impl TopK {
         Ok(Self { output, short, long: None })
     }
 
-    /// Makes room for dispatches of so many rows.
+    /// Makes room for dispatches of this many rows.
     ///
     /// # Errors
     /// What the device says of kernels and buffers.

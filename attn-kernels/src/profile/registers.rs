@@ -6,9 +6,9 @@ use crate::declare::Listed;
 /// Registers of 32 bits that a lane has before its values go to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Registers {
-    /// 128 or fewer: Apple's devices, Qualcomm's, Arm's, Intel's, and those of which nothing is known.
+    /// 128 or fewer: devices of Apple, Qualcomm, Arm and Intel, and unknown devices.
     Few,
-    /// About 256: NVIDIA's devices and AMD's, and processors, whose values lie in caches anyway.
+    /// About 256: devices of NVIDIA and AMD, and processors, whose values are in caches.
     Many,
 }
 
@@ -16,7 +16,7 @@ pub enum Registers {
 const MANY: [u32; 2] = [0x10de, 0x1002];
 
 impl Registers {
-    /// Both, with the beginnings of the names of variants that are divided for them.
+    /// Both register classes, with the beginnings of the names of variants that are specialised for them.
     pub const DIVISIONS: [(&str, Self); 2] = [("", Self::Many), ("lean-", Self::Few)];
 
     /// The variants of every division, by their names.
@@ -31,7 +31,8 @@ impl Registers {
         Self::DIVISIONS.into_iter().flat_map(of).collect()
     }
 
-    /// Returns the registers of GPUs of the vendor with this PCI id, few for Metal, which tells none; `None` for a processor.
+    /// Returns the registers of GPUs of the vendor with this PCI id, few for Metal, which reports none; `None` for a
+    /// processor.
     #[must_use]
     pub fn of_vendor(vendor: Option<u32>) -> Self {
         if vendor.is_none_or(|vendor| MANY.contains(&vendor)) { Self::Many } else { Self::Few }

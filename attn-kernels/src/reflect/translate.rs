@@ -46,16 +46,16 @@ pub fn translate(variant: &Variant) -> Result<Translation, ReflectError> {
     Ok(Translation { msl: Some(msl), hlsl: Some(hlsl), spirv, operations })
 }
 
-/// Way of SPIR-V to take bytes out of words and to put them in: wgpu asks for the type if the device has it.
+/// Way in which SPIR-V takes bytes out of words and puts them in: wgpu requires the type if the device has it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Bytes {
-    /// By the type of 8 bits.
+    /// Through the type of 8 bits.
     Typed,
-    /// By fields of bits.
+    /// Through bit fields.
     Fields,
 }
 
-/// Capabilities that kernels ask for, but for the type of 8 bits.
+/// Capabilities that kernels need, except the type of 8 bits.
 const WITHOUT_BYTES: [spv::Capability; 17] = {
     use spv::Capability as C;
     [

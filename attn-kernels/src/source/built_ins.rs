@@ -6,7 +6,7 @@ struct BuiltIns<'a> {
     name: &'a str,
     /// `(attribute, member, type)`.
     members: Vec<(&'a str, &'a str, &'a str)>,
-    /// Its text, from `struct` to the brace.
+    /// Text of the declaration, from `struct` to the brace.
     text: &'a str,
 }
 

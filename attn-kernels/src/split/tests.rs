@@ -9,7 +9,7 @@ fn shape(dtype: KvDtype) -> KvShape {
     KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype, layout: crate::kernel::KvLayout::Native }
 }
 
-/// Long partitions if there is work enough for a large GPU all the same.
+/// Partitions are long, yet leave enough work for a large GPU.
 #[test]
 fn partitions_leave_enough_workgroups() {
     let of = |shape: &KvShape, num_heads, lanes, rows: u64, keys: u32| {
