@@ -1,6 +1,6 @@
 //! Conversions between number types, each with the reason why it is lossless.
 
-/// Converts a count or index of a case, all of which fit in 32 bits since kernels use u32.
+/// Converts a count or index of a case, which fits in 32 bits because kernels use u32.
 #[cfg(feature = "self-test")]
 pub(crate) fn u32_of(n: usize) -> u32 {
     u32::try_from(n).expect("counts of a case fit in 32 bits")

@@ -1,6 +1,5 @@
-//! CPU references: the textbook formula of each kernel of this crate, f64 inside, slices in and slices out. One module
-//! a kernel, of the same stem as its `.wgsl` file. [`sample`] alone follows the kernel step by step, as its decisions
-//! are integers.
+//! CPU references: the textbook formula of each kernel of this crate, f64 inside, slices in and slices out. Each kernel has a
+//! module with the name of its `.wgsl` file. [`sample`] alone follows the kernel step by step, as its decisions are integers.
 
 pub mod adjust_logits;
 pub mod bias;

@@ -1,5 +1,5 @@
-//! Dense kernels of a decoder: parameters, bindings, specialisation, grid. One module a kernel, of the same stem as
-//! its `.wgsl` file and its CPU reference.
+//! Dense kernels of a decoder: parameters, bindings, specialisation, grid. Each kernel has a module with the name of its
+//! `.wgsl` file and of its CPU reference.
 
 pub mod adjust_logits;
 pub mod bias;
@@ -36,7 +36,7 @@ use attn_kernels::declare::Sizes;
 use attn_kernels::source::Modules;
 use attn_kernels::{Kernel, NamedVariant};
 
-/// Terms of experts beside their matrices.
+/// Terms of experts other than their matrices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExpertTerms {
     /// Experts have biases.
@@ -59,7 +59,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
     include!(concat!(env!("OUT_DIR"), "/kernels.rs"))
 }
 
-/// Lists one variant of every kernel for each choice of modules, by name; sizes are those of typical models.
+/// Lists one variant of every kernel for each choice of modules, by name, at sizes of typical models.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
     let mut all = NamedVariant::list(&catalog(), &Sizes::of_heads(128));

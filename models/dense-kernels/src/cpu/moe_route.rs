@@ -5,7 +5,7 @@ use crate::kernel::moe_route::MoeRouteParams;
 use crate::{MoeConfig, Score};
 
 /// Experts and weights `[rows, top_k]` from `logits` `[rows, num_experts]`; `correction` is added for the choice. With
-/// `table` `[*, top_k]` the experts are those of the row's token.
+/// `table` `[*, top_k]`, the row's token decides the experts.
 pub fn moe_route(
     moe: &MoeConfig,
     params: &MoeRouteParams,
@@ -37,7 +37,7 @@ pub fn moe_route(
     (experts, weights)
 }
 
-/// By what a row's groups `[groups]` are ranked: the sum of the best corrected scores of each, `group_top` of them. Sums that
+/// Ranking scores of a row's groups `[groups]`: the sum of the best corrected scores of each, `group_top` of them. Sums that
 /// differ by less than f32 resolves may be ranked either way by a kernel.
 pub fn group_scores(moe: &MoeConfig, logits: &[f32], correction: &[f32]) -> Vec<f64> {
     sums_of_best(moe, &corrected(&scores(moe.router.score, logits), correction))

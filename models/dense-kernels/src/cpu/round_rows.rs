@@ -6,7 +6,7 @@ use super::rms_norm;
 use crate::kernel::rms_norm::RmsNormParams;
 use crate::kernel::round_rows::RoundRowsParams;
 
-/// f16 `[rows, 32 * blocks]` of the rows of `x`, `4 * x_stride` f32 apart; of their RMS norm, where it has a weight.
+/// f16 `[rows, 32 * blocks]` of the rows of `x`, `4 * x_stride` f32 apart, or of their RMS norm if there is a weight.
 pub fn round_rows(params: &RoundRowsParams, x: &[f32], weight: Option<&[f32]>) -> Vec<f16> {
     let RoundRowsParams { rows, blocks, x_stride, eps, .. } = *params;
     let width = blocks * 32;

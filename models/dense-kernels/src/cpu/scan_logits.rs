@@ -10,14 +10,14 @@ use crate::kernel::scan_logits::LANES;
 pub struct Scan {
     /// The largest logit of each block, `[rows, parts * LANES]`; minus infinity for one without tokens.
     pub maxima: Vec<f32>,
-    /// For each part its largest logit, the score of its candidate relative to that, and its mass, `[rows, parts]`.
+    /// For each part, its largest logit, the score of its candidate relative to that, and its mass, `[rows, parts]`.
     pub values: Vec<[f32; 4]>,
     /// For each part the token of its largest logit, and the candidate, `[rows, parts]`.
     pub ids: Vec<[u32; 2]>,
 }
 
-/// Scans `logits` `[rows, vocab]` in blocks of `each` tokens; `specs` is empty where nothing is drawn. Logits that are not
-/// finite count as plus infinity, but for minus infinity where that stands for forbidden tokens.
+/// Scans `logits` `[rows, vocab]` in blocks of `each` tokens; `specs` is empty if nothing is drawn. Logits that are not
+/// finite count as plus infinity, except minus infinity if it stands for forbidden tokens.
 #[must_use]
 pub fn scan_logits(each: u32, vocab: usize, logits: &[f32], specs: &[Spec]) -> Scan {
     let mut scan = Scan::default();

@@ -44,8 +44,7 @@ bindings! {
     }
 }
 
-/// Changes of one row. Its edits, `(token, operand)`, are in three lists, one behind the other, each with a token at
-/// most once.
+/// Changes of one row. Its edits, `(token, operand)`, are in three consecutive lists, each with a token at most once.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct AdjustRow {

@@ -52,7 +52,7 @@ bindings! {
         read experts: u32,
         /// Weight of each row, `[rows]`, where inputs are weighed.
         read weights: f32,
-        /// Biases of experts, `[experts, 2, inner]`, where there are some.
+        /// Biases of experts, `[experts, 2, inner]`, if there are any.
         read biases: f32,
         /// Rows, `[rows, out_stride]`.
         write out: f32,

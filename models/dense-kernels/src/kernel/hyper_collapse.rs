@@ -1,4 +1,4 @@
-//! Residual streams into what a block reads, and the gates of what it leaves (hyper-connections).
+//! Merges residual streams into the input of a block, and computes the gates of its output (hyper-connections).
 
 use attn_kernels::declare::{Listed, Sizes, levels};
 use attn_kernels::kernel::flat_grid;

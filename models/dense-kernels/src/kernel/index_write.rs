@@ -52,7 +52,7 @@ const WG: u32 = 64;
 pub(crate) const CHUNK: Number = Number("CHUNK");
 
 /// # Panics
-/// For caches of codes.
+/// The kernel for caches of codes.
 #[must_use]
 pub fn variant(shape: &KvShape) -> Variant {
     let chunk = match shape.dtype {

@@ -59,7 +59,7 @@ params! {
         pub y_stride: u32,
         /// First column of y.
         pub y_offset: u32,
-        /// Epsilon of the norm on the way in, if there is one.
+        /// Epsilon of the norm of the activations, if there is one.
         pub eps: f32,
         /// For several matrices: rows of x are `pair / x_div` ([`Rows::Routed`]), or vectors a row ([`Rows::Each`]).
         pub x_div: u32,
@@ -104,7 +104,7 @@ bindings! {
         read ws: u32,
         /// Products, rows of `y_stride` f32, columns from `y_offset` on.
         write y: f32,
-        /// Weight of the RMS norm on the way in.
+        /// Weight of the RMS norm of the activations.
         read norm: f32 = None,
         /// Tiles of `moe_sort`, where rows go to experts.
         read tiles: [u32; 4] = None,
@@ -158,7 +158,7 @@ pub enum Rows {
 }
 
 impl Rows {
-    /// A variant for one matrix as one for such rows.
+    /// Changes a variant for one matrix into one for these rows.
     pub(super) fn apply(self, one: Variant) -> Variant {
         match self {
             Self::Plain => one,
@@ -182,7 +182,7 @@ pub enum Epilogue {
 }
 
 impl Epilogue {
-    /// All of them.
+    /// All kinds of rows.
     pub const ALL: [Self; 4] = [Self::Store, Self::Add, Self::SiluMul, Self::GeluMul];
 
     /// Parts that meet in it.
@@ -241,7 +241,7 @@ pub(crate) const ROWS: OneOf<Rows> = OneOf::new(
     "rows",
     &[(Rows::Plain, "rows_plain"), (Rows::Each, "rows_each"), (Rows::Routed, "rows_routed")],
 );
-/// Loads of activations; of `None` they go through a norm on the way in.
+/// Loads of activations; with `None` they pass through a norm first.
 pub(crate) const ACTIVATIONS: OneOf<Option<Loads>> = OneOf::new(
     "activations",
     &[
@@ -267,8 +267,8 @@ pub const NORM_LANES: u32 = 256;
 const MOST_SUMS: u32 = 3072;
 
 impl Tiling {
-    /// Whether a matmul of this tiling should norm its rows on the way in: every workgroup norms them again, which for
-    /// more than one row costs more than a dispatch.
+    /// Whether a matmul of this tiling should norm its rows itself: every workgroup norms them again, which for more than one
+    /// row costs more than a dispatch.
     #[must_use]
     pub fn norms(&self) -> bool {
         self.rows == 1 && self.cols * self.slices == NORM_LANES
@@ -349,7 +349,7 @@ pub fn variant(
         .constant("SUMS", if tiling.slices == 1 { 1 } else { sums })
 }
 
-/// A variant with the bindings and sums of such loads.
+/// A variant with the bindings and sums of these loads.
 fn loaded(variant: Variant, loads: Loads) -> Variant {
     const ROWS: [&str; WINDOWS - 1] = ["x_1", "x_2", "x_3", "x_4", "x_5", "x_6", "x_7"];
     let window = |variant: Variant, name: &&str| variant.reading(name, Access::Window);

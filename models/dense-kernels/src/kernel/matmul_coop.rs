@@ -59,17 +59,17 @@ pub struct Tile {
     pub n_subgroups: u32,
     /// Blocks of 32 along k in workgroup memory at a time.
     pub k_blocks: u32,
-    /// Stages of so many blocks on their way to registers.
+    /// Stages of several blocks that are loaded ahead into registers.
     pub ahead: u32,
-    /// Whether a workgroup owns all splits along k, and adds up their sums; else every split has its own, and `split_sum` follows
-    /// where there are several.
+    /// Whether a workgroup owns all splits along k, and adds up their sums; else every split has its own workgroup, and
+    /// `split_sum` follows if there are several.
     pub all_splits: bool,
 }
 
 /// The element type of activations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Activations {
-    /// f32, rounded on the way in.
+    /// f32, rounded when it is loaded.
     F32,
     /// f16, as [`round_rows`](super::round_rows) writes them.
     F16,
@@ -124,12 +124,12 @@ pub(crate) const SPLITS_WITHIN: Flag = Flag("SPLITS_WITHIN");
 pub(crate) const TOTAL_TILES: Number = Number("TOTAL_TILES");
 
 impl Tile {
-    /// The tile for `[rows, cols, blocks]` of a product of a matrix of `cols` columns in each of its parts and `blocks` blocks
-    /// along k: 16, 32, 64, 96 or 128 rows by 128 columns (of both parts, where there are two), the largest that workgroup memory
-    /// lets a multiprocessor hold twice. Few rows wait for weights rather than for matrices, so four stages of theirs are on
-    /// their way; so do more rows of a matrix that is small. Where workgroups of 128 x 256 still fill the device and fit its
-    /// memory, they read everything less often. Narrow matrices take smaller tiles, which give it enough workgroups and
-    /// waste few columns.
+    /// The tile for `[rows, cols, blocks]` of a product of a matrix of `cols` columns in each of its parts and `blocks`
+    /// blocks along k: 16, 32, 64, 96 or 128 rows by 128 columns (of both parts, if there are two), the largest that
+    /// workgroup memory lets a multiprocessor hold twice. Few rows wait for weights rather than for matrices, so four stages
+    /// of theirs are on their way; so do more rows of a matrix that is small. Where workgroups of 128 x 256 still fill the
+    /// device and fit its memory, they read everything less often. Narrow matrices take smaller tiles, which give it enough
+    /// workgroups and waste few columns.
     #[must_use]
     pub fn choose(profile: &DeviceProfile, [rows, cols, blocks]: [u32; 3], epilogue: Epilogue) -> Self {
         let (full, memory) = (profile.tuning.tiles, profile.workgroup_bytes);
@@ -152,8 +152,8 @@ impl Tile {
         }
     }
 
-    /// The tile for products of pairs with one of several matrices each, of which a matrix has `rows` on average: the smallest
-    /// that holds most matrices' pairs. A second tile would read all weights again for a few pairs; empty rows cost less.
+    /// The tile for products of pairs with several matrices, each with `rows` pairs on average: the smallest that holds most
+    /// matrices' pairs. A second tile would read all weights again for a few pairs; empty rows cost less.
     #[must_use]
     pub fn routed(rows: u32) -> Self {
         match rows {
@@ -266,13 +266,13 @@ pub fn routed(format: Format, activations: Activations, tile: Tile) -> Variant {
 /// with three times as many blocks the larger tiles win.
 const FEW_BLOCKS: u32 = 64;
 
-/// Minimum number of blocks along k of a split, to be worth its partial sums.
+/// Minimum number of blocks along k of a split, so that its partial sums pay.
 const MIN_SPLIT_BLOCKS: u32 = 4;
 
 /// Partial sums for which a decoder has room: 64 rows of 8,192 columns in eight splits.
 pub const MAX_PARTIALS: usize = 4 << 20;
 
-/// Division of a product of `[rows, cols, blocks]`, of which a matrix has `cols` columns in each of its parts.
+/// Division of a product of `[rows, cols, blocks]`; a matrix has `cols` columns in each of its parts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Plan {
     /// Rows and columns of a workgroup.
@@ -295,9 +295,9 @@ impl Plan {
         Self { tile, split_blocks: split_blocks(&profile.tuning, tile, shape, max_partials) }
     }
 
-    /// A division by which a row's result is the same to the bit whatever the number of rows, and its place among them: the
-    /// splits are those of sixteen rows, and every sum goes along k in order. That a matrix multiplication adds up alike in all
-    /// of its places is a property of devices which no specification promises, and which tests check.
+    /// A division with which a row's result is the same to the bit whatever the number of rows, and its place among them: the
+    /// splits are as for sixteen rows, and every sum goes along k in order. No specification promises that a matrix
+    /// multiplication adds in the same order in all of its places; tests check that devices do.
     #[must_use]
     pub fn invariant(
         profile: &DeviceProfile,
@@ -327,13 +327,13 @@ impl Plan {
     }
 }
 
-/// Partial sums that a product may have: two parts meet in an epilogue, which wants whole sums.
+/// Partial sums that a product may have: two parts meet in an epilogue, which needs whole sums.
 fn partials_of(epilogue: Epilogue, max_partials: usize) -> usize {
     if epilogue.parts() == 1 { max_partials } else { 0 }
 }
 
 /// Blocks along k of each split of a product of `rows` rows and `cols` columns, so that its workgroups fill the device while
-/// its partial sums stay within `max_partials`; `blocks` where it is not cut.
+/// its partial sums stay within `max_partials`; `blocks` if the product is not split.
 fn split_blocks(tuning: &Tuning, tile: Tile, [rows, cols, blocks]: [u32; 3], max_partials: usize) -> u32 {
     let [x, y, _] = grid(tile, [rows, cols], 1);
     let fitting = max_partials / (rows as usize * cols as usize).max(1);
@@ -416,7 +416,7 @@ mod tests {
         ");
     }
 
-    /// The bits of a sum depend on where it is cut, so that must not depend on rows.
+    /// The bits of a sum depend on its splits, so the splits must not depend on rows.
     #[test]
     fn invariant_plans_cut_sums_alike_for_any_rows() {
         for epilogue in [Epilogue::Add, Epilogue::SiluMul] {

@@ -1,7 +1,7 @@
 //! Quantised matrix times few rows of activations in codes of 8 bits, by integer dot products of four.
 //!
-//! A row's result depends on the matrix alone, not on the rows beside it: [`matmul_int8_tile`](super::matmul_int8_tile) adds
-//! in the same order.
+//! A row's result depends on the matrix alone, not on other rows: [`matmul_int8_tile`](super::matmul_int8_tile) adds in the
+//! same order.
 
 use crate::pack::Format;
 use attn_kernels::declare::{Listed, Sizes};
@@ -123,7 +123,7 @@ impl Tiling {
     }
 }
 
-/// Blocks whose loads are on their way at once.
+/// Blocks that are loaded at once.
 pub(crate) const BATCH: Number = Number("BATCH");
 /// Columns of a lane, of all parts.
 pub(crate) const COLS_PER_LANE: Number = Number("COLS_PER_LANE");

@@ -1,4 +1,5 @@
-//! Quantised matrix times many rows of activations in codes of 8 bits: [`matmul_int8`] where no cooperative matrices run.
+//! Quantised matrix times many rows of activations in codes of 8 bits: [`matmul_int8`] for devices without cooperative
+//! matrices.
 //!
 //! The tile of all products is that of [`Tile::coded`].
 

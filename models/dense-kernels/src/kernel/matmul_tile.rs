@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use crate::kernel::matmul_int8::Tiling;
 
-    /// Results of a lane, which it adds up in f32 twice, or by codes in f32 and integers.
+    /// A lane keeps its results twice in f32, or with codes in f32 and integers.
     #[test]
     fn lanes_with_few_registers_add_up_less() {
         for epilogue in [Epilogue::Store, Epilogue::SiluMul] {

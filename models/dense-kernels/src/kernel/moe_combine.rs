@@ -34,9 +34,9 @@ bindings! {
         read x: f32,
         /// Experts of each row, `[rows, top]`.
         read experts: u32,
-        /// Their weights, `[rows, top]`.
+        /// Weights of the experts, `[rows, top]`.
         read weights: f32,
-        /// Biases of experts, `[experts, width]`, where there are some.
+        /// Biases of experts, `[experts, width]`, if there are any.
         read biases: f32,
         /// Rows that the sum is added to, `[rows, width]`.
         write y: f32,

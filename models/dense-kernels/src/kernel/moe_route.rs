@@ -20,7 +20,7 @@ kernel! {
     cases: crate::self_test::moe::route,
 }
 
-/// In the shapes of gpt-oss, DeepSeek V2, V3.2 and V4, and Llama 4.
+/// Variants in the shapes of gpt-oss, DeepSeek V2, V3.2 and V4, and Llama 4.
 fn listed(_: &Sizes) -> Listed {
     let moe = |[num_experts, top_k]: [u32; 2],
                score,
@@ -78,7 +78,7 @@ bindings! {
         read table: u32,
         /// Chosen experts, `[rows, top]`.
         write experts: u32,
-        /// Their weights, `[rows, top]`.
+        /// Weights of the experts, `[rows, top]`.
         write weights: f32,
     }
 }

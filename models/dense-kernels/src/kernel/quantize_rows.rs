@@ -1,4 +1,4 @@
-//! Rows as codes of 8 bits, as they are or after an RMS norm: the activations of [`matmul_int8`](super::matmul_int8).
+//! Rows as codes of 8 bits, directly or after an RMS norm: the activations of [`matmul_int8`](super::matmul_int8).
 //!
 //! A block of 32 elements shares one scale, its largest magnitude over 127: the coding that llama.cpp calls `Q8_1`.
 
@@ -26,7 +26,7 @@ params! {
         pub blocks: u32,
         /// vec4 from row to row of x.
         pub x_stride: u32,
-        /// Added to the mean square, behind a norm.
+        /// Added to the mean square, for rows after a norm.
         pub eps: f32,
     }
 }
@@ -40,7 +40,7 @@ bindings! {
         write codes: [u32; 4],
         /// Scale, and scale times the sum of codes, of each block, `[rows, blocks]`.
         write scales: [f32; 2],
-        /// Weight of the RMS norm on the way in.
+        /// Weight of the RMS norm before the rounding.
         read weight: f32 = None,
     }
 }
@@ -51,9 +51,9 @@ const LANES: u32 = 256;
 /// Treatment of rows before they become codes, or f16.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Input {
-    /// Rows as they are.
+    /// Rows without a norm.
     Plain,
-    /// Rows behind an RMS norm.
+    /// Rows after an RMS norm.
     Normed,
 }
 

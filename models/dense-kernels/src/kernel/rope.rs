@@ -54,7 +54,7 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// Whether pairs lie side by side.
+/// Whether the elements of a pair are adjacent.
 pub(crate) const INTERLEAVED: Flag = Flag("INTERLEAVED");
 
 /// The kernel for one head size and pairing.

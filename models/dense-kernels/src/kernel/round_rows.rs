@@ -1,4 +1,4 @@
-//! Rows rounded to f16, as they are or after an RMS norm: the activations of [`matmul_coop`](super::matmul_coop).
+//! Rows rounded to f16, directly or after an RMS norm: the activations of [`matmul_coop`](super::matmul_coop).
 
 use attn_kernels::{Level, Variant, bindings, kernel, params, slot};
 
@@ -23,7 +23,7 @@ params! {
         pub blocks: u32,
         /// vec4 from row to row of x.
         pub x_stride: u32,
-        /// Added to the mean square, behind a norm.
+        /// Added to the mean square, for rows after a norm.
         pub eps: f32,
     }
 }
@@ -35,7 +35,7 @@ bindings! {
         read x: f32,
         /// Rows in f16, two to a word, `[rows, 32 * blocks]`.
         write halves: [u32; 2],
-        /// Weight of the RMS norm on the way in.
+        /// Weight of the RMS norm before the rounding.
         read weight: f32 = None,
     }
 }

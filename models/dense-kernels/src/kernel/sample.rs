@@ -39,7 +39,7 @@ bindings! {
         read maxima: f32,
         /// Candidates and masses, as `scan_logits` left them.
         read values: [f32; 4],
-        /// Ids of the same, as `scan_logits` left them.
+        /// Ids of the candidates, as `scan_logits` left them.
         read ids: [u32; 2],
         /// Drawn tokens, or [`NOT_FINITE`], `[rows]`.
         write out: u32,
@@ -49,7 +49,7 @@ bindings! {
 /// Result in place of a token for a row with a logit that is not finite.
 pub const NOT_FINITE: u32 = u32::MAX;
 
-/// The kernel, behind a scan with blocks of `each` tokens.
+/// The kernel, after a scan with blocks of `each` tokens.
 #[must_use]
 pub fn variant(each: u32) -> Variant {
     super::scan_logits::sized(&KERNEL, each)

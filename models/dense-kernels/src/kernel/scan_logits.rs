@@ -19,7 +19,7 @@ kernel! {
 /// Lanes of a workgroup, each with a block of a part.
 pub const LANES: u32 = 256;
 
-/// Tokens of a block: few, so that a row has many workgroups, and later kernels read little beside what they look for.
+/// Tokens of a block: few, so that a row has many workgroups, and later kernels read few other logits.
 pub const TOKENS_PER_LANE: u32 = 32;
 
 /// Tokens of a block on a software driver, whose time goes into barriers.
@@ -32,7 +32,7 @@ params! {
         pub vocab: u32,
         /// Parts of a row.
         pub parts: u32,
-        /// 1 where tokens are drawn from the rows by specs; 0 where there are none.
+        /// 1 if tokens are drawn from the rows by specs; 0 if there are no specs.
         pub draws: u32,
         /// Minus infinity, which WGSL cannot write.
         pub neg_inf: f32,

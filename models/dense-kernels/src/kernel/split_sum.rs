@@ -1,4 +1,4 @@
-//! Adds up what [`matmul_coop`](super::matmul_coop) leaves where it cuts k.
+//! Adds up the partial sums that [`matmul_coop`](super::matmul_coop) leaves if it splits k.
 
 use attn_kernels::{Variant, bindings, kernel, params};
 

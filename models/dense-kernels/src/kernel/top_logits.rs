@@ -36,7 +36,7 @@ bindings! {
     pub struct TopLogitsBuffers(TopLogitsParams) {
         /// Logits, `[rows, vocab]`.
         read logits: f32,
-        /// Rows whose log-probabilities are asked for.
+        /// Rows whose log-probabilities are requested.
         read requests: TopRequest,
         /// Target of each row.
         read targets: u32,
@@ -46,7 +46,7 @@ bindings! {
         read values: [f32; 4],
         /// The target, then the likeliest tokens, `[requests, stride]`.
         write ids: u32,
-        /// Their log-probabilities, `[requests, stride]`.
+        /// Log-probabilities of the tokens, `[requests, stride]`.
         write log_probs: f32,
     }
 }
@@ -61,7 +61,7 @@ pub struct TopRequest {
     pub tokens: u32,
 }
 
-/// The kernel, behind a scan with blocks of `each` tokens.
+/// The kernel, after a scan with blocks of `each` tokens.
 #[must_use]
 pub fn variant(each: u32) -> Variant {
     super::scan_logits::sized(&KERNEL, each)
