@@ -214,7 +214,7 @@ pub enum TokenizerError {
     Unimplemented {
         /// The metadata key.
         key: &'static str,
-        /// Its value.
+        /// Value of the key.
         found: String,
         /// The values implemented.
         known: &'static [&'static str],
@@ -222,7 +222,7 @@ pub enum TokenizerError {
     /// A merge is not two tokens.
     #[error("merge {index} is {text:?}, not two tokens with a space between")]
     Merge {
-        /// Its index in the list.
+        /// Index of the merge in the list.
         index: usize,
         /// The merge.
         text: String,
@@ -258,7 +258,7 @@ pub enum TokenizerError {
     LongToken {
         /// The token.
         id: u32,
-        /// Its bytes.
+        /// Bytes of the token.
         bytes: usize,
     },
     /// SentencePiece's character map is not safe to walk.

@@ -329,7 +329,7 @@ pub enum WeightError {
     SeveralGguf {
         /// The directory.
         path: PathBuf,
-        /// Their files.
+        /// Model files in the directory.
         files: Vec<PathBuf>,
     },
     /// A required tensor is missing.
@@ -385,7 +385,7 @@ pub enum WeightError {
     NothingToQuantize {
         /// The file or directory.
         path: PathBuf,
-        /// The type asked for.
+        /// The requested type.
         dtype: Dtype,
     },
     /// The tensors of a quantised matrix do not fit together.

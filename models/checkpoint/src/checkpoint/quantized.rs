@@ -24,7 +24,7 @@ pub struct Quantized {
 
 impl Quantized {
     /// # Errors
-    /// Those of [`Checkpoint::quantize`].
+    /// The errors are those of [`Checkpoint::quantize`].
     pub(super) fn new(
         checkpoint: Checkpoint,
         config: &DecoderConfig,
@@ -156,7 +156,7 @@ fn matrices(config: &DecoderConfig) -> impl Iterator<Item = Role> {
     [Role::Embed, Role::LmHead].into_iter().chain((0..config.num_layers).flat_map(layer))
 }
 
-/// Is told of each part that is made.
+/// Callback for each part that is made.
 type Made<'a> = &'a (dyn Fn(Size) + Sync);
 
 /// Number of bytes of rows between reports.

@@ -65,7 +65,7 @@ pub enum ConfigError {
     Unsupported {
         /// The field.
         field: String,
-        /// Its value.
+        /// Value of the field.
         value: String,
     },
     /// Weights are stored in a way that is not implemented.
@@ -79,7 +79,7 @@ pub enum ConfigError {
     Invalid {
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: String,
         /// Rule that the value breaks.
         rule: &'static str,
@@ -89,7 +89,7 @@ pub enum ConfigError {
     TooLarge {
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// Value of the size.
         value: u32,
         /// The limit.
         max: u32,

@@ -95,9 +95,9 @@ const ALIASES: &[(&str, &str)] = &[("kimi_k2", "deepseek_v3")];
 
 /// A family, as its checkpoints describe it.
 pub(crate) struct Spec {
-    /// Its `config.json`, if supported.
+    /// The family's `config.json`, if supported.
     pub(super) hf: Option<Hf>,
-    /// Its metadata in GGUF files, if supported.
+    /// The family's metadata in GGUF files, if supported.
     pub(super) gguf: Option<Gguf>,
     /// Whether a tensor of safetensors is ignored, because it belongs to layers that draft tokens.
     pub(crate) unread: fn(&DecoderConfig, &str) -> bool,

@@ -45,11 +45,11 @@ pub enum Gate {
 /// Positions of the RMS norms of a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BlockNorms {
-    /// Before attention and before the MLP (Llama).
+    /// Norms before attention and before the MLP (Llama).
     Before,
-    /// Before and after attention, and before and after the MLP (Gemma 3).
+    /// Norms before and after attention, and before and after the MLP (Gemma 3).
     Around,
-    /// After attention and after the MLP only (OLMo 2).
+    /// Norms after attention and after the MLP only (OLMo 2).
     Behind,
 }
 

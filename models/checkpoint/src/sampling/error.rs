@@ -9,7 +9,7 @@ pub enum SamplingError {
     Value {
         /// The parameter.
         name: &'static str,
-        /// Its value.
+        /// Value of the parameter.
         value: f32,
         /// The range, in words.
         range: &'static str,

@@ -17,12 +17,12 @@ use crate::{CompressorPart, DecoderConfig};
 
 /// Weights that are a pure function of a [`RandomSpec`].
 ///
-/// Matrices have mean 0 and standard deviation `1 / sqrt(hidden_size)`, so that products keep the size of what they
-/// multiply; norms change nothing. Tensors are made when they are asked for, out of at most 32 MiB of random numbers a type:
-/// the host never holds the model, and 4.5 GB take about as long as copying them.
+/// Matrices have mean 0 and standard deviation `1 / sqrt(hidden_size)`, so that products keep the size of what they multiply;
+/// norms change nothing. Tensors are made when they are requested, out of at most 32 MiB of random numbers a type: the host
+/// never holds the model, and 4.5 GB take about as long as copying them.
 ///
-/// A matrix is of the type asked for where the decoder and its width allow it, as llama.cpp does: routers, what mixes residual
-/// streams and vectors are `F32`; matrices outside of experts are `Q8_0` where experts are `MXFP4`; rows that are no
+/// A matrix is of the requested type where the decoder and its width allow it, as llama.cpp does: routers, what mixes
+/// residual streams and vectors are `F32`; matrices outside of experts are `Q8_0` where experts are `MXFP4`; rows that are no
 /// whole blocks of 256 are `Q4_1` (for `Q4_K`) or `Q8_0`, and none of 32 `F16`.
 #[derive(Debug)]
 pub struct RandomWeights {

@@ -29,7 +29,7 @@ pub(in crate::config) enum KvHeads {
     Needed,
     /// The number of query heads.
     Queries,
-    /// This number.
+    /// The given number.
     Default(u32),
 }
 
@@ -38,9 +38,9 @@ pub(in crate::config) enum KvHeads {
 pub(in crate::config) enum HeadDim {
     /// The width divided by the number of heads.
     Quotient,
-    /// This number; the quotient if the field is `null`.
+    /// The given number; the quotient if the field is `null`.
     Default(u32),
-    /// This number, if the field is absent or `null`.
+    /// The given number, if the field is absent or `null`.
     Always(u32),
     /// The family sets it from another field.
     Elsewhere,

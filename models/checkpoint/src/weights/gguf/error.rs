@@ -41,7 +41,7 @@ pub enum GgufError {
         what: &'static str,
         /// The count.
         value: u64,
-        /// Its cap.
+        /// Maximum of the count.
         limit: u64,
     },
     /// A size exceeds its limit.
@@ -49,9 +49,9 @@ pub enum GgufError {
     TooLong {
         /// The text.
         what: &'static str,
-        /// Its length in bytes.
+        /// Length of the text in bytes.
         len: u64,
-        /// Its cap in bytes.
+        /// Maximum length in bytes.
         limit: u64,
     },
     /// Text is not UTF-8.
@@ -59,13 +59,13 @@ pub enum GgufError {
     Utf8 {
         /// The text.
         what: &'static str,
-        /// Its offset in bytes.
+        /// Offset of the text in bytes.
         at: usize,
     },
     /// A boolean is neither 0 nor 1.
     #[error("a boolean at offset {at} is {found}")]
     Bool {
-        /// Its offset in bytes.
+        /// Offset of the flag in bytes.
         at: usize,
         /// The byte.
         found: u8,
@@ -125,7 +125,7 @@ pub enum GgufError {
     Size {
         /// The tensor.
         tensor: String,
-        /// Its extents, innermost first as in the file.
+        /// Extents of the tensor, innermost first as in the file.
         extents: Vec<u64>,
     },
     /// A row of a tensor is not a whole number of blocks.
@@ -133,11 +133,11 @@ pub enum GgufError {
     PartialBlock {
         /// The tensor.
         tensor: String,
-        /// Its innermost extent.
+        /// Innermost extent of the tensor.
         row: u64,
         /// Elements in a block.
         block: usize,
-        /// Its storage type.
+        /// Storage type of the tensor.
         dtype: &'static str,
     },
     /// Data of a tensor is not aligned.

@@ -1,4 +1,4 @@
-//! Blocks of 256 numbers in runs, whose scales have few bits.
+//! Quantisation in blocks of 256 numbers, divided into runs with scales of few bits.
 
 use super::code::{code, inverse, put};
 

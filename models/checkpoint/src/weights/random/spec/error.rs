@@ -38,7 +38,7 @@ pub enum RandomError {
     Value {
         /// The option.
         key: String,
-        /// Its value.
+        /// Value of the field.
         value: String,
         /// The values that it takes.
         rule: &'static str,
