@@ -20,7 +20,7 @@ pub enum ModelError {
     Shape {
         /// The tensor.
         name: String,
-        /// Its shape.
+        /// Shape of the tensor.
         shape: Vec<usize>,
         /// The shape that the configuration gives.
         expected: Vec<usize>,
@@ -58,7 +58,7 @@ pub enum ModelError {
     Width {
         /// The tensor.
         name: String,
-        /// Its width.
+        /// Elements of a row of the tensor.
         width: usize,
         /// Required divisor of the width.
         multiple: usize,
@@ -68,7 +68,7 @@ pub enum ModelError {
     MixedTypes {
         /// The tensor.
         name: String,
-        /// Its type.
+        /// Type of the tensor.
         dtype: Dtype,
         /// The other tensor.
         other_name: String,
@@ -215,7 +215,7 @@ pub enum ModelError {
     Token {
         /// The id.
         id: u32,
-        /// Its position.
+        /// Position of the token.
         position: u32,
         /// Size of the vocabulary.
         vocab: u32,

@@ -70,7 +70,7 @@ impl fmt::Display for Contest {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct TimedProduct {
-    /// Its contest.
+    /// Contest that the product takes part in.
     pub contest: Contest,
     /// Rows or tiles.
     pub size: u32,
@@ -124,7 +124,7 @@ impl Times {
 pub struct ContestTimes {
     /// The contest.
     pub contest: Contest,
-    /// Its times, up to the size at which it is decided.
+    /// Times of the contest, up to the size at which it is decided.
     pub times: Vec<Times>,
 }
 

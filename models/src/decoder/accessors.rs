@@ -162,7 +162,7 @@ impl Decoder {
         Blocks { gpu: &self.gpu, kv: &self.kv, copy: &self.copy }
     }
 
-    /// Invalidates what is known of blocks that are written outside of a step.
+    /// Invalidates the state of blocks that are written outside of a step.
     fn forget(&mut self, blocks: impl Iterator<Item = u32> + Clone) {
         if let Some(sparse) = self.attention.sparse_mut() {
             sparse.forget(blocks.clone());

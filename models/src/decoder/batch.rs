@@ -241,7 +241,7 @@ struct SliceWork<'a> {
     attn_group: &'a AttentionGroup,
     /// Index of the slice.
     index: usize,
-    /// Its first row in the step.
+    /// First row of the slice in the step.
     row: u32,
     /// First entry of its block table in the batch.
     table: u32,

@@ -33,9 +33,9 @@ pub(super) struct SelectingRows {
     pub(super) table: Range<usize>,
     /// Number of earlier accesses of each block, for policies that use them.
     access: Vec<u32>,
-    /// Its first list group.
+    /// First list group of the rows.
     pub(super) list: u32,
-    /// Its list groups: one, or one for each query block.
+    /// Number of list groups of the rows: one, or one for each query block.
     pub(super) lists: u32,
 }
 

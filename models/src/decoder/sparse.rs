@@ -130,7 +130,7 @@ impl Sparse {
         Ok(())
     }
 
-    /// Invalidates what is known of blocks that are written outside of a step.
+    /// Invalidates the state of blocks that are written outside of a step.
     pub(super) fn forget(&mut self, mut blocks: impl Iterator<Item = u32>) {
         self.selector.forget(&mut blocks);
     }

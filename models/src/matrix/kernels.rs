@@ -320,7 +320,7 @@ impl Kernels {
         self.compiled(key, false)
     }
 
-    /// Returns the pipeline of a key that reads such a plane.
+    /// Returns the pipeline of a key that reads planes of this kind.
     pub(crate) fn pipeline_of(
         &mut self,
         key: Key,

@@ -61,7 +61,7 @@ pub(super) struct Fetcher {
     predicted: Vec<Predicted>,
     /// Keys and values on their way to slots.
     staging: [GrowBuf<KvWord>; 2],
-    /// Their positions in the staging buffers, and their slots.
+    /// Positions of the pages in the staging buffers, and their slots.
     fetches: GrowBuf<u32>,
     counts: Predictions,
 }

@@ -156,7 +156,7 @@ struct PackedExperts<'a> {
     tensor: Tensor<'a>,
     /// Output features of an expert.
     rows: usize,
-    /// Its input features.
+    /// Input features of the experts.
     width: usize,
     /// Whether input features come first.
     transposed: bool,

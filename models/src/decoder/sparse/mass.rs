@@ -22,7 +22,7 @@ use crate::decoder::kernels::LoadContext;
 use crate::decoder::ops::Ctx;
 use crate::{DecoderConfig, ModelError};
 
-/// Kernels and buffers of such a selection.
+/// Kernels and buffers of a selection by certified mass.
 #[derive(Debug)]
 pub(super) struct Mass {
     lse: Arc<Pipeline>,

@@ -43,9 +43,9 @@ type Token = (u32, u32);
 #[derive(Clone, Copy, Debug)]
 struct KeptQuery {
     token: Token,
-    /// Its row in the step.
+    /// Row of the query in the step.
     row: u32,
-    /// Its row among the stored ones.
+    /// Row of the query among the stored ones.
     to: u32,
 }
 

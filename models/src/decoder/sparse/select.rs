@@ -19,7 +19,7 @@ use crate::{DecoderConfig, KvPool, ModelError};
 /// A way to select blocks. A step calls `begin`; for each layer `summarise`, `record`, `lists` and `certify`; then `read` and,
 /// after the device is done, `take`.
 pub(super) trait Select: Debug + Send + Sync {
-    /// Invalidates what is known of blocks that are written outside of a step.
+    /// Invalidates the state of blocks that are written outside of a step.
     fn forget(&mut self, blocks: &mut dyn Iterator<Item = u32>);
 
     /// Plans the lists of a step, and uploads what they are made from.

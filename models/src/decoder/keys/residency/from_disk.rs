@@ -68,7 +68,7 @@ impl FromDisk {
         }
     }
 
-    /// Returns the blocks on disk, whose ids start at `first`, that a layer wants to prefetch, by sequence: blocks that most
+    /// Returns the blocks on disk, whose ids start at `first`, that a layer needs to prefetch, by sequence: blocks that most
     /// heads want come first.
     fn wants(
         &mut self,
