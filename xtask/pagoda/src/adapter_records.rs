@@ -32,7 +32,7 @@ pub struct Verdict {
 pub struct WrongKernel {
     /// The variant.
     pub variant: String,
-    /// Its level.
+    /// Level of the variant.
     pub level: String,
     /// Difference that was found.
     pub fault: String,
@@ -110,8 +110,8 @@ impl Verdicts {
         self.by_adapter.get(&key(info))?.verdict.as_ref()
     }
 
-    /// The sizes at which products change kernels on an adapter with its present driver, if the kernels are those of this
-    /// program.
+    /// The sizes at which products change kernels on an adapter with its present driver, if they were measured with the
+    /// kernels of this program.
     #[must_use]
     pub fn tuning(&self, info: &wgpu::AdapterInfo) -> Option<&KeptTuning> {
         self.by_adapter.get(&key(info))?.tuning.as_ref().filter(|tuning| tuning.is_current())

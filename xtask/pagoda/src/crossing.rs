@@ -1,8 +1,8 @@
 //! The lengths below which an engine attends densely by itself, because selecting blocks would take longer there.
 //!
 //! When an engine opens with a policy, decode steps and chunks of prompts are timed dense and with the policy, on the loaded
-//! model. The times are kept in the user's cache folder, beside the verdicts of self-tests and under everything that moves them,
-//! so that it happens once.
+//! model. The times are kept in the user's cache folder, next to the verdicts of self-tests. Their key names everything that
+//! changes them, so each is measured once.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,13 +22,13 @@ use crate::{Note, adapter_records, user_file};
 
 const FILE: &str = "crossings.json";
 
-/// Chunks are recorded anew each time.
+/// Number of runs of a chunk, which is recorded each time.
 const CHUNKS: Runs = Runs { warm_ups: 1, steps: 1 };
 
 /// Decode steps that are run before some are timed: the first is recorded, the second was encoded ahead as all that follow.
 const WARM_UPS: u32 = 2;
 
-/// Sets the crossings of a decoder that was loaded with `options`, and tells them. Steps that are not known yet are timed.
+/// Sets the crossings of a decoder that was loaded with `options`, and reports them. Steps that are not known yet are timed.
 pub(crate) fn cross(decoder: &mut Decoder, options: &EngineOptions) -> Result<(), Error> {
     let Some(sparse) = options.sparse.as_ref().filter(|sparse| sparse.selects()) else { return Ok(()) };
     let key = key(sparse, decoder, options);
@@ -96,8 +96,8 @@ fn min_tokens(sparse: &Sparse, phase: Phase) -> MinTokens {
     policy_of(sparse, phase).min_tokens()
 }
 
-/// Whether an engine may attend densely by itself. Speed must not decide on bits, and whoever draws or measures selections wants
-/// all of them.
+/// Whether an engine may attend densely by itself. Results that must be reproducible cannot depend on times, and a trace or
+/// measurement of selections needs all of them.
 fn may_be_dense(sparse: &Sparse, options: &EngineOptions) -> bool {
     !options.reproducible && !sparse.trace && !sparse.measure
 }
@@ -112,9 +112,9 @@ fn is_timed(sparse: &Sparse, phase: Phase, decoder: &Decoder, options: &EngineOp
     wanted && may_be_dense(sparse, options)
 }
 
-/// Rows from which chunks of prompts select blocks on a software driver, where nothing is timed unless a policy asks for it:
-/// those of a query block. Steps are short there, so chunks too, and scores of a few rows cost as much as those of their whole
-/// block. `None` if all select.
+/// Rows from which chunks of prompts select blocks on a software driver, if the policy does not request measured times: the
+/// rows of a query block. Steps are short there, so chunks are too, and the scores of a few rows cost as much as those of a
+/// whole block. `None` if all chunks select.
 fn shortest_chunk(sparse: &Sparse, decoder: &Decoder, options: &EngineOptions) -> Option<u32> {
     let policy = policy_of(sparse, Phase::Prefill);
     let by_queries = policy.acts_on(Phase::Prefill) && policy.skips().is_none() && policy.support().query;
@@ -122,7 +122,7 @@ fn shortest_chunk(sparse: &Sparse, decoder: &Decoder, options: &EngineOptions) -
     (decoder.gpu().is_cpu() && by_queries && unasked).then(|| policy.block_size().get())
 }
 
-/// Finds the crossing of decode steps, by `times` and those of steps that are not in them. `None` where none is timed.
+/// Finds the crossing of decode steps from `times`, and times the steps that are missing there. `None` if none is timed.
 fn decode_crossing(
     decoder: &mut Decoder,
     longest: u32,

@@ -1,4 +1,4 @@
-//! Notes of phases and lengths that stay dense with a policy whatever the tensors.
+//! Notes about phases and lengths that stay dense with a policy, whatever the tensors.
 
 use models::SparseOptions;
 use models::batch::Phase;

@@ -1,4 +1,4 @@
-//! The assembled engine: the scheduler decides, the decoder computes, and nothing lies in between.
+//! The engine: the scheduler decides, the decoder computes, and nothing else is between them.
 //!
 //! One step: the scheduler plans slices of sequences within a token budget and assigns blocks to each; the
 //! decoder runs them and samples tokens; the scheduler takes the tokens and reports which sequences ended.
@@ -177,7 +177,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends a sequence that the caller no longer wants; empty if it has ended already.
+    /// Ends a sequence that the caller no longer needs; empty if it has ended already.
     pub fn cancel(&mut self, seq: SeqId) -> Vec<Event> {
         self.end_for(seq, FinishReason::Cancelled)
     }

@@ -18,7 +18,7 @@ use crate::tiers::error::TiersError;
 /// If this variable is set, to anything, adapters run every kernel regardless of verdicts.
 pub(crate) const IGNORE: &str = "PAGODA_IGNORE_SELF_TEST";
 
-/// Everything between a path and the last token of a request.
+/// Any error from opening a model to the last token of a request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -51,7 +51,7 @@ pub enum Error {
     /// The device.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// A kernel that the self-test found wrong on this adapter, where no other takes its place.
+    /// A kernel that the self-test found wrong on this adapter, and that no other kernel can replace.
     #[error("{source}; {IGNORE}=1 runs it all the same")]
     WrongKernel {
         /// The variant, the adapter, and what does not run there.
@@ -111,7 +111,7 @@ pub enum Error {
     /// More KV blocks than the device has room for.
     #[error("kv_blocks {wanted}: the device has room for {blocks} (a buffer holds {limit})")]
     KvBlocks {
-        /// Blocks asked for.
+        /// Requested number of blocks.
         wanted: u32,
         /// Blocks that fit.
         blocks: u32,
@@ -137,7 +137,7 @@ pub enum Error {
     Token {
         /// The id.
         id: u32,
-        /// Its position in the prompt.
+        /// Position of the token in the prompt.
         position: usize,
         /// Size of the vocabulary.
         vocab: u32,
@@ -154,7 +154,7 @@ pub enum Error {
     /// A sequence that outgrows the KV pool.
     #[error("KV of the first {end} of {tokens} tokens")]
     Alloc {
-        /// Tokens whose KV was wanted.
+        /// Tokens whose KV was needed.
         end: usize,
         /// Tokens of the sequence.
         tokens: usize,
@@ -185,7 +185,7 @@ pub enum Error {
         /// Maximum number.
         max_waiting_tokens: u64,
     },
-    /// A stream whose reader is too far behind; its request was cancelled.
+    /// A stream whose reader is too slow; its request was cancelled.
     #[error("{unread} events of the stream were not read, which is the limit; the request was cancelled")]
     Unread {
         /// Events that the stream keeps.
@@ -200,7 +200,7 @@ pub enum Error {
         /// The reason.
         source: Arc<Error>,
     },
-    /// The engine's thread panicked: a bug, or a panic of what the thread calls for others.
+    /// The engine's thread panicked, because of a bug in it or in code that it calls for others.
     #[error("the engine's thread panicked: {message}")]
     Panicked {
         /// Message of the panic.

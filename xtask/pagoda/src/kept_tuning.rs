@@ -1,4 +1,4 @@
-//! The measured sizes at which an adapter's products change kernels, as they are kept.
+//! The measured sizes at which an adapter's products change kernels, in the form that is saved.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl KeptTuning {
         Self { kernels: format!("{:016x}", kernels_digest()), crossings, fault }
     }
 
-    /// Whether the kernels that were timed are those of this program.
+    /// Whether the sizes were measured with the kernels of this program.
     pub(crate) fn is_current(&self) -> bool {
         self.kernels == format!("{:016x}", kernels_digest())
     }

@@ -13,7 +13,7 @@ pub(crate) struct KvUsed {
 }
 
 impl KvUsed {
-    /// Nothing in use.
+    /// A count of no blocks.
     #[must_use]
     pub(crate) fn new(config: &KvCacheConfig) -> Self {
         let kinds: Vec<_> = config.groups.iter().map(|group| group.spec.kind).collect();

@@ -1,7 +1,7 @@
 //! A closer look at a running engine, for people who watch it: who holds which KV blocks, which of them attention
 //! reads, and which sequences ended a moment ago.
 //!
-//! Everything is made on request and bounded, so that an engine that nobody watches does nothing for it.
+//! Everything is made on request and bounded, so that an engine without watchers does nothing for it.
 
 mod block_map;
 mod block_reads;
@@ -51,7 +51,7 @@ pub struct LiveView {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct EndedView {
-    /// Its id.
+    /// Id of the sequence.
     #[serde(serialize_with = "id")]
     pub seq: SeqId,
     /// Index of the sample in its request.

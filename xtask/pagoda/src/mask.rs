@@ -40,7 +40,7 @@ impl Masked {
         Self { mask, allowed: vec![0; vocab.div_ceil(32) as usize] }
     }
 
-    /// Asks which tokens may come next; false if there are none beside the `suppressed` ones.
+    /// Finds out which tokens may come next; false if only the `suppressed` ones may.
     pub(crate) fn refresh(&mut self, suppressed: &[u32]) -> bool {
         self.allowed.fill(0);
         self.mask.allow(&mut self.allowed);

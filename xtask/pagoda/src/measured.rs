@@ -74,7 +74,7 @@ pub struct MeasuredPolicy {
     pub spec: String,
     /// Tokens of the prompt.
     pub tokens: u32,
-    /// Mean negative log likelihood of what follows the prompt over that of dense attention, less 1.
+    /// Mean negative log likelihood of the text after the prompt, divided by that of dense attention, less 1.
     pub loss: f64,
     /// Standard error of `loss`.
     pub loss_error: f64,
@@ -83,7 +83,7 @@ pub struct MeasuredPolicy {
 }
 
 impl MeasuredPolicy {
-    /// The loss that a limit is compared with: what was measured, and its standard error on top.
+    /// The loss that a limit is compared with: the measured loss plus its standard error.
     #[must_use]
     pub fn loss_at_most(&self) -> f64 {
         self.loss + self.loss_error
@@ -102,7 +102,7 @@ impl MeasuredPolicy {
 }
 
 impl fmt::Display for MeasuredPolicy {
-    /// Says what was measured, as `quest:page_budget=205: 1.7 times dense at 32,768 tokens, +0.41 ± 0.05 % loss`.
+    /// Describes the measurement, as `quest:page_budget=205: 1.7 times dense at 32,768 tokens, +0.41 ± 0.05 % loss`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { spec, tokens, speedup, .. } = self;
         write!(f, "{spec}: {speedup:.1} times dense at {} tokens, {} loss", grouped(*tokens), self.say_loss())
@@ -179,7 +179,7 @@ impl Measurements {
         Self { path: Some(path), by_key, damage }
     }
 
-    /// Reason why the file, or a part of it, could not be taken; what it held is measured anew.
+    /// Reason why the file, or a part of it, could not be read; its measurements are repeated.
     #[must_use]
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()

@@ -1,4 +1,4 @@
-//! Sizes of the KV pool: what the demand can use, and what memory allows.
+//! Sizes of the KV pool: the need of the requests, and the limit of memory.
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ use crate::{Note, error_chain};
 /// Part of a pool in several buffers that is slots for pages which a policy selects.
 const SLOTS_PART: u32 = 8;
 
-/// Slots of the ring through which blocks on the host pass: one receives blocks while those of the other are attended.
+/// Slots of the ring through which blocks on the host pass: one receives blocks while attention reads the other.
 const RING_SLOTS: u32 = 2;
 
-/// Size of the KV pool in blocks: as given, or what the requests can use and memory allows. Only what is given may be more than
-/// one buffer a layer holds.
+/// Size of the KV pool in blocks: as given, or the need of the requests within the limit of memory. Only a given size may
+/// exceed the blocks that one buffer per layer holds.
 pub(crate) fn num_blocks(
     options: &EngineOptions,
     gpu: &Gpu,
@@ -48,8 +48,8 @@ pub(crate) fn num_blocks(
     Ok(saturated(blocks))
 }
 
-/// The engine's account of the memory for the KV pool, of which the scores of an indexer may take a part: what a pool of `blocks`
-/// blocks leaves of the budget. `None` where there is no budget and the device tells of none.
+/// Memory budget of the KV pool, which the scores of an indexer may share: the bytes that a pool of `blocks` blocks leaves
+/// free. `None` if no budget is set and the device reports none.
 pub(crate) fn left(options: &EngineOptions, gpu: &Gpu, plan: &KvPlan, blocks: u32) -> Option<Memory> {
     let total = options.kv_memory.unwrap_or_else(|| free_bytes(gpu));
     let free = total.saturating_sub(u64::from(blocks) * plan.block_bytes());
@@ -79,7 +79,7 @@ fn longest_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u64 {
     1 + plan.layout.groups.iter().map(of_group).sum::<u64>()
 }
 
-/// Whether there is a host tier, and the longest sequence needs it beside a pool of `num_blocks` blocks.
+/// Whether there is a host tier, and the longest sequence needs it in addition to a pool of `num_blocks` blocks.
 pub(crate) fn goes_on(
     options: &EngineOptions,
     plan: &KvPlan,
@@ -91,8 +91,8 @@ pub(crate) fn goes_on(
     host && longest_blocks(plan, max_rows, demand) > u64::from(num_blocks)
 }
 
-/// Whether a pool on the device may lie in several buffers a layer: that of a model without a host tier, which else holds what is
-/// beyond one buffer, unless a policy reads the keys of all blocks at once.
+/// Whether a pool on the device may be in several buffers per layer. It may if the model has no host tier, which would
+/// otherwise hold the blocks beyond one buffer, and no policy reads the keys of all blocks at once.
 fn is_cut(options: &EngineOptions, config: &DecoderConfig, plan: &KvPlan) -> bool {
     let tier = options.kv_tiers.as_ref().and_then(|tiers| tiers.host_bytes);
     let serves = Mode::HostKv.lacks(AttentionForm::of(config)).is_none() && !reads_one_buffer(options);
@@ -116,9 +116,9 @@ pub(crate) struct Extension {
     pub(crate) device_blocks: u32,
     /// Blocks in memory of the host.
     pub(crate) offload: Offload,
-    /// Blocks on disk, where those of the host do not suffice either.
+    /// Blocks on disk, if those of the host do not suffice.
     pub(crate) spill: Option<Arc<Spill>>,
-    /// Limits of what is read from there ahead of a policy's selections.
+    /// Limits of reads from disk ahead of a policy's selections.
     pub(crate) reads_ahead: EngineConfig,
 }
 
@@ -134,17 +134,17 @@ pub(crate) struct Extended<'a> {
     pub(crate) demand: Demand,
 }
 
-/// Parts of the host tier's memory that wait on their way to the disk and back where blocks lie there: pieces that are read
-/// ahead, pieces that the device takes, blocks to be written. Each has a twelfth, which leaves three quarters for blocks.
+/// Parts of the host tier's memory that buffer transfers to and from the disk, if blocks are there: pieces read ahead, pieces
+/// in use by the device, blocks to be written. Each has a twelfth, which leaves three quarters for blocks.
 const STAGING_PARTS: u64 = 12;
 
-/// Copies of what one layer of a step wrote that are on their way back at one time, each perhaps in memory of up to twice its
-/// size.
+/// Layers of a step whose written blocks are copied back from the device at the same time, each perhaps in memory of up to
+/// twice its size.
 const READBACKS: u64 = 4;
 
 impl Extended<'_> {
-    /// Blocks of the device that one buffer a layer does not hold, if the pool is cut. Beside a policy those are all, but for the
-    /// slots of pages that it selects.
+    /// Blocks of the device that one buffer a layer does not hold, if the pool is cut. With a policy, all blocks are, except
+    /// the slots of the selected pages.
     pub(crate) fn extend_in_place(&self) -> Option<Extension> {
         let Self { options, gpu, config, plan, device_blocks, .. } = *self;
         let most = KvPool::max_blocks(gpu, plan);
@@ -209,9 +209,9 @@ impl Extended<'_> {
         Offload::new(host_blocks, RING_SLOTS, memory)
     }
 
-    /// The extension with blocks on disk, where there is a disk and `host_blocks` do not suffice for `longest` blocks. Kernels
-    /// that select blocks read no files: beside a policy a part of the host's memory is a cache of what it selects there, and all
-    /// of it if kernels do not reach the host either.
+    /// The extension with blocks on disk, if there is a disk and `host_blocks` do not suffice for `longest` blocks. Kernels
+    /// that select blocks cannot read files: with a policy, a part of the host's memory caches the selected blocks, or all of
+    /// it if kernels cannot read the host either.
     fn onto_disk(
         &self,
         host_bytes: u64,
@@ -259,8 +259,8 @@ impl Extended<'_> {
         Ok(Some(extension))
     }
 
-    /// Blocks that the cache of what a policy selects on disk has room for, of `left` on the host: a quarter of those that then
-    /// lie on disk of `longest`, if kernels reach the others on the host.
+    /// Capacity, in blocks, of the cache of blocks that a policy selects on disk, out of `left` blocks on the host: a quarter
+    /// of the `longest` blocks that would then be on disk, if kernels can read the others on the host.
     fn cached_blocks(&self, left: u32, longest: u64) -> u32 {
         let most = match self.gpu.has_host_buffers() {
             true => left.min(saturated(longest.saturating_sub(u64::from(left)) / 3)),
@@ -270,7 +270,7 @@ impl Extended<'_> {
         stated.map_or(most, |stated| stated.cache_blocks.min(most))
     }
 
-    /// Memory of the host tier for what is on its way to the disk and back.
+    /// Memory of the host tier that buffers transfers to and from the disk.
     fn staging_bytes(&self, host_bytes: u64) -> Result<Staging, String> {
         let Self { options, plan, max_rows, demand, .. } = *self;
         // Layers are alike; the last block that a sequence writes may be partial, and so may the first.
@@ -292,7 +292,7 @@ impl Extended<'_> {
     }
 }
 
-/// Memory of the host for blocks on their way.
+/// Memory of the host for blocks in transfer.
 struct Staging {
     /// Bytes of one part.
     each: u64,

@@ -30,7 +30,7 @@ pub struct Model {
     /// The device that it was last loaded on, and the options that it was opened with.
     gpu: Mutex<Option<(GpuOptions, Arc<Gpu>)>>,
     fingerprint: OnceLock<u128>,
-    /// Text of each token, once somebody looks for text in it.
+    /// Text of each token, from the first search for text in tokens.
     token_texts: OnceLock<Vec<String>>,
 }
 
@@ -210,8 +210,8 @@ impl Model {
         Ok(gpu)
     }
 
-    /// Checks that a policy suits the model and a cache with blocks of `block_size` tokens. Loading does so too; this is for
-    /// those who want to know before.
+    /// Checks that a policy suits the model and a cache with blocks of `block_size` tokens. Loading does so too; this check
+    /// costs nothing.
     ///
     /// # Errors
     /// The first value that does not fit, with the policy's name and the model's.
@@ -224,7 +224,7 @@ impl Model {
         self.fitting(options, options.chunk, |chunk| rows_of_a_step(chunk, sequences))
     }
 
-    /// Tokens of a chunk: as many as are `wanted`, or fewer whose step, of as many rows as `rows` says, fits in the device's
+    /// Tokens of a chunk: `wanted`, or fewer, so that the buffers of a step of `rows(chunk)` rows fit in the device's
     /// bindings.
     fn fitting(&self, options: &EngineOptions, wanted: u32, rows: impl Fn(u32) -> u32) -> Result<u32, Error> {
         let gpu = self.gpu(options)?;
@@ -317,9 +317,9 @@ impl Model {
     }
 }
 
-/// Rows of the largest step with chunks of `chunk` tokens. A step is a chunk, of which the tokens of `sequences` that decode take
-/// their part: rows past it would cost a whole tile of every product. Those that would take more than a quarter come in
-/// addition, so that neither starves the other.
+/// Rows of the largest step with chunks of `chunk` tokens. A step has as many tokens as a chunk, including those of
+/// `sequences` that decode, because more rows would cost a whole tile of every product. If decodes would take more than a
+/// quarter of the chunk, they are added to it, so that neither starves the other.
 pub(crate) fn rows_of_a_step(chunk: u32, sequences: u32) -> u32 {
     let room = if chunk / 4 >= sequences { 0 } else { sequences };
     chunk.saturating_add(room)

@@ -1,4 +1,4 @@
-//! Notes: what an engine has to say while it works.
+//! Notes: messages of an engine while it works.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ pub enum Note {
         adapter: String,
         /// Level of its kernels.
         level: Level,
-        /// Its driver, with the version.
+        /// Driver of the adapter, with the version.
         driver: String,
     },
-    /// Kernels that a self-test found wrong run all the same.
+    /// Kernels that a self-test found wrong run, because the user requested it.
     SelfTest {
         /// The adapter.
         adapter: String,
@@ -33,11 +33,11 @@ pub enum Note {
     PassedOver {
         /// The variant.
         variant: String,
-        /// Its level.
+        /// Level of the variant.
         level: Level,
         /// The adapter.
         adapter: String,
-        /// Its driver, with the version.
+        /// Driver of the adapter, with the version.
         driver: String,
     },
     /// An adapter was measured, or failed, when it was first used.
@@ -56,7 +56,7 @@ pub enum Note {
     KeepsAll {
         /// The policy.
         policy: &'static str,
-        /// It selects from this number of tokens on.
+        /// The policy selects from this number of tokens on.
         dense_below_tokens: usize,
         /// Tokens of the longest sequence.
         longest: u64,
@@ -83,19 +83,19 @@ pub enum Note {
     FewerBlocks {
         /// Blocks of the pool.
         blocks: u32,
-        /// Blocks wanted.
+        /// Number of blocks that were requested.
         wanted: u32,
     },
     /// Buffers of a step with `wanted` tokens would not fit in the bindings of the device.
     ShorterChunk {
         /// Tokens of a step.
         chunk: u32,
-        /// Tokens wanted.
+        /// Number of tokens that were requested.
         wanted: u32,
         /// Bytes of the device's largest binding.
         binding_bytes: u64,
     },
-    /// Weights of some layers lie in memory of the host, and every step brings them to the device.
+    /// Weights of some layers are in host memory, and every step brings them to the device.
     WeightsOnHost {
         /// The division of the weights.
         placement: WeightPlacement,
@@ -117,7 +117,7 @@ pub enum Note {
         /// The reason.
         reason: String,
     },
-    /// A KV tier has mended damage, or goes on with less than was asked for.
+    /// A KV tier has repaired damage, or works with less than was requested.
     TierWarning {
         /// Text of the warning.
         warning: String,

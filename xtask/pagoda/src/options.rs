@@ -30,12 +30,12 @@ pub struct EngineOptions {
     pub device: Option<String>,
     /// Let kernels read KV blocks in host memory, where the adapter can; otherwise these are only copied.
     pub host_buffers: bool,
-    /// Keep the blocks that the host tier holds beyond the pool in memory of the device: a measurement, of the same decisions and
-    /// copies with no byte over the bus.
+    /// Keep the host tier's blocks that extend the pool in device memory: measures the same decisions and copies without the
+    /// bus.
     pub host_tier_on_device: bool,
     /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
-    /// Format of the keys of a model's own indexer; `None` for [the one beside `kv_dtype`](IndexDtype::beside).
+    /// Format of the keys of a model's own indexer; `None` for [the one that goes with `kv_dtype`](IndexDtype::beside).
     pub index_dtype: Option<IndexDtype>,
     /// Tokens per KV block: a power of two, at least 4.
     pub block_size: u32,
@@ -44,13 +44,13 @@ pub struct EngineOptions {
     /// Memory of the KV pool in bytes; `None` for 0.9 of what adapter and host allow, less the weights, but no
     /// more than `demand` can use.
     pub kv_memory: Option<u64>,
-    /// Bytes that weights may take on the device: the matrices of layers beyond lie in memory of the host, and every step brings
+    /// Bytes that weights may take on the device: the matrices of further layers stay in host memory, and every step brings
     /// them to the device. `None` for all weights on the device.
     pub weights_on_gpu: Option<u64>,
     /// Maximum number of tokens per step; longer prefills are split into chunks. Where sequences may take more than a quarter of
     /// it to generate, their tokens come in addition.
     pub chunk: u32,
-    /// Factor by which a prompt may lengthen the steps of sequences that generate beside it, more than 1: `chunk` is
+    /// Factor by which a prompt may lengthen the steps of sequences that generate at the same time, more than 1: `chunk` is
     /// cut by the times that steps take, as [`scheduler::Pace`] says. `None` for any, and steps that depend on no clock.
     pub max_slowdown: Option<f64>,
     /// Time that a step with prompts should take at most: `chunk` is cut by the times that steps take. `None` for any, and steps
@@ -82,9 +82,9 @@ pub struct EngineOptions {
     pub reserve_full_input: bool,
     /// Order of service.
     pub order: Order,
-    /// Receives what the user should know; by default nobody does.
+    /// Receives messages for the user; by default, they are dropped.
     pub notes: Notes,
-    /// Counts the weights while they are loaded: a clone tells another thread how far that is.
+    /// Counts the weights while they are loaded: a clone reports the progress to another thread.
     pub loading: LoadProgress,
     /// Takes the times that decide below which lengths decode steps attend densely, though a sparse policy is set: by default
     /// the clock.
@@ -138,7 +138,7 @@ impl EngineOptions {
         self
     }
 
-    /// Sets the format of the keys of a model's own indexer; `None` for the one beside the KV cache.
+    /// Sets the format of the keys of a model's own indexer; `None` for the one that goes with the KV cache.
     #[must_use]
     pub fn index_dtype(mut self, dtype: impl Into<Option<IndexDtype>>) -> Self {
         self.index_dtype = dtype.into();
@@ -208,7 +208,7 @@ impl EngineOptions {
         self
     }
 
-    /// Sets whether blocks of the host tier beyond the pool lie in memory of the device, which is for measurements.
+    /// Sets whether blocks of the host tier that extend the pool are in device memory, for measurements.
     #[must_use]
     pub fn host_tier_on_device(mut self, on: bool) -> Self {
         self.host_tier_on_device = on;
@@ -229,7 +229,7 @@ impl EngineOptions {
         self
     }
 
-    /// Sets the memory of the KV pool in bytes; `None` for what the machine has left.
+    /// Sets the memory of the KV pool in bytes; `None` for the free memory of the machine.
     #[must_use]
     pub fn kv_memory(mut self, bytes: Option<u64>) -> Self {
         self.kv_memory = bytes;
@@ -334,13 +334,13 @@ impl EngineOptions {
         Demand { sequences: demand.sequences.clamp(1, MAX_SEQUENCES), longest, ..demand }
     }
 
-    /// The options that shape the KV cache, of which blocks are given back that no window reaches any more.
+    /// The options that shape the KV cache. Blocks out of every window's reach are freed.
     #[must_use]
     pub fn kv(&self) -> KvOptions {
         KvOptions::new(self.kv_dtype, self.block_size).index_dtype(self.index_dtype)
     }
 
-    /// Limits of the loads from KV tiers: those of the policy, if it states any.
+    /// Limits of loads from KV tiers, as the policy states them, or the defaults.
     pub(crate) fn prefetching(&self) -> EngineConfig {
         let stated = self.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
         stated.map_or(EngineConfig::GSA, |stated| {
@@ -375,7 +375,7 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// `sequences` sequences of `tokens` tokens together, of which one may have all.
+    /// `sequences` sequences of `tokens` tokens together; one sequence may have all of them.
     #[must_use]
     pub fn new(sequences: u32, tokens: u64) -> Self {
         Self { sequences, tokens, longest: tokens }
@@ -399,9 +399,9 @@ impl Demand {
 #[strum(serialize_all = "lowercase", parse_err_ty = UnknownName, parse_err_fn = UnknownName::of::<Self>)]
 #[non_exhaustive]
 pub enum Preemption {
-    /// They are computed again when the sequence is resumed.
+    /// The blocks are computed again when the sequence is resumed.
     #[default]
     Recompute,
-    /// They are copied to host memory and back.
+    /// The blocks are copied to host memory and back.
     Swap,
 }

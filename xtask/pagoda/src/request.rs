@@ -18,19 +18,19 @@ pub struct Request {
     pub max_tokens: u32,
     /// Number of continuations, which share the prompt's blocks.
     pub samples: u32,
-    /// Choice of tokens, those that end the output beside the end of sequence, and how many come
-    /// before those. The samples of a request draw with seeds of their own.
+    /// Sampling of tokens, stop tokens other than the end of sequence, and the minimum number of tokens before a stop. The
+    /// samples of a request draw with seeds of their own.
     pub sampling: Sampling,
     /// Restricts the tokens of each sample.
     pub mask: Option<Box<dyn TokenMask>>,
-    /// Return the log-probability of every prompt token but the first, and of this many of the most likely in
-    /// its place. The whole prompt is then computed, whatever is cached.
+    /// Return the log-probability of every prompt token but the first, and of this many of the most likely tokens at its
+    /// position. The whole prompt is then computed, whatever is cached.
     pub prompt_log_probs: Option<u32>,
     /// Texts that end the output. They are not part of it, nor is what follows them.
     pub stop: Vec<String>,
     /// Continue past the end of sequence.
     pub ignore_eos: bool,
-    /// Return text beside token ids, if the model has a tokenizer. Stop texts need it.
+    /// Return text in addition to token ids, if the model has a tokenizer. Stop texts need it.
     pub text: bool,
     /// Leave special tokens out of the text.
     pub skip_special: bool,
@@ -109,7 +109,7 @@ impl Request {
         self
     }
 
-    /// Returns the log-probability of every prompt token, and of the `top` most likely in its place.
+    /// Returns the log-probability of every prompt token, and of the `top` most likely tokens at its position.
     #[must_use]
     pub fn prompt_log_probs(mut self, top: u32) -> Self {
         self.prompt_log_probs = Some(top);

@@ -20,11 +20,10 @@ use crate::options::EngineOptions;
 use crate::tiers::Tiers;
 use crate::usage::{self, KvUse};
 
-/// Its id in the block tables.
+/// Id of the sequence in the block tables.
 const SEQ: SeqId = SeqId::new(0);
 
-/// One sequence in a decoder's KV cache, of which it has all blocks. The next sequence in the same decoder
-/// overwrites them.
+/// One sequence in a decoder's KV cache, which owns all blocks. The next sequence in the same decoder overwrites them.
 #[derive(Debug)]
 pub struct Sequence<'d> {
     decoder: &'d mut Decoder,
@@ -49,7 +48,7 @@ pub struct StepWork<'s> {
     /// Prefill for tokens that were given, decode for one that was generated: sparse policies and kernels
     /// differ.
     pub phase: Phase,
-    /// Return the negative log likelihood of the token after each row, as far as it is known.
+    /// Return the negative log likelihood of the token after each row, if that token is known.
     pub score: bool,
     /// Return the logits of this many rows, the last ones.
     pub logits: usize,
@@ -126,7 +125,7 @@ impl<'d> Sequence<'d> {
         }
     }
 
-    /// Computes what has been appended, draws the next token and appends it.
+    /// Computes the appended tokens, draws the next token and appends it.
     ///
     /// # Errors
     /// Those of [`step`](Self::step).
@@ -138,7 +137,7 @@ impl<'d> Sequence<'d> {
         Ok(id)
     }
 
-    /// Computes what has been appended, and returns the logits of the next token, `[vocab]`.
+    /// Computes the appended tokens, and returns the logits of the next token, `[vocab]`.
     ///
     /// # Errors
     /// Those of [`step`](Self::step).
@@ -146,8 +145,8 @@ impl<'d> Sequence<'d> {
         Ok(self.advance(StepWork { logits: 1, ..StepWork::nothing(Phase::Prefill) })?.logits)
     }
 
-    /// Appends and computes `ids`. Returns the natural logarithm of the probability of each, given all tokens
-    /// before it; that of the first token of a sequence is missing, as nothing comes before it.
+    /// Appends and computes `ids`. Returns the natural logarithm of the probability of each, given all tokens before it; the
+    /// first token of a sequence has none, because no token precedes it.
     ///
     /// # Errors
     /// Those of [`step`](Self::step).
@@ -240,7 +239,7 @@ impl<'d> Sequence<'d> {
         }
     }
 
-    /// Computes all pending tokens, the last of them with what `ask` wants.
+    /// Computes all pending tokens. The last of them has the outputs that `ask` requests.
     fn advance(&mut self, ask: StepWork<'_>) -> Result<StepOutput, Error> {
         let decoded = usize::from(self.generated);
         while self.pending() > decoded {
@@ -260,7 +259,7 @@ impl<'d> Sequence<'d> {
         self.tokens.len() - self.computed
     }
 
-    /// All tokens.
+    /// All tokens of the sequence.
     #[must_use]
     pub fn tokens(&self) -> &[u32] {
         &self.tokens

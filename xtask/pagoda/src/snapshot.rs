@@ -26,7 +26,7 @@ pub struct Snapshot {
     pub prefix: PrefixView,
     /// Traffic of the KV tiers, without counts that are on the device.
     pub tiers: TierUse,
-    /// Blocks on disk that were read ahead of selections, if the context may lie there.
+    /// Blocks on disk that were read ahead of selections, if the context may be on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selected_ahead: Option<ReadAhead>,
     /// Counts since the engine was opened.
@@ -41,7 +41,7 @@ pub struct Snapshot {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SequenceView {
-    /// Its id.
+    /// Id of the sequence.
     #[serde(serialize_with = "id")]
     pub seq: SeqId,
     /// Index of the sample in its request.
@@ -62,7 +62,7 @@ pub struct SequenceView {
     pub preemptions: u32,
     /// Attended share of the KV blocks so far, 0 to 1.
     pub density: f64,
-    /// Attention mass that the sparse policy certified so far, 0 to 1; `None` where it certifies none.
+    /// Attention mass that the sparse policy certified so far, 0 to 1; `None` if it certifies none.
     pub bound: Option<f64>,
     /// Time since its submission, in seconds.
     pub age_s: f64,
@@ -77,15 +77,15 @@ pub struct SequenceView {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Activity {
-    /// It waits for its first step, or, as a further sample, for the prompt that it shares.
+    /// The sequence waits for its first step or, if it is a further sample, for the prompt that it shares.
     Waiting,
-    /// It waits for KV that is being loaded from a lower tier.
+    /// The sequence waits for KV that is being loaded from a lower tier.
     Loading,
-    /// It computes its prompt, or what a preemption dropped.
+    /// The sequence computes its prompt, or tokens that a preemption dropped.
     Prefill,
-    /// It generates.
+    /// The sequence generates.
     Decode,
-    /// It lost its KV blocks, and waits to resume.
+    /// The sequence lost its KV blocks, and waits to resume.
     Preempted,
 }
 
@@ -95,7 +95,7 @@ pub enum Activity {
 pub struct BlockView {
     /// All blocks but the null block.
     pub total: u32,
-    /// Blocks of `total` that lie in host memory, beyond the device.
+    /// Blocks of `total` that are in host memory, beyond the device.
     pub host: u32,
     /// Blocks that sequences hold.
     pub used: u32,
@@ -109,7 +109,7 @@ pub struct BlockView {
     pub block_bytes: u64,
 }
 
-/// Prefix-cache lookups on the device; those of preempted sequences are not counted.
+/// Prefix-cache lookups on the device; lookups of preempted sequences are not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PrefixView {

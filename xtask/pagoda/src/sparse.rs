@@ -13,7 +13,7 @@ use crate::error::Error;
 pub struct Sparse {
     /// Chooses the blocks.
     pub policy: Arc<dyn Policy>,
-    /// The text that names the policy in reports and separates its KV from that of other policies.
+    /// The text that names the policy in reports and separates its KV from the KV of other policies.
     pub spec: Spec,
     /// Place where blocks are scored: on the device, if the policy has kernels, or by its CPU code on the host.
     pub place: SelectionPlace,
@@ -21,8 +21,8 @@ pub struct Sparse {
     pub trace: bool,
     /// Report the share of dense attention's mass in the selected blocks; selects on the host.
     pub measure: bool,
-    /// Certify in every decode step the attention mass that selections keep; without it, only for requests that
-    /// [ask](crate::Request::certify).
+    /// Certify in every decode step the attention mass that selections keep; otherwise, only for requests that [ask for
+    /// it](crate::Request::certify).
     pub certify: bool,
 }
 

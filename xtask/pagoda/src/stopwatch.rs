@@ -1,4 +1,4 @@
-//! Takes the times of steps, by the clock or by a function in its place.
+//! Takes the times of steps, by the clock or by a function that replaces it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ pub struct TimedStep {
     pub selecting: bool,
 }
 
-/// Takes the times of steps: the machine's clock, or a function in its place, so that tests depend on no machine. Times of a
-/// function are not kept in the user's folder.
+/// Takes the times of steps: the machine's clock, or a function that replaces it, so that tests depend on no machine. Times
+/// of a function are not kept in the user's folder.
 #[derive(Clone, Default)]
 pub struct Stopwatch {
     probes: Option<Arc<Times>>,
@@ -48,14 +48,14 @@ type Times = dyn Fn(TimedStep) -> Duration + Send + Sync;
 type Mixed = dyn Fn(u32, u32) -> Duration + Send + Sync;
 
 impl Stopwatch {
-    /// Takes the time of a step, which runs all the same, from `times`.
+    /// Takes the time of a step from `times`; the step runs nevertheless.
     #[must_use]
     pub fn of(times: impl Fn(TimedStep) -> Duration + Send + Sync + 'static) -> Self {
         Self { probes: Some(Arc::new(times)), ..Self::default() }
     }
 
-    /// Takes the time of a step of an engine, which runs all the same, from `times`, given its prompt tokens and the sequences
-    /// that decode in it.
+    /// Takes the time of an engine's step from `times`, given its prompt tokens and the sequences that decode in it; the step
+    /// runs nevertheless.
     #[must_use]
     pub fn of_steps(times: impl Fn(u32, u32) -> Duration + Send + Sync + 'static) -> Self {
         Self { steps: Some(Arc::new(times)), ..Self::default() }
@@ -92,7 +92,7 @@ impl Stopwatch {
         Ok((first.min(second), output))
     }
 
-    /// Times a step dense and selecting, in turns, and returns the shortest times of both, and what the last one returned.
+    /// Times a step dense and selecting, in turns, and returns the shortest times of both, and the output of the last run.
     pub(crate) fn time_both<T>(
         &self,
         step: TimedStep,

@@ -52,7 +52,7 @@ impl Text {
         Ok(Piece { text: std::mem::replace(&mut self.held, rest), stop: None })
     }
 
-    /// Ends the text and returns what was held back.
+    /// Ends the text and returns the text that was held back.
     ///
     /// # Errors
     /// Those of [`push`](Self::push).

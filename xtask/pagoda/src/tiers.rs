@@ -1,5 +1,5 @@
-//! KV tiers below the device pool: full blocks are saved to the configured tiers as steps fill them, and
-//! loaded for later requests with the same prefix, including those of other processes.
+//! KV tiers below the device pool: full blocks are saved to the configured tiers as steps fill them, and loaded for later
+//! requests with the same prefix, including requests of other processes.
 //!
 //! Before a step, the blocks of requests that will start soon are looked up in the tiers (`load`), and the
 //! workers of the prefetch engine read those found while other requests run. After a step, the blocks that it
@@ -38,10 +38,10 @@ use load::{Loading, Wished};
 use objects::Objects;
 use save::Saver;
 
-/// Maximum number of bytes of blocks that are buffered in memory for saving, and for loading where no policy states how many.
+/// Maximum number of bytes of blocks that are buffered in memory for saving, and for loading if no policy states a number.
 const STAGED_BYTES: u64 = 256 << 20;
 
-/// Smallest number of blocks that a part of a disk is worth opening for prefixes.
+/// Minimum number of blocks of the disk for which a tier of prefixes is opened.
 const MIN_BLOCKS: u64 = 16;
 
 /// The tiers of an engine, and the transfers between them and the device pool.
@@ -67,7 +67,7 @@ pub struct Tiers {
     /// Number of steps before which `look_ahead` ran.
     step: u64,
     generation: u64,
-    /// Whether a failure was already told; a tier that is down fails every block.
+    /// Whether a failure was already reported; a tier that is down fails every block.
     told: bool,
     notes: Notes,
 }
@@ -217,8 +217,8 @@ impl Tiers {
 }
 
 impl TierUse {
-    /// The traffic of `tiers`, and what attention of `decoder` fetched from blocks on the host. Measures what a
-    /// fetch costs if there were any, so it takes a moment.
+    /// The traffic of `tiers`, and what attention of `decoder` fetched from blocks on the host. Measures the cost of a fetch
+    /// if there were any, which takes a moment.
     ///
     /// # Errors
     /// Errors of the device.
@@ -287,7 +287,7 @@ pub(crate) fn hash_seed(options: &EngineOptions) -> Vec<u8> {
     order.into_iter().chain(sparse).collect::<Vec<_>>().join(", ").into_bytes()
 }
 
-/// Blocks that may wait for the device: as many as the policy states, else those of `staged` that the defaults allow.
+/// Blocks that may wait for the device: as many as the policy states, or else `staged` within the defaults.
 fn room(options: &EngineOptions, staged: usize) -> usize {
     let stated = options.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
     let most = options.prefetching().prefetch_cache_size;

@@ -44,7 +44,7 @@ pub fn measure(options: &GpuOptions, verdict: Option<&Verdict>) -> Measurement {
     Measurement { kept: KeptTuning::of(measured), times, seconds: begun.elapsed().as_secs_f64() }
 }
 
-/// Gives a device that was opened with `options` its crossings. Those that are not known are measured, told and kept.
+/// Gives a device that was opened with `options` its crossings. Unknown crossings are measured, reported and kept.
 ///
 /// Software drivers choose otherwise, and options with a tuning of their own are obeyed. If nothing can be kept nothing is
 /// measured either: every engine would do so again.

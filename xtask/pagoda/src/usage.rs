@@ -11,7 +11,7 @@ use serde::Serialize;
 pub struct KvUse {
     /// Blocks held.
     pub blocks: u32,
-    /// Their bytes over the group's layers.
+    /// Bytes of the blocks over the group's layers.
     pub bytes: u64,
 }
 
@@ -28,10 +28,10 @@ pub(crate) fn kv_use(plan: &KvPlan, blocks: &[u32]) -> BTreeMap<String, KvUse> {
 pub struct SparseUse {
     /// The policy's SPEC, `indexer` where the model's own chooses, `full` for dense attention.
     pub policy: String,
-    /// Attended share of the KV blocks, or of what an indexer chose among, mean over steps, layers and heads, 0 to 1.
+    /// Attended share of the KV blocks, or of the candidates of an indexer, mean over steps, layers and heads, 0 to 1.
     pub density: f64,
-    /// Attention mass that the policy certifies without reading dropped keys, smallest over steps, layers and heads,
-    /// 0 to 1; null where it certifies none.
+    /// Attention mass that the policy certifies without reading dropped keys, smallest over steps, layers and heads, 0 to 1;
+    /// null if it certifies none.
     pub bound: Option<f64>,
     /// Tokens below which the decode steps of a sequence alone are dense because selecting takes longer, 4294967295 if they are
     /// at any length; null if the policy decides by itself.
@@ -41,8 +41,8 @@ pub struct SparseUse {
 }
 
 impl SparseUse {
-    /// The report from `attended` on the policy named `spec`, or without one on the model's indexer; that of dense attention
-    /// where neither acted.
+    /// The report of `attended` by the policy named `spec` or, without one, by the model's indexer; the report of dense
+    /// attention if neither acted.
     #[must_use]
     pub fn of(spec: Option<&sparse_select::Spec>, attended: Option<&Attended>) -> Self {
         Self {
@@ -106,7 +106,7 @@ pub struct TierUse {
     /// Blocks of prefixes that were read while their requests waited, if there were some.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead: Option<ReadAhead>,
-    /// Share of transfer time that was hidden behind computation, 0 to 1; null without transfers.
+    /// Share of transfer time that was overlapped with computation, 0 to 1; null without transfers.
     pub overlap: Option<f64>,
 }
 
@@ -130,7 +130,7 @@ pub struct PageUse {
 /// layers for a request that waits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ReadAhead {
-    /// Blocks that were asked for ahead.
+    /// Blocks that were requested ahead.
     pub predicted: u64,
     /// Predicted blocks that were needed, and were in memory of the host by then.
     pub used: u64,

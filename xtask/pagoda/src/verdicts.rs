@@ -1,4 +1,4 @@
-//! Opens adapters, and keeps them from kernels that a self-test found wrong there. `cargo xtask doctor --self-test` writes such
+//! Opens adapters without the kernels that a self-test found wrong on them. `cargo xtask doctor --self-test` writes the
 //! verdicts.
 
 use attn_kernels::gpu::{Gpu, GpuOptions};

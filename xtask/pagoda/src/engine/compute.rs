@@ -72,7 +72,7 @@ impl Engine {
         }
     }
 
-    /// Adds what a step reports to the counters.
+    /// Adds the results of a step to the counters.
     fn count(&mut self, plan: &StepPlan, output: &mut StepOutput) {
         let prefills = plan.slices.iter().filter(|slice| slice.phase == Phase::Prefill);
         let (prefilled, drawn) =
@@ -99,8 +99,8 @@ impl Engine {
         }
     }
 
-    /// Copies what the tiers have read to the device, and requests what the next steps could use. Returns the
-    /// end events of requests whose blocks could not be read.
+    /// Copies the blocks that tiers have read to the device, and requests blocks for the next steps. Returns the end events
+    /// of requests whose blocks could not be read.
     pub(super) fn look_ahead(&mut self) -> Result<Vec<Event>, Error> {
         let Some(tiers) = &mut self.tiers else { return Ok(Vec::new()) };
         let failed = tiers.arrive(&mut self.scheduler, &mut self.decoder)?;
@@ -108,7 +108,7 @@ impl Engine {
         Ok(failed.into_iter().flat_map(|seq| self.end(seq, scheduler::Ending::Failed)).collect())
     }
 
-    /// Saves the blocks that a step filled, but for those of some sequences.
+    /// Saves the blocks that a step filled, except those of the given sequences.
     pub(super) fn save(&mut self, plan: &StepPlan, without: &BTreeSet<SeqId>) -> Result<(), Error> {
         let Some(tiers) = &mut self.tiers else { return Ok(()) };
         let kept = plan.slices.iter().filter(|slice| !without.contains(&slice.seq));

@@ -1,4 +1,4 @@
-//! The life of a sequence: what it is asked for, the tokens it takes, and its end.
+//! The life of a sequence: its request, its tokens, and its end.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::usage::{self, SparseUse};
 /// State of an unfinished sequence that the scheduler need not know.
 #[derive(Debug)]
 pub(super) struct Live {
-    /// Its stop ids are all tokens that end the sequence.
+    /// Sampler of the sequence; its stop ids are all tokens that end the sequence.
     pub(super) sampler: Sampler,
     pub(super) mask: Option<Masked>,
     pub(super) stop: Vec<String>,
-    /// Number of likely tokens wanted beside each prompt token.
+    /// Number of likely tokens to return for each prompt token.
     pub(super) prompt_log_probs: Option<u32>,
     /// Position of the next prompt token to score.
     pub(super) prompt_scored: u32,
@@ -50,7 +50,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Positions of the prompt tokens that a slice scores; empty if nobody wants that.
+    /// Positions of the prompt tokens that a slice scores; empty if they were not requested.
     pub(super) fn prompt_targets(&self, slice: &Slice) -> Range<u32> {
         let wanted = self.prompt_log_probs.is_some();
         let end = if wanted { (slice.end() + 1).min(self.prompt_tokens) } else { 0 };
@@ -59,7 +59,7 @@ impl Live {
 }
 
 impl Engine {
-    /// Refuses what no sample of a request could be given, whatever room there is.
+    /// Refuses requests that no sample could satisfy, whatever the free memory.
     pub(super) fn check(&self, request: &Request) -> Result<(), Error> {
         let vocab = self.decoder.config().vocab_size;
         if let Some((position, id)) = request.prompt.iter().enumerate().find(|(_, id)| **id >= vocab) {

@@ -14,7 +14,7 @@ const SOFTWARE_RATE: f64 = 4e9;
 /// Learns the time of prompt tokens, and limits how many a step computes.
 #[derive(Debug)]
 pub(super) struct Pacing {
-    /// Keeps the pace of sequences that decode beside prompts.
+    /// Limits the prompt tokens of steps in which other sequences decode.
     pace: Option<Pace>,
     /// Keeps a step short.
     step_time: Option<StepTime>,

@@ -1,4 +1,4 @@
-//! A lost device: the engine goes on with a new one.
+//! A lost device: the engine continues with a new one.
 
 use super::Engine;
 use crate::Note;
@@ -14,9 +14,9 @@ impl Engine {
         self.decoder.gpu().is_lost()
     }
 
-    /// Opens a new device after the old one was lost, and loads the model again. All sequences go on: the KV of their
-    /// tokens is computed again, that of requests which had not started may come from the tiers, and the tokens to come
-    /// are those that would have come.
+    /// Opens a new device after the old one was lost, and loads the model again. All sequences go on: the KV of their tokens
+    /// is computed again, requests that had not started may load theirs from the tiers, and the next tokens are the same as
+    /// without the loss.
     ///
     /// `model` and `options` are those that the engine was opened with.
     ///

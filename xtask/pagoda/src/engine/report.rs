@@ -15,7 +15,7 @@ use crate::snapshot::{Activity, BlockView, PrefixView, SequenceView, Snapshot, T
 use crate::tiers::{self, Tiers};
 use crate::usage::{self, KvUse, ReadAhead, TierUse};
 
-/// Number of blocks in a table: those behind the null blocks, which stand for what no window reaches.
+/// Number of blocks in a table after the null blocks, which stand for blocks out of every window's reach.
 fn held(table: &[BlockId]) -> u32 {
     let null = table.partition_point(|block| *block == BlockId::NULL);
     u32::try_from(table.len() - null).expect("a table has fewer than 2^32 blocks")
@@ -38,8 +38,8 @@ impl Engine {
         Ok(tiers::with_fetches(used, &self.decoder, cost)?)
     }
 
-    /// Cost of fetching selected pages from the host, which is measured once; `None` where no page was fetched or the adapter has
-    /// no timestamps.
+    /// Cost of fetching selected pages from the host, which is measured once; `None` if no page was fetched or the adapter
+    /// has no timestamps.
     ///
     /// # Errors
     /// Errors of the device.

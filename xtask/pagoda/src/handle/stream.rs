@@ -70,7 +70,7 @@ impl Sender {
         let _ = self.taken.try_send(seq);
     }
 
-    /// Queues an event; false if the reader is gone, or too far behind and told so.
+    /// Queues an event; false if the reader is gone, or too many events were unread and the stream was closed.
     pub(super) fn send(&self, event: Event) -> bool {
         let unread = self.events.len();
         if unread < self.max_unread {

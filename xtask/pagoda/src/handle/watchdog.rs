@@ -34,7 +34,7 @@ impl Watched {
         result
     }
 
-    /// Tells whether the engine is being opened anew.
+    /// Records whether the engine is being reopened.
     pub(super) fn reopen(&self, reopening: bool) {
         self.reopening.store(reopening, Ordering::Relaxed);
     }
@@ -58,7 +58,7 @@ impl Watched {
     }
 }
 
-/// Looks at the engine's thread from another one, because a step that waits for a device cannot tell.
+/// Watches the engine's thread from another one, because a thread that waits for a device cannot report it.
 pub(super) struct Watchdog {
     pub(super) limit: Duration,
     pub(super) notes: Notes,

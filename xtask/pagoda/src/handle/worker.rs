@@ -21,7 +21,7 @@ use crate::options::EngineOptions;
 const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(super) struct Worker {
-    /// Only missing once it could not be opened anew.
+    /// The engine; only missing after it could not be reopened.
     engine: Option<Engine>,
     origin: Option<Origin>,
     commands: mpsc::Receiver<Command>,
@@ -34,7 +34,7 @@ pub(super) struct Worker {
     published: Instant,
 }
 
-/// The model and the options that an engine was opened with, to open it anew.
+/// The model and the options that an engine was opened with, to reopen it.
 pub(super) struct Origin {
     pub(super) model: Arc<Model>,
     pub(super) options: EngineOptions,
@@ -48,7 +48,7 @@ struct Open {
     unfinished: u32,
     /// Whether it has not started.
     waits: bool,
-    /// Whether nobody reads its events any more.
+    /// Whether the reader of the stream is gone.
     unread: bool,
 }
 
@@ -63,7 +63,7 @@ impl Worker {
         Self { engine, origin, commands, shared, open, tickets, shutdown: None, published: Instant::now() }
     }
 
-    /// Serves until it is told to stop, or the engine fails or panics.
+    /// Serves until the engine is told to stop, fails or panics.
     pub(super) fn run(mut self) {
         let panicked = catch_unwind(AssertUnwindSafe(|| self.serve())).err();
         self.shared.closing.store(true, Ordering::Release);
@@ -111,7 +111,7 @@ impl Worker {
         self.engine.as_mut().expect(HAS_ENGINE)
     }
 
-    /// Opens the engine anew if its device was lost; otherwise returns the error of its step.
+    /// Reopens the engine if its device was lost; otherwise returns the error of its step.
     fn recover(&mut self, error: Error) -> Result<(), Error> {
         let Some(origin) = self.origin.as_ref().filter(|_| self.engine.as_ref().is_some_and(Engine::is_lost))
         else {
@@ -170,7 +170,7 @@ impl Worker {
         }
     }
 
-    /// Passes an event to the stream of its request, and cancels the request if nobody reads it.
+    /// Passes an event to the stream of its request, and cancels the request if its reader is gone.
     fn pass(&mut self, event: Event) {
         let first = event.request();
         let Some(open) = self.open.get_mut(&first) else { return };

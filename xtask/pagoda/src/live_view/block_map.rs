@@ -13,13 +13,13 @@ pub struct BlockMap {
     pub blocks_per_cell: u32,
     /// Number of cells.
     pub cells: u32,
-    /// Cells of blocks on the device; those behind are in host memory.
+    /// Cells of blocks on the device; later cells are of blocks in host memory.
     pub device_cells: u32,
-    /// All cells: neighbours that look alike are joined.
+    /// All cells; neighbours with the same look are joined.
     pub runs: Vec<CellRun>,
 }
 
-/// Cells that look alike. In JSON, `[cells, kind, seq]`.
+/// Consecutive cells with the same look. In JSON, `[cells, kind, seq]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CellRun {
@@ -36,9 +36,9 @@ pub struct CellRun {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CellKind {
-    /// Nobody holds it, and it has no content.
+    /// No sequence holds the block, and it has no content.
     Free,
-    /// Nobody holds it, and a later request can hit its content.
+    /// No sequence holds the block, and a later request can hit its content.
     Cached,
     /// One sequence holds it.
     Held,

@@ -38,8 +38,8 @@ pub struct BlockReads {
 pub struct LayerReads {
     /// The layer.
     pub layer: u32,
-    /// A digit a column: tenths of its blocks that were read, over KV heads and queries, rounded up; 9 also for all,
-    /// and `-` where there was nothing to choose.
+    /// A digit a column: tenths of its blocks that were read, over KV heads and queries, rounded up; 9 also for all, and `-`
+    /// if the policy had nothing to choose.
     pub read: String,
 }
 

@@ -67,7 +67,7 @@ fn any_rows() -> impl Strategy<Value = Vec<MeasuredPolicy>> {
 }
 
 proptest! {
-    /// Beside every row that could be taken in its place.
+    /// Compares the choice with every row that could replace it.
     #[test]
     fn the_choice_is_the_fastest_within_the_limit(rows in any_rows(), per_mille in 0..10u32) {
         let limit = LossLimit::new(f64::from(per_mille) / 1000.0).unwrap();

@@ -29,7 +29,7 @@ const WAITS: &str = "a sequence that is loaded waits";
 /// Longest wait before the engine checks for other events, such as Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// Blocks that a lookup asks the tiers for at one time: enough to hide round trips, few enough to waste little after a miss.
+/// Blocks per lookup in the tiers: enough to hide round trips, few enough to waste little after a miss.
 const LOOKUP_BLOCKS: u32 = 32;
 
 /// A waiting request whose blocks were looked up.
@@ -40,7 +40,7 @@ pub(super) struct Wished {
     found: u32,
     /// The fastest tier of each block found.
     tiers: BTreeMap<GroupBlock, TierName>,
-    /// Saves that had ended at that time: a lookup that found too little is worth repeating once there are more.
+    /// Saves that had ended at that time: a lookup that found too little is repeated once there are more.
     saved: u64,
     /// Blocks that are read ahead.
     ahead: Option<Portion>,
@@ -57,7 +57,7 @@ pub(super) struct Loading {
     load: Load,
     /// The tiers of its blocks, as the lookup found them.
     tiers: BTreeMap<GroupBlock, TierName>,
-    /// Its blocks, in the order of their last tokens.
+    /// Blocks of the request, in the order of their last tokens.
     blocks: Vec<GroupBlock>,
     /// Number of leading blocks that are on the device.
     landed: usize,
@@ -79,7 +79,7 @@ struct Search<'a> {
     stack: &'a TierStack,
     objects: &'a Objects,
     hashes: &'a [BlockHash],
-    /// The fastest tier of each block that was asked for.
+    /// The fastest tier of each requested block.
     known: HashMap<GroupBlock, Option<TierName>>,
 }
 

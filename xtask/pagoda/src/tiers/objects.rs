@@ -167,9 +167,9 @@ impl Objects {
     }
 }
 
-/// The groups of a plan, with what a prefix needs of their blocks. Entries end where prefixes do, so that the next one takes in
-/// no other states than those of the windows before its own. The pool has places for all that its own window reaches, but nothing
-/// reads the others before they are given back: by then another entry begins.
+/// The groups of a plan, with what a prefix needs of their blocks. Entries end where prefixes do, so the next entry starts
+/// from the windows before it alone. The pool has places for all that its own window reaches, but nothing reads the others
+/// before they are given back: by then another entry begins.
 fn resumed(config: &DecoderConfig, plan: &KvPlan) -> Vec<KvCacheGroup> {
     let before = |cache: &usize| {
         let LayerCache { layer, part, .. } = &plan.caches[*cache];
@@ -258,7 +258,7 @@ mod tests {
         (Objects::new(&config, &plan).unwrap(), plan)
     }
 
-    /// A block of a group: each page is full of the number of its cache, and others are of somebody else.
+    /// A block of a group: pages of the group contain the number of its cache, others contain garbage.
     fn block(plan: &KvPlan, group: usize) -> Arc<[u8]> {
         let page = |tensor: &CacheTensor| {
             let own = tensor.layers.iter().find(|cache| plan.layout.groups[group].layers.contains(cache));

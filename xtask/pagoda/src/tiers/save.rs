@@ -118,7 +118,7 @@ impl Saver {
 }
 
 impl Drop for Saver {
-    /// Finishes what is queued.
+    /// Finishes queued saves.
     fn drop(&mut self) {
         self.reads = None;
         if let Some(thread) = self.thread.take()
@@ -219,7 +219,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Takes over what has become of the saves so far.
+    /// Collects the results of the saves so far.
     fn look(&mut self) -> Result<(), ModelError> {
         let mut state = self.saver.progress.state();
         let (lost, failed) = (state.lost.take(), state.failed.take());
@@ -243,7 +243,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Removes blocks that turned out to be wrong from the tiers, whoever saved them.
+    /// Removes wrong blocks from the tiers, whoever saved them.
     ///
     /// # Errors
     /// Errors of the device. Failures of tiers are told.
