@@ -65,7 +65,7 @@ pub(crate) async fn live(State(server): State<Arc<Server>>) -> Result<Response, 
     Ok(reply::json(&json!({ "status": "ok" })))
 }
 
-/// `GET /load`: what a router compares servers by.
+/// `GET /load`: the load of the server, for routers that compare servers.
 pub(crate) async fn load(State(server): State<Arc<Server>>) -> Response {
     let snapshot = server.handle.snapshot();
     let blocks = snapshot.blocks;
@@ -79,7 +79,7 @@ pub(crate) async fn load(State(server): State<Arc<Server>>) -> Response {
     }))
 }
 
-/// `GET /props`: what the engine is and how it is set up.
+/// `GET /props`: the properties of the engine and its setup.
 pub(crate) async fn props(State(server): State<Arc<Server>>) -> Response {
     let Options {
         model, model_name, context_length, max_body_bytes, max_held_bytes, request_timeout, ..

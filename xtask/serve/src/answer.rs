@@ -96,7 +96,7 @@ impl Answer {
         }
     }
 
-    /// Takes what has come since the last time.
+    /// Takes the answer's new text since the last call.
     pub(crate) fn take(&mut self) -> Parts {
         let first_call = self.parts.first_call + self.parts.calls.len();
         std::mem::replace(&mut self.parts, Parts { first_call, ..Parts::default() })
@@ -119,7 +119,7 @@ impl Answer {
     }
 }
 
-/// In what form an answer calls tools.
+/// Forms in which an answer calls tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Calls {
     /// There are no tools: everything is text.
@@ -147,7 +147,7 @@ struct Parser {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing but blanks has come; a thought may begin.
+    /// Only blanks have come; a thought may begin.
     Start,
     Thought,
     /// The thought is over, and nothing but blanks has come since.
@@ -155,7 +155,7 @@ enum State {
     Text,
     /// Within the tags of a call.
     Call,
-    /// The answer may be one bare call, which its end tells.
+    /// The answer may be one bare call, which is decided at its end.
     Bare,
 }
 
@@ -164,7 +164,7 @@ impl Parser {
         Self { calls, state: if thinks { State::Thought } else { State::Start }, held: String::new() }
     }
 
-    /// Takes more of the answer; returns what is certain.
+    /// Takes more of the answer; returns the parts that are certain.
     fn push(&mut self, text: &str) -> Vec<Piece> {
         self.held.push_str(text);
         let mut pieces = Vec::new();
@@ -172,7 +172,7 @@ impl Parser {
         pieces
     }
 
-    /// Ends the answer; returns what is left.
+    /// Ends the answer; returns the rest.
     fn finish(&mut self) -> Vec<Piece> {
         let rest = std::mem::take(&mut self.held);
         match self.state {
@@ -186,7 +186,7 @@ impl Parser {
         }
     }
 
-    /// Does one thing with what is held; false if there is nothing to do until more comes.
+    /// Processes one part of the held text; false if more text is needed.
     fn step(&mut self, pieces: &mut Vec<Piece>) -> bool {
         match self.state {
             State::Start | State::Opening => self.begin(),
@@ -228,7 +228,7 @@ impl Parser {
         }
     }
 
-    /// Decides what begins, once it can be told.
+    /// Decides what begins, once enough text has come.
     fn begin(&mut self) -> bool {
         let trimmed = self.held.trim_start();
         let may_think = self.state == State::Start;
@@ -256,7 +256,7 @@ impl Parser {
         true
     }
 
-    /// Takes what is held before `tag`, which goes with it; or, as long as it has not come, what cannot be part of it.
+    /// Takes the held text before `tag`, and drops the tag; or, until it comes, takes text that cannot be part of it.
     fn until(&mut self, tag: &str) -> Result<String, String> {
         if let Some((before, rest)) = self.held.split_once(tag) {
             let before = before.to_owned();

@@ -19,7 +19,7 @@ pub(crate) struct Bodies {
     max: usize,
 }
 
-/// The body of a call. Its room is given back when it is dropped.
+/// The body of a call. Its memory budget is given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Body {
     bytes: Bytes,
@@ -37,7 +37,7 @@ impl Deref for Body {
 /// Why a body was not read.
 #[derive(Debug)]
 pub(crate) enum Unread {
-    /// It has more bytes than a body may have.
+    /// The body exceeds the maximum size.
     TooLarge,
     /// All bodies together have as many bytes as they may.
     Full { max: usize },
@@ -52,7 +52,7 @@ impl Bodies {
         Self { room: Arc::new(Semaphore::new(units)), max }
     }
 
-    /// Reads a body of up to `max` bytes, of which it says to have `announced`.
+    /// Reads a body of up to `max` bytes; `announced` is the length that its header announces.
     pub(crate) async fn read(
         &self,
         mut body: Incoming,

@@ -14,7 +14,7 @@ use crate::error::ApiError;
 use crate::keys::Client;
 use crate::server::{Place, Server};
 
-/// Names a request in logs of clients, proxies and servers alike.
+/// Header that names a request in the logs of clients, proxies and servers.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Maximum number of characters of a request's id.

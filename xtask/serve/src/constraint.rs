@@ -17,7 +17,7 @@ use crate::fields::Fields;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Constraint {
     form: Form,
-    /// The field that asks for it.
+    /// The field that requests the constraint.
     field: &'static str,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Constraint {
 enum Form {
     Schema(Value),
     Regex(String),
-    /// In llguidance's variant of Lark's syntax.
+    /// A grammar in llguidance's variant of Lark's syntax.
     Grammar(String),
     Choice(Vec<String>),
 }

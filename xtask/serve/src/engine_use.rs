@@ -13,11 +13,11 @@ use serde::Serialize;
 pub(crate) struct EngineUse {
     /// Prompt tokens that were not computed, by the tier that had them.
     cached_tokens: CachedTokens,
-    /// Position of the first token at which the prompt differs from the nearest earlier one of the same salt: what
-    /// follows cannot have been cached. Null if there is none, or nothing differs.
+    /// Position of the first token at which the prompt differs from the nearest earlier one of the same salt: later tokens
+    /// cannot have been cached. Null if there is no such prompt, or nothing differs.
     first_new_token: Option<usize>,
-    /// Positions that contain the first token whose KV was found nowhere: the one above, or where no earlier prompt is
-    /// remembered, as after a restart, the block behind what was found. Null if all was found that could be.
+    /// Positions that contain the first token whose KV was found nowhere: the token above or, if no earlier prompt is
+    /// remembered, as after a restart, the block after the cached tokens. Null if all cacheable tokens were found.
     first_miss: Option<Positions>,
     /// Tokens of a KV block.
     #[serde(skip)]
@@ -42,7 +42,7 @@ impl EngineUse {
         Self { first_new_token, block_size, ..Self::default() }
     }
 
-    /// Returns the place of the first miss of a prompt, of which `cached` tokens were found.
+    /// Returns the place of the first cache miss of a prompt with `cached` tokens found.
     fn miss(&self, cached: usize, prompt_tokens: usize) -> Option<Positions> {
         match self.first_new_token {
             // Blocks are found as wholes, so what is found ends up to a block before.
@@ -57,8 +57,8 @@ impl EngineUse {
         }
     }
 
-    /// Takes what an event tells. Cached tokens are those of all prompts; times and policy those of the sample that
-    /// ends last.
+    /// Updates the report by an event. Cached tokens are summed over all prompts; times and policy are those of the last
+    /// sample to end.
     pub(crate) fn take(&mut self, event: &Event) {
         match event {
             Event::Started(started) => {
@@ -97,8 +97,8 @@ struct Seen {
 }
 
 impl Recent {
-    /// Remembers a prompt. Returns the position of its first token that no earlier prompt of the same salt has there
-    /// behind the same tokens. O(tokens of the longest common prefixes).
+    /// Remembers a prompt. Returns the length of its longest common prefix with an earlier prompt of the same salt, if it
+    /// differs from all of them. O(tokens of the longest common prefixes).
     pub(crate) fn first_new_token(&self, ids: &[u32], salt: Option<&str>) -> Option<usize> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let alike = seen.iter().filter(|seen| seen.salt.as_deref() == salt);

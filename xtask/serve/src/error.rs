@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Seconds after which a client may try again when the queue is full.
 const RETRY_AFTER_S: u32 = 1;
 
-/// A refusal, or a failure on the way.
+/// A refusal of a call, or a failure of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,

@@ -1,4 +1,4 @@
-//! State of the events of the live page: who watches, and what they were told last.
+//! State of the events of the live page: its watchers, and their last event.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -64,7 +64,7 @@ impl<'b> Fields<'b> {
         self.take(name)?.ok_or_else(|| ApiError::field(name, "this field is required"))
     }
 
-    /// Takes a number of things, of which there must be one at least; `None` if it is missing or null.
+    /// Reads a count of at least one; `None` if it is missing or null.
     pub(crate) fn count(&mut self, name: &str) -> Result<Option<u32>, ApiError> {
         match self.take(name)? {
             Some(0) => Err(ApiError::field(name, "0, must be 1 or more")),
@@ -93,7 +93,7 @@ impl<'b> Fields<'b> {
         }
     }
 
-    /// Takes fields that say who asks, and why, but do not change the answer.
+    /// Skips fields about the caller or the purpose, which do not change the answer.
     pub(crate) fn skip(&mut self, names: &[&str]) {
         for name in names {
             known(name);
@@ -101,7 +101,7 @@ impl<'b> Fields<'b> {
         }
     }
 
-    /// Refuses what has not been taken.
+    /// Refuses fields that no handler has read.
     pub(crate) fn end(self) -> Result<(), ApiError> {
         match self.0.into_iter().next() {
             Some((name, _)) => {
@@ -146,7 +146,7 @@ pub(crate) mod tests {
     use super::*;
 
     thread_local! {
-        /// Fields that were taken in this thread, or would have been.
+        /// Names of all fields that handlers read in this thread, for the test of the API description.
         pub(crate) static KNOWN: RefCell<BTreeSet<String>> = RefCell::default();
     }
 

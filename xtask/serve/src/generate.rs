@@ -87,7 +87,7 @@ struct Body<'a> {
     choices: Vec<Choice>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
-    /// With the usage of the whole.
+    /// Usage of the whole call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pagoda: Option<&'a EngineUse>,
 }
@@ -137,7 +137,7 @@ impl Reply {
         Ok(json(&self.last(choices)))
     }
 
-    /// The last body, which says what was used.
+    /// The last body, with the usage.
     fn last(&self, choices: Vec<Choice>) -> Body<'_> {
         Body { request_id: &self.id, choices, usage: Some(self.usage), pagoda: Some(&self.engine) }
     }

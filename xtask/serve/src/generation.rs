@@ -42,9 +42,9 @@ pub(crate) struct Generation {
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct StreamOptions {
-    /// End with a chunk that says what was used.
+    /// End with a chunk that states the usage.
     pub(crate) include_usage: bool,
-    /// Say in every chunk what has been used so far.
+    /// State the usage so far in every chunk.
     pub(crate) continuous_usage_stats: bool,
     /// Padding against side channels, which this server does not add.
     include_obfuscation: bool,
@@ -94,7 +94,7 @@ impl Generation {
         client.salt(self.salt.as_deref())
     }
 
-    /// Checks the name of the model, draws a seed if the call names none, and asks the tokenizer what the request leaves to it.
+    /// Checks the name of the model, draws a seed if the call names none, and finds the tokens of DRY breakers.
     pub(crate) async fn settle(&mut self, server: &Server) -> Result<(), ApiError> {
         server.check_model(self.model.as_deref())?;
         self.sampling.seed = self.seed.map_or_else(|| server.seed(), i64::cast_unsigned);

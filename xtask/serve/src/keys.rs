@@ -11,12 +11,12 @@ use sha2::{Digest, Sha256};
 use crate::error::ApiError;
 use crate::limits::Limits;
 
-/// An API key, of which only a digest is kept, and what its calls may use.
+/// An API key and the limits of its calls. Only a digest of the key is kept.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ApiKey {
     digest: [u8; 32],
-    /// Whether its calls find the prefixes of other such keys in the cache. How fast an answer comes tells whether a
+    /// Whether calls of this key can hit prefixes that other sharing keys cached. The time to an answer shows whether a
     /// prefix was cached, and so what others have asked.
     pub shares_prefixes: bool,
     /// Maximum number of calls a minute.
@@ -29,7 +29,7 @@ pub struct ApiKey {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApiKeyError {
-    /// A word behind a key that means nothing.
+    /// A word after a key that means nothing.
     #[error(
         "line {line}: {word:?} is none of share-prefixes, requests-per-minute=N and tokens-per-minute=N, N from 1 on"
     )]
@@ -45,7 +45,7 @@ pub enum ApiKeyError {
         /// Number of the second line, from 1.
         line: usize,
     },
-    /// A file without keys, with which everybody could call.
+    /// A file without keys, which would let everybody call.
     #[error("there is no key in it")]
     None,
 }
@@ -69,7 +69,7 @@ impl ApiKey {
         Self { digest, shares_prefixes: false, requests_per_minute: None, tokens_per_minute: None }
     }
 
-    /// Sets whether its calls find the prefixes of other such keys in the cache.
+    /// Sets whether calls of this key can hit prefixes that other sharing keys cached.
     #[must_use]
     pub fn shares_prefixes(mut self, on: bool) -> Self {
         self.shares_prefixes = on;
@@ -124,15 +124,15 @@ impl ApiKey {
     }
 }
 
-/// The keys that a server accepts, by their digests: how long a look-up takes tells nothing of a key.
+/// The keys that a server accepts, by their digests, so that the time of a look-up reveals nothing about a key.
 #[derive(Debug, Default)]
 pub(crate) struct Keys(HashMap<[u8; 32], Arc<Known>>);
 
-/// A key that is accepted, and what it has left.
+/// An accepted key, and the rest of its limits.
 #[derive(Debug)]
 struct Known {
-    /// Separates its prefixes from those of other keys; `None` if it shares them. The same after a restart, so that
-    /// what is on disk is found again.
+    /// Salt that separates the key's prefixes from those of other keys; `None` if it shares them. It is the same after a
+    /// restart, so that blocks on disk are found again.
     salt: Option<String>,
     limits: Limits,
 }
@@ -142,7 +142,7 @@ struct Known {
 pub(crate) struct Client(Option<Arc<Known>>);
 
 impl Client {
-    /// The salt of a request of this client that asks for `asked`.
+    /// The salt of a request of this client that asks for the salt `asked`.
     pub(crate) fn salt(&self, asked: Option<&str>) -> Option<String> {
         let own = self.0.as_ref().and_then(|known| known.salt.as_deref());
         match (own, asked) {
@@ -151,7 +151,7 @@ impl Client {
         }
     }
 
-    /// Tells the client in headers what is left of its limits.
+    /// Adds headers that state what is left of the client's limits.
     pub(crate) fn tell_limits(&self, headers: &mut HeaderMap) {
         if let Some(known) = &self.0 {
             known.limits.tell(headers, Instant::now());

@@ -51,7 +51,7 @@ pub use metrics::MetricsNames;
 pub use options::Options;
 pub use run::{Stopped, run, serve};
 
-/// A server that can be mounted, and told to drain.
+/// A server that can be mounted in another one and drained.
 #[derive(Debug, Clone)]
 pub struct Service(Arc<Server>);
 

@@ -9,15 +9,15 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 /// Time in which an empty budget fills up.
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// Budgets of a key. A call is taken as long as both are above zero; what it uses is taken from them even if they
-/// fall below, because the length of an answer is known at its end only.
+/// Budgets of a key. A call is accepted while both are above zero; its use is subtracted even if they fall below, because the
+/// length of an answer is known only at its end.
 #[derive(Debug)]
 pub(crate) struct Limits {
     requests: Option<Budget>,
     tokens: Option<Budget>,
 }
 
-/// A budget that fills up steadily, up to what a minute gives.
+/// A budget that refills steadily, up to the amount of a minute.
 #[derive(Debug)]
 struct Budget {
     per_minute: f64,
@@ -49,7 +49,7 @@ impl fmt::Display for Exceeded {
 }
 
 impl Limits {
-    /// Full budgets of so many requests and tokens a minute; `None` for any number.
+    /// Full budgets of this many requests and tokens a minute; `None` for any number.
     pub(crate) fn new(requests: Option<u32>, tokens: Option<u32>, now: Instant) -> Self {
         let budget = |per_minute: u32| Budget::new(per_minute.into(), now);
         Self { requests: requests.map(budget), tokens: tokens.map(budget) }
@@ -74,7 +74,7 @@ impl Limits {
         }
     }
 
-    /// Adds OpenAI's headers, which tell what is left.
+    /// Adds OpenAI's headers, which state the rest of the budgets.
     pub(crate) fn tell(&self, headers: &mut HeaderMap, now: Instant) {
         const REQUESTS: [&str; 3] =
             ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"];
@@ -99,7 +99,7 @@ impl Budget {
         Self { per_minute, state: Mutex::new(State { left: per_minute, at }) }
     }
 
-    /// Takes from it, whatever is left; returns what is left then.
+    /// Subtracts an amount, even if less is left; returns the rest.
     fn take(&self, amount: f64, now: Instant) -> f64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         *state = self.filled(*state, now);
@@ -107,7 +107,7 @@ impl Budget {
         state.left
     }
 
-    /// Takes from it if something is left, and as much as is asked for.
+    /// Takes the requested amount, if at least that much is left, and more than nothing.
     fn check(&self, unit: &'static str, amount: f64, now: Instant) -> Result<(), Exceeded> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         *state = self.filled(*state, now);

@@ -23,7 +23,7 @@ pub enum MetricsNames {
     /// `pagoda:NAME`.
     #[default]
     Pagoda,
-    /// `vllm:NAME` where vLLM has the metric, which routers know without being told.
+    /// Names as `vllm:NAME` if vLLM has the metric, so that routers know it.
     Vllm,
     /// Each under both names.
     Both,
@@ -34,7 +34,7 @@ const SECONDS: &[f64] = &[
     80.0, 160.0, 640.0,
 ];
 const TOKENS: &[f64] = &[1.0, 10.0, 50.0, 100.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];
-/// Shares of a whole, finer where sparse attention reads little and where it certifies nearly all.
+/// Buckets of shares of a whole, finer where sparse attention reads little and where it certifies nearly all.
 const SHARES: &[f64] =
     &[0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0];
 

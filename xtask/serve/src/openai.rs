@@ -25,7 +25,7 @@ struct PromptDetails {
 }
 
 impl Usage {
-    /// Usage of prompts, of which nothing has been generated yet.
+    /// Usage of prompts before anything was generated.
     pub(crate) fn of_prompts<'a>(prompts: impl IntoIterator<Item = &'a [u32]>) -> Self {
         let tokens = prompts.into_iter().map(|prompt| prompt.len() as u64).sum();
         Self { prompt_tokens: tokens, total_tokens: tokens, ..Self::default() }

@@ -17,7 +17,7 @@ const HELD_BODIES: usize = 16;
 /// Bytes that a body may have whatever the context.
 const BODY_BYTES_MIN: usize = 4 << 20;
 
-/// Settings of a server, and the load that it takes on. The bounds of the queue are those of the
+/// Settings of a server, and the load that it takes on. The bounds of the queue are options of the
 /// [handle](pagoda::HandleOptions).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -26,9 +26,9 @@ pub struct Options {
     pub model: Arc<Model>,
     /// Name of the model in requests and replies.
     pub model_name: String,
-    /// Tokens of prompt and answer together: those of the engine.
+    /// Tokens of prompt and answer together, as the engine allows.
     pub context_length: u32,
-    /// Keys of which a call must present one, unless there are none.
+    /// API keys that the server accepts; if there are none, calls need no key.
     pub api_keys: Vec<ApiKey>,
     /// Maximum number of bytes of a request's body.
     pub max_body_bytes: usize,
@@ -80,7 +80,7 @@ impl Options {
         self
     }
 
-    /// Sets the keys of which a call must present one.
+    /// Sets the API keys that the server accepts.
     #[must_use]
     pub fn api_keys(mut self, keys: Vec<ApiKey>) -> Self {
         self.api_keys = keys;

@@ -1,7 +1,7 @@
 //! The live page: a chat, and the engine as it runs.
 //!
-//! The page is part of the program, and asks no other address for anything. What it shows comes from
-//! [`/live/events`](feed), which does nothing while nobody watches.
+//! The page is part of the program, and asks no other address for anything. What it shows comes from [`/live/events`](feed),
+//! which does nothing without watchers.
 
 mod feed;
 
@@ -43,7 +43,7 @@ const ASSETS: &[Asset] = &[
     asset!("/live/sse.mjs", "sse.mjs", SCRIPT),
 ];
 
-/// Content security policy: the page loads itself alone, and nobody may show it in a frame.
+/// Content security policy: the page loads only its own files, and no other page may show it in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -56,12 +56,12 @@ const HEADERS: [(HeaderName, &str); 4] = [
     (header::CACHE_CONTROL, "no-cache"),
 ];
 
-/// Whether a path is that of a file of the page, which holds no secret and asks for the key itself.
+/// Whether a path is that of a file of the page. The page contains no secret, and asks the user for the key.
 pub(crate) fn is_asset(path: &str) -> bool {
     ASSETS.iter().any(|asset| asset.path == path)
 }
 
-/// The page and what it is fed from.
+/// Routes of the page and of its events.
 pub(crate) fn routes() -> Router<Arc<Server>> {
     let router = Router::new().route("/live/events", get(feed::respond));
     ASSETS.iter().fold(router, |router, asset| router.route(asset.path, get(|| async { respond(asset) })))

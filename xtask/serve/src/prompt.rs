@@ -18,7 +18,7 @@ pub(crate) enum Prompts {
     IdLists(Vec<Vec<u32>>),
 }
 
-/// One prompt: its ids, and its text as given or, if `echo` wants it, decoded.
+/// One prompt: its ids, and its text as given or, if `echo` is set, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Prompt {
     pub(crate) ids: Vec<u32>,
@@ -28,9 +28,9 @@ pub(crate) struct Prompt {
 /// Settings by which prompts are read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
-    /// Add what the tokenizer expects around a text.
+    /// Add the special tokens that the tokenizer puts around a text.
     pub(crate) add_special: bool,
-    /// Whether the texts of prompts that are ids are wanted.
+    /// Whether the texts of prompts that are given as ids are needed.
     pub(crate) echo: bool,
 }
 

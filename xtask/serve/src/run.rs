@@ -37,11 +37,11 @@ const MAX_CONNECTIONS: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stopped {
-    /// It was told to, and all requests were answered.
+    /// The server was told to stop, and all requests were answered.
     Drained,
-    /// It was told to, and requests that took longer than the drain timeout were cancelled.
+    /// The server was told to stop, and requests that took longer than the drain timeout were cancelled.
     TimedOut,
-    /// It was told to a second time.
+    /// The server was told a second time to stop.
     AtOnce,
     /// The engine failed.
     EngineFailed,

@@ -30,9 +30,9 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Submits the requests and waits until the engine has taken all of them, or refused one. They have places
-    /// of their own in the queue, so the call gives its own back first, as nobody is to be counted twice, and the room of its
-    /// body. `input` is the field of the prompts, which is at fault for what they alone cannot have.
+    /// Submits the requests and waits until the engine has taken all of them, or refused one. The requests have places of
+    /// their own in the queue, so the call first gives back its place, lest it be counted twice, and the memory of its body.
+    /// `input` is the field of the prompts, which errors about prompts name.
     pub(crate) async fn start(
         server: &Arc<Server>,
         requests: Vec<Request>,

@@ -19,10 +19,10 @@ use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::options::Options;
 
-/// Maximum number of tokens that spell the begin of a thought and the blanks behind it.
+/// Maximum number of tokens that spell the begin of a thought and the blanks after it.
 const THINK_TOKENS: usize = 16;
 
-/// Names the model of a server, whatever it is called.
+/// Name that stands for the model of any server.
 const ANY_MODEL: &str = "default";
 
 /// The state of a server.
@@ -143,7 +143,7 @@ impl Server {
         self.draining.store(true, Ordering::Release);
     }
 
-    /// Checks the name of the model that a request is for, where its API asks for one.
+    /// Checks the name of the model that a request is for, if its API requires one.
     pub(crate) fn need_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
         if asked.is_none() {
             let name = &self.options.model_name;
@@ -166,7 +166,7 @@ impl Server {
         }
     }
 
-    /// Does work that takes the processor, such as encoding a prompt, off the threads that serve connections.
+    /// Runs work that keeps a processor busy, such as encoding a prompt, off the threads that serve connections.
     pub(crate) async fn compute<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Model) -> Result<T, ApiError> + Send + 'static,
@@ -214,7 +214,7 @@ impl Server {
     }
 
     /// Begins the `pagoda` object of a reply to `prompts` under a salt of the prefix cache, before anything has happened. The
-    /// place of a miss is that of the only prompt.
+    /// place of a cache miss is given only for a single prompt.
     pub(crate) fn engine_use(&self, salt: Option<&str>, prompts: &[&[u32]]) -> EngineUse {
         let first_new: Vec<_> = prompts.iter().map(|ids| self.recent.first_new_token(ids, salt)).collect();
         let first_new = first_new.first().copied().flatten().filter(|_| prompts.len() == 1);

@@ -21,7 +21,7 @@ const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Turns what happens to the requests of a call into the events of an API.
 pub(crate) trait Frames: Send + Unpin + 'static {
-    /// Adds what an event of a prompt is worth.
+    /// Adds the events that an event of a prompt leads to.
     ///
     /// # Errors
     /// The error with which the stream ends.

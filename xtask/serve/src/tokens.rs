@@ -1,4 +1,4 @@
-//! Tokens without an answer: `/tokenize`, `/detokenize`, and what a call would run.
+//! Tokens without an answer: `/tokenize`, `/detokenize`, and the prompts that a call would run.
 
 use std::sync::Arc;
 

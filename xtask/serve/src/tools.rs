@@ -36,7 +36,7 @@ pub(crate) enum Choice {
     None,
     #[default]
     Auto,
-    /// Any of the tools.
+    /// The answer must call one of the tools.
     Required,
     /// The tool of this name.
     Named(String),
@@ -135,7 +135,7 @@ impl Tools {
         }
     }
 
-    /// In what form the answer calls them.
+    /// Form in which the answer calls the tools.
     pub(crate) fn calls(&self) -> Calls {
         match self.choice {
             _ if self.list.is_empty() => Calls::Never,

@@ -55,11 +55,11 @@ enum Block {
     ToolResult { tool_use_id: String, content: Option<Content> },
 }
 
-/// Fields of blocks that templates have no place for: what to cache, which is done by itself, what an answer brought along that
-/// clients send back, and the mark of a tool's failure, which its content tells.
+/// Fields of blocks that templates have no place for: cache control, since caching is automatic; parts of earlier answers
+/// that clients send back; and the mark of a tool's failure, which its content states.
 const UNSEEN: [&str; 6] = ["cache_control", "citations", "signature", "data", "caller", "is_error"];
 
-/// Form of thoughts in the answer. There is nothing to summarise with: they are returned as they are.
+/// Form of thoughts in the answer. This server has no summaries: thoughts are returned in full.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Display {
@@ -80,7 +80,7 @@ enum Thinking {
 }
 
 impl Messages {
-    /// Reads a body; `generates` tells whether an answer is wanted, for which `max_tokens` must be there.
+    /// Reads a body; `generates` is true if an answer is requested, for which `max_tokens` must be given.
     pub(crate) fn read(body: &[u8], generates: bool) -> Result<Self, ApiError> {
         let mut fields = Fields::read(body)?;
         fields.skip(&["metadata", "cache_control"]);

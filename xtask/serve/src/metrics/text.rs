@@ -190,7 +190,7 @@ fn tiers(page: &mut Page<'_>, snapshot: &Snapshot) {
     }
 }
 
-/// A page as it is written.
+/// The text of a metrics page.
 struct Page<'a> {
     names: MetricsNames,
     model: &'a str,
@@ -198,7 +198,7 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// A gauge that vLLM has too. Values come with the labels that tell them apart.
+    /// A gauge that vLLM has too. Each value has labels.
     fn gauge(&mut self, name: &str, help: &str, values: &[(&str, f64)]) {
         self.prefixes()
             .iter()

@@ -58,7 +58,7 @@ impl Chat {
     }
 }
 
-/// Reads the number of likeliest tokens to return beside each token; `None` for no log-probabilities.
+/// Reads how many of the likeliest tokens to return with each token; `None` for no log-probabilities.
 fn log_probs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
     let wanted = fields.take("logprobs")?.unwrap_or(false);
     let top: Option<u32> = fields.take("top_logprobs")?;
@@ -116,7 +116,7 @@ struct Reply {
     server: Arc<Server>,
     id: String,
     created: u64,
-    /// Whether log-probabilities are wanted.
+    /// Whether log-probabilities were requested.
     log_probs: bool,
     /// The prompt's ids, if they are to be returned.
     prompt_ids: Option<Vec<u32>>,
@@ -124,7 +124,7 @@ struct Reply {
     engine: EngineUse,
     /// `[samples]`
     outputs: Vec<Output>,
-    /// Their texts, taken apart. `[samples]`
+    /// Answers of the samples, parsed. `[samples]`
     answers: Vec<Answer>,
 }
 
@@ -139,7 +139,7 @@ struct Completion<'a, C> {
     usage: Option<Option<Usage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<&'a [u32]>,
-    /// With the usage.
+    /// Usage, in Pagoda's own form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pagoda: Option<&'a EngineUse>,
 }
@@ -207,7 +207,7 @@ impl Reply {
         }
     }
 
-    /// Takes what has been generated of a sample and not been sent.
+    /// Takes the tokens of a sample that were generated and not yet sent.
     fn choice(&mut self, index: usize, message: impl FnOnce(Parts) -> Message) -> Choice<Message> {
         let Output { ids, log_probs, end, .. } = std::mem::take(&mut self.outputs[index]);
         let tokenizer = self.server.options.model.tokenizer.as_deref();

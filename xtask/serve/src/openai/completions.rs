@@ -50,7 +50,7 @@ impl Completion {
         Ok(Self { prompts, reading: Reading { add_special, echo }, generation, max_tokens, constraint })
     }
 
-    /// The request for one prompt. The engine generates at least one token, which is dropped if none was wanted.
+    /// The request for one prompt. The engine generates at least one token, which is dropped if none was requested.
     fn request(&self, server: &Server, prompt: &Prompt) -> Request {
         let tokens = Some(self.max_tokens.max(1));
         let mut request = self.generation.request(server, prompt.ids.clone(), tokens);
@@ -85,7 +85,7 @@ struct Reply {
     id: String,
     created: u64,
     samples: usize,
-    /// Whether log-probabilities are wanted, the prompt is to be repeated, ids are wanted, and tokens at all.
+    /// Whether the call requests log-probabilities, the prompt itself, ids, and tokens at all.
     log_probs: bool,
     echo: bool,
     return_ids: bool,
@@ -118,7 +118,7 @@ struct Body<'a> {
     choices: Vec<Choice>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
-    /// With the usage of the whole.
+    /// Usage of the whole call, in Pagoda's own form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pagoda: Option<&'a EngineUse>,
 }
@@ -184,7 +184,7 @@ impl Reply {
         None
     }
 
-    /// Takes what has been generated of a choice and not been sent.
+    /// Takes the tokens of a choice that were generated and not yet sent.
     fn choice(&mut self, index: usize) -> Choice {
         let begins = !std::mem::replace(&mut self.choices[index].begun, true);
         let prompt = &self.prompts[index / self.samples];
@@ -219,7 +219,7 @@ impl Reply {
         Body { id: &self.id, object: "text_completion", created, model, choices, usage, pagoda: None }
     }
 
-    /// The last body, which says what was used.
+    /// The last body, with the usage.
     fn last(&self, choices: Vec<Choice>) -> Body<'_> {
         Body { pagoda: Some(&self.engine), ..self.body(choices, Some(Some(self.usage))) }
     }

@@ -46,7 +46,7 @@ pub(crate) struct TextLogProbs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f32>>,
     top_logprobs: Vec<Option<Map<String, Value>>>,
-    /// Characters before each token, those of the tokens sent before included.
+    /// Characters before each token, including the tokens sent before.
     text_offset: Vec<usize>,
 }
 
@@ -79,7 +79,7 @@ fn text(tokenizer: Option<&Tokenizer>, id: u32) -> String {
     String::from_utf8_lossy(&bytes(tokenizer, id)).into_owned()
 }
 
-/// Bytes of a token; its number where nothing else names it.
+/// Bytes of a token; its number if it has no other name.
 fn bytes(tokenizer: Option<&Tokenizer>, id: u32) -> Vec<u8> {
     let named = tokenizer.and_then(|tokenizer| tokenizer.token_bytes(id));
     named.unwrap_or_else(|| format!("token_id:{id}").into_bytes())

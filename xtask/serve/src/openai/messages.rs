@@ -154,7 +154,7 @@ impl Message {
 }
 
 impl ToolCall {
-    /// Templates want the arguments as an object.
+    /// Converts the arguments to an object, which templates expect.
     fn into_template(self, path: &str, index: usize) -> Result<Value, ApiError> {
         let FunctionCall { name, arguments } = self.function;
         let text = if arguments.trim().is_empty() { "{}" } else { &arguments };

@@ -37,7 +37,7 @@ pub(crate) struct Asked {
     repeated: Map<String, Value>,
 }
 
-/// The field `text`.
+/// The field `text` of a request: the format of the answer.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -56,7 +56,7 @@ enum Format {
 #[serde(deny_unknown_fields, default)]
 struct Reasoning {
     effort: Option<String>,
-    /// There is nothing to summarise with: thoughts are returned as they are.
+    /// Form of summaries. This server has none: thoughts are returned in full.
     #[serde(rename = "summary")]
     _summary: Option<String>,
 }
@@ -98,7 +98,7 @@ impl Asked {
     }
 }
 
-/// Fields that are given back as they are.
+/// Fields that the response repeats.
 fn repeated(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let metadata: Option<Map<String, Value>> = fields.take("metadata")?;
     let mut repeated = Map::from_iter([("metadata".to_owned(), metadata.unwrap_or_default().into())]);

@@ -1,4 +1,4 @@
-//! `GET /live/events`: what the engine does, as server-sent events, four a second for each who watches.
+//! `GET /live/events`: the state of the engine as server-sent events, four a second for each watcher.
 //!
 //! One task looks at the engine and serves all who watch; it ends when the last of them has gone. The engine spends a
 //! moment between two steps for each look, and nobody's connection can hold it up: who reads slowly misses events.
@@ -27,7 +27,7 @@ use crate::server::Server;
 /// Time between two looks at the engine.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Time after which those who watch are told that a step takes long.
+/// Time after which watchers are told that a step takes long.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// An event named `view`.
@@ -57,7 +57,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Lets somebody watch, `chosen` more closely.
+    /// Adds a watcher of the live page, who may choose a sequence.
     fn join(server: &Arc<Server>, chosen: Option<SeqId>) -> (Self, watch::Receiver<Told>) {
         let mut watchers = server.feed.watchers();
         let id = watchers.next;
@@ -84,7 +84,7 @@ impl Drop for Watcher {
     }
 }
 
-/// Looks at the engine as long as somebody watches and the server takes calls.
+/// Looks at the engine while the live page has watchers and the server takes calls.
 async fn look(server: Arc<Server>) {
     while server.ready().is_ok() {
         let chosen = server.feed.chosen();
@@ -112,7 +112,7 @@ async fn look(server: Arc<Server>) {
     server.feed.watchers().latest = None;
 }
 
-/// Tells all who watch; false, and for good, if nobody does any more.
+/// Sends an event to all watchers; false, and for good, if none is left.
 fn tell(server: &Server, name: &str, event: &impl Serialize) -> bool {
     let json = serde_json::to_string(event).expect("views are JSON");
     let event = Arc::new(sse::Event::default().event(name).data(json));
@@ -137,7 +137,7 @@ fn cached(server: &Server) -> CachedTokens {
     CachedTokens { device: tokens(0), host: tokens(1), disk: tokens(2), remote: tokens(3) }
 }
 
-/// `GET /live/events?seq=N`: events for a watcher; `seq` chooses a sequence whose reads are wanted.
+/// `GET /live/events?seq=N`: events for a watcher; `seq` chooses a sequence whose block reads are shown.
 pub(crate) async fn respond(State(server): State<Arc<Server>>, uri: Uri) -> Result<Response, ApiError> {
     server.ready()?;
     let (watcher, told) = Watcher::join(&server, chosen(&uri)?);

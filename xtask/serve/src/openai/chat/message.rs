@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::answer::{Parts, ToolCall};
 
-/// The message of a choice, or what a chunk adds to it.
+/// The message of a choice, or the addition of a chunk to it.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Message {
@@ -64,7 +64,7 @@ impl From<Parts> for Whole {
 }
 
 impl Delta {
-    /// The first one of a message, which tells its role.
+    /// The first chunk of a message, which states its role.
     pub(super) fn first() -> Self {
         Self { role: Some("assistant"), content: Some(String::new()), ..Self::default() }
     }

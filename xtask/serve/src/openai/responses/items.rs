@@ -14,7 +14,7 @@ enum Input {
     Items(Vec<Value>),
 }
 
-/// An item. Ids and states are those of stored responses, of which there are none.
+/// An item of a response. Ids and states refer to stored responses, which this server does not have.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Item {

@@ -17,7 +17,7 @@ pub(super) struct Output {
 pub(super) struct Item {
     pub(super) kind: Kind,
     pub(super) id: String,
-    /// Its text, or the arguments of its call.
+    /// Text of the item, or the arguments of its call.
     pub(super) text: String,
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Change {
 }
 
 impl Output {
-    /// Adds what has come of an answer.
+    /// Adds new pieces of an answer.
     pub(super) fn add(&mut self, parts: Parts) -> Vec<Change> {
         let Parts { text, thought, calls, .. } = parts;
         let mut changes = Vec::new();

@@ -1,4 +1,4 @@
-//! Tools in the form of responses: a function's fields stand beside its type.
+//! Tools in the form of the responses API: a function's fields are next to its type.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
