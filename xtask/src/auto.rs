@@ -1,7 +1,7 @@
 //! `--sparse auto:loss=0.5%`: the fastest policy within a limit of loss, by measurements of the user's own model and device.
 //!
-//! `bench policies --report` leaves them in the user's cache folder. Where there are none, a short plan is measured once, except
-//! on software drivers, which would take hours.
+//! `bench policies --report` leaves them in the user's cache folder. If there are none, a short plan is measured once, except
+//! on software drivers, on which it would take hours.
 
 use anyhow::{Result, bail, ensure};
 use pagoda::measured::{self, Measurement, Measurements, fastest_within};

@@ -72,7 +72,7 @@ pub fn run() -> Result<()> {
 const ELSEWHERE: [&str; 4] =
     ["aarch64-apple-darwin", "x86_64-apple-darwin", "x86_64-pc-windows-gnu", "x86_64-pc-windows-msvc"];
 
-/// Checks of the libraries for other systems. The programs beside them compile C, for which few machines have the compilers.
+/// Checks of the libraries for other systems. The programs compile C too, for which few machines have the compilers.
 fn elsewhere(installed: &str) -> Vec<Step> {
     let is_installed = |target: &&str| installed.lines().any(|line| line == *target);
     ELSEWHERE
@@ -99,8 +99,8 @@ fn portable() -> Result<()> {
     Ok(())
 }
 
-/// loom's run. In a separate target folder: the flag affects every crate, and would make the next build start from scratch.
-/// That also keeps it from waiting for the others, of which most build one crate at a time.
+/// loom's run. In a separate target folder, because the flag affects every crate and would make the next build start from
+/// scratch. It also need not wait for the other builds, most of which build one crate at a time.
 fn interleavings() -> Step {
     let queues = step("test --package pagoda-prefetch --lib --target-dir target/loom");
     Step { variable: Some(("RUSTFLAGS", "--cfg loom")), ..queues }

@@ -62,7 +62,7 @@ impl Cli {
         }
     }
 
-    /// Reads `args`, the first of which names the program.
+    /// Reads `args`, whose first element names the program.
     ///
     /// # Errors
     /// Wrong usage.

@@ -1,4 +1,4 @@
-//! Models that go by a name, of which one is used without `--model`: fetched on first use, with a progress bar on stderr.
+//! Models with a name, one of which is used without `--model`: fetched on first use, with a progress bar on stderr.
 
 use std::path::{Path, PathBuf};
 
@@ -30,8 +30,8 @@ pub fn path() -> Result<PathBuf> {
     fetched(&PACKAGE)
 }
 
-/// Path of the checkpoint that `--model` asks for: a path, or where there is no such file `default`, the name of a model that
-/// is fetched like the default one, or one of the Hugging Face hub.
+/// Path of the checkpoint that `--model` asks for: a path or, if no such file exists, `default`, the name of a model that is
+/// fetched like the default one, or one of the Hugging Face hub.
 ///
 /// # Errors
 ///
@@ -49,7 +49,7 @@ pub fn resolve(model: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Says what is wrong with a value of `--model` that is neither a path nor a name, and what may have been meant.
+/// Says what is wrong with a value of `--model` that is neither a path nor a name, and suggests similar names.
 fn missing(name: &str) -> String {
     let address = name.split_once("://").map(|(_, rest)| rest.split_once('/').unwrap_or_default().1);
     let parts: Vec<&str> = address.unwrap_or(name).split('/').collect();

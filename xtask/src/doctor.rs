@@ -1,4 +1,5 @@
-//! `cargo xtask doctor`: what this machine has, which kernels its adapters get, what is missing and how to install it.
+//! `cargo xtask doctor`: the hardware and software of this machine, the kernels of its adapters, and how to install what is
+//! missing.
 
 mod adapter;
 mod checkpoint;
@@ -26,7 +27,7 @@ use crate::report;
 use crate::self_test::{self, Random};
 use crate::setup::{self, Found, Need, Plan, Platform, REQUIREMENTS, Remedy};
 
-/// Prints what was found.
+/// Prints the findings.
 ///
 /// # Errors
 ///
@@ -64,7 +65,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     Ok(())
 }
 
-/// Findings about the machine, and what it lacks.
+/// Findings about the machine.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Platform, Vulkan and Python.

@@ -1,8 +1,8 @@
 //! Models of the Hugging Face hub: `hf:USER/REPO[@REVISION][:FILE]`, fetched into the cache that other tools share.
 //!
-//! The crate `hf-hub` has an interface for synchronous programs with an HTTP client and TLS of its own beside the one that this
-//! program has, and neither checks hashes nor reads `HF_HUB_OFFLINE`; so here is the small part of the hub's API that fetching
-//! takes.
+//! The crate `hf-hub` has an interface for synchronous programs with an HTTP client and TLS of its own, in addition to those
+//! of this program, and neither checks hashes nor reads `HF_HUB_OFFLINE`; so here is the small part of the hub's API that
+//! fetching takes.
 
 mod cache;
 mod client;
@@ -96,7 +96,7 @@ pub fn fetch(reference: &Reference) -> Result<PathBuf> {
 /// Bytes of a file that are there.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress<'a> {
-    /// Its path in the repository.
+    /// Path of the file in the repository.
     pub file: &'a str,
     /// Bytes that are in the cache.
     pub bytes: u64,

@@ -1,4 +1,4 @@
-//! Reads `--ids-file`: a JSON list of token ids, or a list of such lists.
+//! Reads `--ids-file`: a JSON list of token ids, or a list of lists of them.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! Ctrl-C, and the signals by which systems end processes: the first one asks the running command to finish its step and
-//! report what it has; the second one ends the process at once. In a chat it ends the answer, and where there is none the
+//! report what it has; the second one ends the process at once. In a chat, it ends the answer or, if there is none, the
 //! program.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -82,8 +82,7 @@ impl Interrupt {
         let _ = self.gpu.set(Arc::downgrade(gpu));
     }
 
-    /// Ends the process if the step at hand goes on compiling. Nothing is lost but the report: what tiers hold is complete at any
-    /// time.
+    /// Ends the process if the current step goes on compiling. Only the report is lost: tiers are complete at any time.
     fn bound_compilation(&self) {
         let Some(gpu) = self.gpu.get().cloned() else { return };
         let seen = Arc::clone(&self.seen);

@@ -24,7 +24,7 @@ pub struct Listed {
     pub path: PathBuf,
     /// Bytes of its files of weights.
     pub bytes: u64,
-    /// Family, as its configuration calls it; null where that is not read.
+    /// Family, as its configuration calls it; null if it is not supported.
     pub family: Option<&'static str>,
     /// Type of most of its elements.
     pub dtype: Option<&'static str>,
@@ -35,7 +35,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// A model of which nothing but its size is known.
+    /// A model with nothing known but its size.
     fn unread(model: String, path: PathBuf) -> Self {
         Self { model, bytes: bytes_of(&path), path, family: None, dtype: None, context: None, reason: None }
     }
@@ -44,7 +44,7 @@ impl Listed {
 /// Runs the command.
 ///
 /// # Errors
-/// If a path that was asked for has no model; all are listed all the same.
+/// If a given path has no model; all paths are listed nevertheless.
 pub fn run(args: &ModelsArgs) -> Result<()> {
     let listed = match &args.paths[..] {
         [] => cached(),
@@ -56,7 +56,7 @@ pub fn run(args: &ModelsArgs) -> Result<()> {
     Ok(())
 }
 
-/// Models at a path that was asked for, or why there is none.
+/// Models at a given path, or why there is none.
 fn at(path: &Path) -> Vec<Listed> {
     let found = candidates(path);
     if found.is_empty() {
@@ -117,7 +117,7 @@ fn cached() -> Vec<Listed> {
     listed
 }
 
-/// Models at a path: itself, or those in the folder; in folders of folders, those of each.
+/// Models at a path: itself, or those in the folder; or those in the folders in it.
 fn candidates(path: &Path) -> Vec<PathBuf> {
     if path.is_file() {
         return vec![path.to_owned()];

@@ -1,4 +1,4 @@
-//! Progress on stderr, where that is a terminal: lines about weights and kernels, and a bar of prompts.
+//! Progress on stderr, if it is a terminal: lines about weights and kernels, and a bar of prompts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Patience {
     }
 }
 
-/// A line about the kernels of a device, where they are compiled for more than half a second.
+/// A line about the kernels of a device, if their compilation takes more than half a second.
 #[must_use]
 pub fn compile_line(bars: &MultiProgress, gpu: &Arc<Gpu>) -> StatusLine {
     let gpu = Arc::clone(gpu);
@@ -109,8 +109,8 @@ const LOG: Duration = Duration::from_secs(10);
 /// Interval of these lines with `--verbose`.
 const VERBOSE_LOG: Duration = Duration::from_secs(1);
 
-/// A line about the weights that are loaded, where that takes more than half a second. Where stderr is no terminal, a line every
-/// ten seconds, or if `verbose` every second.
+/// A line about the weights that are loaded, if that takes more than half a second. If stderr is no terminal, a line every
+/// ten seconds, or every second if `verbose`.
 #[must_use]
 pub fn load_line(bars: &MultiProgress, progress: &LoadProgress, verbose: bool) -> StatusLine {
     let (progress, mut rate) = (progress.clone(), Rate::default());
@@ -125,7 +125,7 @@ pub fn load_line(bars: &MultiProgress, progress: &LoadProgress, verbose: bool) -
     })
 }
 
-/// A line while the whole checkpoint is read, where that takes more than half a second.
+/// A line while the whole checkpoint is read, if that takes more than half a second.
 #[must_use]
 pub fn reading_line() -> StatusLine {
     let line = "reading the checkpoint: KV that outlives a run is found by its contents";
@@ -207,10 +207,11 @@ impl PrefillBar {
         }
     }
 
-    /// Shows where the prompts of an engine are, behind a step that gave `events`. Returns the events whose text may be printed.
+    /// Shows the progress of an engine's prompts after a step that gave `events`. Returns the events whose text may be
+    /// printed.
     ///
-    /// Text waits while the next step compiles kernels: it would stand where the line about them comes, or stop behind its first
-    /// token in silence.
+    /// Text waits while the next step compiles kernels: otherwise it would mix with the line about them, or stop without a
+    /// word after its first token.
     #[must_use]
     pub fn pass(&mut self, engine: &Engine, events: Vec<Event>) -> Vec<Event> {
         self.show(engine);

@@ -23,9 +23,9 @@ const HEAD_DIM_SOFTWARE: u32 = 16;
 pub struct Tested {
     /// The variant.
     pub variant: String,
-    /// Its level.
+    /// Level of the variant.
     pub level: &'static str,
-    /// Its outcome.
+    /// Outcome of the variant's cases.
     pub outcome: Outcome,
     /// Time of run and comparison, in milliseconds; of compilation too on a software driver, and after a device was lost.
     pub ms: f64,

@@ -28,14 +28,14 @@ pub enum Need {
 }
 
 impl Need {
-    /// All uses.
+    /// All needs.
     pub const ALL: &[Self] = &[Self::Gpu, Self::DefaultModel, Self::Tests];
 }
 
 /// One thing the commands need beyond Rust.
 #[derive(Debug)]
 pub struct Requirement {
-    /// Its name in messages.
+    /// Name of the requirement in messages.
     pub name: &'static str,
     /// The uses that require it.
     pub needs: &'static [Need],
@@ -118,7 +118,7 @@ pub struct Plan {
 pub enum Remedy {
     /// Nothing is missing.
     Nothing,
-    /// This process is allowed to run apt-get, and does so.
+    /// The process may run apt-get, and does so.
     RunApt,
     /// One command for the user to run.
     Print(String),

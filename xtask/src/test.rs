@@ -23,8 +23,8 @@ const LONG: &str = "PAGODA_LONG_TESTS";
 /// Cases of each property in the long form; the short form has the number that the test states.
 const LONG_CASES: &str = "5000";
 
-/// Number of threads of Mesa's software driver beside those that submit. Tests run side by side as it is, and threads of
-/// the driver, for each test as many as the machine has processors, mostly wake each other: without them the tests of the
+/// Number of threads of Mesa's software driver in addition to the submitting ones. Tests run concurrently anyway, and the
+/// driver's threads, as many per test as the machine has processors, mostly wake each other: without them the tests of the
 /// engine take a sixth less processor time.
 const DRIVER_THREADS: (&str, &str) = ("LP_NUM_THREADS", "0");
 

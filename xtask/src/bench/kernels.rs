@@ -1,5 +1,6 @@
-//! Every kernel alone: what the device reads and multiplies at most, then each kernel over a grid of shapes as a fraction
-//! of that. Data and block tables are random, times are the device's own, caches are filled with other data in between.
+//! Every kernel alone: the maximum speed of the device's reads and products, then each kernel over a grid of shapes as a
+//! fraction of it. Data and block tables are random, times are the device's own, caches are filled with other data in
+//! between.
 
 mod attention;
 mod bound;
@@ -48,10 +49,10 @@ struct Row {
     operations: f64,
     gb_s: Option<f64>,
     tflop_s: Option<f64>,
-    /// Share of what the ceiling allows, by whichever of the two binds.
+    /// Share of the ceiling that binds: reads or operations.
     fraction: Option<f64>,
     bound: Option<&'static str>,
-    /// Time of dense attention of the same shape over this one's.
+    /// Time of dense attention of the same shape divided by this time.
     times_dense: Option<f64>,
     /// Share of the visible blocks that a selection kept, and of the attention's mass that they have.
     density: Option<f64>,
@@ -70,7 +71,7 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// Runs of which the median counts, and where it shall be quick.
+/// Number of runs, for the median, and the same in quick mode.
 const RUNS: usize = 7;
 const RUNS_QUICK: usize = 3;
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 pub(super) struct Median {
     pub(super) median: f64,
     /// The interval that holds the median of all such measurements with a probability of 95 % or more, whatever their
-    /// distribution: between two of the sorted values, by the normal approximation of the sign test. All of them where they
-    /// are few.
+    /// distribution: between two of the sorted values, by the normal approximation of the sign test. The interval spans all
+    /// measurements if there are few.
     pub(super) low: f64,
     pub(super) high: f64,
 }

@@ -1,4 +1,5 @@
-//! Files of results: the JSON of each suite, and beside it one page that draws all results of its folder. The page loads nothing.
+//! Files of results: the JSON of each suite, and next to it one page that draws all results of its folder. The page loads
+//! nothing.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +31,7 @@ pub(super) struct Shown<'a> {
     pub(super) data: Value,
 }
 
-/// Writes `results` as the JSON file `name`, and the page of the folder anew.
+/// Writes `results` as the JSON file `name`, and rewrites the page of the folder.
 ///
 /// # Errors
 /// If the folder cannot be created or read, or a file cannot be written.

@@ -45,7 +45,7 @@ mod tests {
         assert_eq!(of(0), Percentiles::default());
     }
 
-    /// The definition: the smallest value that at least so many percent of the values do not exceed.
+    /// The definition: the smallest value that at least this percentage of the values does not exceed.
     fn naive(values: &[f64], percent: usize) -> f64 {
         let not_above = |limit: f64| values.iter().filter(|value| **value <= limit).count();
         let reached = |limit: &f64| 100 * not_above(*limit) >= percent * values.len();

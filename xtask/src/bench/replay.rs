@@ -28,11 +28,11 @@ pub(super) struct Replay {
     duration_s: f64,
     requests_per_s: f64,
     output_tok_s: f64,
-    /// From a request's arrival to its first token.
+    /// Time from a request's arrival to its first token.
     ttft_ms: Percentiles,
     /// Between consecutive tokens of a request.
     inter_token_ms: Percentiles,
-    /// From a request's arrival to its last token.
+    /// Time from a request's arrival to its last token.
     latency_ms: Percentiles,
     preemptions: u64,
     /// Share of the prompt tokens found in the prefix cache.

@@ -66,7 +66,7 @@ pub(super) struct SharedPrefix {
     pub(super) tokens: u32,
 }
 
-/// Further turns of a conversation, such as those of an agent: each prompt is the one before, its answer, and something new.
+/// Further turns of a conversation, as of an agent: each prompt is the previous one, its answer, and something new.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Turns {
@@ -207,7 +207,7 @@ impl Workload {
         Self { arrivals: Arrivals::Poisson { per_second }, ..self.clone() }
     }
 
-    /// Conversations that arrive a second on average; `None` where they all come at once.
+    /// Conversations that arrive a second on average; `None` if they all come at once.
     pub(super) fn rate(&self) -> Option<f64> {
         match self.arrivals {
             Arrivals::Poisson { per_second } => Some(per_second),

@@ -1,4 +1,4 @@
-//! Commands that a line of input can ask for.
+//! Commands of a line of input.
 
 use anyhow::{Result, bail};
 
@@ -31,7 +31,7 @@ pub(super) enum Command<'a> {
     New,
     /// The system message; empty for none.
     System(&'a str),
-    /// The policy; empty to ask for it.
+    /// Sets the policy; empty to print it.
     Sparse(&'a str),
     Stats,
     Help,

@@ -14,7 +14,7 @@ use crate::generate::read_messages;
 /// A conversation.
 #[derive(Debug, Clone, Default)]
 pub(super) struct History {
-    /// Messages of the user and answers, behind the system message if there is one.
+    /// Messages of the user and answers, after the system message, if there is one.
     messages: Vec<Message>,
     /// Prompt and answer of the last turn, as the engine has them: with the token that ended the answer, and without.
     seen: Vec<Seen>,
@@ -32,7 +32,7 @@ struct Seen {
 /// A conversation that waits for its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Prompt {
-    /// As the chat template renders it; `None` without one.
+    /// Text as the chat template renders it; `None` without one.
     text: Option<String>,
     pub(super) ids: Vec<u32>,
 }
@@ -63,7 +63,7 @@ impl History {
         Self { variables, ..self }
     }
 
-    /// Whether there is more than what the program was started with.
+    /// Whether the conversation has grown since the start.
     pub(super) fn has_turns(&self) -> bool {
         self.messages.iter().any(|message| message.role != SYSTEM)
     }

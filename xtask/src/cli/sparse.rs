@@ -28,7 +28,7 @@ pub struct Auto {
     pub limit: LossLimit,
     /// Policies that measurements name.
     pub registry: Registry,
-    /// The policy, `None` for dense attention; set when a model is opened.
+    /// The policy of `--sparse`, `None` for dense attention; set when a model is opened.
     pub taken: OnceLock<Option<Sparse>>,
 }
 

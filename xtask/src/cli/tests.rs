@@ -282,7 +282,7 @@ fn memory_has_binary_and_decimal_suffixes() {
     );
 }
 
-/// Names that users of llama.cpp type, where they mean the same.
+/// Names that users of llama.cpp type, for flags with the same meaning.
 #[test]
 fn names_of_llama_cpp_are_understood() {
     let text = "generate -m a.gguf -p Hi -s 7 --temp 0.5 --repeat-penalty 1.1 --n-predict 9 --dry-sequence-breaker X \

@@ -15,7 +15,7 @@ use crate::self_test::Tested;
 /// A GPU adapter; `--device` takes its index or part of its name.
 #[derive(Debug, Serialize)]
 pub struct Adapter {
-    /// Its name.
+    /// Name of the adapter.
     pub name: String,
     /// Vulkan, Metal or DX12.
     pub backend: String,
@@ -145,7 +145,7 @@ impl Device {
     }
 }
 
-/// Writes what was found about an adapter.
+/// Writes the findings about an adapter.
 pub(super) fn write(f: &mut fmt::Formatter<'_>, index: usize, adapter: &Adapter) -> fmt::Result {
     let Adapter { name, backend, kind, driver, device, fault, verdict, .. } = adapter;
     line(f, &format!("adapter {index}"), format_args!("{name}: {kind}, {backend}, driver {driver}"))?;

@@ -12,10 +12,10 @@ use serde::Serialize;
 use super::line;
 use crate::default_model;
 
-/// Contexts whose KV cache is told, beside the longest one.
+/// Contexts whose KV cache is reported, in addition to the longest one.
 const CONTEXTS: [u32; 3] = [4096, 16_384, 65_536];
 
-/// A model, and what it takes.
+/// A model and its needs.
 #[derive(Debug, Serialize)]
 pub struct CheckpointReport {
     /// File or folder.
@@ -24,7 +24,7 @@ pub struct CheckpointReport {
     pub family: Option<&'static str>,
     /// Elements of its weights.
     pub parameters: u64,
-    /// Types of its weights as they are loaded, the commonest first.
+    /// Types of its weights after loading, the commonest first.
     pub types: Vec<&'static str>,
     /// Bytes of the weights on the device.
     pub weight_bytes: u64,
@@ -38,7 +38,7 @@ pub struct CheckpointReport {
     pub tokenizer: bool,
     /// See `tokenizer`.
     pub chat_template: bool,
-    /// Modes, and for those that do not work what they need.
+    /// Modes, each with the missing requirement if it does not work.
     pub modes: Vec<ModeOf>,
 }
 
@@ -49,7 +49,7 @@ pub struct KvMemory {
     pub dtype: &'static str,
     /// Bytes at each context: tokens, bytes.
     pub bytes: Vec<(u32, u64)>,
-    /// Longest context that fits beside the weights; null where the memory is not known, 0 where none does.
+    /// Longest context that fits in addition to the weights; null if the memory is not known, 0 if none does.
     pub fits_tokens: Option<u32>,
 }
 
@@ -63,8 +63,8 @@ pub struct ModeOf {
 }
 
 impl CheckpointReport {
-    /// Opens a model and adds up what it takes. `memory` is what it has to fit into; where it is `None`, and the adapter `shares`
-    /// the host's, that.
+    /// Opens a model and adds up what it takes. It must fit into `memory` or, if that is `None` and the adapter `shares` the
+    /// host's memory, into the host's.
     pub(super) fn of(
         model: &Path,
         quantize: Option<Dtype>,

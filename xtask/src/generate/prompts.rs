@@ -94,7 +94,7 @@ fn of_text(text: &str, args: &GenerateArgs, model: &Model) -> Result<Vec<u32>> {
     answering(system.chain([message("user", text)]).collect(), args, model)
 }
 
-/// The ids behind which the answer to a conversation begins. Control tokens that its texts spell out stay text.
+/// The ids after which the answer to a conversation begins. Control tokens that its texts spell out stay text.
 fn answering(messages: Vec<Value>, args: &GenerateArgs, model: &Model) -> Result<Vec<u32>> {
     let conversation =
         Conversation { messages, variables: args.template.variables(), ..Conversation::default() };

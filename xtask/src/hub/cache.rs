@@ -23,14 +23,15 @@ pub struct Cached {
 }
 
 impl HubCache {
-    /// That of `repo`, `USER/REPO`, in the cache folder of all.
+    /// The folder of `repo`, `USER/REPO`, in the cache folder of all repositories.
     #[must_use]
     pub fn new(cache: &Path, repo: &str) -> Self {
         let name = format!("models--{}", repo.replace('/', "--"));
         Self { locks: cache.join(".locks").join(&name), root: cache.join(name) }
     }
 
-    /// The models of a cache folder, sorted: of each, the commit of its branch `main`, or another one where that was not fetched.
+    /// The models of a cache folder, sorted. Each is at the commit of its branch `main`, or at another one if that was not
+    /// fetched.
     #[must_use]
     pub fn list(cache: &Path) -> Vec<Cached> {
         let mut found = Vec::new();
@@ -78,7 +79,7 @@ impl HubCache {
         files
     }
 
-    /// Makes the folders for a commit, and returns that of its files.
+    /// Makes the folders for a commit, and returns the folder of its files.
     pub(super) fn begin(&self, revision: &str, commit: &str) -> Result<PathBuf> {
         let snapshot = self.root.join("snapshots").join(commit);
         let revision = self.root.join("refs").join(revision);
@@ -123,7 +124,7 @@ impl HubCache {
         fs::rename(&from, &to).with_context(|| format!("{}: cannot be renamed", from.display()))
     }
 
-    /// Gives a blob its name in a snapshot: by a relative link, or where there are none, by moving it.
+    /// Gives a blob its name in a snapshot: by a relative link, or, if the system has none, by moving it.
     pub(super) fn link(&self, snapshot: &Path, file: &str, etag: &str) -> Result<()> {
         let path = snapshot.join(file);
         let folder = path.parent().unwrap_or(snapshot);

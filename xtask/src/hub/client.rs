@@ -27,7 +27,7 @@ const CHUNK: usize = 1 << 20;
 /// A connection to the hub.
 #[derive(Debug)]
 pub struct Client {
-    /// Follows redirects, without the token where they lead to another host.
+    /// Follows redirects, without the token if they lead to another host.
     http: reqwest::Client,
     /// Follows none: the first answer has the hash.
     first_answer: reqwest::Client,
@@ -56,10 +56,10 @@ fn paths<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String
 /// A file on the hub.
 #[derive(Debug, Clone)]
 pub(super) struct Remote {
-    /// Its path in the repository.
+    /// Path of the file in the repository.
     file: String,
     url: String,
-    /// Its hash: SHA-256 of large files, of others git's SHA-1 of a blob.
+    /// Hash of the file: SHA-256 of large files, git's SHA-1 of a blob for others.
     pub(super) etag: String,
     bytes: u64,
 }

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use super::reference::{Reference, is_relative};
 
-/// Files beside the weights of a checkpoint in Hugging Face's layout, as far as they are there.
+/// Files of a checkpoint in Hugging Face's layout other than its weights, if they exist.
 const BESIDE: [&str; 6] = [
     "config.json",
     "generation_config.json",
@@ -73,7 +73,7 @@ fn is_shard(file: &str) -> bool {
     file.starts_with("model-") && file.ends_with(".safetensors") && !file.contains('/')
 }
 
-/// The one model in GGUF whose name is `wanted` or contains it, ignoring case.
+/// The one model in GGUF whose name equals or contains `wanted`, ignoring case.
 fn chosen_gguf(files: &[&String], wanted: &str, reference: &Reference) -> Result<Wanted> {
     let is_model = |file: &str| {
         let name = file.rsplit('/').next().unwrap_or(file);

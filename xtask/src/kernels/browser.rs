@@ -20,10 +20,10 @@ use serde::Deserialize;
 use tempfile::TempDir;
 use tokio::runtime::{self, Runtime};
 
-/// Names of Chromium, of which the first is taken that runs.
+/// Names of Chromium; the first one that runs is used.
 const PROGRAMS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
-/// Chromium without a window and without a word to anybody, with WebGPU by its software renderer.
+/// Flags for Chromium without a window or network traffic, with WebGPU by its software renderer.
 const FLAGS: [&str; 9] = [
     "--headless",
     "--no-sandbox",

@@ -132,7 +132,7 @@ impl Blob {
 }
 
 impl Cases {
-    /// These cases.
+    /// The file of cases of these variants.
     ///
     /// # Errors
     /// If a variant cannot be composed.

@@ -35,7 +35,7 @@ pub(super) enum Compiler {
 pub(super) struct Driver {
     /// Packages that it comes with.
     pub(super) root: Root,
-    /// Its file, among the root's libraries.
+    /// File of the driver, among the root's libraries.
     pub(super) library: &'static str,
     /// Library that answers in place of the kernel's driver.
     pub(super) shim: Option<Shim>,
@@ -48,7 +48,7 @@ pub(super) struct Driver {
 pub(super) enum Shim {
     /// One that Debian packs, among the root's libraries.
     Packed(&'static str),
-    /// That for Intel, which has to be built.
+    /// Mesa's driver for Intel, which has to be built.
     Intel,
 }
 
@@ -56,7 +56,7 @@ const fn vulkan(id: &'static str, title: &'static str, driver: Driver) -> Device
     Device { id, title, compiler: Compiler::Vulkan(driver), quick: false }
 }
 
-/// A device of Mesa 26 behind one of the shims that Debian packs.
+/// A device of Mesa 26 through one of the shims that Debian packages.
 const fn shimmed(
     library: &'static str,
     shim: &'static str,
@@ -139,7 +139,7 @@ pub(super) const DEVICES: &[Device] = &[
     checker("webgpu", "WebGPU, tint", Compiler::Tint),
 ];
 
-/// Devices of the names given, or all, or those of `--quick`.
+/// Devices of the names given; or all, or the devices of `--quick`.
 ///
 /// # Errors
 /// An unknown name.

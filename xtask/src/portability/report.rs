@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Properties of a device that decide which kernels it gets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Offer {
-    /// Its name.
+    /// Name of the device.
     pub(super) device: String,
-    /// Its driver, with the version.
+    /// Driver of the device, with the version.
     pub(super) driver: String,
     /// Version of Vulkan.
     pub(super) vulkan: String,
@@ -36,7 +36,7 @@ pub(super) struct Offer {
 /// A program of a device that a pipeline became, with statistics by name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Executable {
-    /// Its name.
+    /// Name of the kernel variant.
     pub(super) name: String,
     /// Lanes of its subgroups.
     pub(super) subgroup: u32,

@@ -216,7 +216,7 @@ fn dxc_command(library: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// A program that runs with other libraries than those of this machine, the C library among them.
+/// A program that runs with other libraries than this machine's, including the C library.
 fn under(libraries: &Path, preload: Option<&Path>, program: &Path) -> Command {
     let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
     command.arg("--library-path").arg(libraries);

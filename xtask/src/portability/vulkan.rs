@@ -164,7 +164,7 @@ fn driver(properties: &vk::PhysicalDeviceVulkan12Properties<'_>, version: u32) -
     }
 }
 
-/// Properties of the device by the rules of wgpu, and the extensions wanted that it has.
+/// Properties of the device by the rules of wgpu, and the requested extensions that it has.
 #[expect(unsafe_code, reason = "a driver is called")]
 fn offer(
     entry: &ash::Entry,
@@ -242,7 +242,7 @@ fn shape(properties: &vk::CooperativeMatrixPropertiesKHR<'_>) -> Option<String> 
     plain.then(|| format!("{}x{}x{} {inner} {outer}", p.m_size, p.n_size, p.k_size))
 }
 
-/// A device with every feature of Vulkan 1.3 that it has, and those of `extensions`.
+/// A device with every feature of Vulkan 1.3 that it has, and with the features of `extensions`.
 #[expect(unsafe_code, reason = "a driver is called")]
 fn create(
     instance: &ash::Instance,

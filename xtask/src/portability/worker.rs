@@ -1,4 +1,4 @@
-//! A process beside this one that compiles: drivers may crash or hang, and some need another C library than this program.
+//! A process of its own that compiles: drivers may crash or hang, and some need another C library than this program.
 //!
 //! It is this program again. It answers with the device's properties, and then each job, a line of JSON, with a line of JSON.
 
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 pub(super) struct Job {
     /// File with its text or words.
     pub(super) file: PathBuf,
-    /// Its entry point.
+    /// Entry point of the shader.
     pub(super) entry: String,
     /// Storage buffers that it binds.
     pub(super) storage: u32,

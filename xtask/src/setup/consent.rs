@@ -12,18 +12,18 @@ const VARIABLE: &str = "PAGODA_INSTALL";
 pub(super) enum Consent {
     /// Nothing is installed; the command is printed.
     Never,
-    /// Somebody at the terminal is asked.
+    /// A user at the terminal is asked.
     Ask,
     /// Packages are installed, after saying which.
     Yes,
 }
 
 impl Consent {
-    /// The permission that the environment gives. Without one, whoever sits at a terminal is asked; CI, and other runs that
-    /// nobody watches, go on by themselves.
+    /// The permission that the environment gives. Without one, the user at a terminal is asked; CI and other unattended runs
+    /// go on by themselves.
     ///
     /// # Errors
-    /// For another value than the three, and if somebody is to be asked and nobody is there.
+    /// For another value than the three, and if a user is to be asked and no terminal is there.
     pub(super) fn of(variable: impl Fn(&str) -> Option<String>, is_terminal: bool) -> Result<Self> {
         let is_ci = variable("CI").is_some_and(|value| !["", "0", "false"].contains(&&*value));
         match variable(VARIABLE).as_deref() {

@@ -34,7 +34,7 @@ pub struct Found {
     pub redis_server: Option<PathBuf>,
     /// Path of Node.js.
     pub node: Option<PathBuf>,
-    /// Path of npm; on Windows that of Node.js, which always has it.
+    /// Path of npm; on Windows the path of Node.js, which always has npm.
     pub npm: Option<PathBuf>,
     /// Path of Chromium's driver, which knows where Chromium is.
     pub chromedriver: Option<PathBuf>,
@@ -62,7 +62,7 @@ pub enum Platform {
 pub struct Vulkan {
     /// Path of libvulkan.so.1.
     pub loader: Option<PathBuf>,
-    /// Installed drivers, including those of which only the manifest exists.
+    /// Installed drivers, including drivers with a manifest only.
     pub drivers: Vec<Driver>,
     /// The environment variable that names the drivers instead of the system's folders, if one is set.
     pub redirected_by: Option<&'static str>,
@@ -73,9 +73,9 @@ pub struct Vulkan {
 /// A Vulkan driver (ICD).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Driver {
-    /// Its manifest, a JSON file.
+    /// Manifest of the driver, a JSON file.
     pub manifest: PathBuf,
-    /// Its shared library, if it exists.
+    /// Shared library of the driver, if it exists.
     pub library: Option<PathBuf>,
 }
 
@@ -84,7 +84,7 @@ pub struct Driver {
 pub struct Python {
     /// The command that runs it.
     pub command: String,
-    /// Its version, as it reports it.
+    /// Version of the driver, as it reports it.
     pub version: String,
     /// pip's version, if it has pip.
     pub pip: Option<String>,
@@ -132,7 +132,7 @@ impl Found {
 }
 
 impl Host {
-    /// This machine.
+    /// Looks for the tools on this machine.
     pub fn this() -> Self {
         Self::new(
             "/",

@@ -15,9 +15,9 @@ pub(super) struct Fetches {
     /// Device time a step in which nothing but a fetch runs: what attention waits for, and what of fetches ahead is not hidden.
     /// Null without timestamps, and without a policy.
     wait_ms: Option<f64>,
-    /// Share of the time of a fetch ahead that the product beside it hides, from timestamps of both alone and together.
+    /// Share of the time of a prefetch that the concurrent product hides, from timestamps of both alone and together.
     hidden_ahead: Option<f64>,
-    /// Host to device with nothing beside it.
+    /// Speed of transfers from host to device, without concurrent work.
     fetch_gb_s: Option<f64>,
     /// Milliseconds by which a step of the control is longer than with everything resident: decisions and copies without the bus.
     decisions_ms: Option<f64>,
@@ -27,7 +27,7 @@ pub(super) struct Fetches {
     hidden: Option<f64>,
     /// Share of transfer time that is hidden against everything resident, so that the decisions count as transfer.
     hidden_with_decisions: Option<f64>,
-    /// Time of the fetches of a step with nothing beside them.
+    /// Time of the fetches of a step, without concurrent work.
     #[serde(skip)]
     transfer_ms: Option<f64>,
 }
@@ -56,7 +56,7 @@ impl Fetches {
         })
     }
 
-    /// Compares steps of `step_ms` with those where everything is resident, and with those of the control, where these were
+    /// Compares steps of `step_ms` with steps where everything is resident, and with the steps of the control, if these were
     /// measured.
     pub(super) fn compare(&mut self, step_ms: f64, resident_ms: Option<f64>, control_ms: Option<f64>) {
         let longer = |than: Option<f64>| than.map(|ms| step_ms - ms);
@@ -68,7 +68,7 @@ impl Fetches {
 }
 
 impl fmt::Display for Fetches {
-    /// Says what a step brings from the host, and what of that is known to be hidden.
+    /// Describes the fetches of a step from the host, and the part of them that is known to be hidden.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.3} MB a step from the host", self.bytes / 1e6)?;
         let times = [

@@ -18,9 +18,9 @@ const TIMED_STEPS: u32 = 9;
 /// Times of a batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::bench) struct Times {
-    /// Until the last stream's first token.
+    /// Time until the last stream's first token.
     pub(in crate::bench) prefill_s: f64,
-    /// From there on, as long as all streams run.
+    /// Time from the last first token on, while all streams run.
     pub(in crate::bench) decode_s: f64,
     /// Tokens of all streams in that time.
     pub(in crate::bench) tokens: usize,
@@ -28,7 +28,7 @@ pub(in crate::bench) struct Times {
     pub(super) steps: usize,
     /// Number of these steps that were encoded while the previous one ran.
     pub(super) ahead: u64,
-    /// Pages of selected blocks in these steps, where the context lies on the host.
+    /// Pages of selected blocks in these steps, if the context is on the host.
     pub(super) pages: Option<PageTraffic>,
     /// Bytes of whole blocks that these steps copied from the host.
     pub(super) copied_bytes: u64,
@@ -59,7 +59,7 @@ pub(in crate::bench) struct Bench {
     /// Maximum number of prompt tokens per step.
     pub(in crate::bench) chunk: u32,
     pub(in crate::bench) seed: u64,
-    /// Tokens that prompts begin like, but for the first one; without them, prompts are random.
+    /// Tokens that all prompts begin with, except for the first token; without them, prompts are random.
     pub(in crate::bench) text: Option<Vec<u32>>,
 }
 
@@ -162,7 +162,7 @@ impl Bench {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Random ids, so that prefix hits and patterns in the text do not distort the measurement, or a text behind a random id,
+    /// Random ids, so that prefix hits and patterns in the text do not distort the measurement, or a text after a random id,
     /// which no prefix hits either.
     fn requests(&mut self, batch: Batch) -> Vec<Request> {
         self.seed += 1;

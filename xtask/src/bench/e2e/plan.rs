@@ -34,7 +34,7 @@ pub(super) struct Plan {
     pub(super) configurations: Vec<Configuration>,
 }
 
-/// A model, how it runs, and what it serves.
+/// A model, its mode, and its load.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Configuration {
@@ -48,10 +48,10 @@ pub(super) struct Configuration {
     /// Sparse-attention policy, unless the command line names one.
     #[serde(default)]
     sparse: Option<String>,
-    /// Share of the KV of a row's requests that the device has room for; the rest lies in memory of the host.
+    /// Share of the KV of a row's requests that the device has room for; the rest is in host memory.
     #[serde(default)]
     pool: Option<f64>,
-    /// Keep the rest in memory of the device all the same: what decisions and copies cost without the bus.
+    /// Keep the rest in device memory nevertheless, to measure decisions and copies without the bus.
     #[serde(default)]
     control: bool,
     /// Bytes that weights may take on the device, as `--weights-on-gpu` has them, unless the command line says so.
@@ -75,14 +75,16 @@ impl Run {
         label(&self.engine)
     }
 
-    /// Names what the run is compared with: the same with a device that holds everything. `None` if it is that itself.
+    /// Names the configuration that the run is compared with: the same on a device that holds everything. `None` for that
+    /// configuration itself.
     pub(super) fn resident(&self) -> Option<String> {
         let resident =
             label(&EngineArgs { weights_on_gpu: None, host_tier_on_device: false, ..self.engine.clone() });
         (self.pool.is_some() || self.engine.weights_on_gpu.is_some()).then_some(resident)
     }
 
-    /// Names the same with the host tier in memory of the device. `None` if it is that itself, or has no pool.
+    /// Names the same configuration with the host tier in device memory. `None` for that configuration itself, or without a
+    /// pool.
     pub(super) fn control(&self) -> Option<String> {
         let control = label(&EngineArgs { host_tier_on_device: true, ..self.engine.clone() });
         let is_host = self.pool.is_some() && !self.engine.host_tier_on_device;
@@ -143,7 +145,7 @@ impl TryFrom<String> for Batch {
 
 impl Plan {
     /// The plan that `--plan` names or points to, with the model, the flags and the rows of the command line, and policies of
-    /// `registry`; without it, that of the device.
+    /// `registry`; without it, the plan of the device.
     ///
     /// # Errors
     /// If the file cannot be read or is not a plan, or no row is left.
@@ -223,7 +225,7 @@ impl Configuration {
     }
 }
 
-/// Names what an engine runs: the model, and flags that change how.
+/// Names the engine of a run: the model, and the flags that change its computation.
 pub(in crate::bench) fn label(engine: &EngineArgs) -> String {
     let model = match (&engine.random, &engine.model) {
         (Some(spec), _) => spec.to_string(),

@@ -39,23 +39,23 @@ pub(super) struct Row {
     /// Share of the decode steps that were encoded while the previous step ran.
     ahead: f64,
     roofline: Roofline,
-    /// Speed as shares of those of the same batch on a device that holds everything, where that was measured before.
+    /// Speed as shares of the same batch's speed on a device that holds everything, if that was measured before.
     of_resident: Option<Speed>,
-    /// Speed as shares of those of the same batch without a policy, where that was measured before.
+    /// Speed as shares of the same batch's speed without a policy, if that was measured before.
     of_dense: Option<Speed>,
     /// Share of the blocks that were attended in the phases in which a policy acts. Null without one, and for policies that leave
     /// keys out inside the attention kernel, which do not count them.
     density: Option<f64>,
-    /// Tokens below which decode steps of one stream are dense, because selecting takes longer there; one more than any has where
-    /// all are. Null without a policy, and where it decides by itself.
+    /// Tokens below which decode steps of one stream are dense, because selecting takes longer there; if all are dense, one
+    /// more than any stream has. Null without a policy, and if the policy decides by itself.
     dense_below: Option<u32>,
     /// Tokens below which chunks of prompts are dense, likewise.
     prefill_dense_below: Option<u32>,
     /// Weights that come from memory of the host in every step, where some do.
     streamed: Option<Streamed>,
-    /// Pages of selected blocks that decode steps fetched, where the context lies on the host.
+    /// Pages of selected blocks that decode steps fetched, if the context is on the host.
     pages: Option<Pages>,
-    /// Bytes from the host and their times, where the context lies there.
+    /// Bytes from the host and their times, if the context is there.
     #[serde(flatten)]
     pub(super) fetches: Option<Fetches>,
     /// Device times by kernel, from a run with timestamps.
@@ -74,11 +74,11 @@ struct Speed {
 struct Pages {
     /// Pages that attention waited for.
     missed: f64,
-    /// Pages that were fetched beside other work.
+    /// Pages that were fetched concurrently with other work.
     ahead: f64,
 }
 
-/// Weights on their way to the device.
+/// Weights that are streamed to the device.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Streamed {
     /// Bytes a step.
@@ -118,7 +118,7 @@ pub(super) struct Setting<'a> {
     pub(super) control: Option<String>,
     /// Name of the configuration that is the same without a policy.
     pub(super) dense: Option<String>,
-    /// Measure the first row twice, of which the second counts.
+    /// Measure the first row twice, and keep the second result.
     pub(super) twice: bool,
 }
 
@@ -184,7 +184,7 @@ impl Row {
         }
     }
 
-    /// Compares the row with those of the same batch among `rows` that its setting names.
+    /// Compares the row with rows of the same batch among `rows`, as its setting says.
     pub(super) fn compare(&mut self, setting: &Setting<'_>, batch: Batch, rows: &[Self]) {
         let with = |configuration: &Option<String>| {
             let other =

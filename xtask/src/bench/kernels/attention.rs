@@ -140,7 +140,7 @@ impl Step {
         planner.listed(&rows, most, None)
     }
 
-    /// Attention of all rows, the reduce pass included; of listed blocks where there are lists.
+    /// Attention of all rows, including the reduce pass; if there are lists, of the listed blocks.
     pub(super) fn attend(&self, gpu: &Gpu, lists: Option<&Lists>) -> Result<Work> {
         let Heads { num_heads, shape } = &self.heads;
         let (heads, batch) = (&self.heads, self.batch());
@@ -231,7 +231,7 @@ fn runs_coop(gpu: &Gpu, shape: &KvShape) -> bool {
 }
 
 impl Rows<'_> {
-    /// Causal attention; of listed blocks where there are lists, one group a query block of `query_block` rows.
+    /// Causal attention; if there are lists, of the listed blocks, one group per query block of `query_block` rows.
     pub(super) fn attend(&self, gpu: &Gpu, lists: Option<(&Lists, u32)>) -> Result<Work> {
         let Heads { num_heads, shape } = self.heads;
         let tile_rows = tile_rows(gpu, &shape);

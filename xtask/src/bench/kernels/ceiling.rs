@@ -151,7 +151,7 @@ impl Ceiling {
     }
 }
 
-/// A buffer of random numbers, so many elements of `dtype`.
+/// A buffer of random numbers, with this many elements of `dtype`.
 pub(super) fn random(gpu: &Gpu, dtype: KvDtype, elements: usize, seed: u32) -> Result<Buf<u32>> {
     let words = elements * dtype.bytes() as usize / 4;
     let buf = gpu.buffer("random", words)?;
@@ -185,8 +185,8 @@ fn read_rate(gpu: &Gpu) -> Result<f64> {
     Ok(f64::from(quads) * 16.0 / seconds)
 }
 
-/// Records reads that fill the caches of a GPU with other data; of a software driver nothing, whose caches are small
-/// beside its times.
+/// Records reads that fill the caches of a GPU with other data; records nothing on a software driver, whose caches are small
+/// compared to its times.
 pub(super) fn flush(gpu: &Gpu) -> Result<impl Fn(&mut Pass) + use<>> {
     let (groups, rounds) = (1024, if gpu.is_cpu() { 1 } else { 16 });
     let quads = groups * 256 * 4 * rounds;
@@ -202,7 +202,7 @@ pub(super) fn flush(gpu: &Gpu) -> Result<impl Fn(&mut Pass) + use<>> {
     })
 }
 
-/// Tells when the device's clock is below what it has been: cards lower it for a second or so after pauses.
+/// Reports if the device's clock is lower than before: cards lower it for a second or so after pauses.
 pub(super) struct Pace {
     pipeline: Arc<Pipeline>,
     out: Buf<f32>,

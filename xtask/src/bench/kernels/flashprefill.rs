@@ -37,7 +37,7 @@ impl Energies {
         Ok(Self { alpha, means: gpu.buffer("means", means)?, energies: gpu.buffer("energies", energies)? })
     }
 
-    /// The three kernels over one chunk, each with what it reads and writes.
+    /// The three kernels over one chunk, each with its reads and writes.
     fn kernels(&self, gpu: &Gpu, prompt: &Prompt, rows: &Range<u32>, lists: &Buf<u32>) -> [Work; 3] {
         let (heads, f) = (&prompt.heads, chunk(&prompt.heads, rows, self.alpha));
         let shape = &heads.shape;
@@ -137,7 +137,7 @@ impl Selects for Energies {
         format!("flashprefill {}", self.alpha)
     }
 
-    /// It costs what reading keys and queries and the products must.
+    /// Records the selection. Its cost is the reads of keys and queries, and the products.
     fn select(&self, gpu: &Gpu, prompt: &Prompt, rows: &Range<u32>, lists: &Buf<u32>) -> Work {
         let [mean, energy, keep] = self.kernels(gpu, prompt, rows, lists);
         let operations = energy.cost.operations;

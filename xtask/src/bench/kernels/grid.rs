@@ -131,7 +131,7 @@ pub(super) fn left_out(gpu: &Gpu) -> Vec<(&'static str, String)> {
     all
 }
 
-/// Everything for this device; a part of it where it shall be quick.
+/// Everything for this device, or a part of it in quick mode.
 pub(super) fn items(gpu: &Gpu, quick: bool) -> Vec<Item> {
     let software = gpu.is_cpu();
     let sizes = if software {

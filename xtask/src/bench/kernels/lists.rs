@@ -66,7 +66,7 @@ fn random(lens: impl Iterator<Item = u32>, density: f64) -> (Vec<u32>, u32, f64)
     (words, u32::try_from(stride).expect("blocks fit in 32 bits"), tokens)
 }
 
-/// Blocks that a share of those of `len` tokens is, at least one.
+/// Blocks that make up a share of the blocks of `len` tokens, at least one.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of the blocks")]
 pub(super) fn budget(len: u32, density: f64) -> u32 {
     ((f64::from(len.div_ceil(SELECT_BLOCK)) * density).ceil() as u32).max(1)

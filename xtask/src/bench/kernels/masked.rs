@@ -1,4 +1,4 @@
-//! Lists beside attention: rows that attend listed blocks under a mask, lists that vote, and how long lists are.
+//! Work on lists, apart from attention: rows that attend listed blocks under a mask, lists that vote, and lengths of lists.
 
 use anyhow::Result;
 use attn_kernels::Level;

@@ -67,7 +67,7 @@ impl Step {
         })
     }
 
-    /// By matrices where `coop` and the device say so.
+    /// Attention, with matrices if `coop` is set and the device has them.
     fn attend(&self, gpu: &Gpu, selected: Option<Tokens<'_>>, coop: bool) -> Result<Work> {
         let context = if selected.is_some() { Context::Tokens } else { Context::Full };
         let attention = Attention { context, ..Attention::default() };
@@ -212,7 +212,8 @@ pub(super) fn decode_of_two(bench: &Bench, batch: u32) -> Result<Vec<Timed>> {
     Ok(all)
 }
 
-/// With and without matrices: what the device runs best comes last, after what other devices and reproducible runs take.
+/// Attention with and without matrices: the best form of the device comes last, after the form of other devices and of
+/// reproducible runs.
 fn kinds(gpu: &Gpu) -> &'static [bool] {
     if gpu.runs_coop() { &[false, true] } else { &[false] }
 }
@@ -259,15 +260,15 @@ fn index(gpu: &Gpu, at: [u32; 2]) -> Result<(Work, Buf<u32>, u32)> {
     Ok((both, lists, stride))
 }
 
-/// The indexer alone: its logits, and with the top-k behind them.
+/// The indexer alone: its logits, and its logits with the top-k.
 pub(super) fn indexer(bench: &Bench, context: u32) -> Result<Vec<Timed>> {
     let mut all = bench.alone(logits(bench.gpu, [1, context])?.0)?;
     all.extend(bench.alone(index(bench.gpu, [1, context])?.0)?);
     Ok(all)
 }
 
-/// Dense decode, and where a sequence is longer than what an indexer selects, that of the selected tokens, selection
-/// included.
+/// Dense decode and, if a sequence is longer than an indexer's selection, decode of the selected tokens including the
+/// selection.
 pub(super) fn decode(bench: &Bench, at: [u32; 2]) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
     let step = Step::new(gpu, at)?;
@@ -301,7 +302,7 @@ pub(super) fn latent_write(gpu: &Gpu, rows: u32) -> Result<Work> {
         .dispatch(latent_write::variant(&SHAPE), &params, binds, latent_write::grid(&params, &SHAPE)))
 }
 
-/// `entries` entries of a compressed cache, each over `ratio` tokens, of two windows where they overlap.
+/// `entries` entries of a compressed cache, each over `ratio` tokens, of two windows if they overlap.
 pub(super) fn v4_compress(gpu: &Gpu, entries: u32, ratio: u32, overlap: bool) -> Result<Work> {
     let (dim, rope) = (SHAPE_OF_TWO.latent, 64);
     let windows = 1 + u32::from(overlap);

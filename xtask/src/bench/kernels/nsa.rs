@@ -1,4 +1,4 @@
-//! Compressed attention of NSA and what it makes of blocks, in the published sizes.
+//! Compressed attention of NSA and its scores of blocks, in the published sizes.
 
 use anyhow::Result;
 use attn_kernels::Level;

@@ -21,7 +21,7 @@ pub(super) struct Matrix {
     pub(super) width: u32,
     /// Columns of each part.
     pub(super) cols: u32,
-    /// Gate and up are two parts, of which one result comes.
+    /// Number of parts of a matrix: gate and up are two, which give one result.
     pub(super) parts: u32,
     pub(super) dtype: Dtype,
 }

@@ -1,4 +1,4 @@
-//! One prompt of structured heads: dense attention of it, and selection with attention of what it selects, chunk by chunk.
+//! One prompt of structured heads: dense attention, and selection with attention to the selected blocks, chunk by chunk.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ const CHUNK: u32 = 16_384;
 /// Thresholds times the keys of a row at which keys are left out within attention.
 const SKIPS: [f32; 2] = [1000.0, 10_000.0];
 
-/// One prompt of structured heads, its cache, and what a chunk of its rows needs.
+/// One prompt of structured heads, its cache, and the buffers of a chunk of its rows.
 pub(super) struct Prompt {
     pub(super) heads: Heads,
     pub(super) cache: Cache,

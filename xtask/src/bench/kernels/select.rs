@@ -130,7 +130,8 @@ fn select(gpu: &Gpu, step: &Step, policy: Policy, density: f64) -> Result<(Work,
     Ok((work.then("select", top), Lists { buffer, stride, block: SELECT_BLOCK, tokens, density }))
 }
 
-/// The largest of the rows `[first score, scores, k, base]` of `scores`, by as many workgroups a row as its length asks for.
+/// The largest of the rows `[first score, scores, k, base]` of `scores`, by as many workgroups per row as its length
+/// requires.
 pub(super) fn top_k(
     gpu: &Gpu,
     params: &TopKParams,

@@ -28,8 +28,8 @@ const LINES: usize = 16;
 
 /// Distance of the band's middle from the query's own block, in blocks.
 const MIDDLE: f64 = (BAND_BLOCKS - 1) as f64 / 2.0;
-/// Standard deviation, in blocks, of the Gaussian of logits. At a logit of 9 that of the attention is a third of it: 98 %
-/// of the band lie in its 8 blocks.
+/// Standard deviation, in blocks, of the Gaussian of logits. At a logit of 9 the deviation of the attention is a third of it:
+/// 98 % of the band are in its 8 blocks.
 const DEVIATION: f64 = 4.4;
 /// Distance from the middle from where on logits of the Gaussian are none.
 const REACH: usize = 24;
@@ -88,7 +88,7 @@ impl Structure {
         self.harmonics.iter().zip(0..).map(|(a, m)| a * (turn * f64::from(m)).cos()).sum()
     }
 
-    /// Block `at` in the channels of the harmonics.
+    /// Adds the code of block `at` to the channels of the harmonics.
     fn code(&self, at: f64, into: &mut [f32]) {
         let turn = TAU / period(self.blocks) as f64 * at;
         let (first, pairs) = into.split_first_mut().expect("channels of the harmonics");

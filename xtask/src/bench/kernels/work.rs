@@ -1,4 +1,4 @@
-//! One kernel, or several that belong together, at one shape: what it dispatches, and what that moves and computes.
+//! One kernel, or several that belong together, at one shape: the dispatches, their bytes and their operations.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ pub(super) struct Timed {
     pub(super) recall: Option<f64>,
 }
 
-/// Dispatches, and what they are worth.
+/// Dispatches, and the bytes and operations that they count for.
 pub(super) struct Work {
     pub(super) cost: Cost,
     dispatches: Vec<Dispatch>,
@@ -66,7 +66,7 @@ impl Work {
         Self { cost, dispatches: Vec::new() }
     }
 
-    /// Sets what it moves and computes.
+    /// Sets the bytes and the operations.
     pub(super) fn costs(mut self, bytes: f64, operations: f64) -> Self {
         (self.cost.bytes, self.cost.operations) = (bytes, operations);
         self
@@ -165,8 +165,8 @@ const MORE_RUNS: usize = 8;
 const BUSY: Duration = Duration::from_millis(100);
 
 /// Median seconds of what `record` records, after one run that counts for nothing: from the start of its first dispatch to
-/// the end of its last, right behind what fills the caches; where the adapter has no timestamps, the time until the result
-/// is there.
+/// the end of its last, right after the fill of the caches; if the adapter has no timestamps, the time until the result is
+/// there.
 pub(super) fn time(
     gpu: &Gpu,
     max_runs: usize,

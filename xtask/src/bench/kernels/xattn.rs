@@ -51,7 +51,7 @@ impl XAttention {
         })
     }
 
-    /// The four kernels over one chunk, each with what it reads and writes.
+    /// The four kernels over one chunk, each with its reads and writes.
     fn kernels(&self, gpu: &Gpu, prompt: &Prompt, rows: &Range<u32>, lists: &Buf<u32>) -> [Work; 4] {
         let (heads, e) = (&prompt.heads, estimate(&prompt.heads, rows));
         let shape = &heads.shape;
@@ -103,7 +103,7 @@ impl Selects for XAttention {
         "xattn".into()
     }
 
-    /// It costs what the scores must read and compute.
+    /// Records the selection. Its cost is the reads and products of the scores.
     fn select(&self, gpu: &Gpu, prompt: &Prompt, rows: &Range<u32>, lists: &Buf<u32>) -> Work {
         let [turn, score, sum, find] = self.kernels(gpu, prompt, rows, lists);
         let operations = score.cost.operations;

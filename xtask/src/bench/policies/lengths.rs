@@ -42,8 +42,8 @@ impl fmt::Display for AtLength {
     }
 }
 
-/// One row a policy and length of the texts, in the order of the cells, with the recall where that was measured; none if all have
-/// one length.
+/// One row for each policy and length of the texts, in the order of the cells, with the recall if it was measured; none if
+/// all have one length.
 pub(super) fn by_length(rows: &[Cell]) -> Vec<AtLength> {
     let acts = |phase: &&Phase| !phase.layers.is_empty();
     // Decode, if a policy acts there.

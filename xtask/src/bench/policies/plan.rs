@@ -141,7 +141,7 @@ impl Plan {
         self.prompts().try_for_each(|needles| needles.check())
     }
 
-    /// Needles, and RULER's tasks as such.
+    /// Needles, and RULER's tasks in its own form.
     pub(super) fn prompts(&self) -> impl Iterator<Item = Needles> {
         let of_ruler = self.ruler.iter().flat_map(|Ruler { lengths, samples }| {
             let all =

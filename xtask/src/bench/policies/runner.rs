@@ -56,11 +56,11 @@ pub(super) struct SequencePlan {
 /// Tokens whose likelihood is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Score {
-    /// None.
+    /// No tokens.
     Nothing,
     /// Tokens after a decode step.
     Decode,
-    /// All.
+    /// All tokens.
     All,
 }
 
@@ -162,7 +162,7 @@ fn seconds(timings: &[Timing], role: Option<Role>) -> f64 {
 mod tests {
     use super::*;
 
-    /// Whichever form of a kernel an adapter runs, its time is that of what it computes.
+    /// Tests that every form of a kernel counts the same work.
     #[test]
     fn every_form_of_attention_and_selection_is_counted() {
         let roles = |role| {

@@ -10,7 +10,7 @@ use super::ruler::Task;
 pub(super) struct Scores {
     pub(super) policy: String,
     length: u32,
-    /// By task, from 0 to 1; `None` for tasks that were not run.
+    /// Scores by task, from 0 to 1; `None` for tasks that were not run.
     scores: [Option<f64>; Task::RULER.len()],
 }
 

@@ -21,10 +21,10 @@ pub(super) struct Summary {
     head_density: Option<f64>,
     recall: Option<f64>,
     bound: Option<f64>,
-    /// Number of facts found and asked for.
+    /// Number of facts found, and number requested.
     pass_keys: (f64, usize),
     needles: (f64, usize),
-    /// For the text's decode steps.
+    /// Milliseconds of the text's decode steps.
     ms: Option<f64>,
     attention_us: Option<f64>,
     selection_us: Option<f64>,

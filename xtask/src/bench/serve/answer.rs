@@ -7,20 +7,20 @@ use serde_json::Value;
 /// An answer, with the times of its parts in milliseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(in crate::bench) struct Answer {
-    /// From the time at which the request was due to its sending: what the client itself was late.
+    /// Time from when the request was due to its sending: the delay of the client itself.
     pub(in crate::bench) late_ms: f64,
-    /// From then to the first part of the answer that has tokens.
+    /// Time from when the request was due to the first part of the answer with tokens.
     #[serde(rename = "ttft_ms")]
     pub(in crate::bench) first_ms: Option<f64>,
-    /// Between such parts, each of which is one token with most servers.
+    /// Times between parts of the answer; with most servers a part is one token.
     pub(in crate::bench) gaps_ms: Vec<f64>,
-    /// From the time at which the request was due to the end.
+    /// Time from when the request was due to the end.
     pub(in crate::bench) e2e_ms: f64,
     pub(in crate::bench) prompt_tokens: Option<u64>,
     pub(in crate::bench) cached_tokens: Option<u64>,
-    /// As the server says, or the number of parts.
+    /// Number of tokens as the server reports it, or the number of parts.
     pub(in crate::bench) output_tokens: u64,
-    /// Cached tokens by tier, which Pagoda tells.
+    /// Cached tokens by tier, as Pagoda reports them.
     #[serde(skip)]
     pub(in crate::bench) tiers: Value,
     #[serde(skip)]

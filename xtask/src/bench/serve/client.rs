@@ -11,7 +11,7 @@ use super::prompt::Prompt;
 use super::sse::Events;
 use crate::hub;
 
-/// A server, and what it understands.
+/// A server, and the fields that it supports.
 #[derive(Debug, Clone)]
 pub(in crate::bench) struct Client {
     http: reqwest::Client,
@@ -23,7 +23,7 @@ pub(in crate::bench) struct Client {
 }
 
 impl Client {
-    /// Finds out the model of the server at `base`, such as `http://127.0.0.1:8080/v1`, and what it understands.
+    /// Finds out the model of the server at `base`, such as `http://127.0.0.1:8080/v1`, and the fields that it supports.
     ///
     /// # Errors
     /// If the server does not answer, or refuses a plain completion.
@@ -82,7 +82,7 @@ impl Client {
         }
     }
 
-    /// Sends a request that was due at `due` and takes the answer. What fails is told in the answer.
+    /// Sends a request that was due at `due` and takes the answer. The answer contains any error.
     pub(in crate::bench) async fn ask(&self, prompt: &Prompt, tokens: u32, due: Instant) -> Answer {
         let mut answer = Answer { late_ms: ms_since(due), ..Answer::default() };
         if let Err(error) = self.stream(prompt, tokens, due, &mut answer).await {

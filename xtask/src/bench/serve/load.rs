@@ -1,4 +1,4 @@
-//! An open loop: requests are sent when they are due, whatever has become of those before.
+//! An open loop: requests are sent when they are due, even if earlier ones have not been answered.
 
 use std::time::{Duration, Instant};
 

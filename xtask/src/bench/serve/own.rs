@@ -68,7 +68,7 @@ impl Own {
     }
 }
 
-/// The form of the prompts of a model: ids where it has no tokenizer.
+/// The form of the prompts of a model: ids if it has no tokenizer.
 pub(super) fn form_of(model: &Model) -> Form {
     if model.tokenizer.is_some() { Form::Text } else { Form::Ids }
 }

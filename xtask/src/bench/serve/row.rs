@@ -22,7 +22,7 @@ pub(super) struct Row {
     form: Form,
     /// Device of the server of this process.
     pub(super) adapter: Option<Adapter>,
-    /// Conversations that arrive a second; null where they come all at once.
+    /// Conversations that arrive a second; null if they come all at once.
     pub(super) offered_per_s: Option<f64>,
     /// All turns of all conversations.
     requests: usize,
@@ -33,24 +33,24 @@ pub(super) struct Row {
     /// Share of the prompt tokens that the server had in a cache; null if it does not say.
     hit_rate: Option<f64>,
     output_tokens: u64,
-    /// From the first request to the end of the last answer.
+    /// Time from the first request to the end of the last answer.
     duration_s: f64,
     requests_per_s: f64,
     output_tok_s: f64,
-    /// From the time at which a request was due to its first token.
+    /// Time from when a request was due to its first token.
     pub(super) ttft_ms: Percentiles,
     /// Between tokens, of all answers together.
     pub(super) inter_token_ms: Percentiles,
     /// Mean time between the tokens of an answer, over the answers.
     per_token_ms: Percentiles,
-    /// From the time at which a request was due to its last token.
+    /// Time from when a request was due to its last token.
     latency_ms: Percentiles,
     /// The client's own delay.
     client_late_ms: Percentiles,
     slo: Option<Slo>,
     /// Requests whose answer kept the limits.
     pub(super) good: Option<usize>,
-    /// These, a second.
+    /// Served requests that met the limits, a second.
     pub(super) goodput_per_s: Option<f64>,
     #[serde(skip)]
     pub(super) sent: Vec<Sent>,

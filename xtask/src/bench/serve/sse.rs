@@ -1,4 +1,4 @@
-//! Server-sent events as they arrive: the data of each, whatever pieces the bytes come in.
+//! Server-sent events as they arrive: the data of each, however the bytes are split.
 
 /// Bytes of an event that is not complete.
 #[derive(Debug, Default)]

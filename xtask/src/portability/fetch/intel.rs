@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use super::{Apt, Types, folder, packages, program, run, with_ending};
 use crate::setup::{self, Need};
 
-/// Packages beside the source: a header, and what Mesa's generators import.
+/// Packages in addition to the source: a header, and what Mesa's generators import.
 const PACKAGES: [&str; 4] =
     ["download", "libdrm-dev/trixie", "python3-mako/trixie", "python3-markupsafe/trixie"];
 const SOURCE: [&str; 2] = ["source", "mesa/trixie"];

@@ -16,15 +16,15 @@ const TOKENS: u32 = 64;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename = "Report")]
 pub(crate) struct Plan {
-    /// SPECs of policies, beside dense attention. `{10%}` in one stands for that share of the prompt's tokens, `{10%/16}` for the
-    /// blocks of 16 tokens that hold it.
+    /// SPECs of policies, in addition to dense attention. `{10%}` in one stands for that share of the prompt's tokens,
+    /// `{10%/16}` for the blocks of 16 tokens that hold it.
     pub(super) policies: Vec<String>,
     /// Tokens of prompts.
     pub(super) lengths: Vec<u32>,
-    /// KV types beside that of `--kv-dtype`, which comes first.
+    /// KV types in addition to the one of `--kv-dtype`, which comes first.
     #[serde(default)]
     pub(super) kv_dtypes: Vec<KvDtype>,
-    /// Tokens of the text behind a prompt, given as decode steps, whose likelihood is the loss.
+    /// Tokens of the text after a prompt, given as decode steps, whose likelihood is the loss.
     pub(super) scored: u32,
     /// Tokens of the answer of a timed request.
     pub(super) answer: u32,
@@ -91,8 +91,8 @@ impl Plan {
         answers.chain([self.scored, self.answer]).max().unwrap_or(0)
     }
 
-    /// The lengths of prompts in a context, ascending, and those of the plan that are beyond it. A length that leaves no room for
-    /// an answer is cut by that, and where all are beyond the context, the longest prompt that it holds takes their place.
+    /// The lengths of prompts that fit in a context, ascending, and the plan's lengths that do not. A length that leaves no
+    /// room for an answer is cut. If no length fits, the longest possible prompt replaces them.
     ///
     /// # Errors
     /// If the context holds no prompt and answer at all.

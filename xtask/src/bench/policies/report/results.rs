@@ -1,4 +1,5 @@
-//! The JSON of a report, which its page draws: rows beside dense attention, and the recommendation for each limit of loss.
+//! The JSON of a report, which its page draws: rows compared with dense attention, and the recommendation for each limit of
+//! loss.
 
 use pagoda::measured::MeasuredPolicy;
 use serde::Serialize;
@@ -11,7 +12,7 @@ use super::{Facts, KvDtype, recommendations};
 /// Limit of the sentence at the top, in per cent.
 const LEAD: &str = "0.5%";
 
-/// A row beside the dense one with the first KV type.
+/// A row compared with the dense row of the first KV type.
 #[derive(Debug, Serialize)]
 struct Shown<'a> {
     /// Number in the table of its length and KV type.
@@ -53,7 +54,7 @@ pub(super) fn results(facts: &Facts, rows: &[Row], kv_dtypes: &[KvDtype]) -> Val
     json!({ "facts": facts, "lead": LEAD, "recommendations": recommended, "heads": HEADS, "rows": shown })
 }
 
-/// Rows of a length and KV type beside dense attention with the first KV type.
+/// Rows of a length and KV type, compared with dense attention of the first KV type.
 fn at<'a>(rows: &'a [Row], tokens: u32, kv_dtype: KvDtype, own: KvDtype) -> Vec<Shown<'a>> {
     let mut here = compared(rows, kv_dtype, own);
     here.retain(|row| row.row.tokens == tokens);

@@ -73,7 +73,7 @@ pub(super) fn print(rows: &[Row], kv_dtypes: &[KvDtype]) {
     }
 }
 
-/// The policies of a KV type beside dense attention on the same.
+/// The policies of a KV type, compared with dense attention of the same type.
 pub(super) fn sparse(rows: &[Row], kv_dtype: KvDtype) -> Vec<MeasuredPolicy> {
     let rows = compared(rows, kv_dtype, kv_dtype);
     rows.iter().filter(|row| !row.is_dense()).map(Compared::measured).collect()

@@ -182,7 +182,7 @@ impl Facts {
         }
     }
 
-    /// `NAMES` names with a value each, of which the first `ASKED` are asked for.
+    /// `NAMES` names with a value each; the prompt asks for the first `ASKED`.
     fn numbers<const NAMES: usize, const ASKED: usize>(
         random: &mut StdRng,
         filler: Filler,
@@ -239,7 +239,7 @@ impl Facts {
         parts.join(if matches!(filler, Filler::Passages) { "\n\n" } else { " " })
     }
 
-    /// A unit of filler, about nobody whom the facts are about.
+    /// A unit of filler, which says nothing about the people of the facts.
     fn unit(&self, filler: &Filler, random: &mut StdRng) -> String {
         let mut other = |make| another(random, &self.facts, make);
         match filler {
@@ -291,7 +291,7 @@ fn word_list(common: &[String], others: usize, random: &mut StdRng) -> String {
     text
 }
 
-/// `len` words of which the `k`-th has a share of `1 / k^2` of the first, with dots between some.
+/// `len` words; the `k`-th has a share of `1 / k^2` of the first, with dots between some.
 fn zipf(words: &[String], len: usize, random: &mut StdRng) -> String {
     let shares: Vec<f64> = (1..=words.len()).map(|k| 1.0 / (k * k) as f64).collect();
     let all: f64 = shares.iter().sum();

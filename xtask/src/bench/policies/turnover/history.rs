@@ -15,7 +15,7 @@ pub(super) const WINDOWS: [u32; 3] = [1, 4, 16];
 pub(super) struct Turnover {
     /// Blocks that a list has, mean over steps, layers and heads.
     pub(super) blocks: f64,
-    /// These over the blocks that were visible.
+    /// Selected blocks divided by the visible ones.
     pub(super) density: f64,
     /// Share that the last step did not select: mean over steps, layers and heads.
     pub(super) mean: f64,
@@ -27,8 +27,8 @@ pub(super) struct Turnover {
     pub(super) last_4: f64,
     /// Mean share that none of the last 16 steps selected.
     pub(super) last_16: f64,
-    /// `[layers][heads]`: mean share that the last step did not select. One head stands for all where they share a selection;
-    /// none in layers that do not select.
+    /// `[layers][heads]`: mean share that the last step did not select. If heads share a selection, one stands for all;
+    /// layers that do not select have none.
     pub(super) layers: Vec<Vec<f64>>,
 }
 
@@ -48,8 +48,8 @@ struct Head {
     steps: u32,
     /// The last step that selected each block, counted from 1 on.
     last: HashMap<u32, u32>,
-    /// By window: the share of each step's blocks that was not selected within it, of steps that have a whole window before
-    /// them.
+    /// By window: the share of each step's blocks that was not selected within the window, for steps with a whole window
+    /// before them.
     shares: [Vec<f64>; WINDOWS.len()],
 }
 
@@ -69,7 +69,7 @@ impl Head {
 }
 
 impl History {
-    /// Takes in what a step selected of `visible` blocks.
+    /// Adds the selection of a step with `visible` blocks.
     pub(super) fn push(&mut self, layer: u32, head: usize, blocks: &[u32], visible: u32) {
         self.blocks += blocks.len() as f64;
         self.visible += f64::from(visible);
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// The definition: steps are sets, and what is in none of those before is new.
+    /// The definition: steps are sets, and a block is new if none of the earlier sets has it.
     fn naive(steps: &[BTreeSet<u32>], window: usize) -> f64 {
         let new = |at: usize| {
             let before: BTreeSet<u32> = steps[at - window..at].iter().flatten().copied().collect();

@@ -10,26 +10,26 @@ use sparse_select::{Input, SelectError, Selection};
 
 use super::history::{History, Turnover};
 
-/// Tokens of the blocks that it attends to; those of the policies that it asks are their own.
+/// Tokens of the blocks that it attends to; the observed policies have block sizes of their own.
 const BLOCK: u32 = 16;
 
-/// Policies that are asked in every decode step of a dense run.
+/// Policies that select in every decode step of a dense run, without effect on it.
 #[derive(Debug)]
 pub(super) struct Observer {
     asked: Mutex<Vec<Asked>>,
 }
 
-/// A policy, and what it has said.
+/// A policy, and its selections.
 #[derive(Debug)]
 struct Asked {
     spec: String,
     policy: Arc<dyn Policy>,
     /// Earlier accesses by block, as an engine counts them.
     access: Vec<u32>,
-    /// Tokens of the step at hand, and the blocks that it selected in any layer.
+    /// Tokens of the current step, and the blocks that it selected in any layer.
     kv_len: usize,
     accessed: BTreeSet<u32>,
-    /// Whether a layer has selected by itself, so that later ones may take over its selection.
+    /// Whether an earlier layer has selected by itself, so that later ones may reuse its selection.
     has_source: bool,
     history: History,
 }

@@ -9,7 +9,7 @@ use super::history::WINDOWS;
 use crate::bench::plan;
 use crate::bench::policies::plan::Text;
 
-/// Policies, and the text that they are asked about.
+/// Policies, and the text that they select on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename = "Turnover")]
 pub(super) struct Plan {
