@@ -17,7 +17,7 @@ use crate::spill::{Spill, SpillShape};
 use crate::stack::{StackError, TierStack};
 use crate::tier::{BlockLayout, HostTier, Tier, TierError, TierName};
 
-/// Options that a spec does not have: the blocks, and how the tiers treat them.
+/// Options of a stack that a spec does not name: the layout of blocks, and limits of the tiers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StackConfig {
@@ -81,7 +81,7 @@ impl StackConfig {
         self
     }
 
-    /// Sets for how long a remote service that failed is left alone.
+    /// Sets the time for which a remote service is not used after a failed request.
     #[must_use]
     pub fn remote_retry_after(mut self, time: Duration) -> Self {
         self.remote_retry_after = time;
@@ -115,7 +115,7 @@ pub enum AssembleError {
     /// The key of the MACs is not where the spec says.
     #[error("no key in {place}")]
     Key {
-        /// Place where the key was looked for.
+        /// Place in which the key was expected.
         place: KeySource,
         /// Why it cannot be used.
         #[source]

@@ -1,4 +1,4 @@
-//! Traffic per tier, and how much of it compute hid.
+//! Traffic per tier, and the share that computation hid.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

@@ -59,7 +59,7 @@ pub enum RestoreError {
         slot: u32,
         /// The block listed first.
         first: BlockHash,
-        /// The other one.
+        /// The second block.
         second: BlockHash,
     },
     /// A block has one slot.
@@ -69,7 +69,7 @@ pub enum RestoreError {
         key: BlockHash,
         /// The slot listed first.
         first: u32,
-        /// The other one.
+        /// The second slot.
         second: u32,
     },
     /// The tier has fewer slots.
@@ -207,9 +207,8 @@ impl TierIndex {
         filtered.then_some(Stored::Filtered)
     }
 
-    /// Assigns slots to the blocks of `keys` that are not in the tier, evicting others where needed. Blocks
-    /// of `keys`, pinned blocks and blocks being written are not evicted; when too few others are left,
-    /// returns `None` and changes nothing.
+    /// Assigns slots to the blocks of `keys` that are not in the tier, evicting others if needed. Blocks of `keys`, pinned
+    /// blocks and blocks being written are not evicted; when too few others are left, returns `None` and changes nothing.
     pub fn prepare_store(&mut self, keys: &[BlockHash]) -> Option<PreparedStore> {
         let mut seen = FxHashSet::default();
         let missing: Vec<BlockHash> =

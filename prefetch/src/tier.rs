@@ -168,7 +168,7 @@ pub trait Tier: Send + Sync {
         Ok(())
     }
 
-    /// Writes a whole block, evicting others where the tier is full.
+    /// Writes a whole block, evicting others if the tier is full.
     ///
     /// # Errors
     /// [`TierError::Full`] when nothing can be evicted, [`TierError::WrongSize`], or the backend's own

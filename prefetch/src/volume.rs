@@ -1,4 +1,4 @@
-//! The files that a disk tier and a spill are made of: those of a folder, or simulated ones.
+//! The files that a disk tier and a spill are made of: files of a folder, or simulated ones.
 
 use std::io;
 
@@ -28,7 +28,7 @@ pub trait Volume: Send + Sync {
     /// [`io::ErrorKind::NotFound`] for a file that must exist and does not, or the failure of the medium.
     fn open(&self, name: &str, access: Access, bulk: bool) -> io::Result<Box<dyn VolumeFile>>;
 
-    /// Gives a file another name, in place of the file that has it.
+    /// Renames a file, and replaces any file of the new name.
     ///
     /// # Errors
     /// The failure of the medium; the names are as before then.

@@ -81,7 +81,7 @@ pub enum Outcome {
         /// Blocks that were already in the cache.
         cached: u32,
     },
-    /// Some blocks could not be loaded; the others were.
+    /// Some blocks could not be loaded; the other blocks were.
     Failed(Arc<[BadBlock]>),
     /// The wait timed out; the task continues. Only [`super::Handle::wait`] returns this.
     Timeout,
@@ -123,7 +123,7 @@ struct Task {
     blocks: Vec<BlockHash>,
     /// Blocks before this one were looked up or issued.
     next: usize,
-    /// Issued blocks that have not come back.
+    /// Issued blocks whose loads have not ended.
     outstanding: u32,
     cached: u32,
     loaded: u32,
@@ -147,7 +147,7 @@ pub struct TaskBoard {
     config: EngineConfig,
     step: u64,
     tasks: FxHashMap<SeqId, Task>,
-    /// Tasks with blocks left to issue, by class, oldest first.
+    /// Tasks with blocks still to issue, by class, oldest first.
     queues: [VecDeque<SeqId>; Priority::ALL.len()],
     /// Blocks being loaded, with the tasks that wait for each.
     loading: FxHashMap<BlockHash, Vec<(SeqId, u64)>>,

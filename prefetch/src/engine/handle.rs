@@ -11,7 +11,7 @@ use super::board::{Outcome, Settled, TaskKey};
 use crate::counters::Counters;
 use crate::sync::lock;
 
-/// Slot in which a worker leaves the outcome of a task.
+/// Slot in which a worker stores the outcome of a task.
 #[derive(Default)]
 pub(super) struct Slot {
     state: Mutex<SlotState>,

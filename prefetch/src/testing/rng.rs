@@ -1,6 +1,6 @@
 //! Decisions of a simulation: a function of its seed.
 
-/// A generator of decisions (splitmix64: a dependency for tests of others would cost them more than these lines).
+/// A generator of decisions (splitmix64, in few lines rather than as a dependency of this crate's users).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 

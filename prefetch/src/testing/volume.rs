@@ -99,7 +99,7 @@ impl SimVolume {
         Self { disk: Arc::new(Mutex::new(disk)) }
     }
 
-    /// Changes how often calls go wrong.
+    /// Changes the rates of failures.
     pub fn set_faults(&self, faults: DiskFaults) {
         lock(&self.disk).faults = faults;
     }
@@ -184,7 +184,7 @@ impl Contents {
         self.dirty.extend(offset / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES));
     }
 
-    /// Moves dirty sectors to the disk, those that `arrives` says.
+    /// Moves the dirty sectors that `arrives` selects to the disk.
     fn settle(&mut self, mut arrives: impl FnMut() -> bool) {
         for sector in std::mem::take(&mut self.dirty).into_iter().filter(|_| arrives()) {
             let range = sector * SECTOR_BYTES..((sector + 1) * SECTOR_BYTES).min(self.seen.len());

@@ -243,8 +243,8 @@ impl State {
         Ok(removed.is_some())
     }
 
-    /// Drops a block that cannot be read, so that it is written again. While others read it, it stays until the last
-    /// of them meets the same fault.
+    /// Drops a block that cannot be read, so that it is written again. A block that is being read stays until its last reader
+    /// finds the same fault.
     fn drop_unreadable(&mut self, key: BlockHash) {
         let _ = self.drop_block(key);
     }

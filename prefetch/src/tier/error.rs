@@ -20,7 +20,7 @@ pub enum TierError {
         /// The block.
         key: BlockHash,
     },
-    /// The stored bytes are not those that were written.
+    /// The stored bytes differ from the written ones.
     #[error(
         "block {key:?} in the {tier} tier is corrupt: shard {shard} sums to {found:016x}, not {expected:016x}"
     )]
@@ -153,7 +153,7 @@ pub enum TierError {
     Down {
         /// The tier.
         tier: TierName,
-        /// Time until the next request goes through.
+        /// Time until the next request is sent.
         retry_in: Duration,
     },
     /// A tier panicked while it served a block; the panic was caught, so that no caller waits forever.
@@ -191,7 +191,7 @@ pub enum TierError {
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TierWarning {
-    /// The index of a disk tier was damaged, and a new one was made of what could be read.
+    /// The index of a disk tier was damaged, and was rebuilt from the readable records.
     #[error("{tier} tier: the index {reason}; it is kept as {}, a new one names {blocks} blocks", kept.display())]
     IndexRebuilt {
         /// The tier.
@@ -211,7 +211,7 @@ pub enum TierWarning {
         /// Number of records.
         records: usize,
     },
-    /// The file system has no room for an index of the whole capacity.
+    /// The file system has too little space for an index of the whole capacity.
     #[error("{tier} tier: there is room for an index of {blocks} blocks, not of {capacity_blocks}")]
     NoRoomForIndex {
         /// The tier.

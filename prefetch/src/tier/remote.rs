@@ -38,7 +38,7 @@ use seal::Seal;
 const FORMAT: u32 = 1;
 /// Name of the object that says the version of a place.
 const FORMAT_NAME: &str = "format";
-/// Longest version that is read; nothing that writes one comes near it.
+/// Maximum length of the version that is read; no writer's version is nearly as long.
 const FORMAT_BYTES_MAX: u64 = 256;
 
 /// Options of a remote tier.
@@ -94,7 +94,7 @@ impl RemoteConfig {
         self
     }
 
-    /// Sets for how long a service that failed is left alone.
+    /// Sets the time for which a service is not used after a failed request.
     #[must_use]
     pub fn retry_after(mut self, time: Duration) -> Self {
         self.retry_after = time;
@@ -138,7 +138,7 @@ pub struct RemoteTier {
     seal: Seal,
     retry_after: Duration,
     clock: Arc<dyn Clock>,
-    /// Time of the clock before which the service is left alone.
+    /// Time of the clock until which the service is not used.
     down_until: Mutex<Option<Duration>>,
 }
 
@@ -256,7 +256,7 @@ impl RemoteTier {
         &*self.places[self.place_of(key)]
     }
 
-    /// Reads a range of an object; less of it where the object ends before.
+    /// Reads a range of an object, or its part up to the end of the object.
     fn read_range(&self, key: BlockHash, range: Range<u64>) -> Result<Vec<u8>, Failure> {
         let (name, place) = (self.naming.name(key), self.place(key));
         match self.ask("reading an object", || place.read(&name, range.clone())) {

@@ -25,7 +25,7 @@ use crate::volume::{Access, Volume, VolumeFile, read_exact, write_all};
 /// Version of slabs and index.
 const FORMAT: u32 = 2;
 const NAME: &str = "blocks.index";
-/// Name of an index that is not whole yet: one that a kill cut short would look damaged.
+/// Name of an unfinished index: under the final name, an index cut short by a kill would look damaged.
 const UNFINISHED: &str = "blocks.index.new";
 /// Name of an index that was set aside.
 const DAMAGED: &str = "blocks.index.damaged";
@@ -204,8 +204,8 @@ impl Catalog {
         Ok((catalog, slots))
     }
 
-    /// Clears the records of `cleared` slots and writes those of `added` blocks, durably. After a failure, both can be
-    /// given again.
+    /// Clears the records of `cleared` slots and writes the records of `added` blocks, durably. After a failure, the call can
+    /// be repeated.
     pub(super) fn commit(&mut self, cleared: &[u32], added: &[Row]) -> Result<(), TierError> {
         self.try_commit(cleared, added).map_err(self.contents.failed("committing the index"))
     }

@@ -182,7 +182,7 @@ impl VolumeFile for FolderFile {
     }
 }
 
-/// Makes the folder, and those above it, for their owner alone.
+/// Makes the folder and its parents, accessible to their owner only.
 fn make_folder(path: &Path) -> io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
@@ -242,7 +242,7 @@ fn open_file(path: &Path, access: Access) -> io::Result<File> {
 struct Lock(File);
 
 enum LockError {
-    /// Another tier has it.
+    /// Another tier holds the lock.
     Held,
     /// The folder cannot be written.
     Unwritable,
@@ -294,7 +294,7 @@ fn announce(file: &File, offset: u64, bytes: usize) {
     let _ = rustix::fs::fadvise(file, offset, NonZeroU64::new(bytes as u64), rustix::fs::Advice::WillNeed);
 }
 
-/// Takes room for the first `bytes` bytes of a file. Returns false if the file system has no call for it.
+/// Allocates the first `bytes` bytes of a file. Returns false if the file system cannot.
 #[cfg(target_os = "linux")]
 fn allocate(file: &File, bytes: u64) -> io::Result<bool> {
     use rustix::io::Errno;

@@ -1,4 +1,4 @@
-//! The header of the index file: what its records are of.
+//! The header of the index file, which describes the records.
 
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -8,7 +8,7 @@ const MAGIC: &[u8; 16] = b"pagoda KV index\n";
 const DIGEST_BYTES: usize = 16;
 /// Length of a header before its description.
 const START_BYTES: usize = MAGIC.len() + 4;
-/// Longest description; no namespace comes near it.
+/// Maximum length of the description; no namespace is nearly as long.
 const ABOUT_MAX: u32 = 1 << 16;
 /// Records begin on a page.
 const PAGE_BYTES: u64 = 4096;

@@ -100,7 +100,7 @@ impl RemoteTier {
     }
 }
 
-/// A runtime of its own; it may not be dropped where tasks of another one run.
+/// A runtime of its own; it may not be dropped in a task of another runtime.
 struct Background(Option<Runtime>);
 
 impl Drop for Background {

@@ -1,4 +1,4 @@
-//! Writes to a directory that others write to: one writer per block, and no reader sees part of it.
+//! Writes to a directory with several writers: one writer per block, and no reader sees part of it.
 
 use std::time::{Duration, SystemTime};
 
