@@ -75,8 +75,8 @@ impl Scheduler {
         failed.flat_map(|seq| self.finish(seq, Ending::Failed)).collect()
     }
 
-    /// Takes the contents of a sequence out of the prefix cache, also those that it found there: they turned out to be
-    /// wrong. The sequence keeps its blocks until it is [finished](Self::finish), which the caller does next.
+    /// Removes the contents of a sequence from the prefix cache, including its prefix hit, because they are wrong. The
+    /// sequence keeps its blocks until it is [finished](Self::finish), which the caller does next.
     ///
     /// # Panics
     /// When the sequence is unknown.

@@ -2,7 +2,7 @@
 
 use crate::plan::HostBlockId;
 
-/// Host blocks of one sequence, `[groups][blocks]`; `None` where the table had the null block.
+/// Host blocks of one sequence, `[groups][blocks]`; `None` for null blocks of the table.
 pub(crate) type SavedTables = Vec<Vec<Option<HostBlockId>>>;
 
 /// The free host blocks; the block freed last is used first.

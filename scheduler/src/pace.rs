@@ -149,7 +149,8 @@ impl Pace {
         }
     }
 
-    /// Counts a step of `time` seconds where decodes take `decode`: each pays with its budget for those before.
+    /// Adds a step of `time` seconds, given that its decodes take `decode`, to the budget: each step pays for the overruns of
+    /// earlier ones.
     fn owe(&mut self, time: f64, decode: f64) {
         let budget = self.budget(decode);
         self.debt = (self.debt + time - decode - budget).clamp(0.0, MAX_OWED * budget);
@@ -178,7 +179,7 @@ impl Pace {
     }
 }
 
-/// About `tokens` prompt tokens which, with the rows of `decoding` sequences, leave no tile of rows partly empty.
+/// About `tokens` prompt tokens, chosen so that they and the rows of `decoding` sequences fill whole tiles of rows.
 fn fill_tiles(tokens: u32, decoding: usize) -> u32 {
     let decoding = u32::try_from(decoding).unwrap_or(u32::MAX);
     let rows = tokens.saturating_add(decoding);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::average;
 
-/// Steps with prompts after which others without measure again what decodes take.
+/// Number of steps with prompts after which steps without prompts are measured again.
 const MEASURE_EVERY: u64 = 64;
 
 /// Minimum number of steps with prompts between measurements, so that prompts get on while the number of sequences changes.
@@ -20,7 +20,7 @@ pub(super) struct Decodes {
     times: BTreeMap<u32, Measured>,
     /// Steps with prompts until now.
     mixed: u64,
-    /// Whether the last step only decoded: the next one like it was encoded ahead and costs what decodes cost.
+    /// Whether the last step only decoded: the next such step was encoded ahead, so its time is that of decodes.
     settled: bool,
 }
 
@@ -49,7 +49,8 @@ impl Decodes {
         near.map(|(_, known)| known.seconds)
     }
 
-    /// Takes the time of a step without prompts. The first one after others counts only if there is no time of any.
+    /// Takes the time of a step without prompts. The first step without prompts after other steps counts only if none was
+    /// measured before.
     pub(super) fn observe(&mut self, decoding: usize, time: f64) {
         if self.settled || self.times.is_empty() {
             let class = class(decoding);
