@@ -1,5 +1,5 @@
-//! Declarations of kernels: parameters and bindings, each once. What a dispatch takes, what the tests compare with the WGSL
-//! and what the documentation lists all come from here.
+//! Declarations of kernels: parameters and bindings, each once. Dispatches, comparisons with the WGSL and lists in the
+//! documentation all use them.
 
 /// Field of a uniform parameter block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -48,7 +48,7 @@ pub enum Access {
     Image,
 }
 
-/// Bytes of a buffer that a kernel sees through [`Access::Window`]: what a uniform binding of software drivers holds.
+/// Bytes of a buffer that a kernel sees through [`Access::Window`]: the size of a uniform binding on software drivers.
 pub const WINDOW_BYTES: u32 = 64 << 10;
 
 /// Storage buffer of a kernel.
@@ -99,8 +99,8 @@ macro_rules! params {
     };
 }
 
-/// Declares the storage bindings 1, 2, ... of a kernel as a struct of typed buffers, with its
-/// `BINDINGS`. `= None` marks those that only some variants have.
+/// Declares the storage bindings 1, 2, ... of a kernel as a struct of typed buffers, with its `BINDINGS`. `= None` marks
+/// bindings that only some variants have.
 ///
 /// ```
 /// # attn_kernels::params! { /// Parameters.
@@ -174,7 +174,7 @@ macro_rules! bindings {
     (@bound $bind:expr, None) => { $bind.map(|bind| bind.bound()) };
 }
 
-/// Declares the storage bindings of a kernel; without the feature `gpu` their names and accesses alone.
+/// Declares the storage bindings of a kernel; without the feature `gpu`, only their names and accesses.
 #[cfg(not(feature = "gpu"))]
 #[macro_export]
 macro_rules! bindings {

@@ -174,7 +174,7 @@ impl Gpu {
         self.profile.level
     }
 
-    /// The device as choices of kernels see it.
+    /// The device, as the choices of kernels see it.
     #[must_use]
     pub fn profile(&self) -> &DeviceProfile {
         &self.profile
@@ -211,7 +211,7 @@ impl Gpu {
         self.info.device_type == wgpu::DeviceType::Cpu
     }
 
-    /// The largest binding in bytes: what one storage buffer may hold.
+    /// The largest binding in bytes.
     #[must_use]
     pub fn max_binding_bytes(&self) -> u64 {
         self.profile.binding_bytes
@@ -229,7 +229,7 @@ impl Gpu {
         self.fault.lost.get().is_some()
     }
 
-    /// Destroys the device with all that is on it, as a reset of the driver does. For tests of what follows.
+    /// Destroys the device with all that is on it, as a reset of the driver does. For tests of the recovery.
     pub fn destroy(&self) {
         let _ = self.fault.lost.set("it was destroyed".into());
         self.device.destroy();
@@ -271,7 +271,7 @@ fn profile(
     }
 }
 
-/// Collects what wgpu would otherwise panic about.
+/// Collects errors that wgpu would otherwise panic about.
 fn watch(device: &wgpu::Device) -> Arc<Fault> {
     let fault = Arc::new(Fault::default());
     let errors = Arc::clone(&fault);

@@ -113,7 +113,7 @@ pub(crate) const KV: OneOf<Stored> = OneOf::new(
     ],
 );
 
-/// Reads keys alone, with what codes are multiplied by; fp8 at a scale of 1.
+/// Reads only keys, with the factor of codes; fp8 at a scale of 1.
 pub(crate) const KEYS: OneOf<Stored> = OneOf::new(
     "k",
     &[
@@ -135,7 +135,7 @@ pub(crate) const VALUES: OneOf<Stored> = OneOf::new(
     ],
 );
 
-/// Slots of what reads or writes a paged cache.
+/// Slots of kernels that read or write a paged cache.
 const CACHES: [OneOf<Stored>; 7] = [
     KV,
     KEYS,
@@ -243,7 +243,7 @@ impl KvShape {
         block * self.num_kv_heads as usize + head
     }
 
-    /// Checks what all kernels of attention rely on, for `num_heads` query heads.
+    /// Checks the requirements of all attention kernels, for `num_heads` query heads.
     ///
     /// # Errors
     /// Head sizes that are not multiples of 8 up to 512, block sizes that are not powers of two from 4 to 256, and query

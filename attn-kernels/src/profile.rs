@@ -1,4 +1,4 @@
-//! Traits and measured times of a device that decide which kernels run on it, and how their work is split.
+//! Traits and measured times of a device that decide which kernels run on it, and the split of their work.
 
 mod registers;
 
@@ -204,7 +204,7 @@ impl DeviceProfile {
         self.level == Level::Coop
     }
 
-    /// Whether those run whose workgroups have 32 lanes, which must be whole subgroups.
+    /// Whether the device runs kernels with workgroups of 32 lanes, which must be whole subgroups.
     #[must_use]
     pub fn runs_single_units(&self) -> bool {
         self.runs_matrices() && self.matrices.is_some_and(|matrices| matrices.lanes <= UNIT)
@@ -267,7 +267,8 @@ pub struct Tuning {
     /// Maximum number of rows that `matmul_int8` multiplies faster than `matmul_int8_tile`, whose tiles would be mostly empty.
     /// Measured.
     pub few_coded_rows: u32,
-    /// Maximum number of rows that `matmul` multiplies faster than `matmul_tile`, likewise. Measured.
+    /// Maximum number of rows that `matmul` multiplies faster than `matmul_tile`, whose tiles would be mostly empty.
+    /// Measured.
     pub few_rows: u32,
     /// Activations that products read, from which on they are rounded to f16 beforehand: the bytes that this saves then take
     /// longer than a dispatch. A constant: no one shape shows it, as it depends on columns as much as on rows.

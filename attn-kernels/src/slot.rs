@@ -1,12 +1,12 @@
-//! Import slots of kernels, each with the type of what fills it: a slot is named once, and takes nothing but what it has a module
-//! for. [`Variant::set`](crate::Variant::set) fills one, [`Variant::get`](crate::Variant::get) reads it back.
+//! Import slots of kernels, each with the type of what fills it: a slot is named once, and only takes values that it has a
+//! module for. [`Variant::set`](crate::Variant::set) fills one, [`Variant::get`](crate::Variant::get) reads it back.
 
 use crate::Level;
 use crate::source::Choice;
 
 /// An import slot.
 pub trait Slot {
-    /// The type of what fills it.
+    /// The type of the slot's values.
     type Value: Copy + std::fmt::Debug;
 
     /// The name in `#import NAME = default`.
@@ -125,7 +125,7 @@ numbers! {
     LOADS,
     /// Blocks of the cache in a block that is selected as a whole.
     PAGES,
-    /// Parts that work is divided into; a text says which.
+    /// Number of parts that the work is divided into; each kernel's text says which.
     PARTS,
     /// Elements of the rope part of a latent.
     ROPE,
@@ -137,7 +137,7 @@ numbers! {
     SHARE,
     /// Pieces of a head or row, each as wide as a load or a matrix.
     SPANS,
-    /// Tokens from one that is sampled to the next.
+    /// Tokens from one sampled token to the next.
     STRIDE,
     /// Lanes of a subgroup.
     SUBGROUP,

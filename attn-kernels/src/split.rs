@@ -54,7 +54,7 @@ impl SplitPlan {
 pub enum SplitCache {
     /// Keys and values of heads.
     Heads(KvShape),
-    /// Latents of this many elements, by `mla_decode`, whose workgroups have one form.
+    /// Latents of this many elements, for `mla_decode`, which has one form of workgroups.
     Latents(u32),
 }
 
@@ -132,7 +132,8 @@ impl SplitPlanner {
         SplitPlan::of(lanes, size, rows)
     }
 
-    /// Splits `rows` that attend lists of at most `tokens` tokens, likewise.
+    /// Splits `rows` that attend lists of at most `tokens` tokens, in partitions of a fixed size if the rows of a step must
+    /// not decide on it.
     #[must_use]
     pub fn listed(&self, rows: &[DecodeRow], tokens: u32, fixed: Option<u32>) -> SplitPlan {
         let keys = || rows.iter().map(|row| row.len.min(tokens));
@@ -210,7 +211,7 @@ impl SplitPlanner {
         (FEW_ROWS * row).min(self.budget()).max(row).max(many.min(self.profile.binding_bytes))
     }
 
-    /// Bytes that a row of `max_partitions` partitions leaves.
+    /// Bytes of the partial results of a row with `max_partitions` partitions.
     fn bytes_of_row(&self, max_partitions: u32) -> u64 {
         u64::from(self.num_heads) * u64::from(max_partitions) * u64::from(self.cache.width()) * 4
     }

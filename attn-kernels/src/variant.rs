@@ -23,7 +23,7 @@ pub enum TextLength {
     Short,
 }
 
-/// Choices of [`TextLength::Middle`], for kernels that have these slots: numbers are the largest.
+/// Choices of [`TextLength::Middle`], for kernels that have these slots; numbers are maxima.
 const MIDDLE: [(&str, Choice); 4] = [
     ("steps", Choice::Module("trips_hidden")),
     ("LATENTS_AHEAD", Choice::Size(1)),
@@ -88,13 +88,13 @@ pub struct Kernel {
     pub modules: &'static [Modules],
     /// The uniform parameter block at binding 0.
     pub params: ParamsLayout,
-    /// Storage bindings in order, those that only some variants have among them.
+    /// Storage bindings in order, including the bindings that only some variants have.
     pub bindings: &'static [Binding],
     /// Variants, documentation and cases, of kernels that are in a catalogue.
     pub declared: Option<Declaration>,
 }
 
-/// One specialisation of a kernel: what fills its import slots, and its `override` constants.
+/// One specialisation of a kernel: the choices for its import slots, and its `override` constants.
 #[derive(Clone, Debug)]
 pub struct Variant {
     /// The kernel.
@@ -109,9 +109,9 @@ pub struct Variant {
     pub level: Level,
     /// Lanes that all subgroups of an adapter must have, from [`Level::Subgroup`] on.
     pub subgroups: RangeInclusive<u32>,
-    /// Registers of a lane that its division of the work is for; `None` where all devices have the same.
+    /// Registers of a lane that its division of the work is for; `None` if it has one division for all devices.
     pub registers: Option<Registers>,
-    /// Whether it pays on software drivers alone, and never on a GPU.
+    /// Whether it pays on software drivers only.
     pub software: bool,
 }
 
@@ -241,7 +241,7 @@ impl Variant {
         if level == Level::Baseline { variant } else { variant.with_subgroups(ANY) }
     }
 
-    /// Lanes of a workgroup, where the caller chooses them: the number in slot `WG`.
+    /// Lanes of a workgroup, if the caller chooses them: the number in slot `WG`.
     #[must_use]
     pub fn lanes(&self) -> Option<u32> {
         self.get(WG)

@@ -249,7 +249,8 @@ mod tests {
         assert_eq!(DeviceProfile::H200.best(of).level, Level::Subgroup);
     }
 
-    /// Matrices, then subgroups, then what every device runs; codes of one type do not concern another's.
+    /// Tests the order of the forms: matrices, then subgroups, then the baseline. Faults of codes of one type do not concern
+    /// another type.
     #[test]
     fn decode_takes_the_next_form() {
         let coop = [("paged_decode_coop-f16", Level::Coop)];

@@ -3,7 +3,8 @@
 use super::f32_of;
 use crate::kernel::apply_sinks::ApplySinksParams;
 
-/// Scales rows of `out` `[*, num_heads, head_dim]` from `first_row` on by the share that `sinks` `[num_heads]` leave.
+/// Scales rows of `out` `[*, num_heads, head_dim]` from `first_row` on by the share of the softmax that is not in the `sinks`
+/// `[num_heads]`.
 pub fn apply_sinks(head_dim: usize, params: &ApplySinksParams, lse: &[f32], sinks: &[f32], out: &mut [f32]) {
     let heads = params.num_heads as usize;
     let first = params.first_row as usize * heads;

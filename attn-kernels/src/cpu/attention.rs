@@ -1,4 +1,4 @@
-//! Softmax attention of one query over some keys: what every paged attention kernel computes parts of.
+//! Softmax attention of one query to some keys, which every paged attention kernel computes in parts.
 
 use super::{PagedKv, f32_of};
 use crate::kernel::attention::Reach;
@@ -36,7 +36,7 @@ pub struct Options<'a> {
     pub softcap: Option<f32>,
     /// ALiBi slopes `[num_heads]`.
     pub slopes: Option<&'a [f32]>,
-    /// Tiles of rows and keys that prefill may leave out.
+    /// Tiles of rows and keys that prefill may skip.
     pub skip: Option<SkipTiles>,
 }
 

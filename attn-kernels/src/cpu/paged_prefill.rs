@@ -79,7 +79,7 @@ impl Rows<'_> {
         self.options.logit(f64::from(self.params.scale) * product, head, distance)
     }
 
-    /// Indices of the keys that `rows` leave out together: no row has a score that is at least its largest one before plus its
+    /// Indices of the keys that `rows` skip together: no row has a score that is at least its largest earlier score plus its
     /// threshold.
     fn dropped(&self, rows: Range<u32>, head: usize, skip: SkipTiles) -> BTreeSet<usize> {
         let mut peaks = vec![f64::NEG_INFINITY; rows.len()];

@@ -6,7 +6,7 @@ use crate::cast::u32_of;
 use crate::kernel::paged_decode::partitions;
 use crate::kernel::paged_reduce::PagedReduceParams;
 
-/// Merges the partitions that `paged_decode` left into `out` `[*, num_heads, head_dim]`; a row without keys is 0.
+/// Merges the partitions of `paged_decode` into `out` `[*, num_heads, head_dim]`; a row without keys is 0.
 #[expect(clippy::too_many_arguments, reason = "the bindings of the kernel")]
 pub fn paged_reduce(
     head_dim: usize,

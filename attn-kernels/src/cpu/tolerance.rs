@@ -34,7 +34,7 @@ impl Tolerance {
     /// Equal values: for kernels that only move data.
     pub const EXACT: Self = Self { abs: 0.0, rel: 0.0 };
 
-    /// Compares element by element. Infinities must be equal, NaN is equal to NaN alone.
+    /// Compares element by element. Infinities must be equal, NaN equals only NaN.
     ///
     /// # Errors
     /// The worst element, if one is outside.

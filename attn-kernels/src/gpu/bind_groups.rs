@@ -50,7 +50,7 @@ impl Gpu {
         }))
     }
 
-    /// Refuses what wgpu would not bind, by kernel and binding.
+    /// Refuses bindings that wgpu would not bind, by kernel and binding.
     fn check_bindings(&self, dispatch: &Dispatch) -> Result<(), GpuError> {
         let limits = self.device.limits();
         let limit = limits.max_storage_buffer_binding_size;

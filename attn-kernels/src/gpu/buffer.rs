@@ -220,8 +220,8 @@ impl Gpu {
         Ok(buf)
     }
 
-    /// Begins a storage buffer of `len` elements whose data come piece by piece, in any order, into memory that the device
-    /// copies from.
+    /// Begins a storage buffer of `len` elements whose data are written piece by piece, in any order, to memory that the
+    /// device copies from.
     ///
     /// # Errors
     /// As [`Gpu::buffer`].
@@ -383,7 +383,7 @@ impl Gpu {
         Buf { raw, len, element: PhantomData }
     }
 
-    /// Bytes in live buffers made through this device, those in memory of the host among them.
+    /// Bytes in live buffers made through this device, including buffers in host memory.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         self.allocated.all.load(Ordering::Relaxed)

@@ -18,7 +18,7 @@ pub enum GpuError {
         /// One line an adapter.
         available: String,
     },
-    /// The adapter cannot do what every kernel needs.
+    /// The adapter cannot run any of the kernels.
     #[error("adapter {adapter}: {limit} is {value}, {needed} are needed")]
     Limit {
         /// The adapter.
@@ -89,7 +89,7 @@ pub enum GpuError {
         /// Bytes from its offset to the end of the buffer.
         bytes: u64,
     },
-    /// A binding that begins where the device's bindings cannot.
+    /// A binding at an offset that the device does not allow.
     #[error("kernel {kernel}: binding {binding} begins at byte {offset}, not a multiple of {align}")]
     BindingOffset {
         /// The kernel.
@@ -174,7 +174,7 @@ pub enum GpuError {
         kernel: &'static str,
         /// The least lanes that subgroups must have.
         min: u32,
-        /// The most, `u32::MAX` where any number will do.
+        /// The maximum; `u32::MAX` for any number.
         max: u32,
         /// The adapter.
         adapter: String,

@@ -1,4 +1,4 @@
-//! Compiled kernels on disk, where a driver gives them out.
+//! Compiled kernels on disk, if the driver exports them.
 
 use std::fs;
 use std::io;
@@ -27,8 +27,8 @@ const MAX_BYTES: u64 = 256 << 20;
 const CHECKSUM: usize = 16;
 
 impl Kept {
-    /// The cache of an adapter in `folder`, empty where its file is missing or not what this program wrote under this driver.
-    /// `None` where drivers keep nothing for programs.
+    /// The cache of an adapter in `folder`, empty if its file is missing or was not written by this program under this
+    /// driver. `None` if the driver exports nothing.
     pub(super) fn open(folder: &Path, device: &wgpu::Device, info: &wgpu::AdapterInfo) -> Option<Self> {
         let path = folder.join(wgpu::util::pipeline_cache_key(info)?);
         let wgpu::AdapterInfo { name, driver, driver_info, .. } = info;

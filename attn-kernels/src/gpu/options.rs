@@ -5,7 +5,7 @@ use crate::profile::{Registers, Tuning};
 use crate::{Level, TextLength};
 use std::path::PathBuf;
 
-/// Features used where the adapter has them; nothing depends on any of them.
+/// Features that are used if the adapter has them; nothing depends on any of them.
 pub(super) const OPTIONAL: wgpu::Features = wgpu::Features::SUBGROUP
     .union(wgpu::Features::SHADER_F16)
     .union(wgpu::Features::TIMESTAMP_QUERY)
@@ -37,9 +37,9 @@ pub struct GpuOptions {
     pub checks: Checks,
     /// Length of the text of kernels; if `None`, [`TextLength::of_vendor`] decides.
     pub text: Option<TextLength>,
-    /// Whether the device may have [buffers in memory of the host](super::Gpu::has_host_buffers), where the adapter does.
+    /// Whether the device may have [buffers in memory of the host](super::Gpu::has_host_buffers), if the adapter does.
     pub host_buffers: bool,
-    /// Optional features that the device may have, where the adapter does.
+    /// Optional features that the device may have, if the adapter does.
     pub features: wgpu::Features,
     /// Limits of the device; if `None`, the adapter's.
     pub limits: Option<wgpu::Limits>,
@@ -50,7 +50,7 @@ pub struct GpuOptions {
     pub registers: Option<Registers>,
     /// Sizes of work at which one kernel overtakes another.
     pub tuning: Tuning,
-    /// Folder for compiled kernels, which other runs then need not compile, where the driver gives them out; `None` keeps none.
+    /// Folder for compiled kernels, so that other runs need not compile them, if the driver exports them; `None` keeps none.
     pub kernel_cache: Option<PathBuf>,
 }
 
@@ -97,7 +97,7 @@ impl GpuOptions {
         Self { host_buffers: on, ..self }
     }
 
-    /// Sets the optional features that the device may have: others the adapter might as well lack.
+    /// Sets the optional features that the device may have, as if the adapter lacked all others.
     #[must_use]
     pub fn features(self, features: wgpu::Features) -> Self {
         Self { features, ..self }

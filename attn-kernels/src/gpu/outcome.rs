@@ -50,7 +50,7 @@ pub(super) struct Readback {
 pub struct Outcome {
     bytes: Vec<u8>,
     spans: Vec<(usize, usize)>,
-    /// Times of the dispatches, where timing was on.
+    /// Times of the dispatches, if timing was on.
     pub timings: Vec<Timing>,
 }
 
@@ -84,13 +84,13 @@ impl Pending<'_> {
         self.gpu.collect(self.submission)
     }
 
-    /// Lets go of the device: later submissions may come before the wait.
+    /// Releases the device: later submissions may precede the wait.
     pub fn defer(self) -> Submission {
         self.submission
     }
 }
 
-/// Readbacks of a finished pass where the device left them.
+/// Readbacks of a finished pass in the memory that the device wrote.
 #[derive(Debug)]
 pub struct Readbacks<'a> {
     bytes: &'a [u8],

@@ -40,7 +40,7 @@ impl Gpu {
         Self::new(device, queue, info, level, options, Arc::new(Fault::default())).with_matrices(size)
     }
 
-    /// A buffer of the caller's, to be bound: elements of `T` as far as it holds whole ones.
+    /// A buffer of the caller's, to be bound: as many whole elements of `T` as it holds.
     ///
     /// # Errors
     /// [`GpuError::Usage`] where it was not made for storage.

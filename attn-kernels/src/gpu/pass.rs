@@ -80,7 +80,7 @@ impl Pass {
         }
     }
 
-    /// Records one dispatch; one of no workgroups is left out.
+    /// Records one dispatch; a dispatch without workgroups is skipped.
     ///
     /// # Panics
     /// When the parameters or buffers are those of another kernel, or a dimension exceeds 65,535 workgroups.
@@ -175,7 +175,7 @@ impl Pass {
         Read { index: self.reads.len() - 1, element: PhantomData }
     }
 
-    /// Ends a submission here: what follows goes to the device as its own.
+    /// Ends a submission here: later commands are submitted separately.
     pub fn cut(&mut self) {
         if !matches!(self.commands.last(), None | Some(Command::Cut)) {
             self.commands.push(Command::Cut);

@@ -1,4 +1,4 @@
-//! Compiled kernels, cached by variant. The one place with `unsafe`: trusted modules, and what drivers keep of them.
+//! Compiled kernels, cached by variant. The one place with `unsafe`: trusted modules, and their compiled forms of drivers.
 
 use super::{Checks, Gpu, GpuError};
 use crate::profile::Matrices;
@@ -65,7 +65,7 @@ pub(super) struct PipelineCache {
 static NEXT_LAYOUT: AtomicU64 = AtomicU64::new(0);
 
 impl Gpu {
-    /// A variant, which is compiled once, by threads of the device's: several are at a time, and what runs one waits for it.
+    /// A variant. It is compiled once, on a thread of the device, possibly concurrently with others; its users wait for it.
     ///
     /// # Errors
     /// [`GpuError::Compose`], [`GpuError::NoCoop`], [`GpuError::NoSubgroups`] and [`GpuError::Wrong`], with the kernel's name.
@@ -108,7 +108,7 @@ impl Gpu {
         self.pipelines.lock().expect("no holder of this lock panics")
     }
 
-    /// A kernel that is not compiled yet, and what compiles it.
+    /// A kernel that is not compiled yet, and the job that compiles it.
     fn begin(&self, variant: &Variant) -> Result<(Arc<Pipeline>, impl FnOnce() + Send + use<>), GpuError> {
         self.made.fetch_add(1, Ordering::Relaxed);
         let kernel = variant.kernel;

@@ -48,7 +48,7 @@ struct Piece {
 }
 
 impl Gpu {
-    /// Asks later submissions for a timestamp round every dispatch; false where the adapter has none.
+    /// Adds a timestamp before and after every dispatch of later submissions; false if the adapter has none.
     pub fn time_dispatches(&self, on: bool) -> bool {
         self.time(if on { Timed::All } else { Timed::None })
     }
@@ -262,8 +262,8 @@ impl Gpu {
         Ok(scratch.params.clone().filter(|_| bytes > 0))
     }
 
-    /// Submits what reads `params`, which are written first as far as the buffer does not have them. `scratch` stays locked
-    /// all the while: another thread's parameters would take the place of these.
+    /// Submits commands that read `params`. Parameters that the buffer lacks are written first. `scratch` stays locked until
+    /// then, because parameters of another thread could replace these.
     fn launch(
         &self,
         scratch: &mut Scratch,

@@ -50,7 +50,7 @@ bindings! {
         read q: f32,
         /// Means of keys, `[num_kv_heads, mean_stride, head_dim]` of `block_means`.
         read mean_keys: f32,
-        /// Means of values, likewise.
+        /// Means of values, in the layout of the means of keys.
         read mean_values: f32,
         /// Lists of blocks, `[query blocks, num_kv_heads]`: count, then ascending blocks.
         read selected: u32,

@@ -15,7 +15,7 @@ pub struct Attention {
     pub context: Context,
     /// Units that block tables name.
     pub pages: Pages,
-    /// Keys before its own position that a row of prefill sees. Rows of decode name their first key themselves:
+    /// Keys that a row of prefill sees, given its position. Rows of decode name their first key themselves:
     /// [`Reach::first_key`].
     pub mask: Reach,
     /// Changes of scores before the softmax.
@@ -93,9 +93,9 @@ pub(crate) const UNITS: OneOf<Pages> =
 /// Units of block tables, of a kernel that loads their entries ahead.
 pub(crate) const ENTRIES: OneOf<Pages> =
     OneOf::new("pages", &[(Pages::Shared, "entries_shared"), (Pages::OfHeads, "entries_heads")]);
-/// Whether keys are left out for their weight.
+/// Whether keys of little weight are skipped.
 pub(crate) const SKIP: OneOf<bool> = OneOf::new("skip", &[(false, "skip_none"), (true, "skip_rows")]);
-/// Whether keys are left out for their weight, as a number.
+/// Whether keys of little weight are skipped, as a number.
 const SKIPS: Flag = Flag("SKIPS");
 
 /// A mask without its tokens.
@@ -215,7 +215,7 @@ impl Attention {
         }
     }
 
-    /// Fills the slots of keys that are left out.
+    /// Fills the slots of kernels that skip keys.
     pub(super) fn skips(&self, variant: Variant) -> Variant {
         variant.set(SKIPS, self.skip).set(SKIP, self.skip)
     }

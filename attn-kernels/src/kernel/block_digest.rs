@@ -1,4 +1,4 @@
-//! Digests of the keys of pages, updated where a step wrote: what block scores are computed from.
+//! Digests of the keys of pages, updated after writes, from which block scores are computed.
 
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError, Stored};
@@ -110,7 +110,7 @@ params! {
         pub touched: u32,
         /// First block of the cache of keys.
         pub first_block: u32,
-        /// Blocks of the cache of keys: pages of others are left out.
+        /// Blocks of the cache of keys; pages of further blocks are skipped.
         pub num_blocks: u32,
     }
 }

@@ -1,4 +1,5 @@
-//! Log-sum-exp of the logits of blocks that a certified selection has to know: those that [`mass_cut`](super::mass_cut) added.
+//! Log-sum-exp of the logits of blocks that a certified selection must know: the blocks that [`mass_cut`](super::mass_cut)
+//! added.
 
 use super::{KvShape, heads_together};
 use crate::declare::TYPES;

@@ -1,4 +1,4 @@
-//! Mean keys and values of the blocks of a sequence: what stands for the blocks that `FlashPrefill` leaves out.
+//! Mean keys and values of the blocks of a sequence, which stand for the blocks that `FlashPrefill` skips.
 
 use super::KvShape;
 use crate::declare::TYPES;
@@ -44,7 +44,7 @@ bindings! {
         read v_cache: KvWord,
         /// Means of keys, `[num_kv_heads, mean_stride, head_dim]`.
         write mean_keys: f32,
-        /// Means of values, likewise.
+        /// Means of values, in the layout of the means of keys.
         write mean_values: f32,
     }
 }

@@ -1,4 +1,4 @@
-//! Scores of a sequence's blocks for decode rows, from digests of its pages, and what certificates are made of.
+//! Scores of a sequence's blocks for decode rows, from digests of its pages, and the bounds for certificates.
 
 use super::block_digest::{self, Digest};
 use super::{KvDtype, KvShape, heads_together};
@@ -91,7 +91,7 @@ impl Default for BlockScoreParams {
     }
 }
 
-/// Chunks of eight channels that a lane has in flight of mean keys: what 16 lanes need for all KV heads, up to 8.
+/// Chunks of eight channels of mean keys that a lane loads at once: as 16 lanes need for all KV heads, up to 8.
 fn chunks_ahead(shape: &KvShape) -> u32 {
     (shape.num_kv_heads * shape.head_dim / 8).div_ceil(16).min(8)
 }

@@ -1,4 +1,4 @@
-//! `block_score` by bounds over single pages, where the lanes of a page add up by shuffles.
+//! `block_score` by bounds over single pages, whose lanes add up a page by shuffles.
 
 use super::KvDtype;
 use super::block_digest::{self, Digest};

@@ -31,7 +31,7 @@ params! {
         pub touched: u32,
         /// First block that the buffers on the host hold.
         pub first_block: u32,
-        /// Blocks that they hold: pages of others are left out.
+        /// Blocks of the buffers; pages of further blocks are skipped.
         pub num_blocks: u32,
     }
 }
@@ -39,7 +39,7 @@ params! {
 bindings! {
     /// Buffers of `fetch_pages`.
     pub struct FetchPagesBuffers(FetchPagesParams) {
-        /// Pages to fetch, as `residency` left them.
+        /// Pages to fetch, as `residency` wrote them.
         read fetches: u32,
         /// Keys on the host, `[num_blocks, num_kv_heads]` pages.
         read host_k: KvWord,
@@ -47,7 +47,7 @@ bindings! {
         read host_v: KvWord,
         /// Places of pages, as in `residency`.
         read places: u32,
-        /// Blocks that the step wrote, `[n]`, and where in the buffers on the host they are.
+        /// Blocks that the step wrote, `[n]`, and their places in the buffers on the host.
         read touched: WrittenBlock,
         /// Keys in slots of the device, `[num_slots, num_kv_heads]` pages.
         write k: KvWord,

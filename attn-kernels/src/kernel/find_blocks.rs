@@ -59,12 +59,12 @@ pub(super) const LANES: u32 = 256;
 /// beyond the 65,535 turns after which such a driver ends a lane.
 pub(super) const SOFTWARE_LANES: u32 = 32;
 
-/// Blocks that a KV head reads, out of those that its query heads keep.
+/// Blocks that a KV head reads, given the blocks of its query heads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Vote {
     /// Blocks that any of them keeps.
     Any,
-    /// Blocks that more than half of them keep.
+    /// Blocks that more than half of the query heads keep.
     Majority,
     /// Blocks that all of them keep.
     All,
@@ -82,7 +82,7 @@ impl Vote {
     }
 }
 
-/// Units of a mass of 1 where a query block's mass is at most `rows`.
+/// Units of a mass of 1, if a query block's mass is at most `rows`.
 #[must_use]
 pub fn units(rows: u32) -> f32 {
     (1_u32 << 30) as f32 / rows.next_power_of_two() as f32

@@ -96,7 +96,7 @@ impl FlashPrefill {
         })
     }
 
-    /// Parameters of `block_means`, likewise; codes of fp8 are at a scale of 1.
+    /// Parameters of `block_means`; `None` if no block is before the last query block. Codes of fp8 are at a scale of 1.
     #[must_use]
     pub fn block_means(&self, shape: &KvShape) -> Option<BlockMeansParams> {
         let of_keys = self.block_mean(shape)?;

@@ -30,11 +30,11 @@ bindings! {
         read gates: f32,
         /// Attention to compressed blocks, `[heads, head_dim]`.
         read compressed: f32,
-        /// Attention to selected blocks, likewise.
+        /// Attention to selected blocks, in the layout of the first branch.
         read selected: f32,
-        /// Attention to the window, likewise.
+        /// Attention to the window, in the layout of the first branch.
         read window: f32,
-        /// Sum of the three, likewise.
+        /// Sum of the three branches, in their layout.
         write out: f32,
     }
 }

@@ -54,9 +54,9 @@ bindings! {
         read v_cache: KvWord,
         /// Block tables of all rows.
         read tables: PhysicalBlock,
-        /// Keys, `[rows, num_kv_heads, head_dim]`; zero where the list of a head is shorter than another's.
+        /// Keys, `[rows, num_kv_heads, head_dim]`; zero after the end of a head's shorter list.
         write k_out: f32,
-        /// Values, `[rows, num_kv_heads, head_dim]`; zero where the list of a head is shorter than another's.
+        /// Values, `[rows, num_kv_heads, head_dim]`; zero after the end of a head's shorter list.
         write v_out: f32,
         /// Lists of blocks, `[n, num_kv_heads]`: count, then ascending blocks.
         read selected: u32 = None,

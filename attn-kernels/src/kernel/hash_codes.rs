@@ -64,9 +64,9 @@ bindings! {
     pub struct HashCodesBuffers(HashCodesParams) {
         /// Slots of keys, or rows of queries, `[n]`, or [`NO_ENTRY`].
         read entries: u32,
-        /// Cache of keys from `first_block` on, where keys are hashed.
+        /// Cache of keys from `first_block` on, if keys are hashed.
         read k_cache: KvWord = None,
-        /// Queries, rows of `q_stride` f32, where these are hashed.
+        /// Queries, rows of `q_stride` f32, if queries are hashed.
         read q: f32 = None,
         /// Projection, `[channels, bits]`, row-major.
         read weights: f32,

@@ -167,7 +167,7 @@ impl LatentShape {
         KvShape { num_kv_heads: 1, head_dim: latent, block_size, dtype, layout: KvLayout::Native }
     }
 
-    /// Checks what all kernels of latents rely on.
+    /// Checks the requirements of all kernels of latents.
     ///
     /// # Errors
     /// Latents that are not multiples of 8 up to 512, rope parts that are not up to 64, block sizes that are not powers of
@@ -260,7 +260,7 @@ pub(super) const KEY_WORDS: Number = Number("KEY_WORDS");
 pub(super) const VALUE_WORDS: Number = Number("VALUE_WORDS");
 /// Quads of elements of a word.
 const WORD_QUADS: Number = Number("WORD_QUADS");
-/// Parts of the sum of a score.
+/// Number of parts in which a score is summed.
 const PIECES: Number = Number("PIECES");
 /// Latents that a lane loads at once.
 const LATENTS_AHEAD: Number = Number("LATENTS_AHEAD");
@@ -326,7 +326,7 @@ pub fn variant_of_two(shape: &LatentShape, num_heads: u32, registers: Registers)
     two_caches(of(shape, num_heads, registers))
 }
 
-/// Completes a variant over one cache, with lists where `attention` has some.
+/// Completes a variant over one cache, with lists if `attention` has some.
 pub(super) fn one_cache(variant: Variant, attention: &Attention) -> Variant {
     variant.with("tables").with_if("selected", attention.context != Context::Full)
 }

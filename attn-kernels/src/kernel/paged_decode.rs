@@ -36,7 +36,7 @@ pub(super) fn listed_by(sizes: &Sizes, lanes: impl Fn(&KvShape) -> Vec<Lanes>) -
     all
 }
 
-/// Keys of a partition where results must not depend on what else is in the batch, in contexts that are not very long:
+/// Keys of a partition if results must not depend on the rest of the batch, in contexts that are not very long:
 /// [`SplitPlanner::fixed`](crate::split::SplitPlanner::fixed).
 pub const PARTITION: u32 = 256;
 

@@ -49,7 +49,7 @@ pub(crate) const STAGED: OneOf<Stored> = OneOf::new(
     ],
 );
 
-/// Returns the choices of this kernel alone, for `heads` query heads a workgroup; [`paged_decode::variant`] fills the
+/// Returns the choices that only this kernel has, for `heads` query heads per workgroup; [`paged_decode::variant`] fills the
 /// rest.
 pub(super) fn of(shape: &KvShape, heads: u32) -> Variant {
     assert!(

@@ -37,7 +37,7 @@ const PAIRED: OneOf<bool> = OneOf::new("keys", &[(false, "lane_key"), (true, "la
 /// Keys that a lane loads at once.
 const KEYS: Number = Number("KEYS");
 
-/// Returns the choices of this kernel alone; [`paged_decode::variant`] fills the rest.
+/// Returns the choices that only this kernel has; [`paged_decode::variant`] fills the rest.
 pub(super) fn of(shape: &KvShape, lanes: u32, context: Context) -> Variant {
     assert!(serves(shape, lanes), "subgroups of {lanes} lanes for heads of {}", shape.head_dim);
     // One load brings codes of two neighbouring keys; listed tokens have no neighbours.

@@ -123,9 +123,9 @@ bindings! {
         read tables: PhysicalBlock,
         /// Tiles, `[n]`.
         read tiles: Tile,
-        /// Output, `[rows, num_heads, head_dim]`, of parts one after the other.
+        /// Output, `[rows, num_heads, head_dim]`; with several parts, their outputs one after the other.
         write out: f32,
-        /// Log-sum-exps, `[rows, num_heads]`, natural log, of parts likewise.
+        /// Log-sum-exps, `[rows, num_heads]`, natural log; with several parts, those of each one after the other.
         write lse: f32,
         /// Lists of blocks, `[query blocks, num_kv_heads]`: count, then ascending blocks; with ALiBi, after its slopes.
         read selected: u32 = None,
@@ -229,7 +229,7 @@ pub(crate) const TRIPS: OneOf<KeyLoads> =
 const ALONE: Flag = Flag("ALONE");
 /// Whether lanes share a row.
 const SHARED: Flag = Flag("SHARED");
-/// Whether a lane goes past keys that are left out.
+/// Whether a lane skips keys of little weight.
 const LEAVES: Flag = Flag("LEAVES");
 
 /// The kernel for one cache shape and `num_heads` query heads.

@@ -53,7 +53,7 @@ bindings! {
         read rows: DecodeRow,
         /// Output, `[rows, num_heads, head_dim]`.
         write out: f32,
-        /// Lists of the attention that left the partitions.
+        /// Lists of the attention that wrote the partitions.
         read selected: u32 = None,
         /// Logits of attention sinks, `[num_heads]`.
         read sinks: f32 = None,

@@ -1,4 +1,4 @@
-//! Rows of f32 to codes of 8 bits, alone: as caches and indexers keep keys, and what else is to be kept small.
+//! Converts rows of f32 to codes of 8 bits, as caches and indexers store keys, without any other work.
 
 use super::LaunchError;
 use super::error::Launch;
@@ -49,7 +49,7 @@ bindings! {
         read x: f32,
         /// Codes, `[rows, width / 4]` words.
         write codes: u32,
-        /// Scales, `[rows]`, where each row has one.
+        /// Scales, `[rows]`, if each row has one.
         write scales: f32,
     }
 }

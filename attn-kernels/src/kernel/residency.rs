@@ -34,7 +34,7 @@ params! {
         pub num_pages: u32,
         /// Slots of each KV head.
         pub num_slots: u32,
-        /// Maximum number of pages of a head to fetch; the others are dropped.
+        /// Maximum number of pages to fetch per head; further ones are dropped.
         pub max_fetches: u32,
         /// 1 if lists are to hold the places of pages; 0 for a prefetch, which nothing attends yet.
         pub write_pages: u32,
@@ -50,7 +50,7 @@ bindings! {
         read lists: u32,
         /// Block tables of all rows.
         read tables: PhysicalBlock,
-        /// Places, `[num_blocks, num_kv_heads]`: slot + 2 of a page that is on the device, 0 of the others.
+        /// Places, `[num_blocks, num_kv_heads]`: slot + 2 for a page on the device, 0 otherwise.
         write places: u32,
         /// Slots, `[num_slots + 1, num_kv_heads]`: block + 1 that it holds, or 0; the call that last used it. In the last row 0
         /// and the number of calls so far.

@@ -1,4 +1,4 @@
-//! Strided antidiagonal scores for software drivers: `strided_qk` by lanes that read keys for each other.
+//! Strided antidiagonal scores for software drivers: `strided_qk` with lanes that broadcast keys to each other.
 //!
 //! Bindings, parameters and parts are those of [`strided_qk`]. Its tiles go through workgroup memory, which lavapipe reads lane
 //! by lane as it does buffers.

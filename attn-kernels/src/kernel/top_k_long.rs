@@ -42,7 +42,7 @@ bindings! {
         read rows: TopRow,
         /// Page table of the paged transform; read by no other.
         read table: PhysicalBlock,
-        /// Peaks of groups, `[n, max_groups]`, as `top_k_peaks` left them.
+        /// Peaks of groups, `[n, max_groups]`, as `top_k_peaks` wrote them.
         read peaks: u32,
         /// Scratch `[n, max_chosen]`: groups, ascending.
         write chosen: u32,

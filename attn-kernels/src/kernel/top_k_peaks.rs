@@ -1,4 +1,4 @@
-//! The largest keys of groups of scores: what `top_k_long` chooses groups by.
+//! The largest keys of groups of scores, by which `top_k_long` chooses groups.
 //!
 //! A row of `top_k` is one workgroup's work, score by score. In rows beyond [`LONG`] scores all workgroups together find the
 //! groups' peaks first, and `top_k_long` then reads little more than the groups that count.

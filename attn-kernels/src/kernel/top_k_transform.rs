@@ -1,4 +1,4 @@
-//! Positions of a top-k as slots, where the two are not fused.
+//! Converts positions of a top-k to slots, if the two are not fused.
 
 use super::top_k::{TRANSFORM, Transform};
 use crate::Variant;

@@ -63,7 +63,7 @@ pub struct EntryShape {
     pub dim: u32,
     /// Channels that are rotated, the last ones.
     pub rope: u32,
-    /// Windows of `ratio` tokens that an entry is made of: 1, or 2 where entries overlap.
+    /// Windows of `ratio` tokens that an entry is made of: 1, or 2 if entries overlap.
     pub windows: u32,
 }
 

@@ -18,7 +18,7 @@ params! {
     pub struct VoteBlocksParams {
         /// Lists that vote.
         pub voters: u32,
-        /// u32 from one of them to the next.
+        /// u32 from one input list to the next.
         pub in_stride: u32,
         /// Lists that must name a block.
         pub votes: u32,

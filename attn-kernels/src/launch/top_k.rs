@@ -7,8 +7,8 @@ use crate::kernel::top_k::{self, Output, TopKBuffers, TopKParams};
 use crate::kernel::top_k_long::{self, TopKLongBuffers, TopKLongParams};
 use crate::kernel::top_k_peaks::{self, LONG, TopKPeaksBuffers};
 
-/// `top_k` for rows below [`LONG`] scores; beyond, `top_k_peaks` and `top_k_long` with the scratch that they take. Either leaves
-/// the same.
+/// `top_k` for rows below [`LONG`] scores; for longer rows, `top_k_peaks` and `top_k_long` with their scratch. The results
+/// are equal.
 #[derive(Debug)]
 pub struct TopK {
     output: Output,

@@ -13,7 +13,7 @@ use naga::valid::{Capabilities, ModuleInfo};
 pub struct Translation {
     /// Metal Shading Language 2.4; `None` for kernels with cooperative matrices, which run on Vulkan only.
     pub msl: Option<String>,
-    /// HLSL of shader model 6.2; `None` likewise.
+    /// HLSL of shader model 6.2; `None` if the variant has no such text.
     pub hlsl: Option<String>,
     /// SPIR-V 1.3, in words.
     pub spirv: Vec<u32>,
