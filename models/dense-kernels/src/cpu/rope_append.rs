@@ -1,4 +1,4 @@
-//! Reference of `rope_append`: what `rope` and `cache_write` do, one after the other.
+//! Reference of `rope_append`: `rope`, then `cache_write`.
 
 use super::rope::rope;
 use crate::Pairing;

@@ -52,7 +52,7 @@ pub fn kept(logits: &[f32], spec: &Spec) -> Vec<u32> {
     ids
 }
 
-/// Whether neither min-p nor top-k leaves a token out.
+/// Whether neither min-p nor top-k drops a token.
 pub(super) fn takes_all(vocab: usize, spec: &Spec) -> bool {
     spec.min_p == 0.0 && (spec.top_k == 0 || spec.top_k as usize >= vocab)
 }

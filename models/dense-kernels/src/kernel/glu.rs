@@ -50,7 +50,7 @@ bindings! {
         read x: f32,
         /// Expert of each row, `[rows]`, whose biases are added.
         read experts: u32,
-        /// Weight of each row, `[rows]`, where inputs are weighed.
+        /// Weight of each row, `[rows]`, if inputs are weighted.
         read weights: f32,
         /// Biases of experts, `[experts, 2, inner]`, if there are any.
         read biases: f32,

@@ -29,7 +29,7 @@ bindings! {
     pub struct HyperExpandBuffers(HyperExpandParams) {
         /// Output of the block, `[rows, width]`.
         read block: f32,
-        /// Gates as `hyper_collapse` left them, `[rows, streams + streams * streams]`.
+        /// Gates as `hyper_collapse` wrote them, `[rows, streams + streams * streams]`.
         read gates: f32,
         /// Residual streams, `[rows, streams, width]`.
         write streams: f32,

@@ -67,7 +67,7 @@ params! {
         pub matrices: u32,
         /// Index of the first matrix.
         pub first_matrix: u32,
-        /// Blocks along k of a split: all, where `matmul_coop` does not cut k.
+        /// Blocks along k of a split; all blocks if `matmul_coop` does not split k.
         pub split_blocks: u32,
     }
 }
@@ -96,7 +96,7 @@ impl MatmulParams {
 bindings! {
     /// Buffers of `matmul`.
     pub struct MatmulBuffers(MatmulParams) {
-        /// Activations, rows of `x_stride` vectors of four; f16 of `matmul_coop` where its variant says so.
+        /// Activations, rows of `x_stride` vectors of four; f16 for variants of `matmul_coop` that say so.
         read x: f32,
         /// Quants of the weights, in the layout of their format.
         read wq: [u32; 4],
@@ -106,11 +106,11 @@ bindings! {
         write y: f32,
         /// Weight of the RMS norm of the activations.
         read norm: f32 = None,
-        /// Tiles of `moe_sort`, where rows go to experts.
+        /// Tiles of `moe_sort`, if rows go to experts.
         read tiles: [u32; 4] = None,
         /// Pairs of a row and an expert in the order of `moe_sort`.
         read order: u32 = None,
-        /// Row 1 of the tile, where each comes through a window of its own ([`Loads::Windows`]) and `x` is row 0.
+        /// Row 1 of the tile, if each row has a window of its own ([`Loads::Windows`]) and `x` is row 0.
         read x_1: f32 = None,
         /// Row 2.
         read x_2: f32 = None,
@@ -182,10 +182,10 @@ pub enum Epilogue {
 }
 
 impl Epilogue {
-    /// All kinds of rows.
+    /// All epilogues.
     pub const ALL: [Self; 4] = [Self::Store, Self::Add, Self::SiluMul, Self::GeluMul];
 
-    /// Parts that meet in it.
+    /// Number of matrix parts that the epilogue combines.
     #[must_use]
     pub fn parts(self) -> u32 {
         match self {
@@ -216,7 +216,7 @@ pub struct Tiling {
 pub enum Loads {
     /// All lanes at one address.
     Uniform,
-    /// Eight lanes for each other.
+    /// Eight lanes broadcast loads to each other.
     Broadcast,
     /// Likewise, all rows of a dispatch through one [`Access::Window`].
     Window,

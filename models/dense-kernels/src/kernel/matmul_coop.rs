@@ -114,7 +114,7 @@ pub(crate) const N_SUBGROUPS: Number = Number("N_SUBGROUPS");
 pub(crate) const X_LOADS: Number = Number("X_LOADS");
 /// Loads of weights of a lane.
 pub(crate) const W_LOADS: Number = Number("W_LOADS");
-/// Quads that a load of weights brings.
+/// Quads of weights per load.
 pub(crate) const W_QUADS: Number = Number("W_QUADS");
 /// Parts after the first.
 pub(crate) const MORE_PARTS: Number = Number("MORE_PARTS");

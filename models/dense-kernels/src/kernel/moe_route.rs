@@ -1,4 +1,4 @@
-//! Router of a mixture of experts: which experts a row goes to, and their weights.
+//! Router of a mixture of experts: chooses the experts of a row, and their weights.
 
 use crate::Activation;
 use crate::ExpertPacking;
@@ -70,11 +70,11 @@ bindings! {
     pub struct MoeRouteBuffers(MoeRouteParams) {
         /// Router logits, `[rows, experts]`.
         read logits: f32,
-        /// Addends to scores for the choice alone, `[experts]`.
+        /// Addends to scores that only affect the choice, `[experts]`.
         read correction: f32,
         /// Tokens, `[rows]`.
         read tokens: u32,
-        /// Experts of each token, `[tokens, top]`, where a table chooses.
+        /// Experts of each token, `[tokens, top]`, if a table chooses.
         read table: u32,
         /// Chosen experts, `[rows, top]`.
         write experts: u32,

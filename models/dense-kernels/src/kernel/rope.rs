@@ -29,15 +29,15 @@ params! {
     pub struct RopeParams {
         /// Rows.
         pub rows: u32,
-        /// Heads to turn: queries, then keys.
+        /// Heads to rotate: queries, then keys.
         pub heads: u32,
         /// f32 from row to row.
         pub stride: u32,
-        /// Pairs of dimensions to turn in each head.
+        /// Pairs of dimensions to rotate in each head.
         pub pairs: u32,
-        /// First dimension to turn of the first head of a row.
+        /// First dimension to rotate of the first head of a row.
         pub first: u32,
-        /// 1 to turn the other way, which undoes it.
+        /// 1 for the inverse rotation.
         pub back: u32,
     }
 }

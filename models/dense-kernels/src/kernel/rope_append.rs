@@ -27,7 +27,7 @@ params! {
         pub num_heads: u32,
         /// KV heads.
         pub num_kv_heads: u32,
-        /// Pairs of dimensions to turn in each head.
+        /// Pairs of dimensions to rotate in each head.
         pub pairs: u32,
     }
 }

@@ -35,11 +35,11 @@ bindings! {
         read logits: f32,
         /// Sampling of each row, `[rows]`.
         read specs: Spec,
-        /// Largest logits, as `scan_logits` left them.
+        /// Largest logits, as `scan_logits` wrote them.
         read maxima: f32,
-        /// Candidates and masses, as `scan_logits` left them.
+        /// Candidates and masses, as `scan_logits` wrote them.
         read values: [f32; 4],
-        /// Ids of the candidates, as `scan_logits` left them.
+        /// Ids of the candidates, as `scan_logits` wrote them.
         read ids: [u32; 2],
         /// Drawn tokens, or [`NOT_FINITE`], `[rows]`.
         write out: u32,

@@ -1,4 +1,4 @@
-//! Reads rows of logits once, so that later kernels need to look only where large ones are.
+//! Reads rows of logits once, so that later kernels only need to look at blocks with large ones.
 
 use attn_kernels::declare::one;
 use attn_kernels::slot::{self, Number};
@@ -22,7 +22,7 @@ pub const LANES: u32 = 256;
 /// Tokens of a block: few, so that a row has many workgroups, and later kernels read few other logits.
 pub const TOKENS_PER_LANE: u32 = 32;
 
-/// Tokens of a block on a software driver, whose time goes into barriers.
+/// Tokens of a block on a software driver, which spends its time on barriers.
 pub const TOKENS_PER_LANE_ON_CPU: u32 = 256;
 
 params! {
@@ -44,7 +44,7 @@ bindings! {
     pub struct ScanLogitsBuffers(ScanLogitsParams) {
         /// Logits, `[rows, vocab]`.
         read logits: f32,
-        /// Sampling of each row, `[rows]`, read where tokens are drawn.
+        /// Sampling of each row, `[rows]`, read if tokens are drawn.
         read specs: Spec,
         /// Largest logit of each block of logits, `[rows, parts * lanes]`.
         write maxima: f32,

@@ -40,9 +40,9 @@ bindings! {
         read requests: TopRequest,
         /// Target of each row.
         read targets: u32,
-        /// Largest logits, as `scan_logits` left them.
+        /// Largest logits, as `scan_logits` wrote them.
         read maxima: f32,
-        /// Largest logits and masses, as `scan_logits` left them.
+        /// Largest logits and masses, as `scan_logits` wrote them.
         read values: [f32; 4],
         /// The target, then the likeliest tokens, `[requests, stride]`.
         write ids: u32,
