@@ -33,7 +33,7 @@ pub(in crate::decoder) struct KeyChunk {
     pub(in crate::decoder) keys: Range<u32>,
     /// Copies of its blocks to a slot of the ring; none if all of them are attended in place.
     pub(in crate::decoder) parts: Vec<BlockCopies>,
-    /// Buffers that hold them then.
+    /// Buffers that hold the keys while they are attended.
     pub(in crate::decoder) at: KeysIn,
 }
 

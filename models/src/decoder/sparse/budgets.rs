@@ -81,7 +81,7 @@ impl Ranker {
         self.kept.as_ref()?.then(index).map(|tokens| tokens as usize)
     }
 
-    /// Counts the blocks that kernels will select in a layer, which is exactly the budgets.
+    /// Counts the blocks that kernels will select in a layer, which are exactly the budgets.
     pub(super) fn count_budgets(
         &self,
         rules: &Rules,
