@@ -72,7 +72,7 @@ pub(crate) fn cross(decoder: &mut Decoder, options: &EngineOptions) -> Result<()
     Ok(crossing.map_or(Ok(()), |crossing| decoder.set_crossing(crossing))?)
 }
 
-/// Refuses times and batches where results must not depend on any.
+/// Refuses options that depend on times or on batches, if results must be reproducible.
 pub(crate) fn check(options: &EngineOptions) -> Result<(), Error> {
     let Some(sparse) = options.sparse.as_ref().filter(|_| options.reproducible) else { return Ok(()) };
     let (policy, requests) = (sparse.spec.to_string(), sparse.policy.min_requests());
@@ -140,7 +140,7 @@ fn decode_crossing(
     Ok(Some(grid.crossing(times)))
 }
 
-/// Finds the crossing of chunks of prompts of up to `rows` rows, likewise.
+/// Finds the crossing of chunks of prompts of up to `rows` rows from `times`, and times the steps that are missing there.
 fn chunk_crossing(
     decoder: &mut Decoder,
     [rows, longest]: [u32; 2],

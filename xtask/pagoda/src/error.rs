@@ -54,10 +54,10 @@ pub enum Error {
     /// A kernel that the self-test found wrong on this adapter, and that no other kernel can replace.
     #[error("{source}; {IGNORE}=1 runs it all the same")]
     WrongKernel {
-        /// The variant, the adapter, and what does not run there.
+        /// The variant, the adapter, and the mode that does not run there.
         source: GpuError,
     },
-    /// A certificate of what cannot be certified.
+    /// A certificate was requested of a policy that has none.
     #[error("sparse {policy} has no bound of the attention mass that it keeps, so nothing is certified")]
     NoCertificate {
         /// The policy; `full` without one.

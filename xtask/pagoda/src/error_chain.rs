@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-/// The error and its causes, joined by `: `. A cause whose text is already there is left out: library errors often
-/// end with the text of their cause, and also return it as their source.
+/// The error and its causes, joined by `: `. A cause is skipped if its text is already included: library errors often end
+/// with the text of their cause, and also return it as their source.
 #[must_use]
 pub fn joined(error: &dyn Error) -> String {
     let mut text = error.to_string();

@@ -1,4 +1,4 @@
-//! Events: what comes of requests.
+//! Events: the results of requests.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -78,8 +78,8 @@ pub struct Token {
     pub log_probs: Option<LogProbs>,
 }
 
-/// Log-probabilities of consecutive prompt tokens. Those of the first token do not exist; the others come in
-/// order, a chunk at a time.
+/// Log-probabilities of consecutive prompt tokens. The first token has none; the others are returned in order, a chunk at a
+/// time.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PromptLogProbs {

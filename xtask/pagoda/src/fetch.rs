@@ -153,7 +153,7 @@ impl ModelCache {
         Ok(path)
     }
 
-    /// Removes what killed processes left. Called under the lock: no other process is fetching.
+    /// Removes files of killed processes. Called under the lock: no other process is fetching.
     fn remove_scratch(&self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(SCRATCH) {

@@ -60,7 +60,7 @@ impl HandleOptions {
         self
     }
 
-    /// Sets the maximum number of their prompt tokens.
+    /// Sets the maximum number of prompt tokens of waiting requests.
     #[must_use]
     pub const fn max_waiting_tokens(mut self, tokens: u64) -> Self {
         self.max_waiting_tokens = tokens;
@@ -85,7 +85,7 @@ impl HandleOptions {
 /// Way in which an engine stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shutdown {
-    /// New requests are refused, and those that are there run to their end.
+    /// New requests are refused, and accepted ones run to their end.
     Drain,
     /// All requests are cancelled before the next step.
     Now,
@@ -243,7 +243,7 @@ impl EngineHandle {
         self.inner.shared.watched.num_stalls()
     }
 
-    /// Number of requests that wait for their start, those not seen by the engine yet included.
+    /// Number of requests that wait for their start, including requests that the engine has not seen yet.
     #[must_use]
     pub fn num_waiting(&self) -> usize {
         self.inner.shared.waiting.load(Ordering::Relaxed)

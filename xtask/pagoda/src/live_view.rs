@@ -25,7 +25,7 @@ pub const MAX_CELLS: u32 = 2048;
 /// Maximum number of columns of [`LayerReads`].
 pub const MAX_COLUMNS: u32 = 128;
 
-/// Maximum number of sequences that are watched at a time; further ones are left out.
+/// Maximum number of sequences that are watched at a time; further ones are not watched.
 pub const MAX_WATCHED: usize = 4;
 
 /// Number of ended sequences that an engine remembers.
@@ -37,7 +37,7 @@ pub(crate) const MAX_ENDED: usize = 64;
 pub struct LiveView {
     /// The state that is always known.
     pub snapshot: Snapshot,
-    /// The sparse-attention policy's SPEC, `indexer` where the model's own chooses, `full` for dense attention.
+    /// The sparse-attention policy's SPEC, `indexer` for the model's own, `full` for dense attention.
     pub policy: String,
     /// KV blocks of the pool.
     pub map: BlockMap,

@@ -1,4 +1,4 @@
-//! Masks: which tokens may come next, decided step by step by code of the caller.
+//! Masks: the caller's code decides step by step which tokens may come next.
 
 use std::fmt;
 

@@ -27,8 +27,8 @@ const FILE: &str = "policies.json";
 pub struct LossLimit(f64);
 
 impl LossLimit {
-    /// A limit from the share that it is of dense attention's mean negative log likelihood: 0.005 is half a per cent. `None` for
-    /// a share below 0 or none at all.
+    /// A limit from its share of dense attention's mean negative log likelihood: 0.005 is half a per cent. `None` if the
+    /// share is negative or not a number.
     #[must_use]
     pub fn new(share: f64) -> Option<Self> {
         (share >= 0.0 && share.is_finite()).then_some(Self(share))
@@ -109,9 +109,9 @@ impl fmt::Display for MeasuredPolicy {
     }
 }
 
-/// The fastest policy at the longest measured length of those that keep within the limit, there and at each shorter length at
-/// which they were measured. `None` if none of them is faster than dense attention. Of equally fast ones it is that which loses
-/// least, then the first by name. O(measured^2).
+/// The fastest policy at the longest measured length among the policies that keep the limit at this and at each shorter
+/// measured length. `None` if none of them is faster than dense attention. Of equally fast ones it is that which loses least,
+/// then the first by name. O(measured^2).
 #[must_use]
 pub fn fastest_within(measured: &[MeasuredPolicy], limit: LossLimit) -> Option<&MeasuredPolicy> {
     let longest = measured.iter().map(|row| row.tokens).max()?;
@@ -206,7 +206,7 @@ impl Measurements {
     }
 }
 
-/// The entries of a file that are whole, and the reason why others are not.
+/// The valid entries of a file, and the reason why others are not.
 fn read(path: &Path) -> (BTreeMap<String, Measurement>, Option<String>) {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,

@@ -192,7 +192,7 @@ impl Extended<'_> {
         selection(self.options).is_none_or(|selection| selection.selects_from_disk())
     }
 
-    /// Maximum number of blocks beyond the device. The null block is one of them if blocks are selected.
+    /// Maximum number of blocks beyond the device, including the null block if blocks are selected.
     fn max_blocks(&self) -> u64 {
         let Self { options, demand, .. } = *self;
         demand.tokens.div_ceil(u64::from(options.block_size))
@@ -296,7 +296,7 @@ impl Extended<'_> {
 struct Staging {
     /// Bytes of one part.
     each: u64,
-    /// Bytes of all, with what comes back from the device.
+    /// Bytes of all parts, including the readback from the device.
     all: u64,
 }
 

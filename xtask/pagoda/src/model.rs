@@ -103,8 +103,8 @@ impl Model {
         self.tokenizer.as_ref().ok_or(Error::NoTokenizer)
     }
 
-    /// Tokens whose text has one of `texts` in it, ascending: what [`Dry::breakers`](crate::Dry) takes. O(vocabulary); the first
-    /// call decodes all tokens.
+    /// Tokens whose text contains one of `texts`, ascending, for [`Dry::breakers`](crate::Dry). O(vocabulary); the first call
+    /// decodes all tokens.
     ///
     /// # Errors
     /// [`Error::NoTokenizer`], and tokens that cannot be decoded.
@@ -333,7 +333,7 @@ fn not_loaded(error: ModelError) -> Error {
     }
 }
 
-/// The policy in the form that the decoder takes, `None` if attention is full. Tells what stays dense in
+/// The policy in the form that the decoder takes, `None` if attention is full. Reports the phases that stay dense in
 /// sequences of up to `longest` tokens.
 fn sparse(
     options: &EngineOptions,

@@ -9,7 +9,7 @@ use models::{ChunkCrossing, Crossing, WeightPlacement};
 
 use crate::usage::readable;
 
-/// Something that the user should know, though the engine goes on.
+/// A message for the user, while the engine continues.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Note {
@@ -26,7 +26,7 @@ pub enum Note {
     SelfTest {
         /// The adapter.
         adapter: String,
-        /// The verdict, and what follows from it.
+        /// The verdict, and its consequence.
         verdict: String,
     },
     /// A kernel variant that a self-test found wrong would have run, and another takes its place.
@@ -68,7 +68,7 @@ pub enum Note {
         /// `prefill` or `decode`.
         phase: &'static str,
     },
-    /// Steps attend densely where selecting takes longer, by times of this device.
+    /// Steps attend densely up to a length, because selecting takes longer by times of this device.
     Crossing {
         /// The policy.
         policy: String,
@@ -160,7 +160,7 @@ fn weights_on_host(placement: &WeightPlacement) -> String {
     )
 }
 
-/// The kernels in place of one of this level.
+/// The kernels that replace kernels of a level.
 fn instead_of(level: Level) -> &'static str {
     match level {
         Level::Coop => "kernels without cooperative matrices are",
@@ -230,7 +230,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// Says below which lengths phases are dense, up to `longest` tokens if one never selects.
+/// States the lengths below which phases are dense, up to `longest` tokens if one never selects.
 fn dense_phases(
     policy: &str,
     crossing: Option<&Crossing>,
@@ -249,8 +249,7 @@ fn dense_phases(
     }
 }
 
-/// Receiver of notes: a function that is called as they come up, on the engine's thread. Clones share it; the
-/// default drops them.
+/// Receiver of notes: a function that is called on the engine's thread. Clones share it; the default drops all notes.
 #[derive(Clone, Default)]
 pub struct Notes(Option<Arc<Receiver>>);
 

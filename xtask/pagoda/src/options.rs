@@ -28,7 +28,7 @@ pub const MAX_SEQUENCES: u32 = 256;
 pub struct EngineOptions {
     /// GPU adapter: its number, or part of its name, ignoring case; `None` for the fastest one.
     pub device: Option<String>,
-    /// Let kernels read KV blocks in host memory, where the adapter can; otherwise these are only copied.
+    /// Let kernels read KV blocks in host memory, if the adapter can; otherwise these blocks are only copied.
     pub host_buffers: bool,
     /// Keep the host tier's blocks that extend the pool in device memory: measures the same decisions and copies without the
     /// bus.
@@ -47,8 +47,8 @@ pub struct EngineOptions {
     /// Bytes that weights may take on the device: the matrices of further layers stay in host memory, and every step brings
     /// them to the device. `None` for all weights on the device.
     pub weights_on_gpu: Option<u64>,
-    /// Maximum number of tokens per step; longer prefills are split into chunks. Where sequences may take more than a quarter of
-    /// it to generate, their tokens come in addition.
+    /// Maximum number of tokens per step; longer prefills are split into chunks. If generating sequences may take more than a
+    /// quarter of it, their tokens are added to it.
     pub chunk: u32,
     /// Factor by which a prompt may lengthen the steps of sequences that generate at the same time, more than 1: `chunk` is
     /// cut by the times that steps take, as [`scheduler::Pace`] says. `None` for any, and steps that depend on no clock.
@@ -58,7 +58,7 @@ pub struct EngineOptions {
     pub max_step_time: Option<Duration>,
     /// Use only kernels whose results for a request do not depend on the other requests of a batch.
     pub reproducible: bool,
-    /// Let kernels use cooperative matrices, which round to f16, where the adapter has them.
+    /// Let kernels use cooperative matrices, which round to f16, if the adapter has them.
     pub coop: bool,
     /// Type that products with quantised weights round activations to.
     pub activations: ActivationType,
@@ -72,8 +72,8 @@ pub struct EngineOptions {
     /// LongRoPE, no more than the first context means the factors of short texts, as
     /// [`DecoderConfig::for_longest`](models::DecoderConfig::for_longest) says.
     pub max_context: Option<u32>,
-    /// Ask for the kernels of steps of any size when the engine opens, which then never wait for one, and make room for the
-    /// largest steps: for servers. Not for software drivers, which compile what runs first.
+    /// Compile the kernels of steps of any size when the engine opens, so that no step waits for one, and reserve memory for
+    /// the largest steps: for servers. Not for software drivers, which compile a kernel when it first runs.
     pub prepare: bool,
     /// Way in which a sequence that must give up its KV blocks gets them back.
     pub preemption: Preemption,
@@ -236,7 +236,7 @@ impl EngineOptions {
         self
     }
 
-    /// Sets the factor by which a prompt may lengthen the steps of others; `None` for any.
+    /// Sets the factor by which a prompt may lengthen the steps of other sequences; `None` for any.
     #[must_use]
     pub fn max_slowdown(mut self, factor: Option<f64>) -> Self {
         self.max_slowdown = factor;
@@ -278,7 +278,7 @@ impl EngineOptions {
         self
     }
 
-    /// Sets how preempted sequences get their KV blocks back.
+    /// Sets the way in which preempted sequences get their KV blocks back.
     #[must_use]
     pub fn preemption(mut self, preemption: Preemption) -> Self {
         self.preemption = preemption;
@@ -299,14 +299,14 @@ impl EngineOptions {
         self
     }
 
-    /// Sets what counts the weights while they are loaded.
+    /// Sets the counter of weights during loading.
     #[must_use]
     pub fn loading(mut self, loading: LoadProgress) -> Self {
         self.loading = loading;
         self
     }
 
-    /// Sets what takes the times of decode steps.
+    /// Sets the stopwatch of decode steps.
     #[must_use]
     pub fn stopwatch(mut self, stopwatch: Stopwatch) -> Self {
         self.stopwatch = stopwatch;

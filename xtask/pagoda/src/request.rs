@@ -1,4 +1,4 @@
-//! Requests: a prompt, and how to continue it.
+//! Requests: a prompt, and the way to continue it.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use models::sampling::Sampling;
 
 use crate::mask::TokenMask;
 
-/// A prompt and how to continue it.
+/// A prompt, and the way to continue it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Request {
@@ -26,7 +26,7 @@ pub struct Request {
     /// Return the log-probability of every prompt token but the first, and of this many of the most likely tokens at its
     /// position. The whole prompt is then computed, whatever is cached.
     pub prompt_log_probs: Option<u32>,
-    /// Texts that end the output. They are not part of it, nor is what follows them.
+    /// Texts that end the output. Neither they nor the text after them is part of it.
     pub stop: Vec<String>,
     /// Continue past the end of sequence.
     pub ignore_eos: bool,
@@ -81,14 +81,14 @@ impl Request {
         self
     }
 
-    /// Sets how tokens are chosen.
+    /// Sets the sampling of tokens.
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.sampling = sampling;
         self
     }
 
-    /// Sets what restricts the tokens of each sample.
+    /// Sets the mask of the tokens of each sample.
     #[must_use]
     pub fn mask(mut self, mask: Box<dyn TokenMask>) -> Self {
         self.mask = Some(mask);
@@ -151,14 +151,14 @@ impl Request {
         self
     }
 
-    /// Returns token ids alone.
+    /// Returns token ids only.
     #[must_use]
     pub fn without_text(mut self) -> Self {
         self.text = false;
         self
     }
 
-    /// The part that the scheduler sees.
+    /// The part of the request for the scheduler.
     pub(crate) fn to_scheduler(&self, eos_ids: &[u32]) -> scheduler::Request {
         let mut request = scheduler::Request::new(self.prompt.clone(), self.max_tokens);
         request.min_tokens = self.sampling.min_tokens;

@@ -59,7 +59,7 @@ pub struct StepWork<'s> {
 }
 
 impl StepWork<'_> {
-    /// Computes keys and values alone.
+    /// A step that only computes keys and values.
     #[must_use]
     pub fn nothing(phase: Phase) -> Self {
         Self { phase, score: false, logits: 0, draw: None, certify: false }

@@ -99,7 +99,7 @@ pub struct BlockView {
     pub host: u32,
     /// Blocks that sequences hold.
     pub used: u32,
-    /// Blocks that sharing saves: those that all sequences hold, each counted alone, less `used`.
+    /// Blocks that sharing saves: the sum of the blocks of all sequences, less `used`.
     pub shared: u32,
     /// Blocks whose content a later request can hit, held or not.
     pub cached: u32,

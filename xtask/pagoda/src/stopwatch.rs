@@ -14,7 +14,7 @@ pub(crate) struct Runs {
     pub(crate) steps: u32,
 }
 
-/// Rounds of dense and selecting steps, so that a clock that goes up favours neither.
+/// Rounds of dense and selecting steps, so that a rising clock favours neither.
 const ROUNDS: usize = 2;
 
 /// Slower steps are timed in one round.
@@ -71,8 +71,7 @@ impl Stopwatch {
         self.steps.as_ref().map_or(measured, |times| times(prefilled, decoded))
     }
 
-    /// Runs steps, some `runs` before they are timed, and returns the shorter one of the times of a step and what `run` returned
-    /// last.
+    /// Runs steps, some `runs` before they are timed, and returns the shortest time of a step and the last result of `run`.
     pub(crate) fn time<T>(
         &self,
         step: TimedStep,

@@ -171,8 +171,7 @@ impl Tiers {
         })
     }
 
-    /// Blocks that are full once the tokens of `range` are computed, and were not before, each with its hash: those that some
-    /// later prefix needs.
+    /// Blocks that were filled by the tokens of `range`, each with its hash; only blocks that a later prefix may need.
     pub(crate) fn filled<'h>(
         &self,
         range: Range<u32>,
@@ -217,7 +216,7 @@ impl Tiers {
 }
 
 impl TierUse {
-    /// The traffic of `tiers`, and what attention of `decoder` fetched from blocks on the host. Measures the cost of a fetch
+    /// The traffic of `tiers`, and the fetches from host blocks by the attention of `decoder`. Measures the cost of a fetch
     /// if there were any, which takes a moment.
     ///
     /// # Errors
@@ -229,7 +228,7 @@ impl TierUse {
     }
 }
 
-/// Adds what attention fetched from blocks on the host, and the cost if it was measured.
+/// Adds the fetches of attention from blocks on the host, and their cost if it was measured.
 ///
 /// # Errors
 /// Errors of the device.

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::error_chain::joined;
 use crate::{Note, Notes};
 
-/// Times of an adapter's products, and what follows from them.
+/// Times of an adapter's products, and the crossings that follow from them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Measurement {

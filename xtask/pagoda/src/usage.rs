@@ -26,7 +26,7 @@ pub(crate) fn kv_use(plan: &KvPlan, blocks: &[u32]) -> BTreeMap<String, KvUse> {
 /// Density and bound of sparse attention.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SparseUse {
-    /// The policy's SPEC, `indexer` where the model's own chooses, `full` for dense attention.
+    /// The policy's SPEC, `indexer` for the model's own, `full` for dense attention.
     pub policy: String,
     /// Attended share of the KV blocks, or of the candidates of an indexer, mean over steps, layers and heads, 0 to 1.
     pub density: f64,
@@ -36,7 +36,8 @@ pub struct SparseUse {
     /// Tokens below which the decode steps of a sequence alone are dense because selecting takes longer, 4294967295 if they are
     /// at any length; null if the policy decides by itself.
     pub dense_below: Option<u32>,
-    /// Tokens below which the chunks of a prompt are dense, likewise.
+    /// Tokens below which the chunks of a prompt are dense because selecting takes longer, 4294967295 if they are at any
+    /// length; null if the policy decides by itself.
     pub prefill_dense_below: Option<u32>,
 }
 
@@ -54,7 +55,7 @@ impl SparseUse {
         }
     }
 
-    /// Adds what `decoder` was found to be faster at.
+    /// Adds the lengths below which `decoder` is dense.
     #[must_use]
     pub fn on(self, decoder: &Decoder) -> Self {
         let crossing = decoder.crossing().filter(|crossing| crossing.is_known());
@@ -67,7 +68,7 @@ impl SparseUse {
     }
 }
 
-/// The name of what chooses the keys that attention reads.
+/// The name of the policy or indexer that selects keys.
 pub(crate) fn policy(spec: Option<&sparse_select::Spec>, indexer: bool) -> String {
     let own = if indexer { "indexer" } else { "full" };
     spec.map_or_else(|| own.into(), ToString::to_string)
@@ -88,7 +89,7 @@ impl fmt::Display for SparseUse {
     }
 }
 
-/// Traffic of the KV tiers since the engine was opened; a tier that is not configured is left out.
+/// Traffic of the KV tiers since the engine was opened; tiers that are not configured are absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct TierUse {
     /// Pages of selected blocks on the device, if the context itself is on the host.

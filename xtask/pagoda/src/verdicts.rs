@@ -8,8 +8,8 @@ pub use crate::adapter_records::{Verdict, Verdicts, WrongKernel};
 use crate::error::{Error, IGNORE};
 use crate::{Note, Notes, tuning};
 
-/// Opens an adapter, whose choices of kernels pass over those that are known to be wrong there, and follow the sizes that were
-/// [measured](tuning::measure) on it. If they were not, they are now.
+/// Opens an adapter. The choices of kernels avoid variants that are known to be wrong there, and follow the
+/// [measured](tuning::measure) sizes, which are measured now if they were not before.
 ///
 /// # Errors
 /// Those of [`Gpu::open`].
@@ -34,7 +34,7 @@ fn open_with(options: &GpuOptions, verdicts: &Verdicts, ignore: bool, notes: &No
     Ok(gpu.with_verdicts(heeded))
 }
 
-/// Tells, once each, which wrong variants others have taken the place of.
+/// Reports, once each, the wrong variants that other variants replaced.
 pub(crate) fn tell_passed_over(gpu: &Gpu, notes: &Notes) {
     for named in gpu.profile().verdicts.passed_over() {
         notes.tell(&Note::PassedOver {

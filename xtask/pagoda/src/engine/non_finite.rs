@@ -16,9 +16,9 @@ use crate::event::FinishReason;
 use crate::kv_used::group_id;
 
 impl Engine {
-    /// Finds the sequences of a step that have logits which are not finite, or blocks that were lost, and gives them that as
-    /// the reason of their end. What they drew is replaced by [`NOT_FINITE`]. Their blocks leave the prefix cache, those that
-    /// they found there too: any of them may be the cause. So do those in the tiers, if logits are not finite.
+    /// Finds the sequences of a step that have logits which are not finite, or blocks that were lost, and records the reason
+    /// of their end. Their drawn token is replaced by [`NOT_FINITE`]. Their blocks leave the prefix cache, those that they
+    /// found there too: any of them may be the cause. So do those in the tiers, if logits are not finite.
     ///
     /// # Complexity
     /// O(samples + log-probabilities of prompts) where all is well.

@@ -1,4 +1,4 @@
-//! Limits on the prompt tokens of a step, by what steps have taken.
+//! Limits on the prompt tokens of a step, from the times of earlier steps.
 
 use std::time::Duration;
 

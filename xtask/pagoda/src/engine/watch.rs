@@ -13,7 +13,7 @@ use crate::kv_used::group_id;
 use crate::live_view::{BlockReads, Ended, LiveView, MAX_ENDED, MAX_WATCHED, Owners, Step};
 use crate::usage;
 
-/// State that an engine keeps for those who watch it.
+/// State that an engine keeps for live views.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     /// Sequences whose block reads were requested.
@@ -21,7 +21,7 @@ pub(super) struct Watch {
     /// The last reads of each of them that is unfinished.
     reads: Vec<BlockReads>,
     ended: VecDeque<Ended>,
-    /// Tokens of a block that the sparse policy selects, or that the model's indexer chooses; `None` where neither acts.
+    /// Tokens of a block that the sparse policy selects, or that the model's indexer chooses; `None` if neither acts.
     select_block: Option<BlockSize>,
     /// Whether selections are traced even if no live view requests them.
     always_traced: bool,

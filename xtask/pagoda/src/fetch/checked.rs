@@ -35,7 +35,7 @@ fn note(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.checked"))
 }
 
-/// The hash, and what changes with the contents of a file.
+/// The hash, and the metadata that change with the contents of a file.
 fn state(path: &Path, sha256: &str) -> Option<String> {
     let meta = fs::metadata(path).ok()?;
     let modified = meta.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;

@@ -39,7 +39,7 @@ pub(super) struct Opening<'a> {
     pub(super) max_unread: usize,
 }
 
-/// The other end of a [`Stream`].
+/// The sending end of a [`Stream`].
 #[derive(Debug)]
 pub(super) struct Sender {
     events: channel::Sender<Item>,
@@ -178,7 +178,7 @@ impl Ended {
         let _ = self.0.recv_blocking();
     }
 
-    /// Whether the end has come.
+    /// Whether the stream has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.0.is_closed()

@@ -1,4 +1,4 @@
-//! The blocks of a pool, drawn small: cells of as many blocks as it takes to need no more than [`MAX_CELLS`].
+//! The blocks of a pool, drawn small: at most [`MAX_CELLS`] cells of several blocks each.
 
 use kvblock::{BlockId, BlockPool, SeqId};
 use serde::{Serialize, Serializer};

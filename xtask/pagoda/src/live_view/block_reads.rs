@@ -1,5 +1,5 @@
-//! Blocks that a sequence read in one step, layer by layer, drawn small: columns of as many blocks as it takes to need no
-//! more than [`MAX_COLUMNS`].
+//! Blocks that a sequence read in one step, layer by layer, drawn small: at most [`MAX_COLUMNS`] columns of several blocks
+//! each.
 
 use kvblock::{BlockSize, SeqId};
 use models::Attended;

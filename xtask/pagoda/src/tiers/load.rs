@@ -334,8 +334,8 @@ impl Tiers {
         self.loaded.remove(&seq).unwrap_or_default()
     }
 
-    /// Begins to read the next portion of every load that has none in progress, as far as the loader's cache
-    /// has room for it without evicting what others wait for.
+    /// Begins to read the next portion of every load that has none in progress, if the loader's cache has room for it without
+    /// evicting awaited blocks.
     fn submit(&mut self, scheduler: &Scheduler) {
         let idle = self.loads.iter().filter(|(_, loading)| loading.portion.is_none()).map(|(seq, _)| *seq);
         for seq in idle.collect::<Vec<SeqId>>() {

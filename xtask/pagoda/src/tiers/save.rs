@@ -30,7 +30,7 @@ const LOOKS: Duration = Duration::from_millis(2);
 
 /// The thread that saves.
 pub(super) struct Saver {
-    /// `None` once nothing more comes.
+    /// `None` once no more reads follow.
     reads: Option<SyncSender<(Names, BlockRead)>>,
     progress: Arc<Progress>,
     thread: Option<JoinHandle<()>>,
@@ -195,8 +195,8 @@ impl Writer {
 }
 
 impl Tiers {
-    /// Saves the current contents of blocks. The copies are queued on the device before later steps, so the
-    /// blocks may be reused at once. Waits only where [`STAGED_BYTES`](super::STAGED_BYTES) have not been written yet.
+    /// Saves the current contents of blocks. The copies are queued on the device before later steps, so the blocks may be
+    /// reused at once. Waits only if [`STAGED_BYTES`](super::STAGED_BYTES) have not been written yet.
     ///
     /// # Errors
     /// Errors of the device. Failures of tiers are only told and counted; blocks that

@@ -55,7 +55,7 @@ fn an_adapter_is_measured_once() {
     assert_eq!(told(), [""; 0]);
 }
 
-/// An adapter that is not there stands for one that fails.
+/// A missing adapter stands for one that fails.
 #[test]
 fn a_measurement_that_fails_is_no_error() {
     let options = GpuOptions::new(Checks::Off).device(Some("no such adapter".into()));
