@@ -71,7 +71,7 @@ fn replay_all(args: &BenchArgs, model: &Model, traces: &[workload::Workload]) ->
     traces.iter().try_for_each(run)
 }
 
-/// Measures the rows of one of `runs`: on one engine, or each on its own where the pool follows from the row.
+/// Measures the rows of one of `runs`: on one engine, or on an engine each if the pool depends on the row.
 fn measure(args: &BenchArgs, run: &Run, runs: &[Run], model: &Model, rows: &mut Vec<Row>) -> Result<()> {
     let label = with_pool(&run.label(), run.pool);
     let context = model.config.context_length;

@@ -34,9 +34,9 @@ pub struct CheckpointReport {
     pub kv: Vec<KvMemory>,
     /// Memory to fit into, in bytes; null where the adapter does not say.
     pub memory_bytes: Option<u64>,
-    /// Whether there are a tokenizer and a chat template.
+    /// Whether there is a tokenizer.
     pub tokenizer: bool,
-    /// See `tokenizer`.
+    /// Whether there is a chat template.
     pub chat_template: bool,
     /// Modes, each with the missing requirement if it does not work.
     pub modes: Vec<ModeOf>,

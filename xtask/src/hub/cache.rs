@@ -49,7 +49,7 @@ impl HubCache {
         found
     }
 
-    /// Folder of the commit that a revision was when it was last fetched, or that it names.
+    /// Folder of the commit that a revision names, or that it named when it was last fetched.
     #[must_use]
     pub fn snapshot(&self, revision: &str) -> Option<PathBuf> {
         let commit = fs::read_to_string(self.root.join("refs").join(revision));

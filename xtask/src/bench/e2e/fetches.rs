@@ -1,4 +1,4 @@
-//! Bytes that decode steps bring from the host, and what of their time other work hides.
+//! Bytes that decode steps copy from the host, and the share of their time that other work hides.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ use super::measure::{Times, count};
 pub(super) struct Fetches {
     /// Bytes from the host, a step.
     pub(super) bytes: f64,
-    /// Device time a step in which nothing but a fetch runs: what attention waits for, and what of fetches ahead is not hidden.
-    /// Null without timestamps, and without a policy.
+    /// Device time per step in which only a fetch runs: the waits of attention, and the part of prefetches that is not
+    /// hidden. Null without timestamps, and without a policy.
     wait_ms: Option<f64>,
     /// Share of the time of a prefetch that the concurrent product hides, from timestamps of both alone and together.
     hidden_ahead: Option<f64>,

@@ -53,7 +53,7 @@ pub(super) struct KernelTimes {
     pub(super) decode: Vec<KernelTime>,
 }
 
-/// An engine that serves batches of prompts, each other than all before it.
+/// An engine that serves batches of prompts. No prompt repeats an earlier one.
 pub(in crate::bench) struct Bench {
     pub(in crate::bench) engine: Engine,
     /// Maximum number of prompt tokens per step.
@@ -64,7 +64,7 @@ pub(in crate::bench) struct Bench {
 }
 
 impl Bench {
-    /// Runs a short batch that compiles what `batch` needs.
+    /// Runs a short batch that compiles the kernels of `batch`.
     pub(in crate::bench) fn warm_up(&mut self, batch: Batch) -> Result<()> {
         // Kernels do not depend on the length of longer prompts, but on the number of rows: all streams decode together.
         let prompt = batch.prompt.min(4 * self.chunk);
@@ -106,7 +106,7 @@ impl Bench {
         Ok(times)
     }
 
-    /// Runs a batch with timestamps, which slow it down; empty where the adapter has none.
+    /// Runs a batch with timestamps, which slow it down; empty if the adapter has none.
     pub(super) fn time_kernels(&mut self, batch: Batch) -> Result<KernelTimes> {
         if !self.engine.time_kernels(true) {
             return Ok(KernelTimes::default());

@@ -70,7 +70,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Names what runs, without the pool.
+    /// Name of the run, without the pool.
     pub(super) fn label(&self) -> String {
         label(&self.engine)
     }

@@ -17,7 +17,7 @@ use crate::report;
 /// One measured batch.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Row {
-    /// The model, and flags that change how it runs.
+    /// The model, and the flags that change its computation.
     pub(super) configuration: String,
     adapter: String,
     driver: String,
@@ -43,15 +43,15 @@ pub(super) struct Row {
     of_resident: Option<Speed>,
     /// Speed as shares of the same batch's speed without a policy, if that was measured before.
     of_dense: Option<Speed>,
-    /// Share of the blocks that were attended in the phases in which a policy acts. Null without one, and for policies that leave
-    /// keys out inside the attention kernel, which do not count them.
+    /// Share of the blocks that were attended in the phases in which a policy acts. Null without a policy, and for policies
+    /// that skip keys inside the attention kernel, which does not count them.
     density: Option<f64>,
     /// Tokens below which decode steps of one stream are dense, because selecting takes longer there; if all are dense, one
     /// more than any stream has. Null without a policy, and if the policy decides by itself.
     dense_below: Option<u32>,
-    /// Tokens below which chunks of prompts are dense, likewise.
+    /// Tokens below which chunks of prompts are dense because selecting takes longer.
     prefill_dense_below: Option<u32>,
-    /// Weights that come from memory of the host in every step, where some do.
+    /// Weights that every step copies from host memory, if there are any.
     streamed: Option<Streamed>,
     /// Pages of selected blocks that decode steps fetched, if the context is on the host.
     pages: Option<Pages>,
@@ -69,7 +69,7 @@ struct Speed {
     decode: f64,
 }
 
-/// Pages of selected blocks, as shares of those that were selected.
+/// Pages of selected blocks, as shares of all selected pages.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Pages {
     /// Pages that attention waited for.
@@ -100,7 +100,7 @@ struct Roofline {
     of_step: f64,
     /// Multiplications and additions of the prefills.
     prefill_operations: f64,
-    /// Operations a second: of matrices where the kernels use them, else of f32.
+    /// Operations a second: of matrices if the kernels use them, else of f32.
     operations_s: f64,
     /// Share of the measured prefill that these take.
     of_prefill: f64,

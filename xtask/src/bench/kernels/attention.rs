@@ -209,7 +209,7 @@ pub(super) struct Rows<'a> {
     /// f32 `[rows, heads, head_dim]`, and `[rows, heads]`.
     pub(super) out: Bound,
     pub(super) lse: Bound,
-    /// Natural logarithm of the threshold times the keys of a row, where keys of little weight are left out.
+    /// Natural logarithm of the threshold times the keys of a row, if keys of little weight are skipped.
     pub(super) log_skip: Option<f32>,
 }
 

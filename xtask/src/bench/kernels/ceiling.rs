@@ -134,7 +134,7 @@ pub(in crate::bench) struct Ceiling {
     pub(in crate::bench) bytes_s: f64,
     /// Multiply-adds of f32, counted as two operations, a second.
     pub(in crate::bench) f32_s: f64,
-    /// Operations of cooperative matrices a second, where the device runs them.
+    /// Operations of cooperative matrices a second, if the device runs them.
     pub(in crate::bench) matrix_s: Option<f64>,
 }
 

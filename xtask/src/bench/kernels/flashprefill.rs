@@ -162,7 +162,8 @@ fn chunk(heads: &Heads, rows: &Range<u32>, alpha: f32) -> FlashPrefill {
     }
 }
 
-/// The kernels of the selection and of its correction one by one, over the last rows of a prompt of `len` tokens, which see most.
+/// The kernels of the selection and of its correction one by one, over the last rows of a prompt of `len` tokens, which see
+/// the most keys.
 pub(super) fn kernels(bench: &Bench, heads: &Heads, len: u32) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
     let prompt = Prompt::new(gpu, heads, len)?;

@@ -31,7 +31,7 @@ const MIDDLE: f64 = (BAND_BLOCKS - 1) as f64 / 2.0;
 /// Standard deviation, in blocks, of the Gaussian of logits. At a logit of 9 the deviation of the attention is a third of it:
 /// 98 % of the band are in its 8 blocks.
 const DEVIATION: f64 = 4.4;
-/// Distance from the middle from where on logits of the Gaussian are none.
+/// Distance from the middle, in blocks, from which on the Gaussian adds nothing to logits.
 const REACH: usize = 24;
 
 /// A prompt of one sequence.
