@@ -51,7 +51,7 @@ impl ToolCall {
     }
 }
 
-/// Parts of an answer that have come and not been sent.
+/// Parts of an answer that were received and not yet sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) text: String,
@@ -102,7 +102,7 @@ impl Answer {
         std::mem::replace(&mut self.parts, Parts { first_call, ..Parts::default() })
     }
 
-    /// Whether nothing has come since the last time.
+    /// Whether there is no new text since the last call.
     pub(crate) fn is_empty(&self) -> bool {
         let Parts { text, thought, calls, .. } = &self.parts;
         text.is_empty() && thought.is_empty() && calls.is_empty()
@@ -150,7 +150,7 @@ enum State {
     /// Only blanks have come; a thought may begin.
     Start,
     Thought,
-    /// The thought is over, and nothing but blanks has come since.
+    /// The thought is over, and only blanks followed.
     Opening,
     Text,
     /// Within the tags of a call.
@@ -278,7 +278,7 @@ fn text(text: String) -> Vec<Piece> {
 mod tests {
     use super::*;
 
-    /// The pieces of an answer that comes in parts of `size` characters, neighbours of a kind joined.
+    /// The pieces of an answer that is read in parts of `size` characters; neighbours of a kind are joined.
     fn parse(answer: &str, calls: Calls, size: usize) -> Vec<Piece> {
         let mut parser = Parser::new(calls, false);
         let chars: Vec<char> = answer.chars().collect();

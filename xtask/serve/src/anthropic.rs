@@ -17,7 +17,7 @@ use crate::reply as replies;
 use crate::running::Running;
 use crate::server::{Prompted, Server};
 use crate::sse;
-use reply::{Chunks, Reply};
+use reply::{MessagesChunks, MessagesReply};
 use request::Messages;
 
 /// `POST /v1/messages`.
@@ -48,13 +48,13 @@ async fn answer(server: Arc<Server>, call: Call) -> Result<Response, ApiError> {
     let Prompted { ids, thinks } = server.prompt(conversation).await?;
     let mask = server.mask(tools.constraint()).await?;
     let answer = Answer::new(tools.calls(), thinks);
-    let mut reply = Reply::new(&server, call.id.prefixed("msg"), ids.len(), answer);
+    let mut reply = MessagesReply::new(&server, call.id.prefixed("msg"), ids.len(), answer);
     reply.engine = server.engine_use(generation.salt_for(&call.client).as_deref(), &[&ids]);
     let mut request = generation.request(&server, ids, Some(max_tokens));
     request.mask = mask;
     let running = Running::start(&server, vec![request], call, "messages").await?;
     match generation.stream {
-        Some(_) => Ok(sse::respond(running, Chunks::new(reply), server.options.keep_alive)),
+        Some(_) => Ok(sse::respond(running, MessagesChunks::new(reply), server.options.keep_alive)),
         None => reply.whole(running).await,
     }
 }
@@ -73,7 +73,7 @@ pub(crate) fn error_json(error: &ApiError) -> String {
     json!({ "type": "error", "error": { "type": kind, "message": error.message } }).to_string()
 }
 
-/// The answer to a call of `path` that no handler has seen, in the shape of its API.
+/// The answer to a call of `path` that no handler takes, in the form of its API.
 pub(crate) fn respond(path: &str, error: &ApiError) -> Response {
     let here = path == "/v1/messages" || path.starts_with("/v1/messages/");
     error.respond(if here { error_json(error) } else { error.to_json() })

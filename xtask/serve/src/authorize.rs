@@ -11,7 +11,7 @@ use crate::error::ApiError;
 use crate::server::Server;
 use crate::{anthropic, page};
 
-/// Refuses calls without an accepted key, those that ask for the server's health or for the page itself excepted.
+/// Refuses calls without an accepted key, except calls of the server's health and of the page itself.
 pub(crate) async fn check(State(server): State<Arc<Server>>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if path == "/health" || path.starts_with("/health/") || page::is_asset(path) {

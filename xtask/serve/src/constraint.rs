@@ -52,7 +52,7 @@ pub(crate) struct NamedSchema {
     _strict: Option<bool>,
 }
 
-/// vLLM's field: one of these.
+/// vLLM's field with one constraint.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StructuredOutputs {

@@ -57,8 +57,8 @@ impl EngineUse {
         }
     }
 
-    /// Updates the report by an event. Cached tokens are summed over all prompts; times and policy are those of the last
-    /// sample to end.
+    /// Updates the report by an event. Cached tokens are summed over all prompts; times and policy are of the last sample to
+    /// end.
     pub(crate) fn take(&mut self, event: &Event) {
         match event {
             Event::Started(started) => {

@@ -23,7 +23,7 @@ pub(crate) struct ApiError {
 
 /// The JSON form.
 #[derive(Serialize)]
-struct Reply<'a> {
+struct ErrorBody<'a> {
     error: Inner<'a>,
 }
 
@@ -47,7 +47,7 @@ impl ApiError {
         Self { param: Some(name), ..Self::new(StatusCode::BAD_REQUEST, message) }
     }
 
-    /// A 400 for the call as a whole.
+    /// A 400 for the whole call.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
@@ -99,7 +99,7 @@ impl ApiError {
     pub(crate) fn to_json(&self) -> String {
         let Self { message, param, code, .. } = self;
         let error = Inner { message, r#type: self.kind(), param: param.as_deref(), code: *code };
-        serde_json::to_string(&Reply { error }).expect("texts are JSON")
+        serde_json::to_string(&ErrorBody { error }).expect("texts are JSON")
     }
 
     /// The answer with `body` as its JSON.

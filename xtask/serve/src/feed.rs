@@ -6,7 +6,7 @@ use axum::response::sse;
 use pagoda::SeqId;
 use tokio::sync::watch;
 
-/// Events for those who watch.
+/// Events for the watchers of the live page.
 #[derive(Debug, Default)]
 pub(crate) struct Feed(Mutex<Watchers>);
 

@@ -72,7 +72,7 @@ impl<'b> Fields<'b> {
         }
     }
 
-    /// Takes a field whose `value` alone is possible here.
+    /// Takes a field that only supports the given `value`.
     pub(crate) fn only<T: DeserializeOwned + PartialEq>(
         &mut self,
         name: &str,
@@ -112,7 +112,7 @@ impl<'b> Fields<'b> {
     }
 }
 
-/// Tells a test that a field is one of those that a call may have.
+/// Reports to a test that calls may have a field.
 #[cfg(test)]
 fn known(name: &str) {
     tests::KNOWN.with_borrow_mut(|known| known.insert(name.to_owned()));

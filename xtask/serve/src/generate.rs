@@ -19,7 +19,7 @@ use crate::running::Running;
 use crate::server::Server;
 use crate::sse::{self, Frames, Out};
 
-/// Maximum number of generated tokens where the request says nothing, as in vLLM.
+/// Maximum number of generated tokens if the request states none, as in vLLM.
 const MAX_TOKENS: u32 = 16;
 
 /// Fields of a call.
@@ -51,7 +51,7 @@ impl Asked {
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let Asked { request_id, ids, mut generation, max_tokens } = Asked::read(&call.body)?;
     generation.settle(&server).await?;
-    let reply = Reply {
+    let reply = GenerateReply {
         id: request_id.unwrap_or_else(|| call.id.as_str().to_owned()),
         log_probs: generation.sampling.log_probs.is_some(),
         usage: Usage::of_prompts([ids.as_slice()]),
@@ -64,14 +64,16 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     request.text &= !request.stop.is_empty();
     let running = Running::start(&server, vec![request], call, "token_ids").await?;
     match generation.stream {
-        Some(options) => Ok(sse::respond(running, Chunks { reply, options }, server.options.keep_alive)),
+        Some(options) => {
+            Ok(sse::respond(running, GenerateChunks { reply, options }, server.options.keep_alive))
+        }
         None => reply.whole(running).await,
     }
 }
 
 /// An answer as it grows.
 #[derive(Debug)]
-struct Reply {
+struct GenerateReply {
     server: Arc<Server>,
     id: String,
     log_probs: bool,
@@ -100,7 +102,7 @@ struct Choice {
     finish_reason: Option<&'static str>,
 }
 
-impl Reply {
+impl GenerateReply {
     fn take(&mut self, event: Event) -> Option<usize> {
         self.engine.take(&event);
         match event {
@@ -143,12 +145,12 @@ impl Reply {
     }
 }
 
-struct Chunks {
-    reply: Reply,
+struct GenerateChunks {
+    reply: GenerateReply,
     options: StreamOptions,
 }
 
-impl Frames for Chunks {
+impl Frames for GenerateChunks {
     fn event(&mut self, _: usize, event: Event, out: &mut Out) -> Result<(), ApiError> {
         let Some(index) = self.reply.take(event) else { return Ok(()) };
         let choices = vec![self.reply.choice(index)];

@@ -1,4 +1,4 @@
-//! API keys: who may call, and how much.
+//! API keys: the clients that may call, and their limits.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -90,7 +90,7 @@ impl ApiKey {
         self
     }
 
-    /// Reads a file of keys: one a line, then words about it. Empty lines, and those that begin with `#`, say nothing.
+    /// Reads a file of keys: one a line, then words about it. Empty lines, and lines that begin with `#`, are skipped.
     ///
     /// # Errors
     /// [`ApiKeyError`], which never contains a key.

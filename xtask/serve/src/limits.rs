@@ -1,4 +1,4 @@
-//! Limits on what the calls of an API key use in a minute.
+//! Limits on the requests and tokens of an API key in a minute.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -36,7 +36,7 @@ struct State {
 pub(crate) struct Exceeded {
     unit: &'static str,
     per_minute: u64,
-    /// Time until there is something left.
+    /// Time until the budget suffices.
     pub(crate) wait: Duration,
 }
 

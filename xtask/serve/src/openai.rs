@@ -1,4 +1,4 @@
-//! OpenAI's API: what its calls have in common.
+//! OpenAI's API: common parts of its calls.
 
 pub(crate) mod chat;
 pub(crate) mod completions;

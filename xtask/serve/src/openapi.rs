@@ -69,7 +69,7 @@ mod tests {
 
     type Read = fn(&[u8]) -> Result<(), ApiError>;
 
-    /// Returns how the routes read their bodies, and bodies with which they take all fields that they know.
+    /// Returns the ways in which routes read their bodies, and bodies with all fields that they accept.
     fn readers() -> Vec<(&'static str, Read, Vec<Value>)> {
         let chat = || json!({ "messages": [{ "role": "user", "content": "a" }] });
         let message = || json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1 });

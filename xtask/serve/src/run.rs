@@ -47,9 +47,9 @@ pub enum Stopped {
     EngineFailed,
 }
 
-/// Serves `listener` on a runtime of its own until SIGTERM or Ctrl-C. The first signal drains: new calls get a
-/// 503, and those that run have [`Options::drain_timeout`]; the second one ends it at once. `ready` is called
-/// once connections are accepted.
+/// Serves `listener` on a runtime of its own until SIGTERM or Ctrl-C. The first signal drains: new calls get a 503, and
+/// running ones have [`Options::drain_timeout`]; the second one ends it at once. `ready` is called once connections are
+/// accepted.
 ///
 /// # Errors
 /// If the system refuses a runtime, signals or the listener.

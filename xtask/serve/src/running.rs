@@ -23,9 +23,9 @@ pub(crate) struct Running {
     client: Client,
     /// When the last token of each sequence came, by prompt and sample.
     last: HashMap<(usize, u32), Instant>,
-    /// `None` where all events have come.
+    /// `None` after the last event.
     streams: Vec<Option<pagoda::Stream>>,
-    /// Index to look at next, so that no prompt waits for the others.
+    /// Index of the next stream to poll, so that no prompt waits for the others.
     turn: usize,
 }
 
@@ -95,7 +95,7 @@ fn tokens(event: &Event) -> usize {
     }
 }
 
-/// Counts what happened to a request.
+/// Counts an event of a request.
 fn observe(metrics: &Metrics, last: &mut HashMap<(usize, u32), Instant>, prompt: usize, event: &Event) {
     match event {
         Event::Started(started) => metrics.started(started.cached),

@@ -1,4 +1,4 @@
-//! State that all calls share: the engine, the model, and the places of those that are being prepared.
+//! State that all calls share: the engine, the model, and the places of calls in preparation.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -35,7 +35,7 @@ pub(crate) struct Server {
     pub(crate) metrics: Metrics,
     pub(crate) recent: Recent,
     pub(crate) feed: Feed,
-    /// Made when the first constraint comes.
+    /// Created for the first constraint.
     constraints: Arc<OnceLock<Constraints>>,
     /// Start of the server, in seconds since 1970.
     pub(crate) created: u64,
@@ -230,7 +230,7 @@ impl Server {
         u32::try_from(room).expect("a context length has 32 bits")
     }
 
-    /// When a request that comes now must have ended.
+    /// Deadline of a request that arrives now.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.options.request_timeout.map(|timeout| Instant::now() + timeout)
     }

@@ -19,7 +19,7 @@ use crate::running::Running;
 /// Tells nginx not to keep events back.
 const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Turns what happens to the requests of a call into the events of an API.
+/// Converts the events of a call's requests to events of an API.
 pub(crate) trait Frames: Send + Unpin + 'static {
     /// Adds the events that an event of a prompt leads to.
     ///
@@ -70,7 +70,7 @@ pub(crate) fn respond(running: Running, frames: impl Frames, keep_alive: Duratio
 }
 
 struct Body<F> {
-    /// `None` once the last event has come.
+    /// `None` after the last event.
     running: Option<Running>,
     frames: F,
     out: Out,

@@ -17,7 +17,7 @@ use crate::prompt::{Prompts, Reading};
 use crate::reply;
 use crate::server::Server;
 
-/// Text or messages to turn into ids.
+/// Text or messages to convert to ids.
 #[derive(Debug)]
 pub(crate) struct Tokenize {
     model: Option<String>,
@@ -71,7 +71,7 @@ pub(crate) async fn tokenize(State(server): State<Arc<Server>>, call: Call) -> R
     Ok(reply::json(&body))
 }
 
-/// Ids to turn into a text.
+/// Ids to convert to a text.
 #[derive(Debug)]
 pub(crate) struct Detokenize {
     model: Option<String>,

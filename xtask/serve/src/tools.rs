@@ -26,7 +26,7 @@ pub(crate) struct Function {
     pub(crate) description: Option<String>,
     /// JSON schema of the arguments.
     pub(crate) parameters: Option<Value>,
-    /// Whether arguments must follow the schema, which they do wherever a call is forced.
+    /// Whether arguments must follow the schema. They always do if a call is forced.
     pub(crate) strict: Option<bool>,
 }
 
@@ -150,7 +150,7 @@ impl Tools {
         (self.calls() == Calls::Maybe && !self.parallel).then_some(CALLED)
     }
 
-    /// The tools as templates see them; `None` if there are none to call.
+    /// The tools for templates; `None` if there are none to call.
     pub(crate) fn for_template(&self) -> Option<Value> {
         let tool = |tool: &Function| {
             let mut function = Map::from_iter([("name".to_owned(), Value::from(tool.name.as_str()))]);
@@ -161,7 +161,7 @@ impl Tools {
         (self.calls() != Calls::Never).then(|| self.list.iter().map(tool).collect())
     }
 
-    /// Returns the constraint that holds the answer to a call, if it must be one.
+    /// Returns the constraint that makes the answer a call, if it must be one.
     pub(crate) fn constraint(&self) -> Option<Constraint> {
         let chosen = |tool: &&Function| match &self.choice {
             Choice::Named(name) => tool.name == *name,

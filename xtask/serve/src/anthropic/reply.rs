@@ -17,7 +17,7 @@ use crate::sse::{Frames, Out};
 
 /// An answer as it grows.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct MessagesReply {
     server: Arc<Server>,
     id: String,
     prompt_tokens: usize,
@@ -28,7 +28,7 @@ pub(super) struct Reply {
     end: Option<FinishReason>,
 }
 
-impl Reply {
+impl MessagesReply {
     pub(super) fn new(server: &Arc<Server>, id: String, prompt_tokens: usize, answer: Answer) -> Self {
         let server = Arc::clone(server);
         let engine = EngineUse::default();
@@ -59,7 +59,7 @@ impl Reply {
         }
     }
 
-    /// Cached tokens are apart from the others here.
+    /// Usage, in which cached tokens are counted apart from the others.
     fn usage(&self) -> Value {
         json!({
             "input_tokens": self.prompt_tokens - self.cached_tokens,
@@ -124,8 +124,8 @@ fn tool_use(name: &str, input: &Value) -> Value {
 }
 
 /// An answer as a stream of named events.
-pub(super) struct Chunks {
-    reply: Reply,
+pub(super) struct MessagesChunks {
+    reply: MessagesReply,
     begun: bool,
     /// The kind of the block that grows.
     open: Option<Kind>,
@@ -140,8 +140,8 @@ enum Kind {
     ToolUse,
 }
 
-impl Chunks {
-    pub(super) fn new(reply: Reply) -> Self {
+impl MessagesChunks {
+    pub(super) fn new(reply: MessagesReply) -> Self {
         Self { reply, begun: false, open: None, blocks: 0 }
     }
 
@@ -183,7 +183,7 @@ impl Chunks {
     }
 }
 
-impl Frames for Chunks {
+impl Frames for MessagesChunks {
     fn event(&mut self, _: usize, event: Event, out: &mut Out) -> Result<(), ApiError> {
         self.reply.take(&event);
         if !std::mem::replace(&mut self.begun, true) {

@@ -96,14 +96,14 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     generation.settle(&server).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
     let mask = server.mask(constraint).await?;
-    let mut reply = Reply::new(&server, &call, &generation, &prompt);
+    let mut reply = ChatReply::new(&server, &call, &generation, &prompt);
     reply.answers = vec![Answer::new(tools.calls(), thinks); reply.outputs.len()];
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
     let running = Running::start(&server, vec![request], call, "messages").await?;
     match generation.stream {
         Some(options) => {
-            let stream = Chunks { reply, options, begun: vec![false; generation.samples as usize] };
+            let stream = ChatChunks { reply, options, begun: vec![false; generation.samples as usize] };
             Ok(sse::respond(running, stream, server.options.keep_alive))
         }
         None => reply.whole(running).await,
@@ -112,7 +112,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
 
 /// An answer as it grows.
 #[derive(Debug)]
-struct Reply {
+struct ChatReply {
     server: Arc<Server>,
     id: String,
     created: u64,
@@ -157,7 +157,7 @@ struct Choice<M> {
     token_ids: Option<Vec<u32>>,
 }
 
-impl Reply {
+impl ChatReply {
     fn new(server: &Arc<Server>, call: &Call, generation: &Generation, prompt: &[u32]) -> Self {
         Self {
             server: Arc::clone(server),
@@ -255,14 +255,14 @@ impl Reply {
 }
 
 /// An answer in chunks.
-struct Chunks {
-    reply: Reply,
+struct ChatChunks {
+    reply: ChatReply,
     options: crate::generation::StreamOptions,
     /// Samples that have had their first chunk.
     begun: Vec<bool>,
 }
 
-impl Chunks {
+impl ChatChunks {
     fn send(&mut self, choices: Vec<Choice<Message>>, usage: Option<Option<Usage>>, out: &mut Out) {
         let ids = self.reply.prompt_ids.as_deref().filter(|_| self.begun.iter().all(|begun| !begun));
         let completion = self.reply.completion("chat.completion.chunk", choices);
@@ -275,14 +275,14 @@ impl Chunks {
         self.send(vec![choice], self.usage(), out);
     }
 
-    /// Usage in a chunk other than the last.
+    /// Usage in a chunk before the last.
     fn usage(&self) -> Option<Option<Usage>> {
         let running = self.options.continuous_usage_stats.then_some(self.reply.usage);
         (self.options.include_usage || running.is_some()).then_some(running)
     }
 }
 
-impl Frames for Chunks {
+impl Frames for ChatChunks {
     fn event(&mut self, _: usize, event: Event, out: &mut Out) -> Result<(), ApiError> {
         let Some(sample) = self.reply.take(event) else { return Ok(()) };
         if !self.begun[sample] {

@@ -21,7 +21,7 @@ use crate::running::Running;
 use crate::server::{Server, unix_seconds};
 use crate::sse::{self, Frames, Out};
 
-/// Maximum number of tokens of an answer where the request says nothing, as in OpenAI's API.
+/// Maximum number of tokens of an answer if the request states none, as in OpenAI's API.
 const MAX_TOKENS: u32 = 16;
 
 /// Fields of a completion.
@@ -70,17 +70,19 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     let mut requests: Vec<Request> =
         prompts.iter().map(|prompt| completion.request(&server, prompt)).collect();
     requests.iter_mut().for_each(|request| request.mask.clone_from(&mask));
-    let reply = Reply::new(&server, &call, &completion, prompts);
+    let reply = CompletionReply::new(&server, &call, &completion, prompts);
     let running = Running::start(&server, requests, call, "prompt").await?;
     match completion.generation.stream {
-        Some(options) => Ok(sse::respond(running, Chunks { reply, options }, server.options.keep_alive)),
+        Some(options) => {
+            Ok(sse::respond(running, CompletionChunks { reply, options }, server.options.keep_alive))
+        }
         None => reply.whole(running).await,
     }
 }
 
 /// An answer as it grows.
 #[derive(Debug)]
-struct Reply {
+struct CompletionReply {
     server: Arc<Server>,
     id: String,
     created: u64,
@@ -137,7 +139,7 @@ struct Choice {
     token_ids: Option<Vec<u32>>,
 }
 
-impl Reply {
+impl CompletionReply {
     fn new(server: &Arc<Server>, call: &Call, completion: &Completion, prompts: Vec<Prompt>) -> Self {
         let Completion { generation, reading, max_tokens, .. } = completion;
         let samples = generation.samples as usize;
@@ -236,12 +238,12 @@ impl Reply {
 }
 
 /// An answer in chunks.
-struct Chunks {
-    reply: Reply,
+struct CompletionChunks {
+    reply: CompletionReply,
     options: StreamOptions,
 }
 
-impl Frames for Chunks {
+impl Frames for CompletionChunks {
     fn event(&mut self, prompt: usize, event: Event, out: &mut Out) -> Result<(), ApiError> {
         let Some(index) = self.reply.take(prompt, event) else { return Ok(()) };
         let Sample { output, begun, .. } = &self.reply.choices[index];

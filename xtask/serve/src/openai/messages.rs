@@ -1,4 +1,4 @@
-//! Messages of a chat, checked and turned into what templates expect.
+//! Messages of a chat, checked and converted for templates.
 
 use pagoda::Conversation;
 use serde::Deserialize;
@@ -51,7 +51,7 @@ struct ToolCall {
     #[serde(rename = "type")]
     _type: Option<FunctionKind>,
     function: FunctionCall,
-    /// Position in a stream, which clients may leave in.
+    /// Position in a stream, which clients may include.
     #[serde(rename = "index")]
     _index: Option<u32>,
 }
@@ -69,7 +69,7 @@ struct FunctionCall {
     arguments: String,
 }
 
-/// Takes the fields of a chat that its template sees.
+/// Takes the fields of a chat for its template.
 pub(crate) fn conversation(fields: &mut Fields<'_>) -> Result<Conversation, ApiError> {
     let messages: Vec<Message> = fields.need("messages")?;
     if messages.is_empty() {
@@ -114,7 +114,7 @@ pub(crate) fn conversation(fields: &mut Fields<'_>) -> Result<Conversation, ApiE
 }
 
 impl Message {
-    /// The object that templates see.
+    /// Converts the message to an object for templates.
     fn into_template(self, index: usize) -> Result<Value, ApiError> {
         let at = |name: &str| format!("messages[{index}].{name}");
         let mut object = Map::new();

@@ -9,7 +9,7 @@ use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Text(pub(crate) String);
 
-/// A part of a content. Only texts are known; other types are refused by name.
+/// A part of a content. Only text is supported; other types are refused by name.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Part {

@@ -23,7 +23,7 @@ use crate::running::Running;
 use crate::server::{Prompted, Server};
 use crate::sse;
 use crate::tools::Tools;
-use reply::{Chunks, Reply};
+use reply::{ResponsesChunks, ResponsesReply};
 
 /// Fields of a response.
 #[derive(Debug)]
@@ -150,14 +150,14 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     generation.settle(&server).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
     let mask = server.mask(constraint).await?;
-    let mut reply = Reply::new(&server, &call, &generation, repeated);
+    let mut reply = ResponsesReply::new(&server, &call, &generation, repeated);
     reply.answer = Answer::new(tools.calls(), thinks);
     reply.engine = server.engine_use(generation.salt_for(&call.client).as_deref(), &[&prompt]);
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
     let running = Running::start(&server, vec![request], call, "input").await?;
     match generation.stream {
-        Some(_) => Ok(sse::respond(running, Chunks::new(reply), server.options.keep_alive)),
+        Some(_) => Ok(sse::respond(running, ResponsesChunks::new(reply), server.options.keep_alive)),
         None => reply.whole(running).await,
     }
 }

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Serialize)]
 struct View {
     model: Arc<str>,
-    /// Requests that wait for their start, those that the engine has not seen yet included.
+    /// Requests that wait for their start, including requests that the engine has not seen yet.
     queued: usize,
     /// Prompt tokens that were not computed since the start of the server, by the tier that had them.
     cached_tokens: CachedTokens,
@@ -158,7 +158,7 @@ fn chosen(uri: &Uri) -> Result<Option<SeqId>, ApiError> {
     }
 }
 
-/// The next event, and where later ones come from; `None` after the last one.
+/// The next event, and the source of later ones; `None` after the last one.
 type Next = Option<(Arc<sse::Event>, watch::Receiver<Told>)>;
 
 async fn next(mut told: watch::Receiver<Told>) -> Next {

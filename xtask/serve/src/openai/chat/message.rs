@@ -38,7 +38,7 @@ pub(super) struct Delta {
     tool_calls: Vec<CallDelta>,
 }
 
-/// A call of a tool. It comes in one piece, so that each has its id and name.
+/// A call of a tool. It is sent in one piece, so each has its id and name.
 #[derive(Serialize)]
 struct CallDelta {
     index: usize,

@@ -31,7 +31,7 @@ enum Item {
         call_id: String,
         output: Text,
     },
-    /// Thoughts of a model in an earlier turn; templates leave them out.
+    /// Thoughts of a model in an earlier turn, which templates omit.
     Reasoning {},
 }
 

@@ -100,7 +100,7 @@ impl Output {
         &self.items[index]
     }
 
-    /// All items. `cut` tells whether the answer was cut, which leaves the last one incomplete.
+    /// All items. If the answer was `cut`, the last one is incomplete.
     pub(super) fn json(&self, cut: bool) -> Value {
         let last = self.items.len().wrapping_sub(1);
         let status = |at| if cut && at == last { "incomplete" } else { "completed" };

@@ -1,4 +1,4 @@
-//! Responses, whole and as the events of their making.
+//! Responses, as a whole and as a stream of events.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::sse::{Frames, Out};
 
 /// A response as it grows.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct ResponsesReply {
     server: Arc<Server>,
     id: String,
     created: u64,
@@ -35,7 +35,7 @@ pub(super) struct Reply {
     end: Option<FinishReason>,
 }
 
-impl Reply {
+impl ResponsesReply {
     pub(super) fn new(
         server: &Arc<Server>,
         call: &Call,
@@ -148,14 +148,14 @@ impl Reply {
 }
 
 /// A response as a stream of numbered events.
-pub(super) struct Chunks {
-    reply: Reply,
+pub(super) struct ResponsesChunks {
+    reply: ResponsesReply,
     /// Number of events sent.
     sent: u64,
 }
 
-impl Chunks {
-    pub(super) fn new(reply: Reply) -> Self {
+impl ResponsesChunks {
+    pub(super) fn new(reply: ResponsesReply) -> Self {
         Self { reply, sent: 0 }
     }
 
@@ -219,7 +219,7 @@ impl Chunks {
     }
 }
 
-impl Frames for Chunks {
+impl Frames for ResponsesChunks {
     fn event(&mut self, _: usize, event: Event, out: &mut Out) -> Result<(), ApiError> {
         if self.sent == 0 {
             let response = self.reply.response();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::tools::{Form, Function};
 
-/// A tool. Those of other types run on OpenAI's servers.
+/// A tool. Tools of other types run on OpenAI's servers.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Tool {
