@@ -186,7 +186,7 @@ fn add_values(lane: u32, keys: Keys, before: State) -> State {
 
 // Adds the lanes up and stores the partition.
 fn add_up(lane: Lane, dest: Destination, state: State) {
-    // Its barrier also ends the reading of `weights`.
+    // The barrier of the sum also ends the reading of `weights`.
     let sum = reduce_add(state.sum, lane);
     #unroll g < GROUP
         weights[lane.index * 2u] = state.low[g];

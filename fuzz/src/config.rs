@@ -1,4 +1,4 @@
-//! `config.json` of every family, and behind a zero byte `generation_config.json`.
+//! `config.json` of every family, and after a zero byte `generation_config.json`.
 
 use attn_kernels::kernel::KvDtype;
 use models::{DecoderConfig, KvOptions, KvPlan};

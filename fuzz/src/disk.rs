@@ -14,7 +14,7 @@ const BLOCKS: u8 = 6;
 const ABOUT: &str = "format 2, 3 shards of 40 bytes, fuzzed";
 /// Bytes of the header.
 const HEADER_BYTES: usize = 4096;
-/// Hash, order of writing, and three checksums; behind them is the record's own.
+/// Hash, order of writing, and three checksums; after them is the record's own.
 const RECORD_BYTES: usize = 32 + 8 + 3 * 8;
 
 fn layout() -> BlockLayout {
@@ -81,7 +81,7 @@ impl Program<'_> {
         (0..len).map(|_| self.byte()).collect()
     }
 
-    /// A place in a file of `len` bytes, or a little behind it.
+    /// A place in a file of `len` bytes, or a little after its end.
     fn place(&mut self, len: usize) -> usize {
         usize::from(self.byte()) << 8 & 0x7f00 | usize::from(self.byte()).min(len + 8)
     }

@@ -1,4 +1,4 @@
-//! Bodies of POST requests, behind a line with the path: the server answers, and never with an error of its own.
+//! Bodies of POST requests, after a line with the path: the server answers, and never with an error of its own.
 
 #[path = "../../xtask/serve/tests/http/tiny.rs"]
 mod tiny;

@@ -1,4 +1,4 @@
-//! Objects of a store that others write: the bytes as they are, or behind an odd first byte, changes of a good object.
+//! Objects of a store that others write: the bytes as they are, or after an odd first byte, changes of a good object.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};

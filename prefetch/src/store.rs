@@ -198,7 +198,7 @@ impl Store {
     /// Waits for a task.
     ///
     /// # Errors
-    /// [`StoreError::Block`] when any block failed; the others were written all the same.
+    /// [`StoreError::Block`] when any block failed; the others were written nevertheless.
     /// [`StoreError::Timeout`] after the configured time.
     pub fn wait(&self, task: Task) -> Result<(), StoreError> {
         let timeout = self.shared.config.timeout;

@@ -52,7 +52,7 @@ pub struct Adapter {
     pub rows: Vec<Tested>,
 }
 
-/// Cases at random, beside the usual ones.
+/// Random cases that run in addition to the usual ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Random {
     /// Specs for each variant.
@@ -62,7 +62,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// So many specs from `seed` on, or from a seed of the clock.
+    /// Takes `specs` specs a variant from `seed` on, or from a seed of the clock.
     #[must_use]
     pub fn new(specs: u32, seed: Option<u64>) -> Self {
         let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());

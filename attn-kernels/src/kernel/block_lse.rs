@@ -77,9 +77,3 @@ pub fn variant(shape: &KvShape, num_heads: u32, select_block: u32) -> Variant {
 pub fn grid(params: &BlockLseParams, select_block: u32, rows: u32) -> [u32; 3] {
     [params.stride.div_ceil((LANES / select_block).max(1)), params.num_kv_heads, rows]
 }
-
-/// f32 of the log-sum-exps of `rows` rows, `[rows, num_heads, stride]`.
-#[must_use]
-pub fn lses_len(params: &BlockLseParams, rows: usize) -> usize {
-    rows * params.num_heads as usize * params.stride as usize
-}

@@ -13,9 +13,6 @@ kernel! {
     cases: crate::self_test::lists::keep_lists,
 }
 
-/// Maximum number of equal lists of a set.
-pub const MAX_COPIES: u32 = 64;
-
 params! {
     /// Uniform parameters.
     #[derive(PartialEq, Eq)]
@@ -24,7 +21,7 @@ params! {
         pub rows: u32,
         /// Different lists of a row.
         pub sets: u32,
-        /// Equal lists of each set, at most [`MAX_COPIES`].
+        /// Equal lists of each set, at most 64.
         pub copies: u32,
         /// u32 from one list to the next.
         pub list_stride: u32,

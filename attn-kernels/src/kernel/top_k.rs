@@ -102,7 +102,7 @@ pub(crate) const LISTS: OneOf<bool> = OneOf::new("out", &[(false, "out_positions
 pub const LANES: u32 = 512;
 
 /// Maximum number of scores of a row: the kernel's one workgroup goes through them some four times, and a software
-/// driver ends a lane when its loops have run 65,535 rounds.
+/// driver ends a lane when its loops have run 65,535 rounds. Library only: rows of the engine are as long as a context.
 pub const MAX_SCORES: u32 = 1 << 20;
 
 /// Lanes of a workgroup on a software driver, where every subgroup adds up the sums of all others, and each barrier switches

@@ -96,7 +96,7 @@ impl DiskTier {
         Self::on(Arc::new(folder), config)
     }
 
-    /// [`Self::open`] for the files of `volume`, which nobody else uses, in place of those of the directory.
+    /// [`Self::open`] for the files of `volume`, which no other tier uses, in place of those of the directory.
     ///
     /// # Errors
     /// Opens a tier on a given volume, with the errors of [`Self::open`] except [`TierError::Locked`] and

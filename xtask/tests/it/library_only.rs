@@ -73,9 +73,8 @@ fn what_nothing_above_uses_says_so() {
     let listed: Vec<String> =
         unused.iter().map(|(path, names)| format!("{path}: {}", names.join(" "))).collect();
     insta::assert_snapshot!(listed.join("\n"), @"
-    attn-kernels/src/kernel/attention.rs: check_lists
     attn-kernels/src/kernel/chunked_local.rs: VirtualBatch virtual_batches virtual_tables
-    attn-kernels/src/kernel/mla_decode.rs: SlotLists check_two
+    attn-kernels/src/kernel/top_k.rs: MAX_SCORES
     kvblock/src/v0/allocator.rs: PhysicalTokenBlock BlockAllocator
     kvblock/src/v0/copies.rs: BlockMove CopyList
     kvblock/src/v0/error.rs: BlockSpaceError

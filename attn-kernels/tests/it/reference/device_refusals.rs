@@ -59,7 +59,7 @@ fn kernels_of_levels_that_it_lacks() {
     assert_eq!((kernel, level), ("paged_prefill_coop", Level::Baseline));
 }
 
-/// They would compile and be wrong.
+/// Kernels for subgroups of another size would compile and be wrong.
 #[test]
 fn kernels_for_subgroups_of_other_sizes() {
     let Some(gpu) = gpu() else { return };

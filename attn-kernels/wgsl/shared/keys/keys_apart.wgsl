@@ -1,7 +1,7 @@
 // The two keys of a lane lie WG apart, so that neighbours read neighbouring chunks. See keys_paired for the choice.
 struct KeyChunks { first: kv_chunk, second: kv_chunk }
 
-// Their indices in the step.
+// Indices in the step of the keys that a lane owns.
 fn keys_of(lane: u32) -> vec2<u32> {
     return vec2(lane, lane + WG);
 }

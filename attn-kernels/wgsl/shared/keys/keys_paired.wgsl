@@ -1,7 +1,7 @@
 // The two keys of a lane are neighbours in a block, whose chunks of eight codes one load brings. Stands in for keys_apart.
 struct KeyChunks { first: kv_chunk, second: kv_chunk }
 
-// Their indices in the step.
+// Indices in the step of the keys that a lane owns.
 fn keys_of(lane: u32) -> vec2<u32> {
     return vec2(2u * lane, 2u * lane + 1u);
 }

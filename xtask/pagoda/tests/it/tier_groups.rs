@@ -43,7 +43,7 @@ impl Family {
         requests.map(|request| one(&mut engine, request).output)
     }
 
-    /// Its groups where windows are given back.
+    /// The groups of KV caches of a model that gives blocks before its windows back.
     fn groups(&self) -> Vec<KvCacheGroup> {
         self.model.load(&self.options, 33).unwrap().kv().plan().layout.groups.clone()
     }

@@ -26,7 +26,7 @@ fn leading(row: u32, edge: u32, most: u32, count: u32, lane: Lane) -> Leading {
     var of_what = OF_TOKENS;
     var cut = cut_between(vec2(least, most), count, 0xffffffffu);
     if (count < blocks) {
-        // So many blocks have a token from the least of their maxima on: no token below that is among the first.
+        // As many blocks have a token from the least of their maxima on: no token below that is among the first.
         of_what = OF_MAXIMA;
         cut = cut_between(vec2(0u, most), count, blocks);
     }
