@@ -1,4 +1,4 @@
-//! `index_logits` against its reference and, with `top_k`, against the DSA policy of `sparse-select`; `prefix_slots`.
+//! `index_logits` against its reference and, with `top_k`, against the DSA policy of `sparse-select`.
 
 use super::device::{assert_close, cases, dispatch, gpu};
 use super::layer::{Layer, words};
