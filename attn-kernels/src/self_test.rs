@@ -49,13 +49,13 @@ use crate::{Kernel, Level, NamedVariant, Variant};
 /// Makes the cases of a variant that a spec chooses.
 pub type Cases = fn(&Variant, &Spec) -> Vec<Case>;
 
-/// The cases of a variant that `spec` chooses, which those of a kernel in a catalogue have.
+/// The cases of a variant that `spec` chooses, by the declaration of its kernel.
 #[must_use]
 pub fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     variant.kernel.declared.map_or_else(Vec::new, |declared| declared.cases.of(variant, spec))
 }
 
-/// Returns what a table of cases leaves untested: kernels without a variant, and variants whose cases are none, are of another
+/// Returns the gaps of a table of cases: kernels without a variant, and variants whose cases are none, are of another
 /// variant, bind too few buffers or compare nothing.
 #[must_use]
 pub fn gaps(catalog: &[&Kernel], variants: &[NamedVariant], cases: Cases) -> Vec<String> {
@@ -99,7 +99,7 @@ pub fn skipped(gpu: &Gpu, named: &NamedVariant, case: &Case) -> Option<String> {
         .then(|| format!("subgroups of {smallest} to {largest}, {:?} are needed", case.subgroups))
 }
 
-/// Returns what fills import slot `slot` of a variant.
+/// Returns the value in import slot `slot` of a variant.
 ///
 /// # Panics
 /// When nothing of this slot does.
@@ -109,7 +109,7 @@ pub fn filled<S: Slot>(variant: &Variant, slot: S) -> S::Value {
     variant.get(slot).unwrap_or_else(|| panic!("kernel {} has no {name}", variant.kernel.name))
 }
 
-/// A cache of `num_kv_heads` KV heads in the shape that the slots of a variant say: f16 where they say no type.
+/// A cache of `num_kv_heads` KV heads in the shape that the slots of a variant state: f16 if they state no type.
 #[must_use]
 pub fn shape(variant: &Variant, num_kv_heads: u32) -> KvShape {
     let (layout, dtype) = stored(variant);

@@ -156,7 +156,7 @@ impl Pace {
         self.debt = (self.debt + time - decode - budget).clamp(0.0, MAX_OWED * budget);
     }
 
-    /// Seconds by which prompts may lengthen steps that take `decode` without, on average.
+    /// Mean number of seconds by which prompts may lengthen steps that take `decode` seconds without prompts.
     #[expect(clippy::cast_precision_loss, reason = "a number of sequences")]
     fn budget(&self, decode: f64) -> f64 {
         decode * (self.max_slowdown - 1.0) * self.prefilling.max(1) as f64

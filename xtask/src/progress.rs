@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Interval at which a thread looks.
 const LOOKS: Duration = Duration::from_millis(100);
 
-/// A line about what takes more than half a second, which comes and goes with it. Ends when it is dropped.
+/// A line about work that takes more than half a second. It disappears when it is dropped.
 #[derive(Debug)]
 pub struct StatusLine {
     stop: Option<Sender<()>>,

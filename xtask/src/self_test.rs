@@ -57,7 +57,7 @@ pub struct Adapter {
 pub struct Random {
     /// Specs for each variant.
     pub specs: u32,
-    /// The seed of the first one, which those of the others follow.
+    /// The seed of the first case, from which the seeds of the others follow.
     pub seed: u64,
 }
 
@@ -152,7 +152,7 @@ fn compare(
     }
 }
 
-/// Asks for what will run, which threads of the device's compile: a driver takes up to seconds for a kernel.
+/// Requests the kernels that will run, so that threads of the device compile them: a driver takes up to seconds for a kernel.
 fn compile(gpu: &Gpu, variants: &[(NamedVariant, Vec<Case>)]) {
     for (named, cases) in variants {
         if cases.first().is_some_and(|case| skipped(gpu, named, case).is_none()) {

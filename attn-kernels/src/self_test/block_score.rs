@@ -21,7 +21,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     ]
 }
 
-/// A type of cache that the digests of a variant are beside.
+/// The cache type of the digests of a variant.
 pub(crate) fn cache_of(variant: &Variant) -> KvDtype {
     let overflows = variant.get(block_score::OVERFLOWS) == Some(true);
     if overflows { KvDtype::Int8 } else { filled(variant, block_digest::READ) }

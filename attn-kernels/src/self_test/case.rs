@@ -1,4 +1,4 @@
-//! One kernel's work as data, and its comparison with what the reference leaves.
+//! One kernel's work as data, and its comparison with the reference.
 
 use std::ops::RangeInclusive;
 
@@ -13,7 +13,7 @@ use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::{KvDtype, KvShape};
 use crate::{Access, Variant};
 
-/// One kernel's work, and what it must leave in its buffers.
+/// One kernel's work, and the expected contents of its buffers.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// Description of the case.
@@ -37,7 +37,7 @@ pub enum Values {
     Words(Vec<u32>),
     /// Floats in this layout.
     Floats(FloatLayout, Tolerance, Vec<f32>),
-    /// f32 where these are finite; elsewhere the kernel may leave anything.
+    /// f32 where these are finite; elsewhere any value is allowed.
     Finite(Tolerance, Vec<f32>),
     /// Any indices that later kernels may use.
     Indices(Indices),
@@ -120,7 +120,7 @@ impl Case {
         self
     }
 
-    /// Adds the binding of these data, where there are some.
+    /// Adds the binding of these data, if there are any.
     #[must_use]
     pub(crate) fn optional<T: Pod>(self, data: Option<&[T]>) -> Self {
         match data {
@@ -141,7 +141,7 @@ impl Case {
         self.cache(KvDtype::F32, before, tolerance, want)
     }
 
-    /// Adds the next binding, all NaN, which the kernel must turn into `want` where that is finite.
+    /// Adds the next binding, all NaN. Where `want` is finite, the kernel must write it.
     #[must_use]
     pub fn finite(mut self, tolerance: Tolerance, want: &[f32]) -> Self {
         self.wants.push((self.buffers.len(), Values::Finite(tolerance, want.into())));
@@ -188,7 +188,7 @@ impl Case {
         case
     }
 
-    /// Adds the next binding, of which the kernel must make such indices.
+    /// Adds the next binding, to which the kernel must write such indices.
     #[must_use]
     pub fn indices<T: Pod>(self, before: &[T], indices: Indices) -> Self {
         let mut case = self.binding(before);

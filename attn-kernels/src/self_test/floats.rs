@@ -76,7 +76,7 @@ impl FloatLayout {
         }
     }
 
-    /// A cache whose elements lie where `index` says; a record is the part of a KV head in a block.
+    /// A cache whose elements are at `index`; a record is the part of a KV head in a block.
     #[must_use]
     pub fn cache(shape: &KvShape, index: Index) -> Self {
         if shape.dtype != KvDtype::Int8 {

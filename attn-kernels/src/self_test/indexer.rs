@@ -14,7 +14,7 @@ use crate::{Level, Variant, slot};
 /// Tolerance of a sum of heads, each of some hundred terms.
 const LOGITS: Tolerance = Tolerance { abs: 5e-5, rel: 2e-5 };
 
-/// Tolerance of such a sum by cooperative matrices, which add in an order and with a rounding of their own.
+/// Tolerance of a sum of logits by cooperative matrices, which add in an order and with a rounding of their own.
 const COOP: Tolerance = Tolerance { abs: 5e-4, rel: 5e-4 };
 
 pub(crate) fn index_logits(variant: &Variant, spec: &Spec) -> Vec<Case> {

@@ -7,7 +7,7 @@ use crate::kernel::mass_bound::{self, MassBoundParams};
 use crate::kernel::mass_merge::{self, MassMergeParams};
 use crate::kernel::paged_decode::PARTITION;
 
-/// Sums of exponentials, and what a bound gives away for them.
+/// Tolerance of sums of exponentials, and the slack of their bounds.
 const SHARES: Tolerance = Tolerance { abs: 1e-7, rel: 2e-4 };
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {

@@ -59,7 +59,7 @@ fn written(dtype: KvDtype) -> Tolerance {
     }
 }
 
-/// Turns values into what the cache keeps of them.
+/// Rounds values as the cache does.
 fn keep(shape: &LatentShape, latents: &mut [f32]) {
     for token in latents.chunks_exact_mut(shape.width() as usize) {
         token.copy_from_slice(&cpu::latent_write::stored_latent(shape, token));
@@ -89,7 +89,7 @@ fn counts(variant: &Variant, spec: &Spec) -> [[u32; 2]; 4] {
 }
 
 /// Whether the variant computes with cooperative matrices. Its partials are in proportion to another maximum than the
-/// largest: only what is normalised can be compared.
+/// largest: only normalised results can be compared.
 fn is_coop(variant: &Variant) -> bool {
     variant.level == Level::Coop
 }

@@ -1,4 +1,4 @@
-//! Options of attention kernels beside the dense causal case.
+//! Options of attention kernels that the dense causal case does not have.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -10,7 +10,7 @@ use crate::kernel::attention::{self, Attention, Context, Logit, Pages, Reach};
 use crate::kernel::paged_reduce;
 use crate::{Variant, slot};
 
-/// Lists of `[count, blocks ascending..]`; what follows a list is out of range of everything.
+/// Lists of `[count, blocks ascending..]`; entries after a list are out of every range.
 #[derive(Clone, Debug)]
 pub struct Lists {
     /// Tokens a block.
@@ -46,12 +46,12 @@ impl Lists {
     }
 }
 
-/// The values behind an [`Attention`].
+/// The values of the tensors of an [`Attention`].
 #[derive(Clone, Debug, Default)]
 pub struct AttentionInputs {
     /// Options of the attention.
     pub attention: Attention,
-    /// Lists of selected blocks, where not all are attended.
+    /// Lists of selected blocks, if not all blocks are attended.
     pub lists: Option<Lists>,
     /// Bound of scores.
     pub softcap: f32,
@@ -73,8 +73,8 @@ pub(crate) fn tables(variant: &Variant, tables: &[u32], num_kv_heads: u32) -> Ve
 }
 
 impl AttentionInputs {
-    /// Values for what a variant of an attention kernel computes; where it attends listed blocks, a list for each KV
-    /// head and each of these lengths.
+    /// Values for a variant of an attention kernel; if it attends listed blocks, a list for each KV head and each of these
+    /// lengths.
     pub(crate) fn of(
         variant: &Variant,
         [num_heads, num_kv_heads]: [u32; 2],
@@ -118,7 +118,7 @@ impl AttentionInputs {
         Self { attention, lists: None, softcap: 3.0, slopes, sinks }
     }
 
-    /// Attends to listed blocks, or tokens where these are of one.
+    /// Attends to listed blocks, or to tokens if the blocks are of one token.
     pub fn list(&mut self, lists: Lists) {
         self.attention.context =
             if lists.block == 1 { Context::Tokens } else { Context::Blocks(lists.block) };
@@ -144,7 +144,7 @@ impl AttentionInputs {
         }
     }
 
-    /// The sinks, where they are asked for.
+    /// The sinks, if they are requested.
     #[must_use]
     pub fn sinks(&self) -> Option<&[f32]> {
         self.attention.sinks.then_some(&self.sinks)

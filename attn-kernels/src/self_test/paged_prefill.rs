@@ -57,7 +57,7 @@ fn chunks(variant: &Variant, spec: &Spec, block: u32) -> Vec<(u32, u32)> {
     spec.list(&CHUNKS, 4, |spec| (spec.len(0, block, 0..=150), spec.len(0, block, 1..=80)))
 }
 
-/// Parts of the keys of a case, where there are several.
+/// Number of parts of the keys of a case, if there are several.
 const PARTS: u32 = 4;
 
 /// Rows of up to 33 keys leave nothing out.

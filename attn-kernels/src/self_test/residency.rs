@@ -1,4 +1,4 @@
-//! Cases of `residency` and `fetch_pages`, of those in which nothing is left open.
+//! Cases of `residency` and `fetch_pages` that leave nothing open.
 
 use super::hostile::{self, Indices, Order};
 use super::{Case, Spec, count, filled};
@@ -72,7 +72,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     cases
 }
 
-/// Lists of anything, whose own kernels would not make them: what is kept from call to call stays usable.
+/// Lists with arbitrary entries, which no kernel makes: the state that is kept between calls stays usable.
 fn any_lists(case: &Case, before: &Residents, num_blocks: u32) -> Vec<Case> {
     let below = |limits: Vec<u32>, none| Indices { order: Order::Different, stride: 1, limits, none };
     let slots = before.slots.iter().flat_map(|_| [num_blocks + 1, u32::MAX]).collect();

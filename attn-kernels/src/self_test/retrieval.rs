@@ -17,7 +17,7 @@ use crate::kernel::nsa_probs::{self, NsaProbsParams};
 use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::{Variant, slot};
 
-/// Multiples of 1/8: their products are exact, so that signs are those of the reference.
+/// Multiples of 1/8: their products are exact, so that signs equal those of the reference.
 fn eighths(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = (*x * 8.0).round() / 8.0);
 }

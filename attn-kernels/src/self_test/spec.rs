@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::layer;
 
-/// Choices of what a case leaves open: data, rows, lengths, heads, strides. By default all are the usual ones.
+/// Choices of the open properties of a case: data, rows, lengths, heads, strides. By default all are the usual ones.
 ///
 /// A kernel's cases ask for them one after the other, so equal specs give one variant equal cases.
 #[derive(Clone, Debug, Default)]
@@ -47,18 +47,18 @@ impl Spec {
         self.rng().map_or(usual, |mut rng| rng.random())
     }
 
-    /// A share of blocks that lists name: none, some or all.
+    /// A share of blocks in lists: none, some or all.
     pub fn density(&self, usual: f64) -> f64 {
         self.one_of(usual, &[0.0, 0.1, 0.3, 0.6, 0.9, 1.0])
     }
 
-    /// Numbers in -1..1, by default those of the seed `usual`.
+    /// Numbers in -1..1, by default from the seed `usual`.
     #[must_use]
     pub fn floats(&self, len: usize, usual: u64) -> Vec<f32> {
         layer::floats(len, self.seed(usual))
     }
 
-    /// Up to as many as usual, or `most` of them where those are more, each drawn by `draw`.
+    /// Up to the usual number of items, or to `most` if that is more, each drawn by `draw`.
     pub fn list<T: Clone>(&self, usual: &[T], most: u32, draw: impl Fn(&Self) -> T) -> Vec<T> {
         if self.seed.is_none() {
             return usual.into();

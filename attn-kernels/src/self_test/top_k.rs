@@ -60,7 +60,7 @@ impl Rows {
         TopKLongParams::new(&self.params, most(1), most(2))
     }
 
-    /// Peaks of all rows, and `before` where there is no group.
+    /// Peaks of all rows, and `before` for rows without a group.
     fn peaks(&self, before: u32) -> Vec<u32> {
         let stride = self.long().max_groups as usize;
         let mut all = vec![before; self.rows.len() * stride];

@@ -94,8 +94,8 @@ fn of_rows(rows: u32, times: &[StepTimes]) -> Vec<StepTimes> {
 /// Contexts from which prompt chunks select blocks, by number of rows. The default selects after any context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChunkCrossing {
-    /// Rows, and the tokens up to a chunk's end from which chunks of at least as many rows select, ascending by rows; `u32::MAX`
-    /// if they never do.
+    /// `(rows, tokens)`, ascending by rows: chunks of at least `rows` rows select if they end at token `tokens` or later;
+    /// `u32::MAX` tokens if they never do.
     chunks: Vec<(u32, u32)>,
 }
 

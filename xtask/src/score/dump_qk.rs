@@ -98,7 +98,7 @@ impl Policy for Recorder {
         self.block_size
     }
 
-    /// Other layers are attended whole without being asked.
+    /// Other layers are attended whole, without a selection.
     fn keeps_all(&self, layer: Option<u32>, _: usize) -> bool {
         layer.is_some_and(|layer| layer != self.layer)
     }

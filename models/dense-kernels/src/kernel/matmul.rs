@@ -218,9 +218,9 @@ pub enum Loads {
     Uniform,
     /// Eight lanes broadcast loads to each other.
     Broadcast,
-    /// Likewise, all rows of a dispatch through one [`Access::Window`].
+    /// Eight lanes broadcast loads to each other; all rows of a dispatch are read through one [`Access::Window`].
     Window,
-    /// Likewise, each of at most [`WINDOWS`] rows of a dispatch through a window of its own.
+    /// Eight lanes broadcast loads to each other; each of at most [`WINDOWS`] rows of a dispatch has a window of its own.
     Windows,
 }
 

@@ -1,4 +1,4 @@
-//! Cases of what brings the vectors of an indexer into their format.
+//! Cases of the kernels that convert the vectors of an indexer to their format.
 
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};

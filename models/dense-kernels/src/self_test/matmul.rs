@@ -1,4 +1,4 @@
-//! Cases of the kernels that read packed weights, and of those beside them: matmuls, codes of activations, `embed`.
+//! Cases of the kernels that read packed weights, and of related ones: matmuls, codes of activations, `embed`.
 
 use crate::kernel::matmul_coop::Activations;
 use crate::kernel::quantize_rows::Input;
@@ -26,11 +26,11 @@ use crate::{Dtype, Tensor, cpu};
 
 /// Sums of 2,048 products of size 1/3, so of size 15, in f32; normed activations are twice that size.
 pub(super) const SUM: Tolerance = Tolerance { abs: 2e-4, rel: 2e-5 };
-/// The product of two such sums, one through `exp`.
+/// Tolerance of the product of two such sums, one through `exp`.
 const GATED: Tolerance = Tolerance { abs: 4e-3, rel: 4e-4 };
 /// Sums of 512 products of factors rounded to f16: errors of 2^-12 of size 1/3, as many, added up by chance.
 const COOP: Tolerance = Tolerance { abs: 3e-2, rel: 1e-3 };
-/// The product of two such sums, of size 13, one through `exp`.
+/// Tolerance of the product of two such sums of size 13, one through `exp`.
 const COOP_GATED: Tolerance = Tolerance { abs: 0.5, rel: 1e-2 };
 
 /// A storage type that the variant's weights module reads.
@@ -59,7 +59,7 @@ pub(super) fn whole_blocks(variant: &Variant, spec: &Spec, usual: u32) -> u32 {
     unit * spec.number(usual / unit, 1..=usual / unit)
 }
 
-/// One product: padded rows of x and y, y filled with what `Add` adds to.
+/// One product: padded rows of x and y, y filled with the addends of `Add`.
 struct Product {
     params: MatmulParams,
     epilogue: Epilogue,
@@ -271,8 +271,8 @@ pub(crate) fn matmul_int8_tile(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![product.coded(variant, grid, product.tolerance())]
 }
 
-/// Codes are equal: both sides scale by the same quotient and round alike. With a norm they may differ by one where rounding
-/// does, so that case has a single block a row of numbers that need no rounding.
+/// Codes are equal: both sides scale by the same quotient and round in the same way. With a norm they may differ by one where
+/// rounding does, so that case has a single block a row of numbers that need no rounding.
 pub(crate) fn quantize_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let normed = filled(variant, quantize_rows::NORM) == Input::Normed;
     let (rows, blocks) = (spec.number(3, 1..=9), if normed { 1 } else { spec.number(300, 1..=300) });

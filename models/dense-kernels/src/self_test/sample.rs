@@ -1,4 +1,4 @@
-//! Cases of `sample`, and of the kernels before and behind it.
+//! Cases of `sample`, and of the kernels before and after it.
 
 use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;

@@ -88,7 +88,7 @@ params! {
     pub struct FmaRateParams {
         /// Rounds of multiply-adds.
         pub rounds: u32,
-        /// Factor.
+        /// Factor of the multiply-adds.
         pub factor: f32,
     }
 }

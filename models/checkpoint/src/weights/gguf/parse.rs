@@ -132,7 +132,7 @@ fn alignment(metadata: &[(String, Value)]) -> Result<usize, GgufError> {
 /// A tensor table entry as stored.
 struct Entry {
     name: String,
-    /// Innermost first.
+    /// Extents, innermost first.
     extents: Vec<u64>,
     type_id: u32,
     offset: u64,
