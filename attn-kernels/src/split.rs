@@ -91,11 +91,16 @@ impl SplitPlanner {
     /// takes more than [`LONG_PARTITION`]: [`PARTITION`], or a power of two above it.
     fn least(&self, longest: u32, budget: u64) -> u32 {
         let of = |rows: u64| {
-            // A row that is not cut at its begin has one more.
-            let most = (budget / (rows * self.bytes_of_row(1)).max(1)).saturating_sub(1).max(1);
+            let most = self.partitions_within(rows, budget);
             u64::from(longest).div_ceil(most).max(PARTITION.into()).next_power_of_two()
         };
         u32::try_from(of(FEW_ROWS).min(LONG_PARTITION.max(of(1)))).unwrap_or(1 << 31)
+    }
+
+    /// Partitions of each of `rows` rows whose results take at most `budget` bytes, at least 1.
+    fn partitions_within(&self, rows: u64, budget: u64) -> u64 {
+        // A row that is not cut at its begin has one more.
+        (budget / (rows * self.bytes_of_row(1)).max(1)).saturating_sub(1).max(1)
     }
 
     /// Bytes that the partitions of [`FEW_ROWS`] rows may take.
@@ -163,19 +168,22 @@ impl SplitPlanner {
         if let Some(size) = fixed {
             return partitions(size, 0, longest).max(1);
         }
-        let plain = partitions(PARTITION, 0, longest).max(1);
-        let most = match &self.cache {
-            SplitCache::Latents(_) => plain,
-            SplitCache::Heads(shape) => {
-                let sum = rows.iter().map(|row| u64::from(row.len)).sum();
-                let of = |keys| {
-                    max_partitions(&self.profile.tuning, shape, self.num_heads, self.lanes(keys), longest)
-                };
-                plain.max(of(0)).max(of(sum))
-            }
+        let sum = rows.iter().map(|row| u64::from(row.len)).sum();
+        let most = |longest| {
+            let plain = partitions(PARTITION, 0, longest).max(1);
+            let SplitCache::Heads(shape) = &self.cache else { return plain };
+            let of =
+                |keys| max_partitions(&self.profile.tuning, shape, self.num_heads, self.lanes(keys), longest);
+            plain.max(of(0)).max(of(sum))
         };
         let least = self.least(longest, self.budget());
-        if least > PARTITION { most.min(partitions(least, 0, longest) + 1) } else { most }
+        if least <= PARTITION {
+            return most(longest);
+        }
+        // Lists that are short enough to fit in any partitions may have more of them than longer ones.
+        let fitting = self.partitions_within(FEW_ROWS, self.budget()) * u64::from(PARTITION);
+        let fitting = u32::try_from(fitting).map_or(longest, |fitting| fitting.min(longest));
+        most(longest).min((partitions(least, 0, longest) + 1).max(most(fitting)))
     }
 
     /// The fastest form, and the size of its partitions, for rows that attend `sum` keys in all, `longest` of them in one row.
