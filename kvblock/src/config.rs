@@ -1,5 +1,7 @@
 //! Configuration of a cache.
 
+use derive_setters::Setters;
+
 use crate::error::ConfigError;
 use crate::hash::HashAlgorithm;
 use crate::id::BlockSize;
@@ -34,7 +36,7 @@ impl KvCacheGroup {
 }
 
 /// Configuration of a [`KvCache`](crate::KvCache).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Setters)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 #[non_exhaustive]
 pub struct KvCacheConfig {
@@ -43,12 +45,14 @@ pub struct KvCacheConfig {
     /// Cache groups; all draw from the one pool.
     pub groups: Vec<KvCacheGroup>,
     /// Longest sequence, and most tokens of one step.
+    #[setters(skip)]
     pub limits: LengthLimits,
     /// Prefix caching: keep the content of full blocks and find it again.
     pub caching: bool,
     /// Hash function of the block hashes.
     pub hash_algorithm: HashAlgorithm,
     /// Seed of the hash chains; with random bytes, someone who sees only hashes cannot tell what is cached.
+    #[setters(into)]
     pub hash_seed: Vec<u8>,
     /// Record [`CacheEvent`](crate::CacheEvent)s, for [`KvCache::take_events`](crate::KvCache::take_events).
     pub events: bool,
@@ -82,54 +86,6 @@ impl KvCacheConfig {
     pub fn uniform(num_blocks: u32, spec: KvCacheSpec, num_layers: usize, limits: LengthLimits) -> Self {
         let group = KvCacheGroup::new(spec, (0..num_layers).collect());
         Self::new(num_blocks, vec![group], limits)
-    }
-
-    /// Sets the number of blocks of the pool, the null block included.
-    #[must_use]
-    pub fn num_blocks(self, blocks: u32) -> Self {
-        Self { num_blocks: blocks, ..self }
-    }
-
-    /// Sets the cache groups.
-    #[must_use]
-    pub fn groups(self, groups: Vec<KvCacheGroup>) -> Self {
-        Self { groups, ..self }
-    }
-
-    /// Turns prefix caching on or off.
-    #[must_use]
-    pub fn caching(self, on: bool) -> Self {
-        Self { caching: on, ..self }
-    }
-
-    /// Sets the hash function of the block hashes.
-    #[must_use]
-    pub fn hash_algorithm(self, algorithm: HashAlgorithm) -> Self {
-        Self { hash_algorithm: algorithm, ..self }
-    }
-
-    /// Sets the seed of the hash chains.
-    #[must_use]
-    pub fn hash_seed(self, seed: impl Into<Vec<u8>>) -> Self {
-        Self { hash_seed: seed.into(), ..self }
-    }
-
-    /// Turns the record of [`CacheEvent`](crate::CacheEvent)s on or off.
-    #[must_use]
-    pub fn events(self, on: bool) -> Self {
-        Self { events: on, ..self }
-    }
-
-    /// Turns the comparison of tokens on a hit on or off.
-    #[must_use]
-    pub fn verify_tokens(self, on: bool) -> Self {
-        Self { verify_tokens: on, ..self }
-    }
-
-    /// Turns the early reuse of blocks without cached content on or off.
-    #[must_use]
-    pub fn reuse_unhashed_first(self, on: bool) -> Self {
-        Self { reuse_unhashed_first: on, ..self }
     }
 
     /// The largest block size that divides every group's: hashes are computed at this granularity.

@@ -11,6 +11,7 @@ use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::rows::KvWord;
+use derive_setters::Setters;
 use prefetch::spill::Spill;
 use smallvec::SmallVec;
 
@@ -63,10 +64,11 @@ struct CacheBuffers {
 }
 
 /// Size of a pool, and where its blocks are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Setters)]
 #[non_exhaustive]
 pub struct PoolOptions {
     /// Number of blocks on the device.
+    #[setters(skip)]
     pub num_blocks: u32,
     /// Additional blocks in host memory: part of the device's blocks is then the ring that they pass through.
     pub offload: Option<Offload>,
@@ -84,26 +86,8 @@ impl PoolOptions {
         Self { num_blocks, offload: None, selects: false, spill: None }
     }
 
-    /// Sets the blocks in memory of the host; `None` for none.
-    #[must_use]
-    pub fn offload(self, offload: Option<Offload>) -> Self {
-        Self { offload, ..self }
-    }
-
-    /// Sets the blocks on disk; `None` for none.
-    #[must_use]
-    pub fn spill(self, spill: Option<Arc<Spill>>) -> Self {
-        Self { spill, ..self }
-    }
-
     fn disk_blocks(&self) -> u32 {
         self.spill.as_ref().map_or(0, |spill| spill.shape().blocks)
-    }
-
-    /// Sets whether a sparse policy selects blocks.
-    #[must_use]
-    pub fn selects(self, selects: bool) -> Self {
-        Self { selects, ..self }
     }
 }
 

@@ -5,6 +5,7 @@ mod attended;
 use std::ops::Range;
 use std::sync::Arc;
 
+use derive_setters::Setters;
 use kvblock::{Phase, UnknownName};
 use sparse_select::Policy;
 use strum::{Display, EnumString, VariantNames};
@@ -14,12 +15,14 @@ use crate::{ChunkCrossing, Crossing, ModelError};
 pub use attended::{Attended, Mean, Tally};
 
 /// Options of attention to selected blocks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Setters)]
 #[non_exhaustive]
 pub struct SparseOptions {
     /// Policy that selects the blocks.
+    #[setters(skip)]
     pub policy: Arc<dyn Policy>,
     /// Place where blocks are scored.
+    #[setters(skip)]
     pub place: SelectionPlace,
     /// Return the selections themselves, layer by layer, for drawings and tests.
     pub trace: bool,
@@ -48,36 +51,6 @@ impl SparseOptions {
             crossing: Crossing::default(),
             chunk_crossing: ChunkCrossing::default(),
         }
-    }
-
-    /// Sets whether selections are returned.
-    #[must_use]
-    pub fn trace(self, on: bool) -> Self {
-        Self { trace: on, ..self }
-    }
-
-    /// Sets whether [`Attended::recall`] is measured.
-    #[must_use]
-    pub fn measure(self, on: bool) -> Self {
-        Self { measure: on, ..self }
-    }
-
-    /// Sets whether every decode step is certified.
-    #[must_use]
-    pub fn certify(self, on: bool) -> Self {
-        Self { certify: on, ..self }
-    }
-
-    /// Sets the lengths below which decode rows attend everything.
-    #[must_use]
-    pub fn crossing(self, crossing: Crossing) -> Self {
-        Self { crossing, ..self }
-    }
-
-    /// Sets the lengths below which prompt chunks attend everything.
-    #[must_use]
-    pub fn chunk_crossing(self, crossing: ChunkCrossing) -> Self {
-        Self { chunk_crossing: crossing, ..self }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Builds the stack of tiers that a spec describes.
 
+use derive_setters::Setters;
+
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +20,17 @@ use crate::stack::{StackError, TierStack};
 use crate::tier::{BlockLayout, HostTier, Tier, TierError, TierName};
 
 /// Options of a stack that a spec does not name: the layout of blocks, and limits of the tiers.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct StackConfig {
     /// Size and division of every block above the codec.
+    #[setters(skip)]
     pub layout: BlockLayout,
     /// Name of the blocks' contents: model, cache group, element type. Blocks stored under another name are never served.
+    #[setters(skip)]
     pub namespace: String,
     /// Position of the rows in a shard, which `compress=int8` needs.
+    #[setters(strip_option)]
     pub rows: Option<RowLayout>,
     /// Order of eviction in the host and disk tiers.
     pub policy: PolicyKind,
@@ -51,41 +56,6 @@ impl StackConfig {
             remote_timeout: Duration::from_secs(5),
             remote_retry_after: Duration::from_secs(1),
         }
-    }
-
-    /// Sets the position of the rows in a shard.
-    #[must_use]
-    pub fn rows(mut self, rows: RowLayout) -> Self {
-        self.rows = Some(rows);
-        self
-    }
-
-    /// Sets the order of eviction in the host and disk tiers.
-    #[must_use]
-    pub fn policy(mut self, policy: PolicyKind) -> Self {
-        self.policy = policy;
-        self
-    }
-
-    /// Sets the blocks between two syncs of the disk tier.
-    #[must_use]
-    pub fn blocks_per_sync(mut self, blocks: u32) -> Self {
-        self.blocks_per_sync = blocks;
-        self
-    }
-
-    /// Sets the time limit for one request to a remote service.
-    #[must_use]
-    pub fn remote_timeout(mut self, timeout: Duration) -> Self {
-        self.remote_timeout = timeout;
-        self
-    }
-
-    /// Sets the time for which a remote service is not used after a failed request.
-    #[must_use]
-    pub fn remote_retry_after(mut self, time: Duration) -> Self {
-        self.remote_retry_after = time;
-        self
     }
 }
 

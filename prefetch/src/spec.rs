@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::failure::FailurePolicy;
+use derive_setters::Setters;
 use remote::SCHEMES;
 
 /// Tiers to build, fastest first.
@@ -36,18 +37,23 @@ use remote::SCHEMES;
 /// assert!(error.to_string().contains("hots"), "{error}");
 /// # Ok::<(), prefetch::spec::SpecError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Setters)]
 #[non_exhaustive]
 pub struct TierSpec {
     /// Capacity of the host tier.
+    #[setters(into)]
     pub host_bytes: Option<u64>,
     /// Directory and capacity of the disk tier.
+    #[setters(into)]
     pub disk: Option<DiskSpec>,
     /// The remote tier.
+    #[setters(into)]
     pub remote: Option<RemoteSpec>,
     /// Source of the key of the MACs of remote blocks.
+    #[setters(into)]
     pub mac: Option<KeySource>,
     /// Owner of the blocks on disk and remote.
+    #[setters(into)]
     pub tenant: Option<String>,
     /// Encoding of blocks below the host tier.
     pub compression: Compression,
@@ -60,48 +66,6 @@ impl TierSpec {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Sets the capacity of the host tier; `None` for no host tier.
-    #[must_use]
-    pub fn host_bytes(self, bytes: impl Into<Option<u64>>) -> Self {
-        Self { host_bytes: bytes.into(), ..self }
-    }
-
-    /// Sets directory and capacity of the disk tier; `None` for no disk tier.
-    #[must_use]
-    pub fn disk(self, disk: impl Into<Option<DiskSpec>>) -> Self {
-        Self { disk: disk.into(), ..self }
-    }
-
-    /// Sets the remote tier; `None` for no remote tier.
-    #[must_use]
-    pub fn remote(self, remote: impl Into<Option<RemoteSpec>>) -> Self {
-        Self { remote: remote.into(), ..self }
-    }
-
-    /// Sets the source of the key of the MACs of remote blocks; `None` for no MACs.
-    #[must_use]
-    pub fn mac(self, source: impl Into<Option<KeySource>>) -> Self {
-        Self { mac: source.into(), ..self }
-    }
-
-    /// Sets the owner of the blocks on disk and remote.
-    #[must_use]
-    pub fn tenant(self, tenant: impl Into<Option<String>>) -> Self {
-        Self { tenant: tenant.into(), ..self }
-    }
-
-    /// Sets the encoding of blocks below the host tier.
-    #[must_use]
-    pub fn compression(self, compression: Compression) -> Self {
-        Self { compression, ..self }
-    }
-
-    /// Sets the response to blocks that cannot be read.
-    #[must_use]
-    pub fn failure(self, failure: FailurePolicy) -> Self {
-        Self { failure, ..self }
     }
 }
 

@@ -1,14 +1,17 @@
 //! Requests, and the sequences they end as.
 
+use derive_setters::Setters;
 use kvblock::{Ending, ExtraKeys, SeqId, TokenId};
 
 /// A prompt and when to stop.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct Request {
     /// Prompt tokens.
+    #[setters(skip)]
     pub prompt: Vec<TokenId>,
     /// Maximum number of output tokens.
+    #[setters(skip)]
     pub max_tokens: u32,
     /// Minimum number of output tokens: before that, neither an end-of-sequence nor a stop token ends the
     /// sequence.
@@ -51,60 +54,6 @@ impl Request {
             external_tokens: 0,
             skip_prefix_lookup: false,
         }
-    }
-
-    /// Sets the minimum number of output tokens.
-    #[must_use]
-    pub fn min_tokens(self, tokens: u32) -> Self {
-        Self { min_tokens: tokens, ..self }
-    }
-
-    /// Sets the end-of-sequence tokens of the model.
-    #[must_use]
-    pub fn eos_ids(self, ids: Vec<TokenId>) -> Self {
-        Self { eos_ids: ids, ..self }
-    }
-
-    /// Continues past end-of-sequence tokens, or ends at them.
-    #[must_use]
-    pub fn ignore_eos(self, on: bool) -> Self {
-        Self { ignore_eos: on, ..self }
-    }
-
-    /// Sets further tokens that end the sequence.
-    #[must_use]
-    pub fn stop_ids(self, ids: Vec<TokenId>) -> Self {
-        Self { stop_ids: ids, ..self }
-    }
-
-    /// Sets the priority; lower values run first.
-    #[must_use]
-    pub fn priority(self, priority: i32) -> Self {
-        Self { priority, ..self }
-    }
-
-    /// Sets the number of independent continuations.
-    #[must_use]
-    pub fn num_samples(self, samples: u32) -> Self {
-        Self { num_samples: samples, ..self }
-    }
-
-    /// Sets the keys that separate equal prompts in the prefix cache.
-    #[must_use]
-    pub fn extra_keys(self, keys: ExtraKeys) -> Self {
-        Self { extra_keys: keys, ..self }
-    }
-
-    /// Sets the number of leading prompt tokens that can be delivered.
-    #[must_use]
-    pub fn external_tokens(self, tokens: u32) -> Self {
-        Self { external_tokens: tokens, ..self }
-    }
-
-    /// Turns the computation of the whole prompt on or off.
-    #[must_use]
-    pub fn skip_prefix_lookup(self, on: bool) -> Self {
-        Self { skip_prefix_lookup: on, ..self }
     }
 }
 

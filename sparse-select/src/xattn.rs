@@ -8,6 +8,7 @@
 //! [`score`] computes the sums, [`find_blocks`] selects squares, [`estimate`] runs both over a chunk, and
 //! [`bsa`] turns the result into one set of blocks for transfers.
 
+use derive_setters::Setters;
 use kvblock::BlockSize;
 
 use crate::{
@@ -87,12 +88,14 @@ impl Vote {
 }
 
 /// Description by which kernels select like a policy of this module does.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Setters)]
 #[non_exhaustive]
 pub struct Antidiagonals {
     /// Share of the mass that each query block keeps: one value, or one per query head.
+    #[setters(skip)]
     pub thresholds: Vec<f64>,
     /// Tokens between antidiagonals.
+    #[setters(skip)]
     pub stride: u32,
     /// Divisor of the scale.
     pub norm: f64,
@@ -111,30 +114,6 @@ impl Antidiagonals {
     #[must_use]
     pub const fn new(thresholds: Vec<f64>, stride: u32) -> Self {
         Self { thresholds, stride, norm: 1.0, vote: None, min_queries: 0, chunk_size: None }
-    }
-
-    /// Sets the divisor of the scale.
-    #[must_use]
-    pub fn norm(self, norm: f64) -> Self {
-        Self { norm, ..self }
-    }
-
-    /// Sets the vote by which the pairs agree on one set, if they do.
-    #[must_use]
-    pub fn vote(self, vote: Option<Vote>) -> Self {
-        Self { vote, ..self }
-    }
-
-    /// Sets the number of queries below which chunks keep everything.
-    #[must_use]
-    pub fn min_queries(self, queries: usize) -> Self {
-        Self { min_queries: queries, ..self }
-    }
-
-    /// Sets the number of queries scored at a time; `None` for [`prefill_chunk_size`].
-    #[must_use]
-    pub fn chunk_size(self, queries: Option<u32>) -> Self {
-        Self { chunk_size: queries, ..self }
     }
 
     /// Number of queries scored at a time against `k_len` keys.

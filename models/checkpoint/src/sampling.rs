@@ -30,6 +30,8 @@ mod error;
 mod sample;
 mod sampler;
 
+use derive_setters::Setters;
+
 pub use counts::{TokenCount, TokenCounts};
 pub use dry::Dry;
 pub use error::SamplingError;
@@ -48,7 +50,7 @@ pub const MAX_TOP: u32 = 20;
 /// sampling.check(128_256)?;
 /// # Ok::<(), checkpoint::sampling::SamplingError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Setters)]
 #[non_exhaustive]
 pub struct Sampling {
     /// Divides the logits; 0 is greedy.
@@ -72,6 +74,7 @@ pub struct Sampling {
     /// Tokens that end the request, including the end of the sequence; only `min_tokens` uses them here.
     pub stop_ids: Vec<u32>,
     /// Request the log-probability of every sampled token, and of this many of the likeliest; at most [`MAX_TOP`].
+    #[setters(into)]
     pub log_probs: Option<u32>,
 }
 
@@ -152,72 +155,6 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Sets the divisor of the logits; 0 is greedy.
-    #[must_use]
-    pub fn temperature(self, temperature: f32) -> Self {
-        Self { temperature, ..self }
-    }
-
-    /// Sets the number of the likeliest tokens to keep; 0 keeps all.
-    #[must_use]
-    pub fn top_k(self, tokens: u32) -> Self {
-        Self { top_k: tokens, ..self }
-    }
-
-    /// Sets the share of the mass that the kept tokens reach.
-    #[must_use]
-    pub fn top_p(self, share: f32) -> Self {
-        Self { top_p: share, ..self }
-    }
-
-    /// Sets the minimum probability of a kept token, relative to the likeliest one.
-    #[must_use]
-    pub fn min_p(self, share: f32) -> Self {
-        Self { min_p: share, ..self }
-    }
-
-    /// Sets the seed of the noise.
-    #[must_use]
-    pub fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
-    }
-
-    /// Sets the penalties of tokens that occurred before.
-    #[must_use]
-    pub fn penalties(self, penalties: Penalties) -> Self {
-        Self { penalties, ..self }
-    }
-
-    /// Sets the penalty of repetitions of several tokens.
-    #[must_use]
-    pub fn dry(self, dry: Dry) -> Self {
-        Self { dry, ..self }
-    }
-
-    /// Sets the biases that are added to the logits of single tokens.
-    #[must_use]
-    pub fn logit_bias(self, bias: LogitBias) -> Self {
-        Self { logit_bias: bias, ..self }
-    }
-
-    /// Sets the number of output tokens before which none of `stop_ids` is sampled.
-    #[must_use]
-    pub fn min_tokens(self, tokens: u32) -> Self {
-        Self { min_tokens: tokens, ..self }
-    }
-
-    /// Sets the tokens that end the request.
-    #[must_use]
-    pub fn stop_ids(self, ids: Vec<u32>) -> Self {
-        Self { stop_ids: ids, ..self }
-    }
-
-    /// Sets whether the log-probabilities of every sampled token, and of the `top` likeliest, are requested; `None` for none.
-    #[must_use]
-    pub fn log_probs(self, top: impl Into<Option<u32>>) -> Self {
-        Self { log_probs: top.into(), ..self }
-    }
-
     /// Checks every value, so that an invalid request is rejected before it runs.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvDtype;
+use derive_setters::Setters;
 use kvblock::UnknownName;
 use prefetch::engine::EngineConfig;
 use prefetch::spill::Spill;
@@ -16,12 +17,13 @@ use crate::matrix::Precision;
 use crate::{IndexDtype, KvOptions, LoadProgress, Mode, Offload, SparseOptions};
 
 /// Options that a decoder is built with.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Setters)]
 #[non_exhaustive]
 pub struct DecoderOptions {
     /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
     /// Format of the keys of an indexer; `None` for [the default for `kv_dtype`](IndexDtype::beside).
+    #[setters(into)]
     pub index_dtype: Option<IndexDtype>,
     /// Tokens per block.
     pub block_size: u32,
@@ -45,17 +47,22 @@ pub struct DecoderOptions {
     /// Type that products with quantised weights round activations to.
     pub activations: ActivationType,
     /// Sparse attention to selected blocks; `None` for dense attention.
+    #[setters(into)]
     pub sparse: Option<SparseOptions>,
     /// Blocks in host memory, in addition to those on the device.
+    #[setters(into)]
     pub offload: Option<Offload>,
     /// Blocks on disk, in addition to those of the host, for this decoder alone; see [`PoolOptions`](crate::PoolOptions).
+    #[setters(into)]
     pub spill: Option<Arc<Spill>>,
     /// Limits of reads from disk ahead of a policy's selections. The cache counts whole blocks, of all layers.
     pub reads_ahead: EngineConfig,
     /// Bytes that weights may use on the device: matrices of further layers are kept in host memory, and every step copies them
     /// to the device. `None` for all.
+    #[setters(into)]
     pub weights_on_gpu: Option<u64>,
     /// Device memory that the scores of an indexer may use; `None` if that is unknown: portions of rows then use 64 MiB.
+    #[setters(into)]
     pub score_memory: Option<Memory>,
     /// Progress of loading the weights.
     pub loading: LoadProgress,
@@ -86,114 +93,6 @@ impl DecoderOptions {
             score_memory: None,
             loading: LoadProgress::default(),
         }
-    }
-
-    /// Sets the element type of the KV cache.
-    #[must_use]
-    pub fn kv_dtype(self, dtype: KvDtype) -> Self {
-        Self { kv_dtype: dtype, ..self }
-    }
-
-    /// Sets the format of the keys of an indexer; `None` for the default of the KV cache's type.
-    #[must_use]
-    pub fn index_dtype(self, dtype: impl Into<Option<IndexDtype>>) -> Self {
-        Self { index_dtype: dtype.into(), ..self }
-    }
-
-    /// Sets the number of tokens per block.
-    #[must_use]
-    pub fn block_size(self, tokens: u32) -> Self {
-        Self { block_size: tokens, ..self }
-    }
-
-    /// Sets whether blocks that no window reaches any more are freed.
-    #[must_use]
-    pub fn recycle(self, on: bool) -> Self {
-        Self { recycle: on, ..self }
-    }
-
-    /// Sets the number of blocks of the pool.
-    #[must_use]
-    pub fn num_blocks(self, blocks: u32) -> Self {
-        Self { num_blocks: blocks, ..self }
-    }
-
-    /// Sets the maximum number of rows of one step.
-    #[must_use]
-    pub fn max_rows(self, rows: u32) -> Self {
-        Self { max_rows: rows, ..self }
-    }
-
-    /// Sets the maximum number of samples of one step.
-    #[must_use]
-    pub fn max_seqs(self, samples: u32) -> Self {
-        Self { max_seqs: samples, ..self }
-    }
-
-    /// Sets whether arithmetic is reproducible.
-    #[must_use]
-    pub fn reproducible(self, on: bool) -> Self {
-        Self { reproducible: on, ..self }
-    }
-
-    /// Allows or forbids cooperative matrices.
-    #[must_use]
-    pub fn coop(self, on: bool) -> Self {
-        Self { coop: on, ..self }
-    }
-
-    /// Sets the number of prefix tokens that prefills attend in one piece.
-    #[must_use]
-    pub fn prefix_capacity(self, tokens: u32) -> Self {
-        Self { prefix_capacity: tokens, ..self }
-    }
-
-    /// Sets the type that products with quantised weights round activations to.
-    #[must_use]
-    pub fn activations(self, activations: ActivationType) -> Self {
-        Self { activations, ..self }
-    }
-
-    /// Sets attention to selected blocks; `None` for dense attention.
-    #[must_use]
-    pub fn sparse(self, sparse: impl Into<Option<SparseOptions>>) -> Self {
-        Self { sparse: sparse.into(), ..self }
-    }
-
-    /// Sets the blocks in host memory; `None` for none.
-    #[must_use]
-    pub fn offload(self, offload: impl Into<Option<Offload>>) -> Self {
-        Self { offload: offload.into(), ..self }
-    }
-
-    /// Sets the blocks on disk; `None` for none.
-    #[must_use]
-    pub fn spill(self, spill: impl Into<Option<Arc<Spill>>>) -> Self {
-        Self { spill: spill.into(), ..self }
-    }
-
-    /// Sets the limits of reads from disk ahead of a policy's selections.
-    #[must_use]
-    pub fn reads_ahead(self, limits: EngineConfig) -> Self {
-        Self { reads_ahead: limits, ..self }
-    }
-
-    /// Sets the bytes that weights may use on the device; `None` for all.
-    #[must_use]
-    pub fn weights_on_gpu(self, bytes: impl Into<Option<u64>>) -> Self {
-        Self { weights_on_gpu: bytes.into(), ..self }
-    }
-
-    /// Sets the memory that the scores of an indexer may use.
-    #[must_use]
-    pub fn score_memory(self, memory: impl Into<Option<Memory>>) -> Self {
-        Self { score_memory: memory.into(), ..self }
-    }
-
-    /// Sets the progress that counts the weights while they are loaded.
-    #[must_use]
-    pub fn loading(self, progress: LoadProgress) -> Self {
-        Self { loading: progress, ..self }
     }
 
     /// Returns the options of the cache.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use derive_setters::Setters;
 use kvblock::{BlockHash, SeqId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -22,7 +23,7 @@ pub struct TaskKey {
 }
 
 /// Work handed to the engine.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Setters)]
 #[non_exhaustive]
 pub struct Submission {
     /// Name of the task.
@@ -32,6 +33,7 @@ pub struct Submission {
     /// Urgency.
     pub priority: Priority,
     /// Blocks, most important first. Repeats are loaded once.
+    #[setters(skip)]
     pub blocks: Vec<BlockHash>,
 }
 
@@ -40,24 +42,6 @@ impl Submission {
     #[must_use]
     pub fn new(key: TaskKey, priority: Priority, blocks: Vec<BlockHash>) -> Self {
         Self { key, step: 0, priority, blocks }
-    }
-
-    /// Sets the name of the task.
-    #[must_use]
-    pub fn key(self, key: TaskKey) -> Self {
-        Self { key, ..self }
-    }
-
-    /// Sets the step that needs the blocks.
-    #[must_use]
-    pub fn step(self, step: u64) -> Self {
-        Self { step, ..self }
-    }
-
-    /// Sets the urgency.
-    #[must_use]
-    pub fn priority(self, priority: Priority) -> Self {
-        Self { priority, ..self }
     }
 }
 

@@ -25,6 +25,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use derive_setters::Setters;
 use kvblock::BlockHash;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -42,14 +43,16 @@ const FORMAT_NAME: &str = "format";
 const FORMAT_BYTES_MAX: u64 = 256;
 
 /// Options of a remote tier.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Setters)]
 #[non_exhaustive]
 pub struct RemoteConfig {
     /// Name in counters and errors.
     pub name: TierName,
     /// Size and division of every block.
+    #[setters(skip)]
     pub layout: BlockLayout,
     /// Name of the blocks' contents, for instance model, cache group and element type.
+    #[setters(skip)]
     pub namespace: String,
     /// Time limit for one request to the service, which is tried at most twice.
     pub timeout: Duration,
@@ -58,9 +61,11 @@ pub struct RemoteConfig {
     pub retry_after: Duration,
     /// Tags shards with MACs under this key, so that only its owners can write blocks that are served. Without a key,
     /// everybody who can write to the storage decides what its readers compute.
+    #[setters(strip_option)]
     pub mac: Option<MacKey>,
     /// User and password of a Redis server.
     #[cfg(feature = "remote")]
+    #[setters(skip)]
     pub credentials: Option<Credentials>,
 }
 
@@ -78,34 +83,6 @@ impl RemoteConfig {
             #[cfg(feature = "remote")]
             credentials: None,
         }
-    }
-
-    /// Sets the name in counters and errors.
-    #[must_use]
-    pub fn name(mut self, name: TierName) -> Self {
-        self.name = name;
-        self
-    }
-
-    /// Sets the time limit for one request to the service.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// Sets the time for which a service is not used after a failed request.
-    #[must_use]
-    pub fn retry_after(mut self, time: Duration) -> Self {
-        self.retry_after = time;
-        self
-    }
-
-    /// Tags shards with MACs by `key`.
-    #[must_use]
-    pub fn mac(mut self, key: MacKey) -> Self {
-        self.mac = Some(key);
-        self
     }
 
     /// Sets user and password of a Redis server.

@@ -1,5 +1,7 @@
 //! Descriptions by which kernels rank the blocks of a decode step like a policy does, without a readback.
 
+use derive_setters::Setters;
+
 use super::kvcomp::Projection;
 
 /// A ranking of blocks: forced blocks first, then by score, ties by index.
@@ -75,15 +77,18 @@ pub enum DigestKind {
 
 /// Scores from Hamming distances, one ranking for all heads: minus the smallest distance between the mean
 /// query of a KV head and a token of the block, over all KV heads.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Setters)]
 #[non_exhaustive]
 pub struct ByHashes {
     /// Bits per hash of each part, a multiple of 32.
+    #[setters(skip)]
     pub bits: u32,
     /// Channels of each part that is hashed separately, multiples of 8; if empty, all channels are hashed
     /// together.
+    #[setters(skip)]
     pub parts: Vec<usize>,
     /// Seed of the projection.
+    #[setters(skip)]
     pub seed: u64,
     /// Number of first tokens, which get distance 0.
     pub sink_tokens: u32,
@@ -98,24 +103,6 @@ impl ByHashes {
     #[must_use]
     pub const fn new(bits: u32, parts: Vec<usize>, seed: u64) -> Self {
         Self { bits, parts, seed, sink_tokens: 0, recent_tokens: 0, must_select: Vec::new() }
-    }
-
-    /// Sets the number of first tokens that get distance 0.
-    #[must_use]
-    pub fn sink_tokens(self, tokens: u32) -> Self {
-        Self { sink_tokens: tokens, ..self }
-    }
-
-    /// Sets the number of last tokens that get distance 0.
-    #[must_use]
-    pub fn recent_tokens(self, tokens: u32) -> Self {
-        Self { recent_tokens: tokens, ..self }
-    }
-
-    /// Sets the blocks that are always selected, at most four; negative ones count from the end.
-    #[must_use]
-    pub fn must_select(self, blocks: Vec<i32>) -> Self {
-        Self { must_select: blocks, ..self }
     }
 
     /// The projection that hashes keys and queries of `head_dim` channels.

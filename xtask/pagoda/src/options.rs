@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use attn_kernels::gpu::{Checks, GpuOptions};
 use attn_kernels::kernel::KvDtype;
+use derive_setters::Setters;
 use kvblock::UnknownName;
 use models::{ActivationType, IndexDtype, KvOptions, LoadProgress};
 use prefetch::engine::EngineConfig;
@@ -23,7 +24,7 @@ const KERNELS: &str = "kernels";
 pub const MAX_SEQUENCES: u32 = 256;
 
 /// Settings of an engine, and the memory that it may use.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Setters)]
 #[non_exhaustive]
 pub struct EngineOptions {
     /// GPU adapter: its number, or part of its name, ignoring case; `None` for the fastest one.
@@ -36,6 +37,7 @@ pub struct EngineOptions {
     /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
     /// Format of the keys of a model's own indexer; `None` for [the one that goes with `kv_dtype`](IndexDtype::beside).
+    #[setters(into)]
     pub index_dtype: Option<IndexDtype>,
     /// Tokens per KV block: a power of two, at least 4.
     pub block_size: u32,
@@ -63,10 +65,13 @@ pub struct EngineOptions {
     /// Type that products with quantised weights round activations to.
     pub activations: ActivationType,
     /// Attention to selected blocks; `None` for full attention.
+    #[setters(strip_option)]
     pub sparse: Option<Sparse>,
     /// KV tiers below the device pool.
+    #[setters(strip_option)]
     pub kv_tiers: Option<TierSpec>,
     /// Sequences and tokens to make room for; `None` for [`MAX_SEQUENCES`] sequences of the model's context length.
+    #[setters(strip_option)]
     pub demand: Option<Demand>,
     /// Maximum number of tokens of a sequence, prompt and output together; `None` for the model's context length. With
     /// LongRoPE, no more than the first context means the factors of short texts, as
@@ -129,188 +134,6 @@ impl EngineOptions {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Sets the element type of the KV cache.
-    #[must_use]
-    pub fn kv_dtype(mut self, dtype: KvDtype) -> Self {
-        self.kv_dtype = dtype;
-        self
-    }
-
-    /// Sets the format of the keys of a model's own indexer; `None` for the one that goes with the KV cache.
-    #[must_use]
-    pub fn index_dtype(mut self, dtype: impl Into<Option<IndexDtype>>) -> Self {
-        self.index_dtype = dtype.into();
-        self
-    }
-
-    /// Sets the maximum number of prompt tokens per step.
-    #[must_use]
-    pub fn chunk(mut self, tokens: u32) -> Self {
-        self.chunk = tokens;
-        self
-    }
-
-    /// Sets the bytes that weights may take on the device; `None` for all.
-    #[must_use]
-    pub fn weights_on_gpu(mut self, bytes: Option<u64>) -> Self {
-        self.weights_on_gpu = bytes;
-        self
-    }
-
-    /// Sets the sparse-attention policy.
-    #[must_use]
-    pub fn sparse(mut self, sparse: Sparse) -> Self {
-        self.sparse = Some(sparse);
-        self
-    }
-
-    /// Sets the KV tiers below the device pool.
-    #[must_use]
-    pub fn kv_tiers(mut self, tiers: TierSpec) -> Self {
-        self.kv_tiers = Some(tiers);
-        self
-    }
-
-    /// Sets the sequences and tokens to make room for.
-    #[must_use]
-    pub fn demand(mut self, demand: Demand) -> Self {
-        self.demand = Some(demand);
-        self
-    }
-
-    /// Sets who receives notes.
-    #[must_use]
-    pub fn notes(mut self, notes: Notes) -> Self {
-        self.notes = notes;
-        self
-    }
-
-    /// Sets the maximum number of tokens of a sequence.
-    #[must_use]
-    pub fn max_context(mut self, tokens: Option<u32>) -> Self {
-        self.max_context = tokens;
-        self
-    }
-
-    /// Sets the GPU adapter; `None` for the fastest one.
-    #[must_use]
-    pub fn device(mut self, adapter: Option<String>) -> Self {
-        self.device = adapter;
-        self
-    }
-
-    /// Sets whether kernels may read KV blocks in host memory.
-    #[must_use]
-    pub fn host_buffers(mut self, on: bool) -> Self {
-        self.host_buffers = on;
-        self
-    }
-
-    /// Sets whether blocks of the host tier that extend the pool are in device memory, for measurements.
-    #[must_use]
-    pub fn host_tier_on_device(mut self, on: bool) -> Self {
-        self.host_tier_on_device = on;
-        self
-    }
-
-    /// Sets the tokens per KV block.
-    #[must_use]
-    pub fn block_size(mut self, tokens: u32) -> Self {
-        self.block_size = tokens;
-        self
-    }
-
-    /// Sets the blocks in the KV pool; `None` for as many as `kv_memory` holds.
-    #[must_use]
-    pub fn kv_blocks(mut self, blocks: Option<u32>) -> Self {
-        self.kv_blocks = blocks;
-        self
-    }
-
-    /// Sets the memory of the KV pool in bytes; `None` for the free memory of the machine.
-    #[must_use]
-    pub fn kv_memory(mut self, bytes: Option<u64>) -> Self {
-        self.kv_memory = bytes;
-        self
-    }
-
-    /// Sets the factor by which a prompt may lengthen the steps of other sequences; `None` for any.
-    #[must_use]
-    pub fn max_slowdown(mut self, factor: Option<f64>) -> Self {
-        self.max_slowdown = factor;
-        self
-    }
-
-    /// Sets the time that a step with prompts should take at most; `None` for any.
-    #[must_use]
-    pub fn max_step_time(mut self, time: Option<Duration>) -> Self {
-        self.max_step_time = time;
-        self
-    }
-
-    /// Sets whether results may not depend on the other requests of a batch.
-    #[must_use]
-    pub fn reproducible(mut self, on: bool) -> Self {
-        self.reproducible = on;
-        self
-    }
-
-    /// Sets whether kernels may use cooperative matrices.
-    #[must_use]
-    pub fn coop(mut self, on: bool) -> Self {
-        self.coop = on;
-        self
-    }
-
-    /// Sets the type that products with quantised weights round activations to.
-    #[must_use]
-    pub fn activations(mut self, activations: ActivationType) -> Self {
-        self.activations = activations;
-        self
-    }
-
-    /// Sets whether the kernels of steps of any size are compiled when the engine opens.
-    #[must_use]
-    pub fn prepare(mut self, on: bool) -> Self {
-        self.prepare = on;
-        self
-    }
-
-    /// Sets the way in which preempted sequences get their KV blocks back.
-    #[must_use]
-    pub fn preemption(mut self, preemption: Preemption) -> Self {
-        self.preemption = preemption;
-        self
-    }
-
-    /// Sets whether a sequence starts only when KV blocks for its whole prompt are free.
-    #[must_use]
-    pub fn reserve_full_input(mut self, on: bool) -> Self {
-        self.reserve_full_input = on;
-        self
-    }
-
-    /// Sets the order of service.
-    #[must_use]
-    pub fn order(mut self, order: Order) -> Self {
-        self.order = order;
-        self
-    }
-
-    /// Sets the counter of weights during loading.
-    #[must_use]
-    pub fn loading(mut self, loading: LoadProgress) -> Self {
-        self.loading = loading;
-        self
-    }
-
-    /// Sets the stopwatch of decode steps.
-    #[must_use]
-    pub fn stopwatch(mut self, stopwatch: Stopwatch) -> Self {
-        self.stopwatch = stopwatch;
-        self
     }
 
     /// Tokens that a sequence may have, of a model whose context length is `context_length`.

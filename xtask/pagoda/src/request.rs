@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use derive_setters::Setters;
 use kvblock::ExtraKeys;
 
 use models::sampling::Sampling;
@@ -9,10 +10,11 @@ use models::sampling::Sampling;
 use crate::mask::TokenMask;
 
 /// A prompt, and the way to continue it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Setters)]
 #[non_exhaustive]
 pub struct Request {
     /// Token ids.
+    #[setters(skip)]
     pub prompt: Vec<u32>,
     /// Maximum number of tokens to generate.
     pub max_tokens: u32,
@@ -22,23 +24,30 @@ pub struct Request {
     /// samples of a request draw with seeds of their own.
     pub sampling: Sampling,
     /// Restricts the tokens of each sample.
+    #[setters(strip_option)]
     pub mask: Option<Box<dyn TokenMask>>,
     /// Return the log-probability of every prompt token but the first, and of this many of the most likely tokens at its
     /// position. The whole prompt is then computed, whatever is cached.
+    #[setters(strip_option)]
     pub prompt_log_probs: Option<u32>,
     /// Texts that end the output. Neither they nor the text after them is part of it.
+    #[setters(skip)]
     pub stop: Vec<String>,
     /// Continue past the end of sequence.
+    #[setters(skip)]
     pub ignore_eos: bool,
     /// Return text in addition to token ids, if the model has a tokenizer. Stop texts need it.
+    #[setters(skip)]
     pub text: bool,
     /// Leave special tokens out of the text.
     pub skip_special: bool,
     /// Separates prefix-cache entries: only requests with the same salt share blocks.
+    #[setters(skip)]
     pub salt: Option<String>,
     /// Lower values run first, if the engine's [order](crate::EngineOptions::order) is by priority.
     pub priority: i32,
     /// When the request ends, finished or not.
+    #[setters(strip_option)]
     pub deadline: Option<Instant>,
     /// Certify the attention mass that the sparse policy keeps: [`SparseUse::bound`](crate::usage::SparseUse::bound). Engines
     /// without a policy, or with one that has no bound, refuse it.
@@ -67,34 +76,6 @@ impl Request {
         }
     }
 
-    /// Sets the maximum number of tokens to generate.
-    #[must_use]
-    pub fn max_tokens(mut self, tokens: u32) -> Self {
-        self.max_tokens = tokens;
-        self
-    }
-
-    /// Sets the number of continuations.
-    #[must_use]
-    pub fn samples(mut self, samples: u32) -> Self {
-        self.samples = samples;
-        self
-    }
-
-    /// Sets the sampling of tokens.
-    #[must_use]
-    pub fn sampling(mut self, sampling: Sampling) -> Self {
-        self.sampling = sampling;
-        self
-    }
-
-    /// Sets the mask of the tokens of each sample.
-    #[must_use]
-    pub fn mask(mut self, mask: Box<dyn TokenMask>) -> Self {
-        self.mask = Some(mask);
-        self
-    }
-
     /// Adds a text that ends the output.
     #[must_use]
     pub fn stop(mut self, text: impl Into<String>) -> Self {
@@ -109,45 +90,10 @@ impl Request {
         self
     }
 
-    /// Returns the log-probability of every prompt token, and of the `top` most likely tokens at its position.
-    #[must_use]
-    pub fn prompt_log_probs(mut self, top: u32) -> Self {
-        self.prompt_log_probs = Some(top);
-        self
-    }
-
-    /// Sets whether special tokens are left out of the text.
-    #[must_use]
-    pub fn skip_special(mut self, on: bool) -> Self {
-        self.skip_special = on;
-        self
-    }
-
     /// Shares the prefix cache only with requests that have the same salt.
     #[must_use]
     pub fn salt(mut self, salt: impl Into<String>) -> Self {
         self.salt = Some(salt.into());
-        self
-    }
-
-    /// Sets the priority; lower values run first.
-    #[must_use]
-    pub fn priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
-        self
-    }
-
-    /// Sets whether the attention mass that the sparse policy keeps is certified.
-    #[must_use]
-    pub fn certify(mut self, on: bool) -> Self {
-        self.certify = on;
-        self
-    }
-
-    /// Ends the request at `deadline`, finished or not.
-    #[must_use]
-    pub fn deadline(mut self, deadline: Instant) -> Self {
-        self.deadline = Some(deadline);
         self
     }
 

@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
+use derive_setters::Setters;
 use models::SelectionPlace;
 use sparse_select::{Policy, Registry, Spec};
 
 use crate::error::Error;
 
 /// A sparse-attention policy and where it runs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Setters)]
 #[non_exhaustive]
 pub struct Sparse {
     /// Chooses the blocks.
+    #[setters(skip)]
     pub policy: Arc<dyn Policy>,
     /// The text that names the policy in reports and separates its KV from the KV of other policies.
+    #[setters(skip)]
     pub spec: Spec,
     /// Place where blocks are scored: on the device, if the policy has kernels, or by its CPU code on the host.
     pub place: SelectionPlace,
@@ -39,35 +42,6 @@ impl Sparse {
     #[must_use]
     pub fn of(policy: Arc<dyn Policy>, spec: Spec) -> Self {
         Self { policy, spec, place: SelectionPlace::Device, trace: false, measure: false, certify: false }
-    }
-
-    /// Sets where blocks are scored.
-    #[must_use]
-    pub fn place(mut self, place: SelectionPlace) -> Self {
-        self.place = place;
-        self
-    }
-
-    /// Sets whether the selected blocks of every step are reported.
-    #[must_use]
-    pub fn trace(mut self, on: bool) -> Self {
-        self.trace = on;
-        self
-    }
-
-    /// Sets whether the share of dense attention's mass is reported.
-    #[must_use]
-    pub fn measure(mut self, on: bool) -> Self {
-        self.measure = on;
-        self
-    }
-
-    /// Sets whether every decode step certifies the mass that its selections keep. Policies without a bound are refused when
-    /// the engine opens.
-    #[must_use]
-    pub fn certify(mut self, on: bool) -> Self {
-        self.certify = on;
-        self
     }
 
     /// Whether the policy selects anything at all.

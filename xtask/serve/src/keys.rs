@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::http::{HeaderMap, StatusCode, header};
+use derive_setters::Setters;
 use sha2::{Digest, Sha256};
 
 use crate::error::ApiError;
 use crate::limits::Limits;
 
 /// An API key and the limits of its calls. Only a digest of the key is kept.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Setters)]
+#[setters(generate_private = false)]
 #[non_exhaustive]
 pub struct ApiKey {
     digest: [u8; 32],
@@ -20,8 +22,10 @@ pub struct ApiKey {
     /// prefix was cached, and so what others have asked.
     pub shares_prefixes: bool,
     /// Maximum number of calls a minute.
+    #[setters(strip_option)]
     pub requests_per_minute: Option<u32>,
     /// Maximum number of tokens a minute, of prompts and answers together.
+    #[setters(strip_option)]
     pub tokens_per_minute: Option<u32>,
 }
 
@@ -67,27 +71,6 @@ impl ApiKey {
     pub fn new(secret: &str) -> Self {
         let digest = Sha256::digest(secret).into();
         Self { digest, shares_prefixes: false, requests_per_minute: None, tokens_per_minute: None }
-    }
-
-    /// Sets whether calls of this key can hit prefixes that other sharing keys cached.
-    #[must_use]
-    pub fn shares_prefixes(mut self, on: bool) -> Self {
-        self.shares_prefixes = on;
-        self
-    }
-
-    /// Sets the maximum number of calls a minute.
-    #[must_use]
-    pub fn requests_per_minute(mut self, calls: u32) -> Self {
-        self.requests_per_minute = Some(calls);
-        self
-    }
-
-    /// Sets the maximum number of tokens a minute, of prompts and answers together.
-    #[must_use]
-    pub fn tokens_per_minute(mut self, tokens: u32) -> Self {
-        self.tokens_per_minute = Some(tokens);
-        self
     }
 
     /// Reads a file of keys: one a line, then words about it. Empty lines, and lines that begin with `#`, are skipped.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use derive_setters::Setters;
 use pagoda::Model;
 
 use crate::keys::ApiKey;
@@ -19,12 +20,14 @@ const BODY_BYTES_MIN: usize = 4 << 20;
 
 /// Settings of a server, and the load that it takes on. The bounds of the queue are options of the
 /// [handle](pagoda::HandleOptions).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Setters)]
 #[non_exhaustive]
 pub struct Options {
     /// The model that the engine runs: its tokenizer and chat template turn text into tokens.
+    #[setters(skip)]
     pub model: Arc<Model>,
     /// Name of the model in requests and replies.
+    #[setters(skip)]
     pub model_name: String,
     /// Tokens of prompt and answer together, as the engine allows.
     pub context_length: u32,
@@ -45,6 +48,7 @@ pub struct Options {
     /// Time without a token after which a stream gets a comment, so that proxies keep it open.
     pub keep_alive: Duration,
     /// Seed of the first call that names none, from which those after it count on; `None` for a random one each.
+    #[setters(into)]
     pub seed: Option<u64>,
 }
 
@@ -71,75 +75,5 @@ impl Options {
             keep_alive: Duration::from_secs(10),
             seed: None,
         }
-    }
-
-    /// Sets the tokens of prompt and answer together.
-    #[must_use]
-    pub fn context_length(mut self, tokens: u32) -> Self {
-        self.context_length = tokens;
-        self
-    }
-
-    /// Sets the API keys that the server accepts.
-    #[must_use]
-    pub fn api_keys(mut self, keys: Vec<ApiKey>) -> Self {
-        self.api_keys = keys;
-        self
-    }
-
-    /// Sets the maximum number of bytes of a request's body.
-    #[must_use]
-    pub fn max_body_bytes(mut self, bytes: usize) -> Self {
-        self.max_body_bytes = bytes;
-        self
-    }
-
-    /// Sets the maximum number of bytes of all bodies at one time.
-    #[must_use]
-    pub fn max_held_bytes(mut self, bytes: usize) -> Self {
-        self.max_held_bytes = bytes;
-        self
-    }
-
-    /// Sets the time that a body may take to arrive.
-    #[must_use]
-    pub fn body_timeout(mut self, time: Duration) -> Self {
-        self.body_timeout = time;
-        self
-    }
-
-    /// Sets the time that a request may take; `None` for any.
-    #[must_use]
-    pub fn request_timeout(mut self, time: Option<Duration>) -> Self {
-        self.request_timeout = time;
-        self
-    }
-
-    /// Sets the time that requests have to end once the server is told to stop.
-    #[must_use]
-    pub fn drain_timeout(mut self, time: Duration) -> Self {
-        self.drain_timeout = time;
-        self
-    }
-
-    /// Sets the names of the metrics.
-    #[must_use]
-    pub fn metrics_names(mut self, names: MetricsNames) -> Self {
-        self.metrics_names = names;
-        self
-    }
-
-    /// Sets the time without a token after which a stream gets a comment.
-    #[must_use]
-    pub fn keep_alive(mut self, time: Duration) -> Self {
-        self.keep_alive = time;
-        self
-    }
-
-    /// Sets the seed of the first call that names none, from which those after it count on; `None` for a random one each.
-    #[must_use]
-    pub fn seed(mut self, seed: impl Into<Option<u64>>) -> Self {
-        self.seed = seed.into();
-        self
     }
 }

@@ -61,8 +61,14 @@ fn unset(text: &str) -> Vec<(&str, &str)> {
         if !is_options(name) || !above.iter().any(|line| **line == "#[non_exhaustive]") {
             continue;
         }
-        let body = lines[at + 1..].iter().take_while(|line| **line != "}");
-        let fields = body.filter_map(|line| line.strip_prefix("pub ")?.split(':').next());
+        let derives = |name| above.iter().any(|line| line.starts_with("#[derive(") && line.contains(name));
+        let body: Vec<_> = lines[at + 1..].iter().take_while(|line| **line != "}").collect();
+        let mut fields = Vec::new();
+        for (above, line) in [&""].into_iter().chain(body.iter().copied()).zip(&body) {
+            let field = line.strip_prefix("pub ").and_then(|rest| rest.split(':').next());
+            // `derive_setters` makes one for every public field that does not say otherwise.
+            fields.extend(field.filter(|_| !derives("Setters") || *above == "#[setters(skip)]"));
+        }
         let signatures = signatures(text, name);
         let builds =
             |signature: &&String| signature.contains("-> Self") || signature.contains("-> Result<Self");
@@ -70,8 +76,7 @@ fn unset(text: &str) -> Vec<(&str, &str)> {
             .iter()
             .filter(builds)
             .partition(|signature| signature.contains("(self") || signature.contains("(mut self"));
-        let derived = above.iter().any(|line| line.starts_with("#[derive(") && line.contains("Default"));
-        if !derived && constructors.is_empty() {
+        if !derives("Default") && constructors.is_empty() {
             found.push((name, "*"));
             continue;
         }
@@ -84,7 +89,7 @@ fn unset(text: &str) -> Vec<(&str, &str)> {
                         .any(|parameter| constructor.contains(parameter))
                 })
         };
-        found.extend(fields.filter(|field| !sets(field)).map(|field| (name, field)));
+        found.extend(fields.into_iter().filter(|field| !sets(field)).map(|field| (name, field)));
     }
     found
 }
@@ -134,6 +139,16 @@ impl GoodOptions {
     }
 }
 
+#[derive(Default, Setters)]
+#[non_exhaustive]
+pub struct DerivedConfig {
+    pub a: u32,
+    #[setters(skip)]
+    pub b: u32,
+    #[setters(into)]
+    pub c: u32,
+}
+
 #[derive(Default)]
 #[non_exhaustive]
 pub struct BadConfig {
@@ -149,5 +164,5 @@ pub struct OtherConfig {
     pub a: u32,
 }
 ";
-    assert_eq!(unset(text), [("BadConfig", "a"), ("WorseConfig", "*")]);
+    assert_eq!(unset(text), [("DerivedConfig", "b"), ("BadConfig", "a"), ("WorseConfig", "*")]);
 }

@@ -1,5 +1,7 @@
 //! DRY: a penalty for tokens that would continue a repetition.
 
+use derive_setters::Setters;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum length of a match: the penalty of longer ones does not grow.
@@ -10,7 +12,7 @@ const MAX_MATCH: usize = 50;
 /// Where the last tokens of a sequence have occurred before, the token that followed them there is one that repeats. With a match
 /// of `n` tokens, the longest of all such places, its logit loses `multiplier * base^(n - allowed_length)` if `n` is at least
 /// `allowed_length`. No match reaches across a breaker, and none is penalised itself.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Setters)]
 #[non_exhaustive]
 pub struct Dry {
     /// Penalty of a match of `allowed_length`; 0 is off.
@@ -20,6 +22,7 @@ pub struct Dry {
     /// Tokens of the shortest match that is penalised.
     pub allowed_length: u32,
     /// Tokens that end matches: line breaks, quotation marks and the like. A vocabulary has thousands of them.
+    #[setters(skip)]
     pub breakers: BTreeSet<u32>,
     /// Number of tokens at the end of prompt and output in which matches are searched.
     pub last_tokens: u32,
@@ -38,34 +41,10 @@ impl Dry {
     /// Text whose tokens are breakers in the author's proposal.
     pub const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
-    /// Sets the penalty of a match of `allowed_length`; 0 is off.
-    #[must_use]
-    pub fn multiplier(self, penalty: f32) -> Self {
-        Self { multiplier: penalty, ..self }
-    }
-
-    /// Sets the factor for each further token.
-    #[must_use]
-    pub fn base(self, factor: f32) -> Self {
-        Self { base: factor, ..self }
-    }
-
-    /// Sets the tokens of the shortest match that is penalised.
-    #[must_use]
-    pub fn allowed_length(self, tokens: u32) -> Self {
-        Self { allowed_length: tokens, ..self }
-    }
-
     /// Sets the tokens at which matches end.
     #[must_use]
     pub fn breakers(self, tokens: impl IntoIterator<Item = u32>) -> Self {
         Self { breakers: tokens.into_iter().collect(), ..self }
-    }
-
-    /// Sets the number of tokens at the end of prompt and output in which matches are searched.
-    #[must_use]
-    pub fn last_tokens(self, tokens: u32) -> Self {
-        Self { last_tokens: tokens, ..self }
     }
 
     /// Whether the penalty is off.

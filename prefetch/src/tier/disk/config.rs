@@ -1,28 +1,35 @@
 //! Options of the disk tier.
 
+use derive_setters::Setters;
+
 use std::path::PathBuf;
 
 use crate::policy::{PolicyKind, ReuseFilter};
 use crate::tier::{BlockLayout, TierName};
 
 /// Options of a disk tier.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Setters)]
 #[non_exhaustive]
 pub struct DiskConfig {
     /// Name in counters and errors.
     pub name: TierName,
     /// The directory; created when missing, and locked while open. One that cannot be written is served for reading.
+    #[setters(skip)]
     pub directory: PathBuf,
     /// Size and division of every block.
+    #[setters(skip)]
     pub layout: BlockLayout,
     /// Name of the blocks' contents, for instance model, cache group and element type. A directory written under another name
     /// is refused.
+    #[setters(skip)]
     pub namespace: String,
     /// Bytes of all slabs together.
+    #[setters(skip)]
     pub capacity_bytes: u64,
     /// Order of eviction.
     pub policy: PolicyKind,
     /// Keeps out blocks that are requested only once.
+    #[setters(strip_option)]
     pub reuse: Option<ReuseFilter>,
     /// Blocks between two syncs; 1 makes every write durable before it returns.
     pub blocks_per_sync: u32,
@@ -53,40 +60,5 @@ impl DiskConfig {
             blocks_per_sync: 64,
             direct: false,
         }
-    }
-
-    /// Sets the name in counters and errors.
-    #[must_use]
-    pub fn name(mut self, name: TierName) -> Self {
-        self.name = name;
-        self
-    }
-
-    /// Sets the order of eviction.
-    #[must_use]
-    pub fn policy(mut self, policy: PolicyKind) -> Self {
-        self.policy = policy;
-        self
-    }
-
-    /// Keeps out blocks that are requested only once.
-    #[must_use]
-    pub fn reuse(mut self, filter: ReuseFilter) -> Self {
-        self.reuse = Some(filter);
-        self
-    }
-
-    /// Sets the blocks between two syncs.
-    #[must_use]
-    pub fn blocks_per_sync(mut self, blocks: u32) -> Self {
-        self.blocks_per_sync = blocks;
-        self
-    }
-
-    /// Sets whether reads go past the system's page cache.
-    #[must_use]
-    pub fn direct(mut self, on: bool) -> Self {
-        self.direct = on;
-        self
     }
 }

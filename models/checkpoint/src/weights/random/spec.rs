@@ -5,6 +5,7 @@ mod error;
 use std::fmt;
 use std::path::Path;
 
+use derive_setters::Setters;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -33,16 +34,20 @@ shapes![
 ];
 
 /// A model of random weights: its shape, the type of its matrices, and a seed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Setters)]
 #[non_exhaustive]
 pub struct RandomSpec {
     /// Name or path of the shape.
+    #[setters(skip)]
     pub shape: String,
     /// The model's configuration, without a token that ends a text.
+    #[setters(skip)]
     pub config: DecoderConfig,
     /// Number of the shape's first layers to keep; `None` for all.
+    #[setters(strip_option)]
     pub layers: Option<u32>,
     /// Maximum number of tokens of a sequence; `None` for the shape's. Random weights have no maximum position of their own.
+    #[setters(skip)]
     pub context: Option<u32>,
     /// Type of the matrices whose shape allows it.
     pub dtype: Dtype,
@@ -78,36 +83,12 @@ impl RandomSpec {
         }
     }
 
-    /// Keeps the first `layers` layers of the shape's.
-    #[must_use]
-    pub fn layers(self, layers: u32) -> Self {
-        Self { layers: Some(layers), ..self }
-    }
-
     /// Sets the maximum number of tokens of a sequence.
     #[must_use]
     pub fn context(mut self, tokens: u32) -> Self {
         self.config.context_length = tokens;
         self.context = Some(tokens);
         self
-    }
-
-    /// Sets the type of the matrices.
-    #[must_use]
-    pub fn dtype(self, dtype: Dtype) -> Self {
-        Self { dtype, ..self }
-    }
-
-    /// Sets the seed of all weights.
-    #[must_use]
-    pub fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
-    }
-
-    /// Sets the percentage of channels in which all tokens have the same embedding.
-    #[must_use]
-    pub fn alike(self, percent: u32) -> Self {
-        Self { alike: percent, ..self }
     }
 
     /// Reads `SHAPE[:TYPE][,layers=N][,context=TOKENS][,seed=N][,alike=PERCENT]`. SHAPE is a built-in name or the path of a RON
