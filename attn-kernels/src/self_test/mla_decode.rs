@@ -152,8 +152,14 @@ fn paged(
 ) -> Case {
     let shape = shape(variant, filled(variant, slot::BLOCK_SIZE));
     let block = shape.block_size;
-    let most = end.max(block + 1);
-    let lens = [end, 1, 0, block + 1].map(|len| spec.len(len, block, 0..=most));
+    // By matrices each row stays within one partition of the dispatch, so that its results are normalised.
+    let coop = is_coop(variant);
+    let most = if coop { PARTITION } else { end.max(block + 1) };
+    let mut lens = [end.min(most), 1, 0, (block + 1).min(most)].map(|len| spec.len(len, block, 0..=most));
+    let begins_late = coop && first_key > 0;
+    if begins_late {
+        lens[0] = spec.number(end, first..=end);
+    }
     let blocks_of = |len: u32| len.div_ceil(block);
     let num_blocks: u32 = lens.iter().map(|len| blocks_of(*len)).sum::<u32>() + 1;
     let width = shape.width() as usize;
@@ -165,7 +171,12 @@ fn paged(
     let mut rows = Vec::new();
     for (i, len) in (0..).zip(lens) {
         let table = lens[..i as usize].iter().map(|len| blocks_of(*len)).sum();
-        rows.push([3 - i, len, table, spec.number(if i == 0 { first } else { 0 }, 0..=len)]);
+        let begin = match i {
+            0 if begins_late => first,
+            0 => spec.number(first, 0..=len),
+            _ => spec.number(0, 0..=len),
+        };
+        rows.push([3 - i, len, table, begin]);
     }
     let lists = is_listed(variant)
         .then(|| Lists::random(lens.into_iter(), filled(variant, slot::SELECT_BLOCK), 0.5, spec.seed(4)));
