@@ -3,7 +3,7 @@
 use super::attention::{Attention, Context};
 use super::error::Launch;
 use super::paged_reduce::PagedReduceParams;
-use super::{KvDtype, KvLayout, KvShape, LaunchError, heads_together, paged_reduce};
+use super::{KvDtype, KvLayout, KvShape, LaunchError, heads_together, paged_decode, paged_reduce};
 use crate::Variant;
 use crate::declare::{Listed, Sizes, TYPES};
 use crate::profile::Registers;
@@ -96,7 +96,7 @@ bindings! {
 impl MlaDecodeParams {
     /// Partitions of a row that the dispatch goes through.
     pub(super) fn partitions(&self) -> u32 {
-        self.max_partitions.min(self.num_keys / self.partition_size)
+        paged_decode::dispatched(self.max_partitions, self.num_keys, self.partition_size)
     }
 }
 

@@ -245,10 +245,15 @@ pub(crate) fn groups(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
     (num_heads / shape.num_kv_heads).div_ceil(heads_per_group(shape, num_heads, lanes))
 }
 
+/// Partitions of a row that a dispatch over `num_keys` keys goes through, of at most `max_partitions`.
+pub(super) fn dispatched(max_partitions: u32, num_keys: u32, partition_size: u32) -> u32 {
+    max_partitions.min(num_keys / partition_size)
+}
+
 /// Workgroups for `rows` rows of the partitions that the dispatch goes through.
 #[must_use]
 pub fn grid(params: &PagedDecodeParams, shape: &KvShape, lanes: Lanes, rows: u32) -> [u32; 3] {
-    let partitions = params.max_partitions.min(params.num_keys / params.partition_size);
+    let partitions = dispatched(params.max_partitions, params.num_keys, params.partition_size);
     [partitions * groups(shape, params.num_heads, lanes), params.num_kv_heads, rows]
 }
 
