@@ -84,13 +84,18 @@ impl Program {
     }
 }
 
-/// Builds and runs every test program, then the examples in the documentation. No further program starts after one that fails.
+/// Builds every test program, runs the examples in the documentation, which take a minute, then the programs. No further
+/// program starts after one that fails.
 ///
 /// # Errors
 ///
 /// When the build or a test fails.
 pub(super) fn run(variables: &[(&str, String)]) -> Result<()> {
     let queue = Mutex::new(build()?);
+    let mut docs = cargo();
+    docs.args(["test", "--workspace", "--features", FEATURES, "--doc"]).envs(variables.iter().cloned());
+    let status = docs.status().context("cargo cannot be run")?;
+    ensure!(status.success(), "the examples of the documentation failed: {status}");
     let failed = Mutex::new(Vec::new());
     let work = || -> Result<()> {
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
@@ -108,10 +113,6 @@ pub(super) fn run(variables: &[(&str, String)]) -> Result<()> {
     })?;
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
-    let mut docs = cargo();
-    docs.args(["test", "--workspace", "--features", FEATURES, "--doc"]).envs(variables.iter().cloned());
-    let status = docs.status().context("cargo cannot be run")?;
-    ensure!(status.success(), "the examples of the documentation failed: {status}");
     Ok(())
 }
 
