@@ -338,6 +338,7 @@ mod tests {
     use super::*;
     use crate::kernel::attention::Attention;
     use crate::kernel::paged_decode::{self, Lanes};
+    use crate::kernel::strided_qk::Scorer;
     use crate::kernel::top_k::{self, Output};
     use crate::kernel::{KvLayout, KvShape};
 
@@ -374,7 +375,10 @@ mod tests {
             for variant in [&decode, &top_k] {
                 assert!(profile.runs(variant), "{lanes}: {}", variant.kernel.name);
             }
-            let broadcasts = DeviceProfile { software: true, ..profile }.broadcasts();
+            let software = DeviceProfile { software: true, ..profile };
+            let broadcasts = software.broadcasts();
+            let strided = Scorer::best(&software, &shape, 8, 128).scores.kernel.name;
+            assert_eq!(strided == "strided_qk_broadcast", lanes == 8, "{lanes}: {strided}");
             let served = crate::variants().into_iter().filter(|named| profile.runs(&named.variant));
             let by_subgroups = served.filter(|named| named.level() == Level::Subgroup).count();
             let serves = if let Lanes::Subgroup(served) = form { served == lanes } else { true };

@@ -133,7 +133,7 @@ impl Scorer {
 
 fn best(profile: &DeviceProfile, shape: &KvShape, stride: u32, block: u32) -> (Variant, Grid) {
     let by_matrices = profile.runs_matrices() && strided_qk_coop::serves(shape, stride, block);
-    let by_broadcasts = profile.broadcasts() && strided_qk_broadcast::serves(shape, stride, block);
+    let by_broadcasts = profile.software && strided_qk_broadcast::serves(shape, stride, block);
     let ways: [Option<(Variant, Grid)>; 2] = [
         by_matrices.then(|| (strided_qk_coop::variant(shape, stride, block), strided_qk_coop::grid as Grid)),
         by_broadcasts.then(|| {

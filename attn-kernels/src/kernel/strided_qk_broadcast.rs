@@ -23,6 +23,9 @@ fn listed(sizes: &Sizes) -> Listed {
     sizes.each(&served.collect::<Vec<_>>(), |shape| variant(shape, 8, 128))
 }
 
+/// Lanes of a subgroup: an eight has columns of its own, and a broadcast crosses all of a subgroup.
+const LANES: u32 = 8;
+
 /// Columns of a lane.
 const COLUMNS: u32 = 16;
 
@@ -57,7 +60,8 @@ pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
     strided_qk::specialised(Variant::new(&KERNEL), shape, stride, block)
         .set(Number("COLUMNS"), COLUMNS)
         .set(SPAN, shape.dtype)
-        .with_broadcasts()
+        .with_subgroups(LANES..=LANES)
+        .for_software()
 }
 
 /// Workgroups for a dispatch with these parameters.

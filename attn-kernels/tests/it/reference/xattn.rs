@@ -69,10 +69,11 @@ impl Chunk {
 
     fn scorer(&self, gpu: &Gpu) -> Scorer {
         let (Estimate { stride, block, .. }, shape) = (self.estimate, &self.layer.shape);
-        let serves = strided_qk_broadcast::serves(shape, stride, block);
-        if self.software && gpu.profile().broadcasts() && serves {
+        if self.software && strided_qk_broadcast::serves(shape, stride, block) {
             let scores = strided_qk_broadcast::variant(shape, stride, block);
-            return Scorer::of(scores, strided_qk_broadcast::grid, shape, stride);
+            if gpu.profile().runs(&scores) {
+                return Scorer::of(scores, strided_qk_broadcast::grid, shape, stride);
+            }
         }
         Scorer::of(strided_qk::variant(shape, stride, block), strided_qk::grid, shape, stride)
     }
