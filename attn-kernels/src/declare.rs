@@ -152,7 +152,7 @@ macro_rules! kernel {
         $(#[$meta])*
         pub static KERNEL: $crate::Kernel = $crate::Kernel {
             name: $name,
-            role: $crate::Role::$role,
+            role: $crate::KernelRole::$role,
             wgsl: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/wgsl/", $name, ".wgsl")),
             modules: &[$crate::MODULES $($(, $modules)*)?],
             params: <$params as $crate::Params>::LAYOUT,

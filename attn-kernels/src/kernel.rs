@@ -69,7 +69,7 @@ pub use error::LaunchError;
 pub use kvblock::KvDtype;
 
 use crate::slot::{OneOf, Slot};
-use crate::source::Choice;
+use crate::source::SlotContent;
 use error::Launch;
 
 /// Order of the elements of a cache.
@@ -153,7 +153,7 @@ pub(crate) fn stored(variant: &crate::Variant) -> Option<Stored> {
 }
 
 /// The type of cache that a module reads or writes, if it is made for one.
-pub(crate) fn cached_by(module: Choice) -> Option<KvDtype> {
+pub(crate) fn cached_by(module: SlotContent) -> Option<KvDtype> {
     let stored = CACHES.into_iter().find_map(|slot| slot.value(module)).map(|(_, dtype)| dtype);
     let latents = [mla_decode::ELEMENT, mla_decode_coop::ELEMENT, latent_write::ELEMENT];
     let latents = || latents.into_iter().find_map(|slot| slot.value(module)).map(mla_decode::Element::dtype);

@@ -32,4 +32,4 @@ pub mod verdicts;
 pub use bindings::{Access, Binding, Field, Params, ParamsLayout, WINDOW_BYTES};
 pub use catalog::{MODULES, NamedVariant, catalog, variants, variants_of};
 pub use level::Level;
-pub use variant::{Kernel, Role, TextLength, Variant};
+pub use variant::{Kernel, KernelRole, TextLength, Variant};

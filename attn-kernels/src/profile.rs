@@ -5,7 +5,7 @@ mod registers;
 pub use registers::Registers;
 
 use crate::kernel::KvDtype;
-use crate::source::Choice;
+use crate::source::SlotContent;
 use crate::verdicts::Verdicts;
 use crate::{Kernel, Level, Variant};
 use std::ops::RangeInclusive;
@@ -47,18 +47,18 @@ impl Matrices {
     }
 
     /// Choices for the slots of `matrices.wgsl`: kernels divide their work by units, which 32 lanes own.
-    pub(crate) fn choices(self) -> [(&'static str, Choice); 8] {
+    pub(crate) fn choices(self) -> [(&'static str, SlotContent); 8] {
         let share = (UNIT / self.lanes).max(1);
         let across = share.min(2);
         [
-            ("matrix", Choice::Module(if self.size == 16 { "matrix_16" } else { "matrix_8" })),
-            ("MATRIX", Choice::Size(self.size)),
-            ("SUBGROUP", Choice::Size(self.lanes)),
-            ("SHARE", Choice::Size(share)),
-            ("M_SHARE", Choice::Size(share / across)),
-            ("N_SHARE", Choice::Size(across)),
-            ("UNITS", Choice::Size((self.lanes / UNIT).max(1))),
-            ("any", Choice::Module(if share == 1 { "any_subgroup" } else { "any_workgroup" })),
+            ("matrix", SlotContent::Module(if self.size == 16 { "matrix_16" } else { "matrix_8" })),
+            ("MATRIX", SlotContent::Size(self.size)),
+            ("SUBGROUP", SlotContent::Size(self.lanes)),
+            ("SHARE", SlotContent::Size(share)),
+            ("M_SHARE", SlotContent::Size(share / across)),
+            ("N_SHARE", SlotContent::Size(across)),
+            ("UNITS", SlotContent::Size((self.lanes / UNIT).max(1))),
+            ("any", SlotContent::Module(if share == 1 { "any_subgroup" } else { "any_workgroup" })),
         ]
     }
 }

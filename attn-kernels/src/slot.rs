@@ -2,7 +2,7 @@
 //! module for. [`Variant::set`](crate::Variant::set) fills one, [`Variant::get`](crate::Variant::get) reads it back.
 
 use crate::Level;
-use crate::source::Choice;
+use crate::source::SlotContent;
 
 /// An import slot.
 pub trait Slot {
@@ -13,10 +13,10 @@ pub trait Slot {
     fn name(&self) -> &'static str;
 
     /// The text that stands for a value, if the slot has one.
-    fn choice(&self, value: Self::Value) -> Option<Choice>;
+    fn choice(&self, value: Self::Value) -> Option<SlotContent>;
 
     /// The value that a text stands for, if it is of this slot.
-    fn value(&self, choice: Choice) -> Option<Self::Value>;
+    fn value(&self, choice: SlotContent) -> Option<Self::Value>;
 }
 
 /// Slot of a number, which may size a function-local array.
@@ -49,14 +49,14 @@ impl Slot for Number {
         self.0
     }
 
-    fn choice(&self, value: u32) -> Option<Choice> {
-        Some(Choice::Size(value))
+    fn choice(&self, value: u32) -> Option<SlotContent> {
+        Some(SlotContent::Size(value))
     }
 
-    fn value(&self, choice: Choice) -> Option<u32> {
+    fn value(&self, choice: SlotContent) -> Option<u32> {
         match choice {
-            Choice::Size(n) => Some(n),
-            Choice::Module(_) => None,
+            SlotContent::Size(n) => Some(n),
+            SlotContent::Module(_) => None,
         }
     }
 }
@@ -68,14 +68,14 @@ impl Slot for Flag {
         self.0
     }
 
-    fn choice(&self, value: bool) -> Option<Choice> {
-        Some(Choice::Size(value.into()))
+    fn choice(&self, value: bool) -> Option<SlotContent> {
+        Some(SlotContent::Size(value.into()))
     }
 
-    fn value(&self, choice: Choice) -> Option<bool> {
+    fn value(&self, choice: SlotContent) -> Option<bool> {
         match choice {
-            Choice::Size(n) => Some(n != 0),
-            Choice::Module(_) => None,
+            SlotContent::Size(n) => Some(n != 0),
+            SlotContent::Module(_) => None,
         }
     }
 }
@@ -87,13 +87,13 @@ impl<T: Copy + PartialEq + std::fmt::Debug> Slot for OneOf<T> {
         self.name
     }
 
-    fn choice(&self, value: T) -> Option<Choice> {
+    fn choice(&self, value: T) -> Option<SlotContent> {
         let module = self.modules.iter().find(|(of, _)| *of == value);
-        module.map(|(_, module)| Choice::Module(module))
+        module.map(|(_, module)| SlotContent::Module(module))
     }
 
-    fn value(&self, choice: Choice) -> Option<T> {
-        let value = self.modules.iter().find(|(_, module)| choice == Choice::Module(module));
+    fn value(&self, choice: SlotContent) -> Option<T> {
+        let value = self.modules.iter().find(|(_, module)| choice == SlotContent::Module(module));
         value.map(|(value, _)| *value)
     }
 }

@@ -1,7 +1,7 @@
 //! Composes the text of a kernel from its file and the shared modules it imports.
 //!
 //! A line `#import name` pulls the module `name` in once, depth first. A line `#import slot = default` lets the
-//! caller choose: a [`Choice::Module`] for types and algorithms, a [`Choice::Size`] for a number that sizes a
+//! caller choose: a [`SlotContent::Module`] for types and algorithms, a [`SlotContent::Size`] for a number that sizes a
 //! function-local array (WGSL takes no `override` there). `enable` directives are hoisted to the top. Anything
 //! unknown is an error; there are no conditionals.
 //!
@@ -21,7 +21,7 @@ pub type Modules = &'static [(&'static str, &'static str)];
 
 /// Content of an import slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Choice {
+pub enum SlotContent {
     /// The text of the shared module of this name.
     Module(&'static str),
     /// `const SLOT: u32 = N;`
@@ -67,7 +67,7 @@ pub enum ComposeError {
 }
 
 /// Choices for slots that a kernel may open.
-pub type Choices<'a> = &'a [(&'static str, Choice)];
+pub type Choices<'a> = &'a [(&'static str, SlotContent)];
 
 /// Composes `text`, the kernel named `kernel`, with `choices` for its import slots. Slots without a choice take the module of
 /// `defaults`, or else the one of their import line.
@@ -212,13 +212,13 @@ impl Composer<'_> {
         let choice = match chosen {
             Some((_, choice)) => *choice,
             None => match default.parse() {
-                Ok(n) => Choice::Size(n),
+                Ok(n) => SlotContent::Size(n),
                 Err(_) => return self.module(default),
             },
         };
         match choice {
-            Choice::Module(name) => self.module(name),
-            Choice::Size(n) => {
+            SlotContent::Module(name) => self.module(name),
+            SlotContent::Size(n) => {
                 self.size(slot, n);
                 Ok(())
             }
@@ -258,10 +258,14 @@ mod tests {
             compose("k", kernel, &[MODULES], &[], &[]).unwrap(),
             "fn b() {}\nconst N: u32 = 4u;\nfn k() {}\n"
         );
-        let choices = [("part", Choice::Module("c")), ("N", Choice::Size(8))];
+        let choices = [("part", SlotContent::Module("c")), ("N", SlotContent::Size(8))];
         let text = compose("k", kernel, &[MODULES], &choices, &[]).unwrap();
         assert_eq!(text, "fn c() {}\nconst N: u32 = 8u;\nfn k() {}\n");
-        let defaults = [("part", Choice::Module("a")), ("N", Choice::Size(1)), ("other", Choice::Size(2))];
+        let defaults = [
+            ("part", SlotContent::Module("a")),
+            ("N", SlotContent::Size(1)),
+            ("other", SlotContent::Size(2)),
+        ];
         let text = compose("k", kernel, &[MODULES], &choices[..1], &defaults).unwrap();
         assert_eq!(text, "fn c() {}\nconst N: u32 = 1u;\nfn k() {}\n");
     }
@@ -269,7 +273,7 @@ mod tests {
     #[test]
     fn unrolls_by_number_and_by_slot() {
         let kernel = "#import N = 1\n#unroll i < N\n  #unroll j < 2\n  f(i, j);\n  #end\n#end\ng();";
-        let text = compose("k", kernel, &[MODULES], &[("N", Choice::Size(2))], &[]).unwrap();
+        let text = compose("k", kernel, &[MODULES], &[("N", SlotContent::Size(2))], &[]).unwrap();
         let inner = "{ const j: u32 = 0u;\n  f(i, j);\n}\n{ const j: u32 = 1u;\n  f(i, j);\n}\n";
         let want = format!(
             "const N: u32 = 2u;\n{{ const i: u32 = 0u;\n{inner}}}\n{{ const i: u32 = 1u;\n{inner}}}\ng();\n"
@@ -335,7 +339,7 @@ mod tests {
     fn unknown_names_are_errors() {
         let module = compose("k", "#import nope", &[MODULES], &[], &[]).unwrap_err();
         assert_eq!(module.to_string(), "kernel k: import of unknown module `nope`");
-        let slot = compose("k", "fn k() {}", &[MODULES], &[("N", Choice::Size(1))], &[]).unwrap_err();
+        let slot = compose("k", "fn k() {}", &[MODULES], &[("N", SlotContent::Size(1))], &[]).unwrap_err();
         assert_eq!(slot.to_string(), "kernel k: no import slot `N`");
     }
 }

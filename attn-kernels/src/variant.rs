@@ -3,7 +3,7 @@
 use crate::declare::Declaration;
 use crate::profile::{Matrices, Registers};
 use crate::slot::{OneOf, Slot, WG};
-use crate::source::{Choice, ComposeError, Modules, compose};
+use crate::source::{ComposeError, Modules, SlotContent, compose};
 use crate::{Access, Binding, Level, ParamsLayout};
 use std::ops::RangeInclusive;
 
@@ -24,19 +24,19 @@ pub enum TextLength {
 }
 
 /// Choices of [`TextLength::Middle`], for kernels that have these slots; numbers are maxima.
-const MIDDLE: [(&str, Choice); 4] = [
-    ("steps", Choice::Module("trips_hidden")),
-    ("LATENTS_AHEAD", Choice::Size(1)),
-    ("VALUES_AHEAD", Choice::Size(4)),
-    ("CHUNKS_AHEAD", Choice::Size(2)),
+const MIDDLE: [(&str, SlotContent); 4] = [
+    ("steps", SlotContent::Module("trips_hidden")),
+    ("LATENTS_AHEAD", SlotContent::Size(1)),
+    ("VALUES_AHEAD", SlotContent::Size(4)),
+    ("CHUNKS_AHEAD", SlotContent::Size(2)),
 ];
 
 /// Choices of [`TextLength::Short`], for kernels that have these slots.
-const SHORT: [(&str, Choice); 4] = [
-    ("trips", Choice::Module("trips_hidden")),
-    ("AHEAD", Choice::Size(1)),
-    ("VALUES_AHEAD", Choice::Size(1)),
-    ("queries", Choice::Module("queries_shuffled")),
+const SHORT: [(&str, SlotContent); 4] = [
+    ("trips", SlotContent::Module("trips_hidden")),
+    ("AHEAD", SlotContent::Size(1)),
+    ("VALUES_AHEAD", SlotContent::Size(1)),
+    ("queries", SlotContent::Module("queries_shuffled")),
 ];
 
 /// Vendor of the GPUs that get [`TextLength::Middle`], by its PCI id: Intel.
@@ -60,7 +60,7 @@ pub(crate) const ANY: RangeInclusive<u32> = 1..=u32::MAX;
 /// The part of a model's step that a kernel computes, by which device time is summed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum Role {
+pub enum KernelRole {
     /// Attention itself, and merging of its partial results.
     Attention,
     /// Scores of blocks or tokens, and the choice among them.
@@ -81,7 +81,7 @@ pub struct Kernel {
     /// File stem and entry point.
     pub name: &'static str,
     /// The part of a step that it computes.
-    pub role: Role,
+    pub role: KernelRole,
     /// The text of the file, imports unresolved.
     pub wgsl: &'static str,
     /// Tables that the file may import from.
@@ -100,7 +100,7 @@ pub struct Variant {
     /// The kernel.
     pub kernel: &'static Kernel,
     /// Import slots.
-    pub choices: Vec<(&'static str, Choice)>,
+    pub choices: Vec<(&'static str, SlotContent)>,
     /// `override` constants.
     pub constants: Vec<(&'static str, u32)>,
     /// Storage bindings 1, 2, ... in order: the bindings that the kernel has with the chosen modules.
@@ -154,7 +154,7 @@ impl Variant {
         slot.value(self.chosen(slot.name())?)
     }
 
-    fn chosen(&self, name: &str) -> Option<Choice> {
+    fn chosen(&self, name: &str) -> Option<SlotContent> {
         self.choices.iter().find(|(slot, _)| *slot == name).map(|(_, choice)| *choice)
     }
 
@@ -276,9 +276,9 @@ impl Variant {
 }
 
 /// Lowers a number that fills a slot to the largest of a middle text.
-fn lower((slot, choice): &mut (&'static str, Choice)) {
+fn lower((slot, choice): &mut (&'static str, SlotContent)) {
     let largest = MIDDLE.iter().find(|(other, _)| other == slot);
-    if let (Choice::Size(n), Some((_, Choice::Size(most)))) = (choice, largest) {
+    if let (SlotContent::Size(n), Some((_, SlotContent::Size(most)))) = (choice, largest) {
         *n = (*n).min(*most);
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::kernel::{self, KvDtype};
-use crate::source::Choice;
-use crate::{Kernel, Level, NamedVariant, Role, Variant};
+use crate::source::SlotContent;
+use crate::{Kernel, KernelRole, Level, NamedVariant, Variant};
 
 /// Variants that a driver gets wrong, and correct variants of the same kernels, which together show what is wrong.
 #[derive(Clone, Copy, Default, Debug)]
@@ -143,9 +143,9 @@ fn kernel_of(named: &NamedVariant) -> &'static str {
 }
 
 fn modules(variant: &Variant) -> Vec<Module> {
-    let module = |(slot, choice): &(&'static str, Choice)| match choice {
-        Choice::Module(module) => Some((*slot, *module)),
-        Choice::Size(_) => None,
+    let module = |(slot, choice): &(&'static str, SlotContent)| match choice {
+        SlotContent::Module(module) => Some((*slot, *module)),
+        SlotContent::Size(_) => None,
     };
     let mut modules: Vec<Module> = variant.choices.iter().filter_map(module).collect();
     modules.sort_unstable();
@@ -158,7 +158,7 @@ fn cached(variant: &Variant) -> Option<KvDtype> {
 }
 
 fn cached_by((_, module): Module) -> Option<KvDtype> {
-    kernel::cached_by(Choice::Module(module))
+    kernel::cached_by(SlotContent::Module(module))
 }
 
 /// Returns what does not run without a variant, if `module` is to blame.
@@ -169,7 +169,7 @@ fn mode(variant: &Variant, module: Option<Module>) -> String {
     }
     match module {
         Some(("weights", module)) => format!("weights in {}", module.trim_start_matches("weights_")),
-        _ if variant.kernel.role == Role::Selection => format!("selection by {kernel}"),
+        _ if variant.kernel.role == KernelRole::Selection => format!("selection by {kernel}"),
         Some((slot, module)) => format!("{kernel} with {slot} {module}"),
         None => match cached(variant) {
             Some(dtype) => format!("{kernel} over KV in {}", dtype.name()),

@@ -69,7 +69,7 @@ impl<'a> Slice<'a> {
 
 /// Choice of the router or the indexer of one layer. An indexer reports no choice if every row may attend all tokens it sees.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Choice {
+pub struct LayerChoice {
     /// The layer.
     pub layer: usize,
     /// Experts, tokens, or entries of a compressed cache, of each row of the step, ascending.
@@ -92,7 +92,7 @@ pub struct StepOutput {
     /// Blocks that each slice attended under a sparse policy or the model's indexer; `None` for slices of a phase that is dense.
     pub attended: Vec<Option<Attended>>,
     /// Choices of routers and indexers, by layer, if [`Decoder::trace_choices`](crate::Decoder::trace_choices) is on.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<LayerChoice>,
     /// Blocks on disk that could not be read, ascending. Results of slices whose block tables name one of them are invalid;
     /// others are not affected.
     pub lost: Vec<(BlockId, SpillError)>,

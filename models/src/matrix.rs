@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use crate::cast::u32_of;
 use crate::host_weights::{Columns, Plane, Planes, WeightAllocator};
 use crate::kernel::matmul::{self, Epilogue, Loads, MatmulBuffers, MatmulParams};
-use crate::kernel::matmul_coop::{self, Plan};
+use crate::kernel::matmul_coop::{self, TilePlan};
 use crate::kernel::matmul_int8::{self, MatmulInt8Buffers, MatmulInt8Params};
 use crate::kernel::matmul_tile::Tile;
 use crate::kernel::round_rows::RoundRowsParams;
@@ -310,10 +310,10 @@ impl Matrix {
         let Product { rows, precision, epilogue, .. } = *product;
         let (format, blocks) = (self.format, self.blocks);
         let plan = |shard: &Shard| kernels.plan([rows, shard.cols, blocks], epilogue, precision);
-        let plans: SmallVec<[Plan; 4]> = self.shards.iter().map(plan).collect();
+        let plans: SmallVec<[TilePlan; 4]> = self.shards.iter().map(plan).collect();
         // Every tile of columns reads the rows. Where they must not depend on others they are always rounded beforehand: devices
         // may round otherwise on the way in.
-        let columns = |(shard, plan): (&Shard, &Plan)| shard.cols.div_ceil(plan.tile.cols());
+        let columns = |(shard, plan): (&Shard, &TilePlan)| shard.cols.div_ceil(plan.tile.cols());
         let tiles: u32 = self.shards.iter().zip(&plans).map(columns).sum();
         let read = u64::from(rows) * u64::from(self.width) * u64::from(tiles);
         let read = if precision.invariant { u64::MAX } else { read };
@@ -323,7 +323,7 @@ impl Matrix {
         let (x, x_stride, activations) = kernels.coop_rows(pass, product.x.bind(), &params, norm, read)?;
         kernels.beside(pass, self.bytes());
         for (shard, plan) in self.shards.iter().zip(plans) {
-            let Plan { tile, split_blocks } = plan;
+            let TilePlan { tile, split_blocks } = plan;
             let splits = plan.splits(blocks);
             let grid = matmul_coop::grid(tile, [rows, shard.cols], splits);
             let whole = MatmulParams { x_stride, ..self.params(product, shard, split_blocks) };

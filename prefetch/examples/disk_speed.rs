@@ -37,7 +37,7 @@ pub(crate) mod disk {
     use std::time::{Duration, Instant};
 
     use kvblock::{BlockHash, SeqId};
-    use prefetch::engine::{Engine, EngineConfig, Handle, Outcome, Submission, TaskKey};
+    use prefetch::engine::{Engine, EngineConfig, Handle, Submission, TaskKey, TaskOutcome};
     use prefetch::plan::Priority;
     use prefetch::stack::TierStack;
     use prefetch::tier::{BlockLayout, DiskConfig, DiskTier};
@@ -190,7 +190,7 @@ pub(crate) mod disk {
         fn take(&self, task: Option<(&[BlockHash], Handle)>) -> Result<()> {
             let Some((blocks, handle)) = task else { return Ok(()) };
             let outcome = handle.wait(Duration::from_secs(60));
-            if !matches!(outcome, Outcome::Ready { .. }) {
+            if !matches!(outcome, TaskOutcome::Ready { .. }) {
                 return Err(format!("a load ended as {outcome:?}").into());
             }
             for block in blocks {

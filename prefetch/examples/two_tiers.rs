@@ -6,7 +6,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prefetch::engine::{Engine, EngineConfig, Outcome, Submission, TaskKey};
+use prefetch::engine::{Engine, EngineConfig, Submission, TaskKey, TaskOutcome};
 use prefetch::kvblock::{BlockHash, SeqId};
 use prefetch::plan::Priority;
 use prefetch::policy::PolicyKind;
@@ -48,9 +48,9 @@ pub(crate) fn run() -> Result<String, Box<dyn Error>> {
     let loaded = engine.get(wanted).ok_or("a block that is ready is in the cache")?;
     assert_eq!(&loaded[..], &FakeTier::contents(layout, wanted)[..]);
     let after = tiers.lookup(wanted);
-    let ended = |outcome: &Outcome| match outcome {
-        Outcome::Ready { loaded, .. } => format!("loaded {loaded}"),
-        Outcome::Cancelled => "cancelled".to_string(),
+    let ended = |outcome: &TaskOutcome| match outcome {
+        TaskOutcome::Ready { loaded, .. } => format!("loaded {loaded}"),
+        TaskOutcome::Cancelled => "cancelled".to_string(),
         other => format!("{other:?}"),
     };
     let tier = |name: Option<TierName>| name.map_or("nowhere".to_string(), |name| name.to_string());

@@ -3,7 +3,7 @@
 mod board;
 mod handle;
 
-pub use board::{BadBlock, Loaded, Outcome, Settled, Submission, TaskBoard, TaskKey};
+pub use board::{BadBlock, Loaded, Settled, Submission, TaskBoard, TaskKey, TaskOutcome};
 pub use handle::Handle;
 
 use std::fmt;

@@ -32,7 +32,7 @@ impl Round {
 }
 
 /// Result of trying to run a waiting sequence.
-enum Outcome {
+enum Admission {
     /// The sequence runs.
     Admitted,
     /// The sequence waits for something other than its turn; sequences after it may run.
@@ -107,10 +107,10 @@ impl Scheduler {
             && let Some((place, seq)) = self.waiting.next(passed)
         {
             match self.try_admit(seq, num_loading, round) {
-                Outcome::Admitted => self.waiting.remove(place),
-                Outcome::SetAside => (num_loading, passed) = (num_loading + 1, Some(place)),
-                Outcome::NoRoom => break,
-                Outcome::NoBlocks => {
+                Admission::Admitted => self.waiting.remove(place),
+                Admission::SetAside => (num_loading, passed) = (num_loading + 1, Some(place)),
+                Admission::NoRoom => break,
+                Admission::NoBlocks => {
                     let idle = self.running.is_empty();
                     if !(idle && self.reclaim_from_waiting(Some(place))) {
                         break;
@@ -120,41 +120,41 @@ impl Scheduler {
         }
     }
 
-    fn try_admit(&mut self, seq: SeqId, num_loading: usize, round: &mut Round) -> Outcome {
+    fn try_admit(&mut self, seq: SeqId, num_loading: usize, round: &mut Round) -> Admission {
         if self.sequence(seq).status == Status::WaitingForRemoteKv {
-            return Outcome::SetAside;
+            return Admission::SetAside;
         }
         let seats = self.sequence(seq).num_seats();
         if round.seats + num_loading + seats > self.config.max_num_seqs as usize {
-            return Outcome::NoRoom;
+            return Admission::NoRoom;
         }
         let hit = self.lookup(seq);
         let num_hit = hit.as_ref().map_or(0, |hit| hit.num_tokens);
         if let Some(load) = self.wanted_load(seq, num_hit) {
             if !self.start_load(load, hit.as_ref()) {
-                return Outcome::NoBlocks;
+                return Admission::NoBlocks;
             }
             self.record_lookup(seq, hit.as_ref());
             round.loads.push(load);
-            return Outcome::SetAside;
+            return Admission::SetAside;
         }
         let wanted = self.num_new_tokens(seq, num_hit);
         if !self.config.chunked_prefill && wanted > round.budget {
-            return Outcome::NoRoom;
+            return Admission::NoRoom;
         }
         let len = wanted.min(round.left(self.sequence(seq)));
         let num_tokens = self.sequence(seq).computed + num_hit + len;
-        let Ok(swaps) = self.swap_in(seq, num_tokens) else { return Outcome::NoBlocks };
+        let Ok(swaps) = self.swap_in(seq, num_tokens) else { return Admission::NoBlocks };
         // The cache is as it was at the lookup. A hit that it refused all the same would be looked up again in a later step.
         let Ok(allocation) = self.allocate(seq, len, hit.as_ref()) else {
             assert!(swaps.is_empty(), "{seq:?} was restored and cannot go on");
-            return Outcome::NoBlocks;
+            return Admission::NoBlocks;
         };
         round.block_ops.extend(swaps);
         self.record_lookup(seq, hit.as_ref());
         self.admit(seq, num_hit, round);
         self.schedule(seq, len, &allocation, round);
-        Outcome::Admitted
+        Admission::Admitted
     }
 
     /// Tokens that a sequence still has to compute after a hit, limited by the threshold for long prefills.

@@ -37,6 +37,6 @@ pub use policy::{
     PrefetchSettings, Ranking, Retrieved, SelectBy, Stage, Support,
 };
 pub use registry::{Build, Entry, Registry, build};
-pub use run::{Outcome, RunError, select};
+pub use run::{MeasuredSelection, RunError, select};
 pub use selection::{Selection, Strip};
 pub use spec::{Key, Params, Spec};

@@ -11,7 +11,7 @@ use crate::{Input, Policy, Registry, SelectError, Selection, Spec, SpecError};
 
 /// Half of the engine that a method serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum MethodRole {
     /// Selects per request and step, without tensors.
     Scheduler,
     /// Selects layer by layer, next to the model.
@@ -61,7 +61,11 @@ pub struct LayerRequest<'a> {
 ///
 /// # Errors
 /// As [`Registry::build`].
-pub fn create_sparse_method(registry: &Registry, spec: &Spec, role: Role) -> Result<SparseMethod, SpecError> {
+pub fn create_sparse_method(
+    registry: &Registry,
+    spec: &Spec,
+    role: MethodRole,
+) -> Result<SparseMethod, SpecError> {
     Ok(SparseMethod {
         policy: registry.build(spec)?,
         role,
@@ -75,7 +79,7 @@ pub fn create_sparse_method(registry: &Registry, spec: &Spec, role: Role) -> Res
 /// A policy together with the state of one role.
 pub struct SparseMethod {
     policy: Box<dyn Policy>,
-    role: Role,
+    role: MethodRole,
     prefetch: Option<Box<dyn PrefetchWait>>,
     /// Layer index by name.
     layers: BTreeMap<String, u32>,
@@ -107,7 +111,7 @@ impl SparseMethod {
     /// # Errors
     /// [`SelectError::WrongRole`], or [`SelectError::MissingQuery`] for policies that need a query.
     pub fn build_sparse_meta(&self, requests: &[StepRequest]) -> Result<Vec<(u64, Selection)>, SelectError> {
-        self.expect(Role::Scheduler, "build_sparse_meta")?;
+        self.expect(MethodRole::Scheduler, "build_sparse_meta")?;
         let select = |r: &StepRequest| {
             let access = self.history.get(&r.request).map_or(&[][..], Vec::as_slice);
             let kv_len = r.num_computed_tokens + r.num_scheduled_tokens;
@@ -123,7 +127,7 @@ impl SparseMethod {
     /// # Errors
     /// [`SelectError::WrongRole`].
     pub fn step_completed(&mut self, request: u64, selection: &Selection) -> Result<(), SelectError> {
-        self.expect(Role::Scheduler, "step_completed")?;
+        self.expect(MethodRole::Scheduler, "step_completed")?;
         let counts = self.history.entry(request).or_default();
         counts.resize(counts.len().max(selection.num_blocks() as usize), 0);
         let mut blocks: Vec<u32> = selection.indices().iter().map(|b| b.get()).collect();
@@ -138,7 +142,7 @@ impl SparseMethod {
     /// # Errors
     /// [`SelectError::WrongRole`].
     pub fn request_finished(&mut self, request: u64) -> Result<(), SelectError> {
-        self.expect(Role::Scheduler, "request_finished")?;
+        self.expect(MethodRole::Scheduler, "request_finished")?;
         self.history.remove(&request);
         Ok(())
     }
@@ -148,7 +152,7 @@ impl SparseMethod {
     /// # Errors
     /// [`SelectError::WrongRole`].
     pub fn set_prefetch(&mut self, prefetch: Box<dyn PrefetchWait>) -> Result<(), SelectError> {
-        self.expect(Role::Worker, "set_prefetch")?;
+        self.expect(MethodRole::Worker, "set_prefetch")?;
         self.prefetch = Some(prefetch);
         Ok(())
     }
@@ -159,7 +163,7 @@ impl SparseMethod {
     /// # Errors
     /// [`SelectError::WrongRole`].
     pub fn register_kv_caches(&mut self, layers: &[&str]) -> Result<(), SelectError> {
-        self.expect(Role::Worker, "register_kv_caches")?;
+        self.expect(MethodRole::Worker, "register_kv_caches")?;
         self.layers = layers.iter().map(|&name| name.to_owned()).zip(0..).collect();
         Ok(())
     }
@@ -171,7 +175,7 @@ impl SparseMethod {
     /// [`SelectError::WrongRole`], [`SelectError::UnknownLayer`], [`SelectError::Prefetch`], or an error of
     /// the policy. There are no selections then.
     pub fn attention_begin(&mut self, layer: &str, batch: &[LayerRequest<'_>]) -> Result<(), SelectError> {
-        self.expect(Role::Worker, "attention_begin")?;
+        self.expect(MethodRole::Worker, "attention_begin")?;
         self.current.clear();
         let index = self.layer(layer)?;
         if let Some(prefetch) = &mut self.prefetch {
@@ -204,7 +208,7 @@ impl SparseMethod {
     /// # Errors
     /// [`SelectError::WrongRole`] or [`SelectError::UnknownLayer`].
     pub fn attention_finished(&mut self, layer: &str) -> Result<(), SelectError> {
-        self.expect(Role::Worker, "attention_finished")?;
+        self.expect(MethodRole::Worker, "attention_finished")?;
         self.layer(layer)?;
         self.current.clear();
         Ok(())
@@ -217,10 +221,10 @@ impl SparseMethod {
         })
     }
 
-    fn expect(&self, role: Role, call: &'static str) -> Result<(), SelectError> {
+    fn expect(&self, role: MethodRole, call: &'static str) -> Result<(), SelectError> {
         let expected = match role {
-            Role::Scheduler => "scheduler",
-            Role::Worker => "worker",
+            MethodRole::Scheduler => "scheduler",
+            MethodRole::Worker => "worker",
         };
         if self.role == role { Ok(()) } else { Err(SelectError::WrongRole { call, expected }) }
     }

@@ -9,7 +9,7 @@ use crate::{
 
 /// A selection and its measures.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct MeasuredSelection {
     /// The selected blocks.
     pub selection: Selection,
     /// Fraction of the visible blocks that is selected.
@@ -21,7 +21,7 @@ pub struct Outcome {
     pub bound: Option<f64>,
 }
 
-impl Outcome {
+impl MeasuredSelection {
     /// The selection as nested lists `[groups][query_blocks][ascending block indices]`.
     #[must_use]
     pub fn selected(&self) -> Vec<Vec<Vec<u32>>> {
@@ -66,7 +66,12 @@ pub enum RunError {
 ///
 /// # Errors
 /// When the spec is invalid, or the tensors do not match it.
-pub fn select(registry: &Registry, spec: &Spec, q: Heads<'_>, k: Heads<'_>) -> Result<Outcome, RunError> {
+pub fn select(
+    registry: &Registry,
+    spec: &Spec,
+    q: Heads<'_>,
+    k: Heads<'_>,
+) -> Result<MeasuredSelection, RunError> {
     let policy = registry.build(spec)?;
     let count = |n| u32::try_from(n).unwrap_or(u32::MAX);
     policy.deployment().check(policy.name(), count(q.heads()), count(q.dim()))?;
@@ -85,5 +90,5 @@ pub fn select(registry: &Registry, spec: &Spec, q: Heads<'_>, k: Heads<'_>) -> R
     } else {
         None
     };
-    Ok(Outcome { density: density(&selection), selection, recall, bound })
+    Ok(MeasuredSelection { density: density(&selection), selection, recall, bound })
 }

@@ -25,7 +25,7 @@ use crate::default_model;
 use crate::references;
 use crate::report;
 use crate::self_test::{self, Random};
-use crate::setup::{self, Found, Need, Plan, Platform, REQUIREMENTS, Remedy};
+use crate::setup::{self, Found, Need, Platform, REQUIREMENTS, Remedy, SetupPlan};
 
 /// Prints the findings.
 ///
@@ -85,7 +85,7 @@ pub struct Report {
     pub checkpoint: Option<CheckpointReport>,
     /// Missing requirements, and how to install them.
     #[serde(flatten)]
-    pub plan: Plan,
+    pub plan: SetupPlan,
 }
 
 /// The default model, as far as this machine has it.
@@ -252,7 +252,7 @@ impl fmt::Display for Report {
     }
 }
 
-fn write_plan(f: &mut fmt::Formatter<'_>, plan: &Plan) -> fmt::Result {
+fn write_plan(f: &mut fmt::Formatter<'_>, plan: &SetupPlan) -> fmt::Result {
     if plan.missing.is_empty() {
         return line(f, "missing", "nothing");
     }

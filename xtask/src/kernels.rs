@@ -15,7 +15,7 @@ use attn_kernels::{NamedVariant, Variant};
 
 use crate::cli::KernelsArgs;
 use crate::{self_test, tree};
-use browser::Outcome;
+use browser::CaseOutcome;
 use cases::Cases;
 
 /// Elements per head in exported cases: few, so that compilers of software drivers take seconds.
@@ -43,7 +43,7 @@ pub fn run(args: &KernelsArgs) -> Result<()> {
     Cases::new(self_test::variants(HEAD_DIM, chosen))?.write(dir)?;
     let Some(program) = &args.run else { return Ok(()) };
     let rows = browser::run(dir, program.as_deref(), &mut io::stdout().lock())?;
-    let failed = rows.iter().filter(|row| row.outcome == Outcome::Failed).count();
+    let failed = rows.iter().filter(|row| row.outcome == CaseOutcome::Failed).count();
     ensure!(failed == 0, "{failed} of {} variants failed", rows.len());
     Ok(())
 }

@@ -27,7 +27,7 @@ use crate::cli::PortabilityArgs;
 use crate::tree;
 use bounds::Bounds;
 use devices::Device;
-use report::{Offer, Row};
+use report::{KernelRow, Offer};
 use texts::Texts;
 
 /// The page, relative to the sources.
@@ -35,14 +35,14 @@ const PAGE: &str = "docs/portability.md";
 
 /// One device with its kernels.
 #[derive(Debug)]
-struct Outcome {
+struct DeviceKernels {
     device: &'static Device,
     /// Properties of the device, if it is one.
     offer: Option<Offer>,
     /// Version of the compiler.
     compiler: String,
     /// Kernels that the engine would choose, by name.
-    rows: Vec<Row>,
+    rows: Vec<KernelRow>,
 }
 
 /// A device in `--json`.
@@ -57,9 +57,9 @@ struct Summary<'a> {
     spilling: usize,
 }
 
-impl Outcome {
+impl DeviceKernels {
     fn summary(&self) -> Summary<'_> {
-        let count = |of: fn(&Row) -> bool| self.rows.iter().filter(|row| of(row)).count();
+        let count = |of: fn(&KernelRow) -> bool| self.rows.iter().filter(|row| of(row)).count();
         Summary {
             device: self.device.id,
             title: self.device.title,
@@ -122,7 +122,7 @@ fn write(path: &std::path::Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-fn print(found: &[Outcome], json: bool) -> Result<()> {
+fn print(found: &[DeviceKernels], json: bool) -> Result<()> {
     let mut out = io::stdout().lock();
     if json {
         for outcome in found {

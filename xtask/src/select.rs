@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use anyhow::{Context, Result, ensure};
 use safetensors::{Dtype, SafeTensors};
-use sparse_select::{Heads, Outcome, Registry, Spec};
+use sparse_select::{Heads, MeasuredSelection, Registry, Spec};
 
 use crate::cli::SelectArgs;
 use crate::report::{self, Selected};
@@ -24,7 +24,7 @@ pub fn run(args: &SelectArgs, registry: &Registry) -> Result<()> {
         .with_context(|| format!("{file}"))?;
     let mut out = io::stdout().lock();
     if args.json {
-        let Outcome { density, recall, bound, .. } = outcome;
+        let MeasuredSelection { density, recall, bound, .. } = outcome;
         report::json_line(&mut out, &Selected { selected: outcome.selected(), density, recall, bound })?;
     } else {
         writeln!(out, "{}", Drawing(&outcome))?;
@@ -36,7 +36,7 @@ pub fn run(args: &SelectArgs, registry: &Registry) -> Result<()> {
 ///
 /// # Errors
 /// If the bytes do not contain the tensors, or they do not suit the policy.
-pub fn outcome(tensors: &[u8], spec: &Spec, registry: &Registry) -> Result<Outcome> {
+pub fn outcome(tensors: &[u8], spec: &Spec, registry: &Registry) -> Result<MeasuredSelection> {
     let tensors = Tensors::read(tensors)?;
     Ok(sparse_select::select(registry, spec, tensors.q.heads()?, tensors.k.heads()?)?)
 }
@@ -88,11 +88,11 @@ impl Tensor {
 }
 
 /// One line per row of the selection, then density and recall.
-struct Drawing<'a>(&'a Outcome);
+struct Drawing<'a>(&'a MeasuredSelection);
 
 impl fmt::Display for Drawing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Outcome { selection, density, recall, bound } = self.0;
+        let MeasuredSelection { selection, density, recall, bound } = self.0;
         writeln!(f, "{selection}")?;
         write!(f, "density {density:.3}, recall {recall:.3}")?;
         bound.map_or(Ok(()), |bound| write!(f, ", certified mass {bound:.3}"))

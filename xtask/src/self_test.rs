@@ -26,7 +26,7 @@ pub struct Tested {
     /// Level of the variant.
     pub level: &'static str,
     /// Outcome of the variant's cases.
-    pub outcome: Outcome,
+    pub outcome: VariantOutcome,
     /// Time of run and comparison, in milliseconds; of compilation too on a software driver, and after a device was lost.
     pub ms: f64,
 }
@@ -34,7 +34,7 @@ pub struct Tested {
 /// Outcome of a variant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum VariantOutcome {
     /// Equal to the reference, within the kernel's tolerance.
     Right,
     /// Not equal, or it did not run.
@@ -83,7 +83,7 @@ impl fmt::Display for Random {
 /// Number of wrong variants.
 #[must_use]
 pub fn wrong(rows: &[Tested]) -> usize {
-    rows.iter().filter(|row| matches!(row.outcome, Outcome::Wrong(_))).count()
+    rows.iter().filter(|row| matches!(row.outcome, VariantOutcome::Wrong(_))).count()
 }
 
 /// Runs every variant on `gpu`, which was opened with `options`, the usual cases and then those at random; kernels run as in
@@ -178,38 +178,43 @@ pub(crate) fn variants(
 }
 
 /// Outcome of a variant's usual cases and of those at random, and whether the device was lost.
-fn outcome(gpu: &Gpu, named: &NamedVariant, usual: &[Case], random: Option<Random>) -> (Outcome, bool) {
+fn outcome(
+    gpu: &Gpu,
+    named: &NamedVariant,
+    usual: &[Case],
+    random: Option<Random>,
+) -> (VariantOutcome, bool) {
     let Some(case) = usual.first() else {
-        return (Outcome::Skipped("there is no case of it".into()), false);
+        return (VariantOutcome::Skipped("there is no case of it".into()), false);
     };
     if let Some(reason) = skipped(gpu, named, case) {
-        return (Outcome::Skipped(reason), false);
+        return (VariantOutcome::Skipped(reason), false);
     }
     let run = |cases: &[Case]| cases.iter().try_for_each(|case| case.run(gpu));
     let lost = |fault: &Fault| matches!(fault, Fault::Gpu(GpuError::Lost { .. }));
     if let Err(fault) = run(usual) {
-        return (Outcome::Wrong(fault.to_string()), lost(&fault));
+        return (VariantOutcome::Wrong(fault.to_string()), lost(&fault));
     }
     for seed in random.into_iter().flat_map(Random::seeds) {
         if let Err(fault) = run(&cases(&named.variant, &Spec::random(seed))) {
             let again = Random { specs: 1, seed };
             let told = format!("{fault}; again by: cargo xtask doctor --self-test {again}");
-            return (Outcome::Wrong(told), lost(&fault));
+            return (VariantOutcome::Wrong(told), lost(&fault));
         }
     }
-    (Outcome::Right, false)
+    (VariantOutcome::Right, false)
 }
 
 /// The verdict from these rows, which the engine heeds.
 #[must_use]
 pub fn verdict(rows: &[Tested]) -> Verdict {
     let wrong = rows.iter().filter_map(|row| match &row.outcome {
-        Outcome::Wrong(fault) => {
+        VariantOutcome::Wrong(fault) => {
             Some(WrongKernel { variant: row.variant.clone(), level: row.level.into(), fault: fault.clone() })
         }
         _ => None,
     });
-    let skipped = |row: &&Tested| matches!(row.outcome, Outcome::Skipped(_));
+    let skipped = |row: &&Tested| matches!(row.outcome, VariantOutcome::Skipped(_));
     Verdict { wrong: wrong.collect(), tested: rows.len() - rows.iter().filter(skipped).count() }
 }
 
@@ -218,9 +223,9 @@ impl fmt::Display for Tested {
         let Self { variant, level, outcome, ms } = self;
         write!(f, "{variant:42} {level:9} ")?;
         match outcome {
-            Outcome::Right => write!(f, "right {ms:8.0} ms"),
-            Outcome::Wrong(fault) => write!(f, "WRONG {ms:8.0} ms: {fault}"),
-            Outcome::Skipped(reason) => write!(f, "skipped: {reason}"),
+            VariantOutcome::Right => write!(f, "right {ms:8.0} ms"),
+            VariantOutcome::Wrong(fault) => write!(f, "WRONG {ms:8.0} ms: {fault}"),
+            VariantOutcome::Skipped(reason) => write!(f, "skipped: {reason}"),
         }
     }
 }
@@ -248,7 +253,11 @@ mod tests {
     #[test]
     fn rows_become_a_verdict() {
         let row = |outcome| Tested { variant: "embed-q4".into(), level: "subgroup", outcome, ms: 1.0 };
-        let rows = [row(Outcome::Right), row(Outcome::Skipped("x".into())), row(Outcome::Wrong("y".into()))];
+        let rows = [
+            row(VariantOutcome::Right),
+            row(VariantOutcome::Skipped("x".into())),
+            row(VariantOutcome::Wrong("y".into())),
+        ];
         let verdict = verdict(&rows);
         assert_eq!((verdict.tested, verdict.wrong.len()), (2, 1));
         assert_eq!((&*verdict.wrong[0].level, &*verdict.wrong[0].fault), ("subgroup", "y"));
@@ -258,9 +267,9 @@ mod tests {
     fn rows_are_lines() {
         let row = |outcome| Tested { variant: "top_k-list".into(), level: "baseline", outcome, ms: 12.4 };
         let rows = [
-            row(Outcome::Right),
-            row(Outcome::Wrong("rows: element 3 of 9".into())),
-            row(Outcome::Skipped("the adapter's level is baseline".into())),
+            row(VariantOutcome::Right),
+            row(VariantOutcome::Wrong("rows: element 3 of 9".into())),
+            row(VariantOutcome::Skipped("the adapter's level is baseline".into())),
         ];
         assert_eq!(wrong(&rows), 1);
         insta::assert_snapshot!(rows.map(|row| row.to_string()).join("\n"), @r"

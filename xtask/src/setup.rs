@@ -103,7 +103,7 @@ pub const REQUIREMENTS: &[Requirement] = &[
 
 /// Missing requirements, and their remedy.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Plan {
+pub struct SetupPlan {
     /// Names of the unmet requirements.
     pub missing: Vec<&'static str>,
     /// Debian and Ubuntu packages that provide them.
@@ -127,7 +127,7 @@ pub enum Remedy {
 }
 
 /// Decides which of `needs` are missing and how they are installed.
-pub fn plan(found: &Found, needs: &[Need]) -> Plan {
+pub fn plan(found: &Found, needs: &[Need]) -> SetupPlan {
     let needed = |r: &&Requirement| r.needs.iter().any(|need| needs.contains(need));
     let unmet = || REQUIREMENTS.iter().filter(needed).filter(|r| !(r.met)(found));
     let missing: Vec<_> = unmet().map(|r| r.name).collect();
@@ -154,7 +154,7 @@ pub fn plan(found: &Found, needs: &[Need]) -> Plan {
         }
         (Platform::Windows, _) => Remedy::Advise(format!("install {}", missing.join(" and "))),
     };
-    Plan { missing, packages, remedy }
+    SetupPlan { missing, packages, remedy }
 }
 
 /// Makes sure that `needs` are met: installs what is missing if this process may and `PAGODA_INSTALL` lets it, and

@@ -4,11 +4,11 @@
 
 use super::{Checks, Gpu, GpuError, GpuOptions, Pass, wgpu};
 use crate::profile::{Matrices, UNIT};
-use crate::{Kernel, Level, Params, Role, Variant};
+use crate::{Kernel, KernelRole, Level, Params, Variant};
 
 static KERNEL: Kernel = Kernel {
     name: "matrix_lanes",
-    role: Role::Other,
+    role: KernelRole::Other,
     wgsl: include_str!("matrix_lanes.wgsl"),
     modules: &[crate::MODULES],
     params: MatrixLanesParams::LAYOUT,

@@ -59,7 +59,7 @@ pub(super) struct Dispatch {
     pub(super) workgroups: [u32; 3],
 }
 
-/// Names a readback of a pass; [`Outcome::get`](super::Outcome::get) turns it into data.
+/// Names a readback of a pass; [`PassResults::get`](super::PassResults::get) turns it into data.
 #[derive(Debug)]
 pub struct Read<T> {
     pub(super) index: usize,

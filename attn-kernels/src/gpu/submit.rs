@@ -1,7 +1,7 @@
 //! Encodes passes and submits them.
 
-use super::outcome::{Pending, Readback, Submission, Timing};
 use super::pass::{Command, Dispatch, Params, Pass};
+use super::pass_results::{Pending, Readback, Submission, Timing};
 use super::{Gpu, GpuError, Raw};
 use crate::Kernel;
 

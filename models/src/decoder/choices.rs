@@ -4,7 +4,7 @@ use attn_kernels::gpu::{Buf, Gpu, Pass, Read};
 
 use super::buffers::GrowBuf;
 use crate::ModelError;
-use crate::batch::Choice;
+use crate::batch::LayerChoice;
 
 /// The choice of a router or an indexer in the current layer.
 pub(super) struct ChoiceBuffer<'a> {
@@ -89,7 +89,7 @@ impl Choices {
         rows: u32,
         words: &[u32],
         entries_at: impl Fn(usize, &[u32]) -> Vec<u32>,
-    ) -> Vec<Choice> {
+    ) -> Vec<LayerChoice> {
         let of_part = |part: &ChoiceSpan| {
             let selected = |(index, row): (usize, &[u32])| match part.of {
                 ChoiceKind::Experts => {
@@ -101,7 +101,7 @@ impl Choices {
                 ChoiceKind::Entries => entries_at(index, row),
             };
             let of_rows = words[part.first..].chunks_exact(part.stride).take(rows as usize);
-            Choice { layer: part.layer, rows: of_rows.enumerate().map(selected).collect() }
+            LayerChoice { layer: part.layer, rows: of_rows.enumerate().map(selected).collect() }
         };
         self.parts.iter().map(of_part).collect()
     }

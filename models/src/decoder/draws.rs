@@ -6,7 +6,7 @@ mod scan;
 use std::ops::Range;
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Outcome, Pass, Pipeline, Read};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, PassResults, Pipeline, Read};
 
 use lists::Draws;
 use scan::Scan;
@@ -48,7 +48,7 @@ pub(super) struct TopRead {
 
 impl TopRead {
     /// Returns the entries, `[top_requests, stride]`.
-    pub(super) fn get(self, done: &Outcome) -> Vec<TokenLogProb> {
+    pub(super) fn get(self, done: &PassResults) -> Vec<TokenLogProb> {
         let (ids, log_probs) = (done.get(self.ids), done.get(self.log_probs));
         ids.into_iter().zip(log_probs).map(|(token, log_prob)| TokenLogProb { token, log_prob }).collect()
     }

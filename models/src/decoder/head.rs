@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use attn_kernels::gpu::{Buf, Gpu, Outcome, Pass, Read};
+use attn_kernels::gpu::{Buf, Gpu, Pass, PassResults, Read};
 
 use super::attention::Attention;
 use super::batch::Batch;
@@ -210,7 +210,7 @@ impl StepReads {
         batch: &Batch,
         rows: &LogitRows,
         draws: &DrawState,
-        mut done: Outcome,
+        mut done: PassResults,
         attention: &mut Attention,
         choices: Option<&Choices>,
     ) -> StepOutput {

@@ -1,13 +1,13 @@
 //! Record of what a model's indexers select, in the form of sparse policies. A block is a token here (DeepSeek Sparse Attention),
 //! or an entry of a compressed cache (DeepSeek V4).
 
-use attn_kernels::gpu::{Gpu, Outcome, Pass, Read};
+use attn_kernels::gpu::{Gpu, Pass, PassResults, Read};
 use sparse_select::Selection;
 
 use super::attention::Attention;
 use super::batch::Batch;
 use super::choices::{ChoiceBuffer, Choices};
-use crate::batch::{Choice, Slice};
+use crate::batch::{LayerChoice, Slice};
 use crate::cast::u32_of;
 use crate::sparse::{Attended, Tally};
 use crate::{DecoderConfig, ModelError};
@@ -83,15 +83,15 @@ impl Indexed {
         attention: &Attention,
         batch: &Batch,
         read: Option<Read<u32>>,
-        done: &Outcome,
-    ) -> Vec<Choice> {
+        done: &PassResults,
+    ) -> Vec<LayerChoice> {
         let taken = self.choices.as_ref().zip(read);
         let entries_at = |row: usize, slots: &[u32]| attention.entries_at(batch, row, slots);
         taken.map_or_else(Vec::new, |(choices, read)| choices.take(batch.rows, &done.get(read), entries_at))
     }
 
     /// Counts the blocks that each slice attended, and adds the selections that were read back. O(rows).
-    pub(super) fn attended(&self, slices: &[Slice<'_>], choices: &[Choice]) -> Vec<Option<Attended>> {
+    pub(super) fn attended(&self, slices: &[Slice<'_>], choices: &[LayerChoice]) -> Vec<Option<Attended>> {
         let mut row = 0;
         let of_slice = |slice: &Slice<'_>| {
             let seen: Vec<u32> = (slice.first..).take(slice.tokens.len()).map(|at| self.seen(at)).collect();
@@ -104,7 +104,7 @@ impl Indexed {
             let mut attended = Attended::default();
             self.layers.iter().for_each(|layer| attended.count(*layer, tally));
             let selection =
-                |choice: &Choice| (u32_of(choice.layer), selection(&seen, &choice.rows[rows.clone()]));
+                |choice: &LayerChoice| (u32_of(choice.layer), selection(&seen, &choice.rows[rows.clone()]));
             attended.selections = choices.iter().map(selection).collect();
             Some(attended)
         };

@@ -12,7 +12,7 @@ use crate::kernel::ExpertTerms;
 use crate::kernel::glu::{self, GluBuffers, GluParams};
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::moe_combine::{self, MoeCombineBuffers, MoeCombineParams};
-use crate::kernel::moe_route::{self, Choice, MoeRouteBuffers, MoeRouteParams};
+use crate::kernel::moe_route::{self, ExpertSource, MoeRouteBuffers, MoeRouteParams};
 use crate::kernel::moe_sort::{self, MoeSortBuffers, MoeSortParams};
 use crate::matrix::{Matrix, Precision, Product, RoutedPairs, SLACK, Vectors};
 use crate::{Activation, DecoderConfig, ModelError, MoeConfig};
@@ -99,9 +99,9 @@ impl MoeState {
         let portion = portion.max(PORTION).min(rows);
         let pairs = portion * top;
         Ok(Some(Self {
-            route: gpu.pipeline(&moe_route::variant(&moe, Choice::Scores))?,
+            route: gpu.pipeline(&moe_route::variant(&moe, ExpertSource::Scores))?,
             route_hashed: match config.layers.iter().any(|layer| layer.mlp == crate::Mlp::HashedExperts) {
-                true => Some(gpu.pipeline(&moe_route::variant(&moe, Choice::Table))?),
+                true => Some(gpu.pipeline(&moe_route::variant(&moe, ExpertSource::Table))?),
                 false => None,
             },
             sort: gpu.pipeline(&moe_sort::variant(moe.num_experts))?,

@@ -30,7 +30,7 @@ mod thresholder;
 
 use std::fmt::Debug;
 
-use attn_kernels::gpu::{Bind, Gpu, Outcome, Pass};
+use attn_kernels::gpu::{Bind, Gpu, Pass, PassResults};
 use attn_kernels::kernel::attention::{Attention as AttentionSpec, Pages};
 use attn_kernels::kernel::paged_decode::PagedDecodeParams;
 use attn_kernels::rows::DecodeRow;
@@ -220,7 +220,7 @@ impl Sparse {
         &mut self,
         batch: &Batch,
         reads: Option<SelectionReads>,
-        done: &Outcome,
+        done: &PassResults,
         output: &mut StepOutput,
     ) {
         self.previous.iter_mut().for_each(Previous::end);

@@ -11,7 +11,7 @@ use super::Product;
 use crate::ModelError;
 use crate::host_weights::{Plane, WeightStream};
 use crate::kernel::matmul::{self, Epilogue, Loads, Rows, Tiling};
-use crate::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Plan, Tile};
+use crate::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Tile, TilePlan};
 use crate::kernel::quantize_rows::{self, Input, QuantizeRowsBuffers, QuantizeRowsParams};
 use crate::kernel::round_rows::{self, RoundRowsBuffers, RoundRowsParams};
 use crate::kernel::{matmul_int8, matmul_int8_tile, matmul_tile, split_sum};
@@ -212,8 +212,8 @@ impl Kernels {
     }
 
     /// Plans a product of `[rows, cols, blocks]` with cooperative matrices.
-    pub(super) fn plan(&self, shape: [u32; 3], epilogue: Epilogue, precision: Precision) -> Plan {
-        let plan = if precision.invariant { Plan::invariant } else { Plan::fastest };
+    pub(super) fn plan(&self, shape: [u32; 3], epilogue: Epilogue, precision: Precision) -> TilePlan {
+        let plan = if precision.invariant { TilePlan::invariant } else { TilePlan::fastest };
         plan(self.profile(), shape, epilogue, self.scratch.partials.len())
     }
 

@@ -57,7 +57,7 @@ pub struct Loaded {
 /// Result of a task.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum TaskOutcome {
     /// Every block was in the cache when the task ended.
     Ready {
         /// Blocks read from tiers, by this task or by another one that needed them at the same time.
@@ -89,8 +89,8 @@ pub struct BadBlock {
 pub struct Settled {
     /// The task.
     pub key: TaskKey,
-    /// Result of the task; never [`Outcome::Timeout`].
-    pub outcome: Outcome,
+    /// Result of the task; never [`TaskOutcome::Timeout`].
+    pub outcome: TaskOutcome,
     /// Time from the first load to the end of the task; zero when every block was cached.
     pub transfer: Duration,
     /// The tier that served the block loaded last.
@@ -295,7 +295,7 @@ impl TaskBoard {
         self.queues[task.priority as usize].retain(|&queued| queued != seq);
         self.settled.push(Settled {
             key: TaskKey { seq, generation: task.generation },
-            outcome: Outcome::Cancelled,
+            outcome: TaskOutcome::Cancelled,
             transfer: Duration::ZERO,
             last_tier: None,
         });
@@ -350,10 +350,10 @@ impl TaskBoard {
         let mut task = self.tasks.remove(&seq).expect("looked up above");
         self.queues[task.priority as usize].retain(|&queued| queued != seq);
         let outcome = if task.bad.is_empty() {
-            Outcome::Ready { loaded: task.loaded, cached: task.cached }
+            TaskOutcome::Ready { loaded: task.loaded, cached: task.cached }
         } else {
             task.bad.sort_by_key(|bad| bad.position);
-            Outcome::Failed(task.bad.into())
+            TaskOutcome::Failed(task.bad.into())
         };
         self.settled.push(Settled {
             key: TaskKey { seq, generation: task.generation },

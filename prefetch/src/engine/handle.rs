@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::Shared;
-use super::board::{Outcome, Settled, TaskKey};
+use super::board::{Settled, TaskKey, TaskOutcome};
 use crate::counters::Counters;
 use crate::sync::lock;
 
@@ -44,7 +44,7 @@ impl Slot {
 
 impl SlotState {
     /// The outcome, once there; its transfer enters the counters the first time it is seen.
-    fn outcome(&mut self, counters: &Counters) -> Option<Outcome> {
+    fn outcome(&mut self, counters: &Counters) -> Option<TaskOutcome> {
         let settled = self.settled.as_ref()?;
         if !self.counted {
             self.counted = true;
@@ -96,10 +96,10 @@ impl Handle {
         lock(&self.slot.state).settled.is_some()
     }
 
-    /// Blocks until the task ends or `timeout` passes; [`Outcome::Timeout`] leaves it running, and it can be
+    /// Blocks until the task ends or `timeout` passes; [`TaskOutcome::Timeout`] leaves it running, and it can be
     /// waited for again.
     #[must_use]
-    pub fn wait(&self, timeout: Duration) -> Outcome {
+    pub fn wait(&self, timeout: Duration) -> TaskOutcome {
         let start = Instant::now();
         let state = lock(&self.slot.state);
         let (mut state, _) = self
@@ -110,7 +110,7 @@ impl Handle {
         if !state.counted {
             state.waited += start.elapsed();
         }
-        state.outcome(&self.counters).unwrap_or(Outcome::Timeout)
+        state.outcome(&self.counters).unwrap_or(TaskOutcome::Timeout)
     }
 
     /// Cancels the task if it has not ended and no newer generation has replaced it.
@@ -122,10 +122,10 @@ impl Handle {
 }
 
 impl Future for Handle {
-    type Output = Outcome;
+    type Output = TaskOutcome;
 
-    /// Resolves when the task ends; never to [`Outcome::Timeout`].
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+    /// Resolves when the task ends; never to [`TaskOutcome::Timeout`].
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TaskOutcome> {
         let mut state = lock(&self.slot.state);
         if let Some(outcome) = state.outcome(&self.counters) {
             return Poll::Ready(outcome);

@@ -34,7 +34,7 @@ use super::{BlockLayout, Stored, Tier, TierError, TierName, TierWarning, shard_s
 use crate::index::{IndexError, Lookup, TierIndex};
 use crate::sync::lock;
 use crate::volume::Volume;
-use catalog::{Catalog, Contents, Opened, Row};
+use catalog::{Catalog, Contents, Opened, SlotRecord};
 pub use config::DiskConfig;
 use folder::Folder;
 use slab::Slabs;
@@ -116,7 +116,7 @@ impl DiskTier {
         // What lies beyond a smaller capacity than last time is dropped, unless it only takes room elsewhere.
         let last = rows.iter().map(|row| row.slot + 1).max().unwrap_or(0);
         let capacity_blocks = if writable { slots } else { slots.max(last) };
-        let (kept, beyond): (Vec<Row>, Vec<Row>) =
+        let (kept, beyond): (Vec<SlotRecord>, Vec<SlotRecord>) =
             rows.into_iter().partition(|row| row.slot < capacity_blocks);
         let mut index = TierIndex::new(capacity_blocks, config.policy, config.reuse);
         let restored = index.restore(&kept.iter().map(|row| (row.key, row.slot)).collect::<Vec<_>>());
@@ -228,8 +228,8 @@ impl DiskTier {
 
 impl State {
     /// Slots to clear and rows to write in the index file.
-    fn take_pending(&mut self) -> (Vec<u32>, Vec<Row>) {
-        let row = |(key, slot)| Some(Row { key, slot, sums: self.sums.get(&key)?.clone() });
+    fn take_pending(&mut self) -> (Vec<u32>, Vec<SlotRecord>) {
+        let row = |(key, slot)| Some(SlotRecord { key, slot, sums: self.sums.get(&key)?.clone() });
         let rows = std::mem::take(&mut self.unsynced).into_iter().filter_map(row).collect();
         (std::mem::take(&mut self.uncleared), rows)
     }

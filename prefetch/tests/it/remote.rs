@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::conformance::{block, cases, check_ops, check_refusals, check_threads, key, layout, ops};
 use kvblock::SeqId;
-use prefetch::engine::{Engine, EngineConfig, Outcome, Submission, TaskKey};
+use prefetch::engine::{Engine, EngineConfig, Submission, TaskKey, TaskOutcome};
 use prefetch::plan::Priority;
 use prefetch::policy::PolicyKind;
 use prefetch::spec::{RemoteSpec, TierSpec};
@@ -142,7 +142,7 @@ fn engines_share_a_prefix_and_namespaces_and_databases_keep_apart() {
         )
     };
     let outcome = pollster::block_on(engine.submit(task(0, 1..5)).unwrap());
-    assert!(matches!(outcome, Outcome::Ready { loaded: 4, .. }), "{outcome:?}");
+    assert!(matches!(outcome, TaskOutcome::Ready { loaded: 4, .. }), "{outcome:?}");
     assert_eq!(engine.get(key(3)).as_deref(), Some(&block(3)[..]));
     let counters = stack.counters();
     assert_eq!(counters.tier(TierName::REMOTE).bytes_read, 4 * 120);
@@ -251,7 +251,7 @@ fn a_server_that_dies_fails_loads_without_holding_them_up_and_is_found_again() {
     let submission =
         Submission::new(TaskKey { seq: SeqId::new(1), generation: 0 }, Priority::Urgent, vec![key(1)]);
     let outcome = engine.submit(submission).unwrap().wait(Duration::from_secs(60));
-    let Outcome::Failed(bad) = outcome else { panic!("{outcome:?}") };
+    let TaskOutcome::Failed(bad) = outcome else { panic!("{outcome:?}") };
     assert!(matches!(*bad[0].error, TierError::Backend { tier: TierName::REMOTE, .. }), "{:?}", bad[0].error);
 
     // The next calls do not wait for a timeout each.

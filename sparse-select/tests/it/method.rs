@@ -3,19 +3,21 @@
 use sparse_select::{
     Input, Registry, SelectError, Spec,
     method::{
-        LayerRequest, PrefetchOutcome, PrefetchWait, Role, SparseMethod, StepRequest, create_sparse_method,
+        LayerRequest, MethodRole, PrefetchOutcome, PrefetchWait, SparseMethod, StepRequest,
+        create_sparse_method,
     },
 };
 
 use crate::tensors::Tensor;
 
-fn method(spec: &str, role: Role) -> SparseMethod {
+fn method(spec: &str, role: MethodRole) -> SparseMethod {
     create_sparse_method(&Registry::builtin(), &spec.parse::<Spec>().unwrap(), role).unwrap()
 }
 
 #[test]
 fn a_scheduler_counts_accesses_until_a_request_ends() {
-    let mut m = method("GSA:block_size=4,init_window_sz=0,local_window_sz=0,min_blocks=1", Role::Scheduler);
+    let mut m =
+        method("GSA:block_size=4,init_window_sz=0,local_window_sz=0,min_blocks=1", MethodRole::Scheduler);
     let step = StepRequest { request: 7, num_computed_tokens: 39, num_scheduled_tokens: 1 };
     let draw = |m: &SparseMethod| m.build_sparse_meta(&[step]).unwrap()[0].1.to_string();
     insta::assert_snapshot!(draw(&m), @".......###");
@@ -41,7 +43,7 @@ impl PrefetchWait for Arrives {
 #[test]
 fn a_worker_selects_between_begin_and_finished() {
     // Quest is dense in its first two layers.
-    let mut m = method("quest:page_budget=2,block_size=4", Role::Worker);
+    let mut m = method("quest:page_budget=2,block_size=4", MethodRole::Worker);
     m.register_kv_caches(&["layers.0", "layers.1", "layers.2"]).unwrap();
     let (q, k) = (Tensor::seeded(1, [2, 1, 4], 9), Tensor::seeded(2, [1, 24, 4], 9));
     let of = |request| LayerRequest { request, input: Input::decode(q.view(), k.view()), prefetching: true };
@@ -64,12 +66,12 @@ fn a_worker_selects_between_begin_and_finished() {
 
 #[test]
 fn hooks_belong_to_one_role() {
-    let mut m = method("full", Role::Scheduler);
+    let mut m = method("full", MethodRole::Scheduler);
     assert_eq!(
         m.attention_begin("x", &[]).unwrap_err().to_string(),
         "attention_begin is a call for the worker role"
     );
-    let m = method("full", Role::Worker);
+    let m = method("full", MethodRole::Worker);
     let expected = SelectError::WrongRole { call: "build_sparse_meta", expected: "scheduler" };
     assert_eq!(m.build_sparse_meta(&[]).unwrap_err(), expected);
 }

@@ -63,7 +63,7 @@ pub(crate) fn decode_case(kv_max: usize, range: i64) -> impl Strategy<Value = Ca
 }
 
 /// Runs a spec on tensors.
-pub(crate) fn select(spec: &str, q: &Tensor, k: &Tensor) -> sparse_select::Outcome {
+pub(crate) fn select(spec: &str, q: &Tensor, k: &Tensor) -> sparse_select::MeasuredSelection {
     let registry = sparse_select::Registry::builtin();
     sparse_select::select(&registry, &spec.parse().unwrap(), q.view(), k.view()).unwrap()
 }

@@ -16,13 +16,13 @@ use crate::fields::Fields;
 /// Form that an output must have.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Constraint {
-    form: Form,
+    form: ConstraintKind,
     /// The field that requests the constraint.
     field: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Form {
+enum ConstraintKind {
     Schema(Value),
     Regex(String),
     /// A grammar in llguidance's variant of Lark's syntax.
@@ -73,7 +73,7 @@ impl Constraint {
             Some(ResponseFormat::JsonObject {}) => Some(object()),
             Some(ResponseFormat::JsonSchema { json_schema }) => {
                 let NamedSchema { schema, .. } = json_schema;
-                Some(schema.map_or_else(object, Form::Schema))
+                Some(schema.map_or_else(object, ConstraintKind::Schema))
             }
         };
         let structured = fields.take(STRUCTURED)?.map(StructuredOutputs::form).transpose()?;
@@ -88,15 +88,15 @@ impl Constraint {
 
     /// An output that is an instance of a schema.
     pub(crate) fn schema(schema: Value, field: &'static str) -> Self {
-        Self { form: Form::Schema(schema), field }
+        Self { form: ConstraintKind::Schema(schema), field }
     }
 
     fn grammar(self) -> TopLevelGrammar {
         match self.form {
-            Form::Schema(schema) => TopLevelGrammar::from_json_schema(with_little_space(schema)),
-            Form::Regex(regex) => TopLevelGrammar::from_regex(&regex),
-            Form::Grammar(lark) => TopLevelGrammar::from_lark(lark),
-            Form::Choice(texts) => {
+            ConstraintKind::Schema(schema) => TopLevelGrammar::from_json_schema(with_little_space(schema)),
+            ConstraintKind::Regex(regex) => TopLevelGrammar::from_regex(&regex),
+            ConstraintKind::Grammar(lark) => TopLevelGrammar::from_lark(lark),
+            ConstraintKind::Choice(texts) => {
                 let quoted: Vec<String> =
                     texts.iter().map(|text| Value::from(text.as_str()).to_string()).collect();
                 TopLevelGrammar::from_lark(format!("start: {}", quoted.join(" | ")))
@@ -115,8 +115,8 @@ fn with_little_space(mut schema: Value) -> Value {
     schema
 }
 
-fn object() -> Form {
-    Form::Schema(json!({ "type": "object" }))
+fn object() -> ConstraintKind {
+    ConstraintKind::Schema(json!({ "type": "object" }))
 }
 
 impl NamedSchema {
@@ -127,7 +127,7 @@ impl NamedSchema {
 }
 
 impl StructuredOutputs {
-    fn form(self) -> Result<Form, ApiError> {
+    fn form(self) -> Result<ConstraintKind, ApiError> {
         let Self { json, regex, choice, grammar, json_object } = self;
         // vLLM also takes the text of a schema.
         let parsed = |schema: Value| match schema.as_str().map(serde_json::from_str) {
@@ -138,10 +138,10 @@ impl StructuredOutputs {
         };
         let choice = choice.filter(|texts| !texts.is_empty());
         let forms = [
-            json.map(parsed).transpose()?.map(Form::Schema),
-            regex.map(Form::Regex),
-            choice.map(Form::Choice),
-            grammar.map(Form::Grammar),
+            json.map(parsed).transpose()?.map(ConstraintKind::Schema),
+            regex.map(ConstraintKind::Regex),
+            choice.map(ConstraintKind::Choice),
+            grammar.map(ConstraintKind::Grammar),
             json_object.filter(|wanted| *wanted).map(|_| object()),
         ];
         let mut forms = forms.into_iter().flatten();

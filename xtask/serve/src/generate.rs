@@ -86,7 +86,7 @@ struct GenerateReply {
 #[derive(Serialize)]
 struct Body<'a> {
     request_id: &'a str,
-    choices: Vec<Choice>,
+    choices: Vec<GeneratedChoice>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
     /// Usage of the whole call.
@@ -95,7 +95,7 @@ struct Body<'a> {
 }
 
 #[derive(Serialize)]
-struct Choice {
+struct GeneratedChoice {
     index: usize,
     token_ids: Vec<u32>,
     logprobs: Option<ChatLogProbs>,
@@ -123,11 +123,11 @@ impl GenerateReply {
         None
     }
 
-    fn choice(&mut self, index: usize) -> Choice {
+    fn choice(&mut self, index: usize) -> GeneratedChoice {
         let Output { ids, log_probs, end, .. } = std::mem::take(&mut self.outputs[index]);
         let tokenizer = self.server.options.model.tokenizer.as_deref();
         let logprobs = self.log_probs.then(|| ChatLogProbs::new(tokenizer, &log_probs));
-        Choice { index, token_ids: ids, logprobs, finish_reason: end.map(|end| end.reason) }
+        GeneratedChoice { index, token_ids: ids, logprobs, finish_reason: end.map(|end| end.reason) }
     }
 
     async fn whole(mut self, mut running: Running) -> Result<Response, ApiError> {
@@ -140,7 +140,7 @@ impl GenerateReply {
     }
 
     /// The last body, with the usage.
-    fn last(&self, choices: Vec<Choice>) -> Body<'_> {
+    fn last(&self, choices: Vec<GeneratedChoice>) -> Body<'_> {
         Body { request_id: &self.id, choices, usage: Some(self.usage), pagoda: Some(&self.engine) }
     }
 }

@@ -13,7 +13,7 @@ use crate::fields::Fields;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Tools {
     list: Vec<Function>,
-    choice: Choice,
+    choice: ToolMode,
     /// Whether the answer may have several calls.
     parallel: bool,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Function {
 
 /// Use of the tools in the answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub(crate) enum ToolMode {
     None,
     #[default]
     Auto,
@@ -43,7 +43,7 @@ pub(crate) enum Choice {
 }
 
 /// Form of a tool in one of OpenAI's APIs.
-pub(crate) trait Form: DeserializeOwned + Into<Function> {
+pub(crate) trait ToolForm: DeserializeOwned + Into<Function> {
     /// A `tool_choice` that names a tool.
     type Named: DeserializeOwned + Into<String>;
 }
@@ -61,7 +61,7 @@ impl From<ChatTool> for Function {
     }
 }
 
-impl Form for ChatTool {
+impl ToolForm for ChatTool {
     type Named = NamedTool;
 }
 
@@ -82,7 +82,7 @@ enum Word {
     Required,
 }
 
-impl From<Word> for Choice {
+impl From<Word> for ToolMode {
     fn from(word: Word) -> Self {
         match word {
             Word::None => Self::None,
@@ -113,22 +113,22 @@ impl From<NamedTool> for String {
 
 impl Tools {
     /// Takes OpenAI's fields.
-    pub(crate) fn take<F: Form>(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+    pub(crate) fn take<F: ToolForm>(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
         let list: Vec<F> = fields.take("tools")?.unwrap_or_default();
         let choice = match fields.take::<ToolChoice<F::Named>>("tool_choice")? {
-            None => Choice::Auto,
+            None => ToolMode::Auto,
             Some(ToolChoice::Word(word)) => word.into(),
-            Some(ToolChoice::Named(named)) => Choice::Named(named.into()),
+            Some(ToolChoice::Named(named)) => ToolMode::Named(named.into()),
         };
         let parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
         Self::new(list.into_iter().map(Into::into).collect(), choice, parallel)
     }
 
-    pub(crate) fn new(list: Vec<Function>, choice: Choice, parallel: bool) -> Result<Self, ApiError> {
+    pub(crate) fn new(list: Vec<Function>, choice: ToolMode, parallel: bool) -> Result<Self, ApiError> {
         let wrong = |reason: String| Err(ApiError::field("tool_choice", reason));
         match &choice {
-            Choice::Required | Choice::Named(_) if list.is_empty() => wrong("there are no tools".into()),
-            Choice::Named(name) if list.iter().all(|tool| tool.name != *name) => {
+            ToolMode::Required | ToolMode::Named(_) if list.is_empty() => wrong("there are no tools".into()),
+            ToolMode::Named(name) if list.iter().all(|tool| tool.name != *name) => {
                 wrong(format!("there is no tool {name:?}"))
             }
             _ => Ok(Self { list, choice, parallel }),
@@ -139,9 +139,9 @@ impl Tools {
     pub(crate) fn calls(&self) -> Calls {
         match self.choice {
             _ if self.list.is_empty() => Calls::Never,
-            Choice::None => Calls::Never,
-            Choice::Auto => Calls::Maybe,
-            Choice::Required | Choice::Named(_) => Calls::Always,
+            ToolMode::None => Calls::Never,
+            ToolMode::Auto => Calls::Maybe,
+            ToolMode::Required | ToolMode::Named(_) => Calls::Always,
         }
     }
 
@@ -164,7 +164,7 @@ impl Tools {
     /// Returns the constraint that makes the answer a call, if it must be one.
     pub(crate) fn constraint(&self) -> Option<Constraint> {
         let chosen = |tool: &&Function| match &self.choice {
-            Choice::Named(name) => tool.name == *name,
+            ToolMode::Named(name) => tool.name == *name,
             _ => true,
         };
         let call = |tool: &Function| {

@@ -16,8 +16,8 @@ use sparse_select::Registry;
 
 use self::fetches::Fetches;
 use self::measure::Bench;
-use self::plan::{Batch, Plan, Run, with_pool};
-use self::row::{Row, Setting};
+use self::plan::{Batch, EnginePlan, Run, with_pool};
+use self::row::{EngineRow, Setting};
 use super::kernels::Ceiling;
 use super::{page, replay, workload};
 use crate::cli::{BenchArgs, EngineArgs};
@@ -32,7 +32,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     }
     let mut rows = Vec::new();
     if args.plan.is_some() {
-        let runs = Plan::read(args, registry, false)?;
+        let runs = EnginePlan::read(args, registry, false)?;
         for run in &runs {
             measure(args, run, &runs, &open_model(&run.engine)?, &mut rows)?;
         }
@@ -40,7 +40,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     }
     let model = open_model(&args.engine)?;
     let software = model.gpu(&EngineOptions::from(&args.engine))?.is_cpu();
-    let runs = Plan::read(args, registry, software)?;
+    let runs = EnginePlan::read(args, registry, software)?;
     for run in &runs {
         measure(args, run, &runs, &model, &mut rows)?;
     }
@@ -72,7 +72,13 @@ fn replay_all(args: &BenchArgs, model: &Model, traces: &[workload::Workload]) ->
 }
 
 /// Measures the rows of one of `runs`: on one engine, or on an engine each if the pool depends on the row.
-fn measure(args: &BenchArgs, run: &Run, runs: &[Run], model: &Model, rows: &mut Vec<Row>) -> Result<()> {
+fn measure(
+    args: &BenchArgs,
+    run: &Run,
+    runs: &[Run],
+    model: &Model,
+    rows: &mut Vec<EngineRow>,
+) -> Result<()> {
     let label = with_pool(&run.label(), run.pool);
     let context = model.config.context_length;
     let (fit, long): (Vec<Batch>, Vec<Batch>) = run.rows.iter().partition(|row| row.longest() <= context);
@@ -118,7 +124,7 @@ fn measure_on(
     setting: &Setting<'_>,
     model: &Model,
     batches: &[Batch],
-    rows: &mut Vec<Row>,
+    rows: &mut Vec<EngineRow>,
 ) -> Result<()> {
     let engine = setting.args;
     let start = Instant::now();
@@ -136,7 +142,7 @@ fn measure_on(
         }
         let times = bench.measure(*batch)?;
         let fetches = Fetches::new(&times, bench.engine.fetch_cost()?);
-        let mut row = Row::new(setting, load_s, bench.engine.decoder(), *batch, times);
+        let mut row = EngineRow::new(setting, load_s, bench.engine.decoder(), *batch, times);
         row.fetches = fetches;
         row.compare(setting, *batch, rows);
         if !args.quick {
@@ -158,7 +164,7 @@ fn demand(batches: &[Batch]) -> Demand {
     .longest(most(|row| row.longest().into()))
 }
 
-fn write(args: &BenchArgs, rows: &[Row]) -> Result<()> {
+fn write(args: &BenchArgs, rows: &[EngineRow]) -> Result<()> {
     let Some(dir) = &args.out else { return Ok(()) };
     page::write(dir, "e2e.json", &rows)
 }

@@ -55,8 +55,8 @@ struct Job {
 
 /// Checks the text of a plan.
 pub(super) fn check(plan: &str) -> Result<()> {
-    if report::Plan::names(plan) {
-        return report::Plan::parse(plan).map(drop);
+    if report::ReportPlan::names(plan) {
+        return report::ReportPlan::parse(plan).map(drop);
     }
     if turnover::names(plan) { turnover::check(plan) } else { Plan::parse(plan).map(drop) }
 }

@@ -19,7 +19,7 @@ use tokio::runtime;
 
 use self::load::Sent;
 use self::own::Own;
-use self::row::{Row, Setting};
+use self::row::{ServeRow, Setting};
 use super::page;
 use super::workload::{self, Turn, Workload};
 use crate::cli::{BenchArgs, EngineArgs, ServedArgs};
@@ -27,8 +27,8 @@ use crate::open_model::open_model;
 
 use answer::Answer;
 use client::Client;
-pub(crate) use prompt::Form;
 use prompt::Prompt;
+pub(crate) use prompt::PromptForm;
 pub(crate) use slo::Slo;
 
 /// Token ids of prompts for servers whose vocabulary is not known: the lowest ones are often control tokens.
@@ -45,12 +45,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     runtime.shutdown_timeout(Duration::from_secs(1));
     let rows = rows?;
     if let Some(folder) = &args.out {
-        page::write(folder, "serve.json", &rows.iter().map(Row::whole).collect::<Result<Vec<_>>>()?)?;
+        page::write(folder, "serve.json", &rows.iter().map(ServeRow::whole).collect::<Result<Vec<_>>>()?)?;
     }
     Ok(())
 }
 
-async fn measure(args: &BenchArgs) -> Result<Vec<Row>> {
+async fn measure(args: &BenchArgs) -> Result<Vec<ServeRow>> {
     let read = |path| workload::read(path);
     let given = args.workload.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?;
     let mut rows = Vec::new();
@@ -98,7 +98,7 @@ fn key(args: &ServedArgs) -> Result<Option<String>> {
 /// Loads that are sent to one server after another.
 struct Bench<'a> {
     args: &'a BenchArgs,
-    form: Form,
+    form: PromptForm,
     /// Number of token ids.
     vocab: u32,
 }
@@ -115,7 +115,7 @@ impl Bench<'_> {
         workload: &Workload,
         client: &Client,
         own: Option<&Own>,
-        rows: &mut Vec<Row>,
+        rows: &mut Vec<ServeRow>,
     ) -> Result<()> {
         let ServedArgs { url, slo, rates, seed, .. } = &self.args.served;
         let setting = Setting {
@@ -133,7 +133,7 @@ impl Bench<'_> {
         for (salt, load) in (2..).zip(loads) {
             // Each rate has prompts of its own, so that none finds those of another in the prefix cache.
             let sent = self.send(&load, client, seed.wrapping_mul(0x1_0000).wrapping_add(salt)).await?;
-            let row = Row::new(&setting, &load.name, load.rate(), sent);
+            let row = ServeRow::new(&setting, &load.name, load.rate(), sent);
             ensure!(
                 row.sent.iter().any(|sent| sent.answer.error.is_none()),
                 "workload {}: all requests failed: {}",

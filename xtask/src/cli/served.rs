@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::values;
-use crate::bench::serve::{Form, Slo};
+use crate::bench::serve::{PromptForm, Slo};
 
 /// Load of `bench serve`: the server, and the requests that it gets.
 #[derive(Debug, Clone, Args)]
@@ -21,7 +21,7 @@ pub struct ServedArgs {
     /// Form of the prompts: token ids or words to /completions, or words to /chat/completions; by default words, and ids
     /// where the model has no tokenizer
     #[arg(long, value_name = "FORM")]
-    pub form: Option<Form>,
+    pub form: Option<PromptForm>,
 
     /// Limits that a good answer keeps, such as ttft=500ms,itl=50ms,e2e=10s: first token, mean time between tokens, last
     /// token

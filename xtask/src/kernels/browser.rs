@@ -55,14 +55,14 @@ enum Message {
 #[derive(Debug, Deserialize)]
 pub(super) struct Row {
     pub(super) name: String,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: CaseOutcome,
     pub(super) note: String,
     ms: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Outcome {
+pub(super) enum CaseOutcome {
     Passed,
     Failed,
     Lacking,
@@ -111,9 +111,9 @@ pub(super) fn run(dir: &Path, program: Option<&Path>, out: &mut impl Write) -> R
     writeln!(
         out,
         "{} passed, {} failed, {} need more than the browser has\n{}\n{}",
-        count(Outcome::Passed),
-        count(Outcome::Failed),
-        count(Outcome::Lacking),
+        count(CaseOutcome::Passed),
+        count(CaseOutcome::Failed),
+        count(CaseOutcome::Lacking),
         end.browser,
         end.adapter
     )?;
@@ -124,9 +124,9 @@ impl Row {
     fn says(&self) -> String {
         let Self { outcome, note, ms, .. } = self;
         match outcome {
-            Outcome::Passed => format!("passed {ms:8.0} ms"),
-            Outcome::Failed => format!("FAILED {ms:8.0} ms: {note}"),
-            Outcome::Lacking => format!("not run: {note}"),
+            CaseOutcome::Passed => format!("passed {ms:8.0} ms"),
+            CaseOutcome::Failed => format!("FAILED {ms:8.0} ms: {note}"),
+            CaseOutcome::Lacking => format!("not run: {note}"),
         }
     }
 }
@@ -286,7 +286,8 @@ mod tests {
         let rows = run(dir.path(), None, &mut io::sink()).unwrap();
         assert_eq!(rows.len(), 3 * KERNELS.len() + 1);
         for row in rows {
-            let wanted = if row.name.contains("-spoilt-") { Outcome::Failed } else { Outcome::Passed };
+            let wanted =
+                if row.name.contains("-spoilt-") { CaseOutcome::Failed } else { CaseOutcome::Passed };
             assert_eq!(row.outcome, wanted, "{}: {}", row.name, row.note);
             let outside = row.note.ends_with("was written, which is outside the buffer");
             assert_eq!(outside, row.name.contains("-spoilt-buffer"), "{}: {}", row.name, row.note);

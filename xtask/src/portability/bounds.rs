@@ -6,8 +6,8 @@ use std::fs;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::Outcome;
-use super::report::Row;
+use super::DeviceKernels;
+use super::report::KernelRow;
 use crate::tree;
 
 /// The file, relative to the sources.
@@ -46,8 +46,8 @@ impl Bounds {
     }
 
     /// The bounds that outcomes just keep.
-    pub(super) fn of(outcomes: &[Outcome]) -> Self {
-        let bound = |outcome: &Outcome| {
+    pub(super) fn of(outcomes: &[DeviceKernels]) -> Self {
+        let bound = |outcome: &DeviceKernels| {
             let refused = outcome.rows.iter().filter(|row| row.refused.is_some());
             let spilling =
                 outcome.rows.iter().filter_map(|row| Some((row.kernel.clone(), row.figures.spills?)));
@@ -72,20 +72,24 @@ impl Bounds {
     }
 
     /// Says which kernels are refused, or spill more than they may with the compiler that the bounds are of.
-    pub(super) fn faults(&self, outcomes: &[Outcome]) -> Vec<String> {
+    pub(super) fn faults(&self, outcomes: &[DeviceKernels]) -> Vec<String> {
         self.found(outcomes, |bound, outcome, row| {
             row.refused.is_some() || bound.compiler == outcome.compiler
         })
     }
 
     /// Says which kernels spill more with another version of the compiler, which is no fault of theirs.
-    pub(super) fn notes(&self, outcomes: &[Outcome]) -> Vec<String> {
+    pub(super) fn notes(&self, outcomes: &[DeviceKernels]) -> Vec<String> {
         self.found(outcomes, |bound, outcome, row| {
             row.refused.is_none() && bound.compiler != outcome.compiler
         })
     }
 
-    fn found(&self, outcomes: &[Outcome], counts: impl Fn(&Bound, &Outcome, &Row) -> bool) -> Vec<String> {
+    fn found(
+        &self,
+        outcomes: &[DeviceKernels],
+        counts: impl Fn(&Bound, &DeviceKernels, &KernelRow) -> bool,
+    ) -> Vec<String> {
         let none = Bound::default();
         let mut faults = Vec::new();
         for outcome in outcomes {
@@ -103,8 +107,8 @@ impl Bounds {
 }
 
 impl Bound {
-    fn fault(&self, row: &Row) -> Option<String> {
-        let Row { kernel, refused, figures, .. } = row;
+    fn fault(&self, row: &KernelRow) -> Option<String> {
+        let KernelRow { kernel, refused, figures, .. } = row;
         if let Some(reason) = refused {
             let known = self.refused.contains(kernel);
             return (!known).then(|| format!("{kernel} is refused: {reason}"));

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::Outcome;
+use super::DeviceKernels;
 use super::bounds::{self, Bounds};
 use super::devices::DEVICES;
-use super::report::Row;
+use super::report::KernelRow;
 
 /// The page of a run with all devices and kernels.
-pub(super) fn page(outcomes: &[Outcome], bounds: &Bounds) -> String {
+pub(super) fn page(outcomes: &[DeviceKernels], bounds: &Bounds) -> String {
     [
         introduction(),
         "\n## Devices\n\n".into(),
@@ -60,7 +60,7 @@ same version of a compiler. CI holds it.
     )
 }
 
-fn devices(outcomes: &[Outcome]) -> String {
+fn devices(outcomes: &[DeviceKernels]) -> String {
     let mut text = String::from(
         "| device | hardware or checker, compiler | version | subgroups | f16 | matrices | workgroup memory | kernels | refused | spill |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",
@@ -120,7 +120,7 @@ pub(super) fn spilling(bounds: &Bounds) -> String {
     text
 }
 
-fn kernels(outcomes: &[Outcome]) -> String {
+fn kernels(outcomes: &[DeviceKernels]) -> String {
     let mut text = String::from(
         "A cell holds registers of a lane, spills, and subgroups that a compute unit holds at a time, as far as the driver tells; for ANV registers \
          are those of 32 bytes that a subgroup needs at most. `ok` is a compiler that tells nothing, and no cell a kernel that the engine does not \
@@ -129,7 +129,7 @@ fn kernels(outcomes: &[Outcome]) -> String {
     let ids: Vec<_> = outcomes.iter().map(|outcome| outcome.device.id).collect();
     let _ =
         write!(text, "| kernel | memory | {} |\n|---|---|{}\n", ids.join(" | "), "---|".repeat(ids.len()));
-    let mut rows = BTreeMap::<&str, BTreeMap<&str, &Row>>::new();
+    let mut rows = BTreeMap::<&str, BTreeMap<&str, &KernelRow>>::new();
     for row in outcomes.iter().flat_map(|outcome| &outcome.rows) {
         rows.entry(&row.kernel).or_default().insert(row.device, row);
     }
@@ -145,7 +145,7 @@ fn kernels(outcomes: &[Outcome]) -> String {
 }
 
 /// A kernel on a device, in a few characters.
-fn cell(row: &Row) -> String {
+fn cell(row: &KernelRow) -> String {
     if row.refused.is_some() {
         return "refused".into();
     }

@@ -87,7 +87,7 @@ impl Figures {
 
 /// One kernel on one device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Row {
+pub(super) struct KernelRow {
     /// Id of the device.
     pub(super) device: &'static str,
     /// Name and level of the kernel: `paged_decode-f16.baseline`.
@@ -103,7 +103,7 @@ pub(super) struct Row {
     pub(super) programs: Vec<Executable>,
 }
 
-impl Row {
+impl KernelRow {
     /// A row from a compiler's answer.
     pub(super) fn new(device: &'static str, kernel: &str, workgroup_bytes: u32, answer: Answer) -> Self {
         let (refused, programs) = match answer {

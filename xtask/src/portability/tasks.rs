@@ -9,11 +9,11 @@ use std::{env, thread};
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 
-use super::Outcome;
+use super::DeviceKernels;
 use super::choice::{self, Target};
 use super::devices::{Compiler, Device, Driver, Shim};
 use super::fetch::{self, LIBRARIES, Root};
-use super::report::{Answer, Offer, Row};
+use super::report::{Answer, KernelRow, Offer};
 use super::texts::{Text, Texts};
 use super::worker::{Job, Worker};
 
@@ -39,7 +39,7 @@ struct Ready<'a> {
 ///
 /// # Errors
 /// If a compiler that ran does not run any more.
-pub(super) fn run(devices: &[&'static Device], texts: &Texts) -> Result<(Vec<Outcome>, Missing)> {
+pub(super) fn run(devices: &[&'static Device], texts: &Texts) -> Result<(Vec<DeviceKernels>, Missing)> {
     let (mut ready, mut missing) = (Vec::new(), Vec::new());
     for device in devices {
         match Ready::new(device, texts) {
@@ -54,7 +54,7 @@ pub(super) fn run(devices: &[&'static Device], texts: &Texts) -> Result<(Vec<Out
     let tasks: Vec<_> = tasks.collect();
     let bar = ProgressBar::new(tasks.len() as u64);
     let open = Mutex::new(tasks.into_iter());
-    let done = Mutex::new(HashMap::<usize, Vec<Row>>::new());
+    let done = Mutex::new(HashMap::<usize, Vec<KernelRow>>::new());
     let next = || open.lock().expect("no holder of this lock panics").next();
     let work = || -> Result<()> {
         while let Some((at, part)) = next() {
@@ -76,7 +76,7 @@ pub(super) fn run(devices: &[&'static Device], texts: &Texts) -> Result<(Vec<Out
         let mut rows = done.remove(&at).unwrap_or_default();
         rows.sort_by(|a, b| a.kernel.cmp(&b.kernel));
         let compiler = offer.as_ref().map_or_else(|| tool.version(), |offer| offer.driver.clone());
-        Outcome { device, offer, compiler, rows }
+        DeviceKernels { device, offer, compiler, rows }
     };
     Ok((ready.into_iter().enumerate().map(outcome).collect(), missing))
 }
@@ -101,10 +101,10 @@ impl<'a> Ready<'a> {
         Ok(Self { device, tool, offer, chosen })
     }
 
-    fn compile(&self, texts: &[&Text]) -> Result<Vec<Row>> {
+    fn compile(&self, texts: &[&Text]) -> Result<Vec<KernelRow>> {
         let mut compile = self.tool.compiler(self.offer.as_ref())?;
         let row = |text: &&Text| {
-            Ok(Row::new(self.device.id, &text.kernel, text.demand.workgroup_bytes, compile(text)?))
+            Ok(KernelRow::new(self.device.id, &text.kernel, text.demand.workgroup_bytes, compile(text)?))
         };
         texts.iter().map(row).collect()
     }

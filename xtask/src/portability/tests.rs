@@ -6,7 +6,7 @@ use super::bounds::Bounds;
 use super::choice::{self, Demand, Target};
 use super::devices::{self, DEVICES};
 use super::page;
-use super::report::{Answer, Executable, Figures, Offer, Row};
+use super::report::{Answer, Executable, Figures, KernelRow, Offer};
 use super::*;
 
 /// A device as its driver tells it.
@@ -150,14 +150,14 @@ fn a_kernel_that_asks_for_too_much_is_not_chosen() {
     }
 }
 
-fn outcome(spills: f64, compiler: &str) -> Outcome {
+fn outcome(spills: f64, compiler: &str) -> DeviceKernels {
     let program = Executable {
         name: "compute".into(),
         subgroup: 64,
         statistics: [("Spilled VGPRs".to_owned(), spills), ("VGPRs".to_owned(), 256.0)].into(),
     };
-    let row = |kernel: &str, answer: Answer| Row::new("rdna3", kernel, 6144, answer);
-    Outcome {
+    let row = |kernel: &str, answer: Answer| KernelRow::new("rdna3", kernel, 6144, answer);
+    DeviceKernels {
         device: devices::named(&["rdna3".into()], false).unwrap()[0],
         offer: Some(offer(RDNA3)),
         compiler: compiler.into(),

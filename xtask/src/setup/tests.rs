@@ -48,7 +48,7 @@ fn a_complete_machine_needs_nothing() {
         Platform::Windows,
     ] {
         let plan = plan(&complete(platform), Need::ALL);
-        assert_eq!(plan, Plan { missing: vec![], packages: vec![], remedy: Remedy::Nothing });
+        assert_eq!(plan, SetupPlan { missing: vec![], packages: vec![], remedy: Remedy::Nothing });
     }
 }
 
@@ -62,7 +62,7 @@ fn what_a_bare_machine_is_told() {
         Platform::Windows,
     ]
     .map(|platform| {
-        let Plan { missing, remedy, .. } = plan(&bare(platform), Need::ALL);
+        let SetupPlan { missing, remedy, .. } = plan(&bare(platform), Need::ALL);
         format!("{platform:?} misses {}\n  {remedy:?}", missing.join(", "))
     });
     assert_snapshot!(told.join("\n"), @r#"

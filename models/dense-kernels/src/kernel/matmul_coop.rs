@@ -30,7 +30,7 @@ fn listed(_: &Sizes) -> Listed {
     let of = |format, rows, epilogue, activations| {
         variant(format, epilogue, activations, Tile::choose(&profile, [rows, 4096, 1024], epilogue))
     };
-    let summing = Plan::invariant(&profile, [2048, 4096, 1024], Epilogue::Add, 0).tile;
+    let summing = TilePlan::invariant(&profile, [2048, 4096, 1024], Epilogue::Add, 0).tile;
     let routed = |rows, activations| routed(Format::Mxfp4, activations, Tile::routed(rows));
     [
         ("q4", of(Format::Q4, 2048, Epilogue::Store, Activations::F32)),
@@ -274,14 +274,14 @@ pub const MAX_PARTIALS: usize = 4 << 20;
 
 /// Division of a product of `[rows, cols, blocks]`; a matrix has `cols` columns in each of its parts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Plan {
+pub struct TilePlan {
     /// Rows and columns of a workgroup.
     pub tile: Tile,
     /// Blocks along k of a split, whose sums are added up at the end.
     pub split_blocks: u32,
 }
 
-impl Plan {
+impl TilePlan {
     /// The fastest division. Partial sums are at most `max_partials`, of a matrix of one part.
     #[must_use]
     pub fn fastest(
@@ -355,8 +355,8 @@ mod tests {
 
     const H200: DeviceProfile = DeviceProfile::H200;
 
-    fn line([rows, cols, blocks]: [u32; 3], plan: Plan) -> String {
-        let Plan { tile, split_blocks } = plan;
+    fn line([rows, cols, blocks]: [u32; 3], plan: TilePlan) -> String {
+        let TilePlan { tile, split_blocks } = plan;
         let [x, y, z] = grid(tile, [rows, cols], plan.splits(blocks));
         let splits = blocks.div_ceil(split_blocks);
         let whose = if tile.all_splits { "within a workgroup" } else { "of their own" };
@@ -375,7 +375,7 @@ mod tests {
             ("4096 x 2 x 14336", [14336, 128], Epilogue::SiluMul),
         ] {
             for (kind, plan) in
-                [("fastest", Plan::fastest as fn(_, _, _, _) -> _), ("invariant", Plan::invariant)]
+                [("fastest", TilePlan::fastest as fn(_, _, _, _) -> _), ("invariant", TilePlan::invariant)]
             {
                 lines.push(format!("{name}, {kind}"));
                 for rows in [1, 64, 65, 2048] {
@@ -422,10 +422,11 @@ mod tests {
         for epilogue in [Epilogue::Add, Epilogue::SiluMul] {
             for (cols, blocks) in [(64, 18), (576, 48), (4096, 128), (6144, 65), (4096, 448), (128_256, 128)]
             {
-                let cut =
-                    |rows| Plan::invariant(&H200, [rows, cols, blocks], epilogue, MAX_PARTIALS).split_blocks;
+                let cut = |rows| {
+                    TilePlan::invariant(&H200, [rows, cols, blocks], epilogue, MAX_PARTIALS).split_blocks
+                };
                 for rows in 1..400 {
-                    let plan = Plan::invariant(&H200, [rows, cols, blocks], epilogue, MAX_PARTIALS);
+                    let plan = TilePlan::invariant(&H200, [rows, cols, blocks], epilogue, MAX_PARTIALS);
                     assert_eq!(plan.split_blocks, cut(1), "{rows} rows of {cols} x {blocks}");
                     let stage = plan.tile.k_blocks * plan.tile.ahead;
                     let whole = plan.split_blocks.is_multiple_of(stage) || plan.split_blocks == blocks;

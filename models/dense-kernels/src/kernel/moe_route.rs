@@ -44,14 +44,14 @@ fn listed(_: &Sizes) -> Listed {
         weighted_input: false,
         packing: ExpertPacking::Rows,
     };
-    let scored = |moe| variant(&moe, Choice::Scores);
+    let scored = |moe| variant(&moe, ExpertSource::Scores);
     let hashed = moe([256, 6], Score::SqrtSoftplus, [1, 1, 2], true);
     vec![
         ("chosen".into(), scored(moe([128, 4], Score::SoftmaxOfChosen, [1, 1, 2], false))),
         ("softmax".into(), scored(moe([128, 8], Score::Softmax, [1, 1, 2], true))),
         ("groups".into(), scored(moe([256, 8], Score::Sigmoid, [8, 4, 2], true))),
         ("best".into(), scored(moe([160, 6], Score::Softmax, [8, 3, 1], false))),
-        ("hashed".into(), variant(&hashed, Choice::Table)),
+        ("hashed".into(), variant(&hashed, ExpertSource::Table)),
     ]
 }
 
@@ -85,7 +85,7 @@ bindings! {
 
 /// Source of a row's experts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Choice {
+pub enum ExpertSource {
     /// The best scores.
     Scores,
     /// A table by token id.
@@ -109,7 +109,7 @@ pub(crate) const NORMALISE: Flag = Flag("NORMALISE");
 
 /// The kernel for one router.
 #[must_use]
-pub fn variant(moe: &MoeConfig, choice: Choice) -> Variant {
+pub fn variant(moe: &MoeConfig, choice: ExpertSource) -> Variant {
     let score = match moe.router.score {
         Score::Softmax => 0,
         Score::SoftmaxOfChosen => 1,
@@ -123,7 +123,7 @@ pub fn variant(moe: &MoeConfig, choice: Choice) -> Variant {
         .set(TOP_GROUPS, moe.router.top_groups)
         .set(GROUP_TOP, moe.router.group_top)
         .set(SCORE, score)
-        .set(HASHED, choice == Choice::Table)
+        .set(HASHED, choice == ExpertSource::Table)
         .set(NORMALISE, moe.router.normalise)
 }
 

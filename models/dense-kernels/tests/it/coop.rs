@@ -7,7 +7,7 @@ use crate::adapter::gpu;
 use attn_kernels::Variant;
 use attn_kernels::gpu::{Gpu, Pass};
 use dense_kernels::kernel::matmul::{self, Epilogue, Loads, MatmulParams, Tiling};
-use dense_kernels::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Plan, Tile};
+use dense_kernels::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Tile, TilePlan};
 use dense_kernels::kernel::split_sum::{self, SplitSumParams};
 use dense_kernels::pack::Packed;
 use dense_kernels::self_test::tensors::no_nan;
@@ -183,8 +183,8 @@ impl Product {
     /// Rows `first` to `first + rows` alone, by the plan whose results do not depend on the number of rows.
     fn invariant(&self, gpu: &Gpu, first: u32, rows: u32) -> Vec<f32> {
         let MatmulParams { cols, blocks, x_stride, y_stride, y_offset, .. } = self.params;
-        let plan = Plan::invariant(gpu.profile(), [rows, cols, blocks], self.epilogue, MAX_PARTIALS);
-        let Plan { tile, split_blocks } = plan;
+        let plan = TilePlan::invariant(gpu.profile(), [rows, cols, blocks], self.epilogue, MAX_PARTIALS);
+        let TilePlan { tile, split_blocks } = plan;
         let splits = plan.splits(blocks);
         let of_rows = |data: &[f32], stride: u32| {
             let (from, len) = ((first * stride) as usize, (rows * stride) as usize);

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use attn_kernels::gpu::{Buf, Gpu, Outcome, Pass, Read};
+use attn_kernels::gpu::{Buf, Gpu, Pass, PassResults, Read};
 use attn_kernels::rows::{BlockCopy, KvWord};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -194,7 +194,7 @@ impl DirtyBlocks {
         gpu: &Gpu,
         kv: &KvPool,
         layers: Vec<Return>,
-        done: &Outcome,
+        done: &PassResults,
     ) -> Result<(), ModelError> {
         if layers.is_empty() {
             return Ok(());

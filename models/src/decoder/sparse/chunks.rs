@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 
-use attn_kernels::gpu::{Bind, Gpu, Outcome, Pass};
+use attn_kernels::gpu::{Bind, Gpu, Pass, PassResults};
 use attn_kernels::rows::{KvWord, ListSpan, PhysicalBlock};
 use kvblock::BlockSize;
 use sparse_select::Policy;
@@ -154,7 +154,7 @@ impl<L: ListChunks> Select for Chunks<L> {
         rules: &Rules,
         batch: &Batch,
         reads: SelectionReads,
-        done: &Outcome,
+        done: &PassResults,
         account: &mut Account,
     ) {
         self.lists.take_reads(rules, batch, reads, done, account);

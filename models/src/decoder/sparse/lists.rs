@@ -1,6 +1,6 @@
 //! Lists of selected blocks on the device, and their readback if they are traced.
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Outcome, Pass, Read};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, PassResults, Read};
 use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
 
@@ -194,7 +194,7 @@ impl DeviceLists {
         rules: &Rules,
         batch: &Batch,
         reads: SelectionReads,
-        done: &Outcome,
+        done: &PassResults,
         account: &mut Account,
     ) {
         let selecting = rules.selecting_rows(batch);

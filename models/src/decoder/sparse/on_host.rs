@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use attn_kernels::gpu::{Outcome, Pass, Timing};
+use attn_kernels::gpu::{Pass, PassResults, Timing};
 use rustc_hash::FxHashMap;
 use sparse_select::certificate::selection_mass;
 use sparse_select::{Heads, Retrieved, Selection};
@@ -223,7 +223,7 @@ impl Select for OnHost {
         SelectionReads::default()
     }
 
-    fn take(&self, _: &Rules, _: &Batch, _: SelectionReads, _: &Outcome, _: &mut Account) {}
+    fn take(&self, _: &Rules, _: &Batch, _: SelectionReads, _: &PassResults, _: &mut Account) {}
 
     fn place(&self) -> SelectionPlace {
         SelectionPlace::Host

@@ -1,6 +1,6 @@
 //! Two selectors, one for prompt chunks and one for decode rows.
 
-use attn_kernels::gpu::{Outcome, Pass};
+use attn_kernels::gpu::{Pass, PassResults};
 
 use super::account::Account;
 use super::{ListedRows, Lists, Rules, Select, SelectionReads, SelectionStep};
@@ -141,7 +141,7 @@ impl Select for Phased {
         _: &Rules,
         batch: &Batch,
         mut reads: SelectionReads,
-        done: &Outcome,
+        done: &PassResults,
         account: &mut Account,
     ) {
         if let Some(of_prefill) = reads.of_prefill.take() {

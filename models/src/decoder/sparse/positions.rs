@@ -1,6 +1,6 @@
 //! Policies that select by position: lists of all layers are made at the start of a step.
 
-use attn_kernels::gpu::{Gpu, Outcome, Pass};
+use attn_kernels::gpu::{Gpu, Pass, PassResults};
 use sparse_select::Selection;
 
 use super::account::Account;
@@ -87,5 +87,5 @@ impl Select for Positions {
         SelectionReads::default()
     }
 
-    fn take(&self, _: &Rules, _: &Batch, _: SelectionReads, _: &Outcome, _: &mut Account) {}
+    fn take(&self, _: &Rules, _: &Batch, _: SelectionReads, _: &PassResults, _: &mut Account) {}
 }

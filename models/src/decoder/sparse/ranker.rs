@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Outcome, Pass, Pipeline};
+use attn_kernels::gpu::{Pass, PassResults, Pipeline};
 use attn_kernels::kernel::top_k::{self, Output, TopKBuffers, TopKParams};
 use attn_kernels::rows::{DecodeRow, TopRow};
 use sparse_select::policy::num_blocks;
@@ -401,7 +401,7 @@ impl Select for Ranker {
         rules: &Rules,
         batch: &Batch,
         mut reads: SelectionReads,
-        done: &Outcome,
+        done: &PassResults,
         account: &mut Account,
     ) {
         if let Some(read) = reads.masses.take() {

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use attn_kernels::gpu::{Bind, Gpu, Outcome, Pass, Read};
+use attn_kernels::gpu::{Bind, Gpu, Pass, PassResults, Read};
 use attn_kernels::kernel::paged_decode::PagedDecodeParams;
 use attn_kernels::rows::DecodeRow;
 
@@ -77,7 +77,7 @@ pub(super) trait Select: Debug + Send + Sync {
         rules: &Rules,
         batch: &Batch,
         reads: SelectionReads,
-        done: &Outcome,
+        done: &PassResults,
         account: &mut Account,
     );
 

@@ -38,7 +38,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// A block of the index file.
 #[derive(Clone)]
-pub(super) struct Row {
+pub(super) struct SlotRecord {
     pub(super) key: BlockHash,
     pub(super) slot: u32,
     /// `[shards]`
@@ -90,7 +90,7 @@ pub(super) struct Catalog {
 pub(super) struct Opened {
     pub(super) catalog: Catalog,
     /// Records in the order of writing.
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<SlotRecord>,
     /// Slots whose records say nothing and must be cleared before the slots are used.
     pub(super) unclear: Vec<u32>,
     /// Slots whose records have room.
@@ -101,7 +101,7 @@ pub(super) struct Opened {
 /// The records of a file.
 struct Found {
     /// Records in the order of writing.
-    rows: Vec<Row>,
+    rows: Vec<SlotRecord>,
     /// Slots of records that are damaged or name a block twice.
     unclear: Vec<u32>,
     /// Number of records.
@@ -186,7 +186,11 @@ impl Catalog {
     }
 
     /// Makes an index of `rows`, with room for as many slots as it can.
-    fn create(volume: &dyn Volume, contents: &Contents, rows: &[Row]) -> Result<(Self, u32), TierError> {
+    fn create(
+        volume: &dyn Volume,
+        contents: &Contents,
+        rows: &[SlotRecord],
+    ) -> Result<(Self, u32), TierError> {
         let file = volume.open(UNFINISHED, Access::Replace, false);
         let file = file.map_err(contents.failed("creating the index"))?;
         let slots = reserve(&*file, contents);
@@ -197,7 +201,7 @@ impl Catalog {
         let mut catalog = Self::new(contents, file);
         let header = header::encode(&contents.about);
         write_all(&*catalog.file, &header, 0).map_err(contents.failed("writing the index"))?;
-        let rows: Vec<Row> = rows.iter().filter(|row| row.slot < slots).cloned().collect();
+        let rows: Vec<SlotRecord> = rows.iter().filter(|row| row.slot < slots).cloned().collect();
         catalog.commit(&[], &rows)?;
         let named = volume.rename(UNFINISHED, NAME).and_then(|()| volume.sync_names());
         named.map_err(contents.failed("naming the index"))?;
@@ -206,11 +210,11 @@ impl Catalog {
 
     /// Clears the records of `cleared` slots and writes the records of `added` blocks, durably. After a failure, the call can
     /// be repeated.
-    pub(super) fn commit(&mut self, cleared: &[u32], added: &[Row]) -> Result<(), TierError> {
+    pub(super) fn commit(&mut self, cleared: &[u32], added: &[SlotRecord]) -> Result<(), TierError> {
         self.try_commit(cleared, added).map_err(self.contents.failed("committing the index"))
     }
 
-    fn try_commit(&mut self, cleared: &[u32], added: &[Row]) -> std::io::Result<()> {
+    fn try_commit(&mut self, cleared: &[u32], added: &[SlotRecord]) -> std::io::Result<()> {
         let empty = vec![0; self.contents.record_bytes()];
         for &slot in cleared {
             write_all(&*self.file, &empty, self.contents.offset(slot))?;
@@ -222,7 +226,7 @@ impl Catalog {
         self.file.sync()
     }
 
-    fn record(&self, row: &Row) -> Vec<u8> {
+    fn record(&self, row: &SlotRecord) -> Vec<u8> {
         let mut record = Vec::with_capacity(self.contents.record_bytes());
         record.extend(row.key.as_bytes());
         record.extend(self.next_stamp.to_le_bytes());
@@ -259,7 +263,7 @@ impl Catalog {
         self.next_stamp = rows.last().map_or(0, |(stamp, _)| stamp.saturating_add(1));
         // A block has one slot: the one that was written last.
         let mut seen = FxHashSet::default();
-        let (mut last, others): (Vec<Row>, Vec<Row>) =
+        let (mut last, others): (Vec<SlotRecord>, Vec<SlotRecord>) =
             rows.into_iter().rev().map(|(_, row)| row).partition(|row| seen.insert(row.key));
         unclear.extend(others.iter().map(|row| row.slot));
         last.reverse();
@@ -267,7 +271,7 @@ impl Catalog {
     }
 
     /// The block that a record names, and its order of writing.
-    fn parse(&self, slot: u32, record: &[u8]) -> Option<(u64, Row)> {
+    fn parse(&self, slot: u32, record: &[u8]) -> Option<(u64, SlotRecord)> {
         let (record, check) = record.split_last_chunk()?;
         if u64::from_le_bytes(*check) != self.check(slot, record) {
             return None;
@@ -275,7 +279,7 @@ impl Catalog {
         let (key, record) = record.split_first_chunk()?;
         let (stamp, sums) = record.split_first_chunk()?;
         let sums = sums.as_chunks().0.iter().map(|sum| u64::from_le_bytes(*sum)).collect();
-        Some((u64::from_le_bytes(*stamp), Row { key: BlockHash::from_bytes(*key), slot, sums }))
+        Some((u64::from_le_bytes(*stamp), SlotRecord { key: BlockHash::from_bytes(*key), slot, sums }))
     }
 }
 

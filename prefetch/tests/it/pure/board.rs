@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use insta::assert_snapshot;
 use kvblock::{BlockHash, SeqId};
-use prefetch::engine::{EngineConfig, Loaded, Outcome, Submission, SubmitError, TaskBoard, TaskKey};
+use prefetch::engine::{EngineConfig, Loaded, Submission, SubmitError, TaskBoard, TaskKey, TaskOutcome};
 use prefetch::plan::Priority;
 use prefetch::tier::{TierError, TierName};
 use proptest::prelude::*;
@@ -30,14 +30,14 @@ fn missing(key: BlockHash) -> Result<Loaded, Arc<TierError>> {
     Err(Arc::new(TierError::NotFound { tier: TierName::DISK, key }))
 }
 
-fn outcome(outcome: &Outcome) -> String {
+fn outcome(outcome: &TaskOutcome) -> String {
     match outcome {
-        Outcome::Ready { loaded, cached } => format!("ready, {loaded} loaded, {cached} cached"),
-        Outcome::Failed(bad) => {
+        TaskOutcome::Ready { loaded, cached } => format!("ready, {loaded} loaded, {cached} cached"),
+        TaskOutcome::Failed(bad) => {
             let bad: Vec<_> = bad.iter().map(|b| format!("{}={:?}", b.position, b.block)).collect();
             format!("failed at {}", bad.join(" "))
         }
-        Outcome::Cancelled => "cancelled".into(),
+        TaskOutcome::Cancelled => "cancelled".into(),
         other => panic!("a board has no {other:?}"),
     }
 }
@@ -273,7 +273,7 @@ proptest! {
             }
             for done in board.take_settled() {
                 *settled.entry(done.key).or_default() += 1;
-                if !matches!(done.outcome, Outcome::Cancelled) {
+                if !matches!(done.outcome, TaskOutcome::Cancelled) {
                     let task = model.tasks.iter().find(|task| task.0 == done.key).unwrap();
                     prop_assert!(task.2.is_empty() && task.3.is_empty(), "settled with work left");
                 }

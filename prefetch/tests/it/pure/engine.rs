@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvblock::SeqId;
-use prefetch::engine::{Engine, EngineConfig, EngineError, Outcome, Submission, SubmitError, TaskKey};
+use prefetch::engine::{Engine, EngineConfig, EngineError, Submission, SubmitError, TaskKey, TaskOutcome};
 use prefetch::plan::Priority;
 use prefetch::stack::TierStack;
 use prefetch::testing::{FakeTier, Fault};
@@ -27,8 +27,8 @@ fn task(seq: u64, blocks: impl IntoIterator<Item = u8>) -> Submission {
 }
 
 #[track_caller]
-fn assert_ready(outcome: &Outcome) {
-    assert!(matches!(outcome, Outcome::Ready { .. }), "{outcome:?}");
+fn assert_ready(outcome: &TaskOutcome) {
+    assert!(matches!(outcome, TaskOutcome::Ready { .. }), "{outcome:?}");
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn blocks_are_in_the_cache_when_the_handle_is_ready() {
         assert_eq!(engine.get(block).as_deref(), Some(&FakeTier::contents(layout(), block)[..]));
     }
     let again = engine.submit(task(2, 4..8)).unwrap();
-    assert!(matches!(again.wait(LONG), Outcome::Ready { loaded: 0, cached: 4 }));
+    assert!(matches!(again.wait(LONG), TaskOutcome::Ready { loaded: 0, cached: 4 }));
     assert_eq!(tier.reads().len(), 8);
     assert!(engine.take(hash(3)).is_some() && engine.get(hash(3)).is_none());
     assert_eq!(&*engine.load(hash(3)).unwrap(), FakeTier::contents(layout(), hash(3)));
@@ -70,7 +70,9 @@ fn every_kind_of_failure_ends_the_wait_and_names_the_block() {
     tier.fail(hash(1), Fault::Missing);
     tier.fail(hash(3), Fault::Panics);
     tier.fail(hash(4), Fault::Broken);
-    let Outcome::Failed(bad) = engine.submit(task(1, 0..6)).unwrap().wait(LONG) else { panic!("must fail") };
+    let TaskOutcome::Failed(bad) = engine.submit(task(1, 0..6)).unwrap().wait(LONG) else {
+        panic!("must fail")
+    };
     assert_eq!(bad.iter().map(|b| b.position).collect::<Vec<_>>(), [1, 3, 4]);
     assert!(matches!(*bad[0].error, TierError::NotFound { .. }));
     assert!(matches!(*bad[1].error, TierError::Panicked { .. }));
@@ -87,7 +89,7 @@ fn a_timeout_leaves_the_task_running() {
     let (engine, tier, _) = start(EngineConfig::GSA);
     tier.fail(hash(1), Fault::Slow(Duration::from_millis(100)));
     let handle = engine.submit(task(1, [1])).unwrap();
-    assert!(matches!(handle.wait(Duration::from_millis(1)), Outcome::Timeout));
+    assert!(matches!(handle.wait(Duration::from_millis(1)), TaskOutcome::Timeout));
     assert!(!handle.is_settled());
     assert_ready(&handle.wait(LONG));
 }
@@ -106,7 +108,7 @@ fn cancel_and_replacement_wake_the_waiter() {
     assert!(engine.cancel(SeqId::new(3)) && !engine.cancel(SeqId::new(3)));
     replaced.cancel();
     for handle in [by_handle, by_seq, replaced] {
-        assert!(matches!(handle.wait(Duration::ZERO), Outcome::Cancelled));
+        assert!(matches!(handle.wait(Duration::ZERO), TaskOutcome::Cancelled));
     }
     assert_ready(&newest.wait(LONG));
     assert_ready(&running.wait(LONG));
@@ -129,7 +131,7 @@ fn pollster_and_tokio_drive_the_same_handles() {
     let outcomes: Vec<_> =
         waits.collect::<Vec<_>>().into_iter().map(|w| runtime.block_on(w).unwrap()).collect();
     for (seq, outcome) in (2..6).zip(&outcomes) {
-        assert_eq!(matches!(outcome, Outcome::Failed(_)), seq == 4, "{seq}: {outcome:?}");
+        assert_eq!(matches!(outcome, TaskOutcome::Failed(_)), seq == 4, "{seq}: {outcome:?}");
     }
 }
 
@@ -144,7 +146,7 @@ fn shutdown_cancels_the_queue_and_joins() {
     engine.shutdown();
     assert!(begin.elapsed() < Duration::from_secs(2), "200 loads of 20 ms on two workers would take 2 s");
     let outcomes = waiter.join().unwrap();
-    assert!(outcomes.iter().filter(|o| matches!(o, Outcome::Cancelled)).count() >= 10);
+    assert!(outcomes.iter().filter(|o| matches!(o, TaskOutcome::Cancelled)).count() >= 10);
     let reads = tier.reads().len();
     std::thread::sleep(LATENCY * 3);
     assert_eq!(tier.reads().len(), reads, "no worker is left");
@@ -213,7 +215,7 @@ fn every_handle_ends_under_load() {
                         }
                     }
                     let waits = handles.into_iter().map(pollster::block_on);
-                    waits.inspect(|outcome| assert!(!matches!(outcome, Outcome::Timeout))).count()
+                    waits.inspect(|outcome| assert!(!matches!(outcome, TaskOutcome::Timeout))).count()
                 })
             })
             .collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kvblock::SeqId;
 use prefetch::clock::Clock as _;
-use prefetch::engine::{EngineConfig, Loaded, Outcome, Submission, TaskBoard, TaskKey};
+use prefetch::engine::{EngineConfig, Loaded, Submission, TaskBoard, TaskKey, TaskOutcome};
 use prefetch::plan::Priority;
 use prefetch::policy::PolicyKind;
 use prefetch::stack::TierStack;
@@ -329,14 +329,14 @@ impl Process {
             let at = self.open.iter().position(|(key, _)| *key == settled.key).expect("a task ends once");
             let (_, blocks) = self.open.swap_remove(at);
             match settled.outcome {
-                Outcome::Ready { loaded, cached } => {
+                TaskOutcome::Ready { loaded, cached } => {
                     assert_eq!((loaded + cached) as usize, blocks.len());
                     for n in blocks {
                         let bytes = self.board.get(key(n));
                         assert!(bytes.is_none_or(|bytes| *bytes == *block(n)), "block {n} is wrong");
                     }
                 }
-                Outcome::Failed(bad) => {
+                TaskOutcome::Failed(bad) => {
                     assert!(
                         !bad.is_empty()
                             && bad.iter().all(|bad| bad.block == key(blocks[bad.position as usize]))
@@ -346,7 +346,7 @@ impl Process {
                         "{bad:?}"
                     );
                 }
-                Outcome::Cancelled => counts.cancelled += 1,
+                TaskOutcome::Cancelled => counts.cancelled += 1,
                 other => panic!("a board has no {other:?}"),
             }
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kvblock::{BlockHash, BlockIdx, GroupBlock, GroupId, SeqId};
 use models::{Decoder, ModelError};
-use prefetch::engine::{Handle, Outcome, Submission, TaskKey};
+use prefetch::engine::{Handle, Submission, TaskKey, TaskOutcome};
 use prefetch::failure::{FailurePolicy, Recovery};
 use prefetch::plan::Priority;
 use prefetch::stack::TierStack;
@@ -251,12 +251,12 @@ impl Tiers {
         decoder: &mut Decoder,
         seq: SeqId,
         blocks: &[GroupBlock],
-        outcome: &Outcome,
+        outcome: &TaskOutcome,
     ) -> Result<Option<Bad>, ModelError> {
         let mut good = blocks.len();
         let mut bad = match outcome {
-            Outcome::Ready { .. } => None,
-            Outcome::Failed(all) => all.first().map(|bad| {
+            TaskOutcome::Ready { .. } => None,
+            TaskOutcome::Failed(all) => all.first().map(|bad| {
                 good = self.objects.owner(blocks, bad.position as usize);
                 Bad::new(blocks[good], &bad.error)
             }),

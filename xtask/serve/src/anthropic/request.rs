@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::Generation;
-use crate::tools::{Choice, Function, Tools};
+use crate::tools::{Function, ToolMode, Tools};
 
 /// Begins a system block that Claude Code changes at every request. Left in, it would make every prompt differ
 /// from the one before near its first token, so that nothing of it were cached.
@@ -163,13 +163,13 @@ fn tools(fields: &mut Fields<'_>) -> Result<Tools, ApiError> {
     };
     let list = list.into_iter().map(function).collect();
     let Some(ToolChoice { r#type, name, disable_parallel_tool_use }) = fields.take("tool_choice")? else {
-        return Tools::new(list, Choice::Auto, true);
+        return Tools::new(list, ToolMode::Auto, true);
     };
     let choice = match (r#type, name) {
-        (Kind::Auto, None) => Choice::Auto,
-        (Kind::Any, None) => Choice::Required,
-        (Kind::None, None) => Choice::None,
-        (Kind::Tool, Some(name)) => Choice::Named(name),
+        (Kind::Auto, None) => ToolMode::Auto,
+        (Kind::Any, None) => ToolMode::Required,
+        (Kind::None, None) => ToolMode::None,
+        (Kind::Tool, Some(name)) => ToolMode::Named(name),
         _ => return Err(ApiError::field("tool_choice.name", "belongs to type tool, which needs it")),
     };
     Tools::new(list, choice, !disable_parallel_tool_use)

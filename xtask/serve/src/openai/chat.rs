@@ -145,7 +145,7 @@ struct Completion<'a, C> {
 }
 
 #[derive(Serialize)]
-struct Choice<M> {
+struct ChatChoice<M> {
     index: usize,
     #[serde(flatten)]
     message: M,
@@ -208,11 +208,11 @@ impl ChatReply {
     }
 
     /// Takes the tokens of a sample that were generated and not yet sent.
-    fn choice(&mut self, index: usize, message: impl FnOnce(Parts) -> Message) -> Choice<Message> {
+    fn choice(&mut self, index: usize, message: impl FnOnce(Parts) -> Message) -> ChatChoice<Message> {
         let Output { ids, log_probs, end, .. } = std::mem::take(&mut self.outputs[index]);
         let tokenizer = self.server.options.model.tokenizer.as_deref();
         let (finish_reason, stop_reason) = end.map_or((None, None), |end| (Some(end.reason), end.stop));
-        Choice {
+        ChatChoice {
             index,
             message: message(self.answers[index].take()),
             logprobs: self.log_probs.then(|| ChatLogProbs::new(tokenizer, &log_probs)),
@@ -263,7 +263,7 @@ struct ChatChunks {
 }
 
 impl ChatChunks {
-    fn send(&mut self, choices: Vec<Choice<Message>>, usage: Option<Option<Usage>>, out: &mut Out) {
+    fn send(&mut self, choices: Vec<ChatChoice<Message>>, usage: Option<Option<Usage>>, out: &mut Out) {
         let ids = self.reply.prompt_ids.as_deref().filter(|_| self.begun.iter().all(|begun| !begun));
         let completion = self.reply.completion("chat.completion.chunk", choices);
         let pagoda = completion.choices.is_empty().then_some(&self.reply.engine);
@@ -286,7 +286,7 @@ impl Frames for ChatChunks {
     fn event(&mut self, _: usize, event: Event, out: &mut Out) -> Result<(), ApiError> {
         let Some(sample) = self.reply.take(event) else { return Ok(()) };
         if !self.begun[sample] {
-            let first = Choice {
+            let first = ChatChoice {
                 index: sample,
                 message: Message::Delta(Delta::first()),
                 logprobs: None,

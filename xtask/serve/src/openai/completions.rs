@@ -117,7 +117,7 @@ struct Body<'a> {
     object: &'static str,
     created: u64,
     model: &'a str,
-    choices: Vec<Choice>,
+    choices: Vec<TextChoice>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
     /// Usage of the whole call, in Pagoda's own form.
@@ -126,7 +126,7 @@ struct Body<'a> {
 }
 
 #[derive(Serialize)]
-struct Choice {
+struct TextChoice {
     index: usize,
     text: String,
     logprobs: Option<TextLogProbs>,
@@ -187,13 +187,13 @@ impl CompletionReply {
     }
 
     /// Takes the tokens of a choice that were generated and not yet sent.
-    fn choice(&mut self, index: usize) -> Choice {
+    fn choice(&mut self, index: usize) -> TextChoice {
         let begins = !std::mem::replace(&mut self.choices[index].begun, true);
         let prompt = &self.prompts[index / self.samples];
         let Output { text, ids, log_probs, end } = std::mem::take(&mut self.choices[index].output);
         let repeated = if begins && self.echo { prompt.text.as_str() } else { "" };
         let (finish_reason, stop_reason) = end.map_or((None, None), |end| (Some(end.reason), end.stop));
-        Choice {
+        TextChoice {
             index,
             text: format!("{repeated}{text}"),
             finish_reason,
@@ -216,13 +216,13 @@ impl CompletionReply {
         columns
     }
 
-    fn body(&self, choices: Vec<Choice>, usage: Option<Option<Usage>>) -> Body<'_> {
+    fn body(&self, choices: Vec<TextChoice>, usage: Option<Option<Usage>>) -> Body<'_> {
         let (created, model) = (self.created, self.server.options.model_name.as_str());
         Body { id: &self.id, object: "text_completion", created, model, choices, usage, pagoda: None }
     }
 
     /// The last body, with the usage.
-    fn last(&self, choices: Vec<Choice>) -> Body<'_> {
+    fn last(&self, choices: Vec<TextChoice>) -> Body<'_> {
         Body { pagoda: Some(&self.engine), ..self.body(choices, Some(Some(self.usage))) }
     }
 

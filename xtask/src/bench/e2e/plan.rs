@@ -29,7 +29,7 @@ const NAMED: [(&str, &str); 10] = [
 /// A plan file.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Plan {
+pub(super) struct EnginePlan {
     /// Configurations that each engine runs, one after another.
     pub(super) configurations: Vec<Configuration>,
 }
@@ -143,7 +143,7 @@ impl TryFrom<String> for Batch {
     }
 }
 
-impl Plan {
+impl EnginePlan {
     /// The plan that `--plan` names or points to, with the model, the flags and the rows of the command line, and policies of
     /// `registry`; without it, the plan of the device.
     ///
@@ -269,7 +269,7 @@ mod tests {
         };
         // Words of a filter are joined by & here, as white space separates arguments.
         args.filter = args.filter.map(|filter| filter.replace('&', " "));
-        let runs = Plan::read(&args, &Registry::builtin(), software)?.into_iter();
+        let runs = EnginePlan::read(&args, &Registry::builtin(), software)?.into_iter();
         let row = |run: &Run, row: Batch| format!("{} {row}", with_pool(&run.label(), run.pool));
         Ok(runs.flat_map(|run| run.rows.clone().into_iter().map(move |batch| row(&run, batch))).collect())
     }
@@ -368,11 +368,11 @@ mod tests {
         let line = ["xtask", "bench", "e2e", "--plan", plan.path().to_str().unwrap()];
         let Command::Bench(args) = Cli::try_parse_from(line).unwrap().command else { panic!("not bench") };
         let mut registry = Registry::builtin();
-        assert!(Plan::read(&args, &registry, false).is_err());
+        assert!(EnginePlan::read(&args, &registry, false).is_err());
         let build = |_: &sparse_select::Params<'_>| sparse_select::build("streaming");
         let mine = sparse_select::Entry::new("mine", &[], build);
         registry.register(mine).unwrap();
-        assert!(Plan::read(&args, &registry, false).unwrap()[0].engine.sparse.is_some());
+        assert!(EnginePlan::read(&args, &registry, false).unwrap()[0].engine.sparse.is_some());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::report;
 
 /// One measured batch.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Row {
+pub(super) struct EngineRow {
     /// The model, and the flags that change its computation.
     pub(super) configuration: String,
     adapter: String,
@@ -122,7 +122,7 @@ pub(super) struct Setting<'a> {
     pub(super) twice: bool,
 }
 
-impl Row {
+impl EngineRow {
     pub(super) fn new(
         setting: &Setting<'_>,
         load_s: f64,

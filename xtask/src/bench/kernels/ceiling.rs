@@ -7,7 +7,7 @@ use anyhow::Result;
 use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::profile::Matrices;
-use attn_kernels::{Kernel, Params, Role, Variant, bindings, params};
+use attn_kernels::{Kernel, KernelRole, Params, Variant, bindings, params};
 use serde::Serialize;
 
 use super::work::time;
@@ -17,7 +17,7 @@ const RUNS: usize = 7;
 
 static FILL: Kernel = Kernel {
     name: "fill",
-    role: Role::Other,
+    role: KernelRole::Other,
     wgsl: include_str!("../../../wgsl/fill.wgsl"),
     modules: &[attn_kernels::MODULES],
     params: FillParams::LAYOUT,
@@ -47,7 +47,7 @@ bindings! {
 
 static STREAM_READ: Kernel = Kernel {
     name: "stream_read",
-    role: Role::Other,
+    role: KernelRole::Other,
     wgsl: include_str!("../../../wgsl/stream_read.wgsl"),
     modules: &[attn_kernels::MODULES],
     params: StreamReadParams::LAYOUT,
@@ -75,7 +75,7 @@ bindings! {
 
 static FMA_RATE: Kernel = Kernel {
     name: "fma_rate",
-    role: Role::Other,
+    role: KernelRole::Other,
     wgsl: include_str!("../../../wgsl/fma_rate.wgsl"),
     modules: &[attn_kernels::MODULES],
     params: FmaRateParams::LAYOUT,
@@ -103,7 +103,7 @@ bindings! {
 
 static COOP_RATE: Kernel = Kernel {
     name: "coop_rate",
-    role: Role::Other,
+    role: KernelRole::Other,
     wgsl: include_str!("../../../wgsl/coop_rate.wgsl"),
     modules: &[attn_kernels::MODULES],
     params: CoopRateParams::LAYOUT,

@@ -28,9 +28,9 @@ use crate::bench::e2e::plan::{Batch, label};
 use crate::bench::page::{self, Shown};
 use crate::cli::{BenchArgs, EngineArgs};
 use crate::{model, report as out};
-pub(crate) use plan::Plan;
+pub(crate) use plan::ReportPlan;
 use plan::spec_at;
-use row::{Answers, DENSE, Row};
+use row::{Answers, DENSE, PolicyRow};
 
 /// The text whose likelihood is measured if no file is named: see xtask/texts.
 const TEXT: &str = include_str!("../../../texts/opticks.txt");
@@ -44,7 +44,7 @@ const LIMITS: [f64; 4] = [0.1, 0.5, 1.0, 2.0];
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs, registry: &Registry, model: &Model, file: Option<&Path>) -> Result<()> {
     let software = model.gpu(&EngineOptions::from(&args.engine))?.is_cpu();
-    let plan = Plan::read(args.plan.as_deref(), software)?;
+    let plan = ReportPlan::read(args.plan.as_deref(), software)?;
     let bench = Bench::new(&args.engine, registry, model, plan, args.text.as_deref())?;
     let path = match (file, &args.out) {
         (Some(file), _) => file.to_owned(),
@@ -79,7 +79,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry, model: &Model, file: Op
 /// # Errors
 /// Errors of the model and the device.
 pub(crate) fn measure_short(args: &EngineArgs, registry: &Registry, model: &Model) -> Result<Measurement> {
-    let bench = Bench::new(args, registry, model, Plan::short()?, None)?;
+    let bench = Bench::new(args, registry, model, ReportPlan::short()?, None)?;
     let rows = bench.rows(&mut Cells::default())?;
     let mut all = bench.measurements(&rows);
     ensure!(!all.is_empty(), "the model refuses every policy");
@@ -92,7 +92,7 @@ struct Bench<'a> {
     registry: &'a Registry,
     model: &'a Model,
     gpu: Arc<Gpu>,
-    plan: Plan,
+    plan: ReportPlan,
     lengths: Vec<u32>,
     text: Text,
     asked: Vec<Asked>,
@@ -153,7 +153,7 @@ impl<'a> Bench<'a> {
         engine: &EngineArgs,
         registry: &'a Registry,
         model: &'a Model,
-        plan: Plan,
+        plan: ReportPlan,
         text: Option<&Path>,
     ) -> Result<Self> {
         let engine = EngineArgs { sparse: None, kv_tiers: None, quiet: true, ..engine.clone() };
@@ -213,7 +213,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Measures every policy with every KV type at every length, unless it is in `cells`.
-    fn rows(&self, cells: &mut Cells<Row>) -> Result<Vec<Row>> {
+    fn rows(&self, cells: &mut Cells<PolicyRow>) -> Result<Vec<PolicyRow>> {
         let mut jobs = Vec::new();
         for tokens in &self.lengths {
             let policies = self.policies(*tokens)?;
@@ -252,7 +252,7 @@ impl<'a> Bench<'a> {
     /// Everything that a row depends on except its own keys.
     fn setup(&self, kv_dtype: KvDtype) -> Result<String> {
         let engine = EngineArgs { kv_dtype, ..self.engine.clone() };
-        let Plan { scored, answer, tasks, samples, .. } = &self.plan;
+        let ReportPlan { scored, answer, tasks, samples, .. } = &self.plan;
         let mut ids = DefaultHasher::new();
         self.text.ids.hash(&mut ids);
         Ok(format!(
@@ -262,7 +262,7 @@ impl<'a> Bench<'a> {
         ))
     }
 
-    fn measure(&self, setup: String, kv_dtype: KvDtype, tokens: u32, policy: &str) -> Result<Row> {
+    fn measure(&self, setup: String, kv_dtype: KvDtype, tokens: u32, policy: &str) -> Result<PolicyRow> {
         let engine = self.engine(kv_dtype, policy)?;
         let [prefill_tok_s, decode_tok_s, request_s] = self.speeds(&engine, tokens)?;
         let longest = u64::from(tokens + self.plan.behind());
@@ -277,7 +277,7 @@ impl<'a> Bench<'a> {
         // The kernel that leaves keys out counts none.
         let counts = engine.policy().is_none_or(|sparse| sparse.policy.skips().is_none());
         let density = |steps: &Steps| counts.then(|| steps.attended.as_ref().map_or(1.0, Attended::density));
-        Ok(Row {
+        Ok(PolicyRow {
             setup,
             kv_dtype,
             tokens,
@@ -336,7 +336,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Measures the policies of each KV type, and dense attention of the same type.
-    fn measurements(&self, rows: &[Row]) -> Vec<(KvDtype, Measurement)> {
+    fn measurements(&self, rows: &[PolicyRow]) -> Vec<(KvDtype, Measurement)> {
         let of_type = |kv_dtype: KvDtype| {
             let policies = table::sparse(rows, kv_dtype);
             (kv_dtype, Measurement { date: today(), text: self.text.name.clone(), policies })

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use attn_kernels::Role;
+use attn_kernels::KernelRole;
 use attn_kernels::gpu::Timing;
 use models::batch::{Phase, StepOutput};
 use models::{Attended, Decoder};
@@ -121,8 +121,8 @@ impl Run<'_> {
         steps.tokens += tokens;
         steps.wall_s += wall_s;
         steps.device_s += seconds(&output.timings, None);
-        steps.attention_s += seconds(&output.timings, Some(Role::Attention));
-        steps.selection_s += seconds(&output.timings, Some(Role::Selection));
+        steps.attention_s += seconds(&output.timings, Some(KernelRole::Attention));
+        steps.selection_s += seconds(&output.timings, Some(KernelRole::Selection));
         ran.nll.extend(&output.nll);
         for attended in output.attended.into_iter().flatten() {
             steps.attended.get_or_insert_default().add(&attended);
@@ -153,7 +153,7 @@ fn draw_selections(chosen: &mut Vec<Vec<(u32, u32)>>, attended: &Attended) {
 }
 
 /// Device time of the kernels of one role, or of all.
-fn seconds(timings: &[Timing], role: Option<Role>) -> f64 {
+fn seconds(timings: &[Timing], role: Option<KernelRole>) -> f64 {
     let counted = timings.iter().filter(|timing| role.is_none() || timing.role == role);
     counted.map(|timing| timing.ns).sum::<f64>() / 1e9
 }
@@ -169,9 +169,9 @@ mod tests {
             let kernels = attn_kernels::catalog().into_iter().filter(move |kernel| kernel.role == role);
             kernels.map(|kernel| kernel.name).collect::<Vec<_>>().join(" ")
         };
-        insta::assert_snapshot!(roles(Role::Attention), @"apply_sinks attend_means gate_sum lse_merge masked_attention mla_decode mla_decode_coop nsa_attend paged_decode paged_decode_coop paged_decode_subgroup paged_prefill paged_prefill_coop paged_reduce prefill_reduce");
-        insta::assert_snapshot!(roles(Role::Selection), @"block_digest block_energy block_energy_coop block_lse block_mean block_means block_score block_score_subgroup find_blocks hamming_score hash_codes index_logits index_logits_coop keep_blocks keep_lists list_counts mass_bound mass_cut mass_merge nsa_block_score nsa_probs softmax_block_sum stride_queries strided_qk strided_qk_broadcast strided_qk_coop top_k top_k_long top_k_peaks top_k_transform vote_blocks");
-        insta::assert_snapshot!(roles(Role::Cache), @"cache_write copy_blocks dequantise fetch_pages gather_cache latent_write prefix_slots quantise residency swap_blocks v4_compress");
+        insta::assert_snapshot!(roles(KernelRole::Attention), @"apply_sinks attend_means gate_sum lse_merge masked_attention mla_decode mla_decode_coop nsa_attend paged_decode paged_decode_coop paged_decode_subgroup paged_prefill paged_prefill_coop paged_reduce prefill_reduce");
+        insta::assert_snapshot!(roles(KernelRole::Selection), @"block_digest block_energy block_energy_coop block_lse block_mean block_means block_score block_score_subgroup find_blocks hamming_score hash_codes index_logits index_logits_coop keep_blocks keep_lists list_counts mass_bound mass_cut mass_merge nsa_block_score nsa_probs softmax_block_sum stride_queries strided_qk strided_qk_broadcast strided_qk_coop top_k top_k_long top_k_peaks top_k_transform vote_blocks");
+        insta::assert_snapshot!(roles(KernelRole::Cache), @"cache_write copy_blocks dequantise fetch_pages gather_cache latent_write prefix_slots quantise residency swap_blocks v4_compress");
         let all: Vec<_> = attn_kernels::catalog().into_iter().chain(models::kernel::catalog()).collect();
         let timings: Vec<Timing> = all
             .iter()
@@ -179,7 +179,7 @@ mod tests {
             .collect();
         let count = |role| all.iter().filter(|kernel| kernel.role == role).count() as f64;
         assert_eq!(seconds(&timings, None), all.len() as f64);
-        assert_eq!(seconds(&timings, Some(Role::Attention)), count(Role::Attention));
+        assert_eq!(seconds(&timings, Some(KernelRole::Attention)), count(KernelRole::Attention));
     }
 
     #[test]

@@ -25,13 +25,13 @@ use crate::open_model::open_model;
 use crate::{model, report};
 use history::Turnover;
 use observer::Observer;
-use plan::Plan;
+use plan::TurnoverPlan;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 /// Turnover of one policy over a text.
 #[derive(Debug, Serialize)]
-struct Row {
+struct TurnoverRow {
     /// Model file or shape.
     model: String,
     /// Adapter that computed queries and keys.
@@ -61,12 +61,12 @@ pub(super) fn is_planned(plan: &Path) -> bool {
 
 /// Checks the text of a plan.
 pub(super) fn check(plan: &str) -> Result<()> {
-    Plan::parse(plan).map(drop)
+    TurnoverPlan::parse(plan).map(drop)
 }
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
-    let plan = Plan::read(args.plan.as_deref().filter(|path| *path != Path::new(NAME)))?;
+    let plan = TurnoverPlan::read(args.plan.as_deref().filter(|path| *path != Path::new(NAME)))?;
     let build = |policy: &String| {
         let spec = policy.parse().with_context(|| format!("policy {policy}"))?;
         let built = registry.build(&spec).with_context(|| format!("policy {policy}"))?;
@@ -84,7 +84,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
         }
     };
     let device = watch(args, &plan, &model, &ids, &observer)?;
-    let row = |(policy, turnover)| Row {
+    let row = |(policy, turnover)| TurnoverRow {
         model: name(&args.engine),
         device: device.clone(),
         tokens: plan.text.tokens,
@@ -92,7 +92,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
         policy,
         turnover,
     };
-    let rows: Vec<Row> = observer.turnovers().into_iter().map(row).collect();
+    let rows: Vec<TurnoverRow> = observer.turnovers().into_iter().map(row).collect();
     if let Some(folder) = &args.out {
         page::write(folder, "turnover.json", &rows)?;
     }
@@ -108,7 +108,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
 /// Runs the text through the model, densely, with the observer in every decode step. Returns the adapter's name.
 fn watch(
     args: &BenchArgs,
-    plan: &Plan,
+    plan: &TurnoverPlan,
     model: &Model,
     ids: &[u32],
     observer: &Arc<Observer>,
@@ -148,12 +148,12 @@ fn name(engine: &EngineArgs) -> String {
 }
 
 #[expect(clippy::print_stdout, reason = "the command's result")]
-fn print(rows: &[Row]) {
+fn print(rows: &[TurnoverRow]) {
     println!(
         "{:52} {:>7} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7}",
         "policy", "blocks", "density", "mean", "p50", "p90", "of 4", "of 16", "least", "most"
     );
-    for Row { policy, turnover: t, .. } in rows {
+    for TurnoverRow { policy, turnover: t, .. } in rows {
         let heads = || t.layers.iter().flatten().copied();
         println!(
             "{policy:52} {:7.1} {:8.3} {:7.3} {:7.3} {:7.3} {:7.3} {:7.3} {:7.3} {:7.3}",
@@ -168,7 +168,7 @@ fn print(rows: &[Row]) {
             heads().reduce(f64::max).unwrap_or(0.0),
         );
     }
-    for Row { policy, turnover, .. } in rows {
+    for TurnoverRow { policy, turnover, .. } in rows {
         let of_layer = |heads: &Vec<f64>| match heads.len() {
             0 => "-".into(),
             n => format!("{:.2}", heads.iter().sum::<f64>() / n as f64),

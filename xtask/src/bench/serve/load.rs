@@ -8,7 +8,7 @@ use tokio::time::sleep_until;
 
 use super::answer::Answer;
 use super::client::Client;
-use super::prompt::{Form, Prompt};
+use super::prompt::{Prompt, PromptForm};
 use crate::bench::workload::Arrival;
 
 /// A request as it went.
@@ -26,7 +26,7 @@ pub(super) struct Sent {
 pub(super) async fn run(
     client: &Client,
     trace: Vec<Arrival>,
-    form: Form,
+    form: PromptForm,
     think: Duration,
 ) -> Result<Vec<Sent>> {
     // Time for the tasks to be there before the first request is due.
@@ -52,7 +52,7 @@ struct Talk {
 }
 
 impl Talk {
-    async fn run(self, arrival: Arrival, form: Form) -> Vec<Sent> {
+    async fn run(self, arrival: Arrival, form: PromptForm) -> Vec<Sent> {
         let mut prompt = Prompt::new(form, &arrival.prompt);
         let due = self.begin + Duration::from_secs_f64(arrival.at_s);
         let mut sent = vec![self.turn(&prompt, arrival.output, due).await];

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::prompt::Form;
+use super::prompt::PromptForm;
 use crate::cli::{EngineArgs, ServeArgs};
 use crate::serve::start;
 
@@ -69,6 +69,6 @@ impl Own {
 }
 
 /// The form of the prompts of a model: ids if it has no tokenizer.
-pub(super) fn form_of(model: &Model) -> Form {
-    if model.tokenizer.is_some() { Form::Text } else { Form::Ids }
+pub(super) fn form_of(model: &Model) -> PromptForm {
+    if model.tokenizer.is_some() { PromptForm::Text } else { PromptForm::Ids }
 }

@@ -18,7 +18,7 @@ const WORDS: [&str; 64] = [
 /// Form of the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Form {
+pub enum PromptForm {
     /// Token ids to `/completions`.
     Ids,
     /// Common words to `/completions`.
@@ -28,7 +28,7 @@ pub enum Form {
     Chat,
 }
 
-impl Form {
+impl PromptForm {
     /// Number of different numbers that a trace may draw.
     pub(super) fn vocab(self, ids: u32) -> u32 {
         match self {
@@ -48,11 +48,11 @@ pub(in crate::bench) enum Prompt {
 
 impl Prompt {
     /// The prompt of numbers of a trace.
-    pub(in crate::bench) fn new(form: Form, numbers: &[u32]) -> Self {
+    pub(in crate::bench) fn new(form: PromptForm, numbers: &[u32]) -> Self {
         match form {
-            Form::Ids => Self::Ids(numbers.to_vec()),
-            Form::Text => Self::Text(words(numbers)),
-            Form::Chat => Self::Chat(vec![message("user", &words(numbers))]),
+            PromptForm::Ids => Self::Ids(numbers.to_vec()),
+            PromptForm::Text => Self::Text(words(numbers)),
+            PromptForm::Chat => Self::Chat(vec![message("user", &words(numbers))]),
         }
     }
 
@@ -116,13 +116,13 @@ mod tests {
             let path = prompt.put(&mut body);
             (path, body)
         };
-        assert_eq!(after(Form::Ids), ("/completions", json!({ "prompt": [1, 0, 7, 2] })));
-        assert_eq!(after(Form::Text), ("/completions", json!({ "prompt": "of the hand in and" })));
+        assert_eq!(after(PromptForm::Ids), ("/completions", json!({ "prompt": [1, 0, 7, 2] })));
+        assert_eq!(after(PromptForm::Text), ("/completions", json!({ "prompt": "of the hand in and" })));
         let messages = json!([
             { "role": "user", "content": "of the" },
             { "role": "assistant", "content": " hand in" },
             { "role": "user", "content": "and" },
         ]);
-        assert_eq!(after(Form::Chat), ("/chat/completions", json!({ "messages": messages })));
+        assert_eq!(after(PromptForm::Chat), ("/chat/completions", json!({ "messages": messages })));
     }
 }

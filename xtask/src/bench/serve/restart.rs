@@ -15,9 +15,9 @@ use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 use tokio::runtime;
 
-use self::plan::Plan;
+use self::plan::RestartPlan;
 use self::server::Server;
-use super::{Answer, Form, Prompt};
+use super::{Answer, Prompt, PromptForm};
 use crate::bench::median::Median;
 use crate::bench::page;
 use crate::cli::BenchArgs;
@@ -26,7 +26,7 @@ use crate::report;
 
 /// Times of prompts of one length.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Row {
+pub(super) struct RestartRow {
     adapter: String,
     pub(super) prompt_tokens: u32,
     /// Time to the first token of a new prompt.
@@ -46,7 +46,7 @@ const NAME: &str = "restart";
 
 /// Checks the text of a plan.
 pub(in crate::bench) fn check(plan: &str) -> Result<()> {
-    Plan::parse(plan).map(drop)
+    RestartPlan::parse(plan).map(drop)
 }
 
 /// Runs the suite.
@@ -54,7 +54,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let model = open_model(&args.engine)?;
     let gpu = model.gpu(&EngineOptions::from(&args.engine))?;
     let file = args.plan.as_deref().filter(|path| *path != Path::new(NAME));
-    let plan = Plan::read(file, gpu.is_cpu())?;
+    let plan = RestartPlan::read(file, gpu.is_cpu())?;
     plan.fits(model.config.context_length)?;
     let bench = Bench { args, plan, vocab: model.config.vocab_size, adapter: gpu.info().name.clone() };
     drop((model, gpu));
@@ -69,13 +69,13 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
 
 struct Bench<'a> {
     args: &'a BenchArgs,
-    plan: Plan,
+    plan: RestartPlan,
     vocab: u32,
     adapter: String,
 }
 
 impl Bench<'_> {
-    async fn measure(&self) -> Result<Vec<Row>> {
+    async fn measure(&self) -> Result<Vec<RestartRow>> {
         let folder = tempfile::tempdir()?;
         let prompts = self.prompts(0);
         let first = Server::start(self.args, folder.path()).await?;
@@ -100,7 +100,7 @@ impl Bench<'_> {
         let of =
             |answers: &[Answer], at: usize| -> Vec<Answer> { answers[at * repeats..][..repeats].to_vec() };
         let row = |(at, tokens): (usize, &u32)| {
-            Row::new(&self.adapter, *tokens, [&cold, &warm, &restored].map(|all| of(all, at)), start_s)
+            RestartRow::new(&self.adapter, *tokens, [&cold, &warm, &restored].map(|all| of(all, at)), start_s)
         };
         self.plan.prompts.iter().enumerate().map(row).collect()
     }
@@ -110,7 +110,7 @@ impl Bench<'_> {
         let mut random = StdRng::seed_from_u64(self.plan.seed.wrapping_add(salt << 32));
         let mut prompt = |tokens: u32| {
             let ids: Vec<u32> = (0..tokens).map(|_| random.random_range(0..self.vocab)).collect();
-            Prompt::new(Form::Ids, &ids)
+            Prompt::new(PromptForm::Ids, &ids)
         };
         self.plan
             .prompts
@@ -137,7 +137,7 @@ async fn ask(server: &Server, prompt: &Prompt) -> Result<Answer> {
     Ok(answer)
 }
 
-impl Row {
+impl RestartRow {
     /// Takes the answers to the prompts of one length: cold, warm and restored.
     fn new(adapter: &str, prompt_tokens: u32, answers: [Vec<Answer>; 3], start_s: [f64; 2]) -> Result<Self> {
         let cached = |answer: &Answer| answer.cached_tokens.unwrap_or(0);

@@ -7,19 +7,19 @@ use serde::Serialize;
 
 use super::load::Sent;
 use super::own::Adapter;
-use super::prompt::Form;
+use super::prompt::PromptForm;
 use super::slo::Slo;
 use crate::bench::percentiles::Percentiles;
 use crate::report;
 
 /// One load and what became of it.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Row {
+pub(super) struct ServeRow {
     pub(super) workload: String,
     /// Address of the server; null for the one of this process.
     url: Option<String>,
     pub(super) model: String,
-    form: Form,
+    form: PromptForm,
     /// Device of the server of this process.
     pub(super) adapter: Option<Adapter>,
     /// Conversations that arrive a second; null if they come all at once.
@@ -61,12 +61,12 @@ pub(super) struct Row {
 pub(super) struct Setting {
     pub(super) url: Option<String>,
     pub(super) model: String,
-    pub(super) form: Form,
+    pub(super) form: PromptForm,
     pub(super) adapter: Option<Adapter>,
     pub(super) slo: Option<Slo>,
 }
 
-impl Row {
+impl ServeRow {
     pub(super) fn new(
         setting: &Setting,
         workload: &str,
@@ -214,8 +214,8 @@ mod tests {
             let [ttft, itl, e2e] = limits;
             let slo = Slo { ttft, itl, e2e };
             let setting =
-                Setting { url: None, model: String::new(), form: Form::Ids, adapter: None, slo: Some(slo) };
-            let row = Row::new(&setting, "test", None, sent.clone());
+                Setting { url: None, model: String::new(), form: PromptForm::Ids, adapter: None, slo: Some(slo) };
+            let row = ServeRow::new(&setting, "test", None, sent.clone());
             let (good, goodput) = naive(&sent, slo);
             prop_assert_eq!(row.good, Some(good));
             prop_assert!((row.goodput_per_s.unwrap() - goodput).abs() <= 1e-9 * goodput);
@@ -227,11 +227,11 @@ mod tests {
         let setting = Setting {
             url: None,
             model: String::new(),
-            form: Form::Text,
+            form: PromptForm::Text,
             adapter: None,
             slo: Some(Slo::default()),
         };
-        let row = Row::new(&setting, "test", None, Vec::new());
+        let row = ServeRow::new(&setting, "test", None, Vec::new());
         assert_eq!((row.requests, row.good, row.goodput_per_s, row.duration_s), (0, Some(0), Some(0.0), 0.0));
     }
 }

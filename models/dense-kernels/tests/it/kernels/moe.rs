@@ -9,7 +9,7 @@ use dense_kernels::kernel::ExpertTerms;
 use dense_kernels::kernel::glu::{self, GluParams};
 use dense_kernels::kernel::matmul::{self, MatmulParams, Rows, Tiling};
 use dense_kernels::kernel::moe_combine::{self, MoeCombineParams};
-use dense_kernels::kernel::moe_route::{self, Choice, MoeRouteParams};
+use dense_kernels::kernel::moe_route::{self, ExpertSource, MoeRouteParams};
 use dense_kernels::kernel::moe_sort::{self, MoeSortParams};
 use dense_kernels::pack::{BLOCK, Format, Packed};
 use dense_kernels::{Activation, Dtype, ExpertPacking, MoeConfig, Router, Score, Tensor, cpu};
@@ -94,7 +94,7 @@ proptest! {
             (&experts).into(), (&weights).into(),
         ];
         let mut pass = Pass::new("moe_route");
-        let choice = if hashed { Choice::Table } else { Choice::Scores };
+        let choice = if hashed { ExpertSource::Table } else { ExpertSource::Scores };
         dispatch(gpu, &mut pass, &moe_route::variant(&moe, choice), &params, &bindings, moe_route::grid(&params));
         let (read_experts, read_weights) =
             (pass.read(&experts, 0..experts.len()), pass.read(&weights, 0..weights.len()));
@@ -224,7 +224,7 @@ proptest! {
             (&floats[0]).into(), (&floats[1]).into(), (&none).into(), (&none).into(), (&chosen).into(), (&weights).into(),
         ];
         let params = MoeRouteParams { rows, scale: 1.0 };
-        let route = moe_route::variant(&moe, Choice::Scores);
+        let route = moe_route::variant(&moe, ExpertSource::Scores);
         dispatch(gpu, &mut pass, &route, &params, &bindings, moe_route::grid(&params));
         let bindings: [Bound; 3] = [(&chosen).into(), (&tiles).into(), (&order).into()];
         let params = MoeSortParams { pairs, tile, max_tiles };

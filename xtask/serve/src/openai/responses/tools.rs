@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::tools::{Form, Function};
+use crate::tools::{Function, ToolForm};
 
 /// A tool. Tools of other types run on OpenAI's servers.
 #[derive(Deserialize)]
@@ -38,7 +38,7 @@ impl From<Tool> for Function {
     }
 }
 
-impl Form for Tool {
+impl ToolForm for Tool {
     type Named = Named;
 }
 

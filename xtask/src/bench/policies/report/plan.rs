@@ -15,7 +15,7 @@ const TOKENS: u32 = 64;
 /// Policies, lengths and KV types, and what each combination is measured on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename = "Report")]
-pub(crate) struct Plan {
+pub(crate) struct ReportPlan {
     /// SPECs of policies, in addition to dense attention. `{10%}` in one stands for that share of the prompt's tokens,
     /// `{10%/16}` for the blocks of 16 tokens that hold it.
     pub(super) policies: Vec<String>,
@@ -36,7 +36,7 @@ pub(crate) struct Plan {
     pub(super) samples: u32,
 }
 
-impl Plan {
+impl ReportPlan {
     /// The plan of a file, or the built-in one, which is shorter for software drivers.
     ///
     /// # Errors
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn lengths_beyond_the_context_are_left_out() {
-        let plan = Plan::read(None, false).unwrap();
+        let plan = ReportPlan::read(None, false).unwrap();
         let within = |context| plan.lengths_within(context).unwrap();
         assert_eq!(within(1 << 20), (vec![8192, 32_768], vec![]));
         assert_eq!(within(32_768), (vec![8192, 32_768 - 512], vec![]));
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_built_in_plans_name_policies_that_exist() {
-        for plan in [Plan::read(None, false), Plan::read(None, true), Plan::short()] {
+        for plan in [ReportPlan::read(None, false), ReportPlan::read(None, true), ReportPlan::short()] {
             let plan = plan.unwrap();
             for (policy, length) in
                 plan.policies.iter().flat_map(|p| plan.lengths.iter().map(move |l| (p, *l)))
@@ -204,8 +204,8 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_told() {
-        let refused = |change: fn(&mut Plan)| {
-            let mut plan = Plan::read(None, true).unwrap();
+        let refused = |change: fn(&mut ReportPlan)| {
+            let mut plan = ReportPlan::read(None, true).unwrap();
             change(&mut plan);
             plan.check().unwrap_err().to_string()
         };

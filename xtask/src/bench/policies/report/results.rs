@@ -5,7 +5,7 @@ use pagoda::measured::MeasuredPolicy;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::row::{Compared, Row, compared, front};
+use super::row::{Compared, PolicyRow, compared, front};
 use super::table::{HEADS, sparse, values};
 use super::{Facts, KvDtype, recommendations};
 
@@ -37,7 +37,7 @@ struct Shown<'a> {
 }
 
 /// The JSON about `rows`, whose first KV type is what all others are compared with.
-pub(super) fn results(facts: &Facts, rows: &[Row], kv_dtypes: &[KvDtype]) -> Value {
+pub(super) fn results(facts: &Facts, rows: &[PolicyRow], kv_dtypes: &[KvDtype]) -> Value {
     let own = kv_dtypes.first().copied().unwrap_or(KvDtype::F16);
     let mut lengths: Vec<u32> = rows.iter().map(|row| row.tokens).collect();
     lengths.sort_unstable();
@@ -55,7 +55,7 @@ pub(super) fn results(facts: &Facts, rows: &[Row], kv_dtypes: &[KvDtype]) -> Val
 }
 
 /// Rows of a length and KV type, compared with dense attention of the first KV type.
-fn at<'a>(rows: &'a [Row], tokens: u32, kv_dtype: KvDtype, own: KvDtype) -> Vec<Shown<'a>> {
+fn at<'a>(rows: &'a [PolicyRow], tokens: u32, kv_dtype: KvDtype, own: KvDtype) -> Vec<Shown<'a>> {
     let mut here = compared(rows, kv_dtype, own);
     here.retain(|row| row.row.tokens == tokens);
     let best = front(&here);
@@ -84,7 +84,7 @@ mod tests {
     use super::super::row::{DENSE, example};
     use super::*;
 
-    fn rows() -> Vec<Row> {
+    fn rows() -> Vec<PolicyRow> {
         let of = |kv_dtype, request_s| {
             [
                 example(DENSE, kv_dtype, 8192, 0.0, request_s),

@@ -12,7 +12,7 @@ pub(super) const DENSE: &str = "full";
 
 /// A policy on one KV type and length.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Row {
+pub(super) struct PolicyRow {
     /// Model, device and everything else that a result depends on except the keys below.
     pub(super) setup: String,
     #[serde(serialize_with = "name")]
@@ -63,7 +63,7 @@ impl Answers {
     }
 }
 
-impl Kept for Row {
+impl Kept for PolicyRow {
     type Key = (String, KvDtype, u32, String);
 
     fn key(&self) -> Self::Key {
@@ -71,7 +71,7 @@ impl Kept for Row {
     }
 }
 
-impl Row {
+impl PolicyRow {
     fn mean_nll(&self) -> f64 {
         mean(self.nll.iter().map(|nll| f64::from(*nll)))
     }
@@ -90,7 +90,7 @@ impl Row {
 /// A row compared with a dense one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Compared<'a> {
-    pub(super) row: &'a Row,
+    pub(super) row: &'a PolicyRow,
     /// Mean negative log likelihood over the dense one's, less 1, and its standard error.
     pub(super) loss: f64,
     pub(super) loss_error: f64,
@@ -102,7 +102,7 @@ pub(super) struct Compared<'a> {
 
 impl<'a> Compared<'a> {
     /// Compares a row with the dense one of the same tokens.
-    pub(super) fn new(row: &'a Row, dense: &Row) -> Self {
+    pub(super) fn new(row: &'a PolicyRow, dense: &PolicyRow) -> Self {
         let differences = || row.nll.iter().zip(&dense.nll).map(|(a, b)| f64::from(*a) - f64::from(*b));
         let (by, of) = (mean(differences()), dense.mean_nll());
         let tokens = count(row.nll.len() as u64);
@@ -140,7 +140,7 @@ impl<'a> Compared<'a> {
 }
 
 /// Rows of `kv_dtype`, each compared with the dense row of its length in `dense_kv`. Rows without a dense one are left out.
-pub(super) fn compared(rows: &[Row], kv_dtype: KvDtype, dense_kv: KvDtype) -> Vec<Compared<'_>> {
+pub(super) fn compared(rows: &[PolicyRow], kv_dtype: KvDtype, dense_kv: KvDtype) -> Vec<Compared<'_>> {
     let dense = |tokens| {
         let mut all = rows.iter();
         all.find(|row| row.policy == DENSE && row.tokens == tokens && row.kv_dtype == dense_kv)
@@ -163,8 +163,8 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 #[cfg(test)]
-pub(super) fn example(policy: &str, kv_dtype: KvDtype, tokens: u32, worse: f32, request_s: f64) -> Row {
-    Row {
+pub(super) fn example(policy: &str, kv_dtype: KvDtype, tokens: u32, worse: f32, request_s: f64) -> PolicyRow {
+    PolicyRow {
         setup: "model on device".into(),
         kv_dtype,
         tokens,

@@ -3,7 +3,7 @@
 use models::grouped;
 use pagoda::measured::MeasuredPolicy;
 
-use super::row::{Compared, Row, compared};
+use super::row::{Compared, PolicyRow, compared};
 use super::{KvDtype, recommendations};
 
 /// Heads of [`values`].
@@ -58,7 +58,7 @@ pub(super) fn sentence(limit: impl std::fmt::Display, taken: Option<&MeasuredPol
 
 /// Prints all rows, and the recommendations.
 #[expect(clippy::print_stdout, reason = "the command's result")]
-pub(super) fn print(rows: &[Row], kv_dtypes: &[KvDtype]) {
+pub(super) fn print(rows: &[PolicyRow], kv_dtypes: &[KvDtype]) {
     let [own, ..] = kv_dtypes else { return };
     println!("{:>7} {:72} {}", "tokens", "policy", HEADS.map(|head| format!("{head:>17}")).concat());
     for kv_dtype in kv_dtypes {
@@ -74,7 +74,7 @@ pub(super) fn print(rows: &[Row], kv_dtypes: &[KvDtype]) {
 }
 
 /// The policies of a KV type, compared with dense attention of the same type.
-pub(super) fn sparse(rows: &[Row], kv_dtype: KvDtype) -> Vec<MeasuredPolicy> {
+pub(super) fn sparse(rows: &[PolicyRow], kv_dtype: KvDtype) -> Vec<MeasuredPolicy> {
     let rows = compared(rows, kv_dtype, kv_dtype);
     rows.iter().filter(|row| !row.is_dense()).map(Compared::measured).collect()
 }

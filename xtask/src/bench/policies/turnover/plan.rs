@@ -12,7 +12,7 @@ use crate::bench::policies::plan::Text;
 /// Policies, and the text that they select on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename = "Turnover")]
-pub(super) struct Plan {
+pub(super) struct TurnoverPlan {
     /// SPECs of policies that select in decode.
     pub(super) policies: Vec<String>,
     /// Prompt tokens per step.
@@ -21,7 +21,7 @@ pub(super) struct Plan {
     pub(super) text: Text,
 }
 
-impl Plan {
+impl TurnoverPlan {
     /// The plan of a file, or the built-in one.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ mod tests {
     fn every_plan_of_the_folder_names_policies_that_exist() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
         for name in ["turnover", "turnover-gemma3", "turnover-smollm2"] {
-            let plan = Plan::read(Some(&folder.join(name).with_extension("ron"))).unwrap();
+            let plan = TurnoverPlan::read(Some(&folder.join(name).with_extension("ron"))).unwrap();
             for spec in &plan.policies {
                 Registry::builtin().build(&spec.parse().unwrap()).unwrap_or_else(|e| panic!("{spec}: {e}"));
             }
@@ -73,8 +73,8 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_told() {
-        let refused = |change: fn(&mut Plan)| {
-            let mut plan = Plan::read(None).unwrap();
+        let refused = |change: fn(&mut TurnoverPlan)| {
+            let mut plan = TurnoverPlan::read(None).unwrap();
             change(&mut plan);
             plan.check().unwrap_err().to_string()
         };

@@ -13,7 +13,7 @@ const ANSWER: u32 = 2;
 /// Lengths of prompts, and how often each is measured.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Plan {
+pub(super) struct RestartPlan {
     /// Seed of the prompts.
     pub(super) seed: u64,
     /// Tokens of prompts.
@@ -22,7 +22,7 @@ pub(super) struct Plan {
     pub(super) repeats: u32,
 }
 
-impl Plan {
+impl RestartPlan {
     /// The plan of a file, or the one that is built in: a small one for software drivers.
     ///
     /// # Errors
@@ -69,9 +69,9 @@ mod tests {
     #[test]
     fn plans_are_checked() {
         for software in [true, false] {
-            Plan::read(None, software).unwrap().fits(8192).unwrap();
+            RestartPlan::read(None, software).unwrap().fits(8192).unwrap();
         }
-        let plan = Plan { seed: 0, prompts: vec![64, 31], repeats: 1 };
+        let plan = RestartPlan { seed: 0, prompts: vec![64, 31], repeats: 1 };
         assert_eq!(
             plan.fits(8192).unwrap_err().to_string(),
             "a prompt has 31 tokens, the limits are 32 and 8190"

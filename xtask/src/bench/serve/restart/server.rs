@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use tokio::time::sleep;
 
-use super::super::{Client, Form, Prompt};
+use super::super::{Client, Prompt, PromptForm};
 use crate::cli::BenchArgs;
 
 /// Time without a written byte after which everything counts as written.
@@ -53,7 +53,7 @@ impl Server {
         // The rest is read, so that the server is never stopped by a full pipe.
         thread::spawn(move || lines.for_each(drop));
         let start_s = begun.elapsed().as_secs_f64();
-        let probe = Prompt::new(Form::Ids, &[1, 2, 3]);
+        let probe = Prompt::new(PromptForm::Ids, &[1, 2, 3]);
         let client = Client::connect(&format!("http://{address}/v1"), None, &probe).await?;
         let metrics = client.beside(&format!("http://{address}"));
         Ok(Self { process, client, metrics, start_s })

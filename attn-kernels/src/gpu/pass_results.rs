@@ -2,7 +2,7 @@
 
 use super::pass::Read;
 use super::{Gpu, GpuError, Raw};
-use crate::Role;
+use crate::KernelRole;
 use bytemuck::Pod;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub struct Timing {
     /// The kernel, or the label of the pass.
     pub kernel: &'static str,
     /// The role of the kernel; none for a pass.
-    pub role: Option<Role>,
+    pub role: Option<KernelRole>,
     /// Nanoseconds between its start and its end.
     pub ns: f64,
 }
@@ -47,14 +47,14 @@ pub(super) struct Readback {
 
 /// Results of a finished pass.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct PassResults {
     bytes: Vec<u8>,
     spans: Vec<(usize, usize)>,
     /// Times of the dispatches, if timing was on.
     pub timings: Vec<Timing>,
 }
 
-impl Outcome {
+impl PassResults {
     /// The data of one readback.
     ///
     /// # Panics
@@ -80,7 +80,7 @@ impl Pending<'_> {
     ///
     /// # Errors
     /// [`GpuError::Lost`] when the device went away, [`GpuError::Validation`] for a bug in the caller.
-    pub fn wait(self) -> Result<Outcome, GpuError> {
+    pub fn wait(self) -> Result<PassResults, GpuError> {
         self.gpu.collect(self.submission)
     }
 
@@ -117,12 +117,12 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Pending::wait`].
-    pub fn collect(&self, mut submission: Submission) -> Result<Outcome, GpuError> {
+    pub fn collect(&self, mut submission: Submission) -> Result<PassResults, GpuError> {
         let Readback { staging, spans, timed, timings_at } = &mut submission.readback;
         let (spans, timed, at) = (std::mem::take(spans), std::mem::take(timed), *timings_at);
         if staging.is_none() {
             self.poll(submission.index)?;
-            return Ok(Outcome { bytes: Vec::new(), spans, timings: Vec::new() });
+            return Ok(PassResults { bytes: Vec::new(), spans, timings: Vec::new() });
         }
         let index = submission.index.take();
         let wait = |receiver: &Receiver<Mapped>| {
@@ -131,7 +131,7 @@ impl Gpu {
         };
         let bytes = self.landed(submission, wait, <[u8]>::to_vec)?;
         let timings = timings(&bytes, timed, at, self.queue.get_timestamp_period());
-        Ok(Outcome { bytes, spans, timings })
+        Ok(PassResults { bytes, spans, timings })
     }
 
     /// Waits for work of this device on a thread other than the submitting one, and passes its readback to `take` without a
