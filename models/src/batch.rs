@@ -35,6 +35,9 @@ pub struct Slice<'a> {
     pub log_probs: Option<u32>,
     /// Return the logits of this many of the last rows.
     pub logits: usize,
+    /// Return the sum of the final hidden states, after the last norm, of this many of the last rows: 1 for last-token
+    /// pooling, all rows for mean pooling.
+    pub pooled: usize,
     /// Certify the attention mass that a sparse policy keeps in decode steps: [`Attended::mass`].
     pub certify: bool,
 }
@@ -52,6 +55,7 @@ impl<'a> Slice<'a> {
             targets: &[],
             log_probs: None,
             logits: 0,
+            pooled: 0,
             certify: false,
         }
     }
@@ -89,6 +93,8 @@ pub struct StepOutput {
     pub target_log_probs: Vec<LogProbs>,
     /// Logits of the requested rows, `[rows, vocab]`.
     pub logits: Vec<f32>,
+    /// Sums of final hidden states, `[slices that requested them, hidden]`.
+    pub pooled: Vec<f32>,
     /// Blocks that each slice attended under a sparse policy or the model's indexer; `None` for slices of a phase that is dense.
     pub attended: Vec<Option<Attended>>,
     /// Choices of routers and indexers, by layer, if [`Decoder::trace_choices`](crate::Decoder::trace_choices) is on.

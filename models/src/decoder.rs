@@ -223,7 +223,7 @@ impl Decoder {
         batch.upload(gpu)?;
         self.offload_plan.upload(gpu)?;
         self.keys.upload(gpu, &self.kv, &self.offload_plan)?;
-        self.logit_rows.upload(gpu)?;
+        self.logit_rows.upload(gpu, config.hidden_size)?;
         self.draws.upload()?;
         self.activations.fit_partials(gpu, config, batch, splits, attention.max_partitions())
     }

@@ -27,6 +27,7 @@ pub mod rope_append;
 pub mod round_rows;
 pub mod sample;
 pub mod scan_logits;
+pub mod segment_sum;
 pub mod softcap;
 pub mod split_sum;
 pub mod state_write;

@@ -6,7 +6,7 @@ use attn_kernels::gpu::{Buf, Gpu, Pass, PassResults, Read};
 
 use super::attention::Attention;
 use super::batch::Batch;
-use super::buffers::StepList;
+use super::buffers::{GrowBuf, StepList};
 use super::choices::Choices;
 use super::draws::{DrawState, TopRead};
 use super::indexed::Indexed;
@@ -20,6 +20,7 @@ use crate::cast::u32_of;
 use crate::kernel::log_prob;
 use crate::kernel::log_prob::LogProbBuffers;
 use crate::kernel::matmul::Epilogue;
+use crate::kernel::segment_sum::{self, SegmentSumBuffers, SegmentSumParams};
 use crate::matrix::{Matrix, Precision, Product};
 
 /// Rows of a step whose logits are needed: scored rows, then sampled rows.
@@ -32,6 +33,10 @@ pub(super) struct LogitRows {
     scored: Vec<bool>,
     /// Scored rows whose logits are returned, ascending.
     wanted: Vec<Range<usize>>,
+    /// First row and number of rows of each sum of hidden states.
+    segments: StepList<[u32; 2]>,
+    /// Sums of hidden states, `[segments, hidden]`.
+    sums: GrowBuf<f32>,
 }
 
 impl LogitRows {
@@ -43,6 +48,8 @@ impl LogitRows {
             targets: StepList::new(gpu, "targets", len)?,
             scored: Vec::new(),
             wanted: Vec::new(),
+            segments: StepList::new(gpu, "segments", 0)?,
+            sums: GrowBuf::new(gpu, "pooled", 0)?,
         })
     }
 
@@ -52,6 +59,7 @@ impl LogitRows {
         self.targets.clear();
         self.scored.clear();
         self.wanted.clear();
+        self.segments.clear();
         let mut row = 0;
         let mut last_rows = Vec::with_capacity(slices.len());
         for slice in slices {
@@ -66,6 +74,10 @@ impl LogitRows {
                 self.wanted.push(end - slice.logits.min(slice.tokens.len())..end);
             }
             row += u32_of(slice.tokens.len());
+            let pooled = u32_of(slice.pooled.min(slice.tokens.len()));
+            if pooled > 0 {
+                self.segments.push([row - pooled, pooled]);
+            }
             last_rows.push(row - 1);
         }
         self.gather.extend(samples.iter().map(|s| last_rows[s.slice]));
@@ -73,9 +85,11 @@ impl LogitRows {
         assert!(samples.len() <= max, "{} samples in a step of at most {max}", samples.len());
     }
 
-    /// Uploads the lists.
-    pub(super) fn upload(&mut self, gpu: &Gpu) -> Result<(), ModelError> {
+    /// Uploads the lists, and grows the buffer of sums of `hidden` f32.
+    pub(super) fn upload(&mut self, gpu: &Gpu, hidden: u32) -> Result<(), ModelError> {
         self.gather.upload(gpu)?;
+        self.segments.upload(gpu)?;
+        self.sums.fit(gpu, self.segments.len() * hidden as usize)?;
         self.targets.upload(gpu)
     }
 
@@ -84,9 +98,9 @@ impl LogitRows {
         self.scored.len()
     }
 
-    /// Whether logits are returned.
+    /// Whether logits or hidden states are returned.
     pub(super) fn hands_back(&self) -> bool {
-        !self.wanted.is_empty()
+        !self.wanted.is_empty() || !self.segments.is_empty()
     }
 }
 
@@ -98,6 +112,7 @@ pub(super) struct StepReads {
     ids: Option<Read<u32>>,
     log_probs: Option<TopRead>,
     nll: Option<Read<f32>>,
+    pooled: Option<Read<f32>>,
     sparse: Option<sparse::SelectionReads>,
     choices: Option<Read<u32>>,
     indexed: Option<Read<u32>>,
@@ -116,10 +131,11 @@ pub(super) struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Records the final norm, the logits, sampling and scores.
+    /// Records the final norm, sums of hidden states, the logits, sampling and scores.
     pub(super) fn record(&self, ctx: &mut Ctx<'_>) -> Result<StepReads, ModelError> {
         let (batch, act, vocab) = (ctx.batch, ctx.act, ctx.config.vocab_size as usize);
         let mut early = StepOutput::default();
+        let pooled = self.pool(ctx)?;
         // Scored rows come first, in portions whose logits fit in the buffer.
         let scored = self.rows.scored();
         for start in (0..scored).step_by(HEAD_ROWS) {
@@ -149,12 +165,28 @@ impl Head<'_> {
             early,
             ids,
             log_probs: self.draws.read(ctx.pass),
+            pooled,
             nll: (scored > 0).then(|| ctx.pass.read(&act.nll, 0..scored)),
             sparse: self.attention.sparse().map(|sparse| sparse.read(ctx.pass, batch)),
             choices: self.choices.and_then(|choices| choices.read(ctx.pass, batch.rows)),
             indexed: self.indexed.and_then(|indexed| indexed.read(ctx.pass, batch)),
             dirty: ctx.keys.read_dirty(ctx.pass, ctx.kv, ctx.offload_plan),
         })
+    }
+
+    /// Records the sums of hidden states that slices request.
+    fn pool(&self, ctx: &mut Ctx<'_>) -> Result<Option<Read<f32>>, ModelError> {
+        let LogitRows { segments, sums, .. } = self.rows;
+        if segments.is_empty() {
+            return Ok(None);
+        }
+        let pipeline = ctx.gpu.pipeline(&segment_sum::variant())?;
+        ctx.norm_residual(self.norm);
+        let params = SegmentSumParams { quads: ctx.config.hidden_size / 4 };
+        let buffers =
+            SegmentSumBuffers { x: ctx.act.normed.bind(), segments: segments.bind(), out: sums.bind() };
+        ctx.pass.dispatch(&pipeline, &params, buffers, segment_sum::grid(&params, u32_of(segments.len())));
+        Ok(Some(ctx.pass.read(sums, 0..segments.len() * ctx.config.hidden_size as usize)))
     }
 
     /// Records the logits of `rows` rows of the gather list, from `start` on.
@@ -224,6 +256,7 @@ impl StepReads {
         if let Some(read) = self.log_probs {
             draws.take(&mut output, &read.get(&done));
         }
+        output.pooled = self.pooled.map(|read| done.get(read)).unwrap_or_default();
         let nll: Vec<f32> = self.nll.map(|read| done.get(read)).unwrap_or_default();
         output.nll =
             nll.into_iter().zip(&rows.scored).filter(|(_, scored)| **scored).map(|(v, _)| v).collect();

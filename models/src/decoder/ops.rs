@@ -283,6 +283,14 @@ impl<'a> Ctx<'a> {
         (normed, None)
     }
 
+    /// Records the norm of the residual stream of all rows.
+    pub(super) fn norm_residual(&mut self, weight: &Buf<f32>) {
+        let (act, rows) = (self.act, 0..self.rows());
+        let norm =
+            RmsNorm { form: Form::Store, weight, rows, gather: None, x: &act.residual, out: &act.normed };
+        self.rms_norm(norm);
+    }
+
     /// Records the norm of the rows that entries `rows` of `gather` name.
     pub(super) fn norm_gathered(&mut self, weight: &Buf<f32>, gather: Bind<u32>, rows: Range<u32>) {
         let act = self.act;

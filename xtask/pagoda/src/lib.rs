@@ -57,7 +57,7 @@ pub use options::{Demand, EngineOptions, MAX_SEQUENCES, Preemption};
 pub use prefetch::spec::TierSpec;
 pub use request::Request;
 pub use scheduler::{AdmitError, Policy as Order};
-pub use sequence::{Sequence, StepWork};
+pub use sequence::{Pooling, Sequence, StepWork};
 pub use snapshot::Snapshot;
 pub use sparse::Sparse;
 pub use sparse_select::{Registry, Spec};

@@ -52,17 +52,28 @@ pub struct StepWork<'s> {
     pub score: bool,
     /// Return the logits of this many rows, the last ones.
     pub logits: usize,
+    /// Return the sum of the final hidden states of this many rows, the last ones.
+    pub pooled: usize,
     /// Draw the token after the last row.
     pub draw: Option<&'s Sampler>,
     /// Certify the attention mass that a sparse policy keeps, if it has a bound.
     pub certify: bool,
 }
 
+/// Pooling of the hidden states of tokens to one embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// The hidden state of the last token.
+    Last,
+    /// The mean over all tokens.
+    Mean,
+}
+
 impl StepWork<'_> {
     /// A step that only computes keys and values.
     #[must_use]
     pub fn nothing(phase: Phase) -> Self {
-        Self { phase, score: false, logits: 0, draw: None, certify: false }
+        Self { phase, score: false, logits: 0, pooled: 0, draw: None, certify: false }
     }
 }
 
@@ -164,6 +175,33 @@ impl<'d> Sequence<'d> {
         Ok(log_probs.split_off(known))
     }
 
+    /// Appends `ids` and computes all pending tokens. Returns their embedding `[hidden]`: final hidden states, after the last norm of
+    /// the model, pooled to one vector that is not normalised.
+    ///
+    /// # Errors
+    /// Those of [`step`](Self::step).
+    pub fn embed(&mut self, ids: &[u32], pooling: Pooling) -> Result<Vec<f32>, Error> {
+        self.extend(ids);
+        let mut sum = vec![0.0; self.decoder.config().hidden_size as usize];
+        let pending = self.pending();
+        while self.pending() > 0 {
+            let rows = self.pending().min(self.chunk);
+            let pooled = match pooling {
+                Pooling::Mean => rows,
+                Pooling::Last => usize::from(rows == self.pending()),
+            };
+            let output = self.step(rows, StepWork { pooled, ..StepWork::nothing(Phase::Prefill) })?;
+            sum.iter_mut().zip(&output.pooled).for_each(|(sum, of_step)| *sum += of_step);
+        }
+        let count = match pooling {
+            Pooling::Mean => pending,
+            Pooling::Last => 1,
+        };
+        #[expect(clippy::cast_precision_loss, reason = "a context is shorter than 2^24 tokens")]
+        sum.iter_mut().for_each(|sum| *sum /= count as f32);
+        Ok(sum)
+    }
+
     /// Computes the next `rows` of the appended tokens.
     ///
     /// # Errors
@@ -193,6 +231,7 @@ impl<'d> Sequence<'d> {
             targets: &self.tokens[targets],
             log_probs: None,
             logits: ask.logits,
+            pooled: ask.pooled,
             certify: ask.certify,
         };
         let samples: Vec<Sample<'_>> = ask.draw.iter().map(|s| s.sample(0, first + count, None)).collect();
@@ -280,7 +319,7 @@ impl<'d> Sequence<'d> {
 
 /// Whether everything that a step made of its logits is finite.
 fn is_finite(output: &StepOutput) -> bool {
-    let floats = || output.nll.iter().chain(&output.logits);
+    let floats = || output.nll.iter().chain(&output.logits).chain(&output.pooled);
     !output.sampled.contains(&NOT_FINITE) && floats().all(|value| value.is_finite())
 }
 

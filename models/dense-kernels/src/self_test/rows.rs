@@ -14,6 +14,7 @@ use crate::kernel::norm_heads::{self, Norm, NormHeadsParams};
 use crate::kernel::rms_norm::{self, RmsNormParams};
 use crate::kernel::rope::{self, RopeParams};
 use crate::kernel::rope_append::{self, RopeAppendParams};
+use crate::kernel::segment_sum::{self, SegmentSumParams};
 use crate::kernel::softcap::{self, SoftcapParams};
 use crate::kernel::state_write::{self, StateWriteParams};
 
@@ -111,6 +112,22 @@ pub(crate) fn rope(variant: &Variant, spec: &Spec) -> Vec<Case> {
         Case::new(what, variant, &params, rope::grid(&params)).binding(&cs).updated(&before, TURNED, &want)
     };
     vec![of("whole heads", head_dim / 2, 0), of("a part of each head, back", head_dim / 4, 1)]
+}
+
+pub(crate) fn segment_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (rows, quads) = (spec.number(300, 1..=300), spec.number(37, 1..=100));
+    let params = SegmentSumParams { quads };
+    let x = spec.floats((4 * rows * quads) as usize, 1);
+    let segments = spec.list(&[[0, rows], [17, 1], [3, 0], [40, 16], [99, 101]], 9, |spec| {
+        let first = spec.number(0, 0..=rows);
+        [first, spec.number(0, 0..=rows - first)]
+    });
+    let want = cpu::segment_sum::segment_sum(&params, &x, &segments);
+    let grid = segment_sum::grid(&params, u32::try_from(segments.len()).expect("few segments"));
+    // Up to 300 numbers of size 1 in some order.
+    let sums = Tolerance { abs: 1e-4, rel: 0.0 };
+    let case = Case::new("segments of rows", variant, &params, grid).binding(&x).binding(&segments);
+    vec![case.output(sums, &want)]
 }
 
 pub(crate) fn softcap(variant: &Variant, spec: &Spec) -> Vec<Case> {

@@ -1,8 +1,12 @@
 //! One sequence through a model.
 
-use models::Decoder;
+use models::batch::Phase;
+use models::{Checkpoint, Decoder, Role};
 use pagoda::tiers::Tiers;
-use pagoda::{Demand, Engine, EngineOptions, Model, Request, Sampler, Sampling, Sequence, most_likely};
+use pagoda::{
+    Demand, Engine, EngineOptions, Model, Pooling, Request, Sampler, Sampling, Sequence, StepWork,
+    most_likely,
+};
 
 use crate::{engine, fixture, options, prompt, request, run};
 
@@ -78,6 +82,40 @@ fn log_probabilities_are_those_of_the_logits() {
         assert_eq!(got.len(), 69);
         for (position, (got, want)) in got.iter().zip(&by_logits).enumerate() {
             assert!((got - want).abs() < 1e-3, "token {}: {got}, not {want}", position + 1);
+        }
+    }
+}
+
+/// Logits are products of hidden states with the head, and so are sums of logits of sums of hidden states. DeepSeek V4 has
+/// several residual streams, of which the head sees their collapse.
+#[test]
+fn embeddings_are_what_the_head_makes_logits_of() {
+    let ids = prompt(8, 70);
+    for name in ["tiny-llama", "tiny-gpt-oss", "tiny-deepseek-v4"] {
+        let options = options().demand(Demand::one(512));
+        let mut decoder = Model::open(fixture(name)).unwrap().load(&options, options.chunk).unwrap();
+        let checkpoint = Checkpoint::open(fixture(name)).unwrap();
+        let role = if decoder.config().tie_embeddings { Role::Embed } else { Role::LmHead };
+        let head = checkpoint.weights().tensor(role).unwrap().to_f32();
+        let mut rows: Vec<Vec<f32>> = Vec::new();
+        let mut sequence = Sequence::new(&mut decoder, 32).unwrap();
+        sequence.extend(&ids);
+        while sequence.pending() > 0 {
+            let logits = sequence.pending().min(32);
+            let work = StepWork { logits, ..StepWork::nothing(Phase::Prefill) };
+            let output = sequence.step(logits, work).unwrap();
+            rows.extend(output.logits.chunks(output.logits.len() / logits).map(<[f32]>::to_vec));
+        }
+        let mean = |token: usize| rows.iter().map(|row| row[token]).sum::<f32>() / 70.0;
+        let last = |token: usize| rows[69][token];
+        let wants: [(Pooling, &dyn Fn(usize) -> f32); 2] = [(Pooling::Mean, &mean), (Pooling::Last, &last)];
+        for (pooling, want) in wants {
+            let embedding = Sequence::new(&mut decoder, 32).unwrap().embed(&ids, pooling).unwrap();
+            for (token, weights) in head.chunks(embedding.len()).enumerate() {
+                let got: f32 = weights.iter().zip(&embedding).map(|(weight, x)| weight * x).sum();
+                let want = want(token);
+                assert!((got - want).abs() < 1e-3, "{name}, {pooling:?}, token {token}: {got}, not {want}");
+            }
         }
     }
 }

@@ -1,0 +1,49 @@
+//! Sums of consecutive rows: embeddings by last-token and mean pooling.
+
+use attn_kernels::declare::one;
+use attn_kernels::{Variant, bindings, kernel, params};
+
+kernel! {
+    /// The kernel; [`SegmentSumBuffers`] lists its bindings.
+    "segment_sum"(SegmentSumParams, SegmentSumBuffers): Dense,
+    modules: [super::MODULES],
+    listed: |_| one(variant()),
+    variants: "one",
+    bytes: "`16 * quads * (len + 1)` per segment",
+    cases: crate::self_test::rows::segment_sum,
+}
+
+params! {
+    /// Uniform parameters.
+    pub struct SegmentSumParams {
+        /// vec4 of a row.
+        pub quads: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `segment_sum`.
+    pub struct SegmentSumBuffers(SegmentSumParams) {
+        /// Rows, `[rows, 4 * quads]`.
+        read x: f32,
+        /// First row and number of rows of each segment.
+        read segments: [u32; 2],
+        /// Sums, `[segments, 4 * quads]`.
+        write out: f32,
+    }
+}
+
+/// vec4 of a row that a workgroup sums.
+const QUADS: u32 = 16;
+
+/// The kernel.
+#[must_use]
+pub fn variant() -> Variant {
+    Variant::new(&KERNEL)
+}
+
+/// Workgroups for this number of segments.
+#[must_use]
+pub fn grid(params: &SegmentSumParams, segments: u32) -> [u32; 3] {
+    [params.quads.div_ceil(QUADS), segments, 1]
+}
