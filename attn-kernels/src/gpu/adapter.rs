@@ -1,7 +1,7 @@
 //! Choice of an adapter: the requested one, or discrete before integrated before software.
 
 use super::GpuError;
-use wgpu::{Adapter, Backends, DeviceType, Instance};
+use wgpu::{Adapter, Backends, DeviceType, Instance, InstanceFlags};
 
 /// Lists the adapters in the order of preference; `--device` takes their index.
 #[must_use]
@@ -13,6 +13,8 @@ pub fn adapters() -> Vec<wgpu::AdapterInfo> {
 pub(super) fn list() -> Vec<Adapter> {
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = Backends::PRIMARY;
+    // Debug builds would number the line of every expression, which costs more than to compile it does.
+    descriptor.flags = InstanceFlags::default().difference(InstanceFlags::DEBUG).with_env();
     let instance = Instance::new(descriptor);
     let mut found = pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY));
     found.sort_by_key(|a| rank(a.get_info().device_type));

@@ -87,7 +87,7 @@ fn what_nothing_above_uses_says_so() {
     prefetch/src/residency.rs: Residency ResidencyPlan ResidencyError
     sparse-select/src/dsa/chunk.rs: LOGITS_MAX_BYTES row_chunks topk_chunked Group group_requests
     sparse-select/src/dsa/transform.rs: TopkRows token_to_batch topk_transform topk_transform_by
-    sparse-select/src/method.rs: Role PrefetchOutcome PrefetchWait StepRequest LayerRequest create_sparse_method SparseMethod
+    sparse-select/src/method.rs: MethodRole PrefetchOutcome PrefetchWait StepRequest LayerRequest create_sparse_method SparseMethod
     sparse-select/src/policy/gsa.rs: history_score
     sparse-select/src/v4.rs: REQUESTS_PER_CHUNK IndexRow window_positions swa_decode_row compressed_len c4a_count PrefillWorkspace prefill_chunks
     sparse-select/src/v4/compressor.rs: MAIN_SCALE_BLOCK INDEXER_SCALE_BLOCK quantise_blocks
