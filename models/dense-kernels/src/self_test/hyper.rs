@@ -8,12 +8,12 @@ use crate::cpu;
 use crate::kernel::hyper_collapse::{self, HyperCollapseParams, Reader};
 use crate::kernel::hyper_expand::{self, Form, HyperExpandParams};
 
-/// Exponentials, and some tens of divisions one after the other.
+/// Exponentials, and up to some hundred divisions one after the other.
 const MIXED: Tolerance = Tolerance { abs: 1e-5, rel: 1e-5 };
 
 /// Rows, and elements of a stream's row.
 fn sizes(spec: &Spec) -> [u32; 2] {
-    [spec.number(5, 1..=40), spec.number(70, 1..=300)]
+    [spec.number(5, 1..=40), spec.number(70, 1..=600)]
 }
 
 pub(crate) fn collapse(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -21,7 +21,8 @@ pub(crate) fn collapse(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let reader = if filled(variant, hyper_collapse::HEAD) { Reader::Head } else { Reader::Block };
     let parts = hyper_collapse::mixes(streams, reader);
     let [rows, width] = sizes(spec);
-    let params = HyperCollapseParams { rows, width, rounds: 20, norm_eps: 1e-6, eps: 1e-6 };
+    let params =
+        HyperCollapseParams { rows, width, rounds: spec.number(20, 1..=24), norm_eps: 1e-6, eps: 1e-6 };
     let floats = |len: u32, seed| spec.floats(len as usize, seed);
     let (mixes, x) = (floats(rows * parts, 1), floats(rows * streams * width, 2));
     let affine = floats(parts + 3, 3);
@@ -32,9 +33,9 @@ pub(crate) fn collapse(variant: &Variant, spec: &Spec) -> Vec<Case> {
         .binding(&x)
         .binding(&affine)
         .output(MIXED, &out);
-    let block = vec![0.0; (rows * width) as usize];
+    let (block, untouched) = (vec![0.0; out.len()], vec![f32::NAN; out.len()]);
     vec![match reader {
-        Reader::Head => case.binding(&block).binding(&block),
+        Reader::Head => case.words(&untouched, &untouched).words(&untouched, &untouched),
         Reader::Block => case.output(MIXED, &gates).output(Tolerance::EXACT, &block),
     }]
 }

@@ -29,21 +29,25 @@ pub(crate) fn write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let row_stride = first + shape.head_dim + spec.number(2, 0..=4);
     let params = IndexWriteParams { rows, row_stride, first };
     let x = spec.floats((rows * params.row_stride) as usize, 1);
+    let held: Vec<f32> = x.iter().map(|x| (x * 1024.0).round() / 1024.0).collect();
     let count = blocks * shape.block_size;
     let slots = spec.slots(rows, count, |row| (row != 4).then_some(row * 13 % count));
     let before = vec![f32::NAN; blocks as usize * shape.block_bytes() / dtype.bytes() as usize];
-    let mut after = before.clone();
-    cpu::index_write::index_write(&shape, &params, &x, &slots, &mut after);
-    let case = Case::new("keys to slots", variant, &params, index_write::grid(&params, &shape))
-        .binding(&x)
-        .binding(&slots)
-        .cache(dtype, &before, tolerance, &after);
-    vec![case]
+    let of = |what, x: &[f32], tolerance| {
+        let mut after = before.clone();
+        cpu::index_write::index_write(&shape, &params, x, &slots, &mut after);
+        Case::new(what, variant, &params, index_write::grid(&params, &shape))
+            .binding(x)
+            .binding(&slots)
+            .cache(dtype, &before, tolerance, &after)
+    };
+    vec![of("keys to slots", &x, tolerance), of("keys that f16 holds", &held, Tolerance::EXACT)]
 }
 
 /// Vectors with a channel far above the others, and one of zeros.
 fn vectors(spec: &Spec, count: u32, head_dim: u32, seed: u64) -> Vec<f32> {
-    let mut x = spec.floats((count * head_dim) as usize, seed);
+    let size = spec.one_of(1.0, &[1e-7, 1.0, 1e6]);
+    let mut x: Vec<f32> = spec.floats((count * head_dim) as usize, seed).iter().map(|x| x * size).collect();
     x.iter_mut().step_by(head_dim as usize + 1).for_each(|x| *x *= 300.0);
     x[head_dim as usize..2 * head_dim as usize].fill(0.0);
     x

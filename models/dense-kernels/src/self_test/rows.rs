@@ -27,7 +27,7 @@ const TURNED: Tolerance = Tolerance { abs: 5e-7, rel: 0.0 };
 
 pub(crate) fn bias(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (rows, cols, first) = (spec.number(5, 1..=40), spec.number(70, 1..=300), spec.number(9, 0..=9));
-    let params = BiasParams { rows, cols, stride: first + cols + spec.number(4, 0..=4), first };
+    let params = BiasParams { rows, cols, stride: first + cols + spec.number(4, 0..=8), first };
     let form = if filled(variant, bias::KEEP) { bias::Form::Add } else { bias::Form::Store };
     let (added, before) = (spec.floats(cols as usize, 1), spec.floats((rows * params.stride) as usize, 2));
     let mut want = before.clone();
@@ -41,10 +41,15 @@ pub(crate) fn bias(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn rms_norm(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (rows, width) = (spec.number(5, 1..=5), spec.number(577, 1..=1200));
-    let params = RmsNormParams { rows, width, eps: 1e-5, first: 2 };
-    let (x, weight) = (spec.floats((rows * width) as usize, 1), spec.floats(width as usize, 2));
-    let sources = [9, 9, 4, 3, 3, 0, 1].map(|row: u32| spec.number(row.min(rows + 4), 0..=rows - 1));
+    let (rows, width) = (spec.number(5, 1..=8), spec.number(577, 1..=2048));
+    let params = RmsNormParams { rows, width, eps: 1e-5, first: spec.number(2, 0..=4) };
+    let size = spec.one_of(1.0, &[1e-4, 1.0, 1e4]);
+    let x: Vec<f32> = spec.floats((rows * width) as usize, 1).iter().map(|x| x * size).collect();
+    let weight = spec.floats(width as usize, 2);
+    // Sources before `first` are not read.
+    let usual = [9, 9, 4, 3, 3, 0, 1, 0, 0, 0, 0, 0];
+    let sources = usual[..(params.first + rows) as usize].iter().map(|row| spec.number(*row, 0..=rows - 1));
+    let sources: Vec<u32> = sources.collect();
     let gather = filled(variant, rms_norm::GATHER);
     let mut want = vec![f32::NAN; x.len()];
     cpu::rms_norm::rms_norm(&params, &x, gather.then_some(&sources[..]), &weight, &mut want);
@@ -62,7 +67,7 @@ pub(crate) fn rms_norm(variant: &Variant, spec: &Spec) -> Vec<Case> {
 
 pub(crate) fn norm_heads(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (rows, heads) = (spec.number(3, 1..=20), spec.number(5, 1..=40));
-    let (width, first) = (4 * spec.number(24, 4..=64), spec.number(8, 0..=12));
+    let (width, first) = (spec.number(96, 1..=512), spec.number(8, 0..=12));
     let stride = first + heads * width + spec.number(12, 0..=12);
     let params = NormHeadsParams { rows, heads, width, stride, first, eps: 1e-6 };
     let norm = if filled(variant, norm_heads::CENTRED) { Norm::Layer } else { Norm::Rms };
@@ -76,10 +81,11 @@ pub(crate) fn norm_heads(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn log_prob(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (rows, vocab) = (4, spec.number(3001, 300..=5000));
+    let (rows, vocab) = (4, spec.one_of(3001, &[spec.number(1, 1..=600), spec.number(1, 1..=5000), 49_152]));
     let params = LogProbParams { rows, vocab };
-    let logits: Vec<f32> = spec.floats((rows * vocab) as usize, 1).iter().map(|x| x * 40.0).collect();
-    let targets = [0, vocab - 1, 255, 256];
+    let size = spec.one_of(40.0, &[1.0, 40.0]);
+    let logits: Vec<f32> = spec.floats((rows * vocab) as usize, 1).iter().map(|x| x * size).collect();
+    let targets = [0, vocab - 1, 255, 256].map(|target| spec.number(target, 0..=vocab - 1));
     let mut want = vec![f32::NAN; rows as usize];
     cpu::log_prob::log_prob(vocab as usize, &logits, &targets, &mut want);
     let case = Case::new("rows of 3001", variant, &params, log_prob::grid(&params))
@@ -102,10 +108,11 @@ fn pairing(variant: &Variant) -> Pairing {
 pub(crate) fn rope(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let head_dim = filled(variant, slot::HEAD_DIM);
     let pairing = pairing(variant);
-    let of = |what, pairs, back| {
+    let of = |what, pairs: u32, back| {
         let (rows, heads) = (spec.number(7, 1..=20), spec.number(3, 1..=9));
         let stride = heads * head_dim + spec.number(5, 0..=9);
-        let params = RopeParams { rows, heads, stride, pairs, first: 0, back };
+        let first = 2 * spec.number(0, 0..=(head_dim / 2 - pairs).min(3));
+        let params = RopeParams { rows, heads, stride, pairs, first, back: spec.number(back, 0..=1) };
         let (cs, before) = (angles(spec, rows, pairs), spec.floats((rows * stride) as usize, 2));
         let mut want = before.clone();
         cpu::rope::rope(head_dim as usize, pairing, &params, &cs, &mut want);
@@ -181,12 +188,14 @@ pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
 
 pub(crate) fn state_write(variant: &Variant, spec: &Spec) -> Vec<Case> {
     // Pages are longer than their tokens.
-    let (rows, quads) = (spec.number(9, 1..=12), spec.number(5, 1..=40));
-    let page = 4 * quads + spec.number(3, 0..=5);
-    let params = StateWriteParams { rows, quads, block_size: 4, page };
+    let (rows, quads) = (spec.number(9, 1..=30), spec.number(5, 1..=40));
+    let block_size = spec.number(4, 1..=8);
+    let pages = spec.number(3, rows.div_ceil(block_size)..=40);
+    let page = block_size * quads + spec.number(3, 0..=5);
+    let params = StateWriteParams { rows, quads, block_size, page };
     let x = spec.floats((rows * quads * 4) as usize, 1);
-    let slots = spec.slots(rows, 12, |row| (row != 4).then_some(row * 7 % 12));
-    let before = vec![f32::NAN; (3 * page * 4) as usize];
+    let slots = spec.slots(rows, pages * block_size, |row| (row != 4).then_some(row * 7 % 12));
+    let before = vec![f32::NAN; (pages * page * 4) as usize];
     let mut want = before.clone();
     cpu::state_write::state_write(&params, &x, &slots, &mut want);
     let case = Case::new("rows to slots", variant, &params, state_write::grid(&params))

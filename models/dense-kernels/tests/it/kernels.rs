@@ -4,12 +4,11 @@
 pub(crate) mod device;
 mod embed;
 mod hyper;
-mod index;
 mod int8;
 mod logits;
 mod matmul;
 mod moe;
-mod rows;
 mod sample;
 mod scan;
+mod softcap;
 mod tensors;

@@ -1,9 +1,16 @@
 //! Every dense kernel with the cases that a spec draws. A seed makes them all, so that nothing is gained by shrinking it.
 
-use attn_kernels::Level;
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::self_test::Spec;
-use dense_kernels::kernel::variants;
+use attn_kernels::{Level, NamedVariant, Variant};
+use dense_kernels::kernel::hyper_collapse::{self, Reader};
+use dense_kernels::kernel::{
+    ExpertTerms, bias, glu, hyper_expand, index_query_fp8, index_write, index_write_fp8, log_prob,
+    moe_combine, norm_heads, rms_norm, rope, state_write, variants,
+};
+use dense_kernels::{Activation, Pairing};
 use proptest::prelude::*;
+use proptest::sample::select;
 use proptest::test_runner::Config;
 
 use crate::kernels::device::{assert_passes, cases, gpu};
@@ -26,5 +33,79 @@ proptest! {
             let variants = variants().into_iter().filter(|named| named.level() == Level::Coop);
             variants.for_each(|named| assert_passes(&gpu, &named, &Spec::random(seed)));
         }
+    }
+}
+
+/// Runs the cases of a variant that `seed` draws, whether a list has it or not.
+fn check(variant: Variant, seed: u64) {
+    if let Some(gpu) = gpu() {
+        let named = NamedVariant { name: format!("{variant:?}"), variant };
+        assert_passes(gpu, &named, &Spec::random(seed));
+    }
+}
+
+/// The level of kernels that add up over a workgroup.
+fn level() -> Level {
+    gpu().map_or(Level::Baseline, |gpu| gpu.level().min(Level::Subgroup))
+}
+
+proptest! {
+    #![proptest_config(cases(16))]
+
+    #[test]
+    fn norms_rows(gather: bool, lanes in select(vec![64u32, 256]), centred: bool, seed: u64) {
+        let form = if gather { rms_norm::Form::Gather } else { rms_norm::Form::Store };
+        check(rms_norm::variant(form, lanes, level()), seed);
+        let norm = if centred { norm_heads::Norm::Layer } else { norm_heads::Norm::Rms };
+        check(norm_heads::variant(norm, level()), seed);
+    }
+
+    #[test]
+    fn adds_biases_scores_targets_and_writes_states(add: bool, seed: u64) {
+        check(bias::variant(if add { bias::Form::Add } else { bias::Form::Store }), seed);
+        check(log_prob::variant(), seed);
+        check(state_write::variant(), seed);
+    }
+
+    #[test]
+    fn turns_heads(
+        head_dim in select(vec![16u32, 64, 80, 128]),
+        pairing in select(vec![Pairing::Halves, Pairing::Interleaved]),
+        seed: u64,
+    ) {
+        check(rope::variant(head_dim, pairing), seed);
+    }
+
+    #[test]
+    fn mixes_streams(streams in 1u32..7, head: bool, begin: bool, seed: u64) {
+        let reader = if head { Reader::Head } else { Reader::Block };
+        check(hyper_collapse::variant(streams, reader, level()), seed);
+        let form = if begin { hyper_expand::Form::Begin } else { hyper_expand::Form::Add };
+        check(hyper_expand::variant(streams, form), seed);
+    }
+
+    #[test]
+    fn writes_index_keys(chunks in 1u32..5, block_size in select(vec![4u32, 16, 64]), half: bool, seed: u64) {
+        let dtype = if half { KvDtype::F16 } else { KvDtype::F32 };
+        let layout = KvLayout::Native;
+        check(index_write::variant(&KvShape { num_kv_heads: 1, head_dim: chunks * 8, block_size, dtype, layout }), seed);
+    }
+
+    #[test]
+    fn rounds_index_vectors_to_fp8(log_dim in 3u32..9, page in select(vec![4u32, 16, 64]), seed: u64) {
+        check(index_write_fp8::variant(1 << log_dim, page), seed);
+        check(index_query_fp8::variant(1 << log_dim), seed);
+    }
+
+    #[test]
+    fn gates_and_combines_experts(top in 1u32..9, kind in 0usize..3, biased: bool, weighted: bool, seed: u64) {
+        let terms = ExpertTerms { biased, weighted };
+        let activation = [
+            Activation::Silu,
+            Activation::LimitedSilu { limit: 0.5 },
+            Activation::LimitedSwiglu { alpha: 1.702, limit: 0.75 },
+        ][kind];
+        check(glu::variant(activation, terms), seed);
+        check(moe_combine::variant(top, terms), seed);
     }
 }

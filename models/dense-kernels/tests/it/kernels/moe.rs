@@ -5,10 +5,7 @@ use super::tensors::{self, floats};
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Bound, Buf, Gpu, Pass};
 use bytemuck::Pod;
-use dense_kernels::kernel::ExpertTerms;
-use dense_kernels::kernel::glu::{self, GluParams};
 use dense_kernels::kernel::matmul::{self, MatmulParams, Rows, Tiling};
-use dense_kernels::kernel::moe_combine::{self, MoeCombineParams};
 use dense_kernels::kernel::moe_route::{self, ExpertSource, MoeRouteParams};
 use dense_kernels::kernel::moe_sort::{self, MoeSortParams};
 use dense_kernels::pack::{BLOCK, Format, Packed};
@@ -128,56 +125,6 @@ proptest! {
         let mut got = done.get(read_order);
         got.sort_by_key(|pair| (ids[*pair as usize], *pair));
         prop_assert_eq!(got, want_order);
-    }
-
-    #[test]
-    fn gates(rows in 1u32..9, inner in 1u32..80, gap in 0u32..5, kind in 0usize..3, biased: bool, weighted: bool, seed: u64) {
-        let Some(gpu) = gpu() else { return Ok(()) };
-        let activation = [
-            Activation::Silu,
-            Activation::LimitedSilu { limit: 0.5 },
-            Activation::LimitedSwiglu { alpha: 1.702, limit: 0.75 },
-        ][kind];
-        let params = GluParams { rows, inner, out_stride: inner + gap, alpha: 1.702, limit: [0.0, 0.5, 0.75][kind] };
-        let x = floats((rows * 2 * inner) as usize, seed);
-        let (weights, biases) = (floats(rows as usize, seed ^ 1), floats(3 * 2 * inner as usize, seed ^ 2));
-        let experts: Vec<u32> = (0..rows).map(|row| row % 3).collect();
-        let mut want = floats((rows * (inner + gap)) as usize, seed ^ 3);
-        let inputs = [&x, &weights, &biases, &want].map(|data| gpu.upload("f32", data).unwrap());
-        let ids = gpu.upload("experts", &experts).unwrap();
-        let bindings: [Bound; 5] = [
-            (&inputs[0]).into(), (&ids).into(), (&inputs[1]).into(), (&inputs[2]).into(), (&inputs[3]).into(),
-        ];
-        let mut pass = Pass::new("glu");
-        let variant = glu::variant(activation, ExpertTerms { biased, weighted });
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, glu::grid(&params));
-        let got = read(gpu, pass, &[&inputs[3]]).remove(0);
-        let biases = biased.then_some((&experts[..], &biases[..]));
-        cpu::glu::glu(&params, activation, &x, weighted.then_some(&weights[..]), biases, &mut want);
-        assert_close(&format!("{params:?} {activation:?}"), Tolerance { abs: 1e-6, rel: 1e-5 }, &got, &want);
-    }
-
-    #[test]
-    fn combines_experts(rows in 1u32..6, width in 1u32..80, top in 1u32..9, biased: bool, weighted: bool, seed: u64) {
-        let Some(gpu) = gpu() else { return Ok(()) };
-        let params = MoeCombineParams { rows, width };
-        let pairs = (rows * top) as usize;
-        let x = floats(pairs * width as usize, seed);
-        let (weights, biases) = (floats(pairs, seed ^ 1), floats(5 * width as usize, seed ^ 2));
-        let experts: Vec<u32> = (0..rows * top).map(|pair| pair * 7 % 5).collect();
-        let mut want = floats((rows * width) as usize, seed ^ 3);
-        let inputs = [&x, &weights, &biases, &want].map(|data| gpu.upload("f32", data).unwrap());
-        let ids = gpu.upload("experts", &experts).unwrap();
-        let bindings: [Bound; 5] = [
-            (&inputs[0]).into(), (&ids).into(), (&inputs[1]).into(), (&inputs[2]).into(), (&inputs[3]).into(),
-        ];
-        let mut pass = Pass::new("moe_combine");
-        let variant = moe_combine::variant(top, ExpertTerms { biased, weighted });
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, moe_combine::grid(&params));
-        let got = read(gpu, pass, &[&inputs[3]]).remove(0);
-        let [weights, biases] = [weighted.then_some(&weights[..]), biased.then_some(&biases[..])];
-        cpu::moe_combine::moe_combine(&params, &x, &experts, weights, biases, &mut want);
-        assert_close(&format!("{params:?}"), Tolerance { abs: 3e-6, rel: 1e-5 }, &got, &want);
     }
 }
 
