@@ -201,6 +201,15 @@ impl Case {
     /// # Errors
     /// [`Fault`]: it did not run, wrote outside its buffers, or the result is not the reference's.
     pub fn run(&self, gpu: &Gpu) -> Result<(), Fault> {
+        let after = self.after(gpu)?;
+        self.wants.iter().try_for_each(|(index, want)| want.compare(self.what, index + 1, &after[*index]))
+    }
+
+    /// Runs it between words that no kernel may write, and returns the contents of its buffers after that.
+    ///
+    /// # Errors
+    /// [`Fault`]: it did not run, or wrote outside its buffers.
+    pub fn after(&self, gpu: &Gpu) -> Result<Vec<Vec<u32>>, Fault> {
         let pipeline = gpu.pipeline(&self.variant)?;
         let guarded = |words: &Vec<u32>| gpu.upload(self.what, &guarded(words));
         let buffers: Vec<_> = self.buffers.iter().map(guarded).collect::<Result<_, _>>()?;
@@ -213,15 +222,12 @@ impl Case {
         }
         let reads: Vec<_> = buffers.iter().map(|buffer| pass.read(buffer, 0..buffer.len())).collect();
         let outcome = gpu.submit(pass)?.wait()?;
-        let after: Vec<Vec<u32>> = reads.into_iter().map(|read| outcome.get(read)).collect();
-        for (index, words) in after.iter().enumerate() {
-            self.check_guards(index, words)?;
-        }
-        for (index, want) in &self.wants {
-            let end = GUARD + self.buffers[*index].len();
-            want.compare(self.what, index + 1, &after[*index][GUARD..end])?;
-        }
-        Ok(())
+        let within = |(index, read)| {
+            let words: Vec<u32> = outcome.get(read);
+            self.check_guards(index, &words)?;
+            Ok(words[GUARD..words.len() - GUARD].to_vec())
+        };
+        reads.into_iter().enumerate().map(within).collect()
     }
 
     /// A buffer between its guards as a kernel reads it.

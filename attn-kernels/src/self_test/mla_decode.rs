@@ -154,6 +154,9 @@ fn paged(
     let block = shape.block_size;
     // By matrices each row stays within one partition of the dispatch, so that its results are normalised.
     let coop = is_coop(variant);
+    let parts = if coop { 1 } else { spec.number(1, 1..=3) };
+    let (end, partition_size) = (parts * end, parts * PARTITION);
+    let (first_key, num_keys) = (parts * first_key, num_keys.saturating_mul(parts));
     let most = if coop { PARTITION } else { end.max(block + 1) };
     let mut lens = [end.min(most), 1, 0, (block + 1).min(most)].map(|len| spec.len(len, block, 0..=most));
     let begins_late = coop && first_key > 0;
@@ -178,8 +181,10 @@ fn paged(
         };
         rows.push([3 - i, len, table, begin]);
     }
+    let aside = spec.aside();
+    let chance = if is_coop(variant) { 0.5 } else { aside.density(0.5) };
     let lists = is_listed(variant)
-        .then(|| Lists::random(lens.into_iter(), filled(variant, slot::SELECT_BLOCK), 0.5, spec.seed(4)));
+        .then(|| Lists::random(lens.into_iter(), filled(variant, slot::SELECT_BLOCK), chance, aside.seed(4)));
     let options = cpu::attention::Options {
         selected: lists.as_ref().map(Lists::selected),
         ..cpu::attention::Options::default()
@@ -195,7 +200,7 @@ fn paged(
     };
     let stride = lists.as_ref().map_or(0, |lists| lists.stride);
     let cache = latent_words(&shape, &latents);
-    let params = MlaDecodeParams { first_key, num_keys, ..lists_of(stride) };
+    let params = MlaDecodeParams { first_key, num_keys, partition_size, ..lists_of(stride) };
     let case = case(what, (variant, spec), &shape, &rows, params, keys, |case| {
         case.binding(&cache).binding(&tables)
     });
@@ -205,6 +210,14 @@ fn paged(
 /// Parameters for lists of `stride` entries.
 fn lists_of(stride: u32) -> MlaDecodeParams {
     MlaDecodeParams { list_stride: stride, compressed_stride: stride, ..MlaDecodeParams::default() }
+}
+
+/// Query heads of which as many share a workgroup as the variant has together.
+fn num_heads(variant: &Variant, registers: Registers, spec: &Spec) -> u32 {
+    let together = filled(variant, slot::HEADS);
+    let all = (1..=4).map(|groups| groups * together);
+    let fits: Vec<u32> = all.filter(|all| mla_decode::heads_per_group(*all, registers) == together).collect();
+    spec.one_of(fits[fits.len().min(2) - 1], &fits)
 }
 
 /// A case in which each row attends the keys that `keys` gives for it; a key that it does not see is empty.
@@ -218,7 +231,8 @@ fn case<'a>(
     inputs: impl FnOnce(Case) -> Case,
 ) -> Case {
     let coop = is_coop(variant);
-    let num_heads = if coop { 64 } else { spec.number(2, 1..=4) * filled(variant, slot::HEADS) };
+    let registers = variant.registers.unwrap_or(Registers::Many);
+    let num_heads = if coop { 64 } else { num_heads(variant, registers, spec) };
     let width = num_heads * shape.width();
     let q_stride = width + 8 * spec.number(1, 0..=3);
     let max_partitions = if coop { 1 } else { 2 };
@@ -249,8 +263,7 @@ fn case<'a>(
         return case.output(COOP, &partial).binding(stats.as_flattened());
     }
     // Sums are not normalised: they grow with the number of keys.
-    let tolerance = Tolerance { abs: near.abs * f64::from(PARTITION), ..near };
-    let registers = variant.registers.unwrap_or(Registers::Many);
+    let tolerance = Tolerance { abs: near.abs * f64::from(params.partition_size), ..near };
     let grid = mla_decode::grid(&params, count(rows), registers);
     inputs(Case::new(what, variant, &params, grid).binding(&q))
         .binding(rows)

@@ -81,6 +81,7 @@ impl AttentionInputs {
         lens: &[u32],
         spec: &Spec,
     ) -> Self {
+        let spec = spec.aside();
         let mask = match variant.get(attention::MASK) {
             Some(Reach::Window(_)) => Reach::Window(spec.number(21, 1..=150)),
             Some(Reach::Chunk(_)) => Reach::Chunk(spec.number(24, 1..=150)),

@@ -18,7 +18,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
 fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Case {
     let shape = shape(variant, spec.number(2, 1..=4));
     let most = lens.iter().copied().max().unwrap_or(0);
-    let lens = &spec.lens(lens, shape.block_size, 0..=most)[..];
+    let lens = &spec.lens(lens, shape.block_size, 0..=2 * most)[..];
     let num_heads = shape.num_kv_heads * filled(variant, slot::GROUP);
     let layer = Layer::new(shape, lens, spec.seed(5));
     let count = count(lens);

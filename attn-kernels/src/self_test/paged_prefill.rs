@@ -42,7 +42,8 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let num_heads = shape.num_kv_heads * filled(variant, slot::GROUP);
     let loads = filled(variant, paged_prefill::TRIPS);
     let grid = |tiles| paged_prefill::grid(&shape, num_heads, loads, tiles);
-    let (tile_rows, tolerance) = (paged_prefill::tile_rows(loads), ATTENTION);
+    let most = paged_prefill::tile_rows(loads);
+    let (tile_rows, tolerance) = (spec.number(most, 1..=most), ATTENTION);
     let (num_keys, part_keys) = (u32::MAX, u32::MAX);
     let all = Dispatch { tile_rows, first_key: 0, num_keys, part_keys, tolerance, grid: &grid };
     let dispatches = [all, Dispatch { part_keys: spec.one_of(32, &[8, 32, 64, 96]), ..all }];

@@ -15,13 +15,27 @@ use super::layer;
 pub struct Spec {
     seed: Option<u64>,
     draws: Cell<u64>,
+    /// Whether lists name all blocks.
+    lists_all: bool,
 }
 
 impl Spec {
     /// Draws everything that a case leaves open from `seed`.
     #[must_use]
     pub const fn random(seed: u64) -> Self {
-        Self { seed: Some(seed), draws: Cell::new(0) }
+        Self { seed: Some(seed), draws: Cell::new(0), lists_all: false }
+    }
+
+    /// The spec with lists of all blocks: a variant that attends listed blocks then gets the case of one that attends all.
+    #[must_use]
+    pub const fn listing_all(self) -> Self {
+        Self { lists_all: true, ..self }
+    }
+
+    /// Choices beside those of the spec, which do not change with their number.
+    pub(crate) fn aside(&self) -> Self {
+        let seed = self.rng().map(|mut rng| rng.random());
+        Self { seed, draws: Cell::new(0), lists_all: self.lists_all }
     }
 
     /// Numbers for the next choice, unless that is the usual one.
@@ -49,7 +63,7 @@ impl Spec {
 
     /// A share of blocks in lists: none, some or all.
     pub fn density(&self, usual: f64) -> f64 {
-        self.one_of(usual, &[0.0, 0.1, 0.3, 0.6, 0.9, 1.0])
+        if self.lists_all { 1.0 } else { self.one_of(usual, &[0.0, 0.1, 0.3, 0.6, 0.9, 1.0]) }
     }
 
     /// Numbers in -1..1, by default from the seed `usual`.

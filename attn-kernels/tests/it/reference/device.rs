@@ -44,6 +44,17 @@ pub(crate) fn assert_passes(gpu: &Gpu, named: &NamedVariant, spec: &Spec) {
     }
 }
 
+/// As [`assert_passes`], for a variant that no list need have, with the cases that `seed` draws.
+#[track_caller]
+pub(crate) fn assert_draw_passes(gpu: &Gpu, variant: Variant, seed: u64) {
+    assert_passes(gpu, &NamedVariant { name: described(&variant), variant }, &Spec::random(seed));
+}
+
+/// The kernel of a variant, and its choices.
+pub(crate) fn described(variant: &Variant) -> String {
+    format!("{}, {:?}", variant.kernel.name, variant.choices)
+}
+
 /// Records one dispatch.
 pub(crate) fn dispatch<P: Pod>(
     gpu: &Gpu,

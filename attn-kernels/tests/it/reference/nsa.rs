@@ -1,16 +1,14 @@
 //! `nsa_probs`, `nsa_attend`, `nsa_block_score` and `gate_sum` against their references, and scores with a top-k against the NSA
 //! policy of `sparse-select`.
 
-use super::device::{assert_close, cases, dispatch, gpu};
-use super::layer::{ATTENTION, Layer, cache_words, queries, words};
+use super::device::{assert_close, assert_draw_passes, cases, dispatch, gpu};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
-use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
-use attn_kernels::kernel::nsa_attend::{self, NsaAttendParams};
+use attn_kernels::kernel::block_digest::{self, Digest};
+use attn_kernels::kernel::nsa_attend;
 use attn_kernels::kernel::nsa_block_score::{self, NsaBlockScoreParams};
-use attn_kernels::kernel::nsa_probs::{self, NsaProbsParams};
+use attn_kernels::kernel::nsa_probs;
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
-use attn_kernels::self_test::layer::floats;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -69,89 +67,6 @@ fn check_nsa(gpu: &Gpu, nsa: &Nsa, (kv_heads, group): (u32, u32), lens: &[u32], 
     }
 }
 
-/// The pages that sequences of these lengths fill, with their tokens.
-fn full_pages(layer: &Layer, lens: &[u32]) -> Vec<[u32; 2]> {
-    let size = layer.shape.block_size;
-    let of = |(len, table): (&u32, &u32)| &layer.tables[*table as usize..][..(len / size) as usize];
-    lens.iter().zip(&layer.table_of).flat_map(of).map(|block| [*block, size]).collect()
-}
-
-/// Probabilities of compressed keys of `kernel` strides of `pages` pages.
-fn check_probs(gpu: &Gpu, shape: KvShape, (pages, kernel): (u32, u32), group: u32, lens: &[u32], seed: u64) {
-    let (stride, heads) = (pages * shape.block_size, shape.num_kv_heads * group);
-    let layer = Layer::new(shape, lens, seed);
-    let touched = full_pages(&layer, lens);
-    // Pages that are not full have no digests.
-    let mut digests = vec![f32::NAN; Digest::Mean.pool_elements(&shape, layer.num_blocks() as usize)];
-    cpu::block_digest::block_digest(&shape, Digest::Mean, &touched, &layer.k, &mut digests);
-    let (width, most) = (heads * shape.head_dim, lens.iter().max().unwrap() / stride);
-    let params = NsaProbsParams {
-        num_heads: heads,
-        num_kv_heads: shape.num_kv_heads,
-        q_stride: width + 4,
-        prob_stride: most + 2,
-        scale: 2.0 / (shape.head_dim as f32).sqrt(),
-    };
-    let q = queries(lens.len(), width as usize, width as usize + 4, seed);
-    let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
-    let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
-    let mut want = vec![f32::NAN; rows.len() * (heads * params.prob_stride) as usize];
-
-    let digests = gpu.upload("digests", &words(block_digest::dtype(shape.dtype), &digests)).unwrap();
-    let (q_buf, tables) = (gpu.upload("q", &q).unwrap(), gpu.upload("tables", &layer.tables).unwrap());
-    let (row_buf, probs) = (gpu.upload("rows", &rows).unwrap(), gpu.upload("probs", &want).unwrap());
-    let mut pass = Pass::new("nsa");
-    let bindings = [(&q_buf).into(), (&digests).into(), (&tables).into(), (&row_buf).into(), (&probs).into()];
-    let variant = nsa_probs::variant(&shape, kernel * stride, stride);
-    let grid = nsa_probs::grid(&params, u32::try_from(rows.len()).unwrap());
-    dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
-    let read = pass.read(&probs, 0..probs.len());
-    let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
-    let sizes = [(kernel * stride) as usize, stride as usize];
-    cpu::nsa_probs::nsa_probs(&layer.kv(), sizes, &params, &q, &layer.tables, &rows, &mut want);
-    let what = format!("{shape:?}, {group} heads, {kernel} strides of {stride}, {lens:?}");
-    assert_close(&what, Tolerance { abs: 1e-6, rel: 1e-4 }, &got, &want);
-}
-
-/// Attention to the mean values of blocks of `pages` pages, which the device makes of the cache itself.
-fn check_values(gpu: &Gpu, shape: KvShape, pages: u32, group: u32, lens: &[u32], seed: u64) {
-    let (block, heads) = (pages * shape.block_size, shape.num_kv_heads * group);
-    let layer = Layer::new(shape, lens, seed);
-    let touched = full_pages(&layer, lens);
-    let most = lens.iter().max().unwrap() / block;
-    let params =
-        NsaAttendParams { num_heads: heads, num_kv_heads: shape.num_kv_heads, prob_stride: most + 2 };
-    let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
-    let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
-    let probs: Vec<f32> =
-        floats(rows.len() * (heads * params.prob_stride) as usize, seed).iter().map(|p| p.abs()).collect();
-    let mut want = vec![f32::NAN; rows.len() * (heads * shape.head_dim) as usize];
-
-    let pool = Digest::Mean.pool_len(&shape, layer.num_blocks() as usize);
-    let digests = gpu.upload("digests", &vec![u32::MAX; pool]).unwrap();
-    let v = gpu.upload("v", &cache_words(&shape, KvShape::v_index, &layer.v)).unwrap();
-    let count = u32::try_from(touched.len()).unwrap();
-    let touched = gpu.upload("touched", &[&touched[..], &[[u32::MAX, 0]]].concat()).unwrap();
-    let mut pass = Pass::new("values");
-    let digest = BlockDigestParams::new(shape.num_kv_heads, count);
-    let bindings = [(&touched).into(), (&v).into(), (&digests).into()];
-    let grid = block_digest::grid(&digest, &shape);
-    dispatch(gpu, &mut pass, &block_digest::of_values(&shape), &digest, &bindings, grid);
-    let (prob_buf, tables) = (gpu.upload("p", &probs).unwrap(), gpu.upload("tables", &layer.tables).unwrap());
-    let (row_buf, out) = (gpu.upload("rows", &rows).unwrap(), gpu.upload("out", &want).unwrap());
-    let bindings =
-        [(&prob_buf).into(), (&digests).into(), (&tables).into(), (&row_buf).into(), (&out).into()];
-    let grid = nsa_attend::grid(&params, u32::try_from(rows.len()).unwrap());
-    dispatch(gpu, &mut pass, &nsa_attend::variant(&shape, block), &params, &bindings, grid);
-    let read = pass.read(&out, 0..out.len());
-    let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
-    let kv = layer.kv();
-    cpu::nsa_attend::nsa_attend(&kv, block as usize, &params, &probs, &layer.tables, &rows, &mut want);
-    // A mean that f32 puts on the other side of a tie of f16.
-    let tolerance = if shape.dtype == KvDtype::F32 { ATTENTION } else { Tolerance { abs: 2e-3, rel: 2e-3 } };
-    assert_close(&format!("{shape:?}, {group} heads, blocks of {block}, {lens:?}"), tolerance, &got, &want);
-}
-
 fn nsa(text: &str) -> Nsa {
     let spec: Spec = text.parse().unwrap();
     Nsa::from_params(&Params::new("nsa", nsa::ENTRY.keys, &spec.params).unwrap()).unwrap()
@@ -178,37 +93,34 @@ fn compressed_attention_selects_as_the_policy_does() {
     );
 }
 
+fn shapes() -> impl Strategy<Value = KvShape> {
+    let dtype = prop::sample::select(&[KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8][..]);
+    (1u32..3, 1u32..10, 2u32..5, dtype).prop_map(|(num_kv_heads, eighths, log_block, dtype)| {
+        let (head_dim, block_size) = (8 * eighths, 1 << log_block);
+        KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native }
+    })
+}
+
 proptest! {
     #![proptest_config(cases(6))]
     #[test]
     fn compressed_keys_are_attended_as_the_reference_does(
-        (kv_heads, group) in (1u32..3, 1u32..5),
-        eighths in 1u32..10,
-        (log_block, pages, kernel) in (2u32..5, 1u32..4, 1u32..5),
-        dtype in prop::sample::select(&[KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8][..]),
-        lens in prop::collection::vec(0u32..700, 1..4),
+        shape in shapes(),
+        (pages, kernel) in (1u32..4, 1u32..5),
         seed: u64,
     ) {
         if let Some(gpu) = gpu() {
-            let (head_dim, block_size) = (8 * eighths, 1 << log_block);
-            let shape = KvShape { num_kv_heads: kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native };
-            check_probs(gpu, shape, (pages, kernel), group, &lens, seed);
+            let stride = pages * shape.block_size;
+            assert_draw_passes(gpu, block_digest::variant(&shape, Digest::Mean), seed);
+            assert_draw_passes(gpu, nsa_probs::variant(&shape, kernel * stride, stride), seed);
         }
     }
 
     #[test]
-    fn compressed_values_are_weighed_as_the_reference_does(
-        (kv_heads, group) in (1u32..3, 1u32..5),
-        eighths in 1u32..10,
-        (log_block, pages) in (2u32..5, 1u32..5),
-        dtype in prop::sample::select(&[KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8][..]),
-        lens in prop::collection::vec(1u32..700, 1..4),
-        seed: u64,
-    ) {
+    fn compressed_values_are_weighed_as_the_reference_does(shape in shapes(), pages in 1u32..5, seed: u64) {
         if let Some(gpu) = gpu() {
-            let (head_dim, block_size) = (8 * eighths, 1 << log_block);
-            let shape = KvShape { num_kv_heads: kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native };
-            check_values(gpu, shape, pages, group, &lens, seed);
+            assert_draw_passes(gpu, block_digest::of_values(&shape), seed);
+            assert_draw_passes(gpu, nsa_attend::variant(&shape, pages * shape.block_size), seed);
         }
     }
 

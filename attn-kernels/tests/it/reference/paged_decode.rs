@@ -1,14 +1,12 @@
 //! `paged_decode` and `paged_reduce` against their references, and what they promise to the bit.
 
 use super::decode::{Decode, lanes_of};
-use super::device::{assert_bits, cases, gpu};
-use super::layer::{SHAPES, coded_shapes, shape_of};
-use super::options::attentions;
+use super::device::{assert_bits, gpu};
+use super::layer::{SHAPES, shape_of};
 use attn_kernels::kernel::attention::{Attention, Logit, Reach};
 use attn_kernels::kernel::paged_decode::{Lanes, PARTITION};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::profile::DeviceProfile;
-use proptest::prelude::*;
 
 #[test]
 fn lengths_round_partitions_and_blocks() {
@@ -188,28 +186,6 @@ fn results_do_not_depend_on_the_block_size() {
     }
 }
 
-/// All blocks or tokens in the lists: the arithmetic of dense attention, bit for bit.
-#[test]
-fn lists_of_all_blocks_change_nothing() {
-    let Some(gpu) = gpu() else { return };
-    for (index, dtype, block) in
-        [(2, KvDtype::F16, 16), (2, KvDtype::F16, 1), (1, KvDtype::F32, 512), (4, KvDtype::F16, 64)]
-    {
-        let (shape, num_heads) = shape_of(index, dtype);
-        for lens in [&[1_u32, 700, 513, 0, 512][..], &[130, 256]] {
-            let order: Vec<usize> = (0..lens.len()).collect();
-            let partitions = lens.iter().copied().max().unwrap_or(0).div_ceil(PARTITION);
-            let decode = || Decode::new(shape, num_heads, lens, 0, 17);
-            for by in lanes_of(gpu, &shape).into_iter().map(|lanes| (gpu, lanes)) {
-                let want = decode().on_gpu(by, &order, partitions).out;
-                let got = decode().listed(block, 1.0, 17).on_gpu(by, &order, partitions).out;
-                let what = format!("{shape:?}, selection blocks of {block}, {lens:?}, {:?}", by.1);
-                assert_bits(&what, &got, &want);
-            }
-        }
-    }
-}
-
 #[test]
 fn listed_blocks_are_all_that_is_attended() {
     let Some(gpu) = gpu() else { return };
@@ -284,35 +260,5 @@ fn logits_are_capped_or_fall_with_distance() {
     for logit in [Logit::Softcap, Logit::Alibi] {
         let attention = Attention { logit, ..Attention::default() };
         Decode::new(shape, 6, &[5, 700, 256, 1], 0, 34).asking(attention, 4).check(gpu);
-    }
-}
-
-proptest! {
-    #![proptest_config(cases(8))]
-    #[test]
-    fn attends_as_the_reference_does(
-        (shape, num_heads) in coded_shapes(),
-        lens in prop::collection::vec(prop_oneof![0u32..70, 500u32..530, 1u32..1100], 1..5),
-        gap in 0u32..9,
-        first in prop::collection::vec(0u32..200, 5),
-        lists in prop::option::of((prop::option::of(0u32..4), 0.0..1.0)),
-        attention in attentions(),
-        partition in prop::sample::select(&[128, 256, 512, 1 << 31][..]),
-        seed: u64,
-    ) {
-        if let Some(gpu) = gpu() {
-            let mut decode = Decode::new(shape, num_heads, &lens, gap, seed)
-                .in_partitions(partition)
-                .asking(attention, seed);
-            // Without a mask, half of the rows see all their keys.
-            for ((first, len), share) in decode.first.iter_mut().zip(&lens).zip(&first) {
-                *first = (*first).max(len * share.saturating_sub(100) / 100);
-            }
-            // Selected blocks of several cache blocks each, or of single tokens.
-            if let Some((times, chance)) = lists {
-                decode = decode.listed(times.map_or(1, |times| shape.block_size << times), chance, seed);
-            }
-            decode.check(gpu);
-        }
     }
 }

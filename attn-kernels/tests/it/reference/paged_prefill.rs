@@ -1,8 +1,8 @@
 //! `paged_prefill` against its reference, and what it promises to the bit.
 
-use super::device::{assert_bits, assert_close, cases, dispatch, gpu};
-use super::layer::{ATTENTION, Layer, SHAPES, coded_shapes, cut, queries, shape_of};
-use super::options::{AttentionInputs, Lists, attentions};
+use super::device::{assert_bits, assert_close, dispatch, gpu};
+use super::layer::{ATTENTION, Layer, SHAPES, cut, queries, shape_of};
+use super::options::{AttentionInputs, Lists};
 use attn_kernels::Level;
 use attn_kernels::cpu;
 use attn_kernels::gpu::{Bound, Buf, Gpu, Pass};
@@ -10,7 +10,6 @@ use attn_kernels::kernel::attention::{Attention, Context, Logit, Reach};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use attn_kernels::kernel::prefill_reduce::{self, PrefillReduceParams};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
-use proptest::prelude::*;
 
 /// Some rows of one sequence: position of the first, number.
 type Chunk = (u32, u32);
@@ -318,23 +317,6 @@ fn a_chunk_is_part_of_the_whole() {
     }
 }
 
-/// All blocks in the lists: the arithmetic of dense attention, bit for bit.
-#[test]
-fn lists_of_all_blocks_change_nothing() {
-    let Some(gpu) = gpu() else { return };
-    for (block_size, block, dtype) in [(4, 8, KvDtype::F32), (16, 64, KvDtype::F16)] {
-        let shape = KvShape { num_kv_heads: 2, head_dim: 16, block_size, dtype, layout: KvLayout::Native };
-        let prefill = || Prefill::new(shape, 4, &[(0, 90), (600, 20), (7, 1)], TILE_ROWS, 0, 22);
-        for loads in loads(gpu) {
-            let want = prefill().on_gpu(gpu, loads);
-            let got = prefill().listed(block, 1.0, 1).on_gpu(gpu, loads);
-            for (got, want) in got.iter().zip(&want) {
-                assert_bits(&format!("{shape:?}, selection blocks of {block}, {loads:?}"), got, want);
-            }
-        }
-    }
-}
-
 /// Rows in the middle of a block, rows before all listed blocks, empty lists, segments without keys.
 #[test]
 fn listed_blocks_are_all_that_is_attended() {
@@ -396,36 +378,5 @@ fn logits_are_capped_or_fall_with_distance() {
     for logit in [Logit::Softcap, Logit::Alibi] {
         let attention = Attention { logit, ..Attention::default() };
         Prefill::new(shape, 4, &[(0, 70), (600, 3)], TILE_ROWS, 0, 34).asking(attention, 4).check(gpu);
-    }
-}
-
-/// Shapes of which a software driver compiles a lane in a few seconds.
-fn small_shapes() -> impl Strategy<Value = (KvShape, u32)> {
-    coded_shapes().prop_map(|(shape, num_heads)| {
-        let heads = paged_prefill::heads_per_lane(&shape, num_heads, KeyLoads::Broadcast);
-        (KvShape { head_dim: shape.head_dim.min(64 / heads / 8 * 8), ..shape }, num_heads)
-    })
-}
-
-proptest! {
-    #![proptest_config(cases(3))]
-    #[test]
-    fn attends_as_the_reference_does(
-        (shape, num_heads) in small_shapes(),
-        chunks in prop::collection::vec((0u32..80, 1u32..80), 1..4),
-        tile_rows in 1u32..=64,
-        gap in 0u32..9,
-        lists in prop::option::of((0u32..4, 0.0..1.0)),
-        attention in attentions(),
-        seed: u64,
-    ) {
-        if let Some(gpu) = gpu() {
-            let mut prefill = Prefill::new(shape, num_heads, &chunks, tile_rows, gap, seed);
-            prefill = prefill.asking(attention, seed);
-            if let Some((times, chance)) = lists {
-                prefill = prefill.listed(shape.block_size.max(8) << times, chance, seed);
-            }
-            prefill.check(gpu);
-        }
     }
 }

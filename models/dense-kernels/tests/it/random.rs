@@ -2,7 +2,7 @@
 
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::self_test::Spec;
-use attn_kernels::{Level, NamedVariant, Variant};
+use attn_kernels::{Level, Variant};
 use dense_kernels::kernel::hyper_collapse::{self, Reader};
 use dense_kernels::kernel::{
     ExpertTerms, bias, glu, hyper_expand, index_query_fp8, index_write, index_write_fp8, log_prob,
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::Config;
 
-use crate::kernels::device::{assert_passes, cases, gpu};
+use crate::kernels::device::{assert_draw_passes, assert_passes, cases, gpu};
 
 proptest! {
     #![proptest_config(Config { max_shrink_iters: 0, ..cases(1) })]
@@ -39,8 +39,7 @@ proptest! {
 /// Runs the cases of a variant that `seed` draws, whether a list has it or not.
 fn check(variant: Variant, seed: u64) {
     if let Some(gpu) = gpu() {
-        let named = NamedVariant { name: format!("{variant:?}"), variant };
-        assert_passes(gpu, &named, &Spec::random(seed));
+        assert_draw_passes(gpu, variant, seed);
     }
 }
 
