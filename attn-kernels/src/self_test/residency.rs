@@ -10,13 +10,14 @@ use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::{Variant, slot};
 
 const HEADS: u32 = 2;
+/// Slots of a head that pages are fetched to.
 const SLOTS: u32 = 8;
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    // Two lists that meet in a page; of eight slots four are held, one of them by a page that was forgotten. At most
-    // one page a head is missing, so that no two could change places.
+    // Two lists that meet in a page; more slots than pages of a block, the last of them free. At most one page a head is missing,
+    // so that no two could change places.
     let pages = filled(variant, slot::PAGES);
-    let block_size = 16;
+    let (block_size, num_slots) = (16, pages.max(4) + 4);
     let params = ResidencyParams {
         first_request: 1,
         requests: 2,
@@ -25,7 +26,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         block_size,
         first_page: 0,
         num_pages: 2 * pages,
-        num_slots: SLOTS,
+        num_slots,
         max_fetches: 4,
         write_pages: 1,
     };
@@ -37,24 +38,24 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let tables: Vec<u32> = (0..=blocks).rev().collect();
     let mut state = Residents {
         places: vec![0; ((blocks + 1) * HEADS) as usize],
-        slots: vec![[0, 8]; residency::slots_len(&shape(block_size), SLOTS)],
-        fetches: vec![0; (HEADS as usize) * (HEADER + 2 * SLOTS as usize)],
+        slots: vec![[0, num_slots]; residency::slots_len(&shape(block_size), num_slots)],
+        fetches: vec![0; residency::fetches_len(&shape(block_size), num_slots)],
         pages: vec![77; (tables.len()) * HEADS as usize],
     };
     // All but one page of the lists is on the device, and every slot was used at another time.
     for head in 0..HEADS {
-        for slot in 0..SLOTS {
+        for slot in 0..num_slots {
             let block = if slot + 1 < blocks { slot } else { 0 };
             let held = slot + 1 < blocks;
             let at = (slot * HEADS + head) as usize;
-            state.slots[at] = [u32::from(held) * (block + 1), 8 - slot];
+            state.slots[at] = [u32::from(held) * (block + 1), num_slots - slot];
             if held {
                 state.places[(block * HEADS + head) as usize] = slot + 2;
             }
         }
         // Whatever is free is young, but for the last slot.
-        for slot in blocks.saturating_sub(1)..SLOTS - 1 {
-            state.slots[(slot * HEADS + head) as usize] = [1, 9];
+        for slot in pages..num_slots - 1 {
+            state.slots[(slot * HEADS + head) as usize] = [1, num_slots + 1];
         }
     }
     let before = state.clone();
@@ -68,23 +69,23 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         .words(&before.fetches, &state.fetches)
         .words(&before.pages, &state.pages);
     let mut cases = vec![case];
-    cases.extend(any_lists(&cases[0], &before, blocks + 1));
+    cases.extend(any_lists(&cases[0], &before, [blocks + 1, num_slots]));
     cases
 }
 
 /// Lists with arbitrary entries, which no kernel makes: the state that is kept between calls stays usable.
-fn any_lists(case: &Case, before: &Residents, num_blocks: u32) -> Vec<Case> {
+fn any_lists(case: &Case, before: &Residents, [num_blocks, num_slots]: [u32; 2]) -> Vec<Case> {
     let below = |limits: Vec<u32>, none| Indices { order: Order::Different, stride: 1, limits, none };
     let slots = before.slots.iter().flat_map(|_| [num_blocks + 1, u32::MAX]).collect();
     // Pages that got no slot are noted with their table entry.
-    let pair = [num_blocks, SLOTS.max(count(&before.pages))];
-    let head = [SLOTS + 1, u32::MAX, u32::MAX, u32::MAX].into_iter();
-    let fetches = (0..HEADS).flat_map(|_| head.clone().chain((0..SLOTS).flat_map(|_| pair))).collect();
+    let pair = [num_blocks, num_slots.max(count(&before.pages))];
+    let head = [num_slots + 1, u32::MAX, u32::MAX, u32::MAX].into_iter();
+    let fetches = (0..HEADS).flat_map(|_| head.clone().chain((0..num_slots).flat_map(|_| pair))).collect();
     let wants = [
-        (3, below(vec![SLOTS + 2; before.places.len()], None)),
+        (3, below(vec![num_slots + 2; before.places.len()], None)),
         (4, below(slots, None)),
         (5, below(fetches, None)),
-        (6, below(vec![SLOTS * HEADS; before.pages.len()], Some(before.pages[0]))),
+        (6, below(vec![num_slots * HEADS; before.pages.len()], Some(before.pages[0]))),
     ];
     let mut cases = hostile::cases(case, &[1], &wants);
     // Blocks that there are and some that there are not, in any order, more than there are slots.

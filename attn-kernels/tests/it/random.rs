@@ -25,7 +25,7 @@ fn sizes() -> impl Strategy<Value = Sizes> {
 
 /// Sizes near `sizes` that a kernel serves.
 fn served(kernel: &Kernel, sizes: Sizes) -> Sizes {
-    let Sizes { head_dim, num_heads, block_size, .. } = sizes;
+    let Sizes { head_dim, num_heads, .. } = sizes;
     match kernel.name {
         // Software drivers need a minute to compile four heads of 256 in a lane.
         "paged_prefill" => {
@@ -34,8 +34,6 @@ fn served(kernel: &Kernel, sizes: Sizes) -> Sizes {
         }
         // Latents of four heads, and a rope part of half a head.
         "latent_write" | "mla_decode" => Sizes { head_dim: (head_dim / 2).next_multiple_of(16), ..sizes },
-        // A selected block has fewer pages than its case has slots.
-        "residency" => Sizes { block_size: block_size.max(16), ..sizes },
         _ => sizes,
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::device::{cases, dispatch, gpu};
+use super::device::{assert_draw_passes, cases, dispatch, gpu};
 use attn_kernels::cpu;
 use attn_kernels::cpu::residency::Residents;
 use attn_kernels::gpu::{Gpu, Pass};
@@ -194,6 +194,13 @@ fn check(
 
 proptest! {
     #![proptest_config(cases(6))]
+    #[test]
+    fn a_missing_page_gets_a_place(pages in 1u32..=16, seed: u64) {
+        if let Some(gpu) = gpu() {
+            assert_draw_passes(gpu, residency::variant(&SHAPE, pages * SHAPE.block_size), seed);
+        }
+    }
+
     #[test]
     fn pages_get_places(
         calls in prop::collection::vec(call(), 1..12),
