@@ -39,6 +39,9 @@ pub enum Values {
     Floats(FloatLayout, Tolerance, Vec<f32>),
     /// f32 where these are finite; elsewhere any value is allowed.
     Finite(Tolerance, Vec<f32>),
+    /// Logarithms of sums of exponentials, which are kept as pairs of f32: any number, and the sum in proportion to its
+    /// exponential.
+    LogSums(Tolerance, Vec<f32>),
     /// Any indices that later kernels may use.
     Indices(Indices),
 }
@@ -146,6 +149,14 @@ impl Case {
     pub fn finite(mut self, tolerance: Tolerance, want: &[f32]) -> Self {
         self.wants.push((self.buffers.len(), Values::Finite(tolerance, want.into())));
         self.binding(&vec![f32::NAN; want.len()])
+    }
+
+    /// Adds the next binding, all NaN, of pairs of a number and a sum in proportion to its exponential: the logarithms of these
+    /// sums must become those of `want`.
+    #[must_use]
+    pub fn log_sums(mut self, tolerance: Tolerance, want: &[[f32; 2]]) -> Self {
+        self.wants.push((self.buffers.len(), Values::LogSums(tolerance, log_sums(want.as_flattened()))));
+        self.binding(&vec![[f32::NAN; 2]; want.len()])
     }
 
     /// Adds the next binding, floats of `dtype`, which the kernel must turn into `want`.
@@ -264,6 +275,10 @@ fn guarded(words: &[u32]) -> Vec<u32> {
     [&guard, words, &guard].concat()
 }
 
+fn log_sums(pairs: &[f32]) -> Vec<f32> {
+    pairs.as_chunks().0.iter().map(|[top, sum]| top + sum.ln()).collect()
+}
+
 impl Values {
     fn compare(&self, what: &'static str, binding: usize, got: &[u32]) -> Result<(), Fault> {
         match self {
@@ -279,6 +294,9 @@ impl Values {
             }
             Self::Floats(layout, tolerance, want) => tolerance
                 .compare(&layout.values(got), want)
+                .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
+            Self::LogSums(tolerance, want) => tolerance
+                .compare(&log_sums(&layer::values(KvDtype::F32, got)), want)
                 .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
             Self::Indices(indices) => {
                 indices.check(got).map_err(|message| Fault::Indices { what, binding, message })

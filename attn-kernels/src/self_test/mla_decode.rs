@@ -89,7 +89,7 @@ fn counts(variant: &Variant, spec: &Spec) -> [[u32; 2]; 4] {
 }
 
 /// Whether the variant computes with cooperative matrices. Its partials are in proportion to another maximum than the
-/// largest: only normalised results can be compared.
+/// largest: only normalised results and logarithms of sums can be compared.
 fn is_coop(variant: &Variant) -> bool {
     variant.level == Level::Coop
 }
@@ -260,7 +260,7 @@ fn case<'a>(
     if coop {
         let grid = mla_decode_coop::grid(&params, count(rows));
         let case = inputs(Case::new(what, variant, &params, grid).binding(&q)).binding(rows);
-        return case.output(COOP, &partial).binding(stats.as_flattened());
+        return case.output(COOP, &partial).log_sums(COOP, &stats);
     }
     // Sums are not normalised: they grow with the number of keys.
     let tolerance = Tolerance { abs: near.abs * f64::from(params.partition_size), ..near };

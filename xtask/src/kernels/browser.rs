@@ -240,7 +240,7 @@ mod tests {
     fn spoil(case: &mut Case) {
         match &mut case.wants[0].1 {
             Values::Words(want) => want[0] ^= 1,
-            Values::Floats(_, _, want) | Values::Finite(_, want) => {
+            Values::Floats(_, _, want) | Values::Finite(_, want) | Values::LogSums(_, want) => {
                 let number = want.iter_mut().find(|x| x.is_finite()).unwrap();
                 *number = *number * 1.5 + 1.0;
             }

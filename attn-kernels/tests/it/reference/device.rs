@@ -2,8 +2,8 @@
 
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Bound, Checks, Gpu, GpuOptions, Pass};
-use attn_kernels::self_test::{self, Spec, skipped};
-use attn_kernels::{NamedVariant, Variant};
+use attn_kernels::self_test::{self, Cases, Spec, skipped};
+use attn_kernels::{Access, NamedVariant, Variant};
 use bytemuck::Pod;
 use proptest::test_runner::Config;
 use std::sync::OnceLock;
@@ -48,6 +48,18 @@ pub(crate) fn assert_passes(gpu: &Gpu, named: &NamedVariant, spec: &Spec) {
 #[track_caller]
 pub(crate) fn assert_draw_passes(gpu: &Gpu, variant: Variant, seed: u64) {
     assert_passes(gpu, &NamedVariant { name: described(&variant), variant }, &Spec::random(seed));
+}
+
+/// Buffers that variants write and none of their cases compares.
+pub(crate) fn uncompared(variants: &[NamedVariant], cases: Cases) -> Vec<String> {
+    let of = |NamedVariant { name, variant }: &NamedVariant| {
+        let cases = cases(variant, &Spec::default());
+        let compared = |index| cases.iter().flat_map(|case| &case.wants).any(|(of, _)| *of == index);
+        let written = variant.bindings.iter().enumerate().filter(|(_, of)| of.access == Access::Write);
+        let left: Vec<_> = written.filter(|(index, _)| !compared(*index)).collect();
+        left.into_iter().map(|(_, of)| format!("{name}: {}", of.name)).collect::<Vec<_>>()
+    };
+    variants.iter().flat_map(of).collect()
 }
 
 /// The kernel of a variant, and its choices.

@@ -7,7 +7,7 @@ use attn_kernels::{Level, NamedVariant, TextLength};
 use dense_kernels::kernel::{catalog, variants};
 use dense_kernels::self_test::cases;
 
-use crate::kernels::device::assert_passes;
+use crate::kernels::device::{assert_passes, uncompared};
 
 fn gpu(checks: Checks) -> Option<Gpu> {
     if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
@@ -21,6 +21,11 @@ fn gpu(checks: Checks) -> Option<Gpu> {
 fn every_kernel_and_variant_has_cases() {
     let none: [String; 0] = [];
     assert_eq!(gaps(&catalog(), &variants(), cases), none);
+}
+
+#[test]
+fn what_kernels_write_is_compared() {
+    assert_eq!(uncompared(&variants(), cases), [""; 0]);
 }
 
 /// Kernels whose results later kernels use as indices. The checks would hide what the engine, which runs without, gets.
