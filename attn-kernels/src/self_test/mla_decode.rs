@@ -182,7 +182,7 @@ fn paged(
         rows.push([3 - i, len, table, begin]);
     }
     let aside = spec.aside();
-    let chance = if is_coop(variant) { 0.5 } else { aside.density(0.5) };
+    let chance = if begins_late { 0.5 } else { aside.density(0.5) };
     let lists = is_listed(variant)
         .then(|| Lists::random(lens.into_iter(), filled(variant, slot::SELECT_BLOCK), chance, aside.seed(4)));
     let options = cpu::attention::Options {

@@ -241,19 +241,6 @@ fn masks_and_logits_are_those_of_paged_prefill() {
 }
 
 #[test]
-fn lists_of_all_blocks_change_nothing() {
-    let Some(gpu) = gpu() else { return };
-    for (block_size, block) in [(4, 16), (16, 64), (32, 512)] {
-        let prefill = || Prefill::new(shape(2, 64, block_size), 6, &CHUNKS, 4.0);
-        let want = prefill().coop(&gpu, paged_prefill_coop::TILE_ROWS);
-        let got = prefill().listed(block, 1.0).coop(&gpu, paged_prefill_coop::TILE_ROWS);
-        for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {
-            assert_eq!(got.to_bits(), want.to_bits(), "blocks of {block_size}, selection blocks of {block}");
-        }
-    }
-}
-
-#[test]
 fn a_row_does_not_depend_on_its_tile_or_block() {
     let Some(gpu) = gpu() else { return };
     let run = |block_size, tile_rows| {

@@ -208,20 +208,14 @@ fn assert_bits(what: &str, got: &[f32], want: &[f32]) {
 }
 
 #[test]
-fn a_row_is_the_same_alone_in_parts_and_with_lists_of_all_blocks() {
+fn keys_in_parts_and_in_blocks_of_any_size_give_the_same_bits() {
     let Some(gpu) = gpu() else { return };
     for dtype in DTYPES {
         let decode = || Decode::new(shape(2, 64, 16, dtype), 8, 128, 4.0);
-        let (width, want) = (decode().width(), decode().all(&gpu, Lanes::Matrices));
-        for (index, want) in want.chunks(width).enumerate() {
-            let alone = decode().run(&gpu, Lanes::Matrices, &[index], false);
-            assert_bits(&format!("{dtype:?}, row {index} alone"), &alone[index * width..][..width], want);
-        }
+        let want = decode().all(&gpu, Lanes::Matrices);
         let order: Vec<usize> = (0..LENS.len()).rev().collect();
         let parts = decode().run(&gpu, Lanes::Matrices, &order, true);
         assert_bits(&format!("{dtype:?}, in two dispatches"), &parts, &want);
-        let listed = decode().listed(64, 1.0).all(&gpu, Lanes::Matrices);
-        assert_bits(&format!("{dtype:?}, lists of all blocks"), &listed, &want);
         let wide = Decode::new(shape(2, 64, 128, dtype), 8, 128, 4.0).all(&gpu, Lanes::Matrices);
         assert_bits(&format!("{dtype:?}, blocks of 128"), &wide, &want);
     }
