@@ -9,7 +9,7 @@ use super::activations::Activations;
 use super::ops::Ctx;
 use super::options::DecoderOptions;
 use crate::kernel::hyper_collapse::{self, HyperCollapseBuffers, HyperCollapseParams, Reader};
-use crate::kernel::hyper_expand::{self, Form, HyperExpandBuffers, HyperExpandParams};
+use crate::kernel::hyper_expand::{self, HyperExpandBuffers, HyperExpandParams, StreamForm};
 use crate::matrix::{Matrix, SLACK};
 use crate::{DecoderConfig, HyperConfig, ModelError};
 
@@ -90,9 +90,9 @@ impl Residual {
         };
         Ok(Self::Several(HyperState {
             weights: weights.clone(),
-            first: gpu.pipeline(&hyper_expand::variant(streams, Form::Begin))?,
+            first: gpu.pipeline(&hyper_expand::variant(streams, StreamForm::Begin))?,
             collapse: collapse(Reader::Block)?,
-            expand: gpu.pipeline(&hyper_expand::variant(streams, Form::Add))?,
+            expand: gpu.pipeline(&hyper_expand::variant(streams, StreamForm::Add))?,
             last: collapse(Reader::Head)?,
             streams: buffer("streams", streams * config.hidden_size)?,
             mixes: buffer("mixes", hyper_collapse::mixes(streams, Reader::Block))?,

@@ -19,7 +19,7 @@ use crate::kernel::embed::{self, EmbedBuffers, EmbedParams};
 use crate::kernel::log_prob;
 use crate::kernel::matmul::{self, Epilogue};
 use crate::kernel::norm_heads::{self, NormHeadsBuffers, NormHeadsParams};
-use crate::kernel::rms_norm::{self, Form, RmsNormBuffers, RmsNormParams};
+use crate::kernel::rms_norm::{self, NormForm, RmsNormBuffers, RmsNormParams};
 use crate::kernel::rope::{self, RopeBuffers, RopeParams};
 use crate::kernel::softcap::{self, SoftcapBuffers, SoftcapParams};
 use crate::matrix::{Kernels, Matrix, Norm, Precision, Product, Vectors};
@@ -77,12 +77,12 @@ impl Ops {
             kernels,
             precision,
             embed: gpu.pipeline(&embedding.reading(embed::variant(embedding.format())))?,
-            norm: norm(Form::Store)?,
-            norm_add: norm(Form::Add)?,
-            norm_gather: norm(Form::Gather)?,
+            norm: norm(NormForm::Store)?,
+            norm_add: norm(NormForm::Add)?,
+            norm_gather: norm(NormForm::Gather)?,
             norm_heads: gpu.pipeline(&norm_heads)?,
-            bias: gpu.pipeline(&bias::variant(bias::Form::Store))?,
-            bias_add: gpu.pipeline(&bias::variant(bias::Form::Add))?,
+            bias: gpu.pipeline(&bias::variant(bias::BiasForm::Store))?,
+            bias_add: gpu.pipeline(&bias::variant(bias::BiasForm::Add))?,
             log_prob: gpu.pipeline(&log_prob::variant())?,
             softcap: gpu.pipeline(&softcap::variant())?,
         })
@@ -111,11 +111,11 @@ impl HeadSlices {
 
 /// RMS norm of whole rows.
 struct RmsNorm<'a> {
-    form: Form,
+    form: NormForm,
     weight: &'a Buf<f32>,
     /// Range of rows, or of entries of the list of rows to gather.
     rows: Range<u32>,
-    /// Rows to gather, with [`Form::Gather`].
+    /// Rows to gather, with [`NormForm::Gather`].
     gather: Option<Bind<u32>>,
     x: &'a Buf<f32>,
     out: &'a Buf<f32>,
@@ -207,7 +207,7 @@ impl<'a> Ctx<'a> {
         self.store_product(matrix, x, &act.normed, width)?;
         let rows = 0..self.rows();
         self.rms_norm(RmsNorm {
-            form: Form::Add,
+            form: NormForm::Add,
             weight,
             rows,
             gather: None,
@@ -273,7 +273,7 @@ impl<'a> Ctx<'a> {
         }
         let (rows, normed) = (0..self.rows(), &self.act.normed);
         self.rms_norm(RmsNorm {
-            form: Form::Store,
+            form: NormForm::Store,
             weight,
             rows,
             gather: None,
@@ -287,14 +287,14 @@ impl<'a> Ctx<'a> {
     pub(super) fn norm_residual(&mut self, weight: &Buf<f32>) {
         let (act, rows) = (self.act, 0..self.rows());
         let norm =
-            RmsNorm { form: Form::Store, weight, rows, gather: None, x: &act.residual, out: &act.normed };
+            RmsNorm { form: NormForm::Store, weight, rows, gather: None, x: &act.residual, out: &act.normed };
         self.rms_norm(norm);
     }
 
     /// Records the norm of the rows that entries `rows` of `gather` name.
     pub(super) fn norm_gathered(&mut self, weight: &Buf<f32>, gather: Bind<u32>, rows: Range<u32>) {
         let act = self.act;
-        let form = Form::Gather;
+        let form = NormForm::Gather;
         let gather = Some(gather);
         self.rms_norm(RmsNorm { form, weight, rows, gather, x: &act.residual, out: &act.normed });
     }
@@ -308,9 +308,9 @@ impl<'a> Ctx<'a> {
         let sources = gather.unwrap_or_else(|| self.batch.tokens.bind());
         let buffers = RmsNormBuffers { x: x.bind(), sources, weight: weight.bind(), out: out.bind() };
         let pipeline = match form {
-            Form::Store => &self.ops.norm,
-            Form::Add => &self.ops.norm_add,
-            Form::Gather => &self.ops.norm_gather,
+            NormForm::Store => &self.ops.norm,
+            NormForm::Add => &self.ops.norm_add,
+            NormForm::Gather => &self.ops.norm_gather,
         };
         self.pass.dispatch(pipeline, &params, buffers, rms_norm::grid(&params));
     }

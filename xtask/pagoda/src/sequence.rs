@@ -175,8 +175,8 @@ impl<'d> Sequence<'d> {
         Ok(log_probs.split_off(known))
     }
 
-    /// Appends `ids` and computes all pending tokens. Returns their embedding `[hidden]`: final hidden states, after the last norm of
-    /// the model, pooled to one vector that is not normalised.
+    /// Appends `ids` and computes all pending tokens. Returns their embedding `[hidden]`: final hidden states, after the model's
+    /// last norm, pooled to one vector that is not normalised.
     ///
     /// # Errors
     /// Those of [`step`](Self::step).

@@ -84,7 +84,7 @@ mod tests {
 
         let gpu = open_with(&options, &verdicts, false, &notes).unwrap();
         assert_eq!(gpu.level(), best.level());
-        let norm = |level| rms_norm::variant(rms_norm::Form::Store, 64, level);
+        let norm = |level| rms_norm::variant(rms_norm::NormForm::Store, 64, level);
         let chosen = gpu.profile().best(norm);
         if best.level() >= Level::Subgroup {
             assert_eq!(chosen.level, Level::Baseline);

@@ -1,14 +1,14 @@
 //! Reference of `bias`.
 
-use crate::kernel::bias::{BiasParams, Form};
+use crate::kernel::bias::{BiasForm, BiasParams};
 
 /// Writes `bias` to columns of every row of `y`, or adds it.
-pub fn bias(params: &BiasParams, form: Form, bias: &[f32], y: &mut [f32]) {
+pub fn bias(params: &BiasParams, form: BiasForm, bias: &[f32], y: &mut [f32]) {
     for row in y.chunks_mut(params.stride as usize).take(params.rows as usize) {
         for (y, bias) in row[params.first as usize..].iter_mut().zip(bias) {
             *y = match form {
-                Form::Store => *bias,
-                Form::Add => *y + bias,
+                BiasForm::Store => *bias,
+                BiasForm::Add => *y + bias,
             };
         }
     }

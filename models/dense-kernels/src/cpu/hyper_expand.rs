@@ -1,13 +1,13 @@
 //! Reference of `hyper_expand`.
 
 use super::f32_of;
-use crate::kernel::hyper_expand::{Form, HyperExpandParams};
+use crate::kernel::hyper_expand::{HyperExpandParams, StreamForm};
 
 /// Every stream's share of `block` and of all streams before, in place; the block itself where streams begin.
 pub fn hyper_expand(
     params: &HyperExpandParams,
     streams: usize,
-    form: Form,
+    form: StreamForm,
     block: &[f32],
     gates: &[f32],
     x: &mut [f32],
@@ -23,8 +23,8 @@ pub fn hyper_expand(
                     f64::from(gates[streams + from * streams + to]) * f64::from(before[from * width + d])
                 };
                 x[to * width + d] = match form {
-                    Form::Begin => block[d],
-                    Form::Add => f32_of(
+                    StreamForm::Begin => block[d],
+                    StreamForm::Add => f32_of(
                         f64::from(gates[to]) * f64::from(block[d]) + (0..streams).map(kept).sum::<f64>(),
                     ),
                 };

@@ -8,7 +8,7 @@ kernel! {
     /// The kernel; [`BiasBuffers`] lists its bindings.
     "bias"(BiasParams, BiasBuffers): Dense,
     modules: [super::MODULES],
-    listed: |_| vec![("write".into(), variant(Form::Store)), ("add".into(), variant(Form::Add))],
+    listed: |_| vec![("write".into(), variant(BiasForm::Store)), ("add".into(), variant(BiasForm::Add))],
     variants: "write or add",
     bytes: "`8 * cols` per row",
     cases: crate::self_test::rows::bias,
@@ -42,7 +42,7 @@ const WG: u32 = 64;
 
 /// Operation of the bias on the columns of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+pub enum BiasForm {
     /// Stores the bias.
     Store,
     /// Adds the bias.
@@ -54,8 +54,8 @@ pub(crate) const KEEP: Flag = Flag("KEEP");
 
 /// The kernel in one form.
 #[must_use]
-pub fn variant(form: Form) -> Variant {
-    Variant::new(&KERNEL).set(KEEP, form == Form::Add).constant("WG", WG)
+pub fn variant(form: BiasForm) -> Variant {
+    Variant::new(&KERNEL).set(KEEP, form == BiasForm::Add).constant("WG", WG)
 }
 
 /// Workgroups for `rows` rows of `cols` columns.

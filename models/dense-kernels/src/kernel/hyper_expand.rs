@@ -8,7 +8,7 @@ kernel! {
     /// The kernel; [`HyperExpandBuffers`] lists its bindings.
     "hyper_expand"(HyperExpandParams, HyperExpandBuffers): Dense,
     modules: [super::MODULES],
-    listed: |_| vec![("streams".into(), variant(4, Form::Add)), ("first".into(), variant(4, Form::Begin))],
+    listed: |_| vec![("streams".into(), variant(4, StreamForm::Add)), ("first".into(), variant(4, StreamForm::Begin))],
     variants: "a block's output, or the first streams",
     bytes: "`8 * streams * width` per row",
     cases: crate::self_test::hyper::expand,
@@ -40,7 +40,7 @@ const WG: u32 = 64;
 
 /// Relation of a block's output to the streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+pub enum StreamForm {
     /// Every stream starts as a copy of the output.
     Begin,
     /// The streams are mixed, and the output is added through their gates.
@@ -52,10 +52,10 @@ pub(crate) const FIRST: Flag = Flag("FIRST");
 
 /// The kernel for `streams` residual streams.
 #[must_use]
-pub fn variant(streams: u32, form: Form) -> Variant {
+pub fn variant(streams: u32, form: StreamForm) -> Variant {
     Variant::new(&KERNEL)
         .set(super::hyper_collapse::STREAMS, streams)
-        .set(FIRST, form == Form::Begin)
+        .set(FIRST, form == StreamForm::Begin)
         .constant("WG", WG)
 }
 

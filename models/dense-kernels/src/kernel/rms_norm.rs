@@ -16,7 +16,7 @@ kernel! {
 }
 
 fn listed(_: &Sizes) -> Listed {
-    let forms = [("rows", Form::Store), ("added", Form::Add), ("gather", Form::Gather)];
+    let forms = [("rows", NormForm::Store), ("added", NormForm::Add), ("gather", NormForm::Gather)];
     levels(|level| forms.map(|(part, form)| (part.into(), variant(form, NORM_LANES, level))).into())
 }
 
@@ -50,7 +50,7 @@ bindings! {
 
 /// Source of the rows and destination of the normalised ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+pub enum NormForm {
     /// Row `i` is stored as row `i`.
     Store,
     /// Row `sources[first + i]` is stored as row `i`.
@@ -66,10 +66,10 @@ pub(crate) const ADD: Flag = Flag("ADD");
 
 /// The kernel with `lanes` lanes a row.
 #[must_use]
-pub fn variant(form: Form, lanes: u32, level: Level) -> Variant {
+pub fn variant(form: NormForm, lanes: u32, level: Level) -> Variant {
     Variant::new(&KERNEL)
-        .set(GATHER, form == Form::Gather)
-        .set(ADD, form == Form::Add)
+        .set(GATHER, form == NormForm::Gather)
+        .set(ADD, form == NormForm::Add)
         .set(slot::WG, lanes)
         .by_level(slot::REDUCE, level)
 }

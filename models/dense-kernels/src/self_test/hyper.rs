@@ -6,7 +6,7 @@ use attn_kernels::self_test::{Case, Spec, filled};
 
 use crate::cpu;
 use crate::kernel::hyper_collapse::{self, HyperCollapseParams, Reader};
-use crate::kernel::hyper_expand::{self, Form, HyperExpandParams};
+use crate::kernel::hyper_expand::{self, HyperExpandParams, StreamForm};
 
 /// Exponentials, and up to some hundred divisions one after the other.
 const MIXED: Tolerance = Tolerance { abs: 1e-5, rel: 1e-5 };
@@ -42,7 +42,7 @@ pub(crate) fn collapse(variant: &Variant, spec: &Spec) -> Vec<Case> {
 
 pub(crate) fn expand(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let streams = filled(variant, hyper_collapse::STREAMS);
-    let form = if filled(variant, hyper_expand::FIRST) { Form::Begin } else { Form::Add };
+    let form = if filled(variant, hyper_expand::FIRST) { StreamForm::Begin } else { StreamForm::Add };
     let [rows, width] = sizes(spec);
     let params = HyperExpandParams { rows, width };
     let floats = |len: u32, seed| spec.floats(len as usize, seed);

@@ -28,7 +28,7 @@ const TURNED: Tolerance = Tolerance { abs: 5e-7, rel: 0.0 };
 pub(crate) fn bias(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (rows, cols, first) = (spec.number(5, 1..=40), spec.number(70, 1..=300), spec.number(9, 0..=9));
     let params = BiasParams { rows, cols, stride: first + cols + spec.number(4, 0..=8), first };
-    let form = if filled(variant, bias::KEEP) { bias::Form::Add } else { bias::Form::Store };
+    let form = if filled(variant, bias::KEEP) { bias::BiasForm::Add } else { bias::BiasForm::Store };
     let (added, before) = (spec.floats(cols as usize, 1), spec.floats((rows * params.stride) as usize, 2));
     let mut want = before.clone();
     cpu::bias::bias(&params, form, &added, &mut want);

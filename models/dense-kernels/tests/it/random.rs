@@ -53,7 +53,7 @@ proptest! {
 
     #[test]
     fn norms_rows(gather: bool, lanes in select(vec![64u32, 256]), centred: bool, seed: u64) {
-        let form = if gather { rms_norm::Form::Gather } else { rms_norm::Form::Store };
+        let form = if gather { rms_norm::NormForm::Gather } else { rms_norm::NormForm::Store };
         check(rms_norm::variant(form, lanes, level()), seed);
         let norm = if centred { norm_heads::Norm::Layer } else { norm_heads::Norm::Rms };
         check(norm_heads::variant(norm, level()), seed);
@@ -61,7 +61,7 @@ proptest! {
 
     #[test]
     fn adds_biases_scores_targets_and_writes_states(add: bool, seed: u64) {
-        check(bias::variant(if add { bias::Form::Add } else { bias::Form::Store }), seed);
+        check(bias::variant(if add { bias::BiasForm::Add } else { bias::BiasForm::Store }), seed);
         check(log_prob::variant(), seed);
         check(state_write::variant(), seed);
     }
@@ -79,7 +79,7 @@ proptest! {
     fn mixes_streams(streams in 1u32..7, head: bool, begin: bool, seed: u64) {
         let reader = if head { Reader::Head } else { Reader::Block };
         check(hyper_collapse::variant(streams, reader, level()), seed);
-        let form = if begin { hyper_expand::Form::Begin } else { hyper_expand::Form::Add };
+        let form = if begin { hyper_expand::StreamForm::Begin } else { hyper_expand::StreamForm::Add };
         check(hyper_expand::variant(streams, form), seed);
     }
 

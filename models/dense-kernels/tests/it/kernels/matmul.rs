@@ -244,7 +244,7 @@ fn norm(gpu: &Gpu, product: &Product, level: Level, weight: &[f32]) -> Vec<f32> 
     let sources = gpu.upload("sources", &[0u32]).unwrap();
     let mut pass = Pass::new("rms_norm");
     let bindings = [(&buffers[0]).into(), (&sources).into(), (&buffers[1]).into(), (&buffers[2]).into()];
-    let variant = rms_norm::variant(rms_norm::Form::Store, matmul::NORM_LANES, level);
+    let variant = rms_norm::variant(rms_norm::NormForm::Store, matmul::NORM_LANES, level);
     dispatch(gpu, &mut pass, &variant, &params, &bindings, rms_norm::grid(&params));
     let read = pass.read(&buffers[2], 0..product.x.len());
     gpu.submit(pass).unwrap().wait().unwrap().get(read)
