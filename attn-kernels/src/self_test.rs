@@ -37,9 +37,9 @@ pub(crate) mod top_k;
 pub(crate) mod v4_compress;
 pub(crate) mod xattn;
 
-pub use case::{Case, Fault, Values};
+pub use case::{Case, Fault, Random, Values};
 pub use floats::{Element, FloatLayout, Format, Stored};
-pub use spec::Spec;
+pub use spec::{Size, Spec};
 
 use crate::gpu::Gpu;
 use crate::kernel::{self, KvDtype, KvLayout, KvShape};
@@ -49,7 +49,8 @@ use crate::{Kernel, Level, NamedVariant, Variant};
 /// Makes the cases of a variant that a spec chooses.
 pub type Cases = fn(&Variant, &Spec) -> Vec<Case>;
 
-/// The cases of a variant that `spec` chooses, by the declaration of its kernel.
+/// The cases of a variant that `spec` chooses, by the declaration of its kernel: one, if the kernel knows the sizes of
+/// [`Spec::sized`].
 #[must_use]
 pub fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     variant.kernel.declared.map_or_else(Vec::new, |declared| declared.cases.of(variant, spec))
@@ -120,6 +121,11 @@ pub fn shape(variant: &Variant, num_kv_heads: u32) -> KvShape {
         dtype,
         layout,
     }
+}
+
+/// Bytes of a token's keys and values.
+fn token_bytes(shape: &KvShape) -> f64 {
+    2.0 * shape.block_bytes() as f64 / f64::from(shape.block_size)
 }
 
 /// Layout and type of the cache that a variant reads or writes.

@@ -10,8 +10,16 @@ const SHARE: Tolerance = Tolerance { abs: 1e-6, rel: 2e-5 };
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let head_dim = filled(variant, slot::HEAD_DIM);
-    let num_heads = spec.number(5, 1..=40);
-    let (first_row, rows) = (spec.number(2, 0..=5), spec.number(9, 1..=40));
+    let num_heads = spec.named(|size| size.num_heads, 5, 1..=40);
+    let (first_row, rows) = (spec.number(2, 0..=5), spec.rows(9, 1..=40));
+    let params = ApplySinksParams { first_row, rows, num_heads };
+    let case =
+        Case::new("heads with and without a sink", variant, &params, apply_sinks::grid(&params, head_dim))
+            .costs(4.0 * f64::from(rows * num_heads) * f64::from(1 + 2 * head_dim), 0.0);
+    if spec.size().is_some() {
+        let lses = rows * num_heads;
+        return vec![case.floats_of(lses).floats_of(num_heads).floats_of(lses * head_dim)];
+    }
     let count = ((first_row + rows + 2) * num_heads) as usize;
     let mut before = spec.floats(count * head_dim as usize, 1);
     let mut lse: Vec<f32> = spec.floats(count, 2).iter().map(|x| x * 20.0).collect();
@@ -21,13 +29,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let none = (first_row * num_heads) as usize;
     lse[none] = f32::NEG_INFINITY;
     before[none * head_dim as usize..(none + 1) * head_dim as usize].fill(0.0);
-    let params = ApplySinksParams { first_row, rows, num_heads };
     let mut after = before.clone();
     cpu::apply_sinks::apply_sinks(head_dim as usize, &params, &lse, &sinks, &mut after);
-    let grid = apply_sinks::grid(&params, head_dim);
-    let case = Case::new("heads with and without a sink", variant, &params, grid)
-        .binding(&lse)
-        .binding(&sinks)
-        .updated(&before, SHARE, &after);
-    vec![case]
+    vec![case.binding(&lse).binding(&sinks).updated(&before, SHARE, &after)]
 }

@@ -25,7 +25,7 @@ pub(crate) fn pages(layer: &Layer, lens: &[u32]) -> Vec<[u32; 2]> {
 }
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let shape = shape(variant, spec.number(2, 1..=4));
+    let shape = shape(variant, spec.kv_heads(2, 1..=4));
     let kept = block_digest::dtype(shape.dtype);
     let digest = filled(variant, block_digest::DIGEST);
     let tolerance = match digest {
@@ -36,8 +36,19 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     };
     let page = shape.block_size;
     let lens = spec.lens(&[1, page, 5 * page - 3], page, 1..=6 * page);
-    let layer = Layer::new(shape, &lens, spec.seed(1));
+    let layer = spec.layer(shape, &lens, 1);
     let mut touched = pages(&layer, &lens);
+    let page_bytes = shape.block_bytes() + 4 * digest.pool_len(&shape, 1);
+    let new = |name, params: &BlockDigestParams| {
+        Case::new(name, variant, params, block_digest::grid(params, &shape))
+            .costs(f64::from(params.touched) * page_bytes as f64, 0.0)
+    };
+    if spec.size().is_some() {
+        let params = BlockDigestParams::new(shape.num_kv_heads, count(&touched));
+        let words = digest.pool_len(&shape, layer.num_blocks() as usize);
+        let case = new("pages", &params).binding(&touched).blocks_of(&shape, layer.num_blocks());
+        return vec![case.random(kept, u32::try_from(words).expect("a pool fits a binding"))];
+    }
     // A page that no step wrote keeps its digest.
     touched.remove(2.min(touched.len() - 1));
     touched.insert(1.min(touched.len()), [BlockTokens::NONE.block, BlockTokens::NONE.tokens]);
@@ -57,7 +68,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let held: Vec<[u32; 2]> = touched.iter().copied().filter(held).collect();
         let mut after = before.clone();
         cpu::block_digest::block_digest(&shape, digest, &held, &keys, &mut after);
-        Case::new(name, variant, &params, block_digest::grid(&params, &shape))
+        new(name, &params)
             .binding(&touched)
             .binding(&cache[params.first_block as usize * shape.block_bytes() / 4..])
             .cache(kept, &before, tolerance, &after)

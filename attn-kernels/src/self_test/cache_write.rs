@@ -1,5 +1,6 @@
 //! Cases of `cache_write`.
 
+use super::spec::SPREAD;
 use super::{Case, Spec, shape};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
@@ -19,9 +20,9 @@ pub(crate) fn stored(dtype: KvDtype) -> Tolerance {
 }
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let shape = shape(variant, spec.number(2, 1..=4));
+    let shape = shape(variant, spec.kv_heads(2, 1..=4));
     let width = shape.num_kv_heads * shape.head_dim;
-    let rows = spec.number(21, 1..=70);
+    let rows = spec.rows(21, 1..=70);
     let num_blocks = spec.number(4, rows.div_ceil(shape.block_size)..=20);
     let k_start = spec.number(3, 0..=8);
     let v_start = k_start + width + spec.number(5, 0..=7);
@@ -36,6 +37,13 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         k_scale: scale(),
         v_scale: scale(),
     };
+    let case = Case::new("rows to scattered slots", variant, &params, cache_write::grid(&params, &shape))
+        .costs(f64::from(rows * 2 * width) * f64::from(4 + shape.dtype.bytes()), 0.0);
+    if spec.size().is_some() {
+        let slots: Vec<u32> = (0..rows).map(|row| row * SPREAD % rows).collect();
+        let case = case.floats_of(rows * params.row_stride).binding(&slots);
+        return vec![case.blocks_of(&shape, num_blocks).blocks_of(&shape, num_blocks)];
+    }
     let kv = spec.floats((rows * params.row_stride) as usize, 1);
     // Distinct slots out of order; every fifth row has none.
     let num_slots = num_blocks * shape.block_size;
@@ -47,7 +55,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     k.iter_mut().for_each(|x| *x /= params.k_scale);
     v.iter_mut().for_each(|x| *x /= params.v_scale);
     let tolerance = stored(shape.dtype);
-    let case = Case::new("rows to scattered slots", variant, &params, cache_write::grid(&params, &shape))
+    let case = case
         .binding(&kv)
         .binding(&slots)
         .paged(&shape, KvShape::k_index, &before, tolerance, &k)

@@ -22,12 +22,27 @@ pub struct Case {
     pub variant: Variant,
     /// Dispatches in order: the parameter block, and the grid.
     pub dispatches: Vec<(Vec<u8>, [u32; 3])>,
-    /// Bindings 1, 2, ... as they are before.
+    /// Bindings 1, 2, ... as they are before; empty if they are random.
     pub buffers: Vec<Vec<u32>>,
+    /// Random contents of bindings (counted from 0 in `buffers`), of cases that are only timed.
+    pub random: Vec<(usize, Random)>,
     /// Expected contents of bindings (counted from 0 in `buffers`).
     pub wants: Vec<(usize, Values)>,
     /// Lanes that every subgroup must have.
     pub subgroups: RangeInclusive<u32>,
+    /// Bytes that the kernel must read and write, each once; 0 if the case does not say.
+    pub bytes: f64,
+    /// Operations that the kernel must do: a multiply-add is two.
+    pub operations: f64,
+}
+
+/// Random numbers, which the program that runs a case makes.
+#[derive(Clone, Copy, Debug)]
+pub struct Random {
+    /// Type of the numbers; codes of 8 bits are any bytes.
+    pub dtype: KvDtype,
+    /// Words of 32 bits that they take.
+    pub words: usize,
 }
 
 /// Contents of a buffer, and how close a kernel must come.
@@ -111,9 +126,39 @@ impl Case {
             variant: variant.clone(),
             dispatches: vec![(bytemuck::bytes_of(params).into(), grid)],
             buffers: Vec::new(),
+            random: Vec::new(),
             wants: Vec::new(),
             subgroups: variant.subgroups.clone(),
+            bytes: 0.0,
+            operations: 0.0,
         }
+    }
+
+    /// Sets the bytes that the kernel must read and write, each once, and its operations: a multiply-add is two.
+    #[must_use]
+    pub const fn costs(mut self, bytes: f64, operations: f64) -> Self {
+        (self.bytes, self.operations) = (bytes, operations);
+        self
+    }
+
+    /// Adds the next binding, random numbers of `dtype` in `words` words, of a case that is only timed.
+    #[must_use]
+    pub fn random(mut self, dtype: KvDtype, words: u32) -> Self {
+        self.random.push((self.buffers.len(), Random { dtype, words: words as usize }));
+        self.binding::<u32>(&[])
+    }
+
+    /// Adds the next binding, `len` random floats, of a case that is only timed.
+    #[must_use]
+    pub fn floats_of(self, len: u32) -> Self {
+        self.random(KvDtype::F32, len)
+    }
+
+    /// Adds the next binding, `blocks` blocks of random keys or values, of a case that is only timed.
+    #[must_use]
+    pub fn blocks_of(self, shape: &KvShape, blocks: u32) -> Self {
+        let words = shape.block_bytes() / size_of::<u32>() * blocks as usize;
+        self.random(shape.dtype, u32::try_from(words).expect("a buffer has less than 2^32 words"))
     }
 
     /// Adds the next binding.
@@ -211,7 +256,11 @@ impl Case {
     ///
     /// # Errors
     /// [`Fault`]: it did not run, wrote outside its buffers, or the result is not the reference's.
+    ///
+    /// # Panics
+    /// For a case that is only timed, which has no reference.
     pub fn run(&self, gpu: &Gpu) -> Result<(), Fault> {
+        assert!(self.random.is_empty(), "{}: random data have no reference", self.what);
         let after = self.after(gpu)?;
         self.wants.iter().try_for_each(|(index, want)| want.compare(self.what, index + 1, &after[*index]))
     }

@@ -1,5 +1,6 @@
 //! Cases of `copy_blocks` and `swap_blocks`.
 
+use super::spec::{SPREAD, Size};
 use super::{Case, Spec, count};
 use crate::Variant;
 use crate::cpu;
@@ -9,6 +10,12 @@ use crate::kernel::{KvDtype, KvLayout, KvShape};
 use crate::rows::BlockCopy;
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(&Size { cache, rows, .. }) = spec.size() {
+        let pairs: Vec<[u32; 2]> = (0..rows).map(|i| [i * SPREAD % rows, rows + i]).collect();
+        let params = CopyBlocksParams { block_quads: copy_blocks::block_quads(&cache) };
+        let case = Case::new("blocks", variant, &params, copy_blocks::grid(&cache, rows));
+        return vec![case.costs(copied(&cache, rows), 0.0).binding(&pairs).blocks_of(&cache, 2 * rows)];
+    }
     let shape = KvShape {
         num_kv_heads: spec.number(3, 1..=4),
         head_dim: spec.one_of(64, &[16, 40, 64]),
@@ -28,12 +35,25 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     cpu::copy_blocks::copy_blocks(block_quads as usize * 4, &pairs, &mut after);
     let case =
         Case::new("one block to one and to many", variant, &params, copy_blocks::grid(&shape, count(&pairs)))
+            .costs(copied(&shape, count(&pairs)), 0.0)
             .binding(&pairs)
             .words(&before, &after);
     vec![case]
 }
 
+/// Bytes that are read and written for copies of `blocks` blocks.
+fn copied(shape: &KvShape, blocks: u32) -> f64 {
+    2.0 * f64::from(blocks) * shape.block_bytes() as f64
+}
+
 pub(crate) fn swap_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(&Size { cache, rows, .. }) = spec.size() {
+        let pairs: Vec<[u32; 2]> = (0..rows).map(|i| [i * SPREAD % rows, i]).collect();
+        let params = SwapBlocksParams::new(copy_blocks::block_quads(&cache), rows, Link::Memory);
+        let case = Case::new("blocks", variant, &params, swap_blocks::grid(&params)).binding(&pairs);
+        let case = case.blocks_of(&cache, rows).blocks_of(&cache, rows);
+        return vec![case.costs(copied(&cache, rows), 0.0)];
+    }
     // Blocks of less than four loads a lane, and of some more; fewer workgroups than pairs.
     let case = |name, block_quads: u32, way| {
         let count = spec.number(70, 1..=70);

@@ -2,18 +2,22 @@
 
 use super::layer::Layer;
 use super::options::AttentionInputs;
-use super::{Case, Spec, count, shape};
+use super::spec::Size;
+use super::{Case, Spec, count, shape, token_bytes};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
-use crate::kernel::KvDtype;
 use crate::kernel::gather_cache::{self, GatherCacheParams};
+use crate::kernel::{KvDtype, KvShape};
 
 /// Products with a scale are rounded once, in f32.
 pub(super) const GATHERED: Tolerance = Tolerance { abs: 1e-6, rel: 1e-6 };
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let heads = spec.number(2, 1..=4);
+    let heads = spec.kv_heads(2, 1..=4);
     let shape = shape(variant, heads);
+    if let Some(size) = spec.size() {
+        return vec![timed(variant, &shape, size)];
+    }
     let lens = spec.lens(&[150, 1, 0, 70], shape.block_size, 0..=200);
     let layer = Layer::new(shape, &lens, spec.seed(4));
     let asked = AttentionInputs::of(variant, [heads; 2], &lens, spec);
@@ -50,4 +54,28 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         .finite(GATHERED, &v_out)
         .optional(asked.words().as_deref());
     vec![case]
+}
+
+/// All keys of one sequence, in spans of as many keys as a dispatch has workgroups for.
+fn timed(variant: &Variant, shape: &KvShape, size: &Size) -> Case {
+    let (context, width) = (size.context, shape.num_kv_heads * shape.head_dim);
+    let max_keys = context.min(8192);
+    let span = |first: u32| [first, context.min(first + max_keys), first, 0];
+    let spans: Vec<[u32; 4]> = (0..context).step_by(max_keys as usize).map(span).collect();
+    let params = GatherCacheParams {
+        num_kv_heads: shape.num_kv_heads,
+        list_stride: 0,
+        k_scale: 1.0,
+        v_scale: 1.0,
+        max_keys,
+    };
+    let layer = Layer::empty(*shape, &[context], 1);
+    Case::new("one sequence", variant, &params, gather_cache::grid(shape, &params, count(&spans)))
+        .costs(f64::from(context) * (token_bytes(shape) + 8.0 * f64::from(width)), 0.0)
+        .binding(&spans)
+        .blocks_of(shape, layer.num_blocks())
+        .blocks_of(shape, layer.num_blocks())
+        .binding(&layer.tables)
+        .floats_of(context * width)
+        .floats_of(context * width)
 }

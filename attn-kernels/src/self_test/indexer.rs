@@ -4,6 +4,7 @@ use sparse_select::dsa::fp8::{self, ScaleFormat};
 use sparse_select::dsa::logits::PagedIndexKeys;
 
 use super::layer::Layer;
+use super::spec::Size;
 use super::{Case, Spec, filled};
 use crate::cpu::{self, PagedKv, Tolerance, f32_of};
 use crate::kernel::index_logits::{self, IndexLogitsParams};
@@ -90,6 +91,15 @@ fn coded(layer: &Layer, lens: &[u32]) -> (Vec<u32>, Vec<f32>) {
 }
 
 pub(crate) fn prefix_slots(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(&Size { batch, context, cache, .. }) = spec.size() {
+        let layer = Layer::empty(cache, &vec![context; batch as usize], 1);
+        let sequences = (0..).zip(&layer.table_of);
+        let spans: Vec<[u32; 4]> = sequences.map(|(i, table)| [0, context, i * context, *table]).collect();
+        let params = PrefixSlotsParams { block_size: cache.block_size };
+        let case = Case::new("whole prefixes", variant, &params, prefix_slots::grid(&spans)).binding(&spans);
+        let bytes = 4.0 * (f64::from(batch * context) + layer.tables.len() as f64);
+        return vec![case.binding(&layer.tables).floats_of(batch * context).costs(bytes, 0.0)];
+    }
     let params = PrefixSlotsParams { block_size: spec.one_of(16, &[16, 32, 64]) };
     let tables: Vec<u32> = (0..50).map(|entry| entry * 37 % 64).collect();
     // Positions, tokens, first slot, first entry of the table; five slots between two spans belong to none.

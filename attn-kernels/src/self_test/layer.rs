@@ -65,26 +65,30 @@ impl Layer {
     /// other sequences, or the blocks they get.
     #[must_use]
     pub fn new(shape: KvShape, lens: &[u32], seed: u64) -> Self {
-        let needed = |len: &u32| len.div_ceil(shape.block_size);
-        let used: u32 = lens.iter().map(needed).sum();
-        let mut free: Vec<u32> = (0..used + 2).collect();
-        free.shuffle(&mut StdRng::seed_from_u64(seed));
-        let elements = free.len() * shape.block_elements();
-        let (k, v) = (vec![f32::NAN; elements], vec![f32::NAN; elements]);
-        let mut layer =
-            Self { shape, k, v, tables: Vec::new(), table_of: Vec::new(), spare: free[used as usize] };
-        for (index, len) in (0..).zip(lens) {
-            layer.table_of.push(u32::try_from(layer.tables.len()).expect("tables are short"));
-            layer.tables.extend(free.drain(..needed(len) as usize));
-            layer.fill(*len as usize, seed ^ (index + 1) << 32);
+        let mut layer = Self::empty(shape, lens, seed);
+        let elements = layer.num_blocks() as usize * shape.block_elements();
+        (layer.k, layer.v) = (vec![f32::NAN; elements], vec![f32::NAN; elements]);
+        for ((index, len), table) in (0..).zip(lens).zip(layer.table_of.clone()) {
+            layer.fill(table as usize, *len as usize, seed ^ (index + 1) << 32);
         }
         layer
     }
 
-    fn fill(&mut self, len: usize, seed: u64) {
+    /// The tables of sequences of these lengths, without contents.
+    pub(crate) fn empty(shape: KvShape, lens: &[u32], seed: u64) -> Self {
+        let blocks: Vec<u32> = lens.iter().map(|len| len.div_ceil(shape.block_size)).collect();
+        let table_of = (0..lens.len()).map(|index| blocks[..index].iter().sum()).collect();
+        let used: u32 = blocks.iter().sum();
+        let mut tables: Vec<u32> = (0..used + 2).collect();
+        tables.shuffle(&mut StdRng::seed_from_u64(seed));
+        let spare = tables[used as usize];
+        tables.truncate(used as usize);
+        Self { shape, k: Vec::new(), v: Vec::new(), tables, table_of, spare }
+    }
+
+    fn fill(&mut self, table: usize, len: usize, seed: u64) {
         let mut rng = StdRng::seed_from_u64(seed);
         let block_size = self.shape.block_size as usize;
-        let table = self.table_of.last().map_or(0, |first| *first as usize);
         for token in 0..len {
             let (block, offset) = (self.tables[table + token / block_size] as usize, token % block_size);
             for head in 0..self.shape.num_kv_heads as usize {
@@ -114,7 +118,7 @@ impl Layer {
     /// Never: a layer is small.
     #[must_use]
     pub fn num_blocks(&self) -> u32 {
-        u32::try_from(self.k.len() / self.shape.block_elements()).expect("layers are small")
+        u32::try_from(self.tables.len() + 2).expect("layers are small")
     }
 
     /// The cache as references read it.

@@ -1,6 +1,8 @@
 //! Cases of the kernels that work on lists of blocks: `keep_lists`, `list_counts`, `vote_blocks`.
 
 use super::hostile::{self, Indices, Order};
+use super::options::Lists;
+use super::spec::Size;
 use super::{Case, Spec, count};
 use crate::kernel::keep_lists::{self, KeepListsParams};
 use crate::kernel::list_counts::{self, ListCountsParams};
@@ -23,7 +25,28 @@ fn lists(voters: u32, blocks: u32, stride: u32) -> Vec<u32> {
     words
 }
 
+/// A list of each row of a case that is timed.
+fn shares(size: &Size) -> Lists {
+    let lens = std::iter::repeat_n(size.context, size.rows as usize);
+    Lists::share(lens, size.select_block, size.density)
+}
+
 pub(crate) fn vote_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        let (voters, blocks, lists) = (size.rows, size.context.div_ceil(size.select_block), shares(size));
+        let params = VoteBlocksParams {
+            voters,
+            in_stride: lists.stride,
+            votes: voters / 2 + 1,
+            blocks,
+            end: blocks,
+            copies: 1,
+            out_stride: 1 + blocks,
+            first_list: 0,
+        };
+        let case = Case::new("a majority", variant, &params, vote_blocks::grid()).binding(&lists.lists);
+        return vec![case.floats_of(1 + blocks).costs(4.0 * lists.lists.len() as f64, 0.0)];
+    }
     // Blocks beyond one tile of counters, and a chunk behind them.
     let (voters, blocks) = (spec.number(9, 1..=40), spec.number(2100, 1..=4500));
     let in_stride = blocks + spec.number(10, 1..=20);
@@ -48,6 +71,7 @@ pub(crate) fn vote_blocks(variant: &Variant, spec: &Spec) -> Vec<Case> {
         list[1..=kept.len()].copy_from_slice(&kept);
     }
     let case = Case::new("a majority behind one tile", variant, &params, vote_blocks::grid())
+        .costs(4.0 * lists.len() as f64, 0.0)
         .binding(&lists)
         .words(&before, &after);
     // Lists of anything, whose own kernels would not make them.
@@ -90,6 +114,12 @@ pub(crate) fn keep_lists(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn list_counts(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        let lists = shares(size);
+        let params = ListCountsParams { list_stride: lists.stride, first: 0 };
+        let case = Case::new("one run", variant, &params, list_counts::grid(1)).binding(&lists.lists);
+        return vec![case.binding(&[[0, size.rows]]).floats_of(1).costs(4.0 * f64::from(size.rows), 0.0)];
+    }
     let (voters, blocks) = (spec.number(150, 76..=300), spec.number(37, 1..=500));
     let stride = blocks + spec.number(3, 1..=5);
     let params = ListCountsParams { list_stride: stride, first: 2 };

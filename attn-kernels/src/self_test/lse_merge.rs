@@ -12,6 +12,15 @@ pub(crate) const MERGE: Tolerance = Tolerance { abs: 1e-6, rel: 2e-5 };
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let dim = filled(variant, slot::HEAD_DIM);
     let head_dim = dim as usize;
+    let new = |name, params: &LseMergeParams| {
+        Case::new(name, variant, params, lse_merge::grid(params, dim))
+            .costs(12.0 * f64::from(params.rows) * f64::from(dim), 0.0)
+    };
+    if let Some(size) = spec.size() {
+        let rows = size.rows * size.num_heads;
+        let of_side = |case: Case| case.floats_of(rows * dim).floats_of(rows);
+        return vec![of_side(of_side(new("two sets of keys", &LseMergeParams::new(rows))))];
+    }
     // Sides without keys, with equal and with very different weights.
     let lse = [f32::NEG_INFINITY, f32::INFINITY, 0.0, -20.0, 20.0, 3.5].map(|usual| {
         spec.one_of(usual, &[usual, -700.0, 700.0, spec.number(0, 0..=40_000) as f32 / 1e3 - 20.0])
@@ -26,7 +35,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let (b_out, b_lse_of) = (&b[outs.clone()], &b_lse[rows.clone()]);
         cpu::lse_merge::lse_merge(head_dim, b_out, b_lse_of, &mut out[outs], &mut out_lse[rows]);
         let params = LseMergeParams { first_row, ..LseMergeParams::new(end - first_row) };
-        Case::new(name, variant, &params, lse_merge::grid(&params, dim))
+        new(name, &params)
             .binding(&b)
             .binding(&b_lse)
             .updated(&a, MERGE, &out)

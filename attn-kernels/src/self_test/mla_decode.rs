@@ -4,6 +4,7 @@ use super::cache_write::stored;
 use super::latents::latent_words;
 use super::layer::{ATTENTION, COOP, queries};
 use super::options::Lists;
+use super::spec::SPREAD;
 use super::{Case, Spec, count, filled};
 use crate::cpu::mla_decode::LatentRow;
 use crate::cpu::{self, Tolerance};
@@ -31,23 +32,26 @@ fn shape(variant: &Variant, block_size: u32) -> LatentShape {
 }
 
 pub(crate) fn latent_write(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let shape = shape(variant, 16);
-    let (rows, latent_start) = (spec.number(21, 1..=32), spec.number(2, 0..=4));
+    let shape = shape(variant, spec.size().map_or(16, |size| size.cache.block_size));
+    let (rows, latent_start) = (spec.rows(21, 1..=32), spec.number(2, 0..=4));
     let rope_start = latent_start + shape.latent + spec.number(3, 0..=5);
     let row_stride = rope_start + shape.rope + spec.number(4, 0..=5);
     let params = LatentWriteParams { rows, row_stride, latent_start, rope_start };
+    let case = Case::new("rows to scattered slots", variant, &params, latent_write::grid(&params, &shape))
+        .costs(f64::from(rows) * (4 * shape.width() as usize + shape.token_bytes()) as f64, 0.0);
+    if spec.size().is_some() {
+        let slots: Vec<u32> = (0..rows).map(|row| row * SPREAD % rows).collect();
+        let words = rows * u32::try_from(shape.token_bytes() / 4).expect("a token is short");
+        return vec![case.floats_of(rows * row_stride).binding(&slots).random(shape.dtype, words)];
+    }
     let kv = spec.floats((rows * params.row_stride) as usize, 1);
     // Distinct slots out of order; every fifth row has none.
     let slots = spec.slots(rows, 32, |row| (row % 5 != 4).then_some(row * 7 % 32));
     let before = vec![f32::NAN; 32 * shape.width() as usize];
     let mut latents = before.clone();
     cpu::latent_write::latent_write(&shape, &params, &kv, &slots, &mut latents);
-    let grid = latent_write::grid(&params, &shape);
-    let case = Case::new("rows to scattered slots", variant, &params, grid)
-        .binding(&kv)
-        .binding(&slots)
-        .latents(&shape, &before, written(shape.dtype), &latents);
-    vec![case]
+    let case = case.binding(&kv).binding(&slots);
+    vec![case.latents(&shape, &before, written(shape.dtype), &latents)]
 }
 
 /// Tolerance of latents as `cache_write` stores them; codes have a scale of their own.

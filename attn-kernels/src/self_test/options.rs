@@ -1,6 +1,7 @@
 //! Options of attention kernels that the dense causal case does not have.
 
 use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
 use super::{Spec, count, filled};
@@ -26,8 +27,32 @@ impl Lists {
     #[must_use]
     pub fn random(lens: impl Iterator<Item = u32>, block: u32, chance: f64, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
-        let lists: Vec<Vec<u32>> =
-            lens.map(|len| (0..len.div_ceil(block)).filter(|_| rng.random_bool(chance)).collect()).collect();
+        let kept = |len: u32| (0..len.div_ceil(block)).filter(|_| rng.random_bool(chance)).collect();
+        Self::new(lens.map(kept).collect(), block)
+    }
+
+    /// A list for each length in tokens, none of which is 0: of a share of its blocks at random, the last one among them.
+    #[must_use]
+    pub fn share(lens: impl Iterator<Item = u32>, block: u32, density: f64) -> Self {
+        let mut rng = StdRng::seed_from_u64(3);
+        let kept = |len: u32| {
+            let blocks = len.div_ceil(block);
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a share of the blocks"
+            )]
+            let more = ((f64::from(blocks) * density).ceil() as usize).saturating_sub(1);
+            let others: Vec<u32> = (0..blocks - 1).collect();
+            let mut list: Vec<u32> = others.sample(&mut rng, more).copied().collect();
+            list.sort_unstable();
+            list.push(blocks - 1);
+            list
+        };
+        Self::new(lens.map(kept).collect(), block)
+    }
+
+    fn new(lists: Vec<Vec<u32>>, block: u32) -> Self {
         let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
         let stride = u32::try_from(longest + 1).expect("lists are short");
         let padded = |list: Vec<u32>| {
@@ -37,6 +62,16 @@ impl Lists {
             entries
         };
         Self { block, stride, lists: lists.into_iter().flat_map(padded).collect() }
+    }
+
+    /// Tokens in the blocks of all lists, one of each of these lengths.
+    #[must_use]
+    pub fn tokens(&self, lens: impl Iterator<Item = u32>) -> f64 {
+        let of = |(list, len): (&[u32], u32)| -> f64 {
+            let blocks = &list[1..=list[0] as usize];
+            blocks.iter().map(|block| f64::from(self.block.min(len - block * self.block))).sum()
+        };
+        self.lists.chunks_exact(self.stride as usize).zip(lens).map(of).sum()
     }
 
     /// The lists as references read them.
@@ -100,8 +135,7 @@ impl AttentionInputs {
         asked.softcap = spec.one_of(3.0, &[1.0, 3.0, 30.0]);
         if variant.get(attention::CONTEXT) == Some(true) {
             let each = lens.iter().flat_map(|len| std::iter::repeat_n(*len, num_kv_heads as usize));
-            let (block, chance) = (filled(variant, slot::SELECT_BLOCK), spec.density(0.6));
-            asked.list(Lists::random(each, block, chance, spec.seed(9)));
+            asked.list(spec.lists(each, filled(variant, slot::SELECT_BLOCK), (0.6, 9)));
         }
         asked
     }

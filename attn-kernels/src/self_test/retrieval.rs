@@ -6,7 +6,8 @@ use sparse_select::nsa::Nsa;
 use super::block_digest::pages;
 use super::block_score::cache_of;
 use super::layer::{ATTENTION, Layer, converted, queries, words};
-use super::{Case, Spec, count, filled, shape};
+use super::spec::Size;
+use super::{Case, Spec, count, filled, shape, token_bytes};
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::block_digest::{self, Digest};
 use crate::kernel::hamming_score::{self, HammingScoreParams};
@@ -24,6 +25,9 @@ fn eighths(values: &mut [f32]) {
 
 pub(crate) fn hash_codes(variant: &Variant, spec: &Spec) -> Vec<Case> {
     const BITS: u32 = 160;
+    if let Some(size) = spec.size() {
+        return vec![hashed_keys(variant, size)];
+    }
     let shape = shape(variant, 2);
     let dim = shape.head_dim as usize;
     let mut weights = spec.floats(dim * BITS as usize, 3);
@@ -105,6 +109,33 @@ pub(crate) fn hash_codes(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case("cached keys", whole), case("keys of a part of the cache", cut)]
 }
 
+/// Codes of all keys of one sequence.
+fn hashed_keys(variant: &Variant, size: &Size) -> Case {
+    let shape = shape(variant, size.cache.num_kv_heads);
+    let (context, dim) = (size.context, shape.head_dim);
+    let params = HashCodesParams {
+        num_kv_heads: shape.num_kv_heads,
+        entries: context,
+        group: size.num_heads / shape.num_kv_heads,
+        q_stride: size.num_heads * dim,
+        first_channel: 0,
+        channels: dim,
+        bits: dim,
+        first_word: 0,
+        words: dim / 32,
+        first_block: 0,
+        num_blocks: u32::MAX,
+    };
+    let (keys, blocks) = (context * shape.num_kv_heads, context.div_ceil(shape.block_size));
+    let bytes = f64::from(context) * token_bytes(&shape) / 2.0 + 4.0 * f64::from(keys * params.words);
+    Case::new("keys", variant, &params, hash_codes::grid(&params))
+        .costs(bytes, 2.0 * f64::from(keys) * f64::from(dim * dim))
+        .binding(&(0..context).collect::<Vec<u32>>())
+        .blocks_of(&shape, blocks)
+        .floats_of(dim * dim)
+        .random(KvDtype::Int8, blocks * shape.block_size * shape.num_kv_heads * params.words)
+}
+
 pub(crate) fn hamming_score(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (page, pages, words) = (
         filled(variant, slot::BLOCK_SIZE),
@@ -112,7 +143,7 @@ pub(crate) fn hamming_score(variant: &Variant, spec: &Spec) -> Vec<Case> {
         filled(variant, hamming_score::WORDS),
     );
     let shape = KvShape {
-        num_kv_heads: spec.number(2, 1..=4),
+        num_kv_heads: spec.kv_heads(2, 1..=4),
         head_dim: 8,
         block_size: page,
         dtype: KvDtype::F32,
@@ -120,28 +151,41 @@ pub(crate) fn hamming_score(variant: &Variant, spec: &Spec) -> Vec<Case> {
     };
     let block = page * pages;
     let lens = spec.lens(&[6 * block + 3, 1, 4 * block], block, 1..=8 * block);
-    let layer = Layer::new(shape, &lens, spec.seed(1));
+    let layer = spec.layer(shape, &lens, 1);
     let bits = |len: usize, seed| -> Vec<u32> {
         spec.floats(len, seed).iter().map(|x| x.to_bits().wrapping_mul(7919)).collect()
     };
-    let codes = bits(layer.k.len() / 8 * words as usize, 2);
-    let queries = bits((count(&lens) * shape.num_kv_heads * words) as usize, 3);
     let rows: Vec<[u32; 4]> =
         lens.iter().zip(&layer.table_of).map(|(len, table)| [0, *len, *table, 0]).collect();
     let params = HammingScoreParams {
         num_kv_heads: shape.num_kv_heads,
-        score_stride: spec.number(9, 8..=12),
+        score_stride: spec.named(|size| size.context.div_ceil(block), 9, 8..=12),
         sink_tokens: spec.number(block, 0..=3 * block),
         recent_tokens: spec.number(block / 2, 0..=3 * block),
         must_select: [2, -2, 0, 0].map(|block| spec.one_of(block, &[0, 1, 4, -1, -3])),
-        num_must: 2,
+        num_must: if spec.size().is_some() { 0 } else { 2 },
         infinity: f32::INFINITY,
     };
+    let grid = hamming_score::grid(&params, block, count(&rows));
+    let keys: f64 = lens.iter().map(|len| f64::from(*len)).sum();
+    let case = Case::new("sinks, recent tokens and blocks always selected", variant, &params, grid)
+        .costs(keys * f64::from(4 * words * shape.num_kv_heads), 0.0);
+    if spec.size().is_some() {
+        let of_slot = shape.num_kv_heads * words;
+        return vec![
+            case.random(KvDtype::Int8, count(&rows) * of_slot)
+                .random(KvDtype::Int8, layer.num_blocks() * page * of_slot)
+                .binding(&layer.tables)
+                .binding(&rows)
+                .floats_of(count(&rows) * params.score_stride),
+        ];
+    }
     let mut want = vec![f32::NAN; (count(&rows) * params.score_stride) as usize];
+    let codes = bits(layer.k.len() / 8 * words as usize, 2);
+    let queries = bits((count(&lens) * shape.num_kv_heads * words) as usize, 3);
     let kinds = (&shape, block as usize, words as usize);
     cpu::hamming_score::hamming_score(kinds, &params, &queries, &codes, &layer.tables, &rows, &mut want);
-    let grid = hamming_score::grid(&params, block, count(&rows));
-    let case = Case::new("sinks, recent tokens and blocks always selected", variant, &params, grid)
+    let case = case
         .binding(&queries)
         .binding(&codes)
         .binding(&layer.tables)
@@ -165,60 +209,77 @@ pub(crate) fn nsa_block_score(variant: &Variant, spec: &Spec) -> Vec<Case> {
         .expect("sizes are multiples of the stride");
     let usual = [40 * stride + 5, 1, kernel * stride, block * stride * 3];
     let lens = spec.lens(&usual, stride, 1..=40 * stride + 5);
-    let kv_heads = spec.number(2, 1..=4);
-    let num_heads = kv_heads * spec.number(3, 1..=6);
+    let kv_heads = spec.kv_heads(2, 1..=4);
+    let num_heads = kv_heads * spec.group(3, 1..=6);
+    let strides = |size: &Size| [size.context / stride, size.context.div_ceil(block * stride)];
+    let [prob_stride, score_stride] = spec.size().map_or([41, 40 / block + 3], strides);
     let params = NsaBlockScoreParams {
         num_heads,
         num_kv_heads: kv_heads,
-        prob_stride: 41,
-        score_stride: 40 / block + 3,
+        prob_stride,
+        score_stride,
         stride,
         init_blocks: nsa.init_blocks,
         local_blocks: nsa.recent_blocks(),
         infinity: f32::INFINITY,
     };
     let rows: Vec<[u32; 4]> = lens.iter().map(|len| [0, *len, 0, 0]).collect();
-    let mut probs = spec.floats((count(&rows) * num_heads * 41) as usize, 1);
-    probs.iter_mut().for_each(|p| *p = (p.abs() * 256.0).floor() / 256.0);
-    let mut want = vec![f32::NAN; (count(&rows) * kv_heads * params.score_stride) as usize];
-    cpu::nsa_block_score::nsa_block_score(&nsa, &params, &probs, &rows, &mut want);
     let grid = nsa_block_score::grid(&params, count(&rows));
+    let [probs, scores] = [num_heads * prob_stride, kv_heads * score_stride].map(|len| count(&rows) * len);
     let case = Case::new("forced blocks and overlaps", variant, &params, grid)
-        .binding(&probs)
-        .binding(&rows)
-        .output(Tolerance::EXACT, &want);
-    vec![case]
+        .costs(4.0 * f64::from(probs + scores), 0.0);
+    if spec.size().is_some() {
+        return vec![case.floats_of(probs).binding(&rows).floats_of(scores)];
+    }
+    let mut probs = spec.floats(probs as usize, 1);
+    probs.iter_mut().for_each(|p| *p = (p.abs() * 256.0).floor() / 256.0);
+    let mut want = vec![f32::NAN; scores as usize];
+    cpu::nsa_block_score::nsa_block_score(&nsa, &params, &probs, &rows, &mut want);
+    vec![case.binding(&probs).binding(&rows).output(Tolerance::EXACT, &want)]
 }
 
 pub(crate) fn nsa_probs(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let shape = KvShape { dtype: cache_of(variant), ..shape(variant, 2) };
+    let kv_heads = spec.size().map_or(2, |size| size.cache.num_kv_heads);
+    let shape = KvShape { dtype: cache_of(variant), ..shape(variant, kv_heads) };
     let stride = shape.block_size * filled(variant, slot::PAGES);
     let kernel = stride * filled(variant, nsa_block_score::KERNEL_STRIDES);
     // More strides than a workgroup has lanes, in lengths with and without a compressed key, whole and with a rest.
     let usual = [300 * stride + 5, 1, kernel, kernel - 1, kernel + 3 * stride];
     let lens = spec.lens(&usual, stride, 1..=300 * stride + 5);
-    let layer = Layer::new(shape, &lens, spec.seed(1));
-    let num_heads = 2 * spec.number(3, 1..=6);
-    let num_blocks = layer.k.len() / shape.block_elements();
-    let mut digests = vec![f32::NAN; Digest::Mean.pool_elements(&shape, num_blocks)];
-    let touched = pages(&layer, &lens);
-    cpu::block_digest::block_digest(&shape, Digest::Mean, &touched, &layer.k, &mut digests);
+    let layer = spec.layer(shape, &lens, 1);
+    let num_heads = kv_heads * spec.group(3, 1..=6);
     let width = num_heads * shape.head_dim;
     let params = NsaProbsParams {
         num_heads,
-        num_kv_heads: 2,
+        num_kv_heads: kv_heads,
         q_stride: width + 4,
-        prob_stride: 301,
+        prob_stride: spec.size().map_or(301, |size| size.context / stride),
         scale: 2.0 / (shape.head_dim as f32).sqrt(),
     };
-    let q = queries(lens.len(), width as usize, width as usize + 4, spec.seed(2));
     let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
     let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
-    let mut want = vec![f32::NAN; (count(&rows) * num_heads * 301) as usize];
+    let (touched, probs) = (pages(&layer, &lens), count(&rows) * num_heads * params.prob_stride);
+    let [elements, read] =
+        [Digest::pool_elements, Digest::pool_len].map(|of| of(Digest::Mean, &shape, touched.len()));
+    let grid = nsa_probs::grid(&params, count(&rows));
+    let case = Case::new("compressed keys of several lengths", variant, &params, grid).costs(
+        4.0 * (read as f64 + f64::from(probs)),
+        2.0 * elements as f64 * f64::from(num_heads / kv_heads),
+    );
+    if spec.size().is_some() {
+        let words = Digest::Mean.pool_len(&shape, layer.num_blocks() as usize);
+        let words = u32::try_from(words).expect("a pool fits a binding");
+        let case = case.floats_of(count(&rows) * params.q_stride);
+        let case = case.random(block_digest::dtype(shape.dtype), words);
+        return vec![case.binding(&layer.tables).binding(&rows).floats_of(probs)];
+    }
+    let mut digests = vec![f32::NAN; Digest::Mean.pool_elements(&shape, layer.num_blocks() as usize)];
+    cpu::block_digest::block_digest(&shape, Digest::Mean, &touched, &layer.k, &mut digests);
+    let q = queries(lens.len(), width as usize, width as usize + 4, spec.seed(2));
+    let mut want = vec![f32::NAN; probs as usize];
     let sizes = [kernel as usize, stride as usize];
     cpu::nsa_probs::nsa_probs(&layer.kv(), sizes, &params, &q, &layer.tables, &rows, &mut want);
-    let grid = nsa_probs::grid(&params, count(&rows));
-    let case = Case::new("compressed keys of several lengths", variant, &params, grid)
+    let case = case
         .binding(&q)
         .binding(&words(block_digest::dtype(shape.dtype), &digests))
         .binding(&layer.tables)

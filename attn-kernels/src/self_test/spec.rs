@@ -1,4 +1,4 @@
-//! Choices that a case leaves open: the usual values, or draws from a seed.
+//! Choices that a case leaves open: the usual values, draws from a seed, or the sizes of a kernel that is timed.
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
@@ -6,7 +6,12 @@ use std::ops::RangeInclusive;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::layer;
+use super::layer::{self, Layer};
+use super::options::Lists;
+use crate::kernel::KvShape;
+
+/// A prime that spreads indices.
+pub(crate) const SPREAD: u32 = 7919;
 
 /// Choices of the open properties of a case: data, rows, lengths, heads, strides. By default all are the usual ones.
 ///
@@ -14,16 +19,86 @@ use super::layer;
 #[derive(Clone, Debug, Default)]
 pub struct Spec {
     seed: Option<u64>,
+    size: Option<Size>,
     draws: Cell<u64>,
     /// Whether lists name all blocks.
     lists_all: bool,
 }
 
+/// Sizes of a case that is only timed. Each kernel takes those that its variant leaves open.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Query heads.
+    pub num_heads: u32,
+    /// Cache of keys and values.
+    pub cache: KvShape,
+    /// Rows, or the blocks, entries or lists that a kernel goes through one by one.
+    pub rows: u32,
+    /// Sequences.
+    pub batch: u32,
+    /// Tokens of a sequence.
+    pub context: u32,
+    /// Tokens of a block that lists select.
+    pub select_block: u32,
+    /// Share of a sequence's blocks that lists hold.
+    pub density: f64,
+    /// Scores that a selection keeps.
+    pub k: u32,
+}
+
 impl Spec {
+    /// Chooses `size`, and the least of what it does not name. Data are random and have no references: the case is only timed.
+    /// Kernels that know no sizes have cases with references, which state no bytes.
+    #[must_use]
+    pub const fn sized(size: Size) -> Self {
+        Self { seed: None, size: Some(size), draws: Cell::new(0), lists_all: false }
+    }
+
+    /// The sizes of a case that is only timed.
+    pub(crate) const fn size(&self) -> Option<&Size> {
+        self.size.as_ref()
+    }
+
+    /// A size, or one of `range`.
+    pub(crate) fn named(&self, of: impl Fn(&Size) -> u32, usual: u32, range: RangeInclusive<u32>) -> u32 {
+        self.size().map_or_else(|| self.number(usual, range), of)
+    }
+
+    /// Rows, or what a kernel goes through instead.
+    pub(crate) fn rows(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
+        self.named(|size| size.rows, usual, range)
+    }
+
+    /// KV heads.
+    pub(crate) fn kv_heads(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
+        self.named(|size| size.cache.num_kv_heads, usual, range)
+    }
+
+    /// Query heads of a KV head.
+    pub(crate) fn group(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
+        self.named(|size| size.num_heads / size.cache.num_kv_heads, usual, range)
+    }
+
+    /// Lists of blocks of sequences of these lengths: each block with a chance and from a seed, or a share of them.
+    pub(crate) fn lists(&self, lens: impl Iterator<Item = u32>, block: u32, usual: (f64, u64)) -> Lists {
+        match self.size {
+            Some(size) => Lists::share(lens, block, size.density),
+            None => Lists::random(lens, block, self.density(usual.0), self.seed(usual.1)),
+        }
+    }
+
+    /// A layer of sequences of these lengths, without contents if the case is only timed.
+    pub(crate) fn layer(&self, shape: KvShape, lens: &[u32], usual: u64) -> Layer {
+        match self.size {
+            Some(_) => Layer::empty(shape, lens, usual),
+            None => Layer::new(shape, lens, self.seed(usual)),
+        }
+    }
+
     /// Draws everything that a case leaves open from `seed`.
     #[must_use]
     pub const fn random(seed: u64) -> Self {
-        Self { seed: Some(seed), draws: Cell::new(0), lists_all: false }
+        Self { seed: Some(seed), size: None, draws: Cell::new(0), lists_all: false }
     }
 
     /// The spec with lists of all blocks: a variant that attends listed blocks then gets the case of one that attends all.
@@ -35,7 +110,7 @@ impl Spec {
     /// Choices beside those of the spec, which do not change with their number.
     pub(crate) fn aside(&self) -> Self {
         let seed = self.rng().map(|mut rng| rng.random());
-        Self { seed, draws: Cell::new(0), lists_all: self.lists_all }
+        Self { seed, size: self.size, draws: Cell::new(0), lists_all: self.lists_all }
     }
 
     /// Numbers for the next choice, unless that is the usual one.
@@ -48,6 +123,7 @@ impl Spec {
 
     /// One of `range`.
     pub fn number(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
+        let usual = if self.size.is_some() { *range.start() } else { usual };
         self.rng().map_or(usual, |mut rng| rng.random_range(range))
     }
 
@@ -74,15 +150,16 @@ impl Spec {
 
     /// Up to the usual number of items, or to `most` if that is more, each drawn by `draw`.
     pub fn list<T: Clone>(&self, usual: &[T], most: u32, draw: impl Fn(&Self) -> T) -> Vec<T> {
-        if self.seed.is_none() {
-            return usual.into();
+        match self.size {
+            Some(size) => (0..size.batch).map(|_| draw(self)).collect(),
+            None if self.seed.is_none() => usual.into(),
+            None => (0..self.number(0, 1..=most)).map(|_| draw(self)).collect(),
         }
-        (0..self.number(0, 1..=most)).map(|_| draw(self)).collect()
     }
 
     /// A length in tokens: on either side of the edge of a block as often as anywhere else.
     pub fn len(&self, usual: u32, block: u32, range: RangeInclusive<u32>) -> u32 {
-        let Some(mut rng) = self.rng() else { return usual };
+        let Some(mut rng) = self.rng() else { return self.size.map_or(usual, |size| size.context) };
         let (least, most) = range.into_inner();
         let len = rng.random_range(least..=most);
         let near = (len / block * block + rng.random_range(0..3)).saturating_sub(1);

@@ -1,5 +1,6 @@
 //! Cases of `top_k` and of the kernels that share long rows out.
 
+use super::spec::{SPREAD, Size};
 use super::{Case, Spec, count, filled, hostile};
 use crate::Variant;
 use crate::cpu;
@@ -132,6 +133,16 @@ pub(crate) fn long_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn transform_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(&Size { rows, context, k, .. }) = spec.size() {
+        // A table of slots takes positions to positions, so that every run finds some.
+        let table: Vec<u32> = (0..context).rev().collect();
+        let positions: Vec<u32> = (0..rows * k).map(|i| i * SPREAD % context).collect();
+        let params = TopKTransformParams { rows, out_stride: k, page_size: 1 };
+        let case = Case::new("positions", variant, &params, top_k_transform::grid(&params))
+            .costs(12.0 * f64::from(rows * k), 0.0);
+        let case = case.binding(&vec![[0, context, k, 0]; rows as usize]);
+        return vec![case.binding(&table).binding(&positions)];
+    }
     let rows = Rows::new(spec, &[(1000, 70), (30, 70), (100, 70)], [1000, 100]);
     let before = rows.selected(Output::Positions(Transform::None));
     let TopKParams { rows: count, out_stride, page_size, .. } = rows.params;

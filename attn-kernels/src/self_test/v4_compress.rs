@@ -2,6 +2,7 @@
 
 use sparse_select::v4::compressor::Ratio;
 
+use super::spec::SPREAD;
 use super::{Case, Spec, count, filled};
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::v4_compress::{self, V4CompressParams};
@@ -17,6 +18,9 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (dim, rope) = (filled(variant, v4_compress::DIM) as usize, filled(variant, slot::ROPE) as usize);
     let ratio = if filled(variant, v4_compress::COFF) == 2 { Ratio::C4 } else { Ratio::C128 };
     let (r, block, width) = (ratio.tokens(), ratio.state_block_size(), ratio.coff() * dim);
+    if let Some(size) = spec.size() {
+        return vec![timed(variant, ratio, size.rows)];
+    }
     let windows = spec.number(3, 2..=5) as usize;
     let (len, blocks) = (windows * r, (windows * r).div_ceil(block));
     let tables: Vec<u32> = (0..blocks).rev().map(|b| u32::try_from(b).expect("few blocks")).collect();
@@ -54,4 +58,25 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
             .binding(&angles)
             .output(ENTRIES, &want);
     vec![case]
+}
+
+/// Entries that have blocks of their own.
+fn timed(variant: &Variant, ratio: Ratio, entries: u32) -> Case {
+    let (dim, rope) = (filled(variant, v4_compress::DIM), filled(variant, slot::ROPE));
+    let of_ratio = [ratio.tokens(), ratio.state_block_size(), ratio.coff()];
+    let [ratio, state_block, windows] = of_ratio.map(|n| u32::try_from(n).expect("a few tokens"));
+    let (width, tokens) = (windows * dim, windows * ratio);
+    let (page, blocks) = (state_block * 2 * width, tokens / state_block);
+    let list: Vec<[u32; 4]> = (0..entries).map(|i| [tokens - 1, i * blocks, i, 0]).collect();
+    let tables: Vec<u32> = (0..entries * blocks).map(|block| block * SPREAD % (entries * blocks)).collect();
+    let params = V4CompressParams { ratio, state_block, page, eps: EPS };
+    Case::new("entries", variant, &params, v4_compress::grid(entries))
+        .costs(8.0 * f64::from(entries * tokens) * f64::from(dim), 0.0)
+        .floats_of(entries * blocks * page)
+        .floats_of(ratio * width)
+        .floats_of(dim)
+        .binding(&list)
+        .binding(&tables)
+        .floats_of(entries * rope)
+        .floats_of(entries * dim)
 }

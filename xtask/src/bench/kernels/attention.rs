@@ -11,13 +11,14 @@ use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Ti
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, paged_prefill_coop};
 use attn_kernels::rows::DecodeRow;
+use attn_kernels::self_test::Size;
 use attn_kernels::split::{SplitCache, SplitPlan, SplitPlanner};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
 use super::ceiling::random;
-use super::lists::Lists;
+use super::lists::{Lists, SELECT_BLOCK};
 use super::work::Work;
 
 /// Heads and types of a model's attention.
@@ -38,6 +39,21 @@ impl Heads {
     /// Sets the tokens of a block.
     pub(super) fn paged(self, block_size: u32) -> Self {
         Self { shape: KvShape { block_size, ..self.shape }, ..self }
+    }
+
+    /// One sequence and one row, and lists of a tenth of the blocks.
+    pub(super) fn size(&self) -> Size {
+        let Self { num_heads, shape: cache } = *self;
+        Size {
+            num_heads,
+            cache,
+            rows: 1,
+            batch: 1,
+            context: 1,
+            select_block: SELECT_BLOCK,
+            density: 0.1,
+            k: 1,
+        }
     }
 
     pub(super) fn name(&self) -> String {

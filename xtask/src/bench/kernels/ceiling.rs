@@ -7,6 +7,7 @@ use anyhow::Result;
 use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::profile::Matrices;
+use attn_kernels::self_test::Random;
 use attn_kernels::{Kernel, KernelRole, Params, Variant, bindings, params};
 use serde::Serialize;
 
@@ -153,7 +154,12 @@ impl Ceiling {
 
 /// A buffer of random numbers, with this many elements of `dtype`.
 pub(super) fn random(gpu: &Gpu, dtype: KvDtype, elements: usize, seed: u32) -> Result<Buf<u32>> {
-    let words = elements * dtype.bytes() as usize / 4;
+    random_words(gpu, &Random { dtype, words: elements * dtype.bytes() as usize / 4 }, seed)
+}
+
+/// The random data of a case that is timed.
+pub(super) fn random_words(gpu: &Gpu, random: &Random, seed: u32) -> Result<Buf<u32>> {
+    let Random { dtype, words } = *random;
     let buf = gpu.buffer("random", words)?;
     let kind = match dtype {
         KvDtype::F32 => 0,

@@ -1,19 +1,31 @@
 //! Kernels and shapes that run, by name.
 
 use anyhow::Result;
+use attn_kernels::Variant;
 use attn_kernels::gpu::Gpu;
-use attn_kernels::kernel::KvDtype;
-use attn_kernels::kernel::quantise::Code;
+use attn_kernels::kernel::attention::Context;
+use attn_kernels::kernel::block_digest::{self, Digest};
+use attn_kernels::kernel::hash_codes::{self, HashSource};
+use attn_kernels::kernel::quantise::{self, Code, Scale};
+use attn_kernels::kernel::top_k::Transform;
+use attn_kernels::kernel::v4_compress::{self, EntryShape};
+use attn_kernels::kernel::{
+    KvDtype, KvShape, apply_sinks, cache_write, copy_blocks, dequantise, gather_cache, hamming_score,
+    latent_write, list_counts, lse_merge, masked_attention, nsa_block_score, nsa_probs, prefix_slots,
+    swap_blocks, top_k_transform, vote_blocks,
+};
+use attn_kernels::self_test::{self, Size, Spec};
 use models::Dtype;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::attention::{self, Heads, Step};
+use super::lists::SELECT_BLOCK;
 use super::products::{self, Matrix};
 use super::prompt::{self, Prompt};
 use super::select::{self, Policy};
-use super::work::{Bench, Timed};
-use super::{bound, flashprefill, host, masked, mla, nsa, others, pages, xattn};
+use super::work::{Bench, Timed, Work};
+use super::{bound, flashprefill, host, mla, pages, xattn};
 
 /// Works that share their data, under one name. Data are made when their turn comes: all at once would not fit in memory.
 pub(super) struct Item {
@@ -27,6 +39,8 @@ type Run = Box<dyn Fn(&Bench) -> Result<Vec<Timed>>>;
 #[derive(Default)]
 struct Grid {
     items: Vec<Item>,
+    /// Kernels that their self-tests describe, and their sizes.
+    cases: Vec<(Variant, Size)>,
 }
 
 /// Contexts, batches of decode and lengths of prompts.
@@ -48,6 +62,15 @@ const SOFTWARE: Sizes = Sizes { contexts: &[1024, 4096], batches: &[1, 4], lens:
 impl Grid {
     fn add(&mut self, name: String, run: impl Fn(&Bench) -> Result<Vec<Timed>> + 'static) {
         self.items.push(Item { name, run: Box::new(run) });
+    }
+
+    /// A kernel alone at `size`, which `shape` tells.
+    fn case(&mut self, variant: Variant, size: Size, shape: String) {
+        self.cases.push((variant.clone(), size));
+        self.add(format!("{} {shape}", variant.kernel.name), move |bench| {
+            let case = self_test::cases(&variant, &Spec::sized(size)).swap_remove(0);
+            bench.alone(Work::of(bench.gpu, case, &shape)?)
+        });
     }
 
     /// One step of decode, dense and over selected blocks.
@@ -244,43 +267,13 @@ fn products(grid: &mut Grid, gpu: &Gpu) {
 /// The kernels round attention.
 fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     let rows = if software { 512 } else { 8192 };
-    grid.add("cache_write".into(), move |bench| bench.alone(others::cache_write(bench.gpu, &main, rows)?));
-    grid.add("copy_blocks".into(), move |bench| {
-        bench.alone(others::copy_blocks(bench.gpu, &main, rows / 4)?)
-    });
-    grid.add("latent_write".into(), move |bench| bench.alone(mla::latent_write(bench.gpu, rows)?));
     grid.add("fetch_pages".into(), move |bench| bench.alone(pages::fetch(bench.gpu, &main, rows / 4)?));
-    grid.add("apply_sinks".into(), move |bench| bench.alone(others::apply_sinks(bench.gpu, &main, rows)?));
-    grid.add("v4_compress".into(), move |bench| {
-        let entries = rows / 8;
-        let [c4, c128] = [
-            mla::v4_compress(bench.gpu, entries, 4, true)?,
-            mla::v4_compress(bench.gpu, entries / 16, 128, false)?,
-        ];
-        bench.each([c4, c128])
-    });
-    grid.add("lse_merge".into(), move |bench| bench.alone(others::lse_merge(bench.gpu, &main, rows)?));
-    grid.add("swap_blocks".into(), move |bench| {
-        bench.alone(others::swap_blocks(bench.gpu, &main, rows / 4)?)
-    });
-    for code in [Code::Fp8, Code::Int8] {
-        grid.add(format!("quantise, dequantise {code:?}"), move |bench| {
-            bench.each(others::codes(bench.gpu, 4 * rows, 1024, code)?)
-        });
-    }
     grid.add("mla_decode, two caches".into(), move |bench| {
         mla::decode_of_two(bench, if software { 1 } else { 64 })
     });
+    of_rows(grid, main, rows);
     for &context in sizes.contexts {
-        grid.add(format!("gather_cache {context}"), move |bench| {
-            bench.alone(others::gather_cache(bench.gpu, &main, context)?)
-        });
-        grid.add(format!("hash_codes, hamming_score {context}"), move |bench| {
-            bench.each(others::hashes(bench.gpu, &main, context)?)
-        });
-        grid.add(format!("block_digest {context}"), move |bench| {
-            bench.alone(others::block_digest(bench.gpu, &main, context)?)
-        });
+        of_context(grid, main, context);
         grid.add(format!("block_score 4 x {context}"), move |bench| {
             let step = Step::new(bench.gpu, &main, [4, context])?;
             let [(quest, ..), (gsa, ..)] = [
@@ -295,29 +288,100 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
         grid.add(format!("block_lse, mass_cut 4 x {context}"), move |bench| {
             bench.alone(bound::by_mass(bench.gpu, &Step::new(bench.gpu, &main, [4, context])?, 9.0)?)
         });
-        grid.add(format!("masked_attention 4 x {context}"), move |bench| {
-            bench.alone(masked::attend(bench.gpu, &Step::new(bench.gpu, &main, [4, context])?, 0.1)?)
-        });
-        grid.add(format!("vote_blocks, list_counts {context}"), move |bench| {
-            bench.each(masked::votes(bench.gpu, 128, context)?)
-        });
-        grid.add(format!("nsa_probs, nsa_block_score 4 x {context}"), move |bench| {
-            bench.each(nsa::compressed(bench.gpu, &Step::new(bench.gpu, &main, [4, context])?)?)
-        });
         grid.add(format!("residency 4 x {context}"), move |bench| {
             bench.alone(pages::resident(bench.gpu, &Step::new(bench.gpu, &main, [4, context])?, 0.1)?)
         });
-        grid.add(format!("prefix_slots 16 x {context}"), move |bench| {
-            bench.alone(others::prefix_slots(bench.gpu, &main, [16, context])?)
-        });
         let (rows, k) = if software { (4, 256) } else { (64, 2048) };
+        let k = k.min(context / 2);
         grid.add(format!("top_k of {context}"), move |bench| {
-            bench.alone(select::top_k_of(bench.gpu, rows, context, k.min(context / 2))?)
+            bench.alone(select::top_k_of(bench.gpu, rows, context, k)?)
         });
-        grid.add(format!("top_k_transform of {context}"), move |bench| {
-            bench.alone(select::top_k_transform(bench.gpu, rows, context, k.min(context / 2))?)
-        });
+        let size = Size { rows, context, k, ..main.size() };
+        let transform = top_k_transform::variant(Transform::Paged);
+        grid.case(transform, size, format!("{k} of {context}, {rows} rows"));
         grid.add(format!("index_logits, indexer {context}"), move |bench| mla::indexer(bench, context));
     }
     grid.add("record, submit".into(), host::record);
+}
+
+/// Kernels that go through rows, blocks or entries.
+fn of_rows(grid: &mut Grid, main: Heads, rows: u32) {
+    let (heads, shape) = (main.name(), &main.shape);
+    let (num_heads, dim) = (main.num_heads, shape.head_dim);
+    let of = |rows| Size { rows, ..main.size() };
+    grid.case(cache_write::variant(shape), of(rows), format!("{rows} rows, {heads}"));
+    let blocks = rows / 4;
+    grid.case(copy_blocks::variant(), of(blocks), format!("{blocks} blocks, {heads}"));
+    grid.case(swap_blocks::variant(), of(blocks), format!("{blocks} blocks, {heads}"));
+    let latents = Size { cache: KvShape { block_size: mla::SHAPE.block_size, ..*shape }, ..of(rows) };
+    let name = format!("{rows} rows of {}, f16", mla::SHAPE.width());
+    grid.case(latent_write::variant(&mla::SHAPE), latents, name);
+    grid.case(apply_sinks::variant(dim), of(rows), format!("{rows} rows of {num_heads} x {dim}"));
+    grid.case(lse_merge::variant(dim), of(rows), format!("{} rows of {dim}", rows * num_heads));
+    let entry = EntryShape { dim: mla::SHAPE_OF_TWO.latent, rope: 64, windows: 2 };
+    for (entries, tokens, windows) in [(rows / 8, 8, 2), (rows / 128, 128, 1)] {
+        let name = format!("{entries} entries of {tokens} tokens, {}", entry.dim);
+        grid.case(v4_compress::variant(&EntryShape { windows, ..entry }), of(entries), name);
+    }
+    let (rows, width) = (4 * rows, 1024);
+    for code in [Code::Fp8, Code::Int8] {
+        let kernels = [quantise::variant(width, code, Scale::PerRow), dequantise::variant(width, code)];
+        for variant in kernels {
+            let variant = variant.expect("rows are whole units");
+            grid.case(variant, of(rows), format!("{rows} rows of {width}, {code:?}"));
+        }
+    }
+}
+
+/// Kernels whose work grows with the context.
+fn of_context(grid: &mut Grid, main: Heads, context: u32) {
+    let (heads, shape) = (main.name(), &main.shape);
+    let one = Size { context, ..main.size() };
+    let four = Size { batch: 4, ..one };
+    grid.case(gather_cache::variant(shape, Context::Full), one, format!("{context}, {heads}"));
+    let bits = shape.head_dim;
+    let name = format!("{context}, {bits} bits, {heads}");
+    grid.case(hash_codes::variant(shape, HashSource::Keys), one, name.clone());
+    grid.case(hamming_score::variant(shape, SELECT_BLOCK, bits / 32), one, name);
+    let digest = block_digest::variant(shape, Digest::MinMax);
+    grid.case(digest, one, format!("min/max of {context}, {heads}"));
+    let name = format!("4 x {context}, {heads}, {:.0} % of the blocks", 100.0 * four.density);
+    grid.case(masked_attention::variant(shape, SELECT_BLOCK), four, name);
+    // Sizes that NSA was published with.
+    let (kernel, stride) = (32, 16);
+    let name = format!("4 x {context}, {heads}");
+    grid.case(nsa_probs::variant(shape, kernel, stride), four, name.clone());
+    grid.case(nsa_block_score::variant(kernel, stride, SELECT_BLOCK), four, name);
+    let voters = Size { rows: 128, density: 0.25, ..one };
+    let blocks = context.div_ceil(SELECT_BLOCK);
+    let name = format!("{} lists of {blocks} blocks, 25 % of the blocks", voters.rows);
+    grid.case(vote_blocks::variant(), voters, name.clone());
+    grid.case(list_counts::variant(), voters, name);
+    let name = format!("16 x {context}, block {}", shape.block_size);
+    grid.case(prefix_slots::variant(), Size { batch: 16, ..one }, name);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_state_their_costs_and_hold_all_bindings() {
+        let mut grid = Grid::default();
+        around(&mut grid, &FULL, Heads::new(32, 8, 128, KvDtype::F16), false);
+        assert!(grid.cases.len() > 50);
+        for (variant, size) in grid.cases {
+            let cases = self_test::cases(&variant, &Spec::sized(size));
+            let [case] = &cases[..] else { panic!("{}: {} cases", variant.kernel.name, cases.len()) };
+            let name = variant.kernel.name;
+            assert!(case.bytes > 0.0, "{name} states no bytes");
+            assert_eq!(case.buffers.len(), variant.bindings.len(), "bindings of {name}");
+            assert!(
+                case.dispatches.iter().all(|(_, grid)| grid.iter().all(|n| (1..=65_535).contains(n))),
+                "{name}"
+            );
+            let given = case.buffers.iter().map(Vec::len).sum::<usize>();
+            assert!(given < 1 << 25, "{name}: {given} words are made one by one");
+        }
+    }
 }

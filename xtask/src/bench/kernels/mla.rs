@@ -1,18 +1,15 @@
 //! Decode of absorbed multi-head latent attention: dense, and over the tokens that an indexer selects (DSA).
 
 use anyhow::Result;
-use attn_kernels::Level;
 use attn_kernels::gpu::{Bound, Buf, Gpu};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::index_logits::{IndexKeys, IndexLogitsParams};
 use attn_kernels::kernel::index_logits_coop::IndexKernel;
-use attn_kernels::kernel::latent_write::{self, LatentWriteParams};
 use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
 use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::top_k::{Output, TopKParams};
-use attn_kernels::kernel::v4_compress::{self, EntryShape, V4CompressParams};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -24,7 +21,7 @@ use super::work::{Bench, Timed, Work};
 
 /// Query heads, and the published latent of 512 with 64 rope elements.
 const HEADS: u32 = 128;
-const SHAPE: LatentShape =
+pub(super) const SHAPE: LatentShape =
     LatentShape { latent: 512, rope: 64, block_size: 64, dtype: KvDtype::F16, plain: 0 };
 /// The published indexer.
 const INDEX_HEADS: u32 = 64;
@@ -33,7 +30,7 @@ const TOP_K: u32 = 2048;
 /// One over the root of the head size before absorption, 192.
 const SCALE: f32 = 0.072_168_78;
 /// A window cache and a compressed cache of DeepSeek V4, and the keys that a row attends of each.
-const SHAPE_OF_TWO: LatentShape =
+pub(super) const SHAPE_OF_TWO: LatentShape =
     LatentShape { latent: 512, rope: 0, block_size: 64, dtype: KvDtype::F16, plain: 0 };
 const KEYS_OF_TWO: [u32; 2] = [128, 1024];
 
@@ -284,60 +281,4 @@ pub(super) fn decode(bench: &Bench, at: [u32; 2]) -> Result<Vec<Timed>> {
         all.extend(bench.beside(dense, [sparse])?);
     }
     Ok(all)
-}
-
-/// Latents of `rows` tokens into the cache.
-pub(super) fn latent_write(gpu: &Gpu, rows: u32) -> Result<Work> {
-    let width = SHAPE.width();
-    let blocks = rows.div_ceil(SHAPE.block_size) as usize;
-    let latents = random(gpu, SHAPE.dtype, blocks * SHAPE.block_bytes() / SHAPE.dtype.bytes() as usize, 1)?;
-    let kv = random(gpu, KvDtype::F32, (rows * width) as usize, 2)?;
-    let slots: Vec<i32> = (0..rows).map(|row| (row * 7919 % rows).cast_signed()).collect();
-    let slots = gpu.upload("slots", &slots)?;
-    let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: SHAPE.latent };
-    let binds: [Bound; 3] = [(&kv).into(), (&slots).into(), (&latents).into()];
-    let bytes = f64::from(rows) * f64::from(width) * (4.0 + f64::from(SHAPE.dtype.bytes()));
-    Ok(Work::new("latent_write", Level::Baseline.name(), format!("{rows} rows of {width}, f16"))
-        .costs(bytes, 0.0)
-        .dispatch(latent_write::variant(&SHAPE), &params, binds, latent_write::grid(&params, &SHAPE)))
-}
-
-/// `entries` entries of a compressed cache, each over `ratio` tokens, of two windows if they overlap.
-pub(super) fn v4_compress(gpu: &Gpu, entries: u32, ratio: u32, overlap: bool) -> Result<Work> {
-    let (dim, rope) = (SHAPE_OF_TWO.latent, 64);
-    let windows = 1 + u32::from(overlap);
-    let (width, tokens) = (windows * dim, windows * ratio);
-    let state_block = if overlap { 4 } else { 8 };
-    let (page, blocks) = (state_block * 2 * width, tokens / state_block);
-    let states = random(gpu, KvDtype::F32, (entries * blocks * page) as usize, 1)?;
-    let ape = random(gpu, KvDtype::F32, (ratio * width) as usize, 2)?;
-    let norm = random(gpu, KvDtype::F32, dim as usize, 3)?;
-    let turns = random(gpu, KvDtype::F32, (entries * rope) as usize, 4)?;
-    let list: Vec<[u32; 4]> = (0..entries).map(|i| [tokens - 1, i * blocks, i, 0]).collect();
-    let tables: Vec<u32> = (0..entries * blocks).map(|block| block * 7919 % (entries * blocks)).collect();
-    let (list, tables) = (gpu.upload("entries", &list)?, gpu.upload("tables", &tables)?);
-    let out = gpu.buffer::<f32>("out", (entries * dim) as usize)?;
-    let params = V4CompressParams { ratio, state_block, page, eps: 1e-6 };
-    let binds: [Bound; 7] = [
-        (&states).into(),
-        (&ape).into(),
-        (&norm).into(),
-        (&list).into(),
-        (&tables).into(),
-        (&turns).into(),
-        (&out).into(),
-    ];
-    let bytes = 8.0 * f64::from(entries) * f64::from(tokens) * f64::from(dim);
-    Ok(Work::new(
-        "v4_compress",
-        Level::Baseline.name(),
-        format!("{entries} entries of {tokens} tokens, {dim}"),
-    )
-    .costs(bytes, 0.0)
-    .dispatch(
-        v4_compress::variant(&EntryShape { dim, rope, windows }),
-        &params,
-        binds,
-        v4_compress::grid(entries),
-    ))
 }

@@ -9,7 +9,6 @@ use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
 use attn_kernels::kernel::top_k_long::{self, TopKLongParams};
 use attn_kernels::kernel::top_k_peaks;
-use attn_kernels::kernel::top_k_transform::{self, TopKTransformParams};
 
 use super::attention::Step;
 use super::ceiling::random;
@@ -178,23 +177,4 @@ pub(super) fn top_k_of(gpu: &Gpu, rows: u32, len: u32, k: u32) -> Result<Work> {
     let out = gpu.buffer::<u32>("out", (rows * k) as usize)?;
     let params = TopKParams { rows, out_stride: k, copies: 1, page_size: 1 };
     top_k(gpu, &params, Output::Positions(Transform::None), &list, (&scores).into(), &out)
-}
-
-/// Slots of `k` positions of each of `rows` rows.
-pub(super) fn top_k_transform(gpu: &Gpu, rows: u32, len: u32, k: u32) -> Result<Work> {
-    // A table of slots takes positions to positions, so that every run finds some.
-    let table: Vec<u32> = (0..len).map(|slot| len - 1 - slot).collect();
-    let positions: Vec<u32> = (0..rows * k).map(|i| i * 7919 % len).collect();
-    let [table, out] = [gpu.upload("table", &table)?, gpu.upload("out", &positions)?];
-    let list = gpu.upload("rows", &vec![[0, len, k, 0]; rows as usize])?;
-    let params = TopKTransformParams { rows, out_stride: k, page_size: 1 };
-    let bindings: [Bound; 3] = [(&list).into(), (&table).into(), (&out).into()];
-    Ok(Work::new("top_k_transform", Level::Baseline.name(), format!("{k} of {len}, {rows} rows"))
-        .costs(12.0 * f64::from(rows * k), 0.0)
-        .dispatch(
-            top_k_transform::variant(Transform::Paged),
-            &params,
-            bindings,
-            top_k_transform::grid(&params),
-        ))
 }

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use attn_kernels::Variant;
 use attn_kernels::gpu::{Bound, Gpu, Pass};
+use attn_kernels::self_test::Case;
 use bytemuck::Pod;
 
-use super::ceiling::Pace;
+use super::ceiling::{Pace, random_words};
 
 /// The device, what fills its caches between runs, and how often a work runs.
 pub(super) struct Bench<'a> {
@@ -64,6 +65,26 @@ impl Work {
     pub(super) fn new(kernel: &str, level: &'static str, shape: String) -> Self {
         let cost = Cost { kernel: kernel.into(), level, shape, bytes: 0.0, operations: 0.0 };
         Self { cost, dispatches: Vec::new() }
+    }
+
+    /// A kernel as `case` describes it, at sizes that `shape` tells.
+    pub(super) fn of(gpu: &Gpu, case: Case, shape: &str) -> Result<Self> {
+        let mut bindings = Vec::with_capacity(case.buffers.len());
+        for (index, words) in case.buffers.iter().enumerate() {
+            let random = case.random.iter().find(|(binding, _)| *binding == index);
+            let buffer = match random {
+                Some((_, random)) => random_words(gpu, random, u32::try_from(index)?)?,
+                None => gpu.upload("words", words)?,
+            };
+            bindings.push(Bound::from(&buffer));
+        }
+        let work = Self::new(case.variant.kernel.name, case.variant.level.name(), shape.into());
+        let work = work.costs(case.bytes, case.operations);
+        Ok(case.dispatches.into_iter().fold(work, |mut work, (params, grid)| {
+            let (variant, bindings) = (case.variant.clone(), bindings.clone());
+            work.dispatches.push(Dispatch { variant, params, bindings, grid });
+            work
+        }))
     }
 
     /// Sets the bytes and the operations.
