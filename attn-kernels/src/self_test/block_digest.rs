@@ -45,9 +45,8 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     };
     if spec.size().is_some() {
         let params = BlockDigestParams::new(shape.num_kv_heads, count(&touched));
-        let words = digest.pool_len(&shape, layer.num_blocks() as usize);
         let case = new("pages", &params).binding(&touched).blocks_of(&shape, layer.num_blocks());
-        return vec![case.random(kept, u32::try_from(words).expect("a pool fits a binding"))];
+        return vec![case.random(kept, digest.pool_len(&shape, layer.num_blocks() as usize))];
     }
     // A page that no step wrote keeps its digest.
     touched.remove(2.min(touched.len() - 1));

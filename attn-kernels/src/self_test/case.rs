@@ -143,22 +143,27 @@ impl Case {
 
     /// Adds the next binding, random numbers of `dtype` in `words` words, of a case that is only timed.
     #[must_use]
-    pub fn random(mut self, dtype: KvDtype, words: u32) -> Self {
-        self.random.push((self.buffers.len(), Random { dtype, words: words as usize }));
+    pub fn random(mut self, dtype: KvDtype, words: usize) -> Self {
+        self.random.push((self.buffers.len(), Random { dtype, words }));
         self.binding::<u32>(&[])
     }
 
     /// Adds the next binding, `len` random floats, of a case that is only timed.
     #[must_use]
     pub fn floats_of(self, len: u32) -> Self {
-        self.random(KvDtype::F32, len)
+        self.random(KvDtype::F32, len as usize)
+    }
+
+    /// Adds the next binding, `len` random words, of a case that is only timed.
+    #[must_use]
+    pub fn words_of(self, len: u32) -> Self {
+        self.random(KvDtype::Int8, len as usize)
     }
 
     /// Adds the next binding, `blocks` blocks of random keys or values, of a case that is only timed.
     #[must_use]
     pub fn blocks_of(self, shape: &KvShape, blocks: u32) -> Self {
-        let words = shape.block_bytes() / size_of::<u32>() * blocks as usize;
-        self.random(shape.dtype, u32::try_from(words).expect("a buffer has less than 2^32 words"))
+        self.random(shape.dtype, shape.block_bytes() / size_of::<u32>() * blocks as usize)
     }
 
     /// Adds the next binding.

@@ -1,5 +1,7 @@
 //! Cases of `mass_bound` and `mass_merge`.
 
+use super::options::Lists;
+use super::spec::Size;
 use super::{Case, Spec, count};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
@@ -11,6 +13,9 @@ use crate::kernel::paged_decode::PARTITION;
 const SHARES: Tolerance = Tolerance { abs: 1e-7, rel: 2e-4 };
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        return vec![timed(variant, size)];
+    }
     // Rows that keep every third block, all blocks, the last one, and none.
     vec![case(
         "lists of every kind",
@@ -72,7 +77,44 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, keeps: &[fn(u32, u32
         .output(SHARES, &shares)
 }
 
+/// Lists of a share of the blocks.
+fn timed(variant: &Variant, size: &Size) -> Case {
+    let &Size { num_heads, batch, context, select_block, density, .. } = size;
+    let (num_kv_heads, blocks) = (size.cache.num_kv_heads, context.div_ceil(select_block));
+    let lens = std::iter::repeat_n(context, (batch * num_kv_heads) as usize);
+    let Lists { lists, stride, .. } = Lists::share(lens, select_block, density);
+    let params = MassBoundParams {
+        num_heads,
+        num_kv_heads,
+        select_block,
+        list_stride: stride,
+        max_partitions: ((stride - 1) * select_block).div_ceil(PARTITION),
+        bound_stride: blocks,
+        first_row: 0,
+        first_share: 0,
+        share_stride: mass_bound::share_stride(blocks),
+        partition_size: PARTITION,
+        slack: 1.0,
+    };
+    let of_heads = [2 * blocks, 2 * params.max_partitions, params.share_stride];
+    let [bounds, stats, shares] = of_heads.map(|len| batch * num_heads * len);
+    Case::new("a share of the blocks", variant, &params, mass_bound::grid(&params, batch))
+        .costs(4.0 * f64::from(bounds + stats + shares + count(&lists)), 0.0)
+        .floats_of(bounds)
+        .binding(&vec![[0, context, 0, 0]; batch as usize])
+        .binding(&lists)
+        .floats_of(stats)
+        .floats_of(shares)
+}
+
 pub(crate) fn merge_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        let (layers, rows) = (size.rows, size.batch * size.num_heads);
+        let share_stride = mass_bound::share_stride(size.context.div_ceil(size.select_block));
+        let (params, shares) = (MassMergeParams { layers, rows, share_stride }, layers * rows * share_stride);
+        let case = Case::new("all layers", variant, &params, mass_merge::grid(&params));
+        return vec![case.costs(4.0 * f64::from(shares + rows), 0.0).floats_of(shares).floats_of(rows)];
+    }
     // More layers than lanes; every third row of a layer drops nothing.
     let params =
         MassMergeParams { layers: spec.number(70, 1..=300), rows: spec.number(5, 1..=9), share_stride: 4 };

@@ -41,7 +41,7 @@ pub(crate) fn latent_write(variant: &Variant, spec: &Spec) -> Vec<Case> {
         .costs(f64::from(rows) * (4 * shape.width() as usize + shape.token_bytes()) as f64, 0.0);
     if spec.size().is_some() {
         let slots: Vec<u32> = (0..rows).map(|row| row * SPREAD % rows).collect();
-        let words = rows * u32::try_from(shape.token_bytes() / 4).expect("a token is short");
+        let words = rows as usize * shape.token_bytes() / size_of::<u32>();
         return vec![case.floats_of(rows * row_stride).binding(&slots).random(shape.dtype, words)];
     }
     let kv = spec.floats((rows * params.row_stride) as usize, 1);

@@ -2,7 +2,6 @@
 
 use super::{Case, Spec, filled};
 use crate::cpu::{self, Tolerance};
-use crate::kernel::KvDtype;
 use crate::kernel::dequantise::{self, DequantiseParams};
 use crate::kernel::quantise::{self, Code, QuantiseParams};
 use crate::{Variant, slot};
@@ -16,9 +15,7 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let case = Case::new("rows of eighths", variant, &params, quantise::grid(&params))
         .costs(bytes(rows, width), 0.0);
     if spec.size().is_some() {
-        return vec![
-            case.floats_of(rows * row_stride).random(KvDtype::Int8, rows * width / 4).floats_of(rows),
-        ];
+        return vec![case.floats_of(rows * row_stride).words_of(rows * width / 4).floats_of(rows)];
     }
     // Eighths up to 15.875, largest first, so that scales and quotients are exact and no two drivers round a tie apart.
     let mut x: Vec<f32> = spec
@@ -49,7 +46,7 @@ pub(crate) fn dequantise(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let case = Case::new("every code", variant, &params, dequantise::grid(&params, width))
         .costs(bytes(rows, width), 0.0);
     if spec.size().is_some() {
-        let case = case.random(KvDtype::Int8, rows * width / 4);
+        let case = case.words_of(rows * width / 4);
         return vec![case.floats_of(rows).floats_of(rows * params.row_stride)];
     }
     // Every code but the NaNs of e4m3.

@@ -133,7 +133,7 @@ fn hashed_keys(variant: &Variant, size: &Size) -> Case {
         .binding(&(0..context).collect::<Vec<u32>>())
         .blocks_of(&shape, blocks)
         .floats_of(dim * dim)
-        .random(KvDtype::Int8, blocks * shape.block_size * shape.num_kv_heads * params.words)
+        .words_of(blocks * shape.block_size * shape.num_kv_heads * params.words)
 }
 
 pub(crate) fn hamming_score(variant: &Variant, spec: &Spec) -> Vec<Case> {
@@ -173,8 +173,8 @@ pub(crate) fn hamming_score(variant: &Variant, spec: &Spec) -> Vec<Case> {
     if spec.size().is_some() {
         let of_slot = shape.num_kv_heads * words;
         return vec![
-            case.random(KvDtype::Int8, count(&rows) * of_slot)
-                .random(KvDtype::Int8, layer.num_blocks() * page * of_slot)
+            case.words_of(count(&rows) * of_slot)
+                .words_of(layer.num_blocks() * page * of_slot)
                 .binding(&layer.tables)
                 .binding(&rows)
                 .floats_of(count(&rows) * params.score_stride),
@@ -268,7 +268,6 @@ pub(crate) fn nsa_probs(variant: &Variant, spec: &Spec) -> Vec<Case> {
     );
     if spec.size().is_some() {
         let words = Digest::Mean.pool_len(&shape, layer.num_blocks() as usize);
-        let words = u32::try_from(words).expect("a pool fits a binding");
         let case = case.floats_of(count(&rows) * params.q_stride);
         let case = case.random(block_digest::dtype(shape.dtype), words);
         return vec![case.binding(&layer.tables).binding(&rows).floats_of(probs)];

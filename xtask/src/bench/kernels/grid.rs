@@ -10,11 +10,11 @@ use attn_kernels::kernel::quantise::{self, Code, Scale};
 use attn_kernels::kernel::top_k::Transform;
 use attn_kernels::kernel::v4_compress::{self, EntryShape};
 use attn_kernels::kernel::{
-    KvDtype, KvShape, apply_sinks, cache_write, copy_blocks, dequantise, gather_cache, hamming_score,
-    latent_write, list_counts, lse_merge, masked_attention, nsa_block_score, nsa_probs, prefix_slots,
-    swap_blocks, top_k_transform, vote_blocks,
+    KvDtype, KvShape, apply_sinks, block_score, cache_write, copy_blocks, dequantise, gather_cache,
+    hamming_score, latent_write, list_counts, lse_merge, masked_attention, mass_bound, mass_merge,
+    nsa_block_score, nsa_probs, prefix_slots, swap_blocks, top_k_transform, vote_blocks,
 };
-use attn_kernels::self_test::{self, Size, Spec};
+use attn_kernels::self_test::Size;
 use models::Dtype;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -66,10 +66,14 @@ impl Grid {
 
     /// A kernel alone at `size`, which `shape` tells.
     fn case(&mut self, variant: Variant, size: Size, shape: String) {
+        self.named(variant.kernel.name, variant, size, shape);
+    }
+
+    /// A kernel alone, under another name.
+    fn named(&mut self, kernel: &'static str, variant: Variant, size: Size, shape: String) {
         self.cases.push((variant.clone(), size));
-        self.add(format!("{} {shape}", variant.kernel.name), move |bench| {
-            let case = self_test::cases(&variant, &Spec::sized(size)).swap_remove(0);
-            bench.alone(Work::of(bench.gpu, case, &shape)?)
+        self.add(format!("{kernel} {shape}"), move |bench| {
+            bench.alone(Work::of(bench.gpu, kernel, &variant, size, &shape)?)
         });
     }
 
@@ -275,15 +279,8 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     for &context in sizes.contexts {
         of_context(grid, main, context);
         grid.add(format!("block_score 4 x {context}"), move |bench| {
-            let step = Step::new(bench.gpu, &main, [4, context])?;
-            let [(quest, ..), (gsa, ..)] = [
-                select::scores(bench.gpu, &step, Policy::Quest, None)?,
-                select::scores(bench.gpu, &step, Policy::Gsa, None)?,
-            ];
-            bench.each([quest, gsa])
-        });
-        grid.add(format!("mass_bound, mass_merge 4 x {context}"), move |bench| {
-            bound::certificate(bench, &Step::new(bench.gpu, &main, [4, context])?, 0.1)
+            let scores = |policy| select::scores(bench.gpu, &main, policy, [4, context]);
+            bench.each([scores(Policy::Quest)?, scores(Policy::Gsa)?])
         });
         grid.add(format!("block_lse, mass_cut 4 x {context}"), move |bench| {
             bench.alone(bound::by_mass(bench.gpu, &Step::new(bench.gpu, &main, [4, context])?, 9.0)?)
@@ -346,7 +343,13 @@ fn of_context(grid: &mut Grid, main: Heads, context: u32) {
     let digest = block_digest::variant(shape, Digest::MinMax);
     grid.case(digest, one, format!("min/max of {context}, {heads}"));
     let name = format!("4 x {context}, {heads}, {:.0} % of the blocks", 100.0 * four.density);
-    grid.case(masked_attention::variant(shape, SELECT_BLOCK), four, name);
+    grid.case(masked_attention::variant(shape, SELECT_BLOCK), four, name.clone());
+    grid.case(mass_bound::variant(), four, name);
+    let bounds = block_score::with_bounds(shape, main.num_heads, SELECT_BLOCK);
+    grid.named("block_score, quest, bounds", bounds, four, format!("4 x {context}, {heads}"));
+    let layers = Size { rows: 32, ..four };
+    let name = format!("4 x {context}, {heads}, {} layers", layers.rows);
+    grid.case(mass_merge::variant(), layers, name);
     // Sizes that NSA was published with.
     let (kernel, stride) = (32, 16);
     let name = format!("4 x {context}, {heads}");
@@ -363,6 +366,8 @@ fn of_context(grid: &mut Grid, main: Heads, context: u32) {
 
 #[cfg(test)]
 mod tests {
+    use attn_kernels::self_test::{self, Spec};
+
     use super::*;
 
     #[test]

@@ -3,14 +3,14 @@
 use anyhow::Result;
 use attn_kernels::Level;
 use attn_kernels::gpu::{Bound, Buf, Gpu};
-use attn_kernels::kernel::KvDtype;
-use attn_kernels::kernel::block_digest::{self, Digest};
-use attn_kernels::kernel::block_score::{self, BlockScoreParams};
+use attn_kernels::kernel::block_digest::Digest;
 use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
 use attn_kernels::kernel::top_k_long::{self, TopKLongParams};
 use attn_kernels::kernel::top_k_peaks;
+use attn_kernels::kernel::{KvDtype, block_score};
+use attn_kernels::self_test::Size;
 
-use super::attention::Step;
+use super::attention::{Heads, Step};
 use super::ceiling::random;
 use super::lists::{Lists, SELECT_BLOCK, budget};
 use super::work::{Bench, Timed, Work};
@@ -57,77 +57,34 @@ pub(super) fn decode(bench: &Bench, step: &Step, density: f64, policies: &[Polic
     bench.beside(step.attend(gpu, None)?, others)
 }
 
-/// Bounds or means of all blocks of every sequence, scored for its row of queries; Quest's bounds kept in `bounds` if it is
-/// there.
-pub(super) fn scores(
-    gpu: &Gpu,
-    step: &Step,
-    policy: Policy,
-    bounds: Option<&Buf<f32>>,
-) -> Result<(Work, BlockScoreParams, Buf<f32>)> {
-    let (shape, num_heads) = (&step.heads.shape, step.heads.num_heads);
-    let pages = step.cache.table.len();
-    let elements = policy.digest().pool_elements(shape, pages);
-    let digests = random(gpu, block_digest::dtype(shape.dtype), elements, 1)?;
-    let longest = step.cache.rows.iter().map(|row| row[1]).max().unwrap_or(0);
-    let heads_per_set = match policy {
-        Policy::Quest => num_heads / shape.num_kv_heads,
-        Policy::Gsa => num_heads,
-    };
-    let params = BlockScoreParams {
-        num_heads,
-        num_kv_heads: shape.num_kv_heads,
-        q_stride: step.heads.width(),
-        heads_per_set,
-        score_stride: longest.div_ceil(SELECT_BLOCK),
-        sink_blocks: 1,
-        recent_blocks: 1,
-        logit_scale: step.heads.scale(),
-        ..BlockScoreParams::default()
-    };
-    let scores = gpu.buffer::<f32>("scores", block_score::scores_len(&params, step.cache.rows.len()))?;
-    let mut bindings: Vec<Bound> = vec![
-        (&step.q).into(),
-        (&digests).into(),
-        (&step.cache.tables).into(),
-        (&step.rows).into(),
-        (&scores).into(),
-    ];
-    bindings.extend(bounds.map(Bound::from));
-    let (what, variant) = match bounds {
-        Some(_) => (", bounds", block_score::with_bounds(shape, num_heads, SELECT_BLOCK)),
-        None => ("", block_score::variant(shape, num_heads, policy.digest(), SELECT_BLOCK)),
-    };
-    // Two operations an element and query head for means, four for bounds, of which there are two vectors.
-    let operations = 2.0 * elements as f64 * f64::from(num_heads / shape.num_kv_heads);
-    let name = format!("{}, {}", step.name, step.heads.name());
-    let work = Work::new(&format!("block_score, {}{what}", policy.name()), Level::Baseline.name(), name)
-        .costs((digests.len() + bounds.map_or(0, Buf::len)) as f64 * 4.0, operations)
-        .dispatch(variant, &params, bindings, block_score::grid(policy.digest(), &params, step.batch()));
-    Ok((work, params, scores))
+/// Bounds or means of all blocks of every sequence, scored for its row of queries.
+pub(super) fn scores(gpu: &Gpu, heads: &Heads, policy: Policy, [batch, context]: [u32; 2]) -> Result<Work> {
+    let variant = block_score::variant(&heads.shape, heads.num_heads, policy.digest(), SELECT_BLOCK);
+    let size = Size { batch, context, ..heads.size() };
+    let kernel = format!("block_score, {}", policy.name());
+    Work::of(gpu, &kernel, &variant, size, &format!("{batch} x {context}, {}", heads.name()))
 }
 
 /// The works that select a share of the blocks, and where their lists are.
 fn select(gpu: &Gpu, step: &Step, policy: Policy, density: f64) -> Result<(Work, Lists)> {
-    let (work, params, scores) = scores(gpu, step, policy, None)?;
-    let kv_heads = params.num_kv_heads;
-    let sets = params.num_heads / params.heads_per_set;
-    let mut tops = Vec::new();
-    let (mut tokens, mut longest) = (0.0, 0);
-    for (index, row) in (0..).zip(&step.cache.rows) {
-        let blocks = row[1].div_ceil(SELECT_BLOCK);
-        let k = budget(row[1], density);
-        tops.extend((0..sets).map(|set| [(index * sets + set) * params.score_stride, blocks, k, 0]));
-        tokens += f64::from(k * SELECT_BLOCK);
-        longest = longest.max(k);
-    }
-    let stride = 1 + longest;
-    let buffer = gpu.buffer::<u32>("lists", (step.batch() * kv_heads * stride) as usize)?;
-    let rows = u32::try_from(tops.len())?;
-    let top = TopKParams { rows, out_stride: stride, copies: kv_heads / sets, page_size: 1 };
-    let top = top_k(gpu, &top, Output::List, &tops, (&scores).into(), &buffer)?;
-    Ok((work.then("select", top), Lists { buffer, stride, block: SELECT_BLOCK, tokens, density }))
+    let (batch, context, kv_heads) = (step.batch(), step.cache.rows[0][1], step.heads.shape.num_kv_heads);
+    let scored = scores(gpu, &step.heads, policy, [batch, context])?;
+    let sets = match policy {
+        Policy::Quest => kv_heads,
+        Policy::Gsa => 1,
+    };
+    let (blocks, k) = (context.div_ceil(SELECT_BLOCK), budget(context, density));
+    let tops: Vec<[u32; 4]> = (0..batch * sets).map(|set| [set * blocks, blocks, k, 0]).collect();
+    let stride = 1 + k;
+    let buffer = gpu.buffer::<u32>("lists", (batch * kv_heads * stride) as usize)?;
+    let top = TopKParams { rows: batch * sets, out_stride: stride, copies: kv_heads / sets, page_size: 1 };
+    let top = top_k(gpu, &top, Output::List, &tops, scored.binding(SCORES), &buffer)?;
+    let tokens = f64::from(batch * k * SELECT_BLOCK);
+    Ok((scored.then("select", top), Lists { buffer, stride, block: SELECT_BLOCK, tokens, density }))
 }
+
+/// Index of the scores among the bindings of `block_score`.
+const SCORES: usize = 4;
 
 /// The largest of the rows `[first score, scores, k, base]` of `scores`, by as many workgroups per row as its length
 /// requires.

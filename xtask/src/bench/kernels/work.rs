@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use attn_kernels::Variant;
 use attn_kernels::gpu::{Bound, Gpu, Pass};
-use attn_kernels::self_test::Case;
+use attn_kernels::self_test::{self, Size, Spec};
 use bytemuck::Pod;
 
 use super::ceiling::{Pace, random_words};
@@ -67,8 +67,9 @@ impl Work {
         Self { cost, dispatches: Vec::new() }
     }
 
-    /// A kernel as `case` describes it, at sizes that `shape` tells.
-    pub(super) fn of(gpu: &Gpu, case: Case, shape: &str) -> Result<Self> {
+    /// A variant at `size`, which `shape` tells: as the case of its self-test.
+    pub(super) fn of(gpu: &Gpu, kernel: &str, variant: &Variant, size: Size, shape: &str) -> Result<Self> {
+        let case = self_test::cases(variant, &Spec::sized(size)).swap_remove(0);
         let mut bindings = Vec::with_capacity(case.buffers.len());
         for (index, words) in case.buffers.iter().enumerate() {
             let random = case.random.iter().find(|(binding, _)| *binding == index);
@@ -78,7 +79,7 @@ impl Work {
             };
             bindings.push(Bound::from(&buffer));
         }
-        let work = Self::new(case.variant.kernel.name, case.variant.level.name(), shape.into());
+        let work = Self::new(kernel, variant.level.name(), shape.into());
         let work = work.costs(case.bytes, case.operations);
         Ok(case.dispatches.into_iter().fold(work, |mut work, (params, grid)| {
             let (variant, bindings) = (case.variant.clone(), bindings.clone());
@@ -104,6 +105,11 @@ impl Work {
         let params = bytemuck::bytes_of(params).into();
         self.dispatches.push(Dispatch { variant, params, bindings: bindings.into_iter().collect(), grid });
         self
+    }
+
+    /// Binding `index` of the first dispatch, counted from 0.
+    pub(super) fn binding(&self, index: usize) -> Bound {
+        self.dispatches[0].bindings[index].clone()
     }
 
     /// Adds another work that follows: as `kernel`, with the costs of both, at the level of the one that computes more.
