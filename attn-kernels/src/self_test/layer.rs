@@ -112,6 +112,11 @@ impl Layer {
         self.tables[start..start + (first / self.shape.block_size) as usize].fill(self.spare);
     }
 
+    /// Takes the blocks before the ones of these tokens away, of one token for each sequence.
+    pub fn recycle_each(&mut self, firsts: impl Iterator<Item = u32>) {
+        firsts.enumerate().for_each(|(index, first)| self.recycle(index, first));
+    }
+
     /// Blocks of the cache.
     ///
     /// # Panics

@@ -162,7 +162,8 @@ fn paged(
     let (end, partition_size) = (parts * end, parts * PARTITION);
     let (first_key, num_keys) = (parts * first_key, num_keys.saturating_mul(parts));
     let most = if coop { PARTITION } else { end.max(block + 1) };
-    let mut lens = [end.min(most), 1, 0, (block + 1).min(most)].map(|len| spec.len(len, block, 0..=most));
+    let edge = spec.one_of(block, &[block, PARTITION]);
+    let mut lens = [end.min(most), 1, 0, (block + 1).min(most)].map(|len| spec.len(len, edge, 0..=most));
     let begins_late = coop && first_key > 0;
     if begins_late {
         lens[0] = spec.number(end, first..=end);

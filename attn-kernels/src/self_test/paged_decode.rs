@@ -18,9 +18,10 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
 fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Case {
     let shape = shape(variant, spec.number(2, 1..=4));
     let most = lens.iter().copied().max().unwrap_or(0);
-    let lens = &spec.lens(lens, shape.block_size, 0..=2 * most)[..];
+    let edge = spec.one_of(shape.block_size, &[shape.block_size, PARTITION]);
+    let lens = &spec.lens(lens, edge, 0..=2 * most)[..];
     let num_heads = shape.num_kv_heads * filled(variant, slot::GROUP);
-    let layer = Layer::new(shape, lens, spec.seed(5));
+    let mut layer = Layer::new(shape, lens, spec.seed(5));
     let count = count(lens);
     // Rows of queries are in reverse order of sequences, with a gap between them; one sees no key before its tenth.
     let sequences = lens.iter().zip(&layer.table_of).rev();
@@ -28,6 +29,8 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
         .zip(sequences)
         .map(|(row, (len, table))| [row, *len, *table, spec.number(10 * u32::from(row == 1), 0..=*len)])
         .collect();
+    // Blocks that no row sees a key of are taken away.
+    layer.recycle_each(rows.iter().rev().map(|row| row[3]));
     let lens: Vec<u32> = lens.iter().rev().copied().collect();
     let asked = AttentionInputs::of(variant, [num_heads, shape.num_kv_heads], &lens, spec);
     let partition_size = spec.one_of(PARTITION, &[128, PARTITION, 1 << 31]);

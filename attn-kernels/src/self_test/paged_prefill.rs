@@ -103,6 +103,8 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
     if asked.attention.skip {
         layer.hush();
     }
+    // Blocks that no row sees a key of are taken away.
+    layer.recycle_each(chunks.iter().map(|(first, _)| asked.attention.mask.first_key(*first)));
     let width = num_heads * shape.head_dim;
     let q_stride = width + 4 * spec.number(1, 0..=4);
     let params = PagedPrefillParams {

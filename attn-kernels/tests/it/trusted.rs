@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::kernel::attention::{Attention, Context, Logit, Reach};
-use attn_kernels::kernel::index_logits::IndexKeys;
+use attn_kernels::kernel::index_logits::{self, IndexKeys};
 use attn_kernels::kernel::index_logits_coop::IndexKernel;
 use attn_kernels::kernel::mla_decode::{self, LatentShape};
 use attn_kernels::kernel::mla_decode_coop::MlaKernel;
@@ -179,7 +179,10 @@ proptest! {
             let shape = LatentShape { latent: 8 * latent, rope: 8 * rope, block_size: 1 << log, dtype, plain: 0 };
             let registers = if few { Registers::Few } else { Registers::Many };
             let variant = |attention| mla_decode::variant(&shape, num_heads, &attention, registers);
-            check_latents(gpu, &variant, in_blocks(context, 1 << log), seed);
+            let context = in_blocks(context, 1 << log);
+            check_latents(gpu, &variant, context, seed);
+            let attention = Attention { context, sinks: few, ..Attention::default() };
+            check(gpu, mla_decode::reduce_variant(&shape, &attention), seed);
             check(gpu, mla_decode::variant_of_two(&shape, num_heads, registers), seed);
         }
     }
@@ -215,17 +218,21 @@ proptest! {
         }
     }
 
+    /// Keys in codes with scales, or in a cache; matrices take vectors of whole sixteens.
     #[test]
-    fn index_logits(spans in 1u32..=10, log_page in 2u32..=7, published: bool, seed: u64) {
-        let (head_dim, page) = (16 * spans, 1 << log_page);
-        let keys = match published {
-            true => IndexKeys::Fp8 { head_dim, page },
-            false => IndexKeys::Cached(
-                KvShape { num_kv_heads: 1, head_dim, block_size: page, dtype: KvDtype::F16, layout: KvLayout::Native },
+    fn index_logits(eighths in 1u32..=20, log_page in 2u32..=7, dtype in select(vec![KvDtype::Fp8, KvDtype::F16, KvDtype::F32]), seed: u64) {
+        let keys = |head_dim, dtype| match dtype {
+            KvDtype::Fp8 => IndexKeys::Fp8 { head_dim, page: 1 << log_page },
+            _ => IndexKeys::Cached(
+                KvShape { num_kv_heads: 1, head_dim, block_size: 1 << log_page, dtype, layout: KvLayout::Native },
             ),
         };
-        for gpu in [gpu(), matrices()].into_iter().flatten() {
-            check(gpu, IndexKernel::new(keys, gpu.profile()).variant(), seed);
+        if let Some(gpu) = gpu() {
+            check(gpu, index_logits::variant(&keys(8 * eighths, dtype)), seed);
+        }
+        if let Some(gpu) = matrices() {
+            let dtype = if dtype == KvDtype::F32 { KvDtype::F16 } else { dtype };
+            check(gpu, IndexKernel::new(keys(16 * eighths.div_ceil(2), dtype), gpu.profile()).variant(), seed);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Shapes of paged caches that the tests go through; the caches themselves are those of the self-test.
 
-pub(crate) use attn_kernels::self_test::layer::{ATTENTION, Layer, cache_words, queries, values, words};
+pub(crate) use attn_kernels::self_test::layer::{ATTENTION, Layer, cache_words, queries, values};
 
 use attn_kernels::kernel::paged_prefill::Tile;
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};

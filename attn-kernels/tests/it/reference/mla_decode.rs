@@ -218,28 +218,6 @@ fn shape(latent: u32, rope: u32, block_size: u32, dtype: KvDtype) -> LatentShape
 }
 
 #[test]
-fn lengths_round_partitions_tiles_and_blocks() {
-    let Some(gpu) = gpu() else { return };
-    for (shape, num_heads) in [
-        (shape(512, 64, 64, KvDtype::F16), 32),
-        (shape(512, 0, 128, KvDtype::F32), 3),
-        (shape(32, 8, 16, KvDtype::F32), 4),
-        (shape(40, 16, 4, KvDtype::F16), 7),
-        (shape(256, 32, 32, KvDtype::F16), 1),
-    ] {
-        let mut mla = Mla::new(shape, num_heads, &[1, 7, 8, 9, 0, 255, 256, 257, 513], 5);
-        mla.check(gpu);
-        mla.registers = Registers::Few;
-        mla.check(gpu);
-        Mla::new(shape, num_heads, &[1, 0, 100], 6).check(gpu);
-    }
-    // Partitions of several parts.
-    let shape = shape(40, 16, 4, KvDtype::F16);
-    Mla::new(shape, 7, &[1, 512, 513, 0, 767, 769, 1300], 5).in_partitions(512).check(gpu);
-    Mla::new(shape, 7, &[1, 0, 768, 1000], 6).in_partitions(1024).check(gpu);
-}
-
-#[test]
 fn lists_and_first_keys_bound_what_is_read() {
     let Some(gpu) = gpu() else { return };
     let shape = shape(64, 16, 16, KvDtype::F16);

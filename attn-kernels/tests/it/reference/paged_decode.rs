@@ -2,31 +2,11 @@
 
 use super::decode::{Decode, lanes_of};
 use super::device::{assert_bits, gpu};
-use super::layer::{SHAPES, shape_of};
-use attn_kernels::kernel::attention::{Attention, Logit, Reach};
+use super::layer::shape_of;
+use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::paged_decode::{Lanes, PARTITION};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::profile::DeviceProfile;
-
-#[test]
-fn lengths_round_partitions_and_blocks() {
-    let Some(gpu) = gpu() else { return };
-    for index in 0..SHAPES.len() {
-        let dtype = if index % 2 == 0 { KvDtype::F16 } else { KvDtype::F32 };
-        let (shape, num_heads) = shape_of(index, dtype);
-        let block = shape.block_size;
-        Decode::new(
-            shape,
-            num_heads,
-            &[1, block - 1, block, block + 1, 0, 255, 256, 257, 511, 512, 513],
-            8,
-            5,
-        )
-        .check(gpu);
-        // One partition for all: no reduce pass.
-        Decode::new(shape, num_heads, &[1, 0, block - 1, block, 256.min(block + 1)], 0, 6).check(gpu);
-    }
-}
 
 /// In one partition and in several.
 #[test]
@@ -57,19 +37,6 @@ fn heads_groups_and_blocks_at_their_limits() {
         let shape = KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native };
         Decode::new(shape, num_kv_heads * group, &[300, 1, block_size + 1], 4, 31).check(gpu);
     }
-}
-
-#[test]
-fn more_partitions_than_sides_of_the_reduce() {
-    let Some(gpu) = gpu() else { return };
-    let shape = KvShape {
-        num_kv_heads: 1,
-        head_dim: 16,
-        block_size: 64,
-        dtype: KvDtype::F16,
-        layout: KvLayout::Native,
-    };
-    Decode::new(shape, 2, &[40 * 512 + 17, 3, 1024, 1025], 0, 9).check(gpu);
 }
 
 #[test]
@@ -186,37 +153,6 @@ fn results_do_not_depend_on_the_block_size() {
     }
 }
 
-#[test]
-fn listed_blocks_are_all_that_is_attended() {
-    let Some(gpu) = gpu() else { return };
-    let shape = KvShape {
-        num_kv_heads: 2,
-        head_dim: 32,
-        block_size: 16,
-        dtype: KvDtype::F16,
-        layout: KvLayout::Native,
-    };
-    for (block, chance, seed) in [(16, 0.3, 1), (1, 0.3, 2), (256, 0.5, 3), (1024, 0.4, 4), (32, 0.0, 5)] {
-        Decode::new(shape, 8, &[1, 3000, 17, 1000, 513], 4, 18).listed(block, chance, seed).check(gpu);
-    }
-}
-
-/// Every mask, with rows of less than a window, at its edges and beyond, and what they do not see taken away.
-#[test]
-fn masks_bound_what_is_read() {
-    let Some(gpu) = gpu() else { return };
-    let lens = [1, 127, 128, 129, 0, 256, 257, 1000, 3000];
-    for (index, mask) in
-        [(2, Reach::Window(128)), (4, Reach::Window(1)), (2, Reach::Chunk(300)), (5, Reach::Chunk(1024))]
-    {
-        let (shape, num_heads) = shape_of(index, KvDtype::F16);
-        for sinks in [false, true] {
-            let attention = Attention { mask, sinks, ..Attention::default() };
-            Decode::new(shape, num_heads, &lens, 8, 31).asking(attention, 2).check(gpu);
-        }
-    }
-}
-
 /// Codes of eight bits, over partitions and the edges of blocks.
 #[test]
 fn codes_are_read_as_they_are_kept() {
@@ -245,20 +181,4 @@ fn sinks_take_their_share() {
         Decode::new(shape, 4, &[5, 0, 256, 1], 0, 32).asking(attention, seed).check(gpu);
     }
     Decode::new(shape, 4, &[700, 600], 0, 33).asking(attention, 1).listed(32, 0.5, 3).check(gpu);
-}
-
-#[test]
-fn logits_are_capped_or_fall_with_distance() {
-    let Some(gpu) = gpu() else { return };
-    let shape = KvShape {
-        num_kv_heads: 2,
-        head_dim: 64,
-        block_size: 16,
-        dtype: KvDtype::F32,
-        layout: KvLayout::Native,
-    };
-    for logit in [Logit::Softcap, Logit::Alibi] {
-        let attention = Attention { logit, ..Attention::default() };
-        Decode::new(shape, 6, &[5, 700, 256, 1], 0, 34).asking(attention, 4).check(gpu);
-    }
 }

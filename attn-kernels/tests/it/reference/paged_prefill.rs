@@ -1,12 +1,12 @@
 //! `paged_prefill` against its reference, and what it promises to the bit.
 
 use super::device::{assert_bits, assert_close, dispatch, gpu};
-use super::layer::{ATTENTION, Layer, SHAPES, cut, queries, shape_of};
+use super::layer::{ATTENTION, Layer, cut, queries, shape_of};
 use super::options::{AttentionInputs, Lists};
 use attn_kernels::Level;
 use attn_kernels::cpu;
 use attn_kernels::gpu::{Bound, Buf, Gpu, Pass};
-use attn_kernels::kernel::attention::{Attention, Context, Logit, Reach};
+use attn_kernels::kernel::attention::{Attention, Context, Reach};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use attn_kernels::kernel::prefill_reduce::{self, PrefillReduceParams};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
@@ -205,19 +205,6 @@ impl Prefill {
     }
 }
 
-#[test]
-fn chunks_round_blocks() {
-    let Some(gpu) = gpu() else { return };
-    // Heads of 256 take a software driver half a minute to compile; head size 128 has the same loops.
-    for index in 1..SHAPES.len() {
-        let dtype = if index % 2 == 0 { KvDtype::F32 } else { KvDtype::F16 };
-        let (shape, num_heads) = shape_of(index, dtype);
-        let block = shape.block_size;
-        let chunks = [(0, 1), (block - 1, 3), (block, 2), (0, 66)];
-        Prefill::new(shape, num_heads, &chunks, TILE_ROWS, 8, 5).check(gpu);
-    }
-}
-
 /// The ends of what is served, as for decode. Software drivers take half a minute to compile each of the large heads, so
 /// these are for devices.
 #[test]
@@ -335,15 +322,6 @@ fn listed_blocks_are_all_that_is_attended() {
     }
 }
 
-#[test]
-fn codes_are_read_as_they_are_kept() {
-    let Some(gpu) = gpu() else { return };
-    for dtype in [KvDtype::Fp8, KvDtype::Int8] {
-        let shape = KvShape { num_kv_heads: 2, head_dim: 24, block_size: 4, dtype, layout: KvLayout::Native };
-        Prefill::new(shape, 4, &[(0, 70), (600, 3)], TILE_ROWS, 0, 36).check(gpu);
-    }
-}
-
 /// Every mask, over segments, blocks and tiles, and what no row sees taken away.
 #[test]
 fn masks_bound_what_is_read() {
@@ -362,21 +340,5 @@ fn masks_bound_what_is_read() {
         let chunks = [(0, 130), (1300, 70), (37, 1), (505, 30)];
         Prefill::new(shape, 2, &chunks, TILE_ROWS, 4, 18).asking(attention, 3).check(gpu);
         Prefill::new(shape, 2, &chunks, TILE_ROWS, 4, 19).asking(attention, 4).listed(16, 0.5, 5).check(gpu);
-    }
-}
-
-#[test]
-fn logits_are_capped_or_fall_with_distance() {
-    let Some(gpu) = gpu() else { return };
-    let shape = KvShape {
-        num_kv_heads: 2,
-        head_dim: 16,
-        block_size: 16,
-        dtype: KvDtype::F16,
-        layout: KvLayout::Native,
-    };
-    for logit in [Logit::Softcap, Logit::Alibi] {
-        let attention = Attention { logit, ..Attention::default() };
-        Prefill::new(shape, 4, &[(0, 70), (600, 3)], TILE_ROWS, 0, 34).asking(attention, 4).check(gpu);
     }
 }
