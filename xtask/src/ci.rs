@@ -49,7 +49,7 @@ const ALONE: [(&str, &str); 24] = [
     ("pagoda-engine", "disk"),
 ];
 
-/// Runs every check, and says how long each took. Lints run beside the test programs: most compile one crate on one processor.
+/// Runs every check, and says how long each took. Lints run while the test programs do: most compile one crate on one processor.
 /// After the first check that fails none begins.
 ///
 /// # Errors

@@ -107,7 +107,7 @@ impl Spec {
         Self { lists_all: true, ..self }
     }
 
-    /// Choices beside those of the spec, which do not change with their number.
+    /// Further choices: how many there are does not change those of the spec.
     pub(crate) fn aside(&self) -> Self {
         let seed = self.rng().map(|mut rng| rng.random());
         Self { seed, size: self.size, draws: Cell::new(0), lists_all: self.lists_all }
