@@ -134,7 +134,7 @@ impl Cases {
 /// `self-test`, with which it has cases.
 ///
 /// - the text: `wgsl/NAME.wgsl` of the crate, which imports the modules of this crate, and of those after `modules`
-/// - the [parameters](crate::params) and [bindings](crate::bindings), and the [part of a step](crate::Role)
+/// - the [parameters](crate::params) and [bindings](crate::bindings), and the [part of a step](crate::KernelRole)
 /// - `listed`: the [variants](Listed) that reports, tests and self-tests go through, at [sizes](Sizes) of a model
 /// - `variants` and `bytes`: cells of the documentation, what variants there are and the bytes that a dispatch moves
 /// - `cases`: the function that makes the cases of a variant, with the feature `self-test`
