@@ -173,6 +173,8 @@ fn options(args: &ServeArgs, model: Arc<Model>) -> Result<Options> {
     let context = context(args, &model);
     let mut options = Options::new(model, args.model_name.clone().unwrap_or_else(|| model_name(args)));
     options.context_length = context;
+    // Behind a loopback address any page of a browser can be; what listens elsewhere has a name of its own.
+    options.allowed_hosts = args.allowed_hosts.clone().or_else(|| args.host.is_loopback().then(Vec::new));
     options.metrics_names = args.metrics_names;
     options.seed = args.seed;
     options.drain_timeout = Duration::from_secs(args.drain_timeout);

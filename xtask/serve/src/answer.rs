@@ -7,6 +7,7 @@
 use rand::random;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 const THINK: &str = "<think>";
 const THOUGHT: &str = "</think>";
@@ -36,7 +37,8 @@ impl ToolCall {
         format!("{prefix}_{:024x}", random::<u128>() >> 32)
     }
 
-    /// Reads a call; `None` if the text is none.
+    /// Reads a call; `None` if the text is none, or if its arguments are beyond JSON values: numbers such as 1e999, half a
+    /// surrogate pair, hundreds of nested lists. Clients send calls back, as objects.
     fn read(text: &str) -> Option<Self> {
         /// Llama 3 calls the arguments parameters.
         #[derive(Deserialize)]
@@ -47,7 +49,8 @@ impl ToolCall {
         }
         let Written { name, arguments } = serde_json::from_str(text.trim()).ok()?;
         let arguments = arguments.map_or("{}", RawValue::get);
-        arguments.starts_with('{').then(|| Self { name, arguments: arguments.to_owned() })
+        serde_json::from_str::<Map<String, Value>>(arguments).ok()?;
+        Some(Self { name, arguments: arguments.to_owned() })
     }
 }
 
@@ -326,6 +329,16 @@ mod tests {
             for size in 1..=answer.len() {
                 assert_eq!(parse(answer, Calls::Maybe, size), pieces, "{answer} in parts of {size}");
             }
+        }
+    }
+
+    #[test]
+    fn arguments_that_no_json_value_has_are_text() {
+        let nested = format!("{}1{}", "[".repeat(129), "]".repeat(129));
+        for value in ["1e999", "-1e400", "\"\\ud800\"", &nested] {
+            let answer = format!("{{\"name\": \"f\", \"arguments\": {{\"x\": {value}}}}}");
+            assert_eq!(parse(&answer, Calls::Maybe, 7), [Piece::Text(answer.clone())]);
+            assert_eq!(parse(&answer, Calls::Always, 7), [Piece::Text(answer.clone())]);
         }
     }
 

@@ -51,18 +51,20 @@ impl Asked {
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let Asked { request_id, ids, mut generation, max_tokens } = Asked::read(&call.body)?;
     generation.settle(&server).await?;
-    let reply = GenerateReply {
+    let mut reply = GenerateReply {
         id: request_id.unwrap_or_else(|| call.id.as_str().to_owned()),
         log_probs: generation.sampling.log_probs.is_some(),
         usage: Usage::of_prompts([ids.as_slice()]),
         engine: server.engine_use(generation.salt_for(&call.client).as_deref(), &[&ids]),
-        outputs: (0..generation.samples).map(|_| Output::default()).collect(),
+        outputs: Vec::new(),
         server: Arc::clone(&server),
     };
     let mut request = generation.request(&server, ids, Some(max_tokens));
     // Stop texts are found in the text.
     request.text &= !request.stop.is_empty();
     let running = Running::start(&server, vec![request], call, "token_ids").await?;
+    // Room for the samples is made once the engine has taken as many.
+    reply.outputs.resize_with(generation.samples as usize, Output::default);
     match generation.stream {
         Some(options) => {
             Ok(sse::respond(running, GenerateChunks { reply, options }, server.options.keep_alive))

@@ -14,6 +14,7 @@ mod feed;
 mod fields;
 mod generate;
 mod generation;
+mod host;
 mod keys;
 mod limits;
 mod metrics;
@@ -76,6 +77,7 @@ impl Service {
             .fallback(unknown)
             .method_not_allowed_fallback(wrong_method)
             .layer(from_fn_with_state(Arc::clone(&self.0), authorize::check))
+            .layer(from_fn_with_state(Arc::clone(&self.0), host::check))
             .layer(from_fn(call::identify))
             .with_state(Arc::clone(&self.0))
     }

@@ -33,6 +33,9 @@ pub struct Options {
     pub context_length: u32,
     /// API keys that the server accepts; if there are none, calls need no key.
     pub api_keys: Vec<ApiKey>,
+    /// Names by which calls may reach the server, in addition to IP addresses and `localhost`; `None` for any name. A server at a
+    /// loopback address has none by default, as any site can let its name resolve to that address.
+    pub allowed_hosts: Option<Vec<String>>,
     /// Maximum number of bytes of a request's body.
     pub max_body_bytes: usize,
     /// Maximum number of bytes of all bodies that are being read or prepared; a call beyond it gets a 503.
@@ -67,6 +70,7 @@ impl Options {
             context_length,
             model,
             api_keys: Vec::new(),
+            allowed_hosts: None,
             model_name: model_name.into(),
             body_timeout: Duration::from_secs(60),
             request_timeout: None,

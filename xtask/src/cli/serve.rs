@@ -24,6 +24,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 8080)]
     pub port: u16,
 
+    /// Names by which calls may reach the server, in addition to IP addresses and localhost, separated by commas; by default any
+    /// name, or none at a loopback address
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub allowed_hosts: Option<Vec<String>>,
+
     /// File with flags as keys, such as port = 8000; flags of the command line prevail
     #[arg(long, value_name = "FILE.toml")]
     pub config: Option<PathBuf>,

@@ -97,13 +97,16 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
     let mask = server.mask(constraint).await?;
     let mut reply = ChatReply::new(&server, &call, &generation, &prompt);
-    reply.answers = vec![Answer::new(tools.calls(), thinks); reply.outputs.len()];
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
     let running = Running::start(&server, vec![request], call, "messages").await?;
+    // Room for the samples is made once the engine has taken as many.
+    let samples = generation.samples as usize;
+    reply.outputs.resize_with(samples, Output::default);
+    reply.answers = vec![Answer::new(tools.calls(), thinks); samples];
     match generation.stream {
         Some(options) => {
-            let stream = ChatChunks { reply, options, begun: vec![false; generation.samples as usize] };
+            let stream = ChatChunks { reply, options, begun: vec![false; samples] };
             Ok(sse::respond(running, stream, server.options.keep_alive))
         }
         None => reply.whole(running).await,
@@ -167,7 +170,7 @@ impl ChatReply {
             prompt_ids: generation.return_ids.then(|| prompt.to_vec()),
             usage: Usage::of_prompts([prompt]),
             engine: server.engine_use(generation.salt_for(&call.client).as_deref(), &[prompt]),
-            outputs: (0..generation.samples).map(|_| Output::default()).collect(),
+            outputs: Vec::new(),
             answers: Vec::new(),
         }
     }

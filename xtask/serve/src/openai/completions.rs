@@ -66,12 +66,19 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     let prompts = std::mem::replace(&mut completion.prompts, Prompts::Ids(Vec::new()));
     let reading = completion.reading;
     let prompts = server.compute(move |model| prompts.read(model, reading)).await?;
+    let max = server.handle.options().max_waiting;
+    if prompts.len() > max {
+        let message = format!("{} prompts, at most {max} requests wait", prompts.len());
+        return Err(ApiError::field("prompt", message));
+    }
     let mask = server.mask(completion.constraint.take()).await?;
     let mut requests: Vec<Request> =
         prompts.iter().map(|prompt| completion.request(&server, prompt)).collect();
     requests.iter_mut().for_each(|request| request.mask.clone_from(&mask));
-    let reply = CompletionReply::new(&server, &call, &completion, prompts);
+    let mut reply = CompletionReply::new(&server, &call, &completion, prompts);
     let running = Running::start(&server, requests, call, "prompt").await?;
+    // Room for the samples is made once the engine has taken as many.
+    reply.choices.resize_with(reply.prompts.len() * reply.samples, Sample::default);
     match completion.generation.stream {
         Some(options) => {
             Ok(sse::respond(running, CompletionChunks { reply, options }, server.options.keep_alive))
@@ -156,7 +163,7 @@ impl CompletionReply {
             return_ids: generation.return_ids,
             generates: *max_tokens > 0,
             prompt_log_probs: vec![Vec::new(); prompts.len()],
-            choices: (0..prompts.len() * samples).map(|_| Sample::default()).collect(),
+            choices: Vec::new(),
             prompts,
         }
     }

@@ -100,6 +100,26 @@ fn a_body_of_100_mb_is_not_taken() {
     get(&served, "/health").ok();
 }
 
+/// Nothing is allocated for samples and prompts that the engine does not take.
+#[test]
+fn more_samples_or_prompts_than_ever_run_are_refused() {
+    let served = start(Setup::default());
+    let messages = json!([{ "role": "user", "content": "x" }]);
+    for n in [30_000_000_u32, u32::MAX] {
+        let asked = [
+            ("/v1/chat/completions", json!({ "model": "tiny", "messages": messages, "n": n })),
+            ("/v1/completions", json!({ "prompt": "the", "n": n })),
+            ("/inference/v1/generate", json!({ "token_ids": [1, 2], "sampling_params": { "n": n } })),
+        ];
+        for (path, body) in asked {
+            assert_eq!(post(&served, path, &body).refused(400)["param"], "n", "{path}, {n}");
+        }
+    }
+    let prompts = json!({ "prompt": vec!["a"; 20_000], "n": 2 });
+    assert_eq!(post(&served, "/v1/completions", &prompts).refused(400)["param"], "prompt");
+    until("everything is given back", || is_idle(&served));
+}
+
 #[test]
 fn many_idle_connections_stop_nobody() {
     let served = start(Setup::default());
