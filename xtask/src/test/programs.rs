@@ -104,8 +104,10 @@ impl Programs {
     /// When a test fails.
     pub(super) fn run(&self, variables: &[(&str, String)]) -> Result<()> {
         let failed = Mutex::new(Vec::new());
+        // Not in the loop's head, where the queue would stay locked while a program runs.
+        let next = || self.queue().pop_front();
         let work = || -> Result<()> {
-            while let Some(program) = self.queue().pop_front() {
+            while let Some(program) = next() {
                 if !program.run(variables)? {
                     self.stop();
                     failed.lock().unwrap_or_else(PoisonError::into_inner).push(program.name);
