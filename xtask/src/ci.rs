@@ -1,4 +1,4 @@
-//! `cargo xtask ci`, which is also what CI runs: everything that must hold before a change lands.
+//! `cargo xtask ci`, which is also what CI runs: everything that must hold before a change lands, cheapest first.
 
 use std::io::{self, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cli::PortabilityArgs;
+use crate::cli::{PortabilityArgs, TestArgs};
 use crate::portability;
-use crate::test::{self, FEATURES, Tests};
+use crate::test::{self, FEATURES};
 use crate::tree;
 
 /// One run of cargo.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 struct Step {
     args: Vec<String>,
     /// An environment variable with its value, for this run only.
@@ -49,35 +49,23 @@ const ALONE: [(&str, &str); 24] = [
     ("pagoda-engine", "disk"),
 ];
 
-/// Runs every check, and says how long each took. Lints run while the test programs do: most compile one crate on one processor.
-/// After the first check that fails none begins.
+/// Runs every check, stops at the first that fails, and says how long each took.
 ///
 /// # Errors
 ///
 /// When a check fails.
 pub fn run() -> Result<()> {
     tree::checkout()?;
-    step("fmt --all --check").run(Stdio::inherit)?;
-    let tests = Tests::prepare()?;
     thread::scope(|scope| {
         let beside = scope.spawn(|| interleavings().run(Stdio::piped));
-        let lints = scope.spawn(|| lint(&tests).inspect_err(|_| tests.stop()));
-        let tested = tests.run();
-        for thread in [lints, beside] {
-            thread.join().expect("a step does not panic")?;
-        }
-        tested
-    })
-}
-
-/// Everything but tests: what fails most often comes first.
-fn lint(tests: &Tests) -> Result<()> {
-    let steps = [steps(), elsewhere(&installed_targets())].concat();
-    let (workspace, others) = steps.split_first().expect("there are steps");
-    workspace.run(Stdio::inherit)?;
-    tests.examples()?;
-    others.iter().try_for_each(|step| step.run(Stdio::inherit))?;
-    portable()
+        steps()
+            .iter()
+            .chain(&elsewhere(&installed_targets()))
+            .try_for_each(|step| step.run(Stdio::inherit))?;
+        beside.join().expect("a step does not panic")
+    })?;
+    portable()?;
+    test::run(&TestArgs { args: Vec::new() })
 }
 
 /// Targets of other systems that are checked if they are installed.
@@ -127,8 +115,10 @@ fn steps() -> Vec<Step> {
         let features = if features.is_empty() { String::new() } else { format!(" --features {features}") };
         step(&format!("clippy --package {package} --no-default-features{features} -- -D warnings"))
     });
-    let mut steps =
-        vec![step(&format!("clippy --workspace --all-targets --features {FEATURES} -- -D warnings"))];
+    let mut steps = vec![
+        step("fmt --all --check"),
+        step(&format!("clippy --workspace --all-targets --features {FEATURES} -- -D warnings")),
+    ];
     steps.extend(alone);
     // With the examples come the dependencies of tests, so that this takes what clippy has compiled.
     let docs = step(&format!("doc --workspace --lib --examples --no-deps --features {FEATURES}"));
@@ -176,6 +166,7 @@ mod tests {
     fn the_steps() {
         let lines = steps().iter().chain([&interleavings()]).map(Step::line).collect::<Vec<_>>().join("\n");
         insta::assert_snapshot!(lines, @"
+        cargo fmt --all --check
         cargo clippy --workspace --all-targets --features xtask/s3,xtask/tls -- -D warnings
         cargo clippy --package kvblock --no-default-features -- -D warnings
         cargo clippy --package kvblock --no-default-features --features serde -- -D warnings

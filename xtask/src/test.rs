@@ -10,8 +10,6 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use programs::Programs;
-
 use crate::cli::TestArgs;
 use crate::default_model;
 use crate::setup::{self, Need};
@@ -40,75 +38,23 @@ const DRIVER_THREADS: (&str, &str) = ("LP_NUM_THREADS", "0");
 /// If the machine lacks something that could not be installed, the model cannot be fetched, or a test fails.
 pub fn run(args: &TestArgs) -> Result<()> {
     tree::checkout()?;
-    if args.args.is_empty() {
-        let tests = Tests::prepare()?;
-        tests.examples()?;
-        return tests.run();
-    }
-    set_up()?;
-    let variables = variables(&References::beside_this_program()?);
-    let status =
-        cargo().args(cargo_args(&args.args)).envs(variables).status().context("cargo cannot be run")?;
-    ensure!(status.success(), "cargo test failed: {status}");
-    Ok(())
-}
-
-/// Every test of the workspace, built and ready to run.
-pub(crate) struct Tests {
-    programs: Programs,
-    references: References,
-}
-
-impl Tests {
-    /// Sets the machine up, fetches the default model and builds the test programs.
-    ///
-    /// # Errors
-    ///
-    /// If the machine lacks something that could not be installed, the model cannot be fetched, or the build fails.
-    pub(crate) fn prepare() -> Result<Self> {
-        set_up()?;
-        Ok(Self { programs: Programs::build()?, references: References::beside_this_program()? })
-    }
-
-    /// Runs the examples in the documentation, which take a minute.
-    ///
-    /// # Errors
-    ///
-    /// If one fails.
-    pub(crate) fn examples(&self) -> Result<()> {
-        let mut docs = cargo();
-        docs.args(["test", "--workspace", "--features", FEATURES, "--doc"]).envs(variables(&self.references));
-        let status = docs.status().context("cargo cannot be run")?;
-        ensure!(status.success(), "the examples of the documentation failed: {status}");
-        Ok(())
-    }
-
-    /// Runs the test programs. Fails also if there is a snapshot file that no test reads.
-    ///
-    /// # Errors
-    ///
-    /// If a test fails.
-    pub(crate) fn run(&self) -> Result<()> {
-        self.programs.run(&variables(&self.references))?;
-        let unread = self.references.unread(tree::root());
-        ensure!(unread.is_empty(), "no test reads these snapshots, delete them: {}", unread.join(", "));
-        Ok(())
-    }
-
-    /// Lets no further test program begin.
-    pub(crate) fn stop(&self) {
-        self.programs.stop();
-    }
-}
-
-/// Sets the machine up for tests, and fetches the default model.
-fn set_up() -> Result<()> {
     let mut needs = vec![Need::Gpu, Need::Tests];
     if default_model::cached()?.is_none() {
         needs.push(Need::DefaultModel);
     }
     setup::ensure(&needs)?;
     default_model::path()?;
+    let references = References::beside_this_program()?;
+    let variables = variables(&references);
+    if args.args.is_empty() {
+        programs::run(&variables)?;
+        let unread = references.unread(tree::root());
+        ensure!(unread.is_empty(), "no test reads these snapshots, delete them: {}", unread.join(", "));
+        return Ok(());
+    }
+    let status =
+        cargo().args(cargo_args(&args.args)).envs(variables).status().context("cargo cannot be run")?;
+    ensure!(status.success(), "cargo test failed: {status}");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use std::{io, thread};
 
@@ -84,54 +84,36 @@ impl Program {
     }
 }
 
-/// Test programs that have not begun.
-pub(super) struct Programs(Mutex<VecDeque<Program>>);
-
-impl Programs {
-    /// Builds every test program.
-    ///
-    /// # Errors
-    ///
-    /// When the build fails.
-    pub(super) fn build() -> Result<Self> {
-        Ok(Self(Mutex::new(build()?)))
-    }
-
-    /// Runs the programs, longest first. No further program starts after one that fails.
-    ///
-    /// # Errors
-    ///
-    /// When a test fails.
-    pub(super) fn run(&self, variables: &[(&str, String)]) -> Result<()> {
-        let failed = Mutex::new(Vec::new());
-        // Not in the loop's head, where the queue would stay locked while a program runs.
-        let next = || self.queue().pop_front();
-        let work = || -> Result<()> {
-            while let Some(program) = next() {
-                if !program.run(variables)? {
-                    self.stop();
-                    failed.lock().unwrap_or_else(PoisonError::into_inner).push(program.name);
-                }
+/// Builds every test program, runs the examples in the documentation, which take a minute, then the programs. No further
+/// program starts after one that fails.
+///
+/// # Errors
+///
+/// When the build or a test fails.
+pub(super) fn run(variables: &[(&str, String)]) -> Result<()> {
+    let queue = Mutex::new(build()?);
+    let mut docs = cargo();
+    docs.args(["test", "--workspace", "--features", FEATURES, "--doc"]).envs(variables.iter().cloned());
+    let status = docs.status().context("cargo cannot be run")?;
+    ensure!(status.success(), "the examples of the documentation failed: {status}");
+    let failed = Mutex::new(Vec::new());
+    let work = || -> Result<()> {
+        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        while let Some(program) = next() {
+            if !program.run(variables)? {
+                queue.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                failed.lock().unwrap_or_else(PoisonError::into_inner).push(program.name);
             }
-            Ok(())
-        };
-        thread::scope(|scope| {
-            let workers: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(work)).collect();
-            workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
-        })?;
-        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
+        }
         Ok(())
-    }
-
-    /// Lets no further program begin.
-    pub(super) fn stop(&self) {
-        self.queue().clear();
-    }
-
-    fn queue(&self) -> MutexGuard<'_, VecDeque<Program>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
+    })?;
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
+    Ok(())
 }
 
 fn build() -> Result<VecDeque<Program>> {
