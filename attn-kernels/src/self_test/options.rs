@@ -36,20 +36,22 @@ impl Lists {
     pub fn share(lens: impl Iterator<Item = u32>, block: u32, density: f64) -> Self {
         let mut rng = StdRng::seed_from_u64(3);
         let kept = |len: u32| {
-            let blocks = len.div_ceil(block);
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a share of the blocks"
-            )]
-            let more = ((f64::from(blocks) * density).ceil() as usize).saturating_sub(1);
-            let others: Vec<u32> = (0..blocks - 1).collect();
-            let mut list: Vec<u32> = others.sample(&mut rng, more).copied().collect();
+            let last = len.div_ceil(block) - 1;
+            let others: Vec<u32> = (0..last).collect();
+            let more = Self::budget(len, block, density) - 1;
+            let mut list: Vec<u32> = others.sample(&mut rng, more as usize).copied().collect();
             list.sort_unstable();
-            list.push(blocks - 1);
+            list.push(last);
             list
         };
         Self::new(lens.map(kept).collect(), block)
+    }
+
+    /// Blocks of `block` tokens that make up a share of those of `len` tokens, at least one.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of the blocks")]
+    pub fn budget(len: u32, block: u32, density: f64) -> u32 {
+        ((f64::from(len.div_ceil(block)) * density).ceil() as u32).max(1)
     }
 
     fn new(lists: Vec<Vec<u32>>, block: u32) -> Self {

@@ -39,9 +39,3 @@ impl Lists {
         format!(", {:.0} % of the blocks", self.density * 100.0)
     }
 }
-
-/// Blocks that make up a share of the blocks of `len` tokens, at least one.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of the blocks")]
-pub(super) fn budget(len: u32, density: f64) -> u32 {
-    ((f64::from(len.div_ceil(SELECT_BLOCK)) * density).ceil() as u32).max(1)
-}

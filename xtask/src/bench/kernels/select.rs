@@ -8,11 +8,11 @@ use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
 use attn_kernels::kernel::top_k_long::{self, TopKLongParams};
 use attn_kernels::kernel::top_k_peaks;
 use attn_kernels::kernel::{KvDtype, block_score};
-use attn_kernels::self_test::Size;
+use attn_kernels::self_test::{Size, options};
 
 use super::attention::{Heads, Step};
 use super::ceiling::random;
-use super::lists::{Lists, SELECT_BLOCK, budget};
+use super::lists::{Lists, SELECT_BLOCK};
 use super::work::{Bench, Timed, Work};
 
 /// Policy by which blocks are scored.
@@ -73,7 +73,8 @@ fn select(gpu: &Gpu, step: &Step, policy: Policy, density: f64) -> Result<(Work,
         Policy::Quest => kv_heads,
         Policy::Gsa => 1,
     };
-    let (blocks, k) = (context.div_ceil(SELECT_BLOCK), budget(context, density));
+    let (blocks, k) =
+        (context.div_ceil(SELECT_BLOCK), options::Lists::budget(context, SELECT_BLOCK, density));
     let tops: Vec<[u32; 4]> = (0..batch * sets).map(|set| [set * blocks, blocks, k, 0]).collect();
     let stride = 1 + k;
     let buffer = gpu.buffer::<u32>("lists", (batch * kv_heads * stride) as usize)?;

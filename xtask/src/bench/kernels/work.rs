@@ -79,13 +79,12 @@ impl Work {
             };
             bindings.push(Bound::from(&buffer));
         }
-        let work = Self::new(kernel, variant.level.name(), shape.into());
-        let work = work.costs(case.bytes, case.operations);
-        Ok(case.dispatches.into_iter().fold(work, |mut work, (params, grid)| {
+        let dispatch = |(params, grid)| {
             let (variant, bindings) = (case.variant.clone(), bindings.clone());
-            work.dispatches.push(Dispatch { variant, params, bindings, grid });
-            work
-        }))
+            Dispatch { variant, params, bindings, grid }
+        };
+        let work = Self::new(kernel, variant.level.name(), shape.into()).costs(case.bytes, case.operations);
+        Ok(Self { dispatches: case.dispatches.into_iter().map(dispatch).collect(), ..work })
     }
 
     /// Sets the bytes and the operations.
