@@ -22,9 +22,9 @@ struct ModelCard<'a> {
     max_model_len: u32,
 }
 
-fn card(server: &Server) -> ModelCard<'_> {
+fn card<'a>(server: &Server, name: &'a str) -> ModelCard<'a> {
     ModelCard {
-        id: &server.options.model_name,
+        id: name,
         object: "model",
         created: server.created,
         owned_by: "pagoda",
@@ -34,7 +34,10 @@ fn card(server: &Server) -> ModelCard<'_> {
 
 /// `GET /v1/models`.
 pub(crate) async fn models(State(server): State<Arc<Server>>) -> Response {
-    reply::json(&json!({ "object": "list", "data": [card(&server)] }))
+    let Options { model_name, model_aliases, .. } = &server.options;
+    let cards: Vec<_> =
+        [model_name].into_iter().chain(model_aliases).map(|name| card(&server, name)).collect();
+    reply::json(&json!({ "object": "list", "data": cards }))
 }
 
 /// `GET /v1/models/{name}`.
@@ -42,8 +45,10 @@ pub(crate) async fn model(
     State(server): State<Arc<Server>>,
     Path(name): Path<String>,
 ) -> Result<Response, ApiError> {
-    server.check_model(Some(&name))?;
-    Ok(reply::json(&card(&server)))
+    if !server.is_model(&name) {
+        return Err(server.no_model(&name));
+    }
+    Ok(reply::json(&card(&server, &name)))
 }
 
 /// `GET /version`.

@@ -7,7 +7,8 @@
 use rand::random;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+
+use crate::arguments::Nesting;
 
 const THINK: &str = "<think>";
 const THOUGHT: &str = "</think>";
@@ -17,28 +18,36 @@ pub(crate) const CALLED: &str = "</tool_call>";
 
 /// A part of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
+pub(crate) enum Piece {
     Text(String),
     Thought(String),
-    Call(ToolCall),
+    Call(CallPiece),
 }
 
-/// A call of a tool.
+/// A part of a call of a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ToolCall {
-    pub(crate) name: String,
-    /// JSON of the arguments, as the model wrote it.
+pub(crate) struct CallPiece {
+    /// Calls of the answer before this one.
+    pub(crate) index: usize,
+    /// Name of the tool, in the first part of a call.
+    pub(crate) name: Option<String>,
+    /// More of the JSON of the arguments, as the model writes it.
     pub(crate) arguments: String,
 }
 
-impl ToolCall {
-    /// An id that no other call has.
-    pub(crate) fn new_id(prefix: &str) -> String {
-        format!("{prefix}_{:024x}", random::<u128>() >> 32)
-    }
+/// An id that no other has.
+pub(crate) fn new_id(prefix: &str) -> String {
+    format!("{prefix}_{:024x}", random::<u128>() >> 32)
+}
 
-    /// Reads a call; `None` if the text is none, or if its arguments are beyond JSON values: numbers such as 1e999, half a
-    /// surrogate pair, hundreds of nested lists. Clients send calls back, as objects.
+/// A whole call.
+struct ToolCall {
+    name: String,
+    arguments: String,
+}
+
+impl ToolCall {
+    /// Reads a call; `None` if the text is none.
     fn read(text: &str) -> Option<Self> {
         /// Llama 3 calls the arguments parameters.
         #[derive(Deserialize)]
@@ -49,66 +58,39 @@ impl ToolCall {
         }
         let Written { name, arguments } = serde_json::from_str(text.trim()).ok()?;
         let arguments = arguments.map_or("{}", RawValue::get);
-        serde_json::from_str::<Map<String, Value>>(arguments).ok()?;
-        Some(Self { name, arguments: arguments.to_owned() })
+        arguments.starts_with('{').then(|| Self { name, arguments: arguments.to_owned() })
     }
-}
-
-/// Parts of an answer that were received and not yet sent.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Parts {
-    pub(crate) text: String,
-    pub(crate) thought: String,
-    pub(crate) calls: Vec<ToolCall>,
-    /// Number of calls that were sent before.
-    pub(crate) first_call: usize,
 }
 
 /// An answer as it grows.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     parser: Parser,
-    parts: Parts,
+    /// Parts that were not taken.
+    pieces: Vec<Piece>,
 }
 
 impl Answer {
     /// An answer that begins inside of a thought if the prompt has begun one.
     pub(crate) fn new(calls: Calls, thinks: bool) -> Self {
-        Self { parser: Parser::new(calls, thinks), parts: Parts::default() }
+        Self { parser: Parser::new(calls, thinks), pieces: Vec::new() }
     }
 
     /// Takes more of the text.
     pub(crate) fn push(&mut self, text: &str) {
         let pieces = self.parser.push(text);
-        self.add(pieces);
+        pieces.into_iter().for_each(|piece| add(&mut self.pieces, piece));
     }
 
     /// Takes the end of the text.
     pub(crate) fn finish(&mut self) {
         let pieces = self.parser.finish();
-        self.add(pieces);
+        pieces.into_iter().for_each(|piece| add(&mut self.pieces, piece));
     }
 
-    fn add(&mut self, pieces: Vec<Piece>) {
-        for piece in pieces {
-            match piece {
-                Piece::Text(text) => self.parts.text.push_str(&text),
-                Piece::Thought(thought) => self.parts.thought.push_str(&thought),
-                Piece::Call(call) => self.parts.calls.push(call),
-            }
-        }
-    }
-
-    /// Takes the answer's new text since the last call.
-    pub(crate) fn take(&mut self) -> Parts {
-        let first_call = self.parts.first_call + self.parts.calls.len();
-        std::mem::replace(&mut self.parts, Parts { first_call, ..Parts::default() })
-    }
-
-    /// Whether there is no new text since the last call.
-    pub(crate) fn is_empty(&self) -> bool {
-        let Parts { text, thought, calls, .. } = &self.parts;
-        text.is_empty() && thought.is_empty() && calls.is_empty()
+    /// Takes the parts since the last call.
+    pub(crate) fn take(&mut self) -> Vec<Piece> {
+        std::mem::take(&mut self.pieces)
     }
 
     /// Whether a thought has begun and not ended.
@@ -118,7 +100,19 @@ impl Answer {
 
     /// Whether there has been a call.
     pub(crate) fn has_called(&self) -> bool {
-        self.parts.first_call + self.parts.calls.len() > 0
+        self.parser.calls_begun > 0
+    }
+}
+
+/// Adds a part, to the last one if that is of its kind.
+pub(crate) fn add(pieces: &mut Vec<Piece>, piece: Piece) {
+    match (pieces.last_mut(), piece) {
+        (Some(Piece::Text(before)), Piece::Text(text)) => before.push_str(&text),
+        (Some(Piece::Thought(before)), Piece::Thought(text)) => before.push_str(&text),
+        (Some(Piece::Call(before)), Piece::Call(call)) if before.index == call.index => {
+            before.arguments.push_str(&call.arguments);
+        }
+        (_, piece) => pieces.push(piece),
     }
 }
 
@@ -144,6 +138,8 @@ pub(crate) fn is_thought_begun(prompt: &str) -> bool {
 struct Parser {
     calls: Calls,
     state: State,
+    /// Number of calls that have begun.
+    calls_begun: usize,
     /// Text that is not certain yet.
     held: String,
 }
@@ -153,18 +149,37 @@ enum State {
     /// Only blanks have come; a thought may begin.
     Start,
     Thought,
-    /// The thought is over, and only blanks followed.
+    /// The thought or a call is over, and only blanks followed.
     Opening,
     Text,
-    /// Within the tags of a call.
-    Call,
-    /// The answer may be one bare call, which is decided at its end.
+    Call(Form, Progress),
+}
+
+/// The way in which a call is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Within tags.
+    Tagged,
+    /// As one bare object.
     Bare,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// The name has not come yet.
+    Head,
+    /// The fields come in another order, so that the call is read when it is complete.
+    Whole,
+    /// The arguments are sent as they come.
+    Arguments(Nesting),
+    /// The arguments have ended.
+    Tail,
 }
 
 impl Parser {
     fn new(calls: Calls, thinks: bool) -> Self {
-        Self { calls, state: if thinks { State::Thought } else { State::Start }, held: String::new() }
+        let state = if thinks { State::Thought } else { State::Start };
+        Self { calls, state, calls_begun: 0, held: String::new() }
     }
 
     /// Takes more of the answer; returns the parts that are certain.
@@ -175,59 +190,108 @@ impl Parser {
         pieces
     }
 
-    /// Ends the answer; returns the rest.
+    /// Ends the answer; returns the rest. A call that was cut off is one as soon as its tool is named.
     fn finish(&mut self) -> Vec<Piece> {
         let rest = std::mem::take(&mut self.held);
         match self.state {
-            State::Call | State::Bare => match ToolCall::read(&rest) {
-                Some(call) => vec![Piece::Call(call)],
-                None if self.state == State::Call => vec![Piece::Text(format!("{CALL}{rest}"))],
-                None => text(rest),
-            },
+            State::Call(form, Progress::Head | Progress::Whole) => {
+                let is_certain = form == Form::Tagged || self.calls == Calls::Always;
+                let cut = || Head::read(&rest).1.filter(|_| is_certain).map(|name| (name, String::new()));
+                match ToolCall::read(&rest).map(|call| (call.name, call.arguments)).or_else(cut) {
+                    Some((name, arguments)) => vec![self.call(name, arguments)],
+                    None if form == Form::Tagged => text(format!("{CALL}{rest}")),
+                    None => text(rest),
+                }
+            }
+            State::Call(..) => Vec::new(),
+            State::Opening if rest.trim().is_empty() => Vec::new(),
             State::Thought if !rest.is_empty() => vec![Piece::Thought(rest)],
             _ => text(rest),
         }
+    }
+
+    /// A new call.
+    fn call(&mut self, name: String, arguments: String) -> Piece {
+        let index = self.calls_begun;
+        self.calls_begun += 1;
+        Piece::Call(CallPiece { index, name: Some(name), arguments })
     }
 
     /// Processes one part of the held text; false if more text is needed.
     fn step(&mut self, pieces: &mut Vec<Piece>) -> bool {
         match self.state {
             State::Start | State::Opening => self.begin(),
-            State::Thought => match self.until(THOUGHT) {
-                Ok(thought) => {
-                    pieces.extend(Some(thought).filter(|thought| !thought.is_empty()).map(Piece::Thought));
+            State::Thought => {
+                let (thought, ended) = self.until(THOUGHT);
+                pieces.extend(Some(thought).filter(|thought| !thought.is_empty()).map(Piece::Thought));
+                if ended {
                     self.state = State::Opening;
-                    true
                 }
-                Err(certain) => {
-                    pieces.extend(Some(certain).filter(|thought| !thought.is_empty()).map(Piece::Thought));
-                    false
+                ended
+            }
+            State::Text if self.calls == Calls::Maybe => {
+                let (before, ended) = self.until(CALL);
+                pieces.extend(text(before));
+                if ended {
+                    self.state = State::Call(Form::Tagged, Progress::Head);
                 }
-            },
-            State::Text if self.calls == Calls::Maybe => match self.until(CALL) {
-                Ok(before) => {
-                    pieces.extend(text(before));
-                    self.state = State::Call;
-                    true
-                }
-                Err(certain) => {
-                    pieces.extend(text(certain));
-                    false
-                }
-            },
+                ended
+            }
             State::Text => {
                 pieces.extend(text(std::mem::take(&mut self.held)));
                 false
             }
-            State::Call => {
+            State::Call(form, progress) => self.step_call(form, progress, pieces),
+        }
+    }
+
+    fn step_call(&mut self, form: Form, progress: Progress, pieces: &mut Vec<Piece>) -> bool {
+        match progress {
+            Progress::Head => match Head::read(&self.held) {
+                (Head::Open, _) => false,
+                (Head::Other, _) => {
+                    self.state = State::Call(form, Progress::Whole);
+                    true
+                }
+                (Head::Arguments { at }, name) => {
+                    self.held.drain(..at);
+                    let call = self.call(name.expect("arguments follow a name"), String::new());
+                    pieces.push(call);
+                    self.state = State::Call(form, Progress::Arguments(Nesting::default()));
+                    true
+                }
+            },
+            Progress::Whole if form == Form::Bare => false,
+            Progress::Whole => {
                 let Some((inner, rest)) = self.held.split_once(CALLED) else { return false };
-                let piece = ToolCall::read(inner).map(Piece::Call);
-                pieces.push(piece.unwrap_or_else(|| Piece::Text(format!("{CALL}{inner}{CALLED}"))));
+                let (inner, rest) = (inner.to_owned(), rest.to_owned());
+                match ToolCall::read(&inner) {
+                    Some(call) => pieces.push(self.call(call.name, call.arguments)),
+                    None => pieces.push(Piece::Text(format!("{CALL}{inner}{CALLED}"))),
+                }
+                self.held = rest;
+                self.state = State::Opening;
+                true
+            }
+            Progress::Arguments(mut nesting) => {
+                let end = self.held.bytes().position(|byte| nesting.step(byte));
+                let rest = self.held.split_off(end.map_or(self.held.len(), |end| end + 1));
+                let arguments = std::mem::replace(&mut self.held, rest);
+                if !arguments.is_empty() {
+                    let index = self.calls_begun - 1;
+                    pieces.push(Piece::Call(CallPiece { index, name: None, arguments }));
+                }
+                let progress = if end.is_some() { Progress::Tail } else { Progress::Arguments(nesting) };
+                self.state = State::Call(form, progress);
+                end.is_some()
+            }
+            Progress::Tail => {
+                let end = if form == Form::Tagged { CALLED } else { "}" };
+                let Some((_, rest)) = self.held.split_once(end) else { return false };
                 self.held = rest.to_owned();
                 self.state = State::Opening;
                 true
             }
-            State::Bare => false,
         }
     }
 
@@ -248,8 +312,8 @@ impl Parser {
             return false;
         }
         self.state = match self.calls {
-            Calls::Always => State::Bare,
-            Calls::Maybe if may_think && trimmed.starts_with('{') => State::Bare,
+            Calls::Always if self.calls_begun == 0 => State::Call(Form::Bare, Progress::Head),
+            Calls::Maybe if may_think && trimmed.starts_with('{') => State::Call(Form::Bare, Progress::Head),
             _ => State::Text,
         };
         // Blanks before a thought or a call, or between two, belong to neither.
@@ -259,17 +323,97 @@ impl Parser {
         true
     }
 
-    /// Takes the held text before `tag`, and drops the tag; or, until it comes, takes text that cannot be part of it.
-    fn until(&mut self, tag: &str) -> Result<String, String> {
+    /// Takes the held text before `tag`, and drops the tag; or, until it comes, takes text that cannot be part of it. The
+    /// second value says whether the tag has come.
+    fn until(&mut self, tag: &str) -> (String, bool) {
         if let Some((before, rest)) = self.held.split_once(tag) {
             let before = before.to_owned();
             self.held = rest.to_owned();
-            return Ok(before);
+            return (before, true);
         }
         let starts = self.held.char_indices().map(|(at, _)| at);
         let cut = starts.rev().take(tag.len()).filter(|at| tag.starts_with(&self.held[*at..])).last();
         let rest = self.held.split_off(cut.unwrap_or(self.held.len()));
-        Err(std::mem::replace(&mut self.held, rest))
+        (std::mem::replace(&mut self.held, rest), false)
+    }
+}
+
+/// The beginning of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Head {
+    /// More text decides.
+    Open,
+    /// Not `{"name": NAME, "arguments": {`.
+    Other,
+    /// That, and the arguments begin at this byte.
+    Arguments { at: usize },
+}
+
+impl Head {
+    /// Reads the beginning of a call, and the tool's name as soon as it is complete.
+    fn read(text: &str) -> (Self, Option<String>) {
+        let mut name = None;
+        let mut json = Lexer { text, at: 0 };
+        let head = Self::scan(&mut json, &mut name).unwrap_or_else(|head| head);
+        (head, name)
+    }
+
+    fn scan(json: &mut Lexer<'_>, name: &mut Option<String>) -> Result<Self, Self> {
+        json.sign('{')?;
+        if json.string()? != "name" {
+            return Err(Self::Other);
+        }
+        json.sign(':')?;
+        let named = json.string()?;
+        *name = Some(named);
+        json.sign(',')?;
+        // Llama 3 calls the arguments parameters.
+        if !matches!(json.string()?.as_str(), "arguments" | "parameters") {
+            return Err(Self::Other);
+        }
+        json.sign(':')?;
+        let at = json.skip_blanks()?;
+        if json.text[at..].starts_with('{') { Ok(Self::Arguments { at }) } else { Err(Self::Other) }
+    }
+}
+
+/// Reads the first signs of a JSON text that may be cut anywhere.
+struct Lexer<'t> {
+    text: &'t str,
+    at: usize,
+}
+
+impl Lexer<'_> {
+    fn skip_blanks(&mut self) -> Result<usize, Head> {
+        let rest = &self.text[self.at..];
+        self.at += rest.len() - rest.trim_start().len();
+        if self.at == self.text.len() { Err(Head::Open) } else { Ok(self.at) }
+    }
+
+    fn sign(&mut self, sign: char) -> Result<(), Head> {
+        let at = self.skip_blanks()?;
+        if !self.text[at..].starts_with(sign) {
+            return Err(Head::Other);
+        }
+        self.at += sign.len_utf8();
+        Ok(())
+    }
+
+    fn string(&mut self) -> Result<String, Head> {
+        let at = self.skip_blanks()?;
+        let rest = &self.text[at..];
+        if !rest.starts_with('"') {
+            return Err(Head::Other);
+        }
+        let mut position = Nesting::default();
+        let end = rest.bytes().position(|byte| {
+            let was_text = position.is_text;
+            position.step(byte);
+            was_text && !position.is_text
+        });
+        let end = end.ok_or(Head::Open)? + 1;
+        self.at += end;
+        serde_json::from_str(&rest[..end]).map_err(|_| Head::Other)
     }
 }
 
@@ -283,29 +427,24 @@ mod tests {
 
     /// The pieces of an answer that is read in parts of `size` characters; neighbours of a kind are joined.
     fn parse(answer: &str, calls: Calls, size: usize) -> Vec<Piece> {
-        let mut parser = Parser::new(calls, false);
+        let mut parsed = Answer::new(calls, false);
         let chars: Vec<char> = answer.chars().collect();
-        let parts = chars.chunks(size).flat_map(|part| parser.push(&part.iter().collect::<String>()));
-        let mut pieces: Vec<Piece> = parts.collect();
-        pieces.extend(parser.finish());
-        let mut joined: Vec<Piece> = Vec::new();
-        for piece in pieces {
-            match (joined.last_mut(), piece) {
-                (Some(Piece::Text(before)), Piece::Text(text)) => before.push_str(&text),
-                (Some(Piece::Thought(before)), Piece::Thought(text)) => before.push_str(&text),
-                (_, piece) => joined.push(piece),
-            }
-        }
-        joined
+        chars.chunks(size).for_each(|part| parsed.push(&part.iter().collect::<String>()));
+        parsed.finish();
+        parsed.take()
     }
 
-    fn call(name: &str, arguments: &str) -> Piece {
-        Piece::Call(ToolCall { name: name.into(), arguments: arguments.into() })
+    fn call(index: usize, name: &str, arguments: &str) -> Piece {
+        Piece::Call(CallPiece { index, name: Some(name.into()), arguments: arguments.into() })
+    }
+
+    fn text(text: &str) -> Piece {
+        Piece::Text(text.into())
     }
 
     #[test]
     fn answers_are_taken_apart_in_parts_of_any_size() {
-        let (text, thought) = (|t: &str| Piece::Text(t.into()), |t: &str| Piece::Thought(t.into()));
+        let thought = |text: &str| Piece::Thought(text.into());
         let cases = [
             ("plain < text <tool", vec![text("plain < text <tool")]),
             (" \n<think>a < b</think>\n\nYes.", vec![thought("a < b"), text("Yes.")]),
@@ -313,17 +452,34 @@ mod tests {
             ("Not <think>that</think>", vec![text("Not <think>that</think>")]),
             (
                 "Let me see. <tool_call>\n{\"name\": \"f\", \"arguments\": {\"z\": 1, \"a\": \"<\"}}\n</tool_call>\n\
-                 <tool_call>{\"name\":\"g\"}</tool_call>",
-                vec![text("Let me see. "), call("f", "{\"z\": 1, \"a\": \"<\"}"), call("g", "{}")],
+                 <tool_call>{\"name\":\"g\"}</tool_call>\n",
+                vec![text("Let me see. "), call(0, "f", "{\"z\": 1, \"a\": \"<\"}"), call(1, "g", "{}")],
             ),
-            ("<tool_call>{\"name\":\"f\",\"arguments\":{}}", vec![call("f", "{}")]),
+            (
+                "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call> Done.",
+                vec![call(0, "f", "{}"), text("Done.")],
+            ),
+            ("<tool_call>{\"name\":\"f\",\"arguments\":{}}", vec![call(0, "f", "{}")]),
+            (
+                "<tool_call>{\"arguments\":{\"x\":1},\"name\":\"f\"}</tool_call>",
+                vec![call(0, "f", "{\"x\":1}")],
+            ),
+            (
+                "<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":\"</tool_call> \\\"}\"}}</tool_call>",
+                vec![call(0, "f", "{\"x\":\"</tool_call> \\\"}\"}")],
+            ),
             ("<tool_call>not JSON</tool_call>.", vec![text("<tool_call>not JSON</tool_call>.")]),
             (
-                "<think>t</think>\n<tool_call>{\"name\":\"f\"}</tool_call>",
-                vec![thought("t"), call("f", "{}")],
+                "<tool_call>{\"name\":\"f\",\"arguments\":\"x\"}</tool_call>",
+                vec![text("<tool_call>{\"name\":\"f\",\"arguments\":\"x\"}</tool_call>")],
             ),
-            ("{\"name\": \"f\", \"parameters\": {\"x\": 2}}", vec![call("f", "{\"x\": 2}")]),
+            (
+                "<think>t</think>\n<tool_call>{\"name\":\"f\"}</tool_call>",
+                vec![thought("t"), call(0, "f", "{}")],
+            ),
+            ("{\"name\": \"f\", \"parameters\": {\"x\": 2}}", vec![call(0, "f", "{\"x\": 2}")]),
             ("{\"nam\": 1}", vec![text("{\"nam\": 1}")]),
+            ("{\"name\": \"f\"", vec![text("{\"name\": \"f\"")]),
         ];
         for (answer, pieces) in cases {
             for size in 1..=answer.len() {
@@ -333,36 +489,54 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_no_json_value_has_are_text() {
-        let nested = format!("{}1{}", "[".repeat(129), "]".repeat(129));
-        for value in ["1e999", "-1e400", "\"\\ud800\"", &nested] {
-            let answer = format!("{{\"name\": \"f\", \"arguments\": {{\"x\": {value}}}}}");
-            assert_eq!(parse(&answer, Calls::Maybe, 7), [Piece::Text(answer.clone())]);
-            assert_eq!(parse(&answer, Calls::Always, 7), [Piece::Text(answer.clone())]);
+    fn arguments_are_sent_as_they_come() {
+        let mut answer = Answer::new(Calls::Maybe, false);
+        let mut sent = Vec::new();
+        for part in
+            ["<tool_call>{\"name\": \"f\", \"argu", "ments\": {\"x\": ", "\"a}", "b\"}", "}</tool_call>"]
+        {
+            answer.push(part);
+            sent.push(answer.take());
+        }
+        let more =
+            |arguments: &str| Piece::Call(CallPiece { index: 0, name: None, arguments: arguments.into() });
+        let expected =
+            [vec![], vec![call(0, "f", "{\"x\": ")], vec![more("\"a}")], vec![more("b\"}")], vec![]];
+        assert_eq!(sent, expected);
+    }
+
+    #[test]
+    fn calls_that_are_cut_off_are_calls() {
+        let written = "{\"name\": \"f\", \"arguments\": {\"x\": [1, 2]}}";
+        for cut in written.find(',').unwrap()..written.len() {
+            let arguments = written[..cut].split_once("arguments\": ").map_or("", |(_, arguments)| arguments);
+            let arguments =
+                arguments.strip_suffix("}}").map_or(arguments.to_owned(), |inner| format!("{inner}}}"));
+            assert_eq!(parse(&written[..cut], Calls::Always, 3), [call(0, "f", &arguments)], "{cut}");
+            let tagged = format!("<tool_call>{}", &written[..cut]);
+            assert_eq!(parse(&tagged, Calls::Maybe, 3), [call(0, "f", &arguments)], "{cut}");
         }
     }
 
     #[test]
     fn without_tools_everything_is_text() {
         let answer = "<tool_call>{\"name\":\"f\"}</tool_call>";
-        assert_eq!(parse(answer, Calls::Never, 3), [Piece::Text(answer.into())]);
-        assert_eq!(parse(" {\"a\"", Calls::Never, 2), [Piece::Text(" {\"a\"".into())]);
+        assert_eq!(parse(answer, Calls::Never, 3), [text(answer)]);
+        assert_eq!(parse(" {\"a\"", Calls::Never, 2), [text(" {\"a\"")]);
     }
 
     #[test]
     fn a_forced_call_comes_without_tags() {
         let answer = "{\"name\": \"f\", \"arguments\": {}}";
-        assert_eq!(parse(answer, Calls::Always, 4), [call("f", "{}")]);
-        assert_eq!(
-            parse("{\"name\": \"f\", \"argu", Calls::Always, 4),
-            [Piece::Text("{\"name\": \"f\", \"argu".into())]
-        );
+        assert_eq!(parse(answer, Calls::Always, 4), [call(0, "f", "{}")]);
+        assert_eq!(parse("{\"na", Calls::Always, 4), [text("{\"na")]);
     }
 
     #[test]
     fn a_thought_may_begin_in_the_prompt() {
         assert!(is_thought_begun("<|assistant|><think>\n") && !is_thought_begun("<think>a"));
-        let mut parser = Parser::new(Calls::Never, true);
-        assert_eq!(parser.push("a</think>b"), [Piece::Thought("a".into()), Piece::Text("b".into())]);
+        let mut answer = Answer::new(Calls::Never, true);
+        answer.push("a</think>b");
+        assert_eq!(answer.take(), [Piece::Thought("a".into()), text("b")]);
     }
 }

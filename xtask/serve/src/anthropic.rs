@@ -11,13 +11,12 @@ use axum::response::Response;
 use serde_json::json;
 
 use crate::answer::Answer;
+use crate::answering::{Job, respond as answer_by};
 use crate::call::Call;
 use crate::error::ApiError;
 use crate::reply as replies;
-use crate::running::Running;
 use crate::server::{Prompted, Server};
-use crate::sse;
-use reply::{MessagesChunks, MessagesReply};
+use reply::MessagesRender;
 use request::Messages;
 
 /// `POST /v1/messages`.
@@ -34,7 +33,8 @@ pub(crate) async fn count_tokens(
     call: Result<Call, ApiError>,
 ) -> Response {
     let count = async {
-        let Messages { generation, conversation, .. } = Messages::read(&call?.body, false)?;
+        let mut reader = server.reader();
+        let Messages { generation, conversation, .. } = Messages::read(&call?.body, false, &mut reader)?;
         server.check_model(generation.model.as_deref())?;
         let ids = server.compute(move |model| Ok(model.conversation_ids(conversation)?)).await?;
         Ok(replies::json(&json!({ "input_tokens": ids.len() })))
@@ -43,20 +43,19 @@ pub(crate) async fn count_tokens(
 }
 
 async fn answer(server: Arc<Server>, call: Call) -> Result<Response, ApiError> {
-    let Messages { conversation, mut generation, max_tokens, tools } = Messages::read(&call.body, true)?;
+    let mut reader = server.reader();
+    let messages = Messages::read(&call.body, true, &mut reader)?;
+    let Messages { conversation, mut generation, max_tokens, tools, constraint } = messages;
     generation.settle(&server).await?;
     let Prompted { ids, thinks } = server.prompt(conversation).await?;
-    let mask = server.mask(tools.constraint()).await?;
-    let answer = Answer::new(tools.calls(), thinks);
-    let mut reply = MessagesReply::new(&server, call.id.prefixed("msg"), ids.len(), answer);
-    reply.engine = server.engine_use(generation.salt_for(&call.client).as_deref(), &[&ids]);
-    let mut request = generation.request(&server, ids, Some(max_tokens));
+    let mask = server.mask(constraint).await?;
+    let mut request = generation.request(&server, ids, max_tokens);
     request.mask = mask;
-    let running = Running::start(&server, vec![request], call, "messages").await?;
-    match generation.stream {
-        Some(_) => Ok(sse::respond(running, MessagesChunks::new(reply), server.options.keep_alive)),
-        None => reply.whole(running).await,
-    }
+    let answer = Some(Answer::new(tools.calls(), thinks));
+    let (requests, ignored) = (vec![request], reader.ignored());
+    let render = MessagesRender::new(format!("msg_{}", call.id.as_str()));
+    let job = Job { generation, requests, input: "messages", answer, generates: true, ignored };
+    answer_by(&server, call, job, render).await
 }
 
 /// An error in Anthropic's shape.

@@ -7,11 +7,17 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use pagoda::{Model, TokenMask};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::fields::Fields;
+
+/// Maximum number of bytes of a constraint: a compiler takes seconds for megabytes.
+const MAX_BYTES: usize = 256 << 10;
+
+/// Maximum number of texts of a choice. The compiler's tables hold a few thousand.
+const MAX_CHOICES: usize = 1024;
 
 /// Form that an output must have.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,20 +36,55 @@ enum ConstraintKind {
     Choice(Vec<String>),
 }
 
-/// OpenAI's field.
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-enum ResponseFormat {
-    Text {},
-    JsonObject {},
-    JsonSchema { json_schema: NamedSchema },
+/// Fields that give the form of the output.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Format")]
+pub(crate) struct FormatFields {
+    response_format: Option<ResponseFormat>,
+    structured_outputs: Option<StructuredOutputs>,
+    /// The older name of `structured_outputs.json`.
+    guided_json: Option<Value>,
+    /// The older name of `structured_outputs.regex`.
+    guided_regex: Option<String>,
+    /// The older name of `structured_outputs.choice`.
+    guided_choice: Option<Vec<String>>,
+    /// The older name of `structured_outputs.grammar`.
+    guided_grammar: Option<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NamedSchema {
+/// OpenAI's form of the output.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct ResponseFormat {
+    r#type: FormatType,
+    json_schema: Option<NamedSchema>,
+    /// The schema, in other APIs than that of chats.
+    schema: Option<Value>,
+    /// Not used.
     #[serde(rename = "name")]
-    _name: String,
+    _name: Option<String>,
+    /// Not used.
+    #[serde(rename = "description")]
+    _description: Option<String>,
+    /// Schemas always hold.
+    #[serde(rename = "strict")]
+    _strict: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FormatType {
+    Text,
+    JsonObject,
+    JsonSchema,
+}
+
+/// A JSON schema with a name.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct NamedSchema {
+    /// Not used.
+    #[serde(rename = "name")]
+    _name: Option<String>,
+    /// Not used.
     #[serde(rename = "description")]
     _description: Option<String>,
     schema: Option<Value>,
@@ -52,43 +93,86 @@ pub(crate) struct NamedSchema {
     _strict: Option<bool>,
 }
 
-/// vLLM's field with one constraint.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StructuredOutputs {
+/// vLLM's form of the output: exactly one field.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct StructuredOutputs {
+    /// An instance of this JSON schema, or of the one in this text.
     json: Option<Value>,
+    /// A match of this regular expression.
     regex: Option<String>,
+    /// One of these texts.
     choice: Option<Vec<String>>,
+    /// A text of this grammar, in Lark's syntax.
     grammar: Option<String>,
+    /// Any JSON object.
     json_object: Option<bool>,
 }
 
-impl Constraint {
-    /// Takes `response_format` and `structured_outputs`; `None` if the output is free.
-    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Option<Self>, ApiError> {
+impl FormatFields {
+    /// The form of the output; `None` if it is free.
+    pub(crate) fn check(self) -> Result<Option<Constraint>, ApiError> {
         const FORMAT: &str = "response_format";
         const STRUCTURED: &str = "structured_outputs";
-        let format = match fields.take(FORMAT)? {
-            None | Some(ResponseFormat::Text {}) => None,
-            Some(ResponseFormat::JsonObject {}) => Some(object()),
-            Some(ResponseFormat::JsonSchema { json_schema }) => {
-                let NamedSchema { schema, .. } = json_schema;
-                Some(schema.map_or_else(object, ConstraintKind::Schema))
-            }
+        let format = self.response_format.map(|format| format.form(FORMAT)).transpose()?.flatten();
+        let older = StructuredOutputs {
+            json: self.guided_json,
+            regex: self.guided_regex,
+            choice: self.guided_choice,
+            grammar: self.guided_grammar,
+            json_object: None,
         };
-        let structured = fields.take(STRUCTURED)?.map(StructuredOutputs::form).transpose()?;
-        match (format, structured) {
+        let structured = self.structured_outputs.map(StructuredOutputs::form).transpose()?;
+        let older = (!older.is_empty()).then(|| older.form()).transpose()?;
+        match (format, structured.or(older)) {
             (Some(_), Some(_)) => {
                 Err(ApiError::field(STRUCTURED, "response_format constrains the output already"))
             }
-            (Some(form), None) => Ok(Some(Self { form, field: FORMAT })),
-            (None, form) => Ok(form.map(|form| Self { form, field: STRUCTURED })),
+            (Some(constraint), None) => Ok(Some(constraint)),
+            (None, form) => Ok(form.map(|form| Constraint { form, field: STRUCTURED })),
         }
     }
+}
 
+impl ResponseFormat {
+    /// The form of the output, which `field` requests; `None` if it is free.
+    pub(crate) fn form(self, field: &'static str) -> Result<Option<Constraint>, ApiError> {
+        let schema = match (self.r#type, self.json_schema, self.schema) {
+            (FormatType::Text, ..) => return Ok(None),
+            (FormatType::JsonObject, _, schema) | (FormatType::JsonSchema, None, schema @ Some(_)) => schema,
+            (FormatType::JsonSchema, Some(named), _) => named.schema,
+            (FormatType::JsonSchema, None, None) => {
+                return Err(ApiError::field(format!("{field}.json_schema"), "this field is required"));
+            }
+        };
+        Ok(Some(Constraint::schema(schema.unwrap_or_else(any_object), field)))
+    }
+}
+
+impl Constraint {
     /// An output that is an instance of a schema.
     pub(crate) fn schema(schema: Value, field: &'static str) -> Self {
         Self { form: ConstraintKind::Schema(schema), field }
+    }
+
+    /// Refuses what would keep the compiler busy for long, or fill its tables.
+    fn check_size(&self) -> Result<(), ApiError> {
+        let (name, bytes) = match &self.form {
+            ConstraintKind::Schema(schema) => ("a schema", schema.to_string().len()),
+            ConstraintKind::Regex(regex) => ("a regular expression", regex.len()),
+            ConstraintKind::Grammar(lark) => ("a grammar", lark.len()),
+            ConstraintKind::Choice(texts) if texts.len() > MAX_CHOICES => {
+                let count = texts.len();
+                return Err(ApiError::field(
+                    self.field,
+                    format!("a choice of {count} texts, at most {MAX_CHOICES}"),
+                ));
+            }
+            ConstraintKind::Choice(texts) => ("a choice", texts.iter().map(String::len).sum()),
+        };
+        if bytes > MAX_BYTES {
+            return Err(ApiError::field(self.field, format!("{name} of {bytes} bytes, at most {MAX_BYTES}")));
+        }
+        Ok(())
     }
 
     fn grammar(self) -> TopLevelGrammar {
@@ -115,18 +199,16 @@ fn with_little_space(mut schema: Value) -> Value {
     schema
 }
 
-fn object() -> ConstraintKind {
-    ConstraintKind::Schema(json!({ "type": "object" }))
-}
-
-impl NamedSchema {
-    /// The schema, if there is one.
-    pub(crate) fn schema(self) -> Option<Value> {
-        self.schema
-    }
+fn any_object() -> Value {
+    json!({ "type": "object" })
 }
 
 impl StructuredOutputs {
+    fn is_empty(&self) -> bool {
+        let Self { json, regex, choice, grammar, json_object } = self;
+        json.is_none() && regex.is_none() && choice.is_none() && grammar.is_none() && json_object.is_none()
+    }
+
     fn form(self) -> Result<ConstraintKind, ApiError> {
         let Self { json, regex, choice, grammar, json_object } = self;
         // vLLM also takes the text of a schema.
@@ -142,7 +224,7 @@ impl StructuredOutputs {
             regex.map(ConstraintKind::Regex),
             choice.map(ConstraintKind::Choice),
             grammar.map(ConstraintKind::Grammar),
-            json_object.filter(|wanted| *wanted).map(|_| object()),
+            json_object.filter(|wanted| *wanted).map(|_| ConstraintKind::Schema(any_object())),
         ];
         let mut forms = forms.into_iter().flatten();
         match (forms.next(), forms.next()) {
@@ -196,12 +278,17 @@ impl Constraints {
     /// The mask of an output.
     ///
     /// # Errors
-    /// 400 with the reason if the constraint is none.
+    /// 400 with the reason if the constraint is none, is too large, or allows no first token.
     pub(crate) fn mask(&self, constraint: Constraint) -> Result<Box<dyn TokenMask>, ApiError> {
         let field = constraint.field;
+        constraint.check_size()?;
         let matcher = Matcher::new(self.0.create_parser(constraint.grammar()));
-        match matcher.get_error() {
-            Some(error) => Err(ApiError::field(field, error)),
+        // Limits of the parser show with the first mask.
+        match matcher
+            .get_error()
+            .or_else(|| matcher.deep_clone().compute_mask_or_eos().err().map(|e| e.to_string()))
+        {
+            Some(error) => Err(ApiError::field(field, first_line(&error))),
             None => Ok(Box::new(Mask(matcher))),
         }
     }
@@ -242,6 +329,12 @@ impl SchemaMasks {
     pub fn mask(&self, schema: Value) -> Result<Box<dyn TokenMask>, SchemaError> {
         Ok(self.0.mask(Constraint::schema(schema, "schema"))?)
     }
+}
+
+/// A library's error without its backtrace.
+fn first_line(error: &str) -> &str {
+    let line = error.lines().next().unwrap_or_default();
+    line.split("<backtrace>").next().unwrap_or_default().trim()
 }
 
 fn internal(error: impl fmt::Display) -> ApiError {

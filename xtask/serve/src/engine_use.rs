@@ -9,7 +9,7 @@ use pagoda::{CachedTokens, Clock, Event};
 use serde::Serialize;
 
 /// Work of the engine for an answer.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct EngineUse {
     /// Prompt tokens that were not computed, by the tier that had them.
     cached_tokens: CachedTokens,
@@ -28,6 +28,9 @@ pub(crate) struct EngineUse {
     decode_ms: Option<f64>,
     /// The sparse-attention policy, which share of the KV blocks it read, and the mass that it certifies.
     sparse: Option<SparseUse>,
+    /// Fields of the call that changed nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 /// Positions from `from` up to, and without, `to`.
@@ -40,6 +43,12 @@ struct Positions {
 impl EngineUse {
     pub(crate) fn new(first_new_token: Option<usize>, block_size: u32) -> Self {
         Self { first_new_token, block_size, ..Self::default() }
+    }
+
+    /// Reports fields of the call that changed nothing.
+    pub(crate) fn warn(&mut self, ignored: Vec<String>) {
+        self.warnings =
+            ignored.into_iter().map(|field| format!("{field}: ignored, it changes nothing here")).collect();
     }
 
     /// Returns the place of the first cache miss of a prompt with `cached` tokens found.

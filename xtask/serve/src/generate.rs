@@ -4,85 +4,95 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use pagoda::Event;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use crate::answering::{Answering, Delta, Job, Out, Render, respond};
 use crate::call::Call;
 use crate::engine_use::EngineUse;
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::generation::{Generation, StreamOptions};
+use crate::fields::{Int, Reader, length, merged};
+use crate::generation::{Generation, GenerationFields, StreamOptions};
 use crate::openai::log_probs::ChatLogProbs;
-use crate::openai::{Output, Usage};
+use crate::openai::{Usage, fail, reasons};
 use crate::reply::json;
-use crate::running::Running;
 use crate::server::Server;
-use crate::sse::{self, Frames, Out};
 
 /// Maximum number of generated tokens if the request states none, as in vLLM.
 const MAX_TOKENS: u32 = 16;
 
-/// Fields of a call.
+/// The object whose fields may as well be fields of the body.
+pub(crate) const PARAMS: &str = "sampling_params";
+
+/// Fields of a call, which may also be in `sampling_params`.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct GenerateFields {
+    /// Id of the reply; without it, that of the call.
+    request_id: Option<String>,
+    /// Ids of the prompt.
+    token_ids: Vec<u32>,
+    /// Maximum number of tokens of the answer, 16 without it; -1 is as many as there is room for.
+    #[schemars(range(min = -1))]
+    max_tokens: Option<Int<i64>>,
+    /// Return the log-probability of each token, and as many of the likeliest at its position.
+    #[schemars(range(min = 0, max = 20))]
+    logprobs: Option<Int<u32>>,
+    /// Must be false: this route returns ids.
+    detokenize: Option<bool>,
+}
+
+/// The types of a call's body.
+pub(crate) type GenerateBody = (GenerateFields, GenerationFields);
+
+/// A call, checked.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Generate {
     request_id: Option<String>,
     ids: Vec<u32>,
     generation: Generation,
-    max_tokens: u32,
+    max_tokens: Option<u32>,
 }
 
-impl Asked {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let mut fields = Fields::read(body)?;
-        let request_id = fields.take("request_id")?;
-        let ids = fields.need("token_ids")?;
-        fields.merge("sampling_params")?;
-        let mut generation = Generation::take(&mut fields)?;
-        generation.sampling.log_probs = fields.take("logprobs")?;
-        fields.only("detokenize", &false, "this route returns ids")?;
-        fields.refuse("prompt_logprobs", "ask /v1/completions with echo and logprobs")?;
-        let max_tokens = fields.count("max_tokens")?.unwrap_or(MAX_TOKENS);
-        fields.end()?;
-        Ok(Self { request_id, ids, generation, max_tokens })
+impl Generate {
+    pub(crate) fn read(body: &[u8], reader: &mut Reader) -> Result<Self, ApiError> {
+        let (fields, generation): GenerateBody = reader.body(&merged(body, PARAMS)?)?;
+        let mut generation = generation.check(reader)?;
+        generation.sampling.log_probs = fields.logprobs.map(|Int(top)| top);
+        if fields.detokenize.unwrap_or(false) {
+            return Err(ApiError::field("detokenize", "this route returns ids"));
+        }
+        let max_tokens = match fields.max_tokens {
+            None => Some(MAX_TOKENS),
+            tokens => length("max_tokens", tokens)?,
+        };
+        Ok(Self { request_id: fields.request_id, ids: fields.token_ids, generation, max_tokens })
     }
 }
 
 /// Generates tokens.
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
-    let Asked { request_id, ids, mut generation, max_tokens } = Asked::read(&call.body)?;
+    let mut reader = server.reader();
+    let Generate { request_id, ids, mut generation, max_tokens } = Generate::read(&call.body, &mut reader)?;
     generation.settle(&server).await?;
-    let mut reply = GenerateReply {
+    let render = GenerateRender {
         id: request_id.unwrap_or_else(|| call.id.as_str().to_owned()),
         log_probs: generation.sampling.log_probs.is_some(),
-        usage: Usage::of_prompts([ids.as_slice()]),
-        engine: server.engine_use(generation.salt_for(&call.client).as_deref(), &[&ids]),
-        outputs: Vec::new(),
-        server: Arc::clone(&server),
+        options: generation.stream.unwrap_or_default(),
     };
-    let mut request = generation.request(&server, ids, Some(max_tokens));
+    let mut request = generation.request(&server, ids, max_tokens);
     // Stop texts are found in the text.
     request.text &= !request.stop.is_empty();
-    let running = Running::start(&server, vec![request], call, "token_ids").await?;
-    // Room for the samples is made once the engine has taken as many.
-    reply.outputs.resize_with(generation.samples as usize, Output::default);
-    match generation.stream {
-        Some(options) => {
-            Ok(sse::respond(running, GenerateChunks { reply, options }, server.options.keep_alive))
-        }
-        None => reply.whole(running).await,
-    }
+    let (requests, ignored) = (vec![request], reader.ignored());
+    let job = Job { generation, requests, input: "token_ids", answer: None, generates: true, ignored };
+    respond(&server, call, job, render).await
 }
 
-/// An answer as it grows.
+/// Writes the ids of answers.
 #[derive(Debug)]
-struct GenerateReply {
-    server: Arc<Server>,
+struct GenerateRender {
     id: String,
     log_probs: bool,
-    usage: Usage,
-    engine: EngineUse,
-    /// `[samples]`
-    outputs: Vec<Output>,
+    options: StreamOptions,
 }
 
 #[derive(Serialize)]
@@ -104,72 +114,45 @@ struct GeneratedChoice {
     finish_reason: Option<&'static str>,
 }
 
-impl GenerateReply {
-    fn take(&mut self, event: Event) -> Option<usize> {
-        self.engine.take(&event);
-        match event {
-            Event::Started(started) => self.usage.start(started.cached),
-            Event::Token(token) => {
-                self.usage.token();
-                let sample = token.sample as usize;
-                self.outputs[sample].token(token);
-                return Some(sample);
-            }
-            Event::Finished(end) => {
-                let sample = end.sample as usize;
-                self.outputs[sample].finish(&end.reason, "");
-                return Some(sample);
-            }
-            _ => {}
-        }
-        None
-    }
-
-    fn choice(&mut self, index: usize) -> GeneratedChoice {
-        let Output { ids, log_probs, end, .. } = std::mem::take(&mut self.outputs[index]);
-        let tokenizer = self.server.options.model.tokenizer.as_deref();
+impl GenerateRender {
+    fn choice(&self, answering: &Answering, delta: Delta) -> GeneratedChoice {
+        let Delta { index, ids, log_probs, end, .. } = delta;
+        let tokenizer = answering.server.options.model.tokenizer.as_deref();
         let logprobs = self.log_probs.then(|| ChatLogProbs::new(tokenizer, &log_probs));
-        GeneratedChoice { index, token_ids: ids, logprobs, finish_reason: end.map(|end| end.reason) }
-    }
-
-    async fn whole(mut self, mut running: Running) -> Result<Response, ApiError> {
-        while let Some(event) = running.next().await {
-            let (_, event) = event?;
-            self.take(event);
-        }
-        let choices = (0..self.outputs.len()).map(|index| self.choice(index)).collect();
-        Ok(json(&self.last(choices)))
+        GeneratedChoice { index, token_ids: ids, logprobs, finish_reason: reasons(end).0 }
     }
 
     /// The last body, with the usage.
-    fn last(&self, choices: Vec<GeneratedChoice>) -> Body<'_> {
-        Body { request_id: &self.id, choices, usage: Some(self.usage), pagoda: Some(&self.engine) }
+    fn last<'a>(&'a self, answering: &'a Answering, choices: Vec<GeneratedChoice>) -> Body<'a> {
+        let usage = Some(answering.usage.into());
+        Body { request_id: &self.id, choices, usage, pagoda: Some(&answering.engine) }
     }
 }
 
-struct GenerateChunks {
-    reply: GenerateReply,
-    options: StreamOptions,
-}
-
-impl Frames for GenerateChunks {
-    fn event(&mut self, _: usize, event: Event, out: &mut Out) -> Result<(), ApiError> {
-        let Some(index) = self.reply.take(event) else { return Ok(()) };
-        let choices = vec![self.reply.choice(index)];
-        let usage = self.options.continuous_usage_stats.then_some(self.reply.usage);
-        out.json(&Body { request_id: &self.reply.id, choices, usage, pagoda: None });
-        Ok(())
+impl Render for GenerateRender {
+    fn is_due(&self, delta: &Delta) -> bool {
+        !delta.ids.is_empty() || delta.end.is_some()
     }
 
-    fn end(&mut self, out: &mut Out) {
-        if self.options.include_usage {
-            out.json(&self.reply.last(Vec::new()));
+    fn grow(&mut self, answering: &Answering, delta: Delta, out: &mut Out) {
+        let choices = vec![self.choice(answering, delta)];
+        let usage = self.options.states_usage().then(|| answering.usage.into());
+        out.json(&Body { request_id: &self.id, choices, usage, pagoda: None });
+    }
+
+    fn end(&mut self, answering: &Answering, out: &mut Out) {
+        if self.options.ends_with_usage() {
+            out.json(&self.last(answering, Vec::new()));
         }
         out.text("[DONE]");
     }
 
-    fn fail(&mut self, error: &ApiError, out: &mut Out) {
-        out.text(&error.to_json());
-        out.text("[DONE]");
+    fn fail(&mut self, _: &Answering, error: &ApiError, out: &mut Out) {
+        fail(error, out);
+    }
+
+    fn whole(&mut self, answering: &Answering, deltas: Vec<Delta>) -> Response {
+        let choices = deltas.into_iter().map(|delta| self.choice(answering, delta)).collect();
+        json(&self.last(answering, choices))
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use pagoda::{Dry, LogitBias, Model, Penalties, Request, Sampling, TokenBias};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Int, Reader, count};
 use crate::keys::Client;
 use crate::server::Server;
 
@@ -16,7 +17,98 @@ const MAX_STOPS: usize = 64;
 /// Maximum number of texts that end repetitions.
 const MAX_BREAKERS: usize = 64;
 
-/// Draws of the tokens of a call, and the form in which they are returned.
+/// Sampling of tokens, and the form in which they are returned.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Generation")]
+pub(crate) struct GenerationFields {
+    /// Name of the model. Any name is answered by the model that the server has, unless it is strict about names.
+    model: Option<String>,
+    /// Send the answer in pieces, as server-sent events.
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    /// Number of answers to each prompt, which share its KV blocks.
+    #[schemars(range(min = 1))]
+    n: Option<Int<u32>>,
+    /// 0 takes the likeliest token.
+    #[schemars(range(min = 0.0))]
+    temperature: Option<f32>,
+    /// Draw from the likeliest tokens only; 0 and -1 keep all.
+    top_k: Option<Int<i64>>,
+    /// Draw from the likeliest tokens whose probabilities sum to this.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    top_p: Option<f32>,
+    /// Draw from tokens that are at least this times as likely as the likeliest.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    min_p: Option<f32>,
+    /// Divides the logits of tokens that prompt or answer contain; 1 is off.
+    #[serde(alias = "repeat_penalty")]
+    repetition_penalty: Option<f32>,
+    /// Subtracted from the logits of tokens that the answer contains.
+    presence_penalty: Option<f32>,
+    /// Subtracted from the logit of a token for each time that the answer contains it.
+    frequency_penalty: Option<f32>,
+    /// DRY: weight of the penalty on tokens that would continue a repetition; 0 is off.
+    dry_multiplier: Option<f32>,
+    /// DRY: base of the penalty, whose exponent is the length of the repetition.
+    dry_base: Option<f32>,
+    /// DRY: length of repetitions that cost nothing.
+    dry_allowed_length: Option<Int<u32>>,
+    /// DRY: number of last tokens among which repetitions are looked for; -1 is all.
+    dry_penalty_last_n: Option<Int<i64>>,
+    /// DRY: texts that end repetitions.
+    dry_sequence_breakers: Option<Vec<String>>,
+    /// Added to the logits of tokens, by id.
+    logit_bias: Option<BTreeMap<String, f32>>,
+    /// Fixes the draws.
+    seed: Option<Int<i64>>,
+    /// Minimum number of tokens before the answer may end.
+    min_tokens: Option<Int<u32>>,
+    /// Texts that end the answer, and are no part of it.
+    stop: Option<Texts>,
+    /// Tokens that end the answer.
+    stop_token_ids: Option<Vec<u32>>,
+    /// Continue past the end of sequence.
+    ignore_eos: Option<bool>,
+    /// Leave special tokens out of the text.
+    skip_special_tokens: Option<bool>,
+    /// Separates entries of the prefix cache: only calls with the same salt share them. 1 to 1024 bytes.
+    cache_salt: Option<String>,
+    /// Lower values run first, if the server orders requests by priority.
+    priority: Option<Int<i32>>,
+    /// Certify the attention mass that the sparse policy keeps.
+    certify: Option<bool>,
+    /// Return the ids of prompt and answer.
+    return_token_ids: Option<bool>,
+}
+
+/// Options of a stream.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+pub(crate) struct StreamOptions {
+    /// End with a chunk that states the usage.
+    pub(crate) include_usage: Option<bool>,
+    /// State the usage so far in every chunk.
+    pub(crate) continuous_usage_stats: Option<bool>,
+}
+
+impl StreamOptions {
+    pub(crate) fn ends_with_usage(self) -> bool {
+        self.include_usage.unwrap_or(false)
+    }
+
+    pub(crate) fn states_usage(self) -> bool {
+        self.continuous_usage_stats.unwrap_or(false)
+    }
+}
+
+/// One text or several.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "must be a string or a list of strings")]
+enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// Sampling of the tokens of a call, and the form in which they are returned.
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) model: Option<String>,
@@ -38,57 +130,73 @@ pub(crate) struct Generation {
     pub(crate) return_ids: bool,
 }
 
-/// Options of a stream.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct StreamOptions {
-    /// End with a chunk that states the usage.
-    pub(crate) include_usage: bool,
-    /// State the usage so far in every chunk.
-    pub(crate) continuous_usage_stats: bool,
-    /// Padding against side channels, which this server does not add.
-    include_obfuscation: bool,
-}
-
-/// One text or several.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "must be a string or a list of strings")]
-enum Texts {
-    One(String),
-    Many(Vec<String>),
-}
-
-impl Generation {
-    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
-        // Who asks, and in which conversation: a single engine has nothing to choose by that.
-        fields.skip(&["user", "safety_identifier", "session_id", "prompt_cache_key"]);
-        let streams = fields.take("stream")?.unwrap_or(false);
-        let options: Option<StreamOptions> = fields.take("stream_options")?;
-        if options.is_some() && !streams {
-            return Err(ApiError::field("stream_options", "only possible if stream is true"));
+impl GenerationFields {
+    /// Checks the fields.
+    pub(crate) fn check(self, reader: &mut Reader) -> Result<Generation, ApiError> {
+        let streams = self.stream.unwrap_or(false);
+        if self.stream_options.is_some() && !streams {
+            reader.ignore("stream_options")?;
         }
-        if options.is_some_and(|options| options.include_obfuscation) {
-            return Err(ApiError::field("stream_options.include_obfuscation", "not supported"));
-        }
-        let dry = dry(fields)?;
-        let dry_breakers = breakers(fields)?;
-        Ok(Self {
-            model: fields.take("model")?,
-            dry_breakers: (!dry.is_off()).then_some(dry_breakers),
-            sampling: sampling(fields)?.dry(dry),
-            seed: fields.take("seed")?,
-            samples: fields.count("n")?.unwrap_or(1),
-            stop: stops(fields)?,
-            ignore_eos: fields.take("ignore_eos")?.unwrap_or(false),
-            skip_special: fields.take("skip_special_tokens")?.unwrap_or(true),
-            salt: salt(fields)?,
-            priority: fields.take("priority")?.unwrap_or(0),
-            certify: fields.take("certify")?.unwrap_or(false),
-            stream: streams.then(|| options.unwrap_or_default()),
-            return_ids: fields.take("return_token_ids")?.unwrap_or(false),
+        let dry = self.dry();
+        let dry_is_on = !dry.is_off();
+        Ok(Generation {
+            sampling: self.sampling()?.dry(dry),
+            dry_breakers: Some(breakers(self.dry_sequence_breakers)?).filter(|_| dry_is_on),
+            seed: self.seed.map(|Int(seed)| seed),
+            samples: count("n", self.n)?.unwrap_or(1),
+            stop: stops(self.stop)?,
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+            skip_special: self.skip_special_tokens.unwrap_or(true),
+            salt: salt(self.cache_salt)?,
+            priority: self.priority.map_or(0, |Int(priority)| priority),
+            certify: self.certify.unwrap_or(false),
+            stream: streams.then(|| self.stream_options.unwrap_or_default()),
+            return_ids: self.return_token_ids.unwrap_or(false),
+            model: self.model,
         })
     }
 
+    fn sampling(&self) -> Result<Sampling, ApiError> {
+        // 0 and -1 both keep all, as in vLLM.
+        let top_k = self.top_k.map_or(0, |Int(top_k)| top_k.max(0));
+        let top_k = u32::try_from(top_k).map_err(|_| ApiError::field("top_k", "at most 2^32 - 1"))?;
+        let penalties = Penalties::OFF
+            .repetition(self.repetition_penalty.unwrap_or(1.0))
+            .presence(self.presence_penalty.unwrap_or(0.0))
+            .frequency(self.frequency_penalty.unwrap_or(0.0));
+        Ok(Sampling::default()
+            .temperature(self.temperature.unwrap_or(1.0))
+            .top_k(top_k)
+            .top_p(self.top_p.unwrap_or(1.0))
+            .min_p(self.min_p.unwrap_or(0.0))
+            .penalties(penalties)
+            .logit_bias(self.logit_bias()?)
+            .min_tokens(self.min_tokens.map_or(0, |Int(tokens)| tokens))
+            .stop_ids(self.stop_token_ids.clone().unwrap_or_default()))
+    }
+
+    /// DRY, with the names of llama.cpp's server.
+    fn dry(&self) -> Dry {
+        // -1 is all.
+        let last = self.dry_penalty_last_n.and_then(|Int(last)| u32::try_from(last).ok()).unwrap_or(u32::MAX);
+        Dry::OFF
+            .multiplier(self.dry_multiplier.unwrap_or(Dry::OFF.multiplier))
+            .base(self.dry_base.unwrap_or(Dry::OFF.base))
+            .allowed_length(self.dry_allowed_length.map_or(Dry::OFF.allowed_length, |Int(length)| length))
+            .last_tokens(last)
+    }
+
+    fn logit_bias(&self) -> Result<LogitBias, ApiError> {
+        let entry = |(id, bias): (&String, &f32)| match id.parse() {
+            Ok(token) => Ok(TokenBias { token, bias: *bias }),
+            Err(_) => Err(ApiError::field(format!("logit_bias.{id}"), "not the id of a token")),
+        };
+        let entries = self.logit_bias.iter().flatten().map(entry).collect::<Result<Vec<_>, _>>()?;
+        Ok(LogitBias::new(entries))
+    }
+}
+
+impl Generation {
     /// Returns the salt of the prefix cache for a call of `client`.
     pub(crate) fn salt_for(&self, client: &Client) -> Option<String> {
         client.salt(self.salt.as_deref())
@@ -124,81 +232,35 @@ impl Generation {
     }
 }
 
-fn sampling(fields: &mut Fields<'_>) -> Result<Sampling, ApiError> {
-    let top_k: i64 = fields.take("top_k")?.unwrap_or(0);
-    // 0 and -1 both keep all, as in vLLM.
-    let top_k = u32::try_from(top_k.max(0)).map_err(|_| ApiError::field("top_k", "at most 2^32 - 1"))?;
-    let temperature = fields.take("temperature")?.unwrap_or(1.0);
-    let (top_p, min_p) = (fields.take("top_p")?.unwrap_or(1.0), fields.take("min_p")?.unwrap_or(0.0));
-    let repetition = fields.take("repetition_penalty")?.unwrap_or(1.0);
-    let presence = fields.take("presence_penalty")?.unwrap_or(0.0);
-    let frequency = fields.take("frequency_penalty")?.unwrap_or(0.0);
-    let penalties = Penalties::OFF.repetition(repetition).presence(presence).frequency(frequency);
-    Ok(Sampling::default()
-        .temperature(temperature)
-        .top_k(top_k)
-        .top_p(top_p)
-        .min_p(min_p)
-        .penalties(penalties)
-        .logit_bias(logit_bias(fields)?)
-        .min_tokens(fields.take("min_tokens")?.unwrap_or(0))
-        .stop_ids(fields.take("stop_token_ids")?.unwrap_or_default()))
-}
-
-/// DRY, with the names of llama.cpp's server.
-fn dry(fields: &mut Fields<'_>) -> Result<Dry, ApiError> {
-    let last: i64 = fields.take("dry_penalty_last_n")?.unwrap_or(-1);
-    // -1 is all.
-    let last = if last < 0 { u32::MAX } else { u32::try_from(last).unwrap_or(u32::MAX) };
-    Ok(Dry::OFF
-        .multiplier(fields.take("dry_multiplier")?.unwrap_or(Dry::OFF.multiplier))
-        .base(fields.take("dry_base")?.unwrap_or(Dry::OFF.base))
-        .allowed_length(fields.take("dry_allowed_length")?.unwrap_or(Dry::OFF.allowed_length))
-        .last_tokens(last))
-}
-
 /// Texts that end repetitions. An empty one would be in every token.
-fn breakers(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
-    const NAME: &str = "dry_sequence_breakers";
-    let texts: Option<Vec<String>> = fields.take(NAME)?;
+fn breakers(texts: Option<Vec<String>>) -> Result<Vec<String>, ApiError> {
     let texts = texts.unwrap_or_else(|| Dry::BREAKERS.map(str::to_owned).to_vec());
-    if texts.len() > MAX_BREAKERS {
-        return Err(ApiError::field(NAME, format!("{} texts, at most {MAX_BREAKERS}", texts.len())));
-    }
-    match texts.iter().position(String::is_empty) {
-        Some(index) => Err(ApiError::field(format!("{NAME}[{index}]"), "the text is empty")),
-        None => Ok(texts),
-    }
-}
-
-fn logit_bias(fields: &mut Fields<'_>) -> Result<LogitBias, ApiError> {
-    let entries: BTreeMap<String, f32> = fields.take("logit_bias")?.unwrap_or_default();
-    let entry = |(id, bias): (&String, &f32)| match id.parse() {
-        Ok(token) => Ok(TokenBias { token, bias: *bias }),
-        Err(_) => Err(ApiError::field(format!("logit_bias.{id}"), "not the id of a token")),
-    };
-    Ok(LogitBias::new(entries.iter().map(entry).collect::<Result<Vec<_>, _>>()?))
+    checked("dry_sequence_breakers", texts, MAX_BREAKERS)
 }
 
 /// Stop texts. An empty one would end every answer before it begins.
-fn stops(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let stops = match fields.take("stop")? {
+fn stops(stops: Option<Texts>) -> Result<Vec<String>, ApiError> {
+    let texts = match stops {
         None => Vec::new(),
         Some(Texts::One(text)) => vec![text],
         Some(Texts::Many(texts)) => texts,
     };
-    if stops.len() > MAX_STOPS {
-        return Err(ApiError::field("stop", format!("{} texts, at most {MAX_STOPS}", stops.len())));
+    checked("stop", texts, MAX_STOPS)
+}
+
+/// Refuses empty texts, and more than `max`.
+fn checked(name: &str, texts: Vec<String>, max: usize) -> Result<Vec<String>, ApiError> {
+    if texts.len() > max {
+        return Err(ApiError::field(name, format!("{} texts, at most {max}", texts.len())));
     }
-    match stops.iter().position(String::is_empty) {
-        Some(index) => Err(ApiError::field(format!("stop[{index}]"), "the text is empty")),
-        None => Ok(stops),
+    match texts.iter().position(String::is_empty) {
+        Some(index) => Err(ApiError::field(format!("{name}[{index}]"), "the text is empty")),
+        None => Ok(texts),
     }
 }
 
 /// The salt of the prefix cache; lengths as in vLLM.
-fn salt(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> {
-    let salt: Option<String> = fields.take("cache_salt")?;
+fn salt(salt: Option<String>) -> Result<Option<String>, ApiError> {
     match salt {
         Some(salt) if salt.is_empty() || salt.len() > 1024 => {
             Err(ApiError::field("cache_salt", format!("{} bytes, must be 1 to 1024", salt.len())))

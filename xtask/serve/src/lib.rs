@@ -3,7 +3,9 @@
 
 mod about;
 mod answer;
+mod answering;
 mod anthropic;
+mod arguments;
 mod authorize;
 mod bodies;
 mod call;
@@ -28,7 +30,6 @@ mod run;
 mod running;
 mod server;
 mod signals;
-mod sse;
 mod tokens;
 mod tools;
 

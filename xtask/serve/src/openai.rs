@@ -7,8 +7,12 @@ pub(crate) mod messages;
 mod parts;
 pub(crate) mod responses;
 
-use pagoda::{CachedTokens, FinishReason, LogProbs, Token};
+use pagoda::FinishReason;
 use serde::Serialize;
+
+use crate::answering::{self, End, Out};
+use crate::error::ApiError;
+use crate::generation::StreamOptions;
 
 /// Tokens that a call used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -21,43 +25,28 @@ pub(crate) struct Usage {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 struct PromptDetails {
+    /// Prompt tokens that were not computed.
     cached_tokens: u64,
 }
 
-impl Usage {
-    /// Usage of prompts before anything was generated.
-    pub(crate) fn of_prompts<'a>(prompts: impl IntoIterator<Item = &'a [u32]>) -> Self {
-        let tokens = prompts.into_iter().map(|prompt| prompt.len() as u64).sum();
-        Self { prompt_tokens: tokens, total_tokens: tokens, ..Self::default() }
-    }
-
-    pub(crate) fn start(&mut self, cached: CachedTokens) {
-        self.prompt_tokens_details.cached_tokens += u64::from(cached.total());
-    }
-
-    pub(crate) fn token(&mut self) {
-        self.completion_tokens += 1;
-        self.total_tokens += 1;
+impl From<answering::Usage> for Usage {
+    fn from(used: answering::Usage) -> Self {
+        Self {
+            prompt_tokens: used.prompt_tokens,
+            completion_tokens: used.output_tokens,
+            total_tokens: used.prompt_tokens + used.output_tokens,
+            prompt_tokens_details: PromptDetails { cached_tokens: used.cached_tokens },
+        }
     }
 }
 
-/// The output of one sample, as far as it has not been sent.
-#[derive(Debug, Default)]
-pub(crate) struct Output {
-    pub(crate) text: String,
-    pub(crate) ids: Vec<u32>,
-    pub(crate) log_probs: Vec<LogProbs>,
-    pub(crate) end: Option<End>,
+/// Usage as chunks before the last state it: `None` for no field, `Some(None)` for null.
+fn usage_of_chunk(options: StreamOptions, used: answering::Usage) -> Option<Option<Usage>> {
+    let running = options.states_usage().then(|| used.into());
+    (options.ends_with_usage() || running.is_some()).then_some(running)
 }
 
-/// Why a sample ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct End {
-    pub(crate) reason: &'static str,
-    pub(crate) stop: Option<Stop>,
-}
-
-/// The stop text or stop token that ended a sample.
+/// The stop text or stop token that ended an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Stop {
@@ -65,20 +54,25 @@ pub(crate) enum Stop {
     Text(String),
 }
 
-impl Output {
-    pub(crate) fn token(&mut self, token: Token) {
-        self.text.push_str(&token.text);
-        self.ids.push(token.id);
-        self.log_probs.extend(token.log_probs);
+/// OpenAI's `finish_reason`, and vLLM's `stop_reason`.
+pub(crate) fn reasons(end: Option<End>) -> (Option<&'static str>, Option<Stop>) {
+    match end {
+        None => (None, None),
+        Some(End { reason, has_called: true }) if reason.word() == "stop" => (Some("tool_calls"), None),
+        Some(End { reason, .. }) => {
+            let word = reason.word();
+            let stop = match reason {
+                FinishReason::StopToken(id) => Some(Stop::Token(id)),
+                FinishReason::StopText(text) => Some(Stop::Text(text)),
+                _ => None,
+            };
+            (Some(word), stop)
+        }
     }
+}
 
-    pub(crate) fn finish(&mut self, reason: &FinishReason, text: &str) {
-        self.text.push_str(text);
-        let stop = match reason {
-            FinishReason::StopToken(id) => Some(Stop::Token(*id)),
-            FinishReason::StopText(text) => Some(Stop::Text(text.clone())),
-            _ => None,
-        };
-        self.end = Some(End { reason: reason.word(), stop });
-    }
+/// Ends a stream that failed.
+pub(crate) fn fail(error: &ApiError, out: &mut Out) {
+    out.text(&error.to_json());
+    out.text("[DONE]");
 }

@@ -1,42 +1,86 @@
 //! `GET /openapi.json`: the routes, their fields and their replies, for people and programs that write clients.
 //!
-//! The document is a file, because fields are taken from a body one by one and no type has them all. The tests here
-//! hold it to the router and to what the calls take, those in `tests/http/openapi.rs` to the replies.
+//! Routes and replies are in a file, which tests hold to the router and to what the server replies. The schemas of bodies are
+//! those of the types that read them.
 
-use axum::body::Body;
+use std::sync::OnceLock;
+
+use axum::body::Body as HttpBody;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
+use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
 
-const DOCUMENT: &str = include_str!("openapi.json");
+use crate::anthropic::request::MessagesBody;
+use crate::fields::Body;
+use crate::generate::{self, GenerateBody};
+use crate::openai::chat::ChatBody;
+use crate::openai::completions::CompletionBody;
+use crate::openai::responses::ResponsesBody;
+use crate::tokens::{DetokenizeFields, TokenizeBody};
+
+/// The document without the schemas of bodies.
+const ROUTES: &str = include_str!("openapi.json");
 
 /// `GET /openapi.json`.
 pub(crate) async fn document() -> Response {
-    let mut response = Response::new(Body::from(DOCUMENT));
+    static DOCUMENT: OnceLock<String> = OnceLock::new();
+    let text = DOCUMENT.get_or_init(|| whole().to_string());
+    let mut response = Response::new(HttpBody::from(text.as_str()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// The schema of each body, by the name that routes use, as what its types have in common.
+fn bodies(generator: &mut SchemaGenerator) -> Vec<(&'static str, Vec<Schema>)> {
+    vec![
+        ("ChatRequest", ChatBody::schemas(generator)),
+        ("CompletionRequest", CompletionBody::schemas(generator)),
+        ("GenerateRequest", GenerateBody::schemas(generator)),
+        ("ResponsesRequest", ResponsesBody::schemas(generator)),
+        ("MessagesRequest", MessagesBody::schemas(generator)),
+        ("TokenizeRequest", TokenizeBody::schemas(generator)),
+        ("DetokenizeRequest", <(DetokenizeFields,)>::schemas(generator)),
+    ]
+}
+
+fn whole() -> Value {
+    let mut document: Value = serde_json::from_str(ROUTES).expect("the file is JSON");
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+    });
+    let mut generator = settings.into_generator();
+    let bodies = bodies(&mut generator);
+    let components = document["components"]["schemas"].as_object_mut().expect("is an object");
+    let mut add = |name: String, schema: Value| {
+        let known = components.insert(name, schema);
+        debug_assert!(known.is_none(), "two schemas have one name");
+    };
+    for (name, schema) in generator.take_definitions(true) {
+        add(name, schema);
+    }
+    for (name, mut schemas) in bodies {
+        if name == "GenerateRequest" {
+            let inner = json!({ "anyOf": [{ "allOf": schemas }, { "type": "null" }] });
+            let properties = Map::from_iter([(generate::PARAMS.to_owned(), inner)]);
+            schemas.push(schemars::json_schema!({ "type": "object", "properties": properties }));
+        }
+        add(name.to_owned(), json!({ "allOf": schemas }));
+    }
+    document
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use serde_json::{Value, json};
-
     use super::*;
-    use crate::anthropic::request::Messages;
-    use crate::error::ApiError;
-    use crate::fields::tests::KNOWN;
-    use crate::openai::{chat::Chat, completions::Completion, responses};
-    use crate::tokens::{Detokenize, Tokenize};
-    use crate::{generate, routes};
-
-    fn document() -> Value {
-        serde_json::from_str(DOCUMENT).unwrap()
-    }
+    use crate::routes;
 
     #[test]
     fn the_document_has_the_routes_of_the_router() {
-        let document = document();
+        let document = whole();
         assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
         let methods = |(path, methods): (&String, &Value)| {
             let methods: Vec<String> = methods.as_object().unwrap().keys().cloned().collect();
@@ -51,99 +95,38 @@ mod tests {
         assert_eq!(documented, served.collect());
     }
 
-    /// The schema that a reference names, or the schema itself.
-    fn resolve<'d>(document: &'d Value, schema: &'d Value) -> &'d Value {
-        match schema["$ref"].as_str() {
-            Some(name) => document.pointer(name.trim_start_matches('#')).expect(name),
-            None => schema,
+    /// All references of a document.
+    fn references(value: &Value, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                found.extend(fields.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                fields.values().for_each(|value| references(value, found));
+            }
+            Value::Array(values) => values.iter().for_each(|value| references(value, found)),
+            _ => {}
         }
     }
 
-    /// The fields of a schema, and of all that it consists of.
-    fn fields(document: &Value, schema: &Value) -> BTreeSet<String> {
-        let schema = resolve(document, schema);
-        let own = schema["properties"].as_object().into_iter().flat_map(|own| own.keys().cloned());
-        let parts = schema["allOf"].as_array().into_iter().flatten();
-        own.chain(parts.flat_map(|part| fields(document, part))).collect()
-    }
-
-    type Read = fn(&[u8]) -> Result<(), ApiError>;
-
-    /// Returns the ways in which routes read their bodies, and bodies with all fields that they accept.
-    fn readers() -> Vec<(&'static str, Read, Vec<Value>)> {
-        let chat = || json!({ "messages": [{ "role": "user", "content": "a" }] });
-        let message = || json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1 });
-        vec![
-            ("/v1/chat/completions", |body| Chat::read(body).map(drop), vec![chat()]),
-            ("/v1/chat/completions/render", |body| Chat::read(body).map(drop), vec![chat()]),
-            ("/v1/completions", |body| Completion::read(body).map(drop), vec![json!({ "prompt": "a" })]),
-            (
-                "/v1/completions/render",
-                |body| Completion::read(body).map(drop),
-                vec![json!({ "prompt": "a" })],
-            ),
-            ("/v1/responses", |body| responses::Asked::read(body).map(drop), vec![json!({ "input": "a" })]),
-            ("/v1/messages", |body| Messages::read(body, true).map(drop), vec![message()]),
-            ("/v1/messages/count_tokens", |body| Messages::read(body, false).map(drop), vec![message()]),
-            (
-                "/inference/v1/generate",
-                |body| generate::Asked::read(body).map(drop),
-                vec![json!({ "token_ids": [1] })],
-            ),
-            ("/tokenize", |body| Tokenize::read(body).map(drop), vec![json!({ "prompt": "a" }), chat()]),
-            ("/detokenize", |body| Detokenize::read(body).map(drop), vec![json!({ "tokens": [] })]),
-        ]
+    #[test]
+    fn references_lead_to_schemas_and_all_schemas_are_used() {
+        let document = whole();
+        let mut found = BTreeSet::new();
+        references(&document, &mut found);
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        let names = schemas.keys().map(|name| format!("#/components/schemas/{name}"));
+        assert_eq!(found, names.collect());
     }
 
     #[test]
-    fn the_document_has_the_fields_that_calls_take() {
-        let document = document();
-        for (path, read, bodies) in readers() {
-            KNOWN.with_borrow_mut(BTreeSet::clear);
-            bodies.iter().for_each(|body| read(body.to_string().as_bytes()).expect(path));
-            let schema =
-                &document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"];
-            assert_eq!(fields(&document, schema), KNOWN.with_borrow(Clone::clone), "{path}");
-        }
-        let with_body = document["paths"]
-            .as_object()
-            .unwrap()
-            .iter()
-            .filter(|(_, path)| !path["post"]["requestBody"].is_null());
-        assert_eq!(with_body.count(), readers().len());
-    }
-
-    /// The fields that an object inside of a body may have, which the refusal of another one lists.
-    fn inner_fields(read: Read, body: &Value) -> BTreeSet<String> {
-        let error = read(body.to_string().as_bytes()).unwrap_err();
-        let listed = error.message.split_once("expected ").expect(&error.message).1;
-        listed.split('`').skip(1).step_by(2).map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn the_document_has_the_fields_of_inner_objects() {
-        let document = document();
-        let readers = readers();
-        let check = |path: &str, name: &str, schema: &str, value: Value| {
-            let (_, read, bodies) = readers.iter().find(|reader| reader.0 == path).unwrap();
-            let mut body = bodies[0].clone();
-            body[name] = value;
-            let schema = document.pointer(&format!("/components/schemas/{schema}")).unwrap();
-            assert_eq!(fields(&document, schema), inner_fields(*read, &body), "{name} of {path}");
-        };
-        let unknown = || json!({ "?": 1 });
-        let chat = "/v1/chat/completions";
-        check(chat, "messages", "ChatMessage", json!([unknown()]));
-        check(chat, "messages", "TextPart", json!([{ "role": "user", "content": [unknown()] }]));
-        check(chat, "stream_options", "StreamOptions", unknown());
-        check(chat, "structured_outputs", "StructuredOutputs", unknown());
-        check(chat, "tools", "Function", json!([{ "type": "function", "function": unknown() }]));
-        let format = json!({ "type": "json_schema", "json_schema": unknown() });
-        check(chat, "response_format", "NamedSchema", format);
-        let calls = json!([{ "role": "assistant", "tool_calls": [unknown()] }]);
-        check(chat, "messages", "ToolCall", calls);
-        check("/v1/responses", "tools", "ResponsesTool", json!([unknown()]));
-        check("/v1/messages", "messages", "AnthropicMessage", json!([unknown()]));
-        check("/v1/messages", "tools", "AnthropicTool", json!([unknown()]));
+    fn bodies_have_the_fields_of_their_types() {
+        let document = whole();
+        let schemas = &document["components"]["schemas"];
+        let chat = &schemas["ChatRequest"]["allOf"];
+        assert_eq!(chat.as_array().unwrap().len(), 4);
+        let generation = &schemas["Generation"]["properties"];
+        insta::assert_snapshot!(generation["top_p"], @r#"{"type":["number","null"],"format":"float","description":"Draw from the likeliest tokens whose probabilities sum to this.","minimum":0.0,"maximum":1.0}"#);
+        insta::assert_snapshot!(generation["n"], @r#"{"type":["integer","null"],"format":"uint32","minimum":1,"description":"Number of answers to each prompt, which share its KV blocks."}"#);
+        insta::assert_snapshot!(schemas["ChatMessage"]["required"], @r#"["role"]"#);
+        insta::assert_snapshot!(schemas["Conversation"]["required"], @r#"["messages"]"#);
     }
 }

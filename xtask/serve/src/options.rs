@@ -29,6 +29,12 @@ pub struct Options {
     /// Name of the model in requests and replies.
     #[setters(skip)]
     pub model_name: String,
+    /// Further names of the model.
+    pub model_aliases: Vec<String>,
+    /// Refuse calls for other models. Without it, calls for any model are answered by the one there is.
+    pub strict_model: bool,
+    /// Refuse fields that change nothing, in place of naming them in the reply.
+    pub strict: bool,
     /// Tokens of prompt and answer together, as the engine allows.
     pub context_length: u32,
     /// API keys that the server accepts; if there are none, calls need no key.
@@ -72,6 +78,9 @@ impl Options {
             api_keys: Vec::new(),
             allowed_hosts: None,
             model_name: model_name.into(),
+            model_aliases: Vec::new(),
+            strict_model: false,
+            strict: false,
             body_timeout: Duration::from_secs(60),
             request_timeout: None,
             drain_timeout: Duration::from_secs(30),

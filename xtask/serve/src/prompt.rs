@@ -1,12 +1,13 @@
 //! Prompts of completions: texts or token ids, one or several.
 
 use pagoda::Model;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::error::ApiError;
 
 /// Prompts in the forms that OpenAI has for them.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(
     untagged,
     expecting = "must be a string, a list of strings, a list of token ids, or a list of lists of token ids"
@@ -35,6 +36,15 @@ pub(crate) struct Reading {
 }
 
 impl Prompts {
+    /// Number of prompts.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::Text(_) | Self::Ids(_) => 1,
+            Self::Texts(texts) => texts.len(),
+            Self::IdLists(lists) => lists.len(),
+        }
+    }
+
     /// The prompts as ids.
     pub(crate) fn read(self, model: &Model, reading: Reading) -> Result<Vec<Prompt>, ApiError> {
         let text = |text: String| {

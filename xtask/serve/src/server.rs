@@ -15,6 +15,7 @@ use crate::constraint::{Constraint, Constraints};
 use crate::engine_use::{EngineUse, Recent};
 use crate::error::ApiError;
 use crate::feed::Feed;
+use crate::fields::Reader;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -47,6 +48,8 @@ pub(crate) struct Server {
     seeded: AtomicU64,
     /// Work that takes the processor, a core each.
     cores: Arc<Semaphore>,
+    /// Compilation of constraints, which may take long, one at a time, so that prompts are encoded meanwhile.
+    compiler: Arc<Semaphore>,
 }
 
 /// A conversation as a prompt.
@@ -83,6 +86,7 @@ impl Server {
             preparing: AtomicUsize::new(0),
             seeded: AtomicU64::new(0),
             cores: Arc::new(Semaphore::new(available_parallelism().map_or(1, usize::from))),
+            compiler: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -138,32 +142,44 @@ impl Server {
         }
     }
 
+    /// A reader of a call's body.
+    pub(crate) fn reader(&self) -> Reader {
+        Reader::new(self.options.strict)
+    }
+
     /// Takes no more calls from now on.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Release);
     }
 
-    /// Checks the name of the model that a request is for, if its API requires one.
+    /// Whether the model goes by this name.
+    pub(crate) fn is_model(&self, name: &str) -> bool {
+        let Options { model_name, model_aliases, .. } = &self.options;
+        name == model_name || name == ANY_MODEL || model_aliases.iter().any(|alias| alias == name)
+    }
+
+    /// Checks that a request names a model, which OpenAI's API requires.
     pub(crate) fn need_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
         if asked.is_none() {
             let name = &self.options.model_name;
-            let reason = format!("this field is required: {name:?}, or {ANY_MODEL:?}");
-            return Err(ApiError::field("model", reason));
+            return Err(ApiError::field("model", format!("this field is required: {name:?}, or any other")));
         }
         self.check_model(asked)
     }
 
-    /// Checks the name of the model that a request is for.
+    /// Checks the name of the model that a request is for, if the server is strict about names.
     pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
-        let name = &self.options.model_name;
         match asked {
-            Some(asked) if asked != name && asked != ANY_MODEL => {
-                let message = format!("there is no model {asked:?}, this server has {name:?}");
-                let error = ApiError::new(axum::http::StatusCode::NOT_FOUND, message);
-                Err(ApiError { param: Some("model".into()), ..error }.with_code("model_not_found"))
-            }
+            Some(asked) if self.options.strict_model && !self.is_model(asked) => Err(self.no_model(asked)),
             _ => Ok(()),
         }
+    }
+
+    /// A 404 for another model.
+    pub(crate) fn no_model(&self, asked: &str) -> ApiError {
+        let message = format!("there is no model {asked:?}, this server has {:?}", self.options.model_name);
+        let error = ApiError::new(axum::http::StatusCode::NOT_FOUND, message);
+        ApiError { param: Some("model".into()), ..error }.with_code("model_not_found")
     }
 
     /// Runs work that keeps a processor busy, such as encoding a prompt, off the threads that serve connections.
@@ -171,7 +187,16 @@ impl Server {
         &self,
         work: impl FnOnce(&Model) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = Arc::clone(&self.cores).acquire_owned().await.expect("the semaphore is never closed");
+        self.compute_in(&self.cores, work).await
+    }
+
+    /// Runs work in one of the `places`.
+    async fn compute_in<T: Send + 'static>(
+        &self,
+        places: &Arc<Semaphore>,
+        work: impl FnOnce(&Model) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = Arc::clone(places).acquire_owned().await.expect("the semaphore is never closed");
         let model = Arc::clone(&self.options.model);
         let run = move || {
             // Work whose call was given up still takes its core.
@@ -210,7 +235,7 @@ impl Server {
             };
             known.mask(constraint)
         };
-        self.compute(make).await.map(Some)
+        self.compute_in(&self.compiler, make).await.map(Some)
     }
 
     /// Begins the `pagoda` object of a reply to `prompts` under a salt of the prefix cache, before anything has happened. The

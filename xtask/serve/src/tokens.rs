@@ -5,21 +5,38 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use pagoda::Conversation;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::call::Call;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::Reader;
 use crate::openai::chat::Chat;
 use crate::openai::completions::Completion;
-use crate::openai::messages::conversation;
+use crate::openai::messages::ConversationFields;
 use crate::prompt::{Prompts, Reading};
 use crate::reply;
 use crate::server::Server;
 
+/// Fields of `/tokenize`.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct TokenizeFields {
+    model: Option<String>,
+    /// A text; without it, `messages` are converted.
+    prompt: Option<String>,
+    /// Add the special tokens that the tokenizer puts around a text.
+    add_special_tokens: Option<bool>,
+    /// Return the text of each token.
+    return_token_strs: Option<bool>,
+}
+
+/// The types of the body of `/tokenize`.
+pub(crate) type TokenizeBody = (TokenizeFields, ConversationFields);
+
 /// Text or messages to convert to ids.
 #[derive(Debug)]
-pub(crate) struct Tokenize {
+struct Tokenize {
     model: Option<String>,
     with_texts: bool,
     input: Input,
@@ -32,27 +49,23 @@ enum Input {
 }
 
 impl Tokenize {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let mut fields = Fields::read(body)?;
-        let model = fields.take("model")?;
-        let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
-        let text: Option<String> = fields.take("prompt")?;
-        let add_special: Option<bool> = fields.take("add_special_tokens")?;
-        let input = match text {
-            Some(text) => Input::Text { text, add_special: add_special.unwrap_or(true) },
-            None if add_special == Some(true) => {
+    fn read(body: &[u8], reader: &mut Reader) -> Result<Self, ApiError> {
+        let (fields, conversation): TokenizeBody = reader.body(body)?;
+        let TokenizeFields { model, prompt, add_special_tokens, return_token_strs } = fields;
+        let input = match prompt {
+            Some(text) => Input::Text { text, add_special: add_special_tokens.unwrap_or(true) },
+            None if add_special_tokens == Some(true) => {
                 return Err(ApiError::field("add_special_tokens", "the chat template writes them"));
             }
-            None => Input::Conversation(Box::new(conversation(&mut fields)?)),
+            None => Input::Conversation(Box::new(conversation.check(reader)?)),
         };
-        fields.end()?;
-        Ok(Self { model, with_texts, input })
+        Ok(Self { model, with_texts: return_token_strs.unwrap_or(false), input })
     }
 }
 
 /// `POST /tokenize`: of a text, or of a conversation.
 pub(crate) async fn tokenize(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
-    let Tokenize { model, with_texts, input } = Tokenize::read(&call.body)?;
+    let Tokenize { model, with_texts, input } = Tokenize::read(&call.body, &mut server.reader())?;
     server.check_model(model.as_deref())?;
     let encode = move |model: &pagoda::Model| {
         let tokenizer = model.tokenizer()?;
@@ -72,27 +85,20 @@ pub(crate) async fn tokenize(State(server): State<Arc<Server>>, call: Call) -> R
 }
 
 /// Ids to convert to a text.
-#[derive(Debug)]
-pub(crate) struct Detokenize {
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Detokenize")]
+pub(crate) struct DetokenizeFields {
     model: Option<String>,
-    ids: Vec<u32>,
-    skip_special: bool,
-}
-
-impl Detokenize {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let mut fields = Fields::read(body)?;
-        let model = fields.take("model")?;
-        let ids = fields.need("tokens")?;
-        let skip_special = fields.take("skip_special_tokens")?.unwrap_or(false);
-        fields.end()?;
-        Ok(Self { model, ids, skip_special })
-    }
+    tokens: Vec<u32>,
+    /// Leave special tokens out of the text.
+    skip_special_tokens: Option<bool>,
 }
 
 /// `POST /detokenize`.
 pub(crate) async fn detokenize(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
-    let Detokenize { model, ids, skip_special } = Detokenize::read(&call.body)?;
+    let (fields,): (DetokenizeFields,) = server.reader().body(&call.body)?;
+    let DetokenizeFields { model, tokens: ids, skip_special_tokens } = fields;
+    let skip_special = skip_special_tokens.unwrap_or(false);
     server.check_model(model.as_deref())?;
     let vocab = server.options.model.config.vocab_size;
     if let Some((at, id)) = ids.iter().enumerate().find(|(_, id)| **id >= vocab) {
@@ -107,7 +113,7 @@ pub(crate) async fn detokenize(State(server): State<Arc<Server>>, call: Call) ->
 
 /// `POST /v1/chat/completions/render`: the ids that a chat would run, as a body of `/inference/v1/generate`.
 pub(crate) async fn render_chat(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
-    let Chat { conversation, generation, max_tokens, .. } = Chat::read(&call.body)?;
+    let Chat { conversation, generation, max_tokens, .. } = Chat::read(&call.body, &mut server.reader())?;
     server.check_model(generation.model.as_deref())?;
     let ids = server.compute(move |model| Ok(model.conversation_ids(conversation)?)).await?;
     Ok(reply::json(&rendered(&server, &call, &ids, max_tokens)))
@@ -118,11 +124,12 @@ pub(crate) async fn render_completion(
     State(server): State<Arc<Server>>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    let Completion { prompts, reading, generation, max_tokens, .. } = Completion::read(&call.body)?;
+    let Completion { prompts, reading, generation, max_tokens, .. } =
+        Completion::read(&call.body, &mut server.reader())?;
     server.check_model(generation.model.as_deref())?;
     let reading = Reading { echo: false, ..reading };
     let prompts = server.compute(move |model| Prompts::read(prompts, model, reading)).await?;
-    let of_prompt = |prompt: &crate::prompt::Prompt| rendered(&server, &call, &prompt.ids, Some(max_tokens));
+    let of_prompt = |prompt: &crate::prompt::Prompt| rendered(&server, &call, &prompt.ids, max_tokens);
     Ok(reply::json(&prompts.iter().map(of_prompt).collect::<Vec<_>>()))
 }
 

@@ -1,5 +1,6 @@
 //! Tools that an answer may call.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -7,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::answer::{CALLED, Calls};
 use crate::constraint::Constraint;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::Reader;
 
 /// The tools of a call, and whether the answer must use one.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -19,15 +20,12 @@ pub(crate) struct Tools {
 }
 
 /// A tool: a function with named arguments.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 pub(crate) struct Function {
     pub(crate) name: String,
     pub(crate) description: Option<String>,
     /// JSON schema of the arguments.
     pub(crate) parameters: Option<Value>,
-    /// Whether arguments must follow the schema. They always do if a call is forced.
-    pub(crate) strict: Option<bool>,
 }
 
 /// Use of the tools in the answer.
@@ -42,86 +40,97 @@ pub(crate) enum ToolMode {
     Named(String),
 }
 
-/// Form of a tool in one of OpenAI's APIs.
-pub(crate) trait ToolForm: DeserializeOwned + Into<Function> {
-    /// A `tool_choice` that names a tool.
-    type Named: DeserializeOwned + Into<String>;
-}
+/// Form of a function in one of OpenAI's APIs.
+pub(crate) trait ToolForm: DeserializeOwned + Into<Function> {}
 
 /// A tool of chats.
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum ChatTool {
-    Function { function: Function },
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ChatTool {
+    /// `function`.
+    #[serde(rename = "type")]
+    _type: String,
+    function: Function,
 }
 
 impl From<ChatTool> for Function {
-    fn from(ChatTool::Function { function }: ChatTool) -> Self {
-        function
+    fn from(tool: ChatTool) -> Self {
+        tool.function
     }
 }
 
-impl ToolForm for ChatTool {
-    type Named = NamedTool;
-}
+impl ToolForm for ChatTool {}
 
-/// OpenAI's `tool_choice`.
-#[derive(Deserialize)]
+/// `none`, `auto`, `required`, or the function that the answer must call.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "must be none, auto, required, or the name of a function")]
-enum ToolChoice<N> {
+pub(crate) enum ToolChoice {
     Word(Word),
-    Named(N),
+    Named(NamedTool),
 }
 
 /// A `tool_choice` that names no tool.
-#[derive(Deserialize)]
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Word {
+pub(crate) enum Word {
     None,
     Auto,
     Required,
 }
 
-impl From<Word> for ToolMode {
-    fn from(word: Word) -> Self {
-        match word {
-            Word::None => Self::None,
-            Word::Auto => Self::Auto,
-            Word::Required => Self::Required,
-        }
-    }
+/// A `tool_choice` that names a tool: in `function` in chats, next to the type in responses.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub(crate) struct NamedTool {
+    /// `function`.
+    r#type: String,
+    name: Option<String>,
+    function: Option<Name>,
 }
 
-/// A `tool_choice` of chats that names a tool.
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum NamedTool {
-    Function { function: Name },
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Name {
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+struct Name {
     name: String,
 }
 
-impl From<NamedTool> for String {
-    fn from(NamedTool::Function { function }: NamedTool) -> Self {
-        function.name
+impl ToolChoice {
+    fn mode(self) -> Result<ToolMode, ApiError> {
+        Ok(match self {
+            Self::Word(Word::None) => ToolMode::None,
+            Self::Word(Word::Auto) => ToolMode::Auto,
+            Self::Word(Word::Required) => ToolMode::Required,
+            Self::Named(NamedTool { r#type, .. }) if r#type != "function" => {
+                return Err(ApiError::field(
+                    "tool_choice.type",
+                    format!("tools of type {type} do not run here"),
+                ));
+            }
+            Self::Named(NamedTool { name, function, .. }) => {
+                match function.map(|function| function.name).or(name) {
+                    Some(name) => ToolMode::Named(name),
+                    None => return Err(ApiError::field("tool_choice.name", "this field is required")),
+                }
+            }
+        })
     }
 }
 
 impl Tools {
-    /// Takes OpenAI's fields.
-    pub(crate) fn take<F: ToolForm>(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
-        let list: Vec<F> = fields.take("tools")?.unwrap_or_default();
-        let choice = match fields.take::<ToolChoice<F::Named>>("tool_choice")? {
-            None => ToolMode::Auto,
-            Some(ToolChoice::Word(word)) => word.into(),
-            Some(ToolChoice::Named(named)) => ToolMode::Named(named.into()),
-        };
-        let parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
-        Self::new(list.into_iter().map(Into::into).collect(), choice, parallel)
+    /// Reads OpenAI's fields. Tools of other types than `function` run on the service's side, so they are left out.
+    pub(crate) fn read<F: ToolForm>(
+        given: Option<Vec<Value>>,
+        choice: Option<ToolChoice>,
+        parallel: bool,
+        reader: &mut Reader,
+    ) -> Result<Self, ApiError> {
+        let mut list = Vec::new();
+        for (index, tool) in given.iter().flatten().enumerate() {
+            let at = format!("tools[{index}]");
+            match tool["type"].as_str() {
+                Some(kind) if kind != "function" => reader.ignore(format!("{at} ({kind})"))?,
+                _ => list.push(reader.part::<F>(&at, tool)?.into()),
+            }
+        }
+        let mode = choice.map_or(Ok(ToolMode::Auto), ToolChoice::mode)?;
+        Self::new(list, mode, parallel)
     }
 
     pub(crate) fn new(list: Vec<Function>, choice: ToolMode, parallel: bool) -> Result<Self, ApiError> {

@@ -1,150 +1,233 @@
 //! Requests of Anthropic's API as conversations.
 
+use std::borrow::Cow;
+
 use pagoda::Conversation;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::answer::Calls;
+use crate::constraint::{Constraint, FormatFields, ResponseFormat};
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::generation::Generation;
+use crate::fields::{Int, Reader, length};
+use crate::generation::{Generation, GenerationFields};
 use crate::tools::{Function, ToolMode, Tools};
 
 /// Begins a system block that Claude Code changes at every request. Left in, it would make every prompt differ
 /// from the one before near its first token, so that nothing of it were cached.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
-/// A request.
+/// Fields of a request.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "MessagesFields")]
+pub(crate) struct MessagesFields {
+    messages: Vec<Message>,
+    /// The system prompt.
+    system: Option<Content>,
+    /// Maximum number of tokens of the answer. Counts of tokens need none.
+    #[schemars(range(min = 1))]
+    max_tokens: Option<Int<i64>>,
+    /// Texts that end the answer.
+    stop_sequences: Option<Vec<String>>,
+    thinking: Option<Thinking>,
+    /// Functions that the answer may call. Tools of other types run elsewhere, and are left out.
+    #[schemars(with = "Option<Vec<Tool>>")]
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<ToolChoice>,
+    output_config: Option<OutputConfig>,
+    /// The older place of `output_config.format`.
+    output_format: Option<ResponseFormat>,
+}
+
+/// The types of the body of a request.
+pub(crate) type MessagesBody = (MessagesFields, FormatFields, GenerationFields);
+
+/// A request, checked.
 #[derive(Debug)]
 pub(crate) struct Messages {
     pub(super) conversation: Conversation,
     pub(super) generation: Generation,
-    pub(super) max_tokens: u32,
+    /// `None` for as many as there is room for.
+    pub(super) max_tokens: Option<u32>,
     pub(super) tools: Tools,
+    pub(super) constraint: Option<Constraint>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A message of a conversation.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "AnthropicMessage")]
 struct Message {
     role: Role,
     content: Content,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "AnthropicRole")]
 enum Role {
     System,
     User,
     Assistant,
 }
 
+/// A text, or blocks.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "must be a text or a list of blocks")]
 enum Content {
     Text(String),
     Blocks(Vec<Value>),
 }
 
+impl JsonSchema for Content {
+    fn schema_name() -> Cow<'static, str> {
+        "AnthropicContent".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let blocks = generator.subschema_for::<Vec<Block>>();
+        schemars::json_schema!({ "anyOf": [{ "type": "string" }, blocks] })
+    }
+}
+
 /// A part of a content.
-#[derive(Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-enum Block {
-    Text { text: String },
-    Thinking { thinking: String },
-    RedactedThinking {},
-    ToolUse { id: String, name: String, input: Map<String, Value> },
-    ToolResult { tool_use_id: String, content: Option<Content> },
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Block {
+    r#type: BlockType,
+    /// The text of a `text`.
+    text: Option<String>,
+    /// The thought of a `thinking`.
+    thinking: Option<String>,
+    /// Id of the call, of a `tool_use`.
+    id: Option<String>,
+    /// Name of the tool, of a `tool_use`.
+    name: Option<String>,
+    /// Arguments of the call, of a `tool_use`.
+    input: Option<Map<String, Value>>,
+    /// The call that a `tool_result` answers.
+    tool_use_id: Option<String>,
+    /// Content of a `tool_result`: a text, or blocks of type `text`.
+    #[schemars(with = "Option<Value>")]
+    content: Option<Content>,
+    // Parts of earlier answers that clients send back, and the mark of a tool's failure, which its content states.
+    #[serde(rename = "citations")]
+    #[schemars(skip)]
+    _citations: Option<Value>,
+    #[serde(rename = "signature")]
+    #[schemars(skip)]
+    _signature: Option<Value>,
+    #[serde(rename = "data")]
+    #[schemars(skip)]
+    _data: Option<Value>,
+    #[serde(rename = "caller")]
+    #[schemars(skip)]
+    _caller: Option<Value>,
+    /// Whether the tool of a `tool_result` failed. Not used: the content says so.
+    #[serde(rename = "is_error")]
+    _is_error: Option<bool>,
 }
 
-/// Fields of blocks that templates have no place for: cache control, since caching is automatic; parts of earlier answers
-/// that clients send back; and the mark of a tool's failure, which its content states.
-const UNSEEN: [&str; 6] = ["cache_control", "citations", "signature", "data", "caller", "is_error"];
-
-/// Form of thoughts in the answer. This server has no summaries: thoughts are returned in full.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Display {
-    Summarized,
+enum BlockType {
+    Text,
+    Thinking,
+    RedactedThinking,
+    ToolUse,
+    ToolResult,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-enum Thinking {
-    Enabled {
-        #[serde(rename = "budget_tokens")]
-        _budget_tokens: u32,
-        #[serde(rename = "display")]
-        _display: Option<Display>,
-    },
-    Adaptive {},
-    Disabled {},
+/// Whether the model thinks. Thoughts are returned in full.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "AnthropicThinking")]
+struct Thinking {
+    r#type: ThinkingType,
+    /// Not used: `max_tokens` counts thoughts, too.
+    #[serde(rename = "budget_tokens")]
+    _budget_tokens: Option<Int<u32>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "AnthropicThinkingType")]
+enum ThinkingType {
+    Enabled,
+    Adaptive,
+    Disabled,
+}
+
+/// Form and effort of the answer.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+struct OutputConfig {
+    format: Option<ResponseFormat>,
+    /// Effort of the model in its thoughts.
+    effort: Option<String>,
 }
 
 impl Messages {
     /// Reads a body; `generates` is true if an answer is requested, for which `max_tokens` must be given.
-    pub(crate) fn read(body: &[u8], generates: bool) -> Result<Self, ApiError> {
-        let mut fields = Fields::read(body)?;
-        fields.skip(&["metadata", "cache_control"]);
-        let mut stops: Vec<String> = fields.take("stop_sequences")?.unwrap_or_default();
+    pub(crate) fn read(body: &[u8], generates: bool, reader: &mut Reader) -> Result<Self, ApiError> {
+        let (fields, forms, generation): MessagesBody = reader.body(body)?;
+        let mut stops = fields.stop_sequences.unwrap_or_default();
         stops.retain(|stop| !stop.trim().is_empty());
         let mut variables = Map::new();
-        if let Some(thinking) = fields.take("thinking")? {
-            let thinks = !matches!(thinking, Thinking::Disabled {});
+        if let Some(thinking) = fields.thinking {
+            let thinks = thinking.r#type != ThinkingType::Disabled;
             variables.insert("enable_thinking".into(), thinks.into());
         }
-        if let Some(tier) = fields.take::<String>("service_tier")?
-            && !matches!(tier.as_str(), "auto" | "standard_only")
-        {
-            return Err(ApiError::field("service_tier", "there is one tier"));
+        let output = fields.output_config.unwrap_or_default();
+        if let Some(effort) = output.effort {
+            variables.insert("reasoning_effort".into(), effort.into());
         }
-        let tools = tools(&mut fields)?;
-        let messages = messages(&mut fields)?;
-        let continues = messages.last().is_some_and(|last| last["role"] == "assistant");
-        let max_tokens = fields.count("max_tokens")?;
-        let mut generation = Generation::take(&mut fields)?;
-        generation.stop.extend(stops.into_iter().chain(tools.stop().map(str::to_owned)));
-        fields.end()?;
-        let max_tokens = match max_tokens {
-            None if generates => return Err(ApiError::field("max_tokens", "this field is required")),
-            max_tokens => max_tokens.unwrap_or(1),
+        let (format, field) = match output.format {
+            Some(format) => (Some(format), "output_config.format"),
+            None => (fields.output_format, "output_format"),
         };
+        let constraint = format.map(|format| format.form(field)).transpose()?.flatten().or(forms.check()?);
+        let tools = tools(fields.tools.as_deref().unwrap_or_default(), fields.tool_choice, reader)?;
+        if tools.calls() == Calls::Always && constraint.is_some() {
+            return Err(ApiError::field("tool_choice", "the output has another form already"));
+        }
+        let constraint = constraint.or_else(|| tools.constraint());
+        let messages = messages(fields.messages, fields.system, reader)?;
+        let continues = messages.last().is_some_and(|last| last["role"] == "assistant");
+        if generates && fields.max_tokens.is_none() {
+            return Err(ApiError::field("max_tokens", "this field is required"));
+        }
+        let max_tokens = length("max_tokens", fields.max_tokens)?;
+        let mut generation = generation.check(reader)?;
+        generation.stop.extend(stops.into_iter().chain(tools.stop().map(str::to_owned)));
         let tools_seen = tools.for_template();
         let conversation =
             Conversation { messages, tools: tools_seen, variables, continues, ..Conversation::default() };
-        Ok(Self { conversation, generation, max_tokens, tools })
+        Ok(Self { conversation, generation, max_tokens, tools, constraint })
     }
 }
 
 /// A tool in Anthropic's form.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "AnthropicTool")]
 struct Tool {
     name: String,
     description: Option<String>,
+    /// JSON schema of the arguments.
     input_schema: Value,
+    /// `custom`.
     #[serde(rename = "type")]
-    _type: Option<Custom>,
-    #[serde(rename = "cache_control")]
-    _cache_control: Option<Value>,
-}
-
-/// Tools of other types run on Anthropic's servers.
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Custom {
-    Custom,
+    _type: Option<String>,
 }
 
 /// Anthropic's `tool_choice`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "AnthropicToolChoice")]
 struct ToolChoice {
     r#type: Kind,
+    /// The tool, if the type is `tool`.
     name: Option<String>,
-    #[serde(default)]
-    disable_parallel_tool_use: bool,
+    disable_parallel_tool_use: Option<bool>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
     Auto,
@@ -153,16 +236,20 @@ enum Kind {
     None,
 }
 
-fn tools(fields: &mut Fields<'_>) -> Result<Tools, ApiError> {
-    let list: Vec<Tool> = fields.take("tools")?.unwrap_or_default();
-    let function = |tool: Tool| Function {
-        name: tool.name,
-        description: tool.description,
-        parameters: Some(tool.input_schema),
-        strict: None,
-    };
-    let list = list.into_iter().map(function).collect();
-    let Some(ToolChoice { r#type, name, disable_parallel_tool_use }) = fields.take("tool_choice")? else {
+/// Reads the tools. Those of other types than `custom` run on Anthropic's servers, so they are left out.
+fn tools(given: &[Value], choice: Option<ToolChoice>, reader: &mut Reader) -> Result<Tools, ApiError> {
+    let mut list = Vec::new();
+    for (index, tool) in given.iter().enumerate() {
+        let at = format!("tools[{index}]");
+        match tool["type"].as_str() {
+            Some(kind) if kind != "custom" => reader.ignore(format!("{at} ({kind})"))?,
+            _ => {
+                let Tool { name, description, input_schema, .. } = reader.part(&at, tool)?;
+                list.push(Function { name, description, parameters: Some(input_schema) });
+            }
+        }
+    }
+    let Some(ToolChoice { r#type, name, disable_parallel_tool_use }) = choice else {
         return Tools::new(list, ToolMode::Auto, true);
     };
     let choice = match (r#type, name) {
@@ -172,17 +259,20 @@ fn tools(fields: &mut Fields<'_>) -> Result<Tools, ApiError> {
         (Kind::Tool, Some(name)) => ToolMode::Named(name),
         _ => return Err(ApiError::field("tool_choice.name", "belongs to type tool, which needs it")),
     };
-    Tools::new(list, choice, !disable_parallel_tool_use)
+    Tools::new(list, choice, !disable_parallel_tool_use.unwrap_or(false))
 }
 
-fn messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
-    let given: Vec<Message> = fields.need("messages")?;
+fn messages(
+    given: Vec<Message>,
+    system: Option<Content>,
+    reader: &mut Reader,
+) -> Result<Vec<Value>, ApiError> {
     if given.is_empty() {
         return Err(ApiError::field("messages", "there must be at least one message"));
     }
     let mut messages = Vec::new();
-    if let Some(system) = fields.take::<Content>("system")? {
-        let texts = system.texts("system")?;
+    if let Some(system) = system {
+        let texts = system.texts("system", reader)?;
         let kept: Vec<String> = texts.into_iter().filter(|text| !text.starts_with(BILLING_HEADER)).collect();
         if !kept.is_empty() {
             messages.push(json!({ "role": "system", "content": kept.join("\n") }));
@@ -192,66 +282,87 @@ fn messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
         let at = format!("messages[{index}].content");
         match role {
             Role::System => {
-                messages.push(json!({ "role": "system", "content": content.texts(&at)?.join("\n") }))
+                let texts = content.texts(&at, reader)?;
+                messages.push(json!({ "role": "system", "content": texts.join("\n") }));
             }
-            Role::User => messages.extend(user(content, &at)?),
-            Role::Assistant => messages.push(assistant(content, &at)?),
+            Role::User => messages.extend(user(content, &at, reader)?),
+            Role::Assistant => messages.push(assistant(content, &at, reader)?),
         }
     }
     Ok(messages)
 }
 
 impl Content {
-    fn blocks(self, at: &str) -> Result<Vec<Block>, ApiError> {
-        let parse = |(index, mut block): (usize, Value)| {
-            if let Some(fields) = block.as_object_mut() {
-                // Clients send blocks back with null in every field of a later version of the API.
-                fields.retain(|name, value| !value.is_null() && !UNSEEN.contains(&name.as_str()));
-            }
+    /// The blocks, each with its path.
+    fn blocks(self, at: &str, reader: &mut Reader) -> Result<Vec<(String, Block)>, ApiError> {
+        let mut parse = |(index, block): (usize, Value)| {
+            let at = format!("{at}[{index}]");
             let kind = block["type"].as_str().filter(|kind| matches!(*kind, "image" | "document"));
             if let Some(kind) = kind {
-                let reason = format!("{kind}: models here read text alone");
-                return Err(ApiError::field(format!("{at}[{index}].type"), reason));
+                return Err(ApiError::field(
+                    format!("{at}.type"),
+                    format!("{kind}: models here read text alone"),
+                ));
             }
-            serde_json::from_value(block)
-                .map_err(|error| ApiError::field(format!("{at}[{index}]"), error.to_string()))
+            let block = reader.part(&at, &block)?;
+            Ok((at, block))
         };
         match self {
-            Self::Text(text) => Ok(vec![Block::Text { text }]),
-            Self::Blocks(blocks) => blocks.into_iter().enumerate().map(parse).collect(),
+            Self::Text(text) => Ok(vec![(at.to_owned(), Block::of_text(text))]),
+            Self::Blocks(blocks) => blocks.into_iter().enumerate().map(&mut parse).collect(),
         }
     }
 
     /// The texts of a content that has nothing else.
-    fn texts(self, at: &str) -> Result<Vec<String>, ApiError> {
-        let text = |(index, block)| match block {
-            Block::Text { text } => Ok(text),
-            _ => Err(ApiError::field(format!("{at}[{index}]"), "only text is possible here")),
+    fn texts(self, at: &str, reader: &mut Reader) -> Result<Vec<String>, ApiError> {
+        let text = |(at, block): (String, Block)| match block.r#type {
+            BlockType::Text => needed(&at, "text", block.text),
+            _ => Err(ApiError::field(at, "only text is possible here")),
         };
-        self.blocks(at)?.into_iter().enumerate().map(text).collect()
+        self.blocks(at, reader)?.into_iter().map(text).collect()
+    }
+}
+
+/// A field that a block of its type must have.
+fn needed<T>(at: &str, name: &str, field: Option<T>) -> Result<T, ApiError> {
+    field.ok_or_else(|| ApiError::field(format!("{at}.{name}"), "this field is required"))
+}
+
+impl Block {
+    fn of_text(text: String) -> Self {
+        Self {
+            r#type: BlockType::Text,
+            text: Some(text),
+            thinking: None,
+            id: None,
+            name: None,
+            input: None,
+            tool_use_id: None,
+            content: None,
+            _citations: None,
+            _signature: None,
+            _data: None,
+            _caller: None,
+            _is_error: None,
+        }
     }
 }
 
 /// Results of tools are messages of their own in templates, before what the user says.
-fn user(content: Content, at: &str) -> Result<Vec<Value>, ApiError> {
+fn user(content: Content, at: &str, reader: &mut Reader) -> Result<Vec<Value>, ApiError> {
     let mut messages = Vec::new();
     let mut texts = Vec::new();
-    for (index, block) in content.blocks(at)?.into_iter().enumerate() {
-        match block {
-            Block::Text { text } => texts.push(text),
-            Block::ToolResult { tool_use_id, content } => {
-                let inner = format!("{at}[{index}].content");
-                let texts = content.map(|content| content.texts(&inner)).transpose()?.unwrap_or_default();
-                messages.push(
-                    json!({ "role": "tool", "tool_call_id": tool_use_id, "content": texts.join("\n") }),
-                );
+    for (at, block) in content.blocks(at, reader)? {
+        match block.r#type {
+            BlockType::Text => texts.push(needed(&at, "text", block.text)?),
+            BlockType::ToolResult => {
+                let id = needed(&at, "tool_use_id", block.tool_use_id)?;
+                let inner = format!("{at}.content");
+                let texts = block.content.map(|content| content.texts(&inner, reader)).transpose()?;
+                let text = texts.unwrap_or_default().join("\n");
+                messages.push(json!({ "role": "tool", "tool_call_id": id, "content": text }));
             }
-            _ => {
-                return Err(ApiError::field(
-                    format!("{at}[{index}]"),
-                    "only the assistant thinks and uses tools",
-                ));
-            }
+            _ => return Err(ApiError::field(at, "only the assistant thinks and uses tools")),
         }
     }
     if !texts.is_empty() {
@@ -260,21 +371,23 @@ fn user(content: Content, at: &str) -> Result<Vec<Value>, ApiError> {
     Ok(messages)
 }
 
-fn assistant(content: Content, at: &str) -> Result<Value, ApiError> {
+fn assistant(content: Content, at: &str, reader: &mut Reader) -> Result<Value, ApiError> {
     let mut message = Map::from_iter([("role".to_owned(), Value::from("assistant"))]);
     let (mut texts, mut thoughts, mut calls) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, block) in content.blocks(at)?.into_iter().enumerate() {
-        match block {
-            Block::Text { text } => texts.push(text),
-            Block::Thinking { thinking } => thoughts.push(thinking),
-            Block::RedactedThinking {} => {}
-            Block::ToolUse { id, name, input } => {
+    for (at, block) in content.blocks(at, reader)? {
+        match block.r#type {
+            BlockType::Text => texts.push(needed(&at, "text", block.text)?),
+            BlockType::Thinking => thoughts.push(needed(&at, "thinking", block.thinking)?),
+            BlockType::RedactedThinking => {}
+            BlockType::ToolUse => {
+                let (id, name) = (needed(&at, "id", block.id)?, needed(&at, "name", block.name)?);
+                let input = needed(&at, "input", block.input)?;
                 calls.push(
                     json!({ "id": id, "type": "function", "function": { "name": name, "arguments": input } }),
                 );
             }
-            Block::ToolResult { .. } => {
-                return Err(ApiError::field(format!("{at}[{index}]"), "results of tools come from the user"));
+            BlockType::ToolResult => {
+                return Err(ApiError::field(at, "results of tools come from the user"));
             }
         }
     }

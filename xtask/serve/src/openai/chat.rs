@@ -6,27 +6,58 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use pagoda::{Conversation, Event, MAX_TOP};
-use serde::Serialize;
+use pagoda::{Conversation, MAX_TOP};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::log_probs::ChatLogProbs;
-use super::messages::conversation;
-use super::{End, Output, Stop, Usage};
-use crate::answer::{Answer, Calls, Parts};
+use super::messages::ConversationFields;
+use super::{Stop, Usage, reasons, usage_of_chunk};
+use crate::answer::{Answer, Calls, Piece};
+use crate::answering::{Answering, Delta, Job, Out, Render, respond};
 use crate::call::Call;
-use crate::constraint::Constraint;
+use crate::constraint::{Constraint, FormatFields};
 use crate::engine_use::EngineUse;
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::generation::Generation;
+use crate::fields::{Int, Reader, length};
+use crate::generation::{Generation, GenerationFields, StreamOptions};
 use crate::reply::json;
-use crate::running::Running;
-use crate::server::{Prompted, Server, unix_seconds};
-use crate::sse::{self, Frames, Out};
-use crate::tools::{ChatTool, Tools};
-use message::{Delta, Message};
+use crate::server::{Prompted, Server};
+use crate::tools::{ChatTool, ToolChoice, Tools};
+use message::{DeltaMessage, Message, Whole};
 
 /// Fields of a chat.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct ChatFields {
+    /// Maximum number of tokens of the answer. Without it, or with -1, as many as there is room for.
+    #[schemars(range(min = -1))]
+    max_tokens: Option<Int<i64>>,
+    /// The newer name of `max_tokens`, which prevails.
+    #[schemars(range(min = -1))]
+    max_completion_tokens: Option<Int<i64>>,
+    /// Return the log-probability of each token.
+    logprobs: Option<bool>,
+    /// Return as many of the likeliest tokens at each position.
+    #[schemars(range(min = 0, max = 20))]
+    top_logprobs: Option<Int<u32>>,
+    /// Functions that the answer may call. Tools of other types run elsewhere, and are left out.
+    #[schemars(with = "Option<Vec<ChatTool>>")]
+    tools: Option<Vec<Value>>,
+    /// Whether the answer may call a tool, must, or must call the one of this name.
+    tool_choice: Option<ToolChoice>,
+    /// Whether the answer may have several calls.
+    parallel_tool_calls: Option<bool>,
+    /// Only text can be generated.
+    modalities: Option<Vec<String>>,
+    /// Return thoughts as `reasoning_content`.
+    include_reasoning: Option<bool>,
+}
+
+/// The types of a chat's body.
+pub(crate) type ChatBody = (ConversationFields, ChatFields, FormatFields, GenerationFields);
+
+/// A chat, checked.
 #[derive(Debug)]
 pub(crate) struct Chat {
     pub(crate) conversation: Conversation,
@@ -34,121 +65,107 @@ pub(crate) struct Chat {
     pub(crate) max_tokens: Option<u32>,
     pub(crate) constraint: Option<Constraint>,
     pub(crate) tools: Tools,
+    includes_reasoning: bool,
 }
 
 impl Chat {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let mut fields = Fields::read(body)?;
-        let mut generation = Generation::take(&mut fields)?;
-        generation.sampling.log_probs = log_probs(&mut fields)?;
-        let mut conversation = conversation(&mut fields)?;
-        let older = fields.count("max_tokens")?;
-        let max_tokens = fields.count("max_completion_tokens")?.or(older);
-        let mut constraint = Constraint::take(&mut fields)?;
-        let tools = Tools::take::<ChatTool>(&mut fields)?;
+    pub(crate) fn read(body: &[u8], reader: &mut Reader) -> Result<Self, ApiError> {
+        let (conversation, fields, format, generation): ChatBody = reader.body(body)?;
+        let mut generation = generation.check(reader)?;
+        generation.sampling.log_probs = fields.log_probs()?;
+        let mut conversation = conversation.check(reader)?;
+        let newer = length("max_completion_tokens", fields.max_completion_tokens)?;
+        let max_tokens = newer.or(length("max_tokens", fields.max_tokens)?);
+        let constraint = format.check()?;
+        let parallel = fields.parallel_tool_calls.unwrap_or(true);
+        let tools = Tools::read::<ChatTool>(fields.tools, fields.tool_choice, parallel, reader)?;
         conversation.tools = tools.for_template();
         if tools.calls() == Calls::Always && constraint.is_some() {
             return Err(ApiError::field("tool_choice", "the output has another form already"));
         }
-        constraint = constraint.or_else(|| tools.constraint());
-        generation.stop.extend(tools.stop().map(str::to_owned));
-        refuse_others(&mut fields)?;
-        fields.end()?;
-        Ok(Self { conversation, generation, max_tokens, constraint, tools })
-    }
-}
-
-/// Reads how many of the likeliest tokens to return with each token; `None` for no log-probabilities.
-fn log_probs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
-    let wanted = fields.take("logprobs")?.unwrap_or(false);
-    let top: Option<u32> = fields.take("top_logprobs")?;
-    match (wanted, top) {
-        (true, Some(top)) if top > MAX_TOP => {
-            Err(ApiError::field("top_logprobs", format!("{top}, at most {MAX_TOP} are returned")))
+        if fields.modalities.is_some_and(|kinds| kinds != ["text"]) {
+            return Err(ApiError::field("modalities", "only text can be generated"));
         }
-        (true, top) => Ok(Some(top.unwrap_or(0))),
-        (false, None | Some(0)) => Ok(None),
-        (false, Some(_)) => Err(ApiError::field("top_logprobs", "only possible if logprobs is true")),
+        let constraint = constraint.or_else(|| tools.constraint());
+        generation.stop.extend(tools.stop().map(str::to_owned));
+        let includes_reasoning = fields.include_reasoning.unwrap_or(true);
+        Ok(Self { conversation, generation, max_tokens, constraint, tools, includes_reasoning })
     }
 }
 
-/// Fields of the API that change the answer in ways that this server does not know.
-fn refuse_others(fields: &mut Fields<'_>) -> Result<(), ApiError> {
-    fields.skip(&["metadata"]);
-    fields.only("store", &false, "answers are not stored")?;
-    fields.only("modalities", &vec!["text".to_owned()], "only text can be generated")?;
-    if let Some(tier) = fields.take::<String>("service_tier")?
-        && !matches!(tier.as_str(), "auto" | "default")
-    {
-        return Err(ApiError::field("service_tier", "there is one tier; order requests by priority"));
+impl ChatFields {
+    /// Number of likeliest tokens to return with each token; `None` for no log-probabilities.
+    fn log_probs(&self) -> Result<Option<u32>, ApiError> {
+        match (self.logprobs.unwrap_or(false), self.top_logprobs) {
+            (true, Some(Int(top))) if top > MAX_TOP => {
+                Err(ApiError::field("top_logprobs", format!("{top}, at most {MAX_TOP} are returned")))
+            }
+            (true, top) => Ok(Some(top.map_or(0, |Int(top)| top))),
+            (false, None | Some(Int(0))) => Ok(None),
+            (false, Some(_)) => Err(ApiError::field("top_logprobs", "only possible if logprobs is true")),
+        }
     }
-    for name in ["functions", "function_call", "audio", "prediction", "web_search_options", "verbosity"] {
-        fields.refuse(name, "not supported")?;
-    }
-    Ok(())
 }
 
 /// Answers a chat.
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
-    let chat = Chat::read(&call.body)?;
-    server.need_model(chat.generation.model.as_deref())?;
-    let Chat { conversation, mut generation, max_tokens, constraint, tools } = chat;
+    let mut reader = server.reader();
+    let chat = Chat::read(&call.body, &mut reader)?;
+    let Chat { conversation, mut generation, max_tokens, constraint, tools, includes_reasoning } = chat;
+    server.need_model(generation.model.as_deref())?;
     generation.settle(&server).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
     let mask = server.mask(constraint).await?;
-    let mut reply = ChatReply::new(&server, &call, &generation, &prompt);
+    let render = ChatRender {
+        id: call.id.prefixed("chatcmpl"),
+        log_probs: generation.sampling.log_probs.is_some(),
+        includes_reasoning,
+        prompt_ids: generation.return_ids.then(|| prompt.clone()),
+        has_begun: false,
+        options: generation.stream.unwrap_or_default(),
+    };
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
-    let running = Running::start(&server, vec![request], call, "messages").await?;
-    // Room for the samples is made once the engine has taken as many.
-    let samples = generation.samples as usize;
-    reply.outputs.resize_with(samples, Output::default);
-    reply.answers = vec![Answer::new(tools.calls(), thinks); samples];
-    match generation.stream {
-        Some(options) => {
-            let stream = ChatChunks { reply, options, begun: vec![false; samples] };
-            Ok(sse::respond(running, stream, server.options.keep_alive))
-        }
-        None => reply.whole(running).await,
-    }
+    let answer = Some(Answer::new(tools.calls(), thinks));
+    let (requests, ignored) = (vec![request], reader.ignored());
+    let job = Job { generation, requests, input: "messages", answer, generates: true, ignored };
+    respond(&server, call, job, render).await
 }
 
-/// An answer as it grows.
-#[derive(Debug)]
-struct ChatReply {
-    server: Arc<Server>,
+/// Writes answers in the form of chats.
+struct ChatRender {
     id: String,
-    created: u64,
     /// Whether log-probabilities were requested.
     log_probs: bool,
+    includes_reasoning: bool,
     /// The prompt's ids, if they are to be returned.
     prompt_ids: Option<Vec<u32>>,
-    usage: Usage,
-    engine: EngineUse,
-    /// `[samples]`
-    outputs: Vec<Output>,
-    /// Answers of the samples, parsed. `[samples]`
-    answers: Vec<Answer>,
+    /// Whether the first chunk was sent, which has the prompt's ids.
+    has_begun: bool,
+    options: StreamOptions,
 }
 
+/// A whole answer, or a chunk of one.
 #[derive(Serialize)]
-struct Completion<'a, C> {
-    id: &'a str,
+pub(crate) struct Completion<C> {
+    id: String,
     object: &'static str,
     created: u64,
-    model: &'a str,
+    model: String,
     choices: Vec<C>,
+    /// Null in chunks before the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_token_ids: Option<&'a [u32]>,
-    /// Usage, in Pagoda's own form.
+    prompt_token_ids: Option<Vec<u32>>,
+    /// Work of the engine for the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pagoda: Option<&'a EngineUse>,
+    pagoda: Option<EngineUse>,
 }
 
+/// One answer.
 #[derive(Serialize)]
-struct ChatChoice<M> {
+pub(crate) struct ChatChoice<M> {
     index: usize,
     #[serde(flatten)]
     message: M,
@@ -160,78 +177,13 @@ struct ChatChoice<M> {
     token_ids: Option<Vec<u32>>,
 }
 
-impl ChatReply {
-    fn new(server: &Arc<Server>, call: &Call, generation: &Generation, prompt: &[u32]) -> Self {
-        Self {
-            server: Arc::clone(server),
-            id: call.id.prefixed("chatcmpl"),
-            created: unix_seconds(),
-            log_probs: generation.sampling.log_probs.is_some(),
-            prompt_ids: generation.return_ids.then(|| prompt.to_vec()),
-            usage: Usage::of_prompts([prompt]),
-            engine: server.engine_use(generation.salt_for(&call.client).as_deref(), &[prompt]),
-            outputs: Vec::new(),
-            answers: Vec::new(),
-        }
-    }
-
-    /// Takes an event; returns the sample that it adds to.
-    fn take(&mut self, event: Event) -> Option<usize> {
-        self.engine.take(&event);
-        match event {
-            Event::Started(started) => self.usage.start(started.cached),
-            Event::Token(token) => {
-                self.usage.token();
-                let sample = token.sample as usize;
-                self.outputs[sample].token(token);
-                self.parse(sample);
-                return Some(sample);
-            }
-            Event::Finished(end) => {
-                let sample = end.sample as usize;
-                self.outputs[sample].finish(&end.reason, &end.text);
-                self.parse(sample);
-                return Some(sample);
-            }
-            _ => {}
-        }
-        None
-    }
-
-    /// Takes the text that a sample has got apart.
-    fn parse(&mut self, sample: usize) {
-        let Output { text, end, .. } = &mut self.outputs[sample];
-        self.answers[sample].push(&std::mem::take(text));
-        if let Some(end) = end {
-            self.answers[sample].finish();
-            if self.answers[sample].has_called() && end.reason == "stop" {
-                *end = End { reason: "tool_calls", stop: None };
-            }
-        }
-    }
-
-    /// Takes the tokens of a sample that were generated and not yet sent.
-    fn choice(&mut self, index: usize, message: impl FnOnce(Parts) -> Message) -> ChatChoice<Message> {
-        let Output { ids, log_probs, end, .. } = std::mem::take(&mut self.outputs[index]);
-        let tokenizer = self.server.options.model.tokenizer.as_deref();
-        let (finish_reason, stop_reason) = end.map_or((None, None), |end| (Some(end.reason), end.stop));
-        ChatChoice {
-            index,
-            message: message(self.answers[index].take()),
-            logprobs: self.log_probs.then(|| ChatLogProbs::new(tokenizer, &log_probs)),
-            finish_reason,
-            stop_reason,
-            token_ids: self.prompt_ids.is_some().then_some(ids),
-        }
-    }
-
-    fn completion<C>(&self, object: &'static str, choices: Vec<C>) -> Completion<'_, C> {
-        let (created, model) = (self.created, self.server.options.model_name.as_str());
+impl ChatRender {
+    fn completion<C>(&self, answering: &Answering, object: &'static str, choices: Vec<C>) -> Completion<C> {
         Completion {
-            id: &self.id,
+            id: self.id.clone(),
             object,
-            created,
-            model,
+            created: answering.created,
+            model: answering.server.options.model_name.clone(),
             choices,
             usage: None,
             prompt_token_ids: None,
@@ -239,90 +191,76 @@ impl ChatReply {
         }
     }
 
-    /// Waits for the end and answers at once.
-    async fn whole(mut self, mut running: Running) -> Result<Response, ApiError> {
-        while let Some(event) = running.next().await {
-            let (_, event) = event?;
-            self.take(event);
+    fn choice<M>(
+        &self,
+        answering: &Answering,
+        delta: Delta,
+        message: impl FnOnce(Vec<Piece>) -> M,
+    ) -> ChatChoice<M> {
+        let Delta { index, mut pieces, ids, log_probs, end, .. } = delta;
+        pieces.retain(|piece| self.includes_reasoning || !matches!(piece, Piece::Thought(_)));
+        let tokenizer = answering.server.options.model.tokenizer.as_deref();
+        let (finish_reason, stop_reason) = reasons(end);
+        ChatChoice {
+            index,
+            message: message(pieces),
+            logprobs: self.log_probs.then(|| ChatLogProbs::new(tokenizer, &log_probs)),
+            finish_reason,
+            stop_reason,
+            token_ids: self.prompt_ids.is_some().then_some(ids),
         }
-        let message = |parts: Parts| Message::Message(parts.into());
-        let choices = (0..self.outputs.len()).map(|index| self.choice(index, message)).collect();
-        let completion = Completion {
-            usage: Some(Some(self.usage)),
-            pagoda: Some(&self.engine),
-            prompt_token_ids: self.prompt_ids.as_deref(),
-            ..self.completion("chat.completion", choices)
-        };
-        Ok(json(&completion))
+    }
+
+    fn send(&mut self, answering: &Answering, choice: ChatChoice<DeltaMessage>, out: &mut Out) {
+        let has_begun = std::mem::replace(&mut self.has_begun, true);
+        let prompt_token_ids = self.prompt_ids.clone().filter(|_| !has_begun);
+        let usage = usage_of_chunk(self.options, answering.usage);
+        let completion = self.completion(answering, "chat.completion.chunk", vec![choice]);
+        out.json(&Completion { usage, prompt_token_ids, ..completion });
     }
 }
 
-/// An answer in chunks.
-struct ChatChunks {
-    reply: ChatReply,
-    options: crate::generation::StreamOptions,
-    /// Samples that have had their first chunk.
-    begun: Vec<bool>,
-}
-
-impl ChatChunks {
-    fn send(&mut self, choices: Vec<ChatChoice<Message>>, usage: Option<Option<Usage>>, out: &mut Out) {
-        let ids = self.reply.prompt_ids.as_deref().filter(|_| self.begun.iter().all(|begun| !begun));
-        let completion = self.reply.completion("chat.completion.chunk", choices);
-        let pagoda = completion.choices.is_empty().then_some(&self.reply.engine);
-        out.json(&Completion { usage, prompt_token_ids: ids, pagoda, ..completion });
-    }
-
-    fn send_choice(&mut self, sample: usize, out: &mut Out) {
-        let choice = self.reply.choice(sample, |parts| Message::Delta(parts.into()));
-        self.send(vec![choice], self.usage(), out);
-    }
-
-    /// Usage in a chunk before the last.
-    fn usage(&self) -> Option<Option<Usage>> {
-        let running = self.options.continuous_usage_stats.then_some(self.reply.usage);
-        (self.options.include_usage || running.is_some()).then_some(running)
-    }
-}
-
-impl Frames for ChatChunks {
-    fn event(&mut self, _: usize, event: Event, out: &mut Out) -> Result<(), ApiError> {
-        let Some(sample) = self.reply.take(event) else { return Ok(()) };
-        if !self.begun[sample] {
-            let first = ChatChoice {
-                index: sample,
-                message: Message::Delta(Delta::first()),
-                logprobs: None,
-                finish_reason: None,
-                stop_reason: None,
-                token_ids: None,
-            };
-            self.send(vec![first], self.usage(), out);
-            self.begun[sample] = true;
-        }
-        if self.reply.answers[sample].is_empty() && self.reply.outputs[sample].end.is_none() {
-            return Ok(());
+impl Render for ChatRender {
+    fn grow(&mut self, answering: &Answering, mut delta: Delta, out: &mut Out) {
+        let index = delta.index;
+        let empty = || Delta { index, ..Delta::default() };
+        if delta.begins {
+            let mut first = self.choice(answering, empty(), |_| DeltaMessage::first());
+            (first.logprobs, first.token_ids) = (None, None);
+            self.send(answering, first, out);
         }
         // OpenAI's client ends calls at the chunk with the reason, so that one must add nothing to the answer.
-        let adds = !self.reply.answers[sample].is_empty();
-        let end = if adds { self.reply.outputs[sample].end.take() } else { None };
-        self.send_choice(sample, out);
+        let end = if delta.pieces.is_empty() { None } else { delta.end.take() };
+        let choice = self.choice(answering, delta, DeltaMessage::new);
+        self.send(answering, choice, out);
         if end.is_some() {
-            self.reply.outputs[sample].end = end;
-            self.send_choice(sample, out);
+            let last = self.choice(answering, Delta { end, ..empty() }, DeltaMessage::new);
+            self.send(answering, last, out);
         }
-        Ok(())
     }
 
-    fn end(&mut self, out: &mut Out) {
-        if self.options.include_usage {
-            self.send(Vec::new(), Some(Some(self.reply.usage)), out);
+    fn end(&mut self, answering: &Answering, out: &mut Out) {
+        if self.options.ends_with_usage() {
+            let none: Vec<ChatChoice<DeltaMessage>> = Vec::new();
+            let completion = self.completion(answering, "chat.completion.chunk", none);
+            let usage = Some(Some(answering.usage.into()));
+            out.json(&Completion { usage, pagoda: Some(answering.engine.clone()), ..completion });
         }
         out.text("[DONE]");
     }
 
-    fn fail(&mut self, error: &ApiError, out: &mut Out) {
-        out.text(&error.to_json());
-        out.text("[DONE]");
+    fn fail(&mut self, _: &Answering, error: &ApiError, out: &mut Out) {
+        super::fail(error, out);
+    }
+
+    fn whole(&mut self, answering: &Answering, deltas: Vec<Delta>) -> Response {
+        let message = |pieces| Message { message: Whole::new(pieces) };
+        let choices = deltas.into_iter().map(|delta| self.choice(answering, delta, message)).collect();
+        json(&Completion {
+            usage: Some(Some(answering.usage.into())),
+            pagoda: Some(answering.engine.clone()),
+            prompt_token_ids: self.prompt_ids.take(),
+            ..self.completion(answering, "chat.completion", choices)
+        })
     }
 }

@@ -4,55 +4,88 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use pagoda::{Event, LogProbs, Request};
-use serde::Serialize;
+use pagoda::{LogProbs, Request};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::log_probs::TextLogProbs;
-use super::{Output, Stop, Usage};
+use super::{Stop, Usage, reasons, usage_of_chunk};
+use crate::answer::Piece;
+use crate::answering::{Answering, Delta, Job, Out, Render, respond};
 use crate::call::Call;
-use crate::constraint::Constraint;
+use crate::constraint::{Constraint, FormatFields};
 use crate::engine_use::EngineUse;
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::generation::{Generation, StreamOptions};
+use crate::fields::{Int, Reader, length};
+use crate::generation::{Generation, GenerationFields, StreamOptions};
 use crate::prompt::{Prompt, Prompts, Reading};
 use crate::reply::json;
-use crate::running::Running;
-use crate::server::{Server, unix_seconds};
-use crate::sse::{self, Frames, Out};
+use crate::server::Server;
 
 /// Maximum number of tokens of an answer if the request states none, as in OpenAI's API.
 const MAX_TOKENS: u32 = 16;
 
 /// Fields of a completion.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct CompletionFields {
+    prompt: Prompts,
+    /// Maximum number of tokens of the answer, 16 without it. -1 is as many as there is room for, 0 none, for prompts that are
+    /// only scored.
+    #[schemars(range(min = -1))]
+    max_tokens: Option<Int<i64>>,
+    /// Return the log-probability of each token, and as many of the likeliest at its position.
+    #[schemars(range(min = 0, max = 20))]
+    logprobs: Option<Int<u32>>,
+    /// Begin the text with the prompt.
+    echo: Option<bool>,
+    /// Add the special tokens that the tokenizer puts around a text.
+    add_special_tokens: Option<bool>,
+    /// Must be n: all samples are returned.
+    best_of: Option<Int<u32>>,
+    /// Must be empty: text between two others cannot be generated.
+    suffix: Option<String>,
+}
+
+/// The types of a completion's body.
+pub(crate) type CompletionBody = (CompletionFields, FormatFields, GenerationFields);
+
+/// A completion, checked.
 #[derive(Debug)]
 pub(crate) struct Completion {
     pub(crate) prompts: Prompts,
     pub(crate) reading: Reading,
     pub(crate) generation: Generation,
-    pub(crate) max_tokens: u32,
+    /// `None` for as many as there is room for.
+    pub(crate) max_tokens: Option<u32>,
     pub(crate) constraint: Option<Constraint>,
 }
 
 impl Completion {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let mut fields = Fields::read(body)?;
-        let mut generation = Generation::take(&mut fields)?;
-        generation.sampling.log_probs = fields.take("logprobs")?;
-        let echo = fields.take("echo")?.unwrap_or(false);
-        let add_special = fields.take("add_special_tokens")?.unwrap_or(true);
-        fields.only("best_of", &generation.samples, "must be n: all samples are returned")?;
-        let constraint = Constraint::take(&mut fields)?;
-        fields.only("suffix", &String::new(), "text between two others cannot be generated")?;
-        let max_tokens = fields.take("max_tokens")?.unwrap_or(MAX_TOKENS);
-        let prompts = fields.need("prompt")?;
-        fields.end()?;
-        Ok(Self { prompts, reading: Reading { add_special, echo }, generation, max_tokens, constraint })
+    pub(crate) fn read(body: &[u8], reader: &mut Reader) -> Result<Self, ApiError> {
+        let (fields, format, generation): CompletionBody = reader.body(body)?;
+        let mut generation = generation.check(reader)?;
+        generation.sampling.log_probs = fields.logprobs.map(|Int(top)| top);
+        if fields.best_of.is_some_and(|Int(best)| best != generation.samples) {
+            return Err(ApiError::field("best_of", "must be n: all samples are returned"));
+        }
+        if fields.suffix.is_some_and(|suffix| !suffix.is_empty()) {
+            return Err(ApiError::field("suffix", "text between two others cannot be generated"));
+        }
+        let max_tokens = match fields.max_tokens {
+            None => Some(MAX_TOKENS),
+            Some(Int(0)) => Some(0),
+            tokens => length("max_tokens", tokens)?,
+        };
+        let reading = Reading {
+            add_special: fields.add_special_tokens.unwrap_or(true),
+            echo: fields.echo.unwrap_or(false),
+        };
+        Ok(Self { prompts: fields.prompt, reading, generation, max_tokens, constraint: format.check()? })
     }
 
     /// The request for one prompt. The engine generates at least one token, which is dropped if none was requested.
     fn request(&self, server: &Server, prompt: &Prompt) -> Request {
-        let tokens = Some(self.max_tokens.max(1));
+        let tokens = self.max_tokens.map(|tokens| tokens.max(1));
         let mut request = self.generation.request(server, prompt.ids.clone(), tokens);
         request.prompt_log_probs = self.generation.sampling.log_probs.filter(|_| self.reading.echo);
         request
@@ -61,61 +94,48 @@ impl Completion {
 
 /// Completes texts.
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
-    let mut completion = Completion::read(&call.body)?;
+    let mut reader = server.reader();
+    let mut completion = Completion::read(&call.body, &mut reader)?;
     completion.generation.settle(&server).await?;
     let prompts = std::mem::replace(&mut completion.prompts, Prompts::Ids(Vec::new()));
-    let reading = completion.reading;
-    let prompts = server.compute(move |model| prompts.read(model, reading)).await?;
     let max = server.handle.options().max_waiting;
-    if prompts.len() > max {
-        let message = format!("{} prompts, at most {max} requests wait", prompts.len());
+    if prompts.count() > max {
+        let message = format!("{} prompts, at most {max} requests wait", prompts.count());
         return Err(ApiError::field("prompt", message));
     }
+    let reading = completion.reading;
+    let prompts = server.compute(move |model| prompts.read(model, reading)).await?;
     let mask = server.mask(completion.constraint.take()).await?;
     let mut requests: Vec<Request> =
         prompts.iter().map(|prompt| completion.request(&server, prompt)).collect();
     requests.iter_mut().for_each(|request| request.mask.clone_from(&mask));
-    let mut reply = CompletionReply::new(&server, &call, &completion, prompts);
-    let running = Running::start(&server, requests, call, "prompt").await?;
-    // Room for the samples is made once the engine has taken as many.
-    reply.choices.resize_with(reply.prompts.len() * reply.samples, Sample::default);
-    match completion.generation.stream {
-        Some(options) => {
-            Ok(sse::respond(running, CompletionChunks { reply, options }, server.options.keep_alive))
-        }
-        None => reply.whole(running).await,
-    }
+    let Completion { generation, reading, max_tokens, .. } = completion;
+    let render = CompletionRender {
+        id: call.id.prefixed("cmpl"),
+        log_probs: generation.sampling.log_probs.is_some(),
+        echo: reading.echo,
+        return_ids: generation.return_ids,
+        offsets: Vec::new(),
+        prompts,
+        options: generation.stream.unwrap_or_default(),
+    };
+    let (generates, ignored) = (max_tokens != Some(0), reader.ignored());
+    let job = Job { generation, requests, input: "prompt", answer: None, generates, ignored };
+    respond(&server, call, job, render).await
 }
 
-/// An answer as it grows.
+/// Writes answers in the form of completions.
 #[derive(Debug)]
-struct CompletionReply {
-    server: Arc<Server>,
+struct CompletionRender {
     id: String,
-    created: u64,
-    samples: usize,
-    /// Whether the call requests log-probabilities, the prompt itself, ids, and tokens at all.
+    /// Whether the call requests log-probabilities, the prompt itself, and ids.
     log_probs: bool,
     echo: bool,
     return_ids: bool,
-    generates: bool,
     prompts: Vec<Prompt>,
-    /// Log-probabilities of all tokens of each prompt but the first.
-    prompt_log_probs: Vec<Vec<LogProbs>>,
-    usage: Usage,
-    engine: EngineUse,
-    /// `[prompts * samples]`
-    choices: Vec<Sample>,
-}
-
-/// One choice as it grows.
-#[derive(Debug, Default)]
-struct Sample {
-    output: Output,
-    /// Characters of the tokens whose log-probabilities were sent.
-    offset: usize,
-    /// Whether its first text was sent, with which the prompt is repeated.
-    begun: bool,
+    /// Characters of the tokens whose log-probabilities were sent, of each answer.
+    offsets: Vec<usize>,
+    options: StreamOptions,
 }
 
 #[derive(Serialize)]
@@ -146,136 +166,88 @@ struct TextChoice {
     token_ids: Option<Vec<u32>>,
 }
 
-impl CompletionReply {
-    fn new(server: &Arc<Server>, call: &Call, completion: &Completion, prompts: Vec<Prompt>) -> Self {
-        let Completion { generation, reading, max_tokens, .. } = completion;
-        let samples = generation.samples as usize;
-        let ids: Vec<&[u32]> = prompts.iter().map(|prompt| prompt.ids.as_slice()).collect();
-        Self {
-            usage: Usage::of_prompts(ids.iter().copied()),
-            engine: server.engine_use(generation.salt_for(&call.client).as_deref(), &ids),
-            server: Arc::clone(server),
-            id: call.id.prefixed("cmpl"),
-            created: unix_seconds(),
-            samples,
-            log_probs: generation.sampling.log_probs.is_some(),
-            echo: reading.echo,
-            return_ids: generation.return_ids,
-            generates: *max_tokens > 0,
-            prompt_log_probs: vec![Vec::new(); prompts.len()],
-            choices: Vec::new(),
-            prompts,
-        }
-    }
-
-    /// Takes an event of a prompt; returns the choice that it adds to.
-    fn take(&mut self, prompt: usize, event: Event) -> Option<usize> {
-        self.engine.take(&event);
-        match event {
-            Event::Started(started) => self.usage.start(started.cached),
-            Event::Prompt(scored) => self.prompt_log_probs[prompt].extend(scored.log_probs),
-            Event::Token(token) => {
-                let index = prompt * self.samples + token.sample as usize;
-                if self.generates {
-                    self.usage.token();
-                    self.choices[index].output.token(token);
-                }
-                return Some(index);
+impl CompletionRender {
+    fn choice(&mut self, answering: &Answering, delta: Delta) -> TextChoice {
+        let Delta { index, begins, pieces, ids, log_probs, end } = delta;
+        let prompt = &self.prompts[index / answering.samples];
+        let mut text = if begins && self.echo { prompt.text.clone() } else { String::new() };
+        for piece in pieces {
+            if let Piece::Text(piece) = piece {
+                text.push_str(&piece);
             }
-            Event::Finished(end) => {
-                let index = prompt * self.samples + end.sample as usize;
-                let text = if self.generates { end.text.as_str() } else { "" };
-                self.choices[index].output.finish(&end.reason, text);
-                return Some(index);
-            }
-            _ => {}
         }
-        None
-    }
-
-    /// Takes the tokens of a choice that were generated and not yet sent.
-    fn choice(&mut self, index: usize) -> TextChoice {
-        let begins = !std::mem::replace(&mut self.choices[index].begun, true);
-        let prompt = &self.prompts[index / self.samples];
-        let Output { text, ids, log_probs, end } = std::mem::take(&mut self.choices[index].output);
-        let repeated = if begins && self.echo { prompt.text.as_str() } else { "" };
-        let (finish_reason, stop_reason) = end.map_or((None, None), |end| (Some(end.reason), end.stop));
+        let (finish_reason, stop_reason) = reasons(end);
         TextChoice {
             index,
-            text: format!("{repeated}{text}"),
+            text,
             finish_reason,
             stop_reason,
             prompt_token_ids: (self.return_ids && begins).then(|| prompt.ids.clone()),
             token_ids: self.return_ids.then_some(ids),
-            logprobs: self.log_probs.then(|| self.columns(index, begins, &log_probs)),
+            logprobs: self.log_probs.then(|| self.columns(answering, index, begins, &log_probs)),
         }
     }
 
-    fn columns(&mut self, index: usize, begins: bool, log_probs: &[LogProbs]) -> TextLogProbs {
-        let tokenizer = self.server.options.model.tokenizer.as_deref();
-        let (at, offset) = (index / self.samples, &mut self.choices[index].offset);
+    fn columns(
+        &mut self,
+        answering: &Answering,
+        index: usize,
+        begins: bool,
+        drawn: &[LogProbs],
+    ) -> TextLogProbs {
+        let tokenizer = answering.server.options.model.tokenizer.as_deref();
+        if self.offsets.len() <= index {
+            self.offsets.resize(index + 1, 0);
+        }
+        let (at, offset) = (index / answering.samples, &mut self.offsets[index]);
         let mut columns = TextLogProbs::default();
         if begins && self.echo {
             columns.push_first(tokenizer, self.prompts[at].ids[0], offset);
-            self.prompt_log_probs[at].iter().for_each(|scored| columns.push(tokenizer, scored, offset));
+            let scored = &answering.prompt_log_probs[at];
+            scored.iter().for_each(|scored| columns.push(tokenizer, scored, offset));
         }
-        log_probs.iter().for_each(|drawn| columns.push(tokenizer, drawn, offset));
+        drawn.iter().for_each(|drawn| columns.push(tokenizer, drawn, offset));
         columns
     }
 
-    fn body(&self, choices: Vec<TextChoice>, usage: Option<Option<Usage>>) -> Body<'_> {
-        let (created, model) = (self.created, self.server.options.model_name.as_str());
-        Body { id: &self.id, object: "text_completion", created, model, choices, usage, pagoda: None }
+    fn body<'a>(&'a self, answering: &'a Answering, choices: Vec<TextChoice>) -> Body<'a> {
+        let (created, model) = (answering.created, answering.server.options.model_name.as_str());
+        Body { id: &self.id, object: "text_completion", created, model, choices, usage: None, pagoda: None }
     }
 
     /// The last body, with the usage.
-    fn last(&self, choices: Vec<TextChoice>) -> Body<'_> {
-        Body { pagoda: Some(&self.engine), ..self.body(choices, Some(Some(self.usage))) }
-    }
-
-    /// Waits for the end and answers at once.
-    async fn whole(mut self, mut running: Running) -> Result<Response, ApiError> {
-        while let Some(event) = running.next().await {
-            let (prompt, event) = event?;
-            self.take(prompt, event);
-        }
-        let choices = (0..self.choices.len()).map(|index| self.choice(index)).collect();
-        Ok(json(&self.last(choices)))
+    fn last<'a>(&'a self, answering: &'a Answering, choices: Vec<TextChoice>) -> Body<'a> {
+        let usage = Some(Some(answering.usage.into()));
+        Body { usage, pagoda: Some(&answering.engine), ..self.body(answering, choices) }
     }
 }
 
-/// An answer in chunks.
-struct CompletionChunks {
-    reply: CompletionReply,
-    options: StreamOptions,
-}
-
-impl Frames for CompletionChunks {
-    fn event(&mut self, prompt: usize, event: Event, out: &mut Out) -> Result<(), ApiError> {
-        let Some(index) = self.reply.take(prompt, event) else { return Ok(()) };
-        let Sample { output, begun, .. } = &self.reply.choices[index];
-        let echoes = self.reply.echo && !begun;
-        // Text may be held back until a character or a stop text is complete; ids are not.
-        let has_ids = self.reply.return_ids && !output.ids.is_empty();
-        if output.text.is_empty() && !has_ids && output.end.is_none() && !echoes {
-            return Ok(());
-        }
-        let choice = self.reply.choice(index);
-        let running = self.options.continuous_usage_stats.then_some(self.reply.usage);
-        let usage = (self.options.include_usage || running.is_some()).then_some(running);
-        out.json(&self.reply.body(vec![choice], usage));
-        Ok(())
+impl Render for CompletionRender {
+    /// Text may be held back until a character or a stop text is complete; ids are not.
+    fn is_due(&self, delta: &Delta) -> bool {
+        let has_ids = self.return_ids && !delta.ids.is_empty();
+        !delta.pieces.is_empty() || has_ids || delta.end.is_some() || (self.echo && delta.begins)
     }
 
-    fn end(&mut self, out: &mut Out) {
-        if self.options.include_usage {
-            out.json(&self.reply.last(Vec::new()));
+    fn grow(&mut self, answering: &Answering, delta: Delta, out: &mut Out) {
+        let choices = vec![self.choice(answering, delta)];
+        let usage = usage_of_chunk(self.options, answering.usage);
+        out.json(&Body { usage, ..self.body(answering, choices) });
+    }
+
+    fn end(&mut self, answering: &Answering, out: &mut Out) {
+        if self.options.ends_with_usage() {
+            out.json(&self.last(answering, Vec::new()));
         }
         out.text("[DONE]");
     }
 
-    fn fail(&mut self, error: &ApiError, out: &mut Out) {
-        out.text(&error.to_json());
-        out.text("[DONE]");
+    fn fail(&mut self, _: &Answering, error: &ApiError, out: &mut Out) {
+        super::fail(error, out);
+    }
+
+    fn whole(&mut self, answering: &Answering, deltas: Vec<Delta>) -> Response {
+        let choices = deltas.into_iter().map(|delta| self.choice(answering, delta)).collect();
+        json(&self.last(answering, choices))
     }
 }

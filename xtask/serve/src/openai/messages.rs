@@ -1,40 +1,90 @@
 //! Messages of a chat, checked and converted for templates.
 
 use pagoda::Conversation;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::parts::Text;
+use crate::arguments::readable;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::Reader;
 
-/// A message as clients send it.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Fields of a conversation.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Conversation")]
+pub(crate) struct ConversationFields {
+    #[schemars(required)]
+    messages: Option<Vec<Message>>,
+    /// Continue the last message, which is by the assistant.
+    continue_final_message: Option<bool>,
+    /// Begin an answer. It must differ from `continue_final_message`.
+    add_generation_prompt: Option<bool>,
+    /// Variables of the chat template.
+    chat_template_kwargs: Option<Map<String, Value>>,
+    /// Documents for the chat template.
+    documents: Option<Vec<Map<String, Value>>>,
+    /// Effort of the model in its thoughts; `none` for no thoughts.
+    reasoning_effort: Option<String>,
+    reasoning: Option<Reasoning>,
+    /// Whether the model thinks.
+    enable_thinking: Option<bool>,
+    thinking: Option<Thinking>,
+    /// Whether the model thinks, or its effort.
+    think: Option<Think>,
+}
+
+/// Effort of the model in its thoughts.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+pub(crate) struct Reasoning {
+    pub(crate) effort: Option<String>,
+    /// Whether it thinks at all.
+    pub(crate) enabled: Option<bool>,
+    /// Form of summaries. This server has none: thoughts are returned in full.
+    #[serde(rename = "summary")]
+    _summary: Option<String>,
+}
+
+/// Whether the model thinks, as some open models' services write it.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Thinking {
+    r#type: ThinkingType,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum ThinkingType {
+    Enabled,
+    Disabled,
+    Auto,
+}
+
+/// Whether the model thinks, as Ollama writes it.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "must be true, false, or an effort")]
+enum Think {
+    Switch(bool),
+    Effort(String),
+}
+
+/// A message of a conversation.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "ChatMessage")]
 struct Message {
     role: Role,
     content: Option<Text>,
     name: Option<String>,
     /// Thoughts of a reasoning model before its answer.
-    #[serde(alias = "reasoning")]
     reasoning_content: Option<String>,
+    /// Another name of `reasoning_content`.
+    reasoning: Option<String>,
     tool_calls: Option<Vec<ToolCall>>,
+    /// The call that a message of role `tool` answers.
     tool_call_id: Option<String>,
     refusal: Option<String>,
-    /// Always null without sound, and sent back by clients that replay an answer.
-    #[serde(rename = "audio")]
-    _audio: Option<Never>,
-    #[serde(rename = "annotations")]
-    _annotations: Option<[Never; 0]>,
-    #[serde(rename = "function_call")]
-    _function_call: Option<Never>,
 }
 
-/// No value at all.
-#[derive(Debug, Deserialize)]
-enum Never {}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Role {
     System,
@@ -44,78 +94,93 @@ enum Role {
     Tool,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A call that the assistant made.
+#[derive(Debug, Deserialize, JsonSchema)]
 struct ToolCall {
     id: Option<String>,
     #[serde(rename = "type")]
-    _type: Option<FunctionKind>,
+    _type: Option<FunctionType>,
     function: FunctionCall,
     /// Position in a stream, which clients may include.
     #[serde(rename = "index")]
     _index: Option<u32>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum FunctionKind {
+enum FunctionType {
     Function,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Deserialize, JsonSchema)]
 struct FunctionCall {
     name: String,
+    /// The text of a JSON object, as the answer had it.
     arguments: String,
 }
 
-/// Takes the fields of a chat for its template.
-pub(crate) fn conversation(fields: &mut Fields<'_>) -> Result<Conversation, ApiError> {
-    let messages: Vec<Message> = fields.need("messages")?;
-    if messages.is_empty() {
-        return Err(ApiError::field("messages", "there must be at least one message"));
+/// Sets the variables of chat templates that say how much a model thinks; `none` is not at all.
+pub(crate) fn set_effort(effort: String, variables: &mut Map<String, Value>) {
+    let thinks = effort != "none";
+    variables.entry("enable_thinking").or_insert(thinks.into());
+    variables.entry("reasoning_effort").or_insert(effort.into());
+}
+
+impl ConversationFields {
+    /// Checks the fields and converts them for a template.
+    pub(crate) fn check(self, reader: &mut Reader) -> Result<Conversation, ApiError> {
+        let messages = self.messages.ok_or_else(|| ApiError::field("messages", "this field is required"))?;
+        let Some(last) = messages.last() else {
+            return Err(ApiError::field("messages", "there must be at least one message"));
+        };
+        let last_is_answer = last.role == Role::Assistant;
+        let continues = self.continue_final_message.unwrap_or(false);
+        if continues == self.add_generation_prompt.unwrap_or(!continues) {
+            let reason = "an answer either begins or continues the last message, so the two must differ";
+            return Err(ApiError::field("add_generation_prompt", reason));
+        }
+        if continues && !last_is_answer {
+            return Err(ApiError::field(
+                "continue_final_message",
+                "the last message is not by the assistant",
+            ));
+        }
+        let mut variables = self.chat_template_kwargs.unwrap_or_default();
+        let own = ["messages", "tools", "documents"].into_iter().find(|name| variables.contains_key(*name));
+        if let Some(name) = own {
+            let name = format!("chat_template_kwargs.{name}");
+            return Err(ApiError::field(name, "this is a field of the request itself"));
+        }
+        let reasoning = self.reasoning.unwrap_or_default();
+        let (switch, think) = match self.think {
+            Some(Think::Switch(thinks)) => (Some(thinks), None),
+            Some(Think::Effort(effort)) => (None, Some(effort)),
+            None => (None, None),
+        };
+        let thinking = self.thinking.map(|thinking| thinking.r#type != ThinkingType::Disabled);
+        if let Some(thinks) = self.enable_thinking.or(thinking).or(switch).or(reasoning.enabled) {
+            variables.entry("enable_thinking").or_insert(thinks.into());
+        }
+        if let Some(effort) = self.reasoning_effort.or(reasoning.effort).or(think) {
+            set_effort(effort, &mut variables);
+        }
+        Ok(Conversation {
+            messages: messages
+                .into_iter()
+                .enumerate()
+                .map(|(index, message)| message.into_template(index, reader))
+                .collect::<Result<_, _>>()?,
+            tools: None,
+            documents: self.documents.map(|documents| documents.into_iter().map(Value::from).collect()),
+            variables,
+            continues,
+        })
     }
-    let last_is_answer = messages.last().is_some_and(|message| message.role == Role::Assistant);
-    let continues = fields.take("continue_final_message")?.unwrap_or(false);
-    let begins = fields.take("add_generation_prompt")?.unwrap_or(!continues);
-    if continues == begins {
-        let reason = "an answer either begins or continues the last message, so the two must differ";
-        return Err(ApiError::field("add_generation_prompt", reason));
-    }
-    if continues && !last_is_answer {
-        return Err(ApiError::field("continue_final_message", "the last message is not by the assistant"));
-    }
-    let mut variables: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
-    if let Some(effort) = fields.take::<String>("reasoning_effort")? {
-        let thinks = effort != "none";
-        variables.entry("enable_thinking").or_insert(thinks.into());
-        variables.entry("reasoning_effort").or_insert(effort.into());
-    }
-    if let Some(name) =
-        ["messages", "tools", "documents"].into_iter().find(|name| variables.contains_key(*name))
-    {
-        return Err(ApiError::field(
-            format!("chat_template_kwargs.{name}"),
-            "this is a field of the request itself",
-        ));
-    }
-    let documents: Option<Vec<Map<String, Value>>> = fields.take("documents")?;
-    Ok(Conversation {
-        messages: messages
-            .into_iter()
-            .enumerate()
-            .map(|(index, message)| message.into_template(index))
-            .collect::<Result<_, _>>()?,
-        tools: None,
-        documents: documents.map(|documents| documents.into_iter().map(Value::from).collect()),
-        variables,
-        continues,
-    })
 }
 
 impl Message {
     /// Converts the message to an object for templates.
-    fn into_template(self, index: usize) -> Result<Value, ApiError> {
+    fn into_template(self, index: usize, reader: &mut Reader) -> Result<Value, ApiError> {
         let at = |name: &str| format!("messages[{index}].{name}");
         let mut object = Map::new();
         let role = match self.role {
@@ -129,13 +194,14 @@ impl Message {
         let calls = self.tool_calls.filter(|calls| !calls.is_empty());
         let answers = self.role == Role::Assistant;
         let content = self.content.map(|Text(text)| text).or(self.refusal.filter(|_| answers));
-        if content.is_none() && !(answers && (calls.is_some() || self.reasoning_content.is_some())) {
+        let thought = self.reasoning_content.or(self.reasoning);
+        if content.is_none() && !(answers && (calls.is_some() || thought.is_some())) {
             return Err(ApiError::field(at("content"), "this field is required"));
         }
         object.insert("content".into(), content.unwrap_or_default().into());
         let named = [("name", self.name), ("tool_call_id", self.tool_call_id)];
         object.extend(named.into_iter().filter_map(|(key, value)| Some((key.into(), value?.into()))));
-        if let Some(thought) = self.reasoning_content {
+        if let Some(thought) = thought {
             if !answers {
                 return Err(ApiError::field(at("reasoning_content"), "only the assistant reasons"));
             }
@@ -145,8 +211,9 @@ impl Message {
             if !answers {
                 return Err(ApiError::field(at("tool_calls"), "only the assistant calls tools"));
             }
-            let calls =
-                calls.into_iter().enumerate().map(|(call, made)| made.into_template(&at("tool_calls"), call));
+            let at = at("tool_calls");
+            let calls = calls.into_iter().enumerate();
+            let calls = calls.map(|(call, made)| made.into_template(&format!("{at}[{call}]"), reader));
             object.insert("tool_calls".into(), calls.collect::<Result<Vec<_>, _>>()?.into());
         }
         Ok(object.into())
@@ -155,17 +222,33 @@ impl Message {
 
 impl ToolCall {
     /// Converts the arguments to an object, which templates expect.
-    fn into_template(self, path: &str, index: usize) -> Result<Value, ApiError> {
+    fn into_template(self, at: &str, reader: &mut Reader) -> Result<Value, ApiError> {
         let FunctionCall { name, arguments } = self.function;
-        let text = if arguments.trim().is_empty() { "{}" } else { &arguments };
-        let arguments: Map<String, Value> = serde_json::from_str(text).map_err(|error| {
-            let field = format!("{path}[{index}].function.arguments");
-            ApiError::field(field, format!("not the text of a JSON object: {error}"))
-        })?;
+        let arguments = arguments_object(&format!("{at}.function.arguments"), &arguments, reader)?;
         Ok(serde_json::json!({
             "id": self.id,
             "type": "function",
             "function": { "name": name, "arguments": arguments },
         }))
+    }
+}
+
+/// The arguments of a call that a client sends back. If the model wrote what no JSON value has, the rest is left out, so that
+/// the conversation can go on.
+pub(crate) fn arguments_object(
+    at: &str,
+    text: &str,
+    reader: &mut Reader,
+) -> Result<Map<String, Value>, ApiError> {
+    match text.trim() {
+        "" => Ok(Map::new()),
+        text => match serde_json::from_str(text) {
+            Ok(object) => Ok(object),
+            Err(_) if text.starts_with('{') => {
+                reader.ignore(format!("{at} (in part)"))?;
+                Ok(readable(text))
+            }
+            Err(error) => Err(ApiError::field(at, format!("not the text of a JSON object: {error}"))),
+        },
     }
 }

@@ -1,27 +1,51 @@
 //! Contents of messages: a text, or parts of one.
 
+use std::borrow::Cow;
 use std::fmt;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde_json::Value;
 
 /// The text of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Text(pub(crate) String);
 
 /// A part of a content. Only text is supported; other types are refused by name.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "TextPart")]
 struct Part {
+    /// `text`, `input_text`, `output_text` or `refusal`.
     #[serde(rename = "type")]
+    #[schemars(with = "String")]
     _type: Kind,
     #[serde(alias = "refusal")]
     text: String,
-    /// Annotations of an answer that a client sends back.
-    #[serde(rename = "annotations")]
-    _annotations: Option<IgnoredAny>,
+    /// Log-probabilities of an answer that a client sends back.
     #[serde(rename = "logprobs")]
-    _logprobs: Option<IgnoredAny>,
+    #[schemars(skip)]
+    _logprobs: Option<Value>,
+}
+
+/// A text, or parts of one.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "Content")]
+#[expect(dead_code, reason = "its schema is that of `Text`")]
+enum TextOrParts {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+impl JsonSchema for Text {
+    fn schema_name() -> Cow<'static, str> {
+        TextOrParts::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        TextOrParts::json_schema(generator)
+    }
 }
 
 /// A type of parts that are text.

@@ -10,24 +10,72 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use pagoda::Conversation;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::messages::{Reasoning, set_effort};
 use crate::answer::{Answer, Calls};
+use crate::answering::{Job, respond};
 use crate::call::Call;
-use crate::constraint::{Constraint, NamedSchema};
+use crate::constraint::{Constraint, ResponseFormat};
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::generation::Generation;
-use crate::running::Running;
+use crate::fields::{Int, Reader, length};
+use crate::generation::{Generation, GenerationFields};
 use crate::server::{Prompted, Server};
-use crate::sse;
-use crate::tools::Tools;
-use reply::{ResponsesChunks, ResponsesReply};
+use crate::tools::{ToolChoice, Tools};
+use items::Input;
+use reply::ResponsesRender;
+use tools::Tool;
 
 /// Fields of a response.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "ResponseFields")]
+pub(crate) struct ResponsesFields {
+    input: Input,
+    /// The system prompt.
+    instructions: Option<String>,
+    /// Maximum number of tokens of the answer. Without it, as many as there is room for.
+    #[schemars(range(min = -1))]
+    max_output_tokens: Option<Int<i64>>,
+    reasoning: Option<Reasoning>,
+    /// Format of the answer.
+    #[schemars(with = "Option<Text>")]
+    text: Option<Value>,
+    /// Functions that the answer may call. Tools of other types run elsewhere, and are left out.
+    #[schemars(with = "Option<Vec<Tool>>")]
+    tools: Option<Vec<Value>>,
+    /// Whether the answer may call a tool, must, or must call the one of this name.
+    #[schemars(with = "Option<ToolChoice>")]
+    tool_choice: Option<Value>,
+    /// Whether the answer may have several calls.
+    parallel_tool_calls: Option<bool>,
+    /// Parts of other tools and models, of which there are none. Log-probabilities are not supported here; chats have them.
+    include: Option<Vec<String>>,
+    /// Must be 0: chats have log-probabilities.
+    #[schemars(range(min = 0, max = 0))]
+    top_logprobs: Option<Int<u32>>,
+    /// Returned as it is.
+    metadata: Option<Map<String, Value>>,
+    /// Returned as it is.
+    prompt_cache_key: Option<Value>,
+    /// Returned as it is.
+    safety_identifier: Option<Value>,
+}
+
+/// The types of a response's body.
+pub(crate) type ResponsesBody = (ResponsesFields, GenerationFields);
+
+/// The field `text` of a request.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "ResponseText")]
+struct Text {
+    format: Option<ResponseFormat>,
+}
+
+/// A request for a response, checked.
 #[derive(Debug)]
-pub(crate) struct Asked {
+struct Responses {
     conversation: Conversation,
     generation: Generation,
     constraint: Option<Constraint>,
@@ -37,127 +85,98 @@ pub(crate) struct Asked {
     repeated: Map<String, Value>,
 }
 
-/// The field `text` of a request: the format of the answer.
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct Text {
-    format: Option<Format>,
-}
-
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Format {
-    Text {},
-    JsonObject {},
-    JsonSchema(NamedSchema),
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct Reasoning {
-    effort: Option<String>,
-    /// Form of summaries. This server has none: thoughts are returned in full.
-    #[serde(rename = "summary")]
-    _summary: Option<String>,
-}
-
-impl Asked {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let mut fields = Fields::read(body)?;
-        let repeated = repeated(&mut fields)?;
-        let tools = Tools::take::<tools::Tool>(&mut fields)?;
-        let mut constraint = constraint(&mut fields)?;
-        if tools.calls() == Calls::Always && constraint.is_some() {
-            return Err(ApiError::field("tool_choice", "the output has another form already"));
-        }
-        constraint = constraint.or_else(|| tools.constraint());
-        let mut messages = items::messages(&mut fields)?;
-        let instructions: Option<String> = fields.take("instructions")?;
-        if let Some(text) = &instructions {
-            messages.insert(0, json!({ "role": "system", "content": text }));
-        }
-        let mut variables = Map::new();
-        if let Some(effort) = fields.take::<Reasoning>("reasoning")?.and_then(|reasoning| reasoning.effort) {
-            variables.insert("enable_thinking".into(), (effort != "none").into());
-            variables.insert("reasoning_effort".into(), effort.into());
-        }
-        let max_tokens = fields.count("max_output_tokens")?;
-        refuse_others(&mut fields)?;
-        let mut generation = Generation::take(&mut fields)?;
-        generation.stop.extend(tools.stop().map(str::to_owned));
+impl Responses {
+    fn read(body: &[u8], reader: &mut Reader) -> Result<Self, ApiError> {
+        let (mut fields, generation): ResponsesBody = reader.body(body)?;
+        fields.refuse_log_probs()?;
+        let max_tokens = length("max_output_tokens", fields.max_output_tokens)?;
+        let mut generation = generation.check(reader)?;
         if generation.samples != 1 {
             return Err(ApiError::field("n", "a response is one sample"));
         }
-        fields.end()?;
-        let mut repeated = repeated;
-        repeated.insert("instructions".into(), instructions.into());
-        repeated.insert("max_output_tokens".into(), max_tokens.into());
+        let repeated = fields.repeated(max_tokens, &generation);
+        let given = fields.tool_choice.as_ref();
+        let choice: Option<ToolChoice> =
+            given.map(|choice| reader.part("tool_choice", choice)).transpose()?;
+        let parallel = fields.parallel_tool_calls.unwrap_or(true);
+        let tools = Tools::read::<Tool>(fields.tools.take(), choice, parallel, reader)?;
+        let text: Option<Text> = fields.text.as_ref().map(|text| reader.part("text", text)).transpose()?;
+        let format = text.and_then(|text| text.format);
+        let constraint = format.map(|format| format.form("text.format")).transpose()?.flatten();
+        if tools.calls() == Calls::Always && constraint.is_some() {
+            return Err(ApiError::field("tool_choice", "the output has another form already"));
+        }
+        let constraint = constraint.or_else(|| tools.constraint());
+        generation.stop.extend(tools.stop().map(str::to_owned));
+        let mut messages = fields.input.messages(reader)?;
+        if let Some(text) = &fields.instructions {
+            messages.insert(0, json!({ "role": "system", "content": text }));
+        }
+        let mut variables = Map::new();
+        if let Some(effort) = fields.reasoning.and_then(|reasoning| reasoning.effort) {
+            set_effort(effort, &mut variables);
+        }
         let seen = tools.for_template();
         let conversation = Conversation { messages, tools: seen, variables, ..Conversation::default() };
         Ok(Self { conversation, generation, constraint, tools, max_tokens, repeated })
     }
 }
 
-/// Fields that the response repeats.
-fn repeated(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
-    let metadata: Option<Map<String, Value>> = fields.take("metadata")?;
-    let mut repeated = Map::from_iter([("metadata".to_owned(), metadata.unwrap_or_default().into())]);
-    if let Some(tools) = fields.look::<Vec<tools::Tool>>("tools")? {
-        repeated.insert("tools".into(), tools.iter().map(tools::Tool::to_json).collect());
+impl ResponsesFields {
+    fn refuse_log_probs(&self) -> Result<(), ApiError> {
+        const WHY: &str = "not supported here; chats have log-probabilities";
+        if self.top_logprobs.is_some_and(|Int(top)| top > 0) {
+            return Err(ApiError::field("top_logprobs", WHY));
+        }
+        match self.include.iter().flatten().position(|part| part.ends_with(".logprobs")) {
+            Some(index) => Err(ApiError::field(format!("include[{index}]"), WHY)),
+            None => Ok(()),
+        }
     }
-    for name in ["tool_choice", "parallel_tool_calls", "text"] {
-        let given = fields.look(name)?.filter(|given: &Value| !given.is_null());
-        repeated.extend(given.map(|given| (name.to_owned(), given)));
-    }
-    for name in ["prompt_cache_key", "safety_identifier", "max_tool_calls"] {
-        repeated.insert(name.to_owned(), fields.look(name)?.unwrap_or(Value::Null));
-    }
-    Ok(repeated)
-}
 
-fn constraint(fields: &mut Fields<'_>) -> Result<Option<Constraint>, ApiError> {
-    let object = || json!({ "type": "object" });
-    let schema = match fields.take::<Text>("text")?.and_then(|text| text.format) {
-        None | Some(Format::Text {}) => return Ok(None),
-        Some(Format::JsonObject {}) => object(),
-        Some(Format::JsonSchema(named)) => named.schema().unwrap_or_else(object),
-    };
-    Ok(Some(Constraint::schema(schema, "text.format")))
-}
-
-fn refuse_others(fields: &mut Fields<'_>) -> Result<(), ApiError> {
-    fields.only("store", &false, "responses are not stored")?;
-    fields.only("background", &false, "responses are not stored")?;
-    fields.only("truncation", &"disabled".to_owned(), "inputs are never cut")?;
-    fields.only("include", &Vec::<String>::new(), "there is nothing more to include")?;
-    fields.only("top_logprobs", &0, "not supported here; chats have log-probabilities")?;
-    if let Some(tier) = fields.take::<String>("service_tier")?
-        && !matches!(tier.as_str(), "auto" | "default")
-    {
-        return Err(ApiError::field("service_tier", "there is one tier; order requests by priority"));
+    /// Fields that the response repeats.
+    fn repeated(&self, max_tokens: Option<u32>, generation: &Generation) -> Map<String, Value> {
+        let sampling = &generation.sampling;
+        let json = json!({
+            "metadata": self.metadata.clone().unwrap_or_default(),
+            "prompt_cache_key": self.prompt_cache_key,
+            "safety_identifier": self.safety_identifier,
+            "max_tool_calls": null,
+            "instructions": self.instructions,
+            "max_output_tokens": max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "presence_penalty": sampling.penalties.presence,
+            "frequency_penalty": sampling.penalties.frequency,
+        });
+        let Value::Object(mut repeated) = json else { unreachable!("it is an object") };
+        let tools = self.tools.as_ref().map(|tools| tools.iter().map(tools::repeated).collect());
+        let parallel = self.parallel_tool_calls.map(Value::from);
+        let given = [
+            ("tools", tools),
+            ("tool_choice", self.tool_choice.clone()),
+            ("parallel_tool_calls", parallel),
+            ("text", self.text.clone()),
+        ];
+        repeated.extend(given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+        repeated
     }
-    for name in ["previous_response_id", "conversation", "prompt", "max_tool_calls"] {
-        fields.refuse(name, "not supported: responses are not stored, and tools run at the caller's")?;
-    }
-    Ok(())
 }
 
 /// Answers.
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
-    let Asked { conversation, mut generation, constraint, tools, max_tokens, repeated } =
-        Asked::read(&call.body)?;
+    let mut reader = server.reader();
+    let Responses { conversation, mut generation, constraint, tools, max_tokens, repeated } =
+        Responses::read(&call.body, &mut reader)?;
     server.need_model(generation.model.as_deref())?;
     generation.settle(&server).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
     let mask = server.mask(constraint).await?;
-    let mut reply = ResponsesReply::new(&server, &call, &generation, repeated);
-    reply.answer = Answer::new(tools.calls(), thinks);
-    reply.engine = server.engine_use(generation.salt_for(&call.client).as_deref(), &[&prompt]);
+    let render = ResponsesRender::new(call.id.prefixed("resp"), repeated);
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
-    let running = Running::start(&server, vec![request], call, "input").await?;
-    match generation.stream {
-        Some(_) => Ok(sse::respond(running, ResponsesChunks::new(reply), server.options.keep_alive)),
-        None => reply.whole(running).await,
-    }
+    let answer = Some(Answer::new(tools.calls(), thinks));
+    let (requests, ignored) = (vec![request], reader.ignored());
+    let job = Job { generation, requests, input: "input", answer, generates: true, ignored };
+    respond(&server, call, job, render).await
 }

@@ -31,7 +31,7 @@ fn a_message_is_the_answer_of_the_chat() {
     let reply = post(shared(), PATH, &ask(json!({ "system": "be brief" }))).ok();
     assert_eq!(
         reply["content"],
-        json!([{ "type": "text", "text": chat["choices"][0]["message"]["content"], "citations": null }])
+        json!([{ "type": "text", "text": chat["choices"][0]["message"]["content"], "citations": [] }])
     );
     assert_eq!(
         (&reply["type"], &reply["role"], &reply["model"]),
@@ -133,7 +133,6 @@ fn errors_have_the_shape_of_anthropic() {
     };
     let lines = [
         error(json!({ "max_tokens": null })),
-        error(json!({ "model": "claude" })),
         error(json!({ "messages": [{ "role": "user", "content": [{ "type": "image", "source": {} }] }] })),
         error(
             json!({ "messages": [{ "role": "user", "content": [{ "type": "tool_use", "id": "a", "name": "f", "input": {} }] }] }),
@@ -142,18 +141,17 @@ fn errors_have_the_shape_of_anthropic() {
             json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "a", "mood": 1 }] }] }),
         ),
         error(json!({ "max_tokens": 0 })),
-        error(json!({ "mcp_servers": [] })),
+        error(json!({ "tool_choice": { "type": "tool" } })),
         error(json!({ "tools": [{ "name": "f" }] })),
     ];
     insta::assert_snapshot!(lines.join("\n"), @r#"
     400 invalid_request_error max_tokens: this field is required
-    404 not_found_error there is no model "claude", this server has "tiny"
     400 invalid_request_error messages[0].content[0].type: image: models here read text alone
     400 invalid_request_error messages[0].content[0]: only the assistant thinks and uses tools
-    400 invalid_request_error messages[0].content[0]: unknown field `mood`, expected `text`
-    400 invalid_request_error max_tokens: 0, must be 1 or more
-    400 invalid_request_error mcp_servers: this server does not know the field
-    400 invalid_request_error tools[0]: missing field `input_schema`
+    400 invalid_request_error messages[0].content[0].mood: this server does not know the field
+    400 invalid_request_error max_tokens: 0, must be 1 or more, or -1
+    400 invalid_request_error tool_choice.name: belongs to type tool, which needs it
+    400 invalid_request_error tools[0].input_schema: this field is required
     "#);
     let reply = receive(send(shared(), &post_bytes(PATH, b"{")));
     assert_eq!((reply.status, &reply.json()["error"]["type"]), (400, &json!("invalid_request_error")));

@@ -104,6 +104,35 @@ fn forms_that_are_none_are_refused() {
     assert_eq!(refused(both), "structured_outputs");
 }
 
+#[test]
+fn constraints_beyond_the_compiler_are_refused_at_once() {
+    let refused = |fields: Value| {
+        let mut body = json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 2 });
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let error = post(shared(), PATH, &body).refused(400);
+        let message = error["message"].as_str().unwrap().to_owned();
+        assert!(message.len() < 300 && !message.contains("backtrace"), "{message}");
+        message
+    };
+    let choice = |count: usize| {
+        let texts: Vec<String> = (0..count).map(|text| format!("{text} lions")).collect();
+        json!({ "structured_outputs": { "choice": texts } })
+    };
+    let messages = [
+        refused(choice(100_000)),
+        refused(choice(1_025)),
+        refused(json!({ "structured_outputs": { "regex": "a".repeat(300_000) } })),
+        refused(json!({ "structured_outputs": { "json": { "enum": ["a".repeat(300_000)] } } })),
+    ];
+    insta::assert_snapshot!(messages.join("\n"), @"
+    structured_outputs: a choice of 100000 texts, at most 1024
+    structured_outputs: a choice of 1025 texts, at most 1024
+    structured_outputs: a regular expression of 300000 bytes, at most 262144
+    structured_outputs: a schema of 300013 bytes, at most 262144
+    ");
+    assert!(answer(3, &choice(1_024)).ends_with(" lions"));
+}
+
 /// Masks are computed between steps, where all streams wait for them: 200 of a form with 1,000 places in less than a millisecond
 /// of the processor's time each, whatever else the machine does.
 #[cfg(unix)]

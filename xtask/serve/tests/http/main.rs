@@ -26,4 +26,5 @@ mod restart;
 mod streams;
 mod tiny;
 mod tokens;
+mod tolerance;
 mod tools;

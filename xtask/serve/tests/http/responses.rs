@@ -74,12 +74,12 @@ fn responses_can_have_a_form() {
 fn what_needs_storage_is_refused() {
     let param =
         |fields: Value| post(shared(), PATH, &ask(fields)).refused(400)["param"].as_str().unwrap().to_owned();
-    assert_eq!(param(json!({ "store": true })), "store");
     assert_eq!(param(json!({ "previous_response_id": "resp_1" })), "previous_response_id");
-    assert_eq!(param(json!({ "truncation": "auto" })), "truncation");
+    assert_eq!(param(json!({ "background": true })), "background");
+    assert_eq!(param(json!({ "include": ["message.output_text.logprobs"] })), "include[0]");
     assert_eq!(param(json!({ "input": [{ "type": "item_reference", "id": "x" }] })), "input[0]");
     assert_eq!(param(json!({ "input": [] })), "input");
-    assert_eq!(param(json!({ "tools": [{ "type": "web_search" }] })), "tools[0].type");
+    assert_eq!(param(json!({ "tool_choice": { "type": "web_search" } })), "tool_choice.type");
     assert_eq!(param(json!({ "tool_choice": "required" })), "tool_choice");
 }
 
@@ -117,7 +117,8 @@ fn a_stream_tells_how_a_call_is_made() {
     let body = ask_for_calls(json!({ "tool_choice": "required", "stream": true }));
     let events = post(shared(), PATH, &body).events();
     let events: Vec<Value> = events.iter().map(|event| serde_json::from_str(event).unwrap()).collect();
-    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let mut kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    kinds.dedup();
     assert_eq!(
         kinds,
         [
@@ -131,9 +132,12 @@ fn a_stream_tells_how_a_call_is_made() {
         ]
     );
     assert!(events.iter().enumerate().all(|(at, event)| event["sequence_number"] == at));
-    let [added, delta, done, item] = &events[2..6] else { unreachable!() };
+    let [_, _, added, deltas @ .., done, item, completed] = &events[..] else { unreachable!() };
     assert_eq!((&added["item"]["arguments"], &added["item"]["status"]), (&json!(""), &json!("in_progress")));
-    assert_eq!((&delta["delta"], &delta["item_id"]), (&done["arguments"], &added["item"]["id"]));
-    assert_eq!(item["item"], events[6]["response"]["output"][0]);
+    // The arguments come as the model writes them.
+    assert!(deltas.len() > 1 && deltas.iter().all(|delta| delta["item_id"] == added["item"]["id"]));
+    let arguments: String = deltas.iter().map(|delta| delta["delta"].as_str().unwrap()).collect();
+    assert_eq!(done["arguments"], arguments);
+    assert_eq!(item["item"], completed["response"]["output"][0]);
     assert_eq!(item["item"]["call_id"], added["item"]["call_id"]);
 }

@@ -104,9 +104,9 @@ fn errors_of_every_protocol() {
         format!("{} {}\n", reply.status, reply.text())
     };
     let told = [
-        refused("/v1/completions", json!({ "prompt": "a", "max_tokens": -1 })),
+        refused("/v1/completions", json!({ "prompt": "a", "max_tokens": -2 })),
         refused("/v1/chat/completions", json!({ "messages": [] })),
-        refused("/v1/responses", json!({ "input": "a", "tools": [{ "type": "web_search" }] })),
+        refused("/v1/responses", json!({ "input": "a", "tool_choice": { "type": "web_search" } })),
         refused("/v1/messages", json!({ "messages": hello() })),
     ];
     insta::assert_snapshot!(told.concat());

@@ -1,22 +1,22 @@
-//! Messages of answers.
+//! The messages of chat answers.
 
 use serde::Serialize;
 
-use crate::answer::{Parts, ToolCall};
+use crate::answer::{CallPiece, Piece, new_id};
 
-/// The message of a choice, or the addition of a chunk to it.
+/// The message of a choice.
 #[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Message {
-    Message(Whole),
-    Delta(Delta),
+pub(crate) struct Message {
+    pub(super) message: Whole,
 }
 
+/// A whole message.
 #[derive(Serialize)]
-pub(super) struct Whole {
+pub(crate) struct Whole {
     role: &'static str,
     /// Null if there is nothing but calls.
     content: Option<String>,
+    /// Always null.
     refusal: Option<()>,
     /// Always empty: nothing is cited.
     annotations: [(); 0],
@@ -26,8 +26,14 @@ pub(super) struct Whole {
     tool_calls: Vec<CallDelta>,
 }
 
+/// The addition of a chunk to the message of a choice.
+#[derive(Serialize)]
+pub(crate) struct DeltaMessage {
+    delta: Delta,
+}
+
 #[derive(Default, Serialize)]
-pub(super) struct Delta {
+struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,51 +44,72 @@ pub(super) struct Delta {
     tool_calls: Vec<CallDelta>,
 }
 
-/// A call of a tool. It is sent in one piece, so each has its id and name.
+/// A call of a tool, or more of its arguments. Its first part has the id and the name.
 #[derive(Serialize)]
 struct CallDelta {
     index: usize,
-    id: String,
-    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
     function: FunctionDelta,
 }
 
 #[derive(Serialize)]
 struct FunctionDelta {
-    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
     arguments: String,
 }
 
-impl From<Parts> for Whole {
-    fn from(parts: Parts) -> Self {
-        let Parts { text, thought, calls, first_call } = parts;
-        let content = Some(text).filter(|text| calls.is_empty() || !text.is_empty());
-        let tool_calls = call_deltas(calls, first_call);
+/// The texts of an answer by kind: a chat has no order between them.
+#[derive(Default)]
+struct Kinds {
+    text: String,
+    thought: String,
+    calls: Vec<CallDelta>,
+}
+
+impl Kinds {
+    fn new(pieces: Vec<Piece>) -> Self {
+        let mut kinds = Self::default();
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => kinds.text.push_str(&text),
+                Piece::Thought(thought) => kinds.thought.push_str(&thought),
+                Piece::Call(CallPiece { index, name, arguments }) => kinds.calls.push(CallDelta {
+                    index,
+                    id: name.is_some().then(|| new_id("call")),
+                    r#type: name.is_some().then_some("function"),
+                    function: FunctionDelta { name, arguments },
+                }),
+            }
+        }
+        kinds
+    }
+}
+
+impl Whole {
+    pub(super) fn new(pieces: Vec<Piece>) -> Self {
+        let Kinds { text, thought, calls: tool_calls } = Kinds::new(pieces);
+        let content = Some(text).filter(|text| tool_calls.is_empty() || !text.is_empty());
         let reasoning_content = Some(thought).filter(|thought| !thought.is_empty());
         Self { role: "assistant", content, refusal: None, annotations: [], reasoning_content, tool_calls }
     }
 }
 
-impl Delta {
+impl DeltaMessage {
     /// The first chunk of a message, which states its role.
     pub(super) fn first() -> Self {
-        Self { role: Some("assistant"), content: Some(String::new()), ..Self::default() }
+        let delta = Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
+        Self { delta }
     }
-}
 
-impl From<Parts> for Delta {
-    fn from(parts: Parts) -> Self {
-        let Parts { text, thought, calls, first_call } = parts;
+    pub(super) fn new(pieces: Vec<Piece>) -> Self {
+        let Kinds { text, thought, calls: tool_calls } = Kinds::new(pieces);
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
-        let tool_calls = call_deltas(calls, first_call);
-        Self { role: None, content: some(text), reasoning_content: some(thought), tool_calls }
+        Self {
+            delta: Delta { role: None, content: some(text), reasoning_content: some(thought), tool_calls },
+        }
     }
-}
-
-fn call_deltas(calls: Vec<ToolCall>, first: usize) -> Vec<CallDelta> {
-    let delta = |(index, ToolCall { name, arguments })| {
-        let function = FunctionDelta { name, arguments };
-        CallDelta { index, id: ToolCall::new_id("call"), r#type: "function", function }
-    };
-    (first..).zip(calls).map(delta).collect()
 }

@@ -1,22 +1,28 @@
 //! Items of an input as messages.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::Reader;
+use crate::openai::messages::arguments_object;
 use crate::openai::parts::Text;
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Input {
+/// A text, or the items of a conversation.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "must be a text or a list of items")]
+#[schemars(rename = "ResponseInput")]
+pub(super) enum Input {
     Text(String),
+    #[schemars(with = "Vec<Item>")]
     Items(Vec<Value>),
 }
 
-/// An item of a response. Ids and states refer to stored responses, which this server does not have.
-#[derive(Deserialize)]
+/// An item of a conversation. Ids and states refer to stored responses, which this server does not have.
+#[derive(Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(rename = "InputItem")]
 enum Item {
     Message {
         role: Role,
@@ -25,6 +31,7 @@ enum Item {
     FunctionCall {
         call_id: String,
         name: String,
+        /// The text of a JSON object.
         arguments: String,
     },
     FunctionCallOutput {
@@ -35,8 +42,9 @@ enum Item {
     Reasoning {},
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "ItemRole")]
 enum Role {
     System,
     Developer,
@@ -44,21 +52,23 @@ enum Role {
     Assistant,
 }
 
-/// Takes the field `input`.
-pub(super) fn messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
-    match fields.need("input")? {
-        Input::Text(text) => Ok(vec![json!({ "role": "user", "content": text })]),
-        Input::Items(items) => {
-            let mut messages = Vec::new();
-            for (index, item) in items.into_iter().enumerate() {
-                if let Some(message) = message(index, item)? {
-                    add(&mut messages, message);
+impl Input {
+    /// The messages of the conversation.
+    pub(super) fn messages(self, reader: &mut Reader) -> Result<Vec<Value>, ApiError> {
+        match self {
+            Self::Text(text) => Ok(vec![json!({ "role": "user", "content": text })]),
+            Self::Items(items) => {
+                let mut messages = Vec::new();
+                for (index, item) in items.into_iter().enumerate() {
+                    if let Some(message) = message(index, item, reader)? {
+                        add(&mut messages, message);
+                    }
                 }
-            }
-            if messages.is_empty() {
-                Err(ApiError::field("input", "there is no message"))
-            } else {
-                Ok(messages)
+                if messages.is_empty() {
+                    Err(ApiError::field("input", "there is no message"))
+                } else {
+                    Ok(messages)
+                }
             }
         }
     }
@@ -76,7 +86,7 @@ fn add(messages: &mut Vec<Value>, mut message: Value) {
     }
 }
 
-fn message(index: usize, mut item: Value) -> Result<Option<Value>, ApiError> {
+fn message(index: usize, mut item: Value, reader: &mut Reader) -> Result<Option<Value>, ApiError> {
     if let Some(fields) = item.as_object_mut() {
         // The type of messages may be left out.
         fields.entry("type").or_insert_with(|| "message".into());
@@ -92,8 +102,7 @@ fn message(index: usize, mut item: Value) -> Result<Option<Value>, ApiError> {
             Some(json!({ "role": role, "content": text }))
         }
         Item::FunctionCall { call_id, name, arguments } => {
-            let text = if arguments.trim().is_empty() { "{}" } else { &arguments };
-            let arguments: Map<String, Value> = serde_json::from_str(text).map_err(|error| at(&error))?;
+            let arguments = arguments_object(&format!("input[{index}].arguments"), &arguments, reader)?;
             let call = json!({ "id": call_id, "type": "function", "function": { "name": name, "arguments": arguments } });
             Some(json!({ "role": "assistant", "content": "", "tool_calls": [call] }))
         }
@@ -118,8 +127,8 @@ mod tests {
             { "type": "function_call", "call_id": "c2", "name": "g", "arguments": "" },
             { "type": "function_call_output", "call_id": "c1", "output": "2" },
         ]});
-        let body = body.to_string();
-        let messages = messages(&mut Fields::read(body.as_bytes()).unwrap()).unwrap();
+        let input: Input = serde_json::from_value(body["input"].clone()).unwrap();
+        let messages = input.messages(&mut Reader::default()).unwrap();
         let call = |id: &str, name: &str, arguments: Value| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
         let calls = [call("c1", "f", json!({ "x": 1 })), call("c2", "g", json!({}))];
         let expected = [

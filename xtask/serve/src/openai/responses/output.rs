@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::answer::{Parts, ToolCall};
+use crate::answer::{CallPiece, Piece, new_id};
 
 /// The output of a response.
 #[derive(Debug, Default)]
@@ -43,15 +43,19 @@ pub(super) enum Change {
 
 impl Output {
     /// Adds new pieces of an answer.
-    pub(super) fn add(&mut self, parts: Parts) -> Vec<Change> {
-        let Parts { text, thought, calls, .. } = parts;
+    pub(super) fn add(&mut self, pieces: Vec<Piece>) -> Vec<Change> {
         let mut changes = Vec::new();
-        self.grow(Kind::Reasoning, thought, &mut changes);
-        self.grow(Kind::Message, text, &mut changes);
-        for ToolCall { name, arguments } in calls {
-            self.close(&mut changes);
-            self.grow(Kind::Call { call_id: ToolCall::new_id("call"), name }, arguments, &mut changes);
-            self.close(&mut changes);
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => self.grow(Kind::Message, text, &mut changes),
+                Piece::Thought(thought) => self.grow(Kind::Reasoning, thought, &mut changes),
+                Piece::Call(CallPiece { name, arguments, .. }) => {
+                    if let Some(name) = name {
+                        self.begin(Kind::Call { call_id: new_id("call"), name }, &mut changes);
+                    }
+                    self.extend(arguments, &mut changes);
+                }
+            }
         }
         changes
     }
@@ -73,14 +77,21 @@ impl Output {
         if !self.open || self.items.last().is_none_or(|last| last.kind != kind) {
             self.begin(kind, changes);
         }
-        let last = self.items.len() - 1;
-        self.items[last].text.push_str(&text);
-        changes.push(Change::Grown(last, text));
+        self.extend(text, changes);
+    }
+
+    /// Adds to the last item.
+    fn extend(&mut self, text: String, changes: &mut Vec<Change>) {
+        if !text.is_empty() {
+            let last = self.items.len() - 1;
+            self.items[last].text.push_str(&text);
+            changes.push(Change::Grown(last, text));
+        }
     }
 
     fn begin(&mut self, kind: Kind, changes: &mut Vec<Change>) {
         self.close(changes);
-        let id = ToolCall::new_id(match kind {
+        let id = new_id(match kind {
             Kind::Reasoning => "rs",
             Kind::Message => "msg",
             Kind::Call { .. } => "fc",
@@ -158,29 +169,28 @@ impl Item {
 mod tests {
     use super::*;
 
-    fn text(text: &str) -> Parts {
-        Parts { text: text.into(), ..Parts::default() }
+    fn text(text: &str) -> Vec<Piece> {
+        vec![Piece::Text(text.into())]
     }
 
-    fn call(name: &str) -> Parts {
-        let call = ToolCall { name: name.into(), arguments: "{}".into() };
-        Parts { calls: vec![call], ..Parts::default() }
+    fn call(index: usize, name: Option<&str>, arguments: &str) -> Vec<Piece> {
+        vec![Piece::Call(CallPiece { index, name: name.map(str::to_owned), arguments: arguments.into() })]
     }
 
     #[test]
     fn items_begin_and_end_as_the_answer_changes() {
         use Change::{Begun, Ended, Grown};
         let mut output = Output::default();
-        let thought = Parts { thought: "t".into(), ..Parts::default() };
-        assert_eq!(output.add(thought), [Begun(0), Grown(0, "t".into())]);
+        assert_eq!(output.add(vec![Piece::Thought("t".into())]), [Begun(0), Grown(0, "t".into())]);
         assert_eq!(output.add(text("a")), [Ended(0), Begun(1), Grown(1, "a".into())]);
         assert_eq!(output.add(text("b")), [Grown(1, "b".into())]);
-        assert_eq!(output.add(call("f")), [Ended(1), Begun(2), Grown(2, "{}".into()), Ended(2)]);
-        assert_eq!(output.add(call("f")), [Begun(3), Grown(3, "{}".into()), Ended(3)]);
-        assert_eq!(output.finish(), []);
+        assert_eq!(output.add(call(0, Some("f"), "{")), [Ended(1), Begun(2), Grown(2, "{".into())]);
+        assert_eq!(output.add(call(0, None, "}")), [Grown(2, "}".into())]);
+        assert_eq!(output.add(call(1, Some("f"), "{}")), [Ended(2), Begun(3), Grown(3, "{}".into())]);
+        assert_eq!(output.finish(), [Ended(3)]);
         let kinds: Vec<_> = output.items.iter().map(|item| item.json("completed")["type"].clone()).collect();
         assert_eq!(kinds, ["reasoning", "message", "function_call", "function_call"]);
-        assert_eq!(output.item(1).text, "ab");
+        assert_eq!([&output.item(1).text, &output.item(2).text], ["ab", "{}"]);
     }
 
     #[test]

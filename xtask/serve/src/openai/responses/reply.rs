@@ -1,123 +1,74 @@
 //! Responses, as a whole and as a stream of events.
 
-use std::sync::Arc;
-
 use axum::response::Response;
-use pagoda::{Event, FinishReason};
+use pagoda::FinishReason;
 use serde_json::{Map, Value, json};
 
 use super::output::{Change, Kind, Output};
-use crate::answer::{Answer, Calls};
-use crate::call::Call;
-use crate::engine_use::EngineUse;
+use crate::answering::{Answering, Delta, Out, Render};
 use crate::error::ApiError;
-use crate::generation::Generation;
 use crate::reply;
-use crate::running::Running;
-use crate::server::{Server, unix_seconds};
-use crate::sse::{Frames, Out};
+use crate::server::unix_seconds;
 
-/// A response as it grows.
+/// Writes an answer in the form of responses: as one, or as a stream of numbered events.
 #[derive(Debug)]
-pub(super) struct ResponsesReply {
-    server: Arc<Server>,
+pub(super) struct ResponsesRender {
     id: String,
-    created: u64,
     /// Fields that repeat the request's.
     repeated: Map<String, Value>,
-    prompt_tokens: u32,
-    cached_tokens: u32,
-    output_tokens: u32,
-    reasoning_tokens: u32,
-    pub(super) answer: Answer,
-    pub(super) engine: EngineUse,
     output: Output,
-    end: Option<FinishReason>,
+    /// Number of events sent.
+    sent: u64,
 }
 
-impl ResponsesReply {
-    pub(super) fn new(
-        server: &Arc<Server>,
-        call: &Call,
-        generation: &Generation,
-        mut repeated: Map<String, Value>,
-    ) -> Self {
-        let sampling = &generation.sampling;
-        repeated.insert("temperature".into(), sampling.temperature.into());
-        repeated.insert("top_p".into(), sampling.top_p.into());
-        repeated.insert("presence_penalty".into(), sampling.penalties.presence.into());
-        repeated.insert("frequency_penalty".into(), sampling.penalties.frequency.into());
-        Self {
-            server: Arc::clone(server),
-            id: call.id.prefixed("resp"),
-            created: unix_seconds(),
-            repeated,
-            prompt_tokens: 0,
-            cached_tokens: 0,
-            output_tokens: 0,
-            reasoning_tokens: 0,
-            answer: Answer::new(Calls::Never, false),
-            engine: EngineUse::default(),
-            output: Output::default(),
-            end: None,
-        }
+/// The state of a response: `in_progress`, `completed` or `incomplete`.
+fn status(answering: &Answering) -> &'static str {
+    match answering.end_of(0).map(|end| &end.reason) {
+        None => "in_progress",
+        Some(FinishReason::Length) => "incomplete",
+        Some(_) => "completed",
+    }
+}
+
+fn usage(answering: &Answering) -> Value {
+    let used = answering.usage;
+    json!({
+        "input_tokens": used.prompt_tokens,
+        "input_tokens_details": { "cached_tokens": used.cached_tokens },
+        "output_tokens": used.output_tokens,
+        "output_tokens_details": { "reasoning_tokens": used.reasoning_tokens },
+        "total_tokens": used.prompt_tokens + used.output_tokens,
+    })
+}
+
+impl ResponsesRender {
+    pub(super) fn new(id: String, repeated: Map<String, Value>) -> Self {
+        Self { id, repeated, output: Output::default(), sent: 0 }
     }
 
-    fn take(&mut self, event: &Event) -> Vec<Change> {
-        self.engine.take(event);
-        if matches!(event, Event::Token(_)) {
-            self.output_tokens += 1;
-            self.reasoning_tokens += u32::from(self.answer.is_thinking());
-        }
-        self.answer.push(event.text());
-        if let Event::Started(started) = event {
-            self.cached_tokens = started.cached.total();
-        }
-        if let Event::Finished(end) = event {
-            self.prompt_tokens = end.usage.prompt_tokens;
-            self.end = Some(end.reason.clone());
-            self.answer.finish();
-        }
-        let mut changes = self.output.add(self.answer.take());
-        if self.end.is_some() {
+    /// Adds to the output; returns what has changed.
+    fn add(&mut self, delta: Delta) -> Vec<Change> {
+        let mut changes = self.output.add(delta.pieces);
+        if delta.end.is_some() {
             changes.extend(self.output.finish());
         }
         changes
     }
 
-    /// The state of the response: `in_progress`, `completed` or `incomplete`.
-    fn status(&self) -> &'static str {
-        match self.end {
-            None => "in_progress",
-            Some(FinishReason::Length) => "incomplete",
-            Some(_) => "completed",
-        }
-    }
-
-    fn usage(&self) -> Value {
-        json!({
-            "input_tokens": self.prompt_tokens,
-            "input_tokens_details": { "cached_tokens": self.cached_tokens },
-            "output_tokens": self.output_tokens,
-            "output_tokens_details": { "reasoning_tokens": self.reasoning_tokens },
-            "total_tokens": self.prompt_tokens + self.output_tokens,
-        })
-    }
-
-    fn response(&self) -> Value {
-        let ended = self.end.is_some();
-        let cut = self.status() == "incomplete";
+    fn response(&self, answering: &Answering) -> Value {
+        let status = status(answering);
+        let (ended, cut) = (status != "in_progress", status == "incomplete");
         let mut response = json!({
             "id": self.id,
             "object": "response",
-            "created_at": self.created,
+            "created_at": answering.created,
             "completed_at": ended.then(unix_seconds),
-            "status": self.status(),
+            "status": status,
             "incomplete_details": cut.then(|| json!({ "reason": "max_output_tokens" })),
             "error": null,
-            "model": self.server.options.model_name,
+            "model": answering.server.options.model_name,
             "output": if ended { self.output.json(cut) } else { json!([]) },
-            "usage": ended.then(|| self.usage()),
+            "usage": ended.then(|| usage(answering)),
             "previous_response_id": null,
             "parallel_tool_calls": true,
             "tool_choice": "auto",
@@ -133,30 +84,9 @@ impl ResponsesReply {
         let object = response.as_object_mut().expect("is one");
         object.extend(self.repeated.clone());
         if ended {
-            object.insert("pagoda".into(), reply::value(&self.engine));
+            object.insert("pagoda".into(), reply::value(&answering.engine));
         }
         response
-    }
-
-    pub(super) async fn whole(mut self, mut running: Running) -> Result<Response, ApiError> {
-        while let Some(event) = running.next().await {
-            let (_, event) = event?;
-            self.take(&event);
-        }
-        Ok(reply::json(&self.response()))
-    }
-}
-
-/// A response as a stream of numbered events.
-pub(super) struct ResponsesChunks {
-    reply: ResponsesReply,
-    /// Number of events sent.
-    sent: u64,
-}
-
-impl ResponsesChunks {
-    pub(super) fn new(reply: ResponsesReply) -> Self {
-        Self { reply, sent: 0 }
     }
 
     fn send(&mut self, kind: &str, mut event: Value, out: &mut Out) {
@@ -168,7 +98,7 @@ impl ResponsesChunks {
 
     /// Sends an event about the text of an item.
     fn send_text(&mut self, at: usize, step: &str, mut event: Value, out: &mut Out) {
-        let item = self.reply.output.item(at);
+        let item = self.output.item(at);
         event["output_index"] = at.into();
         event["item_id"] = item.id.as_str().into();
         if !matches!(item.kind, Kind::Call { .. }) {
@@ -183,17 +113,17 @@ impl ResponsesChunks {
 
     /// Sends the begin or the end of the part that contains the text of an item, if it has one.
     fn send_part(&mut self, at: usize, step: &str, part: &Value, out: &mut Out) {
-        let item = self.reply.output.item(at);
+        let item = self.output.item(at);
         if !matches!(item.kind, Kind::Call { .. }) {
             let event = json!({ "output_index": at, "content_index": 0, "item_id": item.id, "part": part });
             self.send(&format!("response.content_part.{step}"), event, out);
         }
     }
 
-    fn tell(&mut self, change: Change, out: &mut Out) {
+    fn tell(&mut self, answering: &Answering, change: Change, out: &mut Out) {
         match change {
             Change::Begun(at) => {
-                let item = self.reply.output.item(at);
+                let item = self.output.item(at);
                 let mut part = item.part();
                 part["text"] = "".into();
                 let event = json!({ "output_index": at, "item": item.begun() });
@@ -202,7 +132,7 @@ impl ResponsesChunks {
             }
             Change::Grown(at, delta) => self.send_text(at, "delta", json!({ "delta": delta }), out),
             Change::Ended(at) => {
-                let item = self.reply.output.item(at);
+                let item = self.output.item(at);
                 let (part, text) = (item.part(), item.text.clone());
                 let text = match &item.kind {
                     Kind::Call { name, .. } => json!({ "arguments": text, "name": name }),
@@ -210,8 +140,8 @@ impl ResponsesChunks {
                 };
                 self.send_text(at, "done", text, out);
                 self.send_part(at, "done", &part, out);
-                let cut = self.reply.status() == "incomplete";
-                let item = self.reply.output.item(at).json(if cut { "incomplete" } else { "completed" });
+                let cut = status(answering) == "incomplete";
+                let item = self.output.item(at).json(if cut { "incomplete" } else { "completed" });
                 let event = json!({ "output_index": at, "item": item });
                 self.send("response.output_item.done", event, out);
             }
@@ -219,28 +149,35 @@ impl ResponsesChunks {
     }
 }
 
-impl Frames for ResponsesChunks {
-    fn event(&mut self, _: usize, event: Event, out: &mut Out) -> Result<(), ApiError> {
-        if self.sent == 0 {
-            let response = self.reply.response();
-            self.send("response.created", json!({ "response": response }), out);
-            self.send("response.in_progress", json!({ "response": response }), out);
-        }
-        let changes = self.reply.take(&event);
-        changes.into_iter().for_each(|change| self.tell(change, out));
-        Ok(())
+impl Render for ResponsesRender {
+    fn begin(&mut self, answering: &Answering, out: &mut Out) {
+        let mut response = self.response(answering);
+        // What has come with the first event is told by the next ones.
+        response["status"] = "in_progress".into();
+        self.send("response.created", json!({ "response": response }), out);
+        self.send("response.in_progress", json!({ "response": response }), out);
     }
 
-    fn end(&mut self, out: &mut Out) {
-        let response = self.reply.response();
-        let kind = format!("response.{}", self.reply.status());
+    fn grow(&mut self, answering: &Answering, delta: Delta, out: &mut Out) {
+        let changes = self.add(delta);
+        changes.into_iter().for_each(|change| self.tell(answering, change, out));
+    }
+
+    fn end(&mut self, answering: &Answering, out: &mut Out) {
+        let response = self.response(answering);
+        let kind = format!("response.{}", status(answering));
         self.send(&kind, json!({ "response": response }), out);
     }
 
-    fn fail(&mut self, error: &ApiError, out: &mut Out) {
-        let mut response = self.reply.response();
+    fn fail(&mut self, answering: &Answering, error: &ApiError, out: &mut Out) {
+        let mut response = self.response(answering);
         response["status"] = "failed".into();
         response["error"] = json!({ "code": error.code.unwrap_or(error.kind()), "message": error.message });
         self.send("response.failed", json!({ "response": response }), out);
+    }
+
+    fn whole(&mut self, answering: &Answering, deltas: Vec<Delta>) -> Response {
+        deltas.into_iter().for_each(|delta| drop(self.add(delta)));
+        reply::json(&self.response(answering))
     }
 }
