@@ -2,17 +2,13 @@
 
 mod e2e;
 mod kernels;
-mod median;
-mod page;
-mod percentiles;
 mod plan;
 pub(crate) mod policies;
 mod replay;
-pub(crate) mod serve;
-mod workload;
 
 use anyhow::{Result, ensure};
 use pagoda::Registry;
+use pagoda_cli::bench::{page, percentiles, serve, workload};
 
 pub use plan::PlanKind;
 
@@ -29,6 +25,6 @@ pub fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
         None | Some(BenchSuite::E2e) => e2e::run(args, registry),
         Some(BenchSuite::Kernels) => kernels::run(args),
         Some(BenchSuite::Policies) => policies::run(args, registry),
-        Some(BenchSuite::Serve) => serve::run(args),
+        Some(BenchSuite::Serve) => serve::run(&args.serve()),
     }
 }

@@ -22,7 +22,7 @@ struct Step {
 
 /// Builds of one crate with the features given, as people outside of the workspace have them. In a build of the
 /// workspace each crate gets the features that any other enables, which hides missing ones.
-const ALONE: [(&str, &str); 24] = [
+const ALONE: [(&str, &str); 26] = [
     ("kvblock", ""),
     ("kvblock", "serde"),
     ("sparse-select", ""),
@@ -47,6 +47,8 @@ const ALONE: [(&str, &str); 24] = [
     ("pagoda-scheduler", "serde"),
     ("pagoda-engine", ""),
     ("pagoda-engine", "disk"),
+    ("pagoda-cli", ""),
+    ("pagoda-cli", "hub"),
 ];
 
 /// Runs every check, stops at the first that fails, and says how long each took.
@@ -79,7 +81,7 @@ fn elsewhere(installed: &str) -> Vec<Step> {
         .into_iter()
         .filter(is_installed)
         .map(|target| {
-            step(&format!("check --workspace --exclude xtask --exclude pagoda-serve --target {target}"))
+            step(&format!("check --workspace --exclude xtask --exclude pagoda-cli --exclude pagoda-serve --target {target}"))
         })
         .collect()
 }
@@ -158,7 +160,7 @@ mod tests {
         assert_eq!(lines("x86_64-unknown-linux-gnu\n"), "");
         insta::assert_snapshot!(
             lines("x86_64-pc-windows-gnu\nx86_64-unknown-linux-gnu\n"),
-            @"cargo check --workspace --exclude xtask --exclude pagoda-serve --target x86_64-pc-windows-gnu"
+            @"cargo check --workspace --exclude xtask --exclude pagoda-cli --exclude pagoda-serve --target x86_64-pc-windows-gnu"
         );
     }
 
@@ -192,6 +194,8 @@ mod tests {
         cargo clippy --package pagoda-scheduler --no-default-features --features serde -- -D warnings
         cargo clippy --package pagoda-engine --no-default-features -- -D warnings
         cargo clippy --package pagoda-engine --no-default-features --features disk -- -D warnings
+        cargo clippy --package pagoda-cli --no-default-features -- -D warnings
+        cargo clippy --package pagoda-cli --no-default-features --features hub -- -D warnings
         RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --examples --no-deps --features xtask/s3,xtask/tls
         RUSTFLAGS='--cfg loom' cargo test --package pagoda-prefetch --lib --target-dir target/loom
         ");

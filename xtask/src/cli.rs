@@ -7,32 +7,18 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use pagoda::{Registry, Sparse};
+use pagoda_cli::cli::{self, Shared, values as shared};
 
-mod chat;
-mod engine;
-mod generate;
 mod kernels;
-mod sampling;
-mod score;
-mod serve;
-mod served;
-mod sparse;
-mod template;
 mod values;
 
-pub use chat::ChatArgs;
-pub use engine::EngineArgs;
-pub use generate::GenerateArgs;
 pub use kernels::KernelsArgs;
-pub use sampling::SamplingArgs;
-pub use score::ScoreArgs;
-pub use serve::ServeArgs;
-pub use served::ServedArgs;
-pub use sparse::{Auto, SparseArg};
-pub use template::TemplateArgs;
-pub(crate) use values::memory;
+pub use pagoda_cli::cli::{BenchServeArgs, EngineArgs, GenerateArgs, ServedArgs, SparseArg};
+pub(crate) use shared::memory;
+
+use crate::policies;
 
 /// `cargo xtask`: one subcommand and its flags.
 #[derive(Debug, Parser)]
@@ -56,7 +42,7 @@ impl Cli {
     #[must_use]
     pub fn read(registry: &Registry) -> Self {
         let args = keep_separator(std::env::args_os().collect());
-        match serve::with_config(args) {
+        match cli::with_config(args) {
             Ok(args) => Self::try_parse_with(registry, args).unwrap_or_else(|error| error.exit()),
             Err(error) => Self::command().error(ErrorKind::Io, format!("{error:#}")).exit(),
         }
@@ -70,18 +56,13 @@ impl Cli {
         registry: &Registry,
         args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {
-        let mut command = Self::command().mut_subcommands(|command| {
-            if command.get_arguments().all(|arg| arg.get_id() != "sparse") {
-                return command;
-            }
+        let policy = {
             let registry = registry.clone();
-            if command.get_name() == "select" {
-                let policy = move |text: &str| values::policy_of(&registry, text);
-                return command.mut_arg("sparse", |arg| arg.value_parser(policy));
-            }
-            let choice = move |text: &str| SparseArg::read(&registry, text);
-            command.mut_arg("sparse", |arg| arg.value_parser(choice))
-        });
+            move |text: &str| shared::policy_of(&registry, text)
+        };
+        let select = |command: clap::Command| command.mut_arg("sparse", |arg| arg.value_parser(policy));
+        let mut command =
+            cli::with_policies(Self::command(), &policies(registry)).mut_subcommand("select", select);
         let matches = command.try_get_matches_from_mut(args)?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         if let (Command::Bench(args), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
@@ -104,16 +85,9 @@ fn keep_separator(mut args: Vec<OsString>) -> Vec<OsString> {
 pub enum Command {
     /// Generate text from prompts; several prompts are served as one continuous batch
     Generate(Box<GenerateArgs>),
-    /// Talk with a model in the terminal
-    Chat(Box<ChatArgs>),
-    /// Serve the APIs of OpenAI and Anthropic over HTTP
-    Serve(Box<ServeArgs>),
-    /// List the models in the caches and in folders: what loads, and why not
-    Models(ModelsArgs),
-    /// Run given tokens through the model: mean negative log likelihood and most likely next tokens
-    Score(Box<ScoreArgs>),
-    /// Print the token ids of a text, as --ids-file takes them
-    Tokenize(TokenizeArgs),
+    /// A command that `pagoda` has too.
+    #[command(flatten)]
+    Shared(Shared),
     /// Run one sparse-attention policy on q and k tensors and print the blocks it selects
     Select(SelectArgs),
     /// List the GPU kernels and their levels, write them out as WGSL, MSL, HLSL and SPIR-V, or run their tests in a browser
@@ -129,15 +103,13 @@ pub enum Command {
     Test(TestArgs),
     /// Run everything that must hold before a change lands: format, lints, docs, tests
     Ci,
-    /// Report what was found on this machine, which kernels it gets, what is missing and how to install it
-    Doctor(DoctorArgs),
 }
 
 /// `cargo xtask select`.
 #[derive(Debug, Clone, Args)]
 pub struct SelectArgs {
     /// Sparse-attention policy: NAME, NAME:key=value,key=value or a preset, FILE.ron
-    #[arg(long, value_name = "SPEC", value_parser = values::no_policy)]
+    #[arg(long, value_name = "SPEC", value_parser = shared::no_policy)]
     pub sparse: Sparse,
 
     /// File with q, f32 [heads, q_len, head_dim], and k, f32 [kv_heads, k_len, head_dim]
@@ -161,7 +133,7 @@ pub struct PortabilityArgs {
     pub quick: bool,
 
     /// Compile only the kernels whose name contains this text
-    #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
+    #[arg(long, value_name = "NAME", value_parser = shared::non_empty)]
     pub kernel: Option<String>,
 
     /// Leave a device out whose compiler cannot be got here; may be repeated
@@ -200,19 +172,19 @@ pub struct BenchArgs {
     #[arg(value_name = "SUITE", value_parser = values::Suite)]
     pub suite: Option<BenchSuite>,
 
-    /// Replay this workload in `e2e` and `serve` instead of the built-in ones (RON, see xtask/workloads); may be repeated
+    /// Replay this workload in `e2e` and `serve` instead of the built-in ones (RON, see xtask/cli/workloads); may be repeated
     #[arg(long, value_name = "FILE.ron")]
     pub workload: Vec<PathBuf>,
 
-    /// Plan instead of the built-in one: a RON file for `e2e`, `policies` or `serve` (see e2e, policies and workloads in xtask),
-    /// or a name: for `e2e` one of beyond-gpu, cpu, gpu, host-weights, million, pools, pools-cpu, real-sizes, sparse and
+    /// Plan instead of the built-in one: a RON file for `e2e`, `policies` or `serve` (see e2e, policies and cli/workloads in
+    /// xtask), or a name: for `e2e` one of beyond-gpu, cpu, gpu, host-weights, million, pools, pools-cpu, real-sizes, sparse and
     /// sparse-no-coop, for `policies` turnover, for `serve` restart, which kills the server and starts it again
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<PathBuf>,
 
     /// Run only the kernels and shapes of `kernels` whose name contains this text, and the rows of `e2e` that
     /// contain each of its words, such as "q4_k 8x512"; case is ignored
-    #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
+    #[arg(long, value_name = "NAME", value_parser = shared::non_empty)]
     pub filter: Option<String>,
 
     /// Run fewer shapes and repetitions in `kernels`, and leave times of single kernels out of `e2e`
@@ -249,37 +221,20 @@ pub struct BenchArgs {
     pub engine_flags: Vec<OsString>,
 }
 
-/// `cargo xtask tokenize`.
-#[derive(Debug, Clone, Args)]
-#[command(group = ArgGroup::new("input").required(true).args(["text", "file"]))]
-pub struct TokenizeArgs {
-    /// Model whose tokenizer is used; by default SmolLM2-135M-Instruct
-    #[arg(long, short, value_name = "PATH")]
-    pub model: Option<PathBuf>,
-
-    /// The text
-    #[arg(value_name = "TEXT", allow_hyphen_values = true)]
-    pub text: Option<String>,
-
-    /// File with the text; - is standard input
-    #[arg(long, value_name = "FILE")]
-    pub file: Option<PathBuf>,
-
-    /// Leave the tokens out that a model puts before and after every text
-    #[arg(long)]
-    pub no_special: bool,
-}
-
-/// `cargo xtask models`.
-#[derive(Debug, Clone, Args)]
-pub struct ModelsArgs {
-    /// Folders and files to look at in place of the caches; the command fails behind its list if one of them has no model
-    #[arg(value_name = "PATH")]
-    pub paths: Vec<PathBuf>,
-
-    /// Print one JSON object per model instead of a table
-    #[arg(long)]
-    pub json: bool,
+impl BenchArgs {
+    /// The arguments of the suite `serve`, which `pagoda` has too.
+    #[must_use]
+    pub fn serve(&self) -> BenchServeArgs {
+        BenchServeArgs {
+            workload: self.workload.clone(),
+            plan: self.plan.clone(),
+            out: self.out.clone(),
+            json: self.json,
+            served: self.served.clone(),
+            engine: self.engine.clone(),
+            engine_flags: self.engine_flags.clone(),
+        }
+    }
 }
 
 /// `cargo xtask test`.
@@ -288,52 +243,6 @@ pub struct TestArgs {
     /// Arguments passed on to `cargo test`, for example `-p kvblock` or `-- --nocapture`
     #[arg(value_name = "CARGO TEST ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<OsString>,
-}
-
-/// `cargo xtask doctor`.
-#[derive(Debug, Clone, Args)]
-#[command(group = ArgGroup::new("tested").multiple(true).args(["self_test", "models"]))]
-pub struct DoctorArgs {
-    /// Also run every kernel on each adapter and compare it with its CPU reference; a level that fails under
-    /// this driver is remembered, and the engine avoids it
-    #[arg(long)]
-    pub self_test: bool,
-
-    /// Also draw N specs for every variant of --self-test: lengths, rows, heads, strides and data at random
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "self_test")]
-    pub random: Option<u32>,
-
-    /// Seed of the first spec of --random, which the others count up from; by default of the clock. It is printed, and
-    /// with each failure the seed that repeats it
-    #[arg(long, value_name = "S", requires = "random")]
-    pub seed: Option<u64>,
-
-    /// Also run the models in the folders of DIR on each adapter and compare logits and tokens with the
-    /// references beside them; by default, DIR holds the tiny models of every family, in a checkout of the sources
-    #[arg(long, value_name = "DIR", num_args = 0..=1)]
-    pub models: Option<Option<PathBuf>>,
-
-    /// Also say what a model takes: memory of weights and of the KV cache at which context, what fits, and which modes
-    /// work
-    #[arg(long, value_name = "PATH")]
-    pub model: Option<PathBuf>,
-
-    /// Memory to fit --model into; by default that of the host, where the adapter shares it
-    #[arg(long, value_name = "BYTES", value_parser = values::memory, requires = "model")]
-    pub memory: Option<u64>,
-
-    /// Type that --model is quantised to when it is loaded
-    #[arg(long, value_name = "TYPE", value_parser = values::quantize, requires = "model")]
-    pub quantize: Option<models::Dtype>,
-
-    /// Adapter for --self-test and --models: its number here, or part of its name, ignoring case; by default
-    /// all
-    #[arg(long, value_name = "NAME", value_parser = values::non_empty, requires = "tested")]
-    pub device: Option<String>,
-
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Suites of `cargo xtask bench`.

@@ -1,27 +1,9 @@
 //! Plans of `bench`: RON files.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
+pub(super) use pagoda_cli::bench::plan::{is_called, read};
 
 use super::{policies, serve, workload};
-
-/// The plan that `parse` makes of the text in `file`, or of the text `built_in`.
-///
-/// # Errors
-/// If the file cannot be read, or its text is not a valid plan.
-pub(super) fn read<T>(file: Option<&Path>, built_in: &str, parse: fn(&str) -> Result<T>) -> Result<T> {
-    let Some(path) = file else { return parse(built_in) };
-    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-    parse(&text).with_context(|| format!("{}", path.display()))
-}
-
-/// Whether a text calls itself a plan of the kind `name`, as `Report(..)` and `Turnover(..)` do.
-pub(super) fn is_called(text: &str, name: &str) -> bool {
-    let code = text.lines().map(str::trim_start).find(|line| !line.is_empty() && !line.starts_with("//"));
-    code.and_then(|line| line.strip_prefix(name)).is_some_and(|rest| rest.starts_with('('))
-}
 
 /// Kinds of RON files that suites read. Plans of `bench e2e` are none: they are read with the flags of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

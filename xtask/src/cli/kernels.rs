@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::values;
+use super::shared;
 
 /// `cargo xtask kernels`.
 #[derive(Debug, Clone, Default, Args)]
@@ -26,6 +26,6 @@ pub struct KernelsArgs {
     pub write: bool,
 
     /// Take only the kernels whose name contains this text
-    #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
+    #[arg(long, value_name = "NAME", value_parser = shared::non_empty)]
     pub kernel: Option<String>,
 }

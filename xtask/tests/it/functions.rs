@@ -17,7 +17,11 @@ const LONG_FUNCTIONS: [(&str, &str, &str); 4] = [
         "a_connection_with_tls_is_made_to_servers_that_the_system_trusts",
         "one story",
     ),
-    ("xtask/src/cli/tests.rs", "a_refused_value_is_told_with_flag_value_and_limit", "a list of snapshots"),
+    (
+        "xtask/cli/src/cli/tests.rs",
+        "a_refused_value_is_told_with_flag_value_and_limit",
+        "a list of snapshots",
+    ),
 ];
 
 /// Functions that still take two tuples, in place of structs with names.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use xtask::tree;
 
 /// The crates from the bottom up, each with the workspace crates that it may build on.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("kvblock", &[]),
     ("sparse-select", &["kvblock"]),
     ("attn-kernels", &["kvblock", "sparse-select"]),
@@ -19,10 +19,8 @@ const LAYERS: [(&str, &[&str]); 11] = [
     ("models", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "checkpoint", "dense-kernels"]),
     ("pagoda", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "scheduler", "models"]),
     ("serve", &["pagoda"]),
-    (
-        "xtask",
-        &["kvblock", "sparse-select", "attn-kernels", "prefetch", "scheduler", "models", "pagoda", "serve"],
-    ),
+    ("cli", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "models", "pagoda", "serve"]),
+    ("xtask", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "models", "pagoda", "cli"]),
 ];
 
 /// Crates that decide and compute nothing but data, by the `cargo tree` flags they are pure under, with what then
@@ -51,7 +49,7 @@ const FORBID_UNSAFE: [&str; 6] =
 const XTASK_ONLY: [&str; 3] = ["anyhow", "clap", "indicatif"];
 
 /// Packages whose name in the registry is not that of their library and folder: other people's crates have it.
-const PUBLISHED_AS: [(&str, &str); 7] = [
+const PUBLISHED_AS: [(&str, &str); 8] = [
     ("prefetch", "pagoda-prefetch"),
     ("scheduler", "pagoda-scheduler"),
     ("checkpoint", "pagoda-checkpoint"),
@@ -59,6 +57,7 @@ const PUBLISHED_AS: [(&str, &str); 7] = [
     ("models", "pagoda-models"),
     ("pagoda", "pagoda-engine"),
     ("serve", "pagoda-serve"),
+    ("cli", "pagoda-cli"),
 ];
 
 /// The package of a crate of [`LAYERS`].
@@ -114,7 +113,7 @@ fn fault(edge: &Edge) -> Option<String> {
     let Edge { from, to, dev } = edge;
     let from_layer = layer(from)?;
     let allowed = match layer(to) {
-        None => from == "xtask" || *dev || !XTASK_ONLY.contains(&to.as_str()),
+        None => ["cli", "xtask"].contains(&from.as_str()) || *dev || !XTASK_ONLY.contains(&to.as_str()),
         // A crate may turn on features of its own for its tests.
         Some(to_layer) if *dev => to_layer <= from_layer,
         Some(_) => LAYERS[from_layer].1.contains(&to.as_str()),
@@ -164,20 +163,39 @@ fn pure_crates_have_no_gpu_and_no_runtime_in_their_tree() {
     }
 }
 
+/// The normal tree of a crate: a package a line, with its features in brackets.
+fn features(name: &str) -> String {
+    let format = ["--edges", "normal", "--prefix", "none", "--format", "{p} [{f}]"];
+    cargo(&[&["tree", "--package", package(name)], &format[..]].concat())
+}
+
+/// The program has what its users need: no writers of the languages of other graphics APIs, and nothing that draws charts or
+/// installs packages.
+#[test]
+fn the_program_has_no_tools_of_the_sources() {
+    let tree = features("cli");
+    let lines: BTreeSet<_> = tree.lines().filter_map(|line| line.split_once(" [")).collect();
+    let of = |name: &str| {
+        lines.iter().filter(|(package, _)| package.split(' ').next() == Some(name)).collect::<Vec<_>>()
+    };
+    assert_eq!(of("pagoda-cli").len(), 1, "{tree}");
+    for name in ["xtask", "plotters", "rust-apt"] {
+        assert!(of(name).is_empty(), "{name} is below pagoda-cli");
+    }
+    for (package, features) in of("attn-kernels") {
+        assert!(!features.contains("reflect"), "{package}: {features}");
+    }
+    for (package, features) in of("naga") {
+        for writer in ["wgsl-out", "msl-out", "glsl-out"] {
+            // wgpu itself brings HLSL and SPIR-V.
+            assert!(!features.contains(writer), "{package} has {writer}: {features}");
+        }
+    }
+}
+
 #[test]
 fn the_engine_has_no_code_of_tests() {
-    let args = [
-        "tree",
-        "--package",
-        package("pagoda"),
-        "--edges",
-        "normal",
-        "--prefix",
-        "none",
-        "--format",
-        "{p} [{f}]",
-    ];
-    let tree = cargo(&args);
+    let tree = features("pagoda");
     for name in ["attn-kernels", "dense-kernels", "models"] {
         let line = tree.lines().find(|line| line.starts_with(&format!("{} ", package(name)))).expect(name);
         let (_, features) = line.rsplit_once('[').expect("the format has brackets");

@@ -19,7 +19,7 @@ const CRATES: [(&str, &str); 5] = [
 ];
 
 /// Folders of the crates above them.
-const USERS: [&str; 11] = [
+const USERS: [&str; 12] = [
     "kvblock",
     "sparse-select",
     "attn-kernels",
@@ -30,6 +30,7 @@ const USERS: [&str; 11] = [
     "models",
     "xtask/pagoda",
     "xtask/serve",
+    "xtask/cli",
     "xtask",
 ];
 

@@ -54,7 +54,7 @@ fn archive(package: &str) -> PathBuf {
 
 #[test]
 fn packages_are_small() {
-    for (_, package, max_kb) in LIBRARIES {
+    for (_, package, max_kb) in LIBRARIES.into_iter().chain([("xtask/cli", "pagoda-cli", 1000)]) {
         let bytes = fs::metadata(archive(package)).unwrap().len();
         eprintln!("{package} {} KB", bytes.div_ceil(1000));
         assert!(bytes <= max_kb * 1000, "{package} has {bytes} bytes, more than {max_kb} KB");

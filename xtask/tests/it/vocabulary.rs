@@ -6,7 +6,7 @@ use std::fs;
 use xtask::tree;
 
 /// Folders of the crates.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "kvblock",
     "sparse-select",
     "attn-kernels",
@@ -17,6 +17,7 @@ const CRATES: [&str; 11] = [
     "models",
     "xtask/pagoda",
     "xtask/serve",
+    "xtask/cli",
     "xtask",
 ];
 

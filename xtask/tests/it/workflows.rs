@@ -28,6 +28,6 @@ fn they_run_what_a_contributor_runs() {
     }
     assert!(workflow("fuzz.yml").contains("fuzz/run"), "fuzz.yml does not fuzz");
     let features = xtask::test::FEATURES.replace("xtask/", "");
-    let build = format!("cargo build --release --locked --package xtask --features {features}");
+    let build = format!("cargo build --release --locked --package pagoda-cli --features {features}");
     assert!(workflow("release.yml").contains(&build), "release.yml lacks {build}");
 }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use sparse_select::Registry;
 
 use crate::cli::{BenchArgs, EngineArgs, SparseArg, memory};
+use crate::policies;
 
 /// Plans that `--plan` knows by name.
 const NAMED: [(&str, &str); 10] = [
@@ -212,7 +213,8 @@ impl Configuration {
             engine.random = self.random.as_deref().map(RandomSpec::parse).transpose()?;
         }
         if engine.sparse.is_none() {
-            engine.sparse = self.sparse.as_deref().map(|text| SparseArg::read(registry, text)).transpose()?;
+            engine.sparse =
+                self.sparse.as_deref().map(|text| SparseArg::read(&policies(registry), text)).transpose()?;
         }
         if engine.weights_on_gpu.is_none() {
             let bytes = self.weights_on_gpu.as_deref().map(memory).transpose();

@@ -1,0 +1,73 @@
+//! The server that `cargo xtask serve` starts, in this process.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use pagoda::{EngineHandle, Model, Shutdown};
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::cli::{EngineArgs, PromptForm, ServeArgs};
+use crate::serve::start;
+
+/// A server at a port of its own.
+pub(super) struct Own {
+    pub(super) address: SocketAddr,
+    pub(super) adapter: Adapter,
+    handle: EngineHandle,
+    /// Ends the connections when it is dropped.
+    stop: oneshot::Sender<()>,
+    connections: JoinHandle<()>,
+}
+
+/// Time for the client's connections to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Device of the server's engine.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Adapter {
+    pub(super) name: String,
+    pub(super) driver: String,
+    pub(super) level: String,
+}
+
+impl Own {
+    /// Starts a server with an empty KV cache.
+    ///
+    /// # Errors
+    /// Errors of the model and the device.
+    pub(super) async fn start(engine: &EngineArgs, model: &Arc<Model>) -> Result<Self> {
+        let args = ServeArgs { engine: engine.clone(), no_disk_kv: true, ..ServeArgs::default() };
+        let (handle, options) = start(&args, model)?;
+        let adapter = handle.call(|engine| {
+            let gpu = engine.decoder().gpu();
+            let level = format!("{:?}", gpu.level());
+            Adapter { name: gpu.info().name.clone(), driver: gpu.info().driver_info.clone(), level }
+        })?;
+        let adapter = adapter.await.context("the engine ended")?;
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let router = serve::router(handle.clone(), options);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let stopped = async move { drop(stopped.await) };
+        let connections = tokio::spawn(serve::serve(listener, router, stopped));
+        Ok(Self { address, adapter, handle, stop, connections })
+    }
+
+    /// Ends the engine and the connections, so that the next one finds the device empty.
+    pub(super) async fn stop(self) {
+        self.handle.shutdown(Shutdown::Now).await;
+        drop(self.stop);
+        let _ = timeout(CLOSE_TIMEOUT, self.connections).await;
+    }
+}
+
+/// The form of the prompts of a model: ids if it has no tokenizer.
+pub(super) fn form_of(model: &Model) -> PromptForm {
+    if model.tokenizer.is_some() { PromptForm::Text } else { PromptForm::Ids }
+}

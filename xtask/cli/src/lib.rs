@@ -1,0 +1,106 @@
+//! The program `pagoda`: it generates text, chats, serves models over HTTP, and says what a machine lacks for that.
+//!
+//! `cargo xtask` has the same commands by this library, in addition to those for work on the sources.
+
+pub mod auto;
+pub mod bench;
+pub mod chat;
+pub mod cli;
+pub mod default_model;
+pub mod doctor;
+pub mod generate;
+pub mod hub;
+pub mod ids_file;
+pub mod interrupt;
+pub mod model;
+pub mod models_list;
+pub mod open_model;
+pub mod progress;
+pub mod references;
+pub mod report;
+pub mod score;
+pub mod self_test;
+pub mod serve;
+pub mod setup;
+pub mod tokenize;
+
+use std::io;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use pagoda::{Registry, error_chain};
+
+use crate::serve::{EXIT_ENGINE_FAILED, EngineFailed};
+use cli::{Bench, Cli, Command, Policies, Shared};
+use interrupt::{EXIT_INTERRUPTED, Interrupted};
+
+/// Runs the command line of this process with the policies of `registry`, and turns its result into an exit code.
+#[must_use]
+pub fn main(registry: &Registry) -> ExitCode {
+    let policies = Policies { registry: registry.clone(), measure: None };
+    exit(match Cli::read(registry).command {
+        Command::Run(args) => generate::run(&args),
+        Command::Shared(command) => run(command, &policies),
+        Command::Bench(Bench::Serve(args)) => bench::serve::run(&args),
+    })
+}
+
+/// Prints the error of a command, and turns its result into an exit code.
+#[must_use]
+pub fn exit(result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Interrupted>() => ExitCode::from(EXIT_INTERRUPTED),
+        // Whoever reads the output has read enough, as `head` does.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", error_chain::joined(error.as_ref()));
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+/// The exit code of a command that failed: 70 for an engine that failed, and 1 for all else.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.is::<EngineFailed>() { EXIT_ENGINE_FAILED } else { 1 }
+}
+
+/// Whether an error comes from writing to a closed standard output. Errors of connections have a context around them.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Turns Mesa's own selection of devices off: it asks for a Wayland display, and on a machine without one libwayland prints an
+/// error for every instance. The engine orders adapters itself. Call it before another thread runs.
+#[expect(unsafe_code, reason = "the environment is where Mesa looks")]
+pub fn order_adapters_here() {
+    // SAFETY: no other thread runs yet.
+    unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
+}
+
+/// Runs a command that other programs have too.
+///
+/// # Errors
+/// Those of the command.
+pub fn run(command: Shared, policies: &Policies) -> Result<()> {
+    match command {
+        Shared::Chat(args) => chat::run(&args, policies),
+        Shared::Serve(args) => serve::run(&args),
+        Shared::Models(args) => models_list::run(&args),
+        Shared::Score(args) => score::run(&args),
+        Shared::Tokenize(args) => tokenize::run(&args),
+        Shared::Doctor(args) => doctor::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_engine_has_an_exit_code_of_its_own() {
+        let told = anyhow::Error::from(EngineFailed).context("beside others");
+        assert_eq!([exit_code(&EngineFailed.into()), exit_code(&told)], [70, 70]);
+        assert_eq!(exit_code(&anyhow::anyhow!("the port is taken")), 1);
+    }
+}

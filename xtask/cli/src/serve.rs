@@ -1,0 +1,199 @@
+//! `pagoda serve`: the engine as an HTTP server.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use attn_kernels::gpu::wgpu::DeviceType;
+use models::{DecoderConfig, KvPlan, RopeScaling};
+use pagoda::fetch::ModelCache;
+use pagoda::{
+    Demand, Engine, EngineHandle, EngineOptions, HandleOptions, Model, Order, TierSpec, error_chain,
+};
+use prefetch::spec::DiskSpec;
+use serve::{ApiKey, Options, Stopped};
+
+use crate::cli::{EngineArgs, ServeArgs};
+use crate::default_model;
+use crate::interrupt::Interrupted;
+use crate::model;
+use crate::open_model::open_model;
+use crate::setup::{self, Need};
+
+/// Bytes of the KV pool on software drivers, which have no memory of their own to fill, if no flag sets a size.
+const SOFTWARE_KV_BYTES: u64 = 1 << 30;
+
+/// Bytes of KV blocks that outlive the server on disk, if no flag sets a size.
+const DISK_KV_BYTES: u64 = 10 << 30;
+
+/// Steps after which a waiting request counts as one priority higher, so that each runs some time.
+const AGEING_STEPS: u32 = 1000;
+
+/// Exit code of a server whose engine failed and could not be opened anew: `EX_SOFTWARE` of sysexits, so that what
+/// watches over the process can tell it from wrong flags.
+pub const EXIT_ENGINE_FAILED: u8 = 70;
+
+/// An engine that failed and could not be opened anew.
+#[derive(Debug)]
+pub struct EngineFailed;
+
+impl std::fmt::Display for EngineFailed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the engine failed")
+    }
+}
+
+impl std::error::Error for EngineFailed {}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the port is taken, and errors of the model and the device.
+pub fn run(args: &ServeArgs) -> Result<()> {
+    let listener = TcpListener::bind((args.host, args.port))
+        .with_context(|| format!("cannot listen at {}, port {}", args.host, args.port))?;
+    let address = listener.local_addr()?;
+    let model = Arc::new(open_model(&args.engine)?);
+    let (handle, options) = start(args, &model)?;
+    let name = options.model_name.clone();
+    let ready = || eprintln!("serving {name} at http://{address}");
+    match serve::run(listener, &handle, options, ready).context("cannot serve")? {
+        Stopped::Drained => Ok(()),
+        Stopped::TimedOut => {
+            eprintln!("requests that took longer than {} seconds were cancelled", args.drain_timeout);
+            Ok(())
+        }
+        Stopped::AtOnce => Err(Interrupted.into()),
+        _ => Err(EngineFailed.into()),
+    }
+}
+
+/// Starts the engine of a server, and everything else that the server needs.
+///
+/// # Errors
+/// Errors of the device, and of the file of keys.
+pub(crate) fn start(args: &ServeArgs, model: &Arc<Model>) -> Result<(EngineHandle, Options)> {
+    let (engine, opened) = engine(args, model)?;
+    let mut bounds = HandleOptions::default();
+    bounds.max_waiting = args.max_queued_requests;
+    bounds.max_waiting_tokens = args.max_queued_tokens;
+    bounds.max_step_time = Some(Duration::from_secs(args.max_step_time));
+    let handle = EngineHandle::spawn_recovering(engine, bounds, Arc::clone(model), opened)?;
+    Ok((handle, options(args, Arc::clone(model))?))
+}
+
+fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {
+    setup::ensure(&[Need::Gpu])?;
+    let longest = u64::from(context(args, model));
+    let sequences = args.max_sequences;
+    let demand = Demand::new(sequences, longest.saturating_mul(sequences.into())).longest(longest);
+    let mut options = EngineOptions::from(&args.engine).demand(demand).max_context(args.context);
+    if let Some(first) = first_context(&model.config.clone().for_longest(longest)) {
+        eprintln!(
+            "the factors of LongRoPE are those of texts of up to {longest} tokens, for all texts; with --context {first} they are \
+             those of texts of up to {first}, which the model reads better with them"
+        );
+    }
+    options.prepare = true;
+    options.preemption = args.preempt;
+    options.reserve_full_input = args.reserve_full_input;
+    options.max_slowdown = Some(args.max_slowdown).filter(|most| most.is_finite());
+    options.order = Order::Priority { ageing_steps: AGEING_STEPS };
+    let sized = options.kv_memory.is_some() || options.kv_blocks.is_some();
+    if !sized && model.gpu(&options)?.info().device_type == DeviceType::Cpu {
+        options.kv_memory = Some(SOFTWARE_KV_BYTES);
+    }
+    let begun = Instant::now();
+    let lines = model::opening_lines(&args.engine, &options, &model.gpu(&options)?);
+    let (engine, options) = kept_or_open(args, model, options)?;
+    drop(lines);
+    if args.engine.verbose {
+        eprintln!("{}", model::loaded(model, &engine, begun.elapsed()));
+    }
+    Ok((engine, options))
+}
+
+/// Opens an engine, and keeps KV on disk if possible.
+fn kept_or_open(args: &ServeArgs, model: &Model, options: EngineOptions) -> Result<(Engine, EngineOptions)> {
+    let Some(disk) = disk_kv(args, model)? else { return open(model, options) };
+    let kept = options.clone().kv_tiers(disk);
+    match Engine::open(model, &kept) {
+        // Nobody asked for the disk, so what keeps the model from it is no reason to fail.
+        Err(error @ pagoda::Error::KvTiers { .. }) => {
+            eprintln!("KV is not kept on disk: {}", error_chain::joined(&error));
+            open(model, options)
+        }
+        opened => Ok((opened?, kept)),
+    }
+}
+
+/// Tokens of prompt and answer together.
+fn context(args: &ServeArgs, model: &Model) -> u32 {
+    let stated = model.config.context_length;
+    args.context.map_or(stated, |tokens| tokens.min(stated))
+}
+
+/// The context within which other factors of LongRoPE apply than those that a configuration has.
+fn first_context(config: &DecoderConfig) -> Option<u32> {
+    match &config.rope.scaling {
+        RopeScaling::Long { short, .. } => short.as_ref().map(|short| short.original_context),
+        _ => None,
+    }
+}
+
+/// Opens an engine; returns also what opens it again.
+fn open(model: &Model, options: EngineOptions) -> Result<(Engine, EngineOptions)> {
+    Ok((Engine::open(model, &options)?, options))
+}
+
+/// The default disk tier; `None` if the flags name another one or none.
+fn disk_kv(args: &ServeArgs, model: &Model) -> Result<Option<TierSpec>> {
+    let EngineArgs { kv_tiers, random, block_size, .. } = &args.engine;
+    if args.no_disk_kv || kv_tiers.is_some() || random.is_some() {
+        return Ok(None);
+    }
+    let cache = ModelCache::user()?.path(&default_model::PACKAGE);
+    let folder = cache.parent().context("the cache folder has no parent")?.join("kv");
+    // A folder holds the blocks of one model in one form, and the factors of LongRoPE rotate their keys.
+    let rope = model.config.clone().for_longest(context(args, model).into()).rope;
+    let rotation = if rope == model.config.rope { "" } else { "-short" };
+    let (name, print) = (model_name(args), model::fingerprint(&args.engine, model)?);
+    let kv = EngineOptions::from(&args.engine).kv();
+    let index = model.config.indexer.map(|_| format!("-index-{}", kv.of_index())).unwrap_or_default();
+    let groups = if KvPlan::new(&model.config, kv)?.layout.groups.len() > 1 { "-groups" } else { "" };
+    let name = format!("{name}-{print:032x}-{:?}{index}-{block_size}{groups}{rotation}", kv.dtype);
+    let disk = DiskSpec { path: folder.join(name.to_lowercase()), capacity_bytes: DISK_KV_BYTES };
+    Ok(Some(TierSpec::default().disk(Some(disk))))
+}
+
+fn options(args: &ServeArgs, model: Arc<Model>) -> Result<Options> {
+    let context = context(args, &model);
+    let mut options = Options::new(model, args.model_name.clone().unwrap_or_else(|| model_name(args)));
+    options.context_length = context;
+    // Behind a loopback address any page of a browser can be; what listens elsewhere has a name of its own.
+    options.allowed_hosts = args.allowed_hosts.clone().or_else(|| args.host.is_loopback().then(Vec::new));
+    options.metrics_names = args.metrics_names;
+    options.seed = args.seed;
+    options.drain_timeout = Duration::from_secs(args.drain_timeout);
+    options.request_timeout = args.request_timeout.map(Duration::from_secs);
+    if let Some(path) = &args.api_key_file {
+        let text = fs::read_to_string(path).with_context(|| format!("--api-key-file {}", path.display()))?;
+        options.api_keys =
+            ApiKey::read_all(&text).with_context(|| format!("--api-key-file {}", path.display()))?;
+    }
+    Ok(options)
+}
+
+/// The name of the model's file without its ending, or of its folder.
+fn model_name(args: &ServeArgs) -> String {
+    let EngineArgs { model, random, .. } = &args.engine;
+    if let Some(random) = random {
+        return random.to_string();
+    }
+    let file = model.as_deref().unwrap_or(Path::new(default_model::PACKAGE.file));
+    let name = if file.is_dir() { file.file_name() } else { file.file_stem() };
+    name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+}
