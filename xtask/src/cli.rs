@@ -97,6 +97,8 @@ pub enum Command {
     /// Compile for `portability`, in a process of its own
     #[command(hide = true)]
     PortabilityWorker(PortabilityWorkerArgs),
+    /// Compare the tables and pictures of the documentation with the results in docs/results, or write them
+    Pages(PagesArgs),
     /// Measure kernels, policies, whole requests or a server
     Bench(Box<BenchArgs>),
     /// Set the machine up, fetch the default model and run every test
@@ -163,6 +165,14 @@ pub struct PortabilityWorkerArgs {
     /// The library is the DirectX shader compiler
     #[arg(long)]
     pub dxc: bool,
+}
+
+/// `cargo xtask pages`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct PagesArgs {
+    /// Write what differs, instead of failing
+    #[arg(long)]
+    pub write: bool,
 }
 
 /// `cargo xtask bench`.

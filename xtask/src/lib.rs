@@ -4,6 +4,7 @@ pub mod bench;
 pub mod ci;
 pub mod cli;
 pub mod kernels;
+pub mod pages;
 pub mod portability;
 pub mod select;
 pub mod test;
@@ -38,6 +39,7 @@ pub fn run(command: Command, registry: &Registry) -> Result<()> {
         Command::Test(args) => test::run(&args),
         Command::Ci => ci::run(),
         Command::Kernels(args) => kernels::run(&args),
+        Command::Pages(args) => pages::run(&args),
         Command::Portability(args) => portability::run(&args),
         Command::PortabilityWorker(args) => portability::work(&args),
     }

@@ -14,6 +14,7 @@ mod layers;
 mod library_only;
 mod packages;
 mod pages;
+mod results;
 mod setters;
 mod tidy;
 mod vocabulary;

@@ -399,6 +399,9 @@ fn dead_links_are_caught() {
     assert!(resolves(folder.path(), "docs/a.md", "../README.md#start"));
 }
 
+/// Pages that are kept for the record and are no part of the book.
+const NOT_IN_THE_BOOK: [&str; 1] = ["lab-notes.md"];
+
 #[test]
 fn the_summary_lists_every_page() {
     let docs = tree::root().join("docs");
@@ -407,11 +410,16 @@ fn the_summary_lists_every_page() {
     let pages = tree::files(&docs).into_iter().map(|path| slashed(&path));
     let unlisted: Vec<_> = pages
         .filter(|page| page.ends_with(".md") && page != "SUMMARY.md" && !listed.contains(page))
+        .filter(|page| !NOT_IN_THE_BOOK.contains(&&**page))
         .collect();
     assert_none(&unlisted);
+    assert!(
+        NOT_IN_THE_BOOK.iter().all(|page| !listed.contains(*page)),
+        "the book lists a page of the record"
+    );
 }
 
-/// Links of the book lead to pages of it: mdBook copies nothing else.
+/// Links of the book lead to its pages, or to pictures and other files below `docs`, which mdBook copies.
 #[test]
 fn links_of_the_book_stay_inside_it() {
     let docs = tree::root().join("docs");
@@ -420,7 +428,11 @@ fn links_of_the_book_stay_inside_it() {
     let mut faults = Vec::new();
     for page in &listed {
         let targets = links(&fs::read_to_string(docs.join(page)).unwrap());
-        let inside = |link: &str| link.starts_with('#') || listed.contains(link.split('#').next().unwrap());
+        let copied =
+            |link: &str| !link.starts_with("..") && !link.ends_with(".md") && docs.join(link).is_file();
+        let inside = |link: &str| {
+            link.starts_with('#') || listed.contains(link.split('#').next().unwrap()) || copied(link)
+        };
         let outside = targets.into_iter().filter(|link| !link.contains("://") && !inside(link));
         faults.extend(outside.map(|link| format!("docs/{page}: {link} is no page of the book")));
     }
