@@ -1,6 +1,6 @@
 //! Tables of the pages repeat what code knows; here they are held to it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use xtask::tree;
@@ -169,6 +169,40 @@ fn the_crates_and_their_features() {
     }
 }
 
+/// The names of this workspace in the table next to vLLM's exist: the library's root names them, or a file of it defines them.
+#[test]
+fn the_names_of_the_crates() {
+    let page_text = page("docs/crates.md");
+    let folders = BTreeMap::from([
+        ("kvblock", "kvblock/src"),
+        ("KvCache", "kvblock/src"),
+        ("scheduler", "scheduler/src"),
+        ("prefetch", "prefetch/src"),
+        ("models", "models/src"),
+        ("pagoda", "xtask/pagoda/src"),
+        ("EngineOptions", "xtask/pagoda/src"),
+    ]);
+    let mut named = 0;
+    for row in rows(section(&page_text, "## From vLLM's names to these")) {
+        for (first, rest) in names(row[1]).filter_map(|name| name.split_once("::")) {
+            let folder = folders.get(first).unwrap_or_else(|| panic!("docs/crates.md: {first} is no crate"));
+            let item = rest.rsplit("::").next().expect("a split has a first part");
+            let exported = page(&format!("{folder}/lib.rs"))
+                .split(|c: char| !c.is_alphanumeric() && c != '_')
+                .any(|word| word == item);
+            let defined = || {
+                let forms = ["struct ", "trait ", "fn ", ""].map(|kind| format!("pub {kind}{item}"));
+                let files = tree::files(&tree::root().join(folder));
+                let text = |file| page(&format!("{folder}/{}", std::path::Path::display(file)));
+                files.iter().any(|file| forms.iter().any(|form| text(file).contains(form)))
+            };
+            assert!(exported || defined(), "docs/crates.md: {first}::{rest} does not exist");
+            named += 1;
+        }
+    }
+    assert!(named > 20, "{named} names");
+}
+
 #[test]
 fn the_modules_of_prefetch() {
     let page_text = page("prefetch/README.md");
@@ -182,8 +216,8 @@ fn the_modules_of_prefetch() {
 
 #[test]
 fn the_routes() {
-    let readme = page("xtask/serve/README.md");
-    let rows = rows(section(&readme, "## Routes"));
+    let serving = page("docs/serving.md");
+    let rows = rows(section(&serving, "## Routes"));
     let listed: BTreeSet<_> = rows
         .iter()
         .flat_map(|row| names(row[0]))
@@ -196,12 +230,12 @@ fn the_routes() {
     });
     let routes: BTreeSet<_> = calls.map(|route| route.replace("{*name}", "NAME")).collect();
     let lacking: Vec<_> = routes.difference(&listed).collect();
-    assert!(lacking.is_empty(), "xtask/serve/README.md lacks {lacking:?}");
+    assert!(lacking.is_empty(), "docs/serving.md lacks {lacking:?}");
     // The files of the page are not listed one by one.
     let page = page("xtask/serve/src/page.rs");
     let gone: Vec<_> =
         listed.difference(&routes).filter(|route| !page.contains(&format!("(\"{route}\""))).collect();
-    assert!(gone.is_empty(), "xtask/serve/README.md has {gone:?}, which the router lacks");
+    assert!(gone.is_empty(), "docs/serving.md has {gone:?}, which the router lacks");
 }
 
 /// The page lists the kernels of the level `coop`.
