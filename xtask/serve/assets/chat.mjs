@@ -1,12 +1,17 @@
 // The chat.
 
+import * as chats from "./chats.mjs";
+import { progress } from "./engine.mjs";
 import { call, reason } from "./key.mjs";
+import { copied, rendered } from "./markdown.mjs";
 import { events } from "./sse.mjs";
 
 const element = (id) => document.getElementById(id);
 
 /** The conversation, as the server takes it. */
 let messages = [];
+/** Its name among those that the browser keeps. */
+let id = crypto.randomUUID?.() ?? String(Math.random());
 /** Ends the answer that is being written. */
 let answering = null;
 
@@ -23,17 +28,103 @@ export function start() {
   element("stop").addEventListener("click", () => answering?.abort());
   addEventListener("keydown", (event) => event.key === "Escape" && answering?.abort());
   element("new-chat").addEventListener("click", reset);
+  element("chats").addEventListener("toggle", list);
+  const chat = chats.current();
+  if (chat) load(chat);
   for (const starter of document.querySelectorAll(".starter")) {
     starter.addEventListener("click", () => send(starter.textContent));
   }
 }
 
 function reset() {
+  clear();
+  chats.close();
+  id = crypto.randomUUID?.() ?? String(Math.random());
+  element("prompt").focus();
+}
+
+function clear() {
   answering?.abort();
   messages = [];
   for (const shown of document.querySelectorAll(".message")) shown.remove();
   element("welcome").hidden = false;
-  element("prompt").focus();
+}
+
+/** Shows a chat that was kept. */
+function load(chat) {
+  clear();
+  chats.open(chat.id);
+  ({ id, messages } = chat);
+  element("welcome").hidden = messages.length > 0;
+  for (const { role, content } of messages) {
+    const shown = show(role === "user" ? "user" : "answer");
+    if (role === "user") shown.textContent = content;
+    else new Answer(shown, content);
+  }
+  actions();
+}
+
+/** Lists the chats that were kept. */
+function list() {
+  element("chat-list").replaceChildren(...chats.all().map((chat) => {
+    const item = document.createElement("li");
+    const open = document.createElement("button");
+    open.type = "button";
+    open.textContent = chat.title || "Without a question";
+    open.addEventListener("click", () => {
+      load(chat);
+      element("chats").open = false;
+    });
+    const forget = document.createElement("button");
+    forget.type = "button";
+    forget.className = "quiet";
+    forget.textContent = "Delete";
+    forget.setAttribute("aria-label", `Delete ${chat.title}`);
+    forget.addEventListener("click", () => {
+      chats.forget(chat.id);
+      if (chat.id === id) reset();
+      list();
+    });
+    item.append(open, forget);
+    return item;
+  }));
+  element("no-chats").hidden = chats.all().length > 0;
+}
+
+/** Offers to copy an answer and, of the last one, to try again. */
+function actions() {
+  for (const old of document.querySelectorAll(".actions")) old.remove();
+  const shown = [...document.querySelectorAll(".message.answer")];
+  shown.forEach((answer, at) => {
+    const row = document.createElement("div");
+    row.className = "actions";
+    const button = (name, act) => {
+      const made = document.createElement("button");
+      made.type = "button";
+      made.className = "quiet";
+      made.textContent = name;
+      made.addEventListener("click", () => act(made));
+      row.append(made);
+    };
+    if (answer.dataset.text) button("Copy", (made) => copied(made, answer.dataset.text));
+    if (at === shown.length - 1) button("Try again", retry);
+    answer.append(row);
+  });
+}
+
+/** Asks the last question again. */
+function retry() {
+  if (answering !== null) return;
+  const questions = [...document.querySelectorAll(".message.user")];
+  const last = questions.at(-1);
+  if (!last) return;
+  const text = last.textContent;
+  while (last.nextElementSibling) last.nextElementSibling.remove();
+  last.remove();
+  // An answer that failed is not among the messages.
+  if (messages.at(-1)?.role === "assistant" && messages.at(-2)?.content === text) messages = messages.slice(0, -2);
+  element("prompt").value = "";
+  send(text);
 }
 
 /** What the settings say, as fields of a request. */
@@ -76,8 +167,12 @@ async function send(text) {
   }
   answer.end();
   // A new chat may have begun meanwhile.
-  if (messages === mine && !answer.failed) messages = [...asked, { role: "assistant", content: answer.text }];
+  if (messages === mine && !answer.failed) {
+    messages = [...asked, { role: "assistant", content: answer.text }];
+    chats.keep(id, messages);
+  }
   answering = null;
+  actions();
   busy(false);
 }
 
@@ -120,19 +215,37 @@ class Answer {
   #thought = "";
   #thoughts = null;
   #drawn = false;
+  #waiting = null;
+  #clock = null;
 
-  constructor(shown) {
+  /** An answer in `shown`: one that is whole, or one that is to come. */
+  constructor(shown, text = null) {
     this.shown = shown;
-    shown.classList.add("open");
-    shown.setAttribute("aria-busy", "true");
     this.body = document.createElement("div");
     this.body.className = "text";
     shown.append(this.body);
+    if (text !== null) {
+      this.text = text;
+      this.#draw();
+      return;
+    }
+    shown.classList.add("open");
+    shown.setAttribute("aria-busy", "true");
+    this.#waiting = this.#note("");
+    this.#clock = setInterval(() => (this.#waiting.textContent = progress()), 250);
+  }
+
+  /** Takes away what was shown until the first token. */
+  #begin() {
+    clearInterval(this.#clock);
+    this.#waiting?.remove();
+    this.#waiting = null;
   }
 
   add({ content, reasoning_content: thought }, finish) {
     this.text += content ?? "";
     this.#thought += thought ?? "";
+    if (this.text || this.#thought) this.#begin();
     if (finish === "length") this.cut = true;
     if (this.#drawn) return;
     this.#drawn = true;
@@ -146,6 +259,7 @@ class Answer {
     if (this.#thought && !this.#thoughts) this.#fold();
     if (this.#thoughts) this.#thoughts.textContent = this.#thought;
     this.body.replaceChildren(...rendered(this.text));
+    this.shown.dataset.text = this.text;
     if (atEnd) list.scrollTop = list.scrollHeight;
   }
 
@@ -178,6 +292,7 @@ class Answer {
   }
 
   end() {
+    this.#begin();
     this.#draw();
     if (this.cut) this.#note("The maximum number of tokens was reached.");
     if (!this.text && !this.failed) this.#note("No answer.");
@@ -198,24 +313,4 @@ class Answer {
 
 function time(ms) {
   return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
-}
-
-/** Text as nodes: fenced and inline code, and bold words; all else as it is. */
-function rendered(text) {
-  return text.split(/^```/m).flatMap((part, at) => {
-    if (at % 2 === 0) return inline(part);
-    const block = document.createElement("pre");
-    block.textContent = part.replace(/^[^\n]*\n?/, "").replace(/\n$/, "");
-    return [block];
-  });
-}
-
-function inline(text) {
-  return text.split(/(`[^`\n]+`|\*\*[^*\n]+\*\*)/).map((part) => {
-    const [tag, cut] = part.startsWith("`") ? ["code", 1] : part.startsWith("**") ? ["b", 2] : [null, 0];
-    if (tag === null || part.length <= 2 * cut) return document.createTextNode(part);
-    const node = document.createElement(tag);
-    node.textContent = part.slice(cut, -cut);
-    return node;
-  });
 }

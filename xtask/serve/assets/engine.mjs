@@ -25,6 +25,9 @@ let watched = null;
 /** The last reads of a request, which outlive it. */
 let reads = null;
 let stream = null;
+/** When the server was last heard of, and how many requests wait. */
+let lastSeen = null;
+let queued = 0;
 
 function tell(state, text) {
   const status = element("status");
@@ -39,13 +42,21 @@ export async function watch() {
     stream = new AbortController();
     try {
       await follow(stream.signal);
-      tell("gone", "the server has stopped");
+      gone("the server has stopped");
     } catch (error) {
       if (stream.signal.aborted) continue;
-      tell("gone", error.message);
+      // A browser has no reason for a server that does not answer.
+      gone(error instanceof TypeError ? null : error.message);
     }
     await new Promise((resolve) => setTimeout(resolve, RETRY_S * 1000));
   }
+}
+
+/** Greys what is shown: it is of the past. */
+function gone(why) {
+  const since = lastSeen === null ? "" : ` since ${lastSeen.toLocaleTimeString()}`;
+  tell("gone", `${why ?? `no answer from the server${since}`}, trying again`);
+  element("engine").classList.add("stale");
 }
 
 /** Waits until the page is seen. */
@@ -62,7 +73,13 @@ async function follow(signal) {
   if (!response.ok) throw new Error(await reason(response));
   for await (const { name, data } of events(response.body)) {
     const event = JSON.parse(data);
-    if (name === "busy") tell("busy", `in a step for ${event.since_s.toFixed(0)} s`);
+    lastSeen = new Date();
+    ({ queued } = event);
+    element("engine").classList.remove("stale");
+    if (name === "busy") {
+      tell("busy", `in a step for ${event.since_s.toFixed(0)} s`);
+      element("waiting").textContent = queued > 0 ? `${count(queued)} waiting` : "none waiting";
+    }
     if (name === "view") take(event);
   }
 }
@@ -105,6 +122,14 @@ function draw() {
   attention();
 }
 
+/** Where the newest request stands, until its first token. */
+export function progress() {
+  const request = history.newest();
+  if (request?.activity === "prefill") return `reading the prompt: ${count(request.computed)} of ${count(request.prompt_tokens)} tokens`;
+  const before = Math.max(queued - 1, 0);
+  return queued > 0 ? `waiting, ${before === 0 ? "next in the queue" : `${count(before)} before you`}` : "waiting for the first token";
+}
+
 function tiles() {
   const { snapshot, queued, cached_tokens: cached } = view;
   const { blocks, prefix } = snapshot;
@@ -121,7 +146,19 @@ function tiles() {
   element("kv-note").textContent = `${count(blocks.used)} of ${count(blocks.total)}`;
   element("hit-share").textContent = prefix.queried_tokens > 0 ? percent(prefix.hit_tokens / prefix.queried_tokens) : "–";
   const tiers = Object.entries(cached).filter(([tier, tokens]) => tier === "device" || tokens > 0);
+  const { latency, refused } = view;
+  const ms = (seconds) => (seconds === null ? "–" : seconds < 1 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(1)} s`);
+  element("first-p50").textContent = ms(latency.first_p50_s);
+  element("first-note").textContent = `99 %: ${ms(latency.first_p99_s)}; between tokens ${ms(latency.between_p50_s)}, 99 %: ${ms(latency.between_p99_s)}`;
+  const errors = Object.values(snapshot.tiers).reduce((sum, tier) => sum + (tier?.errors ?? 0), 0);
+  element("refused").textContent = count(refused);
+  element("refused-note").textContent = `${count(errors)} errors of tiers, up for ${uptime(view.uptime_s)}`;
   element("hit-note").textContent = tiers.map(([tier, tokens]) => `${tier} ${count(tokens)}`).join(", ");
+}
+
+function uptime(seconds) {
+  const hours = seconds / 3600;
+  return hours < 1 ? `${Math.floor(seconds / 60)} min` : hours < 48 ? `${Math.floor(hours)} h` : `${Math.floor(hours / 24)} days`;
 }
 
 function timeline() {
@@ -129,6 +166,7 @@ function timeline() {
   const list = element("timeline");
   const rows = history.rows(now);
   element("no-requests").hidden = rows.length > 0;
+  if (view.snapshot.totals.steps > 0) element("no-requests").textContent = "No requests in the last minute.";
   for (const [seq, shown] of rowsShown) {
     if (rows.every((request) => request.seq !== seq)) {
       shown.remove();
@@ -197,10 +235,10 @@ function map() {
   for (const { kind } of cellsOf(blocks)) kinds[kind] = (kinds[kind] ?? 0) + 1;
   canvas.dataset.cells = JSON.stringify(kinds);
   const places = host > 0 ? `, ${count(host)} of them in host memory` : "";
-  const cell = blocks.blocks_per_cell > 1 ? ` A cell is ${count(blocks.blocks_per_cell)} blocks.` : "";
+  const cell = blocks.blocks_per_cell > 1 ? ` Each square stands for ${count(blocks.blocks_per_cell)} blocks.` : "";
   element("map-note").textContent =
-    `${count(total)} blocks of ${tokens} tokens and ${size(bytes)}${places}; sharing saves ${count(shared)}, ` +
-    `${count(cached)} hold reusable prefixes.${cell}`;
+    `${count(total)} blocks of ${tokens} tokens and ${size(bytes)}${places}; ${count(shared)} more would be held ` +
+    `if requests shared none, and ${count(cached)} keep prefixes for later requests.${cell}`;
   const traffic = ["host", "disk", "remote"].filter((tier) => snapshot.tiers[tier]).map((tier) => {
     const { hits, misses, bytes_read: read, bytes_written: written } = snapshot.tiers[tier];
     return `${tier}: ${count(hits)} hits, ${count(misses)} misses, ${size(read)} read, ${size(written)} written`;
@@ -221,10 +259,11 @@ function attention() {
   const { policy } = view;
   if (request) {
     figures.push(["density", percent(request.density)]);
-    if (request.bound !== null) figures.push(["certified mass, at least", percent(request.bound)]);
+    // A bound of nothing is true, and says nothing.
+    if (request.bound > 0) figures.push(["certified mass, at least", percent(request.bound)]);
     if (reads) {
       figures.push(["in the last step seen", percent(reads.density)]);
-      if (reads.bound !== null) figures.push(["certified then", percent(reads.bound)]);
+      if (reads.bound > 0) figures.push(["certified then", percent(reads.bound)]);
     }
   }
   element("reads-of").textContent = request ? `request #${request.seq}, ${policy}` : policy;

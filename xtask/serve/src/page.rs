@@ -36,6 +36,8 @@ const ASSETS: &[Asset] = &[
     asset!("/live/icon.svg", "icon.svg", "image/svg+xml"),
     asset!("/live/page.mjs", "page.mjs", SCRIPT),
     asset!("/live/chat.mjs", "chat.mjs", SCRIPT),
+    asset!("/live/chats.mjs", "chats.mjs", SCRIPT),
+    asset!("/live/markdown.mjs", "markdown.mjs", SCRIPT),
     asset!("/live/engine.mjs", "engine.mjs", SCRIPT),
     asset!("/live/draw.mjs", "draw.mjs", SCRIPT),
     asset!("/live/history.mjs", "history.mjs", SCRIPT),

@@ -26,6 +26,22 @@ impl Counted {
     pub(crate) fn count(&self) -> u64 {
         self.buckets.last().map_or(0, |(_, count)| *count)
     }
+
+    /// The value that this share of all values does not exceed, between the bounds of its bucket; `None` without values. Values
+    /// above the last bound count as that bound.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    pub(crate) fn quantile(&self, share: f64) -> Option<f64> {
+        let rank = share * self.count() as f64;
+        let (mut lower, mut below) = (0.0, 0);
+        for (bound, count) in self.buckets.iter().copied().filter(|_| self.count() > 0) {
+            if count as f64 >= rank && count > below {
+                let part = (rank - below as f64) / (count - below) as f64;
+                return Some(if bound.is_finite() { lower + part * (bound - lower) } else { lower });
+            }
+            (lower, below) = (bound, count);
+        }
+        None
+    }
 }
 
 impl Histogram {
@@ -61,7 +77,10 @@ mod tests {
     #[test]
     fn values_are_counted_up_to_their_bounds() {
         let histogram = Histogram::new(&[1.0, 2.0]);
+        assert_eq!(histogram.counted().quantile(0.5), None);
         [0.5, 1.0, 1.5, 2.0, 9.0].into_iter().for_each(|value| histogram.add(value));
+        let quantile = |share| histogram.counted().quantile(share);
+        assert_eq!([quantile(0.2), quantile(0.5), quantile(0.99)], [Some(0.5), Some(1.25), Some(2.0)]);
         let counted = Counted { buckets: vec![(1.0, 2), (2.0, 4), (f64::INFINITY, 5)], sum: 14.0 };
         assert_eq!(histogram.counted(), counted);
     }

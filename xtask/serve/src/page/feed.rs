@@ -22,7 +22,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::ApiError;
 use crate::feed::Told;
-use crate::server::Server;
+use crate::metrics::Metrics;
+use crate::server::{Server, unix_seconds};
 
 /// Time between two looks at the engine.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -38,8 +39,34 @@ struct View {
     queued: usize,
     /// Prompt tokens that were not computed since the start of the server, by the tier that had them.
     cached_tokens: CachedTokens,
+    latency: Latency,
+    /// Calls that were refused because of the queue, or beyond the limits of their keys.
+    refused: u64,
+    /// Time since the start of the server, in seconds.
+    uptime_s: u64,
     #[serde(flatten)]
     view: LiveView,
+}
+
+/// Quantiles of the times of all requests since the start of the server, in seconds; null before the first one.
+#[derive(Serialize)]
+struct Latency {
+    first_p50_s: Option<f64>,
+    first_p99_s: Option<f64>,
+    between_p50_s: Option<f64>,
+    between_p99_s: Option<f64>,
+}
+
+impl Latency {
+    fn of(metrics: &Metrics) -> Self {
+        let (first, between) = (metrics.time_to_first_token.counted(), metrics.inter_token_latency.counted());
+        Self {
+            first_p50_s: first.quantile(0.5),
+            first_p99_s: first.quantile(0.99),
+            between_p50_s: between.quantile(0.5),
+            between_p99_s: between.quantile(0.99),
+        }
+    }
 }
 
 /// An event named `busy`: the engine is in a long step, and nothing more is known of it.
@@ -101,6 +128,12 @@ async fn look(server: Arc<Server>) {
             model: server.options.model_name.as_str().into(),
             queued: server.handle.num_waiting(),
             cached_tokens: cached(&server),
+            latency: Latency::of(&server.metrics),
+            refused: [&server.metrics.rejected, &server.metrics.limited]
+                .map(|count| count.load(Ordering::Relaxed))
+                .iter()
+                .sum(),
+            uptime_s: unix_seconds().saturating_sub(server.created),
             view,
         };
         if !tell(&server, "view", &view) {

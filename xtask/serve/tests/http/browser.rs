@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use pagoda::{Registry, Sparse};
+use pagoda::{Registry, Shutdown, Sparse};
 use serde_json::{Value, json};
 use serve::{ApiKey, Options};
 use tempfile::TempDir;
@@ -236,6 +236,27 @@ fn two_turns(browser: &Browser) {
     );
 }
 
+/// A chat outlives its tab, and its last question can be asked again.
+fn chats_are_kept(browser: &Browser, served: &Served) {
+    browser.go(served);
+    browser.until("document.querySelectorAll('.message.answer').length === 2");
+    browser.run("document.querySelector('#chats summary').click()");
+    browser.until("document.querySelectorAll('#chat-list li').length === 1");
+    browser.run("document.querySelector('#chats summary').click()");
+    let text = "document.querySelector('.message.answer:last-child .text')?.textContent";
+    let before = browser.run(&format!("return {text}"));
+    let again =
+        "[...document.querySelectorAll('.actions button')].find((made) => made.textContent === 'Try again')";
+    browser.set("temperature", "0");
+    browser.set("max_tokens", "24");
+    browser.set("system", "Answer as briefly as you can, whatever the question is about.");
+    browser.run(&format!("{again}.click()"));
+    browser.until(&format!(
+        "{ANSWERED} && document.querySelectorAll('.message.answer').length === 2 && {again}"
+    ));
+    assert_eq!(browser.run(&format!("return {text}")), before);
+}
+
 #[test]
 fn a_person_chats_and_watches_the_engine() {
     let sparse = Sparse::new(&Registry::builtin(), &"quest:page_budget=2,block_size=16".parse().unwrap());
@@ -249,6 +270,7 @@ fn a_person_chats_and_watches_the_engine() {
     browser.pictures("empty");
 
     two_turns(&browser);
+    chats_are_kept(&browser, &served);
 
     // Requests of others fill the timeline and the map.
     let others: Vec<_> = (0..6_u32)
@@ -291,6 +313,13 @@ fn a_person_chats_and_watches_the_engine() {
     browser.press("#new-chat");
     browser.until("document.querySelectorAll('.message').length === 0");
     browser.assert_quiet(0);
+
+    // What is shown of a server that is gone is grey, and dated.
+    served.handle.shutdown(Shutdown::Now).wait();
+    browser.until("document.getElementById('engine').classList.contains('stale')");
+    let status = browser.run("return document.getElementById('status').textContent");
+    assert!(status.as_str().unwrap().ends_with(", trying again"), "{status}");
+    browser.pictures("gone");
 }
 
 #[test]

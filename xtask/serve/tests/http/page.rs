@@ -149,8 +149,9 @@ fn scripts_parse_and_understand_the_events() {
     let view = Watch::open(&served, "").until(runs);
     let recorded = tempfile::NamedTempFile::new().unwrap();
     fs::write(recorded.path(), view.to_string()).unwrap();
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/history.test.mjs");
-    node(Command::new("node").arg("--test").arg(tests).env("PAGODA_VIEW", recorded.path()));
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page");
+    let tests = ["history.test.mjs", "markdown.test.mjs"].map(|name| tests.join(name));
+    node(Command::new("node").arg("--test").args(tests).env("PAGODA_VIEW", recorded.path()));
 }
 
 /// The paths of all fields; lists are those of their first element.
