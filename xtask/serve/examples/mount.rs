@@ -20,9 +20,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let engine = Engine::open(&model, &EngineOptions::new().demand(demand))?;
     let handle = EngineHandle::spawn(engine, HandleOptions::default())?;
     tokio::runtime::Runtime::new()?.block_on(async {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+        let listener = std::net::TcpListener::bind("127.0.0.1:8080")?;
         let stop = handle.ended();
-        serve::serve(listener, application(handle.clone(), Options::new(model, "my-model")), stop).await;
+        let application = application(handle.clone(), Options::new(model, "my-model"));
+        serve::serve(listener, application, serve::Connections::default(), stop).await?;
         Ok(())
     })
 }

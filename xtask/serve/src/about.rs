@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::error::ApiError;
+use crate::keys::Client;
 use crate::options::Options;
 use crate::reply;
 use crate::server::Server;
@@ -111,8 +112,13 @@ pub(crate) async fn props(State(server): State<Arc<Server>>) -> Response {
     }))
 }
 
-/// `POST /reset_prefix_cache`: empties the prefix cache on the device, unless sequences hold blocks.
-pub(crate) async fn reset_prefix_cache(State(server): State<Arc<Server>>) -> Result<Response, ApiError> {
+/// `POST /reset_prefix_cache`: empties the prefix cache on the device, unless sequences hold blocks. With
+/// API keys, it needs an admin's.
+pub(crate) async fn reset_prefix_cache(
+    State(server): State<Arc<Server>>,
+    client: Option<Extension<Client>>,
+) -> Result<Response, ApiError> {
+    client.unwrap_or_default().check_admin()?;
     let reset = server.handle.call(pagoda::Engine::reset_prefix_cache)?.await;
     match reset {
         Some(true) => Ok(reply::json(&json!({ "status": "ok" }))),

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
+use crate::access::Access;
 use crate::error::ApiError;
 use crate::server::Server;
 use crate::{anthropic, page};
@@ -17,11 +18,16 @@ pub(crate) async fn check(State(server): State<Arc<Server>>, mut request: Reques
     if path == "/health" || path.starts_with("/health/") || page::is_asset(path) {
         return next.run(request).await;
     }
-    let Some(client) = server.keys.client(request.headers()) else {
+    let Some(client) = server.client(request.headers()) else {
         let message = "the API key is missing or unknown: send it as Authorization: Bearer KEY";
         let error = ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key");
-        return anthropic::respond(path, &error);
+        let mut response = anthropic::respond(path, &error);
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return response;
     };
+    if let Some((name, access)) = client.name().zip(request.extensions().get::<Access>()) {
+        access.set_key(name);
+    }
     request.extensions_mut().insert(client.clone());
     let mut response = next.run(request).await;
     client.tell_limits(response.headers_mut());

@@ -12,6 +12,9 @@ use crate::error::ApiError;
 /// Bytes that are counted as one, because a semaphore counts 2^29 at most on machines of 32 bits.
 const UNIT: usize = 1 << 10;
 
+/// Bytes that are allocated because a header announces them.
+const MAX_ANNOUNCED: usize = 64 << 10;
+
 /// The room for bodies.
 #[derive(Debug)]
 pub(crate) struct Bodies {
@@ -61,7 +64,7 @@ impl Bodies {
     ) -> Result<Body, Unread> {
         // Room is taken as bytes come: announcing them costs a client nothing.
         let mut held = self.take(0)?;
-        let mut bytes = Vec::with_capacity(announced.unwrap_or(0).min(max));
+        let mut bytes = Vec::with_capacity(announced.unwrap_or(0).min(max).min(MAX_ANNOUNCED));
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame.map_err(Unread::Broken)?.into_data() else { continue };
             if data.len() > max - bytes.len() {

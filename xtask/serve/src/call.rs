@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use tokio::time::timeout;
 
+use crate::access::Access;
 use crate::bodies::{Body, Unread};
 use crate::error::ApiError;
 use crate::keys::Client;
@@ -29,6 +30,7 @@ pub(crate) struct CallId(Arc<str>);
 pub(crate) struct Call {
     pub(crate) id: CallId,
     pub(crate) client: Client,
+    pub(crate) access: Access,
     pub(crate) body: Body,
     /// Given back once the engine has the request.
     pub(crate) place: Place,
@@ -57,10 +59,12 @@ pub(crate) async fn identify(mut request: Request, next: Next) -> Response {
     let value = HeaderValue::from_str(&id.0).expect("came from a header, or is hexadecimal");
     request.extensions_mut().insert(id);
     let (unread, read) = (has_body(&request), BodyRead::default());
+    // HTTP/2 has no such header, and no bodies that are taken for requests.
+    let is_http1 = request.version() < Version::HTTP_2;
     request.extensions_mut().insert(read.clone());
     let mut response = next.run(request).await;
     response.headers_mut().insert(REQUEST_ID, value);
-    if unread && !read.0.load(Ordering::Relaxed) {
+    if unread && is_http1 && !read.0.load(Ordering::Relaxed) {
         // The rest of the body would be taken for the next request, so the connection ends, and clients are told.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -87,8 +91,9 @@ impl FromRequest<Arc<Server>> for Call {
             server.metrics.limited.fetch_add(1, Ordering::Relaxed);
         })?;
         let id = request.extensions().get::<CallId>().cloned().unwrap_or_else(|| CallId::of(&request));
+        let access = request.extensions().get::<Access>().cloned().unwrap_or_default();
         let body = read(request, server).await?;
-        Ok(Self { id, client, body, place: server.admit()? })
+        Ok(Self { id, client, access, body, place: server.admit()? })
     }
 }
 

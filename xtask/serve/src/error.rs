@@ -6,6 +6,8 @@ use axum::response::{IntoResponse, Response};
 use pagoda::{AdmitError, SamplingError, error_chain};
 use serde::Serialize;
 
+use crate::access::Refused;
+
 /// Seconds after which a client may try again when the queue is full.
 const RETRY_AFTER_S: u32 = 1;
 
@@ -106,6 +108,7 @@ impl ApiError {
     pub(crate) fn respond(&self, body: String) -> Response {
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = self.status;
+        response.extensions_mut().insert(Refused(self.message.clone()));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {

@@ -18,6 +18,11 @@ use crate::limits::Limits;
 #[non_exhaustive]
 pub struct ApiKey {
     digest: [u8; 32],
+    /// Name of the key in the access log; without it, the first eight digits of its digest.
+    #[setters(into, strip_option)]
+    pub name: Option<String>,
+    /// Whether calls of this key may empty the prefix cache.
+    pub is_admin: bool,
     /// Whether calls of this key can hit prefixes that other sharing keys cached. The time to an answer shows whether a
     /// prefix was cached, and so what others have asked.
     pub shares_prefixes: bool,
@@ -35,7 +40,7 @@ pub struct ApiKey {
 pub enum ApiKeyError {
     /// A word after a key that means nothing.
     #[error(
-        "line {line}: {word:?} is none of share-prefixes, requests-per-minute=N and tokens-per-minute=N, N from 1 on"
+        "line {line}: {word:?} is none of admin, name=NAME, share-prefixes, requests-per-minute=N and tokens-per-minute=N, N from 1 on"
     )]
     Word {
         /// Number of the line, from 1.
@@ -56,8 +61,11 @@ pub enum ApiKeyError {
 
 impl fmt::Debug for ApiKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { digest: _, shares_prefixes, requests_per_minute, tokens_per_minute } = self;
+        let Self { digest: _, name, is_admin, shares_prefixes, requests_per_minute, tokens_per_minute } =
+            self;
         f.debug_struct("ApiKey")
+            .field("name", name)
+            .field("is_admin", is_admin)
             .field("shares_prefixes", shares_prefixes)
             .field("requests_per_minute", requests_per_minute)
             .field("tokens_per_minute", tokens_per_minute)
@@ -70,7 +78,14 @@ impl ApiKey {
     #[must_use]
     pub fn new(secret: &str) -> Self {
         let digest = Sha256::digest(secret).into();
-        Self { digest, shares_prefixes: false, requests_per_minute: None, tokens_per_minute: None }
+        Self {
+            digest,
+            name: None,
+            is_admin: false,
+            shares_prefixes: false,
+            requests_per_minute: None,
+            tokens_per_minute: None,
+        }
     }
 
     /// Reads a file of keys: one a line, then words about it. Empty lines, and lines that begin with `#`, are skipped.
@@ -98,7 +113,9 @@ impl ApiKey {
     fn add(&mut self, word: &str) -> Option<()> {
         let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
         match word.split_once('=') {
+            None if word == "admin" => self.is_admin = true,
             None if word == "share-prefixes" => self.shares_prefixes = true,
+            Some(("name", text)) if !text.is_empty() => self.name = Some(text.to_owned()),
             Some(("requests-per-minute", text)) => self.requests_per_minute = Some(number(text)?),
             Some(("tokens-per-minute", text)) => self.tokens_per_minute = Some(number(text)?),
             _ => return None,
@@ -114,6 +131,7 @@ pub(crate) struct Keys(HashMap<[u8; 32], Arc<Known>>);
 /// An accepted key, and the rest of its limits.
 #[derive(Debug)]
 struct Known {
+    key: ApiKey,
     /// Salt that separates the key's prefixes from those of other keys; `None` if it shares them. It is the same after a
     /// restart, so that blocks on disk are found again.
     salt: Option<String>,
@@ -125,6 +143,24 @@ struct Known {
 pub(crate) struct Client(Option<Arc<Known>>);
 
 impl Client {
+    /// Name of the key; `None` if calls need none.
+    pub(crate) fn name(&self) -> Option<String> {
+        let key = &self.0.as_ref()?.key;
+        let digits = || key.digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+        Some(key.name.clone().unwrap_or_else(digits))
+    }
+
+    /// Refuses clients whose key is not an admin's, if calls need keys.
+    pub(crate) fn check_admin(&self) -> Result<(), ApiError> {
+        match &self.0 {
+            Some(known) if !known.key.is_admin => {
+                let message = "this call needs a key with the word admin in the file of keys";
+                Err(ApiError::new(StatusCode::FORBIDDEN, message).with_code("not_admin"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The salt of a request of this client that asks for the salt `asked`.
     pub(crate) fn salt(&self, asked: Option<&str>) -> Option<String> {
         let own = self.0.as_ref().and_then(|known| known.salt.as_deref());
@@ -164,13 +200,22 @@ impl Client {
 
 impl Keys {
     pub(crate) fn new(keys: &[ApiKey]) -> Self {
+        Self::default().replaced(keys)
+    }
+
+    /// Other keys. Those that are the same go on with what is left of their limits.
+    pub(crate) fn replaced(&self, keys: &[ApiKey]) -> Self {
         let now = Instant::now();
         let known = |key: &ApiKey| {
-            let salt = Sha256::new_with_prefix("prefixes of ").chain_update(key.digest).finalize();
-            let salt =
-                (!key.shares_prefixes).then(|| salt.iter().map(|byte| format!("{byte:02x}")).collect());
-            let limits = Limits::new(key.requests_per_minute, key.tokens_per_minute, now);
-            (key.digest, Arc::new(Known { salt, limits }))
+            let same = self.0.get(&key.digest).filter(|known| known.key == *key);
+            let known = same.cloned().unwrap_or_else(|| {
+                let salt = Sha256::new_with_prefix("prefixes of ").chain_update(key.digest).finalize();
+                let salt =
+                    (!key.shares_prefixes).then(|| salt.iter().map(|byte| format!("{byte:02x}")).collect());
+                let limits = Limits::new(key.requests_per_minute, key.tokens_per_minute, now);
+                Arc::new(Known { key: key.clone(), salt, limits })
+            });
+            (key.digest, known)
         };
         Self(keys.iter().map(known).collect())
     }
@@ -218,17 +263,23 @@ mod tests {
 
     #[test]
     fn a_file_has_a_key_a_line() {
-        let text = "# people\nalpha\n\nbeta share-prefixes requests-per-minute=60 tokens-per-minute=10000\n";
+        let text = "# people\nalpha\n\nbeta name=people admin share-prefixes requests-per-minute=60 tokens-per-minute=10000\n";
         let keys = ApiKey::read_all(text).unwrap();
-        insta::assert_debug_snapshot!(keys, @"
+        insta::assert_debug_snapshot!(keys, @r#"
         [
             ApiKey {
+                name: None,
+                is_admin: false,
                 shares_prefixes: false,
                 requests_per_minute: None,
                 tokens_per_minute: None,
                 ..
             },
             ApiKey {
+                name: Some(
+                    "people",
+                ),
+                is_admin: true,
                 shares_prefixes: true,
                 requests_per_minute: Some(
                     60,
@@ -239,10 +290,10 @@ mod tests {
                 ..
             },
         ]
-        ");
+        "#);
         assert_eq!(keys[0], ApiKey::new("alpha"));
         let wrong = |text| ApiKey::read_all(text).unwrap_err().to_string();
-        insta::assert_snapshot!(wrong("a\nb tokens-per-minute=0"), @r#"line 2: "tokens-per-minute=0" is none of share-prefixes, requests-per-minute=N and tokens-per-minute=N, N from 1 on"#);
+        insta::assert_snapshot!(wrong("a\nb tokens-per-minute=0"), @r#"line 2: "tokens-per-minute=0" is none of admin, name=NAME, share-prefixes, requests-per-minute=N and tokens-per-minute=N, N from 1 on"#);
         insta::assert_snapshot!(wrong("a\na"), @"line 2: this key has a line before");
         insta::assert_snapshot!(wrong("\n#\n"), @"there is no key in it");
     }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod about;
+mod access;
 mod answer;
 mod answering;
 mod anthropic;
@@ -19,6 +20,7 @@ mod generation;
 mod host;
 mod keys;
 mod limits;
+mod listener;
 mod metrics;
 mod openai;
 mod openapi;
@@ -30,6 +32,8 @@ mod run;
 mod running;
 mod server;
 mod signals;
+#[cfg(feature = "tls")]
+mod tls;
 mod tokens;
 mod tools;
 
@@ -37,11 +41,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::handler::Handler;
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{self, MethodRouter};
 use pagoda::EngineHandle;
+use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 
 use error::ApiError;
 use openai::{chat, completions, responses};
@@ -49,9 +54,12 @@ use server::Server;
 
 pub use constraint::{SchemaError, SchemaMasks};
 pub use keys::{ApiKey, ApiKeyError};
+pub use listener::Listener;
 pub use metrics::MetricsNames;
 pub use options::Options;
-pub use run::{Stopped, run, serve};
+pub use run::{Connections, Stopped, run, serve};
+#[cfg(feature = "tls")]
+pub use tls::Tls;
 
 /// A server that can be mounted in another one and drained.
 #[derive(Debug, Clone)]
@@ -69,6 +77,11 @@ impl Service {
         self.0.drain();
     }
 
+    /// Reads the file of API keys and the certificate again, as at SIGHUP.
+    pub fn reload(&self) {
+        self.0.reload();
+    }
+
     /// All routes.
     pub fn router(&self) -> Router {
         let add = |router: Router<_>, Route { path, handler, .. }| router.route(path, handler);
@@ -78,10 +91,26 @@ impl Service {
             .fallback(unknown)
             .method_not_allowed_fallback(wrong_method)
             .layer(from_fn_with_state(Arc::clone(&self.0), authorize::check))
+            .layer(cors(&self.0.options.allowed_origins))
             .layer(from_fn_with_state(Arc::clone(&self.0), host::check))
+            .layer(from_fn(access::log))
             .layer(from_fn(call::identify))
             .with_state(Arc::clone(&self.0))
     }
+}
+
+/// Answers of browsers' questions whether pages of other origins may call.
+fn cors(origins: &[String]) -> CorsLayer {
+    let listed = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
+    let origins = if origins.iter().any(|origin| origin == "*") {
+        AllowOrigin::any()
+    } else {
+        AllowOrigin::list(listed)
+    };
+    CorsLayer::new()
+        .allow_origin(origins)
+        .allow_methods(AllowMethods::any())
+        .allow_headers(AllowHeaders::any())
 }
 
 /// A route, which the document of [`openapi`] describes.

@@ -1,5 +1,6 @@
 //! Settings of a server, and the load that it takes on.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use pagoda::Model;
 
 use crate::keys::ApiKey;
 use crate::metrics::MetricsNames;
+use crate::run::Connections;
 
 /// Bytes of a body per token of the model's context: long words in JSON's longest escapes take no more.
 const BODY_BYTES_PER_TOKEN: usize = 64;
@@ -39,6 +41,13 @@ pub struct Options {
     pub context_length: u32,
     /// API keys that the server accepts; if there are none, calls need no key.
     pub api_keys: Vec<ApiKey>,
+    /// The file that the keys come from, which is read again at each SIGHUP.
+    #[setters(into, strip_option)]
+    pub api_key_file: Option<PathBuf>,
+    /// Origins, such as `https://chat.example`, whose pages may call; `*` for all. None by default.
+    pub allowed_origins: Vec<String>,
+    /// Settings of connections.
+    pub connections: Connections,
     /// Names by which calls may reach the server, in addition to IP addresses and `localhost`; `None` for any name. A server at a
     /// loopback address has none by default, as any site can let its name resolve to that address.
     pub allowed_hosts: Option<Vec<String>>,
@@ -76,6 +85,9 @@ impl Options {
             context_length,
             model,
             api_keys: Vec::new(),
+            api_key_file: None,
+            allowed_origins: Vec::new(),
+            connections: Connections::default(),
             allowed_hosts: None,
             model_name: model_name.into(),
             model_aliases: Vec::new(),

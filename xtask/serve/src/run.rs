@@ -1,25 +1,30 @@
 //! Serves connections until a signal says to stop.
 
 use std::future::Future;
-use std::io;
-use std::net;
+use std::io::{self, Cursor};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use derive_setters::Setters;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use pagoda::{EngineHandle, Shutdown};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncReadExt, join, split};
 use tokio::runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
+use tokio_io_timeout::TimeoutStream;
+use tracing::info;
 
 use crate::Service;
+use crate::listener::{Accepting, Connection, Listener};
 use crate::options::Options;
-use crate::signals::Signals;
+use crate::signals::{Hangup, Signals};
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
 
 /// Time that the headers of a request may take, counted from the end of the one before.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -32,6 +37,35 @@ const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Connections at a time; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 4096;
+
+/// First bytes of a connection of HTTP/2.
+const HTTP2: &[u8] = b"PRI * HTTP/2.0";
+
+/// Time between two pings of an idle connection of HTTP/2, so that clients that are gone are noticed.
+const HTTP2_PING: Duration = Duration::from_secs(20);
+
+/// Settings of connections.
+#[derive(Debug, Clone, Setters)]
+#[non_exhaustive]
+pub struct Connections {
+    /// Time that a client may take to read anything before its connection is closed and its requests are cancelled.
+    pub write_timeout: Duration,
+    /// Certificate of the server, for HTTPS.
+    #[cfg(feature = "tls")]
+    #[setters(strip_option)]
+    pub tls: Option<Tls>,
+}
+
+impl Default for Connections {
+    /// HTTP, to clients that read something within a minute.
+    fn default() -> Self {
+        Self {
+            write_timeout: Duration::from_mins(1),
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+}
 
 /// Why a server stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,21 +88,28 @@ pub enum Stopped {
 /// # Errors
 /// If the system refuses a runtime, signals or the listener.
 pub fn run(
-    listener: net::TcpListener,
+    listener: impl Into<Listener>,
     handle: &EngineHandle,
     options: Options,
     ready: impl FnOnce(),
 ) -> io::Result<Stopped> {
-    listener.set_nonblocking(true)?;
+    let listener = listener.into();
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     let stopped = runtime.block_on(async {
-        let listener = TcpListener::from_std(listener)?;
         let mut signals = Signals::listen()?;
-        ready();
-        let drain_timeout = options.drain_timeout;
+        let (drain_timeout, settings) = (options.drain_timeout, options.connections.clone());
         let service = Service::new(handle.clone(), options);
+        let (mut hangup, reloaded) = (Hangup::listen()?, service.clone());
+        tokio::spawn(async move {
+            loop {
+                hangup.next().await;
+                reloaded.reload();
+            }
+        });
         let (stop, stopping) = watch::channel(());
-        let connections = tokio::spawn(serve(listener, service.router(), closed(stopping)));
+        let listener = Accepting::new(listener)?;
+        let connections = tokio::spawn(accept(listener, service.router(), settings, closed(stopping)));
+        ready();
         let stopped = watch_over(handle, &service, &mut signals, drain_timeout).await;
         if stopped == Stopped::AtOnce {
             let _ = timeout(EXIT_TIMEOUT, handle.shutdown(Shutdown::Now)).await;
@@ -95,6 +136,9 @@ async fn watch_over(
         () = handle.ended() => return Stopped::EngineFailed,
         () = signals.next() => service.drain(),
     }
+    let snapshot = handle.snapshot();
+    let (running, waiting) = (snapshot.running.len(), handle.num_waiting());
+    info!(running, waiting, seconds = drain_timeout.as_secs(), "draining: no more calls are taken");
     let drained = handle.shutdown(Shutdown::Drain);
     tokio::select! {
         () = drained => Stopped::Drained,
@@ -110,9 +154,22 @@ async fn closed(mut stopping: watch::Receiver<()>) {
     while stopping.changed().await.is_ok() {}
 }
 
-/// Serves the connections of `listener` until `stop` completes, then finishes the requests that have begun.
-/// Connections that send no headers are closed after 30 seconds.
-pub async fn serve(listener: TcpListener, router: Router, stop: impl Future<Output = ()>) {
+/// Serves the connections of `listener` until `stop` completes, then finishes the requests that have begun. HTTP/1.1 and
+/// HTTP/2 are told apart by their first bytes. Connections that send no headers are closed after 30 seconds.
+///
+/// # Errors
+/// If the system refuses the listener.
+pub async fn serve(
+    listener: impl Into<Listener>,
+    router: Router,
+    settings: Connections,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    accept(Accepting::new(listener.into())?, router, settings, stop).await;
+    Ok(())
+}
+
+async fn accept(listener: Accepting, router: Router, settings: Connections, stop: impl Future<Output = ()>) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     // Each connection holds a receiver: it hears of the end, and its own end is heard of.
     let (stopping, stopped) = watch::channel(());
@@ -123,14 +180,15 @@ pub async fn serve(listener: TcpListener, router: Router, stop: impl Future<Outp
             () = &mut stop => break,
             accepted = listener.accept() => accepted,
         };
-        let Ok((stream, _)) = stream else {
+        let Ok(stream) = stream else {
             // Out of file descriptors, most likely: some will be closed.
             sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (router, stopped) = (router.clone(), stopped.clone());
+        let (router, settings, stopped) = (router.clone(), settings.clone(), stopped.clone());
         tokio::spawn(async move {
-            connection(stream, router, stopped).await;
+            // A connection that breaks concerns nobody else.
+            let _ = connection(stream, router, &settings, stopped).await;
             drop(place);
         });
     }
@@ -139,18 +197,62 @@ pub async fn serve(listener: TcpListener, router: Router, stop: impl Future<Outp
     stopping.closed().await;
 }
 
-async fn connection(stream: TcpStream, router: Router, mut stopped: watch::Receiver<()>) {
-    // Tokens are small, and must not wait for more.
-    let _ = stream.set_nodelay(true);
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    let mut served = pin!(http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
-    tokio::select! {
-        // A connection that breaks concerns nobody else.
-        _ = served.as_mut() => {}
-        _ = stopped.changed() => {
-            served.as_mut().graceful_shutdown();
-            let _ = served.await;
-        }
+async fn connection(
+    stream: Box<dyn Connection>,
+    router: Router,
+    settings: &Connections,
+    mut stopped: watch::Receiver<()>,
+) -> io::Result<()> {
+    #[cfg(feature = "tls")]
+    let stream = match &settings.tls {
+        Some(tls) => timeout(HEADER_TIMEOUT, tls.accept(stream)).await??,
+        None => stream,
+    };
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(settings.write_timeout));
+    let mut stream = Box::pin(stream);
+    let first = tokio::select! {
+        first = timeout(HEADER_TIMEOUT, first_bytes(&mut stream)) => first??,
+        _ = stopped.changed() => return Ok(()),
+    };
+    let is_http2 = first == HTTP2;
+    let (read, write) = split(stream);
+    let stream = TokioIo::new(join(Cursor::new(first).chain(read), write));
+    let service = TowerToHyperService::new(router);
+    macro_rules! finish {
+        ($served:expr) => {{
+            let mut served = pin!($served);
+            tokio::select! {
+                _ = served.as_mut() => {}
+                _ = stopped.changed() => {
+                    served.as_mut().graceful_shutdown();
+                    let _ = served.await;
+                }
+            }
+        }};
     }
+    if is_http2 {
+        let mut http = http2::Builder::new(TokioExecutor::new());
+        http.timer(TokioTimer::new()).keep_alive_interval(Some(HTTP2_PING));
+        finish!(http.serve_connection(stream, service));
+    } else {
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+        finish!(http.serve_connection(stream, service));
+    }
+    Ok(())
+}
+
+/// The first bytes of a connection, as many as tell its protocol.
+async fn first_bytes(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<Vec<u8>> {
+    let mut first = Vec::with_capacity(HTTP2.len());
+    while first.len() < HTTP2.len() && HTTP2.starts_with(&first) {
+        let mut more = [0; HTTP2.len()];
+        let read = stream.read(&mut more[..HTTP2.len() - first.len()]).await?;
+        if read == 0 {
+            break;
+        }
+        first.extend_from_slice(&more[..read]);
+    }
+    Ok(first)
 }

@@ -1,13 +1,16 @@
 //! State that all calls share: the engine, the model, and the places of calls in preparation.
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread::available_parallelism;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use axum::http::HeaderMap;
 use pagoda::{Conversation, EngineHandle, Health, Model, TokenMask};
 use tokio::sync::Semaphore;
 use tokio::task;
+use tracing::{error, info};
 
 use crate::answer::is_thought_begun;
 use crate::bodies::Bodies;
@@ -16,7 +19,7 @@ use crate::engine_use::{EngineUse, Recent};
 use crate::error::ApiError;
 use crate::feed::Feed;
 use crate::fields::Reader;
-use crate::keys::Keys;
+use crate::keys::{ApiKey, Client, Keys};
 use crate::metrics::Metrics;
 use crate::options::Options;
 
@@ -31,7 +34,7 @@ const ANY_MODEL: &str = "default";
 pub(crate) struct Server {
     pub(crate) handle: EngineHandle,
     pub(crate) options: Options,
-    pub(crate) keys: Keys,
+    keys: RwLock<Keys>,
     pub(crate) bodies: Bodies,
     pub(crate) metrics: Metrics,
     pub(crate) recent: Recent,
@@ -74,7 +77,7 @@ impl Server {
     pub(crate) fn new(handle: EngineHandle, options: Options) -> Self {
         Self {
             handle,
-            keys: Keys::new(&options.api_keys),
+            keys: RwLock::new(Keys::new(&options.api_keys)),
             bodies: Bodies::new(options.max_held_bytes),
             metrics: Metrics::default(),
             recent: Recent::default(),
@@ -145,6 +148,35 @@ impl Server {
     /// A reader of a call's body.
     pub(crate) fn reader(&self) -> Reader {
         Reader::new(self.options.strict)
+    }
+
+    /// Returns the caller with these headers; `None` if their key is not accepted.
+    pub(crate) fn client(&self, headers: &HeaderMap) -> Option<Client> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).client(headers)
+    }
+
+    /// Reads the keys and the certificate again. What cannot be read stays as it is.
+    pub(crate) fn reload(&self) {
+        if let Some(path) = &self.options.api_key_file {
+            let read = fs::read_to_string(path).map_err(|error| error.to_string());
+            match read.and_then(|text| ApiKey::read_all(&text).map_err(|error| error.to_string())) {
+                Ok(keys) => {
+                    let mut known = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+                    *known = known.replaced(&keys);
+                    info!(path = %path.display(), keys = keys.len(), "the API keys were read again");
+                }
+                Err(error) => {
+                    error!(path = %path.display(), error, "the API keys stay as they are");
+                }
+            }
+        }
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.options.connections.tls {
+            match tls.reload() {
+                Ok(()) => info!("the certificate was read again"),
+                Err(error) => error!(%error, "the certificate stays as it is"),
+            }
+        }
     }
 
     /// Takes no more calls from now on.

@@ -1,11 +1,11 @@
-//! Signals that end the server.
+//! Signals to the server.
 
 use std::io;
 
 #[cfg(unix)]
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGTERM and Ctrl-C.
+/// SIGTERM and Ctrl-C, which end the server.
 #[derive(Debug)]
 #[cfg(unix)]
 pub(crate) struct Signals {
@@ -28,7 +28,24 @@ impl Signals {
     }
 }
 
-/// Ctrl-C.
+/// SIGHUP, which has the server read its files again.
+#[derive(Debug)]
+#[cfg(unix)]
+pub(crate) struct Hangup(Signal);
+
+#[cfg(unix)]
+impl Hangup {
+    pub(crate) fn listen() -> io::Result<Self> {
+        Ok(Self(signal(SignalKind::hangup())?))
+    }
+
+    /// Completes with the next signal.
+    pub(crate) async fn next(&mut self) {
+        self.0.recv().await;
+    }
+}
+
+/// Ctrl-C, which ends the server.
 #[derive(Debug)]
 #[cfg(not(unix))]
 pub(crate) struct Signals;
@@ -45,5 +62,23 @@ impl Signals {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+}
+
+/// No signal: files are read at the start only.
+#[derive(Debug)]
+#[cfg(not(unix))]
+pub(crate) struct Hangup;
+
+#[cfg(not(unix))]
+impl Hangup {
+    #[expect(clippy::unnecessary_wraps, reason = "as on Unix")]
+    pub(crate) fn listen() -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    /// Never completes.
+    pub(crate) async fn next(&mut self) {
+        std::future::pending().await
     }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use axum::Router;
 use pagoda::{Demand, Engine, EngineHandle, EngineOptions, HandleOptions, KvDtype, Model, Sparse};
-use serve::{Options, Service};
+use serve::{Connections, Options, Service};
+use std::net::TcpListener;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::tiny;
@@ -39,7 +39,7 @@ pub(crate) fn open_model() -> Model {
     Model::open(FOLDER.path()).unwrap()
 }
 
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+pub(crate) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
 /// A server and its engine.
 #[derive(Debug)]
@@ -97,9 +97,9 @@ pub(crate) fn listen_with(
 }
 
 fn route(router: Router) -> SocketAddr {
-    let listener = RUNTIME.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    RUNTIME.spawn(serve::serve(listener, router, std::future::pending()));
+    RUNTIME.spawn(serve::serve(listener, router, Connections::default(), std::future::pending()));
     address
 }
 

@@ -18,6 +18,7 @@ mod mount;
 mod non_finite;
 mod openai;
 mod openapi;
+mod operator;
 mod page;
 mod recovery;
 mod refusals;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use pagoda::{EngineHandle, Model, Shutdown};
 use serde::Serialize;
-use tokio::net::TcpListener;
+use std::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -22,7 +22,7 @@ pub(super) struct Own {
     handle: EngineHandle,
     /// Ends the connections when it is dropped.
     stop: oneshot::Sender<()>,
-    connections: JoinHandle<()>,
+    connections: JoinHandle<std::io::Result<()>>,
 }
 
 /// Time for the client's connections to close.
@@ -50,12 +50,13 @@ impl Own {
             Adapter { name: gpu.info().name.clone(), driver: gpu.info().driver_info.clone(), level }
         })?;
         let adapter = adapter.await.context("the engine ended")?;
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let router = serve::router(handle.clone(), options);
         let (stop, stopped) = oneshot::channel::<()>();
         let stopped = async move { drop(stopped.await) };
-        let connections = tokio::spawn(serve::serve(listener, router, stopped));
+        let connections =
+            tokio::spawn(serve::serve(listener, router, serve::Connections::default(), stopped));
         Ok(Self { address, adapter, handle, stop, connections })
     }
 

@@ -1,0 +1,171 @@
+//! The access log: one event a call, with what it used. Calls whose handlers panic are answered.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::Response;
+use futures_util::FutureExt;
+use hyper::body::{Frame, SizeHint};
+use tracing::{error, info, warn};
+
+use crate::answering::Usage;
+use crate::anthropic;
+use crate::call::CallId;
+use crate::error::ApiError;
+use crate::page;
+
+/// What a call used, for its event.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Access(Arc<Used>);
+
+#[derive(Debug, Default)]
+struct Used {
+    key: OnceLock<String>,
+    prompt_tokens: AtomicU64,
+    cached_tokens: AtomicU64,
+    output_tokens: AtomicU64,
+}
+
+impl Access {
+    /// Notes the name of the API key.
+    pub(crate) fn set_key(&self, name: String) {
+        let _ = self.0.key.set(name);
+    }
+
+    /// Notes the tokens used so far.
+    pub(crate) fn set_usage(&self, usage: Usage) {
+        self.0.prompt_tokens.store(usage.prompt_tokens, Ordering::Relaxed);
+        self.0.cached_tokens.store(usage.cached_tokens, Ordering::Relaxed);
+        self.0.output_tokens.store(usage.output_tokens, Ordering::Relaxed);
+    }
+}
+
+/// Why a call was refused, for its event.
+#[derive(Debug, Clone)]
+pub(crate) struct Refused(pub(crate) String);
+
+/// Logs a call at the end of its answer, and answers it by a 500 with its id if its handler panics.
+pub(crate) async fn log(mut request: Request, next: Next) -> Response {
+    let access = Access::default();
+    let (begun, method, path) = (Instant::now(), request.method().clone(), request.uri().path().to_owned());
+    let id = request.extensions().get::<CallId>().map_or_else(String::new, |id| id.as_str().to_owned());
+    request.extensions_mut().insert(access.clone());
+    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let mut response = answered.unwrap_or_else(|_| {
+        let error = ApiError::internal(format!("the server failed at request {id}"));
+        anthropic::respond(&path, &error.with_code("panicked"))
+    });
+    let is_quiet =
+        path.starts_with("/health") || path == "/metrics" || path == "/load" || page::is_asset(&path);
+    let refused = response.extensions_mut().remove::<Refused>().map(|Refused(reason)| reason);
+    if is_quiet && refused.is_none() {
+        return response;
+    }
+    let status = response.status();
+    let line = Line { access, begun, id, method, path, status, refused };
+    response.map(|body| Body::new(Logged { body, _line: line }))
+}
+
+/// A body that logs its call when it is sent, or given up.
+struct Logged {
+    body: Body,
+    _line: Line,
+}
+
+impl HttpBody for Logged {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The event of a call, which is sent when it is dropped.
+struct Line {
+    access: Access,
+    begun: Instant,
+    id: String,
+    method: Method,
+    path: String,
+    status: StatusCode,
+    refused: Option<String>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let Self { access: Access(used), begun, id, method, path, status, refused } = self;
+        let (status, reason) = (status.as_u16(), refused.as_deref());
+        let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let key = used.key.get().map(String::as_str);
+        let count = |tokens: &AtomicU64| Some(tokens.load(Ordering::Relaxed)).filter(|tokens| *tokens > 0);
+        let (prompt_tokens, cached_tokens) = (count(&used.prompt_tokens), count(&used.cached_tokens));
+        let output_tokens = count(&used.output_tokens);
+        macro_rules! event {
+            ($level:ident) => {
+                $level!(
+                    target: "pagoda::access",
+                    id, %method, path, status, ms, key, prompt_tokens, cached_tokens, output_tokens, reason
+                )
+            };
+        }
+        match status {
+            500.. => event!(error),
+            400.. => event!(warn),
+            _ => event!(info),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::middleware::from_fn;
+    use axum::routing::get;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::call;
+
+    async fn panics() -> &'static str {
+        panic!("a handler's")
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_panics_is_answered_with_the_id_of_the_call() {
+        for (path, kind) in
+            [("/v1/completions", r#""type":"server_error""#), ("/v1/messages", r#""type":"error""#)]
+        {
+            let router =
+                Router::new().route(path, get(panics)).layer(from_fn(log)).layer(from_fn(call::identify));
+            let request = Request::get(path).header("x-request-id", "unlucky-7").body(Body::empty()).unwrap();
+            let response = router.oneshot(request).await.unwrap();
+            assert_eq!(
+                (response.status().as_u16(), &response.headers()["x-request-id"]),
+                (500, &"unlucky-7".parse().unwrap())
+            );
+            let body = axum::body::to_bytes(response.into_body(), 1 << 10).await.unwrap();
+            let body = String::from_utf8(body.to_vec()).unwrap();
+            assert!(body.contains("request unlucky-7") && body.contains(kind), "{body}");
+        }
+    }
+}
