@@ -7,6 +7,7 @@ pub mod kernels;
 pub mod pages;
 pub mod portability;
 pub mod select;
+pub mod set_up;
 pub mod test;
 pub mod tree;
 
@@ -32,7 +33,10 @@ pub fn main(registry: &Registry) -> ExitCode {
 /// Those of the command.
 pub fn run(command: Command, registry: &Registry) -> Result<()> {
     match command {
-        Command::Generate(args) => generate::run(&args),
+        Command::Generate(args) => {
+            set_up::set_up(default_model::needs(&args.engine)?)?;
+            generate::run(&args)
+        }
         Command::Shared(command) => pagoda_cli::run(command, &policies(registry)),
         Command::Select(args) => select::run(&args, registry),
         Command::Bench(args) => bench::run(&args, registry),

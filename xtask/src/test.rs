@@ -12,7 +12,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cli::TestArgs;
 use crate::default_model;
-use crate::setup::{self, Need};
+use crate::set_up::set_up;
+use crate::setup::Need;
 use crate::tree;
 
 /// Features of the whole workspace: all kinds of tiers.
@@ -42,7 +43,7 @@ pub fn run(args: &TestArgs) -> Result<()> {
     if default_model::cached()?.is_none() {
         needs.push(Need::DefaultModel);
     }
-    setup::ensure(&needs)?;
+    set_up(&needs)?;
     default_model::path()?;
     let references = References::beside_this_program()?;
     let variables = variables(&references);

@@ -164,6 +164,10 @@ pub struct ModelsArgs {
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("tested").multiple(true).args(["self_test", "models"]))]
 pub struct DoctorArgs {
+    /// Install what the commands lack: by apt-get, as root on Debian and Ubuntu; elsewhere, the command to run is printed
+    #[arg(long)]
+    pub install: bool,
+
     /// Also run every kernel on each adapter and compare it with its CPU reference; a level that fails under
     /// this driver is remembered, and the engine avoids it
     #[arg(long)]

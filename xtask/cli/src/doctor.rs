@@ -33,6 +33,9 @@ use crate::setup::{self, Found, Need, Platform, REQUIREMENTS, Remedy, SetupPlan}
 ///
 /// When something is missing that the commands need, or no adapter can be opened.
 pub fn run(args: &DoctorArgs) -> Result<()> {
+    if args.install {
+        setup::install(DefaultModel::of_this_user().needs())?;
+    }
     let mut report = Report::of_this_machine();
     if args.self_test {
         let random = args.random.map(|specs| Random::new(specs, args.seed));
@@ -261,8 +264,7 @@ fn write_plan(f: &mut fmt::Formatter<'_>, plan: &SetupPlan) -> fmt::Result {
     }
     match &plan.remedy {
         Remedy::Nothing => Ok(()),
-        Remedy::RunApt => line(f, "to install", "cargo xtask test and cargo xtask generate do it by apt-get"),
-        Remedy::Print(command) => line(f, "to install", command),
+        Remedy::Apt(command) | Remedy::Print(command) => line(f, "to install", command),
         Remedy::Advise(advice) => line(f, "to install", advice),
     }
 }

@@ -1,17 +1,15 @@
 //! Set-up of the machine: what the commands need beyond Rust, whether it is installed, and how to install it.
 //!
-//! [`plan`] decides what to do from what was found, and is pure; [`ensure()`] carries the plan out.
+//! [`plan`] decides what to do from what was found, and is pure. Commands fail by [`ensure()`] if something is missing; only
+//! [`install`] carries the plan out.
 
 use std::env;
-use std::io::{self, IsTerminal as _};
+use std::io;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
-use consent::Consent;
-
-mod consent;
 mod found;
 
 pub use found::{Driver, Found, Host, Platform, Python, Vulkan};
@@ -118,8 +116,8 @@ pub struct SetupPlan {
 pub enum Remedy {
     /// Nothing is missing.
     Nothing,
-    /// The process may run apt-get, and does so.
-    RunApt,
+    /// The command of apt-get, which this process may run.
+    Apt(String),
     /// One command for the user to run.
     Print(String),
     /// No command can do it: what the user has to do.
@@ -138,7 +136,7 @@ pub fn plan(found: &Found, needs: &[Need]) -> SetupPlan {
         (_, Some(variable)) if vulkan_missing => Remedy::Advise(format!(
             "{variable} is set and names no usable Vulkan driver: unset it, or name the manifest of a driver"
         )),
-        (Platform::Debian { root: true }, _) => Remedy::RunApt,
+        (Platform::Debian { root: true }, _) => Remedy::Apt(apt_command(&packages)),
         (Platform::Debian { root: false }, _) => {
             Remedy::Print(format!("sudo sh -c '{}'", apt_command(&packages)))
         }
@@ -157,39 +155,56 @@ pub fn plan(found: &Found, needs: &[Need]) -> SetupPlan {
     SetupPlan { missing, packages, remedy }
 }
 
-/// Makes sure that `needs` are met: installs what is missing if this process may and `PAGODA_INSTALL` lets it, and
-/// otherwise fails with the one command to run. No GPU is required with `ATTN_GPU=skip`. Reports what it does on stderr. Returns
-/// what the machine has afterwards.
-///
-/// # Errors
-///
-/// If something is missing and could not be installed.
-pub fn ensure(needs: &[Need]) -> Result<Found> {
+impl SetupPlan {
+    /// Fails if something is missing.
+    ///
+    /// # Errors
+    /// What is missing, with the command that installs it or with what the user has to do.
+    pub fn check(&self) -> Result<()> {
+        let missing = self.missing.join(", ");
+        match &self.remedy {
+            Remedy::Nothing => Ok(()),
+            Remedy::Apt(command) | Remedy::Print(command) => {
+                bail!("missing: {missing}; to install, run\n  {command}")
+            }
+            Remedy::Advise(advice) => bail!("missing: {missing}; {advice}"),
+        }
+    }
+}
+
+/// Looks on this machine for what `needs` require. No GPU is required with `ATTN_GPU=skip`.
+pub fn look(needs: &[Need]) -> (Found, SetupPlan) {
     let without_gpu = env::var_os("ATTN_GPU").is_some_and(|value| value == "skip");
     let needs: Vec<_> = needs.iter().copied().filter(|&need| need != Need::Gpu || !without_gpu).collect();
     let found = Found::on_this_machine(&needs);
     let plan = plan(&found, &needs);
-    let missing = plan.missing.join(", ");
-    match plan.remedy {
-        Remedy::Nothing => return Ok(found),
-        Remedy::Print(command) => bail!("missing: {missing}; to install, run\n  {command}"),
-        Remedy::Advise(advice) => bail!("missing: {missing}; {advice}"),
-        Remedy::RunApt => {}
-    }
-    let command = apt_command(&plan.packages);
-    let may = match Consent::of(|name| env::var(name).ok(), io::stdin().is_terminal())? {
-        Consent::Yes => true,
-        Consent::Ask => consent::ask(&missing, &command, &mut io::stdin().lock())?,
-        Consent::Never => false,
-    };
-    ensure!(may, "missing: {missing}; to install, run\n  {command}");
-    eprintln!("missing: {missing}; running {command}");
+    (found, plan)
+}
+
+/// Makes sure that `needs` are met, and installs nothing. Returns what the machine has.
+///
+/// # Errors
+/// Those of [`SetupPlan::check`].
+pub fn ensure(needs: &[Need]) -> Result<Found> {
+    let (found, plan) = look(needs);
+    plan.check()?;
+    Ok(found)
+}
+
+/// Installs what `needs` require and the machine lacks, if this process may; says on stderr what it does. Only
+/// `doctor --install` and the set-up of a checkout call this.
+///
+/// # Errors
+/// Those of [`SetupPlan::check`] if this process may not install, those of apt-get, and what is missing after it.
+pub fn install(needs: &[Need]) -> Result<()> {
+    let (_, plan) = look(needs);
+    let Remedy::Apt(command) = &plan.remedy else { return plan.check() };
+    eprintln!("missing: {}; running {command}", plan.missing.join(", "));
     apt_get(&["update"])?;
     apt_get(&[&["install", "-y", "--no-install-recommends"], plan.packages.as_slice()].concat())?;
-    let found = Found::on_this_machine(&needs);
-    let still_missing = self::plan(&found, &needs).missing;
+    let still_missing = look(needs).1.missing;
     ensure!(still_missing.is_empty(), "still missing after the installation: {}", still_missing.join(", "));
-    Ok(found)
+    Ok(())
 }
 
 /// Command that installs packages on Debian and Ubuntu.

@@ -15,6 +15,8 @@ mod library_only;
 mod packages;
 mod pages;
 mod results;
+#[cfg(target_os = "linux")]
+mod set_up;
 mod setters;
 mod tidy;
 mod vocabulary;

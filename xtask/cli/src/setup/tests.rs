@@ -67,7 +67,7 @@ fn what_a_bare_machine_is_told() {
     });
     assert_snapshot!(told.join("\n"), @r#"
     Debian { root: true } misses Vulkan loader and driver, Python 3 with pip, Redis server, Node.js, npm, Chromium with its driver
-      RunApt
+      Apt("apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server nodejs npm chromium chromium-driver")
     Debian { root: false } misses Vulkan loader and driver, Python 3 with pip, Redis server, Node.js, npm, Chromium with its driver
       Print("sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server nodejs npm chromium chromium-driver'")
     OtherLinux misses Vulkan loader and driver, Python 3 with pip, Redis server, Node.js, npm, Chromium with its driver
@@ -115,5 +115,8 @@ fn installing_does_not_help_where_a_variable_redirects() {
     let mut found = bare(Platform::Debian { root: true });
     found.vulkan.as_mut().unwrap().redirected_by = Some("VK_DRIVER_FILES");
     assert_ron_snapshot!(plan(&found, &[Need::Gpu]).remedy, @r#"advise("VK_DRIVER_FILES is set and names no usable Vulkan driver: unset it, or name the manifest of a driver")"#);
-    assert_eq!(plan(&found, &[Need::DefaultModel]).remedy, Remedy::RunApt);
+    assert_eq!(
+        plan(&found, &[Need::DefaultModel]).remedy,
+        Remedy::Apt(apt_command(&["python3", "python3-pip"]))
+    );
 }

@@ -1,0 +1,4 @@
+//! The program as scripts and packages see it, without a model or an adapter.
+
+#[cfg(target_os = "linux")]
+mod setup;
