@@ -6,10 +6,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use pagoda::{Registry, Sparse};
-use pagoda_cli::cli::{self, Shared, values as shared};
+use pagoda_cli::cli::{self, Shared, Sources, values as shared};
 
 mod kernels;
 mod values;
@@ -42,10 +41,7 @@ impl Cli {
     #[must_use]
     pub fn read(registry: &Registry) -> Self {
         let args = keep_separator(std::env::args_os().collect());
-        match cli::with_config(args) {
-            Ok(args) => Self::try_parse_with(registry, args).unwrap_or_else(|error| error.exit()),
-            Err(error) => Self::command().error(ErrorKind::Io, format!("{error:#}")).exit(),
-        }
+        Self::parse_with(registry, args, &Sources::of_this_process()).unwrap_or_else(|error| error.exit())
     }
 
     /// Reads `args`, whose first element names the program.
@@ -56,14 +52,20 @@ impl Cli {
         registry: &Registry,
         args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {
+        Self::parse_with(registry, args.into_iter().map(Into::into).collect(), &Sources::default())
+    }
+
+    /// Reads `args`, filled up from the environment and a file.
+    fn parse_with(registry: &Registry, args: Vec<OsString>, sources: &Sources) -> Result<Self, clap::Error> {
         let policy = {
             let registry = registry.clone();
             move |text: &str| shared::policy_of(&registry, text)
         };
         let select = |command: clap::Command| command.mut_arg("sparse", |arg| arg.value_parser(policy));
-        let mut command =
+        let command =
             cli::with_policies(Self::command(), &policies(registry)).mut_subcommand("select", select);
-        let matches = command.try_get_matches_from_mut(args)?;
+        let mut command = cli::sources::with_sources(command);
+        let matches = cli::sources::parse(&command, args, sources)?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         if let (Command::Bench(args), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
             args.engine_flags = EngineArgs::given(matches);
@@ -84,6 +86,7 @@ fn keep_separator(mut args: Vec<OsString>) -> Vec<OsString> {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Generate text from prompts; several prompts are served as one continuous batch
+    #[command(alias = "run")]
     Generate(Box<GenerateArgs>),
     /// A command that `pagoda` has too.
     #[command(flatten)]

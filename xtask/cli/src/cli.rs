@@ -6,7 +6,6 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::error::ErrorKind;
 use clap::{ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use pagoda::Registry;
 
@@ -18,6 +17,7 @@ mod score;
 mod serve;
 mod served;
 mod slo;
+pub mod sources;
 mod sparse;
 mod template;
 pub mod values;
@@ -27,9 +27,10 @@ pub use engine::EngineArgs;
 pub use generate::GenerateArgs;
 pub use sampling::SamplingArgs;
 pub use score::ScoreArgs;
-pub use serve::{ServeArgs, with_config};
+pub use serve::ServeArgs;
 pub use served::{BenchServeArgs, PromptForm, ServedArgs};
 pub use slo::Slo;
+pub use sources::Sources;
 pub use sparse::{Auto, Measure, Policies, SparseArg};
 pub use template::TemplateArgs;
 
@@ -85,10 +86,8 @@ impl Cli {
     /// `registry`.
     #[must_use]
     pub fn read(registry: &Registry) -> Self {
-        match with_config(std::env::args_os().collect()) {
-            Ok(args) => Self::try_parse_with(registry, args).unwrap_or_else(|error| error.exit()),
-            Err(error) => Self::command().error(ErrorKind::Io, format!("{error:#}")).exit(),
-        }
+        let args = std::env::args_os().collect();
+        Self::parse_with(registry, args, &Sources::of_this_process()).unwrap_or_else(|error| error.exit())
     }
 
     /// Reads `args`, whose first element names the program.
@@ -99,9 +98,22 @@ impl Cli {
         registry: &Registry,
         args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {
+        let args = args.into_iter().map(Into::into).collect();
+        Self::parse_with(registry, args, &Sources::default())
+    }
+
+    /// Reads `args`, filled up from the environment and a file.
+    ///
+    /// # Errors
+    /// Wrong usage, and what is wrong in a source.
+    pub fn parse_with(
+        registry: &Registry,
+        args: Vec<OsString>,
+        sources: &Sources,
+    ) -> Result<Self, clap::Error> {
         let policies = Policies { registry: registry.clone(), measure: None };
-        let mut command = with_policies(Self::command(), &policies);
-        let matches = command.try_get_matches_from_mut(args)?;
+        let mut command = sources::with_sources(with_policies(Self::command(), &policies));
+        let matches = sources::parse(&command, args, sources)?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         if let (Command::Bench(Bench::Serve(args)), Some((_, bench))) =
             (&mut cli.command, matches.subcommand())

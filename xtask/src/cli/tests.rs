@@ -1,3 +1,4 @@
+use clap::error::ErrorKind;
 use insta::assert_snapshot;
 
 use super::*;

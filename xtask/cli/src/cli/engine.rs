@@ -151,7 +151,7 @@ impl EngineArgs {
             if arg.get_action().takes_values() {
                 let values = matches.get_raw(id).into_iter().flatten();
                 flags.extend(values.map(|value| [format!("{name}=").as_ref(), value].into_iter().collect()));
-            } else {
+            } else if matches.get_flag(id) {
                 flags.push(name.into());
             }
         }

@@ -1,11 +1,8 @@
-//! Flags of `pagoda serve`, which may also come from a file.
+//! Flags of `pagoda serve`.
 
-use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
 use clap::{Args, Parser};
 use pagoda::Preemption;
 use serve::MetricsNames;
@@ -14,7 +11,6 @@ use super::{EngineArgs, values};
 
 /// `pagoda serve`.
 #[derive(Debug, Clone, Args)]
-#[command(args_override_self = true)]
 pub struct ServeArgs {
     /// Address to listen at; 0.0.0.0 for all of the machine's
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
@@ -28,10 +24,6 @@ pub struct ServeArgs {
     /// name, or none at a loopback address
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub allowed_hosts: Option<Vec<String>>,
-
-    /// File with flags as keys, such as port = 8000; flags of the command line prevail
-    #[arg(long, value_name = "FILE.toml")]
-    pub config: Option<PathBuf>,
 
     /// File with one API key a line, and behind it share-prefixes, requests-per-minute=N and tokens-per-minute=N where
     /// wanted; by default, no key is asked for
@@ -112,51 +104,4 @@ impl Default for ServeArgs {
         }
         Flags::parse_from(["serve"]).serve
     }
-}
-
-/// Puts the flags of `serve --config FILE` before those of the command line, which prevail.
-///
-/// # Errors
-/// If the file cannot be read or is not a list of keys and values.
-pub fn with_config(args: Vec<OsString>) -> Result<Vec<OsString>> {
-    if args.get(1).map(OsString::as_os_str) != Some(OsStr::new("serve")) {
-        return Ok(args);
-    }
-    let Some(path) = config_path(&args) else { return Ok(args) };
-    let file = || path.display().to_string();
-    let text = fs::read_to_string(&path).with_context(|| format!("--config {}", file()))?;
-    let flags = flags(&text).with_context(|| format!("--config {}", file()))?;
-    let (command, given) = args.split_at(2);
-    Ok([command, &flags, given].concat())
-}
-
-fn config_path(args: &[OsString]) -> Option<PathBuf> {
-    let joined = |arg: &OsString| arg.to_str()?.strip_prefix("--config=").map(PathBuf::from);
-    let apart = |pair: &[OsString]| (pair[0] == "--config").then(|| Path::new(&pair[1]).to_path_buf());
-    args.windows(2).find_map(apart).or_else(|| args.iter().find_map(joined))
-}
-
-/// The flags of a configuration file.
-fn flags(text: &str) -> Result<Vec<OsString>> {
-    let table: toml::Table = text.parse()?;
-    let mut flags = Vec::new();
-    for (key, value) in table {
-        let name = key.replace('_', "-");
-        let value = match value {
-            toml::Value::Boolean(true) => {
-                flags.push(format!("--{name}").into());
-                continue;
-            }
-            toml::Value::Boolean(false) => continue,
-            toml::Value::String(text) => text,
-            toml::Value::Integer(number) => number.to_string(),
-            toml::Value::Float(number) => number.to_string(),
-            _ => bail!("{key}: must be a text, a number, or true"),
-        };
-        if name == "config" {
-            bail!("config: a file of flags names no other one");
-        }
-        flags.push(format!("--{name}={value}").into());
-    }
-    Ok(flags)
 }

@@ -1,5 +1,6 @@
 use std::fs;
 
+use clap::error::ErrorKind;
 use insta::assert_snapshot;
 use pagoda::{IndexDtype, KvDtype, Preemption};
 
@@ -78,50 +79,10 @@ fn every_flag_of_run_is_read() {
 }
 
 fn serve(args: &[&str]) -> ServeArgs {
-    let args = ["pagoda", "serve"].iter().chain(args).map(OsString::from).collect();
-    match Cli::try_parse_with(&Registry::builtin(), super::serve::with_config(args).unwrap()).unwrap().command
-    {
+    match parse(&[&["serve"], args].concat()).unwrap().command {
         Command::Shared(Shared::Serve(args)) => *args,
         other => panic!("parsed {other:?} instead of serve"),
     }
-}
-
-#[test]
-fn flags_of_a_file_give_way_to_those_of_the_command_line() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("a.toml");
-    fs::write(
-        &file,
-        "port = 1\nhost = '0.0.0.0'\nmax_queued_tokens = 9\nreproducible = true\nno-coop = false",
-    )
-    .unwrap();
-    let file = file.to_str().unwrap();
-    let args = serve(&["--config", file, "--port", "2"]);
-    assert_eq!((args.port, args.host.to_string().as_str()), (2, "0.0.0.0"));
-    assert_eq!((args.max_queued_requests, args.max_queued_tokens), (1024, 9));
-    assert!(args.engine.reproducible && !args.engine.no_coop);
-    let joined = serve(&[&format!("--config={file}")]);
-    assert_eq!((joined.port, joined.request_timeout), (1, None));
-}
-
-#[test]
-fn files_of_flags_are_checked() {
-    let folder = tempfile::tempdir().unwrap();
-    let refusal = |text: &str| {
-        let file = folder.path().join("a.toml");
-        fs::write(&file, text).unwrap();
-        let args = ["pagoda", "serve", "--config", file.to_str().unwrap()].map(OsString::from);
-        let args =
-            super::serve::with_config(args.to_vec()).map_err(|error| format!("{:#}", error.root_cause()))?;
-        Cli::try_parse_from(args)
-            .map(drop)
-            .map_err(|error| error.to_string().lines().next().unwrap().to_string())
-    };
-    assert_snapshot!(refusal("ports = 1").unwrap_err(), @"error: unexpected argument '--ports' found");
-    assert_snapshot!(refusal("port = 'x'").unwrap_err(), @"error: invalid value 'x' for '--port <N>': invalid digit found in string");
-    assert_snapshot!(refusal("port = [1]").unwrap_err(), @"port: must be a text, a number, or true");
-    assert_snapshot!(refusal("config = 'b.toml'").unwrap_err(), @"config: a file of flags names no other one");
-    assert!(refusal("port = ").is_err());
 }
 
 #[test]
