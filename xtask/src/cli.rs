@@ -65,7 +65,7 @@ impl Cli {
         let command =
             cli::with_policies(Self::command(), &policies(registry)).mut_subcommand("select", select);
         let mut command = cli::sources::with_sources(command);
-        let matches = cli::sources::parse(&command, args, sources)?;
+        let matches = cli::sources::parse(&command, &args, sources)?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         if let (Command::Bench(args), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
             args.engine_flags = EngineArgs::given(matches);

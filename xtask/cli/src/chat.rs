@@ -64,6 +64,7 @@ pub fn run(args: &ChatArgs, policies: &Policies) -> Result<()> {
 fn open(args: &ChatArgs, engine: &EngineArgs, model: &Model) -> Result<Engine> {
     let context = model.config.context_length;
     let tokens = args.context.map_or(context, |tokens| tokens.min(context));
+    model::note_context(engine, args.context, model);
     model::engine(engine, model, Demand::one(tokens.into()), Preemption::Recompute)
 }
 

@@ -20,6 +20,7 @@ mod slo;
 pub mod sources;
 mod sparse;
 mod template;
+mod tips;
 pub mod values;
 
 pub use chat::ChatArgs;
@@ -113,7 +114,7 @@ impl Cli {
     ) -> Result<Self, clap::Error> {
         let policies = Policies { registry: registry.clone(), measure: None };
         let mut command = sources::with_sources(with_policies(Self::command(), &policies));
-        let matches = sources::parse(&command, args, sources)?;
+        let matches = sources::parse(&command, &args, sources)?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         if let (Command::Bench(Bench::Serve(args)), Some((_, bench))) =
             (&mut cli.command, matches.subcommand())

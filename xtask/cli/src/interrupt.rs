@@ -2,7 +2,7 @@
 //! report what it has; the second one ends the process at once. In a chat, it ends the answer or, if there is none, the
 //! program.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,9 +15,12 @@ use signal_hook::{consts, flag};
 /// Exit code of a process that Ctrl-C ended: 128 + SIGINT, by the convention of shells.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
-/// The error of a command that Ctrl-C stopped, after it has reported what it had.
+/// The error of a command that a signal stopped, after it has reported what it had.
 #[derive(Debug)]
-pub struct Interrupted;
+pub struct Interrupted {
+    /// Exit code of the process.
+    pub code: u8,
+}
 
 impl std::fmt::Display for Interrupted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -101,12 +104,36 @@ impl Interrupt {
     /// # Errors
     /// [`Interrupted`].
     pub fn end(&self) -> Result<(), Interrupted> {
-        if self.requested() { Err(Interrupted) } else { Ok(()) }
+        if self.requested() { Err(Interrupted { code: EXIT_INTERRUPTED }) } else { Ok(()) }
     }
 
     /// Asks the command to stop; true if it had been asked before.
     pub fn request(&self) -> bool {
         self.requested.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// The last signal that told a process to end, for processes that others answer.
+#[derive(Debug, Clone, Default)]
+pub struct LastSignal(Arc<AtomicUsize>);
+
+impl LastSignal {
+    /// Listens from now on for SIGTERM and Ctrl-C, which something else must answer already: they no longer end the process by
+    /// themselves.
+    pub fn listen(&self) {
+        #[cfg(unix)]
+        for signal in [consts::SIGTERM, consts::SIGINT] {
+            let number = usize::try_from(signal).expect("signals are above 0");
+            // Where the system refuses it, the exit code is that of Ctrl-C.
+            let _ = flag::register_usize(signal, Arc::clone(&self.0), number);
+        }
+    }
+
+    /// The error of a command that the signal ended: its code is 128 and the signal's number, by the convention of shells.
+    #[must_use]
+    pub fn interrupted(&self) -> Interrupted {
+        let signal = u8::try_from(self.0.load(Ordering::Relaxed)).unwrap_or(0);
+        Interrupted { code: if signal == 0 { EXIT_INTERRUPTED } else { 128 | signal } }
     }
 }
 

@@ -32,7 +32,7 @@ use pagoda::{Registry, error_chain};
 
 use crate::serve::{EXIT_ENGINE_FAILED, EngineFailed};
 use cli::{Bench, Cli, Command, Policies, Shared};
-use interrupt::{EXIT_INTERRUPTED, Interrupted};
+use interrupt::Interrupted;
 
 /// Runs the command line of this process with the policies of `registry`, and turns its result into an exit code.
 #[must_use]
@@ -50,13 +50,15 @@ pub fn main(registry: &Registry) -> ExitCode {
 pub fn exit(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<Interrupted>() => ExitCode::from(EXIT_INTERRUPTED),
         // Whoever reads the output has read enough, as `head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", error_chain::joined(error.as_ref()));
-            ExitCode::from(exit_code(&error))
-        }
+        Err(error) => match error.downcast_ref::<Interrupted>() {
+            Some(interrupted) => ExitCode::from(interrupted.code),
+            None => {
+                eprintln!("error: {}", error_chain::joined(error.as_ref()));
+                ExitCode::from(exit_code(&error))
+            }
+        },
     }
 }
 

@@ -35,10 +35,39 @@ pub fn engine(args: &EngineArgs, model: &Model, demand: Demand, preemption: Pree
     let lines = opening_lines(args, &options, &model.gpu(&options)?);
     let engine = Engine::open(model, &options)?;
     drop(lines);
+    note_pool(args, &engine);
     if args.verbose {
         eprintln!("{}", loaded(model, &engine, begun.elapsed()));
     }
     Ok(engine)
+}
+
+/// Says on stderr that the model's context is shorter than `asked`, if it is.
+pub fn note_context(args: &EngineArgs, asked: Option<u32>, model: &Model) {
+    if let Some(note) = context_note(asked, model.config.context_length).filter(|_| !args.quiet) {
+        eprintln!("{note}");
+    }
+}
+
+fn context_note(asked: Option<u32>, stated: u32) -> Option<String> {
+    let asked = asked.filter(|asked| *asked > stated)?;
+    Some(format!("--context {asked}: the model has a context of {stated} tokens, and gets no longer one"))
+}
+
+/// Says on stderr that the KV pool is smaller than `--kv-memory`, if it is.
+pub fn note_pool(args: &EngineArgs, engine: &Engine) {
+    let kv = engine.decoder().kv();
+    let block = kv.plan().block_bytes();
+    let asked = args.kv_memory.filter(|_| args.kv_blocks.is_none() && !args.quiet);
+    if let Some(note) = pool_note(asked, u64::from(kv.num_blocks()) * block, block) {
+        eprintln!("{note}");
+    }
+}
+
+fn pool_note(asked: Option<u64>, pool: u64, block: u64) -> Option<String> {
+    let asked = asked.filter(|asked| *asked >= pool + block.max(asked / 100))?;
+    let [asked, pool] = [asked, pool].map(BinaryBytes);
+    Some(format!("--kv-memory {asked}: the KV pool takes {pool}, the most that the device holds"))
 }
 
 /// The model's fingerprint, for which the whole checkpoint is read the first time.
@@ -120,5 +149,24 @@ impl From<&EngineArgs> for EngineOptions {
             sparse.certify = args.certify;
         }
         options
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_beyond_what_there_is_are_told() {
+        assert_eq!([context_note(None, 8), context_note(Some(8), 8)], [None, None]);
+        let told = context_note(Some(9), 8).unwrap();
+        assert_eq!(told, "--context 9: the model has a context of 8 tokens, and gets no longer one");
+        // Less than a block, or than a hundredth, is no difference.
+        assert_eq!(
+            [pool_note(None, 32, 16), pool_note(Some(47), 32, 16), pool_note(Some(1000), 991, 1)],
+            [const { None }; 3]
+        );
+        let told = pool_note(Some(1 << 40), 1 << 30, 1 << 20).unwrap();
+        assert_eq!(told, "--kv-memory 1.00 TiB: the KV pool takes 1.00 GiB, the most that the device holds");
     }
 }

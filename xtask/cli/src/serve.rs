@@ -1,7 +1,7 @@
 //! `pagoda serve`: the engine as an HTTP server.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, ToSocketAddrs as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use attn_kernels::gpu::wgpu::DeviceType;
 use models::{DecoderConfig, KvPlan, RopeScaling};
 use pagoda::fetch::ModelCache;
+use pagoda::usage::readable;
 use pagoda::{
     Demand, Engine, EngineHandle, EngineOptions, HandleOptions, Model, Order, TierSpec, error_chain,
 };
@@ -18,7 +19,7 @@ use serve::{ApiKey, Options, Stopped};
 
 use crate::cli::{EngineArgs, ServeArgs};
 use crate::default_model;
-use crate::interrupt::Interrupted;
+use crate::interrupt::LastSignal;
 use crate::model;
 use crate::open_model::open_model;
 use crate::setup::{self, Need};
@@ -26,7 +27,7 @@ use crate::setup::{self, Need};
 /// Bytes of the KV pool on software drivers, which have no memory of their own to fill, if no flag sets a size.
 const SOFTWARE_KV_BYTES: u64 = 1 << 30;
 
-/// Bytes of KV blocks that outlive the server on disk, if no flag sets a size.
+/// Bytes of KV blocks that outlive the server on disk, if no flag sets a size and the file system has room for them.
 const DISK_KV_BYTES: u64 = 10 << 30;
 
 /// Steps after which a waiting request counts as one priority higher, so that each runs some time.
@@ -53,20 +54,24 @@ impl std::error::Error for EngineFailed {}
 /// # Errors
 /// If the port is taken, and errors of the model and the device.
 pub fn run(args: &ServeArgs) -> Result<()> {
-    let listener = TcpListener::bind((args.host, args.port))
+    let listener = TcpListener::bind((args.host.as_str(), args.port))
         .with_context(|| format!("cannot listen at {}, port {}", args.host, args.port))?;
     let address = listener.local_addr()?;
     let model = Arc::new(open_model(&args.engine)?);
     let (handle, options) = start(args, &model)?;
     let name = options.model_name.clone();
-    let ready = || eprintln!("serving {name} at http://{address}");
+    let last_signal = LastSignal::default();
+    let ready = || {
+        last_signal.listen();
+        eprintln!("serving {name} at http://{address}");
+    };
     match serve::run(listener, &handle, options, ready).context("cannot serve")? {
         Stopped::Drained => Ok(()),
         Stopped::TimedOut => {
             eprintln!("requests that took longer than {} seconds were cancelled", args.drain_timeout);
             Ok(())
         }
-        Stopped::AtOnce => Err(Interrupted.into()),
+        Stopped::AtOnce => Err(last_signal.interrupted().into()),
         _ => Err(EngineFailed.into()),
     }
 }
@@ -110,6 +115,8 @@ fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {
     let lines = model::opening_lines(&args.engine, &options, &model.gpu(&options)?);
     let (engine, options) = kept_or_open(args, model, options)?;
     drop(lines);
+    model::note_context(&args.engine, args.context, model);
+    model::note_pool(&args.engine, &engine);
     if args.engine.verbose {
         eprintln!("{}", model::loaded(model, &engine, begun.elapsed()));
     }
@@ -165,8 +172,34 @@ fn disk_kv(args: &ServeArgs, model: &Model) -> Result<Option<TierSpec>> {
     let index = model.config.indexer.map(|_| format!("-index-{}", kv.of_index())).unwrap_or_default();
     let groups = if KvPlan::new(&model.config, kv)?.layout.groups.len() > 1 { "-groups" } else { "" };
     let name = format!("{name}-{print:032x}-{:?}{index}-{block_size}{groups}{rotation}", kv.dtype);
-    let disk = DiskSpec { path: folder.join(name.to_lowercase()), capacity_bytes: DISK_KV_BYTES };
-    Ok(Some(TierSpec::default().disk(Some(disk))))
+    let path = folder.join(name.to_lowercase());
+    let capacity_bytes = disk_bytes(&path)?;
+    if capacity_bytes < DISK_KV_BYTES && !args.engine.quiet {
+        eprintln!(
+            "KV on disk: {}, of what the file system of {} has free",
+            readable(capacity_bytes),
+            folder.display()
+        );
+    }
+    Ok(Some(TierSpec::default().disk(Some(DiskSpec { path, capacity_bytes }))))
+}
+
+/// Bytes of the default disk tier in a folder: what its file system has free, the folder's own files included, but a tenth.
+fn disk_bytes(folder: &Path) -> Result<u64> {
+    let is_there = |path: &&Path| path.exists();
+    let there = folder
+        .ancestors()
+        .find(is_there)
+        .with_context(|| format!("{}: no part of it exists", folder.display()))?;
+    let free = fs4::available_space(there).with_context(|| there.display().to_string())?;
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let own: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
+    Ok(fitting(free.saturating_add(own)))
+}
+
+/// Bytes of the default disk tier where `room` are free.
+fn fitting(room: u64) -> u64 {
+    DISK_KV_BYTES.min(room - room / 10)
 }
 
 fn options(args: &ServeArgs, model: Arc<Model>) -> Result<Options> {
@@ -174,7 +207,7 @@ fn options(args: &ServeArgs, model: Arc<Model>) -> Result<Options> {
     let mut options = Options::new(model, args.model_name.clone().unwrap_or_else(|| model_name(args)));
     options.context_length = context;
     // Behind a loopback address any page of a browser can be; what listens elsewhere has a name of its own.
-    options.allowed_hosts = args.allowed_hosts.clone().or_else(|| args.host.is_loopback().then(Vec::new));
+    options.allowed_hosts = args.allowed_hosts.clone().or_else(|| is_loopback(&args.host).then(Vec::new));
     options.metrics_names = args.metrics_names;
     options.seed = args.seed;
     options.drain_timeout = Duration::from_secs(args.drain_timeout);
@@ -187,6 +220,11 @@ fn options(args: &ServeArgs, model: Arc<Model>) -> Result<Options> {
     Ok(options)
 }
 
+/// Whether other machines cannot reach an address or name of this one.
+fn is_loopback(host: &str) -> bool {
+    (host, 0).to_socket_addrs().is_ok_and(|mut addresses| addresses.all(|address| address.ip().is_loopback()))
+}
+
 /// The name of the model's file without its ending, or of its folder.
 fn model_name(args: &ServeArgs) -> String {
     let EngineArgs { model, random, .. } = &args.engine;
@@ -196,4 +234,23 @@ fn model_name(args: &ServeArgs) -> String {
     let file = model.as_deref().unwrap_or(Path::new(default_model::PACKAGE.file));
     let name = if file.is_dir() { file.file_name() } else { file.file_stem() };
     name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_disk_tier_takes_what_there_is_room_for() {
+        assert_eq!([0, 10, 1 << 30, 1 << 50].map(fitting), [0, 9, (1 << 30) - (1 << 30) / 10, 10 << 30]);
+        // A folder that is not there yet is of the file system of the next one above it.
+        let folder = tempfile::tempdir().unwrap();
+        assert!(disk_bytes(&folder.path().join("a/b")).unwrap() > 0);
+    }
+
+    #[test]
+    fn names_and_addresses_of_this_machine_are_loopback() {
+        assert!(is_loopback("localhost") && is_loopback("127.0.0.1") && is_loopback("::1"));
+        assert!(!is_loopback("0.0.0.0") && !is_loopback("192.0.2.1"));
+    }
 }

@@ -107,7 +107,7 @@ fn prompts_that_are_none_are_refused() {
         assert!(told.contains(why), "{told}");
     };
     piped(b"", "the prompt is empty");
-    piped(&[0xff, 0xfe, 0], "standard input: cannot be read");
+    piped(&[0xff, 0xfe, 0], "standard input: not UTF-8: byte 0xff at offset 0");
 }
 
 #[test]

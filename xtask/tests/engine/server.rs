@@ -137,14 +137,16 @@ fn requests_that_do_not_end_in_time_get_an_error() {
 
 #[test]
 fn a_second_signal_ends_at_once() {
-    let server = Server::start(&["--drain-timeout", "1000"]);
-    let _running = server.stream(4000);
-    server.signal("-INT");
-    while !server.ask("GET", "/health", "").contains("503 Service Unavailable") {
-        thread::sleep(Duration::from_millis(2));
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let server = Server::start(&["--drain-timeout", "1000", "--host", "localhost"]);
+        let _running = server.stream(4000);
+        server.signal(signal);
+        while !server.ask("GET", "/health", "").contains("503 Service Unavailable") {
+            thread::sleep(Duration::from_millis(2));
+        }
+        server.signal(signal);
+        assert_eq!(server.ended().code(), Some(code));
     }
-    server.signal("-INT");
-    assert_eq!(server.ended().code(), Some(130));
 }
 
 /// `--context` bounds prompt and answer together, in what the server says as in what it takes.

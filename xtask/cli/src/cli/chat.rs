@@ -19,7 +19,7 @@ pub struct ChatArgs {
     pub load: Option<PathBuf>,
 
     /// Maximum number of tokens of an answer
-    #[arg(long, aliases = ["predict", "n-predict"], value_name = "N", default_value_t = 1024)]
+    #[arg(long, short = 'n', aliases = ["predict", "n-predict"], value_name = "N", default_value_t = 1024)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub max_tokens: u32,
 

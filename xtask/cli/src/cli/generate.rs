@@ -42,7 +42,7 @@ pub struct GenerateArgs {
     pub raw: bool,
 
     /// Maximum number of tokens to generate per prompt
-    #[arg(long, aliases = ["predict", "n-predict"], value_name = "N", default_value_t = 256)]
+    #[arg(long, short = 'n', aliases = ["predict", "n-predict"], value_name = "N", default_value_t = 256)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     pub max_tokens: u32,
 

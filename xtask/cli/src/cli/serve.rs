@@ -1,6 +1,5 @@
 //! Flags of `pagoda serve`.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
@@ -12,9 +11,9 @@ use super::{EngineArgs, values};
 /// `pagoda serve`.
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
-    /// Address to listen at; 0.0.0.0 for all of the machine's
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    pub host: IpAddr,
+    /// Address or name to listen at, such as localhost; 0.0.0.0 for all of the machine's
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = values::non_empty)]
+    pub host: String,
 
     /// Port to listen at; 0 for any that is free
     #[arg(long, value_name = "N", default_value_t = 8080)]
@@ -71,8 +70,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub request_timeout: Option<u64>,
 
-    /// Keep no KV blocks on disk; by default, 10 GiB of them outlive the server in the user's cache folder, unless
-    /// --kv-tiers says where
+    /// Keep no KV blocks on disk; by default, 10 GiB of them, or what fits on the disk, outlive the server in the
+    /// user's cache folder, unless --kv-tiers says where
     #[arg(long)]
     pub no_disk_kv: bool,
 

@@ -13,6 +13,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use self::file::File;
+use super::tips::with_tip;
 
 mod file;
 
@@ -80,19 +81,23 @@ fn leaves(command: Command, change: &dyn Fn(Command) -> Command) -> Command {
 ///
 /// # Errors
 /// Wrong usage, and what is wrong in a source, with its name.
-pub fn parse(command: &Command, args: Vec<OsString>, sources: &Sources) -> Result<ArgMatches, clap::Error> {
-    let plain = match command.clone().try_get_matches_from(&args) {
+pub fn parse(command: &Command, args: &[OsString], sources: &Sources) -> Result<ArgMatches, clap::Error> {
+    filled_up(command, args, sources).map_err(|error| with_tip(command, args, error))
+}
+
+fn filled_up(command: &Command, args: &[OsString], sources: &Sources) -> Result<ArgMatches, clap::Error> {
+    let plain = match command.clone().try_get_matches_from(args) {
         Err(error) if !error.use_stderr() => return Err(error),
         plain => plain.err(),
     };
     // Switches take a value, which their help need not say.
     let command = command.clone().mut_subcommands(|command| leaves(command, &|leaf| leaf.mut_args(valued)));
-    let fills = match command.clone().ignore_errors(true).try_get_matches_from(&args) {
+    let fills = match command.clone().ignore_errors(true).try_get_matches_from(args) {
         Ok(matches) => fills(&command, &matches, sources)
             .map_err(|fault| clap::Error::raw(ErrorKind::Io, fault + "\n"))?,
         Err(_) => Vec::new(),
     };
-    let filled = |fills: &[Fill]| command.clone().try_get_matches_from(with(&command, &args, fills));
+    let filled = |fills: &[Fill]| command.clone().try_get_matches_from(with(&command, args, fills));
     filled(&fills).map_err(|error| {
         let is_of_source =
             |count: &usize| is_told(&filled(&fills[..*count])) && !is_told(&filled(&fills[..count - 1]));

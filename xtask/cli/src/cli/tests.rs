@@ -260,6 +260,7 @@ fn names_of_llama_cpp_are_understood() {
     assert_eq!((sampling.seed, sampling.temperature, sampling.repetition_penalty), (7, 0.5, 1.1));
     assert_eq!((sampling.dry_breaker, sampling.dry_last_tokens), (vec!["X".to_owned()], 64));
     assert_eq!(args.engine.model, Some("a.gguf".into()));
+    assert_eq!(run(&["-n", "5"]).max_tokens, 5);
     assert!(parse(&["run", "-f", "book.txt"]).is_ok() && parse(&["chat", "-c", "4096"]).is_ok());
     assert_eq!(serve(&["--ctx-size", "4096", "-m", "a.gguf"]).context, Some(4096));
 }

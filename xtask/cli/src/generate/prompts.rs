@@ -1,16 +1,19 @@
 //! Prompts of `generate`: what is asked, as requests.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use pagoda::{Conversation, Model, Request};
 use serde_json::{Value, json};
 use serve::SchemaMasks;
 
 use crate::cli::GenerateArgs;
 use crate::ids_file;
+
+/// Who says a message, as servers know it.
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// The requests of a command line.
 ///
@@ -64,16 +67,33 @@ fn texts(args: &GenerateArgs) -> Result<Vec<String>> {
     Ok(vec![read_text(path)?])
 }
 
-/// Reads a file, or standard input where the path is `-`.
+/// Reads a file, or standard input without the line break at its end where the path is `-`.
 ///
 /// # Errors
 /// If it cannot be read, with its name.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
-    let read = match path == Path::new("-") {
-        true => io::read_to_string(io::stdin()),
-        false => fs::read_to_string(path),
+    let is_piped = path == Path::new("-");
+    let mut bytes = Vec::new();
+    let read = match is_piped {
+        true => io::stdin().read_to_end(&mut bytes).map(drop),
+        false => fs::read(path).map(|read| bytes = read),
     };
-    read.with_context(|| format!("{}: cannot be read", name(path)))
+    read.with_context(|| format!("{}: cannot be read", name(path)))?;
+    let mut text = utf8(bytes).with_context(|| name(path))?;
+    // The one that `echo` adds, as llama.cpp has it.
+    if is_piped && text.ends_with('\n') {
+        text.truncate(text.len() - 1);
+        text.truncate(text.strip_suffix('\r').unwrap_or(&text).len());
+    }
+    Ok(text)
+}
+
+/// The text of bytes.
+fn utf8(bytes: Vec<u8>) -> Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        anyhow!("not UTF-8: byte {:#04x} at offset {offset}", error.as_bytes()[offset])
+    })
 }
 
 /// Name of a file, or of standard input.
@@ -123,8 +143,11 @@ pub(crate) fn read_messages(path: &Path) -> Result<Vec<Value>> {
         bail!("{}: the list of messages is empty", name(path));
     }
     for (index, message) in messages.iter_mut().enumerate() {
-        if !message["role"].is_string() || message["content"].is_null() {
+        let Some(role) = message["role"].as_str().filter(|_| !message["content"].is_null()) else {
             bail!("{}: message {index} has no role or no content", name(path));
+        };
+        if !ROLES.contains(&role) {
+            bail!("{}: message {index} has the role {role:?}; roles are {}", name(path), ROLES.join(", "));
         }
         join_parts(&mut message["content"]).with_context(|| format!("{}: message {index}", name(path)))?;
     }
@@ -168,9 +191,10 @@ mod tests {
             told(r#"{"model": "m", "messages": [{"role": "user", "content": "Hi"}], "temperature": 0}"#),
             told(r#"[{"role": "user", "content": [{"type": "image_url"}]}]"#),
             told(r#"[{"role": "user", "content": ["Hi"]}]"#),
+            told(r#"[{"role": "usr", "content": "Hi"}]"#),
             told("Hi"),
         ];
-        insta::assert_snapshot!(said.join("\n"), @"
+        insta::assert_snapshot!(said.join("\n"), @r#"
         1
         2
         m.json: message 0 has no role or no content
@@ -179,10 +203,18 @@ mod tests {
         m.json: beside messages, model, temperature would be left out: flags say the same
         m.json: message 0: a part of type image_url: only text is read
         m.json: message 0: a part of its content has no type
+        m.json: message 0 has the role "usr"; roles are system, developer, user, assistant, tool
         m.json: not JSON: expected value at line 1 column 1
-        ");
+        "#);
         let parts = r#"[{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]"#;
         fs::write(&path, parts).unwrap();
         assert_eq!(read_messages(&path).unwrap()[0]["content"], "a\nb");
+    }
+
+    #[test]
+    fn a_byte_that_is_no_text_is_named() {
+        let told = utf8(b"caf\xe9!".to_vec()).unwrap_err().to_string();
+        assert_eq!(told, "not UTF-8: byte 0xe9 at offset 3");
+        assert_eq!(utf8("é".into()).unwrap(), "é");
     }
 }
