@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3Default;
 
 pub use self::quantized::Quantized;
+use crate::config::sampling;
+use crate::sampling::Sampling;
 #[cfg(feature = "chat")]
 use crate::{ChatError, ChatTemplate};
 use crate::{
@@ -111,6 +113,21 @@ impl Checkpoint {
             Self::Hf(weights) => DecoderConfig::from_hf_dir(weights.path()),
             Self::Random(weights) => Ok(weights.config().clone()),
             Self::Quantized(weights) => weights.checkpoint.config(),
+        }
+    }
+
+    /// Sampling parameters that the checkpoint recommends: temperature, top-k, top-p, min-p and repetition penalty of
+    /// `generation_config.json`, or of the keys `general.sampling` of GGUF, as far as they are in range. If it states at least
+    /// one of them, the others change nothing; temperature is then 1. `None` if it states none.
+    ///
+    /// # Errors
+    /// [`ConfigError::Io`] and [`ConfigError::Json`] if `generation_config.json` cannot be read, and values of another type.
+    pub fn sampling(&self) -> Result<Option<Sampling>, ConfigError> {
+        match self {
+            Self::Gguf(file) => sampling::of_gguf(file),
+            Self::Hf(weights) => sampling::of_hf_dir(weights.path()),
+            Self::Random(_) => Ok(None),
+            Self::Quantized(weights) => weights.checkpoint.sampling(),
         }
     }
 

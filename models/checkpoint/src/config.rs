@@ -12,6 +12,7 @@ mod nsa;
 mod plain;
 mod read;
 mod rope;
+pub(crate) mod sampling;
 mod tensors;
 
 pub use self::{

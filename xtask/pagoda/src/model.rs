@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use attn_kernels::gpu::{Gpu, GpuError, GpuOptions};
+use models::sampling::Sampling;
 use models::{
     ChatTemplate, Checkpoint, Conversation, Decoder, DecoderConfig, DecoderOptions, Dtype, KvPlan, KvPool,
     Message, ModelError, RandomSpec, SelectionPlace, SparseOptions, Tokenizer, WeightError,
@@ -27,6 +28,7 @@ pub struct Model {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// `None` if the checkpoint has none.
     pub chat: Option<ChatTemplate>,
+    sampling: Sampling,
     /// The device that it was last loaded on, and the options that it was opened with.
     gpu: Mutex<Option<(GpuOptions, Arc<Gpu>)>>,
     fingerprint: OnceLock<u128>,
@@ -73,6 +75,9 @@ impl Model {
             config: checkpoint.config()?,
             tokenizer: checkpoint.tokenizer()?.map(Arc::new),
             chat: checkpoint.chat_template()?,
+            sampling: checkpoint
+                .sampling()?
+                .unwrap_or_else(|| Sampling::default().temperature(0.7).top_p(0.95)),
             checkpoint,
             gpu: Mutex::default(),
             fingerprint: OnceLock::new(),
@@ -86,13 +91,13 @@ impl Model {
     /// # Errors
     /// [`Error::Open`] if `to` is none of [`Dtype::TARGETS`], or nothing is left to quantise.
     pub fn quantize(self, to: Dtype) -> Result<Self, Error> {
-        let Self { checkpoint, config, tokenizer, chat, token_texts, .. } = self;
+        let Self { checkpoint, config, tokenizer, chat, sampling, token_texts, .. } = self;
         let name = checkpoint.weights().path().display().to_string();
         let checkpoint = checkpoint
             .quantize(&config, to)
             .map_err(|source| Error::Open { name, source: Box::new(source.into()) })?;
         let (gpu, fingerprint) = (Mutex::default(), OnceLock::new());
-        Ok(Self { checkpoint, config, tokenizer, chat, gpu, fingerprint, token_texts })
+        Ok(Self { checkpoint, config, tokenizer, chat, sampling, gpu, fingerprint, token_texts })
     }
 
     /// The tokenizer.
@@ -101,6 +106,13 @@ impl Model {
     /// [`Error::NoTokenizer`] if the checkpoint has none.
     pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>, Error> {
         self.tokenizer.as_ref().ok_or(Error::NoTokenizer)
+    }
+
+    /// Sampling parameters of a request that states none: those that the checkpoint recommends
+    /// ([`Checkpoint::sampling`]), or else temperature 0.7 and top-p 0.95.
+    #[must_use]
+    pub fn default_sampling(&self) -> Sampling {
+        self.sampling.clone()
     }
 
     /// Tokens whose text contains one of `texts`, ascending, for [`Dry::breakers`](crate::Dry). O(vocabulary); the first call

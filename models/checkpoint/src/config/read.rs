@@ -16,15 +16,8 @@ impl DecoderConfig {
     /// # Errors
     /// Any [`ConfigError`] except those of GGUF.
     pub fn from_hf_dir(dir: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let read = |name| {
-            let path = dir.as_ref().join(name);
-            std::fs::read_to_string(&path).map_err(|source| ConfigError::Io { path, source })
-        };
-        let generation = match read("generation_config.json") {
-            Err(ConfigError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => None,
-            other => Some(other?),
-        };
-        Self::from_hf_json(&read("config.json")?, generation.as_deref())
+        let generation = generation_config(dir.as_ref())?;
+        Self::from_hf_json(&read(dir.as_ref(), "config.json")?, generation.as_deref())
     }
 
     /// Reads the text of `config.json` and, where it exists, of `generation_config.json`.
@@ -57,4 +50,17 @@ impl DecoderConfig {
         keys.refuse_unimplemented(family.reads)?;
         (family.read)(&keys)?.validate()
     }
+}
+
+/// Text of `generation_config.json` in a folder, `None` if it is missing.
+pub(super) fn generation_config(dir: &Path) -> Result<Option<String>, ConfigError> {
+    match read(dir, "generation_config.json") {
+        Err(ConfigError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+fn read(dir: &Path, name: &str) -> Result<String, ConfigError> {
+    let path = dir.join(name);
+    std::fs::read_to_string(&path).map_err(|source| ConfigError::Io { path, source })
 }

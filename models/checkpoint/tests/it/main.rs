@@ -19,6 +19,7 @@ mod quantize;
 mod quantized;
 mod rope;
 mod safetensors;
+mod sampling;
 mod smollm2;
 #[expect(unreachable_pub, reason = "the package of fuzz exports it")]
 mod targets;
