@@ -64,7 +64,9 @@ impl Cli {
         let select = |command: clap::Command| command.mut_arg("sparse", |arg| arg.value_parser(policy));
         let command =
             cli::with_policies(Self::command(), &policies(registry)).mut_subcommand("select", select);
-        let mut command = cli::sources::with_sources(command);
+        let greedy = |arg: clap::Arg| arg.help(TEMPERATURE);
+        let mut command = cli::sources::with_sources(command)
+            .mut_subcommand("generate", |generate| generate.mut_arg("temperature", greedy));
         let matches = cli::sources::parse(&command, &args, sources)?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         if let (Command::Bench(args), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
@@ -73,6 +75,9 @@ impl Cli {
         Ok(cli)
     }
 }
+
+/// Help of the temperature of `generate`, in place of that of `pagoda run`.
+const TEMPERATURE: &str = "Divides the logits; by default 0, which always takes the most likely token: scripts rely on the same tokens in each run";
 
 /// Keeps the first `--` of `test`'s arguments, which is for cargo: clap drops one `--`, so this adds another.
 fn keep_separator(mut args: Vec<OsString>) -> Vec<OsString> {

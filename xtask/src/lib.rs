@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use pagoda::Registry;
-use pagoda_cli::cli::Policies;
+use pagoda_cli::cli::{Defaults, Policies};
 use pagoda_cli::{default_model, generate, model, open_model, report, self_test, setup};
 
 use cli::{Cli, Command};
@@ -35,7 +35,7 @@ pub fn run(command: Command, registry: &Registry) -> Result<()> {
     match command {
         Command::Generate(args) => {
             set_up::set_up(default_model::needs(&args.engine)?)?;
-            generate::run(&args)
+            generate::run(&args, Defaults::Greedy)
         }
         Command::Shared(command) => pagoda_cli::run(command, &policies(registry)),
         Command::Select(args) => select::run(&args, registry),

@@ -14,7 +14,7 @@ use anyhow::Result;
 use pagoda::usage::{TierUse, readable};
 use pagoda::{Demand, Engine, Event, FinishReason, Finished, Model, Preemption, Request, error_chain};
 
-use crate::cli::{ChatArgs, EngineArgs, Policies, SparseArg};
+use crate::cli::{ChatArgs, Defaults, EngineArgs, Policies, SparseArg};
 use crate::interrupt::Stop;
 use crate::open_model::open_model;
 use crate::progress::PrefillBar;
@@ -108,7 +108,7 @@ impl Chat<'_> {
     fn submit(&mut self, text: &str) -> Result<Prompt> {
         let prompt = self.history.prompt(self.model, text)?;
         let mut request = Request::new(prompt.ids.clone()).max_tokens(self.args.max_tokens);
-        request.sampling = self.args.sampling.sampling(self.model)?;
+        request.sampling = self.args.sampling.sampling(self.model, Defaults::OfModel)?;
         request.stop.clone_from(&self.args.stop);
         request.salt.clone_from(&self.args.salt);
         self.engine.submit(&request)?;

@@ -26,7 +26,7 @@ pub mod values;
 pub use chat::ChatArgs;
 pub use engine::EngineArgs;
 pub use generate::GenerateArgs;
-pub use sampling::SamplingArgs;
+pub use sampling::{Defaults, SamplingArgs};
 pub use score::ScoreArgs;
 pub use serve::ServeArgs;
 pub use served::{BenchServeArgs, PromptForm, ServedArgs};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use pagoda::{Clock, Demand, Engine, Event, Finished, LogProbs, Model, Request, SeqId, Token};
 
-use crate::cli::GenerateArgs;
+use crate::cli::{Defaults, GenerateArgs};
 use crate::interrupt::Interrupt;
 use crate::model;
 use crate::open_model::open_model;
@@ -18,13 +18,13 @@ use crate::report::{self, Generated, TextStream, Timing};
 
 pub(crate) use prompts::{read_messages, read_text};
 
-/// Runs the command.
+/// Runs the command, with parameters of the sampler that no flag gives from `defaults`.
 ///
 /// # Errors
 /// Errors of the model, the device or a prompt.
-pub fn run(args: &GenerateArgs) -> Result<()> {
+pub fn run(args: &GenerateArgs, defaults: Defaults) -> Result<()> {
     let model = open_model(&args.engine)?;
-    let prompts = prompts::read(args, &model)?;
+    let prompts = prompts::read(args, &model, defaults)?;
     let count = u32::try_from(prompts.len()).context("too many prompts")?;
     let context = u64::from(model.config.context_length);
     let block = u64::from(args.engine.block_size);

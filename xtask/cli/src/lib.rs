@@ -31,7 +31,7 @@ use anyhow::Result;
 use pagoda::{Registry, error_chain};
 
 use crate::serve::{EXIT_ENGINE_FAILED, EngineFailed};
-use cli::{Bench, Cli, Command, Policies, Shared};
+use cli::{Bench, Cli, Command, Defaults, Policies, Shared};
 use interrupt::Interrupted;
 
 /// Runs the command line of this process with the policies of `registry`, and turns its result into an exit code.
@@ -39,7 +39,7 @@ use interrupt::Interrupted;
 pub fn main(registry: &Registry) -> ExitCode {
     let policies = Policies { registry: registry.clone(), measure: None };
     exit(match Cli::read(registry).command {
-        Command::Run(args) => generate::run(&args),
+        Command::Run(args) => generate::run(&args, Defaults::OfModel),
         Command::Shared(command) => run(command, &policies),
         Command::Bench(Bench::Serve(args)) => bench::serve::run(&args),
     })

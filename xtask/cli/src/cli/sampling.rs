@@ -6,38 +6,49 @@ use pagoda::{Dry, LogitBias, Model, Penalties, Sampling, TokenBias};
 
 use super::values;
 
+/// Parameters of the sampler that no flag gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Defaults {
+    /// The parameters that the model's checkpoint recommends.
+    OfModel,
+    /// The most likely token each time, so that runs repeat themselves.
+    Greedy,
+}
+
 /// Choice of the next token from the logits.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
-    /// Divides the logits; 0 always takes the most likely token
-    #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.0, value_parser = values::temperature)]
+    /// Divides the logits; 0 always takes the most likely token. By default this and the next three are what the model's files
+    /// recommend, or else 0.7 and a top-p of 0.95
+    #[arg(long, alias = "temp", value_name = "T", value_parser = values::temperature)]
     #[arg(allow_negative_numbers = true)]
-    pub temperature: f32,
+    pub temperature: Option<f32>,
 
     /// Keeps the N most likely tokens; 0 keeps all
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
-    pub top_k: u32,
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub top_k: Option<u32>,
 
     /// Keeps the smallest set of most likely tokens whose probabilities sum to at least P
-    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = values::top_p)]
+    #[arg(long, value_name = "P", value_parser = values::top_p)]
     #[arg(allow_negative_numbers = true)]
-    pub top_p: f32,
+    pub top_p: Option<f32>,
 
     /// Drops tokens whose probability is below P times that of the most likely one
-    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = values::min_p)]
+    #[arg(long, value_name = "P", value_parser = values::min_p)]
     #[arg(allow_negative_numbers = true)]
-    pub min_p: f32,
+    pub min_p: Option<f32>,
 
     /// Seed of the sampler: the same seed, prompt and flags give the same tokens
     #[arg(long, short, value_name = "N", default_value_t = 0, value_parser = values::seed)]
     #[arg(allow_negative_numbers = true)]
     pub seed: u64,
 
-    /// Divides positive logits, and multiplies others, of tokens that occurred in prompt or output; 1 is off
-    #[arg(long, alias = "repeat-penalty", value_name = "R", default_value_t = 1.0)]
+    /// Divides positive logits, and multiplies others, of tokens that occurred in prompt or output; 1 is off. By default what
+    /// the model's files recommend
+    #[arg(long, alias = "repeat-penalty", value_name = "R")]
     #[arg(value_parser = values::repetition, allow_negative_numbers = true)]
-    pub repetition_penalty: f32,
+    pub repetition_penalty: Option<f32>,
 
     /// Is subtracted once from logits of tokens that occurred in the output
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = values::finite, allow_negative_numbers = true)]
@@ -82,11 +93,16 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The parameters of a request to `model`, whose tokenizer says at which tokens repetitions end.
+    /// The parameters of a request to `model`, whose tokenizer says at which tokens repetitions end. `defaults` are for those
+    /// that no flag gives.
     ///
     /// # Errors
     /// If the tokenizer cannot decode a token.
-    pub fn sampling(&self, model: &Model) -> Result<Sampling> {
+    pub fn sampling(&self, model: &Model, defaults: Defaults) -> Result<Sampling> {
+        let defaults = match defaults {
+            Defaults::OfModel => model.default_sampling(),
+            Defaults::Greedy => Sampling::default(),
+        };
         let mut dry = Dry::OFF
             .multiplier(self.dry_multiplier)
             .base(self.dry_base)
@@ -96,14 +112,14 @@ impl SamplingArgs {
             dry = dry.breakers(self.breakers(model)?);
         }
         let penalties = Penalties::OFF
-            .repetition(self.repetition_penalty)
+            .repetition(self.repetition_penalty.unwrap_or(defaults.penalties.repetition))
             .presence(self.presence_penalty)
             .frequency(self.frequency_penalty);
         Ok(Sampling::default()
-            .temperature(self.temperature)
-            .top_k(self.top_k)
-            .top_p(self.top_p)
-            .min_p(self.min_p)
+            .temperature(self.temperature.unwrap_or(defaults.temperature))
+            .top_k(self.top_k.unwrap_or(defaults.top_k))
+            .top_p(self.top_p.unwrap_or(defaults.top_p))
+            .min_p(self.min_p.unwrap_or(defaults.min_p))
             .seed(self.seed)
             .penalties(penalties)
             .dry(dry)
@@ -120,5 +136,34 @@ impl SamplingArgs {
             [] => model.tokens_with(&Dry::BREAKERS)?,
             given => model.tokens_with(given)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        sampling: SamplingArgs,
+    }
+
+    #[test]
+    fn flags_prevail_over_what_the_model_recommends() {
+        let fixture = [env!("CARGO_MANIFEST_DIR"), "..", "..", "models", "tests", "fixtures", "tiny-llama"];
+        let model = Model::open(fixture.iter().collect::<std::path::PathBuf>()).unwrap();
+        let sampling = |flags: &[&str], defaults| {
+            let flags = Flags::parse_from([&["run"], flags].concat()).sampling;
+            let sampling = flags.sampling(&model, defaults).unwrap();
+            (sampling.temperature, sampling.top_k, sampling.top_p)
+        };
+        // This one recommends nothing.
+        assert_eq!(sampling(&[], Defaults::OfModel), (0.7, 0, 0.95));
+        assert_eq!(sampling(&["--temp", "0", "--top-k", "4"], Defaults::OfModel), (0.0, 4, 0.95));
+        assert_eq!(sampling(&[], Defaults::Greedy), (0.0, 0, 1.0));
+        assert_eq!(sampling(&["--temperature", "0.5"], Defaults::Greedy), (0.5, 0, 1.0));
     }
 }

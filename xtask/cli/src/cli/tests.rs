@@ -39,8 +39,8 @@ fn run_defaults() {
     assert_eq!(args.prompt, ["hi"]);
     assert_eq!((args.n, args.max_tokens, args.preempt), (1, 256, Preemption::Recompute));
     let sampling = &args.sampling;
-    assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.0, 0, 1.0));
-    assert_eq!((sampling.min_p, sampling.seed), (0.0, 0));
+    assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (None, None, None));
+    assert_eq!((sampling.min_p, sampling.seed), (None, 0));
     let engine = &args.engine;
     assert_eq!((engine.kv_dtype, engine.block_size, engine.chunk), (KvDtype::F16, 16, 2048));
     assert_eq!((&engine.model, &engine.kv_tiers), (&None, &None));
@@ -60,8 +60,8 @@ fn every_flag_of_run_is_read() {
     assert_eq!((args.raw, args.json, args.max_tokens, args.n), (true, true, 7, 3));
     assert_eq!((args.salt.as_deref(), args.preempt), (Some("s"), Preemption::Swap));
     let sampling = &args.sampling;
-    assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.5, 40, 0.9));
-    assert_eq!((sampling.min_p, sampling.seed), (0.05, 11));
+    assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (Some(0.5), Some(40), Some(0.9)));
+    assert_eq!((sampling.min_p, sampling.seed), (Some(0.05), 11));
     let engine = &args.engine;
     assert_eq!(
         engine.sparse.as_ref().map(|sparse| sparse.to_string()).as_deref(),
@@ -257,7 +257,7 @@ fn names_of_llama_cpp_are_understood() {
         (vec!["Hi".to_owned()], 9, Some("Be"))
     );
     let sampling = args.sampling;
-    assert_eq!((sampling.seed, sampling.temperature, sampling.repetition_penalty), (7, 0.5, 1.1));
+    assert_eq!((sampling.seed, sampling.temperature, sampling.repetition_penalty), (7, Some(0.5), Some(1.1)));
     assert_eq!((sampling.dry_breaker, sampling.dry_last_tokens), (vec!["X".to_owned()], 64));
     assert_eq!(args.engine.model, Some("a.gguf".into()));
     assert_eq!(run(&["-n", "5"]).max_tokens, 5);

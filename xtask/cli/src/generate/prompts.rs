@@ -9,7 +9,7 @@ use pagoda::{Conversation, Model, Request};
 use serde_json::{Value, json};
 use serve::SchemaMasks;
 
-use crate::cli::GenerateArgs;
+use crate::cli::{Defaults, GenerateArgs};
 use crate::ids_file;
 
 /// Who says a message, as servers know it.
@@ -19,9 +19,9 @@ const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 ///
 /// # Errors
 /// If a file cannot be read or is not what it should be, the model has no tokenizer, or its template refuses the conversation.
-pub(super) fn read(args: &GenerateArgs, model: &Model) -> Result<Vec<Request>> {
+pub(super) fn read(args: &GenerateArgs, model: &Model, defaults: Defaults) -> Result<Vec<Request>> {
     let mut request = Request::new(Vec::new()).max_tokens(args.max_tokens).samples(args.n);
-    request.sampling = args.sampling.sampling(model)?;
+    request.sampling = args.sampling.sampling(model, defaults)?;
     request.sampling.log_probs = args.logprobs;
     request.salt.clone_from(&args.salt);
     request.text = model.tokenizer.is_some();

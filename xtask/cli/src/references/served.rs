@@ -7,7 +7,7 @@ use models::batch::Phase;
 use pagoda::{Demand, EngineOptions, Event, Model, Request, Sequence, StepWork};
 
 use super::{Compared, Prompt};
-use crate::cli::{EngineArgs, GenerateArgs};
+use crate::cli::{Defaults, EngineArgs, GenerateArgs};
 use crate::model;
 
 /// Results of a model for one prompt.
@@ -74,7 +74,8 @@ pub(super) fn generate(
     let mut wanted_of = HashMap::new();
     for prompt in batch {
         let request = Request::new(prompt.ids.clone()).max_tokens(u32::try_from(prompt.greedy.len())?);
-        let request = request.sampling(args.sampling.sampling(model)?).ignore_eos().without_text();
+        let request =
+            request.sampling(args.sampling.sampling(model, Defaults::Greedy)?).ignore_eos().without_text();
         let seq = engine.submit(&request)?;
         wanted_of.insert(seq, &prompt.greedy[..prompt.sure]);
     }
