@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
 use pagoda::Registry;
 
 mod chat;
@@ -56,6 +57,34 @@ pub enum Command {
     /// Measure a server
     #[command(subcommand)]
     Bench(Bench),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Print the man page, or write one for each command
+    Man(ManArgs),
+}
+
+/// `pagoda completions`.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: Shell,
+}
+
+/// `pagoda man`.
+#[derive(Debug, Clone, Args)]
+pub struct ManArgs {
+    /// Folder for pagoda.1 and a page for each command, such as pagoda-run.1
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+/// `pagoda pull`.
+#[derive(Debug, Clone, Args)]
+pub struct PullArgs {
+    /// Model to fetch: hf:USER/REPO or hf:USER/REPO:FILE of the Hugging Face hub, gemma-3-270m, or default
+    #[arg(value_name = "MODEL", value_parser = values::non_empty)]
+    pub model: String,
 }
 
 /// Subcommands of `pagoda` and of `cargo xtask`.
@@ -65,6 +94,8 @@ pub enum Shared {
     Chat(Box<ChatArgs>),
     /// Serve the APIs of OpenAI and Anthropic over HTTP
     Serve(Box<ServeArgs>),
+    /// Fetch a model, and print the path of its files
+    Pull(PullArgs),
     /// List the models in the caches and in folders: what loads, and why not
     Models(ModelsArgs),
     /// Run given tokens through the model: mean negative log likelihood and most likely next tokens
@@ -83,6 +114,11 @@ pub enum Bench {
 }
 
 impl Cli {
+    /// The command with everything that is read from the command line.
+    pub(crate) fn definition(policies: &Policies) -> clap::Command {
+        sources::with_sources(with_policies(Self::command(), policies))
+    }
+
     /// Reads the arguments of this process; wrong usage ends it with exit code 2. `--sparse` names policies of
     /// `registry`.
     #[must_use]
@@ -113,7 +149,7 @@ impl Cli {
         sources: &Sources,
     ) -> Result<Self, clap::Error> {
         let policies = Policies { registry: registry.clone(), measure: None };
-        let mut command = sources::with_sources(with_policies(Self::command(), &policies));
+        let mut command = Self::definition(&policies);
         let matches = sources::parse(&command, &args, sources)?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         if let (Command::Bench(Bench::Serve(args)), Some((_, bench))) =

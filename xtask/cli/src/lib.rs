@@ -7,6 +7,7 @@ pub mod bench;
 pub mod chat;
 pub mod cli;
 pub mod default_model;
+pub mod describe;
 pub mod doctor;
 pub mod generate;
 pub mod hub;
@@ -16,6 +17,7 @@ pub mod model;
 pub mod models_list;
 pub mod open_model;
 pub mod progress;
+pub mod pull;
 pub mod references;
 pub mod report;
 pub mod score;
@@ -42,6 +44,8 @@ pub fn main(registry: &Registry) -> ExitCode {
         Command::Run(args) => generate::run(&args, Defaults::OfModel),
         Command::Shared(command) => run(command, &policies),
         Command::Bench(Bench::Serve(args)) => bench::serve::run(&args),
+        Command::Completions(args) => describe::completions(args),
+        Command::Man(args) => describe::man(&args),
     })
 }
 
@@ -88,6 +92,7 @@ pub fn run(command: Shared, policies: &Policies) -> Result<()> {
     match command {
         Shared::Chat(args) => chat::run(&args, policies),
         Shared::Serve(args) => serve::run(&args),
+        Shared::Pull(args) => pull::run(&args),
         Shared::Models(args) => models_list::run(&args),
         Shared::Score(args) => score::run(&args),
         Shared::Tokenize(args) => tokenize::run(&args),

@@ -1,6 +1,7 @@
 //! Exit codes, and what goes to stdout and stderr.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 fn pagoda(args: &[&str]) -> Output {
@@ -25,7 +26,19 @@ fn help_and_version_name_the_program() {
     let help = pagoda(&["--help"]);
     assert_eq!(help.status.code(), Some(0));
     assert!(stdout(&help).contains("Usage: pagoda <COMMAND>"), "{}", stdout(&help));
-    for command in ["run", "chat", "serve", "models", "doctor", "score", "tokenize", "bench"] {
+    for command in [
+        "run",
+        "chat",
+        "serve",
+        "pull",
+        "models",
+        "doctor",
+        "score",
+        "tokenize",
+        "bench",
+        "completions",
+        "man",
+    ] {
         assert!(
             stdout(&help).lines().any(|line| line.trim_start().starts_with(&format!("{command} "))),
             "{command}"
@@ -75,4 +88,33 @@ fn a_variable_of_the_environment_is_a_flag() {
     let output = run.output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("model no-such-model: no such file"), "{}", stderr(&output));
+}
+
+#[test]
+fn shells_and_man_get_their_files() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let output = pagoda(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(stdout(&output).contains("max-tokens") && stdout(&output).contains("doctor"), "{shell}");
+    }
+    let page = pagoda(&["man"]);
+    assert!(stdout(&page).contains(".TH pagoda 1"), "{}", stdout(&page));
+    let folder = tempfile::tempdir().unwrap();
+    let output = pagoda(&["man", "--out", folder.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let page = fs::read_to_string(folder.path().join("pagoda-run.1")).unwrap();
+    assert!(page.contains("max\\-tokens"), "{page}");
+}
+
+/// The model that tests of other packages have too.
+fn tiny_llama() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tests/fixtures/tiny-llama").display().to_string()
+}
+
+#[test]
+fn pull_prints_where_a_model_is() {
+    let output = pagoda(&["pull", &tiny_llama()]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), format!("{}\n", tiny_llama()).as_str()));
+    let output = pagoda(&["pull", "no-such-model"]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(1), ""));
 }
