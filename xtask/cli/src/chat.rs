@@ -4,17 +4,20 @@
 //! of standard input is a message or a command, and answers alone go to standard output.
 
 mod command;
+mod document;
 mod history;
 mod lines;
+mod typed;
 
 use std::io::{self, Write};
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
+use clap::FromArgMatches as _;
 use pagoda::usage::{TierUse, readable};
 use pagoda::{Demand, Engine, Event, FinishReason, Finished, Model, Preemption, Request, error_chain};
 
-use crate::cli::{ChatArgs, Defaults, EngineArgs, Policies, SparseArg};
+use crate::cli::{ChatArgs, Defaults, EngineArgs, Policies, SamplingArgs, SparseArg};
 use crate::interrupt::Stop;
 use crate::open_model::open_model;
 use crate::progress::PrefillBar;
@@ -22,6 +25,7 @@ use crate::{auto, generate, model};
 use command::{Command, HELP, Input};
 use history::{History, Prompt};
 use lines::Lines;
+use typed::Typed;
 
 /// Runs the command.
 ///
@@ -36,16 +40,31 @@ pub fn run(args: &ChatArgs, policies: &Policies) -> Result<()> {
     };
     let history = history.with_variables(args.template.variables());
     let engine = open(args, &args.engine, &model)?;
-    let mut chat = Chat { args, model: &model, sparse: args.engine.sparse.clone(), engine, history };
-    let stop = Stop::listen(chat.engine.decoder().gpu())?;
+    let mut chat = Chat {
+        args,
+        model: &model,
+        sparse: args.engine.sparse.clone(),
+        sampling: args.sampling.clone(),
+        retries: 0,
+        documents: String::new(),
+        engine,
+        history,
+    };
     let mut lines = Lines::open()?;
+    let mut terminal = Terminal { typed: Typed::default(), stop: Stop::default() };
+    let typed = terminal.typed.clone();
+    terminal.stop = Stop::listen(chat.engine.decoder().gpu(), move || typed.restore())?;
     if lines.is_terminal() {
         eprintln!("Ctrl-C ends an answer, Ctrl-D the chat; /help lists the commands");
+    }
+    if let Some(text) = first_message(args)? {
+        chat.message(&text, &terminal, &mut lines)?;
     }
     while let Some(line) = lines.next()? {
         match Input::read(&line) {
             Ok(Input::Nothing) => {}
-            Ok(Input::Message(text)) => chat.message(text, &stop)?,
+            Ok(Input::Message(text)) => chat.message(text, &terminal, &mut lines)?,
+            Ok(Input::Command(Command::Retry)) => chat.retry(&terminal, &mut lines)?,
             Ok(Input::Command(Command::Exit)) => break,
             Ok(Input::Command(Command::Sparse(policy))) if !policy.is_empty() => {
                 match SparseArg::read(policies, policy) {
@@ -58,6 +77,14 @@ pub fn run(args: &ChatArgs, policies: &Policies) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The message that flags give.
+fn first_message(args: &ChatArgs) -> Result<Option<String>> {
+    match &args.prompt_file {
+        Some(path) => generate::read_text(path).map(Some),
+        None => Ok(args.prompt.clone()),
+    }
 }
 
 /// An engine with room for the conversation.
@@ -73,10 +100,21 @@ fn tell(error: &anyhow::Error) {
     eprintln!("{}", error_chain::joined(error.as_ref()));
 }
 
+/// The keys of a terminal during an answer.
+struct Terminal {
+    typed: Typed,
+    stop: Stop,
+}
+
 struct Chat<'a> {
     args: &'a ChatArgs,
     model: &'a Model,
     sparse: Option<SparseArg>,
+    sampling: SamplingArgs,
+    /// Number of answers by `/retry`, each with a seed of its own.
+    retries: u64,
+    /// Text of files, which goes before the next message.
+    documents: String,
     engine: Engine,
     history: History,
 }
@@ -86,7 +124,8 @@ impl Chat<'_> {
     ///
     /// # Errors
     /// Errors of the device.
-    fn message(&mut self, text: &str, stop: &Stop) -> Result<()> {
+    fn message(&mut self, text: &str, terminal: &Terminal, lines: &mut Lines) -> Result<()> {
+        let text = &format!("{}{text}", self.documents);
         let prompt = match self.submit(text) {
             Ok(prompt) => prompt,
             Err(error) => {
@@ -94,9 +133,15 @@ impl Chat<'_> {
                 return Ok(());
             }
         };
+        self.documents.clear();
+        let Terminal { typed, stop } = terminal;
+        if lines.is_terminal() {
+            typed.hide();
+        }
         stop.begin(!self.history.has_turns());
         let answered = self.answer(stop);
         stop.end();
+        lines.begin_with(typed.show());
         let (answer, end) = answered?;
         if !self.args.engine.quiet {
             eprintln!("{}", turn_line(&end));
@@ -104,11 +149,25 @@ impl Chat<'_> {
         self.history.answered(self.model, text, prompt, Answer { text: answer, ids: end.output })
     }
 
+    /// Answers the last message again.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    fn retry(&mut self, terminal: &Terminal, lines: &mut Lines) -> Result<()> {
+        let Some(text) = self.history.retract() else {
+            tell(&anyhow!("there is no message to answer again"));
+            return Ok(());
+        };
+        self.retries += 1;
+        self.message(&text, terminal, lines)
+    }
+
     /// Queues the conversation with a message at its end.
     fn submit(&mut self, text: &str) -> Result<Prompt> {
         let prompt = self.history.prompt(self.model, text)?;
         let mut request = Request::new(prompt.ids.clone()).max_tokens(self.args.max_tokens);
-        request.sampling = self.args.sampling.sampling(self.model, Defaults::OfModel)?;
+        request.sampling = self.sampling.sampling(self.model, Defaults::OfModel)?;
+        request.sampling.seed = request.sampling.seed.wrapping_add(self.retries);
         request.stop.clone_from(&self.args.stop);
         request.salt.clone_from(&self.args.salt);
         self.engine.submit(&request)?;
@@ -141,6 +200,8 @@ impl Chat<'_> {
     fn obey(&mut self, command: &Command<'_>) -> Result<()> {
         match *command {
             Command::Help => eprintln!("{HELP}"),
+            Command::Read(path) => eprintln!("{}", self.read(Path::new(path))?),
+            Command::Set { name, value } => eprintln!("{}", self.set(name, value)?),
             Command::New => self.history.clear(),
             Command::System(text) => self.history.set_system(text),
             Command::Save(path) => {
@@ -153,9 +214,48 @@ impl Chat<'_> {
             }
             Command::Sparse(_) => eprintln!("{}", self.policy()),
             Command::Stats => eprintln!("{}", self.stats()?),
-            Command::Exit => {}
+            Command::Exit | Command::Retry => {}
         }
         Ok(())
+    }
+
+    /// Puts the text of a file before the next message. Returns what to say of it.
+    fn read(&mut self, path: &Path) -> Result<String> {
+        let text = document::read(path)?;
+        let tokens = self.model.tokenizer()?.encode(&text, false)?.len();
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        self.documents += &format!("<document name=\"{name}\">\n{}\n</document>\n\n", text.trim_end());
+        Ok(format!("{} goes before the next message: {tokens} tokens", path.display()))
+    }
+
+    /// Sets a parameter of the sampler. Returns those that hold then.
+    fn set(&mut self, name: &str, value: &str) -> Result<String> {
+        if !name.is_empty() {
+            let flag = format!("--{}={value}", name.trim_start_matches('-'));
+            let matches = command::parameters().try_get_matches_from([flag]).map_err(|error| {
+                let told = error.to_string();
+                anyhow!(
+                    "{}",
+                    told.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+                )
+            })?;
+            self.sampling.update_from_arg_matches(&matches)?;
+        }
+        let sampling = self.sampling.sampling(self.model, Defaults::OfModel)?;
+        Ok(format!(
+            "temperature {}, top-k {}, top-p {}, min-p {}, seed {}, repetition-penalty {}, presence-penalty {}, \
+             frequency-penalty {}, dry-multiplier {}, min-tokens {}",
+            sampling.temperature,
+            sampling.top_k,
+            sampling.top_p,
+            sampling.min_p,
+            sampling.seed.wrapping_add(self.retries),
+            sampling.penalties.repetition,
+            sampling.penalties.presence,
+            sampling.penalties.frequency,
+            sampling.dry.multiplier,
+            sampling.min_tokens,
+        ))
     }
 
     /// The name of the policy.
@@ -170,7 +270,7 @@ impl Chat<'_> {
     /// # Errors
     /// Errors of the device.
     fn with_policy(self, sparse: SparseArg) -> Result<Self> {
-        let Self { args, model, sparse: old, engine, history } = self;
+        let Self { args, model, sparse: old, engine, sampling, retries, documents, history } = self;
         // There may be no room for the weights of two.
         drop(engine);
         let reopen = |sparse: Option<SparseArg>| -> Result<_> {
@@ -185,7 +285,7 @@ impl Chat<'_> {
                 reopen(old)?
             }
         };
-        Ok(Self { args, model, sparse, engine, history })
+        Ok(Self { args, model, sparse, engine, sampling, retries, documents, history })
     }
 
     fn stats(&mut self) -> Result<String> {

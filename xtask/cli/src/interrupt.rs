@@ -150,28 +150,32 @@ pub(crate) struct Stop(Arc<AtomicU8>);
 
 impl Stop {
     /// Listens for Ctrl-C from now on. The program ends with the second one in a step, and with the first one if the first answer
-    /// waits for kernels of `gpu` that are compiled for long.
+    /// waits for kernels of `gpu` that are compiled for long. Before it ends so, it calls `leave`.
     ///
     /// # Errors
     /// If the process already has a listener.
-    pub(crate) fn listen(gpu: &Arc<Gpu>) -> Result<Self> {
+    pub(crate) fn listen(gpu: &Arc<Gpu>, leave: impl Fn() + Clone + Send + 'static) -> Result<Self> {
         let stop = Self::default();
         let (listener, gpu) = (stop.clone(), Arc::downgrade(gpu));
         ctrlc::set_handler(move || {
             if !listener.ask() {
+                leave();
                 end_at_once();
             }
-            listener.bound_compilation(&gpu);
+            listener.bound_compilation(&gpu, leave.clone());
         })
         .context("Ctrl-C cannot be listened for")?;
         Ok(stop)
     }
 
     /// Says what an answer waits for, if kernels are compiled for long; if no conversation is lost by it, ends the program.
-    fn bound_compilation(&self, gpu: &Weak<Gpu>) {
+    fn bound_compilation(&self, gpu: &Weak<Gpu>, leave: impl FnOnce() + Send + 'static) {
         let (over, late) = (self.clone(), self.clone());
         let late = move || match late.0.load(Ordering::Relaxed) {
-            ASKED_FIRST => end_while_compiling(),
+            ASKED_FIRST => {
+                leave();
+                end_while_compiling();
+            }
             ASKED => eprintln!(
                 "\nthe answer ends when its kernels are compiled; Ctrl-C again ends the chat, and what was not saved is lost"
             ),

@@ -70,6 +70,33 @@ fn the_policy_can_be_changed() {
     assert_eq!(turns(&output).last().unwrap().0, 0, "{told}");
 }
 
+#[test]
+fn documents_parameters_and_another_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("note.md"), "The password is swordfish.\n").unwrap();
+    let lines = "/retry\n/read none.md\n/read note.md\n\"\"\"What is\nthe password?\"\"\"\n/set temperature 9\n/set top-x 1\n\
+                 /retry\n/save chat.json\n";
+    let output = talk(folder.path(), &["--prompt", "Hi"], lines);
+    let told = text(&output.stderr);
+    assert!(
+        told.contains("none.md: cannot be read") && told.contains("note.md goes before the next message: "),
+        "{told}"
+    );
+    assert!(
+        told.contains("temperature 9, top-k 0, top-p 0.95") && told.contains("unexpected argument '--top-x'"),
+        "{told}"
+    );
+    // The first message, its second answer, the question and its second answer.
+    assert_eq!(turns(&output).len(), 4, "{told}");
+    let saved: Value = serde_json::from_slice(&fs::read(folder.path().join("chat.json")).unwrap()).unwrap();
+    let asked =
+        "<document name=\"note.md\">\nThe password is swordfish.\n</document>\n\nWhat is\nthe password?";
+    let messages = saved["messages"].as_array().unwrap();
+    assert_eq!((messages.len(), messages[2]["content"].as_str()), (4, Some(asked)));
+    let answers: Vec<&str> = text(&output.stdout).lines().filter(|line| !line.is_empty()).collect();
+    assert_ne!(answers[answers.len() - 2], answers[answers.len() - 1], "another seed at a high temperature");
+}
+
 /// Terminal input: edit a line, end an answer with Ctrl-C and go on, end with Ctrl-D.
 #[cfg(target_os = "linux")]
 mod terminal {
@@ -100,6 +127,7 @@ mod terminal {
                 .current_dir(folder)
                 .env("TERM", "xterm")
                 .env("SHELL", "/bin/sh")
+                .env("XDG_STATE_HOME", folder)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped());
             let mut child = script.spawn().unwrap();
@@ -180,5 +208,28 @@ mod terminal {
         assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
         let saved = fs::read_to_string(folder.path().join("chat.json")).unwrap();
         assert!(saved.contains("\"Write a very long story about a lighthouse.\""), "{saved}");
+    }
+
+    #[test]
+    fn what_is_typed_during_an_answer_begins_the_next_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut terminal = Terminal::open(folder.path(), "--max-tokens 20 --prompt Hello");
+        terminal.expect("/help lists the commands");
+        terminal.press("/st\ra");
+        terminal.expect("tok/s]");
+        // A line break runs nothing.
+        terminal.expect("> /st a");
+        terminal.press("\x7f\x7fats\r");
+        terminal.expect("conversation  2 messages");
+        terminal.expect("> ");
+        terminal.press("\x04");
+        assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
+        // The next chat knows the line.
+        let mut terminal = Terminal::open(folder.path(), "");
+        terminal.expect("> ");
+        terminal.press("\x1b[A\r");
+        terminal.expect("conversation  0 messages");
+        terminal.press("\x04");
+        assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
     }
 }

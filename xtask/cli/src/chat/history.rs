@@ -135,6 +135,13 @@ impl History {
         Ok(())
     }
 
+    /// Takes the last message and its answer back. Returns the message; `None` if there is none.
+    pub(super) fn retract(&mut self) -> Option<String> {
+        let at = self.messages.iter().rposition(|message| message.role == "user")?;
+        self.seen.clear();
+        self.messages.drain(at..).next().map(|message| message.content)
+    }
+
     /// Writes the conversation to a file.
     ///
     /// # Errors

@@ -14,6 +14,14 @@ pub struct ChatArgs {
     #[arg(allow_hyphen_values = true)]
     pub system: Option<String>,
 
+    /// First message, after which the chat goes on
+    #[arg(long, short, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+
+    /// File whose text is the first message
+    #[arg(long, short = 'f', alias = "file", value_name = "FILE", conflicts_with = "prompt")]
+    pub prompt_file: Option<PathBuf>,
+
     /// Conversation to go on with, as /save writes it or as a list of messages with role and content
     #[arg(long, value_name = "FILE.json", conflicts_with = "system")]
     pub load: Option<PathBuf>,
