@@ -12,7 +12,7 @@ kernel! {
     "embed"(EmbedParams, EmbedBuffers): Dense,
     modules: [super::MODULES],
     listed: listed,
-    variants: "thirteen encodings",
+    variants: "all encodings",
     bytes: "times a factor, the rows of the matrix, and `4 * width` per token",
     cases: crate::self_test::matmul::embed,
 }

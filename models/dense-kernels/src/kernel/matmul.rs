@@ -13,7 +13,7 @@ kernel! {
     "matmul"(MatmulParams, MatmulBuffers): Dense,
     modules: [super::MODULES],
     listed: listed,
-    variants: "thirteen encodings; store, add, silu_mul; tilings; weights in buffers or images, x by all lanes, broadcast, through a window or a window a row; norm on the way in; several matrices: each of a row's vectors with its own, or routed pairs (and tiles, order)",
+    variants: "all encodings; store, add, silu_mul; tilings; weights in buffers or images, x by all lanes, broadcast, through a window or a window a row; norm on the way in; several matrices: each of a row's vectors with its own, or routed pairs (and tiles, order)",
     bytes: "the matrix once for each tile of rows",
     cases: crate::self_test::matmul::matmul,
 }

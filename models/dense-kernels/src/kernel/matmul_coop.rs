@@ -20,7 +20,7 @@ kernel! {
     "matmul_coop"(super::matmul::MatmulParams, super::matmul::MatmulBuffers): Dense,
     modules: [super::MODULES],
     listed: listed,
-    variants: "thirteen encodings; store, add, silu_mul; x in f32 or f16; tiles of 16 to 128 rows; splits along k, of a workgroup each or all of one; routed pairs (and tiles, order)",
+    variants: "all encodings; store, add, silu_mul; x in f32 or f16; tiles of 16 to 128 rows; splits along k, of a workgroup each or all of one; routed pairs (and tiles, order)",
     bytes: "the matrix once for each tile of rows; `8` per partial sum of a split",
     cases: crate::self_test::matmul::matmul_coop,
 }

@@ -18,7 +18,7 @@ kernel! {
     "matmul_tile"(super::matmul::MatmulParams, super::matmul::MatmulBuffers): Dense,
     modules: [super::MODULES],
     listed: listed,
-    variants: "thirteen encodings; store, add, silu_mul; 32 or 64 rows; 128 lanes, or 256 for *few registers*; several matrices as `matmul`",
+    variants: "all encodings; store, add, silu_mul; 32 or 64 rows; 128 lanes, or 256 for *few registers*; several matrices as `matmul`",
     bytes: "the matrix once for a tile of rows; `4` per activation and tile of columns",
     cases: crate::self_test::matmul::matmul_tile,
 }
