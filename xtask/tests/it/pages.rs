@@ -89,7 +89,7 @@ fn where_policies_select() {
             (Some(Ranking::Compressed(_)), _) => row("digests of pages, which"),
             (None, Some(_)) => row("queries and cached keys, one"),
             (None, None) if policy.energies().is_some() => row("queries, and the mean"),
-            (None, None) if policy.skips().is_some() => row("nothing beside"),
+            (None, None) if policy.skips().is_some() => row("nothing that attention"),
             (None, None) if !policy.support().query => row("lengths"),
             (None, None) => rows.len() - 1,
         };

@@ -323,6 +323,52 @@ fn doc_comments_are_in_plain_words() {
     assert_none(&faults.collect::<Vec<_>>());
 }
 
+/// Pages for users and contributors that are held to plain words.
+const PLAIN_PAGES: [&str; 16] = [
+    "README.md",
+    "SECURITY.md",
+    "docs/benchmarks.md",
+    "docs/crates.md",
+    "docs/first-hour.md",
+    "docs/guide.md",
+    "docs/host-weights.md",
+    "docs/kernels.md",
+    "docs/kv-tiers.md",
+    "docs/measuring-a-server.md",
+    "docs/models.md",
+    "docs/reading-benchmarks.md",
+    "docs/serving.md",
+    "docs/sparse-attention.md",
+    "docs/testing.md",
+    "docs/troubleshooting.md",
+];
+
+/// Returns the paragraphs and table rows of a page, without code.
+fn paragraphs(page: &str) -> Vec<String> {
+    let prose = page.split("```").step_by(2).collect::<Vec<_>>().join("\n");
+    let prose = prose.split('`').step_by(2).collect::<Vec<_>>().join("`");
+    let rows = prose.replace("\n|", "\n\n|");
+    rows.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect()
+}
+
+#[test]
+fn pages_are_in_plain_words() {
+    let mut faults = Vec::new();
+    for path in PLAIN_PAGES {
+        let page = fs::read_to_string(tree::root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let unclear = paragraphs(&page).into_iter().filter_map(|paragraph| unclear_phrase(&paragraph));
+        faults.extend(unclear.map(|fault| format!("{path}: {fault}")));
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn unclear_phrases_of_pages_are_caught() {
+    let page = "Runs behind\nit.\n\n```sh\nrun behind it\n```\n\n| a | b |\n|---|---|\n| beside c | d |\n";
+    let found: Vec<_> = paragraphs(page).iter().filter_map(|text| unclear_phrase(text)).collect();
+    assert_eq!(found.len(), 2, "{found:?}");
+}
+
 #[test]
 fn unclear_phrases_are_caught() {
     let text =
