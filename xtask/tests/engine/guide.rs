@@ -46,18 +46,20 @@ fn commands() -> Vec<String> {
     blocks.flat_map(str::lines).map(str::to_owned).collect()
 }
 
-/// A shell in which `cargo xtask` is the program, and a line with the flags that this machine needs.
+/// A shell in which `cargo xtask` and `pagoda` are the program, and a line with the flags that this machine needs.
 fn shell(line: &str, folder: &Path, default_model: bool) -> Command {
-    let name = line.split_whitespace().nth(2).unwrap();
+    let name = line
+        .trim_start_matches("cargo xtask ")
+        .trim_start_matches("pagoda ")
+        .split_whitespace()
+        .next()
+        .unwrap();
     let mut more = String::new();
-    if !line.contains("--model")
-        && !default_model
-        && ["generate", "score", "tokenize", "serve"].contains(&name)
-    {
+    if !line.contains("--model") && !default_model && ["run", "score", "tokenize", "serve"].contains(&name) {
         more += &format!(" --model {}", habits::MODEL.path().display());
     }
     match name {
-        "generate" => more += " --max-tokens 4",
+        "run" => more += " --max-tokens 4",
         "serve" => more += " --port 0 --kv-memory 16MiB",
         _ => {}
     }
@@ -65,9 +67,12 @@ fn shell(line: &str, folder: &Path, default_model: bool) -> Command {
     if name == "bench" && !default_model {
         line += &format!(" --model {} --plan {REPORT_FILE}", habits::MODEL.path().display());
     }
-    let line = line.replacen(&format!("xtask {name}"), &format!("xtask {name}{more}"), 1);
+    let line = line.replacen(name, &format!("{name}{more}"), 1);
     let mut shell = Command::new("sh");
-    shell.arg("-ec").arg(format!("cargo() {{ shift; exec \"$PROGRAM\" \"$@\"; }}\n{line}"));
+    // `run` is `generate` in the program of a checkout.
+    let programs = "cargo() { shift; exec \"$PROGRAM\" \"$@\"; }\n\
+                    pagoda() { [ \"$1\" != run ] || { shift; set -- generate \"$@\"; }; exec \"$PROGRAM\" \"$@\"; }";
+    shell.arg("-ec").arg(format!("{programs}\n{line}"));
     shell.current_dir(folder).env("PROGRAM", env!("CARGO_BIN_EXE_xtask")).env("PAGODA_INSTALL", "never");
     if !default_model {
         shell.env("PAGODA_CACHE_DIR", folder.join("cache")).env("HF_HOME", folder.join("hub"));
@@ -97,7 +102,7 @@ fn run_all(lines: impl Iterator<Item = String>, default_model: bool) {
     fs::write(folder.path().join(REPORT_FILE), REPORT).unwrap();
     for line in lines {
         let mut shell = shell(&line, folder.path(), default_model);
-        if line.starts_with("cargo xtask serve") {
+        if line.starts_with("pagoda serve") {
             serves(shell);
             continue;
         }

@@ -270,43 +270,43 @@ fn words(line: &str) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// Every command that a page shows is one that the program takes.
+/// Parses the words of a command.
+type Parse<'a> = &'a dyn Fn(Vec<String>) -> Result<(), clap::Error>;
+
+/// Every command that a page shows is one that its program takes.
 #[test]
 fn the_commands() {
+    let registry = pagoda::Registry::builtin();
+    let read: [(&str, Parse<'_>); 2] = [
+        ("cargo xtask ", &|words| xtask::cli::Cli::try_parse_with(&registry, words).map(drop)),
+        ("pagoda ", &|words| pagoda_cli::cli::Cli::try_parse_with(&registry, words).map(drop)),
+    ];
     let pages =
         tree::files(tree::root()).into_iter().filter(|path| path.extension().is_some_and(|e| e == "md"));
-    let mut commands = 0;
+    let mut counts = [0; 2];
     for path in pages {
         let text = fs::read_to_string(tree::root().join(&path)).unwrap().replace("\\\n", "");
-        let shown = text.lines().filter_map(|line| line.trim_start().strip_prefix("cargo xtask "));
-        let spans = text.split('`').filter_map(|span| span.strip_prefix("cargo xtask "));
-        for command in shown.chain(spans.filter(|span| !span.contains('\n'))) {
-            let Some(words) = words(command.split('`').next().unwrap()) else { continue };
-            // A preset is read while the line is.
-            let words: Vec<_> = words
-                .into_iter()
-                .map(|word| {
-                    if word.ends_with(".ron") && word.starts_with("sparse-select") {
-                        "quest".into()
-                    } else {
-                        word
-                    }
-                })
-                .collect();
-            let told = xtask::cli::Cli::try_parse_with(
-                &pagoda::Registry::builtin(),
-                [vec!["xtask".to_string()], words].concat(),
-            );
-            if let Err(error) = told {
-                let help = matches!(error.kind(), clap::error::ErrorKind::DisplayHelp);
-                let part = command.split(' ').count() < 2
-                    && error.kind() == clap::error::ErrorKind::MissingRequiredArgument;
-                assert!(help || part, "{}: cargo xtask {command}: {error}", path.display());
+        for ((program, read), count) in read.iter().zip(&mut counts) {
+            let shown = text.lines().filter_map(|line| line.trim_start().strip_prefix(program));
+            let spans = text.split('`').skip(1).step_by(2).filter(|span| !span.contains('\n'));
+            let spans = spans.filter_map(|span| span.strip_prefix(program));
+            for command in shown.chain(spans) {
+                let Some(words) = words(command.split('`').next().unwrap()) else { continue };
+                // A preset is read while the line is.
+                let is_preset = |word: &str| word.ends_with(".ron") && word.starts_with("sparse-select");
+                let words =
+                    words.into_iter().map(|word| if is_preset(&word) { "quest".into() } else { word });
+                if let Err(error) = read(std::iter::once(program.trim().into()).chain(words).collect()) {
+                    let help = matches!(error.kind(), clap::error::ErrorKind::DisplayHelp);
+                    let part = command.split(' ').count() < 2
+                        && error.kind() == clap::error::ErrorKind::MissingRequiredArgument;
+                    assert!(help || part, "{}: {program}{command}: {error}", path.display());
+                }
+                *count += 1;
             }
-            commands += 1;
         }
     }
-    assert!(commands > 40, "{commands} commands were found");
+    assert!(counts.iter().all(|count| *count > 30), "{counts:?} commands were found");
 }
 
 /// Unsafe blocks of a text, without those in comments; functions that are unsafe have them inside.
