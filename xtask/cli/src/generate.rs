@@ -4,7 +4,7 @@ mod prompts;
 
 use std::collections::HashMap;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use pagoda::{Clock, Demand, Engine, Event, Finished, LogProbs, Model, Request, SeqId, Token};
@@ -155,11 +155,10 @@ impl<W: io::Write> Run<'_, W> {
 
 /// Speed of a request of whose prompt `computed` tokens were computed.
 pub(crate) fn timing(computed: u32, output: &[u32], clock: Clock) -> Timing {
-    let since = |start: Option<Instant>| Some(clock.first? - start?);
-    let decode = clock.last.zip(clock.first).map(|(last, first)| last - first).filter(|_| output.len() > 1);
+    let decode = clock.decode().filter(|_| output.len() > 1);
     Timing {
-        ttft_ms: since(Some(clock.submitted)).map(|time| time.as_secs_f64() * 1e3),
-        prefill_tok_s: since(clock.started).map(|time| rate(u64::from(computed), time)),
+        ttft_ms: clock.to_first_token().map(|time| time.as_secs_f64() * 1e3),
+        prefill_tok_s: clock.prefill().map(|time| rate(u64::from(computed), time)),
         decode_tok_s: decode.map(|time| rate(output.len() as u64 - 1, time)),
     }
 }

@@ -205,7 +205,8 @@ impl Engine {
                     None => CachedTokens { device: cached_tokens, ..CachedTokens::default() },
                 };
                 let (prompt_tokens, cached) = (live.prompt_tokens, live.cached);
-                events.push(Event::Started(Started { seq, prompt_tokens, cached }));
+                self.totals.cached.add(cached);
+                events.push(Event::Started(Started { seq, at: now, prompt_tokens, cached }));
             }
             live.clock.started.get_or_insert(now);
         }

@@ -55,6 +55,8 @@ impl Event {
 pub struct Started {
     /// The sequence.
     pub seq: SeqId,
+    /// When it was scheduled: [`Clock::started`].
+    pub at: Instant,
     /// Tokens of its prompt.
     pub prompt_tokens: u32,
     /// Leading prompt tokens that need not be computed.
@@ -69,6 +71,8 @@ pub struct Token {
     pub seq: SeqId,
     /// Index of the sample in its request.
     pub sample: u32,
+    /// When the results of its step were there. Latencies follow from it, however late the event is read.
+    pub at: Instant,
     /// Id of the token.
     pub id: u32,
     /// Text that has become certain: whole characters, and nothing that may still become a stop text. Often
@@ -194,6 +198,7 @@ pub struct Usage {
 
 /// Leading prompt tokens that need not be computed, by where their KV was found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct CachedTokens {
     /// Tokens found in the prefix cache on the device.
     pub device: u32,
@@ -224,6 +229,7 @@ impl AddAssign for CachedTokens {
 
 /// When a sequence was submitted, first scheduled, and got its first and last tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Clock {
     /// Submission.
     pub submitted: Instant,
@@ -241,9 +247,27 @@ impl Clock {
         Self { submitted: Instant::now(), started: None, first: None, last: None }
     }
 
+    /// Time from the submission to the first schedule.
+    #[must_use]
+    pub fn queue(&self) -> Option<Duration> {
+        Some(self.started? - self.submitted)
+    }
+
     /// Time from the submission to the first token.
     #[must_use]
     pub fn to_first_token(&self) -> Option<Duration> {
         Some(self.first? - self.submitted)
+    }
+
+    /// Time from the first schedule to the first token.
+    #[must_use]
+    pub fn prefill(&self) -> Option<Duration> {
+        Some(self.first? - self.started?)
+    }
+
+    /// Time from the first token to the last one so far.
+    #[must_use]
+    pub fn decode(&self) -> Option<Duration> {
+        Some(self.last? - self.first?)
     }
 }

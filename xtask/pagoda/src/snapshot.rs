@@ -129,6 +129,8 @@ pub struct Totals {
     pub streamed_weight_bytes: u64,
     /// Prompt tokens computed, those recomputed after preemptions included.
     pub prefill_tokens: u64,
+    /// Prompt tokens that were not computed, of all requests that have started.
+    pub cached: CachedTotals,
     /// Tokens generated.
     pub generated_tokens: u64,
     /// Preemptions.
@@ -155,6 +157,37 @@ impl Totals {
             _ => &mut self.failed,
         };
         *count += 1;
+    }
+}
+
+/// Sums of [`CachedTokens`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CachedTotals {
+    /// Tokens found in the prefix cache on the device.
+    pub device: u64,
+    /// Tokens found in host memory.
+    pub host: u64,
+    /// Tokens found on the local disk.
+    pub disk: u64,
+    /// Tokens found in the remote store.
+    pub remote: u64,
+}
+
+impl CachedTotals {
+    /// Adds the tokens of a request.
+    pub(crate) fn add(&mut self, cached: CachedTokens) {
+        let CachedTokens { device, host, disk, remote } = cached;
+        self.device += u64::from(device);
+        self.host += u64::from(host);
+        self.disk += u64::from(disk);
+        self.remote += u64::from(remote);
+    }
+
+    /// The tokens of all tiers.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.device + self.host + self.disk + self.remote
     }
 }
 

@@ -131,7 +131,8 @@ export function progress() {
 }
 
 function tiles() {
-  const { snapshot, queued, cached_tokens: cached } = view;
+  const { snapshot, queued } = view;
+  const { cached } = snapshot.totals;
   const { blocks, prefix } = snapshot;
   element("decode-rate").textContent = count(snapshot.decode_tok_s);
   element("prefill-rate").textContent = count(snapshot.prefill_tok_s);

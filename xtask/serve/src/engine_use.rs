@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pagoda::usage::SparseUse;
-use pagoda::{CachedTokens, Clock, Event};
+use pagoda::{CachedTokens, Event};
 use serde::Serialize;
 
 /// Work of the engine for an answer.
@@ -75,10 +75,9 @@ impl EngineUse {
                 self.cached_tokens += started.cached;
             }
             Event::Finished(end) => {
-                let Clock { submitted, started, first, last, .. } = end.usage.clock;
-                self.queue_ms = between(Some(submitted), started);
-                self.prefill_ms = between(started, first);
-                self.decode_ms = between(first, last);
+                let clock = end.usage.clock;
+                [self.queue_ms, self.prefill_ms, self.decode_ms] =
+                    [clock.queue(), clock.prefill(), clock.decode()].map(milliseconds);
                 self.sparse = Some(end.usage.sparse.clone());
             }
             _ => {}
@@ -86,9 +85,8 @@ impl EngineUse {
     }
 }
 
-fn between(from: Option<Instant>, to: Option<Instant>) -> Option<f64> {
-    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-    Some(milliseconds(to?.saturating_duration_since(from?)))
+fn milliseconds(time: Option<Duration>) -> Option<f64> {
+    Some(time?.as_secs_f64() * 1e3)
 }
 
 /// Prompts that are remembered, and tokens of all of them.

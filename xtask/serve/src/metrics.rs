@@ -6,10 +6,10 @@
 mod histogram;
 mod text;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
-use pagoda::{CachedTokens, Clock, FinishReason, Finished, UnknownName, Usage};
+use pagoda::{FinishReason, Finished, UnknownName, Usage};
 use strum::{Display, EnumString, VariantNames};
 
 pub(crate) use histogram::Histogram;
@@ -54,7 +54,6 @@ pub(crate) struct Metrics {
     pub(crate) sparse_density: Histogram,
     /// Attention mass that it certified, of sequences for which it did.
     pub(crate) sparse_bound: Histogram,
-    pub(crate) cached: [AtomicU64; 4],
     pub(crate) rejected: AtomicU64,
     /// Calls beyond the limits of their API keys.
     pub(crate) limited: AtomicU64,
@@ -75,7 +74,6 @@ impl Default for Metrics {
             generation_tokens: Histogram::new(TOKENS),
             sparse_density: Histogram::new(SHARES),
             sparse_bound: Histogram::new(SHARES),
-            cached: Default::default(),
             rejected: AtomicU64::new(0),
             limited: AtomicU64::new(0),
         }
@@ -83,14 +81,6 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts where the prefix of a request was found.
-    pub(crate) fn started(&self, cached: CachedTokens) {
-        let CachedTokens { device, host, disk, remote } = cached;
-        for (count, tokens) in self.cached.iter().zip([device, host, disk, remote]) {
-            count.fetch_add(tokens.into(), Ordering::Relaxed);
-        }
-    }
-
     /// Counts the time since the token before.
     pub(crate) fn token_after(&self, time: Duration) {
         self.inter_token_latency.add(time.as_secs_f64());
@@ -102,19 +92,17 @@ impl Metrics {
             return;
         }
         let Usage { prompt_tokens, generated_tokens, clock, sparse, .. } = &end.usage;
-        let Clock { submitted, started, first, last, .. } = *clock;
-        let add = |histogram: &Histogram, from: Option<Instant>, to: Option<Instant>| {
-            if let (Some(from), Some(to)) = (from, to) {
-                histogram.add((to - from).as_secs_f64());
-            }
-        };
-        add(&self.queue_time, Some(submitted), started);
-        add(&self.time_to_first_token, Some(submitted), first);
-        add(&self.prefill_time, started, first);
-        add(&self.decode_time, first, last);
-        add(&self.e2e_latency, Some(submitted), last);
-        if let (Some(first), Some(last), 2..) = (first, last, *generated_tokens) {
-            self.time_per_output_token.add((last - first).as_secs_f64() / f64::from(generated_tokens - 1));
+        let whole = clock.last.map(|last| last - clock.submitted);
+        let after_first = clock.decode().filter(|_| *generated_tokens > 1);
+        for (histogram, time) in [
+            (&self.queue_time, clock.queue()),
+            (&self.time_to_first_token, clock.to_first_token()),
+            (&self.prefill_time, clock.prefill()),
+            (&self.decode_time, clock.decode()),
+            (&self.e2e_latency, whole),
+            (&self.time_per_output_token, after_first.map(|time| time / (generated_tokens - 1))),
+        ] {
+            time.into_iter().for_each(|time| histogram.add(time.as_secs_f64()));
         }
         self.prompt_tokens.add((*prompt_tokens).into());
         self.generation_tokens.add((*generated_tokens).into());

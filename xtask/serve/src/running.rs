@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use futures_core::Stream;
@@ -13,10 +13,9 @@ use pagoda::{Event, FinishReason, Finished, Request};
 use crate::call::Call;
 use crate::error::ApiError;
 use crate::keys::Client;
-use crate::metrics::Metrics;
 use crate::server::Server;
 
-/// The requests of a call, one a prompt. Dropping it cancels them.
+/// The requests of a call, one a prompt. Dropping it cancels them; their unread events are counted and charged too.
 #[derive(Debug)]
 pub(crate) struct Running {
     server: Arc<Server>,
@@ -53,6 +52,22 @@ impl Running {
         Ok(Self { server: Arc::clone(server), client, last: HashMap::new(), streams, turn: 0 })
     }
 
+    /// Counts an event of a prompt, and charges its tokens to the client.
+    fn count(&mut self, prompt: usize, event: &Event) {
+        let metrics = &self.server.metrics;
+        match event {
+            Event::Started(started) => self.client.use_tokens(started.prompt_tokens as usize),
+            Event::Token(token) => {
+                self.client.use_tokens(1);
+                if let Some(before) = self.last.insert((prompt, token.sample), token.at) {
+                    metrics.token_after(token.at - before);
+                }
+            }
+            Event::Finished(end) => metrics.finished(end),
+            _ => {}
+        }
+    }
+
     /// The next event and the index of its prompt; `None` after the last one.
     pub(crate) async fn next(&mut self) -> Option<Result<(usize, Event), ApiError>> {
         poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
@@ -63,22 +78,18 @@ impl Stream for Running {
     type Item = Result<(usize, Event), ApiError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Self { server, client, last, streams, turn } = &mut *self;
-        let (count, first) = (streams.len(), *turn);
+        let (count, first) = (self.streams.len(), self.turn);
         let mut open = false;
         for at in (first..count).chain(0..first) {
-            let Some(stream) = &mut streams[at] else { continue };
+            let Some(stream) = &mut self.streams[at] else { continue };
             match Pin::new(stream).poll_next(context) {
                 Poll::Ready(Some(event)) => {
-                    *turn = (at + 1) % count;
-                    if let Ok(event) = &event {
-                        client.use_tokens(tokens(event));
-                        observe(&server.metrics, last, at, event);
-                    }
+                    self.turn = (at + 1) % count;
+                    event.iter().for_each(|event| self.count(at, event));
                     let checked = |event: Event| lost(&event).map_or(Ok((at, event)), Err);
                     return Poll::Ready(Some(event.map_err(ApiError::from).and_then(checked)));
                 }
-                Poll::Ready(None) => streams[at] = None,
+                Poll::Ready(None) => self.streams[at] = None,
                 Poll::Pending => open = true,
             }
         }
@@ -86,27 +97,10 @@ impl Stream for Running {
     }
 }
 
-/// Tokens that a client has used with an event.
-fn tokens(event: &Event) -> usize {
-    match event {
-        Event::Started(started) => started.prompt_tokens as usize,
-        Event::Token(_) => 1,
-        _ => 0,
-    }
-}
-
-/// Counts an event of a request.
-fn observe(metrics: &Metrics, last: &mut HashMap<(usize, u32), Instant>, prompt: usize, event: &Event) {
-    match event {
-        Event::Started(started) => metrics.started(started.cached),
-        Event::Token(token) => {
-            let now = Instant::now();
-            if let Some(before) = last.insert((prompt, token.sample), now) {
-                metrics.token_after(now - before);
-            }
-        }
-        Event::Finished(end) => metrics.finished(end),
-        _ => {}
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut context = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(_)) = Pin::new(&mut *self).poll_next(&mut context) {}
     }
 }
 

@@ -120,8 +120,8 @@ impl Engine {
         let mut log_probs = std::mem::take(&mut output.log_probs).into_iter();
         for (row, id) in plan.sample_rows.iter().zip(&output.sampled) {
             let log_probs = log_probs.next().flatten();
-            let token = Token { seq: row.seq, sample: 0, id: *id, text: String::new(), log_probs };
-            let taken = self.take(token, now);
+            let token = Token { seq: row.seq, sample: 0, at: now, id: *id, text: String::new(), log_probs };
+            let taken = self.take(token);
             ended.extend(taken.as_ref().is_none_or(|(_, ends)| *ends).then_some(row.seq));
             events.extend(taken.map(|(token, _)| Event::Token(token)));
         }
@@ -146,7 +146,7 @@ impl Engine {
 
     /// Takes a sampled token. `None` if its sequence ended without it; otherwise also whether it ends the
     /// sequence for a reason that the scheduler does not know.
-    fn take(&mut self, mut token: Token, now: Instant) -> Option<(Token, bool)> {
+    fn take(&mut self, mut token: Token) -> Option<(Token, bool)> {
         let (seq, id) = (token.seq, token.id);
         let started = self.live.get(&seq).and_then(|live| self.live.get(&live.leader)?.clock.started);
         let live = self.live.get_mut(&seq).expect("a sequence that samples is live");
@@ -155,8 +155,8 @@ impl Engine {
         if live.reason.is_some() {
             return None;
         }
-        live.clock.first.get_or_insert(now);
-        live.clock.last = Some(now);
+        live.clock.first.get_or_insert(token.at);
+        live.clock.last = Some(token.at);
         token.sample = live.sample;
         live.sampler.push(id);
         if live.sampler.sampling().stop_ids.contains(&id) {

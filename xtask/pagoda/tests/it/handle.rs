@@ -84,6 +84,26 @@ fn streams_yield_what_the_engine_yields() {
 }
 
 #[test]
+fn events_carry_the_times_of_the_engine() {
+    let handle = spawn(|_| {});
+    let events: Vec<Event> = handle.submit(request(1, 40, 12)).unwrap().map(Result::unwrap).collect();
+    let at = |event: &Event| match event {
+        Event::Started(started) => Some(started.at),
+        Event::Token(token) => Some(token.at),
+        _ => None,
+    };
+    let times: Vec<Instant> = events.iter().filter_map(at).collect();
+    assert!(times.len() == 13 && times.is_sorted_by(|a, b| a < b), "{times:?}");
+    let clock = end(events.last().unwrap().clone()).unwrap().usage.clock;
+    let (started, first, last) = (times[0], times[1], times[12]);
+    assert_eq!([clock.started, clock.first, clock.last], [Some(started), Some(first), Some(last)]);
+    assert_eq!(
+        [clock.queue(), clock.prefill(), clock.decode(), clock.to_first_token()],
+        [started - clock.submitted, first - started, last - first, first - clock.submitted].map(Some)
+    );
+}
+
+#[test]
 fn a_dropped_stream_cancels_its_request_alone() {
     let handle = spawn(|_| {});
     let mut dropped = handle.submit(request(1, 20, 400)).unwrap();

@@ -29,7 +29,7 @@ fn page(server: &Server) -> String {
     let snapshot = &handle.snapshot();
     let mut page = Page { names: options.metrics_names, model: &options.model_name, out: String::new() };
     requests(&mut page, snapshot, metrics);
-    cache(&mut page, snapshot, metrics);
+    cache(&mut page, snapshot);
     times(&mut page, metrics);
     sparse(&mut page, metrics);
     tiers(&mut page, snapshot);
@@ -62,7 +62,7 @@ fn requests(page: &mut Page<'_>, snapshot: &Snapshot, metrics: &Metrics) {
     );
     page.counter("num_preemptions_total", "Preemptions.", &[("", totals.preemptions)]);
     page.counter("generation_tokens_total", "Tokens generated.", &[("", totals.generated_tokens)]);
-    let cached: u64 = metrics.cached.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+    let cached = totals.cached.total();
     let prompts = totals.prefill_tokens + cached;
     page.counter("prompt_tokens_total", "Prompt tokens, computed or cached.", &[("", prompts)]);
     page.counter("prompt_tokens_cached_total", "Prompt tokens that were not computed.", &[("", cached)]);
@@ -74,7 +74,7 @@ fn requests(page: &mut Page<'_>, snapshot: &Snapshot, metrics: &Metrics) {
     page.own_gauge("tokens_per_second", "Tokens a second, over the last seconds.", &rates);
 }
 
-fn cache(page: &mut Page<'_>, snapshot: &Snapshot, metrics: &Metrics) {
+fn cache(page: &mut Page<'_>, snapshot: &Snapshot) {
     let blocks = &snapshot.blocks;
     let share = if blocks.total == 0 { 0.0 } else { f64::from(blocks.used) / f64::from(blocks.total) };
     page.gauge("kv_cache_usage_perc", "Share of the KV blocks that sequences hold, 0 to 1.", &[("", share)]);
@@ -87,10 +87,13 @@ fn cache(page: &mut Page<'_>, snapshot: &Snapshot, metrics: &Metrics) {
         &[("", prefix.queried_tokens)],
     );
     page.counter("prefix_cache_hits_total", "Tokens found there.", &[("", prefix.hit_tokens)]);
-    let labels = ["device", "host", "disk", "remote"].map(|tier| format!(r#"source="{tier}""#));
-    let counts = labels.iter().zip(&metrics.cached);
-    let counts: Vec<_> =
-        counts.map(|(label, count)| (label.as_str(), count.load(Ordering::Relaxed))).collect();
+    let cached = &snapshot.totals.cached;
+    let counts = [
+        (r#"source="device""#, cached.device),
+        (r#"source="host""#, cached.host),
+        (r#"source="disk""#, cached.disk),
+        (r#"source="remote""#, cached.remote),
+    ];
     page.counter(
         "prompt_tokens_cached_by_source_total",
         "Cached prompt tokens, by the tier that had them.",

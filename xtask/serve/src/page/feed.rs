@@ -6,7 +6,6 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use axum::http::Uri;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_core::Stream;
-use pagoda::{CachedTokens, LiveView, SeqId, Snapshot};
+use pagoda::{LiveView, SeqId, Snapshot};
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -37,8 +36,6 @@ struct View {
     model: Arc<str>,
     /// Requests that wait for their start, including requests that the engine has not seen yet.
     queued: usize,
-    /// Prompt tokens that were not computed since the start of the server, by the tier that had them.
-    cached_tokens: CachedTokens,
     latency: Latency,
     /// Calls that were refused because of the queue, or beyond the limits of their keys.
     refused: u64,
@@ -127,7 +124,6 @@ async fn look(server: Arc<Server>) {
         let view = View {
             model: server.options.model_name.as_str().into(),
             queued: server.handle.num_waiting(),
-            cached_tokens: cached(&server),
             latency: Latency::of(&server.metrics),
             refused: [&server.metrics.rejected, &server.metrics.limited]
                 .map(|count| count.load(Ordering::Relaxed))
@@ -160,14 +156,6 @@ fn tell(server: &Server, name: &str, event: &impl Serialize) -> bool {
 fn busy(server: &Server) -> Busy {
     let snapshot: Arc<Snapshot> = server.handle.snapshot();
     Busy { queued: server.handle.num_waiting(), since_s: snapshot.at.elapsed().as_secs_f64() }
-}
-
-fn cached(server: &Server) -> CachedTokens {
-    let tokens = |tier: usize| {
-        let tokens = server.metrics.cached[tier].load(Ordering::Relaxed);
-        u32::try_from(tokens).unwrap_or(u32::MAX)
-    };
-    CachedTokens { device: tokens(0), host: tokens(1), disk: tokens(2), remote: tokens(3) }
 }
 
 /// `GET /live/events?seq=N`: events for a watcher; `seq` chooses a sequence whose block reads are shown.

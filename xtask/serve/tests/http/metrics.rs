@@ -1,13 +1,20 @@
 //! The page that Prometheus and routers read.
 
 use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::Request;
+use http_body_util::BodyExt as _;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
 use pagoda::{Registry, Sparse};
 use serde_json::json;
 use serve::MetricsNames;
 
 use crate::client::{get, post};
-use crate::fixture::{Served, Setup, start};
+use crate::fixture::{Served, Setup, block_on, start, until};
 
 /// Samples by their names with labels.
 fn samples(served: &Served) -> BTreeMap<String, f64> {
@@ -59,6 +66,33 @@ fn what_happens_is_counted() {
             .keys()
             .any(|name| name.starts_with("vllm:cache_config_info{,block_size=\"16\",num_gpu_blocks="))
     );
+}
+
+/// Readers take the first piece, and pause until the engine has long ended: one then reads on, the other is gone.
+#[test]
+fn times_and_counts_are_the_engines_whoever_reads() {
+    let served = start(Setup::default());
+    let body = json!({ "prompt": vec![9; 20], "max_tokens": 40, "ignore_eos": true, "stream": true });
+    for (reads_on, ended) in [(true, 1), (false, 2)] {
+        let post = Request::post("/v1/completions").header("host", "test");
+        let post = post.header("content-type", "application/json").body(Body::from(body.to_string()));
+        let service = TowerToHyperService::new(served.service.router());
+        block_on(async {
+            let mut reply = service.call(post.unwrap()).await.unwrap().into_body();
+            reply.frame().await.unwrap().unwrap();
+            until("the engine is done", || served.handle.snapshot().totals.length == ended);
+            thread::sleep(Duration::from_millis(500));
+            while let (true, Some(frame)) = (reads_on, reply.frame().await) {
+                frame.unwrap();
+            }
+        });
+        let samples = samples(&served);
+        let at = |name: &str| samples[&format!("pagoda:{name}_seconds_sum{{}}")];
+        let (gaps, decode) = (at("inter_token_latency"), at("request_decode_time"));
+        assert!((gaps - decode).abs() < 1e-6, "{gaps} s between tokens that took {decode} s");
+        let count = samples["pagoda:inter_token_latency_seconds_count{}"];
+        assert_eq!(count.to_bits(), f64::from(39 * u32::try_from(ended).unwrap()).to_bits());
+    }
 }
 
 #[test]
