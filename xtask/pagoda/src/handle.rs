@@ -218,7 +218,8 @@ impl EngineHandle {
         Ok(stream)
     }
 
-    /// The state of the engine, some 20 milliseconds old at most while it runs.
+    /// The state of the engine, some 20 milliseconds old at most between two steps. It shows a request as waiting once
+    /// the engine has [accepted](Stream::accepted) it, and as running, or counted, once its start can be read.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.inner.shared.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
@@ -243,7 +244,8 @@ impl EngineHandle {
         self.inner.shared.watched.num_stalls()
     }
 
-    /// Number of requests that wait for their start, including requests that the engine has not seen yet.
+    /// Number of requests that wait for their start, including requests that the engine has not seen yet. A request is in
+    /// this number or in the snapshot's running ones at any time, for those who ask for this number first.
     #[must_use]
     pub fn num_waiting(&self) -> usize {
         self.inner.shared.waiting.load(Ordering::Relaxed)

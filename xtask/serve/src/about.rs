@@ -73,12 +73,12 @@ pub(crate) async fn live(State(server): State<Arc<Server>>) -> Result<Response, 
 
 /// `GET /load`: the load of the server, for routers that compare servers.
 pub(crate) async fn load(State(server): State<Arc<Server>>) -> Response {
-    let snapshot = server.handle.snapshot();
+    let (waiting, snapshot) = server.waiting();
     let blocks = snapshot.blocks;
     reply::json(&json!({
-        "server_load": snapshot.running.len() + snapshot.waiting.len(),
+        "server_load": snapshot.running.len() + waiting,
         "num_running": snapshot.running.len(),
-        "num_waiting": snapshot.waiting.len(),
+        "num_waiting": waiting,
         "num_waiting_tokens": server.handle.num_waiting_tokens(),
         "kv_blocks_used": blocks.used,
         "kv_blocks_total": blocks.total,

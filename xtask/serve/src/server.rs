@@ -7,7 +7,8 @@ use std::thread::available_parallelism;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::HeaderMap;
-use pagoda::{Conversation, EngineHandle, Health, Model, TokenMask};
+use pagoda::snapshot::Activity;
+use pagoda::{Conversation, EngineHandle, Health, Model, Snapshot, TokenMask};
 use tokio::sync::Semaphore;
 use tokio::task;
 use tracing::{error, info};
@@ -98,6 +99,15 @@ impl Server {
         self.options.seed.map_or_else(rand::random, |first| {
             first.wrapping_add(self.seeded.fetch_add(1, Ordering::Relaxed))
         })
+    }
+
+    /// Requests that wait for their start, those included that the engine has not seen yet, with sequences that were preempted;
+    /// and the state of the engine.
+    pub(crate) fn waiting(&self) -> (usize, Arc<Snapshot>) {
+        // In this order: a request that starts in between is counted.
+        let (waiting, snapshot) = (self.handle.num_waiting(), self.handle.snapshot());
+        let preempted = snapshot.waiting.iter().filter(|view| view.activity == Activity::Preempted).count();
+        (waiting + preempted, snapshot)
     }
 
     /// Refuses a call, before its body is read, if the queue is full or the server about to end.

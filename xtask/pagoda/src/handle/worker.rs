@@ -30,6 +30,8 @@ pub(super) struct Worker {
     open: HashMap<SeqId, Open>,
     /// First sequences by ticket.
     tickets: HashMap<u64, SeqId>,
+    /// First sequences of requests that the engine has taken since the last snapshot.
+    taken: Vec<SeqId>,
     shutdown: Option<Shutdown>,
     published: Instant,
 }
@@ -59,8 +61,9 @@ impl Worker {
         shared: Arc<Shared>,
         origin: Option<Origin>,
     ) -> Self {
-        let (open, tickets, engine) = (HashMap::new(), HashMap::new(), Some(engine));
-        Self { engine, origin, commands, shared, open, tickets, shutdown: None, published: Instant::now() }
+        let (open, tickets, taken, engine) = (HashMap::new(), HashMap::new(), Vec::new(), Some(engine));
+        let (shutdown, published) = (None, Instant::now());
+        Self { engine, origin, commands, shared, open, tickets, taken, shutdown, published }
     }
 
     /// Serves until the engine is told to stop, fails or panics.
@@ -88,8 +91,8 @@ impl Worker {
             let engine = self.engine.as_mut().expect(HAS_ENGINE);
             match self.shared.watched.step(|| engine.step()) {
                 Ok(events) => {
-                    // Who has read the end of a request finds it counted.
-                    if events.iter().any(|event| matches!(event, Event::Finished(_))) {
+                    // Who has read the start or the end of a request finds it running, or counted.
+                    if events.iter().any(|event| matches!(event, Event::Started(_) | Event::Finished(_))) {
                         self.publish();
                     }
                     events.into_iter().for_each(|event| self.pass(event));
@@ -141,7 +144,20 @@ impl Worker {
                 Err(mpsc::RecvError) => return false,
             }
         }
+        self.announce();
         true
+    }
+
+    /// Tells the readers of requests that the engine has taken them, once a snapshot shows these requests as waiting.
+    fn announce(&mut self) {
+        if !self.taken.is_empty() {
+            self.publish();
+        }
+        for first in self.taken.drain(..) {
+            if let Some(open) = self.open.get(&first) {
+                open.sender.take(first);
+            }
+        }
     }
 
     fn obey(&mut self, command: Command) {
@@ -149,7 +165,7 @@ impl Worker {
             Command::Submit(request, sender) => match self.engine().submit(&request) {
                 Ok(first) => {
                     let (samples, ticket) = (request.samples, sender.ticket);
-                    sender.take(first);
+                    self.taken.push(first);
                     self.tickets.insert(ticket, first);
                     let open = Open { sender, samples, unfinished: samples, waits: true, unread: false };
                     self.open.insert(first, open);

@@ -2,16 +2,16 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_core::Stream as _;
 use pagoda::live_view::CellKind;
-use pagoda::snapshot::Activity;
+use pagoda::snapshot::{Activity, SequenceView};
 use pagoda::{
     Demand, EngineHandle, Error, Event, FinishReason, Finished, HandleOptions, Health, Sampling, Shutdown,
-    Snapshot, Stream,
+    Snapshot, Stream, TokenMask,
 };
 
 use crate::{engine, options, prompt, request, run};
@@ -261,6 +261,51 @@ fn a_request_is_accepted_before_it_starts() {
     let error = pollster::block_on(refused.accepted()).unwrap_err();
     assert!(matches!(error, Error::Token { id: 5000, .. }), "{error}");
     assert!(refused.next().is_none());
+}
+
+/// Allows every token once the test lets it draw.
+#[derive(Debug, Clone)]
+struct Gate(Arc<Mutex<mpsc::Receiver<()>>>);
+
+impl TokenMask for Gate {
+    fn allow(&mut self, allowed: &mut [u32]) {
+        // After the test there is no sender.
+        let _ = self.0.lock().unwrap().recv();
+        allowed.fill(u32::MAX);
+    }
+
+    fn accept(&mut self, _: u32) {}
+
+    fn fork(&self) -> Box<dyn TokenMask> {
+        Box::new(self.clone())
+    }
+}
+
+/// Steps last until the test lets them end.
+#[test]
+fn a_request_is_counted_from_its_submission_on() {
+    let handle = spawn(|_| {});
+    let (step, steps) = mpsc::channel();
+    let mut gated = request(1, 4, 400);
+    gated.mask = Some(Box::new(Gate(Arc::new(Mutex::new(steps)))));
+    let mut gated = handle.submit(gated).unwrap();
+    let first = pollster::block_on(gated.accepted()).unwrap();
+    let counted = || {
+        let (waiting, snapshot) = (handle.num_waiting(), handle.snapshot());
+        let seqs = |views: &[SequenceView]| views.iter().map(|view| view.seq).collect::<Vec<_>>();
+        (waiting, seqs(&snapshot.waiting), seqs(&snapshot.running))
+    };
+    assert_eq!(counted(), (1, vec![first], vec![]));
+    let mut other = handle.submit(request(2, 4, 400)).unwrap();
+    assert_eq!(counted(), (2, vec![first], vec![]));
+    step.send(()).unwrap();
+    // The engine is in its second step.
+    let second = pollster::block_on(other.accepted()).unwrap();
+    assert_eq!(counted(), (1, vec![second], vec![first]));
+    assert!(matches!(gated.next(), Some(Ok(Event::Started(started))) if started.seq == first));
+    step.send(()).unwrap();
+    assert!(matches!(other.next(), Some(Ok(Event::Started(started))) if started.seq == second));
+    assert_eq!(counted(), (0, vec![], vec![first, second]));
 }
 
 #[test]

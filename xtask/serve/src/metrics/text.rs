@@ -26,9 +26,10 @@ pub(crate) async fn respond(State(server): State<Arc<Server>>) -> Response {
 
 fn page(server: &Server) -> String {
     let Server { handle, metrics, options, .. } = server;
-    let snapshot = &handle.snapshot();
+    let (waiting, snapshot) = server.waiting();
+    let snapshot = &*snapshot;
     let mut page = Page { names: options.metrics_names, model: &options.model_name, out: String::new() };
-    requests(&mut page, snapshot, metrics);
+    requests(&mut page, snapshot, waiting, metrics);
     cache(&mut page, snapshot);
     times(&mut page, metrics);
     sparse(&mut page, metrics);
@@ -38,11 +39,15 @@ fn page(server: &Server) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts for people and plots")]
-fn requests(page: &mut Page<'_>, snapshot: &Snapshot, metrics: &Metrics) {
+fn requests(page: &mut Page<'_>, snapshot: &Snapshot, waiting: usize, metrics: &Metrics) {
     let totals = &snapshot.totals;
-    let (running, waiting) = (snapshot.running.len() as f64, snapshot.waiting.len() as f64);
+    let (running, waiting) = (snapshot.running.len() as f64, waiting as f64);
     page.gauge("num_requests_running", "Sequences that run.", &[("", running)]);
-    page.gauge("num_requests_waiting", "Sequences that wait for a place.", &[("", waiting)]);
+    page.gauge(
+        "num_requests_waiting",
+        "Requests that wait for their start, and preempted sequences.",
+        &[("", waiting)],
+    );
     page.counter(
         "request_success_total",
         "Sequences that ended, by the reason.",
