@@ -170,7 +170,7 @@ impl Chat<'_> {
         request.sampling.seed = request.sampling.seed.wrapping_add(self.retries);
         request.stop.clone_from(&self.args.stop);
         request.salt.clone_from(&self.args.salt);
-        self.engine.submit(&request)?;
+        self.engine.submit(request)?;
         Ok(prompt)
     }
 

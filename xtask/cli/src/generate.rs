@@ -47,10 +47,11 @@ pub fn run(args: &GenerateArgs, defaults: Defaults) -> Result<()> {
     // From the first submission on there is work to end: a tier may read for a prompt before the first step.
     let interrupt = Interrupt::listen()?;
     interrupt.bound_compilation_of(run.engine.decoder().gpu());
-    for (index, prompt) in (0..).zip(&prompts) {
+    for (index, prompt) in (0..).zip(prompts) {
+        let ids = prompt.prompt.clone();
         let first = run.engine.submit(prompt).with_context(|| format!("prompt {index}"))?;
         for sample in 0..args.n {
-            let prompt_ids = prompt.prompt.clone();
+            let prompt_ids = ids.clone();
             let open = Open { index, sample, prompt_ids, text: String::new(), log_probs: Vec::new() };
             run.open.insert(SeqId::new(first.get() + u64::from(sample)), open);
         }

@@ -91,7 +91,7 @@ fn offers(
     for (place, beam) in live.iter().enumerate() {
         let ids = [prompt, &beam.tokens].concat();
         let request = Request::new(ids).max_tokens(1).ignore_eos().without_text();
-        places.insert(engine.submit(&request.sampling(sampling.clone()))?, place);
+        places.insert(engine.submit(request.sampling(sampling.clone()))?, place);
     }
     let mut offers = vec![Vec::new(); live.len()];
     while engine.has_work() {

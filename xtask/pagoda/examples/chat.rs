@@ -16,7 +16,7 @@ pub(crate) fn chat(model: &Model) -> Result<(), Error> {
     let mut engine = Engine::open(model, &EngineOptions::new().demand(Demand::one(512)))?;
     let prompt = model.chat_ids(&[Message::new("user", "Why is the sky blue?")])?;
     let sampling = Sampling::default().temperature(0.7).top_p(0.9).seed(1);
-    engine.submit(&Request::new(prompt).max_tokens(48).sampling(sampling))?;
+    engine.submit(Request::new(prompt).max_tokens(48).sampling(sampling))?;
     while engine.has_work() {
         for event in engine.step()? {
             print!("{}", event.text());

@@ -113,11 +113,11 @@ impl Engine {
     ///
     /// # Errors
     /// If the request can never run, with the sizes.
-    pub fn submit(&mut self, request: &Request) -> Result<SeqId, Error> {
-        self.check(request)?;
-        let first = self.scheduler.add(request.to_scheduler(&self.decoder.config().eos_ids))?;
+    pub fn submit(&mut self, mut request: Request) -> Result<SeqId, Error> {
+        self.check(&request)?;
+        let first = self.scheduler.add(request.take_for_scheduler(&self.decoder.config().eos_ids))?;
         for sample in 0..request.samples {
-            let live = self.live(request, first, sample);
+            let live = self.live(&request, first, sample);
             self.live.insert(SeqId::new(first.get() + u64::from(sample)), live);
         }
         Ok(first)

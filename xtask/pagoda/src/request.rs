@@ -104,16 +104,16 @@ impl Request {
         self
     }
 
-    /// The part of the request for the scheduler.
-    pub(crate) fn to_scheduler(&self, eos_ids: &[u32]) -> scheduler::Request {
-        let mut request = scheduler::Request::new(self.prompt.clone(), self.max_tokens);
+    /// The part of the request for the scheduler, which takes the prompt.
+    pub(crate) fn take_for_scheduler(&mut self, eos_ids: &[u32]) -> scheduler::Request {
+        let mut request = scheduler::Request::new(std::mem::take(&mut self.prompt), self.max_tokens);
         request.min_tokens = self.sampling.min_tokens;
         request.eos_ids = eos_ids.to_vec();
         request.ignore_eos = self.ignore_eos;
         request.stop_ids.clone_from(&self.sampling.stop_ids);
         request.priority = self.priority;
         request.num_samples = self.samples;
-        request.extra_keys = ExtraKeys { salt: self.salt.clone(), ..ExtraKeys::default() };
+        request.extra_keys = ExtraKeys { salt: self.salt.take(), ..ExtraKeys::default() };
         request.skip_prefix_lookup = self.prompt_log_probs.is_some();
         request
     }

@@ -77,7 +77,7 @@ pub(super) fn run(args: &BenchArgs, model: &Model, workload: &Workload) -> Resul
 /// shaders.
 fn warm_up(engine: &mut Engine, trace: Vec<Arrival>) -> Result<()> {
     for arrival in trace {
-        engine.submit(&prompt(&arrival.prompt, arrival.output.min(2)))?;
+        engine.submit(prompt(&arrival.prompt, arrival.output.min(2)))?;
     }
     while engine.has_work() {
         engine.step()?;
@@ -108,7 +108,7 @@ impl Recorder {
         let mut coming = trace.iter().peekable();
         while coming.peek().is_some() || engine.has_work() {
             while let Some(arrival) = coming.next_if(|next| next.at_s <= start.elapsed().as_secs_f64()) {
-                let seq = engine.submit(&prompt(&arrival.prompt, arrival.output))?;
+                let seq = engine.submit(prompt(&arrival.prompt, arrival.output))?;
                 // Requests that arrive during a step have waited since their arrival.
                 self.there.insert(seq, (Duration::from_secs_f64(arrival.at_s), None));
             }

@@ -76,7 +76,7 @@ pub(super) fn generate(
         let request = Request::new(prompt.ids.clone()).max_tokens(u32::try_from(prompt.greedy.len())?);
         let request =
             request.sampling(args.sampling.sampling(model, Defaults::Greedy)?).ignore_eos().without_text();
-        let seq = engine.submit(&request)?;
+        let seq = engine.submit(request)?;
         wanted_of.insert(seq, &prompt.greedy[..prompt.sure]);
     }
     while engine.has_work() {

@@ -78,10 +78,11 @@ impl Engine {
         Ok(())
     }
 
-    /// The state of a sample of `request`.
+    /// The state of a sample of `request`, whose prompt the scheduler has.
     pub(super) fn live(&self, request: &Request, leader: SeqId, sample: u32) -> Live {
         let tokenizer = self.tokenizer.as_ref().filter(|_| request.text);
         let config = self.decoder.config();
+        let prompt = self.scheduler.tokens(leader).expect("the scheduler took the request");
         let eos_ids = if request.ignore_eos { &[][..] } else { &config.eos_ids };
         let mut sampling = request.sampling.clone();
         sampling.stop_ids.extend(eos_ids);
@@ -90,7 +91,7 @@ impl Engine {
         sampling.seed = sampling.seed.wrapping_add(u64::from(sample).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let text = |t: &Arc<Tokenizer>| Text::new(t.clone(), request.stop.clone(), request.skip_special);
         Live {
-            sampler: Sampler::new(sampling, &request.prompt),
+            sampler: Sampler::new(sampling, prompt),
             mask: request.mask.clone().map(|mask| Masked::new(mask, config.vocab_size)),
             stop: request.stop.clone(),
             prompt_log_probs: request.prompt_log_probs,
@@ -102,7 +103,7 @@ impl Engine {
             reason: None,
             attended: None,
             cached: CachedTokens::default(),
-            prompt_tokens: u32::try_from(request.prompt.len()).expect("the scheduler took the request"),
+            prompt_tokens: u32::try_from(prompt.len()).expect("the scheduler counts tokens in 32 bits"),
             leader,
             sample,
         }

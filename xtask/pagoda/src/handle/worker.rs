@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::model::Model;
 use crate::options::EngineOptions;
+use crate::request::Request;
 
 /// Time between two snapshots of a running engine.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(20);
@@ -162,19 +163,7 @@ impl Worker {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Submit(request, sender) => match self.engine().submit(&request) {
-                Ok(first) => {
-                    let (samples, ticket) = (request.samples, sender.ticket);
-                    self.taken.push(first);
-                    self.tickets.insert(ticket, first);
-                    let open = Open { sender, samples, unfinished: samples, waits: true, unread: false };
-                    self.open.insert(first, open);
-                }
-                Err(error) => {
-                    self.shared.release(sender.waiting_tokens);
-                    sender.fail(error);
-                }
-            },
+            Command::Submit(request, sender) => self.submit(*request, sender),
             Command::Call(work) => work(self.engine()),
             Command::Cancel(ticket) => {
                 if let Some(first) = self.tickets.get(&ticket) {
@@ -183,6 +172,22 @@ impl Worker {
             }
             // A drain does not take back an order to stop at once.
             Command::Shutdown(shutdown) => self.shutdown = self.shutdown.max(Some(shutdown)),
+        }
+    }
+
+    fn submit(&mut self, request: Request, sender: Sender) {
+        let samples = request.samples;
+        match self.engine().submit(request) {
+            Ok(first) => {
+                self.taken.push(first);
+                self.tickets.insert(sender.ticket, first);
+                let open = Open { sender, samples, unfinished: samples, waits: true, unread: false };
+                self.open.insert(first, open);
+            }
+            Err(error) => {
+                self.shared.release(sender.waiting_tokens);
+                sender.fail(error);
+            }
         }
     }
 

@@ -55,7 +55,7 @@ fn request(seed: u32, len: usize, max_tokens: u32) -> Request {
 /// Runs all requests to their end; returns the ends in the order of submission.
 fn run(engine: &mut Engine, requests: &[Request]) -> Vec<Finished> {
     for request in requests {
-        engine.submit(request).unwrap();
+        engine.submit(request.clone()).unwrap();
     }
     let mut ends = Vec::new();
     while engine.has_work() {

@@ -149,8 +149,8 @@ fn sequences_name_it() {
 fn events_of_other_requests_go_on() {
     let model = model();
     let mut engine = open(model.path(), &options());
-    let first = engine.submit(&request(3, 20, 12)).unwrap();
-    let second = engine.submit(&draws_bad(5, 20)).unwrap();
+    let first = engine.submit(request(3, 20, 12)).unwrap();
+    let second = engine.submit(draws_bad(5, 20)).unwrap();
     let mut tokens = [0; 2];
     while engine.has_work() {
         for event in engine.step().unwrap() {

@@ -47,7 +47,7 @@ impl Paced {
         let options = options.max_slowdown(max_slowdown).stopwatch(Stopwatch::of_steps(of_step));
         let mut paced = Self { engine: engine(&options), times };
         // Kernels compile at first, in steps that count for nothing.
-        paced.engine.submit(&request(9, LONG, 2)).unwrap();
+        paced.engine.submit(request(9, LONG, 2)).unwrap();
         while paced.engine.has_work() {
             paced.engine.step().unwrap();
         }
@@ -57,13 +57,13 @@ impl Paced {
     /// Times of steps that generate for four streams: alone, and while a long prompt is computed beside them.
     fn times(mut self) -> [Vec<Duration>; 2] {
         for seed in 0..4 {
-            self.engine.submit(&request(seed, 20, 400)).unwrap();
+            self.engine.submit(request(seed, 20, 400)).unwrap();
         }
         for _ in 0..30 {
             self.engine.step().unwrap();
         }
         let alone = std::mem::take(&mut *self.times.lock().unwrap()).split_off(10);
-        let long = self.engine.submit(&request(50, LONG, 1)).unwrap();
+        let long = self.engine.submit(request(50, LONG, 1)).unwrap();
         loop {
             let events = self.engine.step().unwrap();
             let tokens = events.iter().filter(|event| matches!(event, Event::Token(_))).count();

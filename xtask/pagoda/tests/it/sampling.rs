@@ -27,7 +27,7 @@ fn assert_scores(got: &[LogProbs], ids: &[u32], want: &[f32], top: usize) {
 
 /// The events of one request.
 fn events(engine: &mut Engine, request: &Request) -> Vec<Event> {
-    engine.submit(request).unwrap();
+    engine.submit(request.clone()).unwrap();
     let mut events = Vec::new();
     while engine.has_work() {
         events.extend(engine.step().unwrap());
@@ -84,7 +84,7 @@ fn prompts_are_scored_once_whatever_is_preempted() {
             asks
         })
         .collect();
-    let seqs: Vec<_> = requests.iter().map(|request| engine.submit(request).unwrap()).collect();
+    let seqs: Vec<_> = requests.iter().map(|request| engine.submit(request.clone()).unwrap()).collect();
     let mut all = Vec::new();
     while engine.has_work() {
         all.extend(engine.step().unwrap());
@@ -176,7 +176,7 @@ fn stop_tokens_end_the_output_after_its_least_length() {
 #[test]
 fn parameters_out_of_range_are_refused() {
     let mut engine = engine(&options());
-    let mut refused = |request: Request| error_chain::joined(&engine.submit(&request).unwrap_err());
+    let mut refused = |request: Request| error_chain::joined(&engine.submit(request).unwrap_err());
     let with = |sampling| Request::new(prompt(1, 4)).sampling(sampling);
     let mut scores = with(Sampling::default());
     scores.prompt_log_probs = Some(21);
@@ -197,5 +197,5 @@ fn parameters_out_of_range_are_refused() {
     stop texts need text, but the request is for token ids alone or the model has no tokenizer
     at least 300 tokens asked for, at most 256
     ");
-    assert!(matches!(engine.submit(&Request::new(vec![128])), Err(Error::Token { .. })));
+    assert!(matches!(engine.submit(Request::new(vec![128])), Err(Error::Token { .. })));
 }

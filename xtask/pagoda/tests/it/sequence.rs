@@ -167,16 +167,16 @@ fn the_longest_text_chooses_the_rotation() {
     assert_ne!(short.config().rope, model.config.rope);
     assert_eq!(long.config().rope, model.config.rope);
     let mut engine = Engine::open(&model, &options().demand(Demand::one(32))).unwrap();
-    engine.submit(&Request::new(prompt(1, 31))).unwrap();
-    let error = engine.submit(&Request::new(prompt(1, 33))).unwrap_err().to_string();
+    engine.submit(Request::new(prompt(1, 31))).unwrap();
+    let error = engine.submit(Request::new(prompt(1, 33))).unwrap_err().to_string();
     assert!(error.contains("32"), "{error}");
     // A bound on texts is one on what is made room for, whatever that says.
     for (most, config) in [(20, short.config()), (33, long.config())] {
         let bounded = options().demand(Demand::one(40)).max_context(Some(most));
         let mut engine = Engine::open(&model, &bounded).unwrap();
         assert_eq!(engine.decoder().config().rope, config.rope, "at most {most} tokens");
-        engine.submit(&Request::new(prompt(1, most as usize - 1))).unwrap();
-        let error = engine.submit(&Request::new(prompt(1, most as usize + 1))).unwrap_err().to_string();
+        engine.submit(Request::new(prompt(1, most as usize - 1))).unwrap();
+        let error = engine.submit(Request::new(prompt(1, most as usize + 1))).unwrap_err().to_string();
         assert!(error.contains(&most.to_string()), "{error}");
     }
 }

@@ -12,7 +12,7 @@ use crate::{fixture, options, prompt};
 fn generate(model: &Model, options: &EngineOptions) -> Result<Vec<u32>, Error> {
     let mut engine = Engine::open(model, options)?;
     let ids = prompt(1, 20).into_iter().map(|id| id % model.config.vocab_size).collect();
-    engine.submit(&Request::new(ids).max_tokens(4).ignore_eos()).unwrap();
+    engine.submit(Request::new(ids).max_tokens(4).ignore_eos()).unwrap();
     let mut output = Vec::new();
     while engine.has_work() {
         for event in engine.step()? {

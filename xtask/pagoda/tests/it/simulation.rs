@@ -121,7 +121,7 @@ impl<'m> Machine<'m> {
         match self.rng.random_range(0..100) {
             0..30 => {
                 let (which, tokens) = (self.rng.random_range(0..PROMPTS), self.rng.random_range(1..=LONGEST));
-                let seq = self.engine().submit(&request(which, tokens)).unwrap();
+                let seq = self.engine().submit(request(which, tokens)).unwrap();
                 self.open.insert(seq, (which, tokens));
             }
             30..70 => (0..self.rng.random_range(1..6)).for_each(|_| self.step()),
@@ -221,7 +221,7 @@ impl<'m> Machine<'m> {
             self.engine = Some(Engine::open(self.model, &self.options).unwrap());
             self.counts.found = 0;
             for which in 0..PROMPTS {
-                let seq = self.engine().submit(&request(which, 1)).unwrap();
+                let seq = self.engine().submit(request(which, 1)).unwrap();
                 self.open.insert(seq, (which, 1));
             }
         }

@@ -122,7 +122,7 @@ proptest! {
 
 /// Text, tokens and reason of one request.
 fn served(engine: &mut Engine, request: &Request) -> (String, Vec<u32>, FinishReason) {
-    engine.submit(request).unwrap();
+    engine.submit(request.clone()).unwrap();
     let mut text = String::new();
     while engine.has_work() {
         for event in engine.step().unwrap() {

@@ -147,12 +147,12 @@ impl Bench {
     /// Submits a batch and runs it until every stream has its first token. Returns the seconds.
     fn prefill(&mut self, batch: Batch) -> Result<f64> {
         let requests = self.requests(batch);
-        let start = Instant::now();
-        for request in &requests {
+        let (start, streams) = (Instant::now(), requests.len());
+        for request in requests {
             self.engine.submit(request)?;
         }
         let mut begun = HashSet::new();
-        while begun.len() < requests.len() && self.engine.has_work() {
+        while begun.len() < streams && self.engine.has_work() {
             for event in self.engine.step()? {
                 if let Event::Token(token) = event {
                     begun.insert(token.seq);
