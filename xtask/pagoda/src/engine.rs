@@ -204,9 +204,9 @@ impl Engine {
                     Some(device) => CachedTokens { device, ..loaded },
                     None => CachedTokens { device: cached_tokens, ..CachedTokens::default() },
                 };
-                let (prompt_tokens, cached) = (live.prompt_tokens, live.cached);
+                let (id, prompt_tokens, cached) = (live.id.clone(), live.prompt_tokens, live.cached);
                 self.totals.cached.add(cached);
-                events.push(Event::Started(Started { seq, at: now, prompt_tokens, cached }));
+                events.push(Event::Started(Started { id, seq, at: now, prompt_tokens, cached }));
             }
             live.clock.started.get_or_insert(now);
         }

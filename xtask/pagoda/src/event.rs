@@ -8,6 +8,7 @@ use kvblock::SeqId;
 use models::sampling::LogProbs;
 use serde::{Serialize, Serializer};
 
+use crate::request::RequestId;
 use crate::usage::SparseUse;
 
 /// Something that happened to a sequence. The samples of a request are sequences with consecutive ids.
@@ -50,9 +51,11 @@ impl Event {
 }
 
 /// The start of a sequence. The further samples of a request start with its first one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Started {
+    /// The request.
+    pub id: RequestId,
     /// The sequence.
     pub seq: SeqId,
     /// When it was scheduled: [`Clock::started`].
@@ -99,6 +102,8 @@ pub struct PromptLogProbs {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Finished {
+    /// The request.
+    pub id: RequestId,
     /// The sequence.
     pub seq: SeqId,
     /// Index of the sample in its request.

@@ -55,7 +55,7 @@ pub use models::{Conversation, LoadProgress, Loaded, Message, SelectionPlace, To
 pub use note::{Note, Notes};
 pub use options::{Demand, EngineOptions, MAX_SEQUENCES, Preemption};
 pub use prefetch::spec::TierSpec;
-pub use request::Request;
+pub use request::{Request, RequestId};
 pub use scheduler::{AdmitError, Policy as Order};
 pub use sequence::{Pooling, Sequence, StepWork};
 pub use snapshot::Snapshot;

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use attn_kernels::Level;
-use kvblock::SeqId;
 use models::{ChunkCrossing, Crossing, WeightPlacement};
 
+use crate::request::RequestId;
 use crate::usage::readable;
 
 /// A message for the user, while the engine continues.
@@ -124,22 +124,22 @@ pub enum Note {
     },
     /// Tokens of a sequence cannot be decoded to text; the sequence ends.
     Undecodable {
-        /// The sequence.
-        seq: SeqId,
+        /// The request.
+        id: RequestId,
         /// The reason.
         reason: String,
     },
     /// Logits of a request are not finite; it ends, and none of its KV is kept.
     NonFinite {
         /// The request.
-        seq: SeqId,
+        id: RequestId,
         /// Number of the step.
         step: u64,
     },
     /// KV that a request counted on could not be read from a tier.
     KvUnreadable {
         /// The request.
-        seq: SeqId,
+        id: RequestId,
         /// Position of the first token without KV.
         from_token: u32,
         /// The reason.
@@ -218,13 +218,13 @@ impl fmt::Display for Note {
                 write!(f, "{action}: {reason}; further failures are counted")
             }
             Self::TierWarning { warning } => f.write_str(warning),
-            Self::Undecodable { seq, reason } => write!(f, "request {}: {reason}", seq.get()),
-            Self::NonFinite { seq, step } => {
-                write!(f, "request {}: non-finite logits in step {step}: the request ends", seq.get())
+            Self::Undecodable { id, reason } => write!(f, "{id}: {reason}"),
+            Self::NonFinite { id, step } => {
+                write!(f, "{id}: non-finite logits in step {step}: the request ends")
             }
-            Self::KvUnreadable { seq, from_token, reason, ends } => {
+            Self::KvUnreadable { id, from_token, reason, ends } => {
                 let consequence = if *ends { "the request ends" } else { "computed again" };
-                write!(f, "request {}: KV from token {from_token} on: {reason}: {consequence}", seq.get())
+                write!(f, "{id}: KV from token {from_token} on: {reason}: {consequence}")
             }
         }
     }

@@ -1,13 +1,52 @@
 //! Requests: a prompt, and the way to continue it.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Instant;
 
 use derive_setters::Setters;
-use kvblock::ExtraKeys;
+use kvblock::{ExtraKeys, SeqId};
+use serde::{Serialize, Serializer};
 
 use models::sampling::Sampling;
 
 use crate::mask::TokenMask;
+
+/// Id of a request in events, snapshots, notes and errors: any text of the caller's, such as the `x-request-id` of a call. Clones
+/// share it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(Arc<str>);
+
+impl RequestId {
+    /// The id of a request whose caller names none.
+    pub(crate) fn of(first: SeqId) -> Self {
+        Self(format!("request-{}", first.get()).into())
+    }
+
+    /// The text of the id.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<T: Into<Arc<str>>> From<T> for RequestId {
+    fn from(id: T) -> Self {
+        Self(id.into())
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for RequestId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
 
 /// A prompt, and the way to continue it.
 #[derive(Debug, Clone, Setters)]
@@ -16,6 +55,9 @@ pub struct Request {
     /// Token ids.
     #[setters(skip)]
     pub prompt: Vec<u32>,
+    /// Names the request in events, snapshots, notes and errors; `None` for `request-N`, of which each engine counts its own.
+    #[setters(strip_option, into)]
+    pub id: Option<RequestId>,
     /// Maximum number of tokens to generate.
     pub max_tokens: u32,
     /// Number of continuations, which share the prompt's blocks.
@@ -60,6 +102,7 @@ impl Request {
     pub fn new(prompt: Vec<u32>) -> Self {
         Self {
             prompt,
+            id: None,
             max_tokens: 256,
             samples: 1,
             sampling: Sampling::default(),

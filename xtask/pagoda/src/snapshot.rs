@@ -7,6 +7,7 @@ use kvblock::SeqId;
 use serde::Serialize;
 
 use crate::event::{CachedTokens, FinishReason};
+use crate::request::RequestId;
 use crate::usage::{ReadAhead, TierUse};
 
 /// The state of an engine at one moment.
@@ -41,6 +42,8 @@ pub struct Snapshot {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SequenceView {
+    /// The request.
+    pub id: RequestId,
     /// Id of the sequence.
     #[serde(serialize_with = "id")]
     pub seq: SeqId,

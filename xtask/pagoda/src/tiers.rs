@@ -34,6 +34,7 @@ use crate::model::Model;
 use crate::options::EngineOptions;
 use crate::usage::{PageUse, ReadAhead, TierTraffic, TierUse};
 use crate::{Note, Notes};
+pub(crate) use load::Unreadable;
 use load::{Loading, Wished};
 use objects::Objects;
 use save::Saver;

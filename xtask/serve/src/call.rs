@@ -7,6 +7,7 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use pagoda::RequestId;
 use tokio::time::timeout;
 
 use crate::access::Access;
@@ -45,6 +46,11 @@ impl CallId {
 
     pub(crate) fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The id of the call's requests in the engine.
+    pub(crate) fn of_requests(&self) -> RequestId {
+        Arc::clone(&self.0).into()
     }
 
     /// The id of a reply, with OpenAI's `prefix` for its kind.

@@ -39,9 +39,10 @@ impl Running {
         input: &str,
     ) -> Result<Self, ApiError> {
         let refused = |error: pagoda::Error| ApiError::from(error).of_input(input);
-        let Call { client, place, .. } = call;
+        let Call { id, client, place, .. } = call;
         drop(place);
         let submit = |mut request: Request| {
+            request.id = Some(id.of_requests());
             request.salt = client.salt(request.salt.as_deref());
             server.handle.submit(request).map(Some).map_err(refused)
         };
@@ -107,14 +108,10 @@ impl Drop for Running {
 /// Why a sequence ended without being finished, if it did.
 fn lost(event: &Event) -> Option<ApiError> {
     let Event::Finished(end) = event else { return None };
-    let Finished { reason, .. } = &**end;
+    let Finished { id, reason, .. } = &**end;
     match reason {
         FinishReason::Deadline => Some(ApiError::timeout()),
         FinishReason::Cancelled => Some(ApiError::ending()),
-        FinishReason::NonFinite { step } => {
-            let request = event.request().get();
-            Some(ApiError::internal(format!("non-finite logits in step {step} of request {request}")))
-        }
-        reason => reason.error().map(ApiError::internal),
+        reason => reason.error().map(|error| ApiError::internal(format!("{error} (request {id})"))),
     }
 }

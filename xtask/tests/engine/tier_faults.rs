@@ -212,7 +212,7 @@ fn a_request_whose_blocks_the_disk_does_not_take_ends_alone() {
         (&"error".into(), &Value::Array(vec![]))
     );
     let told = [
-        "request 1: KV from token",
+        "request-1: KV from token",
         "KV block",
         "spill-",
         "cannot be written",

@@ -12,7 +12,8 @@ use crate::error::Error;
 use crate::event::{Event, FinishReason};
 use crate::kv_used::group_id;
 use crate::mask::Masked;
-use crate::verdicts;
+use crate::tiers::Unreadable;
+use crate::{Note, verdicts};
 
 /// Sequences end between steps.
 const PLANNED: &str = "the sequences of a plan have not ended";
@@ -104,9 +105,17 @@ impl Engine {
     /// of requests whose blocks could not be read.
     pub(super) fn look_ahead(&mut self) -> Result<Vec<Event>, Error> {
         let Some(tiers) = &mut self.tiers else { return Ok(Vec::new()) };
-        let failed = tiers.arrive(&mut self.scheduler, &mut self.decoder)?;
+        let unreadable = tiers.arrive(&mut self.scheduler, &mut self.decoder)?;
         tiers.look_ahead(&mut self.scheduler);
-        Ok(failed.into_iter().flat_map(|seq| self.end(seq, scheduler::Ending::Failed)).collect())
+        let mut events = Vec::new();
+        for Unreadable { seq, from_token, reason, ends } in unreadable {
+            let id = self.live[&seq].id.clone();
+            self.notes.tell(&Note::KvUnreadable { id, from_token, reason, ends });
+            if ends {
+                events.extend(self.end(seq, scheduler::Ending::Failed));
+            }
+        }
+        Ok(events)
     }
 
     /// Saves the blocks that a step filled, except those of the given sequences.

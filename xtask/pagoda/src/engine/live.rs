@@ -17,13 +17,14 @@ use crate::Note;
 use crate::error::Error;
 use crate::event::{CachedTokens, Clock, Event, FinishReason, Finished, PromptLogProbs, Token, Usage};
 use crate::mask::Masked;
-use crate::request::Request;
+use crate::request::{Request, RequestId};
 use crate::text::{Piece, Text};
 use crate::usage::{self, SparseUse};
 
 /// State of an unfinished sequence that the scheduler need not know.
 #[derive(Debug)]
 pub(super) struct Live {
+    pub(super) id: RequestId,
     /// Sampler of the sequence; its stop ids are all tokens that end the sequence.
     pub(super) sampler: Sampler,
     pub(super) mask: Option<Masked>,
@@ -91,6 +92,7 @@ impl Engine {
         sampling.seed = sampling.seed.wrapping_add(u64::from(sample).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let text = |t: &Arc<Tokenizer>| Text::new(t.clone(), request.stop.clone(), request.skip_special);
         Live {
+            id: request.id.clone().unwrap_or_else(|| RequestId::of(leader)),
             sampler: Sampler::new(sampling, prompt),
             mask: request.mask.clone().map(|mask| Masked::new(mask, config.vocab_size)),
             stop: request.stop.clone(),
@@ -174,7 +176,7 @@ impl Engine {
             }
             Err(error) => {
                 live.reason = Some(FinishReason::Failed);
-                self.notes.tell(&Note::Undecodable { seq, reason: error.to_string() });
+                self.notes.tell(&Note::Undecodable { id: live.id.clone(), reason: error.to_string() });
             }
         }
         Some((token, live.reason.is_some()))
@@ -209,7 +211,7 @@ impl Engine {
             clock: live.clock,
             sparse: SparseUse::of(self.sparse.as_ref(), live.attended.as_ref()).on(&self.decoder),
         };
-        let end = Finished { seq: done.seq, sample: live.sample, reason, text, output, usage };
+        let end = Finished { id: live.id, seq: done.seq, sample: live.sample, reason, text, output, usage };
         self.watch.ended(&end, Instant::now());
         Event::Finished(Box::new(end))
     }

@@ -39,7 +39,7 @@ impl Engine {
         found.extend(self.non_finite_prompts(plan, output));
         found.extend(lost.keys());
         for seq in &found {
-            let leader = self.live[seq].leader;
+            let request = self.live[seq].id.clone();
             for (id, live) in &mut self.live {
                 // Samples that wait for the prompt have no other one.
                 if id == seq || rows.contains(id) || live.leader == *seq && live.clock.first.is_none() {
@@ -51,11 +51,11 @@ impl Engine {
             }
             if let Some((from_token, error)) = lost.get(seq) {
                 let (from_token, reason) = (*from_token, error.to_string());
-                self.notes.tell(&Note::KvUnreadable { seq: leader, from_token, reason, ends: true });
+                self.notes.tell(&Note::KvUnreadable { id: request, from_token, reason, ends: true });
                 self.scheduler.uncache(*seq);
                 continue;
             }
-            self.notes.tell(&Note::NonFinite { seq: leader, step: plan.step });
+            self.notes.tell(&Note::NonFinite { id: request, step: plan.step });
             let hashes: Vec<BlockHash> = self.scheduler.block_hashes(*seq).unwrap_or_default().to_vec();
             self.scheduler.uncache(*seq);
             if let Some(tiers) = &mut self.tiers {

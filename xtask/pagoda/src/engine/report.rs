@@ -86,6 +86,7 @@ impl Engine {
         let blocks = |group| held(scheduler.block_table(seq, group_id(group)));
         let since = |time: Instant| time.saturating_duration_since(live.clock.submitted).as_secs_f64();
         SequenceView {
+            id: live.id.clone(),
             seq,
             sample: live.sample,
             activity: match scheduler.status(seq) {

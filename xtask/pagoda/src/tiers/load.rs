@@ -16,9 +16,9 @@ use scheduler::{Load, PrefetchWish, Scheduler, StepPlan};
 
 use super::Tiers;
 use super::objects::Objects;
+use crate::error_chain;
 use crate::event::CachedTokens;
 use crate::usage::ReadAhead;
-use crate::{Note, error_chain};
 
 /// Longest wait for one portion of a load; after that, its request continues without it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -63,6 +63,17 @@ pub(super) struct Loading {
     landed: usize,
     /// The next blocks, and since when they are awaited; `None` until the loader has room.
     portion: Option<(Portion, Instant)>,
+}
+
+/// KV of a request that could not be read.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub(crate) seq: SeqId,
+    /// Position of the first token without KV.
+    pub(crate) from_token: u32,
+    pub(crate) reason: String,
+    /// Whether the request must end.
+    pub(crate) ends: bool,
 }
 
 /// Why a portion ended early.
@@ -187,8 +198,7 @@ impl Tiers {
         self.submit(scheduler);
     }
 
-    /// Copies blocks that were read to the device and lets their requests continue. Returns the requests that
-    /// must end because their blocks could not be read.
+    /// Copies blocks that were read to the device and lets their requests continue. Returns what could not be read.
     ///
     /// # Errors
     /// Errors of the device.
@@ -196,8 +206,8 @@ impl Tiers {
         &mut self,
         scheduler: &mut Scheduler,
         decoder: &mut Decoder,
-    ) -> Result<Vec<SeqId>, ModelError> {
-        let mut ended = Vec::new();
+    ) -> Result<Vec<Unreadable>, ModelError> {
+        let mut unreadable = Vec::new();
         for (seq, mut loading) in std::mem::take(&mut self.loads) {
             let settled = loading
                 .portion
@@ -210,12 +220,12 @@ impl Tiers {
             }
             if bad.is_none() && loading.landed < loading.blocks.len() {
                 self.loads.insert(seq, loading);
-            } else if self.end_load(scheduler, &loading, bad) {
-                ended.push(seq);
+            } else {
+                unreadable.extend(self.end_load(scheduler, &loading, bad));
             }
         }
         self.submit(scheduler);
-        Ok(ended)
+        Ok(unreadable)
     }
 
     /// Whether any request is waiting for blocks.
@@ -286,13 +296,18 @@ impl Tiers {
         Ok(bad)
     }
 
-    /// Returns a load to the scheduler. The result is whether its request must end.
-    fn end_load(&mut self, scheduler: &mut Scheduler, loading: &Loading, bad: Option<Bad>) -> bool {
+    /// Returns a load to the scheduler, and what of it could not be read.
+    fn end_load(
+        &mut self,
+        scheduler: &mut Scheduler,
+        loading: &Loading,
+        bad: Option<Bad>,
+    ) -> Option<Unreadable> {
         let Load { seq, start, len } = loading.load;
         let Some(Bad { block, reason, missing }) = bad else {
             self.count_loaded(loading);
             scheduler.remote_ready(seq, len);
-            return false;
+            return None;
         };
         let needs = &self.objects.needs;
         let size = needs.hash_block_size();
@@ -302,12 +317,11 @@ impl Tiers {
         let hashes = &scheduler.block_hashes(seq).expect(WAITS)[first as usize..past as usize];
         let policy = if missing { FailurePolicy::Recompute } else { self.failure };
         let recovery = policy.recover(hashes, BlockIdx::new(first), &[bad - first], start + len, size);
-        let must_end = matches!(recovery, Recovery::Fail { .. });
-        self.notes.tell(&Note::KvUnreadable { seq, from_token: good_tokens, reason, ends: must_end });
         // What is left of it may be looked up again.
         self.wishes.remove(&seq);
         scheduler.remote_ready(seq, good_tokens - start);
-        must_end
+        let ends = matches!(recovery, Recovery::Fail { .. });
+        Some(Unreadable { seq, from_token: good_tokens, reason, ends })
     }
 
     /// Counts the tokens of blocks that were loaded for a request: those up to the end of a block by its tier.

@@ -1,5 +1,6 @@
 //! Logits that are not finite: an error for the request, nothing of it is kept, and others go on.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -77,10 +78,10 @@ fn a_request_with_logits_that_are_not_finite_ends_alone() {
     scored.prompt_log_probs = Some(2);
     let requests = [
         // In the last chunk, in the first, and in a token that was drawn.
-        asks(bad(1, 70, 66)),
+        asks(bad(1, 70, 66)).id("first"),
         healthy,
         asks(bad(2, 70, 3)).sampling(warm).samples(3),
-        draws_bad(3, 70),
+        draws_bad(3, 70).id(String::from("drawn")),
         scored,
     ];
     let ends = run(&mut engine, &requests);
@@ -92,19 +93,19 @@ fn a_request_with_logits_that_are_not_finite_ends_alone() {
     assert_eq!((&ends[1].reason, &ends[1].output), (&alone.reason, &alone.output));
     assert_eq!(engine.scheduler().cache().pool().num_used(), 0);
     let told = told.lock().unwrap();
-    let mut named: Vec<(u64, u64)> = told
+    let named: BTreeMap<&str, u64> = told
         .iter()
         .filter_map(|note| match note {
-            Note::NonFinite { seq, step } => Some((seq.get(), *step)),
+            Note::NonFinite { id, step } => Some((id.as_str(), *step)),
             _ => None,
         })
         .collect();
-    named.sort_unstable();
-    let requests: Vec<u64> = named.iter().map(|(seq, _)| *seq).collect();
-    let [first, second, drawn, scored] = [0, 2, 5, 6].map(|end: usize| ends[end].seq.get());
-    assert_eq!(requests, [first, second, drawn, scored]);
-    let step = |end: usize| FinishReason::NonFinite { step: named[end].1 };
-    assert_eq!([step(0), step(2)], [ends[0].reason.clone(), ends[5].reason.clone()]);
+    let [second, scored] = [2, 6].map(|end: usize| format!("request-{}", ends[end].seq.get()));
+    let ids = ["first", &second, &second, &second, "drawn", &scored];
+    for (end, id) in ends.iter().filter(|end| end.reason != FinishReason::Length).zip(ids) {
+        assert_eq!((end.id.as_str(), &end.reason), (id, &FinishReason::NonFinite { step: named[id] }));
+    }
+    assert_eq!(named.len(), 4);
 }
 
 #[test]

@@ -41,10 +41,12 @@ fn requests_end_with_an_error_and_the_server_goes_on() {
     let served = serve();
     for _ in 0..2 {
         let body = json!({ "prompt": [5, 6, 7], "max_tokens": 4 });
-        let error = post(&served, "/v1/completions", &body).refused(500);
+        let reply = post(&served, "/v1/completions", &body);
+        let of_request = format!(" (request {})", reply.header("x-request-id").unwrap());
+        let error = reply.refused(500);
         let message = error["message"].as_str().unwrap();
         assert!(
-            message.starts_with("non-finite logits in step ") && message.contains(" of request "),
+            message.starts_with("non-finite logits in step ") && message.ends_with(&of_request),
             "{message}"
         );
         assert_eq!(error["type"], "server_error");
