@@ -85,7 +85,7 @@ pub(crate) fn start(args: &ServeArgs, model: &Arc<Model>) -> Result<(EngineHandl
     let mut bounds = HandleOptions::default();
     bounds.max_waiting = args.max_queued_requests;
     bounds.max_waiting_tokens = args.max_queued_tokens;
-    bounds.max_step_time = Some(Duration::from_secs(args.max_step_time));
+    bounds.stall_time = Some(Duration::from_secs(args.max_step_time));
     let handle = EngineHandle::spawn_recovering(engine, bounds, Arc::clone(model), opened)?;
     Ok((handle, options(args, Arc::clone(model))?))
 }

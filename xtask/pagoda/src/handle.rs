@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use derive_setters::Setters;
+
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::model::Model;
@@ -26,7 +28,7 @@ use watchdog::{Watchdog, Watched};
 use worker::{Origin, Worker};
 
 /// Bounds of an engine on a thread of its own.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Setters)]
 #[non_exhaustive]
 pub struct HandleOptions {
     /// Maximum number of requests that wait for their start; further ones are refused.
@@ -37,7 +39,7 @@ pub struct HandleOptions {
     pub max_unread: usize,
     /// Time that a step may take before it is reported as a [note](crate::Note::StepStalled) and by [`EngineHandle::health`];
     /// `None` for any.
-    pub max_step_time: Option<Duration>,
+    pub stall_time: Option<Duration>,
 }
 
 impl Default for HandleOptions {
@@ -47,43 +49,14 @@ impl Default for HandleOptions {
             max_waiting: 1024,
             max_waiting_tokens: u64::MAX,
             max_unread: 1 << 16,
-            max_step_time: Some(Duration::from_mins(1)),
+            stall_time: Some(Duration::from_mins(1)),
         }
-    }
-}
-
-impl HandleOptions {
-    /// Sets the maximum number of requests that wait for their start.
-    #[must_use]
-    pub const fn max_waiting(mut self, requests: usize) -> Self {
-        self.max_waiting = requests;
-        self
-    }
-
-    /// Sets the maximum number of prompt tokens of waiting requests.
-    #[must_use]
-    pub const fn max_waiting_tokens(mut self, tokens: u64) -> Self {
-        self.max_waiting_tokens = tokens;
-        self
-    }
-
-    /// Sets the maximum number of events that a stream keeps.
-    #[must_use]
-    pub const fn max_unread(mut self, events: usize) -> Self {
-        self.max_unread = events;
-        self
-    }
-
-    /// Sets the time after which a step is reported as stalled; `None` for any.
-    #[must_use]
-    pub const fn max_step_time(mut self, time: Option<Duration>) -> Self {
-        self.max_step_time = time;
-        self
     }
 }
 
 /// Way in which an engine stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Shutdown {
     /// New requests are refused, and accepted ones run to their end.
     Drain,
@@ -97,7 +70,7 @@ pub enum Shutdown {
 pub enum Health {
     /// The engine works, or waits for work.
     Well,
-    /// A step has taken longer than [`HandleOptions::max_step_time`], and goes on.
+    /// A step has taken longer than [`HandleOptions::stall_time`], and goes on.
     Stalled,
     /// The device was lost, and the engine is being reopened.
     Reopening,
@@ -179,7 +152,7 @@ impl EngineHandle {
         });
         let (commands, received) = mpsc::channel();
         let (running, ended) = Ended::pair();
-        if let Some(limit) = options.max_step_time {
+        if let Some(limit) = options.stall_time {
             let watchdog = Watchdog { limit, notes: engine.notes().clone(), ended: ended.clone() };
             let shared = Arc::clone(&shared);
             thread("engine-watchdog", Box::new(move || watchdog.run(&shared.watched)))?;
@@ -229,7 +202,7 @@ impl EngineHandle {
     #[must_use]
     pub fn health(&self) -> Health {
         let Inner { shared, ended, options, .. } = &*self.inner;
-        if ended.is_over() { Health::Ended } else { shared.watched.health(options.max_step_time) }
+        if ended.is_over() { Health::Ended } else { shared.watched.health(options.stall_time) }
     }
 
     /// Time since the begin of the step that runs.
@@ -238,7 +211,7 @@ impl EngineHandle {
         self.inner.shared.watched.step_time()
     }
 
-    /// Number of steps that have taken longer than [`HandleOptions::max_step_time`].
+    /// Number of steps that have taken longer than [`HandleOptions::stall_time`].
     #[must_use]
     pub fn num_stalls(&self) -> u64 {
         self.inner.shared.watched.num_stalls()

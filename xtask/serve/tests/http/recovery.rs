@@ -196,7 +196,7 @@ impl TokenMask for Slow {
 #[test]
 fn a_step_that_stalls_is_told() {
     let mut bounds = HandleOptions::default();
-    bounds.max_step_time = Some(Duration::from_secs(1));
+    bounds.stall_time = Some(Duration::from_secs(1));
     let (served, told) = serve_alone(Spawn::Once, bounds);
     let mut request = Request::new(vec![1, 2, 3]).max_tokens(3).ignore_eos();
     request.mask = Some(Box::new(Slow(Arc::default())));
