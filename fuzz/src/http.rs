@@ -32,7 +32,7 @@ static SERVER: LazyLock<Server> = LazyLock::new(|| {
     let model = Arc::new(Model::open(folder.path()).expect("a model"));
     let demand = Demand::new(4, 1024).longest(256);
     let options = EngineOptions::new().kv_dtype(KvDtype::F32).chunk(64).demand(demand);
-    let engine = Engine::open(&model, &options).expect("an engine");
+    let engine = Engine::open(Arc::clone(&model), options).expect("an engine");
     let handle = EngineHandle::spawn(engine, HandleOptions::default()).expect("a thread");
     let runtime = Runtime::new().expect("a runtime");
     Server { runtime, router: serve::router(handle, Options::new(model, "tiny")) }

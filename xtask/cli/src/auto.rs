@@ -3,6 +3,8 @@
 //! `bench policies --report` leaves them in the user's cache folder. If there are none, a short plan is measured once, except
 //! on software drivers, on which it would take hours.
 
+use std::sync::Arc;
+
 use anyhow::{Result, bail, ensure};
 use pagoda::measured::{self, Measurement, Measurements, fastest_within};
 use pagoda::{EngineOptions, Model, Sparse};
@@ -14,7 +16,7 @@ use crate::model;
 ///
 /// # Errors
 /// If nothing was measured and the device is a software driver, and errors of measuring.
-pub fn settle(args: &EngineArgs, model: &Model) -> Result<()> {
+pub fn settle(args: &EngineArgs, model: &Arc<Model>) -> Result<()> {
     let Some(SparseArg::Auto(auto)) = &args.sparse else { return Ok(()) };
     if auto.taken.get().is_some() {
         return Ok(());

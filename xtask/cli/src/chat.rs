@@ -11,6 +11,7 @@ mod typed;
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use clap::FromArgMatches as _;
@@ -88,7 +89,7 @@ fn first_message(args: &ChatArgs) -> Result<Option<String>> {
 }
 
 /// An engine with room for the conversation.
-fn open(args: &ChatArgs, engine: &EngineArgs, model: &Model) -> Result<Engine> {
+fn open(args: &ChatArgs, engine: &EngineArgs, model: &Arc<Model>) -> Result<Engine> {
     let context = model.config.context_length;
     let tokens = args.context.map_or(context, |tokens| tokens.min(context));
     model::note_context(engine, args.context, model);
@@ -108,7 +109,7 @@ struct Terminal {
 
 struct Chat<'a> {
     args: &'a ChatArgs,
-    model: &'a Model,
+    model: &'a Arc<Model>,
     sparse: Option<SparseArg>,
     sampling: SamplingArgs,
     /// Number of answers by `/retry`, each with a seed of its own.

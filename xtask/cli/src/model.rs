@@ -20,7 +20,12 @@ const STEP_TIME: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// If there is no device, not enough memory, or the decoder does not support the model.
-pub fn engine(args: &EngineArgs, model: &Model, demand: Demand, preemption: Preemption) -> Result<Engine> {
+pub fn engine(
+    args: &EngineArgs,
+    model: &Arc<Model>,
+    demand: Demand,
+    preemption: Preemption,
+) -> Result<Engine> {
     setup::ensure(&[Need::Gpu])?;
     let mut options = EngineOptions::from(args).demand(demand);
     options.preemption = preemption;
@@ -33,7 +38,7 @@ pub fn engine(args: &EngineArgs, model: &Model, demand: Demand, preemption: Pree
         fingerprint(args, model)?;
     }
     let lines = opening_lines(args, &options, &model.gpu(&options)?);
-    let engine = Engine::open(model, &options)?;
+    let engine = Engine::open(Arc::clone(model), options)?;
     drop(lines);
     note_pool(args, &engine);
     if args.verbose {

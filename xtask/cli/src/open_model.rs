@@ -1,5 +1,7 @@
 //! Opens the model of a command, as its flags say. The default model is fetched first.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use pagoda::Model;
 
@@ -11,7 +13,7 @@ use crate::{auto, default_model};
 ///
 /// # Errors
 /// If the checkpoint is missing or broken, with its path, or could not be fetched, and if policies cannot be measured.
-pub fn open_model(args: &EngineArgs) -> Result<Model> {
+pub fn open_model(args: &EngineArgs) -> Result<Arc<Model>> {
     let model = match &args.random {
         Some(spec) => Model::random(spec.clone())?,
         None => Model::open(default_model::resolve(args.model.as_deref())?)?,
@@ -20,6 +22,7 @@ pub fn open_model(args: &EngineArgs) -> Result<Model> {
         Some(dtype) => model.quantize(dtype)?,
         None => model,
     };
+    let model = Arc::new(model);
     auto::settle(args, &model)?;
     Ok(model)
 }

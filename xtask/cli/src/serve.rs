@@ -57,7 +57,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let listener = TcpListener::bind((args.host.as_str(), args.port))
         .with_context(|| format!("cannot listen at {}, port {}", args.host, args.port))?;
     let address = listener.local_addr()?;
-    let model = Arc::new(open_model(&args.engine)?);
+    let model = open_model(&args.engine)?;
     let (handle, options) = start(args, &model)?;
     let name = options.model_name.clone();
     let last_signal = LastSignal::default();
@@ -81,16 +81,17 @@ pub fn run(args: &ServeArgs) -> Result<()> {
 /// # Errors
 /// Errors of the device, and of the file of keys.
 pub(crate) fn start(args: &ServeArgs, model: &Arc<Model>) -> Result<(EngineHandle, Options)> {
-    let (engine, opened) = engine(args, model)?;
+    let engine = engine(args, model)?;
     let mut bounds = HandleOptions::default();
     bounds.max_waiting = args.max_queued_requests;
     bounds.max_waiting_tokens = args.max_queued_tokens;
     bounds.stall_time = Some(Duration::from_secs(args.max_step_time));
-    let handle = EngineHandle::spawn_recovering(engine, bounds, Arc::clone(model), opened)?;
+    bounds.recover = true;
+    let handle = EngineHandle::spawn(engine, bounds)?;
     Ok((handle, options(args, Arc::clone(model))?))
 }
 
-fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {
+fn engine(args: &ServeArgs, model: &Arc<Model>) -> Result<Engine> {
     setup::ensure(&[Need::Gpu])?;
     let longest = u64::from(context(args, model));
     let sequences = args.max_sequences;
@@ -113,27 +114,28 @@ fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {
     }
     let begun = Instant::now();
     let lines = model::opening_lines(&args.engine, &options, &model.gpu(&options)?);
-    let (engine, options) = kept_or_open(args, model, options)?;
+    let engine = kept_or_open(args, model, options)?;
     drop(lines);
     model::note_context(&args.engine, args.context, model);
     model::note_pool(&args.engine, &engine);
     if args.engine.verbose {
         eprintln!("{}", model::loaded(model, &engine, begun.elapsed()));
     }
-    Ok((engine, options))
+    Ok(engine)
 }
 
 /// Opens an engine, and keeps KV on disk if possible.
-fn kept_or_open(args: &ServeArgs, model: &Model, options: EngineOptions) -> Result<(Engine, EngineOptions)> {
-    let Some(disk) = disk_kv(args, model)? else { return open(model, options) };
+fn kept_or_open(args: &ServeArgs, model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
+    let open = |options| Ok(Engine::open(Arc::clone(model), options)?);
+    let Some(disk) = disk_kv(args, model)? else { return open(options) };
     let kept = options.clone().kv_tiers(disk);
-    match Engine::open(model, &kept) {
+    match Engine::open(Arc::clone(model), kept) {
         // Nobody asked for the disk, so what keeps the model from it is no reason to fail.
         Err(error @ pagoda::Error::KvTiers { .. }) => {
             eprintln!("KV is not kept on disk: {}", error_chain::joined(&error));
-            open(model, options)
+            open(options)
         }
-        opened => Ok((opened?, kept)),
+        opened => Ok(opened?),
     }
 }
 
@@ -149,11 +151,6 @@ fn first_context(config: &DecoderConfig) -> Option<u32> {
         RopeScaling::Long { short, .. } => short.as_ref().map(|short| short.original_context),
         _ => None,
     }
-}
-
-/// Opens an engine; returns also what opens it again.
-fn open(model: &Model, options: EngineOptions) -> Result<(Engine, EngineOptions)> {
-    Ok((Engine::open(model, &options)?, options))
 }
 
 /// The default disk tier; `None` if the flags name another one or none.

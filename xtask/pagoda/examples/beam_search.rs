@@ -5,19 +5,21 @@
 #![expect(clippy::print_stdout, reason = "the hypotheses")]
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use pagoda::{Demand, Engine, EngineOptions, Error, Event, Model, Request, Sampling, TokenLogProb};
 
 #[cfg(not(test))]
 fn main() -> Result<(), Error> {
-    print(&Model::fetch_default(|_| {})?)
+    print(&Model::fetch_default(|_| {})?.into())
 }
 
-pub(crate) fn print(model: &Model) -> Result<(), Error> {
+pub(crate) fn print(model: &Arc<Model>) -> Result<(), Error> {
     let (width, tokens) = (4, 12);
     let tokenizer = model.tokenizer()?;
     let prompt = tokenizer.encode("The capital of France is", true)?;
-    let mut engine = Engine::open(model, &EngineOptions::new().demand(Demand::new(8, 2048).longest(256)))?;
+    let options = EngineOptions::new().demand(Demand::new(8, 2048).longest(256));
+    let mut engine = Engine::open(Arc::clone(model), options)?;
     for beam in search(&mut engine, &prompt, width, tokens)? {
         println!("{:8.3}  {:?}", beam.log_prob, tokenizer.decode(&beam.tokens, true)?);
     }

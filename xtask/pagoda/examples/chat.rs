@@ -4,16 +4,17 @@
 #![expect(clippy::print_stdout, reason = "the answer")]
 
 use std::io::Write;
+use std::sync::Arc;
 
 use pagoda::{Demand, Engine, EngineOptions, Error, Event, Message, Model, Request, Sampling};
 
 #[cfg(not(test))]
 fn main() -> Result<(), Error> {
-    chat(&Model::fetch_default(|_| {})?)
+    chat(&Model::fetch_default(|_| {})?.into())
 }
 
-pub(crate) fn chat(model: &Model) -> Result<(), Error> {
-    let mut engine = Engine::open(model, &EngineOptions::new().demand(Demand::one(512)))?;
+pub(crate) fn chat(model: &Arc<Model>) -> Result<(), Error> {
+    let mut engine = Engine::open(Arc::clone(model), EngineOptions::new().demand(Demand::one(512)))?;
     let prompt = model.chat_ids(&[Message::new("user", "Why is the sky blue?")])?;
     let sampling = Sampling::default().temperature(0.7).top_p(0.9).seed(1);
     engine.submit(Request::new(prompt).max_tokens(48).sampling(sampling))?;

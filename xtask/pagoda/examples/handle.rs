@@ -3,6 +3,7 @@
 //! `cargo run --release -p pagoda-engine --example handle`
 #![expect(clippy::print_stdout, reason = "the answers")]
 
+use std::sync::Arc;
 use std::thread;
 
 use pagoda::{
@@ -11,12 +12,12 @@ use pagoda::{
 
 #[cfg(not(test))]
 fn main() -> Result<(), Error> {
-    serve(&Model::fetch_default(|_| {})?)
+    serve(&Model::fetch_default(|_| {})?.into())
 }
 
-pub(crate) fn serve(model: &Model) -> Result<(), Error> {
+pub(crate) fn serve(model: &Arc<Model>) -> Result<(), Error> {
     let demand = Demand::new(4, 2048).longest(512);
-    let engine = Engine::open(model, &EngineOptions::new().chunk(256).demand(demand))?;
+    let engine = Engine::open(Arc::clone(model), EngineOptions::new().chunk(256).demand(demand))?;
     let handle = EngineHandle::spawn(engine, HandleOptions::default())?;
 
     let ask = |question: &str| {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kvblock::{KvCacheConfig, LengthLimits, SeqId};
-use models::{Decoder, FetchCost, Tokenizer};
+use models::{Decoder, FetchCost};
 use scheduler::{Admitted, Scheduler, SchedulerConfig, StepPlan};
 
 use crate::block_ops::HostBlocks;
@@ -28,7 +28,7 @@ use crate::options::{EngineOptions, Preemption};
 use crate::request::Request;
 use crate::snapshot::{Rate, Totals};
 use crate::tiers::{self, Tiers};
-use crate::{Notes, crossing, memory};
+use crate::{crossing, memory};
 
 use live::Live;
 use pacing::Pacing;
@@ -37,15 +37,13 @@ use watch::Watch;
 /// Scheduler and decoder of one model.
 #[derive(Debug)]
 pub struct Engine {
+    model: Arc<Model>,
+    /// The options that it was opened with, with the chunk that the device has room for.
+    options: EngineOptions,
     scheduler: Scheduler,
     decoder: Decoder,
     host: HostBlocks,
     tiers: Option<Tiers>,
-    tokenizer: Option<Arc<Tokenizer>>,
-    sparse: Option<sparse_select::Spec>,
-    /// Whether the sparse policy has a bound of the mass that it keeps.
-    certifies: bool,
-    notes: Notes,
     live: HashMap<SeqId, Live>,
     kv_used: KvUsed,
     totals: Totals,
@@ -65,17 +63,21 @@ impl Engine {
     ///
     /// # Errors
     /// If there is no device, not enough memory, or the decoder does not support the model.
-    pub fn open(model: &Model, options: &EngineOptions) -> Result<Self, Error> {
-        crossing::check(options)?;
+    pub fn open(model: impl Into<Arc<Model>>, options: EngineOptions) -> Result<Self, Error> {
+        Self::open_shared(model.into(), options)
+    }
+
+    fn open_shared(model: Arc<Model>, mut options: EngineOptions) -> Result<Self, Error> {
+        crossing::check(&options)?;
         let seqs = options.demand_within(model.config.context_length).sequences;
-        let options = &options.clone().chunk(model.fitting_chunk(options, seqs)?);
+        options.chunk = model.fitting_chunk(&options, seqs)?;
         let budget = rows_of_a_step(options.chunk, seqs);
-        let mut decoder = model.load(options, budget)?;
-        crossing::cross(&mut decoder, options)?;
+        let mut decoder = model.load(&options, budget)?;
+        crossing::cross(&mut decoder, &options)?;
         let limits = LengthLimits::new(decoder.config().context_length).max_batched_tokens(budget);
         let groups = decoder.kv().plan().layout.groups.clone();
         let cache = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
-        let cache = cache.hash_seed(tiers::hash_seed(options));
+        let cache = cache.hash_seed(tiers::hash_seed(&options));
         // Each sequence takes a part of the ring through which blocks on the host pass.
         let running = decoder.kv().max_sequences().map_or(seqs, |most| most.min(seqs));
         let mut plans = SchedulerConfig::new(budget, running);
@@ -91,12 +93,10 @@ impl Engine {
             watch: Watch::new(selects, decoder.config()),
             kv_used: KvUsed::new(&cache),
             scheduler: Scheduler::new(plans, cache)?,
-            tiers: Tiers::open(options, model, &decoder)?,
-            tokenizer: model.tokenizer.clone(),
-            sparse: options.sparse.as_ref().map(|sparse| sparse.spec.clone()),
-            certifies: options.sparse.as_ref().is_some_and(|sparse| sparse.policy.certifies()),
-            notes: options.notes.clone(),
-            pacing: Pacing::new(options, decoder.weight_sizes()),
+            tiers: Tiers::open(&options, &model, &decoder)?,
+            pacing: Pacing::new(&options, decoder.weight_sizes()),
+            model,
+            options,
             decoder,
             host: HostBlocks::default(),
             live: HashMap::new(),

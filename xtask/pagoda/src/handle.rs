@@ -17,15 +17,13 @@ use derive_setters::Setters;
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::model::Model;
-use crate::options::EngineOptions;
 use crate::request::Request;
 use crate::snapshot::Snapshot;
 
 pub use stream::{Ended, Reply, Stream};
 use stream::{Opening, Sender};
 use watchdog::{Watchdog, Watched};
-use worker::{Origin, Worker};
+use worker::Worker;
 
 /// Bounds of an engine on a thread of its own.
 #[derive(Debug, Clone, Copy, Setters)]
@@ -40,16 +38,20 @@ pub struct HandleOptions {
     /// Time that a step may take before it is reported as a [note](crate::Note::StepStalled) and by [`EngineHandle::health`];
     /// `None` for any.
     pub stall_time: Option<Duration>,
+    /// [Open the engine anew](Engine::reopen) whenever its device is lost, instead of ending with an error.
+    pub recover: bool,
 }
 
 impl Default for HandleOptions {
-    /// 1,024 requests wait, with any number of tokens; a stream keeps 65,536 events; a step takes a minute.
+    /// 1,024 requests wait, with any number of tokens; a stream keeps 65,536 events; a step takes a minute; an engine whose
+    /// device is lost ends.
     fn default() -> Self {
         Self {
             max_waiting: 1024,
             max_waiting_tokens: u64::MAX,
             max_unread: 1 << 16,
             stall_time: Some(Duration::from_mins(1)),
+            recover: false,
         }
     }
 }
@@ -121,24 +123,6 @@ impl EngineHandle {
     /// # Errors
     /// [`Error::Thread`] if the system refuses a thread.
     pub fn spawn(engine: Engine, options: HandleOptions) -> Result<Self, Error> {
-        Self::start(engine, options, None)
-    }
-
-    /// Moves `engine` to a thread of its own, which [opens it anew](Engine::reopen) whenever its device is lost. The engine
-    /// was opened with `model` and `opened`.
-    ///
-    /// # Errors
-    /// [`Error::Thread`] if the system refuses a thread.
-    pub fn spawn_recovering(
-        engine: Engine,
-        options: HandleOptions,
-        model: Arc<Model>,
-        opened: EngineOptions,
-    ) -> Result<Self, Error> {
-        Self::start(engine, options, Some(Origin { model, options: opened }))
-    }
-
-    fn start(engine: Engine, options: HandleOptions, origin: Option<Origin>) -> Result<Self, Error> {
         let thread = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let spawned = thread::Builder::new().name(name.into()).spawn(run);
             spawned.map(drop).map_err(|source| Error::Thread { source })
@@ -153,11 +137,11 @@ impl EngineHandle {
         let (commands, received) = mpsc::channel();
         let (running, ended) = Ended::pair();
         if let Some(limit) = options.stall_time {
-            let watchdog = Watchdog { limit, notes: engine.notes().clone(), ended: ended.clone() };
+            let watchdog = Watchdog { limit, notes: engine.options().notes.clone(), ended: ended.clone() };
             let shared = Arc::clone(&shared);
             thread("engine-watchdog", Box::new(move || watchdog.run(&shared.watched)))?;
         }
-        let worker = Worker::new(engine, received, Arc::clone(&shared), origin);
+        let worker = Worker::new(engine, received, Arc::clone(&shared), options.recover);
         let run = move || {
             worker.run();
             drop(running);

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let model = Arc::new(Model::fetch_default(|_| {})?);
     let demand = Demand::new(8, 32_768).longest(8192);
-    let engine = Engine::open(&model, &EngineOptions::new().demand(demand))?;
+    let engine = Engine::open(Arc::clone(&model), EngineOptions::new().demand(demand))?;
     let handle = EngineHandle::spawn(engine, HandleOptions::default())?;
     tokio::runtime::Runtime::new()?.block_on(async {
         let listener = std::net::TcpListener::bind("127.0.0.1:8080")?;

@@ -6,6 +6,7 @@ pub(super) mod measure;
 pub(super) mod plan;
 mod row;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -54,7 +55,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     replay_all(args, &model, &traces)
 }
 
-fn replay_all(args: &BenchArgs, model: &Model, traces: &[workload::Workload]) -> Result<()> {
+fn replay_all(args: &BenchArgs, model: &Arc<Model>, traces: &[workload::Workload]) -> Result<()> {
     let context = model.config.context_length;
     for trace in traces {
         ensure!(trace.turns.is_none(), "workload {}: conversations, turns, are for bench serve", trace.name);
@@ -76,7 +77,7 @@ fn measure(
     args: &BenchArgs,
     run: &Run,
     runs: &[Run],
-    model: &Model,
+    model: &Arc<Model>,
     rows: &mut Vec<EngineRow>,
 ) -> Result<()> {
     let label = with_pool(&run.label(), run.pool);
@@ -122,7 +123,7 @@ fn beyond(args: &EngineArgs, model: &Model, batch: Batch, share: f64) -> Result<
 fn measure_on(
     args: &BenchArgs,
     setting: &Setting<'_>,
-    model: &Model,
+    model: &Arc<Model>,
     batches: &[Batch],
     rows: &mut Vec<EngineRow>,
 ) -> Result<()> {

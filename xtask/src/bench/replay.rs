@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -54,7 +55,7 @@ pub(super) struct Usage {
 }
 
 /// Measures one workload on a new engine, prints the report and writes the files.
-pub(super) fn run(args: &BenchArgs, model: &Model, workload: &Workload) -> Result<()> {
+pub(super) fn run(args: &BenchArgs, model: &Arc<Model>, workload: &Workload) -> Result<()> {
     let engine_args = crate::cli::EngineArgs {
         kv_blocks: args.engine.kv_blocks.or(workload.kv_blocks.filter(|_| args.engine.kv_memory.is_none())),
         ..args.engine.clone()

@@ -51,7 +51,7 @@ fn a_line_says_what_lies_where() {
 fn totals_count_what_steps_bring() {
     let model = Model::open(tiny_llama()).unwrap();
     let options = EngineOptions::new().demand(Demand::one(64)).weights_on_gpu(least().parse().ok());
-    let mut engine = Engine::open(&model, &options).unwrap();
+    let mut engine = Engine::open(model, options).unwrap();
     engine.submit(Request::new(vec![1, 2, 3]).max_tokens(4)).unwrap();
     while engine.has_work() {
         engine.step().unwrap();

@@ -9,7 +9,6 @@ pub mod restart;
 mod row;
 mod sse;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -64,7 +63,7 @@ async fn measure(args: &BenchServeArgs) -> Result<Vec<ServeRow>> {
         }
         return Ok(rows);
     }
-    let model = Arc::new(open_model(&args.engine)?);
+    let model = open_model(&args.engine)?;
     let software = model.gpu(&EngineOptions::from(&args.engine))?.is_cpu();
     let workloads = if given.is_empty() { workload::builtin(software)? } else { given };
     let context = u64::from(model.config.context_length);

@@ -1,7 +1,7 @@
 //! `--sparse`: a policy, or a limit of loss that one is to keep.
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Result, bail, ensure};
 use pagoda::measured::{LossLimit, Measurement};
@@ -23,7 +23,7 @@ pub enum SparseArg {
 }
 
 /// Measures policies of a registry on a model and on the device of the flags, for `auto`.
-pub type Measure = fn(&EngineArgs, &Registry, &Model) -> Result<Measurement>;
+pub type Measure = fn(&EngineArgs, &Registry, &Arc<Model>) -> Result<Measurement>;
 
 /// Policies that `--sparse` names.
 #[derive(Debug, Clone)]

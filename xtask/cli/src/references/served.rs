@@ -1,6 +1,7 @@
 //! Runs the prompts of a reference: on the decoder for logits, and through the engine for tokens.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use anyhow::Result;
 use models::batch::Phase;
@@ -50,7 +51,7 @@ pub(super) fn prefill(model: &Model, args: &EngineArgs, prompts: &[Prompt]) -> R
 /// Generates greedy tokens for all prompts in one batch, the last prompt twice, and counts the wrong ones; if
 /// `tight`, in a pool that holds little more than the longest sequence.
 pub(super) fn generate(
-    model: &Model,
+    model: &Arc<Model>,
     args: &GenerateArgs,
     tight: bool,
     prompts: &[Prompt],

@@ -56,7 +56,7 @@ impl Engine {
         let samples: Vec<Sample<'_>> = plan.sample_rows.iter().map(sample).collect();
         let mut output = self.decoder.step(&slices, &samples)?;
         // Products choose their kernels by the rows of a step.
-        verdicts::tell_passed_over(self.decoder.gpu(), &self.notes);
+        verdicts::tell_passed_over(self.decoder.gpu(), &self.options.notes);
         self.count(plan, &mut output);
         Ok(output)
     }
@@ -110,7 +110,7 @@ impl Engine {
         let mut events = Vec::new();
         for Unreadable { seq, from_token, reason, ends } in unreadable {
             let id = self.live[&seq].id.clone();
-            self.notes.tell(&Note::KvUnreadable { id, from_token, reason, ends });
+            self.options.notes.tell(&Note::KvUnreadable { id, from_token, reason, ends });
             if ends {
                 events.extend(self.end(seq, scheduler::Ending::Failed));
             }

@@ -66,22 +66,23 @@ impl Engine {
         if let Some((position, id)) = request.prompt.iter().enumerate().find(|(_, id)| **id >= vocab) {
             return Err(Error::Token { id: *id, position, vocab });
         }
-        if !request.stop.is_empty() && (self.tokenizer.is_none() || !request.text) {
+        if !request.stop.is_empty() && (self.model.tokenizer.is_none() || !request.text) {
             return Err(Error::StopText);
         }
         request.sampling.check(vocab)?;
         if let Some(asked) = request.prompt_log_probs.filter(|asked| *asked > MAX_TOP) {
             return Err(SamplingError::LogProbs { asked, max: MAX_TOP }.into());
         }
-        if request.certify && !self.certifies {
-            return Err(Error::NoCertificate { policy: usage::policy(self.sparse.as_ref(), false) });
+        let certifies = self.options.sparse.as_ref().is_some_and(|sparse| sparse.policy.certifies());
+        if request.certify && !certifies {
+            return Err(Error::NoCertificate { policy: usage::policy(self.spec(), false) });
         }
         Ok(())
     }
 
     /// The state of a sample of `request`, whose prompt the scheduler has.
     pub(super) fn live(&self, request: &Request, leader: SeqId, sample: u32) -> Live {
-        let tokenizer = self.tokenizer.as_ref().filter(|_| request.text);
+        let tokenizer = self.model.tokenizer.as_ref().filter(|_| request.text);
         let config = self.decoder.config();
         let prompt = self.scheduler.tokens(leader).expect("the scheduler took the request");
         let eos_ids = if request.ignore_eos { &[][..] } else { &config.eos_ids };
@@ -176,7 +177,9 @@ impl Engine {
             }
             Err(error) => {
                 live.reason = Some(FinishReason::Failed);
-                self.notes.tell(&Note::Undecodable { id: live.id.clone(), reason: error.to_string() });
+                self.options
+                    .notes
+                    .tell(&Note::Undecodable { id: live.id.clone(), reason: error.to_string() });
             }
         }
         Some((token, live.reason.is_some()))
@@ -209,7 +212,7 @@ impl Engine {
             generated_tokens: u32::try_from(output.len()).expect("a sequence has fewer than 2^32 tokens"),
             preemptions: done.preemptions,
             clock: live.clock,
-            sparse: SparseUse::of(self.sparse.as_ref(), live.attended.as_ref()).on(&self.decoder),
+            sparse: SparseUse::of(self.spec(), live.attended.as_ref()).on(&self.decoder),
         };
         let end = Finished { id: live.id, seq: done.seq, sample: live.sample, reason, text, output, usage };
         self.watch.ended(&end, Instant::now());

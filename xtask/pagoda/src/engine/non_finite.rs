@@ -51,11 +51,11 @@ impl Engine {
             }
             if let Some((from_token, error)) = lost.get(seq) {
                 let (from_token, reason) = (*from_token, error.to_string());
-                self.notes.tell(&Note::KvUnreadable { id: request, from_token, reason, ends: true });
+                self.options.notes.tell(&Note::KvUnreadable { id: request, from_token, reason, ends: true });
                 self.scheduler.uncache(*seq);
                 continue;
             }
-            self.notes.tell(&Note::NonFinite { id: request, step: plan.step });
+            self.options.notes.tell(&Note::NonFinite { id: request, step: plan.step });
             let hashes: Vec<BlockHash> = self.scheduler.block_hashes(*seq).unwrap_or_default().to_vec();
             self.scheduler.uncache(*seq);
             if let Some(tiers) = &mut self.tiers {

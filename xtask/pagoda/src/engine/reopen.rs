@@ -3,8 +3,6 @@
 use super::Engine;
 use crate::Note;
 use crate::error::Error;
-use crate::model::Model;
-use crate::options::EngineOptions;
 use crate::snapshot::Totals;
 
 impl Engine {
@@ -18,19 +16,19 @@ impl Engine {
     /// is computed again, requests that had not started may load theirs from the tiers, and the next tokens are the same as
     /// without the loss.
     ///
-    /// `model` and `options` are those that the engine was opened with.
-    ///
     /// # Errors
     /// Those of [`open`](Self::open), also if there is room for another number of KV blocks than before. The
     /// sequences are lost then.
-    pub fn reopen(self, model: &Model, options: &EngineOptions) -> Result<Self, Error> {
-        let Self { decoder, tiers, mut scheduler, live, totals, unsent, kv_used, .. } = self;
+    pub fn reopen(self) -> Result<Self, Error> {
+        let Self { model, mut options, decoder, tiers, mut scheduler, live, totals, unsent, kv_used, .. } =
+            self;
         options.notes.tell(&Note::DeviceLost { adapter: decoder.gpu().info().name.clone() });
-        let (wanted, kv_blocks) = (decoder.kv().num_blocks(), Some(decoder.kv().device_blocks()));
+        let wanted = decoder.kv().num_blocks();
+        options.kv_blocks = Some(decoder.kv().device_blocks());
         // The tiers finish their writes and free their folders; the decoder frees what is left of the device.
         drop((tiers, decoder));
         scheduler.restart_all();
-        let mut new = Self::open(model, &EngineOptions { kv_blocks, ..options.clone() })?;
+        let mut new = Self::open_shared(model, options)?;
         let blocks = new.decoder.kv().num_blocks();
         if blocks != wanted {
             return Err(Error::KvBlocks { wanted, blocks, limit: blocks });

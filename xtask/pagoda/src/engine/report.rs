@@ -1,16 +1,19 @@
 //! Reports of an engine about itself.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use kvblock::{BlockId, SeqId};
 use models::{Attended, Decoder, FetchCost};
 use scheduler::{Scheduler, Status};
+use sparse_select::Spec;
 
 use super::Engine;
-use crate::Notes;
 use crate::error::Error;
 use crate::kv_used::group_id;
+use crate::model::Model;
+use crate::options::EngineOptions;
 use crate::snapshot::{Activity, BlockView, PrefixView, SequenceView, Snapshot, Totals};
 use crate::tiers::{self, Tiers};
 use crate::usage::{self, KvUse, ReadAhead, TierUse};
@@ -115,9 +118,21 @@ impl Engine {
         self.scheduler.cache_mut().reset_prefix_cache()
     }
 
-    /// Returns the receiver of notes.
-    pub(crate) fn notes(&self) -> &Notes {
-        &self.notes
+    /// The model that it was opened with.
+    #[must_use]
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// The options that it was opened with, with the chunk that the device has room for.
+    #[must_use]
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
+    /// SPEC of the sparse-attention policy; `None` for full attention.
+    pub(super) fn spec(&self) -> Option<&Spec> {
+        self.options.sparse.as_ref().map(|sparse| &sparse.spec)
     }
 
     /// Measures device times from the next step on; false if the adapter has no timestamps.

@@ -80,7 +80,7 @@ impl Engine {
             }
         }
         LiveView {
-            policy: usage::policy(self.sparse.as_ref(), self.decoder.config().indexer.is_some()),
+            policy: usage::policy(self.spec(), self.decoder.config().indexer.is_some()),
             map: owners.map(
                 pool,
                 self.decoder.kv().num_blocks()

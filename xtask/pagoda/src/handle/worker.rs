@@ -14,8 +14,6 @@ use super::{Command, Shared, Shutdown};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::event::Event;
-use crate::model::Model;
-use crate::options::EngineOptions;
 use crate::request::Request;
 
 /// Time between two snapshots of a running engine.
@@ -24,7 +22,8 @@ const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) struct Worker {
     /// The engine; only missing after it could not be reopened.
     engine: Option<Engine>,
-    origin: Option<Origin>,
+    /// Whether it is opened anew once its device is lost.
+    recovers: bool,
     commands: mpsc::Receiver<Command>,
     shared: Arc<Shared>,
     /// Unfinished requests by their first sequence.
@@ -35,12 +34,6 @@ pub(super) struct Worker {
     taken: Vec<SeqId>,
     shutdown: Option<Shutdown>,
     published: Instant,
-}
-
-/// The model and the options that an engine was opened with, to reopen it.
-pub(super) struct Origin {
-    pub(super) model: Arc<Model>,
-    pub(super) options: EngineOptions,
 }
 
 const HAS_ENGINE: &str = "an engine that could not be opened anew takes no commands";
@@ -60,11 +53,11 @@ impl Worker {
         engine: Engine,
         commands: mpsc::Receiver<Command>,
         shared: Arc<Shared>,
-        origin: Option<Origin>,
+        recovers: bool,
     ) -> Self {
         let (open, tickets, taken, engine) = (HashMap::new(), HashMap::new(), Vec::new(), Some(engine));
         let (shutdown, published) = (None, Instant::now());
-        Self { engine, origin, commands, shared, open, tickets, taken, shutdown, published }
+        Self { engine, recovers, commands, shared, open, tickets, taken, shutdown, published }
     }
 
     /// Serves until the engine is told to stop, fails or panics.
@@ -117,13 +110,12 @@ impl Worker {
 
     /// Reopens the engine if its device was lost; otherwise returns the error of its step.
     fn recover(&mut self, error: Error) -> Result<(), Error> {
-        let Some(origin) = self.origin.as_ref().filter(|_| self.engine.as_ref().is_some_and(Engine::is_lost))
-        else {
+        if !self.recovers || !self.engine().is_lost() {
             return Err(error);
-        };
+        }
         let engine = self.engine.take().expect(HAS_ENGINE);
         self.shared.watched.reopen(true);
-        let engine = engine.reopen(&origin.model, &origin.options);
+        let engine = engine.reopen();
         self.shared.watched.reopen(false);
         self.engine = Some(engine?);
         self.publish();

@@ -9,6 +9,8 @@ mod handle;
 #[path = "../../examples/sequence.rs"]
 mod sequence;
 
+use std::sync::Arc;
+
 use beam_search::{Beam, search};
 use pagoda::{Demand, Engine, EngineOptions, KvDtype, Model, Sequence, most_likely};
 
@@ -17,6 +19,7 @@ use crate::text::model;
 #[test]
 fn examples_run() {
     let (_folder, model) = model();
+    let model = Arc::new(model);
     beam_search::print(&model).unwrap();
     chat::chat(&model).unwrap();
     sequence::score(&model).unwrap();
@@ -54,7 +57,7 @@ fn beams_are_those_of_a_search_by_full_recomputation() {
     // 14 tokens: the hypotheses part inside a block, and outgrow it.
     let prompt: Vec<u32> = (0..14).map(|at| (at * 37 + 5) % 90).collect();
     let expected = naive(&model, &options, &prompt, 4, 6);
-    let mut engine = Engine::open(&model, &options).unwrap();
+    let mut engine = Engine::open(model, options).unwrap();
     let found = search(&mut engine, &prompt, 4, 6).unwrap();
     let tokens = |beams: &[Beam]| beams.iter().map(|beam| beam.tokens.clone()).collect::<Vec<_>>();
     assert_eq!(tokens(&found), tokens(&expected));

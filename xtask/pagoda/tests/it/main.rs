@@ -34,7 +34,7 @@ fn options() -> EngineOptions {
 
 /// An engine of the tiny Llama, whose vocabulary is 128 tokens.
 fn engine(options: &EngineOptions) -> Engine {
-    Engine::open(&Model::open(fixture("tiny-llama")).unwrap(), options).unwrap()
+    Engine::open(Model::open(fixture("tiny-llama")).unwrap(), options.clone()).unwrap()
 }
 
 /// `len` tokens of a sequence that `seed` names.

@@ -26,7 +26,7 @@ fn model() -> TempDir {
 }
 
 fn open(model: &Path, options: &EngineOptions) -> Engine {
-    Engine::open(&Model::open(model).unwrap(), options).unwrap()
+    Engine::open(Model::open(model).unwrap(), options.clone()).unwrap()
 }
 
 /// A prompt without the bad token.

@@ -74,8 +74,8 @@ fn outcome((name, group, value, way): &Combination) -> Result<FinishReason, Stri
         Way::Safetensors(kv) | Way::Gguf(kv) => options.kv_dtype = *kv,
         Way::Quantized(dtype) => model = model.quantize(*dtype).map_err(|error| said(&error))?,
     }
-    let mut engine = Engine::open(&model, &options).map_err(|error| said(&error))?;
     let ids = prompt(1, 40).into_iter().map(|id| id % model.config.vocab_size).collect();
+    let mut engine = Engine::open(model, options).map_err(|error| said(&error))?;
     let end = run(&mut engine, &[Request::new(ids).max_tokens(3).ignore_eos()]).remove(0);
     assert_eq!(engine.scheduler().cache().pool().num_used(), 0);
     Ok(end.reason)

@@ -1,5 +1,7 @@
 //! One sequence through a model.
 
+use std::sync::Arc;
+
 use models::batch::Phase;
 use models::{Checkpoint, Decoder, Role};
 use pagoda::tiers::Tiers;
@@ -38,7 +40,7 @@ fn a_sequence_draws_the_tokens_of_the_engine() {
 fn a_sequence_of_several_parts_is_saved_under_the_names_of_its_prefixes() {
     let request = request(5, 90, 6);
     for name in ["tiny-llama", "tiny-gpt-oss"] {
-        let model = Model::open(fixture(name)).unwrap();
+        let model = Arc::new(Model::open(fixture(name)).unwrap());
         let folder = tempfile::tempdir().unwrap();
         let plain = options().reproducible(true).demand(Demand::one(512));
         let tiered =
@@ -52,7 +54,8 @@ fn a_sequence_of_several_parts_is_saved_under_the_names_of_its_prefixes() {
         sequence.finish().unwrap();
         drop((tiers, decoder));
         let [found, alone] = [&tiered, &plain].map(|options| {
-            run(&mut Engine::open(&model, options).unwrap(), std::slice::from_ref(&request)).remove(0)
+            let mut engine = Engine::open(Arc::clone(&model), options.clone()).unwrap();
+            run(&mut engine, std::slice::from_ref(&request)).remove(0)
         });
         assert_eq!((found.usage.cached.disk, found.output), (80, alone.output), "{name}");
     }
@@ -161,19 +164,19 @@ fn what_cannot_be_computed_is_refused() {
 /// LongRoPE: an engine for short texts takes the factors of these, and no longer text.
 #[test]
 fn the_longest_text_chooses_the_rotation() {
-    let model = Model::open(fixture("tiny-phi3-long")).unwrap();
+    let model = Arc::new(Model::open(fixture("tiny-phi3-long")).unwrap());
     let load = |longest| model.load(&options().demand(Demand::one(longest)), 32).unwrap();
     let [short, long] = [load(32), load(33)];
     assert_ne!(short.config().rope, model.config.rope);
     assert_eq!(long.config().rope, model.config.rope);
-    let mut engine = Engine::open(&model, &options().demand(Demand::one(32))).unwrap();
+    let mut engine = Engine::open(Arc::clone(&model), options().demand(Demand::one(32))).unwrap();
     engine.submit(Request::new(prompt(1, 31))).unwrap();
     let error = engine.submit(Request::new(prompt(1, 33))).unwrap_err().to_string();
     assert!(error.contains("32"), "{error}");
     // A bound on texts is one on what is made room for, whatever that says.
     for (most, config) in [(20, short.config()), (33, long.config())] {
         let bounded = options().demand(Demand::one(40)).max_context(Some(most));
-        let mut engine = Engine::open(&model, &bounded).unwrap();
+        let mut engine = Engine::open(Arc::clone(&model), bounded).unwrap();
         assert_eq!(engine.decoder().config().rope, config.rope, "at most {most} tokens");
         engine.submit(Request::new(prompt(1, most as usize - 1))).unwrap();
         let error = engine.submit(Request::new(prompt(1, most as usize + 1))).unwrap_err().to_string();

@@ -3,14 +3,15 @@
 //! `PAGODA_LONG_TESTS=1` takes every tiny model, and a new device for each start.
 
 use std::fs;
+use std::sync::Arc;
 
 use pagoda::{Engine, EngineOptions, Error, Event, Model, Request};
 
 use crate::{fixture, options, prompt};
 
 /// Opens the engine and generates.
-fn generate(model: &Model, options: &EngineOptions) -> Result<Vec<u32>, Error> {
-    let mut engine = Engine::open(model, options)?;
+fn generate(model: &Arc<Model>, options: &EngineOptions) -> Result<Vec<u32>, Error> {
+    let mut engine = Engine::open(Arc::clone(model), options.clone())?;
     let ids = prompt(1, 20).into_iter().map(|id| id % model.config.vocab_size).collect();
     engine.submit(Request::new(ids).max_tokens(4).ignore_eos()).unwrap();
     let mut output = Vec::new();
@@ -40,7 +41,7 @@ fn memory_that_is_short_at_any_point_of_a_start_is_an_error() {
     let all = std::env::var_os("PAGODA_LONG_TESTS").is_some();
     for name in models(all) {
         let options = options();
-        let open = || Model::open(fixture(&name)).unwrap();
+        let open = || Arc::new(Model::open(fixture(&name)).unwrap());
         let mut model = open();
         let right = generate(&model, &options).unwrap();
         let (mut failed, mut served, mut points) = (0, 0, 0);

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use pagoda::{Engine, EngineOptions, Event, FinishReason, Model, Request};
 use rand::rngs::StdRng;
@@ -87,7 +88,7 @@ impl std::ops::AddAssign for Counts {
 }
 
 struct Machine<'m> {
-    model: &'m Model,
+    model: &'m Arc<Model>,
     options: EngineOptions,
     /// `None` while it is replaced.
     engine: Option<Engine>,
@@ -101,14 +102,14 @@ struct Machine<'m> {
 }
 
 impl<'m> Machine<'m> {
-    fn new(model: &'m Model, right: &'m [Vec<u32>], seed: u64) -> Self {
+    fn new(model: &'m Arc<Model>, right: &'m [Vec<u32>], seed: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().display();
         // Memory for a few blocks alone, so that most come from below.
         let tiers = format!("host=64KiB,disk={place}/disk:1MiB,remote=file://{place}/shared");
         let options = options().kv_blocks(Some(24)).kv_tiers(tiers.parse().unwrap());
         fs::create_dir(folder.path().join("shared")).unwrap();
-        let engine = Some(Engine::open(model, &options).unwrap());
+        let engine = Some(Engine::open(Arc::clone(model), options.clone()).unwrap());
         let (rng, open, counts) = (StdRng::seed_from_u64(seed), HashMap::new(), Counts::default());
         Self { model, options, engine, folder, rng, open, right, counts }
     }
@@ -197,7 +198,7 @@ impl<'m> Machine<'m> {
         drop(self.end());
         self.open.clear();
         (0..self.rng.random_range(0..3)).for_each(|_| self.damage());
-        self.engine = Some(Engine::open(self.model, &self.options).unwrap());
+        self.engine = Some(Engine::open(Arc::clone(self.model), self.options.clone()).unwrap());
         self.counts.restarts += 1;
     }
 
@@ -205,7 +206,7 @@ impl<'m> Machine<'m> {
         let engine = self.end();
         engine.decoder().gpu().destroy();
         assert!(engine.is_lost());
-        self.engine = Some(engine.reopen(self.model, &self.options).unwrap());
+        self.engine = Some(engine.reopen().unwrap());
         self.counts.losses += 1;
     }
 
@@ -218,7 +219,7 @@ impl<'m> Machine<'m> {
             }
             assert_eq!((self.open.len(), self.engine().scheduler().cache().pool().num_used()), (0, 0));
             drop(self.end());
-            self.engine = Some(Engine::open(self.model, &self.options).unwrap());
+            self.engine = Some(Engine::open(Arc::clone(self.model), self.options.clone()).unwrap());
             self.counts.found = 0;
             for which in 0..PROMPTS {
                 let seq = self.engine().submit(request(which, 1)).unwrap();
@@ -241,9 +242,9 @@ fn whatever_happens_to_tiers_and_device_tokens_are_right() {
         Some(seed) => seed..seed + 1,
         None => 0..number("PAGODA_SIMULATION_SEEDS").unwrap_or(4),
     };
-    let model = Model::open(fixture("tiny-llama")).unwrap();
+    let model = Arc::new(Model::open(fixture("tiny-llama")).unwrap());
     let requests: Vec<Request> = (0..PROMPTS).map(|which| request(which, LONGEST)).collect();
-    let ends = run(&mut Engine::open(&model, &options()).unwrap(), &requests);
+    let ends = run(&mut Engine::open(Arc::clone(&model), options()).unwrap(), &requests);
     let right: Vec<Vec<u32>> = ends.into_iter().map(|end| end.output).collect();
     let mut all = Counts::default();
     for seed in seeds.clone() {

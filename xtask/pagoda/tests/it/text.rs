@@ -139,7 +139,8 @@ fn served(engine: &mut Engine, request: &Request) -> (String, Vec<u32>, FinishRe
 #[test]
 fn a_stop_text_ends_a_request_where_it_is_complete() {
     let (_folder, model) = model();
-    let mut engine = Engine::open(&model, &options()).unwrap();
+    let model = Arc::new(model);
+    let mut engine = Engine::open(Arc::clone(&model), options()).unwrap();
     let sampling = Sampling::default().temperature(1.0).seed(9);
     let request = Request::new(prompt(2, 20)).max_tokens(80).ignore_eos().sampling(sampling);
     let (text, ids, reason) = served(&mut engine, &request);
@@ -159,7 +160,8 @@ fn a_stop_text_ends_a_request_where_it_is_complete() {
 #[test]
 fn a_stop_token_has_no_text() {
     let (_folder, model) = model();
-    let mut engine = Engine::open(&model, &options()).unwrap();
+    let model = Arc::new(model);
+    let mut engine = Engine::open(Arc::clone(&model), options()).unwrap();
     let request = Request::new(prompt(2, 20)).max_tokens(30).ignore_eos();
     let (_, ids, _) = served(&mut engine, &request);
     let at = ids.iter().position(|id| *id == ids[6]).unwrap();

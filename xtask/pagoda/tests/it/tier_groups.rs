@@ -3,6 +3,7 @@
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kvblock::{
     AttentionKind, BlockHasher, ExtraKeys, GroupBlock, GroupId, HashAlgorithm, HashChain, KvCacheGroup,
@@ -17,7 +18,7 @@ const LEN: usize = 200;
 const WHOLE: u32 = 192;
 
 struct Family {
-    model: Model,
+    model: Arc<Model>,
     options: EngineOptions,
 }
 
@@ -26,7 +27,7 @@ impl Family {
     fn new(name: &str, block_size: u32, blocks: u32) -> Self {
         let demand = Demand::new(1, 256).longest(256);
         let options = options().reproducible(true).block_size(block_size).demand(demand);
-        Self { model: Model::open(fixture(name)).unwrap(), options: options.kv_blocks(Some(blocks)) }
+        Self { model: Model::open(fixture(name)).unwrap().into(), options: options.kv_blocks(Some(blocks)) }
     }
 
     fn tiers(&self, spec: &str) -> EngineOptions {
@@ -34,7 +35,7 @@ impl Family {
     }
 
     fn open(&self, options: &EngineOptions) -> Engine {
-        Engine::open(&self.model, options).unwrap()
+        Engine::open(Arc::clone(&self.model), options.clone()).unwrap()
     }
 
     /// The outputs without tiers, of one engine.

@@ -87,10 +87,10 @@ fn the_client_for_node_reads_every_reply() {
 /// They may also end an answer before its first word, which no reply can mend: the seed is one with which none does.
 #[test]
 fn the_apis_comply() {
-    let model = ending_model();
-    let engine = Engine::open(&model, &engine_options(4)).unwrap();
+    let model = Arc::new(ending_model());
+    let engine = Engine::open(Arc::clone(&model), engine_options(4)).unwrap();
     let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
-    let served = listen(handle, Options::new(Arc::new(model), "tiny").seed(1));
+    let served = listen(handle, Options::new(model, "tiny").seed(1));
     let base = format!("http://{}/v1", served.address);
     for (format, tests) in [("openai-chat", 9), ("open-responses", 13), ("anthropic", 9)] {
         let wrong = wrong_replies(&base, format, tests);

@@ -74,7 +74,7 @@ pub(crate) fn engine_options(sequences: u32) -> EngineOptions {
 pub(crate) fn start(setup: Setup) -> Served {
     let mut options = engine_options(setup.sequences);
     options.sparse = setup.sparse;
-    let engine = Engine::open(&MODEL, &options).unwrap();
+    let engine = Engine::open(MODEL.clone(), options).unwrap();
     listen(EngineHandle::spawn(engine, setup.bounds).unwrap(), setup.options)
 }
 

@@ -12,7 +12,7 @@ mod example;
 
 #[test]
 fn routes_are_mounted_beside_others() {
-    let engine = Engine::open(&MODEL, &engine_options(2)).unwrap();
+    let engine = Engine::open(MODEL.clone(), engine_options(2)).unwrap();
     let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
     let options = Options::new(MODEL.clone(), "tiny");
     let served = listen_with(handle, options, example::application);

@@ -32,7 +32,7 @@ fn poisoned() -> Model {
 
 fn serve() -> Served {
     let model = Arc::new(poisoned());
-    let engine = Engine::open(&model, &engine_options(4)).unwrap();
+    let engine = Engine::open(Arc::clone(&model), engine_options(4)).unwrap();
     listen(EngineHandle::spawn(engine, HandleOptions::default()).unwrap(), Options::new(model, "tiny"))
 }
 

@@ -208,7 +208,7 @@ fn events_have_the_fields_that_the_page_reads() {
 fn what_an_indexer_chooses_is_seen() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tests/fixtures");
     let model = Arc::new(Model::open(fixtures.join("tiny-deepseek-v32")).unwrap());
-    let engine = Engine::open(&model, &engine_options(2)).unwrap();
+    let engine = Engine::open(Arc::clone(&model), engine_options(2)).unwrap();
     let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
     let served = listen(handle, Options::new(model, "indexed"));
     let _slowed = slowed(&served);

@@ -28,12 +28,9 @@ fn serve_alone(spawn: Spawn, bounds: HandleOptions) -> (Served, mpsc::Receiver<N
         let _ = tell.send(note.clone());
     });
     let options = engine_options(4).notes(notes);
-    let engine = Engine::open(&model, &options).unwrap();
-    let handle = match spawn {
-        Spawn::Recovering => EngineHandle::spawn_recovering(engine, bounds, Arc::clone(&model), options),
-        Spawn::Once => EngineHandle::spawn(engine, bounds),
-    };
-    (listen(handle.unwrap(), Options::new(model, "tiny")), told)
+    let engine = Engine::open(Arc::clone(&model), options).unwrap();
+    let handle = EngineHandle::spawn(engine, bounds.recover(spawn == Spawn::Recovering)).unwrap();
+    (listen(handle, Options::new(model, "tiny")), told)
 }
 
 /// A stream of 150 tokens.
@@ -104,7 +101,7 @@ fn a_lost_device_loses_no_token() {
 #[test]
 fn a_server_ends_with_its_engine_and_says_so() {
     let model = Arc::new(open_model());
-    let engine = Engine::open(&model, &engine_options(1)).unwrap();
+    let engine = Engine::open(Arc::clone(&model), engine_options(1)).unwrap();
     let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (ready, readied) = mpsc::channel();
@@ -151,7 +148,7 @@ fn panic(_: &mut Engine) {
 #[test]
 fn a_server_whose_engine_panics_answers_with_errors_and_ends() {
     let model = Arc::new(open_model());
-    let engine = Engine::open(&model, &engine_options(4)).unwrap();
+    let engine = Engine::open(Arc::clone(&model), engine_options(4)).unwrap();
     let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let options = Options::new(model, "tiny");

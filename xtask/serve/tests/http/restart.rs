@@ -15,7 +15,7 @@ fn a_restarted_server_says_where_a_prompt_misses() {
     let tiers = format!("disk={}:64MiB", folder.path().display()).parse().unwrap();
     let options = engine_options(2).kv_tiers(tiers);
     let ask = |prompts: &[&[u32]]| {
-        let engine = Engine::open(&MODEL, &options).unwrap();
+        let engine = Engine::open(MODEL.clone(), options.clone()).unwrap();
         let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
         let served = listen(handle.clone(), Options::new(MODEL.clone(), "tiny"));
         let reply = |prompt: &&[u32]| {
@@ -54,7 +54,7 @@ fn what_an_aborted_request_computed_is_found_again() {
     let tiers = format!("disk={}:64MiB", folder.path().display()).parse().unwrap();
     let options = engine_options(2).kv_tiers(tiers);
     let serve = || {
-        let engine = Engine::open(&MODEL, &options).unwrap();
+        let engine = Engine::open(MODEL.clone(), options.clone()).unwrap();
         let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
         listen(handle, Options::new(MODEL.clone(), "tiny"))
     };

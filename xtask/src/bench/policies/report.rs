@@ -42,7 +42,12 @@ const RUNS: usize = 2;
 const LIMITS: [f64; 4] = [0.1, 0.5, 1.0, 2.0];
 
 /// Runs the suite.
-pub(super) fn run(args: &BenchArgs, registry: &Registry, model: &Model, file: Option<&Path>) -> Result<()> {
+pub(super) fn run(
+    args: &BenchArgs,
+    registry: &Registry,
+    model: &Arc<Model>,
+    file: Option<&Path>,
+) -> Result<()> {
     let software = model.gpu(&EngineOptions::from(&args.engine))?.is_cpu();
     let plan = ReportPlan::read(args.plan.as_deref(), software)?;
     let bench = Bench::new(&args.engine, registry, model, plan, args.text.as_deref())?;
@@ -78,7 +83,11 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry, model: &Model, file: Op
 ///
 /// # Errors
 /// Errors of the model and the device.
-pub(crate) fn measure_short(args: &EngineArgs, registry: &Registry, model: &Model) -> Result<Measurement> {
+pub(crate) fn measure_short(
+    args: &EngineArgs,
+    registry: &Registry,
+    model: &Arc<Model>,
+) -> Result<Measurement> {
     let bench = Bench::new(args, registry, model, ReportPlan::short()?, None)?;
     let rows = bench.rows(&mut Cells::default())?;
     let mut all = bench.measurements(&rows);
@@ -90,7 +99,7 @@ pub(crate) fn measure_short(args: &EngineArgs, registry: &Registry, model: &Mode
 struct Bench<'a> {
     engine: EngineArgs,
     registry: &'a Registry,
-    model: &'a Model,
+    model: &'a Arc<Model>,
     gpu: Arc<Gpu>,
     plan: ReportPlan,
     lengths: Vec<u32>,
@@ -152,7 +161,7 @@ impl<'a> Bench<'a> {
     fn new(
         engine: &EngineArgs,
         registry: &'a Registry,
-        model: &'a Model,
+        model: &'a Arc<Model>,
         plan: ReportPlan,
         text: Option<&Path>,
     ) -> Result<Self> {
