@@ -24,7 +24,7 @@ pub(crate) fn serve(model: &Arc<Model>) -> Result<(), Error> {
         let prompt = model.chat_ids(&[Message::new("user", question)])?;
         handle.submit(Request::new(prompt).max_tokens(24))
     };
-    let mut given_up = ask("Write a long story about a lighthouse.")?;
+    let mut given_up = ask("Write a long story about a lighthouse.")?.blocking();
     let answers = [ask("Name a colour.")?, ask("What is two plus two?")?];
 
     let text = given_up.by_ref().take(4).map(|event| Ok(event?.text().to_owned()));
@@ -33,7 +33,9 @@ pub(crate) fn serve(model: &Arc<Model>) -> Result<(), Error> {
     drop(given_up);
 
     let readers = answers.map(|answer| {
-        thread::spawn(move || answer.map(|event| Ok(event?.text().to_owned())).collect::<Result<_, Error>>())
+        thread::spawn(move || {
+            answer.blocking().map(|event| Ok(event?.text().to_owned())).collect::<Result<_, Error>>()
+        })
     });
     for reader in readers {
         let text: String = reader.join().expect("a reader does not panic")?;

@@ -1,9 +1,10 @@
 //! An engine on a thread of its own: requests in from anywhere, streams of events out.
 //!
-//! Nothing here needs an async runtime: a [`Stream`] is an iterator for blocking code and a
-//! [`futures_core::Stream`] for any executor. No reader can stop the engine: a stream keeps its events until they
+//! Nothing here needs an async runtime: a [`Stream`] is a [`futures_core::Stream`] for any executor, and an
+//! [iterator](Stream::blocking) for blocking code. No reader can stop the engine: a stream keeps its events until they
 //! are read, up to [`HandleOptions::max_unread`].
 
+mod admin;
 mod stream;
 mod watchdog;
 mod worker;
@@ -20,7 +21,8 @@ use crate::error::Error;
 use crate::request::Request;
 use crate::snapshot::Snapshot;
 
-pub use stream::{Ended, Reply, Stream};
+pub use admin::EngineAdmin;
+pub use stream::{BlockingStream, Ended, Reply, Stream};
 use stream::{Opening, Sender};
 use watchdog::{Watchdog, Watched};
 use worker::Worker;
@@ -220,19 +222,19 @@ impl EngineHandle {
         self.inner.options
     }
 
-    /// Calls `work` on the engine's thread before the next step, for anything that has no method here: KV events, a reset of
-    /// the prefix cache, device times. The requests wait meanwhile.
+    /// Calls `work` on the engine's thread before the next step, for anything that has no method here: a reset of the prefix
+    /// cache, device times, a closer look. The requests wait meanwhile.
     ///
     /// # Errors
     /// [`Error::Stopped`] if the engine has stopped. If it stops before the call, the reply is `None`.
     pub fn call<R: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Engine) -> R + Send + 'static,
+        work: impl FnOnce(&mut EngineAdmin<'_>) -> R + Send + 'static,
     ) -> Result<Reply<R>, Error> {
         let (answer, reply) = Reply::pair();
         let call = move |engine: &mut Engine| {
             // Whoever asked may have gone.
-            let _ = answer.try_send(work(engine));
+            let _ = answer.try_send(work(&mut EngineAdmin(engine)));
         };
         self.inner.commands.send(Command::Call(Box::new(call))).map_err(|_| Error::Stopped)?;
         Ok(reply)

@@ -37,7 +37,9 @@ pub use attn_kernels::kernel::KvDtype;
 pub use engine::Engine;
 pub use error::{CheckpointError, Error};
 pub use event::{CachedTokens, Clock, Event, FinishReason, Finished, PromptLogProbs, Started, Token, Usage};
-pub use handle::{Ended, EngineHandle, HandleOptions, Health, Reply, Shutdown, Stream};
+pub use handle::{
+    BlockingStream, Ended, EngineAdmin, EngineHandle, HandleOptions, Health, Reply, Shutdown, Stream,
+};
 pub use kvblock::{Phase, SeqId, UnknownName};
 pub use live_view::LiveView;
 pub use mask::TokenMask;

@@ -119,7 +119,7 @@ pub(crate) async fn reset_prefix_cache(
     client: Option<Extension<Client>>,
 ) -> Result<Response, ApiError> {
     client.unwrap_or_default().check_admin()?;
-    let reset = server.handle.call(pagoda::Engine::reset_prefix_cache)?.await;
+    let reset = server.handle.call(|engine| engine.reset_prefix_cache())?.await;
     match reset {
         Some(true) => Ok(reply::json(&json!({ "status": "ok" }))),
         Some(false) => {

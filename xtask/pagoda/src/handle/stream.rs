@@ -18,8 +18,9 @@ type Item = Result<Event, Error>;
 /// The events of one request, ending after each of its samples has [finished](Event::Finished), or with an
 /// error. Dropping it cancels the request.
 ///
-/// Blocking code iterates over it; async code polls it as a [`futures_core::Stream`].
+/// It is a [`futures_core::Stream`] for any async runtime. Blocking code takes it [as an iterator](Self::blocking).
 #[derive(Debug)]
+#[must_use = "dropping a stream cancels its request"]
 pub struct Stream {
     events: Pin<Box<channel::Receiver<Item>>>,
     /// Yields the first sequence once the engine has taken the request.
@@ -104,20 +105,27 @@ impl Stream {
         }
     }
 
+    /// The events as an iterator, which waits for each.
+    #[must_use = "dropping a stream cancels its request"]
+    pub fn blocking(self) -> BlockingStream {
+        BlockingStream(self)
+    }
+
     /// Waits for the next event; `None` after the last one.
-    ///
-    /// # Errors
-    /// Why the request was refused or lost; nothing comes after an error.
-    pub fn wait(&mut self) -> Option<Result<Event, Error>> {
+    pub(crate) fn wait(&mut self) -> Option<Item> {
         self.events.recv_blocking().ok()
     }
 }
 
-impl Iterator for Stream {
+/// The events of one request for blocking code: an iterator that waits for each. Dropping it cancels the request.
+#[derive(Debug)]
+pub struct BlockingStream(Stream);
+
+impl Iterator for BlockingStream {
     type Item = Item;
 
     fn next(&mut self) -> Option<Item> {
-        self.wait()
+        self.0.wait()
     }
 }
 

@@ -1,12 +1,10 @@
 //! An engine on a thread of its own.
 
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use futures_core::Stream as _;
+use futures_util::StreamExt as _;
 use pagoda::live_view::CellKind;
 use pagoda::snapshot::{Activity, SequenceView};
 use pagoda::{
@@ -31,7 +29,7 @@ fn end(event: Event) -> Option<Finished> {
 
 /// The ends of all samples of a request, which must have one each.
 fn ends(stream: Stream) -> Vec<Finished> {
-    stream.map(Result::unwrap).filter_map(end).collect()
+    stream.blocking().map(Result::unwrap).filter_map(end).collect()
 }
 
 /// Waits until the snapshot is as wanted.
@@ -61,7 +59,7 @@ fn streams_yield_what_the_engine_yields() {
     let mut got: Vec<Finished> = streams
         .into_iter()
         .flat_map(|stream| {
-            let events: Vec<Event> = stream.map(Result::unwrap).collect();
+            let events: Vec<Event> = stream.blocking().map(Result::unwrap).collect();
             let started = events.iter().filter(|event| matches!(event, Event::Started(_))).count();
             assert_eq!((started, matches!(events[0], Event::Started(_))), (1, true));
             let tokens = |sample| {
@@ -86,7 +84,8 @@ fn streams_yield_what_the_engine_yields() {
 #[test]
 fn events_carry_the_times_of_the_engine() {
     let handle = spawn(|_| {});
-    let events: Vec<Event> = handle.submit(request(1, 40, 12)).unwrap().map(Result::unwrap).collect();
+    let events: Vec<Event> =
+        handle.submit(request(1, 40, 12)).unwrap().blocking().map(Result::unwrap).collect();
     let at = |event: &Event| match event {
         Event::Started(started) => Some(started.at),
         Event::Token(token) => Some(token.at),
@@ -106,7 +105,7 @@ fn events_carry_the_times_of_the_engine() {
 #[test]
 fn a_dropped_stream_cancels_its_request_alone() {
     let handle = spawn(|_| {});
-    let mut dropped = handle.submit(request(1, 20, 400)).unwrap();
+    let mut dropped = handle.submit(request(1, 20, 400)).unwrap().blocking();
     let other = handle.submit(request(2, 20, 30)).unwrap();
     assert!(matches!(dropped.next(), Some(Ok(Event::Started(_)))));
     drop(dropped);
@@ -123,7 +122,7 @@ fn a_reader_that_falls_behind_stops_nobody_else() {
     let [end] = &ends(handle.submit(request(2, 20, 30)).unwrap())[..] else { panic!("one sample") };
     assert_eq!(end.output.len(), 30);
     until(&handle, |snapshot| snapshot.totals.aborted == 1);
-    let events: Vec<Result<Event, Error>> = slow.collect();
+    let events: Vec<Result<Event, Error>> = slow.blocking().collect();
     let (last, read) = events.split_last().unwrap();
     assert!(read.len() == 40 && read.iter().all(Result::is_ok));
     assert!(matches!(last, Err(Error::Unread { unread: 40 })), "{last:?}");
@@ -132,10 +131,10 @@ fn a_reader_that_falls_behind_stops_nobody_else() {
 #[test]
 fn what_can_never_run_is_the_first_item() {
     let handle = spawn(|_| {});
-    let mut refused = handle.submit(request(1, 5000, 8)).unwrap();
+    let mut refused = handle.submit(request(1, 5000, 8)).unwrap().blocking();
     assert!(matches!(refused.next(), Some(Err(Error::Admit(_)))));
     assert!(refused.next().is_none());
-    let mut unknown = handle.submit(pagoda::Request::new(vec![3, 128])).unwrap();
+    let mut unknown = handle.submit(pagoda::Request::new(vec![3, 128])).unwrap().blocking();
     assert!(matches!(unknown.next(), Some(Err(Error::Token { id: 128, position: 1, vocab: 128 }))));
     assert_eq!(handle.num_waiting(), 0);
     assert_eq!(ends(handle.submit(request(1, 5, 2)).unwrap()).len(), 1);
@@ -176,7 +175,7 @@ fn a_drain_finishes_what_is_there() {
 #[test]
 fn a_panic_ends_every_stream_with_an_error() {
     let handle = spawn(|_| {});
-    let mut streams = [1, 2].map(|seed| handle.submit(request(seed, 20, 400)).unwrap());
+    let mut streams = [1, 2].map(|seed| handle.submit(request(seed, 20, 400)).unwrap().blocking());
     let started = streams.iter_mut().map(|stream| stream.next().unwrap().unwrap());
     assert!(started.into_iter().all(|event| matches!(event, Event::Started(_))));
     let lost = handle.call(|_| -> () { panic!("a test's {}", "own") }).unwrap();
@@ -234,7 +233,7 @@ fn streams_and_ends_can_be_awaited() {
     let mut stream = handle.submit(request(1, 20, 10)).unwrap();
     let last = pollster::block_on(async {
         let mut last = None;
-        while let Some(event) = poll_fn(|context| Pin::new(&mut stream).poll_next(context)).await {
+        while let Some(event) = stream.next().await {
             last = Some(event.unwrap());
         }
         handle.shutdown(Shutdown::Now).await;
@@ -260,7 +259,7 @@ fn a_request_is_accepted_before_it_starts() {
     let mut refused = handle.submit(pagoda::Request::new(vec![1, 5000])).unwrap();
     let error = pollster::block_on(refused.accepted()).unwrap_err();
     assert!(matches!(error, Error::Token { id: 5000, .. }), "{error}");
-    assert!(refused.next().is_none());
+    assert!(refused.blocking().next().is_none());
 }
 
 /// Allows every token once the test lets it draw.
@@ -290,6 +289,7 @@ fn a_request_is_counted_from_its_submission_on() {
     gated.mask = Some(Box::new(Gate(Arc::new(Mutex::new(steps)))));
     let mut gated = handle.submit(gated).unwrap();
     let first = pollster::block_on(gated.accepted()).unwrap();
+    let mut gated = gated.blocking();
     let counted = || {
         let (waiting, snapshot) = (handle.num_waiting(), handle.snapshot());
         let seqs = |views: &[SequenceView]| views.iter().map(|view| view.seq).collect::<Vec<_>>();
@@ -301,6 +301,7 @@ fn a_request_is_counted_from_its_submission_on() {
     step.send(()).unwrap();
     // The engine is in its second step.
     let second = pollster::block_on(other.accepted()).unwrap();
+    let mut other = other.blocking();
     assert_eq!(counted(), (1, vec![second], vec![first]));
     assert!(matches!(gated.next(), Some(Ok(Event::Started(started))) if started.seq == first));
     step.send(()).unwrap();

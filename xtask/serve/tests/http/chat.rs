@@ -41,7 +41,7 @@ fn an_answer_is_what_the_engine_generates() {
     let sampling = Sampling::default().temperature(0.8).seed(3);
     let request = Request::new(prompt.clone()).max_tokens(24).sampling(sampling);
     let stream = shared().handle.submit(request).unwrap();
-    let events: Vec<Event> = stream.map(Result::unwrap).collect();
+    let events: Vec<Event> = stream.blocking().map(Result::unwrap).collect();
     let Some(Event::Finished(end)) = events.last() else { panic!("{events:?}") };
     let text: String = events.iter().map(Event::text).collect();
 

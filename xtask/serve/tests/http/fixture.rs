@@ -1,6 +1,6 @@
 //! A tiny model with a tokenizer and a chat template, and servers of it.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -8,9 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use axum::Router;
-use pagoda::{Demand, Engine, EngineHandle, EngineOptions, HandleOptions, KvDtype, Model, Sparse};
+use pagoda::{
+    Demand, Engine, EngineAdmin, EngineHandle, EngineOptions, HandleOptions, KvDtype, Model, Sparse,
+};
 use serve::{Connections, Options, Service};
-use std::net::TcpListener;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -127,7 +128,7 @@ pub(crate) fn slowed(served: &Served) -> Slowed {
     let on = Arc::new(AtomicBool::new(true));
     let (handle, is_on) = (served.handle.clone(), Arc::clone(&on));
     thread::spawn(move || {
-        let pause = |_: &mut Engine| thread::sleep(Duration::from_millis(5));
+        let pause = |_: &mut EngineAdmin<'_>| thread::sleep(Duration::from_millis(5));
         while is_on.load(Ordering::Relaxed) && handle.call(pause).is_ok_and(|paused| paused.wait().is_some())
         {
         }

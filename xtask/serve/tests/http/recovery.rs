@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use pagoda::{Engine, EngineHandle, HandleOptions, Health, Note, Notes, Request, TokenMask};
+use pagoda::{Engine, EngineAdmin, EngineHandle, HandleOptions, Health, Note, Notes, Request, TokenMask};
 use serde_json::{Value, json};
 use serve::{Options, Stopped};
 
@@ -68,7 +68,7 @@ fn a_lost_device_loses_no_token() {
     // A fourth one runs, and a fifth waits for a place.
     let others: Vec<_> = (3..5).map(|seed| send(&served, &streamed(long(seed)))).collect();
     // Between two steps, so that they cannot end in between.
-    let lost = move |engine: &mut Engine| {
+    let lost = move |engine: &mut EngineAdmin<'_>| {
         let generate = engine.snapshot().totals.generated_tokens > before + 60;
         if generate && engine.has_work() {
             engine.decoder().gpu().destroy();
@@ -113,7 +113,7 @@ fn a_server_ends_with_its_engine_and_says_so() {
     handle.call(|engine| engine.decoder().gpu().destroy()).unwrap().wait().unwrap();
     // Nothing is wrong until a step needs the device.
     assert!(!server.is_finished());
-    let lost = handle.submit(Request::new(vec![1, 2, 3])).unwrap().last().unwrap();
+    let lost = handle.submit(Request::new(vec![1, 2, 3])).unwrap().blocking().last().unwrap();
     assert!(lost.unwrap_err().to_string().contains("engine"));
     assert_eq!(server.join().unwrap(), Stopped::EngineFailed);
 }
@@ -141,7 +141,7 @@ fn an_engine_that_cannot_recover_ends_every_request_with_an_error() {
 }
 
 /// Work on the engine's thread that panics.
-fn panic(_: &mut Engine) {
+fn panic(_: &mut EngineAdmin<'_>) {
     panic!("a test's own");
 }
 
@@ -202,7 +202,7 @@ fn a_step_that_stalls_is_told() {
     assert_eq!(served.handle.health(), Health::Stalled);
     assert_eq!(get(&served, "/health/ready").refused(503)["code"], "engine_stalled");
     get(&served, "/health/live").ok();
-    assert!(stream.map(Result::unwrap).count() >= 4);
+    assert!(stream.blocking().map(Result::unwrap).count() >= 4);
     until("the server is ready", || get(&served, "/health").status == 200);
     assert!(served.handle.num_stalls() >= 1);
     assert!(told.try_iter().any(|note| matches!(note, Note::StepStalled { seconds } if seconds >= 1.0)));
