@@ -12,7 +12,9 @@ use prefetch::spec::TierSpec;
 use scheduler::AdmitError;
 use sparse_select::Spec;
 
+use crate::event::FinishReason;
 use crate::fetch::FetchError;
+use crate::request::RequestId;
 use crate::tiers::error::TiersError;
 
 /// If this variable is set, to anything, adapters run every kernel regardless of verdicts.
@@ -190,6 +192,14 @@ pub enum Error {
     Unread {
         /// Events that the stream keeps.
         unread: usize,
+    },
+    /// An answer did not come to its end.
+    #[error("{id}: {}", reason.of_failure())]
+    Unanswered {
+        /// The request.
+        id: RequestId,
+        /// Why it ended.
+        reason: FinishReason,
     },
     /// The engine has stopped, or takes no more requests because it is about to.
     #[error("the engine has stopped")]

@@ -171,6 +171,22 @@ impl FinishReason {
     }
 }
 
+impl FinishReason {
+    /// Whether the text of the sequence is not what its request asks for.
+    pub(crate) fn is_failure(&self) -> bool {
+        matches!(self.word(), "abort" | "error")
+    }
+
+    /// Why the sequence has failed, as an error says it.
+    pub(crate) fn of_failure(&self) -> String {
+        match self {
+            Self::Cancelled => "cancelled".to_owned(),
+            Self::Deadline => "its deadline has passed".to_owned(),
+            reason => reason.error().unwrap_or_default(),
+        }
+    }
+}
+
 impl fmt::Display for FinishReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())

@@ -18,6 +18,7 @@ use derive_setters::Setters;
 
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::model::Model;
 use crate::request::Request;
 use crate::snapshot::Snapshot;
 
@@ -91,6 +92,7 @@ pub struct EngineHandle {
 
 #[derive(Debug)]
 struct Inner {
+    model: Arc<Model>,
     shared: Arc<Shared>,
     commands: mpsc::Sender<Command>,
     options: HandleOptions,
@@ -136,6 +138,7 @@ impl EngineHandle {
             closing: AtomicBool::new(false),
             snapshot: Mutex::new(Arc::new(engine.snapshot())),
         });
+        let model = Arc::clone(engine.model());
         let (commands, received) = mpsc::channel();
         let (running, ended) = Ended::pair();
         if let Some(limit) = options.stall_time {
@@ -150,7 +153,7 @@ impl EngineHandle {
         };
         thread("engine", Box::new(run))?;
         let next_ticket = AtomicU64::new(0);
-        Ok(Self { inner: Arc::new(Inner { shared, commands, options, next_ticket, ended }) })
+        Ok(Self { inner: Arc::new(Inner { model, shared, commands, options, next_ticket, ended }) })
     }
 
     /// Queues a request. Whether the engine accepts it is the first item of the stream: an event, or an error
@@ -175,6 +178,12 @@ impl EngineHandle {
             return Err(Error::Stopped);
         }
         Ok(stream)
+    }
+
+    /// The model of the engine.
+    #[must_use]
+    pub fn model(&self) -> &Arc<Model> {
+        &self.inner.model
     }
 
     /// The state of the engine, some 20 milliseconds old at most between two steps. It shows a request as waiting once

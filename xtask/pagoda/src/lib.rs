@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter_records;
+mod ask;
 mod block_ops;
 mod crossing;
 mod dense_notes;
@@ -19,6 +20,7 @@ pub mod measured;
 mod memory;
 mod model;
 mod note;
+mod open;
 mod options;
 mod request;
 mod sequence;
@@ -33,6 +35,7 @@ pub mod usage;
 mod user_file;
 pub mod verdicts;
 
+pub use ask::{Answer, BlockingPieces, Chat, Pieces};
 pub use attn_kernels::kernel::KvDtype;
 pub use engine::Engine;
 pub use error::{CheckpointError, Error};
@@ -55,6 +58,7 @@ pub use models::{
 };
 pub use models::{Conversation, LoadProgress, Loaded, Message, SelectionPlace, Tokenizer};
 pub use note::{Note, Notes};
+pub use open::{EngineBuilder, ModelSource, open};
 pub use options::{Demand, EngineOptions, MAX_SEQUENCES, Preemption};
 pub use prefetch::spec::TierSpec;
 pub use request::{Request, RequestId};

@@ -1,5 +1,6 @@
 //! The engine as a library, with tiny models and lavapipe or whatever adapter there is.
 
+mod ask;
 mod crossing;
 mod examples;
 mod fetch;
