@@ -15,6 +15,7 @@ mod sampling;
 mod sequence;
 mod short_memory;
 mod simulation;
+mod surface;
 mod text;
 mod tier_groups;
 
