@@ -124,7 +124,7 @@ impl Case {
         Self {
             what,
             variant: variant.clone(),
-            dispatches: vec![(bytemuck::bytes_of(params).into(), grid)],
+            dispatches: Vec::new(),
             buffers: Vec::new(),
             random: Vec::new(),
             wants: Vec::new(),
@@ -132,6 +132,14 @@ impl Case {
             bytes: 0.0,
             operations: 0.0,
         }
+        .dispatch(params, grid)
+    }
+
+    /// Adds a dispatch on the same buffers.
+    #[must_use]
+    pub fn dispatch<P: Pod>(mut self, params: &P, grid: [u32; 3]) -> Self {
+        self.dispatches.push((bytemuck::bytes_of(params).into(), grid));
+        self
     }
 
     /// Sets the bytes that the kernel must read and write, each once, and its operations: a multiply-add is two.

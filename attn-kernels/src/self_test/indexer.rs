@@ -5,7 +5,7 @@ use sparse_select::dsa::logits::PagedIndexKeys;
 
 use super::layer::Layer;
 use super::spec::Size;
-use super::{Case, Spec, filled};
+use super::{Case, Spec, count, filled};
 use crate::cpu::{self, PagedKv, Tolerance, f32_of};
 use crate::kernel::index_logits::{self, IndexLogitsParams};
 use crate::kernel::prefix_slots::{self, PrefixSlotsParams};
@@ -19,6 +19,9 @@ const LOGITS: Tolerance = Tolerance { abs: 5e-5, rel: 2e-5 };
 const COOP: Tolerance = Tolerance { abs: 5e-4, rel: 5e-4 };
 
 pub(crate) fn index_logits(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        return vec![timed(variant, size)];
+    }
     // A part of what the coop level takes at once, and more than it does.
     vec![
         logits_of("six heads, rows of one to three pages", variant, spec, spec.number(6, 1..=32)),
@@ -26,13 +29,46 @@ pub(crate) fn index_logits(variant: &Variant, spec: &Spec) -> Vec<Case> {
     ]
 }
 
+/// Whether keys are codes with scales, as the published indexer has them.
+fn is_published(variant: &Variant) -> bool {
+    match variant.level {
+        Level::Coop => filled(variant, index_logits_coop::PUBLISHED),
+        _ => variant.get(index_logits::PUBLISHED).is_some(),
+    }
+}
+
+/// A row of each sequence, over all keys.
+fn timed(variant: &Variant, size: &Size) -> Case {
+    let &Size { num_heads, batch, context, cache, .. } = size;
+    let head_dim = filled(variant, slot::HEAD_DIM);
+    let cache = KvShape { num_kv_heads: 1, head_dim, block_size: filled(variant, slot::BLOCK_SIZE), ..cache };
+    let layer = Layer::empty(cache, &size.lens(), 1);
+    // Codes have scales of four bytes.
+    let key_words = if is_published(variant) { head_dim / 4 + 1 } else { head_dim * cache.dtype.bytes() / 4 };
+    let words = count(&layer.tables) * cache.block_size * key_words;
+    let params = IndexLogitsParams { num_heads, logit_stride: context, neg_inf: f32::NEG_INFINITY };
+    let rows: Vec<_> = (0..).zip(&layer.table_of).map(|(row, table)| [row, 0, context, *table]).collect();
+    let operations = 2.0 * f64::from(num_heads * head_dim) * f64::from(batch) * f64::from(context);
+    let spare = 2 * cache.block_size * key_words;
+    Case::new("all keys", variant, &params, grid(variant, &params, batch))
+        .costs(4.0 * f64::from(words), operations)
+        .floats_of(batch * num_heads * head_dim)
+        .words_of(words + spare)
+        .binding(&layer.tables)
+        .binding(&rows)
+        .floats_of(batch * num_heads)
+        .floats_of(batch * context)
+}
+
+fn grid(variant: &Variant, params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
+    let of = if variant.level == Level::Coop { index_logits_coop::grid } else { index_logits::grid };
+    of(params, rows)
+}
+
 fn logits_of(what: &'static str, variant: &Variant, spec: &Spec, heads: u32) -> Case {
     let (head_dim, page) = (filled(variant, slot::HEAD_DIM), filled(variant, slot::BLOCK_SIZE));
     let coop = variant.level == Level::Coop;
-    let published = match coop {
-        true => filled(variant, index_logits_coop::PUBLISHED),
-        false => variant.get(index_logits::PUBLISHED).is_some(),
-    };
+    let published = is_published(variant);
     // Codes are made of keys in f32.
     let dtype = match variant.get(KEYS) {
         _ if published => KvDtype::F32,
@@ -59,8 +95,7 @@ fn logits_of(what: &'static str, variant: &Variant, spec: &Spec, heads: u32) -> 
         |table: usize, t: usize| kept.key(&layer.tables[table..], 0, t).map(f32_of).collect::<Vec<f32>>();
     let mut logits = vec![f32::NAN; (3 * stride) as usize];
     cpu::index_logits::index_logits(&params, head_dim as usize, &q, &rows, &gates, key, &mut logits);
-    let grid = if coop { index_logits_coop::grid(&params, 3) } else { index_logits::grid(&params, 3) };
-    Case::new(what, variant, &params, grid)
+    Case::new(what, variant, &params, grid(variant, &params, 3))
         .binding(&q)
         .binding(&k)
         .binding(&layer.tables)

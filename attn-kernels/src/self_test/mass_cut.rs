@@ -2,14 +2,19 @@
 
 use super::hostile::{self, Indices, Order};
 use super::layer::{ATTENTION, Layer, queries};
+use super::spec::Size;
 use super::{Case, Spec, count, filled, shape};
 use crate::cpu::{self, Tolerance};
+use crate::kernel::KvShape;
 use crate::kernel::block_lse::{self, BlockLseParams};
-use crate::kernel::mass_cut::{self, FIRST, LIST, MassCutParams};
+use crate::kernel::mass_cut::{self, FIRST, LIST, MassCutParams, ROUNDS};
 use crate::{Variant, slot};
 
 /// The last blocks alone, and what a cut adds to what was known: with scores that fall by index, blocks 2 to 4.
 pub(crate) fn block_lse(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        return vec![timed_lse(variant, size)];
+    }
     let shape = shape(variant, spec.number(2, 1..=3));
     let select_block = shape.block_size * filled(variant, slot::PAGES);
     let kv_heads = shape.num_kv_heads;
@@ -54,8 +59,62 @@ pub(crate) fn block_lse(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case("the last blocks", 1, &last), case("what a cut added", 0, &added)]
 }
 
+/// A dispatch for each round. Which keys are read depends on the bounds: they do not count.
+fn timed_lse(variant: &Variant, size: &Size) -> Case {
+    let &Size { num_heads, cache, batch, context, select_block, .. } = size;
+    let KvShape { num_kv_heads, head_dim, .. } = cache;
+    let layer = Layer::empty(cache, &size.lens(), 1);
+    let (q_stride, stride) = (num_heads * head_dim, context.div_ceil(select_block));
+    let scale = 1.0 / (head_dim as f32).sqrt();
+    let params = BlockLseParams { num_heads, num_kv_heads, q_stride, stride, scale, first: 1 };
+    let (later, grid) =
+        (BlockLseParams { first: 0, ..params }, block_lse::grid(&params, select_block, batch));
+    let rows: Vec<_> = (0..).zip(&layer.table_of).map(|(row, table)| [row, context, *table, 0]).collect();
+    let (sets, lses) = (batch * num_kv_heads, batch * num_heads * stride);
+    ROUNDS[1..]
+        .iter()
+        .fold(Case::new("all rounds", variant, &params, grid), |case, _| case.dispatch(&later, grid))
+        .costs(4.0 * f64::from(lses), 0.0)
+        .floats_of(batch * q_stride)
+        .blocks_of(&cache, layer.num_blocks())
+        .binding(&layer.tables)
+        .binding(&rows)
+        .floats_of(sets * stride)
+        .binding(&vec![[0_u32; 4]; sets as usize])
+        .floats_of(lses)
+}
+
+/// A dispatch for each round. The logits of blocks count where they are written.
+fn timed_cut(variant: &Variant, size: &Size) -> Case {
+    let &Size { num_heads, cache, batch, context, select_block, .. } = size;
+    let (num_kv_heads, stride) = (cache.num_kv_heads, context.div_ceil(select_block));
+    let params = |round| {
+        let list_stride = stride + 1;
+        let (odds, slack) = (9.0, 1.0);
+        MassCutParams { num_heads, num_kv_heads, stride, select_block, list_stride, round, odds, slack }
+    };
+    let grid = mass_cut::grid(&params(FIRST), batch);
+    let (sets, heads) = (batch * num_kv_heads, batch * num_heads);
+    let (scores, bounds, lists) = (sets * stride, 2 * heads * stride, sets * (stride + 1));
+    ROUNDS[1..]
+        .iter()
+        .fold(Case::new("all rounds", variant, &params(FIRST), grid), |case, round| {
+            case.dispatch(&params(*round), grid)
+        })
+        .costs(4.0 * f64::from(scores + bounds + lists), 0.0)
+        .binding(&vec![[0, context, 0, 0]; batch as usize])
+        .floats_of(scores)
+        .floats_of(bounds)
+        .floats_of(heads * stride)
+        .binding(&vec![[0_u32; 4]; sets as usize])
+        .words_of(lists)
+}
+
 /// The first round, in which all but the last block count by their bounds; some scores are equal.
 pub(crate) fn mass_cut(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        return vec![timed_cut(variant, size)];
+    }
     let group = filled(variant, slot::GROUP);
     let (kv_heads, select_block) =
         (spec.number(2, 1..=(16 / group).clamp(1, 3)), spec.one_of(32, &[16, 32, 64]));

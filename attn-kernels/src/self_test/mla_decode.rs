@@ -2,9 +2,9 @@
 
 use super::cache_write::stored;
 use super::latents::latent_words;
-use super::layer::{ATTENTION, COOP, queries};
+use super::layer::{ATTENTION, COOP, Layer, queries};
 use super::options::Lists;
-use super::spec::SPREAD;
+use super::spec::{SPREAD, Size};
 use super::{Case, Spec, count, filled};
 use crate::cpu::mla_decode::LatentRow;
 use crate::cpu::{self, Tolerance};
@@ -99,6 +99,9 @@ fn is_coop(variant: &Variant) -> bool {
 }
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        return vec![timed(variant, spec, size)];
+    }
     if variant.get(mla_decode::TWO) == Some(true) {
         return vec![two(variant, spec)];
     }
@@ -117,6 +120,60 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
 
 fn is_listed(variant: &Variant) -> bool {
     filled(variant, CONTEXT)
+}
+
+/// A row of each sequence, whose keys are all, listed tokens, or a window of `k` and `context` compressed ones, in partitions.
+fn timed(variant: &Variant, spec: &Spec, size: &Size) -> Case {
+    let &Size { num_heads, batch, context, k, .. } = size;
+    let shape = shape(variant, filled(variant, slot::BLOCK_SIZE));
+    let is_two = variant.get(mla_decode::TWO) == Some(true);
+    let lens = size.lens();
+    let layer = Layer::empty(shape.values(), &lens, 1);
+    let lists = (!is_two && is_listed(variant)).then(|| spec.lists(lens.into_iter(), 1, (0.5, 4)));
+    let keys = match &lists {
+        Some(lists) => lists.stride - 1,
+        None => context + if is_two { k } else { 0 },
+    };
+    let params = MlaDecodeParams {
+        num_heads,
+        q_stride: num_heads * shape.width(),
+        max_partitions: keys.div_ceil(PARTITION),
+        reduced: 1,
+        scale: 1.0 / (shape.width() as f32).sqrt(),
+        list_stride: lists.as_ref().map_or(if is_two { k } else { 0 }, |lists| lists.stride),
+        compressed_stride: if is_two { context } else { 0 },
+        ..MlaDecodeParams::default()
+    };
+    let tokens = f64::from(batch) * f64::from(keys);
+    let operations = tokens * f64::from(num_heads) * 2.0 * f64::from(shape.width() + shape.latent);
+    let words = |tokens: u32| tokens as usize * shape.token_bytes() / size_of::<u32>();
+    let case = Case::new("all rows", variant, &params, grid(variant, &params, batch))
+        .costs(tokens * shape.token_bytes() as f64, operations)
+        .floats_of(batch * params.q_stride);
+    let case = if is_two {
+        [k, context].into_iter().fold(case, |case, keys| case.random(shape.dtype, words(batch * keys)))
+    } else {
+        case.random(shape.dtype, words(layer.num_blocks() * shape.block_size)).binding(&layer.tables)
+    };
+    let row = |(row, table): (u32, &u32)| [row, keys.max(context), if is_two { k } else { *table }, 0];
+    let partials = batch * num_heads * params.max_partitions;
+    let case = case
+        .binding(&(0..).zip(&layer.table_of).map(row).collect::<Vec<_>>())
+        .floats_of(partials * shape.latent)
+        .floats_of(2 * partials);
+    if !is_two {
+        return case.optional(lists.as_ref().map(|lists| &lists.lists[..]));
+    }
+    let slots = |of: u32| -> Vec<u32> { (0..batch * of).map(|slot| slot * SPREAD % (batch * of)).collect() };
+    case.binding(&slots(k)).binding(&slots(context))
+}
+
+/// Workgroups of a dispatch.
+fn grid(variant: &Variant, params: &MlaDecodeParams, rows: u32) -> [u32; 3] {
+    match variant.level {
+        Level::Coop => mla_decode_coop::grid(params, rows),
+        _ => mla_decode::grid(params, rows, variant.registers.unwrap_or(Registers::Many)),
+    }
 }
 
 fn two(variant: &Variant, spec: &Spec) -> Case {
@@ -262,16 +319,12 @@ fn case<'a>(
     // Codes become f16 on the way: products with their scales are rounded.
     let codes = shape.dtype.is_code();
     let near = if codes { Tolerance { abs: 2e-3, rel: 2e-3 } } else { ATTENTION };
+    let case = inputs(Case::new(what, variant, &params, grid(variant, &params, count(rows))).binding(&q));
+    let case = case.binding(rows);
     if coop {
-        let grid = mla_decode_coop::grid(&params, count(rows));
-        let case = inputs(Case::new(what, variant, &params, grid).binding(&q)).binding(rows);
         return case.output(COOP, &partial).log_sums(COOP, &stats);
     }
     // Sums are not normalised: they grow with the number of keys.
     let tolerance = Tolerance { abs: near.abs * f64::from(params.partition_size), ..near };
-    let grid = mla_decode::grid(&params, count(rows), registers);
-    inputs(Case::new(what, variant, &params, grid).binding(&q))
-        .binding(rows)
-        .output(tolerance, &partial)
-        .output(near, stats.as_flattened())
+    case.output(tolerance, &partial).output(near, stats.as_flattened())
 }

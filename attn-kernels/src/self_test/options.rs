@@ -168,6 +168,16 @@ impl AttentionInputs {
         self.lists.as_ref().map_or(0, |lists| lists.stride)
     }
 
+    /// Tokens that rows of these lengths attend, the average over KV heads.
+    pub(crate) fn tokens(&self, lens: &[u32], num_kv_heads: u32) -> f64 {
+        let heads = num_kv_heads as usize;
+        let each = lens.iter().flat_map(|len| std::iter::repeat_n(*len, heads));
+        match &self.lists {
+            Some(lists) => lists.tokens(each) / f64::from(num_kv_heads),
+            None => lens.iter().copied().map(f64::from).sum(),
+        }
+    }
+
     /// The values as references read them.
     #[must_use]
     pub fn options(&self) -> Options<'_> {

@@ -1,13 +1,16 @@
 //! Cases of `paged_decode` in all its forms.
 
-use super::layer::{ATTENTION, COOP, Layer, queries};
+use super::layer::{ATTENTION, COOP, queries};
 use super::options::{self, AttentionInputs};
-use super::{Case, Spec, count, filled, shape};
+use super::{Case, Spec, count, filled, shape, token_bytes};
 use crate::cpu::{self, Tolerance};
 use crate::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeParams};
 use crate::{Level, Variant, slot};
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if spec.size().is_some() {
+        return vec![case("all rows", variant, spec, &[])];
+    }
     let block = filled(variant, slot::BLOCK_SIZE);
     vec![
         case("several partitions", variant, spec, &[1, block - 1, 300, block, 0, 513, block + 1]),
@@ -16,12 +19,13 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Case {
-    let shape = shape(variant, spec.number(2, 1..=4));
+    let shape = shape(variant, spec.kv_heads(2, 1..=4));
     let most = lens.iter().copied().max().unwrap_or(0);
     let edge = spec.one_of(shape.block_size, &[shape.block_size, PARTITION]);
     let lens = &spec.lens(lens, edge, 0..=2 * most)[..];
-    let num_heads = shape.num_kv_heads * filled(variant, slot::GROUP);
-    let mut layer = Layer::new(shape, lens, spec.seed(5));
+    let num_heads =
+        spec.size().map_or(shape.num_kv_heads * filled(variant, slot::GROUP), |size| size.num_heads);
+    let mut layer = spec.layer(shape, lens, 5);
     let count = count(lens);
     // Rows of queries are in reverse order of sequences, with a gap between them; one sees no key before its tenth.
     let sequences = lens.iter().zip(&layer.table_of).rev();
@@ -33,8 +37,8 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
     layer.recycle_each(rows.iter().rev().map(|row| row[3]));
     let lens: Vec<u32> = lens.iter().rev().copied().collect();
     let asked = AttentionInputs::of(variant, [num_heads, shape.num_kv_heads], &lens, spec);
-    let partition_size = spec.one_of(PARTITION, &[128, PARTITION, 1 << 31]);
-    let max_partitions = max_partitions(&asked, shape.num_kv_heads, partition_size, &rows);
+    let partition_size = spec.partition(&[128, PARTITION, 1 << 31]);
+    let max_partitions = max_partitions(&asked, shape.num_kv_heads, partition_size, &rows, spec);
     let reduced = u32::from(max_partitions > 1);
     let width = num_heads * shape.head_dim;
     let q_stride = width + 8 * spec.number(1, 0..=3);
@@ -50,28 +54,37 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
         softcap: asked.softcap,
         ..PagedDecodeParams::default()
     };
+    let lanes = lanes_of(variant);
+    let tokens = asked.tokens(&lens, shape.num_kv_heads);
+    let case = Case::new(what, variant, &params, paged_decode::grid(&params, &shape, lanes, count))
+        .costs(tokens * token_bytes(&shape), tokens * 4.0 * f64::from(width));
+    let (options, tables) = (asked.words(), options::tables(variant, &layer.tables, shape.num_kv_heads));
+    if spec.size().is_some() {
+        let partials = count * num_heads * max_partitions;
+        let cache = |case: Case| case.blocks_of(&shape, layer.num_blocks());
+        let case = cache(cache(case.floats_of(count * q_stride))).binding(&tables).binding(&rows);
+        let case = case.floats_of(partials * shape.head_dim).floats_of(2 * partials);
+        return case.optional(options.as_deref());
+    }
     let q = queries(lens.len(), width as usize, q_stride as usize, spec.seed(6));
     let heads = (count * num_heads * max_partitions) as usize;
     let mut partial = vec![f32::NAN; heads * shape.head_dim as usize];
     let mut stats = vec![[f32::NAN; 2]; heads];
-    let tables = &layer.tables;
     let (kv, reads) = (layer.kv(), asked.options());
-    cpu::paged_decode::paged_decode(&kv, &params, &q, tables, &rows, &mut partial, &mut stats, &reads);
+    cpu::paged_decode::paged_decode(&kv, &params, &q, &layer.tables, &rows, &mut partial, &mut stats, &reads);
     let [k, v] = layer.words();
     // Sums of several partitions are not normalised: they grow with the number of keys.
     let keys = if reduced == 0 { 1.0 } else { f64::from(PARTITION) };
-    let lanes = lanes_of(variant);
     let close = if lanes == Lanes::Matrices { COOP } else { ATTENTION };
     let tolerance = Tolerance { abs: close.abs * keys, ..close };
-    Case::new(what, variant, &params, paged_decode::grid(&params, &shape, lanes, count))
-        .binding(&q)
+    case.binding(&q)
         .binding(&k)
         .binding(&v)
-        .binding(&options::tables(variant, tables, shape.num_kv_heads))
+        .binding(&tables)
         .binding(&rows)
         .output(tolerance, &partial)
         .output(close, stats.as_flattened())
-        .optional(asked.words().as_deref())
+        .optional(options.as_deref())
 }
 
 fn lanes_of(variant: &Variant) -> Lanes {
@@ -82,13 +95,19 @@ fn lanes_of(variant: &Variant) -> Lanes {
     }
 }
 
-/// The most partitions that a row has.
+/// The most partitions that a row has, or that it may have if the case is only timed.
 pub(crate) fn max_partitions(
     asked: &AttentionInputs,
     num_kv_heads: u32,
     partition_size: u32,
     rows: &[[u32; 4]],
+    spec: &Spec,
 ) -> u32 {
+    if spec.size().is_some() {
+        let longest = rows.iter().map(|row| row[1]).max().unwrap_or(0);
+        let listed = asked.lists.as_ref().map_or(longest, |lists| (lists.stride - 1) * lists.block);
+        return paged_decode::partitions(partition_size, 0, listed.min(longest));
+    }
     let heads = num_kv_heads as usize;
     let options = asked.options();
     let of = |(index, [_, len, _, first]): (usize, &[u32; 4])| {

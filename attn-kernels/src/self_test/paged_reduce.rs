@@ -12,13 +12,13 @@ use crate::{Variant, slot};
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let head_dim = filled(variant, slot::HEAD_DIM) as usize;
     let usual = [1, 0, PARTITION, PARTITION + 1, 19 * PARTITION + 7, 64 * PARTITION];
-    let partition_size = spec.one_of(PARTITION, &[128, PARTITION, 1024]);
+    let partition_size = spec.partition(&[128, PARTITION, 1024]);
     let lens = spec.lens(&usual, partition_size, 0..=70 * PARTITION);
-    let (kv_heads, count) = (spec.number(2, 1..=4), count(&lens));
-    let num_heads = kv_heads * spec.number(3, 1..=9);
+    let (kv_heads, count) = (spec.kv_heads(2, 1..=4), count(&lens));
+    let num_heads = kv_heads * spec.group(3, 1..=9);
     let rows: Vec<[u32; 4]> = (0..count).rev().zip(&lens).map(|(row, len)| [row, *len, 0, 0]).collect();
     let asked = AttentionInputs::of(variant, [num_heads, kv_heads], &lens, spec);
-    let max_partitions = max_partitions(&asked, kv_heads, partition_size, &rows);
+    let max_partitions = max_partitions(&asked, kv_heads, partition_size, &rows, spec);
     let params = PagedReduceParams {
         num_heads,
         num_kv_heads: kv_heads,
@@ -27,6 +27,15 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         first_row: 0,
         partition_size,
     };
+    let (values, stats) = (filled(variant, slot::HEAD_DIM) * num_heads * count, 2 * num_heads * count);
+    let case =
+        Case::new("rows of no and of many partitions", variant, &params, paged_reduce::grid(&params, count))
+            .costs(4.0 * f64::from((values + stats) * max_partitions + values), 0.0);
+    let lists = asked.lists.as_ref().and(asked.words());
+    if spec.size().is_some() {
+        let case = case.floats_of(values * max_partitions).floats_of(stats * max_partitions).binding(&rows);
+        return vec![case.floats_of(values).optional(lists.as_deref()).optional(asked.sinks())];
+    }
     let heads = (count * num_heads) as usize;
     let partial = spec.floats(heads * max_partitions as usize * head_dim, 1);
     // Maxima in -8..8, sums of at least one key.
@@ -43,13 +52,6 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         &asked.options(),
         asked.sinks(),
     );
-    let case =
-        Case::new("rows of no and of many partitions", variant, &params, paged_reduce::grid(&params, count))
-            .binding(&partial)
-            .binding(&stats)
-            .binding(&rows)
-            .output(ATTENTION, &out)
-            .optional(asked.lists.as_ref().and(asked.words()).as_deref())
-            .optional(asked.sinks());
-    vec![case]
+    let case = case.binding(&partial).binding(&stats).binding(&rows).output(ATTENTION, &out);
+    vec![case.optional(lists.as_deref()).optional(asked.sinks())]
 }

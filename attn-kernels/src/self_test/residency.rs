@@ -1,6 +1,9 @@
-//! Cases of `residency` and `fetch_pages` that leave nothing open.
+//! Cases of `residency` and `fetch_pages` that leave nothing open, and those that are timed.
 
 use super::hostile::{self, Indices, Order};
+use super::layer::Layer;
+use super::options::Lists;
+use super::spec::{SPREAD, Size};
 use super::{Case, Spec, count, filled};
 use crate::cpu;
 use crate::cpu::residency::Residents;
@@ -14,6 +17,9 @@ const HEADS: u32 = 2;
 const SLOTS: u32 = 8;
 
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        return vec![timed(variant, size)];
+    }
     // Two lists that meet in a page; more slots than pages of a block, the last of them free. At most one page a head is missing,
     // so that no two could change places.
     let pages = filled(variant, slot::PAGES);
@@ -73,6 +79,42 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
     cases
 }
 
+/// Lists of a share of each sequence's blocks. The first run fetches what all others find.
+fn timed(variant: &Variant, size: &Size) -> Case {
+    let &Size { cache, batch, context, select_block, density, .. } = size;
+    let kv_heads = cache.num_kv_heads;
+    let Layer { tables, table_of, .. } = Layer::empty(cache, &size.lens(), 1);
+    let lists =
+        Lists::share(std::iter::repeat_n(context, (batch * kv_heads) as usize), select_block, density);
+    let num_pages = (lists.stride - 1) * filled(variant, slot::PAGES);
+    let num_slots = num_pages * batch;
+    let params = ResidencyParams {
+        first_request: 0,
+        requests: batch,
+        num_kv_heads: kv_heads,
+        list_stride: lists.stride,
+        block_size: cache.block_size,
+        first_page: 0,
+        num_pages,
+        num_slots,
+        max_fetches: num_slots,
+        write_pages: 1,
+    };
+    let requests: Vec<_> = (0..).zip(table_of).map(|(group, table)| [group, context, table, 0]).collect();
+    let slots = residency::slots_len(&cache, num_slots);
+    let places = vec![0_u32; (count(&tables) + 2) as usize * kv_heads as usize];
+    let bytes = 32.0 * f64::from(num_slots * kv_heads) + 8.0 * slots as f64;
+    Case::new("pages that are there", variant, &params, residency::grid(&params))
+        .costs(bytes, 0.0)
+        .binding(&requests)
+        .binding(&lists.lists)
+        .binding(&tables)
+        .binding(&places)
+        .binding(&vec![[0_u32; 2]; slots])
+        .binding(&vec![0_u32; residency::fetches_len(&cache, num_slots)])
+        .binding(&places)
+}
+
 /// Lists with arbitrary entries, which no kernel makes: the state that is kept between calls stays usable.
 fn any_lists(case: &Case, before: &Residents, [num_blocks, num_slots]: [u32; 2]) -> Vec<Case> {
     let below = |limits: Vec<u32>, none| Indices { order: Order::Different, stride: 1, limits, none };
@@ -99,6 +141,9 @@ fn any_lists(case: &Case, before: &Residents, [num_blocks, num_slots]: [u32; 2])
 }
 
 pub(crate) fn fetch_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        return vec![timed_fetch(variant, size)];
+    }
     let shape = shape(16);
     let touched = [[8, 9], [6, 1], [3, 2]];
     let salt = spec.number(0, 0..=1 << 20);
@@ -138,6 +183,28 @@ pub(crate) fn fetch_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
         .words(&k, &k_after)
         .words(&v, &v_after);
     vec![case]
+}
+
+/// As many pages of each KV head as the size has rows, out of four times as many blocks.
+fn timed_fetch(variant: &Variant, size: &Size) -> Case {
+    let &Size { cache, rows: pages, .. } = size;
+    let params = FetchPagesParams::new(&cache, pages);
+    let mut fetches = vec![0; residency::fetches_len(&cache, pages)];
+    for of_head in fetches.chunks_exact_mut(HEADER + 2 * pages as usize) {
+        of_head[0] = pages;
+        for (pair, slot) in of_head[HEADER..].chunks_exact_mut(2).zip(0..) {
+            pair.copy_from_slice(&[slot * SPREAD % (4 * pages), slot]);
+        }
+    }
+    Case::new("pages of the host", variant, &params, fetch_pages::grid(&params))
+        .costs(4.0 * f64::from(pages) * cache.block_bytes() as f64, 0.0)
+        .binding(&fetches)
+        .blocks_of(&cache, 4 * pages)
+        .blocks_of(&cache, 4 * pages)
+        .binding(&vec![0_u32; (4 * pages * cache.num_kv_heads) as usize])
+        .binding(&[[0_u32; 2]])
+        .blocks_of(&cache, pages)
+        .blocks_of(&cache, pages)
 }
 
 fn shape(block_size: u32) -> KvShape {

@@ -9,6 +9,7 @@ use rand::{RngExt, SeedableRng};
 use super::layer::{self, Layer};
 use super::options::Lists;
 use crate::kernel::KvShape;
+use crate::kernel::paged_decode::PARTITION;
 
 /// A prime that spreads indices.
 pub(crate) const SPREAD: u32 = 7919;
@@ -36,14 +37,30 @@ pub struct Size {
     pub rows: u32,
     /// Sequences.
     pub batch: u32,
-    /// Tokens of a sequence.
+    /// Tokens of a sequence, of the longest if `shortest` is set.
     pub context: u32,
+    /// Tokens of the shortest sequence, if lengths differ: they are drawn evenly in their logarithms.
+    pub shortest: Option<u32>,
+    /// Keys of a partition that attention cuts the keys of a row into.
+    pub partition: u32,
     /// Tokens of a block that lists select.
     pub select_block: u32,
     /// Share of a sequence's blocks that lists hold.
     pub density: f64,
     /// Scores that a selection keeps.
     pub k: u32,
+}
+
+impl Size {
+    /// Tokens of each sequence.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a length")]
+    pub fn lens(&self) -> Vec<u32> {
+        let Some(shortest) = self.shortest else { return vec![self.context; self.batch as usize] };
+        let mut rng = StdRng::seed_from_u64(7);
+        let [low, high] = [shortest, self.context].map(|len| f64::from(len).ln());
+        (0..self.batch).map(|_| rng.random_range(low..high).exp() as u32).collect()
+    }
 }
 
 impl Spec {
@@ -67,6 +84,11 @@ impl Spec {
     /// Rows, or what a kernel goes through instead.
     pub(crate) fn rows(&self, usual: u32, range: RangeInclusive<u32>) -> u32 {
         self.named(|size| size.rows, usual, range)
+    }
+
+    /// Keys of a partition, [`PARTITION`] by default.
+    pub(crate) fn partition(&self, sizes: &[u32]) -> u32 {
+        self.size().map_or_else(|| self.one_of(PARTITION, sizes), |size| size.partition)
     }
 
     /// KV heads.
@@ -169,6 +191,9 @@ impl Spec {
     /// Up to six lengths of sequences.
     #[must_use]
     pub fn lens(&self, usual: &[u32], block: u32, range: RangeInclusive<u32>) -> Vec<u32> {
+        if let Some(size) = self.size() {
+            return size.lens();
+        }
         self.list(usual, 6, |spec| spec.len(0, block, range.clone()))
     }
 

@@ -4,6 +4,7 @@ use super::spec::{SPREAD, Size};
 use super::{Case, Spec, count, filled, hostile};
 use crate::Variant;
 use crate::cpu;
+use crate::kernel::KvDtype;
 use crate::kernel::top_k::{self, Output, TopKParams, Transform};
 use crate::kernel::top_k_long::{self, TopKLongParams};
 use crate::kernel::top_k_peaks;
@@ -89,7 +90,30 @@ fn output(variant: &Variant) -> Output {
     }
 }
 
+/// Rows of random scores, all of one length and k, and what follows them: the table of pages, which is not read. Lists go to
+/// all KV heads of a batch in equal shares.
+fn timed(size: &Size, output: Output) -> (TopKParams, Vec<[u32; 4]>) {
+    let &Size { rows, context, k, batch, cache, .. } = size;
+    let (out_stride, copies) = match output {
+        Output::List => (1 + k, batch * cache.num_kv_heads / rows),
+        Output::Positions(_) => (k, 1),
+    };
+    let list = (0..rows).map(|row| [row * context, context, k, 0]).collect();
+    (TopKParams { rows, out_stride, copies, page_size: 1 }, list)
+}
+
+fn scores_bytes(size: &Size) -> f64 {
+    4.0 * f64::from(size.rows) * f64::from(size.context)
+}
+
 pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        let (params, rows) = timed(size, output(variant));
+        let case = Case::new("rows of one length", variant, &params, top_k::grid(&params))
+            .costs(scores_bytes(size), 0.0);
+        let case = case.floats_of(size.rows * size.context).binding(&rows).binding(&[0_u32]);
+        return vec![case.floats_of(params.rows * params.copies * params.out_stride)];
+    }
     let rows =
         Rows::new(spec, &[(0, 3), (1, 1), (300, 0), (255, 64), (1500, 1024), (100, 200)], [2500, 2600]);
     let case = |(what, rows): (_, Rows)| {
@@ -104,6 +128,14 @@ pub(crate) fn cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn peak_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        let (params, rows) = timed(size, Output::List);
+        let long = TopKLongParams::new(&params, size.context, size.k);
+        let (params, [peaks, ..]) = (long.peaks(), long.scratch_lens());
+        let case = Case::new("rows of one length", variant, &params, top_k_peaks::grid(&params))
+            .costs(scores_bytes(size) + 4.0 * peaks as f64, 0.0);
+        return vec![case.floats_of(size.rows * size.context).binding(&rows).random(KvDtype::Int8, peaks)];
+    }
     let case = |(what, rows): (_, Rows)| {
         let params = rows.long().peaks();
         let want = rows.peaks(BEFORE);
@@ -116,6 +148,19 @@ pub(crate) fn peak_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn long_cases(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        let (params, rows) = timed(size, output(variant));
+        let out = params.rows * params.copies * params.out_stride;
+        let params = TopKLongParams::new(&params, size.context, size.k);
+        let [peaks, chosen, kept] = params.scratch_lens();
+        // The scores of the groups that are chosen.
+        let read = peaks + chosen + kept;
+        let case = Case::new("rows of one length", variant, &params, top_k_long::grid(&params))
+            .costs(4.0 * read as f64 + 4.0 * f64::from(out), 0.0);
+        let case = case.floats_of(size.rows * size.context).binding(&rows).binding(&[0_u32]);
+        let scratch = |case, len| Case::random(case, KvDtype::Int8, len);
+        return vec![[peaks, chosen, kept].into_iter().fold(case, scratch).words_of(out)];
+    }
     let case = |(what, rows): (_, Rows)| {
         let params = rows.long();
         let [_, chosen, kept] = params.scratch_lens();

@@ -3,22 +3,21 @@
 use std::ops::Range;
 
 use anyhow::Result;
-use attn_kernels::Level;
 use attn_kernels::gpu::{Bound, Buf, Gpu};
-use attn_kernels::kernel::attention::Attention;
-use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams};
+use attn_kernels::kernel::attention::{Attention, Context};
+use attn_kernels::kernel::paged_decode::{self, PARTITION};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
-use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
-use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, paged_prefill_coop};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, paged_prefill_coop, paged_reduce};
 use attn_kernels::rows::DecodeRow;
-use attn_kernels::self_test::Size;
-use attn_kernels::split::{SplitCache, SplitPlan, SplitPlanner};
+use attn_kernels::self_test::{Size, options};
+use attn_kernels::split::{SplitCache, SplitPlanner};
+use attn_kernels::{Level, Variant};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
 use super::ceiling::random;
-use super::lists::{Lists, SELECT_BLOCK};
+use super::lists::{self, Lists, SELECT_BLOCK};
 use super::work::Work;
 
 /// Heads and types of a model's attention.
@@ -50,6 +49,8 @@ impl Heads {
             rows: 1,
             batch: 1,
             context: 1,
+            shortest: None,
+            partition: PARTITION,
             select_block: SELECT_BLOCK,
             density: 0.1,
             k: 1,
@@ -81,25 +82,17 @@ impl Heads {
     }
 }
 
-/// Sequences, each in blocks of its own, in random order.
+/// The keys and values of one prompt, in blocks in random order.
 pub(super) struct Cache {
     pub(super) k: Buf<u32>,
     pub(super) v: Buf<u32>,
     pub(super) tables: Buf<u32>,
     pub(super) table: Vec<u32>,
-    /// Rows of decode, one a sequence: row of q, KV length, first entry of its table, first key.
-    pub(super) rows: Vec<[u32; 4]>,
 }
 
 impl Cache {
-    pub(super) fn new(gpu: &Gpu, shape: &KvShape, lens: &[u32]) -> Result<Self> {
-        let mut rows = Vec::with_capacity(lens.len());
-        let mut blocks = 0;
-        for (row, len) in (0..).zip(lens) {
-            rows.push([row, *len, blocks, 0]);
-            blocks += len.div_ceil(shape.block_size);
-        }
-        let mut table: Vec<u32> = (0..blocks).collect();
+    pub(super) fn new(gpu: &Gpu, shape: &KvShape, len: u32) -> Result<Self> {
+        let mut table: Vec<u32> = (0..len.div_ceil(shape.block_size)).collect();
         table.shuffle(&mut StdRng::seed_from_u64(1));
         let elements = table.len() * shape.block_bytes() / shape.dtype.bytes() as usize;
         Ok(Self {
@@ -107,112 +100,71 @@ impl Cache {
             v: random(gpu, shape.dtype, elements, 2)?,
             tables: gpu.upload("tables", &table)?,
             table,
-            rows,
         })
-    }
-
-    /// Tokens of all sequences.
-    fn tokens(&self) -> f64 {
-        self.rows.iter().map(|row| f64::from(row[1])).sum()
     }
 }
 
-/// One step of decode.
+/// One step of decode of sequences of `size`, which `name` tells.
 pub(super) struct Step {
     pub(super) heads: Heads,
-    pub(super) cache: Cache,
-    pub(super) q: Buf<u32>,
-    pub(super) rows: Buf<[u32; 4]>,
-    /// Lengths, as text.
+    pub(super) size: Size,
     pub(super) name: String,
 }
 
 impl Step {
-    /// `batch` sequences of `context` tokens.
-    pub(super) fn new(gpu: &Gpu, heads: &Heads, [batch, context]: [u32; 2]) -> Result<Self> {
-        Self::of(gpu, heads, &vec![context; batch as usize], format!("{batch} x {context}"))
+    /// `batch` sequences of `context` tokens, and a share of their blocks.
+    pub(super) fn new(heads: &Heads, [batch, context]: [u32; 2], density: f64) -> Self {
+        let size = Size { batch, context, density, ..heads.size() };
+        Self { heads: *heads, size, name: format!("{batch} x {context}") }
     }
 
-    pub(super) fn of(gpu: &Gpu, heads: &Heads, lens: &[u32], name: String) -> Result<Self> {
-        let cache = Cache::new(gpu, &heads.shape, lens)?;
-        let q = random(gpu, KvDtype::F32, lens.len() * heads.width() as usize, 4)?;
-        let rows = gpu.upload("rows", &cache.rows)?;
-        Ok(Self { heads: *heads, cache, q, rows, name })
+    /// Attention of all rows, and the merge of its partitions.
+    pub(super) fn dense(&self, gpu: &Gpu) -> Result<Work> {
+        self.attend(gpu, "decode", Attention::default(), &[])
     }
 
-    /// Sequences.
-    pub(super) fn batch(&self) -> u32 {
-        u32::try_from(self.cache.rows.len()).expect("few sequences")
+    /// Attention to a share of the blocks, those that `selection` lists if there is one, with the data of `dense`.
+    pub(super) fn selected(&self, gpu: &Gpu, dense: &Work, selection: Option<&Work>) -> Result<Work> {
+        let mut shared = dense.shared(&["q", "k_cache", "v_cache", "tables", "rows"]);
+        shared.extend(selection.into_iter().flat_map(|work| work.renamed("out", "selected")));
+        self.attend(gpu, "decode, selected", Attention::blocks(self.size.select_block), &shared)
     }
 
-    /// Splits the keys of all rows, or of the blocks of lists.
-    pub(super) fn split(&self, gpu: &Gpu, lists: Option<&Lists>) -> SplitPlan {
+    fn attend(
+        &self,
+        gpu: &Gpu,
+        kernel: &str,
+        attention: Attention,
+        shared: &[(&str, Bound)],
+    ) -> Result<Work> {
         let Heads { num_heads, shape } = &self.heads;
-        let most = lists.map_or(u32::MAX, |lists| (lists.stride - 1) * lists.block);
-        let row = |row: &[u32; 4]| DecodeRow { row: row[0], len: row[1], table: row[2], first_key: row[3] };
-        let rows: Vec<_> = self.cache.rows.iter().map(row).collect();
+        let Size { select_block, density, .. } = self.size;
+        let row = |(row, len)| DecodeRow { row, len, table: 0, first_key: 0 };
+        let rows: Vec<_> = (0..).zip(self.size.lens()).map(row).collect();
         let longest = rows.iter().map(|row| row.len).max().unwrap_or(0);
+        let (most, kind) = match attention.context {
+            Context::Full => (u32::MAX, String::new()),
+            _ => {
+                (options::Lists::budget(longest, select_block, density) * select_block, lists::kind(density))
+            }
+        };
         let planner = SplitPlanner::new(gpu.profile(), SplitCache::Heads(*shape), *num_heads, longest);
-        planner.listed(&rows, most, None)
-    }
-
-    /// Attention of all rows, including the reduce pass; if there are lists, of the listed blocks.
-    pub(super) fn attend(&self, gpu: &Gpu, lists: Option<&Lists>) -> Result<Work> {
-        let Heads { num_heads, shape } = &self.heads;
-        let (heads, batch) = (&self.heads, self.batch());
-        let attention = lists.map_or(Attention::default(), |lists| Attention::blocks(lists.block));
-        let tokens = lists.map_or_else(|| self.cache.tokens(), |lists| lists.tokens);
-        let SplitPlan { lanes, partition_size, max_partitions } = self.split(gpu, lists);
-        let partials = (batch * num_heads * max_partitions) as usize;
-        let partial = gpu.buffer::<f32>("partial", partials * shape.head_dim as usize)?;
-        let stats = gpu.buffer::<[f32; 2]>("stats", partials)?;
-        let out = gpu.buffer::<f32>("out", (batch * heads.width()) as usize)?;
-        let (reduced, list_stride) = (u32::from(max_partitions > 1), lists.map_or(0, |lists| lists.stride));
-        let params = PagedDecodeParams {
-            num_heads: *num_heads,
-            num_kv_heads: shape.num_kv_heads,
-            q_stride: heads.width(),
-            max_partitions,
-            partition_size,
-            scale: heads.scale(),
-            reduced,
-            list_stride,
-            ..PagedDecodeParams::default()
-        };
-        let listed = || lists.map(|lists| Bound::from(&lists.buffer));
-        let binds: Vec<Bound> = vec![
-            (&self.q).into(),
-            (&self.cache.k).into(),
-            (&self.cache.v).into(),
-            (&self.cache.tables).into(),
-            (&self.rows).into(),
-            (&partial).into(),
-            (&stats).into(),
-        ];
-        let (kernel, kind) =
-            lists.map_or(("decode", String::new()), |lists| ("decode, selected", lists.kind()));
-        let level = match lanes {
-            Lanes::Workgroup => Level::Baseline,
-            Lanes::Subgroup(_) => Level::Subgroup,
-            Lanes::Matrices => Level::Coop,
-        };
-        let work = Work::new(kernel, level.name(), format!("{}, {}{kind}", self.name, heads.name()))
-            .costs(tokens * heads.token_bytes(), tokens * heads.pair_operations())
-            .dispatch(
-                paged_decode::variant(shape, *num_heads, lanes, &attention),
-                &params,
-                binds.into_iter().chain(listed()),
-                paged_decode::grid(&params, shape, lanes, batch),
-            );
-        if reduced == 0 {
-            return Ok(work);
+        let plan = planner.listed(&rows, most, None);
+        let size = Size { partition: plan.partition_size, ..self.size };
+        let variant = paged_decode::variant(shape, *num_heads, plan.lanes, &attention);
+        let name = format!("{}, {}{kind}", self.name, self.heads.name());
+        let decode = Work::sharing(gpu, kernel, &variant, size, &name, shared)?;
+        if plan.max_partitions == 1 {
+            return Ok(decode);
         }
-        let params = PagedReduceParams::from(&params);
-        let binds: Vec<Bound> = vec![(&partial).into(), (&stats).into(), (&self.rows).into(), (&out).into()];
-        let variant = paged_reduce::variant(shape, &attention);
-        let grid = paged_reduce::grid(&params, batch);
-        Ok(work.dispatch(variant, &params, binds.into_iter().chain(listed()), grid))
+        merged(gpu, decode, &paged_reduce::variant(shape, &attention), size)
     }
+}
+
+/// Attention whose partitions `variant` merges.
+pub(super) fn merged(gpu: &Gpu, attention: Work, variant: &Variant, size: Size) -> Result<Work> {
+    let shared = attention.shared(&["partial", "stats", "rows", "selected"]);
+    Ok(attention.followed(Work::sharing(gpu, "paged_reduce", variant, size, "", &shared)?))
 }
 
 /// Rows of a prompt, whose queries are the rows of `q`, over all keys up to their own.
@@ -325,7 +277,7 @@ impl Rows<'_> {
 
 /// Causal prefill of one prompt; with `density` over selected blocks of the visible ones, chosen by tile and KV head.
 pub(super) fn prefill(gpu: &Gpu, heads: &Heads, len: u32, density: Option<f64>) -> Result<Work> {
-    let cache = Cache::new(gpu, &heads.shape, &[len])?;
+    let cache = Cache::new(gpu, &heads.shape, len)?;
     let q = random(gpu, KvDtype::F32, len as usize * heads.width() as usize, 4)?;
     let out = gpu.buffer::<f32>("out", q.len())?;
     let lse = gpu.buffer::<f32>("lse", (len * heads.num_heads) as usize)?;

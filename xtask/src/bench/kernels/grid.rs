@@ -12,12 +12,10 @@ use attn_kernels::kernel::v4_compress::{self, EntryShape};
 use attn_kernels::kernel::{
     KvDtype, KvShape, apply_sinks, block_score, cache_write, copy_blocks, dequantise, gather_cache,
     hamming_score, latent_write, list_counts, lse_merge, masked_attention, mass_bound, mass_merge,
-    nsa_block_score, nsa_probs, prefix_slots, swap_blocks, top_k_transform, vote_blocks,
+    nsa_block_score, nsa_probs, prefix_slots, residency, swap_blocks, top_k_transform, vote_blocks,
 };
 use attn_kernels::self_test::Size;
 use models::Dtype;
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 
 use super::attention::{self, Heads, Step};
 use super::lists::SELECT_BLOCK;
@@ -81,8 +79,7 @@ impl Grid {
     fn decode(&mut self, heads: Heads, at: [u32; 2], density: f64, policies: &'static [Policy]) {
         let [batch, context] = at;
         self.add(format!("decode {batch} x {context}, {}", heads.name()), move |bench| {
-            let step = Step::new(bench.gpu, &heads, at)?;
-            select::decode(bench, &step, density, policies)
+            select::decode(bench, &Step::new(&heads, at, density), policies)
         });
     }
 
@@ -90,22 +87,17 @@ impl Grid {
     fn dense(&mut self, heads: Heads, at: [u32; 2]) {
         let [batch, context] = at;
         self.add(format!("decode {batch} x {context}, {}", heads.name()), move |bench| {
-            let step = Step::new(bench.gpu, &heads, at)?;
-            bench.alone(step.attend(bench.gpu, None)?)
+            bench.alone(Step::new(&heads, at, 1.0).dense(bench.gpu)?)
         });
     }
 
     /// One step of decode of sequences of many lengths.
     fn ragged(&mut self, heads: Heads, batch: u32, [least, most]: [u32; 2]) {
         let name = format!("{batch} x {least} to {most} log-uniform");
+        let mut step = Step::new(&heads, [batch, most], 1.0);
+        (step.size.shortest, step.name) = (Some(least), name.clone());
         self.add(format!("decode {name}, {}", heads.name()), move |bench| {
-            let mut random = StdRng::seed_from_u64(7);
-            let [low, high] = [least, most].map(|len| f64::from(len).ln());
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a length")]
-            let mut len = || random.random_range(low..high).exp() as u32;
-            let lens: Vec<u32> = (0..batch).map(|_| len()).collect();
-            let step = Step::of(bench.gpu, &heads, &lens, name.clone())?;
-            bench.alone(step.attend(bench.gpu, None)?)
+            bench.alone(step.dense(bench.gpu)?)
         });
     }
 
@@ -283,15 +275,12 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
             bench.each([scores(Policy::Quest)?, scores(Policy::Gsa)?])
         });
         grid.add(format!("block_lse, mass_cut 4 x {context}"), move |bench| {
-            bench.alone(bound::by_mass(bench.gpu, &Step::new(bench.gpu, &main, [4, context])?, 9.0)?)
-        });
-        grid.add(format!("residency 4 x {context}"), move |bench| {
-            bench.alone(pages::resident(bench.gpu, &Step::new(bench.gpu, &main, [4, context])?, 0.1)?)
+            bench.alone(bound::by_mass(bench.gpu, &main, [4, context])?)
         });
         let (rows, k) = if software { (4, 256) } else { (64, 2048) };
         let k = k.min(context / 2);
         grid.add(format!("top_k of {context}"), move |bench| {
-            bench.alone(select::top_k_of(bench.gpu, rows, context, k)?)
+            bench.alone(select::top_k_of(bench.gpu, &main, [rows, context, k])?)
         });
         let size = Size { rows, context, k, ..main.size() };
         let transform = top_k_transform::variant(Transform::Paged);
@@ -344,7 +333,8 @@ fn of_context(grid: &mut Grid, main: Heads, context: u32) {
     grid.case(digest, one, format!("min/max of {context}, {heads}"));
     let name = format!("4 x {context}, {heads}, {:.0} % of the blocks", 100.0 * four.density);
     grid.case(masked_attention::variant(shape, SELECT_BLOCK), four, name.clone());
-    grid.case(mass_bound::variant(), four, name);
+    grid.case(mass_bound::variant(), four, name.clone());
+    grid.case(residency::variant(shape, SELECT_BLOCK), four, name);
     let bounds = block_score::with_bounds(shape, main.num_heads, SELECT_BLOCK);
     grid.named("block_score, quest, bounds", bounds, four, format!("4 x {context}, {heads}"));
     let layers = Size { rows: 32, ..four };

@@ -36,6 +36,11 @@ impl Lists {
 
     /// Describes the selection.
     pub(super) fn kind(&self) -> String {
-        format!(", {:.0} % of the blocks", self.density * 100.0)
+        kind(self.density)
     }
+}
+
+/// Describes a selection of a share of the blocks.
+pub(super) fn kind(density: f64) -> String {
+    format!(", {:.0} % of the blocks", density * 100.0)
 }

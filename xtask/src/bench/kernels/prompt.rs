@@ -41,7 +41,7 @@ pub(super) trait Selects {
 
 impl Prompt {
     pub(super) fn new(gpu: &Gpu, heads: &Heads, len: u32) -> Result<Self> {
-        let cache = Cache::new(gpu, &heads.shape, &[len])?;
+        let cache = Cache::new(gpu, &heads.shape, len)?;
         let structure = Structure::new(&heads.shape, heads.num_heads, len);
         gpu.write(&cache.k, 0, &structure.keys(&cache.table));
         let rows = len.min(CHUNK) as usize;

@@ -69,9 +69,26 @@ impl Work {
 
     /// A variant at `size`, which `shape` tells: as the case of its self-test.
     pub(super) fn of(gpu: &Gpu, kernel: &str, variant: &Variant, size: Size, shape: &str) -> Result<Self> {
+        Self::sharing(gpu, kernel, variant, size, shape, &[])
+    }
+
+    /// As [`Self::of`], with `shared` in place of the bindings of these names.
+    pub(super) fn sharing(
+        gpu: &Gpu,
+        kernel: &str,
+        variant: &Variant,
+        size: Size,
+        shape: &str,
+        shared: &[(&str, Bound)],
+    ) -> Result<Self> {
         let case = self_test::cases(variant, &Spec::sized(size)).swap_remove(0);
         let mut bindings = Vec::with_capacity(case.buffers.len());
         for (index, words) in case.buffers.iter().enumerate() {
+            let name = variant.bindings[index].name;
+            if let Some((_, bound)) = shared.iter().find(|(shared, _)| *shared == name) {
+                bindings.push(bound.clone());
+                continue;
+            }
             let random = case.random.iter().find(|(binding, _)| *binding == index);
             let buffer = match random {
                 Some((_, random)) => random_words(gpu, random, u32::try_from(index)?)?,
@@ -106,9 +123,34 @@ impl Work {
         self
     }
 
-    /// Binding `index` of the first dispatch, counted from 0.
-    pub(super) fn binding(&self, index: usize) -> Bound {
-        self.dispatches[0].bindings[index].clone()
+    /// The bindings of these names, of those that it has, for works that go on with them.
+    pub(super) fn shared(&self, names: &[&'static str]) -> Vec<(&'static str, Bound)> {
+        let of = |dispatch: &Dispatch, name| {
+            let index = dispatch.variant.bindings.iter().position(|binding| binding.name == name)?;
+            Some((name, dispatch.bindings[index].clone()))
+        };
+        names
+            .iter()
+            .filter_map(|name| self.dispatches.iter().find_map(|dispatch| of(dispatch, *name)))
+            .collect()
+    }
+
+    /// The binding `name`, under the name that another work has for it.
+    pub(super) fn renamed(&self, name: &'static str, other: &'static str) -> Vec<(&'static str, Bound)> {
+        self.shared(&[name]).into_iter().map(|(_, bound)| (other, bound)).collect()
+    }
+
+    /// Adds what follows without a cost of its own.
+    pub(super) fn followed(mut self, next: Self) -> Self {
+        self.dispatches.extend(next.dispatches);
+        self
+    }
+
+    /// Adds the dispatches of another work, one after each of its own, with the bytes of both.
+    pub(super) fn in_turn(mut self, next: Self) -> Self {
+        self.cost.bytes += next.cost.bytes;
+        let turns = self.dispatches.into_iter().zip(next.dispatches);
+        Self { dispatches: turns.flat_map(|(one, other)| [one, other]).collect(), ..self }
     }
 
     /// Adds another work that follows: as `kernel`, with the costs of both, at the level of the one that computes more.
@@ -118,12 +160,11 @@ impl Work {
         self.cost = Cost {
             kernel: kernel.into(),
             level,
-            shape: next.cost.shape,
+            shape: next.cost.shape.clone(),
             bytes: self.cost.bytes + next.cost.bytes,
             operations: self.cost.operations + next.cost.operations,
         };
-        self.dispatches.extend(next.dispatches);
-        self
+        self.followed(next)
     }
 }
 
