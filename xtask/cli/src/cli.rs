@@ -29,7 +29,7 @@ pub use engine::EngineArgs;
 pub use generate::GenerateArgs;
 pub use sampling::{Defaults, SamplingArgs};
 pub use score::ScoreArgs;
-pub use serve::ServeArgs;
+pub use serve::{LogForm, ServeArgs};
 pub use served::{BenchServeArgs, PromptForm, ServedArgs};
 pub use slo::Slo;
 pub use sources::Sources;

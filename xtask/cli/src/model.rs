@@ -14,7 +14,7 @@ use crate::progress::{StatusLine, compile_line, load_line, reading_line};
 use crate::setup::{self, Need};
 
 /// Time that a step with prompts takes at most on a software driver, so that Ctrl-C is answered and progress shown.
-const STEP_TIME: Duration = Duration::from_secs(1);
+pub const STEP_TIME: Duration = Duration::from_secs(1);
 
 /// Opens an engine with room for `demand`.
 ///

@@ -195,7 +195,7 @@ fn outcome(
     for seed in random.into_iter().flat_map(Random::seeds) {
         if let Err(fault) = run(&cases(&named.variant, &Spec::random(seed))) {
             let again = Random { specs: 1, seed };
-            let told = format!("{fault}; again by: cargo xtask doctor --self-test {again}");
+            let told = format!("{fault}; again by: doctor --self-test {again}");
             return (VariantOutcome::Wrong(told), lost(&fault));
         }
     }

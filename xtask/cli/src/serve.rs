@@ -1,7 +1,10 @@
 //! `pagoda serve`: the engine as an HTTP server.
 
 use std::fs;
+use std::io::{self, ErrorKind, IsTerminal as _};
 use std::net::{TcpListener, ToSocketAddrs as _};
+#[cfg(unix)]
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,9 +18,13 @@ use pagoda::{
     Demand, Engine, EngineHandle, EngineOptions, HandleOptions, Model, Order, TierSpec, error_chain,
 };
 use prefetch::spec::DiskSpec;
-use serve::{ApiKey, Options, Stopped};
+use sd_notify::NotifyState;
+#[cfg(feature = "tls")]
+use serve::Tls;
+use serve::{ApiKey, Listener, Options, Stopped};
+use tracing_subscriber::EnvFilter;
 
-use crate::cli::{EngineArgs, ServeArgs};
+use crate::cli::{EngineArgs, LogForm, ServeArgs};
 use crate::default_model;
 use crate::interrupt::LastSignal;
 use crate::model;
@@ -54,16 +61,18 @@ impl std::error::Error for EngineFailed {}
 /// # Errors
 /// If the port is taken, and errors of the model and the device.
 pub fn run(args: &ServeArgs) -> Result<()> {
-    let listener = TcpListener::bind((args.host.as_str(), args.port))
-        .with_context(|| format!("cannot listen at {}, port {}", args.host, args.port))?;
-    let address = listener.local_addr()?;
+    log(args.log);
+    let (listener, address) = listener(args)?;
     let model = open_model(&args.engine)?;
     let (handle, options) = start(args, &model)?;
     let name = options.model_name.clone();
     let last_signal = LastSignal::default();
+    let ready_file = ReadyFile::new(args.ready_file.as_deref(), &address)?;
     let ready = || {
         last_signal.listen();
-        eprintln!("serving {name} at http://{address}");
+        eprintln!("serving {name} at {address}");
+        ready_file.write();
+        notify(&[NotifyState::Ready]);
     };
     match serve::run(listener, &handle, options, ready).context("cannot serve")? {
         Stopped::Drained => Ok(()),
@@ -73,6 +82,77 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         }
         Stopped::AtOnce => Err(last_signal.interrupted().into()),
         _ => Err(EngineFailed.into()),
+    }
+}
+
+/// Opens the port or the Unix socket, and returns its address for people.
+fn listener(args: &ServeArgs) -> Result<(Listener, String)> {
+    #[cfg(unix)]
+    if let Some(path) = &args.uds {
+        // The socket of a server that has ended refuses connections, and is in the way.
+        if UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+            fs::remove_file(path).with_context(|| format!("--uds {}", path.display()))?;
+        }
+        let listener = UnixListener::bind(path).with_context(|| format!("--uds {}", path.display()))?;
+        return Ok((listener.into(), format!("unix:{}", path.display())));
+    }
+    let listener = TcpListener::bind((args.host.as_str(), args.port))
+        .with_context(|| format!("cannot listen at {}, port {}", args.host, args.port))?;
+    let address = listener.local_addr()?;
+    #[cfg(feature = "tls")]
+    let scheme = if args.tls_cert.is_some() { "https" } else { "http" };
+    #[cfg(not(feature = "tls"))]
+    let scheme = "http";
+    Ok((listener.into(), format!("{scheme}://{address}")))
+}
+
+/// Writes the events of this process to standard error.
+fn log(form: LogForm) {
+    let filter = || EnvFilter::try_from_env("PAGODA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = || tracing_subscriber::fmt().with_env_filter(filter()).with_writer(io::stderr);
+    // An embedding program may have a subscriber of its own.
+    let _ = match form {
+        LogForm::Text => lines().with_ansi(io::stderr().is_terminal()).try_init(),
+        LogForm::Json => lines().json().flatten_event(true).try_init(),
+        LogForm::Off => Ok(()),
+    };
+}
+
+/// Tells systemd, if it has started the server.
+fn notify(states: &[NotifyState<'_>]) {
+    // Without systemd there is nobody to tell.
+    let _ = sd_notify::notify(false, states);
+}
+
+/// A file that is there while the server takes calls.
+struct ReadyFile<'a> {
+    path: Option<&'a Path>,
+    address: &'a str,
+}
+
+impl<'a> ReadyFile<'a> {
+    /// Removes what an earlier server has left.
+    fn new(path: Option<&'a Path>, address: &'a str) -> Result<Self> {
+        match path.map(fs::remove_file) {
+            Some(Err(error)) if error.kind() != ErrorKind::NotFound => Err(error)
+                .with_context(|| format!("--ready-file {}", path.unwrap_or(Path::new("")).display())),
+            _ => Ok(Self { path, address }),
+        }
+    }
+
+    fn write(&self) {
+        let Some(path) = self.path else { return };
+        if let Err(error) = fs::write(path, format!("{}\n", self.address)) {
+            eprintln!("--ready-file {}: {error}", path.display());
+        }
+    }
+}
+
+impl Drop for ReadyFile<'_> {
+    fn drop(&mut self) {
+        notify(&[NotifyState::Stopping]);
+        // A server that was never ready has none.
+        let _ = self.path.map(fs::remove_file);
     }
 }
 
@@ -102,6 +182,10 @@ fn engine(args: &ServeArgs, model: &Arc<Model>) -> Result<Engine> {
             "the factors of LongRoPE are those of texts of up to {longest} tokens, for all texts; with --context {first} they are \
              those of texts of up to {first}, which the model reads better with them"
         );
+    }
+    // A step of a whole chunk would take minutes, in which nobody is answered; reproducible steps depend on no clock.
+    if !args.engine.reproducible && model.gpu(&options)?.is_cpu() {
+        options.max_step_time = Some(model::STEP_TIME);
     }
     options.prepare = true;
     options.preemption = args.preempt;
@@ -201,7 +285,20 @@ fn fitting(room: u64) -> u64 {
 
 fn options(args: &ServeArgs, model: Arc<Model>) -> Result<Options> {
     let context = context(args, &model);
-    let mut options = Options::new(model, args.model_name.clone().unwrap_or_else(|| model_name(args)));
+    let (name, aliases) = match args.model_name.split_first() {
+        Some((name, aliases)) => (name.clone(), aliases.to_vec()),
+        None => (model_name(args), Vec::new()),
+    };
+    let mut options = Options::new(model, name);
+    options.model_aliases = aliases;
+    options.strict_model = args.strict_model;
+    options.strict = args.strict;
+    options.allowed_origins.clone_from(&args.allowed_origins);
+    options.api_key_file.clone_from(&args.api_key_file);
+    #[cfg(feature = "tls")]
+    if let Some((certificates, key)) = args.tls_cert.as_ref().zip(args.tls_key.as_ref()) {
+        options.connections = options.connections.tls(Tls::read(certificates, key)?);
+    }
     options.context_length = context;
     // Behind a loopback address any page of a browser can be; what listens elsewhere has a name of its own.
     options.allowed_hosts = args.allowed_hosts.clone().or_else(|| is_loopback(&args.host).then(Vec::new));

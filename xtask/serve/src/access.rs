@@ -2,8 +2,6 @@
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -16,48 +14,18 @@ use futures_util::FutureExt;
 use hyper::body::{Frame, SizeHint};
 use tracing::{error, info, warn};
 
-use crate::answering::Usage;
 use crate::anthropic;
 use crate::call::CallId;
-use crate::error::ApiError;
+use crate::error::{ApiError, Refused};
 use crate::page;
-
-/// What a call used, for its event.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Access(Arc<Used>);
-
-#[derive(Debug, Default)]
-struct Used {
-    key: OnceLock<String>,
-    prompt_tokens: AtomicU64,
-    cached_tokens: AtomicU64,
-    output_tokens: AtomicU64,
-}
-
-impl Access {
-    /// Notes the name of the API key.
-    pub(crate) fn set_key(&self, name: String) {
-        let _ = self.0.key.set(name);
-    }
-
-    /// Notes the tokens used so far.
-    pub(crate) fn set_usage(&self, usage: Usage) {
-        self.0.prompt_tokens.store(usage.prompt_tokens, Ordering::Relaxed);
-        self.0.cached_tokens.store(usage.cached_tokens, Ordering::Relaxed);
-        self.0.output_tokens.store(usage.output_tokens, Ordering::Relaxed);
-    }
-}
-
-/// Why a call was refused, for its event.
-#[derive(Debug, Clone)]
-pub(crate) struct Refused(pub(crate) String);
+use crate::record::Record;
 
 /// Logs a call at the end of its answer, and answers it by a 500 with its id if its handler panics.
 pub(crate) async fn log(mut request: Request, next: Next) -> Response {
-    let access = Access::default();
+    let record = Record::default();
     let (begun, method, path) = (Instant::now(), request.method().clone(), request.uri().path().to_owned());
     let id = request.extensions().get::<CallId>().map_or_else(String::new, |id| id.as_str().to_owned());
-    request.extensions_mut().insert(access.clone());
+    request.extensions_mut().insert(record.clone());
     let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     let mut response = answered.unwrap_or_else(|_| {
         let error = ApiError::internal(format!("the server failed at request {id}"));
@@ -70,7 +38,7 @@ pub(crate) async fn log(mut request: Request, next: Next) -> Response {
         return response;
     }
     let status = response.status();
-    let line = Line { access, begun, id, method, path, status, refused };
+    let line = Line { record, begun, id, method, path, status, refused };
     response.map(|body| Body::new(Logged { body, _line: line }))
 }
 
@@ -102,7 +70,7 @@ impl HttpBody for Logged {
 
 /// The event of a call, which is sent when it is dropped.
 struct Line {
-    access: Access,
+    record: Record,
     begun: Instant,
     id: String,
     method: Method,
@@ -113,13 +81,11 @@ struct Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let Self { access: Access(used), begun, id, method, path, status, refused } = self;
-        let (status, reason) = (status.as_u16(), refused.as_deref());
+        let Self { record, begun, id, method, path, status, refused } = self;
+        let (status, reason, key) = (status.as_u16(), refused.as_deref(), record.key());
         let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let key = used.key.get().map(String::as_str);
-        let count = |tokens: &AtomicU64| Some(tokens.load(Ordering::Relaxed)).filter(|tokens| *tokens > 0);
-        let (prompt_tokens, cached_tokens) = (count(&used.prompt_tokens), count(&used.cached_tokens));
-        let output_tokens = count(&used.output_tokens);
+        let [prompt_tokens, cached_tokens, output_tokens] =
+            record.tokens().map(|tokens| Some(tokens).filter(|tokens| *tokens > 0));
         macro_rules! event {
             ($level:ident) => {
                 $level!(

@@ -13,12 +13,12 @@ use futures_core::Stream;
 use pagoda::{Event, FinishReason, LogProbs, Request};
 use serde::Serialize;
 
-use crate::access::Access;
 use crate::answer::{Answer, Piece, add};
 use crate::call::Call;
 use crate::engine_use::EngineUse;
 use crate::error::ApiError;
 use crate::generation::Generation;
+use crate::record::Record;
 use crate::running::Running;
 use crate::server::{Server, unix_seconds};
 
@@ -51,7 +51,7 @@ pub(crate) struct Answering {
     /// When the call was taken on, in seconds since 1970.
     pub(crate) created: u64,
     pub(crate) usage: Usage,
-    access: Access,
+    record: Record,
     pub(crate) engine: EngineUse,
     /// Log-probabilities of all tokens of each prompt but the first, as far as they are requested.
     pub(crate) prompt_log_probs: Vec<Vec<LogProbs>>,
@@ -145,7 +145,7 @@ pub(crate) async fn respond<R: Render>(
             prompt_tokens: prompts.iter().map(|prompt| prompt.len() as u64).sum(),
             ..Usage::default()
         },
-        access: call.access.clone(),
+        record: call.record.clone(),
         engine: server.engine_use(generation.salt_for(&call.client).as_deref(), &prompts),
         prompt_log_probs: vec![Vec::new(); prompts.len()],
         samples,
@@ -212,7 +212,8 @@ impl Answering {
     /// Takes an event of a prompt; returns the index of the answer that it adds to.
     fn take(&mut self, prompt: usize, event: Event) -> Option<usize> {
         let index = self.add(prompt, event);
-        self.access.set_usage(self.usage);
+        let Usage { prompt_tokens, cached_tokens, output_tokens, .. } = self.usage;
+        self.record.set_tokens(prompt_tokens, cached_tokens, output_tokens);
         index
     }
 

@@ -7,8 +7,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use crate::access::Access;
 use crate::error::ApiError;
+use crate::record::Record;
 use crate::server::Server;
 use crate::{anthropic, page};
 
@@ -25,8 +25,8 @@ pub(crate) async fn check(State(server): State<Arc<Server>>, mut request: Reques
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return response;
     };
-    if let Some((name, access)) = client.name().zip(request.extensions().get::<Access>()) {
-        access.set_key(name);
+    if let Some((name, record)) = client.name().zip(request.extensions().get::<Record>()) {
+        record.set_key(name);
     }
     request.extensions_mut().insert(client.clone());
     let mut response = next.run(request).await;

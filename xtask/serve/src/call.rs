@@ -10,10 +10,10 @@ use axum::response::Response;
 use pagoda::RequestId;
 use tokio::time::timeout;
 
-use crate::access::Access;
 use crate::bodies::{Body, Unread};
 use crate::error::ApiError;
 use crate::keys::Client;
+use crate::record::Record;
 use crate::server::{Place, Server};
 
 /// Header that names a request in the logs of clients, proxies and servers.
@@ -31,7 +31,7 @@ pub(crate) struct CallId(Arc<str>);
 pub(crate) struct Call {
     pub(crate) id: CallId,
     pub(crate) client: Client,
-    pub(crate) access: Access,
+    pub(crate) record: Record,
     pub(crate) body: Body,
     /// Given back once the engine has the request.
     pub(crate) place: Place,
@@ -97,9 +97,9 @@ impl FromRequest<Arc<Server>> for Call {
             server.metrics.limited.fetch_add(1, Ordering::Relaxed);
         })?;
         let id = request.extensions().get::<CallId>().cloned().unwrap_or_else(|| CallId::of(&request));
-        let access = request.extensions().get::<Access>().cloned().unwrap_or_default();
+        let record = request.extensions().get::<Record>().cloned().unwrap_or_default();
         let body = read(request, server).await?;
-        Ok(Self { id, client, access, body, place: server.admit()? })
+        Ok(Self { id, client, record, body, place: server.admit()? })
     }
 }
 

@@ -6,8 +6,6 @@ use axum::response::{IntoResponse, Response};
 use pagoda::{AdmitError, SamplingError, error_chain};
 use serde::Serialize;
 
-use crate::access::Refused;
-
 /// Seconds after which a client may try again when the queue is full.
 const RETRY_AFTER_S: u32 = 1;
 
@@ -22,6 +20,10 @@ pub(crate) struct ApiError {
     /// Seconds after which the client may try again, if that can help.
     pub(crate) retry_after_s: u32,
 }
+
+/// Reason of a refusal, beside a reply, for the access log.
+#[derive(Debug, Clone)]
+pub(crate) struct Refused(pub(crate) String);
 
 /// The JSON form.
 #[derive(Serialize)]

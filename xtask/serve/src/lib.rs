@@ -10,6 +10,7 @@ mod arguments;
 mod authorize;
 mod bodies;
 mod call;
+mod connections;
 mod constraint;
 mod engine_use;
 mod error;
@@ -27,6 +28,7 @@ mod openapi;
 mod options;
 mod page;
 mod prompt;
+mod record;
 mod reply;
 mod run;
 mod running;
@@ -52,12 +54,13 @@ use error::ApiError;
 use openai::{chat, completions, responses};
 use server::Server;
 
+pub use connections::Connections;
 pub use constraint::{SchemaError, SchemaMasks};
 pub use keys::{ApiKey, ApiKeyError};
 pub use listener::Listener;
 pub use metrics::MetricsNames;
 pub use options::Options;
-pub use run::{Connections, Stopped, run, serve};
+pub use run::{Stopped, run, serve};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 

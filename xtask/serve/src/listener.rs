@@ -1,4 +1,4 @@
-//! Where connections come from: a TCP port or a Unix socket, with TLS or without.
+//! Sources of connections: a TCP port or a Unix socket.
 
 use std::io;
 use std::net;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use derive_setters::Setters;
 use pagoda::Model;
 
+use crate::connections::Connections;
 use crate::keys::ApiKey;
 use crate::metrics::MetricsNames;
-use crate::run::Connections;
 
 /// Bytes of a body per token of the model's context: long words in JSON's longest escapes take no more.
 const BODY_BYTES_PER_TOKEN: usize = 64;

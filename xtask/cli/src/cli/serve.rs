@@ -3,10 +3,24 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
-use pagoda::Preemption;
+use pagoda::{Preemption, UnknownName};
 use serve::MetricsNames;
+use strum::{Display, EnumString, VariantNames};
 
 use super::{EngineArgs, values};
+
+/// Form of the server's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase", parse_err_ty = UnknownName, parse_err_fn = UnknownName::of::<Self>)]
+pub enum LogForm {
+    /// A line an event.
+    #[default]
+    Text,
+    /// A JSON object an event.
+    Json,
+    /// None.
+    Off,
+}
 
 /// `pagoda serve`.
 #[derive(Debug, Clone, Args)]
@@ -24,14 +38,50 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub allowed_hosts: Option<Vec<String>>,
 
-    /// File with one API key a line, and behind it share-prefixes, requests-per-minute=N and tokens-per-minute=N where
-    /// wanted; by default, no key is asked for
+    /// Listen at this Unix socket in place of an address and a port
+    #[cfg(unix)]
+    #[arg(long, value_name = "PATH")]
+    pub uds: Option<PathBuf>,
+
+    /// Certificates for HTTPS, in PEM, the server's first; read again at SIGHUP
+    #[cfg(feature = "tls")]
+    #[arg(long, alias = "ssl-certfile", alias = "ssl-cert-file", value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Key of the server's certificate, in PEM
+    #[cfg(feature = "tls")]
+    #[arg(long, alias = "ssl-keyfile", alias = "ssl-key-file", value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Origins whose pages may call, such as https://chat.example.org, separated by commas; * for all
+    #[arg(long, value_name = "ORIGINS", value_delimiter = ',')]
+    pub allowed_origins: Vec<String>,
+
+    /// File with one API key a line, and after it, if wanted, admin, name=NAME, share-prefixes, requests-per-minute=N and
+    /// tokens-per-minute=N; read again at SIGHUP. By default, no key is asked for
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
 
-    /// Name of the model in requests and replies; by default, that of its file or folder
-    #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
-    pub model_name: Option<String>,
+    /// Names of the model, separated by commas, the first of which replies have; by default, that of its file or folder
+    #[arg(long, alias = "served-model-name", alias = "alias", value_name = "NAMES", value_delimiter = ',')]
+    #[arg(value_parser = values::non_empty)]
+    pub model_name: Vec<String>,
+
+    /// Refuse calls for models of other names; by default, the one model answers all
+    #[arg(long)]
+    pub strict_model: bool,
+
+    /// Refuse fields that change nothing; by default, the reply names them
+    #[arg(long)]
+    pub strict: bool,
+
+    /// Form of the log on standard error: text, json, or off. PAGODA_LOG filters it, as RUST_LOG does
+    #[arg(long, value_name = "FORM", default_value_t = LogForm::Text, value_parser = values::named::<LogForm>())]
+    pub log: LogForm,
+
+    /// File that is there while calls are taken; it has the server's address
+    #[arg(long, value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
 
     /// Maximum number of sequences that run at a time
     #[arg(long, value_name = "N", default_value_t = pagoda::MAX_SEQUENCES)]

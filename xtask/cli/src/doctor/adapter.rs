@@ -182,7 +182,7 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, index: usize, adapter: &Adapter)
     match verdict {
         Some(verdict) => line(f, "", verdict)?,
         None => {
-            line(f, "", "kernels not compared with their references yet: cargo xtask doctor --self-test")?;
+            line(f, "", "kernels not compared with their references yet: doctor --self-test")?;
         }
     }
     write_products(f, device.software, adapter)

@@ -87,7 +87,7 @@ fn a_complete_machine_is_described() {
                 features SUBGROUP
                 limits 128 MiB per storage binding, 2048 MiB per buffer,
                        32 KiB and 1024 invocations per workgroup, 32 storage buffers per kernel
-                kernels not compared with their references yet: cargo xtask doctor --self-test
+                kernels not compared with their references yet: doctor --self-test
                 products of an H200, not measured yet: the first engine does it
     adapter 1   old: Cpu, vulkan, driver llvmpipe Mesa 22.3.6
                 cannot be opened: it is too old

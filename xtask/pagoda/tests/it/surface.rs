@@ -1,4 +1,4 @@
-//! What the library exports, and what the README says of it.
+//! The exports of the library, and the README's words about them.
 
 /// Names that the library exports, by its source.
 fn exported(lib: &str) -> Vec<&str> {

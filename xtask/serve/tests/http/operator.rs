@@ -1,4 +1,4 @@
-//! What operators rely on: the access log, keys that change, other protocols and sockets, readers that are slow.
+//! The operator's floor: the access log, keys that change, other protocols and sockets, readers that are slow.
 
 use std::fs;
 use std::io::{Read, Write};
