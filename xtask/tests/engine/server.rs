@@ -209,3 +209,60 @@ fn kv_outlives_a_server_that_is_killed() {
 fn is_written(line: &str) -> bool {
     line.starts_with("pagoda:tier_written_bytes_total") && line.contains("disk") && !line.ends_with(" 0")
 }
+
+/// A socket in place of a port, a file while calls are taken, a log of JSON, several names of the model, and a word to systemd.
+#[test]
+fn operators_flags_are_honoured() {
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, ready, notified] = ["pagoda.sock", "ready", "notify"].map(|name| folder.path().join(name));
+    let systemd = UnixDatagram::bind(&notified).unwrap();
+    systemd.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let told = || {
+        let mut bytes = [0; 64];
+        let length = systemd.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    };
+    let mut child = Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .args(["serve", "--no-disk-kv", "--kv-memory", "16MiB", "--log", "json", "--strict-model"])
+        .args(["--served-model-name", "first,second", "--uds"])
+        .arg(&socket)
+        .arg("--ready-file")
+        .arg(&ready)
+        .arg("--model")
+        .arg(tiny_llama())
+        .env("NOTIFY_SOCKET", &notified)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let lines = thread::spawn(move || lines.collect::<Vec<String>>());
+    assert_eq!(told().trim(), "READY=1");
+    assert_eq!(std::fs::read_to_string(&ready).unwrap().trim(), format!("unix:{}", socket.display()));
+    let status = |model: &str, id: &str| {
+        let body = format!(r#"{{"model":"{model}","prompt":[1,2,3],"max_tokens":2,"store":true}}"#);
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        let head = format!(
+            "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-request-id: {id}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        assert!(!reply.contains("200 OK") || reply.contains(r#""model":"first""#), "{reply}");
+        reply[9..12].to_owned()
+    };
+    assert_eq!([status("second", "call-1"), status("third", "call-2")], ["200", "404"]);
+    let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success() && child.wait().unwrap().success());
+    assert_eq!(told().trim(), "STOPPING=1");
+    assert!(!ready.exists());
+    let events: Vec<serde_json::Value> =
+        lines.join().unwrap().iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let of = |id: &str| events.iter().find(|event| event["id"] == id).expect("each call is logged");
+    assert_eq!((&of("call-1")["output_tokens"], &of("call-2")["status"]), (&2.into(), &404.into()));
+    assert!(
+        events.iter().any(|event| event["message"].as_str().is_some_and(|text| text.starts_with("draining")))
+    );
+}
