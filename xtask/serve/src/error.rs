@@ -21,7 +21,7 @@ pub(crate) struct ApiError {
     pub(crate) retry_after_s: u32,
 }
 
-/// Reason of a refusal, beside a reply, for the access log.
+/// Reason of a refusal, which goes with the reply, for the access log.
 #[derive(Debug, Clone)]
 pub(crate) struct Refused(pub(crate) String);
 

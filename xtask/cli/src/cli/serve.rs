@@ -53,7 +53,7 @@ pub struct ServeArgs {
     #[arg(long, alias = "ssl-keyfile", alias = "ssl-key-file", value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// Origins whose pages may call, such as https://chat.example.org, separated by commas; * for all
+    /// Origins, with scheme and host, whose pages may call, separated by commas; * for all
     #[arg(long, value_name = "ORIGINS", value_delimiter = ',')]
     pub allowed_origins: Vec<String>,
 
