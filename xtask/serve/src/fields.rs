@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
+use pagoda::Sampling;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{DeserializeOwned, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
@@ -82,6 +83,8 @@ const MAX_REPORTED: usize = 32;
 pub(crate) struct Reader {
     /// Whether fields that change nothing are refused, too.
     strict: bool,
+    /// Sampling parameters of a call that states none.
+    pub(crate) defaults: Sampling,
     ignored: Vec<String>,
 }
 
@@ -145,8 +148,8 @@ fn unknown_to_all(parts: Vec<Vec<Unknown>>) -> Vec<Unknown> {
 
 impl Reader {
     /// A reader that refuses what it would ignore, if it is `strict`.
-    pub(crate) fn new(strict: bool) -> Self {
-        Self { strict, ignored: Vec::new() }
+    pub(crate) fn new(strict: bool, defaults: Sampling) -> Self {
+        Self { strict, defaults, ignored: Vec::new() }
     }
 
     /// Reads the object in `body`. O(bytes).
@@ -457,7 +460,7 @@ mod tests {
     }
 
     fn read(body: &str, strict: bool) -> Result<(Outer, Vec<String>), String> {
-        let mut reader = Reader::new(strict);
+        let mut reader = Reader::new(strict, Sampling::default());
         let read = reader.body::<(Outer, Other)>(body.as_bytes());
         let (outer, _) =
             read.map_err(|error| format!("{}: {}", error.param.unwrap_or_default(), error.message))?;

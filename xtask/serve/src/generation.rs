@@ -29,12 +29,12 @@ pub(crate) struct GenerationFields {
     /// Number of answers to each prompt, which share its KV blocks.
     #[schemars(range(min = 1))]
     n: Option<Int<u32>>,
-    /// 0 takes the likeliest token.
+    /// 0 takes the likeliest token. Without it, as of the other sampling parameters, what the model recommends, else 0.7.
     #[schemars(range(min = 0.0))]
     temperature: Option<f32>,
     /// Draw from the likeliest tokens only; 0 and -1 keep all.
     top_k: Option<Int<i64>>,
-    /// Draw from the likeliest tokens whose probabilities sum to this.
+    /// Draw from the likeliest tokens whose probabilities sum to this; 0.95 without it and a recommendation.
     #[schemars(range(min = 0.0, max = 1.0))]
     top_p: Option<f32>,
     /// Draw from tokens that are at least this times as likely as the likeliest.
@@ -140,7 +140,7 @@ impl GenerationFields {
         let dry = self.dry();
         let dry_is_on = !dry.is_off();
         Ok(Generation {
-            sampling: self.sampling()?.dry(dry),
+            sampling: self.sampling(&reader.defaults)?.dry(dry),
             dry_breakers: Some(breakers(self.dry_sequence_breakers)?).filter(|_| dry_is_on),
             seed: self.seed.map(|Int(seed)| seed),
             samples: count("n", self.n)?.unwrap_or(1),
@@ -156,19 +156,20 @@ impl GenerationFields {
         })
     }
 
-    fn sampling(&self) -> Result<Sampling, ApiError> {
+    /// The sampling parameters. Those that the call does not state are `defaults`.
+    fn sampling(&self, defaults: &Sampling) -> Result<Sampling, ApiError> {
         // 0 and -1 both keep all, as in vLLM.
-        let top_k = self.top_k.map_or(0, |Int(top_k)| top_k.max(0));
+        let top_k = self.top_k.map_or(defaults.top_k.into(), |Int(top_k)| top_k.max(0));
         let top_k = u32::try_from(top_k).map_err(|_| ApiError::field("top_k", "at most 2^32 - 1"))?;
         let penalties = Penalties::OFF
-            .repetition(self.repetition_penalty.unwrap_or(1.0))
-            .presence(self.presence_penalty.unwrap_or(0.0))
-            .frequency(self.frequency_penalty.unwrap_or(0.0));
+            .repetition(self.repetition_penalty.unwrap_or(defaults.penalties.repetition))
+            .presence(self.presence_penalty.unwrap_or(defaults.penalties.presence))
+            .frequency(self.frequency_penalty.unwrap_or(defaults.penalties.frequency));
         Ok(Sampling::default()
-            .temperature(self.temperature.unwrap_or(1.0))
+            .temperature(self.temperature.unwrap_or(defaults.temperature))
             .top_k(top_k)
-            .top_p(self.top_p.unwrap_or(1.0))
-            .min_p(self.min_p.unwrap_or(0.0))
+            .top_p(self.top_p.unwrap_or(defaults.top_p))
+            .min_p(self.min_p.unwrap_or(defaults.min_p))
             .penalties(penalties)
             .logit_bias(self.logit_bias()?)
             .min_tokens(self.min_tokens.map_or(0, |Int(tokens)| tokens))

@@ -124,7 +124,7 @@ mod tests {
         let chat = &schemas["ChatRequest"]["allOf"];
         assert_eq!(chat.as_array().unwrap().len(), 4);
         let generation = &schemas["Generation"]["properties"];
-        insta::assert_snapshot!(generation["top_p"], @r#"{"type":["number","null"],"format":"float","description":"Draw from the likeliest tokens whose probabilities sum to this.","minimum":0.0,"maximum":1.0}"#);
+        insta::assert_snapshot!(generation["top_p"], @r#"{"type":["number","null"],"format":"float","description":"Draw from the likeliest tokens whose probabilities sum to this; 0.95 without it and a recommendation.","minimum":0.0,"maximum":1.0}"#);
         insta::assert_snapshot!(generation["n"], @r#"{"type":["integer","null"],"format":"uint32","minimum":1,"description":"Number of answers to each prompt, which share its KV blocks."}"#);
         insta::assert_snapshot!(schemas["ChatMessage"]["required"], @r#"["role"]"#);
         insta::assert_snapshot!(schemas["Conversation"]["required"], @r#"["messages"]"#);

@@ -157,7 +157,7 @@ impl Server {
 
     /// A reader of a call's body.
     pub(crate) fn reader(&self) -> Reader {
-        Reader::new(self.options.strict)
+        Reader::new(self.options.strict, self.options.model.default_sampling())
     }
 
     /// Returns the caller with these headers; `None` if their key is not accepted.

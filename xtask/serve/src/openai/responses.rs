@@ -137,6 +137,8 @@ impl ResponsesFields {
     /// Fields that the response repeats.
     fn repeated(&self, max_tokens: Option<u32>, generation: &Generation) -> Map<String, Value> {
         let sampling = &generation.sampling;
+        // As the call states it: 0.7, and not 0.699999988.
+        let exact = |value: f32| value.to_string().parse::<f64>().ok();
         let json = json!({
             "metadata": self.metadata.clone().unwrap_or_default(),
             "prompt_cache_key": self.prompt_cache_key,
@@ -144,10 +146,10 @@ impl ResponsesFields {
             "max_tool_calls": null,
             "instructions": self.instructions,
             "max_output_tokens": max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "presence_penalty": sampling.penalties.presence,
-            "frequency_penalty": sampling.penalties.frequency,
+            "temperature": exact(sampling.temperature),
+            "top_p": exact(sampling.top_p),
+            "presence_penalty": exact(sampling.penalties.presence),
+            "frequency_penalty": exact(sampling.penalties.frequency),
         });
         let Value::Object(mut repeated) = json else { unreachable!("it is an object") };
         let tools = self.tools.as_ref().map(|tools| tools.iter().map(tools::repeated).collect());

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::{Reply, get, post};
-use crate::fixture::{Setup, shared, start};
+use crate::fixture::{MODEL, Setup, shared, start};
 
 fn hello() -> Value {
     json!([{ "role": "user", "content": "hello" }])
@@ -193,4 +193,19 @@ fn older_names_of_structured_outputs_hold() {
     let form = json!({ "format": { "type": "json_schema", "schema": { "const": 7 } } });
     let messages = json!({ "messages": hello(), "max_tokens": 9, "output_config": form });
     assert_eq!(post(shared(), "/v1/messages", &messages).ok()["content"][0]["text"], "7");
+}
+
+#[test]
+fn sampling_that_is_not_stated_is_what_the_model_recommends() {
+    let reply = |fields: Value| {
+        let mut body = json!({ "input": "hello", "max_output_tokens": 2 });
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let reply = post(shared(), "/v1/responses", &body).ok();
+        (reply["temperature"].as_f64().unwrap(), reply["top_p"].as_f64().unwrap())
+    };
+    let recommended = MODEL.default_sampling();
+    let exact = |value: f32| value.to_string().parse::<f64>().unwrap();
+    let expected = (exact(recommended.temperature), exact(recommended.top_p));
+    assert_eq!(reply(json!({})), expected);
+    assert_eq!(reply(json!({ "temperature": 0.5, "top_p": null })), (0.5, expected.1));
 }
