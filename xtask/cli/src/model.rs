@@ -13,8 +13,9 @@ use crate::cli::EngineArgs;
 use crate::progress::{StatusLine, compile_line, load_line, reading_line};
 use crate::setup::{self, Need};
 
-/// Time that a step with prompts takes at most on a software driver, so that Ctrl-C is answered and progress shown.
-pub const STEP_TIME: Duration = Duration::from_secs(1);
+/// Time that a step with prompts takes at most on a software driver, so that Ctrl-C and other requests are answered and progress
+/// shown.
+const STEP_TIME: Duration = Duration::from_secs(1);
 
 /// Opens an engine with room for `demand`.
 ///
@@ -29,10 +30,7 @@ pub fn engine(
     setup::ensure(&[Need::Gpu])?;
     let mut options = EngineOptions::from(args).demand(demand);
     options.preemption = preemption;
-    // On a GPU a chunk takes no time that anybody notices; reproducible steps depend on no clock.
-    if !args.reproducible && model.gpu(&options)?.is_cpu() {
-        options.max_step_time = Some(STEP_TIME);
-    }
+    bound_steps(args, model, &mut options)?;
     let begun = Instant::now();
     if options.kv_tiers.as_ref().is_some_and(|tiers| tiers.disk.is_some() || tiers.remote.is_some()) {
         fingerprint(args, model)?;
@@ -73,6 +71,18 @@ fn pool_note(asked: Option<u64>, pool: u64, block: u64) -> Option<String> {
     let asked = asked.filter(|asked| *asked >= pool + block.max(asked / 100))?;
     let [asked, pool] = [asked, pool].map(BinaryBytes);
     Some(format!("--kv-memory {asked}: the KV pool takes {pool}, the most that the device holds"))
+}
+
+/// Cuts steps by time on a software driver, where one of a whole chunk may take a minute. On a GPU a chunk takes no time that
+/// anybody notices; reproducible steps depend on no clock.
+///
+/// # Errors
+/// If there is no device.
+pub fn bound_steps(args: &EngineArgs, model: &Model, options: &mut EngineOptions) -> Result<()> {
+    if !args.reproducible && model.gpu(options)?.is_cpu() {
+        options.max_step_time = Some(STEP_TIME);
+    }
+    Ok(())
 }
 
 /// The model's fingerprint, for which the whole checkpoint is read the first time.

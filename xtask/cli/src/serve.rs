@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use attn_kernels::gpu::wgpu::DeviceType;
 use models::{DecoderConfig, KvPlan, RopeScaling};
 use pagoda::fetch::ModelCache;
 use pagoda::usage::readable;
@@ -183,17 +182,14 @@ fn engine(args: &ServeArgs, model: &Arc<Model>) -> Result<Engine> {
              those of texts of up to {first}, which the model reads better with them"
         );
     }
-    // A step of a whole chunk would take minutes, in which nobody is answered; reproducible steps depend on no clock.
-    if !args.engine.reproducible && model.gpu(&options)?.is_cpu() {
-        options.max_step_time = Some(model::STEP_TIME);
-    }
+    model::bound_steps(&args.engine, model, &mut options)?;
     options.prepare = true;
     options.preemption = args.preempt;
     options.reserve_full_input = args.reserve_full_input;
     options.max_slowdown = Some(args.max_slowdown).filter(|most| most.is_finite());
     options.order = Order::Priority { ageing_steps: AGEING_STEPS };
     let sized = options.kv_memory.is_some() || options.kv_blocks.is_some();
-    if !sized && model.gpu(&options)?.info().device_type == DeviceType::Cpu {
+    if !sized && model.gpu(&options)?.is_cpu() {
         options.kv_memory = Some(SOFTWARE_KV_BYTES);
     }
     let begun = Instant::now();

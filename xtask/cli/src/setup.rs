@@ -159,7 +159,7 @@ impl SetupPlan {
     /// Fails if something is missing.
     ///
     /// # Errors
-    /// What is missing, with the command that installs it or with what the user has to do.
+    /// A message that names the missing requirements, and the command that installs them or what the user has to do.
     pub fn check(&self) -> Result<()> {
         let missing = self.missing.join(", ");
         match &self.remedy {

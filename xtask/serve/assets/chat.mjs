@@ -11,9 +11,14 @@ const element = (id) => document.getElementById(id);
 /** The conversation, as the server takes it. */
 let messages = [];
 /** Its name among those that the browser keeps. */
-let id = crypto.randomUUID?.() ?? String(Math.random());
+let id = newId();
 /** Ends the answer that is being written. */
 let answering = null;
+
+/** An id that no other chat has. Without HTTPS, browsers have no UUIDs. */
+function newId() {
+  return crypto.randomUUID?.() ?? String(Math.random());
+}
 
 export function start() {
   element("composer").addEventListener("submit", (event) => {
@@ -39,7 +44,7 @@ export function start() {
 function reset() {
   clear();
   chats.close();
-  id = crypto.randomUUID?.() ?? String(Math.random());
+  id = newId();
   element("prompt").focus();
 }
 

@@ -9,7 +9,7 @@ use pagoda::{CachedTokens, Event};
 use serde::Serialize;
 
 /// Work of the engine for an answer.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct EngineUse {
     /// Prompt tokens that were not computed, by the tier that had them.
     cached_tokens: CachedTokens,

@@ -170,8 +170,16 @@ impl Tools {
         (self.calls() != Calls::Never).then(|| self.list.iter().map(tool).collect())
     }
 
+    /// The form of an answer that the request gives the form `asked`: that of a call, if the answer must be one.
+    pub(crate) fn constrain(&self, asked: Option<Constraint>) -> Result<Option<Constraint>, ApiError> {
+        match (asked, self.constraint()) {
+            (Some(_), Some(_)) => Err(ApiError::field("tool_choice", "the output has another form already")),
+            (asked, call) => Ok(asked.or(call)),
+        }
+    }
+
     /// Returns the constraint that makes the answer a call, if it must be one.
-    pub(crate) fn constraint(&self) -> Option<Constraint> {
+    fn constraint(&self) -> Option<Constraint> {
         let chosen = |tool: &&Function| match &self.choice {
             ToolMode::Named(name) => tool.name == *name,
             _ => true,

@@ -1,6 +1,8 @@
 //! The program as scripts and packages see it, without a model or an adapter.
 
 mod command_line;
+#[cfg(target_os = "linux")]
+mod machine;
 mod readme;
 #[cfg(target_os = "linux")]
 mod setup;

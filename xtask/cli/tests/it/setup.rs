@@ -1,51 +1,15 @@
 //! Commands install nothing, unless they were asked to.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::process::{Command, Output, Stdio};
+use crate::machine::{Machine, has_apt};
 
-use tempfile::TempDir;
-
-/// A machine without Python, seen as root, on which a script in place of apt-get writes down how it was called.
-struct Machine(TempDir);
-
-impl Machine {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        for (program, line) in [("apt-get", "echo \"$@\" >> \"$0.calls\""), ("id", "echo 0")] {
-            let path = folder.path().join(program);
-            fs::write(&path, format!("#!/bin/sh\n{line}\n")).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        }
-        Self(folder)
-    }
-
-    /// Runs the program without a terminal.
-    fn run(&self, args: &[&str], variables: &[(&str, &str)]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pagoda"));
-        command.args(args).stdin(Stdio::null()).env("PATH", self.0.path());
-        command.env("PAGODA_CACHE_DIR", self.0.path().join("cache")).env("XDG_CONFIG_HOME", self.0.path());
-        command.env_remove("CI").env_remove("PAGODA_INSTALL").envs(variables.iter().copied());
-        command.output().unwrap()
-    }
-
-    /// Calls of apt-get.
-    fn calls(&self) -> String {
-        fs::read_to_string(self.0.path().join("apt-get.calls")).unwrap_or_default()
-    }
-}
-
-/// Whether this system's packages are those of apt-get.
-fn has_apt() -> bool {
-    fs::read_to_string("/etc/os-release").is_ok_and(|text| text.contains("debian"))
-}
+const PAGODA: &str = env!("CARGO_BIN_EXE_pagoda");
 
 #[test]
 fn no_command_installs_what_it_lacks() {
     let commands: [&[&str]; 5] =
         [&["run", "Hi"], &["chat"], &["serve", "--port", "0"], &["tokenize", "Hi"], &["doctor"]];
     for args in commands {
-        let machine = Machine::new();
+        let machine = Machine::new(PAGODA);
         for variables in [&[][..], &[("CI", "true")], &[("PAGODA_INSTALL", "yes")]] {
             let output = machine.run(args, variables);
             let said = String::from_utf8(output.stderr).unwrap();
@@ -61,7 +25,7 @@ fn doctor_installs_if_it_is_asked_to() {
     if !has_apt() {
         return;
     }
-    let machine = Machine::new();
+    let machine = Machine::new(PAGODA);
     let output = machine.run(&["doctor", "--install"], &[]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("missing: Python 3 with pip; running apt-get update"), "{said}");

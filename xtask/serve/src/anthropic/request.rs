@@ -7,7 +7,6 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::answer::Calls;
 use crate::constraint::{Constraint, FormatFields, ResponseFormat};
 use crate::error::ApiError;
 use crate::fields::{Int, Reader, length};
@@ -185,10 +184,7 @@ impl Messages {
         };
         let constraint = format.map(|format| format.form(field)).transpose()?.flatten().or(forms.check()?);
         let tools = tools(fields.tools.as_deref().unwrap_or_default(), fields.tool_choice, reader)?;
-        if tools.calls() == Calls::Always && constraint.is_some() {
-            return Err(ApiError::field("tool_choice", "the output has another form already"));
-        }
-        let constraint = constraint.or_else(|| tools.constraint());
+        let constraint = tools.constrain(constraint)?;
         let messages = messages(fields.messages, fields.system, reader)?;
         let continues = messages.last().is_some_and(|last| last["role"] == "assistant");
         if generates && fields.max_tokens.is_none() {

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::log_probs::ChatLogProbs;
 use super::messages::ConversationFields;
 use super::{Stop, Usage, reasons, usage_of_chunk};
-use crate::answer::{Answer, Calls, Piece};
+use crate::answer::{Answer, Piece};
 use crate::answering::{Answering, Delta, Job, Out, Render, respond};
 use crate::call::Call;
 use crate::constraint::{Constraint, FormatFields};
@@ -80,13 +80,10 @@ impl Chat {
         let parallel = fields.parallel_tool_calls.unwrap_or(true);
         let tools = Tools::read::<ChatTool>(fields.tools, fields.tool_choice, parallel, reader)?;
         conversation.tools = tools.for_template();
-        if tools.calls() == Calls::Always && constraint.is_some() {
-            return Err(ApiError::field("tool_choice", "the output has another form already"));
-        }
+        let constraint = tools.constrain(constraint)?;
         if fields.modalities.is_some_and(|kinds| kinds != ["text"]) {
             return Err(ApiError::field("modalities", "only text can be generated"));
         }
-        let constraint = constraint.or_else(|| tools.constraint());
         generation.stop.extend(tools.stop().map(str::to_owned));
         let includes_reasoning = fields.include_reasoning.unwrap_or(true);
         Ok(Self { conversation, generation, max_tokens, constraint, tools, includes_reasoning })
@@ -147,25 +144,25 @@ struct ChatRender {
 
 /// A whole answer, or a chunk of one.
 #[derive(Serialize)]
-pub(crate) struct Completion<C> {
-    id: String,
+struct Completion<'a, C> {
+    id: &'a str,
     object: &'static str,
     created: u64,
-    model: String,
+    model: &'a str,
     choices: Vec<C>,
     /// Null in chunks before the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_token_ids: Option<Vec<u32>>,
+    prompt_token_ids: Option<&'a [u32]>,
     /// Work of the engine for the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pagoda: Option<EngineUse>,
+    pagoda: Option<&'a EngineUse>,
 }
 
 /// One answer.
 #[derive(Serialize)]
-pub(crate) struct ChatChoice<M> {
+struct ChatChoice<M> {
     index: usize,
     #[serde(flatten)]
     message: M,
@@ -178,12 +175,17 @@ pub(crate) struct ChatChoice<M> {
 }
 
 impl ChatRender {
-    fn completion<C>(&self, answering: &Answering, object: &'static str, choices: Vec<C>) -> Completion<C> {
+    fn completion<'a, C>(
+        &'a self,
+        answering: &'a Answering,
+        object: &'static str,
+        choices: Vec<C>,
+    ) -> Completion<'a, C> {
         Completion {
-            id: self.id.clone(),
+            id: &self.id,
             object,
             created: answering.created,
-            model: answering.server.options.model_name.clone(),
+            model: &answering.server.options.model_name,
             choices,
             usage: None,
             prompt_token_ids: None,
@@ -213,7 +215,7 @@ impl ChatRender {
 
     fn send(&mut self, answering: &Answering, choice: ChatChoice<DeltaMessage>, out: &mut Out) {
         let has_begun = std::mem::replace(&mut self.has_begun, true);
-        let prompt_token_ids = self.prompt_ids.clone().filter(|_| !has_begun);
+        let prompt_token_ids = self.prompt_ids.as_deref().filter(|_| !has_begun);
         let usage = usage_of_chunk(self.options, answering.usage);
         let completion = self.completion(answering, "chat.completion.chunk", vec![choice]);
         out.json(&Completion { usage, prompt_token_ids, ..completion });
@@ -244,7 +246,7 @@ impl Render for ChatRender {
             let none: Vec<ChatChoice<DeltaMessage>> = Vec::new();
             let completion = self.completion(answering, "chat.completion.chunk", none);
             let usage = Some(Some(answering.usage.into()));
-            out.json(&Completion { usage, pagoda: Some(answering.engine.clone()), ..completion });
+            out.json(&Completion { usage, pagoda: Some(&answering.engine), ..completion });
         }
         out.text("[DONE]");
     }
@@ -258,8 +260,8 @@ impl Render for ChatRender {
         let choices = deltas.into_iter().map(|delta| self.choice(answering, delta, message)).collect();
         json(&Completion {
             usage: Some(Some(answering.usage.into())),
-            pagoda: Some(answering.engine.clone()),
-            prompt_token_ids: self.prompt_ids.take(),
+            pagoda: Some(&answering.engine),
+            prompt_token_ids: self.prompt_ids.as_deref(),
             ..self.completion(answering, "chat.completion", choices)
         })
     }

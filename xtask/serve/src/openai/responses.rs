@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::messages::{Reasoning, set_effort};
-use crate::answer::{Answer, Calls};
+use crate::answer::Answer;
 use crate::answering::{Job, respond};
 use crate::call::Call;
 use crate::constraint::{Constraint, ResponseFormat};
@@ -103,10 +103,7 @@ impl Responses {
         let text: Option<Text> = fields.text.as_ref().map(|text| reader.part("text", text)).transpose()?;
         let format = text.and_then(|text| text.format);
         let constraint = format.map(|format| format.form("text.format")).transpose()?.flatten();
-        if tools.calls() == Calls::Always && constraint.is_some() {
-            return Err(ApiError::field("tool_choice", "the output has another form already"));
-        }
-        let constraint = constraint.or_else(|| tools.constraint());
+        let constraint = tools.constrain(constraint)?;
         generation.stop.extend(tools.stop().map(str::to_owned));
         let mut messages = fields.input.messages(reader)?;
         if let Some(text) = &fields.instructions {
