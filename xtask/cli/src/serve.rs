@@ -107,7 +107,7 @@ fn listener(args: &ServeArgs) -> Result<(Listener, String)> {
 
 /// Writes the events of this process to standard error.
 fn log(form: LogForm) {
-    let filter = || EnvFilter::try_from_env("PAGODA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = || EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = || tracing_subscriber::fmt().with_env_filter(filter()).with_writer(io::stderr);
     // An embedding program may have a subscriber of its own.
     let _ = match form {

@@ -225,7 +225,7 @@ fn operators_flags_are_honoured() {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     };
     let mut child = Command::new(env!("CARGO_BIN_EXE_xtask"))
-        .args(["serve", "--no-disk-kv", "--kv-memory", "16MiB", "--log", "json", "--strict-model"])
+        .args(["serve", "--no-disk-kv", "--kv-memory", "16MiB", "--strict-model"])
         .args(["--served-model-name", "first,second", "--uds"])
         .arg(&socket)
         .arg("--ready-file")
@@ -233,6 +233,8 @@ fn operators_flags_are_honoured() {
         .arg("--model")
         .arg(tiny_llama())
         .env("NOTIFY_SOCKET", &notified)
+        // As every flag, that of the log has a variable; the filter has another one.
+        .envs([("PAGODA_LOG", "json"), ("RUST_LOG", "info")])
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();

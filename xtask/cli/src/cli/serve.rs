@@ -75,7 +75,7 @@ pub struct ServeArgs {
     #[arg(long)]
     pub strict: bool,
 
-    /// Form of the log on standard error: text, json, or off. PAGODA_LOG filters it, as RUST_LOG does
+    /// Form of the log on standard error: text, json, or off. The variable RUST_LOG filters it
     #[arg(long, value_name = "FORM", default_value_t = LogForm::Text, value_parser = values::named::<LogForm>())]
     pub log: LogForm,
 
