@@ -157,7 +157,7 @@ impl Decoder {
         limits::max_rows(config, gpu.max_binding_bytes())
     }
 
-    /// Runs one step and waits for what it draws.
+    /// Runs one step and waits for what it draws. Masks [that are filled late](crate::sampling::Allowed::Late) allow nothing.
     ///
     /// # Errors
     /// Token ids outside the vocabulary, blocks outside the pool, masks that leave no token, and what the device reports.
@@ -165,18 +165,40 @@ impl Decoder {
     /// # Panics
     /// When there are more rows or samples than the decoder was built for, or a table is too short.
     pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<StepOutput, ModelError> {
+        self.step_filling(slices, samples, &mut |_, _| {})
+    }
+
+    /// Runs a step as [`step`](Self::step) does. While the device computes the logits, calls `fill` with the index of each sample
+    /// whose mask is [filled late](crate::sampling::Allowed::Late), and its words, all 0.
+    ///
+    /// # Errors
+    /// Those of `step`.
+    ///
+    /// # Panics
+    /// As `step`.
+    pub fn step_filling(
+        &mut self,
+        slices: &[Slice<'_>],
+        samples: &[Sample<'_>],
+        fill: &mut dyn FnMut(usize, &mut [u32]),
+    ) -> Result<StepOutput, ModelError> {
         self.plan(slices, samples)?;
         self.upload()?;
         self.begin_selection(slices)?;
         let shape = self.shape();
-        let (submission, mut reads, fetches) = match self.take_ahead(shape.as_ref())? {
-            Some(ahead) => (self.gpu.send(ahead.step)?.defer(), ahead.reads, ahead.fetches),
+        let (mut step, mut reads, fetches) = match self.take_ahead(shape.as_ref())? {
+            Some(ahead) => (ahead.step, ahead.reads, ahead.fetches),
             None => {
                 self.begin()?;
                 let (pass, reads) = self.record(true)?;
-                (self.gpu.submit(pass)?.defer(), reads, self.keys.take_fetches())
+                (self.gpu.encode(pass)?, reads, self.keys.take_fetches())
             }
         };
+        if self.draws.fills_late() {
+            self.gpu.send_first(&mut step)?;
+            self.draws.fill(samples, fill)?;
+        }
+        let submission = self.gpu.send(step)?.defer();
         self.keys.sent(&self.kv, &self.offload_plan, &fetches);
         if shape.is_some() {
             self.encode_ahead()?;

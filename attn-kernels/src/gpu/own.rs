@@ -79,7 +79,7 @@ impl Gpu {
                 Some(Ok(Step::Copy { from, from_at, to, to_at, bytes }))
             }
             // Submissions are the caller's.
-            Command::Cut | Command::Split => None,
+            Command::Cut | Command::Hold | Command::Split => None,
         });
         Ok(Prepared { label: pass.label, steps: steps.collect::<Result<_, _>>()? })
     }

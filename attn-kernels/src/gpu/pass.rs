@@ -47,6 +47,8 @@ pub(super) enum Command {
     },
     /// Ends a submission here, so that no submission runs longer than a driver's watchdog allows.
     Cut,
+    /// Ends a submission here, and what is sent at first.
+    Hold,
     /// Ends a compute pass here.
     Split,
 }
@@ -182,6 +184,12 @@ impl Pass {
         }
     }
 
+    /// Ends the part that [`Gpu::send_first`](super::Gpu::send_first) sends. Data that only later commands read can be written
+    /// until these are sent. A pass has one such place at most.
+    pub fn hold(&mut self) {
+        self.commands.push(Command::Hold);
+    }
+
     /// Orders everything before against everything after. Later dispatches run concurrently unless they share a buffer that
     /// one of them writes; dispatches before this barrier no longer count.
     pub fn split(&mut self) {
@@ -210,7 +218,7 @@ impl Pass {
                 Command::Copy { from, from_at, to, to_at, bytes } => {
                     (from.id(), from_at, to.id(), to_at, bytes).hash(&mut hasher);
                 }
-                Command::Cut | Command::Split => {}
+                Command::Cut | Command::Hold | Command::Split => {}
             }
             std::mem::discriminant(command).hash(&mut hasher);
         }

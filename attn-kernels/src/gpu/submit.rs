@@ -34,6 +34,8 @@ const QUERIES: u32 = 4096;
 pub struct Encoded {
     /// Submissions of their own, in order.
     pieces: Vec<Piece>,
+    /// Pieces before the place where sending [may stop](Pass::hold).
+    held_at: usize,
     params: Option<(Raw, Params)>,
     stamps: Timed,
     readback: Readback,
@@ -45,6 +47,16 @@ struct Piece {
     commands: wgpu::CommandBuffer,
     /// Whether they end with the first run of a kernel, which a software driver compiles then.
     compiles: bool,
+}
+
+/// The commands of a pass.
+struct Commands {
+    /// Submissions of their own, in order.
+    pieces: Vec<Piece>,
+    /// Pieces before a [hold](Pass::hold).
+    held_at: usize,
+    /// The last submission, which may go on.
+    last: wgpu::CommandEncoder,
 }
 
 impl Gpu {
@@ -104,7 +116,8 @@ impl Gpu {
         drop(scratch);
 
         let queries_of = queries.as_ref().map(|set| (set, stamps));
-        let (mut pieces, mut encoder) = self.commands(&pass, params.as_ref(), queries_of)?;
+        let Commands { mut pieces, held_at, last: mut encoder } =
+            self.commands(&pass, params.as_ref(), queries_of)?;
         // A read of nothing has nothing to copy, and no staging if it is alone.
         let reads = pass.reads.iter().zip(&spans).filter(|((_, range), _)| !range.is_empty());
         for ((raw, range), (at, _)) in reads {
@@ -122,10 +135,27 @@ impl Gpu {
         }
         pieces.push(Piece { commands: encoder.finish(), compiles: false });
         let readback = Readback { staging, spans, timed, timings_at };
-        Ok(Encoded { pieces, params: params.map(|raw| (raw, pass.params)), stamps, readback })
+        Ok(Encoded { pieces, held_at, params: params.map(|raw| (raw, pass.params)), stamps, readback })
     }
 
-    /// Submits an encoded pass. It sees the data that were written before this call.
+    /// Submits the part of an encoded pass before its [hold](Pass::hold), which sees the data that were written before this
+    /// call; nothing if it has none. [`send`](Self::send) submits the rest.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn send_first(&self, encoded: &mut Encoded) -> Result<(), GpuError> {
+        self.fault()?;
+        let Encoded { pieces, held_at, params, .. } = encoded;
+        let first: Vec<Piece> = pieces.drain(..std::mem::take(held_at)).collect();
+        if !first.is_empty() {
+            let mut scratch = self.scratch.lock().expect("no holder of this lock panics");
+            let params = params.as_mut().map(|(raw, params)| (&*raw, params));
+            self.launch(&mut scratch, params, first);
+        }
+        Ok(())
+    }
+
+    /// Submits an encoded pass, or the rest of one. It sees the data that were written before this call.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -163,21 +193,21 @@ impl Gpu {
             return Ok(());
         }
         let params = self.params_room(&mut scratch, pass)?;
-        let (mut pieces, last) = self.commands(pass, params.as_ref(), None)?;
+        let Commands { mut pieces, last, .. } = self.commands(pass, params.as_ref(), None)?;
         pieces.push(Piece { commands: last.finish(), compiles: false });
         self.launch(&mut scratch, params.as_ref().map(|raw| (raw, &mut pass.params)), pieces);
         pass.commands.clear();
         Ok(())
     }
 
-    /// The commands of a pass, in pieces that are submissions of their own; the last one may go on.
+    /// Encodes the commands of a pass.
     fn commands(
         &self,
         pass: &Pass,
         params: Option<&Raw>,
         queries: Option<(&wgpu::QuerySet, Timed)>,
-    ) -> Result<(Vec<Piece>, wgpu::CommandEncoder), GpuError> {
-        let mut pieces = Vec::new();
+    ) -> Result<Commands, GpuError> {
+        let (mut pieces, mut held_at) = (Vec::new(), 0);
         let descriptor = wgpu::CommandEncoderDescriptor { label: Some(pass.label) };
         let begin = || self.device.create_command_encoder(&descriptor);
         let mut encoder = begin();
@@ -190,9 +220,12 @@ impl Gpu {
                 }
                 // The compute pass of the dispatches before has ended.
                 Command::Split => {}
-                Command::Cut => {
+                Command::Cut | Command::Hold => {
                     let commands = std::mem::replace(&mut encoder, begin()).finish();
                     pieces.push(Piece { commands, compiles: false });
+                    if matches!(command, Command::Hold) {
+                        held_at = pieces.len();
+                    }
                 }
                 Command::Dispatch(first) => {
                     let params = params.expect("a pass with dispatches has parameters");
@@ -232,7 +265,7 @@ impl Gpu {
                 }
             }
         }
-        Ok((pieces, encoder))
+        Ok(Commands { pieces, held_at, last: encoder })
     }
 
     fn dispatch(

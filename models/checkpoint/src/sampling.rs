@@ -103,11 +103,20 @@ pub struct TokenBias {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LogitBias(Vec<TokenBias>);
 
+/// Tokens that may be sampled, as a mask of `[ceil(vocab / 32)]` words: token `t` if bit `t % 32` of word `t / 32` is 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allowed<'a> {
+    /// The words.
+    Words(&'a [u32]),
+    /// Words that are filled while the device computes the logits.
+    Late,
+}
+
 /// Changes of the logits of one sample, before temperature. The default changes nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogitAdjustments<'a> {
-    /// Mask of tokens that may be sampled, `[ceil(vocab / 32)]` words: token `t` if bit `t % 32` of word `t / 32` is 1.
-    pub allowed: Option<&'a [u32]>,
+    /// Tokens that may be sampled; `None` for all.
+    pub allowed: Option<Allowed<'a>>,
     /// Tokens that must not be sampled, in addition to those that `allowed` leaves out.
     pub suppressed: &'a [u32],
     /// Biases; `None` for none.

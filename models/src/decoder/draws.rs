@@ -59,6 +59,7 @@ impl TopRead {
 pub(super) struct DrawShape {
     samples: usize,
     adjusted: usize,
+    fills_late: bool,
     top_requests: usize,
     stride: u32,
     buffers: [usize; 6],
@@ -101,6 +102,20 @@ impl DrawState {
         self.top_log_probs.fit(gpu, top)
     }
 
+    /// Has the masks that are filled late filled, and uploads them.
+    pub(super) fn fill(
+        &mut self,
+        samples: &[Sample<'_>],
+        fill: &mut dyn FnMut(usize, &mut [u32]),
+    ) -> Result<(), ModelError> {
+        self.draws.fill(&self.gpu, (samples, self.vocab), fill)
+    }
+
+    /// Whether the step has masks that are filled late.
+    pub(super) fn fills_late(&self) -> bool {
+        self.draws.has_late()
+    }
+
     /// Returns the number of tokens that the step samples.
     pub(super) fn samples(&self) -> usize {
         self.draws.samples()
@@ -114,6 +129,7 @@ impl DrawState {
         plain.then(|| DrawShape {
             samples: draws.specs.len(),
             adjusted: draws.adjusted.len(),
+            fills_late: draws.has_late(),
             top_requests: draws.top_requests.len(),
             stride: draws.stride(),
             buffers: [
@@ -128,12 +144,15 @@ impl DrawState {
     }
 
     /// Records sampling from `logits` `[samples, vocab]`, and returns the readback of the tokens. Masks, biases and penalties are
-    /// applied to `logits` in place.
+    /// applied to `logits` in place. Before masks that are filled late, the pass [holds](Pass::hold).
     pub(super) fn record(&self, pass: &mut Pass, logits: &Buf<f32>) -> Result<Read<u32>, ModelError> {
         let draws = &self.draws;
         let samples = draws.samples();
         if draws.keeps_raw() {
             pass.copy(logits, 0..samples * self.vocab as usize, &self.raw, 0);
+        }
+        if draws.has_late() {
+            pass.hold();
         }
         self.record_adjust(pass, logits)?;
         self.scan.record(pass, logits, draws.specs.on_device(), samples, true);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Restricts the tokens of one sequence, for example to those that continue a JSON document. It is called on the
-/// engine's thread before every draw.
+/// engine's thread before every draw, while the device computes the logits.
 pub trait TokenMask: fmt::Debug + Send {
     /// Sets the bit of every token that may come next: bit `t % 32` of word `t / 32` for token `t`. There are
     /// `ceil(vocab / 32)` words, all 0 at first. If no bit is set, the sequence ends with
@@ -28,40 +28,15 @@ impl Clone for Box<dyn TokenMask> {
     }
 }
 
-/// A mask and its bits for the next draw.
-#[derive(Debug)]
-pub(crate) struct Masked {
-    mask: Box<dyn TokenMask>,
-    allowed: Vec<u32>,
-}
-
-impl Masked {
-    pub(crate) fn new(mask: Box<dyn TokenMask>, vocab: u32) -> Self {
-        Self { mask, allowed: vec![0; vocab.div_ceil(32) as usize] }
-    }
-
-    /// Finds out which tokens may come next; false if only the `suppressed` ones may.
-    pub(crate) fn refresh(&mut self, suppressed: &[u32]) -> bool {
-        self.allowed.fill(0);
-        self.mask.allow(&mut self.allowed);
-        let bit = |token: &u32| (*token as usize / 32, 1_u32 << (token % 32));
-        let held = suppressed.iter().map(bit);
-        let others = |(word, bits): (usize, &u32)| {
-            held.clone().filter(|(at, _)| *at == word).fold(*bits, |bits, (_, bit)| bits & !bit)
-        };
-        self.allowed.iter().enumerate().filter(|(_, bits)| **bits != 0).any(|entry| others(entry) != 0)
-    }
-
-    /// The bits for the next draw.
-    pub(crate) fn allowed(&self) -> &[u32] {
-        &self.allowed
-    }
-
-    /// Takes the token that was drawn; true if the output is complete with it.
-    pub(crate) fn accept(&mut self, token: u32) -> bool {
-        self.mask.accept(token);
-        self.mask.is_complete()
-    }
+/// Sets the bits of the tokens that may come next in `allowed`, all 0 at first; false if only the `suppressed` ones may.
+pub(crate) fn fill(mask: &mut dyn TokenMask, allowed: &mut [u32], suppressed: &[u32]) -> bool {
+    mask.allow(allowed);
+    let bit = |token: &u32| (*token as usize / 32, 1_u32 << (token % 32));
+    let held = suppressed.iter().map(bit);
+    let others = |(word, bits): (usize, &u32)| {
+        held.clone().filter(|(at, _)| *at == word).fold(*bits, |bits, (_, bit)| bits & !bit)
+    };
+    allowed.iter().enumerate().filter(|(_, bits)| **bits != 0).any(|entry| others(entry) != 0)
 }
 
 #[cfg(test)]
@@ -92,12 +67,19 @@ mod tests {
 
     #[test]
     fn suppressed_tokens_do_not_count() {
-        let mut masked = Masked::new(Box::new(Only(vec![3, 40])), 50);
-        assert_eq!(masked.allowed().len(), 2);
-        assert!(masked.refresh(&[]) && masked.refresh(&[3]) && masked.refresh(&[4, 41]));
-        assert_eq!(masked.allowed(), [1 << 3, 1 << 8]);
-        assert!(!masked.refresh(&[40, 3]));
-        assert!(!masked.accept(3) && masked.refresh(&[3]) && !masked.refresh(&[40]));
-        assert!(masked.accept(40) && !masked.refresh(&[]));
+        let mut mask = Only(vec![3, 40]);
+        let mut fill = |suppressed: &[u32]| {
+            let mut allowed = [0; 2];
+            (super::fill(&mut mask, &mut allowed, suppressed), allowed)
+        };
+        for suppressed in [&[][..], &[3], &[4, 41]] {
+            assert_eq!(fill(suppressed), (true, [1 << 3, 1 << 8]));
+        }
+        assert!(!fill(&[40, 3]).0);
+        mask.accept(3);
+        let mut allowed = |suppressed: &[u32]| super::fill(&mut mask, &mut [0; 2], suppressed);
+        assert!(allowed(&[3]) && !allowed(&[40]));
+        mask.accept(40);
+        assert!(!super::fill(&mut mask, &mut [0; 2], &[]));
     }
 }

@@ -60,6 +60,29 @@ fn a_flushed_pass_goes_on_with_its_parameters() {
 }
 
 #[test]
+fn a_held_pass_sees_what_was_written_after_its_beginning() {
+    let Some(gpu) = gpu() else { return };
+    let case = Case::new(gpu);
+    let rows_of = 0..case.to[0].len();
+    let kept = gpu.buffer::<f32>("kept", rows_of.len()).unwrap();
+    let mut pass = Pass::new("held");
+    case.merge(gpu, &mut pass, 2);
+    pass.copy(&case.to[0], rows_of.clone(), &kept, 0);
+    pass.hold();
+    case.merge(gpu, &mut pass, 2);
+    let reads = [pass.read(&kept, rows_of.clone()), pass.read(&case.to[0], rows_of)];
+    let mut encoded = gpu.encode(pass).unwrap();
+    gpu.send_first(&mut encoded).unwrap();
+    gpu.write(&case.from[0], 0, &rows([3.0; ROWS as usize]));
+    // Nothing is left before the hold.
+    gpu.send_first(&mut encoded).unwrap();
+    let done = gpu.send(encoded).unwrap().wait().unwrap();
+    let [before, after] = reads.map(|read| done.get(read));
+    assert_bits("before the hold", &before, &rows([0.5, 0.5, 0.0]));
+    assert_bits("after it", &after, &rows([1.75, 1.75, 0.0]));
+}
+
+#[test]
 fn an_encoded_pass_sees_what_was_written_after_it() {
     let Some(gpu) = gpu() else { return };
     let (case, other) = (Case::new(gpu), Case::new(gpu));

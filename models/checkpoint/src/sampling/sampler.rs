@@ -1,6 +1,6 @@
 //! Sampling of one sequence.
 
-use super::{LogitAdjustments, LogitBias, Sample, Sampling, Spec, TokenCounts};
+use super::{Allowed, LogitAdjustments, LogitBias, Sample, Sampling, Spec, TokenCounts};
 
 /// Samples the tokens of one sequence: its parameters, and the state of penalties and the minimum length.
 ///
@@ -55,9 +55,9 @@ impl Sampler {
     }
 
     /// Returns the sample of the next token, at `position` of the sequence, after the last row of the step's slice `slice`; only
-    /// of the tokens in `allowed` (see [`LogitAdjustments::allowed`]), if there is a mask.
+    /// of the tokens in `allowed`, if there is a mask.
     #[must_use]
-    pub fn sample<'a>(&'a self, slice: usize, position: u32, allowed: Option<&'a [u32]>) -> Sample<'a> {
+    pub fn sample<'a>(&'a self, slice: usize, position: u32, allowed: Option<Allowed<'a>>) -> Sample<'a> {
         let holds_back = self.output_tokens < self.sampling.min_tokens;
         let adjust = LogitAdjustments {
             allowed,

@@ -12,7 +12,7 @@ use crate::decoder::limits::HEAD_ROWS;
 use crate::kernel::adjust_logits::{AdjustRow, NO_MASK};
 use crate::kernel::sample::Spec;
 use crate::kernel::top_logits::{MAX_TOP, TopRequest};
-use crate::sampling::{LogProbs, LogitAdjustments, SamplingError, TokenLogProb};
+use crate::sampling::{Allowed, LogProbs, LogitAdjustments, SamplingError, TokenLogProb};
 
 /// Samples of a step, the edits of their logits, and the rows whose log-probabilities it returns.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(super) struct Draws {
     pub(super) adjusted: StepList<AdjustRow>,
     /// Masks of the edited rows that have one.
     pub(super) masks: StepList<u32>,
+    /// Samples whose masks are filled late, and the first word of each.
+    late: Vec<(usize, usize)>,
     /// Three lists for each edited row.
     pub(super) edits: StepList<[u32; 2]>,
     /// Requests of scored rows, then those of samples.
@@ -38,6 +40,7 @@ impl Draws {
             specs: StepList::new(gpu, "specs", samples)?,
             adjusted: StepList::new(gpu, "adjusted_rows", 0)?,
             masks: StepList::new(gpu, "masks", 0)?,
+            late: Vec::new(),
             edits: StepList::new(gpu, "edits", 0)?,
             top_requests: StepList::new(gpu, "top_requests", 0)?,
             scored: Vec::new(),
@@ -65,6 +68,7 @@ impl Draws {
         self.specs.clear();
         self.adjusted.clear();
         self.masks.clear();
+        self.late.clear();
         self.edits.clear();
         self.top_requests.clear();
         self.scored.clear();
@@ -110,6 +114,26 @@ impl Draws {
             }
         }
         Ok(())
+    }
+
+    /// Whether masks are filled late.
+    pub(super) fn has_late(&self) -> bool {
+        !self.late.is_empty()
+    }
+
+    /// Has the late masks filled, and uploads them.
+    pub(super) fn fill(
+        &mut self,
+        gpu: &Gpu,
+        (samples, vocab): (&[Sample<'_>], u32),
+        fill: &mut dyn FnMut(usize, &mut [u32]),
+    ) -> Result<(), ModelError> {
+        for (sample, first) in &self.late {
+            let words = &mut self.masks[*first..][..vocab.div_ceil(32) as usize];
+            fill(*sample, words);
+            check(*sample, words, samples[*sample].adjust.suppressed, vocab)?;
+        }
+        self.masks.upload(gpu)
     }
 
     /// Number of tokens that are sampled.
@@ -160,12 +184,19 @@ impl Draws {
         adjust: &LogitAdjustments<'_>,
         vocab: u32,
     ) -> Result<(), SamplingError> {
-        check(row, adjust, vocab)?;
-        let mask = adjust.allowed.map_or(NO_MASK, |allowed| {
-            let first = u32_of(self.masks.len());
-            self.masks.extend(allowed);
-            first
-        });
+        let first = self.masks.len();
+        let mask = if adjust.allowed.is_some() { u32_of(first) } else { NO_MASK };
+        match adjust.allowed {
+            None => {}
+            Some(Allowed::Words(words)) => {
+                check(row, words, adjust.suppressed, vocab)?;
+                self.masks.extend(words);
+            }
+            Some(Allowed::Late) => {
+                self.late.push((row, first));
+                self.masks.resize(first + vocab.div_ceil(32) as usize, 0);
+            }
+        }
         let edits = &mut self.edits;
         let suppressed = u32_of(edits.len());
         edits.extend(adjust.suppressed.iter().map(|token| [*token, 0]));
@@ -199,8 +230,7 @@ fn top_request(row: usize, tokens: u32, vocab: u32) -> Result<TopRequest, Sampli
 }
 
 /// Checks that a mask has the length of the vocabulary, and leaves a token that is not suppressed.
-fn check(sample: usize, adjust: &LogitAdjustments<'_>, vocab: u32) -> Result<(), SamplingError> {
-    let Some(words) = adjust.allowed else { return Ok(()) };
+fn check(sample: usize, words: &[u32], suppressed: &[u32], vocab: u32) -> Result<(), SamplingError> {
     let expected = vocab.div_ceil(32) as usize;
     if words.len() != expected {
         return Err(SamplingError::MaskWords { sample, words: words.len(), expected, vocab });
@@ -211,8 +241,8 @@ fn check(sample: usize, adjust: &LogitAdjustments<'_>, vocab: u32) -> Result<(),
     let allowed = ones - u32_of(spare);
     // Only of masks with about as many tokens as are suppressed must these be told apart.
     let mut forbidden: Vec<u32> = Vec::new();
-    if allowed as usize <= adjust.suppressed.len() {
-        forbidden.extend(adjust.suppressed.iter().filter(|token| **token < vocab && bit(**token)));
+    if allowed as usize <= suppressed.len() {
+        forbidden.extend(suppressed.iter().filter(|token| **token < vocab && bit(**token)));
         forbidden.sort_unstable();
         forbidden.dedup();
     }

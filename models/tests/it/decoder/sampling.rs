@@ -8,7 +8,9 @@ use models::batch::{Phase, Sample, Slice};
 use models::cpu;
 use models::kernel::adjust_logits::{AdjustRow, NO_MASK};
 use models::kernel::sample::Spec;
-use models::sampling::{Dry, LogProbs, LogitAdjustments, LogitBias, Penalties, Sampler, Sampling, TokenBias};
+use models::sampling::{
+    Allowed, Dry, LogProbs, LogitAdjustments, LogitBias, Penalties, Sampler, Sampling, TokenBias,
+};
 
 use super::options;
 use super::served::{Request, Served, serve};
@@ -43,6 +45,10 @@ fn served(requests: &[Request<'_>]) -> Vec<Served> {
 /// The token that references draw from `logits` of one row.
 fn drawn(logits: &[f32], sample: &Sample<'_>) -> u32 {
     let LogitAdjustments { allowed, suppressed, bias, penalties, counts } = sample.adjust;
+    let words = allowed.map_or(&[][..], |allowed| match allowed {
+        Allowed::Words(words) => words,
+        Allowed::Late => unreachable!("references know all masks"),
+    });
     let of = |len: usize| u32::try_from(len).unwrap();
     let mut edits: Vec<[u32; 2]> = suppressed.iter().map(|token| [*token, 0]).collect();
     let biases = of(edits.len());
@@ -60,7 +66,7 @@ fn drawn(logits: &[f32], sample: &Sample<'_>) -> u32 {
         ..bytemuck::Zeroable::zeroed()
     };
     let mut logits = logits.to_vec();
-    cpu::adjust_logits::adjust_logits(128, &[row], allowed.unwrap_or(&[]), &edits, &mut logits);
+    cpu::adjust_logits::adjust_logits(128, &[row], words, &edits, &mut logits);
     let mut token = [u32::MAX];
     let mut spec = sample.spec;
     // Logits of what may not be drawn are no numbers, and right so.
@@ -85,7 +91,7 @@ fn follow(request: &Request<'_>, served: &Served) {
     let drawn_there = served.drawn.iter().zip(rows).zip(&served.log_probs);
     let first = u32::try_from(request.ids.len()).unwrap();
     for (position, ((token, logits), log_probs)) in (first..).zip(drawn_there) {
-        let sample = sampler.sample(0, position, request.allowed);
+        let sample = sampler.sample(0, position, request.allowed.map(Allowed::Words));
         assert_eq!(*token, drawn(logits, &sample), "at position {position}");
         assert_close(log_probs, logits, *token, 3);
         sampler.push(*token);
@@ -97,15 +103,17 @@ fn draws_are_those_of_the_references_in_any_company() {
     let sampling = everything();
     let all = Request { sampling: Some(&sampling), ..Request::new(&tiny().prompts[3].ids, TOKENS) };
     let masked = Request { allowed: Some(&EVEN), ..all };
+    let late = Request { late: true, ..masked };
     let plain = Request::new(&tiny().prompts[1].ids, TOKENS);
-    let together = served(&[all, plain, masked]);
+    let together = served(&[all, plain, masked, late]);
+    assert_eq!(together[2], together[3]);
     follow(&all, &together[0]);
     follow(&masked, &together[2]);
     assert!(together[2].drawn.iter().all(|token| token % 2 == 0), "{:?}", together[2].drawn);
     let early = together.iter().step_by(2).flat_map(|served| &served.drawn[..12]);
     assert!(early.clone().all(|token| !sampling.stop_ids.contains(token)), "stop ids before 12 tokens");
     assert_ne!(together[0].drawn, together[2].drawn);
-    for (request, served_together) in [all, plain, masked].into_iter().zip(together) {
+    for (request, served_together) in [all, plain, masked, late].into_iter().zip(together) {
         assert_eq!(served(&[request]), [served_together], "alone");
     }
 }
@@ -117,6 +125,7 @@ fn steps_with_penalties_are_encoded_ahead() {
     let request = |logits| Request {
         sampling: Some(&sampling),
         allowed: Some(&EVEN),
+        late: true,
         logits,
         ..Request::new(&tiny().prompts[3].ids, TOKENS)
     };
@@ -177,8 +186,11 @@ fn draws_that_cannot_be_are_refused() {
         decoder.step(&[slice], &[sample]).unwrap_err().to_string()
     };
     let none = LogitAdjustments::default();
-    let masked =
-        |allowed: &'static [u32], suppressed| LogitAdjustments { allowed: Some(allowed), suppressed, ..none };
+    let masked = |allowed: &'static [u32], suppressed| LogitAdjustments {
+        allowed: Some(Allowed::Words(allowed)),
+        suppressed,
+        ..none
+    };
     assert_snapshot!(refused(masked(&[0; 4], &[]), None, &[]), @"sample 0 has no token left to draw: its mask allows 0 tokens, and all of these are suppressed");
     assert_snapshot!(refused(masked(&[0, 6, 0, 0], &[33, 34, 33, 200]), None, &[]), @"sample 0 has no token left to draw: its mask allows 2 tokens, and all of these are suppressed");
     assert_snapshot!(refused(masked(&[1; 3], &[]), None, &[]), @"sample 0 has a mask of 3 words, a vocabulary of 128 needs 4");

@@ -6,7 +6,7 @@
 
 use kvblock::{BlockId, GroupId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
 use models::batch::{Phase, Slice};
-use models::sampling::{LogProbs, Sampler, Sampling};
+use models::sampling::{Allowed, LogProbs, Sampler, Sampling};
 use models::{Attended, Decoder};
 
 use super::CAPACITY;
@@ -24,6 +24,8 @@ pub(crate) struct Request<'a> {
     pub(crate) sampling: Option<&'a Sampling>,
     /// Tokens that may be drawn, as bits.
     pub(crate) allowed: Option<&'a [u32]>,
+    /// Whether the mask is filled while the device computes.
+    pub(crate) late: bool,
     /// Log-probabilities of the prompt's tokens, and of this many of the likeliest.
     pub(crate) echo: Option<u32>,
     /// Whether logits are asked for.
@@ -32,7 +34,16 @@ pub(crate) struct Request<'a> {
 
 impl<'a> Request<'a> {
     pub(crate) fn new(ids: &'a [u32], tokens: usize) -> Self {
-        Self { ids, prefill: ids.len(), tokens, sampling: None, allowed: None, echo: None, logits: true }
+        Self {
+            ids,
+            prefill: ids.len(),
+            tokens,
+            sampling: None,
+            allowed: None,
+            late: false,
+            echo: None,
+            logits: true,
+        }
     }
 }
 
@@ -89,17 +100,25 @@ pub(crate) fn serve_behind(
         let left = sequences.iter().filter(|s| s.remains() > 0);
         let tables: Vec<Vec<&[BlockId]>> = left.clone().map(|s| s.tables(&cache)).collect();
         let mut slices = Vec::new();
-        let mut samples = Vec::new();
+        let (mut samples, mut masks) = (Vec::new(), Vec::new());
         for (sequence, tables) in left.zip(&tables) {
             let slice = sequence.next(chunk, tables);
             if sequence.draws(slice.tokens.len()) {
                 let position = slice.first + u32::try_from(slice.tokens.len()).unwrap();
-                samples.push(sequence.sampler.sample(slices.len(), position, sequence.request.allowed));
+                let Request { allowed, late, .. } = sequence.request;
+                let given = |words| if late { Allowed::Late } else { Allowed::Words(words) };
+                masks.push(allowed.filter(|_| late));
+                samples.push(sequence.sampler.sample(slices.len(), position, allowed.map(given)));
             }
             slices.push(slice);
         }
         let rows: Vec<_> = slices.iter().map(|slice| (slice.tokens.len(), slice.logits)).collect();
-        let output = decoder.step(&slices, &samples).unwrap();
+        let mut fill = |sample: usize, words: &mut [u32]| {
+            assert!(words.iter().all(|word| *word == 0));
+            words.copy_from_slice(masks[sample].take().expect("a late mask is filled once"));
+        };
+        let output = decoder.step_filling(&slices, &samples, &mut fill).unwrap();
+        assert!(masks.iter().all(Option::is_none));
         assert!(output.lost.is_empty(), "{:?}", output.lost);
         let vocab = decoder.config().vocab_size as usize;
         assert_eq!(output.logits.len(), rows.iter().map(|(_, logits)| logits).sum::<usize>() * vocab);

@@ -5,18 +5,20 @@ use std::time::Instant;
 
 use kvblock::{BlockId, GroupBlock, SeqId};
 use models::batch::{Phase, Sample, Slice, StepOutput};
-use scheduler::{Scheduler, StepPlan};
+use models::sampling::Allowed;
+use scheduler::{SampleRow, Scheduler, StepPlan};
 
 use super::Engine;
 use crate::error::Error;
 use crate::event::{Event, FinishReason};
 use crate::kv_used::group_id;
-use crate::mask::Masked;
+use crate::mask::{self, TokenMask};
 use crate::tiers::Unreadable;
 use crate::{Note, verdicts};
 
 /// Sequences end between steps.
 const PLANNED: &str = "the sequences of a plan have not ended";
+const LIVE: &str = "a sequence that samples is live";
 
 impl Engine {
     /// Runs a plan on the device.
@@ -25,7 +27,7 @@ impl Engine {
         if plan.slices.is_empty() {
             return Ok(StepOutput::default());
         }
-        self.refresh_masks(plan);
+        let mut masks = self.take_masks(plan);
         let scheduler = &self.scheduler;
         let of_slice = |slice: &scheduler::Slice| tables(scheduler, slice.seq, self.kv_used.most.len());
         let tables: Vec<Vec<&[BlockId]>> = plan.slices.iter().map(of_slice).collect();
@@ -48,30 +50,42 @@ impl Engine {
         };
         let slices: Vec<Slice<'_>> =
             plan.slices.iter().zip(tables.iter().map(Vec::as_slice)).map(slice).collect();
-        let sample = |row: &scheduler::SampleRow| {
+        let sample = |(row, masked): (&SampleRow, bool)| {
             let live = &self.live[&row.seq];
             let position = plan.slices[row.slice].end();
-            live.sampler.sample(row.slice, position, live.mask.as_ref().map(Masked::allowed))
+            live.sampler.sample(row.slice, position, masked.then_some(Allowed::Late))
         };
-        let samples: Vec<Sample<'_>> = plan.sample_rows.iter().map(sample).collect();
-        let mut output = self.decoder.step(&slices, &samples)?;
+        let is_masked = masks.iter().map(Option::is_some);
+        let samples: Vec<Sample<'_>> = plan.sample_rows.iter().zip(is_masked).map(sample).collect();
+        let mut stuck = Vec::new();
+        let mut fill = |index: usize, allowed: &mut [u32]| {
+            let mask = masks[index].as_deref_mut().expect("only masks are filled");
+            if !mask::fill(mask, allowed, samples[index].adjust.suppressed) {
+                // The sequence ends without the token, which is drawn without the mask.
+                allowed.fill(u32::MAX);
+                stuck.push(index);
+            }
+        };
+        let output = self.decoder.step_filling(&slices, &samples, &mut fill);
+        for (row, mask) in plan.sample_rows.iter().zip(masks) {
+            self.live.get_mut(&row.seq).expect(LIVE).mask = mask;
+        }
+        for index in stuck {
+            let live = self.live.get_mut(&plan.sample_rows[index].seq).expect(LIVE);
+            live.mask = None;
+            live.reason = Some(FinishReason::NothingAllowed);
+        }
+        let mut output = output?;
         // Products choose their kernels by the rows of a step.
         verdicts::tell_passed_over(self.decoder.gpu(), &self.options.notes);
         self.count(plan, &mut output);
         Ok(output)
     }
 
-    /// Asks the masks which tokens may be drawn. A sequence for which there are none draws without its mask,
-    /// and ends without the token.
-    fn refresh_masks(&mut self, plan: &StepPlan) {
-        for row in &plan.sample_rows {
-            let live = self.live.get_mut(&row.seq).expect("a sequence that samples is live");
-            let suppressed = live.sampler.sample(0, 0, None).adjust.suppressed;
-            if live.mask.as_mut().is_some_and(|mask| !mask.refresh(suppressed)) {
-                live.mask = None;
-                live.reason = Some(FinishReason::NothingAllowed);
-            }
-        }
+    /// Takes the masks of the sequences that draw, `[sample rows]`.
+    fn take_masks(&mut self, plan: &StepPlan) -> Vec<Option<Box<dyn TokenMask>>> {
+        let mask = |row: &SampleRow| self.live.get_mut(&row.seq).expect(LIVE).mask.take();
+        plan.sample_rows.iter().map(mask).collect()
     }
 
     /// Adds the results of a step to the counters.

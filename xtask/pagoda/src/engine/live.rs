@@ -16,7 +16,7 @@ use super::Engine;
 use crate::Note;
 use crate::error::Error;
 use crate::event::{CachedTokens, Clock, Event, FinishReason, Finished, PromptLogProbs, Token, Usage};
-use crate::mask::Masked;
+use crate::mask::TokenMask;
 use crate::request::{Request, RequestId};
 use crate::text::{Piece, Text};
 use crate::usage::{self, SparseUse};
@@ -27,7 +27,7 @@ pub(super) struct Live {
     pub(super) id: RequestId,
     /// Sampler of the sequence; its stop ids are all tokens that end the sequence.
     pub(super) sampler: Sampler,
-    pub(super) mask: Option<Masked>,
+    pub(super) mask: Option<Box<dyn TokenMask>>,
     pub(super) stop: Vec<String>,
     /// Number of likely tokens to return for each prompt token.
     pub(super) prompt_log_probs: Option<u32>,
@@ -95,7 +95,7 @@ impl Engine {
         Live {
             id: request.id.clone().unwrap_or_else(|| RequestId::of(leader)),
             sampler: Sampler::new(sampling, prompt),
-            mask: request.mask.clone().map(|mask| Masked::new(mask, config.vocab_size)),
+            mask: request.mask.clone(),
             stop: request.stop.clone(),
             prompt_log_probs: request.prompt_log_probs,
             prompt_scored: 1,
@@ -166,8 +166,11 @@ impl Engine {
         if live.sampler.sampling().stop_ids.contains(&id) {
             return Some((token, false));
         }
-        if live.mask.as_mut().is_some_and(|mask| mask.accept(id)) {
-            live.reason = Some(FinishReason::Complete);
+        if let Some(mask) = &mut live.mask {
+            mask.accept(id);
+            if mask.is_complete() {
+                live.reason = Some(FinishReason::Complete);
+            }
         }
         match live.text.as_mut().map_or(Ok(Piece::default()), |text| text.push(id)) {
             Ok(Piece { text, stop }) => {
