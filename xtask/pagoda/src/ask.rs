@@ -4,29 +4,54 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream as _;
-use models::Message;
 use models::sampling::Sampling;
+use models::{Conversation, Message};
+use serde_json::{Value, json};
 
 use crate::error::Error;
 use crate::event::Event;
+#[cfg(feature = "grammar")]
+use crate::grammar::Constraint;
 use crate::handle::{EngineHandle, Stream};
+use crate::model::Model;
 use crate::request::Request;
+#[cfg(feature = "tools")]
+use crate::tools::{AnswerParser, ParsedAnswer, ToolCall, Tools};
 
 /// A conversation to be answered, and the way to answer it. A text alone is a message of a user.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Chat {
-    /// Messages of the conversation, oldest first.
-    pub messages: Vec<Message>,
-    /// The way to answer: a request whose prompt is made of the messages.
+    /// The conversation, oldest message first.
+    pub conversation: Conversation,
+    /// The way to answer: a request whose prompt is made of the conversation.
     pub request: Request,
+    /// Form of the answer; `None` if it is free.
+    #[cfg(feature = "grammar")]
+    pub form: Option<Constraint>,
+    /// Tools that the answer may call.
+    #[cfg(feature = "tools")]
+    pub tools: Tools,
 }
 
 impl Chat {
     /// A conversation of these messages, to be answered as [`Request::new`] says.
     #[must_use]
     pub fn new(messages: Vec<Message>) -> Self {
-        Self { messages, request: Request::new(Vec::new()) }
+        Self::of(Conversation { messages: messages.iter().map(to_json).collect(), ..Conversation::default() })
+    }
+
+    /// A conversation that may have documents, or messages with further fields, to be answered as [`Request::new`] says.
+    #[must_use]
+    pub fn of(conversation: Conversation) -> Self {
+        Self {
+            conversation,
+            request: Request::new(Vec::new()),
+            #[cfg(feature = "grammar")]
+            form: None,
+            #[cfg(feature = "tools")]
+            tools: Tools::default(),
+        }
     }
 
     /// A conversation that begins with a message of the user.
@@ -38,14 +63,15 @@ impl Chat {
     /// Puts a message of the system before all others.
     #[must_use]
     pub fn system(mut self, text: impl Into<String>) -> Self {
-        self.messages.insert(0, Message::new("system", text));
+        self.conversation.messages.insert(0, to_json(&Message::new("system", text)));
         self
     }
 
     /// Goes on with the model's answer, and the next message of the user.
     #[must_use]
     pub fn then(mut self, answer: impl Into<String>, text: impl Into<String>) -> Self {
-        self.messages.extend([Message::new("assistant", answer), Message::new("user", text)]);
+        let messages = [Message::new("assistant", answer), Message::new("user", text)];
+        self.conversation.messages.extend(messages.iter().map(to_json));
         self
     }
 
@@ -62,6 +88,45 @@ impl Chat {
         self.request.sampling = sampling;
         self
     }
+
+    /// Keeps the answer to a form. An answer that must be a call has the form of one.
+    #[cfg(feature = "grammar")]
+    #[must_use]
+    pub fn form(mut self, form: Constraint) -> Self {
+        self.form = Some(form);
+        self
+    }
+
+    /// Sets the tools that the answer may call.
+    #[cfg(feature = "tools")]
+    #[must_use]
+    pub fn tools(mut self, tools: Tools) -> Self {
+        self.tools = tools;
+        self
+    }
+
+    /// Goes on with calls of tools that the model's answer has, each with its result.
+    #[cfg(feature = "tools")]
+    #[must_use]
+    pub fn called<R: Into<String>>(mut self, calls: impl IntoIterator<Item = (ToolCall, R)>) -> Self {
+        let (calls, results): (Vec<_>, Vec<_>) =
+            calls.into_iter().map(|(call, result)| (call.for_template(), result.into())).unzip();
+        let names: Vec<_> = calls.iter().map(|call| call["function"]["name"].clone()).collect();
+        let messages = &mut self.conversation.messages;
+        messages.push(json!({ "role": "assistant", "content": "", "tool_calls": calls }));
+        messages.extend(
+            names
+                .iter()
+                .zip(results)
+                .map(|(name, text)| json!({ "role": "tool", "name": name, "content": text })),
+        );
+        self
+    }
+}
+
+/// A message in the form that chat templates take.
+fn to_json(message: &Message) -> Value {
+    json!({ "role": message.role, "content": message.content })
 }
 
 impl<T: Into<String>> From<T> for Chat {
@@ -71,17 +136,53 @@ impl<T: Into<String>> From<T> for Chat {
 }
 
 impl EngineHandle {
-    /// Has the model answer a conversation. The prompt is encoded before this returns, which takes some milliseconds; the answer
-    /// is awaited or [waited for](Answer::wait) as a whole, or read [in pieces](Answer::stream). Errors are those of the
-    /// answer.
+    /// Has the model answer a conversation. The prompt is encoded before this returns, which takes some milliseconds, as
+    /// compiling most [forms](Chat::form) does; the answer is awaited or [waited for](Answer::wait) as a whole, or read [in
+    /// pieces](Answer::stream). Errors are those of the answer.
     pub fn ask(&self, chat: impl Into<Chat>) -> Answer {
-        let Chat { messages, mut request } = chat.into();
-        let submit = |prompt| {
-            request.prompt = prompt;
-            self.submit(request)
+        let prepared = chat.into().prepare(self.model());
+        #[cfg(feature = "tools")]
+        let (prepared, parser) = match prepared {
+            Ok((request, parser)) => (Ok(request), parser),
+            Err(error) => (Err(error), AnswerParser::default()),
         };
-        let asked = self.model().chat_ids(&messages).and_then(submit);
-        Answer { pieces: Pieces(asked.map_err(Some)), text: String::new() }
+        let asked = prepared.and_then(|request| self.submit(request));
+        Answer {
+            pieces: Pieces(asked.map_err(Some)),
+            text: String::new(),
+            #[cfg(feature = "tools")]
+            parser,
+        }
+    }
+}
+
+impl Chat {
+    /// The request for the answer.
+    #[cfg(not(feature = "tools"))]
+    fn prepare(self, model: &Model) -> Result<Request, Error> {
+        let mut request = self.request;
+        request.prompt = model.conversation_ids(self.conversation)?;
+        #[cfg(feature = "grammar")]
+        if let Some(form) = &self.form {
+            request.mask = Some(model.mask(form)?);
+        }
+        Ok(request)
+    }
+
+    /// The request for the answer, and what takes it apart.
+    #[cfg(feature = "tools")]
+    fn prepare(self, model: &Model) -> Result<(Request, AnswerParser), Error> {
+        let Self { mut conversation, mut request, form, tools } = self;
+        if let Some(list) = tools.for_template() {
+            conversation.tools = Some(list);
+        }
+        request.prompt = model.conversation_ids(conversation)?;
+        if let Some(form) = tools.constraint().or(form) {
+            request.mask = Some(model.mask(&form)?);
+        }
+        request.stop.extend(tools.stop().map(str::to_owned));
+        let parser = AnswerParser::new(tools.calls(), model.begins_thought(&request.prompt)?);
+        Ok((request, parser))
     }
 }
 
@@ -92,6 +193,9 @@ pub struct Answer {
     pieces: Pieces,
     /// The text so far.
     text: String,
+    /// Takes the text apart.
+    #[cfg(feature = "tools")]
+    parser: AnswerParser,
 }
 
 impl Answer {
@@ -107,13 +211,40 @@ impl Answer {
     pub fn stream(self) -> Pieces {
         self.pieces
     }
+
+    /// Returns the parser of the text, for those who read the answer [in pieces](Self::stream).
+    #[cfg(feature = "tools")]
+    #[must_use]
+    pub fn parser(&self) -> AnswerParser {
+        self.parser.clone()
+    }
+
+    /// The whole answer, taken apart into thoughts, text and calls of tools.
+    ///
+    /// # Errors
+    /// Those of [`wait`](Self::wait).
+    #[cfg(feature = "tools")]
+    pub async fn parsed(self) -> Result<ParsedAnswer, Error> {
+        let parser = self.parser();
+        Ok(parser.parse(&self.await?))
+    }
+
+    /// Waits for the whole answer, and takes it apart into thoughts, text and calls of tools.
+    ///
+    /// # Errors
+    /// Those of [`wait`](Self::wait).
+    #[cfg(feature = "tools")]
+    pub fn wait_parsed(self) -> Result<ParsedAnswer, Error> {
+        let parser = self.parser();
+        Ok(parser.parse(&self.wait()?))
+    }
 }
 
 impl Future for Answer {
     type Output = Result<String, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { pieces, text } = &mut *self;
+        let Self { pieces, text, .. } = &mut *self;
         while let Some(piece) = ready!(Pin::new(&mut *pieces).poll_next(context)) {
             text.push_str(&piece?);
         }

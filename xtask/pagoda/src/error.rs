@@ -35,6 +35,20 @@ pub enum Error {
     /// The default model cannot be fetched.
     #[error(transparent)]
     Fetch(#[from] FetchError),
+    /// A model of the Hugging Face hub cannot be had.
+    #[cfg(feature = "hub")]
+    #[error(transparent)]
+    Hub(#[from] crate::hub::HubError),
+    /// A model of the Hugging Face hub, in a build that fetches none.
+    #[error("{reference}: models of the hub are fetched by builds with the feature hub")]
+    NoHub {
+        /// The model.
+        reference: String,
+    },
+    /// An output cannot be kept to a form.
+    #[cfg(feature = "grammar")]
+    #[error(transparent)]
+    Constraint(#[from] crate::grammar::ConstraintError),
     /// A text is given to a model that has no tokenizer.
     #[error("the model has no tokenizer: give token ids")]
     NoTokenizer,

@@ -11,7 +11,11 @@ mod error;
 pub mod error_chain;
 mod event;
 pub mod fetch;
+#[cfg(feature = "grammar")]
+pub mod grammar;
 pub mod handle;
+#[cfg(feature = "hub")]
+pub mod hub;
 mod kept_tuning;
 mod kv_used;
 pub mod live_view;
@@ -29,6 +33,8 @@ mod sparse;
 mod stopwatch;
 mod text;
 pub mod tiers;
+#[cfg(feature = "tools")]
+pub mod tools;
 mod top;
 pub mod tuning;
 pub mod usage;
@@ -40,9 +46,13 @@ pub use attn_kernels::kernel::KvDtype;
 pub use engine::Engine;
 pub use error::{CheckpointError, Error};
 pub use event::{CachedTokens, Clock, Event, FinishReason, Finished, PromptLogProbs, Started, Token, Usage};
+#[cfg(feature = "grammar")]
+pub use grammar::{Constraint, ConstraintError};
 pub use handle::{
     BlockingStream, Ended, EngineAdmin, EngineHandle, HandleOptions, Health, Reply, Shutdown, Stream,
 };
+#[cfg(feature = "hub")]
+pub use hub::HubError;
 pub use kvblock::{Phase, SeqId, UnknownName};
 pub use live_view::LiveView;
 pub use mask::TokenMask;

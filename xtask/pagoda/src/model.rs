@@ -1,6 +1,6 @@
 //! Opens a checkpoint, and loads it onto a device.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use attn_kernels::gpu::{Gpu, GpuError, GpuOptions};
@@ -13,6 +13,10 @@ use prefetch::engine::EngineConfig;
 
 use crate::error::{CheckpointError, Error};
 use crate::fetch::{ModelCache, Progress, SMOLLM2_135M_INSTRUCT};
+#[cfg(feature = "grammar")]
+use crate::grammar::{Compiler, Constraint};
+#[cfg(feature = "grammar")]
+use crate::mask::TokenMask;
 use crate::memory::{self, Extended};
 use crate::options::{Demand, EngineOptions};
 use crate::sparse::Sparse;
@@ -34,15 +38,29 @@ pub struct Model {
     fingerprint: OnceLock<u128>,
     /// Text of each token, from the first search for text in tokens.
     token_texts: OnceLock<Vec<String>>,
+    /// Compiler of constraints, from the first one.
+    #[cfg(feature = "grammar")]
+    compiler: OnceLock<Compiler>,
 }
 
 impl Model {
-    /// Opens a GGUF file, or a folder with `config.json` and safetensors.
+    /// Opens a GGUF file, or a folder with `config.json` and safetensors. A path that does not exist may be
+    /// `hf:USER/REPO[@REVISION][:FILE]`, a model of the Hugging Face hub: what the hub's cache lacks is fetched, if this crate is
+    /// built with the feature `hub`.
     ///
     /// # Errors
-    /// [`Error::Open`] if the checkpoint is missing or broken, with its path.
+    /// [`Error::Open`] if the checkpoint is missing or broken, with its path, and `Error::Hub` if it cannot be fetched.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
+        match path.to_str() {
+            Some(reference) if reference.starts_with("hf:") && !path.exists() => {
+                Self::open_path(&fetched(reference)?)
+            }
+            _ => Self::open_path(path),
+        }
+    }
+
+    fn open_path(path: &Path) -> Result<Self, Error> {
         let open = || Self::from_checkpoint(Checkpoint::open(path)?);
         open().map_err(|source| Error::Open { name: path.display().to_string(), source: Box::new(source) })
     }
@@ -82,6 +100,8 @@ impl Model {
             gpu: Mutex::default(),
             fingerprint: OnceLock::new(),
             token_texts: OnceLock::new(),
+            #[cfg(feature = "grammar")]
+            compiler: OnceLock::new(),
         })
     }
 
@@ -91,13 +111,12 @@ impl Model {
     /// # Errors
     /// [`Error::Open`] if `to` is none of [`Dtype::TARGETS`], or nothing is left to quantise.
     pub fn quantize(self, to: Dtype) -> Result<Self, Error> {
-        let Self { checkpoint, config, tokenizer, chat, sampling, token_texts, .. } = self;
-        let name = checkpoint.weights().path().display().to_string();
-        let checkpoint = checkpoint
-            .quantize(&config, to)
+        let name = self.checkpoint.weights().path().display().to_string();
+        let checkpoint = self
+            .checkpoint
+            .quantize(&self.config, to)
             .map_err(|source| Error::Open { name, source: Box::new(source.into()) })?;
-        let (gpu, fingerprint) = (Mutex::default(), OnceLock::new());
-        Ok(Self { checkpoint, config, tokenizer, chat, sampling, gpu, fingerprint, token_texts })
+        Ok(Self { checkpoint, gpu: Mutex::default(), fingerprint: OnceLock::new(), ..self })
     }
 
     /// The tokenizer.
@@ -133,6 +152,24 @@ impl Model {
         };
         let has = |text: &String| texts.iter().any(|wanted| text.contains(wanted.as_ref()));
         Ok((0..).zip(known).filter(|(_, text)| has(text)).map(|(id, _)| id).collect())
+    }
+
+    /// Makes a mask that keeps an output to a form. The first call sorts the tokens by their bytes, which is O(bytes of the
+    /// vocabulary); compiling takes milliseconds for most constraints, and up to some seconds for the largest.
+    ///
+    /// # Errors
+    /// [`Error::NoTokenizer`], and [`ConstraintError`](crate::ConstraintError).
+    #[cfg(feature = "grammar")]
+    pub fn mask(&self, constraint: &Constraint) -> Result<Box<dyn TokenMask>, Error> {
+        let compiler = match self.compiler.get() {
+            Some(known) => known,
+            // Two threads may make one at a time; one of the two is kept.
+            None => {
+                let made = Compiler::new(&self.config, self.tokenizer()?)?;
+                self.compiler.get_or_init(|| made)
+            }
+        };
+        Ok(compiler.mask(constraint)?)
     }
 
     /// Token ids of a conversation, ready to be answered. Without a chat template, these are the ids of the
@@ -327,6 +364,19 @@ impl Model {
         verdicts::tell_passed_over(&gpu, &options.notes);
         Ok(decoder)
     }
+}
+
+/// Path of a checkpoint of the hub, fetched if the cache lacks it.
+#[cfg(feature = "hub")]
+fn fetched(reference: &str) -> Result<PathBuf, Error> {
+    use crate::hub::{Settings, fetch};
+
+    Ok(fetch(&reference.parse()?, &Settings::of_this_user()?, &mut |_| {})?)
+}
+
+#[cfg(not(feature = "hub"))]
+fn fetched(reference: &str) -> Result<PathBuf, Error> {
+    Err(Error::NoHub { reference: reference.to_owned() })
 }
 
 /// Rows of the largest step with chunks of `chunk` tokens. A step has as many tokens as a chunk, including those of

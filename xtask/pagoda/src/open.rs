@@ -12,7 +12,7 @@ use crate::options::{Demand, EngineOptions};
 /// Number of sequences that run at a time by default.
 const SEQUENCES: u32 = 8;
 
-/// Prepares an engine for a model: a path of a GGUF file or of a folder with `config.json` and safetensors, or a [`Model`].
+/// Prepares an engine for a model: a path or a name that [`Model::open`] takes, or a [`Model`].
 pub fn open(model: impl Into<ModelSource>) -> EngineBuilder {
     EngineBuilder {
         model: model.into(),

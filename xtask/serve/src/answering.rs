@@ -10,10 +10,10 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_core::Stream;
+use pagoda::tools::{AnswerParser, AnswerPart, add};
 use pagoda::{Event, FinishReason, LogProbs, Request};
 use serde::Serialize;
 
-use crate::answer::{Answer, Piece, add};
 use crate::call::Call;
 use crate::engine_use::EngineUse;
 use crate::error::ApiError;
@@ -37,7 +37,7 @@ pub(crate) struct Job {
     /// The field of the prompts, which errors about prompts name.
     pub(crate) input: &'static str,
     /// Takes the texts apart; without it, they are returned as they are.
-    pub(crate) answer: Option<Answer>,
+    pub(crate) answer: Option<AnswerParser>,
     /// Whether tokens are requested: the engine generates at least one, which is dropped otherwise.
     pub(crate) generates: bool,
     /// Fields of the call that change nothing.
@@ -65,7 +65,7 @@ pub(crate) struct Answering {
 /// One answer, as far as it has come.
 #[derive(Debug)]
 struct Growing {
-    answer: Option<Answer>,
+    answer: Option<AnswerParser>,
     has_begun: bool,
     end: Option<End>,
     /// The addition that was not sent yet.
@@ -79,7 +79,7 @@ pub(crate) struct Delta {
     pub(crate) index: usize,
     /// Whether this is the first addition.
     pub(crate) begins: bool,
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<AnswerPart>,
     pub(crate) ids: Vec<u32>,
     pub(crate) log_probs: Vec<LogProbs>,
     /// Set by the last addition.
@@ -179,7 +179,7 @@ pub(crate) async fn respond<R: Render>(
 }
 
 impl Growing {
-    fn new(index: usize, answer: Option<Answer>) -> Self {
+    fn new(index: usize, answer: Option<AnswerParser>) -> Self {
         let delta = Delta { index, ..Delta::default() };
         Self { answer, has_begun: false, end: None, delta }
     }
@@ -189,7 +189,7 @@ impl Growing {
         match &mut self.answer {
             Some(answer) => answer.push(text),
             None if text.is_empty() => {}
-            None => add(&mut self.delta.pieces, Piece::Text(text.to_owned())),
+            None => add(&mut self.delta.pieces, AnswerPart::Text(text.to_owned())),
         }
     }
 
@@ -234,7 +234,7 @@ impl Answering {
                 let growing = &mut self.answers[index];
                 self.usage.output_tokens += 1;
                 self.usage.reasoning_tokens +=
-                    u64::from(growing.answer.as_ref().is_some_and(Answer::is_thinking));
+                    u64::from(growing.answer.as_ref().is_some_and(AnswerParser::is_thinking));
                 growing.delta.ids.push(token.id);
                 growing.delta.log_probs.extend(token.log_probs);
                 growing.push(&token.text);
@@ -249,7 +249,7 @@ impl Answering {
                     answer.finish();
                 }
                 growing.settle();
-                let has_called = growing.answer.as_ref().is_some_and(Answer::has_called);
+                let has_called = growing.answer.as_ref().is_some_and(AnswerParser::has_called);
                 let end = End { reason: end.reason.clone(), has_called };
                 growing.delta.end = Some(end.clone());
                 growing.end = Some(end);

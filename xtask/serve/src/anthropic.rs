@@ -8,9 +8,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use pagoda::tools::AnswerParser;
 use serde_json::json;
 
-use crate::answer::Answer;
 use crate::answering::{Job, respond as answer_by};
 use crate::call::Call;
 use crate::error::ApiError;
@@ -51,7 +51,7 @@ async fn answer(server: Arc<Server>, call: Call) -> Result<Response, ApiError> {
     let mask = server.mask(constraint).await?;
     let mut request = generation.request(&server, ids, max_tokens);
     request.mask = mask;
-    let answer = Some(Answer::new(tools.calls(), thinks));
+    let answer = Some(AnswerParser::new(tools.calls(), thinks));
     let (requests, ignored) = (vec![request], reader.ignored());
     let render = MessagesRender::new(format!("msg_{}", call.id.as_str()));
     let job = Job { generation, requests, input: "messages", answer, generates: true, ignored };

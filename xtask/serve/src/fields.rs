@@ -9,6 +9,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use pagoda::Sampling;
+use pagoda::tools::whole_characters;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{DeserializeOwned, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
@@ -330,39 +331,6 @@ pub(crate) fn merged(body: &[u8], name: &str) -> Result<Vec<u8>, ApiError> {
     Ok(serde_json::to_vec(&fields).expect("names are text"))
 }
 
-/// A text in which halves of characters beyond 16 bits, which JavaScript leaves where it cuts a text, are U+FFFD. serde_json
-/// refuses them.
-pub(crate) fn whole_characters(json: &str) -> Cow<'_, str> {
-    let is_half = |escape: &[u8], first: u8| {
-        escape.len() >= 6
-            && escape.starts_with(b"\\u")
-            && escape[2].eq_ignore_ascii_case(&b'd')
-            && escape[3..6].iter().all(u8::is_ascii_hexdigit)
-            && matches!(
-                (first, escape[3].to_ascii_lowercase()),
-                (b'h', b'8' | b'9' | b'a' | b'b') | (b'l', b'c'..=b'f')
-            )
-    };
-    let bytes = json.as_bytes();
-    let (mut whole, mut copied, mut at) = (String::new(), 0, 0);
-    while let Some(next) = json[at..].find('\\') {
-        at += next;
-        let rest = &bytes[at..];
-        if is_half(rest, b'h') && is_half(&rest[6..], b'l') {
-            at += 12;
-        } else if is_half(rest, b'h') || is_half(rest, b'l') {
-            whole.push_str(&json[copied..at]);
-            whole.push_str("\\ufffd");
-            at += 6;
-            copied = at;
-        } else {
-            // The next character is escaped, and may be of several bytes.
-            at += 1 + json[at + 1..].chars().next().map_or(0, char::len_utf8);
-        }
-    }
-    if copied == 0 { Cow::Borrowed(json) } else { Cow::Owned(whole + &json[copied..]) }
-}
-
 /// A whole number, which clients may write as `1.0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Int<T>(pub(crate) T);
@@ -512,16 +480,6 @@ mod tests {
         assert_eq!(merged(r#"{"in":null}"#).unwrap(), r#"{"in":null}"#);
         assert_eq!(merged(r#"{"a":1,"in":{"a":2}}"#).unwrap_err().param.as_deref(), Some("in.a"));
         assert_eq!(merged(r#"{"in":[]}"#).unwrap_err().param.as_deref(), Some("in"));
-    }
-
-    #[test]
-    fn halves_of_characters_are_replaced() {
-        let whole = |json: &str| serde_json::from_str::<String>(&whole_characters(json)).unwrap();
-        assert_eq!(whole(r#""a\ud83d\ude00b""#), "a\u{1f600}b");
-        assert_eq!(whole(r#""\uD83D""#), "\u{fffd}");
-        assert_eq!(whole(r#""\ude00\ud83d!\ud83dx""#), "\u{fffd}\u{fffd}!\u{fffd}x");
-        assert_eq!(whole(r#""\\ud83d \"\ud83d""#), "\\ud83d \"\u{fffd}");
-        assert!(matches!(whole_characters(r#""\u00e4 é""#), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::available_parallelism;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,9 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::task;
 use tracing::{error, info};
 
-use crate::answer::is_thought_begun;
 use crate::bodies::Bodies;
-use crate::constraint::{Constraint, Constraints};
 use crate::engine_use::{EngineUse, Recent};
 use crate::error::ApiError;
 use crate::feed::Feed;
@@ -23,9 +21,7 @@ use crate::fields::Reader;
 use crate::keys::{ApiKey, Client, Keys};
 use crate::metrics::Metrics;
 use crate::options::Options;
-
-/// Maximum number of tokens that spell the begin of a thought and the blanks after it.
-const THINK_TOKENS: usize = 16;
+use crate::output_format::OutputFormat;
 
 /// Name that stands for the model of any server.
 const ANY_MODEL: &str = "default";
@@ -40,8 +36,6 @@ pub(crate) struct Server {
     pub(crate) metrics: Metrics,
     pub(crate) recent: Recent,
     pub(crate) feed: Feed,
-    /// Created for the first constraint.
-    constraints: Arc<OnceLock<Constraints>>,
     /// Start of the server, in seconds since 1970.
     pub(crate) created: u64,
     /// Whether it is about to end, and takes no more calls.
@@ -83,7 +77,6 @@ impl Server {
             metrics: Metrics::default(),
             recent: Recent::default(),
             feed: Feed::default(),
-            constraints: Arc::default(),
             options,
             created: unix_seconds(),
             draining: AtomicBool::new(false),
@@ -252,9 +245,7 @@ impl Server {
     pub(crate) async fn prompt(&self, conversation: Conversation) -> Result<Prompted, ApiError> {
         let encode = move |model: &Model| {
             let ids = model.conversation_ids(conversation)?;
-            let last = &ids[ids.len().saturating_sub(THINK_TOKENS)..];
-            let end = model.tokenizer()?.decode(last, false).map_err(pagoda::Error::from)?;
-            Ok(Prompted { thinks: is_thought_begun(&end), ids })
+            Ok(Prompted { thinks: model.begins_thought(&ids)?, ids })
         };
         self.compute(encode).await
     }
@@ -262,22 +253,10 @@ impl Server {
     /// The mask of an output, `None` if it is free.
     pub(crate) async fn mask(
         &self,
-        constraint: Option<Constraint>,
+        format: Option<OutputFormat>,
     ) -> Result<Option<Box<dyn TokenMask>>, ApiError> {
-        let Some(constraint) = constraint else { return Ok(None) };
-        let constraints = Arc::clone(&self.constraints);
-        let make = move |model: &Model| {
-            let known = match constraints.get() {
-                Some(known) => known,
-                // Two calls may make them at a time; one of the two is kept.
-                None => {
-                    let made = Constraints::new(model)?;
-                    constraints.get_or_init(|| made)
-                }
-            };
-            known.mask(constraint)
-        };
-        self.compute_in(&self.compiler, make).await.map(Some)
+        let Some(format) = format else { return Ok(None) };
+        self.compute_in(&self.compiler, move |model| format.mask(model)).await.map(Some)
     }
 
     /// Begins the `pagoda` object of a reply to `prompts` under a salt of the prefix cache, before anything has happened. The

@@ -5,9 +5,8 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use pagoda::{Conversation, Model, Request};
+use pagoda::{Constraint, Conversation, Model, Request};
 use serde_json::{Value, json};
-use serve::SchemaMasks;
 
 use crate::cli::{Defaults, GenerateArgs};
 use crate::ids_file;
@@ -29,8 +28,8 @@ pub(super) fn read(args: &GenerateArgs, model: &Model, defaults: Defaults) -> Re
     request.stop = args.stop.iter().filter(|_| request.text).cloned().collect();
     if let Some(path) = &args.json_schema {
         let schema = read_json(path)?;
-        request.mask =
-            Some(SchemaMasks::new(model)?.mask(schema).with_context(|| path.display().to_string())?);
+        let mask = model.mask(&Constraint::Schema(schema)).with_context(|| path.display().to_string())?;
+        request.mask = Some(mask);
     }
     let of_prompt = |prompt| {
         let mut request = request.clone();

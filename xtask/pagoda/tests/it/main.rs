@@ -6,6 +6,8 @@ mod examples;
 mod fetch;
 mod fetched;
 mod handle;
+#[cfg(feature = "hub")]
+mod hub;
 mod non_finite;
 mod pace;
 mod poison;
@@ -18,6 +20,8 @@ mod simulation;
 mod surface;
 mod text;
 mod tier_groups;
+#[cfg(feature = "tools")]
+mod tools;
 
 use std::path::PathBuf;
 

@@ -5,10 +5,11 @@ use pagoda::FinishReason;
 use serde_json::{Map, Value, json};
 
 use super::error_json;
-use crate::answer::{CallPiece, Piece, new_id};
+use pagoda::tools::{AnswerPart, CallPart, readable};
+
 use crate::answering::{Answering, Delta, End, Out, Render};
-use crate::arguments::readable;
 use crate::error::ApiError;
+use crate::ids::new_id;
 use crate::reply::{self, value};
 
 /// Writes an answer as a message, whole or as a stream of named events.
@@ -112,22 +113,22 @@ impl MessagesRender {
         }
     }
 
-    fn send(&mut self, piece: Piece, out: &mut Out) {
+    fn send(&mut self, piece: AnswerPart, out: &mut Out) {
         match piece {
-            Piece::Thought(thought) => {
+            AnswerPart::Thought(thought) => {
                 if self.open != Some(Kind::Thinking) {
                     let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
                     self.begin_block(Kind::Thinking, &block, out);
                 }
                 self.add(&json!({ "type": "thinking_delta", "thinking": thought }), out);
             }
-            Piece::Text(text) => {
+            AnswerPart::Text(text) => {
                 if self.open != Some(Kind::Text) {
                     self.begin_block(Kind::Text, &text_block(""), out);
                 }
                 self.add(&json!({ "type": "text_delta", "text": text }), out);
             }
-            Piece::Call(CallPiece { name, arguments, .. }) => {
+            AnswerPart::Call(CallPart { name, arguments, .. }) => {
                 if let Some(name) = name {
                     self.begin_block(Kind::ToolUse, &tool_use(&name, Map::new()), out);
                 }
@@ -165,9 +166,11 @@ impl Render for MessagesRender {
 
     fn whole(&mut self, answering: &Answering, deltas: Vec<Delta>) -> Response {
         let block = |piece| match piece {
-            Piece::Thought(thought) => json!({ "type": "thinking", "thinking": thought, "signature": "" }),
-            Piece::Text(text) => text_block(&text),
-            Piece::Call(CallPiece { name, arguments, .. }) => {
+            AnswerPart::Thought(thought) => {
+                json!({ "type": "thinking", "thinking": thought, "signature": "" })
+            }
+            AnswerPart::Text(text) => text_block(&text),
+            AnswerPart::Call(CallPart { name, arguments, .. }) => {
                 tool_use(&name.unwrap_or_default(), readable(&arguments))
             }
         };

@@ -3,15 +3,16 @@
 use std::borrow::Cow;
 
 use pagoda::Conversation;
+use pagoda::tools::{ToolMode, Tools};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::constraint::{Constraint, FormatFields, ResponseFormat};
 use crate::error::ApiError;
 use crate::fields::{Int, Reader, length};
 use crate::generation::{Generation, GenerationFields};
-use crate::tools::{Function, ToolMode, Tools};
+use crate::output_format::{FormatFields, OutputFormat, ResponseFormat};
+use crate::tools::{checked_tools, format_of};
 
 /// Begins a system block that Claude Code changes at every request. Left in, it would make every prompt differ
 /// from the one before near its first token, so that nothing of it were cached.
@@ -50,7 +51,7 @@ pub(crate) struct Messages {
     /// `None` for as many as there is room for.
     pub(super) max_tokens: Option<u32>,
     pub(super) tools: Tools,
-    pub(super) constraint: Option<Constraint>,
+    pub(super) constraint: Option<OutputFormat>,
 }
 
 /// A message of a conversation.
@@ -184,7 +185,7 @@ impl Messages {
         };
         let constraint = format.map(|format| format.form(field)).transpose()?.flatten().or(forms.check()?);
         let tools = tools(fields.tools.as_deref().unwrap_or_default(), fields.tool_choice, reader)?;
-        let constraint = tools.constrain(constraint)?;
+        let constraint = format_of(&tools, constraint)?;
         let messages = messages(fields.messages, fields.system, reader)?;
         let continues = messages.last().is_some_and(|last| last["role"] == "assistant");
         if generates && fields.max_tokens.is_none() {
@@ -241,12 +242,12 @@ fn tools(given: &[Value], choice: Option<ToolChoice>, reader: &mut Reader) -> Re
             Some(kind) if kind != "custom" => reader.ignore(format!("{at} ({kind})"))?,
             _ => {
                 let Tool { name, description, input_schema, .. } = reader.part(&at, tool)?;
-                list.push(Function { name, description, parameters: Some(input_schema) });
+                list.push(pagoda::tools::Tool { name, description, parameters: Some(input_schema) });
             }
         }
     }
     let Some(ToolChoice { r#type, name, disable_parallel_tool_use }) = choice else {
-        return Tools::new(list, ToolMode::Auto, true);
+        return checked_tools(list, ToolMode::Auto, None);
     };
     let choice = match (r#type, name) {
         (Kind::Auto, None) => ToolMode::Auto,
@@ -255,7 +256,7 @@ fn tools(given: &[Value], choice: Option<ToolChoice>, reader: &mut Reader) -> Re
         (Kind::Tool, Some(name)) => ToolMode::Named(name),
         _ => return Err(ApiError::field("tool_choice.name", "belongs to type tool, which needs it")),
     };
-    Tools::new(list, choice, !disable_parallel_tool_use.unwrap_or(false))
+    checked_tools(list, choice, disable_parallel_tool_use.map(|disabled| !disabled))
 }
 
 fn messages(

@@ -14,17 +14,18 @@ use serde_json::Value;
 use super::log_probs::ChatLogProbs;
 use super::messages::ConversationFields;
 use super::{Stop, Usage, reasons, usage_of_chunk};
-use crate::answer::{Answer, Piece};
+use pagoda::tools::{AnswerParser, AnswerPart, Tools};
+
 use crate::answering::{Answering, Delta, Job, Out, Render, respond};
 use crate::call::Call;
-use crate::constraint::{Constraint, FormatFields};
 use crate::engine_use::EngineUse;
 use crate::error::ApiError;
 use crate::fields::{Int, Reader, length};
 use crate::generation::{Generation, GenerationFields, StreamOptions};
+use crate::output_format::{FormatFields, OutputFormat};
 use crate::reply::json;
 use crate::server::{Prompted, Server};
-use crate::tools::{ChatTool, ToolChoice, Tools};
+use crate::tools::{ChatTool, ToolChoice, format_of, read_tools};
 use message::{DeltaMessage, Message, Whole};
 
 /// Fields of a chat.
@@ -63,7 +64,7 @@ pub(crate) struct Chat {
     pub(crate) conversation: Conversation,
     pub(crate) generation: Generation,
     pub(crate) max_tokens: Option<u32>,
-    pub(crate) constraint: Option<Constraint>,
+    pub(crate) constraint: Option<OutputFormat>,
     pub(crate) tools: Tools,
     includes_reasoning: bool,
 }
@@ -77,10 +78,10 @@ impl Chat {
         let newer = length("max_completion_tokens", fields.max_completion_tokens)?;
         let max_tokens = newer.or(length("max_tokens", fields.max_tokens)?);
         let constraint = format.check()?;
-        let parallel = fields.parallel_tool_calls.unwrap_or(true);
-        let tools = Tools::read::<ChatTool>(fields.tools, fields.tool_choice, parallel, reader)?;
+        let tools =
+            read_tools::<ChatTool>(fields.tools, fields.tool_choice, fields.parallel_tool_calls, reader)?;
         conversation.tools = tools.for_template();
-        let constraint = tools.constrain(constraint)?;
+        let constraint = format_of(&tools, constraint)?;
         if fields.modalities.is_some_and(|kinds| kinds != ["text"]) {
             return Err(ApiError::field("modalities", "only text can be generated"));
         }
@@ -123,7 +124,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     };
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
-    let answer = Some(Answer::new(tools.calls(), thinks));
+    let answer = Some(AnswerParser::new(tools.calls(), thinks));
     let (requests, ignored) = (vec![request], reader.ignored());
     let job = Job { generation, requests, input: "messages", answer, generates: true, ignored };
     respond(&server, call, job, render).await
@@ -197,10 +198,10 @@ impl ChatRender {
         &self,
         answering: &Answering,
         delta: Delta,
-        message: impl FnOnce(Vec<Piece>) -> M,
+        message: impl FnOnce(Vec<AnswerPart>) -> M,
     ) -> ChatChoice<M> {
         let Delta { index, mut pieces, ids, log_probs, end, .. } = delta;
-        pieces.retain(|piece| self.includes_reasoning || !matches!(piece, Piece::Thought(_)));
+        pieces.retain(|piece| self.includes_reasoning || !matches!(piece, AnswerPart::Thought(_)));
         let tokenizer = answering.server.options.model.tokenizer.as_deref();
         let (finish_reason, stop_reason) = reasons(end);
         ChatChoice {

@@ -10,14 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use super::log_probs::TextLogProbs;
 use super::{Stop, Usage, reasons, usage_of_chunk};
-use crate::answer::Piece;
+use pagoda::tools::AnswerPart;
+
 use crate::answering::{Answering, Delta, Job, Out, Render, respond};
 use crate::call::Call;
-use crate::constraint::{Constraint, FormatFields};
 use crate::engine_use::EngineUse;
 use crate::error::ApiError;
 use crate::fields::{Int, Reader, length};
 use crate::generation::{Generation, GenerationFields, StreamOptions};
+use crate::output_format::{FormatFields, OutputFormat};
 use crate::prompt::{Prompt, Prompts, Reading};
 use crate::reply::json;
 use crate::server::Server;
@@ -57,7 +58,7 @@ pub(crate) struct Completion {
     pub(crate) generation: Generation,
     /// `None` for as many as there is room for.
     pub(crate) max_tokens: Option<u32>,
-    pub(crate) constraint: Option<Constraint>,
+    pub(crate) constraint: Option<OutputFormat>,
 }
 
 impl Completion {
@@ -172,7 +173,7 @@ impl CompletionRender {
         let prompt = &self.prompts[index / answering.samples];
         let mut text = if begins && self.echo { prompt.text.clone() } else { String::new() };
         for piece in pieces {
-            if let Piece::Text(piece) = piece {
+            if let AnswerPart::Text(piece) = piece {
                 text.push_str(&piece);
             }
         }

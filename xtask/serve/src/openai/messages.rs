@@ -6,7 +6,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::parts::Text;
-use crate::arguments::readable;
+use pagoda::tools::readable;
+
 use crate::error::ApiError;
 use crate::fields::Reader;
 

@@ -15,15 +15,16 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::messages::{Reasoning, set_effort};
-use crate::answer::Answer;
+use pagoda::tools::{AnswerParser, Tools};
+
 use crate::answering::{Job, respond};
 use crate::call::Call;
-use crate::constraint::{Constraint, ResponseFormat};
 use crate::error::ApiError;
 use crate::fields::{Int, Reader, length};
 use crate::generation::{Generation, GenerationFields};
+use crate::output_format::{OutputFormat, ResponseFormat};
 use crate::server::{Prompted, Server};
-use crate::tools::{ToolChoice, Tools};
+use crate::tools::{ToolChoice, format_of, read_tools};
 use items::Input;
 use reply::ResponsesRender;
 use tools::Tool;
@@ -78,7 +79,7 @@ struct Text {
 struct Responses {
     conversation: Conversation,
     generation: Generation,
-    constraint: Option<Constraint>,
+    constraint: Option<OutputFormat>,
     tools: Tools,
     max_tokens: Option<u32>,
     /// Fields that the response repeats.
@@ -98,12 +99,11 @@ impl Responses {
         let given = fields.tool_choice.as_ref();
         let choice: Option<ToolChoice> =
             given.map(|choice| reader.part("tool_choice", choice)).transpose()?;
-        let parallel = fields.parallel_tool_calls.unwrap_or(true);
-        let tools = Tools::read::<Tool>(fields.tools.take(), choice, parallel, reader)?;
+        let tools = read_tools::<Tool>(fields.tools.take(), choice, fields.parallel_tool_calls, reader)?;
         let text: Option<Text> = fields.text.as_ref().map(|text| reader.part("text", text)).transpose()?;
         let format = text.and_then(|text| text.format);
         let constraint = format.map(|format| format.form("text.format")).transpose()?.flatten();
-        let constraint = tools.constrain(constraint)?;
+        let constraint = format_of(&tools, constraint)?;
         generation.stop.extend(tools.stop().map(str::to_owned));
         let mut messages = fields.input.messages(reader)?;
         if let Some(text) = &fields.instructions {
@@ -174,7 +174,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     let render = ResponsesRender::new(call.id.prefixed("resp"), repeated);
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
-    let answer = Some(Answer::new(tools.calls(), thinks));
+    let answer = Some(AnswerParser::new(tools.calls(), thinks));
     let (requests, ignored) = (vec![request], reader.ignored());
     let job = Job { generation, requests, input: "input", answer, generates: true, ignored };
     respond(&server, call, job, render).await

@@ -1,8 +1,7 @@
 //! Outputs that must have a form.
 
+use pagoda::Constraint;
 use serde_json::{Value, json};
-
-use serve::SchemaMasks;
 
 use crate::client::post;
 use crate::fixture::{MODEL, shared};
@@ -141,7 +140,7 @@ fn masks_stall_nobody() {
     use rustix::time::{ClockId, clock_gettime};
 
     let schema = json!({ "type": "string", "pattern": "^[a-z ]{1000}$" });
-    let mut mask = SchemaMasks::new(&MODEL).unwrap().mask(schema).unwrap();
+    let mut mask = MODEL.mask(&Constraint::Schema(schema)).unwrap();
     let mut allowed = vec![0; MODEL.config.vocab_size.div_ceil(32) as usize];
     let begun = clock_gettime(ClockId::ThreadCPUTime);
     for _ in 0..200 {

@@ -1,8 +1,9 @@
 //! The messages of chat answers.
 
+use pagoda::tools::{AnswerPart, CallPart};
 use serde::Serialize;
 
-use crate::answer::{CallPiece, Piece, new_id};
+use crate::ids::new_id;
 
 /// The message of a choice.
 #[derive(Serialize)]
@@ -71,13 +72,13 @@ struct Kinds {
 }
 
 impl Kinds {
-    fn new(pieces: Vec<Piece>) -> Self {
+    fn new(pieces: Vec<AnswerPart>) -> Self {
         let mut kinds = Self::default();
         for piece in pieces {
             match piece {
-                Piece::Text(text) => kinds.text.push_str(&text),
-                Piece::Thought(thought) => kinds.thought.push_str(&thought),
-                Piece::Call(CallPiece { index, name, arguments }) => kinds.calls.push(CallDelta {
+                AnswerPart::Text(text) => kinds.text.push_str(&text),
+                AnswerPart::Thought(thought) => kinds.thought.push_str(&thought),
+                AnswerPart::Call(CallPart { index, name, arguments }) => kinds.calls.push(CallDelta {
                     index,
                     id: name.is_some().then(|| new_id("call")),
                     r#type: name.is_some().then_some("function"),
@@ -90,7 +91,7 @@ impl Kinds {
 }
 
 impl Whole {
-    pub(super) fn new(pieces: Vec<Piece>) -> Self {
+    pub(super) fn new(pieces: Vec<AnswerPart>) -> Self {
         let Kinds { text, thought, calls: tool_calls } = Kinds::new(pieces);
         let content = Some(text).filter(|text| tool_calls.is_empty() || !text.is_empty());
         let reasoning_content = Some(thought).filter(|thought| !thought.is_empty());
@@ -105,7 +106,7 @@ impl DeltaMessage {
         Self { delta }
     }
 
-    pub(super) fn new(pieces: Vec<Piece>) -> Self {
+    pub(super) fn new(pieces: Vec<AnswerPart>) -> Self {
         let Kinds { text, thought, calls: tool_calls } = Kinds::new(pieces);
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         Self {

@@ -1,8 +1,9 @@
 //! The items of a response as they grow.
 
+use pagoda::tools::{AnswerPart, CallPart};
 use serde_json::{Value, json};
 
-use crate::answer::{CallPiece, Piece, new_id};
+use crate::ids::new_id;
 
 /// The output of a response.
 #[derive(Debug, Default)]
@@ -43,13 +44,13 @@ pub(super) enum Change {
 
 impl Output {
     /// Adds new pieces of an answer.
-    pub(super) fn add(&mut self, pieces: Vec<Piece>) -> Vec<Change> {
+    pub(super) fn add(&mut self, pieces: Vec<AnswerPart>) -> Vec<Change> {
         let mut changes = Vec::new();
         for piece in pieces {
             match piece {
-                Piece::Text(text) => self.grow(Kind::Message, text, &mut changes),
-                Piece::Thought(thought) => self.grow(Kind::Reasoning, thought, &mut changes),
-                Piece::Call(CallPiece { name, arguments, .. }) => {
+                AnswerPart::Text(text) => self.grow(Kind::Message, text, &mut changes),
+                AnswerPart::Thought(thought) => self.grow(Kind::Reasoning, thought, &mut changes),
+                AnswerPart::Call(CallPart { name, arguments, .. }) => {
                     if let Some(name) = name {
                         self.begin(Kind::Call { call_id: new_id("call"), name }, &mut changes);
                     }
@@ -169,19 +170,19 @@ impl Item {
 mod tests {
     use super::*;
 
-    fn text(text: &str) -> Vec<Piece> {
-        vec![Piece::Text(text.into())]
+    fn text(text: &str) -> Vec<AnswerPart> {
+        vec![AnswerPart::Text(text.into())]
     }
 
-    fn call(index: usize, name: Option<&str>, arguments: &str) -> Vec<Piece> {
-        vec![Piece::Call(CallPiece { index, name: name.map(str::to_owned), arguments: arguments.into() })]
+    fn call(index: usize, name: Option<&str>, arguments: &str) -> Vec<AnswerPart> {
+        vec![AnswerPart::Call(CallPart { index, name: name.map(str::to_owned), arguments: arguments.into() })]
     }
 
     #[test]
     fn items_begin_and_end_as_the_answer_changes() {
         use Change::{Begun, Ended, Grown};
         let mut output = Output::default();
-        assert_eq!(output.add(vec![Piece::Thought("t".into())]), [Begun(0), Grown(0, "t".into())]);
+        assert_eq!(output.add(vec![AnswerPart::Thought("t".into())]), [Begun(0), Grown(0, "t".into())]);
         assert_eq!(output.add(text("a")), [Ended(0), Begun(1), Grown(1, "a".into())]);
         assert_eq!(output.add(text("b")), [Grown(1, "b".into())]);
         assert_eq!(output.add(call(0, Some("f"), "{")), [Ended(1), Begun(2), Grown(2, "{".into())]);

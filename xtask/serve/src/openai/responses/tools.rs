@@ -1,10 +1,11 @@
 //! Tools in the form of the responses API: a function's fields are next to its type.
 
+use pagoda::tools;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::tools::{Function, ToolForm};
+use crate::tools::ToolForm;
 
 /// A tool of responses.
 #[derive(Deserialize, JsonSchema)]
@@ -19,7 +20,7 @@ pub(super) struct Tool {
     parameters: Option<Value>,
 }
 
-impl From<Tool> for Function {
+impl From<Tool> for tools::Tool {
     fn from(Tool { name, description, parameters, .. }: Tool) -> Self {
         Self { name, description, parameters }
     }

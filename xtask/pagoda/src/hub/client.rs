@@ -5,13 +5,13 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
 use reqwest::header::{self, HeaderMap};
 use reqwest::{Response, StatusCode, redirect};
 use serde::Deserialize;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
+use super::error::HubError;
 use super::reference::Reference;
 use super::{Progress, Settings};
 
@@ -26,7 +26,7 @@ const CHUNK: usize = 1 << 20;
 
 /// A connection to the hub.
 #[derive(Debug)]
-pub struct Client {
+pub(super) struct Client {
     /// Follows redirects, without the token if they lead to another host.
     http: reqwest::Client,
     /// Follows none: the first answer has the hash.
@@ -64,30 +64,9 @@ pub(super) struct Remote {
     bytes: u64,
 }
 
-/// The network, or the hub, does not answer.
-#[derive(Debug, thiserror::Error)]
-#[error("{endpoint} does not answer")]
-struct Unreachable {
-    endpoint: String,
-    source: reqwest::Error,
-}
-
-/// Whether an error means that there is no network, rather than that the hub refused.
-pub(super) fn is_unreachable(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Unreachable>().is_some()
-}
-
 impl Client {
     /// Prepares requests; nothing is sent yet.
-    ///
-    /// # Errors
-    /// If the address needs TLS, and this program is built without it.
-    pub fn new(settings: &Settings) -> Result<Self> {
-        ensure!(
-            !settings.endpoint.starts_with("https:") || cfg!(any(feature = "hub", feature = "s3")),
-            "{}: TLS is in programs that are built with --features hub",
-            settings.endpoint
-        );
+    pub(super) fn new(settings: &Settings) -> Result<Self, HubError> {
         choose_cryptography();
         let builder = || {
             reqwest::Client::builder()
@@ -95,16 +74,19 @@ impl Client {
                 .connect_timeout(PATIENCE)
                 .read_timeout(PATIENCE)
         };
+        let built = |builder: reqwest::ClientBuilder| {
+            builder.build().map_err(|source| HubError::System { source: io::Error::other(source) })
+        };
         Ok(Self {
-            http: builder().build()?,
-            first_answer: builder().redirect(redirect::Policy::none()).build()?,
+            http: built(builder())?,
+            first_answer: built(builder().redirect(redirect::Policy::none()))?,
             endpoint: settings.endpoint.clone(),
             token: settings.token.clone(),
         })
     }
 
     /// The commit and the files of a revision.
-    pub(super) async fn repository(&self, reference: &Reference) -> Result<Repository> {
+    pub(super) async fn repository(&self, reference: &Reference) -> Result<Repository, HubError> {
         let url = format!(
             "{}/api/models/{}/revision/{}",
             self.endpoint,
@@ -113,14 +95,20 @@ impl Client {
         );
         let response = self.ask(self.http.get(&url), reference).await?;
         let repository: Repository = serde_json::from_slice(&self.body(response).await?)
-            .with_context(|| format!("{url}: the answer is no list of files"))?;
-        is_hash(&repository.commit)
-            .then_some(repository)
-            .with_context(|| format!("{url}: the answer names no commit"))
+            .map_err(|error| wrong(&url, format!("the answer is no list of files: {error}")))?;
+        match is_hash(&repository.commit) {
+            true => Ok(repository),
+            false => Err(wrong(&url, "the answer names no commit")),
+        }
     }
 
     /// Hash and size of a file.
-    pub(super) async fn describe(&self, reference: &Reference, commit: &str, file: &str) -> Result<Remote> {
+    pub(super) async fn describe(
+        &self,
+        reference: &Reference,
+        commit: &str,
+        file: &str,
+    ) -> Result<Remote, HubError> {
         let path = file.split('/').map(escaped).collect::<Vec<_>>().join("/");
         let url = format!("{}/{}/resolve/{commit}/{path}", self.endpoint, reference.repo);
         let response = self.ask(self.first_answer.head(&url), reference).await?;
@@ -131,7 +119,7 @@ impl Client {
         let bytes = text(headers, "x-linked-size").or_else(|| text(headers, "content-length"));
         let bytes = bytes.and_then(|bytes| bytes.parse().ok());
         let (Some(etag), Some(bytes)) = (etag, bytes) else {
-            bail!("{url}: the answer has no hash or no size of the file")
+            return Err(wrong(&url, "the answer has no hash or no size of the file"));
         };
         Ok(Remote { file: file.to_owned(), url, etag, bytes })
     }
@@ -142,80 +130,95 @@ impl Client {
         &self,
         remote: &Remote,
         path: &Path,
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<()> {
+        progress: &mut (dyn FnMut(Progress<'_>) + Send),
+    ) -> Result<(), HubError> {
+        let written = || HubError::io(path, "written");
         let open = File::options().read(true).append(true).create(true).open(path);
-        let mut out = open.with_context(|| format!("{}: cannot be written", path.display()))?;
+        let mut out = open.map_err(written())?;
+        let length = |out: &File| Ok(out.metadata().map_err(HubError::io(path, "read"))?.len());
         let mut retries = 0;
         loop {
-            let before = out.metadata()?.len();
+            let before = length(&out)?;
             if before >= remote.bytes {
                 break;
             }
-            match self.append(remote, &mut out, progress).await {
+            match self.append(remote, (&mut out, path), progress).await {
                 Ok(()) => {
-                    let after = out.metadata()?.len();
-                    ensure!(after > before, "{}: ends after {after} of {} bytes", remote.url, remote.bytes);
+                    let after = length(&out)?;
+                    if after <= before {
+                        let reason = format!("ends after {after} of {} bytes", remote.bytes);
+                        return Err(wrong(&remote.url, reason));
+                    }
                 }
-                Err(error) if !is_unreachable(&error) => {
-                    return Err(error.context(path.display().to_string()));
-                }
-                Err(error) => {
-                    let stuck = out.metadata()?.len() == before;
+                Err(error @ HubError::Unreachable { .. }) => {
+                    let stuck = length(&out)? == before;
                     retries = if stuck { retries + 1 } else { 0 };
                     if retries == MAX_RETRIES {
                         return Err(error);
                     }
                     tokio::time::sleep(Duration::from_millis(200 << retries)).await;
                 }
+                Err(error) => return Err(error),
             }
         }
-        out.sync_all()?;
-        check(remote, &mut out).or_else(|wrong| {
+        out.sync_all().map_err(written())?;
+        let checked = check(remote, &mut out).map_err(HubError::io(path, "read"))?;
+        checked.or_else(|reason| {
             // Going on from it would end in the same fault.
-            std::fs::remove_file(path)?;
-            Err(wrong)
+            std::fs::remove_file(path).map_err(HubError::io(path, "removed"))?;
+            Err(wrong(&remote.url, reason))
         })
     }
 
-    /// Fetches what is missing at the end of a file, as far as the connection lasts.
+    /// Fetches what is missing at the end of a file with a path, as far as the connection lasts.
     async fn append(
         &self,
         remote: &Remote,
-        out: &mut File,
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<()> {
-        let mut bytes = out.metadata()?.len();
+        (out, path): (&mut File, &Path),
+        progress: &mut (dyn FnMut(Progress<'_>) + Send),
+    ) -> Result<(), HubError> {
+        let written = || HubError::io(path, "written");
+        let wrong = |reason: String| wrong(&remote.url, reason);
+        let mut bytes = out.metadata().map_err(HubError::io(path, "read"))?.len();
         let mut request = self.with_token(self.http.get(&remote.url));
         if bytes > 0 {
             request = request.header(header::RANGE, format!("bytes={bytes}-"));
         }
         let mut response = request.send().await.map_err(|source| self.unreachable(source))?;
         let status = response.status();
-        ensure!(status.is_success(), "{}: {status}", remote.url);
+        if !status.is_success() {
+            return Err(wrong(status.to_string()));
+        }
         let begin = format!("bytes {bytes}-");
         let goes_on =
             text(response.headers(), "content-range").is_some_and(|range| range.starts_with(&begin));
         if bytes > 0 && !(status == StatusCode::PARTIAL_CONTENT && goes_on) {
             // The whole file, from its beginning.
-            out.set_len(0)?;
+            out.set_len(0).map_err(written())?;
             bytes = 0;
-            ensure!(status == StatusCode::OK, "{}: {status} with other bytes than asked for", remote.url);
+            if status != StatusCode::OK {
+                return Err(wrong(format!("{status} with other bytes than requested")));
+            }
         }
         while let Some(chunk) = response.chunk().await.map_err(|source| self.unreachable(source))? {
-            out.write_all(&chunk)?;
+            out.write_all(&chunk).map_err(written())?;
             bytes += chunk.len() as u64;
-            ensure!(bytes <= remote.bytes, "{}: more than the announced {} bytes", remote.url, remote.bytes);
-            progress(Progress { file: &remote.file, bytes, total: remote.bytes });
+            if bytes > remote.bytes {
+                return Err(wrong(format!("more than the announced {} bytes", remote.bytes)));
+            }
+            progress(Progress::Bytes { file: &remote.file, bytes, total: remote.bytes });
         }
         Ok(())
     }
 
     /// Sends a request whose refusal is of a repository or a file of it.
-    async fn ask(&self, request: reqwest::RequestBuilder, reference: &Reference) -> Result<Response> {
+    async fn ask(
+        &self,
+        request: reqwest::RequestBuilder,
+        reference: &Reference,
+    ) -> Result<Response, HubError> {
         let response = self.with_token(request).send().await.map_err(|source| self.unreachable(source))?;
-        let url = response.url().clone();
-        let why = match response.status() {
+        let reason = match response.status() {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if self.token.is_none() => {
                 "it does not exist, is private, or has terms to agree to: set HF_TOKEN"
             }
@@ -226,10 +229,15 @@ impl Client {
             status if status.is_success() || status.is_redirection() => return Ok(response),
             _ => "the hub failed",
         };
-        Err(anyhow!("{reference}: {why} ({url}: {})", response.status()))
+        Err(HubError::Refused {
+            reference: reference.to_string(),
+            reason,
+            url: response.url().to_string(),
+            status: response.status().to_string(),
+        })
     }
 
-    async fn body(&self, response: Response) -> Result<Vec<u8>> {
+    async fn body(&self, response: Response) -> Result<Vec<u8>, HubError> {
         Ok(response.bytes().await.map_err(|source| self.unreachable(source))?.to_vec())
     }
 
@@ -240,26 +248,32 @@ impl Client {
         }
     }
 
-    fn unreachable(&self, source: reqwest::Error) -> anyhow::Error {
-        Unreachable { endpoint: self.endpoint.clone(), source }.into()
+    fn unreachable(&self, source: reqwest::Error) -> HubError {
+        HubError::Unreachable { endpoint: self.endpoint.clone(), source: source.into() }
     }
 }
 
-/// Chooses the cryptography of TLS connections for HTTP clients, which are built without one, unless the program has chosen.
-pub(crate) fn choose_cryptography() {
-    // An error only tells that it was chosen.
-    #[cfg(feature = "hub")]
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    #[cfg(all(not(feature = "hub"), any(feature = "s3", feature = "tls")))]
-    prefetch::tier::choose_cryptography();
+/// An answer of `url` that is not as it should be.
+fn wrong(url: &str, reason: impl Into<String>) -> HubError {
+    HubError::Answer { url: url.to_owned(), reason: reason.into() }
 }
 
-/// Compares a file with the hash that the hub announced.
-fn check(remote: &Remote, file: &mut File) -> Result<()> {
+/// Chooses the cryptography of TLS connections of this process, unless the program has chosen. HTTP clients are built without
+/// one.
+pub fn choose_cryptography() {
+    // An error only tells that it was chosen.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// Compares a file with the size and the hash that the hub announced; the inner error says how they differ.
+fn check(remote: &Remote, file: &mut File) -> io::Result<Result<(), String>> {
+    let Remote { etag, bytes: announced, .. } = remote;
     let bytes = file.metadata()?.len();
-    ensure!(bytes == remote.bytes, "{}: {bytes} bytes came, {} were announced", remote.url, remote.bytes);
+    if bytes != *announced {
+        return Ok(Err(format!("{bytes} bytes came, {announced} were announced")));
+    }
     file.seek(SeekFrom::Start(0))?;
-    let found = if remote.etag.len() == 64 {
+    let found = if etag.len() == 64 {
         digest(Sha256::new(), file)?
     } else {
         // As git hashes the contents of a file.
@@ -267,13 +281,10 @@ fn check(remote: &Remote, file: &mut File) -> Result<()> {
         hash.update(format!("blob {bytes}\0"));
         digest(hash, file)?
     };
-    ensure!(
-        found == remote.etag,
-        "{}: the hash of what came is {found}, {} was announced",
-        remote.url,
-        remote.etag
-    );
-    Ok(())
+    Ok(match found == *etag {
+        true => Ok(()),
+        false => Err(format!("the hash of what came is {found}, {etag} was announced")),
+    })
 }
 
 fn digest(mut hash: impl Digest, file: &mut File) -> io::Result<String> {

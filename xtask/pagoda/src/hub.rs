@@ -1,23 +1,23 @@
 //! Models of the Hugging Face hub: `hf:USER/REPO[@REVISION][:FILE]`, fetched into the cache that other tools share.
 //!
 //! The crate `hf-hub` has an interface for synchronous programs with an HTTP client and TLS of its own, in addition to those
-//! of this program, and neither checks hashes nor reads `HF_HUB_OFFLINE`; so here is the small part of the hub's API that
+//! of remote tiers, and neither checks hashes nor reads `HF_HUB_OFFLINE`; so here is the small part of the hub's API that
 //! fetching takes.
 
 mod cache;
 mod client;
+mod error;
 mod files;
 mod reference;
 
 use std::env;
-use std::path::PathBuf;
-
-use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use std::path::{Path, PathBuf};
+use std::thread;
 
 pub use cache::{Cached, HubCache};
-pub use client::Client;
-pub(crate) use client::choose_cryptography;
+use client::Client;
+pub use client::choose_cryptography;
+pub use error::HubError;
 pub use reference::Reference;
 
 /// The hub itself.
@@ -41,14 +41,14 @@ impl Settings {
     ///
     /// # Errors
     /// If the user has no folder for caches.
-    pub fn of_this_user() -> Result<Self> {
+    pub fn of_this_user() -> Result<Self, HubError> {
         let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let home = match set("HF_HOME") {
             Some(home) => PathBuf::from(home),
             None => match set("XDG_CACHE_HOME") {
                 Some(cache) => PathBuf::from(cache).join("huggingface"),
                 None => {
-                    let home = env::home_dir().context("this user has no home; set HF_HOME to a folder")?;
+                    let home = env::home_dir().ok_or(HubError::NoHome)?;
                     home.join(".cache").join("huggingface")
                 }
             },
@@ -71,86 +71,78 @@ impl Settings {
     }
 }
 
-/// Path of the checkpoint that a reference names. What the cache lacks is fetched, with a bar on stderr.
-///
-/// # Errors
-/// If the hub has no such model, refuses it, cannot be reached, or sends something else than it announced.
-pub fn fetch(reference: &Reference) -> Result<PathBuf> {
-    let settings = Settings::of_this_user()?;
-    let bar = ProgressBar::no_length().with_style(
-        ProgressStyle::with_template("{msg} [{bar:40}] {bytes} of {total_bytes}, {eta} left")?
-            .progress_chars("=> "),
-    );
-    let path = fetch_with(reference, &settings, &mut |progress: Progress<'_>| {
-        if bar.message() != progress.file {
-            bar.set_message(progress.file.to_owned());
-            bar.set_length(progress.total);
-            bar.reset_eta();
-        }
-        bar.set_position(progress.bytes);
-    });
-    bar.finish_and_clear();
-    path
-}
-
-/// Bytes of a file that are there.
+/// Progress of a fetch.
 #[derive(Debug, Clone, Copy)]
-pub struct Progress<'a> {
-    /// Path of the file in the repository.
-    pub file: &'a str,
-    /// Bytes that are in the cache.
-    pub bytes: u64,
-    /// Size of the file in bytes.
-    pub total: u64,
+#[non_exhaustive]
+pub enum Progress<'a> {
+    /// More of a file has come.
+    Bytes {
+        /// Path of the file in the repository.
+        file: &'a str,
+        /// Bytes that are in the cache.
+        bytes: u64,
+        /// Size of the file in bytes.
+        total: u64,
+    },
+    /// The hub does not answer, and the cache has the model.
+    FromCache {
+        /// Why the hub does not answer.
+        error: &'a HubError,
+        /// The checkpoint.
+        path: &'a Path,
+    },
 }
 
-/// Fetches as [`fetch`] does, with `settings` in place of the environment's and a view of the progress of one's own.
+/// Returns the path of the checkpoint that a reference names. What the cache lacks is fetched, and checked against the hashes
+/// that the hub announces. Blocks; async code may call it too.
 ///
 /// # Errors
-/// Those of [`fetch`].
-pub fn fetch_with(
+/// [`HubError`] if the hub has no such model, refuses it, cannot be reached, or sends something else than it announced.
+pub fn fetch(
     reference: &Reference,
     settings: &Settings,
-    progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<PathBuf> {
+    progress: &mut (dyn FnMut(Progress<'_>) + Send),
+) -> Result<PathBuf, HubError> {
     let cache = HubCache::new(&settings.cache, &reference.repo);
     let from_cache = || {
         let snapshot = cache.snapshot(&reference.revision)?;
         let wanted = files::choose(&HubCache::files(&snapshot), reference).ok()?;
         wanted.is_complete(&snapshot).then(|| wanted.checkpoint(&snapshot))
     };
+    let (name, folder) = (|| reference.to_string(), || settings.cache.clone());
     if settings.offline {
-        return from_cache().with_context(|| {
-            format!(
-                "{reference} is not in {}, and HF_HUB_OFFLINE forbids to fetch it",
-                settings.cache.display()
-            )
-        });
+        return from_cache().ok_or_else(|| HubError::Offline { reference: name(), cache: folder() });
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    match runtime.block_on(online(reference, settings, &cache, progress)) {
-        // A machine that has lost its network still has what it fetched before.
-        Err(error) if client::is_unreachable(&error) => match from_cache() {
+    // A machine that has lost its network still has what it fetched before.
+    match blocking(online(reference, settings, &cache, progress))? {
+        Err(error @ HubError::Unreachable { .. }) => match from_cache() {
             Some(path) => {
-                eprintln!("{}; taking {}", pagoda::error_chain::joined(error.as_ref()), path.display());
+                progress(Progress::FromCache { error: &error, path: &path });
                 Ok(path)
             }
-            None => Err(error.context(format!(
-                "{reference} cannot be fetched: without a network, name a model file with --model PATH, or copy the \
-                 repository's cache folder to {}",
-                settings.cache.display()
-            ))),
+            None => Err(HubError::NotCached { reference: name(), cache: folder(), source: Box::new(error) }),
         },
         done => done,
     }
+}
+
+/// Runs a future to its end, on a thread of its own, because a thread of an async runtime must not block in another one.
+fn blocking<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, HubError> {
+    let system = |source| HubError::System { source };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
+    thread::scope(|scope| {
+        let running = thread::Builder::new().name("pagoda-hub".into());
+        let running = running.spawn_scoped(scope, || runtime.block_on(future)).map_err(system)?;
+        Ok(running.join().expect("fetching does not panic"))
+    })
 }
 
 async fn online(
     reference: &Reference,
     settings: &Settings,
     cache: &HubCache,
-    progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<PathBuf> {
+    progress: &mut (dyn FnMut(Progress<'_>) + Send),
+) -> Result<PathBuf, HubError> {
     let client = Client::new(settings)?;
     let repository = client.repository(reference).await?;
     let wanted = files::choose(&repository.files, reference)?;

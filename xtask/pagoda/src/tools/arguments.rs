@@ -1,21 +1,21 @@
 //! Arguments of calls as models write them: cut off, or with values that JSON has not.
 
-use serde_json::{Map, Value};
+use std::borrow::Cow;
 
-use crate::fields::whole_characters;
+use serde_json::{Map, Value};
 
 /// A position in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Nesting {
+pub(super) struct Nesting {
     depth: u32,
     /// Whether it is within a text.
-    pub(crate) is_text: bool,
+    pub(super) is_text: bool,
     is_escaped: bool,
 }
 
 impl Nesting {
     /// Goes on by a byte; true if it closes the outermost bracket.
-    pub(crate) fn step(&mut self, byte: u8) -> bool {
+    pub(super) fn step(&mut self, byte: u8) -> bool {
         match byte {
             _ if self.is_escaped => self.is_escaped = false,
             b'\\' if self.is_text => self.is_escaped = true,
@@ -34,7 +34,8 @@ impl Nesting {
 
 /// The arguments of a call as an object. Of arguments that are cut off, or that have what no JSON value has (numbers such as
 /// 1e999, hundreds of nested lists), the fields before that; half a surrogate pair is U+FFFD. O(bytes).
-pub(crate) fn readable(arguments: &str) -> Map<String, Value> {
+#[must_use]
+pub fn readable(arguments: &str) -> Map<String, Value> {
     let text = whole_characters(arguments);
     serde_json::from_str(&text).or_else(|_| serde_json::from_str(&closed(&text))).unwrap_or_default()
 }
@@ -65,9 +66,53 @@ fn closed(text: &str) -> String {
     ends[..read].last().map(close).unwrap_or_default()
 }
 
+/// A text in which halves of characters beyond 16 bits, which JavaScript leaves where it cuts a text, are U+FFFD. serde_json
+/// refuses them.
+#[must_use]
+pub fn whole_characters(json: &str) -> Cow<'_, str> {
+    let is_half = |escape: &[u8], first: u8| {
+        escape.len() >= 6
+            && escape.starts_with(b"\\u")
+            && escape[2].eq_ignore_ascii_case(&b'd')
+            && escape[3..6].iter().all(u8::is_ascii_hexdigit)
+            && matches!(
+                (first, escape[3].to_ascii_lowercase()),
+                (b'h', b'8' | b'9' | b'a' | b'b') | (b'l', b'c'..=b'f')
+            )
+    };
+    let bytes = json.as_bytes();
+    let (mut whole, mut copied, mut at) = (String::new(), 0, 0);
+    while let Some(next) = json[at..].find('\\') {
+        at += next;
+        let rest = &bytes[at..];
+        if is_half(rest, b'h') && is_half(&rest[6..], b'l') {
+            at += 12;
+        } else if is_half(rest, b'h') || is_half(rest, b'l') {
+            whole.push_str(&json[copied..at]);
+            whole.push_str("\\ufffd");
+            at += 6;
+            copied = at;
+        } else {
+            // The next character is escaped, and may be of several bytes.
+            at += 1 + json[at + 1..].chars().next().map_or(0, char::len_utf8);
+        }
+    }
+    if copied == 0 { Cow::Borrowed(json) } else { Cow::Owned(whole + &json[copied..]) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn halves_of_characters_are_replaced() {
+        let whole = |json: &str| serde_json::from_str::<String>(&whole_characters(json)).unwrap();
+        assert_eq!(whole(r#""a\ud83d\ude00b""#), "a\u{1f600}b");
+        assert_eq!(whole(r#""\uD83D""#), "\u{fffd}");
+        assert_eq!(whole(r#""\ude00\ud83d!\ud83dx""#), "\u{fffd}\u{fffd}!\u{fffd}x");
+        assert_eq!(whole(r#""\\ud83d \"\ud83d""#), "\\ud83d \"\u{fffd}");
+        assert!(matches!(whole_characters(r#""\u00e4 é""#), Cow::Borrowed(_)));
+    }
 
     #[test]
     fn arguments_are_readable_as_far_as_json_has_values_for_them() {

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use super::error::HubError;
 
 /// The cache folder of one repository.
 #[derive(Debug, Clone)]
@@ -80,29 +80,29 @@ impl HubCache {
     }
 
     /// Makes the folders for a commit, and returns the folder of its files.
-    pub(super) fn begin(&self, revision: &str, commit: &str) -> Result<PathBuf> {
+    pub(super) fn begin(&self, revision: &str, commit: &str) -> Result<PathBuf, HubError> {
         let snapshot = self.root.join("snapshots").join(commit);
         let revision = self.root.join("refs").join(revision);
         let refs = revision.parent().unwrap_or(&self.root);
         for folder in [&snapshot, &self.root.join("blobs"), &self.locks, refs] {
-            fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+            fs::create_dir_all(folder).map_err(HubError::io(folder, "made"))?;
         }
         Ok(snapshot)
     }
 
     /// Notes the commit of a revision, when all of its files are there.
-    pub(super) fn end(&self, revision: &str, commit: &str) -> Result<()> {
+    pub(super) fn end(&self, revision: &str, commit: &str) -> Result<(), HubError> {
         if revision == commit {
             return Ok(());
         }
         let path = self.root.join("refs").join(revision);
-        fs::write(&path, commit).with_context(|| format!("{}: cannot be written", path.display()))
+        fs::write(&path, commit).map_err(HubError::io(&path, "written"))
     }
 
     /// Keeps other processes off a blob: the same lock that the hub's own tools take. Some network file systems cannot lock.
-    pub(super) fn lock(&self, etag: &str) -> Result<File> {
+    pub(super) fn lock(&self, etag: &str) -> Result<File, HubError> {
         let path = self.locks.join(format!("{etag}.lock"));
-        let file = File::create(&path).with_context(|| format!("{}: cannot be made", path.display()))?;
+        let file = File::create(&path).map_err(HubError::io(&path, "made"))?;
         let _ = file.lock();
         Ok(file)
     }
@@ -119,16 +119,16 @@ impl HubCache {
     }
 
     /// Makes an unfinished file, which is complete and checked, a whole one.
-    pub(super) fn keep(&self, etag: &str) -> Result<()> {
+    pub(super) fn keep(&self, etag: &str) -> Result<(), HubError> {
         let (from, to) = (self.unfinished(etag), self.root.join("blobs").join(etag));
-        fs::rename(&from, &to).with_context(|| format!("{}: cannot be renamed", from.display()))
+        fs::rename(&from, &to).map_err(HubError::io(&from, "renamed"))
     }
 
     /// Gives a blob its name in a snapshot: by a relative link, or, if the system has none, by moving it.
-    pub(super) fn link(&self, snapshot: &Path, file: &str, etag: &str) -> Result<()> {
+    pub(super) fn link(&self, snapshot: &Path, file: &str, etag: &str) -> Result<(), HubError> {
         let path = snapshot.join(file);
         let folder = path.parent().unwrap_or(snapshot);
-        fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+        fs::create_dir_all(folder).map_err(HubError::io(folder, "made"))?;
         let up = "../".repeat(2 + file.matches('/').count());
         let linked = match symlink(Path::new(&format!("{up}blobs/{etag}")), &path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -140,7 +140,7 @@ impl HubCache {
             return Ok(());
         }
         let blob = self.root.join("blobs").join(etag);
-        fs::rename(blob, &path).with_context(|| format!("{}: cannot be made", path.display()))
+        fs::rename(blob, &path).map_err(HubError::io(&path, "made"))
     }
 }
 

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
-
+use super::error::HubError;
 use super::reference::{Reference, is_relative};
 
 /// Files of a checkpoint in Hugging Face's layout other than its weights, if they exist.
@@ -50,7 +49,7 @@ impl Wanted {
 ///
 /// # Errors
 /// If there is none, or several, with their names.
-pub(super) fn choose(files: &[String], reference: &Reference) -> Result<Wanted> {
+pub(super) fn choose(files: &[String], reference: &Reference) -> Result<Wanted, HubError> {
     let files: Vec<&String> = files.iter().filter(|file| is_relative(file)).collect();
     if let Some(wanted) = &reference.file {
         return chosen_gguf(&files, wanted, reference);
@@ -74,7 +73,7 @@ fn is_shard(file: &str) -> bool {
 }
 
 /// The one model in GGUF whose name equals or contains `wanted`, ignoring case.
-fn chosen_gguf(files: &[&String], wanted: &str, reference: &Reference) -> Result<Wanted> {
+fn chosen_gguf(files: &[&String], wanted: &str, reference: &Reference) -> Result<Wanted, HubError> {
     let is_model = |file: &str| {
         let name = file.rsplit('/').next().unwrap_or(file);
         name.ends_with(".gguf") && !name.starts_with("mmproj")
@@ -90,6 +89,7 @@ fn chosen_gguf(files: &[&String], wanted: &str, reference: &Reference) -> Result
     if firsts.contains(wanted) {
         found = vec![wanted];
     }
+    let wrong = |reason: String| Err(HubError::Files { reference: reference.to_string(), reason });
     match found[..] {
         [gguf] => {
             let same = |file: &&&String| match (part_of(gguf), part_of(file)) {
@@ -100,10 +100,10 @@ fn chosen_gguf(files: &[&String], wanted: &str, reference: &Reference) -> Result
             Ok(Wanted { files, gguf: Some(gguf.to_owned()) })
         }
         [] if firsts.is_empty() => {
-            bail!("{reference}: the repository has neither config.json with safetensors nor a GGUF file")
+            wrong("the repository has neither config.json with safetensors nor a GGUF file".into())
         }
-        [] => bail!("{reference}: no GGUF file has this name; there are {}", list(&firsts)),
-        _ => bail!("{reference}: several models; add one of {}", list(&found.into_iter().collect())),
+        [] => wrong(format!("no GGUF file has this name; there are {}", list(&firsts))),
+        _ => wrong(format!("several models; add one of {}", list(&found.into_iter().collect()))),
     }
 }
 

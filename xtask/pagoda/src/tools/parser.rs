@@ -4,49 +4,86 @@
 //! formats. These are the two that most open models write: `<tool_call>{..}</tool_call>`, which Qwen, Hermes and
 //! SmolLM use, and one bare object, which Llama 3 uses. Thoughts are in `<think>..</think>`.
 
-use rand::random;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
-use crate::arguments::Nesting;
+use super::arguments::{Nesting, readable};
 
 const THINK: &str = "<think>";
 const THOUGHT: &str = "</think>";
 const CALL: &str = "<tool_call>";
 /// Ends a call.
-pub(crate) const CALLED: &str = "</tool_call>";
+pub(super) const CALLED: &str = "</tool_call>";
 
 /// A part of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub enum AnswerPart {
+    /// Text for the user.
     Text(String),
+    /// Text of a thought.
     Thought(String),
-    Call(CallPiece),
+    /// A part of a call.
+    Call(CallPart),
 }
 
 /// A part of a call of a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CallPiece {
+pub struct CallPart {
     /// Calls of the answer before this one.
-    pub(crate) index: usize,
+    pub index: usize,
     /// Name of the tool, in the first part of a call.
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
     /// More of the JSON of the arguments, as the model writes it.
-    pub(crate) arguments: String,
+    pub arguments: String,
 }
 
-/// An id that no other has.
-pub(crate) fn new_id(prefix: &str) -> String {
-    format!("{prefix}_{:024x}", random::<u128>() >> 32)
+/// A call of a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolCall {
+    /// Name of the tool.
+    pub name: String,
+    /// The arguments, a JSON object as the model wrote it; [`readable`](super::readable) reads it even if it is cut off.
+    pub arguments: String,
 }
 
-/// A whole call.
-struct ToolCall {
-    name: String,
-    arguments: String,
+/// A whole answer, taken apart.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ParsedAnswer {
+    /// Text for the user.
+    pub text: String,
+    /// Thoughts before it; empty if there are none.
+    pub thought: String,
+    /// Calls of tools, in their order.
+    pub calls: Vec<ToolCall>,
+}
+
+impl From<Vec<AnswerPart>> for ParsedAnswer {
+    fn from(parts: Vec<AnswerPart>) -> Self {
+        let mut parsed = Self::default();
+        for part in parts {
+            match part {
+                AnswerPart::Text(text) => parsed.text.push_str(&text),
+                AnswerPart::Thought(text) => parsed.thought.push_str(&text),
+                AnswerPart::Call(CallPart { name: Some(name), arguments, .. }) => {
+                    parsed.calls.push(ToolCall { name, arguments });
+                }
+                AnswerPart::Call(CallPart { name: None, arguments, .. }) => {
+                    let call = parsed.calls.last_mut().expect("a call begins with its name");
+                    call.arguments.push_str(&arguments);
+                }
+            }
+        }
+        parsed
+    }
 }
 
 impl ToolCall {
+    /// The call in the form that chat templates take.
+    pub(crate) fn for_template(&self) -> Value {
+        json!({ "type": "function", "function": { "name": self.name, "arguments": readable(&self.arguments) } })
+    }
+
     /// Reads a call; `None` if the text is none.
     fn read(text: &str) -> Option<Self> {
         /// Llama 3 calls the arguments parameters.
@@ -62,54 +99,66 @@ impl ToolCall {
     }
 }
 
-/// An answer as it grows.
-#[derive(Debug, Clone)]
-pub(crate) struct Answer {
+/// Takes an answer apart as it grows.
+#[derive(Debug, Clone, Default)]
+pub struct AnswerParser {
     parser: Parser,
     /// Parts that were not taken.
-    pieces: Vec<Piece>,
+    pieces: Vec<AnswerPart>,
 }
 
-impl Answer {
-    /// An answer that begins inside of a thought if the prompt has begun one.
-    pub(crate) fn new(calls: Calls, thinks: bool) -> Self {
+impl AnswerParser {
+    /// Begins an answer: inside of a thought if the prompt has begun one.
+    #[must_use]
+    pub fn new(calls: Calls, thinks: bool) -> Self {
         Self { parser: Parser::new(calls, thinks), pieces: Vec::new() }
     }
 
     /// Takes more of the text.
-    pub(crate) fn push(&mut self, text: &str) {
+    pub fn push(&mut self, text: &str) {
         let pieces = self.parser.push(text);
         pieces.into_iter().for_each(|piece| add(&mut self.pieces, piece));
     }
 
-    /// Takes the end of the text.
-    pub(crate) fn finish(&mut self) {
+    /// Takes the end of the text. A call that is cut off is one as soon as its tool is named.
+    pub fn finish(&mut self) {
         let pieces = self.parser.finish();
         pieces.into_iter().for_each(|piece| add(&mut self.pieces, piece));
     }
 
     /// Takes the parts since the last call.
-    pub(crate) fn take(&mut self) -> Vec<Piece> {
+    #[must_use]
+    pub fn take(&mut self) -> Vec<AnswerPart> {
         std::mem::take(&mut self.pieces)
     }
 
+    /// Takes a whole answer apart.
+    #[must_use]
+    pub fn parse(mut self, answer: &str) -> ParsedAnswer {
+        self.push(answer);
+        self.finish();
+        self.take().into()
+    }
+
     /// Whether a thought has begun and not ended.
-    pub(crate) fn is_thinking(&self) -> bool {
+    #[must_use]
+    pub fn is_thinking(&self) -> bool {
         self.parser.state == State::Thought
     }
 
     /// Whether there has been a call.
-    pub(crate) fn has_called(&self) -> bool {
+    #[must_use]
+    pub fn has_called(&self) -> bool {
         self.parser.calls_begun > 0
     }
 }
 
 /// Adds a part, to the last one if that is of its kind.
-pub(crate) fn add(pieces: &mut Vec<Piece>, piece: Piece) {
+pub fn add(pieces: &mut Vec<AnswerPart>, piece: AnswerPart) {
     match (pieces.last_mut(), piece) {
-        (Some(Piece::Text(before)), Piece::Text(text)) => before.push_str(&text),
-        (Some(Piece::Thought(before)), Piece::Thought(text)) => before.push_str(&text),
-        (Some(Piece::Call(before)), Piece::Call(call)) if before.index == call.index => {
+        (Some(AnswerPart::Text(before)), AnswerPart::Text(text)) => before.push_str(&text),
+        (Some(AnswerPart::Thought(before)), AnswerPart::Thought(text)) => before.push_str(&text),
+        (Some(AnswerPart::Call(before)), AnswerPart::Call(call)) if before.index == call.index => {
             before.arguments.push_str(&call.arguments);
         }
         (_, piece) => pieces.push(piece),
@@ -118,7 +167,7 @@ pub(crate) fn add(pieces: &mut Vec<Piece>, piece: Piece) {
 
 /// Forms in which an answer calls tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Calls {
+pub enum Calls {
     /// There are no tools: everything is text.
     #[default]
     Never,
@@ -129,12 +178,12 @@ pub(crate) enum Calls {
 }
 
 /// Whether a prompt ends with the begin of a thought.
-pub(crate) fn is_thought_begun(prompt: &str) -> bool {
+pub(super) fn is_thought_begun(prompt: &str) -> bool {
     prompt.trim_end().ends_with(THINK)
 }
 
-/// Takes an answer apart.
-#[derive(Debug, Clone)]
+/// The state of taking apart.
+#[derive(Debug, Clone, Default)]
 struct Parser {
     calls: Calls,
     state: State,
@@ -144,8 +193,9 @@ struct Parser {
     held: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
+    #[default]
     /// Only blanks have come; a thought may begin.
     Start,
     Thought,
@@ -183,7 +233,7 @@ impl Parser {
     }
 
     /// Takes more of the answer; returns the parts that are certain.
-    fn push(&mut self, text: &str) -> Vec<Piece> {
+    fn push(&mut self, text: &str) -> Vec<AnswerPart> {
         self.held.push_str(text);
         let mut pieces = Vec::new();
         while self.step(&mut pieces) {}
@@ -191,7 +241,7 @@ impl Parser {
     }
 
     /// Ends the answer; returns the rest. A call that was cut off is one as soon as its tool is named.
-    fn finish(&mut self) -> Vec<Piece> {
+    fn finish(&mut self) -> Vec<AnswerPart> {
         let rest = std::mem::take(&mut self.held);
         match self.state {
             State::Call(form, Progress::Head | Progress::Whole) => {
@@ -205,25 +255,25 @@ impl Parser {
             }
             State::Call(..) => Vec::new(),
             State::Opening if rest.trim().is_empty() => Vec::new(),
-            State::Thought if !rest.is_empty() => vec![Piece::Thought(rest)],
+            State::Thought if !rest.is_empty() => vec![AnswerPart::Thought(rest)],
             _ => text(rest),
         }
     }
 
     /// A new call.
-    fn call(&mut self, name: String, arguments: String) -> Piece {
+    fn call(&mut self, name: String, arguments: String) -> AnswerPart {
         let index = self.calls_begun;
         self.calls_begun += 1;
-        Piece::Call(CallPiece { index, name: Some(name), arguments })
+        AnswerPart::Call(CallPart { index, name: Some(name), arguments })
     }
 
     /// Processes one part of the held text; false if more text is needed.
-    fn step(&mut self, pieces: &mut Vec<Piece>) -> bool {
+    fn step(&mut self, pieces: &mut Vec<AnswerPart>) -> bool {
         match self.state {
             State::Start | State::Opening => self.begin(),
             State::Thought => {
                 let (thought, ended) = self.until(THOUGHT);
-                pieces.extend(Some(thought).filter(|thought| !thought.is_empty()).map(Piece::Thought));
+                pieces.extend(Some(thought).filter(|thought| !thought.is_empty()).map(AnswerPart::Thought));
                 if ended {
                     self.state = State::Opening;
                 }
@@ -245,7 +295,7 @@ impl Parser {
         }
     }
 
-    fn step_call(&mut self, form: Form, progress: Progress, pieces: &mut Vec<Piece>) -> bool {
+    fn step_call(&mut self, form: Form, progress: Progress, pieces: &mut Vec<AnswerPart>) -> bool {
         match progress {
             Progress::Head => match Head::read(&self.held) {
                 (Head::Open, _) => false,
@@ -267,7 +317,7 @@ impl Parser {
                 let (inner, rest) = (inner.to_owned(), rest.to_owned());
                 match ToolCall::read(&inner) {
                     Some(call) => pieces.push(self.call(call.name, call.arguments)),
-                    None => pieces.push(Piece::Text(format!("{CALL}{inner}{CALLED}"))),
+                    None => pieces.push(AnswerPart::Text(format!("{CALL}{inner}{CALLED}"))),
                 }
                 self.held = rest;
                 self.state = State::Opening;
@@ -279,7 +329,7 @@ impl Parser {
                 let arguments = std::mem::replace(&mut self.held, rest);
                 if !arguments.is_empty() {
                     let index = self.calls_begun - 1;
-                    pieces.push(Piece::Call(CallPiece { index, name: None, arguments }));
+                    pieces.push(AnswerPart::Call(CallPart { index, name: None, arguments }));
                 }
                 let progress = if end.is_some() { Progress::Tail } else { Progress::Arguments(nesting) };
                 self.state = State::Call(form, progress);
@@ -417,8 +467,8 @@ impl Lexer<'_> {
     }
 }
 
-fn text(text: String) -> Vec<Piece> {
-    if text.is_empty() { Vec::new() } else { vec![Piece::Text(text)] }
+fn text(text: String) -> Vec<AnswerPart> {
+    if text.is_empty() { Vec::new() } else { vec![AnswerPart::Text(text)] }
 }
 
 #[cfg(test)]
@@ -426,25 +476,25 @@ mod tests {
     use super::*;
 
     /// The pieces of an answer that is read in parts of `size` characters; neighbours of a kind are joined.
-    fn parse(answer: &str, calls: Calls, size: usize) -> Vec<Piece> {
-        let mut parsed = Answer::new(calls, false);
+    fn parse(answer: &str, calls: Calls, size: usize) -> Vec<AnswerPart> {
+        let mut parsed = AnswerParser::new(calls, false);
         let chars: Vec<char> = answer.chars().collect();
         chars.chunks(size).for_each(|part| parsed.push(&part.iter().collect::<String>()));
         parsed.finish();
         parsed.take()
     }
 
-    fn call(index: usize, name: &str, arguments: &str) -> Piece {
-        Piece::Call(CallPiece { index, name: Some(name.into()), arguments: arguments.into() })
+    fn call(index: usize, name: &str, arguments: &str) -> AnswerPart {
+        AnswerPart::Call(CallPart { index, name: Some(name.into()), arguments: arguments.into() })
     }
 
-    fn text(text: &str) -> Piece {
-        Piece::Text(text.into())
+    fn text(text: &str) -> AnswerPart {
+        AnswerPart::Text(text.into())
     }
 
     #[test]
     fn answers_are_taken_apart_in_parts_of_any_size() {
-        let thought = |text: &str| Piece::Thought(text.into());
+        let thought = |text: &str| AnswerPart::Thought(text.into());
         let cases = [
             ("plain < text <tool", vec![text("plain < text <tool")]),
             (" \n<think>a < b</think>\n\nYes.", vec![thought("a < b"), text("Yes.")]),
@@ -490,7 +540,7 @@ mod tests {
 
     #[test]
     fn arguments_are_sent_as_they_come() {
-        let mut answer = Answer::new(Calls::Maybe, false);
+        let mut answer = AnswerParser::new(Calls::Maybe, false);
         let mut sent = Vec::new();
         for part in
             ["<tool_call>{\"name\": \"f\", \"argu", "ments\": {\"x\": ", "\"a}", "b\"}", "}</tool_call>"]
@@ -498,8 +548,9 @@ mod tests {
             answer.push(part);
             sent.push(answer.take());
         }
-        let more =
-            |arguments: &str| Piece::Call(CallPiece { index: 0, name: None, arguments: arguments.into() });
+        let more = |arguments: &str| {
+            AnswerPart::Call(CallPart { index: 0, name: None, arguments: arguments.into() })
+        };
         let expected =
             [vec![], vec![call(0, "f", "{\"x\": ")], vec![more("\"a}")], vec![more("b\"}")], vec![]];
         assert_eq!(sent, expected);
@@ -535,8 +586,8 @@ mod tests {
     #[test]
     fn a_thought_may_begin_in_the_prompt() {
         assert!(is_thought_begun("<|assistant|><think>\n") && !is_thought_begun("<think>a"));
-        let mut answer = Answer::new(Calls::Never, true);
+        let mut answer = AnswerParser::new(Calls::Never, true);
         answer.push("a</think>b");
-        assert_eq!(answer.take(), [Piece::Thought("a".into()), text("b")]);
+        assert_eq!(answer.take(), [AnswerPart::Thought("a".into()), text("b")]);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Result, bail, ensure};
+use super::error::HubError;
 
 /// The form of a reference, for messages.
 const FORM: &str = "hf:USER/REPO, or with a revision and a file hf:USER/REPO@REVISION:FILE";
@@ -28,10 +28,11 @@ impl Reference {
 }
 
 impl FromStr for Reference {
-    type Err = anyhow::Error;
+    type Err = HubError;
 
-    fn from_str(text: &str) -> Result<Self> {
-        let Some(rest) = text.strip_prefix("hf:") else { bail!("{text:?} does not begin with hf:") };
+    fn from_str(text: &str) -> Result<Self, HubError> {
+        let wrong = |reason: String| HubError::Reference { text: text.to_owned(), reason };
+        let rest = text.strip_prefix("hf:").ok_or_else(|| wrong("does not begin with hf:".into()))?;
         let (name, file) = rest.split_once(':').map_or((rest, None), |(name, file)| (name, Some(file)));
         let (repo, revision) = name.split_once('@').unwrap_or((name, "main"));
         let parts: Vec<&str> = repo.split('/').collect();
@@ -39,11 +40,13 @@ impl FromStr for Reference {
             let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
             !part.is_empty() && !part.starts_with('.') && part.chars().all(known)
         };
-        ensure!(parts.len() == 2 && parts.iter().all(plain), "{text:?} is not of the form {FORM}");
-        ensure!(
-            is_relative(revision) && file.is_none_or(is_relative),
-            "{text:?} names a revision or file that is empty or leads outside of the repository"
-        );
+        if parts.len() != 2 || !parts.iter().all(plain) {
+            return Err(wrong(format!("is not of the form {FORM}")));
+        }
+        if !is_relative(revision) || !file.is_none_or(is_relative) {
+            let reason = "names a revision or file that is empty or leads outside of the repository";
+            return Err(wrong(reason.into()));
+        }
         Ok(Self { repo: repo.to_owned(), revision: revision.to_owned(), file: file.map(str::to_owned) })
     }
 }
