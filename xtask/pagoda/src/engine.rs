@@ -229,9 +229,6 @@ impl Engine {
     }
 
     fn end(&mut self, seq: SeqId, reason: scheduler::Ending) -> Vec<Event> {
-        if let Some(tiers) = &mut self.tiers {
-            tiers.cancel(seq);
-        }
         self.scheduler.finish(seq, reason).into_iter().map(|done| self.retire(done)).collect()
     }
 }

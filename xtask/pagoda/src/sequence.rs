@@ -17,7 +17,7 @@ use scheduler::AdmitError;
 use crate::error::Error;
 use crate::kv_used::{KvUsed, group_id};
 use crate::options::EngineOptions;
-use crate::tiers::Tiers;
+use crate::tiers::{Filled, Tiers};
 use crate::usage::{self, KvUse};
 
 /// Id of the sequence in the block tables.
@@ -114,6 +114,7 @@ impl<'d> Sequence<'d> {
     pub fn saving_to(self, tiers: &'d mut Tiers, options: &EngineOptions) -> Self {
         assert!(self.tokens.is_empty(), "{} tokens have no hash", self.tokens.len());
         let chain = tiers.hash_chain(options);
+        tiers.cancel(SEQ);
         Self { saving: Some((tiers, chain)), ..self }
     }
 
@@ -244,18 +245,20 @@ impl<'d> Sequence<'d> {
         }
         self.computed = end;
         count_accesses(&mut self.access, &output.attended);
-        self.save(first..first + count)?;
+        self.save(first..first + count, ask.phase)?;
         Ok(output)
     }
 
-    /// Saves the blocks that the tokens at these positions filled.
-    fn save(&mut self, positions: Range<u32>) -> Result<(), Error> {
+    /// Saves the blocks that the tokens at these positions filled, in a step of `phase`.
+    fn save(&mut self, positions: Range<u32>, phase: Phase) -> Result<(), Error> {
         let Some((tiers, chain)) = &mut self.saving else { return Ok(()) };
+        let origin = tiers.computed(SEQ, phase);
         let id = |GroupBlock { group, index }: GroupBlock| {
             self.cache.table(SEQ, group).and_then(|table| table.blocks().get(index as usize).copied())
         };
         let filled = tiers.filled(positions, chain.hashes());
-        let blocks = filled.filter_map(|(block, hash)| Some(((block.group, hash), id(block)?)));
+        let blocks = filled
+            .filter_map(|(block, hash)| Some(Filled { group: block.group, hash, id: id(block)?, origin }));
         let blocks: Vec<_> = blocks.collect();
         Ok(tiers.save(self.decoder, &blocks)?)
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use derive_setters::Setters;
+use kvblock::Phase;
 use models::SelectionPlace;
 use sparse_select::{Policy, Registry, Spec};
 
@@ -47,5 +48,10 @@ impl Sparse {
     /// Whether the policy selects anything at all.
     pub(crate) fn selects(&self) -> bool {
         self.policy.name() != "full"
+    }
+
+    /// Whether the keys and values of a prompt differ from those of dense attention.
+    pub(crate) fn changes_prefill(&self) -> bool {
+        self.selects() && self.policy.acts_on(Phase::Prefill)
     }
 }

@@ -9,6 +9,7 @@
 pub(crate) mod error;
 mod load;
 mod objects;
+mod origin;
 mod save;
 
 pub use error::TiersError;
@@ -18,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::kernel::KvDtype;
-use kvblock::{BlockHash, BlockHasher, ExtraKeys, GroupBlock, HashAlgorithm, HashChain, SeqId};
+use kvblock::{BlockHash, BlockHasher, ExtraKeys, GroupBlock, HashAlgorithm, HashChain, Phase, SeqId};
 use models::{Decoder, FetchCost, ModelError};
 use prefetch::assemble::StackConfig;
 use prefetch::codec::RowLayout;
@@ -37,6 +38,9 @@ use crate::{Note, Notes};
 pub(crate) use load::Unreadable;
 use load::{Loading, Wished};
 use objects::Objects;
+pub(crate) use origin::Origin;
+use origin::Origins;
+pub(crate) use save::Filled;
 use save::Saver;
 
 /// Maximum number of bytes of blocks that are buffered in memory for saving, and for loading if no policy states a number.
@@ -53,6 +57,7 @@ pub struct Tiers {
     stack: Arc<TierStack>,
     failure: FailurePolicy,
     objects: Arc<Objects>,
+    origins: Origins,
     /// Capacity of the loader's cache, in objects.
     room: usize,
     /// Steps ahead of the current one whose blocks are loaded.
@@ -161,6 +166,7 @@ impl Tiers {
             ahead: load.prefetch_ahead,
             portion: room.div_ceil(4),
             objects,
+            origins: Origins::new(options),
             wishes: BTreeMap::new(),
             loads: BTreeMap::new(),
             read_ahead: ReadAhead::default(),
@@ -180,6 +186,11 @@ impl Tiers {
     ) -> impl Iterator<Item = (GroupBlock, BlockHash)> + use<'_, 'h> {
         let needs = &self.objects.needs;
         needs.filled(range).map(|block| (block, needs.hash(hashes, block)))
+    }
+
+    /// The origin of what a step of `phase` computes of a sequence.
+    pub(crate) fn computed(&mut self, seq: SeqId, phase: Phase) -> Origin {
+        self.origins.computed(seq, phase)
     }
 
     /// Hashes of the blocks of a sequence without salt, as an engine with `options` computes them.
@@ -275,14 +286,14 @@ pub(crate) fn with_fetches(
     })
 }
 
-/// The root of every hash chain. A reproducible engine computes rows in another order of operations, and a
-/// sparse policy computes them from other keys, so their blocks must not be confused with those of dense
-/// attention, even if all are in one store.
+/// The root of every hash chain. A reproducible engine computes rows in another order of operations, and a policy that
+/// selects in prefill computes them from other keys, so their blocks must not be confused with those of dense
+/// attention, even if all are in one store. What policies of decode change has [other names](Origins::name).
 #[must_use]
 pub(crate) fn hash_seed(options: &EngineOptions) -> Vec<u8> {
     let kernels = if options.coop { "reproducible by matrices" } else { "reproducible" };
     let order = options.reproducible.then(|| kernels.to_owned());
-    let sparse = options.sparse.as_ref().filter(|sparse| sparse.selects());
+    let sparse = options.sparse.as_ref().filter(|sparse| sparse.changes_prefill());
     let sparse = sparse.map(|sparse| sparse.spec.to_string());
     order.into_iter().chain(sparse).collect::<Vec<_>>().join(", ").into_bytes()
 }

@@ -398,3 +398,53 @@ fn specs_that_cannot_be() {
     let said = refused(generate.args(["--kv-tiers", "host=1MiB,compress=int8"]), 1);
     assert!(said.contains("compression halves f16 elements"), "{said}");
 }
+
+#[test]
+fn a_policy_of_decode_takes_prompts_from_any_other_one() {
+    let [prompt] = prompts([200]);
+    let folder = tempfile::tempdir().unwrap();
+    let spec = disk(folder.path());
+    let one = |prompt: &[u32], flags: &[&str]| serve(&[prompt.to_vec()], flags);
+    let tiered = |prompt: &[u32], flags: &[&str]| one(prompt, &[&["--kv-tiers", &spec], flags].concat());
+    let quest = ["--reproducible", "--sparse", "quest:page_budget=4,dense_layers=0"];
+    let esa = ["--reproducible", "--sparse", "esa:block_size=16"];
+    let dense = ["--reproducible"];
+    assert_eq!(cached(&tiered(&prompt, &dense)), [0]);
+    let mut answers = Vec::new();
+    for flags in [&quest[..], &esa] {
+        let (alone, found) = (one(&prompt, flags), tiered(&prompt, flags));
+        assert_eq!((cached(&found), output_ids(&found)), (vec![192], output_ids(&alone)), "{flags:?}");
+        answers.push(output_ids(&found));
+    }
+    assert_ne!(answers[0], answers[1], "the policies select alike, so this says nothing");
+    // Policies of prefill compute other keys and values.
+    for flags in
+        [["--reproducible", "--sparse", "streaming:block_size=16"], ["--reproducible", "--sparse", "xattn"]]
+    {
+        assert_eq!(cached(&tiered(&prompt, &flags)), [0], "{flags:?}");
+    }
+    // Without `--reproducible` rows are summed in another order.
+    assert_eq!(cached(&tiered(&prompt, &quest[1..])), [0]);
+}
+
+#[test]
+fn what_a_policy_generated_is_found_with_this_policy_only() {
+    let [prompt, question] = prompts([200, 5]);
+    let folder = tempfile::tempdir().unwrap();
+    let spec = disk(folder.path());
+    let generate = |prompt: &[u32], flags: &[&str]| {
+        let file = ids_file(&prompt);
+        let mut generate = tiny("generate");
+        generate.arg("--ids-file").arg(file.path()).args(["--max-tokens", "30", "--reproducible"]);
+        run(generate.args(["--kv-tiers", &spec]).args(flags)).remove(0)
+    };
+    let quest = ["--sparse", "quest:page_budget=4,dense_layers=0"];
+    let answer = crate::ids(&generate(&prompt, &quest)["output_ids"]);
+    // 229 tokens with keys and values: 12 blocks of the prompt, 2 with generated tokens. Another policy computes these again as
+    // a part of a prompt, so dense attention finds all of them.
+    let turn = [&prompt[..], &answer, &question].concat();
+    let other = ["--sparse", "quest:page_budget=5,dense_layers=0"];
+    for (flags, found) in [(&quest[..], 224), (&other, 192), (&[], 224)] {
+        assert_eq!(generate(&turn, flags)["cached_tokens"], found, "{flags:?}");
+    }
+}

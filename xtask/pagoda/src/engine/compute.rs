@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::event::{Event, FinishReason};
 use crate::kv_used::group_id;
 use crate::mask::{self, TokenMask};
-use crate::tiers::Unreadable;
+use crate::tiers::{Filled, Unreadable};
 use crate::{Note, verdicts};
 
 /// Sequences end between steps.
@@ -136,17 +136,17 @@ impl Engine {
     pub(super) fn save(&mut self, plan: &StepPlan, without: &BTreeSet<SeqId>) -> Result<(), Error> {
         let Some(tiers) = &mut self.tiers else { return Ok(()) };
         let kept = plan.slices.iter().filter(|slice| !without.contains(&slice.seq));
-        let filled = kept.flat_map(|slice| {
+        let mut all = Vec::new();
+        for slice in kept {
             let hashes = self.scheduler.block_hashes(slice.seq).expect(PLANNED);
-            let id = |GroupBlock { group, index }: GroupBlock| {
-                self.scheduler.block_table(slice.seq, group)[index as usize]
-            };
-            tiers
-                .filled(slice.start..slice.end(), hashes)
-                .map(move |(block, hash)| ((block.group, hash), id(block)))
-        });
-        let filled: Vec<_> = filled.collect();
-        Ok(tiers.save(&self.decoder, &filled)?)
+            let origin = tiers.computed(slice.seq, slice.phase);
+            let filled = tiers.filled(slice.start..slice.end(), hashes);
+            all.extend(filled.map(|(GroupBlock { group, index }, hash)| {
+                let id = self.scheduler.block_table(slice.seq, group)[index as usize];
+                Filled { group, hash, id, origin }
+            }));
+        }
+        Ok(tiers.save(&self.decoder, &all)?)
     }
 
     /// Lets the tiers finish once all sequences have ended.

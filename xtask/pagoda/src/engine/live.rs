@@ -191,6 +191,9 @@ impl Engine {
     /// The end event of a sequence.
     pub(super) fn retire(&mut self, done: scheduler::Finished) -> Event {
         let live = self.live.remove(&done.seq).expect("a sequence ends once");
+        if let Some(tiers) = &mut self.tiers {
+            tiers.cancel(done.seq);
+        }
         let mut output = done.output().to_vec();
         if live.reason == Some(FinishReason::NothingAllowed) || output.last() == Some(&NOT_FINITE) {
             // The last token was drawn without the mask, or is none.

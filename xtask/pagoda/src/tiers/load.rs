@@ -14,8 +14,9 @@ use prefetch::stack::TierStack;
 use prefetch::tier::{TierError, TierName};
 use scheduler::{Load, PrefetchWish, Scheduler, StepPlan};
 
-use super::Tiers;
 use super::objects::Objects;
+use super::origin::Origins;
+use super::{Origin, Tiers};
 use crate::error_chain;
 use crate::event::CachedTokens;
 use crate::usage::ReadAhead;
@@ -38,13 +39,24 @@ pub(super) struct Wished {
     asked: Range<u32>,
     /// End of the prefix that the tiers complete.
     found: u32,
-    /// The fastest tier of each block found.
-    tiers: BTreeMap<GroupBlock, TierName>,
+    /// Each block found.
+    lookup: Lookup,
     /// Saves that had ended at that time: a lookup that found too little is repeated once there are more.
     saved: u64,
     /// Blocks that are read ahead.
     ahead: Option<Portion>,
 }
+
+/// Tier and origin of a block that a lookup found.
+#[derive(Clone, Copy)]
+struct Found {
+    /// The fastest tier that has it.
+    tier: TierName,
+    origin: Origin,
+}
+
+/// Blocks of a sequence as a lookup found them.
+type Lookup = BTreeMap<GroupBlock, Found>;
 
 /// Blocks of a sequence that are read by one task.
 pub(super) struct Portion {
@@ -55,8 +67,8 @@ pub(super) struct Portion {
 /// A request that waits for blocks to be loaded; its place in the device pool is already allocated.
 pub(super) struct Loading {
     load: Load,
-    /// The tiers of its blocks, as the lookup found them.
-    tiers: BTreeMap<GroupBlock, TierName>,
+    /// Blocks of the request that a lookup found.
+    lookup: Lookup,
     /// Blocks of the request, in the order of their last tokens.
     blocks: Vec<GroupBlock>,
     /// Number of leading blocks that are on the device.
@@ -89,9 +101,10 @@ struct Bad {
 struct Search<'a> {
     stack: &'a TierStack,
     objects: &'a Objects,
+    origins: &'a Origins,
     hashes: &'a [BlockHash],
-    /// The fastest tier of each requested block.
-    known: HashMap<GroupBlock, Option<TierName>>,
+    /// Each requested block.
+    known: HashMap<GroupBlock, Option<Found>>,
 }
 
 impl Search<'_> {
@@ -111,14 +124,22 @@ impl Search<'_> {
 
     fn ask(&mut self, group: GroupId, range: Range<u32>) {
         let blocks = range.map(|index| GroupBlock { group, index });
-        let blocks: Vec<GroupBlock> = blocks.filter(|block| !self.known.contains_key(block)).collect();
-        let found = self.stack.lookup_many(&self.objects.names_of(&blocks, self.hashes));
-        let mut found = found.as_slice();
-        for block in blocks {
-            let (own, others) = found.split_at(self.objects.count(&[block]));
-            found = others;
-            let tiers: Option<Vec<TierName>> = own.iter().copied().collect();
-            self.known.insert(block, tiers.and_then(|tiers| tiers.first().copied()));
+        let mut blocks: Vec<GroupBlock> = blocks.filter(|block| !self.known.contains_key(block)).collect();
+        for origin in self.origins.possible().iter().copied() {
+            let named = |_: &GroupBlock, hash| self.origins.name(hash, origin);
+            let found = self.stack.lookup_many(&self.objects.names_of(&blocks, self.hashes, named));
+            let mut found = found.as_slice();
+            for block in &blocks {
+                let (own, others) = found.split_at(self.objects.count(&[*block]));
+                found = others;
+                let tiers: Option<Vec<TierName>> = own.iter().copied().collect();
+                let tier = tiers.and_then(|tiers| tiers.first().copied());
+                self.known.insert(*block, tier.map(|tier| Found { tier, origin }));
+            }
+            blocks.retain(|block| self.known[block].is_none());
+            if blocks.is_empty() {
+                break;
+            }
         }
     }
 }
@@ -139,14 +160,16 @@ impl Tiers {
                 continue;
             }
             let hashes = scheduler.block_hashes(wish.seq).expect(WAITS);
-            let mut search = Search { stack: &stack, objects: &objects, hashes, known: HashMap::new() };
+            let origins = &self.origins;
+            let mut search =
+                Search { stack: &stack, objects: &objects, origins, hashes, known: HashMap::new() };
             let held = |group, range| search.held(group, range);
             let found = objects.needs.longest(asked.start, asked.end, held);
             let blocks = objects.needs.beyond(asked.start, found);
-            let tiers = blocks.iter().filter_map(|block| Some((*block, search.known[block]?))).collect();
-            let ahead = self.read_ahead(&wish, blocks, hashes);
+            let lookup = blocks.iter().filter_map(|block| Some((*block, search.known[block]?))).collect();
+            let ahead = self.read_ahead(&wish, blocks, &lookup, hashes);
             scheduler.set_external_tokens(wish.seq, found);
-            let wished = Wished { asked, found, tiers, saved: self.saver.ended(), ahead };
+            let wished = Wished { asked, found, lookup, saved: self.saver.ended(), ahead };
             self.wishes.insert(wish.seq, wished);
         }
     }
@@ -157,6 +180,7 @@ impl Tiers {
         &mut self,
         wish: &PrefetchWish,
         mut blocks: Vec<GroupBlock>,
+        lookup: &Lookup,
         hashes: &[BlockHash],
     ) -> Option<Portion> {
         blocks.truncate(self.objects.portion(&blocks, self.portion));
@@ -166,7 +190,7 @@ impl Tiers {
         if blocks.is_empty() || ahead + self.loading_objects() + count > self.room {
             return None;
         }
-        let names = self.objects.names_of(&blocks, hashes);
+        let names = self.names(&blocks, lookup, hashes);
         let submission =
             Submission::new(self.next_key(wish.seq), Priority::of_position(wish.position), names)
                 .step(self.step - 1 + u64::from(wish.batch));
@@ -175,9 +199,17 @@ impl Tiers {
         Some(Portion { blocks, handle })
     }
 
+    /// Names of the objects of some blocks of a sequence, each of the origin that the lookup found.
+    fn names(&self, blocks: &[GroupBlock], lookup: &Lookup, hashes: &[BlockHash]) -> Vec<BlockHash> {
+        let named = |block: &GroupBlock, hash| self.origins.name(hash, origin_of(lookup, block));
+        self.objects.names_of(blocks, hashes, named)
+    }
+
     /// Starts the loads of a plan, and counts the misses of its new requests.
     pub(crate) fn start(&mut self, scheduler: &Scheduler, plan: &StepPlan) {
         for admitted in &plan.admitted {
+            let tables = self.objects.groups().map(|group| scheduler.block_table(admitted.seq, group));
+            self.origins.admit(admitted.seq, tables.flatten().copied());
             if let Some(wish) = self.wishes.remove(&admitted.seq) {
                 let missed = self.objects.needs.beyond(wish.found, wish.asked.end);
                 self.stack.count_misses(self.objects.count(&missed) as u64);
@@ -186,14 +218,15 @@ impl Tiers {
         for load in &plan.loads {
             let blocks = self.objects.needs.beyond(load.start, load.start + load.len);
             let wish = self.wishes.get_mut(&load.seq);
-            let (tiers, ahead) = wish.map(|wish| (wish.tiers.clone(), wish.ahead.take())).unwrap_or_default();
+            let (lookup, ahead) =
+                wish.map(|wish| (wish.lookup.clone(), wish.ahead.take())).unwrap_or_default();
             let ahead = ahead.filter(|ahead| blocks.starts_with(&ahead.blocks));
             if let Some(Portion { blocks, handle }) = &ahead {
                 let ReadAhead { used, late, .. } = &mut self.read_ahead;
                 *(if handle.is_settled() { used } else { late }) += self.objects.count(blocks) as u64;
             }
             let portion = ahead.map(|portion| (portion, Instant::now()));
-            self.loads.insert(load.seq, Loading { load: *load, tiers, blocks, landed: 0, portion });
+            self.loads.insert(load.seq, Loading { load: *load, lookup, blocks, landed: 0, portion });
         }
         self.submit(scheduler);
     }
@@ -214,7 +247,7 @@ impl Tiers {
                 .take_if(|(portion, since)| portion.handle.is_settled() || since.elapsed() > PATIENCE);
             let mut bad = None;
             if let Some((Portion { blocks, handle }, _)) = settled {
-                bad = self.land(scheduler, decoder, seq, &blocks, &handle.wait(Duration::ZERO))?;
+                bad = self.land(scheduler, decoder, &loading, &blocks, &handle.wait(Duration::ZERO))?;
                 handle.cancel();
                 loading.landed += blocks.len();
             }
@@ -248,6 +281,7 @@ impl Tiers {
     /// Forgets a request that ended: no more of its blocks are written to the device.
     pub(crate) fn cancel(&mut self, seq: SeqId) {
         self.loaded.remove(&seq);
+        self.origins.end(seq);
         let wished = self.wishes.remove(&seq).is_some();
         if self.loads.remove(&seq).is_some() || wished {
             self.loader.cancel(seq);
@@ -256,10 +290,10 @@ impl Tiers {
 
     /// Writes the blocks of a portion to the device, up to the first bad one.
     fn land(
-        &self,
+        &mut self,
         scheduler: &Scheduler,
         decoder: &mut Decoder,
-        seq: SeqId,
+        loading: &Loading,
         blocks: &[GroupBlock],
         outcome: &TaskOutcome,
     ) -> Result<Option<Bad>, ModelError> {
@@ -276,15 +310,17 @@ impl Tiers {
                 Some(Bad { block: blocks[0], reason, missing: false })
             }
         };
+        let seq = loading.load.seq;
         let hashes = scheduler.block_hashes(seq).expect(WAITS);
         for block in &blocks[..good] {
             // Objects that were evicted from the cache are read again.
             let read = |name| self.loader.take(name).map_or_else(|| self.loader.load(name), Ok);
-            let names = self.objects.names_of(&[*block], hashes);
+            let names = self.names(&[*block], &loading.lookup, hashes);
             match names.into_iter().map(read).collect::<Result<Vec<_>, _>>() {
                 Ok(objects) => {
                     let id = scheduler.block_table(seq, block.group)[block.index as usize];
                     decoder.write_block(id, &self.objects.join(block.group, &objects))?;
+                    self.origins.fill(id, origin_of(&loading.lookup, block));
                     objects.into_iter().for_each(|object| self.loader.give_back(object));
                 }
                 Err(error) => {
@@ -332,10 +368,10 @@ impl Tiers {
             let end = self.objects.needs.tokens(*block).end;
             let tokens = end.saturating_sub(from);
             from = from.max(end);
-            match loading.tiers.get(block) {
-                Some(&TierName::HOST) => counts.host += tokens,
-                Some(&TierName::DISK) => counts.disk += tokens,
-                Some(&TierName::REMOTE) => counts.remote += tokens,
+            match loading.lookup.get(block).map(|found| found.tier) {
+                Some(TierName::HOST) => counts.host += tokens,
+                Some(TierName::DISK) => counts.disk += tokens,
+                Some(TierName::REMOTE) => counts.remote += tokens,
                 // Not looked up: the device has lost it since.
                 _ => {}
             }
@@ -353,7 +389,7 @@ impl Tiers {
     fn submit(&mut self, scheduler: &Scheduler) {
         let idle = self.loads.iter().filter(|(_, loading)| loading.portion.is_none()).map(|(seq, _)| *seq);
         for seq in idle.collect::<Vec<SeqId>>() {
-            let Loading { blocks, landed, .. } = &self.loads[&seq];
+            let Loading { blocks, landed, lookup, .. } = &self.loads[&seq];
             let rest = &blocks[*landed..];
             if rest.is_empty() {
                 continue;
@@ -362,7 +398,7 @@ impl Tiers {
             if self.loading_objects() + self.objects.count(&blocks) > self.room {
                 return;
             }
-            let names = self.objects.names_of(&blocks, scheduler.block_hashes(seq).expect(WAITS));
+            let names = self.names(&blocks, lookup, scheduler.block_hashes(seq).expect(WAITS));
             let submission = Submission::new(self.next_key(seq), Priority::Urgent, names).step(self.step);
             // A full queue drains on its own; until then the load waits.
             let Ok(handle) = self.loader.submit(submission) else { return };
@@ -381,6 +417,12 @@ impl Tiers {
         self.generation += 1;
         TaskKey { seq, generation: self.generation }
     }
+}
+
+/// The origin of a block that is read; one that was not looked up, because the device has lost it since, may be of its tokens
+/// alone.
+fn origin_of(lookup: &Lookup, block: &GroupBlock) -> Origin {
+    lookup.get(block).map_or(Origin::Tokens, |found| found.origin)
 }
 
 impl Bad {

@@ -89,6 +89,11 @@ impl Objects {
         self.groups.iter().map(Vec::len).max().unwrap_or(1)
     }
 
+    /// Groups of the device.
+    pub(super) fn groups(&self) -> impl Iterator<Item = GroupId> + Clone + use<> {
+        (0..u32::try_from(self.groups.len()).expect("a model has few groups")).map(GroupId::new)
+    }
+
     /// Number of objects of some blocks.
     pub(super) fn count(&self, blocks: &[GroupBlock]) -> usize {
         blocks.iter().map(|block| self.groups[block.group.index()].len()).sum()
@@ -128,9 +133,16 @@ impl Objects {
         self.groups[group.index()].iter().map(move |part| part.name(hash))
     }
 
-    /// Names of the objects of some blocks of a sequence with these hashes.
-    pub(super) fn names_of(&self, blocks: &[GroupBlock], hashes: &[BlockHash]) -> Vec<BlockHash> {
-        blocks.iter().flat_map(|block| self.names(block.group, self.needs.hash(hashes, *block))).collect()
+    /// Names of the objects of some blocks, each with what its hash becomes in names, of a sequence with these hashes.
+    pub(super) fn names_of(
+        &self,
+        blocks: &[GroupBlock],
+        hashes: &[BlockHash],
+        named: impl Fn(&GroupBlock, BlockHash) -> BlockHash,
+    ) -> Vec<BlockHash> {
+        let names =
+            |block: &GroupBlock| self.names(block.group, named(block, self.needs.hash(hashes, *block)));
+        blocks.iter().flat_map(names).collect()
     }
 
     /// The objects of a block, of its contents.

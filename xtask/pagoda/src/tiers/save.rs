@@ -11,19 +11,30 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use attn_kernels::gpu::Gpu;
-use kvblock::{BlockHash, BlockId, GroupId};
+use kvblock::{BlockHash, BlockId, GroupBlock, GroupId};
 use models::{BlockRead, Decoder, ModelError};
 use prefetch::store::{Store, StoreError, Task};
 
-use super::Tiers;
 use super::objects::Objects;
+use super::{Origin, Tiers};
 use crate::{Note, error_chain};
 
 /// Maximum number of blocks per read and write task.
 pub(super) const MAX_BLOCKS: usize = BlockRead::MAX_BLOCKS;
 
-/// Group and hash of each block of a read.
+/// Group of each block of a read, and the hash that its objects are named by.
 type Names = Vec<(GroupId, BlockHash)>;
+
+/// A block that a step filled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Filled {
+    pub(crate) group: GroupId,
+    /// Hash of the tokens up to the end of the block.
+    pub(crate) hash: BlockHash,
+    /// Place of the block on the device.
+    pub(crate) id: BlockId,
+    pub(crate) origin: Origin,
+}
 
 /// Interval at which the thread looks whether writes have ended while it waits for reads.
 const LOOKS: Duration = Duration::from_millis(2);
@@ -201,12 +212,11 @@ impl Tiers {
     /// # Errors
     /// Errors of the device. Failures of tiers are only told and counted; blocks that
     /// they lack are computed again.
-    pub(crate) fn save(
-        &mut self,
-        decoder: &Decoder,
-        blocks: &[((GroupId, BlockHash), BlockId)],
-    ) -> Result<(), ModelError> {
+    pub(crate) fn save(&mut self, decoder: &Decoder, blocks: &[Filled]) -> Result<(), ModelError> {
         self.look()?;
+        blocks.iter().for_each(|block| self.origins.fill(block.id, block.origin));
+        let named = |block: &Filled| ((block.group, self.origins.name(block.hash, block.origin)), block.id);
+        let blocks: Vec<((GroupId, BlockHash), BlockId)> = blocks.iter().map(named).collect();
         for some in blocks.chunks((MAX_BLOCKS / self.objects.most_per_block()).max(1)) {
             let (names, ids): (Names, Vec<BlockId>) = some.iter().copied().unzip();
             match decoder.begin_read(&ids) {
@@ -253,8 +263,11 @@ impl Tiers {
         let objects = Arc::clone(&self.objects);
         let tokens = u32::try_from(hashes.len()).unwrap_or(u32::MAX) * objects.needs.hash_block_size().get();
         let blocks = self.filled(0..tokens, hashes);
-        let names: Vec<BlockHash> =
-            blocks.flat_map(|(block, hash)| objects.names(block.group, hash)).collect();
+        let named = |(block, hash): (GroupBlock, BlockHash)| {
+            let hashes = self.origins.possible().iter().map(|origin| self.origins.name(hash, *origin));
+            hashes.flat_map(|hash| objects.names(block.group, hash)).collect::<Vec<_>>()
+        };
+        let names: Vec<BlockHash> = blocks.flat_map(named).collect();
         for name in names {
             if let Some(bytes) = self.loader.take(name) {
                 self.loader.give_back(bytes);
