@@ -15,6 +15,8 @@ pub mod interrupt;
 pub mod model;
 pub mod models_list;
 pub mod open_model;
+#[cfg(feature = "pdf")]
+pub(crate) mod pdf;
 pub mod progress;
 pub mod pull;
 pub mod references;

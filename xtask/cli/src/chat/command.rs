@@ -7,7 +7,7 @@ use crate::cli::SamplingArgs;
 
 /// The commands, as `/help` prints them.
 pub(super) const HELP: &str = "\
-/read FILE      put the text of FILE before the next message
+/read FILE      put the text of FILE, which may be a PDF, before the next message
 /retry          answer the last message again, with another seed
 /set NAME X     set a parameter of the sampler, such as temperature 0.3; without NAME X, print those that are set
 /save FILE      write the conversation to FILE, as JSON

@@ -78,6 +78,10 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
         false => fs::read(path).map(|read| bytes = read),
     };
     read.with_context(|| format!("{}: cannot be read", name(path)))?;
+    #[cfg(feature = "pdf")]
+    if crate::pdf::is_pdf(&bytes) {
+        return crate::pdf::text(bytes).with_context(|| name(path));
+    }
     let mut text = utf8(bytes).with_context(|| name(path))?;
     // The one that `echo` adds, as llama.cpp has it.
     if is_piped && text.ends_with('\n') {
