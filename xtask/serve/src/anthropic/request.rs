@@ -60,6 +60,15 @@ pub(crate) struct Messages {
 struct Message {
     role: Role,
     content: Content,
+    /// Effort from this message on. The last one is that of the answer.
+    output_config: Option<TurnConfig>,
+}
+
+/// Changes of `output_config` from a message on.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct TurnConfig {
+    /// Effort of the model in its thoughts.
+    effort: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -176,7 +185,8 @@ impl Messages {
             variables.insert("enable_thinking".into(), thinks.into());
         }
         let output = fields.output_config.unwrap_or_default();
-        if let Some(effort) = output.effort {
+        let changed = |message: &Message| message.output_config.as_ref()?.effort.clone();
+        if let Some(effort) = fields.messages.iter().rev().find_map(changed).or(output.effort) {
             variables.insert("reasoning_effort".into(), effort.into());
         }
         let (format, field) = match output.format {
@@ -275,7 +285,7 @@ fn messages(
             messages.push(json!({ "role": "system", "content": kept.join("\n") }));
         }
     }
-    for (index, Message { role, content }) in given.into_iter().enumerate() {
+    for (index, Message { role, content, .. }) in given.into_iter().enumerate() {
         let at = format!("messages[{index}].content");
         match role {
             Role::System => {

@@ -209,3 +209,14 @@ fn sampling_that_is_not_stated_is_what_the_model_recommends() {
     assert_eq!(reply(json!({})), expected);
     assert_eq!(reply(json!({ "temperature": 0.5, "top_p": null })), (0.5, expected.1));
 }
+
+/// Claude Code sends the effort of a turn with a message.
+#[test]
+fn the_effort_of_a_turn_is_read() {
+    let turn =
+        |effort: &str| json!({ "role": "user", "content": "hello", "output_config": { "effort": effort } });
+    let body = json!({ "max_tokens": 3, "messages": [turn("low"), turn("high")], "output_config": { "effort": "medium" } });
+    assert!(warnings(&post(shared(), "/v1/messages", &body)).is_empty());
+    let wrong = json!({ "max_tokens": 3, "messages": [{ "role": "user", "content": "hello", "output_config": { "effort": 3 } }] });
+    assert_eq!(post(shared(), "/v1/messages", &wrong).status, 400);
+}
