@@ -1,70 +1,18 @@
 //! The clients that people use, from their registries.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::{Arc, LazyLock};
+use std::process::Command;
+use std::sync::Arc;
 
-use pagoda::{Engine, EngineHandle, HandleOptions, Model};
+use pagoda::{Engine, EngineHandle, HandleOptions};
 use serde_json::Value;
 use serve::Options;
 
-use crate::fixture::{engine_options, listen, model_folder, shared};
-
-const REQUIREMENTS: &str = include_str!("../clients/requirements.txt");
-
-/// The folder that the packages are installed in, once for all runs with the same requirements.
-static PACKAGES: LazyLock<PathBuf> = LazyLock::new(|| {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-clients");
-    let installed = folder.join("requirements.txt");
-    if fs::read_to_string(&installed).is_ok_and(|known| known == REQUIREMENTS) {
-        return folder;
-    }
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]);
-    pip.arg("--target").arg(&folder).arg("-r").arg(clients().join("requirements.txt"));
-    succeed(&mut pip);
-    fs::write(installed, REQUIREMENTS).unwrap();
-    folder
-});
-
-fn clients() -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests", "clients"].iter().collect()
-}
-
-const NODE_PACKAGES: &str = include_str!("../clients/package.json");
-
-/// The folder that the packages of Node.js are installed in, once for all runs with the same versions.
-static MODULES: LazyLock<PathBuf> = LazyLock::new(|| {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("node-clients");
-    let installed = folder.join("installed.json");
-    if fs::read_to_string(&installed).is_ok_and(|known| known == NODE_PACKAGES) {
-        return folder;
-    }
-    fs::create_dir_all(&folder).unwrap();
-    fs::write(folder.join("package.json"), NODE_PACKAGES).unwrap();
-    let mut npm = Command::new("npm");
-    succeed(
-        npm.args(["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"]).current_dir(&folder),
-    );
-    fs::write(installed, NODE_PACKAGES).unwrap();
-    folder
-});
-
-/// Runs a command, which must succeed.
-#[track_caller]
-fn succeed(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| {
-        panic!("{command:?}: {error}; `cargo xtask test` sets up what tests need, and `cargo xtask doctor` says what is missing")
-    });
-    let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    assert!(output.status.success(), "{command:?}\n{out}\n{err}");
-    output
-}
+use crate::fixture::{ending_model, engine_options, listen, shared};
+use crate::packages::{self, clients, succeed};
 
 fn python() -> Command {
     let mut python = Command::new("python3");
-    python.env("PYTHONPATH", &*PACKAGES);
+    python.env("PYTHONPATH", &*packages::PYTHON);
     python
 }
 
@@ -75,11 +23,12 @@ fn python_clients_read_every_reply() {
 }
 
 #[test]
-fn the_client_for_node_reads_every_reply() {
+fn clients_for_node_read_every_reply() {
     let base = format!("http://{}", shared().address);
-    let mut node = Command::new("node");
-    node.arg(clients().join("clients.mjs")).arg(&*MODULES).args([&base, "tiny"]);
-    succeed(&mut node);
+    for program in ["clients.mjs", "ai_sdk.mjs"] {
+        let mut node = Command::new("node");
+        succeed(node.arg(clients().join(program)).arg(&*packages::NODE).args([&base, "tiny"]));
+    }
 }
 
 /// A suite of others, which holds replies to the specifications of three APIs, with a model that ends its answers by itself.
@@ -87,7 +36,7 @@ fn the_client_for_node_reads_every_reply() {
 /// They may also end an answer before its first word, which no reply can mend: the seed is one with which none does.
 #[test]
 fn the_apis_comply() {
-    let model = Arc::new(ending_model());
+    let model = Arc::new(ending_model(4096));
     let engine = Engine::open(Arc::clone(&model), engine_options(4)).unwrap();
     let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
     let served = listen(handle, Options::new(model, "tiny").seed(1));
@@ -118,17 +67,4 @@ fn wrong_replies(base: &str, format: &str, tests: usize) -> Vec<Value> {
         !passed
     });
     results
-}
-
-/// The tiny model, of which every second token ends an answer.
-fn ending_model() -> Model {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"] {
-        fs::copy(model_folder().join(name), folder.path().join(name)).unwrap();
-    }
-    let path = folder.path().join("config.json");
-    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    config["eos_token_id"] = (1..128).step_by(2).collect();
-    fs::write(path, config.to_string()).unwrap();
-    Model::open(folder.path()).unwrap()
 }

@@ -1,6 +1,7 @@
 //! The server as clients meet it: HTTP over sockets, with a tiny model on lavapipe or whatever adapter there is.
 
 mod about;
+mod agents;
 mod anthropic;
 mod browser;
 mod chat;
@@ -19,6 +20,7 @@ mod non_finite;
 mod openai;
 mod openapi;
 mod operator;
+mod packages;
 mod page;
 mod recovery;
 mod refusals;
