@@ -201,7 +201,7 @@ pub struct BenchArgs {
     pub plan: Option<PathBuf>,
 
     /// Run only the kernels and shapes of `kernels` whose name contains this text, and the rows of `e2e` that
-    /// contain each of its words, such as "q4_k 8x512"; case is ignored
+    /// contain each of its words, such as "q4_k 8x512", and workloads of `e2e` likewise, such as "bursts"; case is ignored
     #[arg(long, value_name = "NAME", value_parser = shared::non_empty)]
     pub filter: Option<String>,
 

@@ -1,5 +1,5 @@
 //! Complete requests through the engine: random prompts, and greedy decoding past the end of sequence. First
-//! batches of equal requests, then, on GPUs and unless a plan is given, traces of arrivals.
+//! batches of equal requests, then, on GPUs or if a filter names them, and unless a plan is given, traces of arrivals.
 
 mod fetches;
 pub(super) mod measure;
@@ -27,8 +27,11 @@ use crate::open_model::open_model;
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
-    let traces = args.workload.iter().map(|path| workload::read(path)).collect::<Result<Vec<_>>>()?;
+    let mut traces = args.workload.iter().map(|path| workload::read(path)).collect::<Result<Vec<_>>>()?;
     if !traces.is_empty() {
+        let names = names(&traces);
+        traces.retain(|trace| selects(args, trace));
+        ensure!(!traces.is_empty(), "--filter leaves no workload of {names}");
         return replay_all(args, &open_model(&args.engine)?, &traces);
     }
     let mut rows = Vec::new();
@@ -41,18 +44,37 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     }
     let model = open_model(&args.engine)?;
     let software = model.gpu(&EngineOptions::from(&args.engine))?.is_cpu();
-    let runs = EnginePlan::read(args, registry, software)?;
+    let mut traces = workload::builtin(software)?;
+    traces.retain(|trace| trace.turns.is_none());
+    let names = names(&traces);
+    // On a software driver they take minutes more than the plan does.
+    traces.retain(|trace| selects(args, trace) && (!software || is_named(args, trace)));
+    let (runs, labels) = EnginePlan::wanted(args, registry, software)?;
+    let is_something_left = !runs.is_empty() || !traces.is_empty();
+    ensure!(is_something_left, "--filter leaves no row of {}, and no workload of {names}", labels.join(", "));
     for run in &runs {
         measure(args, run, &runs, &model, &mut rows)?;
     }
-    write(args, &rows)?;
-    // Traces take minutes more there than the plan does.
-    if software {
-        return Ok(());
+    if !runs.is_empty() {
+        write(args, &rows)?;
     }
-    let mut traces = workload::builtin(software)?;
-    traces.retain(|trace| trace.turns.is_none());
     replay_all(args, &model, &traces)
+}
+
+fn names(traces: &[workload::Workload]) -> String {
+    traces.iter().map(|trace| trace.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether every word of the filter is in the label of the engine and the name of a trace.
+fn selects(args: &BenchArgs, trace: &workload::Workload) -> bool {
+    let label = format!("{} {}", plan::label(&args.engine), trace.name);
+    plan::is_wanted(args.filter.as_deref(), &label)
+}
+
+/// Whether a word of the filter is in the name of a trace.
+fn is_named(args: &BenchArgs, trace: &workload::Workload) -> bool {
+    let mut words = args.filter.iter().flat_map(|filter| filter.split_whitespace());
+    words.any(|word| trace.name.to_lowercase().contains(&word.to_lowercase()))
 }
 
 fn replay_all(args: &BenchArgs, model: &Arc<Model>, traces: &[workload::Workload]) -> Result<()> {

@@ -49,6 +49,24 @@ fn a_trace_is_replayed_and_told() {
 }
 
 #[test]
+fn a_filter_chooses_among_rows_and_workloads() {
+    let rows = run(tiny("bench").args(["e2e", "--filter", "tiny-llama bursts"]));
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!(row["workload"], "bursts");
+    let said = refused(tiny("bench").args(["e2e", "--filter", "q4_k bursts"]), 1);
+    let names = "poisson, bursts, long-and-short, shared-prefixes";
+    assert!(
+        said.contains("leaves no row of tiny-llama, and no workload of") && said.contains(names),
+        "{said}"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("test.ron");
+    fs::write(&file, WORKLOAD).unwrap();
+    let said = refused(tiny("bench").args(["e2e", "--filter", "bursts"]).arg("--workload").arg(&file), 1);
+    assert!(said.contains("--filter leaves no workload of test"), "{said}");
+}
+
+#[test]
 fn wrong_workloads_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("test.ron");

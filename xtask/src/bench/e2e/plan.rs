@@ -151,6 +151,20 @@ impl EnginePlan {
     /// # Errors
     /// If the file cannot be read or is not a plan, or no row is left.
     pub(super) fn read(args: &BenchArgs, registry: &Registry, software: bool) -> Result<Vec<Run>> {
+        let (runs, labels) = Self::wanted(args, registry, software)?;
+        ensure!(!runs.is_empty(), "--filter leaves no row of {}", labels.join(", "));
+        Ok(runs)
+    }
+
+    /// Runs as [`read`](Self::read) returns them, or none, and the labels of all configurations.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is not a plan.
+    pub(super) fn wanted(
+        args: &BenchArgs,
+        registry: &Registry,
+        software: bool,
+    ) -> Result<(Vec<Run>, Vec<String>)> {
         let default = Path::new(if software { "cpu" } else { "gpu" });
         let name = args.plan.as_deref().unwrap_or(default);
         let plan = Self::open(name)?;
@@ -185,8 +199,7 @@ impl EnginePlan {
             }
         }
         runs.retain(|run| !run.rows.is_empty());
-        ensure!(!runs.is_empty(), "--filter leaves no row of {}", labels.join(", "));
-        Ok(runs)
+        Ok((runs, labels))
     }
 
     fn open(plan: &Path) -> Result<Self> {
@@ -250,8 +263,8 @@ pub(super) fn with_pool(label: &str, pool: Option<f64>) -> String {
     pool.map_or_else(|| label.to_owned(), |share| format!("{label} pool {} %", share * 100.0))
 }
 
-/// Whether every word of `filter` is in the label of a row, ignoring case.
-fn is_wanted(filter: Option<&str>, label: &str) -> bool {
+/// Whether every word of `filter` is in the label of a row or trace, ignoring case.
+pub(super) fn is_wanted(filter: Option<&str>, label: &str) -> bool {
     let label = label.to_lowercase();
     filter.is_none_or(|filter| filter.to_lowercase().split_whitespace().all(|word| label.contains(word)))
 }
