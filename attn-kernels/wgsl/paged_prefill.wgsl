@@ -29,6 +29,7 @@
 #import SHARED = 0
 #import keys = keys_uniform
 #import trips = trips_known
+#import scores = scores_indexed
 #import pages = pages_shared
 #import SELECTED = 8
 #import context = context_full
@@ -52,8 +53,9 @@
 
 const KEYS: u32 = 8u;
 const CHUNKS: u32 = HEAD_DIM / 8u;
-// Quads and chunks of a lane.
-const QUADS: u32 = HEAD_DIM / SHARE / 4u;
+// Quads and chunks of a lane. Loops over heads and quads that load and store are written out: llvmpipe's compiler leaves long
+// ones as loops, and an array that one loop indexes lies in memory for all.
+#let QUADS = HEAD_DIM / SHARE / 4
 const OWN_CHUNKS: u32 = CHUNKS / SHARE;
 // Keys of a tile that share a block.
 const RUN: u32 = min(KEYS, BLOCK_SIZE);
@@ -93,26 +95,26 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
     let first_dispatch = params.part_keys != 0xffffffffu || first_key <= start;
     let num_keys = min(params.num_keys - min(group.z * params.part_keys, params.num_keys), params.part_keys);
     var r: Row;
-    for (var g = 0u; g < GROUP; g++) {
-        for (var i = 0u; i < QUADS; i++) {
+    #unroll g < GROUP
+        #unroll i < QUADS
             let at = row * params.q_stride + (head0 + g) * HEAD_DIM + (quad0 + i) * 4u;
             r.q[g][i] = vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * params.scale;
-        }
+        #end
         r.top[g] = LOWEST;
         if (!first_dispatch) {
             // Normalised, so of sum 1 if there was any key.
             let at = row * params.num_heads + head0 + g;
             r.top[g] = max(lse[at], LOWEST);
             r.sum[g] = select(1.0, 0.0, lse[at] <= LOWEST);
-            for (var i = 0u; i < QUADS; i++) {
+            #unroll i < QUADS
                 let o = at * HEAD_DIM + (quad0 + i) * 4u;
                 r.o[g][i] = vec4(out[o], out[o + 1u], out[o + 2u], out[o + 3u]);
-            }
+            #end
         }
-    }
+    #end
     for (var i = begin; i < end && i - first_key < num_keys; i += KEYS) {
         let key0 = context_position(context, i);
-        var head_of: array<u32, KEYS / RUN>;
+        var head_of: Heads;
         for (var j = 0u; j < KEYS / RUN; j++) {
             head_of[j] = page_of(tile.table + min(key0 + j * RUN, last) / BLOCK_SIZE, kv_head);
         }
@@ -125,18 +127,18 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
     if (!first_dispatch && (begin >= end || context_position(context, begin) > position)) {
         return;
     }
-    for (var g = 0u; g < GROUP; g++) {
+    #unroll g < GROUP
         let at = (group.z * params.part_rows + row) * params.num_heads + head0 + g;
-        for (var i = 0u; i < QUADS; i++) {
+        #unroll i < QUADS
             let o = select(r.o[g][i] / r.sum[g], vec4(0.0), r.sum[g] == 0.0);
             for (var d = 0u; d < 4u; d++) {
                 out[at * HEAD_DIM + (quad0 + i) * 4u + d] = o[d];
             }
-        }
+        #end
         if (quad0 == 0u) {
             lse[at] = select(r.top[g] + log(r.sum[g]), params.neg_inf, r.sum[g] == 0.0);
         }
-    }
+    #end
 }
 
 // Eight keys from position `first` on, of which the rows of the tile together see those from `low` to `last`. No others
@@ -148,13 +150,14 @@ fn visible(key: u32, position: u32) -> bool {
 }
 
 // Scores, online softmax, values.
-fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, position: u32, head0: u32, lane: u32) {
+fn attend(r: ptr<function, Row>, head_of: Heads, keys: Keys, position: u32, head0: u32, lane: u32) {
     let key0 = keys.first;
     var heads = head_of;
-    var s: array<array<f32, KEYS>, GROUP>;
+    var s: Scores;
     for (var t = 0u; t < keys.count; t++) {
         let key = clamp(key0 + t, keys.low, keys.last);
-        let at = k_at(heads[t / RUN], 0u, key % BLOCK_SIZE);
+        let head = head_at(&heads, t / RUN);
+        let at = k_at(head, 0u, key % BLOCK_SIZE);
         var x = array<f32, GROUP>();
         #unroll n < SPANS
             let c = n * SPAN;
@@ -169,9 +172,9 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
                 }
             }
         #end
-        let factor = k_factor(heads[t / RUN], key % BLOCK_SIZE);
+        let factor = k_factor(head, key % BLOCK_SIZE);
         for (var g = 0u; g < GROUP; g++) {
-            s[g][t] = x[g] * factor;
+            put_score(&s, g, t, x[g] * factor);
         }
     }
     #unroll once < SHARED
@@ -186,7 +189,7 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
         }
     #end
     var weighs = false;
-    for (var g = 0u; g < GROUP; g++) {
+    #unroll g < GROUP
         var top = (*r).top[g];
         for (var t = 0u; t < KEYS; t++) {
             let x = logit(s[g][t], 1.0, head0 + g, key0 + t, position);
@@ -215,7 +218,7 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
         for (var i = 0u; i < QUADS; i++) {
             (*r).o[g][i] *= shrink;
         }
-    }
+    #end
     #unroll once < LEAVES
         if (!weighs) {
             return;
@@ -223,14 +226,19 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
     #end
     for (var t = 0u; t < keys.count; t++) {
         if (key0 + t >= keys.low && key0 + t <= keys.last) {
-            let at = v_at(heads[t / RUN], 0u, (key0 + t) % BLOCK_SIZE);
-            let factor = v_factor(heads[t / RUN], (key0 + t) % BLOCK_SIZE);
+            let head = head_at(&heads, t / RUN);
+            let at = v_at(head, 0u, (key0 + t) % BLOCK_SIZE);
+            let factor = v_factor(head, (key0 + t) % BLOCK_SIZE);
+            var weights: array<f32, GROUP>;
+            for (var g = 0u; g < GROUP; g++) {
+                weights[g] = score_at(&s, g, t) * factor;
+            }
             #unroll n < SPANS
                 let c = n * SPAN;
                 let v = value_span(at, lane % SHARE * OWN_CHUNKS + c, lane);
                 for (var g = 0u; g < GROUP; g++) {
                     for (var i = 0u; i < 2u * SPAN; i++) {
-                        (*r).o[g][c * 2u + i] = fma(vec4(s[g][t] * factor), v[i], (*r).o[g][c * 2u + i]);
+                        (*r).o[g][c * 2u + i] = fma(vec4(weights[g]), v[i], (*r).o[g][c * 2u + i]);
                     }
                 }
             #end

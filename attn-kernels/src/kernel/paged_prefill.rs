@@ -225,6 +225,9 @@ const BROADCAST: OneOf<Option<KvDtype>> = OneOf::new(
 /// Whether compilers know how often loops turn, by the way lanes load.
 pub(crate) const TRIPS: OneOf<KeyLoads> =
     OneOf::new("trips", &[(KeyLoads::Uniform, "trips_known"), (KeyLoads::Broadcast, "trips_hidden")]);
+/// Whether loops index the scores of a tile, by the way lanes load.
+const SCORES: OneOf<KeyLoads> =
+    OneOf::new("scores", &[(KeyLoads::Uniform, "scores_indexed"), (KeyLoads::Broadcast, "scores_compared")]);
 /// Whether one lane computes a whole row.
 const ALONE: Flag = Flag("ALONE");
 /// Whether lanes share a row.
@@ -250,7 +253,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
         Some(_) => variant.set(BROADCAST, Some(shape.dtype)).with_broadcasts(),
         None => variant.set(BROADCAST, None),
     };
-    let variant = variant.set(TRIPS, loads);
+    let variant = variant.set(TRIPS, loads).set(SCORES, loads);
     let (variant, share) = match loads {
         KeyLoads::Uniform => (variant, lanes_per_row(shape.head_dim)),
         KeyLoads::Broadcast => (variant.for_software(), 1),
