@@ -2,14 +2,13 @@
 
 use std::io::{self, Write as _};
 use std::process::{Child, Command, Stdio};
-use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cli::{PortabilityArgs, TestArgs};
+use crate::cli::PortabilityArgs;
 use crate::portability;
-use crate::test::{self, FEATURES};
+use crate::test::{self, Check, FEATURES};
 use crate::tree;
 
 /// One run of cargo.
@@ -22,7 +21,7 @@ struct Step {
 
 /// Builds of one crate with the features given, as people outside of the workspace have them. In a build of the
 /// workspace each crate gets the features that any other enables, which hides missing ones.
-const ALONE: [(&str, &str); 27] = [
+const ALONE: [(&str, &str); 26] = [
     ("kvblock", ""),
     ("kvblock", "serde"),
     ("sparse-select", ""),
@@ -47,28 +46,24 @@ const ALONE: [(&str, &str); 27] = [
     ("pagoda-scheduler", "serde"),
     ("pagoda-engine", ""),
     ("pagoda-engine", "disk"),
-    ("pagoda-engine", "hub"),
-    ("pagoda-engine", "tools"),
+    ("pagoda-engine", "grammar,hub"),
     ("pagoda-cli", ""),
 ];
 
-/// Runs every check, stops at the first that fails, and says how long each took.
+/// Runs every check, stops at the first that fails, and says how long each took. Most run while the tests do: a build of one
+/// crate leaves processors idle, and so does a test that waits for a device.
 ///
 /// # Errors
 ///
 /// When a check fails.
 pub fn run() -> Result<()> {
     tree::checkout()?;
-    thread::scope(|scope| {
-        let beside = scope.spawn(|| interleavings().run(Stdio::piped));
-        steps()
-            .iter()
-            .chain(&elsewhere(&installed_targets()))
-            .try_for_each(|step| step.run(Stdio::inherit))?;
-        beside.join().expect("a step does not panic")
-    })?;
-    portable()?;
-    test::run(&TestArgs { args: Vec::new() })
+    first().iter().try_for_each(|step| step.run(Stdio::inherit))?;
+    let steps = meanwhile().into_iter().chain(elsewhere(&installed_targets()));
+    let mut checks: Vec<Check> =
+        steps.map(|step| Box::new(move || step.run(Stdio::piped)) as Check).collect();
+    checks.push(Box::new(portable));
+    test::everything(checks)
 }
 
 /// Targets of other systems that are checked if they are installed.
@@ -103,7 +98,7 @@ fn portable() -> Result<()> {
 }
 
 /// loom's run. In a separate target folder, because the flag affects every crate and would make the next build start from
-/// scratch. It also need not wait for the other builds, most of which build one crate at a time.
+/// scratch.
 fn interleavings() -> Step {
     let queues = step("test --package pagoda-prefetch --lib --target-dir target/loom");
     Step { variable: Some(("RUSTFLAGS", "--cfg loom")), ..queues }
@@ -113,20 +108,24 @@ fn step(line: &str) -> Step {
     Step { args: line.split(' ').map(String::from).collect(), variable: None }
 }
 
-fn steps() -> Vec<Step> {
+/// Checks that come before all tests: what fails most often.
+fn first() -> [Step; 2] {
+    [
+        step("fmt --all --check"),
+        step(&format!("clippy --workspace --all-targets --features {FEATURES} -- -D warnings")),
+    ]
+}
+
+/// Checks that run while the tests do.
+fn meanwhile() -> Vec<Step> {
     let alone = ALONE.map(|(package, features)| {
         let features = if features.is_empty() { String::new() } else { format!(" --features {features}") };
         step(&format!("clippy --package {package} --no-default-features{features} -- -D warnings"))
     });
-    let mut steps = vec![
-        step("fmt --all --check"),
-        step(&format!("clippy --workspace --all-targets --features {FEATURES} -- -D warnings")),
-    ];
-    steps.extend(alone);
     // With the examples come the dependencies of tests, so that this takes what clippy has compiled.
     let docs = step(&format!("doc --workspace --lib --examples --no-deps --features {FEATURES}"));
-    steps.push(Step { variable: Some(("RUSTDOCFLAGS", "-D warnings")), ..docs });
-    steps
+    let docs = Step { variable: Some(("RUSTDOCFLAGS", "-D warnings")), ..docs };
+    [docs, interleavings()].into_iter().chain(alone).collect()
 }
 
 impl Step {
@@ -167,10 +166,12 @@ mod tests {
 
     #[test]
     fn the_steps() {
-        let lines = steps().iter().chain([&interleavings()]).map(Step::line).collect::<Vec<_>>().join("\n");
+        let lines = first().iter().chain(&meanwhile()).map(Step::line).collect::<Vec<_>>().join("\n");
         insta::assert_snapshot!(lines, @"
         cargo fmt --all --check
         cargo clippy --workspace --all-targets --features xtask/s3,xtask/tls -- -D warnings
+        RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --examples --no-deps --features xtask/s3,xtask/tls
+        RUSTFLAGS='--cfg loom' cargo test --package pagoda-prefetch --lib --target-dir target/loom
         cargo clippy --package kvblock --no-default-features -- -D warnings
         cargo clippy --package kvblock --no-default-features --features serde -- -D warnings
         cargo clippy --package sparse-select --no-default-features -- -D warnings
@@ -195,11 +196,8 @@ mod tests {
         cargo clippy --package pagoda-scheduler --no-default-features --features serde -- -D warnings
         cargo clippy --package pagoda-engine --no-default-features -- -D warnings
         cargo clippy --package pagoda-engine --no-default-features --features disk -- -D warnings
-        cargo clippy --package pagoda-engine --no-default-features --features hub -- -D warnings
-        cargo clippy --package pagoda-engine --no-default-features --features tools -- -D warnings
+        cargo clippy --package pagoda-engine --no-default-features --features grammar,hub -- -D warnings
         cargo clippy --package pagoda-cli --no-default-features -- -D warnings
-        RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --examples --no-deps --features xtask/s3,xtask/tls
-        RUSTFLAGS='--cfg loom' cargo test --package pagoda-prefetch --lib --target-dir target/loom
         ");
     }
 }

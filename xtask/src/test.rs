@@ -15,6 +15,7 @@ use crate::default_model;
 use crate::set_up::set_up;
 use crate::setup::Need;
 use crate::tree;
+pub(crate) use programs::Check;
 
 /// Features of the whole workspace: all kinds of tiers.
 pub const FEATURES: &str = "xtask/s3,xtask/tls";
@@ -38,6 +39,30 @@ const DRIVER_THREADS: (&str, &str) = ("LP_NUM_THREADS", "0");
 ///
 /// If the machine lacks something that could not be installed, the model cannot be fetched, or a test fails.
 pub fn run(args: &TestArgs) -> Result<()> {
+    if args.args.is_empty() {
+        return everything(Vec::new());
+    }
+    let references = ready()?;
+    let status = cargo()
+        .args(cargo_args(&args.args))
+        .envs(variables(&references))
+        .status()
+        .context("cargo cannot be run")?;
+    ensure!(status.success(), "cargo test failed: {status}");
+    Ok(())
+}
+
+/// Runs every test, and `checks` at the same time; see [`run`].
+pub(crate) fn everything(checks: Vec<Check>) -> Result<()> {
+    let references = ready()?;
+    programs::run(&variables(&references), checks)?;
+    let unread = references.unread(tree::root());
+    ensure!(unread.is_empty(), "no test reads these snapshots, delete them: {}", unread.join(", "));
+    Ok(())
+}
+
+/// Sets up what tests need.
+fn ready() -> Result<References> {
     tree::checkout()?;
     let mut needs = vec![Need::Gpu, Need::Tests];
     if default_model::cached()?.is_none() {
@@ -45,18 +70,7 @@ pub fn run(args: &TestArgs) -> Result<()> {
     }
     set_up(&needs)?;
     default_model::path()?;
-    let references = References::beside_this_program()?;
-    let variables = variables(&references);
-    if args.args.is_empty() {
-        programs::run(&variables)?;
-        let unread = references.unread(tree::root());
-        ensure!(unread.is_empty(), "no test reads these snapshots, delete them: {}", unread.join(", "));
-        return Ok(());
-    }
-    let status =
-        cargo().args(cargo_args(&args.args)).envs(variables).status().context("cargo cannot be run")?;
-    ensure!(status.success(), "cargo test failed: {status}");
-    Ok(())
+    References::beside_this_program()
 }
 
 /// Variables of the environment that tests run with.

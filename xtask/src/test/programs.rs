@@ -1,4 +1,4 @@
-//! The test programs of the workspace, two at a time.
+//! The test programs of the workspace, two at a time, while checks that are cargo's run one after the other.
 //!
 //! cargo runs one after the other, and those of kernels wait for a software driver that compiles on one thread. How much two at a
 //! time gain depends on the processors: where two share a core, those of models and attn-kernels end after 12 minutes in place of
@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use std::{io, thread};
@@ -69,8 +70,8 @@ impl Program {
         Ok(Some(Self { name, path, folder }))
     }
 
-    /// Runs it with `variables`, and shows what it printed when it ends. Returns whether its tests hold.
-    fn run(&self, variables: &[(&str, String)]) -> Result<bool> {
+    /// Runs it with `variables`, and shows what it printed when it ends.
+    fn run(&self, variables: &[(&str, String)]) -> Result<()> {
         eprintln!("running the tests of {}", self.name);
         let begin = Instant::now();
         let mut command = Command::new(&self.path);
@@ -80,39 +81,58 @@ impl Program {
         shown.write_all(&done.stdout)?;
         shown.write_all(&done.stderr)?;
         writeln!(shown, "{}: {}, {:.1} s", self.name, done.status, begin.elapsed().as_secs_f64())?;
-        Ok(done.status.success())
+        ensure!(done.status.success(), "tests of {} failed", self.name);
+        Ok(())
     }
 }
 
-/// Builds every test program, runs the examples in the documentation, which take a minute, then the programs. No further
-/// program starts after one that fails.
+/// A check that runs while test programs do.
+pub(crate) type Check = Box<dyn FnOnce() -> Result<()> + Send>;
+
+/// Builds every test program, then runs the programs, and at the same time `checks` and the examples in the documentation, one
+/// after the other: these are cargo's, which locks what it builds. Nothing begins after something that fails.
 ///
 /// # Errors
 ///
-/// When the build or a test fails.
-pub(super) fn run(variables: &[(&str, String)]) -> Result<()> {
+/// When the build, a test or a check fails.
+pub(super) fn run(variables: &[(&str, String)], checks: Vec<Check>) -> Result<()> {
     let queue = Mutex::new(build()?);
+    let stopped = AtomicBool::new(false);
+    let goes_on = || !stopped.load(Ordering::Relaxed);
+    let held = |outcome: Result<()>| {
+        stopped.fetch_or(outcome.is_err(), Ordering::Relaxed);
+        outcome
+    };
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let work = || -> Result<()> {
+        while goes_on()
+            && let Some(program) = next()
+        {
+            held(program.run(variables))?;
+        }
+        Ok(())
+    };
+    let meanwhile = || {
+        let mut checks = checks.into_iter();
+        checks.try_for_each(|check| if goes_on() { held(check()) } else { Ok(()) })?;
+        if goes_on() { held(examples(variables)) } else { Ok(()) }
+    };
+    let failed: Vec<_> = thread::scope(|scope| {
+        let mut workers: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(work)).collect();
+        workers.push(scope.spawn(meanwhile));
+        let outcomes = workers.into_iter().map(|worker| worker.join().expect("a worker does not panic"));
+        outcomes.filter_map(Result::err).map(|error| format!("{error:#}")).collect()
+    });
+    ensure!(failed.is_empty(), "{}", failed.join("; "));
+    Ok(())
+}
+
+/// Runs the examples in the documentation.
+fn examples(variables: &[(&str, String)]) -> Result<()> {
     let mut docs = cargo();
     docs.args(["test", "--workspace", "--features", FEATURES, "--doc"]).envs(variables.iter().cloned());
     let status = docs.status().context("cargo cannot be run")?;
     ensure!(status.success(), "the examples of the documentation failed: {status}");
-    let failed = Mutex::new(Vec::new());
-    let work = || -> Result<()> {
-        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        while let Some(program) = next() {
-            if !program.run(variables)? {
-                queue.lock().unwrap_or_else(PoisonError::into_inner).clear();
-                failed.lock().unwrap_or_else(PoisonError::into_inner).push(program.name);
-            }
-        }
-        Ok(())
-    };
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
-    })?;
-    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
     Ok(())
 }
 
