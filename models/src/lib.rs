@@ -20,12 +20,12 @@ pub use {attn_kernels, checkpoint, dense_kernels, kvblock, prefetch, sparse_sele
 // Files of models, sampling parameters: all of the crate that reads them.
 pub use checkpoint::{
     Activation, Array, BlockNorms, ChatError, ChatTemplate, Checkpoint, CompressedConfig, Compressor,
-    CompressorPart, ConfigError, Conversation, DecodeStream, DecoderConfig, Dtype, ExpertPacking, Family,
-    Gate, Gguf, GgufError, GgufTensor, HyperConfig, HyperPart, IndexerConfig, IntegerTensor, LatentConfig,
-    LayerConfig, MAX_BLANKS, Message, Mlp, MoeConfig, Naming, NsaConfig, Pairing, QkNorm, Quantization,
-    Quantized, RandomError, RandomSpec, RandomWeights, Reach, Role, Rope, RopeScaling, Router, Safetensors,
-    Score, ShortFactors, Size, Sizes, Temperature, Tensor, Tokenizer, TokenizerError, UnknownQuantization,
-    Value, WeightError, WeightSource, dequantize, quantize, sampling,
+    CompressorPart, ConfigError, Conversation, DecodeStream, DecoderConfig, Dtype, Embedding, ExpertPacking,
+    Family, Gate, Gguf, GgufError, GgufTensor, HyperConfig, HyperPart, IndexerConfig, IntegerTensor,
+    LatentConfig, LayerConfig, Lengths, MAX_BLANKS, Message, Mlp, MoeConfig, Naming, NsaConfig, Pairing,
+    Pooling, QkNorm, Quantization, Quantized, RandomError, RandomSpec, RandomWeights, Reach, Role, Rope,
+    RopeScaling, Router, Safetensors, Score, ShortFactors, Size, Sizes, Temperature, Tensor, Tokenizer,
+    TokenizerError, UnknownQuantization, Value, WeightError, WeightSource, dequantize, quantize, sampling,
 };
 pub use crossing::{
     ChunkCrossing, ChunkGrid, ChunkTimes, Crossing, ROWS as TIMED_ROWS, StepGrid, StepTimes, grouped,

@@ -6,6 +6,7 @@ use crate::Ending;
 use crate::plan::{BlockOp, StepPlan};
 use crate::request::Finished;
 use crate::scheduler::Scheduler;
+use crate::sequence::Sequence;
 
 impl Scheduler {
     /// Reports the tokens that a step sampled, one for each of [`StepPlan::sample_rows`]. Returns the
@@ -27,8 +28,14 @@ impl Scheduler {
     /// As [`complete`](Self::complete); also when a row has no token, or more than its drafts allow.
     pub fn complete_drafts(&mut self, plan: &StepPlan, verified: &[&[TokenId]]) -> Vec<Finished> {
         self.end_step(plan, verified.len());
+        let computed = plan.slices.iter().map(|slice| slice.seq);
+        let computed = computed.filter(|seq| self.seqs.get(seq).is_some_and(Sequence::ends_computed));
+        let computed: Vec<SeqId> = computed.collect();
         let rows = plan.sample_rows.iter().zip(verified);
-        rows.filter_map(|(row, tokens)| self.accept(row.seq, tokens)).collect()
+        let sampled = rows.filter_map(|(row, tokens)| self.accept(row.seq, tokens));
+        let mut ended: Vec<Finished> = sampled.collect();
+        ended.extend(computed.into_iter().flat_map(|seq| self.finish(seq, Ending::LengthCapped)));
+        ended
     }
 
     /// Common start of every completion: ends the step in flight, and starts the further samples of prompts

@@ -36,14 +36,9 @@ pub enum AdmitError {
     /// An empty prompt has no position to compute logits for.
     #[error("the prompt is empty")]
     EmptyPrompt,
-    /// A request must ask for at least one token of at least one sample.
-    #[error("{max_tokens} tokens for each of {num_samples} samples asked for, both must be positive")]
-    NothingToGenerate {
-        /// Requested number of output tokens.
-        max_tokens: u32,
-        /// Requested number of samples.
-        num_samples: u32,
-    },
+    /// A request without any sample.
+    #[error("0 samples, at least 1 is needed")]
+    NoSamples,
     /// The minimum output length exceeds the maximum.
     #[error("at least {min_tokens} tokens asked for, at most {max_tokens}")]
     MinAboveMax {

@@ -10,7 +10,7 @@ pub struct Request {
     /// Prompt tokens.
     #[setters(skip)]
     pub prompt: Vec<TokenId>,
-    /// Maximum number of output tokens.
+    /// Maximum number of output tokens; with 0, the prompt is computed and nothing is sampled.
     #[setters(skip)]
     pub max_tokens: u32,
     /// Minimum number of output tokens: before that, neither an end-of-sequence nor a stop token ends the

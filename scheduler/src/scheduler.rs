@@ -127,8 +127,8 @@ impl Scheduler {
         if request.prompt.is_empty() {
             return Err(AdmitError::EmptyPrompt);
         }
-        if max_tokens == 0 || num_samples == 0 {
-            return Err(AdmitError::NothingToGenerate { max_tokens, num_samples });
+        if num_samples == 0 {
+            return Err(AdmitError::NoSamples);
         }
         if min_tokens > max_tokens {
             return Err(AdmitError::MinAboveMax { min_tokens, max_tokens });
@@ -140,8 +140,8 @@ impl Scheduler {
         if num_samples > max_num_seqs {
             return Err(AdmitError::TooManySamples { num_samples, max_num_seqs });
         }
-        // The last sampled token is never computed; draft tokens may lie beyond it.
-        let longest = prompt_len.saturating_add(max_tokens).min(context_len) - 1;
+        // The last sampled token is never computed, the last one of a prompt always; draft tokens may lie beyond it.
+        let longest = prompt_len.saturating_add(max_tokens.max(1)).min(context_len) - 1;
         let num_tokens = longest.saturating_add(self.config.num_lookahead_tokens).min(context_len);
         let needed_blocks = self.peak_blocks(num_tokens);
         let pool_blocks = self.cache.pool().num_usable();

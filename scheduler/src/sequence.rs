@@ -100,8 +100,13 @@ impl Sequence {
     /// The slice that computes `len` more tokens.
     pub(crate) fn next_slice(&self, len: u32) -> Slice {
         let phase = if self.computed < self.prefill_until { Phase::Prefill } else { Phase::Decode };
-        let samples = self.computed + len >= self.num_tokens;
+        let samples = self.request.max_tokens > 0 && self.computed + len >= self.num_tokens;
         Slice { seq: self.id, start: self.computed, len, samples, phase }
+    }
+
+    /// Whether it ends with the computation of its prompt, which the step in flight completes.
+    pub(crate) const fn ends_computed(&self) -> bool {
+        self.request.max_tokens == 0 && self.computed >= self.num_tokens
     }
 
     /// Starts over after the blocks were freed. The sequence is not loaded again: blocks that wait for a load

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3Default;
 
 pub use self::quantized::Quantized;
-use crate::config::sampling;
+use crate::config::{embedding, sampling};
 use crate::sampling::Sampling;
 #[cfg(feature = "chat")]
 use crate::{ChatError, ChatTemplate};
 use crate::{
-    ConfigError, DecoderConfig, Dtype, Gguf, RandomSpec, RandomWeights, Role, Safetensors, Tensor,
+    ConfigError, DecoderConfig, Dtype, Embedding, Gguf, RandomSpec, RandomWeights, Role, Safetensors, Tensor,
     WeightError, WeightSource,
 };
 #[cfg(feature = "tokenizer")]
@@ -110,7 +110,12 @@ impl Checkpoint {
     pub fn config(&self) -> Result<DecoderConfig, ConfigError> {
         match self {
             Self::Gguf(file) => DecoderConfig::from_gguf(file),
-            Self::Hf(weights) => DecoderConfig::from_hf_dir(weights.path()),
+            Self::Hf(weights) => {
+                let mut config = DecoderConfig::from_hf_dir(weights.path())?;
+                // A model of embeddings draws no tokens that another head would change.
+                config.tie_embeddings |= weights.is_headless();
+                Ok(config)
+            }
             Self::Random(weights) => Ok(weights.config().clone()),
             Self::Quantized(weights) => weights.checkpoint.config(),
         }
@@ -128,6 +133,21 @@ impl Checkpoint {
             Self::Hf(weights) => sampling::of_hf_dir(weights.path()),
             Self::Random(_) => Ok(None),
             Self::Quantized(weights) => weights.checkpoint.sampling(),
+        }
+    }
+
+    /// Pooling of embeddings, and the lengths that these can be cut to: from `modules.json`, the folder of its pooling and
+    /// `config.json`, or from the key `pooling_type` of GGUF. If these state nothing, an embedding is the last token's hidden
+    /// state.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unsupported`] for another pooling, and for further layers; those of [`sampling`](Self::sampling).
+    pub fn embedding(&self) -> Result<Embedding, ConfigError> {
+        match self {
+            Self::Gguf(file) => embedding::of_gguf(file),
+            Self::Hf(weights) => embedding::of_hf_dir(weights.path()),
+            Self::Random(_) => Ok(embedding::unstated()),
+            Self::Quantized(weights) => weights.checkpoint.embedding(),
         }
     }
 

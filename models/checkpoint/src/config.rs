@@ -1,6 +1,7 @@
 //! Configuration of a decoder, independent of the checkpoint format that states it.
 
 mod compressed;
+pub(crate) mod embedding;
 mod error;
 mod family;
 mod gguf;
@@ -17,6 +18,7 @@ mod tensors;
 
 pub use self::{
     compressed::{CompressedConfig, Compressor, HyperConfig},
+    embedding::{Embedding, Lengths, Pooling},
     error::ConfigError,
     family::Family,
     latent::{IndexerConfig, LatentConfig},

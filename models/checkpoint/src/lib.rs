@@ -18,9 +18,10 @@ pub use kvblock;
 pub use chat::{ChatError, ChatTemplate, Conversation, Message};
 pub use checkpoint::{Checkpoint, Quantized};
 pub use config::{
-    Activation, BlockNorms, CompressedConfig, Compressor, ConfigError, DecoderConfig, ExpertPacking, Family,
-    Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, NsaConfig, Pairing, QkNorm,
-    Reach, Rope, RopeScaling, Router, Score, ShortFactors, Sizes, Temperature,
+    Activation, BlockNorms, CompressedConfig, Compressor, ConfigError, DecoderConfig, Embedding,
+    ExpertPacking, Family, Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Lengths, Mlp,
+    MoeConfig, NsaConfig, Pairing, Pooling, QkNorm, Reach, Rope, RopeScaling, Router, Score, ShortFactors,
+    Sizes, Temperature,
 };
 pub use error::Error;
 #[cfg(feature = "tokenizer")]

@@ -23,8 +23,9 @@ fn a_request_that_can_never_finish_is_refused_with_the_numbers() {
     let error = small.add(Request::new(vec![1; 64], 1)).unwrap_err();
     assert_eq!(error, AdmitError::ContextLength { prompt_tokens: 64, context_len: 64 });
     assert_eq!(small.add(Request::new(vec![], 1)), Err(AdmitError::EmptyPrompt));
-    let nothing = AdmitError::NothingToGenerate { max_tokens: 0, num_samples: 1 };
-    assert_eq!(small.add(Request::new(vec![1], 0)), Err(nothing));
+    assert_eq!(small.add(Request::new(vec![1], 1).num_samples(0)), Err(AdmitError::NoSamples));
+    let error = small.add(Request::new(vec![1; 17], 0)).unwrap_err();
+    assert_eq!(error.to_string(), "5 blocks needed for 17 tokens, the pool has 4; context length 64");
     let many = Request::new(vec![1], 1).num_samples(5);
     assert_eq!(small.add(many), Err(AdmitError::TooManySamples { num_samples: 5, max_num_seqs: 4 }));
     let min = Request::new(vec![1], 2).min_tokens(3);
@@ -40,7 +41,7 @@ fn a_refusal_changes_nothing() {
         Request::new(vec![], 1),
         Request::new(vec![1; 10], 8),
         Request::new(vec![1; 64], 1),
-        Request::new(vec![1; 4], 0),
+        Request::new(vec![1; 4], 1).num_samples(0),
         Request::new(vec![1], 2).min_tokens(3),
         Request::new(vec![1], 1).num_samples(5),
         Request::new(vec![1; 4], u32::MAX),

@@ -8,7 +8,7 @@ use kvblock::{
     AttentionKind, BlockId, BlockSize, GroupId, KvCacheConfig, KvCacheGroup, KvCacheSpec, KvDtype,
     LengthLimits, SeqId, TokenId, TokenIdx,
 };
-use scheduler::{BlockOp, Finished, HostBlockId, Load, Scheduler, Slice, StepPlan};
+use scheduler::{BlockOp, Ending, Finished, HostBlockId, Load, Scheduler, Slice, StepPlan};
 
 /// Tokens of the toy vocabulary. Small, so that equal blocks come up by chance too.
 pub(crate) const VOCAB: u64 = 5;
@@ -210,6 +210,11 @@ pub(crate) fn check_conservation(scheduler: &Scheduler) {
     }
 }
 
+/// Whether a slice computes the last tokens of its sequence.
+fn is_whole(scheduler: &Scheduler, slice: &Slice) -> bool {
+    slice.end() as usize >= scheduler.tokens(slice.seq).unwrap().len()
+}
+
 /// The plan keeps its own rules.
 pub(crate) fn check_plan(scheduler: &Scheduler, plan: &StepPlan, budget: u32, max_num_seqs: u32) {
     assert!(plan.num_tokens() <= budget, "{} tokens of {budget}", plan.num_tokens());
@@ -221,7 +226,7 @@ pub(crate) fn check_plan(scheduler: &Scheduler, plan: &StepPlan, budget: u32, ma
     for slice in &plan.slices {
         assert!(slice.len > 0);
         assert!(!plan.preempted.contains(&slice.seq), "{:?} runs and is preempted", slice.seq);
-        assert_eq!(slice.samples, slice.end() as usize >= scheduler.tokens(slice.seq).unwrap().len());
+        assert!(!slice.samples || is_whole(scheduler, slice));
         let table = scheduler.cache().table(slice.seq, GroupId::new(0)).unwrap();
         assert!(table.len() * table.block_size().get() as usize >= slice.end() as usize);
         let _ = table.slot(TokenIdx::new(slice.start));
@@ -240,7 +245,13 @@ pub(crate) fn checked_step(
     check_plan(scheduler, &plan, budget, max_num_seqs);
     let verified = memory.run(scheduler, kinds, &plan);
     let verified: Vec<&[TokenId]> = verified.iter().map(Vec::as_slice).collect();
+    let silent = plan.slices.iter().filter(|slice| !slice.samples && is_whole(scheduler, slice));
+    let silent: Vec<SeqId> = silent.map(|slice| slice.seq).collect();
     let finished = scheduler.complete_drafts(&plan, &verified);
+    for seq in silent {
+        let end = finished.iter().find(|end| end.seq == seq).expect("who samples nothing has ended");
+        assert!(end.output().is_empty() && end.reason == Ending::LengthCapped);
+    }
     check_conservation(scheduler);
     (plan, finished)
 }

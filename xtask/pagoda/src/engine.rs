@@ -7,6 +7,7 @@ mod compute;
 mod live;
 mod non_finite;
 mod pacing;
+mod pool;
 mod reopen;
 mod report;
 mod watch;
@@ -162,6 +163,7 @@ impl Engine {
         let bad = self.discard_bad(&plan, &mut output)?;
         self.save(&plan, &bad)?;
         self.take_prompts(&plan, &mut output, events);
+        self.take_pooled(&plan, &output);
         let mut ended = self.take_tokens(&plan, &mut output, events);
         ended.extend(bad);
         let finished = self.scheduler.complete(&plan, &output.sampled);

@@ -114,6 +114,9 @@ pub struct Finished {
     pub text: String,
     /// All generated tokens, including the one that stopped the sequence.
     pub output: Vec<u32>,
+    /// Embedding of the prompt, if the request pools it and its prompt was computed, `[hidden]`: final hidden states, after the
+    /// model's last norm, pooled to one vector that is not normalised.
+    pub embedding: Option<Vec<f32>>,
     /// Resources that it used.
     pub usage: Usage,
 }

@@ -66,14 +66,16 @@ pub use models::sampling::{
 pub use models::{
     ActivationType, Checkpoint, Crossing, Decoder, Dtype, IndexDtype, RandomSpec, WeightPlacement,
 };
-pub use models::{Conversation, LoadProgress, Loaded, Message, SelectionPlace, Tokenizer};
+pub use models::{
+    Conversation, Embedding, Lengths, LoadProgress, Loaded, Message, Pooling, SelectionPlace, Tokenizer,
+};
 pub use note::{Note, Notes};
 pub use open::{EngineBuilder, ModelSource, open};
 pub use options::{Demand, EngineOptions, MAX_SEQUENCES, Preemption};
 pub use prefetch::spec::TierSpec;
 pub use request::{Request, RequestId};
 pub use scheduler::{AdmitError, Policy as Order};
-pub use sequence::{Pooling, Sequence, StepWork};
+pub use sequence::{Sequence, StepWork};
 pub use snapshot::Snapshot;
 pub use sparse::Sparse;
 pub use sparse_select::{Registry, Spec};

@@ -8,6 +8,7 @@ use derive_setters::Setters;
 use kvblock::{ExtraKeys, SeqId};
 use serde::{Serialize, Serializer};
 
+use models::Pooling;
 use models::sampling::Sampling;
 
 use crate::mask::TokenMask;
@@ -58,7 +59,7 @@ pub struct Request {
     /// Names the request in events, snapshots, notes and errors; `None` for `request-N`, of which each engine counts its own.
     #[setters(strip_option, into)]
     pub id: Option<RequestId>,
-    /// Maximum number of tokens to generate.
+    /// Maximum number of tokens to generate; with 0, the prompt is computed and nothing is drawn.
     pub max_tokens: u32,
     /// Number of continuations, which share the prompt's blocks.
     pub samples: u32,
@@ -72,6 +73,10 @@ pub struct Request {
     /// position. The whole prompt is then computed, whatever is cached.
     #[setters(strip_option)]
     pub prompt_log_probs: Option<u32>,
+    /// Return the embedding of the prompt, pooled so: [`Finished::embedding`](crate::Finished::embedding). For a mean, the whole
+    /// prompt is computed, whatever is cached.
+    #[setters(strip_option)]
+    pub pooling: Option<Pooling>,
     /// Texts that end the output. Neither they nor the text after them is part of it.
     #[setters(skip)]
     pub stop: Vec<String>,
@@ -108,6 +113,7 @@ impl Request {
             sampling: Sampling::default(),
             mask: None,
             prompt_log_probs: None,
+            pooling: None,
             stop: Vec::new(),
             ignore_eos: false,
             text: true,
@@ -117,6 +123,12 @@ impl Request {
             deadline: None,
             certify: false,
         }
+    }
+
+    /// The embedding of a prompt, and no continuation.
+    #[must_use]
+    pub fn embedding(prompt: Vec<u32>, pooling: Pooling) -> Self {
+        Self::new(prompt).max_tokens(0).pooling(pooling).without_text()
     }
 
     /// Adds a text that ends the output.
@@ -157,7 +169,7 @@ impl Request {
         request.priority = self.priority;
         request.num_samples = self.samples;
         request.extra_keys = ExtraKeys { salt: self.salt.take(), ..ExtraKeys::default() };
-        request.skip_prefix_lookup = self.prompt_log_probs.is_some();
+        request.skip_prefix_lookup = self.prompt_log_probs.is_some() || self.pooling == Some(Pooling::Mean);
         request
     }
 }

@@ -11,7 +11,7 @@ use kvblock::{
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::kernel::sample::NOT_FINITE;
 use models::sampling::Sampler;
-use models::{Attended, Decoder};
+use models::{Attended, Decoder, Pooling};
 use scheduler::AdmitError;
 
 use crate::error::Error;
@@ -58,15 +58,6 @@ pub struct StepWork<'s> {
     pub draw: Option<&'s Sampler>,
     /// Certify the attention mass that a sparse policy keeps, if it has a bound.
     pub certify: bool,
-}
-
-/// Pooling of the hidden states of tokens to one embedding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pooling {
-    /// The hidden state of the last token.
-    Last,
-    /// The mean over all tokens.
-    Mean,
 }
 
 impl StepWork<'_> {

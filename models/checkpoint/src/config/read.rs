@@ -60,7 +60,7 @@ pub(super) fn generation_config(dir: &Path) -> Result<Option<String>, ConfigErro
     }
 }
 
-fn read(dir: &Path, name: &str) -> Result<String, ConfigError> {
+pub(super) fn read(dir: &Path, name: &str) -> Result<String, ConfigError> {
     let path = dir.join(name);
     std::fs::read_to_string(&path).map_err(|source| ConfigError::Io { path, source })
 }

@@ -32,6 +32,7 @@ pub struct Safetensors {
     quantization: Quantization,
     shards: Vec<Bytes>,
     tensors: BTreeMap<String, Entry>,
+    headless: bool,
 }
 
 /// A tensor as it is stored.
@@ -111,7 +112,18 @@ impl Safetensors {
         } else {
             return Err(WeightError::NoWeights { path: path.into() });
         }
+        open.headless = open.tensors.contains_key("embed_tokens.weight");
+        if open.headless {
+            let named = |(name, entry)| (format!("model.{name}"), entry);
+            open.tensors = std::mem::take(&mut open.tensors).into_iter().map(named).collect();
+        }
         Ok(open)
+    }
+
+    /// Whether the decoder was saved by itself, without its output head, as embedding models are. The names of its tensors
+    /// then lack a prefix, which [`open`](Self::open) adds.
+    pub(crate) fn is_headless(&self) -> bool {
+        self.headless
     }
 
     /// Reads a file that is already in memory.
@@ -175,7 +187,7 @@ impl Safetensors {
 
     fn empty(path: &Path) -> Self {
         let (path, quantization) = (path.into(), Quantization::None);
-        Self { path, quantization, shards: Vec::new(), tensors: BTreeMap::new() }
+        Self { path, quantization, shards: Vec::new(), tensors: BTreeMap::new(), headless: false }
     }
 
     /// Reads the `quantization_config` of a folder's `config.json`, if there is such a file.

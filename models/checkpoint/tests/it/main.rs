@@ -8,6 +8,7 @@ mod chat;
 mod config;
 mod config_gguf;
 mod dequant;
+mod embedding;
 mod families;
 mod gguf;
 mod gguf_writer;

@@ -44,7 +44,7 @@ impl Engine {
                     [targets.start as usize..targets.end as usize],
                 log_probs: live.prompt_log_probs,
                 logits: 0,
-                pooled: 0,
+                pooled: live.pooled_rows(slice),
                 certify: live.certify || self.watch.looks_at(slice.seq),
             }
         };

@@ -13,6 +13,7 @@ use models::{Attended, Tokenizer};
 use scheduler::{Slice, StepPlan};
 
 use super::Engine;
+use super::pool::Pool;
 use crate::Note;
 use crate::error::Error;
 use crate::event::{CachedTokens, Clock, Event, FinishReason, Finished, PromptLogProbs, Token, Usage};
@@ -33,6 +34,8 @@ pub(super) struct Live {
     pub(super) prompt_log_probs: Option<u32>,
     /// Position of the next prompt token to score.
     pub(super) prompt_scored: u32,
+    /// The embedding of the prompt, if it was requested. Further samples have none.
+    pub(super) pool: Option<Pool>,
     pub(super) deadline: Option<Instant>,
     /// Whether the mass that the sparse policy keeps is certified.
     pub(super) certify: bool,
@@ -56,6 +59,11 @@ impl Live {
         let wanted = self.prompt_log_probs.is_some();
         let end = if wanted { (slice.end() + 1).min(self.prompt_tokens) } else { 0 };
         slice.start + 1..end.max(slice.start + 1)
+    }
+
+    /// Rows of a slice to pool, its last ones.
+    pub(super) fn pooled_rows(&self, slice: &Slice) -> usize {
+        self.pool.as_ref().map_or(0, |pool| pool.rows(slice, self.prompt_tokens))
     }
 }
 
@@ -99,6 +107,10 @@ impl Engine {
             stop: request.stop.clone(),
             prompt_log_probs: request.prompt_log_probs,
             prompt_scored: 1,
+            pool: request
+                .pooling
+                .filter(|_| sample == 0)
+                .map(|pooling| Pool::new(pooling, config.hidden_size)),
             deadline: request.deadline,
             certify: request.certify,
             clock: Clock::start(),
@@ -220,7 +232,9 @@ impl Engine {
             clock: live.clock,
             sparse: SparseUse::of(self.spec(), live.attended.as_ref()).on(&self.decoder),
         };
-        let end = Finished { id: live.id, seq: done.seq, sample: live.sample, reason, text, output, usage };
+        let embedding = live.pool.and_then(|pool| pool.embedding(done.prompt_len));
+        let (id, seq, sample) = (live.id, done.seq, live.sample);
+        let end = Finished { id, seq, sample, reason, text, output, embedding, usage };
         self.watch.ended(&end, Instant::now());
         Event::Finished(Box::new(end))
     }

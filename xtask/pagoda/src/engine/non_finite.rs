@@ -37,6 +37,7 @@ impl Engine {
         let rows: BTreeSet<SeqId> = drawn.clone().map(|(row, _)| row.seq).collect();
         let mut found: BTreeSet<SeqId> = drawn.map(|(row, _)| plan.slices[row.slice].seq).collect();
         found.extend(self.non_finite_prompts(plan, output));
+        found.extend(self.non_finite_pooled(plan, output));
         found.extend(lost.keys());
         for seq in &found {
             let request = self.live[seq].id.clone();

@@ -2,6 +2,7 @@
 
 mod ask;
 mod crossing;
+mod embedding;
 mod examples;
 mod fetch;
 mod fetched;

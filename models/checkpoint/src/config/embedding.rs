@@ -1,0 +1,140 @@
+//! The way from hidden states to an embedding, as a checkpoint states it.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::ConfigError;
+use super::read::read;
+use crate::Gguf;
+
+/// Pooling of the hidden states of tokens to one embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// The hidden state of the last token.
+    Last,
+    /// The mean over all tokens.
+    Mean,
+}
+
+impl Pooling {
+    /// The pooling in one word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Last => "last",
+            Self::Mean => "mean",
+        }
+    }
+}
+
+/// Embeddings of a checkpoint: their pooling, and the lengths that they can be cut to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Embedding {
+    /// Pooling of the hidden states.
+    pub pooling: Pooling,
+    /// Lengths that the model was trained for.
+    pub lengths: Lengths,
+}
+
+/// Lengths of the leading parts of embeddings that are embeddings too, by Matryoshka representation learning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lengths {
+    /// The whole alone.
+    Whole,
+    /// These, in elements.
+    Listed(Vec<u32>),
+    /// Any.
+    Any,
+}
+
+/// A step of Sentence Transformers.
+#[derive(Deserialize)]
+struct Module {
+    path: String,
+    #[serde(rename = "type")]
+    class: String,
+}
+
+/// Fields of `config.json`.
+#[derive(Default, Deserialize)]
+struct Matryoshka {
+    #[serde(default)]
+    is_matryoshka: Option<bool>,
+    #[serde(default)]
+    matryoshka_dimensions: Option<Vec<u32>>,
+}
+
+/// Embeddings of a folder: `config.json`, and what Sentence Transformers add. Without that, the last token's hidden state.
+pub(crate) fn of_hf_dir(dir: &Path) -> Result<Embedding, ConfigError> {
+    let Matryoshka { is_matryoshka, matryoshka_dimensions } = json(dir, "config.json")?.unwrap_or_default();
+    let lengths = match matryoshka_dimensions.filter(|lengths| !lengths.is_empty()) {
+        Some(lengths) => Lengths::Listed(lengths),
+        None if is_matryoshka.unwrap_or(false) => Lengths::Any,
+        None => Lengths::Whole,
+    };
+    let mut folder = "1_Pooling".to_owned();
+    for Module { path, class } in json::<Vec<Module>>(dir, "modules.json")?.unwrap_or_default() {
+        match class.rsplit('.').next().unwrap_or_default() {
+            "Transformer" | "Normalize" => {}
+            // The path comes from the checkpoint, and must not leave its folder.
+            "Pooling" if Path::new(&path).file_name().is_some_and(|name| name == path.as_str()) => {
+                folder = path;
+            }
+            _ => return Err(ConfigError::Unsupported { field: "modules.json".into(), value: class }),
+        }
+    }
+    let name = format!("{folder}/config.json");
+    let pooling = json::<BTreeMap<String, Value>>(dir, &name)?;
+    let pooling = pooling.map_or(Ok(Pooling::Last), |fields| of_fields(&name, &fields))?;
+    Ok(Embedding { pooling, lengths })
+}
+
+/// Pooling by the fields of a module: one field `pooling_mode`, or one of several fields that is true.
+fn of_fields(name: &str, fields: &BTreeMap<String, Value>) -> Result<Pooling, ConfigError> {
+    let set = fields.iter().filter(|(_, value)| **value == Value::Bool(true));
+    let mut modes: Vec<&str> = set.filter_map(|(key, _)| key.strip_prefix("pooling_mode_")).collect();
+    modes.extend(fields.get("pooling_mode").and_then(Value::as_str));
+    match modes[..] {
+        ["lasttoken"] => Ok(Pooling::Last),
+        ["mean_tokens" | "mean"] => Ok(Pooling::Mean),
+        _ => {
+            let field = format!("{name}: pooling_mode");
+            Err(ConfigError::Unsupported { field, value: modes.join(", ") })
+        }
+    }
+}
+
+/// Embeddings of a GGUF file: by `pooling_type`, else the last token's hidden state.
+pub(crate) fn of_gguf(file: &Gguf) -> Result<Embedding, ConfigError> {
+    let key = format!("{}.pooling_type", file.str("general.architecture")?.unwrap_or_default());
+    let pooling = match file.u32(&key)? {
+        // Without pooling, and by the last token.
+        None | Some(0 | 3) => Pooling::Last,
+        Some(1) => Pooling::Mean,
+        Some(2) => return Err(ConfigError::Unsupported { field: key, value: "2 (the first token)".into() }),
+        Some(4) => {
+            return Err(ConfigError::Unsupported { field: key, value: "4 (ranks of documents)".into() });
+        }
+        Some(other) => return Err(ConfigError::Unsupported { field: key, value: other.to_string() }),
+    };
+    Ok(Embedding { pooling, lengths: Lengths::Whole })
+}
+
+/// Embeddings of a checkpoint that states nothing.
+pub(crate) const fn unstated() -> Embedding {
+    Embedding { pooling: Pooling::Last, lengths: Lengths::Whole }
+}
+
+/// A JSON file of a folder, `None` if it is missing.
+fn json<T: DeserializeOwned>(dir: &Path, name: &str) -> Result<Option<T>, ConfigError> {
+    match read(dir, name) {
+        Err(ConfigError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+        text => Ok(Some(serde_json::from_str(&text?)?)),
+    }
+}
