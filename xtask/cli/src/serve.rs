@@ -20,6 +20,8 @@ use prefetch::spec::DiskSpec;
 use sd_notify::NotifyState;
 #[cfg(feature = "tls")]
 use serve::Tls;
+#[cfg(feature = "otel")]
+use serve::Traces;
 use serve::{ApiKey, Listener, Options, Stopped};
 use tracing_subscriber::EnvFilter;
 
@@ -294,6 +296,12 @@ fn options(args: &ServeArgs, model: Arc<Model>) -> Result<Options> {
     #[cfg(feature = "tls")]
     if let Some((certificates, key)) = args.tls_cert.as_ref().zip(args.tls_key.as_ref()) {
         options.connections = options.connections.tls(Tls::read(certificates, key)?);
+    }
+    #[cfg(feature = "otel")]
+    if let Some(endpoint) = &args.otlp_traces_endpoint {
+        // Several kinds of cryptography may be linked, of which the client takes none by itself.
+        pagoda::hub::choose_cryptography();
+        options.traces = Some(Traces::to(endpoint).context("--otlp-traces-endpoint")?);
     }
     options.context_length = context;
     // Behind a loopback address any page of a browser can be; what listens elsewhere has a name of its own.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::{Extension, Path, State};
 use axum::response::Response;
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
 
 use crate::error::ApiError;
 use crate::keys::Client;
@@ -13,14 +13,82 @@ use crate::options::Options;
 use crate::reply;
 use crate::server::Server;
 
-#[derive(Serialize)]
-struct ModelCard<'a> {
+/// The model that is served, under one of its names.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Model")]
+pub(crate) struct ModelCard<'a> {
     id: &'a str,
+    #[schemars(extend("const" = "model"))]
     object: &'static str,
     created: u64,
     owned_by: &'static str,
     /// Tokens of prompt and answer together.
     max_model_len: u32,
+    /// Abilities of the model: `completion`, and `embedding` if it has embeddings here.
+    capabilities: &'static [&'static str],
+}
+
+/// The model under each of its names.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ModelList")]
+pub(crate) struct Models<'a> {
+    #[schemars(extend("const" = "list"))]
+    object: &'static str,
+    data: Vec<ModelCard<'a>>,
+}
+
+/// All is well.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Status {
+    #[schemars(extend("const" = "ok"))]
+    status: &'static str,
+}
+
+const OK: Status = Status { status: "ok" };
+
+/// The version of the server.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Version {
+    version: &'static str,
+}
+
+/// The load of the server.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Load {
+    /// Requests that run or wait.
+    server_load: usize,
+    num_running: usize,
+    num_waiting: usize,
+    /// Prompt tokens of requests that wait.
+    num_waiting_tokens: u64,
+    kv_blocks_used: u32,
+    kv_blocks_total: u32,
+}
+
+/// Properties of the engine and its setup.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Props<'a> {
+    model: &'a str,
+    version: &'static str,
+    context_length: u32,
+    vocab_size: u32,
+    num_layers: u32,
+    eos_token_ids: &'a [u32],
+    has_tokenizer: bool,
+    has_chat_template: bool,
+    /// Pooling of hidden states to embeddings: `last` or `mean`; null if there are none here.
+    embedding_pooling: Option<&'static str>,
+    /// Elements of an embedding.
+    embedding_length: u32,
+    kv_blocks: u32,
+    kv_block_size: u32,
+    kv_block_bytes: u64,
+    max_queued_requests: usize,
+    /// Null for any number.
+    max_queued_tokens: Option<u64>,
+    max_body_bytes: usize,
+    max_held_bytes: usize,
+    request_timeout_s: Option<u64>,
 }
 
 fn card<'a>(server: &Server, name: &'a str) -> ModelCard<'a> {
@@ -30,6 +98,7 @@ fn card<'a>(server: &Server, name: &'a str) -> ModelCard<'a> {
         created: server.created,
         owned_by: "pagoda",
         max_model_len: server.options.context_length,
+        capabilities: if server.embedding.is_ok() { &["completion", "embedding"] } else { &["completion"] },
     }
 }
 
@@ -38,7 +107,7 @@ pub(crate) async fn models(State(server): State<Arc<Server>>) -> Response {
     let Options { model_name, model_aliases, .. } = &server.options;
     let cards: Vec<_> =
         [model_name].into_iter().chain(model_aliases).map(|name| card(&server, name)).collect();
-    reply::json(&json!({ "object": "list", "data": cards }))
+    reply::json(&Models { object: "list", data: cards })
 }
 
 /// `GET /v1/models/{name}`.
@@ -54,13 +123,13 @@ pub(crate) async fn model(
 
 /// `GET /version`.
 pub(crate) async fn version() -> Response {
-    reply::json(&json!({ "version": env!("CARGO_PKG_VERSION") }))
+    reply::json(&Version { version: env!("CARGO_PKG_VERSION") })
 }
 
 /// `GET /health` and `GET /health/ready`: whether the server takes calls.
 pub(crate) async fn ready(State(server): State<Arc<Server>>) -> Result<Response, ApiError> {
     server.ready()?;
-    Ok(reply::json(&json!({ "status": "ok" })))
+    Ok(reply::json(&OK))
 }
 
 /// `GET /health/live`: whether the engine works, even if the server takes no more calls.
@@ -68,21 +137,21 @@ pub(crate) async fn live(State(server): State<Arc<Server>>) -> Result<Response, 
     if server.handle.ended().is_over() {
         return Err(ApiError::busy("the engine has stopped").with_code("engine_stopped"));
     }
-    Ok(reply::json(&json!({ "status": "ok" })))
+    Ok(reply::json(&OK))
 }
 
 /// `GET /load`: the load of the server, for routers that compare servers.
 pub(crate) async fn load(State(server): State<Arc<Server>>) -> Response {
     let (waiting, snapshot) = server.waiting();
     let blocks = snapshot.blocks;
-    reply::json(&json!({
-        "server_load": snapshot.running.len() + waiting,
-        "num_running": snapshot.running.len(),
-        "num_waiting": waiting,
-        "num_waiting_tokens": server.handle.num_waiting_tokens(),
-        "kv_blocks_used": blocks.used,
-        "kv_blocks_total": blocks.total,
-    }))
+    reply::json(&Load {
+        server_load: snapshot.running.len() + waiting,
+        num_running: snapshot.running.len(),
+        num_waiting: waiting,
+        num_waiting_tokens: server.handle.num_waiting_tokens(),
+        kv_blocks_used: blocks.used,
+        kv_blocks_total: blocks.total,
+    })
 }
 
 /// `GET /props`: the properties of the engine and its setup.
@@ -92,24 +161,26 @@ pub(crate) async fn props(State(server): State<Arc<Server>>) -> Response {
     } = &server.options;
     let (config, bounds) = (&model.config, server.handle.options());
     let blocks = server.handle.snapshot().blocks;
-    reply::json(&json!({
-        "model": model_name,
-        "version": env!("CARGO_PKG_VERSION"),
-        "context_length": context_length,
-        "vocab_size": config.vocab_size,
-        "num_layers": config.num_layers,
-        "eos_token_ids": config.eos_ids,
-        "has_tokenizer": model.tokenizer.is_some(),
-        "has_chat_template": model.chat.is_some(),
-        "kv_blocks": blocks.total,
-        "kv_block_size": blocks.block_size,
-        "kv_block_bytes": blocks.block_bytes,
-        "max_queued_requests": bounds.max_waiting,
-        "max_queued_tokens": Some(bounds.max_waiting_tokens).filter(|most| *most < u64::MAX),
-        "max_body_bytes": max_body_bytes,
-        "max_held_bytes": max_held_bytes,
-        "request_timeout_s": request_timeout.map(|timeout| timeout.as_secs()),
-    }))
+    reply::json(&Props {
+        model: model_name,
+        version: env!("CARGO_PKG_VERSION"),
+        context_length: *context_length,
+        vocab_size: config.vocab_size,
+        num_layers: config.num_layers,
+        eos_token_ids: &config.eos_ids,
+        has_tokenizer: model.tokenizer.is_some(),
+        has_chat_template: model.chat.is_some(),
+        embedding_pooling: server.embedding.as_ref().ok().map(|embedding| embedding.pooling.name()),
+        embedding_length: config.hidden_size,
+        kv_blocks: blocks.total,
+        kv_block_size: blocks.block_size,
+        kv_block_bytes: blocks.block_bytes,
+        max_queued_requests: bounds.max_waiting,
+        max_queued_tokens: Some(bounds.max_waiting_tokens).filter(|most| *most < u64::MAX),
+        max_body_bytes: *max_body_bytes,
+        max_held_bytes: *max_held_bytes,
+        request_timeout_s: request_timeout.map(|timeout| timeout.as_secs()),
+    })
 }
 
 /// `POST /reset_prefix_cache`: empties the prefix cache on the device, unless sequences hold blocks. With
@@ -121,7 +192,7 @@ pub(crate) async fn reset_prefix_cache(
     client.unwrap_or_default().check_admin()?;
     let reset = server.handle.call(|engine| engine.reset_prefix_cache())?.await;
     match reset {
-        Some(true) => Ok(reply::json(&json!({ "status": "ok" }))),
+        Some(true) => Ok(reply::json(&OK)),
         Some(false) => {
             let message = "sequences hold KV blocks; try again when nothing runs";
             Err(ApiError::new(axum::http::StatusCode::CONFLICT, message))

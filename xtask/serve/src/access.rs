@@ -2,11 +2,15 @@
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+#[cfg(feature = "otel")]
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
+#[cfg(feature = "otel")]
+use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -19,6 +23,10 @@ use crate::call::CallId;
 use crate::error::{ApiError, Refused};
 use crate::page;
 use crate::record::Record;
+#[cfg(feature = "otel")]
+use crate::server::Server;
+#[cfg(feature = "otel")]
+use crate::traces::{Begun, Ended};
 
 /// Logs a call at the end of its answer, and answers it by a 500 with its id if its handler panics.
 pub(crate) async fn log(mut request: Request, next: Next) -> Response {
@@ -26,6 +34,8 @@ pub(crate) async fn log(mut request: Request, next: Next) -> Response {
     let (begun, method, path) = (Instant::now(), request.method().clone(), request.uri().path().to_owned());
     let id = request.extensions().get::<CallId>().map_or_else(String::new, |id| id.as_str().to_owned());
     request.extensions_mut().insert(record.clone());
+    #[cfg(feature = "otel")]
+    let span = request.extensions_mut().remove::<Begun>();
     let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     let mut response = answered.unwrap_or_else(|_| {
         let error = ApiError::internal(format!("the server failed at request {id}"));
@@ -38,8 +48,28 @@ pub(crate) async fn log(mut request: Request, next: Next) -> Response {
         return response;
     }
     let status = response.status();
-    let line = Line { record, begun, id, method, path, status, refused };
+    let line = Line {
+        record,
+        begun,
+        id,
+        method,
+        path,
+        status,
+        refused,
+        #[cfg(feature = "otel")]
+        span,
+    };
     response.map(|body| Body::new(Logged { body, _line: line }))
+}
+
+/// Begins the span of a call, if calls are traced.
+#[cfg(feature = "otel")]
+pub(crate) async fn trace(State(server): State<Arc<Server>>, mut request: Request, next: Next) -> Response {
+    if let Some(traces) = &server.options.traces {
+        let begun = Begun::now(traces, &server.options.model_name, request.headers());
+        request.extensions_mut().insert(begun);
+    }
+    next.run(request).await
 }
 
 /// A body that logs its call when it is sent, or given up.
@@ -77,11 +107,19 @@ struct Line {
     path: String,
     status: StatusCode,
     refused: Option<String>,
+    #[cfg(feature = "otel")]
+    span: Option<Begun>,
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let Self { record, begun, id, method, path, status, refused } = self;
+        #[cfg(feature = "otel")]
+        if let Some(begun) = &self.span {
+            let Self { record, id, method, path, status, refused, .. } = &*self;
+            let (refused, tokens, work) = (refused.as_deref(), record.tokens(), record.work());
+            Ended { id, method, path, status: *status, refused, tokens, work }.send(begun);
+        }
+        let Self { record, begun, id, method, path, status, refused, .. } = self;
         let (status, reason, key) = (status.as_u16(), refused.as_deref(), record.key());
         let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         let [prompt_tokens, cached_tokens, output_tokens] =

@@ -19,14 +19,12 @@ use crate::engine_use::EngineUse;
 use crate::error::ApiError;
 use crate::generation::Generation;
 use crate::record::Record;
+use crate::reply::with_ignored;
 use crate::running::Running;
 use crate::server::{Server, unix_seconds};
 
 /// Tells nginx not to keep events back.
 const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
-
-/// Names the fields of a call that changed nothing.
-const IGNORED: HeaderName = HeaderName::from_static("x-pagoda-ignored");
 
 /// The work of the engine for a call.
 #[derive(Debug)]
@@ -38,8 +36,6 @@ pub(crate) struct Job {
     pub(crate) input: &'static str,
     /// Takes the texts apart; without it, they are returned as they are.
     pub(crate) answer: Option<AnswerParser>,
-    /// Whether tokens are requested: the engine generates at least one, which is dropped otherwise.
-    pub(crate) generates: bool,
     /// Fields of the call that change nothing.
     pub(crate) ignored: Vec<String>,
 }
@@ -57,7 +53,6 @@ pub(crate) struct Answering {
     pub(crate) prompt_log_probs: Vec<Vec<LogProbs>>,
     /// Answers to each prompt.
     pub(crate) samples: usize,
-    generates: bool,
     /// `[prompts * samples]`
     answers: Vec<Growing>,
 }
@@ -135,7 +130,7 @@ pub(crate) async fn respond<R: Render>(
     job: Job,
     mut render: R,
 ) -> Result<Response, ApiError> {
-    let Job { generation, requests, input, answer, generates, ignored } = job;
+    let Job { generation, requests, input, answer, ignored } = job;
     let prompts: Vec<&[u32]> = requests.iter().map(|request| request.prompt.as_slice()).collect();
     let samples = generation.samples as usize;
     let mut answering = Answering {
@@ -149,16 +144,14 @@ pub(crate) async fn respond<R: Render>(
         engine: server.engine_use(generation.salt_for(&call.client).as_deref(), &prompts),
         prompt_log_probs: vec![Vec::new(); prompts.len()],
         samples,
-        generates,
         answers: Vec::new(),
     };
-    let header = (!ignored.is_empty()).then(|| HeaderValue::from_str(&ignored.join(", ")));
-    answering.engine.warn(ignored);
+    answering.engine.warn(&ignored);
     let count = prompts.len() * samples;
     let mut running = Running::start(server, requests, call, input).await?;
     // Room for the answers is made once the engine has taken as many.
     answering.answers.extend((0..count).map(|index| Growing::new(index, answer.clone())));
-    let mut response = if generation.stream.is_some() {
+    let response = if generation.stream.is_some() {
         let body = Body { running: Some(running), begun: false, answering, render, out: Out::default() };
         let pings = KeepAlive::new().interval(server.options.keep_alive).text("ping");
         let mut response = Sse::new(body).keep_alive(pings).into_response();
@@ -172,10 +165,7 @@ pub(crate) async fn respond<R: Render>(
         let deltas = answering.answers.iter_mut().map(Growing::take).collect();
         render.whole(&answering, deltas)
     };
-    if let Some(Ok(ignored)) = header {
-        response.headers_mut().insert(IGNORED, ignored);
-    }
-    Ok(response)
+    Ok(with_ignored(response, &ignored))
 }
 
 impl Growing {
@@ -229,7 +219,7 @@ impl Answering {
                 self.prompt_log_probs[prompt].extend(scored.log_probs);
                 None
             }
-            Event::Token(token) if self.generates => {
+            Event::Token(token) => {
                 let index = index(token.sample);
                 let growing = &mut self.answers[index];
                 self.usage.output_tokens += 1;
@@ -244,7 +234,7 @@ impl Answering {
             Event::Finished(end) => {
                 let index = index(end.sample);
                 let growing = &mut self.answers[index];
-                growing.push(if self.generates { &end.text } else { "" });
+                growing.push(&end.text);
                 if let Some(answer) = &mut growing.answer {
                     answer.finish();
                 }

@@ -1,7 +1,7 @@
 //! Anthropic's API: `/v1/messages` and its count of tokens.
 
 mod reply;
-pub(crate) mod request;
+mod request;
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use pagoda::tools::AnswerParser;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::answering::{Job, respond as answer_by};
 use crate::call::Call;
@@ -17,7 +18,30 @@ use crate::error::ApiError;
 use crate::reply as replies;
 use crate::server::{Prompted, Server};
 use reply::MessagesRender;
+pub(crate) use reply::{MessagesEvent, MessagesReply};
 use request::Messages;
+pub(crate) use request::MessagesBody;
+
+/// An error in Anthropic's shape.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct AnthropicError<'a> {
+    #[schemars(extend("const" = "error"))]
+    r#type: &'static str,
+    error: Reason<'a>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AnthropicErrorReason")]
+struct Reason<'a> {
+    r#type: &'static str,
+    message: &'a str,
+}
+
+/// Number of tokens of a conversation.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct InputTokens {
+    input_tokens: usize,
+}
 
 /// `POST /v1/messages`.
 pub(crate) async fn messages(State(server): State<Arc<Server>>, call: Result<Call, ApiError>) -> Response {
@@ -37,7 +61,7 @@ pub(crate) async fn count_tokens(
         let Messages { generation, conversation, .. } = Messages::read(&call?.body, false, &mut reader)?;
         server.check_model(generation.model.as_deref())?;
         let ids = server.compute(move |model| Ok(model.conversation_ids(conversation)?)).await?;
-        Ok(replies::json(&json!({ "input_tokens": ids.len() })))
+        Ok(replies::json(&InputTokens { input_tokens: ids.len() }))
     };
     count.await.unwrap_or_else(|error: ApiError| refuse(&error))
 }
@@ -54,7 +78,7 @@ async fn answer(server: Arc<Server>, call: Call) -> Result<Response, ApiError> {
     let answer = Some(AnswerParser::new(tools.calls(), thinks));
     let (requests, ignored) = (vec![request], reader.ignored());
     let render = MessagesRender::new(format!("msg_{}", call.id.as_str()));
-    let job = Job { generation, requests, input: "messages", answer, generates: true, ignored };
+    let job = Job { generation, requests, input: "messages", answer, ignored };
     answer_by(&server, call, job, render).await
 }
 
@@ -69,7 +93,8 @@ pub(crate) fn error_json(error: &ApiError) -> String {
         status if status.is_client_error() => "invalid_request_error",
         _ => "api_error",
     };
-    json!({ "type": "error", "error": { "type": kind, "message": error.message } }).to_string()
+    let error = AnthropicError { r#type: "error", error: Reason { r#type: kind, message: &error.message } };
+    serde_json::to_string(&error).expect("texts are JSON")
 }
 
 /// The answer to a call of `path` that no handler takes, in the form of its API.

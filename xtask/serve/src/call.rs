@@ -37,6 +37,23 @@ pub(crate) struct Call {
     pub(crate) place: Place,
 }
 
+/// Who has sent a call, and under which id.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) id: CallId,
+    pub(crate) client: Client,
+    pub(crate) record: Record,
+}
+
+impl Call {
+    /// Gives back the place of the call and the memory of its body, and keeps its caller.
+    pub(crate) fn caller(self) -> Caller {
+        let Self { id, client, record, place, .. } = self;
+        drop(place);
+        Caller { id, client, record }
+    }
+}
+
 impl CallId {
     fn of(request: &Request) -> Self {
         let given = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok());
@@ -103,15 +120,22 @@ impl FromRequest<Arc<Server>> for Call {
     }
 }
 
-/// Refuses bodies that do not say that they are JSON: pages of other sites can have browsers send any other type.
+/// Refuses bodies that do not say that they are JSON, as pages of other sites can have browsers send any other type; and
+/// bodies in an unknown encoding.
 fn check_type(request: &Request) -> Result<(), ApiError> {
     let given = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = given.unwrap_or_default().split(';').next().unwrap_or_default().trim();
-    if essence.eq_ignore_ascii_case("application/json") {
-        return Ok(());
+    let refuse = |message| Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    if !essence.eq_ignore_ascii_case("application/json") {
+        return refuse(format!("content-type is {essence:?}, it must be application/json"));
     }
-    let message = format!("content-type is {essence:?}, it must be application/json");
-    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+    // Of a body that was decompressed, the header is gone.
+    match request.headers().get(header::CONTENT_ENCODING) {
+        Some(encoding) if encoding != "identity" => {
+            refuse(format!("content-encoding is {encoding:?}, it must be gzip or none"))
+        }
+        _ => Ok(()),
+    }
 }
 
 async fn read(request: Request, server: &Server) -> Result<Body, ApiError> {

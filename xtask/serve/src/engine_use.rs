@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use pagoda::usage::SparseUse;
 use pagoda::{CachedTokens, Event};
+use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 /// Work of the engine for an answer.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct EngineUse {
     /// Prompt tokens that were not computed, by the tier that had them.
+    #[schemars(with = "CachedByTier")]
     cached_tokens: CachedTokens,
     /// Position of the first token at which the prompt differs from the nearest earlier one of the same salt: later tokens
     /// cannot have been cached. Null if there is no such prompt, or nothing differs.
@@ -27,14 +30,25 @@ pub(crate) struct EngineUse {
     prefill_ms: Option<f64>,
     decode_ms: Option<f64>,
     /// The sparse-attention policy, which share of the KV blocks it read, and the mass that it certifies.
+    #[schemars(with = "Option<Map<String, Value>>")]
     sparse: Option<SparseUse>,
     /// Fields of the call that changed nothing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
 
+/// Prompt tokens by the tier that had them.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "its schema is that of `CachedTokens`")]
+struct CachedByTier {
+    device: u32,
+    host: u32,
+    disk: u32,
+    remote: u32,
+}
+
 /// Positions from `from` up to, and without, `to`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 struct Positions {
     from: usize,
     to: usize,
@@ -46,9 +60,9 @@ impl EngineUse {
     }
 
     /// Reports fields of the call that changed nothing.
-    pub(crate) fn warn(&mut self, ignored: Vec<String>) {
+    pub(crate) fn warn(&mut self, ignored: &[String]) {
         self.warnings =
-            ignored.into_iter().map(|field| format!("{field}: ignored, it changes nothing here")).collect();
+            ignored.iter().map(|field| format!("{field}: ignored, it changes nothing here")).collect();
     }
 
     /// Returns the place of the first cache miss of a prompt with `cached` tokens found.

@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use pagoda::{AdmitError, SamplingError, error_chain};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Seconds after which a client may try again when the queue is full.
@@ -26,15 +27,18 @@ pub(crate) struct ApiError {
 pub(crate) struct Refused(pub(crate) String);
 
 /// The JSON form.
-#[derive(Serialize)]
-struct ErrorBody<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub(crate) struct ErrorBody<'a> {
     error: Inner<'a>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ErrorReason")]
 struct Inner<'a> {
     message: &'a str,
     r#type: &'static str,
+    /// The field at fault.
     param: Option<&'a str>,
     code: Option<&'static str>,
 }

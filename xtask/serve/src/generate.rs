@@ -83,7 +83,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     // Stop texts are found in the text.
     request.text &= !request.stop.is_empty();
     let (requests, ignored) = (vec![request], reader.ignored());
-    let job = Job { generation, requests, input: "token_ids", answer: None, generates: true, ignored };
+    let job = Job { generation, requests, input: "token_ids", answer: None, ignored };
     respond(&server, call, job, render).await
 }
 
@@ -95,8 +95,9 @@ struct GenerateRender {
     options: StreamOptions,
 }
 
-#[derive(Serialize)]
-struct Body<'a> {
+/// Whole answers, or parts of them.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Generated<'a> {
     request_id: &'a str,
     choices: Vec<GeneratedChoice>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,11 +107,12 @@ struct Body<'a> {
     pagoda: Option<&'a EngineUse>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct GeneratedChoice {
     index: usize,
     token_ids: Vec<u32>,
     logprobs: Option<ChatLogProbs>,
+    /// `stop`, `length`, `tool_calls`, or null before the end.
     finish_reason: Option<&'static str>,
 }
 
@@ -123,9 +125,9 @@ impl GenerateRender {
     }
 
     /// The last body, with the usage.
-    fn last<'a>(&'a self, answering: &'a Answering, choices: Vec<GeneratedChoice>) -> Body<'a> {
+    fn last<'a>(&'a self, answering: &'a Answering, choices: Vec<GeneratedChoice>) -> Generated<'a> {
         let usage = Some(answering.usage.into());
-        Body { request_id: &self.id, choices, usage, pagoda: Some(&answering.engine) }
+        Generated { request_id: &self.id, choices, usage, pagoda: Some(&answering.engine) }
     }
 }
 
@@ -137,7 +139,7 @@ impl Render for GenerateRender {
     fn grow(&mut self, answering: &Answering, delta: Delta, out: &mut Out) {
         let choices = vec![self.choice(answering, delta)];
         let usage = self.options.states_usage().then(|| answering.usage.into());
-        out.json(&Body { request_id: &self.id, choices, usage, pagoda: None });
+        out.json(&Generated { request_id: &self.id, choices, usage, pagoda: None });
     }
 
     fn end(&mut self, answering: &Answering, out: &mut Out) {

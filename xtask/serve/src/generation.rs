@@ -103,9 +103,18 @@ impl StreamOptions {
 /// One text or several.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "must be a string or a list of strings")]
-enum Texts {
+pub(crate) enum Texts {
     One(String),
     Many(Vec<String>),
+}
+
+impl Texts {
+    pub(crate) fn into_vec(self) -> Vec<String> {
+        match self {
+            Self::One(text) => vec![text],
+            Self::Many(texts) => texts,
+        }
+    }
 }
 
 /// Sampling of the tokens of a call, and the form in which they are returned.
@@ -241,12 +250,7 @@ fn breakers(texts: Option<Vec<String>>) -> Result<Vec<String>, ApiError> {
 
 /// Stop texts. An empty one would end every answer before it begins.
 fn stops(stops: Option<Texts>) -> Result<Vec<String>, ApiError> {
-    let texts = match stops {
-        None => Vec::new(),
-        Some(Texts::One(text)) => vec![text],
-        Some(Texts::Many(texts)) => texts,
-    };
-    checked("stop", texts, MAX_STOPS)
+    checked("stop", stops.map_or_else(Vec::new, Texts::into_vec), MAX_STOPS)
 }
 
 /// Refuses empty texts, and more than `max`.
@@ -261,7 +265,7 @@ fn checked(name: &str, texts: Vec<String>, max: usize) -> Result<Vec<String>, Ap
 }
 
 /// The salt of the prefix cache; lengths as in vLLM.
-fn salt(salt: Option<String>) -> Result<Option<String>, ApiError> {
+pub(crate) fn salt(salt: Option<String>) -> Result<Option<String>, ApiError> {
     match salt {
         Some(salt) if salt.is_empty() || salt.len() > 1024 => {
             Err(ApiError::field("cache_salt", format!("{} bytes, must be 1 to 1024", salt.len())))

@@ -9,6 +9,7 @@ mod authorize;
 mod bodies;
 mod call;
 mod connections;
+mod embedding;
 mod engine_use;
 mod error;
 mod feed;
@@ -22,13 +23,14 @@ mod limits;
 mod listener;
 mod metrics;
 mod openai;
-mod openapi;
 mod options;
 mod output_format;
 mod page;
 mod prompt;
 mod record;
 mod reply;
+mod rerank;
+mod routes;
 mod run;
 mod running;
 mod server;
@@ -37,20 +39,21 @@ mod signals;
 mod tls;
 mod tokens;
 mod tools;
+#[cfg(feature = "otel")]
+mod traces;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::handler::Handler;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::{self, MethodRouter};
 use pagoda::EngineHandle;
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
+use tower_http::decompression::RequestDecompressionLayer;
 
 use error::ApiError;
-use openai::{chat, completions, responses};
+use routes::{Route, routes};
 use server::Server;
 
 pub use connections::Connections;
@@ -61,6 +64,8 @@ pub use options::Options;
 pub use run::{Stopped, run, serve};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
+#[cfg(feature = "otel")]
+pub use traces::{Traces, TracesError};
 
 /// A server that can be mounted in another one and drained.
 #[derive(Debug, Clone)]
@@ -86,17 +91,20 @@ impl Service {
     /// All routes.
     pub fn router(&self) -> Router {
         let add = |router: Router<_>, Route { path, handler, .. }| router.route(path, handler);
-        routes()
+        let router = routes()
             .into_iter()
             .fold(page::routes(), add)
             .fallback(unknown)
             .method_not_allowed_fallback(wrong_method)
+            // Other encodings are refused where bodies are read. What comes out has the bounds of a body, whatever came in.
+            .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
             .layer(from_fn_with_state(Arc::clone(&self.0), authorize::check))
             .layer(cors(&self.0.options.allowed_origins))
             .layer(from_fn_with_state(Arc::clone(&self.0), host::check))
-            .layer(from_fn(access::log))
-            .layer(from_fn(call::identify))
-            .with_state(Arc::clone(&self.0))
+            .layer(from_fn(access::log));
+        #[cfg(feature = "otel")]
+        let router = router.layer(from_fn_with_state(Arc::clone(&self.0), access::trace));
+        router.layer(from_fn(call::identify)).with_state(Arc::clone(&self.0))
     }
 }
 
@@ -112,48 +120,6 @@ fn cors(origins: &[String]) -> CorsLayer {
         .allow_origin(origins)
         .allow_methods(AllowMethods::any())
         .allow_headers(AllowHeaders::any())
-}
-
-/// A route, which the document of [`openapi`] describes.
-struct Route {
-    #[cfg_attr(not(test), expect(dead_code, reason = "a test compares it with the document"))]
-    method: Method,
-    path: &'static str,
-    handler: MethodRouter<Arc<Server>>,
-}
-
-fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Server>>) -> Route {
-    Route { method: Method::GET, path, handler: routing::get(handler) }
-}
-
-fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Server>>) -> Route {
-    Route { method: Method::POST, path, handler: routing::post(handler) }
-}
-
-fn routes() -> Vec<Route> {
-    vec![
-        post("/v1/chat/completions", chat::answer),
-        post("/v1/completions", completions::answer),
-        get("/v1/models", about::models),
-        get("/v1/models/{*name}", about::model),
-        post("/v1/responses", responses::answer),
-        post("/v1/messages", anthropic::messages),
-        post("/v1/messages/count_tokens", anthropic::count_tokens),
-        post("/tokenize", tokens::tokenize),
-        post("/detokenize", tokens::detokenize),
-        post("/v1/chat/completions/render", tokens::render_chat),
-        post("/v1/completions/render", tokens::render_completion),
-        post("/inference/v1/generate", generate::answer),
-        post("/reset_prefix_cache", about::reset_prefix_cache),
-        get("/metrics", metrics::respond),
-        get("/load", about::load),
-        get("/props", about::props),
-        get("/health", about::ready),
-        get("/health/ready", about::ready),
-        get("/health/live", about::live),
-        get("/version", about::version),
-        get("/openapi.json", openapi::document),
-    ]
 }
 
 /// The routes of a server with the engine of `handle`, to be mounted in another one.

@@ -2,12 +2,14 @@
 
 pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod embeddings;
 pub(crate) mod log_probs;
 pub(crate) mod messages;
 mod parts;
 pub(crate) mod responses;
 
 use pagoda::FinishReason;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::answering::{self, End, Out};
@@ -15,7 +17,7 @@ use crate::error::ApiError;
 use crate::generation::StreamOptions;
 
 /// Tokens that a call used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Usage {
     prompt_tokens: u64,
     completion_tokens: u64,
@@ -23,7 +25,7 @@ pub(crate) struct Usage {
     prompt_tokens_details: PromptDetails,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 struct PromptDetails {
     /// Prompt tokens that were not computed.
     cached_tokens: u64,
@@ -47,8 +49,9 @@ fn usage_of_chunk(options: StreamOptions, used: answering::Usage) -> Option<Opti
 }
 
 /// The stop text or stop token that ended an answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(inline)]
 pub(crate) enum Stop {
     Token(u32),
     Text(String),

@@ -10,6 +10,8 @@ use pagoda::Model;
 use crate::connections::Connections;
 use crate::keys::ApiKey;
 use crate::metrics::MetricsNames;
+#[cfg(feature = "otel")]
+use crate::traces::Traces;
 
 /// Bytes of a body per token of the model's context: long words in JSON's longest escapes take no more.
 const BODY_BYTES_PER_TOKEN: usize = 64;
@@ -61,6 +63,10 @@ pub struct Options {
     pub request_timeout: Option<Duration>,
     /// Time that requests have to end once the server is told to stop.
     pub drain_timeout: Duration,
+    /// Collector that gets the spans of calls; none by default.
+    #[cfg(feature = "otel")]
+    #[setters(strip_option)]
+    pub traces: Option<Traces>,
     /// Names of the metrics.
     pub metrics_names: MetricsNames,
     /// Time without a token after which a stream gets a comment, so that proxies keep it open.
@@ -96,6 +102,8 @@ impl Options {
             body_timeout: Duration::from_secs(60),
             request_timeout: None,
             drain_timeout: Duration::from_secs(30),
+            #[cfg(feature = "otel")]
+            traces: None,
             metrics_names: MetricsNames::default(),
             keep_alive: Duration::from_secs(10),
             seed: None,

@@ -1,4 +1,4 @@
-//! Prompts of completions: texts or token ids, one or several.
+//! Prompts of completions and embeddings: texts or token ids, one or several.
 
 use pagoda::Model;
 use schemars::JsonSchema;
@@ -29,6 +29,8 @@ pub(crate) struct Prompt {
 /// Settings by which prompts are read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
+    /// The field of the prompts, which errors name.
+    pub(crate) field: &'static str,
     /// Add the special tokens that the tokenizer puts around a text.
     pub(crate) add_special: bool,
     /// Whether the texts of prompts that are given as ids are needed.
@@ -62,12 +64,13 @@ impl Prompts {
             Self::Texts(many) => many.into_iter().map(text).collect::<Result<_, ApiError>>()?,
             Self::IdLists(many) => many.into_iter().map(ids).collect::<Result<_, ApiError>>()?,
         };
+        let field = reading.field;
         match prompts.iter().position(|prompt| prompt.ids.is_empty()) {
-            _ if prompts.is_empty() => Err(ApiError::field("prompt", "there is no prompt")),
+            _ if prompts.is_empty() => Err(ApiError::field(field, "there is no prompt")),
             Some(index) if prompts.len() > 1 => {
-                Err(ApiError::field(format!("prompt[{index}]"), "the prompt is empty"))
+                Err(ApiError::field(format!("{field}[{index}]"), "the prompt is empty"))
             }
-            Some(_) => Err(ApiError::field("prompt", "the prompt is empty")),
+            Some(_) => Err(ApiError::field(field, "the prompt is empty")),
             None => Ok(prompts),
         }
     }

@@ -3,6 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+#[cfg(feature = "otel")]
+use crate::traces::Work;
+
 /// Record of a call: its key and its tokens, for the access log.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Record(Arc<Used>);
@@ -13,6 +16,8 @@ struct Used {
     prompt_tokens: AtomicU64,
     cached_tokens: AtomicU64,
     output_tokens: AtomicU64,
+    #[cfg(feature = "otel")]
+    work: Work,
 }
 
 impl Record {
@@ -26,6 +31,12 @@ impl Record {
         self.0.prompt_tokens.store(prompt, Ordering::Relaxed);
         self.0.cached_tokens.store(cached, Ordering::Relaxed);
         self.0.output_tokens.store(output, Ordering::Relaxed);
+    }
+
+    /// Work of the engine for the call.
+    #[cfg(feature = "otel")]
+    pub(crate) fn work(&self) -> &Work {
+        &self.0.work
     }
 
     /// Name of the API key, if the call has one.

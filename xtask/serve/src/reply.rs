@@ -1,10 +1,23 @@
 //! Replies in JSON.
 
 use axum::body::Body;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::Value;
+
+/// Names the fields of a call that changed nothing.
+const IGNORED: HeaderName = HeaderName::from_static("x-pagoda-ignored");
+
+/// The reply to a call of which some fields changed nothing.
+pub(crate) fn with_ignored(mut reply: Response, ignored: &[String]) -> Response {
+    if let Ok(names) = HeaderValue::from_str(&ignored.join(", "))
+        && !ignored.is_empty()
+    {
+        reply.headers_mut().insert(IGNORED, names);
+    }
+    reply
+}
 
 /// A reply with `value` as its body.
 pub(crate) fn json(value: &impl Serialize) -> Response {

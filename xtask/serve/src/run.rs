@@ -55,6 +55,8 @@ pub fn run(
     ready: impl FnOnce(),
 ) -> io::Result<Stopped> {
     let listener = listener.into();
+    #[cfg(feature = "otel")]
+    let traces = options.traces.clone();
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     let stopped = runtime.block_on(async {
         let mut signals = Signals::listen()?;
@@ -83,6 +85,10 @@ pub fn run(
     // What tasks hold is dropped before the process ends, the device too: one that is closed beside the exit handlers of its
     // driver ends the process by a segmentation fault. Work on the side may still run, and nobody waits for its result.
     runtime.shutdown_timeout(EXIT_TIMEOUT);
+    #[cfg(feature = "otel")]
+    if let Some(traces) = traces {
+        traces.finish();
+    }
     stopped
 }
 

@@ -10,16 +10,15 @@ use std::time::Instant;
 use futures_core::Stream;
 use pagoda::{Event, FinishReason, Finished, Request};
 
-use crate::call::Call;
+use crate::call::{Call, Caller};
 use crate::error::ApiError;
-use crate::keys::Client;
 use crate::server::Server;
 
 /// The requests of a call, one a prompt. Dropping it cancels them; their unread events are counted and charged too.
 #[derive(Debug)]
 pub(crate) struct Running {
     server: Arc<Server>,
-    client: Client,
+    caller: Caller,
     /// When the last token of each sequence came, by prompt and sample.
     last: HashMap<(usize, u32), Instant>,
     /// `None` after the last event.
@@ -38,33 +37,53 @@ impl Running {
         call: Call,
         input: &str,
     ) -> Result<Self, ApiError> {
+        Self::submit(server, requests, &call.caller(), input).await
+    }
+
+    /// Submits requests of a caller whose call has given back its place.
+    pub(crate) async fn submit(
+        server: &Arc<Server>,
+        requests: Vec<Request>,
+        caller: &Caller,
+        input: &str,
+    ) -> Result<Self, ApiError> {
         let refused = |error: pagoda::Error| ApiError::from(error).of_input(input);
-        let Call { id, client, place, .. } = call;
-        drop(place);
         let submit = |mut request: Request| {
-            request.id = Some(id.of_requests());
-            request.salt = client.salt(request.salt.as_deref());
+            request.id = Some(caller.id.of_requests());
+            request.salt = caller.client.salt(request.salt.as_deref());
+            #[cfg(feature = "otel")]
+            caller.record.work().submitted(&request);
             server.handle.submit(request).map(Some).map_err(refused)
         };
         let mut streams = requests.into_iter().map(submit).collect::<Result<Vec<_>, _>>()?;
         for stream in streams.iter_mut().flatten() {
             stream.accepted().await.map_err(refused)?;
         }
-        Ok(Self { server: Arc::clone(server), client, last: HashMap::new(), streams, turn: 0 })
+        Ok(Self {
+            server: Arc::clone(server),
+            caller: caller.clone(),
+            last: HashMap::new(),
+            streams,
+            turn: 0,
+        })
     }
 
     /// Counts an event of a prompt, and charges its tokens to the client.
     fn count(&mut self, prompt: usize, event: &Event) {
         let metrics = &self.server.metrics;
         match event {
-            Event::Started(started) => self.client.use_tokens(started.prompt_tokens as usize),
+            Event::Started(started) => self.caller.client.use_tokens(started.prompt_tokens as usize),
             Event::Token(token) => {
-                self.client.use_tokens(1);
+                self.caller.client.use_tokens(1);
                 if let Some(before) = self.last.insert((prompt, token.sample), token.at) {
                     metrics.token_after(token.at - before);
                 }
             }
-            Event::Finished(end) => metrics.finished(end),
+            Event::Finished(end) => {
+                metrics.finished(end);
+                #[cfg(feature = "otel")]
+                self.caller.record.work().finished(end);
+            }
             _ => {}
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::HeaderMap;
 use pagoda::snapshot::Activity;
-use pagoda::{Conversation, EngineHandle, Health, Model, Snapshot, TokenMask};
+use pagoda::{Conversation, Embedding, EngineHandle, Health, Model, Snapshot, TokenMask};
 use tokio::sync::Semaphore;
 use tokio::task;
 use tracing::{error, info};
@@ -36,6 +36,8 @@ pub(crate) struct Server {
     pub(crate) metrics: Metrics,
     pub(crate) recent: Recent,
     pub(crate) feed: Feed,
+    /// Embeddings of the model, or the reason why it has none here.
+    pub(crate) embedding: Result<Embedding, String>,
     /// Start of the server, in seconds since 1970.
     pub(crate) created: u64,
     /// Whether it is about to end, and takes no more calls.
@@ -77,6 +79,7 @@ impl Server {
             metrics: Metrics::default(),
             recent: Recent::default(),
             feed: Feed::default(),
+            embedding: options.model.checkpoint().embedding().map_err(|error| error.to_string()),
             options,
             created: unix_seconds(),
             draining: AtomicBool::new(false),

@@ -6,8 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use pagoda::Conversation;
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use crate::call::Call;
 use crate::error::ApiError;
@@ -63,6 +62,16 @@ impl Tokenize {
     }
 }
 
+/// Ids of a text or a conversation.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Tokenized {
+    count: usize,
+    max_model_len: u32,
+    tokens: Vec<u32>,
+    /// Text of each token, if it was requested; null for one that has none.
+    token_strs: Option<Vec<Option<String>>>,
+}
+
 /// `POST /tokenize`: of a text, or of a conversation.
 pub(crate) async fn tokenize(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let Tokenize { model, with_texts, input } = Tokenize::read(&call.body, &mut server.reader())?;
@@ -79,9 +88,8 @@ pub(crate) async fn tokenize(State(server): State<Arc<Server>>, call: Call) -> R
         Ok((ids, texts))
     };
     let (ids, texts) = server.compute(encode).await?;
-    let max = server.options.context_length;
-    let body = json!({ "count": ids.len(), "max_model_len": max, "tokens": ids, "token_strs": texts });
-    Ok(reply::json(&body))
+    let max_model_len = server.options.context_length;
+    Ok(reply::json(&Tokenized { count: ids.len(), max_model_len, tokens: ids, token_strs: texts }))
 }
 
 /// Ids to convert to a text.
@@ -92,6 +100,12 @@ pub(crate) struct DetokenizeFields {
     tokens: Vec<u32>,
     /// Leave special tokens out of the text.
     skip_special_tokens: Option<bool>,
+}
+
+/// The text of ids.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Detokenized {
+    prompt: String,
 }
 
 /// `POST /detokenize`.
@@ -108,7 +122,7 @@ pub(crate) async fn detokenize(State(server): State<Arc<Server>>, call: Call) ->
     let decode = move |model: &pagoda::Model| {
         Ok(model.tokenizer()?.decode(&ids, skip_special).map_err(pagoda::Error::from)?)
     };
-    Ok(reply::json(&json!({ "prompt": server.compute(decode).await? })))
+    Ok(reply::json(&Detokenized { prompt: server.compute(decode).await? }))
 }
 
 /// `POST /v1/chat/completions/render`: the ids that a chat would run, as a body of `/inference/v1/generate`.
@@ -129,15 +143,35 @@ pub(crate) async fn render_completion(
     server.check_model(generation.model.as_deref())?;
     let reading = Reading { echo: false, ..reading };
     let prompts = server.compute(move |model| Prompts::read(prompts, model, reading)).await?;
-    let of_prompt = |prompt: &crate::prompt::Prompt| rendered(&server, &call, &prompt.ids, max_tokens);
-    Ok(reply::json(&prompts.iter().map(of_prompt).collect::<Vec<_>>()))
+    Ok(reply::json(
+        &prompts.iter().map(|prompt| rendered(&server, &call, &prompt.ids, max_tokens)).collect::<Vec<_>>(),
+    ))
 }
 
-fn rendered(server: &Server, call: &Call, ids: &[u32], max_tokens: Option<u32>) -> Value {
-    json!({
-        "request_id": call.id.as_str(),
-        "model": server.options.model_name,
-        "token_ids": ids,
-        "sampling_params": { "max_tokens": max_tokens },
-    })
+/// A body of `/inference/v1/generate`.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Rendered<'a> {
+    request_id: &'a str,
+    model: &'a str,
+    token_ids: &'a [u32],
+    sampling_params: RenderedParams,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct RenderedParams {
+    max_tokens: Option<u32>,
+}
+
+fn rendered<'a>(
+    server: &'a Server,
+    call: &'a Call,
+    token_ids: &'a [u32],
+    max_tokens: Option<u32>,
+) -> Rendered<'a> {
+    Rendered {
+        request_id: call.id.as_str(),
+        model: &server.options.model_name,
+        token_ids,
+        sampling_params: RenderedParams { max_tokens },
+    }
 }

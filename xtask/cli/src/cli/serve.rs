@@ -30,7 +30,7 @@ pub struct ServeArgs {
     pub host: String,
 
     /// Port to listen at; 0 for any that is free
-    #[arg(long, value_name = "N", default_value_t = 8080)]
+    #[arg(long, value_name = "N", default_value_t = 8080, allow_negative_numbers = true)]
     pub port: u16,
 
     /// Names by which calls may reach the server, in addition to IP addresses and localhost, separated by commas; by default any
@@ -86,18 +86,21 @@ pub struct ServeArgs {
     /// Maximum number of sequences that run at a time
     #[arg(long, value_name = "N", default_value_t = pagoda::MAX_SEQUENCES)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=pagoda::MAX_SEQUENCES as i64))]
+    #[arg(allow_negative_numbers = true)]
     pub max_sequences: u32,
 
     /// Maximum number of tokens of prompt and answer together; by default the model's context length
     #[arg(long, short, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(allow_negative_numbers = true)]
     pub context: Option<u32>,
 
     /// Maximum number of requests that wait for their start; further ones get a 503
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 1024, allow_negative_numbers = true)]
     pub max_queued_requests: usize,
 
     /// Maximum number of prompt tokens of requests that wait; further ones get a 503
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
+    #[arg(allow_negative_numbers = true)]
     pub max_queued_tokens: u64,
 
     /// Seed of the first request that names none, from which those after it count on; by default a random one each
@@ -105,25 +108,34 @@ pub struct ServeArgs {
     pub seed: Option<u64>,
 
     /// Seconds that requests have to end after SIGTERM or Ctrl-C; a second signal ends the server at once
-    #[arg(long, value_name = "S", default_value_t = 30)]
+    #[arg(long, value_name = "S", default_value_t = 30, allow_negative_numbers = true)]
     pub drain_timeout: u64,
 
     /// Seconds that a step of the engine may take before it is reported and the server is not ready
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(allow_negative_numbers = true)]
     pub max_step_time: u64,
 
     /// Factor by which each waiting prompt may lengthen the time between tokens of others; inf for any
     #[arg(long, value_name = "F", default_value_t = 2.0, value_parser = values::above_one)]
+    #[arg(allow_negative_numbers = true)]
     pub max_slowdown: f64,
 
     /// Seconds that a request may take, its time in the queue included; by default any
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(allow_negative_numbers = true)]
     pub request_timeout: Option<u64>,
 
     /// Keep no KV blocks on disk; by default, 10 GiB of them, or what fits on the disk, outlive the server in the
     /// user's cache folder, unless --kv-tiers says where
     #[arg(long)]
     pub no_disk_kv: bool,
+
+    /// Send a span of each call to this collector of OpenTelemetry, as protobuf over HTTP, such as
+    /// http://localhost:4318/v1/traces. Variables OTEL_* set headers, limits and the name of the service
+    #[cfg(feature = "otel")]
+    #[arg(long, value_name = "URL")]
+    pub otlp_traces_endpoint: Option<String>,
 
     /// Names of the metrics: pagoda's own, or those that routers know of vLLM, or both
     #[arg(long, value_name = "NAMES", default_value_t = MetricsNames::Both, value_parser = values::named::<MetricsNames>())]

@@ -289,6 +289,7 @@ fn score_shares_the_engine_flags() {
     };
     assert_eq!((args.top, args.last, args.decode_from, args.json), (3, Some(8), Some(4), true));
     assert_eq!((args.engine.block_size, args.engine.kv_dtype), (8, KvDtype::F32));
+    assert_snapshot!(refusal(&["serve", "--max-queued-requests", "-1"]), @"error: invalid value '-1' for '--max-queued-requests <N>': invalid digit found in string");
     assert_snapshot!(refusal(&["score", "--ids-file", "a.json", "--prompt", "hi"]), @"error: unexpected argument '--prompt' found");
     assert_eq!(parse(&["score"]).unwrap_err().exit_code(), 2);
 }

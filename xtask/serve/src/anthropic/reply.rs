@@ -2,15 +2,18 @@
 
 use axum::response::Response;
 use pagoda::FinishReason;
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::error_json;
 use pagoda::tools::{AnswerPart, CallPart, readable};
 
-use crate::answering::{Answering, Delta, End, Out, Render};
+use crate::answering::{self, Answering, Delta, End, Out, Render};
+use crate::engine_use::EngineUse;
 use crate::error::ApiError;
 use crate::ids::new_id;
-use crate::reply::{self, value};
+use crate::reply;
 
 /// Writes an answer as a message, whole or as a stream of named events.
 #[derive(Debug)]
@@ -29,43 +32,163 @@ enum Kind {
     ToolUse,
 }
 
-/// Why the answer ended, and the stop text if it was one.
-fn stop(end: Option<&End>) -> (Option<&'static str>, Option<&str>) {
-    let Some(End { reason, has_called }) = end else { return (None, None) };
-    match reason {
-        FinishReason::Length => (Some("max_tokens"), None),
-        _ if *has_called => (Some("tool_use"), None),
-        FinishReason::StopText(text) => (Some("stop_sequence"), Some(text)),
-        _ => (Some("end_turn"), None),
-    }
+/// A message, as far as it has come.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AnthropicReply")]
+pub(crate) struct MessagesReply<'a> {
+    id: &'a str,
+    #[schemars(extend("const" = "message"))]
+    r#type: &'static str,
+    role: &'static str,
+    model: &'a str,
+    content: Vec<Block>,
+    #[serde(flatten)]
+    stop: Stop<'a>,
+    stop_details: Option<()>,
+    container: Option<()>,
+    usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pagoda: Option<&'a EngineUse>,
 }
 
-/// Usage, in which cached tokens are counted apart from the others.
-fn usage(answering: &Answering) -> Value {
-    let used = answering.usage;
-    json!({
-        "input_tokens": used.prompt_tokens - used.cached_tokens,
-        "cache_read_input_tokens": used.cached_tokens,
-        "cache_creation_input_tokens": 0,
-        "output_tokens": used.output_tokens,
-        // The API's document requires these, and nothing here has them.
-        "cache_creation": null,
-        "inference_geo": null,
-        "output_tokens_details": null,
-        "server_tool_use": null,
-        "service_tier": "standard",
-    })
+/// Why an answer ended: `end_turn`, `max_tokens`, `tool_use`, or `stop_sequence` with its text.
+#[derive(Default, Serialize, JsonSchema)]
+#[schemars(rename = "AnthropicStop")]
+pub(crate) struct Stop<'a> {
+    stop_reason: Option<&'static str>,
+    stop_sequence: Option<&'a str>,
+}
+
+/// A block of a message.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(rename = "AnthropicBlock")]
+pub(crate) enum Block {
+    Thinking {
+        thinking: String,
+        /// Always empty.
+        signature: &'static str,
+    },
+    Text {
+        text: String,
+        /// Always empty. The API's document requires the field, and some clients take a list only.
+        citations: [(); 0],
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        input: Map<String, Value>,
+        caller: Caller,
+    },
 }
 
 /// A call that the model itself makes, and no program of a server's.
-fn tool_use(name: &str, input: Map<String, Value>) -> Value {
-    let caller = json!({ "type": "direct" });
-    json!({ "type": "tool_use", "id": new_id("toolu"), "name": name, "input": input, "caller": caller })
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(inline)]
+pub(crate) enum Caller {
+    Direct,
 }
 
-/// A text without citations. The API's document requires the field, and some clients take a list only.
-fn text_block(text: &str) -> Value {
-    json!({ "type": "text", "text": text, "citations": [] })
+/// An event of a stream.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(rename = "AnthropicEvent")]
+pub(crate) enum MessagesEvent<'a> {
+    MessageStart { message: MessagesReply<'a> },
+    ContentBlockStart { index: usize, content_block: Block },
+    ContentBlockDelta { index: usize, delta: BlockDelta },
+    ContentBlockStop { index: usize },
+    MessageDelta { delta: Stop<'a>, usage: Usage, pagoda: &'a EngineUse },
+    MessageStop {},
+}
+
+/// An addition to a block.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(rename = "AnthropicDelta")]
+pub(crate) enum BlockDelta {
+    ThinkingDelta { thinking: String },
+    TextDelta { text: String },
+    InputJsonDelta { partial_json: String },
+}
+
+/// Usage, in which cached tokens are counted apart from the others. Nothing here has what is null, which the API's document
+/// requires.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AnthropicUsage")]
+pub(crate) struct Usage {
+    /// Tokens that were computed.
+    input_tokens: u64,
+    cache_read_input_tokens: u64,
+    cache_creation_input_tokens: u64,
+    output_tokens: u64,
+    cache_creation: Option<()>,
+    inference_geo: Option<()>,
+    output_tokens_details: Option<()>,
+    server_tool_use: Option<()>,
+    service_tier: &'static str,
+}
+
+impl<'a> From<Option<&'a End>> for Stop<'a> {
+    fn from(end: Option<&'a End>) -> Self {
+        let Some(End { reason, has_called }) = end else { return Self::default() };
+        let (reason, stop_sequence) = match reason {
+            FinishReason::Length => ("max_tokens", None),
+            _ if *has_called => ("tool_use", None),
+            FinishReason::StopText(text) => ("stop_sequence", Some(text.as_str())),
+            _ => ("end_turn", None),
+        };
+        Self { stop_reason: Some(reason), stop_sequence }
+    }
+}
+
+impl From<answering::Usage> for Usage {
+    fn from(used: answering::Usage) -> Self {
+        Self {
+            input_tokens: used.prompt_tokens - used.cached_tokens,
+            cache_read_input_tokens: used.cached_tokens,
+            cache_creation_input_tokens: 0,
+            output_tokens: used.output_tokens,
+            cache_creation: None,
+            inference_geo: None,
+            output_tokens_details: None,
+            server_tool_use: None,
+            service_tier: "standard",
+        }
+    }
+}
+
+impl MessagesEvent<'_> {
+    /// The name of the event, which is its type.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::MessageStart { .. } => "message_start",
+            Self::ContentBlockStart { .. } => "content_block_start",
+            Self::ContentBlockDelta { .. } => "content_block_delta",
+            Self::ContentBlockStop { .. } => "content_block_stop",
+            Self::MessageDelta { .. } => "message_delta",
+            Self::MessageStop {} => "message_stop",
+        }
+    }
+
+    fn send(&self, out: &mut Out) {
+        out.named(self.name(), self);
+    }
+}
+
+impl Block {
+    fn thinking(thinking: String) -> Self {
+        Self::Thinking { thinking, signature: "" }
+    }
+
+    fn text(text: String) -> Self {
+        Self::Text { text, citations: [] }
+    }
+
+    fn tool_use(name: String, input: Map<String, Value>) -> Self {
+        Self::ToolUse { id: new_id("toolu"), name, input, caller: Caller::Direct }
+    }
 }
 
 impl MessagesRender {
@@ -73,67 +196,63 @@ impl MessagesRender {
         Self { id, open: None, blocks: 0 }
     }
 
-    fn message(&self, answering: &Answering, content: &[Value], end: Option<&End>) -> Value {
-        let (reason, text) = stop(end);
-        let mut message = json!({
-            "id": self.id,
-            "type": "message",
-            "role": "assistant",
-            "model": answering.server.options.model_name,
-            "content": content,
-            "stop_reason": reason,
-            "stop_sequence": text,
-            "stop_details": null,
-            "container": null,
-            "usage": usage(answering),
-        });
-        if end.is_some() {
-            message["pagoda"] = value(&answering.engine);
+    fn message<'a>(
+        &'a self,
+        answering: &'a Answering,
+        content: Vec<Block>,
+        end: Option<&'a End>,
+    ) -> MessagesReply<'a> {
+        MessagesReply {
+            id: &self.id,
+            r#type: "message",
+            role: "assistant",
+            model: &answering.server.options.model_name,
+            content,
+            stop: end.into(),
+            stop_details: None,
+            container: None,
+            usage: answering.usage.into(),
+            pagoda: end.map(|_| &answering.engine),
         }
-        message
     }
 
-    fn begin_block(&mut self, kind: Kind, block: &Value, out: &mut Out) {
+    fn begin_block(&mut self, kind: Kind, content_block: Block, out: &mut Out) {
         self.close(out);
-        let start = json!({ "type": "content_block_start", "index": self.blocks, "content_block": block });
-        out.named("content_block_start", &start);
+        MessagesEvent::ContentBlockStart { index: self.blocks, content_block }.send(out);
         self.open = Some(kind);
         self.blocks += 1;
     }
 
-    fn add(&self, delta: &Value, out: &mut Out) {
-        let delta = json!({ "type": "content_block_delta", "index": self.blocks - 1, "delta": delta });
-        out.named("content_block_delta", &delta);
+    fn add(&self, delta: BlockDelta, out: &mut Out) {
+        MessagesEvent::ContentBlockDelta { index: self.blocks - 1, delta }.send(out);
     }
 
     fn close(&mut self, out: &mut Out) {
         if self.open.take().is_some() {
-            let stop = json!({ "type": "content_block_stop", "index": self.blocks - 1 });
-            out.named("content_block_stop", &stop);
+            MessagesEvent::ContentBlockStop { index: self.blocks - 1 }.send(out);
         }
     }
 
     fn send(&mut self, piece: AnswerPart, out: &mut Out) {
         match piece {
-            AnswerPart::Thought(thought) => {
+            AnswerPart::Thought(thinking) => {
                 if self.open != Some(Kind::Thinking) {
-                    let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
-                    self.begin_block(Kind::Thinking, &block, out);
+                    self.begin_block(Kind::Thinking, Block::thinking(String::new()), out);
                 }
-                self.add(&json!({ "type": "thinking_delta", "thinking": thought }), out);
+                self.add(BlockDelta::ThinkingDelta { thinking }, out);
             }
             AnswerPart::Text(text) => {
                 if self.open != Some(Kind::Text) {
-                    self.begin_block(Kind::Text, &text_block(""), out);
+                    self.begin_block(Kind::Text, Block::text(String::new()), out);
                 }
-                self.add(&json!({ "type": "text_delta", "text": text }), out);
+                self.add(BlockDelta::TextDelta { text }, out);
             }
-            AnswerPart::Call(CallPart { name, arguments, .. }) => {
+            AnswerPart::Call(CallPart { name, arguments: partial_json, .. }) => {
                 if let Some(name) = name {
-                    self.begin_block(Kind::ToolUse, &tool_use(&name, Map::new()), out);
+                    self.begin_block(Kind::ToolUse, Block::tool_use(name, Map::new()), out);
                 }
-                if !arguments.is_empty() {
-                    self.add(&json!({ "type": "input_json_delta", "partial_json": arguments }), out);
+                if !partial_json.is_empty() {
+                    self.add(BlockDelta::InputJsonDelta { partial_json }, out);
                 }
             }
         }
@@ -142,8 +261,7 @@ impl MessagesRender {
 
 impl Render for MessagesRender {
     fn begin(&mut self, answering: &Answering, out: &mut Out) {
-        let message = self.message(answering, &[], None);
-        out.named("message_start", &json!({ "type": "message_start", "message": message }));
+        MessagesEvent::MessageStart { message: self.message(answering, Vec::new(), None) }.send(out);
     }
 
     fn grow(&mut self, _: &Answering, delta: Delta, out: &mut Out) {
@@ -152,12 +270,9 @@ impl Render for MessagesRender {
 
     fn end(&mut self, answering: &Answering, out: &mut Out) {
         self.close(out);
-        let (reason, text) = stop(answering.end_of(0));
-        let delta = json!({ "stop_reason": reason, "stop_sequence": text });
-        let (usage, engine) = (usage(answering), value(&answering.engine));
-        let delta = json!({ "type": "message_delta", "delta": delta, "usage": usage, "pagoda": engine });
-        out.named("message_delta", &delta);
-        out.named("message_stop", &json!({ "type": "message_stop" }));
+        let (delta, usage) = (answering.end_of(0).into(), answering.usage.into());
+        MessagesEvent::MessageDelta { delta, usage, pagoda: &answering.engine }.send(out);
+        MessagesEvent::MessageStop {}.send(out);
     }
 
     fn fail(&mut self, _: &Answering, error: &ApiError, out: &mut Out) {
@@ -166,19 +281,17 @@ impl Render for MessagesRender {
 
     fn whole(&mut self, answering: &Answering, deltas: Vec<Delta>) -> Response {
         let block = |piece| match piece {
-            AnswerPart::Thought(thought) => {
-                json!({ "type": "thinking", "thinking": thought, "signature": "" })
-            }
-            AnswerPart::Text(text) => text_block(&text),
+            AnswerPart::Thought(thought) => Block::thinking(thought),
+            AnswerPart::Text(text) => Block::text(text),
             AnswerPart::Call(CallPart { name, arguments, .. }) => {
-                tool_use(&name.unwrap_or_default(), readable(&arguments))
+                Block::tool_use(name.unwrap_or_default(), readable(&arguments))
             }
         };
         let pieces = deltas.into_iter().flat_map(|delta| delta.pieces);
-        let mut content: Vec<Value> = pieces.map(block).collect();
-        if content.iter().all(|block| block["type"] == "thinking") {
-            content.push(text_block(""));
+        let mut content: Vec<Block> = pieces.map(block).collect();
+        if content.iter().all(|block| matches!(block, Block::Thinking { .. })) {
+            content.push(Block::text(String::new()));
         }
-        reply::json(&self.message(answering, &content, answering.end_of(0)))
+        reply::json(&self.message(answering, content, answering.end_of(0)))
     }
 }

@@ -26,7 +26,7 @@ use crate::output_format::{FormatFields, OutputFormat};
 use crate::reply::json;
 use crate::server::{Prompted, Server};
 use crate::tools::{ChatTool, ToolChoice, format_of, read_tools};
-use message::{DeltaMessage, Message, Whole};
+use message::{DeltaMessage, Message, WholeMessage};
 
 /// Fields of a chat.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -126,7 +126,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     request.mask = mask;
     let answer = Some(AnswerParser::new(tools.calls(), thinks));
     let (requests, ignored) = (vec![request], reader.ignored());
-    let job = Job { generation, requests, input: "messages", answer, generates: true, ignored };
+    let job = Job { generation, requests, input: "messages", answer, ignored };
     respond(&server, call, job, render).await
 }
 
@@ -143,11 +143,18 @@ struct ChatRender {
     options: StreamOptions,
 }
 
+/// A whole answer to a chat.
+pub(crate) type Whole<'a> = Completion<'a, WholeObject, ChatChoice<Message>>;
+
+/// A chunk of an answer to a chat.
+pub(crate) type Chunk<'a> = Completion<'a, ChunkObject, ChatChoice<DeltaMessage>>;
+
 /// A whole answer, or a chunk of one.
-#[derive(Serialize)]
-struct Completion<'a, C> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "{O}")]
+pub(crate) struct Completion<'a, O, C> {
     id: &'a str,
-    object: &'static str,
+    object: O,
     created: u64,
     model: &'a str,
     choices: Vec<C>,
@@ -161,13 +168,33 @@ struct Completion<'a, C> {
     pagoda: Option<&'a EngineUse>,
 }
 
+/// Name of a whole answer.
+#[derive(Default, Serialize, JsonSchema)]
+#[schemars(inline, rename = "ChatCompletion")]
+pub(crate) enum WholeObject {
+    #[default]
+    #[serde(rename = "chat.completion")]
+    Only,
+}
+
+/// Name of a chunk.
+#[derive(Default, Serialize, JsonSchema)]
+#[schemars(inline, rename = "ChatCompletionChunk")]
+pub(crate) enum ChunkObject {
+    #[default]
+    #[serde(rename = "chat.completion.chunk")]
+    Only,
+}
+
 /// One answer.
-#[derive(Serialize)]
-struct ChatChoice<M> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "{M}Choice")]
+pub(crate) struct ChatChoice<M> {
     index: usize,
     #[serde(flatten)]
     message: M,
     logprobs: Option<ChatLogProbs>,
+    /// `stop`, `length`, `tool_calls`, or null before the end.
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Option<Stop>,
@@ -176,15 +203,14 @@ struct ChatChoice<M> {
 }
 
 impl ChatRender {
-    fn completion<'a, C>(
+    fn completion<'a, O: Default, C>(
         &'a self,
         answering: &'a Answering,
-        object: &'static str,
         choices: Vec<C>,
-    ) -> Completion<'a, C> {
+    ) -> Completion<'a, O, C> {
         Completion {
             id: &self.id,
-            object,
+            object: O::default(),
             created: answering.created,
             model: &answering.server.options.model_name,
             choices,
@@ -218,8 +244,7 @@ impl ChatRender {
         let has_begun = std::mem::replace(&mut self.has_begun, true);
         let prompt_token_ids = self.prompt_ids.as_deref().filter(|_| !has_begun);
         let usage = usage_of_chunk(self.options, answering.usage);
-        let completion = self.completion(answering, "chat.completion.chunk", vec![choice]);
-        out.json(&Completion { usage, prompt_token_ids, ..completion });
+        out.json(&Chunk { usage, prompt_token_ids, ..self.completion(answering, vec![choice]) });
     }
 }
 
@@ -244,10 +269,9 @@ impl Render for ChatRender {
 
     fn end(&mut self, answering: &Answering, out: &mut Out) {
         if self.options.ends_with_usage() {
-            let none: Vec<ChatChoice<DeltaMessage>> = Vec::new();
-            let completion = self.completion(answering, "chat.completion.chunk", none);
             let usage = Some(Some(answering.usage.into()));
-            out.json(&Completion { usage, pagoda: Some(&answering.engine), ..completion });
+            let pagoda = Some(&answering.engine);
+            out.json(&Chunk { usage, pagoda, ..self.completion(answering, Vec::new()) });
         }
         out.text("[DONE]");
     }
@@ -257,13 +281,13 @@ impl Render for ChatRender {
     }
 
     fn whole(&mut self, answering: &Answering, deltas: Vec<Delta>) -> Response {
-        let message = |pieces| Message { message: Whole::new(pieces) };
+        let message = |pieces| Message { message: WholeMessage::new(pieces) };
         let choices = deltas.into_iter().map(|delta| self.choice(answering, delta, message)).collect();
-        json(&Completion {
+        json(&Whole {
             usage: Some(Some(answering.usage.into())),
             pagoda: Some(&answering.engine),
             prompt_token_ids: self.prompt_ids.as_deref(),
-            ..self.completion(answering, "chat.completion", choices)
+            ..self.completion(answering, choices)
         })
     }
 }

@@ -78,16 +78,16 @@ impl Completion {
             tokens => length("max_tokens", tokens)?,
         };
         let reading = Reading {
+            field: "prompt",
             add_special: fields.add_special_tokens.unwrap_or(true),
             echo: fields.echo.unwrap_or(false),
         };
         Ok(Self { prompts: fields.prompt, reading, generation, max_tokens, constraint: format.check()? })
     }
 
-    /// The request for one prompt. The engine generates at least one token, which is dropped if none was requested.
+    /// The request for one prompt.
     fn request(&self, server: &Server, prompt: &Prompt) -> Request {
-        let tokens = self.max_tokens.map(|tokens| tokens.max(1));
-        let mut request = self.generation.request(server, prompt.ids.clone(), tokens);
+        let mut request = self.generation.request(server, prompt.ids.clone(), self.max_tokens);
         request.prompt_log_probs = self.generation.sampling.log_probs.filter(|_| self.reading.echo);
         request
     }
@@ -110,7 +110,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     let mut requests: Vec<Request> =
         prompts.iter().map(|prompt| completion.request(&server, prompt)).collect();
     requests.iter_mut().for_each(|request| request.mask.clone_from(&mask));
-    let Completion { generation, reading, max_tokens, .. } = completion;
+    let Completion { generation, reading, .. } = completion;
     let render = CompletionRender {
         id: call.id.prefixed("cmpl"),
         log_probs: generation.sampling.log_probs.is_some(),
@@ -120,8 +120,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
         prompts,
         options: generation.stream.unwrap_or_default(),
     };
-    let (generates, ignored) = (max_tokens != Some(0), reader.ignored());
-    let job = Job { generation, requests, input: "prompt", answer: None, generates, ignored };
+    let job = Job { generation, requests, input: "prompt", answer: None, ignored: reader.ignored() };
     respond(&server, call, job, render).await
 }
 
@@ -139,9 +138,12 @@ struct CompletionRender {
     options: StreamOptions,
 }
 
-#[derive(Serialize)]
-struct Body<'a> {
+/// Whole answers, or parts of them.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Completion")]
+pub(crate) struct TextCompletion<'a> {
     id: &'a str,
+    #[schemars(extend("const" = "text_completion"))]
     object: &'static str,
     created: u64,
     model: &'a str,
@@ -153,11 +155,12 @@ struct Body<'a> {
     pagoda: Option<&'a EngineUse>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct TextChoice {
     index: usize,
     text: String,
     logprobs: Option<TextLogProbs>,
+    /// `stop`, `length`, `tool_calls`, or null before the end.
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Option<Stop>,
@@ -211,15 +214,23 @@ impl CompletionRender {
         columns
     }
 
-    fn body<'a>(&'a self, answering: &'a Answering, choices: Vec<TextChoice>) -> Body<'a> {
+    fn body<'a>(&'a self, answering: &'a Answering, choices: Vec<TextChoice>) -> TextCompletion<'a> {
         let (created, model) = (answering.created, answering.server.options.model_name.as_str());
-        Body { id: &self.id, object: "text_completion", created, model, choices, usage: None, pagoda: None }
+        TextCompletion {
+            id: &self.id,
+            object: "text_completion",
+            created,
+            model,
+            choices,
+            usage: None,
+            pagoda: None,
+        }
     }
 
     /// The last body, with the usage.
-    fn last<'a>(&'a self, answering: &'a Answering, choices: Vec<TextChoice>) -> Body<'a> {
+    fn last<'a>(&'a self, answering: &'a Answering, choices: Vec<TextChoice>) -> TextCompletion<'a> {
         let usage = Some(Some(answering.usage.into()));
-        Body { usage, pagoda: Some(&answering.engine), ..self.body(answering, choices) }
+        TextCompletion { usage, pagoda: Some(&answering.engine), ..self.body(answering, choices) }
     }
 }
 
@@ -233,7 +244,7 @@ impl Render for CompletionRender {
     fn grow(&mut self, answering: &Answering, delta: Delta, out: &mut Out) {
         let choices = vec![self.choice(answering, delta)];
         let usage = usage_of_chunk(self.options, answering.usage);
-        out.json(&Body { usage, ..self.body(answering, choices) });
+        out.json(&TextCompletion { usage, ..self.body(answering, choices) });
     }
 
     fn end(&mut self, answering: &Answering, out: &mut Out) {

@@ -1,24 +1,27 @@
 //! Log-probabilities in the two forms that OpenAI has for them.
 
 use pagoda::{LogProbs, TokenLogProb, Tokenizer};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// Log-probabilities of the tokens of a chat answer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ChatLogProbs {
     content: Vec<Entry>,
     refusal: Option<()>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "TokenLogProb")]
 struct Entry {
     #[serde(flatten)]
     token: Likely,
     top_logprobs: Vec<Likely>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "LikelyToken")]
 struct Likely {
     token: String,
     logprob: f32,
@@ -41,7 +44,7 @@ impl ChatLogProbs {
 }
 
 /// Log-probabilities of the tokens of a completion, in columns.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct TextLogProbs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f32>>,

@@ -1,4 +1,4 @@
-//! `POST /v1/responses`.
+//! `POST /v1/responses` and its count of tokens.
 
 mod items;
 mod output;
@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::response::Response;
 use pagoda::Conversation;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::messages::{Reasoning, set_effort};
@@ -23,10 +23,12 @@ use crate::error::ApiError;
 use crate::fields::{Int, Reader, length};
 use crate::generation::{Generation, GenerationFields};
 use crate::output_format::{OutputFormat, ResponseFormat};
+use crate::reply as replies;
 use crate::server::{Prompted, Server};
 use crate::tools::{ToolChoice, format_of, read_tools};
 use items::Input;
-use reply::ResponsesRender;
+use reply::{Repeated, ResponsesRender};
+pub(crate) use reply::{ResponseBody, ResponseEvent};
 use tools::Tool;
 
 /// Fields of a response.
@@ -82,8 +84,7 @@ struct Responses {
     constraint: Option<OutputFormat>,
     tools: Tools,
     max_tokens: Option<u32>,
-    /// Fields that the response repeats.
-    repeated: Map<String, Value>,
+    repeated: Repeated,
 }
 
 impl Responses {
@@ -132,34 +133,49 @@ impl ResponsesFields {
     }
 
     /// Fields that the response repeats.
-    fn repeated(&self, max_tokens: Option<u32>, generation: &Generation) -> Map<String, Value> {
+    fn repeated(&self, max_tokens: Option<u32>, generation: &Generation) -> Repeated {
         let sampling = &generation.sampling;
         // As the call states it: 0.7, and not 0.699999988.
-        let exact = |value: f32| value.to_string().parse::<f64>().ok();
-        let json = json!({
-            "metadata": self.metadata.clone().unwrap_or_default(),
-            "prompt_cache_key": self.prompt_cache_key,
-            "safety_identifier": self.safety_identifier,
-            "max_tool_calls": null,
-            "instructions": self.instructions,
-            "max_output_tokens": max_tokens,
-            "temperature": exact(sampling.temperature),
-            "top_p": exact(sampling.top_p),
-            "presence_penalty": exact(sampling.penalties.presence),
-            "frequency_penalty": exact(sampling.penalties.frequency),
-        });
-        let Value::Object(mut repeated) = json else { unreachable!("it is an object") };
+        let exact = |value: f32| value.to_string().parse::<f64>().unwrap_or_else(|_| value.into());
         let tools = self.tools.as_ref().map(|tools| tools.iter().map(tools::repeated).collect());
-        let parallel = self.parallel_tool_calls.map(Value::from);
-        let given = [
-            ("tools", tools),
-            ("tool_choice", self.tool_choice.clone()),
-            ("parallel_tool_calls", parallel),
-            ("text", self.text.clone()),
-        ];
-        repeated.extend(given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
-        repeated
+        Repeated {
+            parallel_tool_calls: self.parallel_tool_calls.unwrap_or(true),
+            tool_choice: self.tool_choice.clone().unwrap_or_else(|| "auto".into()),
+            tools: tools.unwrap_or_default(),
+            text: self.text.clone().unwrap_or_else(|| json!({ "format": { "type": "text" } })),
+            metadata: self.metadata.clone().unwrap_or_default(),
+            prompt_cache_key: self.prompt_cache_key.clone(),
+            safety_identifier: self.safety_identifier.clone(),
+            max_tool_calls: None,
+            instructions: self.instructions.clone(),
+            max_output_tokens: max_tokens,
+            temperature: exact(sampling.temperature),
+            top_p: exact(sampling.top_p),
+            presence_penalty: exact(sampling.penalties.presence),
+            frequency_penalty: exact(sampling.penalties.frequency),
+        }
     }
+}
+
+/// Number of tokens of an input.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ResponseInputTokens")]
+pub(crate) struct ResponseTokens {
+    #[schemars(extend("const" = "response.input_tokens"))]
+    object: &'static str,
+    input_tokens: usize,
+}
+
+/// `POST /v1/responses/input_tokens`: the tokens that the input of a response has.
+pub(crate) async fn input_tokens(
+    State(server): State<Arc<Server>>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let mut reader = server.reader();
+    let Responses { conversation, generation, .. } = Responses::read(&call.body, &mut reader)?;
+    server.check_model(generation.model.as_deref())?;
+    let ids = server.compute(move |model| Ok(model.conversation_ids(conversation)?)).await?;
+    Ok(replies::json(&ResponseTokens { object: "response.input_tokens", input_tokens: ids.len() }))
 }
 
 /// Answers.
@@ -176,6 +192,6 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     request.mask = mask;
     let answer = Some(AnswerParser::new(tools.calls(), thinks));
     let (requests, ignored) = (vec![request], reader.ignored());
-    let job = Job { generation, requests, input: "input", answer, generates: true, ignored };
+    let job = Job { generation, requests, input: "input", answer, ignored };
     respond(&server, call, job, render).await
 }

@@ -73,6 +73,8 @@ def completions():
 def responses():
     fields = {"model": MODEL, "max_output_tokens": 8, "temperature": 0}
     whole = chatgpt.responses.create(input="hello", instructions="be brief", **fields)
+    counted = chatgpt.responses.input_tokens.count(model=MODEL, input="hello", instructions="be brief")
+    assert counted.input_tokens == whole.usage.input_tokens
     with chatgpt.responses.stream(input="hello", instructions="be brief", **fields) as stream:
         events = list(stream)
     assert events[-1].response.output_text == whole.output_text
@@ -91,6 +93,17 @@ def responses():
     with chatgpt.responses.stream(input="hello", tool_choice="required", **fields) as stream:
         kinds = [event.type for event in stream]
     assert "response.function_call_arguments.done" in kinds, kinds
+
+
+def embeddings():
+    texts = ["the lion", "the hare"]
+    # The client asks for base64, and returns numbers.
+    both = chatgpt.embeddings.create(model=MODEL, input=texts)
+    one = chatgpt.embeddings.create(model=MODEL, input=texts[1], encoding_format="float")
+    assert [item.index for item in both.data] == [0, 1]
+    assert both.usage.prompt_tokens == both.usage.total_tokens > one.usage.total_tokens > 0
+    assert len(both.data[1].embedding) == len(one.data[0].embedding)
+    assert all(abs(a - b) < 1e-5 for a, b in zip(both.data[1].embedding, one.data[0].embedding))
 
 
 def errors():
@@ -131,6 +144,6 @@ def messages():
         assert stream.get_final_message().stop_reason == "tool_use"
 
 
-for part in [models, chat, tools, forms, completions, responses, errors, messages]:
+for part in [models, chat, tools, forms, completions, responses, embeddings, errors, messages]:
     part()
     print(part.__name__, "ok")

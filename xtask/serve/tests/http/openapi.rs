@@ -1,106 +1,104 @@
 //! The document of the API, held to what the server replies.
 
+use std::sync::LazyLock;
+
+use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use crate::client::{get, post};
-use crate::fixture::shared;
+use crate::fixture::{Setup, shared, start};
 
-/// Returns the places where a value does not follow a schema, as far as fields and their types go.
-fn faults(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<String> {
-    if let Some(name) = schema["$ref"].as_str() {
-        let schema = document.pointer(name.trim_start_matches('#')).expect(name);
-        return faults(document, schema, value, at);
-    }
-    if let Some(any) = schema["anyOf"].as_array() {
-        let fits = any.iter().any(|schema| faults(document, schema, value, at).is_empty());
-        return if fits { Vec::new() } else { vec![format!("{at} is {value}")] };
-    }
-    let types: Vec<&str> = match &schema["type"] {
-        Value::String(one) => vec![one],
-        Value::Array(many) => many.iter().filter_map(Value::as_str).collect(),
-        _ => vec![kind(value)],
-    };
-    let fits = types.contains(&kind(value)) || (kind(value) == "integer" && types.contains(&"number"));
-    if !fits || schema.get("const").is_some_and(|only| only != value) {
-        return vec![format!("{at} is {value}")];
-    }
-    match value {
-        Value::Array(values) if schema["items"].is_object() => {
-            values.iter().flat_map(|value| faults(document, &schema["items"], value, at)).collect()
-        }
-        Value::Object(fields) if schema["properties"].is_object() => {
-            let required = schema["required"].as_array().into_iter().flatten();
-            let missing = required.filter(|name| value.get(name.as_str().unwrap()).is_none());
-            let missing = missing.map(|name| format!("{at} has no {name}"));
-            let inner = fields.iter().flat_map(|(name, value)| match schema["properties"].get(name) {
-                Some(schema) => faults(document, schema, value, &format!("{at}.{name}")),
-                None => vec![format!("{at}.{name} is not in the document")],
-            });
-            missing.chain(inner).collect()
-        }
-        _ => Vec::new(),
-    }
+static DOCUMENT: LazyLock<Value> = LazyLock::new(|| get(shared(), "/openapi.json").ok());
+
+/// Checks a value by the schema of a reply of an operation.
+#[track_caller]
+fn check(operation: &str, status: &str, media: &str, value: &Value) {
+    let (method, path) = operation.split_once(' ').unwrap();
+    let schema = &DOCUMENT["paths"][path][method]["responses"][status]["content"][media]["schema"];
+    assert!(schema.is_object(), "{operation} has no schema of {media}");
+    let schema = json!({ "allOf": [schema], "components": DOCUMENT["components"] });
+    let validator: Validator = jsonschema::draft202012::new(&schema).unwrap();
+    let faults: Vec<String> =
+        validator.iter_errors(value).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert!(faults.is_empty(), "{operation}: {faults:#?}\n{value:#}");
 }
 
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_f64() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
+#[track_caller]
+fn check_reply(operation: &str, reply: &Value) {
+    check(operation, "200", "application/json", reply);
+}
+
+fn messages() -> Value {
+    json!([{ "role": "user", "content": "hello" }])
 }
 
 #[test]
 fn replies_are_those_of_the_document() {
     let served = shared();
-    let document = get(served, "/openapi.json").ok();
-    let check = |path: &str, template: &str, method: &str, reply: &Value| {
-        let content = &document["paths"][template][method]["responses"]["200"]["content"];
-        let faults = faults(&document, &content["application/json"]["schema"], reply, path);
-        assert!(faults.is_empty(), "{faults:#?}");
-    };
-    for path in ["/v1/models", "/health", "/health/ready", "/health/live", "/load", "/props", "/version"] {
-        check(path, path, "get", &get(served, path).ok());
+    for path in [
+        "/v1/models",
+        "/health",
+        "/health/ready",
+        "/health/live",
+        "/load",
+        "/props",
+        "/version",
+        "/openapi.json",
+    ] {
+        check_reply(&format!("get {path}"), &get(served, path).ok());
     }
-    check("/v1/models/tiny", "/v1/models/{name}", "get", &get(served, "/v1/models/tiny").ok());
-    let messages = || json!([{ "role": "user", "content": "hello" }]);
+    check_reply("get /v1/models/{name}", &get(served, "/v1/models/tiny").ok());
+    let metrics = get(served, "/metrics");
+    check("get /metrics", "200", "text/plain", &metrics.text().into());
+    let alone = start(Setup::default());
+    check_reply("post /reset_prefix_cache", &post(&alone, "/reset_prefix_cache", &json!({})).ok());
+    let tool =
+        json!({ "type": "function", "function": { "name": "double", "parameters": { "type": "object" } } });
     let calls = [
         (
             "/v1/chat/completions",
-            json!({ "messages": messages(), "max_tokens": 3, "logprobs": true, "return_token_ids": true }),
+            json!({ "messages": messages(), "max_tokens": 3, "logprobs": true, "top_logprobs": 2, "return_token_ids": true }),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": messages(), "max_tokens": 60, "tools": [tool], "tool_choice": "required", "store": true }),
         ),
         (
             "/v1/completions",
-            json!({ "prompt": "hello", "max_tokens": 3, "logprobs": 2, "return_token_ids": true }),
+            json!({ "prompt": "hello", "max_tokens": 3, "logprobs": 2, "echo": true, "return_token_ids": true, "stop": "e" }),
         ),
         ("/v1/responses", json!({ "input": "hello", "max_output_tokens": 3, "instructions": "be brief" })),
+        ("/v1/responses/input_tokens", json!({ "input": "hello", "instructions": "be brief" })),
         ("/v1/messages", json!({ "messages": messages(), "max_tokens": 3 })),
         ("/v1/messages/count_tokens", json!({ "messages": messages() })),
         ("/inference/v1/generate", json!({ "token_ids": [5, 6], "max_tokens": 3, "logprobs": 1 })),
+        ("/v1/embeddings", json!({ "input": ["hello", "you"] })),
+        ("/v1/embeddings", json!({ "input": "hello", "encoding_format": "base64" })),
+        ("/v1/rerank", json!({ "query": "hello", "documents": ["you", { "text": "hello" }] })),
+        ("/v2/rerank", json!({ "query": "hello", "documents": ["you"], "return_documents": false })),
+        ("/rerank", json!({ "query": "hello", "documents": ["you"] })),
+        ("/v1/score", json!({ "text_1": "hello", "text_2": ["you", "hello"] })),
+        ("/score", json!({ "text_1": "hello", "text_2": "you" })),
         ("/tokenize", json!({ "prompt": "hello", "return_token_strs": true })),
+        ("/tokenize", json!({ "messages": messages() })),
         ("/detokenize", json!({ "tokens": [5, 6] })),
         ("/v1/chat/completions/render", json!({ "messages": messages() })),
         ("/v1/completions/render", json!({ "prompt": ["a", "b"] })),
     ];
     for (path, body) in calls {
-        check(path, path, "post", &post(served, path, &body).ok());
+        check_reply(&format!("post {path}"), &post(served, path, &body).ok());
     }
 }
 
 #[test]
-fn chunks_are_those_of_the_document() {
+fn events_are_those_of_the_document() {
     let served = shared();
-    let document = get(served, "/openapi.json").ok();
     let usage = json!({ "include_usage": true });
-    let messages = json!([{ "role": "user", "content": "hello" }]);
+    let tool = json!({ "name": "double", "input_schema": { "type": "object" } });
     let calls = [
         (
             "/v1/chat/completions",
-            json!({ "messages": messages, "max_tokens": 3, "stream": true, "stream_options": usage }),
+            json!({ "messages": messages(), "max_tokens": 3, "stream": true, "stream_options": usage, "logprobs": true }),
         ),
         (
             "/v1/completions",
@@ -110,18 +108,43 @@ fn chunks_are_those_of_the_document() {
             "/inference/v1/generate",
             json!({ "token_ids": [5], "max_tokens": 3, "stream": true, "stream_options": usage }),
         ),
+        ("/v1/responses", json!({ "input": "hello", "max_output_tokens": 3, "stream": true })),
+        ("/v1/messages", json!({ "messages": messages(), "max_tokens": 3, "stream": true })),
+        (
+            "/v1/messages",
+            json!({ "messages": messages(), "max_tokens": 60, "stream": true, "tools": [tool], "tool_choice": { "type": "any" } }),
+        ),
     ];
     for (path, body) in calls {
-        let content = &document["paths"][path]["post"]["responses"]["200"]["content"];
-        let mut events = post(served, path, &body).events();
-        assert_eq!(events.pop().as_deref(), Some("[DONE]"));
         let mut told = false;
-        for event in events {
-            let event: Value = serde_json::from_str(&event).unwrap();
-            let faults = faults(&document, &content["text/event-stream"]["schema"], &event, path);
-            assert!(faults.is_empty(), "{faults:#?}");
-            told |= event["pagoda"].is_object();
+        for event in post(served, path, &body).events().iter().filter(|event| *event != "[DONE]") {
+            let event: Value = serde_json::from_str(event).unwrap();
+            check(&format!("post {path}"), "200", "text/event-stream", &event);
+            told |= event["pagoda"].is_object() || event["response"]["pagoda"].is_object();
         }
         assert!(told, "{path} tells nothing of the engine");
     }
+}
+
+#[test]
+fn errors_are_those_of_the_document() {
+    for (path, body) in [
+        ("/v1/chat/completions", json!({ "messages": [] })),
+        ("/v1/responses", json!({ "input": 5 })),
+        ("/v1/messages", json!({ "messages": messages() })),
+        ("/v1/embeddings", json!({})),
+    ] {
+        let reply = post(shared(), path, &body);
+        assert_eq!(reply.status, 400);
+        check(&format!("post {path}"), "default", "application/json", &reply.json());
+    }
+}
+
+/// A document that allows everything would pass the tests above.
+#[test]
+#[should_panic(expected = "Additional properties are not allowed")]
+fn what_the_document_does_not_have_is_found() {
+    let mut reply = get(shared(), "/version").ok();
+    reply["more"] = true.into();
+    check_reply("get /version", &reply);
 }

@@ -1,19 +1,21 @@
 //! The messages of chat answers.
 
 use pagoda::tools::{AnswerPart, CallPart};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::ids::new_id;
 
 /// The message of a choice.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Chat")]
 pub(crate) struct Message {
-    pub(super) message: Whole,
+    pub(super) message: WholeMessage,
 }
 
 /// A whole message.
-#[derive(Serialize)]
-pub(crate) struct Whole {
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct WholeMessage {
     role: &'static str,
     /// Null if there is nothing but calls.
     content: Option<String>,
@@ -28,12 +30,15 @@ pub(crate) struct Whole {
 }
 
 /// The addition of a chunk to the message of a choice.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ChatDelta")]
 pub(crate) struct DeltaMessage {
     delta: Delta,
 }
 
-#[derive(Default, Serialize)]
+/// Parts that a message gets, of which most are absent.
+#[derive(Default, Serialize, JsonSchema)]
+#[schemars(rename = "MessageDelta")]
 struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
@@ -46,20 +51,22 @@ struct Delta {
 }
 
 /// A call of a tool, or more of its arguments. Its first part has the id and the name.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct CallDelta {
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("const" = "function"))]
     r#type: Option<&'static str>,
     function: FunctionDelta,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct FunctionDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
+    /// The text of a JSON object, or more of it.
     arguments: String,
 }
 
@@ -90,7 +97,7 @@ impl Kinds {
     }
 }
 
-impl Whole {
+impl WholeMessage {
     pub(super) fn new(pieces: Vec<AnswerPart>) -> Self {
         let Kinds { text, thought, calls: tool_calls } = Kinds::new(pieces);
         let content = Some(text).filter(|text| tool_calls.is_empty() || !text.is_empty());

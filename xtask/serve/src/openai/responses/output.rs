@@ -113,7 +113,7 @@ impl Output {
     }
 
     /// All items. If the answer was `cut`, the last one is incomplete.
-    pub(super) fn json(&self, cut: bool) -> Value {
+    pub(super) fn json(&self, cut: bool) -> Vec<Value> {
         let last = self.items.len().wrapping_sub(1);
         let status = |at| if cut && at == last { "incomplete" } else { "completed" };
         self.items.iter().enumerate().map(|(at, item)| item.json(status(at))).collect()

@@ -2,10 +2,13 @@
 
 use axum::response::Response;
 use pagoda::FinishReason;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::output::{Change, Kind, Output};
-use crate::answering::{Answering, Delta, Out, Render};
+use crate::answering::{self, Answering, Delta, Out, Render};
+use crate::engine_use::EngineUse;
 use crate::error::ApiError;
 use crate::reply;
 use crate::server::unix_seconds;
@@ -14,35 +17,163 @@ use crate::server::unix_seconds;
 #[derive(Debug)]
 pub(super) struct ResponsesRender {
     id: String,
-    /// Fields that repeat the request's.
-    repeated: Map<String, Value>,
+    repeated: Repeated,
     output: Output,
     /// Number of events sent.
     sent: u64,
 }
 
-/// The state of a response: `in_progress`, `completed` or `incomplete`.
-fn status(answering: &Answering) -> &'static str {
-    match answering.end_of(0).map(|end| &end.reason) {
-        None => "in_progress",
-        Some(FinishReason::Length) => "incomplete",
-        Some(_) => "completed",
+/// Fields of a response that repeat the request's.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Repeated {
+    pub(super) parallel_tool_calls: bool,
+    pub(super) tool_choice: Value,
+    pub(super) tools: Vec<Value>,
+    pub(super) text: Value,
+    pub(super) metadata: Map<String, Value>,
+    pub(super) prompt_cache_key: Option<Value>,
+    pub(super) safety_identifier: Option<Value>,
+    pub(super) max_tool_calls: Option<()>,
+    pub(super) instructions: Option<String>,
+    pub(super) max_output_tokens: Option<u32>,
+    pub(super) temperature: f64,
+    pub(super) top_p: f64,
+    pub(super) presence_penalty: f64,
+    pub(super) frequency_penalty: f64,
+}
+
+/// A response, as far as it has come.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Response")]
+pub(crate) struct ResponseBody<'a> {
+    id: &'a str,
+    #[schemars(extend("const" = "response"))]
+    object: &'static str,
+    created_at: u64,
+    completed_at: Option<u64>,
+    status: Status,
+    incomplete_details: Option<Incomplete>,
+    error: Option<Failure<'a>>,
+    model: &'a str,
+    /// Items of type `reasoning`, `message` and `function_call`.
+    output: Vec<Value>,
+    usage: Option<Usage>,
+    previous_response_id: Option<()>,
+    reasoning: Reasoning,
+    truncation: &'static str,
+    store: bool,
+    background: bool,
+    service_tier: &'static str,
+    top_logprobs: u32,
+    #[serde(flatten)]
+    repeated: &'a Repeated,
+    /// Work of the engine for the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pagoda: Option<&'a EngineUse>,
+}
+
+/// The state of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "ResponseStatus")]
+enum Status {
+    InProgress,
+    Completed,
+    Incomplete,
+    Failed,
+}
+
+/// Why a response is incomplete.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "IncompleteDetails")]
+struct Incomplete {
+    #[schemars(extend("const" = "max_output_tokens"))]
+    reason: &'static str,
+}
+
+/// Why a response failed.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ResponseError")]
+struct Failure<'a> {
+    code: &'a str,
+    message: &'a str,
+}
+
+/// Settings of thoughts, which the chat template has.
+#[derive(Default, Serialize, JsonSchema)]
+#[schemars(rename = "ResponseReasoning")]
+struct Reasoning {
+    effort: Option<()>,
+    summary: Option<()>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ResponseUsage")]
+struct Usage {
+    input_tokens: u64,
+    input_tokens_details: InputDetails,
+    output_tokens: u64,
+    output_tokens_details: OutputDetails,
+    total_tokens: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ResponseInputDetails")]
+struct InputDetails {
+    /// Tokens that were not computed.
+    cached_tokens: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ResponseOutputDetails")]
+struct OutputDetails {
+    reasoning_tokens: u64,
+}
+
+/// An event of a stream.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ResponseEvent<'a> {
+    #[serde(flatten)]
+    fields: Map<String, Value>,
+    r#type: &'a str,
+    sequence_number: u64,
+}
+
+impl From<answering::Usage> for Usage {
+    fn from(used: answering::Usage) -> Self {
+        Self {
+            input_tokens: used.prompt_tokens,
+            input_tokens_details: InputDetails { cached_tokens: used.cached_tokens },
+            output_tokens: used.output_tokens,
+            output_tokens_details: OutputDetails { reasoning_tokens: used.reasoning_tokens },
+            total_tokens: used.prompt_tokens + used.output_tokens,
+        }
     }
 }
 
-fn usage(answering: &Answering) -> Value {
-    let used = answering.usage;
-    json!({
-        "input_tokens": used.prompt_tokens,
-        "input_tokens_details": { "cached_tokens": used.cached_tokens },
-        "output_tokens": used.output_tokens,
-        "output_tokens_details": { "reasoning_tokens": used.reasoning_tokens },
-        "total_tokens": used.prompt_tokens + used.output_tokens,
-    })
+impl Status {
+    /// The state of the response so far.
+    fn of(answering: &Answering) -> Self {
+        match answering.end_of(0).map(|end| &end.reason) {
+            None => Self::InProgress,
+            Some(FinishReason::Length) => Self::Incomplete,
+            Some(_) => Self::Completed,
+        }
+    }
+
+    /// The event that ends a response in this state.
+    fn event(self) -> &'static str {
+        match self {
+            Self::InProgress => "response.in_progress",
+            Self::Completed => "response.completed",
+            Self::Incomplete => "response.incomplete",
+            Self::Failed => "response.failed",
+        }
+    }
 }
 
 impl ResponsesRender {
-    pub(super) fn new(id: String, repeated: Map<String, Value>) -> Self {
+    pub(super) fn new(id: String, repeated: Repeated) -> Self {
         Self { id, repeated, output: Output::default(), sent: 0 }
     }
 
@@ -55,45 +186,41 @@ impl ResponsesRender {
         changes
     }
 
-    fn response(&self, answering: &Answering) -> Value {
-        let status = status(answering);
-        let (ended, cut) = (status != "in_progress", status == "incomplete");
-        let mut response = json!({
-            "id": self.id,
-            "object": "response",
-            "created_at": answering.created,
-            "completed_at": ended.then(unix_seconds),
-            "status": status,
-            "incomplete_details": cut.then(|| json!({ "reason": "max_output_tokens" })),
-            "error": null,
-            "model": answering.server.options.model_name,
-            "output": if ended { self.output.json(cut) } else { json!([]) },
-            "usage": ended.then(|| usage(answering)),
-            "previous_response_id": null,
-            "parallel_tool_calls": true,
-            "tool_choice": "auto",
-            "tools": [],
-            "text": { "format": { "type": "text" } },
-            "reasoning": { "effort": null, "summary": null },
-            "truncation": "disabled",
-            "store": false,
-            "background": false,
-            "service_tier": "default",
-            "top_logprobs": 0,
-        });
-        let object = response.as_object_mut().expect("is one");
-        object.extend(self.repeated.clone());
-        if ended {
-            object.insert("pagoda".into(), reply::value(&answering.engine));
+    fn response<'a>(&'a self, answering: &'a Answering, status: Status) -> ResponseBody<'a> {
+        let cut = status == Status::Incomplete;
+        let ended = cut || status == Status::Completed;
+        ResponseBody {
+            id: &self.id,
+            object: "response",
+            created_at: answering.created,
+            completed_at: ended.then(unix_seconds),
+            status,
+            incomplete_details: cut.then_some(Incomplete { reason: "max_output_tokens" }),
+            error: None,
+            model: &answering.server.options.model_name,
+            output: if ended { self.output.json(cut) } else { Vec::new() },
+            usage: ended.then(|| answering.usage.into()),
+            previous_response_id: None,
+            reasoning: Reasoning::default(),
+            truncation: "disabled",
+            store: false,
+            background: false,
+            service_tier: "default",
+            top_logprobs: 0,
+            repeated: &self.repeated,
+            pagoda: ended.then_some(&answering.engine),
         }
-        response
     }
 
-    fn send(&mut self, kind: &str, mut event: Value, out: &mut Out) {
-        event["type"] = kind.into();
-        event["sequence_number"] = self.sent.into();
+    fn send(&mut self, kind: &str, fields: Value, out: &mut Out) {
+        let Value::Object(fields) = fields else { unreachable!("events are objects") };
+        out.named(kind, &ResponseEvent { fields, r#type: kind, sequence_number: self.sent });
         self.sent += 1;
-        out.named(kind, &event);
+    }
+
+    /// Sends an event about the whole response.
+    fn send_response(&mut self, kind: &str, response: &Value, out: &mut Out) {
+        self.send(kind, json!({ "response": response }), out);
     }
 
     /// Sends an event about the text of an item.
@@ -140,7 +267,7 @@ impl ResponsesRender {
                 };
                 self.send_text(at, "done", text, out);
                 self.send_part(at, "done", &part, out);
-                let cut = status(answering) == "incomplete";
+                let cut = Status::of(answering) == Status::Incomplete;
                 let item = self.output.item(at).json(if cut { "incomplete" } else { "completed" });
                 let event = json!({ "output_index": at, "item": item });
                 self.send("response.output_item.done", event, out);
@@ -151,11 +278,10 @@ impl ResponsesRender {
 
 impl Render for ResponsesRender {
     fn begin(&mut self, answering: &Answering, out: &mut Out) {
-        let mut response = self.response(answering);
         // What has come with the first event is told by the next ones.
-        response["status"] = "in_progress".into();
-        self.send("response.created", json!({ "response": response }), out);
-        self.send("response.in_progress", json!({ "response": response }), out);
+        let response = reply::value(&self.response(answering, Status::InProgress));
+        self.send_response("response.created", &response, out);
+        self.send_response("response.in_progress", &response, out);
     }
 
     fn grow(&mut self, answering: &Answering, delta: Delta, out: &mut Out) {
@@ -164,20 +290,20 @@ impl Render for ResponsesRender {
     }
 
     fn end(&mut self, answering: &Answering, out: &mut Out) {
-        let response = self.response(answering);
-        let kind = format!("response.{}", status(answering));
-        self.send(&kind, json!({ "response": response }), out);
+        let status = Status::of(answering);
+        let response = reply::value(&self.response(answering, status));
+        self.send_response(status.event(), &response, out);
     }
 
     fn fail(&mut self, answering: &Answering, error: &ApiError, out: &mut Out) {
-        let mut response = self.response(answering);
-        response["status"] = "failed".into();
-        response["error"] = json!({ "code": error.code.unwrap_or(error.kind()), "message": error.message });
-        self.send("response.failed", json!({ "response": response }), out);
+        let failure = Failure { code: error.code.unwrap_or(error.kind()), message: &error.message };
+        let response = ResponseBody { error: Some(failure), ..self.response(answering, Status::Failed) };
+        let response = reply::value(&response);
+        self.send_response(Status::Failed.event(), &response, out);
     }
 
     fn whole(&mut self, answering: &Answering, deltas: Vec<Delta>) -> Response {
         deltas.into_iter().for_each(|delta| drop(self.add(delta)));
-        reply::json(&self.response(answering))
+        reply::json(&self.response(answering, Status::of(answering)))
     }
 }
