@@ -221,7 +221,11 @@ impl Engine {
             scheduler::Ending::Failed => FinishReason::Failed,
         });
         self.totals.count(&reason);
-        let text = live.text.map_or_else(String::new, |text| text.finish().unwrap_or_default());
+        let mut text = live.text.map_or_else(String::new, |text| text.finish().unwrap_or_default());
+        if reason == FinishReason::Length {
+            // Part of a character, the rest of which did not come.
+            text.truncate(text.trim_end_matches('\u{FFFD}').len());
+        }
         // A further sample shares the prompt of the first one, so all of it is cached on the device.
         let loaded = live.cached.total() - live.cached.device;
         let usage = Usage {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use pagoda::{Engine, Event, FinishReason, Model, Request, Sampling, Text, Tokenizer};
+use pagoda::{Engine, Event, FinishReason, Model, Request, Sampling, Text, TokenMask, Tokenizer};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -134,6 +134,38 @@ fn served(engine: &mut Engine, request: &Request) -> (String, Vec<u32>, FinishRe
         }
     }
     unreachable!("every request ends")
+}
+
+/// Allows one token, again and again.
+#[derive(Debug, Clone)]
+struct Always(u32);
+
+impl TokenMask for Always {
+    fn allow(&mut self, allowed: &mut [u32]) {
+        allowed[self.0 as usize / 32] |= 1 << (self.0 % 32);
+    }
+
+    fn accept(&mut self, _: u32) {}
+
+    fn fork(&self) -> Box<dyn TokenMask> {
+        Box::new(self.clone())
+    }
+}
+
+#[test]
+fn a_cut_leaves_no_part_of_a_character() {
+    let (_folder, model) = model();
+    let mut engine = Engine::open(model, options()).unwrap();
+    // The first byte of an emoji, and a byte that begins no character.
+    let token =
+        |text: &[u8]| 95 + u32::try_from(OTHERS.iter().position(|other| *other == text).unwrap()).unwrap();
+    let mut cut = |text: &[u8], tokens| {
+        let request = Request::new(prompt(2, 20)).max_tokens(tokens).mask(Box::new(Always(token(text))));
+        served(&mut engine, &request)
+    };
+    assert_eq!(cut(b"\xf0", 1), (String::new(), vec![token(b"\xf0")], FinishReason::Length));
+    let (text, ids, _) = cut(b"\x9f", 2);
+    assert_eq!((text.chars().all(|c| c == '\u{FFFD}'), ids.len()), (true, 2));
 }
 
 #[test]
