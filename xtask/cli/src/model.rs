@@ -36,13 +36,23 @@ pub fn engine(
         fingerprint(args, model)?;
     }
     let lines = opening_lines(args, &options, &model.gpu(&options)?);
-    let engine = Engine::open(Arc::clone(model), options)?;
+    let engine = Engine::open(Arc::clone(model), options).map_err(of_flags)?;
     drop(lines);
     note_pool(args, &engine);
     if args.verbose {
         eprintln!("{}", loaded(model, &engine, begun.elapsed()));
     }
     Ok(engine)
+}
+
+/// An error of an engine that names the flag in place of the option.
+pub fn of_flags(error: pagoda::Error) -> anyhow::Error {
+    match error {
+        pagoda::Error::KvTiers { spec, source } => {
+            anyhow::Error::from(*source).context(format!("--kv-tiers {spec}"))
+        }
+        other => other.into(),
+    }
 }
 
 /// Says on stderr that the model's context is shorter than `asked`, if it is.

@@ -208,7 +208,7 @@ fn engine(args: &ServeArgs, model: &Arc<Model>) -> Result<Engine> {
 
 /// Opens an engine, and keeps KV on disk if possible.
 fn kept_or_open(args: &ServeArgs, model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
-    let open = |options| Ok(Engine::open(Arc::clone(model), options)?);
+    let open = |options| Engine::open(Arc::clone(model), options).map_err(model::of_flags);
     let Some(disk) = disk_kv(args, model)? else { return open(options) };
     let kept = options.clone().kv_tiers(disk);
     match Engine::open(Arc::clone(model), kept) {
