@@ -105,12 +105,15 @@ pub(crate) enum MessagesEvent<'a> {
 
 /// An addition to a block.
 #[derive(Serialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type")]
 #[schemars(rename = "AnthropicDelta")]
 pub(crate) enum BlockDelta {
-    ThinkingDelta { thinking: String },
-    TextDelta { text: String },
-    InputJsonDelta { partial_json: String },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: String },
+    #[serde(rename = "text_delta")]
+    Text { text: String },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: String },
 }
 
 /// Usage, in which cached tokens are counted apart from the others. Nothing here has what is null, which the API's document
@@ -239,20 +242,20 @@ impl MessagesRender {
                 if self.open != Some(Kind::Thinking) {
                     self.begin_block(Kind::Thinking, Block::thinking(String::new()), out);
                 }
-                self.add(BlockDelta::ThinkingDelta { thinking }, out);
+                self.add(BlockDelta::Thinking { thinking }, out);
             }
             AnswerPart::Text(text) => {
                 if self.open != Some(Kind::Text) {
                     self.begin_block(Kind::Text, Block::text(String::new()), out);
                 }
-                self.add(BlockDelta::TextDelta { text }, out);
+                self.add(BlockDelta::Text { text }, out);
             }
             AnswerPart::Call(CallPart { name, arguments: partial_json, .. }) => {
                 if let Some(name) = name {
                     self.begin_block(Kind::ToolUse, Block::tool_use(name, Map::new()), out);
                 }
                 if !partial_json.is_empty() {
-                    self.add(BlockDelta::InputJsonDelta { partial_json }, out);
+                    self.add(BlockDelta::InputJson { partial_json }, out);
                 }
             }
         }
