@@ -19,11 +19,13 @@ impl OutputFormat {
     /// The mask of an output.
     ///
     /// # Errors
-    /// 400 with the field and the reason if the form is none, is too large, or allows no first token.
+    /// 400 with the field and the reason if the form is none, is too large, or allows no first token; 500 if the compiler does
+    /// not take the tokens of the model.
     pub(crate) fn mask(&self, model: &Model) -> Result<Box<dyn TokenMask>, ApiError> {
         model.mask(&self.form).map_err(|error| match error {
-            pagoda::Error::Constraint(error @ (ConstraintError::NoEnd | ConstraintError::Tokens { .. })) => {
-                ApiError::invalid(error.to_string())
+            pagoda::Error::Constraint(error @ ConstraintError::NoEnd) => ApiError::invalid(error.to_string()),
+            pagoda::Error::Constraint(error @ ConstraintError::Tokens { .. }) => {
+                ApiError::internal(error.to_string())
             }
             pagoda::Error::Constraint(error) => ApiError::field(self.field, error.to_string()),
             other => other.into(),

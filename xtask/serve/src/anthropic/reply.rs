@@ -2,13 +2,12 @@
 
 use axum::response::Response;
 use pagoda::FinishReason;
+use pagoda::tools::{AnswerPart, CallPart, readable};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::error_json;
-use pagoda::tools::{AnswerPart, CallPart, readable};
-
 use crate::answering::{self, Answering, Delta, End, Out, Render};
 use crate::engine_use::EngineUse;
 use crate::error::ApiError;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use pagoda::tools::{AnswerParser, AnswerPart, Tools};
 use pagoda::{Conversation, MAX_TOP};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,8 +15,6 @@ use serde_json::Value;
 use super::log_probs::ChatLogProbs;
 use super::messages::ConversationFields;
 use super::{Stop, Usage, reasons, usage_of_chunk};
-use pagoda::tools::{AnswerParser, AnswerPart, Tools};
-
 use crate::answering::{Answering, Delta, Job, Out, Render, respond};
 use crate::call::Call;
 use crate::engine_use::EngineUse;

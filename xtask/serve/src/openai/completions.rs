@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use pagoda::tools::AnswerPart;
 use pagoda::{LogProbs, Request};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::log_probs::TextLogProbs;
 use super::{Stop, Usage, reasons, usage_of_chunk};
-use pagoda::tools::AnswerPart;
-
 use crate::answering::{Answering, Delta, Job, Out, Render, respond};
 use crate::call::Call;
 use crate::engine_use::EngineUse;

@@ -1,13 +1,12 @@
 //! Messages of a chat, checked and converted for templates.
 
 use pagoda::Conversation;
+use pagoda::tools::readable;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::parts::Text;
-use pagoda::tools::readable;
-
 use crate::error::ApiError;
 use crate::fields::Reader;
 

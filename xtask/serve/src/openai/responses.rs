@@ -10,13 +10,12 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use pagoda::Conversation;
+use pagoda::tools::{AnswerParser, Tools};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::messages::{Reasoning, set_effort};
-use pagoda::tools::{AnswerParser, Tools};
-
 use crate::answering::{Job, respond};
 use crate::call::Call;
 use crate::error::ApiError;
