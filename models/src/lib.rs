@@ -22,9 +22,9 @@ pub use checkpoint::{
     Activation, Array, BlockNorms, ChatError, ChatTemplate, Checkpoint, CompressedConfig, Compressor,
     CompressorPart, ConfigError, Conversation, DecodeStream, DecoderConfig, Dtype, Embedding, ExpertPacking,
     Family, Gate, Gguf, GgufError, GgufTensor, HyperConfig, HyperPart, IndexerConfig, IntegerTensor,
-    LatentConfig, LayerConfig, Lengths, MAX_BLANKS, Message, Mlp, MoeConfig, Naming, NsaConfig, Pairing,
-    Pooling, QkNorm, Quantization, Quantized, RandomError, RandomSpec, RandomWeights, Reach, Role, Rope,
-    RopeScaling, Router, Safetensors, Score, ShortFactors, Size, Sizes, Temperature, Tensor, Tokenizer,
+    LatentConfig, LayerConfig, Lengths, LogitScore, MAX_BLANKS, Message, Mlp, MoeConfig, Naming, NsaConfig,
+    Pairing, Pooling, QkNorm, Quantization, Quantized, RandomError, RandomSpec, RandomWeights, Reach, Role,
+    Rope, RopeScaling, Router, Safetensors, Score, ShortFactors, Size, Sizes, Temperature, Tensor, Tokenizer,
     TokenizerError, UnknownQuantization, Value, WeightError, WeightSource, dequantize, quantize, sampling,
 };
 pub use crossing::{

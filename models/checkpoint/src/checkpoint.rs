@@ -12,8 +12,8 @@ use crate::sampling::Sampling;
 #[cfg(feature = "chat")]
 use crate::{ChatError, ChatTemplate};
 use crate::{
-    ConfigError, DecoderConfig, Dtype, Embedding, Gguf, RandomSpec, RandomWeights, Role, Safetensors, Tensor,
-    WeightError, WeightSource,
+    ConfigError, DecoderConfig, Dtype, Embedding, Error, Gguf, LogitScore, RandomSpec, RandomWeights, Role,
+    Safetensors, Tensor, WeightError, WeightSource, dequantize,
 };
 #[cfg(feature = "tokenizer")]
 use crate::{Tokenizer, TokenizerError};
@@ -149,6 +149,41 @@ impl Checkpoint {
             Self::Random(_) => Ok(embedding::unstated()),
             Self::Quantized(weights) => weights.checkpoint.embedding(),
         }
+    }
+
+    /// Tokens whose logits say how relevant a document is, if `modules.json` of Sentence Transformers says that the checkpoint is
+    /// a reranker.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unsupported`] for further layers; those of [`sampling`](Self::sampling).
+    pub fn logit_score(&self) -> Result<Option<LogitScore>, ConfigError> {
+        match self {
+            Self::Hf(weights) => embedding::logit_score(weights.path()),
+            Self::Gguf(_) | Self::Random(_) => Ok(None),
+            Self::Quantized(weights) => weights.checkpoint.logit_score(),
+        }
+    }
+
+    /// Row `token` of the output head as it is stored, `[hidden_size]`: its product with the last hidden state is the token's
+    /// logit, before the [factor](DecoderConfig::logit_scale) and the [softcap](DecoderConfig::logit_softcap). `None` if the head
+    /// has fewer rows.
+    ///
+    /// # Errors
+    /// Those of reading the head, and of [`config`](Self::config).
+    pub fn head_row(&self, token: u32) -> Result<Option<Vec<f32>>, Error> {
+        if let Self::Quantized(weights) = self {
+            return weights.checkpoint.head_row(token);
+        }
+        let role = if self.config()?.tie_embeddings { Role::Embed } else { Role::LmHead };
+        let head = self.weights().tensor(role)?;
+        let (rows, columns) = (head.shape[0], head.shape[1..].iter().product());
+        let (token, bytes) = (token as usize, head.data.len() / rows.max(1));
+        if token >= rows {
+            return Ok(None);
+        }
+        let mut row = vec![0.0; columns];
+        dequantize(head.dtype, &head.data[token * bytes..][..bytes], &mut row);
+        Ok(Some(row))
     }
 
     /// Returns a digest of everything that determines the model's keys and values: its weights and its configuration, or the spec

@@ -18,7 +18,7 @@ mod tensors;
 
 pub use self::{
     compressed::{CompressedConfig, Compressor, HyperConfig},
-    embedding::{Embedding, Lengths, Pooling},
+    embedding::{Embedding, Lengths, LogitScore, Pooling},
     error::ConfigError,
     family::Family,
     latent::{IndexerConfig, LatentConfig},

@@ -19,9 +19,9 @@ pub use chat::{ChatError, ChatTemplate, Conversation, Message};
 pub use checkpoint::{Checkpoint, Quantized};
 pub use config::{
     Activation, BlockNorms, CompressedConfig, Compressor, ConfigError, DecoderConfig, Embedding,
-    ExpertPacking, Family, Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Lengths, Mlp,
-    MoeConfig, NsaConfig, Pairing, Pooling, QkNorm, Reach, Rope, RopeScaling, Router, Score, ShortFactors,
-    Sizes, Temperature,
+    ExpertPacking, Family, Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Lengths, LogitScore,
+    Mlp, MoeConfig, NsaConfig, Pairing, Pooling, QkNorm, Reach, Rope, RopeScaling, Router, Score,
+    ShortFactors, Sizes, Temperature,
 };
 pub use error::Error;
 #[cfg(feature = "tokenizer")]

@@ -52,6 +52,11 @@ pub enum Error {
     /// A text is given to a model that has no tokenizer.
     #[error("the model has no tokenizer: give token ids")]
     NoTokenizer,
+    /// A reranker without a chat template.
+    #[error(
+        "the model ranks documents, and has no chat template that makes a prompt of a query and a document"
+    )]
+    NoChatTemplate,
     /// Text that cannot be encoded, or tokens that cannot be decoded.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

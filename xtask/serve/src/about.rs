@@ -24,8 +24,8 @@ pub(crate) struct ModelCard<'a> {
     owned_by: &'static str,
     /// Tokens of prompt and answer together.
     max_model_len: u32,
-    /// Abilities of the model: `completion`, and `embedding` if it has embeddings here.
-    capabilities: &'static [&'static str],
+    /// Abilities of the model: `completion`, `embedding` if it has embeddings here, and `rerank` if it compares texts.
+    capabilities: Vec<&'static str>,
 }
 
 /// The model under each of its names.
@@ -98,8 +98,14 @@ fn card<'a>(server: &Server, name: &'a str) -> ModelCard<'a> {
         created: server.created,
         owned_by: "pagoda",
         max_model_len: server.options.context_length,
-        capabilities: if server.embedding.is_ok() { &["completion", "embedding"] } else { &["completion"] },
+        capabilities: capabilities(server),
     }
+}
+
+fn capabilities(server: &Server) -> Vec<&'static str> {
+    let others = [("embedding", server.embedding.is_ok()), ("rerank", server.comparison.is_ok())];
+    let others = others.into_iter().filter_map(|(name, has)| has.then_some(name));
+    ["completion"].into_iter().chain(others).collect()
 }
 
 /// `GET /v1/models`.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use pagoda::{Embedding, Event, Lengths, Request};
+use pagoda::{Embedding, Event, Lengths, Pooling, Request};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::call::Call;
+use crate::comparison::Comparison;
 use crate::engine_use::EngineUse;
 use crate::error::ApiError;
 use crate::fields::{Int, Reader};
@@ -65,6 +66,7 @@ pub(crate) struct Inputs {
     pub(crate) field: &'static str,
     /// Token ids of each.
     pub(crate) prompts: Vec<Vec<u32>>,
+    pub(crate) pooling: Pooling,
 }
 
 impl EmbeddingFields {
@@ -88,6 +90,14 @@ impl Embed {
         })
     }
 
+    /// Checks the name of the model, and whether it compares texts.
+    pub(crate) fn settle_comparison<'s>(&self, server: &'s Server) -> Result<&'s Comparison, ApiError> {
+        server.check_model(self.model.as_deref())?;
+        server.comparison.as_ref().map_err(|reason| {
+            ApiError::field("model", format!("it compares no texts: {reason}")).with_code("no_comparison")
+        })
+    }
+
     /// Has the engine embed prompts, some of them at a time.
     pub(crate) async fn run(
         self,
@@ -96,8 +106,7 @@ impl Embed {
         inputs: Inputs,
         reader: Reader,
     ) -> Result<(Embedded, Vec<String>), ApiError> {
-        let pooling = self.settle(server)?.pooling;
-        let Inputs { field, prompts } = inputs;
+        let Inputs { field, prompts, pooling } = inputs;
         let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u64).sum();
         let ignored = reader.ignored();
         let mut engine = server.engine_use(None, &[]);

@@ -8,6 +8,7 @@ mod anthropic;
 mod authorize;
 mod bodies;
 mod call;
+mod comparison;
 mod connections;
 mod embedding;
 mod engine_use;

@@ -14,6 +14,7 @@ use tokio::task;
 use tracing::{error, info};
 
 use crate::bodies::Bodies;
+use crate::comparison::Comparison;
 use crate::engine_use::{EngineUse, Recent};
 use crate::error::ApiError;
 use crate::feed::Feed;
@@ -38,6 +39,8 @@ pub(crate) struct Server {
     pub(crate) feed: Feed,
     /// Embeddings of the model, or the reason why it has none here.
     pub(crate) embedding: Result<Embedding, String>,
+    /// The way in which the model compares texts, or the reason why it does not.
+    pub(crate) comparison: Result<Comparison, String>,
     /// Start of the server, in seconds since 1970.
     pub(crate) created: u64,
     /// Whether it is about to end, and takes no more calls.
@@ -72,6 +75,7 @@ impl Drop for Place {
 
 impl Server {
     pub(crate) fn new(handle: EngineHandle, options: Options) -> Self {
+        let embedding = options.model.checkpoint().embedding().map_err(|error| error.to_string());
         Self {
             handle,
             keys: RwLock::new(Keys::new(&options.api_keys)),
@@ -79,7 +83,8 @@ impl Server {
             metrics: Metrics::default(),
             recent: Recent::default(),
             feed: Feed::default(),
-            embedding: options.model.checkpoint().embedding().map_err(|error| error.to_string()),
+            comparison: Comparison::of(&options.model, &embedding),
+            embedding,
             options,
             created: unix_seconds(),
             draining: AtomicBool::new(false),

@@ -1,4 +1,4 @@
-//! The way from hidden states to an embedding, as a checkpoint states it.
+//! The way from hidden states to an embedding or to the relevance of a document, as a checkpoint states it.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -40,6 +40,20 @@ pub struct Embedding {
     pub pooling: Pooling,
     /// Lengths that the model was trained for.
     pub lengths: Lengths,
+    /// Whether the checkpoint states its pooling. Angles between embeddings of a model that was not trained for them say little.
+    pub stated: bool,
+}
+
+/// Tokens whose logits after a query and a document say how relevant the document is: `LogitScore` of Sentence Transformers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct LogitScore {
+    /// Token that says that it is relevant, such as "yes".
+    #[serde(rename = "true_token_id")]
+    pub relevant: u32,
+    /// Token that says that it is not, such as "no". Without it, the score is the other token's logit.
+    #[serde(default, rename = "false_token_id")]
+    pub irrelevant: Option<u32>,
 }
 
 /// Lengths of the leading parts of embeddings that are embeddings too, by Matryoshka representation learning.
@@ -61,6 +75,23 @@ struct Module {
     class: String,
 }
 
+impl Module {
+    /// Name of the class without its modules.
+    fn class(&self) -> &str {
+        self.class.rsplit('.').next().unwrap_or_default()
+    }
+
+    /// The folder with its configuration. It comes from the checkpoint, and must not leave the checkpoint's folder.
+    fn folder(&self) -> Result<String, ConfigError> {
+        let stays = Path::new(&self.path).file_name().is_some_and(|name| name == self.path.as_str());
+        if stays { Ok(self.path.clone()) } else { Err(self.unsupported()) }
+    }
+
+    fn unsupported(&self) -> ConfigError {
+        ConfigError::Unsupported { field: "modules.json".into(), value: self.class.clone() }
+    }
+}
+
 /// Fields of `config.json`.
 #[derive(Default, Deserialize)]
 struct Matryoshka {
@@ -79,20 +110,34 @@ pub(crate) fn of_hf_dir(dir: &Path) -> Result<Embedding, ConfigError> {
         None => Lengths::Whole,
     };
     let mut folder = "1_Pooling".to_owned();
-    for Module { path, class } in json::<Vec<Module>>(dir, "modules.json")?.unwrap_or_default() {
-        match class.rsplit('.').next().unwrap_or_default() {
+    for module in modules(dir)? {
+        match module.class() {
             "Transformer" | "Normalize" => {}
-            // The path comes from the checkpoint, and must not leave its folder.
-            "Pooling" if Path::new(&path).file_name().is_some_and(|name| name == path.as_str()) => {
-                folder = path;
-            }
-            _ => return Err(ConfigError::Unsupported { field: "modules.json".into(), value: class }),
+            "Pooling" => folder = module.folder()?,
+            _ => return Err(module.unsupported()),
         }
     }
     let name = format!("{folder}/config.json");
-    let pooling = json::<BTreeMap<String, Value>>(dir, &name)?;
-    let pooling = pooling.map_or(Ok(Pooling::Last), |fields| of_fields(&name, &fields))?;
-    Ok(Embedding { pooling, lengths })
+    let fields = json::<BTreeMap<String, Value>>(dir, &name)?;
+    let stated = fields.is_some();
+    let pooling = fields.map_or(Ok(Pooling::Last), |fields| of_fields(&name, &fields))?;
+    Ok(Embedding { pooling, lengths, stated })
+}
+
+/// Tokens of a reranker in a folder: the module `LogitScore`, if `modules.json` has one.
+pub(crate) fn logit_score(dir: &Path) -> Result<Option<LogitScore>, ConfigError> {
+    let modules = modules(dir)?;
+    let Some(score) = modules.iter().find(|module| module.class() == "LogitScore") else { return Ok(None) };
+    let known = |module: &&Module| ["Transformer", "LogitScore"].contains(&module.class());
+    if let Some(other) = modules.iter().find(|module| !known(module)) {
+        return Err(other.unsupported());
+    }
+    Ok(Some(serde_json::from_str(&read(dir, &format!("{}/config.json", score.folder()?))?)?))
+}
+
+/// Steps of Sentence Transformers; none without `modules.json`.
+fn modules(dir: &Path) -> Result<Vec<Module>, ConfigError> {
+    Ok(json(dir, "modules.json")?.unwrap_or_default())
 }
 
 /// Pooling by the fields of a module: one field `pooling_mode`, or one of several fields that is true.
@@ -113,7 +158,8 @@ fn of_fields(name: &str, fields: &BTreeMap<String, Value>) -> Result<Pooling, Co
 /// Embeddings of a GGUF file: by `pooling_type`, else the last token's hidden state.
 pub(crate) fn of_gguf(file: &Gguf) -> Result<Embedding, ConfigError> {
     let key = format!("{}.pooling_type", file.str("general.architecture")?.unwrap_or_default());
-    let pooling = match file.u32(&key)? {
+    let kind = file.u32(&key)?;
+    let pooling = match kind {
         // Without pooling, and by the last token.
         None | Some(0 | 3) => Pooling::Last,
         Some(1) => Pooling::Mean,
@@ -123,12 +169,12 @@ pub(crate) fn of_gguf(file: &Gguf) -> Result<Embedding, ConfigError> {
         }
         Some(other) => return Err(ConfigError::Unsupported { field: key, value: other.to_string() }),
     };
-    Ok(Embedding { pooling, lengths: Lengths::Whole })
+    Ok(Embedding { pooling, lengths: Lengths::Whole, stated: kind.is_some_and(|kind| kind != 0) })
 }
 
 /// Embeddings of a checkpoint that states nothing.
 pub(crate) const fn unstated() -> Embedding {
-    Embedding { pooling: Pooling::Last, lengths: Lengths::Whole }
+    Embedding { pooling: Pooling::Last, lengths: Lengths::Whole, stated: false }
 }
 
 /// A JSON file of a folder, `None` if it is missing.

@@ -1,4 +1,4 @@
-//! Pooling of embeddings, as checkpoints state it.
+//! Pooling of embeddings and tokens of rerankers, as checkpoints state them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,12 +7,13 @@ use std::path::Path;
 use checkpoint::{Checkpoint, Embedding, Gguf, Lengths, Pooling, Role};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::fixture;
 use crate::gguf_writer::{GgufWriter, u32_value};
 
 /// A folder with these files, besides those of a model.
-fn of_hf(files: &[(&str, Value)]) -> Result<Embedding, String> {
+fn folder(files: &[(&str, Value)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for file in ["config.json", "model.safetensors"] {
         fs::copy(fixture("tiny-qwen3").join(file), folder.path().join(file)).unwrap();
@@ -22,7 +23,11 @@ fn of_hf(files: &[(&str, Value)]) -> Result<Embedding, String> {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, json.to_string()).unwrap();
     }
-    Checkpoint::open(folder.path()).unwrap().embedding().map_err(|error| error.to_string())
+    folder
+}
+
+fn of_hf(files: &[(&str, Value)]) -> Result<Embedding, String> {
+    Checkpoint::open(folder(files).path()).unwrap().embedding().map_err(|error| error.to_string())
 }
 
 fn pooling(files: &[(&str, Value)]) -> Result<Pooling, String> {
@@ -40,6 +45,10 @@ fn sentence_transformers_say_how_to_pool() {
     let file = "1_Pooling/config.json";
     let last = json!({ "word_embedding_dimension": 64, "pooling_mode_mean_tokens": false, "pooling_mode_lasttoken": true });
     assert_eq!(pooling(&[]), Ok(Pooling::Last));
+    assert_eq!(
+        [of_hf(&[]), of_hf(&[(file, last.clone())])].map(|embedding| embedding.unwrap().stated),
+        [false, true]
+    );
     assert_eq!(pooling(&[(file, last.clone())]), Ok(Pooling::Last));
     assert_eq!(
         pooling(&[(file, json!({ "pooling_mode_mean_tokens": true, "include_prompt": true }))]),
@@ -50,6 +59,36 @@ fn sentence_transformers_say_how_to_pool() {
     let listed = modules(&["Transformer", "Pooling", "Normalize"]);
     let mean = ("2_P/config.json", json!({ "pooling_mode": "mean" }));
     assert_eq!(pooling(&[("modules.json", listed), mean, (file, last)]), Ok(Pooling::Mean));
+}
+
+#[test]
+fn rerankers_name_their_tokens() {
+    let score = |files: &[(&str, Value)]| {
+        let folder = folder(files);
+        Checkpoint::open(folder.path()).unwrap().logit_score().map_err(|error| error.to_string())
+    };
+    let path = "1_LogitScore";
+    let modules = |last: &str| {
+        let class = "sentence_transformers.cross_encoder.modules.logit_score.LogitScore";
+        json!([
+            { "idx": 0, "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer" },
+            { "idx": 1, "path": path, "type": class },
+            { "idx": 2, "path": "", "type": format!("x.{last}") },
+        ])
+    };
+    let files =
+        |last: &str, config: Value| [("modules.json", modules(last)), ("1_LogitScore/config.json", config)];
+    let config = json!({ "true_token_id": 9, "false_token_id": 2, "module_input_name": "causal_logits" });
+    let listed = files("Transformer", config.clone());
+    let found = score(&listed).unwrap().unwrap();
+    assert_eq!((found.relevant, found.irrelevant), (9, Some(2)));
+    assert!(of_hf(&listed).unwrap_err().contains("LogitScore"), "a reranker has no embeddings");
+    let alone =
+        score(&files("Transformer", json!({ "true_token_id": 9, "false_token_id": null }))).unwrap().unwrap();
+    assert_eq!((alone.relevant, alone.irrelevant), (9, None));
+    assert_eq!(score(&[]), Ok(None));
+    assert!(score(&files("Dense", config)).unwrap_err().contains("x.Dense"));
+    assert!(score(&files("Transformer", json!({}))).unwrap_err().contains("true_token_id"));
 }
 
 #[test]

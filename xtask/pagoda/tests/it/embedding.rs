@@ -4,8 +4,9 @@ use std::fs;
 use std::sync::Arc;
 
 use models::{Checkpoint, Role};
-use pagoda::{Demand, Engine, EngineOptions, FinishReason, Model, Pooling, Request};
+use pagoda::{Demand, Engine, EngineOptions, FinishReason, Model, Pooling, Request, Reranker};
 use safetensors::SafeTensors;
+use tempfile::TempDir;
 
 use crate::{fixture, options, prompt, request, run};
 
@@ -69,6 +70,60 @@ fn embeddings_are_the_hidden_states_of_transformers() {
         }
         assert_eq!(engine.snapshot().totals.generated_tokens, 30, "nothing is drawn for an embedding");
     }
+}
+
+/// A folder with the files of a fixture, modules of Sentence Transformers that score by these tokens, and a chat template.
+fn reranker(name: &str, score: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(fixture(name).join(file), folder.path().join(file)).unwrap();
+    }
+    let module = |n: u32, class: &str| format!(r#"{{"idx": {n}, "path": "{}", "type": "x.{class}"}}"#, n);
+    let modules = format!("[{}, {}]", module(0, "Transformer"), module(1, "LogitScore"));
+    fs::create_dir(folder.path().join("1")).unwrap();
+    for (file, text) in [("modules.json", &*modules), ("1/config.json", score), ("chat_template.jinja", "")] {
+        fs::write(folder.path().join(file), text).unwrap();
+    }
+    folder
+}
+
+/// Logits of transformers, with a factor (Granite) and a softcap (Gemma 2), of heads that are the embedding and that are not.
+#[test]
+fn rerankers_score_by_the_logits_of_transformers() {
+    for name in ["tiny-llama", "tiny-qwen3", "tiny-granite", "tiny-gemma2"] {
+        let (golden, mut engine) = (Golden::of(name), open(name, &options()));
+        let prompts = [1, 2, 3];
+        let requests = prompts.map(|n| Request::embedding(golden.prompt(n), Pooling::Last));
+        let ends = run(&mut engine, &requests);
+        let odds = r#"{"true_token_id": 5, "false_token_id": 9, "module_input_name": "causal_logits"}"#;
+        for (score, irrelevant) in
+            [(odds, Some(9)), (r#"{"true_token_id": 5, "false_token_id": null}"#, None)]
+        {
+            let folder = reranker(name, score);
+            let reranker = Reranker::new(&Model::open(folder.path()).unwrap()).unwrap().unwrap();
+            for (n, end) in prompts.into_iter().zip(&ends) {
+                let logits = golden.logits(n);
+                let last = logits.last().unwrap();
+                let want = f64::from(last[5]) - irrelevant.map_or(0.0, |token: usize| f64::from(last[token]));
+                let got = reranker.score(end.embedding.as_ref().unwrap());
+                assert!((got - want).abs() < 1e-3, "{name}, prompt {n}: {got}, not {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rerankers_without_what_they_need_are_refused() {
+    let told = |folder: &TempDir| {
+        let error = Reranker::new(&Model::open(folder.path()).unwrap()).unwrap_err();
+        pagoda::error_chain::joined(&error).replace(&folder.path().display().to_string(), "FOLDER")
+    };
+    let beyond = reranker("tiny-llama", r#"{"true_token_id": 5, "false_token_id": 128}"#);
+    insta::assert_snapshot!(told(&beyond), @"model FOLDER: false_token_id is 128, the limit is 127");
+    let bare = reranker("tiny-llama", r#"{"true_token_id": 5}"#);
+    fs::remove_file(bare.path().join("chat_template.jinja")).unwrap();
+    insta::assert_snapshot!(told(&bare), @"the model ranks documents, and has no chat template that makes a prompt of a query and a document");
+    assert!(Reranker::new(&Model::open(fixture("tiny-llama")).unwrap()).unwrap().is_none());
 }
 
 /// The last token is always computed, so that it may follow on cached ones; a mean needs all of them.

@@ -92,12 +92,13 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     let EmbeddingsFields { input, encoding_format, dimensions } = fields;
     let (embed, id, created) = (options.check()?, call.id.prefixed("embd"), unix_seconds());
     let hidden = server.options.model.config.hidden_size;
-    let length = length(dimensions.map(|Int(length)| length), hidden, &embed.settle(&server)?.lengths)?;
+    let pagoda::Embedding { pooling, lengths, .. } = embed.settle(&server)?;
+    let length = length(dimensions.map(|Int(length)| length), hidden, lengths)?;
     check_count("input", input.count())?;
     let reading = Reading { field: "input", add_special: embed.add_special, echo: false };
     let prompts = server.compute(move |model| input.read(model, reading)).await?;
     let prompts = prompts.into_iter().map(|prompt| prompt.ids).collect();
-    let inputs = Inputs { field: "input", prompts };
+    let inputs = Inputs { field: "input", prompts, pooling: *pooling };
     let (Embedded { vectors, usage, engine }, ignored) = embed.run(&server, call, inputs, reader).await?;
     let encoding = encoding_format.unwrap_or_default();
     let item = |(index, vector)| {

@@ -139,6 +139,11 @@ fn with_files(files: &[(&str, Value)]) -> Served {
     listen(shared().handle.clone(), Options::new(model, "pooled"))
 }
 
+/// A model that states the pooling which the others have without saying so.
+pub(crate) fn pooled() -> Served {
+    with_files(&[("1_Pooling/config.json", json!({ "pooling_mode_lasttoken": true }))])
+}
+
 #[test]
 fn the_checkpoint_says_how_hidden_states_are_pooled() {
     let pooled = with_files(&[("1_Pooling/config.json", json!({ "pooling_mode_mean_tokens": true }))]);
@@ -158,13 +163,13 @@ fn the_checkpoint_says_how_hidden_states_are_pooled() {
         ("/v1/score", json!({ "text_1": "a", "text_2": "b" })),
     ] {
         let error = post(&first, path, &body).refused(400);
-        assert_eq!((&error["param"], &error["code"]), (&json!("model"), &json!("no_embeddings")));
+        let code = if path == PATH { "no_embeddings" } else { "no_comparison" };
+        assert_eq!((&error["param"], &error["code"]), (&json!("model"), &json!(code)));
     }
-    assert_eq!(get(&first, "/v1/models").ok()["data"][0]["capabilities"], json!(["completion"]));
-    assert_eq!(
-        get(shared(), "/v1/models").ok()["data"][0]["capabilities"],
-        json!(["completion", "embedding"])
-    );
+    let capabilities = |served| get(served, "/v1/models").ok()["data"][0]["capabilities"].clone();
+    assert_eq!(capabilities(&first), json!(["completion"]));
+    assert_eq!(capabilities(shared()), json!(["completion", "embedding"]));
+    assert_eq!(capabilities(&pooled), json!(["completion", "embedding", "rerank"]));
 }
 
 #[test]
@@ -186,7 +191,7 @@ fn embeddings_are_cut_where_the_model_was_trained_for_it() {
 
 #[test]
 fn documents_are_ranked_by_their_likeness_with_the_query() {
-    let served = shared();
+    let served = &pooled();
     let documents = ["the lion", "an old story of the hare", "the hare", "is another one"];
     let query = embed(served, "the hare").remove(0);
     let mut wanted: Vec<(usize, f64)> =
@@ -218,11 +223,76 @@ fn documents_are_ranked_by_their_likeness_with_the_query() {
     assert_eq!(refused(json!({ "documents": ["a"] })), "query");
     assert_eq!(refused(json!({ "query": "a", "documents": [] })), "documents");
     assert_eq!(refused(json!({ "query": "a", "documents": ["b", ""] })), "documents[1]");
+    assert_eq!(refused(json!({ "query": "a", "documents": ["b"], "instruction": "c" })), "instruction");
+}
+
+/// Angles between hidden states of a model that was trained for something else rank nothing.
+#[test]
+fn models_that_state_no_comparison_do_not_rank() {
+    let error = post(shared(), "/v1/rerank", &json!({ "query": "a", "documents": ["b"] })).refused(400);
+    assert_eq!((&error["param"], &error["code"]), (&json!("model"), &json!("no_comparison")));
+    insta::assert_snapshot!(error["message"].as_str().unwrap(), @"model: it compares no texts: the checkpoint states neither how embeddings are pooled nor which tokens judge a document (modules.json of Sentence Transformers, pooling_type of GGUF)");
+}
+
+/// The template of a reranker, which has a question of its own.
+const JUDGE: &str = "{% set q = messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first | default('old') %}\
+    {{ q }}\n{% for m in messages if m.role != 'system' %}<|im_start|>{{ m.role }}: {{ m.content }}\n{% endfor %}";
+
+#[test]
+fn rerankers_judge_each_document() {
+    let modules = json!([
+        { "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer" },
+        { "path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore" },
+    ]);
+    let mut config: Value =
+        serde_json::from_slice(&fs::read(model_folder().join("tokenizer_config.json")).unwrap()).unwrap();
+    config["chat_template"] = JUDGE.into();
+    let (yes, no) = (40, 41);
+    let score = json!({ "true_token_id": yes, "false_token_id": no });
+    let served = with_files(&[
+        ("modules.json", modules),
+        ("1_LogitScore/config.json", score),
+        ("tokenizer_config.json", config),
+    ]);
+    let options = engine_options(1);
+    let mut decoder = MODEL.load(&options, options.chunk).unwrap();
+    let mut probability = |question: &str, query: &str, document: &str| {
+        let prompt = format!("{question}\n<|im_start|>query: {query}\n<|im_start|>document: {document}\n");
+        let mut sequence = Sequence::new(&mut decoder, options.chunk).unwrap();
+        sequence.extend(&MODEL.tokenizer().unwrap().encode(&prompt, false).unwrap());
+        let logits = sequence.logits().unwrap();
+        1.0 / (1.0 + f64::from(logits[no] - logits[yes]).exp())
+    };
+    let documents = ["the lion", "an old story of the hare", "the hare"];
+    for (question, asked) in [("old", json!(null)), ("the other", json!("the other"))] {
+        let body = json!({ "query": "hello", "documents": documents, "instruction": asked });
+        let reply = post(&served, "/v1/rerank", &body).ok();
+        let results = reply["results"].as_array().unwrap();
+        let of = |result: &Value| result["relevance_score"].as_f64().unwrap();
+        assert!(results.is_sorted_by(|a, b| of(a) >= of(b)), "{reply}");
+        for result in results {
+            let index = usize::try_from(result["index"].as_u64().unwrap()).unwrap();
+            let want = probability(question, "hello", documents[index]);
+            assert!((of(result) - want).abs() < 1e-4, "{result}, not {want}");
+        }
+    }
+    let body = json!({ "text_1": ["the lion", "the hare"], "text_2": ["hello", "an answer"] });
+    let scored = post(&served, "/v1/score", &body).ok();
+    for (item, (query, document)) in [("the lion", "hello"), ("the hare", "an answer")].iter().enumerate() {
+        let got = scored["data"][item]["score"].as_f64().unwrap();
+        let want = probability("old", query, document);
+        assert!((got - want).abs() < 1e-4, "{got}, not {want}");
+    }
+    let refused = |path, body| post(&served, path, &body).refused(400)["param"].clone();
+    assert_eq!(refused("/v1/embeddings", json!({ "input": "a" })), "model");
+    assert_eq!(refused("/v1/rerank", json!({ "query": "a", "documents": ["b", ""] })), "documents[1]");
+    let capabilities = get(&served, "/v1/models").ok()["data"][0]["capabilities"].clone();
+    assert_eq!(capabilities, json!(["completion", "rerank"]));
 }
 
 #[test]
 fn texts_are_scored_in_pairs_or_one_with_each() {
-    let served = shared();
+    let served = &pooled();
     let score = |body: Value| -> Vec<f64> {
         let reply = post(served, "/score", &body).ok();
         assert_eq!(reply, post_again(served, &body, &reply));

@@ -6,6 +6,7 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use crate::client::{get, post};
+use crate::embeddings::pooled;
 use crate::fixture::{Setup, shared, start};
 
 static DOCUMENT: LazyLock<Value> = LazyLock::new(|| get(shared(), "/openapi.json").ok());
@@ -74,11 +75,6 @@ fn replies_are_those_of_the_document() {
         ("/inference/v1/generate", json!({ "token_ids": [5, 6], "max_tokens": 3, "logprobs": 1 })),
         ("/v1/embeddings", json!({ "input": ["hello", "you"] })),
         ("/v1/embeddings", json!({ "input": "hello", "encoding_format": "base64" })),
-        ("/v1/rerank", json!({ "query": "hello", "documents": ["you", { "text": "hello" }] })),
-        ("/v2/rerank", json!({ "query": "hello", "documents": ["you"], "return_documents": false })),
-        ("/rerank", json!({ "query": "hello", "documents": ["you"] })),
-        ("/v1/score", json!({ "text_1": "hello", "text_2": ["you", "hello"] })),
-        ("/score", json!({ "text_1": "hello", "text_2": "you" })),
         ("/tokenize", json!({ "prompt": "hello", "return_token_strs": true })),
         ("/tokenize", json!({ "messages": messages() })),
         ("/detokenize", json!({ "tokens": [5, 6] })),
@@ -87,6 +83,16 @@ fn replies_are_those_of_the_document() {
     ];
     for (path, body) in calls {
         check_reply(&format!("post {path}"), &post(served, path, &body).ok());
+    }
+    let comparing = pooled();
+    for (path, body) in [
+        ("/v1/rerank", json!({ "query": "hello", "documents": ["you", { "text": "hello" }] })),
+        ("/v2/rerank", json!({ "query": "hello", "documents": ["you"], "return_documents": false })),
+        ("/rerank", json!({ "query": "hello", "documents": ["you"] })),
+        ("/v1/score", json!({ "text_1": "hello", "text_2": ["you", "hello"] })),
+        ("/score", json!({ "text_1": "hello", "text_2": "you" })),
+    ] {
+        check_reply(&format!("post {path}"), &post(&comparing, path, &body).ok());
     }
 }
 
