@@ -41,7 +41,7 @@ pub struct Size {
     pub context: u32,
     /// Tokens of the shortest sequence, if lengths differ: they are drawn evenly in their logarithms.
     pub shortest: Option<u32>,
-    /// Keys of a partition that attention cuts the keys of a row into.
+    /// Keys of a partition that attention cuts the keys of a row into, or blocks of 32 elements of a split of a product.
     pub partition: u32,
     /// Tokens of a block that lists select.
     pub select_block: u32,
@@ -49,6 +49,10 @@ pub struct Size {
     pub density: f64,
     /// Scores that a selection keeps.
     pub k: u32,
+    /// Elements of a row of activations that a product takes.
+    pub width: u32,
+    /// Elements of a row of results of a product.
+    pub cols: u32,
 }
 
 impl Size {
@@ -72,7 +76,8 @@ impl Spec {
     }
 
     /// The sizes of a case that is only timed.
-    pub(crate) const fn size(&self) -> Option<&Size> {
+    #[must_use]
+    pub const fn size(&self) -> Option<&Size> {
         self.size.as_ref()
     }
 

@@ -3,9 +3,11 @@
 use crate::kernel::matmul_coop::Activations;
 use crate::kernel::quantize_rows::Input;
 use attn_kernels::cpu::Tolerance;
+use attn_kernels::kernel::KvDtype;
 use attn_kernels::self_test::layer::floats;
-use attn_kernels::self_test::{Case, Spec, filled};
+use attn_kernels::self_test::{Case, Size, Spec, filled};
 use attn_kernels::{Variant, slot};
+use bytemuck::Pod;
 use half::f16;
 
 use super::tensors;
@@ -14,7 +16,7 @@ use crate::cpu::matmul_int8::{Codes, matmul_int8 as cpu_matmul_int8};
 use crate::kernel;
 use crate::kernel::embed::{self, EmbedParams};
 use crate::kernel::matmul::{self, Epilogue, Loads, MatmulParams, Tiling};
-use crate::kernel::matmul_coop;
+use crate::kernel::matmul_coop::{self, TilePlan};
 use crate::kernel::matmul_int8::{self, MatmulInt8Params};
 use crate::kernel::matmul_tile::Tile;
 use crate::kernel::quantize_rows::{self, QuantizeRowsParams};
@@ -57,6 +59,57 @@ fn sizes(variant: &Variant, spec: &Spec, [rows, cols, blocks]: [u32; 3]) -> [u32
 pub(super) fn whole_blocks(variant: &Variant, spec: &Spec, usual: u32) -> u32 {
     let unit = u32_of(dtype(variant).block_elems().div_ceil(BLOCK));
     unit * spec.number(usual / unit, 1..=usual / unit)
+}
+
+/// Activations of a product.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Given {
+    F32,
+    F16,
+    /// Codes of 8 bits, with two scales a block.
+    Codes,
+}
+
+/// A product that is only timed, of random numbers: any bits are weights. Its results are of `splits` splits.
+fn timed(
+    variant: &Variant,
+    params: &impl Pod,
+    grid: [u32; 3],
+    size: &Size,
+    given: Given,
+    splits: u32,
+) -> Case {
+    let &Size { rows, cols, width, .. } = size;
+    let (format, parts) = (filled(variant, matmul::WEIGHTS), filled(variant, slot::PARTS));
+    let blocks = width.div_ceil(u32_of(BLOCK));
+    let [quads, scales] = [format.quads(blocks as usize), format.scale_words(blocks as usize)].map(u32_of);
+    let x_bytes = match given {
+        Given::F32 => 4.0,
+        Given::F16 => 2.0,
+        Given::Codes => 1.0 + 8.0 / BLOCK as f64,
+    };
+    let [rows_f, cols_f, width_f] = [rows, cols, width].map(f64::from);
+    let weights = f64::from(cols * parts) * format.column_bytes(blocks as usize) as f64;
+    let bytes = weights + rows_f * (x_bytes * width_f + 4.0 * cols_f);
+    let windows = loads(variant) == Loads::Windows;
+    let case = Case::new("a product", variant, params, grid)
+        .costs(bytes, 2.0 * rows_f * width_f * f64::from(cols * parts));
+    let case = match given {
+        Given::F32 if windows => case.floats_of(width),
+        Given::F32 => case.floats_of(rows * width),
+        Given::F16 => case.random(KvDtype::F16, (rows * width / 2) as usize),
+        Given::Codes => case.words_of(rows * width / 4).floats_of(2 * rows * blocks),
+    };
+    let case = case.words_of(4 * quads * cols * parts).words_of((scales * cols * parts).max(1));
+    let case = case.floats_of(splits * rows * cols);
+    let others = if windows { 1..u32_of(matmul::WINDOWS) } else { 0..0 };
+    let case = others.fold(case, |case, _| case.floats_of(width));
+    if variant.get(matmul::ACTIVATIONS) == Some(None) { case.floats_of(width) } else { case }
+}
+
+/// Rows, columns and blocks of a product that is timed.
+fn timed_shape(size: &Size) -> [u32; 3] {
+    [size.rows, size.cols, size.width.div_ceil(u32_of(BLOCK))]
 }
 
 /// One product: padded rows of x and y, y filled with the addends of `Add`.
@@ -183,6 +236,11 @@ pub(crate) fn matmul(variant: &Variant, spec: &Spec) -> Vec<Case> {
     if variant.get(matmul::ROWS).is_some() {
         return vec![super::moe::several(variant, spec, [tiling.rows, tiling.cols * tiling.wide], SUM)];
     }
+    if let Some(size) = spec.size() {
+        let shape @ [rows, cols, _] = timed_shape(size);
+        let grid = matmul::grid(tiling, rows, cols);
+        return vec![timed(variant, &MatmulParams::new(shape), grid, size, Given::F32, 1)];
+    }
     // A window holds all rows; of windows of a row there are as many as a tile has rows.
     let (rows, blocks) = match tiling.loads {
         Loads::Uniform | Loads::Broadcast => (2 * tiling.rows + 1, 64),
@@ -209,6 +267,10 @@ pub(crate) fn matmul_tile(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let tile = tile_of(variant);
     if variant.get(matmul::ROWS).is_some() {
         return vec![super::moe::several(variant, spec, [tile.rows(), tile.cols()], SUM)];
+    }
+    if let Some(size) = spec.size() {
+        let grid = tile.grid(epilogue(variant), size.rows, size.cols);
+        return vec![timed(variant, &MatmulParams::new(timed_shape(size)), grid, size, Given::F32, 1)];
     }
     let [rows, cols, blocks] = sizes(variant, spec, [tile.rows() + 11, tile.cols() + 11, 40]);
     let product = Product::new(variant, spec, [rows, cols, blocks]);
@@ -258,13 +320,26 @@ pub(crate) fn matmul_int8(variant: &Variant, spec: &Spec) -> Vec<Case> {
         batch: filled(variant, matmul_int8::BATCH),
         slices: filled(variant, matmul::SLICES),
     };
+    if let Some(size) = spec.size() {
+        return vec![timed_codes(variant, matmul_int8::grid(tiling, size.rows, size.cols), size)];
+    }
     let [rows, cols, blocks] = sizes(variant, spec, [2 * tiling.rows + 1, 75, 72]);
     let product = Product::new(variant, spec, [rows, cols, blocks]);
     vec![product.coded(variant, matmul_int8::grid(tiling, rows, cols), product.tolerance())]
 }
 
+/// A product of codes that is only timed.
+fn timed_codes(variant: &Variant, grid: [u32; 3], size: &Size) -> Case {
+    let [rows, cols, blocks] = timed_shape(size);
+    let params = MatmulInt8Params { rows, cols, blocks, y_stride: cols, y_offset: 0 };
+    timed(variant, &params, grid, size, Given::Codes, 1)
+}
+
 pub(crate) fn matmul_int8_tile(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let tile = tile_of(variant);
+    if let Some(size) = spec.size() {
+        return vec![timed_codes(variant, tile.grid(epilogue(variant), size.rows, size.cols), size)];
+    }
     let [rows, cols, blocks] = sizes(variant, spec, [tile.rows() + 11, tile.cols() + 11, 40]);
     let product = Product::new(variant, spec, [rows, cols, blocks]);
     let grid = tile.grid(product.epilogue, rows, cols);
@@ -295,6 +370,14 @@ pub(crate) fn quantize_rows(variant: &Variant, spec: &Spec) -> Vec<Case> {
 }
 
 pub(crate) fn split_sum(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    if let Some(size) = spec.size() {
+        let [rows, cols, blocks] = timed_shape(size);
+        let splits = blocks.div_ceil(size.partition);
+        let params = SplitSumParams { rows, cols, splits, y_stride: cols, y_offset: 0 };
+        let (partials, sums) = (splits * rows * cols, rows * cols);
+        let case = Case::new("sums of splits", variant, &params, split_sum::grid(&params));
+        return vec![case.costs(4.0 * f64::from(partials + sums), 0.0).floats_of(partials).floats_of(sums)];
+    }
     let (rows, cols) = (spec.number(3, 1..=9), spec.number(70, 1..=300));
     let (splits, y_offset) = (spec.number(5, 1..=16), spec.number(4, 0..=8));
     let y_stride = y_offset + cols + spec.number(6, 0..=6);
@@ -319,6 +402,15 @@ pub(crate) fn matmul_coop(variant: &Variant, spec: &Spec) -> Vec<Case> {
     };
     if variant.get(matmul::ROWS).is_some() {
         return vec![super::moe::several(variant, spec, [tile.rows(), tile.cols()], COOP)];
+    }
+    if let Some(size) = spec.size() {
+        let shape @ [rows, cols, blocks] = timed_shape(size);
+        let plan = TilePlan { tile, split_blocks: size.partition };
+        let params = MatmulParams { split_blocks: plan.split_blocks, ..MatmulParams::new(shape) };
+        let (splits, given) = (plan.splits(blocks), filled(variant, matmul_coop::ACTIVATIONS));
+        let given = if given == Activations::F16 { Given::F16 } else { Given::F32 };
+        let grid = matmul_coop::grid(tile, [rows, cols], splits);
+        return vec![timed(variant, &params, grid, size, given, splits)];
     }
     let usual = [tile.rows() + 13, tile.cols() + 75, 17];
     let [rows, cols, blocks] = sizes(variant, spec, usual);

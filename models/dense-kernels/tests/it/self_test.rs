@@ -1,8 +1,11 @@
 //! The self-test of the dense kernels: it knows every variant, and passes on the adapter that is there with bounds
 //! checks on.
 
+use std::collections::BTreeSet;
+
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
-use attn_kernels::self_test::{Spec, gaps};
+use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
+use attn_kernels::self_test::{Size, Spec, gaps};
 use attn_kernels::{Level, NamedVariant, TextLength};
 use dense_kernels::kernel::{catalog, variants};
 use dense_kernels::self_test::cases;
@@ -26,6 +29,48 @@ fn every_kernel_and_variant_has_cases() {
 #[test]
 fn what_kernels_write_is_compared() {
     assert_eq!(uncompared(&variants(), cases), [""; 0]);
+}
+
+/// Products of a model's matrices, but those of experts, whose rows a case would have to sort.
+#[test]
+fn products_are_timed_at_any_size() {
+    let cache = KvShape {
+        num_kv_heads: 1,
+        head_dim: 64,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        layout: KvLayout::Native,
+    };
+    let size = Size {
+        num_heads: 1,
+        cache,
+        rows: 9,
+        batch: 1,
+        context: 1,
+        shortest: None,
+        partition: 6,
+        select_block: 64,
+        density: 1.0,
+        k: 1,
+        width: 768,
+        cols: 100,
+    };
+    let products = ["matmul", "matmul_tile", "matmul_int8", "matmul_int8_tile", "matmul_coop", "split_sum"];
+    let mut seen = BTreeSet::new();
+    for NamedVariant { name, variant } in variants() {
+        let several = variant.choices.iter().any(|(slot, _)| *slot == "rows");
+        if several || !products.contains(&variant.kernel.name) {
+            continue;
+        }
+        seen.insert(variant.kernel.name);
+        let made = cases(&variant, &Spec::sized(size));
+        let [case] = &made[..] else { panic!("{name}: {} cases", made.len()) };
+        assert_eq!((case.buffers.len(), case.wants.len()), (variant.bindings.len(), 0), "{name}");
+        assert!(case.bytes > 9.0 * 100.0 * 4.0, "{name}: {} bytes", case.bytes);
+        let least = if variant.kernel.name == "split_sum" { 0.0 } else { 2.0 * 9.0 * 768.0 * 100.0 };
+        assert!(case.operations >= least, "{name}: {} operations", case.operations);
+    }
+    assert_eq!(seen, BTreeSet::from(products));
 }
 
 /// Kernels whose results later kernels use as indices. The checks would hide what the engine, which runs without, gets.

@@ -1,4 +1,6 @@
-//! Attention over paged KV in random blocks: one step of decode, and rows of a prompt, dense and over listed blocks.
+//! Attention over paged KV in random blocks: one step of decode, by the case of its self-test, and rows of a prompt, dense and
+//! over listed blocks. Rows are built here, because a long prompt goes by in chunks over one cache, by lists that a selection has
+//! just written.
 
 use std::ops::Range;
 
@@ -54,6 +56,8 @@ impl Heads {
             select_block: SELECT_BLOCK,
             density: 0.1,
             k: 1,
+            width: 32,
+            cols: 1,
         }
     }
 

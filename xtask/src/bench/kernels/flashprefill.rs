@@ -1,4 +1,5 @@
-//! FlashPrefill of a prompt: mean keys, energies and lists of its blocks, and its correction, kernel by kernel.
+//! FlashPrefill of a prompt: mean keys, energies and lists of its blocks, and its correction, kernel by kernel. Built here for
+//! the reason that `xattn` gives.
 
 use std::ops::Range;
 

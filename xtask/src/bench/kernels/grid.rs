@@ -19,7 +19,7 @@ use models::Dtype;
 
 use super::attention::{self, Heads, Step};
 use super::lists::SELECT_BLOCK;
-use super::products::{self, Matrix};
+use super::products::Matrix;
 use super::prompt::{self, Prompt};
 use super::select::{self, Policy};
 use super::work::{Bench, Timed, Work};
@@ -197,7 +197,7 @@ pub(super) fn items(gpu: &Gpu, quick: bool) -> Vec<Item> {
         }
     }
     if !software {
-        products(&mut grid, gpu);
+        products(&mut grid, gpu, main.size());
     }
     around(&mut grid, &sizes, main, software);
     grid.items
@@ -238,7 +238,7 @@ fn decode(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
 }
 
 /// Products of the layers of Llama 3 8B, of few rows to a whole chunk: by cooperative matrices and as devices without them do.
-fn products(grid: &mut Grid, gpu: &Gpu) {
+fn products(grid: &mut Grid, gpu: &Gpu, size: Size) {
     let matrix = |width, cols, parts| Matrix { width, cols, parts, dtype: Dtype::Q4_K };
     let matrices =
         [matrix(4096, 6144, 1), matrix(4096, 4096, 1), matrix(4096, 14_336, 2), matrix(14_336, 4096, 1)];
@@ -246,15 +246,15 @@ fn products(grid: &mut Grid, gpu: &Gpu) {
         let by_matrices: &[u32] = if gpu.runs_coop() { &[8, 64, 96, 192, 512, 2048] } else { &[] };
         for &rows in by_matrices {
             grid.add(format!("product {rows} rows, {}", matrix.name()), move |bench| {
-                bench.alone(products::by_matrices(bench.gpu, &matrix, rows)?)
+                bench.alone(matrix.product(rows, size).by_matrices(bench.gpu)?)
             });
         }
         for rows in [16, 64, 512, 2048] {
             grid.add(format!("product {rows} rows, {} in f32", matrix.name()), move |bench| {
-                bench.alone(products::in_f32(bench.gpu, &matrix, rows)?)
+                bench.alone(matrix.product(rows, size).in_f32(bench.gpu)?)
             });
             grid.add(format!("product {rows} rows, {} by codes", matrix.name()), move |bench| {
-                bench.alone(products::by_codes(bench.gpu, &matrix, rows)?)
+                bench.alone(matrix.product(rows, size).by_codes(bench.gpu)?)
             });
         }
     }

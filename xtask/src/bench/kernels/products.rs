@@ -1,18 +1,15 @@
 //! Products of activations with a quantised matrix, as a layer multiplies them.
 
 use anyhow::Result;
-use attn_kernels::gpu::{Bound, Buf, Gpu};
-use attn_kernels::kernel::KvDtype;
+use attn_kernels::gpu::Gpu;
+use attn_kernels::self_test::Size;
 use models::Dtype;
-use models::kernel::matmul::{Epilogue, MatmulParams};
+use models::kernel::matmul::Epilogue;
 use models::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, TilePlan};
-use models::kernel::matmul_int8::{self, MatmulInt8Params};
-use models::kernel::matmul_int8_tile;
 use models::kernel::matmul_tile::{self, Tile};
-use models::kernel::split_sum::{self, SplitSumParams};
+use models::kernel::{matmul_int8, matmul_int8_tile, split_sum};
 use models::pack::Format;
 
-use super::ceiling::random;
 use super::work::Work;
 
 /// A matrix of a layer, with its type.
@@ -26,112 +23,72 @@ pub(super) struct Matrix {
     pub(super) dtype: Dtype,
 }
 
+/// A product of `size`, whose matrix is in `format`.
+#[derive(Clone)]
+pub(super) struct Product {
+    size: Size,
+    format: Format,
+    epilogue: Epilogue,
+    name: String,
+}
+
 impl Matrix {
     pub(super) fn name(&self) -> String {
         let parts = if self.parts == 2 { "2 x " } else { "" };
         format!("{} x {parts}{}, {}", self.width, self.cols, self.dtype)
     }
 
-    fn blocks(&self) -> u32 {
-        self.width / 32
-    }
-
-    fn epilogue(&self) -> Epilogue {
-        if self.parts == 2 { Epilogue::SiluMul } else { Epilogue::Store }
-    }
-
-    fn weight_bytes(&self) -> usize {
-        let column = Format::from(self.dtype).column_bytes(self.blocks() as usize);
-        column * (self.cols * self.parts) as usize
-    }
-
-    /// Quants and scales: any bits are weights of the types that are measured.
-    fn planes(&self, gpu: &Gpu) -> Result<[Buf<u32>; 2]> {
-        let bytes = self.weight_bytes();
-        Ok([random(gpu, KvDtype::Int8, bytes, 2)?, random(gpu, KvDtype::Int8, bytes / 4, 3)?])
-    }
-
-    /// Bytes that a product of `rows` rows reads and writes at least, with `x_bytes` for an activation.
-    fn bytes(&self, rows: u32, x_bytes: f64) -> f64 {
-        let elements = |columns: u32| f64::from(rows) * f64::from(columns);
-        self.weight_bytes() as f64 + x_bytes * elements(self.width) + 4.0 * elements(self.cols)
-    }
-
-    fn operations(&self, rows: u32) -> f64 {
-        2.0 * f64::from(rows) * f64::from(self.width) * f64::from(self.cols * self.parts)
+    /// The product with `rows` rows; `any` has sizes that no product takes.
+    pub(super) fn product(&self, rows: u32, any: Size) -> Product {
+        let Self { width, cols, parts, dtype } = *self;
+        Product {
+            size: Size { rows, width, cols, ..any },
+            format: Format::from(dtype),
+            epilogue: if parts == 2 { Epilogue::SiluMul } else { Epilogue::Store },
+            name: format!("{rows} rows, {}", self.name()),
+        }
     }
 }
 
-/// `rows` rows of f16 times a matrix by cooperative matrices, cut as a decoder cuts it.
-pub(super) fn by_matrices(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work> {
-    let Matrix { width, cols, dtype, .. } = *matrix;
-    let (format, blocks, epilogue) = (Format::from(dtype), matrix.blocks(), matrix.epilogue());
-    let shape = [rows, cols, blocks];
-    let plan = TilePlan::fastest(gpu.profile(), shape, epilogue, MAX_PARTIALS);
-    let (TilePlan { tile, split_blocks }, splits) = (plan, plan.splits(blocks));
-    let x = random(gpu, KvDtype::F16, (rows * width) as usize, 1)?;
-    let [quants, scales] = matrix.planes(gpu)?;
-    let y = gpu.buffer::<f32>("y", (rows * cols) as usize)?;
-    let partials =
-        gpu.buffer::<f32>("partials", if splits > 1 { (splits * rows * cols) as usize } else { 1 })?;
-    let params = MatmulParams { split_blocks, ..MatmulParams::new(shape) };
-    let grid = matmul_coop::grid(tile, [rows, cols], splits);
-    let out: Bound = if splits > 1 { (&partials).into() } else { (&y).into() };
-    let product = Work::new("matmul_coop", "coop", format!("{rows} rows, {}", matrix.name()))
-        .costs(matrix.bytes(rows, 2.0), matrix.operations(rows))
-        .dispatch(
-            matmul_coop::variant(format, epilogue, Activations::F16, tile),
-            &params,
-            [(&x).into(), (&quants).into(), (&scales).into(), out],
-            grid,
-        );
-    if splits == 1 {
-        return Ok(product);
+impl Product {
+    /// f16 by cooperative matrices, cut as a decoder cuts it.
+    pub(super) fn by_matrices(&self, gpu: &Gpu) -> Result<Work> {
+        let Self { size, format, epilogue, name } = self;
+        let blocks = size.width / 32;
+        let plan = TilePlan::fastest(gpu.profile(), [size.rows, size.cols, blocks], *epilogue, MAX_PARTIALS);
+        let size = Size { partition: plan.split_blocks, ..*size };
+        let variant = matmul_coop::variant(*format, *epilogue, Activations::F16, plan.tile);
+        let product = Work::of(gpu, "matmul_coop", &variant, size, name)?;
+        if plan.splits(blocks) == 1 {
+            return Ok(product);
+        }
+        let partials = product.renamed("y", "partials");
+        Ok(product.followed(Work::sharing(
+            gpu,
+            "split_sum",
+            &split_sum::variant(*epilogue),
+            size,
+            "",
+            &partials,
+        )?))
     }
-    let sum = SplitSumParams { rows, cols, splits, y_stride: cols, y_offset: 0 };
-    Ok(product.dispatch(
-        split_sum::variant(epilogue),
-        &sum,
-        [Bound::from(&partials), (&y).into()],
-        split_sum::grid(&sum),
-    ))
-}
 
-/// `rows` rows of f32 times a matrix through workgroup memory.
-pub(super) fn in_f32(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work> {
-    let x = random(gpu, KvDtype::F32, (rows * matrix.width) as usize, 1)?;
-    let [quants, scales] = matrix.planes(gpu)?;
-    let y = gpu.buffer::<f32>("y", (rows * matrix.cols) as usize)?;
-    let format = Format::from(matrix.dtype);
-    let results = u64::from(rows) * u64::from(matrix.cols * matrix.parts);
-    let tile = Tile::choose(gpu.profile(), matrix.epilogue(), rows, results);
-    Ok(Work::new("matmul_tile", "baseline", format!("{rows} rows, {}", matrix.name()))
-        .costs(matrix.bytes(rows, 4.0), matrix.operations(rows))
-        .dispatch(
-            matmul_tile::variant(format, matrix.epilogue(), tile),
-            &MatmulParams::new([rows, matrix.cols, matrix.blocks()]),
-            [(&x).into(), (&quants).into(), (&scales).into(), (&y).into()],
-            tile.grid(matrix.epilogue(), rows, matrix.cols),
-        ))
-}
+    /// f32 through workgroup memory.
+    pub(super) fn in_f32(&self, gpu: &Gpu) -> Result<Work> {
+        let Self { size, format, epilogue, name } = self;
+        let parts = if *epilogue == Epilogue::SiluMul { 2 } else { 1 };
+        let results = u64::from(size.rows) * u64::from(size.cols * parts);
+        let tile = Tile::choose(gpu.profile(), *epilogue, size.rows, results);
+        let variant = matmul_tile::variant(*format, *epilogue, tile);
+        Work::of(gpu, "matmul_tile", &variant, *size, name)
+    }
 
-/// `rows` rows of codes of 8 bits times a matrix through workgroup memory.
-pub(super) fn by_codes(gpu: &Gpu, matrix: &Matrix, rows: u32) -> Result<Work> {
-    let (epilogue, blocks) = (matrix.epilogue(), matrix.blocks());
-    let x = random(gpu, KvDtype::Int8, (rows * matrix.width) as usize, 1)?;
-    let x_scales = random(gpu, KvDtype::F32, (rows * blocks * 2) as usize, 4)?;
-    let [quants, scales] = matrix.planes(gpu)?;
-    let y = gpu.buffer::<f32>("y", (rows * matrix.cols) as usize)?;
-    let params = MatmulInt8Params { rows, cols: matrix.cols, blocks, y_stride: matrix.cols, y_offset: 0 };
-    let slices = matmul_int8::slices(epilogue, gpu.limits().max_compute_invocations_per_workgroup);
-    let format = Format::from(matrix.dtype);
-    let tile = Tile::coded(gpu.profile().registers);
-    Ok(Work::new("matmul_int8_tile", "baseline", format!("{rows} rows, {}", matrix.name()))
-        .costs(matrix.bytes(rows, 1.25), matrix.operations(rows))
-        .dispatch(
-            matmul_int8_tile::variant(format, epilogue, slices, tile),
-            &params,
-            [(&x).into(), (&x_scales).into(), (&quants).into(), (&scales).into(), (&y).into()],
-            tile.grid(epilogue, rows, matrix.cols),
-        ))
+    /// Codes of 8 bits through workgroup memory.
+    pub(super) fn by_codes(&self, gpu: &Gpu) -> Result<Work> {
+        let Self { size, format, epilogue, name } = self;
+        let slices = matmul_int8::slices(*epilogue, gpu.limits().max_compute_invocations_per_workgroup);
+        let tile = Tile::coded(gpu.profile().registers);
+        let variant = matmul_int8_tile::variant(*format, *epilogue, slices, tile);
+        Work::of(gpu, "matmul_int8_tile", &variant, *size, name)
+    }
 }

@@ -1,4 +1,5 @@
-//! XAttention of a prompt: the estimate of its blocks, kernel by kernel.
+//! XAttention of a prompt: the estimate of its blocks, kernel by kernel. Built here and not by cases of self-tests, because the
+//! kernels read what the ones before have written of one structured prompt, chunk by chunk.
 
 use std::ops::Range;
 
