@@ -19,7 +19,7 @@ pub use tier::SpillTier;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{self, Arc};
 use std::thread::JoinHandle;
 
 use crate::volume::{VolumeFile, read_exact, write_all};

@@ -97,13 +97,6 @@ fn portable() -> Result<()> {
     Ok(())
 }
 
-/// loom's run. In a separate target folder, because the flag affects every crate and would make the next build start from
-/// scratch.
-fn interleavings() -> Step {
-    let queues = step("test --package pagoda-prefetch --lib --target-dir target/loom");
-    Step { variable: Some(("RUSTFLAGS", "--cfg loom")), ..queues }
-}
-
 fn step(line: &str) -> Step {
     Step { args: line.split(' ').map(String::from).collect(), variable: None }
 }
@@ -125,7 +118,7 @@ fn meanwhile() -> Vec<Step> {
     // With the examples come the dependencies of tests, so that this takes what clippy has compiled.
     let docs = step(&format!("doc --workspace --lib --examples --no-deps --features {FEATURES}"));
     let docs = Step { variable: Some(("RUSTDOCFLAGS", "-D warnings")), ..docs };
-    [docs, interleavings()].into_iter().chain(alone).collect()
+    [docs].into_iter().chain(alone).collect()
 }
 
 impl Step {
@@ -171,7 +164,6 @@ mod tests {
         cargo fmt --all --check
         cargo clippy --workspace --all-targets --features xtask/s3,xtask/tls -- -D warnings
         RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --examples --no-deps --features xtask/s3,xtask/tls
-        RUSTFLAGS='--cfg loom' cargo test --package pagoda-prefetch --lib --target-dir target/loom
         cargo clippy --package kvblock --no-default-features -- -D warnings
         cargo clippy --package kvblock --no-default-features --features serde -- -D warnings
         cargo clippy --package sparse-select --no-default-features -- -D warnings

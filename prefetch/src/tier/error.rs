@@ -247,8 +247,7 @@ fn differences(found: &str, expected: &str) -> String {
     sides.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-// Dependencies of tests are not compiled for loom.
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

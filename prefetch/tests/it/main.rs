@@ -1,10 +1,10 @@
 //! The rules of all tiers for each tier, and the engine, planner and codecs without any.
-#![cfg(not(loom))]
 
 mod conformance;
 #[cfg(feature = "disk")]
 mod disk;
 mod examples;
+mod interleavings;
 #[cfg(feature = "disk")]
 mod mutated;
 mod pure;

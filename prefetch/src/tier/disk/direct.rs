@@ -68,7 +68,7 @@ pub(super) fn open(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -79,7 +79,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
