@@ -1,4 +1,6 @@
 //! The text of PDF files.
+//!
+//! Compressed streams are unpacked whole: this version of lopdf, the newest that pdf-extract takes, has no limit of their sizes.
 
 use std::fmt::{self, Write};
 use std::thread;
