@@ -3,7 +3,7 @@
 mod e2e;
 mod kernels;
 mod plan;
-pub(crate) mod policies;
+mod policies;
 mod replay;
 
 use anyhow::{Result, ensure};

@@ -14,10 +14,10 @@ mod kernels;
 mod values;
 
 pub use kernels::KernelsArgs;
-pub use pagoda_cli::cli::{BenchServeArgs, EngineArgs, GenerateArgs, ServedArgs, SparseArg};
+pub use pagoda_cli::cli::{
+    BenchPoliciesArgs, BenchServeArgs, EngineArgs, GenerateArgs, ServedArgs, SparseArg,
+};
 pub(crate) use shared::memory;
-
-use crate::policies;
 
 /// `cargo xtask`: one subcommand and its flags.
 #[derive(Debug, Parser)]
@@ -62,8 +62,7 @@ impl Cli {
             move |text: &str| shared::policy_of(&registry, text)
         };
         let select = |command: clap::Command| command.mut_arg("sparse", |arg| arg.value_parser(policy));
-        let command =
-            cli::with_policies(Self::command(), &policies(registry)).mut_subcommand("select", select);
+        let command = cli::with_policies(Self::command(), registry).mut_subcommand("select", select);
         let greedy = |arg: clap::Arg| arg.help(TEMPERATURE);
         let mut command = cli::sources::with_sources(command)
             .mut_subcommand("generate", |generate| generate.mut_arg("temperature", greedy));
@@ -194,9 +193,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE.ron")]
     pub workload: Vec<PathBuf>,
 
-    /// Plan instead of the built-in one: a RON file for `e2e`, `policies` or `serve` (see e2e, policies and cli/workloads in
-    /// xtask), or a name: for `e2e` one of beyond-gpu, cpu, gpu, host-weights, million, pools, pools-cpu, real-sizes, sparse and
-    /// sparse-no-coop, for `policies` turnover, for `serve` restart, which kills the server and starts it again
+    /// Plan instead of the built-in one: a RON file for `e2e`, `policies` or `serve` (see e2e, policies, cli/policies and
+    /// cli/workloads in xtask), or a name: for `e2e` one of beyond-gpu, cpu, gpu, host-weights, million, pools, pools-cpu,
+    /// real-sizes, sparse and sparse-no-coop, for `policies` turnover, for `serve` restart, which kills the server and starts it
+    /// again
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<PathBuf>,
 
@@ -251,6 +251,19 @@ impl BenchArgs {
             served: self.served.clone(),
             engine: self.engine.clone(),
             engine_flags: self.engine_flags.clone(),
+        }
+    }
+
+    /// The arguments of the report of the suite `policies`, which `pagoda` has too.
+    #[must_use]
+    pub fn policies(&self) -> BenchPoliciesArgs {
+        BenchPoliciesArgs {
+            plan: self.plan.clone(),
+            text: self.text.clone(),
+            report: self.report.clone(),
+            out: self.out.clone(),
+            json: self.json,
+            engine: self.engine.clone(),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use pagoda::Registry;
-use pagoda_cli::cli::{Defaults, Policies};
+use pagoda_cli::cli::Defaults;
 use pagoda_cli::{default_model, generate, model, open_model, report, self_test, setup};
 
 use cli::{Cli, Command};
@@ -37,7 +37,7 @@ pub fn run(command: Command, registry: &Registry) -> Result<()> {
             set_up::set_up(default_model::needs(&args.engine)?)?;
             generate::run(&args, Defaults::Greedy)
         }
-        Command::Shared(command) => pagoda_cli::run(command, &policies(registry)),
+        Command::Shared(command) => pagoda_cli::run(command, registry),
         Command::Select(args) => select::run(&args, registry),
         Command::Bench(args) => bench::run(&args, registry),
         Command::Test(args) => test::run(&args),
@@ -47,11 +47,6 @@ pub fn run(command: Command, registry: &Registry) -> Result<()> {
         Command::Portability(args) => portability::run(&args),
         Command::PortabilityWorker(args) => portability::work(&args),
     }
-}
-
-/// The policies of `registry`, which `--sparse auto` measures if nothing is known of them.
-pub(crate) fn policies(registry: &Registry) -> Policies {
-    Policies { registry: registry.clone(), measure: Some(bench::policies::report::measure_short) }
 }
 
 /// The README's example, run as a documentation test.

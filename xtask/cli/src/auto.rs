@@ -9,6 +9,7 @@ use anyhow::{Result, bail, ensure};
 use pagoda::measured::{self, Measurement, Measurements, fastest_within};
 use pagoda::{EngineOptions, Model, Sparse};
 
+use crate::bench::policies::report;
 use crate::cli::{Auto, EngineArgs, SparseArg};
 use crate::model;
 
@@ -39,18 +40,11 @@ pub fn settle(args: &EngineArgs, model: &Arc<Model>) -> Result<()> {
             bail!(
                 "sparse auto: no policy was measured for this model, KV type and device, and a software driver takes long: {} \
                  measures them",
-                command(&dense)
+                command(&report::program(), &dense)
             );
         }
-        let Some(measure) = auto.policies.measure else {
-            bail!(
-                "sparse auto: no policy was measured for this model, KV type and device: in a checkout of the sources, {} \
-                 measures them",
-                command(&dense)
-            );
-        };
         say("measuring policies for this model, KV type and device, once");
-        measure(&dense, &auto.policies.registry, model)
+        report::measure_short(&dense, &auto.registry, model)
     };
     let measurement = known(&mut Measurements::of_this_user(), key, &say, measure)?;
     let suits = |sparse: &Sparse| model.check_sparse(sparse, args.block_size).is_ok();
@@ -89,7 +83,7 @@ fn take(
     say: &dyn Fn(&str),
 ) -> Option<Sparse> {
     let Measurement { date, text, policies } = measurement;
-    let sparse = |spec: &str| Sparse::new(&auto.policies.registry, &spec.parse().ok()?).ok().filter(suits);
+    let sparse = |spec: &str| Sparse::new(&auto.registry, &spec.parse().ok()?).ok().filter(suits);
     let known: Vec<_> = policies.into_iter().filter(|row| sparse(&row.spec).is_some()).collect();
     let Some(row) = fastest_within(&known, auto.limit) else {
         say(&format!(
@@ -103,7 +97,7 @@ fn take(
 }
 
 /// The command that measures what an engine with these flags asks for: with those that measurements depend on, defaults left out.
-fn command(args: &EngineArgs) -> String {
+fn command(program: &str, args: &EngineArgs) -> String {
     let other = |value: String, default: &str| (value != default).then_some(value);
     let flags = [
         ("--model", args.model.as_ref().map(|path| path.display().to_string())),
@@ -118,7 +112,7 @@ fn command(args: &EngineArgs) -> String {
     ];
     let given = flags.into_iter().filter_map(|(flag, value)| Some(format!(" {flag} {}", value?)));
     let no_coop = args.no_coop.then(|| " --no-coop".to_owned());
-    format!("cargo xtask bench policies --report{}", given.chain(no_coop).collect::<String>())
+    format!("{program} bench policies --report{}", given.chain(no_coop).collect::<String>())
 }
 
 #[cfg(test)]

@@ -16,9 +16,11 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use clap::FromArgMatches as _;
 use pagoda::usage::{TierUse, readable};
-use pagoda::{Demand, Engine, Event, FinishReason, Finished, Model, Preemption, Request, error_chain};
+use pagoda::{
+    Demand, Engine, Event, FinishReason, Finished, Model, Preemption, Registry, Request, error_chain,
+};
 
-use crate::cli::{ChatArgs, Defaults, EngineArgs, Policies, SamplingArgs, SparseArg};
+use crate::cli::{ChatArgs, Defaults, EngineArgs, SamplingArgs, SparseArg};
 use crate::interrupt::Stop;
 use crate::open_model::open_model;
 use crate::progress::PrefillBar;
@@ -32,7 +34,7 @@ use typed::Typed;
 ///
 /// # Errors
 /// Errors of the model and the device. What is wrong with a line is told, and the conversation goes on.
-pub fn run(args: &ChatArgs, policies: &Policies) -> Result<()> {
+pub fn run(args: &ChatArgs, registry: &Registry) -> Result<()> {
     let model = open_model(&args.engine)?;
     model.tokenizer()?;
     let history = match &args.load {
@@ -68,7 +70,7 @@ pub fn run(args: &ChatArgs, policies: &Policies) -> Result<()> {
             Ok(Input::Command(Command::Retry)) => chat.retry(&terminal, &mut lines)?,
             Ok(Input::Command(Command::Exit)) => break,
             Ok(Input::Command(Command::Sparse(policy))) if !policy.is_empty() => {
-                match SparseArg::read(policies, policy) {
+                match SparseArg::read(registry, policy) {
                     Ok(sparse) => chat = chat.with_policy(sparse)?,
                     Err(error) => tell(&error),
                 }

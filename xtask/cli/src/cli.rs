@@ -13,6 +13,7 @@ use pagoda::Registry;
 mod chat;
 mod engine;
 mod generate;
+mod policies;
 mod sampling;
 mod score;
 mod serve;
@@ -27,13 +28,14 @@ pub mod values;
 pub use chat::ChatArgs;
 pub use engine::EngineArgs;
 pub use generate::GenerateArgs;
+pub use policies::BenchPoliciesArgs;
 pub use sampling::{Defaults, SamplingArgs};
 pub use score::ScoreArgs;
 pub use serve::{LogForm, ServeArgs};
 pub use served::{BenchServeArgs, PromptForm, ServedArgs};
 pub use slo::Slo;
 pub use sources::Sources;
-pub use sparse::{Auto, Measure, Policies, SparseArg};
+pub use sparse::{Auto, SparseArg};
 pub use template::TemplateArgs;
 
 /// `pagoda`: one subcommand and its flags.
@@ -54,7 +56,7 @@ pub enum Command {
     /// A command that `cargo xtask` has too.
     #[command(flatten)]
     Shared(Shared),
-    /// Measure a server
+    /// Measure sparse policies, or a server
     #[command(subcommand)]
     Bench(Bench),
     /// Print the completions of a shell
@@ -111,12 +113,15 @@ pub enum Shared {
 pub enum Bench {
     /// Send requests over HTTP as they arrive at a server, to one that is started for it or to any other
     Serve(Box<BenchServeArgs>),
+    /// Measure loss and speed of sparse policies on this model and device, and write a page with a recommendation, which
+    /// --sparse auto follows
+    Policies(Box<BenchPoliciesArgs>),
 }
 
 impl Cli {
     /// The command with everything that is read from the command line.
-    pub(crate) fn definition(policies: &Policies) -> clap::Command {
-        sources::with_sources(with_policies(Self::command(), policies))
+    pub(crate) fn definition(registry: &Registry) -> clap::Command {
+        sources::with_sources(with_policies(Self::command(), registry))
     }
 
     /// Reads the arguments of this process; wrong usage ends it with exit code 2. `--sparse` names policies of
@@ -148,8 +153,7 @@ impl Cli {
         args: Vec<OsString>,
         sources: &Sources,
     ) -> Result<Self, clap::Error> {
-        let policies = Policies { registry: registry.clone(), measure: None };
-        let mut command = Self::definition(&policies);
+        let mut command = Self::definition(registry);
         let matches = sources::parse(&command, &args, sources)?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         if let (Command::Bench(Bench::Serve(args)), Some((_, bench))) =
@@ -162,16 +166,16 @@ impl Cli {
     }
 }
 
-/// The command with subcommands whose `--sparse` takes `policies`.
+/// The command with subcommands whose `--sparse` takes policies of `registry`.
 #[must_use]
-pub fn with_policies(command: clap::Command, policies: &Policies) -> clap::Command {
+pub fn with_policies(command: clap::Command, registry: &Registry) -> clap::Command {
     command.mut_subcommands(|command| {
-        let command = with_policies(command, policies);
+        let command = with_policies(command, registry);
         if command.get_arguments().all(|arg| arg.get_id() != "sparse") {
             return command;
         }
-        let policies = policies.clone();
-        let choice = move |text: &str| SparseArg::read(&policies, text);
+        let registry = registry.clone();
+        let choice = move |text: &str| SparseArg::read(&registry, text);
         command.mut_arg("sparse", |arg| arg.value_parser(choice))
     })
 }

@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use clap::Command;
 use pagoda::Registry;
 
-use crate::cli::{Cli, CompletionsArgs, ManArgs, Policies};
+use crate::cli::{Cli, CompletionsArgs, ManArgs};
 
 fn definition() -> Command {
-    Cli::definition(&Policies { registry: Registry::builtin(), measure: None })
+    Cli::definition(&Registry::builtin())
 }
 
 /// Prints the completions of a shell.

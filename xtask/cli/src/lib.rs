@@ -34,17 +34,17 @@ use anyhow::Result;
 use pagoda::{Registry, error_chain};
 
 use crate::serve::{EXIT_ENGINE_FAILED, EngineFailed};
-use cli::{Bench, Cli, Command, Defaults, Policies, Shared};
+use cli::{Bench, Cli, Command, Defaults, Shared};
 use interrupt::Interrupted;
 
 /// Runs the command line of this process with the policies of `registry`, and turns its result into an exit code.
 #[must_use]
 pub fn main(registry: &Registry) -> ExitCode {
-    let policies = Policies { registry: registry.clone(), measure: None };
     exit(match Cli::read(registry).command {
         Command::Run(args) => generate::run(&args, Defaults::OfModel),
-        Command::Shared(command) => run(command, &policies),
+        Command::Shared(command) => run(command, registry),
         Command::Bench(Bench::Serve(args)) => bench::serve::run(&args),
+        Command::Bench(Bench::Policies(args)) => bench::policies::run(&args, registry),
         Command::Completions(args) => describe::completions(args),
         Command::Man(args) => describe::man(&args),
     })
@@ -89,9 +89,9 @@ pub fn order_adapters_here() {
 ///
 /// # Errors
 /// Those of the command.
-pub fn run(command: Shared, policies: &Policies) -> Result<()> {
+pub fn run(command: Shared, registry: &Registry) -> Result<()> {
     match command {
-        Shared::Chat(args) => chat::run(&args, policies),
+        Shared::Chat(args) => chat::run(&args, registry),
         Shared::Serve(args) => serve::run(&args),
         Shared::Pull(args) => pull::run(&args),
         Shared::Models(args) => models_list::run(&args),

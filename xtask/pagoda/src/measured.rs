@@ -1,7 +1,7 @@
 //! Loss and speed of sparse policies as measured on the user's model and device, and the choice among them by a limit of loss.
 //!
 //! The measurements are kept in a JSON file in the user's cache folder, under everything that moves them: model, KV type, device
-//! and driver. `cargo xtask bench policies --report` writes them, and `--sparse auto:loss=0.5%` goes by them.
+//! and driver. `pagoda bench policies --report` writes them, and `--sparse auto:loss=0.5%` goes by them.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

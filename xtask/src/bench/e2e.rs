@@ -2,8 +2,7 @@
 //! batches of equal requests, then, on GPUs or if a filter names them, and unless a plan is given, traces of arrivals.
 
 mod fetches;
-pub(super) mod measure;
-pub(super) mod plan;
+mod plan;
 mod row;
 
 use std::sync::Arc;
@@ -12,12 +11,12 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use models::KvPlan;
 use pagoda::{Demand, EngineOptions, Model, Preemption};
+use pagoda_cli::bench::measure::{Batch, Bench, count};
 use prefetch::spec::TierSpec;
 use sparse_select::Registry;
 
 use self::fetches::Fetches;
-use self::measure::Bench;
-use self::plan::{Batch, EnginePlan, Run, with_pool};
+use self::plan::{EnginePlan, Run, with_pool};
 use self::row::{EngineRow, Setting};
 use super::kernels::Ceiling;
 use super::{page, replay, workload};
@@ -67,7 +66,7 @@ fn names(traces: &[workload::Workload]) -> String {
 
 /// Whether every word of the filter is in the label of the engine and the name of a trace.
 fn selects(args: &BenchArgs, trace: &workload::Workload) -> bool {
-    let label = format!("{} {}", plan::label(&args.engine), trace.name);
+    let label = format!("{} {}", args.engine.label(), trace.name);
     plan::is_wanted(args.filter.as_deref(), &label)
 }
 
@@ -137,7 +136,7 @@ fn beyond(args: &EngineArgs, model: &Model, batch: Batch, share: f64) -> Result<
     let mut tiers = TierSpec::default();
     tiers.host_bytes = Some(blocks * block_bytes);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a u32")]
-    let device = (measure::count(blocks) * share).ceil() as u32;
+    let device = (count(blocks) * share).ceil() as u32;
     Ok(EngineArgs { kv_blocks: Some(device.max(2)), kv_tiers: Some(tiers), ..args.clone() })
 }
 

@@ -4,36 +4,28 @@
 mod cell;
 mod lengths;
 mod plan;
-pub(crate) mod report;
-mod ruler;
-mod runner;
 mod scores;
 mod summary;
 mod turnover;
 
-use std::env;
 use std::fs;
-use std::hash::{DefaultHasher, Hasher as _};
 use std::io;
-use std::path::Path;
 
 use anyhow::{Context, Result};
 use attn_kernels::gpu::Gpu;
 use indicatif::{ProgressBar, ProgressStyle};
 use models::Decoder;
 use pagoda::{Demand, EngineOptions, Model, Registry, Sparse};
+use pagoda_cli::bench::policies::cells::{Cells, Kept as _};
+use pagoda_cli::bench::policies::runner::{self, Score, SequencePlan};
+use pagoda_cli::bench::policies::{self as shared, GPL, report, ruler};
 
 use super::page;
 use crate::cli::{BenchArgs, EngineArgs};
 use crate::open_model::open_model;
 use crate::{model, report as out};
-use cell::{Cell, Cells, Kept as _, Phase};
-use plan::Plan;
-use plan::Text;
-use runner::{Score, SequencePlan};
-
-/// The text whose likelihood is measured if the plan names no file: see xtask/texts.
-const TEXT: &str = include_str!("../../texts/gpl-3.txt");
+use cell::{Cell, Phase};
+use plan::{Plan, Text};
 
 /// Report of a step about the selections of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,16 +47,16 @@ struct Job {
 
 /// Checks the text of a plan.
 pub(super) fn check(plan: &str) -> Result<()> {
-    if report::ReportPlan::names(plan) {
-        return report::ReportPlan::parse(plan).map(drop);
+    if report::names(plan) {
+        return report::check(plan);
     }
     if turnover::names(plan) { turnover::check(plan) } else { Plan::parse(plan).map(drop) }
 }
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
-    if let Some(file) = &args.report {
-        return report::run(args, registry, &open_model(&args.engine)?, file.as_deref());
+    if args.report.is_some() {
+        return shared::run(&args.policies(), registry);
     }
     if args.plan.as_deref().is_some_and(turnover::is_planned) {
         return turnover::run(args, registry);
@@ -81,9 +73,10 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
         model.check_sparse(sparse, args.engine.block_size).with_context(|| format!("policy {policy}"))?;
     }
     fit(&mut plan, model.config.context_length)?;
-    let setup = setup(&EngineArgs { chunk: plan.chunk, ..args.engine.clone() }, &model, &gpu)?;
+    let setup = shared::setup(&EngineArgs { chunk: plan.chunk, ..args.engine.clone() }, &model, &gpu)?;
     drop(gpu);
-    let mut cells = Cells::open(args.out.as_deref())?;
+    let kept = args.out.as_ref().map(|folder| Cells::<Cell>::at(folder.join("policies.jsonl")));
+    let mut cells = kept.transpose()?.unwrap_or_default();
     let jobs = jobs(&plan, &model, &setup)?;
     let bar = ProgressBar::new((plan.policies.len() * jobs.len()) as u64).with_style(
         ProgressStyle::with_template("[{bar:30}] {pos} of {len}, {eta} left: {msg}")?.progress_chars("=> "),
@@ -143,32 +136,6 @@ fn fit(plan: &mut Plan, context: u32) -> Result<()> {
         "the shortest sequence has {shortest} tokens, the context length is {context}"
     );
     Ok(())
-}
-
-/// Describes everything that results depend on except policy and task.
-fn setup(engine: &EngineArgs, model: &Model, gpu: &Gpu) -> Result<String> {
-    let name = engine
-        .model
-        .as_ref()
-        .map_or_else(|| crate::default_model::PACKAGE.file.to_string(), |path| path.display().to_string());
-    let info = gpu.info();
-    let EngineArgs { block_size, kv_dtype, chunk, select_on, .. } = engine;
-    Ok(format!(
-        "{name} ({:032x}), KV {kv_dtype:?}, blocks of {block_size}, chunks of {chunk}, selection on {select_on:?}; {} level {}, driver {}, build {:016x}",
-        model.fingerprint()?,
-        info.name,
-        gpu.level(),
-        info.driver_info,
-        build(&env::current_exe()?)?,
-    ))
-}
-
-/// Names a program by its file: measurements of another build, of another profile say, are not to be mixed with its own.
-fn build(program: &Path) -> Result<u64> {
-    let bytes = fs::read(program).with_context(|| format!("{}: cannot be read", program.display()))?;
-    let mut hasher = DefaultHasher::new();
-    hasher.write(&bytes);
-    Ok(hasher.finish())
 }
 
 /// The engine with a policy, and the bytes of one of the policy's blocks per KV head and layer.
@@ -262,7 +229,7 @@ fn text_ids(text: &Text, model: &Model) -> Result<Vec<u32>> {
             let read = fs::read_to_string(path);
             tokenizer.encode(&read.with_context(|| format!("{}: cannot be read", path.display()))?, true)?
         }
-        None => tokenizer.encode(TEXT, true)?,
+        None => tokenizer.encode(GPL, true)?,
     };
     let (got, wanted) = (ids.len(), text.tokens as usize);
     anyhow::ensure!(got >= wanted, "the text has {got} tokens, {wanted} are wanted");
@@ -321,25 +288,5 @@ fn print(rows: &[Cell], plan: &Plan) {
     for (policy, layers) in summary::layers(rows) {
         let layers: Vec<String> = layers.iter().map(|density| format!("{density:.2}")).collect();
         println!("{policy}: density of decode by layer: {}", layers.join(" "));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cells_of_another_build_are_not_reused() {
-        let folder = tempfile::tempdir().unwrap();
-        let setup = |text: &str| {
-            let program = folder.path().join("program");
-            fs::write(&program, text).unwrap();
-            format!("build {:016x}", build(&program).unwrap())
-        };
-        let mut cells: Cells = Cells::default();
-        let measured = Cell { setup: setup("release"), ..cell::example("full", "text 512") };
-        cells.put(measured.clone()).unwrap();
-        let again = |text| cells.get(&Cell { setup: setup(text), ..measured.clone() }.key()).is_some();
-        assert_eq!([again("release"), again("debug")], [true, false]);
     }
 }

@@ -82,8 +82,8 @@ fn policies_are_measured_once() {
 
 #[test]
 fn the_command_that_measures_names_what_differs_from_its_defaults() {
-    insta::assert_snapshot!(command(&engine("")), @"cargo xtask bench policies --report");
+    insta::assert_snapshot!(command("pagoda", &engine("")), @"pagoda bench policies --report");
     let line =
         "--model m --quantize q4_k --kv-dtype int8 --block-size 32 --device 1 --no-coop --kv-memory 1GiB";
-    insta::assert_snapshot!(command(&engine(line)), @"cargo xtask bench policies --report --model m --quantize q4_k --kv-dtype int8 --block-size 32 --device 1 --no-coop");
+    insta::assert_snapshot!(command("pagoda", &engine(line)), @"pagoda bench policies --report --model m --quantize q4_k --kv-dtype int8 --block-size 32 --device 1 --no-coop");
 }

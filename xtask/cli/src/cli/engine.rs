@@ -7,10 +7,12 @@ use attn_kernels::gpu::{Checks, GpuOptions};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command};
 use models::{ActivationType, Dtype, RandomSpec};
+use pagoda::usage::readable;
 use pagoda::{IndexDtype, KvDtype, SelectionPlace, Sparse};
 use prefetch::spec::TierSpec;
 
 use super::{SparseArg, values};
+use crate::default_model;
 
 /// Flags of the engine, common to every command that runs a model.
 #[derive(Debug, Clone, Args)]
@@ -32,7 +34,8 @@ pub struct EngineArgs {
     pub quantize: Option<Dtype>,
 
     /// Sparse-attention policy: NAME, NAME:key=value,key=value, a preset, FILE.ron, or auto:loss=0.5% for the fastest one
-    /// that loses at most that, as `bench policies --report` measured on this model and device; by default attention is full
+    /// that loses at most that, as `bench policies --report` measured on this model and device; if it did not, a GPU measures
+    /// a few policies at the first use. By default attention is full
     #[arg(long, value_name = "SPEC", value_parser = values::no_choice)]
     pub sparse: Option<SparseArg>,
 
@@ -125,6 +128,25 @@ impl EngineArgs {
     pub fn gpu(&self) -> GpuOptions {
         let host_buffers = !self.no_host_buffers;
         GpuOptions::new(Checks::Off).device(self.device.clone()).host_buffers(host_buffers)
+    }
+
+    /// Names the engine: the model, and the flags that change its computation.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let model = match (&self.random, &self.model) {
+            (Some(spec), _) => spec.to_string(),
+            (None, Some(path)) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
+            (None, None) => default_model::PACKAGE.file.to_owned(),
+        };
+        let flags = [
+            (self.no_coop, "no-coop"),
+            (self.reproducible, "reproducible"),
+            (self.host_tier_on_device, "control"),
+        ];
+        let flags = flags.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag.to_owned());
+        let sparse = self.sparse.as_ref().map(ToString::to_string);
+        let weights = self.weights_on_gpu.map(|bytes| format!("weights on gpu {}", readable(bytes)));
+        std::iter::once(model).chain(flags).chain(weights).chain(sparse).collect::<Vec<_>>().join(" ")
     }
 
     /// The sparse-attention policy, `None` for dense attention.

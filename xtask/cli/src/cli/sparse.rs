@@ -1,13 +1,12 @@
 //! `--sparse`: a policy, or a limit of loss that one is to keep.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use anyhow::{Result, bail, ensure};
-use pagoda::measured::{LossLimit, Measurement};
-use pagoda::{Model, Registry, Sparse, Spec};
+use pagoda::measured::LossLimit;
+use pagoda::{Registry, Sparse, Spec};
 
-use super::EngineArgs;
 use super::values::policy_of;
 
 /// Name in place of a policy's, for a limit of loss.
@@ -22,25 +21,13 @@ pub enum SparseArg {
     Auto(Auto),
 }
 
-/// Measures policies of a registry on a model and on the device of the flags, for `auto`.
-pub type Measure = fn(&EngineArgs, &Registry, &Arc<Model>) -> Result<Measurement>;
-
-/// Policies that `--sparse` names.
-#[derive(Debug, Clone)]
-pub struct Policies {
-    /// The policies.
-    pub registry: Registry,
-    /// Way to measure them where nothing is known; without it, `auto` goes by what was measured before.
-    pub measure: Option<Measure>,
-}
-
 /// A limit of loss, and the policy that keeps it once the model is known.
 #[derive(Debug, Clone)]
 pub struct Auto {
     /// The limit.
     pub limit: LossLimit,
     /// Policies that measurements name.
-    pub policies: Policies,
+    pub registry: Registry,
     /// The policy of `--sparse`, `None` for dense attention; set when a model is opened.
     pub taken: OnceLock<Option<Sparse>>,
 }
@@ -50,10 +37,10 @@ impl SparseArg {
     ///
     /// # Errors
     /// An unknown policy or key, and a limit that is none.
-    pub fn read(policies: &Policies, text: &str) -> Result<Self> {
+    pub fn read(registry: &Registry, text: &str) -> Result<Self> {
         let is_auto = text.split(':').next().is_some_and(|name| name.trim().eq_ignore_ascii_case(AUTO));
         if !is_auto {
-            return policy_of(&policies.registry, text).map(Self::Policy);
+            return policy_of(registry, text).map(Self::Policy);
         }
         let Spec { params, decode, .. } = text.parse()?;
         ensure!(decode.is_none(), "auto chooses for both phases: it is joined with no other policy by +");
@@ -61,7 +48,7 @@ impl SparseArg {
             bail!("auto takes one key, loss, the limit of the loss: auto:loss=0.5%");
         };
         ensure!(key == "loss", "auto has no key {key:?}; valid keys: loss");
-        Ok(Self::Auto(Auto { limit: value.parse()?, policies: policies.clone(), taken: OnceLock::new() }))
+        Ok(Self::Auto(Auto { limit: value.parse()?, registry: registry.clone(), taken: OnceLock::new() }))
     }
 
     /// The policy that runs, `None` for dense attention.
@@ -96,21 +83,17 @@ impl fmt::Display for SparseArg {
 mod tests {
     use super::*;
 
-    fn policies() -> Policies {
-        Policies { registry: Registry::builtin(), measure: None }
-    }
-
     fn refused(text: &str) -> String {
-        SparseArg::read(&policies(), text).unwrap_err().to_string()
+        SparseArg::read(&Registry::builtin(), text).unwrap_err().to_string()
     }
 
     #[test]
     fn a_limit_of_loss_is_read_and_written() {
         for text in ["auto:loss=0.5%", "AUTO: loss = 0.5%"] {
-            let read = SparseArg::read(&policies(), text).unwrap();
+            let read = SparseArg::read(&Registry::builtin(), text).unwrap();
             assert_eq!(read.to_string(), "auto:loss=0.5%");
         }
-        let policy = SparseArg::read(&policies(), "quest:page_budget=8").unwrap();
+        let policy = SparseArg::read(&Registry::builtin(), "quest:page_budget=8").unwrap();
         assert_eq!(policy.policy().unwrap().spec.to_string(), "quest:page_budget=8");
     }
 

@@ -316,6 +316,9 @@ fn the_other_commands_parse() {
         "models",
         "tokenize hi",
         "bench serve --url http://a/v1 --api-key-env KEY --form chat --slo ttft=1s,itl=50ms --rates 1,2.5 --seed 3",
+        "bench policies",
+        "bench policies --report --text t --json",
+        "bench policies --report a.html --plan p.ron --out o -m m",
         "doctor --self-test --json",
         "doctor --self-test --random 20 --seed 7",
     ] {

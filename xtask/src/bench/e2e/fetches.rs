@@ -5,7 +5,7 @@ use std::fmt;
 use models::FetchCost;
 use serde::Serialize;
 
-use super::measure::{Times, count};
+use pagoda_cli::bench::measure::{Times, count};
 
 /// Fetches of a decode step, mean.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -1,17 +1,14 @@
 //! Plans of `bench e2e`: models, how they run, and batches of equal requests.
 
-use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use models::RandomSpec;
-use pagoda::usage::readable;
+use pagoda_cli::bench::measure::Batch;
 use serde::Deserialize;
 use sparse_select::Registry;
 
 use crate::cli::{BenchArgs, EngineArgs, SparseArg, memory};
-use crate::policies;
 
 /// Plans that `--plan` knows by name.
 const NAMED: [(&str, &str); 10] = [
@@ -73,74 +70,28 @@ pub(super) struct Run {
 impl Run {
     /// Name of the run, without the pool.
     pub(super) fn label(&self) -> String {
-        label(&self.engine)
+        self.engine.label()
     }
 
     /// Names the configuration that the run is compared with: the same on a device that holds everything. `None` for that
     /// configuration itself.
     pub(super) fn resident(&self) -> Option<String> {
-        let resident =
-            label(&EngineArgs { weights_on_gpu: None, host_tier_on_device: false, ..self.engine.clone() });
-        (self.pool.is_some() || self.engine.weights_on_gpu.is_some()).then_some(resident)
+        let resident = EngineArgs { weights_on_gpu: None, host_tier_on_device: false, ..self.engine.clone() };
+        (self.pool.is_some() || self.engine.weights_on_gpu.is_some()).then(|| resident.label())
     }
 
     /// Names the same configuration with the host tier in device memory. `None` for that configuration itself, or without a
     /// pool.
     pub(super) fn control(&self) -> Option<String> {
-        let control = label(&EngineArgs { host_tier_on_device: true, ..self.engine.clone() });
+        let control = EngineArgs { host_tier_on_device: true, ..self.engine.clone() };
         let is_host = self.pool.is_some() && !self.engine.host_tier_on_device;
-        is_host.then(|| with_pool(&control, self.pool))
+        is_host.then(|| with_pool(&control.label(), self.pool))
     }
 
     /// Names the same without a policy, which the run is compared with too. `None` if there is none.
     pub(super) fn dense(&self) -> Option<String> {
-        let dense = label(&EngineArgs { sparse: None, ..self.engine.clone() });
-        self.engine.sparse.as_ref().map(|_| with_pool(&dense, self.pool))
-    }
-}
-
-/// Equal requests that arrive at once: `8x512+128` are 8 prompts of 512 tokens, each continued by 128.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(in crate::bench) struct Batch {
-    pub(in crate::bench) streams: u32,
-    pub(in crate::bench) prompt: u32,
-    pub(in crate::bench) output: u32,
-}
-
-impl Batch {
-    /// Tokens of one sequence in the end.
-    pub(super) fn longest(self) -> u32 {
-        self.prompt + self.output
-    }
-}
-
-impl fmt::Display for Batch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}x{}+{}", self.streams, self.prompt, self.output)
-    }
-}
-
-impl FromStr for Batch {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let batch = || {
-            let (streams, tokens) = text.split_once('x')?;
-            let (prompt, output) = tokens.split_once('+')?;
-            let number = |text: &str| text.parse().ok().filter(|n| *n > 0);
-            let batch = Self { streams: number(streams)?, prompt: number(prompt)?, output: number(output)? };
-            batch.prompt.checked_add(batch.output).map(|_| batch)
-        };
-        batch().ok_or_else(|| anyhow!("{text:?} is not STREAMSxPROMPT+OUTPUT in numbers from 1 on, of which PROMPT and OUTPUT are together at most {}", u32::MAX))
-    }
-}
-
-impl TryFrom<String> for Batch {
-    type Error = anyhow::Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
+        let dense = EngineArgs { sparse: None, ..self.engine.clone() };
+        self.engine.sparse.as_ref().map(|_| with_pool(&dense.label(), self.pool))
     }
 }
 
@@ -183,7 +134,7 @@ impl EnginePlan {
                 name.display(),
                 pool.unwrap_or_default()
             );
-            let label = with_pool(&label(&engine), pool);
+            let label = with_pool(&engine.label(), pool);
             let rows = configuration.rows.iter().copied();
             let rows = rows.filter(|row| is_wanted(args.filter.as_deref(), &format!("{label} {row}")));
             // Configurations that differ in their models alone are one where the command line names the model.
@@ -226,8 +177,7 @@ impl Configuration {
             engine.random = self.random.as_deref().map(RandomSpec::parse).transpose()?;
         }
         if engine.sparse.is_none() {
-            engine.sparse =
-                self.sparse.as_deref().map(|text| SparseArg::read(&policies(registry), text)).transpose()?;
+            engine.sparse = self.sparse.as_deref().map(|text| SparseArg::read(registry, text)).transpose()?;
         }
         if engine.weights_on_gpu.is_none() {
             let bytes = self.weights_on_gpu.as_deref().map(memory).transpose();
@@ -238,24 +188,6 @@ impl Configuration {
         engine.reproducible |= self.reproducible;
         Ok(engine)
     }
-}
-
-/// Names the engine of a run: the model, and the flags that change its computation.
-pub(in crate::bench) fn label(engine: &EngineArgs) -> String {
-    let model = match (&engine.random, &engine.model) {
-        (Some(spec), _) => spec.to_string(),
-        (None, Some(path)) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
-        (None, None) => crate::default_model::PACKAGE.file.to_owned(),
-    };
-    let flags = [
-        (engine.no_coop, "no-coop"),
-        (engine.reproducible, "reproducible"),
-        (engine.host_tier_on_device, "control"),
-    ];
-    let flags = flags.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag.to_owned());
-    let sparse = engine.sparse.as_ref().map(ToString::to_string);
-    let weights = engine.weights_on_gpu.map(|bytes| format!("weights on gpu {}", readable(bytes)));
-    std::iter::once(model).chain(flags).chain(weights).chain(sparse).collect::<Vec<_>>().join(" ")
 }
 
 /// The label of a configuration whose device has room for a share of the KV.

@@ -5,11 +5,10 @@ use std::io;
 use anyhow::Result;
 use models::{Decoder, PageTraffic, say_dense_below};
 use pagoda::usage::{SparseUse, readable};
+use pagoda_cli::bench::measure::{Batch, KernelTime, KernelTimes, Times, count};
 use serde::Serialize;
 
 use super::fetches::Fetches;
-use super::measure::{KernelTime, KernelTimes, Times, count};
-use super::plan::Batch;
 use crate::bench::kernels::Ceiling;
 use crate::cli::EngineArgs;
 use crate::report;

@@ -1,19 +1,10 @@
-//! One measurement: a policy on a text or a needle. Cells are lines of a JSON file; those already in it are
-//! not run again.
+//! One measurement: a policy on a text or a needle.
 
-use std::collections::HashMap;
-use std::fs::{self, OpenOptions};
-use std::hash::Hash;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result};
 use models::Attended;
-use serde::de::DeserializeOwned;
+use pagoda_cli::bench::measure::count;
+use pagoda_cli::bench::policies::cells::Kept;
+use pagoda_cli::bench::policies::runner::{Ran, Steps};
 use serde::{Deserialize, Serialize};
-
-use super::super::e2e::measure::count;
-use super::runner::{Ran, Steps};
 
 /// Measurement of one policy on one task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -122,14 +113,6 @@ impl Cell {
     }
 }
 
-/// A measurement that is kept in a file.
-pub(super) trait Kept: Serialize + DeserializeOwned + Clone {
-    /// Everything that the measurement depends on.
-    type Key: Eq + Hash;
-
-    fn key(&self) -> Self::Key;
-}
-
 impl Kept for Cell {
     type Key = (String, String, String);
 
@@ -159,63 +142,6 @@ fn rounded(x: f64) -> f64 {
     (x * 1e5).round() / 1e5
 }
 
-/// Measurements by their keys, in a file of JSON lines if there is one.
-#[derive(Debug)]
-pub(super) struct Cells<T: Kept = Cell> {
-    path: Option<PathBuf>,
-    done: HashMap<T::Key, T>,
-}
-
-impl<T: Kept> Default for Cells<T> {
-    fn default() -> Self {
-        Self { path: None, done: HashMap::new() }
-    }
-}
-
-impl Cells {
-    /// The cells of the file in `folder`.
-    ///
-    /// # Errors
-    /// If the folder cannot be created.
-    pub(super) fn open(folder: Option<&Path>) -> Result<Self> {
-        folder.map_or_else(|| Ok(Self::default()), |folder| Self::at(folder.join("policies.jsonl")))
-    }
-}
-
-impl<T: Kept> Cells<T> {
-    /// The measurements of a file. An incomplete line, left by an interrupted run, is skipped.
-    ///
-    /// # Errors
-    /// If the folder of the file cannot be created.
-    pub(super) fn at(path: PathBuf) -> Result<Self> {
-        let folder = path.parent().unwrap_or(Path::new(""));
-        fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
-        let text = fs::read_to_string(&path).unwrap_or_default();
-        let cells = text.lines().filter_map(|line| serde_json::from_str::<T>(line).ok());
-        Ok(Self { done: cells.map(|cell| (cell.key(), cell)).collect(), path: Some(path) })
-    }
-
-    pub(super) fn get(&self, key: &T::Key) -> Option<&T> {
-        self.done.get(key)
-    }
-
-    /// Adds a cell.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub(super) fn put(&mut self, cell: T) -> Result<()> {
-        if let Some(path) = &self.path {
-            let mut line = serde_json::to_string(&cell)?;
-            line.push('\n');
-            let file = OpenOptions::new().create(true).append(true).open(path);
-            file.and_then(|mut file| file.write_all(line.as_bytes()))
-                .with_context(|| format!("{}: cannot be written", path.display()))?;
-        }
-        self.done.insert(cell.key(), cell);
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 pub(super) fn example(policy: &str, task: &str) -> Cell {
     Cell {
@@ -240,25 +166,6 @@ mod tests {
     use models::Tally;
 
     use super::*;
-
-    #[test]
-    fn what_is_in_the_file_is_not_run_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("new");
-        let (one, two) = (example("full", "text 512"), example("quest", "text 512"));
-        let mut cells = Cells::open(Some(&path)).unwrap();
-        assert!(cells.get(&one.key()).is_none());
-        cells.put(one.clone()).unwrap();
-        cells.put(two.clone()).unwrap();
-        // An interrupted run leaves half a line.
-        let file = path.join("policies.jsonl");
-        let text = fs::read_to_string(&file).unwrap();
-        fs::write(&file, &text[..text.len() - 20]).unwrap();
-        let cells = Cells::open(Some(&path)).unwrap();
-        assert_eq!((cells.get(&one.key()), cells.get(&two.key())), (Some(&one), None));
-        let elsewhere = Cell { setup: "model on another device".into(), ..one };
-        assert!(cells.get(&elsewhere.key()).is_none());
-    }
 
     #[test]
     fn what_was_selected_is_a_digit_a_block() {

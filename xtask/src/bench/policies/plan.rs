@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::ruler::Task;
 use crate::bench::plan;
+use pagoda_cli::bench::policies::ruler::Task;
 
 /// Maximum length of a prompt with needles, in tokens.
 const MAX_LENGTH: u32 = 1 << 24;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::cell::Cell;
-use super::ruler::Task;
+use pagoda_cli::bench::policies::ruler::Task;
 
 /// Scores of one policy in RULER's tasks at one length.
 #[derive(Debug, PartialEq)]

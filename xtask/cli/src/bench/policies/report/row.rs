@@ -4,17 +4,17 @@ use pagoda::KvDtype;
 use pagoda::measured::MeasuredPolicy;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::super::cell::Kept;
-use crate::bench::e2e::measure::count;
+use super::super::cells::Kept;
+use crate::bench::measure::count;
 
 /// Name of dense attention, the first policy of every KV type and length.
 pub(super) const DENSE: &str = "full";
 
 /// A policy on one KV type and length.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct PolicyRow {
+pub(in crate::bench::policies) struct PolicyRow {
     /// Model, device and everything else that a result depends on except the keys below.
-    pub(super) setup: String,
+    pub(in crate::bench::policies) setup: String,
     #[serde(serialize_with = "name")]
     pub(super) kv_dtype: KvDtype,
     /// Tokens of the prompt.
@@ -163,7 +163,13 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 #[cfg(test)]
-pub(super) fn example(policy: &str, kv_dtype: KvDtype, tokens: u32, worse: f32, request_s: f64) -> PolicyRow {
+pub(in crate::bench::policies) fn example(
+    policy: &str,
+    kv_dtype: KvDtype,
+    tokens: u32,
+    worse: f32,
+    request_s: f64,
+) -> PolicyRow {
     PolicyRow {
         setup: "model on device".into(),
         kv_dtype,

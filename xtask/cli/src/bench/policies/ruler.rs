@@ -16,7 +16,7 @@ use facts::Facts;
 /// A task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Task {
+pub enum Task {
     /// A key of five digits in repeated sentences.
     PassKey,
     /// The number of a name in repeated sentences.
@@ -62,7 +62,7 @@ pub(super) enum Task {
 
 impl Task {
     /// All tasks of RULER, in the paper's order.
-    pub(super) const RULER: [Self; 13] = [
+    pub const RULER: [Self; 13] = [
         Self::Single1,
         Self::Single2,
         Self::Single3,
@@ -79,7 +79,8 @@ impl Task {
     ];
 
     /// The paper's name.
-    pub(super) fn name(self) -> &'static str {
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Self::PassKey => "pass-key",
             Self::Single1 => "niah_single_1",
@@ -99,12 +100,14 @@ impl Task {
     }
 
     /// Whether a prompt hides one fact, which stands at a depth.
-    pub(super) fn has_depth(self) -> bool {
+    #[must_use]
+    pub fn has_depth(self) -> bool {
         matches!(self, Self::PassKey | Self::Single1 | Self::Single2 | Self::Single3)
     }
 
     /// Tokens of an answer, as in the paper; fewer for the pass key.
-    pub(super) fn answer_tokens(self) -> u32 {
+    #[must_use]
+    pub fn answer_tokens(self) -> u32 {
         match self {
             Self::PassKey => 24,
             Self::VariableTracking => 30,
@@ -118,22 +121,18 @@ impl Task {
 
 /// A prompt, and the texts that its answer must contain.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Prompt {
-    pub(super) ids: Vec<u32>,
-    pub(super) expected: Vec<String>,
+pub struct Prompt {
+    /// Token ids, with the beginning of the answer.
+    pub ids: Vec<u32>,
+    /// Texts of the answer.
+    pub expected: Vec<String>,
 }
 
 /// A prompt of about `length` tokens, never more.
 ///
 /// # Errors
 /// If the model has no tokenizer, or the length has no room for the task.
-pub(super) fn prompt(
-    model: &Model,
-    task: Task,
-    length: u32,
-    depth: Option<f64>,
-    seed: u64,
-) -> Result<Prompt> {
+pub fn prompt(model: &Model, task: Task, length: u32, depth: Option<f64>, seed: u64) -> Result<Prompt> {
     // Tasks differ in their facts, whatever the seed.
     let seed = seed ^ (task as u64) << 48;
     let facts = Facts::new(task, &mut StdRng::seed_from_u64(seed));
@@ -174,7 +173,8 @@ fn encode(model: &Model, text: &str, answer: &str) -> Result<Vec<u32>> {
 }
 
 /// Share of the expected texts that an answer contains, whatever the case.
-pub(super) fn found(answer: &str, expected: &[String]) -> f64 {
+#[must_use]
+pub fn found(answer: &str, expected: &[String]) -> f64 {
     let answer = answer.to_lowercase();
     let hits = expected.iter().filter(|text| answer.contains(&text.to_lowercase())).count();
     hits as f64 / expected.len().max(1) as f64

@@ -1,71 +1,129 @@
 //! Serves batches and takes their times.
 
 use std::collections::HashSet;
+use std::fmt;
+use std::str::FromStr;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use models::PageTraffic;
 use pagoda::{Engine, Event, Request};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use serde::Serialize;
-
-use super::plan::Batch;
+use serde::{Deserialize, Serialize};
 
 /// Steps whose kernels are timed.
 const TIMED_STEPS: u32 = 9;
 
+/// Equal requests that arrive at once: `8x512+128` are 8 prompts of 512 tokens, each continued by 128.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Batch {
+    /// Number of requests.
+    pub streams: u32,
+    /// Tokens of a prompt.
+    pub prompt: u32,
+    /// Tokens of an answer.
+    pub output: u32,
+}
+
+impl Batch {
+    /// Tokens of one sequence in the end.
+    #[must_use]
+    pub fn longest(self) -> u32 {
+        self.prompt + self.output
+    }
+}
+
+impl fmt::Display for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}+{}", self.streams, self.prompt, self.output)
+    }
+}
+
+impl FromStr for Batch {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let batch = || {
+            let (streams, tokens) = text.split_once('x')?;
+            let (prompt, output) = tokens.split_once('+')?;
+            let number = |text: &str| text.parse().ok().filter(|n| *n > 0);
+            let batch = Self { streams: number(streams)?, prompt: number(prompt)?, output: number(output)? };
+            batch.prompt.checked_add(batch.output).map(|_| batch)
+        };
+        batch().ok_or_else(|| anyhow!("{text:?} is not STREAMSxPROMPT+OUTPUT in numbers from 1 on, of which PROMPT and OUTPUT are together at most {}", u32::MAX))
+    }
+}
+
+impl TryFrom<String> for Batch {
+    type Error = anyhow::Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
 /// Times of a batch.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::bench) struct Times {
+pub struct Times {
     /// Time until the last stream's first token.
-    pub(in crate::bench) prefill_s: f64,
+    pub prefill_s: f64,
     /// Time from the last first token on, while all streams run.
-    pub(in crate::bench) decode_s: f64,
+    pub decode_s: f64,
     /// Tokens of all streams in that time.
-    pub(in crate::bench) tokens: usize,
+    pub tokens: usize,
     /// Steps in that time.
-    pub(super) steps: usize,
+    pub steps: usize,
     /// Number of these steps that were encoded while the previous one ran.
-    pub(super) ahead: u64,
+    pub ahead: u64,
     /// Pages of selected blocks in these steps, if the context is on the host.
-    pub(super) pages: Option<PageTraffic>,
+    pub pages: Option<PageTraffic>,
     /// Bytes of whole blocks that these steps copied from the host.
-    pub(super) copied_bytes: u64,
+    pub copied_bytes: u64,
     /// Share of the blocks that the first stream to end attended to, where a policy selects some.
-    pub(super) density: Option<f64>,
+    pub density: Option<f64>,
 }
 
 /// Device time of a kernel.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct KernelTime {
-    pub(super) kernel: String,
-    pub(super) dispatches: f64,
-    pub(super) us: f64,
+pub struct KernelTime {
+    /// Name of the kernel.
+    pub kernel: String,
+    /// Number of dispatches, mean over steps.
+    pub dispatches: f64,
+    /// Microseconds, mean over steps.
+    pub us: f64,
 }
 
 /// Device times by kernel, the longest first.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(super) struct KernelTimes {
+pub struct KernelTimes {
     /// Times of kernels in the whole prefill of all streams.
-    pub(super) prefill: Vec<KernelTime>,
+    pub prefill: Vec<KernelTime>,
     /// Times of kernels in a decode step.
-    pub(super) decode: Vec<KernelTime>,
+    pub decode: Vec<KernelTime>,
 }
 
 /// An engine that serves batches of prompts. No prompt repeats an earlier one.
-pub(in crate::bench) struct Bench {
-    pub(in crate::bench) engine: Engine,
+#[derive(Debug)]
+pub struct Bench {
+    /// The engine.
+    pub engine: Engine,
     /// Maximum number of prompt tokens per step.
-    pub(in crate::bench) chunk: u32,
-    pub(in crate::bench) seed: u64,
+    pub chunk: u32,
+    /// Seed of the prompts of the last batch; each batch counts it up.
+    pub seed: u64,
     /// Tokens that all prompts begin with, except for the first token; without them, prompts are random.
-    pub(in crate::bench) text: Option<Vec<u32>>,
+    pub text: Option<Vec<u32>>,
 }
 
 impl Bench {
     /// Runs a short batch that compiles the kernels of `batch`.
-    pub(in crate::bench) fn warm_up(&mut self, batch: Batch) -> Result<()> {
+    ///
+    /// # Errors
+    /// Errors of the engine.
+    pub fn warm_up(&mut self, batch: Batch) -> Result<()> {
         // Kernels do not depend on the length of longer prompts, but on the number of rows: all streams decode together.
         let prompt = batch.prompt.min(4 * self.chunk);
         let output = batch.output.min(self.prefills(Batch { prompt, ..batch }) + 3);
@@ -74,7 +132,10 @@ impl Bench {
     }
 
     /// Runs a batch.
-    pub(in crate::bench) fn measure(&mut self, batch: Batch) -> Result<Times> {
+    ///
+    /// # Errors
+    /// Errors of the engine.
+    pub fn measure(&mut self, batch: Batch) -> Result<Times> {
         let prefill_s = self.prefill(batch)?;
         let ahead = self.engine.decoder().steps_ahead();
         let before = self.engine.decoder().page_traffic()?;
@@ -107,7 +168,10 @@ impl Bench {
     }
 
     /// Runs a batch with timestamps, which slow it down; empty if the adapter has none.
-    pub(super) fn time_kernels(&mut self, batch: Batch) -> Result<KernelTimes> {
+    ///
+    /// # Errors
+    /// Errors of the engine.
+    pub fn time_kernels(&mut self, batch: Batch) -> Result<KernelTimes> {
         if !self.engine.time_kernels(true) {
             return Ok(KernelTimes::default());
         }
@@ -190,7 +254,9 @@ impl Bench {
     }
 }
 
+/// Converts a count, for sums and ratios.
+#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-pub(in crate::bench) fn count(n: u64) -> f64 {
+pub fn count(n: u64) -> f64 {
     n as f64
 }

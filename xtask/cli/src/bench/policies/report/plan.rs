@@ -1,4 +1,4 @@
-//! Plans of `bench policies --report`: policies by shares of the prompt, so that one plan holds at every length.
+//! Plans of the report: policies by shares of the prompt, so that one plan holds at every length.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ const TOKENS: u32 = 64;
 /// Policies, lengths and KV types, and what each combination is measured on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename = "Report")]
-pub(crate) struct ReportPlan {
+pub(super) struct ReportPlan {
     /// SPECs of policies, in addition to dense attention. `{10%}` in one stands for that share of the prompt's tokens,
     /// `{10%/16}` for the blocks of 16 tokens that hold it.
     pub(super) policies: Vec<String>,
@@ -58,15 +58,10 @@ impl ReportPlan {
     ///
     /// # Errors
     /// A text that is none, and values out of range.
-    pub(in crate::bench::policies) fn parse(text: &str) -> Result<Self> {
+    fn parse(text: &str) -> Result<Self> {
         let plan: Self = ron::from_str(text)?;
         plan.check()?;
         Ok(plan)
-    }
-
-    /// Whether a text names itself a plan of a report, not one of policies on texts and needles.
-    pub(in crate::bench::policies) fn names(text: &str) -> bool {
-        plan::is_called(text, "Report")
     }
 
     fn check(&self) -> Result<()> {
@@ -113,6 +108,20 @@ impl ReportPlan {
         lengths.dedup();
         Ok((lengths, beyond))
     }
+}
+
+/// Whether a text names itself a plan of a report, not one of policies on texts and needles.
+#[must_use]
+pub fn names(text: &str) -> bool {
+    plan::is_called(text, "Report")
+}
+
+/// Checks the text of a plan.
+///
+/// # Errors
+/// A text that is none, and values out of range.
+pub fn check(text: &str) -> Result<()> {
+    ReportPlan::parse(text).map(drop)
 }
 
 /// A policy for prompts of `tokens` tokens: each `{..}` is replaced by its share of them.

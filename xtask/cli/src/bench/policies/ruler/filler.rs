@@ -158,7 +158,7 @@ pub(super) fn sentence(random: &mut StdRng) -> String {
 /// Words of four to nine letters, ascending.
 pub(super) fn words() -> &'static [&'static str] {
     static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| {
-        let all = super::super::TEXT.split_whitespace();
+        let all = super::super::GPL.split_whitespace();
         let plain =
             |word: &&str| (4..=9).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_lowercase());
         all.filter(plain).collect::<BTreeSet<_>>().into_iter().collect()

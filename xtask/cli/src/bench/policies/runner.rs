@@ -12,50 +12,57 @@ use pagoda::{Sampler, Sampling, Sequence, StepWork};
 
 /// Steps of one phase.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Steps {
-    pub(super) tokens: u32,
-    pub(super) wall_s: f64,
-    /// Device time, if the adapter has timestamps.
-    pub(super) attention_s: f64,
-    pub(super) selection_s: f64,
-    pub(super) device_s: f64,
-    /// `None` if the policy leaves the phase dense.
-    pub(super) attended: Option<Attended>,
+pub struct Steps {
+    /// Tokens that were computed.
+    pub tokens: u32,
+    /// Seconds, including the host's part.
+    pub wall_s: f64,
+    /// Seconds of device time for attention; 0 if the adapter has no timestamps, as the two below.
+    pub attention_s: f64,
+    /// Seconds of device time for selecting blocks.
+    pub selection_s: f64,
+    /// Seconds of device time.
+    pub device_s: f64,
+    /// Blocks that were attended; `None` if the policy leaves the phase dense.
+    pub attended: Option<Attended>,
 }
 
 /// Results of a sequence.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ran {
-    pub(super) prefill: Steps,
-    pub(super) decode: Steps,
+pub struct Ran {
+    /// Steps of the prompt.
+    pub prefill: Steps,
+    /// Steps of one token.
+    pub decode: Steps,
     /// Negative log likelihood of each scored token.
-    pub(super) nll: Vec<f32>,
-    pub(super) generated: Vec<u32>,
+    pub nll: Vec<f32>,
+    /// Ids of generated tokens.
+    pub generated: Vec<u32>,
     /// Bytes of the KV blocks that were in use at most.
-    pub(super) kv_bytes: u64,
+    pub kv_bytes: u64,
     /// `[layers][blocks]`: number of (decode step, KV head) pairs that selected a block, and of those that
     /// could see it.
-    pub(super) chosen: Vec<Vec<(u32, u32)>>,
+    pub chosen: Vec<Vec<(u32, u32)>>,
     /// `[layers][blocks]`, as `chosen`, for chunks or query blocks of the prefill.
-    pub(super) chosen_in_prefill: Vec<Vec<(u32, u32)>>,
+    pub chosen_in_prefill: Vec<Vec<(u32, u32)>>,
 }
 
 /// Steps of one sequence.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SequencePlan {
+pub struct SequencePlan {
     /// Tokens per prefill step.
-    pub(super) chunk: u32,
+    pub chunk: u32,
     /// Given tokens from here on are decode steps.
-    pub(super) decode_from: u32,
+    pub decode_from: u32,
     /// Tokens to generate after the given ones.
-    pub(super) generate: u32,
+    pub generate: u32,
     /// Given tokens that are scored.
-    pub(super) score: Score,
+    pub score: Score,
 }
 
 /// Tokens whose likelihood is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Score {
+pub enum Score {
     /// No tokens.
     Nothing,
     /// Tokens after a decode step.
@@ -65,7 +72,10 @@ pub(super) enum Score {
 }
 
 /// Runs `ids`.
-pub(super) fn run(decoder: &mut Decoder, ids: &[u32], plan: SequencePlan) -> Result<Ran> {
+///
+/// # Errors
+/// Errors of the device, and if the sequence does not fit in its KV.
+pub fn run(decoder: &mut Decoder, ids: &[u32], plan: SequencePlan) -> Result<Ran> {
     let eos = decoder.config().eos_ids.clone();
     let mut run = Run {
         sequence: Sequence::new(decoder, plan.chunk)?,

@@ -1,9 +1,9 @@
-//! `bench policies --report`: loss and speed of every policy on the user's model and device, at several lengths and with
+//! The report of `bench policies`: loss and speed of every policy on the user's model and device, at several lengths and with
 //! several KV types, as a page with curves and recommendations. `--sparse auto` goes by the same measurements.
 
 mod plan;
 mod results;
-mod row;
+pub(super) mod row;
 mod table;
 
 use std::fs;
@@ -20,19 +20,19 @@ use pagoda::measured::{self, LossLimit, Measurement, Measurements, fastest_withi
 use pagoda::{Demand, EngineOptions, KvDtype, Model, Preemption, Registry, Sparse};
 use serde::Serialize;
 
-use super::cell::{Cells, Kept as _};
+use super::cells::{Cells, Kept as _};
 use super::ruler::{self, Prompt, Task};
 use super::runner::{self, Score, SequencePlan, Steps};
-use crate::bench::e2e::measure::{self, count};
-use crate::bench::e2e::plan::{Batch, label};
+use crate::bench::measure::{self, Batch, count};
 use crate::bench::page::{self, Shown};
-use crate::cli::{BenchArgs, EngineArgs};
+use crate::cli::{BenchPoliciesArgs, EngineArgs};
 use crate::{model, report as out};
-pub(crate) use plan::ReportPlan;
-use plan::spec_at;
+use plan::{ReportPlan, spec_at};
 use row::{Answers, DENSE, PolicyRow};
 
-/// The text whose likelihood is measured if no file is named: see xtask/texts.
+pub use plan::{check, names};
+
+/// The text whose likelihood is measured if no file is named: see the folder texts.
 const TEXT: &str = include_str!("../../../texts/opticks.txt");
 
 /// Number of runs of a timed request; the fastest counts.
@@ -41,19 +41,14 @@ const RUNS: usize = 2;
 /// Limits of loss, in per cent, that the page recommends policies for.
 const LIMITS: [f64; 4] = [0.1, 0.5, 1.0, 2.0];
 
-/// Runs the suite.
-pub(super) fn run(
-    args: &BenchArgs,
-    registry: &Registry,
-    model: &Arc<Model>,
-    file: Option<&Path>,
-) -> Result<()> {
+/// Measures a plan, and writes the page.
+pub(super) fn run(args: &BenchPoliciesArgs, registry: &Registry, model: &Arc<Model>) -> Result<()> {
     let software = model.gpu(&EngineOptions::from(&args.engine))?.is_cpu();
     let plan = ReportPlan::read(args.plan.as_deref(), software)?;
     let bench = Bench::new(&args.engine, registry, model, plan, args.text.as_deref())?;
-    let path = match (file, &args.out) {
-        (Some(file), _) => file.to_owned(),
-        (None, out) => out.as_deref().unwrap_or(Path::new("")).join("report.html"),
+    let path = match &args.report {
+        Some(Some(file)) => file.clone(),
+        _ => args.out.as_deref().unwrap_or(Path::new("")).join("report.html"),
     };
     let rows = bench.rows(&mut Cells::at(path.with_extension("jsonl"))?)?;
     for row in rows.iter().filter(|_| args.json) {
@@ -152,7 +147,7 @@ impl Facts {
             tasks: vec!["vt"],
             date: "2026-11-26".into(),
             program: "Pagoda".into(),
-            command: "cargo xtask bench policies --report".into(),
+            command: "pagoda bench policies --report".into(),
         }
     }
 }
@@ -364,7 +359,7 @@ impl<'a> Bench<'a> {
         let info = self.gpu.info();
         let flags = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
         Ok(Facts {
-            model: label(&self.engine),
+            model: self.engine.label(),
             fingerprint: format!("{:032x}", self.model.fingerprint()?),
             device: format!("{}, {:?}, kernels of level {}", info.name, info.backend, self.gpu.level()),
             driver: format!("{} {}", info.driver, info.driver_info),
@@ -374,7 +369,7 @@ impl<'a> Bench<'a> {
             tasks: self.plan.tasks.iter().map(|task| task.name()).collect(),
             date: today(),
             program: format!("Pagoda {}", env!("CARGO_PKG_VERSION")),
-            command: format!("cargo xtask {flags}"),
+            command: format!("{} {flags}", program()),
         })
     }
 }
@@ -404,6 +399,16 @@ impl Text {
 /// The day, in UTC.
 fn today() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
+}
+
+/// Words that run this program: its name, or cargo's in a checkout of the sources.
+pub(crate) fn program() -> String {
+    let path = std::env::args_os().next().unwrap_or_default();
+    match Path::new(&path).file_stem().map(|name| name.to_string_lossy()) {
+        Some(name) if name == "xtask" => "cargo xtask".into(),
+        Some(name) => name.into_owned(),
+        None => "pagoda".into(),
+    }
 }
 
 /// A sentence for each limit: the policy to take.
