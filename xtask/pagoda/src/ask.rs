@@ -89,7 +89,8 @@ impl Chat {
         self
     }
 
-    /// Keeps the answer to a form. An answer that must be a call has the form of one.
+    /// Keeps the answer to a form, after a thought that the prompt begins. An answer that must be a call has the form of one;
+    /// one that may call tools is an instance of a schema, or calls.
     #[cfg(feature = "grammar")]
     #[must_use]
     pub fn form(mut self, form: Constraint) -> Self {
@@ -177,11 +178,13 @@ impl Chat {
             conversation.tools = Some(list);
         }
         request.prompt = model.conversation_ids(conversation)?;
-        if let Some(form) = tools.constraint().or(form) {
+        let thinks = model.begins_thought(&request.prompt)?;
+        if let Some(form) = tools.form(form) {
+            let form = if thinks { Constraint::AfterThought(Box::new(form)) } else { form };
             request.mask = Some(model.mask(&form)?);
         }
         request.stop.extend(tools.stop().map(str::to_owned));
-        let parser = AnswerParser::new(tools.calls(), model.begins_thought(&request.prompt)?);
+        let parser = AnswerParser::new(tools.calls(), thinks);
         Ok((request, parser))
     }
 }

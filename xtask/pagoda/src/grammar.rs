@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use models::{DecoderConfig, Tokenizer};
@@ -29,6 +29,10 @@ pub enum Constraint {
     Lark(String),
     /// One of these texts.
     Choice(Vec<String>),
+    /// This form, after the rest of a thought that the prompt has begun.
+    AfterThought(Box<Constraint>),
+    /// This form, or calls of tools with these names between `<tool_call>` and `</tool_call>`, with any arguments.
+    OrCalls(Box<Constraint>, Vec<String>),
 }
 
 /// Why an output cannot be kept to a form.
@@ -87,6 +91,11 @@ impl Constraint {
                 return Err(ConstraintError::Texts { texts: texts.len(), max: MAX_CHOICES });
             }
             Self::Choice(texts) => ("a choice", texts.iter().map(String::len).sum()),
+            Self::AfterThought(form) => return form.check_size(),
+            Self::OrCalls(form, names) => {
+                form.check_size()?;
+                ("a list of tools", names.iter().map(String::len).sum())
+            }
         };
         if bytes > MAX_BYTES {
             return Err(ConstraintError::Bytes { kind, bytes, max: MAX_BYTES });
@@ -104,7 +113,35 @@ impl Constraint {
                     texts.iter().map(|text| Value::from(text.as_str()).to_string()).collect();
                 TopLevelGrammar::from_lark(format!("start: {}", quoted.join(" | ")))
             }
+            Self::AfterThought(form) => form.within(|form| {
+                format!("start: thought \"\\n\"? \"\\n\"? @{form}\nthought[suffix=\"</think>\"]: /(?s:.*)/")
+            }),
+            Self::OrCalls(form, names) => {
+                let call = json!({
+                    "type": "object",
+                    "properties": { "name": { "enum": names }, "arguments": { "type": "object" } },
+                    "required": ["name", "arguments"],
+                    "additionalProperties": false,
+                });
+                let call = with_little_space(call);
+                form.within(|form| {
+                    format!(
+                        "start: @{form} | call+\n\
+                         call: \"<tool_call>\" \"\\n\"? %json {call} \"\\n\"? \"</tool_call>\" \"\\n\"?"
+                    )
+                })
+            }
         }
+    }
+
+    /// The grammar that `outer` writes in Lark's syntax, in which this form is a grammar with a name.
+    fn within(&self, outer: impl FnOnce(&str) -> String) -> TopLevelGrammar {
+        let mut all = self.grammar();
+        let name = format!("form{}", all.grammars.len());
+        let outer = GrammarWithLexer::from_lark(outer(&name));
+        all.grammars[0].name = Some(name);
+        all.grammars.insert(0, outer);
+        all
     }
 }
 

@@ -112,9 +112,10 @@ impl Tools {
         (self.calls() != Calls::Never).then(|| self.list.iter().map(tool).collect())
     }
 
-    /// Returns the constraint that makes the answer a call, if it must be one.
+    /// Returns the form of the answer: that of a call if it must be one, else the form `asked`. In place of an instance of a
+    /// schema, the answer may call tools; other forms may be those of calls, and hold exactly.
     #[must_use]
-    pub fn constraint(&self) -> Option<Constraint> {
+    pub fn form(&self, asked: Option<Constraint>) -> Option<Constraint> {
         let chosen = |tool: &&Tool| match &self.mode {
             ToolMode::Named(name) => tool.name == *name,
             _ => true,
@@ -127,8 +128,17 @@ impl Tools {
                 "additionalProperties": false,
             })
         };
-        let calls: Vec<Value> = self.list.iter().filter(chosen).map(call).collect();
-        (self.calls() == Calls::Always).then(|| Constraint::Schema(json!({ "anyOf": calls })))
+        match (self.calls(), asked) {
+            (Calls::Always, _) => {
+                let calls: Vec<Value> = self.list.iter().filter(chosen).map(call).collect();
+                Some(Constraint::Schema(json!({ "anyOf": calls })))
+            }
+            (Calls::Maybe, Some(asked @ Constraint::Schema(_))) => {
+                let names = self.list.iter().map(|tool| tool.name.clone()).collect();
+                Some(Constraint::OrCalls(Box::new(asked), names))
+            }
+            (_, asked) => asked,
+        }
     }
 }
 

@@ -72,7 +72,7 @@ async fn answer(server: Arc<Server>, call: Call) -> Result<Response, ApiError> {
     let Messages { conversation, mut generation, max_tokens, tools, constraint } = messages;
     generation.settle(&server).await?;
     let Prompted { ids, thinks } = server.prompt(conversation).await?;
-    let mask = server.mask(constraint).await?;
+    let mask = server.mask(constraint, thinks).await?;
     let mut request = generation.request(&server, ids, max_tokens);
     request.mask = mask;
     let answer = Some(AnswerParser::new(tools.calls(), thinks));

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::HeaderMap;
 use pagoda::snapshot::Activity;
-use pagoda::{Conversation, Embedding, EngineHandle, Health, Model, Snapshot, TokenMask};
+use pagoda::{Constraint, Conversation, Embedding, EngineHandle, Health, Model, Snapshot, TokenMask};
 use tokio::sync::Semaphore;
 use tokio::task;
 use tracing::{error, info};
@@ -258,12 +258,16 @@ impl Server {
         self.compute(encode).await
     }
 
-    /// The mask of an output, `None` if it is free.
+    /// The mask of an output, `None` if it is free; `thinks` if it begins within a thought, which is free.
     pub(crate) async fn mask(
         &self,
         format: Option<OutputFormat>,
+        thinks: bool,
     ) -> Result<Option<Box<dyn TokenMask>>, ApiError> {
-        let Some(format) = format else { return Ok(None) };
+        let Some(mut format) = format else { return Ok(None) };
+        if thinks {
+            format.form = Constraint::AfterThought(Box::new(format.form));
+        }
         self.compute_in(&self.compiler, move |model| format.mask(model)).await.map(Some)
     }
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use pagoda::tools::{Tool, ToolMode, Tools};
+use pagoda::tools::{Calls, Tool, ToolMode, Tools};
 
 use crate::error::ApiError;
 use crate::fields::Reader;
@@ -128,8 +128,10 @@ pub(crate) fn format_of(
     tools: &Tools,
     asked: Option<OutputFormat>,
 ) -> Result<Option<OutputFormat>, ApiError> {
-    match (asked, tools.constraint()) {
-        (Some(_), Some(_)) => Err(ApiError::field("tool_choice", "the output has another form already")),
-        (asked, call) => Ok(asked.or_else(|| call.map(|form| OutputFormat { form, field: "tools" }))),
+    if asked.is_some() && tools.calls() == Calls::Always {
+        return Err(ApiError::field("tool_choice", "the output has another form already"));
     }
+    let field = asked.as_ref().map_or("tools", |asked| asked.field);
+    let form = tools.form(asked.map(|asked| asked.form));
+    Ok(form.map(|form| OutputFormat { form, field }))
 }

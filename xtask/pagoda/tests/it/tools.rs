@@ -56,6 +56,41 @@ fn answers_have_the_form_that_is_requested() {
 }
 
 #[test]
+fn forms_leave_room_for_calls_and_for_the_thought_of_the_prompt() {
+    let engine = open();
+    let (model, tokenizer) = (engine.model(), engine.model().tokenizer().unwrap());
+    let fits = |form: &Constraint, text: &str| {
+        let (mut mask, mut allowed) = (model.mask(form).unwrap(), vec![0; 4]);
+        let mut is_next = |token: u32| {
+            allowed.fill(0);
+            mask.allow(&mut allowed);
+            let is_allowed = allowed[token as usize / 32] >> (token % 32) & 1 == 1;
+            mask.accept(token);
+            is_allowed
+        };
+        let is_begun = tokenizer.encode(text, false).unwrap().into_iter().all(&mut is_next);
+        is_begun && (is_next(tokenizer.id("<|im_end|>").unwrap()) || mask.is_complete())
+    };
+    let schema = json!({ "type": "object", "properties": { "a": { "type": "boolean" } }, "required": ["a"], "additionalProperties": false });
+    let form = Tools::new(vec![weather()], ToolMode::Auto).unwrap().form(Some(Constraint::Schema(schema)));
+    let (object, call) =
+        ("{\"a\": true}", "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"x\": [1]}}\n</tool_call>");
+    let (form, twice) = (form.unwrap(), format!("{call}\n{call}"));
+    let thought = |rest: &str| format!("<a thought>\n</think>\n\n{rest}");
+    let after = Constraint::AfterThought(Box::new(form.clone()));
+    for text in [object, call, &twice] {
+        assert!(fits(&form, text) && fits(&after, &thought(text)), "{text}");
+        assert!(!fits(&form, &thought(text)) && !fits(&after, text), "{text}");
+    }
+    let unknown = call.replace("weather", "time");
+    for text in
+        ["", "hello", "{}", &unknown, &format!("{object}{call}"), &format!("{call}{object}"), &call[..30]]
+    {
+        assert!(!fits(&form, text) && !fits(&after, &thought(text)), "{text}");
+    }
+}
+
+#[test]
 fn an_answer_calls_the_tool_that_it_must() {
     let engine = open();
     let tools = Tools::new(vec![weather()], ToolMode::Required).unwrap();

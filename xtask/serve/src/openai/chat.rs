@@ -112,7 +112,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     server.need_model(generation.model.as_deref())?;
     generation.settle(&server).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
-    let mask = server.mask(constraint).await?;
+    let mask = server.mask(constraint, thinks).await?;
     let render = ChatRender {
         id: call.id.prefixed("chatcmpl"),
         log_probs: generation.sampling.log_probs.is_some(),

@@ -185,7 +185,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     server.need_model(generation.model.as_deref())?;
     generation.settle(&server).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
-    let mask = server.mask(constraint).await?;
+    let mask = server.mask(constraint, thinks).await?;
     let render = ResponsesRender::new(call.id.prefixed("resp"), repeated);
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
