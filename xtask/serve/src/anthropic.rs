@@ -35,6 +35,15 @@ pub(crate) struct AnthropicError<'a> {
 struct Reason<'a> {
     r#type: &'static str,
     message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details>,
+}
+
+/// Details of a refusal for programs.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AnthropicErrorDetails")]
+struct Details {
+    error_code: &'static str,
 }
 
 /// Number of tokens of a conversation.
@@ -93,7 +102,9 @@ pub(crate) fn error_json(error: &ApiError) -> String {
         status if status.is_client_error() => "invalid_request_error",
         _ => "api_error",
     };
-    let error = AnthropicError { r#type: "error", error: Reason { r#type: kind, message: &error.message } };
+    let details = error.code.map(|error_code| Details { error_code });
+    let error =
+        AnthropicError { r#type: "error", error: Reason { r#type: kind, message: &error.message, details } };
     serde_json::to_string(&error).expect("texts are JSON")
 }
 

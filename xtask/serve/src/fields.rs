@@ -26,7 +26,7 @@ const CALLERS: [&str; 6] =
 
 /// Fields that change no answer of this server: hints about caches, storage, speed, price, routing and the length of an
 /// answer, and the forms of tools that do not run here.
-const HINTS: [&str; 33] = [
+const HINTS: [&str; 32] = [
     "allowed_callers",
     "annotations",
     "betas",
@@ -56,7 +56,6 @@ const HINTS: [&str; 33] = [
     "speed",
     "store",
     "strict",
-    "thread",
     "timings_per_token",
     "truncation",
     "verbosity",

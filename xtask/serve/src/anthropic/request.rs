@@ -38,6 +38,9 @@ pub(crate) struct MessagesFields {
     output_config: Option<OutputConfig>,
     /// The older place of `output_config.format`.
     output_format: Option<ResponseFormat>,
+    /// Refused, since conversations are not stored: clients then send all messages.
+    #[schemars(skip)]
+    thread: Option<Value>,
 }
 
 /// The types of the body of a request.
@@ -177,6 +180,10 @@ impl Messages {
     /// Reads a body; `generates` is true if an answer is requested, for which `max_tokens` must be given.
     pub(crate) fn read(body: &[u8], generates: bool, reader: &mut Reader) -> Result<Self, ApiError> {
         let (fields, forms, generation): MessagesBody = reader.body(body)?;
+        if fields.thread.is_some() {
+            let error = ApiError::field("thread", "conversations are not stored here: send all messages");
+            return Err(error.with_code("thread_unsupported_request"));
+        }
         let mut stops = fields.stop_sequences.unwrap_or_default();
         stops.retain(|stop| !stop.trim().is_empty());
         let mut variables = Map::new();

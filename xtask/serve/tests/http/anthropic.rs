@@ -171,3 +171,14 @@ fn a_full_server_says_overloaded() {
     let reply = post(&served, PATH, &ask(json!({})));
     assert_eq!((reply.status, &reply.json()["error"]["type"]), (503, &json!("overloaded_error")));
 }
+
+/// The client's own loop of tools then sends all messages.
+#[test]
+fn conversations_are_not_stored() {
+    for thread in [json!({ "type": "create" }), json!({ "type": "continue", "previous_message_id": "msg_1" })]
+    {
+        let error = post(shared(), PATH, &ask(json!({ "thread": thread }))).refused(400);
+        assert_eq!(error["message"], "thread: conversations are not stored here: send all messages");
+        assert_eq!(error["details"], json!({ "error_code": "thread_unsupported_request" }));
+    }
+}
