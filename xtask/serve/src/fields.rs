@@ -25,8 +25,8 @@ const CALLERS: [&str; 6] =
     ["client_metadata", "metadata", "prompt_cache_key", "safety_identifier", "session_id", "user"];
 
 /// Fields that change no answer of this server: hints about caches, storage, speed, price, routing and the length of an
-/// answer, and the forms of tools that do not run here.
-const HINTS: [&str; 32] = [
+/// answer, forms of tools that do not run here, and what clients add to an answer before they send it back.
+const HINTS: [&str; 34] = [
     "allowed_callers",
     "annotations",
     "betas",
@@ -45,6 +45,8 @@ const HINTS: [&str; 32] = [
     "max_tool_calls",
     "mcp_servers",
     "moderation",
+    "parsed",
+    "parsed_arguments",
     "phase",
     "prediction",
     "prompt_cache_options",

@@ -77,7 +77,7 @@ fn what_needs_storage_is_refused() {
     assert_eq!(param(json!({ "previous_response_id": "resp_1" })), "previous_response_id");
     assert_eq!(param(json!({ "background": true })), "background");
     assert_eq!(param(json!({ "include": ["message.output_text.logprobs"] })), "include[0]");
-    assert_eq!(param(json!({ "input": [{ "type": "item_reference", "id": "x" }] })), "input[0]");
+    assert_eq!(param(json!({ "input": [{ "type": "item_reference", "id": "msg_1" }] })), "input[0].id");
     assert_eq!(param(json!({ "input": [] })), "input");
     assert_eq!(param(json!({ "tool_choice": { "type": "web_search" } })), "tool_choice.type");
     assert_eq!(param(json!({ "tool_choice": "required" })), "tool_choice");

@@ -40,6 +40,11 @@ enum Item {
     },
     /// Thoughts of a model in an earlier turn, which templates omit.
     Reasoning {},
+    /// An item of an earlier response. Only thoughts can be referred to, since no item is stored.
+    #[serde(rename = "item_reference")]
+    Reference {
+        id: String,
+    },
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -110,12 +115,29 @@ fn message(index: usize, mut item: Value, reader: &mut Reader) -> Result<Option<
             Some(json!({ "role": "tool", "tool_call_id": call_id, "content": text }))
         }
         Item::Reasoning {} => None,
+        Item::Reference { id } if id.starts_with("rs_") => None,
+        Item::Reference { id } => {
+            let reason = "not stored: send the item itself, as clients do if their option store is false";
+            return Err(ApiError::field(format!("input[{index}].id"), format!("{id}: {reason}")));
+        }
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn thoughts_may_be_references_and_messages_may_not() {
+        let read = |id: &str| {
+            let items = json!([{ "role": "user", "content": "a" }, { "type": "item_reference", "id": id }]);
+            serde_json::from_value::<Input>(items).unwrap().messages(&mut Reader::default())
+        };
+        assert_eq!(read("rs_1").unwrap(), [json!({ "role": "user", "content": "a" })]);
+        let error = read("msg_1").unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("input[1].id"));
+        insta::assert_snapshot!(error.message, @"input[1].id: msg_1: not stored: send the item itself, as clients do if their option store is false");
+    }
 
     #[test]
     fn calls_join_the_message_before_them() {
