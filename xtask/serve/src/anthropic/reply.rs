@@ -113,6 +113,12 @@ pub(crate) enum BlockDelta {
     Text { text: String },
     #[serde(rename = "input_json_delta")]
     InputJson { partial_json: String },
+    /// The end of a thought.
+    #[serde(rename = "signature_delta")]
+    Signature {
+        /// Always empty.
+        signature: &'static str,
+    },
 }
 
 /// Usage, in which cached tokens are counted apart from the others. Nothing here has what is null, which the API's document
@@ -230,9 +236,12 @@ impl MessagesRender {
     }
 
     fn close(&mut self, out: &mut Out) {
-        if self.open.take().is_some() {
-            MessagesEvent::ContentBlockStop { index: self.blocks - 1 }.send(out);
+        let Some(kind) = self.open.take() else { return };
+        if kind == Kind::Thinking {
+            // Clients send back thoughts that were signed, and warn of others.
+            self.add(BlockDelta::Signature { signature: "" }, out);
         }
+        MessagesEvent::ContentBlockStop { index: self.blocks - 1 }.send(out);
     }
 
     fn send(&mut self, piece: AnswerPart, out: &mut Out) {

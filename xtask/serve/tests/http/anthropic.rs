@@ -182,3 +182,14 @@ fn conversations_are_not_stored() {
         assert_eq!(error["details"], json!({ "error_code": "thread_unsupported_request" }));
     }
 }
+
+#[test]
+fn a_streamed_thought_ends_with_a_signature() {
+    let thought = json!({ "choice": ["<think>a</think>b"] });
+    let body = ask(json!({ "structured_outputs": thought, "max_tokens": 60, "stream": true }));
+    let streamed = events(&post(shared(), PATH, &body));
+    let mut deltas: Vec<&str> =
+        streamed.iter().filter_map(|(_, data)| data["delta"]["type"].as_str()).collect();
+    deltas.dedup();
+    assert_eq!(deltas, ["thinking_delta", "signature_delta", "text_delta"]);
+}
