@@ -7,7 +7,7 @@ from typing import Literal
 PART, BASE, MODEL = sys.argv[1:]
 V1 = f"{BASE}/v1"
 HELLO = [{"role": "user", "content": "hello"}]
-# Of bounds of a number, Anthropic's client makes a description.
+# Of bounds of a number, Anthropic's client makes a description. Forms forbid other fields, which random weights write without end.
 X = Literal[1, 2, 3, 4]
 
 
@@ -15,7 +15,7 @@ def litellm():
     import litellm
     import pydantic
 
-    class Form(pydantic.BaseModel):
+    class Form(pydantic.BaseModel, extra="forbid"):
         x: X
 
     parameters = Form.model_json_schema() | {"additionalProperties": False}
@@ -43,7 +43,7 @@ def langchain():
     import langchain_openai
     import pydantic
 
-    class Double(pydantic.BaseModel):
+    class Double(pydantic.BaseModel, extra="forbid"):
         """Doubles x."""
 
         x: X
@@ -82,7 +82,7 @@ def pydantic_ai():
     from pydantic_ai.providers.anthropic import AnthropicProvider
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    class Form(pydantic.BaseModel):
+    class Form(pydantic.BaseModel, extra="forbid"):
         x: X
 
     openai = OpenAIProvider(base_url=V1, api_key="any")

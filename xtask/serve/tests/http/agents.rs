@@ -81,8 +81,7 @@ fn coding_agents_read_answers() {
     assert!(usage["input_tokens"].as_u64() > Some(1000) && usage["output_tokens"].is_u64(), "{usage}");
 
     let home = tempfile::tempdir().unwrap();
-    let mut aider = agent(Path::new("python3"), &home);
-    aider.env("PYTHONPATH", pip("aider", "agents/requirements.txt"));
+    let mut aider = agent(&pip("aider", "agents/requirements.txt"), &home);
     aider.args([
         "-m",
         "aider",
@@ -105,10 +104,10 @@ fn frameworks_read_every_reply() {
         return;
     }
     let base = format!("http://{}", shared().address);
-    let packages = pip("python-frameworks", "frameworks.txt");
+    let python = pip("frameworks", "frameworks.txt");
     for part in ["litellm", "langchain", "pydantic_ai"] {
-        let mut python = Command::new("python3");
-        python.env("PYTHONPATH", &packages).env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
-        succeed(python.arg(clients().join("frameworks.py")).args([part, &base, "tiny"]));
+        let mut command = Command::new(&python);
+        command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
+        succeed(command.arg(clients().join("frameworks.py")).args([part, &base, "tiny"]));
     }
 }

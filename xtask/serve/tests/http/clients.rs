@@ -10,16 +10,10 @@ use serve::Options;
 use crate::fixture::{ending_model, engine_options, listen, shared};
 use crate::packages::{self, clients, succeed};
 
-fn python() -> Command {
-    let mut python = Command::new("python3");
-    python.env("PYTHONPATH", &*packages::PYTHON);
-    python
-}
-
 #[test]
 fn python_clients_read_every_reply() {
     let base = format!("http://{}", shared().address);
-    succeed(python().arg(clients().join("clients.py")).args([&base, "tiny"]));
+    succeed(Command::new(&*packages::PYTHON).arg(clients().join("clients.py")).args([&base, "tiny"]));
 }
 
 #[test]
@@ -49,7 +43,7 @@ fn the_apis_comply() {
 
 /// Results of the suite for one API that are wrong.
 fn wrong_replies(base: &str, format: &str, tests: usize) -> Vec<Value> {
-    let mut comply = python();
+    let mut comply = Command::new(&*packages::PYTHON);
     comply.args(["-m", "llm_comply.cli", "--format", format, "-u", base]);
     comply.args(["-m", "tiny", "-k", "any", "--json", "--timeout", "600"]);
     let output = comply.output().unwrap();

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
-/// The clients that most programs in Python use.
-pub(crate) static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| pip("python-clients", "requirements.txt"));
+/// A Python with the clients that most programs use.
+pub(crate) static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| pip("clients", "requirements.txt"));
 
 /// The clients that most programs for Node.js use.
 pub(crate) static NODE: LazyLock<PathBuf> =
@@ -17,14 +17,19 @@ pub(crate) fn clients() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "clients"].iter().collect()
 }
 
-/// A folder with the packages of Python in a list.
+/// A Python of its own with the packages in a list: those of the machine, which may need other versions, are not seen.
 pub(crate) fn pip(name: &str, list: &str) -> PathBuf {
-    installed(name, list, |folder| {
+    let python = |folder: &Path| folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
+    let folder = installed(&format!("python/{name}"), list, |folder| {
+        // The machine's pip installs into it: one of its own is a package that some systems lack.
+        succeed(Command::new("python3").args(["-m", "venv", "--clear", "--without-pip"]).arg(folder));
         let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]);
-        pip.arg("--target").arg(folder).arg("-r").arg(clients().join(list));
+        pip.args(["-m", "pip", "--python"]).arg(python(folder)).args(["install", "--quiet"]);
+        pip.args(["--disable-pip-version-check", "--root-user-action", "ignore"]);
+        pip.arg("-r").arg(clients().join(list));
         pip
-    })
+    });
+    python(&folder)
 }
 
 /// A folder with the packages of Node.js in a list, installed with some flags.
