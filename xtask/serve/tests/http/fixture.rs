@@ -1,6 +1,5 @@
 //! A tiny model with a tokenizer and a chat template, and servers of it.
 
-use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,6 @@ use axum::Router;
 use pagoda::{
     Demand, Engine, EngineAdmin, EngineHandle, EngineOptions, HandleOptions, KvDtype, Model, Sparse,
 };
-use serde_json::Value;
 use serve::{Connections, Options, Service};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -40,20 +38,6 @@ pub(crate) static MODEL: LazyLock<Arc<Model>> = LazyLock::new(|| Arc::new(open_m
 /// The fixture's model, to be loaded on a device of its own.
 pub(crate) fn open_model() -> Model {
     Model::open(FOLDER.path()).unwrap()
-}
-
-/// The fixture's model with room for `context` tokens, of which every second token ends an answer.
-pub(crate) fn ending_model(context: u32) -> Model {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"] {
-        fs::copy(model_folder().join(name), folder.path().join(name)).unwrap();
-    }
-    let path = folder.path().join("config.json");
-    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    config["eos_token_id"] = (1..128).step_by(2).collect();
-    config["max_position_embeddings"] = context.into();
-    fs::write(path, config.to_string()).unwrap();
-    Model::open(folder.path()).unwrap()
 }
 
 pub(crate) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());

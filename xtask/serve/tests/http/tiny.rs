@@ -65,23 +65,29 @@ fn tokenizer() -> Value {
     assert_eq!(tokens.len() + control.len(), 128);
     let vocab: Value =
         (0..).zip(&tokens).map(|(id, token): (u32, _)| (token.clone(), Value::from(id))).collect();
-    let added = |(id, content): (u32, &str)| {
-        json!({ "id": id, "content": content, "special": true, "normalized": false,
-                "single_word": false, "lstrip": false, "rstrip": false })
-    };
-    let byte_level =
-        json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true });
+    let added = (125..).zip(control).map(|(id, content)| added_token(id, content));
     json!({
         "version": "1.0",
-        "added_tokens": (125..).zip(control).map(added).collect::<Vec<_>>(),
-        "pre_tokenizer": byte_level,
-        "decoder": byte_level,
+        "added_tokens": added.collect::<Vec<_>>(),
+        "pre_tokenizer": byte_level(),
+        "decoder": byte_level(),
         "model": { "type": "BPE", "vocab": vocab, "merges": MERGES.map(|pair| pair.join(" ")) },
     })
 }
 
+/// A control token in a tokenizer's file.
+pub(crate) fn added_token(id: usize, content: &str) -> Value {
+    json!({ "id": id, "content": content, "special": true, "normalized": false,
+            "single_word": false, "lstrip": false, "rstrip": false })
+}
+
+/// Bytes as characters, in a tokenizer's file.
+pub(crate) fn byte_level() -> Value {
+    json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true })
+}
+
 /// The character that byte-level BPE writes for a byte.
-fn byte_char(byte: u8) -> char {
+pub(crate) fn byte_char(byte: u8) -> char {
     let printable = |b: u8| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     if printable(byte) {
         return byte.into();
