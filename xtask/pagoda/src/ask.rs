@@ -179,12 +179,14 @@ impl Chat {
         }
         request.prompt = model.conversation_ids(conversation)?;
         let thinks = model.begins_thought(&request.prompt)?;
-        if let Some(form) = tools.form(form) {
+        let form = tools.form(form);
+        let calls = tools.calls().within(form.as_ref());
+        if let Some(form) = form {
             let form = if thinks { Constraint::AfterThought(Box::new(form)) } else { form };
             request.mask = Some(model.mask(&form)?);
         }
         request.stop.extend(tools.stop().map(str::to_owned));
-        let parser = AnswerParser::new(tools.calls(), thinks);
+        let parser = AnswerParser::new(calls, thinks);
         Ok((request, parser))
     }
 }

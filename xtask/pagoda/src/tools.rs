@@ -142,6 +142,17 @@ impl Tools {
     }
 }
 
+impl Calls {
+    /// The form of calls in an answer of a form: calls that may stand in place of an instance of a schema have tags.
+    #[must_use]
+    pub fn within(self, form: Option<&Constraint>) -> Self {
+        match form {
+            Some(Constraint::OrCalls(..)) if self == Self::Maybe => Self::Tagged,
+            _ => self,
+        }
+    }
+}
+
 impl Tool {
     /// Schema of the arguments, an object without any if the request has none.
     fn schema(&self) -> Value {

@@ -81,10 +81,11 @@ async fn answer(server: Arc<Server>, call: Call) -> Result<Response, ApiError> {
     let Messages { conversation, mut generation, max_tokens, tools, constraint } = messages;
     generation.settle(&server).await?;
     let Prompted { ids, thinks } = server.prompt(conversation).await?;
+    let calls = tools.calls().within(constraint.as_ref().map(|format| &format.form));
     let mask = server.mask(constraint, thinks).await?;
     let mut request = generation.request(&server, ids, max_tokens);
     request.mask = mask;
-    let answer = Some(AnswerParser::new(tools.calls(), thinks));
+    let answer = Some(AnswerParser::new(calls, thinks));
     let (requests, ignored) = (vec![request], reader.ignored());
     let render = MessagesRender::new(format!("msg_{}", call.id.as_str()));
     let job = Job { generation, requests, input: "messages", answer, ignored };

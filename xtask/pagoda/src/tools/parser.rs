@@ -173,6 +173,8 @@ pub enum Calls {
     Never,
     /// The model decides.
     Maybe,
+    /// The model decides, and writes calls between tags: an object without them is text.
+    Tagged,
     /// The answer is one call, without tags.
     Always,
 }
@@ -279,7 +281,7 @@ impl Parser {
                 }
                 ended
             }
-            State::Text if self.calls == Calls::Maybe => {
+            State::Text if matches!(self.calls, Calls::Maybe | Calls::Tagged) => {
                 let (before, ended) = self.until(CALL);
                 pieces.extend(text(before));
                 if ended {
@@ -354,7 +356,7 @@ impl Parser {
             self.state = State::Thought;
             return true;
         }
-        let calls = self.calls == Calls::Maybe;
+        let calls = matches!(self.calls, Calls::Maybe | Calls::Tagged);
         let undecided = trimmed.is_empty()
             || (may_think && THINK.starts_with(trimmed))
             || (calls && CALL.starts_with(trimmed) && trimmed.len() < CALL.len());

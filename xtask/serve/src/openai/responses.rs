@@ -185,11 +185,12 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     server.need_model(generation.model.as_deref())?;
     generation.settle(&server).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
+    let calls = tools.calls().within(constraint.as_ref().map(|format| &format.form));
     let mask = server.mask(constraint, thinks).await?;
     let render = ResponsesRender::new(call.id.prefixed("resp"), repeated);
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
-    let answer = Some(AnswerParser::new(tools.calls(), thinks));
+    let answer = Some(AnswerParser::new(calls, thinks));
     let (requests, ignored) = (vec![request], reader.ignored());
     let job = Job { generation, requests, input: "input", answer, ignored };
     respond(&server, call, job, render).await

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use serve::Options;
 use tempfile::TempDir;
 
+use crate::client::post;
 use crate::fixture::{Served, engine_options, listen};
 use crate::packages::{self, clients, succeed};
 use crate::scripted::{Script, scripted_model};
@@ -87,6 +88,24 @@ pub(crate) fn run_loops(part: &str, python: &Path) {
     let mut command = Command::new(python);
     command.arg(clients().join("loops.py")).args([part, &format!("http://{}", served.address), "tiny"]);
     succeed(command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True").arg(folder.path()));
+}
+
+#[test]
+fn an_instance_that_looks_like_a_call_is_text_and_is_streamed() {
+    let instance = bare_call("look", json!({ "file": "the first of many" }));
+    let served = serve_scripts(&[with_tool("look", 0, "true", instance.as_str())]);
+    let schema = json!({ "type": "object" });
+    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "stream": true,
+        "tools": [{ "type": "function", "function": { "name": "look" } }],
+        "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": schema } } });
+    let mut events = post(&served, "/v1/chat/completions", &body).events();
+    assert_eq!(events.pop().as_deref(), Some("[DONE]"));
+    let chunks = events.iter().map(|event| serde_json::from_str::<Value>(event).unwrap());
+    let texts: Vec<String> = chunks
+        .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+        .filter(|text| !text.is_empty())
+        .collect();
+    assert!(texts.len() > 3 && texts.concat() == instance, "{texts:?}");
 }
 
 #[test]
