@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use pagoda::{Model, Pooling, Reranker};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::call::Call;
-use crate::comparison::{Pairs, Part, Scores};
-use crate::embedding::{EmbeddingFields, PromptUsage};
+use crate::comparison::Comparison;
+use crate::embedding::{Embed, Embedded, EmbeddingFields, Inputs, PromptUsage, check_count, cosine};
 use crate::engine_use::EngineUse;
 use crate::error::ApiError;
-use crate::fields::Int;
+use crate::fields::{Int, Reader};
 use crate::generation::Texts;
+use crate::prompt::{Prompts, Reading};
 use crate::reply;
 use crate::server::{Server, unix_seconds};
 
@@ -118,6 +120,28 @@ struct Scored {
     score: f64,
 }
 
+/// Texts of a call, and the field that holds them.
+struct Part {
+    field: &'static str,
+    texts: Vec<String>,
+}
+
+/// Texts to compare: each of the second part with that of the first part at the same place, or with the only one.
+struct Pairs {
+    first: Part,
+    second: Part,
+    /// The question that a model judges by, in place of its own.
+    instruction: Option<String>,
+}
+
+/// Scores of pairs.
+struct Scores {
+    /// One a pair, higher for texts that suit each other better.
+    scores: Vec<f64>,
+    usage: PromptUsage,
+    engine: EngineUse,
+}
+
 /// Ranks documents by their relevance for a query.
 pub(crate) async fn rerank(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let mut reader = server.reader();
@@ -163,4 +187,67 @@ pub(crate) async fn score(State(server): State<Arc<Server>>, call: Call) -> Resu
     let model = server.options.model_name.clone();
     let list = ScoreList { id, object: "list", created, model, data, usage, pagoda: engine };
     Ok(reply::with_ignored(reply::json(&list), &ignored))
+}
+
+impl Pairs {
+    /// Compares the texts.
+    async fn compare(
+        self,
+        embed: Embed,
+        server: &Arc<Server>,
+        call: Call,
+        reader: Reader,
+    ) -> Result<(Scores, Vec<String>), ApiError> {
+        let comparison = embed.settle_comparison(server)?;
+        for Part { field, texts } in [&self.first, &self.second] {
+            check_count(field, texts.len())?;
+        }
+        let (firsts, pairs, field) = (self.first.texts.len(), self.second.texts.len(), self.second.field);
+        let (prompts, pooling) = match comparison {
+            Comparison::Judgement(_) => (server.compute(|model| self.judged(model)).await?, Pooling::Last),
+            Comparison::Angle(pooling) => {
+                let add_special = embed.add_special;
+                (server.compute(move |model| self.embedded(model, add_special)).await?, *pooling)
+            }
+        };
+        let inputs = Inputs { field, prompts, pooling };
+        let (Embedded { vectors, usage, engine }, ignored) = embed.run(server, call, inputs, reader).await?;
+        let score = |pair: usize| match comparison {
+            Comparison::Judgement(reranker) => 1.0 / (1.0 + (-reranker.score(&vectors[pair])).exp()),
+            Comparison::Angle(_) => cosine(&vectors[pair % firsts], &vectors[firsts + pair]),
+        };
+        Ok((Scores { scores: (0..pairs).map(score).collect(), usage, engine }, ignored))
+    }
+
+    /// Prompts by which the model judges the pairs.
+    fn judged(self, model: &Model) -> Result<Vec<Vec<u32>>, ApiError> {
+        let Self { first, second, instruction } = self;
+        for Part { field, texts } in [&first, &second] {
+            if let Some(index) = texts.iter().position(String::is_empty) {
+                return Err(ApiError::field(format!("{field}[{index}]"), "the text is empty"));
+            }
+        }
+        let pairs = first.texts.iter().cycle().zip(&second.texts);
+        let prompt = |(query, document): (&String, &String)| {
+            Ok(Reranker::prompt(model, instruction.as_deref(), query, document)?)
+        };
+        pairs.map(prompt).collect()
+    }
+
+    /// Prompts of the embeddings of the first part and of the second one.
+    fn embedded(self, model: &Model, add_special: bool) -> Result<Vec<Vec<u32>>, ApiError> {
+        let Self { first, second, instruction } = self;
+        if instruction.is_some() {
+            return Err(ApiError::field(
+                "instruction",
+                "the model compares embeddings, for which there is none",
+            ));
+        }
+        let mut prompts = Vec::new();
+        for Part { field, texts } in [first, second] {
+            let read = Prompts::Texts(texts).read(model, Reading { field, add_special, echo: false })?;
+            prompts.extend(read.into_iter().map(|prompt| prompt.ids));
+        }
+        Ok(prompts)
+    }
 }
