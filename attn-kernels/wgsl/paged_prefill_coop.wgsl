@@ -2,11 +2,12 @@ enable f16;
 enable wgpu_cooperative_matrix;
 // paged_prefill with cooperative matrices: the same bindings, tiles and results. Caches of codes become f16 on the way
 // to workgroup memory.
-// A subgroup owns as many rows of one query head as it has lanes, and 32 if it has more; queries and output stay in its
-// registers, of which lanes of twice as many rows would not have enough. All subgroups of a workgroup go through the keys 16 at
-// a time, at absolute positions, with K and V staged in workgroup memory. Scores pass through workgroup memory, where a lane
-// owns a row for the softmax; lanes above do what those of the same rows do. A row's output is rescaled only when its
-// maximum grew by a factor of more than 2^8 (FlashAttention-4): weights stay under 2^8, which f16 holds.
+// A subgroup owns as many rows of one query head as it has lanes, and 32 if it has more, or half of that for heads of
+// more than 128; queries and output stay in its registers, of which lanes of twice as many rows would not have enough.
+// All subgroups of a workgroup go through the keys 16 at a time, at absolute positions, with K and V staged in
+// workgroup memory. Scores pass through workgroup memory, where a lane owns a row for the softmax; lanes above do what
+// those of the same rows do. A row's output is rescaled only when its maximum grew by a factor of more than 2^8
+// (FlashAttention-4): weights stay under 2^8, which f16 holds.
 // A row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
 // A dispatch goes through num_keys keys from first_key on, a multiple of 16 (in the order of `context`). Unlike
 // paged_prefill it does not go on where an earlier one ended: lse_merge puts dispatches together, prefill_reduce the parts of
@@ -20,6 +21,8 @@ enable wgpu_cooperative_matrix;
 #import matrices
 // Units of 32 rows.
 #import SUBGROUPS = 4
+// Subgroups that share the rows of one.
+#import HALVES = 1
 // Sixteens along a head.
 #import SPANS = 4
 // Chunks of a key that a lane stages.
@@ -37,7 +40,7 @@ enable wgpu_cooperative_matrix;
 #import tile
 #import kv = kv_coop_f16
 // Matrices along the rows of a subgroup, along a head, and along the keys of a step and a sixteen of a head.
-#let ROWS = SUBGROUP / MATRIX / UNITS
+#let ROWS = SUBGROUP / MATRIX / UNITS / HALVES
 #let ALONG = SPANS * 16 / MATRIX
 #let FINER = 16 / MATRIX
 #let STEP_ROWS = FINER * ROWS
@@ -52,9 +55,9 @@ enable wgpu_cooperative_matrix;
 
 const KEYS: u32 = 16u;
 const TILE_ROWS: u32 = 32u * SUBGROUPS;
-const WG: u32 = TILE_ROWS * UNITS;
+const WG: u32 = TILE_ROWS * UNITS * HALVES;
 // Rows of a subgroup.
-const OWN_ROWS: u32 = SUBGROUP / UNITS;
+const OWN_ROWS: u32 = SUBGROUP / UNITS / HALVES;
 const HEAD_DIM: u32 = 16u * SPANS;
 const CHUNKS: u32 = HEAD_DIM / 8u;
 // Lanes that stage a key.

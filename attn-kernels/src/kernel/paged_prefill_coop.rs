@@ -10,13 +10,14 @@ use super::attention::{Attention, Pages};
 use super::{KvDtype, KvLayout, KvShape, Stored};
 use crate::Variant;
 use crate::declare::{CODES, Listed, Sizes};
-use crate::slot::{self, Flag, OneOf};
+use crate::profile::DeviceProfile;
+use crate::slot::{self, Flag, Number, OneOf};
 
 kernel! {
     /// The kernel, with the parameters and bindings of [`paged_prefill`](super::paged_prefill).
     "paged_prefill_coop"(super::paged_prefill::PagedPrefillParams, super::paged_prefill::PagedPrefillBuffers): Attention,
     listed: listed,
-    variants: "as `paged_prefill`, by matrices: f16, fp8, int8, heads of up to 128",
+    variants: "as `paged_prefill`, by matrices: f16, fp8, int8, heads of up to 256",
     bytes: "`4 * L * H * D` per tile of 128 rows, of which caches serve the heads of a group",
     cases: crate::self_test::paged_prefill::cases,
 }
@@ -33,13 +34,32 @@ fn listed(sizes: &Sizes) -> Listed {
 
 const SUBGROUPS: u32 = 4;
 
-/// Query rows a workgroup serves: 32 a subgroup.
+/// Query rows a workgroup serves.
 pub const TILE_ROWS: u32 = 32 * SUBGROUPS;
 
-/// Whether the kernel serves caches of this shape: all types but f32, head sizes that are multiples of 16 up to 128.
+/// Head size above which two subgroups share the rows of one, so that their registers hold queries and output.
+const WIDE: u32 = 128;
+
+/// Whether the kernel serves caches of this shape on a device: all types but f32, head sizes that are multiples of 16 up to
+/// 256. Those of more than 128 need two matrices along the rows of a subgroup, and twice the lanes.
 #[must_use]
-pub fn serves(shape: &KvShape) -> bool {
-    shape.dtype != KvDtype::F32 && shape.head_dim.is_multiple_of(16) && shape.head_dim <= 128
+pub fn serves(shape: &KvShape, profile: &DeviceProfile) -> bool {
+    let halves = halves(shape);
+    is_formed(shape)
+        && profile.matrices.is_some_and(|matrices| {
+            let lanes = TILE_ROWS * matrices.lanes().div_ceil(32) * halves;
+            matrices.lanes().min(32) >= matrices.size() * halves && lanes <= profile.workgroup_lanes
+        })
+}
+
+/// Whether some device serves the shape.
+fn is_formed(shape: &KvShape) -> bool {
+    shape.dtype != KvDtype::F32 && shape.head_dim.is_multiple_of(16) && shape.head_dim <= 2 * WIDE
+}
+
+/// Subgroups that share the rows of one.
+fn halves(shape: &KvShape) -> u32 {
+    shape.head_dim.div_ceil(WIDE)
 }
 
 /// Stages keys and values of a tile.
@@ -51,25 +71,28 @@ pub(crate) const STAGED: OneOf<Stored> = OneOf::new(
         ((KvLayout::Native, KvDtype::Int8), "kv_coop_int8"),
     ],
 );
+/// Subgroups that share the rows of one.
+pub(crate) const HALVES: Number = Number("HALVES");
 /// Whether all keys count.
 const PLAIN: Flag = Flag("PLAIN");
 
 /// The kernel for one cache shape.
 ///
 /// # Panics
-/// When it does not serve the shape: see [`serves`].
+/// For f32, and for head sizes that [`serves`] never takes.
 #[must_use]
 pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
     shape.check();
-    assert!(serves(shape), "{shape:?}: f32, or the head size is not a multiple of 16 up to 128");
-    let spans = shape.head_dim / 16;
+    assert!(is_formed(shape), "{shape:?}: f32, or the head size is not a multiple of 16 up to 256");
+    let (spans, halves) = (shape.head_dim / 16, halves(shape));
     let variant = Variant::new(&KERNEL)
         .with_matrices()
         .set(STAGED, shape.stored())
         .set(slot::BLOCK_SIZE, shape.block_size)
         .set(slot::SUBGROUPS, SUBGROUPS)
         .set(slot::SPANS, spans)
-        .set(slot::LOADS, spans.div_ceil(SUBGROUPS));
+        .set(HALVES, halves)
+        .set(slot::LOADS, spans.div_ceil(SUBGROUPS * halves));
     let variant = attention.skips(variant).set(PLAIN, !attention.skip);
     attention.paged_ahead(attention.mask(attention.specialise(variant, shape, 16)))
 }

@@ -67,7 +67,7 @@ const LOG_SKIP: f32 = 3.5;
 /// Tiles of scores that a variant leaves out.
 fn skip_tiles(variant: &Variant) -> SkipTiles {
     if variant.level == Level::Coop {
-        SkipTiles { rows: 32, keys: 16 }
+        SkipTiles { rows: 32 / filled(variant, paged_prefill_coop::HALVES), keys: 16 }
     } else {
         SkipTiles { rows: 1, keys: 8 }
     }

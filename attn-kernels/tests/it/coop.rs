@@ -191,6 +191,27 @@ fn agrees_with_paged_prefill() {
     }
 }
 
+/// Two subgroups share the rows of one.
+#[test]
+fn wide_heads_agree_with_paged_prefill_where_they_are_served() {
+    let Some(gpu) = gpu() else { return };
+    let wide = [(1, 256, 16, 4), (2, 192, 4, 2), (1, 160, 64, 3)].into_iter();
+    let served = |(kv_heads, head_dim, block_size, _): &(u32, u32, u32, u32)| {
+        paged_prefill_coop::serves(&shape(*kv_heads, *head_dim, *block_size), gpu.profile())
+    };
+    for (num_kv_heads, head_dim, block_size, group) in wide.filter(served) {
+        let shape = shape(num_kv_heads, head_dim, block_size);
+        for loud in [0.5, 8.0] {
+            check(&gpu, &Prefill::new(shape, num_kv_heads * group, &CHUNKS, loud), loud);
+            check(&gpu, &Prefill::new(shape, num_kv_heads * group, &CHUNKS, loud).listed(64, 0.5), loud);
+        }
+        let window = Attention { mask: Reach::Window(200), ..Attention::default() };
+        check(&gpu, &Prefill::new(shape, num_kv_heads * group, &CHUNKS, 4.0).asking(window), 4.0);
+        let codes = KvShape { dtype: KvDtype::Int8, ..shape };
+        check(&gpu, &Prefill::new(codes, num_kv_heads * group, &CHUNKS, 0.5), 0.5);
+    }
+}
+
 /// Codes times scales, rounded to f16 once more than by `paged_prefill`.
 #[test]
 fn caches_of_codes_are_read_as_by_paged_prefill() {

@@ -47,7 +47,7 @@ impl Forms {
                 false => KeyLoads::Uniform,
             },
             coop: coop
-                && paged_prefill_coop::serves(shape)
+                && paged_prefill_coop::serves(shape, &profile)
                 && trusts(&paged_prefill_coop::KERNEL, Level::Coop),
         }
     }

@@ -199,7 +199,7 @@ fn key_loads(gpu: &Gpu) -> KeyLoads {
 }
 
 fn runs_coop(gpu: &Gpu, shape: &KvShape) -> bool {
-    gpu.runs_coop() && paged_prefill_coop::serves(shape)
+    gpu.runs_coop() && paged_prefill_coop::serves(shape, gpu.profile())
 }
 
 impl Rows<'_> {
