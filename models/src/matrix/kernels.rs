@@ -1,6 +1,6 @@
 //! Compiled matmuls, the division of their work on a device, and the buffers between their dispatches.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::profile::{DeviceProfile, Tuning};
@@ -53,7 +53,12 @@ pub(crate) struct Kernels {
     pipelines: FxHashMap<(Key, bool), Arc<Pipeline>>,
     /// Slots for weights on the host, if there are any.
     pub(crate) stream: Option<WeightStream>,
+    /// Plans so far: a step asks for each several times.
+    plans: Mutex<FxHashMap<PlanKey, TilePlan>>,
 }
+
+/// Everything that a plan depends on: the shape of the product, its number of parts, and whether results must not depend on rows.
+type PlanKey = ([u32; 3], u32, bool);
 
 /// Key of a matmul: everything that it is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -186,7 +191,13 @@ impl Kernels {
             halves: gpu.buffer("halves", halves)?,
             partials: gpu.buffer("split_partials", if precision.f16 { MAX_PARTIALS } else { 1 })?,
         };
-        Ok(Self { gpu: Arc::clone(gpu), scratch, pipelines: FxHashMap::default(), stream })
+        Ok(Self {
+            gpu: Arc::clone(gpu),
+            scratch,
+            pipelines: FxHashMap::default(),
+            stream,
+            plans: Mutex::default(),
+        })
     }
 
     /// Returns the binding of a plane.
@@ -214,7 +225,11 @@ impl Kernels {
     /// Plans a product of `[rows, cols, blocks]` with cooperative matrices.
     pub(super) fn plan(&self, shape: [u32; 3], epilogue: Epilogue, precision: Precision) -> TilePlan {
         let plan = if precision.invariant { TilePlan::invariant } else { TilePlan::fastest };
-        plan(self.profile(), shape, epilogue, self.scratch.partials.len())
+        let key = (shape, epilogue.parts(), precision.invariant);
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        *plans
+            .entry(key)
+            .or_insert_with(|| plan(self.profile(), shape, epilogue, self.scratch.partials.len()))
     }
 
     /// Returns the device profile for the choice of kernels.

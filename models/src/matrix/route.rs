@@ -2,7 +2,7 @@
 
 use super::{Exact, Kernels, Key, Matrix, Precision};
 use crate::kernel::matmul::Epilogue;
-use crate::kernel::matmul_coop::{self, Activations};
+use crate::kernel::matmul_coop::Activations;
 use crate::kernel::matmul_int8;
 use crate::kernel::matmul_tile::Tile;
 
@@ -43,7 +43,7 @@ impl Matrix {
         let codes = precision.codes() && self.format.has_codes() && kernels.holds_codes(rows, self.blocks);
         let few = rows <= precision.max_few_rows(tuning);
         let coop = precision.f16 && (precision.invariant || !(few && codes) && rows > 1);
-        if coop && self.takes_matrices(kernels, rows) {
+        if coop && self.takes_matrices(kernels, rows, precision) {
             return ProductKernels::Coop;
         }
         // Tiles read the weights less often, but many rows alone make enough of them for a GPU.
@@ -59,6 +59,27 @@ impl Matrix {
         by_codes.next().unwrap_or_else(exact)
     }
 
+    /// Describes the kernel of a product of `rows` rows, and how it divides the work.
+    pub(crate) fn route_name(&self, kernels: &Kernels, rows: u32, precision: Precision) -> String {
+        match self.route(kernels, rows, precision) {
+            ProductKernels::Exact(Exact::Lanes(tiling)) => {
+                format!("matmul {} x {}, {} slices", tiling.rows, tiling.cols * tiling.wide, tiling.slices)
+            }
+            ProductKernels::Exact(Exact::Tile(tile)) => {
+                format!("matmul_tile {} x {}", tile.rows(), tile.cols())
+            }
+            ProductKernels::Codes(tiling) => {
+                format!("matmul_int8 {} rows, {} slices", tiling.rows, tiling.slices)
+            }
+            ProductKernels::CodesTile => "matmul_int8_tile".to_owned(),
+            ProductKernels::Coop => {
+                let plan = kernels.plan([rows, self.shards[0].cols, self.blocks], self.epilogue(), precision);
+                let splits = plan.splits(self.blocks);
+                format!("matmul_coop {} x {}, {splits} splits", plan.tile.rows(), plan.tile.cols())
+            }
+        }
+    }
+
     /// Whether a product of `rows` rows can apply their norm.
     pub(crate) fn norms(&self, kernels: &Kernels, rows: u32, precision: Precision) -> bool {
         // A norm goes over whole blocks.
@@ -71,13 +92,11 @@ impl Matrix {
     }
 
     /// Whether products with cooperative matrices passed the driver's self-test.
-    fn takes_matrices(&self, kernels: &Kernels, rows: u32) -> bool {
+    fn takes_matrices(&self, kernels: &Kernels, rows: u32, precision: Precision) -> bool {
         let (format, shape) = (self.format, [rows, self.shards[0].cols, self.blocks]);
+        let tile = kernels.plan(shape, self.epilogue(), precision).tile;
         [Activations::F16, Activations::F32].into_iter().all(|activations| {
-            kernels.right(self.parts, |epilogue| {
-                let tile = matmul_coop::Tile::choose(kernels.profile(), shape, epilogue);
-                Key::Coop { format, epilogue, activations, tile }
-            })
+            kernels.right(self.parts, |epilogue| Key::Coop { format, epilogue, activations, tile })
         })
     }
 

@@ -151,7 +151,7 @@ fn agrees_with_matmul_for_every_storage_type() {
     for dtype in Dtype::ALL {
         for epilogue in EPILOGUES {
             let product = Product::new(dtype, [77, 203, 512], epilogue);
-            product.check(&gpu, Tile::choose(gpu.profile(), [77, 203, 16], epilogue));
+            product.check(&gpu, TilePlan::fastest(gpu.profile(), [77, 203, 16], epilogue, 0).tile);
         }
     }
 }
@@ -174,7 +174,10 @@ fn agrees_with_matmul_for_ragged_shapes() {
         for epilogue in EPILOGUES {
             let product = Product::new(Dtype::Q4_1, shape, epilogue);
             let blocks = shape[2].div_ceil(32);
-            product.check(&gpu, Tile::choose(gpu.profile(), [shape[0], shape[1], blocks], epilogue));
+            product.check(
+                &gpu,
+                TilePlan::fastest(gpu.profile(), [shape[0], shape[1], blocks], epilogue, 0).tile,
+            );
         }
     }
 }
