@@ -283,8 +283,8 @@ impl Tiling {
             // Block sums of all columns and rows of a workgroup meet in workgroup memory.
             let fits = |cols: &u32| blocks * cols * tile * parts <= MOST_SUMS;
             // One row: as many lanes along k as there are blocks, for the shortest chain of loads. Eight columns
-            // still make full cache lines.
-            let widths: &[u32] = if tile == 1 { &[8, 4] } else { &[32, 16, 8, 4] };
+            // still make full cache lines; rows of more blocks take fewer, as they have no other kernel for few rows.
+            let widths: &[u32] = if tile == 1 { &[8, 4, 2, 1] } else { &[32, 16, 8, 4, 2, 1] };
             if let Some(cols) = widths.iter().copied().find(fits) {
                 return gpu(tile, cols, NORM_LANES / cols);
             }

@@ -215,6 +215,18 @@ fn long_rows_take_narrower_tiles() {
     }
 }
 
+/// A decoder's only kernel for one row of f16, which has the sum of every block in workgroup memory.
+#[test]
+fn one_long_row_takes_few_columns() {
+    let Some(gpu) = gpu() else { return };
+    for (blocks, cols) in [(384, 8), (768, 4), (900, 2), (1600, 1)] {
+        let product = Product::new(Dtype::F16, Epilogue::Store, [1, 9, blocks], 0, 79);
+        let tiling = Tiling::for_gpu(1, 1, blocks);
+        assert_eq!((tiling.rows, tiling.cols), (1, cols), "{blocks} blocks");
+        product.check(gpu, tiling);
+    }
+}
+
 /// A norm on the way in is the norm kernel before it, to the bit, at every level.
 #[test]
 fn a_norm_in_front_is_the_norm_kernel() {
