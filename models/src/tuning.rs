@@ -3,6 +3,7 @@
 //! Both kernels of a [`Contest`] are timed in turns at growing sizes. [`Crossings`] follow from the times alone, and replace the
 //! constants of [`Tuning`] that they decide.
 
+mod layers;
 mod rig;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use attn_kernels::profile::Tuning;
 use serde::{Deserialize, Serialize};
 
+pub use layers::{LayerProduct, LayerProducts};
 pub use rig::{Rig, Shapes, kernels_digest};
 
 /// Two kernels for the same products; the later one is faster for large sizes.

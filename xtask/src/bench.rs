@@ -21,6 +21,10 @@ use crate::cli::{BenchArgs, BenchSuite};
 pub fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     let of_report = args.report.is_none() || args.suite == Some(BenchSuite::Policies);
     ensure!(of_report, "--report is of the suite policies: bench policies --report");
+    ensure!(
+        !args.shapes || args.suite == Some(BenchSuite::Kernels),
+        "--shapes is of the suite kernels: bench kernels --shapes"
+    );
     match args.suite {
         None | Some(BenchSuite::E2e) => e2e::run(args, registry),
         Some(BenchSuite::Kernels) => kernels::run(args),

@@ -205,6 +205,11 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NAME", value_parser = shared::non_empty)]
     pub filter: Option<String>,
 
+    /// Run products and attention over a grid of shapes in `kernels`, as a decoder does, and name the ten that are furthest from
+    /// their limits
+    #[arg(long)]
+    pub shapes: bool,
+
     /// Run fewer shapes and repetitions in `kernels`, and leave times of single kernels out of `e2e`
     #[arg(long)]
     pub quick: bool,

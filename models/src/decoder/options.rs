@@ -143,7 +143,7 @@ impl DecoderOptions {
     }
 
     /// Returns the roundings that products may apply to activations on a device.
-    pub(super) fn precision(&self, gpu: &Gpu) -> Precision {
+    pub(crate) fn precision(&self, gpu: &Gpu) -> Precision {
         let rounded = self.kv_dtype != KvDtype::F32;
         Precision {
             f16: rounded && gpu.runs_coop() && self.coop,

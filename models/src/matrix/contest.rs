@@ -35,17 +35,17 @@ impl Contender {
 }
 
 impl Matrix {
-    /// Returns a matrix of `cols` columns of `width` elements, from the start of `quants` and `scales`.
+    /// Returns a matrix of `parts` parts of `cols` columns of `width` elements, from the start of `quants` and `scales`.
     pub(crate) fn of_planes(
         format: Format,
-        [width, cols]: [u32; 2],
+        [width, cols, parts]: [u32; 3],
         quants: &Buf<[u32; 4]>,
         scales: &Buf<u32>,
     ) -> Self {
         let (quants, scales) = (Plane::Device(quants.clone()), Plane::Device(scales.clone()));
         let blocks = width / u32_of(BLOCK);
         let shard = Shard { first_matrix: 0, matrices: 1, first: 0, cols, quants, scales };
-        Self { format, width, blocks, parts: 1, shards: vec![shard] }
+        Self { format, width, blocks, parts, shards: vec![shard] }
     }
 
     /// Records `y = x W` by `contender`.

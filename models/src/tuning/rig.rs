@@ -231,7 +231,7 @@ impl Rig {
         };
         let (rows, cols, matrices) = self.shapes.product(product);
         for (quants, scales) in self.quants.iter().zip(&self.scales).take(matrices) {
-            let matrix = Matrix::of_planes(FORMAT, [self.shapes.width, cols], quants, scales);
+            let matrix = Matrix::of_planes(FORMAT, [self.shapes.width, cols, 1], quants, scales);
             matrix.contend(kernels, &mut pass, [&self.x, &self.y], rows, contender)?;
         }
         Ok(pass)
@@ -257,7 +257,7 @@ impl Drop for Rig {
 }
 
 /// Returns a buffer of elements that `make` generates, with repetitions.
-fn fill<T: Pod>(gpu: &Gpu, len: usize, mut make: impl FnMut() -> T) -> Result<Buf<T>, ModelError> {
+pub(super) fn fill<T: Pod>(gpu: &Gpu, len: usize, mut make: impl FnMut() -> T) -> Result<Buf<T>, ModelError> {
     let chunk: Vec<T> = (0..len.min(CHUNK)).map(|_| make()).collect();
     let (chunk, buf) = (gpu.upload("chunk", &chunk)?, gpu.buffer("operands", len)?);
     let mut pass = Pass::new("fill");

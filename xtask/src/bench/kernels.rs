@@ -14,11 +14,13 @@ mod pages;
 mod products;
 mod prompt;
 mod select;
+mod shapes;
 mod structured;
 mod work;
 mod xattn;
 
 use std::io;
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow, ensure};
 use attn_kernels::Level;
@@ -74,13 +76,13 @@ const RUNS_QUICK: usize = 3;
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
-    let gpu = verdicts::open(&args.engine.gpu(), &Notes::to(|note| eprintln!("{note}")))?;
+    let gpu = Arc::new(verdicts::open(&args.engine.gpu(), &Notes::to(|note| eprintln!("{note}")))?);
     let info = gpu.info();
     eprintln!("device: {} (level {}, driver {})", info.name, gpu.level(), info.driver_info);
     if !gpu.time_dispatches(true) {
         eprintln!("the adapter has no timestamps: times are those until results are there");
     }
-    let mut items = grid::items(&gpu, args.quick);
+    let mut items = if args.shapes { grid::shapes(&gpu, args.quick) } else { grid::items(&gpu, args.quick) };
     if let Some(filter) = &args.filter {
         let filter = filter.to_lowercase();
         items.retain(|item| item.name.to_lowercase().contains(&filter));
@@ -117,6 +119,9 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         rows.extend(measured);
     }
     bar.finish_and_clear();
+    if args.shapes {
+        show_worst(args, &rows);
+    }
     let Some(folder) = &args.out else { return Ok(()) };
     let report = Report {
         adapter: info.name.clone(),
@@ -126,6 +131,21 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         rows,
     };
     page::write(folder, "kernels.json", &report)
+}
+
+/// Number of rows that are furthest from their limits.
+const WORST: usize = 10;
+
+/// Names the rows that are furthest from their limits.
+#[expect(clippy::print_stdout, reason = "the command's result")]
+fn show_worst(args: &BenchArgs, rows: &[Row]) {
+    if args.json {
+        return;
+    }
+    let mut rows: Vec<&Row> = rows.iter().filter(|row| row.fraction.is_some()).collect();
+    rows.sort_by(|a, b| a.fraction.partial_cmp(&b.fraction).expect("fractions are numbers"));
+    println!("furthest from their limits:");
+    rows.iter().take(WORST).for_each(|row| println!("{}", line(row)));
 }
 
 fn skipped(name: &str, error: &anyhow::Error) -> Row {

@@ -22,6 +22,7 @@ use super::lists::SELECT_BLOCK;
 use super::products::Matrix;
 use super::prompt::{self, Prompt};
 use super::select::{self, Policy};
+use super::shapes::Shapes;
 use super::work::{Bench, Timed, Work};
 use super::{bound, flashprefill, host, mla, pages, xattn};
 
@@ -148,6 +149,20 @@ pub(super) fn left_out(gpu: &Gpu) -> Vec<(&'static str, String)> {
         all.push(("kernels of level coop", reason));
     }
     all
+}
+
+/// Products and attention over a grid of shapes, or a part of it in quick mode.
+pub(super) fn shapes(gpu: &Gpu, quick: bool) -> Vec<Item> {
+    let (mut grid, shapes) = (Grid::default(), Shapes::new(gpu, quick));
+    for (dtype, hidden) in shapes.layers() {
+        grid.add(format!("products of {hidden}, {dtype}"), move |bench| {
+            shapes.time_products(bench, dtype, hidden)
+        });
+    }
+    for heads in shapes.heads() {
+        grid.add(format!("attention, {}", heads.name()), move |bench| shapes.time_attention(bench, &heads));
+    }
+    grid.items
 }
 
 /// Everything for this device, or a part of it in quick mode.

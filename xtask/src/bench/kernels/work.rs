@@ -1,5 +1,6 @@
 //! One kernel, or several that belong together, at one shape: the dispatches, their bytes and their operations.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -12,7 +13,7 @@ use super::ceiling::{Pace, random_words};
 
 /// The device, what fills its caches between runs, and how often a work runs.
 pub(super) struct Bench<'a> {
-    pub(super) gpu: &'a Gpu,
+    pub(super) gpu: &'a Arc<Gpu>,
     pub(super) flush: &'a dyn Fn(&mut Pass),
     pub(super) pace: &'a Pace,
     /// Runs of which the median counts.
@@ -199,18 +200,23 @@ impl Bench<'_> {
         let gpu = self.gpu;
         let pipelines: Vec<_> =
             work.dispatches.iter().map(|d| gpu.pipeline(&d.variant)).collect::<Result<_, _>>()?;
-        let record = |pass: &mut Pass| {
+        self.seconds_of(|pass| {
             for (dispatch, pipeline) in work.dispatches.iter().zip(&pipelines) {
                 pass.dispatch_bytes(pipeline, &dispatch.params, &dispatch.bindings, dispatch.grid);
             }
-        };
-        let mut seconds = time(gpu, self.runs, self.flush, record)?;
+        })
+    }
+
+    /// Seconds on the device of what `record` records, with its clock up.
+    pub(super) fn seconds_of(&self, mut record: impl FnMut(&mut Pass)) -> Result<f64> {
+        let gpu = self.gpu;
+        let mut seconds = time(gpu, self.runs, self.flush, &mut record)?;
         for _ in 0..MORE_RUNS {
             if !self.pace.is_down(gpu)? {
                 break;
             }
             self.keep_busy()?;
-            seconds = time(gpu, self.runs, self.flush, record)?;
+            seconds = time(gpu, self.runs, self.flush, &mut record)?;
         }
         Ok(seconds)
     }
@@ -238,7 +244,7 @@ pub(super) fn time(
     gpu: &Gpu,
     max_runs: usize,
     flush: &dyn Fn(&mut Pass),
-    record: impl Fn(&mut Pass),
+    mut record: impl FnMut(&mut Pass),
 ) -> Result<f64> {
     let stamped = gpu.time_passes(true);
     let mut runs = Vec::with_capacity(max_runs);
