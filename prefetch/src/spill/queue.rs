@@ -8,7 +8,7 @@ use super::{Piece, SpillRun};
 /// Work for the threads of a spill, and their results.
 #[derive(Debug)]
 pub(super) struct Queue {
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// There is something to read, or room for it.
     to_read: Condvar,
     /// There is something to write.
@@ -20,15 +20,15 @@ pub(super) struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     /// Reads by number, in the order of the requests.
     reads: BTreeMap<u64, Pieces>,
     next: u64,
     /// Bytes of reads that run or wait to be taken.
-    staged: usize,
+    pub(super) staged: usize,
     writes: VecDeque<(SpillRun, Vec<u8>)>,
     /// Bytes of writes that run or wait.
-    unwritten: usize,
+    pub(super) unwritten: usize,
     closed: bool,
 }
 
@@ -183,7 +183,7 @@ impl Queue {
 }
 
 /// Locks `mutex`, poisoned or not: nothing panics while it protects a broken state.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
