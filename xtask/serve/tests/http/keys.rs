@@ -76,12 +76,14 @@ fn bodies_have_a_bound_together() {
     let mut options = Options::new(Arc::clone(&MODEL), "tiny");
     options.max_held_bytes = 64 << 10;
     let served = start(Setup { options, ..Setup::default() });
-    // Half of a body arrives, and stays.
     let head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 90000\r\n\r\n";
-    let waiting = send(&served, &[head.as_bytes(), &[b' '; 40_000]].concat());
+    let half = [head.as_bytes(), &[b' '; 40_000]].concat();
     let body = vec![b' '; 40_000];
     let head = head.replace("90000", "40000");
+    let mut waiting = None;
     crate::fixture::until("there is no room", || {
+        // Half of a body arrives, and stays, unless the other body took its room before.
+        waiting = Some(send(&served, &half));
         let reply = receive(send(&served, &[head.as_bytes(), &body].concat()));
         reply.status == 503 && reply.refused(503)["code"] == "overloaded"
     });
