@@ -8,7 +8,6 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use pagoda::tools::AnswerParser;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -81,14 +80,12 @@ async fn answer(server: Arc<Server>, call: Call) -> Result<Response, ApiError> {
     let Messages { conversation, mut generation, max_tokens, tools, constraint } = messages;
     generation.settle(&server).await?;
     let Prompted { ids, thinks } = server.prompt(conversation).await?;
-    let calls = tools.calls().within(constraint.as_ref().map(|format| &format.form));
-    let mask = server.mask(constraint, thinks).await?;
+    let (mask, answer) = server.answer_form(thinks, &tools, constraint).await?;
     let mut request = generation.request(&server, ids, max_tokens);
     request.mask = mask;
-    let answer = Some(AnswerParser::new(calls, thinks));
     let (requests, ignored) = (vec![request], reader.ignored());
     let render = MessagesRender::new(format!("msg_{}", call.id.as_str()));
-    let job = Job { generation, requests, input: "messages", answer, ignored };
+    let job = Job { generation, requests, input: "messages", answer: Some(answer), ignored };
     answer_by(&server, call, job, render).await
 }
 

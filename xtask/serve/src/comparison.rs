@@ -2,6 +2,10 @@
 
 use pagoda::{Embedding, Model, Pooling, Reranker, error_chain};
 
+/// Reason why a model compares no texts, if its checkpoint says nothing of it.
+const UNSTATED: &str = "the checkpoint states neither how embeddings are pooled nor which tokens judge a document \
+                        (modules.json of Sentence Transformers, pooling_type of GGUF)";
+
 /// Way in which a model compares two texts.
 #[derive(Debug)]
 pub(crate) enum Comparison {
@@ -19,11 +23,7 @@ impl Comparison {
             (Ok(Some(reranker)), _) => Ok(Self::Judgement(reranker)),
             (Ok(None), Err(reason)) => Err(reason.clone()),
             (Ok(None), Ok(embedding)) if embedding.stated => Ok(Self::Angle(embedding.pooling)),
-            (Ok(None), Ok(_)) => {
-                Err("the checkpoint states neither how embeddings are pooled nor which tokens judge a \
-                                      document (modules.json of Sentence Transformers, pooling_type of GGUF)"
-                    .to_owned())
-            }
+            (Ok(None), Ok(_)) => Err(UNSTATED.to_owned()),
         }
     }
 }

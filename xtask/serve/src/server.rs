@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::HeaderMap;
 use pagoda::snapshot::Activity;
+use pagoda::tools::{AnswerParser, Tools};
 use pagoda::{Constraint, Conversation, Embedding, EngineHandle, Health, Model, Snapshot, TokenMask};
 use tokio::sync::Semaphore;
 use tokio::task;
@@ -258,17 +259,29 @@ impl Server {
         self.compute(encode).await
     }
 
-    /// The mask of an output, `None` if it is free; `thinks` if it begins within a thought, which is free.
+    /// The mask of an output, `None` if it is free.
     pub(crate) async fn mask(
         &self,
         format: Option<OutputFormat>,
-        thinks: bool,
     ) -> Result<Option<Box<dyn TokenMask>>, ApiError> {
-        let Some(mut format) = format else { return Ok(None) };
-        if thinks {
-            format.form = Constraint::AfterThought(Box::new(format.form));
-        }
+        let Some(format) = format else { return Ok(None) };
         self.compute_in(&self.compiler, move |model| format.mask(model)).await.map(Some)
+    }
+
+    /// The mask and the parser of an answer to a prompt that offers these tools. If the prompt begins a thought, its end is
+    /// free.
+    pub(crate) async fn answer_form(
+        &self,
+        thinks: bool,
+        tools: &Tools,
+        format: Option<OutputFormat>,
+    ) -> Result<(Option<Box<dyn TokenMask>>, AnswerParser), ApiError> {
+        let calls = tools.calls().within(format.as_ref().map(|format| &format.form));
+        let after_thought = |format: OutputFormat| match thinks {
+            true => OutputFormat { form: Constraint::AfterThought(Box::new(format.form)), ..format },
+            false => format,
+        };
+        Ok((self.mask(format.map(after_thought)).await?, AnswerParser::new(calls, thinks)))
     }
 
     /// Begins the `pagoda` object of a reply to `prompts` under a salt of the prefix cache, before anything has happened. The

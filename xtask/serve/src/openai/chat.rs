@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use pagoda::tools::{AnswerParser, AnswerPart, Tools};
+use pagoda::tools::{AnswerPart, Tools};
 use pagoda::{Conversation, MAX_TOP};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -112,8 +112,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     server.need_model(generation.model.as_deref())?;
     generation.settle(&server).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
-    let calls = tools.calls().within(constraint.as_ref().map(|format| &format.form));
-    let mask = server.mask(constraint, thinks).await?;
+    let (mask, answer) = server.answer_form(thinks, &tools, constraint).await?;
     let render = ChatRender {
         id: call.id.prefixed("chatcmpl"),
         log_probs: generation.sampling.log_probs.is_some(),
@@ -124,9 +123,8 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     };
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
-    let answer = Some(AnswerParser::new(calls, thinks));
     let (requests, ignored) = (vec![request], reader.ignored());
-    let job = Job { generation, requests, input: "messages", answer, ignored };
+    let job = Job { generation, requests, input: "messages", answer: Some(answer), ignored };
     respond(&server, call, job, render).await
 }
 

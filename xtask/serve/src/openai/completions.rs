@@ -105,7 +105,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     }
     let reading = completion.reading;
     let prompts = server.compute(move |model| prompts.read(model, reading)).await?;
-    let mask = server.mask(completion.constraint.take(), false).await?;
+    let mask = server.mask(completion.constraint.take()).await?;
     let mut requests: Vec<Request> =
         prompts.iter().map(|prompt| completion.request(&server, prompt)).collect();
     requests.iter_mut().for_each(|request| request.mask.clone_from(&mask));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use pagoda::Conversation;
-use pagoda::tools::{AnswerParser, Tools};
+use pagoda::tools::Tools;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -185,13 +185,11 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     server.need_model(generation.model.as_deref())?;
     generation.settle(&server).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
-    let calls = tools.calls().within(constraint.as_ref().map(|format| &format.form));
-    let mask = server.mask(constraint, thinks).await?;
+    let (mask, answer) = server.answer_form(thinks, &tools, constraint).await?;
     let render = ResponsesRender::new(call.id.prefixed("resp"), repeated);
     let mut request = generation.request(&server, prompt, max_tokens);
     request.mask = mask;
-    let answer = Some(AnswerParser::new(calls, thinks));
     let (requests, ignored) = (vec![request], reader.ignored());
-    let job = Job { generation, requests, input: "input", answer, ignored };
+    let job = Job { generation, requests, input: "input", answer: Some(answer), ignored };
     respond(&server, call, job, render).await
 }

@@ -2,27 +2,17 @@
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { join } from "node:path";
+import { providers } from "./providers.mjs";
 
 const [packages, base, model] = process.argv.slice(2);
 const from = createRequire(join(packages, "any.js"));
 const { generateText, streamText, tool, Output } = from("ai");
 const { z } = from("zod");
-const { createOpenAI } = from("@ai-sdk/openai");
-const { createAnthropic } = from("@ai-sdk/anthropic");
-const { createOpenAICompatible } = from("@ai-sdk/openai-compatible");
 
-const shared = { baseURL: `${base}/v1`, apiKey: "any" };
-const openai = createOpenAI(shared);
-const compatible = createOpenAICompatible({ ...shared, name: "pagoda", includeUsage: true, supportsStructuredOutputs: true });
-const providers = {
-  "openai, responses": openai(model),
-  "openai, chat": openai.chat(model),
-  anthropic: createAnthropic(shared)(model),
-  compatible: compatible(model),
-};
 const schema = z.object({ x: z.literal([1, 2, 3, 4]) });
 
-for (const [name, model] of Object.entries(providers)) {
+const models = providers(packages, base, model);
+for (const [name, model] of Object.entries(models)) {
   const fields = { model, prompt: "hello", system: "be brief", maxRetries: 0 };
   const short = { ...fields, maxOutputTokens: 8, temperature: 0 };
   const whole = await generateText(short);

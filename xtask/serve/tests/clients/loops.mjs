@@ -4,14 +4,12 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
+import { providers } from "./providers.mjs";
 
 const [packages, base, model, folder] = process.argv.slice(2);
 const from = createRequire(join(packages, "any.js"));
 const { generateText, streamText, stepCountIs, tool, Output } = from("ai");
 const { z } = from("zod");
-const { createOpenAI } = from("@ai-sdk/openai");
-const { createAnthropic } = from("@ai-sdk/anthropic");
-const { createOpenAICompatible } = from("@ai-sdk/openai-compatible");
 const OpenAI = from("openai");
 
 const [look, form] = ["look into both files", "look into both files, and answer as a form"];
@@ -23,16 +21,8 @@ const hasLooked = (name, files = both) => assert.deepEqual(looked.splice(0), fil
 const warned = [];
 globalThis.AI_SDK_LOG_WARNINGS = ({ warnings }) => warned.push(...warnings);
 
-const shared = { baseURL: `${base}/v1`, apiKey: "any" };
-const openai = createOpenAI(shared);
-const compatible = createOpenAICompatible({ ...shared, name: "pagoda", includeUsage: true, supportsStructuredOutputs: true });
-const providers = {
-  "openai, responses": openai(model),
-  "openai, chat": openai.chat(model),
-  anthropic: createAnthropic(shared)(model),
-  compatible: compatible(model),
-};
-for (const [name, model] of Object.entries(providers)) {
+const models = providers(packages, base, model);
+for (const [name, model] of Object.entries(models)) {
   const tools = { look: tool({ description: "reads a file", inputSchema: z.object({ file: z.string() }), execute }) };
   // Without the option, it sends back references to messages, which no server without a store of responses can follow.
   const providerOptions = { openai: { store: false } };
