@@ -9,6 +9,7 @@ pub(crate) use contest::Contender;
 use kernels::{Exact, Key};
 pub(crate) use kernels::{Kernels, MaxProduct, Precision};
 use route::ProductKernels;
+pub use route::ProductRoute;
 pub(crate) use several::{RoutedPairs, Vectors};
 
 use std::array;
@@ -218,7 +219,7 @@ impl Matrix {
     }
 
     /// Returns an epilogue with the matrix's number of parts.
-    fn epilogue(&self) -> Epilogue {
+    pub(crate) fn epilogue(&self) -> Epilogue {
         if self.parts == 2 { Epilogue::SiluMul } else { Epilogue::Store }
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use attn_kernels::profile::Tuning;
 use serde::{Deserialize, Serialize};
 
+pub use crate::matrix::ProductRoute;
 pub use layers::{LayerProduct, LayerProducts};
 pub use rig::{Rig, Shapes, kernels_digest};
 

@@ -1,5 +1,7 @@
 //! Selection of the kernels of a product, by its shape and rows, measured times, and verdicts of the self-test.
 
+use attn_kernels::Level;
+
 use super::{Exact, Kernels, Key, Matrix, Precision};
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::matmul_coop::Activations;
@@ -17,6 +19,15 @@ pub(super) enum ProductKernels {
     CodesTile,
     /// f16, with `matmul_coop`.
     Coop,
+}
+
+/// Way in which a product is multiplied.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProductRoute {
+    /// Level of adapter that the kernel needs.
+    pub level: Level,
+    /// The kernel and its division of the work, as reports write them.
+    pub text: String,
 }
 
 impl Kernels {
@@ -60,8 +71,10 @@ impl Matrix {
     }
 
     /// Describes the kernel of a product of `rows` rows, and how it divides the work.
-    pub(crate) fn route_name(&self, kernels: &Kernels, rows: u32, precision: Precision) -> String {
-        match self.route(kernels, rows, precision) {
+    pub(crate) fn described_route(&self, kernels: &Kernels, rows: u32, precision: Precision) -> ProductRoute {
+        let route = self.route(kernels, rows, precision);
+        let level = if route == ProductKernels::Coop { Level::Coop } else { Level::Baseline };
+        let text = match route {
             ProductKernels::Exact(Exact::Lanes(tiling)) => {
                 format!("matmul {} x {}, {} slices", tiling.rows, tiling.cols * tiling.wide, tiling.slices)
             }
@@ -77,7 +90,8 @@ impl Matrix {
                 let splits = plan.splits(self.blocks);
                 format!("matmul_coop {} x {}, {splits} splits", plan.tile.rows(), plan.tile.cols())
             }
-        }
+        };
+        ProductRoute { level, text }
     }
 
     /// Whether a product of `rows` rows can apply their norm.

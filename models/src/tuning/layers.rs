@@ -9,8 +9,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::rig::fill;
 use crate::cast::u32_of;
-use crate::kernel::matmul::Epilogue;
-use crate::matrix::{Kernels, Matrix, MaxProduct, Product, SLACK};
+use crate::matrix::{Kernels, Matrix, MaxProduct, Product, ProductRoute, SLACK};
 use crate::pack::{BLOCK, Format};
 use crate::{DecoderOptions, Dtype, ModelError};
 
@@ -98,14 +97,24 @@ impl LayerProducts {
         })
     }
 
-    /// Records a product, and returns the kernel that multiplies, with its division of the work.
+    /// Returns how a product is multiplied.
+    #[must_use]
+    pub fn route(&self, product: LayerProduct) -> ProductRoute {
+        self.matrix(product).described_route(&self.kernels, product.rows, self.max.precision)
+    }
+
+    fn matrix(&self, product: LayerProduct) -> Matrix {
+        let LayerProduct { width, cols, parts, .. } = product;
+        Matrix::of_planes(self.format, [width, cols, parts], &self.quants, &self.scales)
+    }
+
+    /// Records a product.
     ///
     /// # Errors
     /// Those of compiling its kernels.
-    pub fn record(&mut self, pass: &mut Pass, product: LayerProduct) -> Result<String, ModelError> {
-        let LayerProduct { rows, width, cols, parts } = product;
-        let matrix = Matrix::of_planes(self.format, [width, cols, parts], &self.quants, &self.scales);
-        let epilogue = if parts == 2 { Epilogue::SiluMul } else { Epilogue::Store };
+    pub fn record(&mut self, pass: &mut Pass, product: LayerProduct) -> Result<(), ModelError> {
+        let matrix = self.matrix(product);
+        let LayerProduct { rows, cols, .. } = product;
         let product = Product {
             x: &self.x,
             rows,
@@ -113,10 +122,9 @@ impl LayerProducts {
             y: &self.y,
             y_stride: cols,
             y_offset: 0,
-            epilogue,
+            epilogue: matrix.epilogue(),
             norm: None,
         };
-        matrix.multiply(&mut self.kernels, pass, &product)?;
-        Ok(matrix.route_name(&self.kernels, rows, self.max.precision))
+        matrix.multiply(&mut self.kernels, pass, &product)
     }
 }

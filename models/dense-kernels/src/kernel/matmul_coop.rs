@@ -26,15 +26,14 @@ kernel! {
 }
 
 fn listed(_: &Sizes) -> Listed {
-    let of = |format, tile, epilogue, activations| variant(format, epilogue, activations, tile);
     let summing = TilePlan::invariant(&DeviceProfile::H200, [2048, 4096, 1024], Epilogue::Add, 0).tile;
     let routed = |rows, activations| routed(Format::Mxfp4, activations, Tile::routed(rows));
     [
-        ("q4", of(Format::Q4, Tile::wide(1), Epilogue::Store, Activations::F32)),
-        ("q4-few", of(Format::Q4, Tile::few(1, 2), Epilogue::SiluMul, Activations::F16)),
-        ("q4-middle", of(Format::Q4, Tile::middle(1), Epilogue::Store, Activations::F16)),
-        ("q8", of(Format::Q8, Tile::few(2, 1), Epilogue::Store, Activations::F16)),
-        ("f16", of(Format::F16, Tile::square(4, 4), Epilogue::Store, Activations::F16)),
+        ("q4", variant(Format::Q4, Epilogue::Store, Activations::F32, Tile::wide(1))),
+        ("q4-few", variant(Format::Q4, Epilogue::SiluMul, Activations::F16, Tile::few(1, 2))),
+        ("q4-middle", variant(Format::Q4, Epilogue::Store, Activations::F16, Tile::middle(1))),
+        ("q8", variant(Format::Q8, Epilogue::Store, Activations::F16, Tile::few(2, 1))),
+        ("f16", variant(Format::F16, Epilogue::Store, Activations::F16, Tile::square(4, 4))),
         ("q4-summing", variant(Format::Q4, Epilogue::Add, Activations::F16, summing)),
         ("mxfp4-routed-few", routed(8, Activations::F32)),
         ("mxfp4-routed", routed(96, Activations::F16)),

@@ -76,8 +76,7 @@ impl Product {
     /// f32 through workgroup memory.
     pub(super) fn in_f32(&self, gpu: &Gpu) -> Result<Work> {
         let Self { size, format, epilogue, name } = self;
-        let parts = if *epilogue == Epilogue::SiluMul { 2 } else { 1 };
-        let results = u64::from(size.rows) * u64::from(size.cols * parts);
+        let results = u64::from(size.rows) * u64::from(size.cols * epilogue.parts());
         let tile = Tile::choose(gpu.profile(), *epilogue, size.rows, results);
         let variant = matmul_tile::variant(*format, *epilogue, tile);
         Work::of(gpu, "matmul_tile", &variant, *size, name)

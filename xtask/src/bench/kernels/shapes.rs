@@ -1,10 +1,9 @@
 //! Products and attention over a grid of shapes, as a decoder runs them, and the limit of each.
 
 use anyhow::Result;
-use attn_kernels::Level;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::KvDtype;
-use models::tuning::{LayerProduct, LayerProducts};
+use models::tuning::{LayerProduct, LayerProducts, ProductRoute};
 use models::{DecoderOptions, Dtype};
 
 use super::attention::{self, Heads, Step};
@@ -138,8 +137,8 @@ fn time_product(
 ) -> Result<Timed> {
     let LayerProduct { rows, width, cols, parts } = product;
     // Its kernels are compiled before.
-    let route = layers.record(&mut Pass::new("products"), product)?;
-    let level = if route.starts_with("matmul_coop") { Level::Coop } else { Level::Baseline };
+    layers.record(&mut Pass::new("products"), product)?;
+    let ProductRoute { level, text: route } = layers.route(product);
     let activations = 4.0 * f64::from(rows) * (f64::from(width) + f64::from(cols));
     let parts = if parts == 2 { "2 x " } else { "" };
     let cost = Cost {
