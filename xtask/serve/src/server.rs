@@ -268,8 +268,8 @@ impl Server {
         self.compute_in(&self.compiler, move |model| format.mask(model)).await.map(Some)
     }
 
-    /// The mask and the parser of an answer to a prompt that offers these tools. If the prompt begins a thought, its end is
-    /// free.
+    /// The mask and the parser of an answer to a prompt that offers these tools. A thought that the prompt
+    /// begins stays free.
     pub(crate) async fn answer_form(
         &self,
         thinks: bool,
