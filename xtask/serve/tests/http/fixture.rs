@@ -136,6 +136,14 @@ pub(crate) fn slowed(served: &Served) -> Slowed {
     Slowed(on)
 }
 
+/// Whether no request waits or runs, and no block is held.
+pub(crate) fn is_idle(served: &Served) -> bool {
+    // In this order: what starts in between is seen running. A snapshot alone lacks what the engine has not taken yet.
+    let waiting = served.handle.num_waiting();
+    let snapshot = served.handle.snapshot();
+    waiting == 0 && snapshot.running.is_empty() && snapshot.waiting.is_empty() && snapshot.blocks.used == 0
+}
+
 /// Waits until something holds.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {

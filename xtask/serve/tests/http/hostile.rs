@@ -8,20 +8,12 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::client::{get, post, post_bytes, receive, send};
-use crate::fixture::{Served, Setup, slowed, start, until};
+use crate::fixture::{Setup, is_idle, slowed, start, until};
 
 fn body(seed: u64) -> String {
     let stream = seed.is_multiple_of(2);
     let prompt = vec![seed % 100; 20 + usize::try_from(seed % 80).unwrap()];
     json!({ "prompt": prompt, "max_tokens": 1 + seed % 60, "ignore_eos": true, "stream": stream, "n": 1 + seed % 2 }).to_string()
-}
-
-fn is_idle(served: &Served) -> bool {
-    let snapshot = served.handle.snapshot();
-    snapshot.running.is_empty()
-        && snapshot.waiting.is_empty()
-        && snapshot.blocks.used == 0
-        && served.handle.num_waiting() == 0
 }
 
 /// Clients that go away after a while: `PAGODA_LONG_TESTS=1` for 10,000 of them.

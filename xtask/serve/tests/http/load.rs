@@ -7,7 +7,7 @@ use pagoda::HandleOptions;
 use serde_json::{Value, json};
 
 use crate::client::{chunk, get, post, post_bytes, receive, send};
-use crate::fixture::{Served, Setup, slowed, start, until};
+use crate::fixture::{Setup, is_idle, slowed, start, until};
 
 /// A request that runs far longer than a test.
 fn endless(stream: bool) -> Vec<u8> {
@@ -17,11 +17,6 @@ fn endless(stream: bool) -> Vec<u8> {
 
 fn short() -> Value {
     json!({ "prompt": "the hare", "max_tokens": 1 })
-}
-
-fn is_idle(served: &Served) -> bool {
-    let snapshot = served.handle.snapshot();
-    snapshot.running.is_empty() && snapshot.waiting.is_empty() && snapshot.blocks.used == 0
 }
 
 #[test]
