@@ -1,8 +1,8 @@
 //! The scheduler: queues, admission, and queries about sequences.
 
 use kvblock::{
-    BlockHash, BlockIdx, GroupId, HashChain, KvCache, KvCacheConfig, KvCacheSpec, LengthLimits, PrefixStats,
-    SeqId, TokenId,
+    BlockHash, BlockHasher, BlockIdx, CacheEvent, GroupId, HashChain, KvCache, KvCacheConfig, KvCacheSpec,
+    LengthLimits, PrefixStats, SeqId, TokenId,
 };
 use rustc_hash::FxHashMap;
 
@@ -249,6 +249,18 @@ impl Scheduler {
         let seats = (self.config.max_num_seqs as usize).saturating_sub(self.running.len());
         let prefilling = self.running.len() - decoding + seats.min(self.waiting.len());
         Concurrency { decoding, prefilling }
+    }
+
+    /// The hasher of the prefix cache: requests with equal hashes share blocks.
+    #[must_use]
+    pub const fn hasher(&self) -> BlockHasher {
+        self.cache.hasher()
+    }
+
+    /// The changes of the prefix cache since the last call, oldest first; none unless [its configuration](KvCacheConfig::events)
+    /// records them.
+    pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
+        self.cache.take_events()
     }
 
     /// Number of free host blocks, for preemption by swapping.

@@ -3,6 +3,7 @@
 mod admission;
 mod examples;
 mod outputs;
+mod placement;
 mod queue_cost;
 mod serde;
 mod soak;

@@ -1,0 +1,275 @@
+//! Placement of requests among replicas: the longest cached prefix, against the load.
+//!
+//! A request costs a replica the prompt tokens that it does not hold, after the prompt tokens that it has still to compute, and
+//! shares each step with the sequences that decode there. The cost is that of NVIDIA Dynamo's KV router: prompt tokens to
+//! compute, and KV tokens of what decodes, with a weight between them. The smallest one is taken.
+//!
+//! What a replica holds is known from its [cache events](kvblock::CacheEvent). Requests with one beginning often come at the
+//! same time, before the first of them has stored anything, so the blocks of a prompt count as held from its placement on.
+
+use derive_setters::Setters;
+use kvblock::{BlockHash, BlockSize, CacheEvent, GroupId};
+use rustc_hash::FxHashMap;
+
+use crate::prefix_index::{PrefixIndex, ReplicaId, longest};
+
+/// Way in which a replica is chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub enum PlacementPolicy {
+    /// Each in turn.
+    RoundRobin,
+    /// The smallest load, whatever it holds.
+    LeastLoad,
+    /// The smallest cost: load, and the prompt tokens that it does not hold.
+    #[default]
+    PrefixAware,
+}
+
+/// Settings of a [`Placement`].
+#[derive(Clone, Copy, PartialEq, Debug, Setters)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct PlacementConfig {
+    /// Way in which a replica is chosen.
+    pub policy: PlacementPolicy,
+    /// Tokens of a block.
+    pub block_size: BlockSize,
+    /// Cost of a token of KV that is held by requests, in prompt tokens to compute: 1 as in Dynamo. More spreads requests, less
+    /// keeps them where their prefixes are.
+    pub kv_weight: f64,
+}
+
+impl PlacementConfig {
+    /// Prefix-aware, with a weight of 1.
+    #[must_use]
+    pub const fn new(block_size: BlockSize) -> Self {
+        Self { policy: PlacementPolicy::PrefixAware, block_size, kv_weight: 1.0 }
+    }
+}
+
+/// Work of a replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Load {
+    /// Requests.
+    pub requests: u32,
+    /// Prompt tokens that it has still to compute.
+    pub prefill_tokens: u64,
+    /// Prompt tokens of its requests, computed or not.
+    pub kv_tokens: u64,
+}
+
+/// A request that was placed; later ones are larger.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket(u64);
+
+/// The replica of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Placed {
+    /// Names the request from now on.
+    pub ticket: Ticket,
+    /// The replica that was chosen.
+    pub replica: ReplicaId,
+    /// Leading prompt tokens that are expected to be held there.
+    pub cached_tokens: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Replica {
+    serves: bool,
+    load: Load,
+}
+
+/// A request that has not ended.
+#[derive(Clone, Debug)]
+struct Open {
+    replica: ReplicaId,
+    prompt_tokens: u32,
+    /// Prompt tokens that are still to be computed.
+    new_tokens: u32,
+    /// Blocks that are expected from it.
+    claims: Vec<BlockHash>,
+}
+
+/// Places requests among replicas. It uses no clock and no chance: equal calls give equal places.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    config: PlacementConfig,
+    replicas: Vec<Replica>,
+    /// Blocks that replicas said they hold.
+    held: PrefixIndex,
+    /// Blocks of prompts that are being computed, and the number of requests that they are expected from.
+    expected: PrefixIndex,
+    claims: FxHashMap<(ReplicaId, BlockHash), u32>,
+    open: FxHashMap<Ticket, Open>,
+    next_ticket: u64,
+    /// Index of the replica at which the next turn begins.
+    turn: usize,
+}
+
+impl Placement {
+    /// A placement among `num_replicas` idle replicas that hold nothing.
+    #[must_use]
+    pub fn new(num_replicas: u32, config: PlacementConfig) -> Self {
+        Self {
+            config,
+            replicas: vec![Replica { serves: true, load: Load::default() }; num_replicas as usize],
+            held: PrefixIndex::new(num_replicas),
+            expected: PrefixIndex::new(num_replicas),
+            claims: FxHashMap::default(),
+            open: FxHashMap::default(),
+            next_ticket: 0,
+            turn: 0,
+        }
+    }
+
+    /// Chooses a replica among those that serve and that `may` allows, and counts the request there; `None` if there is none.
+    /// `hashes` are those of the full blocks of a prompt of `prompt_tokens` tokens.
+    ///
+    /// Of equal costs, the replica that holds fewest blocks is taken, then the first one.
+    ///
+    /// # Complexity
+    /// O(replicas + blocks of the longest prefix · replicas / 64).
+    pub fn place(
+        &mut self,
+        hashes: &[BlockHash],
+        prompt_tokens: u32,
+        may: impl Fn(ReplicaId) -> bool,
+    ) -> Option<Placed> {
+        let blocks = longest(&[&self.held, &self.expected], hashes);
+        // The last token is computed in any case: its logits are needed.
+        let cached = |replica: ReplicaId| {
+            let tokens = u64::from(blocks[replica.index()]) * u64::from(self.config.block_size.get());
+            u32::try_from(tokens).unwrap_or(u32::MAX).min(prompt_tokens.saturating_sub(1))
+        };
+        let able = |replica: &ReplicaId| self.replicas[replica.index()].serves && may(*replica);
+        let all = (0..self.held.num_replicas()).map(ReplicaId::new);
+        let cost = |replica: ReplicaId| {
+            let load = self.replicas[replica.index()].load;
+            let new_tokens = match self.config.policy {
+                PlacementPolicy::PrefixAware => prompt_tokens - cached(replica),
+                _ => 0,
+            };
+            (u64::from(new_tokens) + load.prefill_tokens) as f64
+                + self.config.kv_weight * load.kv_tokens as f64
+        };
+        let replica = match self.config.policy {
+            PlacementPolicy::RoundRobin => {
+                let turn = self.turn;
+                all.clone().skip(turn).chain(all.take(turn)).find(able)?
+            }
+            PlacementPolicy::LeastLoad | PlacementPolicy::PrefixAware => {
+                let key = |replica: ReplicaId| (cost(replica), self.held.held(replica));
+                let better = |a: &(f64, usize), b: &(f64, usize)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
+                let costs = all.filter(able).map(|replica| (replica, key(replica)));
+                costs.min_by(|a, b| better(&a.1, &b.1))?.0
+            }
+        };
+        let cached_tokens = cached(replica);
+        self.turn = (replica.index() + 1) % self.replicas.len();
+        Some(self.count(replica, prompt_tokens, cached_tokens, hashes))
+    }
+
+    /// Counts a request of a replica. Of what its prompt finds there now, some may be evicted before it starts, and is then
+    /// computed again: all its blocks are expected.
+    fn count(
+        &mut self,
+        replica: ReplicaId,
+        prompt_tokens: u32,
+        cached_tokens: u32,
+        blocks: &[BlockHash],
+    ) -> Placed {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        let new_tokens = prompt_tokens - cached_tokens;
+        let load = &mut self.replicas[replica.index()].load;
+        load.requests += 1;
+        load.prefill_tokens += u64::from(new_tokens);
+        load.kv_tokens += u64::from(prompt_tokens);
+        for &hash in blocks {
+            let claims = self.claims.entry((replica, hash)).or_default();
+            *claims += 1;
+            if *claims == 1 {
+                self.expected.store(replica, hash);
+            }
+        }
+        self.open.insert(ticket, Open { replica, prompt_tokens, new_tokens, claims: blocks.to_vec() });
+        Placed { ticket, replica, cached_tokens }
+    }
+
+    /// Tells that the prompt of a request has been computed. What it stored is known from events by then. A request that has
+    /// ended is ignored.
+    pub fn prefilled(&mut self, ticket: Ticket) {
+        let Some(open) = self.open.get_mut(&ticket) else { return };
+        let (replica, claims) = (open.replica, std::mem::take(&mut open.claims));
+        let new_tokens = std::mem::take(&mut open.new_tokens);
+        self.replicas[replica.index()].load.prefill_tokens -= u64::from(new_tokens);
+        for hash in claims {
+            if let Some(count) = self.claims.get_mut(&(replica, hash)) {
+                *count -= 1;
+                if *count == 0 {
+                    self.claims.remove(&(replica, hash));
+                    self.expected.remove(replica, &hash);
+                }
+            }
+        }
+    }
+
+    /// Tells that a request has ended, in whatever way. One that has ended is ignored.
+    pub fn ended(&mut self, ticket: Ticket) {
+        self.prefilled(ticket);
+        if let Some(open) = self.open.remove(&ticket) {
+            let load = &mut self.replicas[open.replica.index()].load;
+            load.requests -= 1;
+            load.kv_tokens -= u64::from(open.prompt_tokens);
+        }
+    }
+
+    /// Follows what a replica stores and removes, of its first group of layers. Groups of windows keep fewer blocks, so that a
+    /// prefix may be shorter than the index says.
+    pub fn follow(&mut self, replica: ReplicaId, event: &CacheEvent) {
+        match event {
+            CacheEvent::Stored { hashes, group, .. } if *group == GroupId::new(0) => {
+                hashes.iter().for_each(|hash| {
+                    self.held.store(replica, *hash);
+                });
+            }
+            CacheEvent::Removed(key) if key.group == GroupId::new(0) => {
+                self.held.remove(replica, &key.hash);
+            }
+            CacheEvent::AllCleared => self.held.clear(replica),
+            _ => {}
+        }
+    }
+
+    /// Lets a replica take requests, or no more. What it has goes on.
+    pub fn set_serving(&mut self, replica: ReplicaId, serves: bool) {
+        self.replicas[replica.index()].serves = serves;
+    }
+
+    /// Forgets what a replica holds and has to do, as after the loss of its device. Returns its requests, oldest first, which
+    /// have ended here and may be placed anew.
+    pub fn lost(&mut self, replica: ReplicaId) -> Vec<Ticket> {
+        let of = |(ticket, open): (&Ticket, &Open)| (open.replica == replica).then_some(*ticket);
+        let mut tickets: Vec<Ticket> = self.open.iter().filter_map(of).collect();
+        tickets.sort_unstable();
+        tickets.iter().for_each(|ticket| self.ended(*ticket));
+        self.held.clear(replica);
+        tickets
+    }
+
+    /// The work of a replica.
+    #[must_use]
+    pub fn load(&self, replica: ReplicaId) -> Load {
+        self.replicas[replica.index()].load
+    }
+
+    /// The blocks that replicas said they hold.
+    #[must_use]
+    pub const fn index(&self) -> &PrefixIndex {
+        &self.held
+    }
+}
