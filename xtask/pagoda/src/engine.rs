@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvblock::{KvCacheConfig, LengthLimits, SeqId};
+use kvblock::{BlockHasher, BlockSize, CacheEvent, KvCacheConfig, LengthLimits, SeqId};
 use models::{Decoder, FetchCost};
 use scheduler::{Admitted, Scheduler, SchedulerConfig, StepPlan};
 
@@ -78,7 +78,7 @@ impl Engine {
         let limits = LengthLimits::new(decoder.config().context_length).max_batched_tokens(budget);
         let groups = decoder.kv().plan().layout.groups.clone();
         let cache = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
-        let cache = cache.hash_seed(tiers::hash_seed(&options));
+        let cache = cache.hash_seed(tiers::hash_seed(&options)).events(options.cache_events);
         // Each sequence takes a part of the ring through which blocks on the host pass.
         let running = decoder.kv().max_sequences().map_or(seqs, |most| most.min(seqs));
         let mut plans = SchedulerConfig::new(budget, running);
@@ -122,6 +122,17 @@ impl Engine {
             self.live.insert(SeqId::new(first.get() + u64::from(sample)), live);
         }
         Ok(first)
+    }
+
+    /// The changes of the prefix cache since the last call, oldest first, if [the options](EngineOptions::cache_events) record
+    /// them.
+    pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
+        self.scheduler.take_cache_events()
+    }
+
+    /// The hasher of the prefix cache, and the tokens of a block of its first group, by which cache events name blocks.
+    pub(crate) fn hashing(&self) -> (BlockHasher, BlockSize) {
+        (self.scheduler.hasher(), self.decoder.kv().plan().layout.groups[0].spec.block_size)
     }
 
     /// Whether any sequence is unfinished.

@@ -229,6 +229,12 @@ pub enum Error {
         /// The reason.
         source: Arc<Error>,
     },
+    /// The device of the engine that had the request was lost, and the engine that began it anew drew another token.
+    #[error("the device was lost after {tokens} tokens, and another one goes on differently")]
+    Moved {
+        /// Tokens that both drew.
+        tokens: usize,
+    },
     /// The engine's thread panicked, because of a bug in it or in code that it calls for others.
     #[error("the engine's thread panicked: {message}")]
     Panicked {

@@ -5,6 +5,7 @@
 //! are read, up to [`HandleOptions::max_unread`].
 
 mod admin;
+mod replicas;
 mod stream;
 mod watchdog;
 mod worker;
@@ -15,6 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use derive_setters::Setters;
+use kvblock::CacheEvent;
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -23,6 +25,7 @@ use crate::request::Request;
 use crate::snapshot::Snapshot;
 
 pub use admin::EngineAdmin;
+pub use replicas::{BlockingReplicaStream, ReplicaStream, Replicas};
 pub use stream::{BlockingStream, Ended, Reply, Stream};
 use stream::{Opening, Sender};
 use watchdog::{Watchdog, Watched};
@@ -108,9 +111,14 @@ struct Shared {
     waiting_tokens: AtomicU64,
     /// Whether new requests are refused.
     closing: AtomicBool,
+    /// Whether the engine has ended because its device was lost and could not be opened anew.
+    lost: AtomicBool,
     watched: Watched,
     snapshot: Mutex<Arc<Snapshot>>,
 }
+
+/// Receives the changes of a prefix cache after each step, before the events of the step.
+type Follower = Box<dyn FnMut(&[CacheEvent]) + Send>;
 
 /// A message to the engine's thread.
 enum Command {
@@ -127,11 +135,21 @@ impl EngineHandle {
     /// # Errors
     /// [`Error::Thread`] if the system refuses a thread.
     pub fn spawn(engine: Engine, options: HandleOptions) -> Result<Self, Error> {
+        Self::spawn_followed(engine, options, None)
+    }
+
+    /// As [`spawn`](Self::spawn), with one who follows the changes of its prefix cache.
+    fn spawn_followed(
+        engine: Engine,
+        options: HandleOptions,
+        follower: Option<Follower>,
+    ) -> Result<Self, Error> {
         let thread = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let spawned = thread::Builder::new().name(name.into()).spawn(run);
             spawned.map(drop).map_err(|source| Error::Thread { source })
         };
         let shared = Arc::new(Shared {
+            lost: AtomicBool::new(false),
             watched: Watched::default(),
             waiting: AtomicUsize::new(0),
             waiting_tokens: AtomicU64::new(0),
@@ -146,7 +164,7 @@ impl EngineHandle {
             let shared = Arc::clone(&shared);
             thread("engine-watchdog", Box::new(move || watchdog.run(&shared.watched)))?;
         }
-        let worker = Worker::new(engine, received, Arc::clone(&shared), options.recover);
+        let worker = Worker::new(engine, received, Arc::clone(&shared), options.recover, follower);
         let run = move || {
             worker.run();
             drop(running);
@@ -254,6 +272,12 @@ impl EngineHandle {
     pub fn shutdown(&self, shutdown: Shutdown) -> Ended {
         self.inner.close(shutdown);
         self.inner.ended.clone()
+    }
+
+    /// Whether the engine has ended because its device was lost and could not be opened anew.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.inner.shared.lost.load(Ordering::Acquire)
     }
 
     /// Completes once the engine's thread has ended, for whatever reason.

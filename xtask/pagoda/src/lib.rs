@@ -50,7 +50,8 @@ pub use event::{CachedTokens, Clock, Event, FinishReason, Finished, PromptLogPro
 #[cfg(feature = "grammar")]
 pub use grammar::{Constraint, ConstraintError};
 pub use handle::{
-    BlockingStream, Ended, EngineAdmin, EngineHandle, HandleOptions, Health, Reply, Shutdown, Stream,
+    BlockingReplicaStream, BlockingStream, Ended, EngineAdmin, EngineHandle, HandleOptions, Health,
+    ReplicaStream, Replicas, Reply, Shutdown, Stream,
 };
 #[cfg(feature = "hub")]
 pub use hub::HubError;

@@ -259,6 +259,11 @@ impl Model {
         Ok(gpu)
     }
 
+    /// Lets the next engine open a device of its own, even on the adapter of one that is open.
+    pub fn forget_gpu(&self) {
+        *self.gpu.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Checks that a policy suits the model and a cache with blocks of `block_size` tokens. Loading does so too; this check
     /// costs nothing.
     ///

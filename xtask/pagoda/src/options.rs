@@ -87,6 +87,9 @@ pub struct EngineOptions {
     pub reserve_full_input: bool,
     /// Order of service.
     pub order: Order,
+    /// Record changes of the prefix cache, for [`Engine::take_cache_events`](crate::Engine::take_cache_events). They must then be
+    /// taken, or they grow without bound.
+    pub cache_events: bool,
     /// Receives messages for the user; by default, they are dropped.
     pub notes: Notes,
     /// Counts the weights while they are loaded: a clone reports the progress to another thread.
@@ -122,6 +125,7 @@ impl Default for EngineOptions {
             preemption: Preemption::Recompute,
             reserve_full_input: false,
             order: Order::Fcfs,
+            cache_events: false,
             notes: Notes::default(),
             loading: LoadProgress::default(),
             stopwatch: Stopwatch::default(),

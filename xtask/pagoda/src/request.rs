@@ -159,6 +159,11 @@ impl Request {
         self
     }
 
+    /// The keys that separate the blocks of the prompt from those of an equal one.
+    pub(crate) fn extra_keys(&self) -> ExtraKeys {
+        ExtraKeys { salt: self.salt.clone(), ..ExtraKeys::default() }
+    }
+
     /// The part of the request for the scheduler, which takes the prompt.
     pub(crate) fn take_for_scheduler(&mut self, eos_ids: &[u32]) -> scheduler::Request {
         let mut request = scheduler::Request::new(std::mem::take(&mut self.prompt), self.max_tokens);
@@ -168,7 +173,7 @@ impl Request {
         request.stop_ids.clone_from(&self.sampling.stop_ids);
         request.priority = self.priority;
         request.num_samples = self.samples;
-        request.extra_keys = ExtraKeys { salt: self.salt.take(), ..ExtraKeys::default() };
+        request.extra_keys = self.extra_keys();
         request.skip_prefix_lookup = self.prompt_log_probs.is_some() || self.pooling == Some(Pooling::Mean);
         request
     }

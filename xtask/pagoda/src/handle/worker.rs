@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use kvblock::SeqId;
 
 use super::stream::Sender;
-use super::{Command, Shared, Shutdown};
+use super::{Command, Follower, Shared, Shutdown};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::event::Event;
@@ -34,6 +34,7 @@ pub(super) struct Worker {
     taken: Vec<SeqId>,
     shutdown: Option<Shutdown>,
     published: Instant,
+    follower: Option<Follower>,
 }
 
 const HAS_ENGINE: &str = "an engine that could not be opened anew takes no commands";
@@ -54,10 +55,11 @@ impl Worker {
         commands: mpsc::Receiver<Command>,
         shared: Arc<Shared>,
         recovers: bool,
+        follower: Option<Follower>,
     ) -> Self {
         let (open, tickets, taken, engine) = (HashMap::new(), HashMap::new(), Vec::new(), Some(engine));
         let (shutdown, published) = (None, Instant::now());
-        Self { engine, recovers, commands, shared, open, tickets, taken, shutdown, published }
+        Self { engine, recovers, commands, shared, open, tickets, taken, shutdown, published, follower }
     }
 
     /// Serves until the engine is told to stop, fails or panics.
@@ -85,6 +87,7 @@ impl Worker {
             let engine = self.engine.as_mut().expect(HAS_ENGINE);
             match self.shared.watched.step(|| engine.step()) {
                 Ok(events) => {
+                    self.tell_follower();
                     // Who has read the start or the end of a request finds it running, or counted.
                     if events.iter().any(|event| matches!(event, Event::Started(_) | Event::Finished(_))) {
                         self.publish();
@@ -110,14 +113,20 @@ impl Worker {
 
     /// Reopens the engine if its device was lost; otherwise returns the error of its step.
     fn recover(&mut self, error: Error) -> Result<(), Error> {
-        if !self.recovers || !self.engine().is_lost() {
+        if !self.engine().is_lost() {
+            return Err(error);
+        }
+        if !self.recovers {
+            self.shared.lost.store(true, Ordering::Release);
             return Err(error);
         }
         let engine = self.engine.take().expect(HAS_ENGINE);
         self.shared.watched.reopen(true);
         let engine = engine.reopen();
         self.shared.watched.reopen(false);
+        self.shared.lost.store(engine.is_err(), Ordering::Release);
         self.engine = Some(engine?);
+        self.tell_follower();
         self.publish();
         Ok(())
     }
@@ -141,6 +150,13 @@ impl Worker {
         true
     }
 
+    /// Passes on the changes of the prefix cache.
+    fn tell_follower(&mut self) {
+        if let (Some(follower), Some(engine)) = (&mut self.follower, &mut self.engine) {
+            follower(&engine.take_cache_events());
+        }
+    }
+
     /// Tells the readers of requests that the engine has taken them, once a snapshot shows these requests as waiting.
     fn announce(&mut self) {
         if !self.taken.is_empty() {
@@ -156,7 +172,10 @@ impl Worker {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Submit(request, sender) => self.submit(*request, sender),
-            Command::Call(work) => work(self.engine()),
+            Command::Call(work) => {
+                work(self.engine());
+                self.tell_follower();
+            }
             Command::Cancel(ticket) => {
                 if let Some(first) = self.tickets.get(&ticket) {
                     self.cancel(*first);

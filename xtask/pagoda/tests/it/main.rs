@@ -13,6 +13,7 @@ mod non_finite;
 mod pace;
 mod poison;
 mod poisoned;
+mod replicas;
 mod reservation;
 mod sampling;
 mod sequence;
