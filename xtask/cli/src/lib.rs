@@ -8,6 +8,7 @@ pub mod chat;
 pub mod cli;
 pub mod default_model;
 pub mod describe;
+mod devices;
 pub mod doctor;
 pub mod generate;
 pub mod ids_file;

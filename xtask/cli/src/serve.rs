@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, IsTerminal as _};
 use std::net::{TcpListener, ToSocketAddrs as _};
 #[cfg(unix)]
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,7 @@ use anyhow::{Context, Result};
 use models::{DecoderConfig, KvPlan, RopeScaling};
 use pagoda::fetch::ModelCache;
 use pagoda::usage::readable;
-use pagoda::{
-    Demand, Engine, EngineHandle, EngineOptions, HandleOptions, Model, Order, TierSpec, error_chain,
-};
+use pagoda::{Demand, Engine, EngineOptions, HandleOptions, Model, Order, Replicas, TierSpec, error_chain};
 use prefetch::spec::DiskSpec;
 use sd_notify::NotifyState;
 #[cfg(feature = "tls")]
@@ -27,6 +25,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::{EngineArgs, LogForm, ServeArgs};
 use crate::default_model;
+use crate::devices::devices;
 use crate::interrupt::LastSignal;
 use crate::model;
 use crate::open_model::open_model;
@@ -65,7 +64,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     log(args.log);
     let (listener, address) = listener(args)?;
     let model = open_model(&args.engine)?;
-    let (handle, options) = start(args, &model)?;
+    let (engines, options) = start(args, &model)?;
     let name = options.model_name.clone();
     let last_signal = LastSignal::default();
     let ready_file = ReadyFile::new(args.ready_file.as_deref(), &address)?;
@@ -75,7 +74,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         ready_file.write();
         notify(&[NotifyState::Ready]);
     };
-    match serve::run(listener, &handle, options, ready).context("cannot serve")? {
+    match serve::run(listener, engines, options, ready).context("cannot serve")? {
         Stopped::Drained => Ok(()),
         Stopped::TimedOut => {
             eprintln!("requests that took longer than {} seconds were cancelled", args.drain_timeout);
@@ -157,23 +156,59 @@ impl Drop for ReadyFile<'_> {
     }
 }
 
-/// Starts the engine of a server, and everything else that the server needs.
+/// Starts the engines of a server, and everything else that the server needs.
 ///
 /// # Errors
 /// Errors of the device, and of the file of keys.
-pub(crate) fn start(args: &ServeArgs, model: &Arc<Model>) -> Result<(EngineHandle, Options)> {
-    let engine = engine(args, model)?;
+pub(crate) fn start(args: &ServeArgs, model: &Arc<Model>) -> Result<(Replicas, Options)> {
+    let engines = engines(args, model)?;
     let mut bounds = HandleOptions::default();
     bounds.max_waiting = args.max_queued_requests;
     bounds.max_waiting_tokens = args.max_queued_tokens;
     bounds.stall_time = Some(Duration::from_secs(args.max_step_time));
     bounds.recover = true;
-    let handle = EngineHandle::spawn(engine, bounds)?;
-    Ok((handle, options(args, Arc::clone(model))?))
+    let engines = Replicas::spawn(engines, bounds)?;
+    Ok((engines, options(args, Arc::clone(model))?))
 }
 
-fn engine(args: &ServeArgs, model: &Arc<Model>) -> Result<Engine> {
+/// Opens an engine on each device.
+fn engines(args: &ServeArgs, model: &Arc<Model>) -> Result<Vec<Engine>> {
     setup::ensure(&[Need::Gpu])?;
+    let devices = devices(args.engine.device.as_deref(), &attn_kernels::gpu::adapters())?;
+    let place = |index| Place { index, of: devices.len() };
+    let open = |(index, device): (usize, &Option<String>)| {
+        let mut args = args.clone();
+        args.engine.device.clone_from(device);
+        if let Some(disk) = args.engine.kv_tiers.as_mut().and_then(|tiers| tiers.disk.as_mut()) {
+            disk.path = place(index).folder(&disk.path);
+        }
+        if index > 0 {
+            model.forget_gpu();
+        }
+        engine(&args, model, place(index))
+    };
+    devices.iter().enumerate().map(open).collect()
+}
+
+/// An engine among those of a server.
+#[derive(Clone, Copy)]
+struct Place {
+    index: usize,
+    of: usize,
+}
+
+impl Place {
+    /// The folder of its disk tier: a folder has one writer, so that only the first engine has `folder` itself.
+    fn folder(self, folder: &Path) -> PathBuf {
+        let mut path = folder.as_os_str().to_owned();
+        if self.index > 0 {
+            path.push(format!("-engine-{}", self.index));
+        }
+        path.into()
+    }
+}
+
+fn engine(args: &ServeArgs, model: &Arc<Model>, place: Place) -> Result<Engine> {
     let longest = u64::from(context(args, model));
     let sequences = args.max_sequences;
     let demand = Demand::new(sequences, longest.saturating_mul(sequences.into())).longest(longest);
@@ -186,6 +221,7 @@ fn engine(args: &ServeArgs, model: &Arc<Model>) -> Result<Engine> {
     }
     model::bound_steps(&args.engine, model, &mut options)?;
     options.prepare = true;
+    options.cache_events = place.of > 1;
     options.preemption = args.preempt;
     options.reserve_full_input = args.reserve_full_input;
     options.max_slowdown = Some(args.max_slowdown).filter(|most| most.is_finite());
@@ -196,7 +232,7 @@ fn engine(args: &ServeArgs, model: &Arc<Model>) -> Result<Engine> {
     }
     let begun = Instant::now();
     let lines = model::opening_lines(&args.engine, &options, &model.gpu(&options)?);
-    let engine = kept_or_open(args, model, options)?;
+    let engine = kept_or_open(args, model, options, place)?;
     drop(lines);
     model::note_context(&args.engine, args.context, model);
     model::note_pool(&args.engine, &engine);
@@ -207,9 +243,14 @@ fn engine(args: &ServeArgs, model: &Arc<Model>) -> Result<Engine> {
 }
 
 /// Opens an engine, and keeps KV on disk if possible.
-fn kept_or_open(args: &ServeArgs, model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
+fn kept_or_open(
+    args: &ServeArgs,
+    model: &Arc<Model>,
+    options: EngineOptions,
+    place: Place,
+) -> Result<Engine> {
     let open = |options| Engine::open(Arc::clone(model), options).map_err(model::of_flags);
-    let Some(disk) = disk_kv(args, model)? else { return open(options) };
+    let Some(disk) = disk_kv(args, model, place)? else { return open(options) };
     let kept = options.clone().kv_tiers(disk);
     match Engine::open(Arc::clone(model), kept) {
         // Nobody asked for the disk, so what keeps the model from it is no reason to fail.
@@ -236,7 +277,7 @@ fn first_context(config: &DecoderConfig) -> Option<u32> {
 }
 
 /// The default disk tier; `None` if the flags name another one or none.
-fn disk_kv(args: &ServeArgs, model: &Model) -> Result<Option<TierSpec>> {
+fn disk_kv(args: &ServeArgs, model: &Model, place: Place) -> Result<Option<TierSpec>> {
     let EngineArgs { kv_tiers, random, block_size, .. } = &args.engine;
     if args.no_disk_kv || kv_tiers.is_some() || random.is_some() {
         return Ok(None);
@@ -251,7 +292,7 @@ fn disk_kv(args: &ServeArgs, model: &Model) -> Result<Option<TierSpec>> {
     let index = model.config.indexer.map(|_| format!("-index-{}", kv.of_index())).unwrap_or_default();
     let groups = if KvPlan::new(&model.config, kv)?.layout.groups.len() > 1 { "-groups" } else { "" };
     let name = format!("{name}-{print:032x}-{:?}{index}-{block_size}{groups}{rotation}", kv.dtype);
-    let path = folder.join(name.to_lowercase());
+    let path = place.folder(&folder.join(name.to_lowercase()));
     let capacity_bytes = disk_bytes(&path)?;
     if capacity_bytes < DISK_KV_BYTES && !args.engine.quiet {
         eprintln!(

@@ -16,7 +16,7 @@ const SPARK = 240;
 /** Seconds before the next try when the server is gone. */
 const RETRY_S = 2;
 
-const history = new History();
+let history = new History();
 const rowsShown = new Map();
 let view = null;
 /** The request that was chosen by hand, and the one that is looked at. */
@@ -28,6 +28,8 @@ let stream = null;
 /** When the server was last heard of, and how many requests wait. */
 let lastSeen = null;
 let queued = 0;
+/** Index of the engine that is shown. */
+let engine = 0;
 
 function tell(state, text) {
   const status = element("status");
@@ -68,7 +70,7 @@ function seen() {
 document.addEventListener("visibilitychange", () => document.hidden && stream?.abort());
 
 async function follow(signal) {
-  const path = watched === null ? "live/events" : `live/events?seq=${watched}`;
+  const path = `live/events?engine=${engine}${watched === null ? "" : `&seq=${watched}`}`;
   const response = await call(path, { signal });
   if (!response.ok) throw new Error(await reason(response));
   for await (const { name, data } of events(response.body)) {
@@ -90,6 +92,7 @@ function take(event) {
   history.take(event, now);
   tell("live", "live");
   element("model").textContent = event.model;
+  engines(event.engines);
   const own = event.reads.find((read) => read.seq === watched);
   if (own) reads = own;
   // The newest request is looked at until it ends, unless one was chosen.
@@ -98,6 +101,21 @@ function take(event) {
   if (picked === null && ended) look(history.newest()?.seq ?? watched);
   draw();
 }
+
+/** Offers a choice among engines, if there are several. */
+function engines(number) {
+  const choice = element("chosen-engine");
+  element("engines").hidden = number < 2;
+  if (choice.length !== number) choice.replaceChildren(...Array.from({ length: number }, (_, at) => new Option(at, at)));
+}
+
+element("chosen-engine").addEventListener("change", (event) => {
+  engine = Number(event.target.value);
+  // Each engine counts its sequences for itself.
+  history = new History();
+  [view, picked, watched, reads] = [null, null, null, null];
+  stream?.abort();
+});
 
 /** Looks at a request. */
 function look(seq) {

@@ -11,7 +11,7 @@ use crate::error::ApiError;
 use crate::keys::Client;
 use crate::options::Options;
 use crate::reply;
-use crate::server::Server;
+use crate::server::{Server, waiting};
 
 /// The model that is served, under one of its names.
 #[derive(Serialize, JsonSchema)]
@@ -140,7 +140,7 @@ pub(crate) async fn ready(State(server): State<Arc<Server>>) -> Result<Response,
 
 /// `GET /health/live`: whether the engine works, even if the server takes no more calls.
 pub(crate) async fn live(State(server): State<Arc<Server>>) -> Result<Response, ApiError> {
-    if server.handle.ended().is_over() {
+    if server.engines.is_over() {
         return Err(ApiError::busy("the engine has stopped").with_code("engine_stopped"));
     }
     Ok(reply::json(&OK))
@@ -148,13 +148,17 @@ pub(crate) async fn live(State(server): State<Arc<Server>>) -> Result<Response, 
 
 /// `GET /load`: the load of the server, for routers that compare servers.
 pub(crate) async fn load(State(server): State<Arc<Server>>) -> Response {
-    let (waiting, snapshot) = server.waiting();
-    let blocks = snapshot.blocks;
+    let (mut num_running, mut num_waiting) = (0, 0);
+    for engine in server.engines.engines() {
+        let (waiting, snapshot) = waiting(engine);
+        (num_running, num_waiting) = (num_running + snapshot.running.len(), num_waiting + waiting);
+    }
+    let blocks = server.blocks();
     reply::json(&Load {
-        server_load: snapshot.running.len() + waiting,
-        num_running: snapshot.running.len(),
-        num_waiting: waiting,
-        num_waiting_tokens: server.handle.num_waiting_tokens(),
+        server_load: num_running + num_waiting,
+        num_running,
+        num_waiting,
+        num_waiting_tokens: server.engines.num_waiting_tokens(),
         kv_blocks_used: blocks.used,
         kv_blocks_total: blocks.total,
     })
@@ -165,8 +169,8 @@ pub(crate) async fn props(State(server): State<Arc<Server>>) -> Response {
     let Options {
         model, model_name, context_length, max_body_bytes, max_held_bytes, request_timeout, ..
     } = &server.options;
-    let (config, bounds) = (&model.config, server.handle.options());
-    let blocks = server.handle.snapshot().blocks;
+    let (config, bounds) = (&model.config, server.engines.options());
+    let blocks = server.blocks();
     reply::json(&Props {
         model: model_name,
         version: env!("CARGO_PKG_VERSION"),
@@ -196,13 +200,13 @@ pub(crate) async fn reset_prefix_cache(
     client: Option<Extension<Client>>,
 ) -> Result<Response, ApiError> {
     client.unwrap_or_default().check_admin()?;
-    let reset = server.handle.call(|engine| engine.reset_prefix_cache())?.await;
-    match reset {
-        Some(true) => Ok(reply::json(&OK)),
-        Some(false) => {
-            let message = "sequences hold KV blocks; try again when nothing runs";
-            Err(ApiError::new(axum::http::StatusCode::CONFLICT, message))
-        }
-        None => Err(ApiError::ending()),
+    let mut all = true;
+    for engine in server.engines.engines() {
+        all &= engine.call(|engine| engine.reset_prefix_cache())?.await.ok_or_else(ApiError::ending)?;
     }
+    if all {
+        return Ok(reply::json(&OK));
+    }
+    let message = "sequences hold KV blocks; try again when nothing runs";
+    Err(ApiError::new(axum::http::StatusCode::CONFLICT, message))
 }

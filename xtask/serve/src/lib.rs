@@ -49,7 +49,7 @@ use axum::Router;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
-use pagoda::EngineHandle;
+use pagoda::Replicas;
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 use tower_http::decompression::RequestDecompressionLayer;
 
@@ -73,10 +73,10 @@ pub use traces::{Traces, TracesError};
 pub struct Service(Arc<Server>);
 
 impl Service {
-    /// Answers calls with the engine of `handle`.
+    /// Answers calls with an engine, or with several.
     #[must_use]
-    pub fn new(handle: EngineHandle, options: Options) -> Self {
-        Self(Arc::new(Server::new(handle, options)))
+    pub fn new(engines: impl Into<Replicas>, options: Options) -> Self {
+        Self(Arc::new(Server::new(engines.into(), options)))
     }
 
     /// Refuses new calls with a 503 from now on, so that routers send them elsewhere. Those that run go on.
@@ -123,9 +123,9 @@ fn cors(origins: &[String]) -> CorsLayer {
         .allow_headers(AllowHeaders::any())
 }
 
-/// The routes of a server with the engine of `handle`, to be mounted in another one.
-pub fn router(handle: EngineHandle, options: Options) -> Router {
-    Service::new(handle, options).router()
+/// The routes of a server with an engine, or with several, to be mounted in another one.
+pub fn router(engines: impl Into<Replicas>, options: Options) -> Router {
+    Service::new(engines, options).router()
 }
 
 async fn unknown(uri: Uri) -> Response {

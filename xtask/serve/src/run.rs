@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use pagoda::{EngineHandle, Shutdown};
+use pagoda::{Replicas, Shutdown};
 use tokio::runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
@@ -50,18 +50,18 @@ pub enum Stopped {
 /// If the system refuses a runtime, signals or the listener.
 pub fn run(
     listener: impl Into<Listener>,
-    handle: &EngineHandle,
+    engines: impl Into<Replicas>,
     options: Options,
     ready: impl FnOnce(),
 ) -> io::Result<Stopped> {
-    let listener = listener.into();
+    let (listener, engines) = (listener.into(), engines.into());
     #[cfg(feature = "otel")]
     let traces = options.traces.clone();
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     let stopped = runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let (drain_timeout, settings) = (options.drain_timeout, options.connections.clone());
-        let service = Service::new(handle.clone(), options);
+        let service = Service::new(engines.clone(), options);
         let (mut hangup, reloaded) = (Hangup::listen()?, service.clone());
         tokio::spawn(async move {
             loop {
@@ -73,9 +73,9 @@ pub fn run(
         let listener = Accepting::new(listener)?;
         let connections = tokio::spawn(accept(listener, service.router(), settings, closed(stopping)));
         ready();
-        let stopped = watch_over(handle, &service, &mut signals, drain_timeout).await;
+        let stopped = watch_over(&engines, &service, &mut signals, drain_timeout).await;
         if stopped == Stopped::AtOnce {
-            let _ = timeout(EXIT_TIMEOUT, handle.shutdown(Shutdown::Now)).await;
+            let _ = timeout(EXIT_TIMEOUT, engines.shutdown(Shutdown::Now)).await;
         } else {
             drop(stop);
             let _ = timeout(FLUSH_TIMEOUT, connections).await;
@@ -94,24 +94,24 @@ pub fn run(
 
 /// Waits for the end: of the engine, or by signals.
 async fn watch_over(
-    handle: &EngineHandle,
+    engines: &Replicas,
     service: &Service,
     signals: &mut Signals,
     drain_timeout: Duration,
 ) -> Stopped {
     tokio::select! {
-        () = handle.ended() => return Stopped::EngineFailed,
+        () = engines.ended() => return Stopped::EngineFailed,
         () = signals.next() => service.drain(),
     }
-    let snapshot = handle.snapshot();
-    let (running, waiting) = (snapshot.running.len(), handle.num_waiting());
+    let running: usize = engines.engines().iter().map(|engine| engine.snapshot().running.len()).sum();
+    let waiting = engines.num_waiting();
     info!(running, waiting, seconds = drain_timeout.as_secs(), "draining: no more calls are taken");
-    let drained = handle.shutdown(Shutdown::Drain);
+    let drained = engines.shutdown(Shutdown::Drain);
     tokio::select! {
         () = drained => Stopped::Drained,
         () = signals.next() => Stopped::AtOnce,
         () = sleep(drain_timeout) => tokio::select! {
-            () = handle.shutdown(Shutdown::Now) => Stopped::TimedOut,
+            () = engines.shutdown(Shutdown::Now) => Stopped::TimedOut,
             () = signals.next() => Stopped::AtOnce,
         }
     }

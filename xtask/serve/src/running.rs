@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use futures_core::Stream;
-use pagoda::{Event, FinishReason, Finished, Request};
+use pagoda::{Event, FinishReason, Finished, ReplicaStream, Request};
 
 use crate::call::{Call, Caller};
 use crate::error::ApiError;
@@ -22,7 +22,7 @@ pub(crate) struct Running {
     /// When the last token of each sequence came, by prompt and sample.
     last: HashMap<(usize, u32), Instant>,
     /// `None` after the last event.
-    streams: Vec<Option<pagoda::Stream>>,
+    streams: Vec<Option<ReplicaStream>>,
     /// Index of the next stream to poll, so that no prompt waits for the others.
     turn: usize,
 }
@@ -53,7 +53,7 @@ impl Running {
             request.salt = caller.client.salt(request.salt.as_deref());
             #[cfg(feature = "otel")]
             caller.record.work().submitted(&request);
-            server.handle.submit(request).map(Some).map_err(refused)
+            server.engines.submit(request).map(Some).map_err(refused)
         };
         let mut streams = requests.into_iter().map(submit).collect::<Result<Vec<_>, _>>()?;
         for stream in streams.iter_mut().flatten() {

@@ -7,9 +7,11 @@ use std::thread::available_parallelism;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::HeaderMap;
-use pagoda::snapshot::Activity;
+use pagoda::snapshot::{Activity, BlockView};
 use pagoda::tools::{AnswerParser, Tools};
-use pagoda::{Constraint, Conversation, Embedding, EngineHandle, Health, Model, Snapshot, TokenMask};
+use pagoda::{
+    Constraint, Conversation, Embedding, EngineHandle, Health, Model, Replicas, Snapshot, TokenMask,
+};
 use tokio::sync::Semaphore;
 use tokio::task;
 use tracing::{error, info};
@@ -31,13 +33,14 @@ const ANY_MODEL: &str = "default";
 /// The state of a server.
 #[derive(Debug)]
 pub(crate) struct Server {
-    pub(crate) handle: EngineHandle,
+    pub(crate) engines: Replicas,
     pub(crate) options: Options,
     keys: RwLock<Keys>,
     pub(crate) bodies: Bodies,
     pub(crate) metrics: Metrics,
     pub(crate) recent: Recent,
-    pub(crate) feed: Feed,
+    /// The live page of each engine.
+    pub(crate) feeds: Vec<Feed>,
     /// Embeddings of the model, or the reason why it has none here.
     pub(crate) embedding: Result<Embedding, String>,
     /// The way in which the model compares texts, or the reason why it does not.
@@ -75,15 +78,15 @@ impl Drop for Place {
 }
 
 impl Server {
-    pub(crate) fn new(handle: EngineHandle, options: Options) -> Self {
+    pub(crate) fn new(engines: Replicas, options: Options) -> Self {
         let embedding = options.model.checkpoint().embedding().map_err(|error| error.to_string());
         Self {
-            handle,
+            feeds: engines.engines().iter().map(|_| Feed::default()).collect(),
+            engines,
             keys: RwLock::new(Keys::new(&options.api_keys)),
             bodies: Bodies::new(options.max_held_bytes),
             metrics: Metrics::default(),
             recent: Recent::default(),
-            feed: Feed::default(),
             comparison: Comparison::of(&options.model, &embedding),
             embedding,
             options,
@@ -103,26 +106,27 @@ impl Server {
         })
     }
 
-    /// Requests that wait for their start, those included that the engine has not seen yet, with sequences that were preempted;
-    /// and the state of the engine.
-    pub(crate) fn waiting(&self) -> (usize, Arc<Snapshot>) {
-        // In this order: a request that starts in between is counted.
-        let (waiting, snapshot) = (self.handle.num_waiting(), self.handle.snapshot());
-        let preempted = snapshot.waiting.iter().filter(|view| view.activity == Activity::Preempted).count();
-        (waiting + preempted, snapshot)
+    /// KV blocks of all engines.
+    pub(crate) fn blocks(&self) -> BlockView {
+        let blocks = self.engines.engines().iter().map(|engine| engine.snapshot().blocks);
+        let sum = |mut sum: BlockView, of: BlockView| {
+            (sum.total, sum.used) = (sum.total + of.total, sum.used + of.used);
+            sum
+        };
+        blocks.reduce(sum).expect("at least one engine")
     }
 
     /// Refuses a call, before its body is read, if the queue is full or the server about to end.
     pub(crate) fn check_queue(&self) -> Result<(), ApiError> {
         self.ready()?;
-        let bounds = self.handle.options();
-        let waiting = self.handle.num_waiting() + self.preparing.load(Ordering::Relaxed);
+        let bounds = self.engines.options();
+        let waiting = self.engines.num_waiting() + self.preparing.load(Ordering::Relaxed);
         if waiting >= bounds.max_waiting {
             let max = bounds.max_waiting;
             self.metrics.rejected.fetch_add(1, Ordering::Relaxed);
             return Err(ApiError::busy(format!("{waiting} requests are waiting, the limit is {max}")));
         }
-        let (tokens, max) = (self.handle.num_waiting_tokens(), bounds.max_waiting_tokens);
+        let (tokens, max) = (self.engines.num_waiting_tokens(), bounds.max_waiting_tokens);
         if tokens >= max {
             self.metrics.rejected.fetch_add(1, Ordering::Relaxed);
             return Err(ApiError::busy(format!("{tokens} prompt tokens are waiting, the limit is {max}")));
@@ -142,10 +146,10 @@ impl Server {
         if self.draining.load(Ordering::Acquire) {
             return Err(ApiError::ending());
         }
-        match self.handle.health() {
+        match self.engines.health() {
             Health::Ended => Err(ApiError::busy("the engine has stopped").with_code("engine_stopped")),
             Health::Stalled => {
-                let time = self.handle.step_time().unwrap_or_default().as_secs_f64();
+                let time = self.engines.step_time().unwrap_or_default().as_secs_f64();
                 let message = format!("a step of the engine has taken {time:.1} seconds and has not ended");
                 Err(ApiError::busy(message).with_code("engine_stalled"))
             }
@@ -289,12 +293,13 @@ impl Server {
     pub(crate) fn engine_use(&self, salt: Option<&str>, prompts: &[&[u32]]) -> EngineUse {
         let first_new: Vec<_> = prompts.iter().map(|ids| self.recent.first_new_token(ids, salt)).collect();
         let first_new = first_new.first().copied().flatten().filter(|_| prompts.len() == 1);
-        EngineUse::new(first_new, self.handle.snapshot().blocks.block_size)
+        EngineUse::new(first_new, self.blocks().block_size)
     }
 
     /// Tokens that can follow a prompt: as many as the context and the pool have room for, at least 1.
     pub(crate) fn room(&self, prompt_tokens: usize) -> u32 {
-        let blocks = self.handle.snapshot().blocks;
+        // A sequence has the blocks of one engine.
+        let blocks = self.engines.engines()[0].snapshot().blocks;
         let pool = u64::from(blocks.total) * u64::from(blocks.block_size);
         let context = u64::from(self.options.context_length);
         let room = pool.min(context).saturating_sub(prompt_tokens as u64).max(1);
@@ -305,6 +310,15 @@ impl Server {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.options.request_timeout.map(|timeout| Instant::now() + timeout)
     }
+}
+
+/// Requests of an engine that wait for their start, those included that it has not seen yet, with sequences that were preempted;
+/// and its state.
+pub(crate) fn waiting(engine: &EngineHandle) -> (usize, Arc<Snapshot>) {
+    // In this order: a request that starts in between is counted.
+    let (waiting, snapshot) = (engine.num_waiting(), engine.snapshot());
+    let preempted = snapshot.waiting.iter().filter(|view| view.activity == Activity::Preempted).count();
+    (waiting + preempted, snapshot)
 }
 
 /// Seconds since 1970.

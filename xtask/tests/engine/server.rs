@@ -205,6 +205,47 @@ fn kv_outlives_a_server_that_is_killed() {
     assert!(predicted >= 8 && used + late == predicted, "{predicted} predicted, {used} used, {late} late");
 }
 
+/// Two engines on one adapter, each with prompts and a disk tier of its own.
+#[test]
+fn several_devices_serve_behind_one_address() {
+    let cache = tempfile::tempdir().unwrap();
+    let start = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        Server::spawn(command.args(["serve", "--device", "0,0"]).env("PAGODA_CACHE_DIR", cache.path()))
+    };
+    let cached = |server: &Server, token: u32, tier: &str| {
+        let body =
+            serde_json::json!({ "prompt": vec![token; 40], "max_tokens": 2, "ignore_eos": true }).to_string();
+        let reply = server.ask("POST", "/v1/completions", &body);
+        let json: serde_json::Value =
+            serde_json::from_str(reply.split_once("\r\n\r\n").unwrap().1).expect(&reply);
+        json["pagoda"]["cached_tokens"][tier].as_u64().expect(&reply)
+    };
+    let server = start();
+    for again in [false, true] {
+        for token in [3, 4] {
+            let found = cached(&server, token, "device");
+            assert_eq!(found > 0, again, "{token}: {found} tokens");
+        }
+    }
+    let metrics = server.ask("GET", "/metrics", "");
+    let tokens = |engine: usize| {
+        format!("pagoda:generation_tokens_total{{model_name=\"tiny-llama\",engine=\"{engine}\"}} 4")
+    };
+    assert!([0, 1].iter().all(|engine| metrics.contains(&tokens(*engine))), "{metrics}");
+    server.signal("-TERM");
+    assert!(server.ended().success());
+    // Both folders are found by the engines that wrote them.
+    let server = start();
+    assert!(cached(&server, 3, "disk") > 0 && cached(&server, 4, "disk") > 0);
+
+    let mut none = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    let none = none.args(["serve", "--device", "0,99", "--model"]).arg(tiny_llama()).output().unwrap();
+    assert_eq!(none.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(said.contains("--device 0,99: there is no adapter 99"), "{said}");
+}
+
 /// Whether a line of metrics tells of bytes on disk.
 fn is_written(line: &str) -> bool {
     line.starts_with("pagoda:tier_written_bytes_total") && line.contains("disk") && !line.ends_with(" 0")

@@ -100,7 +100,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "SPEC", value_parser = values::Tiers)]
     pub kv_tiers: Option<TierSpec>,
 
-    /// GPU adapter: its number in `doctor`, or part of its name, ignoring case; by default the fastest one
+    /// GPU adapter: its number in `doctor`, or part of its name, ignoring case; by default the fastest one.
+    /// `serve` takes several, such as 0,1, or all, with an engine on each
     #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
     pub device: Option<String>,
 

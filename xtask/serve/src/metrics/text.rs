@@ -1,6 +1,5 @@
 //! The page of metrics.
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,7 +12,7 @@ use pagoda::{EngineHandle, Snapshot};
 
 use super::histogram::Counted;
 use super::{Histogram, Metrics, MetricsNames};
-use crate::server::Server;
+use crate::server::{Server, waiting};
 
 /// `GET /metrics`.
 pub(crate) async fn respond(State(server): State<Arc<Server>>) -> Response {
@@ -25,21 +24,27 @@ pub(crate) async fn respond(State(server): State<Arc<Server>>) -> Response {
 }
 
 fn page(server: &Server) -> String {
-    let Server { handle, metrics, options, .. } = server;
-    let (waiting, snapshot) = server.waiting();
-    let snapshot = &*snapshot;
-    let mut page = Page { names: options.metrics_names, model: &options.model_name, out: String::new() };
-    requests(&mut page, snapshot, waiting, metrics);
-    cache(&mut page, snapshot);
+    let Server { engines, metrics, options, .. } = server;
+    let (names, model) = (options.metrics_names, &options.model_name);
+    let mut page = Page { names, model, engine: 0, families: Vec::new() };
+    for (index, engine) in engines.engines().iter().enumerate() {
+        let (waiting, snapshot) = waiting(engine);
+        page.engine = index;
+        requests(&mut page, &snapshot, waiting);
+        cache(&mut page, &snapshot);
+        tiers(&mut page, &snapshot);
+        faults(&mut page, &snapshot, engine);
+    }
+    // What the server counts itself has the label of the first engine, as every series has one.
+    page.engine = 0;
+    refusals(&mut page, metrics);
     times(&mut page, metrics);
     sparse(&mut page, metrics);
-    tiers(&mut page, snapshot);
-    faults(&mut page, snapshot, handle);
-    page.out
+    page.text()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts for people and plots")]
-fn requests(page: &mut Page<'_>, snapshot: &Snapshot, waiting: usize, metrics: &Metrics) {
+fn requests(page: &mut Page<'_>, snapshot: &Snapshot, waiting: usize) {
     let totals = &snapshot.totals;
     let (running, waiting) = (snapshot.running.len() as f64, waiting as f64);
     page.gauge("num_requests_running", "Sequences that run.", &[("", running)]);
@@ -58,13 +63,6 @@ fn requests(page: &mut Page<'_>, snapshot: &Snapshot, waiting: usize, metrics: &
             (r#"finished_reason="error""#, totals.failed),
         ],
     );
-    let [rejected, limited] =
-        [&metrics.rejected, &metrics.limited].map(|count| count.load(Ordering::Relaxed));
-    page.counter(
-        "admission_rejections_total",
-        "Calls refused with a 503, or with a 429 because of the limits of their API keys.",
-        &[(r#"reason="queue""#, rejected), (r#"reason="rate_limit""#, limited)],
-    );
     page.counter("num_preemptions_total", "Preemptions.", &[("", totals.preemptions)]);
     page.counter("generation_tokens_total", "Tokens generated.", &[("", totals.generated_tokens)]);
     let cached = totals.cached.total();
@@ -77,6 +75,16 @@ fn requests(page: &mut Page<'_>, snapshot: &Snapshot, waiting: usize, metrics: &
     let rates =
         [(r#"phase="prefill""#, snapshot.prefill_tok_s), (r#"phase="decode""#, snapshot.decode_tok_s)];
     page.own_gauge("tokens_per_second", "Tokens a second, over the last seconds.", &rates);
+}
+
+fn refusals(page: &mut Page<'_>, metrics: &Metrics) {
+    let [rejected, limited] =
+        [&metrics.rejected, &metrics.limited].map(|count| count.load(Ordering::Relaxed));
+    page.counter(
+        "admission_rejections_total",
+        "Calls refused with a 503, or with a 429 because of the limits of their API keys.",
+        &[(r#"reason="queue""#, rejected), (r#"reason="rate_limit""#, limited)],
+    );
 }
 
 fn cache(page: &mut Page<'_>, snapshot: &Snapshot) {
@@ -202,7 +210,10 @@ fn tiers(page: &mut Page<'_>, snapshot: &Snapshot) {
 struct Page<'a> {
     names: MetricsNames,
     model: &'a str,
-    out: String,
+    /// Label of the engine whose samples come next.
+    engine: usize,
+    /// Families in their order, each with its name and lines: the samples of all engines are below one head.
+    families: Vec<(String, String)>,
 }
 
 impl Page<'_> {
@@ -240,34 +251,43 @@ impl Page<'_> {
         if values.is_empty() {
             return;
         }
-        self.head(name, help, kind);
-        for (labels, value) in values {
-            self.sample(name, labels, value);
-        }
+        let samples: String = values.iter().map(|(labels, value)| self.sample(name, labels, value)).collect();
+        self.add(name, help, kind, &samples);
     }
 
     fn histogram(&mut self, prefixes: &[&str], name: &str, help: &str, counted: &Counted) {
-        let count = counted.count();
         for prefix in prefixes {
             let name = format!("{prefix}{name}");
-            self.head(&name, help, "histogram");
-            for (bound, count) in &counted.buckets {
+            let bucket = |(bound, count): &(f64, u64)| {
                 let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
-                self.sample(&format!("{name}_bucket"), &format!(r#"le="{bound}""#), count);
-            }
-            self.sample(&format!("{name}_sum"), "", counted.sum);
-            self.sample(&format!("{name}_count"), "", count);
+                self.sample(&format!("{name}_bucket"), &format!(r#"le="{bound}""#), count)
+            };
+            let mut samples: String = counted.buckets.iter().map(bucket).collect();
+            samples += &self.sample(&format!("{name}_sum"), "", counted.sum);
+            samples += &self.sample(&format!("{name}_count"), "", counted.count());
+            self.add(&name, help, "histogram", &samples);
         }
     }
 
-    fn head(&mut self, name: &str, help: &str, kind: &str) {
-        writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}").expect("texts take everything");
+    /// Adds samples to their family, which begins with its head.
+    fn add(&mut self, name: &str, help: &str, kind: &str, samples: &str) {
+        let family = self.families.iter_mut().find(|(family, _)| family == name);
+        match family {
+            Some((_, lines)) => *lines += samples,
+            None => {
+                let lines = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{samples}");
+                self.families.push((name.to_owned(), lines));
+            }
+        }
     }
 
-    fn sample(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+    fn sample(&self, name: &str, labels: &str, value: impl std::fmt::Display) -> String {
         let model = self.model.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
         let comma = if labels.is_empty() { "" } else { "," };
-        writeln!(self.out, r#"{name}{{model_name="{model}",engine="0"{comma}{labels}}} {value}"#)
-            .expect("texts take everything");
+        format!("{name}{{model_name=\"{model}\",engine=\"{}\"{comma}{labels}}} {value}\n", self.engine)
+    }
+
+    fn text(self) -> String {
+        self.families.into_iter().map(|(_, lines)| lines).collect()
     }
 }

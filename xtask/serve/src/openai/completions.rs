@@ -98,7 +98,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     let mut completion = Completion::read(&call.body, &mut reader)?;
     completion.generation.settle(&server).await?;
     let prompts = std::mem::replace(&mut completion.prompts, Prompts::Ids(Vec::new()));
-    let max = server.handle.options().max_waiting;
+    let max = server.engines.options().max_waiting;
     if prompts.count() > max {
         let message = format!("{} prompts, at most {max} requests wait", prompts.count());
         return Err(ApiError::field("prompt", message));

@@ -15,13 +15,13 @@ use axum::http::Uri;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_core::Stream;
-use pagoda::{LiveView, SeqId, Snapshot};
+use pagoda::{EngineHandle, LiveView, SeqId};
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::error::ApiError;
-use crate::feed::Told;
+use crate::feed::{Feed, Told};
 use crate::metrics::Metrics;
 use crate::server::{Server, unix_seconds};
 
@@ -35,6 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Serialize)]
 struct View {
     model: Arc<str>,
+    /// Index of the engine, and the number of engines.
+    engine: usize,
+    engines: usize,
     /// Requests that wait for their start, including requests that the engine has not seen yet.
     queued: usize,
     latency: Latency,
@@ -78,53 +81,57 @@ struct Busy {
 /// One who watches.
 struct Watcher {
     server: Arc<Server>,
+    engine: usize,
     id: u64,
 }
 
 impl Watcher {
     /// Adds a watcher of the live page, who may choose a sequence.
-    fn join(server: &Arc<Server>, chosen: Option<SeqId>) -> (Self, watch::Receiver<Told>) {
-        let mut watchers = server.feed.watchers();
+    fn join(server: &Arc<Server>, Watched { engine, seq }: Watched) -> (Self, watch::Receiver<Told>) {
+        let mut watchers = server.feeds[engine].watchers();
         let id = watchers.next;
         watchers.next += 1;
-        watchers.chosen.extend(chosen.map(|seq| (id, seq)));
+        watchers.chosen.extend(seq.map(|seq| (id, seq)));
         let mut told = match &watchers.latest {
             Some(latest) => latest.subscribe(),
             None => {
                 let (latest, told) = watch::channel(None);
                 watchers.latest = Some(latest);
-                tokio::spawn(look(Arc::clone(server)));
+                tokio::spawn(look(Arc::clone(server), engine));
                 told
             }
         };
         // What is known already is told at once.
         told.mark_changed();
-        (Self { server: Arc::clone(server), id }, told)
+        (Self { server: Arc::clone(server), engine, id }, told)
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.server.feed.watchers().chosen.retain(|(watcher, _)| *watcher != self.id);
+        self.server.feeds[self.engine].watchers().chosen.retain(|(watcher, _)| *watcher != self.id);
     }
 }
 
-/// Looks at the engine while the live page has watchers and the server takes calls.
-async fn look(server: Arc<Server>) {
+/// Looks at an engine while its live page has watchers and the server takes calls.
+async fn look(server: Arc<Server>, engine: usize) {
+    let (handle, feed) = (&server.engines.engines()[engine], &server.feeds[engine]);
     while server.ready().is_ok() {
-        let chosen = server.feed.chosen();
-        let Ok(mut view) = server.handle.call(move |engine| engine.live_view(&chosen)) else { break };
+        let chosen = feed.chosen();
+        let Ok(mut view) = handle.call(move |engine| engine.live_view(&chosen)) else { break };
         let view = loop {
             match timeout(PATIENCE, &mut view).await {
                 Ok(view) => break view,
-                Err(_) if tell(&server, "busy", &busy(&server)) => {}
+                Err(_) if tell(feed, "busy", &busy(handle)) => {}
                 Err(_) => return,
             }
         };
         let Some(view) = view else { break };
         let view = View {
             model: server.options.model_name.as_str().into(),
-            queued: server.handle.num_waiting(),
+            engine,
+            engines: server.engines.engines().len(),
+            queued: handle.num_waiting(),
             latency: Latency::of(&server.metrics),
             refused: [&server.metrics.rejected, &server.metrics.limited]
                 .map(|count| count.load(Ordering::Relaxed))
@@ -133,20 +140,20 @@ async fn look(server: Arc<Server>) {
             uptime_s: unix_seconds().saturating_sub(server.created),
             view,
         };
-        if !tell(&server, "view", &view) {
+        if !tell(feed, "view", &view) {
             return;
         }
         sleep(INTERVAL).await;
     }
     // Streams end with their sender.
-    server.feed.watchers().latest = None;
+    feed.watchers().latest = None;
 }
 
 /// Sends an event to all watchers; false, and for good, if none is left.
-fn tell(server: &Server, name: &str, event: &impl Serialize) -> bool {
+fn tell(feed: &Feed, name: &str, event: &impl Serialize) -> bool {
     let json = serde_json::to_string(event).expect("views are JSON");
     let event = Arc::new(sse::Event::default().event(name).data(json));
-    let mut watchers = server.feed.watchers();
+    let mut watchers = feed.watchers();
     let told = watchers.latest.as_ref().is_some_and(|latest| latest.send(Some(event)).is_ok());
     if !told {
         watchers.latest = None;
@@ -154,30 +161,53 @@ fn tell(server: &Server, name: &str, event: &impl Serialize) -> bool {
     told
 }
 
-fn busy(server: &Server) -> Busy {
-    let snapshot: Arc<Snapshot> = server.handle.snapshot();
-    Busy { queued: server.handle.num_waiting(), since_s: snapshot.at.elapsed().as_secs_f64() }
+fn busy(engine: &EngineHandle) -> Busy {
+    let snapshot = engine.snapshot();
+    Busy { queued: engine.num_waiting(), since_s: snapshot.at.elapsed().as_secs_f64() }
 }
 
-/// `GET /live/events?seq=N`: events for a watcher; `seq` chooses a sequence whose block reads are shown.
+/// `GET /live/events?engine=N&seq=N`: events of an engine for a watcher, by default of the first one; `seq` chooses a sequence
+/// whose block reads are shown.
 pub(crate) async fn respond(State(server): State<Arc<Server>>, uri: Uri) -> Result<Response, ApiError> {
     server.ready()?;
-    let (watcher, told) = Watcher::join(&server, chosen(&uri)?);
+    let (watcher, told) = Watcher::join(&server, watched(&uri, server.engines.engines().len())?);
     let events = Events { next: Box::pin(next(told)), _watcher: watcher };
     let pings = KeepAlive::new().interval(server.options.keep_alive).text("ping");
     Ok(Sse::new(events).keep_alive(pings).into_response())
 }
 
-/// The sequence that a watcher has chosen.
-fn chosen(uri: &Uri) -> Result<Option<SeqId>, ApiError> {
-    let Some(query) = uri.query().filter(|query| !query.is_empty()) else { return Ok(None) };
-    match query.split_once('=') {
-        Some(("seq", number)) => match number.parse() {
-            Ok(number) => Ok(Some(SeqId::new(number))),
-            Err(_) => Err(ApiError::field("seq", format!("{number:?} is not the number of a sequence"))),
-        },
-        _ => Err(ApiError::invalid(format!("?{query} is not known, only ?seq=NUMBER"))),
+/// The engine and the sequence that a watcher sees.
+#[derive(Debug, Default, PartialEq)]
+struct Watched {
+    engine: usize,
+    /// The sequence whose block reads are shown.
+    seq: Option<SeqId>,
+}
+
+fn watched(uri: &Uri, num_engines: usize) -> Result<Watched, ApiError> {
+    let mut watched = Watched::default();
+    for part in uri.query().into_iter().flat_map(|query| query.split('&')).filter(|part| !part.is_empty()) {
+        let number = |name: &str, text: &str, what: &str| {
+            text.parse::<u64>()
+                .map_err(|_| ApiError::field(name, format!("{text:?} is not the number of {what}")))
+        };
+        match part.split_once('=') {
+            Some(("seq", text)) => watched.seq = Some(SeqId::new(number("seq", text, "a sequence")?)),
+            Some(("engine", text)) => {
+                let engine = usize::try_from(number("engine", text, "an engine")?).unwrap_or(usize::MAX);
+                if engine >= num_engines {
+                    let message = format!("there is no engine {engine}, the last one is {}", num_engines - 1);
+                    return Err(ApiError::field("engine", message));
+                }
+                watched.engine = engine;
+            }
+            _ => {
+                let message = format!("?{part} is not known, only ?seq=NUMBER and ?engine=NUMBER");
+                return Err(ApiError::invalid(message));
+            }
+        }
     }
+    Ok(watched)
 }
 
 /// The next event, and the source of later ones; `None` after the last one.
@@ -219,11 +249,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watcher_chooses_a_sequence_or_none() {
-        let of = |uri: &str| chosen(&uri.parse().unwrap());
-        assert_eq!(of("/live/events").unwrap(), None);
-        assert_eq!(of("/live/events?seq=17").unwrap(), Some(SeqId::new(17)));
+    fn a_watcher_chooses_an_engine_and_a_sequence_or_neither() {
+        let of = |uri: &str| watched(&uri.parse().unwrap(), 2);
+        assert_eq!(of("/live/events").unwrap(), Watched::default());
+        let seq = Some(SeqId::new(17));
+        assert_eq!(of("/live/events?seq=17").unwrap(), Watched { engine: 0, seq });
+        assert_eq!(of("/live/events?engine=1&seq=17").unwrap(), Watched { engine: 1, seq });
         assert_eq!(of("/live/events?seq=x").unwrap_err().param.as_deref(), Some("seq"));
+        assert_eq!(of("/live/events?engine=2").unwrap_err().param.as_deref(), Some("engine"));
         assert!(of("/live/events?all").is_err());
     }
 }

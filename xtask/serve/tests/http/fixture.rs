@@ -97,7 +97,7 @@ pub(crate) fn listen_with(
     Served { address, handle, service }
 }
 
-fn route(router: Router) -> SocketAddr {
+pub(crate) fn route(router: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     RUNTIME.spawn(serve::serve(listener, router, Connections::default(), std::future::pending()));

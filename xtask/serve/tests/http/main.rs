@@ -27,6 +27,7 @@ mod packages;
 mod page;
 mod recovery;
 mod refusals;
+mod replicas;
 mod responses;
 mod restart;
 mod scripted;

@@ -32,11 +32,11 @@ fn between<'a>(text: &'a str, begin: &'a str, end: char) -> impl Iterator<Item =
 }
 
 /// An open stream of events.
-struct Watch(BufReader<TcpStream>, String);
+pub(crate) struct Watch(BufReader<TcpStream>, String);
 
 impl Watch {
     #[track_caller]
-    fn open(served: &Served, query: &str) -> Self {
+    pub(crate) fn open(served: &Served, query: &str) -> Self {
         let head = format!("GET /live/events{query} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
         let mut reader = BufReader::new(send(served, head.as_bytes()));
         let mut status = String::new();
@@ -51,7 +51,7 @@ impl Watch {
     }
 
     /// The next view; `None` after the last one.
-    fn next(&mut self) -> Option<Value> {
+    pub(crate) fn next(&mut self) -> Option<Value> {
         loop {
             if let Some((event, rest)) = self.1.split_once("\n\n") {
                 let data =

@@ -107,7 +107,7 @@ fn a_server_ends_with_its_engine_and_says_so() {
     let (ready, readied) = mpsc::channel();
     let server = thread::spawn({
         let (handle, options) = (handle.clone(), Options::new(model, "tiny"));
-        move || serve::run(listener, &handle, options, || ready.send(()).unwrap()).unwrap()
+        move || serve::run(listener, handle, options, || ready.send(()).unwrap()).unwrap()
     });
     readied.recv().unwrap();
     handle.call(|engine| engine.decoder().gpu().destroy()).unwrap().wait().unwrap();
@@ -155,7 +155,7 @@ fn a_server_whose_engine_panics_answers_with_errors_and_ends() {
     // Its address alone is used: the requests go to the server that ends.
     let mut served = listen(handle.clone(), options.clone());
     served.address = listener.local_addr().unwrap();
-    let server = thread::spawn(move || serve::run(listener, &handle, options, || ()).unwrap());
+    let server = thread::spawn(move || serve::run(listener, handle, options, || ()).unwrap());
     let _slowed = slowed(&served);
     let stream = send(&served, &streamed(endless(1)));
     let whole = send(&served, &post_bytes("/v1/completions", endless(2).to_string().as_bytes()));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pagoda::{EngineHandle, Model, Shutdown};
+use pagoda::{Model, Replicas, Shutdown};
 use serde::Serialize;
 use std::net::TcpListener;
 use tokio::sync::oneshot;
@@ -19,7 +19,7 @@ use crate::serve::start;
 pub(super) struct Own {
     pub(super) address: SocketAddr,
     pub(super) adapter: Adapter,
-    handle: EngineHandle,
+    engines: Replicas,
     /// Ends the connections when it is dropped.
     stop: oneshot::Sender<()>,
     connections: JoinHandle<std::io::Result<()>>,
@@ -43,8 +43,8 @@ impl Own {
     /// Errors of the model and the device.
     pub(super) async fn start(engine: &EngineArgs, model: &Arc<Model>) -> Result<Self> {
         let args = ServeArgs { engine: engine.clone(), no_disk_kv: true, ..ServeArgs::default() };
-        let (handle, options) = start(&args, model)?;
-        let adapter = handle.call(|engine| {
+        let (engines, options) = start(&args, model)?;
+        let adapter = engines.engines()[0].call(|engine| {
             let gpu = engine.decoder().gpu();
             let level = format!("{:?}", gpu.level());
             Adapter { name: gpu.info().name.clone(), driver: gpu.info().driver_info.clone(), level }
@@ -52,17 +52,17 @@ impl Own {
         let adapter = adapter.await.context("the engine ended")?;
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let router = serve::router(handle.clone(), options);
+        let router = serve::router(engines.clone(), options);
         let (stop, stopped) = oneshot::channel::<()>();
         let stopped = async move { drop(stopped.await) };
         let connections =
             tokio::spawn(serve::serve(listener, router, serve::Connections::default(), stopped));
-        Ok(Self { address, adapter, handle, stop, connections })
+        Ok(Self { address, adapter, engines, stop, connections })
     }
 
     /// Ends the engine and the connections, so that the next one finds the device empty.
     pub(super) async fn stop(self) {
-        self.handle.shutdown(Shutdown::Now).await;
+        self.engines.shutdown(Shutdown::Now).await;
         drop(self.stop);
         let _ = timeout(CLOSE_TIMEOUT, self.connections).await;
     }
