@@ -1,5 +1,7 @@
 //! Inputs of a block's hash in addition to its tokens.
 
+use crate::hash::{BlockHash, HashAlgorithm};
+
 /// An image, audio clip or similar whose embeddings replace placeholder tokens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MultimodalItem {
@@ -18,6 +20,25 @@ pub struct PromptEmbeds {
     pub bytes_per_token: usize,
     /// `[num_prompt_tokens, bytes_per_token]`, from position 0.
     pub bytes: Vec<u8>,
+}
+
+/// Key of a block, for components that hash tokens themselves (vLLM's `extra_keys`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ExtraKey {
+    /// Name of the LoRA adapter.
+    Adapter(String),
+    /// An item that the block overlaps.
+    Item {
+        /// Content identity of the item.
+        identifier: String,
+        /// First placeholder token, counted from the start of the block.
+        offset: i64,
+    },
+    /// Cache salt, of the first block of a sequence alone.
+    Salt(String),
+    /// SHA-256 of the embeddings that the block has in place of tokens.
+    Embeds(BlockHash),
 }
 
 /// Keys that separate equal token blocks with different KV content (or different owners).
@@ -39,28 +60,51 @@ impl ExtraKeys {
     /// start)`, salt, embeddings. Appends nothing when none applies. Each field is tagged and counted, so different keys
     /// never have the same encoding.
     pub fn encode_block(&self, start: usize, len: usize, out: &mut Vec<u8>) {
-        let end = start + len;
         if let Some(adapter) = &self.adapter {
             encode_field(b'a', adapter.as_bytes(), out);
         }
-        for item in &self.multimodal {
-            let (first, past) = (item.start as usize, item.start as usize + item.len as usize);
-            if first < end && past > start {
-                encode_field(b'm', item.identifier.as_bytes(), out);
-                let offset = i64::from(item.start) - i64::try_from(start).expect("a position fits in i64");
-                out.extend_from_slice(&offset.to_le_bytes());
-            }
+        for (item, offset) in self.items_of(start, len) {
+            encode_field(b'm', item.identifier.as_bytes(), out);
+            out.extend_from_slice(&offset.to_le_bytes());
         }
-        if let (Some(salt), 0) = (&self.salt, start) {
+        if let Some(salt) = self.salt_of(start) {
             encode_field(b's', salt.as_bytes(), out);
         }
-        if let Some(embeds) = &self.prompt_embeds {
-            let bound = |token: usize| (token * embeds.bytes_per_token).min(embeds.bytes.len());
-            let bytes = &embeds.bytes[bound(start)..bound(end)];
-            if !bytes.is_empty() {
-                encode_field(b'e', bytes, out);
-            }
+        if let Some(embeds) = self.embeds_of(start, len) {
+            encode_field(b'e', embeds, out);
         }
+    }
+
+    /// The keys of the block of tokens `[start, start + len)`, in the order of [`encode_block`](Self::encode_block).
+    pub fn of_block(&self, start: usize, len: usize) -> impl Iterator<Item = ExtraKey> {
+        let item = |(item, offset): (&MultimodalItem, i64)| {
+            let identifier = item.identifier.clone();
+            ExtraKey::Item { identifier, offset }
+        };
+        let embeds = self.embeds_of(start, len).map(|bytes| HashAlgorithm::Sha256.hash(bytes));
+        let adapter = self.adapter.clone().map(ExtraKey::Adapter).into_iter();
+        let salt = self.salt_of(start).map(|salt| ExtraKey::Salt(salt.to_owned()));
+        adapter.chain(self.items_of(start, len).map(item)).chain(salt).chain(embeds.map(ExtraKey::Embeds))
+    }
+
+    /// Items that a block overlaps, and the place of each relative to the block.
+    fn items_of(&self, start: usize, len: usize) -> impl Iterator<Item = (&MultimodalItem, i64)> {
+        let overlaps = move |item: &&MultimodalItem| {
+            let (first, past) = (item.start as usize, item.start as usize + item.len as usize);
+            first < start + len && past > start
+        };
+        let block = i64::try_from(start).expect("a position fits in i64");
+        self.multimodal.iter().filter(overlaps).map(move |item| (item, i64::from(item.start) - block))
+    }
+
+    fn salt_of(&self, start: usize) -> Option<&str> {
+        self.salt.as_deref().filter(|_| start == 0)
+    }
+
+    fn embeds_of(&self, start: usize, len: usize) -> Option<&[u8]> {
+        let embeds = self.prompt_embeds.as_ref()?;
+        let bound = |token: usize| (token * embeds.bytes_per_token).min(embeds.bytes.len());
+        Some(&embeds.bytes[bound(start)..bound(start + len)]).filter(|bytes| !bytes.is_empty())
     }
 }
 

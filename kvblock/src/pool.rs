@@ -12,7 +12,8 @@ use core::ops::Range;
 use cache_map::CacheMap;
 
 use crate::error::AllocError;
-use crate::event::CacheEvent;
+use crate::event::{CacheEvent, Medium, StoredBlocks};
+use crate::extra_keys::ExtraKeys;
 use crate::free_queue::FreeQueue;
 use crate::hash::{BlockHash, CacheKey};
 use crate::id::{BlockId, BlockSize, GroupId, TokenId};
@@ -26,21 +27,21 @@ pub struct SeqContent<'a> {
     pub tokens: &'a [TokenId],
     /// One hash for each full hash block of `tokens`; may be empty when nothing is cached.
     pub hashes: &'a [BlockHash],
-    /// LoRA adapter, for [`CacheEvent::Stored`].
-    pub adapter: Option<&'a str>,
+    /// Keys that the hashes depend on beside the tokens, for [`CacheEvent::Stored`].
+    pub extra_keys: Option<&'a ExtraKeys>,
 }
 
 impl<'a> SeqContent<'a> {
-    /// All tokens of a sequence without an adapter, with one hash for each full hash block.
+    /// All tokens of a sequence without extra keys, with one hash for each full hash block.
     #[must_use]
     pub const fn new(tokens: &'a [TokenId], hashes: &'a [BlockHash]) -> Self {
-        Self { tokens, hashes, adapter: None }
+        Self { tokens, hashes, extra_keys: None }
     }
 
-    /// Sets the LoRA adapter that [`CacheEvent::Stored`] names.
+    /// Sets the keys that [`CacheEvent::Stored`] names.
     #[must_use]
-    pub const fn adapter(self, adapter: Option<&'a str>) -> Self {
-        Self { adapter, ..self }
+    pub const fn extra_keys(self, keys: Option<&'a ExtraKeys>) -> Self {
+        Self { extra_keys: keys, ..self }
     }
 }
 
@@ -232,30 +233,12 @@ impl BlockPool {
             stored.push(index);
         }
         if self.options.events {
-            self.record_stored(&stored, content, block_size, group);
-        }
-    }
-
-    fn record_stored(
-        &mut self,
-        stored: &[usize],
-        content: SeqContent<'_>,
-        block_size: BlockSize,
-        group: GroupId,
-    ) {
-        let size = block_size.get() as usize;
-        let hash_of = |index: usize| block_hash(content.hashes, index, block_size, self.hash_block_size);
-        // One event for each run without gaps: `parent` must be the block just before.
-        for run in stored.chunk_by(|a, b| a + 1 == *b) {
-            let (first, past) = (run[0], run[run.len() - 1] + 1);
-            self.events.push(CacheEvent::Stored {
-                hashes: (first..past).map(hash_of).collect(),
-                parent: first.checked_sub(1).map(hash_of),
-                tokens: content.tokens[first * size..past * size].to_vec(),
-                block_size,
-                group,
-                adapter: content.adapter.map(str::to_owned),
-            });
+            // One event for each run without gaps: `parent` must be the block just before.
+            for run in stored.chunk_by(|a, b| a + 1 == *b) {
+                let positions = run[0]..run[run.len() - 1] + 1;
+                let blocks = StoredBlocks::new(content, positions, block_size, self.hash_block_size, group);
+                self.events.push(CacheEvent::Stored(blocks));
+            }
         }
     }
 
@@ -275,7 +258,7 @@ impl BlockPool {
             self.tokens[id.index()] = Box::default();
         }
         if self.options.events {
-            self.events.extend(removed.map(CacheEvent::Removed));
+            self.events.extend(removed.map(|key| CacheEvent::removed(key, Medium::Gpu)));
         }
     }
 

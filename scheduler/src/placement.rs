@@ -8,7 +8,7 @@
 //! same time, before the first of them has stored anything, so the blocks of a prompt count as held from its placement on.
 
 use derive_setters::Setters;
-use kvblock::{BlockHash, BlockSize, CacheEvent, GroupId};
+use kvblock::{BlockHash, BlockSize, CacheEvent, GroupId, Medium};
 use rustc_hash::FxHashMap;
 
 use crate::prefix_index::{PrefixIndex, ReplicaId, longest};
@@ -228,16 +228,17 @@ impl Placement {
         }
     }
 
-    /// Follows what a replica stores and removes, of its first group of layers. Groups of windows keep fewer blocks, so that a
+    /// Follows what a replica stores in its pool and removes there, of its first group of layers. Groups of windows keep fewer blocks, so that a
     /// prefix may be shorter than the index says.
     pub fn follow(&mut self, replica: ReplicaId, event: &CacheEvent) {
+        let of_pool = |group: GroupId, medium: Medium| group == GroupId::new(0) && medium == Medium::Gpu;
         match event {
-            CacheEvent::Stored { hashes, group, .. } if *group == GroupId::new(0) => {
-                hashes.iter().for_each(|hash| {
+            CacheEvent::Stored(blocks) if of_pool(blocks.group, blocks.medium) => {
+                for hash in &blocks.hashes {
                     self.held.store(replica, *hash);
-                });
+                }
             }
-            CacheEvent::Removed(key) if key.group == GroupId::new(0) => {
+            CacheEvent::Removed { key, medium, .. } if of_pool(key.group, *medium) => {
                 self.held.remove(replica, &key.hash);
             }
             CacheEvent::AllCleared => self.held.clear(replica),

@@ -94,7 +94,7 @@ impl Sequence {
 
     pub(crate) fn content(&self) -> SeqContent<'_> {
         SeqContent::new(&self.tokens[..self.num_tokens as usize], self.chain.hashes())
-            .adapter(self.chain.extra_keys().adapter.as_deref())
+            .extra_keys(Some(self.chain.extra_keys()))
     }
 
     /// The slice that computes `len` more tokens.

@@ -6,9 +6,9 @@ mod ops;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use kvblock::{
-    AllocError, AttentionKind, BlockHash, BlockId, BlockSize, CacheEvent, ExtraKeys, GroupId, HashChain,
-    KvCache, KvCacheConfig, KvCacheGroup, KvCacheSpec, KvDtype, LengthLimits, PrefixHit, SeqContent, SeqId,
-    SlotRequest, TokenId,
+    AllocError, AttentionKind, BlockHash, BlockId, BlockSize, CacheEvent, ExtraKey, ExtraKeys, GroupId,
+    HashChain, KvCache, KvCacheConfig, KvCacheGroup, KvCacheSpec, KvDtype, LengthLimits, Medium, PrefixHit,
+    SeqContent, SeqId, SlotRequest, StoredBlocks, TokenId,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -28,7 +28,7 @@ struct Seq {
 
 impl Seq {
     fn content(&self) -> SeqContent<'_> {
-        SeqContent::new(&self.tokens, self.chain.hashes())
+        SeqContent::new(&self.tokens, self.chain.hashes()).extra_keys(Some(self.chain.extra_keys()))
     }
 
     fn known(&self) -> u32 {
@@ -59,6 +59,34 @@ fn prefix_hash(group: GroupId, tokens: &[TokenId]) -> u64 {
 /// One of two texts, whose prefixes differ.
 fn text(family: u32, len: u32) -> Vec<TokenId> {
     (0..len).map(|i| (i * i + family) % 5).collect()
+}
+
+/// Sequences of the second text have a salt.
+fn extra_keys(tokens: &[TokenId]) -> ExtraKeys {
+    let salt = (tokens.first() == Some(&1)).then(|| "salt".to_owned());
+    ExtraKeys { salt, ..ExtraKeys::default() }
+}
+
+/// Hashes of the blocks of an event, computed from all else that it says.
+fn recomputed(cache: &KvCache, stored: &StoredBlocks) -> Vec<BlockHash> {
+    let (hasher, first) = (cache.hasher(), stored.parent.is_none());
+    let (size, mut parent) = (hasher.block_size().get() as usize, stored.parent.unwrap_or(hasher.root()));
+    let salt = match stored.extra_keys.first().map(Vec::as_slice) {
+        Some([ExtraKey::Salt(salt)]) if first => Some(salt.clone()),
+        None | Some([]) => None,
+        other => panic!("{other:?}"),
+    };
+    assert!(stored.extra_keys.iter().skip(1).all(Vec::is_empty), "a salt of a later block");
+    let keys = ExtraKeys { salt, ..ExtraKeys::default() };
+    let mut hashes = Vec::new();
+    for (index, tokens) in stored.tokens.chunks_exact(size).enumerate() {
+        let mut extra = Vec::new();
+        keys.encode_block(if first { index } else { index + 1 }, 1, &mut extra);
+        parent = hasher.hash_block(&parent, tokens, &extra);
+        hashes.push(parent);
+    }
+    let per_block = stored.block_size.get() as usize / size;
+    hashes.into_iter().skip(per_block - 1).step_by(per_block).collect()
 }
 
 fn first_reachable(kind: AttentionKind, query: u32) -> u32 {
@@ -170,7 +198,7 @@ impl Machine {
     }
 
     fn chain(&self, tokens: &[TokenId]) -> HashChain {
-        let mut chain = HashChain::new(self.cache.hasher(), ExtraKeys::default());
+        let mut chain = HashChain::new(self.cache.hasher(), extra_keys(tokens));
         chain.extend(tokens);
         chain
     }
@@ -208,7 +236,7 @@ impl Machine {
 
     fn start(&mut self, tokens: Vec<TokenId>, hit: &PrefixHit, new: u32) {
         let chain = self.chain(&tokens);
-        let content = SeqContent::new(&tokens, chain.hashes());
+        let content = SeqContent::new(&tokens, chain.hashes()).extra_keys(Some(chain.extra_keys()));
         let (id, new) = (self.seq_id(), new.min(u32::try_from(tokens.len()).unwrap() - hit.num_tokens));
         let request = SlotRequest::new(id, content, 0, new).hit(hit);
         let before = format!("{:?}", self.cache);
@@ -283,10 +311,12 @@ impl Machine {
     fn check(&mut self) {
         for event in self.cache.take_events() {
             match event {
-                CacheEvent::Stored { hashes, group, .. } => {
-                    self.findable.extend(hashes.into_iter().map(|h| (h, group)))
+                CacheEvent::Stored(stored) => {
+                    assert_eq!(stored.hashes, recomputed(&self.cache, &stored));
+                    assert_eq!(stored.medium, Medium::Gpu);
+                    self.findable.extend(stored.hashes.into_iter().map(|hash| (hash, stored.group)));
                 }
-                CacheEvent::Removed(key) => assert!(self.findable.remove(&(key.hash, key.group))),
+                CacheEvent::Removed { key, .. } => assert!(self.findable.remove(&(key.hash, key.group))),
                 CacheEvent::AllCleared => self.findable.clear(),
                 other => panic!("{other:?}"),
             }

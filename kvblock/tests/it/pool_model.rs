@@ -1,7 +1,9 @@
 //! The pool against a model that does everything by searching lists.
 
+use std::collections::HashSet;
+
 use kvblock::{
-    AllocError, BlockHash, BlockId, BlockPool, BlockSize, CacheEvent, CacheKey, GroupId, PoolOptions,
+    AllocError, BlockHash, BlockId, BlockPool, BlockSize, CacheEvent, CacheKey, GroupId, Medium, PoolOptions,
     SeqContent,
 };
 use proptest::prelude::*;
@@ -37,9 +39,33 @@ struct Model {
     free: Vec<u32>,
     cached: Vec<(CacheKey, u32)>,
     unhashed_first: bool,
+    /// Contents that the events say can be found.
+    followed: HashSet<CacheKey>,
+}
+
+fn removed(key: CacheKey) -> CacheEvent {
+    CacheEvent::removed(key, Medium::Gpu)
 }
 
 impl Model {
+    /// Takes the events and does what they say. Contents that are stored again have another block.
+    fn follow(&mut self, pool: &mut BlockPool) -> Vec<CacheEvent> {
+        let events = pool.take_events();
+        for event in &events {
+            match event {
+                CacheEvent::Stored(blocks) => {
+                    let key = |hash: &BlockHash| CacheKey { hash: *hash, group: blocks.group };
+                    assert_eq!((blocks.medium, blocks.tokens.len()), (Medium::Gpu, blocks.hashes.len()));
+                    self.followed.extend(blocks.hashes.iter().map(key));
+                }
+                CacheEvent::Removed { key, .. } => assert!(self.followed.remove(key)),
+                CacheEvent::AllCleared => self.followed.clear(),
+                other => panic!("{other:?}"),
+            }
+        }
+        events
+    }
+
     fn evict(&mut self, block: u32) -> Option<CacheKey> {
         let place = self.cached.iter().position(|&(_, b)| b == block)?;
         let (key, _) = self.cached.remove(place);
@@ -79,9 +105,8 @@ fn apply(pool: &mut BlockPool, model: &mut Model, op: Op) {
             }
             let expected: Vec<u32> = model.free.drain(..count as usize).collect();
             assert_eq!(taken.unwrap(), expected.iter().map(|&b| BlockId::new(b)).collect::<Vec<_>>());
-            let removed: Vec<_> =
-                expected.iter().filter_map(|&b| model.evict(b)).map(CacheEvent::Removed).collect();
-            assert_eq!(pool.take_events(), removed);
+            let removed: Vec<_> = expected.iter().filter_map(|&b| model.evict(b)).map(removed).collect();
+            assert_eq!(model.follow(pool), removed);
             expected.iter().for_each(|&b| model.refs[b as usize] = 1);
         }
         Op::Touch(index) => {
@@ -106,7 +131,7 @@ fn apply(pool: &mut BlockPool, model: &mut Model, op: Op) {
                 SIZE,
                 group,
             );
-            let stored = pool.take_events().len();
+            let stored = model.follow(pool).len();
             let known = model.cached.iter().any(|&(_, b)| b == block);
             assert_eq!(stored, usize::from(!known));
             if !known {
@@ -116,21 +141,23 @@ fn apply(pool: &mut BlockPool, model: &mut Model, op: Op) {
         Op::Evict(index) => {
             let block = 1 + u32::try_from(index.index(model.refs.len() - 1)).unwrap();
             pool.evict_blocks(&[BlockId::new(block)]).unwrap();
-            let removed: Vec<_> = model.evict(block).map(CacheEvent::Removed).into_iter().collect();
-            assert_eq!(pool.take_events(), removed);
+            let removed: Vec<_> = model.evict(block).map(removed).into_iter().collect();
+            assert_eq!(model.follow(pool), removed);
         }
         Op::Reset => {
             let unused = model.with_refs().is_empty();
             assert_eq!(pool.reset(), unused);
             if unused {
                 model.cached.clear();
-                assert_eq!(pool.take_events(), [CacheEvent::AllCleared]);
+                assert_eq!(model.follow(pool), [CacheEvent::AllCleared]);
             }
         }
     }
 }
 
 fn check(pool: &BlockPool, model: &Model) {
+    let cached: HashSet<CacheKey> = model.cached.iter().map(|(key, _)| *key).collect();
+    assert_eq!(model.followed, cached, "what the events say, and what is cached");
     assert!(pool.free_blocks().map(BlockId::get).eq(model.free.iter().copied()), "eviction order");
     for (block, &refs) in (0..).zip(&model.refs) {
         assert_eq!(pool.ref_count(BlockId::new(block)), refs);
@@ -168,6 +195,7 @@ proptest! {
             free: (1..num_blocks).collect(),
             cached: Vec::new(),
             unhashed_first: reuse_unhashed_first,
+            followed: HashSet::new(),
         };
         for op in ops {
             apply(&mut pool, &mut model, op);

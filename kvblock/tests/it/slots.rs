@@ -309,7 +309,7 @@ fn events_tell_what_a_lookup_can_find() {
     let events = cache.take_events();
     let [h0, h1, h2] = *text.chain.hashes() else { panic!("three blocks") };
     let stored = |event: &CacheEvent| match event {
-        CacheEvent::Stored { hashes, parent, tokens, .. } => (hashes.clone(), *parent, tokens.len()),
+        CacheEvent::Stored(blocks) => (blocks.hashes.clone(), blocks.parent, blocks.tokens.len()),
         other => panic!("{other:?}"),
     };
     let stored: Vec<_> = events.iter().map(stored).collect();
@@ -318,7 +318,7 @@ fn events_tell_what_a_lookup_can_find() {
     let other = Text::new(&cache, 50..54);
     cache.allocate_slots(SlotRequest::new(B, other.content(), 0, 1)).unwrap();
     let key = kvblock::CacheKey { hash: h2, group: G0 };
-    assert_eq!(cache.take_events(), [CacheEvent::Removed(key)]);
+    assert_eq!(cache.take_events(), [CacheEvent::removed(key, kvblock::Medium::Gpu)]);
     assert!(!cache.reset_prefix_cache(), "a sequence holds a block");
     cache.free(B);
     assert!(cache.reset_prefix_cache());
