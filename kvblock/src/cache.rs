@@ -323,7 +323,7 @@ impl KvCache {
         self.pool.reset()
     }
 
-    /// The cache events since the last call, oldest first. Library only: see [`CacheEvent`].
+    /// The cache events since the last call, oldest first.
     pub fn take_events(&mut self) -> Vec<CacheEvent> {
         self.pool.take_events()
     }

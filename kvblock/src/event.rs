@@ -43,8 +43,6 @@ impl fmt::Display for Medium {
 ///
 /// A pool records those of its own blocks, on [`Medium::Gpu`]. Whoever keeps blocks elsewhere makes events of these:
 /// the media are independent of each other, except that [`AllCleared`](Self::AllCleared) empties all of them.
-///
-/// Library only: the engine tells its tiers of the blocks that a step fills, and records no events.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CacheEvent {
@@ -86,7 +84,7 @@ pub struct StoredBlocks {
     pub group: GroupId,
     /// LoRA adapter of the sequence.
     pub adapter: Option<String>,
-    /// Keys that the hash of each block depends on beside its tokens, one list per block; empty if no block has any.
+    /// Keys that the hash of each block depends on in addition to its tokens, one list per block; empty if no block has any.
     pub extra_keys: Vec<Vec<ExtraKey>>,
     /// Medium that holds the blocks.
     pub medium: Medium,
@@ -126,7 +124,7 @@ impl StoredBlocks {
         }
     }
 
-    /// The same blocks on another medium.
+    /// Returns the same blocks as stored on another medium.
     #[must_use]
     pub fn on(self, medium: Medium) -> Self {
         Self { medium, ..self }
@@ -136,6 +134,7 @@ impl StoredBlocks {
     ///
     /// # Errors
     /// The other blocks, unchanged.
+    #[expect(clippy::result_large_err, reason = "blocks that do not follow go on as they came")]
     pub fn append(&mut self, mut next: Self) -> Result<(), Self> {
         let about = |blocks: &Self| (blocks.group, blocks.medium, blocks.block_size);
         let follows = next.parent.is_some() && next.parent.as_ref() == self.hashes.last();

@@ -27,7 +27,7 @@ pub struct SeqContent<'a> {
     pub tokens: &'a [TokenId],
     /// One hash for each full hash block of `tokens`; may be empty when nothing is cached.
     pub hashes: &'a [BlockHash],
-    /// Keys that the hashes depend on beside the tokens, for [`CacheEvent::Stored`].
+    /// Keys that the hashes depend on in addition to the tokens, for [`CacheEvent::Stored`].
     pub extra_keys: Option<&'a ExtraKeys>,
 }
 

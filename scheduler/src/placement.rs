@@ -228,8 +228,8 @@ impl Placement {
         }
     }
 
-    /// Follows what a replica stores in its pool and removes there, of its first group of layers. Groups of windows keep fewer blocks, so that a
-    /// prefix may be shorter than the index says.
+    /// Follows what a replica stores in its pool and removes there, of its first group of layers. Groups of windows keep fewer
+    /// blocks, so that a prefix may be shorter than the index says.
     pub fn follow(&mut self, replica: ReplicaId, event: &CacheEvent) {
         let of_pool = |group: GroupId, medium: Medium| group == GroupId::new(0) && medium == Medium::Gpu;
         match event {
