@@ -275,7 +275,8 @@ impl Fleet {
         self.follow(open.replica);
         self.placement.ended(open.ticket);
         let held = self.placement.index();
-        if held.len() > self.counts.most_blocks {
+        // Now and then, as its bytes take a look at every entry.
+        if held.len() > self.counts.most_blocks + self.counts.most_blocks / 50 {
             (self.counts.most_blocks, self.counts.most_bytes) = (held.len(), held.memory());
         }
         let conversation = &mut self.conversations[index];
