@@ -11,12 +11,16 @@ const ALL: &str = "all";
 ///
 /// # Errors
 /// If there is no adapter, or none with a number that is listed.
-pub(crate) fn devices(wanted: Option<&str>, adapters: &[AdapterInfo]) -> Result<Vec<Option<String>>> {
+pub(crate) fn devices(
+    wanted: Option<&str>,
+    adapters: impl FnOnce() -> Vec<AdapterInfo>,
+) -> Result<Vec<Option<String>>> {
     let Some(wanted) = wanted else { return Ok(vec![None]) };
     if wanted == ALL {
+        let adapters = adapters();
         let first = adapters.first();
         let same = |adapter: &&AdapterInfo| first.is_some_and(|first| first.backend == adapter.backend);
-        let all = || (0..).zip(adapters).filter(|(_, adapter)| same(adapter));
+        let all = || (0..).zip(&adapters).filter(|(_, adapter)| same(adapter));
         let gpus: Vec<usize> = all().filter(|(_, adapter)| is_gpu(adapter)).map(|(index, _)| index).collect();
         let indices = if gpus.is_empty() { all().map(|(index, _)| index).collect() } else { gpus };
         ensure!(!indices.is_empty(), "--device all: there is no adapter");
@@ -28,6 +32,7 @@ pub(crate) fn devices(wanted: Option<&str>, adapters: &[AdapterInfo]) -> Result<
     let Some(numbers) = numbers.filter(|numbers| numbers.len() > 1) else {
         return Ok(vec![Some(wanted.to_owned())]);
     };
+    let adapters = adapters();
     let missing = numbers.iter().find(|index| **index >= adapters.len());
     ensure!(
         missing.is_none(),
@@ -55,7 +60,7 @@ mod tests {
     fn of(wanted: Option<&str>, adapters: &[(DeviceType, Backend)]) -> Result<Vec<Option<String>>> {
         let adapters: Vec<_> =
             adapters.iter().map(|(kind, backend)| AdapterInfo::new(*kind, *backend)).collect();
-        devices(wanted, &adapters)
+        devices(wanted, || adapters)
     }
 
     fn numbers(numbers: &[usize]) -> Vec<Option<String>> {

@@ -174,7 +174,7 @@ pub(crate) fn start(args: &ServeArgs, model: &Arc<Model>) -> Result<(Replicas, O
 /// Opens an engine on each device.
 fn engines(args: &ServeArgs, model: &Arc<Model>) -> Result<Vec<Engine>> {
     setup::ensure(&[Need::Gpu])?;
-    let devices = devices(args.engine.device.as_deref(), &attn_kernels::gpu::adapters())?;
+    let devices = devices(args.engine.device.as_deref(), attn_kernels::gpu::adapters)?;
     let place = |index| Place { index, of: devices.len() };
     let open = |(index, device): (usize, &Option<String>)| {
         let mut args = args.clone();
