@@ -6,6 +6,7 @@ mod bench_page;
 mod chat;
 mod device_lost;
 mod families;
+mod fleet;
 mod from_disk;
 mod gemma3;
 mod guide;
@@ -17,6 +18,7 @@ mod own_command_line;
 mod random;
 mod redis;
 mod refusals;
+mod routers;
 mod ruler;
 #[cfg(feature = "s3")]
 mod s3;

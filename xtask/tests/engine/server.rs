@@ -10,9 +10,21 @@ use std::time::{Duration, Instant};
 
 use super::tiny_llama;
 
+/// Sends a call with more headers, of which each ends its line, and returns the connection.
+pub(crate) fn send(address: &str, headers: &str, method: &str, path: &str, body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n"
+    );
+    stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    stream
+}
+
 pub(crate) struct Server {
     child: Child,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Drop for Server {
@@ -35,29 +47,24 @@ impl Server {
     }
 
     pub(crate) fn spawn(command: &mut Command) -> Self {
-        let mut child = command
-            .args(["--port", "0", "--kv-memory", "16MiB", "--model"])
-            .arg(tiny_llama())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        command.args(["--port", "0", "--kv-memory", "16MiB", "--model"]).arg(tiny_llama());
+        Self::listening(command)
+    }
+
+    /// Starts a server whose command says all that it needs.
+    pub(crate) fn listening(command: &mut Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let ready =
-            lines.find_map(|line| Some(line.split_once("serving tiny-llama at http://")?.1.to_owned()));
+        let address =
+            |line: String| Some(line.strip_prefix("serving ")?.split_once(" at http://")?.1.to_owned());
+        let ready = lines.find_map(address);
         // The rest is read, so that the server is never stopped by a full pipe.
         thread::spawn(move || lines.for_each(drop));
         Self { child, address: ready.expect("the server says when it is ready") }
     }
 
     pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let length = body.len();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
-        );
-        stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
-        stream
+        send(&self.address, "", method, path, body)
     }
 
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> String {
