@@ -64,17 +64,25 @@ const HINTS: [&str; 34] = [
 ];
 
 /// Fields of other servers that change an answer in ways this one has not, and what to use instead.
-const REFUSED: [(&str, &str); 10] = [
+const REFUSED: [(&str, &str); 12] = [
     ("audio", "only text can be generated"),
     ("background", "responses are not stored, so none can be fetched later"),
     ("conversation", "responses are not stored: send the messages of the conversation"),
     ("function_call", "not supported: use tool_choice"),
     ("functions", "not supported: use tools"),
     ("grammar", "grammars in GBNF are not read: structured_outputs.grammar takes Lark's syntax"),
+    ("no_stop_trim", "a stop text is never a part of the answer"),
     ("previous_response_id", "responses are not stored: send the messages of the conversation"),
     ("prompt_logprobs", "ask /v1/completions with echo and logprobs"),
     ("response_schema", "not supported: use response_format"),
+    ("return_hidden_states", "not supported: /v1/embeddings has embeddings"),
     ("web_search_options", "not supported: tools run at the caller's"),
+];
+
+/// Fields of other servers that are always true here, and why they cannot be false. Routers write them into every call.
+const ALWAYS: [(&str, &str); 2] = [
+    ("separate_reasoning", "thoughts are always apart from the answer"),
+    ("stream_reasoning", "thoughts are streamed as they are written"),
 ];
 
 /// Maximum number of fields that are reported as ignored.
@@ -206,11 +214,18 @@ impl Reader {
                 continue;
             }
             let asks = value.is_none_or(asks_for_something);
+            let reason = |list: &[(&str, &'static str)]| {
+                list.iter().find(|(known, _)| *known == name).map(|(_, reason)| *reason)
+            };
             if HINTS.contains(&name.as_str()) {
                 if asks {
                     self.ignore(path)?;
                 }
-            } else if let Some((_, reason)) = REFUSED.iter().find(|(refused, _)| *refused == name) {
+            } else if let Some(reason) = reason(&ALWAYS) {
+                if value != Some(&Value::Bool(true)) {
+                    return Err(ApiError::field(path, reason));
+                }
+            } else if let Some(reason) = reason(&REFUSED) {
                 if asks {
                     return Err(ApiError::field(path, reason));
                 }
@@ -460,6 +475,18 @@ mod tests {
         assert_eq!(ignored, ["inner.cache_control", "store", "verbosity"]);
         let refused = read(body, true).unwrap_err();
         insta::assert_snapshot!(refused, @"inner.cache_control: inner.cache_control: the field changes nothing here, and this server is strict");
+    }
+
+    #[test]
+    fn what_routers_write_into_every_call_is_taken_if_it_asks_for_nothing() {
+        let whole = |more: &str| format!(r#"{{"inner":{{"depth":[]}},{more}}}"#);
+        let neutral = r#""no_stop_trim":false,"return_hidden_states":false,"separate_reasoning":true,"stream_reasoning":true"#;
+        assert_eq!(read(&whole(neutral), true).unwrap().1, [""; 0]);
+        let wrong = |more: &str| read(&whole(more), false).unwrap_err();
+        insta::assert_snapshot!(wrong(r#""no_stop_trim":true"#), @"no_stop_trim: no_stop_trim: a stop text is never a part of the answer");
+        insta::assert_snapshot!(wrong(r#""return_hidden_states":true"#), @"return_hidden_states: return_hidden_states: not supported: /v1/embeddings has embeddings");
+        insta::assert_snapshot!(wrong(r#""separate_reasoning":false"#), @"separate_reasoning: separate_reasoning: thoughts are always apart from the answer");
+        insta::assert_snapshot!(wrong(r#""stream_reasoning":0"#), @"stream_reasoning: stream_reasoning: thoughts are streamed as they are written");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! and one that drains gets nothing new.
 #![cfg(unix)]
 
+mod static_backends;
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
