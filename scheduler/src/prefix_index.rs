@@ -166,12 +166,12 @@ pub(crate) fn longest(indices: &[&PrefixIndex], hashes: &[BlockHash]) -> Vec<u32
     let num_replicas = indices[0].held.len();
     let words = num_replicas.div_ceil(64);
     let mut lengths = vec![0; num_replicas];
-    let mut all: Bits = vec![u64::MAX; words];
+    let (mut all, mut holders): (Bits, Bits) = (vec![u64::MAX; words], vec![0; words]);
     for (length, hash) in (0..).zip(hashes) {
-        let mut holders = vec![0; words];
+        holders.fill(0);
         indices.iter().for_each(|index| index.add_to(hash, &mut holders));
         let mut any = 0;
-        for (word, (all, holders)) in all.iter_mut().zip(holders).enumerate() {
+        for (word, (all, holders)) in all.iter_mut().zip(&holders).enumerate() {
             // Whoever held every block but this one ends here.
             let mut ended = *all & !holders;
             while ended != 0 {
