@@ -298,9 +298,10 @@ impl Server {
 
     /// Tokens that can follow a prompt: as many as the context and the pool have room for, at least 1.
     pub(crate) fn room(&self, prompt_tokens: usize) -> u32 {
-        // A sequence has the blocks of one engine.
-        let blocks = self.engines.engines()[0].snapshot().blocks;
-        let pool = u64::from(blocks.total) * u64::from(blocks.block_size);
+        // A sequence has the blocks of one engine, and any may get it.
+        let tokens = |blocks: BlockView| u64::from(blocks.total) * u64::from(blocks.block_size);
+        let pools = self.engines.engines().iter().map(|engine| tokens(engine.snapshot().blocks));
+        let pool = pools.min().expect("at least one engine");
         let context = u64::from(self.options.context_length);
         let room = pool.min(context).saturating_sub(prompt_tokens as u64).max(1);
         u32::try_from(room).expect("a context length has 32 bits")
