@@ -4,7 +4,7 @@
 //! shares each step with the sequences that decode there. The cost is that of NVIDIA Dynamo's KV router: prompt tokens to
 //! compute, and KV tokens of what decodes, with a weight between them. The smallest one is taken.
 //!
-//! What a replica holds is known from its [cache events](kvblock::CacheEvent). Requests with one beginning often come at the
+//! [Cache events](kvblock::CacheEvent) tell what a replica holds. Requests with one beginning often come at the
 //! same time, before the first of them has stored anything, so the blocks of a prompt count as held from its placement on.
 
 use derive_setters::Setters;
@@ -129,7 +129,7 @@ impl Placement {
     /// Chooses a replica among those that serve and that `may` allows, and counts the request there; `None` if there is none.
     /// `hashes` are those of the full blocks of a prompt of `prompt_tokens` tokens.
     ///
-    /// Of equal costs, the replica that holds fewest blocks is taken, then the first one.
+    /// It takes the replica that holds fewest blocks among those of equal cost, then the first one.
     ///
     /// # Complexity
     /// O(replicas + blocks of the longest prefix · replicas / 64).

@@ -201,7 +201,9 @@ pub(crate) async fn reset_prefix_cache(
 ) -> Result<Response, ApiError> {
     client.unwrap_or_default().check_admin()?;
     let mut all = true;
-    for engine in server.engines.engines() {
+    let over = server.engines.is_over();
+    // An engine that was lost holds nothing, as long as others serve.
+    for engine in server.engines.engines().iter().filter(|engine| over || !engine.is_lost()) {
         all &= engine.call(|engine| engine.reset_prefix_cache())?.await.ok_or_else(ApiError::ending)?;
     }
     if all {

@@ -121,14 +121,8 @@ impl Replicas {
         };
         let hashes = placing.hashes(&request);
         let (stream, at) = self.place(placing, &hashes, &request)?;
-        let placed = Placed {
-            replicas: self.clone(),
-            placing: Arc::clone(placing),
-            at,
-            passed: Passed::new(request.samples),
-            hashes,
-            request,
-        };
+        let placed =
+            Placed { replicas: self.clone(), at, passed: Passed::new(request.samples), hashes, request };
         Ok(ReplicaStream { stream, placed: Some(Box::new(placed)) })
     }
 
@@ -249,12 +243,13 @@ impl Drop for Place {
 #[derive(Debug)]
 struct Placed {
     replicas: Replicas,
-    placing: Arc<Placing>,
     at: Place,
     request: Request,
     hashes: Vec<BlockHash>,
     passed: Passed,
 }
+
+type Item = Result<Event, Error>;
 
 /// The events of one request to [`Replicas`]: as [`Stream`], and of another engine if the one that had the request was lost.
 /// Dropping it cancels the request.
@@ -286,22 +281,18 @@ impl ReplicaStream {
     /// Begins the request anew elsewhere, if `error` came from the loss of its engine's device; otherwise returns the error.
     fn go_on(&mut self, error: Error) -> Result<(), Error> {
         let Some(placed) = &mut self.placed else { return Err(error) };
-        let Placed { replicas, placing, at, request, hashes, passed } = &mut **placed;
+        let Placed { replicas, at, request, hashes, passed } = &mut **placed;
         if !replicas.engines[at.replica.index()].is_lost() {
             return Err(error);
         }
-        placing.lock().lost(at.replica);
+        at.placing.lock().lost(at.replica);
         // Whoever has the error of the lost engine can do more with it than with that of a full queue.
-        let (stream, place) = replicas.place(placing, hashes, request).map_err(|_| error)?;
+        let (stream, place) = replicas.place(&at.placing, hashes, request).map_err(|_| error)?;
         (self.stream, *at) = (stream, place);
         passed.begin_anew();
         Ok(())
     }
-}
 
-type Item = Result<Event, Error>;
-
-impl ReplicaStream {
     /// The events as an iterator, which waits for each.
     #[must_use = "dropping a stream cancels its request"]
     pub fn blocking(self) -> BlockingReplicaStream {

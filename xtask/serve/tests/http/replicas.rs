@@ -94,6 +94,8 @@ fn a_lost_device_is_not_seen_by_clients() {
     let got: Vec<Value> = events.iter().filter_map(ids).flatten().collect();
     assert_eq!(Value::from(got), want);
     assert!(engines.engines()[at].is_lost());
+    until("the answer holds no blocks", || engines.engines()[1 - at].snapshot().blocks.used == 0);
+    post(&served, "/reset_prefix_cache", &json!({})).ok();
     // The server goes on with the other one, and says what it has.
     get(&served, "/health").ok();
     get(&served, "/health/live").ok();
