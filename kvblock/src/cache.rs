@@ -6,13 +6,14 @@ mod request;
 pub use request::SlotRequest;
 
 use crate::config::KvCacheConfig;
+use crate::content::SeqContent;
 use crate::coordinator::{Coordinator, PrefixHit};
 use crate::error::{AllocError, ConfigError};
 use crate::event::CacheEvent;
 use crate::hash::{BlockHash, BlockHasher};
 use crate::id::{BlockId, GroupId, SeqId, TokenId};
 use crate::manager::{Demand, GroupManager};
-use crate::pool::{BlockPool, PoolOptions, SeqContent};
+use crate::pool::{BlockPool, PoolOptions};
 use crate::spec::LengthLimits;
 use crate::table::BlockTable;
 

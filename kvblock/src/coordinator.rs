@@ -1,10 +1,11 @@
 //! Agreement of all groups on one hit length.
 
 use crate::config::KvCacheGroup;
+use crate::content::SeqContent;
 use crate::error::ConfigError;
 use crate::id::{BlockId, BlockSize, GroupId};
 use crate::lookup::{Bounds, HitBlocks, LookupType};
-use crate::pool::{BlockPool, SeqContent};
+use crate::pool::BlockPool;
 use crate::spec::AttentionKind;
 
 /// A cached prefix of a sequence.

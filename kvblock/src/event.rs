@@ -3,10 +3,10 @@
 use core::fmt;
 use core::ops::Range;
 
+use crate::content::SeqContent;
 use crate::extra_keys::{ExtraKey, ExtraKeys};
-use crate::hash::{BlockHash, CacheKey};
+use crate::hash::{BlockHash, CacheKey, block_hash};
 use crate::id::{BlockSize, GroupId, TokenId};
-use crate::pool::{SeqContent, block_hash};
 
 /// Kind of memory that holds a block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -46,7 +46,7 @@ impl fmt::Display for Medium {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CacheEvent {
-    /// Consecutive blocks of one sequence can be found on a medium.
+    /// Consecutive blocks of one sequence can be found on a medium that held no block with the content of any of them.
     Stored(StoredBlocks),
     /// The last block with this content left a medium.
     #[non_exhaustive]
@@ -124,22 +124,19 @@ impl StoredBlocks {
         }
     }
 
-    /// Returns the same blocks as stored on another medium.
+    /// Moves the blocks to another medium.
     #[must_use]
     pub fn on(self, medium: Medium) -> Self {
         Self { medium, ..self }
     }
 
-    /// Appends blocks that follow these in the same sequence on the same medium; returns others.
-    ///
-    /// # Errors
-    /// The other blocks, unchanged.
-    #[expect(clippy::result_large_err, reason = "blocks that do not follow go on as they came")]
-    pub fn append(&mut self, mut next: Self) -> Result<(), Self> {
+    /// Appends blocks that follow these in the same sequence on the same medium; returns other ones, unchanged.
+    #[must_use]
+    pub fn append(&mut self, mut next: Self) -> Option<Self> {
         let about = |blocks: &Self| (blocks.group, blocks.medium, blocks.block_size);
         let follows = next.parent.is_some() && next.parent.as_ref() == self.hashes.last();
         if !follows || about(self) != about(&next) || self.adapter != next.adapter {
-            return Err(next);
+            return Some(next);
         }
         let (own, more) = (self.hashes.len(), next.hashes.len());
         if !self.extra_keys.is_empty() || !next.extra_keys.is_empty() {
@@ -149,6 +146,6 @@ impl StoredBlocks {
         }
         self.hashes.append(&mut next.hashes);
         self.tokens.append(&mut next.tokens);
-        Ok(())
+        None
     }
 }

@@ -1,6 +1,6 @@
 //! Inputs of a block's hash in addition to its tokens.
 
-use crate::hash::{BlockHash, HashAlgorithm};
+use sha2::{Digest as _, Sha256};
 
 /// An image, audio clip or similar whose embeddings replace placeholder tokens.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,7 +38,7 @@ pub enum ExtraKey {
     /// Cache salt, of the first block of a sequence alone.
     Salt(String),
     /// SHA-256 of the embeddings that the block has in place of tokens.
-    Embeds(BlockHash),
+    Embeds([u8; 32]),
 }
 
 /// Keys that separate equal token blocks with different KV content (or different owners).
@@ -81,7 +81,7 @@ impl ExtraKeys {
             let identifier = item.identifier.clone();
             ExtraKey::Item { identifier, offset }
         };
-        let embeds = self.embeds_of(start, len).map(|bytes| HashAlgorithm::Sha256.hash(bytes));
+        let embeds = self.embeds_of(start, len).map(|bytes| Sha256::digest(bytes).into());
         let adapter = self.adapter.clone().map(ExtraKey::Adapter).into_iter();
         let salt = self.salt_of(start).map(|salt| ExtraKey::Salt(salt.to_owned()));
         adapter.chain(self.items_of(start, len).map(item)).chain(salt).chain(embeds.map(ExtraKey::Embeds))

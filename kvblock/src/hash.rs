@@ -175,6 +175,18 @@ impl HashChain {
     }
 }
 
+/// The hash of block `index`, which spans one or more hash blocks: hashes are chained, so the last one
+/// identifies them all.
+pub(crate) fn block_hash(
+    hashes: &[BlockHash],
+    index: usize,
+    block: BlockSize,
+    hash_block: BlockSize,
+) -> BlockHash {
+    let ratio = (block.get() / hash_block.get()) as usize;
+    hashes[(index + 1) * ratio - 1]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@
 mod cache;
 mod capacity;
 mod config;
+mod content;
 mod coordinator;
 pub mod e4m3;
 mod error;
@@ -26,6 +27,7 @@ pub mod v0;
 
 pub use cache::{Allocation, BlockCopy, KvCache, SlotRequest};
 pub use config::{KvCacheConfig, KvCacheGroup};
+pub use content::SeqContent;
 pub use coordinator::PrefixHit;
 pub use error::{AllocError, CapacityError, ConfigError, LayoutError};
 pub use event::{CacheEvent, Medium, StoredBlocks};
@@ -35,7 +37,7 @@ pub use id::{BlockId, BlockIdx, BlockSize, GroupId, SeqId, SlotId, TokenId, Toke
 pub use layout::{CacheLayout, CacheTensor, LayoutOptions, merge_specs, tuples_per_group};
 pub use lifecycle::{Ending, Phase};
 pub use needs::{GroupBlock, PrefixNeeds};
-pub use pool::{BlockPool, PoolMemory, PoolOptions, SeqContent};
+pub use pool::{BlockPool, PoolMemory, PoolOptions};
 pub use spec::{AttentionKind, KvCacheSpec, KvDtype, LengthLimits, PageLayout, Reach};
 pub use stats::{HitCount, PrefixStats};
 pub use table::BlockTable;

@@ -2,9 +2,10 @@
 
 use smallvec::SmallVec;
 
-use crate::hash::BlockHash;
+use crate::content::SeqContent;
+use crate::hash::{BlockHash, block_hash};
 use crate::id::{BlockId, BlockSize, GroupId};
-use crate::pool::{BlockPool, SeqContent, block_hash};
+use crate::pool::BlockPool;
 use crate::spec::AttentionKind;
 
 /// Groups of one attention kind and block size, which are looked up together: a block hits when all of them

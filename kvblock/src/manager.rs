@@ -3,8 +3,9 @@
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::content::SeqContent;
 use crate::id::{BlockId, BlockIdx, BlockSize, GroupId, SeqId};
-use crate::pool::{BlockPool, SeqContent};
+use crate::pool::BlockPool;
 use crate::spec::{AttentionKind, KvCacheSpec, LengthLimits};
 use crate::table::BlockTable;
 

@@ -3,9 +3,8 @@
 use core::ops::Range;
 
 use crate::config::KvCacheGroup;
-use crate::hash::BlockHash;
+use crate::hash::{BlockHash, block_hash};
 use crate::id::{BlockSize, GroupId};
-use crate::pool::block_hash;
 use crate::spec::AttentionKind;
 
 /// Block of a sequence in one group.

@@ -4,46 +4,18 @@ mod cache_map;
 mod find;
 mod options;
 
-pub(crate) use find::block_hash;
 pub use options::PoolOptions;
 
 use core::ops::Range;
 
 use cache_map::CacheMap;
 
+use crate::content::SeqContent;
 use crate::error::AllocError;
 use crate::event::{CacheEvent, Medium, StoredBlocks};
-use crate::extra_keys::ExtraKeys;
 use crate::free_queue::FreeQueue;
-use crate::hash::{BlockHash, CacheKey};
+use crate::hash::{BlockHash, CacheKey, block_hash};
 use crate::id::{BlockId, BlockSize, GroupId, TokenId};
-
-/// Tokens of a sequence as the prefix cache sees them: confirmed ones only, never speculative
-/// ones.
-#[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
-pub struct SeqContent<'a> {
-    /// All tokens of the sequence from position 0.
-    pub tokens: &'a [TokenId],
-    /// One hash for each full hash block of `tokens`; may be empty when nothing is cached.
-    pub hashes: &'a [BlockHash],
-    /// Keys that the hashes depend on in addition to the tokens, for [`CacheEvent::Stored`].
-    pub extra_keys: Option<&'a ExtraKeys>,
-}
-
-impl<'a> SeqContent<'a> {
-    /// All tokens of a sequence without extra keys, with one hash for each full hash block.
-    #[must_use]
-    pub const fn new(tokens: &'a [TokenId], hashes: &'a [BlockHash]) -> Self {
-        Self { tokens, hashes, extra_keys: None }
-    }
-
-    /// Sets the keys that [`CacheEvent::Stored`] names.
-    #[must_use]
-    pub const fn extra_keys(self, keys: Option<&'a ExtraKeys>) -> Self {
-        Self { extra_keys: keys, ..self }
-    }
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
@@ -229,8 +201,9 @@ impl BlockPool {
             if self.options.verify_tokens {
                 self.tokens[id.index()] = content.tokens[index * size..(index + 1) * size].into();
             }
-            self.cached.insert(id, &mut self.blocks);
-            stored.push(index);
+            if self.cached.insert(id, &mut self.blocks) {
+                stored.push(index);
+            }
         }
         if self.options.events {
             // One event for each run without gaps: `parent` must be the block just before.

@@ -1,11 +1,11 @@
 //! Checks of a caller's input, made before anything changes.
 
 use super::{KvCache, SlotRequest, count, demand};
+use crate::content::SeqContent;
 use crate::coordinator::PrefixHit;
 use crate::error::AllocError;
 use crate::id::{BlockIdx, SeqId};
 use crate::manager::GroupManager;
-use crate::pool::SeqContent;
 
 impl KvCache {
     /// Checks the input that the three stages of `allocate_slots` rely on.

@@ -1,8 +1,8 @@
 //! Requests for slots.
 
+use crate::content::SeqContent;
 use crate::coordinator::PrefixHit;
 use crate::id::SeqId;
-use crate::pool::SeqContent;
 
 /// Request of one sequence to [`KvCache::allocate_slots`](super::KvCache::allocate_slots).
 #[derive(Clone, Copy, Debug)]

@@ -29,15 +29,19 @@ fn key_hash(blocks: &[Block]) -> impl Fn(&BlockId) -> u64 {
 }
 
 impl CacheMap {
-    /// Adds `block` under the key it has.
-    pub(crate) fn insert(&mut self, block: BlockId, blocks: &mut [Block]) {
+    /// Adds `block` under the key it has. Returns whether no other block has the key.
+    pub(crate) fn insert(&mut self, block: BlockId, blocks: &mut [Block]) -> bool {
         let key = blocks[block.index()].key.expect("only content can be found");
         let same = |id: &BlockId| blocks[id.index()].key == Some(key);
         match self.first.entry(hash_of(&key), same, key_hash(blocks)) {
-            Entry::Vacant(place) => drop(place.insert(block)),
+            Entry::Vacant(place) => {
+                place.insert(block);
+                true
+            }
             Entry::Occupied(place) => {
                 let last = chain(*place.get(), blocks).last().expect("a chain starts with its first block");
                 blocks[last.index()].next_duplicate = block;
+                false
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Lookups by content.
 
-use super::{BlockPool, SeqContent};
-use crate::hash::{BlockHash, CacheKey};
+use super::BlockPool;
+use crate::content::SeqContent;
+use crate::hash::{BlockHash, CacheKey, block_hash};
 use crate::id::{BlockId, BlockSize, GroupId, TokenId};
 
 impl BlockPool {
@@ -41,16 +42,4 @@ impl BlockPool {
         self.blocks[id.index()].key == Some(CacheKey { hash, group })
             && (!self.options.verify_tokens || same_tokens())
     }
-}
-
-/// The hash of block `index`, which spans one or more hash blocks: hashes are chained, so the last one
-/// identifies them all.
-pub(crate) fn block_hash(
-    hashes: &[BlockHash],
-    index: usize,
-    block: BlockSize,
-    hash_block: BlockSize,
-) -> BlockHash {
-    let ratio = (block.get() / hash_block.get()) as usize;
-    hashes[(index + 1) * ratio - 1]
 }

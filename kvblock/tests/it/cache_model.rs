@@ -314,7 +314,9 @@ impl Machine {
                 CacheEvent::Stored(stored) => {
                     assert_eq!(stored.hashes, recomputed(&self.cache, &stored));
                     assert_eq!(stored.medium, Medium::Gpu);
-                    self.findable.extend(stored.hashes.into_iter().map(|hash| (hash, stored.group)));
+                    for hash in stored.hashes {
+                        assert!(self.findable.insert((hash, stored.group)), "{hash:?} could be found before");
+                    }
                 }
                 CacheEvent::Removed { key, .. } => assert!(self.findable.remove(&(key.hash, key.group))),
                 CacheEvent::AllCleared => self.findable.clear(),

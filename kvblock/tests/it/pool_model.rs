@@ -56,7 +56,7 @@ impl Model {
                 CacheEvent::Stored(blocks) => {
                     let key = |hash: &BlockHash| CacheKey { hash: *hash, group: blocks.group };
                     assert_eq!((blocks.medium, blocks.tokens.len()), (Medium::Gpu, blocks.hashes.len()));
-                    self.followed.extend(blocks.hashes.iter().map(key));
+                    assert!(blocks.hashes.iter().map(key).all(|key| self.followed.insert(key)));
                 }
                 CacheEvent::Removed { key, .. } => assert!(self.followed.remove(key)),
                 CacheEvent::AllCleared => self.followed.clear(),
@@ -132,10 +132,12 @@ fn apply(pool: &mut BlockPool, model: &mut Model, op: Op) {
                 group,
             );
             let stored = model.follow(pool).len();
-            let known = model.cached.iter().any(|&(_, b)| b == block);
-            assert_eq!(stored, usize::from(!known));
+            let (key, known) =
+                (CacheKey { hash: hashes[0], group }, model.cached.iter().any(|&(_, b)| b == block));
+            let is_new = !known && model.cached.iter().all(|&(other, _)| other != key);
+            assert_eq!(stored, usize::from(is_new));
             if !known {
-                model.cached.push((CacheKey { hash: hashes[0], group }, block));
+                model.cached.push((key, block));
             }
         }
         Op::Evict(index) => {
