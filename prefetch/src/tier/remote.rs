@@ -152,27 +152,36 @@ impl RemoteTier {
         Self { name, layout, places, naming, seal, retry_after, clock, down_until: Mutex::new(None) }
     }
 
-    /// Makes a request, unless the service failed a moment ago.
+    /// Makes a request of a place, unless the service failed a moment ago. Afterwards the place is looked for before it is used,
+    /// because a client may try for seconds before it reports that a server is gone.
     fn ask<T>(
         &self,
+        place: &dyn Objects,
         action: &'static str,
         request: impl FnOnce() -> Result<T, ObjectError>,
     ) -> Result<T, Failure> {
-        let now = self.clock.now();
-        if let Some(until) = lock(&self.down_until).filter(|&until| until > now) {
+        let (now, down) = (self.clock.now(), *lock(&self.down_until));
+        if let Some(until) = down.filter(|&until| until > now) {
             return Err(Failure::Other(TierError::Down { tier: self.name, retry_in: until - now }));
         }
-        let error = match request() {
-            Ok(value) => return Ok(value),
-            Err(ObjectError::NotFound) => return Err(Failure::NotFound),
-            Err(ObjectError::Short) => return Err(Failure::Short),
-            Err(ObjectError::NoContainer(bucket)) => {
-                return Err(Failure::Other(TierError::NoBucket { tier: self.name, bucket }));
+        let there = down.map_or(Ok(()), |_| place.check_container());
+        let answer = there.and_then(|()| request());
+        if let Err(ObjectError::Failed(error)) = answer {
+            *lock(&self.down_until) = Some(self.clock.now() + self.retry_after);
+            return Err(Failure::Other(self.failed(action, error)));
+        }
+        let mut known = lock(&self.down_until);
+        if *known == down {
+            *known = None;
+        }
+        answer.map_err(|error| match error {
+            ObjectError::NotFound => Failure::NotFound,
+            ObjectError::Short => Failure::Short,
+            ObjectError::NoContainer(bucket) => {
+                Failure::Other(TierError::NoBucket { tier: self.name, bucket })
             }
-            Err(ObjectError::Failed(error)) => error,
-        };
-        *lock(&self.down_until) = Some(self.clock.now() + self.retry_after);
-        Err(Failure::Other(self.failed(action, error)))
+            ObjectError::Failed(error) => Failure::Other(self.failed(action, error)),
+        })
     }
 
     fn failed(
@@ -189,8 +198,9 @@ impl RemoteTier {
         let found = match self.read_format(place, expected.len() as u64) {
             Ok(found) => found,
             Err(Failure::NotFound) => {
-                let written = self
-                    .ask("writing the format", || place.write(FORMAT_NAME, expected.clone().into_bytes()));
+                let written = self.ask(place, "writing the format", || {
+                    place.write(FORMAT_NAME, expected.clone().into_bytes())
+                });
                 return written.map(drop).map_err(|failure| match failure {
                     Failure::Other(error) => error,
                     _ => self.failed("writing the format", "the object is gone"),
@@ -208,17 +218,17 @@ impl RemoteTier {
     /// The version that a place says it has. Whoever can write there can make it anything of any length.
     fn read_format(&self, place: &dyn Objects, expected_len: u64) -> Result<String, Failure> {
         // S3 answers a question for the size without a body: only a read brings its reason for a refusal.
-        let begin = match self.ask("reading the format", || place.read(FORMAT_NAME, 0..expected_len)) {
+        let begin = match self.ask(place, "reading the format", || place.read(FORMAT_NAME, 0..expected_len)) {
             Err(failure @ (Failure::NotFound | Failure::Other(_))) => return Err(failure),
             begin => begin,
         };
-        let len = self.ask("reading the format", || place.size(FORMAT_NAME))?;
+        let len = self.ask(place, "reading the format", || place.size(FORMAT_NAME))?;
         if len > FORMAT_BYTES_MAX {
             return Ok(format!("a format of {len} bytes"));
         }
         let found = match begin {
             Ok(found) if len == expected_len => found,
-            _ => self.ask("reading the format", || place.read(FORMAT_NAME, 0..len))?,
+            _ => self.ask(place, "reading the format", || place.read(FORMAT_NAME, 0..len))?,
         };
         Ok(String::from_utf8_lossy(&found).escape_debug().to_string())
     }
@@ -236,15 +246,15 @@ impl RemoteTier {
     /// Reads a range of an object, or its part up to the end of the object.
     fn read_range(&self, key: BlockHash, range: Range<u64>) -> Result<Vec<u8>, Failure> {
         let (name, place) = (self.naming.name(key), self.place(key));
-        match self.ask("reading an object", || place.read(&name, range.clone())) {
+        match self.ask(place, "reading an object", || place.read(&name, range.clone())) {
             Err(Failure::Short) => {}
             read => return read,
         }
-        let len = self.ask("reading an object", || place.size(&name))?.min(range.end);
+        let len = self.ask(place, "reading an object", || place.size(&name))?.min(range.end);
         if len <= range.start {
             return Ok(Vec::new());
         }
-        self.ask("reading an object", || place.read(&name, range.start..len))
+        self.ask(place, "reading an object", || place.read(&name, range.start..len))
     }
 
     /// Reads the frames of shards from `first` on, checks them, and copies their bytes. A shard that is cut off is a
@@ -301,7 +311,7 @@ impl Tier for RemoteTier {
     /// created: [`TierError::NoBucket`].
     fn probe(&self) -> Result<(), TierError> {
         self.places.iter().try_for_each(|place| {
-            let checked = self.ask("looking for the store", || place.check_container());
+            let checked = self.ask(&**place, "looking for the store", || place.check_container());
             match checked {
                 Err(Failure::Other(error)) => Err(error),
                 _ => self.check_format(&**place),
@@ -320,7 +330,7 @@ impl Tier for RemoteTier {
                 (0..keys.len()).filter(|&at| self.place_of(keys[at]) == index).collect();
             let Some(&first) = positions.first() else { continue };
             let names: Vec<String> = positions.iter().map(|&at| self.naming.name(keys[at])).collect();
-            let exist = self.ask("looking up objects", || place.exist(&names));
+            let exist = self.ask(&**place, "looking up objects", || place.exist(&names));
             let exist = exist.map_err(|failure| failure.of(self.name, keys[first]))?;
             positions.into_iter().zip(exist).for_each(|(at, exists)| held[at] = exists);
         }
@@ -348,14 +358,14 @@ impl Tier for RemoteTier {
             self.seal.append(&mut object, key, shard, bytes);
         }
         let name = self.naming.name(key);
-        let written = self.ask("writing an object", || self.place(key).write(&name, object));
+        let written = self.ask(self.place(key), "writing an object", || self.place(key).write(&name, object));
         written.map_err(|failure| failure.of(self.name, key))
     }
 
     fn remove(&self, key: BlockHash) -> Result<bool, TierError> {
         let there = self.contains(key)?;
         let name = self.naming.name(key);
-        let removed = self.ask("removing an object", || self.place(key).remove(&name));
+        let removed = self.ask(self.place(key), "removing an object", || self.place(key).remove(&name));
         removed.map(|()| there).map_err(|failure| failure.of(self.name, key))
     }
 }

@@ -260,6 +260,11 @@ fn a_server_that_dies_fails_loads_without_holding_them_up_and_is_found_again() {
     assert!(begin.elapsed() < PAUSE, "{:?}", begin.elapsed());
     assert!(matches!(read(&*tier, 1), Err(TierError::Down { .. })));
     assert_eq!(stack.counters().tier(TierName::REMOTE).errors, 101);
+    // Nor does the one that looks whether the server is back.
+    std::thread::sleep(PAUSE);
+    let begin = Instant::now();
+    assert!(matches!(read(&*tier, 1), Err(TierError::Backend { .. })));
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
 
     let _redis = Redis::start_on(port).expect("the port is still free");
     std::thread::sleep(PAUSE);
