@@ -29,11 +29,22 @@ static MODEL: LazyLock<TempDir> = LazyLock::new(|| {
     folder
 });
 
-/// Starts a server of the model at a port, 0 for any.
-pub(crate) fn worker(port: u16, flags: &[&str]) -> Server {
+/// The command of a server of the model at a port, 0 for any.
+pub(crate) fn serve(port: u16, flags: &[&str]) -> Command {
     let mut serve = Command::new(env!("CARGO_BIN_EXE_xtask"));
     serve.args(["serve", "--kv-memory", "16MiB", "--model-name", "tiny", "--port", &port.to_string()]);
-    Server::listening(serve.args(flags).arg("--model").arg(MODEL.path()))
+    serve.args(flags).arg("--model").arg(MODEL.path());
+    serve
+}
+
+/// Starts a server of the model at a port, 0 for any.
+pub(crate) fn worker(port: u16, flags: &[&str]) -> Server {
+    Server::listening(&mut serve(port, flags))
+}
+
+/// Calls a server, without a router.
+pub(crate) fn direct(server: &Server, path: &str, body: &Value) -> Reply {
+    call(&server.address, "", "POST", path, &body.to_string())
 }
 
 /// A reply, whose body is a text.
@@ -76,9 +87,14 @@ pub(crate) fn cached(usage: &Value) -> (u64, u64) {
 
 /// Requests that a server has answered whole.
 pub(crate) fn answered(server: &Server) -> u64 {
-    let metrics = server.ask("GET", "/metrics", "");
-    let ended = |line: &&str| line.starts_with("pagoda:request_success_total") && !line.contains("abort");
-    metrics.lines().filter(ended).map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    counted(server, "request_success_total", |line| !line.contains("abort"))
+}
+
+/// Sum of the samples of a counter that fit.
+pub(crate) fn counted(server: &Server, name: &str, fits: impl Fn(&str) -> bool) -> u64 {
+    let (metrics, begin) = (server.ask("GET", "/metrics", ""), format!("pagoda:{name}{{"));
+    let samples = metrics.lines().filter(|line| line.starts_with(&begin) && fits(line));
+    samples.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
 /// Requests that run on a server.

@@ -2,6 +2,7 @@
 //! and one that drains gets nothing new.
 #![cfg(unix)]
 
+mod llm_d;
 mod static_backends;
 
 use std::path::PathBuf;
