@@ -1,7 +1,7 @@
 //! An S3-compatible store behind the engine: a server of the test, found by the environment.
 
 #[path = "../../../prefetch/tests/it/services/s3.rs"]
-mod service;
+pub(crate) mod service;
 
 use std::fs;
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::redis::Redis;
 use crate::{refused, run, tiny};
 
 const WORKLOAD: &str = r#"
@@ -82,12 +83,24 @@ fn servers_that_are_not_there_and_wrong_flags_are_told() {
 #[cfg(unix)]
 #[test]
 fn a_killed_server_restores_what_it_had() {
+    check_restart(&[]);
+}
+
+#[cfg(unix)]
+#[test]
+fn another_server_finds_what_is_in_a_store() {
+    let redis = Redis::start();
+    check_restart(&["--kv-tiers", &redis.spec()]);
+}
+
+#[cfg(unix)]
+fn check_restart(flags: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("plan.ron");
     fs::write(&plan, "(seed: 3, prompts: [64, 320], repeats: 1)").unwrap();
     let mut bench = tiny("bench");
-    bench.args(["serve", "--kv-memory", "16MiB"]).arg("--plan").arg(plan).arg("--out").arg(folder.path());
-    let rows = run(&mut bench);
+    bench.args(["serve", "--kv-memory", "16MiB"]).args(flags);
+    let rows = run(bench.arg("--plan").arg(plan).arg("--out").arg(folder.path()));
     assert_eq!(rows.len(), 2, "{rows:?}");
     for (row, tokens) in rows.iter().zip([64, 320]) {
         assert_eq!(row["prompt_tokens"], tokens);

@@ -1,5 +1,5 @@
 //! The cost of a restart: the time to the first token of prompts that a server has never seen, of the same prompts at once
-//! again, and of the same prompts after `kill -9`, when their KV is on disk.
+//! again, and of the same prompts after `kill -9`, when their KV is on disk or in the store that `--kv-tiers` names.
 
 mod plan;
 mod server;
@@ -35,11 +35,14 @@ pub(super) struct RestartRow {
     pub(super) warm_ms: Median,
     /// Time to the first token of the prompt after `kill -9` and a restart.
     pub(super) restored_ms: Median,
-    /// Prompt tokens whose KV came from the disk then, the fewest of all repeats.
+    /// Prompt tokens whose KV came from the disk or the store then, the fewest of all repeats.
     restored_tokens: u64,
     /// Seconds from the start of the process to the first answer to `/health`: the first and the second time.
     start_s: [f64; 2],
 }
+
+/// Tiers that outlive a process.
+const KEPT: [&str; 2] = ["disk", "remote"];
 
 /// Name of the built-in plan.
 const NAME: &str = "restart";
@@ -147,7 +150,8 @@ impl RestartRow {
         let [cold, warm, restored] = &answers;
         ensure!(cold.iter().all(|answer| cached(answer) == 0), "a new prompt was found in a cache");
         ensure!(warm.iter().all(|answer| cached(answer) > 0), "a repeated prompt was not found in the cache");
-        let disk = |answer: &Answer| answer.tiers["disk"].as_u64().unwrap_or(0);
+        let kept =
+            |answer: &Answer| KEPT.iter().map(|tier| answer.tiers[*tier].as_u64().unwrap_or(0)).sum::<u64>();
         let median = |answers: &[Answer]| Median::of(answers.iter().filter_map(|answer| answer.first_ms));
         Ok(Self {
             adapter: adapter.to_owned(),
@@ -155,7 +159,7 @@ impl RestartRow {
             cold_ms: median(cold),
             warm_ms: median(warm),
             restored_ms: median(restored),
-            restored_tokens: restored.iter().map(disk).min().unwrap_or(0),
+            restored_tokens: restored.iter().map(kept).min().unwrap_or(0),
             start_s,
         })
     }
@@ -166,7 +170,7 @@ impl RestartRow {
             return Ok(report::json_line(&mut io::stdout().lock(), self)?);
         }
         println!(
-            "{:6} tokens: first token cold {:9.1} ms, restored {:9.1} ms ({} tokens from disk), warm {:9.1} ms",
+            "{:6} tokens: first token cold {:9.1} ms, restored {:9.1} ms ({} tokens from tiers), warm {:9.1} ms",
             self.prompt_tokens,
             self.cold_ms.median,
             self.restored_ms.median,

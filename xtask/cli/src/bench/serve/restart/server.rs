@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use tokio::time::sleep;
 
 use super::super::{Client, Prompt};
+use super::KEPT;
 use crate::cli::{BenchServeArgs, PromptForm};
 
 /// Time without a written byte after which everything counts as written.
@@ -59,7 +60,7 @@ impl Server {
         Ok(Self { process, client, metrics, start_s })
     }
 
-    /// Waits until the disk tier has taken all blocks that are to be written.
+    /// Waits until the tiers that outlive the process have taken all blocks that are to be written.
     ///
     /// # Errors
     /// If nothing is written, or the server does not answer.
@@ -68,12 +69,12 @@ impl Server {
         let (mut bytes, mut since) = (0.0, Instant::now());
         while bytes == 0.0 || since.elapsed() < QUIET {
             let page = self.metrics.text("/metrics").await?;
-            let now = page.lines().filter(|line| is_disk_writes(line)).filter_map(value).sum();
+            let now = page.lines().filter(|line| is_kept(line)).filter_map(value).sum();
             if now > bytes {
                 (bytes, since) = (now, Instant::now());
             }
             if begun.elapsed() > MOST {
-                bail!("{bytes} bytes were written to the disk tier within {} seconds", MOST.as_secs());
+                bail!("{bytes} bytes were written to disk or a store within {} seconds", MOST.as_secs());
             }
             sleep(Duration::from_millis(50)).await;
         }
@@ -101,8 +102,9 @@ impl Drop for Process {
     }
 }
 
-fn is_disk_writes(line: &str) -> bool {
-    line.starts_with("pagoda:tier_written_bytes_total") && line.contains("disk")
+fn is_kept(line: &str) -> bool {
+    let of = |tier: &&str| line.contains(&format!("tier=\"{tier}\""));
+    line.starts_with("pagoda:tier_written_bytes_total") && KEPT.iter().any(of)
 }
 
 fn value(line: &str) -> Option<f64> {
