@@ -60,6 +60,21 @@ impl<'a> Slice<'a> {
         }
     }
 
+    /// Returns some of the rows, with what is requested of these.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> Self {
+        let len = self.tokens.len();
+        let of_last = |wanted: usize| rows.end.saturating_sub(rows.start.max(len - wanted.min(len)));
+        let [start, end] = [rows.start, rows.end].map(|row| row.min(self.targets.len()));
+        Self {
+            tokens: &self.tokens[rows.clone()],
+            first: self.first + u32_of(rows.start),
+            targets: &self.targets[start..end],
+            logits: of_last(self.logits),
+            pooled: of_last(self.pooled),
+            ..self.clone()
+        }
+    }
+
     /// Returns the positions of the tokens.
     pub(crate) fn positions(&self) -> Range<u32> {
         self.first..self.first + u32_of(self.tokens.len())
@@ -95,6 +110,8 @@ pub struct StepOutput {
     pub logits: Vec<f32>,
     /// Sums of final hidden states, `[slices that requested them, hidden]`.
     pub pooled: Vec<f32>,
+    /// Residual of all rows, `[rows, hidden]`, of a decoder whose last layer is not the model's.
+    pub(crate) residual: Vec<f32>,
     /// Blocks that each slice attended under a sparse policy or the model's indexer; `None` for slices of a phase that is dense.
     pub attended: Vec<Option<Attended>>,
     /// Choices of routers and indexers, by layer, if [`Decoder::trace_choices`](crate::Decoder::trace_choices) is on.
@@ -104,4 +121,25 @@ pub struct StepOutput {
     pub lost: Vec<(BlockId, SpillError)>,
     /// Device time of each dispatch, if [`Gpu::time_dispatches`](attn_kernels::gpu::Gpu::time_dispatches) is on.
     pub timings: Vec<Timing>,
+}
+
+impl StepOutput {
+    /// Adds the results of the next stage of a pipeline, whose first layer is number `first_layer` of the model.
+    pub(crate) fn append(&mut self, mut stage: Self, first_layer: usize) {
+        let Self { attended, choices, lost, timings, .. } = std::mem::take(self);
+        let mut of_stage = std::mem::replace(&mut stage.attended, attended).into_iter();
+        for own in &mut stage.attended {
+            Attended::join(own, of_stage.next().flatten(), first_layer);
+        }
+        stage.attended.extend(of_stage.map(|new| {
+            let mut own = None;
+            Attended::join(&mut own, new, first_layer);
+            own
+        }));
+        stage.choices.iter_mut().for_each(|choice| choice.layer += first_layer);
+        stage.choices.splice(0..0, choices);
+        stage.lost.splice(0..0, lost);
+        stage.timings.splice(0..0, timings);
+        *self = stage;
+    }
 }

@@ -44,7 +44,7 @@ pub use roofline::WeightSizes;
 use std::ops::Range;
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Encoded, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Encoded, Gpu, Pass, Pipeline, Read, Submission};
 use attn_kernels::split::SplitPlan;
 use kvblock::BlockId;
 
@@ -56,7 +56,7 @@ use attention_groups::AttentionGroups;
 use batch::Batch;
 use choices::{ChoiceBuffer, Choices};
 use draws::DrawState;
-use head::{Head, LogitRows, StepReads};
+use head::{LogitRows, StepEnd, StepReads};
 use hyper::{Half, Residual};
 use indexed::Indexed;
 use keys::{Fetches, KeySource, OffloadPlan, Residency};
@@ -124,6 +124,20 @@ struct EncodedStep {
     digest: u64,
 }
 
+/// A step that the device works on.
+#[derive(Debug)]
+pub(crate) struct SentStep {
+    submission: Submission,
+    reads: StepReads,
+}
+
+impl SentStep {
+    /// The work, and the read of the residual of all rows, if other layers follow on another device.
+    pub(crate) fn into_residual(self) -> Option<(Submission, Read<f32>)> {
+        Some((self.submission, self.reads.into_residual()?))
+    }
+}
+
 /// Values that the commands of a decode step depend on, apart from those that never change during a decoder's life.
 #[derive(PartialEq, Eq, Debug)]
 struct StepShape {
@@ -182,11 +196,30 @@ impl Decoder {
         samples: &[Sample<'_>],
         fill: &mut dyn FnMut(usize, &mut [u32]),
     ) -> Result<StepOutput, ModelError> {
+        self.plan_step(slices, samples)?;
+        let sent = self.send_step(samples, fill)?;
+        self.take_step(slices, sent)
+    }
+
+    /// Plans a step and writes it to the device.
+    pub(crate) fn plan_step(
+        &mut self,
+        slices: &[Slice<'_>],
+        samples: &[Sample<'_>],
+    ) -> Result<(), ModelError> {
         self.plan(slices, samples)?;
         self.upload()?;
-        self.begin_selection(slices)?;
+        self.begin_selection(slices)
+    }
+
+    /// Sends the step that was planned last.
+    pub(crate) fn send_step(
+        &mut self,
+        samples: &[Sample<'_>],
+        fill: &mut dyn FnMut(usize, &mut [u32]),
+    ) -> Result<SentStep, ModelError> {
         let shape = self.shape();
-        let (mut step, mut reads, fetches) = match self.take_ahead(shape.as_ref())? {
+        let (mut step, reads, fetches) = match self.take_ahead(shape.as_ref())? {
             Some(ahead) => (ahead.step, ahead.reads, ahead.fetches),
             None => {
                 self.begin()?;
@@ -203,6 +236,16 @@ impl Decoder {
         if shape.is_some() {
             self.encode_ahead()?;
         }
+        Ok(SentStep { submission, reads })
+    }
+
+    /// Waits for a step, and returns its results.
+    pub(crate) fn take_step(
+        &mut self,
+        slices: &[Slice<'_>],
+        sent: SentStep,
+    ) -> Result<StepOutput, ModelError> {
+        let SentStep { submission, mut reads } = sent;
         let done = self.gpu.collect(submission)?;
         self.streamed_bytes += self.weight_placement().map_or(0, |placement| placement.host_bytes);
         self.attention.end(&self.gpu);
@@ -299,7 +342,7 @@ impl Decoder {
             offload_plan,
         };
         ctx.begin_weights();
-        ctx.embed(&weights.embedding);
+        ctx.embed(weights.embedding.as_ref());
         residual.begin(&mut ctx);
         attention.begin(&mut ctx)?;
         let (mut submission_layers, mut next_submission) = (0, 1);
@@ -335,11 +378,10 @@ impl Decoder {
             }
         }
         residual.end(&mut ctx)?;
-        let matrix = weights.head.as_ref().unwrap_or(&weights.embedding);
         let (rows, draws) = (&self.logit_rows, &self.draws);
         let (choices, indexed) = (self.choices.as_ref(), self.indexed.as_ref());
-        let head = Head { norm: &weights.final_norm, matrix, rows, draws, attention, choices, indexed };
-        let reads = head.record(&mut ctx)?;
+        let end = StepEnd { head: weights.head.as_ref(), rows, draws, attention, choices, indexed };
+        let reads = end.record(&mut ctx)?;
         Ok((pass, reads))
     }
 

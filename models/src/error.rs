@@ -146,6 +146,20 @@ pub enum ModelError {
         /// Bytes of weights that are always on the device.
         fixed_bytes: u64,
     },
+    /// The layers cannot be divided between devices as requested.
+    #[error("{layers} layers cannot be split over {} devices as {given:?}: each has some, and all have an owner", given.len())]
+    Stages {
+        /// Layers of the model.
+        layers: u32,
+        /// Layers of each device.
+        given: Vec<u32>,
+    },
+    /// A model whose layers are split over devices lacks what that needs.
+    #[error("layers split over several devices need {lacks}")]
+    StagesLack {
+        /// The missing part.
+        lacks: &'static str,
+    },
     /// Blocks on the host are not supported by the device, or in these sizes.
     #[error("KV blocks in memory of the host need {lacks}")]
     Offload {

@@ -10,6 +10,7 @@ mod host_weights;
 mod kv;
 mod matrix;
 mod modes;
+mod pipeline;
 mod sparse;
 pub mod tuning;
 mod weight_memory;
@@ -47,5 +48,6 @@ pub use kv::{
     PoolOptions,
 };
 pub use modes::{AttentionForm, Mode};
+pub use pipeline::Pipeline;
 pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Predictions, SelectionPlace, SparseOptions, Tally};
 pub use weight_memory::WeightMemory;

@@ -36,6 +36,9 @@ pub struct SparseOptions {
     pub crossing: Crossing,
     /// Lengths below which prompt chunks attend everything.
     pub chunk_crossing: ChunkCrossing,
+    /// Number of the decoder's first layer in the model.
+    #[setters(skip)]
+    pub(crate) first_layer: u32,
 }
 
 impl SparseOptions {
@@ -50,6 +53,7 @@ impl SparseOptions {
             certify: false,
             crossing: Crossing::default(),
             chunk_crossing: ChunkCrossing::default(),
+            first_layer: 0,
         }
     }
 }

@@ -71,6 +71,12 @@ impl Gpu {
         self.time(if on { Timed::Passes } else { Timed::None })
     }
 
+    /// Whether later submissions are timed.
+    #[must_use]
+    pub fn is_timing(&self) -> bool {
+        self.scratch.lock().expect("no holder of this lock panics").timed != Timed::None
+    }
+
     fn time(&self, timed: Timed) -> bool {
         let able = self
             .device

@@ -16,6 +16,8 @@ mod rope;
 pub(crate) mod sampling;
 mod tensors;
 
+use std::ops::Range;
+
 pub use self::{
     compressed::{CompressedConfig, Compressor, HyperConfig},
     embedding::{Embedding, Lengths, LogitScore, Pooling},
@@ -106,6 +108,20 @@ pub struct DecoderConfig {
 }
 
 impl DecoderConfig {
+    /// Returns the configuration of a range of the layers, as if the model had no others.
+    ///
+    /// # Panics
+    /// When the range goes beyond the layers.
+    #[must_use]
+    pub fn of_layers(&self, range: Range<u32>) -> Self {
+        let (num_layers, range) = (range.end - range.start, range.start as usize..range.end as usize);
+        let mut part = Self { num_layers, layers: self.layers[range.clone()].to_vec(), ..self.clone() };
+        if let Some(compressed) = &mut part.compressed {
+            compressed.compressors = compressed.compressors[range].to_vec();
+        }
+        part
+    }
+
     /// Returns the number of query heads per key head.
     pub fn group(&self) -> u32 {
         self.num_heads / self.num_kv_heads

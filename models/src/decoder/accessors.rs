@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::gpu::{Gpu, Pass, Read, Submission};
 use kvblock::BlockId;
 
-use super::Decoder;
 use super::blocks::{BlockRead, Blocks};
 use super::choices::Choices;
 use super::mlp::Mlp;
 use super::roofline::{Roofline, WeightSizes};
+use super::{Decoder, SentStep};
 use crate::kernel::matmul::Epilogue;
 use crate::matrix::Product;
 use crate::{
@@ -67,7 +67,12 @@ impl Decoder {
     }
 
     fn roofline(&self) -> Roofline<'_> {
-        Roofline { config: &self.config, sizes: &self.weights.sizes, kv: self.kv.plan() }
+        Roofline {
+            config: &self.config,
+            sizes: &self.weights.sizes,
+            kv: self.kv.plan(),
+            has_head: self.weights.head.is_some(),
+        }
     }
 
     /// Bytes that a decode step of `rows` sequences of `context` tokens must read: all weights once (for experts, those that
@@ -156,6 +161,26 @@ impl Decoder {
             };
             gate_up.multiply(&mut ops.kernels, pass, &product)
         })
+    }
+
+    /// Whether steps return nothing but what the head returns.
+    pub(crate) fn only_hands_over(&self) -> bool {
+        let traced = self.choices.is_some() || self.indexed.as_ref().is_some_and(|indexed| indexed.trace);
+        !traced && self.attention.sparse().is_none() && !self.gpu.is_timing()
+    }
+
+    /// Ends a step whose results are not waited for here, and returns its work and the read of the residual of all rows.
+    ///
+    /// # Panics
+    /// When the decoder has an output head.
+    pub(crate) fn hand_over(&mut self, sent: SentStep) -> (Submission, Read<f32>) {
+        self.attention.end(&self.gpu);
+        sent.into_residual().expect("a decoder without a head reads the residual")
+    }
+
+    /// Writes the residual of all rows of the next step, for a decoder without an embedding.
+    pub(crate) fn write_residual(&self, bytes: &[u8]) {
+        self.gpu.write_bytes(&self.activations.residual, 0, bytes);
     }
 
     fn blocks(&self) -> Blocks<'_> {

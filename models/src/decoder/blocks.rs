@@ -13,7 +13,12 @@ use crate::{KvPool, ModelError};
 /// A pending read of blocks.
 #[derive(Debug)]
 #[must_use = "the contents arrive with finish"]
-pub struct BlockRead {
+pub struct BlockRead(Vec<StageRead>);
+
+/// A read of the layers of one device.
+#[derive(Debug)]
+struct StageRead {
+    gpu: Arc<Gpu>,
     runs: Vec<RunRead>,
     /// Bytes of a block in each buffer.
     part_bytes: Vec<usize>,
@@ -38,8 +43,25 @@ impl BlockRead {
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn finish(self, gpu: &Gpu) -> Result<Vec<Arc<[u8]>>, ModelError> {
-        let Self { runs, part_bytes, submission } = self;
+    pub fn finish(self) -> Result<Vec<Arc<[u8]>>, ModelError> {
+        let mut stages = self.0.into_iter().map(StageRead::finish);
+        let first = stages.next().expect("a read has a stage")?;
+        stages.try_fold(first, |all, stage| {
+            Ok(all.iter().zip(stage?).map(|(all, part)| [&all[..], &part].concat().into()).collect())
+        })
+    }
+
+    /// Adds the read of the same blocks in the layers after these.
+    #[must_use]
+    pub(crate) fn and(mut self, later: Self) -> Self {
+        self.0.extend(later.0);
+        self
+    }
+}
+
+impl StageRead {
+    fn finish(self) -> Result<Vec<Arc<[u8]>>, ModelError> {
+        let Self { gpu, runs, part_bytes, submission } = self;
         let block_bytes: usize = part_bytes.iter().sum();
         let contents = gpu.collect_beside(submission, |landed| {
             let block = |reads: &[Read<KvWord>], block: usize| {
@@ -64,7 +86,7 @@ impl BlockRead {
 
 /// Access to the blocks of a pool.
 pub(super) struct Blocks<'a> {
-    pub(super) gpu: &'a Gpu,
+    pub(super) gpu: &'a Arc<Gpu>,
     pub(super) kv: &'a KvPool,
     pub(super) copy: &'a Arc<Pipeline>,
 }
@@ -132,7 +154,7 @@ impl Blocks<'_> {
     pub(super) fn read(&self, blocks: &[BlockId]) -> Result<Vec<Vec<u32>>, ModelError> {
         let mut contents = Vec::with_capacity(blocks.len());
         for some in blocks.chunks(BlockRead::MAX_BLOCKS) {
-            let read = self.begin_read(some)?.finish(self.gpu)?;
+            let read = self.begin_read(some)?.finish()?;
             contents.extend(read.iter().map(|block| bytemuck::pod_collect_to_vec(block)));
         }
         Ok(contents)
@@ -161,7 +183,8 @@ impl Blocks<'_> {
             runs.push(RunRead::Buffers(run.len(), reads.collect()));
         }
         let part_bytes = self.kv.buffers().map(|(_, words)| words * 4).collect();
-        Ok(BlockRead { runs, part_bytes, submission: self.gpu.submit(pass)?.defer() })
+        let (gpu, submission) = (Arc::clone(self.gpu), self.gpu.submit(pass)?.defer());
+        Ok(BlockRead(vec![StageRead { gpu, runs, part_bytes, submission }]))
     }
 
     /// Reads the contents of `len` blocks on disk, starting with `first`.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use attn_kernels::gpu::{Buf, Gpu, Pass, PassResults, Read};
+use attn_kernels::gpu::{Gpu, Pass, PassResults, Read};
 
 use super::attention::Attention;
 use super::batch::Batch;
@@ -11,6 +11,7 @@ use super::choices::Choices;
 use super::draws::{DrawState, TopRead};
 use super::indexed::Indexed;
 use super::limits::HEAD_ROWS;
+use super::load::LogitWeights;
 use super::ops::Ctx;
 use super::options::DecoderOptions;
 use super::{keys, sparse};
@@ -21,7 +22,7 @@ use crate::kernel::log_prob;
 use crate::kernel::log_prob::LogProbBuffers;
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::segment_sum::{self, SegmentSumBuffers, SegmentSumParams};
-use crate::matrix::{Matrix, Precision, Product};
+use crate::matrix::{Precision, Product};
 
 /// Rows of a step whose logits are needed: scored rows, then sampled rows.
 #[derive(Debug)]
@@ -105,10 +106,12 @@ impl LogitRows {
 }
 
 /// Readbacks of a step.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct StepReads {
     /// Output of the step's earlier submissions.
     early: StepOutput,
+    /// Residual of all rows, for layers on another device.
+    residual: Option<Read<f32>>,
     ids: Option<Read<u32>>,
     log_probs: Option<TopRead>,
     nll: Option<Read<f32>>,
@@ -120,9 +123,9 @@ pub(super) struct StepReads {
 }
 
 /// Parts of the decoder that the end of a step uses, apart from the context.
-pub(super) struct Head<'a> {
-    pub(super) norm: &'a Buf<f32>,
-    pub(super) matrix: &'a Matrix,
+pub(super) struct StepEnd<'a> {
+    /// `None` if other layers follow on another device.
+    pub(super) head: Option<&'a LogitWeights>,
     pub(super) rows: &'a LogitRows,
     pub(super) draws: &'a DrawState,
     pub(super) attention: &'a Attention,
@@ -130,58 +133,65 @@ pub(super) struct Head<'a> {
     pub(super) indexed: Option<&'a Indexed>,
 }
 
-impl Head<'_> {
-    /// Records the final norm, sums of hidden states, the logits, sampling and scores.
+impl StepEnd<'_> {
+    /// Records the final norm, sums of hidden states, the logits, sampling and scores, or the readback of the residual.
     pub(super) fn record(&self, ctx: &mut Ctx<'_>) -> Result<StepReads, ModelError> {
-        let (batch, act, vocab) = (ctx.batch, ctx.act, ctx.config.vocab_size as usize);
-        let mut early = StepOutput::default();
-        let pooled = self.pool(ctx)?;
+        let batch = ctx.batch;
+        let mut reads = StepReads::default();
+        match self.head {
+            Some(head) => self.head(ctx, head, &mut reads)?,
+            None => {
+                let elements = (batch.rows * ctx.config.hidden_size) as usize;
+                reads.residual = Some(ctx.pass.read(&ctx.act.residual, 0..elements));
+            }
+        }
+        reads.sparse = self.attention.sparse().map(|sparse| sparse.read(ctx.pass, batch));
+        reads.choices = self.choices.and_then(|choices| choices.read(ctx.pass, batch.rows));
+        reads.indexed = self.indexed.and_then(|indexed| indexed.read(ctx.pass, batch));
+        reads.dirty = ctx.keys.read_dirty(ctx.pass, ctx.kv, ctx.offload_plan);
+        Ok(reads)
+    }
+
+    fn head(&self, ctx: &mut Ctx<'_>, head: &LogitWeights, reads: &mut StepReads) -> Result<(), ModelError> {
+        let (act, vocab) = (ctx.act, ctx.config.vocab_size as usize);
+        reads.pooled = self.pool(ctx, head)?;
         // Scored rows come first, in portions whose logits fit in the buffer.
         let scored = self.rows.scored();
         for start in (0..scored).step_by(HEAD_ROWS) {
             let rows = HEAD_ROWS.min(scored - start);
-            self.logits(ctx, start, rows)?;
+            self.logits(ctx, head, start, rows)?;
             self.score(ctx, start, rows)?;
             let here = |row: usize| row.clamp(start, start + rows) - start;
             let wanted = self.rows.wanted.iter().map(|range| here(range.start)..here(range.end));
-            let reads: Vec<Read<f32>> = wanted
+            let logits: Vec<Read<f32>> = wanted
                 .filter(|range| !range.is_empty())
                 .map(|range| ctx.pass.read(&act.logits, range.start * vocab..range.end * vocab))
                 .collect();
-            if !reads.is_empty() {
+            if !logits.is_empty() {
                 let mut done = ctx.gpu.submit(std::mem::replace(ctx.pass, Pass::new("step")))?.wait()?;
-                early.timings.append(&mut done.timings);
-                early.logits.extend(reads.into_iter().flat_map(|read| done.get(read)));
+                reads.early.timings.append(&mut done.timings);
+                reads.early.logits.extend(logits.into_iter().flat_map(|read| done.get(read)));
             }
         }
         let samples = self.draws.samples();
-        let mut ids = None;
         if samples > 0 {
-            self.logits(ctx, scored, samples)?;
+            self.logits(ctx, head, scored, samples)?;
             ctx.on_pages(|pages, context| pages.fetch_ahead(context, 0));
-            ids = Some(self.draws.record(ctx.pass, &act.logits)?);
+            reads.ids = Some(self.draws.record(ctx.pass, &act.logits)?);
         }
-        Ok(StepReads {
-            early,
-            ids,
-            log_probs: self.draws.read(ctx.pass),
-            pooled,
-            nll: (scored > 0).then(|| ctx.pass.read(&act.nll, 0..scored)),
-            sparse: self.attention.sparse().map(|sparse| sparse.read(ctx.pass, batch)),
-            choices: self.choices.and_then(|choices| choices.read(ctx.pass, batch.rows)),
-            indexed: self.indexed.and_then(|indexed| indexed.read(ctx.pass, batch)),
-            dirty: ctx.keys.read_dirty(ctx.pass, ctx.kv, ctx.offload_plan),
-        })
+        reads.log_probs = self.draws.read(ctx.pass);
+        reads.nll = (scored > 0).then(|| ctx.pass.read(&act.nll, 0..scored));
+        Ok(())
     }
 
     /// Records the sums of hidden states that slices request.
-    fn pool(&self, ctx: &mut Ctx<'_>) -> Result<Option<Read<f32>>, ModelError> {
+    fn pool(&self, ctx: &mut Ctx<'_>, head: &LogitWeights) -> Result<Option<Read<f32>>, ModelError> {
         let LogitRows { segments, sums, .. } = self.rows;
         if segments.is_empty() {
             return Ok(None);
         }
         let pipeline = ctx.gpu.pipeline(&segment_sum::variant())?;
-        ctx.norm_residual(self.norm);
+        ctx.norm_residual(&head.norm);
         let params = SegmentSumParams { quads: ctx.config.hidden_size / 4 };
         let buffers =
             SegmentSumBuffers { x: ctx.act.normed.bind(), segments: segments.bind(), out: sums.bind() };
@@ -190,9 +200,15 @@ impl Head<'_> {
     }
 
     /// Records the logits of `rows` rows of the gather list, from `start` on.
-    fn logits(&self, ctx: &mut Ctx<'_>, start: usize, rows: usize) -> Result<(), ModelError> {
+    fn logits(
+        &self,
+        ctx: &mut Ctx<'_>,
+        head: &LogitWeights,
+        start: usize,
+        rows: usize,
+    ) -> Result<(), ModelError> {
         let (start, rows) = (u32_of(start), u32_of(rows));
-        ctx.norm_gathered(self.norm, self.rows.gather.bind(), start..start + rows);
+        ctx.norm_gathered(&head.norm, self.rows.gather.bind(), start..start + rows);
         let (act, precision) = (ctx.act, ctx.ops.precision);
         let product = Product {
             x: &act.normed,
@@ -205,7 +221,7 @@ impl Head<'_> {
             epilogue: Epilogue::Store,
             norm: None,
         };
-        ctx.matmul(self.matrix, &product)?;
+        ctx.matmul(&head.matrix, &product)?;
         ctx.cap_logits(rows);
         Ok(())
     }
@@ -231,6 +247,11 @@ impl StepReads {
         std::mem::take(&mut self.dirty)
     }
 
+    /// Returns the readback of the residual.
+    pub(super) fn into_residual(self) -> Option<Read<f32>> {
+        self.residual
+    }
+
     /// Takes the readback of the indexers' choices.
     pub(super) fn indexed(&mut self) -> Option<Read<u32>> {
         self.indexed.take()
@@ -248,6 +269,7 @@ impl StepReads {
     ) -> StepOutput {
         let mut output = self.early;
         output.timings.append(&mut done.timings);
+        output.residual = self.residual.map(|read| done.get(read)).unwrap_or_default();
         if let Some((choices, read)) = choices.zip(self.choices) {
             let entries_at = |row: usize, slots: &[u32]| attention.entries_at(batch, row, slots);
             output.choices = choices.take(batch.rows, &done.get(read), entries_at);

@@ -7,6 +7,7 @@ mod latent;
 mod placed;
 mod used;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
@@ -39,10 +40,10 @@ use crate::{
 /// Weights of a checkpoint on the device, which decoders share.
 #[derive(Clone, Debug)]
 pub(super) struct Weights {
-    pub(super) embedding: Matrix,
-    /// Output head; `None` where the embedding is tied.
-    pub(super) head: Option<Matrix>,
-    pub(super) final_norm: Buf<f32>,
+    /// `None` if the layers before are on another device.
+    pub(super) embedding: Option<Matrix>,
+    /// `None` if the layers after are on another device.
+    pub(super) head: Option<LogitWeights>,
     pub(super) layers: Arc<[LayerWeights]>,
     attention: AttentionWeights,
     /// Hyper-connections, if there are several residual streams.
@@ -50,6 +51,14 @@ pub(super) struct Weights {
     pub(super) sizes: WeightSizes,
     /// Matrices in host memory, if there are any.
     pub(super) host: Option<Arc<HostWeights>>,
+}
+
+/// Weights after the last layer.
+#[derive(Clone, Debug)]
+pub(super) struct LogitWeights {
+    pub(super) norm: Buf<f32>,
+    /// The embedding, if it is tied.
+    pub(super) matrix: Matrix,
 }
 
 /// Weights of a layer, without its attention.
@@ -76,6 +85,40 @@ impl Decoder {
         check(config, options)?;
         let weights = placed::load(gpu, config, weights, options)?;
         Self::assemble(gpu, config, weights, options)
+    }
+
+    /// Loads a decoder for each of `stages`: its device and its layers. The ranges follow each other and are all layers.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) fn load_stages(
+        stages: &[(&Arc<Gpu>, Range<u32>)],
+        config: &DecoderConfig,
+        weights: &dyn WeightSource,
+        options: &DecoderOptions,
+    ) -> Result<Vec<Self>, ModelError> {
+        check(config, options)?;
+        let loaded = placed::load_stages(stages, config, weights, &options.loading)?;
+        let assemble = |(weights, (gpu, layers)): (Weights, &(&Arc<Gpu>, Range<u32>))| {
+            let mut options = options.clone();
+            if let Some(sparse) = &mut options.sparse {
+                sparse.first_layer = layers.start;
+            }
+            Self::assemble(gpu, &config.of_layers(layers.clone()), weights, &options)
+        };
+        loaded.into_iter().zip(stages).map(assemble).collect()
+    }
+
+    /// Returns the bytes of each layer's weights, without loading them.
+    ///
+    /// # Errors
+    /// Missing, misshapen or unknown tensors.
+    pub(crate) fn layer_bytes(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        weights: &dyn WeightSource,
+    ) -> Result<Vec<u64>, ModelError> {
+        Ok(placed::measure(gpu, config, weights)?.layers.iter().map(|layer| layer.bytes).collect())
     }
 
     /// Returns the model with a new, empty cache and other options. The weights are kept.
@@ -131,7 +174,7 @@ impl Decoder {
             tile_rows: forms.tile_rows(),
         };
         Ok(Self {
-            ops: Ops::new(gpu, kernels, precision, &weights.embedding)?,
+            ops: Ops::new(gpu, kernels, precision, weights.embedding.as_ref())?,
             copy: gpu.pipeline(&copy_blocks::variant())?,
             attention: Attention::new(&load, &weights.attention)?,
             keys: KeySource::new(gpu, config, options, &kv)?,
@@ -165,7 +208,7 @@ fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelEr
         return Err(ModelError::Unsupported { feature: "head sizes that are no multiple of 8" });
     }
     options.modes().try_for_each(|mode| mode.check(config))?;
-    if let (Some(policy), Some(sparse)) = (options.skipping(), &options.sparse) {
+    if let Some(sparse) = options.skipping() {
         sparse.check(options.block_size)?;
         if !config.has_heads() {
             return Err(ModelError::Unsupported { feature: "keys left out of attention over latents" });
@@ -175,7 +218,7 @@ fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelEr
         }
         if options.reproducible {
             // What a tile leaves out follows from all of its rows.
-            return Err(ModelError::Skips { policy: policy.name(), asked: "be reproducible" });
+            return Err(ModelError::Skips { policy: sparse.policy.name(), asked: "be reproducible" });
         }
     }
     if options.sparse.is_some() && config.score_softcap.is_some() {
@@ -188,18 +231,20 @@ fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelEr
 
 struct WeightLoader<'a> {
     config: &'a DecoderConfig,
+    /// Layers that are loaded.
+    layers: Range<u32>,
     allocator: WeightAllocator<'a>,
     weights: Used<'a>,
 }
 
 impl WeightLoader<'_> {
-    /// Loads one item for each layer.
+    /// Loads one item for each of the layers.
     fn each<T>(&self, load: impl Fn(u32) -> Result<T, ModelError>) -> Result<Arc<[T]>, ModelError> {
         let of_layer = |l| {
-            self.allocator.enter(Some(l));
+            self.allocator.enter(Some(l - self.layers.start));
             load(l)
         };
-        let all = (0..self.config.num_layers).map(of_layer).collect();
+        let all = self.layers.clone().map(of_layer).collect();
         self.allocator.enter(None);
         all
     }

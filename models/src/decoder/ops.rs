@@ -51,7 +51,8 @@ pub(super) struct Ops {
     pub(super) kernels: Kernels,
     /// Roundings that products may apply to activations.
     pub(super) precision: Precision,
-    embed: Arc<Pipeline>,
+    /// `None` if the layers before are on another device.
+    embed: Option<Arc<Pipeline>>,
     norm: Arc<Pipeline>,
     norm_add: Arc<Pipeline>,
     norm_gather: Arc<Pipeline>,
@@ -67,7 +68,7 @@ impl Ops {
         gpu: &Gpu,
         kernels: Kernels,
         precision: Precision,
-        embedding: &Matrix,
+        embedding: Option<&Matrix>,
     ) -> Result<Self, ModelError> {
         // Lanes of a software driver run one after the other.
         let lanes = if gpu.profile().software { 64 } else { matmul::NORM_LANES };
@@ -76,7 +77,9 @@ impl Ops {
         Ok(Self {
             kernels,
             precision,
-            embed: gpu.pipeline(&embedding.reading(embed::variant(embedding.format())))?,
+            embed: embedding
+                .map(|matrix| gpu.pipeline(&matrix.reading(embed::variant(matrix.format()))))
+                .transpose()?,
             norm: norm(NormForm::Store)?,
             norm_add: norm(NormForm::Add)?,
             norm_gather: norm(NormForm::Gather)?,
@@ -161,8 +164,9 @@ impl<'a> Ctx<'a> {
         }
     }
 
-    /// Records the embeddings of the step's tokens, into the residual.
-    pub(super) fn embed(&mut self, embedding: &Matrix) {
+    /// Records the embeddings of the step's tokens, into the residual. Without an embedding, the layers before have written it.
+    pub(super) fn embed(&mut self, embedding: Option<&Matrix>) {
+        let Some((embedding, pipeline)) = embedding.zip(self.ops.embed.as_ref()) else { return };
         let (rows, width) = (self.rows(), self.config.hidden_size);
         for shard in embedding.shards() {
             let (first, cols, scale) = (shard.first, shard.cols, self.config.embedding_scale);
@@ -173,7 +177,7 @@ impl<'a> Ctx<'a> {
                 ws: self.ops.kernels.plane(&shard.scales),
                 out: self.act.residual.bind(),
             };
-            self.pass.dispatch(&self.ops.embed, &params, buffers, embed::grid(&params));
+            self.pass.dispatch(pipeline, &params, buffers, embed::grid(&params));
         }
     }
 

@@ -8,7 +8,6 @@ use derive_setters::Setters;
 use kvblock::UnknownName;
 use prefetch::engine::EngineConfig;
 use prefetch::spill::Spill;
-use sparse_select::Policy;
 use sparse_select::dsa::chunk::Memory;
 use strum::{Display, EnumString, VariantNames};
 
@@ -119,8 +118,8 @@ impl DecoderOptions {
     }
 
     /// Returns the policy that skips keys inside the prefill kernels, if there is one.
-    pub(super) fn skipping(&self) -> Option<&Arc<dyn Policy>> {
-        self.sparse.as_ref().map(|sparse| &sparse.policy).filter(|policy| policy.skips().is_some())
+    pub(super) fn skipping(&self) -> Option<&SparseOptions> {
+        self.sparse.as_ref().filter(|sparse| sparse.policy.skips().is_some())
     }
 
     /// Whether the prompts of a step skip keys, because it pays for at least one of them.

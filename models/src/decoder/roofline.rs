@@ -1,5 +1,7 @@
 //! Minimum that a step must read and compute, to compare measured times with.
 
+use std::iter::Sum;
+
 use kvblock::AttentionKind;
 
 use crate::{CachePart, DecoderConfig, KvPlan, LayerCache, Role, Size};
@@ -34,11 +36,24 @@ impl WeightSizes {
     }
 }
 
+impl Sum for WeightSizes {
+    fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
+        let add = |a: Size, b: Size| Size { bytes: a.bytes + b.bytes, elements: a.elements + b.elements };
+        parts.fold(Self::default(), |all, part| Self {
+            embedding: add(all.embedding, part.embedding),
+            experts: add(all.experts, part.experts),
+            others: add(all.others, part.others),
+        })
+    }
+}
+
 /// Sizes of a model that determine its reads and operations.
 pub(super) struct Roofline<'a> {
     pub(super) config: &'a DecoderConfig,
     pub(super) sizes: &'a WeightSizes,
     pub(super) kv: &'a KvPlan,
+    /// Whether the decoder has the output head.
+    pub(super) has_head: bool,
 }
 
 impl Roofline<'_> {
@@ -51,7 +66,7 @@ impl Roofline<'_> {
             let missed = 1.0 - f64::from(moe.top_k) / f64::from(moe.num_experts);
             1.0 - missed.powf(f64::from(rows))
         });
-        let head = if self.config.tie_embeddings { embedding.bytes } else { 0 };
+        let head = if self.config.tie_embeddings && self.has_head { embedding.bytes } else { 0 };
         let cache: f64 = self.kv.caches.iter().map(|cache| self.cache_bytes(cache, context)).sum();
         (others.bytes + head) as f64 + routed * experts.bytes as f64 + f64::from(rows) * cache
     }
@@ -79,7 +94,10 @@ impl Roofline<'_> {
     pub(super) fn prefill_operations(&self, tokens: u32) -> f64 {
         let (c, tokens) = (&self.config, f64::from(tokens));
         let routed = c.moe.as_ref().map_or(0.0, |moe| f64::from(moe.top_k) / f64::from(moe.num_experts));
-        let head = if c.tie_embeddings { 0 } else { self.sizes.embedding.elements };
+        let head = match self.has_head && !c.tie_embeddings {
+            true => u64::from(c.vocab_size) * u64::from(c.hidden_size),
+            false => 0,
+        };
         let weights =
             (self.sizes.others.elements - head) as f64 + routed * self.sizes.experts.elements as f64;
         let value_dim = c.latent.map_or(c.head_dim, |latent| latent.value_dim);

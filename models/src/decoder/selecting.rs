@@ -81,16 +81,21 @@ impl SelectingRows {
 }
 
 impl SparseOptions {
+    /// Returns the number in the model of a layer of the decoder.
+    pub(super) fn in_model(&self, layer: usize) -> u32 {
+        self.first_layer + u32_of(layer)
+    }
+
     /// Whether a layer attends everything in every step.
     pub(super) fn is_dense(&self, layer: usize) -> bool {
-        self.policy.keeps_all(Some(u32_of(layer)), usize::MAX)
+        self.policy.keeps_all(Some(self.in_model(layer)), usize::MAX)
     }
 
     /// Returns, for each layer, the earlier layer whose selection it reuses; `None` if it selects itself or is dense.
     pub(super) fn sources(&self, dense: &[bool]) -> Vec<Option<usize>> {
         let mut last = None;
         let of_layer = |(layer, dense): (usize, &bool)| {
-            let source = last.filter(|_| !dense && self.policy.reuses(u32_of(layer)));
+            let source = last.filter(|_| !dense && self.policy.reuses(self.in_model(layer)));
             if !dense && source.is_none() {
                 last = Some(layer);
             }
@@ -218,7 +223,7 @@ impl SparseOptions {
         };
         let (q, k) = tensors.unzip();
         let k = k.map(|k| k.window(0, kv_len));
-        let layer = u32::try_from(layer).ok();
+        let layer = Some(self.in_model(layer));
         Input { stage, layer, q, k, access: &selecting.access, ..Input::positions(kv_len) }
     }
 

@@ -3,6 +3,8 @@
 use kvblock::BlockIdx;
 use sparse_select::Selection;
 
+use crate::cast::u32_of;
+
 /// Block counts of a layer, summed over KV heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -85,6 +87,24 @@ impl Attended {
         self.lower_mass(other.mass);
         self.recall.join(other.recall);
         self.head_density.join(other.head_density);
+    }
+
+    /// Adds the account of other rows, or of other layers, of which the first is number `first_layer` of the model.
+    pub(crate) fn join(own: &mut Option<Self>, other: Option<Self>, first_layer: usize) {
+        let Some(other) = other else { return };
+        let own = own.get_or_insert_default();
+        for (layer, tally) in other.layers.into_iter().enumerate() {
+            own.count(first_layer + layer, tally);
+        }
+        own.lower_mass(other.mass);
+        own.accessed.extend(other.accessed);
+        own.accessed.sort_unstable();
+        own.accessed.dedup();
+        let first_layer = u32_of(first_layer);
+        own.selections
+            .extend(other.selections.into_iter().map(|(layer, chosen)| (first_layer + layer, chosen)));
+        own.recall.join(other.recall);
+        own.head_density.join(other.head_density);
     }
 
     /// Adds the account of a layer.

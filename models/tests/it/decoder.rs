@@ -10,6 +10,7 @@ mod many_heads;
 mod modes;
 mod offload;
 mod on_disk;
+mod pipeline;
 mod prefix;
 mod previous;
 mod profiles;

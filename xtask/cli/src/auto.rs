@@ -109,6 +109,7 @@ fn command(program: &str, args: &EngineArgs) -> String {
         ("--chunk", other(args.chunk.to_string(), "2048")),
         ("--activations", other(args.activations.to_string(), "auto")),
         ("--device", args.device.clone()),
+        ("--split", args.split.as_ref().map(ToString::to_string)),
     ];
     let given = flags.into_iter().filter_map(|(flag, value)| Some(format!(" {flag} {}", value?)));
     let no_coop = args.no_coop.then(|| " --no-coop".to_owned());

@@ -1,7 +1,43 @@
-//! The devices that `serve --device` names: one, several by their numbers, or all.
+//! The devices that `--device` names: one, several by their numbers, or all.
+
+use std::fmt;
+use std::str::FromStr;
 
 use anyhow::{Result, ensure};
 use attn_kernels::gpu::wgpu::{AdapterInfo, DeviceType};
+
+/// Split of the layers of a model over devices; as text `layers`, or `layers=N,N` with the number of layers of each device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SplitBy {
+    /// Layers of each device; `None` for as many bytes of weights on each.
+    pub layers: Option<Vec<u32>>,
+}
+
+/// Unit of a split.
+const LAYERS: &str = "layers";
+
+impl FromStr for SplitBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused =
+            || format!("`{text}` is no split: give {LAYERS}, or {LAYERS}=N,N with the layers of each device");
+        let rest = text.strip_prefix(LAYERS).ok_or_else(refused)?;
+        if rest.is_empty() {
+            return Ok(Self { layers: None });
+        }
+        let numbers = rest.strip_prefix('=').ok_or_else(refused)?.split(',');
+        let numbers: Result<Vec<u32>, _> = numbers.map(str::parse).collect();
+        Ok(Self { layers: Some(numbers.map_err(|_| refused())?) })
+    }
+}
+
+impl fmt::Display for SplitBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers = self.layers.iter().flatten().map(u32::to_string).collect::<Vec<_>>();
+        if numbers.is_empty() { f.write_str(LAYERS) } else { write!(f, "{LAYERS}={}", numbers.join(",")) }
+    }
+}
 
 /// Word for all devices.
 const ALL: &str = "all";
@@ -17,12 +53,7 @@ pub(crate) fn devices(
 ) -> Result<Vec<Option<String>>> {
     let Some(wanted) = wanted else { return Ok(vec![None]) };
     if wanted == ALL {
-        let adapters = adapters();
-        let first = adapters.first();
-        let same = |adapter: &&AdapterInfo| first.is_some_and(|first| first.backend == adapter.backend);
-        let all = || (0..).zip(&adapters).filter(|(_, adapter)| same(adapter));
-        let gpus: Vec<usize> = all().filter(|(_, adapter)| is_gpu(adapter)).map(|(index, _)| index).collect();
-        let indices = if gpus.is_empty() { all().map(|(index, _)| index).collect() } else { gpus };
+        let indices = all(&adapters());
         ensure!(!indices.is_empty(), "--device all: there is no adapter");
         return Ok(indices.into_iter().map(|index| Some(index.to_string())).collect());
     }
@@ -41,6 +72,23 @@ pub(crate) fn devices(
         adapters.len()
     );
     Ok(numbers.into_iter().map(|index| Some(index.to_string())).collect())
+}
+
+/// The adapters of `wanted`, which layers are split over: those of a list, or [all](devices). What is no adapter is refused where
+/// it is opened.
+pub(crate) fn split(wanted: &str, adapters: impl FnOnce() -> Vec<AdapterInfo>) -> Vec<String> {
+    match wanted {
+        ALL => all(&adapters()).into_iter().map(|index| index.to_string()).collect(),
+        list => list.split(',').map(|part| part.trim().to_owned()).collect(),
+    }
+}
+
+fn all(adapters: &[AdapterInfo]) -> Vec<usize> {
+    let first = adapters.first();
+    let same = |adapter: &&AdapterInfo| first.is_some_and(|first| first.backend == adapter.backend);
+    let all = || (0..).zip(adapters).filter(|(_, adapter)| same(adapter));
+    let gpus: Vec<usize> = all().filter(|(_, adapter)| is_gpu(adapter)).map(|(index, _)| index).collect();
+    if gpus.is_empty() { all().map(|(index, _)| index).collect() } else { gpus }
 }
 
 fn is_gpu(adapter: &AdapterInfo) -> bool {
@@ -68,6 +116,20 @@ mod tests {
     }
 
     #[test]
+    fn splits_are_even_or_by_number() {
+        for text in ["layers", "layers=20,12", "layers=1,2,3"] {
+            assert_eq!(text.parse::<SplitBy>().unwrap().to_string(), text);
+        }
+        for text in ["", "rows", "layers=", "layers=a", "layers:2", "layers=2,"] {
+            let error = text.parse::<SplitBy>().unwrap_err();
+            assert!(
+                error.starts_with(&format!("`{text}` is no split: give layers, or layers=N,N")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
     fn one_several_or_all_devices() {
         let two = [(DiscreteGpu, Vulkan), (DiscreteGpu, Vulkan), (Cpu, Vulkan)];
         assert_eq!(of(None, &two).unwrap(), [None]);
@@ -79,6 +141,9 @@ mod tests {
         assert_eq!(of(Some("all"), &[(DiscreteGpu, Vulkan), (DiscreteGpu, Dx12)]).unwrap(), numbers(&[0]));
         assert_eq!(of(Some("all"), &[(Cpu, Vulkan)]).unwrap(), numbers(&[0]));
         assert_eq!(of(Some("all"), &[]).unwrap_err().to_string(), "--device all: there is no adapter");
+        let adapters: Vec<_> = two.iter().map(|(kind, backend)| AdapterInfo::new(*kind, *backend)).collect();
+        assert_eq!(split("all", || adapters), ["0", "1"]);
+        assert_eq!(split("1, NVIDIA", Vec::new), ["1", "NVIDIA"]);
         let error = of(Some("0,3"), &two).unwrap_err().to_string();
         assert_eq!(error, "--device 0,3: there is no adapter 3, `doctor` lists 3");
     }

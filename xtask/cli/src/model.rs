@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use attn_kernels::gpu::Gpu;
 use indicatif::{BinaryBytes, MultiProgress};
-use models::Decoder;
-use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Preemption};
+use models::Pipeline;
+use pagoda::{Demand, Engine, EngineOptions, LayerSplit, Model, Notes, Preemption};
 
 use crate::cli::EngineArgs;
+use crate::devices;
 use crate::progress::{StatusLine, compile_line, load_line, reading_line};
 use crate::setup::{self, Need};
 
@@ -69,10 +70,10 @@ fn context_note(asked: Option<u32>, stated: u32) -> Option<String> {
 
 /// Says on stderr that the KV pool is smaller than `--kv-memory`, if it is.
 pub fn note_pool(args: &EngineArgs, engine: &Engine) {
-    let kv = engine.decoder().kv();
-    let block = kv.plan().block_bytes();
+    let pipeline = engine.pipeline();
+    let block = pipeline.plan().block_bytes();
     let asked = args.kv_memory.filter(|_| args.kv_blocks.is_none() && !args.quiet);
-    if let Some(note) = pool_note(asked, u64::from(kv.num_blocks()) * block, block) {
+    if let Some(note) = pool_note(asked, u64::from(pipeline.num_blocks()) * block, block) {
         eprintln!("{note}");
     }
 }
@@ -116,16 +117,16 @@ pub fn opening_lines(args: &EngineArgs, options: &EngineOptions, gpu: &Arc<Gpu>)
 /// A line about what was loaded, and how long it took.
 pub fn loaded(model: &Model, engine: &Engine, time: Duration) -> String {
     let config = &model.config;
-    let (decoder, kv) = (engine.decoder(), engine.decoder().kv());
+    let pipeline = engine.pipeline();
     let family = config.family.model_type().or(config.family.architecture()).unwrap_or("of no name");
-    let blocks = u64::from(kv.num_blocks());
+    let blocks = u64::from(pipeline.num_blocks());
     format!(
         "loaded in {:.1} s: family {family}, {} layers, {} of weights; {blocks} KV blocks of {} tokens, {}",
         time.as_secs_f64(),
         config.num_layers,
-        BinaryBytes(decoder.weight_sizes().bytes()),
-        kv.plan().block_sizes().next().unwrap_or(0),
-        BinaryBytes(blocks * kv.plan().block_bytes()),
+        BinaryBytes(pipeline.weight_sizes().bytes()),
+        pipeline.plan().block_sizes().next().unwrap_or(0),
+        BinaryBytes(blocks * pipeline.plan().block_bytes()),
     )
 }
 
@@ -133,7 +134,7 @@ pub fn loaded(model: &Model, engine: &Engine, time: Duration) -> String {
 ///
 /// # Errors
 /// If there is no device or not enough memory, or a tensor does not fit the configuration.
-pub fn decoder(args: &EngineArgs, model: &Model, tokens: u64) -> Result<Decoder> {
+pub fn decoder(args: &EngineArgs, model: &Model, tokens: u64) -> Result<Pipeline> {
     let options = EngineOptions::from(args).demand(Demand::one(tokens));
     setup::ensure(&[Need::Gpu])?;
     let _lines = opening_lines(args, &options, &model.gpu(&options)?);
@@ -144,7 +145,7 @@ pub fn decoder(args: &EngineArgs, model: &Model, tokens: u64) -> Result<Decoder>
 ///
 /// # Errors
 /// Those of [`decoder`].
-pub fn load(options: &EngineOptions, model: &Model) -> Result<Decoder> {
+pub fn load(options: &EngineOptions, model: &Model) -> Result<Pipeline> {
     setup::ensure(&[Need::Gpu])?;
     Ok(model.load(options, options.chunk)?)
 }
@@ -154,6 +155,10 @@ impl From<&EngineArgs> for EngineOptions {
     fn from(args: &EngineArgs) -> Self {
         let mut options = Self::new().chunk(args.chunk).kv_dtype(args.kv_dtype);
         options.device.clone_from(&args.device);
+        options.split = args.split.as_ref().zip(args.device.as_ref()).map(|(by, devices)| LayerSplit {
+            devices: devices::split(devices, attn_kernels::gpu::adapters),
+            layers: by.layers.clone(),
+        });
         options.host_buffers = !args.no_host_buffers;
         options.host_tier_on_device = args.host_tier_on_device;
         options.index_dtype = args.index_dtype;

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use indicatif::MultiProgress;
 use models::batch::{Phase, StepOutput};
-use models::{Attended, Decoder};
+use models::{Attended, Pipeline};
 use pagoda::tiers::Tiers;
 use pagoda::usage::{SparseUse, TierUse};
 use pagoda::{Demand, EngineOptions, Model, Sequence, StepWork, most_likely};
@@ -63,7 +63,7 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
 /// Engine that all sequences run on.
 struct Run {
     options: EngineOptions,
-    decoder: Decoder,
+    decoder: Pipeline,
     tiers: Option<Tiers>,
 }
 
@@ -99,7 +99,7 @@ fn score(args: &ScoreArgs, run: &mut Run, ids: &[u32]) -> Result<Scored> {
         top_ids,
         top_logprobs,
         kv,
-        tiers: TierUse::of(tiers.as_ref(), decoder)?,
+        tiers: TierUse::of(tiers.as_ref(), decoder.first_mut())?,
         sparse: SparseUse::of(args.engine.policy().map(|sparse| &sparse.spec), total.attended.as_ref()),
     })
 }

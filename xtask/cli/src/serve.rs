@@ -174,6 +174,9 @@ pub(crate) fn start(args: &ServeArgs, model: &Arc<Model>) -> Result<(Replicas, O
 /// Opens an engine on each device.
 fn engines(args: &ServeArgs, model: &Arc<Model>) -> Result<Vec<Engine>> {
     setup::ensure(&[Need::Gpu])?;
+    if args.engine.split.is_some() {
+        return Ok(vec![engine(args, model, Place { index: 0, of: 1 })?]);
+    }
     let devices = devices(args.engine.device.as_deref(), attn_kernels::gpu::adapters)?;
     let place = |index| Place { index, of: devices.len() };
     let open = |(index, device): (usize, &Option<String>)| {

@@ -1,7 +1,7 @@
 //! Executes the block operations of a step plan: copies on the device, and swaps to host memory and back.
 
 use kvblock::BlockId;
-use models::{Decoder, ModelError};
+use models::{ModelError, Pipeline};
 use scheduler::BlockOp;
 
 /// Blocks of preempted sequences, in host memory.
@@ -15,7 +15,7 @@ impl HostBlocks {
     ///
     /// # Errors
     /// Errors of the device.
-    pub(crate) fn run(&mut self, decoder: &mut Decoder, ops: &[BlockOp]) -> Result<(), ModelError> {
+    pub(crate) fn run(&mut self, decoder: &mut Pipeline, ops: &[BlockOp]) -> Result<(), ModelError> {
         let same_kind = |a: &BlockOp, b: &BlockOp| std::mem::discriminant(a) == std::mem::discriminant(b);
         for run in ops.chunk_by(same_kind) {
             let copies: Vec<(BlockId, BlockId)> = run.iter().filter_map(copy).collect();
@@ -26,7 +26,7 @@ impl HostBlocks {
         Ok(())
     }
 
-    fn swap_out(&mut self, decoder: &Decoder, run: &[BlockOp]) -> Result<(), ModelError> {
+    fn swap_out(&mut self, decoder: &Pipeline, run: &[BlockOp]) -> Result<(), ModelError> {
         let pairs: Vec<(BlockId, usize)> = run
             .iter()
             .filter_map(|op| match op {
@@ -44,7 +44,7 @@ impl HostBlocks {
         Ok(())
     }
 
-    fn swap_in(&mut self, decoder: &mut Decoder, run: &[BlockOp]) -> Result<(), ModelError> {
+    fn swap_in(&mut self, decoder: &mut Pipeline, run: &[BlockOp]) -> Result<(), ModelError> {
         for op in run {
             if let BlockOp::SwapIn { host, device, .. } = op {
                 let data = self.blocks.get_mut(host.get() as usize).and_then(Option::take);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvblock::Phase;
-use models::{ChunkCrossing, ChunkTimes, Crossing, Decoder, ModelError, StepTimes};
+use models::{ChunkCrossing, ChunkTimes, Crossing, Decoder, ModelError, Pipeline, StepTimes};
 use sparse_select::{MinTokens, Policy};
 
 use crate::error::Error;
@@ -29,8 +29,10 @@ const CHUNKS: Runs = Runs { warm_ups: 1, steps: 1 };
 const WARM_UPS: u32 = 2;
 
 /// Sets the crossings of a decoder that was loaded with `options`, and reports them. Steps that are not known yet are timed.
-pub(crate) fn cross(decoder: &mut Decoder, options: &EngineOptions) -> Result<(), Error> {
+pub(crate) fn cross(pipeline: &mut Pipeline, options: &EngineOptions) -> Result<(), Error> {
     let Some(sparse) = options.sparse.as_ref().filter(|sparse| sparse.selects()) else { return Ok(()) };
+    // Layers of other devices are like the first ones.
+    let decoder = pipeline.first_mut();
     let key = key(sparse, decoder, options);
     let demand = options.demand_within(decoder.config().context_length);
     let longest = u32::try_from(demand.longest).unwrap_or(u32::MAX).min(decoder.config().context_length);
@@ -67,9 +69,9 @@ pub(crate) fn cross(decoder: &mut Decoder, options: &EngineOptions) -> Result<()
         options.notes.tell(&Note::Crossing { policy, crossing, chunks, longest });
     }
     if let Some(chunks) = chunks {
-        decoder.set_chunk_crossing(chunks);
+        pipeline.set_chunk_crossing(&chunks);
     }
-    Ok(crossing.map_or(Ok(()), |crossing| decoder.set_crossing(crossing))?)
+    Ok(crossing.map_or(Ok(()), |crossing| pipeline.set_crossing(&crossing))?)
 }
 
 /// Refuses options that depend on times or on batches, if results must be reproducible.

@@ -16,8 +16,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
+use attn_kernels::gpu::Compilation;
 use kvblock::{BlockHasher, BlockSize, CacheEvent, KvCacheConfig, LengthLimits, SeqId};
-use models::{Decoder, FetchCost};
+use models::{FetchCost, Pipeline};
 use scheduler::{Admitted, Scheduler, SchedulerConfig, StepPlan};
 
 use crate::block_ops::HostBlocks;
@@ -42,7 +43,7 @@ pub struct Engine {
     /// The options that it was opened with, with the chunk that the device has room for.
     options: EngineOptions,
     scheduler: Scheduler,
-    decoder: Decoder,
+    decoder: Pipeline,
     host: HostBlocks,
     tiers: Option<Tiers>,
     live: HashMap<SeqId, Live>,
@@ -72,17 +73,18 @@ impl Engine {
         crossing::check(&options)?;
         let seqs = options.demand_within(model.config.context_length).sequences;
         options.chunk = model.fitting_chunk(&options, seqs)?;
-        let budget = rows_of_a_step(options.chunk, seqs);
-        let mut decoder = model.load(&options, budget)?;
+        let (rows, stages) = (rows_of_a_step(options.chunk, seqs), options.stages());
+        let mut decoder = model.load(&options, rows)?;
+        let [budget, chunk] = [rows, options.chunk].map(|rows| Pipeline::step_rows(rows, stages));
         crossing::cross(&mut decoder, &options)?;
         let limits = LengthLimits::new(decoder.config().context_length).max_batched_tokens(budget);
-        let groups = decoder.kv().plan().layout.groups.clone();
-        let cache = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
+        let groups = decoder.plan().layout.groups.clone();
+        let cache = KvCacheConfig::new(decoder.num_blocks(), groups, limits);
         let cache = cache.hash_seed(tiers::hash_seed(&options)).events(options.cache_events);
         // Each sequence takes a part of the ring through which blocks on the host pass.
-        let running = decoder.kv().max_sequences().map_or(seqs, |most| most.min(seqs));
+        let running = decoder.first().kv().max_sequences().map_or(seqs, |most| most.min(seqs));
         let mut plans = SchedulerConfig::new(budget, running);
-        plans.long_prefill_token_threshold = options.chunk;
+        plans.long_prefill_token_threshold = chunk;
         plans.policy = options.order;
         plans.reserve_full_input = options.reserve_full_input;
         if options.preemption == Preemption::Swap {
@@ -95,7 +97,7 @@ impl Engine {
             kv_used: KvUsed::new(&cache),
             scheduler: Scheduler::new(plans, cache)?,
             tiers: Tiers::open(&options, &model, &decoder)?,
-            pacing: Pacing::new(&options, decoder.weight_sizes()),
+            pacing: Pacing::new(&options, &decoder.weight_sizes()),
             model,
             options,
             decoder,
@@ -132,7 +134,7 @@ impl Engine {
 
     /// The hasher of the prefix cache, and the tokens of a block of its first group, by which cache events name blocks.
     pub(crate) fn hashing(&self) -> (BlockHasher, BlockSize) {
-        (self.scheduler.hasher(), self.decoder.kv().plan().layout.groups[0].spec.block_size)
+        (self.scheduler.hasher(), self.decoder.plan().layout.groups[0].spec.block_size)
     }
 
     /// Whether any sequence is unfinished.
@@ -164,11 +166,11 @@ impl Engine {
             self.scheduler.limit_prefill(limit);
         }
         let plan = self.plan(events);
-        let kernels = self.decoder.gpu().compilation();
+        let kernels = self.compilations();
         let begun = Instant::now();
         let mut output = self.compute(&plan)?;
         // A step that waited for its kernels says nothing of those that follow.
-        if self.decoder.gpu().compilation() == kernels && !kernels.is_running() {
+        if self.compilations() == kernels && !kernels.iter().any(|kernels| kernels.is_running()) {
             self.pacing.observe(&plan, begun.elapsed());
         }
         let bad = self.discard_bad(&plan, &mut output)?;
@@ -185,9 +187,16 @@ impl Engine {
         self.settle()?;
         if !self.has_work() {
             // What others need not compile again; a folder that cannot be written costs time alone.
-            let _ = self.decoder.gpu().keep_kernels();
+            for stage in self.decoder.stages() {
+                let _ = stage.gpu().keep_kernels();
+            }
         }
         Ok(())
+    }
+
+    /// The state of the kernels of each device.
+    fn compilations(&self) -> Vec<Compilation> {
+        self.decoder.stages().iter().map(|stage| stage.gpu().compilation()).collect()
     }
 
     /// Ends a sequence that the caller no longer needs; empty if it has ended already.

@@ -73,7 +73,7 @@ pub use models::{
 };
 pub use note::{Note, Notes};
 pub use open::{EngineBuilder, ModelSource, open};
-pub use options::{Demand, EngineOptions, MAX_SEQUENCES, Preemption};
+pub use options::{Demand, EngineOptions, LayerSplit, MAX_SEQUENCES, Preemption};
 pub use prefetch::spec::TierSpec;
 pub use request::{Request, RequestId};
 pub use rerank::Reranker;

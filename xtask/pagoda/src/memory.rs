@@ -6,7 +6,7 @@ use attn_kernels::gpu::Gpu;
 use attn_kernels::gpu::wgpu::DeviceType;
 use kvblock::{KvCacheGroup, LengthLimits};
 use models::{
-    AttentionForm, Decoder, DecoderConfig, HostMemory, KvPlan, KvPool, Mode, Offload, PoolOptions,
+    AttentionForm, DecoderConfig, HostMemory, KvPlan, KvPool, Mode, Offload, Pipeline, PoolOptions,
     SparseOptions,
 };
 use prefetch::engine::EngineConfig;
@@ -306,9 +306,9 @@ fn saturated(blocks: u64) -> u32 {
 
 /// Number of blocks that fit in half of the host's free memory, but no more than the sequences of a full queue
 /// can lose.
-pub(crate) fn swap_blocks(decoder: &Decoder) -> u32 {
-    let block_bytes = decoder.kv().plan().block_bytes();
-    let most = decoder.kv().num_blocks().saturating_mul(MAX_SEQUENCES);
+pub(crate) fn swap_blocks(decoder: &Pipeline) -> u32 {
+    let block_bytes = decoder.plan().block_bytes();
+    let most = decoder.num_blocks().saturating_mul(MAX_SEQUENCES);
     let free = host_available().map_or(u64::MAX, |bytes| bytes / 2);
     saturated(free / block_bytes).min(most)
 }

@@ -7,7 +7,7 @@ use attn_kernels::gpu::{Gpu, GpuError, GpuOptions};
 use models::sampling::Sampling;
 use models::{
     ChatTemplate, Checkpoint, Conversation, Decoder, DecoderConfig, DecoderOptions, Dtype, KvPlan, KvPool,
-    Message, ModelError, RandomSpec, SelectionPlace, SparseOptions, Tokenizer, WeightError,
+    Message, ModelError, Pipeline, RandomSpec, SelectionPlace, SparseOptions, Tokenizer, WeightError,
 };
 use prefetch::engine::EngineConfig;
 
@@ -18,7 +18,7 @@ use crate::grammar::{Compiler, Constraint};
 #[cfg(feature = "grammar")]
 use crate::mask::TokenMask;
 use crate::memory::{self, Extended};
-use crate::options::{Demand, EngineOptions};
+use crate::options::{Demand, EngineOptions, LayerSplit};
 use crate::sparse::Sparse;
 use crate::{Note, dense_notes, verdicts};
 
@@ -33,8 +33,8 @@ pub struct Model {
     /// `None` if the checkpoint has none.
     pub chat: Option<ChatTemplate>,
     sampling: Sampling,
-    /// The device that it was last loaded on, and the options that it was opened with.
-    gpu: Mutex<Option<(GpuOptions, Arc<Gpu>)>>,
+    /// The devices that it was last loaded on, and the options that each was opened with.
+    gpus: Mutex<Vec<(GpuOptions, Arc<Gpu>)>>,
     fingerprint: OnceLock<u128>,
     /// Text of each token, from the first search for text in tokens.
     token_texts: OnceLock<Vec<String>>,
@@ -97,7 +97,7 @@ impl Model {
                 .sampling()?
                 .unwrap_or_else(|| Sampling::default().temperature(0.7).top_p(0.95)),
             checkpoint,
-            gpu: Mutex::default(),
+            gpus: Mutex::default(),
             fingerprint: OnceLock::new(),
             token_texts: OnceLock::new(),
             #[cfg(feature = "grammar")]
@@ -116,7 +116,7 @@ impl Model {
             .checkpoint
             .quantize(&self.config, to)
             .map_err(|source| Error::Open { name, source: Box::new(source.into()) })?;
-        Ok(Self { checkpoint, gpu: Mutex::default(), fingerprint: OnceLock::new(), ..self })
+        Ok(Self { checkpoint, gpus: Mutex::default(), fingerprint: OnceLock::new(), ..self })
     }
 
     /// The tokenizer.
@@ -236,32 +236,44 @@ impl Model {
         Ok(memory::max_used_blocks(&KvPlan::new(&self.config, options.kv())?, max_rows, Demand::one(tokens)))
     }
 
-    /// The device that `options` select, opened once, and again after it was lost.
+    /// The device that `options` select, opened once, and again after it was lost; the first one if the layers are split.
     ///
     /// # Errors
     /// If there is no such device.
     pub fn gpu(&self, options: &EngineOptions) -> Result<Arc<Gpu>, Error> {
-        let selected = options.gpu();
-        let mut known = self.gpu.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((opened, gpu)) = &*known
-            && *opened == selected
-            && !gpu.is_lost()
-        {
-            return Ok(Arc::clone(gpu));
+        Ok(self.gpus(options)?.swap_remove(0))
+    }
+
+    /// The devices that `options` select, at least one: see [`gpu`](Self::gpu).
+    fn gpus(&self, options: &EngineOptions) -> Result<Vec<Arc<Gpu>>, Error> {
+        let mut known = self.gpus.lock().unwrap_or_else(PoisonError::into_inner);
+        let selected = options.gpus();
+        if selected.is_empty() {
+            return Err(ModelError::Stages { layers: self.config.num_layers, given: Vec::new() }.into());
         }
-        let gpu = Arc::new(verdicts::open(&selected, &options.notes)?);
-        options.notes.tell(&Note::Device {
-            adapter: gpu.info().name.clone(),
-            level: gpu.level(),
-            driver: gpu.info().driver_info.clone(),
-        });
-        *known = Some((selected, Arc::clone(&gpu)));
-        Ok(gpu)
+        let mut opened = Vec::with_capacity(selected.len());
+        for (index, selected) in selected.into_iter().enumerate() {
+            let same = known.get(index).filter(|(options, gpu)| *options == selected && !gpu.is_lost());
+            opened.push(match same {
+                Some(same) => same.clone(),
+                None => {
+                    let gpu = Arc::new(verdicts::open(&selected, &options.notes)?);
+                    options.notes.tell(&Note::Device {
+                        adapter: gpu.info().name.clone(),
+                        level: gpu.level(),
+                        driver: gpu.info().driver_info.clone(),
+                    });
+                    (selected, gpu)
+                }
+            });
+        }
+        known.clone_from(&opened);
+        Ok(opened.into_iter().map(|(_, gpu)| gpu).collect())
     }
 
     /// Lets the next engine open a device of its own, even on the adapter of one that is open.
     pub fn forget_gpu(&self) {
-        *self.gpu.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.gpus.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Checks that a policy suits the model and a cache with blocks of `block_size` tokens. Loading does so too; this check
@@ -281,8 +293,10 @@ impl Model {
     /// Tokens of a chunk: `wanted`, or fewer, so that the buffers of a step of `rows(chunk)` rows fit in the device's
     /// bindings.
     fn fitting(&self, options: &EngineOptions, wanted: u32, rows: impl Fn(u32) -> u32) -> Result<u32, Error> {
-        let gpu = self.gpu(options)?;
-        let most = Decoder::max_rows(&gpu, &self.config);
+        let gpus = self.gpus(options)?;
+        let max_rows = |gpu: &Arc<Gpu>| Decoder::max_rows(gpu, &self.config);
+        let gpu = gpus.iter().min_by_key(|gpu| max_rows(gpu)).expect("there is at least one device");
+        let most = max_rows(gpu);
         if rows(wanted) <= most {
             return Ok(wanted);
         }
@@ -295,38 +309,43 @@ impl Model {
     }
 
     /// Loads the model for steps of up to `max_rows` rows, or fewer whose buffers fit in the device's bindings, with a KV pool as
-    /// `options` say. If the longest sequence does not fit in the pool, blocks of the host tier extend it.
+    /// `options` say. If the longest sequence does not fit in the pool, blocks of the host tier extend it. If the layers are
+    /// split, all blocks are on the devices, and steps may have [more rows](Pipeline::step_rows).
     ///
     /// # Errors
-    /// If there is no device or not enough memory, or a tensor does not fit the configuration.
-    pub fn load(&self, options: &EngineOptions, max_rows: u32) -> Result<Decoder, Error> {
-        let gpu = self.gpu(options)?;
+    /// If there is no device or not enough memory, a tensor does not fit the configuration, or the layers cannot be split.
+    pub fn load(&self, options: &EngineOptions, max_rows: u32) -> Result<Pipeline, Error> {
+        let gpus = self.gpus(options)?;
+        let (gpu, is_split) = (&gpus[0], options.split.is_some());
         let max_rows = self.fitting(options, max_rows, |rows| rows)?;
+        let step_rows = Pipeline::step_rows(max_rows, gpus.len());
         let demand = options.demand_within(self.config.context_length);
         let mut config = self.config.clone().for_longest(demand.longest);
         config.context_length = options.context_within(config.context_length);
         let sized = |recycle| {
             let plan = KvPlan::new(&config, options.kv().recycle(recycle))?;
-            let most = memory::max_used_blocks(&plan, max_rows, demand);
-            let num_blocks = memory::num_blocks(options, &gpu, &config, &plan, most)?;
+            let most = memory::max_used_blocks(&plan, step_rows, demand);
+            let num_blocks = memory::num_blocks(options, gpu, &config, &plan, most)?;
             Ok::<_, Error>((plan, num_blocks))
         };
         let (mut plan, mut num_blocks) = sized(true)?;
-        // The ring that blocks on the host pass through serves layers that are alike: there, windows keep their blocks.
-        let recycle = !memory::goes_on(options, &plan, num_blocks, max_rows, demand);
+        // The ring that blocks on the host pass through serves layers that are alike, and stages have one group of blocks: there,
+        // windows keep their blocks.
+        let recycle = !is_split && !memory::goes_on(options, &plan, num_blocks, max_rows, demand);
         if !recycle {
             (plan, num_blocks) = sized(false)?;
         }
         let extended = Extended {
             options,
-            gpu: &gpu,
+            gpu,
             config: &config,
             plan: &plan,
             device_blocks: num_blocks,
             max_rows,
             demand,
         };
-        let extension = extended.extend_in_place().or_else(|| extended.extend());
+        let extend = || extended.extend_in_place().or_else(|| extended.extend());
+        let extension = if is_split { None } else { extend() };
         let own = extension.as_ref().map_or(num_blocks, |extension| extension.device_blocks);
         let decoder_options = DecoderOptions::new(own, max_rows)
             .kv_dtype(options.kv_dtype)
@@ -343,22 +362,35 @@ impl Model {
             .reads_ahead(extension.as_ref().map_or(EngineConfig::GSA, |extension| extension.reads_ahead))
             .spill(extension.and_then(|extension| extension.spill))
             .weights_on_gpu(options.weights_on_gpu)
-            .score_memory(memory::left(options, &gpu, &plan, num_blocks));
-        let loaded = Decoder::load(&gpu, &config, self.checkpoint.weights(), &decoder_options);
+            .score_memory(memory::left(options, gpu, &plan, num_blocks));
+        let weights = self.checkpoint.weights();
+        let layers = match &options.split {
+            None => vec![config.num_layers],
+            Some(LayerSplit { layers: Some(layers), .. }) => layers.clone(),
+            Some(LayerSplit { layers: None, .. }) => {
+                Pipeline::even_layers(gpu, &config, weights, gpus.len())?
+            }
+        };
+        let loaded = Pipeline::load(&gpus, &layers, &config, weights, &decoder_options);
         let mut decoder = loaded.map_err(not_loaded)?;
-        if let Some(placement) = decoder.weight_placement() {
+        if is_split {
+            let stages = decoder.stages().iter().zip(layers);
+            let stages = stages.map(|(stage, layers)| (stage.gpu().info().name.clone(), layers)).collect();
+            options.notes.tell(&Note::Split { stages });
+        }
+        if let Some(placement) = decoder.first().weight_placement() {
             options.notes.tell(&Note::WeightsOnHost { placement: placement.clone() });
         }
-        if let (Some(SelectionPlace::Host), Some(sparse)) = (decoder.selects_on(), &options.sparse)
+        if let (Some(SelectionPlace::Host), Some(sparse)) = (decoder.first().selects_on(), &options.sparse)
             && sparse.place == SelectionPlace::Device
             && !sparse.measure
         {
             options.notes.tell(&Note::SelectsOnHost { policy: sparse.spec.to_string() });
         }
-        let blocks = decoder.kv().device_blocks();
+        let blocks = decoder.device_blocks();
         if blocks < num_blocks {
             if let Some(wanted) = options.kv_blocks {
-                let limit = KvPool::max_blocks(&gpu, &plan);
+                let limit = KvPool::max_blocks(gpu, &plan);
                 return Err(Error::KvBlocks { wanted, blocks, limit });
             }
             options.notes.tell(&Note::FewerBlocks { blocks, wanted: num_blocks });
@@ -366,7 +398,7 @@ impl Model {
         if options.prepare && !gpu.is_cpu() {
             decoder.prepare()?;
         }
-        verdicts::tell_passed_over(&gpu, &options.notes);
+        gpus.iter().for_each(|gpu| verdicts::tell_passed_over(gpu, &options.notes));
         Ok(decoder)
     }
 }

@@ -100,6 +100,11 @@ pub enum Note {
         /// The division of the weights.
         placement: WeightPlacement,
     },
+    /// The layers are split over devices.
+    Split {
+        /// Adapter and number of layers of each device.
+        stages: Vec<(String, u32)>,
+    },
     /// A device was lost, and a new one is being opened.
     DeviceLost {
         /// The adapter.
@@ -208,6 +213,10 @@ impl fmt::Display for Note {
                 binding_bytes >> 20
             ),
             Self::WeightsOnHost { placement } => f.write_str(&weights_on_host(placement)),
+            Self::Split { stages } => {
+                let of = |(adapter, layers): &(String, u32)| format!("{layers} on {adapter}");
+                write!(f, "layers: {}", stages.iter().map(of).collect::<Vec<_>>().join(", "))
+            }
             Self::DeviceLost { adapter } => {
                 write!(f, "{adapter} was lost; the engine is opened anew, and its requests go on")
             }

@@ -29,6 +29,9 @@ pub const MAX_SEQUENCES: u32 = 256;
 pub struct EngineOptions {
     /// GPU adapter: its number, or part of its name, ignoring case; `None` for the fastest one.
     pub device: Option<String>,
+    /// Adapters that the layers are split over, in place of `device`; `None` for all layers on one.
+    #[setters(strip_option)]
+    pub split: Option<LayerSplit>,
     /// Let kernels read KV blocks in host memory, if the adapter can; otherwise these blocks are only copied.
     pub host_buffers: bool,
     /// Keep the host tier's blocks that extend the pool in device memory: measures the same decisions and copies without the
@@ -103,6 +106,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             device: None,
+            split: None,
             host_buffers: true,
             host_tier_on_device: false,
             kv_dtype: KvDtype::F16,
@@ -179,13 +183,40 @@ impl EngineOptions {
         })
     }
 
-    /// The device that these options select; kernels run without bounds checks.
+    /// The device that these options select, or the first one; kernels run without bounds checks.
     #[must_use]
     pub fn gpu(&self) -> GpuOptions {
+        let first = self.split.as_ref().and_then(|split| split.devices.first());
+        self.gpu_named(first.or(self.device.as_ref()))
+    }
+
+    /// The devices that these options select, one for each part of the layers.
+    pub(crate) fn gpus(&self) -> Vec<GpuOptions> {
+        match &self.split {
+            None => vec![self.gpu()],
+            Some(split) => split.devices.iter().map(|device| self.gpu_named(Some(device))).collect(),
+        }
+    }
+
+    fn gpu_named(&self, device: Option<&String>) -> GpuOptions {
         let kernels = ModelCache::user().ok().map(|cache| cache.dir().join(KERNELS));
-        let options = GpuOptions::new(Checks::Off).device(self.device.clone());
+        let options = GpuOptions::new(Checks::Off).device(device.cloned());
         options.host_buffers(self.host_buffers).kernel_cache(kernels)
     }
+
+    /// Number of devices that the layers are on.
+    pub(crate) fn stages(&self) -> usize {
+        self.split.as_ref().map_or(1, |split| split.devices.len())
+    }
+}
+
+/// Layers on several devices, one after the other (pipeline parallelism): [`models::Pipeline`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerSplit {
+    /// Adapter of each part of the layers: its number, or part of its name. One adapter may have several parts.
+    pub devices: Vec<String>,
+    /// Number of layers of each part; `None` for as many bytes of weights on each device.
+    pub layers: Option<Vec<u32>>,
 }
 
 /// Sequences and tokens that are kept at one time. They bound the KV pool if its size was not given, because

@@ -11,7 +11,7 @@ use kvblock::{
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::kernel::sample::NOT_FINITE;
 use models::sampling::Sampler;
-use models::{Attended, Decoder, Pooling};
+use models::{Attended, Pipeline, Pooling};
 use scheduler::AdmitError;
 
 use crate::error::Error;
@@ -26,7 +26,7 @@ const SEQ: SeqId = SeqId::new(0);
 /// One sequence in a decoder's KV cache, which owns all blocks. The next sequence in the same decoder overwrites them.
 #[derive(Debug)]
 pub struct Sequence<'d> {
-    decoder: &'d mut Decoder,
+    decoder: &'d mut Pipeline,
     cache: KvCache,
     used: KvUsed,
     /// Maximum number of tokens per step.
@@ -73,11 +73,11 @@ impl<'d> Sequence<'d> {
     ///
     /// # Errors
     /// If the decoder's cache has no room for any sequence.
-    pub fn new(decoder: &'d mut Decoder, chunk: u32) -> Result<Self, Error> {
-        let chunk = chunk.min(decoder.step_rows());
+    pub fn new(decoder: &'d mut Pipeline, chunk: u32) -> Result<Self, Error> {
+        let chunk = chunk.min(decoder.first().step_rows());
         let limits = LengthLimits::new(decoder.config().context_length).max_batched_tokens(chunk);
-        let groups = decoder.kv().plan().layout.groups.clone();
-        let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits).caching(false);
+        let groups = decoder.plan().layout.groups.clone();
+        let config = KvCacheConfig::new(decoder.num_blocks(), groups, limits).caching(false);
         Ok(Self {
             decoder,
             cache: KvCache::new(&config)?,
@@ -300,14 +300,14 @@ impl<'d> Sequence<'d> {
 
     /// The decoder, read-only.
     #[must_use]
-    pub fn decoder(&self) -> &Decoder {
+    pub fn decoder(&self) -> &Pipeline {
         self.decoder
     }
 
     /// Largest number of KV blocks in use at one time, and their bytes, by cache group.
     #[must_use]
     pub fn kv_use(&self) -> BTreeMap<String, KvUse> {
-        usage::kv_use(self.decoder.kv().plan(), &self.used.most)
+        usage::kv_use(self.decoder.plan(), &self.used.most)
     }
 }
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use attn_kernels::kernel::KvDtype;
 use kvblock::{BlockHash, BlockHasher, ExtraKeys, GroupBlock, HashAlgorithm, HashChain, Phase, SeqId};
-use models::{Decoder, FetchCost, ModelError};
+use models::{Decoder, FetchCost, ModelError, Pipeline};
 use prefetch::assemble::StackConfig;
 use prefetch::codec::RowLayout;
 use prefetch::failure::FailurePolicy;
@@ -91,11 +91,11 @@ impl Tiers {
     /// # Errors
     /// [`Error::KvTiers`] if a tier cannot be built or reached, or contains the blocks of another model or
     /// format.
-    pub fn open(options: &EngineOptions, model: &Model, decoder: &Decoder) -> Result<Option<Self>, Error> {
+    pub fn open(options: &EngineOptions, model: &Model, decoder: &Pipeline) -> Result<Option<Self>, Error> {
         let Some(asked) = &options.kv_tiers else { return Ok(None) };
-        let kv = decoder.kv();
+        let kv = decoder.first().kv();
         // The part of the host tier that long contexts use is not available for prefixes.
-        let block_bytes = kv.plan().block_bytes();
+        let block_bytes = decoder.plan().block_bytes();
         let taken = u64::from(kv.host_blocks()) * block_bytes;
         let left = asked.host_bytes.map(|bytes| bytes.saturating_sub(taken));
         // What lies on disk takes the rest of the host's memory on its way.
@@ -118,14 +118,14 @@ impl Tiers {
         spec: &TierSpec,
         options: &EngineOptions,
         model: &Model,
-        decoder: &Decoder,
+        decoder: &Pipeline,
     ) -> Result<Self, TiersError> {
-        let shape = decoder.kv().shape();
+        let shape = decoder.first().kv().shape();
         let compresses = spec.compression != Compression::None;
         if compresses && shape.dtype != KvDtype::F16 {
             return Err(TiersError::CompressedDtype { dtype: shape.dtype });
         }
-        let objects = Objects::new(decoder.config(), decoder.kv().plan())?;
+        let objects = Objects::new(decoder.config(), decoder.plan())?;
         let pairs = objects.pairs(shape);
         if compresses && pairs.is_none() {
             return Err(TiersError::CompressedLayers);
@@ -159,7 +159,7 @@ impl Tiers {
         let dump = StoreConfig::UCM.streams(4).waiting_depth(waiting_depth);
         Ok(Self {
             loader: prefetch::engine::Engine::new(stack.clone(), load.prefetch_cache_size(room))?,
-            saver: Saver::new(decoder.gpu(), Store::new(stack.clone(), dump)?, &objects, reads)?,
+            saver: Saver::new(Store::new(stack.clone(), dump)?, &objects, reads)?,
             stack,
             failure: spec.failure,
             room,
@@ -307,11 +307,11 @@ fn room(options: &EngineOptions, staged: usize) -> usize {
 
 /// Identifies the contents of the blocks. A store that was written under another name is refused, or its
 /// entries are not seen.
-fn namespace(model: &Model, decoder: &Decoder) -> Result<String, models::WeightError> {
-    let (shape, config) = (decoder.kv().shape(), decoder.config());
+fn namespace(model: &Model, decoder: &Pipeline) -> Result<String, models::WeightError> {
+    let (shape, config) = (decoder.first().kv().shape(), decoder.config());
     // Keys are rotated.
     let rope = if config.rope == model.config.rope { "" } else { ", short rotation" };
-    let index = config.indexer.map(|_| format!(", index keys in {}", decoder.kv().plan().options.of_index()));
+    let index = config.indexer.map(|_| format!(", index keys in {}", decoder.plan().options.of_index()));
     let index = index.unwrap_or_default();
     Ok(format!(
         "model {:032x}, {} layers, {} KV heads of {}, {:?}, K [head, dim/16B, token, 16B] then V [head, token, dim], \

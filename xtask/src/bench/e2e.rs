@@ -164,7 +164,7 @@ fn measure_on(
         }
         let times = bench.measure(*batch)?;
         let fetches = Fetches::new(&times, bench.engine.fetch_cost()?);
-        let mut row = EngineRow::new(setting, load_s, bench.engine.decoder(), *batch, times);
+        let mut row = EngineRow::new(setting, load_s, bench.engine.pipeline(), *batch, times);
         row.fetches = fetches;
         row.compare(setting, *batch, rows);
         if !args.quick {

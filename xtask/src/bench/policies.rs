@@ -14,7 +14,7 @@ use std::io;
 use anyhow::{Context, Result};
 use attn_kernels::gpu::Gpu;
 use indicatif::{ProgressBar, ProgressStyle};
-use models::Decoder;
+use models::Pipeline;
 use pagoda::{Demand, EngineOptions, Model, Registry, Sparse};
 use pagoda_cli::bench::policies::cells::{Cells, Kept as _};
 use pagoda_cli::bench::policies::runner::{self, Score, SequencePlan};
@@ -84,7 +84,7 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     let mut rows = Vec::new();
     for (policy, sparse) in plan.policies.iter().zip(&policies) {
         // A policy whose cells were all measured before needs no model on the device.
-        let mut decoder: Option<(Watch, Decoder, u64)> = None;
+        let mut decoder: Option<(Watch, Pipeline, u64)> = None;
         for job in &jobs {
             if job.watch == Watch::Worth && policy == "full" {
                 bar.inc(1);
@@ -145,7 +145,7 @@ fn open(
     model: &Model,
     sparse: &Sparse,
     watch: Watch,
-) -> Result<(Watch, Decoder, u64)> {
+) -> Result<(Watch, Pipeline, u64)> {
     let engine = EngineArgs { sparse: Some(sparse.clone().into()), chunk: plan.chunk, ..args.engine.clone() };
     let mut options = EngineOptions::from(&engine).demand(Demand::one(plan.longest().into()));
     let sparse = options.sparse.as_mut().expect("the arguments name a policy");
@@ -155,7 +155,7 @@ fn open(
     let block = sparse.policy.block_size().get();
     let decoder = model::load(&options, model)?;
     decoder.gpu().time_dispatches(true);
-    let shape = decoder.kv().shape();
+    let shape = decoder.first().kv().shape();
     let bytes = 2 * u64::from(block * shape.head_dim) * u64::from(shape.dtype.bytes());
     Ok((watch, decoder, bytes))
 }
@@ -238,7 +238,7 @@ fn text_ids(text: &Text, model: &Model) -> Result<Vec<u32>> {
 }
 
 fn measure(
-    decoder: &mut Decoder,
+    decoder: &mut Pipeline,
     block_bytes: u64,
     model: &Model,
     job: &Job,

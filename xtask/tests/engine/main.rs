@@ -27,6 +27,7 @@ mod served;
 mod server;
 mod server_killed;
 mod serving;
+mod several_devices;
 mod shared_store;
 mod smollm2;
 mod sparse;

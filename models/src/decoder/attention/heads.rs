@@ -7,19 +7,18 @@ use attn_kernels::kernel::attention::{Attention as AttentionSpec, Logit};
 use attn_kernels::kernel::{apply_sinks, prefill_reduce};
 use attn_kernels::launch::PrefixPass;
 use attn_kernels::split::SplitPlan;
-use sparse_select::Policy;
 
 use super::head_weights::HeadWeights;
 use super::merge::Merge;
 use crate::batch::Slice;
-use crate::cast::{f32_of, u32_of};
+use crate::cast::f32_of;
 use crate::decoder::batch::Batch;
 use crate::decoder::kernels::{Forms, HeadKernels, LoadContext};
 use crate::decoder::options::DecoderOptions;
 use crate::decoder::sparse::Sparse;
 use crate::decoder::splits::Splits;
 use crate::kernel::rope_append;
-use crate::{ModelError, Reach};
+use crate::{ModelError, Reach, SparseOptions};
 
 /// Weights, kernels, and the selection of blocks.
 #[derive(Debug)]
@@ -43,7 +42,7 @@ pub(in crate::decoder) struct Heads {
 /// Prefill attention that skips keys.
 #[derive(Debug)]
 struct Skipping {
-    policy: Arc<dyn Policy>,
+    options: SparseOptions,
     /// Kernels of each attention group.
     kernels: Vec<HeadKernels>,
     /// Whether the current step skips keys.
@@ -69,8 +68,8 @@ impl Heads {
             };
             attn_groups.all.iter().map(|attn_group| of_group(attn_group.reach)).collect()
         };
-        let skipping = |policy: &Arc<dyn Policy>| -> Result<Skipping, ModelError> {
-            Ok(Skipping { policy: Arc::clone(policy), kernels: kernels(true)?, acts: false })
+        let skipping = |options: &SparseOptions| -> Result<Skipping, ModelError> {
+            Ok(Skipping { options: options.clone(), kernels: kernels(true)?, acts: false })
         };
         let sparse = options.selection();
         Ok(Self {
@@ -106,9 +105,11 @@ impl Heads {
     /// Returns the logarithm of the skip threshold times the number of a row's keys, for prefill in a layer. The longest context
     /// of the step has `longest` tokens. A huge value skips nothing.
     pub(super) fn log_skip(&self, layer: usize, longest: u32) -> f32 {
-        let policy = self.skipping.as_ref().map(|skipping| &skipping.policy);
-        let scale = policy.filter(|policy| !policy.keeps_all(Some(u32_of(layer)), longest as usize));
-        let scale = scale.and_then(|policy| policy.skips());
+        let options = self.skipping.as_ref().map(|skipping| &skipping.options);
+        let keeps_all = |options: &SparseOptions| {
+            options.policy.keeps_all(Some(options.in_model(layer)), longest as usize)
+        };
+        let scale = options.filter(|options| !keeps_all(options)).and_then(|options| options.policy.skips());
         scale.map_or(f32::MAX, |scale| f32_of(f64::from(scale).ln()))
     }
 

@@ -37,6 +37,11 @@ impl<'a> Used<'a> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds the tensors that another one remembers.
+    pub(super) fn extend(&mut self, other: Self) {
+        self.names().extend(other.names.into_inner().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// Returns the tensor of a role.
     pub(super) fn tensor(&self, role: Role) -> Result<Tensor<'a>, WeightError> {
         if self.outlines {

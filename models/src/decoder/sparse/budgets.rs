@@ -63,7 +63,7 @@ impl Ranker {
 
     /// Returns how many blocks the selecting row `index` takes in a layer.
     fn taken(&self, rules: &Rules, layer: usize, index: usize, selecting: &SelectingRows) -> u32 {
-        let (policy, layer) = (&*rules.options.policy, Some(u32_of(layer)));
+        let (policy, layer) = (&*rules.options.policy, Some(rules.options.in_model(layer)));
         let Some(then) = self.then(index) else { return policy.budget(layer, selecting.kv_len()) };
         let [then_blocks, blocks] =
             [then, selecting.kv_len()].map(|tokens| num_blocks(tokens, policy.block_size()));
@@ -73,7 +73,7 @@ impl Ranker {
     /// Returns how many blocks a row's lists must have space for: the same for a while, whichever steps retrieve.
     fn max_taken(&self, rules: &Rules, layer: usize, selecting: &SelectingRows) -> u32 {
         let more = self.kept.as_ref().map_or(0, |kept| kept.more(rules.block()));
-        rules.options.policy.budget(Some(u32_of(layer)), selecting.kv_len()) + more
+        rules.options.policy.budget(Some(rules.options.in_model(layer)), selecting.kv_len()) + more
     }
 
     /// Returns the sequence's tokens in the step whose selection a row keeps, if it does not select itself.

@@ -46,7 +46,7 @@ impl KeptLists {
         let policy = rules.options.of(Phase::Decode);
         let pool = kv.num_blocks() as usize * kv.shape().block_size as usize;
         let longest = pool.min(config.context_length as usize);
-        let budget = |layer| policy.budget(Some(u32_of(layer)), longest);
+        let budget = |layer| policy.budget(Some(rules.options.in_model(layer)), longest);
         let max = (0..selects.len()).filter(|layer| selects[*layer]).map(budget).max().unwrap_or(0);
         let kept_stride = lists::stride(max + retrievals.begun(rules.block()));
         let len = (retrievals.slots() * sets * kept_stride) as usize;

@@ -5,9 +5,9 @@
 //! several: which rows stand beside which, whether tokens come as prefill or decode, what each row has for logits and choices.
 
 use kvblock::{BlockId, GroupId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
-use models::batch::{Phase, Slice};
-use models::sampling::{Allowed, LogProbs, Sampler, Sampling};
-use models::{Attended, Decoder};
+use models::batch::{Phase, Slice, StepOutput};
+use models::sampling::{Allowed, LogProbs, Sample, Sampler, Sampling};
+use models::{Attended, Decoder, DecoderConfig, KvPlan, ModelError, Pipeline};
 
 use super::CAPACITY;
 
@@ -71,14 +71,76 @@ impl Served {
     }
 }
 
+/// A decoder, or several with the layers of one model.
+pub(crate) trait Steps {
+    fn config(&self) -> &DecoderConfig;
+
+    fn plan(&self) -> &KvPlan;
+
+    fn num_blocks(&self) -> u32;
+
+    fn run(
+        &mut self,
+        slices: &[Slice<'_>],
+        samples: &[Sample<'_>],
+        fill: &mut dyn FnMut(usize, &mut [u32]),
+    ) -> Result<StepOutput, ModelError>;
+}
+
+impl Steps for Decoder {
+    fn config(&self) -> &DecoderConfig {
+        self.config()
+    }
+
+    fn plan(&self) -> &KvPlan {
+        self.kv().plan()
+    }
+
+    fn num_blocks(&self) -> u32 {
+        self.kv().num_blocks()
+    }
+
+    fn run(
+        &mut self,
+        slices: &[Slice<'_>],
+        samples: &[Sample<'_>],
+        fill: &mut dyn FnMut(usize, &mut [u32]),
+    ) -> Result<StepOutput, ModelError> {
+        self.step_filling(slices, samples, fill)
+    }
+}
+
+impl Steps for Pipeline {
+    fn config(&self) -> &DecoderConfig {
+        self.config()
+    }
+
+    fn plan(&self) -> &KvPlan {
+        self.plan()
+    }
+
+    fn num_blocks(&self) -> u32 {
+        self.num_blocks()
+    }
+
+    fn run(
+        &mut self,
+        slices: &[Slice<'_>],
+        samples: &[Sample<'_>],
+        fill: &mut dyn FnMut(usize, &mut [u32]),
+    ) -> Result<StepOutput, ModelError> {
+        self.step_filling(slices, samples, fill)
+    }
+}
+
 /// Serves `requests` together, at most `chunk` tokens of each prompt a step.
-pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usize) -> Vec<Served> {
+pub(crate) fn serve<S: Steps>(decoder: &mut S, requests: &[Request<'_>], chunk: usize) -> Vec<Served> {
     serve_behind(decoder, requests, chunk, 0)
 }
 
 /// Serves `requests` from blocks behind the first `taken` tokens of the pool, which another sequence holds.
-pub(crate) fn serve_behind(
-    decoder: &mut Decoder,
+pub(crate) fn serve_behind<S: Steps>(
+    decoder: &mut S,
     requests: &[Request<'_>],
     chunk: usize,
     taken: u32,
@@ -117,7 +179,7 @@ pub(crate) fn serve_behind(
             assert!(words.iter().all(|word| *word == 0));
             words.copy_from_slice(masks[sample].take().expect("a late mask is filled once"));
         };
-        let output = decoder.step_filling(&slices, &samples, &mut fill).unwrap();
+        let output = decoder.run(&slices, &samples, &mut fill).unwrap();
         assert!(masks.iter().all(Option::is_none));
         assert!(output.lost.is_empty(), "{:?}", output.lost);
         let vocab = decoder.config().vocab_size as usize;
@@ -150,10 +212,10 @@ pub(crate) fn serve_behind(
 
 /// Block tables of all groups over the decoder's pool. Neighbouring seats take blocks in turn, so those of a sequence
 /// do not lie together.
-fn cache(decoder: &Decoder) -> KvCache {
-    let kv = decoder.kv();
-    let limits = LengthLimits::new(CAPACITY.max(kv.num_blocks() * 16));
-    let config = KvCacheConfig::new(kv.num_blocks(), kv.plan().layout.groups.clone(), limits);
+fn cache<S: Steps>(decoder: &S) -> KvCache {
+    let blocks = decoder.num_blocks();
+    let limits = LengthLimits::new(CAPACITY.max(blocks * 16));
+    let config = KvCacheConfig::new(blocks, decoder.plan().layout.groups.clone(), limits);
     KvCache::new(&config.caching(false)).unwrap()
 }
 

@@ -10,7 +10,9 @@ use std::thread;
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::kernel::KvDtype;
 use bytemuck::Pod;
-use models::{Checkpoint, Decoder, DecoderConfig, DecoderOptions, HostMemory, ModelError, Safetensors};
+use models::{
+    Checkpoint, Decoder, DecoderConfig, DecoderOptions, HostMemory, ModelError, Pipeline, Safetensors,
+};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
@@ -128,6 +130,12 @@ impl Tiny {
         Decoder::load(gpu, &self.config, self.checkpoint.weights(), options)
     }
 
+    /// A pipeline with as many of the layers on each device as `layers` says, each opened for it.
+    pub(crate) fn pipeline(&self, layers: &[u32], options: &DecoderOptions) -> Result<Pipeline, ModelError> {
+        let gpus: Vec<Arc<Gpu>> = layers.iter().map(|_| Arc::new(open_gpu())).collect();
+        Pipeline::load(&gpus, layers, &self.config, self.checkpoint.weights(), options)
+    }
+
     /// A decoder of tensors that `edit` has changed, with `change` to the configuration.
     pub(crate) fn edited(
         &self,
@@ -142,6 +150,10 @@ impl Tiny {
         change(&mut config);
         let weights = Safetensors::from_bytes(file).unwrap();
         Decoder::load(gpu(), &config, &weights, &options(KvDtype::F32))
+    }
+
+    pub(crate) fn weights(&self) -> &dyn models::WeightSource {
+        self.checkpoint.weights()
     }
 
     pub(crate) fn vocab(&self) -> usize {

@@ -13,6 +13,7 @@ use prefetch::spec::TierSpec;
 
 use super::{SparseArg, values};
 use crate::default_model;
+use crate::devices::SplitBy;
 
 /// Flags of the engine, common to every command that runs a model.
 #[derive(Debug, Clone, Args)]
@@ -105,6 +106,11 @@ pub struct EngineArgs {
     #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
     pub device: Option<String>,
 
+    /// One model on several devices, which --device lists: its layers are split, evenly by bytes, or by number as in
+    /// layers=20,12. Each device has the KV cache of its layers
+    #[arg(long, value_name = "layers[=N,N]", requires = "device", value_parser = str::parse::<SplitBy>)]
+    pub split: Option<SplitBy>,
+
     /// Do not let kernels read host memory, as on devices where they cannot: KV blocks on the host are only
     /// copied
     #[arg(long)]
@@ -147,7 +153,15 @@ impl EngineArgs {
         let flags = flags.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag.to_owned());
         let sparse = self.sparse.as_ref().map(ToString::to_string);
         let weights = self.weights_on_gpu.map(|bytes| format!("weights on gpu {}", readable(bytes)));
-        std::iter::once(model).chain(flags).chain(weights).chain(sparse).collect::<Vec<_>>().join(" ")
+        let split = self.split.as_ref().zip(self.device.as_ref());
+        let split = split.map(|(by, devices)| format!("{by} on {devices}"));
+        std::iter::once(model)
+            .chain(flags)
+            .chain(weights)
+            .chain(split)
+            .chain(sparse)
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     /// The sparse-attention policy, `None` for dense attention.

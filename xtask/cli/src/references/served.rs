@@ -31,7 +31,7 @@ impl Prefilled {
 pub(super) fn prefill(model: &Model, args: &EngineArgs, prompts: &[Prompt]) -> Result<Vec<Prefilled>> {
     let longest = prompts.iter().map(|prompt| prompt.ids.len() as u64).max().unwrap_or(0);
     let mut decoder = model::decoder(args, model, longest)?;
-    decoder.trace_choices(true)?;
+    decoder.first_mut().trace_choices(true)?;
     let one = |prompt: &Prompt| {
         let mut sequence = Sequence::new(&mut decoder, args.chunk)?;
         sequence.extend(&prompt.ids);

@@ -77,7 +77,9 @@ impl Engine {
         }
         let mut output = output?;
         // Products choose their kernels by the rows of a step.
-        verdicts::tell_passed_over(self.decoder.gpu(), &self.options.notes);
+        for stage in self.decoder.stages() {
+            verdicts::tell_passed_over(stage.gpu(), &self.options.notes);
+        }
         self.count(plan, &mut output);
         Ok(output)
     }
@@ -94,7 +96,7 @@ impl Engine {
         let (prefilled, drawn) =
             (prefills.map(|slice| u64::from(slice.len)).sum(), plan.sample_rows.len() as u64);
         self.totals.steps += 1;
-        let placement = self.decoder.weight_placement();
+        let placement = self.decoder.first().weight_placement();
         self.totals.streamed_weight_bytes += placement.map_or(0, |placement| placement.host_bytes);
         self.totals.prefill_tokens += prefilled;
         self.totals.generated_tokens += drawn;

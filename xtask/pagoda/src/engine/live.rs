@@ -234,7 +234,7 @@ impl Engine {
             generated_tokens: u32::try_from(output.len()).expect("a sequence has fewer than 2^32 tokens"),
             preemptions: done.preemptions,
             clock: live.clock,
-            sparse: SparseUse::of(self.spec(), live.attended.as_ref()).on(&self.decoder),
+            sparse: SparseUse::of(self.spec(), live.attended.as_ref()).on(self.decoder.first()),
         };
         let embedding = live.pool.and_then(|pool| pool.embedding(done.prompt_len));
         let (id, seq, sample) = (live.id, done.seq, live.sample);

@@ -68,7 +68,7 @@ impl Engine {
 
     /// Sequences of a step whose blocks on disk could not be read, each with its first token there and the reason.
     fn lost(&self, plan: &StepPlan, output: &StepOutput) -> BTreeMap<SeqId, (u32, SpillError)> {
-        let size = self.decoder.kv().shape().block_size;
+        let size = self.decoder.first().kv().shape().block_size;
         let lost: BTreeMap<BlockId, &SpillError> =
             output.lost.iter().map(|(block, error)| (*block, error)).collect();
         let of_slice = |slice: &scheduler::Slice| {

@@ -16,6 +16,9 @@ const SOFTWARE_RATE: f64 = 4e9;
 pub(super) struct Pacing {
     /// Limits the prompt tokens of steps in which other sequences decode.
     pace: Option<Pace>,
+    /// Maximum number of prompt tokens of a step in which other sequences decode, if the layers are split: other steps are long,
+    /// so that all devices are at work.
+    mixed: Option<u32>,
     /// Keeps a step short.
     step_time: Option<StepTime>,
     stopwatch: Stopwatch,
@@ -24,6 +27,7 @@ pub(super) struct Pacing {
 impl Pacing {
     pub(super) fn new(options: &EngineOptions, sizes: &WeightSizes) -> Self {
         Self {
+            mixed: options.split.as_ref().map(|_| options.chunk),
             pace: options.max_slowdown.map(|max| Pace::new(max, options.chunk)),
             step_time: options.max_step_time.map(|max| StepTime::new(max, token_time(sizes))),
             stopwatch: options.stopwatch.clone(),
@@ -32,9 +36,10 @@ impl Pacing {
 
     /// Maximum number of prompt tokens of the next step; `None` for no limit.
     pub(super) fn prefill_tokens(&mut self, concurrency: Concurrency) -> Option<u32> {
+        let mixed = self.mixed.map(|chunk| if concurrency.decoding > 0 { chunk } else { u32::MAX });
         let paced = self.pace.as_mut().map(|pace| pace.prefill_tokens(concurrency));
         let timed = self.step_time.as_ref().map(StepTime::prefill_tokens);
-        [paced, timed].into_iter().flatten().min()
+        [mixed, paced, timed].into_iter().flatten().min()
     }
 
     /// Notes that the step of `plan` took `time` by the clock.

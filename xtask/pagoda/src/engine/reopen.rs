@@ -6,10 +6,10 @@ use crate::error::Error;
 use crate::snapshot::Totals;
 
 impl Engine {
-    /// Whether the device was lost, so that every step fails.
+    /// Whether a device was lost, so that every step fails.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.decoder.gpu().is_lost()
+        self.decoder.is_lost()
     }
 
     /// Opens a new device after the old one was lost, and loads the model again. All sequences go on: the KV of their tokens
@@ -22,14 +22,16 @@ impl Engine {
     pub fn reopen(self) -> Result<Self, Error> {
         let Self { model, mut options, decoder, tiers, mut scheduler, live, totals, unsent, kv_used, .. } =
             self;
-        options.notes.tell(&Note::DeviceLost { adapter: decoder.gpu().info().name.clone() });
-        let wanted = decoder.kv().num_blocks();
-        options.kv_blocks = Some(decoder.kv().device_blocks());
+        for lost in decoder.stages().iter().filter(|stage| stage.gpu().is_lost()) {
+            options.notes.tell(&Note::DeviceLost { adapter: lost.gpu().info().name.clone() });
+        }
+        let wanted = decoder.num_blocks();
+        options.kv_blocks = Some(decoder.device_blocks());
         // The tiers finish their writes and free their folders; the decoder frees what is left of the device.
         drop((tiers, decoder));
         scheduler.restart_all();
         let mut new = Self::open_shared(model, options)?;
-        let blocks = new.decoder.kv().num_blocks();
+        let blocks = new.decoder.num_blocks();
         if blocks != wanted {
             return Err(Error::KvBlocks { wanted, blocks, limit: blocks });
         }

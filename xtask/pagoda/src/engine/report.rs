@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kvblock::{BlockId, SeqId};
-use models::{Attended, Decoder, FetchCost};
+use models::{Attended, Decoder, FetchCost, Pipeline};
 use scheduler::{Scheduler, Status};
 use sparse_select::Spec;
 
@@ -28,7 +28,7 @@ impl Engine {
     /// Largest number of KV blocks in use at one time, and their bytes, by cache group.
     #[must_use]
     pub fn kv_use(&self) -> BTreeMap<String, KvUse> {
-        usage::kv_use(self.decoder.kv().plan(), &self.kv_used.most)
+        usage::kv_use(self.decoder.plan(), &self.kv_used.most)
     }
 
     /// Traffic of the KV tiers, once they are configured.
@@ -38,7 +38,7 @@ impl Engine {
     pub fn tier_use(&mut self) -> Result<TierUse, Error> {
         let used = self.tiers.as_ref().map(Tiers::traffic).unwrap_or_default();
         let cost = self.fetch_cost()?;
-        Ok(tiers::with_fetches(used, &self.decoder, cost)?)
+        Ok(tiers::with_fetches(used, self.decoder.first(), cost)?)
     }
 
     /// Cost of fetching selected pages from the host, which is measured once; `None` if no page was fetched or the adapter
@@ -48,7 +48,7 @@ impl Engine {
     /// Errors of the device.
     pub fn fetch_cost(&mut self) -> Result<Option<FetchCost>, Error> {
         if self.fetch_cost.is_none() {
-            self.fetch_cost = self.decoder.fetch_cost()?;
+            self.fetch_cost = self.decoder.first_mut().fetch_cost()?;
         }
         Ok(self.fetch_cost)
     }
@@ -61,14 +61,14 @@ impl Engine {
         let waiting: Vec<SequenceView> = scheduler.waiting().map(|seq| self.view(seq, now)).collect();
         let (pool, hits) = (scheduler.cache().pool(), scheduler.prefix_stats().total());
         let held: u32 = running.iter().chain(&waiting).map(|view| view.blocks).sum();
-        let plan = self.decoder.kv().plan();
+        let plan = self.decoder.plan();
         Snapshot {
             at: now,
             running,
             waiting,
             blocks: BlockView {
                 total: pool.num_usable(),
-                host: self.decoder.kv().host_blocks(),
+                host: self.decoder.first().kv().host_blocks(),
                 used: pool.num_used(),
                 shared: held.saturating_sub(pool.num_used()),
                 cached: u32::try_from(pool.num_cached()).unwrap_or(u32::MAX),
@@ -77,7 +77,7 @@ impl Engine {
             },
             prefix: PrefixView { queried_tokens: hits.queried_tokens, hit_tokens: hits.hit_tokens },
             tiers: self.tiers.as_ref().map(Tiers::traffic).unwrap_or_default(),
-            selected_ahead: self.decoder.predictions().map(ReadAhead::from),
+            selected_ahead: self.decoder.first().predictions().map(ReadAhead::from),
             totals: Totals { preemptions: scheduler.num_preemptions(), ..self.totals },
             prefill_tok_s: self.prefill_rate.per_second(now),
             decode_tok_s: self.decode_rate.per_second(now),
@@ -137,7 +137,7 @@ impl Engine {
 
     /// Measures device times from the next step on; false if the adapter has no timestamps.
     pub fn time_kernels(&mut self, on: bool) -> bool {
-        self.decoder.gpu().time_dispatches(on)
+        self.decoder.stages().iter().fold(true, |all, stage| stage.gpu().time_dispatches(on) && all)
     }
 
     /// Dispatches and device time in nanoseconds by kernel, since the last call.
@@ -145,9 +145,15 @@ impl Engine {
         std::mem::take(&mut self.kernel_ns)
     }
 
-    /// The decoder, read-only.
+    /// The decoder, read-only: the one of the first layers if they are split.
     #[must_use]
     pub fn decoder(&self) -> &Decoder {
+        self.decoder.first()
+    }
+
+    /// The decoders of all layers, read-only.
+    #[must_use]
+    pub fn pipeline(&self) -> &Pipeline {
         &self.decoder
     }
 

@@ -83,9 +83,9 @@ impl Engine {
             policy: usage::policy(self.spec(), self.decoder.config().indexer.is_some()),
             map: owners.map(
                 pool,
-                self.decoder.kv().num_blocks()
-                    - self.decoder.kv().host_blocks()
-                    - self.decoder.kv().disk_blocks(),
+                self.decoder.num_blocks()
+                    - self.decoder.first().kv().host_blocks()
+                    - self.decoder.first().kv().disk_blocks(),
             ),
             reads: self.watch.reads.clone(),
             ended: self.watch.ended.iter().map(|ended| ended.view(snapshot.at)).collect(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvblock::{BlockHash, BlockIdx, GroupBlock, GroupId, SeqId};
-use models::{Decoder, ModelError};
+use models::{ModelError, Pipeline};
 use prefetch::engine::{Handle, Submission, TaskKey, TaskOutcome};
 use prefetch::failure::{FailurePolicy, Recovery};
 use prefetch::plan::Priority;
@@ -238,7 +238,7 @@ impl Tiers {
     pub(crate) fn arrive(
         &mut self,
         scheduler: &mut Scheduler,
-        decoder: &mut Decoder,
+        decoder: &mut Pipeline,
     ) -> Result<Vec<Unreadable>, ModelError> {
         let mut unreadable = Vec::new();
         for (seq, mut loading) in std::mem::take(&mut self.loads) {
@@ -292,7 +292,7 @@ impl Tiers {
     fn land(
         &mut self,
         scheduler: &Scheduler,
-        decoder: &mut Decoder,
+        decoder: &mut Pipeline,
         loading: &Loading,
         blocks: &[GroupBlock],
         outcome: &TaskOutcome,

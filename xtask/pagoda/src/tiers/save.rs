@@ -10,9 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use attn_kernels::gpu::Gpu;
 use kvblock::{BlockHash, BlockId, GroupBlock, GroupId};
-use models::{BlockRead, Decoder, ModelError};
+use models::{BlockRead, ModelError, Pipeline};
 use prefetch::store::{Store, StoreError, Task};
 
 use super::objects::Objects;
@@ -87,16 +86,11 @@ impl Saver {
     ///
     /// # Errors
     /// [`StoreError::Spawn`] when the system refuses a thread.
-    pub(super) fn new(
-        gpu: &Arc<Gpu>,
-        store: Store,
-        objects: &Arc<Objects>,
-        staged: usize,
-    ) -> Result<Self, StoreError> {
+    pub(super) fn new(store: Store, objects: &Arc<Objects>, staged: usize) -> Result<Self, StoreError> {
         let (sender, reads) = sync_channel(staged);
         let progress = Arc::new(Progress::default());
-        let (gpu, objects) = (Arc::clone(gpu), Arc::clone(objects));
-        let writer = Writer { gpu, store, objects, progress: Arc::clone(&progress), writes: VecDeque::new() };
+        let objects = Arc::clone(objects);
+        let writer = Writer { store, objects, progress: Arc::clone(&progress), writes: VecDeque::new() };
         let thread =
             std::thread::Builder::new().name("save-blocks".to_owned()).spawn(move || writer.run(&reads));
         let thread = thread.map_err(|source| StoreError::Spawn { index: 0, streams: 1, source })?;
@@ -143,7 +137,6 @@ impl Drop for Saver {
 
 /// State of the thread.
 struct Writer {
-    gpu: Arc<Gpu>,
     store: Store,
     objects: Arc<Objects>,
     progress: Arc<Progress>,
@@ -172,7 +165,7 @@ impl Writer {
     }
 
     fn write(&mut self, names: &[(GroupId, BlockHash)], read: BlockRead) {
-        let contents = match read.finish(&self.gpu) {
+        let contents = match read.finish() {
             Ok(contents) => contents,
             Err(error) => {
                 self.progress.state().lost.get_or_insert(error);
@@ -212,7 +205,7 @@ impl Tiers {
     /// # Errors
     /// Errors of the device. Failures of tiers are only told and counted; blocks that
     /// they lack are computed again.
-    pub(crate) fn save(&mut self, decoder: &Decoder, blocks: &[Filled]) -> Result<(), ModelError> {
+    pub(crate) fn save(&mut self, decoder: &Pipeline, blocks: &[Filled]) -> Result<(), ModelError> {
         self.look()?;
         blocks.iter().for_each(|block| self.origins.fill(block.id, block.origin));
         let named = |block: &Filled| ((block.group, self.origins.name(block.hash, block.origin)), block.id);

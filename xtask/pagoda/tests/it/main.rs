@@ -19,6 +19,7 @@ mod sampling;
 mod sequence;
 mod short_memory;
 mod simulation;
+mod split;
 mod surface;
 mod text;
 mod tier_groups;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use models::batch::Phase;
-use models::{Checkpoint, Decoder, Role};
+use models::{Checkpoint, Pipeline, Role};
 use pagoda::tiers::Tiers;
 use pagoda::{
     Demand, Engine, EngineOptions, Model, Pooling, Request, Sampler, Sampling, Sequence, StepWork,
@@ -12,7 +12,7 @@ use pagoda::{
 
 use crate::{engine, fixture, options, prompt, request, run};
 
-fn decoder(options: &EngineOptions) -> Decoder {
+fn decoder(options: &EngineOptions) -> Pipeline {
     let options = options.clone().demand(Demand::one(512));
     Model::open(fixture("tiny-llama")).unwrap().load(&options, options.chunk).unwrap()
 }

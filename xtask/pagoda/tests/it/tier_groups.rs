@@ -46,7 +46,7 @@ impl Family {
 
     /// The groups of KV caches of a model that gives blocks before its windows back.
     fn groups(&self) -> Vec<KvCacheGroup> {
-        self.model.load(&self.options, 33).unwrap().kv().plan().layout.groups.clone()
+        self.model.load(&self.options, 33).unwrap().plan().layout.groups.clone()
     }
 }
 

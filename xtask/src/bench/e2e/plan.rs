@@ -11,7 +11,7 @@ use sparse_select::Registry;
 use crate::cli::{BenchArgs, EngineArgs, SparseArg, memory};
 
 /// Plans that `--plan` knows by name.
-const NAMED: [(&str, &str); 10] = [
+const NAMED: [(&str, &str); 11] = [
     ("beyond-gpu", include_str!("../../../e2e/beyond-gpu.ron")),
     ("cpu", include_str!("../../../e2e/cpu.ron")),
     ("gpu", include_str!("../../../e2e/gpu.ron")),
@@ -20,6 +20,7 @@ const NAMED: [(&str, &str); 10] = [
     ("pools", include_str!("../../../e2e/pools.ron")),
     ("pools-cpu", include_str!("../../../e2e/pools-cpu.ron")),
     ("real-sizes", include_str!("../../../e2e/real-sizes.ron")),
+    ("several-devices", include_str!("../../../e2e/several-devices.ron")),
     ("sparse", include_str!("../../../e2e/sparse.ron")),
     ("sparse-no-coop", include_str!("../../../e2e/sparse-no-coop.ron")),
 ];

@@ -3,7 +3,7 @@
 use std::io;
 
 use anyhow::Result;
-use models::{Decoder, PageTraffic, say_dense_below};
+use models::{PageTraffic, Pipeline, say_dense_below};
 use pagoda::usage::{SparseUse, readable};
 use pagoda_cli::bench::measure::{Batch, KernelTime, KernelTimes, Times, count};
 use serde::Serialize;
@@ -125,23 +125,23 @@ impl EngineRow {
     pub(super) fn new(
         setting: &Setting<'_>,
         load_s: f64,
-        decoder: &Decoder,
+        pipeline: &Pipeline,
         batch: Batch,
         times: Times,
     ) -> Self {
-        let (gpu, args) = (decoder.gpu(), setting.args);
+        let (gpu, args) = (pipeline.gpu(), setting.args);
         let coop = gpu.runs_coop() && !args.no_coop && !args.reproducible;
         let level = if coop { gpu.level() } else { gpu.level().min(attn_kernels::Level::Subgroup) };
         let steps = count(times.steps.max(1) as u64);
         let step_ms = times.decode_s * 1e3 / steps;
         let ceiling = &setting.ceiling;
         let operations_s = if coop { ceiling.operations_s() } else { ceiling.f32_s };
-        let read_bytes = decoder.decode_bytes(batch.streams, batch.prompt + batch.output / 2);
-        let operations = decoder.prefill_operations(batch.prompt) * f64::from(batch.streams);
+        let read_bytes = pipeline.decode_bytes(batch.streams, batch.prompt + batch.output / 2);
+        let operations = pipeline.prefill_operations(batch.prompt) * f64::from(batch.streams);
         let read_ms = read_bytes / ceiling.bytes_s * 1e3;
         let prefill_tok_s = f64::from(batch.streams) * f64::from(batch.prompt) / times.prefill_s;
         let decode_tok_s = count(times.tokens as u64) / times.decode_s;
-        let of_decoder = SparseUse::of(None, None).on(decoder);
+        let of_decoder = SparseUse::of(None, None).on(pipeline.first());
         Self {
             configuration: setting.label.clone(),
             adapter: gpu.info().name.clone(),
@@ -151,7 +151,7 @@ impl EngineRow {
             prompt: batch.prompt,
             output: batch.output,
             load_s,
-            weight_bytes: decoder.weight_sizes().bytes(),
+            weight_bytes: pipeline.weight_sizes().bytes(),
             prefill_tok_s,
             decode_tok_s,
             step_ms,
@@ -170,7 +170,7 @@ impl EngineRow {
             density: times.density,
             dense_below: of_decoder.dense_below,
             prefill_dense_below: of_decoder.prefill_dense_below,
-            streamed: decoder.weight_placement().map(|placement| Streamed {
+            streamed: pipeline.first().weight_placement().map(|placement| Streamed {
                 step_bytes: placement.host_bytes,
                 decode_bytes_s: count(placement.host_bytes) * 1e3 / step_ms,
             }),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use attn_kernels::gpu::Gpu;
 use indicatif::{ProgressBar, ProgressStyle};
-use models::{Attended, Decoder, Tokenizer};
+use models::{Attended, Pipeline, Tokenizer};
 use pagoda::measured::{self, LossLimit, Measurement, Measurements, fastest_within};
 use pagoda::{Demand, EngineOptions, KvDtype, Model, Preemption, Registry, Sparse};
 use serde::Serialize;
@@ -318,7 +318,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Answers to the plan's tasks.
-    fn answers(&self, decoder: &mut Decoder, chunk: u32, tokens: u32) -> Result<Answers> {
+    fn answers(&self, decoder: &mut Pipeline, chunk: u32, tokens: u32) -> Result<Answers> {
         let mut answers = Answers::default();
         let tokenizer = self.model.tokenizer()?;
         for Asked { task, prompt, .. } in self.asked.iter().filter(|asked| asked.tokens == tokens) {

@@ -7,7 +7,7 @@ use anyhow::Result;
 use attn_kernels::KernelRole;
 use attn_kernels::gpu::Timing;
 use models::batch::{Phase, StepOutput};
-use models::{Attended, Decoder};
+use models::{Attended, Pipeline};
 use pagoda::{Sampler, Sampling, Sequence, StepWork};
 
 /// Steps of one phase.
@@ -75,7 +75,7 @@ pub enum Score {
 ///
 /// # Errors
 /// Errors of the device, and if the sequence does not fit in its KV.
-pub fn run(decoder: &mut Decoder, ids: &[u32], plan: SequencePlan) -> Result<Ran> {
+pub fn run(decoder: &mut Pipeline, ids: &[u32], plan: SequencePlan) -> Result<Ran> {
     let eos = decoder.config().eos_ids.clone();
     let mut run = Run {
         sequence: Sequence::new(decoder, plan.chunk)?,
