@@ -32,7 +32,7 @@ pub use policies::BenchPoliciesArgs;
 pub use sampling::{Defaults, SamplingArgs};
 pub use score::ScoreArgs;
 pub use serve::{LogForm, ServeArgs};
-pub use served::{BenchServeArgs, PromptForm, ServedArgs};
+pub use served::{BenchServeArgs, Loss, PromptForm, ServedArgs};
 pub use slo::Slo;
 pub use sources::Sources;
 pub use sparse::{Auto, SparseArg};

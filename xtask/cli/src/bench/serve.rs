@@ -131,7 +131,15 @@ impl Bench<'_> {
         self.warm_up(workload, client).await?;
         for (salt, load) in (2..).zip(loads) {
             // Each rate has prompts of its own, so that none finds those of another in the prefix cache.
-            let sent = self.send(&load, client, seed.wrapping_mul(0x1_0000).wrapping_add(salt)).await?;
+            let sent = self.send(&load, client, seed.wrapping_mul(0x1_0000).wrapping_add(salt));
+            let (sent, lost) = tokio::join!(sent, async {
+                match own.zip(self.args.served.lose) {
+                    Some((own, loss)) => own.lose(loss).await,
+                    None => Ok(()),
+                }
+            });
+            lost?;
+            let sent = sent?;
             let row = ServeRow::new(&setting, &load.name, load.rate(), sent);
             ensure!(
                 row.sent.iter().any(|sent| sent.answer.error.is_none()),

@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -51,6 +53,10 @@ pub struct ServedArgs {
     /// Seed that is added to those of the workloads: each has other arrivals, lengths and prompts
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::seed)]
     pub seed: u64,
+
+    /// Lose the device of an engine of the command's own server, so many seconds after each load began, such as 0@2.5
+    #[arg(long, value_name = "ENGINE@SECONDS", conflicts_with = "url")]
+    pub lose: Option<Loss>,
 }
 
 /// `pagoda bench serve`.
@@ -83,4 +89,24 @@ pub struct BenchServeArgs {
     /// The flags that `engine` was read from, for servers that are started with it.
     #[arg(skip)]
     pub engine_flags: Vec<OsString>,
+}
+
+/// A device that is lost under load, written `ENGINE@SECONDS`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Loss {
+    /// Number of the engine.
+    pub engine: usize,
+    /// Time since the load began.
+    pub after: Duration,
+}
+
+impl FromStr for Loss {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is not ENGINE@SECONDS, such as 0@2.5");
+        let (engine, seconds) = text.split_once('@').ok_or_else(wrong)?;
+        let after = seconds.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        Ok(Self { engine: engine.parse().map_err(|_| wrong())?, after: after.ok_or_else(wrong)? })
+    }
 }

@@ -10,9 +10,9 @@ use serde::Serialize;
 use std::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use crate::cli::{EngineArgs, PromptForm, ServeArgs};
+use crate::cli::{EngineArgs, Loss, PromptForm, ServeArgs};
 use crate::serve::start;
 
 /// A server at a port of its own.
@@ -58,6 +58,19 @@ impl Own {
         let connections =
             tokio::spawn(serve::serve(listener, router, serve::Connections::default(), stopped));
         Ok(Self { address, adapter, engines, stop, connections })
+    }
+
+    /// Loses the device of an engine, which is then opened anew.
+    ///
+    /// # Errors
+    /// If there is no such engine.
+    pub(super) async fn lose(&self, loss: Loss) -> Result<()> {
+        sleep(loss.after).await;
+        let engines = self.engines.engines();
+        let missing =
+            || format!("--lose: there is no engine {}, the server has {}", loss.engine, engines.len());
+        let engine = engines.get(loss.engine).with_context(missing)?;
+        engine.call(|engine| engine.decoder().gpu().destroy())?.await.context("the engine ended")
     }
 
     /// Ends the engine and the connections, so that the next one finds the device empty.
