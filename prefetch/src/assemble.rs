@@ -6,6 +6,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::changes::Changes;
 use crate::codec::RowLayout;
 #[cfg(feature = "compress")]
 use crate::codec::{Codec, CodecError, CodedTier};
@@ -40,6 +41,9 @@ pub struct StackConfig {
     pub remote_timeout: Duration,
     /// Time for which a remote service is not used after a failed request.
     pub remote_retry_after: Duration,
+    /// Queue of what the tiers hold from now on, and no longer.
+    #[setters(strip_option)]
+    pub changes: Option<Changes>,
 }
 
 impl StackConfig {
@@ -55,6 +59,7 @@ impl StackConfig {
             blocks_per_sync: 64,
             remote_timeout: Duration::from_secs(5),
             remote_retry_after: Duration::from_secs(1),
+            changes: None,
         }
     }
 }
@@ -165,7 +170,11 @@ fn host(capacity_bytes: u64, config: &StackConfig) -> Result<HostTier, AssembleE
     if blocks == 0 {
         return Err(AssembleError::TooSmall { capacity_bytes, block_bytes });
     }
-    Ok(HostTier::new(config.layout, blocks, config.policy, None))
+    let host = HostTier::new(config.layout, blocks, config.policy, None);
+    Ok(match &config.changes {
+        Some(changes) => host.changes(changes.clone()),
+        None => host,
+    })
 }
 
 #[cfg(feature = "disk")]
@@ -176,6 +185,7 @@ fn disk(spec: &DiskSpec, config: &StackConfig, direct: bool) -> Result<Arc<dyn T
         policy: config.policy,
         blocks_per_sync: config.blocks_per_sync,
         direct,
+        changes: config.changes.clone(),
         ..disk
     })?))
 }
@@ -231,6 +241,7 @@ fn remote(
         timeout: config.remote_timeout,
         retry_after: config.remote_retry_after,
         mac: mac.map(mac_key).transpose()?,
+        changes: config.changes.clone(),
         credentials,
         ..RemoteConfig::new(config.layout, &config.namespace)
     };

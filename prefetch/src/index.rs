@@ -5,8 +5,9 @@ use std::fmt;
 use kvblock::BlockHash;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::changes::Changes;
 use crate::policy::{EvictionPolicy, PolicyKind, ReuseFilter};
-use crate::tier::Stored;
+use crate::tier::{Stored, TierName};
 
 /// State of a block in an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +102,8 @@ pub struct TierIndex {
     unused: u32,
     policy: Box<dyn EvictionPolicy>,
     reuse: Option<ReuseFilter>,
+    /// The queue of changes, and the name of the tier in it.
+    changes: Option<(TierName, Changes)>,
 }
 
 impl fmt::Debug for TierIndex {
@@ -123,6 +126,19 @@ impl TierIndex {
             unused: 0,
             policy: policy.build(capacity as usize),
             reuse,
+            changes: None,
+        }
+    }
+
+    /// Puts the changes of the index into a queue, as those of `tier`.
+    #[must_use]
+    pub fn changes(self, tier: TierName, changes: Changes) -> Self {
+        Self { changes: Some((tier, changes)), ..self }
+    }
+
+    fn tell(&self, key: BlockHash, held: bool) {
+        if let Some((tier, changes)) = &self.changes {
+            changes.tell(*tier, key, held);
         }
     }
 
@@ -231,6 +247,7 @@ impl TierIndex {
             let Some(entry) = self.entries.get_mut(key).filter(|entry| !entry.ready) else { continue };
             if success {
                 entry.ready = true;
+                self.tell(*key, true);
             } else {
                 self.free.push(entry.slot);
                 self.entries.remove(key);
@@ -255,6 +272,7 @@ impl TierIndex {
             let entry = self.entries.remove(&key).expect("a victim is in the index");
             self.policy.evict(key);
             self.free.push(entry.slot);
+            self.tell(key, false);
             (key, entry.slot)
         });
         Some(evicted.collect())
@@ -275,6 +293,7 @@ impl TierIndex {
         self.entries.remove(&key);
         self.policy.remove(key);
         self.free.push(slot);
+        self.tell(key, false);
         Ok(Some(slot))
     }
 
@@ -302,7 +321,10 @@ impl TierIndex {
             }
         }
         self.entries = entries;
-        blocks.iter().for_each(|&(key, _)| self.policy.insert(key));
+        for &(key, _) in blocks {
+            self.policy.insert(key);
+            self.tell(key, true);
+        }
         self.unused = taken.keys().max().map_or(0, |last| last + 1);
         self.free = (0..self.unused).rev().filter(|slot| !taken.contains_key(slot)).collect();
         Ok(())

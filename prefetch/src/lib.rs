@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assemble;
+pub mod changes;
 #[cfg(any(feature = "remote", feature = "testing"))]
 pub mod clock;
 pub mod codec;

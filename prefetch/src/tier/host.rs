@@ -1,11 +1,12 @@
 //! The host tier: blocks in memory of this process.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kvblock::BlockHash;
 
 use super::{BlockLayout, Stored, Tier, TierError, TierName};
+use crate::changes::Changes;
 use crate::index::{IndexError, Lookup, TierIndex};
 use crate::policy::{PolicyKind, ReuseFilter};
 use crate::sync::lock;
@@ -46,6 +47,14 @@ impl HostTier {
     ) -> Self {
         let index = TierIndex::new(capacity_blocks, policy, reuse);
         Self { layout, inner: Mutex::new(Inner { index, blocks: Vec::new() }) }
+    }
+
+    /// Puts what the tier holds from now on, and no longer, into a queue.
+    #[must_use]
+    pub fn changes(self, changes: Changes) -> Self {
+        let Inner { index, blocks } = self.inner.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let index = index.changes(TierName::HOST, changes);
+        Self { inner: Mutex::new(Inner { index, blocks }), ..self }
     }
 
     fn block(&self, key: BlockHash, is_use: bool) -> Result<Arc<[u8]>, TierError> {

@@ -30,6 +30,7 @@ use kvblock::BlockHash;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{BlockLayout, Stored, Tier, TierError, TierName};
+use crate::changes::Changes;
 use crate::clock::Clock;
 use crate::sync::lock;
 use naming::Naming;
@@ -63,6 +64,9 @@ pub struct RemoteConfig {
     /// everybody who can write to the storage decides what its readers compute.
     #[setters(strip_option)]
     pub mac: Option<MacKey>,
+    /// Queue of what the calls of this tier write, find, miss and remove.
+    #[setters(strip_option)]
+    pub changes: Option<Changes>,
     /// User and password of a Redis server.
     #[cfg(feature = "remote")]
     #[setters(skip)]
@@ -80,6 +84,7 @@ impl RemoteConfig {
             timeout: Duration::from_secs(5),
             retry_after: Duration::from_secs(1),
             mac: None,
+            changes: None,
             #[cfg(feature = "remote")]
             credentials: None,
         }
@@ -115,6 +120,7 @@ pub struct RemoteTier {
     seal: Seal,
     retry_after: Duration,
     clock: Arc<dyn Clock>,
+    changes: Option<Changes>,
     /// Time of the clock until which the service is not used.
     down_until: Mutex<Option<Duration>>,
 }
@@ -147,9 +153,10 @@ impl RemoteTier {
     ) -> Self {
         assert!(!places.is_empty(), "a remote tier of {} places keeps nothing", places.len());
         let space = config.space();
-        let RemoteConfig { name, layout, retry_after, mac, .. } = config;
+        let RemoteConfig { name, layout, retry_after, mac, changes, .. } = config;
         let seal = mac.map_or(Seal::Sum, |key| Seal::Mac { key, space });
-        Self { name, layout, places, naming, seal, retry_after, clock, down_until: Mutex::new(None) }
+        let down_until = Mutex::new(None);
+        Self { name, layout, places, naming, seal, retry_after, clock, changes, down_until }
     }
 
     /// Makes a request of a place, unless the service failed a moment ago. Afterwards the place is looked for before it is used,
@@ -182,6 +189,13 @@ impl RemoteTier {
             }
             ObjectError::Failed(error) => Failure::Other(self.failed(action, error)),
         })
+    }
+
+    /// Puts what a call found of a block into the queue of changes.
+    fn tell(&self, key: BlockHash, held: bool) {
+        if let Some(changes) = &self.changes {
+            changes.tell(self.name, key, held);
+        }
     }
 
     fn failed(
@@ -265,7 +279,12 @@ impl RemoteTier {
         let count = into.len() / shard_bytes;
         let start = (first as usize * frame_bytes) as u64;
         let range = start..start + (count * frame_bytes) as u64;
-        let frames = self.read_range(key, range).map_err(|failure| failure.of(self.name, key))?;
+        let frames = self.read_range(key, range).map_err(|failure| {
+            if matches!(failure, Failure::NotFound) {
+                self.tell(key, false);
+            }
+            failure.of(self.name, key)
+        })?;
         let shards = into.chunks_exact_mut(shard_bytes);
         for (shard, (position, bytes)) in (first..).zip(shards.enumerate()) {
             let frame = frames.get(position * frame_bytes..(position + 1) * frame_bytes).unwrap_or_default();
@@ -332,7 +351,10 @@ impl Tier for RemoteTier {
             let names: Vec<String> = positions.iter().map(|&at| self.naming.name(keys[at])).collect();
             let exist = self.ask(&**place, "looking up objects", || place.exist(&names));
             let exist = exist.map_err(|failure| failure.of(self.name, keys[first]))?;
-            positions.into_iter().zip(exist).for_each(|(at, exists)| held[at] = exists);
+            for (at, exists) in positions.into_iter().zip(exist) {
+                held[at] = exists;
+                self.tell(keys[at], exists);
+            }
         }
         Ok(held)
     }
@@ -359,6 +381,9 @@ impl Tier for RemoteTier {
         }
         let name = self.naming.name(key);
         let written = self.ask(self.place(key), "writing an object", || self.place(key).write(&name, object));
+        if written.is_ok() {
+            self.tell(key, true);
+        }
         written.map_err(|failure| failure.of(self.name, key))
     }
 
@@ -366,6 +391,9 @@ impl Tier for RemoteTier {
         let there = self.contains(key)?;
         let name = self.naming.name(key);
         let removed = self.ask(self.place(key), "removing an object", || self.place(key).remove(&name));
+        if removed.is_ok() {
+            self.tell(key, false);
+        }
         removed.map(|()| there).map_err(|failure| failure.of(self.name, key))
     }
 }

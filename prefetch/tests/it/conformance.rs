@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvblock::BlockHash;
+use prefetch::changes::Changes;
 use prefetch::testing::FakeTier;
 use prefetch::tier::{BlockLayout, Stored, Tier, TierError};
 use proptest::prelude::*;
@@ -108,6 +109,39 @@ pub(crate) fn check_ops(tier: &dyn Tier, ops: &[Op]) -> Result<(), TestCaseError
         }
     }
     Ok(())
+}
+
+/// Runs `ops`, on a tier that puts its changes into `changes`: after each, whoever follows them knows what is there. `held` is
+/// what was there before, of which `changes` tells.
+pub(crate) fn check_changes(
+    tier: &dyn Tier,
+    changes: &Changes,
+    held: &BTreeSet<u16>,
+    ops: &[Op],
+) -> Result<BTreeSet<u16>, TestCaseError> {
+    let mut followed = BTreeSet::new();
+    let mut follow = || {
+        for change in changes.take() {
+            assert_eq!(change.tier, tier.name());
+            let n = (0..20).find(|&n| key(n) == change.key).expect("a key of this test");
+            let _ = if change.held { followed.insert(n) } else { followed.remove(&n) };
+        }
+        followed.clone()
+    };
+    prop_assert_eq!(&follow(), held);
+    let (mut whole, mut part) = (vec![0; layout().block_bytes()], vec![0; layout().shard_bytes()]);
+    for op in ops {
+        match *op {
+            Op::Write(n) => assert!(tier.write(key(n), &block(n)).is_ok()),
+            Op::Read(n) => drop(tier.read_block(key(n), &mut whole)),
+            Op::ReadShard(n, shard) => drop(tier.read(key(n), shard, &mut part)),
+            Op::Remove(n) => assert!(tier.remove(key(n)).is_ok()),
+            Op::Flush => tier.flush().unwrap(),
+        }
+        prop_assert_eq!(follow(), present(tier));
+        prop_assert_eq!(follow(), present(tier), "a lookup changes nothing");
+    }
+    Ok(follow())
 }
 
 fn present(tier: &dyn Tier) -> BTreeSet<u16> {

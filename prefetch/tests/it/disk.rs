@@ -11,11 +11,15 @@ mod pwrite;
 #[cfg(feature = "testing")]
 mod spill;
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::conformance::{block, cases, check_ops, check_refusals, check_threads, key, layout, ops};
+use crate::conformance::{
+    block, cases, check_changes, check_ops, check_refusals, check_threads, key, layout, ops,
+};
+use prefetch::changes::Changes;
 use prefetch::policy::PolicyKind;
 use prefetch::stack::TierStack;
 use prefetch::tier::{DiskConfig, DiskTier, HostTier, Stored, Tier, TierError, TierName};
@@ -65,6 +69,15 @@ proptest! {
         prop_assert_eq!(&held(&tier, 20), &there, "a closed tier reopens with what it had");
         (0..20).for_each(|n| assert_eq!(tier.remove(key(n)).unwrap(), there.contains(&n)));
         check_ops(&tier, &after)?;
+    }
+
+    #[test]
+    fn the_changes_of_the_disk_tier_are_all_it_holds(before in ops(), after in ops(), capacity in 1u64..12) {
+        let directory = tempfile::tempdir().unwrap();
+        let changes = Changes::default();
+        let open = || DiskTier::open(config(directory.path(), capacity).changes(changes.clone())).unwrap();
+        let held = check_changes(&open(), &changes, &BTreeSet::new(), &before)?;
+        check_changes(&open(), &changes, &held, &after)?;
     }
 }
 

@@ -4,6 +4,7 @@ use derive_setters::Setters;
 
 use std::path::PathBuf;
 
+use crate::changes::Changes;
 use crate::policy::{PolicyKind, ReuseFilter};
 use crate::tier::{BlockLayout, TierName};
 
@@ -37,6 +38,9 @@ pub struct DiskConfig {
     /// one in memory, which keeps what will be read again: it takes half of the processor time and no memory
     /// for the cache.
     pub direct: bool,
+    /// Queue of what the tier holds: the blocks that it finds when it opens, and each change after that.
+    #[setters(strip_option)]
+    pub changes: Option<Changes>,
 }
 
 impl DiskConfig {
@@ -59,6 +63,7 @@ impl DiskConfig {
             reuse: None,
             blocks_per_sync: 64,
             direct: false,
+            changes: None,
         }
     }
 }

@@ -1,16 +1,18 @@
 //! The host tier, and stacks of tiers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use insta::assert_snapshot;
+use prefetch::changes::Changes;
 use prefetch::policy::{PolicyKind, ReuseFilter};
 use prefetch::stack::{StackError, TierStack};
 use prefetch::testing::{FakeTier, Fault};
 use prefetch::tier::{BlockLayout, HostTier, Stored, Tier, TierError, TierName};
 use proptest::prelude::*;
 
-use crate::conformance::{block, check_ops, check_refusals, check_threads, key, layout, ops};
+use crate::conformance::{block, check_changes, check_ops, check_refusals, check_threads, key, layout, ops};
 
 fn host(capacity: u32, policy: PolicyKind) -> HostTier {
     HostTier::new(layout(), capacity, policy, None)
@@ -22,6 +24,8 @@ proptest! {
         ops in ops(), capacity in 1u32..12, policy in prop::sample::select(&[PolicyKind::Lru, PolicyKind::Arc]),
     ) {
         check_ops(&host(capacity, policy), &ops)?;
+        let changes = Changes::default();
+        check_changes(&host(capacity, policy).changes(changes.clone()), &changes, &BTreeSet::new(), &ops)?;
     }
 }
 

@@ -1,15 +1,17 @@
 //! Plain directories as remote tier: the Posix layout, partial files, damage, and writers that are killed.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use prefetch::changes::Changes;
 use prefetch::testing::FakeTier;
 use prefetch::tier::{BlockLayout, RemoteTier, Stored, Tier as _, TierError};
 use proptest::prelude::*;
 
 use super::{config, read};
-use crate::conformance::{block, cases, check_ops, check_refusals, check_threads, key, ops};
+use crate::conformance::{block, cases, check_changes, check_ops, check_refusals, check_threads, key, ops};
 
 fn files(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -35,6 +37,10 @@ proptest! {
     fn directories_keep_the_rules_of_tiers(ops in ops(), chars in prop::option::of(0u8..4)) {
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         check_ops(&directories(&[first.path(), second.path(), first.path()], chars).unwrap(), &ops)?;
+        let changes = Changes::default();
+        let config = config("changes").changes(changes.clone());
+        let tier = RemoteTier::directories(&[first.path().to_owned()], chars, config).unwrap();
+        check_changes(&tier, &changes, &BTreeSet::new(), &ops)?;
     }
 }
 

@@ -1,0 +1,66 @@
+//! Changes of what tiers hold, for components that mirror it.
+
+use std::sync::{Arc, Mutex};
+
+use kvblock::BlockHash;
+
+use crate::sync::lock;
+use crate::tier::TierName;
+
+/// A block that a tier holds from now on, or no longer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Change {
+    /// The tier.
+    pub tier: TierName,
+    /// Key of the block.
+    pub key: BlockHash,
+    /// Whether the tier holds it now.
+    pub held: bool,
+}
+
+/// Queue of the changes of one or several tiers. Clones are the same queue.
+///
+/// Host and disk tiers put every change of their index into it, in order, those of a disk's earlier life first: whoever
+/// follows the queue knows what they hold. A remote tier, which others change too, puts in what its own calls find: each
+/// block that it wrote, found, missed or removed.
+///
+/// ```
+/// use prefetch::changes::Changes;
+/// use prefetch::kvblock::BlockHash;
+/// use prefetch::policy::PolicyKind;
+/// use prefetch::tier::{BlockLayout, HostTier, Tier};
+///
+/// let changes = Changes::default();
+/// let layout = BlockLayout::new(1, 64).unwrap();
+/// let tier = HostTier::new(layout, 1, PolicyKind::Lru, None).changes(changes.clone());
+/// let [a, b] = [1, 2].map(|n| BlockHash::from_bytes([n; 32]));
+/// tier.write(a, &[0; 64])?;
+/// tier.write(b, &[0; 64])?; // The tier has room for one.
+/// let told: Vec<_> = changes.take().iter().map(|change| (change.key, change.held)).collect();
+/// assert_eq!(told, [(a, true), (a, false), (b, true)]);
+/// # Ok::<(), prefetch::tier::TierError>(())
+/// ```
+#[derive(Clone, Default, Debug)]
+pub struct Changes(Arc<Mutex<Vec<Change>>>);
+
+impl Changes {
+    /// The changes since the last call, oldest first.
+    #[must_use]
+    pub fn take(&self) -> Vec<Change> {
+        std::mem::take(&mut *lock(&self.0))
+    }
+
+    pub(crate) fn tell(&self, tier: TierName, key: BlockHash, held: bool) {
+        lock(&self.0).push(Change { tier, key, held });
+    }
+}
+
+impl PartialEq for Changes {
+    /// Whether both are the same queue.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Changes {}
