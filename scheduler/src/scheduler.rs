@@ -2,7 +2,7 @@
 
 use kvblock::{
     BlockHash, BlockHasher, BlockIdx, CacheEvent, GroupId, HashChain, KvCache, KvCacheConfig, KvCacheSpec,
-    LengthLimits, PrefixStats, SeqId, TokenId,
+    LengthLimits, PrefixStats, SeqContent, SeqId, TokenId,
 };
 use rustc_hash::FxHashMap;
 
@@ -296,6 +296,12 @@ impl Scheduler {
     #[must_use]
     pub fn tokens(&self, seq: SeqId) -> Option<&[TokenId]> {
         self.seqs.get(&seq).map(|seq| &seq.tokens[..seq.num_tokens as usize])
+    }
+
+    /// Tokens and hashes of a sequence, as the prefix cache sees them. `None` once it has ended.
+    #[must_use]
+    pub fn content(&self, seq: SeqId) -> Option<SeqContent<'_>> {
+        self.seqs.get(&seq).map(Sequence::content)
     }
 
     /// Chained hashes of the full blocks of a sequence, at hash-block granularity: the keys of its blocks in

@@ -13,7 +13,9 @@ use anyhow::{Context, Result};
 use models::{DecoderConfig, KvPlan, RopeScaling};
 use pagoda::fetch::ModelCache;
 use pagoda::usage::readable;
-use pagoda::{Demand, Engine, EngineOptions, HandleOptions, Model, Order, Replicas, TierSpec, error_chain};
+use pagoda::{
+    CacheEvents, Demand, Engine, EngineOptions, HandleOptions, Model, Order, Replicas, TierSpec, error_chain,
+};
 use prefetch::spec::DiskSpec;
 use sd_notify::NotifyState;
 #[cfg(feature = "tls")]
@@ -224,7 +226,9 @@ fn engine(args: &ServeArgs, model: &Arc<Model>, place: Place) -> Result<Engine> 
     }
     model::bound_steps(&args.engine, model, &mut options)?;
     options.prepare = true;
-    options.cache_events = place.of > 1;
+    if place.of > 1 {
+        options.cache_events = CacheEvents::Device;
+    }
     options.preemption = args.preempt;
     options.reserve_full_input = args.reserve_full_input;
     options.max_slowdown = Some(args.max_slowdown).filter(|most| most.is_finite());

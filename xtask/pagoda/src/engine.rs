@@ -4,6 +4,7 @@
 //! decoder runs them and samples tokens; the scheduler takes the tokens and reports which sequences ended.
 
 mod compute;
+mod follow;
 mod live;
 mod non_finite;
 mod pacing;
@@ -17,13 +18,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use attn_kernels::gpu::Compilation;
-use kvblock::{BlockHasher, BlockSize, CacheEvent, KvCacheConfig, LengthLimits, SeqId};
+use kvblock::{BlockHasher, BlockSize, KvCacheConfig, LengthLimits, SeqId};
 use models::{FetchCost, Pipeline};
 use scheduler::{Admitted, Scheduler, SchedulerConfig, StepPlan};
 
 use crate::block_ops::HostBlocks;
 use crate::error::Error;
 use crate::event::{CachedTokens, Event, FinishReason, Started};
+use crate::kv_events::{CacheEvents, Followers};
 use crate::kv_used::KvUsed;
 use crate::model::{Model, rows_of_a_step};
 use crate::options::{EngineOptions, Preemption};
@@ -58,6 +60,7 @@ pub struct Engine {
     /// Time per fetch of selected blocks from the host, once it has been measured.
     fetch_cost: Option<FetchCost>,
     watch: Watch,
+    followers: Followers,
 }
 
 impl Engine {
@@ -80,7 +83,8 @@ impl Engine {
         let limits = LengthLimits::new(decoder.config().context_length).max_batched_tokens(budget);
         let groups = decoder.plan().layout.groups.clone();
         let cache = KvCacheConfig::new(decoder.num_blocks(), groups, limits);
-        let cache = cache.hash_seed(tiers::hash_seed(&options)).events(options.cache_events);
+        let cache =
+            cache.hash_seed(tiers::hash_seed(&options)).events(options.cache_events != CacheEvents::None);
         // Each sequence takes a part of the ring through which blocks on the host pass.
         let running = decoder.first().kv().max_sequences().map_or(seqs, |most| most.min(seqs));
         let mut plans = SchedulerConfig::new(budget, running);
@@ -109,6 +113,7 @@ impl Engine {
             unsent: Vec::new(),
             kernel_ns: BTreeMap::new(),
             fetch_cost: None,
+            followers: Followers::default(),
         })
     }
 
@@ -124,12 +129,6 @@ impl Engine {
             self.live.insert(SeqId::new(first.get() + u64::from(sample)), live);
         }
         Ok(first)
-    }
-
-    /// The changes of the prefix cache since the last call, oldest first, if [the options](EngineOptions::cache_events) record
-    /// them.
-    pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
-        self.scheduler.take_cache_events()
     }
 
     /// The hasher of the prefix cache, and the tokens of a block of its first group, by which cache events name blocks.
@@ -150,7 +149,9 @@ impl Engine {
     /// [reopened](Self::reopen): it returns what had happened before.
     pub fn step(&mut self) -> Result<Vec<Event>, Error> {
         let mut events = std::mem::take(&mut self.unsent);
-        match self.advance(&mut events) {
+        let advanced = self.advance(&mut events);
+        self.tell_followers();
+        match advanced {
             Ok(()) => Ok(events),
             Err(error) => {
                 self.unsent = events;

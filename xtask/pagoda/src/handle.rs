@@ -16,7 +16,6 @@ use std::thread;
 use std::time::Duration;
 
 use derive_setters::Setters;
-use kvblock::CacheEvent;
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -117,9 +116,6 @@ struct Shared {
     snapshot: Mutex<Arc<Snapshot>>,
 }
 
-/// Receives the changes of a prefix cache after each step, before the events of the step.
-type Follower = Box<dyn FnMut(&[CacheEvent]) + Send>;
-
 /// A message to the engine's thread.
 enum Command {
     Submit(Box<Request>, Sender),
@@ -135,15 +131,6 @@ impl EngineHandle {
     /// # Errors
     /// [`Error::Thread`] if the system refuses a thread.
     pub fn spawn(engine: Engine, options: HandleOptions) -> Result<Self, Error> {
-        Self::spawn_followed(engine, options, None)
-    }
-
-    /// As [`spawn`](Self::spawn), with one who follows the changes of its prefix cache.
-    fn spawn_followed(
-        engine: Engine,
-        options: HandleOptions,
-        follower: Option<Follower>,
-    ) -> Result<Self, Error> {
         let thread = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let spawned = thread::Builder::new().name(name.into()).spawn(run);
             spawned.map(drop).map_err(|source| Error::Thread { source })
@@ -164,7 +151,7 @@ impl EngineHandle {
             let shared = Arc::clone(&shared);
             thread("engine-watchdog", Box::new(move || watchdog.run(&shared.watched)))?;
         }
-        let worker = Worker::new(engine, received, Arc::clone(&shared), options.recover, follower);
+        let worker = Worker::new(engine, received, Arc::clone(&shared), options.recover);
         let run = move || {
             worker.run();
             drop(running);

@@ -17,6 +17,7 @@ pub mod handle;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod kept_tuning;
+pub mod kv_events;
 mod kv_used;
 pub mod live_view;
 mod mask;
@@ -55,6 +56,7 @@ pub use handle::{
 };
 #[cfg(feature = "hub")]
 pub use hub::HubError;
+pub use kv_events::CacheEvents;
 pub use kvblock::{Phase, SeqId, UnknownName};
 pub use live_view::LiveView;
 pub use mask::TokenMask;

@@ -12,10 +12,10 @@ use prefetch::spec::TierSpec;
 use scheduler::Policy as Order;
 use strum::{Display, EnumString, VariantNames};
 
-use crate::Notes;
 use crate::fetch::ModelCache;
 use crate::sparse::Sparse;
 use crate::stopwatch::Stopwatch;
+use crate::{CacheEvents, Notes};
 
 /// Folder of compiled kernels in the user's cache.
 const KERNELS: &str = "kernels";
@@ -90,9 +90,8 @@ pub struct EngineOptions {
     pub reserve_full_input: bool,
     /// Order of service.
     pub order: Order,
-    /// Record changes of the prefix cache, for [`Engine::take_cache_events`](crate::Engine::take_cache_events). They must then be
-    /// taken, or they grow without bound.
-    pub cache_events: bool,
+    /// Places of the KV cache whose changes [followers](crate::Engine::follow) are told.
+    pub cache_events: CacheEvents,
     /// Receives messages for the user; by default, they are dropped.
     pub notes: Notes,
     /// Counts the weights while they are loaded: a clone reports the progress to another thread.
@@ -129,7 +128,7 @@ impl Default for EngineOptions {
             preemption: Preemption::Recompute,
             reserve_full_input: false,
             order: Order::Fcfs,
-            cache_events: false,
+            cache_events: CacheEvents::None,
             notes: Notes::default(),
             loading: LoadProgress::default(),
             stopwatch: Stopwatch::default(),

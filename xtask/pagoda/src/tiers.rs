@@ -7,6 +7,7 @@
 //! device.
 
 pub(crate) mod error;
+mod ledger;
 mod load;
 mod objects;
 mod origin;
@@ -19,9 +20,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::kernel::KvDtype;
-use kvblock::{BlockHash, BlockHasher, ExtraKeys, GroupBlock, HashAlgorithm, HashChain, Phase, SeqId};
+use kvblock::{
+    BlockHash, BlockHasher, BlockSize, CacheEvent, ExtraKeys, GroupBlock, HashAlgorithm, HashChain, Phase,
+    SeqContent, SeqId, StoredBlocks,
+};
 use models::{Decoder, FetchCost, ModelError, Pipeline};
 use prefetch::assemble::StackConfig;
+use prefetch::changes::Changes;
 use prefetch::codec::RowLayout;
 use prefetch::failure::FailurePolicy;
 use prefetch::spec::{Compression, TierSpec};
@@ -31,10 +36,12 @@ use prefetch::tier::{BlockLayout, TierName};
 
 use crate::error::Error;
 use crate::event::CachedTokens;
+use crate::kv_events::CacheEvents;
 use crate::model::Model;
 use crate::options::EngineOptions;
 use crate::usage::{PageUse, ReadAhead, TierTraffic, TierUse};
 use crate::{Note, Notes};
+use ledger::Ledger;
 pub(crate) use load::Unreadable;
 use load::{Loading, Wished};
 use objects::Objects;
@@ -58,6 +65,8 @@ pub struct Tiers {
     failure: FailurePolicy,
     objects: Arc<Objects>,
     origins: Origins,
+    /// Events for those who mirror the tiers, if there are any.
+    ledger: Option<Ledger>,
     /// Capacity of the loader's cache, in objects.
     room: usize,
     /// Steps ahead of the current one whose blocks are loaded.
@@ -142,6 +151,8 @@ impl Tiers {
             block_size: shape.block_size,
             num_kv_heads: shape.num_kv_heads,
         });
+        let changes = (options.cache_events == CacheEvents::All).then(Changes::default);
+        config.changes.clone_from(&changes);
         let stack = Arc::new(spec.build(&config)?);
         stack.probe()?;
         for warning in stack.take_warnings() {
@@ -167,6 +178,7 @@ impl Tiers {
             portion: room.div_ceil(4),
             objects,
             origins: Origins::new(options),
+            ledger: changes.map(Ledger::new),
             wishes: BTreeMap::new(),
             loads: BTreeMap::new(),
             read_ahead: ReadAhead::default(),
@@ -186,6 +198,33 @@ impl Tiers {
     ) -> impl Iterator<Item = (GroupBlock, BlockHash)> + use<'_, 'h> {
         let needs = &self.objects.needs;
         needs.filled(range).map(|block| (block, needs.hash(hashes, block)))
+    }
+
+    /// Takes note of blocks of a sequence that the tiers hold or are about to, for events.
+    pub(crate) fn know(&mut self, content: SeqContent<'_>, blocks: impl IntoIterator<Item = GroupBlock>) {
+        let Some(ledger) = &mut self.ledger else { return };
+        let (objects, origins) = (&self.objects, &self.origins);
+        for GroupBlock { group, index } in blocks {
+            let hash_block_size = objects.needs.hash_block_size();
+            let size = objects.needs.tokens(GroupBlock { group, index }).len();
+            let size = u32::try_from(size).ok().and_then(BlockSize::new).expect("a block has tokens");
+            let at = index as usize;
+            let block = StoredBlocks::new(content, at..at + 1, size, hash_block_size, group);
+            let names =
+                |origin: &Origin| objects.names(group, origins.name(block.hashes[0], *origin)).collect();
+            let names = origins.possible().iter().map(names).collect();
+            ledger.know(block, names);
+        }
+    }
+
+    /// Whether there are events of the tiers.
+    pub(crate) const fn tell_events(&self) -> bool {
+        self.ledger.is_some()
+    }
+
+    /// The events of the tiers since the last call, oldest first.
+    pub(crate) fn take_events(&mut self) -> Vec<CacheEvent> {
+        self.ledger.as_mut().map(Ledger::take_events).unwrap_or_default()
     }
 
     /// The origin of what a step of `phase` computes of a sequence.

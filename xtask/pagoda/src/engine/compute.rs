@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use kvblock::{BlockId, GroupBlock, SeqId};
+use kvblock::{BlockHash, BlockId, GroupBlock, SeqId};
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::sampling::Allowed;
 use scheduler::{SampleRow, Scheduler, StepPlan};
@@ -142,8 +142,11 @@ impl Engine {
         for slice in kept {
             let hashes = self.scheduler.block_hashes(slice.seq).expect(PLANNED);
             let origin = tiers.computed(slice.seq, slice.phase);
-            let filled = tiers.filled(slice.start..slice.end(), hashes);
-            all.extend(filled.map(|(GroupBlock { group, index }, hash)| {
+            let filled: Vec<(GroupBlock, BlockHash)> =
+                tiers.filled(slice.start..slice.end(), hashes).collect();
+            let content = self.scheduler.content(slice.seq).expect(PLANNED);
+            tiers.know(content, filled.iter().map(|(block, _)| *block));
+            all.extend(filled.into_iter().map(|(GroupBlock { group, index }, hash)| {
                 let id = self.scheduler.block_table(slice.seq, group)[index as usize];
                 Filled { group, hash, id, origin }
             }));

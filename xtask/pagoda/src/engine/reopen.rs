@@ -20,8 +20,19 @@ impl Engine {
     /// Those of [`open`](Self::open), also if there is room for another number of KV blocks than before. The
     /// sequences are lost then.
     pub fn reopen(self) -> Result<Self, Error> {
-        let Self { model, mut options, decoder, tiers, mut scheduler, live, totals, unsent, kv_used, .. } =
-            self;
+        let Self {
+            model,
+            mut options,
+            decoder,
+            tiers,
+            mut scheduler,
+            live,
+            totals,
+            unsent,
+            kv_used,
+            followers,
+            ..
+        } = self;
         for lost in decoder.stages().iter().filter(|stage| stage.gpu().is_lost()) {
             options.notes.tell(&Note::DeviceLost { adapter: lost.gpu().info().name.clone() });
         }
@@ -37,7 +48,8 @@ impl Engine {
         }
         new.scheduler = scheduler;
         new.totals = Totals { recoveries: totals.recoveries + 1, ..totals };
-        (new.live, new.unsent, new.kv_used) = (live, unsent, kv_used);
+        (new.live, new.unsent, new.kv_used, new.followers) = (live, unsent, kv_used, followers);
+        new.tell_followers();
         Ok(new)
     }
 }

@@ -115,7 +115,17 @@ impl Engine {
 
     /// Empties the prefix cache on the device. Returns false and changes nothing while a sequence holds blocks.
     pub fn reset_prefix_cache(&mut self) -> bool {
-        self.scheduler.cache_mut().reset_prefix_cache()
+        let cache = self.scheduler.cache_mut();
+        let free = cache.pool().num_used() == 0;
+        if free && self.tiers.as_ref().is_some_and(Tiers::tell_events) {
+            // The tiers keep their blocks: events name those of the device.
+            let all: Vec<BlockId> = (1..=cache.pool().num_usable()).map(BlockId::new).collect();
+            cache.evict_blocks(&all).expect("the pool has them");
+        } else {
+            cache.reset_prefix_cache();
+        }
+        self.tell_followers();
+        free
     }
 
     /// The model that it was opened with.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use kvblock::{BlockHash, BlockHasher, HashChain};
 use scheduler::{Placement, PlacementConfig, ReplicaId, Ticket};
 
-use super::{EngineHandle, Follower, HandleOptions, Health, Shutdown, Stream};
+use super::{EngineHandle, HandleOptions, Health, Shutdown, Stream};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::event::Event;
@@ -65,7 +65,7 @@ impl Replicas {
     /// [`Error::Thread`] if the system refuses a thread.
     ///
     /// # Panics
-    /// If there is no engine.
+    /// If there is no engine, or several of which one records no events.
     pub fn spawn(engines: Vec<Engine>, options: HandleOptions) -> Result<Self, Error> {
         assert!(!engines.is_empty(), "at least one engine");
         let count = u32::try_from(engines.len()).expect("devices are few");
@@ -75,16 +75,14 @@ impl Replicas {
             let placement = Mutex::new(Placement::new(count, PlacementConfig::new(block_size)));
             Arc::new(Placing { placement, hasher, hashes_a_block })
         });
-        let spawn = |(replica, engine)| {
-            let follower = placing.clone().map(|placing| -> Follower {
-                Box::new(move |events| {
-                    if !events.is_empty() {
-                        let mut placement = placing.lock();
-                        events.iter().for_each(|event| placement.follow(replica, event));
-                    }
-                })
-            });
-            EngineHandle::spawn_followed(engine, options, follower)
+        let spawn = |(replica, mut engine): (ReplicaId, Engine)| {
+            if let Some(placing) = placing.clone() {
+                engine.follow(move |events| {
+                    let mut placement = placing.lock();
+                    events.iter().for_each(|event| placement.follow(replica, event));
+                });
+            }
+            EngineHandle::spawn(engine, options)
         };
         let engines: Arc<[EngineHandle]> =
             (0..count).map(ReplicaId::new).zip(engines).map(spawn).collect::<Result<_, _>>()?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use kvblock::SeqId;
 
 use super::stream::Sender;
-use super::{Command, Follower, Shared, Shutdown};
+use super::{Command, Shared, Shutdown};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::event::Event;
@@ -34,7 +34,6 @@ pub(super) struct Worker {
     taken: Vec<SeqId>,
     shutdown: Option<Shutdown>,
     published: Instant,
-    follower: Option<Follower>,
 }
 
 const HAS_ENGINE: &str = "an engine that could not be opened anew takes no commands";
@@ -55,11 +54,10 @@ impl Worker {
         commands: mpsc::Receiver<Command>,
         shared: Arc<Shared>,
         recovers: bool,
-        follower: Option<Follower>,
     ) -> Self {
         let (open, tickets, taken, engine) = (HashMap::new(), HashMap::new(), Vec::new(), Some(engine));
         let (shutdown, published) = (None, Instant::now());
-        Self { engine, recovers, commands, shared, open, tickets, taken, shutdown, published, follower }
+        Self { engine, recovers, commands, shared, open, tickets, taken, shutdown, published }
     }
 
     /// Serves until the engine is told to stop, fails or panics.
@@ -87,7 +85,6 @@ impl Worker {
             let engine = self.engine.as_mut().expect(HAS_ENGINE);
             match self.shared.watched.step(|| engine.step()) {
                 Ok(events) => {
-                    self.tell_follower();
                     // Who has read the start or the end of a request finds it running, or counted.
                     if events.iter().any(|event| matches!(event, Event::Started(_) | Event::Finished(_))) {
                         self.publish();
@@ -126,7 +123,6 @@ impl Worker {
         self.shared.watched.reopen(false);
         self.shared.lost.store(engine.is_err(), Ordering::Release);
         self.engine = Some(engine?);
-        self.tell_follower();
         self.publish();
         Ok(())
     }
@@ -140,6 +136,7 @@ impl Worker {
             if self.shutdown.is_some() {
                 return false;
             }
+            self.engine().rest();
             self.publish();
             match self.commands.recv() {
                 Ok(command) => self.obey(command),
@@ -148,13 +145,6 @@ impl Worker {
         }
         self.announce();
         true
-    }
-
-    /// Passes on the changes of the prefix cache.
-    fn tell_follower(&mut self) {
-        if let (Some(follower), Some(engine)) = (&mut self.follower, &mut self.engine) {
-            follower(&engine.take_cache_events());
-        }
     }
 
     /// Tells the readers of requests that the engine has taken them, once a snapshot shows these requests as waiting.
@@ -172,10 +162,7 @@ impl Worker {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Submit(request, sender) => self.submit(*request, sender),
-            Command::Call(work) => {
-                work(self.engine());
-                self.tell_follower();
-            }
+            Command::Call(work) => work(self.engine()),
             Command::Cancel(ticket) => {
                 if let Some(first) = self.tickets.get(&ticket) {
                     self.cancel(*first);

@@ -166,7 +166,9 @@ impl Tiers {
             let held = |group, range| search.held(group, range);
             let found = objects.needs.longest(asked.start, asked.end, held);
             let blocks = objects.needs.beyond(asked.start, found);
-            let lookup = blocks.iter().filter_map(|block| Some((*block, search.known[block]?))).collect();
+            let lookup: Lookup =
+                blocks.iter().filter_map(|block| Some((*block, search.known[block]?))).collect();
+            self.know(scheduler.content(wish.seq).expect(WAITS), lookup.keys().copied());
             let ahead = self.read_ahead(&wish, blocks, &lookup, hashes);
             scheduler.set_external_tokens(wish.seq, found);
             let wished = Wished { asked, found, lookup, saved: self.saver.ended(), ahead };
@@ -217,6 +219,7 @@ impl Tiers {
         }
         for load in &plan.loads {
             let blocks = self.objects.needs.beyond(load.start, load.start + load.len);
+            self.know(scheduler.content(load.seq).expect(WAITS), blocks.iter().copied());
             let wish = self.wishes.get_mut(&load.seq);
             let (lookup, ahead) =
                 wish.map(|wish| (wish.lookup.clone(), wish.ahead.take())).unwrap_or_default();

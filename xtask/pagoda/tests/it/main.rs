@@ -9,6 +9,7 @@ mod fetched;
 mod handle;
 #[cfg(feature = "hub")]
 mod hub;
+mod kv_events;
 mod non_finite;
 mod pace;
 mod poison;

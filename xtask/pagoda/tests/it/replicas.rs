@@ -3,12 +3,16 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagoda::{Error, Event, Finished, HandleOptions, Health, ReplicaStream, Replicas, Request, Sampling};
+use kvblock::{CacheEvent, Medium};
+use pagoda::{
+    CacheEvents, Error, Event, Finished, HandleOptions, Health, ReplicaStream, Replicas, Request, Sampling,
+};
 
+use crate::kv_events::Router;
 use crate::{engine, options, prompt, request, run};
 
 fn spawn(count: usize, bounds: HandleOptions) -> Replicas {
-    let engines = (0..count).map(|_| engine(&options().cache_events(true))).collect();
+    let engines = (0..count).map(|_| engine(&options().cache_events(CacheEvents::Device))).collect();
     Replicas::spawn(engines, bounds).unwrap()
 }
 
@@ -134,6 +138,30 @@ fn a_lost_engine_loses_no_request_and_sends_no_token_twice() {
     assert!(matches!(error, Error::Failed { .. }), "{error}");
     until("all have ended", || replicas.is_over());
     assert!(matches!(replicas.submit(request(52, 20, 3)), Err(Error::Stopped)));
+}
+
+/// Each engine has followers of its own, who hear that one whose device was lost begins with nothing.
+#[test]
+fn an_engine_that_is_opened_anew_tells_its_own_followers() {
+    let routers = [Router::default(), Router::default()];
+    let engines = routers.each_ref().map(|router| {
+        let mut engine = engine(&options().cache_events(CacheEvents::Device));
+        router.follow(&mut engine);
+        engine
+    });
+    let replicas = Replicas::spawn(engines.into(), HandleOptions::default().recover(true)).unwrap();
+    let ask = |seed| ends(replicas.submit(request(seed, 48, 1)).unwrap())[0].usage.cached.device;
+    assert_eq!([1, 2, 1, 2].map(ask), [0, 0, 32, 32]);
+    assert_eq!(routers.each_ref().map(|router| router.count(Medium::Gpu)), [3, 3]);
+    routers.iter().for_each(|router| drop(router.take()));
+    replicas.engines()[0].call(|engine| engine.decoder().gpu().destroy()).unwrap().wait().unwrap();
+    // The first one started before the loss was found, and is computed again.
+    assert_eq!([1, 2].map(ask), [32, 32]);
+    let told = routers.each_ref().map(Router::take);
+    assert!(matches!(&told[0][..], [CacheEvent::AllCleared, CacheEvent::Stored(_), ..]), "{:?}", told[0]);
+    assert_eq!(routers[0].count(Medium::Gpu), 3);
+    assert!(told[1].is_empty(), "{:?}", told[1]);
+    assert_eq!([1, 2].map(ask), [32, 32]);
 }
 
 #[test]

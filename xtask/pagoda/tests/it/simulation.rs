@@ -11,12 +11,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pagoda::{Engine, EngineOptions, Event, FinishReason, Model, Request};
+use pagoda::{CacheEvents, Engine, EngineOptions, Event, FinishReason, Model, Request};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use tempfile::TempDir;
 
+use crate::kv_events::Router;
 use crate::{fixture, options, prompt, run};
 
 const OPERATIONS: u32 = 60;
@@ -92,6 +93,8 @@ struct Machine<'m> {
     options: EngineOptions,
     /// `None` while it is replaced.
     engine: Option<Engine>,
+    /// Follows the events of the cache, which must be of blocks that it knows to be there, or not.
+    router: Router,
     folder: TempDir,
     rng: StdRng,
     /// Prompt and number of tokens of each request that has not ended.
@@ -107,11 +110,21 @@ impl<'m> Machine<'m> {
         let place = folder.path().display();
         // Memory for a few blocks alone, so that most come from below.
         let tiers = format!("host=64KiB,disk={place}/disk:1MiB,remote=file://{place}/shared");
+        let router = Router::default();
         let options = options().kv_blocks(Some(24)).kv_tiers(tiers.parse().unwrap());
+        let options = options.cache_events(CacheEvents::All);
         fs::create_dir(folder.path().join("shared")).unwrap();
-        let engine = Some(Engine::open(Arc::clone(model), options.clone()).unwrap());
         let (rng, open, counts) = (StdRng::seed_from_u64(seed), HashMap::new(), Counts::default());
-        Self { model, options, engine, folder, rng, open, right, counts }
+        let mut machine = Self { model, options, engine: None, router, folder, rng, open, right, counts };
+        machine.begin();
+        machine
+    }
+
+    fn begin(&mut self) {
+        let mut engine = Engine::open(Arc::clone(self.model), self.options.clone()).unwrap();
+        self.router.clear();
+        self.router.follow(&mut engine);
+        self.engine = Some(engine);
     }
 
     fn engine(&mut self) -> &mut Engine {
@@ -143,6 +156,7 @@ impl<'m> Machine<'m> {
     fn step(&mut self) {
         if self.engine().has_work() {
             let events = self.engine().step().unwrap();
+            self.router.check_device(self.engine.as_ref().expect("it was not replaced"));
             events.into_iter().for_each(|event| self.take(event));
         }
     }
@@ -198,7 +212,7 @@ impl<'m> Machine<'m> {
         drop(self.end());
         self.open.clear();
         (0..self.rng.random_range(0..3)).for_each(|_| self.damage());
-        self.engine = Some(Engine::open(Arc::clone(self.model), self.options.clone()).unwrap());
+        self.begin();
         self.counts.restarts += 1;
     }
 
@@ -219,7 +233,7 @@ impl<'m> Machine<'m> {
             }
             assert_eq!((self.open.len(), self.engine().scheduler().cache().pool().num_used()), (0, 0));
             drop(self.end());
-            self.engine = Some(Engine::open(Arc::clone(self.model), self.options.clone()).unwrap());
+            self.begin();
             self.counts.found = 0;
             for which in 0..PROMPTS {
                 let seq = self.engine().submit(request(which, 1)).unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pagoda::{Engine, HandleOptions, Replicas};
+use pagoda::{CacheEvents, Engine, HandleOptions, Replicas};
 use serde_json::{Value, json};
 use serve::{Options, Service};
 
@@ -15,7 +15,7 @@ fn two() -> (Served, Replicas) {
     let model = Arc::new(open_model());
     let open = |_| {
         model.forget_gpu();
-        Engine::open(Arc::clone(&model), engine_options(4).cache_events(true)).unwrap()
+        Engine::open(Arc::clone(&model), engine_options(4).cache_events(CacheEvents::Device)).unwrap()
     };
     let engines = Replicas::spawn((0..2).map(open).collect(), HandleOptions::default()).unwrap();
     let service = Service::new(engines.clone(), Options::new(Arc::clone(&model), "tiny"));
