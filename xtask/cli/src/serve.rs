@@ -18,6 +18,8 @@ use pagoda::{
 };
 use prefetch::spec::DiskSpec;
 use sd_notify::NotifyState;
+#[cfg(feature = "kv-events")]
+use serve::KvPublisher;
 #[cfg(feature = "tls")]
 use serve::Tls;
 #[cfg(feature = "otel")]
@@ -163,23 +165,38 @@ impl Drop for ReadyFile<'_> {
 /// # Errors
 /// Errors of the device, and of the file of keys.
 pub(crate) fn start(args: &ServeArgs, model: &Arc<Model>) -> Result<(Replicas, Options)> {
-    let engines = engines(args, model)?;
+    setup::ensure(&[Need::Gpu])?;
+    // Layers that are split have one engine.
+    let devices = match &args.engine.split {
+        Some(_) => vec![args.engine.device.clone()],
+        None => devices(args.engine.device.as_deref(), attn_kernels::gpu::adapters)?,
+    };
+    let options = options(args, Arc::clone(model))?;
+    #[cfg(feature = "kv-events")]
+    let options = options.kv_events(kv_publishers(args, devices.len())?);
+    #[cfg_attr(not(feature = "kv-events"), expect(unused_mut, reason = "publishers follow them"))]
+    let mut engines = engines(args, model, &devices)?;
+    #[cfg(feature = "kv-events")]
+    options.kv_events.iter().zip(&mut engines).for_each(|(publisher, engine)| publisher.follow(engine));
     let mut bounds = HandleOptions::default();
     bounds.max_waiting = args.max_queued_requests;
     bounds.max_waiting_tokens = args.max_queued_tokens;
     bounds.stall_time = Some(Duration::from_secs(args.max_step_time));
     bounds.recover = true;
-    let engines = Replicas::spawn(engines, bounds)?;
-    Ok((engines, options(args, Arc::clone(model))?))
+    Ok((Replicas::spawn(engines, bounds)?, options))
+}
+
+/// A publisher of the changes of each engine's KV cache, if the flags ask for them.
+#[cfg(feature = "kv-events")]
+fn kv_publishers(args: &ServeArgs, engines: usize) -> Result<Vec<KvPublisher>> {
+    let ServeArgs { kv_events, kv_events_replay, kv_events_topic, .. } = args;
+    let Some(endpoint) = kv_events else { return Ok(Vec::new()) };
+    let bind = |rank| KvPublisher::bind(endpoint, kv_events_replay.as_deref(), kv_events_topic, rank);
+    (0..).take(engines).map(|rank| bind(rank).context("--kv-events")).collect()
 }
 
 /// Opens an engine on each device.
-fn engines(args: &ServeArgs, model: &Arc<Model>) -> Result<Vec<Engine>> {
-    setup::ensure(&[Need::Gpu])?;
-    if args.engine.split.is_some() {
-        return Ok(vec![engine(args, model, Place { index: 0, of: 1 })?]);
-    }
-    let devices = devices(args.engine.device.as_deref(), attn_kernels::gpu::adapters)?;
+fn engines(args: &ServeArgs, model: &Arc<Model>, devices: &[Option<String>]) -> Result<Vec<Engine>> {
     let place = |index| Place { index, of: devices.len() };
     let open = |(index, device): (usize, &Option<String>)| {
         let mut args = args.clone();
@@ -226,8 +243,11 @@ fn engine(args: &ServeArgs, model: &Arc<Model>, place: Place) -> Result<Engine> 
     }
     model::bound_steps(&args.engine, model, &mut options)?;
     options.prepare = true;
-    if place.of > 1 {
-        options.cache_events = CacheEvents::Device;
+    // Placement follows the device, routers follow everything.
+    options.cache_events = if place.of > 1 { CacheEvents::Device } else { CacheEvents::None };
+    #[cfg(feature = "kv-events")]
+    if args.kv_events.is_some() {
+        options.cache_events = CacheEvents::All;
     }
     options.preemption = args.preempt;
     options.reserve_full_input = args.reserve_full_input;

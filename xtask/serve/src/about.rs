@@ -164,6 +164,11 @@ pub(crate) async fn load(State(server): State<Arc<Server>>) -> Response {
     })
 }
 
+/// `GET /kv_event_sources`: where events of the KV cache are published, as vLLM lists it.
+pub(crate) async fn kv_event_sources(State(server): State<Arc<Server>>) -> Response {
+    reply::json(&server.options.kv_event_sources())
+}
+
 /// `GET /props`: the properties of the engine and its setup.
 pub(crate) async fn props(State(server): State<Arc<Server>>) -> Response {
     let Options {

@@ -20,6 +20,9 @@ mod generation;
 mod host;
 mod ids;
 mod keys;
+#[cfg(feature = "kv-events")]
+mod kv_events;
+mod kv_source;
 mod limits;
 mod listener;
 mod metrics;
@@ -59,6 +62,8 @@ use server::Server;
 
 pub use connections::Connections;
 pub use keys::{ApiKey, ApiKeyError};
+#[cfg(feature = "kv-events")]
+pub use kv_events::{KvPublisher, KvPublisherError};
 pub use listener::Listener;
 pub use metrics::MetricsNames;
 pub use options::Options;

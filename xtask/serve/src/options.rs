@@ -9,6 +9,9 @@ use pagoda::Model;
 
 use crate::connections::Connections;
 use crate::keys::ApiKey;
+#[cfg(feature = "kv-events")]
+use crate::kv_events::KvPublisher;
+use crate::kv_source::KvEventSource;
 use crate::metrics::MetricsNames;
 #[cfg(feature = "otel")]
 use crate::traces::Traces;
@@ -63,6 +66,9 @@ pub struct Options {
     pub request_timeout: Option<Duration>,
     /// Time that requests have to end once the server is told to stop.
     pub drain_timeout: Duration,
+    /// Publishers of the events of the KV cache, each of which must [follow](KvPublisher::follow) an engine; none by default.
+    #[cfg(feature = "kv-events")]
+    pub kv_events: Vec<KvPublisher>,
     /// Collector that gets the spans of calls; none by default.
     #[cfg(feature = "otel")]
     #[setters(strip_option)]
@@ -102,11 +108,25 @@ impl Options {
             body_timeout: Duration::from_secs(60),
             request_timeout: None,
             drain_timeout: Duration::from_secs(30),
+            #[cfg(feature = "kv-events")]
+            kv_events: Vec::new(),
             #[cfg(feature = "otel")]
             traces: None,
             metrics_names: MetricsNames::default(),
             keep_alive: Duration::from_secs(10),
             seed: None,
+        }
+    }
+
+    /// Publishers of KV events: one an engine, or none.
+    pub(crate) fn kv_event_sources(&self) -> Vec<KvEventSource> {
+        #[cfg(feature = "kv-events")]
+        {
+            self.kv_events.iter().map(|publisher| publisher.source().clone()).collect()
+        }
+        #[cfg(not(feature = "kv-events"))]
+        {
+            Vec::new()
         }
     }
 }

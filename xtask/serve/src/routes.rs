@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::anthropic::{self, AnthropicError, InputTokens, MessagesBody, MessagesEvent, MessagesReply};
 use crate::generate::{self, GenerateBody, Generated};
+use crate::kv_source::KvEventSource;
 use crate::openai::chat::{self, ChatBody};
 use crate::openai::completions::{self, CompletionBody, TextCompletion};
 use crate::openai::embeddings::{self, EmbeddingList, EmbeddingsBody};
@@ -127,9 +128,10 @@ fn tokens() -> [Route; 4] {
     ]
 }
 
-fn reports() -> [Route; 11] {
+fn reports() -> [Route; 12] {
     let ready = |id| Doc::new::<about::Status>(id, "Readiness for calls");
     let reset = "Removal of all cached prefixes from the device, if nothing runs";
+    let sources = "Addresses at which events of the KV cache are published";
     let card = "Name and context length of the model";
     let numbers = "Counters, gauges and histograms for Prometheus";
     [
@@ -140,6 +142,11 @@ fn reports() -> [Route; 11] {
         get("/health/live", about::live, Doc::new::<about::Status>("live", "Life of the engine")),
         get("/metrics", metrics::respond, Doc::text("metrics", numbers)),
         get("/load", about::load, Doc::new::<about::Load>("load", "Requests and KV blocks now")),
+        get(
+            "/kv_event_sources",
+            about::kv_event_sources,
+            Doc::new::<Vec<KvEventSource>>("kvEventSources", sources),
+        ),
         get("/props", about::props, Doc::new::<about::Props>("props", "Sizes and limits")),
         get("/version", about::version, Doc::new::<about::Version>("version", "The version")),
         get("/openapi.json", openapi::document, Doc::new::<Map<String, Value>>("openapi", "This document")),

@@ -61,6 +61,14 @@ pub fn run(
     let stopped = runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let (drain_timeout, settings) = (options.drain_timeout, options.connections.clone());
+        #[cfg(feature = "kv-events")]
+        for publisher in options.kv_events.clone() {
+            tokio::spawn(async move {
+                if let Err(error) = publisher.run().await {
+                    tracing::error!(%error, ?publisher, "events of the KV cache are not published");
+                }
+            });
+        }
         let service = Service::new(engines.clone(), options);
         let (mut hangup, reloaded) = (Hangup::listen()?, service.clone());
         tokio::spawn(async move {

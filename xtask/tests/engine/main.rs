@@ -13,6 +13,7 @@ mod guide;
 mod habits;
 mod host_weights;
 mod indexed;
+mod kv_events;
 mod offload;
 mod own_command_line;
 mod random;

@@ -131,6 +131,22 @@ pub struct ServeArgs {
     #[arg(long)]
     pub no_disk_kv: bool,
 
+    /// Publish the changes of the KV cache at this endpoint of ZeroMQ, such as tcp://127.0.0.1:5557, as vLLM does for
+    /// routers that look for prefixes
+    #[cfg(feature = "kv-events")]
+    #[arg(long, value_name = "ENDPOINT")]
+    pub kv_events: Option<String>,
+
+    /// Send changes of the KV cache again, to who asks this endpoint of ZeroMQ, such as tcp://127.0.0.1:5558
+    #[cfg(feature = "kv-events")]
+    #[arg(long, value_name = "ENDPOINT", requires = "kv_events")]
+    pub kv_events_replay: Option<String>,
+
+    /// Begin every message about the KV cache with this topic; llm-d asks for kv@ADDRESS@MODEL
+    #[cfg(feature = "kv-events")]
+    #[arg(long, value_name = "TEXT", requires = "kv_events", default_value = "", hide_default_value = true)]
+    pub kv_events_topic: String,
+
     /// Send a span of each call to this collector of OpenTelemetry, as protobuf over HTTP, such as
     /// http://localhost:4318/v1/traces. Variables OTEL_* set headers, limits and the name of the service
     #[cfg(feature = "otel")]

@@ -15,6 +15,7 @@ mod encoded;
 mod fixture;
 mod hostile;
 mod keys;
+mod kv_events;
 mod load;
 mod loops;
 mod metrics;
