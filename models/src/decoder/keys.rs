@@ -246,10 +246,8 @@ impl KeySource {
         layer: usize,
     ) -> SmallVec<[KvDestination<'a>; 2]> {
         let mut destinations = smallvec![];
-        let resident =
-            || batch.attn_groups.iter().any(|attn_group| attn_group.slots.iter().any(|slot| *slot >= 0));
         // Where blocks are selected all live on the host.
-        if self.pages().is_none() && (!offload_plan.writes() || resident()) {
+        if self.pages().is_none() && offload_plan.writes_resident() {
             let slots = batch.attn_groups[attn_group].slots.bind();
             destinations.push(KvDestination { slots, buffers: kv.attended(layer).0.iter().collect() });
         }

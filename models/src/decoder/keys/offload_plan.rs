@@ -22,6 +22,8 @@ pub(in crate::decoder) struct OffloadPlan {
     /// Segments that the step writes, and where their slots begin; a single one with slots of staging blocks. Empty if no row has
     /// such a slot.
     segments: Vec<(usize, usize)>,
+    /// Whether some rows write to blocks on the device, in a step in which others do not.
+    resident: bool,
     pub(super) dirty: DirtyBlocks,
     pub(super) lists: StreamLists,
     /// Streams of the rows of each attention group that attend everything they see; `None` if all of it is on the device.
@@ -34,6 +36,7 @@ impl OffloadPlan {
         Ok(Self {
             slots: StepList::new(gpu, "host_slots", rows)?,
             segments: Vec::new(),
+            resident: false,
             dirty: DirtyBlocks::default(),
             lists: StreamLists::new(gpu)?,
             streams: Vec::new(),
@@ -70,6 +73,7 @@ impl OffloadPlan {
                 *slot = if *host < 0 { *slot } else { -1 };
             }
         }
+        self.resident = batch.attn_groups.iter().any(|group| group.slots.iter().any(|slot| *slot >= 0));
         self.dirty = DirtyBlocks::of(&self.slots, block_size, ring.host_blocks());
         true
     }
@@ -118,6 +122,11 @@ impl OffloadPlan {
         !self.segments.is_empty()
     }
 
+    /// Whether some rows write to blocks on the device.
+    pub(super) fn writes_resident(&self) -> bool {
+        !self.writes() || self.resident
+    }
+
     /// Returns the slots of rows that write to blocks off the device, by segment.
     pub(super) fn slots(&self) -> impl Iterator<Item = (usize, Bind<i32>)> {
         self.segments.iter().map(|(segment, at)| (*segment, self.slots.bind_from(*at)))
@@ -125,7 +134,9 @@ impl OffloadPlan {
 
     /// Returns the numbers that the step's commands depend on, from its reads and writes of blocks off the device.
     pub(super) fn shape(&self, kv: &KvPool) -> Vec<usize> {
-        let mut shape = vec![usize::from(self.dirty.in_staging()), self.slots.on_device().len()];
+        let writes = [self.dirty.in_staging(), self.writes_resident()];
+        let mut shape: Vec<usize> = writes.map(usize::from).into();
+        shape.push(self.slots.on_device().len());
         shape.extend(self.segments.iter().flat_map(|(segment, at)| [*segment, *at]));
         shape.extend([self.lists.tables.on_device().len(), self.lists.pairs.on_device().len()]);
         shape.extend(self.dirty.copies().flat_map(|copies| [copies.start, copies.end]));

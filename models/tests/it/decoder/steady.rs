@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions, wgpu};
 use attn_kernels::kernel::KvDtype;
+use kvblock::BlockId;
+use models::batch::{Phase, Slice};
+use models::sampling::{Sampler, Sampling};
 use models::{
     ChunkCrossing, ChunkGrid, Crossing, Decoder, DecoderOptions, HostMemory, Offload, SelectionPlace,
     SparseOptions, StepGrid, StepTimes,
@@ -175,6 +178,37 @@ fn decode_steps_of_many_sequences_with_keys_on_the_host_are_encoded_while_others
     serve(&mut decoder, &[request; SEQUENCES as usize], 128);
     // Of nine steps the first repeats no other, nor does the one that begins a block of each sequence.
     assert!(decoder.steps_ahead() >= 7, "{} of 9 steps were encoded ahead", decoder.steps_ahead());
+}
+
+/// Two sequences write to blocks on the host until one of them begins a block on the device: that changes the commands, but no
+/// length of a list.
+#[test]
+fn a_block_that_begins_on_the_device_is_written_there() {
+    let options = blocks_of(16, &options(KvDtype::F16)).num_blocks(49).recycle(false);
+    let options = options.offload(Some(Offload::new(256, 2, HostMemory::Mapped)));
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(50).collect();
+    let run = |logits: usize| {
+        let mut decoder = tiny().decoder(&options);
+        let host = decoder.kv().num_blocks() - decoder.kv().host_blocks();
+        let tables = [[1, host, host + 1], [host + 2, host + 3, 2]].map(|table| table.map(BlockId::new));
+        let groups = tables.each_ref().map(|table| [&table[..]]);
+        let sampler = Sampler::new(Sampling::default(), &[]);
+        let mut drawn = Vec::new();
+        for at in 0..40 {
+            let position = u32::try_from(at).unwrap();
+            let slice = |n: usize| Slice {
+                logits,
+                ..Slice::new(&ids[at + n..=at + n], position, &groups[n], Phase::Decode)
+            };
+            let samples = [0, 1].map(|n| sampler.sample(n, position + 1, None));
+            drawn.push(decoder.step(&[slice(0), slice(1)], &samples).unwrap().sampled);
+        }
+        (drawn, decoder.steps_ahead())
+    };
+    let ((drawn, ahead), (one_by_one, none)) = (run(0), run(1));
+    // The first step of each block repeats no other.
+    assert_eq!((ahead, none), (37, 0));
+    assert_eq!(drawn, one_by_one);
 }
 
 /// Two sequences of one prompt, of which one ends before the other.
