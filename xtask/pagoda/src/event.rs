@@ -9,6 +9,7 @@ use models::sampling::LogProbs;
 use serde::{Serialize, Serializer};
 
 use crate::request::RequestId;
+use crate::saves::Saves;
 use crate::usage::SparseUse;
 
 /// Something that happened to a sequence. The samples of a request are sequences with consecutive ids.
@@ -119,6 +120,9 @@ pub struct Finished {
     pub embedding: Option<Vec<f32>>,
     /// Resources that it used.
     pub usage: Usage,
+    /// The saves of the blocks that it has filled; `None` without KV tiers. Other engines with the same store find its prompt
+    /// once they have ended.
+    pub saves: Option<Saves>,
 }
 
 /// Why a sequence ended.

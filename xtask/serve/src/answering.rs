@@ -11,13 +11,14 @@ use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_core::Stream;
 use pagoda::tools::{AnswerParser, AnswerPart, add};
-use pagoda::{Event, FinishReason, LogProbs, Request};
+use pagoda::{Event, FinishReason, LogProbs, Request, Saves};
 use serde::Serialize;
 
 use crate::call::Call;
 use crate::engine_use::EngineUse;
 use crate::error::ApiError;
 use crate::generation::Generation;
+use crate::hand_over::{Transferred, transferred};
 use crate::record::Record;
 use crate::reply::with_ignored;
 use crate::running::Running;
@@ -51,6 +52,10 @@ pub(crate) struct Answering {
     pub(crate) engine: EngineUse,
     /// Log-probabilities of all tokens of each prompt but the first, as far as they are requested.
     pub(crate) prompt_log_probs: Vec<Vec<LogProbs>>,
+    /// Saves of blocks that another server goes on from.
+    saves: Vec<Saves>,
+    /// Set once these have ended.
+    pub(crate) transferred: Option<Transferred>,
     /// Answers to each prompt.
     pub(crate) samples: usize,
     /// `[prompts * samples]`
@@ -143,6 +148,8 @@ pub(crate) async fn respond<R: Render>(
         record: call.record.clone(),
         engine: server.engine_use(generation.salt_for(&call.client).as_deref(), &prompts),
         prompt_log_probs: vec![Vec::new(); prompts.len()],
+        saves: Vec::new(),
+        transferred: None,
         samples,
         answers: Vec::new(),
     };
@@ -161,6 +168,9 @@ pub(crate) async fn respond<R: Render>(
         while let Some(event) = running.next().await {
             let (prompt, event) = event?;
             answering.take(prompt, event);
+        }
+        if generation.hands_over {
+            answering.transferred = transferred(std::mem::take(&mut answering.saves)).await;
         }
         let deltas = answering.answers.iter_mut().map(Growing::take).collect();
         render.whole(&answering, deltas)
@@ -239,8 +249,9 @@ impl Answering {
                     answer.finish();
                 }
                 growing.settle();
+                self.saves.extend(end.saves);
                 let has_called = growing.answer.as_ref().is_some_and(AnswerParser::has_called);
-                let end = End { reason: end.reason.clone(), has_called };
+                let end = End { reason: end.reason, has_called };
                 growing.delta.end = Some(end.clone());
                 growing.end = Some(end);
                 Some(index)

@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use crate::error::ApiError;
 use crate::fields::{Int, Reader, count};
+use crate::hand_over::TransferParams;
 use crate::keys::Client;
 use crate::server::Server;
 
@@ -137,6 +138,8 @@ pub(crate) struct Generation {
     pub(crate) stream: Option<StreamOptions>,
     /// Return the ids of prompt and output.
     pub(crate) return_ids: bool,
+    /// Another server goes on with the prompts, so the reply waits until their blocks are stored.
+    pub(crate) hands_over: bool,
 }
 
 impl GenerationFields {
@@ -161,6 +164,7 @@ impl GenerationFields {
             certify: self.certify.unwrap_or(false),
             stream: streams.then(|| self.stream_options.unwrap_or_default()),
             return_ids: self.return_token_ids.unwrap_or(false),
+            hands_over: false,
             model: self.model,
         })
     }
@@ -210,6 +214,22 @@ impl Generation {
     /// Returns the salt of the prefix cache for a call of `client`.
     pub(crate) fn salt_for(&self, client: &Client) -> Option<String> {
         client.salt(self.salt.as_deref())
+    }
+
+    /// Takes part in a hand-over from one server to another, if the call has its parameters.
+    pub(crate) fn transfer(
+        &mut self,
+        params: Option<TransferParams>,
+        server: &Server,
+        reader: &mut Reader,
+    ) -> Result<(), ApiError> {
+        let Some(params) = params else { return Ok(()) };
+        self.hands_over = params.check(server, reader)?;
+        if self.hands_over && self.stream.is_some() {
+            let reason = "a stream has no end that could return parameters: leave out stream";
+            return Err(ApiError::field("kv_transfer_params.do_remote_decode", reason));
+        }
+        Ok(())
     }
 
     /// Checks the name of the model, draws a seed if the call names none, and finds the tokens of DRY breakers.

@@ -17,6 +17,7 @@ mod feed;
 mod fields;
 mod generate;
 mod generation;
+mod hand_over;
 mod host;
 mod ids;
 mod keys;

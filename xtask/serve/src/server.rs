@@ -116,6 +116,11 @@ impl Server {
         blocks.reduce(sum).expect("at least one engine")
     }
 
+    /// Whether the engines write their blocks to a store that other servers may share.
+    pub(crate) fn shares_blocks(&self) -> bool {
+        self.engines.engines().iter().all(|engine| engine.snapshot().tiers.remote.is_some())
+    }
+
     /// Refuses a call, before its body is read, if the queue is full or the server about to end.
     pub(crate) fn check_queue(&self) -> Result<(), ApiError> {
         self.ready()?;

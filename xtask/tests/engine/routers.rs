@@ -2,6 +2,7 @@
 //! and one that drains gets nothing new.
 #![cfg(unix)]
 
+mod hand_over;
 mod llm_d;
 mod static_backends;
 
@@ -31,9 +32,13 @@ fn flags(command: &mut Command, ports: &[String; 2], workers: &[Server; 2]) {
     command.args(["--host", "127.0.0.1", "--port", &ports[0]]);
     command.args(["--prometheus-host", "127.0.0.1", "--prometheus-port", &ports[1]]);
     command.args(["--policy", "cache_aware", "--worker-startup-check-interval", "1"]);
+    health_every_second(command);
+    command.arg("--worker-urls").args(urls(workers));
+}
+
+fn health_every_second(command: &mut Command) {
     command.args(["--health-check-interval-secs", "1"]);
     command.args(["--health-failure-threshold", "1", "--health-success-threshold", "1"]);
-    command.arg("--worker-urls").args(urls(workers));
 }
 
 fn smg(workers: &[Server; 2]) -> Router {

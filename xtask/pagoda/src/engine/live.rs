@@ -20,6 +20,7 @@ use crate::event::{CachedTokens, Clock, Event, FinishReason, Finished, PromptLog
 use crate::mask::TokenMask;
 use crate::request::{Request, RequestId};
 use crate::text::{Piece, Text};
+use crate::tiers::Tiers;
 use crate::usage::{self, SparseUse};
 
 /// State of an unfinished sequence that the scheduler need not know.
@@ -238,7 +239,8 @@ impl Engine {
         };
         let embedding = live.pool.and_then(|pool| pool.embedding(done.prompt_len));
         let (id, seq, sample) = (live.id, done.seq, live.sample);
-        let end = Finished { id, seq, sample, reason, text, output, embedding, usage };
+        let saves = self.tiers.as_ref().map(Tiers::saves);
+        let end = Finished { id, seq, sample, reason, text, output, embedding, usage, saves };
         self.watch.ended(&end, Instant::now());
         Event::Finished(Box::new(end))
     }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use prefetch::store::{Store, StoreError, Task};
 
 use super::objects::Objects;
 use super::{Origin, Tiers};
+use crate::saves::{Progress, Saves};
 use crate::{Note, error_chain};
 
 /// Maximum number of blocks per read and write task.
@@ -46,41 +47,6 @@ pub(super) struct Saver {
     thread: Option<JoinHandle<()>>,
 }
 
-/// State of all saves.
-#[derive(Default)]
-struct Progress {
-    state: Mutex<State>,
-    idle: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    /// Saves that have begun and not ended.
-    open: usize,
-    /// Saves that have ended.
-    ended: u64,
-    /// The first error of the device.
-    lost: Option<ModelError>,
-    /// The first failure of a tier.
-    failed: Option<String>,
-}
-
-impl Progress {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn end(&self, failure: Option<&dyn std::error::Error>) {
-        let mut state = self.state();
-        state.open -= 1;
-        state.ended += 1;
-        if let Some(failure) = failure {
-            state.failed.get_or_insert_with(|| error_chain::joined(failure));
-        }
-        self.idle.notify_all();
-    }
-}
-
 impl Saver {
     /// Starts the thread; `staged` reads may wait for it before a step does.
     ///
@@ -109,6 +75,11 @@ impl Saver {
     /// Returns the number of saves that have ended.
     pub(super) fn ended(&self) -> u64 {
         self.progress.state().ended
+    }
+
+    /// The saves that have begun so far.
+    fn begun(&self) -> Saves {
+        Saves::begun(&self.progress)
     }
 
     /// Waits until everything has ended.
@@ -220,6 +191,11 @@ impl Tiers {
             }
         }
         Ok(())
+    }
+
+    /// The saves that have begun so far.
+    pub(crate) fn saves(&self) -> Saves {
+        self.saver.begun()
     }
 
     /// Collects the results of the saves so far.

@@ -21,6 +21,7 @@ use crate::engine_use::EngineUse;
 use crate::error::ApiError;
 use crate::fields::{Int, Reader, length};
 use crate::generation::{Generation, GenerationFields, StreamOptions};
+use crate::hand_over::{TransferParams, Transferred};
 use crate::output_format::{FormatFields, OutputFormat};
 use crate::reply::json;
 use crate::server::{Prompted, Server};
@@ -52,6 +53,8 @@ pub(crate) struct ChatFields {
     modalities: Option<Vec<String>>,
     /// Return thoughts as `reasoning_content`.
     include_reasoning: Option<bool>,
+    /// The part of the call in a prefill by one server and a decode by another.
+    kv_transfer_params: Option<TransferParams>,
 }
 
 /// The types of a chat's body.
@@ -66,6 +69,7 @@ pub(crate) struct Chat {
     pub(crate) constraint: Option<OutputFormat>,
     pub(crate) tools: Tools,
     includes_reasoning: bool,
+    transfer: Option<TransferParams>,
 }
 
 impl Chat {
@@ -86,7 +90,8 @@ impl Chat {
         }
         generation.stop.extend(tools.stop().map(str::to_owned));
         let includes_reasoning = fields.include_reasoning.unwrap_or(true);
-        Ok(Self { conversation, generation, max_tokens, constraint, tools, includes_reasoning })
+        let transfer = fields.kv_transfer_params;
+        Ok(Self { conversation, generation, max_tokens, constraint, tools, includes_reasoning, transfer })
     }
 }
 
@@ -108,8 +113,10 @@ impl ChatFields {
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let mut reader = server.reader();
     let chat = Chat::read(&call.body, &mut reader)?;
-    let Chat { conversation, mut generation, max_tokens, constraint, tools, includes_reasoning } = chat;
+    let Chat { conversation, mut generation, max_tokens, constraint, tools, includes_reasoning, transfer } =
+        chat;
     server.need_model(generation.model.as_deref())?;
+    generation.transfer(transfer, &server, &mut reader)?;
     generation.settle(&server).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
     let (mask, answer) = server.answer_form(thinks, &tools, constraint).await?;
@@ -164,6 +171,9 @@ pub(crate) struct Completion<'a, O, C> {
     /// Work of the engine for the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pagoda: Option<&'a EngineUse>,
+    /// Parameters for the server that goes on, if the blocks of the prompt are stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kv_transfer_params: Option<Transferred>,
 }
 
 /// Name of a whole answer.
@@ -215,6 +225,7 @@ impl ChatRender {
             usage: None,
             prompt_token_ids: None,
             pagoda: None,
+            kv_transfer_params: answering.transferred,
         }
     }
 

@@ -17,6 +17,7 @@ use crate::engine_use::EngineUse;
 use crate::error::ApiError;
 use crate::fields::{Int, Reader, length};
 use crate::generation::{Generation, GenerationFields, StreamOptions};
+use crate::hand_over::{TransferParams, Transferred};
 use crate::output_format::{FormatFields, OutputFormat};
 use crate::prompt::{Prompt, Prompts, Reading};
 use crate::reply::json;
@@ -44,6 +45,8 @@ pub(crate) struct CompletionFields {
     best_of: Option<Int<u32>>,
     /// Must be empty: text between two others cannot be generated.
     suffix: Option<String>,
+    /// The part of the call in a prefill by one server and a decode by another.
+    kv_transfer_params: Option<TransferParams>,
 }
 
 /// The types of a completion's body.
@@ -58,6 +61,7 @@ pub(crate) struct Completion {
     /// `None` for as many as there is room for.
     pub(crate) max_tokens: Option<u32>,
     pub(crate) constraint: Option<OutputFormat>,
+    transfer: Option<TransferParams>,
 }
 
 impl Completion {
@@ -81,7 +85,8 @@ impl Completion {
             add_special: fields.add_special_tokens.unwrap_or(true),
             echo: fields.echo.unwrap_or(false),
         };
-        Ok(Self { prompts: fields.prompt, reading, generation, max_tokens, constraint: format.check()? })
+        let (prompts, transfer) = (fields.prompt, fields.kv_transfer_params);
+        Ok(Self { prompts, reading, generation, max_tokens, constraint: format.check()?, transfer })
     }
 
     /// The request for one prompt.
@@ -96,6 +101,7 @@ impl Completion {
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let mut reader = server.reader();
     let mut completion = Completion::read(&call.body, &mut reader)?;
+    completion.generation.transfer(completion.transfer, &server, &mut reader)?;
     completion.generation.settle(&server).await?;
     let prompts = std::mem::replace(&mut completion.prompts, Prompts::Ids(Vec::new()));
     let max = server.engines.options().max_waiting;
@@ -152,6 +158,9 @@ pub(crate) struct TextCompletion<'a> {
     /// Usage of the whole call, in Pagoda's own form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pagoda: Option<&'a EngineUse>,
+    /// Parameters for the server that goes on, if the blocks of the prompts are stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kv_transfer_params: Option<Transferred>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -223,6 +232,7 @@ impl CompletionRender {
             choices,
             usage: None,
             pagoda: None,
+            kv_transfer_params: answering.transferred,
         }
     }
 

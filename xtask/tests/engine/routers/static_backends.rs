@@ -13,7 +13,7 @@ use super::{
 use crate::fleet::{Router, answered, cached, chat, program, until};
 use crate::server::Server;
 
-static VLLM_ROUTER: LazyLock<PathBuf> = LazyLock::new(|| program("vllm_router", "vllm-router"));
+pub(super) static VLLM_ROUTER: LazyLock<PathBuf> = LazyLock::new(|| program("vllm_router", "vllm-router"));
 
 fn vllm_router(workers: &[Server; 2]) -> Router {
     let command = |ports| {
