@@ -29,6 +29,11 @@ static MODEL: LazyLock<TempDir> = LazyLock::new(|| {
     folder
 });
 
+/// The folder of the model.
+pub(crate) fn model() -> &'static Path {
+    MODEL.path()
+}
+
 /// The command of a server of the model at a port, 0 for any.
 pub(crate) fn serve(port: u16, flags: &[&str]) -> Command {
     let mut serve = Command::new(env!("CARGO_BIN_EXE_xtask"));

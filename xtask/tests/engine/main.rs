@@ -4,6 +4,7 @@
 
 mod bench_page;
 mod chat;
+mod deployment;
 mod device_lost;
 mod families;
 mod fleet;
