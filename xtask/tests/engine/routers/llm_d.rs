@@ -59,18 +59,56 @@ fn the_configuration_names_gauges_that_a_server_has() {
     }
 }
 
+/// The producer of token ids forwards the body of a call as it is, but for the name of the model, and takes `token_ids` of a chat
+/// and those of the first element of a completion.
 #[test]
 fn prompts_are_rendered_as_they_run() {
     let server = worker(0, &["--no-disk-kv"]);
-    let mut asked = chat("the hare", 2);
-    let rendered = direct(&server, "/v1/chat/completions/render", &asked).ok();
-    asked["return_token_ids"] = true.into();
-    assert_eq!(
-        rendered["token_ids"],
-        direct(&server, "/v1/chat/completions", &asked).ok()["prompt_token_ids"]
-    );
-    let text = json!({ "model": "tiny", "prompt": "the hare", "max_tokens": 2, "return_token_ids": true });
-    let listed = direct(&server, "/v1/completions/render", &text).ok();
-    let ran = direct(&server, "/v1/completions", &text).ok();
-    assert_eq!(listed[0]["token_ids"], ran["choices"][0]["prompt_token_ids"]);
+    let rendered = |path: &str, body: &Value| direct(&server, &format!("{path}/render"), body).ok();
+    let ran = |path: &str, body: &Value| {
+        let mut asked = body.clone();
+        asked["return_token_ids"] = true.into();
+        asked.as_object_mut().unwrap().retain(|field, _| !field.starts_with("stream"));
+        direct(&server, path, &asked).ok()
+    };
+    let chats = "/v1/chat/completions";
+    let mut streamed = chat("the hare", 2);
+    streamed["stream"] = true.into();
+    streamed["stream_options"] = json!({ "include_usage": true });
+    let mut salted = chat("the hare", 2);
+    salted["cache_salt"] = "a tenant".into();
+    salted["user"] = "somebody".into();
+    salted["messages"] = json!([
+        { "role": "system", "content": [{ "type": "text", "text": "be brief" }] },
+        { "role": "user", "content": "the hare" },
+    ]);
+    for body in [chat("the hare", 2), streamed, salted] {
+        assert_eq!(rendered(chats, &body)["token_ids"], ran(chats, &body)["prompt_token_ids"], "{body}");
+    }
+    let completions = "/v1/completions";
+    for prompt in [json!("the hare"), json!(["the hare"]), json!([3, 1, 2]), json!([[3, 1, 2], [4]])] {
+        let body = json!({ "model": "tiny", "prompt": prompt, "max_tokens": 2 });
+        let listed = rendered(completions, &body);
+        let ran = ran(completions, &body);
+        for (listed, ran) in listed.as_array().unwrap().iter().zip(ran["choices"].as_array().unwrap()) {
+            assert_eq!(listed["token_ids"], ran["prompt_token_ids"], "{body}");
+        }
+    }
+    // A reply is a body of the route for ids.
+    let whole = rendered(chats, &chat("the hare", 2));
+    let answer = direct(&server, "/inference/v1/generate", &whole).ok();
+    assert_eq!(answer["choices"][0]["token_ids"].as_array().unwrap().len(), 2);
+    assert_eq!(whole["model"], "tiny");
+}
+
+/// The endpoint picker leaves out pods whose `max_model_len` is too small for a prompt.
+#[test]
+fn the_longest_prompt_is_known_by_the_name_of_the_model() {
+    let server = worker(0, &["--no-disk-kv", "--context", "300"]);
+    let reply = server.ask("GET", "/v1/models", "");
+    let models: Value = serde_json::from_str(reply.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let models = models["data"].as_array().unwrap();
+    let limit = models.iter().find(|model| model["id"] == "tiny").unwrap()["max_model_len"].clone();
+    assert_eq!(limit, 300);
+    assert_eq!(limit, props(&server)["context_length"]);
 }
