@@ -40,6 +40,8 @@ use seal::Seal;
 const FORMAT: u32 = 1;
 /// Name of the object that says the version of a place.
 const FORMAT_NAME: &str = "format";
+/// Length of the pause after a failed request, in lengths of the request.
+const PAUSE_FACTOR: u32 = 4;
 /// Maximum length of the version that is read; no writer's version is nearly as long.
 const FORMAT_BYTES_MAX: u64 = 256;
 
@@ -55,10 +57,11 @@ pub struct RemoteConfig {
     /// Name of the blocks' contents, for instance model, cache group and element type.
     #[setters(skip)]
     pub namespace: String,
-    /// Time limit for one request to the service, which is tried at most twice.
+    /// Time limit for one request to the service, which is tried at most twice: of both tries with Redis, else of each.
     pub timeout: Duration,
     /// After a failed request, the tier answers [`TierError::Down`] immediately for this long, so that a dead
-    /// service does not delay every lookup by its timeout.
+    /// service does not delay every lookup by its timeout; or for four times as long as the request took, if that is longer, so
+    /// that a service that hangs takes a fifth of the time at most.
     pub retry_after: Duration,
     /// Tags shards with MACs under this key, so that only its owners can write blocks that are served. Without a key,
     /// everybody who can write to the storage decides what its readers compute.
@@ -174,7 +177,8 @@ impl RemoteTier {
         let there = down.map_or(Ok(()), |_| place.check_container());
         let answer = there.and_then(|()| request());
         if let Err(ObjectError::Failed(error)) = answer {
-            *lock(&self.down_until) = Some(self.clock.now() + self.retry_after);
+            let end = self.clock.now();
+            *lock(&self.down_until) = Some(end + self.retry_after.max(PAUSE_FACTOR * (end - now)));
             return Err(Failure::Other(self.failed(action, error)));
         }
         let mut known = lock(&self.down_until);

@@ -240,6 +240,21 @@ fn a_server_that_is_not_there_is_said_so_at_once() {
 }
 
 #[test]
+fn a_server_that_hangs_takes_a_part_of_the_time_only() {
+    let redis = Redis::start();
+    let tier = redis.tier("hang");
+    tier.write(key(1), &block(1)).unwrap();
+    redis.command("CLIENT PAUSE 60000 ALL").unwrap();
+    let begin = Instant::now();
+    assert!(matches!(read(&tier, 1), Err(TierError::Backend { .. })));
+    // The time for a request is 2 seconds, and the second try is a part of it.
+    let lost = begin.elapsed();
+    assert!((2.0..3.0).contains(&lost.as_secs_f64()), "{lost:?}");
+    let Err(TierError::Down { retry_in, .. }) = read(&tier, 1) else { panic!("it is not asked again") };
+    assert!(retry_in > 3 * lost, "{retry_in:?} after {lost:?}");
+}
+
+#[test]
 fn a_server_that_dies_fails_loads_without_holding_them_up_and_is_found_again() {
     let redis = Redis::start();
     let port = redis.port;
@@ -250,7 +265,13 @@ fn a_server_that_dies_fails_loads_without_holding_them_up_and_is_found_again() {
     drop(redis);
     let submission =
         Submission::new(TaskKey { seq: SeqId::new(1), generation: 0 }, Priority::Urgent, vec![key(1)]);
+    let begin = Instant::now();
     let outcome = engine.submit(submission).unwrap().wait(Duration::from_secs(60));
+    assert!(
+        begin.elapsed() < Duration::from_secs(1),
+        "half of the time for a request: {:?}",
+        begin.elapsed()
+    );
     let TaskOutcome::Failed(bad) = outcome else { panic!("{outcome:?}") };
     assert!(matches!(*bad[0].error, TierError::Backend { tier: TierName::REMOTE, .. }), "{:?}", bad[0].error);
 

@@ -9,8 +9,9 @@ pub use credentials::Credentials;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use opendal::layers::{RetryLayer, TimeoutLayer};
 use opendal::{Error, ErrorKind, Operator, services};
@@ -111,6 +112,9 @@ impl Drop for Background {
     }
 }
 
+/// Time without an answer after which a Redis server is looked for.
+const PATIENCE: Duration = Duration::from_millis(200);
+
 /// One service or directory.
 struct Service {
     place: Operator,
@@ -131,13 +135,30 @@ impl Service {
             // The receiver waits, unless its thread is gone with a panic.
             let _ = sender.send(request.await);
         });
-        match receiver.recv() {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) if error.kind() == ErrorKind::NotFound => Err(ObjectError::NotFound),
-            Ok(Err(error)) if error.kind() == ErrorKind::RangeNotSatisfied => Err(ObjectError::Short),
-            Ok(Err(error)) => Err(ObjectError::Failed(Box::new(error))),
-            Err(gone) => Err(ObjectError::Failed(Box::new(gone))),
+        let answer = match self.place.info().scheme() {
+            "redis" => self.wait_for_redis(&receiver)?,
+            _ => receiver.recv().map_err(|gone| ObjectError::Failed(Box::new(gone)))?,
+        };
+        answer.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => ObjectError::NotFound,
+            ErrorKind::RangeNotSatisfied => ObjectError::Short,
+            _ => ObjectError::Failed(Box::new(error)),
+        })
+    }
+
+    /// Waits for an answer, no longer than the timeout: the client tries to connect for all of it, twice, before it reports that
+    /// no server is there.
+    fn wait_for_redis<T>(&self, answer: &mpsc::Receiver<T>) -> Result<T, ObjectError> {
+        let until = Instant::now() + self.timeout;
+        let rest = || until.saturating_duration_since(Instant::now());
+        match answer.recv_timeout(PATIENCE.min(self.timeout)) {
+            Err(RecvTimeoutError::Timeout) => reach(&self.place.info().name(), rest())?,
+            answer => return answer.map_err(|gone| ObjectError::Failed(Box::new(gone))),
         }
+        let late = || {
+            std::io::Error::new(std::io::ErrorKind::TimedOut, format!("no answer within {:?}", self.timeout))
+        };
+        answer.recv_timeout(rest()).map_err(|_| ObjectError::Failed(Box::new(late())))
     }
 }
 
@@ -201,6 +222,8 @@ fn reach(endpoint: &str, timeout: Duration) -> Result<(), ObjectError> {
     let has_port = address.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
     let address = if has_port { address.to_owned() } else { format!("{address}:6379") };
     let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
+    // A connection without time to connect is refused as a wrong argument.
+    let timeout = timeout.max(Duration::from_millis(1));
     for address in address.to_socket_addrs().map_err(failed)? {
         match TcpStream::connect_timeout(&address, timeout) {
             Ok(_) => return Ok(()),
