@@ -78,7 +78,7 @@ async fn answer(server: Arc<Server>, call: Call) -> Result<Response, ApiError> {
     let mut reader = server.reader();
     let messages = Messages::read(&call.body, true, &mut reader)?;
     let Messages { conversation, mut generation, max_tokens, tools, constraint } = messages;
-    generation.settle(&server).await?;
+    generation.settle(&server, &mut reader).await?;
     let Prompted { ids, thinks } = server.prompt(conversation).await?;
     let (mask, answer) = server.answer_form(thinks, &tools, constraint).await?;
     let mut request = generation.request(&server, ids, max_tokens);

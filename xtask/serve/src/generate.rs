@@ -13,6 +13,7 @@ use crate::engine_use::EngineUse;
 use crate::error::ApiError;
 use crate::fields::{Int, Reader, length, merged};
 use crate::generation::{Generation, GenerationFields, StreamOptions};
+use crate::hand_over::Transferred;
 use crate::openai::log_probs::ChatLogProbs;
 use crate::openai::{Usage, fail, reasons};
 use crate::reply::json;
@@ -73,7 +74,7 @@ impl Generate {
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let mut reader = server.reader();
     let Generate { request_id, ids, mut generation, max_tokens } = Generate::read(&call.body, &mut reader)?;
-    generation.settle(&server).await?;
+    generation.settle(&server, &mut reader).await?;
     let render = GenerateRender {
         id: request_id.unwrap_or_else(|| call.id.as_str().to_owned()),
         log_probs: generation.sampling.log_probs.is_some(),
@@ -105,6 +106,9 @@ pub(crate) struct Generated<'a> {
     /// Usage of the whole call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pagoda: Option<&'a EngineUse>,
+    /// Parameters for the server that goes on, if the blocks of the prompt are stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kv_transfer_params: Option<Transferred>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -127,7 +131,8 @@ impl GenerateRender {
     /// The last body, with the usage.
     fn last<'a>(&'a self, answering: &'a Answering, choices: Vec<GeneratedChoice>) -> Generated<'a> {
         let usage = Some(answering.usage.into());
-        Generated { request_id: &self.id, choices, usage, pagoda: Some(&answering.engine) }
+        let (pagoda, kv_transfer_params) = (Some(&answering.engine), answering.transferred);
+        Generated { request_id: &self.id, choices, usage, pagoda, kv_transfer_params }
     }
 }
 
@@ -139,7 +144,7 @@ impl Render for GenerateRender {
     fn grow(&mut self, answering: &Answering, delta: Delta, out: &mut Out) {
         let choices = vec![self.choice(answering, delta)];
         let usage = self.options.states_usage().then(|| answering.usage.into());
-        out.json(&Generated { request_id: &self.id, choices, usage, pagoda: None });
+        out.json(&Generated { request_id: &self.id, choices, usage, pagoda: None, kv_transfer_params: None });
     }
 
     fn end(&mut self, answering: &Answering, out: &mut Out) {

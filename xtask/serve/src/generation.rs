@@ -80,6 +80,8 @@ pub(crate) struct GenerationFields {
     certify: Option<bool>,
     /// Return the ids of prompt and answer.
     return_token_ids: Option<bool>,
+    /// The part of the call in a prefill by one server and a decode by another.
+    kv_transfer_params: Option<TransferParams>,
 }
 
 /// Options of a stream.
@@ -138,6 +140,7 @@ pub(crate) struct Generation {
     pub(crate) stream: Option<StreamOptions>,
     /// Return the ids of prompt and output.
     pub(crate) return_ids: bool,
+    transfer: Option<TransferParams>,
     /// Another server goes on with the prompts, so the reply waits until their blocks are stored.
     pub(crate) hands_over: bool,
 }
@@ -164,6 +167,7 @@ impl GenerationFields {
             certify: self.certify.unwrap_or(false),
             stream: streams.then(|| self.stream_options.unwrap_or_default()),
             return_ids: self.return_token_ids.unwrap_or(false),
+            transfer: self.kv_transfer_params,
             hands_over: false,
             model: self.model,
         })
@@ -216,25 +220,17 @@ impl Generation {
         client.salt(self.salt.as_deref())
     }
 
-    /// Takes part in a hand-over from one server to another, if the call has its parameters.
-    pub(crate) fn transfer(
-        &mut self,
-        params: Option<TransferParams>,
-        server: &Server,
-        reader: &mut Reader,
-    ) -> Result<(), ApiError> {
-        let Some(params) = params else { return Ok(()) };
-        self.hands_over = params.check(server, reader)?;
+    /// Checks the name of the model, draws a seed if the call names none, finds the tokens of DRY breakers, and takes part in a
+    /// hand-over to another server.
+    pub(crate) async fn settle(&mut self, server: &Server, reader: &mut Reader) -> Result<(), ApiError> {
+        server.check_model(self.model.as_deref())?;
+        if let Some(params) = self.transfer {
+            self.hands_over = params.check(server, reader)?;
+        }
         if self.hands_over && self.stream.is_some() {
             let reason = "a stream has no end that could return parameters: leave out stream";
             return Err(ApiError::field("kv_transfer_params.do_remote_decode", reason));
         }
-        Ok(())
-    }
-
-    /// Checks the name of the model, draws a seed if the call names none, and finds the tokens of DRY breakers.
-    pub(crate) async fn settle(&mut self, server: &Server) -> Result<(), ApiError> {
-        server.check_model(self.model.as_deref())?;
         self.sampling.seed = self.seed.map_or_else(|| server.seed(), i64::cast_unsigned);
         let Some(texts) = self.dry_breakers.take().filter(|_| server.options.model.tokenizer.is_some())
         else {

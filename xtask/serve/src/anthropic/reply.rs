@@ -11,6 +11,7 @@ use super::error_json;
 use crate::answering::{self, Answering, Delta, End, Out, Render};
 use crate::engine_use::EngineUse;
 use crate::error::ApiError;
+use crate::hand_over::Transferred;
 use crate::ids::new_id;
 use crate::reply;
 
@@ -48,6 +49,9 @@ pub(crate) struct MessagesReply<'a> {
     usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
     pagoda: Option<&'a EngineUse>,
+    /// Parameters for the server that goes on, if the blocks of the prompt are stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kv_transfer_params: Option<Transferred>,
 }
 
 /// Why an answer ended: `end_turn`, `max_tokens`, `tool_use`, or `stop_sequence` with its text.
@@ -221,6 +225,7 @@ impl MessagesRender {
             container: None,
             usage: answering.usage.into(),
             pagoda: end.map(|_| &answering.engine),
+            kv_transfer_params: answering.transferred,
         }
     }
 

@@ -21,7 +21,7 @@ use crate::engine_use::EngineUse;
 use crate::error::ApiError;
 use crate::fields::{Int, Reader, length};
 use crate::generation::{Generation, GenerationFields, StreamOptions};
-use crate::hand_over::{TransferParams, Transferred};
+use crate::hand_over::Transferred;
 use crate::output_format::{FormatFields, OutputFormat};
 use crate::reply::json;
 use crate::server::{Prompted, Server};
@@ -53,8 +53,6 @@ pub(crate) struct ChatFields {
     modalities: Option<Vec<String>>,
     /// Return thoughts as `reasoning_content`.
     include_reasoning: Option<bool>,
-    /// The part of the call in a prefill by one server and a decode by another.
-    kv_transfer_params: Option<TransferParams>,
 }
 
 /// The types of a chat's body.
@@ -69,7 +67,6 @@ pub(crate) struct Chat {
     pub(crate) constraint: Option<OutputFormat>,
     pub(crate) tools: Tools,
     includes_reasoning: bool,
-    transfer: Option<TransferParams>,
 }
 
 impl Chat {
@@ -90,8 +87,7 @@ impl Chat {
         }
         generation.stop.extend(tools.stop().map(str::to_owned));
         let includes_reasoning = fields.include_reasoning.unwrap_or(true);
-        let transfer = fields.kv_transfer_params;
-        Ok(Self { conversation, generation, max_tokens, constraint, tools, includes_reasoning, transfer })
+        Ok(Self { conversation, generation, max_tokens, constraint, tools, includes_reasoning })
     }
 }
 
@@ -113,11 +109,9 @@ impl ChatFields {
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let mut reader = server.reader();
     let chat = Chat::read(&call.body, &mut reader)?;
-    let Chat { conversation, mut generation, max_tokens, constraint, tools, includes_reasoning, transfer } =
-        chat;
+    let Chat { conversation, mut generation, max_tokens, constraint, tools, includes_reasoning } = chat;
     server.need_model(generation.model.as_deref())?;
-    generation.transfer(transfer, &server, &mut reader)?;
-    generation.settle(&server).await?;
+    generation.settle(&server, &mut reader).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
     let (mask, answer) = server.answer_form(thinks, &tools, constraint).await?;
     let render = ChatRender {

@@ -17,7 +17,7 @@ use crate::engine_use::EngineUse;
 use crate::error::ApiError;
 use crate::fields::{Int, Reader, length};
 use crate::generation::{Generation, GenerationFields, StreamOptions};
-use crate::hand_over::{TransferParams, Transferred};
+use crate::hand_over::Transferred;
 use crate::output_format::{FormatFields, OutputFormat};
 use crate::prompt::{Prompt, Prompts, Reading};
 use crate::reply::json;
@@ -45,8 +45,6 @@ pub(crate) struct CompletionFields {
     best_of: Option<Int<u32>>,
     /// Must be empty: text between two others cannot be generated.
     suffix: Option<String>,
-    /// The part of the call in a prefill by one server and a decode by another.
-    kv_transfer_params: Option<TransferParams>,
 }
 
 /// The types of a completion's body.
@@ -61,7 +59,6 @@ pub(crate) struct Completion {
     /// `None` for as many as there is room for.
     pub(crate) max_tokens: Option<u32>,
     pub(crate) constraint: Option<OutputFormat>,
-    transfer: Option<TransferParams>,
 }
 
 impl Completion {
@@ -85,8 +82,7 @@ impl Completion {
             add_special: fields.add_special_tokens.unwrap_or(true),
             echo: fields.echo.unwrap_or(false),
         };
-        let (prompts, transfer) = (fields.prompt, fields.kv_transfer_params);
-        Ok(Self { prompts, reading, generation, max_tokens, constraint: format.check()?, transfer })
+        Ok(Self { prompts: fields.prompt, reading, generation, max_tokens, constraint: format.check()? })
     }
 
     /// The request for one prompt.
@@ -101,8 +97,7 @@ impl Completion {
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let mut reader = server.reader();
     let mut completion = Completion::read(&call.body, &mut reader)?;
-    completion.generation.transfer(completion.transfer, &server, &mut reader)?;
-    completion.generation.settle(&server).await?;
+    completion.generation.settle(&server, &mut reader).await?;
     let prompts = std::mem::replace(&mut completion.prompts, Prompts::Ids(Vec::new()));
     let max = server.engines.options().max_waiting;
     if prompts.count() > max {

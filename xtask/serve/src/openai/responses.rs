@@ -183,7 +183,7 @@ pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Res
     let Responses { conversation, mut generation, constraint, tools, max_tokens, repeated } =
         Responses::read(&call.body, &mut reader)?;
     server.need_model(generation.model.as_deref())?;
-    generation.settle(&server).await?;
+    generation.settle(&server, &mut reader).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
     let (mask, answer) = server.answer_form(thinks, &tools, constraint).await?;
     let render = ResponsesRender::new(call.id.prefixed("resp"), repeated);

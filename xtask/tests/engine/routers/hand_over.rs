@@ -37,12 +37,18 @@ fn url(server: &Server) -> String {
     format!("http://{}", server.address)
 }
 
+/// A server that was gone is asked again after a second, not a minute. There is no other for its part.
+fn flags(router: &mut Command) {
+    health_every_second(router);
+    router.args(["--cb-timeout-duration-secs", "1"]);
+}
+
 fn vllm_router(pair: &Pair) -> Router {
     let command = |[port, metrics]: [String; 2]| {
         let mut router = Command::new(&*VLLM_ROUTER);
         router.args(["--host", "127.0.0.1", "--port", &port, "--prometheus-host", "127.0.0.1"]);
         router.args(["--prometheus-port", &metrics, "--worker-startup-check-interval", "1"]);
-        health_every_second(&mut router);
+        flags(&mut router);
         router.args(["--vllm-pd-disaggregation", "--prefill", &url(&pair.prefill)]);
         router.args(["--decode", &url(&pair.decode)]);
         router
@@ -56,7 +62,7 @@ fn smg(pair: &Pair) -> Router {
         let mut router = Command::new(&*SMG);
         router.args(["launch", "--host", "127.0.0.1", "--port", &port, "--prometheus-host", "127.0.0.1"]);
         router.args(["--prometheus-port", &metrics, "--disable-tokenizer-autoload", "--enable-igw"]);
-        health_every_second(&mut router);
+        flags(&mut router);
         router
     };
     let router = Router::start(command, "/liveness", "");
@@ -105,7 +111,17 @@ fn hands_prompts_over(pair: &Pair, router: &Router) {
     let stream = router.stream(question).join().unwrap();
     assert_eq!(expected["choices"][0]["message"]["content"], said(&stream));
     assert!(pair.loaded() > loaded + 100, "the chat was not loaded");
-    assert_eq!([answered(&pair.prefill), answered(&pair.decode)], [4; 2]);
+    for (path, input, limit) in
+        [("/v1/messages", "messages", "max_tokens"), ("/v1/responses", "input", "max_output_tokens")]
+    {
+        let mut body = json!({ "model": "tiny", "temperature": 0 });
+        body[input] = json!([{ "role": "user", "content": text(path) }]);
+        body[limit] = 12.into();
+        let loaded = pair.loaded();
+        router.post(path, &body).ok();
+        assert!(pair.loaded() > loaded + 100, "{path} was not loaded: {}", router.said());
+    }
+    assert_eq!([answered(&pair.prefill), answered(&pair.decode)], [6; 2]);
 }
 
 /// Without the server that prefills, calls end in time, well or with an error, and a new server at its address is used.
@@ -183,6 +199,11 @@ fn a_reply_with_parameters_has_its_blocks_in_the_store() {
     let answer = direct(&pair.decode, "/v1/completions", &decode).ok();
     assert_eq!(answer["pagoda"]["cached_tokens"]["remote"], blocks * 16);
     assert_eq!(answer["kv_transfer_params"], Value::Null);
+    let mut ids = prefill("rivers");
+    ids.as_object_mut().unwrap().remove("prompt");
+    ids["token_ids"] = (0..100).collect();
+    let reply = direct(&pair.prefill, "/inference/v1/generate", &ids).ok();
+    assert_eq!(reply["kv_transfer_params"], *handed);
 }
 
 #[test]

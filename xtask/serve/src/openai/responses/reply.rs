@@ -10,6 +10,7 @@ use super::output::{Change, Kind, Output};
 use crate::answering::{self, Answering, Delta, Out, Render};
 use crate::engine_use::EngineUse;
 use crate::error::ApiError;
+use crate::hand_over::Transferred;
 use crate::reply;
 use crate::server::unix_seconds;
 
@@ -70,6 +71,9 @@ pub(crate) struct ResponseBody<'a> {
     /// Work of the engine for the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pagoda: Option<&'a EngineUse>,
+    /// Parameters for the server that goes on, if the blocks of the prompt are stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kv_transfer_params: Option<Transferred>,
 }
 
 /// The state of a response.
@@ -209,6 +213,7 @@ impl ResponsesRender {
             top_logprobs: 0,
             repeated: &self.repeated,
             pagoda: ended.then_some(&answering.engine),
+            kv_transfer_params: answering.transferred,
         }
     }
 
