@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use attn_kernels::gpu::{Gpu, Read, Submission};
+use attn_kernels::gpu::{Compilation, Gpu, Read, Submission};
 use kvblock::BlockId;
 
 use self::parts::{Part, cut};
@@ -71,8 +71,8 @@ impl Pipeline {
     /// each stage.
     ///
     /// # Errors
-    /// [`ModelError::Stages`] unless each device has layers, and all are the model's; [`ModelError::StagesLack`] for a model whose
-    /// caches have several groups of blocks, and for KV blocks or weights on the host; and those of [`Decoder::load`].
+    /// [`ModelError::Stages`] unless each device has layers, and all are the model's; [`ModelError::StagesLack`] for a model
+    /// whose caches have several groups of blocks, and for KV blocks or weights on the host; and those of [`Decoder::load`].
     pub fn load(
         gpus: &[Arc<Gpu>],
         layers: &[u32],
@@ -142,10 +142,15 @@ impl Pipeline {
         self.first().gpu()
     }
 
-    /// Whether the layers are on several devices.
+    /// Returns the devices of the stages.
+    pub fn gpus(&self) -> impl Iterator<Item = &Arc<Gpu>> {
+        self.stages.iter().map(Decoder::gpu)
+    }
+
+    /// Returns the state of the kernels of each device.
     #[must_use]
-    pub fn is_split(&self) -> bool {
-        self.stages.len() > 1
+    pub fn compilations(&self) -> Vec<Compilation> {
+        self.gpus().map(|gpu| gpu.compilation()).collect()
     }
 
     /// Returns the number of KV blocks that every stage has, including the null block and blocks on the host.
@@ -163,7 +168,7 @@ impl Pipeline {
     /// Whether the device of a stage was lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.stages.iter().any(|stage| stage.gpu().is_lost())
+        self.gpus().any(|gpu| gpu.is_lost())
     }
 
     /// Returns the sizes of the tensors of all stages. A tied embedding that the first and the last stage have counts twice.
@@ -204,7 +209,8 @@ impl Pipeline {
         self.step_filling(slices, samples, &mut |_, _| {})
     }
 
-    /// Runs a step: see [`Decoder::step_filling`]. If the layers are split, it may have [more rows](Self::step_rows) than a stage.
+    /// Runs a step: see [`Decoder::step_filling`]. If the layers are split, it may have [more rows](Self::step_rows) than a
+    /// stage.
     ///
     /// # Errors
     /// Those of `Decoder::step_filling`.

@@ -9,7 +9,7 @@ use crate::{Attended, Decoder, ModelError};
 pub(super) struct Part<'a> {
     /// Slices for the last stage.
     slices: Vec<Slice<'a>>,
-    /// The same slices for other stages, which score nothing.
+    /// Slices for other stages, which score nothing.
     plain: Vec<Slice<'a>>,
     /// Index of the first slice in the step.
     first: usize,

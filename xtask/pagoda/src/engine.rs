@@ -17,7 +17,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use attn_kernels::gpu::Compilation;
 use kvblock::{BlockHasher, BlockSize, KvCacheConfig, LengthLimits, SeqId};
 use models::{FetchCost, Pipeline};
 use scheduler::{Admitted, Scheduler, SchedulerConfig, StepPlan};
@@ -25,7 +24,7 @@ use scheduler::{Admitted, Scheduler, SchedulerConfig, StepPlan};
 use crate::block_ops::HostBlocks;
 use crate::error::Error;
 use crate::event::{CachedTokens, Event, FinishReason, Started};
-use crate::kv_events::{CacheEvents, Followers};
+use crate::kv_events::Followers;
 use crate::kv_used::KvUsed;
 use crate::model::{Model, rows_of_a_step};
 use crate::options::{EngineOptions, Preemption};
@@ -83,8 +82,7 @@ impl Engine {
         let limits = LengthLimits::new(decoder.config().context_length).max_batched_tokens(budget);
         let groups = decoder.plan().layout.groups.clone();
         let cache = KvCacheConfig::new(decoder.num_blocks(), groups, limits);
-        let cache =
-            cache.hash_seed(tiers::hash_seed(&options)).events(options.cache_events != CacheEvents::None);
+        let cache = cache.hash_seed(tiers::hash_seed(&options)).events(options.cache_events.any());
         // Each sequence takes a part of the ring through which blocks on the host pass.
         let running = decoder.first().kv().max_sequences().map_or(seqs, |most| most.min(seqs));
         let mut plans = SchedulerConfig::new(budget, running);
@@ -167,11 +165,11 @@ impl Engine {
             self.scheduler.limit_prefill(limit);
         }
         let plan = self.plan(events);
-        let kernels = self.compilations();
+        let kernels = self.decoder.compilations();
         let begun = Instant::now();
         let mut output = self.compute(&plan)?;
         // A step that waited for its kernels says nothing of those that follow.
-        if self.compilations() == kernels && !kernels.iter().any(|kernels| kernels.is_running()) {
+        if self.decoder.compilations() == kernels && !kernels.iter().any(|kernels| kernels.is_running()) {
             self.pacing.observe(&plan, begun.elapsed());
         }
         let bad = self.discard_bad(&plan, &mut output)?;
@@ -188,16 +186,9 @@ impl Engine {
         self.settle()?;
         if !self.has_work() {
             // What others need not compile again; a folder that cannot be written costs time alone.
-            for stage in self.decoder.stages() {
-                let _ = stage.gpu().keep_kernels();
-            }
+            self.decoder.gpus().for_each(|gpu| drop(gpu.keep_kernels()));
         }
         Ok(())
-    }
-
-    /// The state of the kernels of each device.
-    fn compilations(&self) -> Vec<Compilation> {
-        self.decoder.stages().iter().map(|stage| stage.gpu().compilation()).collect()
     }
 
     /// Ends a sequence that the caller no longer needs; empty if it has ended already.

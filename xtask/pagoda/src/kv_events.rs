@@ -35,6 +35,13 @@ pub enum CacheEvents {
     All,
 }
 
+impl CacheEvents {
+    /// Whether anything is recorded.
+    pub(crate) fn any(self) -> bool {
+        self != Self::None
+    }
+}
+
 /// Followers of an engine's KV cache.
 #[derive(Default)]
 pub(crate) struct Followers(Vec<Follower>);

@@ -308,6 +308,22 @@ impl Model {
         Ok(chunk)
     }
 
+    /// Number of layers on each device.
+    fn layers_of_stages(
+        &self,
+        options: &EngineOptions,
+        gpu: &Gpu,
+        config: &DecoderConfig,
+    ) -> Result<Vec<u32>, Error> {
+        Ok(match &options.split {
+            None => vec![config.num_layers],
+            Some(LayerSplit { layers: Some(layers), .. }) => layers.clone(),
+            Some(LayerSplit { devices, layers: None }) => {
+                Pipeline::even_layers(gpu, config, self.checkpoint.weights(), devices.len())?
+            }
+        })
+    }
+
     /// Loads the model for steps of up to `max_rows` rows, or fewer whose buffers fit in the device's bindings, with a KV pool as
     /// `options` say. If the longest sequence does not fit in the pool, blocks of the host tier extend it. If the layers are
     /// split, all blocks are on the devices, and steps may have [more rows](Pipeline::step_rows).
@@ -363,30 +379,10 @@ impl Model {
             .spill(extension.and_then(|extension| extension.spill))
             .weights_on_gpu(options.weights_on_gpu)
             .score_memory(memory::left(options, gpu, &plan, num_blocks));
-        let weights = self.checkpoint.weights();
-        let layers = match &options.split {
-            None => vec![config.num_layers],
-            Some(LayerSplit { layers: Some(layers), .. }) => layers.clone(),
-            Some(LayerSplit { layers: None, .. }) => {
-                Pipeline::even_layers(gpu, &config, weights, gpus.len())?
-            }
-        };
-        let loaded = Pipeline::load(&gpus, &layers, &config, weights, &decoder_options);
+        let layers = self.layers_of_stages(options, gpu, &config)?;
+        let loaded = Pipeline::load(&gpus, &layers, &config, self.checkpoint.weights(), &decoder_options);
         let mut decoder = loaded.map_err(not_loaded)?;
-        if is_split {
-            let stages = decoder.stages().iter().zip(layers);
-            let stages = stages.map(|(stage, layers)| (stage.gpu().info().name.clone(), layers)).collect();
-            options.notes.tell(&Note::Split { stages });
-        }
-        if let Some(placement) = decoder.first().weight_placement() {
-            options.notes.tell(&Note::WeightsOnHost { placement: placement.clone() });
-        }
-        if let (Some(SelectionPlace::Host), Some(sparse)) = (decoder.first().selects_on(), &options.sparse)
-            && sparse.place == SelectionPlace::Device
-            && !sparse.measure
-        {
-            options.notes.tell(&Note::SelectsOnHost { policy: sparse.spec.to_string() });
-        }
+        tell_places(options, &decoder);
         let blocks = decoder.device_blocks();
         if blocks < num_blocks {
             if let Some(wanted) = options.kv_blocks {
@@ -400,6 +396,23 @@ impl Model {
         }
         gpus.iter().for_each(|gpu| verdicts::tell_passed_over(gpu, &options.notes));
         Ok(decoder)
+    }
+}
+
+/// Tells where layers and weights are, and where blocks are selected, unless all that is as usual.
+fn tell_places(options: &EngineOptions, pipeline: &Pipeline) {
+    if options.split.is_some() {
+        let of = |stage: &Decoder| (stage.gpu().info().name.clone(), stage.config().num_layers);
+        options.notes.tell(&Note::Split { stages: pipeline.stages().iter().map(of).collect() });
+    }
+    if let Some(placement) = pipeline.first().weight_placement() {
+        options.notes.tell(&Note::WeightsOnHost { placement: placement.clone() });
+    }
+    if let (Some(SelectionPlace::Host), Some(sparse)) = (pipeline.first().selects_on(), &options.sparse)
+        && sparse.place == SelectionPlace::Device
+        && !sparse.measure
+    {
+        options.notes.tell(&Note::SelectsOnHost { policy: sparse.spec.to_string() });
     }
 }
 

@@ -3,7 +3,6 @@
 use kvblock::CacheEvent;
 
 use super::Engine;
-use crate::kv_events::CacheEvents;
 use crate::tiers::Tiers;
 
 impl Engine {
@@ -14,17 +13,13 @@ impl Engine {
     /// # Panics
     /// If [the options](crate::EngineOptions::cache_events) record no events.
     pub fn follow(&mut self, follower: impl FnMut(&[CacheEvent]) + Send + 'static) {
-        assert_ne!(
-            self.options.cache_events,
-            CacheEvents::None,
-            "nobody can follow an engine without events"
-        );
+        assert!(self.options.cache_events.any(), "nobody can follow an engine without events");
         self.followers.add(follower);
     }
 
     /// Tells of the changes since the last call.
     pub(super) fn tell_followers(&mut self) {
-        if self.options.cache_events != CacheEvents::None {
+        if self.options.cache_events.any() {
             let mut events = self.scheduler.take_cache_events();
             events.extend(self.tiers.as_mut().map(Tiers::take_events).unwrap_or_default());
             self.followers.tell(&events);
@@ -34,7 +29,7 @@ impl Engine {
     /// Finishes what is still being saved and tells of it, before the engine waits for requests: after the last one was
     /// cancelled, no step does.
     pub(crate) fn rest(&mut self) {
-        if self.options.cache_events != CacheEvents::None {
+        if self.options.cache_events.any() {
             // A device that was lost is found so by the next step.
             let _ = self.settle();
             self.tell_followers();

@@ -90,7 +90,7 @@ fn a_lost_device_of_two_loses_no_token() {
     }
 }
 
-/// What one engine saves another loads, however many devices either has.
+/// Blocks that one engine saves are loaded by another, however many devices either has.
 #[test]
 fn blocks_in_tiers_do_not_depend_on_the_split() {
     let folder = tempfile::tempdir().unwrap();
