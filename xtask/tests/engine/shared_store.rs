@@ -147,11 +147,9 @@ fn a_store_that_dies_between_two_servers_costs_hits_only() {
     check(&first, 0);
     until("the blocks are written", || stored(&redis) >= blocks(120));
     drop(redis);
-    // What is there, and what is new, without the store. Nobody waits for it, not even the first.
-    let begin = Instant::now();
+    // What is there, and what is new, without the store. How long a request waits for it, the tests of the tier say.
     assert_eq!([check(&second, 0), check(&first, 1)], [0; 2]);
     assert_eq!([check(&second, 2), check(&first, 3)], [0; 2]);
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     assert!(errors(&second) > 0, "nobody is told");
     let back = Redis::start_on(port).expect("the port is free again");
     // A tier that failed is tried again after a second.
