@@ -59,6 +59,23 @@ fn conversations_are_served_and_told() {
     assert!(sent.iter().any(|answer| answer["output_tokens"] == gaps(answer) + 1), "{sent:?}");
 }
 
+/// Requests that are under way on the engine that is lost go on, on it once it has a device again or on the other one.
+#[test]
+fn a_device_that_is_lost_under_load_fails_no_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = WORKLOAD.replace("(5, 9)", "(60, 60)");
+    let file = folder.path().join("long.ron");
+    fs::write(&file, load).unwrap();
+    let mut bench = tiny("bench");
+    bench.args(["serve", "--kv-memory", "16MiB", "--device", "0,0", "--lose", "1@0.3", "--workload"]);
+    let row = run(bench.arg(&file)).remove(0);
+    assert_eq!((&row["failed"], &row["error"]), (&0.into(), &Value::Null), "{row}");
+    let requests = row["requests"].as_u64().unwrap();
+    assert_eq!(row["output_tokens"], 60 * requests, "no token is missing or sent twice: {row}");
+    let said = refused(tiny("bench").args(["serve", "--lose", "1@0", "--workload"]).arg(&file), 1);
+    assert!(said.contains("--lose: there is no engine 1, the server has 1"), "{said}");
+}
+
 #[test]
 fn servers_that_are_not_there_and_wrong_flags_are_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -71,6 +88,7 @@ fn servers_that_are_not_there_and_wrong_flags_are_told() {
         ("--url", "ftp://a", "does not begin with http://"),
         ("--slo", "ttft=5", "is not NAME=TIME"),
         ("--rates", "1,0", "0 is not above 0"),
+        ("--lose", "1", "is not ENGINE@SECONDS"),
     ] {
         let said = bench(&[flag, value], 2);
         assert!(said.contains(says), "{said}");
