@@ -41,7 +41,7 @@ pub struct StackConfig {
     pub remote_timeout: Duration,
     /// Time for which a remote service is not used after a failed request.
     pub remote_retry_after: Duration,
-    /// Queue of what the tiers hold from now on, and no longer.
+    /// Queue of what the tiers hold, and no longer.
     #[setters(strip_option)]
     pub changes: Option<Changes>,
 }
@@ -118,9 +118,60 @@ impl TierSpec {
     /// # Errors
     /// [`AssembleError`] names the tier that could not be built.
     pub fn build(&self, config: &StackConfig) -> Result<TierStack, AssembleError> {
+        self.build_below(self.host(config)?.map(Arc::new), config)
+    }
+
+    /// The host tier of the spec, which several stacks can have; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`AssembleError::TooSmall`].
+    pub fn host(&self, config: &StackConfig) -> Result<Option<HostTier>, AssembleError> {
+        let Some(capacity_bytes) = self.host_bytes else { return Ok(None) };
+        let block_bytes = config.layout.block_bytes();
+        let blocks = u32::try_from(capacity_bytes / block_bytes as u64).unwrap_or(u32::MAX);
+        if blocks == 0 {
+            return Err(AssembleError::TooSmall { capacity_bytes, block_bytes });
+        }
+        Ok(Some(HostTier::new(config.layout, blocks, config.policy, None)))
+    }
+
+    /// [Builds](Self::build) the tiers below the host, and puts `host` on top of them, which may be in other stacks already. Its
+    /// blocks must be those of the same namespace, which a host tier does not know.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use prefetch::assemble::StackConfig;
+    /// use prefetch::kvblock::BlockHash;
+    /// use prefetch::spec::TierSpec;
+    /// use prefetch::tier::{BlockLayout, TierName};
+    ///
+    /// let spec: TierSpec = "host=1MiB".parse()?;
+    /// let config = StackConfig::new(BlockLayout::new(1, 64).unwrap(), "a model");
+    /// let host = spec.host(&config)?.map(Arc::new);
+    /// let [one, other] = [spec.build_below(host.clone(), &config)?, spec.build_below(host, &config)?];
+    /// let key = BlockHash::from_bytes([1; 32]);
+    /// one.store(key, &[7; 64])?;
+    /// assert_eq!(other.load(key, &mut [0; 64])?, TierName::HOST);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`AssembleError`] names the tier that could not be built, or the host tier if its blocks have another layout.
+    pub fn build_below(
+        &self,
+        host: Option<Arc<HostTier>>,
+        config: &StackConfig,
+    ) -> Result<TierStack, AssembleError> {
         let mut tiers: Vec<Arc<dyn Tier>> = Vec::new();
-        if let Some(capacity_bytes) = self.host_bytes {
-            tiers.push(Arc::new(host(capacity_bytes, config)?));
+        if let Some(host) = host {
+            let (tier, found, expected) = (host.name(), host.layout(), config.layout);
+            if found != expected {
+                return Err(StackError::Layout { tier, found, expected }.into());
+            }
+            if let Some(changes) = &config.changes {
+                host.follow(changes);
+            }
+            tiers.push(host);
         }
         self.add_lower(config, &mut tiers)?;
         Ok(TierStack::new(tiers)?)
@@ -155,26 +206,14 @@ impl TierSpec {
         let coded = |tier| CodedTier::new(codec, config.layout, tier);
         if let Some(spec) = &self.disk {
             // Without a host tier, the page cache takes its place.
-            tiers.push(Arc::new(coded(disk(spec, &below, self.host_bytes.is_some())?)?));
+            let direct = !tiers.is_empty();
+            tiers.push(Arc::new(coded(disk(spec, &below, direct)?)?));
         }
         if let Some(spec) = &self.remote {
             tiers.push(Arc::new(coded(remote(spec, self.mac.as_ref(), &below)?)?));
         }
         Ok(())
     }
-}
-
-fn host(capacity_bytes: u64, config: &StackConfig) -> Result<HostTier, AssembleError> {
-    let block_bytes = config.layout.block_bytes();
-    let blocks = u32::try_from(capacity_bytes / block_bytes as u64).unwrap_or(u32::MAX);
-    if blocks == 0 {
-        return Err(AssembleError::TooSmall { capacity_bytes, block_bytes });
-    }
-    let host = HostTier::new(config.layout, blocks, config.policy, None);
-    Ok(match &config.changes {
-        Some(changes) => host.changes(changes.clone()),
-        None => host,
-    })
 }
 
 #[cfg(feature = "disk")]

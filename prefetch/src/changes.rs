@@ -1,6 +1,6 @@
 //! Changes of what tiers hold, for components that mirror it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use kvblock::BlockHash;
 
@@ -21,9 +21,9 @@ pub struct Change {
 
 /// Queue of the changes of one or several tiers. Clones are the same queue.
 ///
-/// Host and disk tiers put every change of their index into it, in order, those of a disk's earlier life first: whoever
-/// follows the queue knows what they hold. A remote tier, which others change too, puts in what its own calls find: each
-/// block that it wrote, found, missed or removed.
+/// Host and disk tiers put in what they hold when the queue begins to follow them, then every change of their index, in order:
+/// whoever reads the queue knows what they hold. Several queues may follow one host tier. A remote tier, which others change
+/// too, puts in what its own calls find: each block that it wrote, found, missed or removed.
 ///
 /// ```
 /// use prefetch::changes::Changes;
@@ -33,9 +33,10 @@ pub struct Change {
 ///
 /// let changes = Changes::default();
 /// let layout = BlockLayout::new(1, 64).unwrap();
-/// let tier = HostTier::new(layout, 1, PolicyKind::Lru, None).changes(changes.clone());
+/// let tier = HostTier::new(layout, 1, PolicyKind::Lru, None);
 /// let [a, b] = [1, 2].map(|n| BlockHash::from_bytes([n; 32]));
 /// tier.write(a, &[0; 64])?;
+/// tier.follow(&changes);
 /// tier.write(b, &[0; 64])?; // The tier has room for one.
 /// let told: Vec<_> = changes.take().iter().map(|change| (change.key, change.held)).collect();
 /// assert_eq!(told, [(a, true), (a, false), (b, true)]);
@@ -51,6 +52,11 @@ impl Changes {
         std::mem::take(&mut *lock(&self.0))
     }
 
+    /// The queue as a tier knows it, which keeps nobody's queue alive.
+    pub(crate) fn follower(&self, tier: TierName) -> Follower {
+        Follower { tier, queue: Arc::downgrade(&self.0) }
+    }
+
     pub(crate) fn tell(&self, tier: TierName, key: BlockHash, held: bool) {
         lock(&self.0).push(Change { tier, key, held });
     }
@@ -64,3 +70,17 @@ impl PartialEq for Changes {
 }
 
 impl Eq for Changes {}
+
+/// A queue that follows a tier, as long as anybody can read it.
+pub(crate) struct Follower {
+    tier: TierName,
+    queue: Weak<Mutex<Vec<Change>>>,
+}
+
+impl Follower {
+    /// Puts in a change; false if the queue has no reader any more.
+    pub(crate) fn tell(&self, key: BlockHash, held: bool) -> bool {
+        let queue = self.queue.upgrade().map(Changes);
+        queue.inspect(|queue| queue.tell(self.tier, key, held)).is_some()
+    }
+}

@@ -5,7 +5,7 @@ use std::fmt;
 use kvblock::BlockHash;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::changes::Changes;
+use crate::changes::{Changes, Follower};
 use crate::policy::{EvictionPolicy, PolicyKind, ReuseFilter};
 use crate::tier::{Stored, TierName};
 
@@ -102,8 +102,7 @@ pub struct TierIndex {
     unused: u32,
     policy: Box<dyn EvictionPolicy>,
     reuse: Option<ReuseFilter>,
-    /// The queue of changes, and the name of the tier in it.
-    changes: Option<(TierName, Changes)>,
+    followers: Vec<Follower>,
 }
 
 impl fmt::Debug for TierIndex {
@@ -126,20 +125,19 @@ impl TierIndex {
             unused: 0,
             policy: policy.build(capacity as usize),
             reuse,
-            changes: None,
+            followers: Vec::new(),
         }
     }
 
-    /// Puts the changes of the index into a queue, as those of `tier`.
-    #[must_use]
-    pub fn changes(self, tier: TierName, changes: Changes) -> Self {
-        Self { changes: Some((tier, changes)), ..self }
+    /// Puts the blocks that can be read into a queue, as those of `tier`, and from now on each change.
+    pub fn follow(&mut self, tier: TierName, changes: &Changes) {
+        let ready = self.entries.iter().filter(|(_, entry)| entry.ready);
+        ready.for_each(|(key, _)| changes.tell(tier, *key, true));
+        self.followers.push(changes.follower(tier));
     }
 
-    fn tell(&self, key: BlockHash, held: bool) {
-        if let Some((tier, changes)) = &self.changes {
-            changes.tell(*tier, key, held);
-        }
+    fn tell(&mut self, key: BlockHash, held: bool) {
+        self.followers.retain(|follower| follower.tell(key, held));
     }
 
     /// Number of slots.

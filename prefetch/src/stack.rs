@@ -269,13 +269,13 @@ pub enum StackError {
         tier: TierName,
     },
     /// A tier holds blocks with another layout.
-    #[error("the {tier} tier holds {found:?}, the tiers above it {expected:?}")]
+    #[error("the {tier} tier holds {found:?}, the stack {expected:?}")]
     Layout {
         /// The tier.
         tier: TierName,
-        /// Layout of the store's blocks.
+        /// Layout of its blocks.
         found: BlockLayout,
-        /// Layout of the first tier.
+        /// Layout of the stack's blocks.
         expected: BlockLayout,
     },
 }

@@ -119,8 +119,8 @@ impl DiskTier {
         let (kept, beyond): (Vec<SlotRecord>, Vec<SlotRecord>) =
             rows.into_iter().partition(|row| row.slot < capacity_blocks);
         let mut index = TierIndex::new(capacity_blocks, config.policy, config.reuse);
-        if let Some(changes) = config.changes {
-            index = index.changes(name, changes);
+        if let Some(changes) = &config.changes {
+            index.follow(name, changes);
         }
         let restored = index.restore(&kept.iter().map(|row| (row.key, row.slot)).collect::<Vec<_>>());
         restored.expect("the catalog names each block and each slot once");

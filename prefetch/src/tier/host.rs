@@ -1,7 +1,7 @@
 //! The host tier: blocks in memory of this process.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use kvblock::BlockHash;
 
@@ -11,7 +11,7 @@ use crate::index::{IndexError, Lookup, TierIndex};
 use crate::policy::{PolicyKind, ReuseFilter};
 use crate::sync::lock;
 
-/// A bounded map from hash to block.
+/// A bounded map from hash to block, which may be in several [stacks](crate::stack::TierStack) at a time.
 ///
 /// Reads and writes copy outside of the lock: a reader holds a reference to its block, which may outlive the
 /// block's eviction, and a writer copies before it has a slot. Memory can therefore exceed the capacity by
@@ -49,12 +49,9 @@ impl HostTier {
         Self { layout, inner: Mutex::new(Inner { index, blocks: Vec::new() }) }
     }
 
-    /// Puts what the tier holds from now on, and no longer, into a queue.
-    #[must_use]
-    pub fn changes(self, changes: Changes) -> Self {
-        let Inner { index, blocks } = self.inner.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let index = index.changes(TierName::HOST, changes);
-        Self { inner: Mutex::new(Inner { index, blocks }), ..self }
+    /// Puts what the tier holds into a queue, and from now on each change, until the last clone of the queue is dropped.
+    pub fn follow(&self, changes: &Changes) {
+        lock(&self.inner).index.follow(TierName::HOST, changes);
     }
 
     fn block(&self, key: BlockHash, is_use: bool) -> Result<Arc<[u8]>, TierError> {

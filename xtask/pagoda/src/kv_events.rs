@@ -7,7 +7,8 @@
 //! - [`Cpu`](Medium::Cpu) is the host tier, [`Storage`](Medium::Storage) are the tiers of disk and remote store, with
 //!   [`CacheEvents::All`]. A block that a disk or a store holds from before is told of when a request first asks for it: a tier
 //!   keeps hashes of blocks, and not their tokens. Other engines may remove blocks from a store that they share; that is told of
-//!   when a request misses them.
+//!   when a request misses them. A host tier that engines share is told of by each of them, as far as its own requests saved or
+//!   looked for the blocks.
 //!
 //! Hashes are SHA-256 along the prompt from a root. They are the same in every process with the same block size and
 //! [policy of prefill](crate::Sparse), equal settings of [`reproducible`](crate::EngineOptions::reproducible) and, with it, of

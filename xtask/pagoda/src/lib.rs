@@ -14,6 +14,7 @@ pub mod fetch;
 #[cfg(feature = "grammar")]
 pub mod grammar;
 pub mod handle;
+mod host_tiers;
 #[cfg(feature = "hub")]
 pub mod hub;
 mod kept_tuning;

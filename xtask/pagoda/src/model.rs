@@ -15,6 +15,7 @@ use crate::error::{CheckpointError, Error};
 use crate::fetch::{ModelCache, Progress, SMOLLM2_135M_INSTRUCT};
 #[cfg(feature = "grammar")]
 use crate::grammar::{Compiler, Constraint};
+use crate::host_tiers::HostTiers;
 #[cfg(feature = "grammar")]
 use crate::mask::TokenMask;
 use crate::memory::{self, Extended};
@@ -36,6 +37,8 @@ pub struct Model {
     /// The devices that it was last loaded on, and the options that each was opened with.
     gpus: Mutex<Vec<(GpuOptions, Arc<Gpu>)>>,
     fingerprint: OnceLock<u128>,
+    /// Host tiers of its engines.
+    pub(crate) host_tiers: HostTiers,
     /// Text of each token, from the first search for text in tokens.
     token_texts: OnceLock<Vec<String>>,
     /// Compiler of constraints, from the first one.
@@ -99,6 +102,7 @@ impl Model {
             checkpoint,
             gpus: Mutex::default(),
             fingerprint: OnceLock::new(),
+            host_tiers: HostTiers::default(),
             token_texts: OnceLock::new(),
             #[cfg(feature = "grammar")]
             compiler: OnceLock::new(),

@@ -70,7 +70,8 @@ pub struct EngineOptions {
     /// Attention to selected blocks; `None` for full attention.
     #[setters(strip_option)]
     pub sparse: Option<Sparse>,
-    /// KV tiers below the device pool.
+    /// KV tiers below the device pool. Engines of one [`Model`](crate::Model) whose tiers differ in the disk at most, and whose
+    /// blocks are alike, share one host tier.
     #[setters(strip_option)]
     pub kv_tiers: Option<TierSpec>,
     /// Sequences and tokens to make room for; `None` for [`MAX_SEQUENCES`] sequences of the model's context length.

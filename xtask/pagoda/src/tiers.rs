@@ -32,7 +32,7 @@ use prefetch::failure::FailurePolicy;
 use prefetch::spec::{Compression, TierSpec};
 use prefetch::stack::TierStack;
 use prefetch::store::{Store, StoreConfig};
-use prefetch::tier::{BlockLayout, TierName};
+use prefetch::tier::{BlockLayout, HostTier, TierName};
 
 use crate::error::Error;
 use crate::event::CachedTokens;
@@ -62,6 +62,8 @@ pub struct Tiers {
     loader: prefetch::engine::Engine,
     saver: Saver,
     stack: Arc<TierStack>,
+    /// The host tier of the stack, which other engines of the model may have in theirs.
+    host: Option<Arc<HostTier>>,
     failure: FailurePolicy,
     objects: Arc<Objects>,
     origins: Origins,
@@ -151,9 +153,10 @@ impl Tiers {
             block_size: shape.block_size,
             num_kv_heads: shape.num_kv_heads,
         });
+        let host = model.host_tiers.get(spec, &config)?;
         let changes = (options.cache_events == CacheEvents::All).then(Changes::default);
         config.changes.clone_from(&changes);
-        let stack = Arc::new(spec.build(&config)?);
+        let stack = Arc::new(spec.build_below(host.clone(), &config)?);
         stack.probe()?;
         for warning in stack.take_warnings() {
             options.notes.tell(&Note::TierWarning { warning: warning.to_string() });
@@ -172,6 +175,7 @@ impl Tiers {
             loader: prefetch::engine::Engine::new(stack.clone(), load.prefetch_cache_size(room))?,
             saver: Saver::new(Store::new(stack.clone(), dump)?, &objects, reads)?,
             stack,
+            host,
             failure: spec.failure,
             room,
             ahead: load.prefetch_ahead,
@@ -215,6 +219,11 @@ impl Tiers {
             let names = origins.possible().iter().map(names).collect();
             ledger.know(block, names);
         }
+    }
+
+    /// The host tier: as long as anybody has it, an engine that is opened with the same options takes it over.
+    pub(crate) fn host(&self) -> Option<Arc<HostTier>> {
+        self.host.clone()
     }
 
     /// Whether there are events of the tiers.

@@ -246,6 +246,15 @@ fn several_devices_serve_behind_one_address() {
     let server = start();
     assert!(cached(&server, 3, "disk") > 0 && cached(&server, 4, "disk") > 0);
 
+    // What one computed is found by the other in memory of the host.
+    let server = Server::start(&["--device", "0,0", "--kv-tiers", "host=16MiB"]);
+    assert_eq!([3, 4].map(|token| cached(&server, token, "host")), [0, 0]);
+    server.ask("POST", "/reset_prefix_cache", "");
+    // The first engine gets the prompt of the second.
+    assert!([4, 3].map(|token| cached(&server, token, "host")).iter().all(|found| *found > 0));
+    let metrics = server.ask("GET", "/metrics", "");
+    assert!([0, 1].iter().all(|engine| metrics.contains(&tokens(*engine))), "{metrics}");
+
     let mut none = Command::new(env!("CARGO_BIN_EXE_xtask"));
     let none = none.args(["serve", "--device", "0,99", "--model"]).arg(tiny_llama()).output().unwrap();
     assert_eq!(none.status.code(), Some(1));

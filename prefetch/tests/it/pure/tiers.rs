@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use insta::assert_snapshot;
+use kvblock::BlockHash;
+use prefetch::assemble::StackConfig;
 use prefetch::changes::Changes;
 use prefetch::policy::{PolicyKind, ReuseFilter};
+use prefetch::spec::TierSpec;
 use prefetch::stack::{StackError, TierStack};
 use prefetch::testing::{FakeTier, Fault};
 use prefetch::tier::{BlockLayout, HostTier, Stored, Tier, TierError, TierName};
@@ -18,14 +21,39 @@ fn host(capacity: u32, policy: PolicyKind) -> HostTier {
     HostTier::new(layout(), capacity, policy, None)
 }
 
+fn policies() -> impl Strategy<Value = PolicyKind> {
+    prop::sample::select(&[PolicyKind::Lru, PolicyKind::Arc])
+}
+
+/// Does what a queue says; no block comes twice, and none goes that was not there.
+fn follow(held: &mut BTreeSet<BlockHash>, changes: &Changes) {
+    for change in changes.take() {
+        let done = if change.held { held.insert(change.key) } else { held.remove(&change.key) };
+        assert!(done, "{change:?}");
+    }
+}
+
 proptest! {
     #[test]
-    fn the_host_tier_keeps_the_rules(
-        ops in ops(), capacity in 1u32..12, policy in prop::sample::select(&[PolicyKind::Lru, PolicyKind::Arc]),
-    ) {
+    fn the_host_tier_keeps_the_rules(ops in ops(), capacity in 1u32..12, policy in policies()) {
         check_ops(&host(capacity, policy), &ops)?;
-        let changes = Changes::default();
-        check_changes(&host(capacity, policy).changes(changes.clone()), &changes, &BTreeSet::new(), &ops)?;
+    }
+
+    /// A queue that begins late is told of what is there, and one that nobody reads any more does no harm.
+    #[test]
+    fn whoever_follows_the_host_tier_knows_what_it_holds(
+        before in ops(), after in ops(), capacity in 1u32..12, policy in policies(),
+    ) {
+        let tier = host(capacity, policy);
+        let [early, late] = [(); 2].map(|()| Changes::default());
+        tier.follow(&early);
+        tier.follow(&Changes::default());
+        let held = check_changes(&tier, &early, &BTreeSet::new(), &before)?;
+        tier.follow(&late);
+        let now = check_changes(&tier, &late, &held, &after)?;
+        let mut known = held.into_iter().map(key).collect();
+        follow(&mut known, &early);
+        prop_assert_eq!(known, now.into_iter().map(key).collect());
     }
 }
 
@@ -73,6 +101,73 @@ fn a_load_climbs_to_the_faster_tiers_and_is_counted_where_it_came_from() {
     disk: 0+1 0 read 0 written 120
     remote: 1+0 0 read 120 written 0
     ");
+}
+
+/// Two engines save and load through one host tier, each on a thread, while others begin to follow it.
+#[test]
+fn stacks_that_share_a_host_tier_get_the_right_bytes_or_a_miss() {
+    const ROUNDS: u16 = 3000;
+    let spec: TierSpec = "host=960B".parse().unwrap();
+    let config = StackConfig::new(layout(), "test");
+    let host = Arc::new(spec.host(&config).unwrap().unwrap());
+    let capacity = usize::try_from(host.capacity_blocks().unwrap()).unwrap();
+    assert_eq!(capacity, 8);
+    let open = || {
+        let changes = Changes::default();
+        let stack = spec.build_below(Some(host.clone()), &config.clone().changes(changes.clone())).unwrap();
+        (stack, changes, BTreeSet::new())
+    };
+    let mut engines = [open(), open()];
+    let mut late = Vec::new();
+    std::thread::scope(|scope| {
+        for (seed, (stack, changes, known)) in (0u32..).zip(&mut engines) {
+            scope.spawn(move || {
+                let mut bytes = block(0);
+                let (mut hits, mut misses, mut state) = (0, 0, seed);
+                for round in 0..ROUNDS {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    let n = u16::try_from(state >> 16).unwrap() % 24;
+                    match round % 8 {
+                        0..3 => drop(stack.store(key(n), &block(n)).unwrap()),
+                        3 => drop(stack.remove(key(n)).unwrap()),
+                        4 => drop(stack.lookup(key(n))),
+                        _ => match stack.load(key(n), &mut bytes) {
+                            Ok(tier) => {
+                                assert_eq!((tier, &bytes), (TierName::HOST, &block(n)));
+                                hits += 1;
+                            }
+                            Err(TierError::NotFound { .. }) => misses += 1,
+                            Err(error) => panic!("{error}"),
+                        },
+                    }
+                    follow(known, changes);
+                }
+                let counted = stack.counters().tier(TierName::HOST);
+                assert_eq!((counted.hits, counted.misses, counted.errors), (hits, misses, 0));
+                assert!(hits > 0 && misses > 0, "{hits} hits, {misses} misses");
+            });
+        }
+        late.extend((0..20).map(|_| open()));
+    });
+    let held: BTreeSet<BlockHash> = (0..24).map(key).filter(|key| host.contains(*key).unwrap()).collect();
+    assert!(held.len() <= capacity, "{} blocks", held.len());
+    for (_, changes, known) in engines.iter_mut().chain(&mut late) {
+        follow(known, changes);
+        assert_eq!(*known, held);
+    }
+    // One ends, and the other goes on.
+    let [ended, (stack, ..)] = engines;
+    drop((ended, late));
+    stack.store(key(30), &block(30)).unwrap();
+    assert_eq!(stack.load(key(30), &mut block(0)).unwrap(), TierName::HOST);
+}
+
+#[test]
+fn a_host_tier_of_other_blocks_is_refused() {
+    let spec: TierSpec = "host=960B".parse().unwrap();
+    let config = StackConfig::new(BlockLayout::new(1, 120).unwrap(), "test");
+    let refused = spec.build_below(Some(Arc::new(host(1, PolicyKind::Lru))), &config).unwrap_err();
+    assert_snapshot!(refused, @"the host tier holds BlockLayout { shards: 3, shard_bytes: 40 }, the stack BlockLayout { shards: 1, shard_bytes: 120 }");
 }
 
 #[test]

@@ -17,8 +17,13 @@ impl Engine {
         self.followers.add(follower);
     }
 
+    /// Whether events come while the engine rests: of a host tier that other engines change too.
+    pub(crate) fn hears_of_others(&self) -> bool {
+        self.tiers.as_ref().is_some_and(Tiers::tell_events)
+    }
+
     /// Tells of the changes since the last call.
-    pub(super) fn tell_followers(&mut self) {
+    pub(crate) fn tell_followers(&mut self) {
         if self.options.cache_events.any() {
             let mut events = self.scheduler.take_cache_events();
             events.extend(self.tiers.as_mut().map(Tiers::take_events).unwrap_or_default());

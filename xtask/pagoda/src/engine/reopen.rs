@@ -4,6 +4,7 @@ use super::Engine;
 use crate::Note;
 use crate::error::Error;
 use crate::snapshot::Totals;
+use crate::tiers::Tiers;
 
 impl Engine {
     /// Whether a device was lost, so that every step fails.
@@ -38,10 +39,13 @@ impl Engine {
         }
         let wanted = decoder.num_blocks();
         options.kv_blocks = Some(decoder.device_blocks());
-        // The tiers finish their writes and free their folders; the decoder frees what is left of the device.
+        // The host tier stays; the others finish their writes and free their folders. The decoder frees what is left of the
+        // device.
+        let host = tiers.as_ref().and_then(Tiers::host);
         drop((tiers, decoder));
         scheduler.restart_all();
         let mut new = Self::open_shared(model, options)?;
+        drop(host);
         let blocks = new.decoder.num_blocks();
         if blocks != wanted {
             return Err(Error::KvBlocks { wanted, blocks, limit: blocks });

@@ -19,6 +19,9 @@ use crate::request::Request;
 /// Time between two snapshots of a running engine.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Time between two looks of a resting engine at a host tier that other engines change.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
 pub(super) struct Worker {
     /// The engine; only missing after it could not be reopened.
     engine: Option<Engine>,
@@ -138,13 +141,23 @@ impl Worker {
             }
             self.engine().rest();
             self.publish();
-            match self.commands.recv() {
-                Ok(command) => self.obey(command),
-                Err(mpsc::RecvError) => return false,
-            }
+            let Some(command) = self.next_command() else { return false };
+            self.obey(command);
         }
         self.announce();
         true
+    }
+
+    /// Waits for a command; `None` if there will be none. Meanwhile, followers hear of what other engines do to the host tier.
+    fn next_command(&mut self) -> Option<Command> {
+        while self.engine().hears_of_others() {
+            match self.commands.recv_timeout(LOOK_INTERVAL) {
+                Ok(command) => return Some(command),
+                Err(mpsc::RecvTimeoutError::Timeout) => self.engine().tell_followers(),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+        self.commands.recv().ok()
     }
 
     /// Tells the readers of requests that the engine has taken them, once a snapshot shows these requests as waiting.

@@ -236,7 +236,8 @@ mod tests {
         fn open(folder: &Path, host_objects: u32, disk_objects: u64) -> Self {
             let changes = Changes::default();
             let layout = BlockLayout::new(1, BYTES).unwrap();
-            let host = HostTier::new(layout, host_objects, PolicyKind::Lru, None).changes(changes.clone());
+            let host = HostTier::new(layout, host_objects, PolicyKind::Lru, None);
+            host.follow(&changes);
             let config =
                 DiskConfig::new(folder, layout, "test", disk_objects * 4096).changes(changes.clone());
             let (host, disk) = (Arc::new(host), Arc::new(DiskTier::open(config).unwrap()));

@@ -7,6 +7,7 @@ mod examples;
 mod fetch;
 mod fetched;
 mod handle;
+mod host_tier;
 #[cfg(feature = "hub")]
 mod hub;
 mod kv_events;

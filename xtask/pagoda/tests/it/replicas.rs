@@ -16,7 +16,7 @@ fn spawn(count: usize, bounds: HandleOptions) -> Replicas {
     Replicas::spawn(engines, bounds).unwrap()
 }
 
-fn ends(stream: ReplicaStream) -> Vec<Finished> {
+pub(crate) fn ends(stream: ReplicaStream) -> Vec<Finished> {
     let end = |event: Result<Event, Error>| match event.unwrap() {
         Event::Finished(end) => Some(*end),
         _ => None,
@@ -29,7 +29,7 @@ fn generated(replicas: &Replicas) -> Vec<u64> {
 }
 
 #[track_caller]
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
