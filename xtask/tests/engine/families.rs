@@ -53,10 +53,10 @@ fn serves(name: &str, sizes: &Sizes) -> Value {
     let prompts = [3, 3, 2].map(|n| golden(name, &format!("prompt_{n}")));
     // Without common beginnings, so that every sequence needs its own blocks.
     let prompts = [&prompts[0][..], &prompts[1][7..], &prompts[2]].map(<[u32]>::to_vec);
+    let roomy = generate(name, &prompts, &flags);
     for mode in ["recompute", "swap"] {
-        let flags = [&flags[..], &["--preempt", mode]].concat();
-        let roomy = generate(name, &prompts, &flags);
-        let pressed = generate(name, &prompts, &[&flags[..], &["--kv-blocks", &tight]].concat());
+        let pressed = [&flags[..], &["--preempt", mode, "--kv-blocks", &tight]].concat();
+        let pressed = generate(name, &prompts, &pressed);
         assert!(preemptions(&pressed) > 0, "{name}: {tight} blocks were enough for three prompts");
         assert_eq!(output_ids(&pressed), output_ids(&roomy), "{name}, {mode}");
         assert_greedy(name, &pressed[..1], &[3]);
@@ -180,8 +180,8 @@ fn gguf_serves_like_safetensors() {
     }
 }
 
-/// Draws 2,000 tokens beside tiers: no step holds more blocks of `groups` than kvblock promises for them, and a pool that gives
-/// no block back, since it goes on in memory of the host, gives the same tokens.
+/// Draws 600 tokens, with `PAGODA_LONG_TESTS=1` 2,000, beside tiers: no step holds more blocks of `groups` than kvblock promises
+/// for them, and a pool that gives no block back, since it goes on in memory of the host, gives the same tokens.
 fn recycles(name: &str, groups: &[&str], kind: AttentionKind) {
     const CHUNK: u32 = 8;
     let file = ids_file(&[golden(name, "prompt_1")]);
@@ -193,9 +193,10 @@ fn recycles(name: &str, groups: &[&str], kind: AttentionKind) {
             ["--raw", "--reproducible", "--max-tokens", tokens, "--block-size", "8", "--chunk", &chunk];
         run(generate.args(sizes).args(["--kv-dtype", "f32"]).args(flags)).remove(0)
     };
-    let recycled = draw("2000", &["--kv-tiers", "host=64MiB"]);
+    let tokens = if std::env::var_os("PAGODA_LONG_TESTS").is_some() { 2000 } else { 600 };
+    let recycled = draw(&tokens.to_string(), &["--kv-tiers", "host=64MiB"]);
     let drawn = crate::ids(&recycled["output_ids"]);
-    assert_eq!(drawn.len(), 2000);
+    assert_eq!(drawn.len(), tokens);
     let spec = KvCacheSpec::new(kind, BlockSize::new(8).unwrap(), 1, 8, KvDtype::F32);
     // A step takes a chunk of prompts and a token of each sequence that decodes.
     let limits = LengthLimits::new(2100).max_batched_tokens(CHUNK + 1);
@@ -214,17 +215,17 @@ fn recycles(name: &str, groups: &[&str], kind: AttentionKind) {
 }
 
 #[test]
-fn mistral_recycles_over_2000_tokens() {
+fn mistral_recycles() {
     recycles("tiny-mistral", &["window_24"], AttentionKind::SlidingWindow { window: 24 });
 }
 
 #[test]
-fn gpt_oss_recycles_over_2000_tokens() {
+fn gpt_oss_recycles() {
     recycles("tiny-gpt-oss", &["window_16"], AttentionKind::SlidingWindow { window: 16 });
 }
 
 #[test]
-fn llama4_recycles_over_2000_tokens() {
+fn llama4_recycles() {
     let groups = ["chunk_16", "chunk_16.1", "chunk_16.2"];
     recycles("tiny-llama4", &groups, AttentionKind::ChunkedLocal { chunk: 16 });
 }

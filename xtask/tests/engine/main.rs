@@ -75,8 +75,13 @@ fn fixture(name: &str) -> PathBuf {
 fn run(command: &mut Command) -> Vec<Value> {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{command:?}: {}", text(&output.stderr));
+    lines(&output.stdout)
+}
+
+/// The lines that a command printed; those of `generate` in the order of prompts and samples.
+fn lines(stdout: &[u8]) -> Vec<Value> {
     let mut lines: Vec<Value> =
-        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+        text(stdout).lines().map(|line| serde_json::from_str(line).expect(line)).collect();
     lines.sort_by_key(|line| (line["index"].as_u64(), line["sample"].as_u64()));
     lines
 }
