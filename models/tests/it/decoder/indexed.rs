@@ -10,6 +10,7 @@ use super::invariance::assert_same;
 use super::served::{Request, Served, serve};
 use super::tiny::{Tiny, family, fixture, tiny, values};
 use super::{blocks_of, options};
+use crate::usual;
 
 /// Reads a file that `make_fp8.py` wrote.
 fn reference(name: &str, file: &str) -> Vec<u8> {
@@ -94,9 +95,8 @@ fn chunks_and_blocks_do_not_change_a_bit() {
         let options = options(kv_dtype).reproducible(true).index_dtype(IndexDtype::Fp8);
         let request = Request::new(&tiny.prompts[3].ids, 8);
         let want = serve(&mut tiny.decoder(&options), &[request], 200).remove(0);
-        for (block_size, chunk, prefill) in
-            [(4, 7, request.prefill), (64, 150, request.prefill), (16, 64, 130)]
-        {
+        let sizes = [(4, 7, request.prefill), (16, 64, 130), (64, 150, request.prefill)];
+        for &(block_size, chunk, prefill) in usual(2, &sizes) {
             let request = Request { prefill, ..request };
             let served = serve(&mut tiny.decoder(&blocks_of(block_size, &options)), &[request], chunk);
             let what = format!(

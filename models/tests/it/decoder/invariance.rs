@@ -6,6 +6,7 @@ use models::DecoderOptions;
 use super::served::{Request, Served, serve};
 use super::tiny::{family, tiny};
 use super::{CAPACITY, blocks_of, options};
+use crate::usual;
 
 /// Tokens drawn after each prompt.
 const TOKENS: usize = 12;
@@ -61,9 +62,8 @@ fn caches_of_codes_are_invariant_too() {
     for kv_dtype in [KvDtype::Fp8, KvDtype::Int8] {
         let options = reproducible().kv_dtype(kv_dtype);
         let want = serve(&mut tiny().decoder(&options), &[request], 200).remove(0);
-        for (block_size, chunk, prefill) in
-            [(4, 7, request.prefill), (64, 150, request.prefill), (16, 64, 130)]
-        {
+        let sizes = [(4, 7, request.prefill), (16, 64, 130), (64, 150, request.prefill)];
+        for &(block_size, chunk, prefill) in usual(2, &sizes) {
             let request = Request { prefill, ..request };
             let served = serve(&mut tiny().decoder(&blocks_of(block_size, &options)), &[request], chunk);
             let what =
@@ -129,7 +129,7 @@ fn company_does_not_change_a_bit_in_the_default_mode() {
 /// Compressed attention goes row by row and keeps its states: neither blocks nor chunks nor the phase change a bit.
 #[test]
 fn nothing_around_a_row_of_compressed_attention_changes_a_bit() {
-    nothing_changes_a_bit("tiny-deepseek-v4", &[(4, 7, 200), (64, 1, 200), (16, 64, 130)]);
+    nothing_changes_a_bit("tiny-deepseek-v4", usual(2, &[(4, 7, 200), (16, 64, 130), (64, 1, 200)]));
 }
 
 /// So does NSA, but that its means are those of blocks of the cache: of 16 tokens here, whether 16 or 64 are asked for.

@@ -11,6 +11,7 @@ use super::invariance::assert_same;
 use super::served::{Request, Served, serve};
 use super::tiny::{family, tiny};
 use super::{blocks_of, options};
+use crate::usual;
 
 use HostMemory::{InPlace, Mapped, Staged};
 
@@ -56,7 +57,8 @@ fn layers_that_reach_less_far_stream_too() {
         let run = |options: &DecoderOptions| serve(&mut tiny.decoder(options), &[request], 300).remove(0);
         let kept = |options: DecoderOptions| options.recycle(false);
         let want = run(&kept(offloading(Mapped, [16, 0, 1]).num_blocks(100).offload(None)));
-        for (memory, pool) in [(Mapped, [16, 17, 1]), (Staged, [16, 33, 2]), (Mapped, [4, 260, 3])] {
+        let pools = [(Mapped, [16, 17, 1]), (Staged, [16, 33, 2]), (Mapped, [4, 260, 3])];
+        for &(memory, pool) in usual(2, &pools) {
             let got = run(&kept(offloading(memory, pool)));
             assert_same(&format!("{name}, {memory:?}, block size, blocks and slots {pool:?}"), &got, &want);
         }
@@ -72,7 +74,8 @@ fn latents_stream_too() {
         let run =
             |options: DecoderOptions| serve(&mut tiny.decoder(&options.kv_dtype(kv_dtype)), &requests, 200);
         let want = run(offloading(Mapped, [16, 0, 1]).num_blocks(200).offload(None));
-        for (memory, pool) in [(Mapped, [16, 17, 1]), (Staged, [16, 40, 2]), (Mapped, [4, 170, 3])] {
+        let pools = [(Mapped, [16, 17, 1]), (Staged, [16, 40, 2]), (Mapped, [4, 170, 3])];
+        for &(memory, pool) in usual(2, &pools) {
             let got = run(offloading(memory, pool));
             let what = format!("{kv_dtype:?}, {memory:?}, block size, blocks and slots {pool:?}");
             assert_same(&what, &got[0], &want[0]);
@@ -98,7 +101,8 @@ fn tiles_of_prefills_stream() {
             serve(&mut tiny.decoder(&options), &requests, 200)
         };
         let want = run(offloading(Mapped, [16, 0, 1]).num_blocks(200).offload(None));
-        for (memory, pool) in [(Mapped, [16, 40, 1]), (Staged, [16, 80, 2]), (Mapped, [4, 260, 3])] {
+        let pools = [(Mapped, [16, 40, 1]), (Staged, [16, 80, 2]), (Mapped, [4, 260, 3])];
+        for &(memory, pool) in usual(2, &pools) {
             let got = run(offloading(memory, pool));
             for (got, want) in got.iter().zip(&want) {
                 let pairs = got.logits.iter().zip(&want.logits);
@@ -178,13 +182,14 @@ fn blocks_of_several_buffers_give_the_bits_of_one() {
             (serve(&mut decoder, &requests, 200), decoder.host_traffic())
         };
         let (want, _) = run(offloading(Mapped, [16, 0, 1]).num_blocks(200).offload(None));
-        for (memory, pool, buffer_blocks) in [
+        let pools = [
             (Mapped, [16, 24, 1], 7),
             (Staged, [16, 33, 2], 1),
-            (Mapped, [4, 150, 3], 50),
             (InPlace, [16, 20, 2], 21),
+            (Mapped, [4, 150, 3], 50),
             (InPlace, [4, 150, 1], 100),
-        ] {
+        ];
+        for &(memory, pool, buffer_blocks) in usual(if name == "tiny-llama" { 5 } else { 3 }, &pools) {
             let whole = offloading(memory, pool);
             let (got, moved) = run(cut(whole.clone(), buffer_blocks));
             let what = format!("{name}, {memory:?}, {pool:?}, buffers of {buffer_blocks} blocks");

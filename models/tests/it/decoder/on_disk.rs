@@ -17,6 +17,7 @@ use super::invariance::assert_same;
 use super::served::{Request, serve};
 use super::tiny::{family, tiny};
 use super::{blocks_of, options};
+use crate::is_long;
 
 use HostMemory::{Mapped, Staged};
 
@@ -94,6 +95,9 @@ fn windows_sinks_latents_and_tiles_go_on_to_the_disk() {
         let want = serve(&mut tiny.decoder(&base), &requests, 250);
         let options = on_disk(&tiny.config, base.clone(), Mapped, [16, 20, 6, 2]);
         assert_same(name, &serve(&mut tiny.decoder(&options), &requests, 250)[0], &want[0]);
+        if name != "tiny-gpt-oss" && !is_long() {
+            continue;
+        }
         // Rows of prefills in tiles: the sum over a chunk is rounded between chunks.
         let base = base.reproducible(false).kv_dtype(KvDtype::F32);
         let want = serve(&mut tiny.decoder(&base), &requests, 250);

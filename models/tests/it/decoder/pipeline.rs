@@ -10,6 +10,7 @@ use super::invariance::assert_same;
 use super::options;
 use super::served::{Request, Served, serve};
 use super::tiny::{Tiny, family, tiny};
+use crate::usual;
 
 /// The first layers on one device, the others on another one.
 fn halves(tiny: &Tiny) -> [u32; 2] {
@@ -50,16 +51,17 @@ fn assert_all_same(what: &str, got: &[Served], want: &[Served]) {
 
 #[test]
 fn two_devices_compute_what_one_does() {
-    for name in [
-        "tiny-llama",
-        "tiny-gemma2",
+    let names = [
         "tiny-gpt-oss",
-        "tiny-qwen3-moe",
         "tiny-llama4",
-        "tiny-deepseek-v3",
         "tiny-deepseek-v32",
         "tiny-nsa",
-    ] {
+        "tiny-llama",
+        "tiny-gemma2",
+        "tiny-qwen3-moe",
+        "tiny-deepseek-v3",
+    ];
+    for &name in usual(4, &names) {
         let (tiny, options) = (family(name), options(KvDtype::F16).recycle(false));
         let mut one = tiny.decoder(&options);
         let want = served(&mut one, tiny, 48);
@@ -90,6 +92,7 @@ fn parts_of_a_step_compute_what_the_step_does() {
         let timed = pipeline.stages().iter().all(|stage| stage.gpu().time_dispatches(true));
         if timed {
             assert_all_same("timed", &served(&mut pipeline, tiny(), 100), &want);
+            pipeline.stages().iter().for_each(|stage| assert!(stage.gpu().time_dispatches(false)));
         }
     }
 }

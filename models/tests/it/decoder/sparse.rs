@@ -9,6 +9,7 @@ use super::invariance::assert_same;
 use super::served::{Request, Served, serve};
 use super::tiny::{Tiny, family, tiny};
 use super::{blocks_of, options};
+use crate::usual;
 
 pub(super) fn sparse(spec: &str, place: SelectionPlace) -> DecoderOptions {
     let policy = sparse_select::build(spec).unwrap().into();
@@ -212,19 +213,21 @@ fn layers_reuse_the_selection_before_them() {
 }
 
 /// Codes of 8 bits are digested, mirrored and attended as what they stand for; beside them and f16 digests are in f16, and both
-/// sides round them alike.
+/// sides round them alike. By default each policy has one of the types, with `PAGODA_LONG_TESTS=1` all.
 #[test]
 fn caches_of_halves_and_codes_are_selected_from_alike() {
-    for kv_dtype in [KvDtype::F16, KvDtype::Fp8, KvDtype::Int8] {
-        for spec in [
-            "quest:page_budget=6,dense_layers=1,block_size=16",
-            "quest:mass=0.01,dense_layers=0,block_size=8",
-            "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
-            "kvcomp:block_size=16,topk_tokens=96,sink=1,recent=2,length_threshold=96",
-            "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=33",
-            "xattn:block_size=16,stride=4,threshold=0.5",
-            "flashprefill:block_size=16,alpha=0.7,sink_blocks=1,recent_blocks=2",
-        ] {
+    let mut dtypes = [KvDtype::F16, KvDtype::Fp8, KvDtype::Int8];
+    for spec in [
+        "quest:page_budget=6,dense_layers=1,block_size=16",
+        "quest:mass=0.01,dense_layers=0,block_size=8",
+        "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
+        "kvcomp:block_size=16,topk_tokens=96,sink=1,recent=2,length_threshold=96",
+        "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=33",
+        "xattn:block_size=16,stride=4,threshold=0.5",
+        "flashprefill:block_size=16,alpha=0.7,sink_blocks=1,recent_blocks=2",
+    ] {
+        dtypes.rotate_left(1);
+        for &kv_dtype in usual(1, &dtypes) {
             let options = |place| sparse(spec, place).kv_dtype(kv_dtype);
             assert_eq!(
                 tiny().decoder(&options(SelectionPlace::Device)).selects_on(),

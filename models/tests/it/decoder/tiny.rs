@@ -1,5 +1,6 @@
 //! The tiny models and what transformers computed with them.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -130,10 +131,14 @@ impl Tiny {
         Decoder::load(gpu, &self.config, self.checkpoint.weights(), options)
     }
 
-    /// A pipeline with as many of the layers on each device as `layers` says, each opened for it.
+    /// A pipeline with as many of the layers on each device as `layers` says. The devices are of the test, which has compiled
+    /// kernels on those that it used before.
     pub(crate) fn pipeline(&self, layers: &[u32], options: &DecoderOptions) -> Result<Pipeline, ModelError> {
-        let gpus: Vec<Arc<Gpu>> = layers.iter().map(|_| Arc::new(open_gpu())).collect();
-        Pipeline::load(&gpus, layers, &self.config, self.checkpoint.weights(), options)
+        thread_local!(static GPUS: RefCell<Vec<Arc<Gpu>>> = const { RefCell::new(Vec::new()) });
+        GPUS.with_borrow_mut(|gpus| {
+            gpus.resize_with(gpus.len().max(layers.len()), || Arc::new(open_gpu()));
+            Pipeline::load(&gpus[..layers.len()], layers, &self.config, self.checkpoint.weights(), options)
+        })
     }
 
     /// A decoder of tensors that `edit` has changed, with `change` to the configuration.

@@ -12,6 +12,7 @@ use super::super::invariance::assert_same;
 use super::super::served::{Request, serve};
 use super::super::tiny::tiny;
 use super::{Mapped, on_volume, roomy};
+use crate::usual;
 
 /// Blocks beside `spec`, of which `host_blocks` lie in memory of the host, 1 for the null block alone, and the others on the disk
 /// of `volume`, whose calls move less than was asked for and are interrupted; of the device's `num_blocks` most are slots.
@@ -49,16 +50,17 @@ fn selected_blocks_of_contexts_on_disk_give_the_same_bits() {
     let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(700).collect();
     let requests = [Request { prefill: 680, ..Request::new(&ids, 10) }, Request::new(&ids[7..330], 16)];
     // A host of one block has the null block alone; of 40 the first sequence's blocks are in both places.
-    for (spec, kv_dtype, num_blocks, hosts) in [
+    let cases = [
         (QUEST, KvDtype::F16, 64, &[1, 40][..]),
-        (QUEST, KvDtype::Int8, 64, &[1, 9]),
         // More pages than there are slots: partition by partition.
         ("quest:page_budget=20,dense_layers=0,block_size=16", KvDtype::F16, 48, &[1, 40]),
-        ("quest:page_budget=6,dense_layers=1,block_size=16", KvDtype::F16, 64, &[1, 40]),
         ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16", KvDtype::F16, 64, &[1]),
         ("kvcomp:block_size=16,topk_tokens=96,length_threshold=96", KvDtype::F16, 64, &[1, 60]),
         (UCM, KvDtype::F16, 64, &[1, 41]),
-    ] {
+        (QUEST, KvDtype::Int8, 64, &[1, 9]),
+        ("quest:page_budget=6,dense_layers=1,block_size=16", KvDtype::F16, 64, &[1, 40]),
+    ];
+    for &(spec, kv_dtype, num_blocks, hosts) in usual(5, &cases) {
         let want = serve(&mut tiny().decoder(&resident(spec, kv_dtype)), &requests, 200);
         for host_blocks in hosts {
             let volume = SimVolume::new(3, u64::MAX);
