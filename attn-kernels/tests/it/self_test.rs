@@ -6,7 +6,7 @@ use attn_kernels::profile::Matrices;
 use attn_kernels::self_test::{Case, Fault, Spec, Values, cases, gaps, skipped};
 use attn_kernels::{Level, NamedVariant, TextLength, Variant, catalog, variants, variants_of};
 
-use crate::reference::device::{assert_passes, uncompared};
+use crate::reference::device::{self, assert_passes, uncompared};
 
 /// Kernels that make, of floats or of lists, what later kernels use as indices.
 const INDICES: [&str; 8] = [
@@ -20,12 +20,9 @@ const INDICES: [&str; 8] = [
     "vote_blocks",
 ];
 
-fn gpu(checks: Checks) -> Option<Gpu> {
-    if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
-        eprintln!("ATTN_GPU=skip: no kernel runs");
-        return None;
-    }
-    Some(Gpu::open(&GpuOptions::new(checks)).expect("GPU tests need an adapter"))
+/// A device without bounds checks.
+fn unchecked() -> Option<Gpu> {
+    device::gpu().map(|_| Gpu::open(&GpuOptions::new(Checks::Off)).expect("it opened before"))
 }
 
 #[test]
@@ -59,8 +56,8 @@ fn a_variant_without_cases_is_told() {
 
 #[test]
 fn every_variant_passes() {
-    let Some(gpu) = gpu(Checks::On) else { return };
-    every_variant_passes_on(&gpu);
+    let Some(gpu) = device::gpu() else { return };
+    every_passes_on(gpu, |_| true);
 }
 
 /// Software drivers multiply matrices here alone.
@@ -73,28 +70,27 @@ fn every_variant_with_matrices_passes() {
 /// Software drivers run the short text, most GPUs the full one.
 #[test]
 fn every_variant_passes_in_the_other_text() {
-    let Some(usual) = gpu(Checks::On) else { return };
+    let Some(usual) = device::gpu() else { return };
     let other = if usual.is_cpu() { TextLength::Full } else { TextLength::Short };
-    every_variant_passes_on(&Gpu::open(&GpuOptions::new(Checks::On).text(other)).expect("it opened before"));
+    passes_in(other, TextLength::Full, TextLength::Short);
 }
 
 /// Intel's GPUs run a third text of some kernels.
 #[test]
 fn variants_that_have_a_middle_text_pass_in_it() {
-    if gpu(Checks::On).is_none() {
+    if device::gpu().is_none() {
         return;
     }
-    let text =
-        |variant: &Variant, length| variant.wgsl_of(length, Matrices::NVIDIA).expect("variants compose");
-    let differs = |named: &NamedVariant| {
-        text(&named.variant, TextLength::Middle) != text(&named.variant, TextLength::Full)
-    };
-    let options = GpuOptions::new(Checks::On).text(TextLength::Middle);
-    every_passes_on(&Gpu::open(&options).expect("it opened before"), differs);
+    passes_in(TextLength::Middle, TextLength::Middle, TextLength::Full);
 }
 
-fn every_variant_passes_on(gpu: &Gpu) {
-    every_passes_on(gpu, |_| true);
+/// Runs the variants whose texts of two lengths differ, in one of `length`; the others are of one text, which has been run.
+fn passes_in(length: TextLength, one: TextLength, other: TextLength) {
+    let text =
+        |variant: &Variant, length| variant.wgsl_of(length, Matrices::NVIDIA).expect("variants compose");
+    let differs = |named: &NamedVariant| text(&named.variant, one) != text(&named.variant, other);
+    let options = GpuOptions::new(Checks::On).text(length);
+    every_passes_on(&Gpu::open(&options).expect("it opened before"), differs);
 }
 
 fn every_passes_on(gpu: &Gpu, asked: impl Fn(&NamedVariant) -> bool) {
@@ -107,7 +103,7 @@ fn every_passes_on(gpu: &Gpu, asked: impl Fn(&NamedVariant) -> bool) {
 /// The checks would hide what the engine, which runs without, gets.
 #[test]
 fn indices_stay_inside_their_buffers_whatever_the_scores() {
-    let Some(gpu) = gpu(Checks::Off) else { return };
+    let Some(gpu) = unchecked() else { return };
     for kernel in INDICES {
         let named = variants().into_iter().filter(|named| named.variant.kernel.name == kernel);
         for named in named.filter(|named| named.level() <= gpu.level()) {
@@ -122,7 +118,7 @@ fn indices_stay_inside_their_buffers_whatever_the_scores() {
 
 #[test]
 fn a_write_outside_a_buffer_is_told() {
-    let Some(gpu) = gpu(Checks::Off) else { return };
+    let Some(gpu) = unchecked() else { return };
     let named = variants().into_iter().find(|named| named.name == "copy_blocks").unwrap();
     let mut case: Case = cases(&named.variant, &Spec::default()).remove(0);
     // The last block of the eight that it writes, 6, now ends behind the buffer.
@@ -135,14 +131,14 @@ fn a_write_outside_a_buffer_is_told() {
 
 #[test]
 fn a_wrong_result_is_told() {
-    let Some(gpu) = gpu(Checks::On) else { return };
+    let Some(gpu) = device::gpu() else { return };
     let named = variants().into_iter().find(|named| named.name == "lse_merge").unwrap();
     let mut case = cases(&named.variant, &Spec::default()).remove(0);
     let Values::Floats(_, tolerance, want) = &mut case.wants[0].1 else { panic!("floats") };
     let index = want.iter().position(|x| x.abs() > 0.1).unwrap();
     assert!(tolerance.abs + tolerance.rel < 1e-4);
     want[index] *= 1.001;
-    match case.run(&gpu) {
+    match case.run(gpu) {
         Err(Fault::Floats { binding: 3, mismatch, .. }) => {
             assert_eq!((mismatch.index, mismatch.outside), (index, 1));
         }
@@ -153,6 +149,6 @@ fn a_wrong_result_is_told() {
     let mut case: Case = cases(&named.variant, &Spec::default()).remove(0);
     let Values::Words(want) = &mut case.wants[0].1 else { panic!("words") };
     want[77] ^= 1;
-    let fault = case.run(&gpu).unwrap_err();
+    let fault = case.run(gpu).unwrap_err();
     assert!(matches!(fault, Fault::Words { binding: 2, index: 77, .. }), "{fault}");
 }
