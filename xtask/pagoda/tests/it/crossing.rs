@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pagoda::{
-    Demand, Engine, EngineOptions, Error, KvDtype, Model, Note, Notes, Phase, Registry, Sparse, Stopwatch,
+    Demand, Engine, EngineOptions, Error, KvDtype, Note, Notes, Phase, Registry, Sparse, Stopwatch,
 };
 
-use super::{fixture, request, run};
+use super::{model, request, run};
 
 /// Notes of an engine and steps that were timed.
 #[derive(Clone, Default)]
@@ -49,7 +49,7 @@ impl Told {
     }
 
     fn engine(&self, spec: &str, fixed: u32) -> Engine {
-        Engine::open(Model::open(fixture("tiny-llama")).unwrap(), self.options(spec, fixed)).unwrap()
+        Engine::open(model(), self.options(spec, fixed)).unwrap()
     }
 
     /// The steps that were timed, each once.
@@ -95,7 +95,7 @@ fn rows_below_the_crossing_are_dense_and_others_select() {
 
     let mut dense = told.options(QUEST, 300);
     dense.sparse = None;
-    let mut dense = Engine::open(Model::open(fixture("tiny-llama")).unwrap(), dense).unwrap();
+    let mut dense = Engine::open(model(), dense).unwrap();
     assert_eq!(served(&mut dense, &[(100, 30)])[0].2, short[0].2);
 }
 
@@ -127,7 +127,7 @@ fn chunks_of_less_than_a_query_block_are_dense_on_software_drivers() {
     let told = Told::default();
     let opened = |spec: &str, chunk: u32| {
         let options = told.options(spec, 0).stopwatch(Stopwatch::default()).chunk(chunk);
-        Engine::open(Model::open(fixture("tiny-llama")).unwrap(), options).unwrap()
+        Engine::open(model(), options).unwrap()
     };
     let density = |spec: &str, chunk| served(&mut opened(spec, chunk), &[(400, 1)])[0].0;
     let densities = [density(spec, 15), density(spec, 16), density(&format!("{spec},min_tokens=0"), 15)];
@@ -183,15 +183,14 @@ fn lengths_that_are_given_are_not_timed() {
     told.engine(&format!("{WINDOW},min_tokens=0"), 60_000);
     told.engine(&format!("{WINDOW},min_tokens=0+{QUEST},block_size=16,min_tokens=64"), 60_000);
     // Nothing decides on bits but what was asked for.
-    let model = Model::open(fixture("tiny-llama")).unwrap();
-    Engine::open(model, told.options(QUEST, 0).reproducible(true)).unwrap();
+    Engine::open(model(), told.options(QUEST, 0).reproducible(true)).unwrap();
     assert_eq!((told.timed(), told.notes()), (String::new(), Vec::new()));
 }
 
 #[test]
 fn times_and_reproducible_results_exclude_each_other() {
     let options = Told::default().options(&format!("{QUEST},min_tokens=measured"), 0).reproducible(true);
-    let refused = Engine::open(Model::open(fixture("tiny-llama")).unwrap(), options).unwrap_err();
+    let refused = Engine::open(model(), options).unwrap_err();
     assert!(matches!(refused, Error::TimedReproducible { .. }));
     insta::assert_snapshot!(refused, @"sparse quest:page_budget=4,dense_layers=0,min_tokens=measured: min_tokens=measured lets times decide which steps select, and reproducible results depend on none");
 }

@@ -8,7 +8,7 @@ use pagoda::{Demand, Engine, EngineOptions, FinishReason, Model, Pooling, Reques
 use safetensors::SafeTensors;
 use tempfile::TempDir;
 
-use crate::{fixture, options, prompt, request, run};
+use crate::{fixture, model, options, prompt, request, run};
 
 /// Prompts of a fixture, and the logits of their last positions by transformers 5.23.0: products of the output head with the
 /// final hidden states.
@@ -150,7 +150,7 @@ fn near(got: &[f32], want: &[f32]) {
 /// A sequence that lost its blocks is computed again, and its tokens are pooled once.
 #[test]
 fn preempted_embeddings_are_those_of_an_idle_engine() {
-    let model = Arc::new(Model::open(fixture("tiny-llama")).unwrap());
+    let model = model();
     let asks: Vec<Request> = (0..6)
         .flat_map(|seed| {
             let pooling = if seed % 2 == 0 { Pooling::Mean } else { Pooling::Last };

@@ -28,7 +28,11 @@ mod tier_groups;
 #[cfg(feature = "tools")]
 mod tools;
 
+use std::num::NonZero;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::thread;
 
 use pagoda::{Demand, Engine, EngineOptions, Event, Finished, KvDtype, Model, Request};
 
@@ -43,9 +47,26 @@ fn options() -> EngineOptions {
     EngineOptions::new().kv_dtype(KvDtype::F32).chunk(32).demand(demand)
 }
 
-/// An engine of the tiny Llama, whose vocabulary is 128 tokens.
+/// One of the tiny Llamas that tests share, throughout a test the same, and with it a device, on which kernels compile once.
+/// There are as many as processors, but few: each compiles anew.
+fn model() -> Arc<Model> {
+    static MODELS: LazyLock<Vec<OnceLock<Arc<Model>>>> = LazyLock::new(|| {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        (0..processors.min(4)).map(|_| OnceLock::new()).collect()
+    });
+    static TESTS: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static TEST: usize = TESTS.fetch_add(1, Ordering::Relaxed));
+    Arc::clone(MODELS[TEST.with(|test| test % MODELS.len())].get_or_init(|| Arc::new(open_model())))
+}
+
+/// The tiny Llama, whose vocabulary is 128 tokens, with devices that no other test uses.
+fn open_model() -> Model {
+    Model::open(fixture("tiny-llama")).unwrap()
+}
+
+/// An engine of a shared model.
 fn engine(options: &EngineOptions) -> Engine {
-    Engine::open(Model::open(fixture("tiny-llama")).unwrap(), options.clone()).unwrap()
+    Engine::open(model(), options.clone()).unwrap()
 }
 
 /// `len` tokens of a sequence that `seed` names.

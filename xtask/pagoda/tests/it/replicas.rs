@@ -5,14 +5,20 @@ use std::time::{Duration, Instant};
 
 use kvblock::{CacheEvent, Medium};
 use pagoda::{
-    CacheEvents, Error, Event, Finished, HandleOptions, Health, ReplicaStream, Replicas, Request, Sampling,
+    CacheEvents, Engine, EngineOptions, Error, Event, Finished, HandleOptions, Health, ReplicaStream,
+    Replicas, Request, Sampling,
 };
 
 use crate::kv_events::Router;
-use crate::{engine, options, prompt, request, run};
+use crate::{engine, open_model, options, prompt, request, run};
+
+/// An engine on a device that no other one uses.
+fn alone(options: &EngineOptions) -> Engine {
+    Engine::open(open_model(), options.clone()).unwrap()
+}
 
 fn spawn(count: usize, bounds: HandleOptions) -> Replicas {
-    let engines = (0..count).map(|_| engine(&options().cache_events(CacheEvents::Device))).collect();
+    let engines = (0..count).map(|_| alone(&options().cache_events(CacheEvents::Device))).collect();
     Replicas::spawn(engines, bounds).unwrap()
 }
 
@@ -145,7 +151,7 @@ fn a_lost_engine_loses_no_request_and_sends_no_token_twice() {
 fn an_engine_that_is_opened_anew_tells_its_own_followers() {
     let routers = [Router::default(), Router::default()];
     let engines = routers.each_ref().map(|router| {
-        let mut engine = engine(&options().cache_events(CacheEvents::Device));
+        let mut engine = alone(&options().cache_events(CacheEvents::Device));
         router.follow(&mut engine);
         engine
     });

@@ -1,16 +1,16 @@
 //! Draws as requests ask for them: log-probabilities, masks, biases, penalties and ends.
 
 use pagoda::{
-    Demand, Engine, Error, Event, FinishReason, LogProbs, LogitBias, Model, Penalties, Request, Sampling,
-    Sequence, TokenBias, TokenMask, error_chain,
+    Demand, Engine, Error, Event, FinishReason, LogProbs, LogitBias, Penalties, Request, Sampling, Sequence,
+    TokenBias, TokenMask, error_chain,
 };
 
-use crate::{engine, fixture, options, prompt, request, run};
+use crate::{engine, model, options, prompt, request, run};
 
 /// Log-probabilities of `ids` but the first, each given those before it.
 fn scored(ids: &[u32]) -> Vec<f32> {
     let options = options().demand(Demand::one(512));
-    let mut decoder = Model::open(fixture("tiny-llama")).unwrap().load(&options, 32).unwrap();
+    let mut decoder = model().load(&options, 32).unwrap();
     Sequence::new(&mut decoder, 32).unwrap().log_probs(ids).unwrap()
 }
 

@@ -10,11 +10,11 @@ use pagoda::{
     most_likely,
 };
 
-use crate::{engine, fixture, options, prompt, request, run};
+use crate::{engine, fixture, model, options, prompt, request, run};
 
 fn decoder(options: &EngineOptions) -> Pipeline {
     let options = options.clone().demand(Demand::one(512));
-    Model::open(fixture("tiny-llama")).unwrap().load(&options, options.chunk).unwrap()
+    model().load(&options, options.chunk).unwrap()
 }
 
 #[test]

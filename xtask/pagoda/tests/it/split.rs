@@ -1,15 +1,23 @@
 //! Engines whose layers are split over devices: one adapter, opened for each part of the layers.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
-use pagoda::{EngineOptions, Event, Finished, LayerSplit, Note, Notes, Preemption, Request, Sampling};
+use pagoda::{
+    Engine, EngineOptions, Event, Finished, LayerSplit, Model, Note, Notes, Preemption, Request, Sampling,
+};
 
-use crate::{engine, options, prompt, request, run};
+use crate::{engine, open_model, options, prompt, request, run};
 
 fn split(options: &EngineOptions, layers: Option<&[u32]>) -> EngineOptions {
     let parts = layers.map_or(2, <[u32]>::len);
     let devices = vec!["0".to_owned(); parts];
     options.clone().split(LayerSplit { devices, layers: layers.map(<[u32]>::to_vec) })
+}
+
+/// An engine of a model that no other test uses: devices are opened for a split, and lost. Those that it has are used again.
+fn open(model: &Arc<Model>, options: &EngineOptions) -> Engine {
+    Engine::open(Arc::clone(model), options.clone()).unwrap()
 }
 
 fn texts(ends: &[Finished]) -> Vec<(&[u32], &str)> {
@@ -27,8 +35,9 @@ fn requests() -> Vec<Request> {
 fn layers_on_several_devices_draw_what_one_device_draws() {
     let options = options().reproducible(true);
     let (requests, alone) = (requests(), run(&mut engine(&options), &requests()));
+    let model = Arc::new(open_model());
     for layers in [None, Some(&[1, 2][..]), Some(&[1, 1, 1])] {
-        let mut engine = engine(&split(&options, layers));
+        let mut engine = open(&model, &split(&options, layers));
         let ends = run(&mut engine, &requests);
         assert_eq!(texts(&ends), texts(&alone), "layers {layers:?}");
         let stages = engine.pipeline().stages();
@@ -51,7 +60,7 @@ fn sequences_that_are_swapped_come_back_in_all_layers() {
     let requests: Vec<Request> = (0..6).map(|seed| request(seed, 60, 60)).collect();
     let alone = run(&mut engine(&options), &requests);
     let few = split(&options, None).kv_blocks(Some(30)).preemption(Preemption::Swap);
-    let mut engine = engine(&few);
+    let mut engine = open(&Arc::new(open_model()), &few);
     assert_eq!(texts(&run(&mut engine, &requests)), texts(&alone));
     assert!(engine.snapshot().totals.preemptions > 0);
 }
@@ -60,8 +69,9 @@ fn sequences_that_are_swapped_come_back_in_all_layers() {
 fn a_lost_device_of_two_loses_no_token() {
     let options = options().reproducible(true);
     let (requests, alone) = (requests(), run(&mut engine(&options), &requests()));
+    let model = Arc::new(open_model());
     for lost in [0, 1] {
-        let mut engine = engine(&split(&options, None));
+        let mut engine = open(&model, &split(&options, None));
         for request in &requests {
             engine.submit(request.clone()).unwrap();
         }
@@ -69,12 +79,12 @@ fn a_lost_device_of_two_loses_no_token() {
         for _ in 0..12 {
             events.extend(engine.step().unwrap());
         }
-        let other = std::sync::Arc::clone(engine.pipeline().stages()[1 - lost].gpu());
+        let other = Arc::clone(engine.pipeline().stages()[1 - lost].gpu());
         engine.pipeline().stages()[lost].gpu().destroy();
         assert!(engine.is_lost() && engine.step().is_err());
         let mut engine = engine.reopen().unwrap();
         let kept = engine.pipeline().stages()[1 - lost].gpu();
-        assert!(std::sync::Arc::ptr_eq(kept, &other), "the other device is not opened again");
+        assert!(Arc::ptr_eq(kept, &other), "the other device is not opened again");
         while engine.has_work() {
             events.extend(engine.step().unwrap());
         }
@@ -100,14 +110,15 @@ fn blocks_in_tiers_do_not_depend_on_the_split() {
     };
     let ask = |seed: u32| Request::new(prompt(seed, 300)).max_tokens(8).ignore_eos();
     let mut saved = Vec::new();
+    let model = Arc::new(open_model());
     for (seed, options) in [(1, tiers(folder.path())), (2, split(&tiers(folder.path()), None))] {
-        let end = run(&mut engine(&options), &[ask(seed)]).remove(0);
+        let end = run(&mut open(&model, &options), &[ask(seed)]).remove(0);
         assert_eq!(end.usage.cached.disk, 0);
         saved.push(end.output);
     }
     let readers = [tiers(folder.path()), split(&tiers(folder.path()), Some(&[2, 1]))];
     for options in readers {
-        let mut reader = engine(&options);
+        let mut reader = open(&model, &options);
         // One after the other: requests that come together do not all wait for the disk.
         let ends = [1, 2].map(|seed| run(&mut reader, &[ask(seed)]).remove(0));
         for (end, saved) in ends.iter().zip(&saved) {
@@ -118,17 +129,14 @@ fn blocks_in_tiers_do_not_depend_on_the_split() {
 
 #[test]
 fn a_split_says_where_layers_are_and_what_it_cannot_do() {
-    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let telling = std::sync::Arc::clone(&told);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let telling = Arc::clone(&told);
     let notes = Notes::to(move |note| {
         if let Note::Split { .. } = note {
             telling.lock().unwrap().push(note.to_string());
         }
     });
-    let engine_of = |options: EngineOptions| {
-        let model = pagoda::Model::open(crate::fixture("tiny-llama")).unwrap();
-        pagoda::Engine::open(model, options)
-    };
+    let engine_of = |options: EngineOptions| Engine::open(open_model(), options);
     let engine = engine_of(split(&options(), Some(&[1, 2])).notes(notes)).unwrap();
     let name = &engine.decoder().gpu().info().name;
     assert_eq!(*told.lock().unwrap(), [format!("layers: 1 on {name}, 2 on {name}")]);
