@@ -52,7 +52,6 @@ impl BlockRead {
     }
 
     /// Adds the read of the same blocks in the layers after these.
-    #[must_use]
     pub(crate) fn and(mut self, later: Self) -> Self {
         self.0.extend(later.0);
         self

@@ -147,7 +147,8 @@ impl Engine {
 
     /// Measures device times from the next step on; false if the adapter has no timestamps.
     pub fn time_kernels(&mut self, on: bool) -> bool {
-        self.decoder.stages().iter().fold(true, |all, stage| stage.gpu().time_dispatches(on) && all)
+        let on_all: Vec<bool> = self.decoder.gpus().map(|gpu| gpu.time_dispatches(on)).collect();
+        on_all.into_iter().all(|timed| timed)
     }
 
     /// Dispatches and device time in nanoseconds by kernel, since the last call.
