@@ -32,7 +32,7 @@ fn requests<'a>(tiny: &'a Tiny, sampling: &'a Sampling, allowed: &'a [u32]) -> V
 fn served<S: super::served::Steps>(decoder: &mut S, tiny: &Tiny, chunk: usize) -> Vec<Served> {
     let mut sampling = Sampling::default();
     (sampling.temperature, sampling.seed, sampling.log_probs) = (0.8, 5, Some(2));
-    let allowed: Vec<u32> = (0..tiny.vocab().div_ceil(32)).map(|word| 0x5555_5555 ^ word as u32).collect();
+    let allowed: Vec<u32> = (0..tiny.config.vocab_size.div_ceil(32)).map(|word| 0x5555_5555 ^ word).collect();
     serve(decoder, &requests(tiny, &sampling, &allowed), chunk)
 }
 
