@@ -177,7 +177,7 @@ impl Pipeline {
         self.stages.iter().map(Decoder::weight_sizes).copied().sum()
     }
 
-    /// Returns the maximum number of rows of a step: [several parts](self) of those of a stage.
+    /// Returns the maximum number of rows of a step of `stages` stages that each take up to `rows`: several parts.
     #[must_use]
     pub fn step_rows(rows: u32, stages: usize) -> u32 {
         match u32_of(stages) {
