@@ -1,6 +1,7 @@
 //! The files of docs/fleet by which people deploy servers and watch them, held to real servers.
 #![cfg(unix)]
 
+mod dynamo;
 mod manifests;
 mod watching;
 

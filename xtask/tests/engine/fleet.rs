@@ -187,7 +187,7 @@ impl Drop for Router {
     }
 }
 
-fn call(address: &str, headers: &str, method: &str, path: &str, body: &str) -> Reply {
+pub(crate) fn call(address: &str, headers: &str, method: &str, path: &str, body: &str) -> Reply {
     let mut bytes = Vec::new();
     send(address, headers, method, path, body).read_to_end(&mut bytes).unwrap();
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a reply has a head");

@@ -10,7 +10,7 @@ use crate::server::Server;
 use crate::tiny_llama;
 
 /// The first of two ports in a row that nobody has.
-fn two_ports() -> u16 {
+pub(crate) fn two_ports() -> u16 {
     loop {
         let first = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = first.local_addr().unwrap().port();

@@ -92,14 +92,20 @@ fn passes_answers_on(router: &Router) {
     assert_eq!(router.post("/v1/completions", &complete).ok()["usage"]["completion_tokens"], 3);
 }
 
-/// Starts streams until both servers have some, and returns them with the numbers that run on each.
+/// Starts streams until both servers have some, and returns them with the numbers that run on each. Routers may send several to
+/// one server, so another one follows once those before it run.
 fn streams(router: &Router, workers: &[Server; 2]) -> (Vec<JoinHandle<Reply>>, [u64; 2]) {
-    let texts = ["tea and", "rivers of", "old maps in", "night with"];
-    let streams: Vec<_> = texts.map(|text| router.stream(chat(&text.repeat(20), 1500))).into();
+    let mut streams: Vec<JoinHandle<Reply>> = Vec::new();
     let mut on = [0; 2];
     until("both servers run some of the streams", || {
         on = workers.each_ref().map(running);
-        on.iter().sum::<u64>() == 4 && on.iter().all(|running| *running > 0)
+        let all_run = on.iter().sum::<u64>() == streams.len() as u64;
+        let spread = all_run && streams.len() > 2 && on.iter().all(|running| *running > 0);
+        if all_run && !spread {
+            let text = format!("{} is how it begins, ", streams.len()).repeat(20);
+            streams.push(router.stream(chat(&text, 1500)));
+        }
+        spread
     });
     (streams, on)
 }

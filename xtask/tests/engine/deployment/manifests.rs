@@ -77,13 +77,13 @@ fn start_smg(args: &[&str], workers: &[Server; 2]) -> Router {
 }
 
 /// The container of a Deployment.
-fn container(object: &Value) -> &Value {
+pub(super) fn container(object: &Value) -> &Value {
     let containers = object["spec"]["template"]["spec"]["containers"].as_array().unwrap();
     assert_eq!(containers.len(), 1);
     &containers[0]
 }
 
-fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+pub(super) fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let fits = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
     objects.iter().find(fits).unwrap_or_else(|| panic!("no {kind} {name}"))
 }

@@ -1,0 +1,129 @@
+//! The files for Dynamo's indexer: servers send events where it is told to listen, and it is told in its own words.
+
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::manifests::{container, object};
+use super::{read, text, texts};
+use crate::fleet::{call, direct, packages, until};
+use crate::kv_events::two_ports;
+use crate::server::Server;
+
+/// The ports of events and of replays, in the variables of a file.
+const PORTS: [(&str, &str); 2] = [("PAGODA_KV_EVENTS", "5557"), ("PAGODA_KV_EVENTS_REPLAY", "5567")];
+
+/// Dynamo's indexer at port 8090, as the Dockerfile starts it.
+fn entry_point() -> Vec<String> {
+    let lines = read("dockerfile", &text("Dockerfile"));
+    let lines = lines.as_array().unwrap();
+    let stage =
+        lines.iter().position(|line| line[1].as_str().unwrap().ends_with(" AS dynamo-indexer")).unwrap();
+    let value = |instruction: &str| {
+        let line = lines[stage..].iter().find(|line| line[0] == instruction).unwrap();
+        line[1].as_str().unwrap().to_owned()
+    };
+    let tested = include_str!("../../../serve/tests/clients/kv_indexer.txt").trim();
+    assert!(value("RUN").contains(tested), "the version that is tested");
+    serde_json::from_str(&value("ENTRYPOINT")).unwrap()
+}
+
+/// The command that registers servers, and the variables of a server.
+fn from_compose() -> (String, Vec<(String, String)>) {
+    let file = read("compose", &text("compose-dynamo.yaml"));
+    let services = &file["services"];
+    assert_eq!(services["pagoda-1"], services["pagoda-2"]);
+    let script = texts(&services["dynamo-register"]["command"])[0].replace("$$", "$");
+    assert_eq!(texts(&services["dynamo-register"]["entrypoint"]), ["sh", "-ec"]);
+    let variables = services["pagoda-1"]["environment"].as_object().unwrap();
+    let of = |(name, value): (&String, &Value)| (name.clone(), value.as_str().unwrap().to_owned());
+    (script, variables.iter().map(of).collect())
+}
+
+fn from_kubernetes() -> (String, Vec<(String, String)>) {
+    let patch = read("documents", &text("kubernetes-dynamo-patch.yaml"));
+    let pagoda = container(&patch[0]);
+    let command = texts(&pagoda["lifecycle"]["postStart"]["exec"]["command"]);
+    assert_eq!(command[..2], ["sh", "-ec"]);
+    let variables = pagoda["env"].as_array().unwrap();
+    let of = |each: &Value| Some((each["name"].as_str()?.to_owned(), each["value"].as_str()?.to_owned()));
+    (command[2].to_owned(), variables.iter().filter_map(of).collect())
+}
+
+#[test]
+fn servers_send_events_where_the_indexer_is_told_to_listen() {
+    for (script, variables) in [from_compose(), from_kubernetes()] {
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        for ((name, value), (expected, port)) in variables.iter().zip(PORTS) {
+            assert_eq!((name.as_str(), value.as_str()), (expected, format!("tcp://0.0.0.0:{port}").as_str()));
+            serve.env(name, format!("tcp://127.0.0.1:{}", two_ports()));
+            assert!(script.contains(&format!(":{port}\"")), "{script}");
+        }
+        let server = Server::spawn(serve.args(["serve", "--no-disk-kv"]));
+        let sources = server.ask("GET", "/kv_event_sources", "");
+        let sources: Value = serde_json::from_str(sources.split_once("\r\n\r\n").unwrap().1).unwrap();
+        assert!(sources[0]["endpoint"].is_string() && sources[0]["replay_endpoint"].is_string(), "{sources}");
+        assert!(
+            script.contains(r#""block_size": 16"#) && script.contains("http://dynamo-indexer:8090/register")
+        );
+    }
+    assert!(entry_point()[2].contains("'--port', '8090'"));
+    let objects = read("kubernetes", &text("kubernetes-dynamo.yaml"));
+    let objects = objects.as_array().unwrap();
+    let deployment = object(objects, "Deployment", "dynamo-indexer");
+    let service = &object(objects, "Service", "dynamo-indexer")["spec"]["ports"][0];
+    assert_eq!(
+        (&service["port"], &service["targetPort"]),
+        (&8090.into(), &container(deployment)["ports"][0]["name"])
+    );
+    assert_eq!(container(deployment)["ports"][0]["containerPort"], 8090);
+}
+
+struct Indexer(Child);
+
+impl Drop for Indexer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs the commands of the files, but for their addresses. It fetches 60 MB once, so it is for `PAGODA_LONG_TESTS=1`.
+#[test]
+fn the_indexer_finds_what_servers_hold() {
+    if std::env::var_os("PAGODA_LONG_TESTS").is_none() {
+        return;
+    }
+    let clients = packages::clients().join("../../serve/tests/clients/kv_indexer.txt");
+    let python = packages::pip("kv-indexer", clients.to_str().unwrap());
+    for (script, variables) in [from_compose(), from_kubernetes()] {
+        let port = two_ports();
+        let command = entry_point()[2].replace("8090", &port.to_string());
+        let mut indexer = Command::new(&python);
+        let indexer = indexer.args(["-c", &command]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let _indexer = Indexer(indexer.unwrap());
+        let mut script = script.replace("dynamo-indexer:8090", &format!("127.0.0.1:{port}"));
+        // Only the first server of the composed ones is there.
+        script = script.replace("in 1 2", "in 1").replace("pagoda-'$server'", "127.0.0.1");
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        serve.env("POD_IP", "127.0.0.1");
+        for ((name, _), (_, port)) in variables.iter().zip(PORTS) {
+            let own = two_ports();
+            serve.env(name, format!("tcp://127.0.0.1:{own}"));
+            script = script.replace(&format!(":{port}\""), &format!(":{own}\""));
+        }
+        let server = Server::spawn(serve.args(["serve", "--no-disk-kv", "--model-name", "model"]));
+        let mut shell = Command::new("sh");
+        packages::succeed(shell.args(["-ec", &script]).env("POD_IP", "127.0.0.1"));
+        let prompt: Vec<u32> = (1..65).collect();
+        let body = json!({ "model": "model", "prompt": prompt, "max_tokens": 1 });
+        direct(&server, "/v1/completions", &body).ok();
+        let query = json!({ "model_name": "model", "token_ids": prompt }).to_string();
+        until("the indexer knows the prompt", || {
+            let address = format!("127.0.0.1:{port}");
+            let reply = call(&address, "", "POST", "/query", &query);
+            let instances = reply.ok()["instances"].as_object().cloned().unwrap_or_default();
+            instances.len() == 1 && instances.values().all(|instance| instance["gpu"] == 64)
+        });
+    }
+}
