@@ -125,21 +125,16 @@ pub struct StepOutput {
 
 impl StepOutput {
     /// Adds the results of the next stage of a pipeline, whose first layer is number `first_layer` of the model.
-    pub(crate) fn append(&mut self, mut stage: Self, first_layer: usize) {
-        let Self { attended, choices, lost, timings, .. } = std::mem::take(self);
-        let mut of_stage = std::mem::replace(&mut stage.attended, attended).into_iter();
-        for own in &mut stage.attended {
-            Attended::join(own, of_stage.next().flatten(), first_layer);
+    pub(crate) fn append(&mut self, stage: Self, first_layer: usize) {
+        let Self { mut attended, mut choices, mut lost, mut timings, .. } = std::mem::take(self);
+        attended.resize(attended.len().max(stage.attended.len()), None);
+        for (own, new) in attended.iter_mut().zip(stage.attended) {
+            Attended::join(own, new, first_layer);
         }
-        stage.attended.extend(of_stage.map(|new| {
-            let mut own = None;
-            Attended::join(&mut own, new, first_layer);
-            own
-        }));
-        stage.choices.iter_mut().for_each(|choice| choice.layer += first_layer);
-        stage.choices.splice(0..0, choices);
-        stage.lost.splice(0..0, lost);
-        stage.timings.splice(0..0, timings);
-        *self = stage;
+        let in_model = |choice: LayerChoice| LayerChoice { layer: first_layer + choice.layer, ..choice };
+        choices.extend(stage.choices.into_iter().map(in_model));
+        lost.extend(stage.lost);
+        timings.extend(stage.timings);
+        *self = Self { attended, choices, lost, timings, ..stage };
     }
 }

@@ -85,10 +85,10 @@ impl Pipeline {
             let (layers, given) = (config.num_layers, layers.to_vec());
             return Err(ModelError::Stages { layers, given });
         }
-        let plan = KvPlan::new(config, options.kv())?;
         if let [gpu] = gpus {
             return Ok(Decoder::load(gpu, config, weights, options)?.into());
         }
+        let plan = KvPlan::new(config, options.kv())?;
         let lacks = [
             (plan.layout.groups.len() > 1, "caches with one group of blocks"),
             (options.offload.is_some(), "all KV blocks on the devices"),
@@ -257,7 +257,7 @@ impl Pipeline {
         let last = self.stages.len() - 1;
         let mut output = StepOutput::default();
         let mut first_layer = 0;
-        self.stages[0].plan_step(part.slices(last == 0), &[])?;
+        part.plan(&mut self.stages[0], false)?;
         for index in 0..=last {
             let (before, rest) = self.stages.split_at_mut(index + 1);
             let stage = &mut before[index];

@@ -81,7 +81,11 @@ impl Mean {
 impl Attended {
     /// Adds the account of another slice of the same sequence.
     pub fn add(&mut self, other: &Self) {
-        for (layer, tally) in other.layers.iter().enumerate() {
+        self.add_layers(other, 0);
+    }
+
+    fn add_layers(&mut self, other: &Self, first_layer: usize) {
+        for (layer, tally) in (first_layer..).zip(&other.layers) {
             self.count(layer, *tally);
         }
         self.lower_mass(other.mass);
@@ -93,18 +97,13 @@ impl Attended {
     pub(crate) fn join(own: &mut Option<Self>, other: Option<Self>, first_layer: usize) {
         let Some(other) = other else { return };
         let own = own.get_or_insert_default();
-        for (layer, tally) in other.layers.into_iter().enumerate() {
-            own.count(first_layer + layer, tally);
-        }
-        own.lower_mass(other.mass);
+        own.add_layers(&other, first_layer);
         own.accessed.extend(other.accessed);
         own.accessed.sort_unstable();
         own.accessed.dedup();
         let first_layer = u32_of(first_layer);
         own.selections
             .extend(other.selections.into_iter().map(|(layer, chosen)| (first_layer + layer, chosen)));
-        own.recall.join(other.recall);
-        own.head_density.join(other.head_density);
     }
 
     /// Adds the account of a layer.

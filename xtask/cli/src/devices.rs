@@ -6,6 +6,8 @@ use std::str::FromStr;
 use anyhow::{Result, ensure};
 use attn_kernels::gpu::wgpu::{AdapterInfo, DeviceType};
 
+use crate::cli::EngineArgs;
+
 /// Split of the layers of a model over devices; as text `layers`, or `layers=N,N` with the number of layers of each device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitBy {
@@ -42,15 +44,23 @@ impl fmt::Display for SplitBy {
 /// Word for all devices.
 const ALL: &str = "all";
 
+/// The value of `--device` for each engine of a server: see [`devices`]. Layers that are split have one engine.
+///
+/// # Errors
+/// If there is no adapter, or none with a number that is listed.
+pub(crate) fn of_engines(args: &EngineArgs) -> Result<Vec<Option<String>>> {
+    match &args.split {
+        Some(_) => Ok(vec![args.device.clone()]),
+        None => devices(args.device.as_deref(), attn_kernels::gpu::adapters),
+    }
+}
+
 /// The value of `--device` for each engine: `wanted` itself, unless it is a list of numbers or `all`. These are the adapters of
 /// one driver interface, the first one's, lest a card that two of them list gets two engines; GPUs, unless there are none.
 ///
 /// # Errors
 /// If there is no adapter, or none with a number that is listed.
-pub(crate) fn devices(
-    wanted: Option<&str>,
-    adapters: impl FnOnce() -> Vec<AdapterInfo>,
-) -> Result<Vec<Option<String>>> {
+fn devices(wanted: Option<&str>, adapters: impl FnOnce() -> Vec<AdapterInfo>) -> Result<Vec<Option<String>>> {
     let Some(wanted) = wanted else { return Ok(vec![None]) };
     if wanted == ALL {
         let indices = all(&adapters());

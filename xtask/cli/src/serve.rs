@@ -29,7 +29,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::{EngineArgs, LogForm, ServeArgs};
 use crate::default_model;
-use crate::devices::devices;
+use crate::devices;
 use crate::interrupt::LastSignal;
 use crate::model;
 use crate::open_model::open_model;
@@ -166,11 +166,7 @@ impl Drop for ReadyFile<'_> {
 /// Errors of the device, and of the file of keys.
 pub(crate) fn start(args: &ServeArgs, model: &Arc<Model>) -> Result<(Replicas, Options)> {
     setup::ensure(&[Need::Gpu])?;
-    // Layers that are split have one engine.
-    let devices = match &args.engine.split {
-        Some(_) => vec![args.engine.device.clone()],
-        None => devices(args.engine.device.as_deref(), attn_kernels::gpu::adapters)?,
-    };
+    let devices = devices::of_engines(&args.engine)?;
     let options = options(args, Arc::clone(model))?;
     #[cfg(feature = "kv-events")]
     let options = options.kv_events(kv_publishers(args, devices.len())?);

@@ -21,7 +21,7 @@ use self::row::{ServeRow, Setting};
 use super::page;
 use super::workload::{self, Turn, Workload};
 use crate::cli::{BenchServeArgs, EngineArgs, PromptForm, ServedArgs};
-use crate::devices::devices;
+use crate::devices;
 use crate::open_model::open_model;
 
 use answer::Answer;
@@ -66,9 +66,7 @@ async fn measure(args: &BenchServeArgs) -> Result<Vec<ServeRow>> {
     }
     let model = open_model(&args.engine)?;
     let mut first = EngineOptions::from(&args.engine);
-    if first.split.is_none() {
-        first.device.clone_from(&devices(args.engine.device.as_deref(), attn_kernels::gpu::adapters)?[0]);
-    }
+    first.device = devices::of_engines(&args.engine)?.swap_remove(0);
     let software = model.gpu(&first)?.is_cpu();
     let workloads = if given.is_empty() { workload::builtin(software)? } else { given };
     let context = u64::from(model.config.context_length);
