@@ -356,7 +356,7 @@ mod tests {
         plan plan.ron: weights_on_gpu: give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB (KB, MB, GB), such as 512MiB
         plan plan.ron: unknown policy "quset", valid names: full streaming vertical-slash gsa gsa-ucm esa kvstar kvcomp xattn xattn-bsa flashprefill skip-softmax quest dsa nsa
         plan plan.ron: unknown shape "llama-9"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
-        plan huge: neither a name (beyond-gpu cpu gpu host-weights million pools pools-cpu real-sizes sparse sparse-no-coop) nor a file that can be read: No such file or directory (os error 2)
+        plan huge: neither a name (beyond-gpu cpu gpu host-weights million pools pools-cpu real-sizes several-devices sparse sparse-no-coop) nor a file that can be read: No such file or directory (os error 2)
         "#);
     }
 }
