@@ -268,9 +268,17 @@ fn matrix_rate(gpu: &Gpu) -> Result<f64> {
 
 #[cfg(test)]
 mod tests {
+    use attn_kernels::gpu::{Checks, GpuOptions};
     use attn_kernels::reflect::interface;
 
     use super::*;
+
+    #[test]
+    fn work_after_a_measurement_has_no_timestamps() {
+        let gpu = Gpu::open(&GpuOptions::new(Checks::On)).unwrap();
+        assert!(f32_rate(&gpu).unwrap() > 0.0);
+        assert!(!gpu.is_timing());
+    }
 
     #[test]
     fn the_kernels_are_valid_and_have_their_bindings() {

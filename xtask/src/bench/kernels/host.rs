@@ -18,7 +18,6 @@ const STEPS: usize = 40;
 /// pipelines, bind groups and buffers; the others must make none.
 pub(super) fn record(bench: &Bench) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
-    gpu.time_dispatches(false);
     let (dim, rows) = (64, 4);
     let layers: Vec<[Buf<f32>; 4]> = (0..LAYERS)
         .map(|_| {

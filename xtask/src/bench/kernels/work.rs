@@ -247,6 +247,19 @@ pub(super) fn time(
     mut record: impl FnMut(&mut Pass),
 ) -> Result<f64> {
     let stamped = gpu.time_passes(true);
+    let median = median_time(gpu, stamped, max_runs, flush, &mut record);
+    // Steps that are measured later have no timestamps.
+    gpu.time_passes(false);
+    median
+}
+
+fn median_time(
+    gpu: &Gpu,
+    stamped: bool,
+    max_runs: usize,
+    flush: &dyn Fn(&mut Pass),
+    record: &mut dyn FnMut(&mut Pass),
+) -> Result<f64> {
     let mut runs = Vec::with_capacity(max_runs);
     // A run that takes long need not be repeated often.
     let begun = Instant::now();
