@@ -13,7 +13,7 @@ use std::future::pending;
 use std::io;
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use pagoda::Engine;
@@ -56,6 +56,8 @@ struct Sockets {
 
 struct Batches {
     queue: mpsc::Receiver<Batch>,
+    /// Number of the first batch.
+    first: u64,
     groups: Vec<KvCacheGroup>,
 }
 
@@ -122,11 +124,15 @@ impl KvPublisher {
     pub fn follow(&self, engine: &mut Engine) {
         let (sender, queue) = mpsc::channel(MAX_QUEUED);
         let groups = engine.decoder().kv().plan().layout.groups.clone();
-        *lock(&self.0.batches) = Some(Batches { queue, groups });
-        let mut next = 0;
+        let first = first_number();
+        *lock(&self.0.batches) = Some(Batches { queue, first, groups });
+        let mut next = first;
         engine.follow(move |events| {
+            // Readers may remember blocks of a server that was killed.
+            let cleared = (next == first).then_some(CacheEvent::AllCleared);
+            let events = cleared.into_iter().chain(events.iter().cloned()).collect();
             // A batch that finds no room leaves a gap in the numbers.
-            let _ = sender.try_send(Batch::now(next, events.to_vec()));
+            let _ = sender.try_send(Batch::now(next, events));
             next += 1;
         });
     }
@@ -139,13 +145,13 @@ impl KvPublisher {
     /// If the runtime refuses the sockets.
     pub async fn run(&self) -> io::Result<()> {
         let batches = lock(&self.0.batches).take();
-        let Some(Batches { queue, groups }) = batches else { return Ok(()) };
+        let Some(Batches { queue, first, groups }) = batches else { return Ok(()) };
         let sockets = lock(&self.0.sockets).take();
         let Some(Sockets { listener, replay }) = sockets else { return Ok(()) };
         let mut socket = PubSocket::new();
         socket.bind_listener(listener).await.map_err(io::Error::other)?;
         let past = Arc::new(Replay::new(Bytes::from(self.0.source.topic.clone())));
-        let publish = self.publish(socket, queue, &groups, &past);
+        let publish = self.publish(socket, queue, first, &groups, &past);
         let Some(replay) = replay else {
             publish.await;
             return Ok(());
@@ -165,10 +171,11 @@ impl KvPublisher {
         &self,
         mut socket: PubSocket,
         mut queue: mpsc::Receiver<Batch>,
+        first: u64,
         groups: &[KvCacheGroup],
         past: &Replay,
     ) {
-        let mut next = 0;
+        let mut next = first;
         while let Some(batch) = queue.recv().await {
             next = batch.seq + 1;
             self.send(&mut socket, &batch, groups, past).await;
@@ -199,9 +206,18 @@ impl KvPublisher {
 
 impl Batch {
     fn now(seq: u64, events: Vec<CacheEvent>) -> Self {
-        let ts = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-        Self { seq, ts, events }
+        Self { seq, ts: since_1970().as_secs_f64(), events }
     }
+}
+
+/// Number of the first batch of an engine: microseconds since 1970. Readers leave out numbers below those that they had, so a
+/// server that starts again must go on above the numbers of the one before, which had fewer batches than microseconds.
+fn first_number() -> u64 {
+    u64::try_from(since_1970().as_micros()).unwrap_or(0)
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -235,7 +251,6 @@ fn listen(endpoint: &str, rank: u16) -> Result<(TcpListener, String), KvPublishe
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::Duration;
 
     use pagoda::kv_events::{BlockHash, CacheKey, GroupId, Medium};
     use tokio::time::timeout;
@@ -258,7 +273,7 @@ mod tests {
             if number < 0 {
                 return batches;
             }
-            assert_eq!(number, i64::try_from(batches.len()).unwrap());
+            assert_eq!(number, 5 + i64::try_from(batches.len()).unwrap());
             batches.push(rmp_serde::from_slice(&frames[3]).unwrap());
         }
     }
@@ -270,12 +285,12 @@ mod tests {
         let publisher = KvPublisher::bind(any, Some(any), "", 3).unwrap();
         let replay = publisher.source().replay_endpoint.clone().unwrap();
         let (sender, queue) = mpsc::channel(MAX_QUEUED);
-        *lock(&publisher.0.batches) = Some(Batches { queue, groups: Vec::new() });
+        *lock(&publisher.0.batches) = Some(Batches { queue, first: 5, groups: Vec::new() });
         let key = CacheKey { hash: BlockHash::from_bytes([7; 32]), group: GroupId::new(0) };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let told = runtime.block_on(async move {
             tokio::spawn(async move { publisher.run().await.unwrap() });
-            let removed = Batch::now(0, vec![CacheEvent::removed(key, Medium::Gpu)]);
+            let removed = Batch::now(5, vec![CacheEvent::removed(key, Medium::Gpu)]);
             assert!(sender.send(removed).await.is_ok());
             drop(sender);
             let until_both = async {

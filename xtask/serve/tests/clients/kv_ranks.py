@@ -24,14 +24,14 @@ def main():
     holds = lambda rank, prompt: rank.find(prompt, None, ["GPU"]) == 3 * SIZE
     missing = lambda: [prompt for prompt in prompts if not any(holds(rank, prompt) for rank in ranks)]
     for rank in ranks:
-        rank.catch_up(lambda: rank.next > 0)
+        rank.catch_up(lambda: rank.taken > 0)
     while missing():
         for rank in ranks:
             rank.catch_up(lambda: len(rank.replay(rank.next)) == 0)
     counts = [sum(holds(rank, prompt) for prompt in prompts) for rank in ranks]
     assert sum(counts) == len(prompts) and min(counts) > 0, counts
     # They are found again where they are, so that no other engine hears of them.
-    before = [rank.next for rank in ranks]
+    before = [rank.taken for rank in ranks]
     assert all(ask(prompt)["device"] == 3 * SIZE for prompt in prompts)
     assert [len(rank.replay(0)) for rank in ranks] == before
     # What comes now comes to the subscribers, from one rank or both.

@@ -3,25 +3,27 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use pagoda::{CacheEvents, Demand, Engine, EngineHandle, EngineOptions, HandleOptions};
 use serde_json::json;
 use serve::{KvPublisher, Options};
 
 use crate::client::get;
-use crate::fixture::{MODEL, RUNTIME, Served, engine_options, listen, shared};
+use crate::fixture::{RUNTIME, Served, engine_options, listen, open_model, shared};
 use crate::packages::{clients, pip, succeed};
 
-/// A server of an engine whose events `publisher` publishes.
+/// A server of an engine whose events `publisher` publishes. Its model is its own: engines of one model share a host tier.
 fn serve_published(publisher: &KvPublisher, options: EngineOptions) -> Served {
-    let mut engine = Engine::open(MODEL.clone(), options.cache_events(CacheEvents::All)).unwrap();
+    let model = Arc::new(open_model());
+    let mut engine = Engine::open(model.clone(), options.cache_events(CacheEvents::All)).unwrap();
     publisher.follow(&mut engine);
     let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
     RUNTIME.spawn({
         let publisher = publisher.clone();
         async move { publisher.run().await.unwrap() }
     });
-    listen(handle, Options::new(MODEL.clone(), "tiny").kv_events(vec![publisher.clone()]))
+    listen(handle, Options::new(model, "tiny").kv_events(vec![publisher.clone()]))
 }
 
 /// Runs a program against a server with a pool for two prompts, memory for some blocks below it, and a disk for all. It gets

@@ -127,3 +127,57 @@ fn the_indexer_finds_what_servers_hold() {
         });
     }
 }
+
+/// Two servers under one indexer, one of which is killed and starts again with nothing in its cache.
+#[test]
+fn the_indexer_follows_two_servers_through_a_restart() {
+    if std::env::var_os("PAGODA_LONG_TESTS").is_none() {
+        return;
+    }
+    let clients = packages::clients().join("../../serve/tests/clients/kv_indexer.txt");
+    let python = packages::pip("kv-indexer", clients.to_str().unwrap());
+    let port = two_ports();
+    let command = entry_point()[2].replace("8090", &port.to_string());
+    let mut indexer = Command::new(&python);
+    let indexer = indexer.args(["-c", &command]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let _indexer = Indexer(indexer.unwrap());
+    let address = format!("127.0.0.1:{port}");
+    let endpoints = [(); 2].map(|()| [(); 2].map(|()| format!("tcp://127.0.0.1:{}", two_ports())));
+    let start = |at: usize| {
+        let [events, replay] = &endpoints[at];
+        Server::start(&["--model-name", "model", "--kv-events", events, "--kv-events-replay", replay])
+    };
+    let [mut first, second] = [start(0), start(1)];
+    until("the indexer listens", || std::net::TcpStream::connect(&address).is_ok());
+    for (id, [events, replay]) in (1..).zip(&endpoints) {
+        let worker = json!({ "instance_id": id, "model_name": "model", "block_size": 16, "endpoint": events,
+            "replay_endpoint": replay });
+        let reply = call(&address, "", "POST", "/register", &worker.to_string());
+        assert_eq!(reply.status, 201, "{}", reply.body);
+    }
+    let prompt = |seed: u32| (0..64).map(|n| (seed * 17 + n * n) % 100 + 1).collect::<Vec<u32>>();
+    let ask = |server: &Server, seed: u32| {
+        direct(
+            server,
+            "/v1/completions",
+            &json!({ "model": "model", "prompt": prompt(seed), "max_tokens": 1 }),
+        )
+        .ok();
+    };
+    // Leading tokens of a prompt that the indexer finds on each server.
+    let held = |seed: u32| {
+        let query = json!({ "model_name": "model", "token_ids": prompt(seed) }).to_string();
+        let json = call(&address, "", "POST", "/query", &query).ok();
+        ["1", "2"].map(|id| json["instances"][id]["gpu"].as_u64().unwrap_or(0))
+    };
+    ask(&first, 1);
+    ask(&second, 2);
+    until("each prompt is on its server", || (held(1), held(2)) == ([64, 0], [0, 64]));
+    first.kill();
+    let first = start(0);
+    ask(&first, 3);
+    ask(&second, 3);
+    until("the new prompt is on both, the old one gone", || {
+        (held(3), held(1), held(2)) == ([64; 2], [0; 2], [0, 64])
+    });
+}
