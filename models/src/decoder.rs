@@ -131,13 +131,6 @@ pub(crate) struct SentStep {
     reads: StepReads,
 }
 
-impl SentStep {
-    /// The work, and the read of the residual of all rows, if other layers follow on another device.
-    pub(crate) fn into_residual(self) -> Option<(Submission, Read<f32>)> {
-        Some((self.submission, self.reads.into_residual()?))
-    }
-}
-
 /// Values that the commands of a decode step depend on, apart from those that never change during a decoder's life.
 #[derive(PartialEq, Eq, Debug)]
 struct StepShape {
@@ -263,6 +256,20 @@ impl Decoder {
             output.attended = attended;
         }
         Ok(output)
+    }
+
+    /// Ends a step that [only hands over](Self::only_hands_over), or whose slices and samples ask for nothing, without a wait.
+    /// Returns its work, the read of the residual of all rows unless the decoder has the head, and results that need no read.
+    pub(crate) fn leave_step(
+        &mut self,
+        slices: &[Slice<'_>],
+        sent: SentStep,
+    ) -> (Submission, Option<Read<f32>>, StepOutput) {
+        self.attention.end(&self.gpu);
+        let indexed = self.indexed.as_ref();
+        let attended = indexed.map_or_else(Vec::new, |indexed| indexed.attended(slices, &[]));
+        let SentStep { submission, reads } = sent;
+        (submission, reads.into_residual(), StepOutput { attended, ..StepOutput::default() })
     }
 
     /// Plans a step: the batch, then each part.

@@ -16,13 +16,17 @@ use kvblock::BlockId;
 use self::parts::{Part, cut};
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::cast::u32_of;
+use crate::decoder::SentStep;
 use crate::{
     BlockRead, ChunkCrossing, Crossing, Decoder, DecoderConfig, DecoderOptions, KvPlan, ModelError,
     WeightSizes, WeightSource,
 };
 
+/// Size of the largest steps for each stage, in largest steps of a stage.
+pub(crate) const STEPS: u32 = 4;
+
 /// Parts of the largest steps, for each stage: with `n` parts, the last of `s` stages idles for `s - 1` of `n + s - 1` turns.
-pub(crate) const PARTS: u32 = 4;
+const PARTS: u32 = 8;
 
 /// Minimum rows of a part, unless steps have fewer: products of fewer rows cost more for each row than idle stages do.
 const PART_ROWS: u32 = 1024;
@@ -35,11 +39,12 @@ pub struct Pipeline {
     stages: Vec<Decoder>,
 }
 
-/// The residual of a part, which the device of a stage is working on.
+/// The residual of a part, which the device of a stage is working on, and the results of its layers and those before.
 struct Handover {
     gpu: Arc<Gpu>,
     submission: Submission,
     residual: Read<f32>,
+    output: StepOutput,
 }
 
 impl From<Decoder> for Pipeline {
@@ -182,7 +187,7 @@ impl Pipeline {
     pub fn step_rows(rows: u32, stages: usize) -> u32 {
         match u32_of(stages) {
             0 | 1 => rows,
-            stages => rows.saturating_mul(PARTS * stages),
+            stages => rows.saturating_mul(STEPS * stages),
         }
     }
 
@@ -261,18 +266,18 @@ impl Pipeline {
         for index in 0..=last {
             let (before, rest) = self.stages.split_at_mut(index + 1);
             let stage = &mut before[index];
-            if index > 0 {
-                stage.write_residual(bytemuck::cast_slice(&output.residual));
-            }
             let sent = part.send(stage, index == last, fill)?;
-            if let Some(next) = rest.first_mut() {
-                part.plan(next, index + 1 == last)?;
-            }
-            let result = stage.take_step(part.slices(index == last), sent)?;
+            let slices = part.slices(index == last);
+            let result = match rest.first_mut() {
+                None => stage.take_step(slices, sent)?,
+                Some(next) => {
+                    part.plan(next, index + 1 == last)?;
+                    pass_on(stage, slices, sent, next)?
+                }
+            };
             output.append(result, first_layer);
             first_layer += stage.config().layers.len();
         }
-        output.residual.clear();
         Ok(output)
     }
 
@@ -285,27 +290,17 @@ impl Pipeline {
     ) -> Result<(), ModelError> {
         let (last, others) = self.stages.split_last_mut().expect("there is at least one stage");
         thread::scope(|scope| {
-            let mut before = None;
+            let (mut before, mut first_layer) = (None, 0);
             let mut threads = Vec::with_capacity(others.len());
             for stage in others {
                 // One part waits for the next stage, one is on its way there, and one is at work.
                 let (sender, receiver) = sync_channel(1);
-                let received = before.replace(receiver);
-                threads.push(scope.spawn(move || hand_over(stage, parts, received.as_ref(), &sender)));
+                let (received, first) = (before.replace(receiver), first_layer);
+                first_layer += stage.config().layers.len();
+                threads.push(scope.spawn(move || hand_over(stage, first, parts, received.as_ref(), &sender)));
             }
             // Masks are filled on the caller's thread.
-            let mut finish = || {
-                for part in parts {
-                    part.plan(last, true)?;
-                    if !receive(last, before.as_ref())? {
-                        break;
-                    }
-                    let sent = part.send(last, true, fill)?;
-                    take(part, last.take_step(part.slices(true), sent)?);
-                }
-                Ok(())
-            };
-            let finished = finish();
+            let finished = finish(last, first_layer, parts, before.as_ref(), fill, take);
             // The stages before end when nobody takes their parts.
             drop(before);
             let ended = threads.into_iter().map(|thread| thread.join().expect("a stage does not panic"));
@@ -395,21 +390,40 @@ impl Pipeline {
     }
 }
 
+/// Waits for a step of a stage, writes its residual to the device of the next one, and returns its results.
+fn pass_on(
+    stage: &mut Decoder,
+    slices: &[Slice<'_>],
+    sent: SentStep,
+    next: &Decoder,
+) -> Result<StepOutput, ModelError> {
+    if !stage.only_hands_over() {
+        let output = stage.take_step(slices, sent)?;
+        next.write_residual(bytemuck::cast_slice(&output.residual));
+        return Ok(output);
+    }
+    let (submission, residual, output) = stage.leave_step(slices, sent);
+    let residual = residual.expect("a stage before another one reads the residual");
+    stage.gpu().collect_in_place(submission, |landed| next.write_residual(landed.bytes(&residual)))?;
+    Ok(output)
+}
+
 /// Runs parts in a stage that is not the last one. Ends early if a stage before or after it has ended.
 fn hand_over(
     stage: &mut Decoder,
+    first_layer: usize,
     parts: &[Part<'_>],
     before: Option<&Receiver<Handover>>,
     next: &SyncSender<Handover>,
 ) -> Result<(), ModelError> {
     for part in parts {
         part.plan(stage, false)?;
-        if !receive(stage, before)? {
-            break;
-        }
+        let Some(mut output) = receive(stage, before)? else { break };
         let sent = part.send(stage, false, &mut |_, _| {})?;
-        let (submission, residual) = stage.hand_over(sent);
-        let handover = Handover { gpu: Arc::clone(stage.gpu()), submission, residual };
+        let (submission, residual, own) = stage.leave_step(part.slices(false), sent);
+        output.append(own, first_layer);
+        let residual = residual.expect("a stage before another one reads the residual");
+        let handover = Handover { gpu: Arc::clone(stage.gpu()), submission, residual, output };
         if next.send(handover).is_err() {
             break;
         }
@@ -417,10 +431,51 @@ fn hand_over(
     Ok(())
 }
 
-/// Waits for the residual of the next part, and writes it to the device of `stage`; false if the stage before it has ended.
-fn receive(stage: &Decoder, before: Option<&Receiver<Handover>>) -> Result<bool, ModelError> {
-    let Some(before) = before else { return Ok(true) };
-    let Ok(Handover { gpu, submission, residual }) = before.recv() else { return Ok(false) };
+/// Runs parts in the last stage. Ends early if the stage before it has ended.
+fn finish(
+    stage: &mut Decoder,
+    first_layer: usize,
+    parts: &[Part<'_>],
+    before: Option<&Receiver<Handover>>,
+    fill: &mut dyn FnMut(usize, &mut [u32]),
+    take: &mut dyn FnMut(&Part<'_>, StepOutput),
+) -> Result<(), ModelError> {
+    let (mut read, mut unread) = (None, None);
+    let results = |stage: &mut Decoder, part: &Part<'_>, sent: SentStep, mut output: StepOutput| {
+        output.append(stage.take_step(part.slices(true), sent)?, first_layer);
+        Ok::<_, ModelError>(output)
+    };
+    for part in parts {
+        // The residual comes while the device works on the part before.
+        let Some(mut output) = receive(stage, before)? else { break };
+        if let Some((before, sent, output)) = read.take() {
+            take(before, results(stage, before, sent, output)?);
+        }
+        part.plan(stage, true)?;
+        let sent = part.send(stage, true, fill)?;
+        if !part.is_unread() {
+            read = Some((part, sent, output));
+            continue;
+        }
+        let (submission, _, own) = stage.leave_step(part.slices(true), sent);
+        output.append(own, first_layer);
+        take(part, output);
+        // The device has the next part when it ends one.
+        if let Some(before) = unread.replace(submission) {
+            stage.gpu().collect(before)?;
+        }
+    }
+    if let Some((before, sent, output)) = read {
+        take(before, results(stage, before, sent, output)?);
+    }
+    Ok(())
+}
+
+/// Waits for the residual of the next part, writes it to the device of `stage`, and returns the results of the stages before;
+/// `None` if the last of them has ended.
+fn receive(stage: &Decoder, before: Option<&Receiver<Handover>>) -> Result<Option<StepOutput>, ModelError> {
+    let Some(before) = before else { return Ok(Some(StepOutput::default())) };
+    let Ok(Handover { gpu, submission, residual, output }) = before.recv() else { return Ok(None) };
     gpu.collect_beside(submission, |landed| stage.write_residual(landed.bytes(&residual)))?;
-    Ok(true)
+    Ok(Some(output))
 }

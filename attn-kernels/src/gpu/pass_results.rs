@@ -125,13 +125,22 @@ impl Gpu {
             return Ok(PassResults { bytes: Vec::new(), spans, timings: Vec::new() });
         }
         let index = submission.index.take();
-        let wait = |receiver: &Receiver<Mapped>| {
-            self.poll(index)?;
-            receiver.recv().map_err(|_| never_mapped())
-        };
-        let bytes = self.landed(submission, wait, <[u8]>::to_vec)?;
+        let bytes = self.landed(submission, |receiver| self.wait_for(index, receiver), <[u8]>::to_vec)?;
         let timings = timings(&bytes, timed, at, self.queue.get_timestamp_period());
         Ok(PassResults { bytes, spans, timings })
+    }
+
+    /// Waits for work of this device, and passes its readback to `take` without a copy.
+    ///
+    /// # Errors
+    /// As [`Pending::wait`].
+    pub fn collect_in_place<R>(
+        &self,
+        submission: Submission,
+        take: impl FnOnce(Readbacks<'_>) -> R,
+    ) -> Result<R, GpuError> {
+        let index = submission.index.clone();
+        self.in_place(submission, |receiver| self.wait_for(index, receiver), take)
     }
 
     /// Waits for work of this device on a thread other than the submitting one, and passes its readback to `take` without a
@@ -141,15 +150,9 @@ impl Gpu {
     /// As [`Pending::wait`].
     pub fn collect_beside<R>(
         &self,
-        mut submission: Submission,
+        submission: Submission,
         take: impl FnOnce(Readbacks<'_>) -> R,
     ) -> Result<R, GpuError> {
-        let spans = std::mem::take(&mut submission.readback.spans);
-        let of = |bytes: &[u8]| take(Readbacks { bytes, spans: &spans });
-        if submission.readback.staging.is_none() {
-            self.poll(submission.index)?;
-            return Ok(of(&[]));
-        }
         // A wait for the device would hold submissions up.
         let look = |receiver: &Receiver<Mapped>| loop {
             match receiver.recv_timeout(LOOKS) {
@@ -161,7 +164,31 @@ impl Gpu {
                 received => return received.map_err(|_| never_mapped()),
             }
         };
-        self.landed(submission, look, of)
+        self.in_place(submission, look, take)
+    }
+
+    fn in_place<R>(
+        &self,
+        mut submission: Submission,
+        wait: impl FnOnce(&Receiver<Mapped>) -> Result<Mapped, GpuError>,
+        take: impl FnOnce(Readbacks<'_>) -> R,
+    ) -> Result<R, GpuError> {
+        let spans = std::mem::take(&mut submission.readback.spans);
+        let of = |bytes: &[u8]| take(Readbacks { bytes, spans: &spans });
+        if submission.readback.staging.is_none() {
+            self.poll(submission.index)?;
+            return Ok(of(&[]));
+        }
+        self.landed(submission, wait, of)
+    }
+
+    fn wait_for(
+        &self,
+        index: Option<wgpu::SubmissionIndex>,
+        mapped: &Receiver<Mapped>,
+    ) -> Result<Mapped, GpuError> {
+        self.poll(index)?;
+        mapped.recv().map_err(|_| never_mapped())
     }
 
     /// Maps the readbacks of a submission, and gives their bytes to `take` once `wait` has said that they are there.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Gpu, Pass, Read, Submission};
+use attn_kernels::gpu::{Gpu, Pass};
 use kvblock::BlockId;
 
+use super::Decoder;
 use super::blocks::{BlockRead, Blocks};
 use super::choices::Choices;
 use super::mlp::Mlp;
 use super::roofline::{Roofline, WeightSizes};
-use super::{Decoder, SentStep};
 use crate::kernel::matmul::Epilogue;
 use crate::matrix::Product;
 use crate::{
@@ -167,15 +167,6 @@ impl Decoder {
     pub(crate) fn only_hands_over(&self) -> bool {
         let traced = self.choices.is_some() || self.indexed.as_ref().is_some_and(|indexed| indexed.trace);
         !traced && self.attention.sparse().is_none() && !self.gpu.is_timing()
-    }
-
-    /// Ends a step whose results are not waited for here, and returns its work and the read of the residual of all rows.
-    ///
-    /// # Panics
-    /// When the decoder has an output head.
-    pub(crate) fn hand_over(&mut self, sent: SentStep) -> (Submission, Read<f32>) {
-        self.attention.end(&self.gpu);
-        sent.into_residual().expect("a decoder without a head reads the residual")
     }
 
     /// Writes the residual of all rows of the next step, for a decoder without an embedding.

@@ -85,6 +85,12 @@ impl<'a> Part<'a> {
         if is_last { &self.samples } else { &[] }
     }
 
+    /// Whether its rows return nothing: they are from the middle of prompts.
+    pub(super) fn is_unread(&self) -> bool {
+        let returns = |slice: &Slice<'_>| !slice.targets.is_empty() || slice.logits + slice.pooled > 0;
+        self.samples.is_empty() && !self.slices.iter().any(returns)
+    }
+
     /// Plans the part in a stage.
     pub(super) fn plan(&self, stage: &mut Decoder, is_last: bool) -> Result<(), ModelError> {
         stage.plan_step(self.slices(is_last), self.samples(is_last))

@@ -97,6 +97,17 @@ fn parts_of_a_step_compute_what_the_step_does() {
     }
 }
 
+/// A model's indexer says what it attended without a read of the device.
+#[test]
+fn parts_count_what_all_layers_attended() {
+    let tiny = family("tiny-deepseek-v32");
+    let options = options(KvDtype::F16).reproducible(true);
+    let want = served(&mut tiny.decoder(&options), tiny, 100);
+    assert!(want.iter().all(|served| !served.attended.is_empty()));
+    let mut pipeline = tiny.pipeline(&halves(tiny), &with_rows(24, &options)).unwrap();
+    assert_all_same("parts", &served(&mut pipeline, tiny, 100), &want);
+}
+
 #[test]
 fn sums_of_hidden_states_go_on_from_part_to_part() {
     let tokens = &tiny().prompts[3].ids[..96];
