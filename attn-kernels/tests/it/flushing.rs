@@ -9,10 +9,11 @@ use attn_kernels::kernel::gather_cache::{self, GatherCacheParams};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::profile::Matrices;
 use attn_kernels::self_test::{Spec, cases, skipped};
-use attn_kernels::{Kernel, TextLength, Variant, variants_of};
+use attn_kernels::{Kernel, TextLength, Variant};
 use kvblock::e4m3;
 
 use super::reference::device::{dispatch, gpu};
+use super::reference::layer::small_variants;
 
 const FLUSHING: &str = "
 fn flushing(halves: u32) -> vec2<f32> {
@@ -100,7 +101,7 @@ fn halves_that_are_not_normal_are_flushed() {
 fn kernels_of_codes_pass_where_halves_are_flushed() {
     let Some(gpu) = gpu() else { return };
     let mut tested = BTreeSet::new();
-    for named in variants_of(16) {
+    for named in small_variants() {
         let text = named.variant.wgsl_of(TextLength::Short, Matrices::NVIDIA).expect("variants compose");
         let Some(code) =
             ["fp8_quad", "int8_quad"].into_iter().find(|quad| text.contains(&format!("fn {quad}(")))

@@ -14,6 +14,8 @@ use sparse_select::digest::{DigestFormat, MinMax};
 use sparse_select::policy::{esa, gsa_ucm, quest};
 use sparse_select::{Heads, Input, Params, Policy, Selection};
 
+use crate::usual;
+
 /// Scores of some hundred terms of size 4, in f32.
 const SCORES: Tolerance = Tolerance { abs: 1e-4, rel: 1e-5 };
 const MEANS: Tolerance = Tolerance { abs: 1e-6, rel: 1e-6 };
@@ -285,11 +287,13 @@ impl Select {
 #[test]
 fn lengths_round_pages_and_blocks() {
     let Some(gpu) = gpu() else { return };
+    let mut counts = [4, 1];
     for index in 0..SHAPES.len() {
+        counts.rotate_left(1);
         let dtype = if index % 2 == 0 { KvDtype::F16 } else { KvDtype::F32 };
         let (shape, num_heads) = shape_of(index, dtype);
         let page = shape.block_size;
-        for pages in [1, 4] {
+        for &pages in usual(1, &counts) {
             let block = page * pages;
             let lens = [1, page, page + 1, block - 1, block, block + 1, 5 * block + 1, 9 * block - page - 1];
             let select = Select::new(shape, num_heads, pages, &lens, 8, 5);

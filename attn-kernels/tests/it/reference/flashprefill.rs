@@ -14,6 +14,8 @@ use proptest::prelude::*;
 use sparse_select::{Heads, Input, Selection, build};
 use std::ops::Range;
 
+use crate::usual;
+
 /// One chunk of a sequence, behind another sequence in tables and queries.
 struct Chunk {
     layer: Layer,
@@ -204,69 +206,72 @@ fn selects_as_the_policy_does() {
 #[test]
 fn blocks_that_are_left_out_are_attended_by_their_means() {
     let Some(gpu) = gpu() else { return };
-    let both = [Registers::Many, Registers::Few].into_iter();
-    for (chunk, registers) in both.flat_map(|of| chunks().into_iter().map(move |chunk| (chunk, of))) {
-        let (f, shape) = (&chunk.of, &chunk.layer.shape);
-        let (kv_heads, dim) = (shape.num_kv_heads, shape.head_dim as usize);
-        let Some(params) = f.block_means(shape) else { continue };
-        let [means_len, _] = f.scratch_lens(shape, 1);
-        let [k, v] = chunk.layer.upload(gpu).unwrap();
-        let tables = gpu.upload("tables", &chunk.layer.tables).unwrap();
-        let means = ["keys", "values"].map(|name| gpu.upload(name, &vec![f32::NAN; means_len]).unwrap());
-        let mut pass = Pass::new("means");
-        let bindings = [(&tables).into(), (&k).into(), (&v).into(), (&means[0]).into(), (&means[1]).into()];
-        let variant = block_means::variant(shape, f.block);
-        dispatch(gpu, &mut pass, &variant, &params, &bindings, block_means::grid(shape, &params));
-
-        let (stride, first_list) = (f.key_blocks() + 3, 2);
-        let list = |list: u32| {
-            let own = f.first_block() + list / kv_heads;
-            (0..=own)
-                .filter(|block| *block == own || (block * 7 + list).is_multiple_of(3))
-                .collect::<Vec<_>>()
-        };
-        let lists: Vec<Vec<u32>> = (0..f.query_blocks() * kv_heads).map(list).collect();
-        let mut words = vec![77_777; first_list as usize * stride as usize];
-        for list in &lists {
-            let end = words.len() + stride as usize;
-            words.push(u32::try_from(list.len()).unwrap());
-            words.extend(list);
-            words.resize(end, 77_777);
-        }
-        let rows = (f.q_first + f.q_len) as usize * f.num_heads as usize;
-        let (out, lse) = (queries(1, rows * dim, rows * dim, 8), queries(1, rows, rows, 9));
-        let [q, selected] = [gpu.upload("q", &chunk.q).unwrap(), gpu.upload("out", &out).unwrap()];
-        let on_lse = gpu.upload("lse", &lse).unwrap();
-        let on_lists = gpu.upload("lists", &words).unwrap();
-        let attend = f.attend_means(shape, stride, first_list);
-        let bindings = [
-            (&q).into(),
-            (&means[0]).into(),
-            (&means[1]).into(),
-            (&on_lists).into(),
-            (&selected).into(),
-            (&on_lse).into(),
-        ];
-        let grid = attend_means::grid(&attend, f.block, f.query_blocks(), registers);
-        let variant = attend_means::variant(shape, f.block, registers);
-        dispatch(gpu, &mut pass, &variant, &attend, &bindings, grid);
-        let of_means = means.each_ref().map(|means| pass.read(means, 0..means_len));
-        let (read_out, read_lse) = (pass.read(&selected, 0..out.len()), pass.read(&on_lse, 0..rows));
-        let done = gpu.submit(pass).unwrap().wait().unwrap();
-
-        let (block, what) = (f.block as usize, format!("{shape:?}, {f:?}"));
-        let want = cpu::block_means::block_means(&chunk.layer.kv(), &params, block, &chunk.layer.tables);
-        let got = of_means.map(|read| done.get(read));
-        for (got, want) in got.iter().zip(&want) {
-            assert_close(&format!("means, {what}"), Tolerance { abs: 1e-6, rel: 1e-5 }, got, want);
-        }
-        let (mut all, mut all_lse) = (out, lse);
-        let to = (&mut all[..], &mut all_lse[..]);
-        let [keys, values] = &got;
-        cpu::attend_means::attend_means(&attend, [block, dim], &chunk.q, [keys, values], &lists, to);
-        assert_close(&format!("output, {what}"), ATTENTION, &done.get(read_out), &all);
-        assert_close(&format!("lse, {what}"), ATTENTION, &done.get(read_lse), &all_lse);
+    let mut both = [Registers::Few, Registers::Many];
+    for chunk in chunks() {
+        both.rotate_left(1);
+        usual(1, &both).iter().for_each(|registers| attends_to_means(gpu, &chunk, *registers));
     }
+}
+
+fn attends_to_means(gpu: &Gpu, chunk: &Chunk, registers: Registers) {
+    let (f, shape) = (&chunk.of, &chunk.layer.shape);
+    let (kv_heads, dim) = (shape.num_kv_heads, shape.head_dim as usize);
+    let Some(params) = f.block_means(shape) else { return };
+    let [means_len, _] = f.scratch_lens(shape, 1);
+    let [k, v] = chunk.layer.upload(gpu).unwrap();
+    let tables = gpu.upload("tables", &chunk.layer.tables).unwrap();
+    let means = ["keys", "values"].map(|name| gpu.upload(name, &vec![f32::NAN; means_len]).unwrap());
+    let mut pass = Pass::new("means");
+    let bindings = [(&tables).into(), (&k).into(), (&v).into(), (&means[0]).into(), (&means[1]).into()];
+    let variant = block_means::variant(shape, f.block);
+    dispatch(gpu, &mut pass, &variant, &params, &bindings, block_means::grid(shape, &params));
+
+    let (stride, first_list) = (f.key_blocks() + 3, 2);
+    let list = |list: u32| {
+        let own = f.first_block() + list / kv_heads;
+        (0..=own).filter(|block| *block == own || (block * 7 + list).is_multiple_of(3)).collect::<Vec<_>>()
+    };
+    let lists: Vec<Vec<u32>> = (0..f.query_blocks() * kv_heads).map(list).collect();
+    let mut words = vec![77_777; first_list as usize * stride as usize];
+    for list in &lists {
+        let end = words.len() + stride as usize;
+        words.push(u32::try_from(list.len()).unwrap());
+        words.extend(list);
+        words.resize(end, 77_777);
+    }
+    let rows = (f.q_first + f.q_len) as usize * f.num_heads as usize;
+    let (out, lse) = (queries(1, rows * dim, rows * dim, 8), queries(1, rows, rows, 9));
+    let [q, selected] = [gpu.upload("q", &chunk.q).unwrap(), gpu.upload("out", &out).unwrap()];
+    let on_lse = gpu.upload("lse", &lse).unwrap();
+    let on_lists = gpu.upload("lists", &words).unwrap();
+    let attend = f.attend_means(shape, stride, first_list);
+    let bindings = [
+        (&q).into(),
+        (&means[0]).into(),
+        (&means[1]).into(),
+        (&on_lists).into(),
+        (&selected).into(),
+        (&on_lse).into(),
+    ];
+    let grid = attend_means::grid(&attend, f.block, f.query_blocks(), registers);
+    let variant = attend_means::variant(shape, f.block, registers);
+    dispatch(gpu, &mut pass, &variant, &attend, &bindings, grid);
+    let of_means = means.each_ref().map(|means| pass.read(means, 0..means_len));
+    let (read_out, read_lse) = (pass.read(&selected, 0..out.len()), pass.read(&on_lse, 0..rows));
+    let done = gpu.submit(pass).unwrap().wait().unwrap();
+
+    let (block, what) = (f.block as usize, format!("{shape:?}, {f:?}"));
+    let want = cpu::block_means::block_means(&chunk.layer.kv(), &params, block, &chunk.layer.tables);
+    let got = of_means.map(|read| done.get(read));
+    for (got, want) in got.iter().zip(&want) {
+        assert_close(&format!("means, {what}"), Tolerance { abs: 1e-6, rel: 1e-5 }, got, want);
+    }
+    let (mut all, mut all_lse) = (out, lse);
+    let to = (&mut all[..], &mut all_lse[..]);
+    let [keys, values] = &got;
+    cpu::attend_means::attend_means(&attend, [block, dim], &chunk.q, [keys, values], &lists, to);
+    assert_close(&format!("output, {what}"), ATTENTION, &done.get(read_out), &all);
+    assert_close(&format!("lse, {what}"), ATTENTION, &done.get(read_lse), &all_lse);
 }
 
 /// Attention of a query to tokens of scores and values.

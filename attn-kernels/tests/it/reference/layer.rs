@@ -2,8 +2,10 @@
 
 pub(crate) use attn_kernels::self_test::layer::{ATTENTION, Layer, cache_words, queries, values};
 
+use attn_kernels::declare::Sizes;
 use attn_kernels::kernel::paged_prefill::Tile;
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
+use attn_kernels::{NamedVariant, catalog};
 use proptest::prelude::*;
 
 /// Head sizes, KV heads, query heads a KV head, block sizes: each of interest at least once, not all pairs, as every
@@ -23,6 +25,13 @@ pub(crate) const SHAPES: [(u32, u32, u32, u32); 7] = [
 pub(crate) fn shape_of(index: usize, dtype: KvDtype) -> (KvShape, u32) {
     let (head_dim, num_kv_heads, group, block_size) = SHAPES[index];
     (KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native }, num_kv_heads * group)
+}
+
+/// Every variant, of sizes that a software driver takes least time for: it compiles heads of 128 elements for minutes, and runs
+/// the 32 query heads of a real model as long.
+pub(crate) fn small_variants() -> Vec<NamedVariant> {
+    let sizes = Sizes { head_dim: 16, num_heads: 4, num_kv_heads: 2, block_size: 16 };
+    NamedVariant::list(&catalog(), &sizes)
 }
 
 /// Any shape that kernels of attention take, caches of codes among them.

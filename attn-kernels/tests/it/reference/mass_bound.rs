@@ -323,7 +323,7 @@ pub(crate) fn record_bounds(
 }
 
 proptest! {
-    #![proptest_config(cases(5))]
+    #![proptest_config(cases(3))]
 
     /// Rounding of f32 grows with the terms of a logit, not with what is left of them.
     #[test]

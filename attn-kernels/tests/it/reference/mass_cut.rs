@@ -138,7 +138,7 @@ fn masses_that_settle_at_once_and_in_the_last_turn() {
 }
 
 proptest! {
-    #![proptest_config(cases(3))]
+    #![proptest_config(cases(2))]
 
     /// Rounding of f32 grows with the terms of a logit, not with what is left of them.
     #[test]

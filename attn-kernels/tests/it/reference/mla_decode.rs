@@ -16,6 +16,8 @@ use attn_kernels::profile::Registers;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use crate::usual;
+
 /// Sequences to decode, one row each, in a paged cache.
 struct Mla {
     shape: LatentShape,
@@ -278,12 +280,13 @@ fn dispatches_may_begin_at_any_row() {
 #[test]
 fn two_caches_share_a_softmax() {
     let Some(gpu) = gpu() else { return };
-    for (shape, num_heads) in [
-        (shape(512, 0, 64, KvDtype::F16), 16),
+    let shapes = [
         (shape(64, 8, 16, KvDtype::F32), 6),
         (LatentShape { plain: 64, ..shape(512, 0, 64, KvDtype::Fp8) }, 16),
         (LatentShape { plain: 8, ..shape(152, 0, 16, KvDtype::Fp8) }, 6),
-    ] {
+        (shape(512, 0, 64, KvDtype::F16), 16),
+    ];
+    for &(shape, num_heads) in usual(3, &shapes) {
         let counts = [(1, 0), (128, 0), (128, 300), (0, 7), (0, 0), (77, 179), (3, 600)];
         let lens: Vec<u32> = counts.iter().map(|(window, compressed)| window + compressed).collect();
         let partition = if num_heads == 6 { 2 * PARTITION } else { PARTITION };

@@ -8,6 +8,8 @@ use attn_kernels::kernel::paged_decode::{Lanes, PARTITION};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 use attn_kernels::profile::DeviceProfile;
 
+use crate::usual;
+
 /// In one partition and in several.
 #[test]
 fn one_call_attends_as_the_reference_does() {
@@ -25,15 +27,16 @@ fn one_call_attends_as_the_reference_does() {
 #[test]
 fn heads_groups_and_blocks_at_their_limits() {
     let Some(gpu) = gpu() else { return };
-    for (head_dim, num_kv_heads, group, block_size, dtype) in [
-        (512, 1, 3, 16, KvDtype::F16),
+    let limits = [
         (512, 1, 8, 4, KvDtype::Int8),
         (16, 1, 128, 128, KvDtype::F32),
         (24, 2, 100, 8, KvDtype::Fp8),
-        (256, 1, 128, 4, KvDtype::F16),
         (248, 3, 1, 128, KvDtype::F32),
         (16, 1, 31, 4, KvDtype::F16),
-    ] {
+        (256, 1, 128, 4, KvDtype::F16),
+        (512, 1, 3, 16, KvDtype::F16),
+    ];
+    for &(head_dim, num_kv_heads, group, block_size, dtype) in usual(5, &limits) {
         let shape = KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native };
         Decode::new(shape, num_kv_heads * group, &[300, 1, block_size + 1], 4, 31).check(gpu);
     }
@@ -131,7 +134,9 @@ fn dispatches_may_begin_at_any_row() {
 #[test]
 fn results_do_not_depend_on_the_block_size() {
     let Some(gpu) = gpu() else { return };
+    let mut sizes = [4, 256, 32];
     for dtype in [KvDtype::F16, KvDtype::F32] {
+        sizes.rotate_left(1);
         let shape = |block_size| KvShape {
             num_kv_heads: 1,
             head_dim: 40,
@@ -145,7 +150,7 @@ fn results_do_not_depend_on_the_block_size() {
                 decode.on_gpu(by, &[0, 1, 2], 513_u32.div_ceil(PARTITION)).out
             };
             let want = of(16);
-            for block_size in [4, 32, 256] {
+            for &block_size in usual(1, &sizes) {
                 let what = format!("block size {block_size}, {dtype:?}, {:?}", by.1);
                 assert_bits(&what, &of(block_size), &want);
             }
@@ -157,8 +162,10 @@ fn results_do_not_depend_on_the_block_size() {
 #[test]
 fn codes_are_read_as_they_are_kept() {
     let Some(gpu) = gpu() else { return };
+    let mut indices = [2, 3, 5];
     for dtype in [KvDtype::Fp8, KvDtype::Int8] {
-        for index in [2, 3, 5] {
+        indices.rotate_left(1);
+        for &index in usual(2, &indices) {
             let (shape, num_heads) = shape_of(index, dtype);
             Decode::new(shape, num_heads, &[1, 31, 32, 33, 0, 256, 257, 600], 8, 35).check(gpu);
         }

@@ -11,6 +11,8 @@ use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TI
 use attn_kernels::kernel::prefill_reduce::{self, PrefillReduceParams};
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape};
 
+use crate::usual;
+
 /// Some rows of one sequence: position of the first, number.
 type Chunk = (u32, u32);
 
@@ -242,7 +244,8 @@ fn thousands_of_keys() {
 #[test]
 fn parts_of_keys_are_put_together() {
     let Some(gpu) = gpu() else { return };
-    for (index, dtype, part_keys) in [(1, KvDtype::F16, 64), (2, KvDtype::F32, 8), (3, KvDtype::F16, 200)] {
+    let cases = [(2, KvDtype::F32, 8), (3, KvDtype::F16, 200), (1, KvDtype::F16, 64)];
+    for &(index, dtype, part_keys) in usual(2, &cases) {
         let (shape, num_heads) = shape_of(index, dtype);
         let chunks = [(390, 5), (0, 66), (200, 1)];
         Prefill::new(shape, num_heads, &chunks, TILE_ROWS, 8, 31).cut(part_keys).check(gpu);
@@ -315,7 +318,8 @@ fn listed_blocks_are_all_that_is_attended() {
         dtype: KvDtype::F16,
         layout: KvLayout::Native,
     };
-    for (block, chance, seed) in [(16, 0.3, 1), (128, 0.5, 2), (64, 0.2, 3), (32, 0.0, 5)] {
+    let lists = [(16, 0.3, 1), (128, 0.5, 2), (128, 0.0, 4), (64, 0.2, 3), (32, 0.0, 5)];
+    for &(block, chance, seed) in usual(3, &lists) {
         Prefill::new(shape, 4, &[(0, 130), (1300, 70), (37, 1)], TILE_ROWS, 4, 18)
             .listed(block, chance, seed)
             .check(gpu);

@@ -13,6 +13,8 @@ use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TI
 use attn_kernels::kernel::{KvDtype, KvLayout, KvShape, block_digest};
 use attn_kernels::self_test::layer::cache_words;
 
+use crate::usual;
+
 const TABLE: [u32; 3] = [2, 0, 3];
 const BLOCKS: u32 = 4;
 
@@ -165,7 +167,7 @@ fn transposed(shape: &KvShape, v: &[u32]) -> Vec<u32> {
 #[test]
 fn either_layout_gives_the_same_bits() {
     let Some(gpu) = gpu() else { return };
-    for (num_kv_heads, head_dim, block_size, group, dtype) in [
+    let cases = [
         (2, 24, 16, 2, KvDtype::F16),
         (1, 8, 4, 4, KvDtype::F32),
         (1, 16, 4, 3, KvDtype::Fp8),
@@ -173,7 +175,8 @@ fn either_layout_gives_the_same_bits() {
         // Lanes share the rows of prefill.
         (1, 64, 16, 2, KvDtype::F16),
         (1, 128, 16, 1, KvDtype::F32),
-    ] {
+    ];
+    for &(num_kv_heads, head_dim, block_size, group, dtype) in usual(5, &cases) {
         let shape = KvShape { num_kv_heads, head_dim, block_size, dtype, layout: KvLayout::Native };
         let [own, other] = [KvLayout::Native, KvLayout::V0]
             .map(|layout| Layout::new(gpu, KvShape { layout, ..shape }, num_kv_heads * group));

@@ -362,7 +362,7 @@ fn launches_out_of_range_are_refused() {
 }
 
 proptest! {
-    #![proptest_config(cases(6))]
+    #![proptest_config(cases(3))]
     #[test]
     fn estimates_as_the_references_do(
         (num_kv_heads, group) in (1u32..3, 1u32..4),
