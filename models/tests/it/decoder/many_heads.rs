@@ -1,7 +1,7 @@
 //! Latents under the 128 heads of DeepSeek V3, whose partitions are large: a row leaves 256 KiB of each.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use attn_kernels::gpu::wgpu::Limits;
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
@@ -36,9 +36,11 @@ impl Model {
     }
 
     fn decoder(&self, options: &DecoderOptions) -> Decoder {
-        let gpu = GpuOptions::new(Checks::On).limits(Limits::default());
-        let gpu = Arc::new(Gpu::open(&gpu).expect("GPU tests need an adapter"));
-        Decoder::load(&gpu, &self.config, self.checkpoint.weights(), options).unwrap()
+        static GPU: LazyLock<Arc<Gpu>> = LazyLock::new(|| {
+            let gpu = GpuOptions::new(Checks::On).limits(Limits::default());
+            Arc::new(Gpu::open(&gpu).expect("GPU tests need an adapter"))
+        });
+        Decoder::load(&GPU, &self.config, self.checkpoint.weights(), options).unwrap()
     }
 }
 

@@ -38,8 +38,10 @@ fn a_context_larger_than_the_pool_gives_the_same_bits_whatever_the_ring() {
     let roomy = offloading(Mapped, [16, 0, 1]).num_blocks(100).offload(None);
     let want = served(&roomy, &[&long], 200);
     // 600 tokens are 38 blocks of 16 and 150 of 4; a chunk has at least 256 tokens.
+    let mut ways = [(Mapped, 200), (Staged, 512)];
     for pool in [[16, 9, 1], [16, 13, 2], [16, 24, 2], [16, 34, 3], [4, 110, 2], [16, 38, 2]] {
-        for (memory, chunk) in [(Mapped, 200), (Staged, 512)] {
+        ways.rotate_left(1);
+        for &(memory, chunk) in usual(1, &ways) {
             let got = served(&offloading(memory, pool), &[&long], chunk);
             let what = format!("{memory:?}, block size, blocks and slots {pool:?}, chunks of {chunk}");
             assert_same(&what, &got[0], &want[0]);
@@ -88,7 +90,7 @@ fn latents_stream_too() {
 /// decode rows beside them, windows, and sinks.
 #[test]
 fn tiles_of_prefills_stream() {
-    for name in ["tiny-llama", "tiny-mistral", "tiny-gemma3", "tiny-gpt-oss"] {
+    for &name in usual(3, &["tiny-llama", "tiny-mistral", "tiny-gpt-oss", "tiny-gemma3"]) {
         let tiny = family(name);
         let long: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(700).collect();
         let requests = [
@@ -149,8 +151,10 @@ fn every_block_comes_once_a_layer() {
         let tiny = family(name);
         let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(500).collect();
         let request = Request { prefill: 490, logits: false, ..Request::new(&ids, 6) };
+        let mut ways = [true, false];
         for pool in [[16, 9, 1], [16, 12, 2], [16, 33, 2], [4, 150, 3]] {
-            for reproducible in [true, false] {
+            ways.rotate_left(1);
+            for &reproducible in usual(1, &ways) {
                 let options = offloading(Mapped, pool).reproducible(reproducible).recycle(false);
                 let mut decoder = tiny.decoder(&options);
                 serve(&mut decoder, &[request], 200);

@@ -14,6 +14,7 @@ use super::options;
 use super::random::last_logits;
 use super::served::{Request, serve};
 use super::tiny::{Prompt, Tiny, family, fixture};
+use crate::usual;
 
 /// A GPU on which matrices of a tiny model are large, and fill it with a tile.
 pub(super) fn of_a_gpu() -> GpuOptions {
@@ -79,7 +80,7 @@ fn codes_of_eight_bits_stay_near_the_logits_of_transformers() {
     let vocab = config.vocab_size as usize;
     let want = &prompt.logits[prompt.logits.len() - vocab..];
     let gpus = [(); 2].map(|()| Arc::new(open(&of_a_gpu())));
-    for (dtype, bound) in [(Dtype::Q8_0, 0.1), (Dtype::Q4_K, 0.6)] {
+    for &(dtype, bound) in usual(1, &[(Dtype::Q8_0, 0.1), (Dtype::Q4_K, 0.6)]) {
         let quantized = checkpoint().quantize(&config, dtype).unwrap();
         let load = |gpu, activations| {
             let options = options(KvDtype::F16).activations(activations);

@@ -11,6 +11,7 @@ use super::invariance::assert_same;
 use super::served::{Request, Served, serve, serve_behind};
 use super::tiny::{family, tiny};
 use super::{blocks_of, options};
+use crate::usual;
 
 /// Everything on the device.
 fn roomy(spec: &str, place: SelectionPlace, block_size: u32) -> DecoderOptions {
@@ -103,6 +104,7 @@ fn policies_of_decode_give_the_bits_of_a_pool_that_holds_all() {
 #[test]
 fn policies_among_blocks_of_several_buffers_give_the_bits_of_one() {
     let kvcomp = "kvcomp:hash_bits=64,block_size=16,topk_tokens=64,sink=1,recent=1,length_threshold=64";
+    let mut buffers = [(HostMemory::Mapped, 7), (HostMemory::InPlace, 10)];
     for (spec, place) in [
         ("quest:page_budget=6,dense_layers=1,block_size=16", SelectionPlace::Device),
         ("quest:page_budget=6,dense_layers=0,block_size=16", SelectionPlace::Host),
@@ -112,7 +114,8 @@ fn policies_among_blocks_of_several_buffers_give_the_bits_of_one() {
         ("streaming:sink=1,recent=2,block_size=16", SelectionPlace::Device),
     ] {
         let want = run(&mut tiny().decoder(&roomy(spec, place, 16)));
-        for (memory, buffer_blocks) in [(HostMemory::Mapped, 7), (HostMemory::InPlace, 10)] {
+        buffers.rotate_left(1);
+        for &(memory, buffer_blocks) in usual(1, &buffers) {
             let options = tight(spec, place, [16, 40, 1]);
             let offload = options.offload.map(|offload| offload.memory(memory).buffer_blocks(buffer_blocks));
             let mut decoder = tiny().decoder(&options.offload(offload));
@@ -193,6 +196,7 @@ fn where_the_host_tier_lies_changes_no_decision() {
 
 #[test]
 fn policies_of_prefill_load_what_they_select() {
+    let mut pools = [(40, true, 2e-2), (64, false, 1e-3)];
     for (spec, place) in [
         ("gsa:block_size=16", SelectionPlace::Device),
         ("streaming:sink=1,recent=2,block_size=16", SelectionPlace::Device),
@@ -214,7 +218,8 @@ fn policies_of_prefill_load_what_they_select() {
     ] {
         // In f16 by matrices, where the device has them: weights and the parts of few slots are rounded.
         let halves = |options: DecoderOptions| options.kv_dtype(KvDtype::F16).reproducible(false);
-        for (num_blocks, by_matrices, bound) in [(64, false, 1e-3), (40, true, 2e-2)] {
+        pools.rotate_left(1);
+        for &(num_blocks, by_matrices, bound) in usual(1, &pools) {
             let of = |options: DecoderOptions| if by_matrices { halves(options) } else { options };
             let want = run(&mut tiny().decoder(&of(roomy(spec, place, 16))));
             let mut decoder = tiny().decoder(&of(tight(spec, place, [16, num_blocks, 2])));

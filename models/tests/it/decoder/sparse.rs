@@ -143,33 +143,35 @@ const KVCOMP: &str = "block_size=16,topk_tokens=96,sink=1,recent=2,length_thresh
 #[test]
 fn kernels_select_what_the_policies_own_code_selects() {
     let ucm = "min_topk=1,max_topk=100,seg_prefill_threshold=0";
-    for spec in [
+    let specs = [
         "quest:page_budget=6,dense_layers=1,block_size=16".into(),
-        "quest:page_budget=20,dense_layers=0,block_size=8".into(),
         "quest:mass=0.1,dense_layers=1,block_size=8".into(),
-        "quest:mass=0.001,dense_layers=0,block_size=16".into(),
         "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16".into(),
         "gsa:scoring=mean_k,layer_ratios=1:0.5:0.2,block_size=16".into(),
         "esa:sparse_ratio=0.3,block_size=16".into(),
-        "esa:sparse_ratio=0.3,block_size=16,retrieval_stride=1".into(),
         "kvstar:init_window_sz=2,local_window_sz=3,sparse_ratio=0.2,block_size=32".into(),
-        format!("gsa-ucm:sparse_ratio=0.6,block_size=16,{ucm}"),
         format!("gsa-ucm:sparse_ratio=0.2,block_size=32,init_window_sz=0,retrieval_stride=4,{ucm}"),
-        format!("kvcomp:hash_bits=128,{KVCOMP}"),
         format!("kvcomp:hash_bits=64,parts=8:8,seed=3,must_select=2:-3,{KVCOMP}"),
         format!("kvcomp:layer_ratios=1:0.3:0.5,{KVCOMP}"),
-        "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=0".into(),
         "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=70".into(),
         "nsa:kernel_size=24,kernel_stride=8,block_size=8,topk=12,init_blocks=2,local_blocks=3,window_size=9"
             .into(),
+        // The same policies with other numbers.
+        "quest:page_budget=20,dense_layers=0,block_size=8".into(),
+        "quest:mass=0.001,dense_layers=0,block_size=16".into(),
+        "esa:sparse_ratio=0.3,block_size=16,retrieval_stride=1".into(),
+        format!("gsa-ucm:sparse_ratio=0.6,block_size=16,{ucm}"),
+        format!("kvcomp:hash_bits=128,{KVCOMP}"),
+        "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=0".into(),
         "nsa:kernel_size=16,kernel_stride=16,block_size=32,topk=5,init_blocks=0,window_size=0".into(),
-    ] {
+    ];
+    for spec in usual(11, &specs) {
         let (host, device) =
-            (run(&sparse(&spec, SelectionPlace::Host)), run(&sparse(&spec, SelectionPlace::Device)));
+            (run(&sparse(spec, SelectionPlace::Host)), run(&sparse(spec, SelectionPlace::Device)));
         assert!(density(&host.attended) < 1.0, "{spec}");
         assert_eq!(density(&device.attended), density(&host.attended), "{spec}");
         assert_eq!(
-            tiny().decoder(&sparse(&spec, SelectionPlace::Device)).selects_on(),
+            tiny().decoder(&sparse(spec, SelectionPlace::Device)).selects_on(),
             Some(SelectionPlace::Device),
             "{spec}"
         );
@@ -184,7 +186,7 @@ fn kernels_select_what_the_policies_own_code_selects() {
             let close = bounds.is_none_or(|(d, h)| d <= h && d >= h * 0.99 - 1e-7);
             assert!(close, "{spec}: {bounds:?}");
         }
-        assert_same(&spec, &device, &host);
+        assert_same(spec, &device, &host);
     }
 }
 
@@ -252,18 +254,20 @@ fn kernels_estimate_what_the_policies_own_code_estimates() {
         let other = Request { prefill: 351, ..Request::new(&ids[7..362], 2) };
         serve(&mut tiny().decoder(&sparse(spec, place)), &[one, other], 200)
     };
-    for spec in [
+    let specs = [
         "xattn:block_size=16,stride=4,threshold=0.5",
         "xattn:block_size=32,stride=8,threshold=0.4:0.6:0.8:0.9,norm=2",
-        "xattn:block_size=64,stride=2,threshold=0.7,dense_layers=1",
         "xattn-bsa:block_size=16,stride=1,threshold=0.05,vote=any",
-        "xattn-bsa:block_size=16,stride=1,threshold=0.4,vote=majority",
         "xattn-bsa:block_size=16,stride=1,threshold=0.9,vote=all",
         "xattn-bsa:block_size=16,stride=4,threshold=0.4,chunk_size=16",
         "flashprefill:block_size=16,alpha=0.8,sink_blocks=1,recent_blocks=1",
-        "flashprefill:block_size=32,alpha=0.95,sink_blocks=0,recent_blocks=2,dense_layers=1",
         "flashprefill:block_size=128,alpha=1,sink_blocks=0,recent_blocks=0",
-    ] {
+        // The same policies with other numbers.
+        "xattn:block_size=64,stride=2,threshold=0.7,dense_layers=1",
+        "xattn-bsa:block_size=16,stride=1,threshold=0.4,vote=majority",
+        "flashprefill:block_size=32,alpha=0.95,sink_blocks=0,recent_blocks=2,dense_layers=1",
+    ];
+    for spec in usual(7, &specs) {
         let (device, host) = (serve_two(spec, SelectionPlace::Device), serve_two(spec, SelectionPlace::Host));
         for (device, host) in device.iter().zip(&host) {
             assert!(density(&host.attended) < 1.0, "{spec}");

@@ -18,6 +18,7 @@ use sparse_select::Policy;
 use super::served::{Request, serve};
 use super::tiny::{Tiny, family, tiny};
 use super::{blocks_of, options};
+use crate::usual;
 
 fn quest() -> DecoderOptions {
     let policy = sparse_select::build("quest:page_budget=4").unwrap().into();
@@ -50,22 +51,26 @@ fn requests_of_known_shapes_make_no_gpu_object() {
         assert_eq!(made_again(tiny(), &options(KvDtype::F16), logits), 0, "dense, logits {logits}");
     }
     assert_eq!(made_again(tiny(), &quest(), true), 0, "with a sparse policy");
-    for name in ["tiny-gpt-oss", "tiny-deepseek-v32", "tiny-nsa"] {
+    for name in usual(2, &["tiny-gpt-oss", "tiny-deepseek-v32", "tiny-nsa"]) {
         assert_eq!(made_again(family(name), &options(KvDtype::F32), false), 0, "{name}");
     }
 }
 
 #[test]
 fn a_prepared_decoder_has_the_kernels_of_any_step() {
-    let others = ["tiny-gpt-oss", "tiny-qwen3-moe", "tiny-deepseek-v32", "tiny-deepseek-v4"];
-    let others = others.map(|name| (name, family(name), options(KvDtype::F32)));
     let dense = options(KvDtype::F16);
-    let reproducible = dense.clone().reproducible(true);
-    let first = [("dense", dense), ("reproducible", reproducible), ("quest", quest())];
-    for (name, tiny, options) in
-        first.map(|(name, options)| (name, tiny(), options)).into_iter().chain(others)
-    {
-        let mut decoder = tiny.decoder_alone(&options);
+    let of = |name| (name, family(name), options(KvDtype::F32));
+    let decoders = [
+        ("dense", tiny(), dense.clone()),
+        ("quest", tiny(), quest()),
+        of("tiny-gpt-oss"),
+        of("tiny-deepseek-v4"),
+        ("reproducible", tiny(), dense.reproducible(true)),
+        of("tiny-qwen3-moe"),
+        of("tiny-deepseek-v32"),
+    ];
+    for (name, tiny, options) in usual(4, &decoders) {
+        let mut decoder = tiny.decoder_alone(options);
         let loaded = decoder.gpu().num_kernels();
         decoder.prepare().unwrap();
         let prepared = decoder.gpu().num_kernels();
@@ -111,8 +116,8 @@ const KVCOMP: &str = "kvcomp:hash_bits=64,block_size=16,topk_tokens=64,sink=1,re
 /// in decode. What is compared with step by step are the same requests with logits, which no step is encoded ahead of.
 #[test]
 fn decode_steps_with_a_policy_are_encoded_while_others_run() {
-    for spec in [
-        "quest:page_budget=4",
+    let skipping = [format!("{KVCOMP},skip_layers=2,query=previous"), format!("{KVCOMP},skip_layers=2")];
+    let specs = [
         "quest:page_budget=4,dense_layers=1",
         "quest:page_budget=4,dense_layers=1,query=previous",
         "quest:mass=0.5,block_size=8",
@@ -123,19 +128,22 @@ fn decode_steps_with_a_policy_are_encoded_while_others_run() {
         "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=0",
         "streaming:sink=1,recent=2,block_size=16",
         "kvstar:block_size=16",
+        &skipping[0],
+        "gsa:block_size=16",
+        "xattn:threshold=0.9,block_size=16,stride=4",
+        "flashprefill:block_size=16+quest:page_budget=4,dense_layers=1,block_size=16",
+        // The same policies with other numbers, and in other company.
+        "quest:page_budget=4",
         "esa:sparse_ratio=0.3,block_size=16,query=previous",
         "gsa-ucm:sparse_ratio=0.2,block_size=16,min_topk=1,seg_prefill_threshold=0,query=previous",
-        &format!("{KVCOMP},skip_layers=2"),
-        &format!("{KVCOMP},skip_layers=2,query=previous"),
+        &skipping[1],
         "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=0,query=previous",
-        "gsa:block_size=16",
         "gsa:block_size=16,layer_ratios=0.3:0.5:0.2",
         "xattn:threshold=0.9,block_size=16",
-        "xattn:threshold=0.9,block_size=16,stride=4",
         "flashprefill:block_size=16",
-        "flashprefill:block_size=16+quest:page_budget=4,dense_layers=1,block_size=16",
         "streaming:sink=1,recent=2,block_size=16+gsa:scoring=mean_k,block_size=16",
-    ] {
+    ];
+    for spec in usual(14, &specs) {
         let policy = sparse_select::build(spec).unwrap().into();
         encoded_ahead(spec, &with_policy(SparseOptions::new(policy, SelectionPlace::Device)));
     }
@@ -144,15 +152,16 @@ fn decode_steps_with_a_policy_are_encoded_while_others_run() {
 /// Steps of contexts on the host, which pass through the ring, or of which selected pages have slots on the device, or both.
 #[test]
 fn decode_steps_with_keys_on_the_host_are_encoded_while_others_run() {
-    for spec in [
-        "quest:page_budget=4,dense_layers=0,block_size=16",
-        "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
+    let specs = [
+        "quest:page_budget=4,dense_layers=1,block_size=16",
         "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16,query=previous",
         "gsa-ucm:sparse_ratio=0.2,block_size=16,min_topk=1,max_topk=100,seg_prefill_threshold=0",
         "streaming:sink=1,recent=2,block_size=16",
-        "quest:page_budget=4,dense_layers=1,block_size=16",
         "full",
-    ] {
+        "quest:page_budget=4,dense_layers=0,block_size=16",
+        "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
+    ];
+    for &spec in usual(5, &specs) {
         let policy: Arc<dyn Policy> = sparse_select::build(spec).unwrap().into();
         let sparse = (spec != "full").then(|| SparseOptions::new(policy, SelectionPlace::Device));
         let options = blocks_of(16, &options(KvDtype::F16)).sparse(sparse).num_blocks(49);
@@ -238,16 +247,17 @@ fn mostly_ahead(spec: &str, ahead: u64, steps: u64) {
 #[test]
 fn decode_steps_of_sequences_of_different_lengths_are_encoded_while_others_run() {
     let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(420).collect();
-    for spec in [
+    let specs = [
         "quest:page_budget=4,dense_layers=1,block_size=16",
-        "quest:mass=0.5,block_size=16",
-        "gsa:scoring=mean_k,block_size=16",
         "gsa:scoring=mean_k,block_size=16,query=previous",
-        "gsa:block_size=16",
-        "kvstar:block_size=16",
         "gsa-ucm:sparse_ratio=0.2,block_size=16,min_topk=1,max_topk=100,seg_prefill_threshold=0",
         KVCOMP,
-    ] {
+        "gsa:block_size=16",
+        "quest:mass=0.5,block_size=16",
+        "gsa:scoring=mean_k,block_size=16",
+        "kvstar:block_size=16",
+    ];
+    for spec in usual(5, &specs) {
         let policy = sparse_select::build(spec).unwrap().into();
         let options = with_policy(SparseOptions::new(policy, SelectionPlace::Device)).max_seqs(7);
         let mut options = blocks_of(16, &options);

@@ -51,11 +51,12 @@ pub(crate) fn family(name: &'static str) -> &'static Tiny {
 }
 
 /// One of the devices that tests share, throughout a test the same. A software driver runs all that one device is given on one
-/// thread, so that there are as many as processors, but few: each compiles kernels anew.
+/// thread, so that there are several, but few: each translates and compiles kernels anew, and another test program runs at the
+/// same time.
 pub(crate) fn gpu() -> &'static Arc<Gpu> {
     static GPUS: LazyLock<Vec<OnceLock<Arc<Gpu>>>> = LazyLock::new(|| {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        (0..processors.min(4)).map(|_| OnceLock::new()).collect()
+        (0..(processors / 2).clamp(1, 4)).map(|_| OnceLock::new()).collect()
     });
     static TESTS: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static TEST: usize = TESTS.fetch_add(1, Ordering::Relaxed));

@@ -13,6 +13,7 @@ use super::invariance::assert_same;
 use super::served::{Request, Served, serve};
 use super::tiny::{fixture, gpu, gpu_without_host_buffers, open_gpu, tiny};
 use super::{blocks_of, options};
+use crate::usual;
 
 /// A model of which some weights may lie on the host.
 struct Model {
@@ -74,18 +75,19 @@ fn assert_all_same(what: &str, got: &[Served], want: &[Served]) {
 
 #[test]
 fn every_family_gives_the_bits_of_weights_on_the_device() {
-    for name in [
+    let names = [
         "tiny-llama",
         "tiny-phi3",
-        "tiny-gemma3",
-        "tiny-qwen3-moe",
         "tiny-gemma2-gguf/model.gguf",
+        "tiny-qwen3-moe",
         "tiny-gpt-oss-mxfp4",
-        "tiny-llama4",
-        "tiny-deepseek-v3",
         "tiny-deepseek-v32",
         "tiny-deepseek-v4",
-    ] {
+        "tiny-gemma3",
+        "tiny-llama4",
+        "tiny-deepseek-v3",
+    ];
+    for name in usual(7, &names) {
         let model = Model::fixture(name);
         let options = options(KvDtype::F16);
         let want = served(&mut model.load(gpu(), &options).unwrap());
@@ -101,12 +103,13 @@ fn every_family_gives_the_bits_of_weights_on_the_device() {
 
 #[test]
 fn every_budget_gives_the_bits_of_weights_on_the_device() {
-    for (shape, dtype) in [
-        ("tiny-llama", Dtype::F16),
-        ("tiny-llama", Dtype::Q8_0),
+    let shapes = [
         ("tiny-llama", Dtype::Q4_K),
         ("tiny-moe", Dtype::Q8_0),
-    ] {
+        ("tiny-llama", Dtype::F16),
+        ("tiny-llama", Dtype::Q8_0),
+    ];
+    for &(shape, dtype) in usual(2, &shapes) {
         let model = Model::random(shape, dtype);
         let options = options(KvDtype::F16);
         let want = served(&mut model.load(gpu(), &options).unwrap());

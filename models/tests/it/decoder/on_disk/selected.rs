@@ -49,20 +49,21 @@ pub(super) const UCM: &str =
 fn selected_blocks_of_contexts_on_disk_give_the_same_bits() {
     let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(700).collect();
     let requests = [Request { prefill: 680, ..Request::new(&ids, 10) }, Request::new(&ids[7..330], 16)];
-    // A host of one block has the null block alone; of 40 the first sequence's blocks are in both places.
+    // A host of one block has the null block alone; of 40 the first sequence's blocks are in both places. By default each
+    // policy has one of them.
     let cases = [
         (QUEST, KvDtype::F16, 64, &[1, 40][..]),
         // More pages than there are slots: partition by partition.
-        ("quest:page_budget=20,dense_layers=0,block_size=16", KvDtype::F16, 48, &[1, 40]),
+        ("quest:page_budget=20,dense_layers=0,block_size=16", KvDtype::F16, 48, &[40, 1]),
         ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16", KvDtype::F16, 64, &[1]),
-        ("kvcomp:block_size=16,topk_tokens=96,length_threshold=96", KvDtype::F16, 64, &[1, 60]),
+        ("kvcomp:block_size=16,topk_tokens=96,length_threshold=96", KvDtype::F16, 64, &[60, 1]),
         (UCM, KvDtype::F16, 64, &[1, 41]),
         (QUEST, KvDtype::Int8, 64, &[1, 9]),
         ("quest:page_budget=6,dense_layers=1,block_size=16", KvDtype::F16, 64, &[1, 40]),
     ];
     for &(spec, kv_dtype, num_blocks, hosts) in usual(5, &cases) {
         let want = serve(&mut tiny().decoder(&resident(spec, kv_dtype)), &requests, 200);
-        for host_blocks in hosts {
+        for host_blocks in usual(1, hosts) {
             let volume = SimVolume::new(3, u64::MAX);
             let options = selecting(&volume, spec, kv_dtype, num_blocks, *host_blocks);
             // Those on the host, and the keys that are taken in, in several buffers.

@@ -19,6 +19,7 @@ use super::super::invariance::assert_same;
 use super::super::served::{Request, serve};
 use super::super::tiny::tiny;
 use super::selected::{QUEST, predictions, resident, selecting};
+use crate::{cases, usual};
 
 /// Ranks in every third step, more blocks than those at the ends.
 const RANKED: &str =
@@ -38,9 +39,9 @@ fn reads_ahead() -> bool {
 fn a_slow_disk_changes_no_token_and_no_order_of_results() {
     let ids = prompt(500);
     let requests = [Request { prefill: 480, ..Request::new(&ids, 10) }, Request::new(&ids[7..330], 16)];
-    for spec in [QUEST, RANKED] {
+    for (spec, hosts) in [(QUEST, [1, 30]), (RANKED, [30, 1])] {
         let want = serve(&mut tiny().decoder(&resident(spec, KvDtype::F16)), &requests, 200);
-        for host_blocks in [1, 30] {
+        for &host_blocks in usual(1, &hosts) {
             let volume = SimVolume::new(9, u64::MAX);
             let options = selecting(&volume, spec, KvDtype::F16, 48, host_blocks);
             let slow: Arc<AtomicUsize> = Arc::default();
@@ -189,7 +190,7 @@ fn what_was_predicted_for_a_sequence_that_ended_is_not_read() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(8) })]
+    #![proptest_config(cases(2))]
 
     /// A block that is not the one that a list names changes bits. The fetcher itself holds its cache to its limit.
     #[test]
