@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cli::PortabilityArgs;
+use crate::cli::{CiArgs, PortabilityArgs};
 use crate::portability;
 use crate::test::{self, Check, FEATURES};
 use crate::tree;
@@ -21,7 +21,7 @@ struct Step {
 
 /// Builds of one crate with the features given, as people outside of the workspace have them. In a build of the
 /// workspace each crate gets the features that any other enables, which hides missing ones.
-const ALONE: [(&str, &str); 26] = [
+const ALONE: [(&str, &str); 20] = [
     ("kvblock", ""),
     ("kvblock", "serde"),
     ("sparse-select", ""),
@@ -31,33 +31,41 @@ const ALONE: [(&str, &str); 26] = [
     ("pagoda-checkpoint", "chat"),
     ("pagoda-dense-kernels", ""),
     ("pagoda-dense-kernels", "cpu"),
-    ("pagoda-dense-kernels", "gpu"),
-    ("pagoda-dense-kernels", "self-test"),
     ("pagoda-models", ""),
     ("attn-kernels", ""),
     ("attn-kernels", "cpu"),
     ("attn-kernels", "gpu"),
-    ("attn-kernels", "reflect"),
     ("pagoda-prefetch", ""),
     ("pagoda-prefetch", "compress"),
     ("pagoda-prefetch", "disk"),
-    ("pagoda-prefetch", "remote"),
     ("pagoda-scheduler", ""),
     ("pagoda-scheduler", "serde"),
     ("pagoda-engine", ""),
     ("pagoda-engine", "disk"),
+];
+
+/// More of them, each of which checks wgpu, a client or most of the program's dependencies once more.
+const ALONE_LONG: [(&str, &str); 6] = [
+    ("pagoda-dense-kernels", "gpu"),
+    ("pagoda-dense-kernels", "self-test"),
+    ("attn-kernels", "reflect"),
+    ("pagoda-prefetch", "remote"),
     ("pagoda-engine", "grammar,hub"),
     ("pagoda-cli", ""),
 ];
 
 /// Runs every check, stops at the first that fails, and says how long each took. Most run while the tests do: a build of one
-/// crate leaves processors idle, and so does a test that waits for a device.
+/// crate leaves processors idle, and so does a test that waits for a device. With `alone` it is all builds of one crate that run,
+/// and nothing else.
 ///
 /// # Errors
 ///
 /// When a check fails.
-pub fn run() -> Result<()> {
+pub fn run(args: &CiArgs) -> Result<()> {
     tree::checkout()?;
+    if args.alone {
+        return ALONE.iter().chain(&ALONE_LONG).try_for_each(|row| alone(row).run(Stdio::inherit));
+    }
     first().iter().try_for_each(|step| step.run(Stdio::inherit))?;
     let steps = meanwhile().into_iter().chain(elsewhere(&installed_targets()));
     let mut checks: Vec<Check> =
@@ -111,14 +119,16 @@ fn first() -> [Step; 2] {
 
 /// Checks that run while the tests do.
 fn meanwhile() -> Vec<Step> {
-    let alone = ALONE.map(|(package, features)| {
-        let features = if features.is_empty() { String::new() } else { format!(" --features {features}") };
-        step(&format!("clippy --package {package} --no-default-features{features} -- -D warnings"))
-    });
     // With the examples come the dependencies of tests, so that this takes what clippy has compiled.
     let docs = step(&format!("doc --workspace --lib --examples --no-deps --features {FEATURES}"));
     let docs = Step { variable: Some(("RUSTDOCFLAGS", "-D warnings")), ..docs };
-    [docs].into_iter().chain(alone).collect()
+    [docs].into_iter().chain(ALONE.iter().map(alone)).collect()
+}
+
+/// The lints of one crate by itself.
+fn alone((package, features): &(&str, &str)) -> Step {
+    let features = if features.is_empty() { String::new() } else { format!(" --features {features}") };
+    step(&format!("clippy --package {package} --no-default-features{features} -- -D warnings"))
 }
 
 impl Step {
@@ -173,23 +183,17 @@ mod tests {
         cargo clippy --package pagoda-checkpoint --no-default-features --features chat -- -D warnings
         cargo clippy --package pagoda-dense-kernels --no-default-features -- -D warnings
         cargo clippy --package pagoda-dense-kernels --no-default-features --features cpu -- -D warnings
-        cargo clippy --package pagoda-dense-kernels --no-default-features --features gpu -- -D warnings
-        cargo clippy --package pagoda-dense-kernels --no-default-features --features self-test -- -D warnings
         cargo clippy --package pagoda-models --no-default-features -- -D warnings
         cargo clippy --package attn-kernels --no-default-features -- -D warnings
         cargo clippy --package attn-kernels --no-default-features --features cpu -- -D warnings
         cargo clippy --package attn-kernels --no-default-features --features gpu -- -D warnings
-        cargo clippy --package attn-kernels --no-default-features --features reflect -- -D warnings
         cargo clippy --package pagoda-prefetch --no-default-features -- -D warnings
         cargo clippy --package pagoda-prefetch --no-default-features --features compress -- -D warnings
         cargo clippy --package pagoda-prefetch --no-default-features --features disk -- -D warnings
-        cargo clippy --package pagoda-prefetch --no-default-features --features remote -- -D warnings
         cargo clippy --package pagoda-scheduler --no-default-features -- -D warnings
         cargo clippy --package pagoda-scheduler --no-default-features --features serde -- -D warnings
         cargo clippy --package pagoda-engine --no-default-features -- -D warnings
         cargo clippy --package pagoda-engine --no-default-features --features disk -- -D warnings
-        cargo clippy --package pagoda-engine --no-default-features --features grammar,hub -- -D warnings
-        cargo clippy --package pagoda-cli --no-default-features -- -D warnings
         ");
     }
 }

@@ -111,7 +111,15 @@ pub enum Command {
     /// Set the machine up, fetch the default model and run every test
     Test(TestArgs),
     /// Run everything that must hold before a change lands: format, lints, docs, tests
-    Ci,
+    Ci(CiArgs),
+}
+
+/// `cargo xtask ci`.
+#[derive(Debug, Clone, Args)]
+pub struct CiArgs {
+    /// Check each crate with each set of features that its users may choose, and nothing else
+    #[arg(long)]
+    pub alone: bool,
 }
 
 /// `cargo xtask select`.

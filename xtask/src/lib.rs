@@ -41,7 +41,7 @@ pub fn run(command: Command, registry: &Registry) -> Result<()> {
         Command::Select(args) => select::run(&args, registry),
         Command::Bench(args) => bench::run(&args, registry),
         Command::Test(args) => test::run(&args),
-        Command::Ci => ci::run(),
+        Command::Ci(args) => ci::run(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::Pages(args) => pages::run(&args),
         Command::Portability(args) => portability::run(&args),
