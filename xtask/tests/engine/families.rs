@@ -8,6 +8,11 @@ use crate::{fixture, golden, golden_margins, ids_file, output_ids, run, xtask};
 
 const TOKENS: usize = 24;
 
+/// Whether the long form of every test is asked for.
+fn is_long() -> bool {
+    std::env::var_os("PAGODA_LONG_TESTS").is_some()
+}
+
 /// A gap between the two largest logits that rounding in f32 does not close.
 const SURE: f32 = 1e-3;
 
@@ -34,6 +39,8 @@ struct Sizes {
     block: u32,
     chunk: u32,
     tight: u32,
+    /// The way to make room in it, by default; the long form takes every way.
+    preempt: &'static str,
 }
 
 /// The prompts of 17, 64 and 200 tokens, the longest twice: the second time its blocks are there. Then in a pool of `tight`
@@ -54,7 +61,8 @@ fn serves(name: &str, sizes: &Sizes) -> Value {
     // Without common beginnings, so that every sequence needs its own blocks.
     let prompts = [&prompts[0][..], &prompts[1][7..], &prompts[2]].map(<[u32]>::to_vec);
     let roomy = generate(name, &prompts, &flags);
-    for mode in ["recompute", "swap"] {
+    let every: &[&str] = if is_long() { &["recompute", "swap"] } else { &[sizes.preempt] };
+    for mode in every {
         let pressed = [&flags[..], &["--preempt", mode, "--kv-blocks", &tight]].concat();
         let pressed = generate(name, &prompts, &pressed);
         assert!(preemptions(&pressed) > 0, "{name}: {tight} blocks were enough for three prompts");
@@ -74,30 +82,30 @@ fn blocks(kv: &Value, group: &str) -> u64 {
 
 #[test]
 fn qwen2_serves() {
-    serves("tiny-qwen2", &Sizes { block: 32, chunk: 64, tight: 14 });
+    serves("tiny-qwen2", &Sizes { block: 32, chunk: 64, tight: 14, preempt: "recompute" });
 }
 
 #[test]
 fn qwen3_serves() {
-    let kv = serves("tiny-qwen3", &Sizes { block: 64, chunk: 64, tight: 8 });
+    let kv = serves("tiny-qwen3", &Sizes { block: 64, chunk: 64, tight: 8, preempt: "swap" });
     assert!(blocks(&kv, "full") >= 4);
 }
 
 #[test]
 fn experts_of_qwen3_serve() {
-    serves("tiny-qwen3-moe", &Sizes { block: 4, chunk: 64, tight: 110 });
+    serves("tiny-qwen3-moe", &Sizes { block: 4, chunk: 64, tight: 110, preempt: "recompute" });
 }
 
 #[test]
 fn mistral_gives_blocks_back() {
-    let kv = serves("tiny-mistral", &Sizes { block: 4, chunk: 16, tight: 20 });
+    let kv = serves("tiny-mistral", &Sizes { block: 4, chunk: 16, tight: 20, preempt: "swap" });
     // A window of 24 and a chunk of 16 reach over at most 11 blocks of 4, those of 4 sequences over more.
     assert!(blocks(&kv, "window_24") <= 4 * 11, "{kv}");
 }
 
 #[test]
 fn gemma3_has_groups_for_windows() {
-    serves("tiny-gemma3", &Sizes { block: 16, chunk: 64, tight: 64 });
+    serves("tiny-gemma3", &Sizes { block: 16, chunk: 64, tight: 64, preempt: "recompute" });
     // A long text holds all its blocks in the layer that sees everything, and what a window and a chunk reach over in the others.
     let text: Vec<u32> = (0..3000_u32).map(|i| (i * 7919 + i / 3) % 128).collect();
     let kv = &generate("tiny-gemma3", &[text], &["--block-size", "16", "--chunk", "64"])[0]["kv"];
@@ -109,13 +117,13 @@ fn gemma3_has_groups_for_windows() {
 
 #[test]
 fn gpt_oss_has_a_group_for_windows() {
-    let kv = serves("tiny-gpt-oss", &Sizes { block: 16, chunk: 64, tight: 33 });
+    let kv = serves("tiny-gpt-oss", &Sizes { block: 16, chunk: 64, tight: 33, preempt: "swap" });
     assert!(blocks(&kv, "window_16") < blocks(&kv, "full"), "{kv}");
 }
 
 #[test]
 fn llama4_has_groups_for_chunks() {
-    let kv = serves("tiny-llama4", &Sizes { block: 16, chunk: 64, tight: 40 });
+    let kv = serves("tiny-llama4", &Sizes { block: 16, chunk: 64, tight: 40, preempt: "recompute" });
     for group in ["chunk_16", "chunk_16.1", "chunk_16.2"] {
         assert!(blocks(&kv, group) < blocks(&kv, "full"), "{kv}");
     }
@@ -123,7 +131,7 @@ fn llama4_has_groups_for_chunks() {
 
 #[test]
 fn deepseek_v3_keeps_latents() {
-    let kv = serves("tiny-deepseek-v3", &Sizes { block: 16, chunk: 64, tight: 32 });
+    let kv = serves("tiny-deepseek-v3", &Sizes { block: 16, chunk: 64, tight: 32, preempt: "swap" });
     // 32 elements and 16 that rotate, of each token in each of 3 layers.
     let full = &kv["full"];
     let bytes = full["bytes"].as_u64().unwrap() / full["blocks"].as_u64().unwrap();
@@ -132,7 +140,7 @@ fn deepseek_v3_keeps_latents() {
 
 #[test]
 fn deepseek_v32_keeps_latents_and_index_keys() {
-    let kv = serves("tiny-deepseek-v32", &Sizes { block: 16, chunk: 64, tight: 32 });
+    let kv = serves("tiny-deepseek-v32", &Sizes { block: 16, chunk: 64, tight: 32, preempt: "recompute" });
     // A latent of 32 and 16 elements and an index key of 32, of each token in each of 3 layers.
     let full = &kv["full"];
     let bytes = full["bytes"].as_u64().unwrap() / full["blocks"].as_u64().unwrap();
@@ -142,7 +150,7 @@ fn deepseek_v32_keeps_latents_and_index_keys() {
 /// Blocks grow to whole entries: of 8 tokens of the window, 32 of the caches of entries, and 2 and 4 of states.
 #[test]
 fn deepseek_v4_keeps_windows_entries_and_states() {
-    let kv = serves("tiny-deepseek-v4", &Sizes { block: 8, chunk: 64, tight: 90 });
+    let kv = serves("tiny-deepseek-v4", &Sizes { block: 8, chunk: 64, tight: 90, preempt: "swap" });
     // One chunk of 64 tokens and three of single ones, beside what the window reaches back over.
     let promised = |window: u64, block: u64| {
         let blocks = |tokens: u64| (window - 1 + tokens).div_ceil(block) + 1;
@@ -164,7 +172,7 @@ fn deepseek_v4_keeps_windows_entries_and_states() {
 /// Blocks of the cache are no larger than those that are selected: of 64 tokens asked for, 16.
 #[test]
 fn nsa_keeps_means_of_its_blocks() {
-    let kv = serves("tiny-nsa", &Sizes { block: 64, chunk: 64, tight: 32 });
+    let kv = serves("tiny-nsa", &Sizes { block: 64, chunk: 64, tight: 32, preempt: "recompute" });
     // 16 keys and values, and the mean of each, of 2 heads of 16 elements in each of 2 layers.
     let full = &kv["full"];
     let bytes = full["bytes"].as_u64().unwrap() / full["blocks"].as_u64().unwrap();
@@ -193,7 +201,7 @@ fn recycles(name: &str, groups: &[&str], kind: AttentionKind) {
             ["--raw", "--reproducible", "--max-tokens", tokens, "--block-size", "8", "--chunk", &chunk];
         run(generate.args(sizes).args(["--kv-dtype", "f32"]).args(flags)).remove(0)
     };
-    let tokens = if std::env::var_os("PAGODA_LONG_TESTS").is_some() { 2000 } else { 600 };
+    let tokens = if is_long() { 2000 } else { 600 };
     let recycled = draw(&tokens.to_string(), &["--kv-tiers", "host=64MiB"]);
     let drawn = crate::ids(&recycled["output_ids"]);
     assert_eq!(drawn.len(), tokens);
