@@ -100,6 +100,15 @@ fn cache(page: &mut Page<'_>, snapshot: &Snapshot) {
         &[("", prefix.queried_tokens)],
     );
     page.counter("prefix_cache_hits_total", "Tokens found there.", &[("", prefix.hit_tokens)]);
+    // vLLM has given these names up; the router of its production stack reads them.
+    if page.names != MetricsNames::Pagoda {
+        let counts = [("queries", prefix.queried_tokens), ("hits", prefix.hit_tokens)];
+        page.family("vllm:gpu_cache_usage_perc", "The same as kv_cache_usage_perc.", "gauge", &[("", share)]);
+        for (name, count) in counts {
+            let help = format!("The same as prefix_cache_{name}_total.");
+            page.family(&format!("vllm:gpu_prefix_cache_{name}_total"), &help, "counter", &[("", count)]);
+        }
+    }
     let cached = &snapshot.totals.cached;
     let counts = [
         (r#"source="device""#, cached.device),

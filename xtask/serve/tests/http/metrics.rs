@@ -61,6 +61,10 @@ fn what_happens_is_counted() {
         assert_eq!(at("e2e_request_latency_seconds_bucket{,le=\"+Inf\"}").to_bits(), 4_f64.to_bits());
         assert!(at("prefix_cache_hits_total{}") <= at("prefix_cache_queries_total{}"));
     }
+    let at = |name: &str| samples[&format!("vllm:{name}{{}}")].to_bits();
+    assert_eq!(at("gpu_cache_usage_perc"), at("kv_cache_usage_perc"));
+    assert_eq!(at("gpu_prefix_cache_hits_total"), at("prefix_cache_hits_total"));
+    assert_eq!(at("gpu_prefix_cache_queries_total"), at("prefix_cache_queries_total"));
     assert!(
         samples
             .keys()
