@@ -79,12 +79,28 @@ fn servers_send_events_where_the_indexer_is_told_to_listen() {
     assert_eq!(container(deployment)["ports"][0]["containerPort"], 8090);
 }
 
-struct Indexer(Child);
+/// Dynamo's indexer, at a port of its own.
+struct Indexer {
+    process: Child,
+    address: String,
+}
+
+impl Indexer {
+    fn start() -> Self {
+        let packages = packages::clients().join("../../serve/tests/clients/kv_indexer.txt");
+        let python = packages::pip("kv-indexer", packages.to_str().unwrap());
+        let port = two_ports();
+        let command = entry_point()[2].replace("8090", &port.to_string());
+        let mut process = Command::new(&python);
+        let process = process.args(["-c", &command]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Self { process: process.unwrap(), address: format!("127.0.0.1:{port}") }
+    }
+}
 
 impl Drop for Indexer {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -94,15 +110,9 @@ fn the_indexer_finds_what_servers_hold() {
     if std::env::var_os("PAGODA_LONG_TESTS").is_none() {
         return;
     }
-    let clients = packages::clients().join("../../serve/tests/clients/kv_indexer.txt");
-    let python = packages::pip("kv-indexer", clients.to_str().unwrap());
     for (script, variables) in [from_compose(), from_kubernetes()] {
-        let port = two_ports();
-        let command = entry_point()[2].replace("8090", &port.to_string());
-        let mut indexer = Command::new(&python);
-        let indexer = indexer.args(["-c", &command]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let _indexer = Indexer(indexer.unwrap());
-        let mut script = script.replace("dynamo-indexer:8090", &format!("127.0.0.1:{port}"));
+        let indexer = Indexer::start();
+        let mut script = script.replace("dynamo-indexer:8090", &indexer.address);
         // Only the first server of the composed ones is there.
         script = script.replace("in 1 2", "in 1").replace("pagoda-'$server'", "127.0.0.1");
         let mut serve = Command::new(env!("CARGO_BIN_EXE_xtask"));
@@ -120,8 +130,7 @@ fn the_indexer_finds_what_servers_hold() {
         direct(&server, "/v1/completions", &body).ok();
         let query = json!({ "model_name": "model", "token_ids": prompt }).to_string();
         until("the indexer knows the prompt", || {
-            let address = format!("127.0.0.1:{port}");
-            let reply = call(&address, "", "POST", "/query", &query);
+            let reply = call(&indexer.address, "", "POST", "/query", &query);
             let instances = reply.ok()["instances"].as_object().cloned().unwrap_or_default();
             instances.len() == 1 && instances.values().all(|instance| instance["gpu"] == 64)
         });
@@ -134,25 +143,19 @@ fn the_indexer_follows_two_servers_through_a_restart() {
     if std::env::var_os("PAGODA_LONG_TESTS").is_none() {
         return;
     }
-    let clients = packages::clients().join("../../serve/tests/clients/kv_indexer.txt");
-    let python = packages::pip("kv-indexer", clients.to_str().unwrap());
-    let port = two_ports();
-    let command = entry_point()[2].replace("8090", &port.to_string());
-    let mut indexer = Command::new(&python);
-    let indexer = indexer.args(["-c", &command]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let _indexer = Indexer(indexer.unwrap());
-    let address = format!("127.0.0.1:{port}");
+    let indexer = Indexer::start();
+    let address = &indexer.address;
     let endpoints = [(); 2].map(|()| [(); 2].map(|()| format!("tcp://127.0.0.1:{}", two_ports())));
     let start = |at: usize| {
         let [events, replay] = &endpoints[at];
         Server::start(&["--model-name", "model", "--kv-events", events, "--kv-events-replay", replay])
     };
     let [mut first, second] = [start(0), start(1)];
-    until("the indexer listens", || std::net::TcpStream::connect(&address).is_ok());
+    until("the indexer listens", || std::net::TcpStream::connect(address).is_ok());
     for (id, [events, replay]) in (1..).zip(&endpoints) {
         let worker = json!({ "instance_id": id, "model_name": "model", "block_size": 16, "endpoint": events,
             "replay_endpoint": replay });
-        let reply = call(&address, "", "POST", "/register", &worker.to_string());
+        let reply = call(address, "", "POST", "/register", &worker.to_string());
         assert_eq!(reply.status, 201, "{}", reply.body);
     }
     let prompt = |seed: u32| (0..64).map(|n| (seed * 17 + n * n) % 100 + 1).collect::<Vec<u32>>();
@@ -167,7 +170,7 @@ fn the_indexer_follows_two_servers_through_a_restart() {
     // Leading tokens of a prompt that the indexer finds on each server.
     let held = |seed: u32| {
         let query = json!({ "model_name": "model", "token_ids": prompt(seed) }).to_string();
-        let json = call(&address, "", "POST", "/query", &query).ok();
+        let json = call(address, "", "POST", "/query", &query).ok();
         ["1", "2"].map(|id| json["instances"][id]["gpu"].as_u64().unwrap_or(0))
     };
     ask(&first, 1);
