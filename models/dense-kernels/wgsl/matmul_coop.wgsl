@@ -33,8 +33,13 @@ enable wgpu_cooperative_matrix;
 #import X_LOADS = 4
 #import W_LOADS = 1
 #import W_QUADS = 4
-// Parts behind the first.
-#import MORE_PARTS = 0
+// Parts after the first that go to the epilogue through a patch of workgroup memory of their own, and those that go through the
+// first one's after it: fewer barriers, or less memory, so that a multiprocessor holds more workgroups.
+#import BESIDE = 0
+#import AFTER = 0
+// Whether rows of y lie one after the other, so that a whole tile is stored without a detour, and whether it is added to y.
+#import DIRECT = 0
+#import ADDS = 0
 // Whether a workgroup owns all splits, and sixteens of sums of those behind it (at least one).
 #import SPLITS_WITHIN = 0
 #import TOTAL_TILES = 1
@@ -65,11 +70,11 @@ const STRIDE: u32 = QUADS + 2u;
 
 var<workgroup> a_tile: array<vec4<f16>, ROWS * STRIDE>;
 var<workgroup> b_tile: array<vec4<f16>, ALL_COLS * STRIDE>;
-// Rows of this workgroup and behind it, in x. A vector, because matrices are stored to `patches` at multiples of 16 bytes, and
-// variables may lie one behind the other.
+// Rows of this workgroup and behind it, in x; in y, whether results are stored without a detour. A vector, because matrices are
+// stored to `patches` at multiples of 16 bytes, and variables may lie one behind the other.
 var<workgroup> num_rows: vec4<u32>;
-// One matrix a subgroup on its way to the epilogue.
-var<workgroup> patches: array<f32, WG * OWN>;
+// Matrices of each subgroup on their way to the epilogue.
+var<workgroup> patches: array<f32, WG * OWN * (1u + BESIDE)>;
 
 @compute @workgroup_size(WG)
 fn matmul_coop(
@@ -79,15 +84,20 @@ fn matmul_coop(
     @builtin(subgroup_invocation_id) within: u32,
 ) {
     let place = place_of(group);
+    let col0 = group.x * COLS;
+    // First result of a workgroup whose rows of y lie one after the other. Stores of matrices begin at multiples of 16 bytes.
+    let y0 = (group.z * params.rows + place.first) * params.y_stride + params.y_offset + col0;
+    let is_aligned = ((y0 | params.y_stride) & 3u) == 0u;
     // Matrices want a branch that the whole workgroup takes, and be seen to take.
     if (lane == 0u) {
-        num_rows.x = place.end - min(place.first, place.end);
+        let rows = place.end - min(place.first, place.end);
+        let is_whole = rows >= ROWS && col0 + COLS <= params.cols;
+        num_rows = vec4(rows, select(0u, 1u, is_whole && is_aligned), 0u, 0u);
     }
     workgroupBarrier();
     if (num_rows.x == 0u) {
         return;
     }
-    let col0 = group.x * COLS;
     let m0 = subgroup / N_SUBS * M_OWN * MATRIX;
     let n0 = subgroup % N_SUBS * N_OWN * MATRIX;
     let w_first = lane % BLOCKS;
@@ -175,17 +185,35 @@ fn matmul_coop(
             acc[i] = total[i] + acc[i];
         #end
     #end
-    let patch0 = subgroup * MATRIX * MATRIX;
+    #unroll once < DIRECT
+        if (num_rows.y == 1u) {
+            let stride = params.y_stride;
+            #unroll n < N_OWN
+                #unroll m < M_OWN
+                    let at = y0 + (m0 + m * MATRIX) * stride + n0 + n * MATRIX;
+                    #unroll add < ADDS
+                        acc[n * M_OWN + m] = acc[n * M_OWN + m] + coopLoadT<MatrixC>(&y[at], stride);
+                    #end
+                    coopStoreT(acc[n * M_OWN + m], &y[at], stride);
+                #end
+            #end
+            return;
+        }
+    #end
+    let patch0 = subgroup * (1u + BESIDE) * MATRIX * MATRIX;
     #unroll n < N_OWN
         #unroll m < M_OWN
-            // Parts go through one patch, one after the other: less workgroup memory, more workgroups at a time.
-            var first_part: array<f32, OWN>;
             coopStoreT(acc[n * M_OWN + m], &patches[patch0], MATRIX);
+            #unroll part < BESIDE
+                let own = patch0 + (part + 1u) * MATRIX * MATRIX;
+                coopStoreT(acc[((part + 1u) * N_OWN + n) * M_OWN + m], &patches[own], MATRIX);
+            #end
             workgroupBarrier();
+            var first_part: array<f32, OWN>;
             #unroll i < OWN
                 first_part[i] = patches[patch0 + within + i * SUBGROUP];
             #end
-            #unroll part < MORE_PARTS
+            #unroll part < AFTER
                 workgroupBarrier();
                 coopStoreT(acc[((part + 1u) * N_OWN + n) * M_OWN + m], &patches[patch0], MATRIX);
                 workgroupBarrier();
@@ -196,7 +224,7 @@ fn matmul_coop(
                 let col = col0 + n0 + n * MATRIX + at % MATRIX;
                 if (place.first + r < place.end && col < params.cols) {
                     let y_at = group.z * params.rows * params.y_stride + y_row(place, r) + params.y_offset + col;
-                    finish(y_at, first_part[i], patches[patch0 + at]);
+                    finish(y_at, first_part[i], patches[patch0 + BESIDE * MATRIX * MATRIX + at]);
                 }
             #end
             workgroupBarrier();

@@ -75,6 +75,7 @@ pub enum Activations {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Numbers {
     Nibbles,
+    E2m1,
     Codes,
     Floats,
 }
@@ -84,6 +85,7 @@ const NUMBERS: OneOf<Numbers> = OneOf::new(
     "numbers",
     &[
         (Numbers::Nibbles, "f16_of_nibbles"),
+        (Numbers::E2m1, "f16_of_e2m1"),
         (Numbers::Codes, "f16_of_codes"),
         (Numbers::Floats, "f16_of_floats"),
     ],
@@ -109,8 +111,14 @@ pub(crate) const X_LOADS: Number = Number("X_LOADS");
 pub(crate) const W_LOADS: Number = Number("W_LOADS");
 /// Quads of weights per load.
 pub(crate) const W_QUADS: Number = Number("W_QUADS");
-/// Parts after the first.
-pub(crate) const MORE_PARTS: Number = Number("MORE_PARTS");
+/// Parts after the first with workgroup memory of their own on the way to the epilogue.
+pub(crate) const BESIDE: Number = Number("BESIDE");
+/// Parts that take the first one's memory after it.
+pub(crate) const AFTER: Number = Number("AFTER");
+/// Whether whole tiles are stored without a detour through workgroup memory.
+pub(crate) const DIRECT: Flag = Flag("DIRECT");
+/// Whether results are added to `y`.
+pub(crate) const ADDS: Flag = Flag("ADDS");
 /// Whether a workgroup adds up all splits.
 pub(crate) const SPLITS_WITHIN: Flag = Flag("SPLITS_WITHIN");
 /// Tiles that sums over splits take.
@@ -158,7 +166,7 @@ impl Tile {
 
     /// 128 rows by 256 columns of all parts.
     fn wide(parts: u32) -> Self {
-        Self { n_subgroups: 4, ..Self::square(4, 4 / parts) }
+        Self { n_subgroups: 4, ahead: 2, ..Self::square(4, 4 / parts) }
     }
 
     /// Rows of a workgroup.
@@ -173,10 +181,17 @@ impl Tile {
         16 * self.n_tiles * self.n_subgroups
     }
 
-    /// Bytes of workgroup memory: padded tiles of f16, and one matrix of f32 a subgroup.
+    /// Parts after the first whose results have workgroup memory of their own on their way to the epilogue. Large tiles have so
+    /// many results that barriers count, and few workgroups share a multiprocessor with them.
+    fn beside(self, parts: u32) -> u32 {
+        if self.rows() > 64 { parts - 1 } else { 0 }
+    }
+
+    /// Bytes of workgroup memory: padded tiles of f16, and matrices of f32 of each subgroup.
     fn memory(self, parts: u32) -> u32 {
         let stride = 8 * (8 * self.k_blocks + 2);
-        (self.rows() + self.cols() * parts) * stride + self.lanes() / 32 * 1024
+        let results = self.lanes() / 32 * 1024 * (1 + self.beside(parts));
+        (self.rows() + self.cols() * parts) * stride + results
     }
 
     fn lanes(self) -> u32 {
@@ -190,6 +205,10 @@ impl Tile {
 /// When the lanes of a workgroup cannot share the tile's blocks of weights and quads of activations evenly.
 #[must_use]
 pub fn variant(format: Format, epilogue: Epilogue, activations: Activations, tile: Tile) -> Variant {
+    tiled(format, epilogue, activations, tile).set(DIRECT, epilogue.parts() == 1)
+}
+
+fn tiled(format: Format, epilogue: Epilogue, activations: Activations, tile: Tile) -> Variant {
     let parts = epilogue.parts();
     let (lanes, blocks) = (tile.lanes(), tile.cols() * parts * tile.k_blocks);
     let (w_quads, x_quads) = (8 * blocks, 8 * tile.rows() * tile.k_blocks);
@@ -197,6 +216,7 @@ pub fn variant(format: Format, epilogue: Epilogue, activations: Activations, til
     let even = w_quads.is_multiple_of(w_loads * lanes) && x_quads.is_multiple_of(lanes);
     let numbers = match format {
         Format::Q4 | Format::Q4K => Numbers::Nibbles,
+        Format::Mxfp4 => Numbers::E2m1,
         _ if format.has_codes() => Numbers::Codes,
         _ => Numbers::Floats,
     };
@@ -218,7 +238,9 @@ pub fn variant(format: Format, epilogue: Epilogue, activations: Activations, til
         .set(X_LOADS, x_quads / lanes)
         .set(W_LOADS, w_loads)
         .set(W_QUADS, w_quads / (w_loads * lanes))
-        .set(MORE_PARTS, parts - 1)
+        .set(BESIDE, tile.beside(parts))
+        .set(AFTER, parts - 1 - tile.beside(parts))
+        .set(ADDS, epilogue == Epilogue::Add)
         .set(SPLITS_WITHIN, tile.all_splits)
         .set(TOTAL_TILES, totals)
 }
@@ -229,7 +251,8 @@ pub fn variant(format: Format, epilogue: Epilogue, activations: Activations, til
 /// As [`variant`].
 #[must_use]
 pub fn routed(format: Format, activations: Activations, tile: Tile) -> Variant {
-    Rows::Routed.apply(variant(format, Epilogue::Store, activations, tile))
+    // Results of pairs do not lie one after the other.
+    Rows::Routed.apply(tiled(format, Epilogue::Store, activations, tile).set(DIRECT, false))
 }
 
 /// Pace of the workgroups of a tile, on an H200 in microseconds. Only ratios count, so that it stands for other devices too.

@@ -124,7 +124,7 @@ struct Product {
 impl Product {
     fn new(variant: &Variant, spec: &Spec, [rows, cols, blocks]: [u32; 3]) -> Self {
         let (epilogue, dtype) = (epilogue(variant), dtype(variant));
-        let y_offset = spec.number(5, 0..=8);
+        let y_offset = spec.number(8, 0..=8);
         let (x_stride, y_stride) =
             (blocks * 8 + spec.number(1, 0..=3), y_offset + cols + spec.number(4, 0..=4));
         let params = MatmulParams {
@@ -412,7 +412,7 @@ pub(crate) fn matmul_coop(variant: &Variant, spec: &Spec) -> Vec<Case> {
         let grid = matmul_coop::grid(tile, [rows, cols], splits);
         return vec![timed(variant, &params, grid, size, given, splits)];
     }
-    let usual = [tile.rows() + 13, tile.cols() + 75, 17];
+    let usual = [tile.rows() + 13, tile.cols() + 76, 17];
     let [rows, cols, blocks] = sizes(variant, spec, usual);
     // Blocks that do not fill the last stage, nor the last of the splits that a workgroup may own.
     let mut product = Product::new(variant, spec, [rows, cols, blocks]);
