@@ -17,7 +17,10 @@
 #import HASHED = 0
 #import NORMALISE = 0
 
-const WG: u32 = 64u;
+#import WG = 64
+#import reduce = reduce_tree
+
+const VALUES: u32 = 1u;
 const MEMBERS: u32 = EXPERTS / GROUPS;
 
 struct MoeRouteParams { rows: u32, scale: f32 }
@@ -38,7 +41,8 @@ var<workgroup> groups: array<u32, GROUPS>;
 var<workgroup> picked: array<u32, TOP>;
 
 @compute @workgroup_size(WG)
-fn moe_route(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn moe_route(@builtin(workgroup_id) group: vec3<u32>, within: Lane) {
+    let lane = within.index;
     let row = group.y * 65535u + group.x;
     if (row >= params.rows) {
         return;
@@ -50,13 +54,14 @@ fn moe_route(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_
     var top = LOWEST;
     var sum = 0.0;
     if (SCORE == 0u) {
-        for (var e = 0u; e < EXPERTS; e++) {
+        for (var e = lane; e < EXPERTS; e += WG) {
             top = max(top, choice[e]);
         }
-        for (var e = 0u; e < EXPERTS; e++) {
+        top = reduce_max(Values(top), within)[0];
+        for (var e = lane; e < EXPERTS; e += WG) {
             sum += exp(choice[e] - top);
         }
-        workgroupBarrier();
+        sum = reduce_add(Values(sum), within)[0];
     }
     for (var e = lane; e < EXPERTS; e += WG) {
         scores[e] = score(choice[e], top, sum);

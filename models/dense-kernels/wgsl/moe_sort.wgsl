@@ -13,10 +13,13 @@ struct MoeSortParams { pairs: u32, tile: u32, max_tiles: u32 }
 @group(0) @binding(2) var<storage, read_write> tiles: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read_write> order: array<u32>;
 
+// Lanes that count experts, PER each.
+const PER: u32 = (EXPERTS + WG - 1u) / WG;
+
 // Pairs of each expert, then where its next pair goes.
 var<workgroup> counts: array<atomic<u32>, EXPERTS>;
-// First tile of each expert, then the number of tiles.
-var<workgroup> first_tiles: array<u32, EXPERTS + 1u>;
+// Pairs and tiles of the experts of each lane and of those before it.
+var<workgroup> sums: array<vec2<u32>, WG>;
 
 @compute @workgroup_size(WG)
 fn moe_sort(@builtin(local_invocation_index) lane: u32) {
@@ -28,24 +31,37 @@ fn moe_sort(@builtin(local_invocation_index) lane: u32) {
         atomicAdd(&counts[expert_of(pair)], 1u);
     }
     workgroupBarrier();
-    if (lane == 0u) {
-        var entry = 0u;
-        var tile = 0u;
-        for (var e = 0u; e < EXPERTS; e++) {
-            let count = atomicLoad(&counts[e]);
-            atomicStore(&counts[e], entry);
-            first_tiles[e] = tile;
-            for (var at = 0u; at < count; at += params.tile) {
-                tiles[tile] = vec4(e, entry + at, entry + min(at + params.tile, count), 0u);
-                tile++;
-            }
-            entry += count;
+    let first = lane * PER;
+    let end = min(first + PER, EXPERTS);
+    var own = vec2(0u);
+    for (var e = first; e < end; e++) {
+        let count = atomicLoad(&counts[e]);
+        own += vec2(count, (count + params.tile - 1u) / params.tile);
+    }
+    var sum = own;
+    for (var step = 1u; step < WG; step *= 2u) {
+        sums[lane] = sum;
+        workgroupBarrier();
+        if (lane >= step) {
+            sum += sums[lane - step];
         }
-        first_tiles[EXPERTS] = tile;
+        workgroupBarrier();
+    }
+    sums[lane] = sum;
+    var entry = sum.x - own.x;
+    var tile = sum.y - own.y;
+    for (var e = first; e < end; e++) {
+        let count = atomicLoad(&counts[e]);
+        atomicStore(&counts[e], entry);
+        for (var at = 0u; at < count; at += params.tile) {
+            tiles[tile] = vec4(e, entry + at, entry + min(at + params.tile, count), 0u);
+            tile++;
+        }
+        entry += count;
     }
     workgroupBarrier();
-    for (var tile = first_tiles[EXPERTS] + lane; tile < params.max_tiles; tile += WG) {
-        tiles[tile] = vec4(0u);
+    for (var empty = sums[WG - 1u].y + lane; empty < params.max_tiles; empty += WG) {
+        tiles[empty] = vec4(0u);
     }
     for (var pair = lane; pair < params.pairs; pair += WG) {
         order[atomicAdd(&counts[expert_of(pair)], 1u)] = pair;

@@ -98,10 +98,12 @@ impl MoeState {
         let portion = pair_bytes / (top * hidden.max(2 * inner) * 4) / PORTION * PORTION;
         let portion = portion.max(PORTION).min(rows);
         let pairs = portion * top;
+        let route =
+            |source| gpu.pipeline(&gpu.profile().best(|level| moe_route::variant(&moe, source, level)));
         Ok(Some(Self {
-            route: gpu.pipeline(&moe_route::variant(&moe, ExpertSource::Scores))?,
+            route: route(ExpertSource::Scores)?,
             route_hashed: match config.layers.iter().any(|layer| layer.mlp == crate::Mlp::HashedExperts) {
-                true => Some(gpu.pipeline(&moe_route::variant(&moe, ExpertSource::Table))?),
+                true => Some(route(ExpertSource::Table)?),
                 false => None,
             },
             sort: gpu.pipeline(&moe_sort::variant(moe.num_experts))?,

@@ -3,10 +3,10 @@
 use crate::Activation;
 use crate::ExpertPacking;
 use crate::Router;
-use attn_kernels::declare::{Listed, Sizes};
+use attn_kernels::declare::{Listed, Sizes, levels};
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::slot::{Flag, Number};
-use attn_kernels::{Variant, bindings, kernel, params};
+use attn_kernels::slot::{self, Flag, Number};
+use attn_kernels::{Level, Variant, bindings, kernel, params};
 
 use crate::{MoeConfig, Score};
 
@@ -15,7 +15,7 @@ kernel! {
     "moe_route"(MoeRouteParams, MoeRouteBuffers): Dense,
     modules: [super::MODULES],
     listed: listed,
-    variants: "four scores; groups; experts from a table",
+    variants: "four scores; groups; experts from a table; reductions by tree or subgroup",
     bytes: "`4 * E` per row",
     cases: crate::self_test::moe::route,
 }
@@ -44,15 +44,17 @@ fn listed(_: &Sizes) -> Listed {
         weighted_input: false,
         packing: ExpertPacking::Rows,
     };
-    let scored = |moe| variant(&moe, ExpertSource::Scores);
     let hashed = moe([256, 6], Score::SqrtSoftplus, [1, 1, 2], true);
-    vec![
-        ("chosen".into(), scored(moe([128, 4], Score::SoftmaxOfChosen, [1, 1, 2], false))),
-        ("softmax".into(), scored(moe([128, 8], Score::Softmax, [1, 1, 2], true))),
-        ("groups".into(), scored(moe([256, 8], Score::Sigmoid, [8, 4, 2], true))),
-        ("best".into(), scored(moe([160, 6], Score::Softmax, [8, 3, 1], false))),
-        ("hashed".into(), variant(&hashed, ExpertSource::Table)),
-    ]
+    levels(|level| {
+        let scored = |moe| variant(&moe, ExpertSource::Scores, level);
+        vec![
+            ("chosen".into(), scored(moe([128, 4], Score::SoftmaxOfChosen, [1, 1, 2], false))),
+            ("softmax".into(), scored(moe([128, 8], Score::Softmax, [1, 1, 2], true))),
+            ("groups".into(), scored(moe([256, 8], Score::Sigmoid, [8, 4, 2], true))),
+            ("best".into(), scored(moe([160, 6], Score::Softmax, [8, 3, 1], false))),
+            ("hashed".into(), variant(&hashed, ExpertSource::Table, level)),
+        ]
+    })
 }
 
 params! {
@@ -107,9 +109,12 @@ pub(crate) const HASHED: Flag = Flag("HASHED");
 /// Whether weights add up to 1.
 pub(crate) const NORMALISE: Flag = Flag("NORMALISE");
 
+/// Lanes a row.
+const LANES: u32 = 64;
+
 /// The kernel for one router.
 #[must_use]
-pub fn variant(moe: &MoeConfig, choice: ExpertSource) -> Variant {
+pub fn variant(moe: &MoeConfig, choice: ExpertSource, level: Level) -> Variant {
     let score = match moe.router.score {
         Score::Softmax => 0,
         Score::SoftmaxOfChosen => 1,
@@ -125,6 +130,8 @@ pub fn variant(moe: &MoeConfig, choice: ExpertSource) -> Variant {
         .set(SCORE, score)
         .set(HASHED, choice == ExpertSource::Table)
         .set(NORMALISE, moe.router.normalise)
+        .set(slot::WG, LANES)
+        .by_level(slot::REDUCE, level)
 }
 
 /// Workgroups for `rows` rows.

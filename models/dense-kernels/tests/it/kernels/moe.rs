@@ -2,6 +2,7 @@
 
 use super::device::{assert_bits, assert_close, cases, dispatch, gpu};
 use super::tensors::{self, floats};
+use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Bound, Buf, Gpu, Pass};
 use bytemuck::Pod;
@@ -70,6 +71,10 @@ fn logits(moe: &MoeConfig, rows: u32, correction: &[f32], rng: &mut StdRng) -> V
     (0..rows).flat_map(|_| row(rng)).collect()
 }
 
+fn router(gpu: &Gpu, moe: &MoeConfig, source: ExpertSource) -> Variant {
+    gpu.profile().best(|level| moe_route::variant(moe, source, level))
+}
+
 proptest! {
     #![proptest_config(cases(24))]
     #[test]
@@ -92,7 +97,7 @@ proptest! {
         ];
         let mut pass = Pass::new("moe_route");
         let choice = if hashed { ExpertSource::Table } else { ExpertSource::Scores };
-        dispatch(gpu, &mut pass, &moe_route::variant(&moe, choice), &params, &bindings, moe_route::grid(&params));
+        dispatch(gpu, &mut pass, &router(gpu, &moe, choice), &params, &bindings, moe_route::grid(&params));
         let (read_experts, read_weights) =
             (pass.read(&experts, 0..experts.len()), pass.read(&weights, 0..weights.len()));
         let done = gpu.submit(pass).unwrap().wait().unwrap();
@@ -171,7 +176,7 @@ proptest! {
             (&floats[0]).into(), (&floats[1]).into(), (&none).into(), (&none).into(), (&chosen).into(), (&weights).into(),
         ];
         let params = MoeRouteParams { rows, scale: 1.0 };
-        let route = moe_route::variant(&moe, ExpertSource::Scores);
+        let route = router(gpu, &moe, ExpertSource::Scores);
         dispatch(gpu, &mut pass, &route, &params, &bindings, moe_route::grid(&params));
         let bindings: [Bound; 3] = [(&chosen).into(), (&tiles).into(), (&order).into()];
         let params = MoeSortParams { pairs, tile, max_tiles };
