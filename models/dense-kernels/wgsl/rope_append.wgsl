@@ -1,5 +1,6 @@
 // Rotates the queries and keys of a step and writes keys and values into the paged cache.
 //   qkv      rows of (num_heads + 2 * num_kv_heads) * HEAD_DIM f32: queries, keys, values
+//   bias     [num_heads + 2 * num_kv_heads, HEAD_DIM] f32, added to every row first; read with BIASED = 1 only
 //   cs       [rows, pairs] (cos, sin) of each row's position, made on the host in double precision; then [rows] a factor for
 //            the row's queries, and 0
 //   slots    [rows] i32 physical slots, -1 = skip
@@ -7,13 +8,15 @@
 // The first 2 * pairs dimensions of a head turn; INTERLEAVED = 1 pairs dimensions (2i, 2i + 1), else (i, i + pairs).
 // With pairs = 0 nothing turns.
 // Scales are those of cache_write: 1 in fp8, in int8 of each row and head.
-// One lane makes eight elements of one head. CPU reference: src/cpu/rope_append.rs
+// One lane makes eight elements of one head, and a workgroup has whole heads: scales of heads are made of its lanes' maxima.
+// CPU reference: src/cpu/rope_append.rs
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
 #import INTERLEAVED = 0
+#import BIASED = 0
 #import kv = kv_write_f16
 #import flat
-override WG: u32 = 64u;
+#import WG = 64
 
 struct RopeAppendParams {
     rows: u32,
@@ -27,6 +30,9 @@ struct RopeAppendParams {
 @group(0) @binding(2) var<storage, read> slots: array<i32>;
 @group(0) @binding(5) var<storage, read> cs: array<vec2<f32>>;
 @group(0) @binding(6) var<storage, read_write> q: array<f32>;
+@group(0) @binding(7) var<storage, read> bias: array<f32>;
+
+var<workgroup> maxima: array<f32, WG>;
 
 @compute @workgroup_size(WG)
 fn rope_append(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -36,14 +42,33 @@ fn rope_append(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let chunk = id % chunks;
     let head = id / chunks % heads;
     let row = id / chunks / heads;
-    if (row >= params.rows) {
+    let is_row = row < params.rows;
+    let is_value = head >= params.num_heads + params.num_kv_heads;
+    var x: array<f32, 8>;
+    var most = 0.0;
+    for (var i = 0u; is_row && i < 8u; i++) {
+        let d = chunk * 8u + i;
+        if (is_value) {
+            x[i] = projected(row, head, d);
+        } else {
+            x[i] = turned(row, head, d);
+        }
+        most = max(most, abs(x[i]));
+    }
+    if (ROW_SCALES) {
+        maxima[lane] = most;
+        workgroupBarrier();
+        for (var other = lane - chunk; other < lane - chunk + chunks; other++) {
+            most = max(most, maxima[other]);
+        }
+    }
+    if (!is_row) {
         return;
     }
-    let from_head = (row * heads + head) * HEAD_DIM;
     if (head < params.num_heads) {
         let factor = cs[params.rows * params.pairs + row].x;
         for (var i = 0u; i < 8u; i++) {
-            q[(row * params.num_heads + head) * HEAD_DIM + chunk * 8u + i] = factor * turned(row, from_head, chunk * 8u + i);
+            q[(row * params.num_heads + head) * HEAD_DIM + chunk * 8u + i] = factor * x[i];
         }
         return;
     }
@@ -54,42 +79,29 @@ fn rope_append(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let kv_head = (head - params.num_heads) % params.num_kv_heads;
     let block_head = u32(slot) / BLOCK_SIZE * params.num_kv_heads + kv_head;
     let offset = u32(slot) % BLOCK_SIZE;
-    let is_key = head < params.num_heads + params.num_kv_heads;
-    var most = 0.0;
-    for (var d = 0u; ROW_SCALES && d < HEAD_DIM; d++) {
-        most = max(most, abs(stored(row, from_head, d, is_key)));
-    }
     let scale = stored_scale(most, 1.0);
-    var x: array<f32, 8>;
     for (var i = 0u; i < 8u; i++) {
-        x[i] = stored(row, from_head, chunk * 8u + i, is_key) * (1.0 / scale);
+        x[i] *= 1.0 / scale;
     }
     let low = vec4(x[0], x[1], x[2], x[3]);
     let high = vec4(x[4], x[5], x[6], x[7]);
-    if (is_key) {
-        k_store(block_head, chunk, offset, low, high);
-    } else {
+    if (is_value) {
         v_store(block_head, chunk, offset, low, high);
+    } else {
+        k_store(block_head, chunk, offset, low, high);
     }
-    if (chunk == 0u && is_key) {
-        k_store_scale(block_head, offset, scale);
-    } else if (chunk == 0u) {
+    if (chunk == 0u && is_value) {
         v_store_scale(block_head, offset, scale);
+    } else if (chunk == 0u) {
+        k_store_scale(block_head, offset, scale);
     }
 }
 
-// Dimension `d` of the key or value at `base` as the cache keeps it: keys turned.
-fn stored(row: u32, base: u32, d: u32, is_key: bool) -> f32 {
-    if (is_key) {
-        return turned(row, base, d);
-    }
-    return qkv[base + d];
-}
-
-// Dimension `d` of the head at `base`, turned by its row's position.
-fn turned(row: u32, base: u32, d: u32) -> f32 {
+// Dimension `d` of a head, turned by its row's position.
+fn turned(row: u32, head: u32, d: u32) -> f32 {
+    let plain = projected(row, head, d);
     if (d >= 2u * params.pairs) {
-        return qkv[base + d];
+        return plain;
     }
     var pair = d % params.pairs;
     var second = d >= params.pairs;
@@ -100,7 +112,16 @@ fn turned(row: u32, base: u32, d: u32) -> f32 {
         other = d ^ 1u;
     }
     let turn = cs[row * params.pairs + pair];
-    let mine = qkv[base + d] * turn.x;
-    let theirs = qkv[base + other] * turn.y;
+    let mine = plain * turn.x;
+    let theirs = projected(row, head, other) * turn.y;
     return select(mine - theirs, mine + theirs, second);
+}
+
+fn projected(row: u32, head: u32, d: u32) -> f32 {
+    let heads = params.num_heads + 2u * params.num_kv_heads;
+    let plain = qkv[(row * heads + head) * HEAD_DIM + d];
+    if (BIASED == 1u) {
+        return plain + bias[head * HEAD_DIM + d];
+    }
+    return plain;
 }

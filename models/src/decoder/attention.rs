@@ -33,7 +33,7 @@ use crate::{CompressedConfig, DecoderConfig, LatentConfig, ModelError};
 pub(super) use compressed::{
     CompressedAttention, CompressedWeights, CompressorWeights, EntryWeights, IndexWeights, plain_norm,
 };
-pub(super) use head_weights::HeadWeights;
+pub(super) use head_weights::{HeadWeights, QkNormWeights};
 pub(super) use heads::Heads;
 pub(super) use index::IndexQueries;
 pub(super) use indexer::IndexerWeights;

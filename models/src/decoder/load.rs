@@ -15,7 +15,7 @@ use attn_kernels::kernel::copy_blocks;
 
 use self::used::Used;
 use super::activations::Activations;
-use super::attention::{Attention, AttentionWeights, HeadWeights, NsaWeights, plain_norm};
+use super::attention::{Attention, AttentionWeights, HeadWeights, NsaWeights, QkNormWeights, plain_norm};
 use super::attention_groups::AttentionGroups;
 use super::batch::{Batch, Prefill};
 use super::draws::DrawState;
@@ -301,13 +301,17 @@ impl WeightLoader<'_> {
                 QkNorm::None => None,
                 QkNorm::Unweighted if !self.config.layers[l as usize].rotary => None,
                 QkNorm::Unweighted => {
-                    let values = plain_norm(self.config);
-                    let norm = || self.allocator.vector("plain_norm", &values);
-                    Some([norm()?, norm()?])
+                    let values = plain_norm(self.config).repeat(2);
+                    Some(QkNormWeights::Heads(self.allocator.vector("plain_norm", &values)?))
                 }
-                QkNorm::Rms | QkNorm::Whole => {
-                    Some([self.head_norm(Role::QNorm(l))?, self.head_norm(Role::KNorm(l))?])
+                QkNorm::Rms => {
+                    let [q, k] = [Role::QNorm(l), Role::KNorm(l)].map(|role| self.head_norm_values(role));
+                    Some(QkNormWeights::Heads(self.allocator.vector("qk_norm", &[q?, k?].concat())?))
                 }
+                QkNorm::Whole => Some(QkNormWeights::Whole([
+                    self.head_norm(Role::QNorm(l))?,
+                    self.head_norm(Role::KNorm(l))?,
+                ])),
             },
             o: self.matrix(Role::O(l))?,
             post_norm: self.post_norm(Role::PostAttnNorm(l))?,
@@ -388,9 +392,14 @@ impl WeightLoader<'_> {
 
     /// Loads the factors of an RMS norm of heads or latents, followed by zeros as its bias.
     fn head_norm(&self, role: Role) -> Result<Buf<f32>, ModelError> {
+        self.allocator.vector(&self.tensor(role)?.name, &self.head_norm_values(role)?)
+    }
+
+    /// Reads the factors of an RMS norm of heads or latents, followed by zeros as its bias.
+    fn head_norm_values(&self, role: Role) -> Result<Vec<f32>, ModelError> {
         let mut values = self.norm_weights(role)?;
         values.resize(2 * values.len(), 0.0);
-        self.allocator.vector(&self.tensor(role)?.name, &values)
+        Ok(values)
     }
 
     fn checked<'t>(&self, tensor: Tensor<'t>, expected: &[usize]) -> Result<Tensor<'t>, ModelError> {

@@ -13,6 +13,8 @@ use attn_kernels::kernel::cache_write::CacheWriteParams;
 pub struct NewRows<'a> {
     /// Queries, keys and values, `[rows, num_heads + 2 * num_kv_heads, head_dim]`.
     pub qkv: &'a [f32],
+    /// Bias that is added to each row first, `[num_heads + 2 * num_kv_heads, head_dim]`.
+    pub bias: Option<&'a [f32]>,
     /// Slots that keys and values go to; -1 skips a row.
     pub slots: &'a [i32],
     /// (cos, sin), `[rows, pairs]`; then a factor on queries and 0, `[rows]`.
@@ -38,10 +40,13 @@ pub fn rope_append(
     rows: NewRows<'_>,
     to: Destination<'_>,
 ) {
-    let (NewRows { qkv, slots, cs }, Destination { k, v, q }) = (rows, to);
+    let (NewRows { qkv, bias, slots, cs }, Destination { k, v, q }) = (rows, to);
     let RopeAppendParams { rows, num_heads, num_kv_heads, pairs } = *params;
     let stride = (num_heads + 2 * num_kv_heads) * shape.head_dim;
     let mut turned = qkv.to_vec();
+    for row in turned.chunks_exact_mut(stride as usize) {
+        row.iter_mut().zip(bias.unwrap_or_default()).for_each(|(x, bias)| *x += bias);
+    }
     let heads = num_heads + num_kv_heads;
     let heads = RopeParams { rows, heads, stride, pairs, first: 0, back: 0 };
     let (cs, factors) = cs.split_at((rows * pairs) as usize);

@@ -12,8 +12,12 @@ kernel! {
     /// The kernel; [`RopeAppendBuffers`] lists its bindings.
     "rope_append"(RopeAppendParams, RopeAppendBuffers): Cache,
     modules: [super::MODULES],
-    listed: |sizes| sizes.each(&TYPES, |shape| variant(shape, Pairing::Halves)),
-    variants: "f16, f32, fp8, int8; halves or interleaved",
+    listed: |sizes| {
+        let of = |bias| sizes.each(&TYPES, |shape| variant(shape, Pairing::Halves, bias));
+        let biased = of(QkvBias::Add).into_iter().map(|(part, variant)| (format!("{part}-biased"), variant));
+        of(QkvBias::None).into_iter().chain(biased).collect()
+    },
+    variants: "f16, f32, fp8, int8; halves or interleaved; with a bias",
     bytes: "`D * (8 * H + 12 * Hkv)` per row",
     cases: crate::self_test::rows::rope_append,
 }
@@ -47,25 +51,41 @@ bindings! {
         read cs: Angle,
         /// Rotated queries, `[rows, num_heads, head_dim]`.
         write q: f32,
+        /// Bias of queries, keys and values, `[num_heads + 2 * num_kv_heads, head_dim]`, if there is one.
+        read bias: f32,
     }
 }
 
-const WG: u32 = 64;
+/// Lanes of a workgroup: those of whole heads of `head_dim` dimensions, eight a lane.
+fn lanes(head_dim: u32) -> u32 {
+    let head = head_dim / 8;
+    head * (64 / head).max(1)
+}
+
+/// Bias of queries, keys and values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QkvBias {
+    /// No bias, or rows that have it already.
+    None,
+    /// A bias that is added to each row before the rotation.
+    Add,
+}
 
 /// The kernel for one cache shape and pairing.
 #[must_use]
-pub fn variant(shape: &KvShape, pairing: Pairing) -> Variant {
+pub fn variant(shape: &KvShape, pairing: Pairing, bias: QkvBias) -> Variant {
     Variant::new(&KERNEL)
         .set(slot::HEAD_DIM, shape.head_dim)
         .set(slot::BLOCK_SIZE, shape.block_size)
         .set(super::rope::INTERLEAVED, pairing == Pairing::Interleaved)
+        .set(super::glu::BIASED, bias == QkvBias::Add)
         .set(cache_write::WRITE, shape.stored())
-        .constant("WG", WG)
+        .set(slot::WG, lanes(shape.head_dim))
 }
 
 /// Workgroups for `rows` rows of `num_heads` query heads.
 #[must_use]
 pub fn grid(params: &RopeAppendParams, shape: &KvShape) -> [u32; 3] {
     let heads = params.num_heads + 2 * shape.num_kv_heads;
-    flat_grid((params.rows * heads * (shape.head_dim / 8)).div_ceil(WG))
+    flat_grid((params.rows * heads * (shape.head_dim / 8)).div_ceil(lanes(shape.head_dim)))
 }

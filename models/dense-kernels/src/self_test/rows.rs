@@ -9,6 +9,7 @@ use crate::Pairing;
 use crate::cpu;
 use crate::cpu::rope_append::{Destination, NewRows};
 use crate::kernel::bias::{self, BiasParams};
+use crate::kernel::glu;
 use crate::kernel::log_prob::{self, LogProbParams};
 use crate::kernel::norm_heads::{self, Norm, NormHeadsParams};
 use crate::kernel::rms_norm::{self, RmsNormParams};
@@ -69,9 +70,10 @@ pub(crate) fn norm_heads(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (rows, heads) = (spec.number(3, 1..=20), spec.number(5, 1..=40));
     let (width, first) = (spec.number(96, 1..=512), spec.number(8, 0..=12));
     let stride = first + heads * width + spec.number(12, 0..=12);
-    let params = NormHeadsParams { rows, heads, width, stride, first, eps: 1e-6 };
+    let split = spec.number(3, 0..=heads);
+    let params = NormHeadsParams { rows, heads, width, stride, first, split, eps: 1e-6 };
     let norm = if filled(variant, norm_heads::CENTRED) { Norm::Layer } else { Norm::Rms };
-    let (weight, before) = (spec.floats(2 * width as usize, 1), spec.floats((rows * stride) as usize, 2));
+    let (weight, before) = (spec.floats(4 * width as usize, 1), spec.floats((rows * stride) as usize, 2));
     let mut want = before.clone();
     cpu::norm_heads::norm_heads(&params, norm, &weight, &mut want);
     let case = Case::new("heads of 96", variant, &params, norm_heads::grid(&params))
@@ -157,6 +159,7 @@ pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let pairing = pairing(variant);
     let params = RopeAppendParams { rows, num_heads, num_kv_heads, pairs };
     let qkv = spec.floats((rows * (num_heads + 2 * num_kv_heads) * shape.head_dim) as usize, 2);
+    let bias = spec.floats(((num_heads + 2 * num_kv_heads) * shape.head_dim) as usize, 3);
     let num_blocks = spec.number(3, rows.div_ceil(shape.block_size)..=20);
     let mut cs = angles(spec, rows, pairs);
     cs.extend((0..rows).map(|row| [1.0 + (row % 9) as f32 / 8.0, 0.0]));
@@ -165,7 +168,8 @@ pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let before = vec![f32::NAN; num_blocks as usize * shape.block_elements()];
     let (mut k, mut v) = (before.clone(), before.clone());
     let mut q = vec![f32::NAN; (rows * num_heads * shape.head_dim) as usize];
-    let new = NewRows { qkv: &qkv, slots: &slots, cs: &cs };
+    let biased = filled(variant, glu::BIASED);
+    let new = NewRows { qkv: &qkv, bias: biased.then_some(&bias), slots: &slots, cs: &cs };
     let to = Destination { k: &mut k, v: &mut v, q: &mut q };
     cpu::rope_append::rope_append(&shape, pairing, &params, new, to);
     let stored = match shape.dtype {
@@ -174,7 +178,8 @@ pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
         KvDtype::F16 => Tolerance { abs: 1e-6, rel: f64::exp2(-10.0) },
         // The neighbour of a code, where products and sums of the rotation round to another side; heads reach to sqrt(2).
         KvDtype::Fp8 => Tolerance { abs: f64::exp2(-9.0), rel: f64::exp2(-3.0) },
-        KvDtype::Int8 => Tolerance { abs: 1.5 / 126.0, rel: 0.0 },
+        // Rows and biases reach to 1 each.
+        KvDtype::Int8 => Tolerance { abs: if biased { 3.0 } else { 1.5 } / 126.0, rel: 0.0 },
     };
     let case = Case::new("rows to slots", variant, &params, rope_append::grid(&params, &shape))
         .binding(&qkv)
@@ -182,7 +187,8 @@ pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
         .paged(&shape, KvShape::k_index, &before, stored, &k)
         .paged(&shape, KvShape::v_index, &before, stored, &v)
         .binding(&cs)
-        .output(TURNED, &q);
+        .output(TURNED, &q)
+        .binding(&bias);
     vec![case]
 }
 

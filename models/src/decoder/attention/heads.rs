@@ -10,6 +10,7 @@ use attn_kernels::split::SplitPlan;
 
 use super::head_weights::HeadWeights;
 use super::merge::Merge;
+use super::projection::append_kernel;
 use crate::batch::Slice;
 use crate::cast::f32_of;
 use crate::decoder::batch::Batch;
@@ -17,7 +18,6 @@ use crate::decoder::kernels::{Forms, HeadKernels, LoadContext};
 use crate::decoder::options::DecoderOptions;
 use crate::decoder::sparse::Sparse;
 use crate::decoder::splits::Splits;
-use crate::kernel::rope_append;
 use crate::{ModelError, Reach, SparseOptions};
 
 /// Weights, kernels, and the selection of blocks.
@@ -76,7 +76,7 @@ impl Heads {
             layers: Arc::clone(layers),
             forms,
             prefix_capacity: options.prefix_capacity,
-            rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.pairing))?,
+            rope_append: append_kernel(gpu, config, shape)?,
             kernels: kernels(false)?,
             apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
             prefill_reduce: gpu.pipeline(&prefill_reduce::variant(shape.head_dim))?,

@@ -218,7 +218,7 @@ impl LatentAttention {
     fn keys(&self, ctx: &mut Ctx<'_>, layer: usize, x: &Buf<f32>) -> Result<(), ModelError> {
         let (weights, kv_rank, width) = (&self.layers[layer], self.config.kv_rank, self.config.cached());
         ctx.store_product(&weights.kv_a, x, &self.kv, width)?;
-        let slices = HeadSlices { heads: 1, width: kv_rank, stride: width, first: 0 };
+        let slices = HeadSlices { stride: width, ..HeadSlices::of(1, kv_rank) };
         ctx.norm_head_slices(slices, EPS, &weights.kv_a_norm, &self.kv);
         ctx.rotate(&self.rope_k, ctx.rotation(1, width, kv_rank), &self.kv);
         let rows = ctx.rows();

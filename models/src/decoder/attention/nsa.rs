@@ -22,7 +22,7 @@ use attn_kernels::kernel::top_k::{self, Output, TopKBuffers, TopKParams};
 use self::rows::{BranchKernels, BranchRows};
 use self::step::NsaStep;
 use super::head_weights::HeadWeights;
-use super::projection::{append, project};
+use super::projection::{append, append_kernel, project};
 use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::decoder::batch::Batch;
@@ -31,7 +31,6 @@ use crate::decoder::kernels::LoadContext;
 use crate::decoder::keys::Keys;
 use crate::decoder::ops::Ctx;
 use crate::decoder::portions::{RowTask, attend_rows};
-use crate::kernel::rope_append;
 use crate::matrix::Matrix;
 use crate::{CachePart, DecoderConfig, ModelError, NsaConfig};
 
@@ -89,7 +88,7 @@ impl NsaAttention {
             layers: Arc::clone(layers),
             config: nsa,
             step: NsaStep::new(load)?,
-            rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.pairing))?,
+            rope_append: append_kernel(gpu, config, shape)?,
             means: [
                 gpu.pipeline(&block_digest::variant(shape, Digest::Mean))?,
                 gpu.pipeline(&block_digest::of_values(shape))?,
@@ -139,7 +138,7 @@ impl NsaAttention {
         let (x, _) = ctx.normed(norm, false);
         project(ctx, &weights.heads, x, None)?;
         ctx.exact_product(&weights.gates, x, &self.gates, heads * BRANCHES)?;
-        append(ctx, &self.rope_append, layer, &act.q);
+        append(ctx, &self.rope_append, &weights.heads, layer, &act.q);
         self.write_means(ctx, layer);
         let rows = &ctx.group_rows(layer).all.decode;
         for start in (0..rows.len()).step_by(self.step.portion) {

@@ -2,16 +2,33 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Buf, Pipeline};
+use attn_kernels::gpu::{Buf, Gpu, Pipeline};
+use attn_kernels::kernel::KvShape;
 
-use super::head_weights::HeadWeights;
+use super::head_weights::{HeadWeights, QkNormWeights};
 use crate::decoder::ops::{Ctx, HeadSlices};
 use crate::kernel::matmul::Epilogue;
-use crate::kernel::rope_append::{self, RopeAppendBuffers, RopeAppendParams};
+use crate::kernel::rope_append::{self, QkvBias, RopeAppendBuffers, RopeAppendParams};
 use crate::matrix::{Norm, Product};
-use crate::{ModelError, QkNorm};
+use crate::{DecoderConfig, ModelError, QkNorm};
 
-/// Records queries, keys and values of `x`, with the input norm if there is one, biases and head norms.
+/// The kernel that rotates queries and keys, and writes keys and values to a cache of `shape`.
+pub(super) fn append_kernel(
+    gpu: &Gpu,
+    config: &DecoderConfig,
+    shape: &KvShape,
+) -> Result<Arc<Pipeline>, ModelError> {
+    let bias = if biases_late(config) { QkvBias::Add } else { QkvBias::None };
+    Ok(gpu.pipeline(&rope_append::variant(shape, config.rope.pairing, bias))?)
+}
+
+/// Whether biases are added on the way to the rotation, which spares a pass over all rows; norms come after them.
+fn biases_late(config: &DecoderConfig) -> bool {
+    config.qkv_bias && config.qk_norm == QkNorm::None
+}
+
+/// Records queries, keys and values of `x`, with the input norm if there is one, and head norms. Biases that no norm follows are
+/// left to [`append`].
 pub(super) fn project(
     ctx: &mut Ctx<'_>,
     weights: &HeadWeights,
@@ -21,7 +38,7 @@ pub(super) fn project(
     let (act, c) = (ctx.act, ctx.config);
     let stride = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
     let mut epilogue = Epilogue::Store;
-    if let Some(bias) = &weights.qkv_bias {
+    if let Some(bias) = weights.qkv_bias.as_ref().filter(|_| !biases_late(c)) {
         ctx.set_bias(bias, &act.qkv);
         epilogue = Epilogue::Add;
     }
@@ -29,20 +46,31 @@ pub(super) fn project(
         let to = ctx.product(x, &act.qkv, stride);
         ctx.matmul(matrix, &Product { y_offset: *y_offset, epilogue, norm, ..to })?;
     }
-    if let Some([q, k]) = &weights.qk_norm {
-        let whole = c.qk_norm == QkNorm::Whole;
-        let slices = |heads, first| match whole {
-            true => HeadSlices { heads: 1, width: heads * c.head_dim, stride, first },
-            false => HeadSlices { heads, width: c.head_dim, stride, first },
-        };
-        ctx.norm_head_slices(slices(c.num_heads, 0), c.rms_norm_eps, q, &act.qkv);
-        ctx.norm_head_slices(slices(c.num_kv_heads, c.num_heads * c.head_dim), c.rms_norm_eps, k, &act.qkv);
+    match &weights.qk_norm {
+        Some(QkNormWeights::Heads(both)) => {
+            let heads = HeadSlices::of(c.num_heads + c.num_kv_heads, c.head_dim);
+            let slices = HeadSlices { stride, split: c.num_heads, ..heads };
+            ctx.norm_head_slices(slices, c.rms_norm_eps, both, &act.qkv);
+        }
+        Some(QkNormWeights::Whole([q, k])) => {
+            let [queries, keys] = [c.num_heads, c.num_kv_heads].map(|heads| heads * c.head_dim);
+            let slices = |width, first| HeadSlices { stride, first, ..HeadSlices::of(1, width) };
+            ctx.norm_head_slices(slices(queries, 0), c.rms_norm_eps, q, &act.qkv);
+            ctx.norm_head_slices(slices(keys, queries), c.rms_norm_eps, k, &act.qkv);
+        }
+        None => {}
     }
     Ok(())
 }
 
 /// Records the rotation of queries, into `q`, and of keys, and the write of keys and values to the cache.
-pub(super) fn append(ctx: &mut Ctx<'_>, rope_append: &Arc<Pipeline>, layer: usize, q: &Buf<f32>) {
+pub(super) fn append(
+    ctx: &mut Ctx<'_>,
+    rope_append: &Arc<Pipeline>,
+    weights: &HeadWeights,
+    layer: usize,
+    q: &Buf<f32>,
+) {
     let (c, rows, attn_group) = (ctx.config, ctx.rows(), ctx.attn_groups.of_layers[layer]);
     let of_layer = &c.layers[layer];
     let params = RopeAppendParams {
@@ -62,6 +90,8 @@ pub(super) fn append(ctx: &mut Ctx<'_>, rope_append: &Arc<Pipeline>, layer: usiz
             v_cache: v.bind(),
             cs: cos_sin.bind(),
             q: q.bind(),
+            // Without a bias that comes late, the kernel reads none.
+            bias: weights.qkv_bias.as_ref().unwrap_or(&ctx.act.qkv).bind(),
         };
         let grid = rope_append::grid(&params, ctx.kv.shape());
         ctx.pass.dispatch(rope_append, &params, buffers, grid);

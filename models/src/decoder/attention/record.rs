@@ -41,7 +41,7 @@ impl Heads {
         if !on_disk {
             ctx.on_ring(|ring, context| ring.fetch_partial_blocks(context, layer)).unwrap_or(Ok(()))?;
         }
-        append(ctx, &self.rope_append, layer, self.queries(ctx, layer));
+        append(ctx, &self.rope_append, weights, layer, self.queries(ctx, layer));
         if ctx.keys.pages().is_some() {
             // Summaries and pages are made from the blocks on the host.
             ctx.on_ring(RingKeys::save);
