@@ -202,9 +202,9 @@ pub struct BenchArgs {
     pub workload: Vec<PathBuf>,
 
     /// Plan instead of the built-in one: a RON file for `e2e`, `policies` or `serve` (see e2e, policies, cli/policies and
-    /// cli/workloads in xtask), or a name: for `e2e` one of beyond-gpu, cpu, gpu, host-weights, million, pools, pools-cpu,
-    /// real-sizes, several-devices, sparse and sparse-no-coop, for `policies` turnover, for `serve` restart, which kills the
-    /// server and starts it again
+    /// cli/workloads in xtask), or a name: for `e2e` one of beyond-gpu, cpu, gpu, host-weights, million, order, order-cpu, pools,
+    /// pools-cpu, real-sizes, several-devices, shapes, sparse and sparse-no-coop, for `policies` turnover, for `serve` restart,
+    /// which kills the server and starts it again
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<PathBuf>,
 

@@ -2,6 +2,7 @@
 //! batches of equal requests, then, on GPUs or if a filter names them, and unless a plan is given, traces of arrivals.
 
 mod fetches;
+mod order;
 mod plan;
 mod row;
 
@@ -39,7 +40,10 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
         for run in &runs {
             measure(args, run, &runs, &open_model(&run.engine)?, &mut rows)?;
         }
-        return write(args, &rows);
+        write(args, &rows)?;
+        let Some(share) = EnginePlan::in_order(args)? else { return Ok(()) };
+        let speeds: Vec<_> = rows.iter().map(EngineRow::speeds).collect();
+        return order::hold(&speeds, share, args.engine.chunk);
     }
     let model = open_model(&args.engine)?;
     let software = model.gpu(&EngineOptions::from(&args.engine))?.is_cpu();

@@ -153,7 +153,7 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
     error: invalid value '' for '--stop <TEXT>': the text is empty; give at least one character
     error: invalid value 'abort' for '--preempt <MODE>'
       [possible values: recompute, swap]
-    error: invalid value 'llama-3-9b' for '--random <SHAPE[:TYPE][,layers=N]>': unknown shape "llama-3-9b"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
+    error: invalid value 'llama-3-9b' for '--random <SHAPE[:TYPE][,layers=N]>': unknown shape "llama-3-9b"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b llama-3.2-1b mistral-7b phi-3.5-mini qwen2.5-14b qwen2.5-3b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
     error: invalid value 'llama-3-8b:q9_k' for '--random <SHAPE[:TYPE][,layers=N]>': unknown type "q9_k"; types are f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 f8_e4m3
     error: invalid value 'llama-3-8b:q4_k,layers=99' for '--random <SHAPE[:TYPE][,layers=N]>': layers=99: llama-3-8b has 1 to 32
     error: invalid value 'llama-3-8b:q4_k,width=8' for '--random <SHAPE[:TYPE][,layers=N]>': unknown key "width"; keys are layers context seed alike

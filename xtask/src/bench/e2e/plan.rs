@@ -11,16 +11,19 @@ use sparse_select::Registry;
 use crate::cli::{BenchArgs, EngineArgs, SparseArg, memory};
 
 /// Plans that `--plan` knows by name.
-const NAMED: [(&str, &str); 11] = [
+const NAMED: [(&str, &str); 14] = [
     ("beyond-gpu", include_str!("../../../e2e/beyond-gpu.ron")),
     ("cpu", include_str!("../../../e2e/cpu.ron")),
     ("gpu", include_str!("../../../e2e/gpu.ron")),
     ("host-weights", include_str!("../../../e2e/host-weights.ron")),
     ("million", include_str!("../../../e2e/million.ron")),
+    ("order", include_str!("../../../e2e/order.ron")),
+    ("order-cpu", include_str!("../../../e2e/order-cpu.ron")),
     ("pools", include_str!("../../../e2e/pools.ron")),
     ("pools-cpu", include_str!("../../../e2e/pools-cpu.ron")),
     ("real-sizes", include_str!("../../../e2e/real-sizes.ron")),
     ("several-devices", include_str!("../../../e2e/several-devices.ron")),
+    ("shapes", include_str!("../../../e2e/shapes.ron")),
     ("sparse", include_str!("../../../e2e/sparse.ron")),
     ("sparse-no-coop", include_str!("../../../e2e/sparse-no-coop.ron")),
 ];
@@ -31,6 +34,9 @@ const NAMED: [(&str, &str); 11] = [
 pub(super) struct EnginePlan {
     /// Configurations that each engine runs, one after another.
     pub(super) configurations: Vec<Configuration>,
+    /// Share of the speed of fewer streams, shorter prompts and larger models that each row must reach, or the run fails.
+    #[serde(default)]
+    in_order: Option<f64>,
 }
 
 /// A model, its mode, and its load.
@@ -106,6 +112,14 @@ impl EnginePlan {
         let (runs, labels) = Self::wanted(args, registry, software)?;
         ensure!(!runs.is_empty(), "--filter leaves no row of {}", labels.join(", "));
         Ok(runs)
+    }
+
+    /// The share that the plan's rows are held to, if it holds them in order.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is not a plan.
+    pub(super) fn in_order(args: &BenchArgs) -> Result<Option<f64>> {
+        Ok(args.plan.as_deref().map(Self::open).transpose()?.and_then(|plan| plan.in_order))
     }
 
     /// Runs as [`read`](Self::read) returns them, or none, and the labels of all configurations.
@@ -355,8 +369,8 @@ mod tests {
         plan plan.ron: a pool of 1.5 of the KV, which is at most 1
         plan plan.ron: weights_on_gpu: give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB (KB, MB, GB), such as 512MiB
         plan plan.ron: unknown policy "quset", valid names: full streaming vertical-slash gsa gsa-ucm esa kvstar kvcomp xattn xattn-bsa flashprefill skip-softmax quest dsa nsa
-        plan plan.ron: unknown shape "llama-9"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
-        plan huge: neither a name (beyond-gpu cpu gpu host-weights million pools pools-cpu real-sizes several-devices sparse sparse-no-coop) nor a file that can be read: No such file or directory (os error 2)
+        plan plan.ron: unknown shape "llama-9"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b llama-3.2-1b mistral-7b phi-3.5-mini qwen2.5-14b qwen2.5-3b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
+        plan huge: neither a name (beyond-gpu cpu gpu host-weights million order order-cpu pools pools-cpu real-sizes several-devices shapes sparse sparse-no-coop) nor a file that can be read: No such file or directory (os error 2)
         "#);
     }
 }

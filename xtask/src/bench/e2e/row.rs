@@ -9,6 +9,7 @@ use pagoda_cli::bench::measure::{Batch, KernelTime, KernelTimes, Times, count};
 use serde::Serialize;
 
 use super::fetches::Fetches;
+use super::order::Speeds;
 use crate::bench::kernels::Ceiling;
 use crate::cli::EngineArgs;
 use crate::report;
@@ -122,6 +123,18 @@ pub(super) struct Setting<'a> {
 }
 
 impl EngineRow {
+    /// Returns the speeds that are compared with those of other rows.
+    pub(super) fn speeds(&self) -> Speeds<'_> {
+        Speeds {
+            configuration: &self.configuration,
+            weight_bytes: self.weight_bytes,
+            streams: self.streams,
+            prompt: self.prompt,
+            prefill: self.prefill_tok_s,
+            decode: self.decode_tok_s,
+        }
+    }
+
     pub(super) fn new(
         setting: &Setting<'_>,
         load_s: f64,

@@ -25,7 +25,11 @@ shapes![
     "gpt-oss-20b",
     "llama-3-70b",
     "llama-3-8b",
+    "llama-3.2-1b",
     "mistral-7b",
+    "phi-3.5-mini",
+    "qwen2.5-14b",
+    "qwen2.5-3b",
     "qwen3-30b-a3b",
     "qwen3-8b",
     "smollm2-135m",
@@ -213,7 +217,11 @@ mod tests {
         gpt-oss-20b:mxfp4, 24 layers
         llama-3-70b:bf16, 80 layers
         llama-3-8b:bf16, 32 layers
+        llama-3.2-1b:bf16, 16 layers
         mistral-7b:bf16, 32 layers
+        phi-3.5-mini:bf16, 32 layers
+        qwen2.5-14b:bf16, 48 layers
+        qwen2.5-3b:bf16, 36 layers
         qwen3-30b-a3b:bf16, 48 layers
         qwen3-8b:bf16, 36 layers
         smollm2-135m:bf16, 30 layers
@@ -255,6 +263,10 @@ mod tests {
             "qwen3-8b",
             "mistral-7b",
             "smollm2-135m",
+            "llama-3.2-1b",
+            "qwen2.5-3b",
+            "phi-3.5-mini",
+            "qwen2.5-14b",
         ];
         insta::assert_snapshot!(sizes.map(megabytes).join("\n"), @"
         llama-3-8b:q4_k 4517 MB
@@ -263,6 +275,10 @@ mod tests {
         qwen3-8b 16382 MB
         mistral-7b 14483 MB
         smollm2-135m 269 MB
+        llama-3.2-1b 2471 MB
+        qwen2.5-3b 6172 MB
+        phi-3.5-mini 7642 MB
+        qwen2.5-14b 29541 MB
         ");
         let experts = ["qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v3-small"];
         insta::assert_snapshot!(experts.map(megabytes).join("\n"), @"
@@ -319,14 +335,14 @@ mod tests {
             "",
         ];
         insta::assert_snapshot!(texts.map(refused).join("\n"), @r#"
-        unknown shape "llama-3-9b"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
+        unknown shape "llama-3-9b"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b llama-3.2-1b mistral-7b phi-3.5-mini qwen2.5-14b qwen2.5-3b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
         unknown type "q9_k"; types are f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 f8_e4m3
         unknown key "depth"; keys are layers context seed alike
         layers=two is not a whole number
         layers=33: llama-3-8b has 1 to 32
         layers=0: llama-3-8b has 1 to 32
         cannot read none.ron: No such file or directory (os error 2)
-        unknown shape ""; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
+        unknown shape ""; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b llama-3.2-1b mistral-7b phi-3.5-mini qwen2.5-14b qwen2.5-3b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
         "#);
     }
 }
