@@ -37,11 +37,12 @@ pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     let mut rows = Vec::new();
     if args.plan.is_some() {
         let runs = EnginePlan::read(args, registry, false)?;
+        let in_order = EnginePlan::in_order(args)?;
         for run in &runs {
             measure(args, run, &runs, &open_model(&run.engine)?, &mut rows)?;
         }
         write(args, &rows)?;
-        let Some(share) = EnginePlan::in_order(args)? else { return Ok(()) };
+        let Some(share) = in_order else { return Ok(()) };
         let speeds: Vec<_> = rows.iter().map(EngineRow::speeds).collect();
         return order::hold(&speeds, share, args.engine.chunk);
     }
