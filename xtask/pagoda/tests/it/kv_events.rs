@@ -13,7 +13,7 @@ use pagoda::{
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::{model, options, prompt, run};
+use crate::{open_model, options, prompt, run};
 
 /// Tokens per block.
 const SIZE: u32 = 16;
@@ -132,6 +132,11 @@ fn small(folder: &Path) -> EngineOptions {
     options.kv_tiers(tiers.parse().unwrap()).cache_events(CacheEvents::All)
 }
 
+/// A model whose host tier no other test fills.
+fn alone() -> Arc<Model> {
+    Arc::new(open_model())
+}
+
 fn open(model: &Arc<Model>, folder: &Path, router: &Router) -> Engine {
     let mut engine = Engine::open(Arc::clone(model), small(folder)).unwrap();
     router.follow(&mut engine);
@@ -145,7 +150,7 @@ fn asked(which: u32) -> Vec<u32> {
 
 #[test]
 fn what_the_events_say_is_what_requests_find() {
-    let model = model();
+    let model = alone();
     let (folder, router) = (tempfile::tempdir().unwrap(), Router::default());
     let mut engine = open(&model, folder.path(), &router);
     let mut rng = StdRng::seed_from_u64(7);
@@ -192,7 +197,7 @@ fn what_the_events_say_is_what_requests_find() {
 /// A disk keeps hashes of blocks: their tokens come with the first request for them.
 #[test]
 fn blocks_of_an_earlier_engine_are_told_of_once_a_request_asks_for_them() {
-    let model = model();
+    let model = alone();
     let (folder, first, second) = (tempfile::tempdir().unwrap(), Router::default(), Router::default());
     let request = Request::new(asked(2)).max_tokens(1);
     let mut engine = open(&model, folder.path(), &first);
@@ -220,7 +225,7 @@ fn blocks_of_an_earlier_engine_are_told_of_once_a_request_asks_for_them() {
 /// Writes go on after the last request was cancelled, and no step tells of them.
 #[test]
 fn an_engine_that_waits_has_told_everything() {
-    let model = model();
+    let model = alone();
     let (folder, router) = (tempfile::tempdir().unwrap(), Router::default());
     let engine = open(&model, folder.path(), &router);
     let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
