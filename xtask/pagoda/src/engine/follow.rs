@@ -31,8 +31,8 @@ impl Engine {
         }
     }
 
-    /// Finishes what is still being saved and tells of it, before the engine waits for requests: after the last one was
-    /// cancelled, no step does.
+    /// Finishes what is still being saved and tells of it, before the engine waits for requests or ends: after the last one
+    /// was cancelled, no step does.
     pub(crate) fn rest(&mut self) {
         if self.options.cache_events.any() {
             // A device that was lost is found so by the next step.

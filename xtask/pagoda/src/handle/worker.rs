@@ -136,10 +136,10 @@ impl Worker {
             self.obey(command);
         }
         while !self.engine().has_work() {
+            self.engine().rest();
             if self.shutdown.is_some() {
                 return false;
             }
-            self.engine().rest();
             self.publish();
             let Some(command) = self.next_command() else { return false };
             self.obey(command);
