@@ -179,6 +179,27 @@ impl KvCache {
         Ok(allocation)
     }
 
+    /// Extends the tables of a sequence to `num_tokens` tokens before they are computed, and does nothing else: what is in reach,
+    /// cached or shared stays as it is. For engines that send a step before they have completed the one before it.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfBlocks`], after which all tables are as before, and [`AllocError::NotAllocated`].
+    ///
+    /// # Complexity
+    /// O(new blocks) for each group.
+    pub fn extend(&mut self, seq: SeqId, num_tokens: u32) -> Result<(), AllocError> {
+        let num_tokens = num_tokens.min(self.limits.max_model_len);
+        let missing = |group: &GroupManager| group.num_missing(seq, num_tokens);
+        let needed = self.groups.iter().map(missing).sum::<Option<u32>>();
+        let (needed, free) = (needed.ok_or(AllocError::NotAllocated { seq })?, self.pool.num_free());
+        if needed > free {
+            return Err(AllocError::OutOfBlocks { needed, free });
+        }
+        let demand = Demand { num_tokens, total_computed: num_tokens, hits: &[], capped: false };
+        self.groups.iter_mut().for_each(|group| drop(group.allocate(seq, demand, &mut self.pool)));
+        Ok(())
+    }
+
     /// Enters the full blocks of the first `num_tokens` tokens into the prefix cache, never beyond the
     /// confirmed tokens. Only needed after a [delayed](SlotRequest::delay_cache) allocation. Unknown
     /// sequences are ignored.

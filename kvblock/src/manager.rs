@@ -106,6 +106,12 @@ impl GroupManager {
         self.seqs.insert(seq, SeqBlocks { table, num_cached });
     }
 
+    /// Blocks that the table of a sequence lacks for `num_tokens` tokens; `None` without a table.
+    pub(crate) fn num_missing(&self, seq: SeqId, num_tokens: u32) -> Option<u32> {
+        let have = count(self.seqs.get(&seq)?.table.len());
+        Some(self.block_size.blocks_for(num_tokens).saturating_sub(have))
+    }
+
     /// Extends the table to `demand.num_tokens` tokens. Returns the new blocks.
     pub(crate) fn allocate(&mut self, seq: SeqId, demand: Demand<'_>, pool: &mut BlockPool) -> Vec<BlockId> {
         let blocks = self

@@ -96,6 +96,7 @@ pub struct Decoder {
     /// The next step, encoded while the last one ran.
     ahead: Option<EncodedStep>,
     steps_ahead: u64,
+    steps_following: u64,
     /// Bytes of weights that steps have copied from the host.
     streamed_bytes: u64,
 }
@@ -129,12 +130,16 @@ struct EncodedStep {
 pub(crate) struct SentStep {
     submission: Submission,
     reads: StepReads,
+    /// Positions of each slice.
+    positions: Vec<Range<u32>>,
 }
 
 /// Values that the commands of a decode step depend on, apart from those that never change during a decoder's life.
 #[derive(PartialEq, Eq, Debug)]
 struct StepShape {
     rows: u32,
+    /// Whether tokens are those that the step before draws.
+    follows: bool,
     /// Layers per submission: long steps are split into several submissions.
     layers_per_submission: u64,
     scored: usize,
@@ -191,7 +196,7 @@ impl Decoder {
     ) -> Result<StepOutput, ModelError> {
         self.plan_step(slices, samples)?;
         let sent = self.send_step(samples, fill)?;
-        self.take_step(slices, sent)
+        self.take_step(sent)
     }
 
     /// Plans a step and writes it to the device.
@@ -203,6 +208,37 @@ impl Decoder {
         self.plan(slices, samples)?;
         self.upload()?;
         self.begin_selection(slices)
+    }
+
+    /// Plans the decode step that follows the one planned last, whose drawn tokens are its own, row by row, and writes it to the
+    /// device. The tokens of `slices` are any.
+    pub(crate) fn plan_following(
+        &mut self,
+        slices: &[Slice<'_>],
+        samples: &[Sample<'_>],
+    ) -> Result<(), ModelError> {
+        let (rows, follows) = (self.batch.rows, self.can_be_followed());
+        assert!(follows && rows as usize == slices.len(), "{} slices follow {rows} rows", slices.len());
+        self.plan(slices, samples)?;
+        self.batch.follows = true;
+        self.upload()?;
+        self.steps_following += 1;
+        Ok(())
+    }
+
+    /// Whether the step that was planned last draws a token for each of its rows, and nothing else of it is read back: its
+    /// lists may then be replaced before it is taken. Steps with a selection, a record of choices, or weights or keys on the
+    /// host are read or scheduled with their lists.
+    pub(crate) fn can_be_followed(&self) -> bool {
+        let Self { batch, attention, logit_rows, draws, keys, .. } = self;
+        let plain = !draws.has_log_probs() && !draws.fills_late() && logit_rows.are_all_sampled(batch.rows);
+        plain
+            && self.weights.head.is_some()
+            && attention.sparse().is_none()
+            && self.indexed.is_none()
+            && self.weight_placement().is_none()
+            && matches!(keys, KeySource::Device)
+            && self.shape().is_some()
     }
 
     /// Sends the step that was planned last.
@@ -229,23 +265,20 @@ impl Decoder {
         if shape.is_some() {
             self.encode_ahead()?;
         }
-        Ok(SentStep { submission, reads })
+        let positions = std::mem::take(&mut self.batch.positions);
+        Ok(SentStep { submission, reads, positions })
     }
 
     /// Waits for a step, and returns its results.
-    pub(crate) fn take_step(
-        &mut self,
-        slices: &[Slice<'_>],
-        sent: SentStep,
-    ) -> Result<StepOutput, ModelError> {
-        let SentStep { submission, mut reads } = sent;
+    pub(crate) fn take_step(&mut self, sent: SentStep) -> Result<StepOutput, ModelError> {
+        let SentStep { submission, mut reads, positions } = sent;
         let done = self.gpu.collect(submission)?;
         self.streamed_bytes += self.weight_placement().map_or(0, |placement| placement.host_bytes);
         self.attention.end(&self.gpu);
         self.offload_plan.dirty().keep(&self.gpu, &self.kv, reads.dirty(), &done)?;
         let disk = self.keys.end(&self.gpu)?;
         let indexed = self.indexed.as_ref().map(|indexed| {
-            indexed.attended(slices, &indexed.take(&self.attention, &self.batch, reads.indexed(), &done))
+            indexed.attended(&positions, &indexed.take(&self.attention, &self.batch, reads.indexed(), &done))
         });
         let Self { batch, logit_rows, draws, attention, choices, .. } = self;
         let mut output = reads.take(batch, logit_rows, draws, done, attention, choices.as_ref());
@@ -260,15 +293,11 @@ impl Decoder {
 
     /// Ends a step that [only hands over](Self::only_hands_over), or whose slices and samples ask for nothing, without a wait.
     /// Returns its work, the read of the residual of all rows unless the decoder has the head, and results that need no read.
-    pub(crate) fn leave_step(
-        &mut self,
-        slices: &[Slice<'_>],
-        sent: SentStep,
-    ) -> (Submission, Option<Read<f32>>, StepOutput) {
+    pub(crate) fn leave_step(&mut self, sent: SentStep) -> (Submission, Option<Read<f32>>, StepOutput) {
+        let SentStep { submission, reads, positions } = sent;
         self.attention.end(&self.gpu);
         let indexed = self.indexed.as_ref();
-        let attended = indexed.map_or_else(Vec::new, |indexed| indexed.attended(slices, &[]));
-        let SentStep { submission, reads } = sent;
+        let attended = indexed.map_or_else(Vec::new, |indexed| indexed.attended(&positions, &[]));
         (submission, reads.into_residual(), StepOutput { attended, ..StepOutput::default() })
     }
 
@@ -327,8 +356,9 @@ impl Decoder {
     /// Records a step. With `in_pieces`, all but its last submission are already sent.
     fn record(&mut self, in_pieces: bool) -> Result<(Pass, StepReads), ModelError> {
         let max_layers = self.layers_per_submission();
-        let Self { gpu, config, weights, ops, kv, batch, splits, attention, keys, .. } = self;
+        let Self { gpu, config, weights, ops, kv, batch, splits, attention, keys, draws, .. } = self;
         let (attn_groups, offload_plan) = (&self.attn_groups, &self.offload_plan);
+        let tokens = if batch.follows { draws.sampled() } else { batch.tokens.on_device() };
         let (batch, act, residual, mlps) = (&*batch, &self.activations, &self.residual, &self.mlps);
         let (gpu, mut pass) = (&**gpu, Pass::new("step"));
         let [block_in, block_out] = residual.of_blocks(act);
@@ -342,6 +372,7 @@ impl Decoder {
             block_in,
             block_out,
             batch,
+            tokens,
             attn_groups,
             splits,
             kv,
@@ -385,7 +416,7 @@ impl Decoder {
             }
         }
         residual.end(&mut ctx)?;
-        let (rows, draws) = (&self.logit_rows, &self.draws);
+        let (rows, draws) = (&self.logit_rows, &*draws);
         let (choices, indexed) = (self.choices.as_ref(), self.indexed.as_ref());
         let end = StepEnd { head: weights.head.as_ref(), rows, draws, attention, choices, indexed };
         let reads = end.record(&mut ctx)?;
@@ -411,6 +442,7 @@ impl Decoder {
         let selection = attention.shape().filter(|_| self.choices.is_none() && decodes)?;
         Some(StepShape {
             rows: batch.rows,
+            follows: batch.follows,
             layers_per_submission: self.layers_per_submission().min(self.weights.layers.len() as u64),
             scored: logit_rows.scored(),
             draws: self.draws.shape()?,

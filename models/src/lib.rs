@@ -48,6 +48,6 @@ pub use kv::{
     PoolOptions,
 };
 pub use modes::{AttentionForm, Mode};
-pub use pipeline::Pipeline;
+pub use pipeline::{Pipeline, Sent};
 pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Predictions, SelectionPlace, SparseOptions, Tally};
 pub use weight_memory::WeightMemory;

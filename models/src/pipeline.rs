@@ -39,6 +39,18 @@ pub struct Pipeline {
     stages: Vec<Decoder>,
 }
 
+/// A step that was sent, and whose results have not been taken.
+#[derive(Debug)]
+pub struct Sent(SentTo);
+
+#[derive(Debug)]
+enum SentTo {
+    /// The only stage works on it.
+    Stage(Box<SentStep>),
+    /// All stages have worked on it.
+    Stages(Box<StepOutput>),
+}
+
 /// The residual of a part, which the device of a stage is working on, and the results of its layers and those before.
 struct Handover {
     gpu: Arc<Gpu>,
@@ -228,9 +240,77 @@ impl Pipeline {
         samples: &[Sample<'_>],
         fill: &mut dyn FnMut(usize, &mut [u32]),
     ) -> Result<StepOutput, ModelError> {
+        let sent = self.send(slices, samples, fill)?;
+        self.take(sent)
+    }
+
+    /// Sends a step, whose results are to be [taken](Self::take): see [`step_filling`](Self::step_filling). Steps of split
+    /// layers are finished when this returns.
+    ///
+    /// # Errors
+    /// Those of `step_filling`.
+    ///
+    /// # Panics
+    /// As `step_filling`.
+    pub fn send(
+        &mut self,
+        slices: &[Slice<'_>],
+        samples: &[Sample<'_>],
+        fill: &mut dyn FnMut(usize, &mut [u32]),
+    ) -> Result<Sent, ModelError> {
         if let [only] = &mut self.stages[..] {
-            return only.step_filling(slices, samples, fill);
+            only.plan_step(slices, samples)?;
+            return Ok(Sent(SentTo::Stage(Box::new(only.send_step(samples, fill)?))));
         }
+        Ok(Sent(SentTo::Stages(Box::new(self.through_stages(slices, samples, fill)?))))
+    }
+
+    /// Whether a decode step may [follow](Self::send_following) the step that was sent last: unless layers are split, a policy
+    /// selects, an indexer or router is traced, keys or weights are on the host, a mask was filled late, or the step returns
+    /// anything but one token for each row.
+    #[must_use]
+    pub fn can_be_followed(&self) -> bool {
+        matches!(&self.stages[..], [only] if only.can_be_followed())
+    }
+
+    /// Sends the decode step that follows the step sent last, whose results need not have been taken. The token of each slice is
+    /// the one that the step before draws for the slice of the same number; that in `slices` is any. What follows
+    /// [`NOT_FINITE`](crate::kernel::sample::NOT_FINITE) is of no use.
+    ///
+    /// # Errors
+    /// Those of [`step`](Self::step).
+    ///
+    /// # Panics
+    /// As `step`, and unless the step sent last [can be followed](Self::can_be_followed) and has as many slices.
+    pub fn send_following(
+        &mut self,
+        slices: &[Slice<'_>],
+        samples: &[Sample<'_>],
+    ) -> Result<Sent, ModelError> {
+        let only = self.first_mut();
+        only.plan_following(slices, samples)?;
+        Ok(Sent(SentTo::Stage(Box::new(only.send_step(samples, &mut |_, _| {})?))))
+    }
+
+    /// Waits for a step that was sent, and returns its results. The step that was sent first comes first; one that is dropped
+    /// runs nevertheless.
+    ///
+    /// # Errors
+    /// Those of [`step`](Self::step).
+    pub fn take(&mut self, sent: Sent) -> Result<StepOutput, ModelError> {
+        match sent.0 {
+            SentTo::Stage(sent) => self.first_mut().take_step(*sent),
+            SentTo::Stages(output) => Ok(*output),
+        }
+    }
+
+    /// Runs a step through several stages.
+    fn through_stages(
+        &mut self,
+        slices: &[Slice<'_>],
+        samples: &[Sample<'_>],
+        fill: &mut dyn FnMut(usize, &mut [u32]),
+    ) -> Result<StepOutput, ModelError> {
         let rows: usize = slices.iter().map(|slice| slice.tokens.len()).sum();
         let parts = cut(slices, samples, self.part_rows(u32_of(rows)));
         let mut output = StepOutput::default();
@@ -267,12 +347,11 @@ impl Pipeline {
             let (before, rest) = self.stages.split_at_mut(index + 1);
             let stage = &mut before[index];
             let sent = part.send(stage, index == last, fill)?;
-            let slices = part.slices(index == last);
             let result = match rest.first_mut() {
-                None => stage.take_step(slices, sent)?,
+                None => stage.take_step(sent)?,
                 Some(next) => {
                     part.plan(next, index + 1 == last)?;
-                    pass_on(stage, slices, sent, next)?
+                    pass_on(stage, sent, next)?
                 }
             };
             output.append(result, first_layer);
@@ -391,18 +470,13 @@ impl Pipeline {
 }
 
 /// Waits for a step of a stage, writes its residual to the device of the next one, and returns its results.
-fn pass_on(
-    stage: &mut Decoder,
-    slices: &[Slice<'_>],
-    sent: SentStep,
-    next: &Decoder,
-) -> Result<StepOutput, ModelError> {
+fn pass_on(stage: &mut Decoder, sent: SentStep, next: &Decoder) -> Result<StepOutput, ModelError> {
     if !stage.only_hands_over() {
-        let output = stage.take_step(slices, sent)?;
+        let output = stage.take_step(sent)?;
         next.write_residual(bytemuck::cast_slice(&output.residual));
         return Ok(output);
     }
-    let (submission, residual, output) = stage.leave_step(slices, sent);
+    let (submission, residual, output) = stage.leave_step(sent);
     let residual = residual.expect("a stage before another one reads the residual");
     stage.gpu().collect_in_place(submission, |landed| next.write_residual(landed.bytes(&residual)))?;
     Ok(output)
@@ -420,7 +494,7 @@ fn hand_over(
         part.plan(stage, false)?;
         let Some(mut output) = receive(stage, before)? else { break };
         let sent = part.send(stage, false, &mut |_, _| {})?;
-        let (submission, residual, own) = stage.leave_step(part.slices(false), sent);
+        let (submission, residual, own) = stage.leave_step(sent);
         output.append(own, first_layer);
         let residual = residual.expect("a stage before another one reads the residual");
         let handover = Handover { gpu: Arc::clone(stage.gpu()), submission, residual, output };
@@ -441,15 +515,15 @@ fn finish(
     take: &mut dyn FnMut(&Part<'_>, StepOutput),
 ) -> Result<(), ModelError> {
     let (mut read, mut unread) = (None, None);
-    let results = |stage: &mut Decoder, part: &Part<'_>, sent: SentStep, mut output: StepOutput| {
-        output.append(stage.take_step(part.slices(true), sent)?, first_layer);
+    let results = |stage: &mut Decoder, sent: SentStep, mut output: StepOutput| {
+        output.append(stage.take_step(sent)?, first_layer);
         Ok::<_, ModelError>(output)
     };
     for part in parts {
         // The residual comes while the device works on the part before.
         let Some(mut output) = receive(stage, before)? else { break };
         if let Some((before, sent, output)) = read.take() {
-            take(before, results(stage, before, sent, output)?);
+            take(before, results(stage, sent, output)?);
         }
         part.plan(stage, true)?;
         let sent = part.send(stage, true, fill)?;
@@ -457,7 +531,7 @@ fn finish(
             read = Some((part, sent, output));
             continue;
         }
-        let (submission, _, own) = stage.leave_step(part.slices(true), sent);
+        let (submission, _, own) = stage.leave_step(sent);
         output.append(own, first_layer);
         take(part, output);
         // The device has the next part when it ends one.
@@ -466,7 +540,7 @@ fn finish(
         }
     }
     if let Some((before, sent, output)) = read {
-        take(before, results(stage, before, sent, output)?);
+        take(before, results(stage, sent, output)?);
     }
     Ok(())
 }

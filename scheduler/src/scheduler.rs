@@ -235,6 +235,20 @@ impl Scheduler {
         self.seqs.get_mut(&seq).map_or(0, |seq| seq.set_drafts(drafts, max_drafts))
     }
 
+    /// Number of tokens that a sequence may still sample, the one of the step in flight included; 0 once it has ended.
+    #[must_use]
+    pub fn output_left(&self, seq: SeqId) -> u32 {
+        self.seqs.get(&seq).map_or(0, |seq| seq.output_left(self.max_model_len))
+    }
+
+    /// Provides a slot for the token after those of the step in flight, if a block is free for it: for an engine that sends the
+    /// next decode step before it has completed this one. False if there is none, or the sequence has no blocks; nothing is
+    /// preempted. The slot stays with the sequence. O(groups).
+    pub fn reserve_next(&mut self, seq: SeqId) -> bool {
+        let next = self.seqs.get(&seq).map_or(0, |found| found.computed + 1);
+        self.cache.extend(seq, next).is_ok()
+    }
+
     /// Limits the prompt tokens that the next steps compute; decodes are not limited. See [`Pace`](crate::Pace). With
     /// 0, no sequence is admitted, and a step without decodes is empty.
     pub const fn limit_prefill(&mut self, tokens: u32) {

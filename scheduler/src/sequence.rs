@@ -118,6 +118,12 @@ impl Sequence {
         self.prefill_until = self.num_tokens;
     }
 
+    /// Tokens that it may still sample.
+    pub(crate) fn output_left(&self, max_model_len: u32) -> u32 {
+        let output = self.num_tokens - self.prompt_len;
+        self.request.max_tokens.saturating_sub(output).min(max_model_len.saturating_sub(self.num_tokens))
+    }
+
     /// Replaces the draft tokens and returns their number. Only a decoding sequence can have drafts; the output limit, less
     /// the token that is always sampled, bounds their number.
     pub(crate) fn set_drafts(&mut self, drafts: &[TokenId], max_drafts: u32) -> u32 {

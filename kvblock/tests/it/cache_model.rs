@@ -136,14 +136,16 @@ impl Machine {
                 self.start(tokens, &hit, *new);
             }
             Op::Adopt { .. } => {}
-            Op::Grow { seq, new, token, lookahead } => {
+            Op::Grow { seq, new, token, lookahead, early } => {
                 let Some(id) = self.pick(seq) else { return };
                 let seq = self.seqs.get_mut(&id).unwrap();
                 if seq.computed == seq.known() && seq.known() + LOOKAHEAD < LIMITS.max_model_len {
                     seq.tokens.push(*token);
                     seq.chain.extend(&seq.tokens);
                 }
-                self.step(id, *new, *lookahead, true);
+                if self.step(id, *new, *lookahead, true) && *early {
+                    self.write_early(id);
+                }
             }
             Op::Fail { seq, new } => {
                 let Some(id) = self.pick(seq) else { return };
@@ -259,15 +261,17 @@ impl Machine {
         self.run(id, new);
     }
 
-    /// Allocates a step and, if `run`, computes it.
-    fn step(&mut self, id: SeqId, new: u32, num_lookahead: u32, run: bool) {
+    /// Allocates a step and, if `run`, computes it. False if there was nothing to compute, or no block.
+    fn step(&mut self, id: SeqId, new: u32, num_lookahead: u32, run: bool) -> bool {
         let seq = &self.seqs[&id];
         let new = new.min(seq.known() - seq.computed);
         if new == 0 {
-            return;
+            return false;
         }
         let request = SlotRequest::new(id, seq.content(), seq.computed, new).num_lookahead(num_lookahead);
-        if let Ok(allocation) = self.cache.allocate_slots(request) {
+        let allocation = self.cache.allocate_slots(request);
+        let is_allocated = allocation.is_ok();
+        if let Ok(allocation) = allocation {
             for copy in allocation.copies {
                 let offsets = 0..self.groups[copy.group.index()].1;
                 let moved: Vec<_> =
@@ -279,6 +283,19 @@ impl Machine {
             if run {
                 self.run(id, new);
             }
+        }
+        is_allocated
+    }
+
+    /// Writes to the slot after the computed tokens before it is allocated, as a step that is sent early does: nobody may see it.
+    fn write_early(&mut self, id: SeqId) {
+        let position = self.seqs[&id].computed;
+        if self.cache.extend(id, position + 1).is_err() || position >= LIMITS.max_model_len {
+            return;
+        }
+        for (group, &(_, size)) in (0..).map(GroupId::new).zip(&self.groups) {
+            let block = self.cache.table(id, group).unwrap().blocks()[(position / size) as usize];
+            self.memory.insert((block, position % size), 0);
         }
     }
 

@@ -127,6 +127,26 @@ fn draft_tokens_get_slots_but_are_not_findable() {
     assert_eq!(cache.pool().num_cached(), 1, "7 confirmed tokens fill one block");
 }
 
+/// A full block that was just cached, or that another sequence shares, stays as it is: nothing is written to it.
+#[test]
+fn an_extended_table_keeps_what_it_has() {
+    let mut cache = cache(5, &[AttentionKind::FULL]);
+    let text = Text::new(&cache, 0..8);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 8)).unwrap();
+    let before = blocks(&cache, A);
+    cache.extend(A, 9).unwrap();
+    cache.extend(A, 9).unwrap();
+    let after = blocks(&cache, A);
+    assert_eq!((&after[..2], after.len(), cache.pool().num_cached()), (&before[..], 3, 2));
+    cache.extend(A, 3).unwrap();
+    assert_eq!(blocks(&cache, A), after);
+    // One block of four is left.
+    let refused = cache.extend(A, 17).unwrap_err();
+    assert!(matches!(refused, AllocError::OutOfBlocks { needed: 2, free: 1 }), "{refused:?}");
+    assert_eq!(blocks(&cache, A), after);
+    assert!(matches!(cache.extend(B, 1), Err(AllocError::NotAllocated { seq: B })));
+}
+
 #[test]
 fn external_tokens_are_findable_once_they_arrived() {
     let mut cache = cache(10, &[AttentionKind::FULL]);

@@ -66,6 +66,12 @@ impl Decoder {
         self.steps_ahead
     }
 
+    /// Returns the number of steps that were sent before the tokens of the step before them were read.
+    #[must_use]
+    pub fn steps_following(&self) -> u64 {
+        self.steps_following
+    }
+
     fn roofline(&self) -> Roofline<'_> {
         Roofline {
             config: &self.config,

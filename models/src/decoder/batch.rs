@@ -1,5 +1,7 @@
 //! The batch of a step, as lists that kernels read.
 
+use std::ops::Range;
+
 use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::paged_prefill::Tile;
 use attn_kernels::rows::{Angle, DecodeRow, PhysicalBlock};
@@ -26,7 +28,12 @@ pub(super) struct Batch {
     pub(super) decode_until: u32,
     /// Length of the longest context of any row.
     pub(super) longest: u32,
+    /// Token of each row; those of a step that [follows](Self::follows) another are not in it.
     pub(super) tokens: StepList<u32>,
+    /// Whether the token of each row is the one that the step before draws for it.
+    pub(super) follows: bool,
+    /// Positions of each slice.
+    pub(super) positions: Vec<Range<u32>>,
     /// Rope factors of layers with full attention, then those of layers with a window, if they differ.
     cos_sin: SmallVec<[RopeRows; 2]>,
     /// Scale of each row's query in layers without rope, and 0.
@@ -116,6 +123,8 @@ impl Batch {
             decode_until: 0,
             longest: 0,
             tokens: StepList::new(gpu, "tokens", rows)?,
+            follows: false,
+            positions: Vec::new(),
             cos_sin: std::iter::once(cos_sin(&config.rope, "rope_cos_sin"))
                 .chain(config.window_rope.as_ref().map(|rope| cos_sin(rope, "window_rope_cos_sin")))
                 .collect::<Result<_, _>>()?,
@@ -159,6 +168,7 @@ impl Batch {
                 rows.push(&SliceWork { attn_group, index, row, table, prefill, select_block }, slice);
             }
             self.push_tokens(config, slice)?;
+            self.positions.push(slice.positions());
             self.rows += u32_of(slice.tokens.len());
             if slice.phase == Phase::Decode {
                 // A decode slice after a prefill makes the prefill's rows exact too, which is always correct.
@@ -181,6 +191,8 @@ impl Batch {
     fn clear(&mut self) {
         (self.rows, self.decode_until, self.longest) = (0, 0, 0);
         self.tokens.clear();
+        self.follows = false;
+        self.positions.clear();
         self.query_scales.clear();
         self.tables.clear();
         self.cos_sin.iter_mut().for_each(|cos_sin| cos_sin.list.clear());
@@ -197,9 +209,8 @@ impl Batch {
             let temperature = config.temperature.map_or(1.0, |temperature| temperature.factor(position));
             self.query_scales.push(Angle { cos: f32_of(temperature), sin: 0.0 });
         }
-        let positions = slice.first..slice.first + u32_of(slice.tokens.len());
         for RopeRows { rope, list } in &mut self.cos_sin {
-            rope.extend(positions.clone(), list);
+            rope.extend(slice.positions(), list);
         }
         Ok(())
     }

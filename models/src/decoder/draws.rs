@@ -116,6 +116,16 @@ impl DrawState {
         self.draws.has_late()
     }
 
+    /// Returns the tokens that the last step sampled, in the order of its samples.
+    pub(super) fn sampled(&self) -> &Buf<u32> {
+        &self.sampled
+    }
+
+    /// Whether the step returns log-probabilities.
+    pub(super) fn has_log_probs(&self) -> bool {
+        !self.draws.top_requests.is_empty()
+    }
+
     /// Returns the number of tokens that the step samples.
     pub(super) fn samples(&self) -> usize {
         self.draws.samples()

@@ -99,6 +99,11 @@ impl LogitRows {
         self.scored.len()
     }
 
+    /// Whether the step samples one token after each of its `rows` rows, in order, and scores none.
+    pub(super) fn are_all_sampled(&self, rows: u32) -> bool {
+        self.scored.is_empty() && self.gather.iter().copied().eq(0..rows)
+    }
+
     /// Whether logits or hidden states are returned.
     pub(super) fn hands_back(&self) -> bool {
         !self.wanted.is_empty() || !self.segments.is_empty()

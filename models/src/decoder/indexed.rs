@@ -1,13 +1,15 @@
 //! Record of what a model's indexers select, in the form of sparse policies. A block is a token here (DeepSeek Sparse Attention),
 //! or an entry of a compressed cache (DeepSeek V4).
 
+use std::ops::Range;
+
 use attn_kernels::gpu::{Gpu, Pass, PassResults, Read};
 use sparse_select::Selection;
 
 use super::attention::Attention;
 use super::batch::Batch;
 use super::choices::{ChoiceBuffer, Choices};
-use crate::batch::{LayerChoice, Slice};
+use crate::batch::LayerChoice;
 use crate::cast::u32_of;
 use crate::sparse::{Attended, Tally};
 use crate::{DecoderConfig, ModelError};
@@ -91,10 +93,14 @@ impl Indexed {
     }
 
     /// Counts the blocks that each slice attended, and adds the selections that were read back. O(rows).
-    pub(super) fn attended(&self, slices: &[Slice<'_>], choices: &[LayerChoice]) -> Vec<Option<Attended>> {
+    pub(super) fn attended(
+        &self,
+        positions: &[Range<u32>],
+        choices: &[LayerChoice],
+    ) -> Vec<Option<Attended>> {
         let mut row = 0;
-        let of_slice = |slice: &Slice<'_>| {
-            let seen: Vec<u32> = (slice.first..).take(slice.tokens.len()).map(|at| self.seen(at)).collect();
+        let of_slice = |positions: &Range<u32>| {
+            let seen: Vec<u32> = positions.clone().map(|at| self.seen(at)).collect();
             let rows = row..row + seen.len();
             row = rows.end;
             let tally = Tally {
@@ -108,7 +114,7 @@ impl Indexed {
             attended.selections = choices.iter().map(selection).collect();
             Some(attended)
         };
-        slices.iter().map(of_slice).collect()
+        positions.iter().map(of_slice).collect()
     }
 
     /// Number of blocks that the query at `position` may see.

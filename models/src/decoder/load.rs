@@ -197,6 +197,7 @@ impl Decoder {
             indexed: Indexed::of(config),
             ahead: None,
             steps_ahead: 0,
+            steps_following: 0,
             streamed_bytes: 0,
         })
     }

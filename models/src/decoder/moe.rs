@@ -160,7 +160,7 @@ impl MoeState {
 
     /// Records the routing: experts and weights of each row.
     fn route(&self, ctx: &mut Ctx<'_>, moe: &Moe, x: &Buf<f32>) -> Result<(), ModelError> {
-        let (rows, batch) = (ctx.rows(), ctx.batch);
+        let (rows, tokens) = (ctx.rows(), ctx.tokens);
         let mut epilogue = Epilogue::Store;
         if let Some(bias) = &moe.router_bias {
             ctx.set_bias(bias, &self.logits);
@@ -171,11 +171,11 @@ impl MoeState {
         ctx.matmul(&moe.router, &Product { precision: Precision::EXACT, epilogue, ..to })?;
         let params = MoeRouteParams { rows, scale: self.config.router.scale };
         let hashed = moe.table.as_ref().zip(self.route_hashed.as_ref());
-        let (table, pipeline) = hashed.unwrap_or((batch.tokens.on_device(), &self.route));
+        let (table, pipeline) = hashed.unwrap_or((tokens, &self.route));
         let buffers = MoeRouteBuffers {
             logits: self.logits.bind(),
             correction: moe.correction.bind(),
-            tokens: batch.tokens.bind(),
+            tokens: tokens.bind(),
             table: table.bind(),
             experts: self.experts.bind(),
             weights: self.weights.bind(),

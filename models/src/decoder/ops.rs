@@ -38,6 +38,8 @@ pub(super) struct Ctx<'a> {
     /// Rows that attention and MLP add to: the residual stream, or zeros if there are several.
     pub(super) block_out: &'a Buf<f32>,
     pub(super) batch: &'a Batch,
+    /// Token of each row.
+    pub(super) tokens: &'a Buf<u32>,
     pub(super) attn_groups: &'a AttentionGroups,
     pub(super) splits: &'a Splits,
     pub(super) kv: &'a KvPool,
@@ -174,7 +176,7 @@ impl<'a> Ctx<'a> {
             let (first, cols, scale) = (shard.first, shard.cols, self.config.embedding_scale);
             let params = EmbedParams { rows, first, cols, width, scale };
             let buffers = EmbedBuffers {
-                tokens: self.batch.tokens.bind(),
+                tokens: self.tokens.bind(),
                 wq: self.ops.kernels.plane(&shard.quants),
                 ws: self.ops.kernels.plane(&shard.scales),
                 out: self.act.residual.bind(),
@@ -311,7 +313,7 @@ impl<'a> Ctx<'a> {
         let (rows, width, eps) = (u32_of(range.len()), self.config.hidden_size, self.config.rms_norm_eps);
         let params = RmsNormParams { rows, width, eps, first: range.start };
         // The other forms bind a list that they do not read.
-        let sources = gather.unwrap_or_else(|| self.batch.tokens.bind());
+        let sources = gather.unwrap_or_else(|| self.tokens.bind());
         let buffers = RmsNormBuffers { x: x.bind(), sources, weight: weight.bind(), out: out.bind() };
         let pipeline = match form {
             NormForm::Store => &self.ops.norm,

@@ -168,6 +168,7 @@ impl From<&EngineArgs> for EngineOptions {
         options.weights_on_gpu = args.weights_on_gpu;
         options.reproducible = args.reproducible;
         options.coop = !args.no_coop;
+        options.async_scheduling = args.no_async_scheduling.then_some(false);
         options.activations = args.activations;
         options.kv_tiers.clone_from(&args.kv_tiers);
         if !args.quiet {

@@ -4,6 +4,7 @@
 //! decoder runs them and samples tokens; the scheduler takes the tokens and reports which sequences ended.
 
 mod compute;
+mod early;
 mod follow;
 mod live;
 mod non_finite;
@@ -33,6 +34,7 @@ use crate::snapshot::{Rate, Totals};
 use crate::tiers::{self, Tiers};
 use crate::{crossing, memory};
 
+use early::Early;
 use live::Live;
 use pacing::Pacing;
 use watch::Watch;
@@ -60,6 +62,7 @@ pub struct Engine {
     fetch_cost: Option<FetchCost>,
     watch: Watch,
     followers: Followers,
+    early: Early,
 }
 
 impl Engine {
@@ -93,9 +96,9 @@ impl Engine {
             let num_host_blocks = memory::swap_blocks(&decoder);
             plans.preemption = scheduler::Preemption::Swap { num_host_blocks };
         }
-        let selects = options.sparse.as_ref().filter(|sparse| sparse.selects());
         Ok(Self {
-            watch: Watch::new(selects, decoder.config()),
+            watch: Watch::new(options.sparse.as_ref().filter(|sparse| sparse.selects()), decoder.config()),
+            early: Early::new(&options, decoder.gpu()),
             kv_used: KvUsed::new(&cache),
             scheduler: Scheduler::new(plans, cache)?,
             tiers: Tiers::open(&options, &model, &decoder)?,
@@ -161,12 +164,10 @@ impl Engine {
     fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
         events.extend(self.expire());
         events.extend(self.look_ahead()?);
-        if let Some(limit) = self.pacing.prefill_tokens(self.scheduler.concurrency()) {
-            self.scheduler.limit_prefill(limit);
-        }
+        self.limit_prefill();
         let plan = self.plan(events);
         let kernels = self.decoder.compilations();
-        let begun = Instant::now();
+        let begun = self.early.begun();
         let mut output = self.compute(&plan)?;
         // A step that waited for its kernels says nothing of those that follow.
         if self.decoder.compilations() == kernels && !kernels.iter().any(|kernels| kernels.is_running()) {

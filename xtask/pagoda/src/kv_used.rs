@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use kvblock::{AttentionKind, BlockId, GroupId, KvCache, KvCacheConfig};
+use kvblock::{AttentionKind, BlockId, GroupId, KvCache, KvCacheConfig, SeqId};
+use scheduler::Scheduler;
 
 /// Largest number of blocks that each group had in use at one time.
 #[derive(Debug)]
@@ -54,4 +55,9 @@ fn in_group(cache: &KvCache, group: GroupId) -> u32 {
 #[must_use]
 pub(crate) fn group_id(index: usize) -> GroupId {
     GroupId::new(u32::try_from(index).expect("a model has few groups"))
+}
+
+/// Block tables of a sequence, `[groups]`.
+pub(crate) fn tables(scheduler: &Scheduler, seq: SeqId, num_groups: usize) -> Vec<&[BlockId]> {
+    (0..num_groups).map(|group| scheduler.block_table(seq, group_id(group))).collect()
 }

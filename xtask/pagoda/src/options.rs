@@ -89,6 +89,10 @@ pub struct EngineOptions {
     /// Start a sequence only when KV blocks for its whole prompt are free, not only for its first chunk: it starts later, and is
     /// preempted less.
     pub reserve_full_input: bool,
+    /// Send a decode step before the tokens of the step before it are read, so that the device does not wait for the host.
+    /// Requests that arrive join one step later. `None` for GPUs alone: a software driver computes on the host.
+    #[setters(strip_option)]
+    pub async_scheduling: Option<bool>,
     /// Order of service.
     pub order: Order,
     /// Places of the KV cache whose changes [followers](crate::Engine::follow) are told.
@@ -128,6 +132,7 @@ impl Default for EngineOptions {
             prepare: false,
             preemption: Preemption::Recompute,
             reserve_full_input: false,
+            async_scheduling: None,
             order: Order::Fcfs,
             cache_events: CacheEvents::None,
             notes: Notes::default(),

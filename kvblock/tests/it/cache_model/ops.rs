@@ -19,6 +19,8 @@ pub(super) enum Op {
         new: u32,
         token: TokenId,
         lookahead: u32,
+        /// Whether the next token is written before it is allocated.
+        early: bool,
     },
     /// A lookup whose hit is adopted later, if ever.
     Look {
@@ -49,8 +51,8 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(family, len, new, lookup)| Op::Start { family, len, new, lookup }),
         2 => (0_u32..2, 1_u32..LIMITS.max_model_len).prop_map(|(family, len)| Op::Look { family, len }),
         3 => (index(), 1..=LIMITS.max_batched_tokens).prop_map(|(hit, new)| Op::Adopt { hit, new }),
-        12 => (index(), 1..=LIMITS.max_batched_tokens, 0_u32..3, 0..=LOOKAHEAD)
-            .prop_map(|(seq, new, token, lookahead)| Op::Grow { seq, new, token, lookahead }),
+        12 => (index(), 1..=LIMITS.max_batched_tokens, 0_u32..3, 0..=LOOKAHEAD, any::<bool>())
+            .prop_map(|(seq, new, token, lookahead, early)| Op::Grow { seq, new, token, lookahead, early }),
         1 => (index(), 1..=LIMITS.max_batched_tokens).prop_map(|(seq, new)| Op::Fail { seq, new }),
         2 => (index(), index()).prop_map(|(seq, tokens)| Op::Fork(seq, tokens)),
         4 => index().prop_map(Op::Free),

@@ -37,6 +37,14 @@ impl Sampler {
         &self.sampling
     }
 
+    /// Whether the sample after the next one is known before the next token is: without penalties on what was sampled, and once
+    /// the next token may end the output.
+    #[must_use]
+    pub fn is_predictable(&self) -> bool {
+        let Sampling { penalties, dry, min_tokens, .. } = &self.sampling;
+        penalties.are_off() && dry.is_off() && self.output_tokens >= *min_tokens
+    }
+
     /// Counts a token that was sampled. O(1); with DRY, the cost of [`Dry::penalties`](super::Dry::penalties).
     pub fn push(&mut self, token: u32) {
         self.output_tokens += 1;

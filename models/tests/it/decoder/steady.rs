@@ -9,8 +9,8 @@ use kvblock::BlockId;
 use models::batch::{Phase, Slice};
 use models::sampling::{Sampler, Sampling};
 use models::{
-    ChunkCrossing, ChunkGrid, Crossing, Decoder, DecoderOptions, HostMemory, Offload, SelectionPlace,
-    SparseOptions, StepGrid, StepTimes,
+    ChunkCrossing, ChunkGrid, Crossing, Decoder, DecoderOptions, HostMemory, Offload, Pipeline,
+    SelectionPlace, SparseOptions, StepGrid, StepTimes,
 };
 
 use sparse_select::Policy;
@@ -107,6 +107,51 @@ fn decode_steps_are_encoded_while_others_run() {
         // Nine steps of both and ten of one; the first of each repeats no other.
         assert_eq!(ahead, 8 + 9, "{name}");
         assert_eq!(drawn_ahead(tiny, &options(KvDtype::F32), true), (drawn, 0), "{name}: one by one");
+    }
+}
+
+/// Two sequences step by step, or each step sent before the one before it is taken; the tokens of each step.
+fn drawn_by_turns(tiny: &Tiny, follows: bool) -> Vec<Vec<u32>> {
+    let mut decoder = Pipeline::from(tiny.decoder(&options(KvDtype::F16)));
+    let size = decoder.first().kv().shape().block_size;
+    let blocks = 64u32.div_ceil(size);
+    let tables = [0, 1].map(|n| (1 + n * blocks..1 + (n + 1) * blocks).map(BlockId::new).collect::<Vec<_>>());
+    let groups = tables.each_ref().map(|table| [&table[..]]);
+    let mut sampling = Sampling::default();
+    (sampling.temperature, sampling.seed) = (1.0, 9);
+    let sampler = Sampler::new(sampling, &[]);
+    let prompts = [&tiny.prompts[3].ids[..17], &tiny.prompts[1].ids[..5]];
+    let positions = prompts.map(|ids| u32::try_from(ids.len()).unwrap());
+    let slices = [0, 1].map(|n| Slice::new(prompts[n], 0, &groups[n], Phase::Prefill));
+    let samples = |at: u32| [0, 1].map(|n| sampler.sample(n, positions[n] + at, None));
+    let mut drawn = vec![decoder.step(&slices, &samples(0)).unwrap().sampled];
+    let mut sent = None;
+    for at in 0..20 {
+        let last = drawn.last().unwrap().clone();
+        let at_position =
+            |n: usize, at, token| Slice::new(token, positions[n] + at, &groups[n], Phase::Decode);
+        let slices = [0, 1].map(|n| at_position(n, at, &last[n..=n]));
+        let step = match sent.take() {
+            Some(step) => step,
+            None => decoder.send(&slices, &samples(at + 1), &mut |_, _| {}).unwrap(),
+        };
+        if follows && at < 19 {
+            assert!(decoder.can_be_followed());
+            // The tokens are any.
+            let slices = [0, 1].map(|n| at_position(n, at + 1, &[0]));
+            sent = Some(decoder.send_following(&slices, &samples(at + 2)).unwrap());
+        }
+        drawn.push(decoder.take(step).unwrap().sampled);
+    }
+    assert_eq!(decoder.first().steps_following(), if follows { 19 } else { 0 });
+    drawn
+}
+
+#[test]
+fn decode_steps_follow_before_tokens_are_read() {
+    for name in ["tiny-llama", "tiny-qwen3-moe"] {
+        let tiny = if name == "tiny-llama" { tiny() } else { family(name) };
+        assert_eq!(drawn_by_turns(tiny, true), drawn_by_turns(tiny, false), "{name}");
     }
 }
 

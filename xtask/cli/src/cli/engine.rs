@@ -92,6 +92,11 @@ pub struct EngineArgs {
     #[arg(long)]
     pub no_coop: bool,
 
+    /// Read the tokens of each decode step before the next one is sent: a GPU waits for the host between steps, and a request
+    /// that arrives joins one step earlier
+    #[arg(long)]
+    pub no_async_scheduling: bool,
+
     /// Type that products with quantised weights round activations to: auto is int8 on GPUs and f32 on software drivers; f32
     /// is f16 where cooperative matrices run; int8 has a scale per 32 elements, in steps of few rows or without these matrices
     #[arg(long, value_name = "TYPE", default_value_t = ActivationType::Auto, value_parser = values::named::<ActivationType>())]
@@ -147,6 +152,7 @@ impl EngineArgs {
         };
         let flags = [
             (self.no_coop, "no-coop"),
+            (self.no_async_scheduling, "no-async-scheduling"),
             (self.reproducible, "reproducible"),
             (self.host_tier_on_device, "control"),
         ];

@@ -53,7 +53,7 @@ fn every_flag_of_run_is_read() {
                 --salt s --stop X --stop --y --preempt swap --json --model m --sparse quest:page_budget=8,block_size=16 \
                 --kv-dtype int8 --index-dtype fp8 --block-size 32 --kv-blocks 64 --kv-memory 2MiB --chunk 128 --reproducible \
                 --weights-on-gpu 3GiB \
-                --kv-tiers host=1GiB --device llvm --no-host-buffers --no-coop --prompt -5+3?";
+                --kv-tiers host=1GiB --device llvm --no-host-buffers --no-coop --no-async-scheduling --prompt -5+3?";
     let args = run(&text.split_whitespace().collect::<Vec<_>>());
     assert_eq!(args.prompt, ["hi", "-5+3?"]);
     assert_eq!(args.stop, ["X", "--y"]);
@@ -76,6 +76,7 @@ fn every_flag_of_run_is_read() {
         (Some("llvm"), Some(1 << 30))
     );
     assert!(engine.reproducible && engine.no_coop && !engine.gpu().host_buffers);
+    assert!(engine.no_async_scheduling);
 }
 
 fn serve(args: &[&str]) -> ServeArgs {

@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use kvblock::{BlockHash, BlockId, GroupBlock, SeqId};
+use models::Sent;
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::sampling::Allowed;
-use scheduler::{SampleRow, Scheduler, StepPlan};
+use scheduler::{SampleRow, StepPlan};
 
 use super::Engine;
+use super::early::Adopted;
 use crate::error::Error;
 use crate::event::{Event, FinishReason};
-use crate::kv_used::group_id;
+use crate::kv_used::tables;
 use crate::mask::{self, TokenMask};
 use crate::tiers::{Filled, Unreadable};
 use crate::{Note, verdicts};
@@ -27,6 +29,24 @@ impl Engine {
         if plan.slices.is_empty() {
             return Ok(StepOutput::default());
         }
+        let step = match self.adopt(plan) {
+            Some(adopted) => adopted,
+            None => Adopted::planned(self.send(plan)?),
+        };
+        if step.is_whole() {
+            self.send_early(plan)?;
+        }
+        let mut output = self.wait_for(step)?;
+        // Products choose their kernels by the rows of a step.
+        for stage in self.decoder.stages() {
+            verdicts::tell_passed_over(stage.gpu(), &self.options.notes);
+        }
+        self.count(plan, &mut output);
+        Ok(output)
+    }
+
+    /// Sends the step of a plan to the device.
+    fn send(&mut self, plan: &StepPlan) -> Result<Sent, Error> {
         let mut masks = self.take_masks(plan);
         let scheduler = &self.scheduler;
         let of_slice = |slice: &scheduler::Slice| tables(scheduler, slice.seq, self.kv_used.most.len());
@@ -66,7 +86,7 @@ impl Engine {
                 stuck.push(index);
             }
         };
-        let output = self.decoder.step_filling(&slices, &samples, &mut fill);
+        let sent = self.decoder.send(&slices, &samples, &mut fill);
         for (row, mask) in plan.sample_rows.iter().zip(masks) {
             self.live.get_mut(&row.seq).expect(LIVE).mask = mask;
         }
@@ -75,13 +95,7 @@ impl Engine {
             live.mask = None;
             live.reason = Some(FinishReason::NothingAllowed);
         }
-        let mut output = output?;
-        // Products choose their kernels by the rows of a step.
-        for stage in self.decoder.stages() {
-            verdicts::tell_passed_over(stage.gpu(), &self.options.notes);
-        }
-        self.count(plan, &mut output);
-        Ok(output)
+        Ok(sent?)
     }
 
     /// Takes the masks of the sequences that draw, `[sample rows]`.
@@ -161,9 +175,4 @@ impl Engine {
             None => Ok(()),
         }
     }
-}
-
-/// Block tables of a sequence, `[groups]`.
-fn tables(scheduler: &Scheduler, seq: SeqId, num_groups: usize) -> Vec<&[BlockId]> {
-    (0..num_groups).map(|group| scheduler.block_table(seq, group_id(group))).collect()
 }

@@ -1,6 +1,7 @@
 //! The engine as a library, with tiny models and lavapipe or whatever adapter there is.
 
 mod ask;
+mod async_scheduling;
 mod crossing;
 mod embedding;
 mod examples;
@@ -41,10 +42,10 @@ fn fixture(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", "..", "models", "tests", "fixtures", name].iter().collect()
 }
 
-/// Options for eight sequences of up to 512 tokens of the tiny Llama, in chunks of 32.
+/// Options for eight sequences of up to 512 tokens of the tiny Llama, in chunks of 32. Steps are sent early, as on GPUs.
 fn options() -> EngineOptions {
     let demand = Demand::new(8, 4096).longest(512);
-    EngineOptions::new().kv_dtype(KvDtype::F32).chunk(32).demand(demand)
+    EngineOptions::new().kv_dtype(KvDtype::F32).chunk(32).demand(demand).async_scheduling(true)
 }
 
 /// One of the tiny Llamas that tests share, throughout a test the same, and with it a device, on which kernels compile once.

@@ -49,6 +49,8 @@ pub(super) struct Configuration {
     #[serde(default)]
     no_coop: bool,
     #[serde(default)]
+    no_async_scheduling: bool,
+    #[serde(default)]
     reproducible: bool,
     /// Sparse-attention policy, unless the command line names one.
     #[serde(default)]
@@ -199,6 +201,7 @@ impl Configuration {
             engine.weights_on_gpu = bytes.map_err(|rule| anyhow!("weights_on_gpu: {rule}"))?;
         }
         engine.no_coop |= self.no_coop;
+        engine.no_async_scheduling |= self.no_async_scheduling;
         engine.host_tier_on_device |= self.control;
         engine.reproducible |= self.reproducible;
         Ok(engine)
