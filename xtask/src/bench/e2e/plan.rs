@@ -368,7 +368,7 @@ mod tests {
         plan plan.ron: 1:28-1:43: "1x4294967295+1" is not STREAMSxPROMPT+OUTPUT in numbers from 1 on, of which PROMPT and OUTPUT are together at most 4294967295
         plan plan.ron: configurations is empty
         plan plan.ron: configuration 1 has no rows
-        plan plan.ron: 1:30-1:34: Unexpected field named `coop` in `Configuration`, expected one of `random`, `no_coop`, `reproducible`, `sparse`, `pool`, `control`, `weights_on_gpu`, or `rows` instead
+        plan plan.ron: 1:30-1:34: Unexpected field named `coop` in `Configuration`, expected one of `random`, `no_coop`, `no_async_scheduling`, `reproducible`, `sparse`, `pool`, `control`, `weights_on_gpu`, or `rows` instead
         plan plan.ron: a pool of 1.5 of the KV, which is at most 1
         plan plan.ron: weights_on_gpu: give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB (KB, MB, GB), such as 512MiB
         plan plan.ron: unknown policy "quset", valid names: full streaming vertical-slash gsa gsa-ucm esa kvstar kvcomp xattn xattn-bsa flashprefill skip-softmax quest dsa nsa
