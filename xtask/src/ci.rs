@@ -1,6 +1,7 @@
 //! `cargo xtask ci`, which is also what CI runs: everything that must hold before a change lands, cheapest first.
 
 use std::io::{self, Write as _};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -15,8 +16,8 @@ use crate::tree;
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
     args: Vec<String>,
-    /// An environment variable with its value, for this run only.
-    variable: Option<(&'static str, &'static str)>,
+    /// Environment variables with their values, for this run only.
+    variables: Vec<(&'static str, String)>,
 }
 
 /// Builds of one crate with the features given, as people outside of the workspace have them. In a build of the
@@ -67,7 +68,8 @@ pub fn run(args: &CiArgs) -> Result<()> {
         return ALONE.iter().chain(&ALONE_LONG).try_for_each(|row| alone(row).run(Stdio::inherit));
     }
     first().iter().try_for_each(|step| step.run(Stdio::inherit))?;
-    let steps = meanwhile().into_iter().chain(elsewhere(&installed_targets()));
+    let steps =
+        meanwhile(as_clippy().into_iter().flatten()).into_iter().chain(elsewhere(&installed_targets()));
     let mut checks: Vec<Check> =
         steps.map(|step| Box::new(move || step.run(Stdio::piped)) as Check).collect();
     checks.push(Box::new(portable));
@@ -106,7 +108,7 @@ fn portable() -> Result<()> {
 }
 
 fn step(line: &str) -> Step {
-    Step { args: line.split(' ').map(String::from).collect(), variable: None }
+    Step { args: line.split(' ').map(String::from).collect(), variables: Vec::new() }
 }
 
 /// Checks that come before all tests: what fails most often.
@@ -118,11 +120,24 @@ fn first() -> [Step; 2] {
 }
 
 /// Checks that run while the tests do.
-fn meanwhile() -> Vec<Step> {
+fn meanwhile(clippy: impl IntoIterator<Item = (&'static str, String)>) -> Vec<Step> {
     // With the examples come the dependencies of tests, so that this takes what clippy has compiled.
-    let docs = step(&format!("doc --workspace --lib --examples --no-deps --features {FEATURES}"));
-    let docs = Step { variable: Some(("RUSTDOCFLAGS", "-D warnings")), ..docs };
+    let mut docs = step(&format!("doc --workspace --lib --examples --no-deps --features {FEATURES}"));
+    docs.variables.push(("RUSTDOCFLAGS", "-D warnings".into()));
+    docs.variables.extend(clippy);
     [docs].into_iter().chain(ALONE.iter().map(alone)).collect()
+}
+
+/// The variables by which `cargo clippy -- -D warnings` has a cargo check crates: another run of cargo that has them need not
+/// check these anew. `None` without the driver, or where it is somewhere else.
+fn as_clippy() -> Option<[(&'static str, String); 2]> {
+    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
+    let driver = PathBuf::from(String::from_utf8(sysroot.stdout).ok()?.trim()).join("bin/clippy-driver");
+    let driver = driver.is_file().then(|| driver.display().to_string())?;
+    Some([
+        ("RUSTC_WORKSPACE_WRAPPER", driver),
+        ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__".into()),
+    ])
 }
 
 /// The lints of one crate by itself.
@@ -138,7 +153,12 @@ impl Step {
         eprintln!("$ {line}");
         let begin = Instant::now();
         let mut cargo = test::cargo();
-        cargo.args(&self.args).envs(self.variable).stdin(Stdio::null()).stdout(output()).stderr(output());
+        cargo
+            .args(&self.args)
+            .envs(self.variables.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(output())
+            .stderr(output());
         let done = cargo.spawn().and_then(Child::wait_with_output).context("cargo cannot be run")?;
         io::stderr().write_all(&[done.stdout, done.stderr].concat())?;
         ensure!(done.status.success(), "{line} failed: {}", done.status);
@@ -148,8 +168,9 @@ impl Step {
 
     /// The step as typed in a shell.
     fn line(&self) -> String {
-        let variable = self.variable.map_or(String::new(), |(name, value)| format!("{name}='{value}' "));
-        format!("{variable}cargo {}", self.args.join(" "))
+        let variables: String =
+            self.variables.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
+        format!("{variables}cargo {}", self.args.join(" "))
     }
 }
 
@@ -169,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_steps() {
-        let lines = first().iter().chain(&meanwhile()).map(Step::line).collect::<Vec<_>>().join("\n");
+        let lines = first().iter().chain(&meanwhile([])).map(Step::line).collect::<Vec<_>>().join("\n");
         insta::assert_snapshot!(lines, @"
         cargo fmt --all --check
         cargo clippy --workspace --all-targets --features xtask/s3,xtask/tls -- -D warnings
