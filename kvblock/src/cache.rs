@@ -171,7 +171,7 @@ impl KvCache {
             if let Some((source, destination)) = group.copy_on_write(request.seq, demand, &mut self.pool) {
                 allocation.copies.push(BlockCopy { group: group.group(), source, destination });
             }
-            allocation.new_blocks.push(group.allocate(request.seq, demand, &mut self.pool));
+            allocation.new_blocks.push(group.allocate(request.seq, num_slots, &mut self.pool));
         }
         if !request.delay_cache {
             self.cache_confirmed(request.seq, request.content, add(total_computed, request.num_new));
@@ -190,13 +190,9 @@ impl KvCache {
     pub fn extend(&mut self, seq: SeqId, num_tokens: u32) -> Result<(), AllocError> {
         let num_tokens = num_tokens.min(self.limits.max_model_len);
         let missing = |group: &GroupManager| group.num_missing(seq, num_tokens);
-        let needed = self.groups.iter().map(missing).sum::<Option<u32>>();
-        let (needed, free) = (needed.ok_or(AllocError::NotAllocated { seq })?, self.pool.num_free());
-        if needed > free {
-            return Err(AllocError::OutOfBlocks { needed, free });
-        }
-        let demand = Demand { num_tokens, total_computed: num_tokens, hits: &[], capped: false };
-        self.groups.iter_mut().for_each(|group| drop(group.allocate(seq, demand, &mut self.pool)));
+        let needed: Option<u32> = self.groups.iter().map(missing).sum();
+        self.check_num_free(needed.ok_or(AllocError::NotAllocated { seq })?)?;
+        self.groups.iter_mut().for_each(|group| drop(group.allocate(seq, num_tokens, &mut self.pool)));
         Ok(())
     }
 
@@ -292,10 +288,7 @@ impl KvCache {
         self.check_group_count(occupancy.len())?;
         let in_group =
             |(group, held): (&GroupManager, &Vec<bool>)| group.num_blocks_to_restore(held, num_tokens);
-        let (needed, free) = (self.groups.iter().zip(occupancy).map(in_group).sum(), self.pool.num_free());
-        if needed > free {
-            return Err(AllocError::OutOfBlocks { needed, free });
-        }
+        self.check_num_free(self.groups.iter().zip(occupancy).map(in_group).sum())?;
         for (group, held) in self.groups.iter_mut().zip(occupancy) {
             group.restore(seq, held, &mut self.pool);
         }

@@ -112,13 +112,13 @@ impl GroupManager {
         Some(self.block_size.blocks_for(num_tokens).saturating_sub(have))
     }
 
-    /// Extends the table to `demand.num_tokens` tokens. Returns the new blocks.
-    pub(crate) fn allocate(&mut self, seq: SeqId, demand: Demand<'_>, pool: &mut BlockPool) -> Vec<BlockId> {
+    /// Extends the table to `num_tokens` tokens. Returns the new blocks.
+    pub(crate) fn allocate(&mut self, seq: SeqId, num_tokens: u32, pool: &mut BlockPool) -> Vec<BlockId> {
         let blocks = self
             .seqs
             .entry(seq)
             .or_insert_with(|| SeqBlocks { table: BlockTable::new(self.block_size), num_cached: 0 });
-        let missing = self.block_size.blocks_for(demand.num_tokens).saturating_sub(count(blocks.table.len()));
+        let missing = self.block_size.blocks_for(num_tokens).saturating_sub(count(blocks.table.len()));
         let new = pool.allocate(missing).expect(COUNTED);
         blocks.table.extend(new.iter().copied());
         new

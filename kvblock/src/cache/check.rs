@@ -100,7 +100,12 @@ impl KvCache {
         let in_group = |(index, group): (usize, &GroupManager)| {
             group.num_blocks_to_allocate(request.seq, demand(index), &self.pool)
         };
-        let (needed, free) = (self.groups.iter().enumerate().map(in_group).sum(), self.pool.num_free());
+        self.check_num_free(self.groups.iter().enumerate().map(in_group).sum())
+    }
+
+    /// Fails unless `needed` blocks are free.
+    pub(super) fn check_num_free(&self, needed: u32) -> Result<(), AllocError> {
+        let free = self.pool.num_free();
         if needed > free { Err(AllocError::OutOfBlocks { needed, free }) } else { Ok(()) }
     }
 
