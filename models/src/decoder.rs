@@ -130,8 +130,6 @@ struct EncodedStep {
 pub(crate) struct SentStep {
     submission: Submission,
     reads: StepReads,
-    /// Positions of each slice.
-    positions: Vec<Range<u32>>,
 }
 
 /// Values that the commands of a decode step depend on, apart from those that never change during a decoder's life.
@@ -265,20 +263,20 @@ impl Decoder {
         if shape.is_some() {
             self.encode_ahead()?;
         }
-        let positions = std::mem::take(&mut self.batch.positions);
-        Ok(SentStep { submission, reads, positions })
+        Ok(SentStep { submission, reads })
     }
 
     /// Waits for a step, and returns its results.
     pub(crate) fn take_step(&mut self, sent: SentStep) -> Result<StepOutput, ModelError> {
-        let SentStep { submission, mut reads, positions } = sent;
+        let SentStep { submission, mut reads } = sent;
         let done = self.gpu.collect(submission)?;
         self.streamed_bytes += self.weight_placement().map_or(0, |placement| placement.host_bytes);
         self.attention.end(&self.gpu);
         self.offload_plan.dirty().keep(&self.gpu, &self.kv, reads.dirty(), &done)?;
         let disk = self.keys.end(&self.gpu)?;
         let indexed = self.indexed.as_ref().map(|indexed| {
-            indexed.attended(&positions, &indexed.take(&self.attention, &self.batch, reads.indexed(), &done))
+            let choices = indexed.take(&self.attention, &self.batch, reads.indexed(), &done);
+            indexed.attended(&self.batch, &choices)
         });
         let Self { batch, logit_rows, draws, attention, choices, .. } = self;
         let mut output = reads.take(batch, logit_rows, draws, done, attention, choices.as_ref());
@@ -294,10 +292,10 @@ impl Decoder {
     /// Ends a step that [only hands over](Self::only_hands_over), or whose slices and samples ask for nothing, without a wait.
     /// Returns its work, the read of the residual of all rows unless the decoder has the head, and results that need no read.
     pub(crate) fn leave_step(&mut self, sent: SentStep) -> (Submission, Option<Read<f32>>, StepOutput) {
-        let SentStep { submission, reads, positions } = sent;
+        let SentStep { submission, reads } = sent;
         self.attention.end(&self.gpu);
         let indexed = self.indexed.as_ref();
-        let attended = indexed.map_or_else(Vec::new, |indexed| indexed.attended(&positions, &[]));
+        let attended = indexed.map_or_else(Vec::new, |indexed| indexed.attended(&self.batch, &[]));
         (submission, reads.into_residual(), StepOutput { attended, ..StepOutput::default() })
     }
 

@@ -93,11 +93,7 @@ impl Indexed {
     }
 
     /// Counts the blocks that each slice attended, and adds the selections that were read back. O(rows).
-    pub(super) fn attended(
-        &self,
-        positions: &[Range<u32>],
-        choices: &[LayerChoice],
-    ) -> Vec<Option<Attended>> {
+    pub(super) fn attended(&self, batch: &Batch, choices: &[LayerChoice]) -> Vec<Option<Attended>> {
         let mut row = 0;
         let of_slice = |positions: &Range<u32>| {
             let seen: Vec<u32> = positions.clone().map(|at| self.seen(at)).collect();
@@ -114,7 +110,7 @@ impl Indexed {
             attended.selections = choices.iter().map(selection).collect();
             Some(attended)
         };
-        positions.iter().map(of_slice).collect()
+        batch.positions.iter().map(of_slice).collect()
     }
 
     /// Number of blocks that the query at `position` may see.

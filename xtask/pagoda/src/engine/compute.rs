@@ -10,7 +10,7 @@ use models::sampling::Allowed;
 use scheduler::{SampleRow, StepPlan};
 
 use super::Engine;
-use super::early::Adopted;
+use super::early::SentPlan;
 use crate::error::Error;
 use crate::event::{Event, FinishReason};
 use crate::kv_used::tables;
@@ -31,7 +31,7 @@ impl Engine {
         }
         let step = match self.adopt(plan) {
             Some(adopted) => adopted,
-            None => Adopted::planned(self.send(plan)?),
+            None => SentPlan::whole(self.send(plan)?),
         };
         if step.is_whole() {
             self.send_early(plan)?;

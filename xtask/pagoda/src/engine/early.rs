@@ -55,17 +55,17 @@ impl Early {
     }
 }
 
-/// A step that was sent, as its plan has it.
+/// The step of a plan, which was sent.
 #[derive(Debug)]
-pub(super) struct Adopted {
-    pub(super) sent: Sent,
+pub(super) struct SentPlan {
+    sent: Sent,
     /// Row of each slice of the plan; `None` if they are the same.
     rows: Option<Vec<usize>>,
 }
 
-impl Adopted {
+impl SentPlan {
     /// A step that was sent as planned.
-    pub(super) fn planned(sent: Sent) -> Self {
+    pub(super) fn whole(sent: Sent) -> Self {
         Self { sent, rows: None }
     }
 
@@ -88,7 +88,7 @@ impl Engine {
     }
 
     /// Takes the step that was sent early, if it has computed what `plan` asks for.
-    pub(super) fn adopt(&mut self, plan: &StepPlan) -> Option<Adopted> {
+    pub(super) fn adopt(&mut self, plan: &StepPlan) -> Option<SentPlan> {
         let EarlyStep { sent, rows, .. } = self.early.step.take()?;
         if !draws_after_each(plan) {
             return None;
@@ -103,11 +103,11 @@ impl Engine {
             of_step.find(|(_, of_step)| **of_step == row).map(|(place, _)| place)
         };
         let places: Vec<usize> = plan.slices.iter().map(&mut place).collect::<Option<_>>()?;
-        Some(Adopted { sent, rows: (places.len() < rows.len()).then_some(places) })
+        Some(SentPlan { sent, rows: (places.len() < rows.len()).then_some(places) })
     }
 
     /// Waits for a step, and returns the results of the rows of its plan.
-    pub(super) fn wait_for(&mut self, step: Adopted) -> Result<StepOutput, Error> {
+    pub(super) fn wait_for(&mut self, step: SentPlan) -> Result<StepOutput, Error> {
         let mut output = self.decoder.take(step.sent)?;
         if let Some(rows) = step.rows {
             output.sampled = rows.into_iter().map(|row| output.sampled[row]).collect();
@@ -145,10 +145,8 @@ impl Engine {
     /// the slice draws, or no block is free for it.
     fn next_row(&mut self, slice: &scheduler::Slice) -> Option<Row> {
         let (seq, position) = (slice.seq, slice.end());
-        if self.scheduler.output_left(seq) < 2 || !self.live[&seq].is_predictable() {
-            return None;
-        }
-        if self.blocks_at(seq, position).is_none() && !self.scheduler.reserve_next(seq) {
+        let goes_on = self.scheduler.output_left(seq) > 1 && self.live[&seq].is_predictable();
+        if !goes_on || !self.scheduler.reserve_next(seq) {
             return None;
         }
         Some(Row { seq, position, blocks: self.blocks_at(seq, position)? })
