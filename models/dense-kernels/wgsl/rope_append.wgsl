@@ -1,6 +1,8 @@
 // Rotates the queries and keys of a step and writes keys and values into the paged cache.
 //   qkv      rows of (num_heads + 2 * num_kv_heads) * HEAD_DIM f32: queries, keys, values
 //   bias     [num_heads + 2 * num_kv_heads, HEAD_DIM] f32, added to every row first; read with BIASED = 1 only
+//   norm     [2, 2, HEAD_DIM] f32: factors of an RMS norm of each head, then what is added, for queries, then for keys; the first
+//            `normed` heads are normed after the bias; read with NORMED = 1 only
 //   cs       [rows, pairs] (cos, sin) of each row's position, made on the host in double precision; then [rows] a factor for
 //            the row's queries, and 0
 //   slots    [rows] i32 physical slots, -1 = skip
@@ -8,14 +10,17 @@
 // The first 2 * pairs dimensions of a head turn; INTERLEAVED = 1 pairs dimensions (2i, 2i + 1), else (i, i + pairs).
 // With pairs = 0 nothing turns.
 // Scales are those of cache_write: 1 in fp8, in int8 of each row and head.
-// One lane makes eight elements of one head, and a workgroup has whole heads: scales of heads are made of its lanes' maxima.
+// One lane makes eight elements of one head, and a workgroup has whole heads: their norms are made of its lanes' sums of squares,
+// scales of heads of its lanes' maxima.
 // CPU reference: src/cpu/rope_append.rs
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
 #import INTERLEAVED = 0
 #import BIASED = 0
+#import NORMED = 0
 #import kv = kv_write_f16
 #import flat
+#import inverse_root
 #import WG = 64
 
 struct RopeAppendParams {
@@ -23,6 +28,8 @@ struct RopeAppendParams {
     num_heads: u32,
     num_kv_heads: u32,
     pairs: u32,
+    normed: u32, // heads
+    eps: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: RopeAppendParams;
@@ -31,8 +38,10 @@ struct RopeAppendParams {
 @group(0) @binding(5) var<storage, read> cs: array<vec2<f32>>;
 @group(0) @binding(6) var<storage, read_write> q: array<f32>;
 @group(0) @binding(7) var<storage, read> bias: array<f32>;
+@group(0) @binding(8) var<storage, read> norm: array<f32>;
 
-var<workgroup> maxima: array<f32, WG>;
+// Sums of squares, then maxima.
+var<workgroup> of_lanes: array<f32, WG>;
 
 @compute @workgroup_size(WG)
 fn rope_append(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -44,31 +53,48 @@ fn rope_append(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let row = id / chunks / heads;
     let is_row = row < params.rows;
     let is_value = head >= params.num_heads + params.num_kv_heads;
+    let first = lane - chunk;
+    var factor = 1.0;
+    if (NORMED == 1u) {
+        var squares = 0.0;
+        for (var i = 0u; is_row && i < 8u; i++) {
+            let v = plain(row, head, chunk * 8u + i);
+            squares = fma(v, v, squares);
+        }
+        of_lanes[lane] = squares;
+        workgroupBarrier();
+        squares = 0.0;
+        for (var other = first; other < first + chunks; other++) {
+            squares += of_lanes[other];
+        }
+        factor = inverse_root(squares / f32(HEAD_DIM) + params.eps);
+        workgroupBarrier();
+    }
     var x: array<f32, 8>;
     var most = 0.0;
     for (var i = 0u; is_row && i < 8u; i++) {
         let d = chunk * 8u + i;
         if (is_value) {
-            x[i] = projected(row, head, d);
+            x[i] = projected(row, head, d, factor);
         } else {
-            x[i] = turned(row, head, d);
+            x[i] = turned(row, head, d, factor);
         }
         most = max(most, abs(x[i]));
     }
     if (ROW_SCALES) {
-        maxima[lane] = most;
+        of_lanes[lane] = most;
         workgroupBarrier();
-        for (var other = lane - chunk; other < lane - chunk + chunks; other++) {
-            most = max(most, maxima[other]);
+        for (var other = first; other < first + chunks; other++) {
+            most = max(most, of_lanes[other]);
         }
     }
     if (!is_row) {
         return;
     }
     if (head < params.num_heads) {
-        let factor = cs[params.rows * params.pairs + row].x;
+        let scale = cs[params.rows * params.pairs + row].x;
         for (var i = 0u; i < 8u; i++) {
-            q[(row * params.num_heads + head) * HEAD_DIM + chunk * 8u + i] = factor * x[i];
+            q[(row * params.num_heads + head) * HEAD_DIM + chunk * 8u + i] = scale * x[i];
         }
         return;
     }
@@ -98,10 +124,10 @@ fn rope_append(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
 }
 
 // Dimension `d` of a head, turned by its row's position.
-fn turned(row: u32, head: u32, d: u32) -> f32 {
-    let plain = projected(row, head, d);
+fn turned(row: u32, head: u32, d: u32, factor: f32) -> f32 {
+    let here = projected(row, head, d, factor);
     if (d >= 2u * params.pairs) {
-        return plain;
+        return here;
     }
     var pair = d % params.pairs;
     var second = d >= params.pairs;
@@ -112,16 +138,26 @@ fn turned(row: u32, head: u32, d: u32) -> f32 {
         other = d ^ 1u;
     }
     let turn = cs[row * params.pairs + pair];
-    let mine = plain * turn.x;
-    let theirs = projected(row, head, other) * turn.y;
+    let mine = here * turn.x;
+    let theirs = projected(row, head, other, factor) * turn.y;
     return select(mine - theirs, mine + theirs, second);
 }
 
-fn projected(row: u32, head: u32, d: u32) -> f32 {
-    let heads = params.num_heads + 2u * params.num_kv_heads;
-    let plain = qkv[(row * heads + head) * HEAD_DIM + d];
-    if (BIASED == 1u) {
-        return plain + bias[head * HEAD_DIM + d];
+// Dimension `d` of a head after the bias and the norm, which multiplies by `factor`.
+fn projected(row: u32, head: u32, d: u32, factor: f32) -> f32 {
+    let value = plain(row, head, d);
+    if (NORMED == 1u && head < params.normed) {
+        let at = select(0u, 2u * HEAD_DIM, head >= params.num_heads) + d;
+        return value * factor * norm[at] + norm[at + HEAD_DIM];
     }
-    return plain;
+    return value;
+}
+
+fn plain(row: u32, head: u32, d: u32) -> f32 {
+    let heads = params.num_heads + 2u * params.num_kv_heads;
+    let value = qkv[(row * heads + head) * HEAD_DIM + d];
+    if (BIASED == 1u) {
+        return value + bias[head * HEAD_DIM + d];
+    }
+    return value;
 }

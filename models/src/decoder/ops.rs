@@ -105,14 +105,12 @@ pub(super) struct HeadSlices {
     pub(super) stride: u32,
     /// Start of the first slice in a row, in f32.
     pub(super) first: u32,
-    /// Slices of a row before those with a weight of their own; `heads` if all have one.
-    pub(super) split: u32,
 }
 
 impl HeadSlices {
     /// Slices that cover the whole row.
     pub(super) fn of(heads: u32, width: u32) -> Self {
-        Self { heads, width, stride: heads * width, first: 0, split: heads }
+        Self { heads, width, stride: heads * width, first: 0 }
     }
 }
 
@@ -369,8 +367,8 @@ impl<'a> Ctx<'a> {
         eps: f32,
         on: NormHeadsBuffers,
     ) {
-        let (rows, HeadSlices { heads, width, stride, first, split }) = (self.rows(), slices);
-        let params = NormHeadsParams { rows, heads, width, stride, first, split, eps };
+        let (rows, HeadSlices { heads, width, stride, first }) = (self.rows(), slices);
+        let params = NormHeadsParams { rows, heads, width, stride, first, split: heads, eps };
         self.pass.dispatch(pipeline, &params, on, norm_heads::grid(&params));
     }
 

@@ -1,7 +1,9 @@
-//! Reference of `rope_append`: `rope`, then `cache_write`.
+//! Reference of `rope_append`: `norm_heads`, `rope`, then `cache_write`.
 
+use super::norm_heads::norm_heads;
 use super::rope::rope;
 use crate::Pairing;
+use crate::kernel::norm_heads::{Norm, NormHeadsParams};
 use crate::kernel::rope::RopeParams;
 use crate::kernel::rope_append::RopeAppendParams;
 use attn_kernels::cpu::cache_write::cache_write;
@@ -15,6 +17,8 @@ pub struct NewRows<'a> {
     pub qkv: &'a [f32],
     /// Bias that is added to each row first, `[num_heads + 2 * num_kv_heads, head_dim]`.
     pub bias: Option<&'a [f32]>,
+    /// Norm of the first heads, `[queries or keys, factor or addend, head_dim]`.
+    pub norm: Option<&'a [f32]>,
     /// Slots that keys and values go to; -1 skips a row.
     pub slots: &'a [i32],
     /// (cos, sin), `[rows, pairs]`; then a factor on queries and 0, `[rows]`.
@@ -40,12 +44,24 @@ pub fn rope_append(
     rows: NewRows<'_>,
     to: Destination<'_>,
 ) {
-    let (NewRows { qkv, bias, slots, cs }, Destination { k, v, q }) = (rows, to);
-    let RopeAppendParams { rows, num_heads, num_kv_heads, pairs } = *params;
+    let (NewRows { qkv, bias, norm, slots, cs }, Destination { k, v, q }) = (rows, to);
+    let RopeAppendParams { rows, num_heads, num_kv_heads, pairs, normed, eps } = *params;
     let stride = (num_heads + 2 * num_kv_heads) * shape.head_dim;
     let mut turned = qkv.to_vec();
     for row in turned.chunks_exact_mut(stride as usize) {
         row.iter_mut().zip(bias.unwrap_or_default()).for_each(|(x, bias)| *x += bias);
+    }
+    if let Some(weight) = norm {
+        let of_heads = NormHeadsParams {
+            rows,
+            heads: normed,
+            width: shape.head_dim,
+            stride,
+            first: 0,
+            split: num_heads,
+            eps,
+        };
+        norm_heads(&of_heads, Norm::Rms, weight, &mut turned);
     }
     let heads = num_heads + num_kv_heads;
     let heads = RopeParams { rows, heads, stride, pairs, first: 0, back: 0 };

@@ -4,6 +4,7 @@ use attn_kernels::declare::TYPES;
 use attn_kernels::kernel::cache_write;
 use attn_kernels::kernel::{KvShape, flat_grid};
 use attn_kernels::rows::{Angle, KvWord};
+use attn_kernels::slot::Flag;
 use attn_kernels::{Variant, bindings, kernel, params, slot};
 
 use crate::Pairing;
@@ -13,11 +14,12 @@ kernel! {
     "rope_append"(RopeAppendParams, RopeAppendBuffers): Cache,
     modules: [super::MODULES],
     listed: |sizes| {
-        let of = |bias| sizes.each(&TYPES, |shape| variant(shape, Pairing::Halves, bias));
-        let biased = of(QkvBias::Add).into_iter().map(|(part, variant)| (format!("{part}-biased"), variant));
-        of(QkvBias::None).into_iter().chain(biased).collect()
+        let of = |before| sizes.each(&TYPES, |shape| variant(shape, Pairing::Halves, before));
+        let (biased, normed) = (Before { biased: true, ..Before::NONE }, Before { normed: true, ..Before::NONE });
+        let with = |before, suffix| of(before).into_iter().map(move |(part, variant)| (format!("{part}-{suffix}"), variant));
+        of(Before::NONE).into_iter().chain(with(biased, "biased")).chain(with(normed, "normed")).collect()
     },
-    variants: "f16, f32, fp8, int8; halves or interleaved; with a bias",
+    variants: "f16, f32, fp8, int8; halves or interleaved; with a bias; with a norm of heads",
     bytes: "`D * (8 * H + 12 * Hkv)` per row",
     cases: crate::self_test::rows::rope_append,
 }
@@ -33,6 +35,10 @@ params! {
         pub num_kv_heads: u32,
         /// Pairs of dimensions to rotate in each head.
         pub pairs: u32,
+        /// Heads that are normed, the first of queries and keys, in variants with a norm.
+        pub normed: u32,
+        /// Epsilon that the norm adds to the mean square.
+        pub eps: f32,
     }
 }
 
@@ -53,6 +59,8 @@ bindings! {
         write q: f32,
         /// Bias of queries, keys and values, `[num_heads + 2 * num_kv_heads, head_dim]`, if there is one.
         read bias: f32,
+        /// Norm of heads, `[queries or keys, factor or addend, head_dim]`, if there is one.
+        read norm: f32,
     }
 }
 
@@ -62,23 +70,32 @@ fn lanes(head_dim: u32) -> u32 {
     head * (64 / head).max(1)
 }
 
-/// Bias of queries, keys and values.
+/// Whether there are norms of heads.
+pub(crate) const NORMED: Flag = Flag("NORMED");
+
+/// Operations on queries, keys and values before the rotation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum QkvBias {
-    /// No bias, or rows that have it already.
-    None,
-    /// A bias that is added to each row before the rotation.
-    Add,
+pub struct Before {
+    /// A bias is added to queries, keys and values.
+    pub biased: bool,
+    /// Then each head of queries and keys passes through an RMS norm.
+    pub normed: bool,
+}
+
+impl Before {
+    /// Nothing, or nothing that the rows have not had.
+    pub const NONE: Self = Self { biased: false, normed: false };
 }
 
 /// The kernel for one cache shape and pairing.
 #[must_use]
-pub fn variant(shape: &KvShape, pairing: Pairing, bias: QkvBias) -> Variant {
+pub fn variant(shape: &KvShape, pairing: Pairing, Before { biased, normed }: Before) -> Variant {
     Variant::new(&KERNEL)
         .set(slot::HEAD_DIM, shape.head_dim)
         .set(slot::BLOCK_SIZE, shape.block_size)
         .set(super::rope::INTERLEAVED, pairing == Pairing::Interleaved)
-        .set(super::glu::BIASED, bias == QkvBias::Add)
+        .set(super::glu::BIASED, biased)
+        .set(NORMED, normed)
         .set(cache_write::WRITE, shape.stored())
         .set(slot::WG, lanes(shape.head_dim))
 }

@@ -157,9 +157,12 @@ pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (rows, num_heads) = (spec.number(9, 1..=40), num_kv_heads * spec.number(3, 1..=8));
     let pairs = shape.head_dim / 2;
     let pairing = pairing(variant);
-    let params = RopeAppendParams { rows, num_heads, num_kv_heads, pairs };
+    // Of random specs some are of layers without a norm.
+    let normed = spec.one_of(num_heads + num_kv_heads, &[0, num_heads + num_kv_heads]);
+    let params = RopeAppendParams { rows, num_heads, num_kv_heads, pairs, normed, eps: 1e-6 };
     let qkv = spec.floats((rows * (num_heads + 2 * num_kv_heads) * shape.head_dim) as usize, 2);
     let bias = spec.floats(((num_heads + 2 * num_kv_heads) * shape.head_dim) as usize, 3);
+    let norm = spec.floats(4 * shape.head_dim as usize, 4);
     let num_blocks = spec.number(3, rows.div_ceil(shape.block_size)..=20);
     let mut cs = angles(spec, rows, pairs);
     cs.extend((0..rows).map(|row| [1.0 + (row % 9) as f32 / 8.0, 0.0]));
@@ -169,17 +172,25 @@ pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (mut k, mut v) = (before.clone(), before.clone());
     let mut q = vec![f32::NAN; (rows * num_heads * shape.head_dim) as usize];
     let biased = filled(variant, glu::BIASED);
-    let new = NewRows { qkv: &qkv, bias: biased.then_some(&bias), slots: &slots, cs: &cs };
+    let is_normed = filled(variant, rope_append::NORMED);
+    let norm_weight = is_normed.then_some(&norm[..]);
+    let new = NewRows { qkv: &qkv, bias: biased.then_some(&bias), norm: norm_weight, slots: &slots, cs: &cs };
     let to = Destination { k: &mut k, v: &mut v, q: &mut q };
     cpu::rope_append::rope_append(&shape, pairing, &params, new, to);
     let stored = match shape.dtype {
-        KvDtype::F32 => Tolerance { abs: 1e-6, rel: 0.0 },
+        KvDtype::F32 => {
+            if is_normed {
+                ROW
+            } else {
+                Tolerance { abs: 1e-6, rel: 0.0 }
+            }
+        }
         // WGSL leaves the direction of rounding to f16 open: one unit in the last place.
         KvDtype::F16 => Tolerance { abs: 1e-6, rel: f64::exp2(-10.0) },
         // The neighbour of a code, where products and sums of the rotation round to another side; heads reach to sqrt(2).
         KvDtype::Fp8 => Tolerance { abs: f64::exp2(-9.0), rel: f64::exp2(-3.0) },
-        // Rows and biases reach to 1 each.
-        KvDtype::Int8 => Tolerance { abs: if biased { 3.0 } else { 1.5 } / 126.0, rel: 0.0 },
+        // Rows and biases reach to 1 each, normed ones to 2 with what is added to 3.
+        KvDtype::Int8 => Tolerance { abs: if biased || is_normed { 4.5 } else { 1.5 } / 126.0, rel: 0.0 },
     };
     let case = Case::new("rows to slots", variant, &params, rope_append::grid(&params, &shape))
         .binding(&qkv)
@@ -187,8 +198,9 @@ pub(crate) fn rope_append(variant: &Variant, spec: &Spec) -> Vec<Case> {
         .paged(&shape, KvShape::k_index, &before, stored, &k)
         .paged(&shape, KvShape::v_index, &before, stored, &v)
         .binding(&cs)
-        .output(TURNED, &q)
-        .binding(&bias);
+        .output(if is_normed { ROW } else { TURNED }, &q)
+        .binding(&bias)
+        .binding(&norm);
     vec![case]
 }
 

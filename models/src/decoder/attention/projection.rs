@@ -8,7 +8,7 @@ use attn_kernels::kernel::KvShape;
 use super::head_weights::{HeadWeights, QkNormWeights};
 use crate::decoder::ops::{Ctx, HeadSlices};
 use crate::kernel::matmul::Epilogue;
-use crate::kernel::rope_append::{self, QkvBias, RopeAppendBuffers, RopeAppendParams};
+use crate::kernel::rope_append::{self, Before, RopeAppendBuffers, RopeAppendParams};
 use crate::matrix::{Norm, Product};
 use crate::{DecoderConfig, ModelError, QkNorm};
 
@@ -18,17 +18,18 @@ pub(super) fn append_kernel(
     config: &DecoderConfig,
     shape: &KvShape,
 ) -> Result<Arc<Pipeline>, ModelError> {
-    let bias = if biases_late(config) { QkvBias::Add } else { QkvBias::None };
-    Ok(gpu.pipeline(&rope_append::variant(shape, config.rope.pairing, bias))?)
+    let normed = matches!(config.qk_norm, QkNorm::Rms | QkNorm::Unweighted);
+    let before = Before { biased: biases_late(config), normed };
+    Ok(gpu.pipeline(&rope_append::variant(shape, config.rope.pairing, before))?)
 }
 
-/// Whether biases are added on the way to the rotation, which spares a pass over all rows; norms come after them.
+/// Whether biases are added on the way to the rotation, which spares a pass over all rows. Norms of whole rows come between.
 fn biases_late(config: &DecoderConfig) -> bool {
-    config.qkv_bias && config.qk_norm == QkNorm::None
+    config.qkv_bias && config.qk_norm != QkNorm::Whole
 }
 
-/// Records queries, keys and values of `x`, with the input norm if there is one, and head norms. Biases that no norm follows are
-/// left to [`append`].
+/// Records queries, keys and values of `x`, with the input norm if there is one, and norms of all heads together. Norms of single
+/// heads are left to [`append`], and so are biases that no norm of rows follows.
 pub(super) fn project(
     ctx: &mut Ctx<'_>,
     weights: &HeadWeights,
@@ -46,24 +47,16 @@ pub(super) fn project(
         let to = ctx.product(x, &act.qkv, stride);
         ctx.matmul(matrix, &Product { y_offset: *y_offset, epilogue, norm, ..to })?;
     }
-    match &weights.qk_norm {
-        Some(QkNormWeights::Heads(both)) => {
-            let heads = HeadSlices::of(c.num_heads + c.num_kv_heads, c.head_dim);
-            let slices = HeadSlices { stride, split: c.num_heads, ..heads };
-            ctx.norm_head_slices(slices, c.rms_norm_eps, both, &act.qkv);
-        }
-        Some(QkNormWeights::Whole([q, k])) => {
-            let [queries, keys] = [c.num_heads, c.num_kv_heads].map(|heads| heads * c.head_dim);
-            let slices = |width, first| HeadSlices { stride, first, ..HeadSlices::of(1, width) };
-            ctx.norm_head_slices(slices(queries, 0), c.rms_norm_eps, q, &act.qkv);
-            ctx.norm_head_slices(slices(keys, queries), c.rms_norm_eps, k, &act.qkv);
-        }
-        None => {}
+    if let Some(QkNormWeights::Whole([q, k])) = &weights.qk_norm {
+        let [queries, keys] = [c.num_heads, c.num_kv_heads].map(|heads| heads * c.head_dim);
+        let slices = |width, first| HeadSlices { stride, first, ..HeadSlices::of(1, width) };
+        ctx.norm_head_slices(slices(queries, 0), c.rms_norm_eps, q, &act.qkv);
+        ctx.norm_head_slices(slices(keys, queries), c.rms_norm_eps, k, &act.qkv);
     }
     Ok(())
 }
 
-/// Records the rotation of queries, into `q`, and of keys, and the write of keys and values to the cache.
+/// Records norms of heads, the rotation of queries, into `q`, and of keys, and the write of keys and values to the cache.
 pub(super) fn append(
     ctx: &mut Ctx<'_>,
     rope_append: &Arc<Pipeline>,
@@ -73,11 +66,17 @@ pub(super) fn append(
 ) {
     let (c, rows, attn_group) = (ctx.config, ctx.rows(), ctx.attn_groups.of_layers[layer]);
     let of_layer = &c.layers[layer];
+    let norm = match &weights.qk_norm {
+        Some(QkNormWeights::Heads(both)) => Some(both),
+        Some(QkNormWeights::Whole(_)) | None => None,
+    };
     let params = RopeAppendParams {
         rows,
         num_heads: c.num_heads,
         num_kv_heads: c.num_kv_heads,
         pairs: if of_layer.rotary { c.rope.rotary_dims / 2 } else { 0 },
+        normed: norm.map_or(0, |_| c.num_heads + c.num_kv_heads),
+        eps: c.rms_norm_eps,
     };
     let cos_sin = ctx.batch.cos_sin_of(of_layer.rotary, of_layer.reach);
     // Every dispatch rotates all queries, and writes the keys and values of rows that have a slot in its destination.
@@ -92,6 +91,7 @@ pub(super) fn append(
             q: q.bind(),
             // Without a bias that comes late, the kernel reads none.
             bias: weights.qkv_bias.as_ref().unwrap_or(&ctx.act.qkv).bind(),
+            norm: norm.unwrap_or(&ctx.act.qkv).bind(),
         };
         let grid = rope_append::grid(&params, ctx.kv.shape());
         ctx.pass.dispatch(rope_append, &params, buffers, grid);
