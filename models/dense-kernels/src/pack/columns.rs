@@ -137,7 +137,9 @@ impl Packed {
 
     fn mxfp4(&mut self, bytes: &[u8], col: usize) {
         for (block, b) in bytes.chunks_exact(Dtype::MXFP4.block_bytes()).enumerate() {
-            self.put(block, col, nibbles_of(split_halves(&b[1..])));
+            // Kernels negate whole words, which a negative zero would carry through.
+            let codes = split_halves(&b[1..]).map(|code| if code == 8 { 0 } else { code });
+            self.put(block, col, nibbles_of(codes));
             // 2^(e - 127): the exponent field itself, but for the subnormal e = 0.
             let scale = if b[0] == 0 { 0x0040_0000 } else { u32::from(b[0]) << 23 };
             self.scale(block, col, scale);

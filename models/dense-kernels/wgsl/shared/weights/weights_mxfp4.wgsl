@@ -1,6 +1,6 @@
 // MXFP4: 32 e2m1 numbers and one power-of-two scale a block.
 //   wq [blocks, cols] vec4<u32>, elements j and j + 4 of every eight in the low and high nibble of byte j: sign, two bits of
-//      exponent, one of mantissa
+//      exponent, one of mantissa; no zero is negative
 //   ws [blocks, cols] u32, the scale as f32 bits
 struct Block { q: vec4<u32>, d: f32 }
 const OFFSET: bool = false;
@@ -14,14 +14,12 @@ fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
 // Twice the numbers 4 * i to 4 * i + 3 of the block, which are integers, in signed bytes.
 fn codes(b: Block, i: u32) -> u32 {
     let n = (b.q[i / 2u] >> (4u * (i % 2u))) & 0x0f0f0f0fu;
-    let b0 = n & 0x01010101u;
-    let b1 = (n >> 1u) & 0x01010101u;
-    let b2 = (n >> 2u) & 0x01010101u;
-    // 0 1 2 3 4 6 8 12 in place of 0 to 7.
-    let size = (n & 0x07070707u) + (b2 & b0) + 2u * (b2 & b1) + 2u * (b2 & b1 & b0);
-    // Signed about 128, where neither a carry nor a borrow leaves a byte.
-    let negative = ((n >> 3u) & 0x01010101u) * 255u;
-    return (0x80808080u + (size & ~negative) - (size & negative)) ^ 0x80808080u;
+    // 0 1 2 3 4 6 8 12 in place of 0 to 7: from 4 on the low two bits count twice, and 7 is two more.
+    let high = (n >> 2u) & 0x01010101u;
+    let size = (n & 0x07070707u) + (n & (3u * high)) + 2u * (n & (n >> 1u) & high);
+    // The complement and one. There is no negative zero, whose one would go into the next byte.
+    let negative = (n >> 3u) & 0x01010101u;
+    return (size ^ (255u * negative)) + negative;
 }
 
 // Scale of the codes of half `half` of the block.
