@@ -1,11 +1,13 @@
 //! Weight matrices on the device.
 
 mod contest;
+mod experts;
 mod kernels;
 mod route;
 mod several;
 
 pub(crate) use contest::Contender;
+pub(crate) use experts::{ExpertMatrices, FewExperts, FewPairs};
 use kernels::{Exact, Key};
 pub(crate) use kernels::{Kernels, MaxProduct, Precision};
 use route::ProductKernels;

@@ -223,6 +223,15 @@ impl Case {
         self.floats(&layer::words(dtype, before), FloatLayout::of(dtype), tolerance, want)
     }
 
+    /// Adds the next binding, zeros, which the kernel must turn into these codes or their neighbours: sums in another order round
+    /// otherwise.
+    #[must_use]
+    pub fn codes(self, want: &[i8]) -> Self {
+        let values: Vec<f32> = want.iter().copied().map(f32::from).collect();
+        let step = Tolerance { abs: 1.0, rel: 0.0 };
+        self.floats(&vec![0; want.len() / 4], FloatLayout::codes(), step, &values)
+    }
+
     /// Adds the next binding, floats in `layout`, which the kernel must turn into `want`.
     fn floats(mut self, before: &[u32], layout: FloatLayout, tolerance: Tolerance, want: &[f32]) -> Self {
         self.wants.push((self.buffers.len(), Values::Floats(layout, tolerance, want.into())));

@@ -76,6 +76,12 @@ impl FloatLayout {
         }
     }
 
+    /// Signed bytes without scales.
+    #[must_use]
+    pub fn codes() -> Self {
+        Self::plain(Format::Int8, 1)
+    }
+
     /// A cache whose elements are at `index`; a record is the part of a KV head in a block.
     #[must_use]
     pub fn cache(shape: &KvShape, index: Index) -> Self {

@@ -4,6 +4,8 @@
 pub mod adjust_logits;
 pub mod bias;
 pub mod embed;
+pub mod expert_down;
+pub mod expert_gate_up;
 pub mod glu;
 pub mod hyper_collapse;
 pub mod hyper_expand;

@@ -1,13 +1,14 @@
 // out = activation(gate) * up of every row: what experts, and MLPs with a limit, do between their matrices.
 //   x [rows, 2, inner] f32, gate then up;  out [rows, out_stride] f32
 //   experts, weights [rows];  biases [*, 2, inner], read with BIASED = 1 only
-// KIND: 0 silu(gate) * up; 1 the same of gate <= limit, |up| <= limit; 2 as 1, gate * sigmoid(alpha * gate) * (up + 1).
+// KIND: see the gated module.
 // With WEIGHTED = 1 gate and up are multiplied by the row's weight first: that of its input. One lane an element.
 // CPU reference: src/cpu/glu.rs
 #import KIND = 0
 #import BIASED = 0
 #import WEIGHTED = 0
 #import flat
+#import gated
 override WG: u32 = 64u;
 
 struct GluParams {
@@ -43,12 +44,5 @@ fn glu(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index)
         gate += biases[experts[row] * 2u * params.inner + i];
         up += biases[(experts[row] * 2u + 1u) * params.inner + i];
     }
-    if (KIND >= 1u) {
-        // `min` and `clamp` may turn what is no number into the limit.
-        gate = select(gate, params.limit, gate > params.limit);
-        up = select(select(up, -params.limit, up < -params.limit), params.limit, up > params.limit);
-    }
-    let slope = select(1.0, params.alpha, KIND == 2u);
-    let shift = select(0.0, 1.0, KIND == 2u);
-    out[row * params.out_stride + i] = gate / (1.0 + exp(-slope * gate)) * (up + shift);
+    out[row * params.out_stride + i] = gated(gate, up, params.alpha, params.limit);
 }

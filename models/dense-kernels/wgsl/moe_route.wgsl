@@ -1,6 +1,7 @@
 // Chooses TOP of EXPERTS experts for every row, and their weights, a workgroup a row. Ties go to the lower index, NaN
 // counts as -inf: every row gets TOP different experts, whatever its logits are.
-//   logits [rows, EXPERTS] f32;  correction [EXPERTS] f32, added to scores for the choice alone
+//   logits [rows, EXPERTS] f32, to which bias [EXPERTS] is added with BIASED = 1
+//   correction [EXPERTS] f32, added to scores for the choice alone
 //   tokens [rows];  table [*, TOP] experts of each token, with HASHED = 1: then scores only weigh
 //   experts [rows, TOP] u32;  weights [rows, TOP] f32
 // SCORE: 0 softmax of all, 1 softmax of the chosen, 2 sigmoid, 3 square root of softplus. With GROUPS > 1 the choice is
@@ -16,6 +17,7 @@
 #import SCORE = 0
 #import HASHED = 0
 #import NORMALISE = 0
+#import BIASED = 0
 
 #import WG = 64
 #import reduce = reduce_tree
@@ -32,6 +34,7 @@ struct MoeRouteParams { rows: u32, scale: f32 }
 @group(0) @binding(4) var<storage, read> table: array<u32>;
 @group(0) @binding(5) var<storage, read_write> experts: array<u32>;
 @group(0) @binding(6) var<storage, read_write> weights: array<f32>;
+@group(0) @binding(7) var<storage, read> bias: array<f32>;
 
 var<workgroup> scores: array<f32, EXPERTS>;
 var<workgroup> choice: array<f32, EXPERTS>;
@@ -48,7 +51,11 @@ fn moe_route(@builtin(workgroup_id) group: vec3<u32>, within: Lane) {
         return;
     }
     for (var e = lane; e < EXPERTS; e += WG) {
-        choice[e] = logits[row * EXPERTS + e];
+        var logit = logits[row * EXPERTS + e];
+        if (BIASED == 1u) {
+            logit += bias[e];
+        }
+        choice[e] = logit;
     }
     workgroupBarrier();
     var top = LOWEST;
@@ -74,9 +81,7 @@ fn moe_route(@builtin(workgroup_id) group: vec3<u32>, within: Lane) {
     }
     choose(row, lane);
     workgroupBarrier();
-    if (lane == 0u) {
-        weigh(row);
-    }
+    weigh(row, lane);
 }
 
 fn score(logit: f32, top: f32, sum: f32) -> f32 {
@@ -125,9 +130,11 @@ fn choose(row: u32, lane: u32) {
         return;
     }
     for (var e = lane; e < EXPERTS; e += WG) {
+        // The first of equal keys is better. The largest number is no key.
+        let mine = keys[e];
         var better = 0u;
         for (var other = 0u; other < EXPERTS; other++) {
-            better += u32(keys[other] > keys[e] || (keys[other] == keys[e] && other < e));
+            better += u32(keys[other] >= mine + u32(other >= e));
         }
         if (better < TOP) {
             picked[better] = e;
@@ -135,22 +142,26 @@ fn choose(row: u32, lane: u32) {
     }
 }
 
-fn weigh(row: u32) {
-    var w: array<f32, TOP>;
+// Each of TOP lanes adds all weights up, and writes one.
+fn weigh(row: u32, lane: u32) {
     var top = LOWEST;
-    for (var k = 0u; k < TOP; k++) {
-        w[k] = scores[picked[k]];
-        top = max(top, w[k]);
+    if (SCORE == 1u) {
+        for (var k = 0u; k < TOP; k++) {
+            top = max(top, scores[picked[k]]);
+        }
     }
     var sum = 0.0;
     for (var k = 0u; k < TOP; k++) {
-        if (SCORE == 1u) {
-            w[k] = exp(w[k] - top);
-        }
-        sum += w[k];
+        sum += weight_of(k, top);
     }
-    for (var k = 0u; k < TOP; k++) {
+    for (var k = lane; k < TOP; k += WG) {
+        let w = weight_of(k, top);
         experts[row * TOP + k] = picked[k];
-        weights[row * TOP + k] = select(w[k], w[k] / (sum + 1e-20), NORMALISE == 1u || SCORE == 1u) * params.scale;
+        weights[row * TOP + k] = select(w, w / (sum + 1e-20), NORMALISE == 1u || SCORE == 1u) * params.scale;
     }
+}
+
+fn weight_of(k: u32, top: f32) -> f32 {
+    let w = scores[picked[k]];
+    return select(w, exp(w - top), SCORE == 1u);
 }

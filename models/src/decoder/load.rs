@@ -30,7 +30,7 @@ use super::ops::Ops;
 use super::splits::Splits;
 use super::{Decoder, DecoderOptions};
 use crate::host_weights::{HostWeights, WeightAllocator, WeightStream};
-use crate::matrix::{Kernels, Matrix, MaxProduct};
+use crate::matrix::{FewExperts, Kernels, Matrix, MaxProduct};
 use crate::pack::Format;
 use crate::{
     AttentionForm, BlockNorms, DecoderConfig, KvPlan, KvPool, Mode, ModelError, PoolOptions, QkNorm, Role,
@@ -159,7 +159,9 @@ impl Decoder {
         let width = config.hidden_size.max(config.intermediate_size).max(config.num_heads * config.head_dim);
         let rows = options.max_rows.max(options.max_seqs);
         let routed_width = config.moe.map_or(0, |moe| moe.top_k * moe.inner_size);
-        let max = MaxProduct { rows, width, normed_width: config.hidden_size, routed_width, precision };
+        let expert_rows = config.moe.map_or(0, |moe| FewExperts::max_rows(&moe, precision));
+        let normed_width = config.hidden_size;
+        let max = MaxProduct { rows, width, normed_width, routed_width, expert_rows, precision };
         let kernels = Kernels::new(gpu, max, stream)?;
         let forms = Forms::new(gpu, config, options, kv.shape());
         let load = LoadContext { gpu, config, options, kv: &kv, attn_groups: &attn_groups };

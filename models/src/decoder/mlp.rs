@@ -62,8 +62,7 @@ impl Mlps {
             }
             (Mlp::Experts(moe), Some(state)) => {
                 beside(ctx);
-                let (x, _) = ctx.normed(norm, false);
-                state.record(ctx, moe, x)
+                state.record(ctx, norm, moe)
             }
             (Mlp::Experts(_), None) => unreachable!("a decoder with experts has buffers for them"),
         }

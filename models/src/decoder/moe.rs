@@ -14,7 +14,9 @@ use crate::kernel::matmul::Epilogue;
 use crate::kernel::moe_combine::{self, MoeCombineBuffers, MoeCombineParams};
 use crate::kernel::moe_route::{self, ExpertSource, MoeRouteBuffers, MoeRouteParams};
 use crate::kernel::moe_sort::{self, MoeSortBuffers, MoeSortParams};
-use crate::matrix::{Matrix, Precision, Product, RoutedPairs, SLACK, Vectors};
+use crate::matrix::{
+    ExpertMatrices, FewExperts, FewPairs, Matrix, Norm, Precision, Product, RoutedPairs, SLACK, Vectors,
+};
 use crate::{Activation, DecoderConfig, ModelError, MoeConfig};
 
 /// Weights of a layer's router and experts.
@@ -39,6 +41,12 @@ pub(super) struct Experts {
     pub(super) biases: Option<[Buf<f32>; 2]>,
 }
 
+impl Experts {
+    fn matrices(&self) -> ExpertMatrices<'_> {
+        ExpertMatrices { gate_up: &self.gate_up, down: &self.down }
+    }
+}
+
 /// The expert that all rows use.
 #[derive(Clone, Debug)]
 pub(super) struct SharedExpert {
@@ -59,6 +67,8 @@ pub(super) struct MoeState {
     glu: Arc<Pipeline>,
     glu_shared: Arc<Pipeline>,
     combine: Arc<Pipeline>,
+    /// Kernels of few rows.
+    few: FewExperts,
     /// Maximum number of rows whose experts run at one time.
     portion: u32,
     /// `[max_rows, num_experts]`
@@ -116,6 +126,7 @@ impl MoeState {
                 moe.top_k,
                 ExpertTerms { biased: moe.biases, weighted: !moe.weighted_input },
             ))?,
+            few: FewExperts::new(gpu, &moe, options.max_rows, options.precision(gpu))?,
             portion: u32::try_from(portion).expect("at most max_rows"),
             logits: gpu.buffer("router_logits", rows * moe.num_experts as usize)?,
             experts: gpu.buffer("experts", rows * top)?,
@@ -145,12 +156,25 @@ impl MoeState {
 }
 
 impl MoeState {
-    /// Records the experts of normed rows `x`, which add to the residual.
-    pub(super) fn record(&self, ctx: &mut Ctx<'_>, moe: &Moe, x: &Buf<f32>) -> Result<(), ModelError> {
-        self.route(ctx, moe, x)?;
-        for first in (0..ctx.rows()).step_by(self.portion as usize) {
-            let end = ctx.rows().min(first + self.portion);
-            self.routed(ctx, &moe.experts, x, first..end)?;
+    /// Records the norm of all rows and what their experts add to the residual.
+    pub(super) fn record(
+        &self,
+        ctx: &mut Ctx<'_>,
+        norm: Option<&Buf<f32>>,
+        moe: &Moe,
+    ) -> Result<(), ModelError> {
+        let (rows, kernels) = (ctx.rows(), &ctx.ops.kernels);
+        let few = self.few.serves(kernels, moe.experts.matrices(), rows);
+        // Router and experts of few rows norm them on the way in; a shared expert would be a third.
+        let inside = few && moe.shared.is_none() && moe.router.norms(kernels, rows, Precision::EXACT);
+        let (x, norm) = ctx.normed(norm, inside);
+        self.route(ctx, moe, x, norm)?;
+        if few {
+            self.few(ctx, &moe.experts, x, norm)?;
+        } else {
+            for first in (0..rows).step_by(self.portion as usize) {
+                self.routed(ctx, &moe.experts, x, first..rows.min(first + self.portion))?;
+            }
         }
         match &moe.shared {
             Some(shared) => self.shared_expert(ctx, shared, x),
@@ -159,16 +183,18 @@ impl MoeState {
     }
 
     /// Records the routing: experts and weights of each row.
-    fn route(&self, ctx: &mut Ctx<'_>, moe: &Moe, x: &Buf<f32>) -> Result<(), ModelError> {
+    fn route(
+        &self,
+        ctx: &mut Ctx<'_>,
+        moe: &Moe,
+        x: &Buf<f32>,
+        norm: Option<Norm<'_>>,
+    ) -> Result<(), ModelError> {
         let (rows, tokens) = (ctx.rows(), ctx.tokens);
-        let mut epilogue = Epilogue::Store;
-        if let Some(bias) = &moe.router_bias {
-            ctx.set_bias(bias, &self.logits);
-            epilogue = Epilogue::Add;
-        }
         // Routing depends on small differences: logits are exact.
+        let (precision, epilogue) = (Precision::EXACT, Epilogue::Store);
         let to = ctx.product(x, &self.logits, self.config.num_experts);
-        ctx.matmul(&moe.router, &Product { precision: Precision::EXACT, epilogue, ..to })?;
+        ctx.matmul(&moe.router, &Product { precision, epilogue, norm, ..to })?;
         let params = MoeRouteParams { rows, scale: self.config.router.scale };
         let hashed = moe.table.as_ref().zip(self.route_hashed.as_ref());
         let (table, pipeline) = hashed.unwrap_or((tokens, &self.route));
@@ -179,9 +205,34 @@ impl MoeState {
             table: table.bind(),
             experts: self.experts.bind(),
             weights: self.weights.bind(),
+            // Without a bias the kernel reads none.
+            bias: moe.router_bias.as_ref().unwrap_or(&moe.correction).bind(),
         };
         ctx.pass.dispatch(pipeline, &params, buffers, moe_route::grid(&params));
         Ok(())
+    }
+
+    /// Records the routed experts of all rows, pair by pair, which add to the residual.
+    fn few(
+        &self,
+        ctx: &mut Ctx<'_>,
+        experts: &Experts,
+        x: &Buf<f32>,
+        norm: Option<Norm<'_>>,
+    ) -> Result<(), ModelError> {
+        let GluParams { alpha, limit, .. } = self.glu_params(0, 0);
+        let rows = Product { norm, ..ctx.product(x, ctx.block_out, ctx.config.hidden_size) };
+        let (ids, factors) = (self.experts.bind(), self.weights.bind());
+        let pairs = FewPairs { rows, experts: ids, factors, biases: self.biases(experts), alpha, limit };
+        self.few.record(&mut ctx.ops.kernels, ctx.pass, experts.matrices(), pairs)
+    }
+
+    /// Returns the biases of gates and ups, and of downs; any floats if there are none.
+    fn biases(&self, experts: &Experts) -> [Bind<f32>; 2] {
+        match &experts.biases {
+            Some(biases) => biases.each_ref().map(Buf::bind),
+            None => [self.logits.bind(), self.logits.bind()],
+        }
     }
 
     /// Records the routed experts of `rows`, and adds their output to the residual.
@@ -208,10 +259,7 @@ impl MoeState {
         };
         let routes = self.sorted(ctx, &experts.gate_up, pairs, &ids, top_k);
         experts.gate_up.multiply_routed(&mut ctx.ops.kernels, ctx.pass, &gate_up, &routes)?;
-        let [gate_up_bias, down_bias] = match &experts.biases {
-            Some(biases) => biases.each_ref().map(Buf::bind),
-            None => [self.logits.bind(), self.logits.bind()],
-        };
+        let [gate_up_bias, down_bias] = self.biases(experts);
         let params = self.glu_params(pairs, inner_size);
         let buffers = GluBuffers {
             x: self.gate_up.bind(),

@@ -10,11 +10,12 @@ use rustc_hash::FxHashMap;
 use super::Product;
 use crate::ModelError;
 use crate::host_weights::{Plane, WeightStream};
+use crate::kernel::expert_gate_up::{self, Experts};
 use crate::kernel::matmul::{self, Epilogue, Loads, Rows, Tiling};
 use crate::kernel::matmul_coop::{self, Activations, MAX_PARTIALS, Tile, TilePlan};
 use crate::kernel::quantize_rows::{self, Input, QuantizeRowsBuffers, QuantizeRowsParams};
 use crate::kernel::round_rows::{self, RoundRowsBuffers, RoundRowsParams};
-use crate::kernel::{matmul_int8, matmul_int8_tile, matmul_tile, split_sum};
+use crate::kernel::{expert_down, matmul_int8, matmul_int8_tile, matmul_tile, split_sum};
 use crate::pack::{BLOCK, Format};
 
 /// Roundings that a product may apply to its input.
@@ -71,6 +72,10 @@ pub(crate) enum Key {
     Codes { format: Format, epilogue: Epilogue, tiling: matmul_int8::Tiling },
     /// `matmul_int8_tile`
     CodesTile { format: Format, epilogue: Epilogue },
+    /// `expert_gate_up`
+    ExpertGateUp { format: Format, experts: Experts },
+    /// `expert_down`
+    ExpertDown { format: Format, experts: Experts },
     /// `quantize_rows`
     Quantize { input: Input },
     /// `round_rows`
@@ -161,6 +166,8 @@ pub(crate) struct MaxProduct {
     pub(crate) normed_width: u32,
     /// Input features of all experts of a row.
     pub(crate) routed_width: u32,
+    /// Rows of products after a norm that the experts of few rows take.
+    pub(crate) expert_rows: u32,
     pub(crate) precision: Precision,
 }
 
@@ -174,7 +181,8 @@ impl Kernels {
         max: MaxProduct,
         stream: Option<WeightStream>,
     ) -> Result<Self, ModelError> {
-        let MaxProduct { rows, width, normed_width, routed_width, precision } = max;
+        let MaxProduct { rows, width, normed_width, routed_width, expert_rows, precision } = max;
+        let expert_blocks = rows.min(expert_rows) as usize * normed_width.div_ceil(32) as usize;
         let row_quads = |width: u32| width.div_ceil(32) as usize * 8;
         let plain =
             (MAX_HALVES / size_of::<[u32; 2]>()).min(rows as usize * row_quads(width.max(routed_width)));
@@ -182,7 +190,7 @@ impl Kernels {
         // With cooperative matrices only few rows go through codes.
         let rows = if precision.f16 { rows.min(precision.max_few_rows(&gpu.profile().tuning)) } else { rows };
         let blocks = match precision.int8 {
-            true => rows as usize * (width as usize).div_ceil(BLOCK),
+            true => expert_blocks.max(rows as usize * (width as usize).div_ceil(BLOCK)),
             false => 1,
         };
         let scratch = Scratch {
@@ -377,6 +385,10 @@ impl Kernels {
                 let tile = matmul_tile::Tile::coded(profile.registers);
                 matmul_int8_tile::variant(format, epilogue, slices, tile)
             }
+            Key::ExpertGateUp { format, experts } => {
+                expert_gate_up::variant(format, experts, profile.registers)
+            }
+            Key::ExpertDown { format, experts } => expert_down::variant(format, experts, profile.registers),
             Key::Quantize { input } => profile.best(|level| quantize_rows::variant(input, level)),
             Key::Round { input } => profile.best(|level| round_rows::variant(input, level)),
             Key::CoopRouted { format, activations, tile } => matmul_coop::routed(format, activations, tile),

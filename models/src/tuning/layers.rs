@@ -82,7 +82,8 @@ impl LayerProducts {
             [largest(&|product| product.rows as usize), largest(&|product| product.width as usize)]
                 .map(u32_of);
         let precision = options.precision(gpu);
-        let max = MaxProduct { rows, width, normed_width: width, routed_width: width, precision };
+        let max =
+            MaxProduct { rows, width, normed_width: width, routed_width: width, expert_rows: 0, precision };
         let mut rng = StdRng::seed_from_u64(1);
         let mut half = || u32::from(f16::from_f32(rng.random_range(-1.0..1.0)).to_bits());
         let scales = fill(gpu, scales, || half() << 16 | half())?;

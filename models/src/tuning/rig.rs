@@ -141,7 +141,14 @@ impl Rig {
         let kernels = |contender: Contender, rows| {
             let width = shapes.width;
             let precision = contender.precision();
-            let max = MaxProduct { rows, width, normed_width: width, routed_width: width, precision };
+            let max = MaxProduct {
+                rows,
+                width,
+                normed_width: width,
+                routed_width: width,
+                expert_rows: 0,
+                precision,
+            };
             Kernels::new(gpu, max, None)
         };
         let plain = kernels(Contender::CodedLanes, rows)?;

@@ -71,12 +71,20 @@ pub(crate) const WEIGHTED: Flag = Flag("WEIGHTED");
 /// The kernel for one activation: rows are multiplied by their weights, and the biases of their experts are added, first.
 #[must_use]
 pub fn variant(activation: Activation, ExpertTerms { biased, weighted }: ExpertTerms) -> Variant {
-    let kind = match activation {
+    Variant::new(&KERNEL)
+        .set(KIND, kind(activation))
+        .set(BIASED, biased)
+        .set(WEIGHTED, weighted)
+        .constant("WG", WG)
+}
+
+/// Value of [`KIND`].
+pub(crate) fn kind(activation: Activation) -> u32 {
+    match activation {
         Activation::Silu => 0,
         Activation::LimitedSilu { .. } => 1,
         Activation::LimitedSwiglu { .. } => 2,
-    };
-    Variant::new(&KERNEL).set(KIND, kind).set(BIASED, biased).set(WEIGHTED, weighted).constant("WG", WG)
+    }
 }
 
 /// Workgroups for `rows` rows of `inner` elements.

@@ -15,7 +15,7 @@ kernel! {
     "moe_route"(MoeRouteParams, MoeRouteBuffers): Dense,
     modules: [super::MODULES],
     listed: listed,
-    variants: "four scores; groups; experts from a table; reductions by tree or subgroup",
+    variants: "four scores; groups; experts from a table; biased; reductions by tree or subgroup",
     bytes: "`4 * E` per row",
     cases: crate::self_test::moe::route,
 }
@@ -26,6 +26,8 @@ fn listed(_: &Sizes) -> Listed {
                score,
                [groups, top_groups, group_top]: [u32; 3],
                normalise| MoeConfig {
+        // As gpt-oss has them.
+        biases: score == Score::SoftmaxOfChosen,
         num_experts,
         top_k,
         inner_size: 2048,
@@ -40,7 +42,6 @@ fn listed(_: &Sizes) -> Listed {
             correction: groups > 1,
         },
         activation: Activation::Silu,
-        biases: false,
         weighted_input: false,
         packing: ExpertPacking::Rows,
     };
@@ -82,6 +83,8 @@ bindings! {
         write experts: u32,
         /// Weights of the experts, `[rows, top]`.
         write weights: f32,
+        /// Addends of logits, `[experts]`, if the router has biases.
+        read bias: f32,
     }
 }
 
@@ -109,8 +112,10 @@ pub(crate) const HASHED: Flag = Flag("HASHED");
 /// Whether weights add up to 1.
 pub(crate) const NORMALISE: Flag = Flag("NORMALISE");
 
-/// Lanes a row.
-const LANES: u32 = 64;
+/// Lanes a row: one an expert, within the limits of a workgroup.
+fn lanes(experts: u32) -> u32 {
+    experts.next_power_of_two().clamp(64, 256)
+}
 
 /// The kernel for one router.
 #[must_use]
@@ -130,7 +135,8 @@ pub fn variant(moe: &MoeConfig, choice: ExpertSource, level: Level) -> Variant {
         .set(SCORE, score)
         .set(HASHED, choice == ExpertSource::Table)
         .set(NORMALISE, moe.router.normalise)
-        .set(slot::WG, LANES)
+        .set(super::glu::BIASED, moe.biases)
+        .set(slot::WG, lanes(moe.num_experts))
         .by_level(slot::REDUCE, level)
 }
 

@@ -29,7 +29,7 @@ use crate::{Dtype, Tensor, cpu};
 /// Sums of 2,048 products of size 1/3, so of size 15, in f32; normed activations are twice that size.
 pub(super) const SUM: Tolerance = Tolerance { abs: 2e-4, rel: 2e-5 };
 /// Tolerance of the product of two such sums, one through `exp`.
-const GATED: Tolerance = Tolerance { abs: 4e-3, rel: 4e-4 };
+pub(super) const GATED: Tolerance = Tolerance { abs: 4e-3, rel: 4e-4 };
 /// Sums of 512 products of factors rounded to f16: errors of 2^-12 of size 1/3, as many, added up by chance.
 const COOP: Tolerance = Tolerance { abs: 3e-2, rel: 1e-3 };
 /// Tolerance of the product of two such sums of size 13, one through `exp`.

@@ -1,6 +1,8 @@
 //! Cases of mixtures of experts: the router, the order of pairs, the gated unit, the sum, and products with several
 //! matrices.
 
+use std::ops::Range;
+
 use crate::kernel::matmul::ROWS;
 use crate::kernel::matmul::Rows;
 use crate::kernel::matmul_coop;
@@ -11,13 +13,18 @@ use attn_kernels::self_test::hostile::{self, Indices, Order};
 use attn_kernels::self_test::{Case, Spec, filled};
 
 use super::{matmul, tensors};
+use crate::cpu::matmul_int8::Codes;
+use crate::cpu::quantize_rows::quantize_rows;
+use crate::kernel::expert_down::{self, ExpertDownParams};
+use crate::kernel::expert_gate_up::{self, ExpertGateUpParams};
 use crate::kernel::glu::{self, GluParams};
 use crate::kernel::matmul::MatmulParams;
 use crate::kernel::moe_combine::{self, MoeCombineParams};
 use crate::kernel::moe_route::{self, MoeRouteParams};
 use crate::kernel::moe_sort::{self, MoeSortParams};
+use crate::kernel::quantize_rows::QuantizeRowsParams;
 use crate::pack::{BLOCK, Packed};
-use crate::{Activation, ExpertPacking, MoeConfig, Router, Score, cpu};
+use crate::{Activation, ExpertPacking, MoeConfig, Router, Score, Tensor, cpu};
 
 /// A few products and an exponential each.
 const UNIT: Tolerance = Tolerance { abs: 3e-6, rel: 1e-5 };
@@ -40,7 +47,7 @@ pub(crate) fn route(variant: &Variant, spec: &Spec) -> Vec<Case> {
             correction: groups > 1,
         },
         activation: Activation::Silu,
-        biases: false,
+        biases: filled(variant, glu::BIASED),
         weighted_input: false,
         packing: ExpertPacking::Rows,
     };
@@ -51,19 +58,29 @@ pub(crate) fn route(variant: &Variant, spec: &Spec) -> Vec<Case> {
         4.0 * rank as f32 / experts as f32 - 2.0
     };
     let logits: Vec<f32> = (0..rows).flat_map(|row| (0..experts).map(move |e| logit(row, e))).collect();
+    // Biases are smaller than the distance of ranks.
+    let bias: Vec<f32> = (0..experts).map(|e| (e % 3) as f32 / experts as f32).collect();
+    let biased: Vec<f32> = match moe.biases {
+        true => logits
+            .chunks_exact(bias.len())
+            .flat_map(|row| row.iter().zip(&bias).map(|(x, b)| x + b))
+            .collect(),
+        false => logits.clone(),
+    };
     let correction = vec![0.75; experts as usize];
     let tokens: Vec<u32> = (0..rows).map(|row| row % 3).collect();
     let table: Vec<u32> = (0..3 * moe.top_k).map(|entry| (entry * 31 + salt) % experts).collect();
     let params = MoeRouteParams { rows, scale: moe.router.scale };
     let hashed = filled(variant, moe_route::HASHED).then_some((&tokens[..], &table[..]));
-    let (chosen, weights) = cpu::moe_route::moe_route(&moe, &params, &logits, &correction, hashed);
+    let (chosen, weights) = cpu::moe_route::moe_route(&moe, &params, &biased, &correction, hashed);
     let case = Case::new("rows of ranked experts", variant, &params, moe_route::grid(&params))
         .binding(&logits)
         .binding(&correction)
         .binding(&tokens)
         .binding(&table)
         .words(&vec![u32::MAX; chosen.len()], &chosen)
-        .output(UNIT, &weights);
+        .output(UNIT, &weights)
+        .binding(&bias);
     let mut cases = vec![case];
     if hashed.is_none() {
         let limits = vec![experts; rows as usize];
@@ -147,6 +164,142 @@ pub(crate) fn combine(variant: &Variant, spec: &Spec) -> Vec<Case> {
         .binding(&weights)
         .binding(&biases)
         .updated(&before, UNIT, &after);
+    vec![case]
+}
+
+/// Experts whose matrices lie side by side, and pairs that choose among them.
+struct Chosen {
+    tensors: Vec<Tensor<'static>>,
+    packed: Packed,
+    experts: Vec<u32>,
+    /// Range of the experts that a dispatch has.
+    served: Range<u32>,
+}
+
+impl Chosen {
+    /// `pairs` pairs of experts of `[cols, 32 * blocks]` each. The dispatch leaves the first expert out and, of more than two,
+    /// the last.
+    fn new(variant: &Variant, spec: &Spec, pairs: u32, cols: u32, blocks: u32) -> Self {
+        let count = spec.number(5, 2..=9);
+        let (dtype, width, cols) = (matmul::dtype(variant), blocks as usize * BLOCK, cols as usize);
+        let tensors: Vec<_> =
+            (0..u64::from(count)).map(|seed| tensors::random(dtype, cols, width, spec.seed(seed))).collect();
+        let served = 1..count - u32::from(count > 2);
+        let mut packed = Packed::new(dtype, width, cols * served.len());
+        for (i, expert) in served.clone().enumerate() {
+            packed.fill(&tensors[expert as usize], 0..cols, i * cols);
+        }
+        let experts = (0..pairs).map(|pair| (pair * pair + pair / 3) % count).collect();
+        Self { tensors, packed, experts, served }
+    }
+
+    fn serves(&self, pair: usize) -> bool {
+        self.served.contains(&self.experts[pair])
+    }
+}
+
+/// Codes of random rows.
+fn random_codes(spec: &Spec, rows: u32, blocks: u32, salt: u64) -> (Vec<i8>, Vec<[f32; 2]>) {
+    let params = QuantizeRowsParams { rows, blocks, x_stride: blocks * 8, eps: 0.0 };
+    quantize_rows(&params, &spec.floats((rows * blocks) as usize * BLOCK, salt))
+}
+
+pub(crate) fn expert_gate_up(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let top = filled(variant, moe_combine::TOP);
+    let (rows, inner) = (spec.number(3, 1..=6), 32 * spec.number(3, 1..=5));
+    let blocks = matmul::whole_blocks(variant, spec, 40);
+    let (limit, alpha) = (spec.one_of(0.5, &[0.25, 0.5, 7.0]), 1.702);
+    let activation = match filled(variant, glu::KIND) {
+        0 => Activation::Silu,
+        1 => Activation::LimitedSilu { limit },
+        _ => Activation::LimitedSwiglu { alpha, limit },
+    };
+    let pairs = rows * top;
+    let chosen = Chosen::new(variant, spec, pairs, 2 * inner, blocks);
+    let (codes, scales) = random_codes(spec, rows, blocks, 9);
+    let biases = spec.floats(chosen.tensors.len() * 2 * inner as usize, 3);
+    let params = ExpertGateUpParams {
+        pairs,
+        inner,
+        blocks,
+        matrices: chosen.served.end - chosen.served.start,
+        first_matrix: chosen.served.start,
+        alpha,
+        limit,
+    };
+    let biased = filled(variant, glu::BIASED).then_some(&biases[..]);
+    let rows = Codes { codes: &codes, scales: &scales };
+    let (mut made, mut made_scales) = cpu::expert_gate_up::expert_gate_up(
+        &params,
+        activation,
+        rows,
+        &chosen.experts,
+        &chosen.tensors,
+        biased,
+    );
+    // Pairs of other dispatches stay as they were.
+    let (len, num_blocks) = (inner as usize, inner as usize / BLOCK);
+    for pair in (0..pairs as usize).filter(|pair| !chosen.serves(*pair)) {
+        made[pair * len..][..len].fill(0);
+        made_scales[pair * num_blocks..][..num_blocks].fill([0.0; 2]);
+    }
+    // A sum in another order may round to the code next to it.
+    let step = made_scales.iter().fold(0.0f32, |step, [d, _]| step.max(*d));
+    let tolerance = Tolerance { abs: matmul::GATED.abs + 3.0 * f64::from(step), rel: matmul::GATED.rel };
+    let case =
+        Case::new("pairs of experts of two dispatches", variant, &params, expert_gate_up::grid(&params))
+            .binding(bytemuck::cast_slice::<i8, u32>(&codes))
+            .binding(&scales)
+            .binding(&chosen.packed.quants)
+            .binding(&chosen.packed.scales)
+            .binding(&chosen.experts)
+            .binding(&biases)
+            .codes(&made)
+            .updated(&vec![0.0; made_scales.len() * 2], tolerance, made_scales.as_flattened());
+    vec![case]
+}
+
+pub(crate) fn expert_down(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let top = filled(variant, moe_combine::TOP);
+    let (rows, width) = (spec.number(3, 1..=6), spec.number(75, 1..=200));
+    let blocks = matmul::whole_blocks(variant, spec, 24);
+    let pairs = rows * top;
+    let chosen = Chosen::new(variant, spec, pairs, width, blocks);
+    let (codes, scales) = random_codes(spec, pairs, blocks, 9);
+    let (factors, biases) =
+        (spec.floats(pairs as usize, 2), spec.floats(chosen.tensors.len() * width as usize, 3));
+    let params = ExpertDownParams {
+        rows,
+        width,
+        blocks,
+        matrices: chosen.served.end - chosen.served.start,
+        first_matrix: chosen.served.start,
+    };
+    let before = spec.floats((rows * width) as usize, 4);
+    let mut after = before.clone();
+    let biased = filled(variant, glu::BIASED).then_some(&biases[..]);
+    let served = |pair: usize| if chosen.serves(pair) { factors[pair] } else { 0.0 };
+    let of_dispatch: Vec<f32> = (0..pairs as usize).map(served).collect();
+    let of_pairs = Codes { codes: &codes, scales: &scales };
+    let tensors = &chosen.tensors;
+    cpu::expert_down::expert_down(
+        &params,
+        of_pairs,
+        &chosen.experts,
+        &of_dispatch,
+        tensors,
+        biased,
+        &mut after,
+    );
+    let case = Case::new("experts of two dispatches", variant, &params, expert_down::grid(&params))
+        .binding(bytemuck::cast_slice::<i8, u32>(&codes))
+        .binding(&scales)
+        .binding(&chosen.packed.quants)
+        .binding(&chosen.packed.scales)
+        .binding(&chosen.experts)
+        .binding(&factors)
+        .binding(&biases)
+        .updated(&before, matmul::SUM, &after);
     vec![case]
 }
 

@@ -7,7 +7,7 @@ use attn_kernels::gpu::wgpu::{Features, Limits};
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::profile::{Registers, Tuning};
-use models::{ActivationType, Checkpoint, Decoder, Dtype};
+use models::{ActivationType, Checkpoint, Decoder, DecoderConfig, Dtype, RandomSpec};
 
 use super::golden::{compared, relative_l2};
 use super::options;
@@ -102,6 +102,45 @@ fn codes_of_eight_bits_stay_near_the_logits_of_transformers() {
     let [without, with] = gpus.map(|gpu| gpu.kernels());
     for kernel in ["matmul_int8", "matmul_int8_tile"] {
         assert!(with.contains(&kernel) && !without.contains(&kernel), "{kernel}: {with:?}");
+    }
+}
+
+/// Pairs of a row and an expert are multiplied one by one, with biases and limits, until there are as many as experts. Of types
+/// that unpack slowly there are half as many.
+#[test]
+fn experts_of_few_rows_stay_near_those_in_f32() {
+    let gpt_oss =
+        RandomSpec::new("tiny-gpt-oss", DecoderConfig::from_hf_dir(fixture("tiny-gpt-oss")).unwrap());
+    let qwen = RandomSpec::parse("tiny-moe").unwrap();
+    for (spec, dtype, share) in [(gpt_oss, Dtype::MXFP4, 2), (qwen, Dtype::Q4_K, 1)] {
+        let checkpoint = Checkpoint::random(spec.dtype(dtype));
+        let config = checkpoint.config().unwrap();
+        let moe = config.moe.unwrap();
+        let few = moe.num_experts / moe.top_k / share;
+        // All other matrices are small, so that their products are in f32.
+        let gpus = [(); 2].map(|()| Arc::new(open(&GpuOptions::new(Checks::On).software(false))));
+        let load = |gpu, activations| {
+            let options = options(KvDtype::F16).activations(activations);
+            Decoder::load(gpu, &config, checkpoint.weights(), &options).unwrap()
+        };
+        let mut exact = load(&gpus[0], ActivationType::F32);
+        let mut coded = load(&gpus[1], ActivationType::Int8);
+        let ids: Vec<u32> = (0..=few).map(|i| i * 31 % config.vocab_size).collect();
+        let mut errors = (1..=ids.len()).map(|rows| {
+            let [exact, coded] = [&mut exact, &mut coded].map(|decoder| last_logits(decoder, &ids[..rows]));
+            relative_l2(&coded, &exact)
+        });
+        let of_few: Vec<_> = errors.by_ref().take(few as usize).collect();
+        assert!(of_few.iter().all(|error| (1e-6..0.05).contains(error)), "{dtype:?}: off by {of_few:?}");
+        assert_eq!(
+            errors.next(),
+            Some(0.0),
+            "{dtype:?}: more rows are sorted by expert and multiplied in f32"
+        );
+        let [without, with] = gpus.map(|gpu| gpu.kernels());
+        for kernel in ["expert_gate_up", "expert_down"] {
+            assert!(with.contains(&kernel) && !without.contains(&kernel), "{kernel}: {with:?}");
+        }
     }
 }
 

@@ -91,9 +91,10 @@ proptest! {
         let words = [&tokens, &table].map(|data| gpu.upload("u32", data).unwrap());
         let experts = gpu.upload("experts", &vec![u32::MAX; (rows * moe.top_k) as usize]).unwrap();
         let weights = gpu.upload("weights", &vec![f32::NAN; (rows * moe.top_k) as usize]).unwrap();
-        let bindings: [Bound; 6] = [
+        // Without biases the last is not read.
+        let bindings: [Bound; 7] = [
             (&floats[0]).into(), (&floats[1]).into(), (&words[0]).into(), (&words[1]).into(),
-            (&experts).into(), (&weights).into(),
+            (&experts).into(), (&weights).into(), (&floats[1]).into(),
         ];
         let mut pass = Pass::new("moe_route");
         let choice = if hashed { ExpertSource::Table } else { ExpertSource::Scores };
@@ -172,8 +173,9 @@ proptest! {
         let tiles = gpu.upload("tiles", &vec![[u32::MAX; 4]; max_tiles as usize]).unwrap();
         let order = gpu.upload("order", &vec![u32::MAX; pairs as usize]).unwrap();
         let mut pass = Pass::new("route and sort");
-        let bindings: [Bound; 6] = [
+        let bindings: [Bound; 7] = [
             (&floats[0]).into(), (&floats[1]).into(), (&none).into(), (&none).into(), (&chosen).into(), (&weights).into(),
+            (&floats[1]).into(),
         ];
         let params = MoeRouteParams { rows, scale: 1.0 };
         let route = router(gpu, &moe, ExpertSource::Scores);
