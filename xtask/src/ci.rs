@@ -22,31 +22,31 @@ struct Step {
 
 /// Builds of one crate with the features given, as people outside of the workspace have them. In a build of the
 /// workspace each crate gets the features that any other enables, which hides missing ones.
-const ALONE: [(&str, &str); 20] = [
+const ALONE: [(&str, &str); 11] = [
     ("kvblock", ""),
     ("kvblock", "serde"),
     ("sparse-select", ""),
     ("sparse-select", "presets"),
+    ("attn-kernels", ""),
+    ("attn-kernels", "cpu"),
+    ("pagoda-prefetch", ""),
+    ("pagoda-prefetch", "compress"),
+    ("pagoda-prefetch", "disk"),
+    ("pagoda-scheduler", ""),
+    ("pagoda-scheduler", "serde"),
+];
+
+/// More of them, each of which checks wgpu, a tokenizer, a client or most of the program's dependencies once more.
+const ALONE_LONG: [(&str, &str); 15] = [
     ("pagoda-checkpoint", ""),
     ("pagoda-checkpoint", "tokenizer"),
     ("pagoda-checkpoint", "chat"),
     ("pagoda-dense-kernels", ""),
     ("pagoda-dense-kernels", "cpu"),
     ("pagoda-models", ""),
-    ("attn-kernels", ""),
-    ("attn-kernels", "cpu"),
     ("attn-kernels", "gpu"),
-    ("pagoda-prefetch", ""),
-    ("pagoda-prefetch", "compress"),
-    ("pagoda-prefetch", "disk"),
-    ("pagoda-scheduler", ""),
-    ("pagoda-scheduler", "serde"),
     ("pagoda-engine", ""),
     ("pagoda-engine", "disk"),
-];
-
-/// More of them, each of which checks wgpu, a client or most of the program's dependencies once more.
-const ALONE_LONG: [(&str, &str); 6] = [
     ("pagoda-dense-kernels", "gpu"),
     ("pagoda-dense-kernels", "self-test"),
     ("attn-kernels", "reflect"),
@@ -67,9 +67,9 @@ pub fn run(args: &CiArgs) -> Result<()> {
     if args.alone {
         return ALONE.iter().chain(&ALONE_LONG).try_for_each(|row| alone(row).run(Stdio::inherit));
     }
-    first().iter().try_for_each(|step| step.run(Stdio::inherit))?;
-    let steps =
-        meanwhile(as_clippy().into_iter().flatten()).into_iter().chain(elsewhere(&installed_targets()));
+    first(args.linted).iter().try_for_each(|step| step.run(Stdio::inherit))?;
+    let docs = (!args.linted).then(|| docs(as_clippy().into_iter().flatten()));
+    let steps = docs.into_iter().chain(ALONE.iter().map(alone)).chain(elsewhere(&installed_targets()));
     let mut checks: Vec<Check> =
         steps.map(|step| Box::new(move || step.run(Stdio::piped)) as Check).collect();
     checks.push(Box::new(portable));
@@ -111,21 +111,24 @@ fn step(line: &str) -> Step {
     Step { args: line.split(' ').map(String::from).collect(), variables: Vec::new() }
 }
 
-/// Checks that come before all tests: what fails most often.
-fn first() -> [Step; 2] {
-    [
+/// Checks that come before all tests: what fails most often. Where the crates are linted, the format has been checked too.
+fn first(linted: bool) -> Vec<Step> {
+    if linted {
+        return Vec::new();
+    }
+    vec![
         step("fmt --all --check"),
         step(&format!("clippy --workspace --all-targets --features {FEATURES} -- -D warnings")),
     ]
 }
 
-/// Checks that run while the tests do.
-fn meanwhile(clippy: impl IntoIterator<Item = (&'static str, String)>) -> Vec<Step> {
+/// The documentation of all libraries.
+fn docs(clippy: impl IntoIterator<Item = (&'static str, String)>) -> Step {
     // With the examples come the dependencies of tests, so that this takes what clippy has compiled.
     let mut docs = step(&format!("doc --workspace --lib --examples --no-deps --features {FEATURES}"));
     docs.variables.push(("RUSTDOCFLAGS", "-D warnings".into()));
     docs.variables.extend(clippy);
-    [docs].into_iter().chain(ALONE.iter().map(alone)).collect()
+    docs
 }
 
 /// The variables by which `cargo clippy -- -D warnings` has a cargo check crates: another run of cargo that has them need not
@@ -190,7 +193,9 @@ mod tests {
 
     #[test]
     fn the_steps() {
-        let lines = first().iter().chain(&meanwhile([])).map(Step::line).collect::<Vec<_>>().join("\n");
+        assert_eq!(first(true), []);
+        let steps = first(false).into_iter().chain([docs([])]).chain(ALONE.iter().map(alone));
+        let lines = steps.map(|step| step.line()).collect::<Vec<_>>().join("\n");
         insta::assert_snapshot!(lines, @"
         cargo fmt --all --check
         cargo clippy --workspace --all-targets --features xtask/s3,xtask/tls -- -D warnings
@@ -199,22 +204,13 @@ mod tests {
         cargo clippy --package kvblock --no-default-features --features serde -- -D warnings
         cargo clippy --package sparse-select --no-default-features -- -D warnings
         cargo clippy --package sparse-select --no-default-features --features presets -- -D warnings
-        cargo clippy --package pagoda-checkpoint --no-default-features -- -D warnings
-        cargo clippy --package pagoda-checkpoint --no-default-features --features tokenizer -- -D warnings
-        cargo clippy --package pagoda-checkpoint --no-default-features --features chat -- -D warnings
-        cargo clippy --package pagoda-dense-kernels --no-default-features -- -D warnings
-        cargo clippy --package pagoda-dense-kernels --no-default-features --features cpu -- -D warnings
-        cargo clippy --package pagoda-models --no-default-features -- -D warnings
         cargo clippy --package attn-kernels --no-default-features -- -D warnings
         cargo clippy --package attn-kernels --no-default-features --features cpu -- -D warnings
-        cargo clippy --package attn-kernels --no-default-features --features gpu -- -D warnings
         cargo clippy --package pagoda-prefetch --no-default-features -- -D warnings
         cargo clippy --package pagoda-prefetch --no-default-features --features compress -- -D warnings
         cargo clippy --package pagoda-prefetch --no-default-features --features disk -- -D warnings
         cargo clippy --package pagoda-scheduler --no-default-features -- -D warnings
         cargo clippy --package pagoda-scheduler --no-default-features --features serde -- -D warnings
-        cargo clippy --package pagoda-engine --no-default-features -- -D warnings
-        cargo clippy --package pagoda-engine --no-default-features --features disk -- -D warnings
         ");
     }
 }

@@ -120,6 +120,10 @@ pub struct CiArgs {
     /// Check each crate with each set of features that its users may choose, and nothing else
     #[arg(long)]
     pub alone: bool,
+
+    /// Leave out lints and documentation of the whole workspace: `.ci/lint` and `.ci/doc` check them as cargo compiles
+    #[arg(long, conflicts_with = "alone")]
+    pub linted: bool,
 }
 
 /// `cargo xtask select`.

@@ -13,6 +13,12 @@ fn is_long() -> bool {
     std::env::var_os("PAGODA_LONG_TESTS").is_some()
 }
 
+/// Whether a family is left out that keeps its blocks as another one does: `models` compares the logits of each, and the long form
+/// takes all here too.
+fn is_like_another() -> bool {
+    !is_long()
+}
+
 /// A gap between the two largest logits that rounding in f32 does not close.
 const SURE: f32 = 1e-3;
 
@@ -82,17 +88,26 @@ fn blocks(kv: &Value, group: &str) -> u64 {
 
 #[test]
 fn qwen2_serves() {
+    if is_like_another() {
+        return;
+    }
     serves("tiny-qwen2", &Sizes { block: 32, chunk: 64, tight: 14, preempt: "recompute" });
 }
 
 #[test]
 fn qwen3_serves() {
+    if is_like_another() {
+        return;
+    }
     let kv = serves("tiny-qwen3", &Sizes { block: 64, chunk: 64, tight: 8, preempt: "swap" });
     assert!(blocks(&kv, "full") >= 4);
 }
 
 #[test]
 fn experts_of_qwen3_serve() {
+    if is_like_another() {
+        return;
+    }
     serves("tiny-qwen3-moe", &Sizes { block: 4, chunk: 64, tight: 110, preempt: "recompute" });
 }
 
@@ -117,6 +132,9 @@ fn gemma3_has_groups_for_windows() {
 
 #[test]
 fn gpt_oss_has_a_group_for_windows() {
+    if is_like_another() {
+        return;
+    }
     let kv = serves("tiny-gpt-oss", &Sizes { block: 16, chunk: 64, tight: 33, preempt: "swap" });
     assert!(blocks(&kv, "window_16") < blocks(&kv, "full"), "{kv}");
 }
@@ -131,6 +149,9 @@ fn llama4_has_groups_for_chunks() {
 
 #[test]
 fn deepseek_v3_keeps_latents() {
+    if is_like_another() {
+        return;
+    }
     let kv = serves("tiny-deepseek-v3", &Sizes { block: 16, chunk: 64, tight: 32, preempt: "swap" });
     // 32 elements and 16 that rotate, of each token in each of 3 layers.
     let full = &kv["full"];
@@ -183,7 +204,8 @@ fn nsa_keeps_means_of_its_blocks() {
 fn gguf_serves_like_safetensors() {
     let prompts = [1, 3].map(|n| golden("tiny-gpt-oss-mxfp4", &format!("prompt_{n}")));
     for model in ["tiny-gpt-oss-mxfp4", "tiny-gpt-oss-mxfp4/model.gguf"] {
-        let lines = generate(model, &prompts, &["--block-size", "8"]);
+        // Of the size for which `models` compiles the kernels too.
+        let lines = generate(model, &prompts, &["--block-size", "16"]);
         assert_greedy("tiny-gpt-oss-mxfp4", &lines, &[1, 3]);
     }
 }
@@ -229,6 +251,9 @@ fn mistral_recycles() {
 
 #[test]
 fn gpt_oss_recycles() {
+    if is_like_another() {
+        return;
+    }
     recycles("tiny-gpt-oss", &["window_16"], AttentionKind::SlidingWindow { window: 16 });
 }
 
