@@ -39,12 +39,12 @@ fn served(kernel: &Kernel, sizes: Sizes) -> Sizes {
     }
 }
 
-/// Runs the cases of a spec for one variant of each kernel that has some of `levels`; by default of the half of them that the
-/// seed draws, as a software driver compiles each anew.
+/// Runs the cases of a spec for one variant of each kernel that has some of `levels`; by default of the fifth of them that
+/// the seed draws, as a software driver compiles each anew.
 fn each_kernel(gpu: &Gpu, levels: &[Level], sizes: Sizes, which: Index, seed: u64) {
     // Kernels of matrices refuse most sizes.
     let matrices = levels == [Level::Coop];
-    let every = if is_long() { 1 } else { 2 };
+    let every = if is_long() { 1 } else { 5 };
     let kernels = catalog().into_iter().filter(|kernel| matrices || !kernel.name.ends_with("_coop"));
     for (_, kernel) in (seed % every..).zip(kernels).filter(|(n, _)| n.is_multiple_of(every)) {
         let mut variants = NamedVariant::list(&[kernel], &served(kernel, sizes));
@@ -58,12 +58,12 @@ fn each_kernel(gpu: &Gpu, levels: &[Level], sizes: Sizes, which: Index, seed: u6
 proptest! {
     #![proptest_config(Config { max_shrink_iters: 0, ..cases(1) })]
 
-    /// By default the seed also draws which third of the variants it is: a software driver compiles again for other sizes, and
+    /// By default the seed also draws which ninth of the variants it is: a software driver compiles again for other sizes, and
     /// `self_test` runs all of them.
     #[test]
     fn every_variant_computes_what_its_reference_does(seed: u64) {
         if let Some(gpu) = gpu() {
-            let every = if is_long() { 1 } else { 3 };
+            let every = if is_long() { 1 } else { 9 };
             let variants = small_variants().into_iter().filter(|named| named.level() <= Level::Subgroup);
             let drawn = (seed % every..).zip(variants).filter(|(n, _)| n.is_multiple_of(every));
             drawn.for_each(|(_, named)| assert_passes(gpu, &named, &Spec::random(seed)));

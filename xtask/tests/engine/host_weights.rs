@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use pagoda::{Demand, Engine, EngineOptions, Model, Request};
 
 use crate::tiers::serve;
-use crate::{ids_file, output_ids, prompts, refused, text, tiny, tiny_llama};
+use crate::{ids_file, output_ids, prompts, refused, text, tiny, tiny_llama, usual};
 
 /// The fewest bytes for weights, as the refusal of fewer says.
 fn least() -> String {
@@ -22,12 +22,13 @@ fn tokens_do_not_depend_on_where_weights_lie() {
     let placed = ["--weights-on-gpu", &least, "--reproducible"];
     let roomy = serve(&lists, &["--reproducible"]);
     // Prompts share a pool that does not hold all; in a smaller one the first goes through the ring.
-    for more in [
-        &[][..],
-        &["--kv-blocks", "36", "--chunk", "64", "--preempt", "swap"],
+    let pools = [
+        &["--kv-blocks", "36", "--chunk", "64", "--preempt", "swap"][..],
         &["--kv-blocks", "24", "--chunk", "64", "--kv-tiers", "host=1MiB"],
+        &[],
         &["--kv-blocks", "24", "--chunk", "64", "--kv-tiers", "host=1MiB", "--no-host-buffers"],
-    ] {
+    ];
+    for &more in usual(2, &pools) {
         let served = serve(&lists, &[&placed, more].concat());
         assert_eq!(output_ids(&served), output_ids(&roomy), "{more:?}");
     }

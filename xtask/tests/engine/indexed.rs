@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{fixture, golden, ids_file, output_ids, refused, run, tiny, xtask};
+use crate::{fixture, golden, ids_file, output_ids, refused, run, tiny, usual, xtask};
 
 /// `generate` over the prompts, 24 tokens each.
 fn serve(name: &str, prompts: &[Vec<u32>], flags: &[&str]) -> Vec<Value> {
@@ -39,7 +39,8 @@ fn index_keys_in_fp8_share_copy_swap_and_keep_blocks() {
     const NAME: &str = "tiny-deepseek-v32";
     let longer = prompt(NAME, 3);
     // Three layers: latents of 48 elements, in codes with two scales; index keys of 32, in codes with one.
-    for (flags, layer) in [(["--index-dtype", "fp8"], 2 * 48 + 36), (["--kv-dtype", "fp8"], 48 + 8 + 36)] {
+    let cases = [(["--kv-dtype", "fp8"], 48 + 8 + 36), (["--index-dtype", "fp8"], 2 * 48 + 36)];
+    for &(flags, layer) in usual(1, &cases) {
         let serve = |prompt: &[u32], more: &[&str]| serve(NAME, &[prompt.to_vec()], &[&flags, more].concat());
         let alone = serve(&longer, &[]);
         let of = |key: &str| alone[0]["kv"]["full"][key].as_u64().unwrap();

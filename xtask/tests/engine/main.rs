@@ -47,6 +47,11 @@ use serde::Serialize;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
+/// The first `count` of `cases` by default, all of them in the long form: the others say the same of other types, pools or flags.
+fn usual<T>(count: usize, cases: &[T]) -> &[T] {
+    if std::env::var_os("PAGODA_LONG_TESTS").is_some() { cases } else { &cases[..count] }
+}
+
 /// `xtask COMMAND --json`.
 fn xtask(command: &str) -> Command {
     let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));

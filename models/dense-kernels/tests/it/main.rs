@@ -8,3 +8,9 @@ mod kernels;
 mod layout;
 mod random;
 mod self_test;
+
+/// The first `count` of `cases` by default, all of them in the long form: the others say the same of more types or rows, and
+/// compile kernels of their own.
+fn usual<T>(count: usize, cases: &[T]) -> &[T] {
+    if kernels::device::is_long() { cases } else { &cases[..count] }
+}

@@ -5,6 +5,7 @@ use attn_kernels::kernel::KvDtype;
 use super::options;
 use super::served::{Request, serve};
 use super::tiny::{Tiny, family};
+use crate::usual;
 
 /// Returns the choices of each row of the longest prompt, by layer.
 fn chosen(tiny: &Tiny, kv_dtype: KvDtype) -> Vec<Vec<(usize, Vec<u32>)>> {
@@ -22,9 +23,8 @@ fn changed(tiny: &Tiny) -> usize {
 
 #[test]
 fn every_layer_of_experts_chooses_as_many_as_it_takes() {
-    for (name, layers) in
-        [("tiny-gpt-oss", &[0, 1, 2, 3][..]), ("tiny-qwen3-moe", &[0, 2]), ("tiny-llama4", &[1, 3])]
-    {
+    let models = [("tiny-qwen3-moe", &[0, 2][..]), ("tiny-llama4", &[1, 3]), ("tiny-gpt-oss", &[0, 1, 2, 3])];
+    for &(name, layers) in usual(2, &models) {
         let tiny = family(name);
         let moe = tiny.config.moe.unwrap();
         for row in chosen(tiny, KvDtype::F32) {
@@ -82,13 +82,14 @@ fn an_indexer_over_entries_chooses_those_that_are_complete() {
 /// Holds for 200 rows. Random models stand at the edges of many choices; of 16 tokens out of 200 one is soon another.
 #[test]
 fn rounded_keys_and_values_change_few_choices() {
-    for (name, most) in [
+    let models = [
         ("tiny-gpt-oss", 10),
-        ("tiny-qwen3-moe", 10),
-        ("tiny-llama4", 10),
         ("tiny-deepseek-v32", 60),
         ("tiny-deepseek-v4", 60),
-    ] {
+        ("tiny-qwen3-moe", 10),
+        ("tiny-llama4", 10),
+    ];
+    for &(name, most) in usual(3, &models) {
         let changed = changed(family(name));
         eprintln!("{name}: {changed} of 200 rows chose others");
         assert!(changed <= most, "{name}: {changed} of 200 rows chose others");

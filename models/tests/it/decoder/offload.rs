@@ -39,7 +39,8 @@ fn a_context_larger_than_the_pool_gives_the_same_bits_whatever_the_ring() {
     let want = served(&roomy, &[&long], 200);
     // 600 tokens are 38 blocks of 16 and 150 of 4; a chunk has at least 256 tokens.
     let mut ways = [(Mapped, 200), (Staged, 512)];
-    for pool in [[16, 9, 1], [16, 13, 2], [16, 24, 2], [16, 34, 3], [4, 110, 2], [16, 38, 2]] {
+    let pools = [[16, 9, 1], [16, 24, 2], [4, 110, 2], [16, 34, 3], [16, 13, 2], [16, 38, 2]];
+    for &pool in usual(3, &pools) {
         ways.rotate_left(1);
         for &(memory, chunk) in usual(1, &ways) {
             let got = served(&offloading(memory, pool), &[&long], chunk);
@@ -52,15 +53,16 @@ fn a_context_larger_than_the_pool_gives_the_same_bits_whatever_the_ring() {
 /// Windows and chunks see a part of what streams: layers of one model differ in it, and some have sinks.
 #[test]
 fn layers_that_reach_less_far_stream_too() {
+    let mut pools = [(Mapped, [16, 17, 1]), (Staged, [16, 33, 2]), (Mapped, [4, 260, 3])];
     for name in ["tiny-mistral", "tiny-gpt-oss", "tiny-llama4"] {
         let tiny = family(name);
+        pools.rotate_left(1);
         let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(700).collect();
         let request = Request { prefill: 690, ..Request::new(&ids, 6) };
         let run = |options: &DecoderOptions| serve(&mut tiny.decoder(options), &[request], 300).remove(0);
         let kept = |options: DecoderOptions| options.recycle(false);
         let want = run(&kept(offloading(Mapped, [16, 0, 1]).num_blocks(100).offload(None)));
-        let pools = [(Mapped, [16, 17, 1]), (Staged, [16, 33, 2]), (Mapped, [4, 260, 3])];
-        for &(memory, pool) in usual(2, &pools) {
+        for &(memory, pool) in usual(1, &pools) {
             let got = run(&kept(offloading(memory, pool)));
             assert_same(&format!("{name}, {memory:?}, block size, blocks and slots {pool:?}"), &got, &want);
         }
@@ -72,12 +74,13 @@ fn latents_stream_too() {
     let tiny = family("tiny-deepseek-v3");
     let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(450).collect();
     let requests = [Request { prefill: 440, ..Request::new(&ids, 6) }, Request::new(&ids[5..300], 6)];
+    let mut pools = [(Mapped, [16, 17, 1]), (Staged, [16, 40, 2]), (Mapped, [4, 170, 3])];
     for kv_dtype in [KvDtype::F16, KvDtype::Int8] {
+        pools.rotate_left(1);
         let run =
             |options: DecoderOptions| serve(&mut tiny.decoder(&options.kv_dtype(kv_dtype)), &requests, 200);
         let want = run(offloading(Mapped, [16, 0, 1]).num_blocks(200).offload(None));
-        let pools = [(Mapped, [16, 17, 1]), (Staged, [16, 40, 2]), (Mapped, [4, 170, 3])];
-        for &(memory, pool) in usual(2, &pools) {
+        for &(memory, pool) in usual(1, &pools) {
             let got = run(offloading(memory, pool));
             let what = format!("{kv_dtype:?}, {memory:?}, block size, blocks and slots {pool:?}");
             assert_same(&what, &got[0], &want[0]);
@@ -90,8 +93,10 @@ fn latents_stream_too() {
 /// decode rows beside them, windows, and sinks.
 #[test]
 fn tiles_of_prefills_stream() {
+    let mut pools = [(Mapped, [16, 40, 1]), (Staged, [16, 80, 2]), (Mapped, [4, 260, 3])];
     for &name in usual(3, &["tiny-llama", "tiny-mistral", "tiny-gpt-oss", "tiny-gemma3"]) {
         let tiny = family(name);
+        pools.rotate_left(1);
         let long: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(700).collect();
         let requests = [
             Request { prefill: 690, ..Request::new(&long, 6) },
@@ -103,8 +108,7 @@ fn tiles_of_prefills_stream() {
             serve(&mut tiny.decoder(&options), &requests, 200)
         };
         let want = run(offloading(Mapped, [16, 0, 1]).num_blocks(200).offload(None));
-        let pools = [(Mapped, [16, 40, 1]), (Staged, [16, 80, 2]), (Mapped, [4, 260, 3])];
-        for &(memory, pool) in usual(2, &pools) {
+        for &(memory, pool) in usual(1, &pools) {
             let got = run(offloading(memory, pool));
             for (got, want) in got.iter().zip(&want) {
                 let pairs = got.logits.iter().zip(&want.logits);
@@ -152,7 +156,7 @@ fn every_block_comes_once_a_layer() {
         let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(500).collect();
         let request = Request { prefill: 490, logits: false, ..Request::new(&ids, 6) };
         let mut ways = [true, false];
-        for pool in [[16, 9, 1], [16, 12, 2], [16, 33, 2], [4, 150, 3]] {
+        for &pool in usual(2, &[[16, 9, 1], [16, 33, 2], [16, 12, 2], [4, 150, 3]]) {
             ways.rotate_left(1);
             for &reproducible in usual(1, &ways) {
                 let options = offloading(Mapped, pool).reproducible(reproducible).recycle(false);
@@ -177,6 +181,13 @@ fn blocks_of_several_buffers_give_the_bits_of_one() {
         let offload = options.offload.map(|offload| offload.buffer_blocks(blocks));
         options.offload(offload)
     };
+    let mut pools = [
+        (Mapped, [16, 24, 1], 7),
+        (Staged, [16, 33, 2], 1),
+        (InPlace, [16, 20, 2], 21),
+        (Mapped, [4, 150, 3], 50),
+        (InPlace, [4, 150, 1], 100),
+    ];
     for name in ["tiny-llama", "tiny-mistral", "tiny-deepseek-v3"] {
         let tiny = family(name);
         let long: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(400).collect();
@@ -186,14 +197,7 @@ fn blocks_of_several_buffers_give_the_bits_of_one() {
             (serve(&mut decoder, &requests, 200), decoder.host_traffic())
         };
         let (want, _) = run(offloading(Mapped, [16, 0, 1]).num_blocks(200).offload(None));
-        let pools = [
-            (Mapped, [16, 24, 1], 7),
-            (Staged, [16, 33, 2], 1),
-            (InPlace, [16, 20, 2], 21),
-            (Mapped, [4, 150, 3], 50),
-            (InPlace, [4, 150, 1], 100),
-        ];
-        for &(memory, pool, buffer_blocks) in usual(if name == "tiny-llama" { 5 } else { 3 }, &pools) {
+        for &(memory, pool, buffer_blocks) in usual(if name == "tiny-llama" { 4 } else { 1 }, &pools) {
             let whole = offloading(memory, pool);
             let (got, moved) = run(cut(whole.clone(), buffer_blocks));
             let what = format!("{name}, {memory:?}, {pool:?}, buffers of {buffer_blocks} blocks");
@@ -203,6 +207,7 @@ fn blocks_of_several_buffers_give_the_bits_of_one() {
                 assert_eq!(moved, run(whole).1, "{what}");
             }
         }
+        pools.rotate_left(1);
     }
     let xattn = sparse_select::build("xattn:block_size=16").unwrap().into();
     let sparse = Some(SparseOptions::new(xattn, SelectionPlace::Device));
@@ -216,7 +221,7 @@ fn sequences_share_the_slots_of_a_ring_or_take_turns() {
     let roomy = offloading(Mapped, [16, 0, 1]).num_blocks(200).offload(None);
     let want = served(&roomy, &[&long, &other], 100);
     // A slot has room for a chunk of both, or of one.
-    for (memory, num_blocks) in [(Mapped, 80), (Staged, 80), (Mapped, 40), (Mapped, 20)] {
+    for &(memory, num_blocks) in usual(2, &[(Staged, 80), (Mapped, 20), (Mapped, 80), (Mapped, 40)]) {
         let got = served(&offloading(memory, [16, num_blocks, 1]), &[&long, &other], 100);
         assert_same("the long one", &got[0], &want[0]);
         assert_same("the other", &got[1], &want[1]);

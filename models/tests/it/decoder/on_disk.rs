@@ -72,7 +72,7 @@ fn a_context_that_goes_on_to_the_disk_gives_the_same_bits() {
             ],
             _ => &[(Mapped, [16, 33, 10, 2])],
         };
-        for (memory, sizes) in usual(pools.len().min(3), pools) {
+        for (memory, sizes) in usual(pools.len().min(2), pools) {
             let options = on_disk(&tiny().config, roomy(16).kv_dtype(kv_dtype), *memory, *sizes);
             let mut decoder = tiny().decoder(&options);
             let got = serve(&mut decoder, &requests, 200);
@@ -87,7 +87,7 @@ fn a_context_that_goes_on_to_the_disk_gives_the_same_bits() {
 
 #[test]
 fn windows_sinks_latents_and_tiles_go_on_to_the_disk() {
-    for name in ["tiny-mistral", "tiny-gpt-oss", "tiny-deepseek-v3"] {
+    for &name in usual(2, &["tiny-gpt-oss", "tiny-deepseek-v3", "tiny-mistral"]) {
         let tiny = family(name);
         let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(600).collect();
         let requests = [Request { prefill: 590, ..Request::new(&ids, 5) }];

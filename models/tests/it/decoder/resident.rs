@@ -105,14 +105,15 @@ fn policies_of_decode_give_the_bits_of_a_pool_that_holds_all() {
 fn policies_among_blocks_of_several_buffers_give_the_bits_of_one() {
     let kvcomp = "kvcomp:hash_bits=64,block_size=16,topk_tokens=64,sink=1,recent=1,length_threshold=64";
     let mut buffers = [(HostMemory::Mapped, 7), (HostMemory::InPlace, 10)];
-    for (spec, place) in [
+    let policies = [
         ("quest:page_budget=6,dense_layers=1,block_size=16", SelectionPlace::Device),
         ("quest:page_budget=6,dense_layers=0,block_size=16", SelectionPlace::Host),
-        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16,query=previous", SelectionPlace::Device),
         (kvcomp, SelectionPlace::Device),
-        ("nsa:kernel_size=32,kernel_stride=16,block_size=32,topk=6", SelectionPlace::Device),
         ("streaming:sink=1,recent=2,block_size=16", SelectionPlace::Device),
-    ] {
+        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16,query=previous", SelectionPlace::Device),
+        ("nsa:kernel_size=32,kernel_stride=16,block_size=32,topk=6", SelectionPlace::Device),
+    ];
+    for &(spec, place) in usual(4, &policies) {
         let want = run(&mut tiny().decoder(&roomy(spec, place, 16)));
         buffers.rotate_left(1);
         for &(memory, buffer_blocks) in usual(1, &buffers) {
@@ -197,25 +198,26 @@ fn where_the_host_tier_lies_changes_no_decision() {
 #[test]
 fn policies_of_prefill_load_what_they_select() {
     let mut pools = [(40, true, 2e-2), (64, false, 1e-3)];
-    for (spec, place) in [
+    let policies = [
         ("gsa:block_size=16", SelectionPlace::Device),
-        ("streaming:sink=1,recent=2,block_size=16", SelectionPlace::Device),
-        ("xattn:threshold=0.5,block_size=16", SelectionPlace::Host),
         ("xattn:threshold=0.5,stride=4,block_size=16", SelectionPlace::Device),
-        ("flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16", SelectionPlace::Device),
         (
             "flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16,correction=true",
-            SelectionPlace::Device,
-        ),
-        (
-            "streaming:sink=1,recent=2,block_size=16+quest:page_budget=4,dense_layers=0,block_size=16",
             SelectionPlace::Device,
         ),
         (
             "flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16+streaming:block_size=16",
             SelectionPlace::Host,
         ),
-    ] {
+        ("xattn:threshold=0.5,block_size=16", SelectionPlace::Host),
+        ("streaming:sink=1,recent=2,block_size=16", SelectionPlace::Device),
+        ("flashprefill:alpha=0.9,sink_blocks=1,recent_blocks=1,block_size=16", SelectionPlace::Device),
+        (
+            "streaming:sink=1,recent=2,block_size=16+quest:page_budget=4,dense_layers=0,block_size=16",
+            SelectionPlace::Device,
+        ),
+    ];
+    for &(spec, place) in usual(4, &policies) {
         // In f16 by matrices, where the device has them: weights and the parts of few slots are rounded.
         let halves = |options: DecoderOptions| options.kv_dtype(KvDtype::F16).reproducible(false);
         pools.rotate_left(1);

@@ -219,15 +219,16 @@ fn layers_reuse_the_selection_before_them() {
 #[test]
 fn caches_of_halves_and_codes_are_selected_from_alike() {
     let mut dtypes = [KvDtype::F16, KvDtype::Fp8, KvDtype::Int8];
-    for spec in [
+    let specs = [
         "quest:page_budget=6,dense_layers=1,block_size=16",
-        "quest:mass=0.01,dense_layers=0,block_size=8",
-        "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
         "kvcomp:block_size=16,topk_tokens=96,sink=1,recent=2,length_threshold=96",
         "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=33",
         "xattn:block_size=16,stride=4,threshold=0.5",
         "flashprefill:block_size=16,alpha=0.7,sink_blocks=1,recent_blocks=2",
-    ] {
+        "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
+        "quest:mass=0.01,dense_layers=0,block_size=8",
+    ];
+    for &spec in usual(5, &specs) {
         dtypes.rotate_left(1);
         for &kv_dtype in usual(1, &dtypes) {
             let options = |place| sparse(spec, place).kv_dtype(kv_dtype);

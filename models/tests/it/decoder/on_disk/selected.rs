@@ -61,7 +61,7 @@ fn selected_blocks_of_contexts_on_disk_give_the_same_bits() {
         (QUEST, KvDtype::Int8, 64, &[1, 9]),
         ("quest:page_budget=6,dense_layers=1,block_size=16", KvDtype::F16, 64, &[1, 40]),
     ];
-    for &(spec, kv_dtype, num_blocks, hosts) in usual(5, &cases) {
+    for &(spec, kv_dtype, num_blocks, hosts) in usual(3, &cases) {
         let want = serve(&mut tiny().decoder(&resident(spec, kv_dtype)), &requests, 200);
         for host_blocks in usual(1, hosts) {
             let volume = SimVolume::new(3, u64::MAX);
@@ -89,13 +89,16 @@ fn selected_blocks_of_contexts_on_disk_give_the_same_bits() {
 fn positions_select_among_blocks_on_disk() {
     let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(500).collect();
     let requests = [Request { prefill: 490, ..Request::new(&ids, 6) }];
-    for spec in [
+    let specs = [
         "gsa:block_size=16",
-        "streaming:sink=1,recent=6,block_size=16",
         "streaming:sink=1,recent=6,block_size=16+quest:page_budget=6,dense_layers=0,block_size=16",
-    ] {
+        "streaming:sink=1,recent=6,block_size=16",
+    ];
+    let mut hosts = [1, 16];
+    for &spec in usual(2, &specs) {
+        hosts.rotate_left(1);
         let want = serve(&mut tiny().decoder(&resident(spec, KvDtype::F16)), &requests, 128);
-        for host_blocks in [1, 16] {
+        for &host_blocks in usual(1, &hosts) {
             let volume = SimVolume::new(4, u64::MAX);
             let options = selecting(&volume, spec, KvDtype::F16, 64, host_blocks);
             let got = serve(&mut tiny().decoder(&options), &requests, 128);
