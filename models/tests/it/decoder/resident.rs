@@ -65,23 +65,12 @@ fn a_mass_is_certified_of_keys_on_the_host() {
 #[test]
 fn policies_of_decode_give_the_bits_of_a_pool_that_holds_all() {
     let ucm = "min_topk=1,max_topk=100,seg_prefill_threshold=0";
-    for (spec, place, pool) in [
+    let ucm = format!("gsa-ucm:sparse_ratio=0.2,block_size=32,{ucm}");
+    let cases = [
         // 16 pages for 26 or more blocks, of which 6 are selected.
         ("quest:page_budget=6,dense_layers=0,block_size=16", SelectionPlace::Device, [16, 27, 2]),
-        ("quest:page_budget=6,dense_layers=1,block_size=16", SelectionPlace::Host, [16, 40, 1]),
-        // Of 127 pages 20 are selected, of 84.
-        ("quest:page_budget=5,dense_layers=0,block_size=16", SelectionPlace::Device, [4, 148, 1]),
-        // More pages than there are slots: partition by partition.
-        ("quest:page_budget=20,dense_layers=0,block_size=16", SelectionPlace::Device, [16, 40, 1]),
-        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16", SelectionPlace::Device, [16, 27, 2]),
-        ("esa:block_size=16", SelectionPlace::Device, [16, 27, 2]),
         // Slots of all layers are given as a step begins; one dense layer is not asked; and of more pages than there are slots
         // layer by layer.
-        (
-            "quest:page_budget=6,dense_layers=0,block_size=16,query=previous",
-            SelectionPlace::Device,
-            [16, 27, 2],
-        ),
         (
             "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16,dense_layers=1,query=previous",
             SelectionPlace::Device,
@@ -92,8 +81,21 @@ fn policies_of_decode_give_the_bits_of_a_pool_that_holds_all() {
             SelectionPlace::Device,
             [16, 40, 1],
         ),
-        (&format!("gsa-ucm:sparse_ratio=0.2,block_size=32,{ucm}"), SelectionPlace::Device, [16, 27, 2]),
-    ] {
+        // Of 127 pages 20 are selected, of 84.
+        ("quest:page_budget=5,dense_layers=0,block_size=16", SelectionPlace::Device, [4, 148, 1]),
+        ("quest:page_budget=6,dense_layers=1,block_size=16", SelectionPlace::Host, [16, 40, 1]),
+        (&ucm, SelectionPlace::Device, [16, 27, 2]),
+        // More pages than there are slots: partition by partition.
+        ("quest:page_budget=20,dense_layers=0,block_size=16", SelectionPlace::Device, [16, 40, 1]),
+        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16", SelectionPlace::Device, [16, 27, 2]),
+        ("esa:block_size=16", SelectionPlace::Device, [16, 27, 2]),
+        (
+            "quest:page_budget=6,dense_layers=0,block_size=16,query=previous",
+            SelectionPlace::Device,
+            [16, 27, 2],
+        ),
+    ];
+    for &(spec, place, pool) in usual(6, &cases) {
         let traffic = same_in(pool, spec, place);
         assert!(traffic.hits > traffic.misses && traffic.misses > 0, "{spec}: {traffic:?}");
         assert_eq!(traffic.bytes(), (traffic.misses + traffic.prefetched) * traffic.page_bytes);

@@ -70,7 +70,7 @@ fn steps_between_retrievals_keep_the_blocks_and_add_what_begins() {
 #[test]
 fn company_changes_no_retrieval() {
     let ids = long_prompt();
-    for &(spec, ..) in usual(3, &STRIDES) {
+    for &(spec, ..) in usual(2, &STRIDES) {
         for place in [SelectionPlace::Device, SelectionPlace::Host] {
             let options = sparse(spec, place);
             let requests = || {

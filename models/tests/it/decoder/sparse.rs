@@ -165,7 +165,7 @@ fn kernels_select_what_the_policies_own_code_selects() {
         "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6,window_size=0".into(),
         "nsa:kernel_size=16,kernel_stride=16,block_size=32,topk=5,init_blocks=0,window_size=0".into(),
     ];
-    for spec in usual(11, &specs) {
+    for spec in usual(8, &specs) {
         let (host, device) =
             (run(&sparse(spec, SelectionPlace::Host)), run(&sparse(spec, SelectionPlace::Device)));
         assert!(density(&host.attended) < 1.0, "{spec}");
@@ -268,7 +268,7 @@ fn kernels_estimate_what_the_policies_own_code_estimates() {
         "xattn-bsa:block_size=16,stride=1,threshold=0.4,vote=majority",
         "flashprefill:block_size=32,alpha=0.95,sink_blocks=0,recent_blocks=2,dense_layers=1",
     ];
-    for spec in usual(7, &specs) {
+    for spec in usual(5, &specs) {
         let (device, host) = (serve_two(spec, SelectionPlace::Device), serve_two(spec, SelectionPlace::Host));
         for (device, host) in device.iter().zip(&host) {
             assert!(density(&host.attended) < 1.0, "{spec}");

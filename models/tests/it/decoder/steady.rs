@@ -51,7 +51,7 @@ fn requests_of_known_shapes_make_no_gpu_object() {
         assert_eq!(made_again(tiny(), &options(KvDtype::F16), logits), 0, "dense, logits {logits}");
     }
     assert_eq!(made_again(tiny(), &quest(), true), 0, "with a sparse policy");
-    for name in usual(2, &["tiny-gpt-oss", "tiny-deepseek-v32", "tiny-nsa"]) {
+    for name in usual(1, &["tiny-gpt-oss", "tiny-deepseek-v32", "tiny-nsa"]) {
         assert_eq!(made_again(family(name), &options(KvDtype::F32), false), 0, "{name}");
     }
 }
@@ -188,7 +188,7 @@ fn decode_steps_with_a_policy_are_encoded_while_others_run() {
         "flashprefill:block_size=16",
         "streaming:sink=1,recent=2,block_size=16+gsa:scoring=mean_k,block_size=16",
     ];
-    for spec in usual(14, &specs) {
+    for spec in usual(9, &specs) {
         let policy = sparse_select::build(spec).unwrap().into();
         encoded_ahead(spec, &with_policy(SparseOptions::new(policy, SelectionPlace::Device)));
     }
@@ -206,7 +206,7 @@ fn decode_steps_with_keys_on_the_host_are_encoded_while_others_run() {
         "quest:page_budget=4,dense_layers=0,block_size=16",
         "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
     ];
-    for &spec in usual(5, &specs) {
+    for &spec in usual(3, &specs) {
         let policy: Arc<dyn Policy> = sparse_select::build(spec).unwrap().into();
         let sparse = (spec != "full").then(|| SparseOptions::new(policy, SelectionPlace::Device));
         let options = blocks_of(16, &options(KvDtype::F16)).sparse(sparse).num_blocks(49);
@@ -302,7 +302,7 @@ fn decode_steps_of_sequences_of_different_lengths_are_encoded_while_others_run()
         "gsa:scoring=mean_k,block_size=16",
         "kvstar:block_size=16",
     ];
-    for spec in usual(5, &specs) {
+    for spec in usual(3, &specs) {
         let policy = sparse_select::build(spec).unwrap().into();
         let options = with_policy(SparseOptions::new(policy, SelectionPlace::Device)).max_seqs(7);
         let mut options = blocks_of(16, &options);
