@@ -50,7 +50,7 @@ fn assert_equals_reference(what: &str, tiny: &Tiny, prompt: &Prompt, served: &Se
 }
 
 /// Whether a family goes through all blocks and chunks. Each size of blocks compiles attention anew, so without
-/// `PAGODA_LONG_TESTS=1` Llama does for all, and the others have blocks of 16 in f32, of 4 in f16.
+/// `PAGODA_LONG_TESTS=1` Llama does for all, and the others have blocks of 16 in f32, of 4 in f16 if at all.
 fn is_thorough(tiny: &Tiny) -> bool {
     tiny.name == "tiny-llama" || is_long()
 }
