@@ -13,8 +13,8 @@ fn is_long() -> bool {
     std::env::var_os("PAGODA_LONG_TESTS").is_some()
 }
 
-/// Whether a family is left out that keeps its blocks as another one does: `models` compares the logits of each, and the long form
-/// takes all here too.
+/// Whether a family is left out that keeps its blocks as another one does: `models` compares the logits of each, and the long
+/// form takes all here too.
 fn is_like_another() -> bool {
     !is_long()
 }

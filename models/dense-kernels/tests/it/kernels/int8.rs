@@ -86,7 +86,7 @@ impl Product {
         let (rows, cols) = (self.params.rows, self.params.cols as usize);
         let all = self.tile(gpu, Registers::Many);
         assert_bits("smaller tiles", &self.tile(gpu, Registers::Few), &all);
-        for tile_rows in [1, 2, 4, MAX_ROWS] {
+        for &tile_rows in usual(2, &[2, MAX_ROWS, 1, 4]) {
             assert_bits("rows by tiles", &self.few(gpu, [0, rows], (tile_rows, Registers::Many)), &all);
         }
         assert_bits("fewer columns", &self.few(gpu, [0, rows], (MAX_ROWS, Registers::Few)), &all);
@@ -96,7 +96,7 @@ impl Product {
     }
 }
 
-/// One format with an offset, one without, and the one whose halves have scales of their own; by default the epilogues take turns.
+/// One format with an offset, one without, and the one whose halves have scales of their own; by default epilogues take turns.
 #[test]
 fn a_row_alone_is_a_row_among_many_to_the_bit() {
     let Some(gpu) = gpu() else { return };
