@@ -10,7 +10,7 @@ use attn_kernels::{Level, NamedVariant, TextLength};
 use dense_kernels::kernel::{catalog, variants};
 use dense_kernels::self_test::cases;
 
-use crate::kernels::device::{assert_passes, uncompared};
+use crate::kernels::device::{assert_passes, is_long, uncompared};
 
 fn gpu(checks: Checks) -> Option<Gpu> {
     if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
@@ -99,7 +99,7 @@ fn every_variant_with_matrices_passes() {
     every_passes_on(&gpu, |named| named.level() == Level::Coop);
 }
 
-/// Tiles of f32 have a text of their own on Intel's GPUs.
+/// Tiles of f32 have a text of their own on Intel's GPUs. By default every fourth of them: the others are of other types.
 #[test]
 fn tiles_pass_in_the_middle_text() {
     if gpu(Checks::On).is_none() {
@@ -107,10 +107,14 @@ fn tiles_pass_in_the_middle_text() {
     }
     let options = GpuOptions::new(Checks::On).text(TextLength::Middle);
     let gpu = Gpu::open(&options).expect("it opened before");
-    every_passes_on(&gpu, |named| named.variant.kernel.name == "matmul_tile");
+    let mut tiles = 0..;
+    every_passes_on(&gpu, |named| {
+        named.variant.kernel.name == "matmul_tile"
+            && tiles.next().is_some_and(|n: u32| is_long() || n.is_multiple_of(4))
+    });
 }
 
-fn every_passes_on(gpu: &Gpu, asked: impl Fn(&NamedVariant) -> bool) {
+fn every_passes_on(gpu: &Gpu, asked: impl FnMut(&NamedVariant) -> bool) {
     let variants = variants().into_iter().filter(asked);
     variants.for_each(|named| assert_passes(gpu, &named, &Spec::default()));
 }
