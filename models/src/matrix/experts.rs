@@ -73,7 +73,11 @@ impl FewExperts {
         let [gate_up, down] = self.keys(of);
         let trusts = |key| kernels.profile().runs(&kernels.variant(key));
         let slow = of.gate_up.format.unpacks_slowly() || of.down.format.unpacks_slowly();
-        rows * if slow { 2 } else { 1 } <= self.max_rows
+        let weights = u64::from(of.gate_up.width) * u64::from(2 * self.inner * of.gate_up.count());
+        // Matrices that are small one by one are many: f32 gains where all of them are, as in models for tests.
+        let small = weights < kernels.profile().tuning.small_weights;
+        !small
+            && rows * if slow { 2 } else { 1 } <= self.max_rows
             && of.gate_up.format.has_codes()
             && of.down.format.has_codes()
             && kernels.holds_codes(rows, of.gate_up.blocks)
