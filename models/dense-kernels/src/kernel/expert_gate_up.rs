@@ -1,7 +1,7 @@
 //! First half of the experts of few rows: both of its matrices, the activation, and the result as codes of 8 bits.
 //!
 //! A dispatch of one workgroup for every 32 elements of a pair of a row and an expert takes the place of products of sorted
-//! pairs, [`glu`](super::glu) and [`quantize_rows`](super::quantize_rows). Pairs that share an expert read its matrices once
+//! pairs, [`glu`] and [`quantize_rows`](super::quantize_rows). Pairs that share an expert read its matrices once
 //! each, so this is for fewer pairs than there are experts.
 
 use attn_kernels::declare::{Listed, Sizes};
@@ -85,7 +85,7 @@ bindings! {
 pub struct Experts {
     /// Experts a row.
     pub top: u32,
-    /// Kind of activation: see [`glu`](super::glu).
+    /// Kind of activation: see [`glu`].
     pub kind: u32,
     /// Whether they have biases.
     pub biased: bool,
