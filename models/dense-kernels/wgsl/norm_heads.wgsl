@@ -1,6 +1,6 @@
 // Norms runs of `width` elements in place, `heads` of them in every row, a workgroup a run.
 //   x       rows of stride f32, runs one after the other from `first` on
-//   weight  [2, width]: factors, then what is added; the same of runs from `split` on behind it, if there are any
+//   weight  [2, width]: factors, then what is added
 // x = (x - mean) / sqrt(mean((x - mean)^2) + eps) * factor + added; the mean only with CENTRED = 1 (layer norm), else it
 // counts as 0 (RMS norm).
 // CPU reference: src/cpu/norm_heads.rs
@@ -17,7 +17,6 @@ struct NormHeadsParams {
     width: u32,
     stride: u32,
     first: u32,
-    split: u32,
     eps: f32,
 }
 
@@ -32,7 +31,6 @@ fn norm_heads(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     if (row >= params.rows) {
         return;
     }
-    let weights = select(0u, 2u * params.width, run % params.heads >= params.split);
     let base = row * params.stride + params.first + run % params.heads * params.width;
     var mean = 0.0;
     if (CENTRED == 1u) {
@@ -49,6 +47,6 @@ fn norm_heads(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     }
     let factor = inverse_root(reduce_add(Values(squares), lane)[0] / f32(params.width) + params.eps);
     for (var i = lane.index; i < params.width; i += WG) {
-        x[base + i] = (x[base + i] - mean) * factor * weight[weights + i] + weight[weights + params.width + i];
+        x[base + i] = (x[base + i] - mean) * factor * weight[i] + weight[params.width + i];
     }
 }

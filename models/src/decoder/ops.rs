@@ -368,7 +368,7 @@ impl<'a> Ctx<'a> {
         on: NormHeadsBuffers,
     ) {
         let (rows, HeadSlices { heads, width, stride, first }) = (self.rows(), slices);
-        let params = NormHeadsParams { rows, heads, width, stride, first, split: heads, eps };
+        let params = NormHeadsParams { rows, heads, width, stride, first, eps };
         self.pass.dispatch(pipeline, &params, on, norm_heads::grid(&params));
     }
 

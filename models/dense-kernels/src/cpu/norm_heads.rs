@@ -4,14 +4,13 @@ use super::f32_of;
 use crate::kernel::norm_heads::{Norm, NormHeadsParams};
 
 /// `x = (x - mean) / sqrt(mean((x - mean)^2) + eps) * factor + added` over each run, in place; the mean counts as 0 in
-/// an RMS norm. `weight` holds the factors, then what is added; after them the same for runs from `params.split` on.
+/// an RMS norm. `weight` holds the factors, then what is added.
 pub fn norm_heads(params: &NormHeadsParams, norm: Norm, weight: &[f32], x: &mut [f32]) {
     let width = params.width as usize;
+    let (factors, added) = weight.split_at(width);
     for row in x.chunks_mut(params.stride as usize).take(params.rows as usize) {
         let runs = row[params.first as usize..].chunks_exact_mut(width).take(params.heads as usize);
-        for (index, run) in runs.enumerate() {
-            let first = if index < params.split as usize { 0 } else { 2 * width };
-            let (factors, added) = weight[first..first + 2 * width].split_at(width);
+        for run in runs {
             let values: Vec<f64> = run.iter().map(|v| f64::from(*v)).collect();
             let mean = match norm {
                 Norm::Rms => 0.0,

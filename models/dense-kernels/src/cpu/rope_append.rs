@@ -52,16 +52,13 @@ pub fn rope_append(
         row.iter_mut().zip(bias.unwrap_or_default()).for_each(|(x, bias)| *x += bias);
     }
     if let Some(weight) = norm {
-        let of_heads = NormHeadsParams {
-            rows,
-            heads: normed,
-            width: shape.head_dim,
-            stride,
-            first: 0,
-            split: num_heads,
-            eps,
-        };
-        norm_heads(&of_heads, Norm::Rms, weight, &mut turned);
+        let queries = normed.min(num_heads);
+        let (of_queries, of_keys) = weight.split_at(2 * shape.head_dim as usize);
+        for (first, heads, weight) in [(0, queries, of_queries), (num_heads, normed - queries, of_keys)] {
+            let (width, first) = (shape.head_dim, first * shape.head_dim);
+            let of_heads = NormHeadsParams { rows, heads, width, stride, first, eps };
+            norm_heads(&of_heads, Norm::Rms, weight, &mut turned);
+        }
     }
     let heads = num_heads + num_kv_heads;
     let heads = RopeParams { rows, heads, stride, pairs, first: 0, back: 0 };

@@ -34,8 +34,6 @@ params! {
         pub stride: u32,
         /// First element of the first run of a row.
         pub first: u32,
-        /// Runs of a row before those with a weight of their own: all, or the queries of queries and keys.
-        pub split: u32,
         /// Added to the mean square.
         pub eps: f32,
     }
@@ -44,7 +42,7 @@ params! {
 bindings! {
     /// Buffers of `norm_heads`.
     pub struct NormHeadsBuffers(NormHeadsParams) {
-        /// Factors of the norm, then its addends, `[2, width]`; those of runs from `split` on after them.
+        /// Factors of the norm, then its addends, `[2, width]`.
         read weight: f32,
         /// Rows of `stride` f32 with runs one after the other from `first` on.
         write x: f32,

@@ -70,10 +70,9 @@ pub(crate) fn norm_heads(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (rows, heads) = (spec.number(3, 1..=20), spec.number(5, 1..=40));
     let (width, first) = (spec.number(96, 1..=512), spec.number(8, 0..=12));
     let stride = first + heads * width + spec.number(12, 0..=12);
-    let split = spec.number(3, 0..=heads);
-    let params = NormHeadsParams { rows, heads, width, stride, first, split, eps: 1e-6 };
+    let params = NormHeadsParams { rows, heads, width, stride, first, eps: 1e-6 };
     let norm = if filled(variant, norm_heads::CENTRED) { Norm::Layer } else { Norm::Rms };
-    let (weight, before) = (spec.floats(4 * width as usize, 1), spec.floats((rows * stride) as usize, 2));
+    let (weight, before) = (spec.floats(2 * width as usize, 1), spec.floats((rows * stride) as usize, 2));
     let mut want = before.clone();
     cpu::norm_heads::norm_heads(&params, norm, &weight, &mut want);
     let case = Case::new("heads of 96", variant, &params, norm_heads::grid(&params))
