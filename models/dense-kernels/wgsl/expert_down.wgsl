@@ -66,16 +66,8 @@ fn expert_down(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
             let k = min(step / params.blocks, TOP - 1u);
             if (step < steps && matrices[k] < params.matrices) {
                 let at = row * steps + step;
-                let low = x[at * 2u];
-                let high = x[at * 2u + 1u];
-                var dots = array<i32, 2>();
-                #unroll j < 4
-                    dots[0] += dot4I8Packed(codes(w[i], j), low[j]);
-                #end
-                #unroll j < 4
-                    dots[HALVES - 1u] += dot4I8Packed(codes(w[i], 4u + j), high[j]);
-                #end
-                acc = add_block(acc, w[i], dots, factors[row * TOP + k] * scales[at]);
+                let d = factors[row * TOP + k] * scales[at];
+                acc = add_block(acc, w[i], x[at * 2u], x[at * 2u + 1u], d);
             }
         #end
     }

@@ -18,6 +18,7 @@
 #import weights = weights_q4k
 #import gated
 #import add_block
+#import code_scale
 
 const COLS: u32 = 32u;
 const WG: u32 = COLS * SLICES;
@@ -42,9 +43,6 @@ const WS: u32 = 4u;
 @group(0) @binding(6) var<storage, read> biases: array<f32>;
 @group(0) @binding(7) var<storage, read_write> codes_out: array<u32>;
 @group(0) @binding(8) var<storage, read_write> scales_out: array<vec2<f32>>;
-
-const NAN: u32 = 0x7fc00000u;
-const LARGEST: f32 = 3.4028234e38;
 
 // Gate and up of each slice and column.
 var<workgroup> sums: array<vec2<f32>, WG>;
@@ -80,15 +78,7 @@ fn expert_gate_up(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invoca
                 let high = x[(row + block) * 2u + 1u];
                 let d = scales[row + block];
                 #unroll part < 2
-                    let b = w[2u * i + part];
-                    var dots = array<i32, 2>();
-                    #unroll j < 4
-                        dots[0] += dot4I8Packed(codes(b, j), low[j]);
-                    #end
-                    #unroll j < 4
-                        dots[HALVES - 1u] += dot4I8Packed(codes(b, 4u + j), high[j]);
-                    #end
-                    acc[part] = add_block(acc[part], b, dots, d);
+                    acc[part] = add_block(acc[part], w[2u * i + part], low, high, d);
                 #end
             }
         #end
@@ -121,7 +111,7 @@ fn write_codes(at: u32, quad: u32) {
         all_finite = all_finite && size <= LARGEST;
         largest = max(largest, size);
     }
-    let inverse = select(0.0, 127.0 / largest, largest > 0.0);
+    let inverse = codes_a_unit(largest);
     var sum = 0;
     for (var i = 0u; i < COLS; i++) {
         sum += i32(round(made[i] * inverse));
@@ -130,8 +120,6 @@ fn write_codes(at: u32, quad: u32) {
     let v = vec4(made[first], made[first + 1u], made[first + 2u], made[first + 3u]);
     codes_out[at * 8u + quad] = pack4xI8(vec4<i32>(round(v * inverse)));
     if (quad == 0u) {
-        let d = largest / 127.0;
-        let d_bits = select(NAN, bitcast<u32>(d), all_finite);
-        scales_out[at] = vec2(bitcast<f32>(d_bits), d * f32(sum));
+        scales_out[at] = code_scale(largest, all_finite, sum);
     }
 }

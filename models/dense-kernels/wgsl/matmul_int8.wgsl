@@ -18,6 +18,7 @@
 #import weights = weights_q4k
 #import epilogue = epilogue_store
 #import int8_params
+#import add_block
 
 const WG: u32 = COLS * SLICES;
 const_assert COLS_PER_LANE == WIDE * PARTS && SUMS == COLS_PER_LANE * ROWS;
@@ -49,15 +50,8 @@ fn matmul_int8(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
                     let high = x[at * 2u + 1u];
                     let d = scales[at];
                     #unroll c < COLS_PER_LANE
-                        let b = w[i * COLS_PER_LANE + c];
-                        var dots = array<i32, 2>();
-                        #unroll j < 4
-                            dots[0] += dot4I8Packed(codes(b, j), low[j]);
-                        #end
-                        #unroll j < 4
-                            dots[HALVES - 1u] += dot4I8Packed(codes(b, 4u + j), high[j]);
-                        #end
-                        acc[r * COLS_PER_LANE + c] = add_block(acc[r * COLS_PER_LANE + c], b, dots, d);
+                        let at_sum = r * COLS_PER_LANE + c;
+                        acc[at_sum] = add_block(acc[at_sum], w[i * COLS_PER_LANE + c], low, high, d);
                     #end
                 #end
             }

@@ -10,6 +10,7 @@
 // Binding of the norm's weight.
 #import WEIGHT = 4
 #import norm = norm_none
+#import code_scale
 
 const VALUES: u32 = 1u;
 
@@ -24,9 +25,6 @@ struct QuantizeRowsParams {
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read_write> codes: array<u32>;
 @group(0) @binding(3) var<storage, read_write> scales: array<vec2<f32>>;
-
-const NAN: u32 = 0x7fc00000u;
-const LARGEST: f32 = 3.4028234e38;
 
 // Largest magnitude of a lane's elements (negative where one is not finite), and sum of its codes.
 var<workgroup> magnitudes: array<f32, WG>;
@@ -51,7 +49,7 @@ fn quantize_rows(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         largest = max(largest, magnitudes[first + i]);
         all_finite = all_finite && magnitudes[first + i] >= 0.0;
     }
-    let inverse = select(0.0, 127.0 / largest, largest > 0.0);
+    let inverse = codes_a_unit(largest);
     let code = vec4<i32>(round(v * inverse));
     code_sums[lane.index] = code.x + code.y + code.z + code.w;
     workgroupBarrier();
@@ -64,8 +62,6 @@ fn quantize_rows(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         for (var i = 0u; i < 8u; i++) {
             sum += code_sums[first + i];
         }
-        let d = largest / 127.0;
-        let d_bits = select(NAN, bitcast<u32>(d), all_finite);
-        scales[row * params.blocks + quad / 8u] = vec2(bitcast<f32>(d_bits), d * f32(sum));
+        scales[row * params.blocks + quad / 8u] = code_scale(largest, all_finite, sum);
     }
 }

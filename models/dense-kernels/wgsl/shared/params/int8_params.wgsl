@@ -14,4 +14,3 @@ const WQ: u32 = 3u;
 const WS: u32 = 4u;
 #import planes = planes_buffers
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
-#import add_block
