@@ -119,14 +119,19 @@ pub(crate) fn sort(variant: &Variant, spec: &Spec) -> Vec<Case> {
     ]
 }
 
-pub(crate) fn gate(variant: &Variant, spec: &Spec) -> Vec<Case> {
-    let (rows, inner) = (spec.number(5, 1..=40), spec.number(70, 1..=300));
-    let (limit, alpha) = (spec.one_of(0.5, &[0.25, 0.5, 7.0]), 1.702);
-    let activation = match filled(variant, glu::KIND) {
+/// The activation that a variant is compiled for.
+fn activation(variant: &Variant, alpha: f32, limit: f32) -> Activation {
+    match filled(variant, glu::KIND) {
         0 => Activation::Silu,
         1 => Activation::LimitedSilu { limit },
         _ => Activation::LimitedSwiglu { alpha, limit },
-    };
+    }
+}
+
+pub(crate) fn gate(variant: &Variant, spec: &Spec) -> Vec<Case> {
+    let (rows, inner) = (spec.number(5, 1..=40), spec.number(70, 1..=300));
+    let (limit, alpha) = (spec.one_of(0.5, &[0.25, 0.5, 7.0]), 1.702);
+    let activation = activation(variant, alpha, limit);
     let params = GluParams { rows, inner, out_stride: inner + spec.number(3, 0..=5), alpha, limit };
     let x = spec.floats((rows * 2 * inner) as usize, 1);
     let (weights, biases) = (spec.floats(rows as usize, 2), spec.floats(3 * 2 * inner as usize, 3));
@@ -167,6 +172,23 @@ pub(crate) fn combine(variant: &Variant, spec: &Spec) -> Vec<Case> {
     vec![case]
 }
 
+/// `count` random matrices of `[cols, 32 * blocks]`.
+fn matrices(variant: &Variant, spec: &Spec, count: u32, cols: u32, blocks: u32) -> Vec<Tensor<'static>> {
+    let (dtype, width) = (matmul::dtype(variant), blocks as usize * BLOCK);
+    let random = |seed| tensors::random(dtype, cols as usize, width, spec.seed(seed));
+    (0..u64::from(count)).map(random).collect()
+}
+
+/// Matrices of one shape as one.
+fn side_by_side(tensors: &[Tensor<'_>]) -> Packed {
+    let (dtype, cols, width) = (tensors[0].dtype, tensors[0].shape[0], tensors[0].shape[1]);
+    let mut packed = Packed::new(dtype, width, cols * tensors.len());
+    for (i, tensor) in tensors.iter().enumerate() {
+        packed.fill(tensor, 0..cols, i * cols);
+    }
+    packed
+}
+
 /// Experts whose matrices lie side by side, and pairs that choose among them.
 struct Chosen {
     tensors: Vec<Tensor<'static>>,
@@ -181,14 +203,9 @@ impl Chosen {
     /// the last.
     fn new(variant: &Variant, spec: &Spec, pairs: u32, cols: u32, blocks: u32) -> Self {
         let count = spec.number(5, 2..=9);
-        let (dtype, width, cols) = (matmul::dtype(variant), blocks as usize * BLOCK, cols as usize);
-        let tensors: Vec<_> =
-            (0..u64::from(count)).map(|seed| tensors::random(dtype, cols, width, spec.seed(seed))).collect();
+        let tensors = matrices(variant, spec, count, cols, blocks);
         let served = 1..count - u32::from(count > 2);
-        let mut packed = Packed::new(dtype, width, cols * served.len());
-        for (i, expert) in served.clone().enumerate() {
-            packed.fill(&tensors[expert as usize], 0..cols, i * cols);
-        }
+        let packed = side_by_side(&tensors[served.start as usize..served.end as usize]);
         let experts = (0..pairs).map(|pair| (pair * pair + pair / 3) % count).collect();
         Self { tensors, packed, experts, served }
     }
@@ -209,11 +226,7 @@ pub(crate) fn expert_gate_up(variant: &Variant, spec: &Spec) -> Vec<Case> {
     let (rows, inner) = (spec.number(3, 1..=6), 32 * spec.number(3, 1..=5));
     let blocks = matmul::whole_blocks(variant, spec, 40);
     let (limit, alpha) = (spec.one_of(0.5, &[0.25, 0.5, 7.0]), 1.702);
-    let activation = match filled(variant, glu::KIND) {
-        0 => Activation::Silu,
-        1 => Activation::LimitedSilu { limit },
-        _ => Activation::LimitedSwiglu { alpha, limit },
-    };
+    let activation = activation(variant, alpha, limit);
     let pairs = rows * top;
     let chosen = Chosen::new(variant, spec, pairs, 2 * inner, blocks);
     let (codes, scales) = random_codes(spec, rows, blocks, 9);
@@ -313,14 +326,8 @@ pub(crate) fn several(
     let (matrices, cols) = (spec.number(5, 1..=9), spec.number(75, 1..=200));
     let blocks = matmul::whole_blocks(variant, spec, 4);
     let width = blocks as usize * BLOCK;
-    let dtype = matmul::dtype(variant);
-    let tensors: Vec<_> = (0..u64::from(matrices))
-        .map(|seed| tensors::random(dtype, cols as usize, width, spec.seed(seed)))
-        .collect();
-    let mut packed = Packed::new(dtype, width, (cols * matrices) as usize);
-    for (i, tensor) in tensors.iter().enumerate() {
-        packed.fill(tensor, 0..cols as usize, i * cols as usize);
-    }
+    let tensors = self::matrices(variant, spec, matrices, cols, blocks);
+    let packed = side_by_side(&tensors);
     let routed = variant.get(ROWS) == Some(Rows::Routed);
     // Routed: pairs of a row and one of its two experts. Else: a vector for each matrix in every row.
     // Some experts have more pairs than a tile, whatever its size.
