@@ -145,12 +145,17 @@ impl MoeState {
         ChoiceBuffer { kind: ChoiceKind::Experts, buffer: &self.experts, stride: self.config.top_k as usize }
     }
 
-    fn glu_params(&self, rows: u32, inner: u32) -> GluParams {
-        let (alpha, limit) = match self.config.activation {
+    /// Returns the slope of a gate's sigmoid, and the limit of gates and ups.
+    fn alpha_and_limit(&self) -> (f32, f32) {
+        match self.config.activation {
             Activation::Silu => (1.0, 0.0),
             Activation::LimitedSilu { limit } => (1.0, limit),
             Activation::LimitedSwiglu { alpha, limit } => (alpha, limit),
-        };
+        }
+    }
+
+    fn glu_params(&self, rows: u32, inner: u32) -> GluParams {
+        let (alpha, limit) = self.alpha_and_limit();
         GluParams { rows, inner, out_stride: inner, alpha, limit }
     }
 }
@@ -220,7 +225,7 @@ impl MoeState {
         x: &Buf<f32>,
         norm: Option<Norm<'_>>,
     ) -> Result<(), ModelError> {
-        let GluParams { alpha, limit, .. } = self.glu_params(0, 0);
+        let (alpha, limit) = self.alpha_and_limit();
         let rows = Product { norm, ..ctx.product(x, ctx.block_out, ctx.config.hidden_size) };
         let (ids, factors) = (self.experts.bind(), self.weights.bind());
         let pairs = FewPairs { rows, experts: ids, factors, biases: self.biases(experts), alpha, limit };

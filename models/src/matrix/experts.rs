@@ -71,7 +71,6 @@ impl FewExperts {
     /// Whether it multiplies the pairs of `rows` rows.
     pub(crate) fn serves(&self, kernels: &Kernels, of: ExpertMatrices<'_>, rows: u32) -> bool {
         let [gate_up, down] = self.keys(of);
-        let trusts = |key| kernels.profile().runs(&kernels.variant(key));
         let slow = of.gate_up.format.unpacks_slowly() || of.down.format.unpacks_slowly();
         let weights = u64::from(of.gate_up.width) * u64::from(2 * self.inner * of.gate_up.count());
         // Matrices that are small one by one are many: f32 gains where all of them are, as in models for tests.
@@ -81,8 +80,8 @@ impl FewExperts {
             && of.gate_up.format.has_codes()
             && of.down.format.has_codes()
             && kernels.holds_codes(rows, of.gate_up.blocks)
-            && trusts(gate_up)
-            && trusts(down)
+            && kernels.trusts(gate_up)
+            && kernels.trusts(down)
     }
 
     fn keys(&self, of: ExpertMatrices<'_>) -> [Key; 2] {
