@@ -1,23 +1,13 @@
 //! `generate` with the tiny models of every family: greedy tokens of transformers in a batch, after a prefix hit and after
-//! preemption, and what their cache groups hold.
+//! preemption, and what their cache groups hold. Families that keep their blocks as another one does are for the long form:
+//! `models` compares the logits of each.
 
 use kvblock::{AttentionKind, BlockSize, KvCacheSpec, KvDtype, LengthLimits};
 use serde_json::Value;
 
-use crate::{fixture, golden, golden_margins, ids_file, output_ids, run, xtask};
+use crate::{fixture, golden, golden_margins, ids_file, is_long, output_ids, run, xtask};
 
 const TOKENS: usize = 24;
-
-/// Whether the long form of every test is asked for.
-fn is_long() -> bool {
-    std::env::var_os("PAGODA_LONG_TESTS").is_some()
-}
-
-/// Whether a family is left out that keeps its blocks as another one does: `models` compares the logits of each, and the long
-/// form takes all here too.
-fn is_like_another() -> bool {
-    !is_long()
-}
 
 /// A gap between the two largest logits that rounding in f32 does not close.
 const SURE: f32 = 1e-3;
@@ -88,7 +78,7 @@ fn blocks(kv: &Value, group: &str) -> u64 {
 
 #[test]
 fn qwen2_serves() {
-    if is_like_another() {
+    if !is_long() {
         return;
     }
     serves("tiny-qwen2", &Sizes { block: 32, chunk: 64, tight: 14, preempt: "recompute" });
@@ -96,7 +86,7 @@ fn qwen2_serves() {
 
 #[test]
 fn qwen3_serves() {
-    if is_like_another() {
+    if !is_long() {
         return;
     }
     let kv = serves("tiny-qwen3", &Sizes { block: 64, chunk: 64, tight: 8, preempt: "swap" });
@@ -105,7 +95,7 @@ fn qwen3_serves() {
 
 #[test]
 fn experts_of_qwen3_serve() {
-    if is_like_another() {
+    if !is_long() {
         return;
     }
     serves("tiny-qwen3-moe", &Sizes { block: 4, chunk: 64, tight: 110, preempt: "recompute" });
@@ -132,7 +122,7 @@ fn gemma3_has_groups_for_windows() {
 
 #[test]
 fn gpt_oss_has_a_group_for_windows() {
-    if is_like_another() {
+    if !is_long() {
         return;
     }
     let kv = serves("tiny-gpt-oss", &Sizes { block: 16, chunk: 64, tight: 33, preempt: "swap" });
@@ -149,7 +139,7 @@ fn llama4_has_groups_for_chunks() {
 
 #[test]
 fn deepseek_v3_keeps_latents() {
-    if is_like_another() {
+    if !is_long() {
         return;
     }
     let kv = serves("tiny-deepseek-v3", &Sizes { block: 16, chunk: 64, tight: 32, preempt: "swap" });
@@ -251,7 +241,7 @@ fn mistral_recycles() {
 
 #[test]
 fn gpt_oss_recycles() {
-    if is_like_another() {
+    if !is_long() {
         return;
     }
     recycles("tiny-gpt-oss", &["window_16"], AttentionKind::SlidingWindow { window: 16 });

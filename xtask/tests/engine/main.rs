@@ -49,7 +49,12 @@ use tempfile::NamedTempFile;
 
 /// The first `count` of `cases` by default, all of them in the long form: the others say the same of other types, pools or flags.
 fn usual<T>(count: usize, cases: &[T]) -> &[T] {
-    if std::env::var_os("PAGODA_LONG_TESTS").is_some() { cases } else { &cases[..count] }
+    if is_long() { cases } else { &cases[..count] }
+}
+
+/// Whether the long form of every test is asked for.
+fn is_long() -> bool {
+    std::env::var_os("PAGODA_LONG_TESTS").is_some()
 }
 
 /// `xtask COMMAND --json`.

@@ -82,7 +82,7 @@ fn eight_streams_decode_in_the_steps_of_one() {
         let tokens_a_step = number(row, "/decode_tok_s") * number(row, "/step_ms") / 1e3;
         assert!((tokens_a_step - streams).abs() < 1e-6, "{tokens_a_step} tokens a step of {streams} streams");
     }
-    if std::env::var_os("PAGODA_LONG_TESTS").is_some() {
+    if crate::is_long() {
         let ratio = number(&rows[1], "/decode_tok_s") / number(&rows[0], "/decode_tok_s");
         assert!(ratio >= 1.1, "8 streams decode {ratio} times what one does");
     }

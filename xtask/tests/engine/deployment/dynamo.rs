@@ -107,7 +107,7 @@ impl Drop for Indexer {
 /// Runs the commands of the files, but for their addresses. It fetches 60 MB once, so it is for `PAGODA_LONG_TESTS=1`.
 #[test]
 fn the_indexer_finds_what_servers_hold() {
-    if std::env::var_os("PAGODA_LONG_TESTS").is_none() {
+    if !crate::is_long() {
         return;
     }
     for (script, variables) in [from_compose(), from_kubernetes()] {
@@ -140,7 +140,7 @@ fn the_indexer_finds_what_servers_hold() {
 /// Two servers under one indexer, one of which is killed and starts again with nothing in its cache.
 #[test]
 fn the_indexer_follows_two_servers_through_a_restart() {
-    if std::env::var_os("PAGODA_LONG_TESTS").is_none() {
+    if !crate::is_long() {
         return;
     }
     let indexer = Indexer::start();
