@@ -17,7 +17,7 @@ fn partitions_leave_enough_workgroups() {
     };
     for lanes in [Lanes::Workgroup, Lanes::Subgroup(32)] {
         for dtype in [KvDtype::F16, KvDtype::Int8] {
-            let (shape, least) = (shape(dtype), paged_decode::tile(&shape(dtype), lanes));
+            let (shape, least) = (shape(dtype), paged_decode::tile(&shape(dtype), lanes, 0));
             let of_32 = |rows, keys| of(&shape, 32, lanes, rows, keys);
             assert_eq!([of_32(0, 0), of_32(1, 1), of_32(1, 4096)], [least; 3], "{lanes:?}, {dtype:?}");
             assert_eq!([of_32(1, 32_768), of_32(1, 65_536), of_32(1, 131_072)], [512, 1024, 2048]);
@@ -33,8 +33,12 @@ fn partitions_leave_enough_workgroups() {
     // With matrices eight heads are one group.
     let by_matrices = |rows, keys| of(&shape(KvDtype::F16), 64, Lanes::Matrices, rows, keys);
     let one = [by_matrices(0, 0), by_matrices(1, 4096), by_matrices(1, 32_768), by_matrices(1, 131_072)];
-    assert_eq!(one, [64, 64, 256, 1024]);
+    assert_eq!(one, [16, 64, 256, 1024]);
+    assert_eq!([512, 1024, 1025, 2048, 2049].map(|keys| by_matrices(1, keys)), [16, 16, 32, 32, 64]);
     assert_eq!([by_matrices(64, 1024), by_matrices(16, 32_768)], [512, 2048]);
+    // Two KV heads, as in Qwen2.5 3B.
+    let two = KvShape { num_kv_heads: 2, ..shape(KvDtype::F16) };
+    assert_eq!([1, 8, 32, 64].map(|rows| of(&two, 16, Lanes::Matrices, rows, 288)), [16, 16, 32, 64]);
     assert_eq!([partitions(256, 0, 513), partitions(256, 255, 257), partitions(256, 256, 256)], [3, 2, 0]);
 }
 
@@ -100,7 +104,8 @@ proptest! {
     #[test]
     fn no_row_has_more_partitions_than_the_plan_says(
         (kv_heads, group, dtype) in (1u32..9, 1u32..13, prop::sample::select(vec![KvDtype::F16, KvDtype::Fp8])),
-        lens in prop::collection::vec((0u32..300_000, 0u32..300_000), 1..80),
+        lens in prop::sample::select(vec![3_000u32, 300_000])
+            .prop_flat_map(|most| prop::collection::vec((0..most, 0..most), 1..80)),
         longest in 300_000u32..2_000_000,
         fixed in prop::option::of(Just(512)),
     ) {
@@ -117,7 +122,7 @@ proptest! {
             let has = partitions(plan.partition_size, row.first_key, row.len);
             prop_assert!(has <= plan.max_partitions, "{has} of {} keys", plan.partition_size);
         }
-        for tokens in [1, 1_000, 100_000] {
+        for tokens in [1, 300, 1_000, 2_000, 100_000] {
             let listed = planner.listed(&rows, tokens, fixed);
             prop_assert!(listed.max_partitions <= planner.max_listed(&rows, fixed));
         }
