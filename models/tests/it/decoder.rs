@@ -1,5 +1,5 @@
-//! The decoder on the adapter that is there, with bounds checks on: against the logits and tokens of transformers, and
-//! against itself in other chunks, blocks and company.
+//! The decoder on the adapter that is there: against the logits and tokens of transformers, and against itself in other chunks,
+//! blocks and company.
 
 mod choices;
 mod corrected;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
 use attn_kernels::gpu::wgpu::Limits;
-use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use attn_kernels::gpu::{Gpu, GpuOptions};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::split::{SplitCache, SplitPlanner};
 use kvblock::BlockId;
@@ -17,6 +17,7 @@ use super::golden::relative_l2;
 use super::invariance::assert_same;
 use super::options;
 use super::served::{Request, serve, serve_behind};
+use super::tiny::checks;
 
 /// One layer in the shape of DeepSeek V3, but for a narrow residual stream and few token ids.
 struct Model {
@@ -37,7 +38,7 @@ impl Model {
 
     fn decoder(&self, options: &DecoderOptions) -> Decoder {
         static GPU: LazyLock<Arc<Gpu>> = LazyLock::new(|| {
-            let gpu = GpuOptions::new(Checks::On).limits(Limits::default());
+            let gpu = GpuOptions::new(checks()).limits(Limits::default());
             Arc::new(Gpu::open(&gpu).expect("GPU tests need an adapter"))
         });
         Decoder::load(&GPU, &self.config, self.checkpoint.weights(), options).unwrap()

@@ -13,7 +13,7 @@ use super::golden::{compared, relative_l2};
 use super::options;
 use super::random::last_logits;
 use super::served::{Request, serve};
-use super::tiny::{Prompt, Tiny, family, fixture};
+use super::tiny::{Prompt, Tiny, checks, family, fixture};
 use crate::usual;
 
 /// A GPU on which matrices of a tiny model are large, and fill it with a tile.
@@ -24,7 +24,7 @@ pub(super) fn of_a_gpu() -> GpuOptions {
 
 /// An adapter with nothing but what WebGPU promises.
 fn of_webgpu() -> GpuOptions {
-    GpuOptions::new(Checks::On).features(Features::empty()).limits(Limits::default())
+    GpuOptions::new(checks()).features(Features::empty()).limits(Limits::default())
 }
 
 fn open(options: &GpuOptions) -> Gpu {
@@ -67,7 +67,7 @@ fn webgpus_limits_and_no_feature_give_the_logits_of_transformers() {
 fn subgroups_without_f16_give_the_logits_of_transformers() {
     let features = Features::all().difference(Features::SHADER_F16);
     let tiny = family("tiny-llama");
-    equals_reference(tiny, &tiny.prompts[0], open(&GpuOptions::new(Checks::On).features(features)));
+    equals_reference(tiny, &tiny.prompts[0], open(&GpuOptions::new(checks()).features(features)));
 }
 
 /// Few rows and many through integer dot products, which no other test of the decoder reaches: their matrices are too small.

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::thread;
 
-use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use attn_kernels::gpu::wgpu::DeviceType;
+use attn_kernels::gpu::{Checks, Gpu, GpuOptions, adapters};
 use attn_kernels::kernel::KvDtype;
 use bytemuck::Pod;
 use models::{
@@ -18,6 +19,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
 use super::options;
+use crate::is_long;
 
 /// A model and its reference, opened once.
 pub(crate) struct Tiny {
@@ -63,15 +65,25 @@ pub(crate) fn gpu() -> &'static Arc<Gpu> {
     GPUS[TEST.with(|test| test % GPUS.len())].get_or_init(|| Arc::new(open_gpu()))
 }
 
+/// On software drivers, bounds checks in the long form alone: without them kernels are those of the engine, and compiled once for
+/// the tests of both. The tests of single kernels have checks by default.
+pub(crate) fn checks() -> Checks {
+    static CHECKS: LazyLock<Checks> = LazyLock::new(|| {
+        let on_software = adapters().first().is_some_and(|adapter| adapter.device_type == DeviceType::Cpu);
+        if on_software && !is_long() { Checks::Off } else { Checks::On }
+    });
+    *CHECKS
+}
+
 /// A device that no other test uses.
 pub(crate) fn open_gpu() -> Gpu {
-    Gpu::open(&GpuOptions::new(Checks::On)).expect("GPU tests need an adapter")
+    Gpu::open(&GpuOptions::new(checks())).expect("GPU tests need an adapter")
 }
 
 /// One without buffers in memory of the host.
 pub(crate) fn gpu_without_host_buffers() -> &'static Arc<Gpu> {
     static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
-    let options = GpuOptions::new(Checks::On).host_buffers(false);
+    let options = GpuOptions::new(checks()).host_buffers(false);
     GPU.get_or_init(|| Arc::new(Gpu::open(&options).expect("GPU tests need an adapter")))
 }
 

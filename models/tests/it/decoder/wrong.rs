@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use attn_kernels::gpu::{Gpu, GpuOptions};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::verdicts::Verdicts;
 use attn_kernels::{Level, NamedVariant};
@@ -11,7 +11,7 @@ use models::{Checkpoint, Decoder, ModelError};
 use super::options;
 use super::profiles::{equals_reference, of_a_gpu};
 use super::random::last_logits;
-use super::tiny::{family, fixture};
+use super::tiny::{checks, family, fixture};
 
 /// A device that gets `wrong` variants wrong.
 fn open(options: &GpuOptions, wrong: impl Fn(&NamedVariant) -> bool) -> Gpu {
@@ -29,12 +29,12 @@ fn passed_over(decoder: &Decoder) -> Vec<&'static str> {
 
 #[test]
 fn without_subgroups_kernels_without_them_run() {
-    let gpu = Gpu::open(&GpuOptions::new(Checks::On)).expect("GPU tests need an adapter");
+    let gpu = Gpu::open(&GpuOptions::new(checks())).expect("GPU tests need an adapter");
     if gpu.level() < Level::Subgroup {
         return;
     }
     for name in ["tiny-llama", "tiny-deepseek-v4"] {
-        let gpu = open(&GpuOptions::new(Checks::On), |named| named.level() >= Level::Subgroup);
+        let gpu = open(&GpuOptions::new(checks()), |named| named.level() >= Level::Subgroup);
         let passed_over = passed_over(&equals_reference(family(name), &family(name).prompts[0], gpu));
         assert!(passed_over.iter().any(|name| name.starts_with("rms_norm-")), "{name}: {passed_over:?}");
     }
@@ -66,7 +66,7 @@ fn what_nothing_else_does_is_refused_by_name() {
     let tokens = [3, 1, 4, 1, 5];
 
     let decode = |named: &NamedVariant| named.name == "paged_decode-fp8";
-    let gpu = Arc::new(open(&GpuOptions::new(Checks::On), decode));
+    let gpu = Arc::new(open(&GpuOptions::new(checks()), decode));
     for dtype in [KvDtype::F16, KvDtype::Int8] {
         assert!(
             last_logits(&mut load(Arc::clone(&gpu), dtype).unwrap(), &tokens).iter().all(|x| x.is_finite())
@@ -76,7 +76,7 @@ fn what_nothing_else_does_is_refused_by_name() {
     insta::assert_snapshot!(refused(&gpu, error), @"paged_decode over KV in fp8: the self-test found paged_decode-fp8 wrong on ADAPTER, DRIVER, and nothing else does the same");
 
     let embed = |named: &NamedVariant| named.variant.kernel.name == "embed";
-    let gpu = Arc::new(open(&GpuOptions::new(Checks::On), embed));
+    let gpu = Arc::new(open(&GpuOptions::new(checks()), embed));
     let error = load(Arc::clone(&gpu), KvDtype::F16).unwrap_err();
     insta::assert_snapshot!(refused(&gpu, error), @"weights in f32: the self-test found embed-f32 wrong on ADAPTER, DRIVER, and nothing else does the same");
 }
