@@ -200,10 +200,10 @@ fn deepseek_v4_of_other_sizes_agrees_with_transformers() {
 }
 
 /// As it is published: linear layers in fp8, experts in fp4 with e8m0 scales, or in fp8 too with f32 scales. Transformers reads
-/// the same file.
+/// the same file. By default those in fp4: of fp8 alone `published_fp8_computes_what_its_numbers_do`.
 #[test]
 fn deepseek_v4_as_published_agrees_with_transformers() {
-    for name in ["tiny-deepseek-v4-fp4", "tiny-deepseek-v4-fp8"] {
+    for &name in usual(1, &["tiny-deepseek-v4-fp4", "tiny-deepseek-v4-fp8"]) {
         let tiny = family(name);
         f32_kv_gives_the_logits_and_tokens(tiny, sizes_in_f32(tiny));
         if is_long() {

@@ -10,7 +10,7 @@ use sparse_select::dsa::fp8;
 use super::options;
 use super::random::{last_logits, load};
 use super::tiny::{family, fixture, gpu};
-use crate::usual;
+use crate::{is_long, usual};
 
 /// Standard deviation of what is between two lists over that of the second.
 fn distance(got: &[f32], want: &[f32]) -> f32 {
@@ -51,7 +51,7 @@ fn every_layout_of_tensors_computes_nearly_the_same() {
     }
 }
 
-/// Fewer bits are farther from what transformers computes, within the classes of 8, 6, 5 and 4 bits.
+/// Fewer bits are farther from what transformers computes, within the classes of 8, 6, 5 and 4 bits; by default the first and last.
 #[test]
 fn types_of_fewer_bits_lose_more() {
     let mut spec = RandomSpec::parse("smollm2-135m:f32,layers=1").unwrap();
@@ -65,9 +65,10 @@ fn types_of_fewer_bits_lose_more() {
         let checkpoint = random().quantize(&config, to).unwrap();
         distance(&last_logits(&mut load(&checkpoint), &tokens), &want)
     };
-    let [eight, six, five, four] = [Dtype::Q8_0, Dtype::Q6_K, Dtype::Q5_1, Dtype::Q4_0].map(loss);
-    let grows = 0.0 < eight && eight < six && six < five && five < four && four < 0.4;
-    assert!(grows, "{eight} {six} {five} {four}");
+    let types = [Dtype::Q8_0, Dtype::Q6_K, Dtype::Q5_1, Dtype::Q4_0];
+    let losses: Vec<f32> = types.into_iter().step_by(if is_long() { 1 } else { 3 }).map(loss).collect();
+    let grows = losses.is_sorted_by(|less, more| less < more) && losses.iter().all(|loss| *loss < 0.4);
+    assert!(grows && losses[0] > 0.0, "{losses:?}");
 }
 
 #[test]
