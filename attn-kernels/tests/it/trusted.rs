@@ -148,7 +148,7 @@ fn attention() -> impl Strategy<Value = Attention> {
 }
 
 proptest! {
-    #![proptest_config(cases(4))]
+    #![proptest_config(cases(2))]
 
     #[test]
     fn decode(
@@ -189,7 +189,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(2))]
+    #![proptest_config(cases(1))]
 
     /// Prefill of shapes of which a software driver compiles a lane in a few seconds.
     #[test]

@@ -29,13 +29,14 @@ pub(crate) fn is_long() -> bool {
     std::env::var_os("PAGODA_LONG_TESTS").is_some()
 }
 
-/// `cases` by default, `PROPTEST_CASES` where it is set. The long form of all tests asks for thousands, of which some kernels
-/// take hours of a software driver: there it is 32 times `cases` at most. Cases are made from seeds: failing ones need no file.
+/// `cases` by default, four times as many in the long form, `PROPTEST_CASES` where it is set. The long form of all tests asks for
+/// thousands, of which some kernels take hours of a software driver: there it is 32 times `cases` at most. Cases are made from
+/// seeds: failing ones need no file.
 pub(crate) fn cases(cases: u32) -> Config {
     let default = Config { failure_persistence: None, max_shrink_iters: 64, ..Config::default() };
-    let most = if is_long() { 32 * cases } else { u32::MAX };
+    let (usual, most) = if is_long() { (4 * cases, 32 * cases) } else { (cases, u32::MAX) };
     let asked = std::env::var_os("PROPTEST_CASES").map(|_| default.cases.min(most));
-    Config { cases: asked.unwrap_or(cases), ..default }
+    Config { cases: asked.unwrap_or(usual), ..default }
 }
 
 /// Fails if a case of the variant that `spec` chooses is not what its reference leaves. Names what the device does not run.

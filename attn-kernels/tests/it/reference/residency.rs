@@ -193,13 +193,18 @@ fn check(
 }
 
 proptest! {
-    #![proptest_config(cases(6))]
+    #![proptest_config(cases(3))]
+
     #[test]
     fn a_missing_page_gets_a_place(pages in 1u32..=16, seed: u64) {
         if let Some(gpu) = gpu() {
             assert_draw_passes(gpu, residency::variant(&SHAPE, pages * SHAPE.block_size), seed);
         }
     }
+}
+
+proptest! {
+    #![proptest_config(cases(6))]
 
     #[test]
     fn pages_get_places(
