@@ -9,6 +9,11 @@ mod layout;
 mod random;
 mod self_test;
 
+/// Every how many of some cases run by default: all of them do in the long form.
+fn every(count: usize) -> usize {
+    if kernels::device::is_long() { 1 } else { count }
+}
+
 /// The first `count` of `cases` by default, all of them in the long form: the others say the same of more types or rows, and
 /// compile kernels of their own.
 fn usual<T>(count: usize, cases: &[T]) -> &[T] {

@@ -96,12 +96,13 @@ impl Product {
     }
 }
 
-/// One format with an offset, one without, and the one whose halves have scales of their own; by default epilogues take turns.
+/// One format with an offset, the one whose halves have scales of their own, and in the long form one without; by default epilogues
+/// take turns.
 #[test]
 fn a_row_alone_is_a_row_among_many_to_the_bit() {
     let Some(gpu) = gpu() else { return };
     let mut epilogues = [Epilogue::Add, Epilogue::SiluMul];
-    for dtype in [Dtype::Q4_K, Dtype::Q8_0, Dtype::Q6_K] {
+    for &dtype in usual(2, &[Dtype::Q4_K, Dtype::Q6_K, Dtype::Q8_0]) {
         epilogues.rotate_left(1);
         for &epilogue in usual(1, &epilogues) {
             Product::new(dtype, epilogue, [67, 70, 72], 3).check(gpu);

@@ -76,7 +76,7 @@ fn router(gpu: &Gpu, moe: &MoeConfig, source: ExpertSource) -> Variant {
 }
 
 proptest! {
-    #![proptest_config(cases(24))]
+    #![proptest_config(cases(12))]
     #[test]
     fn routes_rows(moe in routers(), rows in 1u32..6, hashed in prop::bool::weighted(0.2), seed: u64) {
         let Some(gpu) = gpu() else { return Ok(()) };
@@ -148,7 +148,7 @@ const HOSTILE: [f32; 9] = [
 ];
 
 proptest! {
-    #![proptest_config(cases(24))]
+    #![proptest_config(cases(12))]
 
     /// Products with matrices of experts, those by cooperative matrices too, take tiles and order for indices, unchecked.
     #[test]
