@@ -149,7 +149,7 @@ pub struct PortabilityArgs {
     #[arg(long, value_name = "ID")]
     pub device: Vec<String>,
 
-    /// Compile for one device and run the checkers, as CI does
+    /// Compile one variant of each kernel and level for one device, and run the checkers, as CI does
     #[arg(long, conflicts_with = "device")]
     pub quick: bool,
 

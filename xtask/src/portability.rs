@@ -84,7 +84,7 @@ pub fn run(args: &PortabilityArgs) -> Result<()> {
     let wanted = devices::named(&args.device, args.quick)?;
     let wanted: Vec<_> =
         wanted.into_iter().filter(|device| !args.without.iter().any(|id| id == device.id)).collect();
-    let texts = Texts::write(args.kernel.as_deref())?;
+    let texts = Texts::write(args.kernel.as_deref(), args.quick)?;
     let (found, missing) = tasks::run(&wanted, &texts)?;
     for (device, reason) in &missing {
         eprintln!("could not get {} ({}): {reason}", device.id, device.title);

@@ -35,7 +35,7 @@ with registers shows.
 
 ```sh
 cargo xtask portability                          # every device, with the bounds: some minutes
-cargo xtask portability --quick                  # part of them, as CI does
+cargo xtask portability --quick                  # one variant of each kernel and level, on part of them, as CI does
 cargo xtask portability --device rdna3 --kernel paged_prefill
 cargo xtask portability --json                   # an object a device, then one a kernel, with all that the driver tells
 ```

@@ -124,7 +124,7 @@ fn texts_of_devices() {
 /// A text for a device without a type of 8 bits has none.
 #[test]
 fn bytes_by_fields() {
-    let texts = Texts::write(Some("dequantise-int8")).unwrap();
+    let texts = Texts::write(Some("dequantise-int8"), false).unwrap();
     let int8 = |bytes: Bytes| {
         let file = texts.all[0].spirv_for(Target { bytes, ..Target::ANY }).unwrap();
         let bytes = std::fs::read(file).unwrap();

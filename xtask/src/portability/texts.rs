@@ -1,5 +1,6 @@
 //! Kernels in the forms that compilers read, in files.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -111,14 +112,16 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    /// Writes every variant of all crates with `filter` in its name.
+    /// Writes every variant of all crates with `filter` in its name; with `quick` one of each kernel and level.
     ///
     /// # Errors
     /// If there is none, or one cannot be translated.
-    pub(super) fn write(filter: Option<&str>) -> Result<Self> {
+    pub(super) fn write(filter: Option<&str>, quick: bool) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let mut variants = crate::kernels::variants();
         variants.retain(|named| filter.is_none_or(|filter| named.name.contains(filter)));
+        let mut kernels = BTreeSet::new();
+        variants.retain(|named| !quick || kernels.insert((named.variant.kernel.name, named.level())));
         ensure!(!variants.is_empty(), "no kernel has {} in its name", filter.unwrap_or_default());
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let parts = variants.chunks(variants.len().div_ceil(threads));
