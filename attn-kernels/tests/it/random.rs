@@ -58,8 +58,8 @@ fn each_kernel(gpu: &Gpu, levels: &[Level], sizes: Sizes, which: Index, seed: u6
 proptest! {
     #![proptest_config(Config { max_shrink_iters: 0, ..cases(1) })]
 
-    /// By default the seed also draws which eighteenth of the variants it is: a software driver compiles again for other sizes, and
-    /// `self_test` runs all of them.
+    /// By default the seed also draws which eighteenth of the variants it is: a software driver compiles again for other sizes,
+    /// and `self_test` runs all of them.
     #[test]
     fn every_variant_computes_what_its_reference_does(seed: u64) {
         if let Some(gpu) = gpu() {

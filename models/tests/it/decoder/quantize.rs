@@ -51,7 +51,8 @@ fn every_layout_of_tensors_computes_nearly_the_same() {
     }
 }
 
-/// Fewer bits are farther from what transformers computes, within the classes of 8, 6, 5 and 4 bits; by default the first and last.
+/// Fewer bits are farther from what transformers computes, within the classes of 8, 6, 5 and 4 bits; by default the first and
+/// the last.
 #[test]
 fn types_of_fewer_bits_lose_more() {
     let mut spec = RandomSpec::parse("smollm2-135m:f32,layers=1").unwrap();

@@ -96,8 +96,8 @@ impl Product {
     }
 }
 
-/// One format with an offset, the one whose halves have scales of their own, and in the long form one without; by default epilogues
-/// take turns.
+/// One format with an offset, the one whose halves have scales of their own, and in the long form one without; by default
+/// epilogues take turns.
 #[test]
 fn a_row_alone_is_a_row_among_many_to_the_bit() {
     let Some(gpu) = gpu() else { return };

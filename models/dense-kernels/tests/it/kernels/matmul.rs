@@ -185,8 +185,8 @@ fn every_tiling_and_epilogue_to_the_bit() {
     }
 }
 
-/// Tiles of few rows and of many, at edges in both directions, for every storage type and epilogue; by default they take turns, for
-/// the types that `every_storage_type` leaves out.
+/// Tiles of few rows and of many, at edges in both directions, for every storage type and epilogue; by default they take turns,
+/// for the types that `every_storage_type` leaves out.
 #[test]
 fn tiles_add_up_as_lanes_do_to_the_bit() {
     let Some(gpu) = gpu() else { return };
