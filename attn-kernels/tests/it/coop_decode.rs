@@ -170,7 +170,9 @@ fn agrees_with_paged_decode() {
             (1, 32, 16, 9),
         ] {
             let shape = shape(num_kv_heads, head_dim, block_size, dtype);
-            for (partition, loud) in [(64, 0.5), (256, 1.0), (2048, 1.0), (1 << 31, 8.0), (64, 8.0)] {
+            let partitions =
+                [(16, 0.5), (32, 8.0), (64, 0.5), (256, 1.0), (2048, 1.0), (1 << 31, 8.0), (64, 8.0)];
+            for (partition, loud) in partitions {
                 Decode::new(shape, group, partition, loud).check(&gpu);
             }
         }
