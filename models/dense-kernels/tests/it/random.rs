@@ -13,7 +13,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::Config;
 
-use crate::kernels::device::{assert_draw_passes, assert_passes, cases, gpu, is_long};
+use crate::every;
+use crate::kernels::device::{assert_draw_passes, assert_passes, cases, gpu};
 
 proptest! {
     #![proptest_config(Config { max_shrink_iters: 0, ..cases(1) })]
@@ -23,7 +24,7 @@ proptest! {
     #[test]
     fn every_variant_computes_what_its_reference_does(seed: u64) {
         if let Some(gpu) = gpu() {
-            let every = if is_long() { 1 } else { 9 };
+            let every = every(9) as u64;
             let variants = variants().into_iter().filter(|named| named.level() <= Level::Subgroup);
             let drawn = (seed % every..).zip(variants).filter(|(n, _)| n.is_multiple_of(every));
             drawn.for_each(|(_, named)| assert_passes(gpu, &named, &Spec::random(seed)));

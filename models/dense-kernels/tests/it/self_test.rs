@@ -10,7 +10,8 @@ use attn_kernels::{Level, NamedVariant, TextLength};
 use dense_kernels::kernel::{catalog, variants};
 use dense_kernels::self_test::cases;
 
-use crate::kernels::device::{assert_passes, is_long, uncompared};
+use crate::every;
+use crate::kernels::device::{assert_passes, uncompared};
 
 fn gpu(checks: Checks) -> Option<Gpu> {
     if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
@@ -110,7 +111,7 @@ fn tiles_pass_in_the_middle_text() {
     let mut tiles = 0..;
     every_passes_on(&gpu, |named| {
         named.variant.kernel.name == "matmul_tile"
-            && tiles.next().is_some_and(|n: u32| is_long() || n.is_multiple_of(8))
+            && tiles.next().is_some_and(|n: usize| n.is_multiple_of(every(8)))
     });
 }
 
