@@ -192,8 +192,8 @@ impl SplitPlanner {
         let (lanes, least) = (self.lanes(sum), self.least(longest, self.budget()));
         let SplitCache::Heads(shape) = &self.cache else { return (lanes, least) };
         let size = partition_of(&self.profile.tuning, shape, self.num_heads, lanes, sum, longest);
-        // One partition needs no reduction, which is more than matrices take for sixteen steps less; and a processor in place of
-        // a device is full with any size.
+        // One partition needs no reduction, but by matrices its sixteen steps one after the other take longer than one.
+        // A processor in place of a device is full with any size.
         let one = lanes != Lanes::Matrices && most() <= 1;
         let large = self.profile.software || least > PARTITION || one;
         (lanes, if large { size.max(least) } else { size })
@@ -281,7 +281,8 @@ fn partition_of(
     let of_a_partition = workgroups(shape, num_heads, lanes);
     let most = keys * of_a_partition / enough(tuning, shape, num_heads, lanes);
     let power = |most: u64| 1 << most.clamp(1, tuning.max_partition.into()).ilog2();
-    // Half as many of the shorter ones fill a device: on an H200 64 rows of 288 keys lose 4 % by halves of 64.
+    // Half as many workgroups are enough for the shorter ones: on an H200 64 rows of 288 keys over two KV heads lose 4 % by
+    // partitions of 32 in place of 64.
     let size = power(most).max(power(2 * most).min(long)).max(tile);
     let unit = size.min(long).max(tile);
     let even = longest.div_ceil(longest.div_ceil(size).max(1)).next_multiple_of(unit);
@@ -295,9 +296,9 @@ fn max_partitions(tuning: &Tuning, shape: &KvShape, num_heads: u32, lanes: Lanes
     let filling = 2 * enough(tuning, shape, num_heads, lanes) / workgroups(shape, num_heads, lanes);
     let filling = u32::try_from(filling).unwrap_or(u32::MAX - 3) + 1;
     // Short rows may have more partitions than long ones.
-    let smallest = |keys: u32| keys.div_ceil(paged_decode::tile(shape, lanes, keys));
-    let smallest = smallest(keys).max(smallest(keys.min(SHORT)));
-    2 + filling.min(smallest).max(keys.div_ceil(tuning.max_partition))
+    let tiles = |keys: u32| keys.div_ceil(paged_decode::tile(shape, lanes, keys));
+    let tiles = tiles(keys).max(tiles(keys.min(SHORT)));
+    2 + filling.min(tiles).max(keys.div_ceil(tuning.max_partition))
 }
 
 /// Workgroups that fill the device.

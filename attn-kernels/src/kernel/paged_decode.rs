@@ -168,7 +168,7 @@ pub fn tile(shape: &KvShape, lanes: Lanes, longest: u32) -> u32 {
         Lanes::Workgroup => 256,
         Lanes::Subgroup(_) if shape.dtype.is_code() => 256,
         Lanes::Subgroup(_) => 128,
-        // On an H200 with eight heads a KV head, against four steps at any length: of up to 320 keys one stream decodes 5 to 11 %
+        // On an H200 with eight heads a KV head, against four steps at any length: of up to 320 keys one stream decodes 3 to 11 %
         // more tokens, eight 3 to 18 %; at 8,192, where there is more to merge than that spares, one step takes 7 % off.
         Lanes::Matrices => longest.div_ceil(SHORT).next_power_of_two().min(4) * paged_decode_coop::KEYS,
     }
