@@ -98,7 +98,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
     #unroll g < GROUP
         #unroll i < QUADS
             let at = row * params.q_stride + (head0 + g) * HEAD_DIM + (quad0 + i) * 4u;
-            r.q[g][i] = vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * params.scale;
+            r.q[g][i] = q_quad(at) * params.scale;
         #end
         r.top[g] = LOWEST;
         if (!first_dispatch) {
@@ -107,8 +107,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
             r.top[g] = max(lse[at], LOWEST);
             r.sum[g] = select(1.0, 0.0, lse[at] <= LOWEST);
             #unroll i < QUADS
-                let o = at * HEAD_DIM + (quad0 + i) * 4u;
-                r.o[g][i] = vec4(out[o], out[o + 1u], out[o + 2u], out[o + 3u]);
+                r.o[g][i] = out_quad(at * HEAD_DIM + (quad0 + i) * 4u);
             #end
         }
     #end
@@ -130,15 +129,27 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
     #unroll g < GROUP
         let at = (group.z * params.part_rows + row) * params.num_heads + head0 + g;
         #unroll i < QUADS
-            let o = select(r.o[g][i] / r.sum[g], vec4(0.0), r.sum[g] == 0.0);
-            for (var d = 0u; d < 4u; d++) {
-                out[at * HEAD_DIM + (quad0 + i) * 4u + d] = o[d];
-            }
+            put_out(at * HEAD_DIM + (quad0 + i) * 4u, select(r.o[g][i] / r.sum[g], vec4(0.0), r.sum[g] == 0.0));
         #end
         if (quad0 == 0u) {
             lse[at] = select(r.top[g] + log(r.sum[g]), params.neg_inf, r.sum[g] == 0.0);
         }
     #end
+}
+
+// Written out for each quad, these would be most of the text.
+fn q_quad(at: u32) -> vec4<f32> {
+    return vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]);
+}
+
+fn out_quad(at: u32) -> vec4<f32> {
+    return vec4(out[at], out[at + 1u], out[at + 2u], out[at + 3u]);
+}
+
+fn put_out(at: u32, quad: vec4<f32>) {
+    for (var d = 0u; d < 4u; d++) {
+        out[at + d] = quad[d];
+    }
 }
 
 // Eight keys from position `first` on, of which the rows of the tile together see those from `low` to `last`. No others

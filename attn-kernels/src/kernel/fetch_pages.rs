@@ -3,6 +3,7 @@
 use super::KvShape;
 use crate::Variant;
 use crate::declare::one;
+use crate::profile::DeviceProfile;
 use crate::rows::{KvWord, WrittenBlock};
 
 kernel! {
@@ -74,6 +75,13 @@ impl FetchPagesParams {
             first_block: 0,
             num_blocks: u32::MAX,
         }
+    }
+
+    /// Sets the number of workgroups to what the device gains from: a software driver has no bus to keep busy, and starts each
+    /// of them whether there is a page for it or not, 256 in 0.5 ms.
+    #[must_use]
+    pub fn for_device(self, profile: &DeviceProfile) -> Self {
+        Self { workgroups: if profile.software { 1 } else { self.workgroups }, ..self }
     }
 }
 

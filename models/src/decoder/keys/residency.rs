@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
-use attn_kernels::kernel::fetch_pages;
+use attn_kernels::kernel::fetch_pages::{self, FetchPagesParams};
 use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::kernel::residency::{self, ResidencyBuffers, ResidencyParams};
 use attn_kernels::rows::{KvWord, PageRequest, PhysicalBlock, WrittenBlock};
@@ -41,6 +41,8 @@ use crate::{DecoderConfig, KvPool, ModelError, Reach};
 pub(in crate::decoder) struct Residency {
     assign: Arc<Pipeline>,
     copy: Arc<Pipeline>,
+    /// Parameters that all copies share.
+    copied: FetchPagesParams,
     num_slots: u32,
     /// Bytes of a page: K and V of a block for one KV head.
     page_bytes: u64,
@@ -155,6 +157,7 @@ impl Residency {
         Ok(Self {
             assign: gpu.pipeline(&residency::variant(shape, select_block))?,
             copy: gpu.pipeline(&fetch_pages::variant())?,
+            copied: FetchPagesParams::new(shape, num_slots).for_device(gpu.profile()),
             num_slots,
             page_bytes: 2 * shape.block_bytes() as u64 / u64::from(shape.num_kv_heads),
             pages_per_block: select_block / shape.block_size,

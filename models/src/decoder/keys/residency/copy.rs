@@ -52,7 +52,7 @@ impl Residency {
             touched: copied.count,
             first_block: copied.held.start,
             num_blocks: copied.held.end - copied.held.start,
-            ..FetchPagesParams::new(kv.shape(), self.num_slots)
+            ..self.copied
         };
         let buffers = FetchPagesBuffers {
             fetches: resident.fetches(copied.reason).bind(),

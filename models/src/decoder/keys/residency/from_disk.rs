@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use attn_kernels::gpu::Gpu;
-use attn_kernels::kernel::fetch_pages::{self, FetchPagesBuffers, FetchPagesParams};
+use attn_kernels::kernel::fetch_pages::{self, FetchPagesBuffers};
 use attn_kernels::kernel::residency::HEADER;
 use rustc_hash::FxHashMap;
 use sparse_select::Policy;
@@ -172,7 +172,6 @@ impl Residency {
     fn copy_staged(&self, context: &mut TransferContext<'_>, layer: usize) {
         let (Some(disk), Some(resident)) = (&self.disk, &self.layers[layer]) else { return };
         let (staged, (k, v)) = (disk.fetcher.staged(), context.kv.layer(layer));
-        let params = FetchPagesParams::new(context.kv.shape(), self.num_slots);
         let buffers = FetchPagesBuffers {
             fetches: staged.fetches.bind(),
             host_k: staged.k.bind(),
@@ -182,7 +181,7 @@ impl Residency {
             k: k.bind(),
             v: v.bind(),
         };
-        context.pass.dispatch(&self.copy, &params, buffers, fetch_pages::grid(&params));
+        context.pass.dispatch(&self.copy, &self.copied, buffers, fetch_pages::grid(&self.copied));
     }
 }
 
