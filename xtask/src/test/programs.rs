@@ -22,8 +22,9 @@ use super::{FEATURES, cargo};
 /// Programs that run at a time.
 const AT_A_TIME: usize = 2;
 
-/// Packages whose programs take longest, on a machine without a cache of shaders: begun last, one would be alone at the end.
-const LONGEST: [&str; 3] = ["models it", "xtask engine", "attn-kernels it"];
+/// Packages whose programs take longest: begun last, one would be alone at the end. Those of the engine and of `models` run the
+/// same kernels, and without a cache of shaders would both compile them if they began together.
+const LONGEST: [&str; 3] = ["xtask engine", "attn-kernels it", "models it"];
 
 /// A message of cargo's; of most kinds, all that counts is that they are of no interest.
 #[derive(Deserialize)]
