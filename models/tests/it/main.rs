@@ -19,6 +19,11 @@ fn usual<T>(count: usize, cases: &[T]) -> &[T] {
     if is_long() { cases } else { &cases[..count] }
 }
 
+/// Every how many of some cases run by default: all of them do in the long form.
+fn every(count: usize) -> usize {
+    if is_long() { 1 } else { count }
+}
+
 /// `count` cases of a property by default, `PROPTEST_CASES` if it is set. The long form of all tests asks for thousands, which
 /// take hours of a software driver: there it is 32 times `count` at most. Failing cases need no file: their inputs are printed.
 fn cases(count: u32) -> Config {

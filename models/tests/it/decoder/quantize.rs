@@ -10,7 +10,7 @@ use sparse_select::dsa::fp8;
 use super::options;
 use super::random::{last_logits, load};
 use super::tiny::{family, fixture, gpu};
-use crate::{is_long, usual};
+use crate::{every, usual};
 
 /// Standard deviation of what is between two lists over that of the second.
 fn distance(got: &[f32], want: &[f32]) -> f32 {
@@ -67,7 +67,7 @@ fn types_of_fewer_bits_lose_more() {
         distance(&last_logits(&mut load(&checkpoint), &tokens), &want)
     };
     let types = [Dtype::Q8_0, Dtype::Q6_K, Dtype::Q5_1, Dtype::Q4_0];
-    let losses: Vec<f32> = types.into_iter().step_by(if is_long() { 1 } else { 3 }).map(loss).collect();
+    let losses: Vec<f32> = types.into_iter().step_by(every(3)).map(loss).collect();
     let grows = losses.is_sorted_by(|less, more| less < more) && losses.iter().all(|loss| *loss < 0.4);
     assert!(grows && losses[0] > 0.0, "{losses:?}");
 }

@@ -7,7 +7,7 @@ use models::{Checkpoint, Decoder, DecoderConfig, Dtype, RandomSpec};
 
 use super::options;
 use super::tiny::{fixture, gpu};
-use crate::{is_long, usual};
+use crate::{every, usual};
 
 /// Logits of the last of 20 tokens.
 fn logits(spec: RandomSpec) -> Vec<f32> {
@@ -50,7 +50,7 @@ fn every_type_gives_sane_logits() {
     // Products with experts are other kernels; by default every other type runs, and they take turns: the tests of single kernels
     // have all.
     let mut shapes = ["tiny-moe", "tiny-llama"];
-    for dtype in Dtype::ALL.into_iter().step_by(if is_long() { 1 } else { 2 }) {
+    for dtype in Dtype::ALL.into_iter().step_by(every(2)) {
         shapes.rotate_left(1);
         for shape in usual(1, &shapes) {
             let spec = RandomSpec::parse(shape).unwrap().dtype(dtype);
