@@ -1,6 +1,6 @@
 // Sums over one block of k in the order of sums_loops, with activations that eight lanes load for each other. llvmpipe unrolls
-// no long loop, and then moves elements of arrays through memory, lane by lane. A lane's four columns are one vector: the text
-// is parsed in a quarter of the time.
+// no long loop, and then moves elements of arrays through memory, lane by lane. A lane's four columns are one vector: naga
+// parses that in 5.4 ms, sums one by one in 40.
 const_assert COLS_PER_LANE == 4u;
 
 fn block_sums(block: u32, first_col: u32, place: Place, lane: u32) -> Sums {
