@@ -7,6 +7,8 @@ use std::process::Command;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::is_long;
+
 /// Twenty prompts, of which those of 2,000 tokens take minutes without a GPU.
 const ALL: &str = "(policies: [\"full\"], chunk: 512, texts: [], needles: [
     (task: qa_1, lengths: [350], samples: 4),
@@ -24,10 +26,9 @@ struct Reference {
 #[test]
 fn answers_are_those_of_transformers() {
     let reference: Reference = serde_json::from_str(include_str!("../fixtures/ruler.json")).unwrap();
-    let long = std::env::var_os("PAGODA_LONG_TESTS").is_some_and(|value| value == "1");
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("plan.ron");
-    fs::write(&plan, if long { ALL } else { SHORT }).unwrap();
+    fs::write(&plan, if is_long() { ALL } else { SHORT }).unwrap();
     let mut bench = Command::new(env!("CARGO_BIN_EXE_xtask"));
     let done = bench.args(["bench", "policies", "--json", "--plan"]).arg(&plan).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -36,7 +37,7 @@ fn answers_are_those_of_transformers() {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert_eq!(cells.len(), if long { 20 } else { 1 });
+    assert_eq!(cells.len(), if is_long() { 20 } else { 1 });
     for cell in cells {
         let (task, answer) = (cell["task"].as_str().unwrap(), cell["answer"].as_str().unwrap());
         // A reference ends where rounding decides between two tokens.
