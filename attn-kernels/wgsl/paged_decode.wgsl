@@ -38,6 +38,7 @@
 // Keys of a step. It starts at a block: TILE is a multiple of every block size.
 const TILE: u32 = 256u;
 const WG: u32 = TILE / 2u;
+const SPANS: u32 = 1u;
 // Lanes of one token in the value phase own eight dimensions each; as many tokens as fit go side by side.
 const TOKEN_GROUPS: u32 = WG / CHUNKS;
 // No lane goes past the step.

@@ -1,4 +1,4 @@
-// paged_decode for adapters whose subgroups all have SUBGROUP lanes, CHUNKS at least: each subgroup goes through its keys by
+// paged_decode for adapters whose subgroups all have SUBGROUP lanes: each subgroup goes through its keys by
 // itself, a tile of as many as its lanes have at a time, and what they found is merged at the end. Weights and places
 // travel by shuffles, so that no barrier stands between the keys of a partition. Buffers, partitions, grid and bytes moved are
 // those of paged_decode.
@@ -14,6 +14,8 @@
 #import kv = kv_f16
 // Keys of a lane in a tile.
 #import KEYS = 1
+// Times eight dimensions that a lane owns: more than one if a key has more than its subgroup has lanes.
+#import SPANS = 1
 #import keys = lane_key
 #import trips = trips_known
 #import decode_part
@@ -25,12 +27,12 @@
 #import SLOPES = 8
 #import logit = logit_plain
 
-const WG: u32 = 128u;
+#import WG = 128
 const SUBGROUPS: u32 = WG / SUBGROUP;
 const TILE: u32 = SUBGROUP * KEYS;
-// In the value phase lanes own eight dimensions each of as many keys as fit side by side; the lanes left over idle.
-const SIDES: u32 = SUBGROUP / CHUNKS;
-const_assert SIDES > 0u;
+const_assert SUBGROUP * SPANS >= CHUNKS;
+// In the value phase lanes own dimensions of as many keys as fit side by side; the lanes left over idle.
+const SIDES: u32 = max(SUBGROUP / CHUNKS, 1u);
 const ROUNDS: u32 = (SUBGROUP + SIDES - 1u) / SIDES;
 // No lane goes past the tile.
 const EVEN: bool = ROUNDS % AHEAD == 0u && ROUNDS * SIDES == SUBGROUP;
@@ -93,37 +95,39 @@ fn counts(part: Part, key: u32) -> bool {
 
 // Logits of the lane's keys, LOWEST for those that do not count.
 fn logits_of(queries: Queries, part: Part, key0: u32, places: array<Place, KEYS>) -> array<vec4<f32>, KEYS> {
-    var s: array<vec4<f32>, KEYS>;
+    var logits: array<vec4<f32>, KEYS>;
     let at = k_at(places[0].block, 0u, places[0].offset);
-    for (var first = 0u; first < trips(CHUNKS, part.end); first += CHUNKS_AHEAD) {
-        var k: array<array<kv_chunk, KEYS>, CHUNKS_AHEAD>;
-        #unroll i < CHUNKS_AHEAD
-            k[i] = keys_load(at, first + i);
-        #end
-        #unroll i < CHUNKS_AHEAD
-            let chunk = first + i;
-            #unroll g < GROUP
-                let q_low = query(queries, g, chunk, 0u);
-                let q_high = query(queries, g, chunk, 1u);
-                #unroll j < KEYS
-                    s[j][g] += dot(q_low, kv_low(k[i][j])) + dot(q_high, kv_high(k[i][j]));
+    #unroll s < SPANS
+        for (var first = s * SUBGROUP; first < trips(min((s + 1u) * SUBGROUP, CHUNKS), part.end); first += CHUNKS_AHEAD) {
+            var k: array<array<kv_chunk, KEYS>, CHUNKS_AHEAD>;
+            #unroll i < CHUNKS_AHEAD
+                k[i] = keys_load(at, first + i);
+            #end
+            #unroll i < CHUNKS_AHEAD
+                let chunk = first + i;
+                #unroll g < GROUP
+                    let q_low = query(queries, g, s, chunk, 0u);
+                    let q_high = query(queries, g, s, chunk, 1u);
+                    #unroll j < KEYS
+                        logits[j][g] += dot(q_low, kv_low(k[i][j])) + dot(q_high, kv_high(k[i][j]));
+                    #end
                 #end
             #end
-        #end
-    }
+        }
+    #end
     #unroll j < KEYS
         if (KV_ZERO != 0.0) {
-            s[j] -= vec4(q_zero[0], q_zero[1], q_zero[2], q_zero[3]);
+            logits[j] -= vec4(q_zero[0], q_zero[1], q_zero[2], q_zero[3]);
         }
-        s[j] *= k_factor(places[j].block, places[j].offset);
+        logits[j] *= k_factor(places[j].block, places[j].offset);
         let key = key0 + j;
         let position = context_position(part.context, clamp(key, part.begin, part.end - 1u));
         #unroll g < GROUP
-            s[j][g] = logit(s[j][g], 1.0, part.head0 + g, position, part.position);
+            logits[j][g] = logit(logits[j][g], 1.0, part.head0 + g, position, part.position);
         #end
-        s[j] = select(vec4(LOWEST), s[j], counts(part, key));
+        logits[j] = select(vec4(LOWEST), logits[j], counts(part, key));
     #end
-    return s;
+    return logits;
 }
 
 // Attends to a tile, of which `logits` are those of the lane's keys, from `key0` on.
@@ -152,8 +156,10 @@ fn step(
         mine.v_at[j] = v_at(places[j].block, 0u, places[j].offset);
     #end
     #unroll g < GROUP
-        state.low[g] *= shrink[g];
-        state.high[g] *= shrink[g];
+        #unroll s < SPANS
+            state.low[g * SPANS + s] *= shrink[g];
+            state.high[g * SPANS + s] *= shrink[g];
+        #end
     #end
     #unroll j < KEYS
         state = add_values(lane.in_subgroup, mine.weight[j], mine.v_at[j], state);
@@ -161,25 +167,33 @@ fn step(
     return state;
 }
 
+// The chunk that the lane owns in a span: none from CHUNKS on, if it is not that of another side.
+fn chunk_of(lane: u32, span: u32) -> u32 {
+    return lane + span * SUBGROUP;
+}
+
 // sum[g] += weight[g] * v over one key of every lane, whose values begin at `at`.
 fn add_values(lane: u32, weight: vec4<f32>, at: u32, before: State) -> State {
     var state = before;
-    let chunk_at = lane % CHUNKS * v_at(0u, 1u, 0u);
     let side = lane / CHUNKS;
     for (var first = 0u; first < trips(ROUNDS, lane); first += AHEAD) {
-        var v: array<kv_chunk, AHEAD>;
+        var v: array<array<kv_chunk, SPANS>, AHEAD>;
         #unroll i < AHEAD
-            let owner = min((first + i) * SIDES + side, SUBGROUP - 1u);
-            v[i] = v_load(subgroupShuffle(at, owner) + chunk_at);
+            let value = subgroupShuffle(at, min((first + i) * SIDES + side, SUBGROUP - 1u));
+            #unroll s < SPANS
+                v[i][s] = v_load(value + chunk_of(lane, s) % CHUNKS * v_at(0u, 1u, 0u));
+            #end
         #end
         #unroll i < AHEAD
             let owner = (first + i) * SIDES + side;
             let p = select(vec4(0.0), subgroupShuffle(weight, min(owner, SUBGROUP - 1u)), EVEN || owner < SUBGROUP);
-            let low = kv_low(v[i]) - KV_ZERO;
-            let high = kv_high(v[i]) - KV_ZERO;
-            #unroll g < GROUP
-                state.low[g] = fma(vec4(p[g]), low, state.low[g]);
-                state.high[g] = fma(vec4(p[g]), high, state.high[g]);
+            #unroll s < SPANS
+                let low = kv_low(v[i][s]) - KV_ZERO;
+                let high = kv_high(v[i][s]) - KV_ZERO;
+                #unroll g < GROUP
+                    state.low[g * SPANS + s] = fma(vec4(p[g]), low, state.low[g * SPANS + s]);
+                    state.high[g * SPANS + s] = fma(vec4(p[g]), high, state.high[g * SPANS + s]);
+                #end
             #end
         #end
     }
@@ -213,24 +227,27 @@ fn merge(lane: Lane, dest: Destination, state: State) {
         sums[lane.subgroup] = sum;
     }
     #unroll g < GROUP
-        let low = over_sides(state.low[g] * shrink[g], lane.in_subgroup);
-        let high = over_sides(state.high[g] * shrink[g], lane.in_subgroup);
         // The other half may still be read.
         let half = g % 2u * (2u * SUBGROUPS * CHUNKS);
-        if (lane.in_subgroup < CHUNKS) {
-            let to = half + (lane.subgroup * CHUNKS + lane.in_subgroup) * 2u;
-            merged[to] = low;
-            merged[to + 1u] = high;
-        }
+        #unroll s < SPANS
+            let low = over_sides(state.low[g * SPANS + s] * shrink[g], lane.in_subgroup);
+            let high = over_sides(state.high[g * SPANS + s] * shrink[g], lane.in_subgroup);
+            let chunk = chunk_of(lane.in_subgroup, s);
+            if (chunk < CHUNKS) {
+                let to = half + (lane.subgroup * CHUNKS + chunk) * 2u;
+                merged[to] = low;
+                merged[to + 1u] = high;
+            }
+        #end
         workgroupBarrier();
-        if (lane.index < CHUNKS * 2u) {
+        for (var quad = lane.index; quad < CHUNKS * 2u; quad += WG) {
             var weighted = vec4(0.0);
             var all = 0.0;
             for (var i = 0u; i < trips(SUBGROUPS, lane.index); i++) {
-                weighted += merged[half + i * CHUNKS * 2u + lane.index];
+                weighted += merged[half + i * CHUNKS * 2u + quad];
                 all += sums[i][g];
             }
-            store(dest, g, lane.index, weighted, top[g], all);
+            store(dest, g, quad, weighted, top[g], all);
         }
     #end
 }

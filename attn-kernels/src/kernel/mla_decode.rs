@@ -6,7 +6,7 @@ use super::paged_reduce::PagedReduceParams;
 use super::{KvDtype, KvLayout, KvShape, LaunchError, heads_together, paged_decode, paged_reduce};
 use crate::Variant;
 use crate::declare::{Listed, Sizes, TYPES};
-use crate::profile::Registers;
+use crate::profile::{DeviceProfile, Registers};
 use crate::rows::{DecodeRow, KvWord, PhysicalBlock};
 use crate::slot::{self, Number, OneOf};
 
@@ -270,10 +270,10 @@ const STEADY: Number = Number("STEADY");
 /// Keys whose slots a workgroup knows at a time, and fewest of a partition.
 pub const PARTITION: u32 = 256;
 
-/// The variant of `paged_reduce` that merges the partitions.
+/// The variant of `paged_reduce` that merges the partitions on a device.
 #[must_use]
-pub fn reduce_variant(shape: &LatentShape, attention: &Attention) -> Variant {
-    paged_reduce::variant(&shape.values(), attention)
+pub fn reduce_variant(profile: &DeviceProfile, shape: &LatentShape, attention: &Attention) -> Variant {
+    paged_reduce::best(profile, &shape.values(), attention)
 }
 
 /// Query heads that share one read of the cache, by lanes with `registers`.

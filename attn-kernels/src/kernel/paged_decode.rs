@@ -28,8 +28,11 @@ pub(super) fn listed_by(sizes: &Sizes, lanes: impl Fn(&KvShape) -> Vec<Lanes>) -
             {
                 continue;
             }
-            let part =
-                if let Lanes::Subgroup(lanes) = lanes { format!("{lanes}-{part}") } else { part.clone() };
+            let part = match lanes {
+                Lanes::Subgroup(lanes) => format!("{lanes}-{part}"),
+                Lanes::Alone(_) => format!("software-{part}"),
+                Lanes::Workgroup | Lanes::Matrices => part.clone(),
+            };
             all.push((part, variant(&shape, sizes.num_heads, lanes, &attention)));
         }
     }
@@ -48,6 +51,8 @@ pub enum Lanes {
     Workgroup,
     /// Each subgroup works by itself, if all subgroups of the adapter have this many lanes.
     Subgroup(u32),
+    /// A workgroup is one subgroup of this many lanes: for software drivers, whose barriers switch between subgroups.
+    Alone(u32),
     /// Cooperative matrices, for which queries, keys, values and softmax weights are rounded to f16. Takes no listed tokens.
     Matrices,
 }
@@ -68,15 +73,17 @@ impl Lanes {
         if by_matrices && trusts(&paged_decode_coop::KERNEL, Level::Coop) {
             return Self::Matrices;
         }
-        let size = profile.subgroup_size();
-        let lanes = paged_decode_subgroup::SUBGROUPS.into_iter().find(|lanes| size == Some(*lanes));
         // On an H200 fp8 takes 6 % less time through workgroup memory, and several groups of heads 2 to 8 %.
         let slower = shape.dtype == KvDtype::Fp8 || groups(shape, num_heads, Self::Workgroup) > 1;
         // On an Apple M1 47 registers of int8 go to memory, and none through workgroup memory.
         let spills = profile.registers == Registers::Few && shape.dtype.is_code();
-        let serves = |lanes: &u32| paged_decode_subgroup::serves(shape, *lanes);
-        match lanes.filter(|lanes| !slower && !spills && serves(lanes)) {
-            Some(lanes) if trusts(&paged_decode_subgroup::KERNEL, Level::Subgroup) => Self::Subgroup(lanes),
+        match paged_decode_subgroup::form(profile, shape) {
+            Some(form)
+                if (profile.software || !slower && !spills)
+                    && trusts(&paged_decode_subgroup::KERNEL, Level::Subgroup) =>
+            {
+                form
+            }
             _ => Self::Workgroup,
         }
     }
@@ -165,7 +172,7 @@ pub(crate) const SHORT: u32 = 64 * paged_decode_coop::KEYS;
 #[must_use]
 pub fn tile(shape: &KvShape, lanes: Lanes, longest: u32) -> u32 {
     match lanes {
-        Lanes::Workgroup => 256,
+        Lanes::Workgroup | Lanes::Alone(_) => 256,
         Lanes::Subgroup(_) if shape.dtype.is_code() => 256,
         Lanes::Subgroup(_) => 128,
         // On an H200 with eight heads a KV head, against four steps at any length: of up to 320 keys one stream decodes 3 to 11 %
@@ -209,7 +216,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, lanes: Lanes, attention: &Attent
     let heads = heads_per_group(shape, num_heads, lanes);
     let (variant, run) = match lanes {
         Lanes::Workgroup => (by_workgroups(shape, attention.context).set(super::KV, shape.stored()), 1),
-        Lanes::Subgroup(lanes) => {
+        Lanes::Subgroup(_) | Lanes::Alone(_) => {
             let variant = paged_decode_subgroup::of(shape, lanes, attention.context);
             (variant.set(super::KV, shape.stored()), 1)
         }

@@ -1,35 +1,52 @@
-//! `paged_decode` where all subgroups of an adapter have the same number of lanes: [`Lanes::Subgroup`].
+//! `paged_decode` where all subgroups of an adapter have the same number of lanes: [`Lanes::Subgroup`] and [`Lanes::Alone`].
 
 use super::attention::Context;
 use super::paged_decode::{self, Lanes};
 use super::{KvLayout, KvShape};
 use crate::Variant;
 use crate::declare::{Listed, Sizes};
-use crate::profile::Registers;
+use crate::profile::{DeviceProfile, Registers};
 use crate::slot::{self, Number, OneOf};
 
 kernel! {
     /// The kernel, with the parameters and bindings of [`paged_decode`].
     "paged_decode_subgroup"(super::paged_decode::PagedDecodeParams, super::paged_decode::PagedDecodeBuffers): Attention,
     listed: listed,
-    variants: "as `paged_decode`, keys shared by a subgroup of 8 or 32 lanes",
+    variants: "as `paged_decode`, keys shared by a subgroup of 32 lanes, or of 8 on software drivers",
     bytes: "as `paged_decode`",
     cases: crate::self_test::paged_decode::cases,
 }
 
 fn listed(sizes: &Sizes) -> Listed {
-    paged_decode::listed_by(sizes, |shape| {
-        SUBGROUPS.into_iter().filter(|lanes| serves(shape, *lanes)).map(Lanes::Subgroup).collect()
-    })
+    paged_decode::listed_by(sizes, |shape| FORMS.into_iter().filter(|form| serves(shape, *form)).collect())
 }
 
-/// Subgroup sizes that [`variants`](crate::variants) lists, so that self-tests cover them.
-pub const SUBGROUPS: [u32; 2] = [8, 32];
+/// The forms, all that [`variants`](crate::variants) lists, so that self-tests cover them.
+const FORMS: [Lanes; 2] = [Lanes::Alone(8), Lanes::Subgroup(32)];
 
-/// Whether subgroups of `lanes` lanes hold the values of a key, eight dimensions per lane.
+/// Lanes of a workgroup of several subgroups.
+const LANES: u32 = 128;
+
+/// The form for a device and a cache of this shape; `None` if the subgroups vary in size, or have one that no form is for.
+///
+/// On llvmpipe with three KV heads of 64 elements in f16 and nine query heads, 40 keys take 63 us in [`Lanes::Alone`] and 254 in
+/// workgroups of 16 subgroups, 300 keys 196 and 396, 1,700 keys 1.0 and 1.2 ms.
 #[must_use]
-pub const fn serves(shape: &KvShape, lanes: u32) -> bool {
-    shape.head_dim / 8 <= lanes
+pub fn form(profile: &DeviceProfile, shape: &KvShape) -> Option<Lanes> {
+    let size = profile.subgroup_size()?;
+    let form = if profile.software { Lanes::Alone(size) } else { Lanes::Subgroup(size) };
+    (FORMS.contains(&form) && serves(shape, form)).then_some(form)
+}
+
+/// Whether the lanes of a form hold the values of a key, of which a lane owns eight dimensions, or any multiple in
+/// [`Lanes::Alone`].
+#[must_use]
+pub const fn serves(shape: &KvShape, lanes: Lanes) -> bool {
+    match lanes {
+        Lanes::Subgroup(size) => shape.head_dim / 8 <= size,
+        Lanes::Alone(_) => true,
+        Lanes::Workgroup | Lanes::Matrices => false,
+    }
 }
 
 /// Whether a lane loads two keys at once.
@@ -38,23 +55,31 @@ const PAIRED: OneOf<bool> = OneOf::new("keys", &[(false, "lane_key"), (true, "la
 const KEYS: Number = Number("KEYS");
 
 /// Returns the choices that only this kernel has; [`paged_decode::variant`] fills the rest.
-pub(super) fn of(shape: &KvShape, lanes: u32, context: Context) -> Variant {
-    assert!(serves(shape, lanes), "subgroups of {lanes} lanes for heads of {}", shape.head_dim);
+pub(super) fn of(shape: &KvShape, lanes: Lanes, context: Context) -> Variant {
+    assert!(serves(shape, lanes), "{lanes:?} for heads of {}", shape.head_dim);
     // One load brings codes of two neighbouring keys; listed tokens have no neighbours.
     let pairs = shape.dtype.is_code() && context != Context::Tokens;
     let count = if pairs { 2 } else { 1 };
-    let variant = Variant::new(&KERNEL);
-    // Two keys of codes, and their scales, are more than few registers hold: see `Lanes::of`.
-    let variant = if shape.dtype.is_code() { variant.for_registers(Registers::Many) } else { variant };
-    // A value takes eight loads where its tokens come last, and eight values on their way more registers than an Apple M1 has.
-    let variant = match shape.layout {
-        KvLayout::V0 if lanes == 32 => variant.set(slot::AHEAD, 4),
-        _ => variant,
-    };
-    variant
+    let variant = Variant::new(&KERNEL)
         .set(PAIRED, pairs)
         .set(KEYS, count)
-        .set(slot::SUBGROUP, lanes)
-        .with_subgroups(lanes..=lanes)
-        .set(slot::CHUNKS_AHEAD, paged_decode::chunks_ahead(shape, count))
+        .set(slot::CHUNKS_AHEAD, paged_decode::chunks_ahead(shape, count));
+    match lanes {
+        Lanes::Alone(size) => variant
+            .set(slot::SUBGROUP, size)
+            .with_subgroups(size..=size)
+            .set(slot::WG, size)
+            .set(slot::SPANS, (shape.head_dim / 8).div_ceil(size))
+            .for_software(),
+        Lanes::Subgroup(size) => {
+            let variant = variant.set(slot::SUBGROUP, size).with_subgroups(size..=size).set(slot::WG, LANES);
+            // Two keys of codes, and their scales, are more than few registers hold: see `Lanes::of`.
+            let variant =
+                if shape.dtype.is_code() { variant.for_registers(Registers::Many) } else { variant };
+            // A value takes eight loads where its tokens come last, and eight values on their way more registers than an Apple
+            // M1 has.
+            if shape.layout == KvLayout::V0 { variant.set(slot::AHEAD, 4) } else { variant }
+        }
+        Lanes::Workgroup | Lanes::Matrices => unreachable!("asserted"),
+    }
 }

@@ -93,7 +93,7 @@ impl Gpu {
         let decode = self.pipeline(&paged_decode::variant(&shape, num_heads, launch.lanes, &plain))?;
         let grid = paged_decode::grid(params, &shape, launch.lanes, count);
         let reduce = match &partial {
-            Some(_) => Some(self.pipeline(&paged_reduce::variant(&shape, &plain))?),
+            Some(_) => Some(self.pipeline(&paged_reduce::best(self.profile(), &shape, &plain))?),
             None => None,
         };
         pass.dispatch(&decode, params, buffers, grid);

@@ -90,6 +90,7 @@ fn case(what: &'static str, variant: &Variant, spec: &Spec, lens: &[u32]) -> Cas
 fn lanes_of(variant: &Variant) -> Lanes {
     match variant.level {
         Level::Baseline => Lanes::Workgroup,
+        Level::Subgroup if variant.software => Lanes::Alone(filled(variant, slot::SUBGROUP)),
         Level::Subgroup => Lanes::Subgroup(filled(variant, slot::SUBGROUP)),
         Level::Coop => Lanes::Matrices,
     }

@@ -105,7 +105,7 @@ impl Decode {
             let mut bindings = vec![(&partial).into(), (&stats).into(), (&row_buf).into(), (&out).into()];
             bindings.extend(extra.as_ref().filter(|_| self.asked.lists.is_some()).map(Into::into));
             bindings.extend(attention.sinks.then_some((&sinks).into()));
-            let pipeline = gpu.pipeline(&paged_reduce::variant(shape, attention)).unwrap();
+            let pipeline = gpu.pipeline(&paged_reduce::best(gpu.profile(), shape, attention)).unwrap();
             let params = PagedReduceParams::from(&params);
             let grid = paged_reduce::grid(&params, count(rows.len()));
             pass.dispatch_bytes(&pipeline, bytemuck::bytes_of(&params), &bindings, grid);

@@ -40,8 +40,8 @@ fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
             };
             // Places of single tokens take the most.
             let tokens = Attention { context: Context::Tokens, ..Attention::default() };
-            for lanes in [Lanes::Workgroup, Lanes::Subgroup(8), Lanes::Subgroup(32)] {
-                if matches!(lanes, Lanes::Subgroup(lanes) if !paged_decode_subgroup::serves(&shape, lanes)) {
+            for lanes in [Lanes::Workgroup, Lanes::Alone(8), Lanes::Subgroup(32)] {
+                if lanes != Lanes::Workgroup && !paged_decode_subgroup::serves(&shape, lanes) {
                     continue;
                 }
                 let variant = paged_decode::variant(&shape, num_heads, lanes, &tokens);

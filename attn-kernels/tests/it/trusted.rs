@@ -162,7 +162,7 @@ proptest! {
             let attention = Attention { context: in_blocks(context, shape.block_size), ..attention };
             let lanes = *lanes.get(&lanes_of(gpu, &shape));
             check_decode(gpu, &shape, (num_heads, lanes), attention, seed);
-            check(gpu, paged_reduce::variant(&shape, &attention), seed);
+            check(gpu, paged_reduce::best(gpu.profile(), &shape, &attention), seed);
         }
     }
 
@@ -182,7 +182,7 @@ proptest! {
             let context = in_blocks(context, 1 << log);
             check_latents(gpu, &variant, context, seed);
             let attention = Attention { context, sinks: few, ..Attention::default() };
-            check(gpu, mla_decode::reduce_variant(&shape, &attention), seed);
+            check(gpu, mla_decode::reduce_variant(gpu.profile(), &shape, &attention), seed);
             check(gpu, mla_decode::variant_of_two(&shape, num_heads, registers), seed);
         }
     }

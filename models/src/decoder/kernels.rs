@@ -89,7 +89,7 @@ impl HeadKernels {
         let [few, many] = forms.lanes;
         Ok(Self {
             decode: [decode(few)?, decode(many)?],
-            reduce: gpu.pipeline(&paged_reduce::variant(shape, kind))?,
+            reduce: gpu.pipeline(&paged_reduce::best(gpu.profile(), shape, kind))?,
             prefill: gpu.pipeline(&match forms.coop {
                 true => paged_prefill_coop::variant(shape, kind),
                 false => paged_prefill::variant(shape, num_heads, forms.key_loads, kind),

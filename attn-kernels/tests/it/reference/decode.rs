@@ -9,7 +9,7 @@ use attn_kernels::cpu::attention::attend;
 use attn_kernels::gpu::{Bound, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeParams};
-use attn_kernels::kernel::paged_decode_subgroup::{SUBGROUPS, serves};
+use attn_kernels::kernel::paged_decode_subgroup::form;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::launch::{Attend, AttendError, AttendRow};
@@ -41,10 +41,8 @@ fn scaled(shape: &KvShape, params: PagedDecodeParams) -> PagedDecodeParams {
 
 /// The ways to share keys that `gpu` has for a cache of `shape`, the fastest or not.
 pub(crate) fn lanes_of(gpu: &Gpu, shape: &KvShape) -> Vec<Lanes> {
-    let info = gpu.info();
-    let lanes = SUBGROUPS.into_iter().find(|n| *n == info.subgroup_min_size && *n == info.subgroup_max_size);
-    let lanes = lanes.filter(|lanes| gpu.level() >= Level::Subgroup && serves(shape, *lanes));
-    std::iter::once(Lanes::Workgroup).chain(lanes.map(Lanes::Subgroup)).collect()
+    let form = form(gpu.profile(), shape).filter(|_| gpu.level() >= Level::Subgroup);
+    std::iter::once(Lanes::Workgroup).chain(form).collect()
 }
 
 /// Outputs of the kernels.
@@ -206,7 +204,7 @@ impl Decode {
             let mut bindings = vec![(&partial).into(), (&stats).into(), (&rows_buf).into(), (&out).into()];
             bindings.extend(extra.as_ref().filter(|_| self.asked.lists.is_some()).map(Into::into));
             bindings.extend(self.attention().sinks.then_some((&sinks).into()));
-            let variant = paged_reduce::variant(shape, self.attention());
+            let variant = paged_reduce::best(gpu.profile(), shape, self.attention());
             dispatch(gpu, &mut pass, &variant, &params, &bindings, paged_reduce::grid(&params, count));
         }
         let reads = (pass.read(&partial, 0..partial_len), pass.read(&stats, 0..stats_len));

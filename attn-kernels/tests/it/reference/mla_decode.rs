@@ -150,7 +150,7 @@ impl Mla {
             bindings.extend(lists.iter().take(usize::from(self.asked.lists.is_some())).map(Into::into));
             let sinks = gpu.upload("sinks", self.asked.sinks().unwrap_or(&[0.0])).unwrap();
             bindings.extend(self.asked.attention.sinks.then_some((&sinks).into()));
-            let variant = mla_decode::reduce_variant(&self.shape, &self.asked.attention);
+            let variant = mla_decode::reduce_variant(gpu.profile(), &self.shape, &self.asked.attention);
             let grid = paged_reduce::grid(&params, rows_count);
             dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
         }

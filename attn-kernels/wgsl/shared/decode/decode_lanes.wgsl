@@ -6,9 +6,11 @@ var<workgroup> q_tile: array<vec4<f32>, HEAD_DIM * GROUP / 4u>;
 // Sum that keys of codes add by being read as 128 more.
 var<workgroup> q_zero: array<f32, 4>;
 
+const OWNED: u32 = GROUP * SPANS;
+
 // State of each head over the keys so far: the largest logit that the lane knows of, its sum of exponentials, and eight
-// dimensions of its weighted values.
-struct State { top: vec4<f32>, sum: vec4<f32>, low: array<vec4<f32>, GROUP>, high: array<vec4<f32>, GROUP> }
+// dimensions of its weighted values for each of the lane's SPANS.
+struct State { top: vec4<f32>, sum: vec4<f32>, low: array<vec4<f32>, OWNED>, high: array<vec4<f32>, OWNED> }
 
 // Place of a key: its block and head, and its offset in it.
 struct Place { block: u32, offset: u32 }

@@ -145,7 +145,7 @@ impl CompressedAttention {
             rope: gpu.pipeline(&rope::variant(config.head_dim, Pairing::Interleaved))?,
             write: gpu.pipeline(&latent_write::variant(&shape))?,
             attend: gpu.pipeline(&kernel.variant_of_two())?,
-            reduce: gpu.pipeline(&mla_decode::reduce_variant(&shape, &attention))?,
+            reduce: gpu.pipeline(&mla_decode::reduce_variant(gpu.profile(), &shape, &attention))?,
             kernel,
             plain_norm: gpu.upload("plain_norm", &plain_norm(config))?,
             q_latent: buffer("q_latent", compressed.q_rank)?,

@@ -114,7 +114,7 @@ impl LatentAttention {
         let kind = |context| {
             let attention = Attention { context, ..Attention::default() };
             let attend = gpu.pipeline(&kernel.variant(&attention))?;
-            let reduce = gpu.pipeline(&mla_decode::reduce_variant(&shape, &attention))?;
+            let reduce = gpu.pipeline(&mla_decode::reduce_variant(gpu.profile(), &shape, &attention))?;
             Ok::<_, ModelError>(LatentKernels { attend, reduce })
         };
         let rows = options.max_rows as usize;

@@ -65,7 +65,9 @@ fn what_nothing_else_does_is_refused_by_name() {
     };
     let tokens = [3, 1, 4, 1, 5];
 
-    let decode = |named: &NamedVariant| named.name == "paged_decode-fp8";
+    let decode = |named: &NamedVariant| {
+        ["paged_decode-fp8", "paged_decode_subgroup-software-fp8"].contains(&named.name.as_str())
+    };
     let gpu = Arc::new(open(&GpuOptions::new(checks()), decode));
     for dtype in [KvDtype::F16, KvDtype::Int8] {
         assert!(

@@ -161,7 +161,7 @@ impl Step {
         if plan.max_partitions == 1 {
             return Ok(decode);
         }
-        merged(gpu, decode, &paged_reduce::variant(shape, &attention), size)
+        merged(gpu, decode, &paged_reduce::best(gpu.profile(), shape, &attention), size)
     }
 }
 

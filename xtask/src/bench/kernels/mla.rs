@@ -51,7 +51,7 @@ fn attend(gpu: &Gpu, at: [u32; 2], from: Option<(&Work, &Work)>, coop: bool) -> 
     }
     let kernel = MlaKernel::new(&SHAPE, HEADS, &gpu.profile().rounded(coop));
     let work = Work::sharing(gpu, "mla_decode", &kernel.variant(&attention), size, &name, &shared)?;
-    merged(gpu, work, &mla_decode::reduce_variant(&SHAPE, &attention), size)
+    merged(gpu, work, &mla_decode::reduce_variant(gpu.profile(), &SHAPE, &attention), size)
 }
 
 /// Decode over two caches by lists of slots; by matrices where `coop` and the device say so.
@@ -61,7 +61,7 @@ fn two_caches(gpu: &Gpu, batch: u32, coop: bool) -> Result<Work> {
     let variant = MlaKernel::new(&shape, HEADS, &gpu.profile().rounded(coop)).variant_of_two();
     let keys = Size { k: window, ..size([batch, compressed]) };
     let work = Work::of(gpu, "mla_decode, two", &variant, keys, &name)?;
-    let reduce = mla_decode::reduce_variant(&shape, &Attention::default());
+    let reduce = mla_decode::reduce_variant(gpu.profile(), &shape, &Attention::default());
     merged(gpu, work, &reduce, size([batch, window + compressed]))
 }
 

@@ -43,7 +43,7 @@ impl BranchKernels {
         let lanes = split_planner(gpu, config, kv.shape(), options.uses_coop(gpu)).lanes(0);
         Ok(Self {
             decode: gpu.pipeline(&paged_decode::variant(kv.shape(), config.num_heads, lanes, attention))?,
-            reduce: gpu.pipeline(&paged_reduce::variant(kv.shape(), attention))?,
+            reduce: gpu.pipeline(&paged_reduce::best(gpu.profile(), kv.shape(), attention))?,
         })
     }
 }
