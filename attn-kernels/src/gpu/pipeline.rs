@@ -1,5 +1,6 @@
 //! Compiled kernels, cached by variant. The one place with `unsafe`: trusted modules, and their compiled forms of drivers.
 
+use super::compiler::Counts;
 use super::{Checks, Gpu, GpuError};
 use crate::profile::Matrices;
 use crate::verdicts::Wrong;
@@ -8,11 +9,13 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A kernel that is compiled, or will be by the time that it runs.
 #[derive(Debug)]
 pub struct Pipeline {
+    /// All that compiles it, until a thread begins to.
+    source: Mutex<Option<Source>>,
     /// Result of its compilation: the kernel, or the compiler's words.
     raw: OnceLock<Result<wgpu::ComputePipeline, String>>,
     /// Whether a submission runs it.
@@ -38,11 +41,23 @@ impl Pipeline {
     }
 
     pub(super) fn raw(&self) -> Result<&wgpu::ComputePipeline, GpuError> {
+        if self.raw.get().is_none() {
+            self.compile();
+        }
         let compile = |message: &String| GpuError::Compile {
             kernel: self.variant.kernel.name,
             message: message.clone(),
         };
         self.raw.wait().as_ref().map_err(compile)
+    }
+
+    /// Compiles it, unless a thread has begun to.
+    fn compile(&self) {
+        let source = self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(source) = source else { return };
+        let made = catch_unwind(AssertUnwindSafe(|| source.compile(self)));
+        let _ = self.raw.set(made.unwrap_or_else(|_| Err("the compiler panicked".into())));
+        source.counts.iter().for_each(|counts| counts.finish());
     }
 
     /// Returns whether this is its first run, and remembers that it has run.
@@ -65,7 +80,9 @@ pub(super) struct PipelineCache {
 static NEXT_LAYOUT: AtomicU64 = AtomicU64::new(0);
 
 impl Gpu {
-    /// A variant. It is compiled once, on a thread of the device, possibly concurrently with others; its users wait for it.
+    /// A variant. It is compiled once, on a thread of the device, possibly concurrently with others, or by the first user that
+    /// waits for it before such a thread has begun. A software driver has no such threads: four of ten kernels that engines
+    /// request there never run, because their prompts are short and their rows few.
     ///
     /// # Errors
     /// [`GpuError::Compose`], [`GpuError::NoCoop`], [`GpuError::NoSubgroups`] and [`GpuError::Wrong`], with the kernel's name.
@@ -74,7 +91,7 @@ impl Gpu {
         if let Some(pipeline) = self.cached().pipelines.get(variant) {
             return Ok(Arc::clone(pipeline));
         }
-        let (pipeline, compile) = self.begin(variant)?;
+        let pipeline = Arc::new(self.begin(variant)?);
         // Another thread may have been faster with the same one.
         let mut cached = self.cached();
         if let Some(other) = cached.pipelines.get(variant) {
@@ -84,8 +101,9 @@ impl Gpu {
         drop(cached);
         if !self.is_cpu() {
             self.counts.ask();
+            let soon = Arc::clone(&pipeline);
+            self.compiler.add(move || soon.compile());
         }
-        self.compiler.add(compile);
         Ok(pipeline)
     }
 
@@ -108,8 +126,8 @@ impl Gpu {
         self.pipelines.lock().expect("no holder of this lock panics")
     }
 
-    /// A kernel that is not compiled yet, and the job that compiles it.
-    fn begin(&self, variant: &Variant) -> Result<(Arc<Pipeline>, impl FnOnce() + Send + use<>), GpuError> {
+    /// A kernel that is not compiled yet.
+    fn begin(&self, variant: &Variant) -> Result<Pipeline, GpuError> {
         self.made.fetch_add(1, Ordering::Relaxed);
         let kernel = variant.kernel;
         let wgsl = variant.wgsl_of(self.text, self.profile.matrices.unwrap_or(Matrices::NVIDIA))?;
@@ -121,19 +139,18 @@ impl Gpu {
             || (NEXT_LAYOUT.fetch_add(1, Ordering::Relaxed), self.layout(params_bytes, &accesses));
         let key = (params_bytes, accesses.clone());
         let (layout_id, layout) = self.cached().layouts.entry(key).or_insert_with(new_layout).clone();
-        let (raw, runs) = (OnceLock::new(), AtomicBool::new(false));
-        let pipeline = Arc::new(Pipeline { raw, runs, layout, layout_id, variant: variant.clone() });
         let cache = self.kept.as_ref().map(|kept| kept.cache.clone());
-        let source = Source { device: self.device.clone(), wgsl, checks: self.checks, cache };
-        // A software driver compiles when a kernel first runs: submissions count that.
+        // A software driver makes machine code when a kernel first runs: submissions count that.
         let counts = (!self.is_cpu()).then(|| Arc::clone(&self.counts));
-        let compiled = Arc::clone(&pipeline);
-        let compile = move || {
-            let made = catch_unwind(AssertUnwindSafe(|| source.compile(&compiled)));
-            let _ = compiled.raw.set(made.unwrap_or_else(|_| Err("the compiler panicked".into())));
-            counts.iter().for_each(|counts| counts.finish());
-        };
-        Ok((pipeline, compile))
+        let source = Source { device: self.device.clone(), wgsl, checks: self.checks, cache, counts };
+        Ok(Pipeline {
+            source: Mutex::new(Some(source)),
+            raw: OnceLock::new(),
+            runs: AtomicBool::new(false),
+            layout,
+            layout_id,
+            variant: variant.clone(),
+        })
     }
 
     /// Refuses a variant that the driver gets wrong, whose level does not run here, or that counts on subgroups of another size:
@@ -190,26 +207,31 @@ impl Gpu {
 }
 
 /// A kernel's text, and all else that a thread needs to compile it.
+#[derive(Debug)]
 struct Source {
     device: wgpu::Device,
     wgsl: String,
     checks: Checks,
     cache: Option<wgpu::PipelineCache>,
+    /// Counters of the device, if they count this.
+    counts: Option<Arc<Counts>>,
 }
 
 impl Source {
-    fn compile(self, pipeline: &Pipeline) -> Result<wgpu::ComputePipeline, String> {
-        let Self { device, wgsl, checks, cache } = self;
+    fn compile(&self, pipeline: &Pipeline) -> Result<wgpu::ComputePipeline, String> {
+        let Self { device, wgsl, checks, cache, .. } = self;
         let Pipeline { layout, variant, .. } = pipeline;
         let name = variant.kernel.name;
         // Scopes are those of a thread.
         let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
         let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
-        let descriptor =
-            wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(wgsl.into()) };
+        let descriptor = wgpu::ShaderModuleDescriptor {
+            label: Some(name),
+            source: wgpu::ShaderSource::Wgsl(wgsl.as_str().into()),
+        };
         let module = match checks {
             Checks::On => device.create_shader_module(descriptor),
-            Checks::Off => trusted(&device, descriptor),
+            Checks::Off => trusted(device, descriptor),
         };
         let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             label: Some(name),
