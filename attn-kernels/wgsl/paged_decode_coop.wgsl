@@ -349,8 +349,7 @@ fn sum_over_quads(x: f32) -> f32 {
 
 // Four columns of the sums of head `g`, as earlier segments put them down.
 fn put_before(dest: Destination, g: u32, column: u32) -> vec4<f32> {
-    let at = row_of(dest, min(g, GROUP - 1u)) + quad_of(column) * 4u;
-    return vec4(partial[at], partial[at + 1u], partial[at + 2u], partial[at + 3u]);
+    return partial[row_of(dest, min(g, GROUP - 1u)) + quad_of(column)];
 }
 
 // Puts down the sums of head `g` over all segments so far: the partition's result after the last.
@@ -362,9 +361,6 @@ fn put_down(dest: Destination, g: u32, column: u32, sum: vec4<f32>, softmax: Sof
     if (last) {
         store(dest, g, index, sum, softmax.top / LOG2_E, softmax.sum);
     } else {
-        let at = row_of(dest, g) + index * 4u;
-        #unroll i < 4
-            partial[at + i] = sum[i];
-        #end
+        partial[row_of(dest, g) + index] = sum;
     }
 }

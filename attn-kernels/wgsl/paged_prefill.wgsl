@@ -1,5 +1,5 @@
 // Flash attention of many query rows over paged KV, with log-sum-exp; each row sees keys up to its own position.
-//   q      rows of q_stride f32, [num_heads, head_dim] from 0
+//   q      rows of q_stride f32, a multiple of 4, [num_heads, head_dim] from 0
 //   tiles  [n] Tile, of at most WG / SHARE rows;  tables physical block ids: see pages_shared
 //   out    [rows, num_heads, head_dim] f32;  lse [rows, num_heads] f32, natural log
 //   slopes of ALiBi: see logit_alibi
@@ -45,16 +45,17 @@
 #import WG = 64
 
 #import paged_prefill_params
-@group(0) @binding(1) var<storage, read> q: array<f32>;
+@group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read> tables: array<u32>;
 @group(0) @binding(5) var<storage, read> tiles: array<Tile>;
-@group(0) @binding(6) var<storage, read_write> out: array<f32>;
+@group(0) @binding(6) var<storage, read_write> out: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read_write> lse: array<f32>;
 
 const KEYS: u32 = 8u;
 const CHUNKS: u32 = HEAD_DIM / 8u;
 // Quads and chunks of a lane. Loops over heads and quads that load and store are written out: llvmpipe's compiler leaves long
-// ones as loops, and an array that one loop indexes lies in memory for all.
+// ones as loops, and an array that one loop indexes lies in memory for all. They go by quads: Mesa takes time with the square of
+// the number of loads and stores.
 #let QUADS = HEAD_DIM / SHARE / 4
 const OWN_CHUNKS: u32 = CHUNKS / SHARE;
 // Keys of a tile that share a block.
@@ -97,8 +98,8 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
     var r: Row;
     #unroll g < GROUP
         #unroll i < QUADS
-            let at = row * params.q_stride + (head0 + g) * HEAD_DIM + (quad0 + i) * 4u;
-            r.q[g][i] = q_quad(at) * params.scale;
+            let at = (row * params.q_stride + (head0 + g) * HEAD_DIM) / 4u + quad0 + i;
+            r.q[g][i] = q[at] * params.scale;
         #end
         r.top[g] = LOWEST;
         if (!first_dispatch) {
@@ -107,7 +108,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
             r.top[g] = max(lse[at], LOWEST);
             r.sum[g] = select(1.0, 0.0, lse[at] <= LOWEST);
             #unroll i < QUADS
-                r.o[g][i] = out_quad(at * HEAD_DIM + (quad0 + i) * 4u);
+                r.o[g][i] = out[at * (HEAD_DIM / 4u) + quad0 + i];
             #end
         }
     #end
@@ -129,27 +130,12 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
     #unroll g < GROUP
         let at = (group.z * params.part_rows + row) * params.num_heads + head0 + g;
         #unroll i < QUADS
-            put_out(at * HEAD_DIM + (quad0 + i) * 4u, select(r.o[g][i] / r.sum[g], vec4(0.0), r.sum[g] == 0.0));
+            out[at * (HEAD_DIM / 4u) + quad0 + i] = select(r.o[g][i] / r.sum[g], vec4(0.0), r.sum[g] == 0.0);
         #end
         if (quad0 == 0u) {
             lse[at] = select(r.top[g] + log(r.sum[g]), params.neg_inf, r.sum[g] == 0.0);
         }
     #end
-}
-
-// Written out for each quad, these would be most of the text.
-fn q_quad(at: u32) -> vec4<f32> {
-    return vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]);
-}
-
-fn out_quad(at: u32) -> vec4<f32> {
-    return vec4(out[at], out[at + 1u], out[at + 2u], out[at + 3u]);
-}
-
-fn put_out(at: u32, quad: vec4<f32>) {
-    for (var d = 0u; d < 4u; d++) {
-        out[at + d] = quad[d];
-    }
 }
 
 // Eight keys from position `first` on, of which the rows of the tile together see those from `low` to `last`. No others

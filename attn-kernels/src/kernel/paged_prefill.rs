@@ -79,7 +79,7 @@ params! {
         pub num_heads: u32,
         /// KV heads.
         pub num_kv_heads: u32,
-        /// f32 from one query row to the next.
+        /// f32 from one query row to the next, a multiple of 4.
         pub q_stride: u32,
         /// First key of this dispatch in the order of attention, a multiple of 8, of `paged_prefill_coop` of 16.
         pub first_key: u32,

@@ -20,10 +20,11 @@ struct PagedDecodeParams {
 @group(0) @binding(1) var<storage, read> q: array<f32>;
 @group(0) @binding(4) var<storage, read> tables: array<u32>;
 @group(0) @binding(5) var<storage, read> rows: array<vec4<u32>>;
-@group(0) @binding(6) var<storage, read_write> partial: array<f32>;
+@group(0) @binding(6) var<storage, read_write> partial: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read_write> stats: array<vec2<f32>>;
 
 const CHUNKS: u32 = HEAD_DIM / 8u;
+const QUADS: u32 = HEAD_DIM / 4u;
 
 // The keys that a workgroup attends: in the order of attention those from begin to before end; none if these are equal.
 struct Part {
@@ -93,28 +94,23 @@ fn destination_of(group: vec3<u32>, part: Part) -> Destination {
 // A row without keys is zero; where the reduce pass follows, that writes it.
 fn store_nothing(dest: Destination, lane: u32) {
     if (params.reduced == 0u) {
-        for (var i = dest.stored * HEAD_DIM + lane; i < HEAD_DIM * GROUP; i += WG) {
-            partial[dest.out * HEAD_DIM + i] = 0.0;
+        for (var i = dest.stored * QUADS + lane; i < GROUP * QUADS; i += WG) {
+            partial[dest.out * QUADS + i] = vec4(0.0);
         }
     }
 }
 
-// First of the weighted values of head `g` of the group.
+// First quad of the weighted values of head `g` of the group.
 fn row_of(dest: Destination, g: u32) -> u32 {
-    return select(dest.stat + g * params.max_partitions, dest.out + g, params.reduced == 0u) * HEAD_DIM;
+    return select(dest.stat + g * params.max_partitions, dest.out + g, params.reduced == 0u) * QUADS;
 }
 
-// Four dimensions of head `g` of the group, from 4 * index on: the weighted values of a part of the softmax whose largest
-// logit is `top`.
+// A quad of dimensions of head `g` of the group: the weighted values of a part of the softmax whose largest logit is `top`.
 fn store(dest: Destination, g: u32, index: u32, weighted: vec4<f32>, top: f32, sum: f32) {
     if (g < dest.stored) {
         return;
     }
-    let at = row_of(dest, g);
-    let quad = select(weighted, weighted / sum, params.reduced == 0u);
-    #unroll i < 4
-        partial[at + index * 4u + i] = quad[i];
-    #end
+    partial[row_of(dest, g) + index] = select(weighted, weighted / sum, params.reduced == 0u);
     if (index == 0u) {
         stats[dest.stat + g * params.max_partitions] = vec2(top, sum);
     }
