@@ -1,6 +1,6 @@
 //! Packages of clients from their registries, installed once for all runs with the same versions.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
@@ -45,6 +45,10 @@ pub(crate) fn npm(name: &str, list: &str, flags: &[&str]) -> PathBuf {
 
 fn installed(name: &str, list: &str, install: impl FnOnce(&Path) -> Command) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(folder.parent().expect("it has a name")).unwrap();
+    // Another test, of this program or another one, may be installing the same.
+    let lock = File::create(folder.with_extension("lock")).unwrap();
+    lock.lock().unwrap();
     let (marker, wanted) = (folder.join("installed"), fs::read_to_string(clients().join(list)).unwrap());
     if fs::read_to_string(&marker).is_ok_and(|known| known == wanted) {
         return folder;
