@@ -12,7 +12,7 @@ kernel! {
     /// The kernel, with the parameters and bindings of [`paged_decode`].
     "paged_decode_subgroup"(super::paged_decode::PagedDecodeParams, super::paged_decode::PagedDecodeBuffers): Attention,
     listed: listed,
-    variants: "as `paged_decode`, keys shared by a subgroup of 32 lanes, or of 8 on software drivers",
+    variants: "as `paged_decode`, keys shared by a subgroup of 8 or 32 lanes, which is alone in its workgroup on software drivers",
     bytes: "as `paged_decode`",
     cases: crate::self_test::paged_decode::cases,
 }
@@ -21,8 +21,9 @@ fn listed(sizes: &Sizes) -> Listed {
     paged_decode::listed_by(sizes, |shape| FORMS.into_iter().filter(|form| serves(shape, *form)).collect())
 }
 
-/// The forms, all that [`variants`](crate::variants) lists, so that self-tests cover them.
-const FORMS: [Lanes; 2] = [Lanes::Alone(8), Lanes::Subgroup(32)];
+/// The forms, all that [`variants`](crate::variants) lists, so that self-tests cover them. A software driver does not choose
+/// [`Lanes::Subgroup`], but runs it in tests: how several subgroups of a workgroup share keys is the same for 8 lanes and for 32.
+pub const FORMS: [Lanes; 3] = [Lanes::Alone(8), Lanes::Subgroup(8), Lanes::Subgroup(32)];
 
 /// Lanes of a workgroup of several subgroups.
 const LANES: u32 = 128;
@@ -78,7 +79,7 @@ pub(super) fn of(shape: &KvShape, lanes: Lanes, context: Context) -> Variant {
                 if shape.dtype.is_code() { variant.for_registers(Registers::Many) } else { variant };
             // A value takes eight loads where its tokens come last, and eight values on their way more registers than an Apple
             // M1 has.
-            if shape.layout == KvLayout::V0 { variant.set(slot::AHEAD, 4) } else { variant }
+            if shape.layout == KvLayout::V0 && size == 32 { variant.set(slot::AHEAD, 4) } else { variant }
         }
         Lanes::Workgroup | Lanes::Matrices => unreachable!("asserted"),
     }

@@ -40,7 +40,7 @@ fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
             };
             // Places of single tokens take the most.
             let tokens = Attention { context: Context::Tokens, ..Attention::default() };
-            for lanes in [Lanes::Workgroup, Lanes::Alone(8), Lanes::Subgroup(32)] {
+            for lanes in [Lanes::Workgroup, Lanes::Alone(8), Lanes::Subgroup(8), Lanes::Subgroup(32)] {
                 if lanes != Lanes::Workgroup && !paged_decode_subgroup::serves(&shape, lanes) {
                     continue;
                 }

@@ -9,7 +9,7 @@ use attn_kernels::cpu::attention::attend;
 use attn_kernels::gpu::{Bound, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeParams};
-use attn_kernels::kernel::paged_decode_subgroup::form;
+use attn_kernels::kernel::paged_decode_subgroup::{FORMS, serves};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::launch::{Attend, AttendError, AttendRow};
@@ -41,8 +41,12 @@ fn scaled(shape: &KvShape, params: PagedDecodeParams) -> PagedDecodeParams {
 
 /// The ways to share keys that `gpu` has for a cache of `shape`, the fastest or not.
 pub(crate) fn lanes_of(gpu: &Gpu, shape: &KvShape) -> Vec<Lanes> {
-    let form = form(gpu.profile(), shape).filter(|_| gpu.level() >= Level::Subgroup);
-    std::iter::once(Lanes::Workgroup).chain(form).collect()
+    let size = gpu.profile().subgroup_size().filter(|_| gpu.level() >= Level::Subgroup);
+    let runs = |form: &Lanes| match *form {
+        Lanes::Subgroup(lanes) | Lanes::Alone(lanes) => size == Some(lanes) && serves(shape, *form),
+        Lanes::Workgroup | Lanes::Matrices => false,
+    };
+    std::iter::once(Lanes::Workgroup).chain(FORMS.into_iter().filter(runs)).collect()
 }
 
 /// Outputs of the kernels.

@@ -70,7 +70,7 @@ fn kernels_for_subgroups_of_other_sizes() {
         dtype: KvDtype::F16,
         layout: KvLayout::Native,
     };
-    for (lanes, form) in [(8, Lanes::Alone(8)), (32, Lanes::Subgroup(32))] {
+    for (lanes, form) in [(8, Lanes::Alone(8)), (8, Lanes::Subgroup(8)), (32, Lanes::Subgroup(32))] {
         let variant = paged_decode::variant(&shape, 4, form, &Attention::default());
         assert_eq!(variant.subgroups, lanes..=lanes);
         let fits = gpu.level() >= Level::Subgroup && (smallest, largest) == (lanes, lanes);
