@@ -36,7 +36,8 @@ const ALONE: [(&str, &str); 11] = [
     ("pagoda-scheduler", "serde"),
 ];
 
-/// More of them, each of which checks wgpu, a tokenizer, a client or most of the program's dependencies once more.
+/// More of them, each of which checks wgpu, a tokenizer, a client or most of the program's dependencies once more: [`together`]
+/// leaves them out.
 const ALONE_LONG: [(&str, &str); 15] = [
     ("pagoda-checkpoint", ""),
     ("pagoda-checkpoint", "tokenizer"),
@@ -69,7 +70,7 @@ pub fn run(args: &CiArgs) -> Result<()> {
     }
     first(args.linted).iter().try_for_each(|step| step.run(Stdio::inherit))?;
     let docs = (!args.linted).then(|| docs(as_clippy().into_iter().flatten()));
-    let steps = docs.into_iter().chain(ALONE.iter().map(alone)).chain(elsewhere(&installed_targets()));
+    let steps = docs.into_iter().chain(together()).chain(elsewhere(&installed_targets()));
     let mut checks: Vec<Check> =
         steps.map(|step| Box::new(move || step.run(Stdio::piped)) as Check).collect();
     checks.push(Box::new(portable));
@@ -143,6 +144,21 @@ fn as_clippy() -> Option<[(&'static str, String); 2]> {
     ])
 }
 
+/// The lints of all crates of [`ALONE`], without any of their features and with all of them. Alone, each would check the
+/// dependencies that they share once more.
+fn together() -> [Step; 2] {
+    let mut packages: Vec<_> = ALONE.iter().map(|(package, _)| format!("--package {package}")).collect();
+    packages.dedup();
+    let with =
+        |(package, feature): &(&str, &str)| (!feature.is_empty()).then(|| format!("{package}/{feature}"));
+    let all: Vec<_> = ALONE.iter().filter_map(with).collect();
+    let line = format!("clippy {} --no-default-features", packages.join(" "));
+    [
+        step(&format!("{line} -- -D warnings")),
+        step(&format!("{line} --features {} -- -D warnings", all.join(","))),
+    ]
+}
+
 /// The lints of one crate by itself.
 fn alone((package, features): &(&str, &str)) -> Step {
     let features = if features.is_empty() { String::new() } else { format!(" --features {features}") };
@@ -194,23 +210,14 @@ mod tests {
     #[test]
     fn the_steps() {
         assert_eq!(first(true), []);
-        let steps = first(false).into_iter().chain([docs([])]).chain(ALONE.iter().map(alone));
+        let steps = first(false).into_iter().chain([docs([])]).chain(together());
         let lines = steps.map(|step| step.line()).collect::<Vec<_>>().join("\n");
         insta::assert_snapshot!(lines, @"
         cargo fmt --all --check
         cargo clippy --workspace --all-targets --features xtask/s3,xtask/tls -- -D warnings
         RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --examples --no-deps --features xtask/s3,xtask/tls
-        cargo clippy --package kvblock --no-default-features -- -D warnings
-        cargo clippy --package kvblock --no-default-features --features serde -- -D warnings
-        cargo clippy --package sparse-select --no-default-features -- -D warnings
-        cargo clippy --package sparse-select --no-default-features --features presets -- -D warnings
-        cargo clippy --package attn-kernels --no-default-features -- -D warnings
-        cargo clippy --package attn-kernels --no-default-features --features cpu -- -D warnings
-        cargo clippy --package pagoda-prefetch --no-default-features -- -D warnings
-        cargo clippy --package pagoda-prefetch --no-default-features --features compress -- -D warnings
-        cargo clippy --package pagoda-prefetch --no-default-features --features disk -- -D warnings
-        cargo clippy --package pagoda-scheduler --no-default-features -- -D warnings
-        cargo clippy --package pagoda-scheduler --no-default-features --features serde -- -D warnings
+        cargo clippy --package kvblock --package sparse-select --package attn-kernels --package pagoda-prefetch --package pagoda-scheduler --no-default-features -- -D warnings
+        cargo clippy --package kvblock --package sparse-select --package attn-kernels --package pagoda-prefetch --package pagoda-scheduler --no-default-features --features kvblock/serde,sparse-select/presets,attn-kernels/cpu,pagoda-prefetch/compress,pagoda-prefetch/disk,pagoda-scheduler/serde -- -D warnings
         ");
     }
 }
