@@ -24,7 +24,8 @@ pub(crate) fn pip(name: &str, list: &str) -> PathBuf {
         // The machine's pip installs into it: one of its own is a package that some systems lack.
         succeed(Command::new("python3").args(["-m", "venv", "--clear", "--without-pip"]).arg(folder));
         let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "--python"]).arg(python(folder)).args(["install", "--quiet"]);
+        // Most of the files that pip would compile are never imported.
+        pip.args(["-m", "pip", "--python"]).arg(python(folder)).args(["install", "--quiet", "--no-compile"]);
         pip.args(["--disable-pip-version-check", "--root-user-action", "ignore"]);
         pip.arg("-r").arg(clients().join(list));
         pip
