@@ -30,8 +30,6 @@ const COLS_PER_LANE: u32 = PARTS * WIDE;
 const SUMS_A_LANE: u32 = ROWS * COLS_PER_LANE;
 var<workgroup> sums: array<f32, SUMS>;
 
-struct Sums { v: array<f32, SUMS_A_LANE> }
-
 // Column c of a lane in wq and ws.
 fn column(place: Place, first_col: u32, c: u32) -> u32 {
     return place.col + min(first_col + (c % WIDE) * COLS, params.cols - 1u) + (c / WIDE) * params.cols;
@@ -48,41 +46,39 @@ fn matmul(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     }
     var acc: Sums;
     prepare(place, lane);
-    if (SLICES == 1u) {
-        for (var block = 0u; block < params.blocks; block++) {
-            let s = block_sums(block, first_col, place, lane.index);
+    // All lanes go round as often: activations may come through the subgroup, which asks for uniform control flow. One call for
+    // any number of slices: drivers translate the function once for each.
+    for (var first = 0u; first < params.blocks; first += SLICES) {
+        let block = first + slice;
+        var s = block_sums(min(block, params.blocks - 1u), first_col, place, lane.index);
+        if (SLICES == 1u) {
+            add(&acc, s);
+        } else if (block < params.blocks) {
             for (var i = 0u; i < SUMS_A_LANE; i++) {
-                acc.v[i] += s.v[i];
+                sums[(block * SUMS_A_LANE + i) * COLS + local_col] = sum_at(&s, i % ROWS, i / ROWS);
             }
         }
-    } else {
-        // All lanes go round as often: activations may come through the subgroup, which asks for uniform control flow.
-        for (var first = 0u; first < params.blocks; first += SLICES) {
-            let block = first + slice;
-            let s = block_sums(min(block, params.blocks - 1u), first_col, place, lane.index);
-            if (block < params.blocks) {
-                for (var i = 0u; i < SUMS_A_LANE; i++) {
-                    sums[(block * SUMS_A_LANE + i) * COLS + local_col] = s.v[i];
-                }
-            }
-        }
+    }
+    if (SLICES > 1u) {
         workgroupBarrier();
         if (slice != 0u) {
             return;
         }
         for (var block = 0u; block < params.blocks; block++) {
             for (var i = 0u; i < SUMS_A_LANE; i++) {
-                acc.v[i] += sums[(block * SUMS_A_LANE + i) * COLS + local_col];
+                add_at(&acc, i % ROWS, i / ROWS, sums[(block * SUMS_A_LANE + i) * COLS + local_col]);
             }
         }
     }
-    for (var c = 0u; c < WIDE; c++) {
-        let col = first_col + c * COLS;
-        for (var r = 0u; r < ROWS; r++) {
-            if (col < params.cols && place.first + r < place.end) {
-                let at = y_row(place, r) + params.y_offset + col;
-                finish(at, acc.v[c * ROWS + r], acc.v[((PARTS - 1u) * WIDE + c) * ROWS + r]);
-            }
+    #unroll r < ROWS
+        if (place.first + r < place.end) {
+            let at = y_row(place, r) + params.y_offset;
+            #unroll c < WIDE
+                let col = first_col + c * COLS;
+                if (col < params.cols) {
+                    finish(at + col, sum_at(&acc, r, c), sum_at(&acc, r, (PARTS - 1u) * WIDE + c));
+                }
+            #end
         }
-    }
+    #end
 }

@@ -1,4 +1,21 @@
-// Sums over one block of k, for all rows and columns of a lane.
+// Sums of all rows and columns of a lane, column by column.
+struct Sums { v: array<f32, SUMS_A_LANE> }
+
+fn sum_at(sums: ptr<function, Sums>, r: u32, c: u32) -> f32 {
+    return (*sums).v[c * ROWS + r];
+}
+
+fn add_at(sums: ptr<function, Sums>, r: u32, c: u32, value: f32) {
+    (*sums).v[c * ROWS + r] += value;
+}
+
+fn add(sums: ptr<function, Sums>, more: Sums) {
+    for (var i = 0u; i < SUMS_A_LANE; i++) {
+        (*sums).v[i] += more.v[i];
+    }
+}
+
+// Sums over one block of k.
 fn block_sums(block: u32, first_col: u32, place: Place, lane: u32) -> Sums {
     var out: Sums;
     var w: array<Block, COLS_PER_LANE>;
