@@ -145,7 +145,8 @@ fn as_clippy() -> Option<[(&'static str, String); 2]> {
 }
 
 /// The lints of all crates of [`ALONE`], without any of their features and with all of them. Alone, each would check the
-/// dependencies that they share once more.
+/// dependencies that they share once more. What another of them enables in a dependency, a crate may miss unseen here: builds of
+/// one crate find that.
 fn together() -> [Step; 2] {
     let mut packages: Vec<_> = ALONE.iter().map(|(package, _)| format!("--package {package}")).collect();
     packages.dedup();
