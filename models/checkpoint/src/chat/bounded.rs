@@ -18,8 +18,8 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 /// Maximum number of bytes of all texts and lists of one rendering: the prompt, and all intermediate texts.
 const MAX_BYTES: usize = 1 << 30;
 
-/// Maximum number of bytes of one text or list. No conversation comes near it, and larger results are refused after they are
-/// made.
+/// Maximum number of bytes of one text or list, which no conversation comes near. A text that grows piece by piece is refused
+/// before it is larger, other results may be once they are made.
 const MAX_TEXT: usize = 64 << 20;
 
 /// Maximum number of instructions of one rendering: far more than any conversation needs.
@@ -127,7 +127,12 @@ struct Budget(Arc<AtomicUsize>);
 
 impl Budget {
     fn charge(&self, bytes: usize) -> Result<(), Error> {
-        if bytes > MAX_TEXT {
+        self.charge_piece(0, bytes)
+    }
+
+    /// Charges what is added to a text of `length` bytes.
+    fn charge_piece(&self, length: usize, bytes: usize) -> Result<(), Error> {
+        if length.saturating_add(bytes) > MAX_TEXT {
             let needs = format!("one text or list would need more than {MAX_TEXT} bytes");
             return Err(Error::new(ErrorKind::InvalidOperation, needs));
         }
@@ -282,7 +287,7 @@ struct Text<'a> {
 
 impl fmt::Write for Text<'_> {
     fn write_str(&mut self, piece: &str) -> fmt::Result {
-        self.budget.charge(piece.len()).map_err(|_| fmt::Error)?;
+        self.budget.charge_piece(self.text.len(), piece.len()).map_err(|_| fmt::Error)?;
         self.text.push_str(piece);
         Ok(())
     }
@@ -296,7 +301,7 @@ struct Json<'a> {
 
 impl io::Write for Json<'_> {
     fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
-        self.budget.charge(piece.len()).map_err(io::Error::other)?;
+        self.budget.charge_piece(self.bytes.len(), piece.len()).map_err(io::Error::other)?;
         self.bytes.extend_from_slice(piece);
         Ok(piece.len())
     }

@@ -194,19 +194,25 @@ fn templates_that_ask_for_more_memory_than_there_is_are_errors() {
         "{{ '%*d' | format(9999999999, 1) }}".into(),
         "{{ ['%9999999999d'] | map('format', 1) | join }}".into(),
         "{{ 'x' | indent(9999999999, true) }}".into(),
-        "{% for i in range(99999) %}{% for i in range(99999) %}".to_owned()
-            + &"text".repeat(1000)
-            + "{% endfor %}{% endfor %}",
     ];
-    for source in sources {
-        let (rendered, largest) = alloc::largest(|| render(&source, &conversation()));
+    let refused = |source: &str, bytes: usize| {
+        let (rendered, largest) = alloc::largest(|| render(source, &conversation()));
         let refused = rendered.unwrap_err();
         assert!(
             refused.contains("need more than") || refused.contains("too large") || refused.contains("fuel"),
             "{source}: {refused}"
         );
-        assert!(largest <= 1 << 31, "{source}: {largest} bytes at once");
+        assert!(largest <= bytes, "{source}: {largest} bytes at once");
+    };
+    // One text of 64 MiB, in a vector that doubles as it grows.
+    for source in sources {
+        refused(&source, 1 << 28);
     }
+    let repeated = "{% for i in range(99999) %}{% for i in range(99999) %}".to_owned()
+        + &"text".repeat(1000)
+        + "{% endfor %}{% endfor %}";
+    // What is written by itself: instructions bound it, to a GiB.
+    refused(&repeated, 1 << 31);
     // Below the limit of all texts, and yet not made.
     let (rendered, largest) = alloc::largest(|| render("{{ '%999999999d' | format(1) }}", &conversation()));
     assert!(rendered.is_err() && largest <= 1 << 26, "{largest} bytes at once");
