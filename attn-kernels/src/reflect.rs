@@ -132,14 +132,21 @@ impl<'a> Parsed<'a> {
     /// The module with the fewest capabilities with which it is valid.
     fn new(variant: &'a Variant) -> Result<Self, ReflectError> {
         let mut parsed = Self::whole(variant, TextLength::Full, Matrices::NVIDIA)?;
-        // From everything, drops what is not needed, one flag at a time.
-        for flag in Capabilities::all().iter() {
-            if let Ok(with_less) = validate(&parsed.module, parsed.capabilities - flag) {
-                parsed.capabilities -= flag;
-                parsed.info = with_less;
-            }
-        }
+        parsed.drop_unneeded(&Capabilities::all().iter().collect::<Vec<_>>());
         Ok(parsed)
+    }
+
+    /// Drops those of `flags` without which the module is valid. A kernel needs few of dozens, and each try validates it anew:
+    /// flags that can all go are dropped at once, others by halves.
+    fn drop_unneeded(&mut self, flags: &[Capabilities]) {
+        let fewer = flags.iter().fold(self.capabilities, |left, flag| left - *flag);
+        if let Ok(info) = validate(&self.module, fewer) {
+            (self.capabilities, self.info) = (fewer, info);
+        } else if flags.len() > 1 {
+            let (first, last) = flags.split_at(flags.len() / 2);
+            self.drop_unneeded(first);
+            self.drop_unneeded(last);
+        }
     }
 
     /// The module with all capabilities.
