@@ -24,7 +24,8 @@ const AT_A_TIME: usize = 2;
 
 /// Packages whose programs take longest: begun last, one would be alone at the end. Those of the engine and of `models` run the
 /// same kernels, and without a cache of shaders would both compile them if they began together.
-const LONGEST: [&str; 3] = ["xtask engine", "attn-kernels it", "models it"];
+const LONGEST: [&str; 6] =
+    ["xtask engine", "attn-kernels it", "models it", "pagoda it", "serve http", "dense-kernels it"];
 
 /// A message of cargo's; of most kinds, all that counts is that they are of no interest.
 #[derive(Deserialize)]
