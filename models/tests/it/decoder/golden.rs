@@ -9,7 +9,7 @@ use crate::{is_long, usual};
 
 /// Tokens to draw after each prompt: by default the first of those that the reference draws.
 fn drawn() -> usize {
-    if is_long() { 40 } else { 12 }
+    if is_long() { 40 } else { 8 }
 }
 
 /// A gap between the two largest logits that rounding keys and values to f16 does not close.

@@ -95,7 +95,7 @@ fn chunks_and_blocks_do_not_change_a_bit() {
         let options = options(kv_dtype).reproducible(true).index_dtype(IndexDtype::Fp8);
         let request = Request::new(&tiny.prompts[3].ids, 8);
         let want = serve(&mut tiny.decoder(&options), &[request], 200).remove(0);
-        let sizes = [(4, 64, 130), (16, 7, request.prefill), (64, 150, request.prefill)];
+        let sizes = [(4, 64, 170), (4, 64, 130), (16, 7, request.prefill), (64, 150, request.prefill)];
         for &(block_size, chunk, prefill) in usual(1, &sizes) {
             let request = Request { prefill, ..request };
             let served = serve(&mut tiny.decoder(&blocks_of(block_size, &options)), &[request], chunk);

@@ -6,6 +6,7 @@ use super::invariance::assert_same;
 use super::served::{Request, serve};
 use super::sparse::{long_prompt, rows, run, sparse};
 use super::tiny::tiny;
+use crate::usual;
 
 const PREVIOUS: [&str; 5] = [
     "quest:page_budget=6,dense_layers=0,block_size=16,query=previous",
@@ -44,7 +45,7 @@ fn queries_of_the_step_before_select_what_they_would_have_selected() {
 #[test]
 fn queries_of_the_step_before_are_found_in_company() {
     let ids = long_prompt();
-    for spec in PREVIOUS {
+    for &spec in usual(3, &PREVIOUS) {
         let options = sparse(spec, SelectionPlace::Device);
         let requests = || {
             [(388, 400, 4), (300, 350, 6), (150, 170, 2)]
