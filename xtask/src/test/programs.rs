@@ -22,8 +22,8 @@ use super::{FEATURES, cargo};
 /// Programs that run at a time.
 const AT_A_TIME: usize = 2;
 
-/// Packages whose programs take longest: begun last, one would be alone at the end. Those of the engine and of `models` run the
-/// same kernels, and without a cache of shaders would both compile them if they began together.
+/// Programs that take longest: begun last, one would be alone at the end. Those of the engine and of `models` run the same
+/// kernels, and without a cache of shaders would both compile them if they began together.
 const LONGEST: [&str; 6] =
     ["xtask engine", "attn-kernels it", "models it", "pagoda it", "serve http", "dense-kernels it"];
 
