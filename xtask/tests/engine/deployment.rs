@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::fleet::packages;
 
-static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| packages::pip("deployment", "deployment.txt"));
+static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| packages::python("deployment", "deployment.txt"));
 
 /// The text of a file of docs/fleet.
 fn text(name: &str) -> String {

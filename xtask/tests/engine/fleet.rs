@@ -212,6 +212,6 @@ fn unchunked(mut body: &[u8]) -> Vec<u8> {
 
 /// A program that a list's packages install.
 pub(crate) fn program(name: &str, program: &str) -> PathBuf {
-    let python = packages::pip(name, &format!("{name}.txt"));
+    let python = packages::python(name, &format!("{name}.txt"));
     Path::new(&python).with_file_name(program)
 }

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use crate::fleet::packages::{pip, succeed};
+use crate::fleet::packages::{self, succeed};
 use crate::server::Server;
 use crate::tiny_llama;
 
@@ -29,7 +29,7 @@ fn the_events_of_each_engine_are_those_of_a_rank() {
     let flags = ["--device", "0,0", "--kv-events", &events, "--kv-events-replay", &replay];
     let server = Server::start(&[&flags[..], &["--kv-events-topic", TOPIC]].concat());
     let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("serve/tests/clients");
-    let python = pip("kv-events", clients.join("kv_events.txt").to_str().unwrap());
+    let python = packages::python("kv-events", clients.join("kv_events.txt").to_str().unwrap());
     let base = format!("http://{}", server.address);
     succeed(Command::new(python).arg(clients.join("kv_ranks.py")).args([&base, TOPIC]));
 

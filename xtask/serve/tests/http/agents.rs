@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use crate::fixture::{Served, listen, shared};
 use crate::loops::{READ, SECRET, call, hello, run_loops, with_tool};
-use crate::packages::{clients, npm, pip, succeed};
+use crate::packages::{self, clients, npm, succeed};
 use crate::scripted::{Script, scripted_model};
 
 /// Tokens of the prompt of an agent: its tools and instructions, of which a byte is a token.
@@ -242,7 +242,7 @@ fn aider_edits_files() {
     if !is_long() {
         return;
     }
-    let python = pip("aider", "agents/requirements.txt");
+    let python = packages::python("aider", "agents/requirements.txt");
     if ran_offline("agents::aider_edits_files") {
         return;
     }
@@ -283,7 +283,7 @@ fn frameworks_read_every_reply() {
         return;
     }
     let base = format!("http://{}", shared().address);
-    let python = pip("frameworks", "frameworks.txt");
+    let python = packages::python("frameworks", "frameworks.txt");
     for part in ["litellm", "langchain", "pydantic_ai"] {
         let mut command = Command::new(&python);
         command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True").arg(clients().join("frameworks.py"));

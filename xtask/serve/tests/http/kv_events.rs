@@ -11,7 +11,7 @@ use serve::{KvPublisher, Options};
 
 use crate::client::get;
 use crate::fixture::{RUNTIME, Served, engine_options, listen, open_model, shared};
-use crate::packages::{clients, pip, succeed};
+use crate::packages::{clients, python, succeed};
 
 /// A server of an engine whose events `publisher` publishes. Its model is its own: engines of one model share a host tier.
 fn serve_published(publisher: &KvPublisher, options: EngineOptions) -> Served {
@@ -45,7 +45,7 @@ fn run(python: &Path, program: &str, topic: &str, more: &str) {
 #[test]
 fn a_subscriber_knows_what_requests_find() {
     let topic = "kv@127.0.0.1:8000@tiny";
-    run(&pip("kv-events", "kv_events.txt"), "kv_events.py", topic, topic);
+    run(&python("kv-events", "kv_events.txt"), "kv_events.py", topic, topic);
 }
 
 /// The index of Dynamo's router. `PAGODA_LONG_TESTS=1` runs this test.
@@ -55,7 +55,7 @@ fn the_indexer_of_dynamo_finds_what_requests_find() {
         return;
     }
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    run(&pip("kv-indexer", "kv_indexer.txt"), "kv_indexer.py", "", &port.to_string());
+    run(&python("kv-indexer", "kv_indexer.txt"), "kv_indexer.py", "", &port.to_string());
 }
 
 #[test]

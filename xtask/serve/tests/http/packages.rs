@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::LazyLock;
 
 /// A Python with the clients that most programs use.
-pub(crate) static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| pip("clients", "requirements.txt"));
+pub(crate) static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| python("clients", "requirements.txt"));
 
 /// The clients that most programs for Node.js use.
 pub(crate) static NODE: LazyLock<PathBuf> =
@@ -19,7 +19,7 @@ pub(crate) fn clients() -> PathBuf {
 }
 
 /// uv, which installs packages of Python in a tenth of pip's processor time. pip brings it to every system.
-static UV: LazyLock<PathBuf> = LazyLock::new(|| {
+fn uv() -> Command {
     let version = "uv==0.13.9";
     let folder = installed("uv", version, |folder| {
         let mut pip = Command::new("python3");
@@ -27,25 +27,21 @@ static UV: LazyLock<PathBuf> = LazyLock::new(|| {
         pip.args(["--root-user-action", "ignore", "--upgrade", version, "--target"]).arg(folder);
         pip
     });
-    folder.join("bin").join(if cfg!(windows) { "uv.exe" } else { "uv" })
-});
+    let mut uv = Command::new(folder.join("bin/uv"));
+    uv.args(["--quiet", "--no-config", "--no-python-downloads", "--system-certs"]);
+    // uv reads none of pip's settings: these say where a machine's registry is, and whom it trusts.
+    let settings = [
+        ("PIP_INDEX_URL", "UV_DEFAULT_INDEX"),
+        ("PIP_FIND_LINKS", "UV_FIND_LINKS"),
+        ("PIP_CERT", "SSL_CERT_FILE"),
+    ];
+    uv.envs(settings.into_iter().filter_map(|(pip, uv)| Some((uv, env::var_os(pip)?))));
+    uv
+}
 
 /// A Python of its own with the packages in a list: those of the machine, which may need other versions, are not seen.
-pub(crate) fn pip(name: &str, list: &str) -> PathBuf {
+pub(crate) fn python(name: &str, list: &str) -> PathBuf {
     let python = |folder: &Path| folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
-    let uv = || {
-        let mut uv = Command::new(&*UV);
-        uv.args(["--quiet", "--no-config", "--no-python-downloads", "--system-certs"]);
-        // uv reads none of pip's settings: these say where a machine's registry is, and whom it trusts.
-        let settings = [
-            ("PIP_INDEX_URL", "UV_DEFAULT_INDEX"),
-            ("PIP_FIND_LINKS", "UV_FIND_LINKS"),
-            ("PIP_CERT", "SSL_CERT_FILE"),
-        ];
-        let given = |(pip, uv)| env::var_os(pip).map(|value| (uv, value));
-        uv.envs(settings.into_iter().filter_map(given));
-        uv
-    };
     let folder = installed(&format!("python/{name}"), &listed(list), |folder| {
         succeed(uv().args(["venv", "--clear", "--python", "python3"]).arg(folder));
         let mut install = uv();

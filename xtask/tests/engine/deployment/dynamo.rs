@@ -88,7 +88,7 @@ struct Indexer {
 impl Indexer {
     fn start() -> Self {
         let packages = packages::clients().join("../../serve/tests/clients/kv_indexer.txt");
-        let python = packages::pip("kv-indexer", packages.to_str().unwrap());
+        let python = packages::python("kv-indexer", packages.to_str().unwrap());
         let port = two_ports();
         let command = entry_point()[2].replace("8090", &port.to_string());
         let mut process = Command::new(&python);
