@@ -1,5 +1,6 @@
 //! The document of the API, held to what the server replies.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use boon::{Compiler, Schemas};
@@ -155,4 +156,55 @@ fn what_the_document_does_not_have_is_found() {
     let mut reply = get(shared(), "/version").ok();
     reply["more"] = true.into();
     check_reply("get /version", &reply);
+}
+
+/// All values of a key in the document.
+fn values<'a>(document: &'a Value, key: &str, found: &mut Vec<&'a str>) {
+    match document {
+        Value::Object(fields) => {
+            found.extend(fields.get(key).and_then(Value::as_str));
+            fields.values().for_each(|value| values(value, key, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| values(value, key, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn references_lead_to_schemas_and_all_schemas_are_used() {
+    let mut found = Vec::new();
+    values(&DOCUMENT, "$ref", &mut found);
+    let schemas = DOCUMENT["components"]["schemas"].as_object().unwrap();
+    let names: Vec<_> = schemas.keys().map(|name| format!("#/components/schemas/{name}")).collect();
+    assert_eq!(BTreeSet::from_iter(found), names.iter().map(String::as_str).collect());
+}
+
+/// Programs name functions of clients by them.
+#[test]
+fn operations_have_names_of_their_own() {
+    let paths = DOCUMENT["paths"].as_object().unwrap();
+    let operations: usize = paths.values().map(|path| path.as_object().unwrap().len()).sum();
+    let mut ids = Vec::new();
+    values(&DOCUMENT["paths"], "operationId", &mut ids);
+    assert_eq!((ids.len(), BTreeSet::from_iter(&ids).len()), (operations, operations), "{ids:?}");
+}
+
+#[test]
+fn bodies_have_the_fields_of_their_types() {
+    let schemas = &DOCUMENT["components"]["schemas"];
+    let chat = &schemas["ChatRequest"]["allOf"];
+    assert_eq!(chat.as_array().unwrap().len(), 4);
+    let generation = &schemas["Generation"]["properties"];
+    insta::assert_snapshot!(generation["top_p"], @r#"{"type":["number","null"],"format":"float","description":"Draw from the likeliest tokens whose probabilities sum to this; 0.95 without it and a recommendation.","minimum":0.0,"maximum":1.0}"#);
+    insta::assert_snapshot!(generation["n"], @r#"{"type":["integer","null"],"format":"uint32","minimum":1,"description":"Number of answers to each prompt, which share its KV blocks."}"#);
+    insta::assert_snapshot!(schemas["ChatMessage"]["required"], @r#"["role"]"#);
+    insta::assert_snapshot!(schemas["Conversation"]["required"], @r#"["messages"]"#);
+}
+
+#[test]
+fn replies_have_the_fields_of_their_types_and_no_others() {
+    let chat = &DOCUMENT["components"]["schemas"]["ChatCompletion"];
+    insta::assert_snapshot!(chat["required"], @r#"["id","object","created","model","choices"]"#);
+    insta::assert_snapshot!(chat["properties"]["object"]["enum"], @r#"["chat.completion"]"#);
+    insta::assert_snapshot!(chat["additionalProperties"], @"false");
 }
