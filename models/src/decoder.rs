@@ -305,7 +305,7 @@ impl Decoder {
         let attn_groups = &self.attn_groups.all;
         let queries = attention.sparse_mut().and_then(|sparse| sparse.plan(slices));
         batch.plan(config, options, attn_groups, slices, queries.as_deref())?;
-        batch.check_blocks(kv.num_blocks())?;
+        kv.check_blocks(batch.tables.iter().map(|block| block.0))?;
         self.logit_rows.plan(options, slices, samples);
         self.draws.plan(slices, samples)?;
         let selects = attention.sparse().is_some_and(sparse::Sparse::selects_everywhere);

@@ -117,6 +117,16 @@ pub enum ModelError {
         /// Tokens per block of the cache.
         block_size: u32,
     },
+    /// A policy selected among more blocks than the sequence has.
+    #[error("{policy} selected among {stated} blocks, the sequence has {blocks}")]
+    Selection {
+        /// The policy.
+        policy: &'static str,
+        /// Blocks of the selection.
+        stated: u32,
+        /// Blocks of the sequence, of the policy's size.
+        blocks: u32,
+    },
     /// A policy that skips keys inside the attention kernel cannot do what only selections can.
     #[error("{policy} leaves keys out inside the attention kernel: it cannot {asked}")]
     Skips {
@@ -216,8 +226,8 @@ pub enum ModelError {
     /// The caches of the layers cannot share blocks.
     #[error("the caches of the layers: {0}")]
     Layout(#[from] kvblock::LayoutError),
-    /// A block table names a block outside the pool.
-    #[error("a block table names block {block}, the pool has {blocks}")]
+    /// A step, a copy, a read or a write names a block outside of the pool.
+    #[error("block {block} is outside of the pool of {blocks}")]
     Block {
         /// The block.
         block: u32,

@@ -16,6 +16,7 @@ use prefetch::spill::Spill;
 use smallvec::SmallVec;
 
 use self::plan::{names, page_words};
+use crate::ModelError;
 use crate::cast::u32_of;
 
 pub(crate) use self::allocate::split_planner;
@@ -119,6 +120,14 @@ impl KvPool {
     #[must_use]
     pub fn num_blocks(&self) -> u32 {
         self.num_blocks
+    }
+
+    /// Rejects ids outside of the pool: kernels run without bounds checks.
+    pub(crate) fn check_blocks(&self, ids: impl Iterator<Item = u32>) -> Result<(), ModelError> {
+        let blocks = self.num_blocks;
+        ids.max()
+            .filter(|block| *block >= blocks)
+            .map_or(Ok(()), |block| Err(ModelError::Block { block, blocks }))
     }
 
     /// Returns the number of blocks, of all layers, that have memory on the device, including those of the ring.

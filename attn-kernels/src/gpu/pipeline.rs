@@ -277,9 +277,12 @@ fn level_of(wgsl: &str) -> Level {
 #[expect(unsafe_code, reason = "the one audited place: kernels of this workspace as trusted modules")]
 fn trusted(device: &wgpu::Device, descriptor: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
     // SAFETY: every kernel's loops are bounded by its parameters. Indices come from three places.
-    // Block tables come from a scheduler: `Batch::check_blocks` of the decoder compares each entry with the size of the pool
-    // in every step, and `Gpu::attend` the tables and rows of its caller. Blocks to digest and entries to hash are compared
-    // before each dispatch (`block_digest::check`, `hash_codes::check`), spans of XAttention and FlashPrefill by their `check`.
+    // Block tables come from a scheduler: `KvPool::check_blocks` of the decoder compares each entry with the size of the pool
+    // in every step, copy, read and write of blocks, and `Gpu::attend` the tables and rows of its caller. Blocks to digest and
+    // entries to hash are compared before each dispatch (`block_digest::check`, `hash_codes::check`), spans of XAttention and
+    // FlashPrefill by their `check`. Token ids are compared with the vocabulary when they enter a batch, tables of experts with
+    // the number of experts when they are loaded. Lists of blocks that a policy's own code makes ascend (`Selection::push_row`)
+    // and end inside the sequence (`SparseOptions::select`).
     // Rows, tiles and lists are made by the decoder itself, out of those tables and of lengths that it counts; whoever
     // dispatches kernels with rows of his own under `Checks::Off` answers for them.
     // Lists and slots that kernels leave for kernels stay inside their buffers whatever the scores are: the hostile cases of

@@ -206,8 +206,9 @@ impl Decoder {
     /// Copies blocks in every buffer, before the next step. In the pairs `(source, destination)`, no destination may be a source.
     ///
     /// # Errors
-    /// Errors of the device.
+    /// [`ModelError::Block`] for a block outside of the pool, else errors of the device.
     pub fn copy_blocks(&mut self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
+        self.kv.check_blocks(pairs.iter().flat_map(|(from, to)| [from.get(), to.get()]))?;
         self.forget(pairs.iter().map(|(_, to)| to.get()));
         self.blocks().copy(pairs)
     }
@@ -216,7 +217,7 @@ impl Decoder {
     /// of the cache.
     ///
     /// # Errors
-    /// Errors of the device.
+    /// [`ModelError::Block`] for a block outside of the pool, else errors of the device.
     pub fn read_blocks(&self, blocks: &[BlockId]) -> Result<Vec<Vec<u32>>, ModelError> {
         self.blocks().read(blocks)
     }
@@ -224,7 +225,7 @@ impl Decoder {
     /// Starts reading blocks as they are after the steps so far; later steps may overwrite them.
     ///
     /// # Errors
-    /// Errors of the device.
+    /// [`ModelError::Block`] for a block outside of the pool, else errors of the device.
     ///
     /// # Panics
     /// When there are more than [`BlockRead::MAX_BLOCKS`] blocks.
@@ -235,11 +236,12 @@ impl Decoder {
     /// Writes the contents that [`read_blocks`](Self::read_blocks) returned for a block into another block, before the next step.
     ///
     /// # Errors
-    /// Errors of the device.
+    /// [`ModelError::Block`] for a block outside of the pool, else errors of the device.
     ///
     /// # Panics
     /// When `contents` is not a block of this cache.
     pub fn write_block(&mut self, block: BlockId, contents: &[u32]) -> Result<(), ModelError> {
+        self.kv.check_blocks(std::iter::once(block.get()))?;
         self.forget(std::iter::once(block.get()));
         self.blocks().write(block, contents)
     }

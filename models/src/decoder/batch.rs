@@ -224,14 +224,6 @@ impl Batch {
         self.attn_groups.iter_mut().try_for_each(|attn_group| attn_group.upload(gpu))
     }
 
-    /// Rejects block tables that name blocks outside of the pool, since kernels run without bounds checks.
-    pub(super) fn check_blocks(&self, blocks: u32) -> Result<(), ModelError> {
-        match self.tables.iter().map(|block| block.0).max() {
-            Some(block) if block >= blocks => Err(ModelError::Block { block, blocks }),
-            _ => Ok(()),
-        }
-    }
-
     /// Returns the rope factors of layers with full attention.
     pub(super) fn cos_sin(&self) -> &Buf<Angle> {
         self.cos_sin[0].list.on_device()

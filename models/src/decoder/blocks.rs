@@ -167,6 +167,7 @@ impl Blocks<'_> {
             blocks.len(),
             BlockRead::MAX_BLOCKS
         );
+        self.kv.check_blocks(blocks.iter().map(|block| block.get()))?;
         let mut pass = Pass::new("read_blocks");
         let mut runs = Vec::new();
         // Neighbours are read as one: pools hand blocks out in order.

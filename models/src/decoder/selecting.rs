@@ -202,6 +202,11 @@ impl SparseOptions {
         let mut selection = Selection::new();
         let input = Input { digests, retrieved, ..self.input(selecting, layer, tensors) };
         self.policy.select_into(&input, &mut selection)?;
+        // Kernels look the blocks up in the table of the sequence without bounds checks, and policies are anybody's code.
+        let (stated, blocks) = (selection.num_blocks(), input.num_blocks(self.policy.block_size()));
+        if stated > blocks {
+            return Err(ModelError::Selection { policy: self.of(selecting.phase).name(), stated, blocks });
+        }
         Ok(selection)
     }
 

@@ -1,13 +1,15 @@
 //! Refusals of loading and of steps.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use attn_kernels::kernel::KvDtype;
 use insta::assert_snapshot;
 use kvblock::BlockId;
 use models::batch::{Phase, Slice};
-use models::{DecoderConfig, ModelError};
+use models::{DecoderConfig, ModelError, SelectionPlace, SparseOptions};
 use safetensors::tensor::{Dtype, TensorView};
+use sparse_select::{BlockSize, Input, Policy, SelectError, Selection, Support};
 
 use super::options;
 use super::served::{Request, serve};
@@ -146,9 +148,58 @@ fn tokens_outside_the_vocabulary_and_blocks_outside_the_pool_are_named() {
     let error = refuse(&[u32::MAX], 0, 4);
     assert!(matches!(error, ModelError::Token { id: u32::MAX, position: 0, vocab: 128 }), "{error}");
     let error = refuse(&[5], 0, blocks);
-    assert_eq!(error.to_string(), format!("a block table names block {blocks}, the pool has {blocks}"));
+    assert_eq!(error.to_string(), format!("block {blocks} is outside of the pool of {blocks}"));
 
-    // A refused step leaves the decoder as it was.
+    // Nor do whole blocks reach the kernel of copies, the index of a policy or a buffer's end.
+    let [known, unknown] = [1, blocks].map(BlockId::new);
+    let contents = decoder.read_blocks(&[known]).unwrap().remove(0);
+    let refused = [
+        decoder.copy_blocks(&[(known, unknown)]),
+        decoder.copy_blocks(&[(unknown, known)]),
+        decoder.read_blocks(&[known, unknown]).map(drop),
+        decoder.begin_read(&[unknown]).map(drop),
+        decoder.write_block(unknown, &contents),
+    ];
+    for refused in refused {
+        assert!(matches!(refused, Err(ModelError::Block { block, .. }) if block == blocks), "{refused:?}");
+    }
+
+    // What was refused leaves the decoder as it was.
     let prompt = &tiny().prompts[1];
     assert_eq!(serve(&mut decoder, &[Request::new(&prompt.ids, 5)], 64)[0].drawn, prompt.greedy[..5]);
+}
+
+/// Selects one block more than the sequence has.
+#[derive(Debug)]
+struct Beyond;
+
+impl Policy for Beyond {
+    fn name(&self) -> &'static str {
+        "beyond"
+    }
+
+    fn support(&self) -> Support {
+        Support::POSITIONS_ONLY
+    }
+
+    fn block_size(&self) -> BlockSize {
+        BlockSize::new(16).unwrap()
+    }
+
+    fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
+        out.keep_all(input.num_blocks(self.block_size()) + 1);
+        Ok(())
+    }
+}
+
+#[test]
+fn policies_that_select_beyond_the_sequence_are_named() {
+    let sparse = SparseOptions::new(Arc::new(Beyond), SelectionPlace::Host);
+    let mut decoder = tiny().decoder(&options(KvDtype::F32).sparse(Some(sparse)));
+    let table = [1, 2, 3].map(BlockId::new);
+    let tables: [&[BlockId]; 1] = [&table];
+    let tokens: Vec<u32> = (0..40).collect();
+    decoder.step(&[Slice::new(&tokens[..16], 0, &tables, Phase::Prefill)], &[]).unwrap();
+    let error = decoder.step(&[Slice::new(&tokens[16..], 16, &tables, Phase::Prefill)], &[]).unwrap_err();
+    assert_snapshot!(error, @"beyond selected among 2 blocks, the sequence has 1");
 }
